@@ -1,0 +1,146 @@
+"""How good an order of configurations is, in plain NumPy.
+
+Everywhere `runtime` float64 [configs] is measured time (in any unit, lower is
+better) and `scores` float [configs] is what a model predicts, lower = faster.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+TOP_KS = (1, 5, 10)
+
+
+def best_first(scores: np.ndarray) -> np.ndarray:
+  """int64 [configs]: indices by ascending score; equal scores keep order."""
+  return np.argsort(scores, kind='stable')
+
+
+def top_k_slowdown(runtime: np.ndarray, scores: np.ndarray, k: int) -> float:
+  """How much slower the best of the k chosen is than the best of all.
+
+      slowdown = min(runtime[k lowest scores]) / min(runtime) - 1
+
+  0.2 means: try the k configurations that the model likes most, keep the
+  fastest, and it still is 20 % slower than the best there is. With k above the
+  number of configurations nothing is missed and the slowdown is 0.
+
+  Raises:
+    ValueError: k < 1, no configurations, or the lengths differ.
+  """
+  runtime, scores = _pair(runtime, scores)
+  if k < 1:
+    raise ValueError(f'k must be at least 1; got {k}')
+  chosen = runtime[best_first(scores)[:k]].min()
+  best = runtime.min()
+  return float((chosen - best) / best)
+
+
+@dataclasses.dataclass(frozen=True)
+class PairCounts:
+  """Pairs of configurations, by whether two orders agree on them.
+
+  Attributes:
+    concordant: runtime and score order the pair the same way.
+    discordant: they order it the opposite way.
+    ordered_by_runtime: pairs of unlike runtime.
+    ordered_by_score: pairs of unlike score.
+  """
+  concordant: int
+  discordant: int
+  ordered_by_runtime: int
+  ordered_by_score: int
+
+  @classmethod
+  def of(cls, runtime: np.ndarray, scores: np.ndarray) -> PairCounts:
+    """Counts exactly, in O(n log^2 n) time and O(n) memory."""
+    runtime, scores = _pair(runtime, scores)
+    n = runtime.size
+    pairs = n * (n - 1) // 2
+    # Dense ranks: equal values share a rank, so ties are exact below.
+    runtime_rank = np.unique(runtime, return_inverse=True)[1]
+    score_rank = np.unique(scores, return_inverse=True)[1]
+    tied_runtime = _tied_pairs(runtime_rank)
+    tied_score = _tied_pairs(score_rank)
+    tied_both = _tied_pairs(runtime_rank.astype(np.int64) * n + score_rank)
+    # Within equal runtimes the scores ascend, so ties give no inversion.
+    by_runtime = np.lexsort((score_rank, runtime_rank))
+    discordant = _inversions(score_rank[by_runtime])
+    return cls(
+        concordant=(
+            pairs - tied_runtime - tied_score + tied_both - discordant),
+        discordant=discordant,
+        ordered_by_runtime=pairs - tied_runtime,
+        ordered_by_score=pairs - tied_score)
+
+  @property
+  def opa(self) -> float:
+    """Ordered pair accuracy; NaN where all runtimes are equal."""
+    if not self.ordered_by_runtime:
+      return math.nan
+    return self.concordant / self.ordered_by_runtime
+
+  @property
+  def kendall(self) -> float:
+    """Kendall's tau-b; NaN where all runtimes or all scores are equal."""
+    if not self.ordered_by_runtime or not self.ordered_by_score:
+      return math.nan
+    return (self.concordant - self.discordant) / (
+        math.sqrt(self.ordered_by_runtime) * math.sqrt(self.ordered_by_score))
+
+
+def ordered_pair_accuracy(runtime: np.ndarray, scores: np.ndarray) -> float:
+  """Share of the pairs of unlike runtime that the scores order alike, 0..1.
+
+  Equal scores on such a pair count as wrong, as in TensorFlow Ranking's
+  `OPAMetric`. NaN where no two runtimes differ.
+  """
+  return PairCounts.of(runtime, scores).opa
+
+
+def kendall_tau_b(runtime: np.ndarray, scores: np.ndarray) -> float:
+  """Rank correlation of runtime and scores, -1..1, corrected for ties.
+
+      tau_b = (concordant - discordant)
+              / sqrt(pairs of unlike runtime * pairs of unlike score)
+
+  NaN where all runtimes or all scores are equal.
+  """
+  return PairCounts.of(runtime, scores).kendall
+
+
+def _pair(runtime, scores) -> tuple[np.ndarray, np.ndarray]:
+  runtime = np.asarray(runtime, np.float64)
+  scores = np.asarray(scores)
+  if runtime.ndim != 1 or runtime.shape != scores.shape or not runtime.size:
+    raise ValueError(
+        'runtime and scores must be vectors of one length, at least 1; got '
+        f'shapes {runtime.shape} and {scores.shape}')
+  return runtime, scores
+
+
+def _tied_pairs(values: np.ndarray) -> int:
+  counts = np.unique(values, return_counts=True)[1].astype(np.int64)
+  return int((counts * (counts - 1) // 2).sum())
+
+
+def _inversions(ranks: np.ndarray) -> int:
+  """Number of pairs i < j with ranks[i] > ranks[j]; ranks are ints >= 0.
+
+  The ranks of such a pair agree in their upper bits, then have 1 before 0. So
+  for each bit: group by the upper bits, keep the order inside a group, and for
+  each 0 count the 1s before it in its group.
+  """
+  total = 0
+  for bit in range(int(ranks.max()).bit_length()):
+    group = ranks >> (bit + 1)
+    order = np.argsort(group, kind='stable')
+    group = group[order]
+    ones = ((ranks[order] >> bit) & 1).astype(np.int64)
+    ones_before = np.cumsum(ones) - ones
+    group_start = np.searchsorted(group, group)  # First place of the group.
+    total += int((ones_before - ones_before[group_start])[ones == 0].sum())
+  return total
