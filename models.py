@@ -1,0 +1,594 @@
+"""Models that rank the tile-size configurations of TPU kernels.
+
+This one file replaces `tpu_graphs/baselines/tiles/models.py` of the tpu_graphs
+baseline, so it imports only TensorFlow, TF-GNN and the standard library.
+
+What the training and prediction scripts rely on:
+  * `Model(num_configs, num_ops, **kwargs)`; `num_configs` is the number of
+    configurations a kernel has in training, `num_ops` the number of opcodes.
+  * `model(graph, training)` and `model.forward(graph, num_configs)` take a
+    scalar `GraphTensor` of several kernels and return float32
+    `[kernels, configs]`; the lowest score is the fastest configuration.
+  * Trainable variables are the whole state. They are created in an order that
+    does not depend on the data, because the scripts copy them by position.
+
+The models:
+  * `MyEarlyJoinSAGE`: the one to train; see its docstring.
+  * `EarlyJoinSAGE`, `LateJoinSAGE`, `EarlyJoinResGCN`, `LateJoinResGCN`, `MLP`:
+    the baseline's five. Same constructors, variables and scores (to float
+    rounding); computed without copying config features onto every node.
+
+Letters in shape remarks: `kernels` in the batch, `configs` of each kernel,
+`nodes` and `edges` of all kernels together, `F` and `G` columns of node and
+config features, `width` of a hidden layer.
+
+Sources:
+  [GCN] Kipf and Welling, ICLR 2017.  [GraphSAGE] Hamilton et al., NeurIPS 2017.
+  [ListMLE] Xia et al., ICML 2008.  [TpuGraphs] Phothilimthana et al., 2023.
+  [Breslow] Breslow, discussion of Cox's regression models and life tables, 1972.
+"""
+
+import difflib
+from typing import Any, Callable, NamedTuple, Optional, Sequence
+
+import tensorflow as tf
+import tensorflow_gnn as tfgnn
+
+# ---------------------------------------------------------------- tensor helpers
+
+
+class _Inputs(NamedTuple):
+  """What a model may look at: a batch of kernels without labels."""
+  opcode: tf.Tensor        # int32 [nodes]
+  node_feats: tf.Tensor    # float32 [nodes, F]
+  node_counts: tf.Tensor   # int32 [kernels], nodes of each kernel
+  consumer: tf.Tensor      # int32 [edges], node that reads
+  producer: tf.Tensor      # int32 [edges], node that is read
+  config_feats: tf.Tensor  # float32 [kernels, configs, G]
+
+
+def _inputs_of(graph: tfgnn.GraphTensor) -> _Inputs:
+  """Takes the input tensors out of a graph, and leaves the labels behind."""
+  ops = graph.node_sets['op']
+  configs = graph.node_sets['config']
+  feed = graph.edge_sets['feed'].adjacency
+  kernels = configs.sizes.shape[0]
+  if kernels is None:
+    kernels = tf.shape(configs.sizes)[0]
+  config_feats = configs['feats']  # [kernels * configs, G]
+  return _Inputs(
+      opcode=tf.cast(ops['op'], tf.int32),
+      node_feats=ops['feats'],
+      node_counts=tf.cast(ops.sizes, tf.int32),
+      consumer=tf.cast(feed.source, tf.int32),
+      producer=tf.cast(feed.target, tf.int32),
+      config_feats=tf.reshape(
+          config_feats, [kernels, -1, config_feats.shape[-1]]))
+
+
+def _input_specs(node_width: int, config_width: int) -> _Inputs:
+  """Shapes for which one trace serves every kernel."""
+  ints = tf.TensorSpec([None], tf.int32)
+  return _Inputs(
+      opcode=ints, node_feats=tf.TensorSpec([None, node_width]),
+      node_counts=ints, consumer=ints, producer=ints,
+      config_feats=tf.TensorSpec([None, None, config_width]))
+
+
+class _Graph:
+  """Neighbour sums and pooling over a batch of kernels.
+
+  Up to `_DENSE_NODES` nodes the adjacency is a dense matrix: kernels are small,
+  and one matrix product is then faster than gathering edges.
+  """
+  _DENSE_NODES = 256
+
+  def __init__(self, inputs: _Inputs):
+    self.nodes = tf.shape(inputs.opcode)[0]
+    self.node_counts = inputs.node_counts
+    self._one_kernel = tf.equal(tf.shape(inputs.node_counts)[0], 1)
+    self._kernel_of_node = tf.repeat(
+        tf.range(tf.shape(inputs.node_counts)[0]), inputs.node_counts)
+    self._edges = {  # Sum over: (sending nodes, receiving nodes), int32 [edges]
+        'consumers': (inputs.consumer, inputs.producer),
+        'producers': (inputs.producer, inputs.consumer),
+        'both': (tf.concat([inputs.consumer, inputs.producer], 0),
+                 tf.concat([inputs.producer, inputs.consumer], 0))}
+    self._is_dense = self.nodes <= self._DENSE_NODES
+    self._adjacency = {  # float32 [nodes, nodes], or [0, 0] where not dense
+        of: self._dense_adjacency(*edges) for of, edges in self._edges.items()}
+
+  def _dense_adjacency(self, senders: tf.Tensor, receivers: tf.Tensor):
+    size = tf.where(self._is_dense, self.nodes, 0)
+    entries = tf.where(self._is_dense, tf.size(senders), 0)
+    return tf.scatter_nd(
+        tf.stack([receivers, senders], -1)[:entries], tf.ones([entries]),
+        [size, size])
+
+  def sum_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
+    """Sums `x` over the 'consumers', the 'producers' or 'both' of each node.
+
+    Shapes: x float32 [nodes, ...] -> same; zero where a node has no such edge.
+    """
+    def dense():
+      flat = tf.reshape(x, [self.nodes, -1])
+      return tf.reshape(self._adjacency[of] @ flat, tf.shape(x))
+
+    def sparse():
+      senders, receivers = self._edges[of]
+      return tf.math.unsorted_segment_sum(
+          tf.gather(x, senders), receivers, self.nodes)
+
+    y = tf.cond(self._is_dense, dense, sparse)
+    y.set_shape(x.shape)
+    return y
+
+  def degree(self, of: str) -> tf.Tensor:
+    """float32 [nodes]: how many edges `sum_of(of, ...)` adds up."""
+    unused_senders, receivers = self._edges[of]
+    return tf.math.unsorted_segment_sum(
+        tf.ones_like(receivers, tf.float32), receivers, self.nodes)
+
+  def on_nodes(self, x: tf.Tensor) -> tf.Tensor:
+    """Gives each node the row of its kernel: [kernels, ...] -> [nodes, ...].
+
+    The row of a single kernel stays alone, [1, ...], and broadcasts.
+    """
+    y = tf.cond(self._one_kernel, lambda: x,
+                lambda: tf.gather(x, self._kernel_of_node))
+    y.set_shape([None] + x.shape[1:].as_list())
+    return y
+
+  def pool(self, reduction: str, x: tf.Tensor) -> tf.Tensor:
+    """Pools the nodes of each kernel: [nodes, ...] -> [kernels, ...]."""
+    over_all, over_segments = _REDUCTIONS[reduction]
+    y = tf.cond(self._one_kernel, lambda: over_all(x, axis=0, keepdims=True),
+                lambda: over_segments(x, self._kernel_of_node))
+    y.set_shape([None] + x.shape[1:].as_list())
+    return y
+
+
+_REDUCTIONS = {
+    'sum': (tf.reduce_sum, tf.math.segment_sum),
+    'mean': (tf.reduce_mean, tf.math.segment_mean),
+    'max': (tf.reduce_max, tf.math.segment_max),
+    'min': (tf.reduce_min, tf.math.segment_min)}
+
+
+def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
+  """Raises a ValueError that names the nearest allowed value."""
+  if value not in allowed:
+    nearest = difflib.get_close_matches(str(value), allowed, 1, cutoff=0.3)
+    hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
+    raise ValueError(f'{argument} must be one of {", ".join(allowed)}; '
+                     f'got {value!r}.{hint}')
+
+
+def _check_positive(argument: str, value: Any, minimum: int = 1) -> None:
+  """Raises a ValueError unless `value` is an integer of at least `minimum`."""
+  if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    raise ValueError(
+        f'{argument} must be an integer of at least {minimum}; got {value!r}.')
+
+
+def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+  """The function `tf.nn.<name>`, for example 'leaky_relu' or 'gelu'."""
+  function = getattr(tf.nn, str(name), None)
+  if not callable(function):
+    raise ValueError('hidden_activation must name a function of tf.nn, such as '
+                     f'leaky_relu, relu or gelu; got {name!r}.')
+  return function
+
+
+def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
+  """`layer(x)` for any rank: one matrix product over all leading dimensions."""
+  return _matmul(x, layer.kernel) + layer.bias
+
+
+def _matmul(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+  """[..., a] times [a, b] -> [..., b], as one matrix product."""
+  if x.shape.rank == 2:
+    return x @ w
+  flat = tf.reshape(x, [-1, x.shape[-1]]) @ w
+  y = tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [w.shape[-1]]], 0))
+  y.set_shape(x.shape[:-1].as_list() + [w.shape[-1]])
+  return y
+
+
+# -------------------------------------------------------------------- base class
+
+
+class _Ranker(tf.keras.Model):
+  """Scores the configurations of kernels, in two stages.
+
+  `_encode` computes, once a kernel, all that does not depend on a
+  configuration; `_score` adds the configurations. In training both run once on
+  the 10 sampled configurations. `forward` runs `_score` on chunks of
+  configurations, so its working set stays in cache and its memory does not grow
+  with their number; a score must therefore depend on its own configuration
+  alone.
+
+  Subclasses define `_build_layers`, `_encode` and `_score`.
+  """
+  # Floats of one [nodes, chunk, width] tensor: 2 MiB, about a core's cache.
+  _CHUNK_FLOATS = 2 ** 19
+
+  def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int,
+               width: int):
+    super().__init__()
+    for argument, value in (('num_configs', num_configs), ('num_ops', num_ops),
+                            ('op_embed_dim', op_embed_dim),
+                            ('hidden_dim', width)):
+      _check_positive(argument, value)
+    self._num_configs = num_configs
+    self._width = width
+    self._op_embedding = _OpEmbedding(num_ops, op_embed_dim)
+    self._input_widths = None  # (F, G), known from the first graph on.
+
+  def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
+    """Scores all configurations at once: float32 [kernels, configs]."""
+    inputs = _inputs_of(graph)
+    self._create_variables(inputs)
+    embedded = self._op_embedding(graph).node_sets['op']['op_e']
+    kernel_graph = _Graph(inputs)
+    encoded = self._encode(kernel_graph, embedded, inputs.node_feats, training)
+    return self._score(kernel_graph, encoded, inputs.config_feats, training)
+
+  def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
+    """Scores any number of configurations in bounded memory, without dropout.
+
+    Args:
+      graph: scalar GraphTensor of one or more kernels.
+      num_configs: configurations of each kernel in `graph`.
+
+    Returns:
+      float32 [kernels, num_configs]; lower is faster.
+    """
+    del num_configs  # The graph says it too.
+    inputs = _inputs_of(graph)
+    self._create_variables(inputs)
+    return self._rank(*inputs)
+
+  def _create_variables(self, inputs: _Inputs) -> None:
+    """Creates all variables when the first graph tells the column counts."""
+    widths = (inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
+    if self._input_widths is None:
+      with tf.init_scope():
+        self._op_embedding.embedding_layer.build([None])
+        self._build_layers(*widths)
+      self._input_widths = widths
+      compiled = tf.function(self._rank_in_chunks, autograph=False,
+                             input_signature=_input_specs(*widths))
+      # Behind a lambda, so that Keras does not save the trace with the model.
+      self._rank = lambda *tensors: compiled(*tensors)
+    elif widths != self._input_widths:
+      raise ValueError(
+          'the graph has {} node and {} config columns, the model was built '
+          'for {} and {}; was it normalised with other data?'.format(
+              *widths, *self._input_widths))
+
+  def _rank_in_chunks(self, *tensors: tf.Tensor) -> tf.Tensor:
+    """`_encode` once, `_score` on chunks: float32 [kernels, configs]."""
+    inputs = _Inputs(*tensors)
+    kernel_graph = _Graph(inputs)
+    embedded = tf.gather(
+        self._op_embedding.embedding_layer.embeddings, inputs.opcode)
+    encoded = self._encode(kernel_graph, embedded, inputs.node_feats, False)
+    configs = tf.shape(inputs.config_feats)[1]
+    chunk = tf.clip_by_value(
+        self._CHUNK_FLOATS // (kernel_graph.nodes * self._width), 16, 4096)
+    chunks = (configs + chunk - 1) // chunk
+
+    def score_chunk(i, scores):
+      config_feats = inputs.config_feats[:, i * chunk:(i + 1) * chunk]
+      chunk_scores = self._score(kernel_graph, encoded, config_feats, False)
+      return i + 1, scores.write(i, tf.transpose(chunk_scores))
+
+    unused_i, scores = tf.while_loop(
+        lambda i, unused_scores: i < chunks, score_chunk,
+        (0, tf.TensorArray(tf.float32, chunks, infer_shape=False,
+                           element_shape=[None, None])),
+        parallel_iterations=1)
+    return tf.transpose(scores.concat())
+
+  def _build_layers(self, node_width: int, config_width: int) -> None:
+    """Builds all layers, in the order of their attributes."""
+    raise NotImplementedError
+
+  def _encode(self, graph: _Graph, embedded: tf.Tensor, node_feats: tf.Tensor,
+              training: bool) -> Any:
+    """What does not depend on a configuration.
+
+    Args:
+      graph: the batch's graph.
+      embedded: float32 [nodes, op_embed_dim], opcodes.
+      node_feats: float32 [nodes, F].
+      training: whether dropout is on.
+
+    Returns:
+      Any structure of tensors, given to `_score` as it is.
+    """
+    raise NotImplementedError
+
+  def _score(self, graph: _Graph, encoded: Any, config_feats: tf.Tensor,
+             training: bool) -> tf.Tensor:
+    """Scores: config_feats float32 [kernels, configs, G] -> [kernels, configs].
+    """
+    raise NotImplementedError
+
+
+# ------------------------------------------------------- the baseline's five models
+
+
+def _mlp(dims, hidden_activation, l2reg=1e-4, use_bias=True):
+  """Dense layers of sizes `dims` with the activation between them.
+
+  The baseline's layout models import this function by name.
+  """
+  layers = []
+  for dim in dims:
+    if layers:
+      layers.append(tf.keras.layers.Activation(hidden_activation))
+    layers.append(tf.keras.layers.Dense(
+        dim, use_bias=use_bias,
+        kernel_regularizer=tf.keras.regularizers.l2(l2reg)))
+  return tf.keras.Sequential(layers)
+
+
+class _OpEmbedding(tf.keras.Model):
+  """Adds feature 'op_e', the embedded opcode, to node set 'op'.
+
+  The baseline's layout models import this class by name.
+  """
+
+  def __init__(self, num_ops: int, embed_d: int, l2reg: float = 1e-4):
+    super().__init__()
+    self.embedding_layer = tf.keras.layers.Embedding(
+        num_ops, embed_d, activity_regularizer=tf.keras.regularizers.l2(l2reg))
+
+  def call(self, graph: tfgnn.GraphTensor,
+           training: bool = False) -> tfgnn.GraphTensor:
+    del training
+    opcode = tf.cast(graph.node_sets['op']['op'], tf.int32)  # [nodes]
+    features = dict(graph.node_sets['op'].features)
+    features['op_e'] = self.embedding_layer(opcode)  # [nodes, embed_d]
+    return graph.replace_features(node_sets={'op': features})
+
+
+class _BaselineRanker(_Ranker):
+  """What the baseline's models share: where config features join.
+
+  An early join gives every node the columns [embedded opcode, config features,
+  node features] before the first layer; a late join appends the config features
+  to the pooled node states before the head.
+  """
+  _early = False
+
+  def _joined_width(self, node_width: int, config_width: int) -> int:
+    """Columns that the first layer on nodes reads."""
+    embed_width = self._op_embedding.embedding_layer.output_dim
+    return embed_width + node_width + config_width * self._early
+
+  def _head_width(self, config_width: int) -> int:
+    """Columns that the head reads."""
+    return self._width + config_width * (not self._early)
+
+  def _rows(self, weights: tf.Tensor):
+    """Splits a first layer's weights into (node rows, config rows).
+
+    A late join has no config rows: [0, width].
+    """
+    embed_width = self._op_embedding.embedding_layer.output_dim
+    config_width = self._input_widths[1] * self._early
+    embed, config, feats = tf.split(
+        weights, [embed_width, config_width, -1], axis=0)
+    return tf.concat([embed, feats], 0), config
+
+  def _head(self, head: tf.keras.Sequential, pooled: tf.Tensor,
+            config_feats: tf.Tensor) -> tf.Tensor:
+    """Scores [kernels, configs] from pooled states.
+
+    Args:
+      head: the final layers.
+      pooled: float32 [kernels, configs, width], or [kernels, width] where
+        configurations join here.
+      config_feats: float32 [kernels, configs, G].
+    """
+    if self._early:
+      return tf.squeeze(head(pooled), -1)
+    first, *rest = head.layers
+    pooled_rows, config_rows = tf.split(
+        first.kernel, [pooled.shape[-1], -1], axis=0)
+    y = ((pooled @ pooled_rows + first.bias)[:, tf.newaxis]
+         + _matmul(config_feats, config_rows))  # [kernels, configs, width]
+    for layer in rest:
+      y = layer(y)
+    return tf.squeeze(y, -1)
+
+
+class _SAGE(_BaselineRanker):
+  """GraphSAGE with summed neighbours, consumers and producers alike.
+
+      y_v = x_v W_self + (sum of x_u over neighbours u of v) W_neighbor + b
+      x_v <- act(y_v) / |act(y_v)|
+  and a head on the sum of x over the nodes of a kernel.
+
+  Source: [GraphSAGE]; the baseline's variant of it, weight for weight.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
+               final_mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
+               hidden_dim: int = 64, op_embed_dim: int = 64):
+    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim)
+    _check_positive('num_gnns', num_gnns)
+    _check_positive('final_mlp_layers', final_mlp_layers, 0)
+    self._activation_fn = _activation(hidden_activation)
+    self._gnn_layers = [
+        _mlp([hidden_dim], hidden_activation) for _ in range(num_gnns)]
+    self._postnet = _mlp(
+        [hidden_dim] * final_mlp_layers + [1], hidden_activation)
+
+  def _build_layers(self, node_width: int, config_width: int) -> None:
+    width = self._joined_width(node_width, config_width)
+    leading = [None, None] if self._early else [None]
+    for layer in self._gnn_layers:
+      layer.build(leading + [2 * width])  # Neighbours first, then the node.
+      width = self._width
+    self._postnet.build([None, None, self._head_width(config_width)])
+
+  def _encode(self, graph, embedded, node_feats, training):
+    """Layer 1 on the node columns; a late join does the other layers too.
+
+    Returns the value of layer 1 before its activation, [nodes, width], or, for
+    a late join, the pooled node states, [kernels, width].
+    """
+    layer = self._gnn_layers[0].layers[0]
+    neighbor, own = tf.split(layer.kernel, 2, axis=0)
+    x = tf.concat([embedded, node_feats], -1)  # [nodes, E + F]
+    y = (graph.sum_of('both', x @ self._rows(neighbor)[0])
+         + x @ self._rows(own)[0] + layer.bias)
+    return y if self._early else self._pooled(graph, y)
+
+  def _score(self, graph, encoded, config_feats, training):
+    if not self._early:
+      return self._head(self._postnet, encoded, config_feats)
+    neighbor, own = tf.split(self._gnn_layers[0].layers[0].kernel, 2, axis=0)
+    # Every neighbour of a node has the node's own config: their sum is
+    # degree times its columns.
+    degree = graph.degree('both')[:, tf.newaxis, tf.newaxis]
+    y = (encoded[:, tf.newaxis]  # [nodes, configs, width]
+         + graph.on_nodes(_matmul(config_feats, self._rows(own)[1]))
+         + degree * graph.on_nodes(
+             _matmul(config_feats, self._rows(neighbor)[1])))
+    return self._head(self._postnet, self._pooled(graph, y), config_feats)
+
+  def _pooled(self, graph: _Graph, y: tf.Tensor) -> tf.Tensor:
+    """From the first layer's linear part to the pooled states of the last.
+
+    Shapes: y float32 [nodes, ..., width] -> [kernels, ..., width].
+    """
+    x = tf.nn.l2_normalize(self._activation_fn(y), axis=-1)
+    for gnn_layer in self._gnn_layers[1:]:
+      layer = gnn_layer.layers[0]
+      neighbor, own = tf.split(layer.kernel, 2, axis=0)
+      y = (graph.sum_of('both', _matmul(x, neighbor)) + _matmul(x, own)
+           + layer.bias)
+      x = tf.nn.l2_normalize(self._activation_fn(y), axis=-1)
+    return graph.pool('sum', x)
+
+
+class _ResGCN(_BaselineRanker):
+  """Graph convolutions with residual links, and a layer before and after them.
+
+      y_v = MLP(P act(x) + P' act(x) + act(x))_v,   x_v <- x_v + y_v
+  P averages a node and its consumers, P' is its transpose. `directed` gives the
+  three terms an MLP each.
+
+  Source: [GCN]; the baseline's variant of it, weight for weight.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
+               mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
+               hidden_dim: int = 64, op_embed_dim: int = 32,
+               directed: bool = False, reduction: str = 'sum'):
+    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim)
+    _check_positive('num_gnns', num_gnns, 0)
+    _check_positive('mlp_layers', mlp_layers)
+    _check_choice('reduction', reduction, list(_REDUCTIONS))
+    activation = self._activation_fn = _activation(hidden_activation)
+    self._directed = directed
+    self._reduction = reduction
+    self._gc_layers = []  # Before the others: variables follow this order.
+    self._prenet = _mlp([hidden_dim, hidden_dim], activation)
+    self._postnet = _mlp([hidden_dim, 1], activation)
+    for _ in range(num_gnns):
+      self._gc_layers.append(
+          tuple(_mlp([hidden_dim] * mlp_layers, activation)
+                for _ in range(3 if directed else 1)))
+
+  def _build_layers(self, node_width: int, config_width: int) -> None:
+    leading = [None, None] if self._early else [None]
+    self._prenet.build(
+        leading + [self._joined_width(node_width, config_width)])
+    for layers in self._gc_layers:
+      for layer in layers:
+        layer.build(leading + [self._width])
+    self._postnet.build([None, None, self._head_width(config_width)])
+
+  def _encode(self, graph, embedded, node_feats, training):
+    """The first dense layer on the node columns; see `_SAGE._encode`."""
+    first = self._prenet.layers[0]
+    x = tf.concat([embedded, node_feats], -1)  # [nodes, E + F]
+    y = x @ self._rows(first.kernel)[0] + first.bias
+    return y if self._early else self._pooled(graph, y)
+
+  def _score(self, graph, encoded, config_feats, training):
+    if not self._early:
+      return self._head(self._postnet, encoded, config_feats)
+    config_rows = self._rows(self._prenet.layers[0].kernel)[1]
+    y = (encoded[:, tf.newaxis]  # [nodes, configs, width]
+         + graph.on_nodes(_matmul(config_feats, config_rows)))
+    return self._head(self._postnet, self._pooled(graph, y), config_feats)
+
+  def _pooled(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    """Shapes: x float32 [nodes, ..., width] -> [kernels, ..., width]."""
+    for layer in self._prenet.layers[1:]:
+      x = layer(x)
+    scale = 1 / (graph.degree('consumers') + 1)  # [nodes]; P = scale (A + I)
+    scale = tf.reshape(scale, [-1] + [1] * (x.shape.rank - 1))
+    for layers in self._gc_layers:
+      y = self._activation_fn(x)
+      forward = scale * (graph.sum_of('consumers', y) + y)
+      scaled = scale * y
+      backward = graph.sum_of('producers', scaled) + scaled
+      if self._directed:
+        x += layers[0](forward) + layers[1](backward) + layers[2](y)
+      else:
+        x += layers[0](forward + backward + y)
+    return graph.pool(self._reduction, self._activation_fn(x))
+
+
+class LateJoinResGCN(_ResGCN):
+  """`_ResGCN` on nodes; config features join at the head."""
+
+
+class EarlyJoinResGCN(_ResGCN):
+  """`_ResGCN` on nodes that carry config features from the start."""
+  _early = True
+
+
+class LateJoinSAGE(_SAGE):
+  """`_SAGE` on nodes; config features join at the head."""
+
+
+class EarlyJoinSAGE(_SAGE):
+  """`_SAGE` on nodes that carry config features from the start."""
+  _early = True
+
+
+class MLP(_BaselineRanker):
+  """Node features and embedded opcodes, pooled, then dense layers; no graph.
+
+  Source: the baseline's model, weight for weight.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int = 32,
+               mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
+               hidden_dim: int = 64, reduction: str = 'sum'):
+    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim)
+    _check_positive('mlp_layers', mlp_layers, 0)
+    _check_choice('reduction', reduction, list(_REDUCTIONS))
+    self._reduction = reduction
+    self._mlp = _mlp([hidden_dim] * mlp_layers + [1], hidden_activation)
+
+  def _build_layers(self, node_width: int, config_width: int) -> None:
+    self._mlp.build([
+        None, None, self._joined_width(node_width, config_width) + config_width])
+
+  def _encode(self, graph, embedded, node_feats, training):
+    """Pooled features [kernels, F + E]."""
+    return graph.pool(
+        self._reduction, tf.concat([node_feats, embedded], -1))
+
+  def _score(self, graph, encoded, config_feats, training):
+    return self._head(self._mlp, encoded, config_feats)

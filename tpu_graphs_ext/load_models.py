@@ -1,0 +1,100 @@
+"""The only place that knows where models.py is and which models it has."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+import os
+import sys
+from typing import Any
+
+from tpu_graphs_ext.errors import UserError
+
+
+def models_module(models_py: str | None = None):
+  """The project's models.py, or a student's own.
+
+  Args:
+    models_py: path of another models.py, or None for the project's.
+
+  Raises:
+    UserError: the file is missing or cannot be imported.
+  """
+  if models_py is None:
+    from tpu_graphs_ext import models
+    return models
+  path = os.path.abspath(os.path.expanduser(models_py))
+  if not os.path.isfile(path):
+    raise UserError(f'--models_py: no file {path}; give the path of a models.py')
+  name = 'models_' + str(abs(hash(path)))
+  if name not in sys.modules:
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+      spec.loader.exec_module(module)
+    except Exception as error:
+      raise UserError(
+          f'--models_py: {path} cannot be imported '
+          f'({type(error).__name__}: {error}); mend the file') from error
+    sys.modules[name] = module
+  return sys.modules[name]
+
+
+def model_names(models_py: str | None = None) -> list[str]:
+  """Names of the public model classes, in the order of the file."""
+  import tensorflow as tf
+  module = models_module(models_py)
+  return [name for name, value in vars(module).items()
+          if inspect.isclass(value) and issubclass(value, tf.keras.Model)
+          and value.__module__ == module.__name__ and not name.startswith('_')]
+
+
+def model_class(name: str, models_py: str | None = None) -> type:
+  """The model class of that name.
+
+  Raises:
+    UserError: there is no such model; names the nearest.
+  """
+  names = model_names(models_py)
+  if name not in names:
+    nearest = difflib.get_close_matches(name, names, 3, cutoff=0.4)
+    hint = f'did you mean {" or ".join(nearest)}? ' if nearest else ''
+    raise UserError(
+        f'--model: there is no model {name!r} in models.py; {hint}'
+        f'the models are {", ".join(names)}')
+  return getattr(models_module(models_py), name)
+
+
+def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
+          models_py: str | None = None):
+  """Makes the model, as `tiles_train.py` does from its flags.
+
+  Args:
+    name: class name of the model.
+    num_configs: configurations of each kernel in training.
+    num_ops: number of opcodes.
+    kwargs: what `--model_kwargs_json` holds.
+    models_py: see `models_module`.
+
+  Raises:
+    UserError: unknown model, unknown key, or a value that the model refuses.
+  """
+  cls = model_class(name, models_py)
+  parameters = inspect.signature(cls.__init__).parameters
+  allowed = [key for key in parameters
+             if key not in ('self', 'num_configs', 'num_ops', 'kwargs')]
+  takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD
+                  for parameter in parameters.values())
+  for key in kwargs:
+    if key not in allowed and (
+        not takes_any or key in ('num_configs', 'num_ops')):
+      nearest = difflib.get_close_matches(key, allowed, 1, cutoff=0.4)
+      hint = f' did you mean {nearest[0]!r}?' if nearest else ''
+      raise UserError(
+          f'--model_kwargs_json: {name} has no argument {key!r};{hint} '
+          f'it takes {", ".join(allowed)}')
+  try:
+    return cls(num_configs, num_ops, **kwargs)
+  except (TypeError, ValueError) as error:
+    raise UserError(f'--model_kwargs_json: {name}: {error}') from error
