@@ -1,0 +1,169 @@
+"""Data roots, folders, .npz and .pb files as partitions of kernels.
+
+The same kernels in the same order as the baseline's reader: file names
+sorted, kernels with too few configurations left out (and said so).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+
+from tpu_graphs_ext import cache
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.kernel import Kernel
+from tpu_graphs_ext.partition import Partition
+
+__all__ = ['Dataset', 'Kernel', 'Partition', 'find_npz', 'read_dataset',
+           'read_kernels', 'read_split']
+
+# Files of each split that `toy_data` stops after.
+TOY_FILES = 100
+# A single configuration leaves nothing to rank.
+MIN_CONFIGS = 2
+# Names in a message; the rest is only counted.
+MAX_NAMES = 5
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+  """The three splits of a data root, features as stored."""
+  train: Partition
+  valid: Partition
+  test: Partition
+
+  @property
+  def num_ops(self) -> int:
+    """One more than the largest opcode in any split: rows of an embedding."""
+    return 1 + max(split.max_opcode
+                   for split in (self.train, self.valid, self.test))
+
+
+def read_dataset(data_root: str, *, min_train_configs: int = -1,
+                 cache_dir: str | None = None,
+                 toy_data: bool = False) -> Dataset:
+  """Reads `<data_root>/{train,valid,test}`.
+
+  Args:
+    data_root: folder with the three split folders; `~` is expanded.
+    min_train_configs: train kernels with fewer configurations are left out;
+      in valid and test, those with fewer than 2 are.
+    cache_dir: see `read_split`.
+    toy_data: only the first 100 files of each split, before the filter.
+
+  Raises:
+    UserError: a folder is missing or empty, or a file is damaged.
+  """
+  root = os.path.expanduser(data_root)
+  limit = TOY_FILES if toy_data else None
+  minimum = {'train': min_train_configs, 'valid': MIN_CONFIGS,
+             'test': MIN_CONFIGS}
+  missing = [split for split in minimum
+             if not os.path.isdir(os.path.join(root, split))]
+  if missing:
+    raise UserError(
+        f'{data_root}: {_what_is_there(root)}, but a data root has the '
+        f'folders train, valid and test; {", ".join(missing)} not found. '
+        'Name another --data_root, or make sample data with `tpu-graphs-ext '
+        'sample-data --out DIR`')
+  return Dataset(**{
+      split: read_split(os.path.join(root, split), min_configs=least,
+                        cache_dir=cache_dir, limit=limit)
+      for split, least in minimum.items()})
+
+
+def read_split(folder: str, *, min_configs: int = MIN_CONFIGS,
+               cache_dir: str | None = None,
+               limit: int | None = None) -> Partition:
+  """Reads the kernels of one folder, sorted by file name.
+
+  Args:
+    folder: folder with .npz files; `~` is expanded.
+    min_configs: kernels with fewer configurations are left out, with a
+      warning that names them.
+    cache_dir: keeps the arrays here for the next run, which maps them into
+      memory instead of reading; empty or None keeps nothing.
+    limit: only this many files, before the filter.
+
+  Raises:
+    UserError: the folder is missing, has no .npz file or none with enough
+      configurations, or a file is damaged.
+  """
+  paths = find_npz(folder)[:limit]
+  every = cache.open_files(
+      paths, os.path.expanduser(cache_dir) if cache_dir else None)
+  enough = every.num_configs >= min_configs
+  if enough.all():
+    return every
+  if not enough.any():
+    raise UserError(
+        f'{folder}: none of {len(every)} kernels has {min_configs} or more '
+        f'configurations (the largest has {every.num_configs.max()}); use a '
+        'smaller --configs, or other data')
+  skipped = every.select(~enough).tile_ids
+  _log.warning(
+      '%s: left out %d of %d kernels with fewer than %d configurations: %s',
+      folder, len(skipped), len(every), min_configs, _shortened(skipped))
+  _log.debug('%s: left out %s', folder, ' '.join(skipped))
+  return every.select(enough)
+
+
+def read_kernels(path: str, *, min_configs: int = MIN_CONFIGS,
+                 cache_dir: str | None = None) -> Partition:
+  """Reads a folder of .npz files, one .npz, or a .pb of tile tuning data.
+
+  Args:
+    path: the folder or file; `~` is expanded.
+    min_configs: in a folder, kernels with fewer configurations are left out.
+    cache_dir: see `read_split`; for folders.
+
+  Raises:
+    UserError: there is no such path, it is of another kind, or damaged.
+  """
+  full = os.path.expanduser(path)
+  if os.path.isdir(full):
+    return read_split(full, min_configs=min_configs, cache_dir=cache_dir)
+  if not os.path.exists(full):
+    raise UserError(f'{path}: no such file or folder')
+  if full.endswith('.npz'):
+    return Partition.from_kernels([Kernel.load(full)])
+  if full.endswith('.pb'):
+    # Only here: TensorFlow's protobufs take seconds to import.
+    from tpu_graphs_ext.hlo import tuning
+    return Partition.from_kernels(tuning.read_tile_kernels(full))
+  raise UserError(f'{path}: expected a folder of .npz files, a .npz file or a '
+                  '.pb file of tuning data')
+
+
+def find_npz(folder: str) -> list[str]:
+  """Paths of a folder's .npz files, sorted; at least one.
+
+  Raises:
+    UserError: the folder is missing or has none.
+  """
+  full = os.path.expanduser(folder)
+  names = (sorted(name for name in os.listdir(full) if name.endswith('.npz'))
+           if os.path.isdir(full) else [])
+  if not names:
+    raise UserError(f'{folder}: {_what_is_there(full)}; expected .npz files')
+  return [os.path.join(full, name) for name in names]
+
+
+def _what_is_there(folder: str) -> str:
+  """Says what a folder holds instead of what was expected."""
+  if not os.path.exists(folder):
+    return 'does not exist'
+  if not os.path.isdir(folder):
+    return 'is not a folder'
+  names = sorted(os.listdir(folder))
+  return f'holds {_shortened(names)}' if names else 'is empty'
+
+
+def _shortened(names: list[str]) -> str:
+  """The first few names, and how many more there are."""
+  shown = ', '.join(names[:MAX_NAMES])
+  more = len(names) - MAX_NAMES
+  return f'{shown} and {more} more' if more > 0 else shown
