@@ -1,0 +1,8 @@
+"""XLA programs (HLO) as the arrays of `schema.py`.
+
+protos    messages: HLO as TensorFlow defines it, and the tuning files
+compile   a `tf.function` with example arguments -> HLO
+features  HLO -> node features, opcodes, edges
+tiles     HLO -> which tensor is tiled, the grid of its tile sizes
+tuning    a tuning file -> kernels and layout graphs -> .npz files
+"""
