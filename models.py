@@ -29,6 +29,7 @@ Sources:
 """
 
 import difflib
+import functools
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
@@ -257,8 +258,10 @@ class _Ranker(tf.keras.Model):
         self._op_embedding.embedding_layer.build([None])
         self._build_layers(*widths)
       self._input_widths = widths
-      compiled = tf.function(self._rank_in_chunks, autograph=False,
-                             input_signature=_input_specs(*widths))
+      # A partial, so that TensorFlow counts the traces of each model apart.
+      compiled = tf.function(
+          functools.partial(self._rank_in_chunks), autograph=False,
+          input_signature=_input_specs(*widths))
       # Behind a lambda, so that Keras does not save the trace with the model.
       self._rank = lambda *tensors: compiled(*tensors)
     elif widths != self._input_widths:

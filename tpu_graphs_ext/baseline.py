@@ -1,0 +1,106 @@
+"""The tpu_graphs baseline: finding a checkout and running its scripts.
+
+The checkout itself is never written to: `working_copy` copies it, puts a
+models.py in place there, and `run_script` runs the unchanged scripts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from tpu_graphs_ext.errors import UserError
+
+ROOT_VARIABLE = 'TPU_GRAPHS_ROOT'
+MODELS_PY = os.path.join('tpu_graphs', 'baselines', 'tiles', 'models.py')
+# Kernels timed on a TPU, which the baseline ships for its own C++ tests.
+REAL_KERNELS = os.path.join(
+    'tpu_graphs', 'process_data', 'tensorflow_ops', 'testdata',
+    'op_tuning_data.pb')
+# The course's scripts lie in the checkout, or in a folder beside it.
+COURSE_FOLDER = 'tpu_graphs_scripts'
+COURSE_FILES = ('tiles_gen_predictions_csv.py', 'create_kaggle_csv.py',
+                'sample_submission.csv')
+
+
+def checkout(root: str | None = None) -> str | None:
+  """Absolute path of the baseline's checkout, or None if none is named.
+
+  Args:
+    root: its path; by default what the variable TPU_GRAPHS_ROOT holds.
+
+  Raises:
+    UserError: a path is named, but there is no checkout.
+  """
+  root = root or os.environ.get(ROOT_VARIABLE)
+  if not root:
+    return None
+  root = os.path.abspath(os.path.expanduser(root))
+  for name in ('tiles_train.py', MODELS_PY):
+    if not os.path.isfile(os.path.join(root, name)):
+      raise UserError(
+          f'{root} is no checkout of the tpu_graphs baseline: it has no {name}; '
+          f'set {ROOT_VARIABLE} to the folder that '
+          '`git clone https://github.com/google-research-datasets/tpu_graphs` '
+          'made')
+  return root
+
+
+def course_scripts(root: str) -> str | None:
+  """Folder with the course's scripts: the checkout or one beside it."""
+  for folder in (root, os.path.join(os.path.dirname(root), COURSE_FOLDER)):
+    if all(os.path.isfile(os.path.join(folder, name))
+           for name in COURSE_FILES):
+      return folder
+  return None
+
+
+def working_copy(root: str, folder: str, models_py: str | None = None) -> str:
+  """Copies the checkout and swaps models.py there.
+
+  Args:
+    root: the checkout; stays as it is.
+    folder: where the copy goes; an earlier copy there is replaced.
+    models_py: file to put in place; None keeps the baseline's own.
+
+  Returns:
+    The copy's path. The course's scripts are in it, where they can be found.
+  """
+  shutil.rmtree(folder, ignore_errors=True)
+  shutil.copytree(root, folder, ignore=shutil.ignore_patterns(
+      '.git', '__pycache__'))
+  scripts = course_scripts(root)
+  if scripts and scripts != root:
+    for name in COURSE_FILES:
+      shutil.copy(os.path.join(scripts, name), os.path.join(folder, name))
+  if models_py:
+    shutil.copyfile(models_py, os.path.join(folder, MODELS_PY))
+  return folder
+
+
+def run_script(copy: str, arguments: Sequence[str], log: str) -> None:
+  """Runs `python <arguments>` in a working copy, as a student would.
+
+  Args:
+    copy: folder that `working_copy` made; becomes the working folder.
+    arguments: script name and flags.
+    log: file that gets all output of the script.
+
+  Raises:
+    UserError: the script failed; shows its last lines.
+  """
+  environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2')
+  with open(log, 'w', encoding='utf-8') as output:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=copy, env=environment, stdout=output,
+        stderr=subprocess.STDOUT, check=False)
+  if done.returncode:
+    with open(log, encoding='utf-8', errors='replace') as output:
+      last_lines = ''.join(output.readlines()[-15:])
+    raise UserError(
+        f'{arguments[0]} of the baseline ended with exit code '
+        f'{done.returncode}; all of its output is in {log}, which ends\n'
+        f'{last_lines}')
