@@ -3,6 +3,7 @@
 protos    messages: HLO as TensorFlow defines it, and the tuning files
 compile   a `tf.function` with example arguments -> HLO
 features  HLO -> node features, opcodes, edges
+fused     a kernel: its entry computation and what is fused into it
 tiles     HLO -> which tensor is tiled, the grid of its tile sizes
 tuning    a tuning file -> kernels and layout graphs -> .npz files
 """
