@@ -1,0 +1,187 @@
+"""Settings of a training run, checked when created. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import time
+from typing import Any, Optional
+
+from tpu_graphs_ext.errors import UserError
+
+LOSS_NAMES = ('ListMLELoss', 'PairwiseHingeLoss', 'MSE')
+TEST_MODES = ('predictions', 'metrics')
+
+DATA_ROOT = '~/data/tpugraphs/npz/tile/xla'
+CACHE_DIR = '~/data/tpugraphs/cache/tile'
+
+# Where the normalisation of features comes from; see `scoring.load_ranker`.
+STATS_SOURCES = ('run', 'train', 'all')
+
+# What `predict` writes, and `rank` lists, unless told otherwise.
+CSV_NAME = 'predictions_model_output.csv'
+TOP_CONFIGS = 5
+
+
+def parse_losses(text: str) -> list[tuple[str, float]]:
+  """Reads 'ListMLELoss:1,MSE:0.02' into (name, weight) pairs.
+
+  Raises:
+    UserError: an unknown name, or a weight that is no positive number.
+  """
+  losses = []
+  for part in text.split(','):
+    name, colon, weight_text = part.strip().partition(':')
+    if name not in LOSS_NAMES:
+      raise UserError(
+          f'--losses={text}: there is no loss {name!r}; choose from '
+          f'{", ".join(LOSS_NAMES)}, each with a weight, as in '
+          'ListMLELoss:1,MSE:0.02')
+    try:
+      weight = float(weight_text)
+    except ValueError:
+      weight = math.nan
+    if not colon or not 0 < weight < math.inf:
+      raise UserError(
+          f'--losses={text}: the weight of {name} must be a positive number; '
+          f'got {weight_text!r}. Write, for example, {name}:1')
+    losses.append((name, weight))
+  return losses
+
+
+def parse_model_kwargs(text: str) -> dict[str, Any]:
+  """Reads --model_kwargs_json.
+
+  Raises:
+    UserError: the text is no JSON object.
+  """
+  try:
+    kwargs = json.loads(text)
+  except json.JSONDecodeError as error:
+    raise UserError(
+        f'--model_kwargs_json={text}: is not JSON ({error}); write, for '
+        'example, \'{"hidden_dim": 128}\'') from error
+  if not isinstance(kwargs, dict):
+    raise UserError(
+        f'--model_kwargs_json={text}: must be a JSON object of constructor '
+        f'arguments; got a {type(kwargs).__name__}')
+  return kwargs
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+  """What to train, on what, and how.
+
+  The names are the flags of the command line. The first block has the names
+  and defaults of the baseline's trainer; the second is this package's own.
+
+  Attributes:
+    epochs: passes over the train kernels at most.
+    early_stop: stop after this many epochs without a better validation OPA; 0
+      never stops early.
+    eval_every: ignored, as in the baseline: every epoch is validated.
+    losses: comma-separated name:weight of `LOSS_NAMES`; a model may bring its
+      own loss instead.
+    lr: learning rate of Adam.
+    clip_norm: largest L2 norm of the gradient of one variable.
+    configs: configurations drawn from each kernel for a training step.
+    batch: kernels in a training step.
+    model: class in models.py.
+    model_kwargs_json: its further constructor arguments, a JSON object.
+    test_mode: 'predictions' of the test split as a CSV, or its 'metrics'.
+    out_dir: folder for model_<hash> and run_<hash>.jsonz.
+    results_csv: file for test predictions; empty: <out_dir>/results_<ms>.csv.
+    validate_batches: validate on this many batches while training; -1: all.
+    run_id: free text that becomes part of the hash.
+    data_root: folder with the splits train, valid and test.
+    cache_dir: folder for memory-mapped copies of the splits; empty: none.
+    toy_data: read only the first 100 files of each split.
+
+    seed: seed of weights and of the batch order; None: a new one every time.
+    resume: continue the interrupted run that had the same settings.
+    tensorboard: folder for TensorBoard logs; empty: none.
+    csv_log: file for one CSV row an epoch; empty: none.
+    models_py: another models.py to take the model from; empty: the package's.
+  """
+  epochs: int = 100
+  early_stop: int = 20
+  eval_every: int = 5
+  losses: str = 'ListMLELoss:1,MSE:0.02'
+  lr: float = 1e-3
+  clip_norm: float = 1e-3
+  configs: int = 10
+  batch: int = 10
+  model: str = 'EarlyJoinSAGE'
+  model_kwargs_json: str = '{}'
+  test_mode: str = 'predictions'
+  out_dir: str = '~/out/tpugraphs_tiles'
+  results_csv: str = ''
+  validate_batches: int = -1
+  run_id: str = ''
+  data_root: str = DATA_ROOT
+  cache_dir: str = CACHE_DIR
+  toy_data: bool = False
+
+  seed: Optional[int] = None
+  resume: bool = False
+  tensorboard: str = ''
+  csv_log: str = ''
+  models_py: str = ''
+
+  def __post_init__(self):
+    for name, least in (('epochs', 1), ('early_stop', 0), ('configs', 2),
+                        ('batch', 1)):
+      _check(name, getattr(self, name), getattr(self, name) >= least,
+             f'at least {least}')
+    for name in ('lr', 'clip_norm'):
+      _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf,
+             'a positive number')
+    _check('validate_batches', self.validate_batches,
+           self.validate_batches == -1 or self.validate_batches >= 1,
+           '-1 (all batches) or at least 1')
+    _check('test_mode', self.test_mode, self.test_mode in TEST_MODES,
+           ' or '.join(TEST_MODES))
+    _check('out_dir', self.out_dir, bool(self.out_dir), 'a folder')
+    if self.seed is not None:
+      # NumPy and TensorFlow take no more than 32 bits.
+      _check('seed', self.seed, 0 <= self.seed < 2 ** 32, '0 to 4294967295')
+    parse_losses(self.losses)
+    parse_model_kwargs(self.model_kwargs_json)
+
+  def baseline_args(self) -> dict[str, Any]:
+    """The `args` of a run file: exactly the keys that the baseline stores.
+
+    Where no results_csv is given its name carries the clock, so every call
+    gives another hash, as in the baseline. Runs of unlike seeds never share
+    one: a seed without a run_id becomes the run_id 'seed<seed>'.
+    """
+    results_csv = self.results_csv or os.path.join(
+        os.path.expanduser(self.out_dir),
+        f'results_{int(time.time() * 1000)}.csv')
+    run_id = self.run_id
+    if not run_id and self.seed is not None:
+      run_id = f'seed{self.seed}'
+    return {
+        'epochs': self.epochs,
+        'eval_every': self.eval_every,
+        'batch_size': self.batch,
+        'configs': self.configs,
+        'early_stop': self.early_stop,
+        'losses': self.losses,
+        'learning_rate': self.lr,
+        'clip_norm': self.clip_norm,
+        'model': self.model,
+        'model_kwargs_json': self.model_kwargs_json,
+        'test_mode': self.test_mode,
+        'out_dir': self.out_dir,
+        'results_csv': results_csv,
+        'validate_batches': self.validate_batches,
+        'run_id': run_id,
+    }
+
+
+def _check(name: str, value: Any, holds: bool, rule: str) -> None:
+  if not holds:
+    raise UserError(f'--{name}={value}: must be {rule}')
