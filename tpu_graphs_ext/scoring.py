@@ -1,0 +1,140 @@
+"""A trained model together with all that it takes to score a kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from tpu_graphs_ext import artifacts, batches, config, metrics, read
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.kernel import Kernel
+from tpu_graphs_ext.normalize import FeatureStats
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class Ranker:
+  """Scores the configurations of one kernel at a time.
+
+  Attributes:
+    model: built model with `forward(graph, num_configs)`.
+    stats: how features are normalised.
+    num_ops: opcodes that the model has an embedding for.
+    name: stands in error messages.
+  """
+  model: Any
+  stats: FeatureStats
+  num_ops: int
+  name: str = 'the model'
+  _warned: bool = dataclasses.field(default=False, repr=False)
+
+  def scores(self, kernel: Kernel) -> np.ndarray:
+    """float32 [configs]; the lowest is predicted to be the fastest.
+
+    Raises:
+      UserError: the kernel's columns are not those of the training data, or
+        the model gives scores of a wrong shape or that are not finite.
+    """
+    graph = batches.kernel_graph(self._with_known_opcodes(kernel), self.stats)
+    scores = np.asarray(self.model.forward(graph, kernel.num_configs))
+    if scores.shape != (1, kernel.num_configs):
+      raise UserError(
+          f'{self.name}: forward gave scores of shape {scores.shape} for '
+          f'{kernel.tile_id}; it must be (1, {kernel.num_configs}), one score '
+          'a configuration')
+    if not np.isfinite(scores).all():
+      raise UserError(
+          f'{self.name}: {np.sum(~np.isfinite(scores))} of the '
+          f'{kernel.num_configs} scores of {kernel.tile_id} are NaN or '
+          'infinite; the model cannot rank it. Train again, with a lower --lr')
+    return scores[0]
+
+  def best_configs(self, kernel: Kernel, count: int) -> list[int]:
+    """The `count` configurations of lowest score, best first.
+
+    A kernel of fewer configurations is padded with 0, as the baseline does.
+    """
+    best = metrics.best_first(self.scores(kernel))[:count].tolist()
+    return best + [0] * (count - len(best))
+
+  def _with_known_opcodes(self, kernel: Kernel) -> Kernel:
+    """Opcodes beyond the embedding become 0, the unknown opcode."""
+    unknown = kernel.node_opcode >= self.num_ops
+    if not unknown.any():
+      return kernel
+    if not self._warned:
+      self._warned = True
+      _log.warning(
+          '%s has opcode %d, but %s was trained on data with opcodes below '
+          '%d; such nodes, here and in other kernels, count as opcode 0',
+          kernel.tile_id, kernel.node_opcode.max(), self.name, self.num_ops)
+    return dataclasses.replace(
+        kernel, node_opcode=np.where(unknown, 0, kernel.node_opcode).astype(
+            kernel.node_opcode.dtype))
+
+
+def load_ranker(model_dir: str, *, stats: str = 'run',
+                data_root: str = config.DATA_ROOT, cache_dir: str = '',
+                toy_data: bool = False, models_py: str = '') -> Ranker:
+  """Loads a model that this package or the baseline's trainer wrote.
+
+  Args:
+    model_dir: the folder model_<hash>; its run file lies beside it.
+    stats: 'run' takes the normalisation out of the run file, and where there
+      is none, as in the baseline's, does as 'train'. 'train' computes it from
+      the train kernels of at least --configs configurations, which are those
+      that the model was trained on. 'all' computes it from all train kernels,
+      as the baseline's evaluation and prediction scripts do.
+    data_root: folder of the splits; read only to compute.
+    cache_dir: see `read.read_dataset`.
+    toy_data: compute from the first 100 files of each split.
+    models_py: another models.py; empty: the package's.
+
+  Raises:
+    UserError: a file is missing or damaged, or belongs to another model.
+  """
+  if stats not in config.STATS_SOURCES:
+    raise UserError(
+        f'--stats={stats}: must be one of {", ".join(config.STATS_SOURCES)}')
+  run_info = artifacts.load_run(model_dir)
+  if stats == 'run' and 'feature_stats' in run_info:
+    feature_stats = FeatureStats.from_json(run_info['feature_stats'])
+    num_ops = run_info['num_ops']
+  else:
+    if stats == 'run':
+      _log.info('%s: its run file keeps no normalisation; computing it from '
+                '%s', model_dir, data_root)
+    min_configs = -1 if stats == 'all' else run_info['args']['configs']
+    dataset = read.read_dataset(
+        data_root, min_train_configs=min_configs, cache_dir=cache_dir or None,
+        toy_data=toy_data)
+    feature_stats = FeatureStats.of_partition(dataset.train)
+    num_ops = run_info.get('num_ops', dataset.num_ops)
+  model = artifacts.load_model(
+      model_dir, run_info, num_ops, _sample_graph(feature_stats), models_py)
+  return Ranker(model, feature_stats, num_ops, name=model_dir)
+
+
+def _sample_graph(stats: FeatureStats) -> Any:
+  """Graph of one node and one configuration: builds a model's variables."""
+  return batches.kernel_graph(
+      Kernel(
+          tile_id='sample',
+          node_feat=stats.node.minimum[np.newaxis],
+          node_opcode=np.zeros(1, np.uint8),
+          edge_index=np.zeros((0, 2), np.int64),
+          config_feat=stats.config.minimum[np.newaxis],
+          runtime_ns=np.ones(1, np.int64),
+          normalizer_ns=np.ones(1, np.int64)),
+      stats)
+
+
+def progress(kernels: Iterable[Kernel], what: str) -> Iterable[Kernel]:
+  """A bar on stderr where that is a terminal."""
+  return tqdm(kernels, desc=what, unit='kernel', disable=None, leave=False)
