@@ -1,0 +1,344 @@
+"""The command line: `tpu-graphs-ext VERB`. Parses text and calls the verbs.
+
+Results go to stdout, progress and warnings to stderr. Exit code 0: done; 1: a
+fault in the input, told in one `error:` line; 2: wrong usage; 130: interrupted.
+TensorFlow is imported only when a verb runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import errno
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import tpu_graphs_ext
+from tpu_graphs_ext import config
+from tpu_graphs_ext.errors import UserError
+
+_TRAIN_HELP = {
+    'epochs': 'passes over the train kernels at most',
+    'early_stop': 'stop after this many epochs without a better validation '
+                  'OPA; 0 never stops early',
+    'eval_every': 'ignored, as in the baseline: every epoch is validated',
+    'losses': 'comma-separated name:weight of '
+              + ', '.join(config.LOSS_NAMES)
+              + '; MyEarlyJoinSAGE brings its own loss',
+    'lr': 'learning rate of Adam',
+    'clip_norm': 'largest L2 norm of the gradient of one variable',
+    'configs': 'configurations drawn from each kernel for a training step',
+    'batch': 'kernels in a training step',
+    'model': 'class in models.py',
+    'model_kwargs_json': 'further constructor arguments of the model, as a '
+                         'JSON object',
+    'test_mode': 'write test predictions, or compute test errors',
+    'out_dir': 'folder for model_<hash> and run_<hash>.jsonz',
+    'results_csv': 'file for the test predictions; empty: '
+                   '<out_dir>/results_<time>.csv',
+    'validate_batches': 'validate on this many batches while training; -1: all',
+    'run_id': 'free text that becomes part of the hash; empty: seed<S> where '
+              '--seed is given',
+    'data_root': 'folder with the splits train, valid and test',
+    'cache_dir': 'folder for memory-mapped copies of the splits; empty: none',
+    'toy_data': 'read only the first 100 files of each split',
+    'seed': 'seed of weights and batch order; not given: a new one each time',
+    'resume': 'continue the interrupted run that had the same flags',
+    'tensorboard': 'folder for TensorBoard logs; empty: none',
+    'csv_log': 'file for one CSV row an epoch; empty: none',
+    'models_py': "another models.py to take the model from; empty: the "
+                 "package's",
+}
+
+
+class _Formatter(argparse.HelpFormatter):
+  """Adds the default to every flag that has one."""
+
+  def _get_help_string(self, action):
+    if (action.default in (None, argparse.SUPPRESS) or action.required
+        or not action.option_strings):
+      return action.help
+    default = repr(action.default) if action.default == '' else '%(default)s'
+    return f'{action.help} (default: {default})'
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+      prog='tpu-graphs-ext', allow_abbrev=False,
+      description='Train and use models that rank the tile sizes of TPU '
+                  'kernels.',
+      epilog='`tpu-graphs-ext VERB --help` lists the flags of a verb.')
+  parser.add_argument('--version', action='version',
+                      version=f'%(prog)s {tpu_graphs_ext.__version__}')
+  verbs = parser.add_subparsers(dest='verb', metavar='VERB', required=True)
+  for add in (_add_train, _add_evaluate, _add_predict, _add_rank,
+              _add_check_data, _add_featurize, _add_sample_data):
+    add(verbs)
+  return parser
+
+
+def _verb(verbs, name: str, run, help_text: str) -> argparse.ArgumentParser:
+  parser = verbs.add_parser(
+      name, help=help_text, description=help_text[0].upper() + help_text[1:]
+      + '.', formatter_class=_Formatter, allow_abbrev=False)
+  parser.set_defaults(run=run)
+  return parser
+
+
+def _add_train(verbs) -> None:
+  parser = _verb(verbs, 'train', _train,
+                 'train a model and predict the test split')
+  for field in dataclasses.fields(config.TrainSettings):
+    flag, help_text = '--' + field.name, _TRAIN_HELP[field.name]
+    if isinstance(field.default, bool):
+      _add_switch(parser, flag, help_text)
+    elif field.name == 'test_mode':
+      parser.add_argument(flag, default=field.default, help=help_text,
+                          choices=config.TEST_MODES)
+    else:
+      parser.add_argument(
+          flag, default=field.default, help=help_text,
+          metavar=field.name.upper(),
+          type=int if field.name == 'seed' else type(field.default))
+
+
+def _add_evaluate(verbs) -> None:
+  parser = _verb(verbs, 'evaluate', _evaluate,
+                 'measure a trained model on labelled kernels')
+  parser.add_argument(
+      '--dir', '--dirs', required=True, metavar='MODEL_DIR',
+      help='folder model_<hash>, its run file beside it; several are '
+           'separated by commas')
+  parser.add_argument(
+      '--data', default='', metavar='PATH',
+      help='folder of .npz files, one .npz or a .pb; empty: <data_root>/valid')
+  _add_loading_flags(parser)
+  _add_switch(parser, '--json', 'print JSON instead of a table')
+
+
+def _add_predict(verbs) -> None:
+  parser = _verb(verbs, 'predict', _predict,
+                 'rank the test split with a trained model and write a CSV')
+  parser.add_argument('--dir', required=True, metavar='MODEL_DIR',
+                      help='folder model_<hash>, its run file beside it')
+  parser.add_argument('--out', default=config.CSV_NAME, metavar='FILE',
+                      help='the CSV to write')
+  parser.add_argument('--top_configs', default=config.TOP_CONFIGS,
+                      type=_positive, metavar='N',
+                      help='configurations of each kernel')
+  _add_loading_flags(parser)
+
+
+def _add_rank(verbs) -> None:
+  parser = _verb(verbs, 'rank', _rank,
+                 'list the tiles that a trained model predicts to be fastest')
+  parser.add_argument('--dir', required=True, metavar='MODEL_DIR',
+                      help='folder model_<hash>, its run file beside it')
+  parser.add_argument(
+      '--data', default='', metavar='PATH',
+      help='folder of .npz files, one .npz or a .pb; empty: <data_root>/test')
+  parser.add_argument('--top_k', default=config.TOP_CONFIGS, type=_positive,
+                      metavar='K', help='configurations of each kernel')
+  _add_loading_flags(parser)
+  _add_switch(parser, '--json', 'print JSON instead of tables')
+
+
+def _add_loading_flags(parser: argparse.ArgumentParser) -> None:
+  """Flags of every verb that loads a trained model."""
+  parser.add_argument(
+      '--stats', default='run', choices=config.STATS_SOURCES,
+      help='normalise features as in the run file; or anew from the train '
+           'kernels that training used, or from all of them as the baseline '
+           'does')
+  parser.add_argument(
+      '--data_root', default=config.DATA_ROOT, metavar='DATA_ROOT',
+      help='folder with the splits train, valid and test')
+  for name in ('cache_dir', 'models_py'):
+    parser.add_argument(
+        '--' + name, metavar=name.upper(), help=_TRAIN_HELP[name],
+        default=getattr(config.TrainSettings, name))
+  _add_switch(parser, '--toy_data', _TRAIN_HELP['toy_data'])
+
+
+def _add_check_data(verbs) -> None:
+  parser = _verb(verbs, 'check-data', _check_data,
+                 'count kernels and list every fault of every file')
+  parser.add_argument('folder', metavar='DIR',
+                      help='data root with train, valid and test, or a folder '
+                           'of .npz files')
+  _add_switch(parser, '--json', 'print JSON instead of text')
+
+
+def _add_featurize(verbs) -> None:
+  parser = _verb(verbs, 'featurize', _featurize,
+                 'turn tuning data into .npz files')
+  parser.add_argument('file', metavar='FILE.pb',
+                      help='TuningData or ModuleTuningData, tile or layout')
+  parser.add_argument('--out', required=True, metavar='DIR',
+                      help='folder for the .npz files')
+
+
+def _add_sample_data(verbs) -> None:
+  parser = _verb(verbs, 'sample-data', _sample_data,
+                 'write a synthetic data root to try everything on')
+  parser.add_argument('--out', required=True, metavar='DIR',
+                      help='folder to write')
+  parser.add_argument('--kernels', type=_positive, metavar='N',
+                      help='kernels of all splits together; not given: a size '
+                           'that takes a few minutes')
+  parser.add_argument('--seed', default=0, type=int, metavar='SEED',
+                      help='equal seeds give equal files')
+  _add_switch(parser, '--full-size',
+              'as many kernels and configurations as the real collection')
+
+
+def _add_switch(parser: argparse.ArgumentParser, flag: str,
+                help_text: str) -> None:
+  """A flag that is on when named; also --flag=false, as absl reads it."""
+  parser.add_argument(flag, nargs='?', const=True, default=False,
+                      type=_boolean, metavar='true|false', help=help_text)
+
+
+def _boolean(text: str) -> bool:
+  values = {'true': True, '1': True, 'false': False, '0': False}
+  if text.lower() not in values:
+    raise argparse.ArgumentTypeError(f'must be true or false; got {text!r}')
+  return values[text.lower()]
+
+
+def _positive(text: str) -> int:
+  if not text.isdigit() or int(text) < 1:
+    raise argparse.ArgumentTypeError(f'must be at least 1; got {text!r}')
+  return int(text)
+
+
+# ------------------------------------------------------------------ verbs
+
+
+def _train(args: argparse.Namespace) -> int:
+  settings = config.TrainSettings(**{
+      field.name: getattr(args, field.name)
+      for field in dataclasses.fields(config.TrainSettings)})
+  from tpu_graphs_ext import train
+  print(train.train(settings).text())
+  return 0
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext import evaluate
+  evaluations = [
+      evaluate.evaluate(model_dir, args.data, **_loading(args))
+      for model_dir in args.dir.split(',')]
+  if args.json:
+    contents = [evaluation.to_json() for evaluation in evaluations]
+    print(json.dumps(contents if len(contents) > 1 else contents[0], indent=2))
+  else:
+    print('\n\n'.join(evaluation.text() for evaluation in evaluations))
+  return 0
+
+
+def _predict(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext import predict
+  print(predict.predict(args.dir, out=args.out, top_configs=args.top_configs,
+                        **_loading(args)))
+  return 0
+
+
+def _rank(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext import rank
+  rankings = rank.rank(args.dir, args.data, top_k=args.top_k, **_loading(args))
+  if args.json:
+    print(json.dumps([ranking.to_json() for ranking in rankings], indent=2))
+  else:
+    print('\n\n'.join(ranking.text() for ranking in rankings))
+  return 0
+
+
+def _loading(args: argparse.Namespace) -> dict[str, Any]:
+  return {name: getattr(args, name) for name in (
+      'stats', 'data_root', 'cache_dir', 'toy_data', 'models_py')}
+
+
+def _check_data(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext import validate
+  report = validate.check_data(args.folder)
+  print(json.dumps(report.to_json(), indent=2) if args.json else report.text())
+  return 1 if report.faults else 0
+
+
+def _featurize(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext.hlo import tuning
+  for path in tuning.featurize_file(args.file, args.out):
+    print(path)
+  return 0
+
+
+def _sample_data(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext import sample_data
+  chosen = {} if args.kernels is None else {'kernels': args.kernels}
+  settings = sample_data.SampleDataSettings(
+      out=args.out, seed=args.seed, full_size=args.full_size, **chosen)
+  print(sample_data.write_sample_data(settings).text())
+  return 0
+
+
+# ------------------------------------------------------------------- main
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+  """Runs one verb; returns the exit code."""
+  parser = _parser()
+  args, unknown = parser.parse_known_args(argv)
+  if unknown:
+    _refuse(parser, args.verb, unknown)
+  _set_up_logging()
+  # Its C++ start-up messages, even without a GPU, are at level 'error'; what
+  # matters is raised as an exception. Read when TensorFlow is imported.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  from tqdm.contrib.logging import logging_redirect_tqdm
+  try:
+    with logging_redirect_tqdm():
+      code = args.run(args)
+    sys.stdout.flush()
+    return code
+  except UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+  except KeyboardInterrupt:
+    print('interrupted', file=sys.stderr)
+    return 130
+  except BrokenPipeError:  # `| head`: nobody reads on.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  except OSError as error:
+    advice = '; free some space' if error.errno == errno.ENOSPC else ''
+    print(f'error: {error}{advice}', file=sys.stderr)
+  return 1
+
+
+def _refuse(parser: argparse.ArgumentParser, verb: str,
+            unknown: list[str]) -> None:
+  """Names the nearest flags of the verb, and exits with 2."""
+  verbs = next(action for action in parser._actions
+               if isinstance(action, argparse._SubParsersAction))
+  verb_parser = verbs.choices[verb]
+  flags = [flag for action in verb_parser._actions
+           for flag in action.option_strings]
+  nearest = difflib.get_close_matches(unknown[0].split('=')[0], flags, 2)
+  hint = f'; did you mean {" or ".join(nearest)}?' if nearest else ''
+  verb_parser.error(f'unrecognized arguments: {" ".join(unknown)}{hint}')
+
+
+def _set_up_logging() -> None:
+  """The package's messages to stderr; TensorFlow's only when they matter."""
+  logging.basicConfig(format='%(message)s', stream=sys.stderr)
+  logging.getLogger('tpu_graphs_ext').setLevel(logging.INFO)
+  for name in ('tensorflow', 'absl'):
+    logging.getLogger(name).setLevel(logging.ERROR)
+
+
+if __name__ == '__main__':
+  sys.exit(main())
