@@ -10,19 +10,15 @@ one at once end up sharing the first.
 
 from __future__ import annotations
 
-import collections
-import concurrent.futures
 import contextlib
 import hashlib
 import io
-import itertools
 import json
 import logging
 import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
@@ -42,8 +38,6 @@ from tpu_graphs_ext.partition import (
 # Part of every key: a change of the format makes old entries unreachable.
 FORMAT = 'tpu_graphs_ext tile cache 1'
 META_FILE = 'meta.json'
-# Decompression releases Python's lock, so two readers keep two cores busy.
-READERS = 2
 
 _log = logging.getLogger(__name__)
 
@@ -105,41 +99,22 @@ def content_key(paths: list[str]) -> str:
   return digest.hexdigest()[:32]
 
 
-def _load_ahead(paths: list[str]) -> Iterator[Kernel]:
-  """Loads kernels in order, a few ahead of the one that is being used."""
-  with concurrent.futures.ThreadPoolExecutor(READERS) as readers:
-    remaining = iter(paths)
-    pending = collections.deque(
-        readers.submit(Kernel.load, path)
-        for path in itertools.islice(remaining, 2 * READERS))
-    try:
-      while pending:
-        kernel = pending.popleft().result()
-        for path in itertools.islice(remaining, 1):
-          pending.append(readers.submit(Kernel.load, path))
-        yield kernel
-    finally:
-      for future in pending:
-        future.cancel()
-
-
 def _stream(paths: list[str], sinks: dict[str, BinaryIO]) -> dict:
   """Appends each file's arrays to the sinks; returns what `meta.json` holds.
 
-  Never more than a few kernels are in memory.
+  Only one kernel at a time is in memory.
   """
   counts = {axis: [] for axis in AXES}
   tile_ids = []
   first = None
-  progress = tqdm.tqdm(_load_ahead(paths), total=len(paths), unit='kernel',
-                       desc=os.path.basename(os.path.dirname(paths[0])),
-                       disable=None)
-  for path, kernel in zip(paths, progress):
+  split = os.path.basename(os.path.dirname(paths[0]))
+  for path in tqdm.tqdm(paths, desc=split, unit='kernel', disable=None):
+    kernel = Kernel.load(path)
     require_readable(kernel, path)
     first = first or kernel
     require_same_widths(kernel, first, path)
-    for name, stored in FLAT_ARRAYS.items():
-      array = np.ascontiguousarray(getattr(kernel, name), stored.dtype)
+    for name, field in FLAT_ARRAYS.items():
+      array = np.ascontiguousarray(getattr(kernel, name), field.dtype)
       sinks[name].write(array.data if array.size else b'')
     for axis in AXES:
       counts[axis].append(getattr(kernel, 'num_' + axis))
@@ -157,9 +132,9 @@ def _partition(meta: dict, buffers: dict[str, BinaryIO]) -> Partition:
     ValueError: the bytes are more or fewer than `meta` says.
   """
   arrays = {}
-  for name, stored in FLAT_ARRAYS.items():
-    shape = (sum(meta['counts'][stored.axis]), *meta['widths'][name])
-    array = np.frombuffer(buffers[name], stored.dtype).reshape(shape)
+  for name, field in FLAT_ARRAYS.items():
+    shape = (sum(meta['counts'][field.axes[0]]), *meta['widths'][name])
+    array = np.frombuffer(buffers[name], field.dtype).reshape(shape)
     array.setflags(write=False)
     arrays[name] = array
   return Partition.of_flat(meta['tile_ids'], meta['counts'], arrays)

@@ -10,6 +10,7 @@ import dataclasses
 import io
 import os
 import zipfile
+import zlib
 
 import numpy as np
 
@@ -26,8 +27,10 @@ STORED_NAMES = {
 }
 
 # What numpy and zipfile raise on a file that is cut short or is no .npz.
+# A single array that was renamed to .npz is no context manager: TypeError, or
+# AttributeError before Python 3.11.
 READ_ERRORS = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile,
-               NotImplementedError)
+               zlib.error, NotImplementedError, TypeError, AttributeError)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

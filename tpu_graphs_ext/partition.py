@@ -10,34 +10,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from tpu_graphs_ext import validate
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.kernel import Kernel
+from tpu_graphs_ext.kernel import STORED_NAMES, Kernel
 
 # Rows handed out at once by `Partition.blocks`: 24 columns of float32 make
 # 6 MB, small enough to stay in cache and large enough to hide Python's cost.
 BLOCK_ROWS = 1 << 16
 
 
-class FlatArray(NamedTuple):
-  """How one array of all kernels is stored: dtype, row axis, dimensions."""
-  dtype: type
-  axis: str
-  ndim: int
-
-
-# Attribute of `Kernel` and of `Partition` -> how it is stored.
-FLAT_ARRAYS = {
-    'node_feat': FlatArray(np.float32, 'nodes', 2),
-    'node_opcode': FlatArray(np.uint8, 'nodes', 1),
-    'edge_index': FlatArray(np.int64, 'edges', 2),
-    'config_feat': FlatArray(np.float32, 'configs', 2),
-    'runtime_ns': FlatArray(np.int64, 'configs', 1),
-    'normalizer_ns': FlatArray(np.int64, 'configs', 1),
-}
+# Attribute of `Kernel` and of `Partition` -> the field as stored.
+FLAT_ARRAYS = {name: validate.FIELDS[key]
+               for name, key in STORED_NAMES.items()}
 AXES = ('nodes', 'edges', 'configs')
 
 
@@ -111,10 +98,10 @@ class Partition:
       require_readable(kernel)
       require_same_widths(kernel, kernels[0])
     arrays = {}
-    for name, stored in FLAT_ARRAYS.items():
+    for name, field in FLAT_ARRAYS.items():
       arrays[name] = np.concatenate(
           [getattr(kernel, name) for kernel in kernels],
-          dtype=stored.dtype, casting='safe')
+          dtype=field.dtype, casting='safe')
       arrays[name].setflags(write=False)
     counts = {axis: [getattr(kernel, 'num_' + axis) for kernel in kernels]
               for axis in AXES}
@@ -153,8 +140,8 @@ class Partition:
       rows[axis] = slice(start[index], start[index] + number[index])
     return Kernel(
         tile_id=self.tile_ids[index],
-        **{name: getattr(self, name)[rows[stored.axis]]
-           for name, stored in FLAT_ARRAYS.items()})
+        **{name: getattr(self, name)[rows[field.axes[0]]]
+           for name, field in FLAT_ARRAYS.items()})
 
   def select(self, kernels: Sequence[int] | np.ndarray) -> Partition:
     """The kernels of these numbers, or where a mask is true, in that order.
@@ -180,7 +167,7 @@ class Partition:
     At most `BLOCK_ROWS` rows each, so that a pass over them needs no memory.
     """
     array = getattr(self, name)
-    axis = FLAT_ARRAYS[name].axis
+    axis = FLAT_ARRAYS[name].axes[0]
     number = getattr(self, 'num_' + axis)
     start = getattr(self, axis[:-1] + '_start')  # nodes -> node_start
     end = start + number
@@ -207,30 +194,29 @@ def require_same_widths(kernel: Kernel, first: Kernel,
 
 
 def require_readable(kernel: Kernel, where: str | None = None) -> None:
-  """Raises a UserError where the arrays of a kernel cannot be what they say.
+  """Raises a UserError where indexing the arrays of a kernel would go wrong.
 
-  These are the rules without which indexing would go wrong; `validate.py`
-  has all of them.
+  Feature widths and narrower integers than stored in the real files are let
+  through; `validate.py` has all rules.
   """
-  def fail(fault: str) -> None:
+  arrays = {key: getattr(kernel, name) for name, key in STORED_NAMES.items()}
+  faults = []
+  for key, array in arrays.items():
+    field = validate.FIELDS[key]
+    if not np.can_cast(array.dtype, field.dtype, 'safe'):
+      faults.append((key, f'has dtype {array.dtype}; it must be '
+                     f'{field.dtype}'))
+    if array.ndim != len(field.axes):
+      faults.append((key, f'has {array.ndim} dimensions; it must have '
+                     f'{len(field.axes)}'))
+  faults = faults or list(validate.unequal_counts(arrays))
+  if not faults and arrays['edge_index'].shape[1] != 2:
+    faults = [('edge_index', 'has rows of another length than 2')]
+  if not faults:
+    faults = [('edge_index', message)
+              for message in validate.edges_out_of_range(arrays)]
+  if faults:
+    key, message = faults[0]
     raise UserError(
-        f'{where or kernel.tile_id}: {fault}; copy the file again, or run '
-        '`tpu-graphs-ext check-data` on its folder to see every fault')
-
-  rows = {'nodes': kernel.node_feat, 'edges': kernel.edge_index,
-          'configs': kernel.config_feat}
-  for name, stored in FLAT_ARRAYS.items():
-    array = getattr(kernel, name)
-    if not np.can_cast(array.dtype, stored.dtype, 'safe'):
-      fail(f'{name} is {array.dtype}; it must be {np.dtype(stored.dtype)}')
-    if array.ndim != stored.ndim:
-      fail(f'{name} has {array.ndim} dimensions; it must have {stored.ndim}')
-    leader = rows[stored.axis]
-    if len(array) != len(leader):
-      fail(f'{name} has {len(array)} entries for {len(leader)} {stored.axis}')
-  edges = kernel.edge_index
-  if edges.shape[1] != 2:
-    fail(f'edge_index has {edges.shape[1]} columns; it must have 2')
-  if edges.size and not 0 <= edges.min() <= edges.max() < kernel.num_nodes:
-    fail(f'edge_index spans {edges.min()} to {edges.max()}; it must lie in 0 '
-         f'to {kernel.num_nodes - 1}')
+        f'{where or kernel.tile_id}: {key} {message}; copy the file again, '
+        'or run `tpu-graphs-ext check-data` on its folder to see every fault')
