@@ -1,0 +1,392 @@
+"""A kernel as a loop nest: what is tiled, what streams through each tile.
+
+The analytic runtime model (`analytic_tpu.py`) needs to know of a kernel which
+loops its tile bounds divide, and which part of every operand one step of the
+loops touches. Both are read off the HLO here. Loops run over the dimensions of
+the tiled tensor in physical order, most major outermost; the contracted
+dimensions of a convolution (window and input features) are innermost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from tensorflow.compiler.xla import xla_data_pb2
+
+LANES, ROWS, VECTOR = 128, 8, 1024  # Elements of one layout tile by rank.
+_BITS = {name: int(''.join(c for c in name if c.isdigit()) or 8)
+         for name in xla_data_pb2.PrimitiveType.keys()}
+
+# Vector instructions an element of the result takes; 1 unless listed.
+_VECTOR_COST = {
+    'parameter': 0, 'constant': 0, 'bitcast': 0, 'tuple': 0, 'fusion': 0,
+    'get-tuple-element': 0, 'convolution': 0, 'reshape': 0, 'broadcast': 0.25,
+    'iota': 0.25, 'slice': 0.5, 'pad': 1.5, 'concatenate': 1.5, 'copy': 0.5,
+    'transpose': 6, 'reverse': 4, 'divide': 5, 'rsqrt': 4, 'sqrt': 5,
+    'exponential': 9, 'log': 9, 'log-plus-one': 10, 'tanh': 11,
+    'exponential-minus-one': 10, 'logistic': 14, 'power': 18, 'rng': 12,
+    'sine': 14, 'cosine': 14,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+  """One loop over tiles.
+
+  Attributes:
+    size: of the dimension, in elements.
+    unit: elements that a tile bound of 1 covers.
+  """
+  size: int
+  unit: int
+
+  @property
+  def units(self) -> int:
+    """The largest tile bound: the whole dimension."""
+    return math.ceil(self.size / self.unit)
+
+
+@dataclasses.dataclass(frozen=True)
+class Extent:
+  """One physical dimension of an operand, and how a tile covers it.
+
+  Attributes:
+    size: of the dimension, in elements.
+    unit: elements of one layout tile of the operand.
+    axis: number of the loop that walks over it; -1 for none: it is whole.
+    scale: elements of this dimension for one element of the axis.
+    window: number of the axis whose tile widens the extent (the taps of a
+      convolution's window), or -1.
+  """
+  size: int
+  unit: int
+  axis: int = -1
+  scale: float = 1.0
+  window: int = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+  """An operand or a result of the kernel, as tiles of it come and go.
+
+  Attributes:
+    kind: 'input', 'output', or a convolution's 'image' or 'filter'.
+    extents: physical dimensions, most major first.
+    element_bytes: of its type.
+    vector_ops: vector instructions per element to make it on the fly, for a
+      convolution's operand that has fused producers.
+  """
+  kind: str
+  extents: tuple
+  element_bytes: float
+  vector_ops: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrix:
+  """How a convolution occupies the matrix unit.
+
+  Attributes:
+    row_axes: loops over rows that meet the same weights.
+    batch_axes: loops whose every step has weights of its own.
+    window_axes: loops over taps of the window.
+    contracted: axis of the input features, or -1 if there is one a group.
+    feature: axis of the output features.
+  """
+  row_axes: tuple
+  batch_axes: tuple
+  window_axes: tuple
+  contracted: int
+  feature: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Loops:
+  """A kernel, ready for the runtime model.
+
+  Attributes:
+    axes: outermost first: the tiled tensor's, then the contracted ones.
+    num_output_axes: how many are the tiled tensor's.
+    kernel_axes: for each physical dimension of the filter, most major first,
+      (axis, unit): the loop that its tile bound sets or follows, and the
+      elements of one unit of that bound.
+    streams: operands and results.
+    vector_ops: vector instructions per element of the tiled tensor.
+    matrix: for a convolution, else None.
+  """
+  axes: tuple
+  num_output_axes: int
+  kernel_axes: tuple
+  streams: tuple
+  vector_ops: float
+  matrix: Matrix | None = None
+
+  def bound_step(self, axis: int) -> int:
+    """Tile bounds of a loop are multiples of this, or the whole dimension.
+
+    Rows of a convolution's operands are cut at the sides of the matrix unit.
+    """
+    return LANES // ROWS if self.matrix and self.axes[axis].unit == ROWS else 1
+
+  def tiles(self, output_bounds, kernel_bounds) -> np.ndarray:
+    """int64 [configs, axes]: tile bounds of each loop.
+
+    Args:
+      output_bounds: int [configs, output axes].
+      kernel_bounds: int [configs, filter rank]; [configs, 0] for other
+        kernels.
+    """
+    tiles = np.ones((len(output_bounds), len(self.axes)), np.int64)
+    tiles[:, :self.num_output_axes] = output_bounds
+    for position, (axis, _) in enumerate(self.kernel_axes):
+      if axis >= self.num_output_axes:
+        tiles[:, axis] = kernel_bounds[:, position]
+    return tiles
+
+
+def kernel_loops(module) -> Loops:
+  """Reads the loop nest off an `HloModuleProto` of one kernel."""
+  computations = {c.id: c for c in module.computations}
+  entry = computations[module.entry_computation_id]
+  root = _by_id(entry)[entry.root_id]
+  main = entry
+  if root.opcode == 'fusion':
+    main = computations[root.called_computation_ids[0]]
+  for node in main.instructions:
+    if node.opcode == 'convolution':
+      return _convolution_loops(main, node, computations)
+  return _plain_loops(main)
+
+
+def physical_dims(shape) -> list[int]:
+  """Logical dimensions in physical order, most major first."""
+  return list(shape.layout.minor_to_major)[::-1]
+
+
+def layout_units(shape) -> list[int]:
+  """Elements of one layout tile in each physical dimension, major first."""
+  rank = len(shape.dimensions)
+  if rank == 1:
+    return [VECTOR]
+  return ([1] * rank + [ROWS, LANES])[-rank:] if rank else []
+
+
+def _by_id(computation) -> dict:
+  return {node.id: node for node in computation.instructions}
+
+
+def _element_bytes(shape) -> float:
+  return _BITS[xla_data_pb2.PrimitiveType.Name(shape.element_type)] / 8
+
+
+def _axes_of(shape) -> list[Axis]:
+  return [Axis(shape.dimensions[d], unit)
+          for d, unit in zip(physical_dims(shape), layout_units(shape))]
+
+
+def _vector_ops(computation, dims) -> float:
+  """Vector instructions per element, over instructions of these dims."""
+  return sum(
+      _VECTOR_COST.get(node.opcode, 1)
+      for node in computation.instructions
+      if list(node.shape.dimensions) == dims)
+
+
+# --- Kernels without a convolution -------------------------------------------
+
+
+def _plain_loops(main) -> Loops:
+  nodes = _by_id(main)
+  roots = _roots(main)
+  tiled = max((root.shape for root in roots),
+              key=lambda shape: math.prod(shape.dimensions))
+  for root in roots:
+    if root.opcode == 'reduce':
+      tiled = nodes[root.operand_ids[0]].shape
+      break
+  axes = _axes_of(tiled)
+  ops = _vector_ops(main, list(tiled.dimensions))
+  ops += sum(_reduction_ops(node) for node in main.instructions)
+  streams = [_output_stream(root, tiled) for root in roots]
+  streams += [
+      _input_stream(node, tiled)
+      for node in main.instructions if node.opcode == 'parameter']
+  return Loops(tuple(axes), len(axes), (), tuple(streams), ops)
+
+
+def _roots(main) -> list:
+  """The results of a computation: its root, or the parts of a root tuple."""
+  nodes = _by_id(main)
+  root = nodes[main.root_id]
+  if root.opcode == 'tuple':
+    return [nodes[i] for i in root.operand_ids]
+  return [root]
+
+
+def _reduction_ops(node) -> float:
+  if node.opcode == 'reduce':
+    return 1.0
+  if node.opcode in ('reduce-window', 'select-and-scatter'):
+    return 0.5 * math.prod(w.size for w in node.window.dimensions)
+  return 0.0
+
+
+def _output_stream(root, tiled) -> Stream:
+  if root.opcode == 'reduce' and len(root.shape.dimensions) != len(
+      tiled.dimensions):
+    kept = [d for d in range(len(tiled.dimensions))
+            if d not in root.dimensions]
+    if len(kept) == len(root.shape.dimensions):
+      return _mapped_stream('output', root.shape, tiled, kept)
+  return _input_stream(root, tiled, 'output')
+
+
+def _input_stream(node, tiled, kind='input') -> Stream:
+  """A tensor read along the tiled one: dims matched by size from the right."""
+  dims = list(node.shape.dimensions)
+  if len(dims) == len(tiled.dimensions):
+    mapping = list(range(len(dims)))
+  else:
+    mapping, last = [], len(tiled.dimensions) - 1
+    for size in reversed(dims):
+      match = last
+      while match >= 0 and tiled.dimensions[match] != size:
+        match -= 1
+      mapping.insert(0, match)
+      last = match - 1 if match >= 0 else last
+  return _mapped_stream(kind, node.shape, tiled, mapping)
+
+
+def _mapped_stream(kind, shape, tiled, mapping) -> Stream:
+  """mapping: for each logical dim of shape the tiled logical dim, or -1."""
+  axis_of = {d: a for a, d in enumerate(physical_dims(tiled))}
+  extents = []
+  for dim, unit in zip(physical_dims(shape), layout_units(shape)):
+    size, target = shape.dimensions[dim], mapping[dim]
+    scale = size / tiled.dimensions[target] if target >= 0 else 1.0
+    # Far from the tiled size: broadcast, or another meaning; taken whole.
+    follows = target >= 0 and 0.2 < scale < 5
+    extents.append(Extent(size, unit, axis_of[target] if follows else -1,
+                          scale if follows else 1.0))
+  return Stream(kind, tuple(extents), _element_bytes(shape))
+
+
+# --- Convolutions ------------------------------------------------------------
+
+
+def _convolution_loops(main, conv, computations) -> Loops:
+  nodes = _by_id(main)
+  image, filters = (nodes[i] for i in conv.operand_ids)
+  numbers = conv.convolution_dimension_numbers
+  axes = _axes_of(conv.shape)
+  rank = len(axes)
+  axis_of = {d: a for a, d in enumerate(physical_dims(conv.shape))}
+  feature = axis_of[numbers.output_feature_dimension]
+  spatial = [axis_of[d] for d in numbers.output_spatial_dimensions]
+  # Filter dimension -> axis. Those that follow an output axis add no loop.
+  filter_axis = {numbers.kernel_output_feature_dimension: feature}
+  batch_axes, windows = [], {}
+  for number, dim in enumerate(numbers.kernel_spatial_dimensions):
+    if _is_batch(conv.window.dimensions[number]):
+      filter_axis[dim] = spatial[number]
+      batch_axes.append(spatial[number])
+    else:
+      windows[number] = dim
+  kernel_axes = []
+  for dim, unit in zip(physical_dims(filters.shape),
+                       layout_units(filters.shape)):
+    if dim not in filter_axis:
+      filter_axis[dim] = len(axes)
+      axes.append(Axis(filters.shape.dimensions[dim], unit))
+    kernel_axes.append((filter_axis[dim], unit))
+  matrix = Matrix(
+      row_axes=tuple(a for a in range(rank)
+                     if a != feature and a not in batch_axes),
+      batch_axes=tuple(batch_axes),
+      window_axes=tuple(filter_axis[d] for d in windows.values()),
+      contracted=(filter_axis[numbers.kernel_input_feature_dimension]
+                  if conv.feature_group_count <= 1 else -1),
+      feature=feature)
+  image_axis = _image_extents(conv, image.shape, axis_of, filter_axis, windows)
+  streams = [
+      *_operand_streams('image', image, image_axis, nodes, computations),
+      *_operand_streams(
+          'filter', filters,
+          {d: (a, 1.0, -1) for d, a in filter_axis.items()}, nodes,
+          computations),
+      *_remaining_streams(main, conv, nodes)]
+  return Loops(
+      tuple(axes), rank, tuple(kernel_axes), tuple(streams),
+      _vector_ops(main, list(conv.shape.dimensions))
+      + sum(_reduction_ops(node) for node in main.instructions), matrix)
+
+
+def _is_batch(window) -> bool:
+  """Whether a window stands for the batch of a matrix product."""
+  return window.size > 1 and window.base_dilation == window.size
+
+
+def _image_extents(conv, shape, axis_of, filter_axis, windows) -> dict:
+  """Image dimension -> (axis, scale, window axis)."""
+  numbers = conv.convolution_dimension_numbers
+  feature = axis_of[numbers.output_feature_dimension]
+  extents = {numbers.input_batch_dimension:
+             (axis_of[numbers.output_batch_dimension], 1.0, -1)}
+  if conv.feature_group_count > 1:
+    in_features = shape.dimensions[numbers.input_feature_dimension]
+    out_features = conv.shape.dimensions[numbers.output_feature_dimension]
+    extents[numbers.input_feature_dimension] = (
+        feature, in_features / out_features, -1)
+  else:
+    extents[numbers.input_feature_dimension] = (
+        filter_axis[numbers.kernel_input_feature_dimension], 1.0, -1)
+  for number, dim in enumerate(numbers.input_spatial_dimensions):
+    axis = axis_of[numbers.output_spatial_dimensions[number]]
+    window = conv.window.dimensions[number]
+    if number in windows:
+      extents[dim] = (axis, window.stride / max(1, window.base_dilation),
+                      filter_axis[windows[number]])
+    else:
+      extents[dim] = (axis, 1.0, -1)
+  return extents
+
+
+def _operand_streams(kind, operand, axis_of_dim, nodes, computations) -> list:
+  """The operand's own stream, or those of the producers fused into it."""
+
+  def stream(shape, ops):
+    return Stream(kind, tuple(
+        Extent(shape.dimensions[d], unit, *axis_of_dim[d])
+        for d, unit in zip(physical_dims(shape), layout_units(shape))),
+                  _element_bytes(shape), ops)
+
+  if operand.opcode != 'fusion':
+    return [stream(operand.shape, 0.0)]
+  dims = list(operand.shape.dimensions)
+  body = computations[operand.called_computation_ids[0]]
+  ops = _vector_ops(body, dims)
+  streams = []
+  for number in operand.operand_ids:
+    shape = nodes[number].shape
+    if list(shape.dimensions) == dims:
+      streams.append(stream(shape, ops))
+      ops = 0.0  # Counted once.
+    else:
+      streams.append(Stream('input', tuple(
+          Extent(shape.dimensions[d], unit)
+          for d, unit in zip(physical_dims(shape), layout_units(shape))),
+                            _element_bytes(shape)))
+  return streams
+
+
+def _remaining_streams(main, conv, nodes) -> list:
+  """Streams of the results, and of parameters that the chain reads."""
+  used = set(conv.operand_ids)
+  for operand in conv.operand_ids:
+    used |= set(nodes[operand].operand_ids)
+  streams = [_output_stream(root, conv.shape) for root in _roots(main)]
+  return streams + [
+      _input_stream(node, conv.shape) for node in main.instructions
+      if node.opcode == 'parameter' and node.id not in used]

@@ -1,0 +1,406 @@
+"""Writes the sample data: real kernel graphs with synthetic runtimes.
+
+Programs of common layers are compiled by XLA, cut into kernels, featurized
+like the real collection, and given tile configurations whose runtimes come
+from an analytic machine model. The folder has the layout of the real one:
+
+    DIR/{train,valid,test}/*.npz    test with its labels blanked
+    DIR/test_labelled/*.npz         the same test kernels with labels
+    DIR/sample_data.json            settings and statistics
+
+The same settings give the same bytes.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import zlib
+
+import numpy as np
+import tqdm
+
+from tpu_graphs_ext import analytic_tpu
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.kernel import Kernel
+
+SPLITS = ('train', 'valid', 'test')
+_FOLDERS = (*SPLITS, 'test_labelled')
+_MARKER = 'sample_data.json'
+_PARTIAL = '.partial'
+# Part of the marker: data written by another version is written anew.
+_VERSION = 1
+
+FULL_SIZE = {'train': 5709, 'valid': 676, 'test': 844}
+
+# The real tile collection, to print beside the sample: train split for
+# kernels, nodes, edges, configs; all splits' runs for the runtime.
+REAL_TILE_XLA = {
+    'kernels': {'train': 5709, 'valid': 676, 'test': 844},
+    'nodes_mean': 39.5, 'edges_mean': 41.5, 'configs_mean': 1917.6,
+    'nodes_quantiles': [2, 7, 19, 37, 58, 94, 154],
+    'edges_quantiles': [1, 6, 19, 40, 60, 102, 249],
+    'runtime_rel_mean': 4.98, 'runtime_rel_std': 8.2,
+    'kernel_mean_quantiles': [
+        0.278, 1.187, 1.75, 3.192, 4.898, 7.782, 26.427],
+}
+_QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleDataSettings:
+  """What to write, and where.
+
+  Attributes:
+    out: the folder; new, empty, or with sample data that is to be replaced.
+    kernels: kernels for training; valid and test get a fifth as many each.
+    seed: of programs, cuts, tiles and noise.
+    full_size: as many kernels and about as many configurations as the real
+      collection has; `kernels` is ignored.
+    hardware: the machine that the runtimes are of.
+    workers: processes; 1 makes everything in this one.
+  """
+  out: str
+  kernels: int = 500
+  seed: int = 0
+  full_size: bool = False
+  hardware: analytic_tpu.TpuConstants = analytic_tpu.TPU_V3_LIKE
+  workers: int = 2
+
+  def __post_init__(self):
+    if self.kernels < 5:
+      raise UserError(f'kernels is {self.kernels}; it must be at least 5, so '
+                      'that valid and test have at least one kernel each')
+    if self.seed < 0:
+      raise UserError(f'seed is {self.seed}; it must not be negative')
+    if self.workers < 1:
+      raise UserError(f'workers is {self.workers}; it must be at least 1')
+
+  def split_sizes(self) -> dict:
+    """Kernels of each split."""
+    if self.full_size:
+      return dict(FULL_SIZE)
+    part = self.kernels // 5
+    return {'train': self.kernels, 'valid': part, 'test': part}
+
+  @property
+  def max_configs(self) -> int:
+    """The most configurations that any kernel has."""
+    return 10_000 if self.full_size else 1_500
+
+  @property
+  def kernels_per_program(self) -> int:
+    """The most kernels that one program gives: more programs, more variety."""
+    return max(3, min(36, self.kernels // 12)) if not self.full_size else 40
+
+  def fingerprint(self) -> dict:
+    """What the content depends on, for the marker file."""
+    return {'version': _VERSION, 'seed': self.seed,
+            'split_sizes': self.split_sizes(),
+            'full_size': self.full_size,
+            'hardware': dataclasses.asdict(self.hardware)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """What was written.
+
+  Attributes:
+    out: the folder.
+    splits: split -> statistics, with the keys of `REAL_TILE_XLA`.
+    reused: True if the folder had exactly this data already.
+  """
+  out: str
+  splits: dict
+  reused: bool = False
+
+  def text(self) -> str:
+    """A table of the statistics beside those of the real collection."""
+    state = 'already there' if self.reused else 'written'
+    lines = [f'Sample data {state}: {self.out}',
+             'Real HLO graphs; tiles and runtimes are synthetic.', '',
+             f'{"":34}' + ''.join(f'{split:>10}' for split in SPLITS)
+             + f'{"real":>10}']
+    for key, label in _ROWS.items():
+      cells = [self.splits[split][key] for split in SPLITS]
+      real = REAL_TILE_XLA[key]
+      cells.append(real['train'] if isinstance(real, dict) else real)
+      lines.append(f'{label:34}' + ''.join(f'{c:>10,}' for c in cells))
+    for key, label in _QUANTILE_ROWS.items():
+      for quantile, position in (('median', 3), ('95 %', 5)):
+        cells = [self.splits[split][key][position] for split in SPLITS]
+        cells.append(REAL_TILE_XLA[key][position])
+        lines.append(f'{label + ", " + quantile:34}'
+                     + ''.join(f'{c:>10,}' for c in cells))
+    return '\n'.join(lines)
+
+
+_ROWS = {
+    'kernels': 'kernels', 'nodes_mean': 'nodes of a kernel, mean',
+    'edges_mean': 'edges of a kernel, mean',
+    'configs_mean': 'configurations of a kernel, mean',
+    'runtime_rel_mean': 'runtime over normalizer, mean',
+    'runtime_rel_std': 'runtime over normalizer, std',
+}
+_QUANTILE_ROWS = {
+    'nodes_quantiles': 'nodes',
+    'kernel_mean_quantiles': "a kernel's mean runtime",
+}
+
+
+def write_sample_data(settings: SampleDataSettings) -> Summary:
+  """Writes the sample data, or finds it written.
+
+  Everything is made in a folder of its own inside `out` and moved into place
+  when it is complete; what an earlier run left there is removed.
+
+  Raises:
+    UserError: `out` holds something that is not sample data.
+  """
+  out = os.path.expanduser(settings.out)
+  marker = _read_marker(out)
+  if marker is not None and marker['settings'] == settings.fingerprint():
+    return Summary(out, marker['splits'], reused=True)
+  partial = os.path.join(out, _PARTIAL)
+  shutil.rmtree(partial, ignore_errors=True)
+  for folder in _FOLDERS:
+    os.makedirs(os.path.join(partial, folder))
+  splits = {}
+  with _pool(settings.workers) as pool:
+    for split, size in settings.split_sizes().items():
+      splits[split] = _write_split(settings, split, size, partial, pool)
+  _move_into_place(out, partial)
+  summary = Summary(out, splits)
+  _write_marker(out, settings, summary)
+  return summary
+
+
+# --- The folder --------------------------------------------------------------
+
+
+def _read_marker(out) -> dict | None:
+  """The marker of finished sample data; None if there is nothing to keep."""
+  if not os.path.exists(out):
+    return None
+  if not os.path.isdir(out):
+    raise UserError(f'{out}: is a file; give a folder for the sample data')
+  foreign = sorted(set(os.listdir(out)) - {*_FOLDERS, _MARKER, _PARTIAL})
+  marked = any(os.path.exists(os.path.join(out, name))
+               for name in (_MARKER, _PARTIAL))
+  if foreign or (os.listdir(out) and not marked):
+    found = foreign[0] if foreign else sorted(os.listdir(out))[0]
+    raise UserError(
+        f'{out}: holds {found!r}, which is not sample data of this package; '
+        'give a new or an empty folder')
+  try:
+    with open(os.path.join(out, _MARKER), encoding='utf-8') as file:
+      marker = json.load(file)
+    for folder in _FOLDERS:
+      stored = [name for name in os.listdir(os.path.join(out, folder))
+                if name.endswith('.npz')]
+      if len(stored) != marker['splits'][folder.split('_')[0]]['kernels']:
+        return None
+    return marker if 'settings' in marker else None
+  except (OSError, ValueError, KeyError, TypeError):
+    return None  # Not finished: it is written again.
+
+
+def _move_into_place(out, partial):
+  marker = os.path.join(out, _MARKER)
+  if os.path.exists(marker):
+    os.remove(marker)  # From here on the folder counts as unfinished.
+  for folder in _FOLDERS:
+    target = os.path.join(out, folder)
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(os.path.join(partial, folder), target)
+
+
+def _write_marker(out, settings, summary):
+  path = os.path.join(out, _MARKER)
+  temporary = path + '.tmp'
+  with open(temporary, 'w', encoding='utf-8') as file:
+    json.dump({
+        'what': 'Synthetic sample data of tpu_graphs_ext: real HLO graphs, '
+                'runtimes of an analytic machine model.',
+        'settings': settings.fingerprint(), 'splits': summary.splits},
+              file, indent=1)
+  os.replace(temporary, path)
+  shutil.rmtree(os.path.join(out, _PARTIAL), ignore_errors=True)
+
+
+# --- One split ---------------------------------------------------------------
+
+
+def _write_split(settings, split, size, partial, pool) -> dict:
+  """Writes the kernels of a split into `partial`; returns its statistics."""
+  from tpu_graphs_ext import sample_programs
+  folder = 'test_labelled' if split == 'test' else split
+  folder = os.path.join(partial, folder)
+  jobs = ((program, settings, split, folder)
+          for program in sample_programs.programs(split, settings.seed))
+  seen, facts = set(), []
+  progress = tqdm.tqdm(total=size, desc=f'{split} kernels', unit='kernel')
+  with progress:
+    for made in _in_order(pool, _write_program, jobs, settings.workers):
+      for fact in made:
+        if len(facts) == size or fact['graph'] in seen:
+          os.remove(fact['path'])
+          continue
+        seen.add(fact['graph'])
+        facts.append(fact)
+        progress.update()
+      if len(facts) == size:
+        break
+  if len(facts) < size:
+    raise UserError(
+        f'the {split} split has only {len(facts)} distinct kernels, not '
+        f'{size}; ask for fewer kernels')
+  if split == 'test':
+    for fact in facts:
+      _blanked(Kernel.load(fact['path'])).save(os.path.join(partial, 'test'))
+  return _statistics(facts)
+
+
+def _blanked(kernel: Kernel) -> Kernel:
+  """The kernel with its labels withheld, as in the public test split."""
+  return dataclasses.replace(
+      kernel, runtime_ns=np.zeros_like(kernel.runtime_ns),
+      normalizer_ns=np.ones_like(kernel.normalizer_ns))
+
+
+@dataclasses.dataclass
+class _pool:  # noqa: N801, used like a function
+  """A pool of processes, or None for one worker, as a context manager."""
+  workers: int
+
+  def __enter__(self):
+    self._executor = None
+    if self.workers > 1:
+      # TensorFlow does not survive a fork.
+      self._executor = concurrent.futures.ProcessPoolExecutor(
+          self.workers, multiprocessing.get_context('spawn'))
+    return self._executor
+
+  def __exit__(self, *error):
+    if self._executor is not None:
+      self._executor.shutdown(cancel_futures=True)
+
+
+def _in_order(pool, function, jobs, workers):
+  """Results in the order of jobs, a few jobs ahead; for endless jobs too.
+
+  A job that is not used any more has left files: they are removed.
+  """
+  if pool is None:
+    yield from map(function, jobs)
+    return
+  waiting = [pool.submit(function, job)
+             for job in itertools.islice(jobs, 2 * workers)]
+  try:
+    while waiting:
+      result = waiting.pop(0).result()
+      waiting += [pool.submit(function, job)
+                  for job in itertools.islice(jobs, 1)]
+      yield result
+  finally:
+    for future in waiting:
+      future.cancel()
+    for future in waiting:
+      if not future.cancelled():
+        for fact in future.result():
+          os.remove(fact['path'])
+
+
+# --- One program -------------------------------------------------------------
+
+
+def _write_program(job) -> list[dict]:
+  """Compiles a program and writes its kernels; returns facts about each."""
+  program, settings, split, folder = job
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  from tpu_graphs_ext import sample_kernels, sample_programs, sample_tiles
+  from tpu_graphs_ext.hlo import compile as hlo_compile
+  seed = zlib.crc32(f'{program.name} {settings.seed}'.encode())
+  chance = np.random.default_rng(seed)
+  limits = sample_kernels.CutLimits(
+      max_fused=int(chance.integers(30, 90)),
+      share_probability=float(chance.uniform(0.1, 0.5)),
+      join_probability=float(chance.uniform(0.3, 0.9)),
+      copies=int(chance.integers(1, 5)))
+  function, specs = sample_programs.traced_function(program)
+  module = hlo_compile.function_module(function, *specs)
+  kernels = sample_kernels.cut_kernels(module, limits, seed)
+  facts = []
+  for kernel in _chosen_kernels(kernels, settings, chance):
+    graph = hashlib.sha256(
+        kernel.SerializeToString(deterministic=True)).hexdigest()
+    name = (graph[:32] if split == 'test'
+            else f'{program.name}_{graph[:16]}')
+    made = sample_tiles.sample_kernel(
+        kernel, name, _config_limit(settings, chance), settings.hardware,
+        [seed, int(graph[:8], 16)])
+    if made is not None:
+      facts.append(_facts(made, made.save(folder), graph))
+  return facts
+
+
+def _chosen_kernels(kernels, settings, chance) -> list:
+  """Distinct kernels of a program, the larger ones more likely, in order."""
+  distinct = {k.SerializeToString(deterministic=True): k for k in kernels}
+  kernels = list(distinct.values())
+  weights = np.array([_weight(kernel) for kernel in kernels])
+  count = min(settings.kernels_per_program, len(kernels))
+  chosen = chance.choice(
+      len(kernels), count, replace=False, p=weights / weights.sum())
+  return [kernels[i] for i in np.sort(chosen)]
+
+
+def _weight(kernel) -> float:
+  """Programs have many small kernels; the real collection has fewer."""
+  nodes = sum(len(c.instructions) for c in kernel.computations)
+  return 0.01 * (3 + min(nodes, 80)) ** 1.5
+
+
+def _config_limit(settings, chance) -> int:
+  """The most configurations of one kernel: they differ widely, as they do."""
+  limit = settings.max_configs * np.exp(-abs(chance.normal(0, 1.0)))
+  return max(10, int(limit))
+
+
+def _facts(kernel: Kernel, path, graph) -> dict:
+  relative = kernel.runtime_rel
+  return {'path': path, 'graph': graph, 'nodes': kernel.num_nodes,
+          'edges': kernel.num_edges, 'configs': kernel.num_configs,
+          'relative_sum': float(relative.sum()),
+          'relative_square': float(np.square(relative).sum())}
+
+
+def _statistics(facts) -> dict:
+  """Statistics of a split, with the keys of `REAL_TILE_XLA`."""
+  column = {key: np.array([fact[key] for fact in facts])
+            for key in ('nodes', 'edges', 'configs', 'relative_sum',
+                        'relative_square')}
+  configs = column['configs'].sum()
+  mean = column['relative_sum'].sum() / configs
+  spread = np.sqrt(column['relative_square'].sum() / configs - mean ** 2)
+
+  def quantiles(values, digits):
+    return [round(float(q), digits)
+            for q in np.quantile(values, _QUANTILES)]
+
+  return {
+      'kernels': len(facts), 'configs': int(configs),
+      **{f'{key}_mean': round(float(column[key].mean()), 1)
+         for key in ('nodes', 'edges', 'configs')},
+      'nodes_quantiles': quantiles(column['nodes'], 1),
+      'edges_quantiles': quantiles(column['edges'], 1),
+      'runtime_rel_mean': round(float(mean), 2),
+      'runtime_rel_std': round(float(spread), 2),
+      'kernel_mean_quantiles': quantiles(
+          column['relative_sum'] / column['configs'], 3)}
