@@ -5,11 +5,20 @@ from __future__ import annotations
 import math
 
 PRODUCTS = ('convolution', 'dot')
+_MAX_ELEMENTS = 2**48  # Fits no machine, while int64 still holds its bytes.
 
 
 def num_elements(shape) -> int:
-  """Elements of an array shape; 1 for a scalar."""
-  return math.prod(shape.dimensions)
+  """Elements of an array shape; 1 for a scalar.
+
+  Raises:
+    ValueError: a size is negative, or far beyond any machine.
+  """
+  sizes = shape.dimensions
+  if (any(size < 0 for size in sizes)
+      or math.prod(max(1, size) for size in sizes) > _MAX_ELEMENTS):
+    raise ValueError(f'shape {list(sizes)}')
+  return math.prod(sizes)
 
 
 class FusedKernel:

@@ -187,16 +187,15 @@ def tile_grid(module: Union[protos.HloModuleProto, bytes]) -> TileGrid:
 
   Raises:
     UserError: no HLO module, or one that refers to computations or
-      instructions that it does not have.
+      instructions that it does not have, or of impossible sizes.
   """
   module = protos.as_module(module)
   try:
     return _tile_grid(FusedKernel(module))
   except (LookupError, ValueError) as error:
     raise UserError(
-        f'HLO module {module.name!r} has no tile grid: it refers to something '
-        f'that it does not have ({error!r}); the module is incomplete or '
-        'damaged') from error
+        f'HLO module {module.name!r} has no tile grid ({error!r}); it is '
+        'incomplete or damaged') from error
 
 
 def _tile_grid(fused: FusedKernel) -> TileGrid:
@@ -228,6 +227,7 @@ def _padded(elements: int) -> int:
 
 def _tiled(shape, of_product: bool) -> TiledTensor:
   rank = len(shape.dimensions)
+  num_elements(shape)  # Refuses impossible sizes.
   axes = tuple(reversed(shape.layout.minor_to_major))
   if sorted(axes) != list(range(rank)):
     axes = tuple(range(rank))  # No layout given: row-major.
