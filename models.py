@@ -25,17 +25,18 @@ config features, `width` of a hidden layer.
 Sources:
   [GCN] Kipf and Welling, ICLR 2017.  [GraphSAGE] Hamilton et al., NeurIPS 2017.
   [ListMLE] Xia et al., ICML 2008.  [TpuGraphs] Phothilimthana et al., 2023.
-  [Breslow] Breslow, discussion of Cox's regression models and life tables, 1972.
+  [Breslow] Breslow, discussion of Cox's regression models, 1972.
 """
 
 import difflib
 import functools
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-# ---------------------------------------------------------------- tensor helpers
+# --------------------------------------------------------------- tensor helpers
 
 
 class _Inputs(NamedTuple):
@@ -67,13 +68,14 @@ def _inputs_of(graph: tfgnn.GraphTensor) -> _Inputs:
           config_feats, [kernels, -1, config_feats.shape[-1]]))
 
 
-def _input_specs(node_width: int, config_width: int) -> _Inputs:
-  """Shapes for which one trace serves every kernel."""
+def _input_specs(node_width: int, config_width: int,
+                 kernels: Optional[int]) -> _Inputs:
+  """Shapes for which one trace serves every kernel, or every batch (None)."""
   ints = tf.TensorSpec([None], tf.int32)
   return _Inputs(
       opcode=ints, node_feats=tf.TensorSpec([None, node_width]),
-      node_counts=ints, consumer=ints, producer=ints,
-      config_feats=tf.TensorSpec([None, None, config_width]))
+      node_counts=tf.TensorSpec([kernels], tf.int32), consumer=ints,
+      producer=ints, config_feats=tf.TensorSpec([kernels, None, config_width]))
 
 
 class _Graph:
@@ -87,7 +89,7 @@ class _Graph:
   def __init__(self, inputs: _Inputs):
     self.nodes = tf.shape(inputs.opcode)[0]
     self.node_counts = inputs.node_counts
-    self._one_kernel = tf.equal(tf.shape(inputs.node_counts)[0], 1)
+    self._one_kernel = inputs.node_counts.shape[0] == 1
     self._kernel_of_node = tf.repeat(
         tf.range(tf.shape(inputs.node_counts)[0]), inputs.node_counts)
     self._edges = {  # Sum over: (sending nodes, receiving nodes), int32 [edges]
@@ -124,9 +126,15 @@ class _Graph:
     y.set_shape(x.shape)
     return y
 
+  def mean_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
+    """Like `sum_of`, divided by the number of edges where there are any."""
+    edges = tf.maximum(self.degree(of), 1)
+    return self.sum_of(of, x) / tf.reshape(
+        edges, [-1] + [1] * (x.shape.rank - 1))
+
   def degree(self, of: str) -> tf.Tensor:
     """float32 [nodes]: how many edges `sum_of(of, ...)` adds up."""
-    unused_senders, receivers = self._edges[of]
+    receivers = self._edges[of][1]
     return tf.math.unsorted_segment_sum(
         tf.ones_like(receivers, tf.float32), receivers, self.nodes)
 
@@ -135,18 +143,14 @@ class _Graph:
 
     The row of a single kernel stays alone, [1, ...], and broadcasts.
     """
-    y = tf.cond(self._one_kernel, lambda: x,
-                lambda: tf.gather(x, self._kernel_of_node))
-    y.set_shape([None] + x.shape[1:].as_list())
-    return y
+    return x if self._one_kernel else tf.gather(x, self._kernel_of_node)
 
   def pool(self, reduction: str, x: tf.Tensor) -> tf.Tensor:
     """Pools the nodes of each kernel: [nodes, ...] -> [kernels, ...]."""
     over_all, over_segments = _REDUCTIONS[reduction]
-    y = tf.cond(self._one_kernel, lambda: over_all(x, axis=0, keepdims=True),
-                lambda: over_segments(x, self._kernel_of_node))
-    y.set_shape([None] + x.shape[1:].as_list())
-    return y
+    if self._one_kernel:
+      return over_all(x, axis=0, keepdims=True)
+    return over_segments(x, self._kernel_of_node)
 
 
 _REDUCTIONS = {
@@ -196,7 +200,123 @@ def _matmul(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   return y
 
 
-# -------------------------------------------------------------------- base class
+# -------------------------------------------------------------- objectives
+#
+# Labels are relative runtimes, float32 [kernels, configs]; scores have the same
+# shape, the lowest meaning the fastest. Each loss is the mean over kernels.
+
+
+def _registered(loss_class):
+  """Lets a saved model find the class of its loss again."""
+  return tf.keras.saving.register_keras_serializable('tpu_graphs_ext')(
+      loss_class)
+
+
+class _Objective(tf.keras.losses.Loss):
+  """A loss without settings; subclasses define `call` and a docstring."""
+
+  def __init__(self, reduction=tf.keras.losses.Reduction.AUTO, name=None):
+    super().__init__(reduction=reduction, name=name or type(self).__name__)
+
+
+def _list_mle(priority: tf.Tensor, utility: tf.Tensor) -> tf.Tensor:
+  """Negative log likelihood of drawing a list in order of its priority.
+
+      sum over i of  log(sum over j of exp u_j) - u_i,
+      j over all with priority_j <= priority_i
+  This is ListMLE (Xia et al. 2008, Plackett-Luce). Items of one priority share
+  one denominator [Breslow], so their order in memory does not matter. The
+  denominators are logsumexps, so nothing under- or overflows.
+
+  Shapes: priority, utility float32 [kernels, configs] -> [kernels].
+  """
+  remains = priority[:, tf.newaxis] <= priority[:, :, tf.newaxis]  # [k, i, j]
+  utilities = tf.where(remains, utility[:, tf.newaxis], utility.dtype.min)
+  return tf.reduce_sum(tf.reduce_logsumexp(utilities, -1) - utility, -1)
+
+
+def _pair_mean(y_true: tf.Tensor, y_pred: tf.Tensor, loss) -> tf.Tensor:
+  """Mean of loss(score_i - score_j) over the pairs where i is faster than j.
+
+  Shapes: float32 [kernels, configs] twice -> [kernels]; 0 without such a pair.
+  """
+  faster = y_true[:, :, tf.newaxis] < y_true[:, tf.newaxis]  # [k, i, j]
+  losses = loss(y_pred[:, :, tf.newaxis] - y_pred[:, tf.newaxis])
+  faster = tf.cast(faster, losses.dtype)
+  return tf.math.divide_no_nan(
+      tf.reduce_sum(faster * losses, [1, 2]), tf.reduce_sum(faster, [1, 2]))
+
+
+@_registered
+class ListMLE(_Objective):
+  """ListMLE that draws the slowest first, like TensorFlow Ranking's.
+
+  Equal to `tfr.keras.losses.ListMLELoss()` to rounding where labels differ, but
+  finite for scores of any spread. Source: [ListMLE].
+  """
+
+  def call(self, y_true, y_pred):
+    return _list_mle(y_true, y_pred)
+
+
+@_registered
+class ListMLEFastestFirst(_Objective):
+  """ListMLE that draws the fastest first, which is what ranking is for.
+
+  The first factors of the likelihood compare the fastest configuration with all
+  others; the last ones only sort the slow end. Source: [ListMLE], with scores
+  and labels negated.
+  """
+
+  def call(self, y_true, y_pred):
+    return _list_mle(-y_true, -y_pred)
+
+
+@_registered
+class PairwiseLogistic(_Objective):
+  """Mean of log(1 + exp(score_i - score_j)) over pairs with i faster than j.
+
+  Source: Burges et al. 2005, RankNet.
+  """
+
+  def call(self, y_true, y_pred):
+    return _pair_mean(y_true, y_pred, tf.nn.softplus)
+
+
+@_registered
+class PairwiseHinge(_Objective):
+  """Mean of max(0, 1 + score_i - score_j) over pairs with i faster than j.
+
+  Source: Herbrich et al. 1999.
+  """
+
+  def call(self, y_true, y_pred):
+    return _pair_mean(y_true, y_pred, lambda x: tf.nn.relu(1 + x))
+
+
+@_registered
+class MinMaxMSE(_Objective):
+  """Mean squared error to runtimes scaled to [0, 1] over a kernel's list.
+
+  A list of equal runtimes has labels 0.
+  """
+
+  def call(self, y_true, y_pred):
+    low = tf.reduce_min(y_true, -1, keepdims=True)
+    high = tf.reduce_max(y_true, -1, keepdims=True)
+    target = tf.math.divide_no_nan(y_true - low, high - low)
+    return tf.reduce_mean((y_pred - target) ** 2, -1)
+
+
+# None keeps the loss that the training script compiles the model with.
+_OBJECTIVES = {
+    'flags': None, 'listmle': ListMLE,
+    'listmle_fastest_first': ListMLEFastestFirst,
+    'pairwise_logistic': PairwiseLogistic, 'pairwise_hinge': PairwiseHinge,
+    'minmax_mse': MinMaxMSE}
+
+
+# -------------------------------------------------------------- base class
 
 
 class _Ranker(tf.keras.Model):
@@ -258,17 +378,28 @@ class _Ranker(tf.keras.Model):
         self._op_embedding.embedding_layer.build([None])
         self._build_layers(*widths)
       self._input_widths = widths
-      # A partial, so that TensorFlow counts the traces of each model apart.
-      compiled = tf.function(
-          functools.partial(self._rank_in_chunks), autograph=False,
-          input_signature=_input_specs(*widths))
-      # Behind a lambda, so that Keras does not save the trace with the model.
-      self._rank = lambda *tensors: compiled(*tensors)
+      self._rank = self._compiled_rank()
     elif widths != self._input_widths:
       raise ValueError(
           'the graph has {} node and {} config columns, the model was built '
           'for {} and {}; was it normalised with other data?'.format(
               *widths, *self._input_widths))
+
+  def _compiled_rank(self) -> Callable[..., tf.Tensor]:
+    """`_rank_in_chunks` with one trace for single kernels and one for batches.
+    """
+    compiled = {
+        kernels: tf.function(
+            # A partial, so that TensorFlow counts each model's traces apart.
+            functools.partial(self._rank_in_chunks), autograph=False,
+            input_signature=_input_specs(*self._input_widths, kernels))
+        for kernels in (1, None)}
+
+    def rank(*tensors):
+      kernels = _Inputs(*tensors).node_counts.shape[0]
+      return compiled[1 if kernels == 1 else None](*tensors)
+
+    return rank  # A function, so that Keras does not save the traces.
 
   def _rank_in_chunks(self, *tensors: tf.Tensor) -> tf.Tensor:
     """`_encode` once, `_score` on chunks: float32 [kernels, configs]."""
@@ -287,11 +418,11 @@ class _Ranker(tf.keras.Model):
       chunk_scores = self._score(kernel_graph, encoded, config_feats, False)
       return i + 1, scores.write(i, tf.transpose(chunk_scores))
 
-    unused_i, scores = tf.while_loop(
+    scores = tf.while_loop(
         lambda i, unused_scores: i < chunks, score_chunk,
         (0, tf.TensorArray(tf.float32, chunks, infer_shape=False,
                            element_shape=[None, None])),
-        parallel_iterations=1)
+        parallel_iterations=1)[1]
     return tf.transpose(scores.concat())
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
@@ -320,7 +451,7 @@ class _Ranker(tf.keras.Model):
     raise NotImplementedError
 
 
-# ------------------------------------------------------- the baseline's five models
+# --------------------------------------------- the baseline's five models
 
 
 def _mlp(dims, hidden_activation, l2reg=1e-4, use_bias=True):
@@ -585,8 +716,8 @@ class MLP(_BaselineRanker):
     self._mlp = _mlp([hidden_dim] * mlp_layers + [1], hidden_activation)
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
-    self._mlp.build([
-        None, None, self._joined_width(node_width, config_width) + config_width])
+    pooled_width = self._joined_width(node_width, config_width)
+    self._mlp.build([None, None, pooled_width + config_width])
 
   def _encode(self, graph, embedded, node_feats, training):
     """Pooled features [kernels, F + E]."""
@@ -595,3 +726,189 @@ class MLP(_BaselineRanker):
 
   def _score(self, graph, encoded, config_feats, training):
     return self._head(self._mlp, encoded, config_feats)
+
+
+# --------------------------------------------------------------- the new models
+
+
+class _LayerNorm(tf.keras.layers.Layer):
+  """Zero mean and unit deviation over the last axis, then scale and shift.
+
+  `tf.keras.layers.LayerNormalization` takes a detour on CPU that costs three
+  times as much. Source: Ba et al. 2016.
+  Shapes: float32 [..., width] -> same.
+  """
+
+  def build(self, input_shape):
+    width = input_shape[-1]
+    self.scale = self.add_weight('scale', [width], initializer='ones')
+    self.shift = self.add_weight('shift', [width], initializer='zeros')
+    super().build(input_shape)
+
+  def call(self, x):
+    x -= tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean(x * x, -1, keepdims=True)
+    return x * (tf.math.rsqrt(variance + 1e-6) * self.scale) + self.shift
+
+
+class _DenseNorm(tf.keras.layers.Layer):
+  """act(LayerNorm(x W + b)), with W x + b open to callers that share work."""
+
+  def __init__(self, width: int, activation: str):
+    super().__init__()
+    self.dense = tf.keras.layers.Dense(width)
+    self.norm = _LayerNorm()
+    self._activation_fn = _activation(activation)
+
+  def build(self, input_shape):
+    self.dense.build(input_shape)
+    self.norm.build([None, self.dense.units])
+    super().build(input_shape)
+
+  def call(self, x):
+    return self.finish(_matmul(x, self.dense.kernel))
+
+  def finish(self, linear: tf.Tensor) -> tf.Tensor:
+    """From `x W`, however it was computed, to the layer's output."""
+    return self._activation_fn(self.norm(linear + self.dense.bias))
+
+
+def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
+  """Columns as they are and on logarithmic scales.
+
+      sign(x) log(1 + s |x|) / log(1 + s)   for each s of `scales`
+  Sizes span many orders of magnitude, and scaling by their maximum squashes
+  most of them to almost 0. Large s tells small values apart, small s large
+  ones. Finite for values outside [0, 1] too.
+  Shapes: float32 [..., F] -> [..., (1 + len(scales)) F].
+  """
+  return tf.concat([x] + [
+      tf.sign(x) * tf.math.log1p(scale * tf.abs(x))
+      / tf.math.log1p(tf.constant(scale, x.dtype)) for scale in scales], -1)
+
+
+class _TileRanker(_Ranker):
+  """The base of the new models: encode nodes, join configurations, pool, score.
+
+  Every dense layer is followed by LayerNorm and the activation, N(.):
+      h_v = N([embedded opcode, log scales of node features] W)
+      h_v <- h_v + N([p_v, c_v, h_v] W)          node_rounds times
+      x_v = N(h_v W + g W' + b)                  the join, per configuration
+      x_v <- x_v + N([p_v, c_v, x_v] W)          joint_rounds times
+      z = [pooled x, log scales of config features],  z <- N(z W)  head_layers
+      score = z w + b
+  with p_v and c_v the means over the producers and the consumers of node v
+  (zeros where there are none) and g the encoded config features. Rounds before
+  the join cost next to nothing: they run once a kernel, not once a
+  configuration.
+
+  Sources: [GraphSAGE] mean aggregation; ours are the two directions, the
+  residual links, the logarithmic scales and the join by addition.
+
+  Args:
+    num_configs: configurations of each kernel in training.
+    num_ops: number of opcodes.
+    hidden_dim: width of all layers.
+    op_embed_dim: width of an embedded opcode.
+    node_rounds: rounds of message passing before the join.
+    joint_rounds: rounds after it.
+    head_layers: layers between pooling and the score.
+    pooling: what to join of 'mean', 'max', 'sum' and 'min' over the nodes.
+    log_scales: see `_log_scales`.
+    hidden_activation: a function of `tf.nn`.
+    dropout: part of the head's inputs that is dropped in training.
+    objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, *, hidden_dim: int = 128,
+               op_embed_dim: int = 32, node_rounds: int = 2,
+               joint_rounds: int = 1, head_layers: int = 2,
+               pooling: Sequence[str] = ('mean', 'max', 'sum'),
+               log_scales: Sequence[float] = (1e2, 1e4, 1e6),
+               hidden_activation: str = 'leaky_relu', dropout: float = 0.0,
+               objective: str = 'listmle_fastest_first'):
+    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim)
+    for argument, value in (('node_rounds', node_rounds),
+                            ('joint_rounds', joint_rounds),
+                            ('head_layers', head_layers)):
+      _check_positive(argument, value, 0)
+    _check_choice('objective', objective, list(_OBJECTIVES))
+    for reduction in pooling:
+      _check_choice('pooling', reduction, list(_REDUCTIONS))
+    if not pooling:
+      raise ValueError('pooling must name at least one of '
+                       f'{", ".join(_REDUCTIONS)}; got {pooling!r}.')
+    if not 0 <= dropout < 1:
+      raise ValueError(
+          f'dropout must be at least 0 and below 1; got {dropout!r}.')
+    self._objective, self._dropout = objective, dropout
+    self._pooling, self._scales = tuple(pooling), tuple(log_scales)
+
+    def layers(number):
+      return [_DenseNorm(hidden_dim, hidden_activation) for _ in range(number)]
+
+    self._node_encoder, self._config_encoder = layers(2)
+    self._node_rounds = layers(node_rounds)
+    self._join = layers(1)[0]
+    self._join_config = tf.keras.layers.Dense(hidden_dim, use_bias=False)
+    self._joint_rounds = layers(joint_rounds)
+    self._head = layers(head_layers)
+    self._scorer = tf.keras.layers.Dense(1)
+
+  def compile(self, optimizer='rmsprop', loss=None, **kwargs):
+    """Like Keras's; `objective` comes before the given loss."""
+    own_loss = _OBJECTIVES[self._objective]
+    super().compile(
+        optimizer=optimizer, loss=own_loss() if own_loss else loss, **kwargs)
+
+  def _build_layers(self, node_width: int, config_width: int) -> None:
+    width, parts = self._width, 1 + len(self._scales)
+    embed_width = self._op_embedding.embedding_layer.output_dim
+    self._node_encoder.build([None, embed_width + parts * node_width])
+    self._config_encoder.build([None, parts * config_width])
+    for layer in self._node_rounds:
+      layer.build([None, 3 * width])
+    self._join.build([None, width])
+    self._join_config.build([None, width])
+    for layer in self._joint_rounds:
+      layer.build([None, 3 * width])
+    head_width = len(self._pooling) * width + parts * config_width
+    for layer in self._head:
+      layer.build([None, head_width])
+      head_width = width
+    self._scorer.build([None, head_width])
+
+  def _encode(self, graph, embedded, node_feats, training):
+    """The node's part of the join before its norm: float32 [nodes, width]."""
+    x = self._node_encoder(tf.concat(
+        [embedded, _log_scales(node_feats, self._scales)], -1))
+    for layer in self._node_rounds:
+      x = self._message_round(graph, layer, x)
+    return _matmul(x, self._join.dense.kernel)
+
+  def _score(self, graph, encoded, config_feats, training):
+    config_feats = _log_scales(config_feats, self._scales)
+    config = self._join_config(self._config_encoder(config_feats))
+    x = self._join.finish(  # [nodes, configs, width]
+        encoded[:, tf.newaxis] + graph.on_nodes(config))
+    for layer in self._joint_rounds:
+      x = self._message_round(graph, layer, x)
+    pooled = [graph.pool(reduction, x) for reduction in self._pooling]
+    z = tf.concat(pooled + [config_feats], -1)
+    if training and self._dropout:
+      z = tf.nn.dropout(z, self._dropout)
+    for layer in self._head:
+      z = layer(z)
+    return tf.squeeze(_matmul(z, self._scorer.kernel) + self._scorer.bias, -1)
+
+  def _message_round(self, graph: _Graph, layer: _DenseNorm, x: tf.Tensor):
+    """x + N([p, c, x] W): float32 [nodes, ..., width] -> same."""
+    producers, consumers, own = tf.split(layer.dense.kernel, 3, axis=0)
+    return x + layer.finish(
+        graph.mean_of('producers', _matmul(x, producers))
+        + graph.mean_of('consumers', _matmul(x, consumers))
+        + _matmul(x, own))
+
+
+class MyEarlyJoinSAGE(_TileRanker):
+  """The model to train: `_TileRanker` as its defaults stand."""

@@ -1,0 +1,79 @@
+"""What must hold for every model, as functions that tests call by name."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+import tiny_kernels
+
+from tpu_graphs_ext import batches, load_models
+from tpu_graphs_ext.kernel import Kernel
+from tpu_graphs_ext.normalize import FeatureStats
+from tpu_graphs_ext.partition import Partition
+
+NUM_OPS = 108
+# Float32 sums in another order: the last bits differ.
+CLOSE = dict(rtol=2e-5, atol=2e-5)
+
+
+def kernels(num_configs: int = 12) -> list[Kernel]:
+  """A few random kernels with the same number of configurations."""
+  rng = np.random.default_rng(5)
+  return [tiny_kernels.learnable_kernel(f'net_{i}', rng, num_configs)
+          for i in range(4)]
+
+
+def stats_of(some_kernels: list[Kernel]) -> FeatureStats:
+  return FeatureStats.of_partition(Partition.from_kernels(some_kernels))
+
+
+def make(name: str, seed: int = 1, **kwargs) -> tf.keras.Model:
+  tf.keras.utils.set_random_seed(seed)
+  return load_models.build(name, 10, NUM_OPS, kwargs)
+
+
+def scores(model: tf.keras.Model, kernel: Kernel,
+           stats: FeatureStats) -> np.ndarray:
+  """Scores [configs] of one kernel, as the prediction script gets them."""
+  graph = batches.kernel_graph(kernel, stats)
+  return model.forward(graph, kernel.num_configs).numpy()[0]
+
+
+def batch_scores(model: tf.keras.Model, some_kernels: list[Kernel],
+                 stats: FeatureStats) -> np.ndarray:
+  """Scores [kernels, configs] of kernels with equally many configurations."""
+  configs = some_kernels[0].num_configs
+  every_config = np.tile(np.arange(configs), (len(some_kernels), 1))
+  graph = batches.batch_graph(some_kernels, every_config, stats)
+  return model.forward(graph, configs).numpy()
+
+
+def copied_like_the_scripts(name: str, saved: tf.keras.Model, kernel: Kernel,
+                            stats: FeatureStats, **kwargs) -> tf.keras.Model:
+  """A new model with the variables of a saved one, copied by position."""
+  model = load_models.build(name, 10, NUM_OPS, kwargs)
+  scores(model, kernel, stats)  # Creates the variables.
+  assert len(model.trainable_variables) == len(saved.trainable_variables)
+  for target, source in zip(
+      model.trainable_variables, saved.trainable_variables):
+    assert target.shape == source.shape
+    target.assign(source)
+  return model
+
+
+def permuted_configs(kernel: Kernel, order: np.ndarray) -> Kernel:
+  return dataclasses.replace(
+      kernel, config_feat=kernel.config_feat[order],
+      runtime_ns=kernel.runtime_ns[order],
+      normalizer_ns=kernel.normalizer_ns[order])
+
+
+def renumbered_nodes(kernel: Kernel, order: np.ndarray) -> Kernel:
+  """The same graph; node `order[i]` of the old one becomes node i."""
+  place = np.argsort(order)
+  return dataclasses.replace(
+      kernel, node_feat=kernel.node_feat[order],
+      node_opcode=kernel.node_opcode[order],
+      edge_index=place[kernel.edge_index[::-1]])

@@ -1,0 +1,236 @@
+"""One contract for every public model of models.py."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import model_checks as checks
+import numpy as np
+import pytest
+import tensorflow as tf
+import tiny_kernels
+
+from tpu_graphs_ext import batches, load_models
+
+MODELS = load_models.model_names()
+every_model = pytest.mark.parametrize('name', MODELS)
+KERNELS = checks.kernels()
+STATS = checks.stats_of(KERNELS)
+
+
+@pytest.fixture(scope='module')
+def models() -> dict[str, tf.keras.Model]:
+  """Each model once, with its variables."""
+  made = {}
+  for name in MODELS:
+    made[name] = checks.make(name)
+    checks.scores(made[name], KERNELS[0], STATS)
+  return made
+
+
+def test_the_baselines_five_names_and_ours_are_there():
+  assert set(MODELS) >= {
+      'EarlyJoinSAGE', 'LateJoinSAGE', 'EarlyJoinResGCN', 'LateJoinResGCN',
+      'MLP', 'MyEarlyJoinSAGE'}
+
+
+@every_model
+def test_corner_cases_get_one_finite_score_a_configuration(models, name):
+  for kernel in tiny_kernels.corner_cases():
+    scores = checks.scores(models[name], kernel, STATS)
+    assert scores.shape == (kernel.num_configs,)
+    assert scores.dtype == np.float32
+    assert np.isfinite(scores).all(), kernel.tile_id
+
+
+@every_model
+def test_features_far_outside_the_train_range_give_finite_scores(models, name):
+  kernel = dataclasses.replace(
+      KERNELS[0], node_feat=KERNELS[0].node_feat * -1e4,
+      config_feat=KERNELS[0].config_feat * 1e6)
+  assert np.isfinite(checks.scores(models[name], kernel, STATS)).all()
+
+
+@every_model
+def test_scores_differ_between_configurations_and_kernels(models, name):
+  scores = checks.batch_scores(models[name], KERNELS, STATS)
+  assert scores.std(axis=1).min() > 0
+  assert scores.mean(axis=1).std() > 0
+
+
+@every_model
+def test_permuted_configurations_have_permuted_scores(models, name):
+  order = np.random.default_rng(0).permutation(KERNELS[0].num_configs)
+  np.testing.assert_allclose(
+      checks.scores(
+          models[name], checks.permuted_configs(KERNELS[0], order), STATS),
+      checks.scores(models[name], KERNELS[0], STATS)[order], **checks.CLOSE)
+
+
+@every_model
+def test_numbering_of_nodes_and_order_of_edges_do_not_matter(models, name):
+  for kernel in KERNELS:
+    order = np.random.default_rng(0).permutation(kernel.num_nodes)
+    np.testing.assert_allclose(
+        checks.scores(
+            models[name], checks.renumbered_nodes(kernel, order), STATS),
+        checks.scores(models[name], kernel, STATS), **checks.CLOSE)
+
+
+@every_model
+def test_edges_matter_unless_the_model_is_an_mlp(models, name):
+  kernel = max(KERNELS, key=lambda kernel: kernel.num_nodes)
+  fewer = dataclasses.replace(kernel, edge_index=kernel.edge_index[:1])
+  same = np.allclose(checks.scores(models[name], fewer, STATS),
+                     checks.scores(models[name], kernel, STATS), rtol=1e-6)
+  assert same == (name == 'MLP')
+
+
+@every_model
+def test_other_kernels_of_the_batch_do_not_matter(models, name):
+  together = checks.batch_scores(models[name], KERNELS, STATS)
+  for kernel, scores in zip(KERNELS, together):
+    np.testing.assert_allclose(
+        scores, checks.scores(models[name], kernel, STATS), **checks.CLOSE)
+
+
+@every_model
+def test_other_configurations_do_not_matter(models, name):
+  some = np.array([7, 2, 3])
+  np.testing.assert_allclose(
+      checks.scores(
+          models[name], checks.permuted_configs(KERNELS[0], some), STATS),
+      checks.scores(models[name], KERNELS[0], STATS)[some], **checks.CLOSE)
+
+
+@every_model
+def test_chunks_give_the_scores_of_all_configurations_at_once(name):
+  # 16 is the smallest chunk: 50 configurations make three full ones and a
+  # part.
+  kernel = checks.kernels(num_configs=50)[0]
+  graph = batches.kernel_graph(kernel, STATS)
+  model = checks.make(name)
+  model._CHUNK_FLOATS = 1
+  np.testing.assert_allclose(
+      model.forward(graph, 50), model(graph, training=False), **checks.CLOSE)
+
+
+@every_model
+def test_dense_and_sparse_neighbour_sums_agree(monkeypatch, models, name):
+  graph_class = load_models.models_module()._Graph
+  dense = checks.batch_scores(models[name], KERNELS, STATS)
+  monkeypatch.setattr(graph_class, '_DENSE_NODES', 0)
+  sparse_model = checks.make(name)  # Traced anew, so that it sees the change.
+  np.testing.assert_allclose(
+      checks.batch_scores(sparse_model, KERNELS, STATS), dense, **checks.CLOSE)
+
+
+@every_model
+def test_labels_do_not_reach_a_score(models, name):
+  other = dataclasses.replace(
+      KERNELS[0], runtime_ns=KERNELS[0].runtime_ns[::-1] * 7,
+      normalizer_ns=np.ones_like(KERNELS[0].normalizer_ns))
+  np.testing.assert_array_equal(
+      checks.scores(models[name], other, STATS),
+      checks.scores(models[name], KERNELS[0], STATS))
+
+
+@every_model
+def test_the_state_is_trainable_variables_alone(models, name):
+  assert models[name].trainable_variables
+  assert not models[name].non_trainable_variables
+
+
+@every_model
+def test_every_variable_gets_a_finite_gradient(name):
+  model = checks.make(name)
+  every_config = np.tile(np.arange(12), (len(KERNELS), 1))
+  graph = batches.batch_graph(KERNELS, every_config, STATS)
+  with tf.GradientTape() as tape:
+    scores = model(graph, training=True)
+    loss = tf.reduce_sum(scores * np.linspace(-1, 2, 12))
+  for variable, gradient in zip(
+      model.trainable_variables,
+      tape.gradient(loss, model.trainable_variables)):
+    assert gradient is not None, variable.name
+    gradient = tf.convert_to_tensor(gradient)
+    assert np.isfinite(gradient).all(), variable.name
+    assert np.abs(gradient).max() > 0, variable.name
+
+
+@every_model
+def test_one_seed_gives_one_model_whatever_the_data(name):
+  first = checks.make(name)
+  checks.scores(first, KERNELS[0], STATS)
+  second = checks.make(name)
+  checks.scores(second, KERNELS[1], STATS)
+  for a, b in zip(first.trainable_variables, second.trainable_variables):
+    np.testing.assert_array_equal(a, b)
+
+
+@every_model
+def test_variable_order_does_not_depend_on_column_counts(name):
+  wide = checks.make(name)
+  checks.scores(wide, KERNELS[0], STATS)
+  narrow_kernel = tiny_kernels.make_kernel(node_width=9, config_width=3)
+  narrow = checks.make(name)
+  checks.scores(narrow, narrow_kernel, checks.stats_of([narrow_kernel]))
+  assert ([variable.shape.rank for variable in wide.trainable_variables]
+          == [variable.shape.rank for variable in narrow.trainable_variables])
+
+
+@every_model
+def test_other_column_counts_than_at_first_are_refused(models, name):
+  kernel = tiny_kernels.make_kernel(node_width=9, config_width=3)
+  with pytest.raises(ValueError, match='the model was built for'):
+    checks.scores(models[name], kernel, checks.stats_of([kernel]))
+
+
+@every_model
+def test_one_trace_serves_every_kernel_and_one_every_batch(monkeypatch, name):
+  model_class = load_models.model_class(name)
+  traces = []
+  traced = model_class._rank_in_chunks
+  monkeypatch.setattr(
+      model_class, '_rank_in_chunks',
+      lambda self, *tensors: traces.append(1) or traced(self, *tensors))
+  model = checks.make(name)
+  for kernel in tiny_kernels.corner_cases():
+    checks.scores(model, kernel, STATS)
+  assert len(traces) == 1
+  for number in (2, 3, 4):
+    checks.batch_scores(model, KERNELS[:number], STATS)
+  assert len(traces) == 2
+
+
+@every_model
+def test_saved_and_copied_by_position_keeps_the_scores(
+    tmp_path, host_loss, name):
+  model = checks.make(name)
+  model.compile(loss=host_loss(), optimizer='adam')
+  every_config = np.tile(np.arange(10), (len(KERNELS), 1))
+  graph = batches.batch_graph(KERNELS, every_config, STATS)
+  labels = np.stack([kernel.runtime_rel[:10] for kernel in KERNELS])
+  step = tf.data.Dataset.from_tensors((graph, labels.astype(np.float32)))
+  model.fit(step, verbose=0)
+  model.save(tmp_path / 'model_x')
+  with tf.keras.saving.custom_object_scope({'CombinedLoss': host_loss}):
+    saved = tf.keras.models.load_model(tmp_path / 'model_x')
+  copied = checks.copied_like_the_scripts(name, saved, KERNELS[1], STATS)
+  for kernel in KERNELS:
+    np.testing.assert_array_equal(
+        checks.scores(copied, kernel, STATS),
+        checks.scores(model, kernel, STATS))
+
+
+@pytest.fixture
+def host_loss():
+  """A loss class like the baseline's: unregistered, made without arguments."""
+  class CombinedLoss(tf.keras.losses.Loss):
+    def __init__(self, reduction=None, name=None):
+      super().__init__()
+
+    def call(self, y_true, y_pred):
+      return tf.reduce_mean((y_true - y_pred) ** 2, -1)
+
+  return CombinedLoss
