@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tpu_graphs_ext.errors import UserError
 
@@ -42,8 +42,8 @@ def checkout(root: str | None = None) -> str | None:
   for name in ('tiles_train.py', MODELS_PY):
     if not os.path.isfile(os.path.join(root, name)):
       raise UserError(
-          f'{root} is no checkout of the tpu_graphs baseline: it has no {name}; '
-          f'set {ROOT_VARIABLE} to the folder that '
+          f'{root} is no checkout of the tpu_graphs baseline: it has no '
+          f'{name}; set {ROOT_VARIABLE} to the folder that '
           '`git clone https://github.com/google-research-datasets/tpu_graphs` '
           'made')
   return root
@@ -81,26 +81,32 @@ def working_copy(root: str, folder: str, models_py: str | None = None) -> str:
   return folder
 
 
-def run_script(copy: str, arguments: Sequence[str], log: str) -> None:
+def run_script(copy: str, arguments: Sequence[str], log: str,
+               on_line: Callable[[str], None] | None = None) -> None:
   """Runs `python <arguments>` in a working copy, as a student would.
 
   Args:
     copy: folder that `working_copy` made; becomes the working folder.
     arguments: script name and flags.
     log: file that gets all output of the script.
+    on_line: called with each line of the output as it comes.
 
   Raises:
     UserError: the script failed; shows its last lines.
   """
   environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2')
-  with open(log, 'w', encoding='utf-8') as output:
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=copy, env=environment, stdout=output,
-        stderr=subprocess.STDOUT, check=False)
-  if done.returncode:
-    with open(log, encoding='utf-8', errors='replace') as output:
+  with open(log, 'w', encoding='utf-8') as output, subprocess.Popen(
+      [sys.executable, *arguments], cwd=copy, env=environment,
+      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding='utf-8',
+      errors='replace') as process:
+    for line in process.stdout:
+      output.write(line)
+      if on_line:
+        on_line(line)
+  if process.returncode:
+    with open(log, encoding='utf-8') as output:
       last_lines = ''.join(output.readlines()[-15:])
     raise UserError(
         f'{arguments[0]} of the baseline ended with exit code '
-        f'{done.returncode}; all of its output is in {log}, which ends\n'
+        f'{process.returncode}; all of its output is in {log}, which ends\n'
         f'{last_lines}')

@@ -1,0 +1,191 @@
+"""The main job from start to end on sample data: what quickstart.sh runs.
+
+Makes the sample data, trains `MyEarlyJoinSAGE` and the baseline's
+`EarlyJoinSAGE`, compares them on the validation split and on real TPU kernels,
+and writes the predictions CSV. With a checkout of the baseline it trains
+through the unchanged `tiles_train.py`, else through this package's own host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import subprocess
+import sys
+import time
+
+from tqdm import tqdm
+
+from tpu_graphs_ext import baseline, metrics
+from tpu_graphs_ext.errors import UserError
+
+MODELS = ('MyEarlyJoinSAGE', 'EarlyJoinSAGE')
+CLONE_URL = 'https://github.com/google-research-datasets/tpu_graphs'
+CLONE_SECONDS = 60
+
+
+def find_baseline(out: str) -> str | None:
+  """The checkout that TPU_GRAPHS_ROOT names, or a clone in `out`, or None."""
+  root = baseline.checkout()
+  clone = os.path.join(out, 'tpu_graphs')
+  if root or os.path.isdir(clone):
+    return root or baseline.checkout(clone)
+  temporary = f'{clone}.{os.getpid()}.tmp'
+  try:
+    subprocess.run(
+        ['git', 'clone', '--quiet', '--depth', '1', CLONE_URL, temporary],
+        check=True, timeout=CLONE_SECONDS, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+        env=dict(os.environ, GIT_TERMINAL_PROMPT='0'))
+  except (OSError, subprocess.SubprocessError):
+    return None
+  os.replace(temporary, clone)
+  return baseline.checkout(clone)
+
+
+def make_sample_data(folder: str) -> None:
+  """Writes the sample data unless it is there."""
+  from tpu_graphs_ext import sample_data
+  print(sample_data.write_sample_data(
+      sample_data.SampleDataSettings(out=folder)).text())
+
+
+def train_with_baseline(root: str, out: str, data: str, name: str,
+                        epochs: int) -> str:
+  """Trains by the unchanged tiles_train.py; returns the model's folder."""
+  from tpu_graphs_ext import load_models
+  copy = baseline.working_copy(
+      root, os.path.join(out, 'baseline_copy'),
+      load_models.models_module().__file__)
+  models_before = set(glob.glob(os.path.join(out, 'models', 'model_*')))
+  with tqdm(total=epochs, desc=f'{name}, epochs') as bar:
+    def count_epochs(line):
+      ended = line.count('val_opa_metric:')
+      if ended:
+        bar.update(ended)
+
+    baseline.run_script(
+        copy,
+        ['tiles_train.py', f'--model={name}', f'--epochs={epochs}',
+         f'--data_root={data}', f'--cache_dir={os.path.join(out, "cache_tf")}',
+         f'--out_dir={os.path.join(out, "models")}'],
+        os.path.join(out, f'{name}.log'), count_epochs)
+  (model_dir,) = (
+      set(glob.glob(os.path.join(out, 'models', 'model_*'))) - models_before)
+  return model_dir
+
+
+def train_with_own_host(out: str, data: str, name: str, epochs: int) -> str:
+  """Trains by `tpu-graphs-ext train`; returns the model's folder."""
+  from tpu_graphs_ext import train
+  return train.train(train.TrainSettings(
+      model=name, epochs=epochs, data_root=data,
+      cache_dir=os.path.join(out, 'cache'),
+      out_dir=os.path.join(out, 'models'))).model_dir
+
+
+def comparison(title: str, model_dirs: dict[str, str], data: str,
+               data_root: str, cache_dir: str,
+               seconds: dict[str, float] | None = None) -> str:
+  """A table of all models on one labelled source, a row each."""
+  from tpu_graphs_ext import evaluate
+  heads = [f'top-{k}' for k in metrics.TOP_KS] + ['OPA', 'tau']
+  lines = [title, f'{"":16}' + ''.join(f'{head:>10}' for head in heads)
+           + ('   seconds' if seconds else '')]
+  for name, model_dir in model_dirs.items():
+    micro = evaluate.evaluate(
+        model_dir, data, data_root=data_root, cache_dir=cache_dir).micro
+    cells = [f'{100 * error:.2f} %' for error in micro.slowdown.values()]
+    cells += [f'{micro.opa:.3f}', f'{micro.kendall:.3f}']
+    if seconds:
+      cells.append(f'{seconds[name]:.0f}')
+    lines.append(f'{name:16}' + ''.join(f'{cell:>10}' for cell in cells))
+  return '\n'.join(lines)
+
+
+def run(out: str, epochs: int) -> str:
+  """Does it all; returns the closing text.
+
+  Args:
+    out: folder for everything that is written; what is there is reused, but
+      the models are trained anew.
+    epochs: passes over the train kernels, for both models.
+  """
+  from tpu_graphs_ext import predict
+  out = os.path.abspath(os.path.expanduser(out))
+  os.makedirs(out, exist_ok=True)
+  data, cache = os.path.join(out, 'sample_data'), os.path.join(out, 'cache')
+  make_sample_data(data)
+  root = find_baseline(out)
+  if root:
+    print(f'\nTraining through the unchanged tiles_train.py of {root},\nin a '
+          'copy with this models.py swapped in.')
+  else:
+    print('\nTraining through this package\'s own host: '
+          f'{baseline.ROOT_VARIABLE} names no\ncheckout of the baseline, and '
+          'cloning it did not work.')
+  model_dirs, seconds = {}, {}
+  for name in MODELS:
+    started = time.monotonic()
+    model_dirs[name] = (
+        train_with_baseline(root, out, data, name, epochs) if root
+        else train_with_own_host(out, data, name, epochs))
+    seconds[name] = time.monotonic() - started
+  print(comparison(
+      f'\nSynthetic validation kernels after {epochs} epochs (slowdown of the '
+      'best of the top k\nover the best tile; lower is better):', model_dirs,
+      os.path.join(data, 'valid'), data, cache, seconds))
+  real = os.path.join(root or '', baseline.REAL_KERNELS)
+  if root and os.path.isfile(real):
+    print(comparison('\n15 real TPU kernels (trained on synthetic runtimes '
+                     'alone):', model_dirs, real, data, cache))
+  csv = predict.predict(
+      model_dirs[MODELS[0]], data_root=data, cache_dir=cache,
+      out=os.path.join(out, 'predictions.csv'))
+  return _closing_text(out, model_dirs[MODELS[0]], csv, data,
+                       real if root else None)
+
+
+def _closing_text(out: str, model_dir: str, csv: str, data: str,
+                  real: str | None) -> str:
+  command = os.path.join(os.path.dirname(sys.executable), 'tpu-graphs-ext')
+  run_file = model_dir.replace('/model_', '/run_') + '.jsonz'
+  return '\n'.join([
+      '',
+      f'sample data: {data}',
+      f'model:       {model_dir}',
+      f'run file:    {run_file}',
+      f'predictions: {csv}',
+      '',
+      'Next:',
+      f'  {command} rank --dir {model_dir} '
+      f'--data {real or os.path.join(data, "valid")} --data_root {data}',
+      f'  {command} evaluate --dir {model_dir} '
+      f'--data {os.path.join(data, "test_labelled")} --data_root {data}',
+      f'  {command} train --model MyEarlyJoinSAGE --data_root {data} '
+      f'--out_dir {os.path.join(out, "models")}'])
+
+
+def main() -> int:
+  """Parses the flags; prints one line for what the user can mend."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--out', default='out/quickstart',
+                      help='folder for everything (default: %(default)s)')
+  parser.add_argument('--epochs', type=int, default=15,
+                      help='epochs of both models (default: %(default)s)')
+  args = parser.parse_args()
+  try:
+    print(run(args.out, args.epochs))
+  except UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 1
+  except OSError as error:
+    print(f'error: {error.filename or args.out}: {error.strerror}; free some '
+          'disk or choose another folder with --out', file=sys.stderr)
+    return 1
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())
