@@ -95,9 +95,19 @@ class SampleDataSettings:
     return 10_000 if self.full_size else 1_500
 
   @property
-  def kernels_per_program(self) -> int:
+  def config_share(self) -> float:
+    """How many of a kernel's candidate tiles are measured."""
+    return 1.0 if self.full_size else 0.5
+
+  @property
+  def many_tiles(self) -> int:
+    """Kernels with fewer candidate tiles than this are taken less often."""
+    return 6_000 if self.full_size else 400
+
+  def kernels_per_program(self, split: str) -> int:
     """The most kernels that one program gives: more programs, more variety."""
-    return max(3, min(36, self.kernels // 12)) if not self.full_size else 40
+    size = self.split_sizes()[split]
+    return 32 if self.full_size else max(3, min(20, size // 10))
 
   def fingerprint(self) -> dict:
     """What the content depends on, for the marker file."""
@@ -228,8 +238,8 @@ def _write_marker(out, settings, summary):
     json.dump({
         'what': 'Synthetic sample data of tpu_graphs_ext: real HLO graphs, '
                 'runtimes of an analytic machine model.',
-        'settings': settings.fingerprint(), 'splits': summary.splits},
-              file, indent=1)
+        'settings': settings.fingerprint(),
+        'splits': summary.splits}, file, indent=1)
   os.replace(temporary, path)
   shutil.rmtree(os.path.join(out, _PARTIAL), ignore_errors=True)
 
@@ -329,48 +339,52 @@ def _write_program(job) -> list[dict]:
   seed = zlib.crc32(f'{program.name} {settings.seed}'.encode())
   chance = np.random.default_rng(seed)
   limits = sample_kernels.CutLimits(
-      max_fused=int(chance.integers(30, 90)),
-      share_probability=float(chance.uniform(0.1, 0.5)),
+      max_fused=int(chance.integers(40, 110)),
+      share_probability=float(chance.uniform(0.0, 0.35)),
       join_probability=float(chance.uniform(0.3, 0.9)),
       copies=int(chance.integers(1, 5)))
   function, specs = sample_programs.traced_function(program)
   module = hlo_compile.function_module(function, *specs)
   kernels = sample_kernels.cut_kernels(module, limits, seed)
   facts = []
-  for kernel in _chosen_kernels(kernels, settings, chance):
+  for kernel in _chosen_kernels(
+      kernels, settings.kernels_per_program(split), settings.many_tiles,
+      chance):
     graph = hashlib.sha256(
         kernel.SerializeToString(deterministic=True)).hexdigest()
     name = (graph[:32] if split == 'test'
             else f'{program.name}_{graph[:16]}')
     made = sample_tiles.sample_kernel(
-        kernel, name, _config_limit(settings, chance), settings.hardware,
-        [seed, int(graph[:8], 16)])
+        kernel, name, settings.config_share, settings.max_configs,
+        settings.hardware, [seed, int(graph[:8], 16)])
     if made is not None:
       facts.append(_facts(made, made.save(folder), graph))
   return facts
 
 
-def _chosen_kernels(kernels, settings, chance) -> list:
+def _chosen_kernels(kernels, count, many_tiles, chance) -> list:
   """Distinct kernels of a program, the larger ones more likely, in order."""
   distinct = {k.SerializeToString(deterministic=True): k for k in kernels}
   kernels = list(distinct.values())
-  weights = np.array([_weight(kernel) for kernel in kernels])
-  count = min(settings.kernels_per_program, len(kernels))
+  weights = np.array([_weight(kernel, many_tiles) for kernel in kernels])
   chosen = chance.choice(
-      len(kernels), count, replace=False, p=weights / weights.sum())
+      len(kernels), min(count, len(kernels)), replace=False,
+      p=weights / weights.sum())
   return [kernels[i] for i in np.sort(chosen)]
 
 
-def _weight(kernel) -> float:
-  """Programs have many small kernels; the real collection has fewer."""
+def _weight(kernel, many_tiles) -> float:
+  """Programs have many small kernels; the real collection has fewer.
+
+  Few real kernels have less than ten configurations; those with `many_tiles`
+  candidates and more all count the same.
+  """
+  from tpu_graphs_ext import sample_tiles
   nodes = sum(len(c.instructions) for c in kernel.computations)
-  return 0.01 * (3 + min(nodes, 80)) ** 1.5
-
-
-def _config_limit(settings, chance) -> int:
-  """The most configurations of one kernel: they differ widely, as they do."""
-  limit = settings.max_configs * np.exp(-abs(chance.normal(0, 1.0)))
-  return max(10, int(limit))
+  if nodes == 2:
+    return 30.0  # Copies and reshapes: a program has few of them.
+  return (3 + min(nodes, 80)) ** 1.5 * min(
+      1.0, sample_tiles.num_candidates(kernel) / many_tiles + 0.02)
 
 
 def _facts(kernel: Kernel, path, graph) -> dict:

@@ -478,8 +478,9 @@ def _autoencoder(net, training, batch, width, hidden):
 
 
 _BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-_VISION = {'batch': _BATCHES[1:8], 'side': [7, 13, 14, 19, 28, 32, 38, 56],
-           'width': [32, 48, 64, 96, 128, 192],
+_VISION = {'batch': _BATCHES[1:8],
+           'side': [7, 8, 13, 14, 16, 19, 28, 32, 38, 56, 75, 112],
+           'width': [32, 48, 64, 96, 128, 192, 256, 384],
            'classes': [10, 100, 365, 1000]}
 _TEXT = {'batch': _BATCHES[1:6], 'length': [48, 64, 128, 200, 256, 384],
          'width': [256, 384, 512, 768, 1024], 'heads': [4, 8, 16]}
@@ -492,7 +493,7 @@ FAMILIES = {
         'batch': _BATCHES[2:8], 'side': [24, 26, 27, 32],
         'width': [48, 64, 96]}, 'train'),
     'dlrm': Family(_dlrm, {
-        'batch': _WIDE_BATCHES, 'width': [64, 128, 256],
+        'batch': [32, 48, 64, 96, 128, 200, 256], 'width': [64, 128, 256],
         'tables': [7, 15, 26, 40]}),
     'mobilenet': Family(_mobilenet, _VISION, 'train'),
     'lstm': Family(_lstm, {

@@ -18,20 +18,24 @@ from tpu_graphs_ext.kernel import Kernel
 # Candidates that the compiler's default and the sample are chosen from.
 _MAX_POOL = 20_000
 # Standard deviation of the logarithm of the compiler's own cost estimate.
-_COMPILER_ERROR = 0.03
+_COMPILER_ERROR = 0.01
+# The tuner gives up on runs that take so many times the fastest.
+_TIMEOUT_FACTOR = 50
 # How often one configuration of a kernel is measured again.
 _REPEAT_CHANCE = 0.01
 # Reshapes have no tiles; their runs differ by chance alone, and by much.
 _RESHAPE_NOISE = 0.15
 
 
-def sample_kernel(module, tile_id: str, max_configs: int,
+def sample_kernel(module, tile_id: str, share: float, max_configs: int,
                   constants: analytic_tpu.TpuConstants, seed) -> Kernel | None:
   """A kernel with sampled tiles and synthetic runtimes.
 
   Args:
     module: `HloModuleProto` of one kernel.
     tile_id: name of the result.
+    share: of the candidates that fit, how many are sampled; the real kernels
+      have a tenth.
     max_configs: how many configurations at most, the default included.
     constants: the machine.
     seed: of the sample and the noise.
@@ -42,13 +46,14 @@ def sample_kernel(module, tile_id: str, max_configs: int,
   """
   chance = np.random.default_rng(seed)
   loops = analytic_loops.kernel_loops(module)
-  if module.computations[-1].instructions[-1].opcode == 'reshape':
+  if _is_reshape(module):
     config_feat, true_ns = _untiled(loops, constants, chance)
   else:
     pool = _fitting_bounds(loops, constants, chance)
     if len(pool) < 2:
       return None
-    bounds, true_ns = _chosen(loops, pool, max_configs, constants, chance)
+    count = int(min(max_configs, len(pool), max(10, share * len(pool))))
+    bounds, true_ns = _chosen(loops, pool, count, constants, chance)
     config_feat = tiles.config_features(
         _kernel_bounds(loops, bounds), bounds[:, :loops.num_output_axes])
   runtime_ns, normalizer_ns = _measured(true_ns, constants, chance)
@@ -57,11 +62,26 @@ def sample_kernel(module, tile_id: str, max_configs: int,
                 arrays.edge_index, config_feat, runtime_ns, normalizer_ns)
 
 
+def num_candidates(module) -> int:
+  """Tile configurations of a kernel, whether or not they fit on chip."""
+  if _is_reshape(module):
+    return 1
+  loops = analytic_loops.kernel_loops(module)
+  return math.prod(len(choice) for choice in _bound_choices(loops))
+
+
+def _is_reshape(module) -> bool:
+  return module.computations[-1].instructions[-1].opcode == 'reshape'
+
+
+def _bound_choices(loops) -> list[list[int]]:
+  return [tiles.bound_candidates(axis.units, loops.bound_step(number))
+          for number, axis in enumerate(loops.axes)]
+
+
 def _fitting_bounds(loops, constants, chance) -> np.ndarray:
   """int64 [candidates, axes]: distinct tile bounds that fit on chip."""
-  choices = [
-      tiles.bound_candidates(axis.units, loops.bound_step(number))
-      for number, axis in enumerate(loops.axes)]
+  choices = _bound_choices(loops)
   counts = [len(choice) for choice in choices]
   total = math.prod(counts)
   # Some will not fit: look at more of them than the pool holds.
@@ -79,19 +99,20 @@ def _fitting_bounds(loops, constants, chance) -> np.ndarray:
   return bounds
 
 
-def _chosen(loops, pool, max_configs, constants, chance):
+def _chosen(loops, pool, count, constants, chance):
   """The default, then a random sample with a few rows measured again."""
   pool_ns = analytic_tpu.kernel_ns(loops, pool, constants)
+  in_time = pool_ns <= _TIMEOUT_FACTOR * pool_ns.min()
+  pool, pool_ns = pool[in_time], pool_ns[in_time]
   estimate = pool_ns * np.exp(
       chance.normal(0, _COMPILER_ERROR, len(pool)))
   default = int(np.argmin(estimate))
-  count = min(max_configs, len(pool)) - 1
   others = np.delete(np.arange(len(pool)), default)
-  sample = chance.choice(others, count, replace=False)
-  repeats = sample[chance.random(count) < _REPEAT_CHANCE][:max_configs // 20]
+  sample = chance.choice(others, min(count - 1, len(others)), replace=False)
+  repeats = sample[chance.random(len(sample)) < _REPEAT_CHANCE]
   if len(repeats):
     sample[-len(repeats):] = repeats
-  if chance.random() < 0.3 and count > 2:
+  if chance.random() < 0.3 and len(sample) > 2:
     sample[-1] = default  # The default is drawn like any other.
   rows = np.concatenate([[default], sample])
   return pool[rows], pool_ns[rows]
