@@ -33,10 +33,10 @@ PREFETCH = 4
 
 def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
   """One kernel with all its configurations, as a batch of one component."""
-  arrays = _batch_arrays(
+  arrays = batch_arrays(
       Partition.from_kernels([kernel]), np.zeros(1, np.int64),
       np.arange(kernel.num_configs)[np.newaxis], stats)
-  return _graph_tensor(arrays)
+  return graph_tensor(arrays)
 
 
 def kernel_graphs(partition: Partition,
@@ -44,14 +44,14 @@ def kernel_graphs(partition: Partition,
   """Every kernel in order as `kernel_graph` gives it, made ahead of use."""
   def one_by_one() -> Iterator[dict[str, np.ndarray]]:
     for index, number in enumerate(partition.num_configs):
-      yield _batch_arrays(partition, np.array([index]),
+      yield batch_arrays(partition, np.array([index]),
                           np.arange(number)[np.newaxis], stats)
 
   dataset = tf.data.Dataset.from_generator(
-      one_by_one, output_signature=_signature(1, stats))
+      one_by_one, output_signature=array_signature(1, stats))
   dataset = dataset.apply(
       tf.data.experimental.assert_cardinality(len(partition)))
-  return dataset.map(_graph_tensor).prefetch(PREFETCH)
+  return dataset.map(graph_tensor).prefetch(PREFETCH)
 
 
 def batch_graph(kernels: Sequence[Kernel], config_indices: np.ndarray,
@@ -63,10 +63,10 @@ def batch_graph(kernels: Sequence[Kernel], config_indices: np.ndarray,
     config_indices: int [kernels, configs], which configurations of each.
     stats: normalisation of the features.
   """
-  arrays = _batch_arrays(
+  arrays = batch_arrays(
       Partition.from_kernels(kernels), np.arange(len(kernels)),
       np.asarray(config_indices), stats)
-  return _graph_tensor(arrays)
+  return graph_tensor(arrays)
 
 
 def training_dataset(
@@ -115,10 +115,10 @@ def training_dataset(
       chosen = order[start:start + batch_size]
       configs = np.stack([rng.choice(n, num_configs, replace=False)
                           for n in partition.num_configs[chosen]])
-      yield _batch_arrays(partition, chosen, configs, stats)
+      yield batch_arrays(partition, chosen, configs, stats)
 
   dataset = tf.data.Dataset.from_generator(
-      one_epoch, output_signature=_signature(batch_size, stats))
+      one_epoch, output_signature=array_signature(batch_size, stats))
   dataset = dataset.apply(
       tf.data.experimental.assert_cardinality(num_batches))
   if repeat:
@@ -126,14 +126,18 @@ def training_dataset(
 
   def with_label(arrays):
     label = tf.reshape(arrays['runtimes'], [batch_size, num_configs])
-    return _graph_tensor(arrays), tf.cast(label, tf.float32)
+    return graph_tensor(arrays), tf.cast(label, tf.float32)
 
   return dataset.map(with_label).prefetch(PREFETCH)
 
 
-def _signature(batch_size: int,
-               stats: FeatureStats) -> dict[str, tf.TensorSpec]:
-  """What `_batch_arrays` returns, as tf.data wants to know it."""
+def array_signature(batch_size: int,
+                    stats: FeatureStats) -> dict[str, tf.TensorSpec]:
+  """Shapes and dtypes of what `batch_arrays` returns.
+
+  As the signature of a `tf.function` that calls `graph_tensor` it makes one
+  trace serve all kernels, and the graph is not built in Python each time.
+  """
   spec = tf.TensorSpec
   return {
       'op': spec([None], tf.uint8),
@@ -152,9 +156,9 @@ def _signature(batch_size: int,
   }
 
 
-def _batch_arrays(partition: Partition, chosen: np.ndarray,
-                  configs: np.ndarray,
-                  stats: FeatureStats) -> dict[str, np.ndarray]:
+def batch_arrays(partition: Partition, chosen: np.ndarray,
+                 configs: np.ndarray,
+                 stats: FeatureStats) -> dict[str, np.ndarray]:
   """Cuts the rows of a batch out of the flat arrays.
 
   Args:
@@ -162,6 +166,9 @@ def _batch_arrays(partition: Partition, chosen: np.ndarray,
     chosen: int64 [batch], numbers of the batch's kernels.
     configs: int64 [batch, configs], counted from 0 inside each kernel.
     stats: normalisation of the features.
+
+  Returns:
+    The arrays that `graph_tensor` takes, as `array_signature` says.
   """
   num_nodes = partition.num_nodes[chosen]
   num_edges = partition.num_edges[chosen]
@@ -203,7 +210,7 @@ def _rows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
   return np.repeat(starts - before, counts) + np.arange(counts.sum())
 
 
-def _graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
+def graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
   """Names the arrays of a batch as the baseline's graph does."""
   one_each = tf.ones_like(arrays['op_sizes'])
 

@@ -194,7 +194,7 @@ def require_same_widths(kernel: Kernel, first: Kernel,
 
 
 def require_readable(kernel: Kernel, where: str | None = None) -> None:
-  """Raises a UserError where indexing the arrays of a kernel would go wrong.
+  """Raises a UserError where the arrays of a kernel make no sense together.
 
   Feature widths and narrower integers than stored in the real files are let
   through; `validate.py` has all rules.
@@ -213,8 +213,8 @@ def require_readable(kernel: Kernel, where: str | None = None) -> None:
   if not faults and arrays['edge_index'].shape[1] != 2:
     faults = [('edge_index', 'has rows of another length than 2')]
   if not faults:
-    faults = [('edge_index', message)
-              for message in validate.edges_out_of_range(arrays)]
+    faults = [(key, message) for key, _, rule in validate.READ_RULES
+              for message in rule(arrays)]
   if faults:
     key, message = faults[0]
     raise UserError(

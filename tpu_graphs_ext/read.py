@@ -1,7 +1,9 @@
 """Data roots, folders, .npz and .pb files as partitions of kernels.
 
-The same kernels in the same order as the baseline's reader: file names
-sorted, kernels with too few configurations left out (and said so).
+The same kernels as the baseline's reader gives, kernels with too few
+configurations left out (and said so). They come sorted by file name; the
+baseline takes them as the file system lists them, so that its order differs
+from machine to machine.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from tpu_graphs_ext.partition import Partition
 __all__ = ['Dataset', 'Kernel', 'Partition', 'find_npz', 'read_dataset',
            'read_kernels', 'read_split']
 
-# Files of each split that `toy_data` stops after.
+# How many files of each split `toy_data` reads.
 TOY_FILES = 100
 # A single configuration leaves nothing to rank.
 MIN_CONFIGS = 2
@@ -52,7 +54,8 @@ def read_dataset(data_root: str, *, min_train_configs: int = -1,
     min_train_configs: train kernels with fewer configurations are left out;
       in valid and test, those with fewer than 2 are.
     cache_dir: see `read_split`.
-    toy_data: only the first 100 files of each split, before the filter.
+    toy_data: only 100 files of each split, before the filter; which ones,
+      see `find_npz`.
 
   Raises:
     UserError: a folder is missing or empty, or a file is damaged.
@@ -86,13 +89,14 @@ def read_split(folder: str, *, min_configs: int = MIN_CONFIGS,
       warning that names them.
     cache_dir: keeps the arrays here for the next run, which maps them into
       memory instead of reading; empty or None keeps nothing.
-    limit: only this many files, before the filter.
+    limit: only this many files, before the filter; which ones, see
+      `find_npz`.
 
   Raises:
     UserError: the folder is missing, has no .npz file or none with enough
       configurations, or a file is damaged.
   """
-  paths = find_npz(folder)[:limit]
+  paths = find_npz(folder, limit)
   every = cache.open_files(
       paths, os.path.expanduser(cache_dir) if cache_dir else None)
   enough = every.num_configs >= min_configs
@@ -138,18 +142,24 @@ def read_kernels(path: str, *, min_configs: int = MIN_CONFIGS,
                   '.pb file of tuning data')
 
 
-def find_npz(folder: str) -> list[str]:
+def find_npz(folder: str, limit: int | None = None) -> list[str]:
   """Paths of a folder's .npz files, sorted; at least one.
+
+  Args:
+    folder: the folder; `~` is expanded.
+    limit: only this many, those that the file system lists first: the same
+      ones that the baseline's --toy_data takes of this folder. A copy of the
+      folder may list others first.
 
   Raises:
     UserError: the folder is missing or has none.
   """
   full = os.path.expanduser(folder)
-  names = (sorted(name for name in os.listdir(full) if name.endswith('.npz'))
+  names = ([name for name in os.listdir(full) if name.endswith('.npz')]
            if os.path.isdir(full) else [])
   if not names:
     raise UserError(f'{folder}: {_what_is_there(full)}; expected .npz files')
-  return [os.path.join(full, name) for name in names]
+  return [os.path.join(full, name) for name in sorted(names[:limit])]
 
 
 def _what_is_there(folder: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tqdm
@@ -133,20 +133,23 @@ def not_positive(name: str) -> Callable[[Arrays], Iterator[str]]:
   return rule
 
 
-# Rules that need no label: the field to blame, the fields needed, the rule.
-RULES = (
-    ('node_feat', ('node_feat',), no_nodes),
-    ('node_feat', ('node_feat',), not_finite('node_feat')),
-    ('node_opcode', ('node_opcode',), unknown_opcodes),
+# The rules without which reading would give nonsense: the field to blame, the
+# fields needed, the rule.
+READ_RULES = (
     ('edge_index', ('edge_index', 'node_feat'), edges_out_of_range),
+    ('node_feat', ('node_feat',), not_finite('node_feat')),
+    ('config_feat', ('config_feat',), not_finite('config_feat')),
+    (NORMALIZER, (NORMALIZER,), not_positive(NORMALIZER)),
+)
+# The rest, and those of a file whose label is not withheld.
+RULES = READ_RULES + (
+    ('node_feat', ('node_feat',), no_nodes),
+    ('node_opcode', ('node_opcode',), unknown_opcodes),
     ('edge_index', ('edge_index',), edges_against_order),
     ('config_feat', ('config_feat',), too_few_configs),
-    ('config_feat', ('config_feat',), not_finite('config_feat')),
 )
-# And those of a file whose label is not withheld.
 LABEL_RULES = (
     (RUNTIME, (RUNTIME,), not_positive(RUNTIME)),
-    (NORMALIZER, (NORMALIZER,), not_positive(NORMALIZER)),
 )
 
 
@@ -165,7 +168,8 @@ def _bad_rows(rows: np.ndarray, bad: np.ndarray, rule: str) -> Iterator[str]:
 
 
 def _shape_text(field: schema.Field) -> str:
-  return '(' + ', '.join(map(str, field.axes)) + ')'
+  comma = ',' if len(field.axes) == 1 else ''  # As NumPy writes a shape.
+  return f'({", ".join(map(str, field.axes))}{comma})'
 
 
 # --------------------------------------------------------------- one file
@@ -286,7 +290,7 @@ class _FileCheck:
   """What is kept of one file: no array."""
   path: str
   faults: list[Fault]
-  sizes: Optional[dict[str, int]]  # None where an array is missing.
+  sizes: dict[str, int] | None  # None where an array is missing.
   withheld: bool
   identical_configs: bool
 
