@@ -1,0 +1,331 @@
+"""The baseline's unchanged scripts with our models.py in place.
+
+Run with `TPU_GRAPHS_ROOT=/path/to/tpu_graphs pytest -m baseline`. Everything
+happens in copies; the checkout stays as it is. The course's scripts are taken
+from the checkout or from a folder `tpu_graphs_scripts` beside it.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import glob
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import model_checks as checks
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpu_graphs_ext import (
+  artifacts,
+  baseline,
+  batches,
+  evaluate,
+  load_models,
+  predict,
+  sample_data,
+  train,
+)
+from tpu_graphs_ext.kernel import Kernel
+
+pytestmark = pytest.mark.baseline
+
+BASELINE_MODELS = ('EarlyJoinSAGE', 'LateJoinSAGE', 'EarlyJoinResGCN',
+                   'LateJoinResGCN', 'MLP')
+MODELS = load_models.model_names()
+every_model = pytest.mark.parametrize('name', MODELS)
+
+
+@pytest.fixture(scope='session')
+def root() -> str:
+  """The checkout."""
+  path = baseline.checkout()
+  if path is None:
+    pytest.skip(f'needs a checkout of the baseline, named by '
+                f'{baseline.ROOT_VARIABLE}, which is not set')
+  return path
+
+
+@pytest.fixture(scope='session')
+def data(tmp_path_factory) -> str:
+  """Sample data with 60 train, 12 valid and 12 test kernels."""
+  folder = str(tmp_path_factory.mktemp('data') / 'sample')
+  sample_data.write_sample_data(
+      sample_data.SampleDataSettings(out=folder, kernels=60, workers=1))
+  return folder
+
+
+@pytest.fixture(scope='session')
+def swapped(root, tmp_path_factory) -> str:
+  """A working copy with our models.py."""
+  return baseline.working_copy(
+      root, str(tmp_path_factory.mktemp('swapped') / 'tpu_graphs'),
+      load_models.models_module().__file__)
+
+
+@pytest.fixture(scope='session')
+def untouched(root, tmp_path_factory) -> str:
+  """A working copy with the baseline's own models.py."""
+  return baseline.working_copy(
+      root, str(tmp_path_factory.mktemp('untouched') / 'tpu_graphs'))
+
+
+def run_train(copy: str, data: str, folder, *flags: str) -> str:
+  """Runs tiles_train.py for two epochs; returns the model's folder."""
+  folder.mkdir(parents=True, exist_ok=True)
+  baseline.run_script(
+      copy, ['tiles_train.py', '--epochs=2', f'--data_root={data}',
+             f'--cache_dir={folder}/cache', f'--out_dir={folder}', *flags],
+      f'{folder}/train.log')
+  (model_dir,) = glob.glob(f'{folder}/model_*')
+  return model_dir
+
+
+@pytest.fixture(scope='session')
+def trained(swapped, data, tmp_path_factory):
+  """name -> folder of the model trained by tiles_train.py; trains once."""
+  folders = {}
+
+  def get(name: str) -> str:
+    if name not in folders:
+      folders[name] = run_train(
+          swapped, data, tmp_path_factory.mktemp(name) / 'out',
+          f'--model={name}')
+    return folders[name]
+
+  return get
+
+
+def rows_of(path: str) -> dict[str, list[int]]:
+  """ID -> configuration indices of a predictions CSV."""
+  with open(path, encoding='utf-8') as lines:
+    header, *rows = csv.reader(lines)
+  assert header == ['ID', 'TopConfigs']
+  return {row[0]: [int(index) for index in row[1].split(';')] for row in rows}
+
+
+def kernel_scores(model, kernels, stats) -> list[np.ndarray]:
+  return [checks.scores(model, kernel, stats) for kernel in kernels]
+
+
+def assert_order_respects(scores: np.ndarray, order: list[int]) -> None:
+  """Scores, read in that order, rise; ties to rounding may be either way."""
+  read = scores[order]
+  assert (np.diff(read) >= -1e-5 * np.abs(read).max()).all()
+
+
+@every_model
+def test_tiles_train_writes_model_run_file_and_csv(trained, name):
+  model_dir = trained(name)
+  run_info = artifacts.load_run(model_dir)
+  assert run_info['train_curve']['epoch'] == [0, 1]
+  for curve in ('train_loss', 'train_opa', 'val_loss', 'val_opa'):
+    assert np.isfinite(run_info['train_curve'][curve]).all()
+  assert set(run_info['final_error']['val']) == {'1', '5', '10'}
+  assert len(run_info['test_predictions']) == 12
+  (results,) = glob.glob(os.path.join(os.path.dirname(model_dir), 'results_*'))
+  assert len(rows_of(results)) == 12
+
+
+@every_model
+def test_our_host_gives_their_scripts_numbers(
+    swapped, trained, data, tmp_path, name):
+  """tiles_evaluate.py and tiles_gen_predictions_csv.py against ours."""
+  model_dir = trained(name)
+  theirs = evaluate_script(swapped, model_dir, data, tmp_path)
+  ours = evaluate.evaluate(model_dir, f'{data}/valid', stats='all',
+                           data_root=data)
+  for k in (1, 5):
+    assert set(theirs[str(k)]) == set(ours.programs)
+    for program, error in theirs[str(k)].items():
+      assert error == pytest.approx(
+          ours.programs[program].slowdown[k], rel=1e-5, abs=1e-7)
+  compare_predictions(swapped, model_dir, data, tmp_path)
+
+
+def evaluate_script(copy: str, model_dir: str, data: str, folder) -> dict:
+  """What tiles_evaluate.py prints: k -> program -> error."""
+  log = folder / 'evaluate.log'
+  baseline.run_script(
+      copy, ['tiles_evaluate.py', f'--dirs={model_dir}', f'--data_root={data}',
+             f'--cache_dir={folder}/cache_evaluate'], str(log))
+  text = log.read_text()
+  return json.JSONDecoder().raw_decode(text[text.rindex('{\n  "1"'):])[0]
+
+
+def compare_predictions(copy: str, model_dir: str, data: str, folder) -> None:
+  """Their prediction script's CSV equals ours, row by row."""
+  skip_without_course_scripts(copy)
+  baseline.run_script(
+      copy, ['tiles_gen_predictions_csv.py', f'--dir={model_dir}',
+             f'--data_root={data}', f'--cache_dir={folder}/cache_predict'],
+      str(folder / 'predict.log'))
+  ours = predict.predict(
+      model_dir, data_root=data, out=str(folder / 'ours.csv'), stats='all',
+      cache_dir='')
+  assert rows_of(f'{copy}/predictions_model_output.csv') == rows_of(ours)
+
+
+def skip_without_course_scripts(copy: str) -> None:
+  if baseline.course_scripts(copy) != copy:
+    pytest.skip('needs the course\'s scripts in the checkout or in a folder '
+                f'{baseline.COURSE_FOLDER} beside it')
+
+
+@pytest.mark.parametrize('name', ['EarlyJoinSAGE', 'MyEarlyJoinSAGE'])
+def test_a_model_of_our_host_is_read_by_their_scripts(
+    swapped, data, tmp_path, name):
+  result = train.train(train.TrainSettings(
+      model=name, epochs=2, data_root=data, cache_dir='',
+      out_dir=str(tmp_path / 'out'), seed=3))
+  theirs = evaluate_script(swapped, result.model_dir, data, tmp_path)
+  ours = evaluate.evaluate(result.model_dir, f'{data}/valid', stats='all',
+                           data_root=data, cache_dir='')
+  for program, error in theirs['5'].items():
+    assert error == pytest.approx(
+        ours.programs[program].slowdown[5], rel=1e-5, abs=1e-7)
+  compare_predictions(swapped, result.model_dir, data, tmp_path)
+
+
+@pytest.mark.parametrize('name', BASELINE_MODELS)
+def test_a_model_trained_before_the_swap_predicts_the_same(
+    untouched, swapped, data, tmp_path, name):
+  model_dir = run_train(
+      untouched, data, tmp_path / 'out', f'--model={name}')
+  before = evaluate_script(untouched, model_dir, data, tmp_path)
+  after = evaluate_script(swapped, model_dir, data, tmp_path)
+  for k in ('1', '5'):
+    assert after[k] == pytest.approx(before[k], rel=1e-5, abs=1e-7)
+  compare_predictions(swapped, model_dir, data, tmp_path)
+
+
+@pytest.fixture(scope='session')
+def their_models(untouched):
+  """The baseline's module models."""
+  sys.path.insert(0, untouched)
+  try:
+    yield importlib.import_module('tpu_graphs.baselines.tiles.models')
+  finally:
+    sys.path.remove(untouched)
+
+
+@pytest.mark.parametrize('name,kwargs', [
+    ('EarlyJoinSAGE', {}), ('EarlyJoinSAGE', {'num_gnns': 1}),
+    ('EarlyJoinSAGE', {'final_mlp_layers': 0, 'hidden_activation': 'relu'}),
+    ('LateJoinSAGE', {}), ('LateJoinSAGE', {'hidden_dim': 32}),
+    ('EarlyJoinResGCN', {}), ('LateJoinResGCN', {}),
+    ('EarlyJoinResGCN', {'directed': True, 'mlp_layers': 3}),
+    ('LateJoinResGCN', {'directed': True, 'reduction': 'mean'}),
+    ('MLP', {}), ('MLP', {'mlp_layers': 0, 'reduction': 'mean'}),
+])
+def test_same_weights_give_the_same_scores_and_losses(
+    their_models, data, name, kwargs):
+  kernels = [Kernel.load(path)
+             for path in sorted(glob.glob(f'{data}/valid/*.npz'))]
+  stats = checks.stats_of(kernels)
+  graph = batches.batch_graph(
+      kernels[:4], np.zeros((4, 10), int) + np.arange(10) % 2, stats)
+  ours, theirs = checks.make(name, **kwargs), None
+  tf.keras.utils.set_random_seed(2)
+  theirs = getattr(their_models, name)(10, checks.NUM_OPS, **kwargs)
+  theirs(graph)
+  ours(graph)
+  for target, source in zip(
+      ours.trainable_variables, theirs.trainable_variables):
+    assert target.shape == source.shape
+    target.assign(source)
+  assert len(ours.trainable_variables) == len(theirs.trainable_variables)
+  expected = kernel_scores(theirs, kernels, stats)
+  for got, want in zip(kernel_scores(ours, kernels, stats), expected):
+    np.testing.assert_allclose(
+        got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+  want = theirs(graph).numpy()
+  np.testing.assert_allclose(ours(graph), want, rtol=1e-5,
+                             atol=1e-5 * np.abs(want).max())
+  assert float(tf.add_n(ours.losses)) == pytest.approx(
+      float(tf.add_n(theirs.losses)), rel=1e-5)
+
+
+SEEDED_TRAINING = '''
+import sys, runpy, tensorflow as tf
+tf.keras.utils.set_random_seed(7)
+tf.config.experimental.enable_op_determinism()
+runpy.run_path('tiles_train.py', run_name='__main__')
+'''
+
+
+def test_one_seed_trains_to_the_same_losses(
+    untouched, swapped, data, tmp_path):
+  curves = []
+  for copy in (untouched, swapped):
+    with open(os.path.join(copy, 'seeded_train.py'), 'w') as script:
+      script.write(SEEDED_TRAINING)
+    folder = tmp_path / os.path.basename(os.path.dirname(copy))
+    folder.mkdir()
+    baseline.run_script(
+        copy, ['seeded_train.py', '--model=EarlyJoinSAGE', '--epochs=2',
+               f'--data_root={data}', f'--cache_dir={folder}/cache',
+               f'--out_dir={folder}'], f'{folder}/train.log')
+    (model_dir,) = glob.glob(f'{folder}/model_*')
+    curves.append(artifacts.load_run(model_dir)['train_curve'])
+  for key in ('train_loss', 'val_loss'):
+    np.testing.assert_allclose(curves[1][key], curves[0][key], rtol=1e-4)
+
+
+def test_the_layout_baseline_still_imports(swapped):
+  done = subprocess.run(
+      [sys.executable, '-c',
+       'from tpu_graphs.baselines.layout import models; '
+       'models.ResModel(10, 120)'],
+      cwd=swapped, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+
+
+def test_the_kaggle_file_holds_our_tile_rows(swapped, data, trained, tmp_path):
+  """844 kernels under the competition's names, through both course scripts."""
+  skip_without_course_scripts(swapped)
+  kaggle_data = tmp_path / 'data'
+  for split in ('train', 'valid'):
+    shutil.copytree(f'{data}/{split}', kaggle_data / split)
+  (kaggle_data / 'test').mkdir()
+  sample = rows_of(f'{swapped}/sample_submission.csv')
+  tile_ids = sorted(row.rsplit(':', 1)[1] for row in sample if 'tile' in row)
+  assert len(tile_ids) == 844
+  kernels = [Kernel.load(path)
+             for path in sorted(glob.glob(f'{data}/test/*.npz'))]
+  for i, tile_id in enumerate(tile_ids):
+    kernel = kernels[i % len(kernels)]
+    few = slice(0, 6 + i % 5)
+    dataclasses.replace(
+        kernel, tile_id=tile_id, config_feat=kernel.config_feat[few],
+        runtime_ns=kernel.runtime_ns[few],
+        normalizer_ns=kernel.normalizer_ns[few],
+    ).save(str(kaggle_data / 'test'))
+  model_dir = trained('MyEarlyJoinSAGE')
+  baseline.run_script(
+      swapped, ['tiles_gen_predictions_csv.py', f'--dir={model_dir}',
+                f'--data_root={kaggle_data}',
+                f'--cache_dir={tmp_path}/cache'], f'{tmp_path}/predict.log')
+  baseline.run_script(
+      swapped, ['create_kaggle_csv.py', '--inputcsv',
+                'predictions_model_output.csv'], f'{tmp_path}/kaggle.log')
+  kaggle = rows_of(f'{swapped}/predictions_kaggle.csv')
+  assert len(kaggle) == 894
+  tile_rows = rows_of(f'{swapped}/predictions_model_output.csv')
+  assert {key: kaggle[key] for key in tile_rows} == tile_rows
+  assert all(len(set(row)) == 5 for row in tile_rows.values())
+
+
+def test_the_checkout_is_left_as_it_was(root, swapped, trained):
+  trained('MyEarlyJoinSAGE')
+  if not os.path.isdir(os.path.join(root, '.git')):
+    pytest.skip(f'{root} is no git checkout, so changes cannot be listed')
+  done = subprocess.run(['git', 'status', '--porcelain'], cwd=root, check=True,
+                        capture_output=True, text=True)
+  assert done.stdout == ''

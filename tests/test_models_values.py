@@ -1,0 +1,155 @@
+"""Parts of models.py against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpu_graphs_ext import load_models
+
+models = load_models.models_module()
+
+
+def inputs(node_counts, edges, configs=1):
+  """Inputs of kernels with one node column: 1, 2, 4, 8 ... over all nodes.
+
+  Args:
+    node_counts: nodes of each kernel.
+    edges: pairs (consumer, producer), numbered over all nodes.
+    configs: configurations of each kernel; one column, 1, 2, 3 ... over all.
+  """
+  nodes, kernels = sum(node_counts), len(node_counts)
+  edges = np.array(edges, np.int32).reshape(-1, 2)
+  return models._Inputs(
+      opcode=tf.zeros([nodes], tf.int32),
+      node_feats=tf.constant(2.0 ** np.arange(nodes)[:, np.newaxis],
+                             tf.float32),
+      node_counts=tf.constant(node_counts, tf.int32),
+      consumer=tf.constant(edges[:, 0]),
+      producer=tf.constant(edges[:, 1]),
+      config_feats=tf.reshape(
+          tf.range(1, kernels * configs + 1, dtype=tf.float32),
+          [kernels, configs, 1]))
+
+
+# A chain 0 -> 1 -> 2, where 1 and 2 consume, and a pair 3 -> 4.
+CHAIN_AND_PAIR = inputs([3, 2], [(1, 0), (2, 1), (4, 3)])
+
+
+@pytest.mark.parametrize('dense_nodes', [0, 256])
+@pytest.mark.parametrize('of,expected', [
+    # x = 1, 2, 4 | 8, 16
+    ('consumers', [2, 4, 0, 16, 0]),
+    ('producers', [0, 1, 2, 0, 8]),
+    ('both', [2, 1 + 4, 2, 16, 8]),
+])
+def test_sums_over_neighbours(monkeypatch, dense_nodes, of, expected):
+  monkeypatch.setattr(models._Graph, '_DENSE_NODES', dense_nodes)
+  graph = models._Graph(CHAIN_AND_PAIR)
+  x = CHAIN_AND_PAIR.node_feats
+  np.testing.assert_array_equal(graph.sum_of(of, x)[:, 0], expected)
+  per_config = tf.stack([x, 10 * x], axis=1)  # [nodes, configs, 1]
+  np.testing.assert_array_equal(
+      graph.sum_of(of, per_config)[:, 1, 0], np.multiply(expected, 10))
+
+
+def test_an_edge_that_stands_twice_counts_twice():
+  graph = models._Graph(inputs([2], [(1, 0), (1, 0)]))
+  np.testing.assert_array_equal(graph.degree('producers'), [0, 2])
+  np.testing.assert_array_equal(
+      graph.sum_of('producers', tf.constant([[3.], [5.]]))[:, 0], [0, 6])
+
+
+def test_means_over_neighbours_are_zero_without_neighbours():
+  graph = models._Graph(CHAIN_AND_PAIR)
+  np.testing.assert_array_equal(
+      graph.mean_of('both', CHAIN_AND_PAIR.node_feats)[:, 0],
+      [2, (1 + 4) / 2, 2, 16, 8])
+  lonely = inputs([2], [])
+  np.testing.assert_array_equal(
+      models._Graph(lonely).mean_of('both', lonely.node_feats)[:, 0], [0, 0])
+
+
+@pytest.mark.parametrize('reduction,expected', [
+    ('sum', [1 + 2 + 4, 8 + 16]), ('mean', [7 / 3, 12]), ('max', [4, 16]),
+    ('min', [1, 8])])
+def test_pooling_over_the_nodes_of_a_kernel(reduction, expected):
+  graph = models._Graph(CHAIN_AND_PAIR)
+  np.testing.assert_allclose(
+      graph.pool(reduction, CHAIN_AND_PAIR.node_feats)[:, 0], expected)
+  chain = inputs([3], [(1, 0), (2, 1)])
+  np.testing.assert_allclose(
+      models._Graph(chain).pool(reduction, chain.node_feats)[:, 0],
+      expected[:1])
+
+
+def test_log_scales_keep_the_sign_and_end_at_one():
+  x = tf.constant([[0., 1., -1., 0.01]])
+  np.testing.assert_allclose(
+      models._log_scales(x, [100.]),
+      [[0, 1, -1, 0.01, 0, 1, -1, math.log(2) / math.log(101)]], rtol=1e-6)
+
+
+def test_layer_norm_by_hand():
+  layer = models._LayerNorm()
+  # Mean 3, variance (4 + 0 + 4) / 3: deviations -2, 0, 2 over 1.63299.
+  np.testing.assert_allclose(
+      layer(tf.constant([[1., 3., 5.]])), [[-1.224745, 0, 1.224745]],
+      rtol=1e-5, atol=1e-6)
+
+
+def test_one_sage_layer_with_weights_of_one():
+  """Chain 1 -> 2 -> 4 with config column 1, then 2; every weight 1, bias 0.
+
+  Node v reads [embedding 0, config c, own x]; layer 1 adds up itself and its
+  neighbours: node 0: (1 + c) + (2 + c), node 1: (2 + c) + (1 + c) + (4 + c),
+  node 2: (4 + c) + (2 + c). Each of the 2 equal outputs is then divided by
+  their norm, so it is 1 / sqrt(2); the sum over 3 nodes and the head of ones
+  give 2 * 3 / sqrt(2), whatever the configuration.
+  """
+  model = models.EarlyJoinSAGE(
+      2, 5, num_gnns=1, final_mlp_layers=0, hidden_dim=2, op_embed_dim=3)
+  chain = inputs([3], [(1, 0), (2, 1)], configs=2)
+  model._create_variables(chain)
+  for variable in model.trainable_variables:
+    is_weight = 'kernel' in variable.name
+    variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
+  encoded = model._encode(
+      models._Graph(chain), tf.zeros([3, 3]), chain.node_feats, False)
+  # The node columns alone: own x plus neighbours' x.
+  np.testing.assert_allclose(
+      encoded, [[1 + 2] * 2, [2 + 1 + 4] * 2, [4 + 2] * 2])
+  np.testing.assert_allclose(
+      model._rank(*chain), [[6 / math.sqrt(2)] * 2], rtol=1e-6)
+
+
+def test_mlp_with_weights_of_one():
+  """Pooled x 1 + 2 + 4, embeddings 0, config 1 and 2: scores 7 + 1, 7 + 2."""
+  model = models.MLP(2, 5, op_embed_dim=3, mlp_layers=0)
+  chain = inputs([3], [(1, 0), (2, 1)], configs=2)
+  model._create_variables(chain)
+  for variable in model.trainable_variables:
+    is_weight = 'kernel' in variable.name
+    variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
+  np.testing.assert_allclose(model._rank(*chain), [[8, 9]])
+
+
+@pytest.mark.parametrize('kwargs,message', [
+    ({'pooling': ['avg']}, "pooling must be one of .*; got 'avg'"),
+    ({'objective': 'listmle_first'}, "Did you mean 'listmle_fastest_first'"),
+    ({'pooling': []}, 'pooling must name at least one of'),
+    ({'hidden_dim': 0}, 'hidden_dim must be an integer of at least 1; got 0'),
+    ({'hidden_activation': 'rellu'}, 'must name a function of tf.nn'),
+    ({'dropout': 1.0}, 'dropout must be at least 0 and below 1'),
+])
+def test_wrong_arguments_are_refused_by_name(kwargs, message):
+  with pytest.raises(ValueError, match=message):
+    models.MyEarlyJoinSAGE(10, 5, **kwargs)
+
+
+def test_wrong_reduction_of_a_baseline_model_is_refused():
+  with pytest.raises(ValueError, match='reduction must be one of sum, mean'):
+    models.MLP(10, 5, reduction='avg')
