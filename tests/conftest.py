@@ -5,7 +5,7 @@ import pathlib
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-import pytest  # noqa: E402  (TensorFlow reads the variable at import)
+import pytest
 
 PROJECT = pathlib.Path(__file__).resolve().parent.parent
 

@@ -26,7 +26,8 @@ def models_module(models_py: str | None = None):
     return models
   path = os.path.abspath(os.path.expanduser(models_py))
   if not os.path.isfile(path):
-    raise UserError(f'--models_py: no file {path}; give the path of a models.py')
+    raise UserError(
+        f'--models_py: no file {path}; give the path of a models.py')
   name = 'models_' + str(abs(hash(path)))
   if name not in sys.modules:
     spec = importlib.util.spec_from_file_location(name, path)
