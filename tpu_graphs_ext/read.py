@@ -25,9 +25,11 @@ TOY_FILES = 100
 # A single configuration leaves nothing to rank.
 MIN_CONFIGS = 2
 # Names in a message; the rest is only counted.
-MAX_NAMES = 5
+MAX_NAMES = 3
 
 _log = logging.getLogger(__name__)
+# (folder, min_configs) of warnings given: one process may read a split often.
+_reported = set()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,10 +110,12 @@ def read_split(folder: str, *, min_configs: int = MIN_CONFIGS,
         f'configurations (the largest has {every.num_configs.max()}); use a '
         'smaller --configs, or other data')
   skipped = every.select(~enough).tile_ids
-  _log.warning(
-      '%s: left out %d of %d kernels with fewer than %d configurations: %s',
-      folder, len(skipped), len(every), min_configs, _shortened(skipped))
-  _log.debug('%s: left out %s', folder, ' '.join(skipped))
+  if (folder, min_configs) not in _reported:
+    _reported.add((folder, min_configs))
+    _log.warning(
+        '%s: left out %d of %d kernels with fewer than %d configurations: %s',
+        folder, len(skipped), len(every), min_configs, _shortened(skipped))
+    _log.debug('%s: left out %s', folder, ' '.join(skipped))
   return every.select(enough)
 
 
