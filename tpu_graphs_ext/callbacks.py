@@ -21,6 +21,10 @@ _log = logging.getLogger(__name__)
 # Settings that do not change what is trained: a resumed run may differ here.
 _FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard', 'csv_log')
 
+# A new best model waits until this many times as long as the last saving took
+# has passed; else short epochs would be spent on saving.
+_SAVE_PAUSE = 10
+
 # Key of the run file's train_curve -> key in the logs of `fit`.
 _CURVE = {'train_loss': 'loss', 'train_opa': 'opa_metric',
           'val_loss': 'val_loss', 'val_opa': 'val_opa_metric'}
@@ -34,6 +38,7 @@ class Progress:
     epochs: epochs finished.
     best_epoch: number, from 0, of the best epoch; -1 before the first.
     best_val_opa: its validation OPA, on the batches that validation uses.
+    saved_epoch: the epoch whose model is on disk; -1 before the first.
     stopped: no further epoch is to come.
     seconds: spent in finished epochs, validation included.
     train_curve: the run file's.
@@ -41,6 +46,7 @@ class Progress:
   epochs: int = 0
   best_epoch: int = -1
   best_val_opa: float = -1.0
+  saved_epoch: int = -1
   stopped: bool = False
   seconds: float = 0.0
   train_curve: dict[str, list] = dataclasses.field(
@@ -112,7 +118,7 @@ class ResumeFolder:
           f'--resume: no interrupted run in {settings.out_dir} has these '
           f'settings. Interrupted runs there: {others}. Give the flags of the '
           'run to continue, or leave out --resume')
-    _unused_time, path, started = max(found, key=lambda item: item[0])
+    path, started = max(found, key=lambda item: item[0])[1:]
     return cls(path, started)
 
   def remove(self) -> None:
@@ -138,10 +144,12 @@ def _started(out_dir: str):
 
 
 class KeepBest(tf.keras.callbacks.Callback):
-  """Records every epoch, saves each new best model, stops early.
+  """Records every epoch, saves new best models, stops early.
 
   Best is the highest validation OPA, as in the baseline. After every epoch
-  weights, optimizer, best weights and progress go into one checkpoint.
+  weights, optimizer, best weights and progress go into one checkpoint. The
+  first best model is saved at once, later ones when saving takes no more than
+  about a tenth of the time; `finish` saves the last.
 
   Args:
     run_info: the run file's content; its train_curve is kept up to date.
@@ -154,11 +162,13 @@ class KeepBest(tf.keras.callbacks.Callback):
                early_stop: int, out_dir: str):
     super().__init__()
     self.progress = Progress()
-    self.model_dir: Optional[str] = None  # Of the best model, once saved.
+    self.model_dir = artifacts.model_path(
+        out_dir, artifacts.train_hash(run_info['args']))
     self._run_info = run_info
     self._folder = folder
     self._early_stop = early_stop
     self._out_dir = out_dir
+    self._next_save = 0.0  # On the clock of time.monotonic.
     self._best: list[tf.Variable] = []
     self._checkpoints: Optional[tf.train.CheckpointManager] = None
 
@@ -176,18 +186,15 @@ class KeepBest(tf.keras.callbacks.Callback):
         progress=_StoredProgress(self.progress))
     self._checkpoints = tf.train.CheckpointManager(
         checkpoint, self._folder.path, max_to_keep=1)
-    if resume and self._checkpoints.latest_checkpoint:
+    last = self._checkpoints.latest_checkpoint
+    if resume and last:
       try:
-        checkpoint.restore(
-            self._checkpoints.latest_checkpoint).assert_existing_objects_matched()
+        checkpoint.restore(last).assert_existing_objects_matched()
       except (ValueError, AssertionError, tf.errors.OpError) as error:
         raise UserError(
             f'{self._folder.path}: does not fit the model ({error}); the data '
             'or models.py changed since. Train without --resume') from error
     self._run_info['train_curve'] = self.progress.train_curve
-    if self.progress.best_epoch >= 0:
-      self.model_dir = artifacts.model_path(
-          self._out_dir, artifacts.train_hash(self._run_info['args']))
 
   def on_epoch_begin(self, epoch, logs=None):
     self._epoch_start = time.monotonic()
@@ -211,27 +218,41 @@ class KeepBest(tf.keras.callbacks.Callback):
     _log.info('epoch %d: loss %.4f, validation loss %.4f, OPA %.4f%s',
               epoch + 1, logs['loss'], logs['val_loss'], val_opa,
               ' (best so far)' if is_best else '')
-    if is_best:
-      self.model_dir = artifacts.save_run(
-          self.model, self._run_info, self._out_dir)[0]
+    if is_best and time.monotonic() >= self._next_save:
+      self._save(self.model)
     try:
       self._checkpoints.save()
     except (OSError, tf.errors.OpError) as error:
       raise UserError(
-          f'{self._folder.path}: cannot be written ({error}); the best model '
-          f'so far is {self.model_dir}') from error
+          f'{self._folder.path}: cannot be written ({error}). '
+          f'{self.summary()}') from error
 
-  def restore_best(self) -> None:
-    for best, variable in zip(self._best, self.model.trainable_variables):
+  def finish(self, model: tf.keras.Model) -> None:
+    """Gives the model its best weights, and saves it where that waited."""
+    if self.progress.best_epoch < 0:
+      return
+    for best, variable in zip(self._best, model.trainable_variables):
       variable.assign(best)
+    if self.progress.saved_epoch != self.progress.best_epoch:
+      self._save(model)
+
+  def _save(self, model: tf.keras.Model) -> None:
+    start = time.monotonic()
+    artifacts.save_run(model, self._run_info, self._out_dir)
+    self._next_save = (1 + _SAVE_PAUSE) * time.monotonic() - _SAVE_PAUSE * start
+    self.progress.saved_epoch = self.progress.best_epoch
 
   def summary(self) -> str:
     """Names the best model so far."""
-    if self.model_dir is None:
-      return 'No epoch was finished, so there is no model.'
+    if self.progress.best_epoch < 0:
+      return 'No epoch was finished, so there is no model'
     return (f'The best model so far (epoch {self.progress.best_epoch + 1}, '
             f'validation OPA {self.progress.best_val_opa:.4f}) is '
             f'{self.model_dir}')
+
+
+class LossNotFiniteError(UserError):
+  """Training cannot go on, and resuming would not help."""
 
 
 class StopOnNaN(tf.keras.callbacks.Callback):
@@ -250,7 +271,7 @@ class StopOnNaN(tf.keras.callbacks.Callback):
 
   def on_train_batch_end(self, batch, logs=None):
     if not math.isfinite(logs['loss']):
-      raise UserError(
+      raise LossNotFiniteError(
           f'the loss became {logs["loss"]} at epoch {self._epoch + 1}, step '
           f'{batch + 1}; training stopped. {self._keep_best.summary()}. Try a '
           'lower --lr, another --losses, or `check-data` on the data')

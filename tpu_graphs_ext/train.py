@@ -26,7 +26,12 @@ from tpu_graphs_ext import (
   read,
   scoring,
 )
-from tpu_graphs_ext.callbacks import KeepBest, ResumeFolder, StopOnNaN
+from tpu_graphs_ext.callbacks import (
+  KeepBest,
+  LossNotFiniteError,
+  ResumeFolder,
+  StopOnNaN,
+)
 from tpu_graphs_ext.config import TrainSettings, parse_model_kwargs
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.normalize import FeatureStats
@@ -108,12 +113,17 @@ def train(settings: TrainSettings) -> TrainResult:
   keep_best.attach(model, settings.resume)
   try:
     _fit(settings, dataset, stats, model, keep_best, folder.batch_seed)
-    keep_best.restore_best()
+    keep_best.finish(model)
     run_info['seconds']['train'] = keep_best.progress.seconds
     ranker = scoring.Ranker(
         model, stats, dataset.num_ops, name=keep_best.model_dir)
     csv_path = _measure(settings, dataset, ranker, run_info)
+  except LossNotFiniteError:
+    keep_best.finish(model)
+    folder.remove()
+    raise
   except KeyboardInterrupt:
+    keep_best.finish(model)
     _log.warning('interrupted after epoch %d. %s. To continue, run the same '
                  'command with --resume', keep_best.progress.epochs,
                  keep_best.summary())
