@@ -88,8 +88,8 @@ class PairCounts:
     """Kendall's tau-b; NaN where all runtimes or all scores are equal."""
     if not self.ordered_by_runtime or not self.ordered_by_score:
       return math.nan
-    return (self.concordant - self.discordant) / (
-        math.sqrt(self.ordered_by_runtime) * math.sqrt(self.ordered_by_score))
+    return (self.concordant - self.discordant) / math.sqrt(
+        self.ordered_by_runtime * self.ordered_by_score)
 
 
 def ordered_pair_accuracy(runtime: np.ndarray, scores: np.ndarray) -> float:

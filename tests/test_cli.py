@@ -1,0 +1,178 @@
+"""The command line: text in, exit code, stdout and stderr out."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import tiny_kernels
+import tiny_models
+
+from tpu_graphs_ext import cli, config
+
+VERBS = ('train', 'evaluate', 'predict', 'rank', 'check-data', 'featurize',
+         'sample-data')
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """data/: a data root; out/: a model trained on it through the CLI."""
+  folder = tmp_path_factory.mktemp('cli')
+  tiny_kernels.write_data_root(folder / 'data')
+  settings = tiny_models.tiny_settings(
+      folder / 'data', folder / 'out', epochs=1)
+  flags = [f'--{field.name}={getattr(settings, field.name)}'
+           for field in dataclasses.fields(settings)]
+  assert cli.main(['train', *flags]) == 0
+  return folder
+
+
+@pytest.fixture
+def model_flags(folder):
+  model_dir, = (folder / 'out').glob('model_*')
+  return [f'--dir={model_dir}/', f'--data_root={folder / "data"}',
+          '--cache_dir=', f'--models_py={tiny_models.__file__}']
+
+
+def usage_error(capsys, *argv):
+  with pytest.raises(SystemExit) as exit_info:
+    cli.main(list(argv))
+  assert exit_info.value.code == 2
+  return capsys.readouterr().err
+
+
+def test_help_names_every_verb_and_imports_no_tensorflow():
+  script = ('import sys\nfrom tpu_graphs_ext import cli\n'
+            'try:\n  cli.main(["--help"])\nexcept SystemExit:\n  pass\n'
+            'print(sorted({"tensorflow", "numpy"} & set(sys.modules)))')
+  output = subprocess.run([sys.executable, '-c', script], check=True,
+                          capture_output=True, text=True).stdout
+  for verb in VERBS:
+    assert re.search(rf'^ +{verb}\s', output, re.MULTILINE)
+  assert output.endswith('[]\n')
+
+
+@pytest.mark.parametrize('verb', VERBS)
+def test_every_flag_has_help_with_its_default(verb):
+  verbs = next(action for action in cli._parser()._actions
+               if action.dest == 'verb')
+  for action in verbs.choices[verb]._actions:
+    assert action.help
+    text = verbs.choices[verb].format_help()
+  for action in verbs.choices[verb]._actions:
+    if action.option_strings and action.default is not None and (
+        action.option_strings != ['-h', '--help']):
+      assert f'(default: {action.default or repr(action.default)})' in (
+          ' '.join(text.split()))
+
+
+def test_train_flags_are_the_settings_with_their_defaults():
+  args = cli._parser().parse_args(['train'])
+  for field in dataclasses.fields(config.TrainSettings):
+    assert getattr(args, field.name) == field.default
+
+
+def test_switches_as_absl_writes_them():
+  parse = cli._parser().parse_args
+  assert parse(['train', '--toy_data']).toy_data is True
+  assert parse(['train', '--toy_data=true']).toy_data is True
+  assert parse(['train', '--toy_data=False']).toy_data is False
+
+
+def test_usage_errors(capsys):
+  assert "invalid choice: 'trian'" in usage_error(capsys, 'trian')
+  assert 'did you mean --epochs?' in usage_error(capsys, 'train', '--epoch=3')
+  assert '--dir' in usage_error(capsys, 'evaluate')
+  assert "invalid int value: 'x'" in usage_error(capsys, 'train', '--batch=x')
+  assert "must be at least 1; got '0'" in usage_error(
+      capsys, 'rank', '--dir=m', '--top_k=0')
+  assert "must be true or false; got 'x'" in usage_error(
+      capsys, 'train', '--toy_data=x')
+
+
+def test_user_error_is_one_line_and_exit_code_1(capsys):
+  assert cli.main(['train', '--epochs=0']) == 1
+  captured = capsys.readouterr()
+  assert captured.err == 'error: --epochs=0: must be at least 1\n'
+  assert captured.out == ''
+
+
+def test_missing_file_is_an_error_not_a_trace(capsys, tmp_path):
+  assert cli.main(['evaluate', f'--dir={tmp_path}/model_x']) == 1
+  assert capsys.readouterr().err.startswith(
+      f'error: {tmp_path}/model_x: there is no such model folder')
+
+
+@pytest.mark.parametrize('error, code, message', [
+    (KeyboardInterrupt(), 130, 'interrupted\n'),
+    (OSError(28, 'No space left on device', '/x'), 1,
+     "error: [Errno 28] No space left on device: '/x'; free some space\n"),
+])
+def test_interruption_and_full_disk(monkeypatch, capsys, error, code, message):
+  def fail(*unused_args):
+    raise error
+
+  monkeypatch.setattr(config, 'TrainSettings', dataclasses.make_dataclass(
+      'TrainSettings', [(field.name, object, field.default)
+                        for field in dataclasses.fields(config.TrainSettings)],
+      namespace={'__post_init__': fail}, frozen=True))
+  assert cli.main(['train']) == code
+  assert capsys.readouterr().err == message
+
+
+def test_evaluate(folder, model_flags, capsys):
+  assert cli.main(['evaluate', *model_flags]) == 0
+  out = capsys.readouterr().out
+  assert out.splitlines()[0].endswith(f'on {folder / "data"}/valid')
+  assert re.search(r'^delta_net +12 ', out, re.MULTILINE)
+  labelled = f'--data={folder}/data/test_labelled'
+  assert cli.main(['evaluate', *model_flags, labelled, '--json']) == 0
+  content = json.loads(capsys.readouterr().out)
+  assert content['micro']['kernels'] == 6
+
+
+def test_evaluate_several_models(model_flags, capsys):
+  twice = model_flags[0] + ',' + model_flags[0][len('--dir='):]
+  assert cli.main(['evaluate', twice, *model_flags[1:], '--json']) == 0
+  first, second = json.loads(capsys.readouterr().out)
+  assert first == second
+
+
+def test_evaluate_refuses_the_blanked_test_split(folder, model_flags, capsys):
+  assert cli.main(
+      ['evaluate', *model_flags, f'--data={folder}/data/test']) == 1
+  assert '6 of 6 kernels have no labels' in capsys.readouterr().err
+
+
+def test_predict_and_rank(folder, model_flags, capsys, tmp_path):
+  path = tmp_path / 'sub' / 'p.csv'
+  assert cli.main(['predict', *model_flags, f'--out={path}']) == 0
+  assert capsys.readouterr().out == f'{path}\n'
+  rows = dict(row.removeprefix('tile:xla:').split(',')
+              for row in path.read_text().splitlines()[1:])
+  assert cli.main(['rank', *model_flags, '--json']) == 0
+  for ranking in json.loads(capsys.readouterr().out):
+    chosen = [choice['index'] for choice in ranking['choices']]
+    # The CSV is padded with 0, the list is not.
+    assert rows[ranking['tile_id']] == ';'.join(
+        map(str, chosen + [0] * (5 - len(chosen))))
+  assert cli.main(['rank', *model_flags, '--top_k=1']) == 0
+  assert capsys.readouterr().out.count('\n      1 ') == 6
+
+
+def test_check_data(folder, capsys, tmp_path):
+  assert cli.main(['check-data', str(folder / 'data')]) == 0
+  assert 'valid' in capsys.readouterr().out
+  (tmp_path / 'cut_0.npz').write_bytes(b'PK')
+  assert cli.main(['check-data', str(tmp_path), '--json']) == 1
+  assert 'cut_0.npz' in json.dumps(json.loads(capsys.readouterr().out))
+
+
+def test_featurize(shared_data, capsys, tmp_path):
+  assert cli.main(['featurize', str(shared_data / 'op_tuning_data.pb'),
+                   '--out', str(tmp_path)]) == 0
+  paths = capsys.readouterr().out.splitlines()
+  assert len(paths) == 15
+  assert sorted(paths) == sorted(map(str, tmp_path.glob('*.npz')))

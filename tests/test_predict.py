@@ -1,0 +1,54 @@
+"""The CSV of predictions, and predicting from a saved model."""
+
+import shutil
+
+import pytest
+import tiny_kernels
+import tiny_models
+
+from tpu_graphs_ext import predict, train
+from tpu_graphs_ext.errors import UserError
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  """A model of the first 100 of 104 train files: --toy_data."""
+  folder = tmp_path_factory.mktemp('trained')
+  root = tiny_kernels.write_data_root(folder / 'data', num_train=104)
+  return train.train(tiny_models.tiny_settings(
+      root, folder / 'out', epochs=1, toy_data=True))
+
+
+def run(trained, tmp_path, **changes):
+  path = predict.predict(trained.model_dir, **{
+      'data_root': trained.run_info['settings']['data_root'],
+      'out': str(tmp_path / 'p.csv'), 'cache_dir': '',
+      'models_py': tiny_models.__file__, **changes})
+  with open(path, encoding='utf-8', newline='') as file:
+    return file.read()
+
+
+def test_csv_text():
+  assert predict.csv_text({'b': [3, 1], 'a_0': [2, 0]}) == (
+      'ID,TopConfigs\ntile:xla:b,3;1\ntile:xla:a_0,2;0')
+
+
+def test_predictions_equal_those_made_in_training(trained, tmp_path):
+  best = trained.run_info['test_predictions']
+  assert len(best) == 6
+  # Trained on toy data, predicted on the whole: the run's own statistics.
+  assert run(trained, tmp_path) == predict.csv_text(
+      {tile_id: indices[:5] for tile_id, indices in best.items()})
+  assert run(trained, tmp_path, top_configs=10) == predict.csv_text(best)
+
+
+def test_needs_no_train_split(trained, tmp_path):
+  shutil.copytree(
+      trained.run_info['settings']['data_root'] + '/test', tmp_path / 'test')
+  assert run(trained, tmp_path, data_root=str(tmp_path)).count('\n') == 6
+
+
+def test_missing_test_split_writes_nothing(trained, tmp_path):
+  with pytest.raises(UserError, match='test: does not exist'):
+    run(trained, tmp_path, data_root=str(tmp_path))
+  assert not (tmp_path / 'p.csv').exists()
