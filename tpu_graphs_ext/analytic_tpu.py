@@ -1,8 +1,8 @@
 """An analytic runtime model of tiled kernels on a TPU-like machine.
 
 It gives the sample data its runtimes: synthetic ones. The form and the effects
-were read off real measurements of 15 kernels, the constants are round numbers
-near what fits those; another set of constants is another machine.
+were read off real measurements of 15 kernels of one program, and the constants
+are round numbers near what fits those; another set is another machine.
 
     time = launch + step overhead + busy + unhidden first transfer
     busy = the larger of memory time and arithmetic time,
@@ -99,8 +99,6 @@ def block_bytes(loops: Loops, stream, tiles) -> np.ndarray:
   """float64 [configs]: bytes of one block of a stream, padding included."""
   layout_tile = np.prod([extent.unit for extent in stream.extents] or [1])
   units = covered_units(loops, stream, tiles).prod(1, dtype=np.float64)
-  # Rows are 32 bits deep: 8 rows of a narrower type fill half a register,
-  # but memory holds no gaps.
   return units * layout_tile * stream.element_bytes
 
 

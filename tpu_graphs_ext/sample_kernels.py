@@ -110,24 +110,23 @@ class _Graph:
     self._seed = seed
     self.regions = {c.id: c for c in module.computations}
     entry = self.regions[module.entry_computation_id]
-    stored = {node.id: node for node in entry.instructions}
-    self._alias = {}
+    alias = {}  # Instructions that repeat their operand -> that operand.
     nodes, operands, constant = {}, {}, {}
     for node in entry.instructions:
-      node_operands = [self._alias.get(i, i) for i in node.operand_ids]
-      same = _identity_of(node, node_operands, stored)
-      if same is not None:
-        self._alias[node.id] = same
+      sources = [alias.get(i, i) for i in node.operand_ids]
+      if node.opcode == 'reshape' and nodes[sources[0]].opcode == 'reshape':
+        sources = operands[sources[0]]  # One reshape does what two do.
+      if _repeats(node, [nodes[i].shape for i in sources]):
+        alias[node.id] = sources[0]
         continue
       constant[node.id] = node.opcode == 'constant' or (
-          bool(node_operands) and all(constant[i] for i in node_operands)
-          and node.opcode not in ('rng',) + tuple(_OPAQUE)
+          bool(sources) and all(constant[i] for i in sources)
+          and node.opcode not in _OPAQUE and node.opcode != 'rng'
           and num_elements(node.shape) <= _MAX_FOLDED_ELEMENTS)
       if constant[node.id]:
-        node_operands = []
-        node = _folded(node)
-      nodes[node.id], operands[node.id] = node, node_operands
-    root = self._alias.get(entry.root_id, entry.root_id)
+        node, sources = _folded(node), []
+      nodes[node.id], operands[node.id] = node, sources
+    root = alias.get(entry.root_id, entry.root_id)
     self._keep_reachable(nodes, operands, root)
     for node_id, node in self.nodes.items():
       if node.opcode == 'dot':
@@ -157,18 +156,15 @@ class _Graph:
     return choose_layout(tuple(dims), self._seed)
 
 
-def _identity_of(node, operands, stored):
-  """The operand that a node merely repeats, or None."""
-  if node.opcode not in ('reshape', 'convert', 'copy', 'transpose'):
-    return None
-  source = stored[node.operand_ids[0]].shape
-  if (list(source.dimensions) != list(node.shape.dimensions)
-      or source.element_type != node.shape.element_type):
-    return None
-  if (node.opcode == 'transpose'
-      and list(node.dimensions) != sorted(node.dimensions)):
-    return None
-  return operands[0]
+def _repeats(node, operand_shapes) -> bool:
+  """Whether an instruction's result is its operand, unchanged."""
+  if node.opcode not in ('reshape', 'convert', 'copy', 'transpose',
+                         'broadcast'):
+    return False
+  shape, source = node.shape, operand_shapes[0]
+  return (list(source.dimensions) == list(shape.dimensions)
+          and source.element_type == shape.element_type
+          and list(node.dimensions) == sorted(node.dimensions))
 
 
 def _folded(node):

@@ -55,7 +55,7 @@ def sample_kernel(module, tile_id: str, share: float, max_configs: int,
     count = int(min(max_configs, len(pool), max(10, share * len(pool))))
     bounds, true_ns = _chosen(loops, pool, count, constants, chance)
     config_feat = tiles.config_features(
-        _kernel_bounds(loops, bounds), bounds[:, :loops.num_output_axes])
+        filter_bounds(loops, bounds), bounds[:, :loops.num_output_axes])
   runtime_ns, normalizer_ns = _measured(true_ns, constants, chance)
   arrays = features.module_arrays(module)
   return Kernel(tile_id, arrays.node_feat, arrays.node_opcode,
@@ -67,21 +67,22 @@ def num_candidates(module) -> int:
   if _is_reshape(module):
     return 1
   loops = analytic_loops.kernel_loops(module)
-  return math.prod(len(choice) for choice in _bound_choices(loops))
+  return math.prod(len(choice) for choice in bound_choices(loops))
 
 
 def _is_reshape(module) -> bool:
   return module.computations[-1].instructions[-1].opcode == 'reshape'
 
 
-def _bound_choices(loops) -> list[list[int]]:
+def bound_choices(loops) -> list[list[int]]:
+  """The tile bounds tried for each loop, largest first."""
   return [tiles.bound_candidates(axis.units, loops.bound_step(number))
           for number, axis in enumerate(loops.axes)]
 
 
 def _fitting_bounds(loops, constants, chance) -> np.ndarray:
   """int64 [candidates, axes]: distinct tile bounds that fit on chip."""
-  choices = _bound_choices(loops)
+  choices = bound_choices(loops)
   counts = [len(choice) for choice in choices]
   total = math.prod(counts)
   # Some will not fit: look at more of them than the pool holds.
@@ -118,7 +119,7 @@ def _chosen(loops, pool, count, constants, chance):
   return pool[rows], pool_ns[rows]
 
 
-def _kernel_bounds(loops, bounds) -> np.ndarray:
+def filter_bounds(loops, bounds) -> np.ndarray:
   """int64 [configs, filter rank]: the filter's part of the tile bounds.
 
   The output features of the filter follow those of the output tile.
