@@ -28,7 +28,7 @@ QUIET = dataclasses.replace(
 @pytest.fixture(scope='module')
 def written(tmp_path_factory):
   out = tmp_path_factory.mktemp('sample') / 'data'
-  settings = SampleDataSettings(str(out), kernels=10, workers=1)
+  settings = SampleDataSettings(str(out), kernels=7, workers=1)
   return settings, sample_data.write_sample_data(settings)
 
 
@@ -63,11 +63,11 @@ def test_folders_counts_and_names(written):
   settings, summary = written
   assert sorted(os.listdir(settings.out)) == [
       'sample_data.json', 'test', 'test_labelled', 'train', 'valid']
-  # A fifth as many for valid and test.
+  # A seventh each for valid and test.
   counts = {split: len(npz_of(os.path.join(settings.out, split)))
             for split in ('train', 'valid', 'test', 'test_labelled')}
-  assert counts == {'train': 10, 'valid': 2, 'test': 2, 'test_labelled': 2}
-  assert summary.splits['train']['kernels'] == 10
+  assert counts == {'train': 5, 'valid': 1, 'test': 1, 'test_labelled': 1}
+  assert summary.splits['train']['kernels'] == 5
   programs = {split: {k.program for k in kernels_of(settings.out, split)}
               for split in ('train', 'valid')}
   assert not programs['train'] & programs['valid']
@@ -193,7 +193,7 @@ def test_a_file_is_no_folder(tmp_path):
 
 
 @pytest.mark.parametrize('field, value, message', [
-    ('kernels', 4, 'kernels is 4; it must be at least 5'),
+    ('kernels', 6, 'kernels is 6; it must be at least 7'),
     ('seed', -1, 'seed is -1; it must not be negative'),
     ('workers', 0, 'workers is 0; it must be at least 1'),
 ])

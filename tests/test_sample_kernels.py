@@ -5,7 +5,7 @@ import collections
 import pytest
 import tensorflow as tf
 
-from tpu_graphs_ext import sample_kernels, sample_programs
+from tpu_graphs_ext import sample_graph, sample_kernels, sample_programs
 from tpu_graphs_ext.hlo import compile as hlo_compile
 from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.sample_kernels import CutLimits
@@ -130,8 +130,8 @@ def test_copies_change_the_layout_and_nothing_else():
   assert len(movers) == 2
   for kernel in movers:
     source, moved = kernel.computations[0].instructions
-    assert (sample_kernels.num_elements(source.shape)
-            == sample_kernels.num_elements(moved.shape))
+    assert (sample_graph.num_elements(source.shape)
+            == sample_graph.num_elements(moved.shape))
     if moved.opcode == 'copy':
       assert (list(source.shape.layout.minor_to_major)
               != list(moved.shape.layout.minor_to_major))
@@ -144,7 +144,7 @@ def test_copies_change_the_layout_and_nothing_else():
 ])
 def test_layout_puts_what_fills_tiles_on_the_minor_axes(dims, minor_two):
   # One seed in eight draws something else: most must agree.
-  layouts = [sample_kernels.choose_layout(dims, seed) for seed in range(20)]
+  layouts = [sample_graph.choose_layout(dims, seed) for seed in range(20)]
   assert all(sorted(layout) == list(range(len(dims))) for layout in layouts)
   assert sum(layout[:2] == minor_two for layout in layouts) > 10
 

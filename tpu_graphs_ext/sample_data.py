@@ -13,11 +13,13 @@ The same settings give the same bytes.
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -59,7 +61,7 @@ class SampleDataSettings:
 
   Attributes:
     out: the folder; new, empty, or with sample data that is to be replaced.
-    kernels: kernels for training; valid and test get a fifth as many each.
+    kernels: of all splits together; a seventh each for valid and test.
     seed: of programs, cuts, tiles and noise.
     full_size: as many kernels and about as many configurations as the real
       collection has; `kernels` is ignored.
@@ -67,15 +69,15 @@ class SampleDataSettings:
     workers: processes; 1 makes everything in this one.
   """
   out: str
-  kernels: int = 500
+  kernels: int = 700
   seed: int = 0
   full_size: bool = False
   hardware: analytic_tpu.TpuConstants = analytic_tpu.TPU_V3_LIKE
   workers: int = 2
 
   def __post_init__(self):
-    if self.kernels < 5:
-      raise UserError(f'kernels is {self.kernels}; it must be at least 5, so '
+    if self.kernels < 7:
+      raise UserError(f'kernels is {self.kernels}; it must be at least 7, so '
                       'that valid and test have at least one kernel each')
     if self.seed < 0:
       raise UserError(f'seed is {self.seed}; it must not be negative')
@@ -86,8 +88,8 @@ class SampleDataSettings:
     """Kernels of each split."""
     if self.full_size:
       return dict(FULL_SIZE)
-    part = self.kernels // 5
-    return {'train': self.kernels, 'valid': part, 'test': part}
+    part = self.kernels // 7
+    return {'train': self.kernels - 2 * part, 'valid': part, 'test': part}
 
   @property
   def max_configs(self) -> int:
@@ -249,32 +251,47 @@ def _write_marker(out, settings, summary):
 
 def _write_split(settings, split, size, partial, pool) -> dict:
   """Writes the kernels of a split into `partial`; returns its statistics."""
+  folder = os.path.join(
+      partial, 'test_labelled' if split == 'test' else split)
+  facts = _write_kernels(settings, split, size, folder, pool)
+  if split == 'test':
+    for fact in facts:
+      _blanked(Kernel.load(fact['path'])).save(os.path.join(partial, 'test'))
+  return _statistics(facts)
+
+
+def _write_kernels(settings, split, size, folder, pool) -> list[dict]:
+  """Writes `size` kernels with different graphs; returns facts about each.
+
+  Programs are taken in their order, whichever process is done first.
+  """
   from tpu_graphs_ext import sample_programs
-  folder = 'test_labelled' if split == 'test' else split
-  folder = os.path.join(partial, folder)
   jobs = ((program, settings, split, folder)
           for program in sample_programs.programs(split, settings.seed))
-  seen, facts = set(), []
-  progress = tqdm.tqdm(total=size, desc=f'{split} kernels', unit='kernel')
-  with progress:
-    for made in _in_order(pool, _write_program, jobs, settings.workers):
-      for fact in made:
+  facts, seen, waiting = [], set(), collections.deque()
+  with tqdm.tqdm(total=size, desc=f'{split} kernels',
+                 unit='kernel') as progress:
+    while len(facts) < size:
+      needed = math.ceil(
+          (size - len(facts)) / settings.kernels_per_program(split))
+      ahead = min(needed, 2 * settings.workers) - len(waiting)
+      waiting.extend(pool.submit(_write_program, job)
+                     for job in itertools.islice(jobs, max(0, ahead)))
+      if not waiting:
+        raise UserError(
+            f'the {split} split has only {len(facts)} distinct kernels, not '
+            f'{size}; ask for fewer kernels')
+      for fact in waiting.popleft().result():
         if len(facts) == size or fact['graph'] in seen:
           os.remove(fact['path'])
           continue
         seen.add(fact['graph'])
         facts.append(fact)
         progress.update()
-      if len(facts) == size:
-        break
-  if len(facts) < size:
-    raise UserError(
-        f'the {split} split has only {len(facts)} distinct kernels, not '
-        f'{size}; ask for fewer kernels')
-  if split == 'test':
-    for fact in facts:
-      _blanked(Kernel.load(fact['path'])).save(os.path.join(partial, 'test'))
-  return _statistics(facts)
+  for future in waiting:  # Asked for, not needed after all.
+    for fact in future.result():
+      os.remove(fact['path'])
+  return facts
 
 
 def _blanked(kernel: Kernel) -> Kernel:
@@ -284,47 +301,22 @@ def _blanked(kernel: Kernel) -> Kernel:
       normalizer_ns=np.ones_like(kernel.normalizer_ns))
 
 
-@dataclasses.dataclass
-class _pool:  # noqa: N801, used like a function
-  """A pool of processes, or None for one worker, as a context manager."""
-  workers: int
-
-  def __enter__(self):
-    self._executor = None
-    if self.workers > 1:
-      # TensorFlow does not survive a fork.
-      self._executor = concurrent.futures.ProcessPoolExecutor(
-          self.workers, multiprocessing.get_context('spawn'))
-    return self._executor
-
-  def __exit__(self, *error):
-    if self._executor is not None:
-      self._executor.shutdown(cancel_futures=True)
+def _pool(workers: int) -> concurrent.futures.Executor:
+  """Runs jobs in other processes, or in this one for a single worker."""
+  if workers == 1:
+    return _HereAndNow()
+  # TensorFlow does not survive a fork.
+  return concurrent.futures.ProcessPoolExecutor(
+      workers, multiprocessing.get_context('spawn'))
 
 
-def _in_order(pool, function, jobs, workers):
-  """Results in the order of jobs, a few jobs ahead; for endless jobs too.
+class _HereAndNow(concurrent.futures.Executor):
+  """An executor whose jobs are done when `submit` returns."""
 
-  A job that is not used any more has left files: they are removed.
-  """
-  if pool is None:
-    yield from map(function, jobs)
-    return
-  waiting = [pool.submit(function, job)
-             for job in itertools.islice(jobs, 2 * workers)]
-  try:
-    while waiting:
-      result = waiting.pop(0).result()
-      waiting += [pool.submit(function, job)
-                  for job in itertools.islice(jobs, 1)]
-      yield result
-  finally:
-    for future in waiting:
-      future.cancel()
-    for future in waiting:
-      if not future.cancelled():
-        for fact in future.result():
-          os.remove(fact['path'])
+  def submit(self, fn, *args):
+    future = concurrent.futures.Future()
+    future.set_result(fn(*args))
+    return future
 
 
 # --- One program -------------------------------------------------------------

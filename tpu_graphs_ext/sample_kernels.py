@@ -1,13 +1,11 @@
 """Cuts the HLO graph of a whole program into kernels, as a TPU compiler would.
 
-XLA's CPU compiler hands out the graph of a program before fusion. This module
-fuses it with the plain rules by which the real kernels look cut: at most one
-convolution a kernel, the elementwise chain behind it joined on (output
-fusion), the elementwise producers of its operands nested (input fusion),
-reductions only as roots, everything cheap copied into its consumers. Matrix
-products are written as convolutions, and layouts put large dimensions on the
-two minor physical axes. Every kernel is a valid `HloModuleProto`: called
-computations first, the entry computation last.
+The graph (`sample_graph.py`) is fused by the plain rules by which the real
+kernels look cut: at most one convolution a kernel, the elementwise chain
+behind it joined on (output fusion), the elementwise producers of its operands
+nested (input fusion), reductions only as roots, everything cheap copied into
+its consumers. Every kernel is a valid `HloModuleProto`: called computations
+first, the entry computation last.
 """
 
 from __future__ import annotations
@@ -15,18 +13,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-import zlib
 
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
-# Sources that stay parameters of the kernels that read them.
-_OPAQUE = frozenset({
-    'parameter', 'gather', 'scatter', 'sort', 'while', 'conditional', 'call',
-    'custom-call', 'rng-bit-generator', 'get-tuple-element', 'tuple',
-    'cholesky', 'triangular-solve', 'fft', 'infeed', 'after-all', 'map',
-    'dynamic-update-slice', 'reverse-sequence',
-})
+from tpu_graphs_ext.sample_graph import OPAQUE, Graph, num_elements
+
 # Windowed operations: the last instruction of their kernel.
 _WINDOWED = frozenset({'reduce-window', 'select-and-scatter'})
 # Never worth a kernel or a buffer of their own.
@@ -36,9 +28,6 @@ _MOVERS = frozenset({
     'broadcast', 'bitcast', 'reshape', 'transpose', 'slice', 'pad', 'reverse',
     'concatenate', 'dynamic-slice', 'iota', 'constant', 'rng', 'copy',
 })
-# Results of at most this many elements that depend on constants alone are
-# constants: the shape arithmetic of gradients.
-_MAX_FOLDED_ELEMENTS = 64
 # A kernel's output, or its reduced operand, has at least so many elements.
 _MIN_KERNEL_ELEMENTS = 512
 _MAX_RANK = 6
@@ -73,7 +62,7 @@ def cut_kernels(module, limits: CutLimits, seed: int) -> list:
   Returns:
     One `HloModuleProto` a kernel, in the program's order.
   """
-  graph = _Graph(module, seed)
+  graph = Graph(module, seed)
   chooser = random.Random(seed)
   plan = _Plan(graph, limits, chooser)
   kernels = [
@@ -87,175 +76,6 @@ def cut_kernels(module, limits: CutLimits, seed: int) -> list:
   return kernels
 
 
-def num_elements(shape) -> int:
-  """Elements of an array shape; 1 for a scalar."""
-  return math.prod(shape.dimensions)
-
-
-# --- The graph of a program --------------------------------------------------
-
-
-class _Graph:
-  """The entry computation, simplified, as dictionaries over instruction ids.
-
-  Attributes:
-    nodes: id -> `HloInstructionProto`, operands before their users.
-    operands: id -> ids, with identities skipped.
-    users: id -> ids of distinct users.
-    regions: id of a called computation -> `HloComputationProto`.
-    outputs: ids that the program returns.
-  """
-
-  def __init__(self, module, seed: int):
-    self._seed = seed
-    self.regions = {c.id: c for c in module.computations}
-    entry = self.regions[module.entry_computation_id]
-    alias = {}  # Instructions that repeat their operand -> that operand.
-    nodes, operands, constant = {}, {}, {}
-    for node in entry.instructions:
-      sources = [alias.get(i, i) for i in node.operand_ids]
-      if node.opcode == 'reshape' and nodes[sources[0]].opcode == 'reshape':
-        sources = operands[sources[0]]  # One reshape does what two do.
-      if _repeats(node, [nodes[i].shape for i in sources]):
-        alias[node.id] = sources[0]
-        continue
-      constant[node.id] = node.opcode == 'constant' or (
-          bool(sources) and all(constant[i] for i in sources)
-          and node.opcode not in _OPAQUE and node.opcode != 'rng'
-          and num_elements(node.shape) <= _MAX_FOLDED_ELEMENTS)
-      if constant[node.id]:
-        node, sources = _folded(node), []
-      nodes[node.id], operands[node.id] = node, sources
-    root = alias.get(entry.root_id, entry.root_id)
-    self._keep_reachable(nodes, operands, root)
-    for node_id, node in self.nodes.items():
-      if node.opcode == 'dot':
-        self.nodes[node_id] = _dot_as_convolution(
-            node, [self.nodes[i].shape for i in self.operands[node_id]])
-      elif node.opcode == 'reshape':
-        self.nodes[node_id] = _renamed(node, 'bitcast')
-
-  def _keep_reachable(self, nodes, operands, root):
-    reached, todo = set(), [root]
-    while todo:
-      node_id = todo.pop()
-      if node_id not in reached:
-        reached.add(node_id)
-        todo.extend(operands[node_id])
-    self.nodes = {i: n for i, n in nodes.items() if i in reached}
-    self.operands = {i: operands[i] for i in self.nodes}
-    self.users = {i: [] for i in self.nodes}
-    for node_id, node_operands in self.operands.items():
-      for operand in dict.fromkeys(node_operands):
-        self.users[operand].append(node_id)
-    is_tuple = self.nodes[root].opcode == 'tuple'
-    self.outputs = set(self.operands[root]) if is_tuple else {root}
-
-  def layout(self, dims) -> list[int]:
-    """minor_to_major of every tensor of these dimensions in the program."""
-    return choose_layout(tuple(dims), self._seed)
-
-
-def _repeats(node, operand_shapes) -> bool:
-  """Whether an instruction's result is its operand, unchanged."""
-  if node.opcode not in ('reshape', 'convert', 'copy', 'transpose',
-                         'broadcast'):
-    return False
-  shape, source = node.shape, operand_shapes[0]
-  return (list(source.dimensions) == list(shape.dimensions)
-          and source.element_type == shape.element_type
-          and list(node.dimensions) == sorted(node.dimensions))
-
-
-def _folded(node):
-  folded = hlo_pb2.HloInstructionProto()
-  folded.id, folded.opcode = node.id, 'constant'
-  folded.name = f'constant.{node.id}'
-  folded.shape.CopyFrom(node.shape)
-  return folded
-
-
-def _renamed(node, opcode):
-  renamed = hlo_pb2.HloInstructionProto()
-  renamed.CopyFrom(node)
-  renamed.opcode, renamed.name = opcode, f'{opcode}.{node.id}'
-  return renamed
-
-
-def _dot_as_convolution(node, operand_shapes):
-  """The same product as a convolution, as TPU kernels have it.
-
-  Batch dimensions become spatial ones: a window as wide as the batch, over a
-  base dilated by the batch, meets each pair of matrices once.
-  """
-  left, right = operand_shapes
-  dims = node.dot_dimension_numbers
-  left_free = [d for d in range(len(left.dimensions))
-               if d not in dims.lhs_batch_dimensions
-               and d not in dims.lhs_contracting_dimensions]
-  right_free = [d for d in range(len(right.dimensions))
-                if d not in dims.rhs_batch_dimensions
-                and d not in dims.rhs_contracting_dimensions]
-  if (len(dims.lhs_contracting_dimensions) != 1 or len(left_free) != 1
-      or len(right_free) != 1):
-    return node  # A product of vectors: no matrix unit is used.
-  product = _renamed(node, 'convolution')
-  product.ClearField('dot_dimension_numbers')
-  numbers = product.convolution_dimension_numbers
-  numbers.input_batch_dimension = left_free[0]
-  numbers.input_feature_dimension = dims.lhs_contracting_dimensions[0]
-  numbers.kernel_input_feature_dimension = dims.rhs_contracting_dimensions[0]
-  numbers.kernel_output_feature_dimension = right_free[0]
-  batch_rank = len(dims.lhs_batch_dimensions)
-  numbers.output_batch_dimension = batch_rank
-  numbers.output_feature_dimension = batch_rank + 1
-  numbers.input_spatial_dimensions.extend(dims.lhs_batch_dimensions)
-  numbers.kernel_spatial_dimensions.extend(dims.rhs_batch_dimensions)
-  numbers.output_spatial_dimensions.extend(range(batch_rank))
-  for dim in dims.lhs_batch_dimensions:
-    batch = left.dimensions[dim]
-    product.window.dimensions.add(
-        size=batch, stride=max(1, batch - 1), window_dilation=1,
-        base_dilation=batch)
-  product.feature_group_count = product.batch_group_count = 1
-  return product
-
-
-def choose_layout(dims: tuple, seed: int) -> list[int]:
-  """A TPU-like physical order, minor_to_major, for a tensor of these dims.
-
-  Args:
-    dims: logical sizes, most major first as HLO writes them.
-    seed: of the program: equal dims get equal layouts within it.
-
-  The two minor axes are padded to 128 and 8, so that an order that wastes
-  least is taken; ties, and one case in eight, fall to the seed.
-  """
-  rank = len(dims)
-  default = list(range(rank - 1, -1, -1))
-  if rank < 2:
-    return default
-  chance = random.Random(zlib.crc32(repr((dims, seed)).encode()))
-  is_filter = rank >= 4 and max(dims[:rank - 2]) <= 11
-  pairs = [(rank - 1, rank - 2), (rank - 2, rank - 1)]
-  if rank >= 3 and not is_filter:
-    pairs += [(rank - 1, 0), (0, rank - 1)]
-  if chance.random() < 0.125:
-    minor, second = chance.choice(pairs)
-  else:
-    minor, second = min(
-        pairs, key=lambda pair: (_padded(dims, pair), chance.random()))
-  return [minor, second] + [d for d in default if d not in (minor, second)]
-
-
-def _padded(dims, pair) -> float:
-  """Elements stored over elements needed; rounded so that near ties tie."""
-  lanes, rows = dims[pair[0]], dims[pair[1]]
-  waste = (math.ceil(lanes / 128) * 128 / lanes) * (
-      math.ceil(rows / 8) * 8 / rows)
-  return round(waste, 1)
-
-
 # --- Which instructions are written to memory --------------------------------
 
 
@@ -266,7 +86,7 @@ class _Plan:
     stored: ids of results that are kernels' outputs or program inputs.
   """
 
-  def __init__(self, graph: _Graph, limits: CutLimits, chooser):
+  def __init__(self, graph: Graph, limits: CutLimits, chooser):
     self._graph, self._limits, self._chooser = graph, limits, chooser
     self.stored = set()
     self._closure = {}  # id -> ids that a kernel ending there would hold.
@@ -276,7 +96,7 @@ class _Plan:
                     if graph.nodes[i].opcode not in _CHEAP}
 
   def _visit(self, node_id, node):
-    if node.opcode in _OPAQUE:
+    if node.opcode in OPAQUE:
       self._store_operands(node_id)
       self.stored.add(node_id)
       self._closure[node_id] = {node_id}
@@ -392,7 +212,7 @@ class _Plan:
 
   def _is_kernel(self, node, node_id):
     graph = self._graph
-    if node.opcode in _OPAQUE or node.opcode in _CHEAP:
+    if node.opcode in OPAQUE or node.opcode in _CHEAP:
       return False
     body = kernel_body(graph, [node_id], self.stored)
     shapes = [graph.nodes[i].shape for i in body]
@@ -416,14 +236,7 @@ def kernel_body(graph, roots, stored) -> list[int]:
       continue
     body.add(node_id)
     todo.extend(i for i in graph.operands[node_id] if i not in stored)
-  return sorted(body, key=graph_order(graph))
-
-
-def graph_order(graph):
-  """Sort key: the program's order, operands before users."""
-  if not hasattr(graph, 'position'):
-    graph.position = {i: n for n, i in enumerate(graph.nodes)}
-  return graph.position.__getitem__
+  return sorted(body, key=graph.position.__getitem__)
 
 
 def _inputs_of(graph, node_id, stored) -> set:
@@ -442,7 +255,7 @@ class _KernelWriter:
   a convolution's operands.
   """
 
-  def __init__(self, graph: _Graph, roots: list[int], stored: set):
+  def __init__(self, graph: Graph, roots: list[int], stored: set):
     self._graph, self._roots = graph, roots
     self._stored = stored - set(roots)
     self._next_id = 0
