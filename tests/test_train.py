@@ -5,6 +5,7 @@ import dataclasses
 import gzip
 import json
 import os
+import types
 
 import numpy as np
 import pytest
@@ -12,9 +13,17 @@ import tensorflow as tf
 import tiny_kernels
 import tiny_models
 
-from tpu_graphs_ext import artifacts, host_losses, read, scoring, train
+from tpu_graphs_ext import (
+    artifacts,
+    callbacks,
+    host_losses,
+    read,
+    scoring,
+    train,
+)
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.kernel import Kernel
+from tpu_graphs_ext.normalize import FeatureStats
 
 
 @pytest.fixture(scope='module')
@@ -123,21 +132,41 @@ def test_best_epoch_is_saved_and_early_stop_counts_from_it(
 
   monkeypatch.setattr(train.KeepBest, 'on_epoch_end', scripted)
   result = train.train(tiny_models.tiny_settings(
-      data_root, tmp_path, epochs=5, early_stop=2))
+      data_root, tmp_path / 'out', epochs=5, early_stop=2,
+      tensorboard=str(tmp_path / 'board')))
   assert result.run_info['train_curve']['epoch'] == [0, 1, 2, 3]
   ranker = scoring.load_ranker(
       result.model_dir, models_py=tiny_models.__file__)
   for saved, expected in zip(ranker.model.trainable_variables, weights[1]):
     np.testing.assert_array_equal(saved, expected)
   assert (weights[1][0] != weights[3][0]).any()
+  assert list((tmp_path / 'board' / 'validation').glob('events*'))
 
 
-def test_validation_draws_the_same_configurations_every_epoch(
-    data_root, tmp_path, quick_save):
-  # A step of 1e-30 changes no weight.
-  result = train.train(tiny_models.tiny_settings(
-      data_root, tmp_path, epochs=3, lr=1e-30))
-  assert len(set(result.run_info['train_curve']['val_opa'])) == 1
+class FakeModel:
+  """Looks at two epochs of the batches that `fit` is given."""
+
+  def fit(self, train_batches, validation_data, **unused):
+    self.train, self.valid = (
+        [[labels.numpy() for unused_graph, labels in data]
+         for unused_epoch in range(2)]
+        for data in (train_batches, validation_data))
+
+
+def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
+  settings = tiny_models.tiny_settings(data_root, '.', validate_batches=2)
+  dataset = train._read_data(settings)
+  keep_best = types.SimpleNamespace(progress=callbacks.Progress())
+  model = FakeModel()
+  train._fit(settings, dataset, FeatureStats.of_partition(dataset.train), model,
+             keep_best, batch_seed=7)
+  first, second = model.train
+  assert len(first) == len(second) == 23 // 5  # One of 24 has 3 configs.
+  assert (np.array(first) != np.array(second)).any()
+  first, second = model.valid
+  # int(2 * 5 * 1.05) = 10 kernels are taken, one of them has 3 configs.
+  assert len(first) == len(second) == 1
+  np.testing.assert_array_equal(first, second)
 
 
 def test_one_seed_one_result_and_resuming_changes_nothing(
@@ -228,6 +257,8 @@ def test_metrics_of_a_labelled_test_split(trained, data_root):
     # int(1 * 10 * 1.05) = 10 kernels are taken, one of them has 3.
     ({'validate_batches': 1, 'batch': 10}, 'valid: only 9 of 10 kernels'),
     ({'test_mode': 'metrics'}, 'test: 6 of 6 kernels have no labels'),
+    ({'results_csv': '/'}, '--results_csv=/: is a folder; name a file'),
+    ({'csv_log': __file__ + '/x'}, '--csv_log=.*its folder cannot be made'),
 ])
 def test_bad_input_fails_before_training_and_writes_nothing(
     data_root, tmp_path, monkeypatch, changes, message):

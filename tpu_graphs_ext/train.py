@@ -95,19 +95,11 @@ def train(settings: TrainSettings) -> TrainResult:
   dataset = _read_data(settings)
   stats = FeatureStats.of_partition(dataset.train)
   model = _compiled_model(settings, dataset, stats)
+  _check_outputs(settings)
   folder = (ResumeFolder.find(settings) if settings.resume
             else ResumeFolder.start(settings))
-  run_info = {
-      'train_curve': {},
-      'final_error': {},
-      'args': folder.args,
-      'feature_stats': stats.to_json(),
-      'num_ops': dataset.num_ops,
-      'host': HOST,
-      'versions': artifacts.versions(),
-      'seconds': {'read': time.monotonic() - started},
-      'settings': dataclasses.asdict(settings),
-  }
+  run_info = _new_run_info(settings, folder.args, stats, dataset.num_ops)
+  run_info['seconds']['read'] = time.monotonic() - started
   keep_best = KeepBest(
       run_info, folder, settings.early_stop, settings.out_dir)
   keep_best.attach(model, settings.resume)
@@ -132,6 +124,37 @@ def train(settings: TrainSettings) -> TrainResult:
   run_path = artifacts.save_run_file(run_info, settings.out_dir)
   folder.remove()
   return TrainResult(keep_best.model_dir, run_path, csv_path, run_info)
+
+
+def _new_run_info(settings: TrainSettings, args: dict[str, Any],
+                  stats: FeatureStats, num_ops: int) -> dict[str, Any]:
+  """The run file's content before the first epoch."""
+  return {
+      'train_curve': {},
+      'final_error': {},
+      'args': args,
+      'feature_stats': stats.to_json(),
+      'num_ops': num_ops,
+      'host': HOST,
+      'versions': artifacts.versions(),
+      'seconds': {},
+      'settings': dataclasses.asdict(settings),
+  }
+
+
+def _check_outputs(settings: TrainSettings) -> None:
+  """Makes the folders of files written at the end, when it is early."""
+  for flag in ('results_csv', 'csv_log'):
+    path = os.path.expanduser(getattr(settings, flag))
+    if not path:
+      continue
+    if os.path.isdir(path):
+      raise UserError(f'--{flag}={path}: is a folder; name a file')
+    try:
+      os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    except OSError as error:
+      raise UserError(f'--{flag}={path}: its folder cannot be made ({error}); '
+                      'name another file') from error
 
 
 def _read_data(settings: TrainSettings) -> read.Dataset:
