@@ -787,6 +787,52 @@ def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
       / tf.math.log1p(tf.constant(scale, x.dtype)) for scale in scales], -1)
 
 
+class _EpochAverage(tf.keras.callbacks.Callback):
+  """Ends every epoch on the average of its last weights, before validation.
+
+      a <- d a + (1 - d) w   after each step,  d = min(momentum, n / (9 + n))
+      w <- a                 after the epoch
+  with n steps of the epoch done before. The weights then lie in the middle of
+  what the last steps walked around, which a falling learning rate would reach
+  too; the scripts keep it constant. The average starts anew with each epoch, so
+  nothing outlives an epoch but the weights. Source: averaging after Polyak and
+  Juditsky 1992; starting again from the average is ours.
+  """
+
+  def __init__(self, momentum: float):
+    super().__init__()
+    self._momentum = momentum
+    self._weights, self._averages = [], []
+    self._steps = None  # Scalar variable, steps of this epoch.
+
+  def update(self, weights: Sequence[tf.Variable]) -> None:
+    """Adds the weights after a step; part of the compiled training step."""
+    if self._steps is None:
+      with tf.init_scope():
+        self._steps = tf.Variable(0.0, trainable=False)
+        self._weights = list(weights)
+        self._averages = [
+            tf.Variable(weight, trainable=False) for weight in weights]
+    decay = tf.minimum(self._momentum, self._steps / (9 + self._steps))
+    for average, weight in zip(self._averages, self._weights):
+      average.assign_add((1 - decay) * (weight - average))
+    self._steps.assign_add(1)
+
+  def on_test_begin(self, logs=None):
+    del logs
+    self._take_average()
+
+  def on_epoch_end(self, epoch, logs=None):
+    del epoch, logs
+    self._take_average()  # Where no validation came before.
+
+  def _take_average(self) -> None:
+    if self._steps is not None and self._steps > 0:
+      for average, weight in zip(self._averages, self._weights):
+        weight.assign(average)
+      self._steps.assign(0)
+
+
 class _TileRanker(_Ranker):
   """The base of the new models: encode nodes, join configurations, pool, score.
 
@@ -816,7 +862,8 @@ class _TileRanker(_Ranker):
     pooling: what to join of 'mean', 'max', 'sum' and 'min' over the nodes.
     log_scales: see `_log_scales`.
     hidden_activation: a function of `tf.nn`.
-    dropout: part of the head's inputs that is dropped in training.
+    dropout: part of the outputs of each head layer that is dropped in training.
+    averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
     objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
   """
 
@@ -825,7 +872,8 @@ class _TileRanker(_Ranker):
                joint_rounds: int = 1, head_layers: int = 2,
                pooling: Sequence[str] = ('mean', 'max', 'sum'),
                log_scales: Sequence[float] = (1e2, 1e4, 1e6),
-               hidden_activation: str = 'leaky_relu', dropout: float = 0.0,
+               hidden_activation: str = 'leaky_relu', dropout: float = 0.2,
+               averaging: float = 0.99,
                objective: str = 'listmle_fastest_first'):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim)
     for argument, value in (('node_rounds', node_rounds),
@@ -838,10 +886,12 @@ class _TileRanker(_Ranker):
     if not pooling:
       raise ValueError('pooling must name at least one of '
                        f'{", ".join(_REDUCTIONS)}; got {pooling!r}.')
-    if not 0 <= dropout < 1:
-      raise ValueError(
-          f'dropout must be at least 0 and below 1; got {dropout!r}.')
+    for argument, value in (('dropout', dropout), ('averaging', averaging)):
+      if not 0 <= value < 1:
+        raise ValueError(
+            f'{argument} must be at least 0 and below 1; got {value!r}.')
     self._objective, self._dropout = objective, dropout
+    self._average = _EpochAverage(averaging) if averaging else None
     self._pooling, self._scales = tuple(pooling), tuple(log_scales)
 
     def layers(number):
@@ -860,6 +910,18 @@ class _TileRanker(_Ranker):
     own_loss = _OBJECTIVES[self._objective]
     super().compile(
         optimizer=optimizer, loss=own_loss() if own_loss else loss, **kwargs)
+
+  def fit(self, *args, callbacks=None, **kwargs):
+    """Like Keras's, with `_EpochAverage`."""
+    if self._average:
+      callbacks = [self._average, *(callbacks or [])]
+    return super().fit(*args, callbacks=callbacks, **kwargs)
+
+  def train_step(self, data):
+    logs = super().train_step(data)
+    if self._average:
+      self._average.update(self.trainable_variables)
+    return logs
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
     width, parts = self._width, 1 + len(self._scales)
@@ -895,10 +957,10 @@ class _TileRanker(_Ranker):
       x = self._message_round(graph, layer, x)
     pooled = [graph.pool(reduction, x) for reduction in self._pooling]
     z = tf.concat(pooled + [config_feats], -1)
-    if training and self._dropout:
-      z = tf.nn.dropout(z, self._dropout)
     for layer in self._head:
       z = layer(z)
+      if training and self._dropout:
+        z = tf.nn.dropout(z, self._dropout)
     return tf.squeeze(_matmul(z, self._scorer.kernel) + self._scorer.bias, -1)
 
   def _message_round(self, graph: _Graph, layer: _DenseNorm, x: tf.Tensor):

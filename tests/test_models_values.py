@@ -153,3 +153,31 @@ def test_wrong_arguments_are_refused_by_name(kwargs, message):
 def test_wrong_reduction_of_a_baseline_model_is_refused():
   with pytest.raises(ValueError, match='reduction must be one of sum, mean'):
     models.MLP(10, 5, reduction='avg')
+
+
+def test_the_epoch_ends_on_the_average_of_its_steps():
+  """Weights 8, 4, 2 after three steps; d = 0, 1/10, 2/11.
+
+  a = 8;  a = 8/10 + 4 * 9/10 = 4.4;  a = 4.4 * 2/11 + 2 * 9/11 = 26.8 / 11.
+  """
+  weight = tf.Variable(0.0)
+  average = models._EpochAverage(0.99)
+  for unused_epoch in range(2):  # The second forgets the first.
+    for value in (8.0, 4.0, 2.0):
+      weight.assign(value)
+      average.update([weight])
+    average.on_test_begin()
+    assert weight.numpy() == pytest.approx(26.8 / 11)
+    average.on_epoch_end(0)  # Already done.
+    assert weight.numpy() == pytest.approx(26.8 / 11)
+
+
+def test_the_average_keeps_no_more_than_its_momentum():
+  """Weights 8, 4 with momentum 0: the last."""
+  weight = tf.Variable(0.0)
+  average = models._EpochAverage(0.0)
+  for value in (8.0, 4.0):
+    weight.assign(value)
+    average.update([weight])
+  average.on_epoch_end(0)
+  assert weight.numpy() == 4
