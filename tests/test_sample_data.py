@@ -12,6 +12,7 @@ from tpu_graphs_ext import (
     analytic_tpu,
     sample_data,
     sample_kernels,
+    sample_programs,
     sample_tiles,
     schema,
 )
@@ -132,6 +133,33 @@ def test_two_processes_write_the_same_bytes(written, tmp_path):
         first = file.read()
       with open(os.path.join(other.out, folder, name), 'rb') as file:
         assert file.read() == first, name
+
+
+def test_a_kernel_of_two_programs_is_written_once(tmp_path, monkeypatch):
+  sizes = {'batch': 64, 'width': 256, 'depth': 2}
+  one, two = (sample_programs.Program('deep_cross', tuple(sizes.items()), d, '')
+              for d in ('f32', 'bf16'))
+  # The first program comes twice: all of its kernels are doubles then, and
+  # their names, which carry no program in the test split, are the same.
+  monkeypatch.setattr(sample_programs, 'programs',
+                      lambda split, seed: iter([one, one, two]))
+  settings = SampleDataSettings(str(tmp_path), kernels=35, workers=1)
+  folder = tmp_path / 'test_labelled'
+  folder.mkdir()
+  with sample_data._pool(1) as pool:
+    facts = sample_data._write_kernels(settings, 'test', 5, str(folder), pool)
+  assert len({fact['graph'] for fact in facts}) == 5
+  assert sorted(os.path.basename(f['path']) for f in facts) == npz_of(folder)
+
+
+def test_too_few_kernels_are_refused(tmp_path, monkeypatch):
+  sizes = (('batch', 64), ('width', 256), ('depth', 2))
+  monkeypatch.setattr(sample_programs, 'programs', lambda split, seed: iter(
+      [sample_programs.Program('deep_cross', sizes, 'f32', '')]))
+  settings = SampleDataSettings(str(tmp_path / 'out'), kernels=70, workers=1)
+  with pytest.raises(UserError, match=r'train split has only \d+ distinct'):
+    sample_data.write_sample_data(settings)
+  assert not (tmp_path / 'out' / 'train').exists()
 
 
 def test_unfinished_data_counts_as_not_written(written):

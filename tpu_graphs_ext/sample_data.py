@@ -36,6 +36,7 @@ SPLITS = ('train', 'valid', 'test')
 _FOLDERS = (*SPLITS, 'test_labelled')
 _MARKER = 'sample_data.json'
 _PARTIAL = '.partial'
+_PROGRAMS = 'programs'  # In the partial folder: kernels not yet chosen.
 # Part of the marker: data written by another version is written anew.
 _VERSION = 1
 
@@ -266,7 +267,9 @@ def _write_kernels(settings, split, size, folder, pool) -> list[dict]:
   Programs are taken in their order, whichever process is done first.
   """
   from tpu_graphs_ext import sample_programs
-  jobs = ((program, settings, split, folder)
+  # Each program has a folder of its own: two may have a kernel in common.
+  made = os.path.join(os.path.dirname(folder), _PROGRAMS)
+  jobs = ((program, settings, split, os.path.join(made, program.name))
           for program in sample_programs.programs(split, settings.seed))
   facts, seen, waiting = [], set(), collections.deque()
   with tqdm.tqdm(total=size, desc=f'{split} kernels',
@@ -283,14 +286,14 @@ def _write_kernels(settings, split, size, folder, pool) -> list[dict]:
             f'{size}; ask for fewer kernels')
       for fact in waiting.popleft().result():
         if len(facts) == size or fact['graph'] in seen:
-          os.remove(fact['path'])
           continue
+        target = os.path.join(folder, os.path.basename(fact['path']))
+        os.replace(fact['path'], target)
         seen.add(fact['graph'])
-        facts.append(fact)
+        facts.append({**fact, 'path': target})
         progress.update()
-  for future in waiting:  # Asked for, not needed after all.
-    for fact in future.result():
-      os.remove(fact['path'])
+  # What was asked for ahead must not write while the folder is moved.
+  concurrent.futures.wait(waiting)
   return facts
 
 
@@ -326,6 +329,7 @@ def _write_program(job) -> list[dict]:
   """Compiles a program and writes its kernels; returns facts about each."""
   program, settings, split, folder = job
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  os.makedirs(folder, exist_ok=True)
   from tpu_graphs_ext import sample_kernels, sample_programs, sample_tiles
   from tpu_graphs_ext.hlo import compile as hlo_compile
   seed = zlib.crc32(f'{program.name} {settings.seed}'.encode())
