@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import concurrent.futures.process
 import dataclasses
 import hashlib
 import itertools
@@ -171,10 +172,12 @@ def write_sample_data(settings: SampleDataSettings) -> Summary:
   """Writes the sample data, or finds it written.
 
   Everything is made in a folder of its own inside `out` and moved into place
-  when it is complete; what an earlier run left there is removed.
+  when it is complete; what an earlier run left there is removed. With more
+  than one worker a script must call it under `if __name__ == '__main__':`,
+  because the workers import that script.
 
   Raises:
-    UserError: `out` holds something that is not sample data.
+    UserError: `out` holds something that is not sample data, or a worker died.
   """
   out = os.path.expanduser(settings.out)
   marker = _read_marker(out)
@@ -185,9 +188,15 @@ def write_sample_data(settings: SampleDataSettings) -> Summary:
   for folder in _FOLDERS:
     os.makedirs(os.path.join(partial, folder))
   splits = {}
-  with _pool(settings.workers) as pool:
-    for split, size in settings.split_sizes().items():
-      splits[split] = _write_split(settings, split, size, partial, pool)
+  try:
+    with _pool(settings.workers) as pool:
+      for split, size in settings.split_sizes().items():
+        splits[split] = _write_split(settings, split, size, partial, pool)
+  except concurrent.futures.process.BrokenProcessPool as error:
+    raise UserError(
+        f'{out}: a process that compiles sample programs was killed, most '
+        'likely because memory ran out (each takes about 1.5 GB); free some '
+        'and run it again') from error
   _move_into_place(out, partial)
   summary = Summary(out, splits)
   _write_marker(out, settings, summary)
@@ -328,7 +337,6 @@ class _HereAndNow(concurrent.futures.Executor):
 def _write_program(job) -> list[dict]:
   """Compiles a program and writes its kernels; returns facts about each."""
   program, settings, split, folder = job
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   os.makedirs(folder, exist_ok=True)
   from tpu_graphs_ext import sample_kernels, sample_programs, sample_tiles
   from tpu_graphs_ext.hlo import compile as hlo_compile

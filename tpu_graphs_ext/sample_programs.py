@@ -36,7 +36,7 @@ class Program:
 
   @property
   def name(self) -> str:
-    """Unique, safe in a file name, without the character-hash separator."""
+    """Unique, and safe in a file name."""
     sizes = '_'.join(f'{name}_{value}' for name, value in self.sizes)
     mode = f'{self.optimizer}_train' if self.optimizer else 'infer'
     return f'{self.family}_{sizes}_{mode}.{self.dtype}'
