@@ -16,8 +16,9 @@ from tpu_graphs_ext.partition import Partition
 class ByFirstColumn:
   """Scores a configuration with minus its first column."""
 
-  def scores(self, kernel):
-    return -kernel.config_feat[:, 0]
+  def score_all(self, partition, what):
+    for kernel in partition:
+      yield kernel, -kernel.config_feat[:, 0]
 
 
 def kernel_of(tile_id, first_column, runtime_ns):
@@ -152,19 +153,22 @@ def test_scores_must_have_one_number_a_config_and_be_finite():
     ranker_of([[1, math.nan]], kernel).scores(kernel)
 
 
-def test_best_configs_are_padded_with_0():
-  kernel = tiny_kernels.make_kernel(num_configs=3)
-  ranker = ranker_of([[3, 1, 2]], kernel)
-  assert ranker.best_configs(kernel, 5) == [1, 2, 0, 0, 0]
-  assert ranker.best_configs(kernel, 2) == [1, 2]
-
-
 def test_opcodes_beyond_the_embedding_count_as_unknown(caplog):
   kernel = tiny_kernels.make_kernel(num_configs=2)  # Opcodes 2, 3, 4.
   ranker = ranker_of([[1, 2]], kernel, num_ops=4)
-  ranker.scores(kernel)
-  ranker.scores(kernel)
+  (_, scores), = ranker.score_all(Partition.from_kernels([kernel]), 'test')
+  np.testing.assert_array_equal(scores, [1, 2])
   assert ranker.model.opcodes == [2, 3, 0]
   assert [record.message for record in caplog.records] == [
-      'tiny_net_0 has opcode 4, but model_x was trained on data with opcodes '
-      'below 4; such nodes, here and in other kernels, count as opcode 0']
+      'there are opcodes up to 4, but model_x was trained on data with opcodes '
+      'below 4; nodes with others count as opcode 0']
+  ranker_of([[1, 2]], kernel, num_ops=5).scores(kernel)
+  assert len(caplog.records) == 1
+
+
+def test_other_columns_are_refused():
+  kernel = tiny_kernels.make_kernel(num_configs=2)
+  narrow = tiny_kernels.make_kernel(num_configs=2, config_width=7)
+  with pytest.raises(UserError, match=r'config_feat has 7 columns, but .* 24'):
+    next(ranker_of([[1, 2]], kernel).score_all(
+        Partition.from_kernels([narrow]), 'test'))

@@ -2,12 +2,14 @@
 
 import shutil
 
+import numpy as np
 import pytest
 import tiny_kernels
 import tiny_models
 
 from tpu_graphs_ext import predict, train
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.partition import Partition
 
 
 @pytest.fixture(scope='module')
@@ -26,6 +28,21 @@ def run(trained, tmp_path, **changes):
       'models_py': tiny_models.__file__, **changes})
   with open(path, encoding='utf-8', newline='') as file:
     return file.read()
+
+
+class FixedRanker:
+
+  def score_all(self, partition, what):
+    for kernel in partition:
+      yield kernel, np.array([3.0, 1.0, 2.0])
+
+
+def test_best_configs_are_padded_with_0():
+  partition = Partition.from_kernels(
+      [tiny_kernels.make_kernel('a_0', num_configs=3)])
+  assert predict.best_configs(FixedRanker(), partition, 5) == {
+      'a_0': [1, 2, 0, 0, 0]}
+  assert predict.best_configs(FixedRanker(), partition, 2) == {'a_0': [1, 2]}
 
 
 def test_csv_text():

@@ -10,12 +10,6 @@ from tpu_graphs_ext import rank, schema
 SCORES = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
 
 
-class FixedRanker:
-
-  def scores(self, kernel):
-    return SCORES[:kernel.num_configs]
-
-
 def tiled_kernel():
   """Four configurations with output tiles, the second with a kernel tile."""
   kernel = tiny_kernels.make_kernel(num_configs=4)
@@ -33,7 +27,7 @@ def tiled_kernel():
 
 
 def test_choices_in_order_with_their_tiles_and_times():
-  ranking = rank.rank_kernel(FixedRanker(), tiled_kernel(), 2)
+  ranking = rank.ranking_of(tiled_kernel(), SCORES, 2)
   assert ranking.rankable and ranking.configs == 4 and ranking.nodes == 3
   assert ranking.choices == [
       # 250 / 100 - 1 = 1.5, 200 / 100 - 1 = 1.
@@ -42,7 +36,7 @@ def test_choices_in_order_with_their_tiles_and_times():
 
 
 def test_text():
-  ranking = rank.rank_kernel(FixedRanker(), tiled_kernel(), 2)
+  ranking = rank.ranking_of(tiled_kernel(), SCORES, 2)
   assert ranking.text() == '\n'.join([
       'tiny_net_0: 3 nodes, 4 configurations',
       '  place config     score  output_bounds    kernel_bounds    '
@@ -57,7 +51,7 @@ def test_unmeasured_kernel_has_no_times():
   kernel = dataclasses.replace(
       tiled_kernel(), runtime_ns=np.zeros(4, np.int64),
       normalizer_ns=np.ones(4, np.int64))
-  ranking = rank.rank_kernel(FixedRanker(), kernel, 1)
+  ranking = rank.ranking_of(kernel, SCORES, 1)
   assert ranking.choices[0].runtime_ns is None
   assert ranking.choices[0].slowdown is None
   assert ranking.text().endswith('            -         -')
@@ -65,7 +59,7 @@ def test_unmeasured_kernel_has_no_times():
 
 def test_fewer_configs_than_asked_for_and_identical_ones():
   kernel = tiny_kernels.identical_configs()
-  ranking = rank.rank_kernel(FixedRanker(), kernel, 9)
+  ranking = rank.ranking_of(kernel, SCORES, 9)
   assert len(ranking.choices) == 4  # No padding here.
   assert not ranking.rankable
   assert 'all configurations are identical' in ranking.text()

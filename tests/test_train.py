@@ -17,6 +17,7 @@ from tpu_graphs_ext import (
     artifacts,
     callbacks,
     host_losses,
+    predict,
     read,
     scoring,
     train,
@@ -113,9 +114,11 @@ def test_csv_and_run_file_hold_the_same_ten_configs(trained, data_root):
 def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
   ranker = scoring.load_ranker(
       trained.model_dir, data_root='missing', models_py=tiny_models.__file__)
-  for tile_id, best in trained.run_info['test_predictions'].items():
-    kernel = Kernel.load(str(data_root / 'test' / f'{tile_id}.npz'))
-    assert ranker.best_configs(kernel, 10) == best
+  test = read.read_split(str(data_root / 'test'))
+  assert predict.best_configs(ranker, test, 10) == (
+      trained.run_info['test_predictions'])
+  (kernel, scores), *_ = ranker.score_all(test, 'test')
+  np.testing.assert_array_equal(scores, ranker.scores(kernel))
 
 
 def test_best_epoch_is_saved_and_early_stop_counts_from_it(

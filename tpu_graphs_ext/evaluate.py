@@ -189,8 +189,8 @@ def require_labels(partition: Partition, source: str) -> None:
 def measure(ranker: scoring.Ranker, partition: Partition,
             what: str) -> list[KernelResult]:
   """Scores and measures every kernel; `what` stands beside the progress bar."""
-  return [_result(kernel, ranker.scores(kernel))
-          for kernel in scoring.progress(partition, what)]
+  return [_result(kernel, scores)
+          for kernel, scores in ranker.score_all(partition, what)]
 
 
 def top_errors(ranker: scoring.Ranker, partition: Partition,

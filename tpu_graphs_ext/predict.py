@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from tpu_graphs_ext import artifacts, config, read, scoring
+from tpu_graphs_ext import artifacts, config, metrics, read, scoring
 from tpu_graphs_ext.partition import Partition
 
 
@@ -45,8 +45,11 @@ def predict(model_dir: str, *, data_root: str = config.DATA_ROOT,
 def best_configs(ranker: scoring.Ranker, partition: Partition,
                  count: int) -> dict[str, list[int]]:
   """tile_id -> `count` configuration indices, best first, padded with 0."""
-  return {kernel.tile_id: ranker.best_configs(kernel, count)
-          for kernel in scoring.progress(partition, 'predict')}
+  best = {}
+  for kernel, scores in ranker.score_all(partition, 'predict'):
+    indices = metrics.best_first(scores)[:count].tolist()
+    best[kernel.tile_id] = indices + [0] * (count - len(indices))
+  return best
 
 
 def csv_text(best: dict[str, list[int]]) -> str:

@@ -85,13 +85,12 @@ def rank(model_dir: str, data: str = '', *, top_k: int = config.TOP_CONFIGS,
       toy_data=toy_data, models_py=models_py)
   partition = read.read_kernels(
       data or f'{data_root}/test', cache_dir=cache_dir or None)
-  return [rank_kernel(ranker, kernel, top_k)
-          for kernel in scoring.progress(partition, 'rank')]
+  return [ranking_of(kernel, scores, top_k)
+          for kernel, scores in ranker.score_all(partition, 'rank')]
 
 
-def rank_kernel(ranker: scoring.Ranker, kernel: Kernel, top_k: int) -> Ranking:
+def ranking_of(kernel: Kernel, scores: np.ndarray, top_k: int) -> Ranking:
   """The `top_k` configurations of lowest score; fewer where there are fewer."""
-  scores = ranker.scores(kernel)
   measured = bool((kernel.runtime_ns > 0).all())
   choices = []
   for index in metrics.best_first(scores)[:top_k].tolist():

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from tpu_graphs_ext import artifacts, batches, config, metrics, read
+from tpu_graphs_ext import artifacts, batches, config, read
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.kernel import Kernel
 from tpu_graphs_ext.normalize import FeatureStats
+from tpu_graphs_ext.partition import Partition
 
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Ranker:
-  """Scores the configurations of one kernel at a time.
+  """Scores configurations, one kernel at a time.
 
   Attributes:
     model: built model with `forward(graph, num_configs)`.
@@ -32,16 +33,37 @@ class Ranker:
   stats: FeatureStats
   num_ops: int
   name: str = 'the model'
-  _warned: bool = dataclasses.field(default=False, repr=False)
 
-  def scores(self, kernel: Kernel) -> np.ndarray:
-    """float32 [configs]; the lowest is predicted to be the fastest.
+  def score_all(self, partition: Partition,
+                what: str) -> Iterator[tuple[Kernel, np.ndarray]]:
+    """Yields every kernel with its scores, float32 [configs].
+
+    The lowest score is predicted to be the fastest. Graphs are made ahead, so
+    this is faster than `scores` of one kernel after the other.
+
+    Args:
+      partition: the kernels.
+      what: stands beside the progress bar.
 
     Raises:
-      UserError: the kernel's columns are not those of the training data, or
+      UserError: the kernels' columns are not those of the training data, or
         the model gives scores of a wrong shape or that are not finite.
     """
-    graph = batches.kernel_graph(self._with_known_opcodes(kernel), self.stats)
+    check_columns(partition, self.stats)
+    partition = self._with_known_opcodes(partition)
+    kernels = tqdm(partition, desc=what, total=len(partition), unit='kernel',
+                   disable=None, leave=False)
+    graphs = batches.kernel_graphs(partition, self.stats)
+    for kernel, graph in zip(kernels, graphs):
+      yield kernel, self._scores_of(kernel, graph)
+
+  def scores(self, kernel: Kernel) -> np.ndarray:
+    """Scores of one kernel; see `score_all`."""
+    partition = self._with_known_opcodes(Partition.from_kernels([kernel]))
+    return self._scores_of(
+        kernel, batches.kernel_graph(partition.kernel(0), self.stats))
+
+  def _scores_of(self, kernel: Kernel, graph: Any) -> np.ndarray:
     scores = np.asarray(self.model.forward(graph, kernel.num_configs))
     if scores.shape != (1, kernel.num_configs):
       raise UserError(
@@ -55,28 +77,25 @@ class Ranker:
           'infinite; the model cannot rank it. Train again, with a lower --lr')
     return scores[0]
 
-  def best_configs(self, kernel: Kernel, count: int) -> list[int]:
-    """The `count` configurations of lowest score, best first.
-
-    A kernel of fewer configurations is padded with 0, as the baseline does.
-    """
-    best = metrics.best_first(self.scores(kernel))[:count].tolist()
-    return best + [0] * (count - len(best))
-
-  def _with_known_opcodes(self, kernel: Kernel) -> Kernel:
+  def _with_known_opcodes(self, partition: Partition) -> Partition:
     """Opcodes beyond the embedding become 0, the unknown opcode."""
-    unknown = kernel.node_opcode >= self.num_ops
-    if not unknown.any():
-      return kernel
-    if not self._warned:
-      self._warned = True
-      _log.warning(
-          '%s has opcode %d, but %s was trained on data with opcodes below '
-          '%d; such nodes, here and in other kernels, count as opcode 0',
-          kernel.tile_id, kernel.node_opcode.max(), self.name, self.num_ops)
+    if partition.max_opcode < self.num_ops:
+      return partition
+    opcode = partition.node_opcode
+    _log.warning(
+        'there are opcodes up to %d, but %s was trained on data with opcodes '
+        'below %d; nodes with others count as opcode 0',
+        partition.max_opcode, self.name, self.num_ops)
     return dataclasses.replace(
-        kernel, node_opcode=np.where(unknown, 0, kernel.node_opcode).astype(
-            kernel.node_opcode.dtype))
+        partition,
+        node_opcode=np.where(opcode < self.num_ops, opcode, 0).astype(
+            opcode.dtype))
+
+
+def check_columns(partition: Partition, stats: FeatureStats) -> None:
+  """Raises a UserError unless the features have the columns of the stats."""
+  stats.node.apply(partition.node_feat[:0], 'node_feat')
+  stats.config.apply(partition.config_feat[:0], 'config_feat')
 
 
 def load_ranker(model_dir: str, *, stats: str = 'run',
@@ -133,8 +152,3 @@ def _sample_graph(stats: FeatureStats) -> Any:
           runtime_ns=np.ones(1, np.int64),
           normalizer_ns=np.ones(1, np.int64)),
       stats)
-
-
-def progress(kernels: Iterable[Kernel], what: str) -> Iterable[Kernel]:
-  """A bar on stderr where that is a terminal."""
-  return tqdm(kernels, desc=what, unit='kernel', disable=None, leave=False)

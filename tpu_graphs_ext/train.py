@@ -94,6 +94,8 @@ def train(settings: TrainSettings) -> TrainResult:
     tf.keras.utils.set_random_seed(settings.seed)
   dataset = _read_data(settings)
   stats = FeatureStats.of_partition(dataset.train)
+  for partition in (dataset.valid, dataset.test):
+    scoring.check_columns(partition, stats)
   model = _compiled_model(settings, dataset, stats)
   _check_outputs(settings)
   folder = (ResumeFolder.find(settings) if settings.resume
