@@ -4,10 +4,18 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tpu_graphs_ext import analytic_loops, analytic_tpu, metrics, sample_tiles
+from tpu_graphs_ext import (
+    analytic_loops,
+    analytic_tpu,
+    metrics,
+    sample_kernels,
+    sample_tiles,
+)
 from tpu_graphs_ext.analytic_loops import Axis, Extent, Loops, Matrix, Stream
 from tpu_graphs_ext.analytic_tpu import TpuConstants
+from tpu_graphs_ext.hlo import compile as hlo_compile
 from tpu_graphs_ext.hlo import protos, tiles
 
 # Round numbers, so that sums can be done by hand.
@@ -161,6 +169,49 @@ def test_noise_is_small_positive_and_repeatable():
   # Disturbed runs are slower, never faster: the mean is up by 0.1 * 0.05.
   assert runs.min() > 9_950
   assert runs.mean() == pytest.approx(10_050, rel=2e-3)
+
+
+# --- Streams of compiled kernels ---------------------------------------------
+
+
+def loops_of(fn, *shapes):
+  specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
+  kernels = sample_kernels.cut_kernels(
+      hlo_compile.function_module(fn, *specs),
+      sample_kernels.CutLimits(50, 0.0, 0.0, copies=0), 0)
+  assert len(kernels) == 1
+  return analytic_loops.kernel_loops(kernels[0])
+
+
+def test_padded_image_moves_with_the_tiles():
+  def fn(x, w):
+    x = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
+    return tf.nn.conv2d(x, w, 1, 'VALID')
+
+  loops = loops_of(fn, (8, 30, 30, 128), (3, 3, 128, 256))
+  image = next(s for s in loops.streams if s.kind == 'image')
+  # 30 of the 32 padded rows, so 30/32 a row of output; the pad costs vectors.
+  rows = [e for e in image.extents if e.size == 30]
+  assert [e.scale for e in rows] == [30 / 32, 30 / 32]
+  assert all(e.axis >= 0 and e.window >= 0 for e in rows)
+  assert image.vector_ops > 0
+
+
+def test_reduction_reads_tiles_and_writes_what_is_kept():
+  loops = loops_of(lambda x: tf.reduce_sum(tf.square(x), 0), (4096, 256))
+  output, operand = loops.streams
+  kept = next(a for a, axis in enumerate(loops.axes) if axis.size == 256)
+  assert [e.axis for e in output.extents] == [kept]
+  assert sorted(e.axis for e in operand.extents) == [0, 1]
+  # The square and the sum: two instructions on every element.
+  assert loops.vector_ops == 2
+
+
+def test_broadcast_parameter_follows_its_own_dimension_only():
+  loops = loops_of(lambda x, b: x * b, (64, 48, 256), (256,))
+  bias = next(s for s in loops.streams if len(s.extents) == 1)
+  axis = bias.extents[0].axis
+  assert loops.axes[axis].size == 256
 
 
 # --- Real kernels ------------------------------------------------------------

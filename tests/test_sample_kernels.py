@@ -121,6 +121,22 @@ def test_batched_product_has_a_window_as_wide_as_its_batch():
   assert numbers.input_feature_dimension == 2
 
 
+def test_reversed_filters_become_reversed_windows():
+  def fn(x, w):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = tf.nn.conv2d(x, w, 1, 'SAME')
+    return tape.gradient(y, x, output_gradients=y)
+
+  kernels = cut(fn, (4, 16, 16, 32), (3, 3, 32, 64))
+  nodes = [n for k in kernels for c in k.computations for n in c.instructions]
+  assert 'reverse' not in {n.opcode for n in nodes}
+  reversals = [[w.window_reversal for w in n.window.dimensions]
+               for n in nodes if n.opcode == 'convolution']
+  # The forward convolution, then the gradient of its input.
+  assert reversals == [[False, False], [True, True]]
+
+
 def test_copies_change_the_layout_and_nothing_else():
   kernels = cut(lambda x: tf.tanh(x), (64, 8, 256),
                 limits=CutLimits(50, 0.0, 0.0, copies=2))

@@ -248,6 +248,9 @@ def _input_stream(node, tiled, kind='input') -> Stream:
   dims = list(node.shape.dimensions)
   if len(dims) == len(tiled.dimensions):
     mapping = list(range(len(dims)))
+  elif _as_many(node.shape, tiled):
+    same = _mapped_stream(kind, tiled, tiled, range(len(tiled.dimensions)))
+    return dataclasses.replace(same, element_bytes=_element_bytes(node.shape))
   else:
     mapping, last = [], len(tiled.dimensions) - 1
     for size in reversed(dims):
@@ -355,30 +358,51 @@ def _image_extents(conv, shape, axis_of, filter_axis, windows) -> dict:
 
 def _operand_streams(kind, operand, axis_of_dim, nodes, computations) -> list:
   """The operand's own stream, or those of the producers fused into it."""
-
-  def stream(shape, ops):
-    return Stream(kind, tuple(
-        Extent(shape.dimensions[d], unit, *axis_of_dim[d])
-        for d, unit in zip(physical_dims(shape), layout_units(shape))),
-                  _element_bytes(shape), ops)
-
+  whole = operand.shape
+  own = _with_axes(kind, whole, whole, axis_of_dim)
   if operand.opcode != 'fusion':
-    return [stream(operand.shape, 0.0)]
-  dims = list(operand.shape.dimensions)
+    return [own]
   body = computations[operand.called_computation_ids[0]]
-  ops = _vector_ops(body, dims)
   streams = []
   for number in operand.operand_ids:
     shape = nodes[number].shape
-    if list(shape.dimensions) == dims:
-      streams.append(stream(shape, ops))
-      ops = 0.0  # Counted once.
-    else:
-      streams.append(Stream('input', tuple(
-          Extent(shape.dimensions[d], unit)
-          for d, unit in zip(physical_dims(shape), layout_units(shape))),
-                            _element_bytes(shape)))
+    if _same_rank(shape, whole):
+      streams.append(_with_axes(kind, shape, whole, axis_of_dim))
+    elif _as_many(shape, whole):
+      streams.append(dataclasses.replace(
+          own, element_bytes=_element_bytes(shape)))
+    else:  # Something small that is broadcast.
+      streams.append(_with_axes('input', shape, whole, {}))
+  ops = _vector_ops(body, list(whole.dimensions))
+  for position, stream in enumerate(streams):
+    if stream.kind == kind:  # The producers' work is counted once.
+      streams[position] = dataclasses.replace(stream, vector_ops=ops)
+      break
   return streams
+
+
+def _with_axes(kind, shape, whole, axis_of_dim) -> Stream:
+  """A stream whose dimensions follow the operand's, in proportion."""
+  extents = []
+  for dim, unit in zip(physical_dims(shape), layout_units(shape)):
+    size = shape.dimensions[dim]
+    axis, scale, window = axis_of_dim.get(dim, (-1, 1.0, -1))
+    if axis >= 0:
+      scale *= size / whole.dimensions[dim]
+    extents.append(Extent(size, unit, axis, scale, window))
+  return Stream(kind, tuple(extents), _element_bytes(shape))
+
+
+def _same_rank(shape, other) -> bool:
+  """Whether two shapes differ in sizes only, as by padding or a window."""
+  return len(shape.dimensions) == len(other.dimensions) and all(
+      a < 5 * b and b < 5 * a
+      for a, b in zip(shape.dimensions, other.dimensions))
+
+
+def _as_many(shape, other) -> bool:
+  """Whether one is the other seen in other dimensions, more or less."""
+  return 0.5 < math.prod(shape.dimensions) / math.prod(other.dimensions) < 2
 
 
 def _remaining_streams(main, conv, nodes) -> list:

@@ -345,7 +345,7 @@ def _write_program(job) -> list[dict]:
   limits = sample_kernels.CutLimits(
       max_fused=int(chance.integers(40, 110)),
       share_probability=float(chance.uniform(0.0, 0.35)),
-      join_probability=float(chance.uniform(0.3, 0.9)),
+      join_probability=float(chance.uniform(0.5, 1.0)),
       copies=int(chance.integers(1, 5)))
   function, specs = sample_programs.traced_function(program)
   module = hlo_compile.function_module(function, *specs)

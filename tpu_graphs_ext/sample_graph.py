@@ -67,11 +67,30 @@ class Graph:
     self._keep_reachable(nodes, operands, root)
     self.position = {i: place for place, i in enumerate(self.nodes)}
     for node_id, node in self.nodes.items():
-      if node.opcode == 'dot':
+      if node.opcode == 'convolution':
+        self._fold_reversal(node_id, node)
+      elif node.opcode == 'dot':
         self.nodes[node_id] = _dot_as_convolution(
             node, [self.nodes[i].shape for i in self.operands[node_id]])
       elif node.opcode == 'reshape':
         self.nodes[node_id] = _renamed(node, 'bitcast')
+
+  def _fold_reversal(self, node_id, node):
+    """Lets the window run backward instead of reversing the filter."""
+    filters = self.operands[node_id][1]
+    spatial = list(node.convolution_dimension_numbers.kernel_spatial_dimensions)
+    reverse = self.nodes[filters]
+    if reverse.opcode != 'reverse' or sorted(reverse.dimensions) != sorted(
+        spatial):
+      return
+    folded = _renamed(node, 'convolution')
+    for window in folded.window.dimensions:
+      window.window_reversal = not window.window_reversal
+    self.nodes[node_id] = folded
+    source = self.operands[filters][0]
+    self.operands[node_id] = [self.operands[node_id][0], source]
+    self.users[source].append(node_id)
+    self.users[filters].remove(node_id)
 
   def _keep_reachable(self, nodes, operands, root):
     reached, todo = set(), [root]

@@ -53,8 +53,21 @@ class Tensors:
 def conv(net, x, channels, size=3, stride=1, bias=False):
   """Convolution: [batch, h, w, c] -> [batch, h/stride, w/stride, channels]."""
   filters = net.weight(size, size, x.shape[-1], channels)
-  y = tf.nn.conv2d(x, net.cast(filters), stride, 'SAME')
+  padding = 'SAME'
+  if stride > 1 and 1 < size < 8:  # The same padding for every image size.
+    before = (size - 1) // 2
+    edges = [before, size - 1 - before]
+    x, padding = tf.pad(x, [[0, 0], edges, edges, [0, 0]]), 'VALID'
+  y = tf.nn.conv2d(x, net.cast(filters), stride, padding)
   return y + net.cast(net.weight(channels)) if bias else y
+
+
+def conv3d(net, x, channels, size=3, stride=1):
+  """[batch, d, h, w, c] -> [batch, d/s, h/s, w/s, channels], with bias."""
+  filters = net.weight(size, size, size, x.shape[-1], channels)
+  y = tf.nn.conv3d(x, net.cast(filters), [1, stride, stride, stride, 1],
+                   'SAME')
+  return y + net.cast(net.weight(channels))
 
 
 def depthwise(net, x, size=3, stride=1):

@@ -150,8 +150,8 @@ def _draw(family, split, chooser):
                   for name, values in FAMILIES[family].sizes.items())
     optimizer = chooser.choice(
         ['', 'sgd', 'momentum', 'momentum', 'adam', 'adam', 'lamb'])
-    program = Program(family, sizes, chooser.choice(['f32', 'f32', 'bf16']),
-                      optimizer)
+    dtype = chooser.choice(['f32', 'f32', 'f32', 'bf16', 'bf16'])
+    program = Program(family, sizes, dtype, optimizer)
     if FAMILIES[family].split or split_of(program) == split:
       return program
   return None
@@ -274,6 +274,23 @@ def _unet(net, training, batch, side, width):
       logits, net.input(batch, side, side, dtype=tf.int32))
 
 
+def _volume(net, training, batch, side, width):
+  """Segments a volume: convolutions over three spatial dimensions."""
+  x = net.input(batch, side, side, side, width)
+  high = tf.nn.relu(layers.batch_norm(
+      net, layers.conv3d(net, x, 2 * width), training))
+  low = tf.nn.relu(layers.conv3d(net, high, 4 * width, 3, 2))
+  low = tf.nn.relu(layers.batch_norm(
+      net, layers.conv3d(net, low, 4 * width), training))
+  for axis in (1, 2, 3):
+    low = tf.repeat(low, 2, axis)
+  logits = layers.conv3d(net, tf.concat([high, low], -1), 4, 1)
+  if not training:
+    return layers.softmax(logits)
+  return layers.softmax_loss(
+      logits, net.input(batch, side, side, side, dtype=tf.int32))
+
+
 def _detector(net, training, batch, side, width, anchors):
   """A feature pyramid with shared box and class heads."""
   fine = net.input(batch, side, side, 2 * width)
@@ -312,7 +329,10 @@ def _bert(net, training, batch, length, width, heads):
   ids = net.input(batch, length, dtype=tf.int32)
   mask = net.input(batch, 1, 1, length, dtype=tf.float32)
   x = layers.one_hot_embedding(net, ids, 2048, width)
-  x = layers.layer_norm(net, x + net.cast(net.weight(length, width)))
+  # The positions begin somewhere in their table: a dynamic slice.
+  begin = net.input(dtype=tf.int32)
+  positions = tf.slice(net.weight(512, width), [begin, 0], [length, width])
+  x = layers.layer_norm(net, x + net.cast(positions))
   x = _encoder_block(net, x, heads, mask, 0.1 if training else 0.0)
   logits = layers.dense(net, x, 2048)
   if not training:
@@ -505,6 +525,8 @@ FAMILIES = {
     'decoder': Family(_decoder, _TEXT, 'train'),
     'vgg': Family(_vgg, {**_VISION, 'width': [32, 64, 96],
                          'side': [28, 32, 56, 64]}, 'train'),
+    'volume': Family(_volume, {
+        'batch': [1, 2, 4], 'side': [16, 24, 32, 48], 'width': [16, 32, 48]}),
     'ncf': Family(_ncf, {
         'batch': _WIDE_BATCHES, 'width': [64, 128, 256],
         'rows': [1024, 4096, 6040]}, 'train'),
