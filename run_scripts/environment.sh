@@ -55,15 +55,16 @@ install() {  # Runs pip; shows its last lines only when it fails.
   local log=$VENV/install.log
   "$VENV/bin/python" -m pip install --disable-pip-version-check "$@" \
     > "$log" 2>&1 && return
-  tail -n 5 "$log" >&2
   if grep -qiE 'no space left' "$log"; then
     stop "the disk is full; free some and start again. All output: $log"
-  elif grep -qiE 'connection|resolve|timed out|unreachable|no matching' "$log"
+  elif grep -qiE \
+      'connection|resol(ve|ution)|timed out|unreachable|no matching' "$log"
   then
     stop "pip could not download a package; check the network (or the package \
 index that pip is set to) and start again. All output: $log"
   fi
-  stop "pip failed; all of its output is in $log."
+  tail -n 5 "$log" >&2
+  stop "pip failed, see above; all of its output is in $log."
 }
 
 make_environment() {

@@ -1,0 +1,124 @@
+"""What the shell scripts say on a machine that lacks something.
+
+Each test gives them a PATH with nothing but basic tools and made-up ones.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+SCRIPTS = pathlib.Path(__file__).parent.parent / 'run_scripts'
+TOOLS = ('awk', 'bash', 'cat', 'cksum', 'dirname', 'env', 'grep', 'mkdir',
+         'rm', 'tail', 'touch', 'tr')
+
+# Answers like a Python of that version; `-m venv` makes an environment whose
+# own Python is this script, and pip does what the second blank says.
+PYTHON = '''#!/usr/bin/env bash
+case "$*" in
+  *version_info*) echo {version} ;;
+  *ensurepip*) exit 0 ;;
+  '-m venv '*) mkdir -p "$3/bin"; cat "$0" > "$3/bin/python"
+    chmod +x "$3/bin/python" ;;
+  '-m pip '*) {pip} ;;
+  *) echo "ran: $*" ;;
+esac
+'''
+
+
+@pytest.fixture
+def machine(tmp_path):
+  """Folder of the only commands there are."""
+  commands = tmp_path / 'bin'
+  commands.mkdir()
+  for tool in (*TOOLS, 'chmod'):
+    (commands / tool).symlink_to(shutil.which(tool))
+  add(commands, 'df', 'echo x; echo "/dev/disk 9 9 90000000 1% /"')
+  return commands
+
+
+def add(commands: pathlib.Path, name: str, script: str) -> None:
+  """Adds a command."""
+  path = commands / name
+  path.write_text(script if script.startswith('#!')
+                  else f'#!/usr/bin/env bash\n{script}\n')
+  path.chmod(0o755)
+
+
+def python(version: str, pip: str = 'exit 0') -> str:
+  return PYTHON.format(version=version, pip=pip)
+
+
+def run(machine, script: str = 'quickstart.sh', *flags: str):
+  """Runs the script; returns (exit code, stdout, stderr)."""
+  done = subprocess.run(
+      [str(machine / 'bash'), str(SCRIPTS / script), *flags],
+      env={'PATH': str(machine), 'VENV': str(machine.parent / 'venv')},
+      capture_output=True, text=True, check=False)
+  return done.returncode, done.stdout, done.stderr
+
+
+def assert_one_sentence(outcome, *parts: str) -> None:
+  code, unused_output, error = outcome
+  assert code == 1
+  assert error.startswith('error: ')
+  assert error.count('\n') == 1
+  for part in parts:
+    assert part in error
+
+
+def test_no_python_at_all(machine):
+  assert_one_sentence(run(machine), 'no usable Python 3.9, 3.10 or 3.11',
+                      'apt-get install python3.11')
+
+
+def test_a_python_that_is_too_new_is_named(machine):
+  add(machine, 'python3', python('3.12'))
+  assert_one_sentence(run(machine), 'found python3 (3.12)',
+                      'PYTHON=/path/to/python3.11')
+
+
+def test_a_full_disk(machine):
+  add(machine, 'python3.10', python('3.10'))
+  add(machine, 'df', 'echo x; echo "/dev/disk 9 9 100000 99% /"')
+  assert_one_sentence(run(machine), 'only 100 MB are free',
+                      'VENV=/path/to/folder')
+
+
+def test_no_network(machine):
+  add(machine, 'python3.11', python(
+      '3.11', 'echo "Temporary failure in name resolution"; exit 1'))
+  assert_one_sentence(
+      run(machine), 'pip could not download a package; check the network')
+
+
+def test_the_disk_fills_up_during_installation(machine):
+  add(machine, 'python3.11', python(
+      '3.11', 'echo "OSError: No space left on device"; exit 1'))
+  assert_one_sentence(
+      run(machine), 'the disk is full; free some and start again')
+
+
+def test_everything_is_installed_once(machine):
+  """The second run goes straight to the program."""
+  add(machine, 'python3.9', python('3.9', 'echo "$*" >> "$0.pip"'))
+  code, first, error = run(machine, 'quickstart.sh', '--epochs', '3')
+  assert code == 0, error
+  assert first.endswith('ran: -m tpu_graphs_ext.quickstart --epochs 3\n')
+  installed = (machine.parent / 'venv/bin/python.pip').read_text()
+  assert 'constraints/python3.9.txt' in installed
+  code, second, error = run(machine, 'quickstart.sh', '--epochs', '3')
+  assert code == 0, error
+  assert second == 'ran: -m tpu_graphs_ext.quickstart --epochs 3\n'
+  assert (machine.parent / 'venv/bin/python.pip').read_text() == installed
+
+
+def test_the_test_command_installs_and_calls_ruff_and_pytest(machine):
+  add(machine, 'python3.10', python('3.10'))
+  code, output, error = run(machine, 'test.sh', '-m', 'slow')
+  assert code == 0, error
+  assert output.endswith(
+      'ran: -m ruff check --quiet .\nran: -m pytest -m slow\n')
