@@ -1,0 +1,489 @@
+"""Trains models x seeds x data sets and writes a table of how well they rank.
+
+  python benchmarks/accuracy.py
+
+Each run is a process of its own; one that fails becomes a row that says why.
+What is in the CSV already is not run again, so an interrupted benchmark is
+continued by the same command. `benchmarks/README.md` says what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import datetime
+import hashlib
+import inspect
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any, Optional
+
+import accuracy_table
+from accuracy_run import LEAVE_ONE_OUT, ROW_FILE, SPLITS, RunSpec
+from tqdm import tqdm
+
+from tpu_graphs_ext import analytic_tpu, baseline
+from tpu_graphs_ext.errors import UserError
+
+# --- The list of runs --------------------------------------------------------
+
+# Compared are all models of models.py, as their defaults stand. These are
+# changes to one of them; one that is its default already is left out.
+ABLATED = 'MyEarlyJoinSAGE'
+ABLATIONS = {
+    'no log scales': {'log_scales': []},
+    'one log scale': {'log_scales': [1e4]},
+    'no joint rounds': {'joint_rounds': 0},
+    'no node rounds': {'node_rounds': 0},
+    'no rounds at all': {'node_rounds': 0, 'joint_rounds': 0},
+    'mean pooling only': {'pooling': ['mean']},
+    'sum pooling only': {'pooling': ['sum']},
+    'no head layers': {'head_layers': 0},
+    'width 64': {'hidden_dim': 64},
+    'width 256': {'hidden_dim': 256},
+    'no dropout': {'dropout': 0},
+    'no averaging': {'averaging': 0},
+    'loss of the flags': {'objective': 'flags'},
+    'ListMLE, slowest first': {'objective': 'listmle'},
+    'ListMLE, fastest first': {'objective': 'listmle_fastest_first'},
+    'pairwise logistic': {'objective': 'pairwise_logistic'},
+    'pairwise hinge': {'objective': 'pairwise_hinge'},
+    'min-max MSE': {'objective': 'minmax_mse'},
+}
+
+# An accelerator for inference instead of a TPU v3: a fifth of the bandwidth, a
+# quarter of the on-chip memory, twice as fast a matrix unit that also takes
+# short runs, a slower vector unit, steps and transfers that cost little to
+# start, kernels that cost much, poorer overlap and noisier measurements.
+OTHER_HARDWARE = analytic_tpu.TpuConstants(
+    launch_ns=1000.0, step_ns=5.0, bytes_per_ns=100.0, piece_ns=1.0,
+    matrix_row_ns=0.3, matrix_min_rows=16, vector_ns=1.5, unhidden=0.3,
+    memory_bytes=4 * 2**20, repeat_noise=0.005, outlier_chance=0.05,
+    outlier_noise=0.06, machine_spread=0.01)
+
+# Data set -> seed and hardware of the sample data.
+SYNTHETIC = {
+    'synthetic': (0, analytic_tpu.TPU_V3_LIKE),
+    'synthetic_other_hardware': (1, OTHER_HARDWARE),
+}
+REAL = 'real'
+
+PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+  """Where kernels are.
+
+  Attributes:
+    name: in the tables.
+    source: folder of splits, or file of real kernels.
+    protocol: `SPLITS` or `LEAVE_ONE_OUT`.
+    recipe: how it was made, in words.
+    content: start of a hash over all that is measured or trained on.
+  """
+  name: str
+  source: str
+  protocol: str
+  recipe: str
+  content: str
+
+
+# --- Data --------------------------------------------------------------------
+
+
+def data_sets(args) -> list[DataSet]:
+  """The chosen data sets; synthetic ones are made where they are missing.
+
+  Raises:
+    UserError: a data set is unknown, or a file or folder is missing.
+  """
+  extra = _extra_data(args.extra_data)
+  real = real_source(args.real)
+  known = [*SYNTHETIC, REAL, *extra]
+  chosen = args.data.split(',') if args.data else [
+      name for name in known if name != REAL or real]
+  sets = []
+  for name in chosen:
+    if name in SYNTHETIC:
+      sets.append(_synthetic(name, args))
+    elif name in extra:
+      sets.append(DataSet(name, extra[name], SPLITS, 'as given',
+                          _content(extra[name])))
+    elif name == REAL and real:
+      sets.append(DataSet(
+          REAL, real, LEAVE_ONE_OUT, 'kernels timed on a TPU, of '
+          f'{os.path.basename(real)}', _content(real)))
+    elif name == REAL:
+      raise UserError(
+          f'--data={args.data}: there are no real kernels; give --real '
+          f'FILE.pb, or set {baseline.ROOT_VARIABLE} to a checkout of the '
+          'baseline')
+    else:
+      raise UserError(f'--data={args.data}: there is no data set {name!r}; '
+                      f'choose from {", ".join(known)}')
+  return sets
+
+
+def real_source(path: str) -> str:
+  """The file of real kernels; empty where none is given or found."""
+  if path:
+    if not os.path.isfile(os.path.expanduser(path)):
+      raise UserError(f'--real={path}: no such file')
+    return os.path.abspath(os.path.expanduser(path))
+  root = baseline.checkout()
+  found = os.path.join(root, baseline.REAL_KERNELS) if root else ''
+  return found if os.path.isfile(found) else ''
+
+
+def _extra_data(pairs: list[str]) -> dict[str, str]:
+  extra = {}
+  for pair in pairs:
+    name, equals, folder = pair.partition('=')
+    if not equals or not name or name in (*SYNTHETIC, REAL, *extra):
+      raise UserError(f'--extra_data={pair}: must be NAME=DIR with a new name')
+    extra[name] = os.path.abspath(os.path.expanduser(folder))
+  return extra
+
+
+def _synthetic(name: str, args) -> DataSet:
+  from tpu_graphs_ext import sample_data
+  seed, hardware = SYNTHETIC[name]
+  settings = sample_data.SampleDataSettings(
+      out=os.path.join(args.work_dir, name), kernels=args.kernels, seed=seed,
+      hardware=hardware, workers=args.jobs)
+  print(sample_data.write_sample_data(settings).text(), file=sys.stderr)
+  sizes = '/'.join(map(str, settings.split_sizes().values()))
+  changed = ', '.join(
+      f'{field.name}={getattr(hardware, field.name):g}'
+      for field in dataclasses.fields(hardware)
+      if getattr(hardware, field.name) != field.default)
+  return DataSet(
+      name, settings.out, SPLITS,
+      f'`tpu-graphs-ext sample-data`, seed {seed}, {sizes} kernels for '
+      'train/valid/test, ' + (changed or 'default hardware'),
+      _content(settings.out))
+
+
+def _content(source: str) -> str:
+  """First digits of a hash over the labelled kernels of a source."""
+  from tpu_graphs_ext import cache, read
+  if os.path.isfile(source):
+    return _file_hash(source)
+  paths = []
+  for split in ('train', 'valid', 'test', 'test_labelled'):
+    folder = os.path.join(source, split)
+    if split != 'test_labelled' or os.path.isdir(folder):
+      paths += read.find_npz(folder)
+  return cache.content_key(paths)[:12]
+
+
+def _file_hash(path: str) -> str:
+  with open(path, 'rb') as file:
+    return hashlib.sha256(file.read()).hexdigest()[:12]
+
+
+# --- Runs --------------------------------------------------------------------
+
+
+def run_list(args, sets: list[DataSet],
+             models_py: str) -> list[tuple[RunSpec, DataSet]]:
+  """All runs asked for: a whole seed after the other, leave one out last.
+
+  Raises:
+    UserError: there is no such model.
+  """
+  from tpu_graphs_ext import load_models
+  names = ([name for name in args.models.split(',') if name]
+           if args.models is not None else load_models.model_names(models_py))
+  for name in names:
+    load_models.model_class(name, models_py)
+  rows = [(name, name, {}) for name in names]
+  with_ablations = (args.models is None if args.ablations is None
+                    else args.ablations)
+  ablations = ablation_rows(
+      load_models.model_class(ABLATED, models_py)) if with_ablations else []
+  runs = []
+  for seed in args.seeds:
+    for data in sets:
+      loo = data.protocol == LEAVE_ONE_OUT
+      for name, model, kwargs in rows + ([] if loo else ablations):
+        runs.append((_spec(args, data, name, model, kwargs, seed, models_py),
+                     data))
+  return sorted(runs, key=lambda run: run[1].protocol == LEAVE_ONE_OUT)
+
+
+def ablation_rows(model: type) -> list[tuple[str, str, dict[str, Any]]]:
+  """(name, model, kwargs) of the ablations that change a default."""
+  defaults = {
+      name: parameter.default
+      for name, parameter in inspect.signature(model).parameters.items()}
+  rows = []
+  for name, kwargs in ABLATIONS.items():
+    # A default may be a tuple where JSON has a list.
+    changed = any(
+        key not in defaults
+        or json.loads(json.dumps(defaults[key], default=str)) != value
+        for key, value in kwargs.items())
+    if changed:
+      rows.append((name, model.__name__, kwargs))
+  return rows
+
+
+def _spec(args, data: DataSet, name: str, model: str, kwargs: dict[str, Any],
+          seed: int, models_py: str) -> RunSpec:
+  loo = data.protocol == LEAVE_ONE_OUT
+  epochs = args.real_epochs if loo else args.epochs
+  folder = re.sub(r'[^\w.-]+', '_',
+                  f'{data.name} {name} seed {seed} epochs {epochs}')
+  return RunSpec(
+      data=data.name, source=data.source, protocol=data.protocol, name=name,
+      model=model, kwargs=json.dumps(kwargs, sort_keys=True), seed=seed,
+      epochs=epochs, real=real_source(args.real), models_py=models_py,
+      folder=os.path.join(args.work_dir, 'runs', folder),
+      cache_dir=os.path.join(args.work_dir, 'cache'),
+      threads=max(1, _cores() // args.jobs))
+
+
+def still_to_run(runs: list[tuple[RunSpec, DataSet]],
+                 rows: list[accuracy_table.Row],
+                 rerun_changed: bool) -> list[tuple[RunSpec, DataSet]]:
+  """The runs without a finished row of the same data.
+
+  Failed runs, and runs on data of other content, are to be done again; those
+  of another models.py only if asked for, and are told about otherwise.
+  """
+  finished = {accuracy_table.key_of(row): row for row in rows
+              if row['status'] == 'ok'}
+  left, changed = [], 0
+  for spec, data in runs:
+    row = finished.get(accuracy_table.key_of(dataclasses.asdict(spec)))
+    if row is None or row['content'] != data.content:
+      left.append((spec, data))
+    elif row['models_py'] != _file_hash(spec.models_py):
+      changed += 1
+      if rerun_changed:
+        left.append((spec, data))
+  if changed and not rerun_changed:
+    print(f'{changed} of the finished runs were made with another models.py; '
+          '--rerun_changed does them again', file=sys.stderr)
+  return left
+
+
+class Processes:
+  """Runs specs in processes; all of them can be ended."""
+
+  def __init__(self):
+    self._running: set[subprocess.Popen] = set()
+    self._lock = threading.Lock()
+    self._ended = False
+
+  def run(self, spec: RunSpec) -> Optional[dict[str, Any]]:
+    """Columns of the run's row; None if it was ended from outside."""
+    shutil.rmtree(spec.folder, ignore_errors=True)
+    os.makedirs(spec.folder)
+    spec_path = os.path.join(spec.folder, 'spec.json')
+    with open(spec_path, 'w', encoding='utf-8') as file:
+      json.dump(dataclasses.asdict(spec), file, indent=1)
+    script = os.path.join(os.path.dirname(__file__), 'accuracy_run.py')
+    log_path = os.path.join(spec.folder, 'log.txt')
+    with open(log_path, 'w', encoding='utf-8') as log:
+      with self._lock:
+        if self._ended:
+          return None
+        process = subprocess.Popen(
+            [sys.executable, script, spec_path], stdout=log, stderr=log,
+            stdin=subprocess.DEVNULL)
+        self._running.add(process)
+      code = process.wait()
+    with self._lock:
+      self._running.discard(process)
+      if self._ended:
+        return None
+    try:
+      with open(os.path.join(spec.folder, ROW_FILE), encoding='utf-8') as file:
+        return json.load(file)
+    except FileNotFoundError:
+      end = f'signal {-code}' if code < 0 else f'exit code {code}'
+      return {'status': 'failed', 'error': f'ended by {end}; see {log_path}'}
+
+  def end(self) -> None:
+    """Ends what runs; nothing is started after that."""
+    with self._lock:
+      self._ended = True
+      for process in self._running:
+        process.terminate()
+
+
+def run_all(left: list[tuple[RunSpec, DataSet]], args,
+            results: accuracy_table.Results) -> int:
+  """Does the runs, and writes each one's row; returns how many failed."""
+  shared = {'machine': machine(), 'command': args.command}
+  processes, failures = Processes(), 0
+  with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+    try:
+      futures = {pool.submit(processes.run, spec): (spec, data)
+                 for spec, data in left}
+      for future in tqdm(concurrent.futures.as_completed(futures),
+                         total=len(futures), desc='accuracy', unit='run'):
+        spec, data = futures[future]
+        row = future.result()
+        if row is None:
+          continue
+        if row['status'] != 'ok':
+          failures += 1
+          tqdm.write(f'failed: {spec.name}, {spec.data}, seed {spec.seed}: '
+                     f'{row["error"]}', file=sys.stderr)
+        results.put({
+            **dataclasses.asdict(spec), **dataclasses.asdict(data), **shared,
+            'name': spec.name, 'date': datetime.date.today().isoformat(),
+            'models_py': _file_hash(spec.models_py), **row})
+        write_table(results)
+    finally:
+      processes.end()
+      pool.shutdown(cancel_futures=True)
+  return failures
+
+
+def write_table(results: accuracy_table.Results) -> str:
+  """Writes the Markdown beside the CSV; returns its path."""
+  path = os.path.splitext(results.path)[0] + '.md'
+  temporary = f'{path}.{os.getpid()}.tmp'
+  with open(temporary, 'w', encoding='utf-8') as file:
+    file.write(accuracy_table.markdown(results.rows()))
+  os.replace(temporary, path)
+  return path
+
+
+def machine() -> str:
+  """Processor, cores that may be used, memory."""
+  name = platform.processor() or platform.machine()
+  try:
+    with open('/proc/cpuinfo', encoding='utf-8') as file:
+      name = next(line.split(':')[1].strip() for line in file
+                  if line.startswith('model name'))
+  except (OSError, StopIteration):
+    pass
+  memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30
+  return f'{name}, {_cores()} cores, {memory:.0f} GiB, {platform.system()}'
+
+
+def _cores() -> int:
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def _kept_models_py(args) -> str:
+  """A copy of models.py, so that an edit does not split the benchmark."""
+  original = os.path.abspath(os.path.expanduser(args.models_py))
+  if not os.path.isfile(original):
+    raise UserError(f'--models_py={args.models_py}: no such file')
+  copy = os.path.join(args.work_dir, f'models_{_file_hash(original)}.py')
+  os.makedirs(args.work_dir, exist_ok=True)
+  shutil.copyfile(original, copy + '.tmp')
+  os.replace(copy + '.tmp', copy)
+  return copy
+
+
+# --- Command line ------------------------------------------------------------
+
+
+def _seeds(text: str) -> list[int]:
+  return [int(part) for part in text.split(',')]
+
+
+def _positive(text: str) -> int:
+  number = int(text)
+  if number < 1:
+    raise argparse.ArgumentTypeError(f'{text}: must be at least 1')
+  return number
+
+
+def parser() -> argparse.ArgumentParser:
+  """The flags."""
+  flags = argparse.ArgumentParser(
+      description=__doc__.splitlines()[0],
+      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+  add = flags.add_argument
+  add('--models', help='comma-separated; all of models.py, and the ablations, '
+      'if not given; empty: none')
+  add('--ablations', action='store_true', default=None,
+      help=f'also ablations of {ABLATED}')
+  add('--no_ablations', dest='ablations', action='store_false', default=None,
+      help='no ablations')
+  add('--seeds', type=_seeds, default='0,1,2', help='comma-separated')
+  add('--data', help=f'comma-separated: {", ".join(SYNTHETIC)}, {REAL}, and '
+      'names of --extra_data; all there are if not given')
+  add('--extra_data', action='append', default=[], metavar='NAME=DIR',
+      help='another labelled data root; may be given again')
+  add('--real', default='', metavar='FILE.pb',
+      help='real kernels; if not given those of the checkout that '
+      f'{baseline.ROOT_VARIABLE} names')
+  add('--epochs', type=_positive, default=100, help='at most, for all models')
+  add('--real_epochs', type=_positive, default=10,
+      help=f'epochs of leave one out on {REAL}')
+  add('--kernels', type=int, default=700,
+      help='kernels of each synthetic data set')
+  add('--jobs', type=_positive, default=2,
+      help='processes at once; they share the cores')
+  add('--work_dir', default=os.path.join(PROJECT, 'out', 'accuracy'),
+      help='for data, models and logs')
+  add('--results', metavar='FILE.csv', default=os.path.join(
+      PROJECT, 'benchmarks', 'results', 'accuracy.csv'),
+      help='the CSV; the tables go beside it')
+  add('--models_py', default=os.path.join(PROJECT, 'models.py'),
+      help='another models.py')
+  add('--rerun_changed', action='store_true',
+      help='do runs of another models.py again')
+  add('--table_only', action='store_true', help='only write the tables anew')
+  return flags
+
+
+def benchmark(args) -> int:
+  """Does what the flags say; returns how many runs failed."""
+  args.work_dir = os.path.abspath(os.path.expanduser(args.work_dir))
+  results = accuracy_table.Results(
+      os.path.abspath(os.path.expanduser(args.results)))
+  rows = results.rows()
+  failures = 0
+  if not args.table_only:
+    models_py = _kept_models_py(args)
+    runs = run_list(args, data_sets(args), models_py)
+    left = still_to_run(runs, rows, args.rerun_changed)
+    print(f'{len(runs) - len(left)} of {len(runs)} runs are done',
+          file=sys.stderr)
+    failures = run_all(left, args, results)
+  print(write_table(results))
+  return failures
+
+
+def main(argv: Optional[list[str]] = None) -> int:
+  """0: all is well; 1: a run failed or the flags cannot be used."""
+  argv = sys.argv[1:] if argv is None else argv
+  args = parser().parse_args(argv)
+  args.command = shlex.join(['python', 'benchmarks/accuracy.py', *argv])
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  # Ended politely, the runs' processes end too.
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+  try:
+    return 1 if benchmark(args) else 0
+  except UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 1
+  except KeyboardInterrupt:
+    print('interrupted; the same command continues', file=sys.stderr)
+    return 130
+
+
+if __name__ == '__main__':
+  sys.exit(main())

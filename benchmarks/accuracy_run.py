@@ -1,0 +1,221 @@
+"""One run of the accuracy benchmark, in a process of its own.
+
+`accuracy.py` starts it with the path of a JSON file that holds a `RunSpec`.
+It trains with the package's own host, measures, and leaves `row.json` in the
+run's folder: the columns of the CSV that a run knows itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import traceback
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+# Ways of splitting a data set.
+SPLITS, LEAVE_ONE_OUT = 'splits', 'leave one out'
+
+ROW_FILE = 'row.json'
+
+# Leave one out: the few kernels that are left to train on are written as many
+# times as this, so that the default batch is full and an epoch has about as
+# many steps as one of a small data set. Every copy draws configurations of
+# its own.
+TRAIN_COPIES, VALID_COPIES = 40, 10
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSpec:
+  """What to train, and on what to measure it.
+
+  Attributes:
+    data: name of the data set.
+    source: its folder of splits; for leave one out a file of kernels.
+    protocol: `SPLITS` or `LEAVE_ONE_OUT`.
+    name: of the row: the model's, or the ablation's.
+    model: class in models.py.
+    kwargs: constructor arguments, a JSON object with sorted keys.
+    seed: of weights and batches.
+    epochs: at most.
+    real: file of real kernels to measure on as well, or empty.
+    models_py: the models.py to use.
+    folder: for all that the run writes.
+    cache_dir: see `TrainSettings`.
+    threads: TensorFlow's, for each of its two pools.
+  """
+  data: str
+  source: str
+  protocol: str
+  name: str
+  model: str
+  kwargs: str
+  seed: int
+  epochs: int
+  real: str
+  models_py: str
+  folder: str
+  cache_dir: str
+  threads: int
+
+
+def run(spec: RunSpec) -> dict[str, object]:
+  """Trains and measures; returns a row's columns.
+
+  Raises:
+    UserError: the model, its arguments or the data cannot be used.
+  """
+  from tpu_graphs_ext import artifacts
+  train_and_measure = (
+      _leave_one_out if spec.protocol == LEAVE_ONE_OUT else _on_splits)
+  row = train_and_measure(spec)
+  versions = artifacts.versions()
+  return {**row, 'versions': ', '.join(
+      f'{name} {version}' for name, version in versions.items())}
+
+
+def _on_splits(spec: RunSpec) -> dict[str, object]:
+  """Trains on the train split; measures on all labelled sources there are."""
+  from tpu_graphs_ext import evaluate, read
+  result, ranker = _trained(spec, spec.source, spec.folder)
+  row = _training_columns([result], ranker)
+  for split, source in _sources(spec).items():
+    kernels = read.read_kernels(source)
+    if split == 'test' and kernels.unlabelled():
+      continue
+    evaluate.require_labels(kernels, source)
+    row.update(_measures(split, evaluate.measure(ranker, kernels, split)))
+  return row
+
+
+def _sources(spec: RunSpec) -> dict[str, str]:
+  """Split -> where its kernels are."""
+  labelled = os.path.join(spec.source, 'test_labelled')
+  sources = {
+      'valid': os.path.join(spec.source, 'valid'),
+      'test': (labelled if os.path.isdir(labelled)
+               else os.path.join(spec.source, 'test'))}
+  if spec.real:
+    sources['real'] = spec.real
+  return sources
+
+
+def _leave_one_out(spec: RunSpec) -> dict[str, object]:
+  """Trains once for each kernel, on the others, and measures on that one.
+
+  The kernels left to train on also choose the best epoch, so that the kernel
+  left out has no part in it. Kernels with fewer configurations than a training
+  step draws take no part at all.
+  """
+  import tensorflow as tf
+
+  from tpu_graphs_ext import config, evaluate, read
+  from tpu_graphs_ext.errors import UserError
+  from tpu_graphs_ext.partition import Partition
+  least = config.TrainSettings.configs
+  kernels = [kernel for kernel in read.read_kernels(spec.source)
+             if kernel.num_configs >= least]
+  if len(kernels) < 2:
+    raise UserError(
+        f'{spec.source}: {len(kernels)} kernels have {least} or more '
+        'configurations; leaving one out takes two at least')
+  trainings, results = [], []
+  for number, left_out in enumerate(kernels):
+    fold = os.path.join(spec.folder, f'fold_{number}')
+    _write_fold(fold, kernels[:number] + kernels[number + 1:], left_out)
+    result, ranker = _trained(spec, fold, os.path.join(fold, 'out'))
+    trainings.append(result)
+    results += evaluate.measure(
+        ranker, Partition.from_kernels([left_out]), 'left out')
+    shutil.rmtree(fold)
+    tf.keras.backend.clear_session()
+  return {**_training_columns(trainings, ranker), **_measures('real', results)}
+
+
+def _write_fold(folder, others, left_out) -> None:
+  """Writes a data root: copies of `others`, and `left_out` as its test."""
+  for split, copies in (('train', TRAIN_COPIES), ('valid', VALID_COPIES)):
+    os.makedirs(os.path.join(folder, split))
+    for copy in range(copies):
+      for kernel in others:
+        # The number first: each batch in the order of names has all kernels.
+        name = f'{copy:02d}.{kernel.tile_id}'
+        dataclasses.replace(kernel, tile_id=name).save(
+            os.path.join(folder, split))
+  os.makedirs(os.path.join(folder, 'test'))
+  left_out.save(os.path.join(folder, 'test'))
+
+
+def _trained(spec: RunSpec, data_root: str, out_dir: str):
+  """Trains at default flags; returns the result and the ranker as saved."""
+  from tpu_graphs_ext import config, scoring, train
+  result = train.train(config.TrainSettings(
+      model=spec.model, model_kwargs_json=spec.kwargs, epochs=spec.epochs,
+      seed=spec.seed, data_root=data_root, out_dir=out_dir,
+      cache_dir=spec.cache_dir if spec.protocol == SPLITS else '',
+      models_py=spec.models_py))
+  return result, scoring.load_ranker(
+      result.model_dir, models_py=spec.models_py)
+
+
+def _training_columns(results, ranker) -> dict[str, object]:
+  """Means over the trainings of a run."""
+  curves = [result.run_info['train_curve'] for result in results]
+  done = [len(curve['epoch']) for curve in curves]
+  best = [1 + curve['val_opa'].index(max(curve['val_opa']))
+          for curve in curves]
+  seconds = sum(result.run_info['seconds']['train'] for result in results)
+  return {
+      'parameters': sum(variable.shape.num_elements()
+                        for variable in ranker.model.trainable_variables),
+      'seconds_an_epoch': seconds / sum(done),
+      'epochs_done': sum(done) / len(done),
+      'best_epoch': sum(best) / len(best)}
+
+
+def _measures(split: str, results) -> dict[str, object]:
+  """Columns <split>_<micro or macro>_<measure>; NaN is None."""
+  from tpu_graphs_ext import evaluate
+  evaluation = evaluate.Evaluation('', '', results)
+  columns = {f'{split}_kernels': len(results)}
+  for mean in ('micro', 'macro'):
+    summary = getattr(evaluation, mean).to_json()
+    for k, slowdown in summary['slowdown'].items():
+      columns[f'{split}_{mean}_top{k}'] = slowdown
+    for measure in ('opa', 'kendall'):
+      columns[f'{split}_{mean}_{measure}'] = summary[measure]
+  return columns
+
+
+def _use_threads(count: int) -> None:
+  os.environ['OMP_NUM_THREADS'] = str(count)
+  import tensorflow as tf
+  tf.config.threading.set_intra_op_parallelism_threads(count)
+  tf.config.threading.set_inter_op_parallelism_threads(count)
+
+
+def main() -> int:
+  """Runs the spec of the JSON file that is the only argument."""
+  with open(sys.argv[1], encoding='utf-8') as file:
+    spec = RunSpec(**json.load(file))
+  try:
+    _use_threads(spec.threads)
+    row = {'status': 'ok', **run(spec)}
+  except Exception as error:
+    traceback.print_exc()
+    text = ' '.join(str(error).split()) or 'no message'
+    name = type(error).__name__
+    row = {'status': 'failed',
+           'error': text if name == 'UserError' else f'{name}: {text}'}
+  path = os.path.join(spec.folder, ROW_FILE)
+  with open(path + '.tmp', 'w', encoding='utf-8') as file:
+    json.dump(row, file)
+  os.replace(path + '.tmp', path)
+  return 0 if row['status'] == 'ok' else 1
+
+
+if __name__ == '__main__':
+  sys.exit(main())

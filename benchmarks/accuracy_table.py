@@ -1,0 +1,295 @@
+"""The results of the accuracy benchmark: a CSV, and Markdown tables of it."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import csv
+import fcntl
+import math
+import os
+import statistics
+from collections.abc import Iterable, Iterator
+
+from tpu_graphs_ext.errors import UserError
+
+# What a run is: two rows never agree in all of these.
+KEY = ('data', 'model', 'kwargs', 'seed', 'epochs')
+SPLITS = ('valid', 'test', 'real')
+MEANS = ('micro', 'macro')
+MEASURES = ('top1', 'top5', 'top10', 'opa', 'kendall')
+TRAINING = ('parameters', 'seconds_an_epoch', 'epochs_done', 'best_epoch')
+COLUMNS = (
+    *KEY, 'name', 'status', 'error', *TRAINING,
+    *(f'{split}_{column}' for split in SPLITS for column in (
+        'kernels', *(f'{mean}_{measure}' for mean in MEANS
+                     for measure in MEASURES))),
+    'threads', 'models_py', 'content', 'recipe', 'protocol', 'date', 'machine',
+    'versions', 'command')
+
+_TITLES = {
+    'valid': 'Validation split',
+    'test': 'Labelled test split',
+    'real': 'Real TPU kernels'}
+_HEADS = {'top1': 'top-1 %', 'top5': 'top-5 %', 'top10': 'top-10 %',
+          'opa': 'OPA', 'kendall': 'tau'}
+
+Row = dict[str, str]
+
+
+# --- The CSV -----------------------------------------------------------------
+
+
+class Results:
+  """A CSV with a row a run, which several processes may write to.
+
+  Every change rewrites the file whole and takes its place atomically.
+  """
+
+  def __init__(self, path: str):
+    self.path = path
+
+  def rows(self) -> list[Row]:
+    """All rows, as text.
+
+    Raises:
+      UserError: the file has other columns.
+    """
+    try:
+      with open(self.path, encoding='utf-8', newline='') as file:
+        reader = csv.DictReader(file)
+        rows = list(reader)
+    except FileNotFoundError:
+      return []
+    if tuple(reader.fieldnames or ()) != COLUMNS:
+      raise UserError(
+          f'{self.path}: its columns are not those of this benchmark; move '
+          'it away, or name another --results')
+    return rows
+
+  def put(self, row: dict[str, object]) -> None:
+    """Adds a row, or replaces the one of the same run."""
+    new = {column: _text(row.get(column)) for column in COLUMNS}
+    with self._locked():
+      by_key = {key_of(old): old for old in self.rows()}
+      by_key[key_of(new)] = new
+      temporary = f'{self.path}.{os.getpid()}.tmp'
+      with open(temporary, 'w', encoding='utf-8', newline='') as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator='\n')
+        writer.writeheader()
+        writer.writerows(by_key.values())
+      os.replace(temporary, self.path)
+
+  @contextlib.contextmanager
+  def _locked(self) -> Iterator[None]:
+    """Holds the folder: the file itself is replaced, its lock would be too."""
+    folder = os.path.dirname(os.path.abspath(self.path))
+    os.makedirs(folder, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+      fcntl.flock(descriptor, fcntl.LOCK_EX)
+      yield
+    finally:
+      os.close(descriptor)
+
+
+def key_of(row: dict[str, object]) -> tuple[str, ...]:
+  return tuple(_text(row[column]) for column in KEY)
+
+
+def _text(value: object) -> str:
+  if value is None:
+    return ''
+  return f'{value:.6g}' if isinstance(value, float) else str(value)
+
+
+# --- Markdown ----------------------------------------------------------------
+
+
+def markdown(rows: list[Row]) -> str:
+  """The tables: a summary, then a section for each data set."""
+  done = [row for row in rows if row['status'] == 'ok']
+  lines = ['# Accuracy of the models', '', *_header(rows), '']
+  sets = collections.defaultdict(list)
+  for row in done:
+    sets[row['data'], row['content'], row['epochs']].append(row)
+  lines += _summary(sets)
+  for (data, _, epochs), members in sets.items():
+    lines += [f'## {data}, {epochs} epochs at most', '',
+              *_data_set(members, rows)]
+  failed = [row for row in rows if row['status'] != 'ok']
+  if failed:
+    lines += ['## Failed runs', '', *_table(
+        ['run', 'data', 'seed', 'epochs', 'error'],
+        [[row['name'], row['data'], row['seed'], row['epochs'],
+          row['error'].replace('|', '\\|')] for row in failed])]
+  return '\n'.join(lines).rstrip() + '\n'
+
+
+def _header(rows: list[Row]) -> list[str]:
+  """What the numbers mean and where they come from."""
+  dates = [row['date'] for row in rows]
+  lines = [
+      'Mean ± sample standard deviation over seeds. top-k %: how much slower '
+      'the best of the k chosen', 'tiles is than the best tile. Micro: mean '
+      'over kernels; macro: mean over programs. "Best to worst',
+      'seed" is of the micro top-5. Written by `benchmarks/accuracy.py`; '
+      '`benchmarks/README.md` says how the data is made.', '']
+  recipes = dict.fromkeys(
+      (row['data'], row['recipe'], row['content']) for row in rows)
+  lines += [f'- Data `{data}`: {recipe}; content {content}.'
+            for data, recipe, content in recipes]
+  lines.append('- Training: `tpu-graphs-ext train` at default flags, but for '
+               '`--epochs` and `--seed`.')
+  for title, column in (
+      ('Versions', 'versions'), ('models.py (SHA-256)', 'models_py'),
+      ('Machine', 'machine'), ('Threads of a run', 'threads'),
+      ('Command', 'command')):
+    values = dict.fromkeys(row[column] for row in rows if row[column])
+    quote = '`' if column == 'command' else ''
+    lines += [f'- {title}: {quote}{value}{quote}' for value in values]
+  if dates:
+    lines.append(f'- Date: {min(dates)}' + (
+        f' to {max(dates)}' if max(dates) != min(dates) else ''))
+  return lines
+
+
+def _summary(sets: dict[tuple, list[Row]]) -> list[str]:
+  """One line a compared model: top-1 and top-5 wherever it was measured."""
+  columns = {}
+  for (data, _, epochs), rows in sets.items():
+    for split in SPLITS:
+      measured = [row for row in rows
+                  if row['name'] == row['model'] and row[f'{split}_kernels']]
+      if measured:
+        columns[f'{data}, {split}, {epochs} epochs'] = split, measured
+  if not columns:
+    return []
+  models = dict.fromkeys(
+      row['name'] for _, rows in columns.values() for row in rows)
+  cells = []
+  for model in models:
+    cells.append([model])
+    for split, rows in columns.values():
+      own = [row for row in rows if row['name'] == model]
+      cells[-1].append(' / '.join(
+          _mean_std(_percent(own, f'{split}_micro_{measure}'), 1)
+          for measure in ('top1', 'top5')))
+  return ['## Summary: micro top-1 % / top-5 %', '',
+          *_table(['model', *columns], cells)]
+
+
+def _data_set(rows: list[Row], every: list[Row]) -> list[str]:
+  """Compared models, then ablations, a table for each split."""
+  compared = [row for row in rows if row['name'] == row['model']]
+  ablated = [row for row in rows if row['name'] != row['model']]
+  lines = []
+  if compared:
+    lines += _split_tables('', compared, every)
+  for model in dict.fromkeys(row['model'] for row in ablated):
+    # With the model as it is, to compare with.
+    group = [row for row in compared if row['model'] == model]
+    group += [row for row in ablated if row['model'] == model]
+    lines += _split_tables(f'Ablations of {model}: ', group, every)
+  return lines
+
+
+def _split_tables(title: str, rows: list[Row], every: list[Row]) -> list[str]:
+  lines = []
+  for split in SPLITS:
+    measured = [row for row in rows if row[f'{split}_kernels']]
+    if not measured:
+      continue
+    kernels = '/'.join(dict.fromkeys(
+        row[f'{split}_kernels'] for row in measured))
+    note = f'{kernels} kernels'
+    if split == 'real':
+      note += (', each left out of training once'
+               if measured[0]['protocol'] == 'leave one out'
+               else '; trained on the data set above')
+    lines += [f'### {title}{_TITLES[split]} ({note})', '',
+              *_measure_table(split, measured, every)]
+  return lines
+
+
+def _measure_table(split: str, rows: list[Row],
+                   every: list[Row]) -> list[str]:
+  # The names of hidden test kernels tell no program.
+  means = MEANS if split == 'valid' else MEANS[:1]
+  # The split after which the run is told about: where it was trained.
+  with_training = split == 'valid' or not rows[0]['valid_kernels']
+  heads = ['model', 'seeds', *(
+      f'{mean} {_HEADS[measure]}' for mean in means for measure in MEASURES),
+      'best to worst seed']
+  if with_training:
+    heads += ['parameters', 's/epoch', 'best epoch']
+  runs = collections.defaultdict(list)
+  for row in rows:
+    runs[row['name'], row['model'], row['kwargs']].append(row)
+  cells = []
+  for (name, model, kwargs), members in _best_first(runs, split):
+    asked = sum(
+        all(row[column] == members[0][column] for column in (
+            'data', 'model', 'kwargs', 'epochs', 'content')) for row in every)
+    seeds = str(len(members))
+    if asked != len(members):
+      seeds += f' of {asked}'
+    label = name if name == model else f'{name} `{kwargs}`'
+    cells.append([label, seeds, *(
+        _spread(members, f'{split}_{mean}_{measure}', measure)
+        for mean in means for measure in MEASURES),
+        _range(members, f'{split}_micro_top5')])
+    if with_training:
+      cells[-1] += [
+          f'{int(members[0]["parameters"]):,}',
+          _mean_std(_numbers(members, 'seconds_an_epoch'), 2),
+          _mean_std(_numbers(members, 'best_epoch'), 0)]
+  return _table(heads, cells)
+
+
+def _best_first(runs: dict[tuple, list[Row]], split: str) -> list[tuple]:
+  """By mean top-5; in a table of ablations the model as it is comes first."""
+  ablated = any(name != model for name, model, _ in runs)
+
+  def order(item):
+    (name, model, _), rows = item
+    numbers = _numbers(rows, f'{split}_micro_top5')
+    return (ablated and name != model,
+            statistics.fmean(numbers) if numbers else math.inf)
+
+  return sorted(runs.items(), key=order)
+
+
+def _spread(rows: list[Row], column: str, measure: str) -> str:
+  if measure.startswith('top'):
+    return _mean_std(_percent(rows, column), 2)
+  return _mean_std(_numbers(rows, column), 3)
+
+
+def _range(rows: list[Row], column: str) -> str:
+  numbers = _percent(rows, column)
+  return f'{min(numbers):.2f} to {max(numbers):.2f}' if numbers else '-'
+
+
+def _numbers(rows: Iterable[Row], column: str) -> list[float]:
+  """The values that are there: a measure may be undefined."""
+  return [float(row[column]) for row in rows if row[column]]
+
+
+def _percent(rows: Iterable[Row], column: str) -> list[float]:
+  return [100 * number for number in _numbers(rows, column)]
+
+
+def _mean_std(numbers: list[float], digits: int) -> str:
+  """'mean ± sample standard deviation'; of one number itself."""
+  if not numbers:
+    return '-'
+  mean = f'{statistics.fmean(numbers):.{digits}f}'
+  if len(numbers) == 1:
+    return mean
+  return f'{mean} ± {statistics.stdev(numbers):.{digits}f}'
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> list[str]:
+  lines = [heads, ['---'] + ['---:'] * (len(heads) - 1), *rows]
+  return ['| ' + ' | '.join(line) + ' |' for line in lines] + ['']
