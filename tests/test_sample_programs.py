@@ -51,7 +51,7 @@ def test_seed_draws_other_programs():
 
 
 def test_there_are_enough_programs_for_the_full_size():
-  # 5,709 train kernels at no more than 32 a program.
+  # 5,709 train kernels at no more than 20 a program.
   assert len(first('train', 400)) == 400
 
 

@@ -106,12 +106,12 @@ class SampleDataSettings:
   @property
   def many_tiles(self) -> int:
     """Kernels with fewer candidate tiles than this are taken less often."""
-    return 6_000 if self.full_size else 400
+    return 20_000 if self.full_size else 400
 
   def kernels_per_program(self, split: str) -> int:
     """The most kernels that one program gives: more programs, more variety."""
     size = self.split_sizes()[split]
-    return 32 if self.full_size else max(3, min(20, size // 10))
+    return 20 if self.full_size else max(3, min(20, size // 10))
 
   def fingerprint(self) -> dict:
     """What the content depends on, for the marker file."""
