@@ -164,7 +164,7 @@ def _synthetic(name: str, args) -> DataSet:
   print(sample_data.write_sample_data(settings).text(), file=sys.stderr)
   sizes = '/'.join(map(str, settings.split_sizes().values()))
   changed = ', '.join(
-      f'{field.name}={getattr(hardware, field.name):g}'
+      f'{field.name}={getattr(hardware, field.name):.15g}'
       for field in dataclasses.fields(hardware)
       if getattr(hardware, field.name) != field.default)
   return DataSet(
@@ -473,8 +473,6 @@ def main(argv: Optional[list[str]] = None) -> int:
   args = parser().parse_args(argv)
   args.command = shlex.join(['python', 'benchmarks/accuracy.py', *argv])
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  # Ended politely, the runs' processes end too.
-  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   try:
     return 1 if benchmark(args) else 0
   except UserError as error:
@@ -486,4 +484,6 @@ def main(argv: Optional[list[str]] = None) -> int:
 
 
 if __name__ == '__main__':
+  # Asked to end, it ends the processes of the runs too.
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   sys.exit(main())
