@@ -17,6 +17,11 @@ The models:
   * `EarlyJoinSAGE`, `LateJoinSAGE`, `EarlyJoinResGCN`, `LateJoinResGCN`, `MLP`:
     the baseline's five. Same constructors, variables and scores (to float
     rounding); computed without copying config features onto every node.
+  * `EarlyJoinGCN`, `LateJoinGCN`, `EarlyJoinGAT`, `LateJoinGAT`,
+    `EarlyLateJoinSAGE`: `MyEarlyJoinSAGE` with another convolution or join.
+  * `LateJoinConcatPoolSAGE`, `EarlyJoinConcatPoolSAGE`, `WideSAGE`: plain
+    GraphSAGE with mean aggregation, for comparison.
+  * `EnsembleRanker`: several of these, trained and scored together.
 
 Letters in shape remarks: `kernels` in the batch, `configs` of each kernel,
 `nodes` and `edges` of all kernels together, `F` and `G` columns of node and
@@ -26,15 +31,17 @@ Sources:
   [GCN] Kipf and Welling, ICLR 2017.  [GraphSAGE] Hamilton et al., NeurIPS 2017.
   [ListMLE] Xia et al., ICML 2008.  [TpuGraphs] Phothilimthana et al., 2023.
   [Breslow] Breslow, discussion of Cox's regression models, 1972.
+  [GAT] Velickovic et al., ICLR 2018.  [GATv2] Brody et al., ICLR 2022.
 """
 
 import difflib
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
+from tensorflow_gnn.models import gat_v2
 
 # --------------------------------------------------------------- tensor helpers
 
@@ -138,6 +145,24 @@ class _Graph:
     return tf.math.unsorted_segment_sum(
         tf.ones_like(receivers, tf.float32), receivers, self.nodes)
 
+  def with_states(self, x: tf.Tensor) -> tfgnn.GraphTensor:
+    """The nodes with states `x` and the edges from producer to consumer.
+
+    TF-GNN wants to know every dimension of a state beforehand but the first, so
+    each configuration gets a copy of the graph: node v of configuration c is
+    node v * configs + c.
+    Shapes: x float32 [nodes, ..., width] -> hidden states [nodes * ..., width].
+    """
+    states = tf.reshape(x, [-1, x.shape[-1]])
+    copies = tf.shape(states)[0] // self.nodes
+
+    def copied(nodes):
+      return tf.reshape(nodes[:, tf.newaxis] * copies + tf.range(copies), [-1])
+
+    consumer, producer = self._edges['consumers']
+    return tfgnn.homogeneous(
+        copied(producer), copied(consumer), node_features=states)
+
   def on_nodes(self, x: tf.Tensor) -> tf.Tensor:
     """Gives each node the row of its kernel: [kernels, ...] -> [nodes, ...].
 
@@ -176,6 +201,13 @@ def _check_positive(argument: str, value: Any, minimum: int = 1) -> None:
         f'{argument} must be an integer of at least {minimum}; got {value!r}.')
 
 
+def _check_fraction(argument: str, value: Any) -> None:
+  """Raises a ValueError unless `value` is at least 0 and below 1."""
+  if not isinstance(value, (int, float)) or not 0 <= value < 1:
+    raise ValueError(
+        f'{argument} must be at least 0 and below 1; got {value!r}.')
+
+
 def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
   """The function `tf.nn.<name>`, for example 'leaky_relu' or 'gelu'."""
   function = getattr(tf.nn, str(name), None)
@@ -188,6 +220,11 @@ def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
 def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
   """`layer(x)` for any rank: one matrix product over all leading dimensions."""
   return _matmul(x, layer.kernel) + layer.bias
+
+
+def _drop(x: tf.Tensor, rate: float, training: bool) -> tf.Tensor:
+  """Sets a part of `x` to zero in training, and scales up the rest."""
+  return tf.nn.dropout(x, rate) if training and rate else x
 
 
 def _matmul(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -308,18 +345,117 @@ class MinMaxMSE(_Objective):
     return tf.reduce_mean((y_pred - target) ** 2, -1)
 
 
+@_registered
+class StandardizedMSE(MinMaxMSE):
+  """`MinMaxMSE` of scores with mean 0 and deviation 1 over a kernel's list.
+
+  Standardising is part of the loss, not of the score, so that a score does not
+  depend on which other configurations are ranked with it; the order of a list
+  is the same either way. A list of equal scores is finite too.
+  """
+
+  def call(self, y_true, y_pred):
+    y_pred -= tf.reduce_mean(y_pred, -1, keepdims=True)
+    variance = tf.reduce_mean(y_pred ** 2, -1, keepdims=True)
+    return super().call(y_true, y_pred * tf.math.rsqrt(variance + 1e-6))
+
+
 # None keeps the loss that the training script compiles the model with.
 _OBJECTIVES = {
     'flags': None, 'listmle': ListMLE,
     'listmle_fastest_first': ListMLEFastestFirst,
     'pairwise_logistic': PairwiseLogistic, 'pairwise_hinge': PairwiseHinge,
-    'minmax_mse': MinMaxMSE}
+    'minmax_mse': MinMaxMSE, 'standardized_mse': StandardizedMSE}
 
 
-# -------------------------------------------------------------- base class
+# ------------------------------------------------------------ base classes
 
 
-class _Ranker(tf.keras.Model):
+class _EpochAverage(tf.keras.callbacks.Callback):
+  """Ends every epoch on the average of its last weights, before validation.
+
+      a <- d a + (1 - d) w   after each step,  d = min(momentum, n / (9 + n))
+      w <- a                 after the epoch
+  with n steps of the epoch done before. The weights then lie in the middle of
+  what the last steps walked around, which a falling learning rate would reach
+  too; the scripts keep it constant. The average starts anew with each epoch, so
+  nothing outlives an epoch but the weights. Source: averaging after Polyak and
+  Juditsky 1992; starting again from the average is ours.
+  """
+
+  def __init__(self, momentum: float):
+    super().__init__()
+    self._momentum = momentum
+    self._weights, self._averages = [], []
+    self._steps = None  # Scalar variable, steps of this epoch.
+
+  def update(self, weights: Sequence[tf.Variable]) -> None:
+    """Adds the weights after a step; part of the compiled training step."""
+    if self._steps is None:
+      with tf.init_scope():
+        self._steps = tf.Variable(0.0, trainable=False)
+        self._weights = list(weights)
+        self._averages = [
+            tf.Variable(weight, trainable=False) for weight in weights]
+    decay = tf.minimum(self._momentum, self._steps / (9 + self._steps))
+    for average, weight in zip(self._averages, self._weights):
+      average.assign_add((1 - decay) * (weight - average))
+    self._steps.assign_add(1)
+
+  def on_test_begin(self, logs=None):
+    del logs
+    self._take_average()
+
+  def on_epoch_end(self, epoch, logs=None):
+    del epoch, logs
+    self._take_average()  # Where no validation came before.
+
+  def _take_average(self) -> None:
+    if self._steps is not None and self._steps > 0:
+      for average, weight in zip(self._averages, self._weights):
+        weight.assign(average)
+      self._steps.assign(0)
+
+
+class _TrainedModel(tf.keras.Model):
+  """A Keras model that may bring its own loss and average its weights.
+
+  Args:
+    objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
+    averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
+  """
+
+  def __init__(self, objective: str = 'flags', averaging: float = 0.0):
+    super().__init__()
+    _check_choice('objective', objective, list(_OBJECTIVES))
+    _check_fraction('averaging', averaging)
+    self._objective = objective
+    self._average = _EpochAverage(averaging) if averaging else None
+
+  def compile(self, optimizer='rmsprop', loss=None, **kwargs):
+    """Like Keras's; `objective` comes before the given loss."""
+    own_loss = _OBJECTIVES[self._objective]
+    super().compile(
+        optimizer=optimizer, loss=own_loss() if own_loss else loss, **kwargs)
+
+  def fit(self, *args, callbacks=None, **kwargs):
+    """Like Keras's, with `_EpochAverage`."""
+    if self._average:
+      callbacks = [self._average, *(callbacks or [])]
+    return super().fit(*args, callbacks=callbacks, **kwargs)
+
+  def train_step(self, data):
+    logs = self._loss_step(data)
+    if self._average:
+      self._average.update(self.trainable_variables)
+    return logs
+
+  def _loss_step(self, data):
+    """One step of the optimizer on a batch (graph, labels); returns metrics."""
+    return super().train_step(data)
+
+
+class _Ranker(_TrainedModel):
   """Scores the configurations of kernels, in two stages.
 
   `_encode` computes, once a kernel, all that does not depend on a
@@ -335,8 +471,8 @@ class _Ranker(tf.keras.Model):
   _CHUNK_FLOATS = 2 ** 19
 
   def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int,
-               width: int):
-    super().__init__()
+               width: int, objective: str = 'flags', averaging: float = 0.0):
+    super().__init__(objective, averaging)
     for argument, value in (('num_configs', num_configs), ('num_ops', num_ops),
                             ('op_embed_dim', op_embed_dim),
                             ('hidden_dim', width)):
@@ -497,15 +633,16 @@ class _BaselineRanker(_Ranker):
   to the pooled node states before the head.
   """
   _early = False
+  _dropout = 0.0
 
   def _joined_width(self, node_width: int, config_width: int) -> int:
     """Columns that the first layer on nodes reads."""
     embed_width = self._op_embedding.embedding_layer.output_dim
     return embed_width + node_width + config_width * self._early
 
-  def _head_width(self, config_width: int) -> int:
+  def _head_width(self, pooled_width: int, config_width: int) -> int:
     """Columns that the head reads."""
-    return self._width + config_width * (not self._early)
+    return pooled_width + config_width * (not self._early)
 
   def _rows(self, weights: tf.Tensor):
     """Splits a first layer's weights into (node rows, config rows).
@@ -519,7 +656,7 @@ class _BaselineRanker(_Ranker):
     return tf.concat([embed, feats], 0), config
 
   def _head(self, head: tf.keras.Sequential, pooled: tf.Tensor,
-            config_feats: tf.Tensor) -> tf.Tensor:
+            config_feats: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Scores [kernels, configs] from pooled states.
 
     Args:
@@ -527,20 +664,111 @@ class _BaselineRanker(_Ranker):
       pooled: float32 [kernels, configs, width], or [kernels, width] where
         configurations join here.
       config_feats: float32 [kernels, configs, G].
+      training: whether dropout is on, after each activation.
     """
-    if self._early:
-      return tf.squeeze(head(pooled), -1)
     first, *rest = head.layers
-    pooled_rows, config_rows = tf.split(
-        first.kernel, [pooled.shape[-1], -1], axis=0)
-    y = ((pooled @ pooled_rows + first.bias)[:, tf.newaxis]
-         + _matmul(config_feats, config_rows))  # [kernels, configs, width]
+    if self._early:
+      y = _dense(first, pooled)
+    else:
+      pooled_rows, config_rows = tf.split(
+          first.kernel, [pooled.shape[-1], -1], axis=0)
+      y = ((pooled @ pooled_rows + first.bias)[:, tf.newaxis]
+           + _matmul(config_feats, config_rows))  # [kernels, configs, width]
     for layer in rest:
-      y = layer(y)
+      if isinstance(layer, tf.keras.layers.Dense):
+        y = _dense(layer, y)
+      else:
+        y = _drop(layer(y), self._dropout, training)
     return tf.squeeze(y, -1)
 
 
 class _SAGE(_BaselineRanker):
+  """GraphSAGE layers, and a head on the pooled nodes of a kernel.
+
+      y_v = x_v W_self + a_v W_neighbor + b,   x_v <- finish(y_v)
+  with a_v from the neighbours of node v. Subclasses say in `_aggregated` how
+  they are put together, in `_finished` what a layer does after its linear part,
+  and in `_pooling` how nodes are pooled.
+
+  Source: [GraphSAGE].
+  """
+  _pooling = ('sum',)
+
+  def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int,
+               hidden_activation: str, widths: Sequence[int],
+               head_widths: Sequence[int], dropout: float = 0.0,
+               objective: str = 'flags'):
+    super().__init__(
+        num_configs, num_ops, op_embed_dim, max(widths), objective)
+    _check_fraction('dropout', dropout)
+    self._activation_fn = _activation(hidden_activation)
+    self._widths, self._dropout = tuple(widths), dropout
+    self._gnn_layers = [_mlp([width], hidden_activation) for width in widths]
+    self._postnet = _mlp([*head_widths, 1], hidden_activation)
+
+  def _build_layers(self, node_width: int, config_width: int) -> None:
+    width = self._joined_width(node_width, config_width)
+    leading = [None, None] if self._early else [None]
+    for layer, next_width in zip(self._gnn_layers, self._widths):
+      layer.build(leading + [2 * width])  # Neighbours first, then the node.
+      width = next_width
+    self._postnet.build([None, None, self._head_width(
+        len(self._pooling) * width, config_width)])
+
+  def _aggregated(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    """A linear function of each node's neighbours: [nodes, ...] -> same."""
+    return graph.sum_of('both', x)
+
+  def _finished(self, y: tf.Tensor, layer: int, training: bool) -> tf.Tensor:
+    """From the linear part of a layer, counted from 0, to its output."""
+    del layer
+    return _drop(tf.nn.l2_normalize(self._activation_fn(y), axis=-1),
+                 self._dropout, training)
+
+  def _encode(self, graph, embedded, node_feats, training):
+    """Layer 1 on the node columns; a late join does the other layers too.
+
+    Returns the value of layer 1 before its activation, [nodes, width], or, for
+    a late join, the pooled node states, [kernels, width].
+    """
+    layer = self._gnn_layers[0].layers[0]
+    neighbor, own = tf.split(layer.kernel, 2, axis=0)
+    x = tf.concat([embedded, node_feats], -1)  # [nodes, E + F]
+    y = (self._aggregated(graph, x @ self._rows(neighbor)[0])
+         + x @ self._rows(own)[0] + layer.bias)
+    return y if self._early else self._pooled(graph, y, training)
+
+  def _score(self, graph, encoded, config_feats, training):
+    if not self._early:
+      return self._head(self._postnet, encoded, config_feats, training)
+    neighbor, own = tf.split(self._gnn_layers[0].layers[0].kernel, 2, axis=0)
+    # Every neighbour of a node has the node's own config: what they add up to
+    # is its columns times what ones add up to, such as the degree.
+    ones = tf.ones_like(encoded[:, :1, tf.newaxis])  # [nodes, 1, 1]
+    y = (encoded[:, tf.newaxis]  # [nodes, configs, width]
+         + graph.on_nodes(_matmul(config_feats, self._rows(own)[1]))
+         + self._aggregated(graph, ones) * graph.on_nodes(
+             _matmul(config_feats, self._rows(neighbor)[1])))
+    return self._head(
+        self._postnet, self._pooled(graph, y, training), config_feats, training)
+
+  def _pooled(self, graph: _Graph, y: tf.Tensor, training: bool) -> tf.Tensor:
+    """From the first layer's linear part to the pooled states of the last.
+
+    Shapes: y float32 [nodes, ..., width] -> [kernels, ..., poolings * width].
+    """
+    x = self._finished(y, 0, training)
+    for i, gnn_layer in enumerate(self._gnn_layers[1:], 1):
+      layer = gnn_layer.layers[0]
+      neighbor, own = tf.split(layer.kernel, 2, axis=0)
+      y = (self._aggregated(graph, _matmul(x, neighbor)) + _matmul(x, own)
+           + layer.bias)
+      x = self._finished(y, i, training)
+    return tf.concat(
+        [graph.pool(reduction, x) for reduction in self._pooling], -1)
+
+
+class _SumSAGE(_SAGE):
   """GraphSAGE with summed neighbours, consumers and producers alike.
 
       y_v = x_v W_self + (sum of x_u over neighbours u of v) W_neighbor + b
@@ -553,62 +781,11 @@ class _SAGE(_BaselineRanker):
   def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
                final_mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
                hidden_dim: int = 64, op_embed_dim: int = 64):
-    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim)
     _check_positive('num_gnns', num_gnns)
     _check_positive('final_mlp_layers', final_mlp_layers, 0)
-    self._activation_fn = _activation(hidden_activation)
-    self._gnn_layers = [
-        _mlp([hidden_dim], hidden_activation) for _ in range(num_gnns)]
-    self._postnet = _mlp(
-        [hidden_dim] * final_mlp_layers + [1], hidden_activation)
-
-  def _build_layers(self, node_width: int, config_width: int) -> None:
-    width = self._joined_width(node_width, config_width)
-    leading = [None, None] if self._early else [None]
-    for layer in self._gnn_layers:
-      layer.build(leading + [2 * width])  # Neighbours first, then the node.
-      width = self._width
-    self._postnet.build([None, None, self._head_width(config_width)])
-
-  def _encode(self, graph, embedded, node_feats, training):
-    """Layer 1 on the node columns; a late join does the other layers too.
-
-    Returns the value of layer 1 before its activation, [nodes, width], or, for
-    a late join, the pooled node states, [kernels, width].
-    """
-    layer = self._gnn_layers[0].layers[0]
-    neighbor, own = tf.split(layer.kernel, 2, axis=0)
-    x = tf.concat([embedded, node_feats], -1)  # [nodes, E + F]
-    y = (graph.sum_of('both', x @ self._rows(neighbor)[0])
-         + x @ self._rows(own)[0] + layer.bias)
-    return y if self._early else self._pooled(graph, y)
-
-  def _score(self, graph, encoded, config_feats, training):
-    if not self._early:
-      return self._head(self._postnet, encoded, config_feats)
-    neighbor, own = tf.split(self._gnn_layers[0].layers[0].kernel, 2, axis=0)
-    # Every neighbour of a node has the node's own config: their sum is
-    # degree times its columns.
-    degree = graph.degree('both')[:, tf.newaxis, tf.newaxis]
-    y = (encoded[:, tf.newaxis]  # [nodes, configs, width]
-         + graph.on_nodes(_matmul(config_feats, self._rows(own)[1]))
-         + degree * graph.on_nodes(
-             _matmul(config_feats, self._rows(neighbor)[1])))
-    return self._head(self._postnet, self._pooled(graph, y), config_feats)
-
-  def _pooled(self, graph: _Graph, y: tf.Tensor) -> tf.Tensor:
-    """From the first layer's linear part to the pooled states of the last.
-
-    Shapes: y float32 [nodes, ..., width] -> [kernels, ..., width].
-    """
-    x = tf.nn.l2_normalize(self._activation_fn(y), axis=-1)
-    for gnn_layer in self._gnn_layers[1:]:
-      layer = gnn_layer.layers[0]
-      neighbor, own = tf.split(layer.kernel, 2, axis=0)
-      y = (graph.sum_of('both', _matmul(x, neighbor)) + _matmul(x, own)
-           + layer.bias)
-      x = tf.nn.l2_normalize(self._activation_fn(y), axis=-1)
-    return graph.pool('sum', x)
+    super().__init__(
+        num_configs, num_ops, op_embed_dim, hidden_activation,
+        [hidden_dim] * num_gnns, [hidden_dim] * final_mlp_layers)
 
 
 class _ResGCN(_BaselineRanker):
@@ -647,7 +824,8 @@ class _ResGCN(_BaselineRanker):
     for layers in self._gc_layers:
       for layer in layers:
         layer.build(leading + [self._width])
-    self._postnet.build([None, None, self._head_width(config_width)])
+    self._postnet.build(
+        [None, None, self._head_width(self._width, config_width)])
 
   def _encode(self, graph, embedded, node_feats, training):
     """The first dense layer on the node columns; see `_SAGE._encode`."""
@@ -691,12 +869,12 @@ class EarlyJoinResGCN(_ResGCN):
   _early = True
 
 
-class LateJoinSAGE(_SAGE):
-  """`_SAGE` on nodes; config features join at the head."""
+class LateJoinSAGE(_SumSAGE):
+  """`_SumSAGE` on nodes; config features join at the head."""
 
 
-class EarlyJoinSAGE(_SAGE):
-  """`_SAGE` on nodes that carry config features from the start."""
+class EarlyJoinSAGE(_SumSAGE):
+  """`_SumSAGE` on nodes that carry config features from the start."""
   _early = True
 
 
@@ -773,6 +951,90 @@ class _DenseNorm(tf.keras.layers.Layer):
     return self._activation_fn(self.norm(linear + self.dense.bias))
 
 
+class _SAGERound(_DenseNorm):
+  """One round of mean message passing along both edge directions.
+
+      x_v + N([p_v, c_v, x_v] W)
+  with p_v and c_v the means over the producers and the consumers of node v,
+  zeros where there are none. Source: [GraphSAGE], mean aggregator; ours are the
+  second direction and the residual link.
+  """
+
+  def build(self, input_shape):
+    super().build([None, 3 * input_shape[-1]])
+
+  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    """Shapes: x float32 [nodes, ..., width] -> same."""
+    producers, consumers, own = tf.split(self.dense.kernel, 3, axis=0)
+    return x + self.finish(
+        graph.mean_of('producers', _matmul(x, producers))
+        + graph.mean_of('consumers', _matmul(x, consumers))
+        + _matmul(x, own))
+
+
+class _GCNRound(_DenseNorm):
+  """One graph convolution.
+
+      x + N(D^-1/2 A D^-1/2 x W)
+  A counts the edges between two nodes in either direction, plus 1 on the
+  diagonal, so that every node has a neighbour; D holds the row sums of A.
+  Source: [GCN]. There H <- act(D^-1/2 A D^-1/2 H W); ours are LayerNorm, the
+  bias in N and the residual link.
+  """
+
+  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    """Shapes: x float32 [nodes, ..., width] -> same."""
+    scale = tf.math.rsqrt(graph.degree('both') + 1)  # [nodes], D^-1/2
+    scale = tf.reshape(scale, [-1] + [1] * (x.shape.rank - 1))
+    y = scale * _matmul(x, self.dense.kernel)
+    return x + self.finish(scale * (graph.sum_of('both', y) + y))
+
+
+class _GATRound(_DenseNorm):
+  """One round of attention over the producers and over the consumers.
+
+      x_v + N([p_v, c_v, x_v] W)
+      p_v = sum of a_vu V x_u over the producers u of v
+      a_vu = softmax over u of  k . leaky_relu(Q x_v + V x_u)
+  for each head, heads side by side; c_v likewise over the consumers, with
+  weights of its own. A node without producers or consumers receives zeros.
+  Source: [GATv2], TF-GNN's layer. [GAT] scores k . [V x_v, V x_u] before the
+  leaky_relu, attends along one direction and lets a node attend to itself; here
+  its own state has its own weights.
+  """
+
+  def __init__(self, width: int, activation: str, num_heads: int):
+    super().__init__(width, activation)
+    _check_positive('num_heads', num_heads)
+    if width % num_heads:
+      raise ValueError('hidden_dim must be a multiple of num_heads; got '
+                       f'{width} and {num_heads}.')
+    self.attend_producers, self.attend_consumers = (
+        gat_v2.GATv2Conv(
+            num_heads=num_heads, per_head_channels=width // num_heads,
+            receiver_tag=receiver, activation='linear')
+        for receiver in (tfgnn.TARGET, tfgnn.SOURCE))
+
+  def build(self, input_shape):
+    super().build([None, 3 * input_shape[-1]])
+    loop = tfgnn.homogeneous(  # Any graph: layers of TF-GNN build when called.
+        tf.constant([0]), tf.constant([0]),
+        node_features=tf.zeros([1, input_shape[-1]]))
+    for attend in (self.attend_producers, self.attend_consumers):
+      attend(loop, edge_set_name='edges')
+
+  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    """Shapes: x float32 [nodes, ..., width] -> same."""
+    states = graph.with_states(x)
+    parts = [tf.reshape(attend(states, edge_set_name='edges'), tf.shape(x))
+             for attend in (self.attend_producers, self.attend_consumers)]
+    joined = tf.concat(parts + [x], -1)  # [nodes, ..., 3 width]
+    return x + self.finish(_matmul(joined, self.dense.kernel))
+
+
+_ROUNDS = {'sage': _SAGERound, 'gcn': _GCNRound, 'gat': _GATRound}
+
+
 def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
   """Columns as they are and on logarithmic scales.
 
@@ -787,52 +1049,6 @@ def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
       / tf.math.log1p(tf.constant(scale, x.dtype)) for scale in scales], -1)
 
 
-class _EpochAverage(tf.keras.callbacks.Callback):
-  """Ends every epoch on the average of its last weights, before validation.
-
-      a <- d a + (1 - d) w   after each step,  d = min(momentum, n / (9 + n))
-      w <- a                 after the epoch
-  with n steps of the epoch done before. The weights then lie in the middle of
-  what the last steps walked around, which a falling learning rate would reach
-  too; the scripts keep it constant. The average starts anew with each epoch, so
-  nothing outlives an epoch but the weights. Source: averaging after Polyak and
-  Juditsky 1992; starting again from the average is ours.
-  """
-
-  def __init__(self, momentum: float):
-    super().__init__()
-    self._momentum = momentum
-    self._weights, self._averages = [], []
-    self._steps = None  # Scalar variable, steps of this epoch.
-
-  def update(self, weights: Sequence[tf.Variable]) -> None:
-    """Adds the weights after a step; part of the compiled training step."""
-    if self._steps is None:
-      with tf.init_scope():
-        self._steps = tf.Variable(0.0, trainable=False)
-        self._weights = list(weights)
-        self._averages = [
-            tf.Variable(weight, trainable=False) for weight in weights]
-    decay = tf.minimum(self._momentum, self._steps / (9 + self._steps))
-    for average, weight in zip(self._averages, self._weights):
-      average.assign_add((1 - decay) * (weight - average))
-    self._steps.assign_add(1)
-
-  def on_test_begin(self, logs=None):
-    del logs
-    self._take_average()
-
-  def on_epoch_end(self, epoch, logs=None):
-    del epoch, logs
-    self._take_average()  # Where no validation came before.
-
-  def _take_average(self) -> None:
-    if self._steps is not None and self._steps > 0:
-      for average, weight in zip(self._averages, self._weights):
-        weight.assign(average)
-      self._steps.assign(0)
-
-
 class _TileRanker(_Ranker):
   """The base of the new models: encode nodes, join configurations, pool, score.
 
@@ -844,7 +1060,9 @@ class _TileRanker(_Ranker):
       z = [pooled x, log scales of config features],  z <- N(z W)  head_layers
       score = z w + b
   with p_v and c_v the means over the producers and the consumers of node v
-  (zeros where there are none) and g the encoded config features. Rounds before
+  (zeros where there are none) and g the encoded config features; `convolution`
+  exchanges the rounds, `join` leaves g out of x or the config features out of
+  z. Rounds before
   the join cost next to nothing: they run once a kernel, not once a
   configuration.
 
@@ -865,6 +1083,10 @@ class _TileRanker(_Ranker):
     dropout: part of the outputs of each head layer that is dropped in training.
     averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
     objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
+    join: where configurations come in: 'early', at the nodes; 'late', at the
+      head, which leaves no rounds after the join; or 'both'.
+    convolution: kind of the rounds, one of `_ROUNDS`.
+    num_heads: attention heads of convolution 'gat'.
   """
 
   def __init__(self, num_configs: int, num_ops: int, *, hidden_dim: int = 128,
@@ -874,103 +1096,354 @@ class _TileRanker(_Ranker):
                log_scales: Sequence[float] = (1e2, 1e4, 1e6),
                hidden_activation: str = 'leaky_relu', dropout: float = 0.2,
                averaging: float = 0.99,
-               objective: str = 'listmle_fastest_first'):
-    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim)
+               objective: str = 'listmle_fastest_first', join: str = 'both',
+               convolution: str = 'sage', num_heads: int = 4):
+    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, objective,
+                     averaging)
     for argument, value in (('node_rounds', node_rounds),
                             ('joint_rounds', joint_rounds),
                             ('head_layers', head_layers)):
       _check_positive(argument, value, 0)
-    _check_choice('objective', objective, list(_OBJECTIVES))
+    _check_choice('join', join, ['early', 'late', 'both'])
+    if join == 'late' and joint_rounds:
+      raise ValueError('joint_rounds must be 0 with a late join; '
+                       f'got {joint_rounds!r}.')
+    _check_choice('convolution', convolution, list(_ROUNDS))
     for reduction in pooling:
       _check_choice('pooling', reduction, list(_REDUCTIONS))
     if not pooling:
       raise ValueError('pooling must name at least one of '
                        f'{", ".join(_REDUCTIONS)}; got {pooling!r}.')
-    for argument, value in (('dropout', dropout), ('averaging', averaging)):
-      if not 0 <= value < 1:
-        raise ValueError(
-            f'{argument} must be at least 0 and below 1; got {value!r}.')
-    self._objective, self._dropout = objective, dropout
-    self._average = _EpochAverage(averaging) if averaging else None
+    _check_fraction('dropout', dropout)
+    self._early, self._late = join != 'late', join != 'early'
+    self._dropout = dropout
     self._pooling, self._scales = tuple(pooling), tuple(log_scales)
 
     def layers(number):
       return [_DenseNorm(hidden_dim, hidden_activation) for _ in range(number)]
 
-    self._node_encoder, self._config_encoder = layers(2)
-    self._node_rounds = layers(node_rounds)
-    self._join = layers(1)[0]
-    self._join_config = tf.keras.layers.Dense(hidden_dim, use_bias=False)
-    self._joint_rounds = layers(joint_rounds)
+    def rounds(number):
+      heads = {'num_heads': num_heads} if convolution == 'gat' else {}
+      return [_ROUNDS[convolution](hidden_dim, hidden_activation, **heads)
+              for _ in range(number)]
+
+    self._node_encoder = layers(1)[0]
+    if self._early:
+      self._config_encoder = layers(1)[0]
+    self._node_rounds = rounds(node_rounds)
+    if self._early:
+      self._join = layers(1)[0]
+      self._join_config = tf.keras.layers.Dense(hidden_dim, use_bias=False)
+    self._joint_rounds = rounds(joint_rounds)
     self._head = layers(head_layers)
     self._scorer = tf.keras.layers.Dense(1)
-
-  def compile(self, optimizer='rmsprop', loss=None, **kwargs):
-    """Like Keras's; `objective` comes before the given loss."""
-    own_loss = _OBJECTIVES[self._objective]
-    super().compile(
-        optimizer=optimizer, loss=own_loss() if own_loss else loss, **kwargs)
-
-  def fit(self, *args, callbacks=None, **kwargs):
-    """Like Keras's, with `_EpochAverage`."""
-    if self._average:
-      callbacks = [self._average, *(callbacks or [])]
-    return super().fit(*args, callbacks=callbacks, **kwargs)
-
-  def train_step(self, data):
-    logs = super().train_step(data)
-    if self._average:
-      self._average.update(self.trainable_variables)
-    return logs
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
     width, parts = self._width, 1 + len(self._scales)
     embed_width = self._op_embedding.embedding_layer.output_dim
     self._node_encoder.build([None, embed_width + parts * node_width])
-    self._config_encoder.build([None, parts * config_width])
+    if self._early:
+      self._config_encoder.build([None, parts * config_width])
     for layer in self._node_rounds:
-      layer.build([None, 3 * width])
-    self._join.build([None, width])
-    self._join_config.build([None, width])
+      layer.build([None, width])
+    if self._early:
+      self._join.build([None, width])
+      self._join_config.build([None, width])
     for layer in self._joint_rounds:
-      layer.build([None, 3 * width])
-    head_width = len(self._pooling) * width + parts * config_width
+      layer.build([None, width])
+    head_width = len(self._pooling) * width + self._late * parts * config_width
     for layer in self._head:
       layer.build([None, head_width])
       head_width = width
     self._scorer.build([None, head_width])
 
   def _encode(self, graph, embedded, node_feats, training):
-    """The node's part of the join before its norm: float32 [nodes, width]."""
+    """The node's part of the join before its norm: float32 [nodes, width].
+
+    Where configurations join at the head alone, the pooled nodes:
+    [kernels, 1, poolings * width].
+    """
     x = self._node_encoder(tf.concat(
         [embedded, _log_scales(node_feats, self._scales)], -1))
     for layer in self._node_rounds:
-      x = self._message_round(graph, layer, x)
-    return _matmul(x, self._join.dense.kernel)
+      x = layer.update(graph, x)
+    if self._early:
+      return _matmul(x, self._join.dense.kernel)
+    return self._pooled(graph, x)[:, tf.newaxis]
 
   def _score(self, graph, encoded, config_feats, training):
     config_feats = _log_scales(config_feats, self._scales)
-    config = self._join_config(self._config_encoder(config_feats))
-    x = self._join.finish(  # [nodes, configs, width]
-        encoded[:, tf.newaxis] + graph.on_nodes(config))
-    for layer in self._joint_rounds:
-      x = self._message_round(graph, layer, x)
-    pooled = [graph.pool(reduction, x) for reduction in self._pooling]
-    z = tf.concat(pooled + [config_feats], -1)
+    if self._early:
+      config = self._join_config(self._config_encoder(config_feats))
+      x = self._join.finish(  # [nodes, configs, width]
+          encoded[:, tf.newaxis] + graph.on_nodes(config))
+      for layer in self._joint_rounds:
+        x = layer.update(graph, x)
+      z = self._pooled(graph, x)
+    else:
+      z = encoded + tf.zeros_like(config_feats[..., :1])  # Once a config.
+    if self._late:
+      z = tf.concat([z, config_feats], -1)
     for layer in self._head:
-      z = layer(z)
-      if training and self._dropout:
-        z = tf.nn.dropout(z, self._dropout)
+      z = _drop(layer(z), self._dropout, training)
     return tf.squeeze(_matmul(z, self._scorer.kernel) + self._scorer.bias, -1)
 
-  def _message_round(self, graph: _Graph, layer: _DenseNorm, x: tf.Tensor):
-    """x + N([p, c, x] W): float32 [nodes, ..., width] -> same."""
-    producers, consumers, own = tf.split(layer.dense.kernel, 3, axis=0)
-    return x + layer.finish(
-        graph.mean_of('producers', _matmul(x, producers))
-        + graph.mean_of('consumers', _matmul(x, consumers))
-        + _matmul(x, own))
+  def _pooled(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    """Shapes: [nodes, ..., width] -> [kernels, ..., poolings * width]."""
+    return tf.concat(
+        [graph.pool(reduction, x) for reduction in self._pooling], -1)
 
 
 class MyEarlyJoinSAGE(_TileRanker):
   """The model to train: `_TileRanker` as its defaults stand."""
+
+
+# --------------------------------------------- other models, for comparison
+
+
+class EarlyJoinGCN(_TileRanker):
+  """`_TileRanker` with graph convolutions; configurations join at the nodes.
+
+      x <- x + N(D^-1/2 A D^-1/2 x W)
+  Source: [GCN]; differences in `_GCNRound`.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, **kwargs):
+    super().__init__(num_configs, num_ops, join='early', convolution='gcn',
+                     **kwargs)
+
+
+class LateJoinGCN(_TileRanker):
+  """`EarlyJoinGCN` without configurations on the nodes: they join at the head.
+
+  All rounds, `node_rounds`, run once a kernel.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, *, node_rounds: int = 3,
+               **kwargs):
+    super().__init__(num_configs, num_ops, join='late', convolution='gcn',
+                     node_rounds=node_rounds, joint_rounds=0, **kwargs)
+
+
+class EarlyJoinGAT(_TileRanker):
+  """`_TileRanker` with attention; configurations join at the nodes.
+
+      x_v <- x_v + N([p_v, c_v, x_v] W),  p_v = sum of a_vu V x_u
+  with a_vu the attention of node v to its producer u, c_v over its consumers.
+  Source: [GATv2]; formula and differences in `_GATRound`.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, **kwargs):
+    super().__init__(num_configs, num_ops, join='early', convolution='gat',
+                     **kwargs)
+
+
+class LateJoinGAT(_TileRanker):
+  """`EarlyJoinGAT` without configurations on the nodes: they join at the head.
+
+  All rounds, `node_rounds`, run once a kernel.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, *, node_rounds: int = 3,
+               **kwargs):
+    super().__init__(num_configs, num_ops, join='late', convolution='gat',
+                     node_rounds=node_rounds, joint_rounds=0, **kwargs)
+
+
+class EarlyLateJoinSAGE(_TileRanker):
+  """`_TileRanker` whose every round carries configurations, and its head too.
+
+      x_v = N(h_v W + g W' + b),  x_v <- x_v + N([p_v, c_v, x_v] W)  3 times
+      z = [pooled x, log scales of config features]
+  The depth and width of the baseline's `EarlyJoinSAGE`, with the layers of
+  `_TileRanker`; no round comes before the join.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, *, hidden_dim: int = 64,
+               node_rounds: int = 0, joint_rounds: int = 3, **kwargs):
+    super().__init__(
+        num_configs, num_ops, join='both', hidden_dim=hidden_dim,
+        node_rounds=node_rounds, joint_rounds=joint_rounds, **kwargs)
+
+
+class WideSAGE(_SAGE):
+  """A wide GraphSAGE with mean aggregation, and configurations on the nodes.
+
+      y_v = x_v W_self + (mean of x_u over neighbours u of v) W_neighbor + b
+      x_v <- dropout(act(y_v) / |act(y_v)|)
+  and a head with dropout on [mean of x, max of x] over the nodes of a kernel.
+  Consumers and producers are neighbours alike; the mean over none is 0.
+
+  Source: [GraphSAGE], and the widest of the baseline's public variants as far
+  as its results tell; the normalisation is the baseline's.
+  """
+  _early = True
+  _pooling = ('mean', 'max')
+
+  def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
+               final_mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
+               hidden_dim: int = 1024, op_embed_dim: int = 64,
+               dropout: float = 0.1, objective: str = 'flags'):
+    _check_positive('num_gnns', num_gnns)
+    _check_positive('final_mlp_layers', final_mlp_layers, 0)
+    super().__init__(
+        num_configs, num_ops, op_embed_dim, hidden_activation,
+        [hidden_dim] * num_gnns, [hidden_dim] * final_mlp_layers, dropout,
+        objective)
+
+  def _aggregated(self, graph, x):
+    return graph.mean_of('both', x)
+
+
+class _ConcatPoolSAGE(_SAGE):
+  """GraphSAGE on producers, mean and max over the nodes side by side, an MLP.
+
+      y_v = x_v W_self + (mean of x_u over producers u of v) W_neighbor + b
+      x_v <- dropout(relu(y_v)),  after the last layer x_v <- y_v
+      z = [mean of x, max of x over the nodes],  z <- dropout(relu(z W + b))
+      score = z w + b
+  with layers of width 128, 128 and 64, and a head of 64, 32 and 16.
+
+  Source: a public PyTorch notebook on the tile task. It standardises the scores
+  of a kernel; here the objective does, see `StandardizedMSE`. It feeds kernels
+  one by one, with raw features and Kaiming initial weights; here features are
+  scaled, kernels batched, and initial weights Keras's.
+
+  Args:
+    num_configs: configurations of each kernel in training.
+    num_ops: number of opcodes.
+    widths: of the graph layers.
+    head_widths: of the layers between pooling and the score.
+    op_embed_dim: width of an embedded opcode.
+    hidden_activation: a function of `tf.nn`.
+    dropout: part of the outputs of hidden layers that is dropped in training.
+    objective: one of `_OBJECTIVES`.
+  """
+  _pooling = ('mean', 'max')
+
+  def __init__(self, num_configs: int, num_ops: int, *,
+               widths: Sequence[int] = (128, 128, 64),
+               head_widths: Sequence[int] = (64, 32, 16),
+               op_embed_dim: int = 128, hidden_activation: str = 'relu',
+               dropout: float = 0.1, objective: str = 'standardized_mse'):
+    if not widths:
+      raise ValueError(f'widths must name at least one layer; got {widths!r}.')
+    for argument, values in (('widths', widths), ('head_widths', head_widths)):
+      for value in values:
+        _check_positive(argument, value)
+    super().__init__(num_configs, num_ops, op_embed_dim, hidden_activation,
+                     widths, head_widths, dropout, objective)
+
+  def _aggregated(self, graph, x):
+    return graph.mean_of('producers', x)
+
+  def _finished(self, y, layer, training):
+    if layer == len(self._widths) - 1:
+      return y
+    return _drop(self._activation_fn(y), self._dropout, training)
+
+
+class LateJoinConcatPoolSAGE(_ConcatPoolSAGE):
+  """`_ConcatPoolSAGE` on nodes; config features join at the head."""
+
+
+class EarlyJoinConcatPoolSAGE(_ConcatPoolSAGE):
+  """`_ConcatPoolSAGE` with what the notebook lists as its next steps.
+
+  Config features on the nodes from the start, a list loss, and batches of
+  kernels.
+  """
+  _early = True
+
+  def __init__(self, num_configs: int, num_ops: int, *,
+               objective: str = 'listmle_fastest_first', **kwargs):
+    super().__init__(num_configs, num_ops, objective=objective, **kwargs)
+
+
+class EnsembleRanker(_TrainedModel):
+  """Several models that are trained together and score together.
+
+      score = mean of the members' scores
+      loss = mean over members of the objective on the member's own scores
+  Averages need one scale. It does not come from a kernel's list, whose
+  configurations would then change each other's scores, but from the objective:
+  under a list loss (or a pairwise logistic one) scores are log odds, whoever
+  gives them, so a member that is sure of a pair counts for more than one that
+  is not. The average is their logarithmic opinion pool. As each member has a
+  loss of its own, members do not lean on each other and err apart.
+
+  Source: Heskes 1998, logarithmic opinion pools.
+
+  Args:
+    num_configs: configurations of each kernel in training.
+    num_ops: number of opcodes.
+    members: keyword arguments of each member, by the model's name; None means
+      {'MyEarlyJoinSAGE': {}, 'EarlyJoinGAT': {}, 'EarlyJoinGCN': {}}. Losses
+      and averaging of weights are the ensemble's own, so members have neither
+      'objective' nor 'averaging'.
+    objective: one of `_OBJECTIVES` but 'standardized_mse', which leaves the
+      scale of scores open.
+    averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, *,
+               members: Optional[Mapping[str, Mapping[str, Any]]] = None,
+               objective: str = 'listmle_fastest_first',
+               averaging: float = 0.99):
+    super().__init__(objective, averaging)
+    _check_choice('objective', objective, [
+        name for name in _OBJECTIVES if name != 'standardized_mse'])
+    if members is None:
+      members = {'MyEarlyJoinSAGE': {}, 'EarlyJoinGAT': {}, 'EarlyJoinGCN': {}}
+    if not isinstance(members, Mapping) or not members:
+      raise ValueError('members must map at least one model to its keyword '
+                       f'arguments; got {members!r}.')
+    self._members = [_member(name, num_configs, num_ops, kwargs)
+                     for name, kwargs in members.items()]
+
+  def call(self, graph: tfgnn.GraphTensor, training: bool = False,
+           apart: bool = False) -> tf.Tensor:
+    """Scores float32 [kernels, configs].
+
+    `apart` gives those of each member, [members * kernels, configs].
+    """
+    scores = [member(graph, training=training) for member in self._members]
+    return tf.concat(scores, 0) if apart else self._mean(scores)
+
+  def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
+    """Like a member's: float32 [kernels, num_configs]; lower is faster."""
+    return self._mean(
+        [member.forward(graph, num_configs) for member in self._members])
+
+  def _mean(self, scores: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.add_n(scores) / len(scores)
+
+  def _loss_step(self, data):
+    graph, labels = data
+    number = len(self._members)
+    with tf.GradientTape() as tape:
+      scores = self(graph, training=True, apart=True)
+      loss = self.compute_loss(graph, tf.tile(labels, [number, 1]), scores)
+    self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+    return self.compute_metrics(
+        graph, labels, self._mean(tf.split(scores, number)), None)
+
+
+def _member(name: str, num_configs: int, num_ops: int,
+            kwargs: Mapping[str, Any]) -> _Ranker:
+  """A member of an ensemble; a ValueError says what is wrong with it."""
+  rankers = {key: value for key, value in globals().items()
+             if isinstance(value, type) and issubclass(value, _Ranker)
+             and not key.startswith('_')}
+  _check_choice('members', name, list(rankers))
+  if not isinstance(kwargs, Mapping):
+    raise ValueError(f'members: {name} must have keyword arguments, such as '
+                     f'{{"hidden_dim": 64}}; got {kwargs!r}.')
+  for argument in ('objective', 'averaging'):
+    if argument in kwargs:
+      raise ValueError(f'members: {name} must not have {argument!r}; '
+                       'give it to the ensemble.')
+  try:
+    return rankers[name](num_configs, num_ops, **kwargs)
+  except (TypeError, ValueError) as error:
+    raise ValueError(f'members: {name}: {error}') from error
