@@ -67,6 +67,14 @@ def test_minmax_mse_by_hand():
   assert value == pytest.approx((1 + 1 / 16) / 3)
 
 
+def test_standardized_mse_by_hand():
+  """Scores 1 and 3 become -1 and 1, whatever their scale; labels 0 and 1."""
+  for scores in ([[1, 3]], [[100, 300]], [[7.0, 7.5]]):
+    value, unused_gradient = value_and_gradient(
+        'standardized_mse', [[2, 5]], scores)
+    assert value == pytest.approx((1 + 0) / 2, rel=1e-4)
+
+
 def test_listmle_equals_tensorflow_rankings():
   rng = np.random.default_rng(0)
   labels = rng.random((5, 10)).astype(np.float32)

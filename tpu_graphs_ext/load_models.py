@@ -67,6 +67,30 @@ def model_class(name: str, models_py: str | None = None) -> type:
   return getattr(models_module(models_py), name)
 
 
+def _constructor_arguments(cls: type) -> tuple[list[str], bool]:
+  """What a model takes by keyword, and whether it takes other keywords too.
+
+  A constructor with **kwargs hands them on to the next class, which knows them.
+  """
+  import tensorflow as tf
+  allowed = {}
+  for base in cls.__mro__:
+    if base is tf.keras.Model:
+      break
+    if '__init__' not in vars(base):
+      continue
+    parameters = inspect.signature(base.__init__).parameters
+    allowed.update(parameters)
+    if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD
+           for parameter in parameters.values()):
+      break
+  takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD
+                  for parameter in parameters.values())
+  return [name for name, parameter in allowed.items()
+          if name not in ('self', 'num_configs', 'num_ops')
+          and parameter.kind is not inspect.Parameter.VAR_KEYWORD], takes_any
+
+
 def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
           models_py: str | None = None):
   """Makes the model, as `tiles_train.py` does from its flags.
@@ -82,11 +106,7 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
     UserError: unknown model, unknown key, or a value that the model refuses.
   """
   cls = model_class(name, models_py)
-  parameters = inspect.signature(cls.__init__).parameters
-  allowed = [key for key in parameters
-             if key not in ('self', 'num_configs', 'num_ops', 'kwargs')]
-  takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD
-                  for parameter in parameters.values())
+  allowed, takes_any = _constructor_arguments(cls)
   for key in kwargs:
     if key not in allowed and (
         not takes_any or key in ('num_configs', 'num_ops')):
