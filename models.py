@@ -479,6 +479,7 @@ class _Ranker(_TrainedModel):
       _check_positive(argument, value)
     self._num_configs = num_configs
     self._width = width
+    self._state_width = width  # Of the tensors [nodes, configs, width].
     self._op_embedding = _OpEmbedding(num_ops, op_embed_dim)
     self._input_widths = None  # (F, G), known from the first graph on.
 
@@ -546,7 +547,8 @@ class _Ranker(_TrainedModel):
     encoded = self._encode(kernel_graph, embedded, inputs.node_feats, False)
     configs = tf.shape(inputs.config_feats)[1]
     chunk = tf.clip_by_value(
-        self._CHUNK_FLOATS // (kernel_graph.nodes * self._width), 16, 4096)
+        self._CHUNK_FLOATS // (kernel_graph.nodes * self._state_width),
+        16, 4096)
     chunks = (configs + chunk - 1) // chunk
 
     def score_chunk(i, scores):
@@ -1036,15 +1038,18 @@ _ROUNDS = {'sage': _SAGERound, 'gcn': _GCNRound, 'gat': _GATRound}
 
 
 def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
-  """Columns as they are and on logarithmic scales.
+  """Columns on logarithmic scales.
 
       sign(x) log(1 + s |x|) / log(1 + s)   for each s of `scales`
   Sizes span many orders of magnitude, and scaling by their maximum squashes
   most of them to almost 0. Large s tells small values apart, small s large
-  ones. Finite for values outside [0, 1] too.
-  Shapes: float32 [..., F] -> [..., (1 + len(scales)) F].
+  ones. Far outside [0, 1] the columns grow slowly too. Without scales they stay
+  as they are.
+  Shapes: float32 [..., F] -> [..., max(1, len(scales)) F].
   """
-  return tf.concat([x] + [
+  if not scales:
+    return x
+  return tf.concat([
       tf.sign(x) * tf.math.log1p(scale * tf.abs(x))
       / tf.math.log1p(tf.constant(scale, x.dtype)) for scale in scales], -1)
 
@@ -1055,7 +1060,7 @@ class _TileRanker(_Ranker):
   Every dense layer is followed by LayerNorm and the activation, N(.):
       h_v = N([embedded opcode, log scales of node features] W)
       h_v <- h_v + N([p_v, c_v, h_v] W)          node_rounds times
-      x_v = N(h_v W + g W' + b)                  the join, per configuration
+      x_v = N(h_v W + (1 + h_v U) * (g W') + b)  the join, per configuration
       x_v <- x_v + N([p_v, c_v, x_v] W)          joint_rounds times
       z = [pooled x, log scales of config features],  z <- N(z W)  head_layers
       score = z w + b
@@ -1067,12 +1072,13 @@ class _TileRanker(_Ranker):
   configuration.
 
   Sources: [GraphSAGE] mean aggregation; ours are the two directions, the
-  residual links, the logarithmic scales and the join by addition.
+  residual links, the logarithmic scales and the gated join by addition.
 
   Args:
     num_configs: configurations of each kernel in training.
     num_ops: number of opcodes.
-    hidden_dim: width of all layers.
+    hidden_dim: width of the layers before the join and after pooling.
+    joint_dim: width from the join to pooling, where most of the work is.
     op_embed_dim: width of an embedded opcode.
     node_rounds: rounds of message passing before the join.
     joint_rounds: rounds after it.
@@ -1090,16 +1096,18 @@ class _TileRanker(_Ranker):
   """
 
   def __init__(self, num_configs: int, num_ops: int, *, hidden_dim: int = 128,
-               op_embed_dim: int = 32, node_rounds: int = 2,
-               joint_rounds: int = 1, head_layers: int = 2,
+               joint_dim: int = 64, op_embed_dim: int = 32,
+               node_rounds: int = 2, joint_rounds: int = 1,
+               head_layers: int = 2,
                pooling: Sequence[str] = ('mean', 'max', 'sum'),
                log_scales: Sequence[float] = (1e2, 1e4, 1e6),
-               hidden_activation: str = 'leaky_relu', dropout: float = 0.2,
+               hidden_activation: str = 'leaky_relu', dropout: float = 0.1,
                averaging: float = 0.99,
                objective: str = 'listmle_fastest_first', join: str = 'both',
                convolution: str = 'sage', num_heads: int = 4):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, objective,
                      averaging)
+    _check_positive('joint_dim', joint_dim)
     for argument, value in (('node_rounds', node_rounds),
                             ('joint_rounds', joint_rounds),
                             ('head_layers', head_layers)):
@@ -1118,65 +1126,67 @@ class _TileRanker(_Ranker):
     self._early, self._late = join != 'late', join != 'early'
     self._dropout = dropout
     self._pooling, self._scales = tuple(pooling), tuple(log_scales)
+    self._state_width = joint_dim
 
-    def layers(number):
-      return [_DenseNorm(hidden_dim, hidden_activation) for _ in range(number)]
-
-    def rounds(number):
+    def rounds(number, width):
       heads = {'num_heads': num_heads} if convolution == 'gat' else {}
-      return [_ROUNDS[convolution](hidden_dim, hidden_activation, **heads)
+      return [_ROUNDS[convolution](width, hidden_activation, **heads)
               for _ in range(number)]
 
-    self._node_encoder = layers(1)[0]
+    self._node_encoder = _DenseNorm(hidden_dim, hidden_activation)
+    self._node_rounds = rounds(node_rounds, hidden_dim)
     if self._early:
-      self._config_encoder = layers(1)[0]
-    self._node_rounds = rounds(node_rounds)
-    if self._early:
-      self._join = layers(1)[0]
-      self._join_config = tf.keras.layers.Dense(hidden_dim, use_bias=False)
-    self._joint_rounds = rounds(joint_rounds)
-    self._head = layers(head_layers)
+      self._config_encoder = _DenseNorm(hidden_dim, hidden_activation)
+      self._join = _DenseNorm(joint_dim, hidden_activation)
+      self._join_gate = tf.keras.layers.Dense(joint_dim)
+      self._join_config = tf.keras.layers.Dense(joint_dim, use_bias=False)
+    self._joint_rounds = rounds(joint_rounds, joint_dim)
+    self._head = [_DenseNorm(hidden_dim, hidden_activation)
+                  for _ in range(head_layers)]
     self._scorer = tf.keras.layers.Dense(1)
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
-    width, parts = self._width, 1 + len(self._scales)
+    width, scales = self._width, max(1, len(self._scales))
     embed_width = self._op_embedding.embedding_layer.output_dim
-    self._node_encoder.build([None, embed_width + parts * node_width])
-    if self._early:
-      self._config_encoder.build([None, parts * config_width])
+    self._node_encoder.build([None, embed_width + scales * node_width])
     for layer in self._node_rounds:
       layer.build([None, width])
     if self._early:
-      self._join.build([None, width])
-      self._join_config.build([None, width])
+      self._config_encoder.build([None, scales * config_width])
+      for layer in (self._join, self._join_gate, self._join_config):
+        layer.build([None, width])
+      width = self._state_width
     for layer in self._joint_rounds:
       layer.build([None, width])
-    head_width = len(self._pooling) * width + self._late * parts * config_width
+    head_width = (len(self._pooling) * width
+                  + self._late * scales * config_width)
     for layer in self._head:
       layer.build([None, head_width])
-      head_width = width
+      head_width = self._width
     self._scorer.build([None, head_width])
 
   def _encode(self, graph, embedded, node_feats, training):
-    """The node's part of the join before its norm: float32 [nodes, width].
+    """The node's part of the join, h W, and its gate, 1 + h U.
 
-    Where configurations join at the head alone, the pooled nodes:
-    [kernels, 1, poolings * width].
+    Shapes: float32 [nodes, 1, joint_dim] twice. Where configurations join at
+    the head alone, the pooled nodes: [kernels, 1, poolings * width].
     """
     x = self._node_encoder(tf.concat(
         [embedded, _log_scales(node_feats, self._scales)], -1))
     for layer in self._node_rounds:
       x = layer.update(graph, x)
     if self._early:
-      return _matmul(x, self._join.dense.kernel)
+      return ((x @ self._join.dense.kernel)[:, tf.newaxis],
+              1 + self._join_gate(x)[:, tf.newaxis])
     return self._pooled(graph, x)[:, tf.newaxis]
 
   def _score(self, graph, encoded, config_feats, training):
     config_feats = _log_scales(config_feats, self._scales)
     if self._early:
       config = self._join_config(self._config_encoder(config_feats))
-      x = self._join.finish(  # [nodes, configs, width]
-          encoded[:, tf.newaxis] + graph.on_nodes(config))
+      node, gate = encoded
+      x = self._join.finish(  # [nodes, configs, joint_dim]
+          node + gate * graph.on_nodes(config))
       for layer in self._joint_rounds:
         x = layer.update(graph, x)
       z = self._pooled(graph, x)
