@@ -121,4 +121,5 @@ def test_the_test_command_installs_and_calls_ruff_and_pytest(machine):
   code, output, error = run(machine, 'test.sh', '-m', 'slow')
   assert code == 0, error
   assert output.endswith(
-      'ran: -m ruff check --quiet .\nran: -m pytest -m slow\n')
+      'ran: -m ruff check --quiet .\n'
+      'ran: -m pytest --numprocesses auto -m slow\n')
