@@ -1009,8 +1009,8 @@ class _GATRound(_DenseNorm):
     super().__init__(width, activation)
     _check_positive('num_heads', num_heads)
     if width % num_heads:
-      raise ValueError('hidden_dim must be a multiple of num_heads; got '
-                       f'{width} and {num_heads}.')
+      raise ValueError('hidden_dim and joint_dim must be multiples of '
+                       f'num_heads; got {width} and {num_heads}.')
     self.attend_producers, self.attend_consumers = (
         gat_v2.GATv2Conv(
             num_heads=num_heads, per_head_channels=width // num_heads,
@@ -1263,7 +1263,8 @@ class LateJoinGAT(_TileRanker):
 class EarlyLateJoinSAGE(_TileRanker):
   """`_TileRanker` whose every round carries configurations, and its head too.
 
-      x_v = N(h_v W + g W' + b),  x_v <- x_v + N([p_v, c_v, x_v] W)  3 times
+      x_v = N(h_v W + (1 + h_v U) * (g W') + b)
+      x_v <- x_v + N([p_v, c_v, x_v] W)          3 times
       z = [pooled x, log scales of config features]
   The depth and width of the baseline's `EarlyJoinSAGE`, with the layers of
   `_TileRanker`; no round comes before the join.
