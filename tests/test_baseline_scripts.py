@@ -29,7 +29,9 @@ from tpu_graphs_ext import (
   evaluate,
   load_models,
   predict,
+  read,
   sample_data,
+  scoring,
   train,
 )
 from tpu_graphs_ext.kernel import Kernel
@@ -162,17 +164,24 @@ def evaluate_script(copy: str, model_dir: str, data: str, folder) -> dict:
   return json.JSONDecoder().raw_decode(text[text.rindex('{\n  "1"'):])[0]
 
 
-def compare_predictions(copy: str, model_dir: str, data: str, folder) -> None:
-  """Their prediction script's CSV equals ours, row by row."""
+def predictions_script(copy: str, model_dir: str, data: str,
+                       folder) -> dict[str, list[int]]:
+  """Rows of the CSV that tiles_gen_predictions_csv.py writes."""
   skip_without_course_scripts(copy)
   baseline.run_script(
       copy, ['tiles_gen_predictions_csv.py', f'--dir={model_dir}',
              f'--data_root={data}', f'--cache_dir={folder}/cache_predict'],
       str(folder / 'predict.log'))
+  return rows_of(f'{copy}/predictions_model_output.csv')
+
+
+def compare_predictions(copy: str, model_dir: str, data: str, folder) -> None:
+  """Their prediction script's CSV equals ours, row by row."""
+  theirs = predictions_script(copy, model_dir, data, folder)
   ours = predict.predict(
       model_dir, data_root=data, out=str(folder / 'ours.csv'), stats='all',
       cache_dir='')
-  assert rows_of(f'{copy}/predictions_model_output.csv') == rows_of(ours)
+  assert theirs == rows_of(ours)
 
 
 def skip_without_course_scripts(copy: str) -> None:
@@ -199,13 +208,25 @@ def test_a_model_of_our_host_is_read_by_their_scripts(
 @pytest.mark.parametrize('name', BASELINE_MODELS)
 def test_a_model_trained_before_the_swap_predicts_the_same(
     untouched, swapped, data, tmp_path, name):
+  """Before and after, the CSV's places hold the lowest scores, lowest first.
+
+  Scores that are equal but for rounding may change places.
+  """
   model_dir = run_train(
       untouched, data, tmp_path / 'out', f'--model={name}')
-  before = evaluate_script(untouched, model_dir, data, tmp_path)
-  after = evaluate_script(swapped, model_dir, data, tmp_path)
-  for k in ('1', '5'):
-    assert after[k] == pytest.approx(before[k], rel=1e-5, abs=1e-7)
-  compare_predictions(swapped, model_dir, data, tmp_path)
+  before = predictions_script(untouched, model_dir, data, tmp_path)
+  after = predictions_script(swapped, model_dir, data, tmp_path)
+  assert set(before) == set(after)
+  ranker = scoring.load_ranker(model_dir, stats='all', data_root=data)
+  scores = {f'tile:xla:{kernel.tile_id}': ranker.scores(kernel)
+            for kernel in read.read_split(f'{data}/test')}
+  rounding = 1e-5 * max(np.abs(s).max() for s in scores.values())
+  for tile_id, of_kernel in scores.items():
+    places = min(5, len(of_kernel))
+    for rows in (before, after):
+      np.testing.assert_allclose(
+          of_kernel[rows[tile_id][:places]],
+          np.sort(of_kernel)[:places], rtol=0, atol=rounding)
 
 
 @pytest.fixture(scope='session')
