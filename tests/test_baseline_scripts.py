@@ -98,7 +98,8 @@ def trained(swapped, data, tmp_path_factory):
     if name not in folders:
       folders[name] = run_train(
           swapped, data, tmp_path_factory.mktemp(name) / 'out',
-          f'--model={name}')
+          f'--model={name}',
+          f'--model_kwargs_json={json.dumps(checks.SMALL.get(name, {}))}')
     return folders[name]
 
   return get
