@@ -111,7 +111,7 @@ class SampleDataSettings:
   def kernels_per_program(self, split: str) -> int:
     """The most kernels that one program gives: more programs, more variety."""
     size = self.split_sizes()[split]
-    return 20 if self.full_size else max(3, min(20, size // 10))
+    return 14 if self.full_size else max(3, min(20, size // 10))
 
   def fingerprint(self) -> dict:
     """What the content depends on, for the marker file."""
