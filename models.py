@@ -1067,9 +1067,8 @@ class _TileRanker(_Ranker):
   with p_v and c_v the means over the producers and the consumers of node v
   (zeros where there are none) and g the encoded config features; `convolution`
   exchanges the rounds, `join` leaves g out of x or the config features out of
-  z. Rounds before
-  the join cost next to nothing: they run once a kernel, not once a
-  configuration.
+  z. Rounds before the join cost next to nothing: they run once a kernel, not
+  once a configuration.
 
   Sources: [GraphSAGE] mean aggregation; ours are the two directions, the
   residual links, the logarithmic scales and the gated join by addition.
