@@ -17,7 +17,6 @@ import hashlib
 import inspect
 import json
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -29,6 +28,7 @@ from typing import Any, Optional
 
 import accuracy_table
 from accuracy_run import LEAVE_ONE_OUT, ROW_FILE, SPLITS, RunSpec
+from machine import cores, machine
 from tqdm import tqdm
 
 from tpu_graphs_ext import analytic_tpu, baseline
@@ -251,7 +251,7 @@ def _spec(args, data: DataSet, name: str, model: str, kwargs: dict[str, Any],
       epochs=epochs, real=real_source(args.real), models_py=models_py,
       folder=os.path.join(args.work_dir, 'runs', folder),
       cache_dir=os.path.join(args.work_dir, 'cache'),
-      threads=max(1, _cores() // args.jobs))
+      threads=max(1, cores() // args.jobs))
 
 
 def still_to_run(runs: list[tuple[RunSpec, DataSet]],
@@ -362,25 +362,6 @@ def write_table(results: accuracy_table.Results) -> str:
     file.write(accuracy_table.markdown(results.rows()))
   os.replace(temporary, path)
   return path
-
-
-def machine() -> str:
-  """Processor, cores that may be used, memory."""
-  name = platform.processor() or platform.machine()
-  try:
-    with open('/proc/cpuinfo', encoding='utf-8') as file:
-      name = next(line.split(':')[1].strip() for line in file
-                  if line.startswith('model name'))
-  except (OSError, StopIteration):
-    pass
-  memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30
-  return f'{name}, {_cores()} cores, {memory:.0f} GiB, {platform.system()}'
-
-
-def _cores() -> int:
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
 
 
 def _kept_models_py(args) -> str:

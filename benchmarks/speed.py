@@ -1,0 +1,215 @@
+"""Measures speed and memory, side by side with the baseline.
+
+  TPU_GRAPHS_ROOT=/path/to/tpu_graphs python benchmarks/speed.py
+
+Every part runs in a process of its own. Rows go to results/speed.csv, where a
+part that is measured again replaces its rows; results/speed.md and .png show
+all. `benchmarks/README.md` says what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+import sys
+
+from machine import machine
+from tqdm import tqdm
+
+from tpu_graphs_ext import baseline
+from tpu_graphs_ext.errors import UserError
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROJECT = os.path.dirname(HERE)
+FIELDS = ('part', 'subject', 'case', 'measure', 'value', 'unit', 'machine',
+          'versions')
+# Part -> module and function; what it needs besides.
+PARTS = {
+    'ranking': ('speed_ranking', 'ranking'),
+    'memory': ('speed_ranking', 'memory'),
+    'limit': ('speed_ranking', 'limit'),
+    'growth': ('speed_ranking', 'growth'),
+    'training': ('speed_training', 'training'),
+    'loading': ('speed_training', 'loading'),
+    'epoch_growth': ('speed_training', 'epoch_growth'),
+}
+_WORKER_ONLY = {
+    'one_kernel': ('speed_ranking', 'one_kernel'),
+    'one_read': ('speed_training', 'one_read'),
+}
+_WORKER = [sys.executable, os.path.abspath(__file__), '--worker']
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Runs the chosen parts and writes the table; returns the exit code."""
+  arguments = sys.argv[1:] if arguments is None else arguments
+  if arguments[:1] == ['--worker']:
+    print(json.dumps(_work(*arguments[1:])))
+    return 0
+  args = _parsed(arguments)
+  try:
+    root = baseline.checkout() or ''
+    parts = args.parts.split(',') if args.parts else list(PARTS)
+    for part in parts:
+      if part not in PARTS:
+        raise UserError(f'--parts={args.parts}: there is no part {part!r}; '
+                        f'choose from {", ".join(PARTS)}')
+    os.makedirs(args.out, exist_ok=True)
+    for part in tqdm(parts, unit='part', disable=None):
+      tqdm.write(f'measuring {part}', file=sys.stderr)
+      write_results(args.out, measured(part, root, args))
+  except UserError as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 1
+  print(os.path.join(args.out, 'speed.md'))
+  return 0
+
+
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--parts', default='', help=', '.join(PARTS))
+  parser.add_argument(
+      '--data_root', default='',
+      help='data to train on; sample data is made where none is given')
+  parser.add_argument(
+      '--full_data_root', default='',
+      help='data to read and to grow epochs on; sample data of full size is '
+           'made where none is given, which takes five minutes')
+  parser.add_argument('--out', default=os.path.join(HERE, 'results'))
+  parser.add_argument(
+      '--work_dir', default=os.path.join(PROJECT, 'out', 'speed'),
+      help='where sample data goes')
+  return parser.parse_args(arguments)
+
+
+def measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
+  """Rows of one part, measured in a process of its own."""
+  from speed_ranking import run_worker
+  given = {
+      'ranking': [root], 'memory': [], 'limit': [], 'growth': [],
+      'training': lambda: [root, _data(args, False)],
+      'loading': lambda: [root, _data(args, True)],
+      'epoch_growth': lambda: [_data(args, True)],
+  }[part]
+  rows = run_worker(_WORKER, part, *(given() if callable(given) else given))
+  for row in rows:
+    row.update(machine=machine(), versions=_versions())
+  return rows
+
+
+def _data(args: argparse.Namespace, full_size: bool) -> str:
+  """The data root that was given, or sample data."""
+  from tpu_graphs_ext import sample_data
+  given = args.full_data_root if full_size else args.data_root
+  if given:
+    return os.path.abspath(os.path.expanduser(given))
+  settings = sample_data.SampleDataSettings(
+      out=os.path.join(args.work_dir, 'full_size' if full_size else 'sample'),
+      full_size=full_size)
+  sample_data.write_sample_data(settings)
+  return settings.out
+
+
+def _versions() -> str:
+  from tpu_graphs_ext import artifacts
+  return ', '.join(f'{name} {version}'
+                   for name, version in artifacts.versions().items())
+
+
+def _work(part: str, *arguments: str) -> list[dict]:
+  """What a process of one part does."""
+  import importlib
+  module, function = {**PARTS, **_WORKER_ONLY}[part]
+  call = getattr(importlib.import_module(module), function)
+  if part in ('memory', 'growth', 'loading'):
+    return call(_WORKER, *arguments)
+  if part == 'one_kernel':
+    name, nodes, configs = arguments
+    return call(name, int(nodes), int(configs))
+  return call(*arguments)
+
+
+# --- Results ------------------------------------------------------------------
+
+
+def write_results(folder: str, rows: list[dict]) -> None:
+  """Replaces the measured rows in the CSV; writes table and plot anew."""
+  from tpu_graphs_ext import artifacts
+  path = os.path.join(folder, 'speed.csv')
+  kept = []
+  if os.path.exists(path):
+    with open(path, encoding='utf-8', newline='') as file:
+      new = {_key(row) for row in rows}
+      kept = [row for row in csv.DictReader(file) if _key(row) not in new]
+  for row in rows:
+    row['value'] = f'{row["value"]:.6g}'
+  every = kept + rows
+  text = io.StringIO()
+  writer = csv.DictWriter(text, FIELDS, lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(every)
+  artifacts.write_file(path, text.getvalue().encode())
+  artifacts.write_file(os.path.join(folder, 'speed.md'),
+                       markdown(every).encode())
+  plot(every, os.path.join(folder, 'speed.png'))
+
+
+def _key(row: dict) -> tuple:
+  return tuple(row[name] for name in ('part', 'subject', 'case', 'measure'))
+
+
+def markdown(rows: list[dict]) -> str:
+  """A table for each part, and what it was measured on."""
+  lines = ['# Speed and memory', '',
+           'Written by `benchmarks/speed.py`; `benchmarks/README.md` says what '
+           'is measured.', '']
+  for part in dict.fromkeys(row['part'] for row in rows):
+    own = [row for row in rows if row['part'] == part]
+    lines += [f'## {part}', '',
+              '| model | case | measure | value | unit |',
+              '| --- | --- | --- | ---: | --- |']
+    lines += [f'| {row["subject"]} | {row["case"]} | {row["measure"]} | '
+              f'{float(row["value"]):.4g} | {row["unit"]} |' for row in own]
+    lines += [''] + [f'- {text}' for text in dict.fromkeys(
+        f'{row["machine"]}; {row["versions"]}' for row in own)] + ['']
+  return '\n'.join(lines)
+
+
+def plot(rows: list[dict], path: str) -> None:
+  """Draws the growth part; left out, and said, where matplotlib is missing."""
+  try:
+    import matplotlib
+  except ImportError:
+    print('no plot: matplotlib is not installed (pip install '
+          '"tpu_graphs_ext[report]")', file=sys.stderr)
+    return
+  matplotlib.use('Agg')
+  from matplotlib import pyplot
+  figure, panels = pyplot.subplots(1, 3, figsize=(12, 3.6))
+  axes = {'configs': 'configurations, at 40 nodes, ms',
+          'nodes': 'nodes, at 1,000 configurations, ms',
+          'kernels': 'kernels, an epoch of training, s'}
+  for panel, (axis, label) in zip(panels, axes.items()):
+    lines = {}
+    for row in rows:
+      words = row['case'].split()
+      if row['part'] == 'growth' and words[0] == axis and words[-1].isdigit():
+        lines.setdefault(row['subject'], []).append(
+            (int(words[-1]), float(row['value'])))
+    for subject, points in lines.items():
+      panel.loglog(*zip(*sorted(points)), marker='o', label=subject)
+    panel.set_xlabel(label)
+    if lines:
+      panel.legend()
+  figure.tight_layout()
+  temporary = f'{path}.{os.getpid()}.tmp'
+  figure.savefig(temporary, format='png', dpi=100)
+  pyplot.close(figure)
+  os.replace(temporary, path)
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,304 @@
+"""Measures `forward`: against the baseline, in memory, at the limit, growing.
+
+Every function is a part of `speed.py`, runs in a process of its own and returns
+rows: dicts of part, subject, case, measure, value and unit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import speed_kernels
+import tensorflow as tf
+from replicated_join import ReplicatedEarlyJoinSAGE
+
+from tpu_graphs_ext import batches, load_models
+from tpu_graphs_ext.kernel import Kernel
+from tpu_graphs_ext.normalize import FeatureStats
+from tpu_graphs_ext.partition import Partition
+
+BASELINE_NAMES = ('EarlyJoinSAGE', 'EarlyJoinResGCN', 'LateJoinSAGE',
+                  'LateJoinResGCN', 'MLP')
+OURS = 'MyEarlyJoinSAGE'
+REPEATS = 5
+MIB = 2.0 ** 20
+
+
+def row(part: str, subject: str, case: str, measure: str, value: float,
+        unit: str) -> dict[str, Any]:
+  return {'part': part, 'subject': subject, 'case': case, 'measure': measure,
+          'value': float(value), 'unit': unit}
+
+
+def median_seconds(function: Callable[[], Any],
+                   repeats: int = REPEATS) -> float:
+  """Median time of a call, after one that does not count."""
+  function()
+  seconds = []
+  for _ in range(repeats):
+    start = time.perf_counter()
+    function()
+    seconds.append(time.perf_counter() - start)
+  return statistics.median(seconds)
+
+
+def _built(name: str, kernel: Kernel) -> tuple[Any, float]:
+  """A model with its variables, and the seconds that its first call took."""
+  tf.keras.utils.set_random_seed(0)
+  model = load_models.build(name, 10, speed_kernels.NUM_OPS, {})
+  graph = _graphs([kernel])[0]
+  start = time.perf_counter()
+  model.forward(graph, kernel.num_configs)
+  return model, time.perf_counter() - start
+
+
+def _graphs(kernels: list[Kernel]) -> list:
+  stats = FeatureStats.of_partition(Partition.from_kernels(
+      [*kernels, speed_kernels.random_kernel(50, 50)]))
+  return [batches.kernel_graph(kernel, stats) for kernel in kernels]
+
+
+# --- Ranking against the baseline ---------------------------------------------
+
+
+def ranking(root: str, number: int = 12) -> list[dict[str, Any]]:
+  """Eager loop over kernels like the collection's, ours and the baseline's.
+
+  Args:
+    root: checkout of the baseline; empty: `replicated_join` stands in for its
+      EarlyJoinSAGE, and the other models are left out.
+    number: kernels.
+  """
+  kernels = speed_kernels.like_the_collection(number)
+  graphs = _graphs(kernels)
+  rows = []
+  for name in (*BASELINE_NAMES, OURS):
+    ours, first_call = _built(name, kernels[0])
+    rows.append(row('ranking', name, 'first call', 'time', first_call, 's'))
+    reference = 'EarlyJoinSAGE' if name == OURS else name
+    theirs = _theirs(reference, root, ours, graphs[0], kernels[0])
+    if theirs is None:
+      continue
+    if name != OURS:
+      rows.append(row('ranking', name, 'all kernels', 'largest difference',
+                      _difference(theirs, ours, graphs, kernels), 'of scores'))
+    seconds = _side_by_side(theirs, ours, graphs, kernels)
+    rows += [
+        row('ranking', name, 'all kernels', f'baseline {reference}',
+            seconds[0], 's'),
+        row('ranking', name, 'all kernels', 'ours', seconds[1], 's'),
+        row('ranking', name, 'all kernels', 'ratio', seconds[0] / seconds[1],
+            'times as fast')]
+  return rows
+
+
+def _theirs(name, root, ours, graph, kernel):
+  """The baseline's model; with the weights of ours where it is the same."""
+  if not root:
+    if name != 'EarlyJoinSAGE':
+      return None
+    same = ours if type(ours).__name__ == name else _built(name, kernel)[0]
+    return ReplicatedEarlyJoinSAGE(same)
+  if root not in sys.path:
+    sys.path.insert(0, root)
+  module = importlib.import_module('tpu_graphs.baselines.tiles.models')
+  model = getattr(module, name)(10, speed_kernels.NUM_OPS)
+  model.forward(graph, kernel.num_configs)
+  if type(ours).__name__ == name:
+    for target, source in zip(model.trainable_variables,
+                              ours.trainable_variables):
+      target.assign(source)
+  return model
+
+
+def _loop(model, graphs, kernels) -> Callable[[], None]:
+  """What the baseline's evaluation script does with the kernels."""
+  def rank():
+    for graph, kernel in zip(graphs, kernels):
+      model.forward(graph, kernel.num_configs).numpy()
+  return rank
+
+
+def _difference(theirs, ours, graphs, kernels) -> float:
+  """Largest difference of a score, over the largest score of its kernel."""
+  worst = 0.0
+  for graph, kernel in zip(graphs, kernels):
+    a = theirs.forward(graph, kernel.num_configs).numpy()
+    b = ours.forward(graph, kernel.num_configs).numpy()
+    worst = max(worst, float(np.abs(a - b).max() / np.abs(a).max()))
+  return worst
+
+
+def _side_by_side(theirs, ours, graphs, kernels) -> tuple[float, float]:
+  """Median seconds of both, measured in turn so that both see the machine."""
+  loops = [_loop(model, graphs, kernels) for model in (theirs, ours)]
+  loops[1]()
+  loops[0]()
+  seconds = ([], [])
+  for _ in range(3):
+    for loop, measured in zip(loops, seconds):
+      start = time.perf_counter()
+      loop()
+      measured.append(time.perf_counter() - start)
+  return statistics.median(seconds[0]), statistics.median(seconds[1])
+
+
+# --- Memory and chunks --------------------------------------------------------
+
+
+def peak_mib() -> float:
+  """Most memory that this process has had, MiB."""
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def one_kernel(name: str, nodes: int, configs: int) -> list[dict[str, Any]]:
+  """Peak memory of a process that ranks one kernel."""
+  kernel = speed_kernels.random_kernel(nodes, configs)
+  model, _ = _built(name, kernel)
+  _loop(model, _graphs([kernel]), [kernel])()
+  return [row('memory', name, f'{nodes} nodes x {configs} configs',
+              'peak of the process', peak_mib(), 'MiB')]
+
+
+def memory(worker: list[str]) -> list[dict[str, Any]]:
+  """`one_kernel` in a process for each case, and the time over chunk sizes."""
+  rows = [row('memory', 'TensorFlow alone', 'imported', 'peak of the process',
+              peak_mib(), 'MiB')]
+  for name in ('EarlyJoinSAGE', OURS):
+    for configs in (100, 1000, 10_000):
+      rows += run_worker(worker, 'one_kernel', name, '150', str(configs))
+  return rows + _chunks()
+
+
+def run_worker(worker: list[str], *arguments: str) -> list[dict[str, Any]]:
+  """Rows that a process of `speed.py` prints as JSON in its last line."""
+  import json
+  done = subprocess.run([*worker, *arguments], stdout=subprocess.PIPE,
+                        check=True, encoding='utf-8')
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def _chunks() -> list[dict[str, Any]]:
+  """Time of 150 nodes x 10,000 configs for chunks of different sizes."""
+  import models
+  kernel = speed_kernels.random_kernel(150, 10_000)
+  graph = _graphs([kernel])
+  rows = []
+  for name in ('EarlyJoinSAGE', OURS):
+    chosen = models._Ranker._CHUNK_FLOATS
+    seconds = {}
+    for power in range(16, 24):
+      models._Ranker._CHUNK_FLOATS = 2 ** power
+      model, _ = _built(name, kernel)
+      seconds[power] = median_seconds(_loop(model, graph, [kernel]), 3)
+      rows.append(row('chunks', name, f'2^{power} floats', 'time',
+                      seconds[power], 's'))
+    models._Ranker._CHUNK_FLOATS = chosen
+    ratio = seconds[chosen.bit_length() - 1] / min(seconds.values())
+    rows.append(row('chunks', name, 'the size in use', 'over the fastest',
+                    ratio, 'times'))
+  return rows
+
+
+# --- Near the limit -----------------------------------------------------------
+
+
+def limit() -> list[dict[str, Any]]:
+  """EarlyJoinSAGE on 40 nodes x 1842 configs against what the machine can."""
+  flops, bandwidth = _matmul_rate(), _copy_rate()
+  kernel = speed_kernels.random_kernel(40, 1842)
+  model, _ = _built('EarlyJoinSAGE', kernel)
+  seconds = median_seconds(_loop(model, _graphs([kernel]), [kernel]), 20)
+  operations, moved = _needed(kernel)
+  ideal = max(operations / flops, moved / bandwidth)
+  subject, case = 'EarlyJoinSAGE', '40 nodes x 1842 configs'
+  return [
+      row('limit', 'machine', 'product of 2048 x 2048 matrices', 'rate',
+          flops / 1e9, 'GFLOP/s'),
+      row('limit', 'machine', 'copy of 256 MiB', 'rate', bandwidth / 1e9,
+          'GB/s'),
+      row('limit', subject, case, 'operations', operations / 1e9, 'GFLOP'),
+      row('limit', subject, case, 'bytes', moved / 1e6, 'MB'),
+      row('limit', subject, case, 'operations at that rate',
+          1e3 * operations / flops, 'ms'),
+      row('limit', subject, case, 'bytes at that rate',
+          1e3 * moved / bandwidth, 'ms'),
+      row('limit', subject, case, 'measured', 1e3 * seconds, 'ms'),
+      row('limit', subject, case, 'measured over needed', seconds / ideal,
+          'times')]
+
+
+def _matmul_rate() -> float:
+  """Floating-point operations a second of a large matrix product."""
+  a = tf.random.uniform([2048, 2048])
+  product = tf.function(lambda: tf.reduce_sum(a @ a))
+  return 2 * 2048 ** 3 / median_seconds(lambda: product().numpy())
+
+
+def _copy_rate() -> float:
+  """Bytes a second, read and written, of a copy that no cache holds."""
+  source = np.ones(2 ** 26, np.float32)
+  target = np.empty_like(source)
+  return 2 * source.nbytes / median_seconds(lambda: np.copyto(target, source))
+
+
+def _needed(kernel: Kernel) -> tuple[float, float]:
+  """Operations and bytes that EarlyJoinSAGE cannot do without.
+
+  Operations: layer 1 on nodes and on configs apart; layers 2 and 3 on both, a
+  product of [128, 64] each and one addition per edge, direction and column;
+  the head. Bytes: each layer's states, [nodes, configs, 64], written once and
+  read once, and the config features in.
+  """
+  nodes, configs, width = kernel.num_nodes, kernel.num_configs, 64
+  states = nodes * configs * width
+  first = 2 * 2 * width * (nodes * (64 + speed_kernels.NODE_COLUMNS)
+                           + configs * speed_kernels.CONFIG_COLUMNS)
+  layers = 2 * (states * 2 * 2 * width
+                + 2 * kernel.num_edges * configs * width)
+  head = configs * (2 * 2 * width * width + 2 * width)
+  moved = 4 * (3 * 2 * states + configs * speed_kernels.CONFIG_COLUMNS)
+  return first + layers + head, moved
+
+
+# --- Growth -------------------------------------------------------------------
+
+
+def growth(worker: list[str]) -> list[dict[str, Any]]:
+  """Time over configurations and over nodes, and memory at the ends."""
+  rows = []
+  sizes = {
+      'configs': [(40, c) for c in (10, 30, 100, 300, 1000, 3000, 10_000)],
+      'nodes': [(n, 1000) for n in (5, 15, 50, 150, 300, 500)]}
+  for name in ('EarlyJoinSAGE', OURS):
+    for axis, pairs in sizes.items():
+      number, seconds = [], []
+      for nodes, configs in pairs:
+        kernel = speed_kernels.random_kernel(nodes, configs)
+        model, _ = _built(name, kernel)
+        taken = median_seconds(_loop(model, _graphs([kernel]), [kernel]))
+        number.append(configs if axis == 'configs' else nodes)
+        seconds.append(taken)
+        rows.append(row('growth', name, f'{axis} {number[-1]}', 'time',
+                        1e3 * taken, 'ms'))
+      rows.append(row('growth', name, f'{axis}, upper half', 'slope',
+                      _slope(number, seconds), 'of logarithms'))
+  for nodes, configs in ((40, 10), (40, 10_000), (5, 1000), (500, 1000)):
+    for measured in run_worker(worker, 'one_kernel', OURS, str(nodes),
+                               str(configs)):
+      rows.append({**measured, 'part': 'growth'})
+  return rows
+
+
+def _slope(numbers: list[float], seconds: list[float]) -> float:
+  """Slope on logarithmic axes over the larger half; 1 is linear growth."""
+  half = len(numbers) // 2
+  return np.polyfit(np.log(numbers[half:]), np.log(seconds[half:]), 1)[0]

@@ -1,0 +1,179 @@
+"""Measures epochs of training and the reading of data, against the baseline's.
+
+Every function is a part of `speed.py`; see `speed_ranking` for the rows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+from speed_ranking import OURS, peak_mib, row, run_worker
+
+from tpu_graphs_ext import baseline, read, train
+from tpu_graphs_ext.config import TrainSettings
+
+PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Keras' line of an epoch, of which the first is left out: it has the tracing.
+_EPOCH = re.compile(r'- (\d+(?:\.\d+)?)(ms|s)/step - loss')
+EPOCHS = 5
+
+
+# --- Epochs -------------------------------------------------------------------
+
+
+def training(root: str, data_root: str) -> list[dict[str, Any]]:
+  """Milliseconds of a step, validation included, in three hosts.
+
+  The baseline's unchanged script with its own models.py and with ours, and
+  this package's host. The model is EarlyJoinSAGE, under default flags, and
+  MyEarlyJoinSAGE beside it. Without a checkout only our host is measured.
+  """
+  milliseconds = {}
+  if root:
+    for _ in range(2):  # In turn, so that all of them see the machine's moods.
+      for label, models_py, name in (
+          ('baseline', None, 'EarlyJoinSAGE'),
+          ('ours, unchanged script', 'models.py', 'EarlyJoinSAGE'),
+          ('ours, unchanged script', 'models.py', OURS)):
+        milliseconds.setdefault((label, name), []).extend(
+            _script_steps(root, data_root, models_py, name))
+  for name in ('EarlyJoinSAGE', OURS):
+    milliseconds['ours, own host', name] = _host_steps(data_root, name)
+  rows = [row('training', name, label, 'step', statistics.median(values), 'ms')
+          for (label, name), values in milliseconds.items()]
+  if root:
+    theirs = statistics.median(milliseconds['baseline', 'EarlyJoinSAGE'])
+    rows += [row('training', name, label, 'step over the baseline\'s '
+                 'EarlyJoinSAGE', statistics.median(values) / theirs, 'times')
+             for (label, name), values in milliseconds.items()]
+  return rows
+
+
+def _script_steps(root, data_root, models_py, name) -> list[float]:
+  """Milliseconds a step of each epoch but the first, by tiles_train.py."""
+  with tempfile.TemporaryDirectory() as folder:
+    copy = baseline.working_copy(
+        root, os.path.join(folder, 'copy'),
+        models_py and os.path.join(PROJECT, models_py))
+    log = os.path.join(folder, 'log')
+    baseline.run_script(copy, [
+        'tiles_train.py', f'--model={name}', f'--epochs={EPOCHS}',
+        f'--data_root={data_root}', f'--out_dir={folder}/out',
+        f'--cache_dir={folder}/cache'], log)
+    with open(log, encoding='utf-8') as file:
+      found = _EPOCH.findall(file.read())
+  steps = [float(value) * (1000 if unit == 's' else 1) for value, unit in found]
+  return steps[1:]
+
+
+def _host_steps(data_root: str, name: str) -> list[float]:
+  """Milliseconds a step by this package's host: what more epochs add."""
+  seconds = {}
+  for epochs in (2, 2 + 2 * EPOCHS):
+    with tempfile.TemporaryDirectory() as folder:
+      result = train.train(TrainSettings(
+          model=name, data_root=data_root, epochs=epochs, seed=0,
+          early_stop=1000, out_dir=folder, cache_dir=os.path.join(folder, 'c')))
+      seconds[epochs] = result.run_info['seconds']['train']
+  dataset = read.read_dataset(data_root, min_train_configs=10)
+  steps = len(dataset.train) // 10
+  return [1000 * (seconds[2 + 2 * EPOCHS] - seconds[2]) / (2 * EPOCHS * steps)]
+
+
+# --- Reading ------------------------------------------------------------------
+
+_READ_BASELINE = '''
+import resource, sys, time
+sys.path.insert(0, sys.argv[1])
+from absl import flags
+from tpu_graphs.baselines.tiles import data
+flags.FLAGS(sys.argv[:1])
+start = time.perf_counter()
+data.get_npz_dataset(sys.argv[2], min_train_configs=10)
+seconds = time.perf_counter() - start
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print('[[%r, %r]]' % (seconds, peak))
+'''
+
+
+def loading(worker: list[str], root: str, data_root: str,
+            ) -> list[dict[str, Any]]:
+  """First read and read from the cache, each in a process of its own."""
+  rows, cache = [], tempfile.mkdtemp()
+  try:
+    for case in ('first read', 'from the cache'):
+      rows += run_worker(worker, 'one_read', case, data_root, cache)
+  finally:
+    shutil.rmtree(cache, ignore_errors=True)
+  if root:
+    [[seconds, peak]] = run_worker(
+        [sys.executable, '-c', _READ_BASELINE], root, data_root)
+    first = {each['measure']: each['value'] for each in rows
+             if each['case'] == 'first read'}
+    rows += [
+        row('loading', 'baseline', 'first read', 'time', seconds, 's'),
+        row('loading', 'baseline', 'first read', 'peak of the process', peak,
+            'MiB'),
+        row('loading', 'ratio', 'first read', 'time', first['time'] / seconds,
+            'of the baseline'),
+        row('loading', 'ratio', 'first read', 'peak of the process',
+            first['peak of the process'] / peak, 'of the baseline')]
+  return rows
+
+
+def one_read(case: str, data_root: str, cache: str) -> list[dict[str, Any]]:
+  """Time and peak memory of reading all three splits."""
+  start = time.perf_counter()
+  dataset = read.read_dataset(data_root, min_train_configs=10, cache_dir=cache)
+  seconds = time.perf_counter() - start
+  configs = sum(int(part.num_configs.sum())
+                for part in (dataset.train, dataset.valid, dataset.test))
+  return [row('loading', 'ours', case, 'time', seconds, 's'),
+          row('loading', 'ours', case, 'peak of the process', peak_mib(),
+              'MiB'),
+          row('loading', 'ours', case, 'configurations', configs, '')]
+
+
+# --- Growth -------------------------------------------------------------------
+
+
+def epoch_growth(data_root: str) -> list[dict[str, Any]]:
+  """Time of an epoch of EarlyJoinSAGE's batches over the number of kernels."""
+  import tensorflow as tf
+
+  from tpu_graphs_ext import batches, host_losses, load_models
+  from tpu_graphs_ext.normalize import FeatureStats
+  dataset = read.read_dataset(data_root, min_train_configs=10,
+                              cache_dir=tempfile.mkdtemp())
+  stats = FeatureStats.of_partition(dataset.train)
+  model = load_models.build('EarlyJoinSAGE', 10, dataset.num_ops, {})
+  kernel = dataset.train.kernel(0)
+  model.forward(batches.kernel_graph(kernel, stats), kernel.num_configs)
+  model.compile(
+      loss=host_losses.combined_loss(TrainSettings().losses),
+      optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3))
+  rng, rows, numbers, times = np.random.default_rng(0), [], [], []
+  for number in (100, 300, 1000, 3000, len(dataset.train)):
+    if number > len(dataset.train):
+      break
+    part = dataset.train.select(
+        np.sort(rng.permutation(len(dataset.train))[:number]))
+    epoch = batches.training_dataset(part, stats, seed=0)
+    model.fit(epoch, verbose=0)
+    start = time.perf_counter()
+    model.fit(epoch, verbose=0)
+    times.append(time.perf_counter() - start)
+    numbers.append(number)
+    rows.append(row('growth', 'EarlyJoinSAGE', f'kernels {number}', 'epoch',
+                    times[-1], 's'))
+  slope = np.polyfit(np.log(numbers), np.log(times), 1)[0]
+  return [*rows, row('growth', 'EarlyJoinSAGE', 'kernels', 'slope', slope,
+                     'of logarithms')]
