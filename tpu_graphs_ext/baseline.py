@@ -82,7 +82,8 @@ def working_copy(root: str, folder: str, models_py: str | None = None) -> str:
 
 
 def run_script(copy: str, arguments: Sequence[str], log: str,
-               on_line: Callable[[str], None] | None = None) -> None:
+               on_line: Callable[[str], None] | None = None,
+               launcher: Sequence[str] = ()) -> None:
   """Runs `python <arguments>` in a working copy, as a student would.
 
   Args:
@@ -90,13 +91,14 @@ def run_script(copy: str, arguments: Sequence[str], log: str,
     arguments: script name and flags.
     log: file that gets all output of the script.
     on_line: called with each line of the output as it comes.
+    launcher: stands before the arguments: a program that runs them.
 
   Raises:
     UserError: the script failed; shows its last lines.
   """
   environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2')
   with open(log, 'w', encoding='utf-8') as output, subprocess.Popen(
-      [sys.executable, *arguments], cwd=copy, env=environment,
+      [sys.executable, *launcher, *arguments], cwd=copy, env=environment,
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding='utf-8',
       errors='replace') as process:
     for line in process.stdout:
@@ -107,6 +109,6 @@ def run_script(copy: str, arguments: Sequence[str], log: str,
     with open(log, encoding='utf-8') as output:
       last_lines = ''.join(output.readlines()[-15:])
     raise UserError(
-        f'{arguments[0]} of the baseline ended with exit code '
+        f'{os.path.basename(arguments[0])} ended with exit code '
         f'{process.returncode}; all of its output is in {log}, which ends\n'
         f'{last_lines}')
