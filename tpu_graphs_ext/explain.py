@@ -200,11 +200,13 @@ def _guess(place: Grader, source: Source, graded: Features,
            what: str) -> Outcome | None:
   """Tries other statistics, then variables that the grader leaves out."""
   args = source.run_info['args']
-  for features in source.others():
+  others = list(source.others())
+  for features in others:
     if _explains(place, args, features, predicted):
       return _by_features(features, args, what)
-  if probed.state and _explains(place, args, graded, predicted,
-                                copy_state=True):
+  if probed.state and any(
+      _explains(place, args, features, predicted, copy_state=True)
+      for features in (graded, *others)):
     return Outcome(
         f'{what}: they follow when also the {probed.state} variables that are '
         'not trained are copied (moving averages, as of batch '
