@@ -39,17 +39,15 @@ ONE_MORE = STUDENT.replace(
     '    return tf.squeeze(self._head(hidden), -1)').replace(
         '    self._step =', '    self._more = tf.keras.layers.Dense(\n'
         '        width, use_bias=False)\n    self._step =')
-# A column mean that training moves and that no gradient does.
-WITH_STATE = STUDENT.replace(
-    '    self._step =',
-    '    self._shift = tf.Variable(tf.zeros([23]), trainable=False)\n'
-    '    self._step =').replace(
-        '    feats = tf.reshape(',
-        '    feats = feats * (1 - self._shift)\n    feats = tf.reshape(').replace(
-            '    if training and self._nan',
-            '    if training:\n'
-            '      self._shift.assign(tf.linspace(0., 9., 23))\n'
-            '    if training and self._nan')
+# What shifts the configurations moves in training, but no gradient does it.
+WITH_STATE = STUDENT
+for place, code in (
+    ('    self._step =',
+     '    self._shift = tf.Variable(tf.zeros([23]), trainable=False)\n'),
+    ('    feats = tf.reshape(', '    feats = feats * (1 - self._shift)\n'),
+    ('    if training and', '    if training:\n'
+     '      self._shift.assign(tf.linspace(0., 9., 23))\n')):
+  WITH_STATE = WITH_STATE.replace(place, code + place)
 OWN_LOSS = '''
 @tf.keras.utils.register_keras_serializable('student')
 class SquareLoss(tf.keras.losses.Loss):

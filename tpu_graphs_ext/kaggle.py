@@ -157,7 +157,7 @@ def tile_fault(indices: Sequence[int], num_configs: int | None) -> str:
     return f'has {len(indices)} indices; it must have {TILE_PLACES}'
   places = list(indices[:TILE_PLACES])
   possible = ([num_configs] if num_configs is not None
-              else [2, 3, 4, max(places) + 1])
+              else [2, 3, 4, max(TILE_PLACES, *places) + 1])
   if any(agreement.is_possible(places, number) for number in possible):
     return ''
   if num_configs is None or (
