@@ -222,7 +222,8 @@ def _by_features(features: Features, args: dict[str, Any],
         f'{what}: training took the statistics that features are normalised '
         f'by from the train kernels of at least {args["configs"]} '
         'configurations, and the grader takes them from all. The baseline '
-        'does so with every model; there is nothing to mend', False)
+        'does so with every model, so it is no fault; `tpu-graphs-ext '
+        'evaluate --stats all` tells what it costs', False)
   if features.name == TOY:
     return Outcome(f'{what}: {TOY_TEXT}', True, toy_trained=True)
   return Outcome(
