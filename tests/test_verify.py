@@ -184,6 +184,7 @@ def test_missing_variable(folder, copied, tmp_path, in_process):
         'saved')
 
 
+@pytest.mark.slow
 def test_loss_that_is_not_registered(folder, tmp_path, in_process):
   model_dir = trained(folder, 'loss', WITH_LOSS)
   unregistered = WITH_LOSS.replace(
@@ -218,6 +219,7 @@ def test_models_py_that_scores_otherwise_than_in_training(
         'models.py or the data has changed since')
 
 
+@pytest.mark.slow
 def test_state_that_the_grader_does_not_copy(folder, tmp_path, in_process):
   model_dir = trained(folder, 'state', WITH_STATE)
   fault(check(folder, model_dir, tmp_path, WITH_STATE),
@@ -307,6 +309,7 @@ def test_truncated_variables_file(folder, copied, tmp_path, in_process):
         'copy the whole folder again')
 
 
+@pytest.mark.slow
 def test_weights_that_are_nan(folder, tmp_path, in_process):
   """The weights of a training that has diverged."""
   diverged = STUDENT.replace(

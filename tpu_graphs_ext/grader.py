@@ -76,6 +76,12 @@ class Probed:
   seconds: float
 
   @property
+  def ranked(self) -> bool:
+    """There are scores, and they order the configurations."""
+    return bool(self.scores) and all(
+        np.isfinite(of_kernel).all() for of_kernel in self.scores.values())
+
+  @property
   def fits(self) -> bool:
     """The saved variables have the shapes of the class's."""
     return (self.saved is not None and self.built is not None

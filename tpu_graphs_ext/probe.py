@@ -93,6 +93,9 @@ class Probe:
       return None
 
   def load_keras(self):
+    if not os.path.isdir(self.request['model_dir']):
+      return None  # The caller knows.
+
     def load(**kwargs):
       with tf.keras.utils.custom_object_scope({'CombinedLoss': CombinedLoss}):
         return tf.keras.models.load_model(self.request['model_dir'], **kwargs)

@@ -180,8 +180,8 @@ def _grade(place: Grader, features: Features | None, source: explain.Source,
   if probed.scores:
     verdict.facts['ranked'] = (
         f'{len(probed.scores):,} test kernels in {probed.seconds:.1f} s')
-    if not any('NaN' in fault for fault in probed.faults):
-      _compare_with_run(place, source, features, probed, verdict)
+  if probed.ranked:
+    _compare_with_run(place, source, features, probed, verdict)
   if features and source.looks_toy() and not source.toy_data:
     verdict.toy_trained = True
     if not any(explain.TOY_TEXT in fault for fault in verdict.faults):
@@ -245,7 +245,7 @@ def _run_course_script(place: Grader, source: explain.Source, probed: Probed,
   verdict.graded_by = grader.SCRIPT
   verdict.facts['script'] = (
       f'{grader.SCRIPT} wrote {len(rows):,} rows in {seconds:.1f} s')
-  if not probed.scores or any('NaN' in fault for fault in probed.faults):
+  if not probed.ranked:
     return
   found = agreement.compare(rows, probed.scores)
   if not found.complete:
