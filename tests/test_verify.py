@@ -347,7 +347,8 @@ def test_run_file_of_another_model(folder, copied, tmp_path, in_process):
   fault(verdict, '(60, 4) is saved where the class has', '(60, 6)')
 
 
-@pytest.mark.parametrize('content', [b'no gzip', gzip.compress(b'{"args": 1}')])
+@pytest.mark.parametrize('content', [
+    b'no gzip', gzip.compress(b'{"args": 1}', mtime=0)])
 def test_damaged_run_file(folder, copied, tmp_path, in_process, content):
   pathlib.Path(artifacts.run_path_of(str(copied))).write_bytes(content)
   fault(check(folder, copied, tmp_path), 'cannot be read as a run file')

@@ -24,6 +24,8 @@ REAL_KERNELS = os.path.join(
 COURSE_FOLDER = 'tpu_graphs_scripts'
 COURSE_FILES = ('tiles_gen_predictions_csv.py', 'create_kaggle_csv.py',
                 'sample_submission.csv')
+# What people keep in a checkout that no script needs, and that may be large.
+_NOT_COPIED = ('.git', '__pycache__', '.venv', 'venv', 'out', '*.npz', '*.tar')
 
 
 def checkout(root: str | None = None) -> str | None:
@@ -67,11 +69,11 @@ def working_copy(root: str, folder: str, models_py: str | None = None) -> str:
     models_py: file to put in place; None keeps the baseline's own.
 
   Returns:
-    The copy's path. The course's scripts are in it, where they can be found.
+    The copy's path. The course's scripts are in it, where they can be found;
+    environments, data and models are not.
   """
   shutil.rmtree(folder, ignore_errors=True)
-  shutil.copytree(root, folder, ignore=shutil.ignore_patterns(
-      '.git', '__pycache__'))
+  shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*_NOT_COPIED))
   scripts = course_scripts(root)
   if scripts and scripts != root:
     for name in COURSE_FILES:
