@@ -13,7 +13,8 @@ import tiny_models
 from tpu_graphs_ext import cli, config
 
 VERBS = ('train', 'evaluate', 'predict', 'rank', 'check-data', 'featurize',
-         'sample-data')
+         'sample-data', 'doctor', 'install', 'uninstall', 'verify', 'package',
+         'kaggle-csv')
 
 
 @pytest.fixture(scope='module')

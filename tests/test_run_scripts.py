@@ -5,6 +5,7 @@ Each test gives them a PATH with nothing but basic tools and made-up ones.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -123,3 +124,97 @@ def test_the_test_command_installs_and_calls_ruff_and_pytest(machine):
   assert output.endswith(
       'ran: -m ruff check --quiet .\n'
       'ran: -m pytest --numprocesses auto -m slow\n')
+
+
+# ----------------------------------------------------------- the assignment
+
+
+@pytest.fixture
+def student(machine):
+  """A machine with a Python, a checkout and two trained models."""
+  for tool in ('find', 'date', 'sort', 'cut'):
+    (machine / tool).symlink_to(shutil.which(tool))
+  add(machine, 'python3.11', python('3.11'))
+  home = machine.parent
+  for name in ('tpu_graphs', 'tpu_graphs_scripts', 'out/model_b',
+               'out/model_a'):
+    (home / name).mkdir(parents=True)
+  os.utime(home / 'out/model_b', (1, 1))  # The older one.
+  (home / 'tpu_graphs_scripts/sample_submission.csv').touch()
+  return machine
+
+
+def run_step(student, script: str, *flags: str) -> list[str]:
+  """What the script runs, as the stand-in for Python prints it."""
+  home = student.parent
+  done = subprocess.run(
+      [str(student / 'bash'), str(SCRIPTS / script), *flags],
+      env={'PATH': str(student), 'VENV': str(home / 'venv'), 'HOME': str(home),
+           'DATA_ROOT': '/d', 'OUT_DIR': str(home / 'out')},
+      capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  return [line for line in done.stdout.replace(str(home), 'HOME').splitlines()
+          if line.startswith(('ran: ', 'trained: '))]
+
+
+def test_step_1_clones_nothing_that_is_there(student):
+  assert run_step(student, 'assignment_setup.sh') == [
+      'ran: -m tpu_graphs_ext.cli doctor --root HOME/tpu_graphs '
+      '--data_root /d']
+
+
+def test_step_1_without_a_network(student):
+  shutil.rmtree(student.parent / 'tpu_graphs')
+  add(student, 'git', 'exit 128')
+  outcome = subprocess.run(
+      [str(student / 'bash'), str(SCRIPTS / 'assignment_setup.sh')],
+      env={'PATH': str(student), 'VENV': str(student.parent / 'venv'),
+           'HOME': str(student.parent)},
+      capture_output=True, text=True, check=False)
+  assert_one_sentence((outcome.returncode, '', outcome.stderr),
+                      'cannot be cloned; check the network')
+
+
+def test_step_2_trains_in_the_checkout(student):
+  assert run_step(student, 'assignment_train.sh', '--epochs=3') == [
+      'ran: -m tpu_graphs_ext.cli install --root HOME/tpu_graphs '
+      f'--models_py {SCRIPTS.parent}/models.py',
+      'ran: tiles_train.py --model=MyEarlyJoinSAGE --data_root=/d '
+      '--out_dir=HOME/out --epochs=3',
+      'trained: HOME/out/model_a']
+
+
+def test_step_3_packs_the_newest_model_or_the_one_given(student):
+  (first,) = run_step(student, 'assignment_hand_in.sh')
+  assert first.startswith(
+      'ran: -m tpu_graphs_ext.cli package --model_dir HOME/out/model_a ')
+  assert first.endswith('--root HOME/tpu_graphs --data_root /d '
+                        '--out HOME/out/submission.zip')
+  (second,) = run_step(student, 'assignment_hand_in.sh', '/m/model_b')
+  assert '--model_dir /m/model_b ' in second
+
+
+def test_step_3_without_a_model(student):
+  shutil.rmtree(student.parent / 'out')
+  outcome = subprocess.run(
+      [str(student / 'bash'), str(SCRIPTS / 'assignment_hand_in.sh')],
+      env={'PATH': str(student), 'VENV': str(student.parent / 'venv'),
+           'HOME': str(student.parent), 'OUT_DIR': '/nowhere'},
+      capture_output=True, text=True, check=False)
+  assert_one_sentence((outcome.returncode, '', outcome.stderr),
+                      'there is no model_<hash> in /nowhere')
+
+
+def test_step_4_uses_the_courses_sample(student):
+  first, second = run_step(student, 'assignment_kaggle.sh')
+  assert 'predict --dir HOME/out/model_a ' in first
+  assert '--stats all ' in first
+  assert second == (
+      'ran: -m tpu_graphs_ext.cli kaggle-csv --tile HOME/out/predictions.csv '
+      '--sample HOME/tpu_graphs_scripts/sample_submission.csv --data_root /d '
+      '--out HOME/out/kaggle.csv')
+
+
+def test_step_5_puts_the_file_back(student):
+  assert run_step(student, 'assignment_clean_up.sh') == [
+      'ran: -m tpu_graphs_ext.cli uninstall --root HOME/tpu_graphs']

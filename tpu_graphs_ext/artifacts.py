@@ -24,6 +24,7 @@ import platform
 import re
 import shutil
 import warnings
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,7 @@ import tensorflow as tf
 
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import write_file
 
 # `args` that must be there to build a model again.
 _NEEDED_ARGS = ('model', 'model_kwargs_json', 'configs')
@@ -80,7 +82,7 @@ def save_run(model: tf.keras.Model, run_info: dict[str, Any],
   model_dir = model_path(out_dir, train_hash(run_info['args']))
   try:
     os.makedirs(os.path.dirname(model_dir), exist_ok=True)
-    with _replaced_folder(model_dir) as temporary, _quiet_keras():
+    with _replaced_folder(model_dir) as temporary, quiet_keras():
       model.save(temporary, save_format='tf')
   except (OSError, tf.errors.OpError) as error:
     raise UserError(
@@ -112,12 +114,23 @@ def load_run(model_dir: str) -> dict[str, Any]:
     raise UserError(
         f'{model_dir}: its run file {path} is missing; it says how the model '
         'is built, so copy it from where the model was trained')
+  run_info = read_run_file(path)
+  check_hash(path, run_info)
+  return run_info
+
+
+def read_run_file(path: str) -> dict[str, Any]:
+  """Reads a run file, whatever its name.
+
+  Raises:
+    UserError: the file is damaged, or lacks what it takes to build the model.
+  """
   try:
     with gzip.open(path, 'rb') as file:
       run_info = json.loads(file.read().decode())
-    args = run_info['args']
-    missing = [key for key in _NEEDED_ARGS if key not in args]
-  except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    missing = [key for key in _NEEDED_ARGS if key not in run_info['args']]
+  except (OSError, EOFError, ValueError, KeyError, TypeError,
+          zlib.error) as error:
     raise UserError(
         f'{path}: cannot be read as a run file ({error!r}); copy it again from '
         'where the model was trained') from error
@@ -125,6 +138,12 @@ def load_run(model_dir: str) -> dict[str, Any]:
     raise UserError(
         f'{path}: its args lack {", ".join(missing)}; it is no run file of '
         'the tile collection')
+  return run_info
+
+
+def check_hash(path: str, run_info: dict[str, Any]) -> None:
+  """Raises a UserError unless the file's name is the hash of its args."""
+  args = run_info['args']
   named_hash = os.path.basename(path)[len('run_'):-len('.jsonz')]
   # A folder renamed by hand has no hash to compare.
   if (re.fullmatch('[0-9a-f]{32}', named_hash)
@@ -133,7 +152,6 @@ def load_run(model_dir: str) -> dict[str, Any]:
         f'{path}: holds another run: its args have the hash '
         f'{train_hash(args)}, its name says {named_hash}; copy the right run '
         'file, or rename it and its model folder alike')
-  return run_info
 
 
 def load_model(model_dir: str, run_info: dict[str, Any], num_ops: int,
@@ -161,7 +179,7 @@ def load_model(model_dir: str, run_info: dict[str, Any], num_ops: int,
   try:
     # Not compiled: neither loss nor optimizer is needed, so none can be
     # missing.
-    with _quiet_keras():
+    with quiet_keras():
       saved = tf.keras.models.load_model(_full_path(model_dir), compile=False)
     saved_variables = saved.trainable_variables
   except _LOAD_ERRORS as error:
@@ -213,26 +231,6 @@ def versions() -> dict[str, str]:
   }
 
 
-def write_file(path: str, content: bytes) -> None:
-  """Writes a file that appears under its name only when complete.
-
-  Raises:
-    UserError: the file cannot be written.
-  """
-  temporary = f'{path}.{os.getpid()}.tmp'
-  try:
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    try:
-      with open(temporary, 'wb') as file:
-        file.write(content)
-      os.replace(temporary, path)
-    finally:
-      with contextlib.suppress(FileNotFoundError):
-        os.remove(temporary)
-  except OSError as error:
-    raise UserError(f'{path}: cannot be written ({error})') from error
-
-
 @contextlib.contextmanager
 def _replaced_folder(final: str) -> Iterator[str]:
   """Gives a new folder to fill; takes the place of `final` when filled."""
@@ -251,7 +249,7 @@ def _replaced_folder(final: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _quiet_keras() -> Iterator[None]:
+def quiet_keras() -> Iterator[None]:
   """Drops warnings that saving and loading any graph model gives.
 
   They speak of what nobody needs here: the metric, and that a reader must

@@ -24,6 +24,8 @@ REAL_KERNELS = os.path.join(
 COURSE_FOLDER = 'tpu_graphs_scripts'
 COURSE_FILES = ('tiles_gen_predictions_csv.py', 'create_kaggle_csv.py',
                 'sample_submission.csv')
+# What people keep in a checkout that no script needs, and that may be large.
+_NOT_COPIED = ('.git', '__pycache__', '.venv', 'venv', 'out', '*.npz', '*.tar')
 
 
 def checkout(root: str | None = None) -> str | None:
@@ -67,11 +69,11 @@ def working_copy(root: str, folder: str, models_py: str | None = None) -> str:
     models_py: file to put in place; None keeps the baseline's own.
 
   Returns:
-    The copy's path. The course's scripts are in it, where they can be found.
+    The copy's path. The course's scripts are in it, where they can be found;
+    environments, data and models are not.
   """
   shutil.rmtree(folder, ignore_errors=True)
-  shutil.copytree(root, folder, ignore=shutil.ignore_patterns(
-      '.git', '__pycache__'))
+  shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*_NOT_COPIED))
   scripts = course_scripts(root)
   if scripts and scripts != root:
     for name in COURSE_FILES:
@@ -82,7 +84,8 @@ def working_copy(root: str, folder: str, models_py: str | None = None) -> str:
 
 
 def run_script(copy: str, arguments: Sequence[str], log: str,
-               on_line: Callable[[str], None] | None = None) -> None:
+               on_line: Callable[[str], None] | None = None,
+               launcher: Sequence[str] = ()) -> None:
   """Runs `python <arguments>` in a working copy, as a student would.
 
   Args:
@@ -90,13 +93,14 @@ def run_script(copy: str, arguments: Sequence[str], log: str,
     arguments: script name and flags.
     log: file that gets all output of the script.
     on_line: called with each line of the output as it comes.
+    launcher: stands before the arguments: a program that runs them.
 
   Raises:
     UserError: the script failed; shows its last lines.
   """
   environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2')
   with open(log, 'w', encoding='utf-8') as output, subprocess.Popen(
-      [sys.executable, *arguments], cwd=copy, env=environment,
+      [sys.executable, *launcher, *arguments], cwd=copy, env=environment,
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding='utf-8',
       errors='replace') as process:
     for line in process.stdout:
@@ -107,6 +111,6 @@ def run_script(copy: str, arguments: Sequence[str], log: str,
     with open(log, encoding='utf-8') as output:
       last_lines = ''.join(output.readlines()[-15:])
     raise UserError(
-        f'{arguments[0]} of the baseline ended with exit code '
+        f'{os.path.basename(arguments[0])} ended with exit code '
         f'{process.returncode}; all of its output is in {log}, which ends\n'
         f'{last_lines}')

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import tpu_graphs_ext
-from tpu_graphs_ext import config
+from tpu_graphs_ext import cli_handin, config
 from tpu_graphs_ext.errors import UserError
 
 _TRAIN_HELP = {
@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
   for add in (_add_train, _add_evaluate, _add_predict, _add_rank,
               _add_check_data, _add_featurize, _add_sample_data):
     add(verbs)
+  cli_handin.add_verbs(verbs, _verb, _add_switch)
   return parser
 
 

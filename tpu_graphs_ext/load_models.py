@@ -12,6 +12,11 @@ from typing import Any
 from tpu_graphs_ext.errors import UserError
 
 
+def models_path() -> str:
+  """The project's models.py, found without importing TensorFlow."""
+  return os.path.join(os.path.dirname(os.path.abspath(__file__)), 'models.py')
+
+
 def models_module(models_py: str | None = None):
   """The project's models.py, or a student's own.
 

@@ -1,0 +1,30 @@
+# Sourced by the scripts of the assignment: where things are.
+#
+#   TPU_GRAPHS_ROOT   the baseline's checkout            (~/tpu_graphs)
+#   DATA_ROOT         folder of train, valid and test    (~/data/tpugraphs/...)
+#   OUT_DIR           folder for models and run files    (~/out/tpugraphs_tiles)
+#   MODELS_PY         the models.py to hand in           (the project's)
+
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+export TPU_GRAPHS_ROOT=${TPU_GRAPHS_ROOT:-$HOME/tpu_graphs}
+DATA_ROOT=${DATA_ROOT:-$HOME/data/tpugraphs/npz/tile/xla}
+OUT_DIR=${OUT_DIR:-$HOME/out/tpugraphs_tiles}
+MODELS_PY=${MODELS_PY:-$PROJECT/models.py}
+
+verb() {  # Runs `tpu-graphs-ext` of the environment.
+  "$PYTHON" -m tpu_graphs_ext.cli "$@"
+}
+
+model_or_newest() {  # The folder given, or the one trained last.
+  local newest=${1:-}
+  if [ -z "$newest" ]; then
+    newest=$(find "$OUT_DIR" -maxdepth 1 -name 'model_*' -type d 2>/dev/null \
+      | while read -r folder; do
+          echo "$(date -r "$folder" +%s) $folder"
+        done | sort -n | tail -n 1 | cut -d ' ' -f 2-)
+  fi
+  [ -n "$newest" ] || stop "there is no model_<hash> in $OUT_DIR; train one \
+with run_scripts/assignment_train.sh, or name its folder."
+  echo "$newest"
+}

@@ -1,0 +1,213 @@
+"""Each thing that doctor looks at, fine and broken, and what mends it."""
+
+import json
+import re
+import subprocess
+from importlib import metadata
+
+import pytest
+import tiny_kernels
+
+from tpu_graphs_ext import baseline, doctor, install, validate
+from tpu_graphs_ext.doctor import BROKEN, FINE, WARNING
+
+GOOD = {'tensorflow': '2.15.1', 'keras': '2.15.0', 'tensorflow_gnn': '1.0.3',
+        'tensorflow_ranking': '0.5.5.dev', 'numpy': '1.26.4'}
+
+
+def states(findings) -> dict[str, str]:
+  return {finding.what: finding.state for finding in findings}
+
+
+def test_the_working_set():
+  for python in ('3.9.18', '3.10.1', '3.11.7'):
+    found = states(doctor.versions(python, GOOD))
+    assert len(found) == 6
+    assert set(found.values()) == {FINE}
+
+
+@pytest.mark.parametrize('python', ['3.8.10', '3.12.1', '3.13.0'])
+def test_another_python(python):
+  first = next(doctor.versions(python, GOOD))
+  assert first.state == BROKEN
+  assert f'{python}; needed is 3.9 and later, before 3.12' in first.text
+
+
+@pytest.mark.parametrize('module, version, name', [
+    ('tensorflow', '2.16.1', 'tensorflow'),
+    ('tensorflow', '2.15.0', 'tensorflow'), ('keras', '3.4.1', 'keras'),
+    ('numpy', '2.0.0', 'numpy'),
+    ('tensorflow_ranking', '0.5.4', 'tensorflow-ranking'),
+    ('tensorflow_gnn', "ModuleNotFoundError: No module named 'x'",
+     'tensorflow_gnn')])
+def test_another_version(module, version, name):
+  found = list(doctor.versions('3.10.1', {**GOOD, module: version}))
+  (broken,) = [finding for finding in found if finding.state != FINE]
+  assert (broken.what, broken.state) == (name, BROKEN)
+  assert version in broken.text
+  assert f"-m pip install '{name}>=" in broken.fix
+
+
+def test_the_working_set_is_what_setup_py_installs(monkeypatch):
+  """Two places name versions; they must agree."""
+  given = {}
+  monkeypatch.setattr('setuptools.setup', given.update)
+  path = str(baseline.__file__).replace('tpu_graphs_ext/baseline.py',
+                                        'setup.py')
+  with open(path) as file:
+    exec(compile(file.read(), path, 'exec'), {'__file__': path})
+  wanted = doctor.WORKING_SETS['classic']
+  assert given['python_requires'] == '>={},<{}'.format(*wanted.python)
+  for requirement in given['install_requires']:
+    found = re.fullmatch(r'(\S+?)>=([\d.]+),<([\d.]+)', requirement)
+    if found:
+      assert wanted.packages[found[1]][1:] == (found[2], found[3])
+
+
+def test_versions_are_those_of_a_real_import(monkeypatch):
+  monkeypatch.setattr(doctor, 'WORKING_SETS', {'one': doctor.WorkingSet(
+      ('3.9', '4'), {'a': ('numpy', '1', '3'), 'b': ('no_such', '1', '2'),
+                     'c': ('json.tool', '1', '2')})})
+  found = doctor.installed_versions()
+  assert found['numpy'][0].isdigit()
+  assert found['no_such'].startswith('ModuleNotFoundError')
+  assert found['json.tool'].startswith('AttributeError')
+
+
+def test_an_import_that_ends_python(monkeypatch):
+  monkeypatch.setattr(doctor, '_IMPORTS', 'raise SystemExit("libx missing")')
+  assert set(doctor.installed_versions().values()) == {
+      'import ends Python: libx missing'}
+
+
+# ---------------------------------------------------------------- checkout
+
+
+@pytest.fixture
+def root(tmp_path):
+  """A checkout in git, the course's scripts beside it."""
+  root = tmp_path / 'tpu_graphs'
+  (root / baseline.MODELS_PY).parent.mkdir(parents=True)
+  (root / baseline.MODELS_PY).write_text('# theirs\n')
+  (root / 'tiles_train.py').write_text('')
+  scripts = tmp_path / baseline.COURSE_FOLDER
+  scripts.mkdir()
+  for name in baseline.COURSE_FILES:
+    (scripts / name).write_text('')
+  for command in (['init', '--quiet'], ['add', '.'],
+                  ['-c', 'user.name=a', '-c', 'user.email=a@b', 'commit',
+                   '--quiet', '-m', 'first']):
+    subprocess.run(['git', '-C', str(root), *command], check=True)
+  return root
+
+
+def commit_of(root) -> str:
+  return subprocess.run(
+      ['git', '-C', str(root), 'rev-parse', '--short=7', 'HEAD'], check=True,
+      capture_output=True, text=True).stdout.strip()
+
+
+def test_a_good_checkout(root, monkeypatch):
+  monkeypatch.setattr(doctor, 'BASELINE_COMMIT', commit_of(root))
+  install.install(str(root))
+  found = list(doctor.checkout(str(root)))
+  assert states(found) == {
+      'checkout': FINE, 'models.py in place': FINE, 'course scripts': FINE}
+  assert found[0].text.endswith(f'commit {commit_of(root)}, unchanged')
+
+
+def test_a_changed_checkout(root):
+  (root / 'tiles_train.py').write_text('print(1)\n')
+  (root / baseline.MODELS_PY).write_text('# mine\n')
+  for path in (root.parent / baseline.COURSE_FOLDER).iterdir():
+    path.unlink()
+  first, models, scripts = doctor.checkout(str(root))
+  assert first.state == WARNING
+  assert 'changes that the graders do not have: tiles_train.py' in first.text
+  assert models.state == WARNING
+  assert models.text.startswith('changed by hand')
+  assert 'install --root' in models.fix
+  assert scripts.state == BROKEN
+  assert scripts.fix == f'cd {root.parent} && {doctor.CLONE_SCRIPTS}'
+
+
+def test_another_commit_and_no_git(root):
+  first, models, _ = doctor.checkout(str(root))
+  assert (first.state, models.state) == (WARNING, WARNING)
+  assert f'git -C {root} checkout ddd187c' == first.fix
+  assert models.fix == f'tpu-graphs-ext install --root {root}'
+  (root / '.git').rename(root / 'no_git')
+  assert 'is no git checkout' in next(doctor.checkout(str(root))).text
+
+
+def test_no_checkout(monkeypatch, tmp_path):
+  monkeypatch.delenv(baseline.ROOT_VARIABLE, raising=False)
+  (finding,) = doctor.checkout()
+  assert (finding.state, 'git clone' in finding.fix) == (WARNING, True)
+  (finding,) = doctor.checkout(str(tmp_path))
+  assert finding.state == BROKEN
+
+
+# -------------------------------------------------------------------- data
+
+
+def test_data_of_the_published_counts(tmp_path, monkeypatch):
+  tiny_kernels.write_data_root(tmp_path)
+  monkeypatch.setattr(doctor, 'KERNELS', {'train': 24, 'valid': 12, 'test': 6})
+  found = states(doctor.data(str(tmp_path)))
+  assert found == {'data, train': FINE, 'data, valid': FINE,
+                   'data, test': FINE, 'data, files': FINE}
+
+
+def test_missing_and_faulty_files(tmp_path):
+  tiny_kernels.write_data_root(tmp_path)
+  (tmp_path / 'valid' / 'cut_0.npz').write_bytes(b'PK')
+  found = {finding.what: finding for finding in doctor.data(str(tmp_path))}
+  assert found['data, train'].state == BROKEN
+  assert found['data, train'].text == (
+      '24 kernels; the collection has 5,709')
+  assert found['data, train'].fix == doctor.DOWNLOAD
+  assert 'cut_0.npz' in found['data, files'].text
+  assert 'tpu-graphs-ext check-data' in found['data, files'].fix
+
+
+def test_sample_data_is_a_warning_and_none_is_broken(tmp_path):
+  tiny_kernels.write_data_root(tmp_path / 'data')
+  (tmp_path / 'data' / doctor.SAMPLE_MARK).write_text('{}')
+  assert set(states(doctor.data(str(tmp_path / 'data'))).values()) == {
+      WARNING, FINE}
+  (finding,) = doctor.data(str(tmp_path / 'nowhere'))
+  assert finding.state == BROKEN
+  assert finding.fix.startswith('run_scripts/download_data.sh')
+
+
+def test_disk_and_memory():
+  assert doctor.disk(20 * 10 ** 9).state == FINE
+  assert doctor.disk(2 * 10 ** 9).state == WARNING
+  assert [doctor.memory(size).state for size in (
+      16 * 10 ** 9, 6 * 10 ** 9, 2 * 10 ** 9, None)] == [
+          FINE, WARNING, BROKEN, WARNING]
+
+
+def test_the_whole_report(root, tmp_path, monkeypatch):
+  monkeypatch.setattr(doctor, 'installed_versions', lambda: GOOD)
+  monkeypatch.setattr(doctor.platform, 'python_version', lambda: '3.10.1')
+  monkeypatch.setattr(validate.tqdm, 'tqdm', lambda paths, **_: paths)
+  diagnosis = doctor.doctor(str(root), str(tmp_path / 'no' / 'data'))
+  assert not diagnosis.ok
+  lines = diagnosis.text().splitlines()
+  assert lines[0] == '✓ Python:             3.10.1'
+  assert sum(line.startswith('✗') for line in lines) == 1
+  assert re.fullmatch(r'\d+ fine, \d+ warning, 1 broken', lines[-1])
+  content = json.loads(json.dumps(diagnosis.to_json()))
+  assert content['ok'] is False
+  assert content['findings'][0] == {
+      'what': 'Python', 'state': 'fine', 'text': '3.10.1', 'fix': ''}
+
+
+def test_this_environment():
+  """The one check that is not faked."""
+  found = doctor.installed_versions()
+  assert set(found) == set(GOOD)
+  assert found['tensorflow'] == metadata.version('tensorflow')
+  assert found['numpy'] == metadata.version('numpy')
