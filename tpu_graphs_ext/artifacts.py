@@ -29,7 +29,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_graphs_ext import load_models
+from tpu_graphs_ext import load_models, quiet, stack
 from tpu_graphs_ext.errors import UserError
 
 # `args` that must be there to build a model again.
@@ -197,7 +197,7 @@ def _check_same_shapes(model_dir, name, num_ops, sample_graph, built, saved):
 
 
 def versions() -> dict[str, str]:
-  """Versions of what takes part in a training run."""
+  """Versions of what takes part in a training run, and the stack's name."""
   import numpy as np
   import tensorflow_gnn as tfgnn
   import tensorflow_ranking as tfr
@@ -205,6 +205,7 @@ def versions() -> dict[str, str]:
   import tpu_graphs_ext
   return {
       'tpu_graphs_ext': tpu_graphs_ext.__version__,
+      'stack': stack.stack_name(),
       'python': platform.python_version(),
       'tensorflow': tf.__version__,
       'tensorflow_gnn': tfgnn.__version__,
@@ -262,7 +263,7 @@ def _quiet_keras() -> Iterator[None]:
   logger.setLevel('ERROR')
   try:
     with warnings.catch_warnings():
-      warnings.filterwarnings('ignore', 'Encoding a StructuredValue')
+      quiet.ignore_saving_warning()
       yield
   finally:
     logger.setLevel(level)
