@@ -98,14 +98,20 @@ def test_keras_3_that_the_user_asked_for_is_named(today, module):
   assert f"{module} needs Keras 2, and TF_USE_LEGACY_KERAS is '0'" in line
 
 
-def test_a_missing_tf_keras_is_named(today):
-  path = today / 'tensorflow' / '__init__.py'
+@pytest.mark.parametrize('version,advice', [
+    ('2.21.0', 'run: pip install "tf_keras==2.21.*"'),
+    ('2.15.1', 'TensorFlow 2.15 has its own, so unset TF_USE_LEGACY_KERAS')])
+def test_a_missing_tf_keras_is_named(tmp_path, version, advice):
+  folder = fake_tensorflow.write(tmp_path, version)
+  path = folder / 'tensorflow' / '__init__.py'
   path.write_text(path.read_text().replace(
       '    legacy =', "    raise ImportError('Keras cannot be imported')\n"
       '    legacy ='))
   line = last_line(fake_tensorflow.run(
-      today, 'import tpu_graphs_ext, tensorflow_gnn'))
-  assert line.endswith('run: pip install "tf_keras==2.21.*"')
+      folder, 'import tpu_graphs_ext, tensorflow_gnn',
+      TF_USE_LEGACY_KERAS='1'))
+  assert 'tf_keras, which cannot be imported' in line
+  assert line.endswith(advice)
 
 
 def test_the_error_is_one_that_the_command_line_prints():

@@ -20,9 +20,6 @@ from tpu_graphs_ext.errors import UserError
 
 KERAS_VARIABLE = 'TF_USE_LEGACY_KERAS'
 
-# What TensorFlow takes as a yes in the variable.
-_YES = ('1', 'true', 'True')
-
 
 class KerasVersionError(UserError, ImportError):
   """`tf.keras` is Keras 3 where Keras 2 is needed."""
@@ -33,10 +30,11 @@ class _Finder:
 
   def find_spec(self, name, path=None, target=None):
     load = _LOADING.get(name)
-    if load is None or not _is_current():
+    # On the classic stack the variable can only do harm, which is told.
+    if load is None or not (_is_current() or _wants_tf_keras()):
       return None
-    for finder in sys.meta_path:
-      spec = None if finder is self else finder.find_spec(name, path, target)
+    for other in sys.meta_path:
+      spec = None if other is self else other.find_spec(name, path, target)
       if spec is not None:
         break
     else:
@@ -62,6 +60,11 @@ def install() -> None:
 def _is_current() -> bool:
   from tpu_graphs_ext import stack
   return stack.stack_name() == 'current'
+
+
+def _wants_tf_keras() -> bool:
+  # As TensorFlow reads the variable.
+  return os.environ.get(KERAS_VARIABLE) in ('1', 'true', 'True')
 
 
 def _choose_keras() -> None:
@@ -93,7 +96,7 @@ _LOADING = {'tensorflow': _load_tensorflow, 'tensorflow_gnn': _load_gnn,
 
 
 def require_keras_2(module: str) -> None:
-  """Imports TensorFlow, 2.16 or later, and checks its Keras.
+  """Imports TensorFlow and checks its Keras.
 
   Args:
     module: what is about to be imported, for the message.
@@ -102,27 +105,26 @@ def require_keras_2(module: str) -> None:
     KerasVersionError: `tf.keras` is Keras 3, or tf_keras is missing.
   """
   import tensorflow as tf
-  value = os.environ.get(KERAS_VARIABLE)
-  if value not in _YES:
+  needs = f'{module} needs Keras 2'
+  if not _wants_tf_keras():
     raise KerasVersionError(
-        f'{module} needs Keras 2, and {KERAS_VARIABLE} is {value!r}, which '
-        f'asks TensorFlow {tf.__version__} for Keras 3; unset the variable, or '
-        'set it to 1, and start Python again')
+        f'{needs}, and {KERAS_VARIABLE} is '
+        f'{os.environ.get(KERAS_VARIABLE)!r}, which asks TensorFlow '
+        f'{tf.__version__} for Keras 3; unset the variable, or set it to 1, '
+        'and start Python again')
   try:
     model_class = tf.keras.Model
   except ImportError as error:
+    minor = '.'.join(tf.__version__.split('.')[:2])
+    advice = (f'run: pip install "tf_keras=={minor}.*"' if _is_current() else
+              f'TensorFlow {minor} has its own, so unset {KERAS_VARIABLE}')
     raise KerasVersionError(
-        f'{module} needs Keras 2, which is the package tf_keras from '
-        f'TensorFlow 2.16 on, and that cannot be imported; '
-        f'run: pip install "tf_keras=={_minor(tf.__version__)}.*"') from error
+        f'{needs}, and {KERAS_VARIABLE}={os.environ[KERAS_VARIABLE]} asks for '
+        f'that of the package tf_keras, which cannot be imported; {advice}'
+    ) from error
   if not model_class.__module__.startswith('tf_keras'):
     raise KerasVersionError(
-        f'{module} needs Keras 2, but TensorFlow {tf.__version__} was imported '
-        'and used with Keras 3 before; start Python again (in a notebook, '
-        'restart the runtime) and import tpu_graphs_ext before tensorflow, or '
-        f'set {KERAS_VARIABLE}=1 first')
-
-
-def _minor(version: str) -> str:
-  """'2.21' of '2.21.0'."""
-  return '.'.join(version.split('.')[:2])
+        f'{needs}, but TensorFlow {tf.__version__} was imported and used with '
+        'Keras 3 before; start Python again (in a notebook, restart the '
+        'runtime) and import tpu_graphs_ext before tensorflow, or set '
+        f'{KERAS_VARIABLE}=1 first')
