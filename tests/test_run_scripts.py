@@ -129,13 +129,18 @@ def test_the_stack_follows_from_the_python(machine, there, chosen, constraints):
   assert f'/constraints/{constraints}.txt' in installed
 
 
-def test_a_chosen_python_has_an_environment_of_its_own(machine):
-  """Without VENV; so in a copy of the project."""
-  project = machine.parent / 'project'
-  for folder in ('run_scripts', 'constraints', 'tpu_graphs_ext'):
-    shutil.copytree(PROJECT / folder, project / folder,
+@pytest.fixture
+def project(tmp_path):
+  """A copy of the scripts, to make environments in."""
+  folder = tmp_path / 'project'
+  for name in ('run_scripts', 'constraints', 'tpu_graphs_ext', '.ci'):
+    shutil.copytree(PROJECT / name, folder / name,
                     ignore=shutil.ignore_patterns('__pycache__'))
-  shutil.copy(PROJECT / 'setup.py', project)
+  shutil.copy(PROJECT / 'setup.py', folder)
+  return folder
+
+
+def test_a_chosen_python_has_an_environment_of_its_own(machine, project):
   for version in ('3.11', '3.12'):
     add(machine, f'python{version}', python(version))
   script = str(project / 'run_scripts' / 'quickstart.sh')
@@ -144,6 +149,24 @@ def test_a_chosen_python_has_an_environment_of_its_own(machine):
     assert code == 0, error
   assert sorted(path.name for path in project.glob('.venv*')) == [
       '.venv', '.venv-current-python3.12']
+
+
+@pytest.mark.parametrize('there,other', [
+    (['3.11', '3.12'], '.venv-current-python3.12'),
+    (['3.9', '3.13'], '.venv-current-python3.13'),
+    (['3.11'], ''), (['3.12'], ''), (['3.10', '3.11'], '.venv-current-python'
+                                                       '3.10')])
+def test_ci_tests_a_second_stack_where_there_is_a_second_python(
+    machine, project, there, other):
+  for version in there:
+    add(machine, f'python{version}', python(version).replace(
+        'ran: $*', 'ran: $* across $TPU_GRAPHS_EXT_OTHER_PYTHON'))
+  code, output, error = run(
+      machine, str(project / '.ci' / 'run'), VENV='', HOME=str(machine.parent))
+  assert code == 0, error
+  other_python = f'{project}/{other}/bin/python' if other else ''
+  assert output.endswith(
+      f'ran: -m pytest --numprocesses auto across {other_python}\n')
 
 
 def test_a_full_disk(machine):
