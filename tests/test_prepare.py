@@ -154,6 +154,19 @@ warnings.warn('old', DeprecationWarning)''')
   assert 'DeprecationWarning: old' in done.stderr
 
 
+def test_input_layers_are_saved_as_keras_2_15_reads_them():
+  import tensorflow as tf
+  import tensorflow_gnn  # noqa: F401  With it the change comes.
+  layer = tf.keras.layers.InputLayer([3])
+  config = layer.get_config()
+  assert set(config) == {'batch_input_shape', 'dtype', 'sparse', 'ragged',
+                         'name'}
+  assert tf.keras.layers.InputLayer.from_config(config).get_config() == config
+  if stack.stack_name() == 'current':
+    layer = tf.keras.layers.InputLayer([3], optional=True)
+    assert layer.get_config()['optional']
+
+
 def test_estimators_of_the_real_ranking_library_refuse_to_be_used():
   import tensorflow_ranking as tfr
   if stack.stack_name() == 'classic':

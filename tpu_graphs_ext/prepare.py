@@ -4,7 +4,8 @@ With TensorFlow 2.15 there is nothing to do. From 2.16 on
   * `tf.keras` is Keras 3, which TF-GNN cannot use, unless TF_USE_LEGACY_KERAS
     is 1 before TensorFlow is imported; it then is Keras 2, from tf_keras;
   * `tensorflow_ranking` cannot be imported, because `tensorflow.estimator` is
-    gone; see `estimator_stub`.
+    gone; see `estimator_stub`;
+  * Keras 2.15 cannot read every model that is saved; now it can.
 
 `install` puts a finder in place that sees to each when its module is imported,
 and does nothing before: importing this module imports nothing but the smallest
@@ -82,7 +83,28 @@ def _load_tensorflow(execute, module) -> None:
 
 def _load_gnn(execute, module) -> None:
   require_keras_2(module.__name__)
+  _leave_out_new_defaults()
   execute(module)
+
+
+def _leave_out_new_defaults() -> None:
+  """Lets Keras 2.15 read the models that are saved here.
+
+  Later versions add `optional` to what is saved of an input layer, and 2.15
+  refuses a word that it does not know. Where it is False, which is the default,
+  it is left out; a later version reads that just as well.
+  """
+  import tensorflow as tf
+  layer_class = tf.keras.layers.InputLayer
+  whole_config = layer_class.get_config
+
+  def get_config(layer):
+    config = whole_config(layer)
+    if config.get('optional') is False:
+      del config['optional']
+    return config
+
+  layer_class.get_config = get_config
 
 
 def _load_ranking(execute, module) -> None:
