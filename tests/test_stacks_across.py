@@ -84,4 +84,5 @@ def test_errors_and_predictions_are_the_same(across, name, trained):
   ours, theirs = (across[trained][who][name] for who in ('here', 'there'))
   assert len(ours['predictions']) == 6  # What `write_data_root` makes.
   assert ours['predictions'] == theirs['predictions']
-  assert ours['errors'] == theirs['errors']
+  # The mean over kernels is rounded differently by NumPy 1 and 2.
+  assert ours['errors'] == pytest.approx(theirs['errors'], rel=1e-12)
