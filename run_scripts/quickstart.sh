@@ -1,16 +1,29 @@
 #!/usr/bin/env bash
 # From a bare machine to trained models and predictions, on sample data.
 #
-#   ./run_scripts/quickstart.sh [--out DIR] [--epochs N]
+#   ./run_scripts/quickstart.sh [--python PATH] [--out DIR] [--epochs N]
 #
 # Installs into .venv, makes synthetic sample data, trains MyEarlyJoinSAGE and
 # the baseline's EarlyJoinSAGE, and prints their validation errors side by side.
 # Under ten minutes on two cores with the installation; a second run reuses what
-# is there. TPU_GRAPHS_ROOT=/path/to/tpu_graphs trains through the baseline's
-# unchanged tiles_train.py.
+# is there. --python chooses another Python (3.9 to 3.13), which gets an
+# environment of its own. TPU_GRAPHS_ROOT=/path/to/tpu_graphs trains through the
+# baseline's unchanged tiles_train.py.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
+arguments=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --python)
+      [ $# -ge 2 ] || stop '--python must be followed by the path of a Python.'
+      PYTHON=$2
+      shift ;;
+    --python=*) PYTHON=${1#*=} ;;
+    *) arguments+=("$1") ;;
+  esac
+  shift
+done
 make_environment
 cd "$PROJECT"
-exec "$PYTHON" -m tpu_graphs_ext.quickstart "$@"
+exec "$PYTHON" -m tpu_graphs_ext.quickstart ${arguments[@]+"${arguments[@]}"}

@@ -7,6 +7,9 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import pytest
 
+# Before any test imports TensorFlow: it then comes with Keras 2.
+import tpu_graphs_ext  # noqa: F401
+
 PROJECT = pathlib.Path(__file__).resolve().parent.parent
 
 

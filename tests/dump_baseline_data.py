@@ -1,7 +1,7 @@
 """Writes what the baseline's reader makes of a data root.
 
 Run in a process of its own, because importing the baseline's reader defines
-global flags:
+global flags, by `tpu-graphs-ext run`:
     dump_baseline_data.py DATA_ROOT BATCH CONFIGS OUT.npz [FLAG ...]
 with TPU_GRAPHS_ROOT naming the checkout.
 """

@@ -302,6 +302,7 @@ def test_one_seed_trains_to_the_same_losses(
 def test_the_layout_baseline_still_imports(swapped):
   done = subprocess.run(
       [sys.executable, '-c',
+       'import tpu_graphs_ext; '
        'from tpu_graphs.baselines.layout import models; '
        'models.ResModel(10, 120)'],
       cwd=swapped, capture_output=True, text=True, check=False)

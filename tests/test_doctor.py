@@ -3,80 +3,81 @@
 import json
 import re
 import subprocess
-from importlib import metadata
 
 import pytest
 import tiny_kernels
 
-from tpu_graphs_ext import baseline, doctor, install, validate
+from tpu_graphs_ext import baseline, doctor, install, stack, validate
 from tpu_graphs_ext.doctor import BROKEN, FINE, WARNING
 
-GOOD = {'tensorflow': '2.15.1', 'keras': '2.15.0', 'tensorflow_gnn': '1.0.3',
-        'tensorflow_ranking': '0.5.5.dev', 'numpy': '1.26.4'}
+CLASSIC = {'tensorflow': '2.15.1', 'tensorflow_gnn': '1.0.3',
+           'tensorflow-ranking': '0.5.5.dev', 'numpy': '1.26.4'}
+
+
+def in_use(python='3.10.1', name='classic', **versions):
+  """A classic stack, with some versions changed."""
+  versions = {**CLASSIC, **{
+      package.replace('_ranking', '-ranking'): version
+      for package, version in versions.items()}}
+  return stack.StackInUse(name, 'why', python, versions,
+                          stack.STACKS[name].requirements, [])
 
 
 def states(findings) -> dict[str, str]:
   return {finding.what: finding.state for finding in findings}
 
 
-def test_the_working_set():
+def test_a_whole_stack():
   for python in ('3.9.18', '3.10.1', '3.11.7'):
-    found = states(doctor.versions(python, GOOD))
-    assert len(found) == 6
+    found = states(doctor.versions(in_use(python), {}))
+    assert len(found) == 6  # The stack, Python and four packages.
     assert set(found.values()) == {FINE}
 
 
 @pytest.mark.parametrize('python', ['3.8.10', '3.12.1', '3.13.0'])
 def test_another_python(python):
-  first = next(doctor.versions(python, GOOD))
-  assert first.state == BROKEN
-  assert f'{python}; needed is 3.9 and later, before 3.12' in first.text
+  found = list(doctor.versions(in_use(python), {}))
+  assert found[1].state == BROKEN
+  assert f'{python}; the classic stack needs 3.9 to 3.11' in found[1].text
+  assert '--python /path/to/python3.11' in found[1].fix
 
 
-@pytest.mark.parametrize('module, version, name', [
-    ('tensorflow', '2.16.1', 'tensorflow'),
-    ('tensorflow', '2.15.0', 'tensorflow'), ('keras', '3.4.1', 'keras'),
-    ('numpy', '2.0.0', 'numpy'),
-    ('tensorflow_ranking', '0.5.4', 'tensorflow-ranking'),
-    ('tensorflow_gnn', "ModuleNotFoundError: No module named 'x'",
-     'tensorflow_gnn')])
-def test_another_version(module, version, name):
-  found = list(doctor.versions('3.10.1', {**GOOD, module: version}))
+@pytest.mark.parametrize('package, version', [
+    ('tensorflow', '2.15.0'), ('numpy', '2.0.0'),
+    ('tensorflow_ranking', '0.5.4'), ('tensorflow_gnn', None)])
+def test_another_version(package, version):
+  found = list(doctor.versions(in_use(**{package: version}), {}))
   (broken,) = [finding for finding in found if finding.state != FINE]
+  name = package.replace('_ranking', '-ranking')
   assert (broken.what, broken.state) == (name, BROKEN)
-  assert version in broken.text
+  assert (version or 'is missing') in broken.text
   assert f"-m pip install '{name}>=" in broken.fix
 
 
-def test_the_working_set_is_what_setup_py_installs(monkeypatch):
-  """Two places name versions; they must agree."""
-  given = {}
-  monkeypatch.setattr('setuptools.setup', given.update)
-  path = str(baseline.__file__).replace('tpu_graphs_ext/baseline.py',
-                                        'setup.py')
-  with open(path) as file:
-    exec(compile(file.read(), path, 'exec'), {'__file__': path})
-  wanted = doctor.WORKING_SETS['classic']
-  assert given['python_requires'] == '>={},<{}'.format(*wanted.python)
-  for requirement in given['install_requires']:
-    found = re.fullmatch(r'(\S+?)>=([\d.]+),<([\d.]+)', requirement)
-    if found:
-      assert wanted.packages[found[1]][1:] == (found[2], found[3])
+def test_a_package_that_cannot_be_imported():
+  found = list(doctor.versions(in_use(), {
+      'tensorflow_ranking': 'ImportError: no estimator'}))
+  (broken,) = [finding for finding in found if finding.state != FINE]
+  assert broken.what == 'tensorflow-ranking'
+  assert 'cannot be imported (ImportError: no estimator)' in broken.text
 
 
-def test_versions_are_those_of_a_real_import(monkeypatch):
-  monkeypatch.setattr(doctor, 'WORKING_SETS', {'one': doctor.WorkingSet(
-      ('3.9', '4'), {'a': ('numpy', '1', '3'), 'b': ('no_such', '1', '2'),
-                     'c': ('json.tool', '1', '2')})})
-  found = doctor.installed_versions()
-  assert found['numpy'][0].isdigit()
-  assert found['no_such'].startswith('ModuleNotFoundError')
-  assert found['json.tool'].startswith('AttributeError')
+def test_every_package_of_a_stack_has_a_module():
+  for each in stack.STACKS.values():
+    assert set(each.requirements) <= set(doctor.MODULES)
+
+
+def test_errors_are_those_of_a_real_import(monkeypatch):
+  monkeypatch.setattr(doctor, 'MODULES', {
+      **dict.fromkeys(doctor.MODULES, 'json'), 'numpy': 'no_such_module'})
+  assert doctor.import_errors() == {
+      'no_such_module':
+          "ModuleNotFoundError: No module named 'no_such_module'"}
 
 
 def test_an_import_that_ends_python(monkeypatch):
   monkeypatch.setattr(doctor, '_IMPORTS', 'raise SystemExit("libx missing")')
-  assert set(doctor.installed_versions().values()) == {
+  assert set(doctor.import_errors().values()) == {
       'import ends Python: libx missing'}
 
 
@@ -190,24 +191,23 @@ def test_disk_and_memory():
 
 
 def test_the_whole_report(root, tmp_path, monkeypatch):
-  monkeypatch.setattr(doctor, 'installed_versions', lambda: GOOD)
-  monkeypatch.setattr(doctor.platform, 'python_version', lambda: '3.10.1')
+  monkeypatch.setattr(doctor, 'import_errors', dict)
+  monkeypatch.setattr(doctor.stack, 'describe', in_use)
   monkeypatch.setattr(validate.tqdm, 'tqdm', lambda paths, **_: paths)
   diagnosis = doctor.doctor(str(root), str(tmp_path / 'no' / 'data'))
   assert not diagnosis.ok
   lines = diagnosis.text().splitlines()
-  assert lines[0] == '✓ Python:             3.10.1'
+  assert lines[0] == '✓ stack:              classic: why'
+  assert lines[1] == '✓ Python:             3.10.1'
   assert sum(line.startswith('✗') for line in lines) == 1
   assert re.fullmatch(r'\d+ fine, \d+ warning, 1 broken', lines[-1])
   content = json.loads(json.dumps(diagnosis.to_json()))
   assert content['ok'] is False
   assert content['findings'][0] == {
-      'what': 'Python', 'state': 'fine', 'text': '3.10.1', 'fix': ''}
+      'what': 'stack', 'state': 'fine', 'text': 'classic: why', 'fix': ''}
 
 
 def test_this_environment():
   """The one check that is not faked."""
-  found = doctor.installed_versions()
-  assert set(found) == set(GOOD)
-  assert found['tensorflow'] == metadata.version('tensorflow')
-  assert found['numpy'] == metadata.version('numpy')
+  found = states(doctor.versions(stack.describe(), doctor.import_errors()))
+  assert set(found.values()) == {FINE}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import tiny_kernels
 from dump_baseline_data import flat
 
 from tpu_graphs_ext import batches, read
+from tpu_graphs_ext.baseline import script_command
 from tpu_graphs_ext.kernel import STORED_NAMES
 from tpu_graphs_ext.normalize import FeatureStats
 
@@ -42,8 +42,9 @@ def baseline(data_root, toy, tmp_path_factory) -> dict:
   out = str(tmp_path_factory.mktemp('dump') / 'dump.npz')
   program = os.path.join(os.path.dirname(__file__), 'dump_baseline_data.py')
   subprocess.run(
-      [sys.executable, program, data_root, str(BATCH), str(CONFIGS), out,
-       *(['--toy_data'] if toy else [])], check=True, timeout=120)
+      script_command([program, data_root, str(BATCH), str(CONFIGS), out,
+                      *(['--toy_data'] if toy else [])]),
+      check=True, timeout=120)
   return dict(np.load(out))
 
 

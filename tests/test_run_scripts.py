@@ -12,7 +12,8 @@ import subprocess
 
 import pytest
 
-SCRIPTS = pathlib.Path(__file__).parent.parent / 'run_scripts'
+PROJECT = pathlib.Path(__file__).parent.parent
+SCRIPTS = PROJECT / 'run_scripts'
 TOOLS = ('awk', 'bash', 'cat', 'cksum', 'dirname', 'env', 'grep', 'mkdir',
          'rm', 'tail', 'touch', 'tr')
 
@@ -53,11 +54,12 @@ def python(version: str, pip: str = 'exit 0') -> str:
   return PYTHON.format(version=version, pip=pip)
 
 
-def run(machine, script: str = 'quickstart.sh', *flags: str):
+def run(machine, script: str = 'quickstart.sh', *flags: str, **variables: str):
   """Runs the script; returns (exit code, stdout, stderr)."""
   done = subprocess.run(
       [str(machine / 'bash'), str(SCRIPTS / script), *flags],
-      env={'PATH': str(machine), 'VENV': str(machine.parent / 'venv')},
+      env={'PATH': str(machine), 'VENV': str(machine.parent / 'venv'),
+           **variables},
       capture_output=True, text=True, check=False)
   return done.returncode, done.stdout, done.stderr
 
@@ -72,14 +74,100 @@ def assert_one_sentence(outcome, *parts: str) -> None:
 
 
 def test_no_python_at_all(machine):
-  assert_one_sentence(run(machine), 'no usable Python 3.9, 3.10 or 3.11',
-                      'apt-get install python3.11')
+  assert_one_sentence(
+      run(machine), 'no usable Python of 3.9, 3.10, 3.11, 3.12, 3.13 was found',
+      'apt-get install python3 python3-venv')
 
 
 def test_a_python_that_is_too_new_is_named(machine):
-  add(machine, 'python3', python('3.12'))
-  assert_one_sentence(run(machine), 'found python3 (3.12)',
-                      'PYTHON=/path/to/python3.11')
+  add(machine, 'python3', python('3.14'))
+  assert_one_sentence(run(machine), 'found python3 (3.14)',
+                      'PYTHON=/path/to/python3')
+
+
+def test_a_chosen_python_is_not_replaced_by_another(machine):
+  add(machine, 'python3.11', python('3.11'))
+  add(machine, 'mine', python('3.8'))
+  assert_one_sentence(run(machine, 'quickstart.sh', '--python', 'mine'),
+                      'mine is no usable Python; found mine (3.8)')
+  assert_one_sentence(run(machine, 'quickstart.sh', '--python=absent'),
+                      'absent is no usable Python.')
+  assert_one_sentence(run(machine, 'quickstart.sh', '--python'),
+                      '--python must be followed by the path of a Python')
+
+
+def test_a_stack_that_does_not_exist(machine):
+  add(machine, 'python3.11', python('3.11'))
+  assert_one_sentence(run(machine, TPU_GRAPHS_EXT_STACK='modern'),
+                      'must be classic or current; got modern')
+
+
+def test_a_python_that_the_chosen_stack_does_not_have(machine):
+  add(machine, 'python3.12', python('3.12'))
+  assert_one_sentence(run(machine, TPU_GRAPHS_EXT_STACK='classic'),
+                      'no usable Python of 3.9, 3.10, 3.11 was found',
+                      'found python3.12 (3.12)')
+
+
+@pytest.mark.parametrize('there,chosen,constraints', [
+    (['3.10', '3.12'], {}, 'classic-python3.10'),
+    (['3.12'], {}, 'current-python3.12'),
+    (['3.13'], {}, 'current-python3.13'),
+    (['3.9', '3.12', '3.11'], {}, 'classic-python3.11'),
+    (['3.11'], {'TPU_GRAPHS_EXT_STACK': 'current'}, 'current-python3.11'),
+    (['3.9', '3.13'], {'TPU_GRAPHS_EXT_STACK': 'current'},
+     'current-python3.13'),
+    (['3.11', '3.12'], {'PYTHON': 'python3.12'}, 'current-python3.12'),
+])
+def test_the_stack_follows_from_the_python(machine, there, chosen, constraints):
+  for version in there:
+    add(machine, f'python{version}', python(version, 'echo "$*" >> "$0.pip"'))
+  code, output, error = run(machine, 'test.sh', **chosen)
+  assert code == 0, error
+  stack = constraints.split('-')[0]
+  assert f'Installing the {stack} stack' in output
+  installed = (machine.parent / 'venv/bin/python.pip').read_text()
+  assert f'/constraints/{constraints}.txt' in installed
+
+
+@pytest.fixture
+def project(tmp_path):
+  """A copy of the scripts, to make environments in."""
+  folder = tmp_path / 'project'
+  for name in ('run_scripts', 'constraints', 'tpu_graphs_ext', '.ci'):
+    shutil.copytree(PROJECT / name, folder / name,
+                    ignore=shutil.ignore_patterns('__pycache__'))
+  shutil.copy(PROJECT / 'setup.py', folder)
+  return folder
+
+
+def test_a_chosen_python_has_an_environment_of_its_own(machine, project):
+  for version in ('3.11', '3.12'):
+    add(machine, f'python{version}', python(version))
+  script = str(project / 'run_scripts' / 'quickstart.sh')
+  for flags in ([], ['--python', 'python3.12']):
+    code, unused_output, error = run(machine, script, *flags, VENV='')
+    assert code == 0, error
+  assert sorted(path.name for path in project.glob('.venv*')) == [
+      '.venv', '.venv-current-python3.12']
+
+
+@pytest.mark.parametrize('there,other', [
+    (['3.11', '3.12'], '.venv-current-python3.12'),
+    (['3.9', '3.13'], '.venv-current-python3.13'),
+    (['3.11'], ''), (['3.12'], ''), (['3.10', '3.11'], '.venv-current-python'
+                                                       '3.10')])
+def test_ci_tests_a_second_stack_where_there_is_a_second_python(
+    machine, project, there, other):
+  for version in there:
+    add(machine, f'python{version}', python(version).replace(
+        'ran: $*', 'ran: $* across $TPU_GRAPHS_EXT_OTHER_PYTHON'))
+  code, output, error = run(
+      machine, str(project / '.ci' / 'run'), VENV='', HOME=str(machine.parent))
+  assert code == 0, error
+  other_python = f'{project}/{other}/bin/python' if other else ''
+  assert output.endswith(
+      f'ran: -m pytest --numprocesses auto across {other_python}\n')
 
 
 def test_a_full_disk(machine):
@@ -110,7 +198,7 @@ def test_everything_is_installed_once(machine):
   assert code == 0, error
   assert first.endswith('ran: -m tpu_graphs_ext.quickstart --epochs 3\n')
   installed = (machine.parent / 'venv/bin/python.pip').read_text()
-  assert 'constraints/python3.9.txt' in installed
+  assert 'constraints/classic-python3.9.txt' in installed
   code, second, error = run(machine, 'quickstart.sh', '--epochs', '3')
   assert code == 0, error
   assert second == 'ran: -m tpu_graphs_ext.quickstart --epochs 3\n'

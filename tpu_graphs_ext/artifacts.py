@@ -30,7 +30,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_graphs_ext import load_models
+from tpu_graphs_ext import load_models, quiet, stack
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import write_file
 
@@ -215,7 +215,7 @@ def _check_same_shapes(model_dir, name, num_ops, sample_graph, built, saved):
 
 
 def versions() -> dict[str, str]:
-  """Versions of what takes part in a training run."""
+  """Versions of what takes part in a training run, and the stack's name."""
   import numpy as np
   import tensorflow_gnn as tfgnn
   import tensorflow_ranking as tfr
@@ -223,6 +223,7 @@ def versions() -> dict[str, str]:
   import tpu_graphs_ext
   return {
       'tpu_graphs_ext': tpu_graphs_ext.__version__,
+      'stack': stack.stack_name(),
       'python': platform.python_version(),
       'tensorflow': tf.__version__,
       'tensorflow_gnn': tfgnn.__version__,
@@ -260,7 +261,7 @@ def quiet_keras() -> Iterator[None]:
   logger.setLevel('ERROR')
   try:
     with warnings.catch_warnings():
-      warnings.filterwarnings('ignore', 'Encoding a StructuredValue')
+      quiet.ignore_saving_warning()
       yield
   finally:
     logger.setLevel(level)

@@ -12,10 +12,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
+from tpu_graphs_ext import stack
 from tpu_graphs_ext.errors import UserError
 
 ROOT_VARIABLE = 'TPU_GRAPHS_ROOT'
 MODELS_PY = os.path.join('tpu_graphs', 'baselines', 'tiles', 'models.py')
+# What tells a checkout from another folder.
+_CHECKOUT_FILES = ('tiles_train.py', MODELS_PY)
 # Kernels timed on a TPU, which the baseline ships for its own C++ tests.
 REAL_KERNELS = os.path.join(
     'tpu_graphs', 'process_data', 'tensorflow_ops', 'testdata',
@@ -41,7 +44,7 @@ def checkout(root: str | None = None) -> str | None:
   if not root:
     return None
   root = os.path.abspath(os.path.expanduser(root))
-  for name in ('tiles_train.py', MODELS_PY):
+  for name in _CHECKOUT_FILES:
     if not os.path.isfile(os.path.join(root, name)):
       raise UserError(
           f'{root} is no checkout of the tpu_graphs baseline: it has no '
@@ -49,6 +52,12 @@ def checkout(root: str | None = None) -> str | None:
           '`git clone https://github.com/google-research-datasets/tpu_graphs` '
           'made')
   return root
+
+
+def is_checkout(folder: str) -> bool:
+  """Whether a folder is a checkout of the baseline."""
+  return all(os.path.isfile(os.path.join(folder, name))
+             for name in _CHECKOUT_FILES)
 
 
 def course_scripts(root: str) -> str | None:
@@ -83,10 +92,23 @@ def working_copy(root: str, folder: str, models_py: str | None = None) -> str:
   return folder
 
 
+def script_command(arguments: Sequence[str], root: str = '') -> list[str]:
+  """The command that starts a script in a prepared Python.
+
+  Args:
+    arguments: path of the script, and its arguments.
+    root: checkout that it may import from, where the script lies elsewhere.
+  """
+  return [sys.executable, '-m', 'tpu_graphs_ext.run_script', root, *arguments]
+
+
 def run_script(copy: str, arguments: Sequence[str], log: str,
                on_line: Callable[[str], None] | None = None,
                launcher: Sequence[str] = ()) -> None:
   """Runs `python <arguments>` in a working copy, as a student would.
+
+  On the current stack and without a launcher it is `tpu-graphs-ext run
+  <arguments>`.
 
   Args:
     copy: folder that `working_copy` made; becomes the working folder.
@@ -99,8 +121,12 @@ def run_script(copy: str, arguments: Sequence[str], log: str,
     UserError: the script failed; shows its last lines.
   """
   environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2')
+  if launcher or stack.stack_name() == 'classic':
+    command = [sys.executable, *launcher, *arguments]
+  else:
+    command = script_command(arguments)
   with open(log, 'w', encoding='utf-8') as output, subprocess.Popen(
-      [sys.executable, *launcher, *arguments], cwd=copy, env=environment,
+      command, cwd=copy, env=environment,
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding='utf-8',
       errors='replace') as process:
     for line in process.stdout:

@@ -77,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
                       version=f'%(prog)s {tpu_graphs_ext.__version__}')
   verbs = parser.add_subparsers(dest='verb', metavar='VERB', required=True)
   for add in (_add_train, _add_evaluate, _add_predict, _add_rank,
-              _add_check_data, _add_featurize, _add_sample_data):
+              _add_check_data, _add_featurize, _add_sample_data, _add_run,
+              _add_hook):
     add(verbs)
   cli_handin.add_verbs(verbs, _verb, _add_switch)
   return parser
@@ -198,6 +199,27 @@ def _add_sample_data(verbs) -> None:
               'as many kernels and configurations as the real collection')
 
 
+def _add_run(verbs) -> None:
+  parser = _verb(verbs, 'run', _run,
+                 "run one of the baseline's scripts, unchanged")
+  parser.add_argument(
+      '--root', metavar='CHECKOUT',
+      help="the baseline's checkout; not given: the working folder, or what "
+           'TPU_GRAPHS_ROOT names')
+  parser.add_argument('script', metavar='SCRIPT',
+                      help='for example tiles_train.py')
+  parser.add_argument('arguments', metavar='ARGS', nargs=argparse.REMAINDER,
+                      help="the script's own flags")
+
+
+def _add_hook(verbs) -> None:
+  parser = _verb(verbs, 'hook', _hook,
+                 "let plain `python` run the baseline's scripts on today's "
+                 'TensorFlow')
+  parser.add_argument('action', choices=('install', 'remove', 'status'),
+                      help='for the Python environment that this command is in')
+
+
 def _add_switch(parser: argparse.ArgumentParser, flag: str,
                 help_text: str) -> None:
   """A flag that is on when named; also --flag=false, as absl reads it."""
@@ -285,6 +307,21 @@ def _sample_data(args: argparse.Namespace) -> int:
   settings = sample_data.SampleDataSettings(
       out=args.out, seed=args.seed, full_size=args.full_size, **chosen)
   print(sample_data.write_sample_data(settings).text())
+  return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext import baseline, run_script
+  path, root = run_script.find_script(args.script, args.root)
+  sys.stdout.flush()
+  # From here on this process is the script, with its signals and exit code.
+  command = baseline.script_command([path, *args.arguments], root)
+  os.execv(command[0], command)
+
+
+def _hook(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext import hook
+  print(getattr(hook, args.action)())
   return 0
 
 

@@ -9,15 +9,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import platform
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tpu_graphs_ext import baseline, config, install, schema, validate
+from tpu_graphs_ext import (
+  baseline,
+  config,
+  install,
+  schema,
+  stack,
+  validate,
+)
 from tpu_graphs_ext.errors import UserError
 
 FINE, WARNING, BROKEN = 'fine', 'warning', 'broken'
@@ -34,31 +39,6 @@ SAMPLE_MARK = 'sample_data.json'  # `sample-data` leaves it in its folder.
 DISK_GB = 10
 # The baseline keeps a gigabyte of features, and copies them once.
 MEMORY_GB, LEAST_MEMORY_GB = 8, 4
-
-
-@dataclasses.dataclass(frozen=True)
-class WorkingSet:
-  """Versions with which the unchanged baseline runs.
-
-  Attributes:
-    python: lowest version, and the first that is too new.
-    packages: name for pip -> (module, lowest version, first too new one).
-  """
-  python: tuple[str, str]
-  packages: dict[str, tuple[str, str, str]]
-
-
-WORKING_SETS = {
-    'classic': WorkingSet(
-        python=('3.9', '3.12'),
-        packages={
-            'tensorflow': ('tensorflow', '2.15.1', '2.16'),
-            'keras': ('keras', '2.15', '3'),
-            'tensorflow_gnn': ('tensorflow_gnn', '1.0.3', '1.1'),
-            'tensorflow-ranking': ('tensorflow_ranking', '0.5.5', '0.6'),
-            'numpy': ('numpy', '1.22', '2'),
-        }),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,75 +91,80 @@ def doctor(root: str = '', data_root: str = config.DATA_ROOT) -> Diagnosis:
     data_root: folder of the splits train, valid and test.
   """
   return Diagnosis([
-      *versions(platform.python_version(), installed_versions()),
+      *versions(stack.describe(), import_errors()),
       *checkout(root), *data(data_root),
       disk(shutil.disk_usage(_nearest(data_root)).free), memory(_memory())])
 
 
 # ---------------------------------------------------------------- versions
 
-# Imports for real: a package may be there and not work with another.
+# Package for pip -> module.
+MODULES = {'tensorflow': 'tensorflow', 'tf_keras': 'tf_keras',
+           'tensorflow_gnn': 'tensorflow_gnn',
+           'tensorflow-ranking': 'tensorflow_ranking', 'numpy': 'numpy',
+           'tensorboard': 'tensorboard'}
+# Imports for real: a package may be there and not work with another. This
+# package comes first, so that the current stack is prepared.
 _IMPORTS = '''
 import importlib, json, sys
-found = {}
+import tpu_graphs_ext
+errors = {}
 for name in sys.argv[1:]:
   try:
-    found[name] = importlib.import_module(name).__version__
+    importlib.import_module(name)
   except Exception as error:
-    found[name] = f'{type(error).__name__}: {error}'
-print(json.dumps(found))
+    errors[name] = f'{type(error).__name__}: {error}'
+print(json.dumps(errors))
 '''
 
 
-def installed_versions() -> dict[str, str]:
-  """Module -> its version, or the error when it is imported."""
-  modules = {module for working_set in WORKING_SETS.values()
-             for module, _, _ in working_set.packages.values()}
+def import_errors() -> dict[str, str]:
+  """Module -> what is said when it is imported; modules that work are not in.
+  """
+  needed = [MODULES[package] for package in
+            stack.STACKS[stack.stack_name()].requirements]
   done = subprocess.run(
-      [sys.executable, '-c', _IMPORTS, *sorted(modules)],
+      [sys.executable, '-c', _IMPORTS, *needed],
       capture_output=True, text=True, check=False,
       env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL='3'))
   lines = done.stdout.splitlines()
   if done.returncode or not lines:
     last = (done.stderr.strip().splitlines() or ['no message'])[-1]
-    return dict.fromkeys(modules, f'import ends Python: {last}')
+    return dict.fromkeys(needed, f'import ends Python: {last}')
   return json.loads(lines[-1])
 
 
-def versions(python: str, installed: dict[str, str]) -> Iterator[Finding]:
-  """Compares with the working set that fits this Python, or the first."""
-  fitting = [working_set for working_set in WORKING_SETS.values()
-             if _within(python, *working_set.python)]
-  if fitting:
-    yield Finding('Python', FINE, python)
+def versions(in_use: stack.StackInUse,
+             errors: dict[str, str]) -> Iterator[Finding]:
+  """Compares with the stack that is in use.
+
+  Args:
+    in_use: of `stack.describe`.
+    errors: of `import_errors`.
+  """
+  yield Finding('stack', FINE, f'{in_use.name}: {in_use.why}')
+  pythons = stack.STACKS[in_use.name].pythons
+  if '.'.join(in_use.python.split('.')[:2]) in pythons:
+    yield Finding('Python', FINE, in_use.python)
   else:
-    ranges = ' or '.join(
-        f'{working_set.python[0]} and later, before {working_set.python[1]}'
-        for working_set in WORKING_SETS.values())
-    yield Finding('Python', BROKEN, f'{python}; needed is {ranges}',
-                  'PYTHON=/path/to/python3.11 run_scripts/quickstart.sh makes '
-                  '.venv with it')
-  chosen = (fitting or list(WORKING_SETS.values()))[0]
-  for name, (module, least, too_new) in chosen.packages.items():
-    version = installed.get(module, 'is not there')
-    fix = (f"{sys.executable} -m pip install '{name}>={least},<{too_new}'")
-    if _within(version, least, too_new):
-      yield Finding(name, FINE, version)
-    elif re.match(r'\d', version):
-      yield Finding(name, BROKEN, f'{version}; the baseline runs with {least} '
-                    f'and later, before {too_new}', fix)
+    yield Finding(
+        'Python', BROKEN, f'{in_use.python}; the {in_use.name} stack needs '
+        f'{pythons[0]} to {pythons[-1]}', 'run_scripts/quickstart.sh --python '
+        f'/path/to/python{pythons[-1]} makes .venv with it')
+  for package, version in in_use.versions.items():
+    wanted = in_use.expected[package]
+    fix = f"{sys.executable} -m pip install '{package}{wanted}'"
+    error = errors.get(MODULES[package])
+    if not version:
+      yield Finding(package, BROKEN, 'is missing', fix)
+    elif not stack.within(version, wanted):
+      yield Finding(package, BROKEN, f'{version}; the {in_use.name} stack '
+                    f'needs {package}{wanted}', fix)
+    elif error:
+      yield Finding(package, BROKEN, f'{version} cannot be imported ({error})',
+                    fix)
     else:
-      yield Finding(name, BROKEN, f'cannot be imported ({version})', fix)
-
-
-def _within(version: str, least: str, too_new: str) -> bool:
-  return _numbers(least) <= _numbers(version) < _numbers(too_new)
-
-
-def _numbers(version: str) -> list[int]:
-  """'2.15.1rc0' -> [2, 15, 1]; no version -> []."""
-  found = re.match(r'\d+(\.\d+)*', version)
-  return [int(part) for part in found[0].split('.')] if found else []
+      yield Finding(package, FINE, version)
 
 
 # ---------------------------------------------------------------- checkout

@@ -4,10 +4,14 @@
 
 As at the graders': the script sees its working folder, the standard library
 and what is installed, but no tpu_graphs_ext, however that is installed. The
-first argument names more folders to import from. This file imports nothing of
-the package.
+first argument names more folders to import from.
+
+On the current stack nobody's plain Python can run the baseline, so there the
+imports are prepared first, as `tpu-graphs-ext run` does; the package is gone
+again before the script starts.
 """
 
+import importlib
 import importlib.abc
 import json
 import os
@@ -33,6 +37,28 @@ def holds_project(folder: str) -> bool:
           and os.path.isfile(os.path.join(folder, 'setup.py')))
 
 
+def prepare_imports(project: str) -> None:
+  """Imports what `prepare` changes, and forgets the package again.
+
+  Does nothing on the classic stack.
+
+  Args:
+    project: folder that the package lies in.
+  """
+  path = sys.path[:]
+  sys.path.insert(0, project)
+  prepare = importlib.import_module(HIDDEN + '.prepare')
+  stack = importlib.import_module(HIDDEN + '.stack')
+  if stack.stack_name() == 'current':
+    importlib.import_module('tensorflow_gnn')
+    importlib.import_module('tensorflow_ranking')
+  sys.meta_path.remove(prepare.finder)
+  for name in [*sys.modules]:
+    if name.partition('.')[0] == HIDDEN:
+      del sys.modules[name]
+  sys.path[:] = path
+
+
 def main() -> None:
   more_folders, script = json.loads(sys.argv[1]), sys.argv[2]
   sys.argv = sys.argv[2:]
@@ -40,6 +66,7 @@ def main() -> None:
       folder for folder in more_folders if folder not in sys.path]
   sys.path[:] = [os.getcwd()] + [
       folder for folder in installed if not holds_project(folder)]
+  prepare_imports(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
   sys.meta_path.insert(0, Hide())
   runpy.run_path(script, run_name='__main__')
 

@@ -17,7 +17,7 @@ import time
 
 from tqdm import tqdm
 
-from tpu_graphs_ext import baseline, metrics
+from tpu_graphs_ext import baseline, metrics, stack
 from tpu_graphs_ext.errors import UserError
 
 MODELS = ('MyEarlyJoinSAGE', 'EarlyJoinSAGE')
@@ -116,6 +116,9 @@ def run(out: str, epochs: int) -> str:
   out = os.path.abspath(os.path.expanduser(out))
   os.makedirs(out, exist_ok=True)
   data, cache = os.path.join(out, 'sample_data'), os.path.join(out, 'cache')
+  described = stack.describe()
+  print(f'{described.name.capitalize()} stack, Python {described.python}: '
+        f'{described.why}.\n')
   make_sample_data(data)
   root = find_baseline(out)
   if root:
@@ -169,7 +172,10 @@ def _closing_text(out: str, model_dir: str, csv: str, data: str,
 
 def main() -> int:
   """Parses the flags; prints one line for what the user can mend."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = argparse.ArgumentParser(
+      description=__doc__.splitlines()[0],
+      epilog='quickstart.sh also takes --python PATH: another Python, 3.9 to '
+             '3.13, in an environment of its own.')
   parser.add_argument('--out', default='out/quickstart',
                       help='folder for everything (default: %(default)s)')
   parser.add_argument('--epochs', type=int, default=15,

@@ -1,0 +1,63 @@
+"""Keeps back what TensorFlow says although nobody can do anything about it.
+
+Everything else that it says stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+
+# TensorFlow's own variable: 1 hides information, 2 warnings, 3 errors.
+LEVEL_VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
+
+# Said whenever a model that takes graphs is saved.
+SAVING_WARNING = 'Encoding a StructuredValue with type tensorflow_gnn'
+
+# Lines of level 'information' (I), and the one that comes before the first.
+_STARTUP_NOTE = re.compile(
+    rb'I\d{4} |WARNING: All log messages before absl::InitializeLog')
+
+
+def ignore_saving_warning() -> None:
+  """Drops the one warning that saving a graph model gives, from now on."""
+  warnings.filterwarnings('ignore', SAVING_WARNING, UserWarning)
+
+
+@contextlib.contextmanager
+def without_startup_notes() -> Iterator[None]:
+  """Drops the notes that today's TensorFlow writes while it is imported.
+
+  They are written before TensorFlow looks at TF_CPP_MIN_LOG_LEVEL; so they are
+  dropped here, where that variable is at least 1. What else is written to
+  stderr meanwhile appears at the end.
+  """
+  if os.environ.get(LEVEL_VARIABLE) not in ('1', '2', '3'):
+    yield
+    return
+  if sys.stderr:
+    sys.stderr.flush()
+  # They come from C++, which knows only the file descriptor.
+  try:
+    stderr = os.dup(2)
+  except OSError:  # There is none.
+    yield
+    return
+  with tempfile.TemporaryFile() as held:
+    os.dup2(held.fileno(), 2)
+    try:
+      yield
+    finally:
+      if sys.stderr:
+        sys.stderr.flush()
+      os.dup2(stderr, 2)
+      os.close(stderr)
+      held.seek(0)
+      for line in held:
+        if not _STARTUP_NOTE.match(line):
+          os.write(2, line)
