@@ -1299,56 +1299,79 @@ def _hardware(given: Any) -> _Hardware:
 class _Statistics:
   """Takes scaled features back to their own units.
 
+  The baseline's trainer scales with the train kernels of enough
+  configurations, its prediction script with all of them. A model is not told
+  which of the two runs it, but features are whole numbers: of two statistics,
+  those that the features were scaled with give whole numbers back.
+
   Args:
     stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
       all columns of the files; a column is dropped where the two are equal.
-      'used', true where they differ, may stand beside them.
+      'used', true where they differ, may stand beside them, and the same of
+      all train kernels under 'all_kernels'.
   """
 
   def __init__(self, stored: Mapping[str, Any]):
-    self._tables = {}
-    for table in ('node', 'config'):
-      try:
-        low, high = (tuple(map(float, stored[table][key]))
-                     for key in ('minimum', 'maximum'))
-        used = stored[table].get('used', [a != b for a, b in zip(low, high)])
-        agree = len(low) == len(high) and list(used) == [
-            a != b for a, b in zip(low, high)]
-      except (AttributeError, KeyError, TypeError, ValueError):
-        agree = False
-      if not agree:
-        raise ValueError(
-            'feature_stats must hold, under node and under config, lists '
-            'minimum and maximum of the same length, and used, if at all, '
-            f'where they differ; {table} does not. `tpu-graphs-ext stats` '
-            'prints them.')
-      self._tables[table] = (low, high)
+    self._choices = {'node': [], 'config': []}  # Those of the training first.
+    for part in (stored, (stored or {}).get('all_kernels')):
+      for table, choices in self._choices.items() if part else ():
+        choices.append(self._bounds(part, table))
+
+  def _bounds(self, stored, table):
+    """Minima and maxima of a table's columns."""
+    try:
+      low, high = (tuple(map(float, stored[table][key]))
+                   for key in ('minimum', 'maximum'))
+      varies = [a != b for a, b in zip(low, high)]
+      if len(low) == len(high) and varies == list(
+          stored[table].get('used', varies)):
+        return low, high
+    except (AttributeError, KeyError, TypeError, ValueError):
+      pass
+    raise ValueError(
+        'feature_stats must hold, under node and under config, lists minimum '
+        'and maximum of the same length, and used, if at all, where they '
+        f'differ; {table} does not. `tpu-graphs-ext stats` prints them.')
 
   def check(self, node_width: int, config_width: int) -> None:
     """Raises a ValueError unless so many columns vary."""
     for table, width in (('node', node_width), ('config', config_width)):
-      used = sum(low != high for low, high in zip(*self._tables[table]))
-      if used != width:
+      used = [low != high for low, high in zip(*self._choices[table][0])]
+      if sum(used) != width:
         raise ValueError(
-            f'feature_stats has {used} {table} columns that vary, but the '
-            f'features have {width}; they are of other data. Print those of '
-            'this data with `tpu-graphs-ext stats --data_root`.')
+            f'feature_stats has {sum(used)} {table} columns that vary, but '
+            f'the features have {width}; they are of other data. Print those '
+            'of this data with `tpu-graphs-ext stats --data_root`.')
 
-  def raw(self, table: str, x: tf.Tensor, width: int) -> tf.Tensor:
+  def raw(self, table: str, x: tf.Tensor, width: int,
+          kernel_of_row: Optional[tf.Tensor] = None) -> tf.Tensor:
     """[..., used columns] -> whole numbers [..., width].
 
-    Columns that the data does not have are 0.
+    Columns that the data does not have are 0. Which statistics apply is told
+    from each row alone, or from all the rows of a kernel together.
     """
+    candidates = [self._unscaled(low, high, x, width)
+                  for low, high in self._choices[table]]
+    if len(candidates) == 1:
+      return tf.round(candidates[0])
+    broken = [tf.reduce_sum(_as_float(
+        tf.abs(c - tf.round(c)) > 1e-6 * (1 + tf.abs(c))), -1, keepdims=True)
+              for c in candidates]
+    if kernel_of_row is not None:
+      broken = [tf.gather(tf.math.segment_sum(number, kernel_of_row),
+                          kernel_of_row) for number in broken]
+    return tf.round(tf.where(broken[1] < broken[0], *candidates[::-1]))
+
+  def _unscaled(self, low, high, x, width):
     low, high = (bounds[:width] + (0.0,) * (width - len(bounds))
-                 for bounds in self._tables[table])
+                 for bounds in (low, high))
     used = [a != b for a, b in zip(low, high)]
-    dropped = x.shape[-1]  # The place of a column of zeros.
-    places = [sum(used[:i]) if used[i] else dropped for i in range(width)]
+    places = [sum(used[:i]) if used[i] else x.shape[-1]  # A column of zeros.
+              for i in range(width)]
     x = tf.gather(tf.concat([x, tf.zeros_like(x[..., :1])], -1), places,
                   axis=-1)
     spread = tf.constant(high) - tf.constant(low)
-    return tf.clip_by_value(
-        tf.round(x * spread + tf.constant(low)), -_MOST, _MOST)
+    return tf.clip_by_value(x * spread + tf.constant(low), -_MOST, _MOST)
 
 
 def _product(x: tf.Tensor, axis: int = -1) -> tf.Tensor:
@@ -1383,7 +1406,7 @@ class _Nodes:
 
   Attributes:
     shape: [nodes, 6] sizes, 1 beyond the rank; rank: [nodes].
-    elements, element_bytes: [nodes].
+    elements, log_elements, element_bytes: [nodes].
     order: [nodes, 6, 6], 1 where a physical dimension (most major first) is a
       logical one; size, unit: [nodes, 6] of the physical dimensions.
     inputs, outputs: [nodes], 1 for what the kernel reads and writes.
@@ -1399,6 +1422,7 @@ class _Nodes:
     self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)
     self.shape = tf.maximum(sizes, 1)
     self.elements = _product(self.shape)
+    self.log_elements = tf.reduce_sum(tf.math.log(self.shape), -1)
     types = _as_float(self.column('element_type') > 0)
     self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)
     self.element_bytes += 4 * _as_float(self.element_bytes == 0)
@@ -1438,7 +1462,11 @@ class _Nodes:
     return self.read_by(mask) * self.is_no_root
 
   def pick(self, score: tf.Tensor) -> tf.Tensor:
-    """int32 [kernels]: the first node of each kernel with the highest score."""
+    """int32 [kernels]: the node of each kernel with the highest score.
+
+    Scores are whole numbers; of equal ones, the larger tensor's.
+    """
+    score += self.log_elements / 1000  # Below 0.2.
     best = tf.math.segment_max(score, self.kernel_of)
     number = tf.range(tf.shape(score)[0])
     return tf.math.segment_min(
@@ -1470,13 +1498,13 @@ class _Nodes:
     convolution = self.opcode_is(_CONVOLUTION) * _as_float(
         self._graph.sum_of(
             'producers', self.is_no_root[:, tf.newaxis])[:, 0] > 0)
-    self.convolution = self.pick(convolution * self.elements)
+    self.convolution = self.pick(convolution)
     self.has_convolution = tf.math.segment_max(convolution, self.kernel_of)
     reduced = self.outputs * self.opcode_is(_REDUCE)
     whole = self.operands_of(reduced)
     tiled = tf.where(self.any_of(whole) > 0, whole, self.outputs)
     self.tiled = tf.where(self.has_convolution > 0, self.convolution,
-                          self.pick(tiled * self.elements))
+                          self.pick(tiled))
     self.vector_ops = self._vector_ops(reduced)
 
   def _vector_ops(self, reduced: tf.Tensor) -> tf.Tensor:
@@ -1541,7 +1569,9 @@ class _Geometry:
 
   def loops(self, graph: _Graph, node_feats: tf.Tensor) -> _Loops:
     """Loop nests from scaled node features [nodes, F]."""
-    raw = self.statistics.raw('node', node_feats, _NODE_WIDTH)
+    kernel_of = tf.repeat(
+        tf.range(tf.shape(graph.node_counts)[0]), graph.node_counts)
+    raw = self.statistics.raw('node', node_feats, _NODE_WIDTH, kernel_of)
     nodes = _Nodes(graph, raw, self._hardware)
     of_tiled = tf.transpose(tf.gather(nodes.order, nodes.tiled), [0, 2, 1])
     output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
@@ -1670,9 +1700,8 @@ def _along(nodes: _Nodes, mask: tf.Tensor, output_axes: tf.Tensor) -> _Streams:
     by_size.insert(0, _hot(match))
     last = tf.where(match >= 0, match - 1, last)
 
-  def choose(condition, yes, no):
-    shape_of = [-1] + [1] * (yes.shape.rank - 1)
-    return tf.where(tf.reshape(condition, shape_of), yes, no)
+  def choose(condition, yes, no):  # [streams]; [streams, 6, 6] twice
+    return tf.where(condition[:, tf.newaxis, tf.newaxis], yes, no)
 
   as_many = tf.logical_and(ratio > 0.5, ratio < 2)
   is_same = rank == tiled_rank
@@ -1786,11 +1815,11 @@ class _Product:
     for i in range(_SPATIAL):
       score += (agrees(filter_spatial[:, i], window[:, i])
                 * tf.gather(spatial[:, i], nodes.kernel_of))
-    score -= tf.math.log1p(nodes.elements) / 100  # Between equals, the smaller.
+    score -= nodes.log_elements / 500  # Of equal ones, the smaller.
     operands = nodes.operands_of(
         nodes.marked(nodes.convolution)
         * tf.gather(nodes.has_convolution, nodes.kernel_of))
-    chosen = nodes.pick(operands * (100 + score))
+    chosen = nodes.pick(operands * (10 + score))
     others = operands * (1 - nodes.marked(chosen))
     image = tf.where(tf.math.segment_max(others, nodes.kernel_of) > 0,
                      nodes.pick(others), chosen)
@@ -2038,9 +2067,10 @@ class HybridEarlyJoinSAGE(_TileRanker):
     counts = self._geometry.counts(loops, config_feats)
     columns = [count / typical for count, typical in zip(counts, _TYPICAL)]
     columns += [tf.stop_gradient(x) for x in self._machine.shares(counts)]
+    columns = tf.ensure_shape(
+        tf.stack(columns, -1), [None, None, len(columns)])
     learned = super()._score(
-        graph, encoded,
-        tf.concat([config_feats, tf.stack(columns, -1)], -1), training)
+        graph, encoded, tf.concat([config_feats, columns], -1), training)
     return self._machine.sharpness() * self._machine(counts) + learned
 
 

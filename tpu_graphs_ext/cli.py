@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
                       version=f'%(prog)s {tpu_graphs_ext.__version__}')
   verbs = parser.add_subparsers(dest='verb', metavar='VERB', required=True)
   for add in (_add_train, _add_evaluate, _add_predict, _add_rank,
-              _add_check_data, _add_featurize, _add_sample_data):
+              _add_check_data, _add_featurize, _add_sample_data, _add_stats):
     add(verbs)
   return parser
 
@@ -197,6 +197,18 @@ def _add_sample_data(verbs) -> None:
               'as many kernels and configurations as the real collection')
 
 
+def _add_stats(verbs) -> None:
+  parser = _verb(verbs, 'stats', _stats,
+                 'print what features are scaled with, as --model_kwargs_json '
+                 'of a model that takes feature_stats')
+  for name in ('data_root', 'configs', 'model_kwargs_json', 'cache_dir'):
+    default = getattr(config.TrainSettings, name)
+    parser.add_argument(
+        '--' + name, default=default, metavar=name.upper(),
+        help=_TRAIN_HELP[name], type=type(default))
+  _add_switch(parser, '--toy_data', _TRAIN_HELP['toy_data'])
+
+
 def _add_switch(parser: argparse.ArgumentParser, flag: str,
                 help_text: str) -> None:
   """A flag that is on when named; also --flag=false, as absl reads it."""
@@ -284,6 +296,14 @@ def _sample_data(args: argparse.Namespace) -> int:
   settings = sample_data.SampleDataSettings(
       out=args.out, seed=args.seed, full_size=args.full_size, **chosen)
   print(sample_data.write_sample_data(settings).text())
+  return 0
+
+
+def _stats(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext import stats
+  print(stats.model_kwargs_json(
+      args.data_root, configs=args.configs, cache_dir=args.cache_dir,
+      kwargs_json=args.model_kwargs_json, toy_data=args.toy_data))
   return 0
 
 

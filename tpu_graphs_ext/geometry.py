@@ -154,8 +154,8 @@ def kernel_loops(kernel: Kernel) -> Loops:
   """
   graph = _Graph(kernel)
   nodes = range(kernel.num_nodes)
-  root = max(nodes, key=lambda n: int(graph.is_root[n])
-             + int(not graph.consumed[n]))
+  root = max(nodes, key=lambda n: (
+      int(graph.is_root[n]) - int(graph.consumed[n]), graph.elements(n)))
   main = root  # The root of the computation that the kernel fuses.
   for producer in graph.producers[root]:
     if graph.opcode[root] == 'fusion' and graph.is_root[producer]:
