@@ -1312,10 +1312,11 @@ class _Statistics:
   """
 
   def __init__(self, stored: Mapping[str, Any]):
-    self._choices = {'node': [], 'config': []}  # Those of the training first.
-    for part in (stored, (stored or {}).get('all_kernels')):
-      for table, choices in self._choices.items() if part else ():
-        choices.append(self._bounds(part, table))
+    parts = [stored]  # Those of the training first.
+    if isinstance(stored, Mapping) and 'all_kernels' in stored:
+      parts.append(stored['all_kernels'])
+    self._choices = {table: [self._bounds(part, table) for part in parts]
+                     for table in ('node', 'config')}
 
   def _bounds(self, stored, table):
     """Minima and maxima of a table's columns."""
@@ -1368,8 +1369,8 @@ class _Statistics:
     used = [a != b for a, b in zip(low, high)]
     places = [sum(used[:i]) if used[i] else x.shape[-1]  # A column of zeros.
               for i in range(width)]
-    x = tf.gather(tf.concat([x, tf.zeros_like(x[..., :1])], -1), places,
-                  axis=-1)
+    x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
+    x = tf.gather(x, places, axis=-1)
     spread = tf.constant(high) - tf.constant(low)
     return tf.clip_by_value(x * spread + tf.constant(low), -_MOST, _MOST)
 
@@ -1627,8 +1628,8 @@ class _Geometry:
               + is_product * registers * (steps - output_tiles))
     whole = tf.ones_like(steps)
     return _Counts(
-        output_tiles, _product(trips[..., _DIMS:]), steps, streams * whole,
-        moved, block, pieces, is_product * steps * blocks * rows, vector,
+        output_tiles, _product(trips[..., _DIMS:]), steps, streams, moved,
+        block, pieces, is_product * steps * blocks * rows, vector,
         tile_elements, 2 * block + 4 * is_product * tile_elements,
         whole * _product((units * unit / size)[..., :_DIMS]),
         _product((trips * tile / units)[..., :_DIMS]))
@@ -1661,10 +1662,10 @@ class _Geometry:
     moves = tf.cumsum(_as_float(tf.logical_and(followed, trips > 1)), -1,
                       reverse=True)
     fetches = _product(tf.where(moves > 0, trips, 1.0))
-    return (tf.math.unsorted_segment_sum(
-        tf.ones_like(block[:, :1]), s.kernel, tf.shape(loops.size)[0]),) + tuple(
-            tf.math.unsorted_segment_sum(x, s.kernel, tf.shape(loops.size)[0])
-            for x in (block, block * fetches, pieces * fetches))
+    return tuple(
+        tf.math.unsorted_segment_sum(x, s.kernel, tf.shape(loops.size)[0])
+        for x in (tf.ones_like(block), block, block * fetches,
+                  pieces * fetches))
 
 
 def _along(nodes: _Nodes, mask: tf.Tensor, output_axes: tf.Tensor) -> _Streams:

@@ -102,9 +102,10 @@ def quantities(kernel: Kernel) -> dict[str, np.ndarray]:
   tiles = loop_tiles(loops, kernel.config_feat)
   trips = analytic_tpu.trips(loops, tiles)
   rank = loops.num_output_axes
-  units = np.array([axis.units for axis in loops.axes[:rank]], float)
-  whole = np.array([axis.units * axis.unit for axis in loops.axes[:rank]], float)
-  sizes = np.array([axis.size for axis in loops.axes[:rank]], float)
+  axes = loops.axes[:rank]
+  units = np.array([axis.units for axis in axes], float)
+  unit = np.array([axis.unit for axis in axes], float)
+  sizes = np.array([axis.size for axis in axes], float)
   counts = (loops, tiles, _COUNTING)
   return {
       'output_tiles': trips[:, :rank].prod(1, dtype=float),
@@ -116,11 +117,9 @@ def quantities(kernel: Kernel) -> dict[str, np.ndarray]:
       'pieces': analytic_tpu.pieces_ns(*counts),
       'matrix_rows': analytic_tpu.matrix_ns(*counts),
       'vector_registers': analytic_tpu.vector_ns(*counts),
-      'tile_elements': np.prod(
-          [tiles[:, a] * loops.axes[a].unit for a in range(rank)], axis=0,
-          dtype=float) * np.ones(len(tiles)),
+      'tile_elements': (tiles[:, :rank] * unit).prod(1),
       'footprint_bytes': analytic_tpu.occupied_bytes(loops, tiles),
-      'padding': np.full(len(tiles), whole.prod() / sizes.prod()),
+      'padding': np.full(len(tiles), (units * unit).prod() / sizes.prod()),
       'rounding': (trips[:, :rank] * tiles[:, :rank]).prod(
           1, dtype=float) / units.prod()}
 
