@@ -13,7 +13,7 @@ import tiny_models
 from tpu_graphs_ext import cli, config
 
 VERBS = ('train', 'evaluate', 'predict', 'rank', 'check-data', 'featurize',
-         'sample-data')
+         'sample-data', 'stats')
 
 
 @pytest.fixture(scope='module')
