@@ -21,6 +21,8 @@ The models:
     `EarlyLateJoinSAGE`: `MyEarlyJoinSAGE` with another convolution or join.
   * `LateJoinConcatPoolSAGE`, `EarlyJoinConcatPoolSAGE`, `WideSAGE`: plain
     GraphSAGE with mean aggregation, for comparison.
+  * `AnalyticTileModel`, `HybridEarlyJoinSAGE`: an analytic runtime from tile
+    geometry, alone and corrected by `MyEarlyJoinSAGE`'s layers.
   * `EnsembleRanker`: several of these, trained and scored together.
 
 Letters in shape remarks: `kernels` in the batch, `configs` of each kernel,
