@@ -1578,27 +1578,26 @@ class _Geometry:
     nodes = _Nodes(graph, raw, self._hardware)
     of_tiled = tf.transpose(tf.gather(nodes.order, nodes.tiled), [0, 2, 1])
     output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
-    product = _Product(nodes, output_axes)
-    loose = nodes.inputs * (1 - tf.maximum(product.in_image, product.in_filter))
-    parts = [product.streams(nodes.inputs * product.in_image, product.image,
-                             product.image_follow, product.image_window),
-             product.streams(nodes.inputs * product.in_filter, product.filter,
-                             product.filter_axes,
-                             tf.zeros_like(product.filter_axes))]
+    conv = _Convolution(nodes, output_axes)
+    loose = nodes.inputs * (1 - tf.maximum(conv.in_image, conv.in_filter))
+    parts = [conv.streams(nodes.inputs * conv.in_image, conv.image,
+                          conv.image_follow, conv.image_window),
+             conv.streams(nodes.inputs * conv.in_filter, conv.filter,
+                          conv.filter_axes, tf.zeros_like(conv.filter_axes))]
     parts += [_along(nodes, mask, output_axes)
               for mask in (loose, nodes.outputs)]
     own = tf.concat([tf.reduce_sum(output_axes, 1)[:, :_DIMS],
-                     product.own_axes[:, _DIMS:]], -1)  # [kernels, 12]
+                     conv.own_axes[:, _DIMS:]], -1)  # [kernels, 12]
 
     def of_axes(values):
       both = tf.concat([tf.gather(values, nodes.tiled),
-                        tf.gather(values, product.filter)], -1)
+                        tf.gather(values, conv.filter)], -1)
       return tf.where(own > 0, both, 1.0)
 
     return _Loops(
-        of_axes(nodes.size), of_axes(nodes.unit), product.rows,
-        product.features, product.taps, nodes.has_convolution,
-        nodes.vector_ops, _Streams(*(tf.concat(p, 0) for p in zip(*parts))))
+        of_axes(nodes.size), of_axes(nodes.unit), conv.rows, conv.features,
+        conv.taps, nodes.has_convolution, nodes.vector_ops,
+        _Streams(*(tf.concat(part, 0) for part in zip(*parts))))
 
   def counts(self, loops: _Loops, config_feats: tf.Tensor) -> _Counts:
     """Counts of scaled config features [kernels, configs, G]."""
@@ -1731,7 +1730,7 @@ def _laid_out(nodes, node, source, follow, window) -> _Streams:
       tf.gather(nodes.element_bytes, node))
 
 
-class _Product:
+class _Convolution:
   """Where the operands of each kernel's convolution are, and their axes.
 
   All is 0 in kernels without one. Operands are stored in no order: the filter
@@ -1878,13 +1877,15 @@ class _Machine(tf.keras.layers.Layer):
       a = matrix_row * matrix_rows + vector * vector_registers
   What is not hidden by an overlap are the first transfer and a part of the
   shorter one of memory and arithmetic. Constants are positive:
-  c = c_0 exp(10 w), with w = 0 at first; the 10 lets a step of 1e-3 of the
-  optimizer move a constant by 1 %.
+  c = c_0 exp(rate w), with w = 0 at first; a rate of 10 lets a step of 1e-3 of
+  the optimizer move a constant by 1 %.
   """
   NUM_SHARES = 5
 
-  def __init__(self, hardware: _Hardware, sharpness: Optional[float] = None):
+  def __init__(self, hardware: _Hardware, rate: float,
+               sharpness: Optional[float] = None):
     super().__init__()
+    self._rate = rate
     self._initial = tuple(
         float(getattr(hardware, name)) for name in _TRAINED_CONSTANTS)
     self._sharpness = sharpness
@@ -1897,7 +1898,8 @@ class _Machine(tf.keras.layers.Layer):
       self.built = True
 
   def _trained(self, initial):
-    factors = tf.exp(tf.clip_by_value(10 * self.changes, -10.0, 10.0))
+    factors = tf.exp(tf.clip_by_value(
+        self._rate * self.changes, -10.0, 10.0))
     return tf.constant(initial) * factors[:len(initial)]
 
   def constants(self) -> dict:
@@ -1981,7 +1983,7 @@ class AnalyticTileModel(_Ranker):
     self._scales = tuple(log_scales)
     self._geometry = _raw_geometry(self, feature_stats, hardware)
     if self._geometry:
-      self._machine = _Machine(_hardware(hardware))
+      self._machine = _Machine(_hardware(hardware), rate=10.0)
     else:
       self._linear = tf.keras.layers.Dense(1)
 
@@ -2024,7 +2026,9 @@ class HybridEarlyJoinSAGE(_TileRanker):
   `_Counts`, and what part of the analytic time each of its terms is, are
   further config features. The learned score is exactly 0 before training. A
   list loss reads scores as log odds, so the sharpness says how sure of the
-  analytic time the model is; it is trained with the physical constants.
+  analytic time the model is; it is trained with the physical constants. The
+  mean square of the learned score is a part of the loss, so that few kernels
+  do not teach it what is not so elsewhere.
   Without `feature_stats` it is `_TileRanker`.
 
   Args:
@@ -2032,19 +2036,25 @@ class HybridEarlyJoinSAGE(_TileRanker):
     num_ops: number of opcodes.
     feature_stats, hardware: see `AnalyticTileModel`.
     sharpness: to start from; 10 makes 10 % of the time one unit of the score.
+    caution: weight of the mean square of the learned score in the loss.
     **kwargs: arguments of `_TileRanker`.
   """
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Optional[Mapping[str, Any]] = None,
-               hardware: Any = 'tpu_v3', sharpness: float = 10.0, **kwargs):
+               hardware: Any = 'tpu_v3', sharpness: float = 10.0,
+               caution: float = 1.0, **kwargs):
     super().__init__(num_configs, num_ops, **kwargs)
-    if not isinstance(sharpness, (int, float)) or not sharpness > 0:
-      raise ValueError(
-          f'sharpness must be a positive number; got {sharpness!r}.')
+    for argument, value, least in (('sharpness', sharpness, 'positive'),
+                                   ('caution', caution, 'non-negative')):
+      if (not isinstance(value, (int, float)) or value < 0
+          or (least == 'positive' and not value)):
+        raise ValueError(f'{argument} must be a {least} number; got {value!r}.')
+    self._caution = caution
     self._geometry = _raw_geometry(self, feature_stats, hardware)
     if self._geometry:
-      self._machine = _Machine(_hardware(hardware), sharpness)
+      # A list loss moves constants for its own ends: slowly.
+      self._machine = _Machine(_hardware(hardware), 1.0, sharpness)
 
   constants = AnalyticTileModel.constants
 
@@ -2074,6 +2084,8 @@ class HybridEarlyJoinSAGE(_TileRanker):
         tf.stack(columns, -1), [None, None, len(columns)])
     learned = super()._score(
         graph, encoded, tf.concat([config_feats, columns], -1), training)
+    if training and self._caution:
+      self.add_loss(self._caution * tf.reduce_mean(learned ** 2))
     return self._machine.sharpness() * self._machine(counts) + learned
 
 

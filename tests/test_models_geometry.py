@@ -31,7 +31,8 @@ def counts(**given):
 
 
 def machine(**changes):
-  layer = models._Machine(models._Hardware(**{**MACHINE, **changes}), 10.0)
+  layer = models._Machine(
+      models._Hardware(**{**MACHINE, **changes}), rate=10.0, sharpness=10.0)
   layer.build_once()
   return layer
 
@@ -179,9 +180,24 @@ def test_wrong_hardware_is_refused(name, hardware, message):
     load_models.build(name, 10, 5, {'hardware': hardware})
 
 
-def test_wrong_sharpness_is_refused():
-  with pytest.raises(UserError, match='sharpness must be a positive number'):
-    load_models.build('HybridEarlyJoinSAGE', 10, 5, {'sharpness': 0})
+@pytest.mark.parametrize('argument,value,rule', [
+    ('sharpness', 0, 'positive'), ('sharpness', 'x', 'positive'),
+    ('caution', -1, 'non-negative')])
+def test_wrong_weights_are_refused(argument, value, rule):
+  with pytest.raises(UserError, match=f'{argument} must be a {rule} number'):
+    load_models.build('HybridEarlyJoinSAGE', 10, 5, {argument: value})
+
+
+def test_caution_is_the_weight_of_the_mean_square_of_the_correction():
+  """The correction's bias is 3: 2 * 9, in training alone."""
+  model = checks.make('HybridEarlyJoinSAGE' + checks.RAW, caution=2.0)
+  graph = batches.kernel_graph(KERNELS[0], STATS)
+  model(graph)
+  model._scorer.bias.assign([3.0])
+  without = len(model.losses)
+  model(graph, training=True)
+  assert len(model.losses) == without + 1
+  assert max(map(float, model.losses)) == pytest.approx(18)
 
 
 def test_statistics_are_read_exactly():
