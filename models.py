@@ -21,6 +21,8 @@ The models:
     `EarlyLateJoinSAGE`: `MyEarlyJoinSAGE` with another convolution or join.
   * `LateJoinConcatPoolSAGE`, `EarlyJoinConcatPoolSAGE`, `WideSAGE`: plain
     GraphSAGE with mean aggregation, for comparison.
+  * `AnalyticTileModel`, `HybridEarlyJoinSAGE`: an analytic runtime from tile
+    geometry, alone and corrected by `MyEarlyJoinSAGE`'s layers.
   * `EnsembleRanker`: several of these, trained and scored together.
 
 Letters in shape remarks: `kernels` in the batch, `configs` of each kernel,
@@ -36,6 +38,7 @@ Sources:
 
 import difflib
 import functools
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -95,6 +98,7 @@ class _Graph:
 
   def __init__(self, inputs: _Inputs):
     self.nodes = tf.shape(inputs.opcode)[0]
+    self.opcode = inputs.opcode
     self.node_counts = inputs.node_counts
     self._one_kernel = inputs.node_counts.shape[0] == 1
     self._kernel_of_node = tf.repeat(
@@ -360,12 +364,26 @@ class StandardizedMSE(MinMaxMSE):
     return super().call(y_true, y_pred * tf.math.rsqrt(variance + 1e-6))
 
 
+@_registered
+class LogMSE(_Objective):
+  """Mean squared error of scores as logarithms of runtimes.
+
+  A constant that is added to all scores of a list does not matter, so labels
+  may be in any unit.
+  """
+
+  def call(self, y_true, y_pred):
+    error = y_pred - tf.math.log(tf.maximum(y_true, 1e-9))
+    return tf.math.reduce_variance(error, -1)
+
+
 # None keeps the loss that the training script compiles the model with.
 _OBJECTIVES = {
     'flags': None, 'listmle': ListMLE,
     'listmle_fastest_first': ListMLEFastestFirst,
     'pairwise_logistic': PairwiseLogistic, 'pairwise_hinge': PairwiseHinge,
-    'minmax_mse': MinMaxMSE, 'standardized_mse': StandardizedMSE}
+    'minmax_mse': MinMaxMSE, 'standardized_mse': StandardizedMSE,
+    'log_mse': LogMSE}
 
 
 # ------------------------------------------------------------ base classes
@@ -470,24 +488,28 @@ class _Ranker(_TrainedModel):
   # Floats of one [nodes, chunk, width] tensor: 2 MiB, about a core's cache.
   _CHUNK_FLOATS = 2 ** 19
 
-  def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int,
-               width: int, objective: str = 'flags', averaging: float = 0.0):
+  def __init__(self, num_configs: int, num_ops: int,
+               op_embed_dim: Optional[int], width: int,
+               objective: str = 'flags', averaging: float = 0.0):
     super().__init__(objective, averaging)
+    embeds = op_embed_dim is not None
     for argument, value in (('num_configs', num_configs), ('num_ops', num_ops),
-                            ('op_embed_dim', op_embed_dim),
+                            ('op_embed_dim', op_embed_dim if embeds else 1),
                             ('hidden_dim', width)):
       _check_positive(argument, value)
     self._num_configs = num_configs
     self._width = width
     self._state_width = width  # Of the tensors [nodes, configs, width].
-    self._op_embedding = _OpEmbedding(num_ops, op_embed_dim)
+    self._op_embedding = (  # None: `_encode` gets none.
+        _OpEmbedding(num_ops, op_embed_dim) if embeds else None)
     self._input_widths = None  # (F, G), known from the first graph on.
 
   def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
     """Scores all configurations at once: float32 [kernels, configs]."""
     inputs = _inputs_of(graph)
     self._create_variables(inputs)
-    embedded = self._op_embedding(graph).node_sets['op']['op_e']
+    embedded = (self._op_embedding(graph).node_sets['op']['op_e']
+                if self._op_embedding else None)
     kernel_graph = _Graph(inputs)
     encoded = self._encode(kernel_graph, embedded, inputs.node_feats, training)
     return self._score(kernel_graph, encoded, inputs.config_feats, training)
@@ -512,7 +534,8 @@ class _Ranker(_TrainedModel):
     widths = (inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
     if self._input_widths is None:
       with tf.init_scope():
-        self._op_embedding.embedding_layer.build([None])
+        if self._op_embedding:
+          self._op_embedding.embedding_layer.build([None])
         self._build_layers(*widths)
       self._input_widths = widths
       self._rank = self._compiled_rank()
@@ -543,7 +566,8 @@ class _Ranker(_TrainedModel):
     inputs = _Inputs(*tensors)
     kernel_graph = _Graph(inputs)
     embedded = tf.gather(
-        self._op_embedding.embedding_layer.embeddings, inputs.opcode)
+        self._op_embedding.embedding_layer.embeddings, inputs.opcode
+    ) if self._op_embedding else None
     encoded = self._encode(kernel_graph, embedded, inputs.node_feats, False)
     configs = tf.shape(inputs.config_feats)[1]
     chunk = tf.clip_by_value(
@@ -1205,6 +1229,864 @@ class _TileRanker(_Ranker):
 
 class MyEarlyJoinSAGE(_TileRanker):
   """The model to train: `_TileRanker` as its defaults stand."""
+
+
+# ------------------------------------------------- what a kernel's tiles do
+#
+# Counts that follow from shapes, layouts and tile bounds alone. They need
+# features in their own units, so the models that use them take the statistics
+# that the features were scaled with. The loop nest has 12 axes: the physical
+# dimensions of the tiled tensor, most major first, then those of a
+# convolution's filter. Dimensions that are not there have size 1.
+
+_DIMS, _AXES, _SPATIAL = 6, 12, 4
+_NODE_WIDTH, _CONFIG_WIDTH = 140, 24
+# First column and number of columns of what is read of the node features.
+_NODE_COLUMNS = {
+    'is_root': (0, 1), 'element_type': (2, 19), 'shape': (21, 6),
+    'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 4),
+    'stride': (45, 4), 'base_dilation': (77, 4), 'convolution': (93, 14),
+    'feature_groups': (107, 1), 'minor_to_major': (134, 6)}
+_KERNEL_BOUNDS, _OUTPUT_BOUNDS = 0, 8  # First columns of six each.
+_ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
+_CONVOLUTION, _FUSION, _PARAMETER, _REDUCE, _TUPLE = 26, 41, 63, 70, 100
+# Vector instructions of an opcode: 1 but for these.
+_FREE_OPCODES = (11, 13, 24, 26, 41, 45, 48, 63, 75, 100)
+_SLOW_OPCODES = (30, 32, 37, 38, 50, 51, 66, 77, 81, 91, 94, 96, 98, 107)
+_SLOW_COST = 8.0
+_MOST = 1e12  # No count is larger, so that sums and products stay finite.
+
+
+class _Hardware(NamedTuple):
+  """A machine. Times are in ns; constants with a time can be trained.
+
+  With lanes and sublanes of 1, tile bounds count elements.
+  """
+  lanes: int = 128          # Elements of a layout tile, most minor dimension.
+  sublanes: int = 8         # The same, second most minor.
+  matrix_side: int = 128    # Of a block of weights in the matrix unit.
+  matrix_min_rows: int = 128  # Rows that a block of weights costs at least.
+  launch_ns: float = 220.0  # A kernel that does nothing.
+  step_ns: float = 45.0     # Overhead of a step for each stream.
+  bytes_per_ns: float = 540.0  # Main memory to on-chip memory.
+  piece_ns: float = 3.0     # For each contiguous piece of a transfer.
+  matrix_row_ns: float = 0.6   # One row through one block of weights.
+  vector_ns: float = 0.9    # One instruction on lanes * sublanes elements.
+  unhidden: float = 0.05    # Part of the shorter of memory and arithmetic time
+                            # that does not overlap with the longer.
+
+
+_TRAINED_CONSTANTS = _Hardware._fields[4:]
+_PRESETS = {
+    'tpu_v3': _Hardware(),
+    None: _Hardware(lanes=1, sublanes=1, matrix_side=1, matrix_min_rows=1,
+                    matrix_row_ns=0.6 / 128 ** 2, vector_ns=0.9 / 1024)}
+
+
+def _hardware(given: Any) -> _Hardware:
+  """A preset by name, or changes to one: {'preset': name, field: value}."""
+  changes = dict(given) if isinstance(given, Mapping) else {'preset': given}
+  preset = changes.pop('preset', 'tpu_v3')
+  if preset is not None:
+    _check_choice('hardware', preset, [name for name in _PRESETS if name])
+  for name, value in changes.items():
+    _check_choice('hardware', name, _Hardware._fields)
+    if isinstance(value, bool) or not isinstance(
+        value, (int, float)) or not value > 0:
+      raise ValueError(
+          f'hardware: {name} must be a positive number; got {value!r}.')
+  return _PRESETS[preset]._replace(**changes)
+
+
+class _Statistics:
+  """Takes scaled features back to their own units.
+
+  The baseline's trainer scales with the train kernels of enough
+  configurations, its prediction script with all of them. A model is not told
+  which of the two runs it, but features are whole numbers: of two statistics,
+  those that the features were scaled with give whole numbers back.
+
+  Args:
+    stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
+      all columns of the files; a column is dropped where the two are equal.
+      'used', true where they differ, may stand beside them, and the same of
+      all train kernels under 'all_kernels'.
+  """
+
+  def __init__(self, stored: Mapping[str, Any]):
+    parts = [stored]  # Those of the training first.
+    if isinstance(stored, Mapping) and 'all_kernels' in stored:
+      parts.append(stored['all_kernels'])
+    self._choices = {table: [self._bounds(part, table) for part in parts]
+                     for table in ('node', 'config')}
+
+  def _bounds(self, stored, table):
+    """Minima and maxima of a table's columns."""
+    try:
+      low, high = (tuple(map(float, stored[table][key]))
+                   for key in ('minimum', 'maximum'))
+      varies = [a != b for a, b in zip(low, high)]
+      if len(low) == len(high) and varies == list(
+          stored[table].get('used', varies)):
+        return low, high
+    except (AttributeError, KeyError, TypeError, ValueError):
+      pass
+    raise ValueError(
+        'feature_stats must hold, under node and under config, lists minimum '
+        'and maximum of the same length, and used, if at all, where they '
+        f'differ; {table} does not. `tpu-graphs-ext stats` prints them.')
+
+  def check(self, node_width: int, config_width: int) -> None:
+    """Raises a ValueError unless so many columns vary."""
+    for table, width in (('node', node_width), ('config', config_width)):
+      used = [low != high for low, high in zip(*self._choices[table][0])]
+      if sum(used) != width:
+        raise ValueError(
+            f'feature_stats has {sum(used)} {table} columns that vary, but '
+            f'the features have {width}; they are of other data. Print those '
+            'of this data with `tpu-graphs-ext stats --data_root`.')
+
+  def raw(self, table: str, x: tf.Tensor, width: int,
+          kernel_of_row: Optional[tf.Tensor] = None) -> tf.Tensor:
+    """[..., used columns] -> whole numbers [..., width].
+
+    Columns that the data does not have are 0. Which statistics apply is told
+    from each row alone, or from all the rows of a kernel together.
+    """
+    candidates = [self._unscaled(low, high, x, width)
+                  for low, high in self._choices[table]]
+    if len(candidates) == 1:
+      return tf.round(candidates[0])
+    broken = [tf.reduce_sum(_as_float(
+        tf.abs(c - tf.round(c)) > 1e-6 * (1 + tf.abs(c))), -1, keepdims=True)
+              for c in candidates]
+    if kernel_of_row is not None:
+      broken = [tf.gather(tf.math.segment_sum(number, kernel_of_row),
+                          kernel_of_row) for number in broken]
+    return tf.round(tf.where(broken[1] < broken[0], *candidates[::-1]))
+
+  def _unscaled(self, low, high, x, width):
+    low, high = (bounds[:width] + (0.0,) * (width - len(bounds))
+                 for bounds in (low, high))
+    used = [a != b for a, b in zip(low, high)]
+    places = [sum(used[:i]) if used[i] else x.shape[-1]  # A column of zeros.
+              for i in range(width)]
+    x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
+    x = tf.gather(x, places, axis=-1)
+    spread = tf.constant(high) - tf.constant(low)
+    return tf.clip_by_value(x * spread + tf.constant(low), -_MOST, _MOST)
+
+
+def _product(x: tf.Tensor, axis: int = -1) -> tf.Tensor:
+  """Product of positive counts, at most `_MOST`."""
+  return tf.minimum(tf.reduce_prod(x, axis), _MOST)
+
+
+def _hot(index: tf.Tensor, size: int = _DIMS) -> tf.Tensor:
+  """One-hot rows of whole numbers; none for an index that is out of range."""
+  return tf.one_hot(tf.cast(tf.clip_by_value(index, -1, size), tf.int32), size)
+
+
+def _as_float(*conditions: tf.Tensor) -> tf.Tensor:
+  """1 where all hold, else 0."""
+  return tf.cast(functools.reduce(tf.logical_and, conditions), tf.float32)
+
+
+def _outer(index_hot: tf.Tensor, axis_hot: tf.Tensor) -> tf.Tensor:
+  """[..., dims] and [..., axes] -> [..., dims, axes]."""
+  return index_hot[..., :, tf.newaxis] * axis_hot[..., tf.newaxis, :]
+
+
+def _ranks(chosen: tf.Tensor, places: int) -> tf.Tensor:
+  """[..., dims] of 0 and 1 -> [..., places, dims], a row for each 1 in turn."""
+  place = tf.cumsum(chosen, -1) - 1
+  return tf.stack([chosen * tf.cast(place == i, tf.float32)
+                   for i in range(places)], -2)
+
+
+class _Nodes:
+  """The nodes of a batch of kernels in raw units, all float32.
+
+  Attributes:
+    shape: [nodes, 6] sizes, 1 beyond the rank; rank: [nodes].
+    elements, log_elements, element_bytes: [nodes].
+    order: [nodes, 6, 6], 1 where a physical dimension (most major first) is a
+      logical one; size, unit: [nodes, 6] of the physical dimensions.
+    inputs, outputs: [nodes], 1 for what the kernel reads and writes.
+    convolution, tiled: int32 [kernels], nodes; the first is any node where
+      there is no convolution, and has_convolution [kernels] is 0.
+  """
+
+  def __init__(self, graph: _Graph, raw: tf.Tensor, hardware: _Hardware):
+    self._graph, self._raw = graph, raw
+    self.kernels = tf.shape(graph.node_counts)[0]
+    self.kernel_of = tf.repeat(tf.range(self.kernels), graph.node_counts)
+    sizes = self.column('shape')
+    self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)
+    self.shape = tf.maximum(sizes, 1)
+    self.elements = _product(self.shape)
+    self.log_elements = tf.reduce_sum(tf.math.log(self.shape), -1)
+    types = _as_float(self.column('element_type') > 0)
+    self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)
+    self.element_bytes += 4 * _as_float(self.element_bytes == 0)
+    self._lay_out(hardware)
+    self._find_roles()
+
+  def column(self, name: str) -> tf.Tensor:
+    first, number = _NODE_COLUMNS[name]
+    return self._raw[:, first:first + number]
+
+  def opcode_is(self, opcode: int) -> tf.Tensor:
+    return tf.cast(self._graph.opcode == opcode, tf.float32)
+
+  def _lay_out(self, hardware):
+    rank, position = self.rank[:, tf.newaxis], tf.range(_DIMS, dtype=tf.float32)
+    exists = _as_float(position < rank)  # [nodes, 6]
+    places = tf.cast(tf.maximum(rank - 1 - position, 0), tf.int32)
+    stored = tf.gather(self.column('minor_to_major'), places, batch_dims=1)
+    order = _hot(stored) * exists[..., tf.newaxis]
+    valid = tf.reduce_all(tf.reduce_sum(order, 1) == exists, -1)
+    self.order = tf.where(valid[:, tf.newaxis, tf.newaxis], order,
+                          tf.eye(_DIMS) * exists[..., tf.newaxis])
+    self.size = tf.linalg.matvec(self.order, self.shape) + 1 - exists
+    minor, next_minor = (_as_float(position == rank - i) for i in (1, 2))
+    alone = _as_float(rank == 1)
+    self.unit = (1 + minor * (hardware.lanes - 1)
+                 + next_minor * (hardware.sublanes - 1)
+                 + minor * alone * hardware.lanes * (hardware.sublanes - 1))
+
+  def read_by(self, mask: tf.Tensor) -> tf.Tensor:
+    """Marks the producers of the marked nodes."""
+    return _as_float(
+        self._graph.sum_of('consumers', mask[:, tf.newaxis])[:, 0] > 0)
+
+  def operands_of(self, mask: tf.Tensor) -> tf.Tensor:
+    """Like `read_by`, without the roots of computations that are called."""
+    return self.read_by(mask) * self.is_no_root
+
+  def pick(self, score: tf.Tensor) -> tf.Tensor:
+    """int32 [kernels]: the node of each kernel with the highest score.
+
+    Scores are whole numbers; of equal ones, the larger tensor's.
+    """
+    score += self.log_elements / 1000  # Below 0.2.
+    best = tf.math.segment_max(score, self.kernel_of)
+    number = tf.range(tf.shape(score)[0])
+    return tf.math.segment_min(
+        tf.where(score == tf.gather(best, self.kernel_of), number,
+                 tf.int32.max), self.kernel_of)
+
+  def marked(self, picked: tf.Tensor) -> tf.Tensor:
+    """Marks the picked node of each kernel."""
+    return _as_float(tf.range(tf.shape(self.kernel_of)[0])
+                     == tf.gather(picked, self.kernel_of))
+
+  def any_of(self, mask: tf.Tensor) -> tf.Tensor:
+    """[nodes]: 1 on all nodes of a kernel with a marked one."""
+    return tf.gather(tf.math.segment_max(mask, self.kernel_of), self.kernel_of)
+
+  def _find_roles(self):
+    parameter = self.opcode_is(_PARAMETER)
+    self.is_no_root = 1 - _as_float(self.column('is_root')[:, 0] > 0)
+    unread = _as_float(self._graph.degree('consumers') == 0)
+    root = self.marked(self.pick(unread - self.is_no_root))
+    # What a fusion calls does the work; its parameters are the fusion's.
+    fusion = root * self.opcode_is(_FUSION)
+    body = self.read_by(fusion) * (1 - self.is_no_root)
+    main = self.marked(self.pick(2 * body + root))
+    parts = self.operands_of(main * self.opcode_is(_TUPLE))
+    self.outputs = parts + main * (1 - self.any_of(parts))
+    self.inputs = parameter * tf.where(
+        self.any_of(body) > 0, self.read_by(root), _as_float(self.rank > 0))
+    convolution = self.opcode_is(_CONVOLUTION) * _as_float(
+        self._graph.sum_of(
+            'producers', self.is_no_root[:, tf.newaxis])[:, 0] > 0)
+    self.convolution = self.pick(convolution)
+    self.has_convolution = tf.math.segment_max(convolution, self.kernel_of)
+    reduced = self.outputs * self.opcode_is(_REDUCE)
+    whole = self.operands_of(reduced)
+    tiled = tf.where(self.any_of(whole) > 0, whole, self.outputs)
+    self.tiled = tf.where(self.has_convolution > 0, self.convolution,
+                          self.pick(tiled))
+    self.vector_ops = self._vector_ops(reduced)
+
+  def _vector_ops(self, reduced: tf.Tensor) -> tf.Tensor:
+    """[kernels]: vector instructions on an element of the tiled tensor."""
+    tiled = tf.gather(self.tiled, self.kernel_of)
+    same = _as_float(
+        self.rank == tf.gather(self.rank, tiled),
+        tf.reduce_all(self.shape == tf.gather(self.shape, tiled), -1))
+    cost = tf.constant([
+        0.0 if i in _FREE_OPCODES else _SLOW_COST if i in _SLOW_OPCODES else 1.0
+        for i in range(256)])
+    reductions = reduced * tf.gather(1 - self.has_convolution, self.kernel_of)
+    return tf.math.segment_sum(
+        same * tf.gather(cost, tf.clip_by_value(self._graph.opcode, 0, 255))
+        + reductions, self.kernel_of)
+
+
+class _Streams(NamedTuple):
+  """Tensors that a kernel reads and writes, as tiles of them come and go."""
+  kernel: tf.Tensor   # int32 [streams]
+  size: tf.Tensor     # [streams, 6], physical dimensions, most major first
+  unit: tf.Tensor     # [streams, 6], elements of a layout tile
+  follow: tf.Tensor   # [streams, 6, 12], elements for one of the axis
+  window: tf.Tensor   # [streams, 6, 12], 1 where its taps widen a block
+  element_bytes: tf.Tensor  # [streams]
+
+
+class _Loops(NamedTuple):
+  """The loop nests of a batch of kernels; rows are kernels but in streams."""
+  size: tf.Tensor      # [kernels, 12]
+  unit: tf.Tensor      # [kernels, 12]
+  rows: tf.Tensor      # [kernels, 12], 1 for rows that meet the same weights
+  features: tf.Tensor  # [kernels, 12], 1 for features in and out
+  taps: tf.Tensor      # [kernels, 12], 1 where each element has own weights
+  has_convolution: tf.Tensor  # [kernels]
+  vector_ops: tf.Tensor       # [kernels]
+  streams: _Streams
+
+
+class _Counts(NamedTuple):
+  """What each configuration of a kernel does; float32 [kernels, configs]."""
+  output_tiles: tf.Tensor
+  kernel_tiles: tf.Tensor  # Of a convolution's filter.
+  steps: tf.Tensor         # Output tiles times kernel tiles.
+  streams: tf.Tensor       # Tensors that come and go.
+  moved_bytes: tf.Tensor   # Padding and re-reads included.
+  block_bytes: tf.Tensor   # One block of every stream: the first transfer.
+  pieces: tf.Tensor        # Contiguous runs of memory of all transfers.
+  matrix_rows: tf.Tensor   # Through blocks of weights.
+  vector_registers: tf.Tensor  # Vector instructions, on a layout tile each.
+  tile_elements: tf.Tensor     # Of the output, padding included.
+  footprint_bytes: tf.Tensor   # Two blocks a stream, and a product's sums.
+  padding: tf.Tensor   # Elements of whole layout tiles over true elements.
+  rounding: tf.Tensor  # Layout tiles of all tiles over those of the tensor.
+
+
+class _Geometry:
+  """Loop nests and counts; see `_Loops` and `_Counts`."""
+
+  def __init__(self, stored: Mapping[str, Any], hardware: _Hardware):
+    self.statistics, self._hardware = _Statistics(stored), hardware
+
+  def loops(self, graph: _Graph, node_feats: tf.Tensor) -> _Loops:
+    """Loop nests from scaled node features [nodes, F]."""
+    kernel_of = tf.repeat(
+        tf.range(tf.shape(graph.node_counts)[0]), graph.node_counts)
+    raw = self.statistics.raw('node', node_feats, _NODE_WIDTH, kernel_of)
+    nodes = _Nodes(graph, raw, self._hardware)
+    of_tiled = tf.transpose(tf.gather(nodes.order, nodes.tiled), [0, 2, 1])
+    output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
+    conv = _Convolution(nodes, output_axes)
+    loose = nodes.inputs * (1 - tf.maximum(conv.in_image, conv.in_filter))
+    parts = [conv.streams(nodes.inputs * conv.in_image, conv.image,
+                          conv.image_follow, conv.image_window),
+             conv.streams(nodes.inputs * conv.in_filter, conv.filter,
+                          conv.filter_axes, tf.zeros_like(conv.filter_axes))]
+    parts += [_along(nodes, mask, output_axes)
+              for mask in (loose, nodes.outputs)]
+    own = tf.concat([tf.reduce_sum(output_axes, 1)[:, :_DIMS],
+                     conv.own_axes[:, _DIMS:]], -1)  # [kernels, 12]
+
+    def of_axes(values):
+      both = tf.concat([tf.gather(values, nodes.tiled),
+                        tf.gather(values, conv.filter)], -1)
+      return tf.where(own > 0, both, 1.0)
+
+    return _Loops(
+        of_axes(nodes.size), of_axes(nodes.unit), conv.rows, conv.features,
+        conv.taps, nodes.has_convolution, nodes.vector_ops,
+        _Streams(*(tf.concat(part, 0) for part in zip(*parts))))
+
+  def counts(self, loops: _Loops, config_feats: tf.Tensor) -> _Counts:
+    """Counts of scaled config features [kernels, configs, G]."""
+    hardware = self._hardware
+    raw = self.statistics.raw('config', config_feats, _CONFIG_WIDTH)
+    bounds = tf.concat([raw[..., first:first + _DIMS] for first in (
+        _OUTPUT_BOUNDS, _KERNEL_BOUNDS)], -1)  # [kernels, configs, 12]
+    size, unit = loops.size[:, tf.newaxis], loops.unit[:, tf.newaxis]
+    units = tf.math.ceil(size / unit)
+    # A dimension without a bound is whole.
+    own = tf.logical_and(units > 1, bounds > 0)
+    tile = tf.where(own, bounds, units)
+    trips, elements = tf.math.ceil(units / tile), tile * unit
+    steps, output_tiles = _product(trips), _product(trips[..., :_DIMS])
+    tile_elements = _product(elements[..., :_DIMS])
+    registers = tile_elements / (hardware.lanes * hardware.sublanes)
+    streams, block, moved, pieces = self._traffic(loops, trips, elements)
+    is_product = loops.has_convolution[:, tf.newaxis]
+
+    def of(mask, x):  # 1 on the other axes.
+      return tf.where(mask[:, tf.newaxis] > 0, x, 1.0)
+
+    blocks = _product(tf.concat([
+        of(loops.features, tf.math.ceil(elements / hardware.matrix_side)),
+        of(loops.taps, elements)], -1))
+    rows = tf.maximum(_product(of(loops.rows, elements)),
+                      hardware.matrix_min_rows)
+    vector = (loops.vector_ops[:, tf.newaxis] * registers * output_tiles
+              + is_product * registers * (steps - output_tiles))
+    whole = tf.ones_like(steps)
+    return _Counts(
+        output_tiles, _product(trips[..., _DIMS:]), steps, streams, moved,
+        block, pieces, is_product * steps * blocks * rows, vector,
+        tile_elements, 2 * block + 4 * is_product * tile_elements,
+        whole * _product((units * unit / size)[..., :_DIMS]),
+        _product((trips * tile / units)[..., :_DIMS]))
+
+  def _traffic(self, loops, trips, elements):
+    """(streams, block bytes, moved bytes, pieces), [kernels, configs] each.
+
+    A block stays on chip while the next step needs it too; it changes with the
+    loops that its tensor follows, and comes back each time one outside of
+    those advances. Dimensions that are covered whole join with the next more
+    major one to a contiguous piece.
+    """
+    s = loops.streams
+    trips, elements = (tf.gather(x, s.kernel) for x in (trips, elements))
+    follow, window = (tf.transpose(x, [0, 2, 1]) for x in (s.follow, s.window))
+    size, unit = s.size[:, tf.newaxis], s.unit[:, tf.newaxis]
+    widened = tf.reduce_sum(window, 1, keepdims=True)
+    reach = elements @ follow + elements @ window - widened  # [s, configs, 6]
+    whole = tf.math.ceil(size / unit)
+    covered = tf.clip_by_value(
+        tf.math.ceil(reach / unit - 1e-4), 1.0, whole)
+    covered = tf.where(tf.reduce_sum(follow, 1, keepdims=True) > 0, covered,
+                       whole)
+    block = (_product(covered) * _product(unit)
+             * s.element_bytes[:, tf.newaxis])
+    joined = tf.math.cumprod(_as_float(covered == whole), -1, exclusive=True,
+                             reverse=True)
+    pieces = _product(tf.where(joined > 0, 1.0, covered))
+    followed = tf.reduce_sum(s.follow + s.window, 1)[:, tf.newaxis] > 0
+    moves = tf.cumsum(_as_float(tf.logical_and(followed, trips > 1)), -1,
+                      reverse=True)
+    fetches = _product(tf.where(moves > 0, trips, 1.0))
+    return tuple(
+        tf.math.unsorted_segment_sum(x, s.kernel, tf.shape(loops.size)[0])
+        for x in (tf.ones_like(block), block, block * fetches,
+                  pieces * fetches))
+
+
+def _along(nodes: _Nodes, mask: tf.Tensor, output_axes: tf.Tensor) -> _Streams:
+  """Streams of the marked nodes, along the tiled tensor.
+
+  Dimensions belong together by their order where there are as many, by what a
+  reduction keeps, or by their sizes, from the right. A tensor with as many
+  elements in other dimensions is taken for the tiled one.
+  """
+  node = tf.cast(tf.where(mask > 0)[:, 0], tf.int32)
+  kernel = tf.gather(nodes.kernel_of, node)
+  tiled = tf.gather(nodes.tiled, kernel)
+  rank, tiled_rank = (tf.gather(nodes.rank, x) for x in (node, tiled))
+  shape, tiled_shape = (tf.gather(nodes.shape, x) for x in (node, tiled))
+  dims = tf.range(_DIMS, dtype=tf.float32)
+  exists, tiled_exists = (_as_float(dims < r[:, tf.newaxis])
+                          for r in (rank, tiled_rank))
+  removed = tf.reduce_max(
+      _hot(tf.gather(nodes.column('dimensions'), node))
+      * _as_float(dims < (tiled_rank - rank)[:, tf.newaxis])[..., tf.newaxis],
+      1)
+  kept = tiled_exists * (1 - removed)
+  is_kept = _as_float(
+      tf.gather(nodes.opcode_is(_REDUCE), node) > 0, rank < tiled_rank,
+      tf.reduce_sum(kept, -1) == rank)
+  ratio = tf.gather(nodes.elements, node) / tf.gather(nodes.elements, tiled)
+  last, by_size = tiled_rank - 1, []
+  for dim in reversed(range(_DIMS)):
+    same = _as_float(shape[:, dim:dim + 1] == tiled_shape,
+                     dims <= last[:, tf.newaxis],
+                     exists[:, dim:dim + 1] > 0)
+    match = tf.reduce_max(same * (dims + 1), -1) - 1
+    by_size.insert(0, _hot(match))
+    last = tf.where(match >= 0, match - 1, last)
+
+  def choose(condition, yes, no):  # [streams]; [streams, 6, 6] twice
+    return tf.where(condition[:, tf.newaxis, tf.newaxis], yes, no)
+
+  as_many = tf.logical_and(ratio > 0.5, ratio < 2)
+  is_same = rank == tiled_rank
+  as_tiled = tf.logical_and(
+      as_many, tf.logical_not(tf.logical_or(is_same, is_kept > 0)))
+  source = tf.where(as_tiled, tiled, node)
+  matched = choose(is_kept > 0, _ranks(kept, _DIMS), tf.stack(by_size, 1))
+  matched = choose(tf.logical_or(is_same, as_tiled),
+                   tf.eye(_DIMS) * tiled_exists[:, tf.newaxis], matched)
+  scale = matched * (tf.gather(nodes.shape, source)[..., tf.newaxis]
+                     / tiled_shape[:, tf.newaxis])
+  # Far from the tiled size it is a broadcast, or something else: taken whole.
+  scale *= _as_float(scale > 0.2, scale < 5)
+  follow = scale @ tf.gather(output_axes, kernel)
+  return _laid_out(nodes, node, source, follow, tf.zeros_like(follow))
+
+
+def _laid_out(nodes, node, source, follow, window) -> _Streams:
+  """Streams of nodes that are laid out as `source`; logical dims in rows."""
+  order = tf.gather(nodes.order, source)
+  return _Streams(
+      tf.gather(nodes.kernel_of, node), tf.gather(nodes.size, source),
+      tf.gather(nodes.unit, source), order @ follow, order @ window,
+      tf.gather(nodes.element_bytes, node))
+
+
+class _Convolution:
+  """Where the operands of each kernel's convolution are, and their axes.
+
+  All is 0 in kernels without one. Operands are stored in no order: the filter
+  is the one whose sizes agree more with the output features and the window.
+  """
+
+  def __init__(self, nodes: _Nodes, output_axes: tf.Tensor):
+    self._nodes = nodes
+    conv, exists = nodes.convolution, nodes.has_convolution
+
+    def column(name):
+      return tf.gather(nodes.column(name), conv)
+
+    numbers = column('convolution')  # [kernels, 14]
+    rank, shape = tf.gather(nodes.rank, conv), tf.gather(nodes.shape, conv)
+    spatial = _as_float(tf.range(_SPATIAL, dtype=tf.float32)
+                        < tf.minimum(rank - 2, _SPATIAL)[:, tf.newaxis])
+    spatial *= exists[:, tf.newaxis]  # [kernels, 4], which there are
+    image_batch, image_in, filter_in, filter_out, batch, feature = (
+        _hot(numbers[:, i]) * exists[:, tf.newaxis]
+        for i in (0, 1, 6, 7, 12, 13))
+    image_spatial, filter_spatial = (
+        _hot(numbers[:, i:i + _SPATIAL]) * spatial[..., tf.newaxis]
+        for i in (2, 8))  # [kernels, 4, 6]
+    left = _as_float(tf.range(_DIMS, dtype=tf.float32) < rank[:, tf.newaxis],
+                     batch + feature == 0)
+    spatial_axes = (_ranks(left, _SPATIAL) * spatial[..., tf.newaxis]
+                    @ output_axes)  # [kernels, 4, 12]
+
+    def axis(hot, axes=output_axes):  # [kernels, 12]
+      return tf.reduce_sum(hot[..., tf.newaxis] * axes, 1)
+
+    window, dilation = column('window'), column('base_dilation')
+    self.image, self.filter = self._operands(
+        shape, window, spatial, image_batch, filter_out, filter_spatial, batch,
+        feature)
+    # A window as long as its dilation stands for the batch of a matrix product.
+    is_batch = spatial * _as_float(window > 1, window == dilation)
+    is_tap = spatial - is_batch
+    of_filter = tf.transpose(tf.gather(nodes.order, self.filter), [0, 2, 1])
+    own = tf.pad(of_filter, [[0, 0], [0, 0], [_DIMS, 0]])
+    batch_dims = filter_spatial * is_batch[..., tf.newaxis]
+    following = filter_out + tf.reduce_sum(batch_dims, 1)
+    own *= (exists[:, tf.newaxis] * (1 - following))[..., tf.newaxis]
+    self.own_axes = tf.reduce_sum(own, 1)
+    self.filter_axes = (  # [kernels, 6, 12], as of the other dims below
+        own + _outer(filter_out, axis(feature))
+        + tf.reduce_sum(_outer(batch_dims, spatial_axes), 1))
+    grouped = _as_float(column('feature_groups') > 1)  # [kernels, 1]
+    contracted = axis(filter_in, self.filter_axes) * (1 - grouped)
+    image_shape = tf.gather(nodes.shape, self.image)
+    group = tf.math.divide_no_nan(
+        tf.reduce_sum(image_in * image_shape, -1, keepdims=True),
+        tf.reduce_sum(feature * shape, -1, keepdims=True))
+    tap_axes = (filter_spatial @ self.filter_axes) * is_tap[..., tf.newaxis]
+    stride = tf.where(is_tap > 0, column('stride') / tf.maximum(dilation, 1.0),
+                      1.0)
+    self.image_follow = (
+        _outer(image_batch, axis(batch))
+        + _outer(image_in, contracted + grouped * group * axis(feature))
+        + tf.reduce_sum(_outer(
+            image_spatial, spatial_axes * stride[..., tf.newaxis]), 1))
+    self.image_window = tf.reduce_sum(_outer(image_spatial, tap_axes), 1)
+    batch_axes = tf.reduce_sum(spatial_axes * is_batch[..., tf.newaxis], 1)
+    self.rows = (tf.reduce_sum(output_axes, 1) * exists[:, tf.newaxis]
+                 - axis(feature) - batch_axes)
+    self.features = axis(feature) + contracted
+    self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes
+    self.in_image, self.in_filter = (
+        self._is_part_of(operand) for operand in (self.image, self.filter))
+
+  def _operands(self, shape, window, spatial, image_batch, filter_out,
+                filter_spatial, batch, feature):
+    """(image, filter): int32 [kernels], nodes."""
+    nodes = self._nodes
+
+    def agrees(dim, size):  # On nodes: whether dimension `dim` has that size.
+      on_nodes = tf.gather(dim, nodes.kernel_of) * nodes.shape
+      return _as_float(tf.reduce_sum(on_nodes, -1)
+                       == tf.gather(size, nodes.kernel_of))
+
+    score = (agrees(filter_out, tf.reduce_sum(feature * shape, -1))
+             - agrees(image_batch, tf.reduce_sum(batch * shape, -1)))
+    for i in range(_SPATIAL):
+      score += (agrees(filter_spatial[:, i], window[:, i])
+                * tf.gather(spatial[:, i], nodes.kernel_of))
+    score -= nodes.log_elements / 500  # Of equal ones, the smaller.
+    operands = nodes.operands_of(
+        nodes.marked(nodes.convolution)
+        * tf.gather(nodes.has_convolution, nodes.kernel_of))
+    chosen = nodes.pick(operands * (10 + score))
+    others = operands * (1 - nodes.marked(chosen))
+    image = tf.where(tf.math.segment_max(others, nodes.kernel_of) > 0,
+                     nodes.pick(others), chosen)
+    return image, chosen
+
+  def _is_part_of(self, operand: tf.Tensor) -> tf.Tensor:
+    """Marks the parameters that an operand is, or is fused from."""
+    nodes = self._nodes
+    marked = nodes.marked(operand) * tf.gather(
+        nodes.has_convolution, nodes.kernel_of)
+    parameter = nodes.opcode_is(_PARAMETER)
+    fused = tf.maximum(marked, nodes.operands_of(marked)) * parameter
+    # The parameters of a fusion and of what it calls have the same numbers.
+    number = tf.cast(tf.clip_by_value(
+        nodes.column('parameter_number')[:, 0], 0, 1023), tf.int32)
+    key = nodes.kernel_of * 1024 + number
+    return parameter * tf.gather(tf.minimum(tf.math.unsorted_segment_sum(
+        fused, key, nodes.kernels * 1024), 1.0), key)
+
+  def streams(self, mask, operand, follow, window) -> _Streams:
+    """Streams of the marked inputs, which are a part of `operand`."""
+    nodes = self._nodes
+    node = tf.cast(tf.where(mask > 0)[:, 0], tf.int32)
+    kernel = tf.gather(nodes.kernel_of, node)
+    operand = tf.gather(operand, kernel)
+    ratio = tf.gather(nodes.shape, node) / tf.gather(nodes.shape, operand)
+    alike = tf.logical_and(
+        tf.gather(nodes.rank, node) == tf.gather(nodes.rank, operand),
+        tf.reduce_all(tf.logical_and(ratio > 0.2, ratio < 5), -1))
+    elements = (tf.gather(nodes.elements, node)
+                / tf.gather(nodes.elements, operand))
+    as_many = tf.logical_and(elements > 0.5, elements < 2)
+    source = tf.where(tf.logical_and(as_many, tf.logical_not(alike)),
+                      operand, node)
+    applies = tf.cast(tf.logical_or(alike, as_many), tf.float32)
+    scale = (tf.gather(nodes.shape, source) / tf.gather(nodes.shape, operand)
+             * applies[:, tf.newaxis])
+    return _laid_out(
+        nodes, node, source,
+        tf.gather(follow, kernel) * scale[..., tf.newaxis],
+        tf.gather(window, kernel) * applies[:, tf.newaxis, tf.newaxis])
+
+
+# ------------------------------------------------- analytic and hybrid models
+
+
+class _Machine(tf.keras.layers.Layer):
+  """Time of a kernel from its counts, by physical constants.
+
+      time = launch + step * streams * steps + max(m, a) + unhidden * min(m, a)
+             + block_bytes / bandwidth
+      m = moved_bytes / bandwidth + piece * pieces
+      a = matrix_row * matrix_rows + vector * vector_registers
+  What is not hidden by an overlap are the first transfer and a part of the
+  shorter one of memory and arithmetic. Constants are positive:
+  c = c_0 exp(rate w), with w = 0 at first; a rate of 10 lets a step of 1e-3 of
+  the optimizer move a constant by 1 %.
+  """
+  NUM_SHARES = 5
+
+  def __init__(self, hardware: _Hardware, rate: float,
+               sharpness: Optional[float] = None):
+    super().__init__()
+    self._rate = rate
+    self._initial = tuple(
+        float(getattr(hardware, name)) for name in _TRAINED_CONSTANTS)
+    self._sharpness = sharpness
+
+  def build_once(self) -> None:
+    if not self.built:
+      names = _TRAINED_CONSTANTS + ('sharpness',) * bool(self._sharpness)
+      self.changes = self.add_weight(
+          'changes', [len(names)], initializer='zeros')
+      self.built = True
+
+  def _trained(self, initial):
+    factors = tf.exp(tf.clip_by_value(
+        self._rate * self.changes, -10.0, 10.0))
+    return tf.constant(initial) * factors[:len(initial)]
+
+  def constants(self) -> dict:
+    """Scalar tensors by name; the name ends in the unit."""
+    return dict(zip(_TRAINED_CONSTANTS,
+                    tf.unstack(self._trained(self._initial))))
+
+  def sharpness(self) -> tf.Tensor:
+    return self._trained((*self._initial, self._sharpness))[-1]
+
+  def _terms(self, counts: _Counts) -> list:
+    """Launch, steps, memory, arithmetic and first transfer, in ns."""
+    c = self.constants()
+    return [c['launch_ns'] * tf.ones_like(counts.steps),
+            c['step_ns'] * counts.streams * counts.steps,
+            (counts.moved_bytes / c['bytes_per_ns']
+             + c['piece_ns'] * counts.pieces),
+            (c['matrix_row_ns'] * counts.matrix_rows
+             + c['vector_ns'] * counts.vector_registers),
+            counts.block_bytes / c['bytes_per_ns']]
+
+  def call(self, counts: _Counts) -> tf.Tensor:
+    """Logarithm of the time in ns, float32 [kernels, configs]."""
+    launch, steps, memory, arithmetic, first = self._terms(counts)
+    return tf.math.log(
+        launch + steps + first + tf.maximum(memory, arithmetic)
+        + self.constants()['unhidden'] * tf.minimum(memory, arithmetic))
+
+  def shares(self, counts: _Counts) -> list:
+    """The terms as parts of their sum, [kernels, configs] each."""
+    terms = self._terms(counts)
+    return [term / tf.add_n(terms) for term in terms]
+
+
+# What a count is divided by to be about 1 at most, as scaled features are.
+_TYPICAL = _Counts(
+    output_tiles=1e5, kernel_tiles=1e3, steps=1e5, streams=16, moved_bytes=1e9,
+    block_bytes=1e7, pieces=1e7, matrix_rows=1e8, vector_registers=1e8,
+    tile_elements=1e7, footprint_bytes=2e7, padding=8, rounding=2)
+
+
+def _raw_geometry(model: tf.keras.Model, stored: Optional[Mapping[str, Any]],
+                  hardware: Any) -> Optional[_Geometry]:
+  """The geometry of a model, or None, with a warning, without statistics."""
+  hardware = _hardware(hardware)
+  if stored is not None:
+    return _Geometry(stored, hardware)
+  warnings.warn(
+      f'{type(model).__name__} has no feature_stats: it goes by logarithms of '
+      'the scaled features instead of tile geometry. `tpu-graphs-ext stats '
+      '--data_root DIR` prints what to pass as --model_kwargs_json.',
+      stacklevel=3)
+  return None
+
+
+class AnalyticTileModel(_Ranker):
+  """The logarithm of an analytic runtime: `_Machine` on `_Counts`.
+
+  Only the physical constants are trained; it ranks without any training.
+  Without `feature_stats` it is a linear function of logarithms of the scaled
+  features of a configuration, of the nodes' mean and of the output's.
+
+  Args:
+    num_configs: configurations of each kernel in training.
+    num_ops: number of opcodes.
+    feature_stats: what the features were scaled with; see `_Statistics`.
+    hardware: preset 'tpu_v3'; None for tiles that are counted in elements; or
+      changes, such as {'preset': 'tpu_v3', 'bytes_per_ns': 100}, to fields of
+      `_Hardware`.
+    log_scales: see `_log_scales`; without `feature_stats` alone.
+    objective: one of `_OBJECTIVES`.
+    averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, *,
+               feature_stats: Optional[Mapping[str, Any]] = None,
+               hardware: Any = 'tpu_v3',
+               log_scales: Sequence[float] = (1e2, 1e4, 1e6),
+               objective: str = 'log_mse', averaging: float = 0.0):
+    super().__init__(num_configs, num_ops, None, 64, objective, averaging)
+    self._scales = tuple(log_scales)
+    self._geometry = _raw_geometry(self, feature_stats, hardware)
+    if self._geometry:
+      self._machine = _Machine(_hardware(hardware), rate=10.0)
+    else:
+      self._linear = tf.keras.layers.Dense(1)
+
+  def constants(self) -> dict:
+    """Physical constants by name with the unit; empty without feature_stats."""
+    if not self._geometry:
+      return {}
+    self._machine.build_once()
+    return {name: float(value)
+            for name, value in self._machine.constants().items()}
+
+  def _build_layers(self, node_width, config_width):
+    if self._geometry:
+      self._geometry.statistics.check(node_width, config_width)
+      self._machine.build_once()
+    else:
+      scales = max(1, len(self._scales))
+      self._linear.build([None, scales * (2 * node_width + config_width)])
+
+  def _encode(self, graph, embedded, node_feats, training):
+    if self._geometry:
+      return self._geometry.loops(graph, node_feats)
+    x = _log_scales(node_feats, self._scales)
+    unread = _as_float(graph.degree('consumers') == 0)[:, tf.newaxis]
+    return tf.concat([graph.pool('mean', x), graph.pool('mean', unread * x)],
+                     -1)[:, tf.newaxis]
+
+  def _score(self, graph, encoded, config_feats, training):
+    if self._geometry:
+      return self._machine(self._geometry.counts(encoded, config_feats))
+    x = _log_scales(config_feats, self._scales)
+    encoded += tf.zeros_like(x[..., :1])  # Once a configuration.
+    return tf.squeeze(_dense(self._linear, tf.concat([encoded, x], -1)), -1)
+
+
+class HybridEarlyJoinSAGE(_TileRanker):
+  """`_TileRanker` with tile geometry, as a correction of an analytic runtime.
+
+      score = sharpness * log(analytic time) + learned score
+  `_Counts`, and what part of the analytic time each of its terms is, are
+  further config features. The learned score is exactly 0 before training. A
+  list loss reads scores as log odds, so the sharpness says how sure of the
+  analytic time the model is; it is trained with the physical constants. The
+  mean square of the learned score is a part of the loss, so that few kernels
+  do not teach it what is not so elsewhere.
+  Without `feature_stats` it is `_TileRanker`.
+
+  Args:
+    num_configs: configurations of each kernel in training.
+    num_ops: number of opcodes.
+    feature_stats, hardware: see `AnalyticTileModel`.
+    sharpness: to start from; 10 makes 10 % of the time one unit of the score.
+    caution: weight of the mean square of the learned score in the loss.
+    **kwargs: arguments of `_TileRanker`.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, *,
+               feature_stats: Optional[Mapping[str, Any]] = None,
+               hardware: Any = 'tpu_v3', sharpness: float = 10.0,
+               caution: float = 1.0, **kwargs):
+    super().__init__(num_configs, num_ops, **kwargs)
+    for argument, value, least in (('sharpness', sharpness, 'positive'),
+                                   ('caution', caution, 'non-negative')):
+      if (not isinstance(value, (int, float)) or value < 0
+          or (least == 'positive' and not value)):
+        raise ValueError(f'{argument} must be a {least} number; got {value!r}.')
+    self._caution = caution
+    self._geometry = _raw_geometry(self, feature_stats, hardware)
+    if self._geometry:
+      # A list loss moves constants for its own ends: slowly.
+      self._machine = _Machine(_hardware(hardware), 1.0, sharpness)
+
+  constants = AnalyticTileModel.constants
+
+  def _build_layers(self, node_width, config_width):
+    if not self._geometry:
+      return super()._build_layers(node_width, config_width)
+    self._geometry.statistics.check(node_width, config_width)
+    super()._build_layers(
+        node_width, config_width + len(_TYPICAL) + _Machine.NUM_SHARES)
+    self._scorer.kernel.assign(tf.zeros_like(self._scorer.kernel))
+    self._machine.build_once()
+
+  def _encode(self, graph, embedded, node_feats, training):
+    encoded = super()._encode(graph, embedded, node_feats, training)
+    if not self._geometry:
+      return encoded
+    return self._geometry.loops(graph, node_feats), encoded
+
+  def _score(self, graph, encoded, config_feats, training):
+    if not self._geometry:
+      return super()._score(graph, encoded, config_feats, training)
+    loops, encoded = encoded
+    counts = self._geometry.counts(loops, config_feats)
+    columns = [count / typical for count, typical in zip(counts, _TYPICAL)]
+    columns += [tf.stop_gradient(x) for x in self._machine.shares(counts)]
+    columns = tf.ensure_shape(
+        tf.stack(columns, -1), [None, None, len(columns)])
+    learned = super()._score(
+        graph, encoded, tf.concat([config_feats, columns], -1), training)
+    if training and self._caution:
+      self.add_loss(self._caution * tf.reduce_mean(learned ** 2))
+    return self._machine.sharpness() * self._machine(counts) + learned
 
 
 # --------------------------------------------- other models, for comparison

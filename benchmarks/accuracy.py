@@ -75,7 +75,11 @@ SYNTHETIC = {
     'synthetic': (0, analytic_tpu.TPU_V3_LIKE),
     'synthetic_other_hardware': (1, OTHER_HARDWARE),
 }
+# Trained and validated on 'synthetic', tested on what the same test kernels
+# take on the other hardware.
+CHANGED = 'synthetic_changed_hardware'
 REAL = 'real'
+KNOWN = (*SYNTHETIC, CHANGED, REAL)
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -109,13 +113,15 @@ def data_sets(args) -> list[DataSet]:
   """
   extra = _extra_data(args.extra_data)
   real = real_source(args.real)
-  known = [*SYNTHETIC, REAL, *extra]
+  known = [*KNOWN, *extra]
   chosen = args.data.split(',') if args.data else [
       name for name in known if name != REAL or real]
   sets = []
   for name in chosen:
     if name in SYNTHETIC:
-      sets.append(_synthetic(name, args))
+      sets.append(_synthetic(name, *SYNTHETIC[name], args))
+    elif name == CHANGED:
+      sets.append(_changed_hardware(args))
     elif name in extra:
       sets.append(DataSet(name, extra[name], SPLITS, 'as given',
                           _content(extra[name])))
@@ -149,15 +155,33 @@ def _extra_data(pairs: list[str]) -> dict[str, str]:
   extra = {}
   for pair in pairs:
     name, equals, folder = pair.partition('=')
-    if not equals or not name or name in (*SYNTHETIC, REAL, *extra):
+    if not equals or not name or name in (*KNOWN, *extra):
       raise UserError(f'--extra_data={pair}: must be NAME=DIR with a new name')
     extra[name] = os.path.abspath(os.path.expanduser(folder))
   return extra
 
 
-def _synthetic(name: str, args) -> DataSet:
+def _changed_hardware(args) -> DataSet:
+  """A data root of links: train and valid of one machine, test of another."""
+  trained = _synthetic('synthetic', *SYNTHETIC['synthetic'], args)
+  tested = _synthetic(
+      CHANGED + '_test', SYNTHETIC['synthetic'][0], OTHER_HARDWARE, args)
+  root = os.path.join(args.work_dir, CHANGED)
+  shutil.rmtree(root, ignore_errors=True)
+  os.makedirs(root)
+  for source, splits in ((trained, ('train', 'valid')),
+                         (tested, ('test', 'test_labelled'))):
+    for split in splits:
+      os.symlink(os.path.abspath(os.path.join(source.source, split)),
+                 os.path.join(root, split))
+  return DataSet(
+      CHANGED, root, SPLITS, f'train and valid: {trained.recipe}; test: '
+      f'{tested.recipe}', _content(root))
+
+
+def _synthetic(name: str, seed: int, hardware: analytic_tpu.TpuConstants,
+               args) -> DataSet:
   from tpu_graphs_ext import sample_data
-  seed, hardware = SYNTHETIC[name]
   settings = sample_data.SampleDataSettings(
       out=os.path.join(args.work_dir, name), kernels=args.kernels, seed=seed,
       hardware=hardware, workers=args.jobs)
@@ -403,7 +427,7 @@ def parser() -> argparse.ArgumentParser:
   add('--no_ablations', dest='ablations', action='store_false', default=None,
       help='no ablations')
   add('--seeds', type=_seeds, default='0,1,2', help='comma-separated')
-  add('--data', help=f'comma-separated: {", ".join(SYNTHETIC)}, {REAL}, and '
+  add('--data', help=f'comma-separated: {", ".join(KNOWN)}, and '
       'names of --extra_data; all there are if not given')
   add('--extra_data', action='append', default=[], metavar='NAME=DIR',
       help='another labelled data root; may be given again')

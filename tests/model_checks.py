@@ -27,9 +27,12 @@ SMALL = {
     'EarlyLateJoinSAGE': {'hidden_dim': 16, 'joint_rounds': 2},
     'WideSAGE': {'hidden_dim': 32, 'num_gnns': 2, 'final_mlp_layers': 1},
     'EarlyJoinConcatPoolSAGE': {'widths': [32, 16], 'head_widths': [16]},
+    'HybridEarlyJoinSAGE': _ONE_ROUND,
     'EnsembleRanker': {'members': {
         'MLP': {}, 'EarlyJoinSAGE': {'num_gnns': 1, 'final_mlp_layers': 1}}},
 }
+# Ends the name of a model that is told what its features are scaled with.
+RAW = ' with feature_stats'
 
 
 def kernels(num_configs: int = 12) -> list[Kernel]:
@@ -43,16 +46,23 @@ def stats_of(some_kernels: list[Kernel]) -> FeatureStats:
   return FeatureStats.of_partition(Partition.from_kernels(some_kernels))
 
 
-def make(name: str, seed: int = 1, **kwargs) -> tf.keras.Model:
-  """The model with the arguments of `SMALL` where `kwargs` has no others."""
+def make(name: str, seed: int = 1, stats: FeatureStats | None = None,
+         **kwargs) -> tf.keras.Model:
+  """The model with the arguments of `SMALL` where `kwargs` has no others.
+
+  A name that ends in `RAW` is given `stats`; by default those of `kernels()`.
+  """
   tf.keras.utils.set_random_seed(seed)
+  if name.endswith(RAW):
+    name = name[:-len(RAW)]
+    kwargs['feature_stats'] = (stats or stats_of(kernels())).to_json()
   return load_models.build(name, 10, NUM_OPS, {**SMALL.get(name, {}), **kwargs})
 
 
 def make_with_variables(name: str, kernel: Kernel,
                         stats: FeatureStats) -> tf.keras.Model:
   """`make`, called once without a trace."""
-  model = make(name)
+  model = make(name, stats=stats)
   model(batches.kernel_graph(kernel, stats))
   return model
 
@@ -76,7 +86,7 @@ def batch_scores(model: tf.keras.Model, some_kernels: list[Kernel],
 def copied_like_the_scripts(name: str, saved: tf.keras.Model, kernel: Kernel,
                             stats: FeatureStats, **kwargs) -> tf.keras.Model:
   """A new model with the variables of a saved one, copied by position."""
-  model = make(name, seed=2, **kwargs)
+  model = make(name, seed=2, stats=stats, **kwargs)
   scores(model, kernel, stats)  # Creates the variables.
   assert len(model.trainable_variables) == len(saved.trainable_variables)
   for target, source in zip(

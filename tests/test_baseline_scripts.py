@@ -32,6 +32,7 @@ from tpu_graphs_ext import (
   read,
   sample_data,
   scoring,
+  stats,
   train,
 )
 from tpu_graphs_ext.kernel import Kernel
@@ -40,8 +41,11 @@ pytestmark = pytest.mark.baseline
 
 BASELINE_MODELS = ('EarlyJoinSAGE', 'LateJoinSAGE', 'EarlyJoinResGCN',
                    'LateJoinResGCN', 'MLP')
-MODELS = load_models.model_names()
-every_model = pytest.mark.parametrize('name', MODELS)
+# Models of tile geometry also with what `tpu-graphs-ext stats` prints.
+CASES = load_models.model_names() + [
+    name + checks.RAW for name in load_models.model_names()
+    if load_models.takes(name, stats.ARGUMENT)]
+every_model = pytest.mark.parametrize('name', CASES)
 
 
 @pytest.fixture(scope='session')
@@ -96,10 +100,13 @@ def trained(swapped, data, tmp_path_factory):
 
   def get(name: str) -> str:
     if name not in folders:
+      model = name.removesuffix(checks.RAW)
+      kwargs = json.dumps(checks.SMALL.get(model, {}))
+      if model != name:
+        kwargs = stats.model_kwargs_json(data, kwargs_json=kwargs)
       folders[name] = run_train(
-          swapped, data, tmp_path_factory.mktemp(name) / 'out',
-          f'--model={name}',
-          f'--model_kwargs_json={json.dumps(checks.SMALL.get(name, {}))}')
+          swapped, data, tmp_path_factory.mktemp(model) / 'out',
+          f'--model={model}', f'--model_kwargs_json={kwargs}')
     return folders[name]
 
   return get
@@ -191,7 +198,8 @@ def skip_without_course_scripts(copy: str) -> None:
                 f'{baseline.COURSE_FOLDER} beside it')
 
 
-@pytest.mark.parametrize('name', ['EarlyJoinSAGE', 'MyEarlyJoinSAGE'])
+@pytest.mark.parametrize(
+    'name', ['EarlyJoinSAGE', 'MyEarlyJoinSAGE', 'AnalyticTileModel'])
 def test_a_model_of_our_host_is_read_by_their_scripts(
     swapped, data, tmp_path, name):
   result = train.train(train.TrainSettings(

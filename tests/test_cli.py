@@ -14,7 +14,7 @@ from tpu_graphs_ext import cli, config
 
 VERBS = ('train', 'evaluate', 'predict', 'rank', 'check-data', 'featurize',
          'sample-data', 'doctor', 'install', 'uninstall', 'verify', 'package',
-         'kaggle-csv', 'run', 'hook')
+         'kaggle-csv', 'run', 'hook', 'stats')
 
 
 @pytest.fixture(scope='module')

@@ -13,7 +13,10 @@ import tiny_kernels
 from tpu_graphs_ext import batches, load_models
 
 MODELS = load_models.model_names()
-every_model = pytest.mark.parametrize('name', MODELS)
+# Models of tile geometry are another model with feature_stats than without.
+CASES = MODELS + [name + checks.RAW for name in MODELS
+                  if load_models.takes(name, 'feature_stats')]
+every_model = pytest.mark.parametrize('name', CASES)
 KERNELS = checks.kernels()
 STATS = checks.stats_of(KERNELS)
 
@@ -22,7 +25,7 @@ STATS = checks.stats_of(KERNELS)
 def models() -> dict[str, tf.keras.Model]:
   """Each model once, with its variables."""
   made = {}
-  for name in MODELS:
+  for name in CASES:
     made[name] = checks.make(name)
     checks.scores(made[name], KERNELS[0], STATS)
   return made
@@ -33,7 +36,8 @@ def test_all_names_are_there():
       'EarlyJoinSAGE', 'LateJoinSAGE', 'EarlyJoinResGCN', 'LateJoinResGCN',
       'MLP', 'MyEarlyJoinSAGE', 'EarlyJoinGCN', 'LateJoinGCN', 'EarlyJoinGAT',
       'LateJoinGAT', 'EarlyLateJoinSAGE', 'WideSAGE', 'LateJoinConcatPoolSAGE',
-      'EarlyJoinConcatPoolSAGE', 'EnsembleRanker'}
+      'EarlyJoinConcatPoolSAGE', 'EnsembleRanker', 'AnalyticTileModel',
+      'HybridEarlyJoinSAGE'}
 
 
 @every_model
@@ -149,6 +153,10 @@ def test_every_variable_gets_a_finite_gradient(name):
   model = checks.make(name)
   every_config = np.tile(np.arange(12), (len(KERNELS), 1))
   graph = batches.batch_graph(KERNELS, every_config, STATS)
+  model(graph)
+  for variable in model.trainable_variables:
+    # Away from the start, where a correction may be exactly zero.
+    variable.assign_add(tf.random.normal(variable.shape, stddev=0.01))
   with tf.GradientTape() as tape:
     scores = model(graph, training=True)
     loss = tf.reduce_sum(scores * np.linspace(-1, 2, 12))
@@ -207,12 +215,13 @@ def test_one_trace_serves_every_kernel_and_one_every_batch(monkeypatch, name):
 # Its layers are those of another model, and saving takes seconds.
 SAVED_LIKE_ANOTHER = {
     'LateJoinSAGE', 'LateJoinResGCN', 'LateJoinGCN', 'LateJoinGAT',
-    'EarlyLateJoinSAGE', 'WideSAGE', 'EarlyJoinConcatPoolSAGE'}
+    'EarlyLateJoinSAGE', 'WideSAGE', 'EarlyJoinConcatPoolSAGE',
+    'HybridEarlyJoinSAGE'}
 
 
 @pytest.mark.parametrize('name', [
     pytest.param(name, marks=pytest.mark.slow)
-    if name in SAVED_LIKE_ANOTHER else name for name in MODELS])
+    if name in SAVED_LIKE_ANOTHER else name for name in CASES])
 def test_saved_and_copied_by_position_keeps_the_scores(
     tmp_path, host_loss, name):
   model = checks.make(name)

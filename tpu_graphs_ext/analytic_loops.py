@@ -15,9 +15,8 @@ import math
 import numpy as np
 from tensorflow.compiler.xla import xla_data_pb2
 
-LANES, ROWS, VECTOR = 128, 8, 1024  # Elements of one layout tile by rank.
-_BITS = {name: int(''.join(c for c in name if c.isdigit()) or 8)
-         for name in xla_data_pb2.PrimitiveType.keys()}
+from tpu_graphs_ext.hlo import layout
+from tpu_graphs_ext.hlo.layout import LANES, SUBLANES
 
 # Vector instructions an element of the result takes; 1 unless listed.
 _VECTOR_COST = {
@@ -128,7 +127,8 @@ class Loops:
 
     Rows of a convolution's operands are cut at the sides of the matrix unit.
     """
-    return LANES // ROWS if self.matrix and self.axes[axis].unit == ROWS else 1
+    cut = self.matrix and self.axes[axis].unit == SUBLANES
+    return LANES // SUBLANES if cut else 1
 
   def tiles(self, output_bounds, kernel_bounds) -> np.ndarray:
     """int64 [configs, axes]: tile bounds of each loop.
@@ -162,15 +162,13 @@ def kernel_loops(module) -> Loops:
 
 def physical_dims(shape) -> list[int]:
   """Logical dimensions in physical order, most major first."""
-  return list(shape.layout.minor_to_major)[::-1]
+  return layout.physical_dims(
+      shape.layout.minor_to_major, len(shape.dimensions))
 
 
 def layout_units(shape) -> list[int]:
   """Elements of one layout tile in each physical dimension, major first."""
-  rank = len(shape.dimensions)
-  if rank == 1:
-    return [VECTOR]
-  return ([1] * rank + [ROWS, LANES])[-rank:] if rank else []
+  return layout.layout_units(len(shape.dimensions))
 
 
 def _by_id(computation) -> dict:
@@ -178,7 +176,8 @@ def _by_id(computation) -> dict:
 
 
 def _element_bytes(shape) -> float:
-  return _BITS[xla_data_pb2.PrimitiveType.Name(shape.element_type)] / 8
+  return layout.element_bytes(
+      xla_data_pb2.PrimitiveType.Name(shape.element_type))
 
 
 def _axes_of(shape) -> list[Axis]:

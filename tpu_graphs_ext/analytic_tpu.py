@@ -22,7 +22,8 @@ import dataclasses
 
 import numpy as np
 
-from tpu_graphs_ext.analytic_loops import LANES, ROWS, Loops
+from tpu_graphs_ext.analytic_loops import Loops
+from tpu_graphs_ext.hlo.layout import LANES, RANK_1_UNIT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +191,7 @@ def vector_ns(loops, tiles, constants) -> np.ndarray:
   """Elementwise work, once a result tile; fused producers once a fetch."""
   output_tiles = trips(loops, tiles)[:, :loops.num_output_axes].prod(
       1, dtype=np.float64)
-  registers = _tile_elements(loops, tiles) / (LANES * ROWS)
+  registers = _tile_elements(loops, tiles) / RANK_1_UNIT
   total = loops.vector_ops * registers * output_tiles
   if loops.matrix is not None:
     # Adding up partial sums: once for each further step of the contraction.
@@ -199,7 +200,7 @@ def vector_ns(loops, tiles, constants) -> np.ndarray:
     if stream.vector_ops:
       block = block_bytes(loops, stream, tiles) / stream.element_bytes
       # The producers run again whenever the block is used, not just moved.
-      total = total + (stream.vector_ops * block / (LANES * ROWS)
+      total = total + (stream.vector_ops * block / RANK_1_UNIT
                        * steps(loops, tiles))
   return constants.vector_ns * total
 

@@ -175,7 +175,7 @@ def load_model(model_dir: str, run_info: dict[str, Any], num_ops: int,
   model = load_models.build(
       args['model'], args['configs'], num_ops,
       json.loads(args['model_kwargs_json']), models_py or None)
-  model.forward(sample_graph, int(sample_graph.node_sets['config'].sizes[0]))
+  load_models.create_variables(model, sample_graph)
   try:
     # Not compiled: neither loss nor optimizer is needed, so none can be
     # missing.

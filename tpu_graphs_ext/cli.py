@@ -77,8 +77,8 @@ def _parser() -> argparse.ArgumentParser:
                       version=f'%(prog)s {tpu_graphs_ext.__version__}')
   verbs = parser.add_subparsers(dest='verb', metavar='VERB', required=True)
   for add in (_add_train, _add_evaluate, _add_predict, _add_rank,
-              _add_check_data, _add_featurize, _add_sample_data, _add_run,
-              _add_hook):
+              _add_check_data, _add_featurize, _add_sample_data, _add_stats,
+              _add_run, _add_hook):
     add(verbs)
   cli_handin.add_verbs(verbs, _verb, _add_switch)
   return parser
@@ -220,6 +220,18 @@ def _add_hook(verbs) -> None:
                       help='for the Python environment that this command is in')
 
 
+def _add_stats(verbs) -> None:
+  parser = _verb(verbs, 'stats', _stats,
+                 'print what features are scaled with, as --model_kwargs_json '
+                 'of a model that takes feature_stats')
+  for name in ('data_root', 'configs', 'model_kwargs_json', 'cache_dir'):
+    default = getattr(config.TrainSettings, name)
+    parser.add_argument(
+        '--' + name, default=default, metavar=name.upper(),
+        help=_TRAIN_HELP[name], type=type(default))
+  _add_switch(parser, '--toy_data', _TRAIN_HELP['toy_data'])
+
+
 def _add_switch(parser: argparse.ArgumentParser, flag: str,
                 help_text: str) -> None:
   """A flag that is on when named; also --flag=false, as absl reads it."""
@@ -322,6 +334,14 @@ def _run(args: argparse.Namespace) -> int:
 def _hook(args: argparse.Namespace) -> int:
   from tpu_graphs_ext import hook
   print(getattr(hook, args.action)())
+  return 0
+
+
+def _stats(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext import stats
+  print(stats.model_kwargs_json(
+      args.data_root, configs=args.configs, cache_dir=args.cache_dir,
+      kwargs_json=args.model_kwargs_json, toy_data=args.toy_data))
   return 0
 
 

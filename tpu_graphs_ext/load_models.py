@@ -96,6 +96,24 @@ def _constructor_arguments(cls: type) -> tuple[list[str], bool]:
           and parameter.kind is not inspect.Parameter.VAR_KEYWORD], takes_any
 
 
+def takes(name: str, argument: str, models_py: str | None = None) -> bool:
+  """Whether a model's constructor has an argument of that name."""
+  return argument in _constructor_arguments(model_class(name, models_py))[0]
+
+
+def create_variables(model, graph) -> None:
+  """Calls a new model once, which creates its variables.
+
+  Raises:
+    UserError: the model refuses the features of the graph.
+  """
+  try:
+    model.forward(graph, int(graph.node_sets['config'].sizes[0]))
+  except ValueError as error:
+    raise UserError(
+        f'--model_kwargs_json: {type(model).__name__}: {error}') from error
+
+
 def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
           models_py: str | None = None):
   """Makes the model, as `tiles_train.py` does from its flags.

@@ -6,6 +6,7 @@ What it writes is described in `artifacts`; the baseline's scripts read it.
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 import time
@@ -26,6 +27,7 @@ from tpu_graphs_ext import (
   read,
   scoring,
 )
+from tpu_graphs_ext import stats as feature_stats
 from tpu_graphs_ext.callbacks import (
   KeepBest,
   LossNotFiniteError,
@@ -96,6 +98,7 @@ def train(settings: TrainSettings) -> TrainResult:
   stats = FeatureStats.of_partition(dataset.train)
   for partition in (dataset.valid, dataset.test):
     scoring.check_columns(partition, stats)
+  settings = _with_feature_stats(settings, stats)
   model = _compiled_model(settings, dataset, stats)
   _check_outputs(settings)
   folder = (ResumeFolder.find(settings) if settings.resume
@@ -189,6 +192,19 @@ def _validated(settings: TrainSettings, dataset: read.Dataset) -> Partition:
   return dataset.valid.select(np.arange(min(count, len(dataset.valid))))
 
 
+def _with_feature_stats(settings: TrainSettings,
+                        stats: FeatureStats) -> TrainSettings:
+  """Fills in the model's argument `feature_stats`, where it has one."""
+  if not load_models.takes(
+      settings.model, feature_stats.ARGUMENT, settings.models_py or None):
+    return settings
+  kwargs = feature_stats.with_stats(
+      parse_model_kwargs(settings.model_kwargs_json), stats,
+      feature_stats.all_train_kernels(
+          settings.data_root, settings.cache_dir, settings.toy_data))
+  return dataclasses.replace(settings, model_kwargs_json=json.dumps(kwargs))
+
+
 def _compiled_model(settings: TrainSettings, dataset: read.Dataset,
                     stats: FeatureStats) -> tf.keras.Model:
   """The model with its variables, and what the baseline compiles it with."""
@@ -196,8 +212,8 @@ def _compiled_model(settings: TrainSettings, dataset: read.Dataset,
       settings.model, settings.configs, dataset.num_ops,
       parse_model_kwargs(settings.model_kwargs_json),
       settings.models_py or None)
-  kernel = dataset.train.kernel(0)
-  model.forward(batches.kernel_graph(kernel, stats), kernel.num_configs)
+  load_models.create_variables(
+      model, batches.kernel_graph(dataset.train.kernel(0), stats))
   model.compile(
       loss=host_losses.combined_loss(settings.losses),
       optimizer=tf.keras.optimizers.Adam(

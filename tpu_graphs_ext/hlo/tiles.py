@@ -21,12 +21,8 @@ import numpy as np
 
 from tpu_graphs_ext import schema
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import protos
+from tpu_graphs_ext.hlo import layout, protos
 from tpu_graphs_ext.hlo.fused import FusedKernel, num_elements
-
-LANES = 128  # Elements of a layout tile on the most minor dimension.
-SUBLANES = 8  # The same on the second most minor.
-RANK_1_UNIT = LANES * SUBLANES
 
 # Bounds of the second most minor dimension of a convolution's tensors are
 # whole multiples of 16 layout tiles, 128 rows: the side of the matrix unit.
@@ -37,9 +33,6 @@ ACCUMULATOR_BYTES = 4  # A convolution sums in float32.
 
 # Above this many combinations of bounds, candidates are a random sample.
 MAX_LISTED = 2**18
-
-_BYTES = {'PRED': 1, 'S8': 1, 'U8': 1, 'S16': 2, 'U16': 2, 'F16': 2,
-          'BF16': 2, 'S64': 8, 'U64': 8, 'F64': 8, 'C64': 8, 'C128': 16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,23 +210,19 @@ def _tile_grid(fused: FusedKernel) -> TileGrid:
 
 
 def _element_bytes(shape) -> int:
-  return _BYTES.get(protos.PrimitiveType.Name(shape.element_type), 4)
+  return layout.element_bytes(protos.PrimitiveType.Name(shape.element_type))
 
 
 def _padded(elements: int) -> int:
   """Elements in whole layout tiles."""
-  return -(-elements // RANK_1_UNIT) * RANK_1_UNIT
+  return -(-elements // layout.RANK_1_UNIT) * layout.RANK_1_UNIT
 
 
 def _tiled(shape, of_product: bool) -> TiledTensor:
   rank = len(shape.dimensions)
   num_elements(shape)  # Refuses impossible sizes.
-  axes = tuple(reversed(shape.layout.minor_to_major))
-  if sorted(axes) != list(range(rank)):
-    axes = tuple(range(rank))  # No layout given: row-major.
-  unit = (RANK_1_UNIT,)
-  if rank > 1:
-    unit = (1,) * (rank - 2) + (SUBLANES, LANES)
+  axes = tuple(layout.physical_dims(shape.layout.minor_to_major, rank))
+  unit = tuple(layout.layout_units(rank))
   step = [1] * rank
   if of_product and rank > 1:
     step[-2] = CONVOLUTION_STEP

@@ -1,0 +1,227 @@
+"""Roofline times of the operators of a recommendation model on a GPU.
+
+    time = the larger of  bytes / bandwidth  and  operations / throughput
+
+The oldest form of analytic model, to compare with: it knows what an operator
+moves and computes, and nothing of tiles. The formulas are those of a public
+notebook on DLRM training, whose GPU (a V100) is the default. Times are in
+microseconds, 1e6 / s; bandwidths in GB/s, 1e9 bytes; memory is moved in
+sectors of 32 bytes, and values have 4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+
+from tpu_graphs_ext.errors import UserError
+
+SECTOR_BYTES = 32
+VALUE_BYTES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+  """Attributes:
+    dram_gb_s, l2_gb_s: bandwidth of main memory and of the second-level cache.
+    l2_bytes: size of that cache.
+    multiprocessors: how many of them.
+    gflop_s: 1e9 multiply-adds a second.
+  """
+  dram_gb_s: float = 809.0
+  l2_gb_s: float = 2888.0
+  l2_bytes: int = 24 * 2**20
+  multiprocessors: int = 80
+  gflop_s: float = 12200.0
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingBags:
+  """Lookups in embedding tables, summed over bags.
+
+  Attributes:
+    batch_size: bags of each table.
+    rows: of each table.
+    tables: how many.
+    bag_size: rows that are summed for one bag.
+    width: values of a row.
+    rows_per_block: warps of a thread block, a bag each.
+    shared_memory: whether indices are kept on the multiprocessor.
+  """
+  batch_size: int
+  rows: int
+  tables: int
+  bag_size: int
+  width: int
+  rows_per_block: int = 32
+  shared_memory: bool = True
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if value < 1 and field.name != 'shared_memory':
+        raise UserError(f'{field.name} is {value}; it must be at least 1')
+
+  @property
+  def bags(self) -> int:
+    """Of all tables."""
+    return self.batch_size * self.tables
+
+  @property
+  def row_bytes(self) -> int:
+    """One row in whole sectors."""
+    return _sectors(self.width * VALUE_BYTES)
+
+  @property
+  def index_bytes(self) -> int:
+    """The indices of one bag in whole sectors."""
+    return _sectors(self.bag_size * VALUE_BYTES)
+
+
+def _sectors(size: int) -> int:
+  """Bytes in whole sectors."""
+  return -(-size // SECTOR_BYTES) * SECTOR_BYTES
+
+
+def _us(amount: float, giga_per_second: float) -> float:
+  return amount / giga_per_second / 1000
+
+
+# Where a bag starts, and where its table does: a sector each.
+_OFFSET_BYTES = 2 * SECTOR_BYTES
+
+
+def cached_table_bytes(bags: EmbeddingBags, gpu: Gpu) -> int:
+  """Share of the cache that each of the tables in use at a time has."""
+  warps = gpu.multiprocessors * bags.rows_per_block
+  tables = -(-warps // bags.batch_size)
+  return min(gpu.l2_bytes // tables, bags.rows * bags.width * VALUE_BYTES)
+
+
+def hit_rate(bags: EmbeddingBags, gpu: Gpu) -> float:
+  """Chance that all of a table's lookups find their rows in the cache.
+
+      C(x, b) / C(n, b) = product over i < b of (x - i) / (n - i)
+  with x of the table's n rows in the cache and b = batch_size draws without
+  repetition. It is next to 0 unless almost the whole table is cached.
+  """
+  held = cached_table_bytes(bags, gpu)
+  if not bags.shared_memory:
+    held -= bags.index_bytes
+  cached = held // VALUE_BYTES // bags.width
+  draws = np.arange(min(bags.batch_size, bags.rows))
+  return float(np.prod(np.maximum(cached - draws, 0) / (bags.rows - draws)))
+
+
+def embedding_forward_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
+  """Time of the lookup: the larger of main memory's and the cache's.
+
+  Rows that hit come from the cache, the others and what fills the cache from
+  main memory, as do indices and the result.
+  """
+  rate = hit_rate(bags, gpu)
+  cached = cached_table_bytes(bags, gpu)
+  row_traffic = bags.bag_size * bags.row_bytes * bags.batch_size - cached
+  indices_from_l2 = 0
+  if not bags.shared_memory:  # Each group of threads reads them again.
+    threads = max(bags.width / 4, 1024 / bags.rows_per_block)
+    indices_from_l2 = bags.width // (4 * threads) * bags.index_bytes
+  l2_bytes = bags.tables * (
+      (_OFFSET_BYTES + indices_from_l2) * bags.batch_size
+      + rate * row_traffic)
+  dram_bytes = bags.tables * (
+      (bags.index_bytes + bags.row_bytes) * bags.batch_size
+      + (1 - rate) * row_traffic + cached)
+  return max(_us(dram_bytes, gpu.dram_gb_s), _us(l2_bytes, gpu.l2_gb_s))
+
+
+def embedding_backward_sgd_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
+  """Time of the gradient step: every row of a bag is read and written.
+
+  Without shared memory each row has its own index sector, and the gradient of
+  the result is read twice for each row instead of once for the bag.
+  """
+  if bags.shared_memory:
+    indices, gradients = bags.index_bytes, bags.row_bytes
+  else:
+    indices = bags.bag_size * SECTOR_BYTES
+    gradients = 2 * bags.bag_size * bags.row_bytes
+  traffic = bags.bags * (_OFFSET_BYTES + indices + gradients
+                         + 2 * bags.bag_size * bags.row_bytes)
+  multiply_adds = bags.bags * bags.bag_size * 4 * (bags.width // 4)
+  return max(_us(traffic, gpu.dram_gb_s), _us(multiply_adds, gpu.gflop_s))
+
+
+def embedding_backward_rowwise_adagrad_us(bags: EmbeddingBags,
+                                          gpu: Gpu = Gpu()) -> float:
+  """Time of a step of Adagrad that keeps one number a row.
+
+  Indices are read twice, and rows three times: for the gradient's square, to
+  be read and to be written; and once more the gradient of the result.
+  """
+  rows = 3 * bags.bag_size + 1
+  return _us(bags.bags * (_OFFSET_BYTES + 2 * bags.index_bytes
+                          + rows * bags.row_bytes), gpu.dram_gb_s)
+
+
+def fully_connected_us(size: tuple, gpu: Gpu = Gpu(),
+                       measured_us: Mapping[tuple, float] | None = None
+                       ) -> float:
+  """Time of `batch` products of m x k and k x n matrices of 4-byte values.
+
+  The throughput and the bandwidth that a product reaches are interpolated
+  between measured ones, linearly in each of the four sizes; beyond the ends
+  of the measured sizes they stay as they are there. Without measurements both
+  are the machine's peak. (The notebook gives a neighbour the weight of the
+  other one, and tends to the peak beyond the ends; not so here.)
+
+  Args:
+    size: (batch, m, n, k).
+    gpu: the machine.
+    measured_us: (batch, m, n, k) -> time, a full grid.
+
+  Raises:
+    UserError: a size is below 1, or the grid has a gap.
+  """
+  if len(size) != 4 or min(size) < 1:
+    raise UserError(f'size is {size}; it must be (batch, m, n, k), each at '
+                    'least 1')
+  throughput, bandwidth = gpu.gflop_s, gpu.dram_gb_s
+  if measured_us:
+    throughput = bandwidth = 0.0
+    for corner, weight in _corners(size, measured_us):
+      if corner not in measured_us:
+        raise UserError(f'measured_us lacks {corner}; it must hold every '
+                        'combination of its sizes')
+      operations, moved = _product(corner)
+      throughput += weight * _us(operations, measured_us[corner])
+      bandwidth += weight * _us(moved, measured_us[corner])
+  operations, moved = _product(size)
+  return max(_us(operations, throughput), _us(moved, bandwidth))
+
+
+def _product(size: tuple) -> tuple[int, int]:
+  """(multiply-adds, bytes) of a batch of matrix products."""
+  batch, m, n, k = size
+  return (batch * m * n * k,
+          batch * (m * k + k * n + m * n) * VALUE_BYTES)
+
+
+def _corners(size, measured) -> list:
+  """Measured sizes around `size`, with weights that add up to 1."""
+  sides = []
+  for value, values in zip(size, zip(*measured)):
+    known = np.unique(values)
+    inside = float(np.clip(value, known[0], known[-1]))
+    high = int(np.searchsorted(known, inside))
+    low = high if known[high] == inside else high - 1
+    share = ((inside - known[low]) / (known[high] - known[low])
+             if low < high else 0.0)
+    sides.append([(int(known[low]), 1 - share)]
+                 + [(int(known[high]), share)] * (low < high))
+  return [(tuple(value for value, _ in corner),
+           float(np.prod([weight for _, weight in corner])))
+          for corner in itertools.product(*sides)]
