@@ -72,8 +72,8 @@ def model_class(name: str, models_py: str | None = None) -> type:
   return getattr(models_module(models_py), name)
 
 
-def _constructor_arguments(cls: type) -> tuple[list[str], bool]:
-  """What a model takes by keyword, and whether it takes other keywords too.
+def constructor_arguments(cls: type) -> tuple[dict[str, Any], bool]:
+  """Keywords of a model with their defaults, and whether it takes others too.
 
   A constructor with **kwargs hands them on to the next class, which knows them.
   """
@@ -85,20 +85,20 @@ def _constructor_arguments(cls: type) -> tuple[list[str], bool]:
     if '__init__' not in vars(base):
       continue
     parameters = inspect.signature(base.__init__).parameters
-    allowed.update(parameters)
+    allowed = {**parameters, **allowed}  # A subclass's default goes first.
     if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD
            for parameter in parameters.values()):
       break
   takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD
                   for parameter in parameters.values())
-  return [name for name, parameter in allowed.items()
+  return {name: parameter.default for name, parameter in allowed.items()
           if name not in ('self', 'num_configs', 'num_ops')
-          and parameter.kind is not inspect.Parameter.VAR_KEYWORD], takes_any
+          and parameter.kind is not inspect.Parameter.VAR_KEYWORD}, takes_any
 
 
 def takes(name: str, argument: str, models_py: str | None = None) -> bool:
   """Whether a model's constructor has an argument of that name."""
-  return argument in _constructor_arguments(model_class(name, models_py))[0]
+  return argument in constructor_arguments(model_class(name, models_py))[0]
 
 
 def create_variables(model, graph) -> None:
@@ -129,7 +129,7 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
     UserError: unknown model, unknown key, or a value that the model refuses.
   """
   cls = model_class(name, models_py)
-  allowed, takes_any = _constructor_arguments(cls)
+  allowed, takes_any = constructor_arguments(cls)
   for key in kwargs:
     if key not in allowed and (
         not takes_any or key in ('num_configs', 'num_ops')):

@@ -194,12 +194,16 @@ def _validated(settings: TrainSettings, dataset: read.Dataset) -> Partition:
 
 def _with_feature_stats(settings: TrainSettings,
                         stats: FeatureStats) -> TrainSettings:
-  """Fills in the model's argument `feature_stats`, where it has one."""
-  if not load_models.takes(
+  """Fills in the model's argument `feature_stats`, where it has one.
+
+  A null that is given stays: the model then goes without.
+  """
+  given = parse_model_kwargs(settings.model_kwargs_json)
+  if given.get(feature_stats.ARGUMENT, '') is None or not load_models.takes(
       settings.model, feature_stats.ARGUMENT, settings.models_py or None):
     return settings
   kwargs = feature_stats.with_stats(
-      parse_model_kwargs(settings.model_kwargs_json), stats,
+      given, stats,
       feature_stats.all_train_kernels(
           settings.data_root, settings.cache_dir, settings.toy_data))
   return dataclasses.replace(settings, model_kwargs_json=json.dumps(kwargs))
