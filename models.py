@@ -108,7 +108,9 @@ class _Graph:
         'producers': (inputs.producer, inputs.consumer),
         'both': (tf.concat([inputs.consumer, inputs.producer], 0),
                  tf.concat([inputs.producer, inputs.consumer], 0))}
-    self._is_dense = self.nodes <= self._DENSE_NODES
+    known = inputs.opcode.shape[0]
+    self._is_dense = (
+        self.nodes if known is None else known) <= self._DENSE_NODES
     self._adjacency = {  # float32 [nodes, nodes], or [0, 0] where not dense
         of: self._dense_adjacency(*edges) for of, edges in self._edges.items()}
 
@@ -133,7 +135,10 @@ class _Graph:
       return tf.math.unsorted_segment_sum(
           tf.gather(x, senders), receivers, self.nodes)
 
-    y = tf.cond(self._is_dense, dense, sparse)
+    if isinstance(self._is_dense, bool):  # The other would not fit the shapes.
+      y = dense() if self._is_dense else sparse()
+    else:
+      y = tf.cond(self._is_dense, dense, sparse)
     y.set_shape(x.shape)
     return y
 
@@ -2117,7 +2122,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
         graph, encoded, tf.concat([config_feats, columns], -1), training)
     if training and self._caution:
       self.add_loss(self._caution * tf.reduce_mean(learned ** 2))
-    log_times = self._machine(counts)
+    log_times = tf.ensure_shape(self._machine(counts), [None, None])
     scores = self._machine.sharpness() * tf.stop_gradient(log_times) + learned
     return scores, log_times
 

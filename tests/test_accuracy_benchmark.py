@@ -127,7 +127,7 @@ def test_an_ablation_that_is_the_default_is_left_out(monkeypatch):
       'both': {'pooling': ['mean', 'max'], 'dropout': 0},
       'unknown': {'depth': 3}})
   assert [name for name, _, _ in accuracy.ablation_rows(Model)] == [
-      'no dropout', 'both', 'unknown']
+      'without feature_stats', 'no dropout', 'both', 'unknown']
 
 
 def test_other_hardware_changes_every_constant_that_ranks_tiles():

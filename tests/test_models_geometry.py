@@ -107,6 +107,52 @@ def test_one_step_of_training_moves_the_correction_and_the_constants():
   assert np.abs(hybrid._machine.changes).max() > 0
 
 
+def test_scores_move_the_sharpness_but_not_the_physical_constants():
+  """Those follow the runtimes alone: an order of tiles says less of them."""
+  hybrid = checks.make('HybridEarlyJoinSAGE' + checks.RAW)
+  graph = batches.kernel_graph(KERNELS[0], STATS)
+  hybrid(graph)
+  with tf.GradientTape(persistent=True) as tape:
+    scores, log_times = tf.unstack(hybrid(graph, apart=True))
+    score, log_time = tf.reduce_sum(scores), tf.reduce_sum(log_times)
+  *constants, sharpness = tape.gradient(score, hybrid._machine.changes).numpy()
+  assert sharpness != 0
+  assert not np.any(constants)
+  *constants, sharpness = tape.gradient(
+      log_time, hybrid._machine.changes).numpy()
+  assert sharpness == 0
+  assert np.any(constants)
+
+
+def test_where_the_time_is_of_no_use_the_sharpness_falls():
+  """Labels are the reverse of the analytic order."""
+  hybrid = checks.make('HybridEarlyJoinSAGE' + checks.RAW)
+  graph = batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), STATS)
+  hybrid.compile(optimizer=tf.keras.optimizers.Adam(1e-3))
+  labels = 1 / tf.exp(hybrid(graph, apart=True)[1])
+  before = float(hybrid._machine.sharpness())
+  hybrid.fit(tf.data.Dataset.from_tensors((graph, labels)).repeat(10),
+             verbose=0)
+  # 10 steps of 1e-3 at a rate of 10, averaged at the end: about exp(-0.05).
+  assert float(hybrid._machine.sharpness()) < 0.98 * before
+
+
+def test_my_model_is_the_hybrid_where_it_has_feature_stats():
+  hybrid, mine = (checks.make(name + checks.RAW, hidden_dim=16)
+                  for name in ('HybridEarlyJoinSAGE', 'MyEarlyJoinSAGE'))
+  for model in (hybrid, mine):
+    model(batches.kernel_graph(KERNELS[0], STATS))
+    model._scorer.bias.assign([0.5])
+  np.testing.assert_allclose(
+      checks.scores(mine, KERNELS[0], STATS),
+      checks.scores(hybrid, KERNELS[0], STATS), rtol=1e-6)
+
+
+def test_my_model_says_nothing_without_feature_stats(recwarn):
+  checks.make('MyEarlyJoinSAGE')
+  assert not [w for w in recwarn if 'feature_stats' in str(w.message)]
+
+
 def test_it_learns_the_constants_of_another_machine():
   """Labels are the analytic times with a fifth of the bandwidth."""
   stats = checks.stats_of(KERNELS)
