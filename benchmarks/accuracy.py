@@ -30,7 +30,7 @@ from accuracy_run import LEAVE_ONE_OUT, ROW_FILE, SPLITS, RunSpec
 from machine import cores, machine
 from tqdm import tqdm
 
-from tpu_graphs_ext import analytic_tpu, baseline, load_models
+from tpu_graphs_ext import analytic_tpu, baseline, files, load_models
 from tpu_graphs_ext.errors import UserError
 
 # --- The list of runs --------------------------------------------------------
@@ -382,10 +382,7 @@ def run_all(left: list[tuple[RunSpec, DataSet]], args,
 def write_table(results: accuracy_table.Results) -> str:
   """Writes the Markdown beside the CSV; returns its path."""
   path = os.path.splitext(results.path)[0] + '.md'
-  temporary = f'{path}.{os.getpid()}.tmp'
-  with open(temporary, 'w', encoding='utf-8') as file:
-    file.write(accuracy_table.markdown(results.rows()))
-  os.replace(temporary, path)
+  files.write_file(path, accuracy_table.markdown(results.rows()).encode())
   return path
 
 

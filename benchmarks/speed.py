@@ -19,7 +19,7 @@ import sys
 from machine import machine
 from tqdm import tqdm
 
-from tpu_graphs_ext import baseline
+from tpu_graphs_ext import baseline, files
 from tpu_graphs_ext.errors import UserError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -137,7 +137,6 @@ def _work(part: str, *arguments: str) -> list[dict]:
 
 def write_results(folder: str, rows: list[dict]) -> None:
   """Replaces the measured rows in the CSV; writes table and plot anew."""
-  from tpu_graphs_ext import artifacts
   path = os.path.join(folder, 'speed.csv')
   kept = []
   if os.path.exists(path):
@@ -151,8 +150,8 @@ def write_results(folder: str, rows: list[dict]) -> None:
   writer = csv.DictWriter(text, FIELDS, lineterminator='\n')
   writer.writeheader()
   writer.writerows(every)
-  artifacts.write_file(path, text.getvalue().encode())
-  artifacts.write_file(os.path.join(folder, 'speed.md'),
+  files.write_file(path, text.getvalue().encode())
+  files.write_file(os.path.join(folder, 'speed.md'),
                        markdown(every).encode())
   plot(every, os.path.join(folder, 'speed.png'))
 

@@ -201,7 +201,8 @@ def test_a_hook_whose_package_is_gone_does_nothing(python):
 def test_a_hook_that_cannot_be_written(tmp_path, monkeypatch):
   monkeypatch.setattr(hook.stack, 'stack_name', lambda: 'current')
   monkeypatch.setattr(hook.sysconfig, 'get_path',
-                      lambda unused: str(tmp_path / 'absent'))
+                      lambda unused: str(tmp_path / 'no folder'))
+  (tmp_path / 'no folder').touch()
   with pytest.raises(UserError, match=r'cannot be written .* use an '
                      r'environment of your own .* or start scripts by '
                      '`tpu-graphs-ext run`'):

@@ -11,7 +11,7 @@ import contextlib
 import os
 import sysconfig
 
-from tpu_graphs_ext import stack, startup_hook
+from tpu_graphs_ext import files, stack, startup_hook
 from tpu_graphs_ext.errors import UserError
 
 MODULE = 'tpu_graphs_ext_hook'
@@ -72,16 +72,9 @@ def status() -> str:
 
 
 def _write(path: str, text: str) -> None:
-  temporary = f'{path}.{os.getpid()}.tmp'
   try:
-    try:
-      with open(temporary, 'w', encoding='utf-8') as file:
-        file.write(text)
-      os.replace(temporary, path)
-    finally:
-      with contextlib.suppress(FileNotFoundError):
-        os.remove(temporary)
-  except OSError as error:
+    files.write_file(path, text.encode())
+  except UserError as error:
     raise UserError(
-        f'{path}: cannot be written ({error}); use an environment of your own '
-        '(python -m venv), or start scripts by `tpu-graphs-ext run`') from error
+        f'{error}; use an environment of your own (python -m venv), or start '
+        'scripts by `tpu-graphs-ext run`') from error
