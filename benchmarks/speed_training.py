@@ -22,7 +22,7 @@ from tpu_graphs_ext.config import TrainSettings
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Keras' line of an epoch, of which the first is left out: it has the tracing.
-_EPOCH = re.compile(r'- (\d+(?:\.\d+)?)(ms|s)/step - loss')
+_EPOCH = re.compile(r' (\d+)(ms|s)/step - loss')
 EPOCHS = 5
 
 
