@@ -2101,7 +2101,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
     with tf.GradientTape() as tape:
       scores, log_times = tf.unstack(self(graph, training=True, apart=True))
       loss = self.compute_loss(graph, labels, scores)
-      loss += LogMSE()(labels, log_times)
+      loss += LogMSE()(tf.cast(labels, log_times.dtype), log_times)
     self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
     return self.compute_metrics(graph, labels, scores, None)
 
