@@ -17,6 +17,7 @@ from tpu_graphs_ext import (
   artifacts,
   baseline,
   grader,
+  probe,
   read,
   train,
   verify,
@@ -385,3 +386,10 @@ def test_json(folder, copied, tmp_path, in_process):
   assert content['ok'] is True
   assert content['graded_by'] == 'tpu_graphs_ext'
   assert content['facts']['class'] == 'TinyRanker {}'
+
+
+def test_long_arguments_are_cut():
+  assert probe.brief('{"a": 1}') == '{"a": 1}'
+  # 7 characters before 300 digits, and 2 after them.
+  text = '{"a": "' + 300 * '1' + '"}'
+  assert probe.brief(text) == text[:200] + '... (309 characters)'

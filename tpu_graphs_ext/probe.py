@@ -39,6 +39,8 @@ REPEATED = 3
 # Two calls of one model on one kernel differ by less than this, relatively.
 ROUNDING = 1e-5
 RANKED = 'ranked a kernel'
+# Characters of arguments that are shown.
+LONGEST = 200
 
 
 class CombinedLoss(tf.keras.losses.Loss):
@@ -135,8 +137,9 @@ class Probe:
     except Exception as error:
       self.fault(
           f"{args['model']} cannot be built with the arguments of the run file,"
-          f" {args['model_kwargs_json']}", error, 'models.py has changed '
-          'since training, or the run file is of another model')
+          f" {brief(args['model_kwargs_json'])}", error,
+          'models.py has changed since training, or the run file is of another '
+          'model')
       return None
 
   def forward_once(self, model, graphs) -> bool:
@@ -218,6 +221,13 @@ class Probe:
           'forward gives other scores when it is called again on the same '
           f'kernel ({_some(unsteady)}): dropout or noise is on',
           advice='turn it off unless call() is told that it trains')
+
+
+def brief(kwargs_json: str) -> str:
+  """The arguments of a model; feature statistics are pages of numbers."""
+  if len(kwargs_json) <= LONGEST:
+    return kwargs_json
+  return f'{kwargs_json[:LONGEST]}... ({len(kwargs_json)} characters)'
 
 
 def _scores(model, graph) -> np.ndarray:

@@ -24,6 +24,7 @@ from tpu_graphs_ext import (
   grader,
   load_models,
   models_file,
+  probe,
 )
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.grader import Features, Grader, Probed
@@ -201,7 +202,8 @@ def _facts(place: Grader, args: dict[str, Any] | None,
              f'folder {baseline.COURSE_FOLDER} beside it)')
   facts = {'models.py': verdict.models_py, 'model': verdict.model_dir}
   if args:
-    facts['class'] = f'{args["model"]} {args["model_kwargs_json"]}'
+    kwargs = probe.brief(args['model_kwargs_json'])
+    facts['class'] = f'{args["model"]} {kwargs}'
   facts['graded by'] = host
   if features:
     facts['data'] = features.text()
