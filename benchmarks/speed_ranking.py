@@ -7,6 +7,7 @@ rows: dicts of part, subject, case, measure, value and unit.
 from __future__ import annotations
 
 import importlib
+import json
 import resource
 import statistics
 import subprocess
@@ -21,6 +22,7 @@ import tensorflow as tf
 from replicated_join import ReplicatedEarlyJoinSAGE
 
 from tpu_graphs_ext import batches, load_models
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.kernel import Kernel
 from tpu_graphs_ext.normalize import FeatureStats
 from tpu_graphs_ext.partition import Partition
@@ -179,16 +181,22 @@ def memory(worker: list[str]) -> list[dict[str, Any]]:
 
 
 def run_worker(worker: list[str], *arguments: str) -> list[dict[str, Any]]:
-  """Rows that a process of `speed.py` prints as JSON in its last line."""
-  import json
+  """Rows that a process of `speed.py` prints as JSON in its last line.
+
+  Raises:
+    UserError: the process failed; its own messages are above.
+  """
   done = subprocess.run([*worker, *arguments], stdout=subprocess.PIPE,
-                        check=True, encoding='utf-8')
+                        check=False, encoding='utf-8')
+  if done.returncode:
+    raise UserError(f'measuring {" ".join(arguments)} ended with exit code '
+                    f'{done.returncode}; its own messages are above')
   return json.loads(done.stdout.splitlines()[-1])
 
 
 def _chunks() -> list[dict[str, Any]]:
   """Time of 150 nodes x 10,000 configs for chunks of different sizes."""
-  import models
+  models = load_models.models_module(None)
   kernel = speed_kernels.random_kernel(150, 10_000)
   graph = _graphs([kernel])
   rows = []
