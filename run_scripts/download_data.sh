@@ -5,7 +5,8 @@
 #
 # FOLDER is ~/data/tpugraphs unless given, where the baseline looks for it. A
 # download that broke off goes on where it stopped, and what is complete is not
-# fetched again. Time: that of the download, and a minute or two to unpack.
+# fetched again. Time: that of the download, and some minutes (an estimate) to
+# unpack.
 # Ends with
 #
 #   train: 5709 kernels

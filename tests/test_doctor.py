@@ -10,7 +10,8 @@ import tiny_kernels
 from tpu_graphs_ext import baseline, doctor, install, stack, validate
 from tpu_graphs_ext.doctor import BROKEN, FINE, WARNING
 
-CLASSIC = {'tensorflow': '2.15.1', 'tensorflow_gnn': '1.0.3',
+CLASSIC = {'tensorflow': '2.15.1', 'keras': '2.15.0',
+           'tensorflow_gnn': '1.0.3',
            'tensorflow-ranking': '0.5.5.dev', 'numpy': '1.26.4'}
 
 
@@ -30,7 +31,7 @@ def states(findings) -> dict[str, str]:
 def test_a_whole_stack():
   for python in ('3.9.18', '3.10.1', '3.11.7'):
     found = states(doctor.versions(in_use(python), {}))
-    assert len(found) == 6  # The stack, Python and four packages.
+    assert len(found) == 7  # The stack, Python and five packages.
     assert set(found.values()) == {FINE}
 
 
@@ -43,7 +44,7 @@ def test_another_python(python):
 
 
 @pytest.mark.parametrize('package, version', [
-    ('tensorflow', '2.15.0'), ('numpy', '2.0.0'),
+    ('tensorflow', '2.15.0'), ('keras', '3.4.1'), ('numpy', '2.0.0'),
     ('tensorflow_ranking', '0.5.4'), ('tensorflow_gnn', None)])
 def test_another_version(package, version):
   found = list(doctor.versions(in_use(**{package: version}), {}))

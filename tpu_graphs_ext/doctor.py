@@ -99,7 +99,8 @@ def doctor(root: str = '', data_root: str = config.DATA_ROOT) -> Diagnosis:
 # ---------------------------------------------------------------- versions
 
 # Package for pip -> module.
-MODULES = {'tensorflow': 'tensorflow', 'tf_keras': 'tf_keras',
+MODULES = {'tensorflow': 'tensorflow', 'keras': 'keras',
+           'tf_keras': 'tf_keras',
            'tensorflow_gnn': 'tensorflow_gnn',
            'tensorflow-ranking': 'tensorflow_ranking', 'numpy': 'numpy',
            'tensorboard': 'tensorboard'}

@@ -41,6 +41,7 @@ class Stack:
 
 CLASSIC = Stack('classic', ('3.9', '3.10', '3.11'), {
     'tensorflow': '>=2.15.1,<2.16',
+    'keras': '>=2.15,<3',
     'tensorflow_gnn': '>=1.0.3,<1.1',
     'tensorflow-ranking': '>=0.5.5,<0.6',
     'numpy': '>=1.22,<2',
