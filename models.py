@@ -1882,15 +1882,15 @@ class _Machine(tf.keras.layers.Layer):
       a = matrix_row * matrix_rows + vector * vector_registers
   What is not hidden by an overlap are the first transfer and a part of the
   shorter one of memory and arithmetic. Constants are positive:
-  c = c_0 exp(rate w), with w = 0 at first; a rate of 10 lets a step of 1e-3 of
-  the optimizer move a constant by 1 %.
+  c = c_0 exp(10 w), with w = 0 at first, so that a step of 1e-3 of the
+  optimizer moves a constant by 1 %.
   """
   NUM_SHARES = 5
+  _RATE = 10.0
 
-  def __init__(self, hardware: _Hardware, rate: float,
+  def __init__(self, hardware: _Hardware,
                sharpness: Optional[float] = None):
     super().__init__()
-    self._rate = rate
     self._initial = tuple(
         float(getattr(hardware, name)) for name in _TRAINED_CONSTANTS)
     self._sharpness = sharpness
@@ -1904,7 +1904,7 @@ class _Machine(tf.keras.layers.Layer):
 
   def _trained(self, initial):
     factors = tf.exp(tf.clip_by_value(
-        self._rate * self.changes, -10.0, 10.0))
+        self._RATE * self.changes, -10.0, 10.0))
     return tf.constant(initial) * factors[:len(initial)]
 
   def constants(self) -> dict:
@@ -1990,7 +1990,7 @@ class AnalyticTileModel(_Ranker):
     self._scales = tuple(log_scales)
     self._geometry = _raw_geometry(self, feature_stats, hardware)
     if self._geometry:
-      self._machine = _Machine(_hardware(hardware), rate=10.0)
+      self._machine = _Machine(_hardware(hardware))
     else:
       self._linear = tf.keras.layers.Dense(1)
 
@@ -2063,7 +2063,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
     self._caution = caution
     self._geometry = _raw_geometry(self, feature_stats, hardware)
     if self._geometry:
-      self._machine = _Machine(_hardware(hardware), 10.0, sharpness)
+      self._machine = _Machine(_hardware(hardware), sharpness)
 
   constants = AnalyticTileModel.constants
 

@@ -26,7 +26,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PROJECT = os.path.dirname(HERE)
 FIELDS = ('part', 'subject', 'case', 'measure', 'value', 'unit', 'machine',
           'versions')
-# Part -> module and function; what it needs besides.
+# Part -> module and function.
 PARTS = {
     'ranking': ('speed_ranking', 'ranking'),
     'memory': ('speed_ranking', 'memory'),

@@ -32,7 +32,7 @@ def counts(**given):
 
 def machine(**changes):
   layer = models._Machine(
-      models._Hardware(**{**MACHINE, **changes}), rate=10.0, sharpness=10.0)
+      models._Hardware(**{**MACHINE, **changes}), sharpness=10.0)
   layer.build_once()
   return layer
 
