@@ -1,7 +1,8 @@
 """Models that rank the tile-size configurations of TPU kernels.
 
 This one file replaces `tpu_graphs/baselines/tiles/models.py` of the tpu_graphs
-baseline, so it imports only TensorFlow, TF-GNN and the standard library.
+baseline, so it imports only TensorFlow, TF-GNN, what these two need themselves
+(NumPy, absl) and the standard library.
 
 What the training and prediction scripts rely on:
   * `Model(num_configs, num_ops, **kwargs)`; `num_configs` is the number of
@@ -36,14 +37,19 @@ Sources:
   [GAT] Velickovic et al., ICLR 2018.  [GATv2] Brody et al., ICLR 2022.
 """
 
+import concurrent.futures
 import difflib
 import functools
+import os
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
+from absl import flags, logging
 from tensorflow_gnn.models import gat_v2
 
 # --------------------------------------------------------------- tensor helpers
@@ -1245,7 +1251,7 @@ class _TileRanker(_Ranker):
 # convolution's filter. Dimensions that are not there have size 1.
 
 _DIMS, _AXES, _SPATIAL = 6, 12, 4
-_NODE_WIDTH, _CONFIG_WIDTH = 140, 24
+_TABLE_WIDTHS = {'node': 140, 'config': 24}
 # First column and number of columns of what is read of the node features.
 _NODE_COLUMNS = {
     'is_root': (0, 1), 'element_type': (2, 19), 'shape': (21, 6),
@@ -1303,7 +1309,7 @@ def _hardware(given: Any) -> _Hardware:
   return _PRESETS[preset]._replace(**changes)
 
 
-class _Statistics:
+class _Statistics(tf.keras.layers.Layer):
   """Takes scaled features back to their own units.
 
   The baseline's trainer scales with the train kernels of enough
@@ -1315,17 +1321,31 @@ class _Statistics:
     stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
       all columns of the files; a column is dropped where the two are equal.
       'used', true where they differ, may stand beside them, and the same of
-      all train kernels under 'all_kernels'.
+      all train kernels under 'all_kernels'. Without any, nothing is known.
+    keeps: whether they are one of the model's variables. The scripts copy
+      trainable variables into a new model and nothing else, so it has to be
+      one of those; its gradient is 0.
   """
 
-  def __init__(self, stored: Mapping[str, Any]):
-    parts = [stored]  # Those of the training first.
+  def __init__(self, stored: Optional[Mapping[str, Any]], keeps: bool):
+    super().__init__()
+    self._keeps = keeps
+    parts = [] if stored is None else [stored]  # Those of the training first.
     if isinstance(stored, Mapping) and 'all_kernels' in stored:
       parts.append(stored['all_kernels'])
-    self._choices = {table: [self._bounds(part, table) for part in parts]
-                     for table in ('node', 'config')}
+    bounds = {table: [self._bounds_of(part, table) for part in parts]
+              for table in _TABLE_WIDTHS}
+    self._numbers_of_used = None if stored is None else {
+        table: sum(low != high for low, high in zip(*bounds[table][0]))
+        for table in _TABLE_WIDTHS}
+    initial = np.zeros([2, 2, sum(_TABLE_WIDTHS.values())], np.float32)
+    for i in range(2) if parts else ():
+      initial[i] = np.concatenate([
+          self._cut(bounds[table][min(i, len(parts) - 1)], width)
+          for table, width in _TABLE_WIDTHS.items()], -1)
+    self._initial = initial
 
-  def _bounds(self, stored, table):
+  def _bounds_of(self, stored, table):
     """Minima and maxima of a table's columns."""
     try:
       low, high = (tuple(map(float, stored[table][key]))
@@ -1341,27 +1361,57 @@ class _Statistics:
         'and maximum of the same length, and used, if at all, where they '
         f'differ; {table} does not. `tpu-graphs-ext stats` prints them.')
 
+  def _cut(self, bounds, width):
+    """float32 [2, width]; columns that the data does not have are 0."""
+    bounds = np.array(bounds, np.float32)[:, :width]
+    return np.pad(bounds, [(0, 0), (0, width - bounds.shape[1])])
+
   def check(self, node_width: int, config_width: int) -> None:
     """Raises a ValueError unless so many columns vary."""
     for table, width in (('node', node_width), ('config', config_width)):
-      used = [low != high for low, high in zip(*self._choices[table][0])]
-      if sum(used) != width:
+      used = width
+      if self._numbers_of_used:
+        used = self._numbers_of_used[table]
+      if used != width:
         raise ValueError(
-            f'feature_stats has {sum(used)} {table} columns that vary, but '
+            f'feature_stats has {used} {table} columns that vary, but '
             f'the features have {width}; they are of other data. Print those '
             'of this data with `tpu-graphs-ext stats --data_root`.')
 
-  def raw(self, table: str, x: tf.Tensor, width: int,
-          kernel_of_row: Optional[tf.Tensor] = None) -> tf.Tensor:
-    """[..., used columns] -> whole numbers [..., width].
+  def forget(self) -> None:
+    """Before `build_once`: as if made without any."""
+    self._numbers_of_used, self._initial = None, np.zeros_like(self._initial)
 
-    Columns that the data does not have are 0. Which statistics apply is told
-    from each row alone, or from all the rows of a kernel together.
+  def build_once(self) -> None:
+    if self.built:
+      return
+    self._table = tf.constant(self._initial)
+    if self._keeps:
+      self._table = self.add_weight(
+          'feature_stats', self._initial.shape,
+          initializer=tf.keras.initializers.Constant(self._initial))
+    self.built = True
+
+  def zero(self) -> tf.Tensor:
+    """Added to a score, gives the variable a gradient: trainers expect one."""
+    return 0 * tf.reduce_sum(self._table)
+
+  def known(self) -> tf.Tensor:
+    """Whether there are any: bool []."""
+    bounds = tf.convert_to_tensor(self._table)
+    return tf.reduce_any(bounds[0, 0] != bounds[0, 1])
+
+  def raw(self, table: str, x: tf.Tensor,
+          kernel_of_row: Optional[tf.Tensor] = None) -> tf.Tensor:
+    """[..., used columns] -> whole numbers [..., all columns].
+
+    Which statistics apply is told from each row alone, or from all the rows of
+    a kernel together.
     """
-    candidates = [self._unscaled(low, high, x, width)
-                  for low, high in self._choices[table]]
-    if len(candidates) == 1:
-      return tf.round(candidates[0])
+    node, config = tf.split(
+        tf.stop_gradient(self._table), list(_TABLE_WIDTHS.values()), -1)
+    candidates = [self._unscaled(x, *tf.unstack(bounds)) for bounds in
+                  tf.unstack(node if table == 'node' else config)]
     broken = [tf.reduce_sum(_as_float(
         tf.abs(c - tf.round(c)) > 1e-6 * (1 + tf.abs(c))), -1, keepdims=True)
               for c in candidates]
@@ -1370,16 +1420,83 @@ class _Statistics:
                           kernel_of_row) for number in broken]
     return tf.round(tf.where(broken[1] < broken[0], *candidates[::-1]))
 
-  def _unscaled(self, low, high, x, width):
-    low, high = (bounds[:width] + (0.0,) * (width - len(bounds))
-                 for bounds in (low, high))
-    used = [a != b for a, b in zip(low, high)]
-    places = [sum(used[:i]) if used[i] else x.shape[-1]  # A column of zeros.
-              for i in range(width)]
+  def _unscaled(self, x, low, high):
+    used = low != high  # [all columns]
+    zeros = x.shape[-1]  # The column of zeros that is appended.
+    place = tf.cumsum(tf.cast(used, tf.int32)) - 1
     x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
-    x = tf.gather(x, places, axis=-1)
-    spread = tf.constant(high) - tf.constant(low)
-    return tf.clip_by_value(x * spread + tf.constant(low), -_MOST, _MOST)
+    x = tf.gather(
+        x, tf.where(used, tf.minimum(place, zeros), zeros), axis=-1)
+    return tf.clip_by_value(x * (high - low) + low, -_MOST, _MOST)
+
+
+def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
+  """Statistics of the data that the running script scales features of.
+
+  The baseline's scripts hand models scaled features and nothing to undo that
+  with. But their flags say where the files are that they computed it from.
+  Only features are read, no runtimes.
+
+  Args:
+    num_configs: the trainer scales with kernels of at least so many.
+
+  Returns:
+    What `_Statistics` takes, or None: no such script is running, or its files
+    have other columns than the collection's.
+  """
+  given = flags.FLAGS
+  if not given.is_parsed() or not isinstance(
+      getattr(given, 'data_root', None), str):
+    return None
+  folder = os.path.join(os.path.expanduser(given.data_root), 'train')
+  try:
+    return _of_files(folder, num_configs, getattr(given, 'toy_data', False))
+  except (KeyError, OSError, ValueError, zipfile.BadZipFile,
+          tf.errors.OpError) as error:
+    logging.warning(
+        'No feature_stats: the kernels under %s cannot be read (%s).', folder,
+        error)
+    return None
+
+
+@functools.cache
+def _of_files(folder: str, num_configs: int,
+              toy_data: bool) -> Optional[Mapping[str, Any]]:
+  """Statistics of the .npz files in a folder, or None; see above."""
+  files = tf.io.gfile.glob(os.path.join(folder, '*.npz'))
+  files = files[:100] if toy_data else files  # As the baseline's reader does.
+  logging.info('Reading feature_stats from %d kernels under %s.', len(files),
+               folder)
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    kernels = list(pool.map(_of_file, files))
+  enough = [kernel for kernel in kernels if kernel['configs'] >= num_configs]
+  if not enough or any(len(kernel[table][0]) != width for kernel in kernels
+                       for table, width in _TABLE_WIDTHS.items()):
+    return None
+  stored, of_all = _over_kernels(enough), _over_kernels(kernels)
+  if all(stored[table]['used'] == of_all[table]['used'] for table in stored):
+    stored['all_kernels'] = of_all
+  return stored
+
+
+def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
+  stored = {}
+  for table in _TABLE_WIDTHS:
+    lows, highs = zip(*(kernel[table] for kernel in kernels))
+    low, high = np.min(lows, 0), np.max(highs, 0)
+    stored[table] = {'minimum': low.tolist(), 'maximum': high.tolist(),
+                     'used': (low != high).tolist()}
+  return stored
+
+
+def _of_file(path: str) -> Mapping[str, Any]:
+  """Number of configurations, minima and maxima of a kernel's columns."""
+  with tf.io.gfile.GFile(path, 'rb') as file:
+    arrays = np.load(file)
+    tables = {'node': arrays['node_feat'], 'config': arrays['config_feat']}
+  return {'configs': len(tables['config']),
+          **{name: (table.min(0), table.max(0))
+             for name, table in tables.items()}}
 
 
 def _product(x: tf.Tensor, axis: int = -1) -> tf.Tensor:
@@ -1551,6 +1668,14 @@ class _Loops(NamedTuple):
   vector_ops: tf.Tensor       # [kernels]
   streams: _Streams
 
+  @classmethod
+  def empty(cls, kernels: tf.Tensor) -> '_Loops':
+    """Of so many kernels, with no streams."""
+    axes, none = tf.zeros([kernels, _AXES]), tf.zeros([0, _DIMS])
+    follow = tf.zeros([0, _DIMS, _AXES])
+    return cls(axes, axes, axes, axes, axes, axes[:, 0], axes[:, 0], _Streams(
+        tf.zeros([0], tf.int32), none, none, follow, follow, none[:, 0]))
+
 
 class _Counts(NamedTuple):
   """What each configuration of a kernel does; float32 [kernels, configs]."""
@@ -1572,14 +1697,14 @@ class _Counts(NamedTuple):
 class _Geometry:
   """Loop nests and counts; see `_Loops` and `_Counts`."""
 
-  def __init__(self, stored: Mapping[str, Any], hardware: _Hardware):
-    self.statistics, self._hardware = _Statistics(stored), hardware
+  def __init__(self, statistics: _Statistics, hardware: _Hardware):
+    self._statistics, self._hardware = statistics, hardware
 
   def loops(self, graph: _Graph, node_feats: tf.Tensor) -> _Loops:
     """Loop nests from scaled node features [nodes, F]."""
     kernel_of = tf.repeat(
         tf.range(tf.shape(graph.node_counts)[0]), graph.node_counts)
-    raw = self.statistics.raw('node', node_feats, _NODE_WIDTH, kernel_of)
+    raw = self._statistics.raw('node', node_feats, kernel_of)
     nodes = _Nodes(graph, raw, self._hardware)
     of_tiled = tf.transpose(tf.gather(nodes.order, nodes.tiled), [0, 2, 1])
     output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
@@ -1607,7 +1732,7 @@ class _Geometry:
   def counts(self, loops: _Loops, config_feats: tf.Tensor) -> _Counts:
     """Counts of scaled config features [kernels, configs, G]."""
     hardware = self._hardware
-    raw = self.statistics.raw('config', config_feats, _CONFIG_WIDTH)
+    raw = self._statistics.raw('config', config_feats)
     bounds = tf.concat([raw[..., first:first + _DIMS] for first in (
         _OUTPUT_BOUNDS, _KERNEL_BOUNDS)], -1)  # [kernels, configs, 12]
     size, unit = loops.size[:, tf.newaxis], loops.unit[:, tf.newaxis]
@@ -1946,19 +2071,12 @@ _TYPICAL = _Counts(
     tile_elements=1e7, footprint_bytes=2e7, padding=8, rounding=2)
 
 
-def _raw_geometry(model: tf.keras.Model, stored: Optional[Mapping[str, Any]],
-                  hardware: Any) -> Optional[_Geometry]:
-  """The geometry of a model, or None, with a warning, without statistics."""
-  hardware = _hardware(hardware)
-  if stored is not None:
-    return _Geometry(stored, hardware)
-  if model._needs_stats:
-    warnings.warn(
-        f'{type(model).__name__} has no feature_stats: it goes by logarithms '
-        'of the scaled features instead of tile geometry. `tpu-graphs-ext '
-        'stats --data_root DIR` prints what to pass as --model_kwargs_json.',
-        stacklevel=3)
-  return None
+def _say_what_lacks(model: tf.keras.Model) -> None:
+  warnings.warn(
+      f'{type(model).__name__} has no feature_stats: it goes by logarithms '
+      'of the scaled features instead of tile geometry. `tpu-graphs-ext '
+      'stats --data_root DIR` prints what to pass as --model_kwargs_json.',
+      stacklevel=3)
 
 
 class AnalyticTileModel(_Ranker):
@@ -1988,11 +2106,15 @@ class AnalyticTileModel(_Ranker):
                objective: str = 'log_mse', averaging: float = 0.0):
     super().__init__(num_configs, num_ops, None, 64, objective, averaging)
     self._scales = tuple(log_scales)
-    self._geometry = _raw_geometry(self, feature_stats, hardware)
-    if self._geometry:
-      self._machine = _Machine(_hardware(hardware))
-    else:
+    hardware = _hardware(hardware)
+    self._geometry = None
+    if feature_stats is None:
+      _say_what_lacks(self)
       self._linear = tf.keras.layers.Dense(1)
+    else:
+      self._statistics = _Statistics(feature_stats, keeps=False)
+      self._geometry = _Geometry(self._statistics, hardware)
+      self._machine = _Machine(hardware)
 
   def constants(self) -> dict:
     """Physical constants by name with the unit; empty without feature_stats."""
@@ -2004,7 +2126,8 @@ class AnalyticTileModel(_Ranker):
 
   def _build_layers(self, node_width, config_width):
     if self._geometry:
-      self._geometry.statistics.check(node_width, config_width)
+      self._statistics.check(node_width, config_width)
+      self._statistics.build_once()
       self._machine.build_once()
     else:
       scales = max(1, len(self._scales))
@@ -2031,19 +2154,23 @@ class HybridEarlyJoinSAGE(_TileRanker):
 
       score = sharpness * log(analytic time) + learned score
   `_Counts`, and what part of the analytic time each of its terms is, are
-  further config features. The learned score is exactly 0 before training. A
-  list loss reads scores as log odds, so the sharpness says how sure of the
-  analytic time the model is, and falls where the time is of no use. The
-  physical constants are fitted to the runtimes themselves, by `LogMSE`, as a
-  part of the loss; the list loss would move them for its own ends. The mean
-  square of the learned score is another part, so that few kernels do not teach
-  it what is not so elsewhere.
-  Without `feature_stats` it is `_TileRanker`.
+  further config features. The learned score starts as 0. A list loss reads
+  scores as log odds, so the sharpness says how sure of the analytic time the
+  model is, and falls where the time is of no use. The physical constants are
+  fitted to the runtimes themselves, by `LogMSE`, as a part of the loss; the
+  list loss would move them for its own ends. The mean square of the learned
+  score is another part, so that few kernels do not teach it what is not so
+  elsewhere.
+  The statistics are a variable, so a copy of the variables knows them too. As
+  long as they are unknown the score is the learned one, of scaled features.
 
   Args:
     num_configs: configurations of each kernel in training.
     num_ops: number of opcodes.
-    feature_stats, hardware: see `AnalyticTileModel`.
+    feature_stats: what the features are scaled with, see `_Statistics`;
+      'script' takes those of the data that the running script was pointed to,
+      see `_of_running_script`, if there is one; None makes it `_TileRanker`.
+    hardware: see `AnalyticTileModel`.
     sharpness: to start from; 10 makes 10 % of the time one unit of the score.
     caution: weight of the mean square of the learned score in the loss.
     **kwargs: arguments of `_TileRanker`.
@@ -2051,9 +2178,8 @@ class HybridEarlyJoinSAGE(_TileRanker):
   _needs_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
-               feature_stats: Optional[Mapping[str, Any]] = None,
-               hardware: Any = 'tpu_v3', sharpness: float = 10.0,
-               caution: float = 1.0, **kwargs):
+               feature_stats: Any = 'script', hardware: Any = 'tpu_v3',
+               sharpness: float = 10.0, caution: float = 1.0, **kwargs):
     super().__init__(num_configs, num_ops, **kwargs)
     for argument, value, least in (('sharpness', sharpness, 'positive'),
                                    ('caution', caution, 'non-negative')):
@@ -2061,33 +2187,58 @@ class HybridEarlyJoinSAGE(_TileRanker):
           or (least == 'positive' and not value)):
         raise ValueError(f'{argument} must be a {least} number; got {value!r}.')
     self._caution = caution
-    self._geometry = _raw_geometry(self, feature_stats, hardware)
-    if self._geometry:
-      self._machine = _Machine(_hardware(hardware), sharpness)
+    hardware = _hardware(hardware)
+    self._is_found = feature_stats == 'script'
+    stored = (_of_running_script(num_configs) if self._is_found
+              else feature_stats)
+    if stored is None and self._needs_stats:
+      _say_what_lacks(self)
+    self._geometry = None
+    if stored is not None or self._is_found:
+      self._statistics = _Statistics(stored, keeps=True)
+      self._geometry = _Geometry(self._statistics, hardware)
+      self._machine = _Machine(hardware, sharpness)
 
   constants = AnalyticTileModel.constants
 
   def _build_layers(self, node_width, config_width):
     if not self._geometry:
       return super()._build_layers(node_width, config_width)
-    self._geometry.statistics.check(node_width, config_width)
+    if self._is_found:
+      self._forget_other_data(node_width, config_width)
+    self._statistics.check(node_width, config_width)
     super()._build_layers(
         node_width, config_width + len(_TYPICAL) + _Machine.NUM_SHARES)
-    self._scorer.kernel.assign(tf.zeros_like(self._scorer.kernel))
     self._machine.build_once()
+    self._statistics.build_once()
+    if self._statistics.known():
+      self._scorer.kernel.assign(tf.zeros_like(self._scorer.kernel))
+
+  def _forget_other_data(self, node_width, config_width):
+    """The script may have its features from elsewhere, such as a cache."""
+    try:
+      self._statistics.check(node_width, config_width)
+    except ValueError as error:
+      logging.warning('%s', error)
+      self._statistics.forget()
 
   def _encode(self, graph, embedded, node_feats, training):
+    """(what `_TileRanker` has, whether statistics are known, the loops)."""
     encoded = super()._encode(graph, embedded, node_feats, training)
     if not self._geometry:
       return encoded
-    return self._geometry.loops(graph, node_feats), encoded
+    known = self._statistics.known()
+    loops = tf.cond(
+        known, lambda: self._geometry.loops(graph, node_feats),
+        lambda: _Loops.empty(tf.shape(graph.node_counts)[0]))
+    return encoded, known, loops
 
   def call(self, graph: tfgnn.GraphTensor, training: bool = False,
            apart: bool = False) -> tf.Tensor:
     """Scores float32 [kernels, configs].
 
     `apart` gives them and the logarithm of the analytic time in ns, [2,
-    kernels, configs].
+    kernels, configs]; 0 where it is not known.
     """
     if not apart:
       return super().call(graph, training)
@@ -2101,7 +2252,8 @@ class HybridEarlyJoinSAGE(_TileRanker):
     with tf.GradientTape() as tape:
       scores, log_times = tf.unstack(self(graph, training=True, apart=True))
       loss = self.compute_loss(graph, labels, scores)
-      loss += LogMSE()(tf.cast(labels, log_times.dtype), log_times)
+      loss += _as_float(self._statistics.known()) * LogMSE()(
+          tf.cast(labels, log_times.dtype), log_times)
     self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
     return self.compute_metrics(graph, labels, scores, None)
 
@@ -2112,26 +2264,35 @@ class HybridEarlyJoinSAGE(_TileRanker):
         graph, encoded, config_feats, training)[0]
 
   def _scores_and_log_times(self, graph, encoded, config_feats, training):
-    loops, encoded = encoded
-    counts = self._geometry.counts(loops, config_feats)
-    columns = [count / typical for count, typical in zip(counts, _TYPICAL)]
-    columns += [tf.stop_gradient(x) for x in self._machine.shares(counts)]
-    columns = tf.ensure_shape(
-        tf.stack(columns, -1), [None, None, len(columns)])
+    encoded, known, loops = encoded
+    configs = tf.shape(config_feats)[:2]
+    width = len(_TYPICAL) + _Machine.NUM_SHARES
+    columns, log_times = tf.cond(
+        known, lambda: self._analysed(loops, config_feats),
+        lambda: (tf.zeros([*tf.unstack(configs), width]), tf.zeros(configs)))
+    columns = tf.ensure_shape(columns, [None, None, width])
     learned = super()._score(
         graph, encoded, tf.concat([config_feats, columns], -1), training)
     if training and self._caution:
-      self.add_loss(self._caution * tf.reduce_mean(learned ** 2))
-    log_times = tf.ensure_shape(self._machine(counts), [None, None])
-    scores = self._machine.sharpness() * tf.stop_gradient(log_times) + learned
-    return scores, log_times
+      self.add_loss(self._caution * _as_float(known)
+                    * tf.reduce_mean(learned ** 2))
+    certain = _as_float(known) * self._machine.sharpness()
+    scores = certain * tf.stop_gradient(log_times) + learned
+    return scores + self._statistics.zero(), log_times
+
+  def _analysed(self, loops: _Loops, config_feats: tf.Tensor) -> tuple:
+    """Further config features [kernels, configs, columns], and log times."""
+    counts = self._geometry.counts(loops, config_feats)
+    columns = [count / typical for count, typical in zip(counts, _TYPICAL)]
+    columns += [tf.stop_gradient(x) for x in self._machine.shares(counts)]
+    return (tf.stack(columns, -1),
+            tf.ensure_shape(self._machine(counts), [None, None]))
 
 
 class MyEarlyJoinSAGE(HybridEarlyJoinSAGE):
   """The model to train: `HybridEarlyJoinSAGE` as its defaults stand.
 
-  Without `feature_stats`, which the baseline's trainer does not pass by itself,
-  it is `_TileRanker`.
+  Under the baseline's scripts it finds `feature_stats` by itself.
   """
   _needs_stats = False
 
@@ -2317,9 +2478,10 @@ class EnsembleRanker(_TrainedModel):
     num_configs: configurations of each kernel in training.
     num_ops: number of opcodes.
     members: keyword arguments of each member, by the model's name; None means
-      {'MyEarlyJoinSAGE': {}, 'EarlyJoinGAT': {}, 'EarlyJoinGCN': {}}. Losses
-      and averaging of weights are the ensemble's own, so members have neither
-      'objective' nor 'averaging'.
+      'MyEarlyJoinSAGE' with {'feature_stats': None}, 'EarlyJoinGAT' and
+      'EarlyJoinGCN' with {}. Losses and averaging of weights are the
+      ensemble's own, so members have neither 'objective' nor 'averaging', and
+      no physical constants are fitted.
     objective: one of `_OBJECTIVES` but 'standardized_mse', which leaves the
       scale of scores open.
     averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
@@ -2333,7 +2495,8 @@ class EnsembleRanker(_TrainedModel):
     _check_choice('objective', objective, [
         name for name in _OBJECTIVES if name != 'standardized_mse'])
     if members is None:
-      members = {'MyEarlyJoinSAGE': {}, 'EarlyJoinGAT': {}, 'EarlyJoinGCN': {}}
+      members = {'MyEarlyJoinSAGE': {'feature_stats': None},
+                 'EarlyJoinGAT': {}, 'EarlyJoinGCN': {}}
     if not isinstance(members, Mapping) or not members:
       raise ValueError('members must map at least one model to its keyword '
                        f'arguments; got {members!r}.')

@@ -59,6 +59,16 @@ def make(name: str, seed: int = 1, stats: FeatureStats | None = None,
   return load_models.build(name, 10, NUM_OPS, {**SMALL.get(name, {}), **kwargs})
 
 
+def moved_by_other_means(name: str) -> tuple[str, ...]:
+  """Variables that a loss of the scores has the gradient 0 for.
+
+  Statistics are read and not trained; without them there is no analytic time
+  whose constants could be.
+  """
+  return ('feature_stats',) if name.endswith(RAW) else (
+      'feature_stats', 'changes')
+
+
 def make_with_variables(name: str, kernel: Kernel,
                         stats: FeatureStats) -> tf.keras.Model:
   """`make`, called once without a trace."""

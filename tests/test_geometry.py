@@ -48,8 +48,9 @@ def compiled(fn, *shapes):
 
 def tensorflow_counts(kernel, stats, given=None, hardware=None):
   """Name -> float64 [configs], of models.py."""
-  geo = models._Geometry(given or stats.to_json(),
-                         hardware or models._Hardware())
+  statistics = models._Statistics(given or stats.to_json(), keeps=False)
+  statistics.build_once()
+  geo = models._Geometry(statistics, hardware or models._Hardware())
   inputs = models._inputs_of(batches.kernel_graph(kernel, stats))
   loops = geo.loops(models._Graph(inputs), inputs.node_feats)
   counts = geo.counts(loops, inputs.config_feats)
@@ -277,7 +278,7 @@ def test_columns_and_opcodes_of_models_py_are_those_of_the_files():
               name: first for name, (first, _) in models._NODE_COLUMNS.items()}
   assert models._KERNEL_BOUNDS == schema.CONFIG_COLUMN['kernel_bounds_0']
   assert models._OUTPUT_BOUNDS == schema.CONFIG_COLUMN['output_bounds_0']
-  assert (models._NODE_WIDTH, models._CONFIG_WIDTH) == (
+  assert tuple(models._TABLE_WIDTHS.values()) == (
       len(schema.NODE_FEATURES), len(schema.CONFIG_FEATURES))
   numbers = schema.OPCODES
   assert (models._CONVOLUTION, models._FUSION, models._PARAMETER,

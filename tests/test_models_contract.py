@@ -166,7 +166,9 @@ def test_every_variable_gets_a_finite_gradient(name):
     assert gradient is not None, variable.name
     gradient = tf.convert_to_tensor(gradient)
     assert np.isfinite(gradient).all(), variable.name
-    assert np.abs(gradient).max() > 0, variable.name
+    own_name = variable.name.split('/')[-1].split(':')[0]
+    if own_name not in checks.moved_by_other_means(name):
+      assert np.abs(gradient).max() > 0, variable.name
 
 
 @every_model

@@ -252,9 +252,10 @@ def test_statistics_are_read_exactly():
   table = checks.FeatureStats.from_json({
       'node': {'minimum': columns.min(0), 'maximum': columns.max(0)},
       'config': {'minimum': [0], 'maximum': [1]}})
-  statistics = models._Statistics(table.to_json())
+  statistics = models._Statistics(table.to_json(), keeps=False)
   scaled = table.node.apply(columns)  # Without the constant column.
   assert scaled.shape == (3, 2)
+  statistics.build_once()
   np.testing.assert_array_equal(
-      statistics.raw('node', tf.constant(scaled), 5),
-      np.pad(columns, [[0, 0], [0, 2]]))
+      statistics.raw('node', tf.constant(scaled)),
+      np.pad(columns, [[0, 0], [0, 137]]))

@@ -161,8 +161,8 @@ def test_a_join_says_what_the_head_reads(join, rounds, head_columns):
   """Three poolings of the nodes, which a join narrows from 8 to 4 columns, and
   one config column on two scales."""
   model = models.MyEarlyJoinSAGE(
-      2, 5, join=join, joint_rounds=rounds, hidden_dim=8, joint_dim=4,
-      log_scales=[10., 100.], pooling=['mean', 'max', 'sum'])
+      2, 5, feature_stats=None, join=join, joint_rounds=rounds, hidden_dim=8,
+      joint_dim=4, log_scales=[10., 100.], pooling=['mean', 'max', 'sum'])
   model._create_variables(CHAIN)
   assert model._head[0].dense.kernel.shape[0] == head_columns
 
