@@ -95,12 +95,7 @@ def _input_specs(node_width: int, config_width: int,
 
 
 class _Graph:
-  """Neighbour sums and pooling over a batch of kernels.
-
-  Up to `_DENSE_NODES` nodes the adjacency is a dense matrix: kernels are small,
-  and one matrix product is then faster than gathering edges.
-  """
-  _DENSE_NODES = 256
+  """Neighbour sums and pooling over a batch of kernels."""
 
   def __init__(self, inputs: _Inputs):
     self.nodes = tf.shape(inputs.opcode)[0]
@@ -114,37 +109,24 @@ class _Graph:
         'producers': (inputs.producer, inputs.consumer),
         'both': (tf.concat([inputs.consumer, inputs.producer], 0),
                  tf.concat([inputs.producer, inputs.consumer], 0))}
-    known = inputs.opcode.shape[0]
-    self._is_dense = (
-        self.nodes if known is None else known) <= self._DENSE_NODES
-    self._adjacency = {  # float32 [nodes, nodes], or [0, 0] where not dense
-        of: self._dense_adjacency(*edges) for of, edges in self._edges.items()}
+    self._adjacency = {
+        of: self._sparse_matrix(*edges) for of, edges in self._edges.items()}
 
-  def _dense_adjacency(self, senders: tf.Tensor, receivers: tf.Tensor):
-    size = tf.where(self._is_dense, self.nodes, 0)
-    entries = tf.where(self._is_dense, tf.size(senders), 0)
-    return tf.scatter_nd(
-        tf.stack([receivers, senders], -1)[:entries], tf.ones([entries]),
-        [size, size])
+  def _sparse_matrix(self, senders, receivers) -> tf.SparseTensor:
+    """[nodes, nodes]: the number of edges from a column's to a row's node."""
+    places = tf.cast(tf.stack([receivers, senders], -1), tf.int64)
+    size = tf.cast(self.nodes, tf.int64)
+    return tf.SparseTensor(
+        places, tf.ones([tf.shape(places)[0]]), tf.stack([size, size]))
 
   def sum_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
     """Sums `x` over the 'consumers', the 'producers' or 'both' of each node.
 
     Shapes: x float32 [nodes, ...] -> same; zero where a node has no such edge.
     """
-    def dense():
-      flat = tf.reshape(x, [self.nodes, -1])
-      return tf.reshape(self._adjacency[of] @ flat, tf.shape(x))
-
-    def sparse():
-      senders, receivers = self._edges[of]
-      return tf.math.unsorted_segment_sum(
-          tf.gather(x, senders), receivers, self.nodes)
-
-    if isinstance(self._is_dense, bool):  # The other would not fit the shapes.
-      y = dense() if self._is_dense else sparse()
-    else:
-      y = tf.cond(self._is_dense, dense, sparse)
+    y = tf.sparse.sparse_dense_matmul(
+        self._adjacency[of], tf.reshape(x, [self.nodes, -1]))
+    y = tf.reshape(y, tf.shape(x))
     y.set_shape(x.shape)
     return y
 
@@ -496,8 +478,9 @@ class _Ranker(_TrainedModel):
 
   Subclasses define `_build_layers`, `_encode` and `_score`.
   """
-  # Floats of one [nodes, chunk, width] tensor: 2 MiB, about a core's cache.
-  _CHUNK_FLOATS = 2 ** 19
+  # Floats of one [nodes, chunk, width] tensor: 4 MiB, so that what is alive at
+  # once fits in a shared cache.
+  _CHUNK_FLOATS = 2 ** 20
 
   def __init__(self, num_configs: int, num_ops: int,
                op_embed_dim: Optional[int], width: int,

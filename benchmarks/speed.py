@@ -32,6 +32,7 @@ PARTS = {
     'memory': ('speed_ranking', 'memory'),
     'limit': ('speed_ranking', 'limit'),
     'growth': ('speed_ranking', 'growth'),
+    'trials': ('speed_trials', 'trials'),
     'training': ('speed_training', 'training'),
     'loading': ('speed_training', 'loading'),
     'epoch_growth': ('speed_training', 'epoch_growth'),
@@ -39,6 +40,7 @@ PARTS = {
 _WORKER_ONLY = {
     'one_kernel': ('speed_ranking', 'one_kernel'),
     'one_read': ('speed_training', 'one_read'),
+    'with_threads': ('speed_trials', 'with_threads'),
 }
 _WORKER = [sys.executable, os.path.abspath(__file__), '--worker']
 
@@ -89,7 +91,7 @@ def measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
   """Rows of one part, measured in a process of its own."""
   from speed_ranking import run_worker
   given = {
-      'ranking': [root], 'memory': [], 'limit': [], 'growth': [],
+      'ranking': [root], 'memory': [], 'limit': [], 'growth': [], 'trials': [],
       'training': lambda: [root, _data(args, False)],
       'loading': lambda: [root, _data(args, True)],
       'epoch_growth': lambda: [_data(args, True)],
@@ -124,11 +126,13 @@ def _work(part: str, *arguments: str) -> list[dict]:
   import importlib
   module, function = {**PARTS, **_WORKER_ONLY}[part]
   call = getattr(importlib.import_module(module), function)
-  if part in ('memory', 'growth', 'loading'):
+  if part in ('memory', 'growth', 'trials', 'loading'):
     return call(_WORKER, *arguments)
   if part == 'one_kernel':
     name, nodes, configs = arguments
     return call(name, int(nodes), int(configs))
+  if part == 'with_threads':
+    return call(int(arguments[0]))
   return call(*arguments)
 
 

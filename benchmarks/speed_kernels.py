@@ -1,6 +1,8 @@
 """Random kernels with the sizes of the real tile collection.
 
-Sizes decide how long ranking takes; values do not, so they are random.
+Sizes decide how long ranking takes, and for models of tile geometry the number
+of tensors that a kernel reads, its parameters; other values do not, so they are
+random.
 """
 
 from __future__ import annotations
@@ -8,8 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from tpu_graphs_ext.kernel import Kernel
+from tpu_graphs_ext.schema import OPCODES
 
 NODE_COLUMNS, CONFIG_COLUMNS, NUM_OPS = 140, 24, 108
+PARAMETERS = 0.2  # Of the nodes.
 # Nodes of the 1261 held-out kernels of tile_xla_statistics.json.
 NODE_SHARES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
 NODE_QUANTILES = (2, 7, 19, 37, 58, 94, 154)
@@ -29,10 +33,12 @@ def random_kernel(num_nodes: int, num_configs: int, seed: int = 0) -> Kernel:
   edges = np.stack([consumers, rng.integers(0, consumers)], 1)
   more = rng.integers(1, num_nodes, num_nodes // 16)
   edges = np.concatenate([edges, np.stack([more, rng.integers(0, more)], 1)])
+  opcode = rng.integers(0, NUM_OPS, num_nodes).astype(np.uint8)
+  opcode[rng.random(num_nodes) < PARAMETERS] = OPCODES['parameter']
   return Kernel(
       tile_id=f'random_{num_nodes}_{num_configs}',
       node_feat=rng.random((num_nodes, NODE_COLUMNS), np.float32),
-      node_opcode=rng.integers(0, NUM_OPS, num_nodes).astype(np.uint8),
+      node_opcode=opcode,
       edge_index=np.unique(edges, axis=0).astype(np.int64),
       config_feat=rng.random((num_configs, CONFIG_COLUMNS), np.float32),
       runtime_ns=rng.integers(1000, 10**6, num_configs),

@@ -22,6 +22,7 @@ import tensorflow as tf
 from replicated_join import ReplicatedEarlyJoinSAGE
 
 from tpu_graphs_ext import batches, load_models
+from tpu_graphs_ext import stats as feature_stats
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.kernel import Kernel
 from tpu_graphs_ext.normalize import FeatureStats
@@ -52,19 +53,29 @@ def median_seconds(function: Callable[[], Any],
   return statistics.median(seconds)
 
 
-def _built(name: str, kernel: Kernel) -> tuple[Any, float]:
-  """A model with its variables, and the seconds that its first call took."""
+def built(name: str, kernels: list[Kernel]) -> tuple[Any, float]:
+  """A model with its variables, and the seconds that its first call took.
+
+  One that takes statistics is given those of the kernels.
+  """
   tf.keras.utils.set_random_seed(0)
-  model = load_models.build(name, 10, speed_kernels.NUM_OPS, {})
-  graph = _graphs([kernel])[0]
+  kwargs = {}
+  if load_models.takes(name, feature_stats.ARGUMENT):
+    kwargs[feature_stats.ARGUMENT] = stats_of(kernels).to_json()
+  model = load_models.build(name, 10, speed_kernels.NUM_OPS, kwargs)
+  graph = graphs_of(kernels)[0]
   start = time.perf_counter()
-  model.forward(graph, kernel.num_configs)
+  model.forward(graph, kernels[0].num_configs)
   return model, time.perf_counter() - start
 
 
-def _graphs(kernels: list[Kernel]) -> list:
-  stats = FeatureStats.of_partition(Partition.from_kernels(
+def stats_of(kernels: list[Kernel]) -> FeatureStats:
+  return FeatureStats.of_partition(Partition.from_kernels(
       [*kernels, speed_kernels.random_kernel(50, 50)]))
+
+
+def graphs_of(kernels: list[Kernel]) -> list:
+  stats = stats_of(kernels)
   return [batches.kernel_graph(kernel, stats) for kernel in kernels]
 
 
@@ -80,13 +91,13 @@ def ranking(root: str, number: int = 12) -> list[dict[str, Any]]:
     number: kernels.
   """
   kernels = speed_kernels.like_the_collection(number)
-  graphs = _graphs(kernels)
+  graphs = graphs_of(kernels)
   rows = []
   for name in (*BASELINE_NAMES, OURS):
-    ours, first_call = _built(name, kernels[0])
+    ours, first_call = built(name, kernels)
     rows.append(row('ranking', name, 'first call', 'time', first_call, 's'))
     reference = 'EarlyJoinSAGE' if name == OURS else name
-    theirs = _theirs(reference, root, ours, graphs[0], kernels[0])
+    theirs = _theirs(reference, root, ours, graphs, kernels)
     if theirs is None:
       continue
     if name != OURS:
@@ -102,18 +113,18 @@ def ranking(root: str, number: int = 12) -> list[dict[str, Any]]:
   return rows
 
 
-def _theirs(name, root, ours, graph, kernel):
+def _theirs(name, root, ours, graphs, kernels):
   """The baseline's model; with the weights of ours where it is the same."""
   if not root:
     if name != 'EarlyJoinSAGE':
       return None
-    same = ours if type(ours).__name__ == name else _built(name, kernel)[0]
+    same = ours if type(ours).__name__ == name else built(name, kernels)[0]
     return ReplicatedEarlyJoinSAGE(same)
   if root not in sys.path:
     sys.path.insert(0, root)
   module = importlib.import_module('tpu_graphs.baselines.tiles.models')
   model = getattr(module, name)(10, speed_kernels.NUM_OPS)
-  model.forward(graph, kernel.num_configs)
+  model.forward(graphs[0], kernels[0].num_configs)
   if type(ours).__name__ == name:
     for target, source in zip(model.trainable_variables,
                               ours.trainable_variables):
@@ -164,8 +175,8 @@ def peak_mib() -> float:
 def one_kernel(name: str, nodes: int, configs: int) -> list[dict[str, Any]]:
   """Peak memory of a process that ranks one kernel."""
   kernel = speed_kernels.random_kernel(nodes, configs)
-  model, _ = _built(name, kernel)
-  _loop(model, _graphs([kernel]), [kernel])()
+  model, _ = built(name, [kernel])
+  _loop(model, graphs_of([kernel]), [kernel])()
   return [row('memory', name, f'{nodes} nodes x {configs} configs',
               'peak of the process', peak_mib(), 'MiB')]
 
@@ -198,14 +209,14 @@ def _chunks() -> list[dict[str, Any]]:
   """Time of 150 nodes x 10,000 configs for chunks of different sizes."""
   models = load_models.models_module(None)
   kernel = speed_kernels.random_kernel(150, 10_000)
-  graph = _graphs([kernel])
+  graph = graphs_of([kernel])
   rows = []
   for name in ('EarlyJoinSAGE', OURS):
     chosen = models._Ranker._CHUNK_FLOATS
     seconds = {}
     for power in range(16, 24):
       models._Ranker._CHUNK_FLOATS = 2 ** power
-      model, _ = _built(name, kernel)
+      model, _ = built(name, [kernel])
       seconds[power] = median_seconds(_loop(model, graph, [kernel]), 3)
       rows.append(row('chunks', name, f'2^{power} floats', 'time',
                       seconds[power], 's'))
@@ -223,8 +234,8 @@ def limit() -> list[dict[str, Any]]:
   """EarlyJoinSAGE on 40 nodes x 1842 configs against what the machine can."""
   flops, bandwidth = _matmul_rate(), _copy_rate()
   kernel = speed_kernels.random_kernel(40, 1842)
-  model, _ = _built('EarlyJoinSAGE', kernel)
-  seconds = median_seconds(_loop(model, _graphs([kernel]), [kernel]), 20)
+  model, _ = built('EarlyJoinSAGE', [kernel])
+  seconds = median_seconds(_loop(model, graphs_of([kernel]), [kernel]), 20)
   operations, moved = _needed(kernel)
   ideal = max(operations / flops, moved / bandwidth)
   subject, case = 'EarlyJoinSAGE', '40 nodes x 1842 configs'
@@ -291,8 +302,8 @@ def growth(worker: list[str]) -> list[dict[str, Any]]:
       number, seconds = [], []
       for nodes, configs in pairs:
         kernel = speed_kernels.random_kernel(nodes, configs)
-        model, _ = _built(name, kernel)
-        taken = median_seconds(_loop(model, _graphs([kernel]), [kernel]))
+        model, _ = built(name, [kernel])
+        taken = median_seconds(_loop(model, graphs_of([kernel]), [kernel]))
         number.append(configs if axis == 'configs' else nodes)
         seconds.append(taken)
         rows.append(row('growth', name, f'{axis} {number[-1]}', 'time',

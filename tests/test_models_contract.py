@@ -123,16 +123,6 @@ def test_chunks_give_the_scores_of_all_configurations_at_once(
 
 
 @every_model
-def test_dense_and_sparse_neighbour_sums_agree(monkeypatch, models, name):
-  graph_class = load_models.models_module()._Graph
-  dense = checks.batch_scores(models[name], KERNELS, STATS)
-  monkeypatch.setattr(graph_class, '_DENSE_NODES', 0)
-  sparse_model = checks.make(name)  # Traced anew, so that it sees the change.
-  np.testing.assert_allclose(
-      checks.batch_scores(sparse_model, KERNELS, STATS), dense, **checks.CLOSE)
-
-
-@every_model
 def test_labels_do_not_reach_a_score(models, name):
   other = dataclasses.replace(
       KERNELS[0], runtime_ns=KERNELS[0].runtime_ns[::-1] * 7,

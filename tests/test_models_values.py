@@ -39,15 +39,13 @@ def inputs(node_counts, edges, configs=1):
 CHAIN_AND_PAIR = inputs([3, 2], [(1, 0), (2, 1), (4, 3)])
 
 
-@pytest.mark.parametrize('dense_nodes', [0, 256])
 @pytest.mark.parametrize('of,expected', [
     # x = 1, 2, 4 | 8, 16
     ('consumers', [2, 4, 0, 16, 0]),
     ('producers', [0, 1, 2, 0, 8]),
     ('both', [2, 1 + 4, 2, 16, 8]),
 ])
-def test_sums_over_neighbours(monkeypatch, dense_nodes, of, expected):
-  monkeypatch.setattr(models._Graph, '_DENSE_NODES', dense_nodes)
+def test_sums_over_neighbours(of, expected):
   graph = models._Graph(CHAIN_AND_PAIR)
   x = CHAIN_AND_PAIR.node_feats
   np.testing.assert_array_equal(graph.sum_of(of, x)[:, 0], expected)
