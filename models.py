@@ -431,6 +431,8 @@ class _EpochAverage(tf.keras.callbacks.Callback):
 class _TrainedModel(tf.keras.Model):
   """A Keras model that may bring its own loss and average its weights.
 
+  No method needs AutoGraph, which would only make the first step slow.
+
   Args:
     objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
     averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
@@ -455,6 +457,7 @@ class _TrainedModel(tf.keras.Model):
       callbacks = [self._average, *(callbacks or [])]
     return super().fit(*args, callbacks=callbacks, **kwargs)
 
+  @tf.autograph.experimental.do_not_convert
   def train_step(self, data):
     logs = self._loss_step(data)
     if self._average:
@@ -498,6 +501,7 @@ class _Ranker(_TrainedModel):
         _OpEmbedding(num_ops, op_embed_dim) if embeds else None)
     self._input_widths = None  # (F, G), known from the first graph on.
 
+  @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
     """Scores all configurations at once: float32 [kernels, configs]."""
     return self._score(*self._encoded(graph, training), training)
@@ -1375,14 +1379,22 @@ class _Statistics(tf.keras.layers.Layer):
           initializer=tf.keras.initializers.Constant(self._initial))
     self.built = True
 
+  def read(self) -> '_Scaling':
+    """The numbers, without a way back for gradients."""
+    return _Scaling(tf.stop_gradient(self._table))
+
   def zero(self) -> tf.Tensor:
     """Added to a score, gives the variable a gradient: trainers expect one."""
     return 0 * tf.reduce_sum(self._table)
 
+
+class _Scaling(NamedTuple):
+  """What `_Statistics` knows, as tensors."""
+  bounds: tf.Tensor  # [2 statistics, minimum and maximum, node, config columns]
+
   def known(self) -> tf.Tensor:
     """Whether there are any: bool []."""
-    bounds = tf.convert_to_tensor(self._table)
-    return tf.reduce_any(bounds[0, 0] != bounds[0, 1])
+    return tf.reduce_any(self.bounds[0, 0] != self.bounds[0, 1])
 
   def raw(self, table: str, x: tf.Tensor,
           kernel_of_row: Optional[tf.Tensor] = None) -> tf.Tensor:
@@ -1391,8 +1403,7 @@ class _Statistics(tf.keras.layers.Layer):
     Which statistics apply is told from each row alone, or from all the rows of
     a kernel together.
     """
-    node, config = tf.split(
-        tf.stop_gradient(self._table), list(_TABLE_WIDTHS.values()), -1)
+    node, config = tf.split(self.bounds, list(_TABLE_WIDTHS.values()), -1)
     candidates = [self._unscaled(x, *tf.unstack(bounds)) for bounds in
                   tf.unstack(node if table == 'node' else config)]
     broken = [tf.reduce_sum(_as_float(
@@ -1680,14 +1691,15 @@ class _Counts(NamedTuple):
 class _Geometry:
   """Loop nests and counts; see `_Loops` and `_Counts`."""
 
-  def __init__(self, statistics: _Statistics, hardware: _Hardware):
-    self._statistics, self._hardware = statistics, hardware
+  def __init__(self, hardware: _Hardware):
+    self._hardware = hardware
 
-  def loops(self, graph: _Graph, node_feats: tf.Tensor) -> _Loops:
+  def loops(self, graph: _Graph, node_feats: tf.Tensor,
+            scaling: _Scaling) -> _Loops:
     """Loop nests from scaled node features [nodes, F]."""
     kernel_of = tf.repeat(
         tf.range(tf.shape(graph.node_counts)[0]), graph.node_counts)
-    raw = self._statistics.raw('node', node_feats, kernel_of)
+    raw = scaling.raw('node', node_feats, kernel_of)
     nodes = _Nodes(graph, raw, self._hardware)
     of_tiled = tf.transpose(tf.gather(nodes.order, nodes.tiled), [0, 2, 1])
     output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
@@ -1712,10 +1724,11 @@ class _Geometry:
         conv.taps, nodes.has_convolution, nodes.vector_ops,
         _Streams(*(tf.concat(part, 0) for part in zip(*parts))))
 
-  def counts(self, loops: _Loops, config_feats: tf.Tensor) -> _Counts:
+  def counts(self, loops: _Loops, config_feats: tf.Tensor,
+             scaling: _Scaling) -> _Counts:
     """Counts of scaled config features [kernels, configs, G]."""
     hardware = self._hardware
-    raw = self._statistics.raw('config', config_feats)
+    raw = scaling.raw('config', config_feats)
     bounds = tf.concat([raw[..., first:first + _DIMS] for first in (
         _OUTPUT_BOUNDS, _KERNEL_BOUNDS)], -1)  # [kernels, configs, 12]
     size, unit = loops.size[:, tf.newaxis], loops.unit[:, tf.newaxis]
@@ -2096,7 +2109,7 @@ class AnalyticTileModel(_Ranker):
       self._linear = tf.keras.layers.Dense(1)
     else:
       self._statistics = _Statistics(feature_stats, keeps=False)
-      self._geometry = _Geometry(self._statistics, hardware)
+      self._geometry = _Geometry(hardware)
       self._machine = _Machine(hardware)
 
   def constants(self) -> dict:
@@ -2118,7 +2131,8 @@ class AnalyticTileModel(_Ranker):
 
   def _encode(self, graph, embedded, node_feats, training):
     if self._geometry:
-      return self._geometry.loops(graph, node_feats)
+      scaling = self._statistics.read()
+      return scaling, self._geometry.loops(graph, node_feats, scaling)
     x = _log_scales(node_feats, self._scales)
     unread = _as_float(graph.degree('consumers') == 0)[:, tf.newaxis]
     return tf.concat([graph.pool('mean', x), graph.pool('mean', unread * x)],
@@ -2126,7 +2140,9 @@ class AnalyticTileModel(_Ranker):
 
   def _score(self, graph, encoded, config_feats, training):
     if self._geometry:
-      return self._machine(self._geometry.counts(encoded, config_feats))
+      scaling, loops = encoded
+      return self._machine(
+          self._geometry.counts(loops, config_feats, scaling))
     x = _log_scales(config_feats, self._scales)
     encoded += tf.zeros_like(x[..., :1])  # Once a configuration.
     return tf.squeeze(_dense(self._linear, tf.concat([encoded, x], -1)), -1)
@@ -2179,7 +2195,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
     self._geometry = None
     if stored is not None or self._is_found:
       self._statistics = _Statistics(stored, keeps=True)
-      self._geometry = _Geometry(self._statistics, hardware)
+      self._geometry = _Geometry(hardware)
       self._machine = _Machine(hardware, sharpness)
 
   constants = AnalyticTileModel.constants
@@ -2194,7 +2210,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
         node_width, config_width + len(_TYPICAL) + _Machine.NUM_SHARES)
     self._machine.build_once()
     self._statistics.build_once()
-    if self._statistics.known():
+    if self._statistics.read().known():
       self._scorer.kernel.assign(tf.zeros_like(self._scorer.kernel))
 
   def _forget_other_data(self, node_width, config_width):
@@ -2206,16 +2222,18 @@ class HybridEarlyJoinSAGE(_TileRanker):
       self._statistics.forget()
 
   def _encode(self, graph, embedded, node_feats, training):
-    """(what `_TileRanker` has, whether statistics are known, the loops)."""
+    """(what `_TileRanker` has, the scaling, if it is known, the loops)."""
     encoded = super()._encode(graph, embedded, node_feats, training)
     if not self._geometry:
       return encoded
-    known = self._statistics.known()
+    scaling = self._statistics.read()
+    known = scaling.known()
     loops = tf.cond(
-        known, lambda: self._geometry.loops(graph, node_feats),
+        known, lambda: self._geometry.loops(graph, node_feats, scaling),
         lambda: _Loops.empty(tf.shape(graph.node_counts)[0]))
-    return encoded, known, loops
+    return encoded, scaling, known, loops
 
+  @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False,
            apart: bool = False) -> tf.Tensor:
     """Scores float32 [kernels, configs].
@@ -2235,7 +2253,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
     with tf.GradientTape() as tape:
       scores, log_times = tf.unstack(self(graph, training=True, apart=True))
       loss = self.compute_loss(graph, labels, scores)
-      loss += _as_float(self._statistics.known()) * LogMSE()(
+      loss += _as_float(self._statistics.read().known()) * LogMSE()(
           tf.cast(labels, log_times.dtype), log_times)
     self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
     return self.compute_metrics(graph, labels, scores, None)
@@ -2247,29 +2265,30 @@ class HybridEarlyJoinSAGE(_TileRanker):
         graph, encoded, config_feats, training)[0]
 
   def _scores_and_log_times(self, graph, encoded, config_feats, training):
-    encoded, known, loops = encoded
-    configs = tf.shape(config_feats)[:2]
-    width = len(_TYPICAL) + _Machine.NUM_SHARES
-    columns, log_times = tf.cond(
-        known, lambda: self._analysed(loops, config_feats),
-        lambda: (tf.zeros([*tf.unstack(configs), width]), tf.zeros(configs)))
-    columns = tf.ensure_shape(columns, [None, None, width])
-    learned = super()._score(
-        graph, encoded, tf.concat([config_feats, columns], -1), training)
-    if training and self._caution:
-      self.add_loss(self._caution * _as_float(known)
-                    * tf.reduce_mean(learned ** 2))
-    certain = _as_float(known) * self._machine.sharpness()
-    scores = certain * tf.stop_gradient(log_times) + learned
-    return scores + self._statistics.zero(), log_times
-
-  def _analysed(self, loops: _Loops, config_feats: tf.Tensor) -> tuple:
-    """Further config features [kernels, configs, columns], and log times."""
-    counts = self._geometry.counts(loops, config_feats)
+    encoded, scaling, known, loops = encoded
+    counts = self._counts(scaling, known, loops, config_feats)
     columns = [count / typical for count, typical in zip(counts, _TYPICAL)]
     columns += [tf.stop_gradient(x) for x in self._machine.shares(counts)]
-    return (tf.stack(columns, -1),
-            tf.ensure_shape(self._machine(counts), [None, None]))
+    learned = super()._score(
+        graph, encoded, tf.concat([config_feats, tf.stack(columns, -1)], -1),
+        training)
+    known = _as_float(known)
+    if training and self._caution:
+      self.add_loss(self._caution * known * tf.reduce_mean(learned ** 2))
+    log_times = known * self._machine(counts)
+    scores = (self._machine.sharpness() * tf.stop_gradient(log_times) + learned
+              + self._statistics.zero())
+    return scores, log_times
+
+  def _counts(self, scaling, known, loops, config_feats) -> _Counts:
+    """All 0 where the scaling is not known."""
+    kernels, configs = tf.unstack(tf.shape(config_feats)[:2])
+    number = len(_Counts._fields)
+    counts = tf.cond(
+        known,
+        lambda: tf.stack(self._geometry.counts(loops, config_feats, scaling)),
+        lambda: tf.zeros([number, kernels, configs]))
+    return _Counts(*tf.unstack(tf.ensure_shape(counts, [number, None, None])))
 
 
 class MyEarlyJoinSAGE(HybridEarlyJoinSAGE):
@@ -2486,6 +2505,7 @@ class EnsembleRanker(_TrainedModel):
     self._members = [_member(name, num_configs, num_ops, kwargs)
                      for name, kwargs in members.items()]
 
+  @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False,
            apart: bool = False) -> tf.Tensor:
     """Scores float32 [kernels, configs].

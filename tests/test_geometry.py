@@ -50,10 +50,11 @@ def tensorflow_counts(kernel, stats, given=None, hardware=None):
   """Name -> float64 [configs], of models.py."""
   statistics = models._Statistics(given or stats.to_json(), keeps=False)
   statistics.build_once()
-  geo = models._Geometry(statistics, hardware or models._Hardware())
+  scaling = statistics.read()
+  geo = models._Geometry(hardware or models._Hardware())
   inputs = models._inputs_of(batches.kernel_graph(kernel, stats))
-  loops = geo.loops(models._Graph(inputs), inputs.node_feats)
-  counts = geo.counts(loops, inputs.config_feats)
+  loops = geo.loops(models._Graph(inputs), inputs.node_feats, scaling)
+  counts = geo.counts(loops, inputs.config_feats, scaling)
   return {name: value.numpy()[0].astype(float)
           for name, value in counts._asdict().items()}
 

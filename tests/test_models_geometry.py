@@ -257,5 +257,5 @@ def test_statistics_are_read_exactly():
   assert scaled.shape == (3, 2)
   statistics.build_once()
   np.testing.assert_array_equal(
-      statistics.raw('node', tf.constant(scaled)),
+      statistics.read().raw('node', tf.constant(scaled)),
       np.pad(columns, [[0, 0], [0, 137]]))
