@@ -17,7 +17,15 @@ import zipfile
 import pytest
 import tiny_kernels
 
-from tpu_graphs_ext import baseline, cli, doctor, install, kaggle, verify
+from tpu_graphs_ext import (
+    baseline,
+    cli,
+    doctor,
+    install,
+    kaggle,
+    stack,
+    verify,
+)
 
 pytestmark = pytest.mark.baseline
 
@@ -80,9 +88,11 @@ def git_status(root: str) -> str:
 
 
 def python(folder: str, *arguments: str) -> None:
-  """Runs a script of the checkout as a person would."""
-  done = subprocess.run([sys.executable, *arguments], cwd=folder, text=True,
-                        capture_output=True, check=False)
+  """Runs a script of the checkout as a person would, on either stack."""
+  command = ([sys.executable, *arguments] if stack.stack_name() == 'classic'
+             else baseline.script_command(arguments))
+  done = subprocess.run(
+      command, cwd=folder, text=True, capture_output=True, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
 
 
