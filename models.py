@@ -2060,6 +2060,8 @@ class _Machine(tf.keras.layers.Layer):
     return [term / tf.add_n(terms) for term in terms]
 
 
+_SURE = 10.0  # A sharpness that says that the analytic time is right.
+
 # What a count is divided by to be about 1 at most, as scaled features are.
 _TYPICAL = _Counts(
     output_tiles=1e5, kernel_tiles=1e3, steps=1e5, streams=16, moved_bytes=1e9,
@@ -2159,7 +2161,8 @@ class HybridEarlyJoinSAGE(_TileRanker):
   fitted to the runtimes themselves, by `LogMSE`, as a part of the loss; the
   list loss would move them for its own ends. The mean square of the learned
   score is another part, so that few kernels do not teach it what is not so
-  elsewhere.
+  elsewhere; it counts by the square of the sharpness, up to `_SURE`, for where
+  the time is of no use the learned score has to do the work.
   The statistics are a variable, so a copy of the variables knows them too. As
   long as they are unknown the score is the learned one, of scaled features.
 
@@ -2171,6 +2174,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
       see `_of_running_script`, if there is one; None makes it `_TileRanker`.
     hardware: see `AnalyticTileModel`.
     sharpness: to start from; 10 makes 10 % of the time one unit of the score.
+      Low, so that a wrong time is soon given up; a right one ranks the same.
     caution: weight of the mean square of the learned score in the loss.
     **kwargs: arguments of `_TileRanker`.
   """
@@ -2178,7 +2182,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Any = 'script', hardware: Any = 'tpu_v3',
-               sharpness: float = 10.0, caution: float = 1.0, **kwargs):
+               sharpness: float = 2.0, caution: float = 1.0, **kwargs):
     super().__init__(num_configs, num_ops, **kwargs)
     for argument, value, least in (('sharpness', sharpness, 'positive'),
                                    ('caution', caution, 'non-negative')):
@@ -2274,7 +2278,10 @@ class HybridEarlyJoinSAGE(_TileRanker):
         training)
     known = _as_float(known)
     if training and self._caution:
-      self.add_loss(self._caution * known * tf.reduce_mean(learned ** 2))
+      sure = tf.minimum(
+          tf.stop_gradient(self._machine.sharpness()) / _SURE, 1.0)
+      self.add_loss(
+          self._caution * known * sure ** 2 * tf.reduce_mean(learned ** 2))
     log_times = known * self._machine(counts)
     scores = (self._machine.sharpness() * tf.stop_gradient(log_times) + learned
               + self._statistics.zero())

@@ -234,16 +234,20 @@ def test_wrong_weights_are_refused(argument, value, rule):
     load_models.build('HybridEarlyJoinSAGE', 10, 5, {argument: value})
 
 
-def test_caution_is_the_weight_of_the_mean_square_of_the_correction():
-  """The correction's bias is 3: 2 * 9, in training alone."""
-  model = checks.make('HybridEarlyJoinSAGE' + checks.RAW, caution=2.0)
+@pytest.mark.parametrize('sharpness,expected', [
+    (10.0, 2 * 9), (20.0, 2 * 9), (5.0, 2 * 9 * 0.5 ** 2)])
+def test_caution_is_the_weight_of_the_mean_square_of_the_correction(
+    sharpness, expected):
+  """The correction's bias is 3, so its square 9; in training alone."""
+  model = checks.make('HybridEarlyJoinSAGE' + checks.RAW, caution=2.0,
+                      sharpness=sharpness)
   graph = batches.kernel_graph(KERNELS[0], STATS)
   model(graph)
   model._scorer.bias.assign([3.0])
   without = len(model.losses)
   model(graph, training=True)
   assert len(model.losses) == without + 1
-  assert max(map(float, model.losses)) == pytest.approx(18)
+  assert max(map(float, model.losses)) == pytest.approx(expected)
 
 
 def test_statistics_are_read_exactly():
