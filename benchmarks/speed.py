@@ -29,6 +29,7 @@ FIELDS = ('part', 'subject', 'case', 'measure', 'value', 'unit', 'machine',
 # Part -> module and function.
 PARTS = {
     'ranking': ('speed_ranking', 'ranking'),
+    'equality': ('speed_ranking', 'equality'),
     'memory': ('speed_ranking', 'memory'),
     'limit': ('speed_ranking', 'limit'),
     'growth': ('speed_ranking', 'growth'),
@@ -92,6 +93,7 @@ def measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
   from speed_ranking import run_worker
   given = {
       'ranking': [root], 'memory': [], 'limit': [], 'growth': [], 'trials': [],
+      'equality': lambda: [root, _data(args, False)],
       'training': lambda: [root, _data(args, False)],
       'loading': lambda: [root, _data(args, True)],
       'epoch_growth': lambda: [_data(args, True)],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -21,7 +22,7 @@ import speed_kernels
 import tensorflow as tf
 from replicated_join import ReplicatedEarlyJoinSAGE
 
-from tpu_graphs_ext import batches, load_models
+from tpu_graphs_ext import baseline, batches, load_models, read
 from tpu_graphs_ext import stats as feature_stats
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.kernel import Kernel
@@ -110,6 +111,32 @@ def ranking(root: str, number: int = 12) -> list[dict[str, Any]]:
         row('ranking', name, 'all kernels', 'ours', seconds[1], 's'),
         row('ranking', name, 'all kernels', 'ratio', seconds[0] / seconds[1],
             'times as fast')]
+  return rows
+
+
+def equality(root: str, data_root: str) -> list[dict[str, Any]]:
+  """Scores of the baseline's models and of ours with the same weights.
+
+  Over every kernel of the sample data's test split, and the real kernels that
+  the baseline ships. Without a checkout there is nothing to compare with.
+  """
+  rows = []
+  if not root:
+    return rows
+  for case, source in (('sample test split', os.path.join(data_root, 'test')),
+                       ('real kernels', os.path.join(
+                           root, baseline.REAL_KERNELS))):
+    kernels = list(read.read_kernels(source))
+    stats = FeatureStats.of_partition(Partition.from_kernels(kernels))
+    graphs = [batches.kernel_graph(kernel, stats) for kernel in kernels]
+    for name in BASELINE_NAMES:
+      tf.keras.utils.set_random_seed(0)
+      ours = load_models.build(name, 10, speed_kernels.NUM_OPS, {})
+      ours.forward(graphs[0], kernels[0].num_configs)
+      theirs = _theirs(name, root, ours, graphs, kernels)
+      rows.append(row('equality', name, f'{case}, {len(kernels)} kernels',
+                      'largest difference',
+                      _difference(theirs, ours, graphs, kernels), 'of scores'))
   return rows
 
 
