@@ -1662,14 +1662,6 @@ class _Loops(NamedTuple):
   vector_ops: tf.Tensor       # [kernels]
   streams: _Streams
 
-  @classmethod
-  def empty(cls, kernels: tf.Tensor) -> '_Loops':
-    """Of so many kernels, with no streams."""
-    axes, none = tf.zeros([kernels, _AXES]), tf.zeros([0, _DIMS])
-    follow = tf.zeros([0, _DIMS, _AXES])
-    return cls(axes, axes, axes, axes, axes, axes[:, 0], axes[:, 0], _Streams(
-        tf.zeros([0], tf.int32), none, none, follow, follow, none[:, 0]))
-
 
 class _Counts(NamedTuple):
   """What each configuration of a kernel does; float32 [kernels, configs]."""
@@ -2226,16 +2218,12 @@ class HybridEarlyJoinSAGE(_TileRanker):
       self._statistics.forget()
 
   def _encode(self, graph, embedded, node_feats, training):
-    """(what `_TileRanker` has, the scaling, if it is known, the loops)."""
+    """(what `_TileRanker` has, the scaling, the loops)."""
     encoded = super()._encode(graph, embedded, node_feats, training)
     if not self._geometry:
       return encoded
     scaling = self._statistics.read()
-    known = scaling.known()
-    loops = tf.cond(
-        known, lambda: self._geometry.loops(graph, node_feats, scaling),
-        lambda: _Loops.empty(tf.shape(graph.node_counts)[0]))
-    return encoded, scaling, known, loops
+    return encoded, scaling, self._geometry.loops(graph, node_feats, scaling)
 
   @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False,
@@ -2269,33 +2257,25 @@ class HybridEarlyJoinSAGE(_TileRanker):
         graph, encoded, config_feats, training)[0]
 
   def _scores_and_log_times(self, graph, encoded, config_feats, training):
-    encoded, scaling, known, loops = encoded
-    counts = self._counts(scaling, known, loops, config_feats)
+    encoded, scaling, loops = encoded
+    known = _as_float(scaling.known())
+    counts = self._geometry.counts(loops, config_feats, scaling)
     columns = [count / typical for count, typical in zip(counts, _TYPICAL)]
     columns += [tf.stop_gradient(x) for x in self._machine.shares(counts)]
+    columns = tf.ensure_shape(
+        tf.stack(columns, -1), [None, None, len(columns)])
     learned = super()._score(
-        graph, encoded, tf.concat([config_feats, tf.stack(columns, -1)], -1),
+        graph, encoded, tf.concat([config_feats, known * columns], -1),
         training)
-    known = _as_float(known)
     if training and self._caution:
       sure = tf.minimum(
           tf.stop_gradient(self._machine.sharpness()) / _SURE, 1.0)
       self.add_loss(
           self._caution * known * sure ** 2 * tf.reduce_mean(learned ** 2))
-    log_times = known * self._machine(counts)
+    log_times = known * tf.ensure_shape(self._machine(counts), [None, None])
     scores = (self._machine.sharpness() * tf.stop_gradient(log_times) + learned
               + self._statistics.zero())
     return scores, log_times
-
-  def _counts(self, scaling, known, loops, config_feats) -> _Counts:
-    """All 0 where the scaling is not known."""
-    kernels, configs = tf.unstack(tf.shape(config_feats)[:2])
-    number = len(_Counts._fields)
-    counts = tf.cond(
-        known,
-        lambda: tf.stack(self._geometry.counts(loops, config_feats, scaling)),
-        lambda: tf.zeros([number, kernels, configs]))
-    return _Counts(*tf.unstack(tf.ensure_shape(counts, [number, None, None])))
 
 
 class MyEarlyJoinSAGE(HybridEarlyJoinSAGE):
