@@ -41,7 +41,7 @@ PARTS = {
 _WORKER_ONLY = {
     'one_kernel': ('speed_ranking', 'one_kernel'),
     'one_read': ('speed_training', 'one_read'),
-    'with_threads': ('speed_trials', 'with_threads'),
+    'with_cores': ('speed_trials', 'with_cores'),
 }
 _WORKER = [sys.executable, os.path.abspath(__file__), '--worker']
 
@@ -133,7 +133,7 @@ def _work(part: str, *arguments: str) -> list[dict]:
   if part == 'one_kernel':
     name, nodes, configs = arguments
     return call(name, int(nodes), int(configs))
-  if part == 'with_threads':
+  if part == 'with_cores':
     return call(int(arguments[0]))
   return call(*arguments)
 

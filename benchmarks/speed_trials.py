@@ -6,6 +6,7 @@ A part of `speed.py`; see `speed_ranking` for the rows.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -29,24 +30,23 @@ REPEATS = 15
 
 
 def trials(worker: list[str]) -> list[dict[str, Any]]:
-  """A layer, its neighbour sums, threads, and kernels ranked together."""
+  """A layer, its neighbour sums, kernels ranked together, and cores."""
   rows = _layers() + _neighbour_sums() + _merged()
-  for threads in ('1', '0'):
-    rows += run_worker(worker, 'with_threads', threads)
+  for cores in sorted({1, len(os.sched_getaffinity(0))}):
+    rows += run_worker(worker, 'with_cores', str(cores))
   return rows
 
 
-def with_threads(number: int) -> list[dict[str, Any]]:
-  """Ranking of one kernel in a process with so many threads; 0: all cores."""
-  tf.config.threading.set_intra_op_parallelism_threads(number)
+def with_cores(number: int) -> list[dict[str, Any]]:
+  """Ranking of one kernel in a process that keeps to so many cores."""
+  os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:number])
   kernel = speed_kernels.random_kernel(40, 1842)
   graph = graphs_of([kernel])[0]
   model, _ = built('EarlyJoinSAGE', [kernel])
   seconds = median_seconds(
       lambda: model.forward(graph, kernel.num_configs).numpy(), REPEATS)
   return [row('trials', 'EarlyJoinSAGE, 40 nodes x 1842 configs',
-              f'{number} threads' if number else 'as many threads as cores',
-              'time', 1e3 * seconds, 'ms')]
+              f'cores: {number}', 'time', 1e3 * seconds, 'ms')]
 
 
 # --- A layer ------------------------------------------------------------------
@@ -110,18 +110,26 @@ def _neighbour_sums() -> list[dict[str, Any]]:
     x = tf.constant(rng.random((nodes, configs, WIDTH), np.float32))
 
     rows += _compared(f'neighbour sums, {nodes} nodes', {
-        'dense': functools.partial(_dense_sum, adjacency, x),
-        'sparse': functools.partial(_sparse_sum, sender, receiver, x)})
+        'sparse matrix (in use)': functools.partial(
+            _sparse_matrix, tf.sparse.from_dense(dense), x),
+        'dense matrix': functools.partial(_dense_matrix, adjacency, x),
+        'edge by edge': functools.partial(_by_edges, sender, receiver, x)})
   return rows
 
 
 @tf.function(reduce_retracing=True)
-def _dense_sum(adjacency, x):
+def _sparse_matrix(adjacency, x):
+  return tf.sparse.sparse_dense_matmul(
+      adjacency, tf.reshape(x, [tf.shape(x)[0], -1]))
+
+
+@tf.function(reduce_retracing=True)
+def _dense_matrix(adjacency, x):
   return adjacency @ tf.reshape(x, [tf.shape(x)[0], -1])
 
 
 @tf.function(reduce_retracing=True)
-def _sparse_sum(sender, receiver, x):
+def _by_edges(sender, receiver, x):
   return tf.math.unsorted_segment_sum(
       tf.gather(x, sender), receiver, tf.shape(x)[0])
 
