@@ -1,8 +1,7 @@
 """Models that rank the tile-size configurations of TPU kernels.
 
 This one file replaces `tpu_graphs/baselines/tiles/models.py` of the tpu_graphs
-baseline, so it imports only TensorFlow, TF-GNN, what these two need themselves
-(NumPy, absl) and the standard library.
+baseline, so it imports only TensorFlow, TF-GNN and the standard library.
 
 What the training and prediction scripts rely on:
   * `Model(num_configs, num_ops, **kwargs)`; `num_configs` is the number of
@@ -37,20 +36,23 @@ Sources:
   [GAT] Velickovic et al., ICLR 2018.  [GATv2] Brody et al., ICLR 2022.
 """
 
+import ast
 import concurrent.futures
 import difflib
 import functools
+import logging
 import os
+import sys
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
-from absl import flags, logging
 from tensorflow_gnn.models import gat_v2
+
+_log = logging.getLogger(__name__)
 
 # --------------------------------------------------------------- tensor helpers
 
@@ -1325,12 +1327,12 @@ class _Statistics(tf.keras.layers.Layer):
     self._numbers_of_used = None if stored is None else {
         table: sum(low != high for low, high in zip(*bounds[table][0]))
         for table in _TABLE_WIDTHS}
-    initial = np.zeros([2, 2, sum(_TABLE_WIDTHS.values())], np.float32)
-    for i in range(2) if parts else ():
-      initial[i] = np.concatenate([
-          self._cut(bounds[table][min(i, len(parts) - 1)], width)
+    self._initial = tf.zeros([2, 2, sum(_TABLE_WIDTHS.values())])
+    if parts:
+      self._initial = tf.stack([tf.concat([
+          self._cut(bounds[table][i], width)
           for table, width in _TABLE_WIDTHS.items()], -1)
-    self._initial = initial
+                                for i in (0, len(parts) - 1)])
 
   def _bounds_of(self, stored, table):
     """Minima and maxima of a table's columns."""
@@ -1350,8 +1352,8 @@ class _Statistics(tf.keras.layers.Layer):
 
   def _cut(self, bounds, width):
     """float32 [2, width]; columns that the data does not have are 0."""
-    bounds = np.array(bounds, np.float32)[:, :width]
-    return np.pad(bounds, [(0, 0), (0, width - bounds.shape[1])])
+    return tf.constant([
+        (side + (0.0,) * width)[:width] for side in bounds])
 
   def check(self, node_width: int, config_width: int) -> None:
     """Raises a ValueError unless so many columns vary."""
@@ -1367,16 +1369,16 @@ class _Statistics(tf.keras.layers.Layer):
 
   def forget(self) -> None:
     """Before `build_once`: as if made without any."""
-    self._numbers_of_used, self._initial = None, np.zeros_like(self._initial)
+    self._numbers_of_used, self._initial = None, tf.zeros_like(self._initial)
 
   def build_once(self) -> None:
     if self.built:
       return
-    self._table = tf.constant(self._initial)
+    self._table = self._initial
     if self._keeps:
       self._table = self.add_weight(
           'feature_stats', self._initial.shape,
-          initializer=tf.keras.initializers.Constant(self._initial))
+          initializer=lambda shape, dtype: self._initial)
     self.built = True
 
   def read(self) -> '_Scaling':
@@ -1438,16 +1440,17 @@ def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
     What `_Statistics` takes, or None: no such script is running, or its files
     have other columns than the collection's.
   """
-  given = flags.FLAGS
-  if not given.is_parsed() or not isinstance(
+  absl_flags = sys.modules.get('absl.flags')  # There, if a script has flags.
+  given = absl_flags.FLAGS if absl_flags else None
+  if not given or not given.is_parsed() or not isinstance(
       getattr(given, 'data_root', None), str):
     return None
   folder = os.path.join(os.path.expanduser(given.data_root), 'train')
   try:
     return _of_files(folder, num_configs, getattr(given, 'toy_data', False))
-  except (KeyError, OSError, ValueError, zipfile.BadZipFile,
-          tf.errors.OpError) as error:
-    logging.warning(
+  except (IndexError, KeyError, OSError, SyntaxError, TypeError, ValueError,
+          zipfile.BadZipFile, tf.errors.OpError) as error:
+    _log.warning(
         'No feature_stats: the kernels under %s cannot be read (%s).', folder,
         error)
     return None
@@ -1459,8 +1462,8 @@ def _of_files(folder: str, num_configs: int,
   """Statistics of the .npz files in a folder, or None; see above."""
   files = tf.io.gfile.glob(os.path.join(folder, '*.npz'))
   files = files[:100] if toy_data else files  # As the baseline's reader does.
-  logging.info('Reading feature_stats from %d kernels under %s.', len(files),
-               folder)
+  _log.info('Reading feature_stats from %d kernels under %s.', len(files),
+            folder)
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     kernels = list(pool.map(_of_file, files))
   enough = [kernel for kernel in kernels if kernel['configs'] >= num_configs]
@@ -1477,7 +1480,8 @@ def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
   stored = {}
   for table in _TABLE_WIDTHS:
     lows, highs = zip(*(kernel[table] for kernel in kernels))
-    low, high = np.min(lows, 0), np.max(highs, 0)
+    low = tf.reduce_min(lows, 0).numpy()
+    high = tf.reduce_max(highs, 0).numpy()
     stored[table] = {'minimum': low.tolist(), 'maximum': high.tolist(),
                      'used': (low != high).tolist()}
   return stored
@@ -1485,12 +1489,31 @@ def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
 
 def _of_file(path: str) -> Mapping[str, Any]:
   """Number of configurations, minima and maxima of a kernel's columns."""
-  with tf.io.gfile.GFile(path, 'rb') as file:
-    arrays = np.load(file)
-    tables = {'node': arrays['node_feat'], 'config': arrays['config_feat']}
+  with tf.io.gfile.GFile(path, 'rb') as file, zipfile.ZipFile(file) as archive:
+    tables = {name: _matrix(archive.read(f'{name}_feat.npy'))
+              for name in _TABLE_WIDTHS}
   return {'configs': len(tables['config']),
-          **{name: (table.min(0), table.max(0))
+          **{name: (tf.reduce_min(table, 0), tf.reduce_max(table, 0))
              for name, table in tables.items()}}
+
+
+_KINDS = {'f': 'float', 'i': 'int', 'u': 'uint'}  # Of NumPy's numbers.
+
+
+def _matrix(npy: bytes) -> tf.Tensor:
+  """float32 of an .npy: its header is a Python literal, its length before it.
+
+  Source: numpy.lib.format, versions 1 to 3.
+  """
+  start = 10 if npy[6] == 1 else 12
+  end = start + int.from_bytes(npy[8:start], 'little')
+  header = ast.literal_eval(npy[start:end].decode('latin1').strip())
+  if header['fortran_order'] or len(header['shape']) != 2:
+    raise ValueError(f'an array of {header} is no table of rows')
+  order, kind, *size = header['descr']  # Such as '<f4'.
+  dtype = f'{_KINDS[kind]}{8 * int("".join(size))}'
+  numbers = tf.io.decode_raw(npy[end:], dtype, little_endian=order != '>')
+  return tf.reshape(tf.cast(numbers, tf.float32), header['shape'])
 
 
 def _product(x: tf.Tensor, axis: int = -1) -> tf.Tensor:
@@ -2214,7 +2237,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
     try:
       self._statistics.check(node_width, config_width)
     except ValueError as error:
-      logging.warning('%s', error)
+      _log.warning('%s', error)
       self._statistics.forget()
 
   def _encode(self, graph, embedded, node_feats, training):

@@ -30,7 +30,7 @@ def script(monkeypatch):
     flags.DEFINE_string('data_root', str(data_root), '', values)
     flags.DEFINE_bool('toy_data', toy_data, '', values)
     values(['tiles_train.py'])
-    monkeypatch.setattr(models.flags, 'FLAGS', values)
+    monkeypatch.setattr(flags, 'FLAGS', values)
   return run
 
 
@@ -83,7 +83,7 @@ def test_toy_data_are_the_first_100_files(tmp_path, script):
 
 def test_without_a_script_there_are_none(data_root, script, monkeypatch):
   assert models._of_running_script(10) is None  # Flags of pytest.
-  monkeypatch.setattr(models.flags, 'FLAGS', flags.FlagValues())
+  monkeypatch.setattr(flags, 'FLAGS', flags.FlagValues())
   assert models._of_running_script(10) is None
   script(data_root / 'nowhere')
   assert models._of_running_script(10) is None
@@ -112,7 +112,7 @@ def test_a_model_under_a_script_has_them(name, data_root, script, monkeypatch):
   expected = checks.scores(given, KERNELS[0], stats)
   assert np.ptp(expected) > 0.1  # Of the analytic time: nothing is learned.
   with monkeypatch.context() as outside:
-    outside.setattr(models.flags, 'FLAGS', flags.FlagValues())
+    outside.setattr(flags, 'FLAGS', flags.FlagValues())
     copy = checks.make(name)
     assert np.ptp(checks.scores(copy, KERNELS[0], stats)) > 0
     assert not bool(copy._statistics.read().known())
