@@ -41,6 +41,7 @@ PARTS = {
 _WORKER_ONLY = {
     'one_kernel': ('speed_ranking', 'one_kernel'),
     'one_read': ('speed_training', 'one_read'),
+    'host_steps': ('speed_training', 'host_steps'),
     'with_cores': ('speed_trials', 'with_cores'),
 }
 _WORKER = [sys.executable, os.path.abspath(__file__), '--worker']
@@ -128,7 +129,7 @@ def _work(part: str, *arguments: str) -> list[dict]:
   import importlib
   module, function = {**PARTS, **_WORKER_ONLY}[part]
   call = getattr(importlib.import_module(module), function)
-  if part in ('memory', 'growth', 'trials', 'loading'):
+  if part in ('memory', 'growth', 'trials', 'training', 'loading'):
     return call(_WORKER, *arguments)
   if part == 'one_kernel':
     name, nodes, configs = arguments

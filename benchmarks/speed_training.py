@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from speed_ranking import OURS, peak_mib, row, run_worker
 
-from tpu_graphs_ext import baseline, read, train
-from tpu_graphs_ext.config import TrainSettings
+from tpu_graphs_ext import baseline, config, read
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Keras' line of an epoch, of which the first is left out: it has the tracing.
@@ -29,7 +28,8 @@ EPOCHS = 5
 # --- Epochs -------------------------------------------------------------------
 
 
-def training(root: str, data_root: str) -> list[dict[str, Any]]:
+def training(worker: list[str], root: str,
+             data_root: str) -> list[dict[str, Any]]:
   """Milliseconds of a step, validation included, in three hosts.
 
   The baseline's unchanged script with its own models.py and with ours, and
@@ -37,16 +37,21 @@ def training(root: str, data_root: str) -> list[dict[str, Any]]:
   MyEarlyJoinSAGE beside it. Without a checkout only our host is measured.
   """
   milliseconds = {}
-  if root:
-    for _ in range(2):  # In turn, so that all of them see the machine's moods.
-      for label, models_py, name in (
-          ('baseline', None, 'EarlyJoinSAGE'),
-          ('ours, unchanged script', 'models.py', 'EarlyJoinSAGE'),
-          ('ours, unchanged script', 'models.py', OURS)):
-        milliseconds.setdefault((label, name), []).extend(
-            _script_steps(root, data_root, models_py, name))
-  for name in ('EarlyJoinSAGE', OURS):
-    milliseconds['ours, own host', name] = _host_steps(data_root, name)
+
+  def measured(label, name, steps):
+    milliseconds.setdefault((label, name), []).extend(steps)
+
+  for _ in range(2):  # In turn, so that all of them see the machine's moods.
+    if root:
+      measured('baseline', 'EarlyJoinSAGE', _script_steps(
+          root, data_root, None, 'EarlyJoinSAGE'))
+    for name in ('EarlyJoinSAGE', OURS):
+      if root:
+        measured('ours, unchanged script', name,
+                 _script_steps(root, data_root, 'models.py', name))
+      measured('ours, own host', name, [
+          each['value'] for each in run_worker(
+              worker, 'host_steps', name, data_root)])
   rows = [row('training', name, label, 'step', statistics.median(values), 'ms')
           for (label, name), values in milliseconds.items()]
   if root:
@@ -74,18 +79,26 @@ def _script_steps(root, data_root, models_py, name) -> list[float]:
   return steps[1:]
 
 
-def _host_steps(data_root: str, name: str) -> list[float]:
-  """Milliseconds a step by this package's host: what more epochs add."""
-  seconds = {}
-  for epochs in (2, 2 + 2 * EPOCHS):
-    with tempfile.TemporaryDirectory() as folder:
-      result = train.train(TrainSettings(
-          model=name, data_root=data_root, epochs=epochs, seed=0,
-          early_stop=1000, out_dir=folder, cache_dir=os.path.join(folder, 'c')))
-      seconds[epochs] = result.run_info['seconds']['train']
-  dataset = read.read_dataset(data_root, min_train_configs=10)
-  steps = len(dataset.train) // 10
-  return [1000 * (seconds[2 + 2 * EPOCHS] - seconds[2]) / (2 * EPOCHS * steps)]
+def host_steps(name: str, data_root: str) -> list[dict[str, Any]]:
+  """A row for each epoch but the first, by `tpu-graphs-ext train`."""
+  from tpu_graphs_ext import callbacks, threads, train
+  seconds = []
+  end_epoch = callbacks.KeepBest.on_epoch_end
+
+  def timed(self, epoch, logs=None):
+    before = self.progress.seconds
+    end_epoch(self, epoch, logs)
+    seconds.append(self.progress.seconds - before)
+
+  callbacks.KeepBest.on_epoch_end = timed
+  threads.one_for_each_operation()
+  with tempfile.TemporaryDirectory() as folder:
+    train.train(config.TrainSettings(
+        model=name, data_root=data_root, epochs=1 + EPOCHS, seed=0,
+        early_stop=0, out_dir=folder, cache_dir=folder + '/cache'))
+  steps = len(read.read_dataset(data_root, min_train_configs=10).train) // 10
+  return [row('training', name, 'ours, own host', 'step',
+              1000 * each / steps, 'ms') for each in seconds[1:]]
 
 
 # --- Reading ------------------------------------------------------------------
@@ -149,8 +162,9 @@ def epoch_growth(data_root: str) -> list[dict[str, Any]]:
   """Time of an epoch of EarlyJoinSAGE's batches over the number of kernels."""
   import tensorflow as tf
 
-  from tpu_graphs_ext import batches, host_losses, load_models
+  from tpu_graphs_ext import batches, host_losses, load_models, threads, train
   from tpu_graphs_ext.normalize import FeatureStats
+  threads.one_for_each_operation()
   dataset = read.read_dataset(data_root, min_train_configs=10,
                               cache_dir=tempfile.mkdtemp())
   stats = FeatureStats.of_partition(dataset.train)
@@ -158,8 +172,9 @@ def epoch_growth(data_root: str) -> list[dict[str, Any]]:
   kernel = dataset.train.kernel(0)
   model.forward(batches.kernel_graph(kernel, stats), kernel.num_configs)
   model.compile(
-      loss=host_losses.combined_loss(TrainSettings().losses),
-      optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3))
+      loss=host_losses.combined_loss(config.TrainSettings().losses),
+      optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3),
+      steps_per_execution=train.STEPS_PER_CALL)
   rng, rows, numbers, times = np.random.default_rng(0), [], [], []
   for number in (100, 300, 1000, 3000, len(dataset.train)):
     if number > len(dataset.train):

@@ -179,7 +179,7 @@ def test_one_seed_one_result_and_resuming_changes_nothing(
 
   def interrupt(self, batch, logs=None):
     steps.append(batch)
-    if len(steps) == 60:  # 23 batches an epoch: Ctrl-C inside epoch 3.
+    if len(steps) == 8:  # 3 calls of 10, 10 and 3 steps: Ctrl-C in epoch 3.
       raise KeyboardInterrupt
 
   settings = {**LEARNING, 'csv_log': str(tmp_path / 'parts.csv')}
@@ -212,13 +212,13 @@ def test_resume_names_what_differs(data_root, tmp_path):
 
 
 def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
-  # 4 batches an epoch: step 6 is the second step of epoch 2.
+  # 4 batches an epoch, in one call: step 6 is one of epoch 2.
   settings = tiny_models.tiny_settings(
       data_root, tmp_path, epochs=3,
       model_kwargs_json='{"nan_from_step": 6}')
   with pytest.raises(
-      UserError, match='loss became nan at epoch 2, step 2; training stopped. '
-      r'The best model so far \(epoch 1, .*model_'):
+      UserError, match='loss became nan in epoch 2, by step 4; training '
+      r'stopped. The best model so far \(epoch 1, .*model_'):
     train.train(settings)
   names = sorted(os.listdir(tmp_path))
   assert [name.split('_')[0] for name in names] == ['model', 'run']
@@ -230,7 +230,8 @@ def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
 def test_nan_at_once_says_that_there_is_no_model(data_root, tmp_path):
   settings = tiny_models.tiny_settings(
       data_root, tmp_path, model_kwargs_json='{"nan_from_step": 1}')
-  with pytest.raises(UserError, match=r'epoch 1, step 1; .*there is no model'):
+  with pytest.raises(
+      UserError, match=r'epoch 1, by step 4; .*there is no model'):
     train.train(settings)
   assert os.listdir(tmp_path) == []
 

@@ -1,4 +1,4 @@
-"""Keras callbacks: keep the best model, stop on NaN, continue after a stop."""
+"""Keras callbacks: keep the best model, stop on NaN, resume, show progress."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 from typing import Any, Optional
 
 import tensorflow as tf
+from tqdm import tqdm
 
 from tpu_graphs_ext import artifacts, config
 from tpu_graphs_ext.errors import UserError
@@ -256,8 +257,9 @@ class LossNotFiniteError(UserError):
 
 
 class StopOnNaN(tf.keras.callbacks.Callback):
-  """Ends training at the first step whose loss is not a finite number.
+  """Ends training where the loss is not a finite number.
 
+  It looks after each call of the compiled step, which does several steps.
   Keras' TerminateOnNaN would still validate and count the epoch.
   """
 
@@ -272,6 +274,25 @@ class StopOnNaN(tf.keras.callbacks.Callback):
   def on_train_batch_end(self, batch, logs=None):
     if not math.isfinite(logs['loss']):
       raise LossNotFiniteError(
-          f'the loss became {logs["loss"]} at epoch {self._epoch + 1}, step '
+          f'the loss became {logs["loss"]} in epoch {self._epoch + 1}, by step '
           f'{batch + 1}; training stopped. {self._keep_best.summary()}. Try a '
           'lower --lr, another --losses, or `check-data` on the data')
+
+
+class ProgressBar(tf.keras.callbacks.Callback):
+  """A bar of the steps of the epoch, with loss and OPA, on a terminal.
+
+  tqdm's own callback counts calls, each of which does several steps.
+  """
+
+  def on_epoch_begin(self, epoch, logs=None):
+    self._bar = tqdm(
+        desc=f'epoch {epoch + 1} of {self.params["epochs"]}', unit='step',
+        total=self.params['steps'], disable=None, leave=False)
+
+  def on_train_batch_end(self, batch, logs=None):
+    self._bar.set_postfix(logs, refresh=False)
+    self._bar.update(batch + 1 - self._bar.n)
+
+  def on_epoch_end(self, epoch, logs=None):
+    self._bar.close()

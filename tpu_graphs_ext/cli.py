@@ -259,7 +259,8 @@ def _train(args: argparse.Namespace) -> int:
   settings = config.TrainSettings(**{
       field.name: getattr(args, field.name)
       for field in dataclasses.fields(config.TrainSettings)})
-  from tpu_graphs_ext import train
+  from tpu_graphs_ext import threads, train
+  threads.one_for_each_operation()
   print(train.train(settings).text())
   return 0
 

@@ -78,7 +78,8 @@ def train_with_baseline(root: str, out: str, data: str, name: str,
 
 def train_with_own_host(out: str, data: str, name: str, epochs: int) -> str:
   """Trains by `tpu-graphs-ext train`; returns the model's folder."""
-  from tpu_graphs_ext import train
+  from tpu_graphs_ext import threads, train
+  threads.one_for_each_operation()
   return train.train(train.TrainSettings(
       model=name, epochs=epochs, data_root=data,
       cache_dir=os.path.join(out, 'cache'),

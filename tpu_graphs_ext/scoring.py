@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,8 @@ from tpu_graphs_ext.normalize import FeatureStats
 from tpu_graphs_ext.partition import Partition
 
 _log = logging.getLogger(__name__)
+
+_MOST_WORKERS = 8  # Kernels that are scored at once: each takes memory.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +43,9 @@ class Ranker:
                 what: str) -> Iterator[tuple[Kernel, np.ndarray]]:
     """Yields every kernel with its scores, float32 [configs].
 
-    The lowest score is predicted to be the fastest. Graphs are made ahead, so
-    this is faster than `scores` of one kernel after the other.
+    The lowest score is predicted to be the fastest. As many kernels are
+    scored at once as there are cores, up to 8, so this is faster than
+    `scores` of one kernel after the other.
 
     Args:
       partition: the kernels.
@@ -51,11 +57,17 @@ class Ranker:
     """
     check_columns(partition, self.stats)
     partition = self._with_known_opcodes(partition)
-    kernels = tqdm(partition, desc=what, total=len(partition), unit='kernel',
-                   disable=None, leave=False)
-    graphs = batches.kernel_graphs(partition, self.stats)
-    for kernel, graph in zip(kernels, graphs):
-      yield kernel, self._scores_of(kernel, graph)
+    workers = min(os.cpu_count() or 1, _MOST_WORKERS)
+    with tqdm(desc=what, total=len(partition), unit='kernel', disable=None,
+              leave=False) as bar, ThreadPoolExecutor(workers) as pool:
+      waiting = collections.deque()  # (kernel, its scores to come), in order.
+      for kernel, graph in zip(
+          partition, batches.kernel_graphs(partition, self.stats)):
+        waiting.append((kernel, pool.submit(self._scores_of, kernel, graph)))
+        if len(waiting) > 2 * workers:  # No more, for graphs take memory.
+          yield _next_result(waiting, bar)
+      while waiting:
+        yield _next_result(waiting, bar)
 
   def scores(self, kernel: Kernel) -> np.ndarray:
     """Scores of one kernel; see `score_all`."""
@@ -90,6 +102,13 @@ class Ranker:
         partition,
         node_opcode=np.where(opcode < self.num_ops, opcode, 0).astype(
             opcode.dtype))
+
+
+def _next_result(waiting: collections.deque,
+                 bar: tqdm) -> tuple[Kernel, np.ndarray]:
+  kernel, scores = waiting.popleft()
+  bar.update()
+  return kernel, scores.result()
 
 
 def check_columns(partition: Partition, stats: FeatureStats) -> None:

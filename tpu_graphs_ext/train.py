@@ -15,7 +15,6 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 import tensorflow_ranking as tfr
-from tqdm.keras import TqdmCallback
 
 from tpu_graphs_ext import (
   artifacts,
@@ -31,6 +30,7 @@ from tpu_graphs_ext import stats as feature_stats
 from tpu_graphs_ext.callbacks import (
   KeepBest,
   LossNotFiniteError,
+  ProgressBar,
   ResumeFolder,
   StopOnNaN,
 )
@@ -47,6 +47,9 @@ HOST = 'tpu_graphs_ext'
 
 # Configurations of each test kernel in the run file and in --results_csv.
 TEST_CONFIGS = 10
+
+# Training steps that TensorFlow does in one call; Python comes in between.
+STEPS_PER_CALL = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,6 +225,7 @@ def _compiled_model(settings: TrainSettings, dataset: read.Dataset,
       loss=host_losses.combined_loss(settings.losses),
       optimizer=tf.keras.optimizers.Adam(
           learning_rate=settings.lr, clipnorm=settings.clip_norm),
+      steps_per_execution=STEPS_PER_CALL,
       metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])
   return model
 
@@ -239,10 +243,7 @@ def _fit(settings: TrainSettings, dataset: read.Dataset, stats: FeatureStats,
   valid_batches = batches.training_dataset(
       _validated(settings, dataset), stats, batch_size=settings.batch,
       num_configs=settings.configs, shuffle=False, seed=batch_seed).cache()
-  callbacks = [
-      StopOnNaN(keep_best), keep_best,
-      TqdmCallback(data_size=int(train_batches.cardinality()), batch_size=1,
-                   disable=None, leave=False)]
+  callbacks = [StopOnNaN(keep_best), keep_best, ProgressBar()]
   if settings.tensorboard:
     callbacks.append(tf.keras.callbacks.TensorBoard(
         os.path.expanduser(settings.tensorboard), write_graph=False))
