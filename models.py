@@ -45,7 +45,7 @@ import os
 import sys
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
@@ -104,8 +104,11 @@ class _Graph:
     self.opcode = inputs.opcode
     self.node_counts = inputs.node_counts
     self._one_kernel = inputs.node_counts.shape[0] == 1
-    self._kernel_of_node = tf.repeat(
-        tf.range(tf.shape(inputs.node_counts)[0]), inputs.node_counts)
+    self.kernels = tf.shape(inputs.node_counts)[0]
+    self.kernel_of = (  # int32 [nodes]
+        tf.zeros_like(inputs.opcode) if self._one_kernel else
+        tf.repeat(tf.range(self.kernels), inputs.node_counts))
+    self.kernel_of.set_shape([None])
     self._edges = {  # Sum over: (sending nodes, receiving nodes), int32 [edges]
         'consumers': (inputs.consumer, inputs.producer),
         'producers': (inputs.producer, inputs.consumer),
@@ -113,6 +116,8 @@ class _Graph:
                  tf.concat([inputs.producer, inputs.consumer], 0))}
     self._adjacency = {
         of: self._sparse_matrix(*edges) for of, edges in self._edges.items()}
+    self._degree = {
+        of: self.number_of(of) for of in self._edges}
 
   def _sparse_matrix(self, senders, receivers) -> tf.SparseTensor:
     """[nodes, nodes]: the number of edges from a column's to a row's node."""
@@ -134,15 +139,25 @@ class _Graph:
 
   def mean_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
     """Like `sum_of`, divided by the number of edges where there are any."""
-    edges = tf.maximum(self.degree(of), 1)
+    edges = tf.maximum(self._degree[of], 1)
     return self.sum_of(of, x) / tf.reshape(
         edges, [-1] + [1] * (x.shape.rank - 1))
 
   def degree(self, of: str) -> tf.Tensor:
     """float32 [nodes]: how many edges `sum_of(of, ...)` adds up."""
-    receivers = self._edges[of][1]
-    return tf.math.unsorted_segment_sum(
-        tf.ones_like(receivers, tf.float32), receivers, self.nodes)
+    return self._degree[of]
+
+  def number_of(self, of: str, mask: Optional[tf.Tensor] = None) -> tf.Tensor:
+    """float32 [nodes]: the edges from marked nodes, or from all.
+
+    `mask` is float32 [nodes] of 0 and 1; this is `sum_of` of it, cheaper.
+    """
+    senders, receivers = self._edges[of]
+    ones = (tf.ones_like(receivers, tf.float32) if mask is None
+            else tf.gather(mask, senders))
+    number = tf.math.unsorted_segment_sum(ones, receivers, self.nodes)
+    number.set_shape([None])
+    return number
 
   def with_states(self, x: tf.Tensor) -> tfgnn.GraphTensor:
     """The nodes with states `x` and the edges from producer to consumer.
@@ -167,14 +182,14 @@ class _Graph:
 
     The row of a single kernel stays alone, [1, ...], and broadcasts.
     """
-    return x if self._one_kernel else tf.gather(x, self._kernel_of_node)
+    return x if self._one_kernel else tf.gather(x, self.kernel_of)
 
   def pool(self, reduction: str, x: tf.Tensor) -> tf.Tensor:
     """Pools the nodes of each kernel: [nodes, ...] -> [kernels, ...]."""
     over_all, over_segments = _REDUCTIONS[reduction]
     if self._one_kernel:
       return over_all(x, axis=0, keepdims=True)
-    return over_segments(x, self._kernel_of_node)
+    return over_segments(x, self.kernel_of)
 
 
 _REDUCTIONS = {
@@ -231,7 +246,10 @@ def _matmul(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
   if x.shape.rank == 2:
     return x @ w
   flat = tf.reshape(x, [-1, x.shape[-1]]) @ w
-  y = tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [w.shape[-1]]], 0))
+  shape = tf.shape(x)
+  if x.shape[-1] != w.shape[-1]:
+    shape = tf.concat([shape[:-1], [w.shape[-1]]], 0)
+  y = tf.reshape(flat, shape)
   y.set_shape(x.shape[:-1].as_list() + [w.shape[-1]])
   return y
 
@@ -483,9 +501,9 @@ class _Ranker(_TrainedModel):
 
   Subclasses define `_build_layers`, `_encode` and `_score`.
   """
-  # Floats of one [nodes, chunk, width] tensor: 4 MiB, so that what is alive at
+  # Floats of one [nodes, chunk, width] tensor: 3 MiB, so that what is alive at
   # once fits in a shared cache.
-  _CHUNK_FLOATS = 2 ** 20
+  _CHUNK_FLOATS = 3 * 2 ** 18
 
   def __init__(self, num_configs: int, num_ops: int,
                op_embed_dim: Optional[int], width: int,
@@ -1238,6 +1256,8 @@ class _TileRanker(_Ranker):
 # that the features were scaled with. The loop nest has 12 axes: the physical
 # dimensions of the tiled tensor, most major first, then those of a
 # convolution's filter. Dimensions that are not there have size 1.
+#
+# Tensors are compared by `tf.equal`; `==` leaves the shape unknown.
 
 _DIMS, _AXES, _SPATIAL = 6, 12, 4
 _TABLE_WIDTHS = {'node': 140, 'config': 24}
@@ -1254,6 +1274,8 @@ _CONVOLUTION, _FUSION, _PARAMETER, _REDUCE, _TUPLE = 26, 41, 63, 70, 100
 _FREE_OPCODES = (11, 13, 24, 26, 41, 45, 48, 63, 75, 100)
 _SLOW_OPCODES = (30, 32, 37, 38, 50, 51, 66, 77, 81, 91, 94, 96, 98, 107)
 _SLOW_COST = 8.0
+_PLACES = [float(i) for i in range(_DIMS)]
+_EYE = [[float(i == j) for j in range(_DIMS)] for i in range(_DIMS)]
 _MOST = 1e12  # No count is larger, so that sums and products stay finite.
 
 
@@ -1406,20 +1428,23 @@ class _Scaling(NamedTuple):
     a kernel together.
     """
     node, config = tf.split(self.bounds, list(_TABLE_WIDTHS.values()), -1)
-    candidates = [self._unscaled(x, *tf.unstack(bounds)) for bounds in
-                  tf.unstack(node if table == 'node' else config)]
-    broken = [tf.reduce_sum(_as_float(
-        tf.abs(c - tf.round(c)) > 1e-6 * (1 + tf.abs(c))), -1, keepdims=True)
-              for c in candidates]
+    low, high = tf.unstack(node if table == 'node' else config, axis=1)
+    candidates = self._unscaled(x, low, high)  # [..., 2, all columns]
+    broken = tf.reduce_sum(_as_float(
+        tf.abs(candidates - tf.round(candidates))
+        > 1e-6 * (1 + tf.abs(candidates))), -1, keepdims=True)
     if kernel_of_row is not None:
-      broken = [tf.gather(tf.math.segment_sum(number, kernel_of_row),
-                          kernel_of_row) for number in broken]
-    return tf.round(tf.where(broken[1] < broken[0], *candidates[::-1]))
+      broken = tf.gather(
+          tf.math.segment_sum(broken, kernel_of_row), kernel_of_row)
+    first, second = tf.unstack(broken, axis=-2)
+    training, every = tf.unstack(candidates, axis=-2)
+    return tf.round(tf.where(second < first, every, training))
 
   def _unscaled(self, x, low, high):
-    used = low != high  # [all columns]
+    """By each of the statistics: [..., 2, all columns]."""
+    used = low != high  # [2, all columns]
     zeros = x.shape[-1]  # The column of zeros that is appended.
-    place = tf.cumsum(tf.cast(used, tf.int32)) - 1
+    place = tf.cumsum(tf.cast(used, tf.int32), -1) - 1
     x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
     x = tf.gather(
         x, tf.where(used, tf.minimum(place, zeros), zeros), axis=-1)
@@ -1521,9 +1546,9 @@ def _product(x: tf.Tensor, axis: int = -1) -> tf.Tensor:
   return tf.minimum(tf.reduce_prod(x, axis), _MOST)
 
 
-def _hot(index: tf.Tensor, size: int = _DIMS) -> tf.Tensor:
+def _hot(index: tf.Tensor) -> tf.Tensor:
   """One-hot rows of whole numbers; none for an index that is out of range."""
-  return tf.one_hot(tf.cast(tf.clip_by_value(index, -1, size), tf.int32), size)
+  return _as_float(tf.equal(tf.expand_dims(index, -1), _PLACES))
 
 
 def _as_float(*conditions: tf.Tensor) -> tf.Tensor:
@@ -1533,14 +1558,28 @@ def _as_float(*conditions: tf.Tensor) -> tf.Tensor:
 
 def _outer(index_hot: tf.Tensor, axis_hot: tf.Tensor) -> tf.Tensor:
   """[..., dims] and [..., axes] -> [..., dims, axes]."""
-  return index_hot[..., :, tf.newaxis] * axis_hot[..., tf.newaxis, :]
+  return tf.expand_dims(index_hot, -1) * tf.expand_dims(axis_hot, -2)
+
+
+def _dot(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+  """[..., dims] twice -> [..., 1]."""
+  return tf.reduce_sum(x * y, -1, keepdims=True)
 
 
 def _ranks(chosen: tf.Tensor, places: int) -> tf.Tensor:
   """[..., dims] of 0 and 1 -> [..., places, dims], a row for each 1 in turn."""
-  place = tf.cumsum(chosen, -1) - 1
-  return tf.stack([chosen * tf.cast(place == i, tf.float32)
-                   for i in range(places)], -2)
+  place = tf.expand_dims(tf.cumsum(chosen, -1), -2)
+  number = [[float(i + 1)] for i in range(places)]
+  return tf.expand_dims(chosen, -2) * _as_float(tf.equal(place, number))
+
+
+def _with_gaps(runs: Iterable[tuple], width: int) -> list:
+  """Sizes of what is before, between and after runs (first, number)."""
+  sizes, end = [], 0
+  for first, number in runs:
+    sizes += [first - end, number]
+    end = first + number
+  return sizes + [width - end]
 
 
 class _Nodes:
@@ -1557,14 +1596,18 @@ class _Nodes:
   """
 
   def __init__(self, graph: _Graph, raw: tf.Tensor, hardware: _Hardware):
-    self._graph, self._raw = graph, raw
-    self.kernels = tf.shape(graph.node_counts)[0]
-    self.kernel_of = tf.repeat(tf.range(self.kernels), graph.node_counts)
+    self._graph, self.kernels = graph, graph.kernels
+    self.kernel_of = graph.kernel_of
+    self._number = tf.range(graph.nodes)
+    self._columns = dict(zip(_NODE_COLUMNS, tf.split(
+        raw, _with_gaps(_NODE_COLUMNS.values(), _TABLE_WIDTHS['node']), -1
+    )[1::2]))
     sizes = self.column('shape')
     self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)
     self.shape = tf.maximum(sizes, 1)
     self.elements = _product(self.shape)
     self.log_elements = tf.reduce_sum(tf.math.log(self.shape), -1)
+    self._tie_break = self.log_elements / 1000  # Below 0.2.
     types = _as_float(self.column('element_type') > 0)
     self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)
     self.element_bytes += 4 * _as_float(self.element_bytes == 0)
@@ -1572,21 +1615,22 @@ class _Nodes:
     self._find_roles()
 
   def column(self, name: str) -> tf.Tensor:
-    first, number = _NODE_COLUMNS[name]
-    return self._raw[:, first:first + number]
+    return self._columns[name]
 
   def opcode_is(self, opcode: int) -> tf.Tensor:
     return tf.cast(self._graph.opcode == opcode, tf.float32)
 
   def _lay_out(self, hardware):
-    rank, position = self.rank[:, tf.newaxis], tf.range(_DIMS, dtype=tf.float32)
+    rank = tf.expand_dims(self.rank, -1)
+    position = tf.constant(_PLACES)
     exists = _as_float(position < rank)  # [nodes, 6]
     places = tf.cast(tf.maximum(rank - 1 - position, 0), tf.int32)
     stored = tf.gather(self.column('minor_to_major'), places, batch_dims=1)
-    order = _hot(stored) * exists[..., tf.newaxis]
-    valid = tf.reduce_all(tf.reduce_sum(order, 1) == exists, -1)
-    self.order = tf.where(valid[:, tf.newaxis, tf.newaxis], order,
-                          tf.eye(_DIMS) * exists[..., tf.newaxis])
+    on_rows = tf.expand_dims(exists, -1)
+    order = _hot(stored) * on_rows
+    valid = tf.reduce_all(tf.equal(tf.reduce_sum(order, 1), exists), -1)
+    valid = tf.reshape(valid, [-1, 1, 1])
+    self.order = tf.where(valid, order, tf.constant(_EYE) * on_rows)
     self.size = tf.linalg.matvec(self.order, self.shape) + 1 - exists
     minor, next_minor = (_as_float(position == rank - i) for i in (1, 2))
     alone = _as_float(rank == 1)
@@ -1596,8 +1640,7 @@ class _Nodes:
 
   def read_by(self, mask: tf.Tensor) -> tf.Tensor:
     """Marks the producers of the marked nodes."""
-    return _as_float(
-        self._graph.sum_of('consumers', mask[:, tf.newaxis])[:, 0] > 0)
+    return _as_float(self._graph.number_of('consumers', mask) > 0)
 
   def operands_of(self, mask: tf.Tensor) -> tf.Tensor:
     """Like `read_by`, without the roots of computations that are called."""
@@ -1608,17 +1651,16 @@ class _Nodes:
 
     Scores are whole numbers; of equal ones, the larger tensor's.
     """
-    score += self.log_elements / 1000  # Below 0.2.
+    score += self._tie_break
     best = tf.math.segment_max(score, self.kernel_of)
-    number = tf.range(tf.shape(score)[0])
     return tf.math.segment_min(
-        tf.where(score == tf.gather(best, self.kernel_of), number,
-                 tf.int32.max), self.kernel_of)
+        tf.where(tf.equal(score, tf.gather(best, self.kernel_of)),
+                 self._number, tf.int32.max), self.kernel_of)
 
   def marked(self, picked: tf.Tensor) -> tf.Tensor:
     """Marks the picked node of each kernel."""
-    return _as_float(tf.range(tf.shape(self.kernel_of)[0])
-                     == tf.gather(picked, self.kernel_of))
+    return _as_float(
+        tf.equal(self._number, tf.gather(picked, self.kernel_of)))
 
   def any_of(self, mask: tf.Tensor) -> tf.Tensor:
     """[nodes]: 1 on all nodes of a kernel with a marked one."""
@@ -1626,7 +1668,7 @@ class _Nodes:
 
   def _find_roles(self):
     parameter = self.opcode_is(_PARAMETER)
-    self.is_no_root = 1 - _as_float(self.column('is_root')[:, 0] > 0)
+    self.is_no_root = 1 - _as_float(tf.squeeze(self.column('is_root'), 1) > 0)
     unread = _as_float(self._graph.degree('consumers') == 0)
     root = self.marked(self.pick(unread - self.is_no_root))
     # What a fusion calls does the work; its parameters are the fusion's.
@@ -1638,8 +1680,7 @@ class _Nodes:
     self.inputs = parameter * tf.where(
         self.any_of(body) > 0, self.read_by(root), _as_float(self.rank > 0))
     convolution = self.opcode_is(_CONVOLUTION) * _as_float(
-        self._graph.sum_of(
-            'producers', self.is_no_root[:, tf.newaxis])[:, 0] > 0)
+        self._graph.number_of('producers', self.is_no_root) > 0)
     self.convolution = self.pick(convolution)
     self.has_convolution = tf.math.segment_max(convolution, self.kernel_of)
     reduced = self.outputs * self.opcode_is(_REDUCE)
@@ -1653,8 +1694,8 @@ class _Nodes:
     """[kernels]: vector instructions on an element of the tiled tensor."""
     tiled = tf.gather(self.tiled, self.kernel_of)
     same = _as_float(
-        self.rank == tf.gather(self.rank, tiled),
-        tf.reduce_all(self.shape == tf.gather(self.shape, tiled), -1))
+        tf.equal(self.rank, tf.gather(self.rank, tiled)),
+        tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, tiled)), -1))
     cost = tf.constant([
         0.0 if i in _FREE_OPCODES else _SLOW_COST if i in _SLOW_OPCODES else 1.0
         for i in range(256)])
@@ -1712,20 +1753,14 @@ class _Geometry:
   def loops(self, graph: _Graph, node_feats: tf.Tensor,
             scaling: _Scaling) -> _Loops:
     """Loop nests from scaled node features [nodes, F]."""
-    kernel_of = tf.repeat(
-        tf.range(tf.shape(graph.node_counts)[0]), graph.node_counts)
-    raw = scaling.raw('node', node_feats, kernel_of)
+    raw = scaling.raw('node', node_feats, graph.kernel_of)
     nodes = _Nodes(graph, raw, self._hardware)
     of_tiled = tf.transpose(tf.gather(nodes.order, nodes.tiled), [0, 2, 1])
     output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
     conv = _Convolution(nodes, output_axes)
     loose = nodes.inputs * (1 - tf.maximum(conv.in_image, conv.in_filter))
-    parts = [conv.streams(nodes.inputs * conv.in_image, conv.image,
-                          conv.image_follow, conv.image_window),
-             conv.streams(nodes.inputs * conv.in_filter, conv.filter,
-                          conv.filter_axes, tf.zeros_like(conv.filter_axes))]
-    parts += [_along(nodes, mask, output_axes)
-              for mask in (loose, nodes.outputs)]
+    streams = _laid_out(nodes, *(tf.concat(part, 0) for part in zip(
+        conv.streams(), _along(nodes, [loose, nodes.outputs], output_axes))))
     own = tf.concat([tf.reduce_sum(output_axes, 1)[:, :_DIMS],
                      conv.own_axes[:, _DIMS:]], -1)  # [kernels, 12]
 
@@ -1736,8 +1771,7 @@ class _Geometry:
 
     return _Loops(
         of_axes(nodes.size), of_axes(nodes.unit), conv.rows, conv.features,
-        conv.taps, nodes.has_convolution, nodes.vector_ops,
-        _Streams(*(tf.concat(part, 0) for part in zip(*parts))))
+        conv.taps, nodes.has_convolution, nodes.vector_ops, streams)
 
   def counts(self, loops: _Loops, config_feats: tf.Tensor,
              scaling: _Scaling) -> _Counts:
@@ -1797,72 +1831,94 @@ class _Geometry:
                        whole)
     block = (_product(covered) * _product(unit)
              * s.element_bytes[:, tf.newaxis])
-    joined = tf.math.cumprod(_as_float(covered == whole), -1, exclusive=True,
-                             reverse=True)
+    joined = tf.math.cumprod(_as_float(tf.equal(covered, whole)), -1,
+                             exclusive=True, reverse=True)
     pieces = _product(tf.where(joined > 0, 1.0, covered))
     followed = tf.reduce_sum(s.follow + s.window, 1)[:, tf.newaxis] > 0
     moves = tf.cumsum(_as_float(tf.logical_and(followed, trips > 1)), -1,
                       reverse=True)
     fetches = _product(tf.where(moves > 0, trips, 1.0))
+    kernels = tf.shape(loops.size)[0]
     return tuple(
-        tf.math.unsorted_segment_sum(x, s.kernel, tf.shape(loops.size)[0])
+        tf.math.unsorted_segment_sum(x, s.kernel, kernels)
         for x in (tf.ones_like(block), block, block * fetches,
                   pieces * fetches))
 
 
-def _along(nodes: _Nodes, mask: tf.Tensor, output_axes: tf.Tensor) -> _Streams:
-  """Streams of the marked nodes, along the tiled tensor.
+def _along(nodes: _Nodes, masks: Sequence[tf.Tensor],
+           output_axes: tf.Tensor) -> tuple:
+  """Streams of the nodes that each mask marks, along the tiled tensor.
 
   Dimensions belong together by their order where there are as many, by what a
   reduction keeps, or by their sizes, from the right. A tensor with as many
   elements in other dimensions is taken for the tiled one.
+
+  Returns:
+    What `_laid_out` takes.
   """
-  node = tf.cast(tf.where(mask > 0)[:, 0], tf.int32)
+  node = _marked_by(masks)[1]
   kernel = tf.gather(nodes.kernel_of, node)
   tiled = tf.gather(nodes.tiled, kernel)
   rank, tiled_rank = (tf.gather(nodes.rank, x) for x in (node, tiled))
   shape, tiled_shape = (tf.gather(nodes.shape, x) for x in (node, tiled))
-  dims = tf.range(_DIMS, dtype=tf.float32)
-  exists, tiled_exists = (_as_float(dims < r[:, tf.newaxis])
-                          for r in (rank, tiled_rank))
+  dims = tf.constant(_PLACES)
+  exists, tiled_exists, is_removed = (
+      _as_float(dims < tf.expand_dims(number, -1))
+      for number in (rank, tiled_rank, tiled_rank - rank))
   removed = tf.reduce_max(
       _hot(tf.gather(nodes.column('dimensions'), node))
-      * _as_float(dims < (tiled_rank - rank)[:, tf.newaxis])[..., tf.newaxis],
-      1)
+      * tf.expand_dims(is_removed, -1), 1)
   kept = tiled_exists * (1 - removed)
-  is_kept = _as_float(
-      tf.gather(nodes.opcode_is(_REDUCE), node) > 0, rank < tiled_rank,
-      tf.reduce_sum(kept, -1) == rank)
+  is_reduced = tf.logical_and(
+      tf.gather(nodes.opcode_is(_REDUCE), node) > 0, rank < tiled_rank)
+  is_kept = tf.logical_and(
+      is_reduced, tf.equal(tf.reduce_sum(kept, -1), rank))
   ratio = tf.gather(nodes.elements, node) / tf.gather(nodes.elements, tiled)
-  last, by_size = tiled_rank - 1, []
-  for dim in reversed(range(_DIMS)):
-    same = _as_float(shape[:, dim:dim + 1] == tiled_shape,
-                     dims <= last[:, tf.newaxis],
-                     exists[:, dim:dim + 1] > 0)
-    match = tf.reduce_max(same * (dims + 1), -1) - 1
-    by_size.insert(0, _hot(match))
-    last = tf.where(match >= 0, match - 1, last)
+  as_many = tf.logical_and(ratio > 0.5, ratio < 2)
+  is_same = tf.equal(rank, tiled_rank)
+  as_tiled = tf.logical_and(
+      as_many, tf.logical_not(tf.logical_or(is_same, is_kept)))
 
   def choose(condition, yes, no):  # [streams]; [streams, 6, 6] twice
-    return tf.where(condition[:, tf.newaxis, tf.newaxis], yes, no)
+    return tf.where(tf.reshape(condition, [-1, 1, 1]), yes, no)
 
-  as_many = tf.logical_and(ratio > 0.5, ratio < 2)
-  is_same = rank == tiled_rank
-  as_tiled = tf.logical_and(
-      as_many, tf.logical_not(tf.logical_or(is_same, is_kept > 0)))
+  alike = _outer(exists, tiled_exists) * _as_float(
+      tf.equal(tf.expand_dims(shape, -1), tf.expand_dims(tiled_shape, -2)))
   source = tf.where(as_tiled, tiled, node)
-  matched = choose(is_kept > 0, _ranks(kept, _DIMS), tf.stack(by_size, 1))
+  matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike))
   matched = choose(tf.logical_or(is_same, as_tiled),
-                   tf.eye(_DIMS) * tiled_exists[:, tf.newaxis], matched)
-  scale = matched * (tf.gather(nodes.shape, source)[..., tf.newaxis]
-                     / tiled_shape[:, tf.newaxis])
+                   tf.constant(_EYE) * tf.expand_dims(tiled_exists, 1), matched)
+  scale = matched * (tf.expand_dims(tf.gather(nodes.shape, source), -1)
+                     / tf.expand_dims(tiled_shape, -2))
   # Far from the tiled size it is a broadcast, or something else: taken whole.
   scale *= _as_float(scale > 0.2, scale < 5)
   follow = scale @ tf.gather(output_axes, kernel)
-  return _laid_out(nodes, node, source, follow, tf.zeros_like(follow))
+  return node, source, follow, tf.zeros_like(follow)
 
 
-def _laid_out(nodes, node, source, follow, window) -> _Streams:
+def _marked_by(masks: Sequence[tf.Tensor]) -> tuple:
+  """int32 [marks] twice: number of the mask, and number of the node."""
+  places = tf.cast(tf.where(tf.stack(masks) > 0), tf.int32)
+  return tuple(tf.unstack(places, 2, axis=1))
+
+
+def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
+  """Pairs each dimension, from the last on, with the last one left like it.
+
+  What is left are the dimensions before the one that was paired last.
+  Shapes: 0 or 1, float32 [streams, 6, 6] -> same, one 1 in a row at most.
+  """
+  number = 1 + tf.constant(_PLACES)
+  left, rows = tf.ones_like(alike[:, 0]), []
+  for row in reversed(tf.unstack(alike, axis=1)):
+    place = tf.reduce_max(row * left * number, -1, keepdims=True)
+    rows.append(_as_float(tf.equal(number, place)))  # 0, where there is none.
+    left *= _as_float(tf.logical_or(number < place, place == 0))
+  return tf.stack(rows[::-1], 1)
+
+
+def _laid_out(nodes: _Nodes, node: tf.Tensor, source: tf.Tensor,
+              follow: tf.Tensor, window: tf.Tensor) -> _Streams:
   """Streams of nodes that are laid out as `source`; logical dims in rows."""
   order = tf.gather(nodes.order, source)
   return _Streams(
@@ -1880,84 +1936,88 @@ class _Convolution:
 
   def __init__(self, nodes: _Nodes, output_axes: tf.Tensor):
     self._nodes = nodes
-    conv, exists = nodes.convolution, nodes.has_convolution
+    conv = nodes.convolution
+    exists = tf.expand_dims(nodes.has_convolution, -1)  # [kernels, 1]
 
     def column(name):
       return tf.gather(nodes.column(name), conv)
 
-    numbers = column('convolution')  # [kernels, 14]
     rank, shape = tf.gather(nodes.rank, conv), tf.gather(nodes.shape, conv)
-    spatial = _as_float(tf.range(_SPATIAL, dtype=tf.float32)
-                        < tf.minimum(rank - 2, _SPATIAL)[:, tf.newaxis])
-    spatial *= exists[:, tf.newaxis]  # [kernels, 4], which there are
-    image_batch, image_in, filter_in, filter_out, batch, feature = (
-        _hot(numbers[:, i]) * exists[:, tf.newaxis]
-        for i in (0, 1, 6, 7, 12, 13))
-    image_spatial, filter_spatial = (
-        _hot(numbers[:, i:i + _SPATIAL]) * spatial[..., tf.newaxis]
-        for i in (2, 8))  # [kernels, 4, 6]
-    left = _as_float(tf.range(_DIMS, dtype=tf.float32) < rank[:, tf.newaxis],
+    rank = tf.expand_dims(rank, -1)
+    spatial = exists * _as_float(
+        tf.constant(_PLACES[:_SPATIAL])
+        < tf.minimum(rank - 2, _SPATIAL))  # [kernels, 4], which there are
+    on_spatial = tf.expand_dims(spatial, -1)
+    numbers = (_hot(column('convolution'))  # [kernels, 14, 6]
+               * tf.expand_dims(exists, -1))
+    (image_batch, image_in, image_spatial, filter_in, filter_out,
+     filter_spatial, batch, feature) = (
+         tf.squeeze(x, 1) if x.shape[1] == 1 else x * on_spatial
+         for x in tf.split(numbers, [1, 1, 4, 1, 1, 4, 1, 1], 1))
+    left = _as_float(tf.constant(_PLACES) < rank,
                      batch + feature == 0)
-    spatial_axes = (_ranks(left, _SPATIAL) * spatial[..., tf.newaxis]
-                    @ output_axes)  # [kernels, 4, 12]
+    spatial_axes = (
+        _ranks(left, _SPATIAL) * on_spatial @ output_axes)  # [kernels, 4, 12]
 
     def axis(hot, axes=output_axes):  # [kernels, 12]
-      return tf.reduce_sum(hot[..., tf.newaxis] * axes, 1)
+      return tf.linalg.matvec(axes, hot, transpose_a=True)
 
     window, dilation = column('window'), column('base_dilation')
     self.image, self.filter = self._operands(
-        shape, window, spatial, image_batch, filter_out, filter_spatial, batch,
-        feature)
+        [(1.0, filter_out, _dot(feature, shape)),
+         (-1.0, image_batch, _dot(batch, shape))],
+        spatial, filter_spatial, window)
     # A window as long as its dilation stands for the batch of a matrix product.
-    is_batch = spatial * _as_float(window > 1, window == dilation)
+    is_batch = spatial * _as_float(window > 1, tf.equal(window, dilation))
     is_tap = spatial - is_batch
     of_filter = tf.transpose(tf.gather(nodes.order, self.filter), [0, 2, 1])
     own = tf.pad(of_filter, [[0, 0], [0, 0], [_DIMS, 0]])
-    batch_dims = filter_spatial * is_batch[..., tf.newaxis]
+    batch_dims = filter_spatial * tf.expand_dims(is_batch, -1)
     following = filter_out + tf.reduce_sum(batch_dims, 1)
-    own *= (exists[:, tf.newaxis] * (1 - following))[..., tf.newaxis]
+    own *= tf.expand_dims(exists * (1 - following), -1)
     self.own_axes = tf.reduce_sum(own, 1)
+    feature_axes = axis(feature)
     self.filter_axes = (  # [kernels, 6, 12], as of the other dims below
-        own + _outer(filter_out, axis(feature))
-        + tf.reduce_sum(_outer(batch_dims, spatial_axes), 1))
+        own + _outer(filter_out, feature_axes)
+        + tf.matmul(batch_dims, spatial_axes, transpose_a=True))
     grouped = _as_float(column('feature_groups') > 1)  # [kernels, 1]
     contracted = axis(filter_in, self.filter_axes) * (1 - grouped)
-    image_shape = tf.gather(nodes.shape, self.image)
     group = tf.math.divide_no_nan(
-        tf.reduce_sum(image_in * image_shape, -1, keepdims=True),
-        tf.reduce_sum(feature * shape, -1, keepdims=True))
-    tap_axes = (filter_spatial @ self.filter_axes) * is_tap[..., tf.newaxis]
+        _dot(image_in, tf.gather(nodes.shape, self.image)),
+        _dot(feature, shape))
+    tap_axes = (filter_spatial @ self.filter_axes) * tf.expand_dims(is_tap, -1)
     stride = tf.where(is_tap > 0, column('stride') / tf.maximum(dilation, 1.0),
                       1.0)
     self.image_follow = (
         _outer(image_batch, axis(batch))
-        + _outer(image_in, contracted + grouped * group * axis(feature))
-        + tf.reduce_sum(_outer(
-            image_spatial, spatial_axes * stride[..., tf.newaxis]), 1))
-    self.image_window = tf.reduce_sum(_outer(image_spatial, tap_axes), 1)
-    batch_axes = tf.reduce_sum(spatial_axes * is_batch[..., tf.newaxis], 1)
-    self.rows = (tf.reduce_sum(output_axes, 1) * exists[:, tf.newaxis]
-                 - axis(feature) - batch_axes)
-    self.features = axis(feature) + contracted
+        + _outer(image_in, contracted + grouped * group * feature_axes)
+        + tf.matmul(image_spatial * tf.expand_dims(stride, -1), spatial_axes,
+                    transpose_a=True))
+    self.image_window = tf.matmul(image_spatial, tap_axes, transpose_a=True)
+    batch_axes = axis(is_batch, spatial_axes)
+    self.rows = (tf.reduce_sum(output_axes, 1) * exists
+                 - feature_axes - batch_axes)
+    self.features = feature_axes + contracted
     self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes
     self.in_image, self.in_filter = (
         self._is_part_of(operand) for operand in (self.image, self.filter))
 
-  def _operands(self, shape, window, spatial, image_batch, filter_out,
-                filter_spatial, batch, feature):
-    """(image, filter): int32 [kernels], nodes."""
+  def _operands(self, features, spatial, filter_spatial, window):
+    """(image, filter): int32 [kernels], nodes.
+
+    `features` are (weight, dimension [kernels, 6], its size [kernels, 1]) of
+    what tells a filter from an image, besides the sizes of the window.
+    """
     nodes = self._nodes
-
-    def agrees(dim, size):  # On nodes: whether dimension `dim` has that size.
-      on_nodes = tf.gather(dim, nodes.kernel_of) * nodes.shape
-      return _as_float(tf.reduce_sum(on_nodes, -1)
-                       == tf.gather(size, nodes.kernel_of))
-
-    score = (agrees(filter_out, tf.reduce_sum(feature * shape, -1))
-             - agrees(image_batch, tf.reduce_sum(batch * shape, -1)))
-    for i in range(_SPATIAL):
-      score += (agrees(filter_spatial[:, i], window[:, i])
-                * tf.gather(spatial[:, i], nodes.kernel_of))
+    weights, dims, sizes = zip(*features)
+    dims = tf.concat([tf.stack(dims, 1), filter_spatial], 1)  # [kernels, 6, 6]
+    sizes = tf.concat([*sizes, window], 1)  # [kernels, 6]
+    weights = tf.concat(
+        [tf.ones_like(spatial[:, :len(weights)]) * weights, spatial], 1)
+    agrees = _as_float(tf.equal(  # [nodes, 6]
+        tf.linalg.matvec(tf.gather(dims, nodes.kernel_of), nodes.shape),
+        tf.gather(sizes, nodes.kernel_of)))
+    score = tf.reduce_sum(tf.gather(weights, nodes.kernel_of) * agrees, -1)
     score -= nodes.log_elements / 500  # Of equal ones, the smaller.
     operands = nodes.operands_of(
         nodes.marked(nodes.convolution)
@@ -1977,33 +2037,36 @@ class _Convolution:
     fused = tf.maximum(marked, nodes.operands_of(marked)) * parameter
     # The parameters of a fusion and of what it calls have the same numbers.
     number = tf.cast(tf.clip_by_value(
-        nodes.column('parameter_number')[:, 0], 0, 1023), tf.int32)
+        tf.squeeze(nodes.column('parameter_number'), 1), 0, 1023), tf.int32)
     key = nodes.kernel_of * 1024 + number
     return parameter * tf.gather(tf.minimum(tf.math.unsorted_segment_sum(
         fused, key, nodes.kernels * 1024), 1.0), key)
 
-  def streams(self, mask, operand, follow, window) -> _Streams:
-    """Streams of the marked inputs, which are a part of `operand`."""
+  def streams(self) -> tuple:
+    """Inputs that are a part of the image or the filter: for `_laid_out`."""
     nodes = self._nodes
-    node = tf.cast(tf.where(mask > 0)[:, 0], tf.int32)
-    kernel = tf.gather(nodes.kernel_of, node)
-    operand = tf.gather(operand, kernel)
-    ratio = tf.gather(nodes.shape, node) / tf.gather(nodes.shape, operand)
+    operand_of, node = _marked_by([nodes.inputs * self.in_image,
+                                   nodes.inputs * self.in_filter])
+    row = operand_of * nodes.kernels + tf.gather(nodes.kernel_of, node)
+    operand, follow, window = (
+        tf.gather(tf.concat(both, 0), row) for both in (
+            (self.image, self.filter), (self.image_follow, self.filter_axes),
+            (self.image_window, tf.zeros_like(self.image_window))))
+    operand_shape = tf.gather(nodes.shape, operand)
+    ratio = tf.gather(nodes.shape, node) / operand_shape
     alike = tf.logical_and(
-        tf.gather(nodes.rank, node) == tf.gather(nodes.rank, operand),
+        tf.equal(tf.gather(nodes.rank, node), tf.gather(nodes.rank, operand)),
         tf.reduce_all(tf.logical_and(ratio > 0.2, ratio < 5), -1))
     elements = (tf.gather(nodes.elements, node)
                 / tf.gather(nodes.elements, operand))
     as_many = tf.logical_and(elements > 0.5, elements < 2)
     source = tf.where(tf.logical_and(as_many, tf.logical_not(alike)),
                       operand, node)
-    applies = tf.cast(tf.logical_or(alike, as_many), tf.float32)
-    scale = (tf.gather(nodes.shape, source) / tf.gather(nodes.shape, operand)
-             * applies[:, tf.newaxis])
-    return _laid_out(
-        nodes, node, source,
-        tf.gather(follow, kernel) * scale[..., tf.newaxis],
-        tf.gather(window, kernel) * applies[:, tf.newaxis, tf.newaxis])
+    applies = _as_float(tf.logical_or(alike, as_many))
+    applies = tf.reshape(applies, [-1, 1, 1])
+    scale = tf.gather(nodes.shape, source) / operand_shape
+    return (node, source, follow * tf.expand_dims(scale, -1) * applies,
+            window * applies)
 
 
 # ------------------------------------------------- analytic and hybrid models
@@ -2051,28 +2114,27 @@ class _Machine(tf.keras.layers.Layer):
   def sharpness(self) -> tf.Tensor:
     return self._trained((*self._initial, self._sharpness))[-1]
 
-  def _terms(self, counts: _Counts) -> list:
-    """Launch, steps, memory, arithmetic and first transfer, in ns."""
+  def call(self, counts: _Counts) -> tuple:
+    """What the counts take.
+
+    Returns:
+      float32 [kernels, configs], the logarithm of the time in ns, and [kernels,
+      configs, NUM_SHARES], its terms as parts of their sum: launch, steps,
+      memory, arithmetic and first transfer.
+    """
     c = self.constants()
-    return [c['launch_ns'] * tf.ones_like(counts.steps),
-            c['step_ns'] * counts.streams * counts.steps,
-            (counts.moved_bytes / c['bytes_per_ns']
-             + c['piece_ns'] * counts.pieces),
-            (c['matrix_row_ns'] * counts.matrix_rows
-             + c['vector_ns'] * counts.vector_registers),
-            counts.block_bytes / c['bytes_per_ns']]
-
-  def call(self, counts: _Counts) -> tf.Tensor:
-    """Logarithm of the time in ns, float32 [kernels, configs]."""
-    launch, steps, memory, arithmetic, first = self._terms(counts)
-    return tf.math.log(
+    launch = c['launch_ns'] * tf.ones_like(counts.steps)
+    steps = c['step_ns'] * counts.streams * counts.steps
+    memory = (counts.moved_bytes / c['bytes_per_ns']
+              + c['piece_ns'] * counts.pieces)
+    arithmetic = (c['matrix_row_ns'] * counts.matrix_rows
+                  + c['vector_ns'] * counts.vector_registers)
+    first = counts.block_bytes / c['bytes_per_ns']
+    log_time = tf.math.log(
         launch + steps + first + tf.maximum(memory, arithmetic)
-        + self.constants()['unhidden'] * tf.minimum(memory, arithmetic))
-
-  def shares(self, counts: _Counts) -> list:
-    """The terms as parts of their sum, [kernels, configs] each."""
-    terms = self._terms(counts)
-    return [term / tf.add_n(terms) for term in terms]
+        + c['unhidden'] * tf.minimum(memory, arithmetic))
+    terms = tf.stack([launch, steps, memory, arithmetic, first], -1)
+    return log_time, terms / tf.reduce_sum(terms, -1, keepdims=True)
 
 
 _SURE = 10.0  # A sharpness that says that the analytic time is right.
@@ -2159,7 +2221,7 @@ class AnalyticTileModel(_Ranker):
     if self._geometry:
       scaling, loops = encoded
       return self._machine(
-          self._geometry.counts(loops, config_feats, scaling))
+          self._geometry.counts(loops, config_feats, scaling))[0]
     x = _log_scales(config_feats, self._scales)
     encoded += tf.zeros_like(x[..., :1])  # Once a configuration.
     return tf.squeeze(_dense(self._linear, tf.concat([encoded, x], -1)), -1)
@@ -2283,20 +2345,19 @@ class HybridEarlyJoinSAGE(_TileRanker):
     encoded, scaling, loops = encoded
     known = _as_float(scaling.known())
     counts = self._geometry.counts(loops, config_feats, scaling)
-    columns = [count / typical for count, typical in zip(counts, _TYPICAL)]
-    columns += [tf.stop_gradient(x) for x in self._machine.shares(counts)]
-    columns = tf.ensure_shape(
-        tf.stack(columns, -1), [None, None, len(columns)])
+    log_times, shares = self._machine(counts)
+    columns = tf.concat([tf.stack(counts, -1) / tf.constant(_TYPICAL),
+                         tf.stop_gradient(shares)], -1)
     learned = super()._score(
         graph, encoded, tf.concat([config_feats, known * columns], -1),
         training)
+    sharpness = self._machine.sharpness()
     if training and self._caution:
-      sure = tf.minimum(
-          tf.stop_gradient(self._machine.sharpness()) / _SURE, 1.0)
+      sure = tf.minimum(tf.stop_gradient(sharpness) / _SURE, 1.0)
       self.add_loss(
           self._caution * known * sure ** 2 * tf.reduce_mean(learned ** 2))
-    log_times = known * tf.ensure_shape(self._machine(counts), [None, None])
-    scores = (self._machine.sharpness() * tf.stop_gradient(log_times) + learned
+    log_times *= known
+    scores = (sharpness * tf.stop_gradient(log_times) + learned
               + self._statistics.zero())
     return scores, log_times
 

@@ -250,14 +250,14 @@ def _chunks() -> list[dict[str, Any]]:
   for name in ('EarlyJoinSAGE', OURS):
     chosen = models._Ranker._CHUNK_FLOATS
     seconds = {}
-    for power in range(16, 24):
-      models._Ranker._CHUNK_FLOATS = 2 ** power
+    for floats in sorted({2 ** power for power in range(16, 24)} | {chosen}):
+      models._Ranker._CHUNK_FLOATS = floats
       model, _ = built(name, [kernel])
-      seconds[power] = median_seconds(_loop(model, graph, [kernel]), 3)
-      rows.append(row('chunks', name, f'2^{power} floats', 'time',
-                      seconds[power], 's'))
+      seconds[floats] = median_seconds(_loop(model, graph, [kernel]), 5)
+      rows.append(row('chunks', name, f'{floats // 2 ** 10} Ki floats', 'time',
+                      seconds[floats], 's'))
     models._Ranker._CHUNK_FLOATS = chosen
-    ratio = seconds[chosen.bit_length() - 1] / min(seconds.values())
+    ratio = seconds[chosen] / min(seconds.values())
     rows.append(row('chunks', name, 'the size in use', 'over the fastest',
                     ratio, 'times'))
   return rows
