@@ -2251,7 +2251,8 @@ class HybridEarlyJoinSAGE(_TileRanker):
       see `_of_running_script`, if there is one; None makes it `_TileRanker`.
     hardware: see `AnalyticTileModel`.
     sharpness: to start from; 10 makes 10 % of the time one unit of the score.
-      Low, so that a wrong time is soon given up; a right one ranks the same.
+      From 2 on a wrong time is soon given up; from 10 on it takes more than a
+      few kernels to turn the score away from a right one.
     caution: weight of the mean square of the learned score in the loss.
     **kwargs: arguments of `_TileRanker`.
   """

@@ -138,14 +138,25 @@ def test_where_the_time_is_of_no_use_the_sharpness_falls():
 
 
 def test_my_model_is_the_hybrid_where_it_has_feature_stats():
-  hybrid, mine = (checks.make(name + checks.RAW, hidden_dim=16)
-                  for name in ('HybridEarlyJoinSAGE', 'MyEarlyJoinSAGE'))
+  hybrid, mine = (
+      checks.make(name + checks.RAW, hidden_dim=16, sharpness=3.0)
+      for name in ('HybridEarlyJoinSAGE', 'MyEarlyJoinSAGE'))
   for model in (hybrid, mine):
     model(batches.kernel_graph(KERNELS[0], STATS))
     model._scorer.bias.assign([0.5])
   np.testing.assert_allclose(
       checks.scores(mine, KERNELS[0], STATS),
       checks.scores(hybrid, KERNELS[0], STATS), rtol=1e-6)
+
+
+def test_my_model_starts_less_sure_of_the_time():
+  sharpness = {}
+  for name in ('HybridEarlyJoinSAGE', 'MyEarlyJoinSAGE'):
+    model = checks.make(name + checks.RAW, hidden_dim=16)
+    model(batches.kernel_graph(KERNELS[0], STATS))
+    sharpness[name] = float(model._machine.sharpness())
+  assert sharpness == pytest.approx(
+      {'HybridEarlyJoinSAGE': 10, 'MyEarlyJoinSAGE': 2})
 
 
 def test_my_model_says_nothing_without_feature_stats(recwarn):
