@@ -187,6 +187,9 @@ class _Graph:
   def pool(self, reduction: str, x: tf.Tensor) -> tf.Tensor:
     """Pools the nodes of each kernel: [nodes, ...] -> [kernels, ...]."""
     over_all, over_segments = _REDUCTIONS[reduction]
+    if reduction == 'sum' and x.shape.rank == 2:  # Adds in the nodes' order,
+      return tf.math.unsorted_segment_sum(        # and so rounds, like TF-GNN.
+          x, self.kernel_of, self.kernels)
     if self._one_kernel:
       return over_all(x, axis=0, keepdims=True)
     return over_segments(x, self.kernel_of)
@@ -715,13 +718,11 @@ class _BaselineRanker(_Ranker):
       training: whether dropout is on, after each activation.
     """
     first, *rest = head.layers
-    if self._early:
-      y = _dense(first, pooled)
-    else:
-      pooled_rows, config_rows = tf.split(
-          first.kernel, [pooled.shape[-1], -1], axis=0)
-      y = ((pooled @ pooled_rows + first.bias)[:, tf.newaxis]
-           + _matmul(config_feats, config_rows))  # [kernels, configs, width]
+    if not self._early:  # Joined first, as the baseline's sums are rounded.
+      once_a_config = tf.zeros_like(config_feats[..., :1])
+      pooled = tf.concat(
+          [pooled[:, tf.newaxis] + once_a_config, config_feats], -1)
+    y = _dense(first, pooled)
     for layer in rest:
       if isinstance(layer, tf.keras.layers.Dense):
         y = _dense(layer, y)
@@ -736,7 +737,10 @@ class _SAGE(_BaselineRanker):
       y_v = x_v W_self + a_v W_neighbor + b,   x_v <- finish(y_v)
   with a_v from the neighbours of node v. Subclasses say in `_aggregated` how
   they are put together, in `_finished` what a layer does after its linear part,
-  and in `_pooling` how nodes are pooled.
+  and in `_pooling` how nodes are pooled. An early join multiplies before it
+  aggregates, which takes fewer operations; a late join, cheap as it is, does
+  the baseline's operations in the baseline's order, so that sums which cancel
+  leave the same remainder.
 
   Source: [GraphSAGE].
   """
@@ -765,7 +769,7 @@ class _SAGE(_BaselineRanker):
 
   def _aggregated(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
     """A linear function of each node's neighbours: [nodes, ...] -> same."""
-    return graph.sum_of('both', x)
+    raise NotImplementedError
 
   def _finished(self, y: tf.Tensor, layer: int, training: bool) -> tf.Tensor:
     """From the linear part of a layer, counted from 0, to its output."""
@@ -780,11 +784,12 @@ class _SAGE(_BaselineRanker):
     a late join, the pooled node states, [kernels, width].
     """
     layer = self._gnn_layers[0].layers[0]
-    neighbor, own = tf.split(layer.kernel, 2, axis=0)
     x = tf.concat([embedded, node_feats], -1)  # [nodes, E + F]
-    y = (self._aggregated(graph, x @ self._rows(neighbor)[0])
-         + x @ self._rows(own)[0] + layer.bias)
-    return y if self._early else self._pooled(graph, y, training)
+    if not self._early:
+      return self._pooled(graph, self._linear(graph, layer, x), training)
+    neighbor, own = tf.split(layer.kernel, 2, axis=0)
+    return (self._aggregated(graph, x @ self._rows(neighbor)[0])
+            + x @ self._rows(own)[0] + layer.bias)
 
   def _score(self, graph, encoded, config_feats, training):
     if not self._early:
@@ -807,13 +812,19 @@ class _SAGE(_BaselineRanker):
     """
     x = self._finished(y, 0, training)
     for i, gnn_layer in enumerate(self._gnn_layers[1:], 1):
-      layer = gnn_layer.layers[0]
-      neighbor, own = tf.split(layer.kernel, 2, axis=0)
-      y = (self._aggregated(graph, _matmul(x, neighbor)) + _matmul(x, own)
-           + layer.bias)
-      x = self._finished(y, i, training)
+      x = self._finished(
+          self._linear(graph, gnn_layer.layers[0], x), i, training)
     return tf.concat(
         [graph.pool(reduction, x) for reduction in self._pooling], -1)
+
+  def _linear(self, graph: _Graph, layer: tf.keras.layers.Dense,
+              x: tf.Tensor) -> tf.Tensor:
+    """The linear part of a layer: [nodes, ..., any] -> [nodes, ..., width]."""
+    if not self._early:
+      return layer(tf.concat([self._aggregated(graph, x), x], -1))
+    neighbor, own = tf.split(layer.kernel, 2, axis=0)
+    return (self._aggregated(graph, _matmul(x, neighbor)) + _matmul(x, own)
+            + layer.bias)
 
 
 class _SumSAGE(_SAGE):
@@ -834,6 +845,11 @@ class _SumSAGE(_SAGE):
     super().__init__(
         num_configs, num_ops, op_embed_dim, hidden_activation,
         [hidden_dim] * num_gnns, [hidden_dim] * final_mlp_layers)
+
+  def _aggregated(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    if self._early:
+      return graph.sum_of('both', x)
+    return graph.sum_of('consumers', x) + graph.sum_of('producers', x)
 
 
 class _ResGCN(_BaselineRanker):
