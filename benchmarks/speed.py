@@ -93,7 +93,8 @@ def measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
   """Rows of one part, measured in a process of its own."""
   from speed_ranking import run_worker
   given = {
-      'ranking': [root], 'memory': [], 'limit': [], 'growth': [], 'trials': [],
+      'ranking': [root], 'memory': [root], 'limit': [], 'growth': [],
+      'trials': [],
       'equality': lambda: [root, _data(args, False)],
       'training': lambda: [root, _data(args, False)],
       'loading': lambda: [root, _data(args, True)],
@@ -132,8 +133,8 @@ def _work(part: str, *arguments: str) -> list[dict]:
   if part in ('memory', 'growth', 'trials', 'training', 'loading'):
     return call(_WORKER, *arguments)
   if part == 'one_kernel':
-    name, nodes, configs = arguments
-    return call(name, int(nodes), int(configs))
+    name, nodes, configs, *root = arguments
+    return call(name, int(nodes), int(configs), *root)
   if part == 'with_cores':
     return call(int(arguments[0]))
   return call(*arguments)
@@ -143,13 +144,13 @@ def _work(part: str, *arguments: str) -> list[dict]:
 
 
 def write_results(folder: str, rows: list[dict]) -> None:
-  """Replaces the measured rows in the CSV; writes table and plot anew."""
+  """Replaces the measured parts in the CSV; writes table and plot anew."""
   path = os.path.join(folder, 'speed.csv')
   kept = []
   if os.path.exists(path):
     with open(path, encoding='utf-8', newline='') as file:
-      new = {_key(row) for row in rows}
-      kept = [row for row in csv.DictReader(file) if _key(row) not in new]
+      new = {row['part'] for row in rows}
+      kept = [row for row in csv.DictReader(file) if row['part'] not in new]
   for row in rows:
     row['value'] = f'{row["value"]:.6g}'
   every = kept + rows
@@ -161,10 +162,6 @@ def write_results(folder: str, rows: list[dict]) -> None:
   files.write_file(os.path.join(folder, 'speed.md'),
                        markdown(every).encode())
   plot(every, os.path.join(folder, 'speed.png'))
-
-
-def _key(row: dict) -> tuple:
-  return tuple(row[name] for name in ('part', 'subject', 'case', 'measure'))
 
 
 def markdown(rows: list[dict]) -> str:

@@ -219,30 +219,57 @@ def peak_mib() -> float:
   Where Linux keeps it for a program: `getrusage` counts what the process had
   before it started this program, as a copy of its parent.
   """
+  return _status_mib('VmHWM') or (
+      resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def _status_mib(field: str) -> float:
+  """A field of what Linux says of this process, MiB; 0 where it says nothing.
+  """
   try:
     with open('/proc/self/status', encoding='ascii') as file:
-      (kib,) = (line.split()[1] for line in file if line.startswith('VmHWM'))
+      (kib,) = (line.split()[1] for line in file if line.startswith(field))
     return int(kib) / 1024
   except (OSError, ValueError):
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return 0.0
 
 
-def one_kernel(name: str, nodes: int, configs: int) -> list[dict[str, Any]]:
-  """Peak memory of a process that ranks one kernel."""
+def _memory_rows(subject: str, case: str) -> list[dict[str, Any]]:
+  """The peak, and what part of it files are: the same libraries take 290 MiB
+  of it on one machine and 350 on another, by how much Linux maps at a time."""
+  return [
+      row('memory', subject, case, 'peak of the process', peak_mib(), 'MiB'),
+      row('memory', subject, case, 'of it mapped files',
+          _status_mib('RssFile'), 'MiB')]
+
+
+def one_kernel(name: str, nodes: int, configs: int,
+               root: str = '') -> list[dict[str, Any]]:
+  """Peak memory of a process that ranks one kernel.
+
+  `root` is a checkout whose own model of that name does it.
+  """
   kernel = speed_kernels.random_kernel(nodes, configs)
-  model, _ = built(name, [kernel])
-  _loop(model, graphs_of([kernel]), [kernel])()
-  return [row('memory', name, f'{nodes} nodes x {configs} configs',
-              'peak of the process', peak_mib(), 'MiB')]
+  (graph,) = graphs_of([kernel])
+  if root:
+    model = _theirs(name, root, None, [graph], [kernel])
+  else:
+    model, _ = built(name, [kernel])
+  _loop(model, [graph], [kernel])()
+  return _memory_rows(f'baseline {name}' if root else name,
+                      f'{nodes} nodes x {configs} configs')
 
 
-def memory(worker: list[str]) -> list[dict[str, Any]]:
+def memory(worker: list[str], root: str) -> list[dict[str, Any]]:
   """`one_kernel` in a process for each case, and the time over chunk sizes."""
-  rows = [row('memory', 'TensorFlow alone', 'imported', 'peak of the process',
-              peak_mib(), 'MiB')]
+  rows = _memory_rows('TensorFlow alone', 'imported')
   for name in ('EarlyJoinSAGE', OURS):
     for configs in (100, 1000, 10_000):
       rows += run_worker(worker, 'one_kernel', name, '150', str(configs))
+  if root:
+    for configs in (1000, 10_000):
+      rows += run_worker(
+          worker, 'one_kernel', 'EarlyJoinSAGE', '150', str(configs), root)
   return rows + _chunks()
 
 

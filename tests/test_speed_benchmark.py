@@ -78,11 +78,14 @@ def test_operations_of_one_node_and_one_configuration():
 
 
 def test_a_part_measured_again_replaces_its_rows(tmp_path):
-  speed.write_results(str(tmp_path), [row(1.0), row(2.0, case='configs 30')])
+  speed.write_results(str(tmp_path), [
+      row(1.0), row(2.0, case='a case of older code'),
+      row(4.0, part='limit')])
   speed.write_results(str(tmp_path), [row(3.0)])
   with open(tmp_path / 'speed.csv') as file:
-    found = {each['case']: each['value'] for each in csv.DictReader(file)}
-  assert found == {'configs 30': '2', 'configs 10': '3'}
+    found = [(each['part'], each['case'], each['value'])
+             for each in csv.DictReader(file)]
+  assert found == [('limit', 'configs 10', '4'), ('growth', 'configs 10', '3')]
   assert '| NetA | configs 10 | time | 3 | ms |' in (
       tmp_path / 'speed.md').read_text()
 
