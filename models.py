@@ -118,6 +118,8 @@ class _Graph:
         of: self._sparse_matrix(*edges) for of, edges in self._edges.items()}
     self._degree = {
         of: self.number_of(of) for of in self._edges}
+    self._mean_adjacency = {
+        of: self._over_degree(of) for of in self._edges}
 
   def _sparse_matrix(self, senders, receivers) -> tf.SparseTensor:
     """[nodes, nodes]: the number of edges from a column's to a row's node."""
@@ -126,22 +128,30 @@ class _Graph:
     return tf.SparseTensor(
         places, tf.ones([tf.shape(places)[0]]), tf.stack([size, size]))
 
+  def _over_degree(self, of: str) -> tf.SparseTensor:
+    """The adjacency with rows that add up to 1, or to 0 without any edge."""
+    receivers, sums = self._edges[of][1], self._adjacency[of]
+    return tf.SparseTensor(
+        sums.indices, 1 / tf.gather(self._degree[of], receivers),
+        sums.dense_shape)
+
+  def _product(self, matrix: tf.SparseTensor, x: tf.Tensor) -> tf.Tensor:
+    y = tf.sparse.sparse_dense_matmul(
+        matrix, tf.reshape(x, [self.nodes, -1]))
+    y = tf.reshape(y, tf.shape(x))
+    y.set_shape(x.shape)
+    return y
+
   def sum_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
     """Sums `x` over the 'consumers', the 'producers' or 'both' of each node.
 
     Shapes: x float32 [nodes, ...] -> same; zero where a node has no such edge.
     """
-    y = tf.sparse.sparse_dense_matmul(
-        self._adjacency[of], tf.reshape(x, [self.nodes, -1]))
-    y = tf.reshape(y, tf.shape(x))
-    y.set_shape(x.shape)
-    return y
+    return self._product(self._adjacency[of], x)
 
   def mean_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
     """Like `sum_of`, divided by the number of edges where there are any."""
-    edges = tf.maximum(self._degree[of], 1)
-    return self.sum_of(of, x) / tf.reshape(
-        edges, [-1] + [1] * (x.shape.rank - 1))
+    return self._product(self._mean_adjacency[of], x)
 
   def degree(self, of: str) -> tf.Tensor:
     """float32 [nodes]: how many edges `sum_of(of, ...)` adds up."""
@@ -186,6 +196,10 @@ class _Graph:
 
   def pool(self, reduction: str, x: tf.Tensor) -> tf.Tensor:
     """Pools the nodes of each kernel: [nodes, ...] -> [kernels, ...]."""
+    if reduction == 'mean':  # Shares its sum with the pooling 'sum'.
+      counts = tf.reshape(self.node_counts, [-1] + [1] * (x.shape.rank - 1))
+      return tf.math.divide_no_nan(
+          self.pool('sum', x), tf.cast(counts, tf.float32))
     over_all, over_segments = _REDUCTIONS[reduction]
     if reduction == 'sum' and x.shape.rank == 2:  # Adds in the nodes' order,
       return tf.math.unsorted_segment_sum(        # and so rounds, like TF-GNN.
@@ -236,7 +250,7 @@ def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
 
 def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
   """`layer(x)` for any rank: one matrix product over all leading dimensions."""
-  return _matmul(x, layer.kernel) + layer.bias
+  return _matmul(x, layer.kernel, layer.bias)
 
 
 def _drop(x: tf.Tensor, rate: float, training: bool) -> tf.Tensor:
@@ -244,11 +258,14 @@ def _drop(x: tf.Tensor, rate: float, training: bool) -> tf.Tensor:
   return tf.nn.dropout(x, rate) if training and rate else x
 
 
-def _matmul(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
-  """[..., a] times [a, b] -> [..., b], as one matrix product."""
-  if x.shape.rank == 2:
-    return x @ w
+def _matmul(x: tf.Tensor, w: tf.Tensor,
+            bias: Optional[tf.Tensor] = None) -> tf.Tensor:
+  """[..., a] times [a, b], plus [b] -> [..., b], as one matrix product."""
   flat = tf.reshape(x, [-1, x.shape[-1]]) @ w
+  if bias is not None:
+    flat = tf.nn.bias_add(flat, bias)
+  if x.shape.rank == 2:
+    return flat
   shape = tf.shape(x)
   if x.shape[-1] != w.shape[-1]:
     shape = tf.concat([shape[:-1], [w.shape[-1]]], 0)
@@ -823,8 +840,8 @@ class _SAGE(_BaselineRanker):
     if not self._early:
       return layer(tf.concat([self._aggregated(graph, x), x], -1))
     neighbor, own = tf.split(layer.kernel, 2, axis=0)
-    return (self._aggregated(graph, _matmul(x, neighbor)) + _matmul(x, own)
-            + layer.bias)
+    return (self._aggregated(graph, _matmul(x, neighbor))
+            + _matmul(x, own, layer.bias))
 
 
 class _SumSAGE(_SAGE):
@@ -988,31 +1005,43 @@ class _LayerNorm(tf.keras.layers.Layer):
     super().build(input_shape)
 
   def call(self, x):
-    x -= tf.reduce_mean(x, -1, keepdims=True)
+    return self.of_centered(x - tf.reduce_mean(x, -1, keepdims=True))
+
+  def of_centered(self, x: tf.Tensor) -> tf.Tensor:
+    """The same of an `x` whose mean over the last axis is zero."""
     variance = tf.reduce_mean(x * x, -1, keepdims=True)
     return x * (tf.math.rsqrt(variance + 1e-6) * self.scale) + self.shift
 
 
 class _DenseNorm(tf.keras.layers.Layer):
-  """act(LayerNorm(x W + b)), with W x + b open to callers that share work."""
+  """act(LayerNorm(x W + b)), with x W + b open to callers that share work.
+
+  LayerNorm takes the mean over the columns away. Taken from W and b, which are
+  few numbers, it need not be taken from every state.
+  """
 
   def __init__(self, width: int, activation: str):
     super().__init__()
     self.dense = tf.keras.layers.Dense(width)
     self.norm = _LayerNorm()
-    self._activation_fn = _activation(activation)
+    self.activate = _activation(activation)
 
   def build(self, input_shape):
     self.dense.build(input_shape)
     self.norm.build([None, self.dense.units])
     super().build(input_shape)
 
+  def centered(self) -> tuple:
+    """(W, b) whose columns have zero mean, as `finish` wants it."""
+    return tuple(x - tf.reduce_mean(x, -1, keepdims=True)
+                 for x in (self.dense.kernel, self.dense.bias))
+
   def call(self, x):
-    return self.finish(_matmul(x, self.dense.kernel))
+    return self.finish(_matmul(x, *self.centered()))
 
   def finish(self, linear: tf.Tensor) -> tf.Tensor:
-    """From `x W`, however it was computed, to the layer's output."""
-    return self._activation_fn(self.norm(linear + self.dense.bias))
+    """From `x W + b` with `centered` weights, to the layer's output."""
+    return self.activate(self.norm.of_centered(linear))
 
 
 class _SAGERound(_DenseNorm):
@@ -1029,11 +1058,12 @@ class _SAGERound(_DenseNorm):
 
   def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
     """Shapes: x float32 [nodes, ..., width] -> same."""
-    producers, consumers, own = tf.split(self.dense.kernel, 3, axis=0)
-    return x + self.finish(
-        graph.mean_of('producers', _matmul(x, producers))
-        + graph.mean_of('consumers', _matmul(x, consumers))
-        + _matmul(x, own))
+    kernel, bias = self.centered()
+    producers, consumers, own = tf.split(kernel, 3, axis=0)
+    return x + self.finish(tf.add_n([
+        graph.mean_of('producers', _matmul(x, producers)),
+        graph.mean_of('consumers', _matmul(x, consumers)),
+        _matmul(x, own, bias)]))
 
 
 class _GCNRound(_DenseNorm):
@@ -1050,8 +1080,9 @@ class _GCNRound(_DenseNorm):
     """Shapes: x float32 [nodes, ..., width] -> same."""
     scale = tf.math.rsqrt(graph.degree('both') + 1)  # [nodes], D^-1/2
     scale = tf.reshape(scale, [-1] + [1] * (x.shape.rank - 1))
-    y = scale * _matmul(x, self.dense.kernel)
-    return x + self.finish(scale * (graph.sum_of('both', y) + y))
+    kernel, bias = self.centered()
+    y = scale * _matmul(x, kernel)
+    return x + self.finish(scale * (graph.sum_of('both', y) + y) + bias)
 
 
 class _GATRound(_DenseNorm):
@@ -1093,7 +1124,7 @@ class _GATRound(_DenseNorm):
     parts = [tf.reshape(attend(states, edge_set_name='edges'), tf.shape(x))
              for attend in (self.attend_producers, self.attend_consumers)]
     joined = tf.concat(parts + [x], -1)  # [nodes, ..., 3 width]
-    return x + self.finish(_matmul(joined, self.dense.kernel))
+    return x + self(joined)
 
 
 _ROUNDS = {'sage': _SAGERound, 'gcn': _GCNRound, 'gat': _GATRound}
@@ -1227,7 +1258,7 @@ class _TileRanker(_Ranker):
     self._scorer.build([None, head_width])
 
   def _encode(self, graph, embedded, node_feats, training):
-    """The node's part of the join, h W, and its gate, 1 + h U.
+    """The node's part of the join, h W + b, and its gate, 1 + h U.
 
     Shapes: float32 [nodes, 1, joint_dim] twice. Where configurations join at
     the head alone, the pooled nodes: [kernels, 1, poolings * width].
@@ -1237,17 +1268,18 @@ class _TileRanker(_Ranker):
     for layer in self._node_rounds:
       x = layer.update(graph, x)
     if self._early:
-      return ((x @ self._join.dense.kernel)[:, tf.newaxis],
+      return (_dense(self._join.dense, x)[:, tf.newaxis],
               1 + self._join_gate(x)[:, tf.newaxis])
     return self._pooled(graph, x)[:, tf.newaxis]
 
   def _score(self, graph, encoded, config_feats, training):
     config_feats = _log_scales(config_feats, self._scales)
     if self._early:
-      config = self._join_config(self._config_encoder(config_feats))
+      config = graph.on_nodes(
+          self._join_config(self._config_encoder(config_feats)))
       node, gate = encoded
-      x = self._join.finish(  # [nodes, configs, joint_dim]
-          node + gate * graph.on_nodes(config))
+      x = self._join.activate(  # [nodes, configs, joint_dim]
+          self._join.norm(node + gate * config))
       for layer in self._joint_rounds:
         x = layer.update(graph, x)
       z = self._pooled(graph, x)
@@ -1257,7 +1289,7 @@ class _TileRanker(_Ranker):
       z = tf.concat([z, config_feats], -1)
     for layer in self._head:
       z = _drop(layer(z), self._dropout, training)
-    return tf.squeeze(_matmul(z, self._scorer.kernel) + self._scorer.bias, -1)
+    return tf.squeeze(_dense(self._scorer, z), -1)
 
   def _pooled(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
     """Shapes: [nodes, ..., width] -> [kernels, ..., poolings * width]."""
@@ -1582,6 +1614,16 @@ def _dot(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
   return tf.reduce_sum(x * y, -1, keepdims=True)
 
 
+def _number_from(offset: int, marks: tf.Tensor) -> tf.Tensor:
+  """Marks `offset` places to the right and beyond: [..., places] -> same.
+
+  A product with a triangle of ones, for `tf.cumsum` is slow on short rows.
+  """
+  places = range(marks.shape[-1])
+  return _matmul(marks, tf.constant(
+      [[float(i >= j + offset) for j in places] for i in places]))
+
+
 def _ranks(chosen: tf.Tensor, places: int) -> tf.Tensor:
   """[..., dims] of 0 and 1 -> [..., places, dims], a row for each 1 in turn."""
   place = tf.expand_dims(tf.cumsum(chosen, -1), -2)
@@ -1847,12 +1889,10 @@ class _Geometry:
                        whole)
     block = (_product(covered) * _product(unit)
              * s.element_bytes[:, tf.newaxis])
-    joined = tf.math.cumprod(_as_float(tf.equal(covered, whole)), -1,
-                             exclusive=True, reverse=True)
-    pieces = _product(tf.where(joined > 0, 1.0, covered))
+    parts = _number_from(1, _as_float(covered < whole))  # More minor ones.
+    pieces = _product(tf.where(parts > 0, covered, 1.0))
     followed = tf.reduce_sum(s.follow + s.window, 1)[:, tf.newaxis] > 0
-    moves = tf.cumsum(_as_float(tf.logical_and(followed, trips > 1)), -1,
-                      reverse=True)
+    moves = _number_from(0, _as_float(tf.logical_and(followed, trips > 1)))
     fetches = _product(tf.where(moves > 0, trips, 1.0))
     kernels = tf.shape(loops.size)[0]
     return tuple(

@@ -99,6 +99,27 @@ def test_layer_norm_by_hand():
       rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize('shape', [[5, 3], [2, 5, 3]])
+def test_centered_weights_are_layer_norm_of_the_plain_ones(shape):
+  layer = models._DenseNorm(4, 'relu')
+  layer.build([None, 3])
+  rng = np.random.default_rng(0)
+  for variable in layer.trainable_variables:
+    variable.assign(rng.normal(2, 1, variable.shape))
+  x = tf.constant(rng.normal(1, 2, shape), tf.float32)
+  plain = tf.tensordot(x, layer.dense.kernel, 1) + layer.dense.bias
+  np.testing.assert_allclose(
+      layer(x), tf.nn.relu(layer.norm(plain)), rtol=1e-4, atol=1e-5)
+
+
+def test_marks_to_the_right():
+  marks = tf.constant([[[1., 0, 1, 1]]])
+  np.testing.assert_array_equal(
+      models._number_from(0, marks), [[[3, 2, 2, 1]]])
+  np.testing.assert_array_equal(
+      models._number_from(1, marks), [[[2, 2, 1, 0]]])
+
+
 def test_one_sage_layer_with_weights_of_one():
   """Chain 1 -> 2 -> 4 with config column 1, then 2; every weight 1, bias 0.
 

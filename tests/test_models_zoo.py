@@ -21,11 +21,12 @@ FORK = inputs([4], [(2, 0), (2, 1)])
 
 
 def linear(layer, width=1):
-  """The round without its norm and activation, all weights 1 and biases 0."""
+  """The round without what `finish` does, all weights 1 and biases 0."""
   layer.build([None, width])
   for variable in layer.trainable_variables:
     is_weight = 'kernel' in variable.name
     variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
+  layer.centered = lambda: (layer.dense.kernel, layer.dense.bias)
   layer.finish = lambda y: y
   return layer
 
