@@ -510,20 +510,24 @@ class _TrainedModel(tf.keras.Model):
 
 
 class _Ranker(_TrainedModel):
-  """Scores the configurations of kernels, in two stages.
+  """Scores the configurations of kernels, in three stages.
 
   `_encode` computes, once a kernel, all that does not depend on a
-  configuration; `_score` adds the configurations. In training both run once on
-  the 10 sampled configurations. `forward` runs `_score` on chunks of
-  configurations, so its working set stays in cache and its memory does not grow
-  with their number; a score must therefore depend on its own configuration
-  alone.
+  configuration; `_configured` all that does not depend on a node; `_score` puts
+  the two together. In training each runs once on the 10 sampled configurations.
+  `forward` runs `_score` on chunks of configurations, so its working set stays
+  in cache and its memory does not grow with their number; a score must
+  therefore depend on its own configuration alone. As `_configured` has no
+  nodes, it takes blocks of several chunks at once.
 
-  Subclasses define `_build_layers`, `_encode` and `_score`.
+  Subclasses define `_build_layers`, `_encode`, `_score` and maybe
+  `_configured`.
   """
   # Floats of one [nodes, chunk, width] tensor: 3 MiB, so that what is alive at
   # once fits in a shared cache.
   _CHUNK_FLOATS = 3 * 2 ** 18
+  _BLOCK = 512  # Configurations of a block, at least, where there are more.
+  _early = True  # Whether configurations join the nodes, or later on.
 
   def __init__(self, num_configs: int, num_ops: int,
                op_embed_dim: Optional[int], width: int,
@@ -554,7 +558,8 @@ class _Ranker(_TrainedModel):
                 if self._op_embedding else None)
     kernel_graph = _Graph(inputs)
     encoded = self._encode(kernel_graph, embedded, inputs.node_feats, training)
-    return kernel_graph, encoded, inputs.config_feats
+    return kernel_graph, encoded, self._configured(
+        kernel_graph, encoded, inputs.config_feats)
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
     """Scores any number of configurations in bounded memory, without dropout.
@@ -612,18 +617,30 @@ class _Ranker(_TrainedModel):
     ) if self._op_embedding else None
     encoded = self._encode(kernel_graph, embedded, inputs.node_feats, False)
     configs = tf.shape(inputs.config_feats)[1]
+    states = kernel_graph.nodes if self._early else 1  # Of a configuration.
     chunk = tf.clip_by_value(
-        self._CHUNK_FLOATS // (kernel_graph.nodes * self._state_width),
-        16, 4096)
+        self._CHUNK_FLOATS // (states * self._state_width), 16, 4096)
     chunks = (configs + chunk - 1) // chunk
+    in_block = (self._BLOCK + chunk - 1) // chunk  # Chunks of a block.
 
-    def score_chunk(i, scores):
-      config_feats = inputs.config_feats[:, i * chunk:(i + 1) * chunk]
-      chunk_scores = self._score(kernel_graph, encoded, config_feats, False)
-      return i + 1, scores.write(i, tf.transpose(chunk_scores))
+    def score_block(first, scores):
+      end = tf.minimum(first + in_block, chunks)
+      configured = self._configured(
+          kernel_graph, encoded,
+          inputs.config_feats[:, first * chunk:end * chunk])
+
+      def score_chunk(i, scores):
+        start = (i - first) * chunk
+        own = tf.nest.map_structure(
+            lambda x: x[:, start:start + chunk], configured)
+        chunk_scores = self._score(kernel_graph, encoded, own, False)
+        return i + 1, scores.write(i, tf.transpose(chunk_scores))
+
+      return tf.while_loop(lambda i, unused_scores: i < end, score_chunk,
+                           (first, scores), parallel_iterations=1)
 
     scores = tf.while_loop(
-        lambda i, unused_scores: i < chunks, score_chunk,
+        lambda i, unused_scores: i < chunks, score_block,
         (0, tf.TensorArray(tf.float32, chunks, infer_shape=False,
                            element_shape=[None, None])),
         parallel_iterations=1)[1]
@@ -648,10 +665,18 @@ class _Ranker(_TrainedModel):
     """
     raise NotImplementedError
 
-  def _score(self, graph: _Graph, encoded: Any, config_feats: tf.Tensor,
-             training: bool) -> tf.Tensor:
-    """Scores: config_feats float32 [kernels, configs, G] -> [kernels, configs].
+  def _configured(self, graph: _Graph, encoded: Any,
+                  config_feats: tf.Tensor) -> Any:
+    """What does not depend on a node, from `_encode`'s result and features.
+
+    Shapes: config_feats float32 [kernels, configs, G] -> any structure of
+    tensors [kernels, configs, ...].
     """
+    return config_feats
+
+  def _score(self, graph: _Graph, encoded: Any, configured: Any,
+             training: bool) -> tf.Tensor:
+    """Scores, float32 [kernels, configs], from the two stages before."""
     raise NotImplementedError
 
 
@@ -1272,14 +1297,20 @@ class _TileRanker(_Ranker):
               1 + self._join_gate(x)[:, tf.newaxis])
     return self._pooled(graph, x)[:, tf.newaxis]
 
-  def _score(self, graph, encoded, config_feats, training):
+  def _configured(self, graph, encoded, config_feats):
+    """[features on logarithmic scales, and what joins the nodes, if it does].
+    """
     config_feats = _log_scales(config_feats, self._scales)
+    if not self._early:
+      return [config_feats]
+    return [config_feats, self._join_config(self._config_encoder(config_feats))]
+
+  def _score(self, graph, encoded, configured, training):
+    config_feats, *joins = configured
     if self._early:
-      config = graph.on_nodes(
-          self._join_config(self._config_encoder(config_feats)))
       node, gate = encoded
       x = self._join.activate(  # [nodes, configs, joint_dim]
-          self._join.norm(node + gate * config))
+          self._join.norm(node + gate * graph.on_nodes(*joins)))
       for layer in self._joint_rounds:
         x = layer.update(graph, x)
       z = self._pooled(graph, x)
@@ -2228,6 +2259,7 @@ class AnalyticTileModel(_Ranker):
     objective: one of `_OBJECTIVES`.
     averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
   """
+  _early = False
   _needs_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
@@ -2273,7 +2305,8 @@ class AnalyticTileModel(_Ranker):
     return tf.concat([graph.pool('mean', x), graph.pool('mean', unread * x)],
                      -1)[:, tf.newaxis]
 
-  def _score(self, graph, encoded, config_feats, training):
+  def _configured(self, graph, encoded, config_feats):
+    """The scores."""
     if self._geometry:
       scaling, loops = encoded
       return self._machine(
@@ -2281,6 +2314,9 @@ class AnalyticTileModel(_Ranker):
     x = _log_scales(config_feats, self._scales)
     encoded += tf.zeros_like(x[..., :1])  # Once a configuration.
     return tf.squeeze(_dense(self._linear, tf.concat([encoded, x], -1)), -1)
+
+  def _score(self, graph, encoded, configured, training):
+    return configured
 
 
 class HybridEarlyJoinSAGE(_TileRanker):
@@ -2392,28 +2428,35 @@ class HybridEarlyJoinSAGE(_TileRanker):
     self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
     return self.compute_metrics(graph, labels, scores, None)
 
-  def _score(self, graph, encoded, config_feats, training):
+  def _configured(self, graph, encoded, config_feats):
+    """(what `_TileRanker` has, the logarithm of the analytic time)."""
     if not self._geometry:
-      return super()._score(graph, encoded, config_feats, training)
-    return self._scores_and_log_times(
-        graph, encoded, config_feats, training)[0]
-
-  def _scores_and_log_times(self, graph, encoded, config_feats, training):
+      return super()._configured(graph, encoded, config_feats)
     encoded, scaling, loops = encoded
     known = _as_float(scaling.known())
     counts = self._geometry.counts(loops, config_feats, scaling)
     log_times, shares = self._machine(counts)
     columns = tf.concat([tf.stack(counts, -1) / tf.constant(_TYPICAL),
                          tf.stop_gradient(shares)], -1)
-    learned = super()._score(
-        graph, encoded, tf.concat([config_feats, known * columns], -1),
-        training)
+    return super()._configured(graph, encoded, tf.concat(
+        [config_feats, known * columns], -1)), known * log_times
+
+  def _score(self, graph, encoded, configured, training):
+    if not self._geometry:
+      return super()._score(graph, encoded, configured, training)
+    return self._scores_and_log_times(
+        graph, encoded, configured, training)[0]
+
+  def _scores_and_log_times(self, graph, encoded, configured, training):
+    encoded, scaling, _ = encoded
+    configured, log_times = configured
+    learned = super()._score(graph, encoded, configured, training)
     sharpness = self._machine.sharpness()
     if training and self._caution:
+      known = _as_float(scaling.known())
       sure = tf.minimum(tf.stop_gradient(sharpness) / _SURE, 1.0)
       self.add_loss(
           self._caution * known * sure ** 2 * tf.reduce_mean(learned ** 2))
-    log_times *= known
     scores = (sharpness * tf.stop_gradient(log_times) + learned
               + self._statistics.zero())
     return scores, log_times

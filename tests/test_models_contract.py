@@ -113,11 +113,13 @@ def test_other_configurations_do_not_matter(models, name):
 def test_chunks_give_the_scores_of_all_configurations_at_once(
     monkeypatch, name):
   # 16 is the smallest chunk: 50 configurations make three full ones and a
-  # part.
+  # part, in two blocks of two.
   kernel = checks.kernels(num_configs=50)[0]
   graph = batches.kernel_graph(kernel, STATS)
   model = checks.make(name)
-  monkeypatch.setattr(load_models.models_module()._Ranker, '_CHUNK_FLOATS', 1)
+  ranker = load_models.models_module()._Ranker
+  monkeypatch.setattr(ranker, '_CHUNK_FLOATS', 1)
+  monkeypatch.setattr(ranker, '_BLOCK', 20)
   np.testing.assert_allclose(
       model.forward(graph, 50), model(graph, training=False), **checks.CLOSE)
 
