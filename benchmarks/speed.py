@@ -182,7 +182,7 @@ def markdown(rows: list[dict]) -> str:
 
 
 def plot(rows: list[dict], path: str) -> None:
-  """Draws the growth part; left out, and said, where matplotlib is missing."""
+  """Draws both growth parts; without matplotlib it says so and leaves it."""
   try:
     import matplotlib
   except ImportError:
@@ -199,7 +199,8 @@ def plot(rows: list[dict], path: str) -> None:
     lines = {}
     for row in rows:
       words = row['case'].split()
-      if row['part'] == 'growth' and words[0] == axis and words[-1].isdigit():
+      if (row['part'] in ('growth', 'epoch_growth') and words[0] == axis
+          and words[-1].isdigit()):
         lines.setdefault(row['subject'], []).append(
             (int(words[-1]), float(row['value'])))
     for subject, points in lines.items():

@@ -187,8 +187,8 @@ def epoch_growth(data_root: str) -> list[dict[str, Any]]:
     model.fit(epoch, verbose=0)
     times.append(time.perf_counter() - start)
     numbers.append(number)
-    rows.append(row('growth', 'EarlyJoinSAGE', f'kernels {number}', 'epoch',
-                    times[-1], 's'))
+    rows.append(row('epoch_growth', 'EarlyJoinSAGE', f'kernels {number}',
+                    'epoch', times[-1], 's'))
   slope = np.polyfit(np.log(numbers), np.log(times), 1)[0]
-  return [*rows, row('growth', 'EarlyJoinSAGE', 'kernels', 'slope', slope,
+  return [*rows, row('epoch_growth', 'EarlyJoinSAGE', 'kernels', 'slope', slope,
                      'of logarithms')]
