@@ -211,7 +211,7 @@ class _Graph:
 
 _REDUCTIONS = {
     'sum': (tf.reduce_sum, tf.math.segment_sum),
-    'mean': (tf.reduce_mean, tf.math.segment_mean),
+    'mean': (),  # From the sum; see `_Graph.pool`.
     'max': (tf.reduce_max, tf.math.segment_max),
     'min': (tf.reduce_min, tf.math.segment_min)}
 
