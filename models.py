@@ -545,9 +545,10 @@ class _Ranker(_TrainedModel):
   Subclasses define `_build_layers`, `_encode`, `_score` and maybe
   `_configured`.
   """
-  # Floats of one [nodes, chunk, width] tensor: 3 MiB, so that what is alive at
-  # once fits in a shared cache.
-  _CHUNK_FLOATS = 3 * 2 ** 18
+  # Floats of one [nodes, chunk, width] tensor: 1.5 MiB, so that what is alive
+  # at once fits in a shared cache.
+  _CHUNK_FLOATS = 3 * 2 ** 17
+  _CHUNKS_AT_ONCE = 2  # One fills the gaps that the other leaves on the cores.
   _BLOCK = 512  # Configurations of a block, at least, where there are more.
   _early = True  # Whether configurations join the nodes, or later on.
 
@@ -660,7 +661,8 @@ class _Ranker(_TrainedModel):
         return i + 1, scores.write(i, tf.transpose(chunk_scores))
 
       return tf.while_loop(lambda i, unused_scores: i < end, score_chunk,
-                           (first, scores), parallel_iterations=1)
+                           (first, scores),
+                           parallel_iterations=self._CHUNKS_AT_ONCE)
 
     scores = tf.while_loop(
         lambda i, unused_scores: i < chunks, score_block,
