@@ -55,6 +55,33 @@ from tensorflow_gnn.models import gat_v2
 
 _log = logging.getLogger(__name__)
 
+
+def _keep_freed_memory() -> None:
+  """Lets the process keep up to 128 MiB that it has freed, for the next tensor.
+
+  TensorFlow takes each tensor from the C library and gives it back. glibc
+  passes blocks of some MiB on to the system, which clears every page of the
+  next one: a sixth of the time of ranking. It also gives threads heaps of their
+  own, where one cannot use what another has freed; few cores do with one heap.
+  Settings in the environment come first, and other C libraries are left alone.
+  """
+  if any(name.startswith('MALLOC_') or name == 'GLIBC_TUNABLES'
+         for name in os.environ):
+    return
+  try:
+    mallopt = ctypes.CDLL(None).mallopt
+  except (AttributeError, OSError, TypeError):
+    return
+  # Their numbers in <malloc.h>.
+  trim_threshold, mmap_threshold, arena_max = -1, -3, -8
+  mallopt(trim_threshold, 128 * 2 ** 20)
+  mallopt(mmap_threshold, 32 * 2 ** 20)  # The most that glibc takes.
+  if (os.cpu_count() or 1) <= 4:
+    mallopt(arena_max, 1)
+
+
+_keep_freed_memory()  # Here, before TensorFlow's threads get their heaps.
+
 # --------------------------------------------------------------- tensor helpers
 
 
@@ -510,27 +537,6 @@ class _TrainedModel(tf.keras.Model):
     return super().train_step(data)
 
 
-@functools.cache
-def _keep_freed_memory() -> None:
-  """Lets the process keep up to 128 MiB that it has freed, for the next tensor.
-
-  TensorFlow takes each tensor from the C library and gives it back. glibc
-  passes blocks of some MiB on to the system, which clears every page of the
-  next one: a fifth of the time of ranking. Settings in the environment come
-  first; other C libraries have none of these, and are left alone.
-  """
-  if any(name.startswith('MALLOC_') or name == 'GLIBC_TUNABLES'
-         for name in os.environ):
-    return
-  try:
-    mallopt = ctypes.CDLL(None).mallopt
-  except (AttributeError, OSError, TypeError):
-    return
-  trim_threshold, mmap_threshold = -1, -3  # Their numbers in <malloc.h>.
-  mallopt(trim_threshold, 128 * 2 ** 20)
-  mallopt(mmap_threshold, 32 * 2 ** 20)  # The most that glibc takes.
-
-
 class _Ranker(_TrainedModel):
   """Scores the configurations of kernels, in three stages.
 
@@ -556,7 +562,6 @@ class _Ranker(_TrainedModel):
                op_embed_dim: Optional[int], width: int,
                objective: str = 'flags', averaging: float = 0.0):
     super().__init__(objective, averaging)
-    _keep_freed_memory()
     embeds = op_embed_dim is not None
     for argument, value in (('num_configs', num_configs), ('num_ops', num_ops),
                             ('op_embed_dim', op_embed_dim if embeds else 1),

@@ -249,6 +249,8 @@ def one_kernel(name: str, nodes: int, configs: int,
 
   `root` is a checkout whose own model of that name does it.
   """
+  if not root:
+    load_models.models_module(None)  # First of all, as in the scripts.
   kernel = speed_kernels.random_kernel(nodes, configs)
   (graph,) = graphs_of([kernel])
   if root:
