@@ -46,13 +46,21 @@ def row(part: str, subject: str, case: str, measure: str, value: float,
 def median_seconds(function: Callable[[], Any],
                    repeats: int = REPEATS) -> float:
   """Median time of a call, after one that does not count."""
-  function()
-  seconds = []
-  for _ in range(repeats):
-    start = time.perf_counter()
+  return medians_in_turn([function], repeats)[0]
+
+
+def medians_in_turn(functions: list[Callable[[], Any]],
+                    repeats: int) -> list[float]:
+  """`median_seconds` of each, measured in turn, as all see the same machine."""
+  for function in functions:
     function()
-    seconds.append(time.perf_counter() - start)
-  return statistics.median(seconds)
+  seconds = [[] for _ in functions]
+  for _ in range(repeats):
+    for function, measured in zip(functions, seconds):
+      start = time.perf_counter()
+      function()
+      measured.append(time.perf_counter() - start)
+  return [statistics.median(measured) for measured in seconds]
 
 
 def built(name: str, kernels: list[Kernel]) -> tuple[Any, float]:
@@ -196,18 +204,10 @@ def _difference(theirs, ours, their_graphs, our_graphs, kernels) -> float:
   return worst
 
 
-def _side_by_side(theirs, ours, graphs, kernels) -> tuple[float, float]:
-  """Median seconds of both, measured in turn so that both see the machine."""
-  loops = [_loop(model, graphs, kernels) for model in (theirs, ours)]
-  loops[1]()
-  loops[0]()
-  seconds = ([], [])
-  for _ in range(3):
-    for loop, measured in zip(loops, seconds):
-      start = time.perf_counter()
-      loop()
-      measured.append(time.perf_counter() - start)
-  return statistics.median(seconds[0]), statistics.median(seconds[1])
+def _side_by_side(theirs, ours, graphs, kernels) -> list[float]:
+  """Median seconds of both."""
+  return medians_in_turn(
+      [_loop(model, graphs, kernels) for model in (theirs, ours)], 3)
 
 
 # --- Memory and chunks --------------------------------------------------------
@@ -295,19 +295,20 @@ def _chunks() -> list[dict[str, Any]]:
   kernel = speed_kernels.random_kernel(150, 10_000)
   graph = graphs_of([kernel])
   rows = []
+  chosen = models._Ranker._CHUNK_FLOATS
+  sizes = sorted({2 ** power for power in range(16, 24)} | {chosen})
   for name in ('EarlyJoinSAGE', OURS):
-    chosen = models._Ranker._CHUNK_FLOATS
-    seconds = {}
-    for floats in sorted({2 ** power for power in range(16, 24)} | {chosen}):
+    loops = []
+    for floats in sizes:
       models._Ranker._CHUNK_FLOATS = floats
-      model, _ = built(name, [kernel])
-      seconds[floats] = median_seconds(_loop(model, graph, [kernel]), 5)
-      rows.append(row('chunks', name, f'{floats // 2 ** 10} Ki floats', 'time',
-                      seconds[floats], 's'))
-    models._Ranker._CHUNK_FLOATS = chosen
-    ratio = seconds[chosen] / min(seconds.values())
+      loops.append(_loop(built(name, [kernel])[0], graph, [kernel]))
+      loops[-1]()  # Traced with this size.
+    seconds = dict(zip(sizes, medians_in_turn(loops, REPEATS)))
+    rows += [row('chunks', name, f'{floats // 2 ** 10} Ki floats', 'time',
+                 seconds[floats], 's') for floats in sizes]
     rows.append(row('chunks', name, 'the size in use', 'over the fastest',
-                    ratio, 'times'))
+                    seconds[chosen] / min(seconds.values()), 'times'))
+  models._Ranker._CHUNK_FLOATS = chosen
   return rows
 
 
