@@ -281,6 +281,17 @@ def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
   return _matmul(x, layer.kernel, layer.bias)
 
 
+def _dense_apart(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
+  """`_dense` that rounds like the layer run eagerly, op by op.
+
+  TensorFlow joins a product and a bias in one op, which may add in another
+  order; not where a control dependency is between the two.
+  """
+  y = _matmul(x, layer.kernel)
+  with tf.control_dependencies([y]):
+    return tf.nn.bias_add(y, layer.bias) if layer.use_bias else y
+
+
 def _drop(x: tf.Tensor, rate: float, training: bool) -> tf.Tensor:
   """Sets a part of `x` to zero in training, and scales up the rest."""
   return tf.nn.dropout(x, rate) if training and rate else x
@@ -794,10 +805,11 @@ class _BaselineRanker(_Ranker):
       once_a_config = tf.zeros_like(config_feats[..., :1])
       pooled = tf.concat(
           [pooled[:, tf.newaxis] + once_a_config, config_feats], -1)
-    y = _dense(first, pooled)
+    dense = _dense if self._early else _dense_apart
+    y = dense(first, pooled)
     for layer in rest:
       if isinstance(layer, tf.keras.layers.Dense):
-        y = _dense(layer, y)
+        y = dense(layer, y)
       else:
         y = _drop(layer(y), self._dropout, training)
     return tf.squeeze(y, -1)
@@ -893,7 +905,7 @@ class _SAGE(_BaselineRanker):
               x: tf.Tensor) -> tf.Tensor:
     """The linear part of a layer: [nodes, ..., any] -> [nodes, ..., width]."""
     if not self._early:
-      return layer(tf.concat([self._aggregated(graph, x), x], -1))
+      return _dense_apart(layer, tf.concat([self._aggregated(graph, x), x], -1))
     neighbor, own = tf.split(layer.kernel, 2, axis=0)
     return (self._aggregated(graph, _matmul(x, neighbor))
             + _matmul(x, own, layer.bias))
