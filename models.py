@@ -38,7 +38,6 @@ Sources:
 
 import ast
 import concurrent.futures
-import ctypes
 import difflib
 import functools
 import logging
@@ -56,31 +55,13 @@ from tensorflow_gnn.models import gat_v2
 _log = logging.getLogger(__name__)
 
 
-def _keep_freed_memory() -> None:
-  """Lets the process keep up to 128 MiB that it has freed, for the next tensor.
-
-  TensorFlow takes each tensor from the C library and gives it back. glibc
-  passes blocks of some MiB on to the system, which clears every page of the
-  next one: a sixth of the time of ranking. It also gives threads heaps of their
-  own, where one cannot use what another has freed; few cores do with one heap.
-  Settings in the environment come first, and other C libraries are left alone.
-  """
-  if any(name.startswith('MALLOC_') or name == 'GLIBC_TUNABLES'
-         for name in os.environ):
-    return
-  try:
-    mallopt = ctypes.CDLL(None).mallopt
-  except (AttributeError, OSError, TypeError):
-    return
-  # Their numbers in <malloc.h>.
-  trim_threshold, mmap_threshold, arena_max = -1, -3, -8
-  mallopt(trim_threshold, 128 * 2 ** 20)
-  mallopt(mmap_threshold, 32 * 2 ** 20)  # The most that glibc takes.
-  if (os.cpu_count() or 1) <= 4:
-    mallopt(arena_max, 1)
-
-
-_keep_freed_memory()  # Here, before TensorFlow's threads get their heaps.
+# TensorFlow's own allocator keeps what tensors free for the next ones. The C
+# library instead gives it back to the system, which clears every page anew (a
+# sixth of the time of ranking), or scatters it over three times as much memory
+# as is alive at once. TensorFlow reads these when it runs its first operation;
+# settings in the environment come first.
+os.environ.setdefault('TF_CPU_ALLOCATOR_USE_BFC', 'true')
+os.environ.setdefault('TF_CPU_BFC_MEM_LIMIT_IN_MB', str(2 ** 24))  # No limit.
 
 # --------------------------------------------------------------- tensor helpers
 

@@ -22,6 +22,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
+# It chooses TensorFlow's allocator, which must come before the first tensor.
+from tpu_graphs_ext import models  # noqa: F401
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.kernel import Kernel
 from tpu_graphs_ext.normalize import FeatureStats
