@@ -41,6 +41,7 @@ import concurrent.futures
 import difflib
 import functools
 import logging
+import math
 import os
 import sys
 import warnings
@@ -109,11 +110,11 @@ class _Graph:
   """Neighbour sums and pooling over a batch of kernels."""
 
   def __init__(self, inputs: _Inputs):
-    self.nodes = tf.shape(inputs.opcode)[0]
+    self.nodes = tf.size(inputs.opcode)
     self.opcode = inputs.opcode
     self.node_counts = inputs.node_counts
     self._one_kernel = inputs.node_counts.shape[0] == 1
-    self.kernels = tf.shape(inputs.node_counts)[0]
+    self.kernels = 1 if self._one_kernel else tf.size(inputs.node_counts)
     self.kernel_of = (  # int32 [nodes]
         tf.zeros_like(inputs.opcode) if self._one_kernel else
         tf.repeat(tf.range(self.kernels), inputs.node_counts))
@@ -123,30 +124,27 @@ class _Graph:
         'producers': (inputs.producer, inputs.consumer),
         'both': (tf.concat([inputs.consumer, inputs.producer], 0),
                  tf.concat([inputs.producer, inputs.consumer], 0))}
-    self._adjacency = {
-        of: self._sparse_matrix(*edges) for of, edges in self._edges.items()}
-    self._degree = {
-        of: self.number_of(of) for of in self._edges}
-    self._mean_adjacency = {
-        of: self._over_degree(of) for of in self._edges}
+    self._in_rows = tf.stack([self.nodes, -1])
+    shape = tf.cast(tf.stack([self.nodes, self.nodes]), tf.int64)
+    # [nodes, nodes]: the number of edges from a column's to a row's node, the
+    # same in rows that add up to 1 (to 0 without any edge), and the rows' sums.
+    self._adjacency, self._mean_adjacency, self._degree = {}, {}, {}
+    for of, (senders, receivers) in self._edges.items():
+      places = tf.cast(tf.stack([receivers, senders], -1), tf.int64)
+      ones = tf.ones_like(receivers, tf.float32)
+      self._adjacency[of] = tf.SparseTensor(places, ones, shape)
+      self._degree[of] = self._summed(ones, receivers)
+      self._mean_adjacency[of] = tf.SparseTensor(
+          places, 1 / tf.gather(self._degree[of], receivers), shape)
 
-  def _sparse_matrix(self, senders, receivers) -> tf.SparseTensor:
-    """[nodes, nodes]: the number of edges from a column's to a row's node."""
-    places = tf.cast(tf.stack([receivers, senders], -1), tf.int64)
-    size = tf.cast(self.nodes, tf.int64)
-    return tf.SparseTensor(
-        places, tf.ones([tf.shape(places)[0]]), tf.stack([size, size]))
-
-  def _over_degree(self, of: str) -> tf.SparseTensor:
-    """The adjacency with rows that add up to 1, or to 0 without any edge."""
-    receivers, sums = self._edges[of][1], self._adjacency[of]
-    return tf.SparseTensor(
-        sums.indices, 1 / tf.gather(self._degree[of], receivers),
-        sums.dense_shape)
+  def _summed(self, x: tf.Tensor, receivers: tf.Tensor) -> tf.Tensor:
+    """[edges] -> float32 [nodes]."""
+    y = tf.math.unsorted_segment_sum(x, receivers, self.nodes)
+    y.set_shape([None])
+    return y
 
   def _product(self, matrix: tf.SparseTensor, x: tf.Tensor) -> tf.Tensor:
-    y = tf.sparse.sparse_dense_matmul(
-        matrix, tf.reshape(x, [self.nodes, -1]))
+    y = tf.sparse.sparse_dense_matmul(matrix, tf.reshape(x, self._in_rows))
     y = tf.reshape(y, tf.shape(x))
     y.set_shape(x.shape)
     return y
@@ -166,17 +164,13 @@ class _Graph:
     """float32 [nodes]: how many edges `sum_of(of, ...)` adds up."""
     return self._degree[of]
 
-  def number_of(self, of: str, mask: Optional[tf.Tensor] = None) -> tf.Tensor:
-    """float32 [nodes]: the edges from marked nodes, or from all.
+  def number_of(self, of: str, mask: tf.Tensor) -> tf.Tensor:
+    """float32 [nodes]: the edges from marked nodes.
 
     `mask` is float32 [nodes] of 0 and 1; this is `sum_of` of it, cheaper.
     """
     senders, receivers = self._edges[of]
-    ones = (tf.ones_like(receivers, tf.float32) if mask is None
-            else tf.gather(mask, senders))
-    number = tf.math.unsorted_segment_sum(ones, receivers, self.nodes)
-    number.set_shape([None])
-    return number
+    return self._summed(tf.gather(mask, senders), receivers)
 
   def with_states(self, x: tf.Tensor) -> tfgnn.GraphTensor:
     """The nodes with states `x` and the edges from producer to consumer.
@@ -196,12 +190,16 @@ class _Graph:
     return tfgnn.homogeneous(
         copied(producer), copied(consumer), node_features=states)
 
-  def on_nodes(self, x: tf.Tensor) -> tf.Tensor:
-    """Gives each node the row of its kernel: [kernels, ...] -> [nodes, ...].
+  def on_rows(self, x: tf.Tensor, kernel_of: tf.Tensor) -> tf.Tensor:
+    """Gives each row what its kernel has: [kernels, ...] -> [rows, ...].
 
     The row of a single kernel stays alone, [1, ...], and broadcasts.
     """
-    return x if self._one_kernel else tf.gather(x, self.kernel_of)
+    return x if self._one_kernel else tf.gather(x, kernel_of)
+
+  def on_nodes(self, x: tf.Tensor) -> tf.Tensor:
+    """Gives each node what its kernel has: see `on_rows`."""
+    return self.on_rows(x, self.kernel_of)
 
   def pool(self, reduction: str, x: tf.Tensor) -> tf.Tensor:
     """Pools the nodes of each kernel: [nodes, ...] -> [kernels, ...]."""
@@ -286,11 +284,14 @@ def _matmul(x: tf.Tensor, w: tf.Tensor,
     flat = tf.nn.bias_add(flat, bias)
   if x.shape.rank == 2:
     return flat
+  static = x.shape[:-1].as_list() + [w.shape[-1]]
+  if static.count(None) < 2:
+    return tf.reshape(flat, [-1 if size is None else size for size in static])
   shape = tf.shape(x)
   if x.shape[-1] != w.shape[-1]:
     shape = tf.concat([shape[:-1], [w.shape[-1]]], 0)
   y = tf.reshape(flat, shape)
-  y.set_shape(x.shape[:-1].as_list() + [w.shape[-1]])
+  y.set_shape(static)
   return y
 
 
@@ -1190,9 +1191,10 @@ def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
   """
   if not scales:
     return x
+  sign, size = tf.sign(x), tf.abs(x)
   return tf.concat([
-      tf.sign(x) * tf.math.log1p(scale * tf.abs(x))
-      / tf.math.log1p(tf.constant(scale, x.dtype)) for scale in scales], -1)
+      sign * tf.math.log1p(scale * size) / math.log1p(scale)
+      for scale in scales], -1)
 
 
 class _TileRanker(_Ranker):
@@ -1316,9 +1318,9 @@ class _TileRanker(_Ranker):
     for layer in self._node_rounds:
       x = layer.update(graph, x)
     if self._early:
-      return (_dense(self._join.dense, x)[:, tf.newaxis],
-              1 + self._join_gate(x)[:, tf.newaxis])
-    return self._pooled(graph, x)[:, tf.newaxis]
+      return (tf.expand_dims(_dense(self._join.dense, x), 1),
+              tf.expand_dims(1 + self._join_gate(x), 1))
+    return tf.expand_dims(self._pooled(graph, x), 1)
 
   def _configured(self, graph, encoded, config_feats):
     """[features on logarithmic scales, and what joins the nodes, if it does].
@@ -1369,7 +1371,7 @@ _NODE_COLUMNS = {
     'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 4),
     'stride': (45, 4), 'base_dilation': (77, 4), 'convolution': (93, 14),
     'feature_groups': (107, 1), 'minor_to_major': (134, 6)}
-_KERNEL_BOUNDS, _OUTPUT_BOUNDS = 0, 8  # First columns of six each.
+_BOUNDS = (*range(8, 14), *range(6))  # Config columns: of output, of filter.
 _ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
 _CONVOLUTION, _FUSION, _PARAMETER, _REDUCE, _TUPLE = 26, 41, 63, 70, 100
 # Vector instructions of an opcode: 1 but for these.
@@ -1520,14 +1522,15 @@ class _Scaling(NamedTuple):
 
   def known(self) -> tf.Tensor:
     """Whether there are any: bool []."""
-    return tf.reduce_any(self.bounds[0, 0] != self.bounds[0, 1])
+    low, high = tf.unstack(self.bounds, axis=1)
+    return tf.reduce_any(low != high)
 
   def raw(self, table: str, x: tf.Tensor,
-          kernel_of_row: Optional[tf.Tensor] = None) -> tf.Tensor:
+          graph: Optional[_Graph] = None) -> tf.Tensor:
     """[..., used columns] -> whole numbers [..., all columns].
 
-    Which statistics apply is told from each row alone, or from all the rows of
-    a kernel together.
+    Which statistics apply is told from each row alone, or, where they are the
+    nodes of a graph, from all of a kernel together.
     """
     node, config = tf.split(self.bounds, list(_TABLE_WIDTHS.values()), -1)
     low, high = tf.unstack(node if table == 'node' else config, axis=1)
@@ -1535,9 +1538,9 @@ class _Scaling(NamedTuple):
     broken = tf.reduce_sum(_as_float(
         tf.abs(candidates - tf.round(candidates))
         > 1e-6 * (1 + tf.abs(candidates))), -1, keepdims=True)
-    if kernel_of_row is not None:
-      broken = tf.gather(
-          tf.math.segment_sum(broken, kernel_of_row), kernel_of_row)
+    if graph is not None:
+      broken = graph.on_nodes(
+          tf.math.segment_sum(broken, graph.kernel_of))
     first, second = tf.unstack(broken, axis=-2)
     training, every = tf.unstack(candidates, axis=-2)
     return tf.round(tf.where(second < first, every, training))
@@ -1648,6 +1651,11 @@ def _product(x: tf.Tensor, axis: int = -1) -> tf.Tensor:
   return tf.minimum(tf.reduce_prod(x, axis), _MOST)
 
 
+def _halves(x: tf.Tensor) -> Sequence[tf.Tensor]:
+  """[..., 12 axes] -> [..., 6] twice: of the tiled tensor, of the filter."""
+  return tf.split(x, 2, -1)
+
+
 def _hot(index: tf.Tensor) -> tf.Tensor:
   """One-hot rows of whole numbers; none for an index that is out of range."""
   return _as_float(tf.equal(tf.expand_dims(index, -1), _PLACES))
@@ -1656,6 +1664,11 @@ def _hot(index: tf.Tensor) -> tf.Tensor:
 def _as_float(*conditions: tf.Tensor) -> tf.Tensor:
   """1 where all hold, else 0."""
   return tf.cast(functools.reduce(tf.logical_and, conditions), tf.float32)
+
+
+def _is(mask: tf.Tensor) -> tf.Tensor:
+  """The condition that a mask, or a number, is not 0."""
+  return tf.cast(mask, tf.bool)
 
 
 def _outer(index_hot: tf.Tensor, axis_hot: tf.Tensor) -> tf.Tensor:
@@ -1694,6 +1707,24 @@ def _with_gaps(runs: Iterable[tuple], width: int) -> list:
   return sizes + [width - end]
 
 
+class _NodeRows(NamedTuple):
+  """Some of the nodes of `_Nodes`, float32."""
+  dimensions: tf.Tensor     # [rows, 6], as the next five from the features
+  window: tf.Tensor         # [rows, 4]
+  stride: tf.Tensor         # [rows, 4]
+  base_dilation: tf.Tensor  # [rows, 4]
+  convolution: tf.Tensor    # [rows, 14]
+  feature_groups: tf.Tensor  # [rows, 1]
+  rank: tf.Tensor           # [rows, 1]
+  elements: tf.Tensor       # [rows, 1]
+  element_bytes: tf.Tensor  # [rows, 1]
+  is_reduce: tf.Tensor      # [rows, 1]
+  shape: tf.Tensor          # [rows, 6]
+  size: tf.Tensor           # [rows, 6]
+  unit: tf.Tensor           # [rows, 6]
+  order: tf.Tensor          # [rows, 6, 6]
+
+
 class _Nodes:
   """The nodes of a batch of kernels in raw units, all float32.
 
@@ -1708,23 +1739,36 @@ class _Nodes:
   """
 
   def __init__(self, graph: _Graph, raw: tf.Tensor, hardware: _Hardware):
-    self._graph, self.kernels = graph, graph.kernels
-    self.kernel_of = graph.kernel_of
+    self._graph, self.kernel_of = graph, graph.kernel_of
     self._number = tf.range(graph.nodes)
     self._columns = dict(zip(_NODE_COLUMNS, tf.split(
         raw, _with_gaps(_NODE_COLUMNS.values(), _TABLE_WIDTHS['node']), -1
     )[1::2]))
     sizes = self.column('shape')
-    self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)
+    self.rank = tf.reduce_sum(tf.sign(sizes), -1)
     self.shape = tf.maximum(sizes, 1)
     self.elements = _product(self.shape)
     self.log_elements = tf.reduce_sum(tf.math.log(self.shape), -1)
     self._tie_break = self.log_elements / 1000  # Below 0.2.
-    types = _as_float(self.column('element_type') > 0)
+    types = tf.sign(self.column('element_type'))
     self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)
     self.element_bytes += 4 * _as_float(self.element_bytes == 0)
     self._lay_out(hardware)
+    table = [self.column(name) for name in _NodeRows._fields[:6]] + [
+        tf.stack([self.rank, self.elements, self.element_bytes,
+                  self.opcode_is(_REDUCE)], 1),
+        self.shape, self.size, self.unit,
+        tf.reshape(self.order, [-1, _DIMS ** 2])]
+    self._table = tf.concat(table, 1)
     self._find_roles()
+
+  def rows(self, index: tf.Tensor) -> '_NodeRows':
+    """What is known of some nodes, int32 [rows]."""
+    widths = [_NODE_COLUMNS[name][1] for name in _NodeRows._fields[:6]]
+    *columns, order = tf.split(
+        tf.gather(self._table, index),
+        widths + 4 * [1] + 3 * [_DIMS] + [_DIMS ** 2], 1)
+    return _NodeRows(*columns, tf.reshape(order, [-1, _DIMS, _DIMS]))
 
   def column(self, name: str) -> tf.Tensor:
     return self._columns[name]
@@ -1752,7 +1796,7 @@ class _Nodes:
 
   def read_by(self, mask: tf.Tensor) -> tf.Tensor:
     """Marks the producers of the marked nodes."""
-    return _as_float(self._graph.number_of('consumers', mask) > 0)
+    return tf.sign(self._graph.number_of('consumers', mask))
 
   def operands_of(self, mask: tf.Tensor) -> tf.Tensor:
     """Like `read_by`, without the roots of computations that are called."""
@@ -1764,23 +1808,23 @@ class _Nodes:
     Scores are whole numbers; of equal ones, the larger tensor's.
     """
     score += self._tie_break
-    best = tf.math.segment_max(score, self.kernel_of)
+    best = self._graph.on_nodes(tf.math.segment_max(score, self.kernel_of))
     return tf.math.segment_min(
-        tf.where(tf.equal(score, tf.gather(best, self.kernel_of)),
-                 self._number, tf.int32.max), self.kernel_of)
+        tf.where(tf.equal(score, best), self._number, tf.int32.max),
+        self.kernel_of)
 
   def marked(self, picked: tf.Tensor) -> tf.Tensor:
     """Marks the picked node of each kernel."""
     return _as_float(
-        tf.equal(self._number, tf.gather(picked, self.kernel_of)))
+        tf.equal(self._number, self._graph.on_nodes(picked)))
 
   def any_of(self, mask: tf.Tensor) -> tf.Tensor:
-    """[nodes]: 1 on all nodes of a kernel with a marked one."""
-    return tf.gather(tf.math.segment_max(mask, self.kernel_of), self.kernel_of)
+    """1 on all nodes of a kernel with a marked one; see `_Graph.on_nodes`."""
+    return self._graph.on_nodes(tf.math.segment_max(mask, self.kernel_of))
 
   def _find_roles(self):
     parameter = self.opcode_is(_PARAMETER)
-    self.is_no_root = 1 - _as_float(tf.squeeze(self.column('is_root'), 1) > 0)
+    self.is_no_root = 1 - tf.sign(tf.squeeze(self.column('is_root'), 1))
     unread = _as_float(self._graph.degree('consumers') == 0)
     root = self.marked(self.pick(unread - self.is_no_root))
     # What a fusion calls does the work; its parameters are the fusion's.
@@ -1790,28 +1834,28 @@ class _Nodes:
     parts = self.operands_of(main * self.opcode_is(_TUPLE))
     self.outputs = parts + main * (1 - self.any_of(parts))
     self.inputs = parameter * tf.where(
-        self.any_of(body) > 0, self.read_by(root), _as_float(self.rank > 0))
-    convolution = self.opcode_is(_CONVOLUTION) * _as_float(
-        self._graph.number_of('producers', self.is_no_root) > 0)
+        _is(self.any_of(body)), self.read_by(root), tf.sign(self.rank))
+    convolution = self.opcode_is(_CONVOLUTION) * tf.sign(
+        self._graph.number_of('producers', self.is_no_root))
     self.convolution = self.pick(convolution)
     self.has_convolution = tf.math.segment_max(convolution, self.kernel_of)
     reduced = self.outputs * self.opcode_is(_REDUCE)
     whole = self.operands_of(reduced)
-    tiled = tf.where(self.any_of(whole) > 0, whole, self.outputs)
-    self.tiled = tf.where(self.has_convolution > 0, self.convolution,
+    tiled = tf.where(_is(self.any_of(whole)), whole, self.outputs)
+    self.tiled = tf.where(_is(self.has_convolution), self.convolution,
                           self.pick(tiled))
     self.vector_ops = self._vector_ops(reduced)
 
   def _vector_ops(self, reduced: tf.Tensor) -> tf.Tensor:
     """[kernels]: vector instructions on an element of the tiled tensor."""
-    tiled = tf.gather(self.tiled, self.kernel_of)
+    tiled = self._graph.on_nodes(self.tiled)
     same = _as_float(
         tf.equal(self.rank, tf.gather(self.rank, tiled)),
         tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, tiled)), -1))
     cost = tf.constant([
         0.0 if i in _FREE_OPCODES else _SLOW_COST if i in _SLOW_OPCODES else 1.0
         for i in range(256)])
-    reductions = reduced * tf.gather(1 - self.has_convolution, self.kernel_of)
+    reductions = reduced * self._graph.on_nodes(1 - self.has_convolution)
     return tf.math.segment_sum(
         same * tf.gather(cost, tf.clip_by_value(self._graph.opcode, 0, 255))
         + reductions, self.kernel_of)
@@ -1824,7 +1868,7 @@ class _Streams(NamedTuple):
   unit: tf.Tensor     # [streams, 6], elements of a layout tile
   follow: tf.Tensor   # [streams, 6, 12], elements for one of the axis
   window: tf.Tensor   # [streams, 6, 12], 1 where its taps widen a block
-  element_bytes: tf.Tensor  # [streams]
+  element_bytes: tf.Tensor  # [streams, 1]
 
 
 class _Loops(NamedTuple):
@@ -1865,62 +1909,63 @@ class _Geometry:
   def loops(self, graph: _Graph, node_feats: tf.Tensor,
             scaling: _Scaling) -> _Loops:
     """Loop nests from scaled node features [nodes, F]."""
-    raw = scaling.raw('node', node_feats, graph.kernel_of)
+    raw = scaling.raw('node', node_feats, graph)
     nodes = _Nodes(graph, raw, self._hardware)
-    of_tiled = tf.transpose(tf.gather(nodes.order, nodes.tiled), [0, 2, 1])
+    tiled = nodes.rows(nodes.tiled)
+    of_tiled = tf.transpose(tiled.order, [0, 2, 1])
     output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
-    conv = _Convolution(nodes, output_axes)
+    conv = _Convolution(graph, nodes, output_axes)
     loose = nodes.inputs * (1 - tf.maximum(conv.in_image, conv.in_filter))
     streams = _laid_out(nodes, *(tf.concat(part, 0) for part in zip(
-        conv.streams(), _along(nodes, [loose, nodes.outputs], output_axes))))
-    own = tf.concat([tf.reduce_sum(output_axes, 1)[:, :_DIMS],
-                     conv.own_axes[:, _DIMS:]], -1)  # [kernels, 12]
+        conv.streams(),
+        _along(graph, nodes, [loose, nodes.outputs], output_axes))))
+    own = tf.reduce_sum(output_axes, 1) + conv.own_axes  # [kernels, 12]
 
-    def of_axes(values):
-      both = tf.concat([tf.gather(values, nodes.tiled),
-                        tf.gather(values, conv.filter)], -1)
-      return tf.where(own > 0, both, 1.0)
+    def of_axes(of_output, of_filter):
+      return tf.where(own > 0, tf.concat([of_output, of_filter], -1), 1.0)
 
     return _Loops(
-        of_axes(nodes.size), of_axes(nodes.unit), conv.rows, conv.features,
+        of_axes(tiled.size, conv.filter_rows.size),
+        of_axes(tiled.unit, conv.filter_rows.unit), conv.rows, conv.features,
         conv.taps, nodes.has_convolution, nodes.vector_ops, streams)
 
   def counts(self, loops: _Loops, config_feats: tf.Tensor,
              scaling: _Scaling) -> _Counts:
     """Counts of scaled config features [kernels, configs, G]."""
     hardware = self._hardware
-    raw = scaling.raw('config', config_feats)
-    bounds = tf.concat([raw[..., first:first + _DIMS] for first in (
-        _OUTPUT_BOUNDS, _KERNEL_BOUNDS)], -1)  # [kernels, configs, 12]
-    size, unit = loops.size[:, tf.newaxis], loops.unit[:, tf.newaxis]
+    bounds = tf.gather(  # [kernels, configs, 12]
+        scaling.raw('config', config_feats), _BOUNDS, axis=-1)
+    size, unit, row_axes, features, taps = (  # [kernels, 1, 12]
+        tf.expand_dims(x, 1) for x in loops[:5])
+    is_product, vector_ops = (  # [kernels, 1]
+        tf.expand_dims(x, 1) for x in loops[5:7])
     units = tf.math.ceil(size / unit)
     # A dimension without a bound is whole.
     own = tf.logical_and(units > 1, bounds > 0)
     tile = tf.where(own, bounds, units)
     trips, elements = tf.math.ceil(units / tile), tile * unit
-    steps, output_tiles = _product(trips), _product(trips[..., :_DIMS])
-    tile_elements = _product(elements[..., :_DIMS])
+    steps, kernel_tiles = _product(trips), _product(_halves(trips)[1])
+    output_tiles, tile_elements, rounding = tf.unstack(_product(_halves(
+        tf.stack([trips, elements, trips * tile / units], -2))[0]), axis=-1)
     registers = tile_elements / (hardware.lanes * hardware.sublanes)
     streams, block, moved, pieces = self._traffic(loops, trips, elements)
-    is_product = loops.has_convolution[:, tf.newaxis]
 
-    def of(mask, x):  # 1 on the other axes.
-      return tf.where(mask[:, tf.newaxis] > 0, x, 1.0)
+    def of(axes, x):  # 1 on the others.
+      return tf.where(axes > 0, x, 1.0)
 
     blocks = _product(tf.concat([
-        of(loops.features, tf.math.ceil(elements / hardware.matrix_side)),
-        of(loops.taps, elements)], -1))
-    rows = tf.maximum(_product(of(loops.rows, elements)),
-                      hardware.matrix_min_rows)
-    vector = (loops.vector_ops[:, tf.newaxis] * registers * output_tiles
-              + is_product * registers * (steps - output_tiles))
-    whole = tf.ones_like(steps)
+        of(features, tf.math.ceil(elements / hardware.matrix_side)),
+        of(taps, elements)], -1))
+    rows = tf.maximum(
+        _product(of(row_axes, elements)), hardware.matrix_min_rows)
+    vector = registers * (vector_ops * output_tiles
+                          + is_product * (steps - output_tiles))
+    padding = _product(_halves(units * unit / size)[0])  # [kernels, 1]
     return _Counts(
-        output_tiles, _product(trips[..., _DIMS:]), steps, streams, moved,
-        block, pieces, is_product * steps * blocks * rows, vector,
-        tile_elements, 2 * block + 4 * is_product * tile_elements,
-        whole * _product((units * unit / size)[..., :_DIMS]),
-        _product((trips * tile / units)[..., :_DIMS]))
+        output_tiles, kernel_tiles, steps, streams, moved, block, pieces,
+        is_product * steps * blocks * rows, vector, tile_elements,
+        2 * block + 4 * is_product * tile_elements,
+        padding + tf.zeros_like(steps), rounding)
 
   def _traffic(self, loops, trips, elements):
     """(streams, block bytes, moved bytes, pieces), [kernels, configs] each.
@@ -1931,9 +1976,11 @@ class _Geometry:
     major one to a contiguous piece.
     """
     s = loops.streams
-    trips, elements = (tf.gather(x, s.kernel) for x in (trips, elements))
+    kernels = tf.shape(trips)[0]
+    if trips.shape[0] != 1:  # A single kernel's broadcast.
+      trips, elements = (tf.gather(x, s.kernel) for x in (trips, elements))
     follow, window = (tf.transpose(x, [0, 2, 1]) for x in (s.follow, s.window))
-    size, unit = s.size[:, tf.newaxis], s.unit[:, tf.newaxis]
+    size, unit = tf.expand_dims(s.size, 1), tf.expand_dims(s.unit, 1)
     widened = tf.reduce_sum(window, 1, keepdims=True)
     reach = elements @ follow + elements @ window - widened  # [s, configs, 6]
     whole = tf.math.ceil(size / unit)
@@ -1942,20 +1989,19 @@ class _Geometry:
     covered = tf.where(tf.reduce_sum(follow, 1, keepdims=True) > 0, covered,
                        whole)
     block = (_product(covered) * _product(unit)
-             * s.element_bytes[:, tf.newaxis])
+             * s.element_bytes)
     parts = _number_from(1, _as_float(covered < whole))  # More minor ones.
-    pieces = _product(tf.where(parts > 0, covered, 1.0))
-    followed = tf.reduce_sum(s.follow + s.window, 1)[:, tf.newaxis] > 0
+    pieces = _product(tf.where(_is(parts), covered, 1.0))
+    followed = tf.expand_dims(tf.reduce_sum(s.follow + s.window, 1), 1) > 0
     moves = _number_from(0, _as_float(tf.logical_and(followed, trips > 1)))
-    fetches = _product(tf.where(moves > 0, trips, 1.0))
-    kernels = tf.shape(loops.size)[0]
+    fetches = _product(tf.where(_is(moves), trips, 1.0))
     return tuple(
         tf.math.unsorted_segment_sum(x, s.kernel, kernels)
         for x in (tf.ones_like(block), block, block * fetches,
                   pieces * fetches))
 
 
-def _along(nodes: _Nodes, masks: Sequence[tf.Tensor],
+def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
            output_axes: tf.Tensor) -> tuple:
   """Streams of the nodes that each mask marks, along the tiled tensor.
 
@@ -1966,44 +2012,46 @@ def _along(nodes: _Nodes, masks: Sequence[tf.Tensor],
   Returns:
     What `_laid_out` takes.
   """
-  node = _marked_by(masks)[1]
-  kernel = tf.gather(nodes.kernel_of, node)
-  tiled = tf.gather(nodes.tiled, kernel)
-  rank, tiled_rank = (tf.gather(nodes.rank, x) for x in (node, tiled))
-  shape, tiled_shape = (tf.gather(nodes.shape, x) for x in (node, tiled))
+  index = _marked_by(masks)[1]
+  kernel = tf.gather(nodes.kernel_of, index)
+  tiled_index = graph.on_rows(nodes.tiled, kernel)
+  node, tiled = nodes.rows(index), nodes.rows(tiled_index)
   dims = tf.constant(_PLACES)
-  exists, tiled_exists, is_removed = (
-      _as_float(dims < tf.expand_dims(number, -1))
-      for number in (rank, tiled_rank, tiled_rank - rank))
+  exists, tiled_exists, is_removed = (  # [streams, 6]
+      _as_float(dims < number)
+      for number in (node.rank, tiled.rank, tiled.rank - node.rank))
   removed = tf.reduce_max(
-      _hot(tf.gather(nodes.column('dimensions'), node))
-      * tf.expand_dims(is_removed, -1), 1)
+      _hot(node.dimensions) * tf.expand_dims(is_removed, -1), 1)
   kept = tiled_exists * (1 - removed)
-  is_reduced = tf.logical_and(
-      tf.gather(nodes.opcode_is(_REDUCE), node) > 0, rank < tiled_rank)
-  is_kept = tf.logical_and(
-      is_reduced, tf.equal(tf.reduce_sum(kept, -1), rank))
-  ratio = tf.gather(nodes.elements, node) / tf.gather(nodes.elements, tiled)
-  as_many = tf.logical_and(ratio > 0.5, ratio < 2)
-  is_same = tf.equal(rank, tiled_rank)
+  is_kept = tf.logical_and(  # [streams, 1], as the other conditions
+      tf.logical_and(_is(node.is_reduce), node.rank < tiled.rank),
+      tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
+  as_many = _is_about(node.elements / tiled.elements, 2)
+  is_same = tf.equal(node.rank, tiled.rank)
   as_tiled = tf.logical_and(
       as_many, tf.logical_not(tf.logical_or(is_same, is_kept)))
 
-  def choose(condition, yes, no):  # [streams]; [streams, 6, 6] twice
-    return tf.where(tf.reshape(condition, [-1, 1, 1]), yes, no)
+  def choose(condition, yes, no):  # [streams, 1]; [streams, 6, 6] twice
+    return tf.where(tf.expand_dims(condition, -1), yes, no)
 
-  alike = _outer(exists, tiled_exists) * _as_float(
-      tf.equal(tf.expand_dims(shape, -1), tf.expand_dims(tiled_shape, -2)))
-  source = tf.where(as_tiled, tiled, node)
+  alike = _outer(exists, tiled_exists) * _as_float(tf.equal(
+      tf.expand_dims(node.shape, -1), tf.expand_dims(tiled.shape, -2)))
   matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike))
   matched = choose(tf.logical_or(is_same, as_tiled),
                    tf.constant(_EYE) * tf.expand_dims(tiled_exists, 1), matched)
-  scale = matched * (tf.expand_dims(tf.gather(nodes.shape, source), -1)
-                     / tf.expand_dims(tiled_shape, -2))
+  source_shape = tf.where(as_tiled, tiled.shape, node.shape)
+  scale = matched * (tf.expand_dims(source_shape, -1)
+                     / tf.expand_dims(tiled.shape, -2))
   # Far from the tiled size it is a broadcast, or something else: taken whole.
-  scale *= _as_float(scale > 0.2, scale < 5)
-  follow = scale @ tf.gather(output_axes, kernel)
-  return node, source, follow, tf.zeros_like(follow)
+  scale *= _as_float(_is_about(scale, 5))
+  follow = scale @ graph.on_rows(output_axes, kernel)
+  source = tf.where(tf.squeeze(as_tiled, -1), tiled_index, index)
+  return index, source, follow, tf.zeros_like(follow)
+
+
+def _is_about(ratio: tf.Tensor, factor: float) -> tf.Tensor:
+  """Whether a ratio is 1 up to a factor."""
+  return tf.logical_and(ratio > 1 / factor, ratio < factor)
 
 
 def _marked_by(masks: Sequence[tf.Tensor]) -> tuple:
@@ -2018,23 +2066,25 @@ def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
   What is left are the dimensions before the one that was paired last.
   Shapes: 0 or 1, float32 [streams, 6, 6] -> same, one 1 in a row at most.
   """
-  number = 1 + tf.constant(_PLACES)
-  left, rows = tf.ones_like(alike[:, 0]), []
-  for row in reversed(tf.unstack(alike, axis=1)):
-    place = tf.reduce_max(row * left * number, -1, keepdims=True)
-    rows.append(_as_float(tf.equal(number, place)))  # 0, where there is none.
-    left *= _as_float(tf.logical_or(number < place, place == 0))
-  return tf.stack(rows[::-1], 1)
+  # Places count from 1, so that 0 says that there is none.
+  places = 1 + tf.constant(_PLACES)
+  none, first, rows = tf.constant(0.0), 1.0 + _DIMS, []
+  for row in reversed(tf.unstack(alike * places, axis=1)):
+    place = tf.reduce_max(
+        tf.where(row < first, row, none), -1, keepdims=True)
+    rows.append(place)
+    first = tf.where(place > none, place, first)
+  return _as_float(tf.equal(places, tf.stack(rows[::-1], 1)))
 
 
 def _laid_out(nodes: _Nodes, node: tf.Tensor, source: tf.Tensor,
               follow: tf.Tensor, window: tf.Tensor) -> _Streams:
   """Streams of nodes that are laid out as `source`; logical dims in rows."""
-  order = tf.gather(nodes.order, source)
+  rows = nodes.rows(source)
   return _Streams(
-      tf.gather(nodes.kernel_of, node), tf.gather(nodes.size, source),
-      tf.gather(nodes.unit, source), order @ follow, order @ window,
-      tf.gather(nodes.element_bytes, node))
+      tf.gather(nodes.kernel_of, node), rows.size, rows.unit,
+      rows.order @ follow, rows.order @ window,
+      tf.expand_dims(tf.gather(nodes.element_bytes, node), 1))
 
 
 class _Convolution:
@@ -2044,62 +2094,57 @@ class _Convolution:
   is the one whose sizes agree more with the output features and the window.
   """
 
-  def __init__(self, nodes: _Nodes, output_axes: tf.Tensor):
-    self._nodes = nodes
-    conv = nodes.convolution
+  def __init__(self, graph: _Graph, nodes: _Nodes, output_axes: tf.Tensor):
+    self._graph, self._nodes = graph, nodes
     exists = tf.expand_dims(nodes.has_convolution, -1)  # [kernels, 1]
-
-    def column(name):
-      return tf.gather(nodes.column(name), conv)
-
-    rank, shape = tf.gather(nodes.rank, conv), tf.gather(nodes.shape, conv)
-    rank = tf.expand_dims(rank, -1)
+    conv = nodes.rows(nodes.convolution)
+    shape, window, dilation = conv.shape, conv.window, conv.base_dilation
     spatial = exists * _as_float(
         tf.constant(_PLACES[:_SPATIAL])
-        < tf.minimum(rank - 2, _SPATIAL))  # [kernels, 4], which there are
+        < tf.minimum(conv.rank - 2, _SPATIAL))  # [kernels, 4], which there are
     on_spatial = tf.expand_dims(spatial, -1)
-    numbers = (_hot(column('convolution'))  # [kernels, 14, 6]
+    numbers = (_hot(conv.convolution)  # [kernels, 14, 6]
                * tf.expand_dims(exists, -1))
+    *dims, output_dims = tf.split(numbers, [1, 1, 4, 1, 1, 4, 2], 1)
     (image_batch, image_in, image_spatial, filter_in, filter_out,
-     filter_spatial, batch, feature) = (
-         tf.squeeze(x, 1) if x.shape[1] == 1 else x * on_spatial
-         for x in tf.split(numbers, [1, 1, 4, 1, 1, 4, 1, 1], 1))
-    left = _as_float(tf.constant(_PLACES) < rank,
-                     batch + feature == 0)
+     filter_spatial) = (
+         tf.squeeze(x, 1) if x.shape[1] == 1 else x * on_spatial for x in dims)
+    batch, feature = tf.unstack(output_dims, axis=1)
+    left = _as_float(tf.constant(_PLACES) < conv.rank, batch + feature == 0)
     spatial_axes = (
         _ranks(left, _SPATIAL) * on_spatial @ output_axes)  # [kernels, 4, 12]
 
-    def axis(hot, axes=output_axes):  # [kernels, 12]
+    def axis(hot, axes):  # [kernels, 12]
       return tf.linalg.matvec(axes, hot, transpose_a=True)
 
-    window, dilation = column('window'), column('base_dilation')
+    size_of_batch, size_of_features = _dot(batch, shape), _dot(feature, shape)
     self.image, self.filter = self._operands(
-        [(1.0, filter_out, _dot(feature, shape)),
-         (-1.0, image_batch, _dot(batch, shape))],
+        [(1.0, filter_out, size_of_features),
+         (-1.0, image_batch, size_of_batch)],
         spatial, filter_spatial, window)
     # A window as long as its dilation stands for the batch of a matrix product.
     is_batch = spatial * _as_float(window > 1, tf.equal(window, dilation))
     is_tap = spatial - is_batch
-    of_filter = tf.transpose(tf.gather(nodes.order, self.filter), [0, 2, 1])
+    self.filter_rows = nodes.rows(self.filter)
+    of_filter = tf.transpose(self.filter_rows.order, [0, 2, 1])
     own = tf.pad(of_filter, [[0, 0], [0, 0], [_DIMS, 0]])
     batch_dims = filter_spatial * tf.expand_dims(is_batch, -1)
     following = filter_out + tf.reduce_sum(batch_dims, 1)
     own *= tf.expand_dims(exists * (1 - following), -1)
     self.own_axes = tf.reduce_sum(own, 1)
-    feature_axes = axis(feature)
+    batch_axis, feature_axes = tf.unstack(output_dims @ output_axes, axis=1)
     self.filter_axes = (  # [kernels, 6, 12], as of the other dims below
         own + _outer(filter_out, feature_axes)
         + tf.matmul(batch_dims, spatial_axes, transpose_a=True))
-    grouped = _as_float(column('feature_groups') > 1)  # [kernels, 1]
+    grouped = _as_float(conv.feature_groups > 1)  # [kernels, 1]
     contracted = axis(filter_in, self.filter_axes) * (1 - grouped)
     group = tf.math.divide_no_nan(
-        _dot(image_in, tf.gather(nodes.shape, self.image)),
-        _dot(feature, shape))
+        _dot(image_in, tf.gather(nodes.shape, self.image)), size_of_features)
     tap_axes = (filter_spatial @ self.filter_axes) * tf.expand_dims(is_tap, -1)
-    stride = tf.where(is_tap > 0, column('stride') / tf.maximum(dilation, 1.0),
+    stride = tf.where(is_tap > 0, conv.stride / tf.maximum(dilation, 1.0),
                       1.0)
     self.image_follow = (
-        _outer(image_batch, axis(batch))
+        _outer(image_batch, batch_axis)
         + _outer(image_in, contracted + grouped * group * feature_axes)
         + tf.matmul(image_spatial * tf.expand_dims(stride, -1), spatial_axes,
                     transpose_a=True))
@@ -2109,8 +2154,7 @@ class _Convolution:
                  - feature_axes - batch_axes)
     self.features = feature_axes + contracted
     self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes
-    self.in_image, self.in_filter = (
-        self._is_part_of(operand) for operand in (self.image, self.filter))
+    self.in_image, self.in_filter = self._parts_of([self.image, self.filter])
 
   def _operands(self, features, spatial, filter_spatial, window):
     """(image, filter): int32 [kernels], nodes.
@@ -2123,59 +2167,65 @@ class _Convolution:
     dims = tf.concat([tf.stack(dims, 1), filter_spatial], 1)  # [kernels, 6, 6]
     sizes = tf.concat([*sizes, window], 1)  # [kernels, 6]
     weights = tf.concat(
-        [tf.ones_like(spatial[:, :len(weights)]) * weights, spatial], 1)
-    agrees = _as_float(tf.equal(  # [nodes, 6]
-        tf.linalg.matvec(tf.gather(dims, nodes.kernel_of), nodes.shape),
-        tf.gather(sizes, nodes.kernel_of)))
-    score = tf.reduce_sum(tf.gather(weights, nodes.kernel_of) * agrees, -1)
+        [weights * tf.ones_like(sizes[:, :len(weights)]), spatial], 1)
+    dims, sizes, weights = (
+        self._graph.on_nodes(x) for x in (dims, sizes, weights))
+    agrees = _as_float(  # [nodes, 6]
+        tf.equal(tf.linalg.matvec(dims, nodes.shape), sizes))
+    score = tf.reduce_sum(weights * agrees, -1)
     score -= nodes.log_elements / 500  # Of equal ones, the smaller.
-    operands = nodes.operands_of(
-        nodes.marked(nodes.convolution)
-        * tf.gather(nodes.has_convolution, nodes.kernel_of))
+    operands = nodes.operands_of(self._marked(nodes.convolution))
     chosen = nodes.pick(operands * (10 + score))
     others = operands * (1 - nodes.marked(chosen))
-    image = tf.where(tf.math.segment_max(others, nodes.kernel_of) > 0,
+    image = tf.where(_is(tf.math.segment_max(others, nodes.kernel_of)),
                      nodes.pick(others), chosen)
     return image, chosen
 
-  def _is_part_of(self, operand: tf.Tensor) -> tf.Tensor:
-    """Marks the parameters that an operand is, or is fused from."""
+  def _marked(self, picked):
+    """Marks the picked node of each kernel that has a convolution."""
+    return self._nodes.marked(picked) * self._graph.on_nodes(
+        self._nodes.has_convolution)
+
+  def _parts_of(self, operands: Sequence[tf.Tensor]) -> list:
+    """Marks the parameters that each operand is, or is fused from."""
     nodes = self._nodes
-    marked = nodes.marked(operand) * tf.gather(
-        nodes.has_convolution, nodes.kernel_of)
     parameter = nodes.opcode_is(_PARAMETER)
-    fused = tf.maximum(marked, nodes.operands_of(marked)) * parameter
     # The parameters of a fusion and of what it calls have the same numbers.
     number = tf.cast(tf.clip_by_value(
         tf.squeeze(nodes.column('parameter_number'), 1), 0, 1023), tf.int32)
     key = nodes.kernel_of * 1024 + number
-    return parameter * tf.gather(tf.minimum(tf.math.unsorted_segment_sum(
-        fused, key, nodes.kernels * 1024), 1.0), key)
+    parts = []
+    for operand in operands:
+      marked = self._marked(operand)
+      fused = tf.maximum(marked, nodes.operands_of(marked)) * parameter
+      of_key = tf.math.unsorted_segment_sum(
+          fused, key, self._graph.kernels * 1024)
+      parts.append(parameter * tf.sign(tf.gather(of_key, key)))
+    return parts
 
   def streams(self) -> tuple:
     """Inputs that are a part of the image or the filter: for `_laid_out`."""
     nodes = self._nodes
-    operand_of, node = _marked_by([nodes.inputs * self.in_image,
-                                   nodes.inputs * self.in_filter])
-    row = operand_of * nodes.kernels + tf.gather(nodes.kernel_of, node)
-    operand, follow, window = (
+    operand_of, index = _marked_by([nodes.inputs * self.in_image,
+                                    nodes.inputs * self.in_filter])
+    row = (operand_of * self._graph.kernels
+           + tf.gather(nodes.kernel_of, index))
+    operand_index, follow, window = (
         tf.gather(tf.concat(both, 0), row) for both in (
             (self.image, self.filter), (self.image_follow, self.filter_axes),
             (self.image_window, tf.zeros_like(self.image_window))))
-    operand_shape = tf.gather(nodes.shape, operand)
-    ratio = tf.gather(nodes.shape, node) / operand_shape
-    alike = tf.logical_and(
-        tf.equal(tf.gather(nodes.rank, node), tf.gather(nodes.rank, operand)),
-        tf.reduce_all(tf.logical_and(ratio > 0.2, ratio < 5), -1))
-    elements = (tf.gather(nodes.elements, node)
-                / tf.gather(nodes.elements, operand))
-    as_many = tf.logical_and(elements > 0.5, elements < 2)
-    source = tf.where(tf.logical_and(as_many, tf.logical_not(alike)),
-                      operand, node)
+    node, operand = nodes.rows(index), nodes.rows(operand_index)
+    alike = tf.logical_and(  # [streams, 1], as the other conditions
+        tf.equal(node.rank, operand.rank),
+        tf.reduce_all(_is_about(node.shape / operand.shape, 5), -1,
+                      keepdims=True))
+    as_many = _is_about(node.elements / operand.elements, 2)
+    as_operand = tf.logical_and(as_many, tf.logical_not(alike))
     applies = _as_float(tf.logical_or(alike, as_many))
-    applies = tf.reshape(applies, [-1, 1, 1])
-    scale = tf.gather(nodes.shape, source) / operand_shape
-    return (node, source, follow * tf.expand_dims(scale, -1) * applies,
+    applies = tf.expand_dims(applies, -1)
+    scale = tf.where(as_operand, 1.0, node.shape / operand.shape)
+    source = tf.where(tf.squeeze(as_operand, -1), operand_index, index)
+    return (index, source, follow * tf.expand_dims(scale, -1) * applies,
             window * applies)
 
 
@@ -2200,29 +2250,26 @@ class _Machine(tf.keras.layers.Layer):
   def __init__(self, hardware: _Hardware,
                sharpness: Optional[float] = None):
     super().__init__()
-    self._initial = tuple(
-        float(getattr(hardware, name)) for name in _TRAINED_CONSTANTS)
-    self._sharpness = sharpness
+    self._initial = tuple(  # Sharpness comes last, if there is one.
+        float(getattr(hardware, name)) for name in _TRAINED_CONSTANTS
+    ) + (sharpness,) * bool(sharpness)
 
   def build_once(self) -> None:
     if not self.built:
-      names = _TRAINED_CONSTANTS + ('sharpness',) * bool(self._sharpness)
       self.changes = self.add_weight(
-          'changes', [len(names)], initializer='zeros')
+          'changes', [len(self._initial)], initializer='zeros')
       self.built = True
 
-  def _trained(self, initial):
-    factors = tf.exp(tf.clip_by_value(
-        self._RATE * self.changes, -10.0, 10.0))
-    return tf.constant(initial) * factors[:len(initial)]
+  def _trained(self) -> Sequence[tf.Tensor]:
+    return tf.unstack(tf.constant(self._initial) * tf.exp(
+        tf.clip_by_value(self._RATE * self.changes, -10.0, 10.0)))
 
   def constants(self) -> dict:
     """Scalar tensors by name; the name ends in the unit."""
-    return dict(zip(_TRAINED_CONSTANTS,
-                    tf.unstack(self._trained(self._initial))))
+    return dict(zip(_TRAINED_CONSTANTS, self._trained()))
 
   def sharpness(self) -> tf.Tensor:
-    return self._trained((*self._initial, self._sharpness))[-1]
+    return self._trained()[-1]
 
   def call(self, counts: _Counts) -> tuple:
     """What the counts take.

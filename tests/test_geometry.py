@@ -277,8 +277,10 @@ def test_columns_and_opcodes_of_models_py_are_those_of_the_files():
   assert {name: schema.NODE_COLUMN[column]
           for name, column in columns.items()} == {
               name: first for name, (first, _) in models._NODE_COLUMNS.items()}
-  assert models._KERNEL_BOUNDS == schema.CONFIG_COLUMN['kernel_bounds_0']
-  assert models._OUTPUT_BOUNDS == schema.CONFIG_COLUMN['output_bounds_0']
+  firsts = [schema.CONFIG_COLUMN[f'{of}_bounds_0']
+            for of in ('output', 'kernel')]
+  assert list(models._BOUNDS) == [
+      first + place for first in firsts for place in range(6)]
   assert tuple(models._TABLE_WIDTHS.values()) == (
       len(schema.NODE_FEATURES), len(schema.CONFIG_FEATURES))
   numbers = schema.OPCODES
