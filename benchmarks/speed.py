@@ -28,7 +28,7 @@ FIELDS = ('part', 'subject', 'case', 'measure', 'value', 'unit', 'machine',
           'versions')
 # Part -> module and function.
 PARTS = {
-    'ranking': ('speed_ranking', 'ranking'),
+    'ranking': ('speed_in_turn', 'ranking'),
     'equality': ('speed_ranking', 'equality'),
     'memory': ('speed_ranking', 'memory'),
     'limit': ('speed_ranking', 'limit'),
@@ -39,6 +39,7 @@ PARTS = {
     'epoch_growth': ('speed_training', 'epoch_growth'),
 }
 _WORKER_ONLY = {
+    'rank_on_demand': ('speed_in_turn', 'rank_on_demand'),
     'one_kernel': ('speed_ranking', 'one_kernel'),
     'one_read': ('speed_training', 'one_read'),
     'host_steps': ('speed_training', 'host_steps'),
@@ -134,7 +135,7 @@ def _work(part: str, *arguments: str) -> list[dict]:
     sys.modules['pandas'] = None
   module, function = {**PARTS, **_WORKER_ONLY}[part]
   call = getattr(importlib.import_module(module), function)
-  if part in ('memory', 'growth', 'trials', 'training', 'loading'):
+  if part in ('ranking', 'memory', 'growth', 'trials', 'training', 'loading'):
     return call(_WORKER, *arguments)
   if part == 'one_kernel':
     name, nodes, configs, *root = arguments

@@ -1,4 +1,4 @@
-"""Measures `forward`: against the baseline, in memory, at the limit, growing.
+"""Measures `forward`: its scores, in memory, at the limit, growing.
 
 Every function is a part of `speed.py`, runs in a process of its own and returns
 rows: dicts of part, subject, case, measure, value and unit.
@@ -7,6 +7,7 @@ rows: dicts of part, subject, case, measure, value and unit.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import os
@@ -35,6 +36,8 @@ BASELINE_NAMES = ('EarlyJoinSAGE', 'EarlyJoinResGCN', 'LateJoinSAGE',
 OURS = 'MyEarlyJoinSAGE'
 REPEATS = 5
 MIB = 2.0 ** 20
+# TensorFlow without models.py, which leaves alone what is set: the baseline.
+UNCHANGED = {'TF_CPU_ALLOCATOR_USE_BFC': 'false'}
 
 
 def row(part: str, subject: str, case: str, measure: str, value: float,
@@ -89,39 +92,7 @@ def graphs_of(kernels: list[Kernel]) -> list:
   return [batches.kernel_graph(kernel, stats) for kernel in kernels]
 
 
-# --- Ranking against the baseline ---------------------------------------------
-
-
-def ranking(root: str, number: int = 12) -> list[dict[str, Any]]:
-  """Eager loop over kernels like the collection's, ours and the baseline's.
-
-  Args:
-    root: checkout of the baseline; empty: `replicated_join` stands in for its
-      EarlyJoinSAGE, and the other models are left out.
-    number: kernels.
-  """
-  kernels = speed_kernels.like_the_collection(number)
-  graphs = graphs_of(kernels)
-  rows = []
-  for name in (*BASELINE_NAMES, OURS):
-    ours, first_call = built(name, kernels)
-    rows.append(row('ranking', name, 'first call', 'time', first_call, 's'))
-    reference = 'EarlyJoinSAGE' if name == OURS else name
-    theirs = _theirs(reference, root, ours, graphs, kernels)
-    if theirs is None:
-      continue
-    if name != OURS:
-      rows.append(row('ranking', name, 'all kernels', 'largest difference',
-                      _difference(theirs, ours, graphs, graphs, kernels),
-                      'of scores'))
-    seconds = _side_by_side(theirs, ours, graphs, kernels)
-    rows += [
-        row('ranking', name, 'all kernels', f'baseline {reference}',
-            seconds[0], 's'),
-        row('ranking', name, 'all kernels', 'ours', seconds[1], 's'),
-        row('ranking', name, 'all kernels', 'ratio', seconds[0] / seconds[1],
-            'times as fast')]
-  return rows
+# --- Scores against the baseline's --------------------------------------------
 
 
 def equality(root: str, data_root: str) -> list[dict[str, Any]]:
@@ -147,7 +118,10 @@ def equality(root: str, data_root: str) -> list[dict[str, Any]]:
       tf.keras.utils.set_random_seed(0)
       ours = load_models.build(name, 10, speed_kernels.NUM_OPS, {})
       ours.forward(graphs[0], kernels[0].num_configs)
-      theirs = _theirs(name, root, ours, graphs, kernels)
+      theirs = the_baselines(name, root, graphs, kernels)
+      for target, source in zip(theirs.trainable_variables,
+                                ours.trainable_variables):
+        target.assign(source)
       of = f'{case}, {len(kernels)} kernels'
       rows.append(row('equality', name, of, 'largest difference', _difference(
           theirs, ours, graphs, graphs, kernels), 'of scores'))
@@ -166,31 +140,22 @@ def _in_another_order(kernel: Kernel) -> Kernel:
       edge_index=last - kernel.edge_index)
 
 
-def _theirs(name, root, ours, graphs, kernels):
-  """The baseline's model; with the weights of ours where it is the same."""
+def the_baselines(name, root, graphs, kernels):
+  """The baseline's model of a name, or what stands in for its EarlyJoinSAGE."""
   if not root:
-    if name != 'EarlyJoinSAGE':
-      return None
-    same = ours if type(ours).__name__ == name else built(name, kernels)[0]
-    return ReplicatedEarlyJoinSAGE(same)
+    return ReplicatedEarlyJoinSAGE(built('EarlyJoinSAGE', kernels)[0])
   if root not in sys.path:
     sys.path.insert(0, root)
   module = importlib.import_module('tpu_graphs.baselines.tiles.models')
   model = getattr(module, name)(10, speed_kernels.NUM_OPS)
   model.forward(graphs[0], kernels[0].num_configs)
-  if type(ours).__name__ == name:
-    for target, source in zip(model.trainable_variables,
-                              ours.trainable_variables):
-      target.assign(source)
   return model
 
 
-def _loop(model, graphs, kernels) -> Callable[[], None]:
+def rank_all(model, graphs, kernels) -> list[np.ndarray]:
   """What the baseline's evaluation script does with the kernels."""
-  def rank():
-    for graph, kernel in zip(graphs, kernels):
-      model.forward(graph, kernel.num_configs).numpy()
-  return rank
+  return [model.forward(graph, kernel.num_configs).numpy()
+          for graph, kernel in zip(graphs, kernels)]
 
 
 def _difference(theirs, ours, their_graphs, our_graphs, kernels) -> float:
@@ -202,12 +167,6 @@ def _difference(theirs, ours, their_graphs, our_graphs, kernels) -> float:
     b = ours.forward(our_graph, kernel.num_configs).numpy()
     worst = max(worst, float(np.abs(a - b).max() / np.abs(a).max()))
   return worst
-
-
-def _side_by_side(theirs, ours, graphs, kernels) -> list[float]:
-  """Median seconds of both."""
-  return medians_in_turn(
-      [_loop(model, graphs, kernels) for model in (theirs, ours)], 3)
 
 
 # --- Memory and chunks --------------------------------------------------------
@@ -254,10 +213,10 @@ def one_kernel(name: str, nodes: int, configs: int,
   kernel = speed_kernels.random_kernel(nodes, configs)
   (graph,) = graphs_of([kernel])
   if root:
-    model = _theirs(name, root, None, [graph], [kernel])
+    model = the_baselines(name, root, [graph], [kernel])
   else:
     model, _ = built(name, [kernel])
-  _loop(model, [graph], [kernel])()
+  rank_all(model, [graph], [kernel])
   return _memory_rows(f'baseline {name}' if root else name,
                       f'{nodes} nodes x {configs} configs')
 
@@ -271,18 +230,25 @@ def memory(worker: list[str], root: str) -> list[dict[str, Any]]:
   if root:
     for configs in (1000, 10_000):
       rows += run_worker(
-          worker, 'one_kernel', 'EarlyJoinSAGE', '150', str(configs), root)
+          worker, 'one_kernel', 'EarlyJoinSAGE', '150', str(configs), root,
+          **UNCHANGED)
   return rows + _chunks()
 
 
-def run_worker(worker: list[str], *arguments: str) -> list[dict[str, Any]]:
+def run_worker(worker: list[str], *arguments: str,
+               **variables: str) -> list[dict[str, Any]]:
   """Rows that a process of `speed.py` prints as JSON in its last line.
+
+  Args:
+    worker: its command, to which the arguments are added.
+    variables: what to change in its environment.
 
   Raises:
     UserError: the process failed; its own messages are above.
   """
   done = subprocess.run([*worker, *arguments], stdout=subprocess.PIPE,
-                        check=False, encoding='utf-8')
+                        check=False, encoding='utf-8',
+                        env={**os.environ, **variables})
   if done.returncode:
     raise UserError(f'measuring {" ".join(arguments)} ended with exit code '
                     f'{done.returncode}; its own messages are above')
@@ -301,7 +267,8 @@ def _chunks() -> list[dict[str, Any]]:
     loops = []
     for floats in sizes:
       models._Ranker._CHUNK_FLOATS = floats
-      loops.append(_loop(built(name, [kernel])[0], graph, [kernel]))
+      loops.append(functools.partial(
+          rank_all, built(name, [kernel])[0], graph, [kernel]))
       loops[-1]()  # Traced with this size.
     seconds = dict(zip(sizes, medians_in_turn(loops, REPEATS)))
     rows += [row('chunks', name, f'{floats // 2 ** 10} Ki floats', 'time',
@@ -320,7 +287,8 @@ def limit() -> list[dict[str, Any]]:
   flops, bandwidth = _matmul_rate(), _copy_rate()
   kernel = speed_kernels.random_kernel(40, 1842)
   model, _ = built('EarlyJoinSAGE', [kernel])
-  seconds = median_seconds(_loop(model, graphs_of([kernel]), [kernel]), 20)
+  seconds = median_seconds(functools.partial(
+      rank_all, model, graphs_of([kernel]), [kernel]), 20)
   operations, moved = _needed(kernel)
   ideal = max(operations / flops, moved / bandwidth)
   subject, case = 'EarlyJoinSAGE', '40 nodes x 1842 configs'
@@ -388,7 +356,8 @@ def growth(worker: list[str]) -> list[dict[str, Any]]:
       for nodes, configs in pairs:
         kernel = speed_kernels.random_kernel(nodes, configs)
         model, _ = built(name, [kernel])
-        taken = median_seconds(_loop(model, graphs_of([kernel]), [kernel]))
+        taken = median_seconds(functools.partial(
+            rank_all, model, graphs_of([kernel]), [kernel]))
         number.append(configs if axis == 'configs' else nodes)
         seconds.append(taken)
         rows.append(row('growth', name, f'{axis} {number[-1]}', 'time',

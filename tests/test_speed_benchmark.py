@@ -3,11 +3,13 @@
 import csv
 import pathlib
 import sys
+import textwrap
 
 import numpy as np
 import pytest
 
 from tpu_graphs_ext import batches, load_models
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.normalize import FeatureStats
 from tpu_graphs_ext.partition import Partition
 
@@ -15,6 +17,7 @@ BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / 'benchmarks'
 sys.path.insert(0, str(BENCHMARKS))
 
 import speed  # noqa: E402
+import speed_in_turn  # noqa: E402
 import speed_kernels  # noqa: E402
 import speed_ranking  # noqa: E402
 import speed_training  # noqa: E402
@@ -54,6 +57,51 @@ def test_the_stand_in_scores_as_the_model_whose_weights_it_has():
     expected = model.forward(graph, kernel.num_configs)
     found = ReplicatedEarlyJoinSAGE(model).forward(graph, kernel.num_configs)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+# Takes the place of a process of `speed.py`: answers as `rank_on_demand` does,
+# the baseline's with 50 s and then 8 s a ranking, ours with 30 s and then 2 s.
+ANSWERING = textwrap.dedent('''
+    import os, sys
+    import numpy as np
+    _, side, name, root, folder = sys.argv[1:]
+    with open(os.path.join(root or os.environ['ROOT'], 'settings'), 'a') as file:
+      print(side, name, os.environ.get('TF_CPU_ALLOCATOR_USE_BFC'), file=file)
+    seconds, off = {'theirs': ([50, 8], 0.0), 'ours': ([30, 2], 0.5)}[side]
+    print(0.25, flush=True)
+    for line in sys.stdin:
+      if line == 'scores\\n':
+        np.savez(os.path.join(folder, 'scores_' + side), [1.0, -2.0 + off], [4.0])
+      print(seconds[0], flush=True)
+      seconds = seconds[1:] or seconds
+''')
+
+
+def test_two_processes_rank_in_turn(tmp_path, monkeypatch):
+  monkeypatch.setenv('ROOT', str(tmp_path))
+  monkeypatch.delenv('TF_CPU_ALLOCATOR_USE_BFC', raising=False)
+  monkeypatch.setattr(speed_in_turn, 'BASELINE_NAMES', ('EarlyJoinSAGE',))
+  rows = speed_in_turn.ranking(
+      [sys.executable, '-c', ANSWERING], str(tmp_path))
+  assert {(row['subject'], row['measure']): row['value'] for row in rows} == {
+      ('EarlyJoinSAGE', 'time'): 0.25,
+      ('EarlyJoinSAGE', 'largest difference'): 0.25,  # 0.5 off, of 2.
+      ('EarlyJoinSAGE', 'baseline EarlyJoinSAGE'): 8,
+      ('EarlyJoinSAGE', 'ours'): 2, ('EarlyJoinSAGE', 'ratio'): 4,
+      ('MyEarlyJoinSAGE', 'time'): 0.25,
+      ('MyEarlyJoinSAGE', 'baseline EarlyJoinSAGE'): 8,
+      ('MyEarlyJoinSAGE', 'ours'): 2, ('MyEarlyJoinSAGE', 'ratio'): 4}
+  # The baseline runs without what models.py sets.
+  assert (tmp_path / 'settings').read_text().split('\n')[:2] == [
+      'ours EarlyJoinSAGE None', 'theirs EarlyJoinSAGE false']
+
+
+def test_a_process_that_ends_is_named():
+  with speed_in_turn._Process(
+      [sys.executable, '-c', 'print(1)'], 'ours', 'MLP', '', '') as process:
+    assert process.answer() == 1
+    with pytest.raises(UserError, match=r'MLP \(ours\) ended'):
+      process.ask('rank')
 
 
 def test_the_first_call_does_not_count():
