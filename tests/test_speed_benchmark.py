@@ -65,13 +65,15 @@ ANSWERING = textwrap.dedent('''
     import os, sys
     import numpy as np
     _, side, name, root, folder = sys.argv[1:]
-    with open(os.path.join(root or os.environ['ROOT'], 'settings'), 'a') as file:
+    settings = os.path.join(root or os.environ['ROOT'], 'settings')
+    with open(settings, 'a') as file:
       print(side, name, os.environ.get('TF_CPU_ALLOCATOR_USE_BFC'), file=file)
     seconds, off = {'theirs': ([50, 8], 0.0), 'ours': ([30, 2], 0.5)}[side]
     print(0.25, flush=True)
     for line in sys.stdin:
       if line == 'scores\\n':
-        np.savez(os.path.join(folder, 'scores_' + side), [1.0, -2.0 + off], [4.0])
+        np.savez(os.path.join(folder, 'scores_' + side),
+                 [1.0, -2.0 + off], [4.0])
       print(seconds[0], flush=True)
       seconds = seconds[1:] or seconds
 ''')
