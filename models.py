@@ -1745,12 +1745,12 @@ class _Nodes:
         raw, _with_gaps(_NODE_COLUMNS.values(), _TABLE_WIDTHS['node']), -1
     )[1::2]))
     sizes = self.column('shape')
-    self.rank = tf.reduce_sum(tf.sign(sizes), -1)
+    self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)
     self.shape = tf.maximum(sizes, 1)
     self.elements = _product(self.shape)
     self.log_elements = tf.reduce_sum(tf.math.log(self.shape), -1)
     self._tie_break = self.log_elements / 1000  # Below 0.2.
-    types = tf.sign(self.column('element_type'))
+    types = _as_float(self.column('element_type') > 0)
     self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)
     self.element_bytes += 4 * _as_float(self.element_bytes == 0)
     self._lay_out(hardware)
@@ -1762,7 +1762,7 @@ class _Nodes:
     self._table = tf.concat(table, 1)
     self._find_roles()
 
-  def rows(self, index: tf.Tensor) -> '_NodeRows':
+  def rows(self, index: tf.Tensor) -> _NodeRows:
     """What is known of some nodes, int32 [rows]."""
     widths = [_NODE_COLUMNS[name][1] for name in _NodeRows._fields[:6]]
     *columns, order = tf.split(
@@ -1824,7 +1824,7 @@ class _Nodes:
 
   def _find_roles(self):
     parameter = self.opcode_is(_PARAMETER)
-    self.is_no_root = 1 - tf.sign(tf.squeeze(self.column('is_root'), 1))
+    self.is_no_root = 1 - _as_float(tf.squeeze(self.column('is_root'), 1) > 0)
     unread = _as_float(self._graph.degree('consumers') == 0)
     root = self.marked(self.pick(unread - self.is_no_root))
     # What a fusion calls does the work; its parameters are the fusion's.
@@ -1834,7 +1834,7 @@ class _Nodes:
     parts = self.operands_of(main * self.opcode_is(_TUPLE))
     self.outputs = parts + main * (1 - self.any_of(parts))
     self.inputs = parameter * tf.where(
-        _is(self.any_of(body)), self.read_by(root), tf.sign(self.rank))
+        _is(self.any_of(body)), self.read_by(root), _as_float(self.rank > 0))
     convolution = self.opcode_is(_CONVOLUTION) * tf.sign(
         self._graph.number_of('producers', self.is_no_root))
     self.convolution = self.pick(convolution)

@@ -264,6 +264,21 @@ def test_degenerate_kernels_have_finite_counts(kernel):
       assert (values >= 0).all(), name
 
 
+def test_sizes_below_zero_are_as_none():
+  """Features that were scaled with other data may come back as such."""
+  kernel = kernel_of(compiled(lambda x: tf.sqrt(x), (24, 256)), [[3, 2]])
+  column = schema.NODE_COLUMN['shape_dimensions_2']
+  assert not kernel.node_feat[:, column].any()
+  below = kernel.node_feat.copy()
+  below[:, column] = -3
+  changed = dataclasses.replace(kernel, node_feat=below, tile_id='net_1')
+  stats = checks.stats_of([kernel, changed])
+  expected = tensorflow_counts(kernel, stats)
+  assert expected['output_tiles'] == [1] and expected['pieces'] == [2]
+  for name, values in tensorflow_counts(changed, stats).items():
+    np.testing.assert_array_equal(values, expected[name], err_msg=name)
+
+
 def test_columns_and_opcodes_of_models_py_are_those_of_the_files():
   columns = {
       'is_root': 'is_root',
