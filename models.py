@@ -1988,8 +1988,7 @@ class _Geometry:
         tf.math.ceil(reach / unit - 1e-4), 1.0, whole)
     covered = tf.where(tf.reduce_sum(follow, 1, keepdims=True) > 0, covered,
                        whole)
-    block = (_product(covered) * _product(unit)
-             * s.element_bytes)
+    block = _product(covered) * _product(unit) * s.element_bytes
     parts = _number_from(1, _as_float(covered < whole))  # More minor ones.
     pieces = _product(tf.where(_is(parts), covered, 1.0))
     followed = tf.expand_dims(tf.reduce_sum(s.follow + s.window, 1), 1) > 0
