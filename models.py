@@ -1646,9 +1646,9 @@ def _matrix(npy: bytes) -> tf.Tensor:
   return tf.reshape(tf.cast(numbers, tf.float32), header['shape'])
 
 
-def _product(x: tf.Tensor, axis: int = -1) -> tf.Tensor:
-  """Product of positive counts, at most `_MOST`."""
-  return tf.minimum(tf.reduce_prod(x, axis), _MOST)
+def _product(x: tf.Tensor) -> tf.Tensor:
+  """Product of positive counts over the last axis, at most `_MOST`."""
+  return tf.minimum(tf.reduce_prod(x, -1), _MOST)
 
 
 def _halves(x: tf.Tensor) -> Sequence[tf.Tensor]:
