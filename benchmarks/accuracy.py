@@ -63,6 +63,14 @@ ABLATIONS = {
 # ranks, and the learned one has little left to do on synthetic data.
 UNTOLD = {'feature_stats': None}
 
+# Analytic parts that know less, without and with a learned part to make up for
+# it. A constant of 1e-9 ns is none; training multiplies it by e^10 at most.
+LESSER_LAWS = {
+    'no pieces': {'hardware': {'piece_ns': 1e-9}},
+    'roofline': {'hardware': {'piece_ns': 1e-9, 'step_ns': 1e-9}},
+}
+WITH_A_LAW = 'AnalyticTileModel', 'HybridEarlyJoinSAGE'
+
 # An accelerator for inference instead of a TPU v3: a fifth of the bandwidth, a
 # quarter of the on-chip memory, twice as fast a matrix unit that also takes
 # short runs, a slower vector unit, steps and transfers that cost little to
@@ -237,8 +245,9 @@ def run_list(args, sets: list[DataSet],
   rows = [(name, name, {}) for name in names]
   with_ablations = (args.models is None if args.ablations is None
                     else args.ablations)
-  ablations = ablation_rows(
-      load_models.model_class(ABLATED, models_py)) if with_ablations else []
+  ablations = (
+      ablation_rows(load_models.model_class(ABLATED, models_py)) + law_rows()
+      if with_ablations else [])
   runs = []
   for seed in args.seeds:
     for data in sets:
@@ -264,12 +273,19 @@ def ablation_rows(model: type) -> list[tuple[str, str, dict[str, Any]]]:
   return rows
 
 
+def law_rows() -> list[tuple[str, str, dict[str, Any]]]:
+  """(name, model, kwargs) of the lesser laws."""
+  return [(name, model, kwargs) for model in WITH_A_LAW
+          for name, kwargs in LESSER_LAWS.items()]
+
+
 def _spec(args, data: DataSet, name: str, model: str, kwargs: dict[str, Any],
           seed: int, models_py: str) -> RunSpec:
   loo = data.protocol == LEAVE_ONE_OUT
   epochs = args.real_epochs if loo else args.epochs
+  row = model if name == model else f'{model} {name}'
   folder = re.sub(r'[^\w.-]+', '_',
-                  f'{data.name} {name} seed {seed} epochs {epochs}')
+                  f'{data.name} {row} seed {seed} epochs {epochs}')
   return RunSpec(
       data=data.name, source=data.source, protocol=data.protocol, name=name,
       model=model, kwargs=json.dumps(kwargs, sort_keys=True), seed=seed,
@@ -421,7 +437,7 @@ def parser() -> argparse.ArgumentParser:
   add('--models', help='comma-separated; all of models.py, and the ablations, '
       'if not given; empty: none')
   add('--ablations', action='store_true', default=None,
-      help=f'also ablations of {ABLATED}')
+      help=f'also ablations of {ABLATED}, and lesser laws')
   add('--no_ablations', dest='ablations', action='store_false', default=None,
       help='no ablations')
   add('--seeds', type=_seeds, default='0,1,2', help='comma-separated')

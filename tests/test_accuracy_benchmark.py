@@ -5,6 +5,7 @@ import json
 import pathlib
 import sys
 
+import model_checks as checks
 import pytest
 import tiny_kernels
 import tiny_models
@@ -115,6 +116,26 @@ def test_every_ablation_is_one_that_the_model_takes():
   assert len(rows) >= 10
   for _, model, kwargs in rows:
     load_models.build(model, 10, 5, kwargs)
+
+
+def test_a_lesser_law_lacks_its_terms_however_it_is_trained():
+  rows = accuracy.law_rows()
+  kernels = checks.kernels()
+  for name, model, kwargs in rows:
+    net = checks.make(model + checks.RAW, **kwargs)
+    checks.scores(net, kernels[0], checks.stats_of(kernels))
+    changes, = (v for v in net.variables if v.name.startswith('changes'))
+    changes.assign(changes + 100.0)  # Far more than training moves it.
+    lacking = {key for key, ns in net.constants().items() if ns < 1e-4}
+    assert lacking == set(kwargs['hardware']), name
+
+
+def test_every_run_has_a_folder_of_its_own():
+  args = accuracy.parser().parse_args(['--ablations'])
+  data = accuracy.DataSet('tiny', 'x', accuracy.SPLITS, '', '')
+  runs = accuracy.run_list(args, [data], args.models_py)
+  folders = {spec.folder for spec, _ in runs}
+  assert len(folders) == len(runs) > 3 * 30
 
 
 def test_an_ablation_that_is_the_default_is_left_out(monkeypatch):
