@@ -16,19 +16,32 @@ MODELS = load_models.model_names()
 # Models of tile geometry are another model with feature_stats than without.
 CASES = MODELS + [name + checks.RAW for name in MODELS
                   if load_models.takes(name, 'feature_stats')]
-every_model = pytest.mark.parametrize('name', CASES)
+# Its layers are those of another model, and tracing takes seconds.
+LIKE_ANOTHER = {
+    'LateJoinSAGE', 'LateJoinResGCN', 'LateJoinGCN', 'LateJoinGAT',
+    'EarlyLateJoinSAGE', 'WideSAGE', 'EarlyJoinGCN', 'EarlyJoinConcatPoolSAGE',
+    'MyEarlyJoinSAGE', 'HybridEarlyJoinSAGE',
+    'HybridEarlyJoinSAGE' + checks.RAW}
+
+
+def for_models(slow=()):
+  """Runs a test for each case, right after the other tests of that case."""
+  return pytest.mark.parametrize('name', [
+      pytest.param(name, marks=pytest.mark.slow) if name in slow else name
+      for name in CASES], scope='module')
+
+
+every_model = for_models()
 KERNELS = checks.kernels()
 STATS = checks.stats_of(KERNELS)
 
 
 @pytest.fixture(scope='module')
-def models() -> dict[str, tf.keras.Model]:
-  """Each model once, with its variables."""
-  made = {}
-  for name in CASES:
-    made[name] = checks.make(name)
-    checks.scores(made[name], KERNELS[0], STATS)
-  return made
+def model(name) -> tf.keras.Model:
+  """One that all tests of a case share, so that it is traced once."""
+  model = checks.make(name)
+  checks.scores(model, KERNELS[0], STATS)
+  return model
 
 
 def test_all_names_are_there():
@@ -41,72 +54,69 @@ def test_all_names_are_there():
 
 
 @every_model
-def test_corner_cases_get_one_finite_score_a_configuration(models, name):
+def test_corner_cases_get_one_finite_score_a_configuration(model):
   for kernel in tiny_kernels.corner_cases():
-    scores = checks.scores(models[name], kernel, STATS)
+    scores = checks.scores(model, kernel, STATS)
     assert scores.shape == (kernel.num_configs,)
     assert scores.dtype == np.float32
     assert np.isfinite(scores).all(), kernel.tile_id
 
 
 @every_model
-def test_features_far_outside_the_train_range_give_finite_scores(models, name):
+def test_features_far_outside_the_train_range_give_finite_scores(model):
   kernel = dataclasses.replace(
       KERNELS[0], node_feat=KERNELS[0].node_feat * -1e4,
       config_feat=KERNELS[0].config_feat * 1e6)
-  assert np.isfinite(checks.scores(models[name], kernel, STATS)).all()
+  assert np.isfinite(checks.scores(model, kernel, STATS)).all()
 
 
 @every_model
-def test_scores_differ_between_configurations_and_kernels(models, name):
-  scores = checks.batch_scores(models[name], KERNELS, STATS)
+def test_scores_differ_between_configurations_and_kernels(model):
+  scores = checks.batch_scores(model, KERNELS, STATS)
   assert scores.std(axis=1).min() > 0
   assert scores.mean(axis=1).std() > 0
 
 
 @every_model
-def test_permuted_configurations_have_permuted_scores(models, name):
+def test_permuted_configurations_have_permuted_scores(model):
   order = np.random.default_rng(0).permutation(KERNELS[0].num_configs)
   np.testing.assert_allclose(
-      checks.scores(
-          models[name], checks.permuted_configs(KERNELS[0], order), STATS),
-      checks.scores(models[name], KERNELS[0], STATS)[order], **checks.CLOSE)
+      checks.scores(model, checks.permuted_configs(KERNELS[0], order), STATS),
+      checks.scores(model, KERNELS[0], STATS)[order], **checks.CLOSE)
 
 
 @every_model
-def test_numbering_of_nodes_and_order_of_edges_do_not_matter(models, name):
+def test_numbering_of_nodes_and_order_of_edges_do_not_matter(model):
   for kernel in KERNELS:
     order = np.random.default_rng(0).permutation(kernel.num_nodes)
     np.testing.assert_allclose(
-        checks.scores(
-            models[name], checks.renumbered_nodes(kernel, order), STATS),
-        checks.scores(models[name], kernel, STATS), **checks.CLOSE)
+        checks.scores(model, checks.renumbered_nodes(kernel, order), STATS),
+        checks.scores(model, kernel, STATS), **checks.CLOSE)
 
 
 @every_model
-def test_edges_matter_unless_the_model_is_an_mlp(models, name):
+def test_edges_matter_unless_the_model_is_an_mlp(model, name):
   kernel = max(KERNELS, key=lambda kernel: kernel.num_nodes)
   fewer = dataclasses.replace(kernel, edge_index=kernel.edge_index[:1])
-  same = np.allclose(checks.scores(models[name], fewer, STATS),
-                     checks.scores(models[name], kernel, STATS), rtol=1e-6)
+  same = np.allclose(checks.scores(model, fewer, STATS),
+                     checks.scores(model, kernel, STATS), rtol=1e-6)
   assert same == (name == 'MLP')
 
 
 @every_model
-def test_other_kernels_of_the_batch_do_not_matter(models, name):
-  together = checks.batch_scores(models[name], KERNELS, STATS)
+def test_other_kernels_of_the_batch_do_not_matter(model):
+  together = checks.batch_scores(model, KERNELS, STATS)
   for kernel, scores in zip(KERNELS, together):
     np.testing.assert_allclose(
-        scores, checks.scores(models[name], kernel, STATS), **checks.CLOSE)
+        scores, checks.scores(model, kernel, STATS), **checks.CLOSE)
 
 
 @every_model
-def test_other_configurations_do_not_matter(models, name):
+def test_other_configurations_do_not_matter(model):
   some = np.array([7, 2, 3])
   np.testing.assert_allclose(
-      checks.scores(
-          models[name], checks.permuted_configs(KERNELS[0], some), STATS),
-      checks.scores(models[name], KERNELS[0], STATS)[some], **checks.CLOSE)
+      checks.scores(model, checks.permuted_configs(KERNELS[0], some), STATS),
+      checks.scores(model, KERNELS[0], STATS)[some], **checks.CLOSE)
 
 
 @every_model
@@ -125,19 +135,19 @@ def test_chunks_give_the_scores_of_all_configurations_at_once(
 
 
 @every_model
-def test_labels_do_not_reach_a_score(models, name):
+def test_labels_do_not_reach_a_score(model):
   other = dataclasses.replace(
       KERNELS[0], runtime_ns=KERNELS[0].runtime_ns[::-1] * 7,
       normalizer_ns=np.ones_like(KERNELS[0].normalizer_ns))
   np.testing.assert_array_equal(
-      checks.scores(models[name], other, STATS),
-      checks.scores(models[name], KERNELS[0], STATS))
+      checks.scores(model, other, STATS),
+      checks.scores(model, KERNELS[0], STATS))
 
 
 @every_model
-def test_the_state_is_trainable_variables_alone(models, name):
-  assert models[name].trainable_variables
-  assert not models[name].non_trainable_variables
+def test_the_state_is_trainable_variables_alone(model):
+  assert model.trainable_variables
+  assert not model.non_trainable_variables
 
 
 @every_model
@@ -182,13 +192,13 @@ def test_variable_order_does_not_depend_on_column_counts(name):
 
 
 @every_model
-def test_other_column_counts_than_at_first_are_refused(models, name):
+def test_other_column_counts_than_at_first_are_refused(model):
   kernel = tiny_kernels.make_kernel(node_width=9, config_width=3)
   with pytest.raises(ValueError, match='the model was built for'):
-    checks.scores(models[name], kernel, checks.stats_of([kernel]))
+    checks.scores(model, kernel, checks.stats_of([kernel]))
 
 
-@every_model
+@for_models(slow=LIKE_ANOTHER)
 def test_one_trace_serves_every_kernel_and_one_every_batch(monkeypatch, name):
   ranker = load_models.models_module()._Ranker
   traces = []
@@ -206,16 +216,7 @@ def test_one_trace_serves_every_kernel_and_one_every_batch(monkeypatch, name):
   assert len(traces) == 2 * members
 
 
-# Its layers are those of another model, and saving takes seconds.
-SAVED_LIKE_ANOTHER = {
-    'LateJoinSAGE', 'LateJoinResGCN', 'LateJoinGCN', 'LateJoinGAT',
-    'EarlyLateJoinSAGE', 'WideSAGE', 'EarlyJoinConcatPoolSAGE',
-    'HybridEarlyJoinSAGE'}
-
-
-@pytest.mark.parametrize('name', [
-    pytest.param(name, marks=pytest.mark.slow)
-    if name in SAVED_LIKE_ANOTHER else name for name in CASES])
+@for_models(slow=LIKE_ANOTHER)
 def test_saved_and_copied_by_position_keeps_the_scores(
     tmp_path, host_loss, name):
   model = checks.make(name)
