@@ -219,7 +219,7 @@ def test_an_ensemble_trains_each_member_by_its_own_loss(batch):
         name, 10, checks.NUM_OPS, {**kwargs, 'averaging': 0.0})
     model(batch[0])
     model.set_weights(member.get_weights())
-    model.compile(optimizer=tf.keras.optimizers.SGD(0.1))
+    model.compile(optimizer=tf.keras.optimizers.SGD(0.1), run_eagerly=True)
     losses += model.fit(step, verbose=0).history['loss']
     alone.append(model)
   ensemble.compile(optimizer=tf.keras.optimizers.SGD(0.2), metrics=['mse'])
