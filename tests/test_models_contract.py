@@ -37,8 +37,21 @@ STATS = checks.stats_of(KERNELS)
 
 
 @pytest.fixture(scope='module')
-def model(name) -> tf.keras.Model:
+def traces():
+  """A list that grows by one whenever a model's ranking is traced."""
+  ranker = load_models.models_module()._Ranker
+  found, traced = [], ranker._rank_in_chunks
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(
+        ranker, '_rank_in_chunks',
+        lambda self, *tensors: found.append(1) or traced(self, *tensors))
+    yield found
+
+
+@pytest.fixture(scope='module')
+def model(name, traces) -> tf.keras.Model:
   """One that all tests of a case share, so that it is traced once."""
+  traces.clear()
   model = checks.make(name)
   checks.scores(model, KERNELS[0], STATS)
   return model
@@ -120,6 +133,16 @@ def test_other_configurations_do_not_matter(model):
 
 
 @every_model
+def test_one_trace_serves_every_kernel_and_one_every_batch(model, traces):
+  """Counted are the traces of the tests before this one too."""
+  for kernel in tiny_kernels.corner_cases():
+    checks.scores(model, kernel, STATS)
+  for number in (2, 3, 4):
+    checks.batch_scores(model, KERNELS[:number], STATS)
+  assert len(traces) == 2 * len(getattr(model, '_members', [model]))
+
+
+@for_models(slow=LIKE_ANOTHER)
 def test_chunks_give_the_scores_of_all_configurations_at_once(
     monkeypatch, name):
   # 16 is the smallest chunk: 50 configurations make three full ones and a
@@ -174,20 +197,18 @@ def test_every_variable_gets_a_finite_gradient(name):
 
 
 @every_model
-def test_one_seed_gives_one_model_whatever_the_data(name):
-  first = checks.make_with_variables(name, KERNELS[0], STATS)
-  second = checks.make_with_variables(name, KERNELS[1], STATS)
-  for a, b in zip(first.trainable_variables, second.trainable_variables):
+def test_one_seed_gives_one_model_whatever_the_data(model, name):
+  other = checks.make_with_variables(name, KERNELS[1], STATS)
+  for a, b in zip(model.trainable_variables, other.trainable_variables):
     np.testing.assert_array_equal(a, b)
 
 
 @every_model
-def test_variable_order_does_not_depend_on_column_counts(name):
-  wide = checks.make_with_variables(name, KERNELS[0], STATS)
+def test_variable_order_does_not_depend_on_column_counts(model, name):
   narrow_kernel = tiny_kernels.make_kernel(node_width=9, config_width=3)
   narrow = checks.make_with_variables(
       name, narrow_kernel, checks.stats_of([narrow_kernel]))
-  assert ([variable.shape.rank for variable in wide.trainable_variables]
+  assert ([variable.shape.rank for variable in model.trainable_variables]
           == [variable.shape.rank for variable in narrow.trainable_variables])
 
 
@@ -196,24 +217,6 @@ def test_other_column_counts_than_at_first_are_refused(model):
   kernel = tiny_kernels.make_kernel(node_width=9, config_width=3)
   with pytest.raises(ValueError, match='the model was built for'):
     checks.scores(model, kernel, checks.stats_of([kernel]))
-
-
-@for_models(slow=LIKE_ANOTHER)
-def test_one_trace_serves_every_kernel_and_one_every_batch(monkeypatch, name):
-  ranker = load_models.models_module()._Ranker
-  traces = []
-  traced = ranker._rank_in_chunks
-  monkeypatch.setattr(
-      ranker, '_rank_in_chunks',
-      lambda self, *tensors: traces.append(1) or traced(self, *tensors))
-  model = checks.make(name)
-  members = len(getattr(model, '_members', [model]))
-  for kernel in tiny_kernels.corner_cases():
-    checks.scores(model, kernel, STATS)
-  assert len(traces) == members
-  for number in (2, 3, 4):
-    checks.batch_scores(model, KERNELS[:number], STATS)
-  assert len(traces) == 2 * members
 
 
 @for_models(slow=LIKE_ANOTHER)
