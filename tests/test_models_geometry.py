@@ -128,7 +128,7 @@ def test_where_the_time_is_of_no_use_the_sharpness_falls():
   """Labels are the reverse of the analytic order."""
   hybrid = checks.make('HybridEarlyJoinSAGE' + checks.RAW)
   graph = batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), STATS)
-  # The other trainings of tests are eager: this one traces the step.
+  # Other tests train hybrids eagerly; here the step is traced.
   hybrid.compile(optimizer=tf.keras.optimizers.Adam(1e-3))
   labels = 1 / tf.exp(hybrid(graph, apart=True)[1])
   before = float(hybrid._machine.sharpness())
