@@ -9,7 +9,7 @@
 # TPU_GRAPHS_EXT_OTHER_PYTHON=/path/to/python, of an environment with the other
 # stack, adds the tests that models cross from one to the other. Arguments go to
 # pytest. Takes about two minutes to install the first time,
-# then about five minutes on two cores.
+# then five to nine minutes on two cores, by how busy they are.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 

@@ -197,7 +197,7 @@ def test_both_agree_on_the_real_kernels(real):
 
 @pytest.fixture(scope='module')
 def sample(tmp_path_factory):
-  return sample_root(tmp_path_factory, 21)
+  return sample_root(tmp_path_factory, 28)
 
 
 def sample_root(tmp_path_factory, kernels) -> str:

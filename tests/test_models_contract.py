@@ -16,12 +16,11 @@ MODELS = load_models.model_names()
 # Models of tile geometry are another model with feature_stats than without.
 CASES = MODELS + [name + checks.RAW for name in MODELS
                   if load_models.takes(name, 'feature_stats')]
-# Its layers are those of another model, and tracing takes seconds.
-LIKE_ANOTHER = {
+# Its layers are those of another model, and saving takes seconds.
+SAVED_LIKE_ANOTHER = {
     'LateJoinSAGE', 'LateJoinResGCN', 'LateJoinGCN', 'LateJoinGAT',
-    'EarlyLateJoinSAGE', 'WideSAGE', 'EarlyJoinGCN', 'EarlyJoinConcatPoolSAGE',
-    'MyEarlyJoinSAGE', 'HybridEarlyJoinSAGE',
-    'HybridEarlyJoinSAGE' + checks.RAW}
+    'EarlyLateJoinSAGE', 'WideSAGE', 'EarlyJoinConcatPoolSAGE',
+    'HybridEarlyJoinSAGE'}
 
 
 def for_models(slow=()):
@@ -142,7 +141,7 @@ def test_one_trace_serves_every_kernel_and_one_every_batch(model, traces):
   assert len(traces) == 2 * len(getattr(model, '_members', [model]))
 
 
-@for_models(slow=LIKE_ANOTHER)
+@every_model
 def test_chunks_give_the_scores_of_all_configurations_at_once(
     monkeypatch, name):
   # 16 is the smallest chunk: 50 configurations make three full ones and a
@@ -219,7 +218,7 @@ def test_other_column_counts_than_at_first_are_refused(model):
     checks.scores(model, kernel, checks.stats_of([kernel]))
 
 
-@for_models(slow=LIKE_ANOTHER)
+@for_models(slow=SAVED_LIKE_ANOTHER)
 def test_saved_and_copied_by_position_keeps_the_scores(
     tmp_path, host_loss, name):
   model = checks.make(name)
