@@ -10,7 +10,7 @@ import setuptools
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))
 tpu_graphs_ext = importlib.import_module('tpu_graphs_ext')
-stack = importlib.import_module('tpu_graphs_ext.stack')
+versions = importlib.import_module('tpu_graphs_ext.stacks.versions')
 
 setuptools.setup(
     name='tpu_graphs_ext',
@@ -20,10 +20,11 @@ setuptools.setup(
     long_description=(HERE / 'README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
     license='Apache-2.0',
-    packages=['tpu_graphs_ext', 'tpu_graphs_ext.hlo'],
+    packages=setuptools.find_packages(include=['tpu_graphs_ext*']),
     python_requires='>=3.9,<3.14',
     install_requires=[
-        *stack.install_requires(os.environ.get(stack.STACK_VARIABLE, '')),
+        *versions.install_requires(
+            os.environ.get(versions.STACK_VARIABLE, '')),
         'tqdm'],
     extras_require={
         # Plots of the reports and benchmarks.

@@ -25,12 +25,14 @@ import sys
 import threading
 from typing import Any, Optional
 
+from tqdm import tqdm
+
 import accuracy_table
 from accuracy_run import LEAVE_ONE_OUT, ROW_FILE, SPLITS, RunSpec
 from machine import cores, machine
-from tqdm import tqdm
-
-from tpu_graphs_ext import analytic_tpu, baseline, files, load_models
+from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext.analytic import tpu
+from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.errors import UserError
 
 # --- The list of runs --------------------------------------------------------
@@ -75,7 +77,7 @@ WITH_A_LAW = 'AnalyticTileModel', 'HybridEarlyJoinSAGE'
 # quarter of the on-chip memory, twice as fast a matrix unit that also takes
 # short runs, a slower vector unit, steps and transfers that cost little to
 # start, kernels that cost much, poorer overlap and noisier measurements.
-OTHER_HARDWARE = analytic_tpu.TpuConstants(
+OTHER_HARDWARE = tpu.TpuConstants(
     launch_ns=1000.0, step_ns=5.0, bytes_per_ns=100.0, piece_ns=1.0,
     matrix_row_ns=0.3, matrix_min_rows=16, vector_ns=1.5, unhidden=0.3,
     memory_bytes=4 * 2**20, repeat_noise=0.005, outlier_chance=0.05,
@@ -83,7 +85,7 @@ OTHER_HARDWARE = analytic_tpu.TpuConstants(
 
 # Data set -> seed and hardware of the sample data.
 SYNTHETIC = {
-    'synthetic': (0, analytic_tpu.TPU_V3_LIKE),
+    'synthetic': (0, tpu.TPU_V3_LIKE),
     'synthetic_other_hardware': (1, OTHER_HARDWARE),
 }
 # Trained and validated on 'synthetic', tested on what the same test kernels
@@ -143,7 +145,7 @@ def data_sets(args) -> list[DataSet]:
     elif name == REAL:
       raise UserError(
           f'--data={args.data}: there are no real kernels; give --real '
-          f'FILE.pb, or set {baseline.ROOT_VARIABLE} to a checkout of the '
+          f'FILE.pb, or set {checkout.ROOT_VARIABLE} to a checkout of the '
           'baseline')
     else:
       raise UserError(f'--data={args.data}: there is no data set {name!r}; '
@@ -157,8 +159,8 @@ def real_source(path: str) -> str:
     if not os.path.isfile(os.path.expanduser(path)):
       raise UserError(f'--real={path}: no such file')
     return os.path.abspath(os.path.expanduser(path))
-  root = baseline.checkout()
-  found = os.path.join(root, baseline.REAL_KERNELS) if root else ''
+  root = checkout.checkout()
+  found = os.path.join(root, checkout.REAL_KERNELS) if root else ''
   return found if os.path.isfile(found) else ''
 
 
@@ -190,13 +192,13 @@ def _changed_hardware(args) -> DataSet:
       f'{tested.recipe}', _content(root))
 
 
-def _synthetic(name: str, seed: int, hardware: analytic_tpu.TpuConstants,
+def _synthetic(name: str, seed: int, hardware: tpu.TpuConstants,
                args) -> DataSet:
-  from tpu_graphs_ext import sample_data
-  settings = sample_data.SampleDataSettings(
+  from tpu_graphs_ext.sample import write
+  settings = write.SampleDataSettings(
       out=os.path.join(args.work_dir, name), kernels=args.kernels, seed=seed,
       hardware=hardware, workers=args.jobs)
-  print(sample_data.write_sample_data(settings).text(), file=sys.stderr)
+  print(write.write_sample_data(settings).text(), file=sys.stderr)
   sizes = '/'.join(map(str, settings.split_sizes().values()))
   changed = ', '.join(
       f'{field.name}={getattr(hardware, field.name):.15g}'
@@ -211,7 +213,7 @@ def _synthetic(name: str, seed: int, hardware: analytic_tpu.TpuConstants,
 
 def _content(source: str) -> str:
   """First digits of a hash over the labelled kernels of a source."""
-  from tpu_graphs_ext import cache, read
+  from tpu_graphs_ext.data import cache, read
   if os.path.isfile(source):
     return _file_hash(source)
   paths = []
@@ -447,7 +449,7 @@ def parser() -> argparse.ArgumentParser:
       help='another labelled data root; may be given again')
   add('--real', default='', metavar='FILE.pb',
       help='real kernels; if not given those of the checkout that '
-      f'{baseline.ROOT_VARIABLE} names')
+      f'{checkout.ROOT_VARIABLE} names')
   add('--epochs', type=_positive, default=100, help='at most, for all models')
   add('--real_epochs', type=_positive, default=10,
       help=f'epochs of leave one out on {REAL}')

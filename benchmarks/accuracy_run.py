@@ -68,7 +68,7 @@ def run(spec: RunSpec) -> dict[str, object]:
   Raises:
     UserError: the model, its arguments or the data cannot be used.
   """
-  from tpu_graphs_ext import artifacts
+  from tpu_graphs_ext.host import artifacts
   train_and_measure = (
       _leave_one_out if spec.protocol == LEAVE_ONE_OUT else _on_splits)
   row = train_and_measure(spec)
@@ -79,11 +79,11 @@ def run(spec: RunSpec) -> dict[str, object]:
 
 def _on_splits(spec: RunSpec) -> dict[str, object]:
   """Trains on the train split; measures on all labelled sources there are."""
-  from tpu_graphs_ext import evaluate, read
+  from tpu_graphs_ext.host import evaluate, inputs
   result, ranker = _trained(spec, spec.source, spec.folder)
   row = _training_columns([result], ranker)
   for split, source in _sources(spec).items():
-    kernels = read.read_kernels(source)
+    kernels = inputs.read_kernels(source)
     if split == 'test' and kernels.unlabelled():
       continue
     evaluate.require_labels(kernels, source)
@@ -112,11 +112,11 @@ def _leave_one_out(spec: RunSpec) -> dict[str, object]:
   """
   import tensorflow as tf
 
-  from tpu_graphs_ext import config, evaluate, read
+  from tpu_graphs_ext.data.partition import Partition
   from tpu_graphs_ext.errors import UserError
-  from tpu_graphs_ext.partition import Partition
-  least = config.TrainSettings.configs
-  kernels = [kernel for kernel in read.read_kernels(spec.source)
+  from tpu_graphs_ext.host import evaluate, inputs, settings
+  least = settings.TrainSettings.configs
+  kernels = [kernel for kernel in inputs.read_kernels(spec.source)
              if kernel.num_configs >= least]
   if len(kernels) < 2:
     raise UserError(
@@ -151,8 +151,8 @@ def _write_fold(folder, others, left_out) -> None:
 
 def _trained(spec: RunSpec, data_root: str, out_dir: str):
   """Trains at default flags; returns the result and the ranker as saved."""
-  from tpu_graphs_ext import config, scoring, train
-  result = train.train(config.TrainSettings(
+  from tpu_graphs_ext.host import scoring, settings, train
+  result = train.train(settings.TrainSettings(
       model=spec.model, model_kwargs_json=spec.kwargs, epochs=spec.epochs,
       seed=spec.seed, data_root=data_root, out_dir=out_dir,
       cache_dir=spec.cache_dir if spec.protocol == SPLITS else '',
@@ -178,7 +178,7 @@ def _training_columns(results, ranker) -> dict[str, object]:
 
 def _measures(split: str, results) -> dict[str, object]:
   """Columns <split>_<micro or macro>_<measure>; NaN is None."""
-  from tpu_graphs_ext import evaluate
+  from tpu_graphs_ext.host import evaluate
   evaluation = evaluate.Evaluation('', '', results)
   columns = {f'{split}_kernels': len(results)}
   for mean in ('micro', 'macro'):

@@ -16,10 +16,11 @@ import json
 import os
 import sys
 
-from machine import machine
 from tqdm import tqdm
 
-from tpu_graphs_ext import baseline, files
+from machine import machine
+from tpu_graphs_ext import files
+from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.errors import UserError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
   args = _parsed(arguments)
   try:
-    root = baseline.checkout() or ''
+    root = checkout.checkout() or ''
     parts = args.parts.split(',') if args.parts else list(PARTS)
     for part in parts:
       if part not in PARTS:
@@ -109,19 +110,19 @@ def measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
 
 def _data(args: argparse.Namespace, full_size: bool) -> str:
   """The data root that was given, or sample data."""
-  from tpu_graphs_ext import sample_data
+  from tpu_graphs_ext.sample import write
   given = args.full_data_root if full_size else args.data_root
   if given:
     return os.path.abspath(os.path.expanduser(given))
-  settings = sample_data.SampleDataSettings(
+  settings = write.SampleDataSettings(
       out=os.path.join(args.work_dir, 'full_size' if full_size else 'sample'),
       full_size=full_size)
-  sample_data.write_sample_data(settings)
+  write.write_sample_data(settings)
   return settings.out
 
 
 def _versions() -> str:
-  from tpu_graphs_ext import artifacts
+  from tpu_graphs_ext.host import artifacts
   return ', '.join(f'{name} {version}'
                    for name, version in artifacts.versions().items())
 

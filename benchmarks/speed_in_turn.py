@@ -16,18 +16,18 @@ import time
 from typing import Any
 
 import numpy as np
+
 import speed_kernels
 from speed_ranking import (
-    BASELINE_NAMES,
-    OURS,
-    UNCHANGED,
-    built,
-    graphs_of,
-    rank_all,
-    row,
-    the_baselines,
+  BASELINE_NAMES,
+  OURS,
+  UNCHANGED,
+  built,
+  graphs_of,
+  rank_all,
+  row,
+  the_baselines,
 )
-
 from tpu_graphs_ext.errors import UserError
 
 KERNELS = 12

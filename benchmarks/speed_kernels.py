@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tpu_graphs_ext.kernel import Kernel
-from tpu_graphs_ext.schema import OPCODES
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.schema import OPCODES
 
 NODE_COLUMNS, CONFIG_COLUMNS, NUM_OPS = 140, 24, 108
 PARAMETERS = 0.2  # Of the nodes.

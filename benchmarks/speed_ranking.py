@@ -20,16 +20,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import speed_kernels
 import tensorflow as tf
-from replicated_join import ReplicatedEarlyJoinSAGE
 
-from tpu_graphs_ext import baseline, batches, load_models, read
-from tpu_graphs_ext import stats as feature_stats
+import speed_kernels
+from replicated_join import ReplicatedEarlyJoinSAGE
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.kernel import Kernel
-from tpu_graphs_ext.normalize import FeatureStats
-from tpu_graphs_ext.partition import Partition
+from tpu_graphs_ext.host import batches, feature_stats, inputs
 
 BASELINE_NAMES = ('EarlyJoinSAGE', 'EarlyJoinResGCN', 'LateJoinSAGE',
                   'LateJoinResGCN', 'MLP')
@@ -108,8 +109,8 @@ def equality(root: str, data_root: str) -> list[dict[str, Any]]:
     return rows
   for case, source in (('sample test split', os.path.join(data_root, 'test')),
                        ('real kernels', os.path.join(
-                           root, baseline.REAL_KERNELS))):
-    kernels = list(read.read_kernels(source))
+                           root, checkout.REAL_KERNELS))):
+    kernels = list(inputs.read_kernels(source))
     stats = FeatureStats.of_partition(Partition.from_kernels(kernels))
     graphs, reordered = (
         [batches.kernel_graph(kernel, stats) for kernel in those]

@@ -15,9 +15,11 @@ import time
 from typing import Any
 
 import numpy as np
-from speed_ranking import OURS, peak_mib, row, run_worker
 
-from tpu_graphs_ext import baseline, config, read
+from speed_ranking import OURS, peak_mib, row, run_worker
+from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.host import settings
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Keras' line of an epoch, of which the first is left out: it has the tracing.
@@ -65,11 +67,11 @@ def training(worker: list[str], root: str,
 def _script_steps(root, data_root, models_py, name) -> list[float]:
   """Milliseconds a step of each epoch but the first, by tiles_train.py."""
   with tempfile.TemporaryDirectory() as folder:
-    copy = baseline.working_copy(
+    copy = checkout.working_copy(
         root, os.path.join(folder, 'copy'),
         models_py and os.path.join(PROJECT, models_py))
     log = os.path.join(folder, 'log')
-    baseline.run_script(copy, [
+    checkout.run_script(copy, [
         'tiles_train.py', f'--model={name}', f'--epochs={EPOCHS}',
         f'--data_root={data_root}', f'--out_dir={folder}/out',
         f'--cache_dir={folder}/cache'], log)
@@ -81,7 +83,7 @@ def _script_steps(root, data_root, models_py, name) -> list[float]:
 
 def host_steps(name: str, data_root: str) -> list[dict[str, Any]]:
   """A row for each epoch but the first, by `tpu-graphs-ext train`."""
-  from tpu_graphs_ext import callbacks, threads, train
+  from tpu_graphs_ext.host import callbacks, threads, train
   seconds = []
   end_epoch = callbacks.KeepBest.on_epoch_end
 
@@ -93,7 +95,7 @@ def host_steps(name: str, data_root: str) -> list[dict[str, Any]]:
   callbacks.KeepBest.on_epoch_end = timed
   threads.one_for_each_operation()
   with tempfile.TemporaryDirectory() as folder:
-    train.train(config.TrainSettings(
+    train.train(settings.TrainSettings(
         model=name, data_root=data_root, epochs=1 + EPOCHS, seed=0,
         early_stop=0, out_dir=folder, cache_dir=folder + '/cache'))
   steps = len(read.read_dataset(data_root, min_train_configs=10).train) // 10
@@ -162,8 +164,9 @@ def epoch_growth(data_root: str) -> list[dict[str, Any]]:
   """Time of an epoch of EarlyJoinSAGE's batches over the number of kernels."""
   import tensorflow as tf
 
-  from tpu_graphs_ext import batches, host_losses, load_models, threads, train
-  from tpu_graphs_ext.normalize import FeatureStats
+  from tpu_graphs_ext import load_models
+  from tpu_graphs_ext.data.normalize import FeatureStats
+  from tpu_graphs_ext.host import batches, losses, threads, train
   threads.one_for_each_operation()
   dataset = read.read_dataset(data_root, min_train_configs=10,
                               cache_dir=tempfile.mkdtemp())
@@ -172,7 +175,7 @@ def epoch_growth(data_root: str) -> list[dict[str, Any]]:
   kernel = dataset.train.kernel(0)
   model.forward(batches.kernel_graph(kernel, stats), kernel.num_configs)
   model.compile(
-      loss=host_losses.combined_loss(config.TrainSettings().losses),
+      loss=losses.combined_loss(settings.TrainSettings().losses),
       optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3),
       steps_per_execution=train.STEPS_PER_CALL)
   rng, rows, numbers, times = np.random.default_rng(0), [], [], []

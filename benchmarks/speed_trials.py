@@ -11,18 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import speed_kernels
 import tensorflow as tf
-from speed_ranking import (
-    built,
-    graphs_of,
-    median_seconds,
-    row,
-    run_worker,
-    stats_of,
-)
 
-from tpu_graphs_ext import batches
+import speed_kernels
+from speed_ranking import (
+  built,
+  graphs_of,
+  median_seconds,
+  row,
+  run_worker,
+  stats_of,
+)
+from tpu_graphs_ext.host import batches
 
 WIDTH = 64
 NODES, CONFIGS = 40, 400

@@ -134,7 +134,7 @@ make_environment() {
   PYTHON=$VENV/bin/python
   constraints=$PROJECT/constraints/$STACK-python$(python_version "$PYTHON").txt
   stamp=$VENV/installed-$extras-$(cat "$PROJECT/setup.py" \
-    "$PROJECT/tpu_graphs_ext/stack.py" "$constraints" | cksum | tr ' ' '-')
+    "$PROJECT/tpu_graphs_ext/stacks/versions.py" "$constraints" | cksum | tr ' ' '-')
   [ -e "$stamp" ] && return
   check_disk
   echo "Installing the $STACK stack and the project (about two minutes) ..."

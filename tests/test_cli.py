@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-import tiny_kernels
-import tiny_models
 
-from tpu_graphs_ext import cli, config
+from support import tiny_kernels, tiny_models
+from tpu_graphs_ext import cli
+from tpu_graphs_ext.host import settings as settings_lib
 
 VERBS = ('train', 'evaluate', 'predict', 'rank', 'check-data', 'featurize',
          'sample-data', 'doctor', 'install', 'uninstall', 'verify', 'package',
@@ -71,7 +71,7 @@ def test_every_flag_has_help_with_its_default(verb):
 
 def test_train_flags_are_the_settings_with_their_defaults():
   args = cli._parser().parse_args(['train'])
-  for field in dataclasses.fields(config.TrainSettings):
+  for field in dataclasses.fields(settings_lib.TrainSettings):
     assert getattr(args, field.name) == field.default
 
 
@@ -115,9 +115,9 @@ def test_interruption_and_full_disk(monkeypatch, capsys, error, code, message):
   def fail(*unused_args):
     raise error
 
-  monkeypatch.setattr(config, 'TrainSettings', dataclasses.make_dataclass(
-      'TrainSettings', [(field.name, object, field.default)
-                        for field in dataclasses.fields(config.TrainSettings)],
+  fields = dataclasses.fields(settings_lib.TrainSettings)
+  monkeypatch.setattr(settings_lib, 'TrainSettings', dataclasses.make_dataclass(
+      'TrainSettings', [(field.name, object, field) for field in fields],
       namespace={'__post_init__': fail}, frozen=True))
   assert cli.main(['train']) == code
   assert capsys.readouterr().err == message

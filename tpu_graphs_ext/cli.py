@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import errno
 import json
 import logging
@@ -19,8 +18,9 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import tpu_graphs_ext
-from tpu_graphs_ext import cli_handin, config
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, did_you_mean
+from tpu_graphs_ext.handin import cli
+from tpu_graphs_ext.host import settings as settings_lib
 
 _TRAIN_HELP = {
     'epochs': 'passes over the train kernels at most',
@@ -28,7 +28,7 @@ _TRAIN_HELP = {
                   'OPA; 0 never stops early',
     'eval_every': 'ignored, as in the baseline: every epoch is validated',
     'losses': 'comma-separated name:weight of '
-              + ', '.join(config.LOSS_NAMES)
+              + ', '.join(settings_lib.LOSS_NAMES)
               + '; MyEarlyJoinSAGE brings its own loss',
     'lr': 'learning rate of Adam',
     'clip_norm': 'largest L2 norm of the gradient of one variable',
@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
               _add_check_data, _add_featurize, _add_sample_data, _add_stats,
               _add_run, _add_hook):
     add(verbs)
-  cli_handin.add_verbs(verbs, _verb, _add_switch)
+  cli.add_verbs(verbs, _verb, _add_switch)
   return parser
 
 
@@ -95,13 +95,13 @@ def _verb(verbs, name: str, run, help_text: str) -> argparse.ArgumentParser:
 def _add_train(verbs) -> None:
   parser = _verb(verbs, 'train', _train,
                  'train a model and predict the test split')
-  for field in dataclasses.fields(config.TrainSettings):
+  for field in dataclasses.fields(settings_lib.TrainSettings):
     flag, help_text = '--' + field.name, _TRAIN_HELP[field.name]
     if isinstance(field.default, bool):
       _add_switch(parser, flag, help_text)
     elif field.name == 'test_mode':
       parser.add_argument(flag, default=field.default, help=help_text,
-                          choices=config.TEST_MODES)
+                          choices=settings_lib.TEST_MODES)
     else:
       parser.add_argument(
           flag, default=field.default, help=help_text,
@@ -128,9 +128,9 @@ def _add_predict(verbs) -> None:
                  'rank the test split with a trained model and write a CSV')
   parser.add_argument('--dir', required=True, metavar='MODEL_DIR',
                       help='folder model_<hash>, its run file beside it')
-  parser.add_argument('--out', default=config.CSV_NAME, metavar='FILE',
+  parser.add_argument('--out', default=settings_lib.CSV_NAME, metavar='FILE',
                       help='the CSV to write')
-  parser.add_argument('--top_configs', default=config.TOP_CONFIGS,
+  parser.add_argument('--top_configs', default=settings_lib.TOP_CONFIGS,
                       type=_positive, metavar='N',
                       help='configurations of each kernel')
   _add_loading_flags(parser)
@@ -144,8 +144,9 @@ def _add_rank(verbs) -> None:
   parser.add_argument(
       '--data', default='', metavar='PATH',
       help='folder of .npz files, one .npz or a .pb; empty: <data_root>/test')
-  parser.add_argument('--top_k', default=config.TOP_CONFIGS, type=_positive,
-                      metavar='K', help='configurations of each kernel')
+  parser.add_argument('--top_k', default=settings_lib.TOP_CONFIGS,
+                      type=_positive, metavar='K',
+                      help='configurations of each kernel')
   _add_loading_flags(parser)
   _add_switch(parser, '--json', 'print JSON instead of tables')
 
@@ -153,17 +154,17 @@ def _add_rank(verbs) -> None:
 def _add_loading_flags(parser: argparse.ArgumentParser) -> None:
   """Flags of every verb that loads a trained model."""
   parser.add_argument(
-      '--stats', default='run', choices=config.STATS_SOURCES,
+      '--stats', default='run', choices=settings_lib.STATS_SOURCES,
       help='normalise features as in the run file; or anew from the train '
            'kernels that training used, or from all of them as the baseline '
            'does')
   parser.add_argument(
-      '--data_root', default=config.DATA_ROOT, metavar='DATA_ROOT',
+      '--data_root', default=settings_lib.DATA_ROOT, metavar='DATA_ROOT',
       help='folder with the splits train, valid and test')
   for name in ('cache_dir', 'models_py'):
     parser.add_argument(
         '--' + name, metavar=name.upper(), help=_TRAIN_HELP[name],
-        default=getattr(config.TrainSettings, name))
+        default=getattr(settings_lib.TrainSettings, name))
   _add_switch(parser, '--toy_data', _TRAIN_HELP['toy_data'])
 
 
@@ -225,7 +226,7 @@ def _add_stats(verbs) -> None:
                  'print what features are scaled with, as --model_kwargs_json '
                  'of a model that takes feature_stats')
   for name in ('data_root', 'configs', 'model_kwargs_json', 'cache_dir'):
-    default = getattr(config.TrainSettings, name)
+    default = getattr(settings_lib.TrainSettings, name)
     parser.add_argument(
         '--' + name, default=default, metavar=name.upper(),
         help=_TRAIN_HELP[name], type=type(default))
@@ -256,17 +257,17 @@ def _positive(text: str) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-  settings = config.TrainSettings(**{
+  settings = settings_lib.TrainSettings(**{
       field.name: getattr(args, field.name)
-      for field in dataclasses.fields(config.TrainSettings)})
-  from tpu_graphs_ext import threads, train
+      for field in dataclasses.fields(settings_lib.TrainSettings)})
+  from tpu_graphs_ext.host import threads, train
   threads.one_for_each_operation()
   print(train.train(settings).text())
   return 0
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext import evaluate
+  from tpu_graphs_ext.host import evaluate
   evaluations = [
       evaluate.evaluate(model_dir, args.data, **_loading(args))
       for model_dir in args.dir.split(',')]
@@ -279,14 +280,14 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def _predict(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext import predict
+  from tpu_graphs_ext.host import predict
   print(predict.predict(args.dir, out=args.out, top_configs=args.top_configs,
                         **_loading(args)))
   return 0
 
 
 def _rank(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext import rank
+  from tpu_graphs_ext.host import rank
   rankings = rank.rank(args.dir, args.data, top_k=args.top_k, **_loading(args))
   if args.json:
     print(json.dumps([ranking.to_json() for ranking in rankings], indent=2))
@@ -301,8 +302,8 @@ def _loading(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_data(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext import validate
-  report = validate.check_data(args.folder)
+  from tpu_graphs_ext.data import check
+  report = check.check_data(args.folder)
   print(json.dumps(report.to_json(), indent=2) if args.json else report.text())
   return 1 if report.faults else 0
 
@@ -315,32 +316,32 @@ def _featurize(args: argparse.Namespace) -> int:
 
 
 def _sample_data(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext import sample_data
+  from tpu_graphs_ext.sample import write
   chosen = {} if args.kernels is None else {'kernels': args.kernels}
-  settings = sample_data.SampleDataSettings(
+  settings = write.SampleDataSettings(
       out=args.out, seed=args.seed, full_size=args.full_size, **chosen)
-  print(sample_data.write_sample_data(settings).text())
+  print(write.write_sample_data(settings).text())
   return 0
 
 
 def _run(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext import baseline, run_script
+  from tpu_graphs_ext.baseline import checkout, run_script
   path, root = run_script.find_script(args.script, args.root)
   sys.stdout.flush()
   # From here on this process is the script, with its signals and exit code.
-  command = baseline.script_command([path, *args.arguments], root)
+  command = checkout.script_command([path, *args.arguments], root)
   os.execv(command[0], command)
 
 
 def _hook(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext import hook
+  from tpu_graphs_ext.stacks import hook
   print(getattr(hook, args.action)())
   return 0
 
 
 def _stats(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext import stats
-  print(stats.model_kwargs_json(
+  from tpu_graphs_ext.host import feature_stats
+  print(feature_stats.model_kwargs_json(
       args.data_root, configs=args.configs, cache_dir=args.cache_dir,
       kwargs_json=args.model_kwargs_json, toy_data=args.toy_data))
   return 0
@@ -386,9 +387,9 @@ def _refuse(parser: argparse.ArgumentParser, verb: str,
   verb_parser = verbs.choices[verb]
   flags = [flag for action in verb_parser._actions
            for flag in action.option_strings]
-  nearest = difflib.get_close_matches(unknown[0].split('=')[0], flags, 2)
-  hint = f'; did you mean {" or ".join(nearest)}?' if nearest else ''
-  verb_parser.error(f'unrecognized arguments: {" ".join(unknown)}{hint}')
+  hint = did_you_mean(unknown[0].split('=')[0], flags)
+  verb_parser.error(f'unrecognized arguments: {" ".join(unknown)}'
+                    f'{"; " if hint else ""}{hint}')
 
 
 def _set_up_logging() -> None:

@@ -1,4 +1,6 @@
-"""The one error that a user of the package is meant to see."""
+"""The one error that a user of the package is meant to see, and its wording."""
+
+from __future__ import annotations
 
 
 class UserError(Exception):
@@ -7,3 +9,24 @@ class UserError(Exception):
   The message names the file or argument, the field, the rule, the value found
   and what to do. The command line prints it after `error:` and exits with 1.
   """
+
+
+def did_you_mean(name: str, names: list[str], most: int = 2,
+                 cutoff: float = 0.6) -> str:
+  """'did you mean a or b?', or '' where no name is near.
+
+  Args:
+    name: what was given.
+    names: what could have been.
+    most: names in the question.
+    cutoff: how near they must be; from 0, anything, to 1, equal.
+  """
+  import difflib  # Only here: Python's start-up may read this file.
+  nearest = difflib.get_close_matches(name, names, most, cutoff)
+  return f'did you mean {" or ".join(nearest)}?' if nearest else ''
+
+
+def shortened(names: list[str], most: int = 3) -> str:
+  """'a, b, c and 4 more'."""
+  more = f' and {len(names) - most} more' if len(names) > most else ''
+  return ', '.join(names[:most]) + more

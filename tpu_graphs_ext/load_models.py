@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import inspect
 import os
 import sys
 from typing import Any
 
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, did_you_mean
 
 
 def models_path() -> str:
@@ -64,11 +63,10 @@ def model_class(name: str, models_py: str | None = None) -> type:
   """
   names = model_names(models_py)
   if name not in names:
-    nearest = difflib.get_close_matches(name, names, 3, cutoff=0.4)
-    hint = f'did you mean {" or ".join(nearest)}? ' if nearest else ''
+    hint = did_you_mean(name, names, 3, cutoff=0.4)
     raise UserError(
         f'--model: there is no model {name!r} in models.py; {hint}'
-        f'the models are {", ".join(names)}')
+        f'{" " if hint else ""}the models are {", ".join(names)}')
   return getattr(models_module(models_py), name)
 
 
@@ -133,11 +131,10 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
   for key in kwargs:
     if key not in allowed and (
         not takes_any or key in ('num_configs', 'num_ops')):
-      nearest = difflib.get_close_matches(key, allowed, 1, cutoff=0.4)
-      hint = f' did you mean {nearest[0]!r}?' if nearest else ''
+      hint = did_you_mean(key, list(allowed), 1, cutoff=0.4)
       raise UserError(
-          f'--model_kwargs_json: {name} has no argument {key!r};{hint} '
-          f'it takes {", ".join(allowed)}')
+          f'--model_kwargs_json: {name} has no argument {key!r}; {hint}'
+          f'{" " if hint else ""}it takes {", ".join(allowed)}')
   try:
     return cls(num_configs, num_ops, **kwargs)
   except (TypeError, ValueError) as error:

@@ -17,45 +17,46 @@ import time
 
 from tqdm import tqdm
 
-from tpu_graphs_ext import baseline, metrics, stack
+from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import metrics
+from tpu_graphs_ext.stacks import versions
 
 MODELS = ('MyEarlyJoinSAGE', 'EarlyJoinSAGE')
-CLONE_URL = 'https://github.com/google-research-datasets/tpu_graphs'
 CLONE_SECONDS = 60
 
 
 def find_baseline(out: str) -> str | None:
   """The checkout that TPU_GRAPHS_ROOT names, or a clone in `out`, or None."""
-  root = baseline.checkout()
+  root = checkout.checkout()
   clone = os.path.join(out, 'tpu_graphs')
   if root or os.path.isdir(clone):
-    return root or baseline.checkout(clone)
+    return root or checkout.checkout(clone)
   temporary = f'{clone}.{os.getpid()}.tmp'
   try:
     subprocess.run(
-        ['git', 'clone', '--quiet', '--depth', '1', CLONE_URL, temporary],
+        ['git', 'clone', '--quiet', '--depth', '1', checkout.URL, temporary],
         check=True, timeout=CLONE_SECONDS, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
         env=dict(os.environ, GIT_TERMINAL_PROMPT='0'))
   except (OSError, subprocess.SubprocessError):
     return None
   os.replace(temporary, clone)
-  return baseline.checkout(clone)
+  return checkout.checkout(clone)
 
 
 def make_sample_data(folder: str) -> None:
   """Writes the sample data unless it is there."""
-  from tpu_graphs_ext import sample_data
-  print(sample_data.write_sample_data(
-      sample_data.SampleDataSettings(out=folder)).text())
+  from tpu_graphs_ext.sample import write
+  print(write.write_sample_data(
+      write.SampleDataSettings(out=folder)).text())
 
 
 def train_with_baseline(root: str, out: str, data: str, name: str,
                         epochs: int) -> str:
   """Trains by the unchanged tiles_train.py; returns the model's folder."""
   from tpu_graphs_ext import load_models
-  copy = baseline.working_copy(
+  copy = checkout.working_copy(
       root, os.path.join(out, 'baseline_copy'),
       load_models.models_module().__file__)
   models_before = set(glob.glob(os.path.join(out, 'models', 'model_*')))
@@ -65,7 +66,7 @@ def train_with_baseline(root: str, out: str, data: str, name: str,
       if ended:
         bar.update(ended)
 
-    baseline.run_script(
+    checkout.run_script(
         copy,
         ['tiles_train.py', f'--model={name}', f'--epochs={epochs}',
          f'--data_root={data}', f'--cache_dir={os.path.join(out, "cache_tf")}',
@@ -78,7 +79,7 @@ def train_with_baseline(root: str, out: str, data: str, name: str,
 
 def train_with_own_host(out: str, data: str, name: str, epochs: int) -> str:
   """Trains by `tpu-graphs-ext train`; returns the model's folder."""
-  from tpu_graphs_ext import threads, train
+  from tpu_graphs_ext.host import threads, train
   threads.one_for_each_operation()
   return train.train(train.TrainSettings(
       model=name, epochs=epochs, data_root=data,
@@ -90,7 +91,7 @@ def comparison(title: str, model_dirs: dict[str, str], data: str,
                data_root: str, cache_dir: str,
                seconds: dict[str, float] | None = None) -> str:
   """A table of all models on one labelled source, a row each."""
-  from tpu_graphs_ext import evaluate
+  from tpu_graphs_ext.host import evaluate
   heads = [f'top-{k}' for k in metrics.TOP_KS] + ['OPA', 'tau']
   lines = [title, f'{"":16}' + ''.join(f'{head:>10}' for head in heads)
            + ('   seconds' if seconds else '')]
@@ -113,11 +114,11 @@ def run(out: str, epochs: int) -> str:
       the models are trained anew.
     epochs: passes over the train kernels, for both models.
   """
-  from tpu_graphs_ext import predict
+  from tpu_graphs_ext.host import predict
   out = os.path.abspath(os.path.expanduser(out))
   os.makedirs(out, exist_ok=True)
   data, cache = os.path.join(out, 'sample_data'), os.path.join(out, 'cache')
-  described = stack.describe()
+  described = versions.describe()
   print(f'{described.name.capitalize()} stack, Python {described.python}: '
         f'{described.why}.\n')
   make_sample_data(data)
@@ -127,7 +128,7 @@ def run(out: str, epochs: int) -> str:
           'copy with this models.py swapped in.')
   else:
     print('\nTraining through this package\'s own host: '
-          f'{baseline.ROOT_VARIABLE} names no\ncheckout of the baseline, and '
+          f'{checkout.ROOT_VARIABLE} names no\ncheckout of the baseline, and '
           'cloning it did not work.')
   model_dirs, seconds = {}, {}
   for name in MODELS:
@@ -140,7 +141,7 @@ def run(out: str, epochs: int) -> str:
       f'\nSynthetic validation kernels after {epochs} epochs (slowdown of the '
       'best of the top k\nover the best tile; lower is better):', model_dirs,
       os.path.join(data, 'valid'), data, cache, seconds))
-  real = os.path.join(root or '', baseline.REAL_KERNELS)
+  real = os.path.join(root or '', checkout.REAL_KERNELS)
   if root and os.path.isfile(real):
     print(comparison('\n15 real TPU kernels (trained on synthetic runtimes '
                      'alone):', model_dirs, real, data, cache))

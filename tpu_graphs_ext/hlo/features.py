@@ -16,7 +16,7 @@ from typing import Union
 
 import numpy as np
 
-from tpu_graphs_ext import schema
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos
 
@@ -211,3 +211,36 @@ def _row(instruction, is_root: bool) -> list:
       int(instruction.is_stable),
       *_first(shape.layout.minor_to_major, schema.MAX_DIMS),
   ]
+
+
+# ------------------------------------------------------ configurations
+
+
+def config_features(kernel_bounds: Sequence[int], output_bounds: Sequence[int],
+                    input_bounds: Sequence[int] = ()) -> np.ndarray:
+  """Tile bounds as the columns of `schema.CONFIG_FEATURES`.
+
+  Each group has the first six bounds, then the sum and product of all; over
+  no bounds all are 0, also the product.
+
+  Args:
+    kernel_bounds, output_bounds, input_bounds: layout tiles, most major
+      first; whole numbers [dims], or [..., dims] for many configurations, with
+      the same leading axes or none.
+
+  Returns:
+    float32 [..., 24].
+  """
+  groups = [np.asarray(bounds, np.int64)
+            for bounds in (kernel_bounds, output_bounds, input_bounds)]
+  leading = np.broadcast_shapes(*(bounds.shape[:-1] for bounds in groups))
+  features = np.zeros((*leading, len(schema.CONFIG_FEATURES)), np.float32)
+  for bounds, columns in zip(groups, schema.CONFIG_GROUPS.values()):
+    if not bounds.shape[-1]:
+      continue
+    kept = bounds[..., :schema.MAX_DIMS]
+    group = features[..., columns]  # A view.
+    group[..., :kept.shape[-1]] = kept
+    group[..., -2] = bounds.sum(axis=-1)
+    group[..., -1] = bounds.prod(axis=-1)
+  return features

@@ -24,10 +24,10 @@ from typing import Union
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from tpu_graphs_ext import schema
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features, protos, tiles
-from tpu_graphs_ext.kernel import Kernel
+from tpu_graphs_ext.hlo import features, protos
 
 _log = logging.getLogger(__name__)
 
@@ -247,7 +247,7 @@ def _kernel(data, runs: Sequence, normalizer_ns: int, program: str) -> Kernel:
       node_feat=graph.node_feat, node_opcode=graph.node_opcode,
       edge_index=graph.edge_index,
       config_feat=np.stack([
-          tiles.config_features(c.kernel_bounds, c.output_bounds,
+          features.config_features(c.kernel_bounds, c.output_bounds,
                                 c.input_bounds) for c in configs]),
       runtime_ns=np.array([run.profile.compute_time_ns for run in runs],
                           np.int64),

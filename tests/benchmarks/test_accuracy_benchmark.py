@@ -1,0 +1,333 @@
+"""The accuracy benchmark on tiny data, and its tables by hand."""
+
+import csv
+import json
+import pathlib
+import sys
+
+import pytest
+
+from support import model_checks as checks
+from support import tiny_kernels, tiny_models
+from support.places import BENCHMARKS
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.errors import UserError
+
+sys.path.insert(0, str(BENCHMARKS))
+
+import accuracy
+import accuracy_run
+import accuracy_table
+
+
+def row(**changes):
+  """A finished run; top-5 of the validation split is 10 %."""
+  return {
+      'data': 'tiny', 'model': 'NetA', 'kwargs': '{}', 'seed': 0, 'epochs': 3,
+      'name': 'NetA', 'status': 'ok', 'content': 'c0ffee', 'parameters': 1234,
+      'seconds_an_epoch': 0.5, 'best_epoch': 2.0, 'valid_kernels': 12,
+      'valid_micro_top5': 0.1, 'date': '2026-01-02', 'protocol': 'splits',
+      **changes}
+
+
+def table_row(text, label, number=0):
+  """Cells of the row of that label in table `number` that has one."""
+  rows = [line for line in text.splitlines()
+          if line.startswith(f'| {label} ') and line.count('|') > 8]
+  return [cell.strip() for cell in rows[number].split('|')[1:-1]]
+
+
+@pytest.fixture
+def results(tmp_path):
+  return accuracy_table.Results(str(tmp_path / 'new' / 'accuracy.csv'))
+
+
+def test_a_row_of_the_same_run_is_replaced_in_its_place(results):
+  results.put(row(seed=0, status='failed', error='no luck'))
+  results.put(row(seed=1, valid_micro_kendall=None, valid_micro_opa=1 / 3))
+  results.put(row(seed=0))
+  rows = results.rows()
+  assert [(r['seed'], r['status'], r['error']) for r in rows] == [
+      ('0', 'ok', ''), ('1', 'ok', '')]
+  assert rows[1]['valid_micro_kendall'] == ''
+  assert rows[1]['valid_micro_opa'] == '0.333333'
+  # Neither a temporary file nor a lock is left.
+  assert [p.name for p in pathlib.Path(results.path).parent.iterdir()] == [
+      'accuracy.csv']
+
+
+def test_a_foreign_csv_is_not_overwritten(tmp_path):
+  path = tmp_path / 'accuracy.csv'
+  path.write_text('model,score\nx,1\n')
+  with pytest.raises(UserError, match='columns are not those'):
+    accuracy_table.Results(str(path)).put(row())
+  assert path.read_text() == 'model,score\nx,1\n'
+
+
+def test_table_has_mean_and_sample_deviation_over_seeds(results):
+  # top-5 10 %, 12 %, 17 %: mean 39 / 3 = 13; squares of the distances
+  # 9 + 1 + 16 = 26, 26 / (3 - 1) = 13, root 3.606.
+  # OPA 0.8, 0.9, undefined: mean 0.85, squares 2 * 0.0025, over 1, root 0.071.
+  for seed, top5, opa in ((0, 0.10, 0.8), (1, 0.12, 0.9), (2, 0.17, None)):
+    results.put(row(seed=seed, valid_micro_top5=top5, valid_micro_opa=opa,
+                    best_epoch=seed + 1.0))
+  results.put(row(seed=3, status='failed', error='a | b'))
+  text = accuracy_table.markdown(results.rows())
+  cells = table_row(text, 'NetA')
+  assert cells == [
+      'NetA', '3 of 4', '-', '13.00 ± 3.61', '-', '0.850 ± 0.071', '-',
+      '-', '-', '-', '-', '-', '10.00 to 17.00', '1,234', '0.50 ± 0.00',
+      '2 ± 1']
+  assert '| NetA | tiny | 3 | 3 | a \\| b |' in text
+
+
+def test_tables_keep_data_of_other_content_and_other_epochs_apart(results):
+  results.put(row(seed=0, valid_micro_top5=0.1))
+  results.put(row(seed=1, valid_micro_top5=0.2, content='other'))
+  results.put(row(seed=0, valid_micro_top5=0.4, epochs=9))
+  text = accuracy_table.markdown(results.rows())
+  assert [table_row(text, 'NetA', i)[3] for i in range(3)] == [
+      '10.00', '20.00', '40.00']
+
+
+def test_ablations_follow_apart_below_the_model_as_it_is(results):
+  # Best first, but the model itself stays on top of its ablations.
+  results.put(row(valid_micro_top5=0.3))
+  results.put(row(model='NetB', name='NetB', valid_micro_top5=0.1))
+  results.put(row(name='slow', kwargs='{"x": 1}', valid_micro_top5=0.4))
+  results.put(row(name='fast', kwargs='{"x": 2}', valid_micro_top5=0.2))
+  text = accuracy_table.markdown(results.rows())
+  section = text[text.index('## tiny'):]
+  compared, ablations = section.split('### Ablations of NetA')
+
+  def labels(part):
+    return [line.split('|')[1].strip() for line in part.splitlines()
+            if line.startswith('| ') and '---' not in line][1:]
+
+  assert labels(compared) == ['NetB', 'NetA']
+  assert labels(ablations) == [
+      'NetA', 'fast `{"x": 2}`', 'slow `{"x": 1}`']
+
+
+def test_every_ablation_is_one_that_the_model_takes():
+  from tpu_graphs_ext import load_models
+  rows = accuracy.ablation_rows(load_models.model_class(accuracy.ABLATED))
+  assert len(rows) >= 10
+  for _, model, kwargs in rows:
+    load_models.build(model, 10, 5, kwargs)
+
+
+def test_a_lesser_law_lacks_its_terms_however_it_is_trained():
+  rows = accuracy.law_rows()
+  kernels = checks.kernels()
+  for name, model, kwargs in rows:
+    net = checks.make(model + checks.RAW, **kwargs)
+    checks.scores_untraced(net, kernels[0], checks.stats_of(kernels))
+    changes, = (v for v in net.variables if 'changes' in v.name)
+    changes.assign(changes + 100.0)  # Far more than training moves it.
+    lacking = {key for key, ns in net.constants().items() if ns < 1e-4}
+    assert lacking == set(kwargs['hardware']), name
+
+
+def test_every_run_has_a_folder_of_its_own():
+  args = accuracy.parser().parse_args(['--ablations'])
+  data = accuracy.DataSet('tiny', 'x', accuracy.SPLITS, '', '')
+  runs = accuracy.run_list(args, [data], None)  # The package's models.py.
+  folders = {spec.folder for spec, _ in runs}
+  assert len(folders) == len(runs) > 3 * 30
+
+
+def test_an_ablation_that_is_the_default_is_left_out(monkeypatch):
+  class Model:
+    def __init__(self, num_configs, pooling=('mean', 'max'), dropout=0.2):
+      pass
+
+  monkeypatch.setattr(accuracy, 'ABLATIONS', {
+      'same': {'pooling': ['mean', 'max']}, 'no dropout': {'dropout': 0},
+      'both': {'pooling': ['mean', 'max'], 'dropout': 0},
+      'unknown': {'depth': 3}})
+  assert [name for name, _, _ in accuracy.ablation_rows(Model)] == [
+      'without feature_stats', 'no dropout', 'both', 'unknown']
+
+
+def test_other_hardware_changes_every_constant_that_ranks_tiles():
+  default, other = accuracy.tpu.TPU_V3_LIKE, accuracy.OTHER_HARDWARE
+  assert all(getattr(other, name) != value
+             for name, value in vars(default).items())
+
+
+@pytest.mark.parametrize('flags, message', [
+    (['--data', 'nowhere'], "no data set 'nowhere'; choose from synthetic"),
+    (['--data', 'real'], 'there are no real kernels; give --real'),
+    (['--extra_data', 'real=x'], 'must be NAME=DIR with a new name'),
+    (['--extra_data', 'x=/no/folder', '--data', 'x'], 'does not exist'),
+    (['--real', '/no/file.pb'], 'no such file'),
+    (['--models_py', '/no/models.py'], 'no such file'),
+])
+def test_wrong_flags_are_named(flags, message, tmp_path, monkeypatch, capsys):
+  monkeypatch.delenv('TPU_GRAPHS_ROOT', raising=False)
+  paths = ['--work_dir', str(tmp_path), '--results', str(tmp_path / 'a.csv')]
+  assert accuracy.main(flags + paths) == 1
+  assert message in capsys.readouterr().err
+
+
+def test_leave_one_out_measures_each_kernel_by_a_model_of_the_others(
+    monkeypatch, tmp_path):
+  # Sizes 12, 11 and 4; the last has too few configurations for training.
+  kernels = [tiny_kernels.make_kernel(f'net_{i}', num_configs=n, base=20 * i)
+             for i, n in enumerate((12, 11, 4))]
+  monkeypatch.setattr('tpu_graphs_ext.host.inputs.read_kernels',
+                      lambda _: Partition.from_kernels(kernels))
+  folds = []
+
+  def trained(spec, data_root, out_dir):
+    files = {split: sorted(p.name for p in pathlib.Path(
+        data_root, split).iterdir()) for split in ('train', 'valid', 'test')}
+    folds.append(files)
+    return None, None
+
+  monkeypatch.setattr(accuracy_run, '_trained', trained)
+  monkeypatch.setattr(accuracy_run, '_training_columns', lambda *_: {})
+  monkeypatch.setattr(accuracy_run, '_measures', lambda split, results: {
+      split: results})
+  monkeypatch.setattr('tpu_graphs_ext.host.evaluate.measure',
+                      lambda _, kernels, __: list(kernels.tile_ids))
+  spec = accuracy_run.RunSpec(
+      'real', 'x.pb', accuracy_run.LEAVE_ONE_OUT, 'NetA', 'NetA', '{}', 0, 1,
+      '', '', str(tmp_path), '', 1)
+  assert accuracy_run._leave_one_out(spec) == {'real': ['net_0', 'net_1']}
+  assert folds[0]['test'] == ['net_0.npz']
+  assert folds[0]['valid'][:2] == ['00.net_1.npz', '01.net_1.npz']
+  assert [len(folds[1][s]) for s in ('train', 'valid', 'test')] == [40, 10, 1]
+  assert all(name.endswith('net_0.npz') for name in folds[1]['train'])
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  """A benchmark of one model that trains and one that is refused."""
+  folder = tmp_path_factory.mktemp('accuracy')
+  tiny_kernels.write_data_root(folder / 'data')
+  models = pathlib.Path(tiny_models.__file__).read_text() + '''
+
+class NoRanker(TinyRanker):
+  """Refuses to be made."""
+
+  def __init__(self, num_configs, num_ops):
+    raise ValueError('will not | be made')
+'''
+  (folder / 'models.py').write_text(models)
+  flags = [
+      '--extra_data', f'tiny={folder / "data"}', '--data', 'tiny',
+      '--models_py', str(folder / 'models.py'), '--models',
+      'TinyRanker,NoRanker', '--seeds', '0', '--epochs', '1', '--jobs', '2',
+      '--work_dir', str(folder / 'work'), '--results',
+      str(folder / 'results' / 'accuracy.csv')]
+  with pytest.MonkeyPatch.context() as patched:
+    patched.delenv('TPU_GRAPHS_ROOT', raising=False)  # No real kernels.
+    return folder, flags, accuracy.main(flags)
+
+
+def rows_of(folder):
+  with open(folder / 'results' / 'accuracy.csv', newline='') as file:
+    return {row['name']: row for row in csv.DictReader(file)}
+
+
+def test_a_run_is_measured_and_a_failed_one_recorded(finished):
+  folder, _, code = finished
+  assert code == 1
+  rows = rows_of(folder)
+  assert rows['NoRanker']['status'] == 'failed'
+  assert 'will not | be made' in rows['NoRanker']['error']
+  good = rows['TinyRanker']
+  assert good['status'] == 'ok'
+  assert (good['valid_kernels'], good['test_kernels']) == ('12', '6')
+  assert good['real_kernels'] == ''
+  assert (good['best_epoch'], good['epochs_done']) == ('1', '1')
+  # The numbers are those of the host's own evaluation of the saved model.
+  from tpu_graphs_ext.host import evaluate
+  (model_dir,) = (folder / 'work' / 'runs').glob('tiny_TinyRanker*/model_*')
+  again = evaluate.evaluate(
+      str(model_dir), str(folder / 'data' / 'test_labelled'), cache_dir='',
+      models_py=str(folder / 'models.py')).micro
+  assert float(good['test_micro_top1']) == pytest.approx(
+      again.slowdown[1], rel=1e-5)
+  assert float(good['test_micro_opa']) == pytest.approx(again.opa, rel=1e-5)
+
+
+def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
+  folder, flags, _ = finished
+  before = rows_of(folder)
+  started = []
+
+  def run(self, spec):
+    started.append(spec.name)
+    return {'status': 'ok', 'parameters': 7}
+
+  monkeypatch.setattr(accuracy.Processes, 'run', run)
+  assert accuracy.main(flags) == 0
+  assert started == ['NoRanker']
+  after = rows_of(folder)
+  assert after['TinyRanker'] == before['TinyRanker']
+  assert (after['NoRanker']['status'], after['NoRanker']['error']) == ('ok', '')
+  # Another models.py: only if asked for. Other data: always.
+  with open(folder / 'models.py', 'a') as file:
+    file.write('# Changed.\n')
+  started.clear()
+  assert accuracy.main(flags) == 0 and started == []
+  assert accuracy.main([*flags, '--rerun_changed']) == 0
+  assert sorted(started) == ['NoRanker', 'TinyRanker']
+  started.clear()
+  tiny_kernels.make_kernel('new_net_0').save(str(folder / 'data' / 'train'))
+  assert accuracy.main(flags) == 0
+  assert sorted(started) == ['NoRanker', 'TinyRanker']
+
+
+def test_a_killed_process_is_a_failed_run(tmp_path, monkeypatch):
+  script = tmp_path / 'accuracy_run.py'
+  script.write_text('import os, signal\nos.kill(os.getpid(), signal.SIGKILL)')
+  monkeypatch.setattr(accuracy, '__file__', str(tmp_path / 'accuracy.py'))
+  spec = accuracy_run.RunSpec(
+      'tiny', '', 'splits', 'NetA', 'NetA', '{}', 0, 1, '', '',
+      str(tmp_path / 'run'), '', 1)
+  row = accuracy.Processes().run(spec)
+  assert row['status'] == 'failed' and 'ended by signal 9' in row['error']
+  assert json.loads((tmp_path / 'run' / 'spec.json').read_text())[
+      'name'] == 'NetA'
+
+
+def test_processes_that_are_ended_leave_no_row(tmp_path, monkeypatch):
+  (tmp_path / 'accuracy_run.py').write_text('print()')
+  monkeypatch.setattr(accuracy, '__file__', str(tmp_path / 'accuracy.py'))
+  processes = accuracy.Processes()
+  processes.end()
+  spec = accuracy_run.RunSpec(
+      'tiny', '', 'splits', 'NetA', 'NetA', '{}', 0, 1, '', '',
+      str(tmp_path / 'run'), '', 1)
+  assert processes.run(spec) is None
+
+
+def test_changed_hardware_takes_its_test_kernels_from_another_machine(
+    tmp_path, monkeypatch):
+  made = []
+
+  def synthetic(name, seed, hardware, args):
+    made.append((name, seed, hardware))
+    folder = tiny_kernels.write_data_root(
+        tmp_path / name, num_train=4, num_valid=2, num_test=2, seed=len(made))
+    return accuracy.DataSet(name, str(folder), 'splits', name, 'c0ffee')
+
+  monkeypatch.setattr(accuracy, '_synthetic', synthetic)
+  args = accuracy.parser().parse_args([
+      '--work_dir', str(tmp_path / 'work'),
+      '--data', 'synthetic_changed_hardware'])
+  for _ in range(2):  # The second time the links are there.
+    data, = accuracy.data_sets(args)
+  assert made[:2] == [
+      ('synthetic', *accuracy.SYNTHETIC['synthetic']),
+      ('synthetic_changed_hardware_test', 0, accuracy.OTHER_HARDWARE)]
+  assert data.recipe == (
+      'train and valid: synthetic; test: synthetic_changed_hardware_test')
+  for split, source in (('train', 'synthetic'), ('valid', 'synthetic'),
+                        ('test_labelled', 'synthetic_changed_hardware_test')):
+    assert (pathlib.Path(data.source) / split).resolve() == (
+        tmp_path / source / split)

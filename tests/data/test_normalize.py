@@ -1,0 +1,97 @@
+"""Min-max statistics of feature columns."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from support import tiny_kernels
+from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.errors import UserError
+
+
+def table(*rows) -> np.ndarray:
+  return np.array(rows, np.float32)
+
+
+def test_values_by_hand():
+  stats = ColumnStats.of([table([0, 5, -2], [4, 5, 6]), table([2, 5, 2])])
+  assert stats.minimum.tolist() == [0, 5, -2]
+  assert stats.maximum.tolist() == [4, 5, 6]
+  # The second column is always 5, so it goes.
+  assert stats.used.tolist() == [True, False, True]
+  assert stats.num_used == 2
+  # (1 - 0) / 4, (0 + 2) / 8; outside the training range: (8 - 0) / 4, ...
+  scaled = stats.apply(table([1, 9, 0], [8, 9, -4]))
+  assert scaled.tolist() == [[0.25, 0.25], [2.0, -0.25]]
+  assert scaled.dtype == np.float32
+
+
+def test_applying_leaves_the_input_alone():
+  data = table([0, 1], [2, 3])
+  stats = ColumnStats.of([data])
+  stats.apply(data)
+  assert data.tolist() == [[0, 1], [2, 3]]
+
+
+def test_empty_blocks_and_no_rows():
+  assert ColumnStats.of([np.zeros((0, 1), np.float32), table([3])]
+                        ).maximum.tolist() == [3]
+  assert ColumnStats.of([table([3], [4])]).apply(
+      np.zeros((0, 1), np.float32)).shape == (0, 1)
+  with pytest.raises(UserError, match='node_feat has no rows'):
+    ColumnStats.of([], 'node_feat')
+
+
+@pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
+def test_values_must_be_finite(bad):
+  with pytest.raises(UserError, match=r'config_feat column 1 ranges from .*'
+                     'check-data'):
+    ColumnStats.of([table([1, 2], [1, bad])], 'config_feat')
+
+
+def test_another_number_of_columns():
+  stats = ColumnStats.of([table([1, 2], [3, 4])])
+  with pytest.raises(UserError, match='node_feat has 3 columns, but the '
+                     'statistics are of 2'):
+    stats.apply(table([1, 2, 3]), 'node_feat')
+
+
+def test_statistics_are_of_the_selection_only():
+  kernels = tiny_kernels.corner_cases()
+  stats = FeatureStats.of_partition(
+      Partition.from_kernels(kernels).select([1, 2]))
+  # Features are base + row + ..., column 0: the chain has base 10 and three
+  # nodes, the diamond base 20 and four: 10 ... 20 + 3.
+  assert stats.node.minimum[0] == 10
+  assert stats.node.maximum[0] == 23
+  # base + 2 configuration: 10 ... 20 + 2 * 4.
+  assert stats.config.minimum[0] == 10
+  assert stats.config.maximum[0] == 28
+
+
+def test_json_round_trip_is_exact():
+  rng = np.random.default_rng(0)
+  data = (rng.standard_normal((20, 6)) * 10.0 ** rng.integers(-30, 30, 6)
+          ).astype(np.float32)
+  data[:, 2] = 0.1
+  stats = FeatureStats(ColumnStats.of([data]), ColumnStats.of([data[:, :3]]))
+  again = FeatureStats.from_json(json.loads(json.dumps(stats.to_json())))
+  for before, after in ((stats.node, again.node),
+                        (stats.config, again.config)):
+    for name in ('minimum', 'maximum', 'used'):
+      np.testing.assert_array_equal(getattr(before, name),
+                                    getattr(after, name))
+      assert getattr(before, name).dtype == getattr(after, name).dtype
+  np.testing.assert_array_equal(stats.node.apply(data), again.node.apply(data))
+
+
+@pytest.mark.parametrize('stored', [
+    {}, {'node': {}, 'config': {}}, {'node': None, 'config': None},
+    {'node': {'minimum': ['x'], 'maximum': [1]}, 'config': {}}, []])
+def test_stored_statistics_that_are_none(stored):
+  with pytest.raises(UserError, match='feature statistics cannot be read'):
+    FeatureStats.from_json(stored)

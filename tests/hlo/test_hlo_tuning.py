@@ -1,0 +1,360 @@
+"""Tuning files: the rules on hand-made runs, and the real files."""
+
+import logging
+import os
+
+import numpy as np
+import pytest
+
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import protos, tuning
+
+
+def fill_module(module, name='tanh', size=2048):
+  """entry: tanh(parameter), of rank 1."""
+  module.name, module.entry_computation_id = name, 1
+  entry = module.computations.add(id=1, name='entry', root_id=11)
+  for number, opcode, operands in ((10, 'parameter', []), (11, 'tanh', [10])):
+    node = entry.instructions.add(id=number, name=opcode, opcode=opcode,
+                                  operand_ids=operands)
+    node.shape.element_type = protos.PrimitiveType.Value('F32')
+    node.shape.dimensions.append(size)
+    node.shape.layout.minor_to_major.append(0)
+
+
+def add_tile_run(data, bounds, time_ns, error=False, default=False):
+  run = data.runs.add(error=error, is_default=default)
+  run.op_config.tile_size_config.output_bounds.extend(bounds)
+  run.profile.compute_time_ns = time_ns
+
+
+def tile_data(**module):
+  """One kernel: default [2] in 100 ns, [1] in 150 ns, an error, a blank."""
+  data = protos.TuningData()
+  entry = data.modules.add(fingerprint=0xAB)
+  fill_module(entry.module, **module)
+  add_tile_run(entry, [3], 0, error=True, default=True)
+  add_tile_run(entry, [2], 100, default=True)
+  add_tile_run(entry, [1], 150)
+  add_tile_run(entry, [1], 1)  # Not measured: 1 ns.
+  return data
+
+
+def add_layout_run(data, layouts, time_ns, error=False, default=False):
+  """layouts: one list of tensors a node, one list of dimensions a tensor."""
+  run = data.runs.add(error=error, is_default=default)
+  run.profile.compute_time_ns = time_ns
+  for tensors in layouts:
+    node = run.module_config.layout_config.nodes.add()
+    for dims in tensors:
+      node.tensors.add(dims=dims)
+
+
+def layout_data():
+  data = protos.ModuleTuningData(config_index_to_node=[1])
+  fill_module(data.module)
+  add_layout_run(data, [[[]]], 70, default=True)
+  add_layout_run(data, [[[]]], 0, error=True)
+  add_layout_run(data, [[[1, 0], [], [2, 1, 0]]], 80)
+  return data
+
+
+def write(path, message):
+  path.write_bytes(message.SerializeToString())
+  return str(path)
+
+
+# ----------------------------------------------------------- tiles
+
+
+def test_runs_that_count():
+  kernel, = tuning.tile_kernels(tile_data())
+  assert kernel.tile_id == 'tanh_00000000000000ab'
+  assert kernel.runtime_ns.tolist() == [100, 150]
+  assert kernel.normalizer_ns.tolist() == [100, 100]
+  first = schema.CONFIG_COLUMN['output_bounds_0']
+  assert kernel.config_feat[:, first].tolist() == [2, 1]
+  assert kernel.edge_index.tolist() == [[1, 0]]
+  for field in schema.TILE_FIELDS[:4]:
+    array = getattr(kernel, field.name)
+    assert array.dtype == field.dtype
+    assert array.ndim == len(field.axes)
+
+
+def test_program_name_and_unsafe_characters():
+  kernel, = tuning.tile_kernels(tile_data(name='../a b/c'))
+  assert kernel.tile_id == '_a_b_c_00000000000000ab'
+  kernel, = tuning.tile_kernels(tile_data(), program='alexnet')
+  assert kernel.tile_id == 'alexnet_00000000000000ab'
+  assert kernel.program == 'alexnet'
+
+
+def test_modules_that_are_left_out_are_reported(caplog):
+  data = tile_data()
+  for number, name in enumerate(('one_run', 'no_bounds', 'all_errors')):
+    entry = data.modules.add(fingerprint=number)
+    fill_module(entry.module, name)
+    add_tile_run(entry, [1], 100, default=True, error=name == 'all_errors')
+    if name != 'one_run':
+      add_tile_run(entry, [2], 100, error=name == 'all_errors')
+    if name == 'no_bounds':
+      entry.runs[1].op_config.ClearField('tile_size_config')
+  with caplog.at_level(logging.WARNING):
+    kernels = tuning.tile_kernels(data)
+  assert [kernel.program for kernel in kernels] == ['tanh']
+  assert 'left out 3 of 4 modules' in caplog.text
+  assert 'one_run no_bounds all_errors' in caplog.text
+
+
+def test_empty_bounds_are_a_configuration():
+  # A reshape: its runs carry bounds of no dimension.
+  data = tile_data()
+  for run in data.modules[0].runs:
+    del run.op_config.tile_size_config.output_bounds[:]
+    run.op_config.tile_size_config.SetInParent()
+  kernel, = tuning.tile_kernels(data)
+  assert kernel.num_configs == 2
+  assert not kernel.config_feat.any()
+
+
+def test_repeated_kernels_are_joined_and_the_last_default_counts():
+  data = tile_data()
+  data.modules.add().CopyFrom(data.modules[0])
+  data.modules[1].runs[1].profile.compute_time_ns = 120
+  kernel, = tuning.tile_kernels(data)
+  assert kernel.runtime_ns.tolist() == [100, 150, 120, 150]
+  # One normalizer a module name.
+  assert kernel.normalizer_ns.tolist() == [120] * 4
+
+
+def test_different_kernels_with_one_id():
+  data = tile_data()
+  data.modules.add().CopyFrom(tile_data(size=4096).modules[0])
+  with pytest.raises(UserError, match='two different modules have the tile '
+                                      'id tanh_00000000000000ab'):
+    tuning.tile_kernels(data)
+
+
+def test_kernel_without_default():
+  data = tile_data()
+  data.modules[0].runs[1].is_default = False
+  with pytest.raises(UserError,
+                     match=r"'tanh': none of its 2 runs .* default"):
+    tuning.tile_kernels(data)
+
+
+# --------------------------------------------------------- layouts
+
+
+def test_layout_runs():
+  data = protos.TuningData(modules=[layout_data()])
+  graph, = tuning.layout_graphs(data, name='unet')
+  assert graph.name == 'unet'
+  assert graph.config_runtime.tolist() == [70, 80]
+  assert graph.node_config_ids.tolist() == [1]
+  assert graph.node_splits.tolist() == [[0, 2]]
+  # Output {1, 0}, input left to the compiler, kernel {2, 1, 0}.
+  pad = schema.LAYOUT_PADDING
+  assert graph.node_config_feat.tolist() == [
+      [[pad] * 18],
+      [[1, 0] + [pad] * 4 + [pad] * 6 + [2, 1, 0] + [pad] * 3]]
+  for field in schema.LAYOUT_FIELDS:
+    assert getattr(graph, field.name).dtype == field.dtype
+
+
+def test_layout_without_default_keeps_the_graph_only(caplog):
+  data = layout_data()
+  data.runs[0].is_default = False
+  with caplog.at_level(logging.WARNING):
+    graph, = tuning.layout_graphs(protos.TuningData(modules=[data]))
+  assert graph.node_config_feat.shape == (0, 1, 18)
+  assert 'no default run that counts: its 3 runs were left out' in caplog.text
+
+
+@pytest.mark.parametrize('damage, message', [
+    (lambda d: d.config_index_to_node.append(2), 'its largest is 2'),
+    (lambda d: d.config_index_to_node.pop(), 'its largest is missing'),
+    (lambda d: d.runs[0].module_config.layout_config.nodes.add(),
+     'layouts for 2 nodes'),
+    (lambda d: d.runs[2].module_config.layout_config.nodes[0].tensors.add(),
+     'layouts for 4 tensors'),
+    (lambda d: setattr(d.runs[0].profile, 'compute_time_ns', 0),
+     'at least 1 ns; found 0'),
+])
+def test_damaged_layout_data(damage, message):
+  data = layout_data()
+  damage(data)
+  with pytest.raises(UserError, match=message):
+    tuning.layout_graphs(protos.TuningData(modules=[data]))
+
+
+# ----------------------------------------------------------- files
+
+
+def test_kinds_of_file_are_told_apart(tmp_path):
+  out = tmp_path / 'out'
+  several = write(tmp_path / 'several.pb', tile_data())
+  single = write(tmp_path / 'alexnet.pb', tile_data().modules[0])
+  layout = write(tmp_path / 'unet.pb', layout_data())
+  written = [path for file in (several, single, layout)
+             for path in tuning.featurize_file(file, str(out))]
+  assert [os.path.basename(path) for path in written] == [
+      'tanh_00000000000000ab.npz', 'alexnet_00000000000000ab.npz', 'unet.npz']
+  assert sorted(os.listdir(out)) == sorted(map(os.path.basename, written))
+  with np.load(written[-1]) as stored:
+    assert list(stored) == [field.name for field in schema.LAYOUT_FIELDS]
+
+
+def test_file_named_like_its_kernel_keeps_its_name(tmp_path):
+  path = write(tmp_path / 'net_00000000000000ab.pb', tile_data().modules[0])
+  kernel, = tuning.read_tile_kernels(path)
+  assert kernel.tile_id == 'net_00000000000000ab'
+
+
+def test_written_files_read_back(tmp_path):
+  path = write(tmp_path / 'several.pb', tile_data())
+  written, = tuning.featurize_file(path, str(tmp_path))
+  expected, = tuning.tile_kernels(tile_data())
+  got = Kernel.load(written)
+  assert got.tile_id == expected.tile_id
+  np.testing.assert_array_equal(got.node_feat, expected.node_feat)
+  np.testing.assert_array_equal(got.runtime_ns, expected.runtime_ns)
+
+
+def test_layout_file_has_the_same_bytes_every_time(tmp_path):
+  path = write(tmp_path / 'unet.pb', layout_data())
+  first, = tuning.featurize_file(path, str(tmp_path / 'a'))
+  second, = tuning.featurize_file(path, str(tmp_path / 'b'))
+  with open(first, 'rb') as a, open(second, 'rb') as b:
+    assert a.read() == b.read()
+
+
+def test_missing_file_and_folder(tmp_path):
+  with pytest.raises(UserError, match=r'missing\.pb: cannot be read'):
+    tuning.featurize_file(str(tmp_path / 'missing.pb'), str(tmp_path))
+  with pytest.raises(UserError, match='cannot be read'):
+    tuning.featurize_file(str(tmp_path), str(tmp_path))
+
+
+def test_out_that_is_a_file(tmp_path):
+  path = write(tmp_path / 'a.pb', tile_data())
+  with pytest.raises(UserError, match=r'a\.pb: cannot be written'):
+    tuning.featurize_file(path, path)
+
+
+@pytest.mark.parametrize('content', [b'', b'hello', b'\x00' * 64, b'PK\x03'])
+def test_other_content(tmp_path, content):
+  path = tmp_path / 'other.pb'
+  path.write_bytes(content)
+  with pytest.raises(UserError, match=f'its {len(content)} bytes are no whole'):
+    tuning.featurize_file(str(path), str(tmp_path / 'out'))
+  assert not (tmp_path / 'out').exists()
+
+
+def test_module_without_runs(tmp_path):
+  path = write(tmp_path / 'hlo.pb', tile_data().modules[0].module)
+  with pytest.raises(UserError, match='an HLO module, but no measured runs'):
+    tuning.featurize_file(path, str(tmp_path / 'out'))
+
+
+def test_fault_inside_names_the_file_and_writes_nothing(tmp_path):
+  data = tile_data()
+  data.modules.add().CopyFrom(tile_data(name='bad').modules[0])
+  data.modules[1].module.computations[0].instructions[1].operand_ids[0] = 5
+  path = write(tmp_path / 'faulty.pb', data)
+  with pytest.raises(UserError, match=r"faulty\.pb: .*'bad': operand 5 of"):
+    tuning.featurize_file(path, str(tmp_path / 'out'))
+  assert not (tmp_path / 'out').exists()
+
+
+def test_nothing_to_write(tmp_path):
+  data = tile_data()
+  del data.modules[0].runs[2:]
+  path = write(tmp_path / 'few.pb', data)
+  with pytest.raises(UserError, match='none of its 1 modules has 2 runs'):
+    tuning.featurize_file(path, str(tmp_path / 'out'))
+  with pytest.raises(UserError, match='none of its 1 modules has 2 tile-size'):
+    tuning.read_tile_kernels(path)
+
+
+def test_any_damage_is_a_user_error(tmp_path):
+  whole = tile_data().SerializeToString()
+  random = np.random.default_rng(0)
+  path = tmp_path / 'damaged.pb'
+  refused = 0
+  for _ in range(300):
+    damaged = bytearray(whole[:random.integers(1, len(whole) + 1)])
+    for place in random.integers(len(damaged), size=3):
+      damaged[place] = random.integers(256)
+    path.write_bytes(damaged)
+    try:
+      tuning.read_tile_kernels(str(path))
+    except UserError as error:
+      assert 'damaged.pb: ' in str(error)
+      refused += 1
+  assert refused > 200
+
+
+# ------------------------------------------------------ real files
+
+# name: nodes, configs, distinct, best, worst, default time in ns.
+REAL_KERNELS = {
+    'fusion.232': (20, 61, 60, 57188, 390377, 57188),
+    'fusion.191': (31, 579, 579, 137344, 3963794, 151565),
+    'fusion.261': (52, 16, 16, 94192, 346901, 94192),
+    'fusion.209': (56, 16, 16, 46351, 323394, 46351),
+    'fusion.205': (30, 16, 16, 45021, 270678, 45021),
+    'fusion.245': (21, 23, 22, 13411, 70207, 13665),
+    'copy.24': (2, 10, 10, 3872, 33058, 3967),
+    'copy.25': (2, 11, 10, 7310, 32480, 7310),
+    'fusion.181': (7, 5, 5, 1447, 12302, 1447),
+    'fusion.207': (44, 3, 3, 1635, 8987, 1635),
+    'fusion.206': (13, 3, 3, 1244, 8288, 1244),
+    'fusion.250': (10, 2, 2, 598, 951, 598),
+    'reshape.37': (2, 3, 1, 238068, 504700, 270591),
+    'reshape.39': (2, 2, 1, 5664, 5920, 5664),
+    'reshape.38': (2, 2, 1, 4358, 4365, 4358),
+}
+REAL_MEDIANS = {'fusion.232': 84651, 'fusion.191': 368380,
+                'fusion.261': 124609, 'copy.24': 9003, 'copy.25': 14412}
+
+
+def test_real_tile_kernels(shared_data, tmp_path):
+  written = tuning.featurize_file(str(shared_data / 'op_tuning_data.pb'),
+                                  str(tmp_path))
+  kernels = {kernel.program: kernel for kernel in map(Kernel.load, written)}
+  assert list(kernels) == list(REAL_KERNELS)
+  for name, kernel in kernels.items():
+    times = kernel.runtime_ns
+    assert REAL_KERNELS[name] == (
+        kernel.num_nodes, kernel.num_configs,
+        len(np.unique(kernel.config_feat, axis=0)), times.min(), times.max(),
+        kernel.normalizer_ns[0]), name
+    assert len(set(kernel.normalizer_ns)) == 1
+  for name, median in REAL_MEDIANS.items():
+    # The mean of the two middle times, in whole ns.
+    assert int(np.median(kernels[name].runtime_ns)) == median
+  assert kernels['fusion.191'].tile_id == 'fusion.191_4ae805e53b8d2b8a'
+
+
+def test_real_layout_graph(shared_data, tmp_path):
+  path = shared_data / 'module_tuning_data_layout.pb'
+  written, = tuning.featurize_file(str(path), str(tmp_path))
+  published = (shared_data / 'published_npz' /
+               'layout__xla__default__valid__unet_3d.4x4.bf16.npz')
+  with np.load(written) as ours, np.load(published) as theirs:
+    assert sorted(ours) == sorted(theirs)
+    for name in ('node_feat', 'node_opcode', 'edge_index', 'node_config_ids',
+                 'node_splits'):
+      assert ours[name].dtype == theirs[name].dtype
+      assert ours[name].shape == theirs[name].shape
+      assert ours[name].tobytes() == theirs[name].tobytes()
+    # The file holds 112 of the 1,965 published runs.
+    runs = {(row.tobytes(), time) for row, time in zip(
+        theirs['node_config_feat'], theirs['config_runtime'].tolist())}
+    assert ours['config_runtime'].dtype == theirs['config_runtime'].dtype
+    assert ours['node_config_feat'].shape == (112, 62, 18)
+    assert all((row.tobytes(), time) in runs for row, time in zip(
+        ours['node_config_feat'], ours['config_runtime'].tolist()))

@@ -1,0 +1,263 @@
+"""Run files and model folders: paths, round trips, every way to be wrong."""
+
+import copy
+import gzip
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from support import tiny_kernels, tiny_models
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import artifacts, scoring, train
+
+RUN_INFO = {'args': {'model': 'M', 'model_kwargs_json': '{}', 'configs': 2}}
+
+
+class FakeModel:
+  """Saves a folder with one file, and may break off half-way."""
+
+  def __init__(self, content: str, breaks: bool = False):
+    self._content = content
+    self._breaks = breaks
+
+  def save(self, path, save_format):
+    assert save_format == 'tf'
+    os.makedirs(path)
+    with open(os.path.join(path, 'saved_model.pb'), 'w') as file:
+      file.write(self._content)
+    if self._breaks:
+      raise KeyboardInterrupt
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('trained')
+  root = tiny_kernels.write_data_root(folder / 'data')
+  return train.train(tiny_models.tiny_settings(
+      root, folder / 'out', epochs=1))
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+  """(model folder, run file) of a copy that a test may spoil."""
+  shutil.copytree(os.path.dirname(trained.model_dir), tmp_path / 'out')
+  return (tmp_path / 'out' / os.path.basename(trained.model_dir),
+          tmp_path / 'out' / os.path.basename(trained.run_path))
+
+
+def rewrite(copied, change):
+  """Changes the run's content, and the names to its new hash."""
+  model_dir, run_path = copied
+  with gzip.open(run_path) as file:
+    run = json.load(file)
+  change(run)
+  run_path.unlink()
+  artifacts.save_run_file(run, str(model_dir.parent))
+  return model_dir.rename(artifacts.model_path(
+      str(model_dir.parent), artifacts.train_hash(run['args'])))
+
+
+def load(model_dir, **changes):
+  return scoring.load_ranker(str(model_dir), **{
+      'models_py': tiny_models.__file__, 'data_root': '/nowhere', **changes})
+
+
+def test_hash_does_not_depend_on_the_order_of_keys():
+  # printf '{"a": 1, "b": "x"}' | md5sum
+  for args in ({'a': 1, 'b': 'x'}, {'b': 'x', 'a': 1}):
+    assert artifacts.train_hash(args) == '4f5f4713d180fb0cb1041f7caf4faaaa'
+
+
+def test_run_path_of_any_spelling(monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv('HOME', str(tmp_path))
+  expected = str(tmp_path / 'run_abc.jsonz')
+  for spelling in ('model_abc', 'model_abc/', './model_abc//', '~/model_abc',
+                   str(tmp_path / 'model_abc')):
+    assert artifacts.run_path_of(spelling) == expected
+  # The baseline's scripts replace every '/model_' of the path.
+  assert artifacts.run_path_of('/model_zoo/model_abc/') == (
+      '/model_zoo/run_abc.jsonz')
+
+
+def test_save_and_load_a_run(tmp_path):
+  model_dir, run_path = artifacts.save_run(
+      FakeModel('one'), RUN_INFO, str(tmp_path / 'new' / 'folder'))
+  assert artifacts.load_run(model_dir + '/') == RUN_INFO
+  first = (tmp_path / 'new' / 'folder').joinpath(run_path).read_bytes()
+  artifacts.save_run_file(RUN_INFO, str(tmp_path / 'new' / 'folder'))
+  with open(run_path, 'rb') as file:
+    assert file.read() == first  # No clock in the file.
+
+
+def test_interrupted_save_keeps_the_old_model_and_no_remains(tmp_path):
+  model_dir, run_path = artifacts.save_run(
+      FakeModel('old'), RUN_INFO, str(tmp_path))
+  with pytest.raises(KeyboardInterrupt):
+    artifacts.save_run(
+        FakeModel('new', breaks=True), RUN_INFO, str(tmp_path))
+  with open(os.path.join(model_dir, 'saved_model.pb')) as file:
+    assert file.read() == 'old'
+  assert sorted(os.listdir(tmp_path)) == sorted(
+      [os.path.basename(model_dir), os.path.basename(run_path)])
+
+
+def test_interrupted_replacement_puts_the_old_model_back(
+    tmp_path, monkeypatch):
+  model_dir = artifacts.save_run(FakeModel('old'), RUN_INFO, str(tmp_path))[0]
+  rename = os.rename
+  calls = []
+
+  def second_fails(source, target):
+    calls.append(target)
+    if len(calls) == 2:
+      raise KeyboardInterrupt
+    rename(source, target)
+
+  monkeypatch.setattr(os, 'rename', second_fails)
+  with pytest.raises(KeyboardInterrupt):
+    artifacts.save_run(FakeModel('new'), RUN_INFO, str(tmp_path))
+  with open(os.path.join(model_dir, 'saved_model.pb')) as file:
+    assert file.read() == 'old'
+  assert len(os.listdir(tmp_path)) == 2
+
+
+def test_second_save_replaces_the_whole_folder(tmp_path):
+  model_dir = artifacts.save_run(FakeModel('old'), RUN_INFO, str(tmp_path))[0]
+  open(os.path.join(model_dir, 'stale'), 'w').close()
+  artifacts.save_run(FakeModel('new'), RUN_INFO, str(tmp_path))
+  assert os.listdir(model_dir) == ['saved_model.pb']
+
+
+def test_loaded_variables_equal_the_saved(trained):
+  ranker = load(trained.model_dir)
+  assert ranker.num_ops == trained.run_info['num_ops']
+  assert len(ranker.model.trainable_variables) == 7
+
+
+def test_a_run_file_of_the_baseline_needs_the_data(trained, copied):
+  # The baseline's run files have these four keys and no more.
+  def as_baseline(run):
+    for key in list(run):
+      if key not in ('train_curve', 'final_error', 'args', 'test_predictions'):
+        del run[key]
+
+  kernel = tiny_kernels.chain()
+  expected = load(trained.model_dir).scores(kernel)
+  model_dir = rewrite(copied, as_baseline)
+  data_root = trained.run_info['settings']['data_root']
+  np.testing.assert_array_equal(
+      load(model_dir, data_root=data_root).scores(kernel), expected)
+  with pytest.raises(UserError, match=r'/nowhere.*does not exist'):
+    load(model_dir)
+
+
+def test_stats_of_all_kernels_differ_from_those_of_training(trained):
+  # One train kernel has 3 configurations, so training left it out.
+  data_root = trained.run_info['settings']['data_root']
+  stored, train_only, everything = (
+      load(trained.model_dir, stats=stats, data_root=data_root).stats.to_json()
+      for stats in ('run', 'train', 'all'))
+  assert stored == train_only != everything
+
+
+def test_missing_folder_names_the_models_that_are_there(copied):
+  model_dir, _ = copied
+  with pytest.raises(UserError, match=(
+      f'there is no such model folder. Models in .*: {model_dir.name}')):
+    load(model_dir.parent / 'model_x')
+  with pytest.raises(UserError, match=(
+      f"named model_<hash>.*got 'out'. Models in .*: {model_dir.name}")):
+    load(model_dir.parent)
+
+
+def test_missing_run_file(copied):
+  model_dir, run_path = copied
+  run_path.unlink()
+  with pytest.raises(UserError, match=f'run file .*{run_path.name} is missing'):
+    load(model_dir)
+
+
+@pytest.mark.parametrize('content', [
+    b'not gzip', *(gzip.compress(text, mtime=0) for text in (
+        b'not json', b'[1]', b'{"a": 1}')),
+    gzip.compress(b'{"args": {}}', mtime=0)[:-5]])
+def test_damaged_run_file(copied, content):
+  model_dir, run_path = copied
+  run_path.write_bytes(content)
+  with pytest.raises(UserError, match='cannot be read as a run file'):
+    load(model_dir)
+
+
+def test_run_file_without_needed_args(copied):
+  model_dir, run_path = copied
+  run_path.write_bytes(gzip.compress(b'{"args": {"model": "M"}}'))
+  with pytest.raises(UserError, match='lack model_kwargs_json, configs'):
+    load(model_dir)
+
+
+def test_run_file_of_another_run(copied):
+  model_dir, run_path = copied
+  with gzip.open(run_path) as file:
+    run = json.load(file)
+  other = copy.deepcopy(run)
+  other['args']['epochs'] += 1
+  run_path.write_bytes(gzip.compress(json.dumps(other).encode()))
+  with pytest.raises(UserError, match='holds another run: its args have'):
+    load(model_dir)
+  # A name given by hand has no hash to compare.
+  model_dir.rename(model_dir.parent / 'model_mine')
+  run_path.rename(run_path.parent / 'run_mine.jsonz')
+  load(model_dir.parent / 'model_mine')
+
+
+def test_model_of_other_arguments(copied):
+  model_dir = rewrite(
+      copied, lambda run: run['args'].update(model_kwargs_json='{"width": 5}'))
+  with pytest.raises(UserError, match=(
+      r'variable 0 \(.*\) has shape \(60, 4\), but in TinyRanker built for '
+      r'num_ops=60, 137 node and 23 config columns it has \(60, 5\)')):
+    load(model_dir)
+
+
+def test_model_of_other_num_ops(copied):
+  model_dir = rewrite(copied, lambda run: run.update(num_ops=61))
+  with pytest.raises(UserError, match=r'\(60, 4\), but in .*num_ops=61'):
+    load(model_dir)
+
+
+def test_another_model(copied):
+  model_dir = rewrite(
+      copied, lambda run: run['args'].update(model='LateJoinSAGE'))
+  with pytest.raises(UserError, match=r'holds 7 variables, but LateJoinSAGE'):
+    load(model_dir, models_py='')
+
+
+def test_model_that_models_py_does_not_have(trained):
+  with pytest.raises(UserError, match="no model 'TinyRanker'"):
+    load(trained.model_dir, models_py='')
+
+
+@pytest.mark.parametrize('spoil', [
+    lambda folder: (folder / 'saved_model.pb').unlink(),
+    lambda folder: (folder / 'saved_model.pb').write_bytes(b'\x00' * 100),
+    lambda folder: shutil.rmtree(folder / 'variables'),
+])
+def test_damaged_model_folder(copied, spoil):
+  spoil(copied[0])
+  with pytest.raises(UserError, match='cannot be read as a saved Keras model'):
+    load(copied[0])
+
+
+def test_unknown_stats_source(trained):
+  with pytest.raises(UserError, match='--stats=x: must be one of run, train'):
+    load(trained.model_dir, stats='x')
+
+
+def test_write_file_where_a_folder_cannot_be_made(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(UserError, match='cannot be written'):
+    artifacts.write_file(str(tmp_path / 'file' / 'x.csv'), b'')

@@ -1,0 +1,174 @@
+"""Measures of kernels whose scores are set by hand."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from support import tiny_kernels
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import evaluate, scoring
+
+
+class ByFirstColumn:
+  """Scores a configuration with minus its first column."""
+
+  def score_all(self, partition, what):
+    for kernel in partition:
+      yield kernel, -kernel.config_feat[:, 0]
+
+
+def kernel_of(tile_id, first_column, runtime_ns):
+  kernel = tiny_kernels.make_kernel(tile_id, num_configs=len(runtime_ns))
+  config_feat = np.zeros_like(kernel.config_feat)
+  config_feat[:, 0] = first_column
+  return dataclasses.replace(
+      kernel, config_feat=config_feat,
+      runtime_ns=np.array(runtime_ns, np.int64),
+      normalizer_ns=np.ones(len(runtime_ns), np.int64))
+
+
+@pytest.fixture
+def evaluation():
+  kernels = [
+      # Order by score: 2, 1, 0. Top-1: 30 / 10 - 1 = 2. All pairs wrong.
+      kernel_of('net_a_0', [0, 1, 2], [10, 20, 30]),
+      # Order 0, 1. Top-1: 0. The only pair right.
+      kernel_of('net_a_1', [1, 0], [10, 40]),
+      # Identical: order of the file. Top-1: 15 / 10 - 1 = 0.5. Ties: wrong.
+      kernel_of('net_b_0', [5, 5], [15, 10]),
+      # Six: order 5 .. 0, top-1: 60 / 10 - 1 = 5, top-5: 20 / 10 - 1 = 1.
+      kernel_of('0123456789abcdef', range(6), [10, 20, 30, 40, 50, 60]),
+  ]
+  return evaluate.Evaluation('model_x', 'folder', evaluate.measure(
+      ByFirstColumn(), Partition.from_kernels(kernels), 'test'))
+
+
+def test_micro_is_the_mean_over_all_kernels(evaluation):
+  micro = evaluation.micro
+  assert micro.kernels == 4
+  assert micro.slowdown == {
+      1: pytest.approx((2 + 0 + 0.5 + 5) / 4), 5: 0.25, 10: 0.0}
+  assert micro.opa == (0 + 1 + 0 + 0) / 4
+  # Tau is undefined where all scores are equal: that kernel is left out.
+  assert micro.kendall == pytest.approx((-1 + 1 - 1) / 3)
+
+
+def test_rankable_leaves_out_identical_configs(evaluation):
+  rankable = evaluation.rankable
+  assert rankable.kernels == 3
+  assert rankable.slowdown[1] == pytest.approx((2 + 0 + 5) / 3)
+  assert rankable.opa == pytest.approx(1 / 3)
+
+
+def test_macro_is_the_mean_over_programs(evaluation):
+  assert {name: summary.slowdown[1]
+          for name, summary in evaluation.programs.items()} == {
+      evaluate.NO_PROGRAM: 5.0, 'net_a': 1.0, 'net_b': 0.5}
+  assert evaluation.macro.slowdown[1] == pytest.approx((5 + 1 + 0.5) / 3)
+
+
+def test_table_says_which_number_is_which(evaluation):
+  lines = evaluation.text().splitlines()
+  assert lines[0] == 'model_x on folder'
+  assert lines[2].split() == [
+      'kernels', 'top-1', '%', 'top-5', '%', 'top-10', '%', 'OPA', 'tau']
+  assert [line.split()[-6:] for line in lines[3:9]] == [
+      ['1', '500.00', '100.00', '0.00', '0.000', '-1.000'],
+      ['2', '100.00', '0.00', '0.00', '0.500', '0.000'],
+      ['1', '50.00', '0.00', '0.00', '0.000', '-'],
+      ['4', '216.67', '33.33', '0.00', '0.167', '-0.500'],
+      ['4', '187.50', '25.00', '0.00', '0.250', '-0.333'],
+      ['3', '233.33', '33.33', '0.00', '0.333', '-0.333']]
+  text = evaluation.text()
+  assert "micro (all kernels) is the baseline's number." in text
+  assert '1 of 4 kernels cannot be ranked' in text
+
+
+def test_json_is_strict(evaluation):
+  content = json.loads(
+      json.dumps(evaluation.to_json(), allow_nan=False))
+  assert content['micro']['slowdown']['1'] == 1.875
+  assert content['programs']['net_b']['kendall'] is None
+  assert content['kernels']['net_b_0'] == {
+      'configs': 2, 'rankable': False, 'opa': 0.0, 'kendall': None,
+      'slowdown': {'1': 0.5, '5': 0.0, '10': 0.0}}
+
+
+def test_runtimes_are_divided_by_their_normalizers():
+  # 30 / 30 = 1 beats 20 / 10 = 2: choosing index 1 is twice as slow.
+  kernel = kernel_of('a_0', [0, 1], [30, 20])
+  kernel = dataclasses.replace(kernel, normalizer_ns=np.array([30, 10]))
+  result, = evaluate.measure(
+      ByFirstColumn(), Partition.from_kernels([kernel]), 'test')
+  assert result.slowdown[1] == pytest.approx(1.0)
+
+
+def test_equal_runtimes_have_no_order():
+  result, = evaluate.measure(
+      ByFirstColumn(),
+      Partition.from_kernels([kernel_of('a_0', [0, 1], [7, 7])]), 'test')
+  assert result.slowdown[1] == 0.0
+  assert math.isnan(result.opa) and math.isnan(result.kendall)
+
+
+def test_unlabelled_and_broken_labels_are_refused():
+  blank = kernel_of('blank_0', [0, 1], [0, 0])
+  good = kernel_of('good_0', [0, 1], [1, 2])
+  with pytest.raises(UserError, match=r'here: 1 of 2 kernels have no labels .*'
+                     r'first blank_0; .*tpu-graphs-ext predict'):
+    evaluate.require_labels(Partition.from_kernels([good, blank]), 'here')
+  with pytest.raises(UserError, match='here: bad_0 has runtimes or normal'):
+    evaluate.require_labels(
+        Partition.from_kernels([kernel_of('bad_0', [0, 1], [5, 0])]), 'here')
+
+
+class FixedModel:
+  """Returns what it is told to."""
+
+  def __init__(self, scores):
+    self._scores = np.array(scores, np.float32)
+    self.opcodes = None
+
+  def forward(self, graph, num_configs):
+    self.opcodes = graph.node_sets['op']['op'].numpy().tolist()
+    return self._scores
+
+
+def ranker_of(scores, kernel, num_ops=256):
+  from tpu_graphs_ext.data.normalize import FeatureStats
+  stats = FeatureStats.of_partition(Partition.from_kernels([kernel]))
+  return scoring.Ranker(FixedModel(scores), stats, num_ops, name='model_x')
+
+
+def test_scores_must_have_one_number_a_config_and_be_finite():
+  kernel = tiny_kernels.make_kernel(num_configs=2)
+  with pytest.raises(UserError, match=r'model_x: forward gave scores of shape '
+                     r'\(1, 3\) for tiny_net_0; it must be \(1, 2\)'):
+    ranker_of([[1, 2, 3]], kernel).scores(kernel)
+  with pytest.raises(UserError, match='1 of the 2 scores of tiny_net_0'):
+    ranker_of([[1, math.nan]], kernel).scores(kernel)
+
+
+def test_opcodes_beyond_the_embedding_count_as_unknown(caplog):
+  kernel = tiny_kernels.make_kernel(num_configs=2)  # Opcodes 2, 3, 4.
+  ranker = ranker_of([[1, 2]], kernel, num_ops=4)
+  (_, scores), = ranker.score_all(Partition.from_kernels([kernel]), 'test')
+  np.testing.assert_array_equal(scores, [1, 2])
+  assert ranker.model.opcodes == [2, 3, 0]
+  assert [record.message for record in caplog.records] == [
+      'there are opcodes up to 4, but model_x was trained on data with opcodes '
+      'below 4; nodes with others count as opcode 0']
+  ranker_of([[1, 2]], kernel, num_ops=5).scores(kernel)
+  assert len(caplog.records) == 1
+
+
+def test_other_columns_are_refused():
+  kernel = tiny_kernels.make_kernel(num_configs=2)
+  narrow = tiny_kernels.make_kernel(num_configs=2, config_width=7)
+  with pytest.raises(UserError, match=r'config_feat has 7 columns, but .* 24'):
+    next(ranker_of([[1, 2]], kernel).score_all(
+        Partition.from_kernels([narrow]), 'test'))

@@ -1,0 +1,109 @@
+"""Printed statistics, and the host that passes them by itself."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from support import tiny_kernels
+from tpu_graphs_ext import cli
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import feature_stats, scoring, train
+from tpu_graphs_ext.host import settings as settings_lib
+
+
+@pytest.fixture(scope='module')
+def data_root(tmp_path_factory):
+  """A data root; its kernel of 3 configurations has the largest features."""
+  root = tiny_kernels.write_data_root(tmp_path_factory.mktemp('data'))
+  few = next(path for path in sorted((root / 'train').iterdir())
+             if Kernel.load(str(path)).num_configs == 3)
+  kernel = Kernel.load(str(few))
+  dataclasses.replace(
+      kernel, node_feat=kernel.node_feat * np.where(
+          np.arange(140) == 21, 3, 1).astype(np.float32)).save(str(few.parent))
+  return root
+
+
+def kwargs_of(data_root, **flags):
+  return json.loads(feature_stats.model_kwargs_json(str(data_root), **flags))
+
+
+def test_statistics_are_those_of_the_trainer(data_root):
+  folder = str(data_root / 'train')
+  stored = kwargs_of(data_root, configs=10)['feature_stats']
+  for least, part in ((10, stored), (-1, stored['all_kernels'])):
+    expected = FeatureStats.of_partition(
+        read.read_split(folder, min_configs=least))
+    found = FeatureStats.from_json(part)
+    for table in ('node', 'config'):
+      for bound in ('minimum', 'maximum'):  # To the last bit.
+        np.testing.assert_array_equal(
+            getattr(getattr(found, table), bound),
+            getattr(getattr(expected, table), bound))
+
+
+def test_equal_statistics_are_stored_once(data_root):
+  assert 'all_kernels' not in kwargs_of(data_root, configs=2)['feature_stats']
+
+
+def test_further_arguments_are_printed_with_them(data_root, capsys):
+  assert cli.main(['stats', f'--data_root={data_root}', '--cache_dir=',
+                   '--model_kwargs_json', '{"sharpness": 3}']) == 0
+  printed = capsys.readouterr().out
+  assert printed.count('\n') == 1
+  assert "'" not in printed  # Fits between single quotes of a shell.
+  kwargs = settings_lib.parse_model_kwargs(printed)
+  assert list(kwargs) == ['sharpness', 'feature_stats']
+  assert kwargs['feature_stats'] == kwargs_of(data_root)['feature_stats']
+
+
+def test_refusals(data_root, tmp_path, capsys):
+  with pytest.raises(UserError, match='no kernel has --configs=1000 or more'):
+    kwargs_of(data_root, configs=1000)
+  assert cli.main(['stats', f'--data_root={tmp_path}', '--cache_dir=']) == 1
+  assert f'{tmp_path}/train: does not exist' in capsys.readouterr().err
+  assert cli.main(['stats', '--model_kwargs_json=[]']) == 1
+  assert 'must be a JSON object' in capsys.readouterr().err
+
+
+# --- The host ----------------------------------------------------------------
+
+
+def settings(data_root, out, **changes):
+  return settings_lib.TrainSettings(**{
+      'model': 'AnalyticTileModel', 'epochs': 1, 'batch': 5, 'seed': 1,
+      'data_root': str(data_root), 'out_dir': str(out), 'cache_dir': '',
+      **changes})
+
+
+def test_the_host_passes_and_keeps_them(data_root, tmp_path):
+  result = train.train(settings(data_root, tmp_path))
+  kept = json.loads(result.run_info['args']['model_kwargs_json'])
+  assert kept == kwargs_of(data_root)
+  ranker = scoring.load_ranker(result.model_dir)
+  assert ranker.model.constants()['bytes_per_ns'] > 0
+  # The baseline scales with all kernels: raw sizes come out the same.
+  kernel = Kernel.load(str(next((data_root / 'valid').iterdir())))
+  as_baseline = scoring.load_ranker(
+      result.model_dir, stats='all', data_root=str(data_root))
+  np.testing.assert_allclose(
+      as_baseline.scores(kernel), ranker.scores(kernel), rtol=1e-5)
+
+
+def test_the_host_refuses_other_statistics(data_root, tmp_path):
+  given = kwargs_of(data_root)
+  given['feature_stats']['node']['maximum'][0] += 1
+  with pytest.raises(UserError, match='are not those of the train split'):
+    train.train(settings(data_root, tmp_path,
+                         model_kwargs_json=json.dumps(given)))
+
+
+def test_models_that_take_none_are_given_none(data_root, tmp_path):
+  assert train._with_feature_stats(
+      settings(data_root, tmp_path, model='MLP'), None).model_kwargs_json == (
+          '{}')

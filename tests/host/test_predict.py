@@ -1,0 +1,70 @@
+"""The CSV of predictions, and predicting from a saved model."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from support import tiny_kernels, tiny_models
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import predict, predictions_csv, train
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  """A model of the first 100 of 104 train files: --toy_data."""
+  folder = tmp_path_factory.mktemp('trained')
+  root = tiny_kernels.write_data_root(folder / 'data', num_train=104)
+  return train.train(tiny_models.tiny_settings(
+      root, folder / 'out', epochs=1, toy_data=True))
+
+
+def run(trained, tmp_path, **changes):
+  path = predict.predict(trained.model_dir, **{
+      'data_root': trained.run_info['settings']['data_root'],
+      'out': str(tmp_path / 'p.csv'), 'cache_dir': '',
+      'models_py': tiny_models.__file__, **changes})
+  with open(path, encoding='utf-8', newline='') as file:
+    return file.read()
+
+
+class FixedRanker:
+
+  def score_all(self, partition, what):
+    for kernel in partition:
+      yield kernel, np.array([3.0, 1.0, 2.0])
+
+
+def test_best_configs_are_padded_with_0():
+  partition = Partition.from_kernels(
+      [tiny_kernels.make_kernel('a_0', num_configs=3)])
+  assert predict.best_configs(FixedRanker(), partition, 5) == {
+      'a_0': [1, 2, 0, 0, 0]}
+  assert predict.best_configs(FixedRanker(), partition, 2) == {'a_0': [1, 2]}
+
+
+def test_csv_text():
+  assert predictions_csv.text({'b': [3, 1], 'a_0': [2, 0]}) == (
+      'ID,TopConfigs\ntile:xla:b,3;1\ntile:xla:a_0,2;0')
+
+
+def test_predictions_equal_those_made_in_training(trained, tmp_path):
+  best = trained.run_info['test_predictions']
+  assert len(best) == 6
+  # Trained on toy data, predicted on the whole: the run's own statistics.
+  assert run(trained, tmp_path) == predictions_csv.text(
+      {tile_id: indices[:5] for tile_id, indices in best.items()})
+  assert run(trained, tmp_path, top_configs=10) == predictions_csv.text(best)
+
+
+def test_needs_no_train_split(trained, tmp_path):
+  shutil.copytree(
+      trained.run_info['settings']['data_root'] + '/test', tmp_path / 'test')
+  assert run(trained, tmp_path, data_root=str(tmp_path)).count('\n') == 6
+
+
+def test_missing_test_split_writes_nothing(trained, tmp_path):
+  with pytest.raises(UserError, match='test: does not exist'):
+    run(trained, tmp_path, data_root=str(tmp_path))
+  assert not (tmp_path / 'p.csv').exists()

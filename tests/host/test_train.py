@@ -1,0 +1,310 @@
+"""Training end to end with a small model on small learnable kernels."""
+
+import csv
+import dataclasses
+import gzip
+import json
+import os
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from support import tiny_kernels, tiny_models
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import (
+  artifacts,
+  callbacks,
+  losses,
+  predict,
+  scoring,
+  train,
+)
+from tpu_graphs_ext.stacks import versions
+
+
+@pytest.fixture(scope='module')
+def data_root(tmp_path_factory):
+  return tiny_kernels.write_data_root(tmp_path_factory.mktemp('data'))
+
+
+LEARNING = {
+    'epochs': 12, 'batch': 1, 'lr': 0.1, 'losses': 'PairwiseHingeLoss:1'}
+
+
+@pytest.fixture(scope='module')
+def trained(data_root, tmp_path_factory):
+  """Learns the rule of `tiny_kernels.learnable_kernel`."""
+  out = tmp_path_factory.mktemp('out')
+  return train.train(tiny_models.tiny_settings(
+      data_root, out, csv_log=str(out.parent / 'whole.csv'), **LEARNING))
+
+
+@pytest.fixture
+def quick_save(monkeypatch):
+  """Saves an empty folder where the saved model does not matter."""
+  monkeypatch.setattr(
+      tf.keras.Model, 'save', lambda unused_self, path, **_: os.makedirs(path))
+
+
+def read_run(path):
+  with gzip.open(path) as file:
+    return json.load(file)
+
+
+def fit_nothing(*unused_args, **unused_kwargs):
+  raise AssertionError('must fail before training')
+
+
+def test_learns_that_the_smallest_tile_is_the_fastest(trained):
+  errors = trained.run_info['final_error']['val']
+  # By chance: the best of 5 out of 26 is 2 to 3 times as slow as the best.
+  assert errors['5'] == errors['10'] == 0.0
+  assert errors['1'] < 0.5
+  curve = trained.run_info['train_curve']
+  assert curve['val_opa'][-1] > 0.94 > curve['val_opa'][0]
+
+
+def test_run_file_has_the_baseline_keys_and_ours(trained):
+  run = read_run(trained.run_path)
+  assert run == json.loads(json.dumps(trained.run_info))
+  assert list(run) == [
+      'train_curve', 'final_error', 'args', 'feature_stats', 'num_ops', 'host',
+      'versions', 'seconds', 'settings', 'test_predictions']
+  assert run['train_curve']['epoch'] == list(range(12))
+  assert all(len(values) == 12 for values in run['train_curve'].values())
+  assert run['args']['run_id'] == 'seed1'
+  assert run['seconds'].keys() == {
+      'read', 'train', 'validate', 'test', 'total'}
+  name = artifacts.train_hash(run['args'])
+  assert trained.model_dir.endswith('model_' + name)
+  assert trained.run_path.endswith(f'run_{name}.jsonz')
+
+
+def test_nothing_but_the_artifacts_is_left(trained):
+  name = artifacts.train_hash(trained.run_info['args'])
+  assert sorted(os.listdir(os.path.dirname(trained.model_dir))) == sorted([
+      f'model_{name}', f'run_{name}.jsonz',
+      os.path.basename(trained.run_info['args']['results_csv'])])
+
+
+def test_csv_and_run_file_hold_the_same_ten_configs(trained, data_root):
+  with open(trained.csv_path, encoding='utf-8') as file:
+    rows = list(csv.reader(file))
+  assert rows[0] == ['ID', 'TopConfigs']
+  predictions = trained.run_info['test_predictions']
+  assert rows[1:] == [
+      ['tile:xla:' + tile_id, ';'.join(map(str, best))]
+      for tile_id, best in predictions.items()]
+  for tile_id, best in predictions.items():
+    assert len(best) == 10
+    kernel = Kernel.load(str(data_root / 'test_labelled' / f'{tile_id}.npz'))
+    assert np.argmin(kernel.runtime_ns) in best[:5]
+    if kernel.num_configs == 3:
+      assert best[3:] == [0] * 7  # Padded with 0.
+      assert sorted(best[:3]) == [0, 1, 2]
+    else:
+      assert len(set(best)) == 10
+
+
+def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
+  ranker = scoring.load_ranker(
+      trained.model_dir, data_root='missing', models_py=tiny_models.__file__)
+  test = read.read_split(str(data_root / 'test'))
+  assert predict.best_configs(ranker, test, 10) == (
+      trained.run_info['test_predictions'])
+  (kernel, scores), *_ = ranker.score_all(test, 'test')
+  np.testing.assert_array_equal(scores, ranker.scores(kernel))
+
+
+def test_best_epoch_is_saved_and_early_stop_counts_from_it(
+    data_root, tmp_path, monkeypatch):
+  # Scripted validation: epoch 1 is the best, an equal one later is not
+  # better, and 3 - 1 >= early_stop ends training after epoch 3.
+  opas = [0.5, 0.9, 0.7, 0.9, 1.0]
+  weights = []
+  on_epoch_end = train.KeepBest.on_epoch_end
+
+  def scripted(self, epoch, logs=None):
+    weights.append([v.numpy() for v in self.model.trainable_variables])
+    on_epoch_end(self, epoch, {**logs, 'val_opa_metric': opas[epoch]})
+
+  monkeypatch.setattr(train.KeepBest, 'on_epoch_end', scripted)
+  result = train.train(tiny_models.tiny_settings(
+      data_root, tmp_path / 'out', epochs=5, early_stop=2,
+      tensorboard=str(tmp_path / 'board')))
+  assert result.run_info['train_curve']['epoch'] == [0, 1, 2, 3]
+  ranker = scoring.load_ranker(
+      result.model_dir, models_py=tiny_models.__file__)
+  for saved, expected in zip(ranker.model.trainable_variables, weights[1]):
+    np.testing.assert_array_equal(saved, expected)
+  assert (weights[1][0] != weights[3][0]).any()
+  assert list((tmp_path / 'board' / 'validation').glob('events*'))
+
+
+class FakeModel:
+  """Looks at two epochs of the batches that `fit` is given."""
+
+  def fit(self, train_batches, validation_data, **unused):
+    self.train, self.valid = (
+        [[labels.numpy() for unused_graph, labels in data]
+         for unused_epoch in range(2)]
+        for data in (train_batches, validation_data))
+
+
+def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
+  settings = tiny_models.tiny_settings(data_root, '.', validate_batches=2)
+  dataset = train._read_data(settings)
+  keep_best = types.SimpleNamespace(progress=callbacks.Progress())
+  model = FakeModel()
+  train._fit(settings, dataset, FeatureStats.of_partition(dataset.train), model,
+             keep_best, batch_seed=7)
+  first, second = model.train
+  assert len(first) == len(second) == 23 // 5  # One of 24 has 3 configs.
+  assert (np.array(first) != np.array(second)).any()
+  first, second = model.valid
+  # int(2 * 5 * 1.05) = 10 kernels are taken, one of them has 3 configs.
+  assert len(first) == len(second) == 1
+  np.testing.assert_array_equal(first, second)
+
+
+def test_one_seed_one_result_and_resuming_changes_nothing(
+    trained, data_root, tmp_path, monkeypatch, quick_save):
+  steps = []
+
+  def interrupt(self, batch, logs=None):
+    steps.append(batch)
+    if len(steps) == 8:  # 3 calls of 10, 10 and 3 steps: Ctrl-C in epoch 3.
+      raise KeyboardInterrupt
+
+  settings = {**LEARNING, 'csv_log': str(tmp_path / 'parts.csv')}
+  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    patched.setattr(train.StopOnNaN, 'on_train_batch_end', interrupt)
+    train.train(tiny_models.tiny_settings(
+        data_root, tmp_path / 'out', **settings))
+  left = sorted(name.split('_')[0] for name in os.listdir(tmp_path / 'out'))
+  assert left == ['model', 'resume', 'run']
+  parts = train.train(tiny_models.tiny_settings(
+      data_root, tmp_path / 'out', resume=True, **settings))
+
+  for key in ('train_curve', 'final_error', 'test_predictions'):
+    assert parts.run_info[key] == trained.run_info[key]
+  whole_csv = trained.run_info['settings']['csv_log']
+  with open(whole_csv, encoding='utf-8') as file:
+    assert (tmp_path / 'parts.csv').read_text() == file.read()
+  left = sorted(name.split('_')[0] for name in os.listdir(tmp_path / 'out'))
+  assert left == ['model', 'results', 'run']
+
+
+def test_resume_names_what_differs(data_root, tmp_path):
+  settings = tiny_models.tiny_settings(data_root, tmp_path, resume=True)
+  with pytest.raises(UserError, match='Interrupted runs there: none'):
+    train.train(settings)
+  train.ResumeFolder.start(
+      tiny_models.tiny_settings(data_root, tmp_path, epochs=7, configs=3))
+  with pytest.raises(UserError, match=r'differs in --epochs, --configs'):
+    train.train(settings)
+
+
+def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
+  # 4 batches an epoch, in one call: step 6 is one of epoch 2.
+  settings = tiny_models.tiny_settings(
+      data_root, tmp_path, epochs=3,
+      model_kwargs_json='{"nan_from_step": 6}')
+  with pytest.raises(
+      UserError, match='loss became nan in epoch 2, by step 4; training '
+      r'stopped. The best model so far \(epoch 1, .*model_'):
+    train.train(settings)
+  names = sorted(os.listdir(tmp_path))
+  assert [name.split('_')[0] for name in names] == ['model', 'run']
+  ranker = scoring.load_ranker(
+      str(tmp_path / names[0]), models_py=tiny_models.__file__)
+  assert np.isfinite(ranker.scores(tiny_kernels.chain())).all()
+
+
+def test_nan_at_once_says_that_there_is_no_model(data_root, tmp_path):
+  settings = tiny_models.tiny_settings(
+      data_root, tmp_path, model_kwargs_json='{"nan_from_step": 1}')
+  with pytest.raises(
+      UserError, match=r'epoch 1, by step 4; .*there is no model'):
+    train.train(settings)
+  assert os.listdir(tmp_path) == []
+
+
+def test_metrics_of_a_labelled_test_split(trained, data_root):
+  labelled = read.read_split(str(data_root / 'test_labelled'))
+  dataset = read.Dataset(train=None, valid=labelled, test=labelled)
+  ranker = scoring.load_ranker(
+      trained.model_dir, models_py=tiny_models.__file__)
+  run_info = {'seconds': {}, 'final_error': {}}
+  settings = tiny_models.tiny_settings(data_root, '.', test_mode='metrics')
+  assert train._measure(settings, dataset, ranker, run_info) is None
+  errors = run_info['final_error']
+  assert errors['test'] == errors['val']
+  assert errors['test']['5'] == 0.0
+  assert 'test_predictions' not in run_info
+
+
+@pytest.mark.parametrize('changes, message', [
+    ({'model': 'TinyRankr'}, "no model 'TinyRankr'.*did you mean TinyRanker"),
+    ({'model_kwargs_json': '{"widht": 3}'},
+     "no argument 'widht'.*did you mean width"),
+    ({'data_root': '/nowhere'}, '/nowhere.* does not exist'),
+    # No kernel has more than 40.
+    ({'configs': 41}, 'none of 24 kernels has 41 or more configurations'),
+    # 12 valid kernels, one of them with 3 configurations.
+    ({'batch': 12}, 'valid: only 11 of 12 kernels have at least --configs=6 '
+     'configurations, fewer than one --batch=12'),
+    # int(1 * 10 * 1.05) = 10 kernels are taken, one of them has 3.
+    ({'validate_batches': 1, 'batch': 10}, 'valid: only 9 of 10 kernels'),
+    ({'test_mode': 'metrics'}, 'test: 6 of 6 kernels have no labels'),
+    ({'results_csv': '/'}, '--results_csv=/: is a folder; name a file'),
+    ({'csv_log': __file__ + '/x'}, '--csv_log=.*its folder cannot be made'),
+])
+def test_bad_input_fails_before_training_and_writes_nothing(
+    data_root, tmp_path, monkeypatch, changes, message):
+  monkeypatch.setattr(tf.keras.Model, 'fit', fit_nothing)
+  settings = tiny_models.tiny_settings(data_root, tmp_path / 'out')
+  with pytest.raises(UserError, match=message):
+    train.train(dataclasses.replace(settings, **changes))
+  assert not (tmp_path / 'out').exists()
+
+
+def test_out_dir_that_is_a_file(data_root, tmp_path, monkeypatch):
+  monkeypatch.setattr(tf.keras.Model, 'fit', fit_nothing)
+  (tmp_path / 'out').write_text('')
+  with pytest.raises(UserError, match=r'out/resume_.*cannot be written'):
+    train.train(tiny_models.tiny_settings(data_root, tmp_path / 'out'))
+
+
+def test_combined_loss_is_the_weighted_mean():
+  # Squared errors of (1, 2) and (1, 11): (0 + 81) / 2 = 40.5. The list is drawn
+  # slowest first; scores over 10 are 0.1 and 1.1, so the first draw is right
+  # with 1 / (1 + e^-1), whose negative logarithm is log(1 + 1/e) = 0.3132617,
+  # and the second with certainty. Weights 1 and 3:
+  # (40.5 + 3 * 0.3132617) / 4 = 10.3599463.
+  loss = losses.combined_loss('MSE:1,ListMLELoss:3')
+  value = loss(tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 11.0]]))
+  assert float(value) == pytest.approx(10.3599463)
+
+
+def test_pairwise_hinge_loss_by_hand():
+  """TensorFlow Ranking 0.5.3 does not divide its scores by 10, 0.5.5 does."""
+  # The only pair of unlike runtimes: max(0, 1 - (1.4 - 1) / t), over 2 items.
+  value = losses.combined_loss('PairwiseHingeLoss:1')(
+      tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 1.4]]))
+  expected = 0.3 if versions.stack_name() == 'current' else 0.48
+  assert float(value) == pytest.approx(expected)
+
+
+def test_combined_loss_is_rebuilt_from_its_name_as_keras_does():
+  loss = losses.combined_loss('MSE:1')
+  stored = tf.keras.losses.serialize(loss)
+  assert stored['class_name'] == 'CombinedLoss'
+  assert stored.get('registered_name') in (None, 'CombinedLoss')
+  rebuilt = losses.CombinedLoss.from_config(loss.get_config())
+  assert np.isfinite(float(rebuilt(tf.ones([1, 2]), tf.ones([1, 2]))))

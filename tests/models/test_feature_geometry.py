@@ -1,0 +1,301 @@
+"""Tile geometry from features: by hand, against the HLO's, in both codes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from support import feature_geometry, tiny_kernels
+from support import model_checks as checks
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.analytic import hlo_loops, tpu
+from tpu_graphs_ext.data import read, schema
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.hlo import compile as hlo_compile
+from tpu_graphs_ext.hlo import features, protos, tuning
+from tpu_graphs_ext.host import batches, metrics
+from tpu_graphs_ext.sample import kernels as kernels_lib
+from tpu_graphs_ext.sample import write
+
+models = load_models.models_module()
+
+
+def kernel_of(module, output_bounds, kernel_bounds=((),)) -> Kernel:
+  """The features of an HLO module with these tiles, and no runtimes."""
+  arrays = features.module_arrays(module)
+  config_feat = features.config_features(kernel_bounds, output_bounds)
+  ones = np.ones(len(config_feat), np.int64)
+  return Kernel('net_0', arrays.node_feat, arrays.node_opcode,
+                arrays.edge_index, config_feat, ones, ones)
+
+
+def compiled(fn, *shapes):
+  """The only kernel of a function of float32 tensors."""
+  module, = kernels_lib.cut_kernels(
+      hlo_compile.function_module(
+          fn, *(tf.TensorSpec(shape, tf.float32) for shape in shapes)),
+      kernels_lib.CutLimits(50, 0.0, 0.0, copies=0), 0)
+  return module
+
+
+def tensorflow_counts(kernel, stats, given=None, hardware=None):
+  """Name -> float64 [configs], of models.py."""
+  statistics = models._Statistics(given or stats.to_json(), keeps=False)
+  statistics.build_once()
+  scaling = statistics.read()
+  geo = models._Geometry(hardware or models._Hardware())
+  inputs = models._inputs_of(batches.kernel_graph(kernel, stats))
+  loops = geo.loops(models._Graph(inputs), inputs.node_feats, scaling)
+  counts = geo.counts(loops, inputs.config_feats, scaling)
+  return {name: value.numpy()[0].astype(float)
+          for name, value in counts._asdict().items()}
+
+
+def assert_both_agree(some_kernels):
+  stats = checks.stats_of(some_kernels)
+  for kernel in some_kernels:
+    ours = tensorflow_counts(kernel, stats)
+    expected = feature_geometry.quantities(kernel)
+    assert set(ours) == set(expected)
+    for name, values in expected.items():
+      np.testing.assert_allclose(
+          ours[name], values, rtol=1e-5, err_msg=f'{kernel.tile_id} {name}')
+
+
+# --- By hand -----------------------------------------------------------------
+
+
+def test_a_copy_by_hand():
+  """f32 [24, 256]: 3 x 2 layout tiles of 8 x 128, 4096 bytes each."""
+  module = compiled(lambda x: tf.sqrt(x), (24, 256))
+  kernel = kernel_of(module, [[3, 2], [2, 2], [1, 1], [0, 0]])
+  counts = feature_geometry.quantities(kernel)
+  expected = {
+      'output_tiles': [1, 2, 6, 1], 'kernel_tiles': [1] * 4,
+      'steps': [1, 2, 6, 1], 'streams': [2] * 4,
+      # 6, 4 and 1 layout tiles in and out; no bound is the whole tensor.
+      'block_bytes': [49152, 32768, 8192, 49152],
+      # A bound of 2 out of 3 moves 2 * 4 tiles instead of 6.
+      'moved_bytes': [49152, 65536, 49152, 49152],
+      'footprint_bytes': [98304, 65536, 16384, 98304],
+      # Whole rows are one piece; a tile of one layout tile is one as well.
+      'pieces': [2, 4, 12, 2], 'matrix_rows': [0] * 4,
+      'vector_registers': [48, 64, 48, 48],  # A root costs 8 a layout tile.
+      'tile_elements': [6144, 4096, 1024, 6144], 'padding': [1] * 4,
+      'rounding': [1, 4 / 3, 1, 1]}
+  for name, values in expected.items():
+    np.testing.assert_allclose(counts[name], values, err_msg=name)
+  assert set(counts) == set(expected)
+  assert_both_agree([kernel, dataclasses.replace(
+      kernel, config_feat=kernel.config_feat * 2, tile_id='net_1')])
+
+
+def test_elements_instead_of_layout_tiles():
+  """The same with bounds of 12 x 64 of 24 x 256 elements: 2 x 4 tiles."""
+  kernel = kernel_of(compiled(lambda x: tf.sqrt(x), (24, 256)),
+                     [[12, 64], [24, 256]])
+  counts = tensorflow_counts(kernel, checks.stats_of([kernel]),
+                             hardware=models._hardware(None))
+  np.testing.assert_array_equal(counts['steps'], [8, 1])
+  np.testing.assert_array_equal(
+      counts['block_bytes'], [2 * 4 * 12 * 64, 2 * 4 * 24 * 256])
+  # A tile of parts of rows is a piece a row.
+  np.testing.assert_array_equal(counts['pieces'], [2 * 8 * 12, 2])
+
+
+def test_a_matrix_product_by_hand():
+  """[1024, 256] x [256, 512], stored as 512 x 1024: 64 x 8 layout tiles.
+
+  Whole it moves 4 * (1024 * 256 + 256 * 512 + 512 * 1024) bytes. With both
+  sides halved the image is read again for each half of the features.
+  """
+  module = compiled(lambda x, w: tf.matmul(x, w), (1024, 256), (256, 512))
+  kernel = kernel_of(module, [[64, 8], [64, 4], [32, 4]],
+                     [[32, 4], [32, 4], [32, 2]])
+  counts = feature_geometry.quantities(kernel)
+  expected = {
+      'output_tiles': [1, 2, 4], 'kernel_tiles': [1, 1, 1],
+      'moved_bytes': [3670016, 3670016, 3670016 + 4 * 1024 * 256],
+      # Blocks of 128 x 128 weights, 4 x 2, or 2 x 2 in 4 steps; all rows.
+      'matrix_rows': [8 * 1024, 2 * 8 * 512, 4 * 4 * 512],
+      # Two blocks of each stream, and the sums in float32.
+      'footprint_bytes': [2 * 3670016 + 4 * 512 * 1024,
+                          2 * (3670016 - 4 * 512 * (256 + 512))
+                          + 4 * 512 * 512,
+                          2 * 4 * (512 * 256 + 256 * 256 + 256 * 512)
+                          + 4 * 256 * 512]}
+  for name, values in expected.items():
+    np.testing.assert_allclose(counts[name], values, err_msg=name)
+  assert_both_agree([kernel])
+
+
+# --- Against the HLO ---------------------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def real(shared_data):
+  """(module, kernel) of the 15 real kernels."""
+  data = protos.TuningData.FromString(
+      (shared_data / 'op_tuning_data.pb').read_bytes())
+  kernels = tuning.read_tile_kernels(str(shared_data / 'op_tuning_data.pb'))
+  modules = {module.module.name: module.module for module in data.modules}
+  return [(modules[kernel.program], kernel) for kernel in kernels]
+
+
+def assert_same_loops(of_features, of_hlo):
+  assert of_features.axes == of_hlo.axes
+  assert of_features.kernel_axes == of_hlo.kernel_axes
+  assert of_features.matrix == of_hlo.matrix
+
+  def streams(loops):
+    return sorted((s.kind, s.extents, float(s.element_bytes))
+                  for s in map(_plain, loops.streams))
+
+  def _plain(stream):
+    return dataclasses.replace(stream, extents=tuple(
+        dataclasses.astuple(extent) for extent in stream.extents))
+
+  assert streams(of_features) == streams(of_hlo)
+
+
+def test_real_kernels_have_the_loops_of_their_hlo(real):
+  for module, kernel in real:
+    assert_same_loops(feature_geometry.kernel_loops(kernel),
+                      hlo_loops.kernel_loops(module))
+
+
+def test_features_rank_the_real_kernels_as_well_as_the_hlo(real):
+  """The machine's constants were fitted on them: not a blind number."""
+  taus, slowdowns = [], []
+  for _, kernel in real:
+    if kernel.num_configs >= 10:
+      loops = feature_geometry.kernel_loops(kernel)
+      predicted = tpu.kernel_ns(
+          loops, feature_geometry.loop_tiles(loops, kernel.config_feat))
+      taus.append(metrics.kendall_tau_b(kernel.runtime_rel, predicted))
+      slowdowns.append(
+          metrics.top_k_slowdown(kernel.runtime_rel, predicted, 5))
+  assert len(taus) == 8
+  assert np.mean(taus) > 0.85  # 0.877
+  assert np.mean(slowdowns) < 0.01  # 0.0
+
+
+# --- In NumPy and in TensorFlow ----------------------------------------------
+
+
+def test_both_agree_on_the_real_kernels(real):
+  assert_both_agree([kernel for _, kernel in real])
+
+
+@pytest.fixture(scope='module')
+def sample(tmp_path_factory):
+  return sample_root(tmp_path_factory, 28)
+
+
+def sample_root(tmp_path_factory, kernels) -> str:
+  out = str(tmp_path_factory.mktemp('sample') / 'data')
+  write.write_sample_data(write.SampleDataSettings(
+      out=out, kernels=kernels, workers=1))
+  return out
+
+
+def test_both_agree_on_sample_kernels(sample):
+  for split in ('train', 'valid', 'test'):
+    assert_both_agree(list(read.read_split(f'{sample}/{split}')))
+
+
+@pytest.mark.slow
+def test_both_agree_on_many_sample_kernels(tmp_path_factory):
+  many = sample_root(tmp_path_factory, 350)
+  for split in ('train', 'valid', 'test'):
+    assert_both_agree(list(read.read_split(f'{many}/{split}')))
+
+
+def test_other_statistics_are_told_by_whole_numbers(sample):
+  """Scaled with twice the largest sizes, as if other kernels were there."""
+  some = list(read.read_split(f'{sample}/train'))
+  train = checks.stats_of(some)
+  larger = FeatureStats(*(dataclasses.replace(
+      table, maximum=np.where(table.used, table.maximum * 1.7 + 3,
+                              table.maximum).astype(np.float32))
+                          for table in (train.node, train.config)))
+  both = {**train.to_json(), 'all_kernels': larger.to_json()}
+  for kernel in some[:5]:
+    expected = feature_geometry.quantities(kernel)
+    for stats in (train, larger):
+      counts = tensorflow_counts(kernel, stats, given=both)
+      for name in counts:
+        np.testing.assert_allclose(counts[name], expected[name], rtol=1e-5)
+
+
+# --- Degenerate input --------------------------------------------------------
+
+
+def degenerate_kernels():
+  zeros = tiny_kernels.make_kernel('zeros_0')
+  zeros.node_feat[:] = 0
+  zeros.config_feat[:] = 0
+  lonely = tiny_kernels.make_kernel('lonely_0', num_nodes=1, edges=())
+  lonely.node_opcode[:] = schema.OPCODES['convolution']
+  loop = tiny_kernels.make_kernel('loop_0', edges=((0, 1), (1, 2), (2, 0)))
+  loop.node_opcode[:] = [schema.OPCODES[name] for name in (
+      'fusion', 'convolution', 'tuple')]
+  return [*tiny_kernels.corner_cases(), zeros, lonely, loop,
+          tiny_kernels.make_kernel('narrow_0', node_width=9, config_width=3)]
+
+
+@pytest.mark.parametrize('kernel', degenerate_kernels(),
+                         ids=lambda kernel: kernel.tile_id)
+def test_degenerate_kernels_have_finite_counts(kernel):
+  stats = checks.stats_of([kernel])
+  for counts in (tensorflow_counts(kernel, stats),
+                 feature_geometry.quantities(kernel)):
+    for name, values in counts.items():
+      assert values.shape == (kernel.num_configs,)
+      assert np.isfinite(values).all(), name
+      assert (values >= 0).all(), name
+
+
+def test_sizes_below_zero_are_as_none():
+  """Features that were scaled with other data may come back as such."""
+  kernel = kernel_of(compiled(lambda x: tf.sqrt(x), (24, 256)), [[3, 2]])
+  column = schema.NODE_COLUMN['shape_dimensions_2']
+  assert not kernel.node_feat[:, column].any()
+  below = kernel.node_feat.copy()
+  below[:, column] = -3
+  changed = dataclasses.replace(kernel, node_feat=below, tile_id='net_1')
+  stats = checks.stats_of([kernel, changed])
+  expected = tensorflow_counts(kernel, stats)
+  assert expected['output_tiles'] == [1] and expected['pieces'] == [2]
+  for name, values in tensorflow_counts(changed, stats).items():
+    np.testing.assert_array_equal(values, expected[name], err_msg=name)
+
+
+def test_columns_and_opcodes_of_models_py_are_those_of_the_files():
+  columns = {
+      'is_root': 'is_root',
+      'element_type': 'shape_element_type_is_invalid_type',
+      'shape': 'shape_dimensions_0', 'parameter_number': 'parameter_number',
+      'dimensions': 'dimensions_0', 'window': 'window_size_0',
+      'stride': 'window_stride_0', 'base_dilation': 'window_base_dilation_0',
+      'convolution': 'convolution_dim_numbers_input_batch_dim',
+      'feature_groups': 'feature_group_count',
+      'minor_to_major': 'layout_minor_to_major_0'}
+  assert {name: schema.NODE_COLUMN[column]
+          for name, column in columns.items()} == {
+              name: first for name, (first, _) in models._NODE_COLUMNS.items()}
+  firsts = [schema.CONFIG_COLUMN[f'{of}_bounds_0']
+            for of in ('output', 'kernel')]
+  assert list(models._BOUNDS) == [
+      first + place for first in firsts for place in range(6)]
+  assert tuple(models._TABLE_WIDTHS.values()) == (
+      len(schema.NODE_FEATURES), len(schema.CONFIG_FEATURES))
+  numbers = schema.OPCODES
+  assert (models._CONVOLUTION, models._FUSION, models._PARAMETER,
+          models._REDUCE, models._TUPLE) == tuple(numbers[name] for name in (
+              'convolution', 'fusion', 'parameter', 'reduce', 'tuple'))
+  for ours, names in ((models._FREE_OPCODES, feature_geometry.FREE_OPCODES),
+                      (models._SLOW_OPCODES, feature_geometry.SLOW_OPCODES)):
+    assert sorted(ours) == sorted(numbers[name] for name in names)

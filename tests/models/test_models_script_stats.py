@@ -1,0 +1,176 @@
+"""Models that find what features are scaled with under a running script."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags
+
+from support import model_checks as checks
+from support import tiny_kernels
+from tpu_graphs_ext import load_models, models
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.host import batches, feature_stats
+
+KERNELS = checks.kernels()
+
+
+@pytest.fixture(autouse=True)
+def fresh_memory():
+  """Files are read once a process; each test has files of its own."""
+  models._of_files.cache_clear()
+
+
+@pytest.fixture
+def script(monkeypatch):
+  """Makes it look as if a script with these flags were running."""
+  def run(data_root, toy_data=False):
+    values = flags.FlagValues()
+    flags.DEFINE_string('data_root', str(data_root), '', values)
+    flags.DEFINE_bool('toy_data', toy_data, '', values)
+    values(['tiles_train.py'])
+    monkeypatch.setattr(flags, 'FLAGS', values)
+  return run
+
+
+@pytest.fixture
+def data_root(tmp_path):
+  """Kernels to train on, and one of 3 configurations with larger features."""
+  few = dataclasses.replace(
+      checks.kernels(3)[0], tile_id='few_0',
+      node_feat=KERNELS[0].node_feat * np.where(
+          np.arange(140) == 21, 3, 1).astype(np.float32))
+  (tmp_path / 'train').mkdir()
+  for kernel in [*KERNELS, few]:
+    kernel.save(str(tmp_path / 'train'))
+  return tmp_path
+
+
+def same_statistics(one, other) -> bool:
+  return all(
+      np.array_equal(getattr(getattr(FeatureStats.from_json(a), table), bound),
+                     getattr(getattr(FeatureStats.from_json(b), table), bound))
+      for a, b in ((one, other), (one['all_kernels'], other['all_kernels']))
+      for table in ('node', 'config') for bound in ('minimum', 'maximum'))
+
+
+def test_they_are_those_that_stats_prints(data_root, script):
+  script(data_root)
+  every = read.read_split(str(data_root / 'train'), min_configs=-1)
+  printed = feature_stats.with_stats({}, FeatureStats.of_partition(
+      every.select(every.num_configs >= 10)), every)['feature_stats']
+  found = models._of_running_script(10)
+  assert same_statistics(found, printed)
+  assert found['node'] != found['all_kernels']['node']
+
+
+def test_toy_data_are_the_first_100_files(tmp_path, script):
+  """In the order of the folder, which the baseline's reader takes too."""
+  (tmp_path / 'train').mkdir()
+  for i in range(101):
+    kernel = tiny_kernels.make_kernel(f'net_{i:03}')
+    kernel.config_feat[:, 0] = np.arange(len(kernel.config_feat)) + i
+    kernel.save(str(tmp_path / 'train'))
+  listed = [int(path[-7:-4]) for path in tf.io.gfile.glob(
+      str(tmp_path / 'train' / '*.npz'))]
+  for toy_data, part in ((True, listed[:100]), (False, listed)):
+    script(tmp_path, toy_data)
+    found = models._of_running_script(2)['config']
+    assert found['minimum'][0] == min(part)
+    assert found['maximum'][0] == max(part) + len(kernel.config_feat) - 1
+
+
+def test_without_a_script_there_are_none(data_root, script, monkeypatch):
+  assert models._of_running_script(10) is None  # Flags of pytest.
+  monkeypatch.setattr(flags, 'FLAGS', flags.FlagValues())
+  assert models._of_running_script(10) is None
+  script(data_root / 'nowhere')
+  assert models._of_running_script(10) is None
+  script(data_root)
+  assert models._of_running_script(10) is not None
+  assert models._of_running_script(1000) is None  # No kernel is that large.
+
+
+def test_files_that_cannot_be_used_are_left_alone(data_root, script, caplog):
+  (data_root / 'train' / 'damaged.npz').write_bytes(b'no zip')
+  script(data_root)
+  assert models._of_running_script(10) is None
+  assert 'No feature_stats: the kernels under' in caplog.text
+  (data_root / 'train' / 'damaged.npz').unlink()
+  tiny_kernels.make_kernel('narrow_0', node_width=9).save(
+      str(data_root / 'train'))
+  models._of_files.cache_clear()
+  assert models._of_running_script(10) is None
+
+
+@pytest.mark.parametrize('name', ['MyEarlyJoinSAGE', 'HybridEarlyJoinSAGE'])
+def test_a_model_under_a_script_has_them(name, data_root, script, monkeypatch):
+  """And so has one that its variables are copied into, script or not."""
+  stats = checks.stats_of(KERNELS)
+  given = checks.make(name + checks.RAW, stats=stats)
+  expected = checks.scores_untraced(given, KERNELS[0], stats)
+  assert np.ptp(expected) > 0.1  # Of the analytic time: nothing is learned.
+  with monkeypatch.context() as outside:
+    outside.setattr(flags, 'FLAGS', flags.FlagValues())
+    copy = checks.make(name)
+    assert np.ptp(checks.scores_untraced(copy, KERNELS[0], stats)) > 0
+    assert not bool(copy._statistics.read().known())
+  script(data_root)
+  found = checks.make(name)
+  np.testing.assert_array_equal(
+      checks.scores_untraced(found, KERNELS[0], stats), expected)
+  for target, source in zip(copy.trainable_variables,
+                            found.trainable_variables):
+    assert target.shape == source.shape
+    target.assign(source)
+  np.testing.assert_array_equal(
+      checks.scores_untraced(copy, KERNELS[0], stats), expected)
+
+
+def test_features_of_other_files_leave_them_unknown(data_root, script, caplog):
+  """As from a cache that is older than the files."""
+  other = [tiny_kernels.make_kernel('wide_0')]
+  stats = checks.stats_of(other)
+  script(data_root)
+  model = checks.make('MyEarlyJoinSAGE')
+  assert np.isfinite(checks.scores(model, other[0], stats)).all()
+  assert not bool(model._statistics.read().known())
+  assert 'they are of other data' in caplog.text
+
+
+def test_training_leaves_them_as_they_are():
+  stats = checks.stats_of(KERNELS)
+  model = checks.make('MyEarlyJoinSAGE' + checks.RAW)
+  graph = batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), stats)
+  labels = np.stack([kernel.runtime_rel[:10] for kernel in KERNELS])
+  # Eagerly: tracing the step would take longer.
+  model.compile(optimizer=tf.keras.optimizers.Adam(0.1), run_eagerly=True)
+  model(graph)
+  before = model._statistics._table.numpy()
+  model.fit(tf.data.Dataset.from_tensors((graph, labels)),
+            epochs=2, verbose=0)
+  np.testing.assert_array_equal(model._statistics._table, before)
+
+
+@pytest.mark.parametrize('averaging', [0.0, 0.99])
+def test_unknown_ones_let_it_learn_from_scaled_features(averaging):
+  stats = checks.stats_of(KERNELS)
+  model = checks.make('MyEarlyJoinSAGE', averaging=averaging)
+  graph = batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), stats)
+  labels = np.stack([kernel.runtime_rel[:10] for kernel in KERNELS])
+  model.compile(optimizer=tf.keras.optimizers.Adam(1e-2))
+  losses = model.fit(
+      tf.data.Dataset.from_tensors((graph, labels)).repeat(20),
+      epochs=2, verbose=0).history['loss']
+  assert losses[1] < losses[0]
+  assert not np.any(model._machine.changes)
+
+
+def test_the_variable_is_one_that_the_scripts_copy():
+  model = load_models.build('MyEarlyJoinSAGE', 10, checks.NUM_OPS, {})
+  model.forward(batches.kernel_graph(KERNELS[0], checks.stats_of(KERNELS)), 12)
+  assert any(variable is model._statistics._table
+             for variable in model.trainable_variables)
+  assert not model.non_trainable_variables

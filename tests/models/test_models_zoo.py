@@ -1,0 +1,303 @@
+"""The models to compare with, against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_models_values import inputs
+
+from support import model_checks as checks
+from support import tiny_kernels
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import batches
+
+models = load_models.models_module()
+CHAIN = inputs([3], [(1, 0), (2, 1)], configs=2)  # x = 1, 2, 4; config 1, 2
+# Node 2 consumes 0 and 1; node 3 stands alone. x = 1, 2, 4, 8
+FORK = inputs([4], [(2, 0), (2, 1)])
+
+
+def linear(layer, width=1):
+  """The round without what `finish` does, all weights 1 and biases 0."""
+  layer.build([None, width])
+  for variable in layer.trainable_variables:
+    is_weight = 'kernel' in variable.name
+    variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
+  layer.centered = lambda: (layer.dense.kernel, layer.dense.bias)
+  layer.finish = lambda y: y
+  return layer
+
+
+def variable(layer, name):
+  found, = [v for v in layer.trainable_variables if name in v.name]
+  return found
+
+
+def with_weights_of_one(model, some_inputs):
+  model._create_variables(some_inputs)
+  for variable in model.trainable_variables:
+    is_weight = 'kernel' in variable.name
+    variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
+  return model
+
+
+def test_graph_convolution_on_a_chain():
+  """Edges and the diagonal give nodes 0, 1, 2 the row sums 2, 3, 2."""
+  layer = linear(models._GCNRound(1, 'relu'))
+  root = math.sqrt(2 * 3)
+  expected = [1 + 1 / 2 + 2 / root,
+              2 + 1 / root + 2 / 3 + 4 / root,
+              4 + 2 / root + 4 / 2]
+  x = CHAIN.node_feats
+  graph = models._Graph(CHAIN)
+  np.testing.assert_allclose(layer.update(graph, x)[:, 0], expected, rtol=1e-6)
+  per_config = layer.update(graph, tf.stack([x, 10 * x], axis=1))
+  np.testing.assert_allclose(
+      per_config[:, 1, 0], np.multiply(expected, 10), rtol=1e-6)
+
+
+def test_graph_convolution_of_a_lonely_node_is_its_own_state():
+  lonely = inputs([2], [])
+  y = linear(models._GCNRound(1, 'relu')).update(
+      models._Graph(lonely), lonely.node_feats)
+  np.testing.assert_array_equal(y[:, 0], [1 + 1, 2 + 2])
+
+
+def test_equal_attention_is_the_mean_over_neighbours():
+  """Without logits, node 2 takes the mean of 1 and 2 from its producers, and
+  nodes 0 and 1 take 4 from their consumer; x + [p + c + x]."""
+  layer = linear(models._GATRound(1, 'relu', num_heads=1))
+  for attend in (layer.attend_producers, layer.attend_consumers):
+    variable(attend, 'attn_logits/kernel').assign([[0.]])
+  y = layer.update(models._Graph(FORK), FORK.node_feats)
+  np.testing.assert_allclose(
+      y[:, 0], [1 + 4 + 1, 2 + 4 + 2, 4 + 1.5 + 4, 8 + 8], rtol=1e-6)
+
+
+def test_attention_by_hand():
+  """With weights of one, node 2 scores its producer u by x_2 + x_u, positive,
+  so a_20 : a_21 = e^1 : e^2; configuration 2 has -x: leaky_relu scores 0.2
+  times as high, a_20 : a_21 = e^-0.2 : e^-0.4."""
+  layer = linear(models._GATRound(1, 'relu', num_heads=1))
+  x = tf.stack([FORK.node_feats, -FORK.node_feats], axis=1)
+  states = models._Graph(FORK).with_states(x)  # Node v, configuration c: 2v + c
+  p = layer.attend_producers(states, edge_set_name='edges')[:, 0]
+  one = (math.exp(1) * 1 + math.exp(2) * 2) / (math.exp(1) + math.exp(2))
+  other = ((math.exp(-0.2) * -1 + math.exp(-0.4) * -2)
+           / (math.exp(-0.2) + math.exp(-0.4)))
+  np.testing.assert_allclose(p, [0, 0, 0, 0, one, other, 0, 0], rtol=1e-6)
+
+
+def test_attention_adds_up_to_one_and_is_nothing_without_neighbours():
+  """Every neighbour sends 1, the bias, whatever the logits are."""
+  tf.keras.utils.set_random_seed(0)
+  layer = models._GATRound(4, 'relu', num_heads=2)
+  layer.build([None, 4])
+  x = tf.random.normal([4, 4], stddev=3)
+  states = models._Graph(FORK).with_states(x)
+  for attend, has_neighbours in ((layer.attend_producers, [0, 0, 1, 0]),
+                                 (layer.attend_consumers, [1, 1, 0, 0])):
+    variable(attend, 'value_node/kernel').assign(tf.zeros([4, 4]))
+    variable(attend, 'value_node/bias').assign(tf.ones([4]))
+    np.testing.assert_allclose(
+        attend(states, edge_set_name='edges'),
+        np.tile(np.array(has_neighbours)[:, np.newaxis], 4), rtol=1e-6)
+
+
+def test_concat_pooling_with_a_late_join():
+  """Own x plus the mean over producers: 1, 2 + 1, 4 + 2. Mean 10/3, max 6."""
+  model = with_weights_of_one(models.LateJoinConcatPoolSAGE(
+      2, 5, widths=[1], head_widths=[]), CHAIN)
+  np.testing.assert_allclose(
+      model._rank(*CHAIN), [[10 / 3 + 6 + 1, 10 / 3 + 6 + 2]], rtol=1e-6)
+
+
+def test_concat_pooling_with_an_early_join():
+  """Node 0 has 1 + c, nodes 1 and 2 have the config twice: 3 + 2c, 6 + 2c.
+
+  c = 1: 2, 5, 8, mean 5, max 8.  c = 2: 3, 7, 10, mean 20/3, max 10.
+  """
+  model = with_weights_of_one(models.EarlyJoinConcatPoolSAGE(
+      2, 5, widths=[1], head_widths=[]), CHAIN)
+  np.testing.assert_allclose(
+      model._rank(*CHAIN), [[5 + 8, 20 / 3 + 10]], rtol=1e-6)
+
+
+def test_layers_of_the_concat_pool_model_but_the_last_are_activated():
+  """Layer 1: x - c, with the config's weights -1: for c = 2 the nodes have
+  -1, 0, 2 and producers' means 0, -1, 0: -1, -1, 2; relu 0, 0, 2.
+  Layer 2: 0, 0, 2 + 0, negated by its weights: mean -2/3, max 0."""
+  model = with_weights_of_one(models.EarlyJoinConcatPoolSAGE(
+      2, 5, widths=[1, 1], head_widths=[]), CHAIN)
+  first, second = (layer.layers[0].kernel for layer in model._gnn_layers)
+  embed = model._op_embedding.embedding_layer.output_dim
+  rows = np.ones(first.shape)  # Neighbours' and own [embedding, c, x].
+  rows[[embed, embed + 2 + embed]] = -1
+  first.assign(rows)
+  second.assign(-tf.ones(second.shape))
+  np.testing.assert_allclose(model._rank(*CHAIN)[0, 1], -2 / 3, rtol=1e-6)
+
+
+def test_wide_sage_takes_means_and_pools_twice():
+  """Own x plus the mean of both neighbours; normalised, each of the 2 columns
+  is 1 / sqrt(2) in the mean and in the max, whatever the configuration."""
+  model = with_weights_of_one(models.WideSAGE(
+      2, 5, num_gnns=1, final_mlp_layers=0, hidden_dim=2), CHAIN)
+  encoded = model._encode(
+      models._Graph(CHAIN), tf.zeros([3, 64]), CHAIN.node_feats, False)
+  np.testing.assert_allclose(
+      encoded, [[1 + 2] * 2, [2 + (1 + 4) / 2] * 2, [4 + 2] * 2])
+  np.testing.assert_allclose(
+      model._rank(*CHAIN), [[4 / math.sqrt(2)] * 2], rtol=1e-6)
+
+
+@pytest.mark.parametrize('join,rounds,head_columns', [
+    ('early', 1, 3 * 4), ('late', 0, 3 * 8 + 2), ('both', 1, 3 * 4 + 2)])
+def test_a_join_says_what_the_head_reads(join, rounds, head_columns):
+  """Three poolings of the nodes, which a join narrows from 8 to 4 columns, and
+  one config column on two scales."""
+  model = models.MyEarlyJoinSAGE(
+      2, 5, feature_stats=None, join=join, joint_rounds=rounds, hidden_dim=8,
+      joint_dim=4, log_scales=[10., 100.], pooling=['mean', 'max', 'sum'])
+  model._create_variables(CHAIN)
+  assert model._head[0].dense.kernel.shape[0] == head_columns
+
+
+@pytest.mark.parametrize('name', [
+    'MyEarlyJoinSAGE', 'EarlyLateJoinSAGE', 'EarlyJoinGAT', 'LateJoinGCN',
+    'WideSAGE', 'LateJoinConcatPoolSAGE', 'EarlyJoinConcatPoolSAGE'])
+def test_dropout_is_on_in_training_alone(name):
+  kernel = checks.kernels()[0]
+  graph = batches.kernel_graph(kernel, checks.stats_of([kernel]))
+  model = checks.make(name, dropout=0.5)
+  still = model(graph, training=False)
+  np.testing.assert_array_equal(still, model(graph))
+  assert np.abs(model(graph, training=True) - still).max() > 1e-3
+
+
+# ------------------------------------------------------------------ ensemble
+
+SMALL = {'hidden_dim': 8, 'node_rounds': 1, 'dropout': 0.0}
+MEMBERS = {'EarlyJoinGCN': SMALL, 'LateJoinGCN': SMALL}
+
+
+@pytest.fixture
+def batch():
+  kernels = checks.kernels()
+  graph = batches.batch_graph(
+      kernels, np.tile(np.arange(10), (4, 1)), checks.stats_of(kernels))
+  labels = np.stack([kernel.runtime_rel[:10] for kernel in kernels])
+  return graph, tf.constant(labels, tf.float32)
+
+
+def test_an_ensembles_score_is_the_mean_of_its_members(batch):
+  model = models.EnsembleRanker(10, checks.NUM_OPS, members=MEMBERS)
+  graph, unused_labels = batch
+  first, second = (member.forward(graph, 10) for member in model._members)
+  assert np.abs(first - second).max() > 0.01
+  np.testing.assert_allclose(
+      model.forward(graph, 10), (first + second) / 2, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(
+      model(graph, apart=True), tf.concat([first, second], 0), **checks.CLOSE)
+
+
+def test_an_ensemble_trains_each_member_by_its_own_loss(batch):
+  """The loss is a mean over 2 members: twice the rate takes them as far as
+  each goes alone. The metric sees the averaged scores."""
+  step = tf.data.Dataset.from_tensors(batch)
+  ensemble = models.EnsembleRanker(
+      10, checks.NUM_OPS, members=MEMBERS, averaging=0.0)
+  ensemble(batch[0])
+  mean_scores = ensemble(batch[0]).numpy()
+  losses = []
+  alone = []
+  for member, (name, kwargs) in zip(ensemble._members, MEMBERS.items()):
+    model = load_models.build(
+        name, 10, checks.NUM_OPS, {**kwargs, 'averaging': 0.0})
+    model(batch[0])
+    model.set_weights(member.get_weights())
+    model.compile(optimizer=tf.keras.optimizers.SGD(0.1), run_eagerly=True)
+    losses += model.fit(step, verbose=0).history['loss']
+    alone.append(model)
+  ensemble.compile(optimizer=tf.keras.optimizers.SGD(0.2), metrics=['mse'])
+  history = ensemble.fit(step, verbose=0).history
+  assert history['loss'][0] == pytest.approx(np.mean(losses), rel=1e-3)
+  assert history['mse'][0] == pytest.approx(
+      np.mean((mean_scores - batch[1]) ** 2), rel=1e-4)
+  for member, model in zip(ensemble._members, alone):
+    # But embeddings, whose regularisation is added to the loss once.
+    for ours, theirs in zip(member.trainable_variables[1:],
+                            model.trainable_variables[1:]):
+      np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_default_ensemble():
+  model = models.EnsembleRanker(10, 5)
+  assert [type(member).__name__ for member in model._members] == [
+      'MyEarlyJoinSAGE', 'EarlyJoinGAT', 'EarlyJoinGCN']
+  assert isinstance(
+      models._OBJECTIVES[model._objective](), models.ListMLEFastestFirst)
+
+
+# ------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize('name,kwargs,message', [
+    ('EnsembleRanker', {'members': {'EarlyJoinGATT': {}}},
+     "members must be one of .* got 'EarlyJoinGATT'. "
+     "Did you mean 'EarlyJoinGAT'"),
+    ('EnsembleRanker', {'members': {'EnsembleRanker': {}}}, 'must be one of'),
+    ('EnsembleRanker', {'members': {}}, 'must map at least one model'),
+    ('EnsembleRanker', {'members': ['MLP']}, 'must map at least one model'),
+    ('EnsembleRanker', {'members': {'MLP': None}},
+     'MLP must have keyword arguments'),
+    ('EnsembleRanker', {'members': {'MLP': {'hidden_dim': 0}}},
+     'members: MLP: hidden_dim must be an integer of at least 1'),
+    ('EnsembleRanker', {'members': {'MLP': {'width': 3}}},
+     "members: MLP: .*unexpected keyword argument 'width'"),
+    ('EnsembleRanker', {'members': {'EarlyJoinGCN': {'objective': 'flags'}}},
+     "EarlyJoinGCN must not have 'objective'; give it to the ensemble"),
+    ('EnsembleRanker', {'objective': 'standardized_mse'},
+     "objective must be one of .*; got 'standardized_mse'"),
+    ('EarlyJoinGAT', {'num_heads': 3},
+     'must be multiples of num_heads; got 128 and 3'),
+    ('EarlyJoinGAT', {'joint_dim': 30},
+     'joint_dim must be multiples of num_heads; got 30 and 4'),
+    ('LateJoinGAT', {'num_heads': 0}, 'num_heads must be an integer'),
+    ('MyEarlyJoinSAGE', {'convolution': 'gnc'}, "Did you mean 'gcn'"),
+    ('MyEarlyJoinSAGE', {'join': 'late', 'joint_rounds': 1},
+     'joint_rounds must be 0 with a late join; got 1'),
+    ('LateJoinGCN', {'joint_rounds': 1}, 'joint_rounds'),
+    ('EarlyJoinGCN', {'join': 'late'}, 'join'),
+    ('LateJoinConcatPoolSAGE', {'widths': []}, 'widths must name at least one'),
+    ('LateJoinConcatPoolSAGE', {'head_widths': [8, 0]},
+     'head_widths must be an integer of at least 1; got 0'),
+    ('WideSAGE', {'dropout': 1}, 'dropout must be at least 0 and below 1'),
+    ('WideSAGE', {'num_gnns': 0}, 'num_gnns must be an integer'),
+])
+def test_wrong_arguments_are_refused_by_name(name, kwargs, message):
+  with pytest.raises(UserError, match=message):
+    load_models.build(name, 10, 5, kwargs)
+
+
+def test_a_misspelt_argument_of_a_model_is_refused_with_the_nearest_name():
+  with pytest.raises(UserError, match='did you mean hidden_dim'):
+    load_models.build('EarlyJoinGCN', 10, 5, {'hiden_dim': 8})
+  assert load_models.build('EarlyJoinGCN', 10, 5, {'hidden_dim': 8})
+
+
+def test_many_nodes_and_configurations_get_finite_scores():
+  """The sparse sums, and attention over a node with many consumers."""
+  kernel = tiny_kernels.make_kernel(
+      num_nodes=300, num_configs=20,
+      edges=[(node, 0) for node in range(1, 300)])
+  kernel.node_opcode[:] %= checks.NUM_OPS
+  stats = checks.stats_of([kernel])
+  for name in ('EarlyJoinGCN', 'EarlyJoinGAT'):
+    scores = checks.scores(checks.make(name), kernel, stats)
+    assert np.isfinite(scores).all()
+    assert scores.std() > 0

@@ -1,0 +1,221 @@
+"""Starting the baseline's scripts: `tpu-graphs-ext run` and the hook."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+
+import pytest
+
+from support import fake_tensorflow
+from tpu_graphs_ext import cli
+from tpu_graphs_ext.baseline import checkout as checkout_lib
+from tpu_graphs_ext.baseline import run_script
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.stacks import hook
+
+SCRIPT = '''"""What the script is."""
+from __future__ import annotations
+import os, sys
+import tensorflow as tf, tensorflow_gnn, tensorflow_ranking
+from tpu_graphs.baselines.tiles import models
+
+def main():
+  print(__name__, __doc__, sys.modules['__main__'].main is main)
+  print(os.path.basename(__file__), sys.argv[1:])
+  print(tf.keras.Model.__module__, models.NAME, os.getcwd())
+  sys.exit(7)
+
+if __name__ == '__main__':
+  main()
+'''
+
+
+@pytest.fixture
+def root(tmp_path):
+  """A made-up checkout, a course folder beside it."""
+  checkout = tmp_path / 'tpu_graphs'
+  models = checkout / checkout_lib.MODELS_PY
+  models.parent.mkdir(parents=True)
+  models.write_text("NAME = 'models'")
+  (checkout / 'tiles_train.py').write_text(SCRIPT)
+  (tmp_path / checkout_lib.COURSE_FOLDER).mkdir()
+  (tmp_path / checkout_lib.COURSE_FOLDER / 'course.py').write_text(SCRIPT)
+  return checkout
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+  """The working folder."""
+  folder = tmp_path / 'elsewhere'
+  folder.mkdir()
+  monkeypatch.chdir(folder)
+  monkeypatch.delenv(checkout_lib.ROOT_VARIABLE, raising=False)
+  return folder
+
+
+@pytest.fixture(params=['2.15.1', '2.21.0'])
+def packages(request, tmp_path):
+  """TensorFlow of either stack, made up."""
+  return fake_tensorflow.write(tmp_path / 'site', request.param,
+                               estimators=request.param == '2.15.1')
+
+
+def run(packages, *argv: str):
+  return fake_tensorflow.run(
+      packages, f'from tpu_graphs_ext import cli\ncli.main({list(argv)!r})')
+
+
+@pytest.mark.parametrize('script', ['tiles_train.py', 'course.py'])
+def test_a_script_runs_as_under_plain_python(packages, root, elsewhere, script):
+  """Its own flags stay its own, also those that `run` has too."""
+  flags = ['--model=My', '--help', '--root', 'x', '-h', 'plain']
+  done = run(packages, 'run', '--root', str(root), script, *flags)
+  assert done.stdout.splitlines() == [
+      '__main__ What the script is. True', f'{script} {flags}',
+      f'tf_keras.src models {elsewhere}']
+  assert done.returncode == 7, done.stderr
+
+
+def test_in_a_checkout_no_root_is_needed(root, monkeypatch):
+  monkeypatch.delenv(checkout_lib.ROOT_VARIABLE, raising=False)
+  monkeypatch.chdir(root)
+  assert run_script.find_script('tiles_train.py') == (
+      str(root / 'tiles_train.py'), str(root))
+  path, checkout = run_script.find_script('course.py')
+  assert (os.path.basename(path), checkout) == ('course.py', str(root))
+
+
+def test_the_working_folder_comes_before_the_variable(
+    root, elsewhere, monkeypatch):
+  monkeypatch.setenv(checkout_lib.ROOT_VARIABLE, str(root))
+  assert run_script.find_script('tiles_train.py')[0] == str(
+      root / 'tiles_train.py')
+  (elsewhere / 'tiles_train.py').write_text('')
+  assert run_script.find_script('tiles_train.py') == (
+      str(elsewhere / 'tiles_train.py'), str(root))
+  assert run_script.find_script('tiles_train.py', str(root))[0] == str(
+      root / 'tiles_train.py')
+
+
+def test_a_script_that_is_not_there(root, elsewhere, capsys):
+  assert cli.main(['run', '--root', str(root), 'tile_train.py']) == 1
+  error = capsys.readouterr().err
+  assert f'run: there is no script tile_train.py in {root} or ' in error
+  assert 'did you mean tiles_train.py?' in error
+  with pytest.raises(UserError, match='name the checkout of the baseline with '
+                     f'--root or {checkout_lib.ROOT_VARIABLE}'):
+    run_script.find_script('tiles_train.py')
+
+
+def test_a_root_that_is_no_checkout(elsewhere, capsys):
+  assert cli.main(['run', '--root', str(elsewhere), 'tiles_train.py']) == 1
+  assert 'is no checkout of the tpu_graphs baseline' in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------- the hook
+
+
+@pytest.fixture
+def python(tmp_path):
+  """Makes an environment with a made-up TensorFlow; returns a function.
+
+  The function runs code in the environment, as `python -c` there.
+  """
+  def make(version: str):
+    packages = fake_tensorflow.write(tmp_path / 'site', version,
+                                     estimators=version < '2.16')
+    folder = tmp_path / 'environment'
+    venv.create(folder, symlinks=True)
+    site = next(folder.glob('lib/python*/site-packages'))
+    (site / 'all.pth').write_text(f'{packages}\n{fake_tensorflow.PROJECT}\n')
+
+    def run_code(code: str) -> list[str]:
+      environment = {key: value for key, value in os.environ.items()
+                     if key not in ('PYTHONPATH', 'TF_USE_LEGACY_KERAS')}
+      done = subprocess.run(
+          [str(folder / 'bin' / 'python'), '-c', code], env=environment,
+          cwd=folder, capture_output=True, text=True, check=False)
+      assert done.returncode == 0, done.stderr
+      assert done.stderr == ''
+      return done.stdout.splitlines()
+
+    run_code.site = site
+    return run_code
+
+  return make
+
+
+KERAS = '''
+import tensorflow as tf, tensorflow_gnn
+try:
+  import tensorflow_ranking
+  print(tf.keras.Model.__module__)
+except ImportError as error:
+  print(error)'''
+MODULES = 'import sys; print(sorted(sys.modules))'
+
+
+def hook_command(action: str) -> str:
+  return f'from tpu_graphs_ext.stacks import hook; print(hook.{action}())'
+
+
+def test_with_the_hook_plain_python_gets_keras_2(python):
+  run_code = python('2.21.0')
+  (without,) = run_code(KERAS)
+  assert 'estimator' in without
+  (modules,) = run_code(MODULES)
+  (line,) = run_code(hook_command('install'))
+  assert line == (f'Installed {run_code.site}/tpu_graphs_ext_hook.pth; '
+                  '`tpu-graphs-ext hook remove` takes it away.')
+  assert run_code(KERAS) == ['tf_keras.src']
+  # Until TensorFlow is imported there is one module more, and no package.
+  assert run_code(MODULES) == [str(sorted(
+      [*eval(modules), 'tpu_graphs_ext_hook']))]
+  assert run_code(hook_command('status'))[0].startswith('hook: installed, ')
+  run_code(hook_command('remove'))
+  assert run_code(KERAS) == [without]
+  assert run_code(hook_command('status'))[0] == 'hook: not installed'
+  assert run_code(hook_command('remove')) == [
+      'Nothing to remove: the hook is not installed.']
+  assert not list(run_code.site.glob('tpu_graphs_ext_hook*'))
+
+
+def test_the_hook_is_not_for_the_classic_stack(python):
+  run_code = python('2.15.1')
+  (line,) = run_code(hook_command('install'))
+  assert line == (
+      'Nothing to install: TensorFlow 2.15.1 is older than 2.16 and has its '
+      "own Keras 2, so the baseline's scripts run as they are.")
+  assert not list(run_code.site.glob('tpu_graphs_ext_hook*'))
+
+
+def test_a_hook_whose_package_is_gone_does_nothing(python):
+  run_code = python('2.21.0')
+  (without,) = run_code(KERAS)
+  run_code(hook_command('install'))
+  path = run_code.site / 'all.pth'
+  path.write_text(path.read_text().splitlines()[0])
+  assert run_code(KERAS) == [without]
+
+
+def test_a_hook_that_cannot_be_written(tmp_path, monkeypatch):
+  monkeypatch.setattr(hook.versions, 'stack_name', lambda: 'current')
+  monkeypatch.setattr(hook.sysconfig, 'get_path',
+                      lambda unused: str(tmp_path / 'no folder'))
+  (tmp_path / 'no folder').touch()
+  with pytest.raises(UserError, match=r'cannot be written .* use an '
+                     r'environment of your own .* or start scripts by '
+                     '`tpu-graphs-ext run`'):
+    hook.install()
+
+
+def test_the_commands_exist(capsys, monkeypatch, tmp_path):
+  monkeypatch.setattr(hook.sysconfig, 'get_path', lambda unused: str(tmp_path))
+  assert cli.main(['hook', 'status']) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0] == 'hook: not installed'
+  assert ' stack: TensorFlow ' in lines[1]
+  assert sys.version.split()[0] in lines[2]

@@ -1,0 +1,114 @@
+"""Which stack is in use, and why."""
+
+from __future__ import annotations
+
+import platform
+import re
+
+import pytest
+
+from support.places import PROJECT
+from tpu_graphs_ext.stacks import versions as versions_lib
+
+CONSTRAINTS = PROJECT / 'constraints'
+
+
+@pytest.fixture
+def installed(monkeypatch):
+  """Sets what is installed; TensorFlow is not imported then."""
+  versions = {}
+  monkeypatch.setattr(versions_lib, '_installed', versions.get)
+  monkeypatch.delitem(versions_lib.sys.modules, 'tensorflow', raising=False)
+  return versions
+
+
+def set_python(monkeypatch, version):
+  monkeypatch.setattr(platform, 'python_version', lambda: version)
+  monkeypatch.setattr(platform, 'python_version_tuple',
+                      lambda: tuple(version.split('.')))
+
+
+@pytest.mark.parametrize('version,name', [
+    ('2.15.1', 'classic'), ('2.9.0', 'classic'), ('2.16.0rc0', 'current'),
+    ('2.21.0', 'current'), ('3.0.0', 'current')])
+def test_the_name_follows_from_tensorflow(installed, version, name):
+  installed['tensorflow'] = version
+  assert versions_lib.stack_name() == name
+
+
+def test_another_package_may_bring_tensorflow(installed):
+  installed['tensorflow-cpu'] = '2.15.1'
+  assert versions_lib.tensorflow_version() == '2.15.1'
+
+
+@pytest.mark.parametrize('python,name', [
+    ('3.9.1', 'classic'), ('3.11.7', 'classic'), ('3.12.0', 'current'),
+    ('3.13.2', 'current')])
+def test_without_tensorflow_it_follows_from_python(
+    installed, monkeypatch, python, name):
+  set_python(monkeypatch, python)
+  assert versions_lib.stack_name() == name
+  described = versions_lib.describe()
+  assert described.why == (f'what Python {python} gets; TensorFlow is not '
+                           'installed')
+  assert ('tensorflow is missing; the '
+          f'{name} stack needs tensorflow>=2.') in described.faults[0]
+
+
+def test_a_whole_stack_has_no_faults(installed, monkeypatch):
+  set_python(monkeypatch, '3.12.1')
+  installed.update({
+      'tensorflow': '2.21.0', 'tf_keras': '2.21.0', 'tensorflow_gnn': '1.0.3',
+      'tensorflow-ranking': '0.5.3', 'numpy': '2.4.6', 'tensorboard': '2.21.0'})
+  described = versions_lib.describe()
+  assert described.faults == []
+  assert described.name == 'current'
+  assert described.versions['tf_keras'] == '2.21.0'
+  assert described.expected == versions_lib.CURRENT.requirements
+  assert described.text().startswith(
+      'current stack: TensorFlow 2.21.0 is 2.16 or later, so Keras 2 comes '
+      'from tf_keras\n  Python 3.12.1\n  tensorflow 2.21.0 (supported: ')
+
+
+def test_every_fault_is_named(installed, monkeypatch):
+  set_python(monkeypatch, '3.14.0')
+  installed.update({
+      'tensorflow': '2.20.0', 'tensorflow_gnn': '1.0.3',
+      'tensorflow-ranking': '0.5.3', 'numpy': '3.0', 'tensorboard': '2.21.0'})
+  assert versions_lib.describe().faults == [
+      'tensorflow 2.20.0; the current stack needs tensorflow>=2.21,<2.22',
+      'tf_keras is missing; the current stack needs tf_keras>=2.21,<2.22',
+      'numpy 3.0; the current stack needs numpy>=1.26,<3',
+      'Python 3.14.0; the current stack needs one of 3.10, 3.11, 3.12, 3.13']
+
+
+def test_the_running_stack_is_whole():
+  assert versions_lib.describe().faults == []
+
+
+@pytest.mark.parametrize('chosen,boundary', [
+    ('', '3.12'), ('classic', '3.12'), ('current', '3.10')])
+def test_requirements_for_setup(chosen, boundary):
+  requirements = versions_lib.install_requires(chosen)
+  assert (f'tensorflow>=2.15.1,<2.16; python_version < "{boundary}"'
+          in requirements)
+  assert (f'tf_keras>=2.21,<2.22; python_version >= "{boundary}"'
+          in requirements)
+
+
+def test_requirements_of_a_stack_that_does_not_exist():
+  with pytest.raises(ValueError, match='TPU_GRAPHS_EXT_STACK=new: there is no '
+                     'such stack; choose classic or current'):
+    versions_lib.install_requires('new')
+
+
+def test_constraints_name_one_supported_version_for_every_requirement():
+  files = {f'{one.name}-python{python}.txt': one
+           for one in versions_lib.STACKS.values() for python in one.pythons}
+  assert {path.name for path in CONSTRAINTS.glob('*.txt')} == set(files)
+  for name, one in files.items():
+    exact = dict(re.findall(r'^(\S+)==(\S+)$', (CONSTRAINTS / name).read_text(),
+                            re.MULTILINE))
+    for package, versions in one.requirements.items():
+      version = exact[package.replace('_', '-')]
+      assert versions_lib.within(version, versions), (name, package)

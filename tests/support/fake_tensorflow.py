@@ -1,0 +1,93 @@
+"""Made-up TensorFlow packages, to try both stacks in any environment.
+
+They are imported in a moment and have just what `prepare` looks at.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+# Chooses its Keras as the real one does: when it is first used.
+TENSORFLOW = '''
+import os, sys
+__version__ = '{version}'
+sys.stderr.write({notes!r})
+
+class _Keras:
+  def __getattr__(self, name):
+    legacy = {version!r} < '2.16' or os.environ.get(
+        'TF_USE_LEGACY_KERAS') in ('1', 'true', 'True')
+    self.layers = type('Layers', (), {{'InputLayer': type(
+        'InputLayer', (), {{'get_config': lambda self: {{}}}})}})
+    self.Model = type('Model', (), {{
+        '__module__': 'tf_keras.src' if legacy else 'keras.src'}})
+    return vars(self)[name]
+
+keras = _Keras()
+'''
+
+# The modes are taken when it is imported, like TensorFlow Ranking does.
+RANKING = '''
+imports = globals().get('imports', 0) + 1
+from tensorflow import estimator
+from tensorflow.compat.v1 import estimator as estimator_v1
+def feature_columns(mode=estimator.ModeKeys.TRAIN):
+  return mode
+'''
+
+NOTES = ('WARNING: All log messages before absl::InitializeLog() is called\n'
+         'I0000 00:00:17 1 port.cc:153] oneDNN custom operations are on.\n'
+         'E0000 00:00:17 1 real.cc:1] something is wrong\n')
+
+
+def write(folder: pathlib.Path, version: str, *, estimators: bool = False,
+          notes: str = '') -> pathlib.Path:
+  """Writes the packages, and what pip would note of TensorFlow.
+
+  Args:
+    folder: to be put on the path.
+    version: TensorFlow's.
+    estimators: whether it has `tensorflow.estimator`.
+    notes: what it writes to stderr when imported.
+  """
+  files = {
+      'tensorflow/__init__.py': TENSORFLOW.format(version=version, notes=notes),
+      'tensorflow/compat/__init__.py': '',
+      'tensorflow/compat/v1/__init__.py': '',
+      f'tensorflow-{version}.dist-info/METADATA':
+          f'Metadata-Version: 2.1\nName: tensorflow\nVersion: {version}\n',
+      'tensorflow_gnn.py': '',
+      'tensorflow_ranking.py': RANKING,
+  }
+  if estimators:
+    code = "class ModeKeys:\n  TRAIN = 'real'\nclass Estimator:\n  pass\n"
+    files['tensorflow/estimator.py'] = code
+    files['tensorflow/compat/v1/estimator.py'] = code
+  for name, text in files.items():
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+  return folder
+
+
+def run(folder: pathlib.Path, code: str, **variables: str):
+  """Runs code in a new Python that has the packages and this project."""
+  environment = {
+      key: value for key, value in os.environ.items()
+      if key not in ('TF_USE_LEGACY_KERAS', 'TF_CPP_MIN_LOG_LEVEL')}
+  environment.update(
+      PYTHONPATH=os.pathsep.join([str(folder), str(PROJECT)]), **variables)
+  return subprocess.run([sys.executable, '-c', code], env=environment,
+                        capture_output=True, text=True, check=False)
+
+
+def printed(folder: pathlib.Path, code: str, **variables: str) -> list[str]:
+  """The lines that code prints; it must succeed."""
+  done = run(folder, code, **variables)
+  assert done.returncode == 0, done.stderr
+  return done.stdout.splitlines()

@@ -1,0 +1,422 @@
+"""Tile geometry of a kernel, read off its stored features alone.
+
+`analytic_loops.py` reads a kernel's loop nest off its HLO. An .npz file has
+less: operands are sorted, so that a convolution's image and filter have to be
+told apart by their sizes, and computations have no borders. This module makes
+the same `Loops` of what is there, so that `analytic/tpu.py` counts steps,
+bytes and blocks for both. `models.py` computes the same numbers in TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from tpu_graphs_ext.analytic import tpu
+from tpu_graphs_ext.analytic.hlo_loops import (
+  Axis,
+  Extent,
+  Loops,
+  Matrix,
+  Stream,
+)
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.hlo import layout
+
+# Vector instructions of an opcode; 1 unless listed.
+FREE_OPCODES = frozenset('''
+parameter constant bitcast tuple fusion get-tuple-element convolution reshape
+broadcast iota'''.split())
+SLOW_OPCODES = frozenset('''
+transpose divide rsqrt sqrt exponential log log-plus-one tanh
+exponential-minus-one logistic power rng sine cosine'''.split())
+SLOW_COST = 8.0
+
+# A machine on which every count costs 1, so that its times are counts.
+_COUNTING = dataclasses.replace(
+    tpu.TPU_V3_LIKE, step_ns=1.0, bytes_per_ns=1.0, piece_ns=1.0,
+    matrix_row_ns=1.0, vector_ns=1.0)
+
+
+class _Graph:
+  """The nodes of a kernel, and what its features say about each."""
+
+  def __init__(self, kernel: Kernel):
+    wide = np.zeros((kernel.num_nodes, len(schema.NODE_FEATURES)))
+    known = min(wide.shape[1], kernel.node_feat.shape[1])
+    wide[:, :known] = kernel.node_feat[:, :known]
+    self._table = np.rint(wide)
+    self.opcode = [schema.OPCODE_NAMES.get(int(number), '')
+                   for number in kernel.node_opcode]
+    self.producers = [[] for _ in range(kernel.num_nodes)]
+    self.consumed = np.zeros(kernel.num_nodes, bool)
+    for consumer, producer in kernel.edge_index:
+      self.producers[consumer].append(int(producer))
+      self.consumed[producer] = True
+    self.is_root = self._table[:, schema.NODE_COLUMN['is_root']] > 0
+    self.dims = [[int(size) for size in row if size > 0]
+                 for row in self.columns('shape_dimensions')[:, :6]]
+
+  def columns(self, group: str) -> np.ndarray:
+    """float64 [nodes, columns of the group]."""
+    return self._table[:, schema.NODE_GROUPS[group]]
+
+  def elements(self, node: int) -> int:
+    return math.prod(self.dims[node])
+
+  def physical_dims(self, node: int) -> list:
+    """Logical dimensions in physical order; row-major without a layout."""
+    rank = len(self.dims[node])
+    return layout.physical_dims(
+        self.columns('layout_minor_to_major')[node, :rank], rank)
+
+  def element_bytes(self, node: int) -> float:
+    one_hot = self.columns('shape_element_type')[node] > 0
+    return float(max([layout.element_bytes(name) for name, is_type in zip(
+        schema.ELEMENT_TYPES, one_hot) if is_type] or [4]))
+
+  def operands(self, node: int) -> list:
+    """Producers but the roots of computations that the node calls."""
+    return [p for p in self.producers[node] if not self.is_root[p]]
+
+  def largest(self, nodes) -> int:
+    return max(nodes, key=self.elements)
+
+
+def quantities(kernel: Kernel) -> dict[str, np.ndarray]:
+  """What each configuration of a kernel does, by name with its unit.
+
+  Returns:
+    float64 [configs] each:
+    output_tiles, kernel_tiles: tiles of the output and of the filter; 1 where
+      there is none.
+    steps: of the loop nest, output tiles x kernel tiles.
+    streams: tensors that come and go.
+    moved_bytes: of all streams, padding and re-reads included.
+    block_bytes: of one block of every stream: the first transfer.
+    pieces: contiguous runs of memory that the transfers are in.
+    matrix_rows: rows through 128 x 128 blocks of weights.
+    vector_registers: vector instructions on 1024 elements each.
+    tile_elements: elements of a tile of the output, padding included.
+    footprint_bytes: two blocks of every stream, and a product's sums.
+    padding, rounding: how many times the elements of the tensor the whole
+      layout tiles have, and how many times those the tiles have.
+  """
+  loops = kernel_loops(kernel)
+  tiles = loop_tiles(loops, kernel.config_feat)
+  trips = tpu.trips(loops, tiles)
+  rank = loops.num_output_axes
+  axes = loops.axes[:rank]
+  units = np.array([axis.units for axis in axes], float)
+  unit = np.array([axis.unit for axis in axes], float)
+  sizes = np.array([axis.size for axis in axes], float)
+  counts = (loops, tiles, _COUNTING)
+  return {
+      'output_tiles': trips[:, :rank].prod(1, dtype=float),
+      'kernel_tiles': trips[:, rank:].prod(1, dtype=float),
+      'steps': tpu.steps(loops, tiles),
+      'streams': np.full(len(tiles), float(len(loops.streams))),
+      'moved_bytes': tpu.traffic_ns(*counts),
+      'block_bytes': tpu.first_transfer_ns(*counts),
+      'pieces': tpu.pieces_ns(*counts),
+      'matrix_rows': tpu.matrix_ns(*counts),
+      'vector_registers': tpu.vector_ns(*counts),
+      'tile_elements': (tiles[:, :rank] * unit).prod(1),
+      'footprint_bytes': tpu.occupied_bytes(loops, tiles),
+      'padding': np.full(len(tiles), (units * unit).prod() / sizes.prod()),
+      'rounding': (trips[:, :rank] * tiles[:, :rank]).prod(
+          1, dtype=float) / units.prod()}
+
+
+def loop_tiles(loops: Loops, config_feat: np.ndarray) -> np.ndarray:
+  """int64 [configs, axes]: tile bounds of each loop.
+
+  A bound of 0, and one without a column, is the whole dimension.
+
+  Args:
+    loops: of `kernel_loops`.
+    config_feat: float32 [configs, columns of `schema.CONFIG_FEATURES`].
+  """
+  wide = np.zeros((len(config_feat), len(schema.CONFIG_FEATURES)), np.int64)
+  known = min(wide.shape[1], config_feat.shape[1])
+  wide[:, :known] = np.rint(config_feat[:, :known])
+  output, kernel = (wide[:, schema.CONFIG_GROUPS[group]][:, :schema.MAX_DIMS]
+                    for group in ('output_bounds', 'kernel_bounds'))
+  tiles = loops.tiles(output[:, :loops.num_output_axes],
+                      kernel[:, :len(loops.kernel_axes)])
+  units = np.array([axis.units for axis in loops.axes], np.int64)
+  return np.where(tiles > 0, tiles, units)
+
+
+def kernel_loops(kernel: Kernel) -> Loops:
+  """The loop nest of a kernel, from its node features and edges.
+
+  Args:
+    kernel: its `node_feat` has the columns of `schema.NODE_FEATURES`; columns
+      beyond those that it has count as 0.
+  """
+  graph = _Graph(kernel)
+  nodes = range(kernel.num_nodes)
+  root = max(nodes, key=lambda n: (
+      int(graph.is_root[n]) - int(graph.consumed[n]), graph.elements(n)))
+  main = root  # The root of the computation that the kernel fuses.
+  for producer in graph.producers[root]:
+    if graph.opcode[root] == 'fusion' and graph.is_root[producer]:
+      main = producer
+  outputs = [main]
+  if graph.opcode[main] == 'tuple' and graph.operands(main):
+    outputs = graph.operands(main)
+  if main == root:  # Parameters of a reduction's own computation are scalars.
+    inputs = [n for n in nodes
+              if graph.opcode[n] == 'parameter' and graph.dims[n]]
+  else:
+    inputs = [n for n in graph.producers[root]
+              if graph.opcode[n] == 'parameter']
+  products = [n for n in nodes if graph.opcode[n] == 'convolution'
+              and graph.operands(n)]
+  if products:
+    return _convolution_loops(
+        graph, graph.largest(products), inputs, outputs)
+  return _plain_loops(graph, inputs, outputs)
+
+
+def _axes(graph, node) -> list:
+  dims = graph.dims[node]
+  return [Axis(dims[d], unit) for d, unit in zip(
+      graph.physical_dims(node), layout.layout_units(len(dims)))]
+
+
+def _vector_ops(graph, tiled) -> float:
+  """Vector instructions per element of the tiled tensor."""
+  total = 0.0
+  for node, opcode in enumerate(graph.opcode):
+    if graph.dims[node] == graph.dims[tiled] and opcode not in FREE_OPCODES:
+      total += SLOW_COST if opcode in SLOW_OPCODES else 1.0
+  return total
+
+
+# --- Kernels without a convolution -------------------------------------------
+
+
+def _plain_loops(graph, inputs, outputs) -> Loops:
+  tiled = graph.largest(outputs)
+  reduced = [operand for output in outputs
+             if graph.opcode[output] == 'reduce'
+             for operand in graph.operands(output)]
+  if reduced:
+    tiled = graph.largest(reduced)
+  reductions = sum(graph.opcode[node] == 'reduce' for node in outputs)
+  axes = _axes(graph, tiled)
+  streams = [_stream(graph, node, tiled, 'output') for node in outputs]
+  streams += [_stream(graph, node, tiled, 'input') for node in inputs]
+  return Loops(tuple(axes), len(axes), (), tuple(streams),
+               _vector_ops(graph, tiled) + reductions)
+
+
+def _stream(graph, node, tiled, kind) -> Stream:
+  """A tensor read or written along the tiled one."""
+  return _mapped(graph, node, tiled, kind, _dims_along(graph, node, tiled))
+
+
+def _dims_along(graph, node, tiled):
+  """For each dimension the tiled one that it follows, or -1.
+
+  None: the tensor is the tiled one, seen in other dimensions.
+  """
+  dims, others = graph.dims[node], graph.dims[tiled]
+  if len(dims) == len(others):
+    return list(range(len(dims)))
+  if graph.opcode[node] == 'reduce' and len(dims) < len(others):
+    removed = graph.columns('dimensions')[node, :len(others) - len(dims)]
+    kept = [d for d in range(len(others)) if d not in removed]
+    if len(kept) == len(dims):
+      return kept
+  if _as_many(dims, others):
+    return None
+  mapping, last = [], len(others) - 1
+  for size in reversed(dims):  # Matched by size, from the right.
+    match = max((d for d in range(last + 1) if others[d] == size), default=-1)
+    mapping.insert(0, match)
+    last = match - 1 if match >= 0 else last
+  return mapping
+
+
+def _as_many(dims, others) -> bool:
+  return 0.5 < math.prod(dims) / math.prod(others) < 2
+
+
+def _mapped(graph, node, tiled, kind, mapping) -> Stream:
+  element_bytes = graph.element_bytes(node)
+  if mapping is None:
+    node, mapping = tiled, list(range(len(graph.dims[tiled])))
+  dims, others = graph.dims[node], graph.dims[tiled]
+  axis_of = {d: a for a, d in enumerate(graph.physical_dims(tiled))}
+  extents = []
+  for dim, unit in zip(graph.physical_dims(node),
+                       layout.layout_units(len(dims))):
+    target = mapping[dim]
+    scale = dims[dim] / others[target] if target >= 0 else 0.0
+    if 0.2 < scale < 5:
+      extents.append(Extent(dims[dim], unit, axis_of[target], scale))
+    else:  # Broadcast, or of another meaning: taken whole.
+      extents.append(Extent(dims[dim], unit))
+  return Stream(kind, tuple(extents), element_bytes)
+
+
+# --- Convolutions ------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Numbers:
+  """Which dimension of a convolution's tensors is what."""
+  image_batch: int
+  image_feature: int
+  image_spatial: tuple
+  filter_in: int
+  filter_out: int
+  filter_spatial: tuple
+  output_batch: int
+  output_feature: int
+  output_spatial: tuple
+
+  @classmethod
+  def of(cls, graph, node) -> _Numbers:
+    row = [int(n) for n in graph.columns('convolution_dim_numbers')[node]]
+    rank = len(graph.dims[node])
+    spatial = max(0, min(rank - 2, schema.MAX_SPATIAL_DIMS))
+    # The output's spatial dimensions are not stored: those that are left.
+    left = [d for d in range(rank) if d not in row[12:14]]
+    return cls(row[0], row[1], tuple(row[2:2 + spatial]), row[6], row[7],
+               tuple(row[8:8 + spatial]), row[12], row[13],
+               tuple(left[:spatial]))
+
+
+def _size(dims, dim) -> int:
+  return dims[dim] if 0 <= dim < len(dims) else 0
+
+
+def _operands(graph, conv, numbers) -> tuple:
+  """(image, filter): which is which is told by the sizes that must agree."""
+  out, windows = graph.dims[conv], graph.columns('window_size')[conv]
+
+  def like_filter(node):
+    dims = graph.dims[node]
+    agree = [_size(dims, numbers.filter_out) == _size(
+        out, numbers.output_feature)]
+    agree += [_size(dims, dim) == windows[i]
+              for i, dim in enumerate(numbers.filter_spatial)]
+    return sum(agree) - (_size(dims, numbers.image_batch) == _size(
+        out, numbers.output_batch))
+
+  operands = graph.operands(conv)
+  filters = max(operands, key=lambda node: (
+      like_filter(node), -graph.elements(node)))
+  return next((n for n in operands if n != filters), filters), filters
+
+
+def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
+  numbers = _Numbers.of(graph, conv)
+  image, filters = _operands(graph, conv, numbers)
+  axes = _axes(graph, conv)
+  rank = len(axes)
+  axis_of = {d: a for a, d in enumerate(graph.physical_dims(conv))}
+  feature = axis_of.get(numbers.output_feature, rank - 1)
+  spatial = [axis_of[d] for d in numbers.output_spatial]
+  filter_axis = {numbers.filter_out: feature}
+  batch_axes, windows = [], {}
+  sizes = graph.columns('window_size')[conv]
+  dilation = graph.columns('window_base_dilation')[conv]
+  for number, dim in enumerate(numbers.filter_spatial):
+    if sizes[number] > 1 and dilation[number] == sizes[number]:
+      filter_axis[dim] = spatial[number]
+      batch_axes.append(spatial[number])
+    else:
+      windows[number] = dim
+  kernel_axes = []
+  for dim, unit in zip(
+      graph.physical_dims(filters),
+      layout.layout_units(len(graph.dims[filters]))):
+    if dim not in filter_axis:
+      filter_axis[dim] = len(axes)
+      axes.append(Axis(graph.dims[filters][dim], unit))
+    kernel_axes.append((filter_axis[dim], unit))
+  grouped = graph.columns('feature_group_count')[conv, 0] > 1
+  matrix = Matrix(
+      row_axes=tuple(a for a in range(rank)
+                     if a != feature and a not in batch_axes),
+      batch_axes=tuple(batch_axes),
+      window_axes=tuple(filter_axis[d] for d in windows.values()),
+      contracted=-1 if grouped else filter_axis.get(numbers.filter_in, -1),
+      feature=feature)
+  image_axis = _image_axes(
+      graph, conv, image, numbers, axis_of, filter_axis, windows, grouped)
+  filter_map = {d: (a, 1.0, -1) for d, a in filter_axis.items()}
+  streams, used = [], set()
+  for kind, operand, axis_map in (('image', image, image_axis),
+                                  ('filter', filters, filter_map)):
+    for node in _parameters(graph, operand, inputs):
+      streams.append(_operand_stream(graph, node, operand, kind, axis_map))
+      used.add(node)
+  streams += [_stream(graph, node, conv, 'output') for node in outputs]
+  streams += [_stream(graph, node, conv, 'input')
+              for node in inputs if node not in used]
+  return Loops(tuple(axes), rank, tuple(kernel_axes), tuple(streams),
+               _vector_ops(graph, conv), matrix)
+
+
+def _image_axes(graph, conv, image, numbers, axis_of, filter_axis, windows,
+                grouped) -> dict:
+  """Image dimension -> (axis, scale, window axis)."""
+  whole = graph.dims[image]
+  found = {numbers.image_batch: (axis_of.get(numbers.output_batch, -1), 1., -1)}
+  if grouped:
+    scale = (_size(whole, numbers.image_feature)
+             / max(1, _size(graph.dims[conv], numbers.output_feature)))
+    found[numbers.image_feature] = (
+        axis_of.get(numbers.output_feature, -1), scale, -1)
+  else:
+    found[numbers.image_feature] = (
+        filter_axis.get(numbers.filter_in, -1), 1., -1)
+  stride = graph.columns('window_stride')[conv]
+  dilation = graph.columns('window_base_dilation')[conv]
+  for number, dim in enumerate(numbers.image_spatial):
+    axis = axis_of[numbers.output_spatial[number]]
+    if number in windows:
+      found[dim] = (axis, stride[number] / max(1., dilation[number]),
+                    filter_axis[windows[number]])
+    else:
+      found[dim] = (axis, 1., -1)
+  return found
+
+
+def _parameters(graph, operand, inputs) -> list:
+  """Kernel inputs that an operand of a convolution is made of."""
+  fused = [operand] + graph.operands(operand)
+  number = graph.columns('parameter_number')[:, 0]
+  numbers = {number[node] for node in fused
+             if graph.opcode[node] == 'parameter'}
+  return [node for node in inputs if number[node] in numbers]
+
+
+def _operand_stream(graph, node, operand, kind, axis_map) -> Stream:
+  """A kernel input, cut like the operand that it becomes a part of."""
+  dims, whole = graph.dims[node], graph.dims[operand]
+  element_bytes = graph.element_bytes(node)
+  alike = len(dims) == len(whole) and all(
+      a < 5 * b and b < 5 * a for a, b in zip(dims, whole))
+  if not alike:
+    if not _as_many(dims, whole):
+      return _mapped(graph, node, node, 'input', [-1] * len(dims))
+    node = operand
+    dims = whole
+  extents = []
+  for dim, unit in zip(graph.physical_dims(node),
+                       layout.layout_units(len(dims))):
+    axis, scale, window = axis_map.get(dim, (-1, 1.0, -1))
+    if axis >= 0:
+      scale *= dims[dim] / whole[dim]
+    extents.append(Extent(dims[dim], unit, axis, scale, window))
+  return Stream(kind, tuple(extents), element_bytes)

@@ -1,0 +1,129 @@
+"""What must hold for every model, as functions that tests call by name."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from support import tiny_kernels
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.host import batches
+
+NUM_OPS = 108
+# Float32 sums in another order: the last bits differ.
+CLOSE = dict(rtol=2e-5, atol=2e-5)
+# Fewer and narrower layers, where the contract is as well tested by them: each
+# model is traced and saved many times.
+_ONE_ROUND = {'hidden_dim': 16, 'head_layers': 1, 'node_rounds': 1}
+SMALL = {
+    'EarlyJoinGCN': _ONE_ROUND,
+    'LateJoinGCN': _ONE_ROUND,
+    'EarlyJoinGAT': _ONE_ROUND,
+    'LateJoinGAT': _ONE_ROUND,
+    'EarlyLateJoinSAGE': {'hidden_dim': 16, 'joint_rounds': 2},
+    'WideSAGE': {'hidden_dim': 32, 'num_gnns': 2, 'final_mlp_layers': 1},
+    'EarlyJoinConcatPoolSAGE': {'widths': [32, 16], 'head_widths': [16]},
+    'HybridEarlyJoinSAGE': _ONE_ROUND,
+    'EnsembleRanker': {'members': {
+        'MLP': {}, 'EarlyJoinSAGE': {'num_gnns': 1, 'final_mlp_layers': 1}}},
+}
+# Ends the name of a model that is told what its features are scaled with.
+RAW = ' with feature_stats'
+
+
+def kernels(num_configs: int = 12) -> list[Kernel]:
+  """A few random kernels with the same number of configurations."""
+  rng = np.random.default_rng(5)
+  return [tiny_kernels.learnable_kernel(f'net_{i}', rng, num_configs)
+          for i in range(4)]
+
+
+def stats_of(some_kernels: list[Kernel]) -> FeatureStats:
+  return FeatureStats.of_partition(Partition.from_kernels(some_kernels))
+
+
+def make(name: str, seed: int = 1, stats: FeatureStats | None = None,
+         **kwargs) -> tf.keras.Model:
+  """The model with the arguments of `SMALL` where `kwargs` has no others.
+
+  A name that ends in `RAW` is given `stats`; by default those of `kernels()`.
+  """
+  tf.keras.utils.set_random_seed(seed)
+  if name.endswith(RAW):
+    name = name[:-len(RAW)]
+    kwargs['feature_stats'] = (stats or stats_of(kernels())).to_json()
+  return load_models.build(name, 10, NUM_OPS, {**SMALL.get(name, {}), **kwargs})
+
+
+def moved_by_other_means(name: str) -> tuple[str, ...]:
+  """Variables that a loss of the scores has the gradient 0 for.
+
+  Statistics are read and not trained; without them there is no analytic time
+  whose constants could be.
+  """
+  return ('feature_stats',) if name.endswith(RAW) else (
+      'feature_stats', 'changes')
+
+
+def make_with_variables(name: str, kernel: Kernel,
+                        stats: FeatureStats) -> tf.keras.Model:
+  """`make`, called once without a trace."""
+  model = make(name, stats=stats)
+  model(batches.kernel_graph(kernel, stats))
+  return model
+
+
+def scores(model: tf.keras.Model, kernel: Kernel,
+           stats: FeatureStats) -> np.ndarray:
+  """Scores [configs] of one kernel, as the prediction script gets them."""
+  graph = batches.kernel_graph(kernel, stats)
+  return model.forward(graph, kernel.num_configs).numpy()[0]
+
+
+def scores_untraced(model: tf.keras.Model, kernel: Kernel,
+                    stats: FeatureStats) -> np.ndarray:
+  """The same without a trace: faster, where a model scores once or twice."""
+  return model(batches.kernel_graph(kernel, stats)).numpy()[0]
+
+
+def batch_scores(model: tf.keras.Model, some_kernels: list[Kernel],
+                 stats: FeatureStats) -> np.ndarray:
+  """Scores [kernels, configs] of kernels with equally many configurations."""
+  configs = some_kernels[0].num_configs
+  every_config = np.tile(np.arange(configs), (len(some_kernels), 1))
+  graph = batches.batch_graph(some_kernels, every_config, stats)
+  return model.forward(graph, configs).numpy()
+
+
+def copied_like_the_scripts(name: str, saved: tf.keras.Model, kernel: Kernel,
+                            stats: FeatureStats, **kwargs) -> tf.keras.Model:
+  """A new model with the variables of a saved one, copied by position."""
+  model = make(name, seed=2, stats=stats, **kwargs)
+  scores(model, kernel, stats)  # Creates the variables.
+  assert len(model.trainable_variables) == len(saved.trainable_variables)
+  for target, source in zip(
+      model.trainable_variables, saved.trainable_variables):
+    assert target.shape == source.shape
+    target.assign(source)
+  return model
+
+
+def permuted_configs(kernel: Kernel, order: np.ndarray) -> Kernel:
+  return dataclasses.replace(
+      kernel, config_feat=kernel.config_feat[order],
+      runtime_ns=kernel.runtime_ns[order],
+      normalizer_ns=kernel.normalizer_ns[order])
+
+
+def renumbered_nodes(kernel: Kernel, order: np.ndarray) -> Kernel:
+  """The same graph; node `order[i]` of the old one becomes node i."""
+  place = np.argsort(order)
+  return dataclasses.replace(
+      kernel, node_feat=kernel.node_feat[order],
+      node_opcode=kernel.node_opcode[order],
+      edge_index=place[kernel.edge_index[::-1]])

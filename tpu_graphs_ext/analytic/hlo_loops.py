@@ -1,0 +1,291 @@
+"""Reads the loop nest of a kernel, as `loops.py` defines it, off its HLO."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from tensorflow.compiler.xla import xla_data_pb2
+
+from tpu_graphs_ext.analytic.loops import Axis, Extent, Loops, Matrix, Stream
+from tpu_graphs_ext.hlo import layout
+
+# Vector instructions an element of the result takes; 1 unless listed.
+_VECTOR_COST = {
+    'parameter': 0, 'constant': 0, 'bitcast': 0, 'tuple': 0, 'fusion': 0,
+    'get-tuple-element': 0, 'convolution': 0, 'reshape': 0, 'broadcast': 0.25,
+    'iota': 0.25, 'slice': 0.5, 'pad': 1.5, 'concatenate': 1.5, 'copy': 0.5,
+    'transpose': 6, 'reverse': 4, 'divide': 5, 'rsqrt': 4, 'sqrt': 5,
+    'exponential': 9, 'log': 9, 'log-plus-one': 10, 'tanh': 11,
+    'exponential-minus-one': 10, 'logistic': 14, 'power': 18, 'rng': 12,
+    'sine': 14, 'cosine': 14,
+}
+
+
+def kernel_loops(module) -> Loops:
+  """Reads the loop nest off an `HloModuleProto` of one kernel."""
+  computations = {c.id: c for c in module.computations}
+  entry = computations[module.entry_computation_id]
+  root = _by_id(entry)[entry.root_id]
+  main = entry
+  if root.opcode == 'fusion':
+    main = computations[root.called_computation_ids[0]]
+  for node in main.instructions:
+    if node.opcode == 'convolution':
+      return _convolution_loops(main, node, computations)
+  return _plain_loops(main)
+
+
+def physical_dims(shape) -> list[int]:
+  """Logical dimensions in physical order, most major first."""
+  return layout.physical_dims(
+      shape.layout.minor_to_major, len(shape.dimensions))
+
+
+def layout_units(shape) -> list[int]:
+  """Elements of one layout tile in each physical dimension, major first."""
+  return layout.layout_units(len(shape.dimensions))
+
+
+def _by_id(computation) -> dict:
+  return {node.id: node for node in computation.instructions}
+
+
+def _element_bytes(shape) -> float:
+  return layout.element_bytes(
+      xla_data_pb2.PrimitiveType.Name(shape.element_type))
+
+
+def _axes_of(shape) -> list[Axis]:
+  return [Axis(shape.dimensions[d], unit)
+          for d, unit in zip(physical_dims(shape), layout_units(shape))]
+
+
+def _vector_ops(computation, dims) -> float:
+  """Vector instructions per element, over instructions of these dims."""
+  return sum(
+      _VECTOR_COST.get(node.opcode, 1)
+      for node in computation.instructions
+      if list(node.shape.dimensions) == dims)
+
+
+# --- Kernels without a convolution -------------------------------------------
+
+
+def _plain_loops(main) -> Loops:
+  nodes = _by_id(main)
+  roots = _roots(main)
+  tiled = max((root.shape for root in roots),
+              key=lambda shape: math.prod(shape.dimensions))
+  for root in roots:
+    if root.opcode == 'reduce':
+      tiled = nodes[root.operand_ids[0]].shape
+      break
+  axes = _axes_of(tiled)
+  ops = _vector_ops(main, list(tiled.dimensions))
+  ops += sum(_reduction_ops(node) for node in main.instructions)
+  streams = [_output_stream(root, tiled) for root in roots]
+  streams += [
+      _input_stream(node, tiled)
+      for node in main.instructions if node.opcode == 'parameter']
+  return Loops(tuple(axes), len(axes), (), tuple(streams), ops)
+
+
+def _roots(main) -> list:
+  """The results of a computation: its root, or the parts of a root tuple."""
+  nodes = _by_id(main)
+  root = nodes[main.root_id]
+  if root.opcode == 'tuple':
+    return [nodes[i] for i in root.operand_ids]
+  return [root]
+
+
+def _reduction_ops(node) -> float:
+  if node.opcode == 'reduce':
+    return 1.0
+  if node.opcode in ('reduce-window', 'select-and-scatter'):
+    return 0.5 * math.prod(w.size for w in node.window.dimensions)
+  return 0.0
+
+
+def _output_stream(root, tiled) -> Stream:
+  if root.opcode == 'reduce' and len(root.shape.dimensions) != len(
+      tiled.dimensions):
+    kept = [d for d in range(len(tiled.dimensions))
+            if d not in root.dimensions]
+    if len(kept) == len(root.shape.dimensions):
+      return _mapped_stream('output', root.shape, tiled, kept)
+  return _input_stream(root, tiled, 'output')
+
+
+def _input_stream(node, tiled, kind='input') -> Stream:
+  """A tensor read along the tiled one: dims matched by size from the right."""
+  dims = list(node.shape.dimensions)
+  if len(dims) == len(tiled.dimensions):
+    mapping = list(range(len(dims)))
+  elif _as_many(node.shape, tiled):
+    same = _mapped_stream(kind, tiled, tiled, range(len(tiled.dimensions)))
+    return dataclasses.replace(same, element_bytes=_element_bytes(node.shape))
+  else:
+    mapping, last = [], len(tiled.dimensions) - 1
+    for size in reversed(dims):
+      match = last
+      while match >= 0 and tiled.dimensions[match] != size:
+        match -= 1
+      mapping.insert(0, match)
+      last = match - 1 if match >= 0 else last
+  return _mapped_stream(kind, node.shape, tiled, mapping)
+
+
+def _mapped_stream(kind, shape, tiled, mapping) -> Stream:
+  """mapping: for each logical dim of shape the tiled logical dim, or -1."""
+  axis_of = {d: a for a, d in enumerate(physical_dims(tiled))}
+  extents = []
+  for dim, unit in zip(physical_dims(shape), layout_units(shape)):
+    size, target = shape.dimensions[dim], mapping[dim]
+    scale = size / tiled.dimensions[target] if target >= 0 else 1.0
+    # Far from the tiled size: broadcast, or another meaning; taken whole.
+    follows = target >= 0 and 0.2 < scale < 5
+    extents.append(Extent(size, unit, axis_of[target] if follows else -1,
+                          scale if follows else 1.0))
+  return Stream(kind, tuple(extents), _element_bytes(shape))
+
+
+# --- Convolutions ------------------------------------------------------------
+
+
+def _convolution_loops(main, conv, computations) -> Loops:
+  nodes = _by_id(main)
+  image, filters = (nodes[i] for i in conv.operand_ids)
+  numbers = conv.convolution_dimension_numbers
+  axes = _axes_of(conv.shape)
+  rank = len(axes)
+  axis_of = {d: a for a, d in enumerate(physical_dims(conv.shape))}
+  feature = axis_of[numbers.output_feature_dimension]
+  spatial = [axis_of[d] for d in numbers.output_spatial_dimensions]
+  # Filter dimension -> axis. Those that follow an output axis add no loop.
+  filter_axis = {numbers.kernel_output_feature_dimension: feature}
+  batch_axes, windows = [], {}
+  for number, dim in enumerate(numbers.kernel_spatial_dimensions):
+    if _is_batch(conv.window.dimensions[number]):
+      filter_axis[dim] = spatial[number]
+      batch_axes.append(spatial[number])
+    else:
+      windows[number] = dim
+  kernel_axes = []
+  for dim, unit in zip(physical_dims(filters.shape),
+                       layout_units(filters.shape)):
+    if dim not in filter_axis:
+      filter_axis[dim] = len(axes)
+      axes.append(Axis(filters.shape.dimensions[dim], unit))
+    kernel_axes.append((filter_axis[dim], unit))
+  matrix = Matrix(
+      row_axes=tuple(a for a in range(rank)
+                     if a != feature and a not in batch_axes),
+      batch_axes=tuple(batch_axes),
+      window_axes=tuple(filter_axis[d] for d in windows.values()),
+      contracted=(filter_axis[numbers.kernel_input_feature_dimension]
+                  if conv.feature_group_count <= 1 else -1),
+      feature=feature)
+  image_axis = _image_extents(conv, image.shape, axis_of, filter_axis, windows)
+  streams = [
+      *_operand_streams('image', image, image_axis, nodes, computations),
+      *_operand_streams(
+          'filter', filters,
+          {d: (a, 1.0, -1) for d, a in filter_axis.items()}, nodes,
+          computations),
+      *_remaining_streams(main, conv, nodes)]
+  return Loops(
+      tuple(axes), rank, tuple(kernel_axes), tuple(streams),
+      _vector_ops(main, list(conv.shape.dimensions))
+      + sum(_reduction_ops(node) for node in main.instructions), matrix)
+
+
+def _is_batch(window) -> bool:
+  """Whether a window stands for the batch of a matrix product."""
+  return window.size > 1 and window.base_dilation == window.size
+
+
+def _image_extents(conv, shape, axis_of, filter_axis, windows) -> dict:
+  """Image dimension -> (axis, scale, window axis)."""
+  numbers = conv.convolution_dimension_numbers
+  feature = axis_of[numbers.output_feature_dimension]
+  extents = {numbers.input_batch_dimension:
+             (axis_of[numbers.output_batch_dimension], 1.0, -1)}
+  if conv.feature_group_count > 1:
+    in_features = shape.dimensions[numbers.input_feature_dimension]
+    out_features = conv.shape.dimensions[numbers.output_feature_dimension]
+    extents[numbers.input_feature_dimension] = (
+        feature, in_features / out_features, -1)
+  else:
+    extents[numbers.input_feature_dimension] = (
+        filter_axis[numbers.kernel_input_feature_dimension], 1.0, -1)
+  for number, dim in enumerate(numbers.input_spatial_dimensions):
+    axis = axis_of[numbers.output_spatial_dimensions[number]]
+    window = conv.window.dimensions[number]
+    if number in windows:
+      extents[dim] = (axis, window.stride / max(1, window.base_dilation),
+                      filter_axis[windows[number]])
+    else:
+      extents[dim] = (axis, 1.0, -1)
+  return extents
+
+
+def _operand_streams(kind, operand, axis_of_dim, nodes, computations) -> list:
+  """The operand's own stream, or those of the producers fused into it."""
+  whole = operand.shape
+  own = _with_axes(kind, whole, whole, axis_of_dim)
+  if operand.opcode != 'fusion':
+    return [own]
+  body = computations[operand.called_computation_ids[0]]
+  streams = []
+  for number in operand.operand_ids:
+    shape = nodes[number].shape
+    if _same_rank(shape, whole):
+      streams.append(_with_axes(kind, shape, whole, axis_of_dim))
+    elif _as_many(shape, whole):
+      streams.append(dataclasses.replace(
+          own, element_bytes=_element_bytes(shape)))
+    else:  # Something small that is broadcast.
+      streams.append(_with_axes('input', shape, whole, {}))
+  ops = _vector_ops(body, list(whole.dimensions))
+  for position, stream in enumerate(streams):
+    if stream.kind == kind:  # The producers' work is counted once.
+      streams[position] = dataclasses.replace(stream, vector_ops=ops)
+      break
+  return streams
+
+
+def _with_axes(kind, shape, whole, axis_of_dim) -> Stream:
+  """A stream whose dimensions follow the operand's, in proportion."""
+  extents = []
+  for dim, unit in zip(physical_dims(shape), layout_units(shape)):
+    size = shape.dimensions[dim]
+    axis, scale, window = axis_of_dim.get(dim, (-1, 1.0, -1))
+    if axis >= 0:
+      scale *= size / whole.dimensions[dim]
+    extents.append(Extent(size, unit, axis, scale, window))
+  return Stream(kind, tuple(extents), _element_bytes(shape))
+
+
+def _same_rank(shape, other) -> bool:
+  """Whether two shapes differ in sizes only, as by padding or a window."""
+  return len(shape.dimensions) == len(other.dimensions) and all(
+      a < 5 * b and b < 5 * a
+      for a, b in zip(shape.dimensions, other.dimensions))
+
+
+def _as_many(shape, other) -> bool:
+  """Whether one is the other seen in other dimensions, more or less."""
+  return 0.5 < math.prod(shape.dimensions) / math.prod(other.dimensions) < 2
+
+
+def _remaining_streams(main, conv, nodes) -> list:
+  """Streams of the results, and of parameters that the chain reads."""
+  used = set(conv.operand_ids)
+  for operand in conv.operand_ids:
+    used |= set(nodes[operand].operand_ids)
+  streams = [_output_stream(root, conv.shape) for root in _roots(main)]
+  return streams + [
+      _input_stream(node, conv.shape) for node in main.instructions
+      if node.opcode == 'parameter' and node.id not in used]

@@ -1,0 +1,11 @@
+"""Kernels from files: read, checked, cached, scaled. Knows NumPy alone.
+
+schema     the fields and columns of an .npz file, named in one place
+kernel     one kernel: the arrays of one file
+rules      what must hold of those arrays, one function a rule
+check      every fault of every file, in one report
+partition  many kernels as a few flat arrays
+cache      the same on disk, mapped into memory
+read       folders of files -> partitions
+normalize  how features are scaled
+"""

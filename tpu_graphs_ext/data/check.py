@@ -1,0 +1,267 @@
+"""Every fault of every kernel file, in one report."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import numpy as np
+import tqdm
+
+from tpu_graphs_ext.data import kernel as kernel_lib
+from tpu_graphs_ext.data import rules, schema
+from tpu_graphs_ext.data.rules import Arrays
+from tpu_graphs_ext.errors import UserError
+
+# The split whose labels may be withheld.
+HIDDEN_SPLIT = 'test'
+QUANTILES = (0, 5, 25, 50, 75, 95, 100)
+# Fault lines in the text of a report; the rest is only counted.
+MAX_LINES = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+  """One broken rule in one file.
+
+  Attributes:
+    file: path of the file (or folder).
+    field: name of the array as stored; empty if it is the whole file.
+    message: the rule and the value found.
+  """
+  file: str
+  field: str
+  message: str
+
+  def __str__(self) -> str:
+    return ': '.join(part for part in (self.file, self.field, self.message)
+                     if part)
+
+
+# --------------------------------------------------------------- one file
+
+
+def load_arrays(path: str) -> tuple[dict[str, np.ndarray], list[Fault]]:
+  """The arrays that can be read, and a fault for each that cannot."""
+  faults, arrays = [], {}
+  try:
+    stored = np.load(path, allow_pickle=False)
+    keys = set(stored.files)
+  except kernel_lib.READ_ERRORS as error:
+    return {}, [Fault(path, '', f'cannot be read as .npz ({error}); it may be '
+                      'cut short or pickled')]
+  with stored:
+    for name in rules.FIELDS:
+      if name not in keys:
+        faults.append(Fault(path, name, 'is missing; the file has '
+                            f'{", ".join(sorted(keys)) or "nothing"}'))
+        continue
+      try:
+        arrays[name] = stored[name]
+      except kernel_lib.READ_ERRORS as error:
+        faults.append(Fault(path, name, f'cannot be read ({error}); it may be '
+                            'damaged or pickled'))
+  return arrays, faults
+
+
+def check_arrays(path: str, arrays: Arrays,
+                 labelled: bool = True) -> list[Fault]:
+  """Every fault of the arrays of one file; see `check_kernel_file`."""
+  faults, sound = [], {}
+  for name, array in arrays.items():
+    field = rules.FIELDS[name]
+    shape_faults = list(rules.wrong_shape(array, field))
+    faults += [Fault(path, name, message)
+               for message in (*rules.wrong_dtype(array, field), *shape_faults)]
+    if not shape_faults and array.dtype.kind in 'iuf':
+      sound[name] = array
+  faults += [Fault(path, name, message)
+             for name, message in rules.unequal_counts(sound)]
+  every = rules.RULES + rules.LABEL_RULES if labelled else rules.RULES
+  for field_name, needed, rule in every:
+    if sound.keys() >= set(needed):
+      faults += [Fault(path, field_name, message) for message in rule(sound)]
+  if (not labelled and {rules.RUNTIME, rules.NORMALIZER} <= sound.keys()
+      and not rules.is_withheld(sound)):
+    faults.append(Fault(path, rules.RUNTIME, 'is not all 0 with normalizers of '
+                        '1, as a withheld label is'))
+  return faults
+
+
+def check_kernel_file(path: str, labelled: bool = True) -> list[Fault]:
+  """Every fault of one .npz file; empty if there is none.
+
+  Args:
+    path: the file.
+    labelled: True wants positive runtimes and normalizers; False wants the
+      runtimes to be withheld: all 0, with normalizers of 1.
+  """
+  arrays, faults = load_arrays(path)
+  return faults + check_arrays(path, arrays, labelled)
+
+
+# -------------------------------------------------------------- many files
+
+
+@dataclasses.dataclass
+class Report:
+  """What `check_data` found.
+
+  Attributes:
+    counts: split -> what ('kernels', 'nodes', 'edges', 'configs',
+      'without label') -> number.
+    quantiles: split -> size ('nodes', 'edges', 'configs' of a kernel) -> its
+      value at each of `QUANTILES` per cent of the kernels.
+    faults: broken rules.
+    notes: what is allowed but worth knowing.
+  """
+  counts: dict[str, dict[str, int]]
+  quantiles: dict[str, dict[str, list[float]]]
+  faults: list[Fault]
+  notes: list[str]
+
+  @property
+  def ok(self) -> bool:
+    """True if there is no fault."""
+    return not self.faults
+
+  def text(self) -> str:
+    """The report for a person."""
+    lines = []
+    for split, counts in self.counts.items():
+      lines.append(f'{split}: ' + ', '.join(
+          f'{number:,} {what}' for what, number in counts.items()))
+      lines.append('  of a kernel  ' + ''.join(
+          f'{percent:>8} %' for percent in QUANTILES))
+      lines += [f'  {size:<13}' + ''.join(
+          f'{value:>10,.0f}' for value in values)
+                for size, values in self.quantiles[split].items()]
+    for title, items in (('note', self.notes), ('fault', self.faults)):
+      lines += [f'{title}: {item}' for item in items[:MAX_LINES]]
+      if len(items) > MAX_LINES:
+        lines.append(f'... and {len(items) - MAX_LINES:,} more; --json has all')
+    files = len({fault.file for fault in self.faults})
+    lines.append(f'{len(self.faults):,} faults in {files:,} files'
+                 if self.faults else 'no faults')
+    return '\n'.join(lines)
+
+  def to_json(self) -> dict[str, Any]:
+    """The report as plain dicts and lists."""
+    return {**dataclasses.asdict(self), 'ok': self.ok,
+            'quantile_percents': list(QUANTILES)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _FileCheck:
+  """What is kept of one file: no array."""
+  path: str
+  faults: list[Fault]
+  sizes: dict[str, int] | None  # None where an array is missing.
+  withheld: bool
+  identical_configs: bool
+
+
+def check_data(root: str) -> Report:
+  """Checks a data root, or one folder of .npz files.
+
+  The labels of the test split (or of a folder named so) may be withheld, in
+  all of its files or in none.
+
+  Args:
+    root: folder with train, valid and test, or with .npz files; `~` is
+      expanded.
+
+  Raises:
+    UserError: there is neither.
+  """
+  folder = os.path.abspath(os.path.expanduser(root))
+  report = Report(counts={}, quantiles={}, faults=[], notes=[])
+  splits = [split for split in schema.SPLITS
+            if os.path.isdir(os.path.join(folder, split))]
+  if splits:
+    folders = {split: os.path.join(folder, split) for split in splits}
+    report.faults += [
+        Fault(root, '', f'the split folder {split} is missing')
+        for split in schema.SPLITS if split not in splits]
+  else:
+    if not _npz_files(folder):
+      raise UserError(
+          f'{root}: found neither the folders {", ".join(schema.SPLITS)} nor '
+          '.npz files; name a data root or one folder of it')
+    folders = {os.path.basename(folder): folder}
+  owner = {}  # tile id -> file that has it.
+  for split, split_folder in folders.items():
+    checks = _check_split(split, split_folder, report)
+    _find_doubles(checks, owner, report)
+  return report
+
+
+def _npz_files(folder: str) -> list[str]:
+  names = os.listdir(folder) if os.path.isdir(folder) else []
+  return [os.path.join(folder, name) for name in sorted(names)
+          if name.endswith('.npz')]
+
+
+def _check_split(split: str, folder: str, report: Report) -> list[_FileCheck]:
+  """Checks the files of one folder and adds what it finds to the report."""
+  paths = _npz_files(folder)
+  if not paths:
+    report.faults.append(Fault(folder, '', 'has no .npz files'))
+  may_hide = split == HIDDEN_SPLIT
+  checks = [_check_file(path, may_hide) for path in tqdm.tqdm(
+      paths, desc=split, unit='kernel', disable=None)]
+  for check in checks:
+    report.faults += check.faults
+    if check.identical_configs:
+      report.notes.append(f'{check.path}: all configurations have the same '
+                          'features, so they cannot be ranked')
+  hidden = [check for check in checks if check.withheld]
+  if may_hide and len(hidden) < len(checks):
+    report.faults += [
+        Fault(check.path, rules.RUNTIME, 'is withheld, but '
+              f'{len(checks) - len(hidden)} other files of the folder have '
+              'labels; either all have or none')
+        for check in hidden]
+  _add_sizes(split, checks, len(hidden) if may_hide else 0, report)
+  return checks
+
+
+def _check_file(path: str, may_hide: bool) -> _FileCheck:
+  arrays, faults = load_arrays(path)
+  withheld = may_hide and rules.is_withheld(arrays)
+  configs = arrays.get('config_feat')
+  axes = {rules.FIELDS[name].axes[0]: len(array)
+          for name, array in arrays.items() if array.ndim}
+  return _FileCheck(
+      path=path, withheld=withheld,
+      faults=faults + check_arrays(path, arrays, labelled=not withheld),
+      sizes=axes if len(axes) == 3 else None,
+      identical_configs=bool(
+          configs is not None and configs.ndim and len(configs) > 1
+          and (configs == configs[0]).all()))
+
+
+def _add_sizes(split: str, checks: list[_FileCheck], hidden: int,
+               report: Report) -> None:
+  sizes = [check.sizes for check in checks if check.sizes]
+  report.counts[split] = {'kernels': len(checks)}
+  report.quantiles[split] = {}
+  for axis in ('nodes', 'edges', 'configs'):
+    values = [size[axis] for size in sizes]
+    report.counts[split][axis] = sum(values)
+    if values:
+      report.quantiles[split][axis] = np.percentile(values, QUANTILES).tolist()
+  report.counts[split]['without label'] = hidden
+
+
+def _find_doubles(checks: list[_FileCheck], owner: dict[str, str],
+                  report: Report) -> None:
+  """Adds a fault for every kernel name that an earlier file has too."""
+  for check in checks:
+    tile_id = kernel_lib.tile_id_of(check.path)
+    if tile_id in owner:
+      report.faults.append(Fault(
+          check.path, '', f'the tile id is also that of {owner[tile_id]}; '
+          'each kernel belongs to one split'))
+    owner.setdefault(tile_id, check.path)

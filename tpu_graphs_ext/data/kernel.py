@@ -1,0 +1,136 @@
+"""One kernel of the tile collection: its graph, its configurations, its times.
+
+A `Kernel` is what one .npz file holds. `Kernel.load` only checks that the
+arrays can be read; the rules between them are in `rules.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import zipfile
+import zlib
+
+import numpy as np
+
+from tpu_graphs_ext.errors import UserError
+
+# Attribute of `Kernel` -> key in the .npz file. The file's names carry no unit.
+STORED_NAMES = {
+    'node_feat': 'node_feat',
+    'node_opcode': 'node_opcode',
+    'edge_index': 'edge_index',
+    'config_feat': 'config_feat',
+    'runtime_ns': 'config_runtime',
+    'normalizer_ns': 'config_runtime_normalizers',
+}
+
+# What numpy and zipfile raise on a file that is cut short or is no .npz.
+# A single array that was renamed to .npz is no context manager: TypeError, or
+# AttributeError before Python 3.11.
+READ_ERRORS = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile,
+               zlib.error, NotImplementedError, TypeError, AttributeError)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kernel:
+  """A kernel and its measured tile-size configurations.
+
+  Attributes:
+    tile_id: name of the kernel, `<program>_<hash>`; the file name without its
+      ending. Hidden test kernels have the hash alone.
+    node_feat: float32 [nodes, 140], one row an instruction; columns are named
+      in `schema.NODE_FEATURES`.
+    node_opcode: uint8 [nodes], numbers of `schema.OPCODES`.
+    edge_index: int64 [edges, 2], rows (consumer, producer), counted from 0:
+      the first node takes the output of the second.
+    config_feat: float32 [configs, 24], one row a tile configuration; columns
+      are named in `schema.CONFIG_FEATURES`.
+    runtime_ns: int64 [configs], measured time in nanoseconds; 0 where the
+      label is withheld.
+    normalizer_ns: int64 [configs], time of the default tile on the machine
+      that measured this configuration, in nanoseconds; 1 where withheld.
+  """
+  tile_id: str
+  node_feat: np.ndarray
+  node_opcode: np.ndarray
+  edge_index: np.ndarray
+  config_feat: np.ndarray
+  runtime_ns: np.ndarray
+  normalizer_ns: np.ndarray
+
+  @property
+  def num_nodes(self) -> int:
+    return self.node_feat.shape[0]
+
+  @property
+  def num_edges(self) -> int:
+    return self.edge_index.shape[0]
+
+  @property
+  def num_configs(self) -> int:
+    return self.config_feat.shape[0]
+
+  @property
+  def runtime_rel(self) -> np.ndarray:
+    """float64 [configs]: runtime over the default tile's; has no unit."""
+    return self.runtime_ns / self.normalizer_ns
+
+  @property
+  def is_rankable(self) -> bool:
+    """Whether any two configurations differ in their features."""
+    return bool((self.config_feat != self.config_feat[:1]).any())
+
+  @property
+  def program(self) -> str:
+    """The program that the kernel was cut from: `tile_id` without its hash."""
+    return self.tile_id.rsplit('_', 1)[0]
+
+  @classmethod
+  def load(cls, path: str) -> Kernel:
+    """Reads one .npz file.
+
+    Raises:
+      UserError: the file is missing, damaged, pickled or lacks a key.
+    """
+    try:
+      with np.load(path, allow_pickle=False) as stored:
+        arrays = {name: stored[key] for name, key in STORED_NAMES.items()}
+    except READ_ERRORS as error:
+      raise UserError(
+          f'{path}: cannot be read as a tile kernel ({error}); copy the file '
+          'again, or run `tpu-graphs-ext check-data` on its folder to see '
+          'every fault') from error
+    return cls(tile_id=tile_id_of(path), **arrays)
+
+  def save(self, folder: str) -> str:
+    """Writes `<folder>/<tile_id>.npz` and returns its path.
+
+    The file appears under its name only when complete, and the same kernel
+    always gives the same bytes. Compressed less than by numpy's own writer,
+    for speed: the sample data has thousands of files.
+    """
+    path = os.path.join(folder, self.tile_id + '.npz')
+    temporary = f'{path}.{os.getpid()}.tmp'
+    try:
+      with zipfile.ZipFile(temporary, 'w', zipfile.ZIP_DEFLATED,
+                           compresslevel=4) as archive:
+        for name, key in STORED_NAMES.items():
+          array_bytes = io.BytesIO()
+          np.lib.format.write_array(
+              array_bytes, np.ascontiguousarray(getattr(self, name)),
+              allow_pickle=False)
+          member = zipfile.ZipInfo(key + '.npy')  # Dated 1980, always.
+          member.compress_type = zipfile.ZIP_DEFLATED
+          archive.writestr(member, array_bytes.getvalue())
+      os.replace(temporary, path)
+    finally:
+      if os.path.exists(temporary):
+        os.remove(temporary)
+    return path
+
+
+def tile_id_of(path: str) -> str:
+  """The tile id that a file name stands for."""
+  return os.path.splitext(os.path.basename(path))[0]

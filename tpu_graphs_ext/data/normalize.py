@@ -1,0 +1,143 @@
+"""Min-max scaling of feature columns, as a value that is saved with a run.
+
+A column is scaled to [0, 1] by its least and largest value in the train split
+and dropped where it is constant there. The arithmetic is float32 in the
+baseline's order, so that the numbers agree to the last bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ColumnStats:
+  """Least and largest value of every column of one feature table.
+
+  Attributes:
+    minimum: float32 [columns].
+    maximum: float32 [columns].
+  """
+  minimum: np.ndarray
+  maximum: np.ndarray
+
+  @classmethod
+  def of(cls, blocks: Iterable[np.ndarray], name: str = 'table') -> ColumnStats:
+    """Statistics of the rows of all blocks together.
+
+    Args:
+      blocks: float32 [rows, columns], any number of them.
+      name: what to call the table in an error.
+
+    Raises:
+      UserError: there is no row, or a value is NaN or infinite.
+    """
+    minimum = maximum = None
+    for block in blocks:
+      if not len(block):
+        continue
+      low, high = block.min(axis=0), block.max(axis=0)
+      minimum = low if minimum is None else np.minimum(minimum, low)
+      maximum = high if maximum is None else np.maximum(maximum, high)
+    if minimum is None:
+      raise UserError(f'{name} has no rows to take minimum and maximum of; '
+                      'the training data is empty')
+    bad = np.flatnonzero(~(np.isfinite(minimum) & np.isfinite(maximum)))
+    if len(bad):
+      raise UserError(
+          f'{name} column {bad[0]} ranges from {minimum[bad[0]]} to '
+          f'{maximum[bad[0]]}; values must be finite: run `tpu-graphs-ext '
+          'check-data` to find the files')
+    return cls(minimum=minimum, maximum=maximum)
+
+  @functools.cached_property
+  def used(self) -> np.ndarray:
+    """bool [columns]: the column varies, so it is kept."""
+    return self.minimum != self.maximum
+
+  @property
+  def num_used(self) -> int:
+    """How many columns `apply` returns."""
+    return int(self.used.sum())
+
+  @functools.cached_property
+  def _scale(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers of the used columns, their minimum and their range."""
+    columns = np.flatnonzero(self.used)
+    low = self.minimum[columns]
+    return columns, low, self.maximum[columns] - low
+
+  def apply(self, table: np.ndarray, name: str = 'table') -> np.ndarray:
+    """Scales a table; values outside the training range leave [0, 1].
+
+    Args:
+      table: float32 [rows, columns].
+      name: what to call the table in an error.
+
+    Returns:
+      float32 [rows, used columns], a new array.
+
+    Raises:
+      UserError: the table has another number of columns.
+    """
+    if table.shape[1] != len(self.minimum):
+      raise UserError(
+          f'{name} has {table.shape[1]} columns, but the statistics are of '
+          f'{len(self.minimum)}; use data with the same columns as in training')
+    columns, low, width = self._scale
+    scaled = table.take(columns, axis=1)
+    scaled -= low
+    scaled /= width
+    return scaled
+
+  def to_json(self) -> dict[str, list]:
+    """Plain lists; float32 survives the round trip through JSON exactly."""
+    return {'used': self.used.tolist(), 'minimum': self.minimum.tolist(),
+            'maximum': self.maximum.tolist()}
+
+  @classmethod
+  def from_json(cls, stored: dict[str, list]) -> ColumnStats:
+    """The inverse of `to_json`; `used` follows from the other two."""
+    return cls(minimum=np.array(stored['minimum'], np.float32),
+               maximum=np.array(stored['maximum'], np.float32))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FeatureStats:
+  """Statistics of the node features and of the configuration features."""
+  node: ColumnStats
+  config: ColumnStats
+
+  @classmethod
+  def of_partition(cls, partition: Partition) -> FeatureStats:
+    """Statistics of a partition's kernels, in one pass without a copy."""
+    return cls(
+        node=ColumnStats.of(partition.blocks('node_feat'), 'node_feat'),
+        config=ColumnStats.of(partition.blocks('config_feat'), 'config_feat'))
+
+  def to_json(self) -> dict[str, Any]:
+    """A plain dict, to be stored in a run file."""
+    return {'node': self.node.to_json(), 'config': self.config.to_json()}
+
+  @classmethod
+  def from_json(cls, stored: dict[str, Any]) -> FeatureStats:
+    """The inverse of `to_json`.
+
+    Raises:
+      UserError: the dict is not what `to_json` writes.
+    """
+    try:
+      return cls(node=ColumnStats.from_json(stored['node']),
+                 config=ColumnStats.from_json(stored['config']))
+    except (KeyError, TypeError, ValueError) as error:
+      raise UserError('the stored feature statistics cannot be read: expected '
+                      'minimum and maximum under node and config, but '
+                      f'{type(error).__name__}: {error}') from error

@@ -1,0 +1,13 @@
+"""The course's assignment: checked as the graders do, packed, sent.
+
+cli              the verbs of this wing
+doctor           versions, checkout, data, disk and memory
+verify           does what the graders do; names every reason to fail
+sandbox          the graders' place: a folder out of this package's reach
+grader_steps     what runs there (a script)
+without_package  hides this package from it (a script)
+reasons          why a hand-in fails
+agreement        compares two rankings
+zip_file         packs a hand-in
+kaggle           the competition's file
+"""

@@ -1,0 +1,75 @@
+"""Whether lists of chosen configurations follow from scores.
+
+Configurations whose scores are equal but for rounding may change places; a
+kernel with fewer configurations than places is padded with 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+# Scores of one model on one kernel agree to this, relatively, between hosts.
+ROUNDING = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+  """Kernels by what became of their chosen configurations.
+
+  Attributes:
+    same: the choice follows from the scores.
+    different: it does not.
+    impossible: the kernel has no such configurations, or one is named twice.
+    unknown: chosen for, but there are no scores.
+    missing: there are scores, but nothing was chosen.
+  """
+  same: list[str]
+  different: list[str]
+  impossible: list[str]
+  unknown: list[str]
+  missing: list[str]
+
+  @property
+  def complete(self) -> bool:
+    """Every kernel has a choice, and it follows from the scores."""
+    return not (self.different or self.impossible or self.unknown
+                or self.missing)
+
+
+def compare(chosen: Mapping[str, Sequence[int]],
+            scores: Mapping[str, np.ndarray]) -> Agreement:
+  """Compares choices with scores, kernel by kernel.
+
+  Args:
+    chosen: tile id -> configuration indices, best first, padded with 0.
+    scores: tile id -> float [configs], lower is better.
+  """
+  result = Agreement(
+      same=[], different=[], impossible=[],
+      unknown=[tile_id for tile_id in chosen if tile_id not in scores],
+      missing=[tile_id for tile_id in scores if tile_id not in chosen])
+  # A small score may be a difference of large terms, and no more exact.
+  size = np.median([np.abs(s).max() for s in scores.values()] or [0])
+  for tile_id in scores:
+    if tile_id not in chosen:
+      continue
+    of_kernel, places = scores[tile_id], list(chosen[tile_id])
+    if not is_possible(places, len(of_kernel)):
+      result.impossible.append(tile_id)
+      continue
+    tolerance = ROUNDING * max(size, np.abs(of_kernel).max())
+    number = min(len(places), len(of_kernel))
+    follows = np.allclose(of_kernel[places[:number]],
+                          np.sort(of_kernel)[:number], rtol=0, atol=tolerance)
+    (result.same if follows else result.different).append(tile_id)
+  return result
+
+
+def is_possible(places: Sequence[int], num_configs: int) -> bool:
+  """True for distinct indices of a kernel, padded with 0 if it has too few."""
+  first, padding = places[:num_configs], places[num_configs:]
+  return (all(0 <= index < num_configs for index in first)
+          and len(set(first)) == len(first) and not any(padding))

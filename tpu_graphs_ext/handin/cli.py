@@ -1,0 +1,178 @@
+"""The verbs of the assignment: from a checkout to a file for Kaggle."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import settings
+
+_ROOT_HELP = ("the baseline's checkout; empty: what the variable "
+              'TPU_GRAPHS_ROOT names')
+
+
+def add_verbs(verbs, add_verb: Callable, add_switch: Callable) -> None:
+  """Adds the verbs, each by `add_verb(verbs, name, run, help)`."""
+  parser = add_verb(verbs, 'doctor', _doctor,
+                    'look over versions, checkout, data, disk and memory')
+  _add_root(parser)
+  _add_data_root(parser)
+  add_switch(parser, '--json', 'print JSON instead of text')
+  parser = add_verb(verbs, 'install', _install,
+                    'put models.py into a checkout of the baseline')
+  _add_root(parser)
+  _add_models_py(parser)
+  parser = add_verb(verbs, 'uninstall', _uninstall,
+                    "put the checkout's own models.py back")
+  _add_root(parser)
+  _add_verify(verbs, add_verb, add_switch)
+  _add_package(verbs, add_verb, add_switch)
+  _add_kaggle_csv(verbs, add_verb)
+
+
+def _add_verify(verbs, add_verb: Callable, add_switch: Callable) -> None:
+  parser = add_verb(verbs, 'verify', _verify,
+                    'do with a hand-in what the graders do, and name every '
+                    'reason why it fails')
+  what = parser.add_mutually_exclusive_group(required=True)
+  what.add_argument('--model_dir', '--dir', metavar='MODEL_DIR',
+                    help='folder model_<hash>, its run file beside it')
+  what.add_argument('--package', metavar='FILE',
+                    help='a .zip that `package` wrote')
+  _add_place(parser)
+  add_switch(parser, '--toy_data', 'grade with the first 100 files of each '
+             'split only')
+  add_switch(parser, '--json', 'print JSON instead of text')
+
+
+def _add_package(verbs, add_verb: Callable, add_switch: Callable) -> None:
+  parser = add_verb(verbs, 'package', _package,
+                    'verify a hand-in and pack it into one zip file')
+  parser.add_argument('--model_dir', '--dir', required=True,
+                      metavar='MODEL_DIR',
+                      help='folder model_<hash>, its run file beside it')
+  parser.add_argument('--out', default='submission.zip', metavar='FILE',
+                      help='the .zip to write')
+  _add_place(parser)
+  add_switch(parser, '--force', 'pack a model that was trained on toy data')
+
+
+def _add_kaggle_csv(verbs, add_verb: Callable) -> None:
+  parser = add_verb(verbs, 'kaggle-csv', _kaggle_csv,
+                    "write the competition's file of 894 rows")
+  parser.add_argument('--tile', required=True, metavar='CSV',
+                      help="a model's predictions")
+  parser.add_argument('--layout', action='append', metavar='CSV',
+                      help='layout rows; may be given several times; not '
+                           "given: those of the sample or the files' order")
+  parser.add_argument('--out', required=True, metavar='FILE',
+                      help='the CSV to write')
+  parser.add_argument(
+      '--sample', default='', metavar='CSV',
+      help="the course's sample_submission.csv, which names the rows; empty: "
+           'they follow from the data')
+  parser.add_argument(
+      '--data_root', default='', metavar='DATA_ROOT',
+      help='folder with the split test, to check indices against; empty: '
+           f'unchecked with a sample, else {settings.DATA_ROOT}')
+  parser.add_argument(
+      '--layout_root', default='', metavar='DIR',
+      help='the same for the layout collection; empty: unchecked with a '
+           'sample, else ~/data/tpugraphs/npz/layout')
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+  """Flags of what it takes to grade."""
+  _add_models_py(parser)
+  _add_root(parser)
+  _add_data_root(parser)
+  parser.add_argument(
+      '--cache_dir', default=settings.CACHE_DIR, metavar='CACHE_DIR',
+      help='folder for memory-mapped copies of the splits; empty: none')
+
+
+def _add_models_py(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--models_py', default='', metavar='FILE',
+                      help="the models.py to hand in; empty: the package's")
+
+
+def _add_root(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--root', default='', metavar='CHECKOUT',
+                      help=_ROOT_HELP)
+
+
+def _add_data_root(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument(
+      '--data_root', default=settings.DATA_ROOT, metavar='DATA_ROOT',
+      help='folder with the splits train, valid and test')
+
+
+# ------------------------------------------------------------------ verbs
+
+
+def _doctor(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext.handin import doctor
+  diagnosis = doctor.doctor(args.root, args.data_root)
+  return _report(diagnosis, args.json)
+
+
+def _install(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext.baseline import swap
+  print(swap.install(args.root, args.models_py))
+  return 0
+
+
+def _uninstall(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext.baseline import swap
+  print(swap.uninstall(args.root))
+  return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext.handin import verify, zip_file
+  if not args.package:
+    return _report(verify.verify(
+        args.model_dir, **_place(args), toy_data=args.toy_data), args.json)
+  if args.models_py:
+    raise UserError('--models_py: a package has its own; leave one of '
+                    '--package and --models_py out')
+  with tempfile.TemporaryDirectory(prefix='package_') as folder:
+    model_dir, models_py = zip_file.unpack(args.package, folder)
+    place = {**_place(args), 'models_py': models_py}
+    return _report(verify.verify(
+        model_dir, **place, toy_data=args.toy_data), args.json)
+
+
+def _package(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext.handin import zip_file
+  verdict = zip_file.package(args.model_dir, args.out, **_place(args),
+                            force=args.force)
+  print(verdict.text())
+  print(args.out)
+  return 0
+
+
+def _place(args: argparse.Namespace) -> dict[str, str]:
+  return {name: getattr(args, name)
+          for name in ('models_py', 'root', 'data_root', 'cache_dir')}
+
+
+def _kaggle_csv(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext.handin import kaggle
+  print(kaggle.kaggle_csv(
+      args.tile, args.out, layout=args.layout or (), sample=args.sample,
+      data_root=args.data_root, layout_root=args.layout_root).text())
+  return 0
+
+
+def _report(result, as_json: bool) -> int:
+  """Prints; 1 if something is broken."""
+  text = (json.dumps(result.to_json(), indent=2, ensure_ascii=False)
+          if as_json else result.text())
+  encoding = sys.stdout.encoding or 'ascii'
+  print(text.encode(encoding, 'replace').decode(encoding))
+  return 0 if result.ok else 1

@@ -1,0 +1,13 @@
+"""This package's own trainer and ranker, with the baseline's artifacts.
+
+settings         what `train` is told, checked when created
+inputs           what a user names as kernels: a folder, .npz or .pb
+batches          kernels -> GraphTensors
+train            the training loop; callbacks, losses, threads serve it
+scoring          a trained model with all that it takes to score a kernel
+evaluate         errors on labelled kernels; metrics has the formulas
+predict, rank    the CSV of the test split; the best tiles of any kernel
+predictions_csv  the CSV itself, written and read
+artifacts        model_<hash>/ and run_<hash>.jsonz
+feature_stats    what features are scaled with, as an argument of a model
+"""

@@ -1,0 +1,286 @@
+"""What a training run leaves behind, in the baseline's format.
+
+  <out_dir>/model_<hash>/      Keras SavedModel
+  <out_dir>/run_<hash>.jsonz   gzip of one JSON object, the run file
+
+`<hash>` is `train_hash` of the run's arguments. Keys of the run file that the
+baseline writes too: `train_curve` {epoch, train_loss, train_opa, val_loss,
+val_opa: one number an epoch}, `final_error` {val: {'1', '5', '10': slowdown}},
+`args`, `test_predictions` {tile_id: 10 config indices, best first, padded with
+0}. Keys of this package: `feature_stats` (how features were normalised),
+`num_ops`, `host`, `versions`, `seconds`, `settings`.
+
+Every write is atomic: a reader sees the old artifact or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import warnings
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import write_file
+from tpu_graphs_ext.stacks import quiet
+from tpu_graphs_ext.stacks import versions as versions_lib
+
+# `args` that must be there to build a model again.
+_NEEDED_ARGS = ('model', 'model_kwargs_json', 'configs')
+
+# What Keras and TensorFlow raise on a folder that holds no whole SavedModel.
+_LOAD_ERRORS = (OSError, ValueError, KeyError, AttributeError, RuntimeError,
+                tf.errors.OpError)
+
+
+def train_hash(args: dict[str, Any]) -> str:
+  """MD5 of the arguments as sorted JSON: the name of a run."""
+  return hashlib.md5(json.dumps(args, sort_keys=True).encode()).hexdigest()
+
+
+def model_path(out_dir: str, run_hash: str) -> str:
+  return os.path.join(os.path.expanduser(out_dir), f'model_{run_hash}')
+
+
+def run_path_of(model_dir: str) -> str:
+  """The run file of a model folder.
+
+  `model_dir` may start with ~, end with a slash or have no folder part.
+
+  Raises:
+    UserError: the last part of the path is not model_<hash>.
+  """
+  folder, name = os.path.split(_full_path(model_dir))
+  if not name.startswith('model_'):
+    raise UserError(
+        f'{model_dir}: a model folder is named model_<hash>, which tells its '
+        f'run file run_<hash>.jsonz; got {name!r}.{_models_in(model_dir)}')
+  return os.path.join(folder, 'run_' + name[len('model_'):] + '.jsonz')
+
+
+def save_run(model: tf.keras.Model, run_info: dict[str, Any],
+             out_dir: str) -> tuple[str, str]:
+  """Writes the model folder, then the run file; returns both paths.
+
+  Args:
+    model: built Keras model.
+    run_info: the run file's content; `run_info['args']` gives the hash.
+    out_dir: folder, created where missing.
+
+  Raises:
+    UserError: the folder cannot be written.
+  """
+  model_dir = model_path(out_dir, train_hash(run_info['args']))
+  try:
+    os.makedirs(os.path.dirname(model_dir), exist_ok=True)
+    with _replaced_folder(model_dir) as temporary, quiet_keras():
+      model.save(temporary, save_format='tf')
+  except (OSError, tf.errors.OpError) as error:
+    raise UserError(
+        f'{model_dir}: cannot be written ({error}); free some space or choose '
+        'another --out_dir') from error
+  return model_dir, save_run_file(run_info, out_dir)
+
+
+def save_run_file(run_info: dict[str, Any], out_dir: str) -> str:
+  """Writes the run file alone and returns its path; see `save_run`."""
+  path = run_path_of(model_path(out_dir, train_hash(run_info['args'])))
+  # No time in the header: the same run gives the same bytes.
+  write_file(path, gzip.compress(json.dumps(run_info).encode(), mtime=0))
+  return path
+
+
+def load_run(model_dir: str) -> dict[str, Any]:
+  """Reads the run file of a model folder.
+
+  Raises:
+    UserError: the folder or its run file is missing, damaged or not of a pair.
+  """
+  path = run_path_of(model_dir)
+  if not os.path.isdir(_full_path(model_dir)):
+    raise UserError(
+        f'{model_dir}: there is no such model folder.'
+        f'{_models_in(os.path.dirname(_full_path(model_dir)))}')
+  if not os.path.exists(path):
+    raise UserError(
+        f'{model_dir}: its run file {path} is missing; it says how the model '
+        'is built, so copy it from where the model was trained')
+  run_info = read_run_file(path)
+  check_hash(path, run_info)
+  return run_info
+
+
+def read_run_file(path: str) -> dict[str, Any]:
+  """Reads a run file, whatever its name.
+
+  Raises:
+    UserError: the file is damaged, or lacks what it takes to build the model.
+  """
+  try:
+    with gzip.open(path, 'rb') as file:
+      run_info = json.loads(file.read().decode())
+    missing = [key for key in _NEEDED_ARGS if key not in run_info['args']]
+  except (OSError, EOFError, ValueError, KeyError, TypeError,
+          zlib.error) as error:
+    raise UserError(
+        f'{path}: cannot be read as a run file ({error!r}); copy it again from '
+        'where the model was trained') from error
+  if missing:
+    raise UserError(
+        f'{path}: its args lack {", ".join(missing)}; it is no run file of '
+        'the tile collection')
+  return run_info
+
+
+def check_hash(path: str, run_info: dict[str, Any]) -> None:
+  """Raises a UserError unless the file's name is the hash of its args."""
+  args = run_info['args']
+  named_hash = os.path.basename(path)[len('run_'):-len('.jsonz')]
+  # A folder renamed by hand has no hash to compare.
+  if (re.fullmatch('[0-9a-f]{32}', named_hash)
+      and train_hash(args) != named_hash):
+    raise UserError(
+        f'{path}: holds another run: its args have the hash '
+        f'{train_hash(args)}, its name says {named_hash}; copy the right run '
+        'file, or rename it and its model folder alike')
+
+
+def load_model(model_dir: str, run_info: dict[str, Any], num_ops: int,
+               sample_graph: Any, models_py: str = '') -> tf.keras.Model:
+  """Builds the class that the run file names, with the saved weights.
+
+  The weights are copied by position, as the baseline's scripts do it, so a
+  model may come from either of the two.
+
+  Args:
+    model_dir: folder written by `save_run` or by the baseline's trainer.
+    run_info: its run file, from `load_run`.
+    num_ops: opcodes that the model was built for.
+    sample_graph: normalised scalar GraphTensor; tells the column counts.
+    models_py: another models.py to take the class from; empty: the package's.
+
+  Raises:
+    UserError: the folder holds no model, or not the one of the run file.
+  """
+  args = run_info['args']
+  model = load_models.build(
+      args['model'], args['configs'], num_ops,
+      json.loads(args['model_kwargs_json']), models_py or None)
+  load_models.create_variables(model, sample_graph)
+  try:
+    # Not compiled: neither loss nor optimizer is needed, so none can be
+    # missing.
+    with quiet_keras():
+      saved = tf.keras.models.load_model(_full_path(model_dir), compile=False)
+    saved_variables = saved.trainable_variables
+  except _LOAD_ERRORS as error:
+    raise UserError(
+        f'{model_dir}: cannot be read as a saved Keras model ({error}); copy '
+        'the whole folder again, or train again') from error
+  _check_same_shapes(model_dir, args['model'], num_ops, sample_graph,
+                     model.trainable_variables, saved_variables)
+  for variable, value in zip(model.trainable_variables, saved_variables):
+    variable.assign(value)
+  return model
+
+
+def _check_same_shapes(model_dir, name, num_ops, sample_graph, built, saved):
+  """Raises a UserError naming the first variable that does not fit."""
+  built_for = (
+      f'{name} built for num_ops={num_ops}, '
+      f'{sample_graph.node_sets["op"]["feats"].shape[-1]} node and '
+      f'{sample_graph.node_sets["config"]["feats"].shape[-1]} config columns')
+  advice = (
+      'The run file, or the data that these numbers were taken from, belongs '
+      'to another model: give --data_root the data that it was trained on')
+  if len(built) != len(saved):
+    raise UserError(
+        f'{model_dir}: holds {len(saved)} variables, but {built_for} has '
+        f'{len(built)}. {advice}')
+  for i, (ours, theirs) in enumerate(zip(built, saved)):
+    if ours.shape != theirs.shape:
+      raise UserError(
+          f'{model_dir}: variable {i} ({theirs.name}) has shape '
+          f'{tuple(theirs.shape)}, but in {built_for} it has '
+          f'{tuple(ours.shape)}. {advice}')
+
+
+def versions() -> dict[str, str]:
+  """Versions of what takes part in a training run, and the stack's name."""
+  import numpy as np
+  import tensorflow_gnn as tfgnn
+  import tensorflow_ranking as tfr
+
+  import tpu_graphs_ext
+  return {
+      'tpu_graphs_ext': tpu_graphs_ext.__version__,
+      'stack': versions_lib.stack_name(),
+      'python': platform.python_version(),
+      'tensorflow': tf.__version__,
+      'tensorflow_gnn': tfgnn.__version__,
+      'tensorflow_ranking': tfr.__version__,
+      'numpy': np.__version__,
+  }
+
+
+@contextlib.contextmanager
+def _replaced_folder(final: str) -> Iterator[str]:
+  """Gives a new folder to fill; takes the place of `final` when filled."""
+  new, old = f'{final}.{os.getpid()}.tmp', f'{final}.{os.getpid()}.old'
+  try:
+    yield new
+    # Folders cannot replace one another in one call; the old one steps aside.
+    if os.path.exists(final):
+      os.rename(final, old)
+    os.rename(new, final)
+  finally:
+    if os.path.exists(old) and not os.path.exists(final):
+      os.rename(old, final)
+    shutil.rmtree(new, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def quiet_keras() -> Iterator[None]:
+  """Drops warnings that saving and loading any graph model gives.
+
+  They speak of what nobody needs here: the metric, and that a reader must
+  import TF-GNN.
+  """
+  logger = tf.get_logger()
+  level = logger.level
+  logger.setLevel('ERROR')
+  try:
+    with warnings.catch_warnings():
+      quiet.ignore_saving_warning()
+      yield
+  finally:
+    logger.setLevel(level)
+
+
+def _full_path(path: str) -> str:
+  return os.path.abspath(os.path.expanduser(path))
+
+
+def _models_in(folder: str) -> str:
+  """' Models in <folder>: ...', or nothing where there are none."""
+  try:
+    names = sorted(name for name in os.listdir(_full_path(folder))
+                   if re.fullmatch('model_[^.]+', name))
+  except OSError:
+    return ''
+  if not names:
+    return ''
+  more = f' and {len(names) - 5} more' if len(names) > 5 else ''
+  return f' Models in {_full_path(folder)}: {", ".join(names[:5])}{more}'

@@ -1,0 +1,241 @@
+"""How close a trained model comes to the best tile of measured kernels.
+
+Three readings of the same kernels:
+  micro    mean over kernels. This is the number that the baseline's trainer
+           reports; its test on every kernel includes those that nothing can
+           rank because all their configurations are identical.
+  rankable micro without those kernels.
+  macro    mean over programs of the mean over a program's kernels.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import inputs, metrics, scoring, settings
+
+# Hidden test kernels are named by a hash alone.
+NO_PROGRAM = '(no program name)'
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelResult:
+  """Measures of one kernel.
+
+  Attributes:
+    tile_id: its name.
+    program: what it was cut from, or `NO_PROGRAM`.
+    configs: number of configurations.
+    rankable: whether any two configurations differ in their features.
+    slowdown: k -> `metrics.top_k_slowdown`.
+    opa: ordered pair accuracy; NaN where all runtimes are equal.
+    kendall: tau-b; NaN where all runtimes or all scores are equal.
+  """
+  tile_id: str
+  program: str
+  configs: int
+  rankable: bool
+  slowdown: dict[int, float]
+  opa: float
+  kendall: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """Means over several kernels; NaN members are left out of their mean."""
+  kernels: int
+  slowdown: dict[int, float]
+  opa: float
+  kendall: float
+
+  @classmethod
+  def over(cls, results: Iterable[Any], kernels: int) -> Summary:
+    """Mean of `KernelResult`s or `Summary`s that stand for `kernels`."""
+    results = list(results)
+    return cls(
+        kernels=kernels,
+        slowdown={k: _mean(result.slowdown[k] for result in results)
+                  for k in metrics.TOP_KS},
+        opa=_mean(result.opa for result in results),
+        kendall=_mean(result.kendall for result in results))
+
+  def to_json(self) -> dict[str, Any]:
+    return {
+        'kernels': self.kernels,
+        'slowdown': {str(k): _or_none(v) for k, v in self.slowdown.items()},
+        'opa': _or_none(self.opa),
+        'kendall': _or_none(self.kendall)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """Measures of all kernels of one source, by one model."""
+  model_dir: str
+  data: str
+  results: list[KernelResult]
+
+  @property
+  def micro(self) -> Summary:
+    return Summary.over(self.results, len(self.results))
+
+  @property
+  def rankable(self) -> Summary:
+    chosen = [result for result in self.results if result.rankable]
+    return Summary.over(chosen, len(chosen))
+
+  @property
+  def programs(self) -> dict[str, Summary]:
+    """Program -> micro over its kernels, sorted by name."""
+    groups = collections.defaultdict(list)
+    for result in self.results:
+      groups[result.program].append(result)
+    return {name: Summary.over(groups[name], len(groups[name]))
+            for name in sorted(groups)}
+
+  @property
+  def macro(self) -> Summary:
+    return Summary.over(self.programs.values(), len(self.results))
+
+  def to_json(self) -> dict[str, Any]:
+    """Plain values; None where a measure is undefined."""
+    return {
+        'model_dir': self.model_dir,
+        'data': self.data,
+        'micro': self.micro.to_json(),
+        'rankable': self.rankable.to_json(),
+        'macro': self.macro.to_json(),
+        'programs': {
+            name: summary.to_json() for name, summary in self.programs.items()},
+        'kernels': {
+            result.tile_id: {
+                'configs': result.configs,
+                'rankable': result.rankable,
+                'slowdown': {str(k): v for k, v in result.slowdown.items()},
+                'opa': _or_none(result.opa),
+                'kendall': _or_none(result.kendall),
+            } for result in self.results},
+    }
+
+  def text(self) -> str:
+    """A table, by program first, then the three means."""
+    programs = self.programs
+    rows = [('', 'kernels', *(f'top-{k} %' for k in metrics.TOP_KS), 'OPA',
+             'tau')]
+    rows += [_row(name, summary) for name, summary in programs.items()]
+    rows.append(_row('macro (mean over programs)', self.macro))
+    rows.append(_row('micro (all kernels)', self.micro))
+    unrankable = len(self.results) - self.rankable.kernels
+    if unrankable:
+      rows.append(_row('micro (rankable kernels)', self.rankable))
+    lines = [f'{self.model_dir} on {self.data}', '', *_table(rows), '',
+             'top-k %: how much slower the best of the k chosen tiles is than '
+             'the best tile.', "micro (all kernels) is the baseline's number."]
+    if unrankable:
+      lines.append(
+          f'{unrankable} of {len(self.results)} kernels cannot be ranked: '
+          'their configurations are all identical.')
+    return '\n'.join(lines)
+
+
+def evaluate(model_dir: str, data: str = '', *, stats: str = 'run',
+             data_root: str = settings.DATA_ROOT,
+             cache_dir: str = settings.CACHE_DIR, toy_data: bool = False,
+             models_py: str = '') -> Evaluation:
+  """Measures a trained model on labelled kernels.
+
+  Args:
+    model_dir: see `scoring.load_ranker`, also for the arguments from stats on.
+    data: folder of .npz files, one .npz or a .pb; empty: <data_root>/valid.
+
+  Raises:
+    UserError: a file is missing or damaged, has no labels, or belongs to
+      another model.
+  """
+  source = data or os.path.join(data_root, 'valid')
+  ranker = scoring.load_ranker(
+      model_dir, stats=stats, data_root=data_root, cache_dir=cache_dir,
+      toy_data=toy_data, models_py=models_py)
+  partition = inputs.read_kernels(source, cache_dir=cache_dir or None)
+  require_labels(partition, source)
+  return Evaluation(model_dir, source, measure(ranker, partition, 'evaluate'))
+
+
+def require_labels(partition: Partition, source: str) -> None:
+  """Raises a UserError where a kernel has no runtimes to compare with."""
+  unlabelled = partition.unlabelled()
+  if unlabelled:
+    raise UserError(
+        f'{source}: {len(unlabelled)} of {len(partition)} kernels have no '
+        f'labels (all runtimes are 0), first {unlabelled[0]}; a public test '
+        'split is blanked. Evaluate on valid or on a labelled copy, or write '
+        'its predictions with `tpu-graphs-ext predict`')
+  for kernel in partition:
+    if (kernel.runtime_ns <= 0).any() or (kernel.normalizer_ns <= 0).any():
+      raise UserError(
+          f'{source}: {kernel.tile_id} has runtimes or normalizers that are '
+          'not positive; run `tpu-graphs-ext check-data` to see every fault')
+
+
+def measure(ranker: scoring.Ranker, partition: Partition,
+            what: str) -> list[KernelResult]:
+  """Scores and measures every kernel; `what` stands beside the progress bar."""
+  return [_result(kernel, scores)
+          for kernel, scores in ranker.score_all(partition, what)]
+
+
+def top_errors(ranker: scoring.Ranker, partition: Partition,
+               what: str) -> dict[str, float]:
+  """Mean slowdown of top 1, 5 and 10, with the run file's keys."""
+  results = measure(ranker, partition, what)
+  micro = Summary.over(results, len(results))
+  return {str(k): slowdown for k, slowdown in micro.slowdown.items()}
+
+
+def _result(kernel: Kernel, scores: np.ndarray) -> KernelResult:
+  runtime = kernel.runtime_rel
+  pairs = metrics.PairCounts.of(runtime, scores)
+  return KernelResult(
+      tile_id=kernel.tile_id,
+      program=kernel.program if '_' in kernel.tile_id else NO_PROGRAM,
+      configs=kernel.num_configs,
+      rankable=kernel.is_rankable,
+      slowdown={k: metrics.top_k_slowdown(runtime, scores, k)
+                for k in metrics.TOP_KS},
+      opa=pairs.opa,
+      kendall=pairs.kendall)
+
+
+def _mean(values: Iterable[float]) -> float:
+  defined = [value for value in values if not math.isnan(value)]
+  return sum(defined) / len(defined) if defined else math.nan
+
+
+def _or_none(value: float) -> Any:
+  return None if math.isnan(value) else value
+
+
+def _row(name: str, summary: Summary) -> tuple[str, ...]:
+  def number(value: float, digits: int) -> str:
+    return '-' if math.isnan(value) else f'{value:.{digits}f}'
+
+  return (name, str(summary.kernels),
+          *(number(100 * summary.slowdown[k], 2) for k in metrics.TOP_KS),
+          number(summary.opa, 3), number(summary.kendall, 3))
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+  """First column to the left, numbers to the right."""
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  return ['  '.join([row[0].ljust(widths[0])] + [
+      cell.rjust(width) for cell, width in zip(row[1:], widths[1:])])
+          for row in rows]

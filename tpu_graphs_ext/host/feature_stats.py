@@ -1,0 +1,96 @@
+"""What the features of a data root are scaled with, as a model's argument.
+
+Both hosts hand a model features that are scaled by the train split and lack
+its constant columns. Models that need sizes in their own units, such as
+`AnalyticTileModel`, take the statistics as the argument `feature_stats`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import settings
+
+ARGUMENT = 'feature_stats'
+
+
+def model_kwargs_json(data_root: str = settings.DATA_ROOT, *, configs: int = 10,
+                      kwargs_json: str = '{}', cache_dir: str = '',
+                      toy_data: bool = False) -> str:
+  """JSON for --model_kwargs_json with the statistics of the train split.
+
+  A float32 survives it exactly.
+
+  Args:
+    data_root: folder of the splits.
+    configs: of the trainer: kernels with fewer configurations do not count.
+    kwargs_json: further arguments of the model, to be printed with it.
+    cache_dir: see `read.read_split`.
+    toy_data: only the first 100 files, as with the trainer's flag.
+
+  Raises:
+    UserError: the data cannot be used, or `kwargs_json` is no JSON object.
+  """
+  kwargs = settings.parse_model_kwargs(kwargs_json)
+  every = all_train_kernels(data_root, cache_dir, toy_data)
+  enough = every.num_configs >= configs
+  if not enough.any():
+    raise UserError(
+        f'{os.path.join(data_root, "train")}: no kernel has --configs='
+        f'{configs} or more configurations; lower --configs')
+  stats = FeatureStats.of_partition(every.select(enough))
+  return json.dumps(with_stats(kwargs, stats, every), separators=(',', ':'))
+
+
+def all_train_kernels(data_root: str, cache_dir: str,
+                      toy_data: bool) -> Partition:
+  """The train split with its kernels of few configurations."""
+  return read.read_split(
+      os.path.join(os.path.expanduser(data_root), 'train'), min_configs=-1,
+      cache_dir=cache_dir or None, limit=read.TOY_FILES if toy_data else None)
+
+
+def with_stats(kwargs: dict[str, Any], stats: FeatureStats,
+               every: Partition) -> dict[str, Any]:
+  """A model's arguments with the statistics that its features are scaled with.
+
+  The baseline's trainer scales with the train kernels that have enough
+  configurations, its evaluation and prediction scripts with all of them.
+  Where the two differ both are stored, the second under 'all_kernels'; with
+  other columns than in training those scripts cannot run, so then it is not.
+
+  Args:
+    kwargs: arguments of the model; `feature_stats` may be among them.
+    stats: what training scales with.
+    every: all train kernels.
+
+  Raises:
+    UserError: the arguments hold other statistics already.
+  """
+  given = kwargs.get(ARGUMENT)
+  if given is not None and not _equal(FeatureStats.from_json(given), stats):
+    raise UserError(
+        f'--model_kwargs_json: {ARGUMENT} are not those of the train split; '
+        'leave them out, and they are filled in')
+  stored = stats.to_json()
+  of_all = FeatureStats.of_partition(every)
+  same_columns = all(
+      np.array_equal(a.used, b.used)
+      for a, b in ((stats.node, of_all.node), (stats.config, of_all.config)))
+  if same_columns and not _equal(stats, of_all):
+    stored['all_kernels'] = of_all.to_json()
+  return {**kwargs, ARGUMENT: stored}
+
+
+def _equal(one: FeatureStats, other: FeatureStats) -> bool:
+  return all(np.array_equal(getattr(a, bound), getattr(b, bound))
+             for a, b in ((one.node, other.node), (one.config, other.config))
+             for bound in ('minimum', 'maximum'))

@@ -1,0 +1,174 @@
+"""A trained model together with all that it takes to score a kernel."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import artifacts, batches, settings
+
+_log = logging.getLogger(__name__)
+
+_MOST_WORKERS = 8  # Kernels that are scored at once: each takes memory.
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranker:
+  """Scores configurations, one kernel at a time.
+
+  Attributes:
+    model: built model with `forward(graph, num_configs)`.
+    stats: how features are normalised.
+    num_ops: opcodes that the model has an embedding for.
+    name: stands in error messages.
+  """
+  model: Any
+  stats: FeatureStats
+  num_ops: int
+  name: str = 'the model'
+
+  def score_all(self, partition: Partition,
+                what: str) -> Iterator[tuple[Kernel, np.ndarray]]:
+    """Yields every kernel with its scores, float32 [configs].
+
+    The lowest score is predicted to be the fastest. As many kernels are
+    scored at once as there are cores, up to 8, so this is faster than
+    `scores` of one kernel after the other.
+
+    Args:
+      partition: the kernels.
+      what: stands beside the progress bar.
+
+    Raises:
+      UserError: the kernels' columns are not those of the training data, or
+        the model gives scores of a wrong shape or that are not finite.
+    """
+    check_columns(partition, self.stats)
+    partition = self._with_known_opcodes(partition)
+    workers = min(os.cpu_count() or 1, _MOST_WORKERS)
+    with tqdm(desc=what, total=len(partition), unit='kernel', disable=None,
+              leave=False) as bar, ThreadPoolExecutor(workers) as pool:
+      waiting = collections.deque()  # (kernel, its scores to come), in order.
+      for kernel, graph in zip(
+          partition, batches.kernel_graphs(partition, self.stats)):
+        waiting.append((kernel, pool.submit(self._scores_of, kernel, graph)))
+        if len(waiting) > 2 * workers:  # No more, for graphs take memory.
+          yield _next_result(waiting, bar)
+      while waiting:
+        yield _next_result(waiting, bar)
+
+  def scores(self, kernel: Kernel) -> np.ndarray:
+    """Scores of one kernel; see `score_all`."""
+    partition = self._with_known_opcodes(Partition.from_kernels([kernel]))
+    return self._scores_of(
+        kernel, batches.kernel_graph(partition.kernel(0), self.stats))
+
+  def _scores_of(self, kernel: Kernel, graph: Any) -> np.ndarray:
+    scores = np.asarray(self.model.forward(graph, kernel.num_configs))
+    if scores.shape != (1, kernel.num_configs):
+      raise UserError(
+          f'{self.name}: forward gave scores of shape {scores.shape} for '
+          f'{kernel.tile_id}; it must be (1, {kernel.num_configs}), one score '
+          'a configuration')
+    if not np.isfinite(scores).all():
+      raise UserError(
+          f'{self.name}: {np.sum(~np.isfinite(scores))} of the '
+          f'{kernel.num_configs} scores of {kernel.tile_id} are NaN or '
+          'infinite; the model cannot rank it. Train again, with a lower --lr')
+    return scores[0]
+
+  def _with_known_opcodes(self, partition: Partition) -> Partition:
+    """Opcodes beyond the embedding become 0, the unknown opcode."""
+    if partition.max_opcode < self.num_ops:
+      return partition
+    opcode = partition.node_opcode
+    _log.warning(
+        'there are opcodes up to %d, but %s was trained on data with opcodes '
+        'below %d; nodes with others count as opcode 0',
+        partition.max_opcode, self.name, self.num_ops)
+    return dataclasses.replace(
+        partition,
+        node_opcode=np.where(opcode < self.num_ops, opcode, 0).astype(
+            opcode.dtype))
+
+
+def _next_result(waiting: collections.deque,
+                 bar: tqdm) -> tuple[Kernel, np.ndarray]:
+  kernel, scores = waiting.popleft()
+  bar.update()
+  return kernel, scores.result()
+
+
+def check_columns(partition: Partition, stats: FeatureStats) -> None:
+  """Raises a UserError unless the features have the columns of the stats."""
+  stats.node.apply(partition.node_feat[:0], 'node_feat')
+  stats.config.apply(partition.config_feat[:0], 'config_feat')
+
+
+def load_ranker(model_dir: str, *, stats: str = 'run',
+                data_root: str = settings.DATA_ROOT, cache_dir: str = '',
+                toy_data: bool = False, models_py: str = '') -> Ranker:
+  """Loads a model that this package or the baseline's trainer wrote.
+
+  Args:
+    model_dir: the folder model_<hash>; its run file lies beside it.
+    stats: 'run' takes the normalisation out of the run file, and where there
+      is none, as in the baseline's, does as 'train'. 'train' computes it from
+      the train kernels of at least --configs configurations, which are those
+      that the model was trained on. 'all' computes it from all train kernels,
+      as the baseline's evaluation and prediction scripts do.
+    data_root: folder of the splits; read only to compute.
+    cache_dir: see `read.read_dataset`.
+    toy_data: compute from the first 100 files of each split.
+    models_py: another models.py; empty: the package's.
+
+  Raises:
+    UserError: a file is missing or damaged, or belongs to another model.
+  """
+  if stats not in settings.STATS_SOURCES:
+    raise UserError(
+        f'--stats={stats}: must be one of {", ".join(settings.STATS_SOURCES)}')
+  run_info = artifacts.load_run(model_dir)
+  if stats == 'run' and 'feature_stats' in run_info:
+    feature_stats = FeatureStats.from_json(run_info['feature_stats'])
+    num_ops = run_info['num_ops']
+  else:
+    if stats == 'run':
+      _log.info('%s: its run file keeps no normalisation; computing it from '
+                '%s', model_dir, data_root)
+    min_configs = -1 if stats == 'all' else run_info['args']['configs']
+    dataset = read.read_dataset(
+        data_root, min_train_configs=min_configs, cache_dir=cache_dir or None,
+        toy_data=toy_data)
+    feature_stats = FeatureStats.of_partition(dataset.train)
+    num_ops = run_info.get('num_ops', dataset.num_ops)
+  model = artifacts.load_model(
+      model_dir, run_info, num_ops, _sample_graph(feature_stats), models_py)
+  return Ranker(model, feature_stats, num_ops, name=model_dir)
+
+
+def _sample_graph(stats: FeatureStats) -> Any:
+  """Graph of one node and one configuration: builds a model's variables."""
+  return batches.kernel_graph(
+      Kernel(
+          tile_id='sample',
+          node_feat=stats.node.minimum[np.newaxis],
+          node_opcode=np.zeros(1, np.uint8),
+          edge_index=np.zeros((0, 2), np.int64),
+          config_feat=stats.config.minimum[np.newaxis],
+          runtime_ns=np.ones(1, np.int64),
+          normalizer_ns=np.ones(1, np.int64)),
+      stats)

@@ -1,0 +1,278 @@
+"""Trains a model from models.py, as the baseline's trainer does it.
+
+What it writes is described in `artifacts`; the baseline's scripts read it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import time
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_ranking as tfr
+
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import (
+  artifacts,
+  batches,
+  evaluate,
+  feature_stats,
+  losses,
+  predict,
+  predictions_csv,
+  scoring,
+)
+from tpu_graphs_ext.host.callbacks import (
+  KeepBest,
+  LossNotFiniteError,
+  ProgressBar,
+  ResumeFolder,
+  StopOnNaN,
+)
+from tpu_graphs_ext.host.settings import TrainSettings, parse_model_kwargs
+
+__all__ = ['TrainResult', 'TrainSettings', 'train']
+
+_log = logging.getLogger(__name__)
+
+HOST = 'tpu_graphs_ext'
+
+# Configurations of each test kernel in the run file and in --results_csv.
+TEST_CONFIGS = 10
+
+# Training steps that TensorFlow does in one call; Python comes in between.
+STEPS_PER_CALL = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainResult:
+  """What a finished run left.
+
+  Attributes:
+    model_dir: the saved model of the best epoch.
+    run_path: the run file.
+    csv_path: test predictions, or None with test_mode 'metrics'.
+    run_info: content of the run file.
+  """
+  model_dir: str
+  run_path: str
+  csv_path: Optional[str]
+  run_info: dict[str, Any]
+
+  def text(self) -> str:
+    """Errors and paths, a line each."""
+    lines = []
+    for split, errors in self.run_info['final_error'].items():
+      lines.append(f'{split} slowdown: ' + ', '.join(
+          f'top-{k} {100 * error:.2f} %' for k, error in errors.items()))
+    curve = self.run_info['train_curve']
+    lines.append(f'best validation OPA: {max(curve["val_opa"]):.4f} in '
+                 f'{len(curve["epoch"])} epochs, '
+                 f'{self.run_info["seconds"]["train"]:.1f} s')
+    lines.append(f'model:       {self.model_dir}')
+    lines.append(f'run file:    {self.run_path}')
+    if self.csv_path:
+      lines.append(f'predictions: {self.csv_path}')
+    return '\n'.join(lines)
+
+
+def train(settings: TrainSettings) -> TrainResult:
+  """Trains, keeps the best epoch, evaluates it, and predicts the test split.
+
+  Raises:
+    UserError: data, model or settings cannot be used, or the loss became NaN;
+      the best model up to then stays.
+    KeyboardInterrupt: as it came; the log says how to resume.
+  """
+  started = time.monotonic()
+  # Cheap checks first: a wrong name must not wait for the data.
+  load_models.model_class(settings.model, settings.models_py or None)
+  if settings.seed is not None:
+    tf.keras.utils.set_random_seed(settings.seed)
+  dataset = _read_data(settings)
+  stats = FeatureStats.of_partition(dataset.train)
+  for partition in (dataset.valid, dataset.test):
+    scoring.check_columns(partition, stats)
+  settings = _with_feature_stats(settings, stats)
+  model = _compiled_model(settings, dataset, stats)
+  _check_outputs(settings)
+  folder = (ResumeFolder.find(settings) if settings.resume
+            else ResumeFolder.start(settings))
+  run_info = _new_run_info(settings, folder.args, stats, dataset.num_ops)
+  run_info['seconds']['read'] = time.monotonic() - started
+  keep_best = KeepBest(
+      run_info, folder, settings.early_stop, settings.out_dir)
+  keep_best.attach(model, settings.resume)
+  try:
+    _fit(settings, dataset, stats, model, keep_best, folder.batch_seed)
+    keep_best.finish(model)
+    run_info['seconds']['train'] = keep_best.progress.seconds
+    ranker = scoring.Ranker(
+        model, stats, dataset.num_ops, name=keep_best.model_dir)
+    csv_path = _measure(settings, dataset, ranker, run_info)
+  except LossNotFiniteError:
+    keep_best.finish(model)
+    folder.remove()
+    raise
+  except KeyboardInterrupt:
+    keep_best.finish(model)
+    _log.warning('interrupted after epoch %d. %s. To continue, run the same '
+                 'command with --resume', keep_best.progress.epochs,
+                 keep_best.summary())
+    raise
+  run_info['seconds']['total'] = time.monotonic() - started
+  run_path = artifacts.save_run_file(run_info, settings.out_dir)
+  folder.remove()
+  return TrainResult(keep_best.model_dir, run_path, csv_path, run_info)
+
+
+def _new_run_info(settings: TrainSettings, args: dict[str, Any],
+                  stats: FeatureStats, num_ops: int) -> dict[str, Any]:
+  """The run file's content before the first epoch."""
+  return {
+      'train_curve': {},
+      'final_error': {},
+      'args': args,
+      'feature_stats': stats.to_json(),
+      'num_ops': num_ops,
+      'host': HOST,
+      'versions': artifacts.versions(),
+      'seconds': {},
+      'settings': dataclasses.asdict(settings),
+  }
+
+
+def _check_outputs(settings: TrainSettings) -> None:
+  """Makes the folders of files written at the end, when it is early."""
+  for flag in ('results_csv', 'csv_log'):
+    path = os.path.expanduser(getattr(settings, flag))
+    if not path:
+      continue
+    if os.path.isdir(path):
+      raise UserError(f'--{flag}={path}: is a folder; name a file')
+    try:
+      os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    except OSError as error:
+      raise UserError(f'--{flag}={path}: its folder cannot be made ({error}); '
+                      'name another file') from error
+
+
+def _read_data(settings: TrainSettings) -> read.Dataset:
+  """Reads the splits and checks that training and testing can use them."""
+  dataset = read.read_dataset(
+      settings.data_root, min_train_configs=settings.configs,
+      cache_dir=settings.cache_dir or None, toy_data=settings.toy_data)
+  for split, partition in (('train', dataset.train),
+                           ('valid', _validated(settings, dataset))):
+    usable = int((partition.num_configs >= settings.configs).sum())
+    if usable < settings.batch:
+      raise UserError(
+          f'{os.path.join(settings.data_root, split)}: only {usable} of '
+          f'{len(partition)} kernels have at least --configs='
+          f'{settings.configs} configurations, fewer than one --batch='
+          f'{settings.batch}; lower --batch or --configs')
+  if settings.test_mode == 'metrics':
+    evaluate.require_labels(
+        dataset.test, os.path.join(settings.data_root, 'test'))
+  return dataset
+
+
+def _validated(settings: TrainSettings, dataset: read.Dataset) -> Partition:
+  """The valid kernels that are looked at after each epoch."""
+  if settings.validate_batches < 0:
+    return dataset.valid
+  # As the baseline: 5 % more kernels than the batches hold, for those that
+  # drop out because they have too few configurations.
+  count = int(settings.validate_batches * settings.batch * 1.05)
+  return dataset.valid.select(np.arange(min(count, len(dataset.valid))))
+
+
+def _with_feature_stats(settings: TrainSettings,
+                        stats: FeatureStats) -> TrainSettings:
+  """Fills in the model's argument `feature_stats`, where it has one.
+
+  A null that is given stays: the model then goes without.
+  """
+  given = parse_model_kwargs(settings.model_kwargs_json)
+  if given.get(feature_stats.ARGUMENT, '') is None or not load_models.takes(
+      settings.model, feature_stats.ARGUMENT, settings.models_py or None):
+    return settings
+  kwargs = feature_stats.with_stats(
+      given, stats,
+      feature_stats.all_train_kernels(
+          settings.data_root, settings.cache_dir, settings.toy_data))
+  return dataclasses.replace(settings, model_kwargs_json=json.dumps(kwargs))
+
+
+def _compiled_model(settings: TrainSettings, dataset: read.Dataset,
+                    stats: FeatureStats) -> tf.keras.Model:
+  """The model with its variables, and what the baseline compiles it with."""
+  model = load_models.build(
+      settings.model, settings.configs, dataset.num_ops,
+      parse_model_kwargs(settings.model_kwargs_json),
+      settings.models_py or None)
+  load_models.create_variables(
+      model, batches.kernel_graph(dataset.train.kernel(0), stats))
+  model.compile(
+      loss=losses.combined_loss(settings.losses),
+      optimizer=tf.keras.optimizers.Adam(
+          learning_rate=settings.lr, clipnorm=settings.clip_norm),
+      steps_per_execution=STEPS_PER_CALL,
+      metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])
+  return model
+
+
+def _fit(settings: TrainSettings, dataset: read.Dataset, stats: FeatureStats,
+         model: tf.keras.Model, keep_best: KeepBest, batch_seed: int) -> None:
+  """Runs the epochs that are left."""
+  first_epoch = keep_best.progress.epochs
+  if keep_best.progress.stopped or first_epoch >= settings.epochs:
+    return
+  train_batches = batches.training_dataset(
+      dataset.train, stats, batch_size=settings.batch,
+      num_configs=settings.configs, seed=batch_seed, first_epoch=first_epoch)
+  # One draw of configurations for all epochs, so that epochs compare.
+  valid_batches = batches.training_dataset(
+      _validated(settings, dataset), stats, batch_size=settings.batch,
+      num_configs=settings.configs, shuffle=False, seed=batch_seed).cache()
+  callbacks = [StopOnNaN(keep_best), keep_best, ProgressBar()]
+  if settings.tensorboard:
+    callbacks.append(tf.keras.callbacks.TensorBoard(
+        os.path.expanduser(settings.tensorboard), write_graph=False))
+  if settings.csv_log:
+    callbacks.append(tf.keras.callbacks.CSVLogger(
+        os.path.expanduser(settings.csv_log), append=settings.resume))
+  model.fit(train_batches, validation_data=valid_batches, verbose=0,
+            epochs=settings.epochs, initial_epoch=first_epoch,
+            callbacks=callbacks)
+
+
+def _measure(settings: TrainSettings, dataset: read.Dataset,
+             ranker: scoring.Ranker, run_info: dict[str, Any]) -> Optional[str]:
+  """Adds errors and test predictions to `run_info`; returns the CSV's path."""
+  seconds = run_info['seconds']
+  start = time.monotonic()
+  run_info['final_error']['val'] = evaluate.top_errors(
+      ranker, dataset.valid, 'valid')
+  seconds['validate'] = time.monotonic() - start
+  start = time.monotonic()
+  csv_path = None
+  if settings.test_mode == 'metrics':
+    run_info['final_error']['test'] = evaluate.top_errors(
+        ranker, dataset.test, 'test')
+  else:
+    csv_path = os.path.expanduser(run_info['args']['results_csv'])
+    best = predict.best_configs(ranker, dataset.test, TEST_CONFIGS)
+    run_info['test_predictions'] = best
+    predictions_csv.write(csv_path, best)
+  seconds['test'] = time.monotonic() - start
+  return csv_path

@@ -1,0 +1,157 @@
+"""Synthetic measurements of one real kernel graph: tiles and their runtimes.
+
+The graph is compiled HLO; the tile configurations are drawn from the kernel's
+tile grid as on the real machine; the runtimes come from the analytic model of
+`analytic/tpu.py` and are synthetic.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tpu_graphs_ext.analytic import hlo_loops, tpu
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.hlo import features, tiles
+
+# Candidates that the compiler's default and the sample are chosen from.
+_MAX_POOL = 20_000
+# Standard deviation of the logarithm of the compiler's own cost estimate.
+_COMPILER_ERROR = 0.01
+# The tuner gives up on runs that take so many times the fastest.
+_TIMEOUT_FACTOR = 50
+# How often one configuration of a kernel is measured again.
+_REPEAT_CHANCE = 0.01
+# Reshapes have no tiles; their runs differ by chance alone, and by much.
+_RESHAPE_NOISE = 0.15
+
+
+def sample_kernel(module, tile_id: str, share: float, max_configs: int,
+                  constants: tpu.TpuConstants, seed) -> Kernel | None:
+  """A kernel with sampled tiles and synthetic runtimes.
+
+  Args:
+    module: `HloModuleProto` of one kernel.
+    tile_id: name of the result.
+    share: of the candidates that fit, how many are sampled; the real kernels
+      have a tenth.
+    max_configs: how many configurations at most, the default included.
+    constants: the machine.
+    seed: of the sample and the noise.
+
+  Returns:
+    The kernel, its default configuration first; None if fewer than two
+    configurations fit.
+  """
+  chance = np.random.default_rng(seed)
+  loops = hlo_loops.kernel_loops(module)
+  if _is_reshape(module):
+    config_feat, true_ns = _untiled(loops, constants, chance)
+  else:
+    pool = _fitting_bounds(loops, constants, chance)
+    if len(pool) < 2:
+      return None
+    count = int(min(max_configs, len(pool), max(10, share * len(pool))))
+    bounds, true_ns = _chosen(loops, pool, count, constants, chance)
+    config_feat = features.config_features(
+        filter_bounds(loops, bounds), bounds[:, :loops.num_output_axes])
+  runtime_ns, normalizer_ns = _measured(true_ns, constants, chance)
+  arrays = features.module_arrays(module)
+  return Kernel(tile_id, arrays.node_feat, arrays.node_opcode,
+                arrays.edge_index, config_feat, runtime_ns, normalizer_ns)
+
+
+def num_candidates(module) -> int:
+  """Tile configurations of a kernel, whether or not they fit on chip."""
+  if _is_reshape(module):
+    return 1
+  loops = hlo_loops.kernel_loops(module)
+  return math.prod(len(choice) for choice in bound_choices(loops))
+
+
+def _is_reshape(module) -> bool:
+  return module.computations[-1].instructions[-1].opcode == 'reshape'
+
+
+def bound_choices(loops) -> list[list[int]]:
+  """The tile bounds tried for each loop, largest first."""
+  return [tiles.bound_candidates(axis.units, loops.bound_step(number))
+          for number, axis in enumerate(loops.axes)]
+
+
+def _fitting_bounds(loops, constants, chance) -> np.ndarray:
+  """int64 [candidates, axes]: distinct tile bounds that fit on chip."""
+  choices = bound_choices(loops)
+  counts = [len(choice) for choice in choices]
+  total = math.prod(counts)
+  # Some will not fit: look at more of them than the pool holds.
+  limit = 4 * _MAX_POOL
+  numbers = np.arange(total) if total <= limit else np.unique(
+      chance.integers(total, size=limit))
+  positions = np.unravel_index(numbers, counts)
+  bounds = np.stack(
+      [np.array(choice)[position]
+       for choice, position in zip(choices, positions)], 1)
+  bounds = bounds[tpu.fits(loops, bounds, constants)]
+  if len(bounds) > _MAX_POOL:
+    kept = chance.choice(len(bounds), _MAX_POOL, replace=False)
+    bounds = bounds[np.sort(kept)]
+  return bounds
+
+
+def _chosen(loops, pool, count, constants, chance):
+  """The default, then a random sample with a few rows measured again."""
+  pool_ns = tpu.kernel_ns(loops, pool, constants)
+  in_time = pool_ns <= _TIMEOUT_FACTOR * pool_ns.min()
+  pool, pool_ns = pool[in_time], pool_ns[in_time]
+  estimate = pool_ns * np.exp(
+      chance.normal(0, _COMPILER_ERROR, len(pool)))
+  default = int(np.argmin(estimate))
+  others = np.delete(np.arange(len(pool)), default)
+  sample = chance.choice(others, min(count - 1, len(others)), replace=False)
+  repeats = sample[chance.random(len(sample)) < _REPEAT_CHANCE]
+  if len(repeats):
+    sample[-len(repeats):] = repeats
+  if chance.random() < 0.3 and len(sample) > 2:
+    sample[-1] = default  # The default is drawn like any other.
+  rows = np.concatenate([[default], sample])
+  return pool[rows], pool_ns[rows]
+
+
+def filter_bounds(loops, bounds) -> np.ndarray:
+  """int64 [configs, filter rank]: the filter's part of the tile bounds.
+
+  The output features of the filter follow those of the output tile.
+  """
+  columns = []
+  for axis, unit in loops.kernel_axes:
+    elements = bounds[:, axis] * loops.axes[axis].unit
+    whole = -(-loops.axes[axis].size // unit)
+    columns.append(np.minimum(-(-elements // unit), whole))
+  if not columns:
+    return np.zeros((len(bounds), 0), np.int64)
+  return np.stack(columns, 1)
+
+
+def _untiled(loops, constants, chance):
+  """All-zero configurations of a reshape, which differ by chance alone."""
+  count = int(chance.integers(2, 8))
+  whole = np.array([[axis.units for axis in loops.axes]] * count, np.int64)
+  true_ns = 5 * tpu.kernel_ns(loops, whole, constants)
+  true_ns *= np.exp(np.abs(chance.normal(0, _RESHAPE_NOISE, count)))
+  none = np.zeros((count, 0), np.int64)
+  return features.config_features(none, none), true_ns
+
+
+def _measured(true_ns, constants, chance):
+  """Runtimes, and the default's runtime on the machine of each run."""
+  machines = int(chance.integers(1, 5))
+  speed = np.exp(chance.normal(0, constants.machine_spread, machines))
+  machine = chance.integers(machines, size=len(true_ns))
+  machine[0] = 0
+  runtime = tpu.measured_ns(
+      true_ns * speed[machine], constants, chance)
+  default = tpu.measured_ns(true_ns[0] * speed, constants, chance)
+  default[0] = runtime[0]
+  return runtime, default[machine]

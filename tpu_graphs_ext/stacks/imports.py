@@ -1,0 +1,152 @@
+"""Makes `import tensorflow` give what the baseline and this package need.
+
+With TensorFlow 2.15 there is nothing to do. From 2.16 on
+  * `tf.keras` is Keras 3, which TF-GNN cannot use, unless TF_USE_LEGACY_KERAS
+    is 1 before TensorFlow is imported; it then is Keras 2, from tf_keras;
+  * `tensorflow_ranking` cannot be imported, because `tensorflow.estimator` is
+    gone; see `estimator_stub`;
+  * Keras 2.15 cannot read every model that is saved; now it can.
+
+`install` puts a finder in place that sees to each when its module is imported,
+and does nothing before: importing this module imports nothing but the smallest
+parts of the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tpu_graphs_ext.errors import UserError
+
+KERAS_VARIABLE = 'TF_USE_LEGACY_KERAS'
+
+
+class KerasVersionError(UserError, ImportError):
+  """`tf.keras` is Keras 3 where Keras 2 is needed."""
+
+
+class _Finder:
+  """Looks at every import; changes how the three modules below are loaded."""
+
+  def find_spec(self, name, path=None, target=None):
+    load = _LOADING.get(name)
+    # On the classic stack the variable can only do harm, which is told.
+    if load is None or not (_is_current() or _wants_tf_keras()):
+      return None
+    for other in sys.meta_path:
+      spec = None if other is self else other.find_spec(name, path, target)
+      if spec is not None:
+        break
+    else:
+      return None
+    execute = spec.loader.exec_module
+    # A loader is made anew for each spec, so this changes no other module.
+    spec.loader.exec_module = lambda module: load(execute, module)
+    return spec
+
+
+finder = _Finder()
+
+
+def install() -> None:
+  """Prepares the imports that are still to come; a second call does nothing."""
+  if finder in sys.meta_path:
+    return
+  sys.meta_path.insert(0, finder)
+  if 'tensorflow' in sys.modules and _is_current():
+    _choose_keras()  # Not too late as long as nobody has used tf.keras.
+
+
+def _is_current() -> bool:
+  from tpu_graphs_ext.stacks import versions
+  return versions.stack_name() == 'current'
+
+
+def _wants_tf_keras() -> bool:
+  # As TensorFlow reads the variable.
+  return os.environ.get(KERAS_VARIABLE) in ('1', 'true', 'True')
+
+
+def _choose_keras() -> None:
+  """Asks for Keras 2; what the user set stays, see `require_keras_2`."""
+  os.environ.setdefault(KERAS_VARIABLE, '1')
+
+
+def _load_tensorflow(execute, module) -> None:
+  from tpu_graphs_ext.stacks import quiet
+  _choose_keras()
+  quiet.ignore_saving_warning()
+  with quiet.without_startup_notes():
+    execute(module)
+
+
+def _load_gnn(execute, module) -> None:
+  require_keras_2(module.__name__)
+  _leave_out_new_defaults()
+  execute(module)
+
+
+def _leave_out_new_defaults() -> None:
+  """Lets Keras 2.15 read the models that are saved here.
+
+  Later versions add `optional` to what is saved of an input layer, and 2.15
+  refuses a word that it does not know. Where it is False, which is the default,
+  it is left out; a later version reads that just as well.
+  """
+  import tensorflow as tf
+  layer_class = tf.keras.layers.InputLayer
+  whole_config = layer_class.get_config
+
+  def get_config(layer):
+    config = whole_config(layer)
+    if config.get('optional') is False:
+      del config['optional']
+    return config
+
+  layer_class.get_config = get_config
+
+
+def _load_ranking(execute, module) -> None:
+  from tpu_graphs_ext.stacks import estimator_stub
+  require_keras_2(module.__name__)
+  estimator_stub.execute_with_stub(execute, module)
+
+
+_LOADING = {'tensorflow': _load_tensorflow, 'tensorflow_gnn': _load_gnn,
+            'tensorflow_ranking': _load_ranking}
+
+
+def require_keras_2(module: str) -> None:
+  """Imports TensorFlow and checks its Keras.
+
+  Args:
+    module: what is about to be imported, for the message.
+
+  Raises:
+    KerasVersionError: `tf.keras` is Keras 3, or tf_keras is missing.
+  """
+  import tensorflow as tf
+  needs = f'{module} needs Keras 2'
+  if not _wants_tf_keras():
+    raise KerasVersionError(
+        f'{needs}, and {KERAS_VARIABLE} is '
+        f'{os.environ.get(KERAS_VARIABLE)!r}, which asks TensorFlow '
+        f'{tf.__version__} for Keras 3; unset the variable, or set it to 1, '
+        'and start Python again')
+  try:
+    model_class = tf.keras.Model
+  except ImportError as error:
+    minor = '.'.join(tf.__version__.split('.')[:2])
+    advice = (f'run: pip install "tf_keras=={minor}.*"' if _is_current() else
+              f'TensorFlow {minor} has its own, so unset {KERAS_VARIABLE}')
+    raise KerasVersionError(
+        f'{needs}, and {KERAS_VARIABLE}={os.environ[KERAS_VARIABLE]} asks for '
+        f'that of the package tf_keras, which cannot be imported; {advice}'
+    ) from error
+  if not model_class.__module__.startswith('tf_keras'):
+    raise KerasVersionError(
+        f'{needs}, but TensorFlow {tf.__version__} was imported and used with '
+        'Keras 3 before; start Python again (in a notebook, restart the '
+        'runtime) and import tpu_graphs_ext before tensorflow, or set '
+        f'{KERAS_VARIABLE}=1 first')
