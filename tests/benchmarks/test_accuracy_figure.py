@@ -5,7 +5,7 @@ import xml.etree.ElementTree
 
 import pytest
 
-from support.places import BENCHMARKS
+from support.places import BENCHMARKS, PROJECT
 from tpu_graphs_ext.errors import UserError
 
 sys.path.insert(0, str(BENCHMARKS))
@@ -115,3 +115,10 @@ def test_the_table_of_the_readme_has_the_runs_of_most_epochs(tmp_path):
   assert new.startswith('before\n') and new.endswith('\nafter\n')
   with pytest.raises(UserError, match='--readme: the file must have'):
     accuracy_table.with_readme_table(f'{last}\n{first}\n', some)
+
+
+def test_the_readme_has_the_table_of_its_results():
+  committed = accuracy_table.Results(str(RESULTS / 'accuracy.csv')).rows()
+  text = (PROJECT / 'README.md').read_text()
+  assert accuracy_table.with_readme_table(text, committed) == text, (
+      'write it: python benchmarks/accuracy.py --table_only --readme README.md')
