@@ -60,6 +60,15 @@ def test_the_page_shows_the_file_and_it_has_ten_lines():
   assert len([line for line in statements.splitlines() if line.strip()]) <= 10
 
 
+def test_what_it_points_to_is_in_the_file():
+  names = re.findall(r'`(_?[A-Za-z]\w+)`', PAGE.split('\n## ')[2])
+  source = (PROJECT / 'models.py').read_text(encoding='utf-8')
+  assert len(names) > 10
+  for name in names:
+    assert re.search(
+        rf'^ *(class|def) {name}\b|^{name} = ', source, re.MULTILINE), name
+
+
 def test_graders_can_import_it_and_it_takes_what_its_base_takes(here):
   path = joined(here)
   assert allowed_imports.faults_of(path) == []
