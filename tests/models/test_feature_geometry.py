@@ -145,8 +145,8 @@ def real(shared_data):
 
 
 def assert_same_loops(of_features, of_hlo):
-  assert of_features.axes == of_hlo.axes
-  assert of_features.kernel_axes == of_hlo.kernel_axes
+  assert of_features.grid.axes == of_hlo.grid.axes
+  assert of_features.grid.kernel_axes == of_hlo.grid.kernel_axes
   assert of_features.matrix == of_hlo.matrix
 
   def streams(loops):

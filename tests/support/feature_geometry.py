@@ -1,9 +1,9 @@
 """Tile geometry of a kernel, read off its stored features alone.
 
-`analytic_loops.py` reads a kernel's loop nest off its HLO. An .npz file has
-less: operands are sorted, so that a convolution's image and filter have to be
-told apart by their sizes, and computations have no borders. This module makes
-the same `Loops` of what is there, so that `analytic/tpu.py` counts steps,
+`analytic/hlo_loops.py` reads a kernel's loop nest off its HLO. An .npz file
+has less: operands are sorted, so that a convolution's image and filter have to
+be told apart by their sizes, and computations have no borders. This module
+makes the same `Loops` of what is there, so that `analytic/tpu.py` counts steps,
 bytes and blocks for both. `models.py` computes the same numbers in TensorFlow.
 """
 
@@ -15,16 +15,11 @@ import math
 import numpy as np
 
 from tpu_graphs_ext.analytic import tpu
-from tpu_graphs_ext.analytic.hlo_loops import (
-  Axis,
-  Extent,
-  Loops,
-  Matrix,
-  Stream,
-)
+from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.hlo import layout
+from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
 
 # Vector instructions of an opcode; 1 unless listed.
 FREE_OPCODES = frozenset('''
@@ -108,8 +103,8 @@ def quantities(kernel: Kernel) -> dict[str, np.ndarray]:
   loops = kernel_loops(kernel)
   tiles = loop_tiles(loops, kernel.config_feat)
   trips = tpu.trips(loops, tiles)
-  rank = loops.num_output_axes
-  axes = loops.axes[:rank]
+  rank = loops.grid.num_output_axes
+  axes = loops.grid.axes[:rank]
   units = np.array([axis.units for axis in axes], float)
   unit = np.array([axis.unit for axis in axes], float)
   sizes = np.array([axis.size for axis in axes], float)
@@ -145,9 +140,10 @@ def loop_tiles(loops: Loops, config_feat: np.ndarray) -> np.ndarray:
   wide[:, :known] = np.rint(config_feat[:, :known])
   output, kernel = (wide[:, schema.CONFIG_GROUPS[group]][:, :schema.MAX_DIMS]
                     for group in ('output_bounds', 'kernel_bounds'))
-  tiles = loops.tiles(output[:, :loops.num_output_axes],
-                      kernel[:, :len(loops.kernel_axes)])
-  units = np.array([axis.units for axis in loops.axes], np.int64)
+  grid = loops.grid
+  tiles = grid.tiles(output[:, :grid.num_output_axes],
+                     kernel[:, :len(grid.kernel_axes)])
+  units = np.array([axis.units for axis in grid.axes], np.int64)
   return np.where(tiles > 0, tiles, units)
 
 
@@ -212,7 +208,7 @@ def _plain_loops(graph, inputs, outputs) -> Loops:
   axes = _axes(graph, tiled)
   streams = [_stream(graph, node, tiled, 'output') for node in outputs]
   streams += [_stream(graph, node, tiled, 'input') for node in inputs]
-  return Loops(tuple(axes), len(axes), (), tuple(streams),
+  return Loops(TileGrid(tuple(axes), len(axes)), tuple(streams),
                _vector_ops(graph, tiled) + reductions)
 
 
@@ -363,8 +359,8 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
   streams += [_stream(graph, node, conv, 'output') for node in outputs]
   streams += [_stream(graph, node, conv, 'input')
               for node in inputs if node not in used]
-  return Loops(tuple(axes), rank, tuple(kernel_axes), tuple(streams),
-               _vector_ops(graph, conv), matrix)
+  return Loops(TileGrid(tuple(axes), rank, tuple(kernel_axes)),
+               tuple(streams), _vector_ops(graph, conv), matrix)
 
 
 def _image_axes(graph, conv, image, numbers, axis_of, filter_axis, windows,
