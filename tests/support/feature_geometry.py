@@ -15,19 +15,13 @@ import math
 import numpy as np
 
 from tpu_graphs_ext.analytic import tpu
+from tpu_graphs_ext.analytic.hlo_loops import VECTOR_COST
 from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.hlo import layout
 from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
 
-# Vector instructions of an opcode; 1 unless listed.
-FREE_OPCODES = frozenset('''
-parameter constant bitcast tuple fusion get-tuple-element convolution reshape
-broadcast iota'''.split())
-SLOW_OPCODES = frozenset('''
-transpose divide rsqrt sqrt exponential log log-plus-one tanh
-exponential-minus-one logistic power rng sine cosine'''.split())
 SLOW_COST = 8.0
 
 # A machine on which every count costs 1, so that its times are counts.
@@ -79,6 +73,17 @@ class _Graph:
 
   def largest(self, nodes) -> int:
     return max(nodes, key=self.elements)
+
+
+def coarse_cost(opcode: str) -> float:
+  """Vector instructions of an opcode, in three steps: none, one or many.
+
+  They follow from the exact costs, but for `reverse`, which counts as one.
+  """
+  cost = VECTOR_COST.get(opcode, 1)
+  if cost < 0.5:
+    return 0.0
+  return SLOW_COST if cost >= 4 and opcode != 'reverse' else 1.0
 
 
 def quantities(kernel: Kernel) -> dict[str, np.ndarray]:
@@ -187,11 +192,8 @@ def _axes(graph, node) -> list:
 
 def _vector_ops(graph, tiled) -> float:
   """Vector instructions per element of the tiled tensor."""
-  total = 0.0
-  for node, opcode in enumerate(graph.opcode):
-    if graph.dims[node] == graph.dims[tiled] and opcode not in FREE_OPCODES:
-      total += SLOW_COST if opcode in SLOW_OPCODES else 1.0
-  return total
+  return sum(coarse_cost(opcode) for node, opcode in enumerate(graph.opcode)
+             if graph.dims[node] == graph.dims[tiled])
 
 
 # --- Kernels without a convolution -------------------------------------------

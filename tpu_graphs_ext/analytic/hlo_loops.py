@@ -10,7 +10,7 @@ from tpu_graphs_ext.hlo import layout, protos, tiles
 from tpu_graphs_ext.hlo.fused import FusedKernel
 
 # Vector instructions an element of the result takes; 1 unless listed.
-_VECTOR_COST = {
+VECTOR_COST = {
     'parameter': 0, 'constant': 0, 'bitcast': 0, 'tuple': 0, 'fusion': 0,
     'get-tuple-element': 0, 'convolution': 0, 'reshape': 0, 'broadcast': 0.25,
     'iota': 0.25, 'slice': 0.5, 'pad': 1.5, 'concatenate': 1.5, 'copy': 0.5,
@@ -41,7 +41,7 @@ def _axis_of(shape) -> dict[int, int]:
 def _vector_ops(computation, dims) -> float:
   """Vector instructions per element, over instructions of these dims."""
   return sum(
-      _VECTOR_COST.get(node.opcode, 1)
+      VECTOR_COST.get(node.opcode, 1)
       for node in computation.instructions
       if list(node.shape.dimensions) == dims)
 
