@@ -59,6 +59,17 @@ def test_reduce_is_tiled_over_its_operand():
   assert tiles.tile_grid(module).output_units == (4, 8)
 
 
+def test_what_nested_fusions_reduce_is_tiled():
+  module = elementwise([32, 1000], opcode='fusion')
+  module.computations[0].instructions[1].called_computation_ids.append(2)
+  for number, opcode in ((2, 'fusion'), (3, 'reduce')):
+    inner = module.computations.add(id=number, root_id=10 * number + 1)
+    add(inner, 10 * number, 'parameter', [32, 1000])
+    root = add(inner, 10 * number + 1, opcode, [32], operands=[10 * number])
+    root.called_computation_ids.append(3)
+  assert tiles.tile_grid(module).output_units == (4, 8)
+
+
 def test_largest_part_of_a_tuple_is_tiled():
   module = elementwise([32, 1000])
   entry = module.computations[0]
@@ -76,6 +87,12 @@ def test_grid_of_a_convolution():
   # The last dimension of both are the output features: one loop.
   assert len(grid.axes) == 7
   assert grid.kernel_axes == ((4, 1), (5, 1), (6, 8), (3, 128))
+
+
+def test_a_dot_has_no_filter():
+  """As kernels of a TPU have none: its compiler makes convolutions of them."""
+  grid = tiles.tile_grid(elementwise([64, 256], opcode='dot'))
+  assert (grid.output_units, grid.kernel_units) == ((8, 2), ())
 
 
 def test_bounds_of_the_filter_follow_those_of_the_output():

@@ -2,9 +2,9 @@
 
 A TPU stores a tensor in layout tiles (see `layout`). Tile bounds count them,
 one bound a physical dimension, most major first: `output_bounds` are those of
-the tiled tensor, `kernel_bounds` those of a convolution's filter, its operand
-1. The tiled tensor is a convolution's output; else the operand of a reduction
-at the root; else the root. A reshape has no bounds.
+the tiled tensor, `kernel_bounds` those of a convolution's second operand, its
+filter. The tiled tensor is a convolution's output; else the operand of a
+reduction at the root; else the root. A reshape has no bounds.
 
 Bounds of the filter that follow the output's are no choice: a grid has one
 loop for both. Its candidates are what a tuner would try. These rules are read
