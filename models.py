@@ -25,6 +25,19 @@ The models:
     geometry, alone and corrected by `MyEarlyJoinSAGE`'s layers.
   * `EnsembleRanker`: several of these, trained and scored together.
 
+Chapters, each of which uses only names of earlier ones:
+  tensors: a batch of kernels as tensors, neighbour sums, products.
+  arguments: checks of what constructors are given.
+  objectives: losses, by which models learn to rank.
+  layers: embedded opcodes, dense layers, rounds of message passing.
+  ranker: what all models share: averaged weights, scoring in chunks.
+  baseline: the baseline's five models.
+  tile ranker: `_TileRanker`, the base of the new models.
+  statistics: what features were scaled with, found and undone.
+  geometry: loop nests, and what each configuration does in them.
+  analytic: time from counts; `MyEarlyJoinSAGE` and what it is made of.
+  comparison: other models, and the ensemble.
+
 Letters in shape remarks: `kernels` in the batch, `configs` of each kernel,
 `nodes` and `edges` of all kernels together, `F` and `G` columns of node and
 config features, `width` of a hidden layer.
@@ -64,7 +77,8 @@ _log = logging.getLogger(__name__)
 os.environ.setdefault('TF_CPU_ALLOCATOR_USE_BFC', 'true')
 os.environ.setdefault('TF_CPU_BFC_MEM_LIMIT_IN_MB', str(2 ** 24))  # No limit.
 
-# --------------------------------------------------------------- tensor helpers
+
+# ------------------------------------------------------------- chapter: tensors
 
 
 class _Inputs(NamedTuple):
@@ -223,38 +237,6 @@ _REDUCTIONS = {
     'min': (tf.reduce_min, tf.math.segment_min)}
 
 
-def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
-  """Raises a ValueError that names the nearest allowed value."""
-  if value not in allowed:
-    nearest = difflib.get_close_matches(str(value), allowed, 1, cutoff=0.3)
-    hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
-    raise ValueError(f'{argument} must be one of {", ".join(allowed)}; '
-                     f'got {value!r}.{hint}')
-
-
-def _check_positive(argument: str, value: Any, minimum: int = 1) -> None:
-  """Raises a ValueError unless `value` is an integer of at least `minimum`."""
-  if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-    raise ValueError(
-        f'{argument} must be an integer of at least {minimum}; got {value!r}.')
-
-
-def _check_fraction(argument: str, value: Any) -> None:
-  """Raises a ValueError unless `value` is at least 0 and below 1."""
-  if not isinstance(value, (int, float)) or not 0 <= value < 1:
-    raise ValueError(
-        f'{argument} must be at least 0 and below 1; got {value!r}.')
-
-
-def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-  """The function `tf.nn.<name>`, for example 'leaky_relu' or 'gelu'."""
-  function = getattr(tf.nn, str(name), None)
-  if not callable(function):
-    raise ValueError('hidden_activation must name a function of tf.nn, such as '
-                     f'leaky_relu, relu or gelu; got {name!r}.')
-  return function
-
-
 def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
   """`layer(x)` for any rank: one matrix product over all leading dimensions."""
   return _matmul(x, layer.kernel, layer.bias)
@@ -295,7 +277,47 @@ def _matmul(x: tf.Tensor, w: tf.Tensor,
   return y
 
 
-# -------------------------------------------------------------- objectives
+def _as_float(*conditions: tf.Tensor) -> tf.Tensor:
+  """1 where all hold, else 0."""
+  return tf.cast(functools.reduce(tf.logical_and, conditions), tf.float32)
+
+
+# ----------------------------------------------------------- chapter: arguments
+
+
+def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
+  """Raises a ValueError that names the nearest allowed value."""
+  if value not in allowed:
+    nearest = difflib.get_close_matches(str(value), allowed, 1, cutoff=0.3)
+    hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
+    raise ValueError(f'{argument} must be one of {", ".join(allowed)}; '
+                     f'got {value!r}.{hint}')
+
+
+def _check_positive(argument: str, value: Any, minimum: int = 1) -> None:
+  """Raises a ValueError unless `value` is an integer of at least `minimum`."""
+  if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    raise ValueError(
+        f'{argument} must be an integer of at least {minimum}; got {value!r}.')
+
+
+def _check_fraction(argument: str, value: Any) -> None:
+  """Raises a ValueError unless `value` is at least 0 and below 1."""
+  if not isinstance(value, (int, float)) or not 0 <= value < 1:
+    raise ValueError(
+        f'{argument} must be at least 0 and below 1; got {value!r}.')
+
+
+def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+  """The function `tf.nn.<name>`, for example 'leaky_relu' or 'gelu'."""
+  function = getattr(tf.nn, str(name), None)
+  if not callable(function):
+    raise ValueError('hidden_activation must name a function of tf.nn, such as '
+                     f'leaky_relu, relu or gelu; got {name!r}.')
+  return function
+
+
+# ---------------------------------------------------------- chapter: objectives
 #
 # Labels are relative runtimes, float32 [kernels, configs]; scores have the same
 # shape, the lowest meaning the fastest. Each loss is the mean over kernels.
@@ -440,7 +462,203 @@ _OBJECTIVES = {
     'log_mse': LogMSE}
 
 
-# ------------------------------------------------------------ base classes
+# -------------------------------------------------------------- chapter: layers
+
+
+def _mlp(dims, hidden_activation, l2reg=1e-4, use_bias=True):
+  """Dense layers of sizes `dims` with the activation between them.
+
+  The baseline's layout models import this function by name.
+  """
+  layers = []
+  for dim in dims:
+    if layers:
+      layers.append(tf.keras.layers.Activation(hidden_activation))
+    layers.append(tf.keras.layers.Dense(
+        dim, use_bias=use_bias,
+        kernel_regularizer=tf.keras.regularizers.l2(l2reg)))
+  return tf.keras.Sequential(layers)
+
+
+class _OpEmbedding(tf.keras.Model):
+  """Adds feature 'op_e', the embedded opcode, to node set 'op'.
+
+  The baseline's layout models import this class by name.
+  """
+
+  def __init__(self, num_ops: int, embed_d: int, l2reg: float = 1e-4):
+    super().__init__()
+    self.embedding_layer = tf.keras.layers.Embedding(
+        num_ops, embed_d, activity_regularizer=tf.keras.regularizers.l2(l2reg))
+
+  def call(self, graph: tfgnn.GraphTensor,
+           training: bool = False) -> tfgnn.GraphTensor:
+    del training
+    opcode = tf.cast(graph.node_sets['op']['op'], tf.int32)  # [nodes]
+    features = dict(graph.node_sets['op'].features)
+    features['op_e'] = self.embedding_layer(opcode)  # [nodes, embed_d]
+    return graph.replace_features(node_sets={'op': features})
+
+
+class _LayerNorm(tf.keras.layers.Layer):
+  """Zero mean and unit deviation over the last axis, then scale and shift.
+
+  `tf.keras.layers.LayerNormalization` takes a detour on CPU that costs three
+  times as much. Source: Ba et al. 2016.
+  Shapes: float32 [..., width] -> same.
+  """
+
+  def build(self, input_shape):
+    width = input_shape[-1]
+    self.scale = self.add_weight('scale', [width], initializer='ones')
+    self.shift = self.add_weight('shift', [width], initializer='zeros')
+    super().build(input_shape)
+
+  def call(self, x):
+    return self.of_centered(x - tf.reduce_mean(x, -1, keepdims=True))
+
+  def of_centered(self, x: tf.Tensor) -> tf.Tensor:
+    """The same of an `x` whose mean over the last axis is zero."""
+    variance = tf.reduce_mean(x * x, -1, keepdims=True)
+    return x * (tf.math.rsqrt(variance + 1e-6) * self.scale) + self.shift
+
+
+class _DenseNorm(tf.keras.layers.Layer):
+  """act(LayerNorm(x W + b)), with x W + b open to callers that share work.
+
+  LayerNorm takes the mean over the columns away. Taken from W and b, which are
+  few numbers, it need not be taken from every state.
+  """
+
+  def __init__(self, width: int, activation: str):
+    super().__init__()
+    self.dense = tf.keras.layers.Dense(width)
+    self.norm = _LayerNorm()
+    self.activate = _activation(activation)
+
+  def build(self, input_shape):
+    self.dense.build(input_shape)
+    self.norm.build([None, self.dense.units])
+    super().build(input_shape)
+
+  def centered(self) -> tuple:
+    """(W, b) whose columns have zero mean, as `finish` wants it."""
+    return tuple(x - tf.reduce_mean(x, -1, keepdims=True)
+                 for x in (self.dense.kernel, self.dense.bias))
+
+  def call(self, x):
+    return self.finish(_matmul(x, *self.centered()))
+
+  def finish(self, linear: tf.Tensor) -> tf.Tensor:
+    """From `x W + b` with `centered` weights, to the layer's output."""
+    return self.activate(self.norm.of_centered(linear))
+
+
+class _SAGERound(_DenseNorm):
+  """One round of mean message passing along both edge directions.
+
+      x_v + N([p_v, c_v, x_v] W)
+  with p_v and c_v the means over the producers and the consumers of node v,
+  zeros where there are none. Source: [GraphSAGE], mean aggregator; ours are the
+  second direction and the residual link.
+  """
+
+  def build(self, input_shape):
+    super().build([None, 3 * input_shape[-1]])
+
+  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    """Shapes: x float32 [nodes, ..., width] -> same."""
+    kernel, bias = self.centered()
+    producers, consumers, own = tf.split(kernel, 3, axis=0)
+    return x + self.finish(tf.add_n([
+        graph.mean_of('producers', _matmul(x, producers)),
+        graph.mean_of('consumers', _matmul(x, consumers)),
+        _matmul(x, own, bias)]))
+
+
+class _GCNRound(_DenseNorm):
+  """One graph convolution.
+
+      x + N(D^-1/2 A D^-1/2 x W)
+  A counts the edges between two nodes in either direction, plus 1 on the
+  diagonal, so that every node has a neighbour; D holds the row sums of A.
+  Source: [GCN]. There H <- act(D^-1/2 A D^-1/2 H W); ours are LayerNorm, the
+  bias in N and the residual link.
+  """
+
+  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    """Shapes: x float32 [nodes, ..., width] -> same."""
+    scale = tf.math.rsqrt(graph.degree('both') + 1)  # [nodes], D^-1/2
+    scale = tf.reshape(scale, [-1] + [1] * (x.shape.rank - 1))
+    kernel, bias = self.centered()
+    y = scale * _matmul(x, kernel)
+    return x + self.finish(scale * (graph.sum_of('both', y) + y) + bias)
+
+
+class _GATRound(_DenseNorm):
+  """One round of attention over the producers and over the consumers.
+
+      x_v + N([p_v, c_v, x_v] W)
+      p_v = sum of a_vu V x_u over the producers u of v
+      a_vu = softmax over u of  k . leaky_relu(Q x_v + V x_u)
+  for each head, heads side by side; c_v likewise over the consumers, with
+  weights of its own. A node without producers or consumers receives zeros.
+  Source: [GATv2], TF-GNN's layer. [GAT] scores k . [V x_v, V x_u] before the
+  leaky_relu, attends along one direction and lets a node attend to itself; here
+  its own state has its own weights.
+  """
+
+  def __init__(self, width: int, activation: str, num_heads: int):
+    super().__init__(width, activation)
+    _check_positive('num_heads', num_heads)
+    if width % num_heads:
+      raise ValueError('hidden_dim and joint_dim must be multiples of '
+                       f'num_heads; got {width} and {num_heads}.')
+    self.attend_producers, self.attend_consumers = (
+        gat_v2.GATv2Conv(
+            num_heads=num_heads, per_head_channels=width // num_heads,
+            receiver_tag=receiver, activation='linear')
+        for receiver in (tfgnn.TARGET, tfgnn.SOURCE))
+
+  def build(self, input_shape):
+    super().build([None, 3 * input_shape[-1]])
+    loop = tfgnn.homogeneous(  # Any graph: layers of TF-GNN build when called.
+        tf.constant([0]), tf.constant([0]),
+        node_features=tf.zeros([1, input_shape[-1]]))
+    for attend in (self.attend_producers, self.attend_consumers):
+      attend(loop, edge_set_name='edges')
+
+  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    """Shapes: x float32 [nodes, ..., width] -> same."""
+    states = graph.with_states(x)
+    parts = [tf.reshape(attend(states, edge_set_name='edges'), tf.shape(x))
+             for attend in (self.attend_producers, self.attend_consumers)]
+    joined = tf.concat(parts + [x], -1)  # [nodes, ..., 3 width]
+    return x + self(joined)
+
+
+_ROUNDS = {'sage': _SAGERound, 'gcn': _GCNRound, 'gat': _GATRound}
+
+
+def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
+  """Columns on logarithmic scales.
+
+      sign(x) log(1 + s |x|) / log(1 + s)   for each s of `scales`
+  Sizes span many orders of magnitude, and scaling by their maximum squashes
+  most of them to almost 0. Large s tells small values apart, small s large
+  ones. Far outside [0, 1] the columns grow slowly too. Without scales they stay
+  as they are.
+  Shapes: float32 [..., F] -> [..., max(1, len(scales)) F].
+  """
+  if not scales:
+    return x
+  sign, size = tf.sign(x), tf.abs(x)
+  return tf.concat([
+      sign * tf.math.log1p(scale * size) / math.log1p(scale)
+      for scale in scales], -1)
+
+
+# -------------------------------------------------------------- chapter: ranker
 
 
 class _EpochAverage(tf.keras.callbacks.Callback):
@@ -703,42 +921,7 @@ class _Ranker(_TrainedModel):
     raise NotImplementedError
 
 
-# --------------------------------------------- the baseline's five models
-
-
-def _mlp(dims, hidden_activation, l2reg=1e-4, use_bias=True):
-  """Dense layers of sizes `dims` with the activation between them.
-
-  The baseline's layout models import this function by name.
-  """
-  layers = []
-  for dim in dims:
-    if layers:
-      layers.append(tf.keras.layers.Activation(hidden_activation))
-    layers.append(tf.keras.layers.Dense(
-        dim, use_bias=use_bias,
-        kernel_regularizer=tf.keras.regularizers.l2(l2reg)))
-  return tf.keras.Sequential(layers)
-
-
-class _OpEmbedding(tf.keras.Model):
-  """Adds feature 'op_e', the embedded opcode, to node set 'op'.
-
-  The baseline's layout models import this class by name.
-  """
-
-  def __init__(self, num_ops: int, embed_d: int, l2reg: float = 1e-4):
-    super().__init__()
-    self.embedding_layer = tf.keras.layers.Embedding(
-        num_ops, embed_d, activity_regularizer=tf.keras.regularizers.l2(l2reg))
-
-  def call(self, graph: tfgnn.GraphTensor,
-           training: bool = False) -> tfgnn.GraphTensor:
-    del training
-    opcode = tf.cast(graph.node_sets['op']['op'], tf.int32)  # [nodes]
-    features = dict(graph.node_sets['op'].features)
-    features['op_e'] = self.embedding_layer(opcode)  # [nodes, embed_d]
-    return graph.replace_features(node_sets={'op': features})
+# ------------------------------------------------------------ chapter: baseline
 
 
 class _BaselineRanker(_Ranker):
@@ -1036,165 +1219,7 @@ class MLP(_BaselineRanker):
     return self._head(self._mlp, encoded, config_feats)
 
 
-# --------------------------------------------------------------- the new models
-
-
-class _LayerNorm(tf.keras.layers.Layer):
-  """Zero mean and unit deviation over the last axis, then scale and shift.
-
-  `tf.keras.layers.LayerNormalization` takes a detour on CPU that costs three
-  times as much. Source: Ba et al. 2016.
-  Shapes: float32 [..., width] -> same.
-  """
-
-  def build(self, input_shape):
-    width = input_shape[-1]
-    self.scale = self.add_weight('scale', [width], initializer='ones')
-    self.shift = self.add_weight('shift', [width], initializer='zeros')
-    super().build(input_shape)
-
-  def call(self, x):
-    return self.of_centered(x - tf.reduce_mean(x, -1, keepdims=True))
-
-  def of_centered(self, x: tf.Tensor) -> tf.Tensor:
-    """The same of an `x` whose mean over the last axis is zero."""
-    variance = tf.reduce_mean(x * x, -1, keepdims=True)
-    return x * (tf.math.rsqrt(variance + 1e-6) * self.scale) + self.shift
-
-
-class _DenseNorm(tf.keras.layers.Layer):
-  """act(LayerNorm(x W + b)), with x W + b open to callers that share work.
-
-  LayerNorm takes the mean over the columns away. Taken from W and b, which are
-  few numbers, it need not be taken from every state.
-  """
-
-  def __init__(self, width: int, activation: str):
-    super().__init__()
-    self.dense = tf.keras.layers.Dense(width)
-    self.norm = _LayerNorm()
-    self.activate = _activation(activation)
-
-  def build(self, input_shape):
-    self.dense.build(input_shape)
-    self.norm.build([None, self.dense.units])
-    super().build(input_shape)
-
-  def centered(self) -> tuple:
-    """(W, b) whose columns have zero mean, as `finish` wants it."""
-    return tuple(x - tf.reduce_mean(x, -1, keepdims=True)
-                 for x in (self.dense.kernel, self.dense.bias))
-
-  def call(self, x):
-    return self.finish(_matmul(x, *self.centered()))
-
-  def finish(self, linear: tf.Tensor) -> tf.Tensor:
-    """From `x W + b` with `centered` weights, to the layer's output."""
-    return self.activate(self.norm.of_centered(linear))
-
-
-class _SAGERound(_DenseNorm):
-  """One round of mean message passing along both edge directions.
-
-      x_v + N([p_v, c_v, x_v] W)
-  with p_v and c_v the means over the producers and the consumers of node v,
-  zeros where there are none. Source: [GraphSAGE], mean aggregator; ours are the
-  second direction and the residual link.
-  """
-
-  def build(self, input_shape):
-    super().build([None, 3 * input_shape[-1]])
-
-  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    """Shapes: x float32 [nodes, ..., width] -> same."""
-    kernel, bias = self.centered()
-    producers, consumers, own = tf.split(kernel, 3, axis=0)
-    return x + self.finish(tf.add_n([
-        graph.mean_of('producers', _matmul(x, producers)),
-        graph.mean_of('consumers', _matmul(x, consumers)),
-        _matmul(x, own, bias)]))
-
-
-class _GCNRound(_DenseNorm):
-  """One graph convolution.
-
-      x + N(D^-1/2 A D^-1/2 x W)
-  A counts the edges between two nodes in either direction, plus 1 on the
-  diagonal, so that every node has a neighbour; D holds the row sums of A.
-  Source: [GCN]. There H <- act(D^-1/2 A D^-1/2 H W); ours are LayerNorm, the
-  bias in N and the residual link.
-  """
-
-  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    """Shapes: x float32 [nodes, ..., width] -> same."""
-    scale = tf.math.rsqrt(graph.degree('both') + 1)  # [nodes], D^-1/2
-    scale = tf.reshape(scale, [-1] + [1] * (x.shape.rank - 1))
-    kernel, bias = self.centered()
-    y = scale * _matmul(x, kernel)
-    return x + self.finish(scale * (graph.sum_of('both', y) + y) + bias)
-
-
-class _GATRound(_DenseNorm):
-  """One round of attention over the producers and over the consumers.
-
-      x_v + N([p_v, c_v, x_v] W)
-      p_v = sum of a_vu V x_u over the producers u of v
-      a_vu = softmax over u of  k . leaky_relu(Q x_v + V x_u)
-  for each head, heads side by side; c_v likewise over the consumers, with
-  weights of its own. A node without producers or consumers receives zeros.
-  Source: [GATv2], TF-GNN's layer. [GAT] scores k . [V x_v, V x_u] before the
-  leaky_relu, attends along one direction and lets a node attend to itself; here
-  its own state has its own weights.
-  """
-
-  def __init__(self, width: int, activation: str, num_heads: int):
-    super().__init__(width, activation)
-    _check_positive('num_heads', num_heads)
-    if width % num_heads:
-      raise ValueError('hidden_dim and joint_dim must be multiples of '
-                       f'num_heads; got {width} and {num_heads}.')
-    self.attend_producers, self.attend_consumers = (
-        gat_v2.GATv2Conv(
-            num_heads=num_heads, per_head_channels=width // num_heads,
-            receiver_tag=receiver, activation='linear')
-        for receiver in (tfgnn.TARGET, tfgnn.SOURCE))
-
-  def build(self, input_shape):
-    super().build([None, 3 * input_shape[-1]])
-    loop = tfgnn.homogeneous(  # Any graph: layers of TF-GNN build when called.
-        tf.constant([0]), tf.constant([0]),
-        node_features=tf.zeros([1, input_shape[-1]]))
-    for attend in (self.attend_producers, self.attend_consumers):
-      attend(loop, edge_set_name='edges')
-
-  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    """Shapes: x float32 [nodes, ..., width] -> same."""
-    states = graph.with_states(x)
-    parts = [tf.reshape(attend(states, edge_set_name='edges'), tf.shape(x))
-             for attend in (self.attend_producers, self.attend_consumers)]
-    joined = tf.concat(parts + [x], -1)  # [nodes, ..., 3 width]
-    return x + self(joined)
-
-
-_ROUNDS = {'sage': _SAGERound, 'gcn': _GCNRound, 'gat': _GATRound}
-
-
-def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
-  """Columns on logarithmic scales.
-
-      sign(x) log(1 + s |x|) / log(1 + s)   for each s of `scales`
-  Sizes span many orders of magnitude, and scaling by their maximum squashes
-  most of them to almost 0. Large s tells small values apart, small s large
-  ones. Far outside [0, 1] the columns grow slowly too. Without scales they stay
-  as they are.
-  Shapes: float32 [..., F] -> [..., max(1, len(scales)) F].
-  """
-  if not scales:
-    return x
-  sign, size = tf.sign(x), tf.abs(x)
-  return tf.concat([
-      sign * tf.math.log1p(scale * size) / math.log1p(scale)
-      for scale in scales], -1)
+# --------------------------------------------------------- chapter: tile ranker
 
 
 class _TileRanker(_Ranker):
@@ -1353,75 +1378,50 @@ class _TileRanker(_Ranker):
         [graph.pool(reduction, x) for reduction in self._pooling], -1)
 
 
-# ------------------------------------------------- what a kernel's tiles do
-#
-# Counts that follow from shapes, layouts and tile bounds alone. They need
-# features in their own units, so the models that use them take the statistics
-# that the features were scaled with. The loop nest has 12 axes: the physical
-# dimensions of the tiled tensor, most major first, then those of a
-# convolution's filter. Dimensions that are not there have size 1.
-#
-# Tensors are compared by `tf.equal`; `==` leaves the shape unknown.
+# ---------------------------------------------------------- chapter: statistics
 
-_DIMS, _AXES, _SPATIAL = 6, 12, 4
-_TABLE_WIDTHS = {'node': 140, 'config': 24}
-# First column and number of columns of what is read of the node features.
-_NODE_COLUMNS = {
-    'is_root': (0, 1), 'element_type': (2, 19), 'shape': (21, 6),
-    'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 4),
-    'stride': (45, 4), 'base_dilation': (77, 4), 'convolution': (93, 14),
-    'feature_groups': (107, 1), 'minor_to_major': (134, 6)}
-_BOUNDS = (*range(8, 14), *range(6))  # Config columns: of output, of filter.
-_ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
-_CONVOLUTION, _FUSION, _PARAMETER, _REDUCE, _TUPLE = 26, 41, 63, 70, 100
-# Vector instructions of an opcode: 1 but for these.
-_FREE_OPCODES = (11, 13, 24, 26, 41, 45, 48, 63, 75, 100)
-_SLOW_OPCODES = (30, 32, 37, 38, 50, 51, 66, 77, 81, 91, 94, 96, 98, 107)
-_SLOW_COST = 8.0
-_PLACES = [float(i) for i in range(_DIMS)]
-_EYE = [[float(i == j) for j in range(_DIMS)] for i in range(_DIMS)]
+_TABLE_WIDTHS = {'node': 140, 'config': 24}  # Columns of the files.
 _MOST = 1e12  # No count is larger, so that sums and products stay finite.
 
 
-class _Hardware(NamedTuple):
-  """A machine. Times are in ns; constants with a time can be trained.
+class _Scaling(NamedTuple):
+  """What `_Statistics` knows, as tensors."""
+  bounds: tf.Tensor  # [2 statistics, minimum and maximum, node, config columns]
 
-  With lanes and sublanes of 1, tile bounds count elements.
-  """
-  lanes: int = 128          # Elements of a layout tile, most minor dimension.
-  sublanes: int = 8         # The same, second most minor.
-  matrix_side: int = 128    # Of a block of weights in the matrix unit.
-  matrix_min_rows: int = 128  # Rows that a block of weights costs at least.
-  launch_ns: float = 220.0  # A kernel that does nothing.
-  step_ns: float = 45.0     # Overhead of a step for each stream.
-  bytes_per_ns: float = 540.0  # Main memory to on-chip memory.
-  piece_ns: float = 3.0     # For each contiguous piece of a transfer.
-  matrix_row_ns: float = 0.6   # One row through one block of weights.
-  vector_ns: float = 0.9    # One instruction on lanes * sublanes elements.
-  unhidden: float = 0.05    # Part of the shorter of memory and arithmetic time
-                            # that does not overlap with the longer.
+  def known(self) -> tf.Tensor:
+    """Whether there are any: bool []."""
+    low, high = tf.unstack(self.bounds, axis=1)
+    return tf.reduce_any(low != high)
 
+  def raw(self, table: str, x: tf.Tensor,
+          graph: Optional[_Graph] = None) -> tf.Tensor:
+    """[..., used columns] -> whole numbers [..., all columns].
 
-_TRAINED_CONSTANTS = _Hardware._fields[4:]
-_PRESETS = {
-    'tpu_v3': _Hardware(),
-    None: _Hardware(lanes=1, sublanes=1, matrix_side=1, matrix_min_rows=1,
-                    matrix_row_ns=0.6 / 128 ** 2, vector_ns=0.9 / 1024)}
+    Which statistics apply is told from each row alone, or, where they are the
+    nodes of a graph, from all of a kernel together.
+    """
+    node, config = tf.split(self.bounds, list(_TABLE_WIDTHS.values()), -1)
+    low, high = tf.unstack(node if table == 'node' else config, axis=1)
+    candidates = self._unscaled(x, low, high)  # [..., 2, all columns]
+    broken = tf.reduce_sum(_as_float(
+        tf.abs(candidates - tf.round(candidates))
+        > 1e-6 * (1 + tf.abs(candidates))), -1, keepdims=True)
+    if graph is not None:
+      broken = graph.on_nodes(
+          tf.math.segment_sum(broken, graph.kernel_of))
+    first, second = tf.unstack(broken, axis=-2)
+    training, every = tf.unstack(candidates, axis=-2)
+    return tf.round(tf.where(second < first, every, training))
 
-
-def _hardware(given: Any) -> _Hardware:
-  """A preset by name, or changes to one: {'preset': name, field: value}."""
-  changes = dict(given) if isinstance(given, Mapping) else {'preset': given}
-  preset = changes.pop('preset', 'tpu_v3')
-  if preset is not None:
-    _check_choice('hardware', preset, [name for name in _PRESETS if name])
-  for name, value in changes.items():
-    _check_choice('hardware', name, _Hardware._fields)
-    if isinstance(value, bool) or not isinstance(
-        value, (int, float)) or not value > 0:
-      raise ValueError(
-          f'hardware: {name} must be a positive number; got {value!r}.')
-  return _PRESETS[preset]._replace(**changes)
+  def _unscaled(self, x, low, high):
+    """By each of the statistics: [..., 2, all columns]."""
+    used = low != high  # [2, all columns]
+    zeros = x.shape[-1]  # The column of zeros that is appended.
+    place = tf.cumsum(tf.cast(used, tf.int32), -1) - 1
+    x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
+    x = tf.gather(
+        x, tf.where(used, tf.minimum(place, zeros), zeros), axis=-1)
+    return tf.clip_by_value(x * (high - low) + low, -_MOST, _MOST)
 
 
 class _Statistics(tf.keras.layers.Layer):
@@ -1507,53 +1507,13 @@ class _Statistics(tf.keras.layers.Layer):
           initializer=lambda shape, dtype: self._initial)
     self.built = True
 
-  def read(self) -> '_Scaling':
+  def read(self) -> _Scaling:
     """The numbers, without a way back for gradients."""
     return _Scaling(tf.stop_gradient(self._table))
 
   def zero(self) -> tf.Tensor:
     """Added to a score, gives the variable a gradient: trainers expect one."""
     return 0 * tf.reduce_sum(self._table)
-
-
-class _Scaling(NamedTuple):
-  """What `_Statistics` knows, as tensors."""
-  bounds: tf.Tensor  # [2 statistics, minimum and maximum, node, config columns]
-
-  def known(self) -> tf.Tensor:
-    """Whether there are any: bool []."""
-    low, high = tf.unstack(self.bounds, axis=1)
-    return tf.reduce_any(low != high)
-
-  def raw(self, table: str, x: tf.Tensor,
-          graph: Optional[_Graph] = None) -> tf.Tensor:
-    """[..., used columns] -> whole numbers [..., all columns].
-
-    Which statistics apply is told from each row alone, or, where they are the
-    nodes of a graph, from all of a kernel together.
-    """
-    node, config = tf.split(self.bounds, list(_TABLE_WIDTHS.values()), -1)
-    low, high = tf.unstack(node if table == 'node' else config, axis=1)
-    candidates = self._unscaled(x, low, high)  # [..., 2, all columns]
-    broken = tf.reduce_sum(_as_float(
-        tf.abs(candidates - tf.round(candidates))
-        > 1e-6 * (1 + tf.abs(candidates))), -1, keepdims=True)
-    if graph is not None:
-      broken = graph.on_nodes(
-          tf.math.segment_sum(broken, graph.kernel_of))
-    first, second = tf.unstack(broken, axis=-2)
-    training, every = tf.unstack(candidates, axis=-2)
-    return tf.round(tf.where(second < first, every, training))
-
-  def _unscaled(self, x, low, high):
-    """By each of the statistics: [..., 2, all columns]."""
-    used = low != high  # [2, all columns]
-    zeros = x.shape[-1]  # The column of zeros that is appended.
-    place = tf.cumsum(tf.cast(used, tf.int32), -1) - 1
-    x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
-    x = tf.gather(
-        x, tf.where(used, tf.minimum(place, zeros), zeros), axis=-1)
-    return tf.clip_by_value(x * (high - low) + low, -_MOST, _MOST)
 
 
 def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
@@ -1646,6 +1606,75 @@ def _matrix(npy: bytes) -> tf.Tensor:
   return tf.reshape(tf.cast(numbers, tf.float32), header['shape'])
 
 
+# ------------------------------------------------------------ chapter: geometry
+#
+# Counts that follow from shapes, layouts and tile bounds alone. They need
+# features in their own units, so the models that use them take the statistics
+# that the features were scaled with. The loop nest has 12 axes: the physical
+# dimensions of the tiled tensor, most major first, then those of a
+# convolution's filter. Dimensions that are not there have size 1.
+#
+# Tensors are compared by `tf.equal`; `==` leaves the shape unknown.
+
+_DIMS, _AXES, _SPATIAL = 6, 12, 4
+# First column and number of columns of what is read of the node features.
+_NODE_COLUMNS = {
+    'is_root': (0, 1), 'element_type': (2, 19), 'shape': (21, 6),
+    'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 4),
+    'stride': (45, 4), 'base_dilation': (77, 4), 'convolution': (93, 14),
+    'feature_groups': (107, 1), 'minor_to_major': (134, 6)}
+_BOUNDS = (*range(8, 14), *range(6))  # Config columns: of output, of filter.
+_ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
+_CONVOLUTION, _FUSION, _PARAMETER, _REDUCE, _TUPLE = 26, 41, 63, 70, 100
+# Vector instructions of an opcode: 1 but for these.
+_FREE_OPCODES = (11, 13, 24, 26, 41, 45, 48, 63, 75, 100)
+_SLOW_OPCODES = (30, 32, 37, 38, 50, 51, 66, 77, 81, 91, 94, 96, 98, 107)
+_SLOW_COST = 8.0
+_PLACES = [float(i) for i in range(_DIMS)]
+_EYE = [[float(i == j) for j in range(_DIMS)] for i in range(_DIMS)]
+
+
+class _Hardware(NamedTuple):
+  """A machine. Times are in ns; constants with a time can be trained.
+
+  With lanes and sublanes of 1, tile bounds count elements.
+  """
+  lanes: int = 128          # Elements of a layout tile, most minor dimension.
+  sublanes: int = 8         # The same, second most minor.
+  matrix_side: int = 128    # Of a block of weights in the matrix unit.
+  matrix_min_rows: int = 128  # Rows that a block of weights costs at least.
+  launch_ns: float = 220.0  # A kernel that does nothing.
+  step_ns: float = 45.0     # Overhead of a step for each stream.
+  bytes_per_ns: float = 540.0  # Main memory to on-chip memory.
+  piece_ns: float = 3.0     # For each contiguous piece of a transfer.
+  matrix_row_ns: float = 0.6   # One row through one block of weights.
+  vector_ns: float = 0.9    # One instruction on lanes * sublanes elements.
+  unhidden: float = 0.05    # Part of the shorter of memory and arithmetic time
+                            # that does not overlap with the longer.
+
+
+_TRAINED_CONSTANTS = _Hardware._fields[4:]
+_PRESETS = {
+    'tpu_v3': _Hardware(),
+    None: _Hardware(lanes=1, sublanes=1, matrix_side=1, matrix_min_rows=1,
+                    matrix_row_ns=0.6 / 128 ** 2, vector_ns=0.9 / 1024)}
+
+
+def _hardware(given: Any) -> _Hardware:
+  """A preset by name, or changes to one: {'preset': name, field: value}."""
+  changes = dict(given) if isinstance(given, Mapping) else {'preset': given}
+  preset = changes.pop('preset', 'tpu_v3')
+  if preset is not None:
+    _check_choice('hardware', preset, [name for name in _PRESETS if name])
+  for name, value in changes.items():
+    _check_choice('hardware', name, _Hardware._fields)
+    if isinstance(value, bool) or not isinstance(
+        value, (int, float)) or not value > 0:
+      raise ValueError(
+          f'hardware: {name} must be a positive number; got {value!r}.')
+  return _PRESETS[preset]._replace(**changes)
+
+
 def _product(x: tf.Tensor) -> tf.Tensor:
   """Product of positive counts over the last axis, at most `_MOST`."""
   return tf.minimum(tf.reduce_prod(x, -1), _MOST)
@@ -1659,11 +1688,6 @@ def _halves(x: tf.Tensor) -> Sequence[tf.Tensor]:
 def _hot(index: tf.Tensor) -> tf.Tensor:
   """One-hot rows of whole numbers; none for an index that is out of range."""
   return _as_float(tf.equal(tf.expand_dims(index, -1), _PLACES))
-
-
-def _as_float(*conditions: tf.Tensor) -> tf.Tensor:
-  """1 where all hold, else 0."""
-  return tf.cast(functools.reduce(tf.logical_and, conditions), tf.float32)
 
 
 def _is(mask: tf.Tensor) -> tf.Tensor:
@@ -2228,7 +2252,7 @@ class _Convolution:
             window * applies)
 
 
-# ------------------------------------------------- analytic and hybrid models
+# ------------------------------------------------------------ chapter: analytic
 
 
 class _Machine(tf.keras.layers.Layer):
@@ -2544,7 +2568,7 @@ class MyEarlyJoinSAGE(HybridEarlyJoinSAGE):
     super().__init__(num_configs, num_ops, sharpness=sharpness, **kwargs)
 
 
-# --------------------------------------------- other models, for comparison
+# ---------------------------------------------------------- chapter: comparison
 
 
 class EarlyJoinGCN(_TileRanker):
