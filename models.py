@@ -1,7 +1,8 @@
 """Models that rank the tile-size configurations of TPU kernels.
 
 This one file replaces `tpu_graphs/baselines/tiles/models.py` of the tpu_graphs
-baseline, so it imports only TensorFlow, TF-GNN and the standard library.
+baseline, so it imports only TensorFlow, TF-GNN, NumPy (which TensorFlow needs
+itself) and the standard library.
 
 What the training and prediction scripts rely on:
   * `Model(num_configs, num_ops, **kwargs)`; `num_configs` is the number of
@@ -49,7 +50,6 @@ Sources:
   [GAT] Velickovic et al., ICLR 2018.  [GATv2] Brody et al., ICLR 2022.
 """
 
-import ast
 import concurrent.futures
 import difflib
 import functools
@@ -62,6 +62,7 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 from tensorflow_gnn.models import gat_v2
@@ -1557,7 +1558,7 @@ def _of_files(folder: str, num_configs: int,
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     kernels = list(pool.map(_of_file, files))
   enough = [kernel for kernel in kernels if kernel['configs'] >= num_configs]
-  if not enough or any(len(kernel[table][0]) != width for kernel in kernels
+  if not enough or any(kernel[table][0].shape != (width,) for kernel in kernels
                        for table, width in _TABLE_WIDTHS.items()):
     return None
   stored, of_all = _over_kernels(enough), _over_kernels(kernels)
@@ -1570,8 +1571,7 @@ def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
   stored = {}
   for table in _TABLE_WIDTHS:
     lows, highs = zip(*(kernel[table] for kernel in kernels))
-    low = tf.reduce_min(lows, 0).numpy()
-    high = tf.reduce_max(highs, 0).numpy()
+    low, high = np.min(lows, 0), np.max(highs, 0)
     stored[table] = {'minimum': low.tolist(), 'maximum': high.tolist(),
                      'used': (low != high).tolist()}
   return stored
@@ -1579,31 +1579,15 @@ def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
 
 def _of_file(path: str) -> Mapping[str, Any]:
   """Number of configurations, minima and maxima of a kernel's columns."""
+  tables = {}
   with tf.io.gfile.GFile(path, 'rb') as file, zipfile.ZipFile(file) as archive:
-    tables = {name: _matrix(archive.read(f'{name}_feat.npy'))
-              for name in _TABLE_WIDTHS}
-  return {'configs': len(tables['config']),
-          **{name: (tf.reduce_min(table, 0), tf.reduce_max(table, 0))
-             for name, table in tables.items()}}
-
-
-_KINDS = {'f': 'float', 'i': 'int', 'u': 'uint'}  # Of NumPy's numbers.
-
-
-def _matrix(npy: bytes) -> tf.Tensor:
-  """float32 of an .npy: its header is a Python literal, its length before it.
-
-  Source: numpy.lib.format, versions 1 to 3.
-  """
-  start = 10 if npy[6] == 1 else 12
-  end = start + int.from_bytes(npy[8:start], 'little')
-  header = ast.literal_eval(npy[start:end].decode('latin1').strip())
-  if header['fortran_order'] or len(header['shape']) != 2:
-    raise ValueError(f'an array of {header} is no table of rows')
-  order, kind, *size = header['descr']  # Such as '<f4'.
-  dtype = f'{_KINDS[kind]}{8 * int("".join(size))}'
-  numbers = tf.io.decode_raw(npy[end:], dtype, little_endian=order != '>')
-  return tf.reshape(tf.cast(numbers, tf.float32), header['shape'])
+    for name in _TABLE_WIDTHS:
+      with archive.open(f'{name}_feat.npy') as npy:
+        tables[name] = np.lib.format.read_array(
+            npy, allow_pickle=False).astype(np.float32, copy=False)
+  return {'configs': len(tables['config']), **{
+      name: (table.min(0, initial=np.inf), table.max(0, initial=-np.inf))
+      for name, table in tables.items()}}
 
 
 # ------------------------------------------------------------ chapter: geometry
