@@ -219,9 +219,8 @@ class _Graph:
   def pool(self, reduction: str, x: tf.Tensor) -> tf.Tensor:
     """Pools the nodes of each kernel: [nodes, ...] -> [kernels, ...]."""
     if reduction == 'mean':  # Shares its sum with the pooling 'sum'.
-      counts = tf.reshape(self.node_counts, [-1] + [1] * (x.shape.rank - 1))
-      return tf.math.divide_no_nan(
-          self.pool('sum', x), tf.cast(counts, tf.float32))
+      counts = tf.cast(_per_row(self.node_counts, x), tf.float32)
+      return tf.math.divide_no_nan(self.pool('sum', x), counts)
     over_all, over_segments = _REDUCTIONS[reduction]
     if reduction == 'sum' and x.shape.rank == 2:  # Adds in the nodes' order,
       return tf.math.unsorted_segment_sum(        # and so rounds, like TF-GNN.
@@ -230,12 +229,22 @@ class _Graph:
       return over_all(x, axis=0, keepdims=True)
     return over_segments(x, self.kernel_of)
 
+  def pools(self, reductions: Sequence[str], x: tf.Tensor) -> tf.Tensor:
+    """Poolings side by side: [nodes, ..., w] -> [kernels, ..., poolings * w].
+    """
+    return tf.concat([self.pool(reduction, x) for reduction in reductions], -1)
+
 
 _REDUCTIONS = {
     'sum': (tf.reduce_sum, tf.math.segment_sum),
     'mean': (),  # From the sum; see `_Graph.pool`.
     'max': (tf.reduce_max, tf.math.segment_max),
     'min': (tf.reduce_min, tf.math.segment_min)}
+
+
+def _per_row(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+  """[rows] -> [rows, 1, ...], to go with an `x` [rows, ...]."""
+  return tf.reshape(values, [-1] + [1] * (x.shape.rank - 1))
 
 
 def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
@@ -278,9 +287,9 @@ def _matmul(x: tf.Tensor, w: tf.Tensor,
   return y
 
 
-def _as_float(*conditions: tf.Tensor) -> tf.Tensor:
-  """1 where all hold, else 0."""
-  return tf.cast(functools.reduce(tf.logical_and, conditions), tf.float32)
+def _as_float(condition: tf.Tensor) -> tf.Tensor:
+  """1 where it holds, else 0."""
+  return tf.cast(condition, tf.float32)
 
 
 # ----------------------------------------------------------- chapter: arguments
@@ -295,11 +304,12 @@ def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
                      f'got {value!r}.{hint}')
 
 
-def _check_positive(argument: str, value: Any, minimum: int = 1) -> None:
-  """Raises a ValueError unless `value` is an integer of at least `minimum`."""
-  if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-    raise ValueError(
-        f'{argument} must be an integer of at least {minimum}; got {value!r}.')
+def _check_integers(minimum: int, **arguments: Any) -> None:
+  """Raises a ValueError unless all are integers of at least `minimum`."""
+  for name, value in arguments.items():
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+      raise ValueError(
+          f'{name} must be an integer of at least {minimum}; got {value!r}.')
 
 
 def _check_fraction(argument: str, value: Any) -> None:
@@ -324,10 +334,8 @@ def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
 # shape, the lowest meaning the fastest. Each loss is the mean over kernels.
 
 
-def _registered(loss_class):
-  """Lets a saved model find the class of its loss again."""
-  return tf.keras.saving.register_keras_serializable('tpu_graphs_ext')(
-      loss_class)
+# Lets a saved model find the class of its loss again.
+_registered = tf.keras.saving.register_keras_serializable('tpu_graphs_ext')
 
 
 class _Objective(tf.keras.losses.Loss):
@@ -589,8 +597,8 @@ class _GCNRound(_DenseNorm):
 
   def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
     """Shapes: x float32 [nodes, ..., width] -> same."""
-    scale = tf.math.rsqrt(graph.degree('both') + 1)  # [nodes], D^-1/2
-    scale = tf.reshape(scale, [-1] + [1] * (x.shape.rank - 1))
+    # [nodes, 1, ...], D^-1/2
+    scale = _per_row(tf.math.rsqrt(graph.degree('both') + 1), x)
     kernel, bias = self.centered()
     y = scale * _matmul(x, kernel)
     return x + self.finish(scale * (graph.sum_of('both', y) + y) + bias)
@@ -611,7 +619,7 @@ class _GATRound(_DenseNorm):
 
   def __init__(self, width: int, activation: str, num_heads: int):
     super().__init__(width, activation)
-    _check_positive('num_heads', num_heads)
+    _check_integers(1, num_heads=num_heads)
     if width % num_heads:
       raise ValueError('hidden_dim and joint_dim must be multiples of '
                        f'num_heads; got {width} and {num_heads}.')
@@ -775,10 +783,9 @@ class _Ranker(_TrainedModel):
                objective: str = 'flags', averaging: float = 0.0):
     super().__init__(objective, averaging)
     embeds = op_embed_dim is not None
-    for argument, value in (('num_configs', num_configs), ('num_ops', num_ops),
-                            ('op_embed_dim', op_embed_dim if embeds else 1),
-                            ('hidden_dim', width)):
-      _check_positive(argument, value)
+    _check_integers(
+        1, num_configs=num_configs, num_ops=num_ops,
+        op_embed_dim=op_embed_dim if embeds else 1, hidden_dim=width)
     self._num_configs = num_configs
     self._width = width
     self._state_width = width  # Of the tensors [nodes, configs, width].
@@ -1064,8 +1071,7 @@ class _SAGE(_BaselineRanker):
     for i, gnn_layer in enumerate(self._gnn_layers[1:], 1):
       x = self._finished(
           self._linear(graph, gnn_layer.layers[0], x), i, training)
-    return tf.concat(
-        [graph.pool(reduction, x) for reduction in self._pooling], -1)
+    return graph.pools(self._pooling, x)
 
   def _linear(self, graph: _Graph, layer: tf.keras.layers.Dense,
               x: tf.Tensor) -> tf.Tensor:
@@ -1090,8 +1096,8 @@ class _SumSAGE(_SAGE):
   def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
                final_mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
                hidden_dim: int = 64, op_embed_dim: int = 64):
-    _check_positive('num_gnns', num_gnns)
-    _check_positive('final_mlp_layers', final_mlp_layers, 0)
+    _check_integers(1, num_gnns=num_gnns)
+    _check_integers(0, final_mlp_layers=final_mlp_layers)
     super().__init__(
         num_configs, num_ops, op_embed_dim, hidden_activation,
         [hidden_dim] * num_gnns, [hidden_dim] * final_mlp_layers)
@@ -1117,8 +1123,8 @@ class _ResGCN(_BaselineRanker):
                hidden_dim: int = 64, op_embed_dim: int = 32,
                directed: bool = False, reduction: str = 'sum'):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim)
-    _check_positive('num_gnns', num_gnns, 0)
-    _check_positive('mlp_layers', mlp_layers)
+    _check_integers(0, num_gnns=num_gnns)
+    _check_integers(1, mlp_layers=mlp_layers)
     _check_choice('reduction', reduction, list(_REDUCTIONS))
     activation = self._activation_fn = _activation(hidden_activation)
     self._directed = directed
@@ -1160,8 +1166,8 @@ class _ResGCN(_BaselineRanker):
     """Shapes: x float32 [nodes, ..., width] -> [kernels, ..., width]."""
     for layer in self._prenet.layers[1:]:
       x = layer(x)
-    scale = 1 / (graph.degree('consumers') + 1)  # [nodes]; P = scale (A + I)
-    scale = tf.reshape(scale, [-1] + [1] * (x.shape.rank - 1))
+    # [nodes, 1, ...]; P = scale (A + I)
+    scale = _per_row(1 / (graph.degree('consumers') + 1), x)
     for layers in self._gc_layers:
       y = self._activation_fn(x)
       forward = scale * (graph.sum_of('consumers', y) + y)
@@ -1202,7 +1208,7 @@ class MLP(_BaselineRanker):
                mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
                hidden_dim: int = 64, reduction: str = 'sum'):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim)
-    _check_positive('mlp_layers', mlp_layers, 0)
+    _check_integers(0, mlp_layers=mlp_layers)
     _check_choice('reduction', reduction, list(_REDUCTIONS))
     self._reduction = reduction
     self._mlp = _mlp([hidden_dim] * mlp_layers + [1], hidden_activation)
@@ -1275,11 +1281,9 @@ class _TileRanker(_Ranker):
                convolution: str = 'sage', num_heads: int = 4):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, objective,
                      averaging)
-    _check_positive('joint_dim', joint_dim)
-    for argument, value in (('node_rounds', node_rounds),
-                            ('joint_rounds', joint_rounds),
-                            ('head_layers', head_layers)):
-      _check_positive(argument, value, 0)
+    _check_integers(1, joint_dim=joint_dim)
+    _check_integers(0, node_rounds=node_rounds, joint_rounds=joint_rounds,
+                    head_layers=head_layers)
     _check_choice('join', join, ['early', 'late', 'both'])
     if join == 'late' and joint_rounds:
       raise ValueError('joint_rounds must be 0 with a late join; '
@@ -1346,7 +1350,7 @@ class _TileRanker(_Ranker):
     if self._early:
       return (tf.expand_dims(_dense(self._join.dense, x), 1),
               tf.expand_dims(1 + self._join_gate(x), 1))
-    return tf.expand_dims(self._pooled(graph, x), 1)
+    return tf.expand_dims(graph.pools(self._pooling, x), 1)
 
   def _configured(self, graph, encoded, config_feats):
     """[features on logarithmic scales, and what joins the nodes, if it does].
@@ -1364,7 +1368,7 @@ class _TileRanker(_Ranker):
           self._join.norm(node + gate * graph.on_nodes(*joins)))
       for layer in self._joint_rounds:
         x = layer.update(graph, x)
-      z = self._pooled(graph, x)
+      z = graph.pools(self._pooling, x)
     else:
       z = encoded + tf.zeros_like(config_feats[..., :1])  # Once a config.
     if self._late:
@@ -1372,11 +1376,6 @@ class _TileRanker(_Ranker):
     for layer in self._head:
       z = _drop(layer(z), self._dropout, training)
     return tf.squeeze(_dense(self._scorer, z), -1)
-
-  def _pooled(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    """Shapes: [nodes, ..., width] -> [kernels, ..., poolings * width]."""
-    return tf.concat(
-        [graph.pool(reduction, x) for reduction in self._pooling], -1)
 
 
 # ---------------------------------------------------------- chapter: statistics
@@ -1449,17 +1448,17 @@ class _Statistics(tf.keras.layers.Layer):
     parts = [] if stored is None else [stored]  # Those of the training first.
     if isinstance(stored, Mapping) and 'all_kernels' in stored:
       parts.append(stored['all_kernels'])
-    bounds = {table: [self._bounds_of(part, table) for part in parts]
-              for table in _TABLE_WIDTHS}
-    self._numbers_of_used = None if stored is None else {
-        table: sum(low != high for low, high in zip(*bounds[table][0]))
-        for table in _TABLE_WIDTHS}
+    bounds = [{table: self._bounds_of(part, table) for table in _TABLE_WIDTHS}
+              for part in parts]
+    self._numbers_of_used = {  # By table; empty where it is not known.
+        table: sum(low != high for low, high in zip(*sides))
+        for part in bounds[:1] for table, sides in part.items()}
     self._initial = tf.zeros([2, 2, sum(_TABLE_WIDTHS.values())])
-    if parts:
-      self._initial = tf.stack([tf.concat([
-          self._cut(bounds[table][i], width)
-          for table, width in _TABLE_WIDTHS.items()], -1)
-                                for i in (0, len(parts) - 1)])
+    if bounds:
+      self._initial = tf.stack([
+          tf.concat([self._cut(part[table], width)
+                     for table, width in _TABLE_WIDTHS.items()], -1)
+          for part in (bounds[0], bounds[-1])])
 
   def _bounds_of(self, stored, table):
     """Minima and maxima of a table's columns."""
@@ -1484,19 +1483,17 @@ class _Statistics(tf.keras.layers.Layer):
 
   def check(self, node_width: int, config_width: int) -> None:
     """Raises a ValueError unless so many columns vary."""
-    for table, width in (('node', node_width), ('config', config_width)):
-      used = width
-      if self._numbers_of_used:
-        used = self._numbers_of_used[table]
-      if used != width:
+    widths = {'node': node_width, 'config': config_width}
+    for table, used in self._numbers_of_used.items():
+      if used != widths[table]:
         raise ValueError(
-            f'feature_stats has {used} {table} columns that vary, but '
-            f'the features have {width}; they are of other data. Print those '
-            'of this data with `tpu-graphs-ext stats --data_root`.')
+            f'feature_stats has {used} {table} columns that vary, but the '
+            f'features have {widths[table]}; they are of other data. Print '
+            'those of this data with `tpu-graphs-ext stats --data_root`.')
 
   def forget(self) -> None:
     """Before `build_once`: as if made without any."""
-    self._numbers_of_used, self._initial = None, tf.zeros_like(self._initial)
+    self._numbers_of_used, self._initial = {}, tf.zeros_like(self._initial)
 
   def build_once(self) -> None:
     if self.built:
@@ -1782,7 +1779,7 @@ class _Nodes:
     return self._columns[name]
 
   def opcode_is(self, opcode: int) -> tf.Tensor:
-    return tf.cast(self._graph.opcode == opcode, tf.float32)
+    return _as_float(self._graph.opcode == opcode)
 
   def _lay_out(self, hardware):
     rank = tf.expand_dims(self.rank, -1)
@@ -1858,8 +1855,8 @@ class _Nodes:
     """[kernels]: vector instructions on an element of the tiled tensor."""
     tiled = self._graph.on_nodes(self.tiled)
     same = _as_float(
-        tf.equal(self.rank, tf.gather(self.rank, tiled)),
-        tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, tiled)), -1))
+        tf.equal(self.rank, tf.gather(self.rank, tiled))
+        & tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, tiled)), -1))
     cost = tf.constant([
         0.0 if i in _FREE_OPCODES else _SLOW_COST if i in _SLOW_OPCODES else 1.0
         for i in range(256)])
@@ -1949,7 +1946,7 @@ class _Geometry:
         tf.expand_dims(x, 1) for x in loops[5:7])
     units = tf.math.ceil(size / unit)
     # A dimension without a bound is whole.
-    own = tf.logical_and(units > 1, bounds > 0)
+    own = (units > 1) & (bounds > 0)
     tile = tf.where(own, bounds, units)
     trips, elements = tf.math.ceil(units / tile), tile * unit
     steps, kernel_tiles = _product(trips), _product(_halves(trips)[1])
@@ -2000,7 +1997,7 @@ class _Geometry:
     parts = _number_from(1, _as_float(covered < whole))  # More minor ones.
     pieces = _product(tf.where(_is(parts), covered, 1.0))
     followed = tf.expand_dims(tf.reduce_sum(s.follow + s.window, 1), 1) > 0
-    moves = _number_from(0, _as_float(tf.logical_and(followed, trips > 1)))
+    moves = _number_from(0, _as_float(followed & (trips > 1)))
     fetches = _product(tf.where(_is(moves), trips, 1.0))
     return tuple(
         tf.math.unsorted_segment_sum(x, s.kernel, kernels)
@@ -2030,13 +2027,12 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
   removed = tf.reduce_max(
       _hot(node.dimensions) * tf.expand_dims(is_removed, -1), 1)
   kept = tiled_exists * (1 - removed)
-  is_kept = tf.logical_and(  # [streams, 1], as the other conditions
-      tf.logical_and(_is(node.is_reduce), node.rank < tiled.rank),
-      tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
+  is_kept = (  # [streams, 1], as the other conditions
+      _is(node.is_reduce) & (node.rank < tiled.rank)
+      & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
   as_many = _is_about(node.elements / tiled.elements, 2)
   is_same = tf.equal(node.rank, tiled.rank)
-  as_tiled = tf.logical_and(
-      as_many, tf.logical_not(tf.logical_or(is_same, is_kept)))
+  as_tiled = as_many & ~(is_same | is_kept)
 
   def choose(condition, yes, no):  # [streams, 1]; [streams, 6, 6] twice
     return tf.where(tf.expand_dims(condition, -1), yes, no)
@@ -2044,7 +2040,7 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
   alike = _outer(exists, tiled_exists) * _as_float(tf.equal(
       tf.expand_dims(node.shape, -1), tf.expand_dims(tiled.shape, -2)))
   matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike))
-  matched = choose(tf.logical_or(is_same, as_tiled),
+  matched = choose(is_same | as_tiled,
                    tf.constant(_EYE) * tf.expand_dims(tiled_exists, 1), matched)
   source_shape = tf.where(as_tiled, tiled.shape, node.shape)
   scale = matched * (tf.expand_dims(source_shape, -1)
@@ -2058,7 +2054,7 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
 
 def _is_about(ratio: tf.Tensor, factor: float) -> tf.Tensor:
   """Whether a ratio is 1 up to a factor."""
-  return tf.logical_and(ratio > 1 / factor, ratio < factor)
+  return (ratio > 1 / factor) & (ratio < factor)
 
 
 def _marked_by(masks: Sequence[tf.Tensor]) -> tuple:
@@ -2117,20 +2113,21 @@ class _Convolution:
      filter_spatial) = (
          tf.squeeze(x, 1) if x.shape[1] == 1 else x * on_spatial for x in dims)
     batch, feature = tf.unstack(output_dims, axis=1)
-    left = _as_float(tf.constant(_PLACES) < conv.rank, batch + feature == 0)
+    left = _as_float(
+        (tf.constant(_PLACES) < conv.rank) & (batch + feature == 0))
     spatial_axes = (
         _ranks(left, _SPATIAL) * on_spatial @ output_axes)  # [kernels, 4, 12]
 
     def axis(hot, axes):  # [kernels, 12]
       return tf.linalg.matvec(axes, hot, transpose_a=True)
 
-    size_of_batch, size_of_features = _dot(batch, shape), _dot(feature, shape)
+    size_of_features = _dot(feature, shape)
     self.image, self.filter = self._operands(
-        [(1.0, filter_out, size_of_features),
-         (-1.0, image_batch, size_of_batch)],
-        spatial, filter_spatial, window)
+        tf.concat([tf.stack([filter_out, image_batch], 1), filter_spatial], 1),
+        tf.concat([size_of_features, _dot(batch, shape), window], 1),
+        tf.concat([tf.ones_like(spatial[:, :2]) * [1.0, -1.0], spatial], 1))
     # A window as long as its dilation stands for the batch of a matrix product.
-    is_batch = spatial * _as_float(window > 1, tf.equal(window, dilation))
+    is_batch = spatial * _as_float((window > 1) & tf.equal(window, dilation))
     is_tap = spatial - is_batch
     self.filter_rows = nodes.rows(self.filter)
     of_filter = tf.transpose(self.filter_rows.order, [0, 2, 1])
@@ -2163,18 +2160,14 @@ class _Convolution:
     self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes
     self.in_image, self.in_filter = self._parts_of([self.image, self.filter])
 
-  def _operands(self, features, spatial, filter_spatial, window):
+  def _operands(self, dims, sizes, weights):
     """(image, filter): int32 [kernels], nodes.
 
-    `features` are (weight, dimension [kernels, 6], its size [kernels, 1]) of
-    what tells a filter from an image, besides the sizes of the window.
+    A filter is told by its `sizes`, [kernels, 6], in six `dims`, one-hot
+    [kernels, 6, 6]. Each that agrees adds its weight, [kernels, 6]; a negative
+    one is a property of the image.
     """
     nodes = self._nodes
-    weights, dims, sizes = zip(*features)
-    dims = tf.concat([tf.stack(dims, 1), filter_spatial], 1)  # [kernels, 6, 6]
-    sizes = tf.concat([*sizes, window], 1)  # [kernels, 6]
-    weights = tf.concat(
-        [weights * tf.ones_like(sizes[:, :len(weights)]), spatial], 1)
     dims, sizes, weights = (
         self._graph.on_nodes(x) for x in (dims, sizes, weights))
     agrees = _as_float(  # [nodes, 6]
@@ -2222,14 +2215,13 @@ class _Convolution:
             (self.image, self.filter), (self.image_follow, self.filter_axes),
             (self.image_window, tf.zeros_like(self.image_window))))
     node, operand = nodes.rows(index), nodes.rows(operand_index)
-    alike = tf.logical_and(  # [streams, 1], as the other conditions
-        tf.equal(node.rank, operand.rank),
-        tf.reduce_all(_is_about(node.shape / operand.shape, 5), -1,
-                      keepdims=True))
+    alike = (  # [streams, 1], as the other conditions
+        tf.equal(node.rank, operand.rank)
+        & tf.reduce_all(_is_about(node.shape / operand.shape, 5), -1,
+                        keepdims=True))
     as_many = _is_about(node.elements / operand.elements, 2)
-    as_operand = tf.logical_and(as_many, tf.logical_not(alike))
-    applies = _as_float(tf.logical_or(alike, as_many))
-    applies = tf.expand_dims(applies, -1)
+    as_operand = as_many & ~alike
+    applies = tf.expand_dims(_as_float(alike | as_many), -1)
     scale = tf.where(as_operand, 1.0, node.shape / operand.shape)
     source = tf.where(tf.squeeze(as_operand, -1), operand_index, index)
     return (index, source, follow * tf.expand_dims(scale, -1) * applies,
@@ -2337,7 +2329,6 @@ class AnalyticTileModel(_Ranker):
     averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
   """
   _early = False
-  _needs_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Optional[Mapping[str, Any]] = None,
@@ -2639,8 +2630,8 @@ class WideSAGE(_SAGE):
                final_mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
                hidden_dim: int = 1024, op_embed_dim: int = 64,
                dropout: float = 0.1, objective: str = 'flags'):
-    _check_positive('num_gnns', num_gnns)
-    _check_positive('final_mlp_layers', final_mlp_layers, 0)
+    _check_integers(1, num_gnns=num_gnns)
+    _check_integers(0, final_mlp_layers=final_mlp_layers)
     super().__init__(
         num_configs, num_ops, op_embed_dim, hidden_activation,
         [hidden_dim] * num_gnns, [hidden_dim] * final_mlp_layers, dropout,
@@ -2683,9 +2674,10 @@ class _ConcatPoolSAGE(_SAGE):
                dropout: float = 0.1, objective: str = 'standardized_mse'):
     if not widths:
       raise ValueError(f'widths must name at least one layer; got {widths!r}.')
-    for argument, values in (('widths', widths), ('head_widths', head_widths)):
-      for value in values:
-        _check_positive(argument, value)
+    for width in widths:
+      _check_integers(1, widths=width)
+    for width in head_widths:
+      _check_integers(1, head_widths=width)
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_activation,
                      widths, head_widths, dropout, objective)
 
