@@ -235,8 +235,9 @@ def _train(args: argparse.Namespace) -> int:
 
 def _evaluate(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.host import evaluate
+  loading = _given(args, LoadSettings)
   evaluations = [
-      evaluate.evaluate(model_dir, args.data, **_loading(args))
+      evaluate.evaluate(model_dir, args.data, loading=loading)
       for model_dir in args.dir.split(',')]
   if args.json:
     contents = [evaluation.to_json() for evaluation in evaluations]
@@ -249,22 +250,19 @@ def _evaluate(args: argparse.Namespace) -> int:
 def _predict(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.host import predict
   print(predict.predict(args.dir, out=args.out, top_configs=args.top_configs,
-                        **_loading(args)))
+                        loading=_given(args, LoadSettings)))
   return 0
 
 
 def _rank(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.host import rank
-  rankings = rank.rank(args.dir, args.data, top_k=args.top_k, **_loading(args))
+  rankings = rank.rank(args.dir, args.data, top_k=args.top_k,
+                       loading=_given(args, LoadSettings))
   if args.json:
     print(json.dumps([ranking.to_json() for ranking in rankings], indent=2))
   else:
     print('\n\n'.join(ranking.text() for ranking in rankings))
   return 0
-
-
-def _loading(args: argparse.Namespace) -> dict[str, Any]:
-  return dataclasses.asdict(_given(args, LoadSettings))
 
 
 def _check_data(args: argparse.Namespace) -> int:

@@ -35,6 +35,7 @@ from tpu_graphs_ext.host import (
   scoring,
   train,
 )
+from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.sample import write
 
 pytestmark = pytest.mark.baseline
@@ -112,6 +113,11 @@ def trained(swapped, data, tmp_path_factory):
   return get
 
 
+def all_kernels(data: str) -> LoadSettings:
+  """Loads a model as the baseline's scripts do."""
+  return LoadSettings(stats='all', data_root=data, cache_dir='')
+
+
 def rows_of(path: str) -> dict[str, list[int]]:
   """ID -> configuration indices of a predictions CSV."""
   with open(path, encoding='utf-8') as lines:
@@ -152,8 +158,8 @@ def test_our_host_gives_their_scripts_numbers(
   """tiles_evaluate.py and tiles_gen_predictions_csv.py against ours."""
   model_dir = trained(name)
   theirs = evaluate_script(swapped, model_dir, data, tmp_path)
-  ours = evaluate.evaluate(model_dir, f'{data}/valid', stats='all',
-                           data_root=data)
+  ours = evaluate.evaluate(
+      model_dir, f'{data}/valid', loading=all_kernels(data))
   for k in (1, 5):
     assert set(theirs[str(k)]) == set(ours.programs)
     for program, error in theirs[str(k)].items():
@@ -186,9 +192,8 @@ def predictions_script(copy: str, model_dir: str, data: str,
 def compare_predictions(copy: str, model_dir: str, data: str, folder) -> None:
   """Their prediction script's CSV equals ours, row by row."""
   theirs = predictions_script(copy, model_dir, data, folder)
-  ours = predict.predict(
-      model_dir, data_root=data, out=str(folder / 'ours.csv'), stats='all',
-      cache_dir='')
+  ours = predict.predict(model_dir, out=str(folder / 'ours.csv'),
+                         loading=all_kernels(data))
   assert theirs == rows_of(ours)
 
 
@@ -206,8 +211,8 @@ def test_a_model_of_our_host_is_read_by_their_scripts(
       model=name, epochs=2, data_root=data, cache_dir='',
       out_dir=str(tmp_path / 'out'), seed=3))
   theirs = evaluate_script(swapped, result.model_dir, data, tmp_path)
-  ours = evaluate.evaluate(result.model_dir, f'{data}/valid', stats='all',
-                           data_root=data, cache_dir='')
+  ours = evaluate.evaluate(
+      result.model_dir, f'{data}/valid', loading=all_kernels(data))
   for program, error in theirs['5'].items():
     assert error == pytest.approx(
         ours.programs[program].slowdown[5], rel=1e-5, abs=1e-7)
@@ -226,7 +231,7 @@ def test_a_model_trained_before_the_swap_predicts_the_same(
   before = predictions_script(untouched, model_dir, data, tmp_path)
   after = predictions_script(swapped, model_dir, data, tmp_path)
   assert set(before) == set(after)
-  ranker = scoring.load_ranker(model_dir, stats='all', data_root=data)
+  ranker = scoring.load_ranker(model_dir, all_kernels(data))
   scores = {f'tile:xla:{kernel.tile_id}': ranker.scores(kernel)
             for kernel in read.read_split(f'{data}/test')}
   rounding = 1e-5 * max(np.abs(s).max() for s in scores.values())

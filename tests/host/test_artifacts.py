@@ -12,6 +12,7 @@ import pytest
 from support import tiny_kernels, tiny_models
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import artifacts, scoring, train
+from tpu_graphs_ext.host.settings import LoadSettings
 
 RUN_INFO = {'args': {'model': 'M', 'model_kwargs_json': '{}', 'configs': 2}}
 
@@ -61,8 +62,9 @@ def rewrite(copied, change):
 
 
 def load(model_dir, **changes):
-  return scoring.load_ranker(str(model_dir), **{
-      'models_py': tiny_models.__file__, 'data_root': '/nowhere', **changes})
+  return scoring.load_ranker(str(model_dir), LoadSettings(**{
+      'models_py': tiny_models.__file__, 'data_root': '/nowhere',
+      'cache_dir': '', **changes}))
 
 
 def test_hash_does_not_depend_on_the_order_of_keys():
@@ -250,11 +252,6 @@ def test_damaged_model_folder(copied, spoil):
   spoil(copied[0])
   with pytest.raises(UserError, match='cannot be read as a saved Keras model'):
     load(copied[0])
-
-
-def test_unknown_stats_source(trained):
-  with pytest.raises(UserError, match='--stats=x: must be one of run, train'):
-    load(trained.model_dir, stats='x')
 
 
 def test_write_file_where_a_folder_cannot_be_made(tmp_path):

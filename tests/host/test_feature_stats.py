@@ -90,7 +90,8 @@ def test_the_host_passes_and_keeps_them(data_root, tmp_path):
   # The baseline scales with all kernels: raw sizes come out the same.
   kernel = Kernel.load(str(next((data_root / 'valid').iterdir())))
   as_baseline = scoring.load_ranker(
-      result.model_dir, stats='all', data_root=str(data_root))
+      result.model_dir, settings_lib.LoadSettings(
+          stats='all', data_root=str(data_root), cache_dir=''))
   np.testing.assert_allclose(
       as_baseline.scores(kernel), ranker.scores(kernel), rtol=1e-5)
 

@@ -54,6 +54,11 @@ def test_bad_numbers(wrong, message):
     settings_lib.TrainSettings(**wrong)
 
 
+def test_unknown_source_of_statistics():
+  with pytest.raises(UserError, match='--stats=x: must be one of run, train'):
+    settings_lib.LoadSettings(stats='x')
+
+
 def test_args_have_the_baseline_keys_and_its_hash():
   settings = settings_lib.TrainSettings(
       epochs=2, lr=0.01, batch=3, results_csv='/r.csv', out_dir='~/o',

@@ -24,6 +24,7 @@ from tpu_graphs_ext.host import (
   scoring,
   train,
 )
+from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.stacks import versions
 
 
@@ -54,6 +55,11 @@ def quick_save(monkeypatch):
 def read_run(path):
   with gzip.open(path) as file:
     return json.load(file)
+
+
+def load(model_dir):
+  return scoring.load_ranker(
+      model_dir, LoadSettings(models_py=tiny_models.__file__))
 
 
 def fit_nothing(*unused_args, **unused_kwargs):
@@ -112,8 +118,8 @@ def test_csv_and_run_file_hold_the_same_ten_configs(trained, data_root):
 
 
 def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
-  ranker = scoring.load_ranker(
-      trained.model_dir, data_root='missing', models_py=tiny_models.__file__)
+  ranker = scoring.load_ranker(trained.model_dir, LoadSettings(
+      data_root='missing', models_py=tiny_models.__file__))
   test = read.read_split(str(data_root / 'test'))
   assert predict.best_configs(ranker, test, 10) == (
       trained.run_info['test_predictions'])
@@ -138,8 +144,7 @@ def test_best_epoch_is_saved_and_early_stop_counts_from_it(
       data_root, tmp_path / 'out', epochs=5, early_stop=2,
       tensorboard=str(tmp_path / 'board')))
   assert result.run_info['train_curve']['epoch'] == [0, 1, 2, 3]
-  ranker = scoring.load_ranker(
-      result.model_dir, models_py=tiny_models.__file__)
+  ranker = load(result.model_dir)
   for saved, expected in zip(ranker.model.trainable_variables, weights[1]):
     np.testing.assert_array_equal(saved, expected)
   assert (weights[1][0] != weights[3][0]).any()
@@ -221,8 +226,7 @@ def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
     train.train(settings)
   names = sorted(os.listdir(tmp_path))
   assert [name.split('_')[0] for name in names] == ['model', 'run']
-  ranker = scoring.load_ranker(
-      str(tmp_path / names[0]), models_py=tiny_models.__file__)
+  ranker = load(str(tmp_path / names[0]))
   assert np.isfinite(ranker.scores(tiny_kernels.chain())).all()
 
 
@@ -238,8 +242,7 @@ def test_nan_at_once_says_that_there_is_no_model(data_root, tmp_path):
 def test_metrics_of_a_labelled_test_split(trained, data_root):
   labelled = read.read_split(str(data_root / 'test_labelled'))
   dataset = read.Dataset(train=None, valid=labelled, test=labelled)
-  ranker = scoring.load_ranker(
-      trained.model_dir, models_py=tiny_models.__file__)
+  ranker = load(trained.model_dir)
   run_info = {'seconds': {}, 'final_error': {}}
   settings = tiny_models.tiny_settings(data_root, '.', test_mode='metrics')
   assert train._measure(settings, dataset, ranker, run_info) is None
