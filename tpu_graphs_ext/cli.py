@@ -305,9 +305,7 @@ def _hook(args: argparse.Namespace) -> int:
 
 def _stats(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.host import feature_stats
-  print(feature_stats.model_kwargs_json(
-      args.data_root, configs=args.configs, cache_dir=args.cache_dir,
-      kwargs_json=args.model_kwargs_json, toy_data=args.toy_data))
+  print(feature_stats.model_kwargs_json(_given(args, StatsSettings)))
   return 0
 
 

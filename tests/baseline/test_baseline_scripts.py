@@ -35,7 +35,7 @@ from tpu_graphs_ext.host import (
   scoring,
   train,
 )
-from tpu_graphs_ext.host.settings import LoadSettings
+from tpu_graphs_ext.host.settings import LoadSettings, StatsSettings
 from tpu_graphs_ext.sample import write
 
 pytestmark = pytest.mark.baseline
@@ -104,7 +104,8 @@ def trained(swapped, data, tmp_path_factory):
       model = name.removesuffix(checks.RAW)
       kwargs = json.dumps(checks.SMALL.get(model, {}))
       if model != name:
-        kwargs = feature_stats.model_kwargs_json(data, kwargs_json=kwargs)
+        kwargs = feature_stats.model_kwargs_json(StatsSettings(
+            data_root=data, model_kwargs_json=kwargs, cache_dir=''))
       folders[name] = run_train(
           swapped, data, tmp_path_factory.mktemp(model) / 'out',
           f'--model={model}', f'--model_kwargs_json={kwargs}')
@@ -141,7 +142,7 @@ def assert_close(got: np.ndarray, want: np.ndarray) -> None:
 @every_model
 def test_tiles_train_writes_model_run_file_and_csv(trained, data, name):
   model_dir = trained(name)
-  run_info = artifacts.load_run(model_dir)
+  run_info = artifacts.load_run(model_dir).info
   assert run_info['train_curve']['epoch'] == [0, 1]
   for curve in ('train_loss', 'train_opa', 'val_loss', 'val_opa'):
     assert np.isfinite(run_info['train_curve'][curve]).all()
@@ -308,7 +309,7 @@ def test_one_seed_trains_to_the_same_losses(
                f'--data_root={data}', f'--cache_dir={folder}/cache',
                f'--out_dir={folder}'], f'{folder}/train.log')
     (model_dir,) = glob.glob(f'{folder}/model_*')
-    curves.append(artifacts.load_run(model_dir)['train_curve'])
+    curves.append(artifacts.load_run(model_dir).info['train_curve'])
   # Rounding differs and grows with every step, faster on some data than on
   # other.
   for key in ('train_loss', 'val_loss'):

@@ -88,7 +88,7 @@ def test_run_path_of_any_spelling(monkeypatch, tmp_path):
 def test_save_and_load_a_run(tmp_path):
   model_dir, run_path = artifacts.save_run(
       FakeModel('one'), RUN_INFO, str(tmp_path / 'new' / 'folder'))
-  assert artifacts.load_run(model_dir + '/') == RUN_INFO
+  assert artifacts.load_run(model_dir + '/').info == RUN_INFO
   first = (tmp_path / 'new' / 'folder').joinpath(run_path).read_bytes()
   artifacts.save_run_file(RUN_INFO, str(tmp_path / 'new' / 'folder'))
   with open(run_path, 'rb') as file:
@@ -198,6 +198,16 @@ def test_run_file_without_needed_args(copied):
   model_dir, run_path = copied
   run_path.write_bytes(gzip.compress(b'{"args": {"model": "M"}}'))
   with pytest.raises(UserError, match='lack model_kwargs_json, configs'):
+    load(model_dir)
+
+
+@pytest.mark.parametrize('text, message', [
+    ('{width: 1}', 'is not JSON'), ('[1]', 'must be a JSON object'),
+    (None, 'is not JSON')])
+def test_run_file_whose_model_arguments_are_no_object(copied, text, message):
+  model_dir = rewrite(
+      copied, lambda run: run['args'].update(model_kwargs_json=text))
+  with pytest.raises(UserError, match=f'run_.*jsonz: .*{message}'):
     load(model_dir)
 
 

@@ -14,7 +14,6 @@ import tensorflow as tf
 from support import tiny_kernels, tiny_models
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import (
   artifacts,
@@ -84,6 +83,7 @@ def test_run_file_has_the_baseline_keys_and_ours(trained):
   assert run['train_curve']['epoch'] == list(range(12))
   assert all(len(values) == 12 for values in run['train_curve'].values())
   assert run['args']['run_id'] == 'seed1'
+  assert run['args']['model_kwargs_json'] == '{}'  # It takes no statistics.
   assert run['seconds'].keys() == {
       'read', 'train', 'validate', 'test', 'total'}
   name = artifacts.train_hash(run['args'])
@@ -166,8 +166,8 @@ def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
   dataset = train._read_data(settings)
   keep_best = types.SimpleNamespace(progress=callbacks.Progress())
   model = FakeModel()
-  train._fit(settings, dataset, FeatureStats.of_partition(dataset.train), model,
-             keep_best, batch_seed=7)
+  train._fit(settings, dataset, train._normalisation(dataset), model, keep_best,
+             batch_seed=7)
   first, second = model.train
   assert len(first) == len(second) == 23 // 5  # One of 24 has 3 configs.
   assert (np.array(first) != np.array(second)).any()
@@ -290,7 +290,7 @@ def test_combined_loss_is_the_weighted_mean():
   # with 1 / (1 + e^-1), whose negative logarithm is log(1 + 1/e) = 0.3132617,
   # and the second with certainty. Weights 1 and 3:
   # (40.5 + 3 * 0.3132617) / 4 = 10.3599463.
-  loss = losses.combined_loss('MSE:1,ListMLELoss:3')
+  loss = losses.combined_loss([('MSE', 1.0), ('ListMLELoss', 3.0)])
   value = loss(tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 11.0]]))
   assert float(value) == pytest.approx(10.3599463)
 
@@ -298,14 +298,14 @@ def test_combined_loss_is_the_weighted_mean():
 def test_pairwise_hinge_loss_by_hand():
   """TensorFlow Ranking 0.5.3 does not divide its scores by 10, 0.5.5 does."""
   # The only pair of unlike runtimes: max(0, 1 - (1.4 - 1) / t), over 2 items.
-  value = losses.combined_loss('PairwiseHingeLoss:1')(
+  value = losses.combined_loss([('PairwiseHingeLoss', 1.0)])(
       tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 1.4]]))
   expected = 0.3 if versions.stack_name() == 'current' else 0.48
   assert float(value) == pytest.approx(expected)
 
 
 def test_combined_loss_is_rebuilt_from_its_name_as_keras_does():
-  loss = losses.combined_loss('MSE:1')
+  loss = losses.combined_loss([('MSE', 1.0)])
   stored = tf.keras.losses.serialize(loss)
   assert stored['class_name'] == 'CombinedLoss'
   assert stored.get('registered_name') in (None, 'CombinedLoss')

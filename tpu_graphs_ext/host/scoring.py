@@ -131,28 +131,28 @@ def load_ranker(model_dir: str,
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
-  run_info = artifacts.load_run(model_dir)
-  stats, num_ops = _normalisation(model_dir, run_info, loading)
+  run = artifacts.load_run(model_dir)
+  stats, num_ops = _normalisation(run, loading)
   model = artifacts.load_model(
-      model_dir, run_info, num_ops, _sample_graph(stats), loading.models_py)
+      run, num_ops, _sample_graph(stats), loading.models_py)
   return Ranker(model, stats, num_ops, name=model_dir)
 
 
-def _normalisation(model_dir: str, run_info: dict[str, Any],
+def _normalisation(run: artifacts.Run,
                    loading: LoadSettings) -> tuple[FeatureStats, int]:
   """The statistics that features are scaled by, and the number of opcodes."""
-  if loading.stats == 'run' and 'feature_stats' in run_info:
-    return (FeatureStats.from_json(run_info['feature_stats']),
-            run_info['num_ops'])
+  if loading.stats == 'run' and 'feature_stats' in run.info:
+    return (FeatureStats.from_json(run.info['feature_stats']),
+            run.info['num_ops'])
   if loading.stats == 'run':
     _log.info('%s: its run file keeps no normalisation; computing it from %s',
-              model_dir, loading.data_root)
+              run.model_dir, loading.data_root)
   every = loading.stats == 'all'
   dataset = read.read_dataset(
       loading.data_root, cache_dir=loading.cache_dir, toy_data=loading.toy_data,
-      min_train_configs=-1 if every else run_info['args']['configs'])
+      min_train_configs=-1 if every else run.info['args']['configs'])
   return (FeatureStats.of_partition(dataset.train),
-          run_info.get('num_ops', dataset.num_ops))
+          run.info.get('num_ops', dataset.num_ops))
 
 
 def _sample_graph(stats: FeatureStats) -> Any:

@@ -7,6 +7,7 @@ Settings are checked when created. Imports no TensorFlow.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -63,7 +64,7 @@ def parse_model_kwargs(text: str) -> dict[str, Any]:
   """
   try:
     kwargs = json.loads(text)
-  except json.JSONDecodeError as error:
+  except (TypeError, ValueError) as error:
     raise UserError(
         f'--model_kwargs_json={text}: is not JSON ({error}); write, for '
         'example, \'{"hidden_dim": 128}\'') from error
@@ -154,8 +155,18 @@ class TrainSettings:
     if self.seed is not None:
       # NumPy and TensorFlow take no more than 32 bits.
       _check('seed', self.seed, 0 <= self.seed < 2 ** 32, '0 to 4294967295')
-    parse_losses(self.losses)
-    parse_model_kwargs(self.model_kwargs_json)
+    # Text is parsed here, once, so that bad text is refused at once.
+    _ = self.weighted_losses, self.model_kwargs
+
+  @functools.cached_property
+  def weighted_losses(self) -> list[tuple[str, float]]:
+    """What `losses` says: (name, weight) pairs."""
+    return parse_losses(self.losses)
+
+  @functools.cached_property
+  def model_kwargs(self) -> dict[str, Any]:
+    """What `model_kwargs_json` says: constructor arguments of the model."""
+    return parse_model_kwargs(self.model_kwargs_json)
 
   def baseline_args(self) -> dict[str, Any]:
     """The `args` of a run file: exactly the keys that the baseline stores.
