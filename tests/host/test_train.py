@@ -164,10 +164,11 @@ class FakeModel:
 def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
   settings = tiny_models.tiny_settings(data_root, '.', validate_batches=2)
   dataset = train._read_data(settings)
-  keep_best = types.SimpleNamespace(progress=callbacks.Progress())
   model = FakeModel()
-  train._fit(settings, dataset, train._normalisation(dataset), model, keep_best,
-             batch_seed=7)
+  keep_best = types.SimpleNamespace(
+      model=model, progress=callbacks.Progress(),
+      folder=types.SimpleNamespace(batch_seed=7))
+  train._fit(settings, dataset, train._normalisation(dataset), keep_best)
   first, second = model.train
   assert len(first) == len(second) == 23 // 5  # One of 24 has 3 configs.
   assert (np.array(first) != np.array(second)).any()

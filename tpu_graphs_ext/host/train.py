@@ -104,26 +104,23 @@ def train(settings: TrainSettings) -> TrainResult:
     settings = feature_stats.given_to_model(settings, stats)
   model = _compiled_model(settings, dataset, stats)
   _check_outputs(settings)
-  folder = (ResumeFolder.find(settings) if settings.resume
-            else ResumeFolder.start(settings))
+  folder = ResumeFolder.of(settings)
   run_info = _new_run_info(settings, folder.args, stats, dataset.num_ops)
   run_info['seconds']['read'] = time.monotonic() - started
-  keep_best = KeepBest(
-      run_info, folder, settings.early_stop, settings.out_dir)
-  keep_best.attach(model, settings.resume)
+  keep_best = KeepBest(settings, model, run_info, folder)
   try:
-    _fit(settings, dataset, stats, model, keep_best, folder.batch_seed)
-    keep_best.finish(model)
+    _fit(settings, dataset, stats, keep_best)
+    keep_best.finish()
     run_info['seconds']['train'] = keep_best.progress.seconds
     ranker = scoring.Ranker(
         model, stats, dataset.num_ops, name=keep_best.model_dir)
     csv_path = _measure(settings, dataset, ranker, run_info)
   except LossNotFiniteError:
-    keep_best.finish(model)
+    keep_best.finish()
     folder.remove()
     raise
   except KeyboardInterrupt:
-    keep_best.finish(model)
+    keep_best.finish()
     _log.warning('interrupted after epoch %d. %s. To continue, run the same '
                  'command with --resume', keep_best.progress.epochs,
                  keep_best.summary())
@@ -219,11 +216,12 @@ def _compiled_model(settings: TrainSettings, dataset: read.Dataset,
 
 
 def _fit(settings: TrainSettings, dataset: read.Dataset, stats: FeatureStats,
-         model: tf.keras.Model, keep_best: KeepBest, batch_seed: int) -> None:
+         keep_best: KeepBest) -> None:
   """Runs the epochs that are left."""
   first_epoch = keep_best.progress.epochs
   if keep_best.progress.stopped or first_epoch >= settings.epochs:
     return
+  batch_seed = keep_best.folder.batch_seed
   train_batches = batches.training_dataset(
       dataset.train, stats, batch_size=settings.batch,
       num_configs=settings.configs, seed=batch_seed, first_epoch=first_epoch)
@@ -238,9 +236,9 @@ def _fit(settings: TrainSettings, dataset: read.Dataset, stats: FeatureStats,
   if settings.csv_log:
     callbacks.append(tf.keras.callbacks.CSVLogger(
         os.path.expanduser(settings.csv_log), append=settings.resume))
-  model.fit(train_batches, validation_data=valid_batches, verbose=0,
-            epochs=settings.epochs, initial_epoch=first_epoch,
-            callbacks=callbacks)
+  keep_best.model.fit(
+      train_batches, validation_data=valid_batches, verbose=0,
+      epochs=settings.epochs, initial_epoch=first_epoch, callbacks=callbacks)
 
 
 def _measure(settings: TrainSettings, dataset: read.Dataset,
