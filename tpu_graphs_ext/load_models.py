@@ -46,6 +46,15 @@ def models_module(models_py: str = ''):
   return sys.modules[name]
 
 
+def choose_allocator() -> None:
+  """Lets models.py choose TensorFlow's memory allocator.
+
+  Importing it sets environment variables that TensorFlow reads when it makes
+  its first tensor.
+  """
+  models_module()
+
+
 def model_names(models_py: str = '') -> list[str]:
   """Names of the public model classes, in the order of the file."""
   import tensorflow as tf

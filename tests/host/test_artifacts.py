@@ -11,6 +11,7 @@ import pytest
 
 from support import tiny_kernels, tiny_models
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host import artifacts, scoring, train
 from tpu_graphs_ext.host.settings import LoadSettings
 
@@ -267,4 +268,4 @@ def test_damaged_model_folder(copied, spoil):
 def test_write_file_where_a_folder_cannot_be_made(tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(UserError, match='cannot be written'):
-    artifacts.write_file(str(tmp_path / 'file' / 'x.csv'), b'')
+    write_file(str(tmp_path / 'file' / 'x.csv'), b'')

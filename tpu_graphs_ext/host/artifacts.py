@@ -36,7 +36,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host.settings import parse_model_kwargs
 from tpu_graphs_ext.stacks import quiet
-from tpu_graphs_ext.stacks import versions as versions_lib
+from tpu_graphs_ext.stacks.versions import stack_name
 
 # `args` that must be there to build a model again.
 _NEEDED_ARGS = ('model', 'model_kwargs_json', 'configs')
@@ -243,7 +243,7 @@ def versions() -> dict[str, str]:
   import tpu_graphs_ext
   return {
       'tpu_graphs_ext': tpu_graphs_ext.__version__,
-      'stack': versions_lib.stack_name(),
+      'stack': stack_name(),
       'python': platform.python_version(),
       'tensorflow': tf.__version__,
       'tensorflow_gnn': tfgnn.__version__,

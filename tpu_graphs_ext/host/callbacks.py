@@ -15,6 +15,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host import artifacts
 from tpu_graphs_ext.host.settings import TrainSettings
 
@@ -98,8 +99,7 @@ class ResumeFolder:
     path = os.path.join(os.path.expanduser(settings.out_dir),
                         'resume_' + artifacts.train_hash(args))
     shutil.rmtree(path, ignore_errors=True)
-    artifacts.write_file(os.path.join(path, 'started.json'),
-                         json.dumps(started).encode())
+    write_file(os.path.join(path, 'started.json'), json.dumps(started).encode())
     return cls(path, started)
 
   @classmethod
