@@ -1,5 +1,6 @@
 """Settings are checked when created, one clear message each."""
 
+import dataclasses
 import hashlib
 import json
 
@@ -39,6 +40,17 @@ def test_bad_losses(text, message):
 def test_bad_model_kwargs(text, message):
   with pytest.raises(UserError, match=message):
     TrainSettings(model_kwargs_json=text)
+
+
+def test_text_is_parsed_once():
+  settings = TrainSettings(
+      losses='MSE:2', model_kwargs_json='{"hidden_dim": 8}')
+  assert settings.weighted_losses == [('MSE', 2.0)]
+  assert settings.model_kwargs == {'hidden_dim': 8}
+  assert settings.weighted_losses is settings.weighted_losses
+  assert settings.model_kwargs is settings.model_kwargs
+  # What is parsed is no setting, so it is not stored in a run file.
+  assert 'model_kwargs' not in dataclasses.asdict(settings)
 
 
 @pytest.mark.parametrize('wrong, message', [

@@ -28,7 +28,7 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 
-# Before the first tensor is made, which may be one of a batch.
+# It must come before the first tensor is made.
 load_models.choose_allocator()
 
 # Batches made ahead of the model's step.

@@ -57,7 +57,7 @@ class Ranker:
       UserError: the kernels' columns are not those of the training data, or
         the model gives scores of a wrong shape or that are not finite.
     """
-    check_columns(partition, self.stats)
+    self.stats.check_columns(partition)
     partition = self._with_known_opcodes(partition)
     workers = min(os.cpu_count() or 1, _MOST_WORKERS)
     with tqdm(desc=what, total=len(partition), unit='kernel', disable=None,
@@ -111,12 +111,6 @@ def _next_result(waiting: collections.deque,
   kernel, scores = waiting.popleft()
   bar.update()
   return kernel, scores.result()
-
-
-def check_columns(partition: Partition, stats: FeatureStats) -> None:
-  """Raises a UserError unless the features have the columns of the stats."""
-  stats.node.apply(partition.node_feat[:0], 'node_feat')
-  stats.config.apply(partition.config_feat[:0], 'config_feat')
 
 
 def load_ranker(model_dir: str,

@@ -196,7 +196,7 @@ def _normalisation(dataset: read.Dataset) -> FeatureStats:
   """Statistics of the train split; the other splits must have its columns."""
   stats = FeatureStats.of_partition(dataset.train)
   for partition in (dataset.valid, dataset.test):
-    scoring.check_columns(partition, stats)
+    stats.check_columns(partition)
   return stats
 
 
