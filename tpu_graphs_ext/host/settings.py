@@ -200,10 +200,16 @@ class TrainSettings:
     }
 
 
-def _as_in_training(name: str) -> Any:
-  """A field of `TrainSettings` once more: same default, same help."""
+def training_field(name: str) -> dataclasses.Field:
+  """The field of `TrainSettings`, for verbs that have the same flag."""
   field, = (field for field in dataclasses.fields(TrainSettings)
             if field.name == name)
+  return field
+
+
+def _as_in_training(name: str) -> Any:
+  """A field with the default and the help of `TrainSettings`."""
+  field = training_field(name)
   return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
