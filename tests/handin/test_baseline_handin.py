@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from support import tiny_kernels
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.baseline import checkout, swap
+from tpu_graphs_ext.baseline import allowed_imports, checkout, swap
 from tpu_graphs_ext.handin import doctor, verify
 from tpu_graphs_ext.host import predictions_csv
 from tpu_graphs_ext.stacks import versions
@@ -44,6 +45,21 @@ def scripts(original) -> str:
     pytest.skip('needs the course\'s scripts in the checkout or in a folder '
                 f'{checkout.COURSE_FOLDER} beside it')
   return folder
+
+
+def test_what_their_scripts_import_is_installed_by_default(original, scripts):
+  """`doctor` looks at each of these packages, too."""
+  imported = set()
+  for folder in (original, scripts):
+    for path in pathlib.Path(folder).rglob('*.py'):
+      imported |= {module.name for module in
+                   allowed_imports.imports(path.read_text(encoding='utf-8'))}
+  theirs = {name for name in imported
+            if not allowed_imports.is_standard(name)}
+  assert 'tensorflow' in theirs
+  for stack in versions.STACKS.values():
+    assert theirs - {allowed_imports.BASELINE_PACKAGE} <= {
+        doctor.MODULES[package] for package in stack.requirements}
 
 
 @pytest.fixture

@@ -15,7 +15,9 @@ from tpu_graphs_ext.stacks import versions
 
 CLASSIC = {'tensorflow': '2.15.1', 'keras': '2.15.0',
            'tensorflow_gnn': '1.0.3',
-           'tensorflow-ranking': '0.5.5.dev', 'numpy': '1.26.4'}
+           'tensorflow-ranking': '0.5.5.dev', 'numpy': '1.26.4',
+           'absl-py': '2.5.1', 'apache-beam': '2.77.0', 'pandas': '3.0.6',
+           'scipy': '1.17.1', 'tqdm': '4.70.1'}
 
 
 def in_use(python='3.10.1', name='classic', **changes):
@@ -34,7 +36,7 @@ def states(findings) -> dict[str, str]:
 def test_a_whole_stack():
   for python in ('3.9.18', '3.10.1', '3.11.7'):
     found = states(doctor.version_findings(in_use(python), {}))
-    assert len(found) == 7  # The stack, Python and five packages.
+    assert len(found) == 12  # The stack, Python and ten packages.
     assert set(found.values()) == {FINE}
 
 
@@ -48,7 +50,8 @@ def test_another_python(python):
 
 @pytest.mark.parametrize('package, version', [
     ('tensorflow', '2.15.0'), ('keras', '3.4.1'), ('numpy', '2.0.0'),
-    ('tensorflow_ranking', '0.5.4'), ('tensorflow_gnn', None)])
+    ('tensorflow_ranking', '0.5.4'), ('tensorflow_gnn', None),
+    ('pandas', None), ('scipy', '1.10.1')])
 def test_another_version(package, version):
   found = list(doctor.version_findings(in_use(**{package: version}), {}))
   (broken,) = [finding for finding in found if finding.state != FINE]

@@ -11,6 +11,9 @@ from support.places import PROJECT
 from tpu_graphs_ext.stacks import versions
 
 CONSTRAINTS = PROJECT / 'constraints'
+# What the scripts of the baseline and of the course import besides.
+OF_SCRIPTS = {'absl-py': '2.5.1', 'apache-beam': '2.77.0', 'pandas': '3.1.1',
+              'scipy': '1.18.1', 'tqdm': '4.70.1'}
 
 
 @pytest.fixture
@@ -59,7 +62,8 @@ def test_a_whole_stack_has_no_faults(installed, monkeypatch):
   set_python(monkeypatch, '3.12.1')
   installed.update({
       'tensorflow': '2.21.0', 'tf_keras': '2.21.0', 'tensorflow_gnn': '1.0.3',
-      'tensorflow-ranking': '0.5.3', 'numpy': '2.4.6', 'tensorboard': '2.21.0'})
+      'tensorflow-ranking': '0.5.3', 'numpy': '2.4.6', 'tensorboard': '2.21.0',
+      **OF_SCRIPTS})
   described = versions.describe()
   assert described.faults == []
   assert described.name == 'current'
@@ -74,11 +78,13 @@ def test_every_fault_is_named(installed, monkeypatch):
   set_python(monkeypatch, '3.14.0')
   installed.update({
       'tensorflow': '2.20.0', 'tensorflow_gnn': '1.0.3',
-      'tensorflow-ranking': '0.5.3', 'numpy': '3.0', 'tensorboard': '2.21.0'})
+      'tensorflow-ranking': '0.5.3', 'numpy': '3.0', 'tensorboard': '2.21.0',
+      **OF_SCRIPTS, 'scipy': None})
   assert versions.describe().faults == [
       'tensorflow 2.20.0; the current stack needs tensorflow>=2.21,<2.22',
       'tf_keras is missing; the current stack needs tf_keras>=2.21,<2.22',
       'numpy 3.0; the current stack needs numpy>=1.26,<3',
+      'scipy is missing; the current stack needs scipy>=1.11,<2',
       'Python 3.14.0; the current stack needs one of 3.10, 3.11, 3.12, 3.13']
 
 

@@ -96,7 +96,9 @@ MODULES = {'tensorflow': 'tensorflow', 'keras': 'keras',
            'tf_keras': 'tf_keras',
            'tensorflow_gnn': 'tensorflow_gnn',
            'tensorflow-ranking': 'tensorflow_ranking', 'numpy': 'numpy',
-           'tensorboard': 'tensorboard'}
+           'tensorboard': 'tensorboard', 'absl-py': 'absl',
+           'apache-beam': 'apache_beam', 'pandas': 'pandas', 'scipy': 'scipy',
+           'tqdm': 'tqdm'}
 # Imports for real: a package may be there and not work with another. This
 # package comes first, so that the current stack is prepared.
 _IMPORTS = '''
