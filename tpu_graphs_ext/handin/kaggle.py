@@ -20,8 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import kernel as kernel_lib
-from tpu_graphs_ext.data import read, schema
+from tpu_graphs_ext.data import kernel, read, schema
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.handin import agreement
 from tpu_graphs_ext.host import predictions_csv, settings
@@ -181,14 +180,14 @@ def _config_counts(data_root: str, layout_root: str,
   if data_root:
     folder = os.path.join(data_root, 'test')
     for path in read.find_npz(folder):
-      name = TILE + kernel_lib.tile_id_of(path)
+      name = TILE + kernel.tile_id_of(path)
       counts[name] = _num_configs(path, 'config_feat')
   if layout_root:
     for prefix in LAYOUTS:
       _, source, search, _ = prefix.split(':')
       folder = os.path.join(layout_root, source, search, 'test')
       for path in read.find_npz(folder):
-        name = prefix + kernel_lib.tile_id_of(path)
+        name = prefix + kernel.tile_id_of(path)
         counts[name] = _num_configs(path, 'config_runtime')
   return counts
 
@@ -198,7 +197,7 @@ def _num_configs(path: str, key: str) -> int:
   try:
     with np.load(path, allow_pickle=False) as stored:
       return len(stored[key])
-  except kernel_lib.READ_ERRORS as error:
+  except kernel.READ_ERRORS as error:
     raise UserError(f'{path}: {key} cannot be read ({error}); copy the file '
                     'again') from error
 
