@@ -786,8 +786,8 @@ class _Ranker(_TrainedModel):
     _check_integers(
         1, num_configs=num_configs, num_ops=num_ops,
         op_embed_dim=op_embed_dim if embeds else 1, hidden_dim=width)
-    self._num_configs = num_configs
     self._width = width
+    self._embed_width = op_embed_dim if embeds else 0
     self._state_width = width  # Of the tensors [nodes, configs, width].
     self._op_embedding = (  # None: `_encode` gets none.
         _OpEmbedding(num_ops, op_embed_dim) if embeds else None)
@@ -944,8 +944,7 @@ class _BaselineRanker(_Ranker):
 
   def _joined_width(self, node_width: int, config_width: int) -> int:
     """Columns that the first layer on nodes reads."""
-    embed_width = self._op_embedding.embedding_layer.output_dim
-    return embed_width + node_width + config_width * self._early
+    return self._embed_width + node_width + config_width * self._early
 
   def _head_width(self, pooled_width: int, config_width: int) -> int:
     """Columns that the head reads."""
@@ -956,10 +955,9 @@ class _BaselineRanker(_Ranker):
 
     A late join has no config rows: [0, width].
     """
-    embed_width = self._op_embedding.embedding_layer.output_dim
     config_width = self._input_widths[1] * self._early
     embed, config, feats = tf.split(
-        weights, [embed_width, config_width, -1], axis=0)
+        weights, [self._embed_width, config_width, -1], axis=0)
     return tf.concat([embed, feats], 0), config
 
   def _head(self, head: tf.keras.Sequential, pooled: tf.Tensor,
@@ -1319,8 +1317,7 @@ class _TileRanker(_Ranker):
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
     width, scales = self._width, max(1, len(self._scales))
-    embed_width = self._op_embedding.embedding_layer.output_dim
-    self._node_encoder.build([None, embed_width + scales * node_width])
+    self._node_encoder.build([None, self._embed_width + scales * node_width])
     for layer in self._node_rounds:
       layer.build([None, width])
     if self._early:
