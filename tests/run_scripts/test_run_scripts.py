@@ -162,13 +162,18 @@ def test_ci_tests_a_second_stack_where_there_is_a_second_python(
     machine, project, there, other):
   for version in there:
     add(machine, f'python{version}', python(version).replace(
-        'ran: $*', 'ran: $* across $TPU_GRAPHS_EXT_OTHER_PYTHON'))
+        'ran: $*', 'ran: $* across $TPU_GRAPHS_EXT_OTHER_PYTHON in '
+        '$TPU_GRAPHS_EXT_PLAIN_PYTHON'))
   code, output, error = run(
       machine, str(project / '.ci' / 'run'), VENV='', HOME=str(machine.parent))
   assert code == 0, error
   other_python = f'{project}/{other}/bin/python' if other else ''
-  assert output.endswith(
-      f'ran: -m pytest --numprocesses auto across {other_python}\n')
+  tests = [line for line in output.splitlines() if '-m pytest' in line]
+  assert tests == [
+      f'ran: -m pytest --numprocesses auto across {other_python} in ',
+      'ran: -m pytest --numprocesses auto --numprocesses 0 -m slow '
+      'tests/handin/test_quickstart_environment.py '
+      f'across {other_python} in {other_python}']
 
 
 def test_a_full_disk(machine):
@@ -200,6 +205,7 @@ def test_everything_is_installed_once(machine):
   assert first.endswith('ran: -m tpu_graphs_ext.quickstart --epochs 3\n')
   installed = (machine.parent / 'venv/bin/python.pip').read_text()
   assert 'constraints/classic-python3.9.txt' in installed
+  assert installed.endswith(f'--editable {PROJECT}\n')  # Without extras.
   code, second, error = run(machine, 'quickstart.sh', '--epochs', '3')
   assert code == 0, error
   assert second == 'ran: -m tpu_graphs_ext.quickstart --epochs 3\n'
