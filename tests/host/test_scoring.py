@@ -1,7 +1,6 @@
 """Kernels are scored at once, and come out in order."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -16,26 +15,40 @@ KERNELS = [tiny_kernels.make_kernel(f'net_{i}', num_configs=i + 2, base=i)
 PARTITION = Partition.from_kernels(KERNELS)
 
 
-class SlowestFirst:
-  """The first kernels take longest; scores are the number of configurations.
+class Gathering:
+  """Scores are the number of configurations.
 
-  `fails` is a number of configurations that gets NaN.
+  No kernel is done before `together` have been looked at at once, and the
+  first not before another.
+
+  Args:
+    together: 1 for no waiting.
+    fails: a number of configurations that gets NaN.
   """
 
-  def __init__(self, fails=None):
+  def __init__(self, together=1, fails=None):
+    self._together = together
     self._fails = fails
-    self._lock = threading.Lock()
-    self.now = self.most = 0
+    self._change = threading.Condition()
+    self.now = self.most = self.done = 0
 
   def forward(self, graph, num_configs):
-    with self._lock:
+    with self._change:
       self.now += 1
       self.most = max(self.most, self.now)
-    time.sleep(0.2 / num_configs)
-    with self._lock:
+      self._change.notify_all()
+      self._wait_for(lambda: self.most >= self._together)
+      if self._together > 1 and num_configs == KERNELS[0].num_configs:
+        self._wait_for(lambda: self.done)
       self.now -= 1
+      self.done += 1
+      self._change.notify_all()
     value = np.nan if num_configs == self._fails else num_configs
     return np.full([1, num_configs], value, np.float32)
+
+  def _wait_for(self, condition):
+    """Where it never comes, the test fails and does not hang."""
+    assert self._change.wait_for(condition, timeout=300)
 
 
 def ranker_of(model):
@@ -45,18 +58,17 @@ def ranker_of(model):
 @pytest.mark.parametrize('cores, at_once', [(1, 1), (3, 3), (64, 8)])
 def test_kernels_come_in_order_and_few_at_once(monkeypatch, cores, at_once):
   monkeypatch.setattr(scoring.os, 'cpu_count', lambda: cores)
-  model = SlowestFirst()
+  model = Gathering(together=at_once)
   results = list(ranker_of(model).score_all(PARTITION, 'score'))
   assert [kernel.tile_id for kernel, _ in results] == [
       kernel.tile_id for kernel in KERNELS]
   for (_, scores), kernel in zip(results, KERNELS):
     assert scores.tolist() == [kernel.num_configs] * kernel.num_configs
-  assert model.most <= at_once
-  assert model.most > 1 or at_once == 1
+  assert model.most == at_once
 
 
 def test_a_kernel_without_scores_is_named_after_those_before_it():
-  scored = ranker_of(SlowestFirst(fails=5)).score_all(PARTITION, 'score')
+  scored = ranker_of(Gathering(fails=5)).score_all(PARTITION, 'score')
   assert [next(scored)[0].tile_id for _ in range(3)] == [
       'net_0', 'net_1', 'net_2']
   with pytest.raises(scoring.UserError, match='scores of net_3 are NaN'):

@@ -1,39 +1,59 @@
 """How many threads an operation of training gets."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-
-from tpu_graphs_ext.host import threads
-
-PROGRAM = '''
-import os
 import tensorflow as tf
+
 from tpu_graphs_ext.host import threads
 
-def set_by(cores):
-  os.cpu_count = lambda: cores
+
+@pytest.fixture
+def chosen(monkeypatch):
+  """Returns a function of a number of cores: the threads that are chosen.
+
+  None where it is left to TensorFlow.
+  """
+  asked = []
+  monkeypatch.delenv(threads.VARIABLE, raising=False)
+  monkeypatch.setattr(
+      tf.config.threading, 'set_intra_op_parallelism_threads', asked.append)
+
+  def of(cores):
+    monkeypatch.setattr(threads.os, 'cpu_count', lambda: cores)
+    threads.one_for_each_operation()
+    return asked.pop() if asked else None
+
+  return of
+
+
+def test_few_cores_get_one_thread_an_operation(chosen):
+  assert chosen(cores=2) == 1
+  assert chosen(cores=None) == 1  # Where it cannot be known.
+  assert chosen(cores=64) is None
+
+
+def test_the_variable_comes_first(chosen, monkeypatch):
+  monkeypatch.setenv(threads.VARIABLE, '2')
+  assert chosen(cores=2) is None  # TensorFlow reads it by itself.
+
+
+def test_where_tensorflow_runs_it_is_left_as_it_is(monkeypatch):
+  """TensorFlow itself refuses another number then."""
+  tf.constant(1) + 1
+  now = tf.config.threading.get_intra_op_parallelism_threads()
+  set_to = tf.config.threading.set_intra_op_parallelism_threads
+  refused = []
+
+  def to_another(number):
+    try:
+      set_to(now + number)
+    except RuntimeError:
+      refused.append(number)
+      raise
+
+  monkeypatch.delenv(threads.VARIABLE, raising=False)
+  monkeypatch.setattr(threads.os, 'cpu_count', lambda: 2)
+  monkeypatch.setattr(
+      tf.config.threading, 'set_intra_op_parallelism_threads', to_another)
   threads.one_for_each_operation()
-  return tf.config.threading.get_intra_op_parallelism_threads()
-'''
-# 0 is TensorFlow's own choice.
-FEW_CORES = '''
-os.environ[threads.VARIABLE] = '2'
-assert set_by(cores=2) == 0  # TensorFlow reads the variable by itself.
-del os.environ[threads.VARIABLE]
-assert set_by(cores=64) == 0
-assert set_by(cores=2) == 1
-'''
-STARTED = '''
-tf.constant(1) + 1
-assert set_by(cores=2) == 0
-'''
-
-
-@pytest.mark.parametrize('checks', [FEW_CORES, STARTED])
-def test_threads_of_an_operation(checks):
-  env = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'}
-  env.pop(threads.VARIABLE, None)
-  subprocess.run([sys.executable, '-c', PROGRAM + checks], env=env, check=True)
+  assert refused == [1]
+  assert tf.config.threading.get_intra_op_parallelism_threads() == now

@@ -34,17 +34,81 @@ def for_models(slow=()):
 every_model = for_models()
 KERNELS = checks.kernels()
 STATS = checks.stats_of(KERNELS)
+CORNER_CASES = tiny_kernels.corner_cases()
+MANY_CONFIGS = checks.kernels(num_configs=50)[0]
+ORDER = np.random.default_rng(0).permutation(KERNELS[0].num_configs)
+SOME = np.array([7, 2, 3])
+FAR_OUTSIDE = dataclasses.replace(
+    KERNELS[0], node_feat=KERNELS[0].node_feat * -1e4,
+    config_feat=KERNELS[0].config_feat * 1e6)
+PERMUTED = checks.permuted_configs(KERNELS[0], ORDER)
+SELECTED = checks.permuted_configs(KERNELS[0], SOME)
+RENUMBERED = [
+    checks.renumbered_nodes(
+        kernel, np.random.default_rng(0).permutation(kernel.num_nodes))
+    for kernel in KERNELS]
+OTHER_LABELS = dataclasses.replace(
+    KERNELS[0], runtime_ns=KERNELS[0].runtime_ns[::-1] * 7,
+    normalizer_ns=np.ones_like(KERNELS[0].normalizer_ns))
+LARGEST = max(KERNELS, key=lambda kernel: kernel.num_nodes)
+FEWER_EDGES = dataclasses.replace(LARGEST, edge_index=LARGEST.edge_index[:1])
+NARROW = tiny_kernels.make_kernel(node_width=9, config_width=3)
+NARROW_STATS = checks.stats_of([NARROW])
+
+
+class Graphs:
+  """GraphTensors of this module's kernels, which every case scores again.
+
+  Making one takes ten times as long as scoring it.
+  """
+
+  def __init__(self):
+    self._made = {}  # Ids of kernels that live as long as this; numbers.
+
+  def of(self, kernel):
+    """The graph of one kernel."""
+    if id(kernel) not in self._made:
+      self._made[id(kernel)] = batches.kernel_graph(
+          kernel, NARROW_STATS if kernel is NARROW else STATS)
+    return self._made[id(kernel)]
+
+  def of_first(self, number, num_configs=12):
+    """The graph of the first few of `KERNELS` and their configurations."""
+    key = number, num_configs
+    if key not in self._made:
+      self._made[key] = batches.batch_graph(
+          KERNELS[:number], np.tile(np.arange(num_configs), (number, 1)),
+          STATS)
+    return self._made[key]
+
+
+GRAPHS = Graphs()
+
+
+def scores_of(model, kernel) -> np.ndarray:
+  """Scores [configs] of a kernel, as the prediction script gets them."""
+  return model.forward(GRAPHS.of(kernel), kernel.num_configs).numpy()[0]
+
+
+def batch_scores(model, number=4) -> np.ndarray:
+  """Scores [number, 12] of the first few of `KERNELS` at once."""
+  return model.forward(GRAPHS.of_first(number), 12).numpy()
 
 
 @pytest.fixture(scope='module')
 def traces():
-  """A list that grows by one whenever a model's ranking is traced."""
+  """A list that grows by the model whenever a model's ranking is traced.
+
+  Chunks are small, so that a few configurations make several.
+  """
   ranker = load_models.models_module()._Ranker
   found, traced = [], ranker._rank_in_chunks
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(
         ranker, '_rank_in_chunks',
-        lambda self, *tensors: found.append(1) or traced(self, *tensors))
+        lambda self, *tensors: found.append(self) or traced(self, *tensors))
+    patch.setattr(ranker, '_CHUNK_FLOATS', 1)
+    patch.setattr(ranker, '_BLOCK', 20)
     yield found
 
 
@@ -53,7 +117,7 @@ def model(name, traces) -> tf.keras.Model:
   """One that all tests of a case share, so that it is traced once."""
   traces.clear()
   model = checks.make(name)
-  checks.scores(model, KERNELS[0], STATS)
+  scores_of(model, KERNELS[0])
   return model
 
 
@@ -68,8 +132,8 @@ def test_all_names_are_there():
 
 @every_model
 def test_corner_cases_get_one_finite_score_a_configuration(model):
-  for kernel in tiny_kernels.corner_cases():
-    scores = checks.scores(model, kernel, STATS)
+  for kernel in CORNER_CASES:
+    scores = scores_of(model, kernel)
     assert scores.shape == (kernel.num_configs,)
     assert scores.dtype == np.float32
     assert np.isfinite(scores).all(), kernel.tile_id
@@ -77,94 +141,76 @@ def test_corner_cases_get_one_finite_score_a_configuration(model):
 
 @every_model
 def test_features_far_outside_the_train_range_give_finite_scores(model):
-  kernel = dataclasses.replace(
-      KERNELS[0], node_feat=KERNELS[0].node_feat * -1e4,
-      config_feat=KERNELS[0].config_feat * 1e6)
-  assert np.isfinite(checks.scores(model, kernel, STATS)).all()
+  assert np.isfinite(scores_of(model, FAR_OUTSIDE)).all()
 
 
 @every_model
 def test_scores_differ_between_configurations_and_kernels(model):
-  scores = checks.batch_scores(model, KERNELS, STATS)
+  scores = batch_scores(model)
   assert scores.std(axis=1).min() > 0
   assert scores.mean(axis=1).std() > 0
 
 
 @every_model
 def test_permuted_configurations_have_permuted_scores(model):
-  order = np.random.default_rng(0).permutation(KERNELS[0].num_configs)
   np.testing.assert_allclose(
-      checks.scores(model, checks.permuted_configs(KERNELS[0], order), STATS),
-      checks.scores(model, KERNELS[0], STATS)[order], **checks.CLOSE)
+      scores_of(model, PERMUTED), scores_of(model, KERNELS[0])[ORDER],
+      **checks.CLOSE)
 
 
 @every_model
 def test_numbering_of_nodes_and_order_of_edges_do_not_matter(model):
-  for kernel in KERNELS:
-    order = np.random.default_rng(0).permutation(kernel.num_nodes)
+  for kernel, renumbered in zip(KERNELS, RENUMBERED):
     np.testing.assert_allclose(
-        checks.scores(model, checks.renumbered_nodes(kernel, order), STATS),
-        checks.scores(model, kernel, STATS), **checks.CLOSE)
+        scores_of(model, renumbered), scores_of(model, kernel), **checks.CLOSE)
 
 
 @every_model
 def test_edges_matter_unless_the_model_is_an_mlp(model, name):
-  kernel = max(KERNELS, key=lambda kernel: kernel.num_nodes)
-  fewer = dataclasses.replace(kernel, edge_index=kernel.edge_index[:1])
-  same = np.allclose(checks.scores(model, fewer, STATS),
-                     checks.scores(model, kernel, STATS), rtol=1e-6)
+  same = np.allclose(scores_of(model, FEWER_EDGES), scores_of(model, LARGEST),
+                     rtol=1e-6)
   assert same == (name == 'MLP')
 
 
 @every_model
 def test_other_kernels_of_the_batch_do_not_matter(model):
-  together = checks.batch_scores(model, KERNELS, STATS)
-  for kernel, scores in zip(KERNELS, together):
+  for kernel, scores in zip(KERNELS, batch_scores(model)):
     np.testing.assert_allclose(
-        scores, checks.scores(model, kernel, STATS), **checks.CLOSE)
+        scores, scores_of(model, kernel), **checks.CLOSE)
 
 
 @every_model
 def test_other_configurations_do_not_matter(model):
-  some = np.array([7, 2, 3])
   np.testing.assert_allclose(
-      checks.scores(model, checks.permuted_configs(KERNELS[0], some), STATS),
-      checks.scores(model, KERNELS[0], STATS)[some], **checks.CLOSE)
+      scores_of(model, SELECTED), scores_of(model, KERNELS[0])[SOME],
+      **checks.CLOSE)
 
 
 @every_model
 def test_one_trace_serves_every_kernel_and_one_every_batch(model, traces):
   """Counted are the traces of the tests before this one too."""
-  for kernel in tiny_kernels.corner_cases():
-    checks.scores(model, kernel, STATS)
+  for kernel in CORNER_CASES:
+    scores_of(model, kernel)
   for number in (2, 3, 4):
-    checks.batch_scores(model, KERNELS[:number], STATS)
-  assert len(traces) == 2 * len(getattr(model, '_members', [model]))
+    batch_scores(model, number)
+  members = getattr(model, '_members', [model])
+  assert [sum(traced is member for traced in traces)
+          for member in members] == [2] * len(members)
 
 
 @every_model
-def test_chunks_give_the_scores_of_all_configurations_at_once(
-    monkeypatch, name):
+def test_chunks_give_the_scores_of_all_configurations_at_once(model):
   # 16 is the smallest chunk: 50 configurations make three full ones and a
   # part, in two blocks of two.
-  kernel = checks.kernels(num_configs=50)[0]
-  graph = batches.kernel_graph(kernel, STATS)
-  model = checks.make(name)
-  ranker = load_models.models_module()._Ranker
-  monkeypatch.setattr(ranker, '_CHUNK_FLOATS', 1)
-  monkeypatch.setattr(ranker, '_BLOCK', 20)
+  graph = GRAPHS.of(MANY_CONFIGS)
   np.testing.assert_allclose(
       model.forward(graph, 50), model(graph, training=False), **checks.CLOSE)
 
 
 @every_model
 def test_labels_do_not_reach_a_score(model):
-  other = dataclasses.replace(
-      KERNELS[0], runtime_ns=KERNELS[0].runtime_ns[::-1] * 7,
-      normalizer_ns=np.ones_like(KERNELS[0].normalizer_ns))
   np.testing.assert_array_equal(
-      checks.scores(model, other, STATS),
-      checks.scores(model, KERNELS[0], STATS))
+      scores_of(model, OTHER_LABELS), scores_of(model, KERNELS[0]))
 
 
 @every_model
@@ -176,8 +222,7 @@ def test_the_state_is_trainable_variables_alone(model):
 @every_model
 def test_every_variable_gets_a_finite_gradient(name):
   model = checks.make(name)
-  every_config = np.tile(np.arange(12), (len(KERNELS), 1))
-  graph = batches.batch_graph(KERNELS, every_config, STATS)
+  graph = GRAPHS.of_first(4)
   model(graph)
   for variable in model.trainable_variables:
     # Away from the start, where a correction may be exactly zero.
@@ -198,46 +243,48 @@ def test_every_variable_gets_a_finite_gradient(name):
 
 @every_model
 def test_one_seed_gives_one_model_whatever_the_data(model, name):
-  other = checks.make_with_variables(name, KERNELS[1], STATS)
+  other = checks.make_with_variables(name, GRAPHS.of(KERNELS[1]))
   for a, b in zip(model.trainable_variables, other.trainable_variables):
     np.testing.assert_array_equal(a, b)
 
 
 @every_model
 def test_variable_order_does_not_depend_on_column_counts(model, name):
-  narrow_kernel = tiny_kernels.make_kernel(node_width=9, config_width=3)
-  narrow = checks.make_with_variables(
-      name, narrow_kernel, checks.stats_of([narrow_kernel]))
+  narrow = checks.make_with_variables(name, GRAPHS.of(NARROW), NARROW_STATS)
   assert ([variable.shape.rank for variable in model.trainable_variables]
           == [variable.shape.rank for variable in narrow.trainable_variables])
 
 
 @every_model
 def test_other_column_counts_than_at_first_are_refused(model):
-  kernel = tiny_kernels.make_kernel(node_width=9, config_width=3)
   with pytest.raises(ValueError, match='the model was built for'):
-    checks.scores(model, kernel, checks.stats_of([kernel]))
+    scores_of(model, NARROW)
+
+
+@pytest.fixture
+def trained(model, host_loss):
+  """The model of the case after a step of training, which is taken back."""
+  weights = model.get_weights()
+  # Eagerly: tracing the step would take longer than all the rest.
+  model.compile(loss=host_loss(), optimizer='adam', run_eagerly=True)
+  labels = np.stack([kernel.runtime_rel[:10] for kernel in KERNELS])
+  model.fit(
+      tf.data.Dataset.from_tensors(
+          (GRAPHS.of_first(4, 10), labels.astype(np.float32))), verbose=0)
+  yield model
+  model.set_weights(weights)
 
 
 @for_models(slow=SAVED_LIKE_ANOTHER)
 def test_saved_and_copied_by_position_keeps_the_scores(
-    tmp_path, host_loss, name):
-  model = checks.make(name)
-  # Eagerly: tracing the step would take longer than all the rest.
-  model.compile(loss=host_loss(), optimizer='adam', run_eagerly=True)
-  every_config = np.tile(np.arange(10), (len(KERNELS), 1))
-  graph = batches.batch_graph(KERNELS, every_config, STATS)
-  labels = np.stack([kernel.runtime_rel[:10] for kernel in KERNELS])
-  step = tf.data.Dataset.from_tensors((graph, labels.astype(np.float32)))
-  model.fit(step, verbose=0)
-  model.save(tmp_path / 'model_x')
+    tmp_path, host_loss, trained, name):
+  trained.save(tmp_path / 'model_x')
   with tf.keras.saving.custom_object_scope({'CombinedLoss': host_loss}):
     saved = tf.keras.models.load_model(tmp_path / 'model_x')
   copied = checks.copied_like_the_scripts(name, saved, KERNELS[1], STATS)
   for kernel in KERNELS:
     np.testing.assert_array_equal(
-        checks.scores(copied, kernel, STATS),
-        checks.scores(model, kernel, STATS))
+        scores_of(copied, kernel), scores_of(trained, kernel))
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_gnn as tfgnn
 
 from support import tiny_kernels
 from tpu_graphs_ext import load_models
@@ -47,6 +49,11 @@ def stats_of(some_kernels: list[Kernel]) -> FeatureStats:
   return FeatureStats.of_partition(Partition.from_kernels(some_kernels))
 
 
+@functools.cache
+def _default_stats() -> FeatureStats:
+  return stats_of(kernels())
+
+
 def make(name: str, seed: int = 1, stats: FeatureStats | None = None,
          **kwargs) -> tf.keras.Model:
   """The model with the arguments of `SMALL` where `kwargs` has no others.
@@ -56,7 +63,7 @@ def make(name: str, seed: int = 1, stats: FeatureStats | None = None,
   tf.keras.utils.set_random_seed(seed)
   if name.endswith(RAW):
     name = name[:-len(RAW)]
-    kwargs['feature_stats'] = (stats or stats_of(kernels())).to_json()
+    kwargs['feature_stats'] = (stats or _default_stats()).to_json()
   return load_models.build(name, 10, NUM_OPS, {**SMALL.get(name, {}), **kwargs})
 
 
@@ -70,11 +77,11 @@ def moved_by_other_means(name: str) -> tuple[str, ...]:
       'feature_stats', 'changes')
 
 
-def make_with_variables(name: str, kernel: Kernel,
-                        stats: FeatureStats) -> tf.keras.Model:
+def make_with_variables(name: str, graph: tfgnn.GraphTensor,
+                        stats: FeatureStats | None = None) -> tf.keras.Model:
   """`make`, called once without a trace."""
   model = make(name, stats=stats)
-  model(batches.kernel_graph(kernel, stats))
+  model(graph)
   return model
 
 
@@ -89,15 +96,6 @@ def scores_untraced(model: tf.keras.Model, kernel: Kernel,
                     stats: FeatureStats) -> np.ndarray:
   """The same without a trace: faster, where a model scores once or twice."""
   return model(batches.kernel_graph(kernel, stats)).numpy()[0]
-
-
-def batch_scores(model: tf.keras.Model, some_kernels: list[Kernel],
-                 stats: FeatureStats) -> np.ndarray:
-  """Scores [kernels, configs] of kernels with equally many configurations."""
-  configs = some_kernels[0].num_configs
-  every_config = np.tile(np.arange(configs), (len(some_kernels), 1))
-  graph = batches.batch_graph(some_kernels, every_config, stats)
-  return model.forward(graph, configs).numpy()
 
 
 def copied_like_the_scripts(name: str, saved: tf.keras.Model, kernel: Kernel,
