@@ -492,7 +492,7 @@ def test_two_processes_at_once(data_root, tmp_path):
   runs = [subprocess.Popen(
       [sys.executable, '-c', program, data_root, str(tmp_path / 'cache')],
       stdout=subprocess.PIPE, text=True) for _ in range(3)]
-  outputs = [run.communicate()[0] for run in runs]
+  outputs = [run.communicate(timeout=600)[0] for run in runs]
   assert [run.returncode for run in runs] == [0, 0, 0]
   assert outputs[0].strip() and len(set(outputs)) == 1
   assert len(entries(tmp_path / 'cache')) == 3  # train, valid, test

@@ -46,7 +46,7 @@ def baseline(data_root, toy, tmp_path_factory) -> dict:
   subprocess.run(
       script_command([program, data_root, str(BATCH), str(CONFIGS), out,
                       *(['--toy_data'] if toy else [])]),
-      check=True, timeout=120)
+      check=True, timeout=600)
   return dict(np.load(out))
 
 
