@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from support import tiny_kernels, tiny_models
+from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.host.settings import (
   LoadSettings,
@@ -30,7 +30,8 @@ def folder(tmp_path_factory):
       folder / 'data', folder / 'out', epochs=1)
   flags = [f'--{field.name}={getattr(settings, field.name)}'
            for field in dataclasses.fields(settings)]
-  assert cli.main(['train', *flags]) == 0
+  with eager_training.eager_steps():
+    assert cli.main(['train', *flags]) == 0
   return folder
 
 

@@ -10,12 +10,12 @@ import sys
 import pytest
 import tensorflow as tf
 
-from support import tiny_handin, tiny_kernels, tiny_models
+from support import eager_training, tiny_handin, tiny_kernels
 from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.handin import grader_steps, sandbox, verify
-from tpu_graphs_ext.host import artifacts, train
+from tpu_graphs_ext.host import artifacts
 
 STUDENT = tiny_handin.STUDENT
 UNSTEADY = STUDENT.replace(
@@ -68,10 +68,10 @@ def trained(folder, name: str, source: str = STUDENT, **changes) -> str:
   """Model folder of a run with that models.py; trains once."""
   out = folder / name
   if not out.exists():
-    train.train(tiny_models.tiny_settings(
+    eager_training.trained(
         changes.pop('data_root', folder / 'data'), out, **{
             'epochs': 1, 'models_py': tiny_handin.write_models(
-                folder / f'source_{name}', source), **changes}))
+                folder / f'source_{name}', source), **changes})
   return str(next(out.glob('model_*')))
 
 

@@ -9,10 +9,10 @@ import shutil
 import numpy as np
 import pytest
 
-from support import tiny_kernels, tiny_models
+from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import write_file
-from tpu_graphs_ext.host import artifacts, scoring, train
+from tpu_graphs_ext.host import artifacts, scoring
 from tpu_graphs_ext.host.settings import LoadSettings
 
 RUN_INFO = {'args': {'model': 'M', 'model_kwargs_json': '{}', 'configs': 2}}
@@ -38,8 +38,7 @@ class FakeModel:
 def trained(tmp_path_factory):
   folder = tmp_path_factory.mktemp('trained')
   root = tiny_kernels.write_data_root(folder / 'data')
-  return train.train(tiny_models.tiny_settings(
-      root, folder / 'out', epochs=1))
+  return eager_training.trained(root, folder / 'out', epochs=1)
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import shutil
 import numpy as np
 import pytest
 
-from support import tiny_kernels, tiny_models
+from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import predict, predictions_csv, train
+from tpu_graphs_ext.host import predict, predictions_csv
 from tpu_graphs_ext.host.settings import LoadSettings
 
 
@@ -17,8 +17,8 @@ def trained(tmp_path_factory):
   """A model of the first 100 of 104 train files: --toy_data."""
   folder = tmp_path_factory.mktemp('trained')
   root = tiny_kernels.write_data_root(folder / 'data', num_train=104)
-  return train.train(tiny_models.tiny_settings(
-      root, folder / 'out', epochs=1, toy_data=True))
+  return eager_training.trained(
+      root, folder / 'out', epochs=1, toy_data=True)
 
 
 def run(trained, tmp_path, data_root='', **changes):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support import tiny_kernels, tiny_models
+from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
@@ -140,9 +140,9 @@ def test_best_epoch_is_saved_and_early_stop_counts_from_it(
     on_epoch_end(self, epoch, {**logs, 'val_opa_metric': opas[epoch]})
 
   monkeypatch.setattr(train.KeepBest, 'on_epoch_end', scripted)
-  result = train.train(tiny_models.tiny_settings(
+  result = eager_training.trained(
       data_root, tmp_path / 'out', epochs=5, early_stop=2,
-      tensorboard=str(tmp_path / 'board')))
+      tensorboard=str(tmp_path / 'board'))
   assert result.run_info['train_curve']['epoch'] == [0, 1, 2, 3]
   ranker = load(result.model_dir)
   for saved, expected in zip(ranker.model.trainable_variables, weights[1]):
@@ -218,13 +218,12 @@ def test_resume_names_what_differs(data_root, tmp_path):
 
 def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
   # 4 batches an epoch, in one call: step 6 is one of epoch 2.
-  settings = tiny_models.tiny_settings(
-      data_root, tmp_path, epochs=3,
-      model_kwargs_json='{"nan_from_step": 6}')
   with pytest.raises(
       UserError, match='loss became nan in epoch 2, by step 4; training '
       r'stopped. The best model so far \(epoch 1, .*model_'):
-    train.train(settings)
+    eager_training.trained(
+        data_root, tmp_path, epochs=3,
+        model_kwargs_json='{"nan_from_step": 6}')
   names = sorted(os.listdir(tmp_path))
   assert [name.split('_')[0] for name in names] == ['model', 'run']
   ranker = load(str(tmp_path / names[0]))
