@@ -17,11 +17,9 @@ import logging
 import os
 from collections.abc import Sequence
 
-import numpy as np
-
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import kernel as kernel_lib
-from tpu_graphs_ext.data import read, schema
+from tpu_graphs_ext.data import npz, read, schema
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.handin import agreement
 from tpu_graphs_ext.host import predictions_csv, settings
@@ -196,11 +194,13 @@ def _config_counts(data_root: str, layout_root: str,
 def _num_configs(path: str, key: str) -> int:
   """Rows of one array of an .npz file, without reading the others."""
   try:
-    with np.load(path, allow_pickle=False) as stored:
-      return len(stored[key])
-  except kernel_lib.READ_ERRORS as error:
-    raise UserError(f'{path}: {key} cannot be read ({error}); copy the file '
-                    'again') from error
+    stored, faults = npz.read_arrays(path, [key])
+  except npz.DamagedError as error:
+    faults = {key: f'cannot be read ({error})'}
+  if faults or not stored[key].ndim:
+    raise UserError(f'{path}: {key} {faults.get(key, "is a single number")}; '
+                    'copy the file again')
+  return len(stored[key])
 
 
 def _compare_ids(sample: str, expected: dict[str, list[int]], data_root: str,
