@@ -1,7 +1,8 @@
 """Models that rank the tile-size configurations of TPU kernels.
 
 This one file replaces `tpu_graphs/baselines/tiles/models.py` of the tpu_graphs
-baseline, so it imports only TensorFlow, TF-GNN and the standard library.
+baseline, so it imports only TensorFlow, TF-GNN, NumPy (which TensorFlow needs
+itself) and the standard library.
 
 What the training and prediction scripts rely on:
   * `Model(num_configs, num_ops, **kwargs)`; `num_configs` is the number of
@@ -25,6 +26,19 @@ The models:
     geometry, alone and corrected by `MyEarlyJoinSAGE`'s layers.
   * `EnsembleRanker`: several of these, trained and scored together.
 
+Chapters, each of which uses only names of earlier ones:
+  tensors: a batch of kernels as tensors, neighbour sums, products.
+  arguments: checks of what constructors are given.
+  objectives: losses, by which models learn to rank.
+  layers: embedded opcodes, dense layers, rounds of message passing.
+  ranker: what all models share: averaged weights, scoring in chunks.
+  baseline: the baseline's five models.
+  tile ranker: `_TileRanker`, the base of the new models.
+  statistics: what features were scaled with, found and undone.
+  geometry: loop nests, and what each configuration does in them.
+  analytic: time from counts; `MyEarlyJoinSAGE` and what it is made of.
+  comparison: other models, and the ensemble.
+
 Letters in shape remarks: `kernels` in the batch, `configs` of each kernel,
 `nodes` and `edges` of all kernels together, `F` and `G` columns of node and
 config features, `width` of a hidden layer.
@@ -36,7 +50,6 @@ Sources:
   [GAT] Velickovic et al., ICLR 2018.  [GATv2] Brody et al., ICLR 2022.
 """
 
-import ast
 import concurrent.futures
 import difflib
 import functools
@@ -49,6 +62,7 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 from tensorflow_gnn.models import gat_v2
@@ -64,7 +78,8 @@ _log = logging.getLogger(__name__)
 os.environ.setdefault('TF_CPU_ALLOCATOR_USE_BFC', 'true')
 os.environ.setdefault('TF_CPU_BFC_MEM_LIMIT_IN_MB', str(2 ** 24))  # No limit.
 
-# --------------------------------------------------------------- tensor helpers
+
+# ------------------------------------------------------------- chapter: tensors
 
 
 class _Inputs(NamedTuple):
@@ -204,9 +219,8 @@ class _Graph:
   def pool(self, reduction: str, x: tf.Tensor) -> tf.Tensor:
     """Pools the nodes of each kernel: [nodes, ...] -> [kernels, ...]."""
     if reduction == 'mean':  # Shares its sum with the pooling 'sum'.
-      counts = tf.reshape(self.node_counts, [-1] + [1] * (x.shape.rank - 1))
-      return tf.math.divide_no_nan(
-          self.pool('sum', x), tf.cast(counts, tf.float32))
+      counts = tf.cast(_per_row(self.node_counts, x), tf.float32)
+      return tf.math.divide_no_nan(self.pool('sum', x), counts)
     over_all, over_segments = _REDUCTIONS[reduction]
     if reduction == 'sum' and x.shape.rank == 2:  # Adds in the nodes' order,
       return tf.math.unsorted_segment_sum(        # and so rounds, like TF-GNN.
@@ -214,6 +228,11 @@ class _Graph:
     if self._one_kernel:
       return over_all(x, axis=0, keepdims=True)
     return over_segments(x, self.kernel_of)
+
+  def pools(self, reductions: Sequence[str], x: tf.Tensor) -> tf.Tensor:
+    """Poolings side by side: [nodes, ..., w] -> [kernels, ..., poolings * w].
+    """
+    return tf.concat([self.pool(reduction, x) for reduction in reductions], -1)
 
 
 _REDUCTIONS = {
@@ -223,36 +242,9 @@ _REDUCTIONS = {
     'min': (tf.reduce_min, tf.math.segment_min)}
 
 
-def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
-  """Raises a ValueError that names the nearest allowed value."""
-  if value not in allowed:
-    nearest = difflib.get_close_matches(str(value), allowed, 1, cutoff=0.3)
-    hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
-    raise ValueError(f'{argument} must be one of {", ".join(allowed)}; '
-                     f'got {value!r}.{hint}')
-
-
-def _check_positive(argument: str, value: Any, minimum: int = 1) -> None:
-  """Raises a ValueError unless `value` is an integer of at least `minimum`."""
-  if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-    raise ValueError(
-        f'{argument} must be an integer of at least {minimum}; got {value!r}.')
-
-
-def _check_fraction(argument: str, value: Any) -> None:
-  """Raises a ValueError unless `value` is at least 0 and below 1."""
-  if not isinstance(value, (int, float)) or not 0 <= value < 1:
-    raise ValueError(
-        f'{argument} must be at least 0 and below 1; got {value!r}.')
-
-
-def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-  """The function `tf.nn.<name>`, for example 'leaky_relu' or 'gelu'."""
-  function = getattr(tf.nn, str(name), None)
-  if not callable(function):
-    raise ValueError('hidden_activation must name a function of tf.nn, such as '
-                     f'leaky_relu, relu or gelu; got {name!r}.')
-  return function
+def _per_row(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+  """[rows] -> [rows, 1, ...], to go with an `x` [rows, ...]."""
+  return tf.reshape(values, [-1] + [1] * (x.shape.rank - 1))
 
 
 def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
@@ -295,16 +287,55 @@ def _matmul(x: tf.Tensor, w: tf.Tensor,
   return y
 
 
-# -------------------------------------------------------------- objectives
+def _as_float(condition: tf.Tensor) -> tf.Tensor:
+  """1 where it holds, else 0."""
+  return tf.cast(condition, tf.float32)
+
+
+# ----------------------------------------------------------- chapter: arguments
+
+
+def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
+  """Raises a ValueError that names the nearest allowed value."""
+  if value not in allowed:
+    nearest = difflib.get_close_matches(str(value), allowed, 1, cutoff=0.3)
+    hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
+    raise ValueError(f'{argument} must be one of {", ".join(allowed)}; '
+                     f'got {value!r}.{hint}')
+
+
+def _check_integers(minimum: int, **arguments: Any) -> None:
+  """Raises a ValueError unless all are integers of at least `minimum`."""
+  for name, value in arguments.items():
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+      raise ValueError(
+          f'{name} must be an integer of at least {minimum}; got {value!r}.')
+
+
+def _check_fraction(argument: str, value: Any) -> None:
+  """Raises a ValueError unless `value` is at least 0 and below 1."""
+  if not isinstance(value, (int, float)) or not 0 <= value < 1:
+    raise ValueError(
+        f'{argument} must be at least 0 and below 1; got {value!r}.')
+
+
+def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+  """The function `tf.nn.<name>`, for example 'leaky_relu' or 'gelu'."""
+  function = getattr(tf.nn, str(name), None)
+  if not callable(function):
+    raise ValueError('hidden_activation must name a function of tf.nn, such as '
+                     f'leaky_relu, relu or gelu; got {name!r}.')
+  return function
+
+
+# ---------------------------------------------------------- chapter: objectives
 #
 # Labels are relative runtimes, float32 [kernels, configs]; scores have the same
 # shape, the lowest meaning the fastest. Each loss is the mean over kernels.
 
 
-def _registered(loss_class):
-  """Lets a saved model find the class of its loss again."""
-  return tf.keras.saving.register_keras_serializable('tpu_graphs_ext')(
-      loss_class)
+# Lets a saved model find the class of its loss again.
+_registered = tf.keras.saving.register_keras_serializable('tpu_graphs_ext')
 
 
 class _Objective(tf.keras.losses.Loss):
@@ -440,7 +471,203 @@ _OBJECTIVES = {
     'log_mse': LogMSE}
 
 
-# ------------------------------------------------------------ base classes
+# -------------------------------------------------------------- chapter: layers
+
+
+def _mlp(dims, hidden_activation, l2reg=1e-4, use_bias=True):
+  """Dense layers of sizes `dims` with the activation between them.
+
+  The baseline's layout models import this function by name.
+  """
+  layers = []
+  for dim in dims:
+    if layers:
+      layers.append(tf.keras.layers.Activation(hidden_activation))
+    layers.append(tf.keras.layers.Dense(
+        dim, use_bias=use_bias,
+        kernel_regularizer=tf.keras.regularizers.l2(l2reg)))
+  return tf.keras.Sequential(layers)
+
+
+class _OpEmbedding(tf.keras.Model):
+  """Adds feature 'op_e', the embedded opcode, to node set 'op'.
+
+  The baseline's layout models import this class by name.
+  """
+
+  def __init__(self, num_ops: int, embed_d: int, l2reg: float = 1e-4):
+    super().__init__()
+    self.embedding_layer = tf.keras.layers.Embedding(
+        num_ops, embed_d, activity_regularizer=tf.keras.regularizers.l2(l2reg))
+
+  def call(self, graph: tfgnn.GraphTensor,
+           training: bool = False) -> tfgnn.GraphTensor:
+    del training
+    opcode = tf.cast(graph.node_sets['op']['op'], tf.int32)  # [nodes]
+    features = dict(graph.node_sets['op'].features)
+    features['op_e'] = self.embedding_layer(opcode)  # [nodes, embed_d]
+    return graph.replace_features(node_sets={'op': features})
+
+
+class _LayerNorm(tf.keras.layers.Layer):
+  """Zero mean and unit deviation over the last axis, then scale and shift.
+
+  `tf.keras.layers.LayerNormalization` takes a detour on CPU that costs three
+  times as much. Source: Ba et al. 2016.
+  Shapes: float32 [..., width] -> same.
+  """
+
+  def build(self, input_shape):
+    width = input_shape[-1]
+    self.scale = self.add_weight('scale', [width], initializer='ones')
+    self.shift = self.add_weight('shift', [width], initializer='zeros')
+    super().build(input_shape)
+
+  def call(self, x):
+    return self.of_centered(x - tf.reduce_mean(x, -1, keepdims=True))
+
+  def of_centered(self, x: tf.Tensor) -> tf.Tensor:
+    """The same of an `x` whose mean over the last axis is zero."""
+    variance = tf.reduce_mean(x * x, -1, keepdims=True)
+    return x * (tf.math.rsqrt(variance + 1e-6) * self.scale) + self.shift
+
+
+class _DenseNorm(tf.keras.layers.Layer):
+  """act(LayerNorm(x W + b)), with x W + b open to callers that share work.
+
+  LayerNorm takes the mean over the columns away. Taken from W and b, which are
+  few numbers, it need not be taken from every state.
+  """
+
+  def __init__(self, width: int, activation: str):
+    super().__init__()
+    self.dense = tf.keras.layers.Dense(width)
+    self.norm = _LayerNorm()
+    self.activate = _activation(activation)
+
+  def build(self, input_shape):
+    self.dense.build(input_shape)
+    self.norm.build([None, self.dense.units])
+    super().build(input_shape)
+
+  def centered(self) -> tuple:
+    """(W, b) whose columns have zero mean, as `finish` wants it."""
+    return tuple(x - tf.reduce_mean(x, -1, keepdims=True)
+                 for x in (self.dense.kernel, self.dense.bias))
+
+  def call(self, x):
+    return self.finish(_matmul(x, *self.centered()))
+
+  def finish(self, linear: tf.Tensor) -> tf.Tensor:
+    """From `x W + b` with `centered` weights, to the layer's output."""
+    return self.activate(self.norm.of_centered(linear))
+
+
+class _SAGERound(_DenseNorm):
+  """One round of mean message passing along both edge directions.
+
+      x_v + N([p_v, c_v, x_v] W)
+  with p_v and c_v the means over the producers and the consumers of node v,
+  zeros where there are none. Source: [GraphSAGE], mean aggregator; ours are the
+  second direction and the residual link.
+  """
+
+  def build(self, input_shape):
+    super().build([None, 3 * input_shape[-1]])
+
+  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    """Shapes: x float32 [nodes, ..., width] -> same."""
+    kernel, bias = self.centered()
+    producers, consumers, own = tf.split(kernel, 3, axis=0)
+    return x + self.finish(tf.add_n([
+        graph.mean_of('producers', _matmul(x, producers)),
+        graph.mean_of('consumers', _matmul(x, consumers)),
+        _matmul(x, own, bias)]))
+
+
+class _GCNRound(_DenseNorm):
+  """One graph convolution.
+
+      x + N(D^-1/2 A D^-1/2 x W)
+  A counts the edges between two nodes in either direction, plus 1 on the
+  diagonal, so that every node has a neighbour; D holds the row sums of A.
+  Source: [GCN]. There H <- act(D^-1/2 A D^-1/2 H W); ours are LayerNorm, the
+  bias in N and the residual link.
+  """
+
+  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    """Shapes: x float32 [nodes, ..., width] -> same."""
+    # [nodes, 1, ...], D^-1/2
+    scale = _per_row(tf.math.rsqrt(graph.degree('both') + 1), x)
+    kernel, bias = self.centered()
+    y = scale * _matmul(x, kernel)
+    return x + self.finish(scale * (graph.sum_of('both', y) + y) + bias)
+
+
+class _GATRound(_DenseNorm):
+  """One round of attention over the producers and over the consumers.
+
+      x_v + N([p_v, c_v, x_v] W)
+      p_v = sum of a_vu V x_u over the producers u of v
+      a_vu = softmax over u of  k . leaky_relu(Q x_v + V x_u)
+  for each head, heads side by side; c_v likewise over the consumers, with
+  weights of its own. A node without producers or consumers receives zeros.
+  Source: [GATv2], TF-GNN's layer. [GAT] scores k . [V x_v, V x_u] before the
+  leaky_relu, attends along one direction and lets a node attend to itself; here
+  its own state has its own weights.
+  """
+
+  def __init__(self, width: int, activation: str, num_heads: int):
+    super().__init__(width, activation)
+    _check_integers(1, num_heads=num_heads)
+    if width % num_heads:
+      raise ValueError('hidden_dim and joint_dim must be multiples of '
+                       f'num_heads; got {width} and {num_heads}.')
+    self.attend_producers, self.attend_consumers = (
+        gat_v2.GATv2Conv(
+            num_heads=num_heads, per_head_channels=width // num_heads,
+            receiver_tag=receiver, activation='linear')
+        for receiver in (tfgnn.TARGET, tfgnn.SOURCE))
+
+  def build(self, input_shape):
+    super().build([None, 3 * input_shape[-1]])
+    loop = tfgnn.homogeneous(  # Any graph: layers of TF-GNN build when called.
+        tf.constant([0]), tf.constant([0]),
+        node_features=tf.zeros([1, input_shape[-1]]))
+    for attend in (self.attend_producers, self.attend_consumers):
+      attend(loop, edge_set_name='edges')
+
+  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
+    """Shapes: x float32 [nodes, ..., width] -> same."""
+    states = graph.with_states(x)
+    parts = [tf.reshape(attend(states, edge_set_name='edges'), tf.shape(x))
+             for attend in (self.attend_producers, self.attend_consumers)]
+    joined = tf.concat(parts + [x], -1)  # [nodes, ..., 3 width]
+    return x + self(joined)
+
+
+_ROUNDS = {'sage': _SAGERound, 'gcn': _GCNRound, 'gat': _GATRound}
+
+
+def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
+  """Columns on logarithmic scales.
+
+      sign(x) log(1 + s |x|) / log(1 + s)   for each s of `scales`
+  Sizes span many orders of magnitude, and scaling by their maximum squashes
+  most of them to almost 0. Large s tells small values apart, small s large
+  ones. Far outside [0, 1] the columns grow slowly too. Without scales they stay
+  as they are.
+  Shapes: float32 [..., F] -> [..., max(1, len(scales)) F].
+  """
+  if not scales:
+    return x
+  sign, size = tf.sign(x), tf.abs(x)
+  return tf.concat([
+      sign * tf.math.log1p(scale * size) / math.log1p(scale)
+      for scale in scales], -1)
+
+
+# -------------------------------------------------------------- chapter: ranker
 
 
 class _EpochAverage(tf.keras.callbacks.Callback):
@@ -556,10 +783,9 @@ class _Ranker(_TrainedModel):
                objective: str = 'flags', averaging: float = 0.0):
     super().__init__(objective, averaging)
     embeds = op_embed_dim is not None
-    for argument, value in (('num_configs', num_configs), ('num_ops', num_ops),
-                            ('op_embed_dim', op_embed_dim if embeds else 1),
-                            ('hidden_dim', width)):
-      _check_positive(argument, value)
+    _check_integers(
+        1, num_configs=num_configs, num_ops=num_ops,
+        op_embed_dim=op_embed_dim if embeds else 1, hidden_dim=width)
     self._num_configs = num_configs
     self._width = width
     self._state_width = width  # Of the tensors [nodes, configs, width].
@@ -703,42 +929,7 @@ class _Ranker(_TrainedModel):
     raise NotImplementedError
 
 
-# --------------------------------------------- the baseline's five models
-
-
-def _mlp(dims, hidden_activation, l2reg=1e-4, use_bias=True):
-  """Dense layers of sizes `dims` with the activation between them.
-
-  The baseline's layout models import this function by name.
-  """
-  layers = []
-  for dim in dims:
-    if layers:
-      layers.append(tf.keras.layers.Activation(hidden_activation))
-    layers.append(tf.keras.layers.Dense(
-        dim, use_bias=use_bias,
-        kernel_regularizer=tf.keras.regularizers.l2(l2reg)))
-  return tf.keras.Sequential(layers)
-
-
-class _OpEmbedding(tf.keras.Model):
-  """Adds feature 'op_e', the embedded opcode, to node set 'op'.
-
-  The baseline's layout models import this class by name.
-  """
-
-  def __init__(self, num_ops: int, embed_d: int, l2reg: float = 1e-4):
-    super().__init__()
-    self.embedding_layer = tf.keras.layers.Embedding(
-        num_ops, embed_d, activity_regularizer=tf.keras.regularizers.l2(l2reg))
-
-  def call(self, graph: tfgnn.GraphTensor,
-           training: bool = False) -> tfgnn.GraphTensor:
-    del training
-    opcode = tf.cast(graph.node_sets['op']['op'], tf.int32)  # [nodes]
-    features = dict(graph.node_sets['op'].features)
-    features['op_e'] = self.embedding_layer(opcode)  # [nodes, embed_d]
-    return graph.replace_features(node_sets={'op': features})
+# ------------------------------------------------------------ chapter: baseline
 
 
 class _BaselineRanker(_Ranker):
@@ -880,8 +1071,7 @@ class _SAGE(_BaselineRanker):
     for i, gnn_layer in enumerate(self._gnn_layers[1:], 1):
       x = self._finished(
           self._linear(graph, gnn_layer.layers[0], x), i, training)
-    return tf.concat(
-        [graph.pool(reduction, x) for reduction in self._pooling], -1)
+    return graph.pools(self._pooling, x)
 
   def _linear(self, graph: _Graph, layer: tf.keras.layers.Dense,
               x: tf.Tensor) -> tf.Tensor:
@@ -906,8 +1096,8 @@ class _SumSAGE(_SAGE):
   def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
                final_mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
                hidden_dim: int = 64, op_embed_dim: int = 64):
-    _check_positive('num_gnns', num_gnns)
-    _check_positive('final_mlp_layers', final_mlp_layers, 0)
+    _check_integers(1, num_gnns=num_gnns)
+    _check_integers(0, final_mlp_layers=final_mlp_layers)
     super().__init__(
         num_configs, num_ops, op_embed_dim, hidden_activation,
         [hidden_dim] * num_gnns, [hidden_dim] * final_mlp_layers)
@@ -933,8 +1123,8 @@ class _ResGCN(_BaselineRanker):
                hidden_dim: int = 64, op_embed_dim: int = 32,
                directed: bool = False, reduction: str = 'sum'):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim)
-    _check_positive('num_gnns', num_gnns, 0)
-    _check_positive('mlp_layers', mlp_layers)
+    _check_integers(0, num_gnns=num_gnns)
+    _check_integers(1, mlp_layers=mlp_layers)
     _check_choice('reduction', reduction, list(_REDUCTIONS))
     activation = self._activation_fn = _activation(hidden_activation)
     self._directed = directed
@@ -976,8 +1166,8 @@ class _ResGCN(_BaselineRanker):
     """Shapes: x float32 [nodes, ..., width] -> [kernels, ..., width]."""
     for layer in self._prenet.layers[1:]:
       x = layer(x)
-    scale = 1 / (graph.degree('consumers') + 1)  # [nodes]; P = scale (A + I)
-    scale = tf.reshape(scale, [-1] + [1] * (x.shape.rank - 1))
+    # [nodes, 1, ...]; P = scale (A + I)
+    scale = _per_row(1 / (graph.degree('consumers') + 1), x)
     for layers in self._gc_layers:
       y = self._activation_fn(x)
       forward = scale * (graph.sum_of('consumers', y) + y)
@@ -1018,7 +1208,7 @@ class MLP(_BaselineRanker):
                mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
                hidden_dim: int = 64, reduction: str = 'sum'):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim)
-    _check_positive('mlp_layers', mlp_layers, 0)
+    _check_integers(0, mlp_layers=mlp_layers)
     _check_choice('reduction', reduction, list(_REDUCTIONS))
     self._reduction = reduction
     self._mlp = _mlp([hidden_dim] * mlp_layers + [1], hidden_activation)
@@ -1036,165 +1226,7 @@ class MLP(_BaselineRanker):
     return self._head(self._mlp, encoded, config_feats)
 
 
-# --------------------------------------------------------------- the new models
-
-
-class _LayerNorm(tf.keras.layers.Layer):
-  """Zero mean and unit deviation over the last axis, then scale and shift.
-
-  `tf.keras.layers.LayerNormalization` takes a detour on CPU that costs three
-  times as much. Source: Ba et al. 2016.
-  Shapes: float32 [..., width] -> same.
-  """
-
-  def build(self, input_shape):
-    width = input_shape[-1]
-    self.scale = self.add_weight('scale', [width], initializer='ones')
-    self.shift = self.add_weight('shift', [width], initializer='zeros')
-    super().build(input_shape)
-
-  def call(self, x):
-    return self.of_centered(x - tf.reduce_mean(x, -1, keepdims=True))
-
-  def of_centered(self, x: tf.Tensor) -> tf.Tensor:
-    """The same of an `x` whose mean over the last axis is zero."""
-    variance = tf.reduce_mean(x * x, -1, keepdims=True)
-    return x * (tf.math.rsqrt(variance + 1e-6) * self.scale) + self.shift
-
-
-class _DenseNorm(tf.keras.layers.Layer):
-  """act(LayerNorm(x W + b)), with x W + b open to callers that share work.
-
-  LayerNorm takes the mean over the columns away. Taken from W and b, which are
-  few numbers, it need not be taken from every state.
-  """
-
-  def __init__(self, width: int, activation: str):
-    super().__init__()
-    self.dense = tf.keras.layers.Dense(width)
-    self.norm = _LayerNorm()
-    self.activate = _activation(activation)
-
-  def build(self, input_shape):
-    self.dense.build(input_shape)
-    self.norm.build([None, self.dense.units])
-    super().build(input_shape)
-
-  def centered(self) -> tuple:
-    """(W, b) whose columns have zero mean, as `finish` wants it."""
-    return tuple(x - tf.reduce_mean(x, -1, keepdims=True)
-                 for x in (self.dense.kernel, self.dense.bias))
-
-  def call(self, x):
-    return self.finish(_matmul(x, *self.centered()))
-
-  def finish(self, linear: tf.Tensor) -> tf.Tensor:
-    """From `x W + b` with `centered` weights, to the layer's output."""
-    return self.activate(self.norm.of_centered(linear))
-
-
-class _SAGERound(_DenseNorm):
-  """One round of mean message passing along both edge directions.
-
-      x_v + N([p_v, c_v, x_v] W)
-  with p_v and c_v the means over the producers and the consumers of node v,
-  zeros where there are none. Source: [GraphSAGE], mean aggregator; ours are the
-  second direction and the residual link.
-  """
-
-  def build(self, input_shape):
-    super().build([None, 3 * input_shape[-1]])
-
-  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    """Shapes: x float32 [nodes, ..., width] -> same."""
-    kernel, bias = self.centered()
-    producers, consumers, own = tf.split(kernel, 3, axis=0)
-    return x + self.finish(tf.add_n([
-        graph.mean_of('producers', _matmul(x, producers)),
-        graph.mean_of('consumers', _matmul(x, consumers)),
-        _matmul(x, own, bias)]))
-
-
-class _GCNRound(_DenseNorm):
-  """One graph convolution.
-
-      x + N(D^-1/2 A D^-1/2 x W)
-  A counts the edges between two nodes in either direction, plus 1 on the
-  diagonal, so that every node has a neighbour; D holds the row sums of A.
-  Source: [GCN]. There H <- act(D^-1/2 A D^-1/2 H W); ours are LayerNorm, the
-  bias in N and the residual link.
-  """
-
-  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    """Shapes: x float32 [nodes, ..., width] -> same."""
-    scale = tf.math.rsqrt(graph.degree('both') + 1)  # [nodes], D^-1/2
-    scale = tf.reshape(scale, [-1] + [1] * (x.shape.rank - 1))
-    kernel, bias = self.centered()
-    y = scale * _matmul(x, kernel)
-    return x + self.finish(scale * (graph.sum_of('both', y) + y) + bias)
-
-
-class _GATRound(_DenseNorm):
-  """One round of attention over the producers and over the consumers.
-
-      x_v + N([p_v, c_v, x_v] W)
-      p_v = sum of a_vu V x_u over the producers u of v
-      a_vu = softmax over u of  k . leaky_relu(Q x_v + V x_u)
-  for each head, heads side by side; c_v likewise over the consumers, with
-  weights of its own. A node without producers or consumers receives zeros.
-  Source: [GATv2], TF-GNN's layer. [GAT] scores k . [V x_v, V x_u] before the
-  leaky_relu, attends along one direction and lets a node attend to itself; here
-  its own state has its own weights.
-  """
-
-  def __init__(self, width: int, activation: str, num_heads: int):
-    super().__init__(width, activation)
-    _check_positive('num_heads', num_heads)
-    if width % num_heads:
-      raise ValueError('hidden_dim and joint_dim must be multiples of '
-                       f'num_heads; got {width} and {num_heads}.')
-    self.attend_producers, self.attend_consumers = (
-        gat_v2.GATv2Conv(
-            num_heads=num_heads, per_head_channels=width // num_heads,
-            receiver_tag=receiver, activation='linear')
-        for receiver in (tfgnn.TARGET, tfgnn.SOURCE))
-
-  def build(self, input_shape):
-    super().build([None, 3 * input_shape[-1]])
-    loop = tfgnn.homogeneous(  # Any graph: layers of TF-GNN build when called.
-        tf.constant([0]), tf.constant([0]),
-        node_features=tf.zeros([1, input_shape[-1]]))
-    for attend in (self.attend_producers, self.attend_consumers):
-      attend(loop, edge_set_name='edges')
-
-  def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    """Shapes: x float32 [nodes, ..., width] -> same."""
-    states = graph.with_states(x)
-    parts = [tf.reshape(attend(states, edge_set_name='edges'), tf.shape(x))
-             for attend in (self.attend_producers, self.attend_consumers)]
-    joined = tf.concat(parts + [x], -1)  # [nodes, ..., 3 width]
-    return x + self(joined)
-
-
-_ROUNDS = {'sage': _SAGERound, 'gcn': _GCNRound, 'gat': _GATRound}
-
-
-def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
-  """Columns on logarithmic scales.
-
-      sign(x) log(1 + s |x|) / log(1 + s)   for each s of `scales`
-  Sizes span many orders of magnitude, and scaling by their maximum squashes
-  most of them to almost 0. Large s tells small values apart, small s large
-  ones. Far outside [0, 1] the columns grow slowly too. Without scales they stay
-  as they are.
-  Shapes: float32 [..., F] -> [..., max(1, len(scales)) F].
-  """
-  if not scales:
-    return x
-  sign, size = tf.sign(x), tf.abs(x)
-  return tf.concat([
-      sign * tf.math.log1p(scale * size) / math.log1p(scale)
-      for scale in scales], -1)
+# --------------------------------------------------------- chapter: tile ranker
 
 
 class _TileRanker(_Ranker):
@@ -1249,11 +1281,9 @@ class _TileRanker(_Ranker):
                convolution: str = 'sage', num_heads: int = 4):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, objective,
                      averaging)
-    _check_positive('joint_dim', joint_dim)
-    for argument, value in (('node_rounds', node_rounds),
-                            ('joint_rounds', joint_rounds),
-                            ('head_layers', head_layers)):
-      _check_positive(argument, value, 0)
+    _check_integers(1, joint_dim=joint_dim)
+    _check_integers(0, node_rounds=node_rounds, joint_rounds=joint_rounds,
+                    head_layers=head_layers)
     _check_choice('join', join, ['early', 'late', 'both'])
     if join == 'late' and joint_rounds:
       raise ValueError('joint_rounds must be 0 with a late join; '
@@ -1320,7 +1350,7 @@ class _TileRanker(_Ranker):
     if self._early:
       return (tf.expand_dims(_dense(self._join.dense, x), 1),
               tf.expand_dims(1 + self._join_gate(x), 1))
-    return tf.expand_dims(self._pooled(graph, x), 1)
+    return tf.expand_dims(graph.pools(self._pooling, x), 1)
 
   def _configured(self, graph, encoded, config_feats):
     """[features on logarithmic scales, and what joins the nodes, if it does].
@@ -1338,7 +1368,7 @@ class _TileRanker(_Ranker):
           self._join.norm(node + gate * graph.on_nodes(*joins)))
       for layer in self._joint_rounds:
         x = layer.update(graph, x)
-      z = self._pooled(graph, x)
+      z = graph.pools(self._pooling, x)
     else:
       z = encoded + tf.zeros_like(config_feats[..., :1])  # Once a config.
     if self._late:
@@ -1347,173 +1377,11 @@ class _TileRanker(_Ranker):
       z = _drop(layer(z), self._dropout, training)
     return tf.squeeze(_dense(self._scorer, z), -1)
 
-  def _pooled(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    """Shapes: [nodes, ..., width] -> [kernels, ..., poolings * width]."""
-    return tf.concat(
-        [graph.pool(reduction, x) for reduction in self._pooling], -1)
 
+# ---------------------------------------------------------- chapter: statistics
 
-# ------------------------------------------------- what a kernel's tiles do
-#
-# Counts that follow from shapes, layouts and tile bounds alone. They need
-# features in their own units, so the models that use them take the statistics
-# that the features were scaled with. The loop nest has 12 axes: the physical
-# dimensions of the tiled tensor, most major first, then those of a
-# convolution's filter. Dimensions that are not there have size 1.
-#
-# Tensors are compared by `tf.equal`; `==` leaves the shape unknown.
-
-_DIMS, _AXES, _SPATIAL = 6, 12, 4
-_TABLE_WIDTHS = {'node': 140, 'config': 24}
-# First column and number of columns of what is read of the node features.
-_NODE_COLUMNS = {
-    'is_root': (0, 1), 'element_type': (2, 19), 'shape': (21, 6),
-    'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 4),
-    'stride': (45, 4), 'base_dilation': (77, 4), 'convolution': (93, 14),
-    'feature_groups': (107, 1), 'minor_to_major': (134, 6)}
-_BOUNDS = (*range(8, 14), *range(6))  # Config columns: of output, of filter.
-_ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
-_CONVOLUTION, _FUSION, _PARAMETER, _REDUCE, _TUPLE = 26, 41, 63, 70, 100
-# Vector instructions of an opcode: 1 but for these.
-_FREE_OPCODES = (11, 13, 24, 26, 41, 45, 48, 63, 75, 100)
-_SLOW_OPCODES = (30, 32, 37, 38, 50, 51, 66, 77, 81, 91, 94, 96, 98, 107)
-_SLOW_COST = 8.0
-_PLACES = [float(i) for i in range(_DIMS)]
-_EYE = [[float(i == j) for j in range(_DIMS)] for i in range(_DIMS)]
+_TABLE_WIDTHS = {'node': 140, 'config': 24}  # Columns of the files.
 _MOST = 1e12  # No count is larger, so that sums and products stay finite.
-
-
-class _Hardware(NamedTuple):
-  """A machine. Times are in ns; constants with a time can be trained.
-
-  With lanes and sublanes of 1, tile bounds count elements.
-  """
-  lanes: int = 128          # Elements of a layout tile, most minor dimension.
-  sublanes: int = 8         # The same, second most minor.
-  matrix_side: int = 128    # Of a block of weights in the matrix unit.
-  matrix_min_rows: int = 128  # Rows that a block of weights costs at least.
-  launch_ns: float = 220.0  # A kernel that does nothing.
-  step_ns: float = 45.0     # Overhead of a step for each stream.
-  bytes_per_ns: float = 540.0  # Main memory to on-chip memory.
-  piece_ns: float = 3.0     # For each contiguous piece of a transfer.
-  matrix_row_ns: float = 0.6   # One row through one block of weights.
-  vector_ns: float = 0.9    # One instruction on lanes * sublanes elements.
-  unhidden: float = 0.05    # Part of the shorter of memory and arithmetic time
-                            # that does not overlap with the longer.
-
-
-_TRAINED_CONSTANTS = _Hardware._fields[4:]
-_PRESETS = {
-    'tpu_v3': _Hardware(),
-    None: _Hardware(lanes=1, sublanes=1, matrix_side=1, matrix_min_rows=1,
-                    matrix_row_ns=0.6 / 128 ** 2, vector_ns=0.9 / 1024)}
-
-
-def _hardware(given: Any) -> _Hardware:
-  """A preset by name, or changes to one: {'preset': name, field: value}."""
-  changes = dict(given) if isinstance(given, Mapping) else {'preset': given}
-  preset = changes.pop('preset', 'tpu_v3')
-  if preset is not None:
-    _check_choice('hardware', preset, [name for name in _PRESETS if name])
-  for name, value in changes.items():
-    _check_choice('hardware', name, _Hardware._fields)
-    if isinstance(value, bool) or not isinstance(
-        value, (int, float)) or not value > 0:
-      raise ValueError(
-          f'hardware: {name} must be a positive number; got {value!r}.')
-  return _PRESETS[preset]._replace(**changes)
-
-
-class _Statistics(tf.keras.layers.Layer):
-  """Takes scaled features back to their own units.
-
-  The baseline's trainer scales with the train kernels of enough
-  configurations, its prediction script with all of them. A model is not told
-  which of the two runs it, but features are whole numbers: of two statistics,
-  those that the features were scaled with give whole numbers back.
-
-  Args:
-    stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
-      all columns of the files; a column is dropped where the two are equal.
-      'used', true where they differ, may stand beside them, and the same of
-      all train kernels under 'all_kernels'. Without any, nothing is known.
-    keeps: whether they are one of the model's variables. The scripts copy
-      trainable variables into a new model and nothing else, so it has to be
-      one of those; its gradient is 0.
-  """
-
-  def __init__(self, stored: Optional[Mapping[str, Any]], keeps: bool):
-    super().__init__()
-    self._keeps = keeps
-    parts = [] if stored is None else [stored]  # Those of the training first.
-    if isinstance(stored, Mapping) and 'all_kernels' in stored:
-      parts.append(stored['all_kernels'])
-    bounds = {table: [self._bounds_of(part, table) for part in parts]
-              for table in _TABLE_WIDTHS}
-    self._numbers_of_used = None if stored is None else {
-        table: sum(low != high for low, high in zip(*bounds[table][0]))
-        for table in _TABLE_WIDTHS}
-    self._initial = tf.zeros([2, 2, sum(_TABLE_WIDTHS.values())])
-    if parts:
-      self._initial = tf.stack([tf.concat([
-          self._cut(bounds[table][i], width)
-          for table, width in _TABLE_WIDTHS.items()], -1)
-                                for i in (0, len(parts) - 1)])
-
-  def _bounds_of(self, stored, table):
-    """Minima and maxima of a table's columns."""
-    try:
-      low, high = (tuple(map(float, stored[table][key]))
-                   for key in ('minimum', 'maximum'))
-      varies = [a != b for a, b in zip(low, high)]
-      if len(low) == len(high) and varies == list(
-          stored[table].get('used', varies)):
-        return low, high
-    except (AttributeError, KeyError, TypeError, ValueError):
-      pass
-    raise ValueError(
-        'feature_stats must hold, under node and under config, lists minimum '
-        'and maximum of the same length, and used, if at all, where they '
-        f'differ; {table} does not. `tpu-graphs-ext stats` prints them.')
-
-  def _cut(self, bounds, width):
-    """float32 [2, width]; columns that the data does not have are 0."""
-    return tf.constant([
-        (side + (0.0,) * width)[:width] for side in bounds])
-
-  def check(self, node_width: int, config_width: int) -> None:
-    """Raises a ValueError unless so many columns vary."""
-    for table, width in (('node', node_width), ('config', config_width)):
-      used = width
-      if self._numbers_of_used:
-        used = self._numbers_of_used[table]
-      if used != width:
-        raise ValueError(
-            f'feature_stats has {used} {table} columns that vary, but '
-            f'the features have {width}; they are of other data. Print those '
-            'of this data with `tpu-graphs-ext stats --data_root`.')
-
-  def forget(self) -> None:
-    """Before `build_once`: as if made without any."""
-    self._numbers_of_used, self._initial = None, tf.zeros_like(self._initial)
-
-  def build_once(self) -> None:
-    if self.built:
-      return
-    self._table = self._initial
-    if self._keeps:
-      self._table = self.add_weight(
-          'feature_stats', self._initial.shape,
-          initializer=lambda shape, dtype: self._initial)
-    self.built = True
-
-  def read(self) -> '_Scaling':
-    """The numbers, without a way back for gradients."""
-    return _Scaling(tf.stop_gradient(self._table))
-
-  def zero(self) -> tf.Tensor:
-    """Added to a score, gives the variable a gradient: trainers expect one."""
-    return 0 * tf.reduce_sum(self._table)
 
 
 class _Scaling(NamedTuple):
@@ -1554,6 +1422,96 @@ class _Scaling(NamedTuple):
     x = tf.gather(
         x, tf.where(used, tf.minimum(place, zeros), zeros), axis=-1)
     return tf.clip_by_value(x * (high - low) + low, -_MOST, _MOST)
+
+
+class _Statistics(tf.keras.layers.Layer):
+  """Takes scaled features back to their own units.
+
+  The baseline's trainer scales with the train kernels of enough
+  configurations, its prediction script with all of them. A model is not told
+  which of the two runs it, but features are whole numbers: of two statistics,
+  those that the features were scaled with give whole numbers back.
+
+  Args:
+    stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
+      all columns of the files; a column is dropped where the two are equal.
+      'used', true where they differ, may stand beside them, and the same of
+      all train kernels under 'all_kernels'. Without any, nothing is known.
+    keeps: whether they are one of the model's variables. The scripts copy
+      trainable variables into a new model and nothing else, so it has to be
+      one of those; its gradient is 0.
+  """
+
+  def __init__(self, stored: Optional[Mapping[str, Any]], keeps: bool):
+    super().__init__()
+    self._keeps = keeps
+    parts = [] if stored is None else [stored]  # Those of the training first.
+    if isinstance(stored, Mapping) and 'all_kernels' in stored:
+      parts.append(stored['all_kernels'])
+    bounds = [{table: self._bounds_of(part, table) for table in _TABLE_WIDTHS}
+              for part in parts]
+    self._numbers_of_used = {  # By table; empty where it is not known.
+        table: sum(low != high for low, high in zip(*sides))
+        for part in bounds[:1] for table, sides in part.items()}
+    self._initial = tf.zeros([2, 2, sum(_TABLE_WIDTHS.values())])
+    if bounds:
+      self._initial = tf.stack([
+          tf.concat([self._cut(part[table], width)
+                     for table, width in _TABLE_WIDTHS.items()], -1)
+          for part in (bounds[0], bounds[-1])])
+
+  def _bounds_of(self, stored, table):
+    """Minima and maxima of a table's columns."""
+    try:
+      low, high = (tuple(map(float, stored[table][key]))
+                   for key in ('minimum', 'maximum'))
+      varies = [a != b for a, b in zip(low, high)]
+      if len(low) == len(high) and varies == list(
+          stored[table].get('used', varies)):
+        return low, high
+    except (AttributeError, KeyError, TypeError, ValueError):
+      pass
+    raise ValueError(
+        'feature_stats must hold, under node and under config, lists minimum '
+        'and maximum of the same length, and used, if at all, where they '
+        f'differ; {table} does not. `tpu-graphs-ext stats` prints them.')
+
+  def _cut(self, bounds, width):
+    """float32 [2, width]; columns that the data does not have are 0."""
+    return tf.constant([
+        (side + (0.0,) * width)[:width] for side in bounds])
+
+  def check(self, node_width: int, config_width: int) -> None:
+    """Raises a ValueError unless so many columns vary."""
+    widths = {'node': node_width, 'config': config_width}
+    for table, used in self._numbers_of_used.items():
+      if used != widths[table]:
+        raise ValueError(
+            f'feature_stats has {used} {table} columns that vary, but the '
+            f'features have {widths[table]}; they are of other data. Print '
+            'those of this data with `tpu-graphs-ext stats --data_root`.')
+
+  def forget(self) -> None:
+    """Before `build_once`: as if made without any."""
+    self._numbers_of_used, self._initial = {}, tf.zeros_like(self._initial)
+
+  def build_once(self) -> None:
+    if self.built:
+      return
+    self._table = self._initial
+    if self._keeps:
+      self._table = self.add_weight(
+          'feature_stats', self._initial.shape,
+          initializer=lambda shape, dtype: self._initial)
+    self.built = True
+
+  def read(self) -> _Scaling:
+    """The numbers, without a way back for gradients."""
+    return _Scaling(tf.stop_gradient(self._table))
+
+  def zero(self) -> tf.Tensor:
+    """Added to a score, gives the variable a gradient: trainers expect one."""
+    return 0 * tf.reduce_sum(self._table)
 
 
 def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
@@ -1597,7 +1555,7 @@ def _of_files(folder: str, num_configs: int,
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     kernels = list(pool.map(_of_file, files))
   enough = [kernel for kernel in kernels if kernel['configs'] >= num_configs]
-  if not enough or any(len(kernel[table][0]) != width for kernel in kernels
+  if not enough or any(kernel[table][0].shape != (width,) for kernel in kernels
                        for table, width in _TABLE_WIDTHS.items()):
     return None
   stored, of_all = _over_kernels(enough), _over_kernels(kernels)
@@ -1610,8 +1568,7 @@ def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
   stored = {}
   for table in _TABLE_WIDTHS:
     lows, highs = zip(*(kernel[table] for kernel in kernels))
-    low = tf.reduce_min(lows, 0).numpy()
-    high = tf.reduce_max(highs, 0).numpy()
+    low, high = np.min(lows, 0), np.max(highs, 0)
     stored[table] = {'minimum': low.tolist(), 'maximum': high.tolist(),
                      'used': (low != high).tolist()}
   return stored
@@ -1619,31 +1576,84 @@ def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
 
 def _of_file(path: str) -> Mapping[str, Any]:
   """Number of configurations, minima and maxima of a kernel's columns."""
+  tables = {}
   with tf.io.gfile.GFile(path, 'rb') as file, zipfile.ZipFile(file) as archive:
-    tables = {name: _matrix(archive.read(f'{name}_feat.npy'))
-              for name in _TABLE_WIDTHS}
-  return {'configs': len(tables['config']),
-          **{name: (tf.reduce_min(table, 0), tf.reduce_max(table, 0))
-             for name, table in tables.items()}}
+    for name in _TABLE_WIDTHS:
+      with archive.open(f'{name}_feat.npy') as npy:
+        tables[name] = np.lib.format.read_array(
+            npy, allow_pickle=False).astype(np.float32, copy=False)
+  return {'configs': len(tables['config']), **{
+      name: (table.min(0, initial=np.inf), table.max(0, initial=-np.inf))
+      for name, table in tables.items()}}
 
 
-_KINDS = {'f': 'float', 'i': 'int', 'u': 'uint'}  # Of NumPy's numbers.
+# ------------------------------------------------------------ chapter: geometry
+#
+# Counts that follow from shapes, layouts and tile bounds alone. They need
+# features in their own units, so the models that use them take the statistics
+# that the features were scaled with. The loop nest has 12 axes: the physical
+# dimensions of the tiled tensor, most major first, then those of a
+# convolution's filter. Dimensions that are not there have size 1.
+#
+# Tensors are compared by `tf.equal`; `==` leaves the shape unknown.
+
+_DIMS, _AXES, _SPATIAL = 6, 12, 4
+# First column and number of columns of what is read of the node features.
+_NODE_COLUMNS = {
+    'is_root': (0, 1), 'element_type': (2, 19), 'shape': (21, 6),
+    'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 4),
+    'stride': (45, 4), 'base_dilation': (77, 4), 'convolution': (93, 14),
+    'feature_groups': (107, 1), 'minor_to_major': (134, 6)}
+_BOUNDS = (*range(8, 14), *range(6))  # Config columns: of output, of filter.
+_ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
+_CONVOLUTION, _FUSION, _PARAMETER, _REDUCE, _TUPLE = 26, 41, 63, 70, 100
+# Vector instructions of an opcode: 1 but for these.
+_FREE_OPCODES = (11, 13, 24, 26, 41, 45, 48, 63, 75, 100)
+_SLOW_OPCODES = (30, 32, 37, 38, 50, 51, 66, 77, 81, 91, 94, 96, 98, 107)
+_SLOW_COST = 8.0
+_PLACES = [float(i) for i in range(_DIMS)]
+_EYE = [[float(i == j) for j in range(_DIMS)] for i in range(_DIMS)]
 
 
-def _matrix(npy: bytes) -> tf.Tensor:
-  """float32 of an .npy: its header is a Python literal, its length before it.
+class _Hardware(NamedTuple):
+  """A machine. Times are in ns; constants with a time can be trained.
 
-  Source: numpy.lib.format, versions 1 to 3.
+  With lanes and sublanes of 1, tile bounds count elements.
   """
-  start = 10 if npy[6] == 1 else 12
-  end = start + int.from_bytes(npy[8:start], 'little')
-  header = ast.literal_eval(npy[start:end].decode('latin1').strip())
-  if header['fortran_order'] or len(header['shape']) != 2:
-    raise ValueError(f'an array of {header} is no table of rows')
-  order, kind, *size = header['descr']  # Such as '<f4'.
-  dtype = f'{_KINDS[kind]}{8 * int("".join(size))}'
-  numbers = tf.io.decode_raw(npy[end:], dtype, little_endian=order != '>')
-  return tf.reshape(tf.cast(numbers, tf.float32), header['shape'])
+  lanes: int = 128          # Elements of a layout tile, most minor dimension.
+  sublanes: int = 8         # The same, second most minor.
+  matrix_side: int = 128    # Of a block of weights in the matrix unit.
+  matrix_min_rows: int = 128  # Rows that a block of weights costs at least.
+  launch_ns: float = 220.0  # A kernel that does nothing.
+  step_ns: float = 45.0     # Overhead of a step for each stream.
+  bytes_per_ns: float = 540.0  # Main memory to on-chip memory.
+  piece_ns: float = 3.0     # For each contiguous piece of a transfer.
+  matrix_row_ns: float = 0.6   # One row through one block of weights.
+  vector_ns: float = 0.9    # One instruction on lanes * sublanes elements.
+  unhidden: float = 0.05    # Part of the shorter of memory and arithmetic time
+                            # that does not overlap with the longer.
+
+
+_TRAINED_CONSTANTS = _Hardware._fields[4:]
+_PRESETS = {
+    'tpu_v3': _Hardware(),
+    None: _Hardware(lanes=1, sublanes=1, matrix_side=1, matrix_min_rows=1,
+                    matrix_row_ns=0.6 / 128 ** 2, vector_ns=0.9 / 1024)}
+
+
+def _hardware(given: Any) -> _Hardware:
+  """A preset by name, or changes to one: {'preset': name, field: value}."""
+  changes = dict(given) if isinstance(given, Mapping) else {'preset': given}
+  preset = changes.pop('preset', 'tpu_v3')
+  if preset is not None:
+    _check_choice('hardware', preset, [name for name in _PRESETS if name])
+  for name, value in changes.items():
+    _check_choice('hardware', name, _Hardware._fields)
+    if isinstance(value, bool) or not isinstance(
+        value, (int, float)) or not value > 0:
+      raise ValueError(
+          f'hardware: {name} must be a positive number; got {value!r}.')
+  return _PRESETS[preset]._replace(**changes)
 
 
 def _product(x: tf.Tensor) -> tf.Tensor:
@@ -1659,11 +1669,6 @@ def _halves(x: tf.Tensor) -> Sequence[tf.Tensor]:
 def _hot(index: tf.Tensor) -> tf.Tensor:
   """One-hot rows of whole numbers; none for an index that is out of range."""
   return _as_float(tf.equal(tf.expand_dims(index, -1), _PLACES))
-
-
-def _as_float(*conditions: tf.Tensor) -> tf.Tensor:
-  """1 where all hold, else 0."""
-  return tf.cast(functools.reduce(tf.logical_and, conditions), tf.float32)
 
 
 def _is(mask: tf.Tensor) -> tf.Tensor:
@@ -1774,7 +1779,7 @@ class _Nodes:
     return self._columns[name]
 
   def opcode_is(self, opcode: int) -> tf.Tensor:
-    return tf.cast(self._graph.opcode == opcode, tf.float32)
+    return _as_float(self._graph.opcode == opcode)
 
   def _lay_out(self, hardware):
     rank = tf.expand_dims(self.rank, -1)
@@ -1850,8 +1855,8 @@ class _Nodes:
     """[kernels]: vector instructions on an element of the tiled tensor."""
     tiled = self._graph.on_nodes(self.tiled)
     same = _as_float(
-        tf.equal(self.rank, tf.gather(self.rank, tiled)),
-        tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, tiled)), -1))
+        tf.equal(self.rank, tf.gather(self.rank, tiled))
+        & tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, tiled)), -1))
     cost = tf.constant([
         0.0 if i in _FREE_OPCODES else _SLOW_COST if i in _SLOW_OPCODES else 1.0
         for i in range(256)])
@@ -1941,7 +1946,7 @@ class _Geometry:
         tf.expand_dims(x, 1) for x in loops[5:7])
     units = tf.math.ceil(size / unit)
     # A dimension without a bound is whole.
-    own = tf.logical_and(units > 1, bounds > 0)
+    own = (units > 1) & (bounds > 0)
     tile = tf.where(own, bounds, units)
     trips, elements = tf.math.ceil(units / tile), tile * unit
     steps, kernel_tiles = _product(trips), _product(_halves(trips)[1])
@@ -1992,7 +1997,7 @@ class _Geometry:
     parts = _number_from(1, _as_float(covered < whole))  # More minor ones.
     pieces = _product(tf.where(_is(parts), covered, 1.0))
     followed = tf.expand_dims(tf.reduce_sum(s.follow + s.window, 1), 1) > 0
-    moves = _number_from(0, _as_float(tf.logical_and(followed, trips > 1)))
+    moves = _number_from(0, _as_float(followed & (trips > 1)))
     fetches = _product(tf.where(_is(moves), trips, 1.0))
     return tuple(
         tf.math.unsorted_segment_sum(x, s.kernel, kernels)
@@ -2022,13 +2027,12 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
   removed = tf.reduce_max(
       _hot(node.dimensions) * tf.expand_dims(is_removed, -1), 1)
   kept = tiled_exists * (1 - removed)
-  is_kept = tf.logical_and(  # [streams, 1], as the other conditions
-      tf.logical_and(_is(node.is_reduce), node.rank < tiled.rank),
-      tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
+  is_kept = (  # [streams, 1], as the other conditions
+      _is(node.is_reduce) & (node.rank < tiled.rank)
+      & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
   as_many = _is_about(node.elements / tiled.elements, 2)
   is_same = tf.equal(node.rank, tiled.rank)
-  as_tiled = tf.logical_and(
-      as_many, tf.logical_not(tf.logical_or(is_same, is_kept)))
+  as_tiled = as_many & ~(is_same | is_kept)
 
   def choose(condition, yes, no):  # [streams, 1]; [streams, 6, 6] twice
     return tf.where(tf.expand_dims(condition, -1), yes, no)
@@ -2036,7 +2040,7 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
   alike = _outer(exists, tiled_exists) * _as_float(tf.equal(
       tf.expand_dims(node.shape, -1), tf.expand_dims(tiled.shape, -2)))
   matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike))
-  matched = choose(tf.logical_or(is_same, as_tiled),
+  matched = choose(is_same | as_tiled,
                    tf.constant(_EYE) * tf.expand_dims(tiled_exists, 1), matched)
   source_shape = tf.where(as_tiled, tiled.shape, node.shape)
   scale = matched * (tf.expand_dims(source_shape, -1)
@@ -2050,7 +2054,7 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
 
 def _is_about(ratio: tf.Tensor, factor: float) -> tf.Tensor:
   """Whether a ratio is 1 up to a factor."""
-  return tf.logical_and(ratio > 1 / factor, ratio < factor)
+  return (ratio > 1 / factor) & (ratio < factor)
 
 
 def _marked_by(masks: Sequence[tf.Tensor]) -> tuple:
@@ -2109,20 +2113,21 @@ class _Convolution:
      filter_spatial) = (
          tf.squeeze(x, 1) if x.shape[1] == 1 else x * on_spatial for x in dims)
     batch, feature = tf.unstack(output_dims, axis=1)
-    left = _as_float(tf.constant(_PLACES) < conv.rank, batch + feature == 0)
+    left = _as_float(
+        (tf.constant(_PLACES) < conv.rank) & (batch + feature == 0))
     spatial_axes = (
         _ranks(left, _SPATIAL) * on_spatial @ output_axes)  # [kernels, 4, 12]
 
     def axis(hot, axes):  # [kernels, 12]
       return tf.linalg.matvec(axes, hot, transpose_a=True)
 
-    size_of_batch, size_of_features = _dot(batch, shape), _dot(feature, shape)
+    size_of_features = _dot(feature, shape)
     self.image, self.filter = self._operands(
-        [(1.0, filter_out, size_of_features),
-         (-1.0, image_batch, size_of_batch)],
-        spatial, filter_spatial, window)
+        tf.concat([tf.stack([filter_out, image_batch], 1), filter_spatial], 1),
+        tf.concat([size_of_features, _dot(batch, shape), window], 1),
+        tf.concat([tf.ones_like(spatial[:, :2]) * [1.0, -1.0], spatial], 1))
     # A window as long as its dilation stands for the batch of a matrix product.
-    is_batch = spatial * _as_float(window > 1, tf.equal(window, dilation))
+    is_batch = spatial * _as_float((window > 1) & tf.equal(window, dilation))
     is_tap = spatial - is_batch
     self.filter_rows = nodes.rows(self.filter)
     of_filter = tf.transpose(self.filter_rows.order, [0, 2, 1])
@@ -2155,18 +2160,14 @@ class _Convolution:
     self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes
     self.in_image, self.in_filter = self._parts_of([self.image, self.filter])
 
-  def _operands(self, features, spatial, filter_spatial, window):
+  def _operands(self, dims, sizes, weights):
     """(image, filter): int32 [kernels], nodes.
 
-    `features` are (weight, dimension [kernels, 6], its size [kernels, 1]) of
-    what tells a filter from an image, besides the sizes of the window.
+    A filter is told by its `sizes`, [kernels, 6], in six `dims`, one-hot
+    [kernels, 6, 6]. Each that agrees adds its weight, [kernels, 6]; a negative
+    one is a property of the image.
     """
     nodes = self._nodes
-    weights, dims, sizes = zip(*features)
-    dims = tf.concat([tf.stack(dims, 1), filter_spatial], 1)  # [kernels, 6, 6]
-    sizes = tf.concat([*sizes, window], 1)  # [kernels, 6]
-    weights = tf.concat(
-        [weights * tf.ones_like(sizes[:, :len(weights)]), spatial], 1)
     dims, sizes, weights = (
         self._graph.on_nodes(x) for x in (dims, sizes, weights))
     agrees = _as_float(  # [nodes, 6]
@@ -2214,21 +2215,20 @@ class _Convolution:
             (self.image, self.filter), (self.image_follow, self.filter_axes),
             (self.image_window, tf.zeros_like(self.image_window))))
     node, operand = nodes.rows(index), nodes.rows(operand_index)
-    alike = tf.logical_and(  # [streams, 1], as the other conditions
-        tf.equal(node.rank, operand.rank),
-        tf.reduce_all(_is_about(node.shape / operand.shape, 5), -1,
-                      keepdims=True))
+    alike = (  # [streams, 1], as the other conditions
+        tf.equal(node.rank, operand.rank)
+        & tf.reduce_all(_is_about(node.shape / operand.shape, 5), -1,
+                        keepdims=True))
     as_many = _is_about(node.elements / operand.elements, 2)
-    as_operand = tf.logical_and(as_many, tf.logical_not(alike))
-    applies = _as_float(tf.logical_or(alike, as_many))
-    applies = tf.expand_dims(applies, -1)
+    as_operand = as_many & ~alike
+    applies = tf.expand_dims(_as_float(alike | as_many), -1)
     scale = tf.where(as_operand, 1.0, node.shape / operand.shape)
     source = tf.where(tf.squeeze(as_operand, -1), operand_index, index)
     return (index, source, follow * tf.expand_dims(scale, -1) * applies,
             window * applies)
 
 
-# ------------------------------------------------- analytic and hybrid models
+# ------------------------------------------------------------ chapter: analytic
 
 
 class _Machine(tf.keras.layers.Layer):
@@ -2329,7 +2329,6 @@ class AnalyticTileModel(_Ranker):
     averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
   """
   _early = False
-  _needs_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Optional[Mapping[str, Any]] = None,
@@ -2544,7 +2543,7 @@ class MyEarlyJoinSAGE(HybridEarlyJoinSAGE):
     super().__init__(num_configs, num_ops, sharpness=sharpness, **kwargs)
 
 
-# --------------------------------------------- other models, for comparison
+# ---------------------------------------------------------- chapter: comparison
 
 
 class EarlyJoinGCN(_TileRanker):
@@ -2631,8 +2630,8 @@ class WideSAGE(_SAGE):
                final_mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
                hidden_dim: int = 1024, op_embed_dim: int = 64,
                dropout: float = 0.1, objective: str = 'flags'):
-    _check_positive('num_gnns', num_gnns)
-    _check_positive('final_mlp_layers', final_mlp_layers, 0)
+    _check_integers(1, num_gnns=num_gnns)
+    _check_integers(0, final_mlp_layers=final_mlp_layers)
     super().__init__(
         num_configs, num_ops, op_embed_dim, hidden_activation,
         [hidden_dim] * num_gnns, [hidden_dim] * final_mlp_layers, dropout,
@@ -2675,9 +2674,10 @@ class _ConcatPoolSAGE(_SAGE):
                dropout: float = 0.1, objective: str = 'standardized_mse'):
     if not widths:
       raise ValueError(f'widths must name at least one layer; got {widths!r}.')
-    for argument, values in (('widths', widths), ('head_widths', head_widths)):
-      for value in values:
-        _check_positive(argument, value)
+    for width in widths:
+      _check_integers(1, widths=width)
+    for width in head_widths:
+      _check_integers(1, head_widths=width)
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_activation,
                      widths, head_widths, dropout, objective)
 

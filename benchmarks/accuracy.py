@@ -27,6 +27,7 @@ from typing import Any, Optional
 
 from tqdm import tqdm
 
+import accuracy_figure
 import accuracy_table
 from accuracy_run import LEAVE_ONE_OUT, ROW_FILE, SPLITS, RunSpec
 from machine import cores, machine
@@ -404,6 +405,28 @@ def write_table(results: accuracy_table.Results) -> str:
   return path
 
 
+def write_figure(results: accuracy_table.Results) -> None:
+  """Draws the figure beside the CSV, or says why not."""
+  path = os.path.splitext(results.path)[0] + '.svg'
+  if accuracy_figure.write(results.rows(), path):
+    print(path)
+
+
+def write_readme(path: str, results: accuracy_table.Results) -> None:
+  """Puts the main numbers into the README.
+
+  Raises:
+    UserError: the file cannot be read, or has no place for them.
+  """
+  try:
+    with open(path, encoding='utf-8') as file:
+      text = file.read()
+  except OSError as error:
+    raise UserError(f'--readme={path}: {error.strerror}') from error
+  files.write_file(path, accuracy_table.with_readme_table(
+      text, results.rows()).encode())
+
+
 def _kept_models_py(args) -> str:
   """A copy of models.py, so that an edit does not split the benchmark."""
   original = os.path.abspath(os.path.expanduser(args.models_py))
@@ -466,7 +489,10 @@ def parser() -> argparse.ArgumentParser:
       help='another models.py')
   add('--rerun_changed', action='store_true',
       help='do runs of another models.py again')
-  add('--table_only', action='store_true', help='only write the tables anew')
+  add('--table_only', action='store_true',
+      help='only write the tables and the figure anew')
+  add('--readme', metavar='FILE.md', default='',
+      help='also put the main numbers between their marks in this file')
   return flags
 
 
@@ -485,6 +511,9 @@ def benchmark(args) -> int:
           file=sys.stderr)
     failures = run_all(left, args, results)
   print(write_table(results))
+  write_figure(results)
+  if args.readme:
+    write_readme(args.readme, results)
   return failures
 
 

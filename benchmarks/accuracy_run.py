@@ -158,7 +158,7 @@ def _trained(spec: RunSpec, data_root: str, out_dir: str):
       cache_dir=spec.cache_dir if spec.protocol == SPLITS else '',
       models_py=spec.models_py))
   return result, scoring.load_ranker(
-      result.model_dir, models_py=spec.models_py)
+      result.model_dir, settings.LoadSettings(models_py=spec.models_py))
 
 
 def _training_columns(results, ranker) -> dict[str, object]:

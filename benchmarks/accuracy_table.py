@@ -293,3 +293,57 @@ def _mean_std(numbers: list[float], digits: int) -> str:
 def _table(heads: list[str], rows: list[list[str]]) -> list[str]:
   lines = [heads, ['---'] + ['---:'] * (len(heads) - 1), *rows]
   return ['| ' + ' | '.join(line) + ' |' for line in lines] + ['']
+
+
+# --- The README's table ------------------------------------------------------
+
+README_MARKS = ('<!-- Written by benchmarks/accuracy.py --readme. -->',
+                '<!-- End of what it writes. -->')
+# Name in the CSV -> in the table.
+_README_ROWS = {
+    'MyEarlyJoinSAGE': '`MyEarlyJoinSAGE`',
+    'without feature_stats': 'without `feature_stats`',
+    'EarlyJoinSAGE': "`EarlyJoinSAGE`, the baseline's"}
+# (data, split, measures, in the head)
+_README_COLUMNS = (
+    ('synthetic', 'test', ('top1', 'top5', 'opa'), 'sample data: '),
+    ('synthetic_other_hardware', 'test', ('top1', 'top5', 'opa'),
+     'other machine: '),
+    ('synthetic', 'real', ('top1', 'top5', 'kendall'), 'real kernels: '))
+
+
+def readme_table(rows: list[Row]) -> str:
+  """The main numbers, of the runs with the most epochs."""
+  heads, cells = [''], [[label] for label in _README_ROWS.values()]
+  for data, split, measures, title in _README_COLUMNS:
+    own = [row for row in rows if (row['data'], row['status']) == (data, 'ok')]
+    epochs = max((row['epochs'] for row in own), key=int, default='')
+    heads += [title * (not number) + _HEADS[measure]
+              for number, measure in enumerate(measures)]
+    for cell, name in zip(cells, _README_ROWS):
+      runs = [row for row in own
+              if (row['name'], row['epochs']) == (name, epochs)]
+      cell += [_short(runs, f'{split}_micro_{measure}', measure)
+               for measure in measures]
+  return '\n'.join(_table(heads, cells)).rstrip()
+
+
+def _short(rows: list[Row], column: str, measure: str) -> str:
+  if measure.startswith('top'):
+    return _mean_std(_percent(rows, column), 1)
+  return _mean_std(_numbers(rows, column), 3).split(' ')[0]
+
+
+def with_readme_table(text: str, rows: list[Row]) -> str:
+  """The text of the README with the table of these rows between its marks.
+
+  Raises:
+    UserError: the text has not both marks.
+  """
+  first, last = README_MARKS
+  before, found, rest = text.partition(first)
+  _, also_found, after = rest.partition(last)
+  if not (found and also_found):
+    raise UserError(f'--readme: the file must have the lines {first} and '
+                    f'{last}, one after the other')
+  return f'{before}{first}\n\n{readme_table(rows)}\n\n{last}{after}'

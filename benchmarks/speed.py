@@ -131,8 +131,8 @@ def _work(part: str, *arguments: str) -> list[dict]:
   """What a process of one part does."""
   import importlib
   if part in ('memory', 'one_kernel'):
-    # Keras imports pandas where it is installed, which takes 63 MiB. This
-    # package does not need it; tests and the scripts of the course do.
+    # Keras imports pandas where it is installed. The course's scripts need it,
+    # ranking does not, and its memory would hide what the models take.
     sys.modules['pandas'] = None
   module, function = {**PARTS, **_WORKER_ONLY}[part]
   call = getattr(importlib.import_module(module), function)

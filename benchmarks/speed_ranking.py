@@ -210,7 +210,7 @@ def one_kernel(name: str, nodes: int, configs: int,
   `root` is a checkout whose own model of that name does it.
   """
   if not root:
-    load_models.models_module(None)  # First of all, as in the scripts.
+    load_models.models_module()  # First of all, as in the scripts.
   kernel = speed_kernels.random_kernel(nodes, configs)
   (graph,) = graphs_of([kernel])
   if root:
@@ -258,7 +258,7 @@ def run_worker(worker: list[str], *arguments: str,
 
 def _chunks() -> list[dict[str, Any]]:
   """Time of 150 nodes x 10,000 configs for chunks of different sizes."""
-  models = load_models.models_module(None)
+  models = load_models.models_module()
   kernel = speed_kernels.random_kernel(150, 10_000)
   graph = graphs_of([kernel])
   rows = []

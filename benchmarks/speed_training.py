@@ -175,7 +175,7 @@ def epoch_growth(data_root: str) -> list[dict[str, Any]]:
   kernel = dataset.train.kernel(0)
   model.forward(batches.kernel_graph(kernel, stats), kernel.num_configs)
   model.compile(
-      loss=losses.combined_loss(settings.TrainSettings().losses),
+      loss=losses.combined_loss(settings.TrainSettings().weighted_losses),
       optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3),
       steps_per_execution=train.STEPS_PER_CALL)
   rng, rows, numbers, times = np.random.default_rng(0), [], [], []

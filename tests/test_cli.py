@@ -10,7 +10,11 @@ import pytest
 
 from support import tiny_kernels, tiny_models
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.host import settings as settings_lib
+from tpu_graphs_ext.host.settings import (
+  LoadSettings,
+  StatsSettings,
+  TrainSettings,
+)
 
 VERBS = ('train', 'evaluate', 'predict', 'rank', 'check-data', 'featurize',
          'sample-data', 'doctor', 'install', 'uninstall', 'verify', 'package',
@@ -44,6 +48,12 @@ def usage_error(capsys, *argv):
   return capsys.readouterr().err
 
 
+def parser_of(verb):
+  verbs = next(action for action in cli._parser()._actions
+               if action.dest == 'verb')
+  return verbs.choices[verb]
+
+
 def test_help_names_every_verb_and_imports_no_tensorflow():
   script = ('import sys\nfrom tpu_graphs_ext import cli\n'
             'try:\n  cli.main(["--help"])\nexcept SystemExit:\n  pass\n'
@@ -57,22 +67,41 @@ def test_help_names_every_verb_and_imports_no_tensorflow():
 
 @pytest.mark.parametrize('verb', VERBS)
 def test_every_flag_has_help_with_its_default(verb):
-  verbs = next(action for action in cli._parser()._actions
-               if action.dest == 'verb')
-  for action in verbs.choices[verb]._actions:
+  text = parser_of(verb).format_help()
+  for action in parser_of(verb)._actions:
     assert action.help
-    text = verbs.choices[verb].format_help()
-  for action in verbs.choices[verb]._actions:
     if action.option_strings and action.default is not None and (
         action.option_strings != ['-h', '--help']):
       assert f'(default: {action.default or repr(action.default)})' in (
           ' '.join(text.split()))
 
 
-def test_train_flags_are_the_settings_with_their_defaults():
-  args = cli._parser().parse_args(['train'])
-  for field in dataclasses.fields(settings_lib.TrainSettings):
+@pytest.mark.parametrize('settings_class, argv', [
+    (TrainSettings, ['train']),
+    (LoadSettings, ['evaluate', '--dir=m']),
+    (LoadSettings, ['predict', '--dir=m']),
+    (LoadSettings, ['rank', '--dir=m']),
+    (StatsSettings, ['stats'])])
+def test_flags_are_the_settings_with_their_defaults_and_help(
+    settings_class, argv):
+  args = cli._parser().parse_args(argv)
+  help_texts = {action.dest: action.help
+                for action in parser_of(argv[0])._actions}
+  for field in dataclasses.fields(settings_class):
     assert getattr(args, field.name) == field.default
+    assert help_texts[field.name] == field.metadata['help']
+  assert cli._given(args, settings_class) == settings_class()
+
+
+def test_flags_have_the_types_and_choices_of_the_fields(capsys):
+  args = cli._parser().parse_args(
+      ['train', '--seed=3', '--lr=1', '--epochs=4', '--run_id=5'])
+  given = (args.seed, args.lr, args.epochs, args.run_id)
+  assert given == (3, 1.0, 4, '5')
+  assert list(map(type, given)) == [int, float, int, str]
+  assert "invalid choice: 'x'" in usage_error(capsys, 'train', '--test_mode=x')
+  assert "invalid choice: 'x'" in usage_error(
+      capsys, 'rank', '--dir=m', '--stats=x')
 
 
 def test_switches_as_absl_writes_them():
@@ -115,10 +144,7 @@ def test_interruption_and_full_disk(monkeypatch, capsys, error, code, message):
   def fail(*unused_args):
     raise error
 
-  fields = dataclasses.fields(settings_lib.TrainSettings)
-  monkeypatch.setattr(settings_lib, 'TrainSettings', dataclasses.make_dataclass(
-      'TrainSettings', [(field.name, object, field) for field in fields],
-      namespace={'__post_init__': fail}, frozen=True))
+  monkeypatch.setattr(TrainSettings, '__post_init__', fail)
   assert cli.main(['train']) == code
   assert capsys.readouterr().err == message
 

@@ -14,46 +14,20 @@ import json
 import logging
 import os
 import sys
+import typing
 from collections.abc import Sequence
 from typing import Any, Optional
 
 import tpu_graphs_ext
 from tpu_graphs_ext.errors import UserError, did_you_mean
 from tpu_graphs_ext.handin import cli
-from tpu_graphs_ext.host import settings as settings_lib
-
-_TRAIN_HELP = {
-    'epochs': 'passes over the train kernels at most',
-    'early_stop': 'stop after this many epochs without a better validation '
-                  'OPA; 0 never stops early',
-    'eval_every': 'ignored, as in the baseline: every epoch is validated',
-    'losses': 'comma-separated name:weight of '
-              + ', '.join(settings_lib.LOSS_NAMES)
-              + '; MyEarlyJoinSAGE brings its own loss',
-    'lr': 'learning rate of Adam',
-    'clip_norm': 'largest L2 norm of the gradient of one variable',
-    'configs': 'configurations drawn from each kernel for a training step',
-    'batch': 'kernels in a training step',
-    'model': 'class in models.py',
-    'model_kwargs_json': 'further constructor arguments of the model, as a '
-                         'JSON object',
-    'test_mode': 'write test predictions, or compute test errors',
-    'out_dir': 'folder for model_<hash> and run_<hash>.jsonz',
-    'results_csv': 'file for the test predictions; empty: '
-                   '<out_dir>/results_<time>.csv',
-    'validate_batches': 'validate on this many batches while training; -1: all',
-    'run_id': 'free text that becomes part of the hash; empty: seed<S> where '
-              '--seed is given',
-    'data_root': 'folder with the splits train, valid and test',
-    'cache_dir': 'folder for memory-mapped copies of the splits; empty: none',
-    'toy_data': 'read only the first 100 files of each split',
-    'seed': 'seed of weights and batch order; not given: a new one each time',
-    'resume': 'continue the interrupted run that had the same flags',
-    'tensorboard': 'folder for TensorBoard logs; empty: none',
-    'csv_log': 'file for one CSV row an epoch; empty: none',
-    'models_py': "another models.py to take the model from; empty: the "
-                 "package's",
-}
+from tpu_graphs_ext.host.settings import (
+  CSV_NAME,
+  TOP_CONFIGS,
+  LoadSettings,
+  StatsSettings,
+  TrainSettings,
+)
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -95,18 +69,7 @@ def _verb(verbs, name: str, run, help_text: str) -> argparse.ArgumentParser:
 def _add_train(verbs) -> None:
   parser = _verb(verbs, 'train', _train,
                  'train a model and predict the test split')
-  for field in dataclasses.fields(settings_lib.TrainSettings):
-    flag, help_text = '--' + field.name, _TRAIN_HELP[field.name]
-    if isinstance(field.default, bool):
-      _add_switch(parser, flag, help_text)
-    elif field.name == 'test_mode':
-      parser.add_argument(flag, default=field.default, help=help_text,
-                          choices=settings_lib.TEST_MODES)
-    else:
-      parser.add_argument(
-          flag, default=field.default, help=help_text,
-          metavar=field.name.upper(),
-          type=int if field.name == 'seed' else type(field.default))
+  _add_settings(parser, TrainSettings)
 
 
 def _add_evaluate(verbs) -> None:
@@ -119,7 +82,7 @@ def _add_evaluate(verbs) -> None:
   parser.add_argument(
       '--data', default='', metavar='PATH',
       help='folder of .npz files, one .npz or a .pb; empty: <data_root>/valid')
-  _add_loading_flags(parser)
+  _add_settings(parser, LoadSettings)
   _add_switch(parser, '--json', 'print JSON instead of a table')
 
 
@@ -128,12 +91,12 @@ def _add_predict(verbs) -> None:
                  'rank the test split with a trained model and write a CSV')
   parser.add_argument('--dir', required=True, metavar='MODEL_DIR',
                       help='folder model_<hash>, its run file beside it')
-  parser.add_argument('--out', default=settings_lib.CSV_NAME, metavar='FILE',
+  parser.add_argument('--out', default=CSV_NAME, metavar='FILE',
                       help='the CSV to write')
-  parser.add_argument('--top_configs', default=settings_lib.TOP_CONFIGS,
+  parser.add_argument('--top_configs', default=TOP_CONFIGS,
                       type=_positive, metavar='N',
                       help='configurations of each kernel')
-  _add_loading_flags(parser)
+  _add_settings(parser, LoadSettings)
 
 
 def _add_rank(verbs) -> None:
@@ -144,28 +107,11 @@ def _add_rank(verbs) -> None:
   parser.add_argument(
       '--data', default='', metavar='PATH',
       help='folder of .npz files, one .npz or a .pb; empty: <data_root>/test')
-  parser.add_argument('--top_k', default=settings_lib.TOP_CONFIGS,
+  parser.add_argument('--top_k', default=TOP_CONFIGS,
                       type=_positive, metavar='K',
                       help='configurations of each kernel')
-  _add_loading_flags(parser)
+  _add_settings(parser, LoadSettings)
   _add_switch(parser, '--json', 'print JSON instead of tables')
-
-
-def _add_loading_flags(parser: argparse.ArgumentParser) -> None:
-  """Flags of every verb that loads a trained model."""
-  parser.add_argument(
-      '--stats', default='run', choices=settings_lib.STATS_SOURCES,
-      help='normalise features as in the run file; or anew from the train '
-           'kernels that training used, or from all of them as the baseline '
-           'does')
-  parser.add_argument(
-      '--data_root', default=settings_lib.DATA_ROOT, metavar='DATA_ROOT',
-      help='folder with the splits train, valid and test')
-  for name in ('cache_dir', 'models_py'):
-    parser.add_argument(
-        '--' + name, metavar=name.upper(), help=_TRAIN_HELP[name],
-        default=getattr(settings_lib.TrainSettings, name))
-  _add_switch(parser, '--toy_data', _TRAIN_HELP['toy_data'])
 
 
 def _add_check_data(verbs) -> None:
@@ -225,18 +171,41 @@ def _add_stats(verbs) -> None:
   parser = _verb(verbs, 'stats', _stats,
                  'print what features are scaled with, as --model_kwargs_json '
                  'of a model that takes feature_stats')
-  for name in ('data_root', 'configs', 'model_kwargs_json', 'cache_dir'):
-    default = getattr(settings_lib.TrainSettings, name)
-    parser.add_argument(
-        '--' + name, default=default, metavar=name.upper(),
-        help=_TRAIN_HELP[name], type=type(default))
-  _add_switch(parser, '--toy_data', _TRAIN_HELP['toy_data'])
+  _add_settings(parser, StatsSettings)
 
 
-def _add_switch(parser: argparse.ArgumentParser, flag: str,
-                help_text: str) -> None:
+def _add_settings(parser: argparse.ArgumentParser,
+                  settings_class: type) -> None:
+  """A flag for each field, with the field's type, default, help and choices."""
+  types = typing.get_type_hints(settings_class)
+  for field in dataclasses.fields(settings_class):
+    flag, help_text = '--' + field.name, field.metadata['help']
+    choices = field.metadata['choices']
+    if types[field.name] is bool:
+      _add_switch(parser, flag, help_text, field.default)
+    else:
+      parser.add_argument(
+          flag, default=field.default, help=help_text, choices=choices,
+          type=_required(types[field.name]),
+          metavar=None if choices else field.name.upper())
+
+
+def _required(field_type: Any) -> Any:
+  """int of Optional[int]; another type is left as it is."""
+  return (typing.get_args(field_type) or [field_type])[0]
+
+
+def _given(args: argparse.Namespace, settings_class: type) -> Any:
+  """The settings that the flags of `_add_settings` give."""
+  return settings_class(**{
+      field.name: getattr(args, field.name)
+      for field in dataclasses.fields(settings_class)})
+
+
+def _add_switch(parser: argparse.ArgumentParser, flag: str, help_text: str,
+                default: bool = False) -> None:
   """A flag that is on when named; also --flag=false, as absl reads it."""
-  parser.add_argument(flag, nargs='?', const=True, default=False,
+  parser.add_argument(flag, nargs='?', const=True, default=default,
                       type=_boolean, metavar='true|false', help=help_text)
 
 
@@ -257,9 +226,7 @@ def _positive(text: str) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-  settings = settings_lib.TrainSettings(**{
-      field.name: getattr(args, field.name)
-      for field in dataclasses.fields(settings_lib.TrainSettings)})
+  settings = _given(args, TrainSettings)
   from tpu_graphs_ext.host import threads, train
   threads.one_for_each_operation()
   print(train.train(settings).text())
@@ -268,8 +235,9 @@ def _train(args: argparse.Namespace) -> int:
 
 def _evaluate(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.host import evaluate
+  loading = _given(args, LoadSettings)
   evaluations = [
-      evaluate.evaluate(model_dir, args.data, **_loading(args))
+      evaluate.evaluate(model_dir, args.data, loading=loading)
       for model_dir in args.dir.split(',')]
   if args.json:
     contents = [evaluation.to_json() for evaluation in evaluations]
@@ -282,23 +250,19 @@ def _evaluate(args: argparse.Namespace) -> int:
 def _predict(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.host import predict
   print(predict.predict(args.dir, out=args.out, top_configs=args.top_configs,
-                        **_loading(args)))
+                        loading=_given(args, LoadSettings)))
   return 0
 
 
 def _rank(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.host import rank
-  rankings = rank.rank(args.dir, args.data, top_k=args.top_k, **_loading(args))
+  rankings = rank.rank(args.dir, args.data, top_k=args.top_k,
+                       loading=_given(args, LoadSettings))
   if args.json:
     print(json.dumps([ranking.to_json() for ranking in rankings], indent=2))
   else:
     print('\n\n'.join(ranking.text() for ranking in rankings))
   return 0
-
-
-def _loading(args: argparse.Namespace) -> dict[str, Any]:
-  return {name: getattr(args, name) for name in (
-      'stats', 'data_root', 'cache_dir', 'toy_data', 'models_py')}
 
 
 def _check_data(args: argparse.Namespace) -> int:
@@ -341,9 +305,7 @@ def _hook(args: argparse.Namespace) -> int:
 
 def _stats(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.host import feature_stats
-  print(feature_stats.model_kwargs_json(
-      args.data_root, configs=args.configs, cache_dir=args.cache_dir,
-      kwargs_json=args.model_kwargs_json, toy_data=args.toy_data))
+  print(feature_stats.model_kwargs_json(_given(args, StatsSettings)))
   return 0
 
 

@@ -16,16 +16,16 @@ def models_path() -> str:
   return os.path.join(os.path.dirname(os.path.abspath(__file__)), 'models.py')
 
 
-def models_module(models_py: str | None = None):
+def models_module(models_py: str = ''):
   """The project's models.py, or a student's own.
 
   Args:
-    models_py: path of another models.py, or None for the project's.
+    models_py: path of another models.py; empty: the project's.
 
   Raises:
     UserError: the file is missing or cannot be imported.
   """
-  if models_py is None:
+  if not models_py:
     from tpu_graphs_ext import models
     return models
   path = os.path.abspath(os.path.expanduser(models_py))
@@ -46,7 +46,16 @@ def models_module(models_py: str | None = None):
   return sys.modules[name]
 
 
-def model_names(models_py: str | None = None) -> list[str]:
+def choose_allocator() -> None:
+  """Lets models.py choose TensorFlow's memory allocator.
+
+  Importing it sets environment variables that TensorFlow reads when it makes
+  its first tensor.
+  """
+  models_module()
+
+
+def model_names(models_py: str = '') -> list[str]:
   """Names of the public model classes, in the order of the file."""
   import tensorflow as tf
   module = models_module(models_py)
@@ -55,7 +64,7 @@ def model_names(models_py: str | None = None) -> list[str]:
           and value.__module__ == module.__name__ and not name.startswith('_')]
 
 
-def model_class(name: str, models_py: str | None = None) -> type:
+def model_class(name: str, models_py: str = '') -> type:
   """The model class of that name.
 
   Raises:
@@ -94,8 +103,12 @@ def constructor_arguments(cls: type) -> tuple[dict[str, Any], bool]:
           and parameter.kind is not inspect.Parameter.VAR_KEYWORD}, takes_any
 
 
-def takes(name: str, argument: str, models_py: str | None = None) -> bool:
-  """Whether a model's constructor has an argument of that name."""
+def takes(name: str, argument: str, models_py: str = '') -> bool:
+  """Whether a model's constructor has an argument of that name.
+
+  Raises:
+    UserError: there is no such model.
+  """
   return argument in constructor_arguments(model_class(name, models_py))[0]
 
 
@@ -113,7 +126,7 @@ def create_variables(model, graph) -> None:
 
 
 def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
-          models_py: str | None = None):
+          models_py: str = '', graph=None):
   """Makes the model, as `tiles_train.py` does from its flags.
 
   Args:
@@ -122,9 +135,11 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
     num_ops: number of opcodes.
     kwargs: what `--model_kwargs_json` holds.
     models_py: see `models_module`.
+    graph: where given, the variables are created from it.
 
   Raises:
-    UserError: unknown model, unknown key, or a value that the model refuses.
+    UserError: unknown model, unknown key, or a value or features that the
+      model refuses.
   """
   cls = model_class(name, models_py)
   allowed, takes_any = constructor_arguments(cls)
@@ -136,6 +151,9 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
           f'--model_kwargs_json: {name} has no argument {key!r}; {hint}'
           f'{" " if hint else ""}it takes {", ".join(allowed)}')
   try:
-    return cls(num_configs, num_ops, **kwargs)
+    model = cls(num_configs, num_ops, **kwargs)
   except (TypeError, ValueError) as error:
     raise UserError(f'--model_kwargs_json: {name}: {error}') from error
+  if graph is not None:
+    create_variables(model, graph)
+  return model

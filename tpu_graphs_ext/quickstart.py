@@ -20,6 +20,7 @@ from tqdm import tqdm
 from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import metrics
+from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.stacks import versions
 
 MODELS = ('MyEarlyJoinSAGE', 'EarlyJoinSAGE')
@@ -88,7 +89,7 @@ def train_with_own_host(out: str, data: str, name: str, epochs: int) -> str:
 
 
 def comparison(title: str, model_dirs: dict[str, str], data: str,
-               data_root: str, cache_dir: str,
+               loading: LoadSettings,
                seconds: dict[str, float] | None = None) -> str:
   """A table of all models on one labelled source, a row each."""
   from tpu_graphs_ext.host import evaluate
@@ -96,8 +97,7 @@ def comparison(title: str, model_dirs: dict[str, str], data: str,
   lines = [title, f'{"":16}' + ''.join(f'{head:>10}' for head in heads)
            + ('   seconds' if seconds else '')]
   for name, model_dir in model_dirs.items():
-    micro = evaluate.evaluate(
-        model_dir, data, data_root=data_root, cache_dir=cache_dir).micro
+    micro = evaluate.evaluate(model_dir, data, loading=loading).micro
     cells = [f'{100 * error:.2f} %' for error in micro.slowdown.values()]
     cells += [f'{micro.opa:.3f}', f'{micro.kendall:.3f}']
     if seconds:
@@ -117,7 +117,7 @@ def run(out: str, epochs: int) -> str:
   from tpu_graphs_ext.host import predict
   out = os.path.abspath(os.path.expanduser(out))
   os.makedirs(out, exist_ok=True)
-  data, cache = os.path.join(out, 'sample_data'), os.path.join(out, 'cache')
+  data = os.path.join(out, 'sample_data')
   described = versions.describe()
   print(f'{described.name.capitalize()} stack, Python {described.python}: '
         f'{described.why}.\n')
@@ -137,16 +137,17 @@ def run(out: str, epochs: int) -> str:
         train_with_baseline(root, out, data, name, epochs) if root
         else train_with_own_host(out, data, name, epochs))
     seconds[name] = time.monotonic() - started
+  loading = LoadSettings(data_root=data, cache_dir=os.path.join(out, 'cache'))
   print(comparison(
       f'\nSynthetic validation kernels after {epochs} epochs (slowdown of the '
       'best of the top k\nover the best tile; lower is better):', model_dirs,
-      os.path.join(data, 'valid'), data, cache, seconds))
+      os.path.join(data, 'valid'), loading, seconds))
   real = os.path.join(root or '', checkout.REAL_KERNELS)
   if root and os.path.isfile(real):
     print(comparison('\n15 real TPU kernels (trained on synthetic runtimes '
-                     'alone):', model_dirs, real, data, cache))
+                     'alone):', model_dirs, real, loading))
   csv = predict.predict(
-      model_dirs[MODELS[0]], data_root=data, cache_dir=cache,
+      model_dirs[MODELS[0]], loading=loading,
       out=os.path.join(out, 'predictions.csv'))
   return _closing_text(out, model_dirs[MODELS[0]], csv, data,
                        real if root else None)

@@ -7,19 +7,13 @@ import pytest
 import tensorflow as tf
 
 from tpu_graphs_ext.analytic import hlo_loops, tpu
-from tpu_graphs_ext.analytic.hlo_loops import (
-  Axis,
-  Extent,
-  Loops,
-  Matrix,
-  Stream,
-)
+from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
 from tpu_graphs_ext.analytic.tpu import TpuConstants
 from tpu_graphs_ext.hlo import compile as hlo_compile
-from tpu_graphs_ext.hlo import protos, tiles
+from tpu_graphs_ext.hlo import protos
+from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
 from tpu_graphs_ext.host import metrics
 from tpu_graphs_ext.sample import kernels as kernels_lib
-from tpu_graphs_ext.sample import tiles as tiles_lib
 
 # Round numbers, so that sums can be done by hand.
 MACHINE = TpuConstants(
@@ -30,7 +24,7 @@ MACHINE = TpuConstants(
 def copy_loops() -> Loops:
   """f32 [24, 256] -> the same: 3 x 2 layout tiles of 4 KiB, in and out."""
   extents = (Extent(24, 8, 0), Extent(256, 128, 1))
-  return Loops((Axis(24, 8), Axis(256, 128)), 2, (),
+  return Loops(TileGrid((Axis(24, 8), Axis(256, 128)), 2),
                (Stream('output', extents, 4.0), Stream('input', extents, 4.0)),
                vector_ops=0.5)
 
@@ -39,7 +33,7 @@ def matmul_loops() -> Loops:
   """bf16 [16, 256] x [256, 512] -> f32 [16, 512]."""
   rows, columns, contracted = Axis(16, 8), Axis(512, 128), Axis(256, 8)
   return Loops(
-      (rows, columns, contracted), 2, ((2, 8), (1, 128)),
+      TileGrid((rows, columns, contracted), 2, ((2, 8), (1, 128))),
       (Stream('output', (Extent(16, 8, 0), Extent(512, 128, 1)), 4.0),
        Stream('image', (Extent(16, 8, 0), Extent(256, 128, 2)), 2.0),
        Stream('filter', (Extent(256, 8, 2), Extent(512, 128, 1)), 2.0)),
@@ -89,7 +83,7 @@ def test_blocks_count_whole_layout_tiles():
 def test_window_widens_the_block_of_the_image():
   # Output rows 10, window of 3 taps on axis 1, stride 2.
   stream = Stream('image', (Extent(22, 1, 0, 2.0, 1),), 4.0)
-  loops = Loops((Axis(10, 1), Axis(3, 1)), 1, (), (stream,), 0.0)
+  loops = Loops(TileGrid((Axis(10, 1), Axis(3, 1)), 1), (stream,), 0.0)
   # 4 rows * 2 + 3 - 1 = 10; 4 * 2 + 1 - 1 = 8; at most 22 of the image.
   np.testing.assert_array_equal(
       tpu.covered_units(
@@ -104,16 +98,6 @@ def test_split_minor_dimensions_come_in_pieces():
   np.testing.assert_array_equal(
       tpu.pieces(loops, stream, np.array([[3, 2], [2, 2], [3, 1]])),
       [1, 1, 3])
-
-
-def test_two_blocks_a_stream_must_fit():
-  loops = copy_loops()
-  bounds = np.array([[3, 2], [3, 1]])
-  # Two streams, two blocks each, of 6 and 3 layout tiles of 4096 bytes.
-  np.testing.assert_array_equal(
-      tpu.occupied_bytes(loops, bounds), [98304, 49152])
-  np.testing.assert_array_equal(
-      tpu.fits(loops, bounds, MACHINE), [False, True])
 
 
 # --- Terms -------------------------------------------------------------------
@@ -203,7 +187,7 @@ def test_padded_image_moves_with_the_tiles():
 def test_reduction_reads_tiles_and_writes_what_is_kept():
   loops = loops_of(lambda x: tf.reduce_sum(tf.square(x), 0), (4096, 256))
   output, operand = loops.streams
-  kept = next(a for a, axis in enumerate(loops.axes) if axis.size == 256)
+  kept = next(a for a, axis in enumerate(loops.grid.axes) if axis.size == 256)
   assert [e.axis for e in output.extents] == [kept]
   assert sorted(e.axis for e in operand.extents) == [0, 1]
   # The square and the sum: two instructions on every element.
@@ -214,7 +198,7 @@ def test_broadcast_parameter_follows_its_own_dimension_only():
   loops = loops_of(lambda x, b: x * b, (64, 48, 256), (256,))
   bias = next(s for s in loops.streams if len(s.extents) == 1)
   axis = bias.extents[0].axis
-  assert loops.axes[axis].size == 256
+  assert loops.grid.axes[axis].size == 256
 
 
 # --- Real kernels ------------------------------------------------------------
@@ -222,7 +206,7 @@ def test_broadcast_parameter_follows_its_own_dimension_only():
 
 @pytest.fixture(scope='module')
 def real_kernels(shared_data):
-  """(name, module, loops, kernel bounds, output bounds, runtimes) of 12."""
+  """(loops, tiles, runtimes) of 12."""
   data = protos.TuningData.FromString(
       (shared_data / 'op_tuning_data.pb').read_bytes())
   found = []
@@ -231,46 +215,20 @@ def real_kernels(shared_data):
     configs = [r.op_config.tile_size_config for r in runs]
     if not configs[0].output_bounds:
       continue  # A reshape.
+    loops = hlo_loops.kernel_loops(kernel.module)
     found.append((
-        kernel.module.name, kernel.module,
-        hlo_loops.kernel_loops(kernel.module),
-        np.array([list(c.kernel_bounds) for c in configs], int),
-        np.array([list(c.output_bounds) for c in configs], int),
+        loops, loops.grid.tiles(
+            np.array([list(c.output_bounds) for c in configs]),
+            np.array([list(c.kernel_bounds) for c in configs])),
         np.array([r.profile.compute_time_ns for r in runs])))
   return found
-
-
-def test_axes_are_the_tile_grid(real_kernels):
-  for name, module, loops, _, _, _ in real_kernels:
-    grid = tiles.tile_grid(module)
-    units = tuple(axis.units for axis in loops.axes)
-    assert units[:loops.num_output_axes] == grid.output_units, name
-    assert len(loops.kernel_axes) == len(grid.kernel_units), name
-
-
-def test_filter_bounds_follow_the_output_as_in_every_real_run(real_kernels):
-  checked = 0
-  for name, _, loops, kernel_bounds, output_bounds, _ in real_kernels:
-    bounds = loops.tiles(output_bounds, kernel_bounds)
-    np.testing.assert_array_equal(
-        tiles_lib.filter_bounds(loops, bounds), kernel_bounds, name)
-    checked += kernel_bounds.size > 0
-  assert checked == 4
-
-
-def test_real_runs_are_among_the_candidates(real_kernels):
-  for name, _, loops, kernel_bounds, output_bounds, _ in real_kernels:
-    bounds = loops.tiles(output_bounds, kernel_bounds)
-    for axis, choices in enumerate(tiles_lib.bound_choices(loops)):
-      assert set(bounds[:, axis]) <= set(choices), (name, axis)
 
 
 def test_model_ranks_the_real_kernels(real_kernels):
   """Its constants were fitted on them: this guards, it does not generalise."""
   taus, slowdowns, ratios = [], [], []
-  for _, _, loops, kernel_bounds, output_bounds, runtime in real_kernels:
-    predicted = tpu.kernel_ns(
-        loops, loops.tiles(output_bounds, kernel_bounds))
+  for loops, tiles, runtime in real_kernels:
+    predicted = tpu.kernel_ns(loops, tiles)
     ratios.append(np.log(predicted / runtime).mean())
     if len(runtime) >= 10:
       taus.append(metrics.kendall_tau_b(runtime, predicted))

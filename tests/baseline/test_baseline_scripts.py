@@ -35,6 +35,7 @@ from tpu_graphs_ext.host import (
   scoring,
   train,
 )
+from tpu_graphs_ext.host.settings import LoadSettings, StatsSettings
 from tpu_graphs_ext.sample import write
 
 pytestmark = pytest.mark.baseline
@@ -103,13 +104,19 @@ def trained(swapped, data, tmp_path_factory):
       model = name.removesuffix(checks.RAW)
       kwargs = json.dumps(checks.SMALL.get(model, {}))
       if model != name:
-        kwargs = feature_stats.model_kwargs_json(data, kwargs_json=kwargs)
+        kwargs = feature_stats.model_kwargs_json(StatsSettings(
+            data_root=data, model_kwargs_json=kwargs, cache_dir=''))
       folders[name] = run_train(
           swapped, data, tmp_path_factory.mktemp(model) / 'out',
           f'--model={model}', f'--model_kwargs_json={kwargs}')
     return folders[name]
 
   return get
+
+
+def all_kernels(data: str) -> LoadSettings:
+  """Loads a model as the baseline's scripts do."""
+  return LoadSettings(stats='all', data_root=data, cache_dir='')
 
 
 def rows_of(path: str) -> dict[str, list[int]]:
@@ -135,7 +142,7 @@ def assert_close(got: np.ndarray, want: np.ndarray) -> None:
 @every_model
 def test_tiles_train_writes_model_run_file_and_csv(trained, data, name):
   model_dir = trained(name)
-  run_info = artifacts.load_run(model_dir)
+  run_info = artifacts.load_run(model_dir).info
   assert run_info['train_curve']['epoch'] == [0, 1]
   for curve in ('train_loss', 'train_opa', 'val_loss', 'val_opa'):
     assert np.isfinite(run_info['train_curve'][curve]).all()
@@ -152,8 +159,8 @@ def test_our_host_gives_their_scripts_numbers(
   """tiles_evaluate.py and tiles_gen_predictions_csv.py against ours."""
   model_dir = trained(name)
   theirs = evaluate_script(swapped, model_dir, data, tmp_path)
-  ours = evaluate.evaluate(model_dir, f'{data}/valid', stats='all',
-                           data_root=data)
+  ours = evaluate.evaluate(
+      model_dir, f'{data}/valid', loading=all_kernels(data))
   for k in (1, 5):
     assert set(theirs[str(k)]) == set(ours.programs)
     for program, error in theirs[str(k)].items():
@@ -186,9 +193,8 @@ def predictions_script(copy: str, model_dir: str, data: str,
 def compare_predictions(copy: str, model_dir: str, data: str, folder) -> None:
   """Their prediction script's CSV equals ours, row by row."""
   theirs = predictions_script(copy, model_dir, data, folder)
-  ours = predict.predict(
-      model_dir, data_root=data, out=str(folder / 'ours.csv'), stats='all',
-      cache_dir='')
+  ours = predict.predict(model_dir, out=str(folder / 'ours.csv'),
+                         loading=all_kernels(data))
   assert theirs == rows_of(ours)
 
 
@@ -206,8 +212,8 @@ def test_a_model_of_our_host_is_read_by_their_scripts(
       model=name, epochs=2, data_root=data, cache_dir='',
       out_dir=str(tmp_path / 'out'), seed=3))
   theirs = evaluate_script(swapped, result.model_dir, data, tmp_path)
-  ours = evaluate.evaluate(result.model_dir, f'{data}/valid', stats='all',
-                           data_root=data, cache_dir='')
+  ours = evaluate.evaluate(
+      result.model_dir, f'{data}/valid', loading=all_kernels(data))
   for program, error in theirs['5'].items():
     assert error == pytest.approx(
         ours.programs[program].slowdown[5], rel=1e-5, abs=1e-7)
@@ -226,7 +232,7 @@ def test_a_model_trained_before_the_swap_predicts_the_same(
   before = predictions_script(untouched, model_dir, data, tmp_path)
   after = predictions_script(swapped, model_dir, data, tmp_path)
   assert set(before) == set(after)
-  ranker = scoring.load_ranker(model_dir, stats='all', data_root=data)
+  ranker = scoring.load_ranker(model_dir, all_kernels(data))
   scores = {f'tile:xla:{kernel.tile_id}': ranker.scores(kernel)
             for kernel in read.read_split(f'{data}/test')}
   rounding = 1e-5 * max(np.abs(s).max() for s in scores.values())
@@ -303,7 +309,7 @@ def test_one_seed_trains_to_the_same_losses(
                f'--data_root={data}', f'--cache_dir={folder}/cache',
                f'--out_dir={folder}'], f'{folder}/train.log')
     (model_dir,) = glob.glob(f'{folder}/model_*')
-    curves.append(artifacts.load_run(model_dir)['train_curve'])
+    curves.append(artifacts.load_run(model_dir).info['train_curve'])
   # Rounding differs and grows with every step, faster on some data than on
   # other.
   for key in ('train_loss', 'val_loss'):

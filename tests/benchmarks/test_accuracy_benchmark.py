@@ -244,11 +244,12 @@ def test_a_run_is_measured_and_a_failed_one_recorded(finished):
   assert good['real_kernels'] == ''
   assert (good['best_epoch'], good['epochs_done']) == ('1', '1')
   # The numbers are those of the host's own evaluation of the saved model.
-  from tpu_graphs_ext.host import evaluate
+  from tpu_graphs_ext.host import evaluate, settings
   (model_dir,) = (folder / 'work' / 'runs').glob('tiny_TinyRanker*/model_*')
   again = evaluate.evaluate(
-      str(model_dir), str(folder / 'data' / 'test_labelled'), cache_dir='',
-      models_py=str(folder / 'models.py')).micro
+      str(model_dir), str(folder / 'data' / 'test_labelled'),
+      loading=settings.LoadSettings(
+          cache_dir='', models_py=str(folder / 'models.py'))).micro
   assert float(good['test_micro_top1']) == pytest.approx(
       again.slowdown[1], rel=1e-5)
   assert float(good['test_micro_opa']) == pytest.approx(again.opa, rel=1e-5)

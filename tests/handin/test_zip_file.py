@@ -63,7 +63,7 @@ def test_layout_and_round_trip(handed_in, verdicts, tmp_path):
   assert (manifest['model'], manifest['toy_data']) == ('M', False)
   assert set(manifest['files']) == set(names) - {'MANIFEST.json'}
   model_dir, models_py = zip_file.unpack(path, str(tmp_path / 'there'))
-  assert artifacts.load_run(model_dir) == RUN_INFO
+  assert artifacts.load_run(model_dir).info == RUN_INFO
   with open(models_py) as file:
     assert file.read() == '# mine\n'
   with open(f'{model_dir}/variables/variables.index') as file:

@@ -3,68 +3,15 @@
 import numpy as np
 import pytest
 
+from support.tiny_hlo import add, convolution, elementwise, product
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, protos, tiles
 
 
-def add(computation, number, opcode, dims, layout=None, operands=(),
-        element_type='F32', **fields):
-  """Adds an instruction; `layout` is most minor first, row-major if None."""
-  node = computation.instructions.add(
-      id=number, name=f'{opcode}.{number}', opcode=opcode,
-      operand_ids=operands, **fields)
-  node.shape.element_type = protos.PrimitiveType.Value(element_type)
-  node.shape.dimensions.extend(dims)
-  layout = range(len(dims))[::-1] if layout is None else layout
-  node.shape.layout.minor_to_major.extend(layout)
-  return node
-
-
-def elementwise(dims, layout=None, element_type='F32', opcode='tanh'):
-  """entry: tanh(parameter)."""
-  module = protos.HloModuleProto(name='elementwise', entry_computation_id=1)
-  entry = module.computations.add(id=1, root_id=11)
-  add(entry, 10, 'parameter', dims, layout, element_type=element_type)
-  add(entry, 11, opcode, dims, layout, [10], element_type)
-  return module
-
-
-def convolution():
-  """entry: fusion calls convert(convolution(x, w) + bias).
-
-  x f32 [32, 10, 10, 256], w bf16 [3, 3, 256, 384], stride 2 and no padding,
-  so the output is [32, 4, 4, 384]: (10 - 3) / 2 + 1 = 4.
-  """
-  module = protos.HloModuleProto(name='conv', entry_computation_id=2)
-  body = module.computations.add(id=1, root_id=15)
-  add(body, 10, 'parameter', [384], parameter_number=0)
-  add(body, 11, 'parameter', [32, 10, 10, 256], [3, 0, 2, 1],
-      parameter_number=1)
-  add(body, 12, 'parameter', [3, 3, 256, 384], element_type='BF16',
-      parameter_number=2)
-  product = add(body, 13, 'convolution', [32, 4, 4, 384], [3, 0, 2, 1],
-                [11, 12])
-  for _ in range(2):
-    product.window.dimensions.add(size=3, stride=2, window_dilation=1,
-                                  base_dilation=1)
-  numbers = product.convolution_dimension_numbers
-  numbers.input_batch_dimension, numbers.input_feature_dimension = 0, 3
-  numbers.input_spatial_dimensions.extend([1, 2])
-  numbers.kernel_input_feature_dimension = 2
-  numbers.kernel_output_feature_dimension = 3
-  numbers.kernel_spatial_dimensions.extend([0, 1])
-  numbers.output_batch_dimension, numbers.output_feature_dimension = 0, 3
-  numbers.output_spatial_dimensions.extend([1, 2])
-  add(body, 14, 'broadcast', [32, 4, 4, 384], [3, 0, 2, 1], [10])
-  add(body, 15, 'add', [32, 4, 4, 384], [3, 0, 2, 1], [13, 14])
-  entry = module.computations.add(id=2, root_id=23)
-  add(entry, 20, 'parameter', [384])
-  add(entry, 21, 'parameter', [32, 10, 10, 256], [3, 0, 2, 1])
-  add(entry, 22, 'parameter', [3, 3, 256, 384], element_type='BF16')
-  add(entry, 23, 'fusion', [32, 4, 4, 384], [3, 0, 2, 1], [20, 21, 22],
-      called_computation_ids=[1])
-  return module
+def anything(rows):
+  """Everything fits."""
+  return np.ones(len(rows), bool)
 
 
 # ---------------------------------------------------------------- grid
@@ -90,8 +37,18 @@ def test_units(dims, layout, element_type, units):
 def test_reshape_and_scalar_have_no_bounds():
   for module in (elementwise([32, 6400], opcode='reshape'), elementwise([])):
     grid = tiles.tile_grid(module)
-    assert grid.output is None
-    assert tiles.candidate_tiles(grid).shape == (1, 0)
+    assert grid.output_units == grid.kernel_units == ()
+    only = tiles.candidate_tiles(grid, anything)
+    assert len(only) == 1
+    assert grid.output_bounds(only).shape == (1, 0)
+    assert grid.kernel_bounds(only).shape == (1, 0)
+
+
+def test_tiles_of_a_reshape_are_whole():
+  grid = tiles.tile_grid(elementwise([32, 6400], opcode='reshape'))
+  none = np.zeros((2, 0), np.int64)
+  # 32 / 8 and 6400 / 128.
+  assert grid.tiles(none, none).tolist() == [[4, 50], [4, 50]]
 
 
 def test_reduce_is_tiled_over_its_operand():
@@ -99,6 +56,17 @@ def test_reduce_is_tiled_over_its_operand():
   entry = module.computations[0]
   add(entry, 12, 'reduce', [32], operands=[11, 11])
   entry.root_id = 12
+  assert tiles.tile_grid(module).output_units == (4, 8)
+
+
+def test_what_nested_fusions_reduce_is_tiled():
+  module = elementwise([32, 1000], opcode='fusion')
+  module.computations[0].instructions[1].called_computation_ids.append(2)
+  for number, opcode in ((2, 'fusion'), (3, 'reduce')):
+    inner = module.computations.add(id=number, root_id=10 * number + 1)
+    add(inner, 10 * number, 'parameter', [32, 1000])
+    root = add(inner, 10 * number + 1, opcode, [32], operands=[10 * number])
+    root.called_computation_ids.append(3)
   assert tiles.tile_grid(module).output_units == (4, 8)
 
 
@@ -111,45 +79,40 @@ def test_largest_part_of_a_tuple_is_tiled():
   assert tiles.tile_grid(module).output_units == (4, 8)
 
 
-def test_convolution_grids_and_roles():
+def test_grid_of_a_convolution():
   grid = tiles.tile_grid(convolution())
   # Output: 4, 4, 32 / 8, 384 / 128.  Kernel: 3, 3, 256 / 8, 384 / 128.
   assert grid.output_units == (4, 4, 4, 3)
   assert grid.kernel_units == (3, 3, 32, 3)
-  assert [(s.role, s.element_bytes, s.written) for s in grid.streams] == [
-      ('other', 4, False), ('input', 4, False), ('kernel', 2, False),
-      ('other', 4, True)]
+  # The last dimension of both are the output features: one loop.
+  assert len(grid.axes) == 7
+  assert grid.kernel_axes == ((4, 1), (5, 1), (6, 8), (3, 128))
 
 
-def test_dot_counts_as_a_convolution():
-  module = elementwise([64, 256])
-  entry = module.computations[0]
-  add(entry, 12, 'parameter', [256, 512], parameter_number=1)
-  dot = add(entry, 13, 'dot', [64, 512], operands=[11, 12])
-  dot.dot_dimension_numbers.lhs_contracting_dimensions.append(1)
-  dot.dot_dimension_numbers.rhs_contracting_dimensions.append(0)
-  entry.root_id = 13
-  grid = tiles.tile_grid(module)
-  assert grid.output_units == (8, 4)
-  assert grid.kernel_units == (32, 4)
-  # A kernel tile [16, 1] holds 128 of 256 summands, so an output tile [2, 1]
-  # of 16 rows reads 16 x 128 inputs (2048 elements); kernel 128 x 128
-  # (16384), output 16 x 128 (2048). Twice 4 B each, and 4 B sums:
-  # 8 * (2048 + 16384 + 2048) + 4 * 2048 = 172032.
-  assert grid.footprint_bytes(np.array([[16, 1, 2, 1]])) == [172032]
+def test_a_dot_has_no_filter():
+  """As kernels of a TPU have none: its compiler makes convolutions of them."""
+  grid = tiles.tile_grid(elementwise([64, 256], opcode='dot'))
+  assert (grid.output_units, grid.kernel_units) == ((8, 2), ())
 
 
-def test_footprint_of_a_convolution():
+def test_bounds_of_the_filter_follow_those_of_the_output():
   grid = tiles.tile_grid(convolution())
-  # Bounds: kernel [3, 1, 16, 1], output [2, 4, 1, 3].
-  # Output tile 2 * 4 * 8 * 384 = 24576 elements: 8 B in flight, 4 B of sums.
-  # Kernel tile 3 * 1 * 128 * 128 = 49152 elements of 2 B: 4 B in flight.
-  # Input: rows (2 - 1) * 2 + 3 = 5, columns (4 - 1) * 2 + 1 = 7, batch 8,
-  # features 128: 35840 elements, 8 B in flight.
-  # Bias: 384 elements, held as one layout tile of 1024, 8 B in flight.
-  expected = 24576 * 12 + 49152 * 4 + 35840 * 8 + 1024 * 8
-  got = grid.footprint_bytes(np.array([[3, 1, 16, 1, 2, 4, 1, 3]]))
-  assert got == [expected]
+  kernel, output = [[3, 1, 16, 2], [1, 3, 32, 3]], [[2, 4, 1, 2], [4, 1, 4, 3]]
+  rows = grid.tiles(output, np.array(kernel))
+  assert rows.tolist() == [[2, 4, 1, 2, 3, 1, 16], [4, 1, 4, 3, 1, 3, 32]]
+  assert grid.output_bounds(rows).tolist() == output
+  assert grid.kernel_bounds(rows).tolist() == kernel
+
+
+def test_units_of_the_filter_may_be_others():
+  """f32 [64, 256] x [256, 512], the product stored columns first."""
+  grid = tiles.tile_grid(product(64, 256, 512, [0, 1]))
+  # 512 / 8 rows of 64 / 128 lanes; the filter has 512 / 128 lanes.
+  assert grid.output_units == (64, 1)
+  assert grid.kernel_units == (32, 4)
+  # 40 rows of 8 are 320 columns: 2.5 units of the filter, so 3.
+  rows = grid.tiles([[40, 1]], np.array([[16, 3]]))
+  assert grid.kernel_bounds(rows).tolist() == [[16, 3]]
 
 
 def test_serialized_bytes_are_accepted():
@@ -164,6 +127,8 @@ def test_serialized_bytes_are_accepted():
     .called_computation_ids.append(77),
     lambda module: module.computations[0].instructions[3]
     .operand_ids.pop(),
+    lambda module: module.computations[0].instructions[3]
+    .shape.dimensions.__setitem__(0, -1),
 ])
 def test_damaged_module(damage):
   module = convolution()
@@ -198,34 +163,45 @@ def test_bound_candidates_are_all_of_the_formula():
 
 def test_candidates_are_the_product_largest_first():
   grid = tiles.tile_grid(elementwise([16, 384]))  # Units (2, 3).
-  assert tiles.candidate_tiles(grid).tolist() == [
+  assert tiles.candidate_tiles(grid, anything).tolist() == [
       [2, 3], [2, 2], [2, 1], [1, 3], [1, 2], [1, 1]]
 
 
-def test_candidates_fit_memory():
+def test_only_candidates_that_fit_are_listed():
   grid = tiles.tile_grid(elementwise([16, 384]))
-  # In and out, both twice, 4 B: 16 B * 1024 an output unit; 4 units = 64 KiB.
-  got = tiles.candidate_tiles(grid, memory_bytes=4 * 16 * 1024)
+  got = tiles.candidate_tiles(grid, lambda rows: rows.prod(1) <= 4)
   assert got.tolist() == [[2, 2], [2, 1], [1, 3], [1, 2], [1, 1]]
-  assert tiles.candidate_tiles(grid, memory_bytes=100).shape == (0, 2)
+  assert tiles.candidate_tiles(
+      grid, lambda rows: rows.prod(1) < 1).shape == (0, 2)
 
 
-def test_limit_draws_without_doubles_and_by_seed():
+def test_rows_of_a_convolution_are_cut_at_the_sides_of_the_matrix_unit():
+  choices = tiles.tile_grid(convolution()).choices()
+  # Rows of 8: 4 output units are less than 16, 32 input features are not.
+  assert choices == [[4, 2, 1], [4, 2, 1], [4, 2, 1], [3, 2, 1], [3, 2, 1],
+                     [3, 2, 1], [32, 16]]
+
+
+def test_limit_draws_without_doubles_and_by_chance():
   grid = tiles.tile_grid(elementwise([256, 64, 4096]))
-  first = tiles.candidate_tiles(grid, limit=50, seed=1)
+
+  def draw(seed):
+    return tiles.candidate_tiles(
+        grid, anything, limit=50, chance=np.random.default_rng(seed))
+
+  first = draw(1)
   assert len(np.unique(first, axis=0)) == 50
-  np.testing.assert_array_equal(
-      first, tiles.candidate_tiles(grid, limit=50, seed=1))
-  other = tiles.candidate_tiles(grid, limit=50, seed=2)
-  assert not np.array_equal(first, other)
+  np.testing.assert_array_equal(first, draw(1))
+  assert not np.array_equal(first, draw(2))
 
 
 def test_very_many_combinations_are_sampled():
   # 400 units have 39 candidates, 1024 have 63: 39^3 * 63 = 3.7 million.
   grid = tiles.tile_grid(elementwise([400, 400, 3200, 131072]))
-  got = tiles.candidate_tiles(grid, memory_bytes=2**62)
-  assert len(np.unique(got, axis=0)) == len(got)
-  assert 0.9 * tiles.MAX_LISTED < len(got) <= tiles.MAX_LISTED
+  for listed in (tiles.MAX_LISTED, 1000):
+    got = tiles.candidate_tiles(grid, anything, listed=listed)
+    assert len(np.unique(got, axis=0)) == len(got)
+    assert 0.9 * listed < len(got) <= listed
 
 
 # ------------------------------------------------------------ features
@@ -267,28 +243,24 @@ def real_kernels(shared_data):
 
 
 def bounds_of(entry):
+  """(output bounds, kernel bounds), int64 [runs, dims] each."""
   configs = [run.op_config.tile_size_config for run in entry.runs]
-  return np.array([[*c.kernel_bounds, *c.output_bounds] for c in configs],
-                  np.int64)
+  return [np.array([list(getattr(config, name)) for config in configs],
+                   np.int64).reshape(len(configs), -1)
+          for name in ('output_bounds', 'kernel_bounds')]
 
 
 def test_every_measured_tile_is_a_candidate(real_kernels):
   assert len(real_kernels) == 15
   for name, entry in real_kernels.items():
     grid = tiles.tile_grid(entry.module)
-    choices = [tiles.bound_candidates(units, step)
-               for tensor in (grid.kernel, grid.output) if tensor
-               for units, step in zip(tensor.units, tensor.step)]
-    measured = bounds_of(entry)
-    assert measured.shape[1] == len(choices), name
-    for column, choice in zip(measured.T, choices):
+    output, kernel = bounds_of(entry)
+    rows = grid.tiles(output, kernel)
+    # No bound is lost: those of the filter follow the output's.
+    np.testing.assert_array_equal(grid.output_bounds(rows), output, name)
+    np.testing.assert_array_equal(grid.kernel_bounds(rows), kernel, name)
+    for column, choice in zip(rows.T, grid.choices()):
       assert set(column) <= set(choice), name
-
-
-def test_every_measured_tile_fits_memory(real_kernels):
-  for name, entry in real_kernels.items():
-    footprint = tiles.tile_grid(entry.module).footprint_bytes(bounds_of(entry))
-    assert footprint.max() <= tiles.ON_CHIP_BYTES, name
 
 
 def test_grids_of_real_kernels(real_kernels):

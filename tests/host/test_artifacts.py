@@ -11,7 +11,9 @@ import pytest
 
 from support import tiny_kernels, tiny_models
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host import artifacts, scoring, train
+from tpu_graphs_ext.host.settings import LoadSettings
 
 RUN_INFO = {'args': {'model': 'M', 'model_kwargs_json': '{}', 'configs': 2}}
 
@@ -61,8 +63,9 @@ def rewrite(copied, change):
 
 
 def load(model_dir, **changes):
-  return scoring.load_ranker(str(model_dir), **{
-      'models_py': tiny_models.__file__, 'data_root': '/nowhere', **changes})
+  return scoring.load_ranker(str(model_dir), LoadSettings(**{
+      'models_py': tiny_models.__file__, 'data_root': '/nowhere',
+      'cache_dir': '', **changes}))
 
 
 def test_hash_does_not_depend_on_the_order_of_keys():
@@ -86,7 +89,7 @@ def test_run_path_of_any_spelling(monkeypatch, tmp_path):
 def test_save_and_load_a_run(tmp_path):
   model_dir, run_path = artifacts.save_run(
       FakeModel('one'), RUN_INFO, str(tmp_path / 'new' / 'folder'))
-  assert artifacts.load_run(model_dir + '/') == RUN_INFO
+  assert artifacts.load_run(model_dir + '/').info == RUN_INFO
   first = (tmp_path / 'new' / 'folder').joinpath(run_path).read_bytes()
   artifacts.save_run_file(RUN_INFO, str(tmp_path / 'new' / 'folder'))
   with open(run_path, 'rb') as file:
@@ -199,6 +202,16 @@ def test_run_file_without_needed_args(copied):
     load(model_dir)
 
 
+@pytest.mark.parametrize('text, message', [
+    ('{width: 1}', 'is not JSON'), ('[1]', 'must be a JSON object'),
+    (None, 'is not JSON')])
+def test_run_file_whose_model_arguments_are_no_object(copied, text, message):
+  model_dir = rewrite(
+      copied, lambda run: run['args'].update(model_kwargs_json=text))
+  with pytest.raises(UserError, match=f'run_.*jsonz: .*{message}'):
+    load(model_dir)
+
+
 def test_run_file_of_another_run(copied):
   model_dir, run_path = copied
   with gzip.open(run_path) as file:
@@ -252,12 +265,7 @@ def test_damaged_model_folder(copied, spoil):
     load(copied[0])
 
 
-def test_unknown_stats_source(trained):
-  with pytest.raises(UserError, match='--stats=x: must be one of run, train'):
-    load(trained.model_dir, stats='x')
-
-
 def test_write_file_where_a_folder_cannot_be_made(tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(UserError, match='cannot be written'):
-    artifacts.write_file(str(tmp_path / 'file' / 'x.csv'), b'')
+    write_file(str(tmp_path / 'file' / 'x.csv'), b'')

@@ -13,7 +13,11 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import feature_stats, scoring, train
-from tpu_graphs_ext.host import settings as settings_lib
+from tpu_graphs_ext.host.settings import (
+  LoadSettings,
+  StatsSettings,
+  TrainSettings,
+)
 
 
 @pytest.fixture(scope='module')
@@ -30,7 +34,8 @@ def data_root(tmp_path_factory):
 
 
 def kwargs_of(data_root, **flags):
-  return json.loads(feature_stats.model_kwargs_json(str(data_root), **flags))
+  return json.loads(feature_stats.model_kwargs_json(
+      StatsSettings(data_root=str(data_root), cache_dir='', **flags)))
 
 
 def test_statistics_are_those_of_the_trainer(data_root):
@@ -57,7 +62,7 @@ def test_further_arguments_are_printed_with_them(data_root, capsys):
   printed = capsys.readouterr().out
   assert printed.count('\n') == 1
   assert "'" not in printed  # Fits between single quotes of a shell.
-  kwargs = settings_lib.parse_model_kwargs(printed)
+  kwargs = json.loads(printed)
   assert list(kwargs) == ['sharpness', 'feature_stats']
   assert kwargs['feature_stats'] == kwargs_of(data_root)['feature_stats']
 
@@ -75,7 +80,7 @@ def test_refusals(data_root, tmp_path, capsys):
 
 
 def settings(data_root, out, **changes):
-  return settings_lib.TrainSettings(**{
+  return TrainSettings(**{
       'model': 'AnalyticTileModel', 'epochs': 1, 'batch': 5, 'seed': 1,
       'data_root': str(data_root), 'out_dir': str(out), 'cache_dir': '',
       **changes})
@@ -90,7 +95,8 @@ def test_the_host_passes_and_keeps_them(data_root, tmp_path):
   # The baseline scales with all kernels: raw sizes come out the same.
   kernel = Kernel.load(str(next((data_root / 'valid').iterdir())))
   as_baseline = scoring.load_ranker(
-      result.model_dir, stats='all', data_root=str(data_root))
+      result.model_dir,
+      LoadSettings(stats='all', data_root=str(data_root), cache_dir=''))
   np.testing.assert_allclose(
       as_baseline.scores(kernel), ranker.scores(kernel), rtol=1e-5)
 
@@ -103,7 +109,7 @@ def test_the_host_refuses_other_statistics(data_root, tmp_path):
                          model_kwargs_json=json.dumps(given)))
 
 
-def test_models_that_take_none_are_given_none(data_root, tmp_path):
-  assert train._with_feature_stats(
-      settings(data_root, tmp_path, model='MLP'), None).model_kwargs_json == (
-          '{}')
+def test_a_null_stays(data_root, tmp_path):
+  without = settings(
+      data_root, tmp_path, model_kwargs_json='{"feature_stats": null}')
+  assert feature_stats.given_to_model(without, None) is without

@@ -9,6 +9,7 @@ from support import tiny_kernels, tiny_models
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import predict, predictions_csv, train
+from tpu_graphs_ext.host.settings import LoadSettings
 
 
 @pytest.fixture(scope='module')
@@ -20,11 +21,12 @@ def trained(tmp_path_factory):
       root, folder / 'out', epochs=1, toy_data=True))
 
 
-def run(trained, tmp_path, **changes):
-  path = predict.predict(trained.model_dir, **{
-      'data_root': trained.run_info['settings']['data_root'],
-      'out': str(tmp_path / 'p.csv'), 'cache_dir': '',
-      'models_py': tiny_models.__file__, **changes})
+def run(trained, tmp_path, data_root='', **changes):
+  loading = LoadSettings(
+      data_root=data_root or trained.run_info['settings']['data_root'],
+      cache_dir='', models_py=tiny_models.__file__)
+  path = predict.predict(trained.model_dir, out=str(tmp_path / 'p.csv'),
+                         loading=loading, **changes)
   with open(path, encoding='utf-8', newline='') as file:
     return file.read()
 

@@ -1,5 +1,6 @@
 """Settings are checked when created, one clear message each."""
 
+import dataclasses
 import hashlib
 import json
 
@@ -7,11 +8,15 @@ import pytest
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import artifacts
-from tpu_graphs_ext.host import settings as settings_lib
+from tpu_graphs_ext.host.settings import (
+  LoadSettings,
+  TrainSettings,
+  parse_losses,
+)
 
 
 def test_losses_are_read():
-  assert settings_lib.parse_losses('ListMLELoss:1, MSE:0.02') == [
+  assert parse_losses('ListMLELoss:1, MSE:0.02') == [
       ('ListMLELoss', 1.0), ('MSE', 0.02)]
 
 
@@ -25,7 +30,7 @@ def test_losses_are_read():
 ])
 def test_bad_losses(text, message):
   with pytest.raises(UserError, match=message):
-    settings_lib.TrainSettings(losses=text)
+    TrainSettings(losses=text)
 
 
 @pytest.mark.parametrize('text, message', [
@@ -34,7 +39,18 @@ def test_bad_losses(text, message):
 ])
 def test_bad_model_kwargs(text, message):
   with pytest.raises(UserError, match=message):
-    settings_lib.TrainSettings(model_kwargs_json=text)
+    TrainSettings(model_kwargs_json=text)
+
+
+def test_text_is_parsed_once():
+  settings = TrainSettings(
+      losses='MSE:2', model_kwargs_json='{"hidden_dim": 8}')
+  assert settings.weighted_losses == [('MSE', 2.0)]
+  assert settings.model_kwargs == {'hidden_dim': 8}
+  assert settings.weighted_losses is settings.weighted_losses
+  assert settings.model_kwargs is settings.model_kwargs
+  # What is parsed is no setting, so it is not stored in a run file.
+  assert 'model_kwargs' not in dataclasses.asdict(settings)
 
 
 @pytest.mark.parametrize('wrong, message', [
@@ -51,11 +67,16 @@ def test_bad_model_kwargs(text, message):
 ])
 def test_bad_numbers(wrong, message):
   with pytest.raises(UserError, match=message):
-    settings_lib.TrainSettings(**wrong)
+    TrainSettings(**wrong)
+
+
+def test_unknown_source_of_statistics():
+  with pytest.raises(UserError, match='--stats=x: must be one of run, train'):
+    LoadSettings(stats='x')
 
 
 def test_args_have_the_baseline_keys_and_its_hash():
-  settings = settings_lib.TrainSettings(
+  settings = TrainSettings(
       epochs=2, lr=0.01, batch=3, results_csv='/r.csv', out_dir='~/o',
       data_root='elsewhere')
   args = settings.baseline_args()
@@ -73,7 +94,7 @@ def test_args_have_the_baseline_keys_and_its_hash():
 
 def test_runs_of_unlike_seeds_have_unlike_hashes():
   first, second, named = (
-      settings_lib.TrainSettings(results_csv='r.csv', seed=seed, run_id=run_id)
+      TrainSettings(results_csv='r.csv', seed=seed, run_id=run_id)
       .baseline_args()
       for seed, run_id in ((1, ''), (2, ''), (2, 'mine')))
   assert first['run_id'] == 'seed1'
@@ -82,5 +103,5 @@ def test_runs_of_unlike_seeds_have_unlike_hashes():
 
 
 def test_default_csv_lies_in_out_dir_and_carries_the_time():
-  csv = settings_lib.TrainSettings(out_dir='/o').baseline_args()['results_csv']
+  csv = TrainSettings(out_dir='/o').baseline_args()['results_csv']
   assert csv.startswith('/o/results_') and csv[11:-4].isdigit()

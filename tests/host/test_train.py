@@ -14,7 +14,6 @@ import tensorflow as tf
 from support import tiny_kernels, tiny_models
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import (
   artifacts,
@@ -24,6 +23,7 @@ from tpu_graphs_ext.host import (
   scoring,
   train,
 )
+from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.stacks import versions
 
 
@@ -56,6 +56,11 @@ def read_run(path):
     return json.load(file)
 
 
+def load(model_dir):
+  return scoring.load_ranker(
+      model_dir, LoadSettings(models_py=tiny_models.__file__))
+
+
 def fit_nothing(*unused_args, **unused_kwargs):
   raise AssertionError('must fail before training')
 
@@ -78,6 +83,7 @@ def test_run_file_has_the_baseline_keys_and_ours(trained):
   assert run['train_curve']['epoch'] == list(range(12))
   assert all(len(values) == 12 for values in run['train_curve'].values())
   assert run['args']['run_id'] == 'seed1'
+  assert run['args']['model_kwargs_json'] == '{}'  # It takes no statistics.
   assert run['seconds'].keys() == {
       'read', 'train', 'validate', 'test', 'total'}
   name = artifacts.train_hash(run['args'])
@@ -112,8 +118,8 @@ def test_csv_and_run_file_hold_the_same_ten_configs(trained, data_root):
 
 
 def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
-  ranker = scoring.load_ranker(
-      trained.model_dir, data_root='missing', models_py=tiny_models.__file__)
+  ranker = scoring.load_ranker(trained.model_dir, LoadSettings(
+      data_root='missing', models_py=tiny_models.__file__))
   test = read.read_split(str(data_root / 'test'))
   assert predict.best_configs(ranker, test, 10) == (
       trained.run_info['test_predictions'])
@@ -138,8 +144,7 @@ def test_best_epoch_is_saved_and_early_stop_counts_from_it(
       data_root, tmp_path / 'out', epochs=5, early_stop=2,
       tensorboard=str(tmp_path / 'board')))
   assert result.run_info['train_curve']['epoch'] == [0, 1, 2, 3]
-  ranker = scoring.load_ranker(
-      result.model_dir, models_py=tiny_models.__file__)
+  ranker = load(result.model_dir)
   for saved, expected in zip(ranker.model.trainable_variables, weights[1]):
     np.testing.assert_array_equal(saved, expected)
   assert (weights[1][0] != weights[3][0]).any()
@@ -159,10 +164,11 @@ class FakeModel:
 def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
   settings = tiny_models.tiny_settings(data_root, '.', validate_batches=2)
   dataset = train._read_data(settings)
-  keep_best = types.SimpleNamespace(progress=callbacks.Progress())
   model = FakeModel()
-  train._fit(settings, dataset, FeatureStats.of_partition(dataset.train), model,
-             keep_best, batch_seed=7)
+  keep_best = types.SimpleNamespace(
+      model=model, progress=callbacks.Progress(),
+      folder=types.SimpleNamespace(batch_seed=7))
+  train._fit(settings, dataset, train._normalisation(dataset), keep_best)
   first, second = model.train
   assert len(first) == len(second) == 23 // 5  # One of 24 has 3 configs.
   assert (np.array(first) != np.array(second)).any()
@@ -221,8 +227,7 @@ def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
     train.train(settings)
   names = sorted(os.listdir(tmp_path))
   assert [name.split('_')[0] for name in names] == ['model', 'run']
-  ranker = scoring.load_ranker(
-      str(tmp_path / names[0]), models_py=tiny_models.__file__)
+  ranker = load(str(tmp_path / names[0]))
   assert np.isfinite(ranker.scores(tiny_kernels.chain())).all()
 
 
@@ -238,8 +243,7 @@ def test_nan_at_once_says_that_there_is_no_model(data_root, tmp_path):
 def test_metrics_of_a_labelled_test_split(trained, data_root):
   labelled = read.read_split(str(data_root / 'test_labelled'))
   dataset = read.Dataset(train=None, valid=labelled, test=labelled)
-  ranker = scoring.load_ranker(
-      trained.model_dir, models_py=tiny_models.__file__)
+  ranker = load(trained.model_dir)
   run_info = {'seconds': {}, 'final_error': {}}
   settings = tiny_models.tiny_settings(data_root, '.', test_mode='metrics')
   assert train._measure(settings, dataset, ranker, run_info) is None
@@ -287,7 +291,7 @@ def test_combined_loss_is_the_weighted_mean():
   # with 1 / (1 + e^-1), whose negative logarithm is log(1 + 1/e) = 0.3132617,
   # and the second with certainty. Weights 1 and 3:
   # (40.5 + 3 * 0.3132617) / 4 = 10.3599463.
-  loss = losses.combined_loss('MSE:1,ListMLELoss:3')
+  loss = losses.combined_loss([('MSE', 1.0), ('ListMLELoss', 3.0)])
   value = loss(tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 11.0]]))
   assert float(value) == pytest.approx(10.3599463)
 
@@ -295,14 +299,14 @@ def test_combined_loss_is_the_weighted_mean():
 def test_pairwise_hinge_loss_by_hand():
   """TensorFlow Ranking 0.5.3 does not divide its scores by 10, 0.5.5 does."""
   # The only pair of unlike runtimes: max(0, 1 - (1.4 - 1) / t), over 2 items.
-  value = losses.combined_loss('PairwiseHingeLoss:1')(
+  value = losses.combined_loss([('PairwiseHingeLoss', 1.0)])(
       tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 1.4]]))
   expected = 0.3 if versions.stack_name() == 'current' else 0.48
   assert float(value) == pytest.approx(expected)
 
 
 def test_combined_loss_is_rebuilt_from_its_name_as_keras_does():
-  loss = losses.combined_loss('MSE:1')
+  loss = losses.combined_loss([('MSE', 1.0)])
   stored = tf.keras.losses.serialize(loss)
   assert stored['class_name'] == 'CombinedLoss'
   assert stored.get('registered_name') in (None, 'CombinedLoss')

@@ -145,8 +145,8 @@ def real(shared_data):
 
 
 def assert_same_loops(of_features, of_hlo):
-  assert of_features.axes == of_hlo.axes
-  assert of_features.kernel_axes == of_hlo.kernel_axes
+  assert of_features.grid.axes == of_hlo.grid.axes
+  assert of_features.grid.kernel_axes == of_hlo.grid.kernel_axes
   assert of_features.matrix == of_hlo.matrix
 
   def streams(loops):
@@ -271,31 +271,3 @@ def test_sizes_below_zero_are_as_none():
   assert expected['output_tiles'] == [1] and expected['pieces'] == [2]
   for name, values in tensorflow_counts(changed, stats).items():
     np.testing.assert_array_equal(values, expected[name], err_msg=name)
-
-
-def test_columns_and_opcodes_of_models_py_are_those_of_the_files():
-  columns = {
-      'is_root': 'is_root',
-      'element_type': 'shape_element_type_is_invalid_type',
-      'shape': 'shape_dimensions_0', 'parameter_number': 'parameter_number',
-      'dimensions': 'dimensions_0', 'window': 'window_size_0',
-      'stride': 'window_stride_0', 'base_dilation': 'window_base_dilation_0',
-      'convolution': 'convolution_dim_numbers_input_batch_dim',
-      'feature_groups': 'feature_group_count',
-      'minor_to_major': 'layout_minor_to_major_0'}
-  assert {name: schema.NODE_COLUMN[column]
-          for name, column in columns.items()} == {
-              name: first for name, (first, _) in models._NODE_COLUMNS.items()}
-  firsts = [schema.CONFIG_COLUMN[f'{of}_bounds_0']
-            for of in ('output', 'kernel')]
-  assert list(models._BOUNDS) == [
-      first + place for first in firsts for place in range(6)]
-  assert tuple(models._TABLE_WIDTHS.values()) == (
-      len(schema.NODE_FEATURES), len(schema.CONFIG_FEATURES))
-  numbers = schema.OPCODES
-  assert (models._CONVOLUTION, models._FUSION, models._PARAMETER,
-          models._REDUCE, models._TUPLE) == tuple(numbers[name] for name in (
-              'convolution', 'fusion', 'parameter', 'reduce', 'tuple'))
-  for ours, names in ((models._FREE_OPCODES, feature_geometry.FREE_OPCODES),
-                      (models._SLOW_OPCODES, feature_geometry.SLOW_OPCODES)):
-    assert sorted(ours) == sorted(numbers[name] for name in names)

@@ -105,6 +105,34 @@ def test_files_that_cannot_be_used_are_left_alone(data_root, script, caplog):
   assert models._of_running_script(10) is None
 
 
+def test_tables_of_objects_are_left_alone(data_root, script, caplog):
+  """They are pickled, and to read them could run anything."""
+  np.savez(data_root / 'train' / 'pickled.npz',
+           node_feat=KERNELS[0].node_feat,
+           config_feat=KERNELS[0].config_feat.astype(object))
+  script(data_root)
+  assert models._of_running_script(10) is None
+  assert 'allow_pickle=False' in caplog.text
+
+
+def test_tables_may_be_stored_in_any_way(data_root, script):
+  """As other numbers, in another byte order, compressed or column by column."""
+  script(data_root)
+  found = models._of_running_script(10)
+  for kernel, (write, dtype, order) in zip(KERNELS, (
+      (np.savez, '>f8', 'C'), (np.savez_compressed, '<f4', 'F'),
+      (np.savez, '<i8', 'F'), (np.savez_compressed, '<f2', 'C'))):
+    path = data_root / 'train' / f'{kernel.tile_id}.npz'
+    assert path.exists()
+    tables = {name: np.asarray(table, dtype, order) for name, table in (
+        ('node_feat', kernel.node_feat), ('config_feat', kernel.config_feat))}
+    assert all(np.array_equal(tables[name], getattr(kernel, name))
+               for name in tables)
+    write(path, **tables)
+  models._of_files.cache_clear()
+  assert models._of_running_script(10) == found
+
+
 @pytest.mark.parametrize('name', ['MyEarlyJoinSAGE', 'HybridEarlyJoinSAGE'])
 def test_a_model_under_a_script_has_them(name, data_root, script, monkeypatch):
   """And so has one that its variables are copied into, script or not."""

@@ -1,9 +1,9 @@
 """Tile geometry of a kernel, read off its stored features alone.
 
-`analytic_loops.py` reads a kernel's loop nest off its HLO. An .npz file has
-less: operands are sorted, so that a convolution's image and filter have to be
-told apart by their sizes, and computations have no borders. This module makes
-the same `Loops` of what is there, so that `analytic/tpu.py` counts steps,
+`analytic/hlo_loops.py` reads a kernel's loop nest off its HLO. An .npz file
+has less: operands are sorted, so that a convolution's image and filter have to
+be told apart by their sizes, and computations have no borders. This module
+makes the same `Loops` of what is there, so that `analytic/tpu.py` counts steps,
 bytes and blocks for both. `models.py` computes the same numbers in TensorFlow.
 """
 
@@ -15,24 +15,13 @@ import math
 import numpy as np
 
 from tpu_graphs_ext.analytic import tpu
-from tpu_graphs_ext.analytic.hlo_loops import (
-  Axis,
-  Extent,
-  Loops,
-  Matrix,
-  Stream,
-)
+from tpu_graphs_ext.analytic.hlo_loops import VECTOR_COST
+from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.hlo import layout
+from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
 
-# Vector instructions of an opcode; 1 unless listed.
-FREE_OPCODES = frozenset('''
-parameter constant bitcast tuple fusion get-tuple-element convolution reshape
-broadcast iota'''.split())
-SLOW_OPCODES = frozenset('''
-transpose divide rsqrt sqrt exponential log log-plus-one tanh
-exponential-minus-one logistic power rng sine cosine'''.split())
 SLOW_COST = 8.0
 
 # A machine on which every count costs 1, so that its times are counts.
@@ -86,6 +75,17 @@ class _Graph:
     return max(nodes, key=self.elements)
 
 
+def coarse_cost(opcode: str) -> float:
+  """Vector instructions of an opcode, in three steps: none, one or many.
+
+  They follow from the exact costs, but for `reverse`, which counts as one.
+  """
+  cost = VECTOR_COST.get(opcode, 1)
+  if cost < 0.5:
+    return 0.0
+  return SLOW_COST if cost >= 4 and opcode != 'reverse' else 1.0
+
+
 def quantities(kernel: Kernel) -> dict[str, np.ndarray]:
   """What each configuration of a kernel does, by name with its unit.
 
@@ -108,8 +108,8 @@ def quantities(kernel: Kernel) -> dict[str, np.ndarray]:
   loops = kernel_loops(kernel)
   tiles = loop_tiles(loops, kernel.config_feat)
   trips = tpu.trips(loops, tiles)
-  rank = loops.num_output_axes
-  axes = loops.axes[:rank]
+  rank = loops.grid.num_output_axes
+  axes = loops.grid.axes[:rank]
   units = np.array([axis.units for axis in axes], float)
   unit = np.array([axis.unit for axis in axes], float)
   sizes = np.array([axis.size for axis in axes], float)
@@ -145,9 +145,10 @@ def loop_tiles(loops: Loops, config_feat: np.ndarray) -> np.ndarray:
   wide[:, :known] = np.rint(config_feat[:, :known])
   output, kernel = (wide[:, schema.CONFIG_GROUPS[group]][:, :schema.MAX_DIMS]
                     for group in ('output_bounds', 'kernel_bounds'))
-  tiles = loops.tiles(output[:, :loops.num_output_axes],
-                      kernel[:, :len(loops.kernel_axes)])
-  units = np.array([axis.units for axis in loops.axes], np.int64)
+  grid = loops.grid
+  tiles = grid.tiles(output[:, :grid.num_output_axes],
+                     kernel[:, :len(grid.kernel_axes)])
+  units = np.array([axis.units for axis in grid.axes], np.int64)
   return np.where(tiles > 0, tiles, units)
 
 
@@ -191,11 +192,8 @@ def _axes(graph, node) -> list:
 
 def _vector_ops(graph, tiled) -> float:
   """Vector instructions per element of the tiled tensor."""
-  total = 0.0
-  for node, opcode in enumerate(graph.opcode):
-    if graph.dims[node] == graph.dims[tiled] and opcode not in FREE_OPCODES:
-      total += SLOW_COST if opcode in SLOW_OPCODES else 1.0
-  return total
+  return sum(coarse_cost(opcode) for node, opcode in enumerate(graph.opcode)
+             if graph.dims[node] == graph.dims[tiled])
 
 
 # --- Kernels without a convolution -------------------------------------------
@@ -212,7 +210,7 @@ def _plain_loops(graph, inputs, outputs) -> Loops:
   axes = _axes(graph, tiled)
   streams = [_stream(graph, node, tiled, 'output') for node in outputs]
   streams += [_stream(graph, node, tiled, 'input') for node in inputs]
-  return Loops(tuple(axes), len(axes), (), tuple(streams),
+  return Loops(TileGrid(tuple(axes), len(axes)), tuple(streams),
                _vector_ops(graph, tiled) + reductions)
 
 
@@ -363,8 +361,8 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
   streams += [_stream(graph, node, conv, 'output') for node in outputs]
   streams += [_stream(graph, node, conv, 'input')
               for node in inputs if node not in used]
-  return Loops(tuple(axes), rank, tuple(kernel_axes), tuple(streams),
-               _vector_ops(graph, conv), matrix)
+  return Loops(TileGrid(tuple(axes), rank, tuple(kernel_axes)),
+               tuple(streams), _vector_ops(graph, conv), matrix)
 
 
 def _image_axes(graph, conv, image, numbers, axis_of, filter_axis, windows,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tensorflow.compiler.xla import xla_data_pb2
-
-from tpu_graphs_ext.analytic.loops import Axis, Extent, Loops, Matrix, Stream
-from tpu_graphs_ext.hlo import layout
+from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
+from tpu_graphs_ext.hlo import layout, protos, tiles
+from tpu_graphs_ext.hlo.fused import FusedKernel
 
 # Vector instructions an element of the result takes; 1 unless listed.
-_VECTOR_COST = {
+VECTOR_COST = {
     'parameter': 0, 'constant': 0, 'bitcast': 0, 'tuple': 0, 'fusion': 0,
     'get-tuple-element': 0, 'convolution': 0, 'reshape': 0, 'broadcast': 0.25,
     'iota': 0.25, 'slice': 0.5, 'pad': 1.5, 'concatenate': 1.5, 'copy': 0.5,
@@ -24,47 +23,25 @@ _VECTOR_COST = {
 
 def kernel_loops(module) -> Loops:
   """Reads the loop nest off an `HloModuleProto` of one kernel."""
-  computations = {c.id: c for c in module.computations}
-  entry = computations[module.entry_computation_id]
-  root = _by_id(entry)[entry.root_id]
-  main = entry
-  if root.opcode == 'fusion':
-    main = computations[root.called_computation_ids[0]]
-  for node in main.instructions:
-    if node.opcode == 'convolution':
-      return _convolution_loops(main, node, computations)
-  return _plain_loops(main)
-
-
-def physical_dims(shape) -> list[int]:
-  """Logical dimensions in physical order, most major first."""
-  return layout.physical_dims(
-      shape.layout.minor_to_major, len(shape.dimensions))
-
-
-def layout_units(shape) -> list[int]:
-  """Elements of one layout tile in each physical dimension, major first."""
-  return layout.layout_units(len(shape.dimensions))
-
-
-def _by_id(computation) -> dict:
-  return {node.id: node for node in computation.instructions}
+  kernel = FusedKernel(module)
+  of_kind = _convolution_loops if kernel.product else _plain_loops
+  return of_kind(kernel, tiles.grid_of(kernel))
 
 
 def _element_bytes(shape) -> float:
-  return layout.element_bytes(
-      xla_data_pb2.PrimitiveType.Name(shape.element_type))
+  return layout.element_bytes(protos.PrimitiveType.Name(shape.element_type))
 
 
-def _axes_of(shape) -> list[Axis]:
-  return [Axis(shape.dimensions[d], unit)
-          for d, unit in zip(physical_dims(shape), layout_units(shape))]
+def _axis_of(shape) -> dict[int, int]:
+  """Logical dimension -> its place in physical order, most major first."""
+  return {dim: axis
+          for axis, (dim, _) in enumerate(layout.physical_shape(shape))}
 
 
 def _vector_ops(computation, dims) -> float:
   """Vector instructions per element, over instructions of these dims."""
   return sum(
-      _VECTOR_COST.get(node.opcode, 1)
+      VECTOR_COST.get(node.opcode, 1)
       for node in computation.instructions
       if list(node.shape.dimensions) == dims)
 
@@ -72,32 +49,15 @@ def _vector_ops(computation, dims) -> float:
 # --- Kernels without a convolution -------------------------------------------
 
 
-def _plain_loops(main) -> Loops:
-  nodes = _by_id(main)
-  roots = _roots(main)
-  tiled = max((root.shape for root in roots),
-              key=lambda shape: math.prod(shape.dimensions))
-  for root in roots:
-    if root.opcode == 'reduce':
-      tiled = nodes[root.operand_ids[0]].shape
-      break
-  axes = _axes_of(tiled)
+def _plain_loops(kernel, grid) -> Loops:
+  main, tiled = kernel.main, kernel.tiled().shape
   ops = _vector_ops(main, list(tiled.dimensions))
   ops += sum(_reduction_ops(node) for node in main.instructions)
-  streams = [_output_stream(root, tiled) for root in roots]
+  streams = [_output_stream(node, tiled) for node in kernel.results()]
   streams += [
       _input_stream(node, tiled)
       for node in main.instructions if node.opcode == 'parameter']
-  return Loops(tuple(axes), len(axes), (), tuple(streams), ops)
-
-
-def _roots(main) -> list:
-  """The results of a computation: its root, or the parts of a root tuple."""
-  nodes = _by_id(main)
-  root = nodes[main.root_id]
-  if root.opcode == 'tuple':
-    return [nodes[i] for i in root.operand_ids]
-  return [root]
+  return Loops(grid, tuple(streams), ops)
 
 
 def _reduction_ops(node) -> float:
@@ -139,9 +99,9 @@ def _input_stream(node, tiled, kind='input') -> Stream:
 
 def _mapped_stream(kind, shape, tiled, mapping) -> Stream:
   """mapping: for each logical dim of shape the tiled logical dim, or -1."""
-  axis_of = {d: a for a, d in enumerate(physical_dims(tiled))}
+  axis_of = _axis_of(tiled)
   extents = []
-  for dim, unit in zip(physical_dims(shape), layout_units(shape)):
+  for dim, unit in layout.physical_shape(shape):
     size, target = shape.dimensions[dim], mapping[dim]
     scale = size / tiled.dimensions[target] if target >= 0 else 1.0
     # Far from the tiled size: broadcast, or another meaning; taken whole.
@@ -154,59 +114,40 @@ def _mapped_stream(kind, shape, tiled, mapping) -> Stream:
 # --- Convolutions ------------------------------------------------------------
 
 
-def _convolution_loops(main, conv, computations) -> Loops:
-  nodes = _by_id(main)
+def _convolution_loops(kernel, grid) -> Loops:
+  main, conv, nodes = kernel.main, kernel.product, kernel.nodes
   image, filters = (nodes[i] for i in conv.operand_ids)
-  numbers = conv.convolution_dimension_numbers
-  axes = _axes_of(conv.shape)
-  rank = len(axes)
-  axis_of = {d: a for a, d in enumerate(physical_dims(conv.shape))}
+  rank, numbers = grid.num_output_axes, conv.convolution_dimension_numbers
+  axis_of = _axis_of(conv.shape)
   feature = axis_of[numbers.output_feature_dimension]
-  spatial = [axis_of[d] for d in numbers.output_spatial_dimensions]
-  # Filter dimension -> axis. Those that follow an output axis add no loop.
-  filter_axis = {numbers.kernel_output_feature_dimension: feature}
-  batch_axes, windows = [], {}
-  for number, dim in enumerate(numbers.kernel_spatial_dimensions):
-    if _is_batch(conv.window.dimensions[number]):
-      filter_axis[dim] = spatial[number]
-      batch_axes.append(spatial[number])
-    else:
-      windows[number] = dim
-  kernel_axes = []
-  for dim, unit in zip(physical_dims(filters.shape),
-                       layout_units(filters.shape)):
-    if dim not in filter_axis:
-      filter_axis[dim] = len(axes)
-      axes.append(Axis(filters.shape.dimensions[dim], unit))
-    kernel_axes.append((filter_axis[dim], unit))
+  filter_axis = {
+      dim: axis for (dim, _), (axis, _) in zip(
+          layout.physical_shape(filters.shape), grid.kernel_axes)}
+  # Spatial dimensions of the filter that follow the output are batches.
+  spatial = [filter_axis[dim] for dim in numbers.kernel_spatial_dimensions]
+  batch_axes = tuple(axis for axis in spatial if axis < rank)
   matrix = Matrix(
       row_axes=tuple(a for a in range(rank)
                      if a != feature and a not in batch_axes),
-      batch_axes=tuple(batch_axes),
-      window_axes=tuple(filter_axis[d] for d in windows.values()),
+      batch_axes=batch_axes,
+      window_axes=tuple(axis for axis in spatial if axis >= rank),
       contracted=(filter_axis[numbers.kernel_input_feature_dimension]
                   if conv.feature_group_count <= 1 else -1),
       feature=feature)
-  image_axis = _image_extents(conv, image.shape, axis_of, filter_axis, windows)
+  image_axis = _image_extents(conv, image.shape, axis_of, filter_axis, rank)
   streams = [
-      *_operand_streams('image', image, image_axis, nodes, computations),
+      *_operand_streams('image', image, image_axis, kernel),
       *_operand_streams(
           'filter', filters,
-          {d: (a, 1.0, -1) for d, a in filter_axis.items()}, nodes,
-          computations),
-      *_remaining_streams(main, conv, nodes)]
+          {d: (a, 1.0, -1) for d, a in filter_axis.items()}, kernel),
+      *_remaining_streams(kernel)]
   return Loops(
-      tuple(axes), rank, tuple(kernel_axes), tuple(streams),
+      grid, tuple(streams),
       _vector_ops(main, list(conv.shape.dimensions))
       + sum(_reduction_ops(node) for node in main.instructions), matrix)
 
 
-def _is_batch(window) -> bool:
-  """Whether a window stands for the batch of a matrix product."""
-  return window.size > 1 and window.base_dilation == window.size
-
-
-def _image_extents(conv, shape, axis_of, filter_axis, windows) -> dict:
+def _image_extents(conv, shape, axis_of, filter_axis, rank) -> dict:
   """Image dimension -> (axis, scale, window axis)."""
   numbers = conv.convolution_dimension_numbers
   feature = axis_of[numbers.output_feature_dimension]
@@ -223,24 +164,24 @@ def _image_extents(conv, shape, axis_of, filter_axis, windows) -> dict:
   for number, dim in enumerate(numbers.input_spatial_dimensions):
     axis = axis_of[numbers.output_spatial_dimensions[number]]
     window = conv.window.dimensions[number]
-    if number in windows:
-      extents[dim] = (axis, window.stride / max(1, window.base_dilation),
-                      filter_axis[windows[number]])
-    else:
+    taps = filter_axis[numbers.kernel_spatial_dimensions[number]]
+    if taps >= rank:
+      extents[dim] = (axis, window.stride / max(1, window.base_dilation), taps)
+    else:  # A batch.
       extents[dim] = (axis, 1.0, -1)
   return extents
 
 
-def _operand_streams(kind, operand, axis_of_dim, nodes, computations) -> list:
+def _operand_streams(kind, operand, axis_of_dim, kernel) -> list:
   """The operand's own stream, or those of the producers fused into it."""
   whole = operand.shape
   own = _with_axes(kind, whole, whole, axis_of_dim)
   if operand.opcode != 'fusion':
     return [own]
-  body = computations[operand.called_computation_ids[0]]
+  body = kernel.computations[operand.called_computation_ids[0]]
   streams = []
   for number in operand.operand_ids:
-    shape = nodes[number].shape
+    shape = kernel.nodes[number].shape
     if _same_rank(shape, whole):
       streams.append(_with_axes(kind, shape, whole, axis_of_dim))
     elif _as_many(shape, whole):
@@ -259,7 +200,7 @@ def _operand_streams(kind, operand, axis_of_dim, nodes, computations) -> list:
 def _with_axes(kind, shape, whole, axis_of_dim) -> Stream:
   """A stream whose dimensions follow the operand's, in proportion."""
   extents = []
-  for dim, unit in zip(physical_dims(shape), layout_units(shape)):
+  for dim, unit in layout.physical_shape(shape):
     size = shape.dimensions[dim]
     axis, scale, window = axis_of_dim.get(dim, (-1, 1.0, -1))
     if axis >= 0:
@@ -280,12 +221,13 @@ def _as_many(shape, other) -> bool:
   return 0.5 < math.prod(shape.dimensions) / math.prod(other.dimensions) < 2
 
 
-def _remaining_streams(main, conv, nodes) -> list:
+def _remaining_streams(kernel) -> list:
   """Streams of the results, and of parameters that the chain reads."""
+  conv = kernel.product
   used = set(conv.operand_ids)
   for operand in conv.operand_ids:
-    used |= set(nodes[operand].operand_ids)
-  streams = [_output_stream(root, conv.shape) for root in _roots(main)]
+    used |= set(kernel.nodes[operand].operand_ids)
+  streams = [_output_stream(node, conv.shape) for node in kernel.results()]
   return streams + [
-      _input_stream(node, conv.shape) for node in main.instructions
+      _input_stream(node, conv.shape) for node in kernel.main.instructions
       if node.opcode == 'parameter' and node.id not in used]

@@ -1,37 +1,17 @@
-"""A kernel as a loop nest: what is tiled, what streams through each tile.
+"""A kernel as a loop nest: what streams through each of its tiles.
 
 The analytic runtime model (`tpu.py`) needs to know of a kernel which loops its
-tile bounds divide, and which part of every operand one step of the loops
-touches. Loops run over the dimensions of the tiled tensor in physical order,
-most major outermost; the contracted dimensions of a convolution (window and
-input features) are innermost.
+tile bounds divide (`hlo/tiles.py` says so), and which part of every operand
+one step of the loops touches. Loops run over the dimensions of the tiled
+tensor in physical order, most major outermost; the contracted dimensions of a
+convolution (window and input features) are innermost.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 
-import numpy as np
-
-from tpu_graphs_ext.hlo.layout import LANES, SUBLANES
-
-
-@dataclasses.dataclass(frozen=True)
-class Axis:
-  """One loop over tiles.
-
-  Attributes:
-    size: of the dimension, in elements.
-    unit: elements that a tile bound of 1 covers.
-  """
-  size: int
-  unit: int
-
-  @property
-  def units(self) -> int:
-    """The largest tile bound: the whole dimension."""
-    return math.ceil(self.size / self.unit)
+from tpu_graphs_ext.hlo.tiles import TileGrid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,41 +73,12 @@ class Loops:
   """A kernel, ready for the runtime model.
 
   Attributes:
-    axes: outermost first: the tiled tensor's, then the contracted ones.
-    num_output_axes: how many are the tiled tensor's.
-    kernel_axes: for each physical dimension of the filter, most major first,
-      (axis, unit): the loop that its tile bound sets or follows, and the
-      elements of one unit of that bound.
+    grid: its loops and their tile bounds.
     streams: operands and results.
     vector_ops: vector instructions per element of the tiled tensor.
     matrix: for a convolution, else None.
   """
-  axes: tuple
-  num_output_axes: int
-  kernel_axes: tuple
+  grid: TileGrid
   streams: tuple
   vector_ops: float
   matrix: Matrix | None = None
-
-  def bound_step(self, axis: int) -> int:
-    """Tile bounds of a loop are multiples of this, or the whole dimension.
-
-    Rows of a convolution's operands are cut at the sides of the matrix unit.
-    """
-    cut = self.matrix and self.axes[axis].unit == SUBLANES
-    return LANES // SUBLANES if cut else 1
-
-  def tiles(self, output_bounds, kernel_bounds) -> np.ndarray:
-    """int64 [configs, axes]: tile bounds of each loop.
-
-    Args:
-      output_bounds: int [configs, output axes].
-      kernel_bounds: int [configs, filter rank]; [configs, 0] for other
-        kernels.
-    """
-    tiles = np.ones((len(output_bounds), len(self.axes)), np.int64)
-    tiles[:, :self.num_output_axes] = output_bounds
-    for position, (axis, _) in enumerate(self.kernel_axes):
-      if axis >= self.num_output_axes:
-        tiles[:, axis] = kernel_bounds[:, position]
-    return tiles

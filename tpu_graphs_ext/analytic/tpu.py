@@ -22,7 +22,7 @@ import dataclasses
 
 import numpy as np
 
-from tpu_graphs_ext.analytic.hlo_loops import Loops
+from tpu_graphs_ext.analytic.loops import Loops
 from tpu_graphs_ext.hlo.layout import LANES, RANK_1_UNIT
 
 
@@ -69,7 +69,7 @@ TPU_V3_LIKE = TpuConstants()
 
 def trips(loops: Loops, tiles) -> np.ndarray:
   """int64 [configs, axes]: iterations of each loop, partial ones included."""
-  units = np.array([axis.units for axis in loops.axes], np.int64)
+  units = np.array([axis.units for axis in loops.grid.axes], np.int64)
   return -(-units // tiles)
 
 
@@ -86,10 +86,10 @@ def covered_units(loops: Loops, stream, tiles) -> np.ndarray:
     if extent.axis < 0:
       columns.append(np.full(len(tiles), whole, np.int64))
       continue
-    axis = loops.axes[extent.axis]
+    axis = loops.grid.axes[extent.axis]
     elements = tiles[:, extent.axis] * axis.unit * extent.scale
     if extent.window >= 0:  # Neighbouring tiles overlap by the window.
-      taps = tiles[:, extent.window] * loops.axes[extent.window].unit
+      taps = tiles[:, extent.window] * loops.grid.axes[extent.window].unit
       elements = elements + taps - 1
     columns.append(np.clip(
         np.ceil(elements / extent.unit).astype(np.int64), 1, whole))
@@ -116,7 +116,7 @@ def fetches(loops: Loops, stream, tiles) -> np.ndarray:
   changes = np.zeros(len(tiles), bool)  # In this loop, or one further inside.
   followed = {a for extent in stream.extents
               for a in (extent.axis, extent.window) if a >= 0}
-  for axis in range(len(loops.axes) - 1, -1, -1):
+  for axis in range(len(loops.grid.axes) - 1, -1, -1):
     if axis in followed:
       changes |= counts[:, axis] > 1
     total *= np.where(changes, counts[:, axis], 1)
@@ -189,7 +189,7 @@ def matrix_ns(loops, tiles, constants) -> np.ndarray:
 
 def vector_ns(loops, tiles, constants) -> np.ndarray:
   """Elementwise work, once a result tile; fused producers once a fetch."""
-  output_tiles = trips(loops, tiles)[:, :loops.num_output_axes].prod(
+  output_tiles = trips(loops, tiles)[:, :loops.grid.num_output_axes].prod(
       1, dtype=np.float64)
   registers = _tile_elements(loops, tiles) / RANK_1_UNIT
   total = loops.vector_ops * registers * output_tiles
@@ -222,7 +222,7 @@ def kernel_ns(loops: Loops, tiles, constants=TPU_V3_LIKE) -> np.ndarray:
 
   Args:
     loops: the kernel, of `hlo_loops.kernel_loops`.
-    tiles: int64 [configs, axes], of `loops.tiles`.
+    tiles: int64 [configs, axes], of `loops.grid.tiles`.
     constants: the machine.
   """
   memory = (traffic_ns(loops, tiles, constants)
@@ -252,9 +252,9 @@ def measured_ns(true_ns, constants: TpuConstants, chance) -> np.ndarray:
 def _elements(loops, tiles) -> list:
   """For each axis float64 [configs]: elements that a tile spans, padded."""
   return [tiles[:, a].astype(np.float64) * axis.unit
-          for a, axis in enumerate(loops.axes)]
+          for a, axis in enumerate(loops.grid.axes)]
 
 
 def _tile_elements(loops, tiles) -> np.ndarray:
   """float64 [configs]: elements of a tile of the tiled tensor, padded."""
-  return np.prod(_elements(loops, tiles)[:loops.num_output_axes], axis=0)
+  return np.prod(_elements(loops, tiles)[:loops.grid.num_output_axes], axis=0)

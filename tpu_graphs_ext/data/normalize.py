@@ -123,6 +123,11 @@ class FeatureStats:
         node=ColumnStats.of(partition.blocks('node_feat'), 'node_feat'),
         config=ColumnStats.of(partition.blocks('config_feat'), 'config_feat'))
 
+  def check_columns(self, partition: Partition) -> None:
+    """Raises a UserError unless the features have the columns of these."""
+    self.node.apply(partition.node_feat[:0], 'node_feat')
+    self.config.apply(partition.config_feat[:0], 'config_feat')
+
   def to_json(self) -> dict[str, Any]:
     """A plain dict, to be stored in a run file."""
     return {'node': self.node.to_json(), 'config': self.config.to_json()}

@@ -20,7 +20,7 @@ def add_verbs(verbs, add_verb: Callable, add_switch: Callable) -> None:
   parser = add_verb(verbs, 'doctor', _doctor,
                     'look over versions, checkout, data, disk and memory')
   _add_root(parser)
-  _add_data_root(parser)
+  _add_as_in_training(parser, 'data_root')
   add_switch(parser, '--json', 'print JSON instead of text')
   parser = add_verb(verbs, 'install', _install,
                     'put models.py into a checkout of the baseline')
@@ -89,10 +89,8 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
   """Flags of what it takes to grade."""
   _add_models_py(parser)
   _add_root(parser)
-  _add_data_root(parser)
-  parser.add_argument(
-      '--cache_dir', default=settings.CACHE_DIR, metavar='CACHE_DIR',
-      help='folder for memory-mapped copies of the splits; empty: none')
+  _add_as_in_training(parser, 'data_root')
+  _add_as_in_training(parser, 'cache_dir')
 
 
 def _add_models_py(parser: argparse.ArgumentParser) -> None:
@@ -105,10 +103,11 @@ def _add_root(parser: argparse.ArgumentParser) -> None:
                       help=_ROOT_HELP)
 
 
-def _add_data_root(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument(
-      '--data_root', default=settings.DATA_ROOT, metavar='DATA_ROOT',
-      help='folder with the splits train, valid and test')
+def _add_as_in_training(parser: argparse.ArgumentParser, name: str) -> None:
+  """A flag of `train`, of a path, with the same default and help."""
+  field = settings.training_field(name)
+  parser.add_argument('--' + name, default=field.default,
+                      metavar=name.upper(), help=field.metadata['help'])
 
 
 # ------------------------------------------------------------------ verbs

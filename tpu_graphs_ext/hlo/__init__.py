@@ -3,7 +3,8 @@
 protos    messages: HLO as TensorFlow defines it, and the tuning files
 compile   a `tf.function` with example arguments -> HLO
 features  HLO -> node features, opcodes, edges
+layout    how a TPU stores a tensor
 fused     a kernel: its entry computation and what is fused into it
-tiles     HLO -> which tensor is tiled, the grid of its tile sizes
+tiles     HLO -> the grid of a kernel's tiles, and the candidates on it
 tuning    a tuning file -> kernels and layout graphs -> .npz files
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-PRODUCTS = ('convolution', 'dot')
 _MAX_ELEMENTS = 2**48  # Fits no machine, while int64 still holds its bytes.
 
 
@@ -28,66 +27,60 @@ class FusedKernel:
   something that it does not have.
 
   Attributes:
-    entry, root: the entry computation and its root.
-    nodes: id -> instruction, of these computations.
-    computations: id -> computation, the entry first.
-    home: id of an instruction -> id of its computation.
-    calls: id of a fused computation -> the fusion that calls it.
+    root: the root of the entry computation.
+    nodes: id -> instruction, of all these computations.
+    computations: id -> computation.
+    product: the first convolution, or None. (A TPU's compiler makes
+      convolutions of dots before it fuses.)
+    main: the computation that does the work: that of the product, else what
+      the root calls if it is a fusion, else the entry.
   """
 
   def __init__(self, module):
     stored = {c.id: c for c in module.computations}
-    self.entry = stored[module.entry_computation_id]
-    self.computations = {self.entry.id: self.entry}
-    self.nodes, self.home, self.calls = {}, {}, {}
-    waiting = [self.entry]
+    entry = stored[module.entry_computation_id]
+    self.computations, waiting = {entry.id: entry}, [entry]
+    self.nodes, self.product, self.main = {}, None, None
     while waiting:
       computation = waiting.pop()
       for node in computation.instructions:
         self.nodes[node.id] = node
-        self.home[node.id] = computation.id
+        if node.opcode == 'convolution' and not self.product:
+          self.product, self.main = node, computation
         called = node.called_computation_ids if node.opcode == 'fusion' else ()
         for number in called:
           if number not in self.computations:
             self.computations[number] = stored[number]
-            self.calls[number] = node
             waiting.append(stored[number])
-    self.root = self.nodes[self.entry.root_id]
+    self.root = self.nodes[entry.root_id]
+    if not self.main:
+      self.main = self._called_by_root(entry)
 
-  def product(self):
-    """The first convolution or dot, or None."""
-    return next((node for node in self.nodes.values()
-                 if node.opcode in PRODUCTS), None)
-
-  def tiled_root(self):
-    """The instruction whose shape is cut in a kernel without product."""
-    root = self.root
+  def _called_by_root(self, entry):
+    main = entry
     for _ in self.computations:  # As deep as fusions can be nested.
+      root = self.nodes[main.root_id]
       if root.opcode == 'fusion':
-        root = self.nodes[
-            self.computations[root.called_computation_ids[0]].root_id]
-    roots = [root]
-    if root.opcode == 'tuple' and root.operand_ids:
-      roots = [self.nodes[i] for i in root.operand_ids]
-    for candidate in roots:
-      if candidate.opcode == 'reduce':
-        return self.nodes[candidate.operand_ids[0]]
-    return max(roots, key=lambda node: num_elements(node.shape))
+        main = self.computations[root.called_computation_ids[0]]
+    return main
 
-  def parameters_of(self, start: int) -> set:
-    """Ids of the entry parameters that instruction `start` depends on."""
-    found, seen, waiting = set(), set(), [start]
-    while waiting:
-      number = waiting.pop()
-      if number in seen:
-        continue
-      seen.add(number)
-      node = self.nodes[number]
-      if node.opcode != 'parameter':
-        waiting += node.operand_ids
-      elif self.home[number] == self.entry.id:
-        found.add(number)
-      else:
-        fusion = self.calls[self.home[number]]
-        waiting.append(fusion.operand_ids[node.parameter_number])
-    return found
+  def results(self) -> list:
+    """What `main` makes: its root, or the parts of a root tuple."""
+    root = self.nodes[self.main.root_id]
+    if root.opcode == 'tuple' and root.operand_ids:
+      return [self.nodes[i] for i in root.operand_ids]
+    return [root]
+
+  def tiled(self):
+    """The instruction whose shape tile bounds cut.
+
+    The product; else the operand of a reduction among the results; else the
+    largest result.
+    """
+    if self.product:
+      return self.product
+    results = self.results()
+    for result in results:
+      if result.opcode == 'reduce':
+        return self.nodes[result.operand_ids[0]]
+    return max(results, key=lambda node: num_elements(node.shape))

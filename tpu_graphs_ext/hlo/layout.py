@@ -36,3 +36,14 @@ def physical_dims(minor_to_major: Sequence[int], rank: int) -> list[int]:
   """
   dims = [int(dim) for dim in minor_to_major][::-1]
   return dims if sorted(dims) == list(range(rank)) else list(range(rank))
+
+
+def physical_shape(shape) -> list[tuple[int, int]]:
+  """The dimensions of an HLO array in physical order, most major first.
+
+  Returns:
+    (logical dimension, elements of a layout tile along it) of each.
+  """
+  rank = len(shape.dimensions)
+  return list(zip(physical_dims(shape.layout.minor_to_major, rank),
+                  layout_units(rank)))

@@ -1,20 +1,21 @@
 """Tile geometry: which tensor of a kernel is cut into tiles, and how.
 
-A TPU stores a tensor in layout tiles of 8 x 128 elements on its two most minor
-physical dimensions, or 1024 elements at rank 1. Tile bounds count such layout
-tiles, one bound a physical dimension, most major first.
+A TPU stores a tensor in layout tiles (see `layout`). Tile bounds count them,
+one bound a physical dimension, most major first: `output_bounds` are those of
+the tiled tensor, `kernel_bounds` those of a convolution's second operand, its
+filter. The tiled tensor is a convolution's output; else the operand of a
+reduction at the root; else the root. A reshape has no bounds.
 
-Which tensor is cut: a convolution's output; else the operand of a reduction
-at the root; else the root. A convolution's kernel, its operand 1, is cut too.
-A reshape has no bounds. These rules, and the estimate of on-chip memory, are
-read off measured kernels; they are not the compiler's own.
+Bounds of the filter that follow the output's are no choice: a grid has one
+loop for both. Its candidates are what a tuner would try. These rules are read
+off measured kernels; they are not the compiler's own.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Optional, Union
 
 import numpy as np
@@ -23,152 +24,111 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import layout, protos
 from tpu_graphs_ext.hlo.fused import FusedKernel, num_elements
 
-# Bounds of the second most minor dimension of a convolution's tensors are
-# whole multiples of 16 layout tiles, 128 rows: the side of the matrix unit.
-CONVOLUTION_STEP = 16
-
-ON_CHIP_BYTES = 16 * 2**20  # Vector memory of a TPU v3 core.
-ACCUMULATOR_BYTES = 4  # A convolution sums in float32.
-
 # Above this many combinations of bounds, candidates are a random sample.
 MAX_LISTED = 2**18
 
 
 @dataclasses.dataclass(frozen=True)
-class TiledTensor:
-  """A tensor that tile bounds cut; all tuples are most major first.
+class Axis:
+  """One loop over tiles.
 
   Attributes:
-    axes: logical dimension number of each physical dimension.
-    sizes: elements of each.
-    unit: elements of a layout tile along each.
-    step: candidates along each are multiples of so many units, or all.
-    element_bytes: bytes of one element.
-  """
-  axes: tuple
-  sizes: tuple
-  unit: tuple
-  step: tuple
-  element_bytes: int
-
-  @property
-  def units(self) -> tuple:
-    """Size of each physical dimension in layout tiles: the largest bound."""
-    return tuple(max(1, -(-size // unit))
-                 for size, unit in zip(self.sizes, self.unit))
-
-  def extents(self, bounds: np.ndarray) -> np.ndarray:
-    """int64 [tiles, dims]: elements that bounds [tiles, dims] cover."""
-    return bounds * np.array(self.unit, np.int64)
-
-
-@dataclasses.dataclass(frozen=True)
-class Stream:
-  """A tensor that moves between main and on-chip memory.
-
-  Attributes:
-    role: 'input' or 'kernel' where the convolution's operand 0 or 1 depends
-      on it, else 'other'.
-    elements: of the whole tensor.
-    element_bytes: bytes of one element.
-    written: True for an output of the kernel.
-  """
-  role: str
-  elements: int
-  element_bytes: int
-  written: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class InputDim:
-  """How far one dimension of a convolution's input reaches for one tile.
-
-      extent = ((output - 1) * stride + (kernel - 1) * dilation) / base + 1
-
-  at most `size`; `output` and `kernel` are the tile's elements along the
-  dimensions at these positions of the tiled tensors, 1 where None.
+    size: of the dimension, in elements.
+    unit: elements that a tile bound of 1 covers.
   """
   size: int
-  output: Optional[int] = None
-  kernel: Optional[int] = None
-  stride: int = 1
-  dilation: int = 1
-  base: int = 1
+  unit: int
+
+  @property
+  def units(self) -> int:
+    """The largest tile bound: the whole dimension."""
+    return math.ceil(self.size / self.unit)
 
 
 @dataclasses.dataclass(frozen=True)
 class TileGrid:
-  """Everything about a kernel that its tile sizes depend on.
+  """The loops over a kernel's tiles, and the bounds that set them.
+
+  In an array of tiles, int64 [configs, axes], each row has one bound a loop.
 
   Attributes:
-    output: the tensor that `output_bounds` cut; None for a kernel without
-      bounds (a reshape, a scalar).
-    kernel: the tensor that `kernel_bounds` cut; None without convolution.
-    input_dims: of the convolution's operand 0; empty without convolution.
-    streams: entry parameters, then outputs.
+    axes: outermost first: those of the tiled tensor, then the contracted ones
+      of a convolution.
+    num_output_axes: how many are the tiled tensor's.
+    kernel_axes: for each physical dimension of the filter, most major first,
+      (axis, unit): the loop that its tile bound sets or follows, and the
+      elements of one unit of that bound.
+    bounded: False for a reshape, whose configurations say no bounds.
   """
-  output: Optional[TiledTensor]
-  kernel: Optional[TiledTensor]
-  input_dims: tuple
-  streams: tuple
+  axes: tuple
+  num_output_axes: int
+  kernel_axes: tuple = ()
+  bounded: bool = True
 
   @property
   def output_units(self) -> tuple:
     """Largest `output_bounds`."""
-    return self.output.units if self.output else ()
+    return tuple(self.output_bounds(self._whole(1))[0].tolist())
 
   @property
   def kernel_units(self) -> tuple:
     """Largest `kernel_bounds`."""
-    return self.kernel.units if self.kernel else ()
+    return tuple(self.kernel_bounds(self._whole(1))[0].tolist())
 
-  def split(self, tiles: np.ndarray) -> tuple:
-    """Columns of tiles [tiles, dims] -> (kernel bounds, output bounds)."""
-    width = len(self.kernel_units)
-    return tiles[..., :width], tiles[..., width:]
+  def choices(self) -> list[list[int]]:
+    """The tile bounds tried for each loop, largest first."""
+    if not self.bounded:
+      return [[axis.units] for axis in self.axes]
+    return [bound_candidates(axis.units, self._step(axis))
+            for axis in self.axes]
 
-  def footprint_bytes(self, tiles: np.ndarray) -> np.ndarray:
-    """Estimated on-chip memory of each tile configuration, in bytes.
-
-    Every stream holds two blocks, one in use and one under way; a
-    convolution also holds the sums of its output tile. The blocks of the
-    convolution's operands are as large as the tile needs, those of all other
-    streams as large as the output tile; smaller streams are held whole.
+  def tiles(self, output_bounds, kernel_bounds) -> np.ndarray:
+    """int64 [configs, axes]: tile bounds of each loop.
 
     Args:
-      tiles: int64 [tiles, kernel dims + output dims], kernel bounds first.
-
-    Returns:
-      int64 [tiles].
+      output_bounds: int [configs, output axes].
+      kernel_bounds: int [configs, filter rank]; [configs, 0] for other
+        kernels.
     """
-    tiles = np.asarray(tiles, np.int64)
-    if self.output is None:
-      return np.zeros(len(tiles), np.int64)
-    kernel_bounds, output_bounds = self.split(tiles)
-    blocks = {'other': self.output.extents(output_bounds).prod(axis=1)}
-    total = np.zeros(len(tiles), np.int64)
-    if self.kernel:
-      blocks['kernel'] = self.kernel.extents(kernel_bounds).prod(axis=1)
-      blocks['input'] = self._input_elements(kernel_bounds, output_bounds)
-      total += ACCUMULATOR_BYTES * blocks['other']
-    for stream in self.streams:
-      block = np.minimum(blocks[stream.role], _padded(stream.elements))
-      total += 2 * stream.element_bytes * block
-    return total
+    if not self.bounded:
+      return self._whole(len(output_bounds))
+    tiles = np.ones((len(output_bounds), len(self.axes)), np.int64)
+    tiles[:, :self.num_output_axes] = output_bounds
+    for position, (axis, _) in enumerate(self.kernel_axes):
+      if axis >= self.num_output_axes:
+        tiles[:, axis] = kernel_bounds[:, position]
+    return tiles
 
-  def _input_elements(self, kernel_bounds, output_bounds) -> np.ndarray:
-    """int64 [tiles]: elements of the convolution's input that a tile reads."""
-    output = self.output.extents(output_bounds)
-    kernel = self.kernel.extents(kernel_bounds)
-    elements = np.ones(len(output), np.int64)
-    for dim in self.input_dims:
-      reach = np.zeros(len(output), np.int64)
-      if dim.output is not None:
-        reach += (output[:, dim.output] - 1) * dim.stride
-      if dim.kernel is not None:
-        reach += (kernel[:, dim.kernel] - 1) * dim.dilation
-      elements *= np.minimum(dim.size, reach // dim.base + 1)
-    return elements
+  def output_bounds(self, tiles: np.ndarray) -> np.ndarray:
+    """int64 [configs, output axes]: the tiled tensor's part of the tiles."""
+    return tiles[:, :self.num_output_axes if self.bounded else 0]
+
+  def kernel_bounds(self, tiles: np.ndarray) -> np.ndarray:
+    """int64 [configs, filter rank]: the filter's part of the tiles.
+
+    The output features of the filter follow those of the output tile.
+    """
+    columns = []
+    for axis, unit in self.kernel_axes:
+      elements = tiles[:, axis] * self.axes[axis].unit
+      whole = -(-self.axes[axis].size // unit)
+      columns.append(np.minimum(-(-elements // unit), whole))
+    if not columns:
+      return np.zeros((len(tiles), 0), np.int64)
+    return np.stack(columns, 1)
+
+  def _whole(self, rows: int) -> np.ndarray:
+    """int64 [rows, axes]: one tile for the whole kernel."""
+    units = np.array([axis.units for axis in self.axes], np.int64)
+    return np.tile(units, (rows, 1))
+
+  def _step(self, axis: Axis) -> int:
+    """Bounds of a loop are multiples of this, or the whole dimension.
+
+    Rows of a convolution's operands are cut at the sides of the matrix unit.
+    """
+    cut = self.kernel_axes and axis.unit == layout.SUBLANES
+    return layout.LANES // layout.SUBLANES if cut else 1
 
 
 # ---------------------------------------------------------------- grid
@@ -183,104 +143,56 @@ def tile_grid(module: Union[protos.HloModuleProto, bytes]) -> TileGrid:
   """
   module = protos.as_module(module)
   try:
-    return _tile_grid(FusedKernel(module))
+    return grid_of(FusedKernel(module))
   except (LookupError, ValueError) as error:
     raise UserError(
         f'HLO module {module.name!r} has no tile grid ({error!r}); it is '
         'incomplete or damaged') from error
 
 
-def _tile_grid(fused: FusedKernel) -> TileGrid:
-  product = fused.product()
-  tiled = product or fused.tiled_root()
-  if fused.root.opcode == 'reshape' or not tiled.shape.dimensions:
-    return TileGrid(None, None, (), _streams(fused, {}))
-  output = _tiled(tiled.shape, bool(product))
-  if not product:
-    return TileGrid(output, None, (), _streams(fused, {}))
-  source, weights = product.operand_ids[:2]
-  kernel = _tiled(fused.nodes[weights].shape, True)
-  dims = (_convolution_dims if product.opcode == 'convolution' else _dot_dims)
-  roles = {**dict.fromkeys(fused.parameters_of(source), 'input'),
-           **dict.fromkeys(fused.parameters_of(weights), 'kernel')}
-  return TileGrid(output, kernel,
-                  dims(product, fused.nodes[source].shape, output, kernel),
-                  _streams(fused, roles))
+def grid_of(kernel: FusedKernel) -> TileGrid:
+  """The same, of a module that has been taken apart.
+
+  Raises:
+    LookupError, ValueError: see `tile_grid`.
+  """
+  tiled = kernel.tiled().shape
+  axes = _axes(tiled)
+  rank = len(axes)
+  if not kernel.product:
+    return TileGrid(tuple(axes), rank, bounded=kernel.root.opcode != 'reshape')
+  axis_of = {dim: axis for axis, (dim, _) in enumerate(
+      layout.physical_shape(tiled))}
+  followed = _followed(kernel.product)
+  filters = kernel.nodes[kernel.product.operand_ids[1]].shape
+  kernel_axes = []
+  for own, (dim, unit) in zip(_axes(filters), layout.physical_shape(filters)):
+    if dim in followed:
+      kernel_axes.append((axis_of[followed[dim]], unit))
+    else:
+      kernel_axes.append((len(axes), unit))
+      axes.append(own)
+  return TileGrid(tuple(axes), rank, tuple(kernel_axes))
 
 
-def _element_bytes(shape) -> int:
-  return layout.element_bytes(protos.PrimitiveType.Name(shape.element_type))
-
-
-def _padded(elements: int) -> int:
-  """Elements in whole layout tiles."""
-  return -(-elements // layout.RANK_1_UNIT) * layout.RANK_1_UNIT
-
-
-def _tiled(shape, of_product: bool) -> TiledTensor:
-  rank = len(shape.dimensions)
+def _axes(shape) -> list[Axis]:
   num_elements(shape)  # Refuses impossible sizes.
-  axes = tuple(layout.physical_dims(shape.layout.minor_to_major, rank))
-  unit = tuple(layout.layout_units(rank))
-  step = [1] * rank
-  if of_product and rank > 1:
-    step[-2] = CONVOLUTION_STEP
-  return TiledTensor(axes, tuple(shape.dimensions[a] for a in axes), unit,
-                     tuple(step), _element_bytes(shape))
+  return [Axis(shape.dimensions[dim], unit)
+          for dim, unit in layout.physical_shape(shape)]
 
 
-def _convolution_dims(product, source, output, kernel) -> tuple:
-  """One `InputDim` a dimension of the convolution's operand 0."""
-  numbers, sizes = product.convolution_dimension_numbers, source.dimensions
-  dims = [
-      InputDim(sizes[numbers.input_batch_dimension],
-               output=output.axes.index(numbers.output_batch_dimension)),
-      InputDim(sizes[numbers.input_feature_dimension],
-               kernel=kernel.axes.index(
-                   numbers.kernel_input_feature_dimension))]
-  for source_dim, kernel_dim, output_dim, window in zip(
-      numbers.input_spatial_dimensions, numbers.kernel_spatial_dimensions,
-      numbers.output_spatial_dimensions, product.window.dimensions):
-    dims.append(InputDim(
-        sizes[source_dim], output=output.axes.index(output_dim),
-        kernel=kernel.axes.index(kernel_dim), stride=window.stride,
-        dilation=window.window_dilation, base=max(1, window.base_dilation)))
-  return tuple(dims)
-
-
-def _dot_dims(product, source, output, kernel) -> tuple:
-  """The same for a dot: batch, then free dimensions lead its output."""
-  numbers = product.dot_dimension_numbers
-  contracted = list(numbers.lhs_contracting_dimensions)
-  batch = list(numbers.lhs_batch_dimensions)
-  free = [d for d in range(len(source.dimensions))
-          if d not in contracted and d not in batch]
-  dims = [InputDim(source.dimensions[d], output=output.axes.index(position))
-          for position, d in enumerate(batch + free)]
-  dims += [InputDim(source.dimensions[d], kernel=kernel.axes.index(other))
-           for d, other in zip(contracted,
-                               numbers.rhs_contracting_dimensions)]
-  return tuple(dims)
-
-
-def _arrays(shape) -> Iterator:
-  """The arrays of a shape: itself, or those of a tuple."""
-  if not shape.tuple_shapes:
-    yield shape
-  for part in shape.tuple_shapes:
-    yield from _arrays(part)
-
-
-def _streams(fused: FusedKernel, roles: dict) -> tuple:
-  """Entry parameters, with their roles by id, then outputs."""
-  streams = [
-      Stream(roles.get(node.id, 'other'), num_elements(shape),
-             _element_bytes(shape), False)
-      for node in fused.entry.instructions if node.opcode == 'parameter'
-      for shape in _arrays(node.shape)]
-  streams += [Stream('other', num_elements(shape), _element_bytes(shape), True)
-              for shape in _arrays(fused.root.shape)]
-  return tuple(streams)
+def _followed(convolution) -> dict[int, int]:
+  """Dimension of the filter -> that of the output whose tiles it follows."""
+  numbers = convolution.convolution_dimension_numbers
+  followed = {numbers.kernel_output_feature_dimension:
+              numbers.output_feature_dimension}
+  for filter_dim, output_dim, window in zip(
+      numbers.kernel_spatial_dimensions, numbers.output_spatial_dimensions,
+      convolution.window.dimensions):
+    # Such a window stands for the batch of a matrix product.
+    if window.size > 1 and window.base_dilation == window.size:
+      followed[filter_dim] = output_dim
+  return followed
 
 
 # ---------------------------------------------------------- candidates
@@ -303,34 +215,36 @@ def bound_candidates(units: int, step: int = 1) -> list:
   return sorted(bounds, reverse=True)
 
 
-def candidate_tiles(grid: TileGrid, *, memory_bytes: int = ON_CHIP_BYTES,
-                    limit: Optional[int] = None, seed: int = 0) -> np.ndarray:
-  """Tile configurations of a kernel that fit on-chip memory.
+def candidate_tiles(grid: TileGrid, fits: Callable[[np.ndarray], np.ndarray],
+                    *, limit: Optional[int] = None, listed: int = MAX_LISTED,
+                    chance: Optional[np.random.Generator] = None
+                    ) -> np.ndarray:
+  """Tiles of a kernel that a tuner would try: all that fit on-chip memory.
 
   Args:
     grid: the kernel's geometry.
-    memory_bytes: what `TileGrid.footprint_bytes` may reach.
-    limit: at most so many, chosen uniformly; None for all. A kernel with more
-      than MAX_LISTED combinations gives a sample of about so many at most.
-    seed: of the choice.
+    fits: int64 [tiles, axes] -> bool [tiles], as `analytic.tpu.fits` has it.
+    limit: at most so many, chosen uniformly; None for all.
+    listed: of a kernel with more combinations of bounds than this, about so
+      many at most are looked at.
+    chance: of both choices; always the same ones if None.
 
   Returns:
-    int64 [tiles, kernel dims + output dims], in falling lexicographic order,
-    no doubles; [1, 0] for a kernel without bounds. No rows if nothing fits.
+    int64 [tiles, axes], in falling lexicographic order, no doubles; no rows
+    if nothing fits. `grid.output_bounds` and `grid.kernel_bounds` make
+    configurations of them.
   """
-  choices = [bound_candidates(units, step)
-             for tensor in (grid.kernel, grid.output) if tensor
-             for units, step in zip(tensor.units, tensor.step)]
+  chance = chance or np.random.default_rng(0)
+  choices = grid.choices()
   counts = [len(choice) for choice in choices]
   total = math.prod(counts)
-  random = np.random.default_rng(seed)
-  numbers = np.arange(total) if total <= MAX_LISTED else np.unique(
-      random.integers(total, size=MAX_LISTED))
+  numbers = np.arange(total) if total <= listed else np.unique(
+      chance.integers(total, size=listed))
   positions = np.unravel_index(numbers, counts) if counts else ()
   tiles = np.empty((len(numbers), len(counts)), np.int64)
   for column, (choice, position) in enumerate(zip(choices, positions)):
     tiles[:, column] = np.array(choice, np.int64)[position]
-  tiles = tiles[grid.footprint_bytes(tiles) <= memory_bytes]
+  tiles = tiles[fits(tiles)]
   if limit is not None and len(tiles) > limit:
-    tiles = tiles[np.sort(random.choice(len(tiles), limit, replace=False))]
+    tiles = tiles[np.sort(chance.choice(len(tiles), limit, replace=False))]
   return tiles

@@ -1,6 +1,6 @@
 """This package's own trainer and ranker, with the baseline's artifacts.
 
-settings         what `train` is told, checked when created
+settings         what a verb is told, with its flags' help, checked when created
 inputs           what a user names as kernels: a folder, .npz or .pb
 batches          kernels -> GraphTensors
 train            the training loop; callbacks, losses, threads serve it

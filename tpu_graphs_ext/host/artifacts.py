@@ -16,6 +16,7 @@ Every write is atomic: a reader sees the old artifact or the new one.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -33,8 +34,9 @@ import tensorflow as tf
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import write_file
+from tpu_graphs_ext.host.settings import parse_model_kwargs
 from tpu_graphs_ext.stacks import quiet
-from tpu_graphs_ext.stacks import versions as versions_lib
+from tpu_graphs_ext.stacks.versions import stack_name
 
 # `args` that must be there to build a model again.
 _NEEDED_ARGS = ('model', 'model_kwargs_json', 'configs')
@@ -101,7 +103,21 @@ def save_run_file(run_info: dict[str, Any], out_dir: str) -> str:
   return path
 
 
-def load_run(model_dir: str) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A model folder and what its run file says.
+
+  Attributes:
+    model_dir: folder written by `save_run` or by the baseline's trainer.
+    info: content of the run file.
+    model_kwargs: what its model_kwargs_json says.
+  """
+  model_dir: str
+  info: dict[str, Any]
+  model_kwargs: dict[str, Any]
+
+
+def load_run(model_dir: str) -> Run:
   """Reads the run file of a model folder.
 
   Raises:
@@ -118,7 +134,11 @@ def load_run(model_dir: str) -> dict[str, Any]:
         'is built, so copy it from where the model was trained')
   run_info = read_run_file(path)
   check_hash(path, run_info)
-  return run_info
+  try:
+    model_kwargs = parse_model_kwargs(run_info['args']['model_kwargs_json'])
+  except UserError as error:
+    raise UserError(f'{path}: {error}') from error
+  return Run(model_dir, run_info, model_kwargs)
 
 
 def read_run_file(path: str) -> dict[str, Any]:
@@ -156,16 +176,15 @@ def check_hash(path: str, run_info: dict[str, Any]) -> None:
         'file, or rename it and its model folder alike')
 
 
-def load_model(model_dir: str, run_info: dict[str, Any], num_ops: int,
-               sample_graph: Any, models_py: str = '') -> tf.keras.Model:
+def load_model(run: Run, num_ops: int, sample_graph: Any,
+               models_py: str = '') -> tf.keras.Model:
   """Builds the class that the run file names, with the saved weights.
 
   The weights are copied by position, as the baseline's scripts do it, so a
   model may come from either of the two.
 
   Args:
-    model_dir: folder written by `save_run` or by the baseline's trainer.
-    run_info: its run file, from `load_run`.
+    run: the folder and its run file, from `load_run`.
     num_ops: opcodes that the model was built for.
     sample_graph: normalised scalar GraphTensor; tells the column counts.
     models_py: another models.py to take the class from; empty: the package's.
@@ -173,32 +192,31 @@ def load_model(model_dir: str, run_info: dict[str, Any], num_ops: int,
   Raises:
     UserError: the folder holds no model, or not the one of the run file.
   """
-  args = run_info['args']
-  model = load_models.build(
-      args['model'], args['configs'], num_ops,
-      json.loads(args['model_kwargs_json']), models_py or None)
-  load_models.create_variables(model, sample_graph)
+  args = run.info['args']
+  model = load_models.build(args['model'], args['configs'], num_ops,
+                            run.model_kwargs, models_py, sample_graph)
   try:
     # Not compiled: neither loss nor optimizer is needed, so none can be
     # missing.
     with quiet_keras():
-      saved = tf.keras.models.load_model(_full_path(model_dir), compile=False)
+      saved = tf.keras.models.load_model(
+          _full_path(run.model_dir), compile=False)
     saved_variables = saved.trainable_variables
   except _LOAD_ERRORS as error:
     raise UserError(
-        f'{model_dir}: cannot be read as a saved Keras model ({error}); copy '
-        'the whole folder again, or train again') from error
-  _check_same_shapes(model_dir, args['model'], num_ops, sample_graph,
-                     model.trainable_variables, saved_variables)
+        f'{run.model_dir}: cannot be read as a saved Keras model ({error}); '
+        'copy the whole folder again, or train again') from error
+  _check_same_shapes(
+      run, num_ops, sample_graph, model.trainable_variables, saved_variables)
   for variable, value in zip(model.trainable_variables, saved_variables):
     variable.assign(value)
   return model
 
 
-def _check_same_shapes(model_dir, name, num_ops, sample_graph, built, saved):
+def _check_same_shapes(run, num_ops, sample_graph, built, saved):
   """Raises a UserError naming the first variable that does not fit."""
   built_for = (
-      f'{name} built for num_ops={num_ops}, '
+      f'{run.info["args"]["model"]} built for num_ops={num_ops}, '
       f'{sample_graph.node_sets["op"]["feats"].shape[-1]} node and '
       f'{sample_graph.node_sets["config"]["feats"].shape[-1]} config columns')
   advice = (
@@ -206,12 +224,12 @@ def _check_same_shapes(model_dir, name, num_ops, sample_graph, built, saved):
       'to another model: give --data_root the data that it was trained on')
   if len(built) != len(saved):
     raise UserError(
-        f'{model_dir}: holds {len(saved)} variables, but {built_for} has '
+        f'{run.model_dir}: holds {len(saved)} variables, but {built_for} has '
         f'{len(built)}. {advice}')
   for i, (ours, theirs) in enumerate(zip(built, saved)):
     if ours.shape != theirs.shape:
       raise UserError(
-          f'{model_dir}: variable {i} ({theirs.name}) has shape '
+          f'{run.model_dir}: variable {i} ({theirs.name}) has shape '
           f'{tuple(theirs.shape)}, but in {built_for} it has '
           f'{tuple(ours.shape)}. {advice}')
 
@@ -225,7 +243,7 @@ def versions() -> dict[str, str]:
   import tpu_graphs_ext
   return {
       'tpu_graphs_ext': tpu_graphs_ext.__version__,
-      'stack': versions_lib.stack_name(),
+      'stack': stack_name(),
       'python': platform.python_version(),
       'tensorflow': tf.__version__,
       'tensorflow_gnn': tfgnn.__version__,

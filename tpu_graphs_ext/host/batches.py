@@ -22,12 +22,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-# It chooses TensorFlow's allocator, which must come before the first tensor.
-from tpu_graphs_ext import models  # noqa: F401
+from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
+
+# It must come before the first tensor is made.
+load_models.choose_allocator()
 
 # Batches made ahead of the model's step.
 PREFETCH = 4

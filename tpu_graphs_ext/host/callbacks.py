@@ -9,14 +9,15 @@ import math
 import os
 import shutil
 import time
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 from tqdm import tqdm
 
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host import artifacts
-from tpu_graphs_ext.host import settings as settings_lib
+from tpu_graphs_ext.host.settings import TrainSettings
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +83,12 @@ class ResumeFolder:
     self.batch_seed = started['batch_seed']
 
   @classmethod
-  def start(cls, settings: settings_lib.TrainSettings) -> ResumeFolder:
+  def of(cls, settings: TrainSettings) -> ResumeFolder:
+    """That of the run to resume, or a new one; see `find` and `start`."""
+    return cls.find(settings) if settings.resume else cls.start(settings)
+
+  @classmethod
+  def start(cls, settings: TrainSettings) -> ResumeFolder:
     """Makes the folder of a new run."""
     args = settings.baseline_args()
     # Without a seed one is drawn, and kept for a resumed run.
@@ -93,12 +99,11 @@ class ResumeFolder:
     path = os.path.join(os.path.expanduser(settings.out_dir),
                         'resume_' + artifacts.train_hash(args))
     shutil.rmtree(path, ignore_errors=True)
-    artifacts.write_file(os.path.join(path, 'started.json'),
-                         json.dumps(started).encode())
+    write_file(os.path.join(path, 'started.json'), json.dumps(started).encode())
     return cls(path, started)
 
   @classmethod
-  def find(cls, settings: settings_lib.TrainSettings) -> ResumeFolder:
+  def find(cls, settings: TrainSettings) -> ResumeFolder:
     """The folder of the latest interrupted run with the same settings.
 
     Raises:
@@ -127,7 +132,7 @@ class ResumeFolder:
     shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _fixed(settings: settings_lib.TrainSettings) -> dict[str, Any]:
+def _fixed(settings: TrainSettings) -> dict[str, Any]:
   return {key: value for key, value in dataclasses.asdict(settings).items()
           if key not in _FREE_SETTINGS}
 
@@ -154,49 +159,50 @@ class KeepBest(tf.keras.callbacks.Callback):
   about a tenth of the time; `finish` saves the last.
 
   Args:
+    settings: of the run: whether to go on from the last checkpoint, when to
+      stop early, where artifacts go.
+    model: built and compiled.
     run_info: the run file's content; its train_curve is kept up to date.
     folder: where checkpoints go.
-    early_stop: stop after this many epochs without a new best; 0: never.
-    out_dir: folder of the artifacts.
+
+  Raises:
+    UserError: the checkpoint is of other data or another models.py.
   """
 
-  def __init__(self, run_info: dict[str, Any], folder: ResumeFolder,
-               early_stop: int, out_dir: str):
+  def __init__(self, settings: TrainSettings, model: tf.keras.Model,
+               run_info: dict[str, Any], folder: ResumeFolder):
     super().__init__()
+    self.set_model(model)
+    self.folder = folder
     self.progress = Progress()
     self.model_dir = artifacts.model_path(
-        out_dir, artifacts.train_hash(run_info['args']))
+        settings.out_dir, artifacts.train_hash(run_info['args']))
+    self._settings = settings
     self._run_info = run_info
-    self._folder = folder
-    self._early_stop = early_stop
-    self._out_dir = out_dir
     self._next_save = 0.0  # On the clock of time.monotonic.
-    self._best: list[tf.Variable] = []
-    self._checkpoints: Optional[tf.train.CheckpointManager] = None
-
-  def attach(self, model: tf.keras.Model, resume: bool) -> None:
-    """Prepares checkpoints of a built and compiled model; loads the last.
-
-    Raises:
-      UserError: the checkpoint is of other data or another models.py.
-    """
     self._best = [tf.Variable(variable, trainable=False)
                   for variable in model.trainable_variables]
-    model.optimizer.build(model.trainable_variables)
+    self._checkpoints = self._open_checkpoints()
+    run_info['train_curve'] = self.progress.train_curve
+
+  def _open_checkpoints(self) -> tf.train.CheckpointManager:
+    """Prepares checkpoints; loads the last where the run is resumed."""
+    optimizer = self.model.optimizer
+    optimizer.build(self.model.trainable_variables)
     checkpoint = tf.train.Checkpoint(
-        model=model, optimizer=model.optimizer, best=self._best,
+        model=self.model, optimizer=optimizer, best=self._best,
         progress=_StoredProgress(self.progress))
-    self._checkpoints = tf.train.CheckpointManager(
-        checkpoint, self._folder.path, max_to_keep=1)
-    last = self._checkpoints.latest_checkpoint
-    if resume and last:
+    checkpoints = tf.train.CheckpointManager(
+        checkpoint, self.folder.path, max_to_keep=1)
+    last = checkpoints.latest_checkpoint
+    if self._settings.resume and last:
       try:
         checkpoint.restore(last).assert_existing_objects_matched()
       except (ValueError, AssertionError, tf.errors.OpError) as error:
         raise UserError(
-            f'{self._folder.path}: does not fit the model ({error}); the data '
+            f'{self.folder.path}: does not fit the model ({error}); the data '
             'or models.py changed since. Train without --resume') from error
-    self._run_info['train_curve'] = self.progress.train_curve
+    return checkpoints
 
   def on_epoch_begin(self, epoch, logs=None):
     self._epoch_start = time.monotonic()
@@ -213,7 +219,7 @@ class KeepBest(tf.keras.callbacks.Callback):
       progress.best_epoch = epoch
       for best, variable in zip(self._best, self.model.trainable_variables):
         best.assign(variable)
-    elif 0 < self._early_stop <= epoch - progress.best_epoch:
+    elif 0 < self._settings.early_stop <= epoch - progress.best_epoch:
       progress.stopped = self.model.stop_training = True
     progress.epochs = epoch + 1
     progress.seconds += time.monotonic() - self._epoch_start
@@ -221,26 +227,26 @@ class KeepBest(tf.keras.callbacks.Callback):
               epoch + 1, logs['loss'], logs['val_loss'], val_opa,
               ' (best so far)' if is_best else '')
     if is_best and time.monotonic() >= self._next_save:
-      self._save(self.model)
+      self._save()
     try:
       self._checkpoints.save()
     except (OSError, tf.errors.OpError) as error:
       raise UserError(
-          f'{self._folder.path}: cannot be written ({error}). '
+          f'{self.folder.path}: cannot be written ({error}). '
           f'{self.summary()}') from error
 
-  def finish(self, model: tf.keras.Model) -> None:
+  def finish(self) -> None:
     """Gives the model its best weights, and saves it where that waited."""
     if self.progress.best_epoch < 0:
       return
-    for best, variable in zip(self._best, model.trainable_variables):
+    for best, variable in zip(self._best, self.model.trainable_variables):
       variable.assign(best)
     if self.progress.saved_epoch != self.progress.best_epoch:
-      self._save(model)
+      self._save()
 
-  def _save(self, model: tf.keras.Model) -> None:
+  def _save(self) -> None:
     start = time.monotonic()
-    artifacts.save_run(model, self._run_info, self._out_dir)
+    artifacts.save_run(self.model, self._run_info, self._settings.out_dir)
     self._next_save = (1 + _SAVE_PAUSE) * time.monotonic() - _SAVE_PAUSE * start
     self.progress.saved_epoch = self.progress.best_epoch
 

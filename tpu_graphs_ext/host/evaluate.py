@@ -22,7 +22,8 @@ import numpy as np
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import inputs, metrics, scoring, settings
+from tpu_graphs_ext.host import inputs, metrics, scoring
+from tpu_graphs_ext.host.settings import LoadSettings
 
 # Hidden test kernels are named by a hash alone.
 NO_PROGRAM = '(no program name)'
@@ -147,25 +148,22 @@ class Evaluation:
     return '\n'.join(lines)
 
 
-def evaluate(model_dir: str, data: str = '', *, stats: str = 'run',
-             data_root: str = settings.DATA_ROOT,
-             cache_dir: str = settings.CACHE_DIR, toy_data: bool = False,
-             models_py: str = '') -> Evaluation:
+def evaluate(model_dir: str, data: str = '', *,
+             loading: LoadSettings = LoadSettings()) -> Evaluation:
   """Measures a trained model on labelled kernels.
 
   Args:
-    model_dir: see `scoring.load_ranker`, also for the arguments from stats on.
+    model_dir: the folder model_<hash>; its run file lies beside it.
     data: folder of .npz files, one .npz or a .pb; empty: <data_root>/valid.
+    loading: how to load the model; also data_root and cache_dir of `data`.
 
   Raises:
     UserError: a file is missing or damaged, has no labels, or belongs to
       another model.
   """
-  source = data or os.path.join(data_root, 'valid')
-  ranker = scoring.load_ranker(
-      model_dir, stats=stats, data_root=data_root, cache_dir=cache_dir,
-      toy_data=toy_data, models_py=models_py)
-  partition = inputs.read_kernels(source, cache_dir=cache_dir or None)
+  source = data or os.path.join(loading.data_root, 'valid')
+  ranker = scoring.load_ranker(model_dir, loading)
+  partition = inputs.read_kernels(source, cache_dir=loading.cache_dir)
   require_labels(partition, source)
   return Evaluation(model_dir, source, measure(ranker, partition, 'evaluate'))
 

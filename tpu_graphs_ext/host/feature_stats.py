@@ -7,6 +7,7 @@ its constant columns. Models that need sizes in their own units, such as
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from typing import Any
@@ -17,48 +18,60 @@ from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import settings
+from tpu_graphs_ext.host.settings import (
+  StatsSettings,
+  TrainSettings,
+  parse_model_kwargs,
+)
 
 ARGUMENT = 'feature_stats'
 
 
-def model_kwargs_json(data_root: str = settings.DATA_ROOT, *, configs: int = 10,
-                      kwargs_json: str = '{}', cache_dir: str = '',
-                      toy_data: bool = False) -> str:
+def model_kwargs_json(settings: StatsSettings) -> str:
   """JSON for --model_kwargs_json with the statistics of the train split.
 
   A float32 survives it exactly.
 
-  Args:
-    data_root: folder of the splits.
-    configs: of the trainer: kernels with fewer configurations do not count.
-    kwargs_json: further arguments of the model, to be printed with it.
-    cache_dir: see `read.read_split`.
-    toy_data: only the first 100 files, as with the trainer's flag.
-
   Raises:
-    UserError: the data cannot be used, or `kwargs_json` is no JSON object.
+    UserError: the data cannot be used, or `settings.model_kwargs_json` is no
+      JSON object.
   """
-  kwargs = settings.parse_model_kwargs(kwargs_json)
-  every = all_train_kernels(data_root, cache_dir, toy_data)
-  enough = every.num_configs >= configs
+  kwargs = parse_model_kwargs(settings.model_kwargs_json)
+  every = _all_train_kernels(settings)
+  enough = every.num_configs >= settings.configs
   if not enough.any():
     raise UserError(
-        f'{os.path.join(data_root, "train")}: no kernel has --configs='
-        f'{configs} or more configurations; lower --configs')
+        f'{os.path.join(settings.data_root, "train")}: no kernel has '
+        f'--configs={settings.configs} or more configurations; lower --configs')
   stats = FeatureStats.of_partition(every.select(enough))
-  return json.dumps(with_stats(kwargs, stats, every), separators=(',', ':'))
+  return json.dumps(_with_stats(kwargs, stats, every), separators=(',', ':'))
 
 
-def all_train_kernels(data_root: str, cache_dir: str,
-                      toy_data: bool) -> Partition:
+def given_to_model(settings: TrainSettings,
+                   stats: FeatureStats) -> TrainSettings:
+  """The settings, in which a model that takes statistics is given `stats`.
+
+  A null that is given already stays: the model then goes without.
+
+  Raises:
+    UserError: the model is given other statistics already.
+  """
+  if settings.model_kwargs.get(ARGUMENT, '') is None:
+    return settings
+  kwargs = _with_stats(
+      settings.model_kwargs, stats, _all_train_kernels(settings))
+  return dataclasses.replace(settings, model_kwargs_json=json.dumps(kwargs))
+
+
+def _all_train_kernels(settings: StatsSettings | TrainSettings) -> Partition:
   """The train split with its kernels of few configurations."""
   return read.read_split(
-      os.path.join(os.path.expanduser(data_root), 'train'), min_configs=-1,
-      cache_dir=cache_dir or None, limit=read.TOY_FILES if toy_data else None)
+      os.path.join(os.path.expanduser(settings.data_root), 'train'),
+      min_configs=-1, cache_dir=settings.cache_dir,
+      limit=read.TOY_FILES if settings.toy_data else None)
 
 
-def with_stats(kwargs: dict[str, Any], stats: FeatureStats,
+def _with_stats(kwargs: dict[str, Any], stats: FeatureStats,
                every: Partition) -> dict[str, Any]:
   """A model's arguments with the statistics that its features are scaled with.
 

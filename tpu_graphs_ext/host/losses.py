@@ -7,8 +7,6 @@ from typing import Optional
 import tensorflow as tf
 import tensorflow_ranking as tfr
 
-from tpu_graphs_ext.host import settings
-
 # Divides the scores before a ranking loss sees them.
 TEMPERATURE = 10
 
@@ -44,14 +42,10 @@ class CombinedLoss(tf.keras.losses.Loss):
         for weight, loss in self._weighted_losses])
 
 
-def combined_loss(text: str) -> CombinedLoss:
-  """The loss that a --losses text such as 'ListMLELoss:1,MSE:0.02' names.
-
-  Raises:
-    UserError: an unknown name or a bad weight.
-  """
+def combined_loss(weighted_losses: list[tuple[str, float]]) -> CombinedLoss:
+  """The loss of (name, weight) pairs; see `TrainSettings.weighted_losses`."""
   return CombinedLoss(
-      [(weight, _loss(name)) for name, weight in settings.parse_losses(text)])
+      [(weight, _loss(name)) for name, weight in weighted_losses])
 
 
 def _loss(name: str) -> tf.keras.losses.Loss:

@@ -6,31 +6,28 @@ import os
 
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.host import metrics, predictions_csv, scoring, settings
+from tpu_graphs_ext.host import metrics, predictions_csv, scoring
+from tpu_graphs_ext.host.settings import CSV_NAME, TOP_CONFIGS, LoadSettings
 
 
-def predict(model_dir: str, *, data_root: str = settings.DATA_ROOT,
-            out: str = settings.CSV_NAME,
-            top_configs: int = settings.TOP_CONFIGS,
-            stats: str = 'run', cache_dir: str = settings.CACHE_DIR,
-            toy_data: bool = False, models_py: str = '') -> str:
+def predict(model_dir: str, *, out: str = CSV_NAME,
+            top_configs: int = TOP_CONFIGS,
+            loading: LoadSettings = LoadSettings()) -> str:
   """Ranks the test split with a trained model; returns the CSV's path.
 
   Args:
-    model_dir: see `scoring.load_ranker`, also for the arguments from stats on.
-    data_root: folder whose `test` is ranked.
+    model_dir: the folder model_<hash>; its run file lies beside it.
     out: the file to write.
     top_configs: configurations of each kernel.
+    loading: how to load the model; also where the split is.
 
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
-  ranker = scoring.load_ranker(
-      model_dir, stats=stats, data_root=data_root, cache_dir=cache_dir,
-      toy_data=toy_data, models_py=models_py)
+  ranker = scoring.load_ranker(model_dir, loading)
   test = read.read_split(
-      os.path.join(data_root, 'test'), cache_dir=cache_dir or None,
-      limit=read.TOY_FILES if toy_data else None)
+      os.path.join(loading.data_root, 'test'), cache_dir=loading.cache_dir,
+      limit=read.TOY_FILES if loading.toy_data else None)
   path = os.path.expanduser(out)
   predictions_csv.write(path, best_configs(ranker, test, top_configs))
   return path

@@ -9,7 +9,8 @@ import numpy as np
 
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.host import inputs, metrics, scoring, settings
+from tpu_graphs_ext.host import inputs, metrics, scoring
+from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,25 +68,22 @@ class Ranking:
     return '\n'.join(lines)
 
 
-def rank(model_dir: str, data: str = '', *, top_k: int = settings.TOP_CONFIGS,
-         stats: str = 'run', data_root: str = settings.DATA_ROOT,
-         cache_dir: str = settings.CACHE_DIR, toy_data: bool = False,
-         models_py: str = '') -> list[Ranking]:
+def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
+         loading: LoadSettings = LoadSettings()) -> list[Ranking]:
   """Ranks the configurations of every kernel, labelled or not.
 
   Args:
-    model_dir: see `scoring.load_ranker`, also for the arguments from stats on.
+    model_dir: the folder model_<hash>; its run file lies beside it.
     data: folder of .npz files, one .npz or a .pb; empty: <data_root>/test.
     top_k: configurations of each kernel to list.
+    loading: how to load the model; also data_root and cache_dir of `data`.
 
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
-  ranker = scoring.load_ranker(
-      model_dir, stats=stats, data_root=data_root, cache_dir=cache_dir,
-      toy_data=toy_data, models_py=models_py)
+  ranker = scoring.load_ranker(model_dir, loading)
   partition = inputs.read_kernels(
-      data or f'{data_root}/test', cache_dir=cache_dir or None)
+      data or f'{loading.data_root}/test', cache_dir=loading.cache_dir)
   return [ranking_of(kernel, scores, top_k)
           for kernel, scores in ranker.score_all(partition, 'rank')]
 

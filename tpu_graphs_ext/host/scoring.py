@@ -18,7 +18,8 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import artifacts, batches, settings
+from tpu_graphs_ext.host import artifacts, batches
+from tpu_graphs_ext.host.settings import LoadSettings
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Ranker:
       UserError: the kernels' columns are not those of the training data, or
         the model gives scores of a wrong shape or that are not finite.
     """
-    check_columns(partition, self.stats)
+    self.stats.check_columns(partition)
     partition = self._with_known_opcodes(partition)
     workers = min(os.cpu_count() or 1, _MOST_WORKERS)
     with tqdm(desc=what, total=len(partition), unit='kernel', disable=None,
@@ -112,52 +113,40 @@ def _next_result(waiting: collections.deque,
   return kernel, scores.result()
 
 
-def check_columns(partition: Partition, stats: FeatureStats) -> None:
-  """Raises a UserError unless the features have the columns of the stats."""
-  stats.node.apply(partition.node_feat[:0], 'node_feat')
-  stats.config.apply(partition.config_feat[:0], 'config_feat')
-
-
-def load_ranker(model_dir: str, *, stats: str = 'run',
-                data_root: str = settings.DATA_ROOT, cache_dir: str = '',
-                toy_data: bool = False, models_py: str = '') -> Ranker:
+def load_ranker(model_dir: str,
+                loading: LoadSettings = LoadSettings()) -> Ranker:
   """Loads a model that this package or the baseline's trainer wrote.
 
   Args:
     model_dir: the folder model_<hash>; its run file lies beside it.
-    stats: 'run' takes the normalisation out of the run file, and where there
-      is none, as in the baseline's, does as 'train'. 'train' computes it from
-      the train kernels of at least --configs configurations, which are those
-      that the model was trained on. 'all' computes it from all train kernels,
-      as the baseline's evaluation and prediction scripts do.
-    data_root: folder of the splits; read only to compute.
-    cache_dir: see `read.read_dataset`.
-    toy_data: compute from the first 100 files of each split.
-    models_py: another models.py; empty: the package's.
+    loading: where its normalisation and its class come from. The data are
+      read only to compute the normalisation.
 
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
-  if stats not in settings.STATS_SOURCES:
-    raise UserError(
-        f'--stats={stats}: must be one of {", ".join(settings.STATS_SOURCES)}')
-  run_info = artifacts.load_run(model_dir)
-  if stats == 'run' and 'feature_stats' in run_info:
-    feature_stats = FeatureStats.from_json(run_info['feature_stats'])
-    num_ops = run_info['num_ops']
-  else:
-    if stats == 'run':
-      _log.info('%s: its run file keeps no normalisation; computing it from '
-                '%s', model_dir, data_root)
-    min_configs = -1 if stats == 'all' else run_info['args']['configs']
-    dataset = read.read_dataset(
-        data_root, min_train_configs=min_configs, cache_dir=cache_dir or None,
-        toy_data=toy_data)
-    feature_stats = FeatureStats.of_partition(dataset.train)
-    num_ops = run_info.get('num_ops', dataset.num_ops)
+  run = artifacts.load_run(model_dir)
+  stats, num_ops = _normalisation(run, loading)
   model = artifacts.load_model(
-      model_dir, run_info, num_ops, _sample_graph(feature_stats), models_py)
-  return Ranker(model, feature_stats, num_ops, name=model_dir)
+      run, num_ops, _sample_graph(stats), loading.models_py)
+  return Ranker(model, stats, num_ops, name=model_dir)
+
+
+def _normalisation(run: artifacts.Run,
+                   loading: LoadSettings) -> tuple[FeatureStats, int]:
+  """The statistics that features are scaled by, and the number of opcodes."""
+  if loading.stats == 'run' and 'feature_stats' in run.info:
+    return (FeatureStats.from_json(run.info['feature_stats']),
+            run.info['num_ops'])
+  if loading.stats == 'run':
+    _log.info('%s: its run file keeps no normalisation; computing it from %s',
+              run.model_dir, loading.data_root)
+  every = loading.stats == 'all'
+  dataset = read.read_dataset(
+      loading.data_root, cache_dir=loading.cache_dir, toy_data=loading.toy_data,
+      min_train_configs=-1 if every else run.info['args']['configs'])
+  return (FeatureStats.of_partition(dataset.train),
+          run.info.get('num_ops', dataset.num_ops))
 
 
 def _sample_graph(stats: FeatureStats) -> Any:

@@ -1,8 +1,13 @@
-"""Settings of a training run, checked when created. Imports no TensorFlow."""
+"""Settings of training, of loading a model and of `stats`, and their help.
+
+The names are the flags of the command line, which makes them of the fields.
+Settings are checked when created. Imports no TensorFlow.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -17,7 +22,7 @@ TEST_MODES = ('predictions', 'metrics')
 DATA_ROOT = '~/data/tpugraphs/npz/tile/xla'
 CACHE_DIR = '~/data/tpugraphs/cache/tile'
 
-# Where the normalisation of features comes from; see `scoring.load_ranker`.
+# Where the normalisation of features comes from; see `LoadSettings.stats`.
 STATS_SOURCES = ('run', 'train', 'all')
 
 # What `predict` writes, and `rank` lists, unless told otherwise.
@@ -59,7 +64,7 @@ def parse_model_kwargs(text: str) -> dict[str, Any]:
   """
   try:
     kwargs = json.loads(text)
-  except json.JSONDecodeError as error:
+  except (TypeError, ValueError) as error:
     raise UserError(
         f'--model_kwargs_json={text}: is not JSON ({error}); write, for '
         'example, \'{"hidden_dim": 128}\'') from error
@@ -70,65 +75,68 @@ def parse_model_kwargs(text: str) -> dict[str, Any]:
   return kwargs
 
 
+def _setting(default: Any, help_text: str,
+             choices: Optional[tuple[str, ...]] = None) -> Any:
+  """A field with the help, and the choices, of its flag."""
+  return dataclasses.field(
+      default=default, metadata={'help': help_text, 'choices': choices})
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
   """What to train, on what, and how.
 
-  The names are the flags of the command line. The first block has the names
-  and defaults of the baseline's trainer; the second is this package's own.
-
-  Attributes:
-    epochs: passes over the train kernels at most.
-    early_stop: stop after this many epochs without a better validation OPA; 0
-      never stops early.
-    eval_every: ignored, as in the baseline: every epoch is validated.
-    losses: comma-separated name:weight of `LOSS_NAMES`; a model may bring its
-      own loss instead.
-    lr: learning rate of Adam.
-    clip_norm: largest L2 norm of the gradient of one variable.
-    configs: configurations drawn from each kernel for a training step.
-    batch: kernels in a training step.
-    model: class in models.py.
-    model_kwargs_json: its further constructor arguments, a JSON object.
-    test_mode: 'predictions' of the test split as a CSV, or its 'metrics'.
-    out_dir: folder for model_<hash> and run_<hash>.jsonz.
-    results_csv: file for test predictions; empty: <out_dir>/results_<ms>.csv.
-    validate_batches: validate on this many batches while training; -1: all.
-    run_id: free text that becomes part of the hash.
-    data_root: folder with the splits train, valid and test.
-    cache_dir: folder for memory-mapped copies of the splits; empty: none.
-    toy_data: read only the first 100 files of each split.
-
-    seed: seed of weights and of the batch order; None: a new one every time.
-    resume: continue the interrupted run that had the same settings.
-    tensorboard: folder for TensorBoard logs; empty: none.
-    csv_log: file for one CSV row an epoch; empty: none.
-    models_py: another models.py to take the model from; empty: the package's.
+  The first block has the names and defaults of the baseline's trainer; the
+  second is this package's own.
   """
-  epochs: int = 100
-  early_stop: int = 20
-  eval_every: int = 5
-  losses: str = 'ListMLELoss:1,MSE:0.02'
-  lr: float = 1e-3
-  clip_norm: float = 1e-3
-  configs: int = 10
-  batch: int = 10
-  model: str = 'EarlyJoinSAGE'
-  model_kwargs_json: str = '{}'
-  test_mode: str = 'predictions'
-  out_dir: str = '~/out/tpugraphs_tiles'
-  results_csv: str = ''
-  validate_batches: int = -1
-  run_id: str = ''
-  data_root: str = DATA_ROOT
-  cache_dir: str = CACHE_DIR
-  toy_data: bool = False
+  epochs: int = _setting(100, 'passes over the train kernels at most')
+  early_stop: int = _setting(
+      20, 'stop after this many epochs without a better validation OPA; 0 '
+      'never stops early')
+  eval_every: int = _setting(
+      5, 'ignored, as in the baseline: every epoch is validated')
+  losses: str = _setting(
+      'ListMLELoss:1,MSE:0.02',
+      f'comma-separated name:weight of {", ".join(LOSS_NAMES)}; a model may '
+      'bring its own loss instead, as MyEarlyJoinSAGE does')
+  lr: float = _setting(1e-3, 'learning rate of Adam')
+  clip_norm: float = _setting(
+      1e-3, 'largest L2 norm of the gradient of one variable')
+  configs: int = _setting(
+      10, 'configurations drawn from each kernel for a training step')
+  batch: int = _setting(10, 'kernels in a training step')
+  model: str = _setting('EarlyJoinSAGE', 'class in models.py')
+  model_kwargs_json: str = _setting(
+      '{}', 'further constructor arguments of the model, as a JSON object')
+  test_mode: str = _setting(
+      'predictions', "write the test split's predictions as a CSV, or compute "
+      'its errors', TEST_MODES)
+  out_dir: str = _setting(
+      '~/out/tpugraphs_tiles', 'folder for model_<hash> and run_<hash>.jsonz')
+  results_csv: str = _setting(
+      '', 'file for the test predictions; empty: '
+      '<out_dir>/results_<milliseconds>.csv')
+  validate_batches: int = _setting(
+      -1, 'validate on this many batches while training; -1: all')
+  run_id: str = _setting(
+      '', 'free text that becomes part of the hash; empty: seed<S> where '
+      '--seed is given')
+  data_root: str = _setting(
+      DATA_ROOT, 'folder with the splits train, valid and test')
+  cache_dir: str = _setting(
+      CACHE_DIR, 'folder for memory-mapped copies of the splits; empty: none')
+  toy_data: bool = _setting(
+      False, 'read only the first 100 files of each split')
 
-  seed: Optional[int] = None
-  resume: bool = False
-  tensorboard: str = ''
-  csv_log: str = ''
-  models_py: str = ''
+  seed: Optional[int] = _setting(
+      None, 'seed of weights and of the batch order; not given: a new one each '
+      'time')
+  resume: bool = _setting(
+      False, 'continue the interrupted run that had the same settings')
+  tensorboard: str = _setting('', 'folder for TensorBoard logs; empty: none')
+  csv_log: str = _setting('', 'file for one CSV row an epoch; empty: none')
+  models_py: str = _setting(
+      '', "another models.py to take the model from; empty: the package's")
 
   def __post_init__(self):
     for name, least in (('epochs', 1), ('early_stop', 0), ('configs', 2),
@@ -147,8 +155,18 @@ class TrainSettings:
     if self.seed is not None:
       # NumPy and TensorFlow take no more than 32 bits.
       _check('seed', self.seed, 0 <= self.seed < 2 ** 32, '0 to 4294967295')
-    parse_losses(self.losses)
-    parse_model_kwargs(self.model_kwargs_json)
+    # Text is parsed here, once, so that bad text is refused at once.
+    _ = self.weighted_losses, self.model_kwargs
+
+  @functools.cached_property
+  def weighted_losses(self) -> list[tuple[str, float]]:
+    """What `losses` says: (name, weight) pairs."""
+    return parse_losses(self.losses)
+
+  @functools.cached_property
+  def model_kwargs(self) -> dict[str, Any]:
+    """What `model_kwargs_json` says: constructor arguments of the model."""
+    return parse_model_kwargs(self.model_kwargs_json)
 
   def baseline_args(self) -> dict[str, Any]:
     """The `args` of a run file: exactly the keys that the baseline stores.
@@ -180,6 +198,56 @@ class TrainSettings:
         'validate_batches': self.validate_batches,
         'run_id': run_id,
     }
+
+
+def training_field(name: str) -> dataclasses.Field:
+  """The field of `TrainSettings`, for verbs that have the same flag."""
+  field, = (field for field in dataclasses.fields(TrainSettings)
+            if field.name == name)
+  return field
+
+
+def _as_in_training(name: str) -> Any:
+  """A field with the default and the help of `TrainSettings`."""
+  field = training_field(name)
+  return dataclasses.field(default=field.default, metadata=field.metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadSettings:
+  """What it takes to load a trained model, besides its folder.
+
+  The data are read where statistics are to be computed, and where a verb works
+  on a split of them.
+  """
+  stats: str = _setting(
+      'run', 'what features are normalised by; run: the statistics in the run '
+      "file, or where it has none, as the baseline's, the same as train; "
+      'train: those of the train kernels of at least --configs '
+      'configurations, which the model was trained on; all: those of all '
+      "train kernels, as the baseline's evaluation and prediction scripts do",
+      STATS_SOURCES)
+  data_root: str = _as_in_training('data_root')
+  cache_dir: str = _as_in_training('cache_dir')
+  toy_data: bool = _as_in_training('toy_data')
+  models_py: str = _as_in_training('models_py')
+
+  def __post_init__(self):
+    _check('stats', self.stats, self.stats in STATS_SOURCES,
+           f'one of {", ".join(STATS_SOURCES)}')
+
+
+@dataclasses.dataclass(frozen=True)
+class StatsSettings:
+  """Of which kernels `stats` prints the statistics, and what else with them.
+
+  They are those that a trainer with the same flags scales features with.
+  """
+  data_root: str = _as_in_training('data_root')
+  configs: int = _as_in_training('configs')
+  model_kwargs_json: str = _as_in_training('model_kwargs_json')
+  cache_dir: str = _as_in_training('cache_dir')
+  toy_data: bool = _as_in_training('toy_data')
 
 
 def _check(name: str, value: Any, holds: bool, rule: str) -> None:

@@ -6,7 +6,6 @@ What it writes is described in `artifacts`; the baseline's scripts read it.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import os
 import time
@@ -38,7 +37,7 @@ from tpu_graphs_ext.host.callbacks import (
   ResumeFolder,
   StopOnNaN,
 )
-from tpu_graphs_ext.host.settings import TrainSettings, parse_model_kwargs
+from tpu_graphs_ext.host.settings import TrainSettings
 
 __all__ = ['TrainResult', 'TrainSettings', 'train']
 
@@ -95,36 +94,33 @@ def train(settings: TrainSettings) -> TrainResult:
   """
   started = time.monotonic()
   # Cheap checks first: a wrong name must not wait for the data.
-  load_models.model_class(settings.model, settings.models_py or None)
+  takes_stats = load_models.takes(
+      settings.model, feature_stats.ARGUMENT, settings.models_py)
   if settings.seed is not None:
     tf.keras.utils.set_random_seed(settings.seed)
   dataset = _read_data(settings)
-  stats = FeatureStats.of_partition(dataset.train)
-  for partition in (dataset.valid, dataset.test):
-    scoring.check_columns(partition, stats)
-  settings = _with_feature_stats(settings, stats)
+  stats = _normalisation(dataset)
+  if takes_stats:
+    settings = feature_stats.given_to_model(settings, stats)
   model = _compiled_model(settings, dataset, stats)
   _check_outputs(settings)
-  folder = (ResumeFolder.find(settings) if settings.resume
-            else ResumeFolder.start(settings))
+  folder = ResumeFolder.of(settings)
   run_info = _new_run_info(settings, folder.args, stats, dataset.num_ops)
   run_info['seconds']['read'] = time.monotonic() - started
-  keep_best = KeepBest(
-      run_info, folder, settings.early_stop, settings.out_dir)
-  keep_best.attach(model, settings.resume)
+  keep_best = KeepBest(settings, model, run_info, folder)
   try:
-    _fit(settings, dataset, stats, model, keep_best, folder.batch_seed)
-    keep_best.finish(model)
+    _fit(settings, dataset, stats, keep_best)
+    keep_best.finish()
     run_info['seconds']['train'] = keep_best.progress.seconds
     ranker = scoring.Ranker(
         model, stats, dataset.num_ops, name=keep_best.model_dir)
     csv_path = _measure(settings, dataset, ranker, run_info)
   except LossNotFiniteError:
-    keep_best.finish(model)
+    keep_best.finish()
     folder.remove()
     raise
   except KeyboardInterrupt:
-    keep_best.finish(model)
+    keep_best.finish()
     _log.warning('interrupted after epoch %d. %s. To continue, run the same '
                  'command with --resume', keep_best.progress.epochs,
                  keep_best.summary())
@@ -170,7 +166,7 @@ def _read_data(settings: TrainSettings) -> read.Dataset:
   """Reads the splits and checks that training and testing can use them."""
   dataset = read.read_dataset(
       settings.data_root, min_train_configs=settings.configs,
-      cache_dir=settings.cache_dir or None, toy_data=settings.toy_data)
+      cache_dir=settings.cache_dir, toy_data=settings.toy_data)
   for split, partition in (('train', dataset.train),
                            ('valid', _validated(settings, dataset))):
     usable = int((partition.num_configs >= settings.configs).sum())
@@ -196,34 +192,22 @@ def _validated(settings: TrainSettings, dataset: read.Dataset) -> Partition:
   return dataset.valid.select(np.arange(min(count, len(dataset.valid))))
 
 
-def _with_feature_stats(settings: TrainSettings,
-                        stats: FeatureStats) -> TrainSettings:
-  """Fills in the model's argument `feature_stats`, where it has one.
-
-  A null that is given stays: the model then goes without.
-  """
-  given = parse_model_kwargs(settings.model_kwargs_json)
-  if given.get(feature_stats.ARGUMENT, '') is None or not load_models.takes(
-      settings.model, feature_stats.ARGUMENT, settings.models_py or None):
-    return settings
-  kwargs = feature_stats.with_stats(
-      given, stats,
-      feature_stats.all_train_kernels(
-          settings.data_root, settings.cache_dir, settings.toy_data))
-  return dataclasses.replace(settings, model_kwargs_json=json.dumps(kwargs))
+def _normalisation(dataset: read.Dataset) -> FeatureStats:
+  """Statistics of the train split; the other splits must have its columns."""
+  stats = FeatureStats.of_partition(dataset.train)
+  for partition in (dataset.valid, dataset.test):
+    stats.check_columns(partition)
+  return stats
 
 
 def _compiled_model(settings: TrainSettings, dataset: read.Dataset,
                     stats: FeatureStats) -> tf.keras.Model:
   """The model with its variables, and what the baseline compiles it with."""
   model = load_models.build(
-      settings.model, settings.configs, dataset.num_ops,
-      parse_model_kwargs(settings.model_kwargs_json),
-      settings.models_py or None)
-  load_models.create_variables(
-      model, batches.kernel_graph(dataset.train.kernel(0), stats))
+      settings.model, settings.configs, dataset.num_ops, settings.model_kwargs,
+      settings.models_py, batches.kernel_graph(dataset.train.kernel(0), stats))
   model.compile(
-      loss=losses.combined_loss(settings.losses),
+      loss=losses.combined_loss(settings.weighted_losses),
       optimizer=tf.keras.optimizers.Adam(
           learning_rate=settings.lr, clipnorm=settings.clip_norm),
       steps_per_execution=STEPS_PER_CALL,
@@ -232,11 +216,12 @@ def _compiled_model(settings: TrainSettings, dataset: read.Dataset,
 
 
 def _fit(settings: TrainSettings, dataset: read.Dataset, stats: FeatureStats,
-         model: tf.keras.Model, keep_best: KeepBest, batch_seed: int) -> None:
+         keep_best: KeepBest) -> None:
   """Runs the epochs that are left."""
   first_epoch = keep_best.progress.epochs
   if keep_best.progress.stopped or first_epoch >= settings.epochs:
     return
+  batch_seed = keep_best.folder.batch_seed
   train_batches = batches.training_dataset(
       dataset.train, stats, batch_size=settings.batch,
       num_configs=settings.configs, seed=batch_seed, first_epoch=first_epoch)
@@ -251,9 +236,9 @@ def _fit(settings: TrainSettings, dataset: read.Dataset, stats: FeatureStats,
   if settings.csv_log:
     callbacks.append(tf.keras.callbacks.CSVLogger(
         os.path.expanduser(settings.csv_log), append=settings.resume))
-  model.fit(train_batches, validation_data=valid_batches, verbose=0,
-            epochs=settings.epochs, initial_epoch=first_epoch,
-            callbacks=callbacks)
+  keep_best.model.fit(
+      train_batches, validation_data=valid_batches, verbose=0,
+      epochs=settings.epochs, initial_epoch=first_epoch, callbacks=callbacks)
 
 
 def _measure(settings: TrainSettings, dataset: read.Dataset,

@@ -7,6 +7,7 @@ tile grid as on the real machine; the runtimes come from the analytic model of
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -46,16 +47,16 @@ def sample_kernel(module, tile_id: str, share: float, max_configs: int,
   """
   chance = np.random.default_rng(seed)
   loops = hlo_loops.kernel_loops(module)
-  if _is_reshape(module):
-    config_feat, true_ns = _untiled(loops, constants, chance)
-  else:
-    pool = _fitting_bounds(loops, constants, chance)
+  if loops.grid.bounded:
+    pool = _pool(loops, constants, chance)
     if len(pool) < 2:
       return None
     count = int(min(max_configs, len(pool), max(10, share * len(pool))))
-    bounds, true_ns = _chosen(loops, pool, count, constants, chance)
-    config_feat = features.config_features(
-        filter_bounds(loops, bounds), bounds[:, :loops.num_output_axes])
+    chosen, true_ns = _chosen(loops, pool, count, constants, chance)
+  else:
+    chosen, true_ns = _untiled(loops, constants, chance)
+  config_feat = features.config_features(
+      loops.grid.kernel_bounds(chosen), loops.grid.output_bounds(chosen))
   runtime_ns, normalizer_ns = _measured(true_ns, constants, chance)
   arrays = features.module_arrays(module)
   return Kernel(tile_id, arrays.node_feat, arrays.node_opcode,
@@ -64,40 +65,16 @@ def sample_kernel(module, tile_id: str, share: float, max_configs: int,
 
 def num_candidates(module) -> int:
   """Tile configurations of a kernel, whether or not they fit on chip."""
-  if _is_reshape(module):
-    return 1
-  loops = hlo_loops.kernel_loops(module)
-  return math.prod(len(choice) for choice in bound_choices(loops))
+  return math.prod(
+      len(choice) for choice in tiles.tile_grid(module).choices())
 
 
-def _is_reshape(module) -> bool:
-  return module.computations[-1].instructions[-1].opcode == 'reshape'
-
-
-def bound_choices(loops) -> list[list[int]]:
-  """The tile bounds tried for each loop, largest first."""
-  return [tiles.bound_candidates(axis.units, loops.bound_step(number))
-          for number, axis in enumerate(loops.axes)]
-
-
-def _fitting_bounds(loops, constants, chance) -> np.ndarray:
-  """int64 [candidates, axes]: distinct tile bounds that fit on chip."""
-  choices = bound_choices(loops)
-  counts = [len(choice) for choice in choices]
-  total = math.prod(counts)
+def _pool(loops, constants, chance) -> np.ndarray:
+  """int64 [candidates, axes]: distinct tiles that fit on chip."""
   # Some will not fit: look at more of them than the pool holds.
-  limit = 4 * _MAX_POOL
-  numbers = np.arange(total) if total <= limit else np.unique(
-      chance.integers(total, size=limit))
-  positions = np.unravel_index(numbers, counts)
-  bounds = np.stack(
-      [np.array(choice)[position]
-       for choice, position in zip(choices, positions)], 1)
-  bounds = bounds[tpu.fits(loops, bounds, constants)]
-  if len(bounds) > _MAX_POOL:
-    kept = chance.choice(len(bounds), _MAX_POOL, replace=False)
-    bounds = bounds[np.sort(kept)]
-  return bounds
+  return tiles.candidate_tiles(
+      loops.grid, functools.partial(tpu.fits, loops, constants=constants),
+      limit=_MAX_POOL, listed=4 * _MAX_POOL, chance=chance)
 
 
 def _chosen(loops, pool, count, constants, chance):
@@ -119,29 +96,13 @@ def _chosen(loops, pool, count, constants, chance):
   return pool[rows], pool_ns[rows]
 
 
-def filter_bounds(loops, bounds) -> np.ndarray:
-  """int64 [configs, filter rank]: the filter's part of the tile bounds.
-
-  The output features of the filter follow those of the output tile.
-  """
-  columns = []
-  for axis, unit in loops.kernel_axes:
-    elements = bounds[:, axis] * loops.axes[axis].unit
-    whole = -(-loops.axes[axis].size // unit)
-    columns.append(np.minimum(-(-elements // unit), whole))
-  if not columns:
-    return np.zeros((len(bounds), 0), np.int64)
-  return np.stack(columns, 1)
-
-
 def _untiled(loops, constants, chance):
   """All-zero configurations of a reshape, which differ by chance alone."""
-  count = int(chance.integers(2, 8))
-  whole = np.array([[axis.units for axis in loops.axes]] * count, np.int64)
+  none = np.zeros((int(chance.integers(2, 8)), 0), np.int64)
+  whole = loops.grid.tiles(none, none)
   true_ns = 5 * tpu.kernel_ns(loops, whole, constants)
-  true_ns *= np.exp(np.abs(chance.normal(0, _RESHAPE_NOISE, count)))
-  none = np.zeros((count, 0), np.int64)
-  return features.config_features(none, none), true_ns
+  true_ns *= np.exp(np.abs(chance.normal(0, _RESHAPE_NOISE, len(whole))))
+  return whole, true_ns
 
 
 def _measured(true_ns, constants, chance):

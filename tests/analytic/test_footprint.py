@@ -1,0 +1,125 @@
+"""On-chip memory of tiles: by hand, and what was measured on a real TPU."""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import pytest
+
+from support.tiny_hlo import convolution, elementwise, product
+from tpu_graphs_ext.analytic import hlo_loops, tpu
+from tpu_graphs_ext.hlo import protos, tiles
+
+LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
+
+
+def occupied(module, output_bounds, kernel_bounds=((),)):
+  loops = hlo_loops.kernel_loops(module)
+  return tpu.occupied_bytes(loops, loops.grid.tiles(
+      output_bounds, np.array(kernel_bounds))).tolist()
+
+
+# --- By hand -----------------------------------------------------------------
+
+
+def test_two_blocks_a_stream_must_fit():
+  copy = elementwise([24, 256], opcode='copy')
+  # Two streams, two blocks each, of 6 and 3 layout tiles.
+  assert occupied(copy, [[3, 2], [3, 1]]) == [24 * LAYOUT_TILE,
+                                              12 * LAYOUT_TILE]
+  loops = hlo_loops.kernel_loops(copy)
+  tight = dataclasses.replace(tpu.TPU_V3_LIKE, memory_bytes=12 * LAYOUT_TILE)
+  assert tpu.fits(loops, np.array([[3, 2], [3, 1]]), tight).tolist() == [
+      False, True]
+
+
+def test_a_product_keeps_its_sums_too():
+  """f32 [64, 256] x [256, 512].
+
+  A filter tile [16, 1] holds 128 of 256 summands, so an output tile [2, 1] of
+  16 rows reads 16 x 128 of the image: 2 layout tiles. Filter 128 x 128 (16),
+  output 16 x 128 (2). Two blocks of each, and the sums once.
+  """
+  assert occupied(product(64, 256, 512), [[2, 1]], [[16, 1]]) == [
+      (2 * (2 + 16 + 2) + 2) * LAYOUT_TILE]
+
+
+def test_a_convolution():
+  """Output tile [2, 4, 1, 1], filter tile [3, 1, 16, 1] of bf16; stride 2.
+
+  Output: 2 * 4 = 8 layout tiles, and once more for the sums.
+  Filter: 3 * 1 * 16 layout tiles of half the bytes.
+  Image: 2 outputs at stride 2 and the window's other 2 rows are 6 rows (only
+  5 of them are read), 4 outputs 8 columns; batch 8 and 128 features.
+  Bias: a layout tile, though it has 128 elements.
+  """
+  assert occupied(convolution(), [[2, 4, 1, 1]], [[3, 1, 16, 1]]) == [
+      (2 * (8 + 3 * 16 / 2 + 6 * 8 + 1) + 8) * LAYOUT_TILE]
+
+
+# --- Real kernels ------------------------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def real_kernels(shared_data):
+  """Name -> (loops, tiles) of the 12 with bounds, failed runs included."""
+  data = protos.TuningData.FromString(
+      (shared_data / 'op_tuning_data.pb').read_bytes())
+  found = {}
+  for entry in data.modules:
+    loops = hlo_loops.kernel_loops(entry.module)
+    configs = [run.op_config.tile_size_config for run in entry.runs]
+    if loops.grid.bounded:
+      found[entry.module.name] = loops, loops.grid.tiles(
+          np.array([list(config.output_bounds) for config in configs]),
+          np.array([list(config.kernel_bounds) for config in configs]))
+  assert len(found) == 12
+  return found
+
+
+def test_measured_tiles_fit_but_for_one_of_747(real_kernels):
+  """The one is counted 1.6 % too large.
+
+  f32 [26, 26, 32, 192] in tiles [9, 26, 4, 2], with an operand [26, 32, 192]
+  that every tile reads whole: 9 * 26 * 4 * 2 = 1872 and 26 * 4 * 2 = 208
+  layout tiles, and one of 192 sums. As the operand never changes, its second
+  block is not needed; without it they take 15.4 of 16 MiB.
+  """
+  excess, largest = [], {}
+  for name, (loops, measured) in real_kernels.items():
+    found = tpu.occupied_bytes(loops, measured)
+    fits = tpu.fits(loops, measured, tpu.TPU_V3_LIKE)
+    excess += [(name, value) for value in found[~fits]]
+    largest[name] = round(found.max() / 2**20, 2)
+  assert excess == [('fusion.232', 2 * (1872 + 208 + 1) * LAYOUT_TILE)]
+  assert sum(len(measured) for _, measured in real_kernels.values()) == 747
+  assert largest == {
+      'fusion.232': 16.26, 'fusion.191': 11.91, 'fusion.261': 15.74,
+      'fusion.209': 10.37, 'fusion.205': 8.52, 'fusion.245': 2.45,
+      'copy.24': 1.02, 'copy.25': 4.06, 'fusion.181': 0.12,
+      'fusion.207': 0.16, 'fusion.206': 0.27, 'fusion.250': 0.09}
+
+
+def test_a_tenth_of_what_fits_was_measured(real_kernels):
+  """The tuner took a tenth of its candidates, rounded up, and the default.
+
+  So the number of runs says how many candidates fit on the real machine. It
+  is that of this estimate where all fit, and in one of the five kernels where
+  some do not; in the others the number of runs is off by one or two.
+  """
+  fitting, off = {}, {}
+  for name, (loops, measured) in real_kernels.items():
+    candidates = tiles.candidate_tiles(
+        loops.grid,
+        functools.partial(tpu.fits, loops, constants=tpu.TPU_V3_LIKE))
+    combinations = math.prod(len(choice) for choice in loops.grid.choices())
+    fitting[name] = len(candidates), combinations
+    off[name] = math.ceil(len(candidates) / 10) + 1 - len(measured)
+  assert {name: counts for name, counts in fitting.items()
+          if counts[0] < counts[1]} == {
+              'fusion.232': (594, 600), 'fusion.191': (5811, 5832),
+              'fusion.261': (138, 165), 'fusion.209': (156, 165),
+              'fusion.205': (157, 165)}
+  assert {name: count for name, count in off.items() if count} == {
+      'fusion.191': 2, 'fusion.261': -1, 'fusion.209': 1, 'fusion.205': 1}

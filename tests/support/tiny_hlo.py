@@ -1,0 +1,75 @@
+"""Hand-made HLO modules of one kernel each."""
+
+from tpu_graphs_ext.hlo import protos
+
+
+def add(computation, number, opcode, dims, layout=None, operands=(),
+        element_type='F32', **fields):
+  """Adds an instruction; `layout` is most minor first, row-major if None."""
+  node = computation.instructions.add(
+      id=number, name=f'{opcode}.{number}', opcode=opcode,
+      operand_ids=operands, **fields)
+  node.shape.element_type = protos.PrimitiveType.Value(element_type)
+  node.shape.dimensions.extend(dims)
+  layout = range(len(dims))[::-1] if layout is None else layout
+  node.shape.layout.minor_to_major.extend(layout)
+  return node
+
+
+def elementwise(dims, layout=None, element_type='F32', opcode='tanh'):
+  """entry: tanh(parameter)."""
+  module = protos.HloModuleProto(name='elementwise', entry_computation_id=1)
+  entry = module.computations.add(id=1, root_id=11)
+  add(entry, 10, 'parameter', dims, layout, element_type=element_type)
+  add(entry, 11, opcode, dims, layout, [10], element_type)
+  return module
+
+
+def convolution():
+  """entry: fusion calls convert(convolution(x, w) + bias).
+
+  x f32 [32, 10, 10, 256], w bf16 [3, 3, 256, 384], stride 2 and no padding,
+  so the output is [32, 4, 4, 384]: (10 - 3) / 2 + 1 = 4.
+  """
+  module = protos.HloModuleProto(name='conv', entry_computation_id=2)
+  body = module.computations.add(id=1, root_id=15)
+  add(body, 10, 'parameter', [384], parameter_number=0)
+  add(body, 11, 'parameter', [32, 10, 10, 256], [3, 0, 2, 1],
+      parameter_number=1)
+  add(body, 12, 'parameter', [3, 3, 256, 384], element_type='BF16',
+      parameter_number=2)
+  product = add(body, 13, 'convolution', [32, 4, 4, 384], [3, 0, 2, 1],
+                [11, 12])
+  for _ in range(2):
+    product.window.dimensions.add(size=3, stride=2, window_dilation=1,
+                                  base_dilation=1)
+  numbers = product.convolution_dimension_numbers
+  numbers.input_batch_dimension, numbers.input_feature_dimension = 0, 3
+  numbers.input_spatial_dimensions.extend([1, 2])
+  numbers.kernel_input_feature_dimension = 2
+  numbers.kernel_output_feature_dimension = 3
+  numbers.kernel_spatial_dimensions.extend([0, 1])
+  numbers.output_batch_dimension, numbers.output_feature_dimension = 0, 3
+  numbers.output_spatial_dimensions.extend([1, 2])
+  add(body, 14, 'broadcast', [32, 4, 4, 384], [3, 0, 2, 1], [10])
+  add(body, 15, 'add', [32, 4, 4, 384], [3, 0, 2, 1], [13, 14])
+  entry = module.computations.add(id=2, root_id=23)
+  add(entry, 20, 'parameter', [384])
+  add(entry, 21, 'parameter', [32, 10, 10, 256], [3, 0, 2, 1])
+  add(entry, 22, 'parameter', [3, 3, 256, 384], element_type='BF16')
+  add(entry, 23, 'fusion', [32, 4, 4, 384], [3, 0, 2, 1], [20, 21, 22],
+      called_computation_ids=[1])
+  return module
+
+
+def product(rows, contracted, columns, layout=None):
+  """entry: f32 [rows, contracted] x [contracted, columns], as a convolution."""
+  module = protos.HloModuleProto(name='product', entry_computation_id=1)
+  entry = module.computations.add(id=1, root_id=12)
+  add(entry, 10, 'parameter', [rows, contracted])
+  add(entry, 11, 'parameter', [contracted, columns], parameter_number=1)
+  root = add(entry, 12, 'convolution', [rows, columns], layout, [10, 11])
+  numbers = root.convolution_dimension_numbers
+  numbers.input_feature_dimension = numbers.output_feature_dimension = 1
+  numbers.kernel_output_feature_dimension = 1
+  return module
