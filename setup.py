@@ -22,15 +22,13 @@ setuptools.setup(
     license='Apache-2.0',
     packages=setuptools.find_packages(include=['tpu_graphs_ext*']),
     python_requires='>=3.9,<3.14',
-    install_requires=[
-        *versions.install_requires(
-            os.environ.get(versions.STACK_VARIABLE, '')),
-        'tqdm'],
+    install_requires=versions.install_requires(
+        os.environ.get(versions.STACK_VARIABLE, '')),
     extras_require={
         # Plots of the reports and benchmarks.
         'report': ['matplotlib'],
-        # pandas is what the course's create_kaggle_csv.py imports.
-        'dev': ['pytest', 'pytest-xdist', 'ruff', 'pandas'],
+        # matplotlib: the tests draw what `report` draws.
+        'dev': ['matplotlib', 'pytest', 'pytest-xdist', 'ruff'],
     },
     entry_points={
         'console_scripts': ['tpu-graphs-ext = tpu_graphs_ext.cli:main'],

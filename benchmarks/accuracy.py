@@ -160,7 +160,7 @@ def real_source(path: str) -> str:
     if not os.path.isfile(os.path.expanduser(path)):
       raise UserError(f'--real={path}: no such file')
     return os.path.abspath(os.path.expanduser(path))
-  root = checkout.checkout()
+  root = checkout.find()
   found = os.path.join(root, checkout.REAL_KERNELS) if root else ''
   return found if os.path.isfile(found) else ''
 

@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
   args = _parsed(arguments)
   try:
-    root = checkout.checkout() or ''
+    root = checkout.find() or ''
     parts = args.parts.split(',') if args.parts else list(PARTS)
     for part in parts:
       if part not in PARTS:

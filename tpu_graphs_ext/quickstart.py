@@ -29,10 +29,10 @@ CLONE_SECONDS = 60
 
 def find_baseline(out: str) -> str | None:
   """The checkout that TPU_GRAPHS_ROOT names, or a clone in `out`, or None."""
-  root = checkout.checkout()
+  root = checkout.find()
   clone = os.path.join(out, 'tpu_graphs')
   if root or os.path.isdir(clone):
-    return root or checkout.checkout(clone)
+    return root or checkout.find(clone)
   temporary = f'{clone}.{os.getpid()}.tmp'
   try:
     subprocess.run(
@@ -43,7 +43,7 @@ def find_baseline(out: str) -> str | None:
   except (OSError, subprocess.SubprocessError):
     return None
   os.replace(temporary, clone)
-  return checkout.checkout(clone)
+  return checkout.find(clone)
 
 
 def make_sample_data(folder: str) -> None:

@@ -52,7 +52,7 @@ every_model = pytest.mark.parametrize('name', CASES)
 @pytest.fixture(scope='session')
 def root() -> str:
   """The checkout."""
-  path = checkout.checkout()
+  path = checkout.find()
   if path is None:
     pytest.skip(f'needs a checkout of the baseline, named by '
                 f'{checkout.ROOT_VARIABLE}, which is not set')

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,7 @@ import pytest
 
 from support import tiny_kernels
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.baseline import checkout as checkout_lib
-from tpu_graphs_ext.baseline import swap
+from tpu_graphs_ext.baseline import allowed_imports, checkout, swap
 from tpu_graphs_ext.handin import doctor, verify
 from tpu_graphs_ext.host import predictions_csv
 from tpu_graphs_ext.stacks import versions
@@ -28,34 +28,49 @@ pytestmark = pytest.mark.baseline
 
 
 @pytest.fixture(scope='module')
-def checkout() -> str:
+def original() -> str:
   """The checkout to clone."""
-  root = checkout_lib.checkout()
+  root = checkout.find()
   if root is None:
     pytest.skip(f'needs a checkout of the baseline, named by '
-                f'{checkout_lib.ROOT_VARIABLE}, which is not set')
+                f'{checkout.ROOT_VARIABLE}, which is not set')
   return root
 
 
 @pytest.fixture(scope='module')
-def scripts(checkout) -> str:
+def scripts(original) -> str:
   """Folder of the course's scripts."""
-  folder = checkout_lib.course_scripts(checkout)
+  folder = checkout.course_scripts(original)
   if folder is None:
     pytest.skip('needs the course\'s scripts in the checkout or in a folder '
-                f'{checkout_lib.COURSE_FOLDER} beside it')
+                f'{checkout.COURSE_FOLDER} beside it')
   return folder
 
 
+def test_what_their_scripts_import_is_installed_by_default(original, scripts):
+  """`doctor` looks at each of these packages, too."""
+  imported = set()
+  for folder in (original, scripts):
+    for path in pathlib.Path(folder).rglob('*.py'):
+      imported |= {module.name for module in
+                   allowed_imports.imports(path.read_text(encoding='utf-8'))}
+  theirs = {name for name in imported
+            if not allowed_imports.is_standard(name)}
+  assert 'tensorflow' in theirs
+  for stack in versions.STACKS.values():
+    assert theirs - {allowed_imports.BASELINE_PACKAGE} <= {
+        doctor.MODULES[package] for package in stack.requirements}
+
+
 @pytest.fixture
-def clone(checkout, scripts):
+def clone(original, scripts):
   """Makes clean clones with the course's scripts beside them."""
   def make(folder) -> str:
-    beside = os.path.join(folder, checkout_lib.COURSE_FOLDER)
+    beside = os.path.join(folder, checkout.COURSE_FOLDER)
     os.makedirs(beside)
     root = os.path.join(folder, 'tpu_graphs')
-    subprocess.run(['git', 'clone', '--quiet', checkout, root], check=True)
-    for name in checkout_lib.COURSE_FILES:
+    subprocess.run(['git', 'clone', '--quiet', original, root], check=True)
+    for name in checkout.COURSE_FILES:
       shutil.copy(os.path.join(scripts, name), beside)
     return root
 
@@ -87,7 +102,7 @@ def git_status(root: str) -> str:
 def python(folder: str, *arguments: str) -> None:
   """Runs a script of the checkout as a person would, on either stack."""
   command = ([sys.executable, *arguments] if versions.stack_name() == 'classic'
-             else checkout_lib.script_command(arguments))
+             else checkout.script_command(arguments))
   done = subprocess.run(
       command, cwd=folder, text=True, capture_output=True, check=False)
   assert done.returncode == 0, done.stderr[-2000:]
@@ -101,16 +116,17 @@ def train(root: str, data: str, out: str, *flags: str) -> str:
   return model_dir
 
 
-def test_the_whole_way(checkout, clone, scripts, data, tmp_path, monkeypatch,
+def test_the_whole_way(original, clone, scripts, data, tmp_path, monkeypatch,
                        capsys):
-  monkeypatch.delenv(checkout_lib.ROOT_VARIABLE)
-  status = git_status(checkout)
+  monkeypatch.delenv(checkout.ROOT_VARIABLE)
+  status = git_status(original)
   root = clone(tmp_path / 'student')
   submission = str(tmp_path / 'submission.zip')
   place = [f'--data_root={data}', '--cache_dir=']
 
   assert cli.main(['install', '--root', root]) == 0
-  states = {finding.what: finding.state for finding in doctor.checkout(root)}
+  states = {finding.what: finding.state
+            for finding in doctor.checkout_findings(root)}
   assert states['models.py in place'] == doctor.FINE
   model_dir = train(root, data, str(tmp_path / 'out'),
                     '--model=MyEarlyJoinSAGE')
@@ -138,7 +154,7 @@ def test_the_whole_way(checkout, clone, scripts, data, tmp_path, monkeypatch,
 
   assert cli.main(['uninstall', '--root', root]) == 0
   assert git_status(root) == ''
-  assert git_status(checkout) == status
+  assert git_status(original) == status
 
 
 def grade_by_hand(root: str, scripts: str, data: str,
@@ -148,8 +164,8 @@ def grade_by_hand(root: str, scripts: str, data: str,
   with zipfile.ZipFile(submission) as archive:
     archive.extractall(handed_in)
   shutil.copy(os.path.join(handed_in, 'models.py'),
-              os.path.join(root, checkout_lib.MODELS_PY))
-  for name in checkout_lib.COURSE_FILES:
+              os.path.join(root, checkout.MODELS_PY))
+  for name in checkout.COURSE_FILES:
     shutil.copy(os.path.join(scripts, name), root)
   (model_dir,) = glob.glob(f'{handed_in}/model_*')
   python(root, 'tiles_gen_predictions_csv.py', '--dir', model_dir,
@@ -167,7 +183,7 @@ def test_the_baselines_own_file_is_a_hand_in_too(
   """It imports the checkout's package, so it takes a checkout to verify."""
   root = clone(tmp_path)
   model_dir = train(root, small_data, str(tmp_path / 'out'), '--model=MLP')
-  models_py = os.path.join(root, checkout_lib.MODELS_PY)
+  models_py = os.path.join(root, checkout.MODELS_PY)
   given = {'models_py': models_py, 'data_root': small_data, 'cache_dir': ''}
   verdict = verify.verify(model_dir, root=root, **given)
   assert verdict.faults == []
@@ -175,7 +191,7 @@ def test_the_baselines_own_file_is_a_hand_in_too(
   # This project's class of that name takes the same weights.
   assert verify.verify(
       model_dir, root=root, **{**given, 'models_py': ''}).faults == []
-  monkeypatch.delenv(checkout_lib.ROOT_VARIABLE)
+  monkeypatch.delenv(checkout.ROOT_VARIABLE)
   (first, *_) = verify.verify(model_dir, **given).faults
   assert 'imports tpu_graphs, which only the checkout has' in first
   assert git_status(root) == ''
@@ -188,7 +204,7 @@ def test_the_courses_script_is_run_where_this_package_is_out_of_reach(
   swap.install(root)
   model_dir = train(root, small_data, str(tmp_path / 'out'), '--model=MLP')
   models_py = tmp_path / 'mine.py'
-  with open(os.path.join(root, checkout_lib.MODELS_PY)) as file:
+  with open(os.path.join(root, checkout.MODELS_PY)) as file:
     models_py.write_text(file.read() + '''
 
 class MLP(MLP):

@@ -11,20 +11,22 @@ from tpu_graphs_ext.baseline import checkout, swap
 from tpu_graphs_ext.data import check, schema
 from tpu_graphs_ext.handin import doctor
 from tpu_graphs_ext.handin.doctor import BROKEN, FINE, WARNING
-from tpu_graphs_ext.stacks import versions as versions_lib
+from tpu_graphs_ext.stacks import versions
 
 CLASSIC = {'tensorflow': '2.15.1', 'keras': '2.15.0',
            'tensorflow_gnn': '1.0.3',
-           'tensorflow-ranking': '0.5.5.dev', 'numpy': '1.26.4'}
+           'tensorflow-ranking': '0.5.5.dev', 'numpy': '1.26.4',
+           'absl-py': '2.5.1', 'apache-beam': '2.77.0', 'pandas': '3.0.6',
+           'scipy': '1.17.1', 'tqdm': '4.70.1'}
 
 
-def in_use(python='3.10.1', name='classic', **versions):
+def in_use(python='3.10.1', name='classic', **changes):
   """A classic stack, with some versions changed."""
-  versions = {**CLASSIC, **{
+  installed = {**CLASSIC, **{
       package.replace('_ranking', '-ranking'): version
-      for package, version in versions.items()}}
-  return versions_lib.StackInUse(name, 'why', python, versions,
-                          versions_lib.STACKS[name].requirements, [])
+      for package, version in changes.items()}}
+  return versions.StackInUse(name, 'why', python, installed,
+                             versions.STACKS[name].requirements, [])
 
 
 def states(findings) -> dict[str, str]:
@@ -33,14 +35,14 @@ def states(findings) -> dict[str, str]:
 
 def test_a_whole_stack():
   for python in ('3.9.18', '3.10.1', '3.11.7'):
-    found = states(doctor.versions(in_use(python), {}))
-    assert len(found) == 7  # The stack, Python and five packages.
+    found = states(doctor.version_findings(in_use(python), {}))
+    assert len(found) == 12  # The stack, Python and ten packages.
     assert set(found.values()) == {FINE}
 
 
 @pytest.mark.parametrize('python', ['3.8.10', '3.12.1', '3.13.0'])
 def test_another_python(python):
-  found = list(doctor.versions(in_use(python), {}))
+  found = list(doctor.version_findings(in_use(python), {}))
   assert found[1].state == BROKEN
   assert f'{python}; the classic stack needs 3.9 to 3.11' in found[1].text
   assert '--python /path/to/python3.11' in found[1].fix
@@ -48,9 +50,10 @@ def test_another_python(python):
 
 @pytest.mark.parametrize('package, version', [
     ('tensorflow', '2.15.0'), ('keras', '3.4.1'), ('numpy', '2.0.0'),
-    ('tensorflow_ranking', '0.5.4'), ('tensorflow_gnn', None)])
+    ('tensorflow_ranking', '0.5.4'), ('tensorflow_gnn', None),
+    ('pandas', None), ('scipy', '1.10.1')])
 def test_another_version(package, version):
-  found = list(doctor.versions(in_use(**{package: version}), {}))
+  found = list(doctor.version_findings(in_use(**{package: version}), {}))
   (broken,) = [finding for finding in found if finding.state != FINE]
   name = package.replace('_ranking', '-ranking')
   assert (broken.what, broken.state) == (name, BROKEN)
@@ -59,7 +62,7 @@ def test_another_version(package, version):
 
 
 def test_a_package_that_cannot_be_imported():
-  found = list(doctor.versions(in_use(), {
+  found = list(doctor.version_findings(in_use(), {
       'tensorflow_ranking': 'ImportError: no estimator'}))
   (broken,) = [finding for finding in found if finding.state != FINE]
   assert broken.what == 'tensorflow-ranking'
@@ -67,7 +70,7 @@ def test_a_package_that_cannot_be_imported():
 
 
 def test_every_package_of_a_stack_has_a_module():
-  for each in versions_lib.STACKS.values():
+  for each in versions.STACKS.values():
     assert set(each.requirements) <= set(doctor.MODULES)
 
 
@@ -113,9 +116,9 @@ def commit_of(root) -> str:
 
 
 def test_a_good_checkout(root, monkeypatch):
-  monkeypatch.setattr(doctor, 'BASELINE_COMMIT', commit_of(root))
+  monkeypatch.setattr(checkout, 'COMMIT', commit_of(root))
   swap.install(str(root))
-  found = list(doctor.checkout(str(root)))
+  found = list(doctor.checkout_findings(str(root)))
   assert states(found) == {
       'checkout': FINE, 'models.py in place': FINE, 'course scripts': FINE}
   assert found[0].text.endswith(f'commit {commit_of(root)}, unchanged')
@@ -126,7 +129,7 @@ def test_a_changed_checkout(root):
   (root / checkout.MODELS_PY).write_text('# mine\n')
   for path in (root.parent / checkout.COURSE_FOLDER).iterdir():
     path.unlink()
-  first, models, scripts = doctor.checkout(str(root))
+  first, models, scripts = doctor.checkout_findings(str(root))
   assert first.state == WARNING
   assert 'changes that the graders do not have: tiles_train.py' in first.text
   assert models.state == WARNING
@@ -137,19 +140,19 @@ def test_a_changed_checkout(root):
 
 
 def test_another_commit_and_no_git(root):
-  first, models, _ = doctor.checkout(str(root))
+  first, models, _ = doctor.checkout_findings(str(root))
   assert (first.state, models.state) == (WARNING, WARNING)
   assert f'git -C {root} checkout ddd187c' == first.fix
   assert models.fix == f'tpu-graphs-ext install --root {root}'
   (root / '.git').rename(root / 'no_git')
-  assert 'is no git checkout' in next(doctor.checkout(str(root))).text
+  assert 'is no git checkout' in next(doctor.checkout_findings(str(root))).text
 
 
 def test_no_checkout(monkeypatch, tmp_path):
   monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
-  (finding,) = doctor.checkout()
+  (finding,) = doctor.checkout_findings()
   assert (finding.state, 'git clone' in finding.fix) == (WARNING, True)
-  (finding,) = doctor.checkout(str(tmp_path))
+  (finding,) = doctor.checkout_findings(str(tmp_path))
   assert finding.state == BROKEN
 
 
@@ -160,7 +163,7 @@ def test_data_of_the_published_counts(tmp_path, monkeypatch):
   tiny_kernels.write_data_root(tmp_path)
   monkeypatch.setattr(schema, 'PUBLISHED_KERNELS',
                       {'train': 24, 'valid': 12, 'test': 6})
-  found = states(doctor.data(str(tmp_path)))
+  found = states(doctor.data_findings(str(tmp_path)))
   assert found == {'data, train': FINE, 'data, valid': FINE,
                    'data, test': FINE, 'data, files': FINE}
 
@@ -168,7 +171,8 @@ def test_data_of_the_published_counts(tmp_path, monkeypatch):
 def test_missing_and_faulty_files(tmp_path):
   tiny_kernels.write_data_root(tmp_path)
   (tmp_path / 'valid' / 'cut_0.npz').write_bytes(b'PK')
-  found = {finding.what: finding for finding in doctor.data(str(tmp_path))}
+  found = {finding.what: finding
+           for finding in doctor.data_findings(str(tmp_path))}
   assert found['data, train'].state == BROKEN
   assert found['data, train'].text == (
       '24 kernels; the collection has 5,709')
@@ -180,24 +184,24 @@ def test_missing_and_faulty_files(tmp_path):
 def test_sample_data_is_a_warning_and_none_is_broken(tmp_path):
   tiny_kernels.write_data_root(tmp_path / 'data')
   (tmp_path / 'data' / schema.SAMPLE_DATA_MARK).write_text('{}')
-  assert set(states(doctor.data(str(tmp_path / 'data'))).values()) == {
+  assert set(states(doctor.data_findings(str(tmp_path / 'data'))).values()) == {
       WARNING, FINE}
-  (finding,) = doctor.data(str(tmp_path / 'nowhere'))
+  (finding,) = doctor.data_findings(str(tmp_path / 'nowhere'))
   assert finding.state == BROKEN
   assert finding.fix.startswith('run_scripts/download_data.sh')
 
 
 def test_disk_and_memory():
-  assert doctor.disk(20 * 10 ** 9).state == FINE
-  assert doctor.disk(2 * 10 ** 9).state == WARNING
-  assert [doctor.memory(size).state for size in (
+  assert doctor.disk_finding(20 * 10 ** 9).state == FINE
+  assert doctor.disk_finding(2 * 10 ** 9).state == WARNING
+  assert [doctor.memory_finding(size).state for size in (
       16 * 10 ** 9, 6 * 10 ** 9, 2 * 10 ** 9, None)] == [
           FINE, WARNING, BROKEN, WARNING]
 
 
 def test_the_whole_report(root, tmp_path, monkeypatch):
   monkeypatch.setattr(doctor, 'import_errors', dict)
-  monkeypatch.setattr(versions_lib, 'describe', in_use)
+  monkeypatch.setattr(versions, 'describe', in_use)
   monkeypatch.setattr(check.tqdm, 'tqdm', lambda paths, **_: paths)
   diagnosis = doctor.doctor(str(root), str(tmp_path / 'no' / 'data'))
   assert not diagnosis.ok
@@ -214,6 +218,6 @@ def test_the_whole_report(root, tmp_path, monkeypatch):
 
 def test_this_environment():
   """The one check that is not faked."""
-  found = states(doctor.versions(versions_lib.describe(),
-                                 doctor.import_errors()))
+  found = states(doctor.version_findings(versions.describe(),
+                                         doctor.import_errors()))
   assert set(found.values()) == {FINE}

@@ -88,7 +88,7 @@ def no_checkout(monkeypatch):
 
 @pytest.fixture
 def in_process(monkeypatch):
-  """Probes in this process: faster, but without its walls."""
+  """Takes the steps in this process: faster, but without its walls."""
   def run(self, arguments, on_line=None):
     script, *rest = arguments
     monkeypatch.setattr(sys, 'argv', [script, *rest])
@@ -97,7 +97,7 @@ def in_process(monkeypatch):
     importlib.invalidate_caches()
     runpy.run_path(script, run_name='__main__')
 
-  monkeypatch.setattr(sandbox.Grader, '_run', run)
+  monkeypatch.setattr(sandbox.Sandbox, '_run', run)
 
 
 def check(folder, model_dir, tmp_path, source: str = STUDENT,

@@ -11,8 +11,7 @@ import pytest
 
 from support import fake_tensorflow
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.baseline import checkout as checkout_lib
-from tpu_graphs_ext.baseline import run_script
+from tpu_graphs_ext.baseline import checkout, run_script
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import hook
 
@@ -36,14 +35,14 @@ if __name__ == '__main__':
 @pytest.fixture
 def root(tmp_path):
   """A made-up checkout, a course folder beside it."""
-  checkout = tmp_path / 'tpu_graphs'
-  models = checkout / checkout_lib.MODELS_PY
+  root = tmp_path / 'tpu_graphs'
+  models = root / checkout.MODELS_PY
   models.parent.mkdir(parents=True)
   models.write_text("NAME = 'models'")
-  (checkout / 'tiles_train.py').write_text(SCRIPT)
-  (tmp_path / checkout_lib.COURSE_FOLDER).mkdir()
-  (tmp_path / checkout_lib.COURSE_FOLDER / 'course.py').write_text(SCRIPT)
-  return checkout
+  (root / 'tiles_train.py').write_text(SCRIPT)
+  (tmp_path / checkout.COURSE_FOLDER).mkdir()
+  (tmp_path / checkout.COURSE_FOLDER / 'course.py').write_text(SCRIPT)
+  return root
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def elsewhere(tmp_path, monkeypatch):
   folder = tmp_path / 'elsewhere'
   folder.mkdir()
   monkeypatch.chdir(folder)
-  monkeypatch.delenv(checkout_lib.ROOT_VARIABLE, raising=False)
+  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
   return folder
 
 
@@ -80,17 +79,17 @@ def test_a_script_runs_as_under_plain_python(packages, root, elsewhere, script):
 
 
 def test_in_a_checkout_no_root_is_needed(root, monkeypatch):
-  monkeypatch.delenv(checkout_lib.ROOT_VARIABLE, raising=False)
+  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
   monkeypatch.chdir(root)
   assert run_script.find_script('tiles_train.py') == (
       str(root / 'tiles_train.py'), str(root))
-  path, checkout = run_script.find_script('course.py')
-  assert (os.path.basename(path), checkout) == ('course.py', str(root))
+  path, found = run_script.find_script('course.py')
+  assert (os.path.basename(path), found) == ('course.py', str(root))
 
 
 def test_the_working_folder_comes_before_the_variable(
     root, elsewhere, monkeypatch):
-  monkeypatch.setenv(checkout_lib.ROOT_VARIABLE, str(root))
+  monkeypatch.setenv(checkout.ROOT_VARIABLE, str(root))
   assert run_script.find_script('tiles_train.py')[0] == str(
       root / 'tiles_train.py')
   (elsewhere / 'tiles_train.py').write_text('')
@@ -106,7 +105,7 @@ def test_a_script_that_is_not_there(root, elsewhere, capsys):
   assert f'run: there is no script tile_train.py in {root} or ' in error
   assert 'did you mean tiles_train.py?' in error
   with pytest.raises(UserError, match='name the checkout of the baseline with '
-                     f'--root or {checkout_lib.ROOT_VARIABLE}'):
+                     f'--root or {checkout.ROOT_VARIABLE}'):
     run_script.find_script('tiles_train.py')
 
 
@@ -181,6 +180,49 @@ def test_with_the_hook_plain_python_gets_keras_2(python):
   assert run_code(hook_command('remove')) == [
       'Nothing to remove: the hook is not installed.']
   assert not list(run_code.site.glob('tpu_graphs_ext_hook*'))
+
+
+# What `tpu-graphs-ext hook install` wrote before `stacks` had its folder.
+OLD_HOOK = '''
+import sys
+
+
+class _Startup:
+
+  seen = False
+
+  @classmethod
+  def find_spec(cls, name, path=None, target=None):
+    if name == 'tensorflow' and not cls.seen:
+      cls.seen = True
+      try:
+        from tpu_graphs_ext import prepare
+      except ImportError:
+        return None  # The package was uninstalled, the hook was not.
+      # Its finder, now the first, comes too late for this one import.
+      return prepare.finder.find_spec(name, path, target)
+    return None
+
+
+sys.meta_path.insert(0, _Startup)
+'''
+
+
+def test_a_hook_of_an_earlier_version_still_works(python):
+  run_code = python('2.21.0')
+  (without,) = run_code(KERAS)
+  module, pth = (run_code.site / f'tpu_graphs_ext_hook{end}'
+                 for end in ('.py', '.pth'))
+  module.write_text(OLD_HOOK)
+  pth.write_text('import tpu_graphs_ext_hook\n')
+  assert run_code(KERAS) == ['tf_keras.src']
+  assert run_code(hook_command('status'))[0].startswith('hook: installed, ')
+  # Today's takes its place, and goes again.
+  run_code(hook_command('install'))
+  assert module.read_text() != OLD_HOOK
+  assert run_code(KERAS) == ['tf_keras.src']
+  run_code(hook_command('remove'))
+  assert run_code(KERAS) == [without]
 
 
 def test_the_hook_is_not_for_the_classic_stack(python):

@@ -8,18 +8,21 @@ import re
 import pytest
 
 from support.places import PROJECT
-from tpu_graphs_ext.stacks import versions as versions_lib
+from tpu_graphs_ext.stacks import versions
 
 CONSTRAINTS = PROJECT / 'constraints'
+# What the scripts of the baseline and of the course import besides.
+OF_SCRIPTS = {'absl-py': '2.5.1', 'apache-beam': '2.77.0', 'pandas': '3.1.1',
+              'scipy': '1.18.1', 'tqdm': '4.70.1'}
 
 
 @pytest.fixture
 def installed(monkeypatch):
   """Sets what is installed; TensorFlow is not imported then."""
-  versions = {}
-  monkeypatch.setattr(versions_lib, '_installed', versions.get)
-  monkeypatch.delitem(versions_lib.sys.modules, 'tensorflow', raising=False)
-  return versions
+  packages = {}
+  monkeypatch.setattr(versions, '_installed', packages.get)
+  monkeypatch.delitem(versions.sys.modules, 'tensorflow', raising=False)
+  return packages
 
 
 def set_python(monkeypatch, version):
@@ -33,12 +36,12 @@ def set_python(monkeypatch, version):
     ('2.21.0', 'current'), ('3.0.0', 'current')])
 def test_the_name_follows_from_tensorflow(installed, version, name):
   installed['tensorflow'] = version
-  assert versions_lib.stack_name() == name
+  assert versions.stack_name() == name
 
 
 def test_another_package_may_bring_tensorflow(installed):
   installed['tensorflow-cpu'] = '2.15.1'
-  assert versions_lib.tensorflow_version() == '2.15.1'
+  assert versions.tensorflow_version() == '2.15.1'
 
 
 @pytest.mark.parametrize('python,name', [
@@ -47,8 +50,8 @@ def test_another_package_may_bring_tensorflow(installed):
 def test_without_tensorflow_it_follows_from_python(
     installed, monkeypatch, python, name):
   set_python(monkeypatch, python)
-  assert versions_lib.stack_name() == name
-  described = versions_lib.describe()
+  assert versions.stack_name() == name
+  described = versions.describe()
   assert described.why == (f'what Python {python} gets; TensorFlow is not '
                            'installed')
   assert ('tensorflow is missing; the '
@@ -59,12 +62,13 @@ def test_a_whole_stack_has_no_faults(installed, monkeypatch):
   set_python(monkeypatch, '3.12.1')
   installed.update({
       'tensorflow': '2.21.0', 'tf_keras': '2.21.0', 'tensorflow_gnn': '1.0.3',
-      'tensorflow-ranking': '0.5.3', 'numpy': '2.4.6', 'tensorboard': '2.21.0'})
-  described = versions_lib.describe()
+      'tensorflow-ranking': '0.5.3', 'numpy': '2.4.6', 'tensorboard': '2.21.0',
+      **OF_SCRIPTS})
+  described = versions.describe()
   assert described.faults == []
   assert described.name == 'current'
   assert described.versions['tf_keras'] == '2.21.0'
-  assert described.expected == versions_lib.CURRENT.requirements
+  assert described.expected == versions.CURRENT.requirements
   assert described.text().startswith(
       'current stack: TensorFlow 2.21.0 is 2.16 or later, so Keras 2 comes '
       'from tf_keras\n  Python 3.12.1\n  tensorflow 2.21.0 (supported: ')
@@ -74,22 +78,24 @@ def test_every_fault_is_named(installed, monkeypatch):
   set_python(monkeypatch, '3.14.0')
   installed.update({
       'tensorflow': '2.20.0', 'tensorflow_gnn': '1.0.3',
-      'tensorflow-ranking': '0.5.3', 'numpy': '3.0', 'tensorboard': '2.21.0'})
-  assert versions_lib.describe().faults == [
+      'tensorflow-ranking': '0.5.3', 'numpy': '3.0', 'tensorboard': '2.21.0',
+      **OF_SCRIPTS, 'scipy': None})
+  assert versions.describe().faults == [
       'tensorflow 2.20.0; the current stack needs tensorflow>=2.21,<2.22',
       'tf_keras is missing; the current stack needs tf_keras>=2.21,<2.22',
       'numpy 3.0; the current stack needs numpy>=1.26,<3',
+      'scipy is missing; the current stack needs scipy>=1.11,<2',
       'Python 3.14.0; the current stack needs one of 3.10, 3.11, 3.12, 3.13']
 
 
 def test_the_running_stack_is_whole():
-  assert versions_lib.describe().faults == []
+  assert versions.describe().faults == []
 
 
 @pytest.mark.parametrize('chosen,boundary', [
     ('', '3.12'), ('classic', '3.12'), ('current', '3.10')])
 def test_requirements_for_setup(chosen, boundary):
-  requirements = versions_lib.install_requires(chosen)
+  requirements = versions.install_requires(chosen)
   assert (f'tensorflow>=2.15.1,<2.16; python_version < "{boundary}"'
           in requirements)
   assert (f'tf_keras>=2.21,<2.22; python_version >= "{boundary}"'
@@ -99,16 +105,16 @@ def test_requirements_for_setup(chosen, boundary):
 def test_requirements_of_a_stack_that_does_not_exist():
   with pytest.raises(ValueError, match='TPU_GRAPHS_EXT_STACK=new: there is no '
                      'such stack; choose classic or current'):
-    versions_lib.install_requires('new')
+    versions.install_requires('new')
 
 
 def test_constraints_name_one_supported_version_for_every_requirement():
   files = {f'{one.name}-python{python}.txt': one
-           for one in versions_lib.STACKS.values() for python in one.pythons}
+           for one in versions.STACKS.values() for python in one.pythons}
   assert {path.name for path in CONSTRAINTS.glob('*.txt')} == set(files)
   for name, one in files.items():
     exact = dict(re.findall(r'^(\S+)==(\S+)$', (CONSTRAINTS / name).read_text(),
                             re.MULTILINE))
-    for package, versions in one.requirements.items():
+    for package, rules in one.requirements.items():
       version = exact[package.replace('_', '-')]
-      assert versions_lib.within(version, versions), (name, package)
+      assert versions.within(version, rules), (name, package)

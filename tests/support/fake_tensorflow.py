@@ -1,6 +1,6 @@
 """Made-up TensorFlow packages, to try both stacks in any environment.
 
-They are imported in a moment and have just what `prepare` looks at.
+They are imported in a moment and have just what `stacks.imports` looks at.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from tpu_graphs_ext.stacks import versions
 
 URL = 'https://github.com/google-research-datasets/tpu_graphs'
 COURSE_URL = 'https://github.com/ADAPT-uiuc/tpu_graphs_scripts'
+# The commit that this package was tested with.
+COMMIT = 'ddd187c'
 
 ROOT_VARIABLE = 'TPU_GRAPHS_ROOT'
 MODELS_PY = os.path.join('tpu_graphs', 'baselines', 'tiles', 'models.py')
@@ -34,11 +36,11 @@ COURSE_FILES = ('tiles_gen_predictions_csv.py', 'create_kaggle_csv.py',
 _NOT_COPIED = ('.git', '__pycache__', '.venv', 'venv', 'out', '*.npz', '*.tar')
 
 
-def checkout(root: str | None = None) -> str | None:
+def find(root: str | None = None) -> str | None:
   """Absolute path of the baseline's checkout, or None if none is named.
 
   Args:
-    root: its path; by default what the variable TPU_GRAPHS_ROOT holds.
+    root: its path; None or '': what the variable TPU_GRAPHS_ROOT holds.
 
   Raises:
     UserError: a path is named, but there is no checkout.

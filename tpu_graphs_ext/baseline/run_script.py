@@ -15,7 +15,7 @@ import types
 from collections.abc import Sequence
 from typing import Optional
 
-from tpu_graphs_ext.baseline import checkout as checkout_lib
+from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.errors import UserError, did_you_mean
 from tpu_graphs_ext.stacks import quiet
 
@@ -36,17 +36,17 @@ def find_script(script: str, root: Optional[str] = None) -> tuple[str, str]:
     UserError: there is no such script, or no checkout where one is named.
   """
   here = os.getcwd()
-  checkout = checkout_lib.checkout(
-      here if not root and checkout_lib.is_checkout(here) else root)
+  found = checkout.find(
+      here if not root and checkout.is_checkout(here) else root)
   folders = [] if root else [here]
-  if checkout:
-    folders += [checkout, os.path.join(os.path.dirname(checkout),
-                                       checkout_lib.COURSE_FOLDER)]
+  if found:
+    folders += [found, os.path.join(os.path.dirname(found),
+                                    checkout.COURSE_FOLDER)]
   for folder in folders:
     path = os.path.join(folder, os.path.expanduser(script))
     if os.path.isfile(path):
-      return path, checkout or ''
-  raise UserError(_no_script(script, folders, checkout is not None))
+      return path, found or ''
+  raise UserError(_no_script(script, folders, found is not None))
 
 
 def _no_script(script: str, folders: Sequence[str], has_checkout: bool) -> str:
@@ -55,7 +55,7 @@ def _no_script(script: str, folders: Sequence[str], has_checkout: bool) -> str:
   hint = did_you_mean(script, sorted(names))
   advice = '' if has_checkout else (
       '; name the checkout of the baseline with --root or '
-      f'{checkout_lib.ROOT_VARIABLE}')
+      f'{checkout.ROOT_VARIABLE}')
   return (f'run: there is no script {script} in '
           f'{" or ".join(dict.fromkeys(folders))}'
           f'{"; " if hint else ""}{hint}{advice}')

@@ -17,15 +17,14 @@ import os
 import subprocess
 
 from tpu_graphs_ext import files, load_models
-from tpu_graphs_ext.baseline import allowed_imports
-from tpu_graphs_ext.baseline import checkout as checkout_lib
+from tpu_graphs_ext.baseline import allowed_imports, checkout
 from tpu_graphs_ext.errors import UserError
 
 ORIGINAL, RECORD = '.original', '.installed'
 # SHA-256 of the baseline's own models.py -> commit that has it.
 RELEASED = {
     '1b6b492e5e25a7f30eae64e7c8678125adbba43b13bdb4ac84bc1e989e2263f6':
-        'ddd187c',
+        checkout.COMMIT,
 }
 # Who wrote the file that is in place.
 THEIRS, COMMITTED, OURS, INSTALLED, OTHER = (
@@ -114,13 +113,13 @@ def state(target: str) -> str:
 
 
 def _target(root: str) -> str:
-  checkout = checkout_lib.checkout(root or None)
-  if checkout is None:
+  root = checkout.find(root)
+  if root is None:
     raise UserError(
         '--root: no checkout of the tpu_graphs baseline is named; give --root '
-        f'or set {checkout_lib.ROOT_VARIABLE} to the folder that `git clone '
-        f'{checkout_lib.URL}` made')
-  return os.path.join(checkout, checkout_lib.MODELS_PY)
+        f'or set {checkout.ROOT_VARIABLE} to the folder that `git clone '
+        f'{checkout.URL}` made')
+  return os.path.join(root, checkout.MODELS_PY)
 
 
 def _original(target: str) -> bytes:

@@ -15,18 +15,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tpu_graphs_ext.baseline import checkout as checkout_lib
-from tpu_graphs_ext.baseline import swap
+from tpu_graphs_ext.baseline import checkout, swap
 from tpu_graphs_ext.data import check, schema
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import settings
-from tpu_graphs_ext.stacks import versions as versions_lib
+from tpu_graphs_ext.stacks import versions
 
 FINE, WARNING, BROKEN = 'fine', 'warning', 'broken'
 MARKS = {FINE: '✓', WARNING: '!', BROKEN: '✗'}
 
-CLONE = f'git clone {checkout_lib.URL}'
-BASELINE_COMMIT = 'ddd187c'
+CLONE = f'git clone {checkout.URL}'
 DOWNLOAD = 'run_scripts/download_data.sh'
 
 # The archives, the files in them and the caches; the environment not counted.
@@ -85,9 +83,10 @@ def doctor(root: str = '', data_root: str = settings.DATA_ROOT) -> Diagnosis:
     data_root: folder of the splits train, valid and test.
   """
   return Diagnosis([
-      *versions(versions_lib.describe(), import_errors()),
-      *checkout(root), *data(data_root),
-      disk(shutil.disk_usage(_nearest(data_root)).free), memory(_memory())])
+      *version_findings(versions.describe(), import_errors()),
+      *checkout_findings(root), *data_findings(data_root),
+      disk_finding(shutil.disk_usage(_nearest(data_root)).free),
+      memory_finding(_memory())])
 
 
 # ---------------------------------------------------------------- versions
@@ -97,7 +96,9 @@ MODULES = {'tensorflow': 'tensorflow', 'keras': 'keras',
            'tf_keras': 'tf_keras',
            'tensorflow_gnn': 'tensorflow_gnn',
            'tensorflow-ranking': 'tensorflow_ranking', 'numpy': 'numpy',
-           'tensorboard': 'tensorboard'}
+           'tensorboard': 'tensorboard', 'absl-py': 'absl',
+           'apache-beam': 'apache_beam', 'pandas': 'pandas', 'scipy': 'scipy',
+           'tqdm': 'tqdm'}
 # Imports for real: a package may be there and not work with another. This
 # package comes first, so that the current stack is prepared.
 _IMPORTS = '''
@@ -117,7 +118,7 @@ def import_errors() -> dict[str, str]:
   """Module -> what is said when it is imported; modules that work are not in.
   """
   needed = [MODULES[package] for package in
-            versions_lib.STACKS[versions_lib.stack_name()].requirements]
+            versions.STACKS[versions.stack_name()].requirements]
   done = subprocess.run(
       [sys.executable, '-c', _IMPORTS, *needed],
       capture_output=True, text=True, check=False,
@@ -129,16 +130,16 @@ def import_errors() -> dict[str, str]:
   return json.loads(lines[-1])
 
 
-def versions(in_use: versions_lib.StackInUse,
-             errors: dict[str, str]) -> Iterator[Finding]:
+def version_findings(in_use: versions.StackInUse,
+                     errors: dict[str, str]) -> Iterator[Finding]:
   """Compares with the stack that is in use.
 
   Args:
-    in_use: of `stack.describe`.
+    in_use: of `versions.describe`.
     errors: of `import_errors`.
   """
   yield Finding('stack', FINE, f'{in_use.name}: {in_use.why}')
-  pythons = versions_lib.STACKS[in_use.name].pythons
+  pythons = versions.STACKS[in_use.name].pythons
   if '.'.join(in_use.python.split('.')[:2]) in pythons:
     yield Finding('Python', FINE, in_use.python)
   else:
@@ -152,7 +153,7 @@ def versions(in_use: versions_lib.StackInUse,
     error = errors.get(MODULES[package])
     if not version:
       yield Finding(package, BROKEN, 'is missing', fix)
-    elif not versions_lib.within(version, wanted):
+    elif not versions.within(version, wanted):
       yield Finding(package, BROKEN, f'{version}; the {in_use.name} stack '
                     f'needs {package}{wanted}', fix)
     elif error:
@@ -165,10 +166,10 @@ def versions(in_use: versions_lib.StackInUse,
 # ---------------------------------------------------------------- checkout
 
 
-def checkout(root: str = '') -> Iterator[Finding]:
+def checkout_findings(root: str = '') -> Iterator[Finding]:
   """Looks at the checkout, its models.py and the course's scripts."""
   try:
-    folder = checkout_lib.checkout(root or None)
+    folder = checkout.find(root)
   except UserError as error:
     yield Finding('checkout', BROKEN, str(error), CLONE)
     return
@@ -176,19 +177,19 @@ def checkout(root: str = '') -> Iterator[Finding]:
     yield Finding(
         'checkout', WARNING, 'none is named, so verify and package use this '
         "package's own host", f'{CLONE}; then give --root tpu_graphs or set '
-        f'{checkout_lib.ROOT_VARIABLE}')
+        f'{checkout.ROOT_VARIABLE}')
     return
   yield _commit(folder)
   yield _models_file(folder)
-  scripts = checkout_lib.course_scripts(folder)
+  scripts = checkout.course_scripts(folder)
   if scripts:
     yield Finding('course scripts', FINE, scripts)
   else:
     parent = os.path.dirname(folder)
     yield Finding(
         'course scripts', BROKEN, f'neither in {folder} nor in '
-        f'{os.path.join(parent, checkout_lib.COURSE_FOLDER)}',
-        f'cd {parent} && git clone {checkout_lib.COURSE_URL}')
+        f'{os.path.join(parent, checkout.COURSE_FOLDER)}',
+        f'cd {parent} && git clone {checkout.COURSE_URL}')
 
 
 def _commit(folder: str) -> Finding:
@@ -197,8 +198,8 @@ def _commit(folder: str) -> Finding:
   if not commit:
     return Finding('checkout', WARNING, f'{folder} is no git checkout, so '
                    'changes cannot be seen', CLONE)
-  own = (checkout_lib.MODELS_PY, checkout_lib.MODELS_PY + swap.ORIGINAL,
-         checkout_lib.MODELS_PY + swap.RECORD)
+  own = (checkout.MODELS_PY, checkout.MODELS_PY + swap.ORIGINAL,
+         checkout.MODELS_PY + swap.RECORD)
   changed = [line[3:] for line in _git(
       folder, 'status', '--porcelain', '--untracked-files=no').splitlines()
              if line[3:] not in own]
@@ -207,15 +208,15 @@ def _commit(folder: str) -> Finding:
         'checkout', WARNING, f'{folder}, commit {commit}, with changes that '
         f'the graders do not have: {", ".join(changed)}',
         f'git -C {folder} stash')
-  if commit != BASELINE_COMMIT:
+  if commit != checkout.COMMIT:
     return Finding('checkout', WARNING, f'{folder}, commit {commit}; this '
-                   f'package was tested with {BASELINE_COMMIT}',
-                   f'git -C {folder} checkout {BASELINE_COMMIT}')
+                   f'package was tested with {checkout.COMMIT}',
+                   f'git -C {folder} checkout {checkout.COMMIT}')
   return Finding('checkout', FINE, f'{folder}, commit {commit}, unchanged')
 
 
 def _models_file(folder: str) -> Finding:
-  kind = swap.state(os.path.join(folder, checkout_lib.MODELS_PY))
+  kind = swap.state(os.path.join(folder, checkout.MODELS_PY))
   what = 'models.py in place'
   command = f'tpu-graphs-ext install --root {folder}'
   if kind in (swap.OURS, swap.INSTALLED):
@@ -223,7 +224,7 @@ def _models_file(folder: str) -> Finding:
   if kind == swap.OTHER:
     return Finding(what, WARNING, f'{kind}: neither the checkout\'s nor one '
                    'that install put there',
-                   f'cp {folder}/{checkout_lib.MODELS_PY} my_models.py && '
+                   f'cp {folder}/{checkout.MODELS_PY} my_models.py && '
                    f'{command} --models_py my_models.py')
   return Finding(what, WARNING, f'{kind}: models of this project cannot be '
                  'trained in it yet', command)
@@ -242,7 +243,7 @@ def _git(folder: str, *arguments: str) -> str:
 # -------------------------------------------------------------------- data
 
 
-def data(data_root: str) -> Iterator[Finding]:
+def data_findings(data_root: str) -> Iterator[Finding]:
   """Counts the kernels of the splits and looks for faults in the files."""
   folder = os.path.abspath(os.path.expanduser(data_root))
   sample = os.path.isfile(os.path.join(folder, schema.SAMPLE_DATA_MARK))
@@ -276,7 +277,7 @@ def data(data_root: str) -> Iterator[Finding]:
 # ----------------------------------------------------------------- machine
 
 
-def disk(free_bytes: int) -> Finding:
+def disk_finding(free_bytes: int) -> Finding:
   """Free space where the data lies or will lie."""
   free = free_bytes / 1e9
   if free < DISK_GB:
@@ -286,7 +287,7 @@ def disk(free_bytes: int) -> Finding:
   return Finding('disk', FINE, f'{free:.1f} GB free')
 
 
-def memory(total_bytes: int | None) -> Finding:
+def memory_finding(total_bytes: int | None) -> Finding:
   """Memory of the machine."""
   if total_bytes is None:
     return Finding('memory', WARNING, 'cannot be told on this system')

@@ -2,7 +2,7 @@
 
   python -I without_package.py '[]' grader_steps.py REQUEST.json
 
-Runs in a process of its own, started by `verify`, and imports nothing of the
+Runs in a process of its own, started by `sandbox`, and imports nothing of the
 package. Goes on after a fault as far as it can, so that one run tells all.
 
 Request: `module` to import the class from; `model_dir`; `args` of the run file
@@ -53,7 +53,7 @@ class CombinedLoss(tf.keras.losses.Loss):
     return tf.reduce_mean(y_pred)
 
 
-class Probe:
+class Steps:
   """The steps, and what they found."""
 
   def __init__(self, request: dict):
@@ -248,10 +248,10 @@ def _some(names: list[str]) -> str:
 def main() -> None:
   with open(sys.argv[1], encoding='utf-8') as file:
     request = json.load(file)
-  probe = Probe(request)
-  probe.run()
+  steps = Steps(request)
+  steps.run()
   with open(request['answer'], 'w', encoding='utf-8') as file:
-    json.dump(probe.answer, file)
+    json.dump(steps.answer, file)
 
 
 if __name__ == '__main__':

@@ -18,8 +18,7 @@ import os
 from collections.abc import Sequence
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import kernel as kernel_lib
-from tpu_graphs_ext.data import npz, read, schema
+from tpu_graphs_ext.data import kernel, npz, read, schema
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.handin import agreement
 from tpu_graphs_ext.host import predictions_csv, settings
@@ -179,14 +178,14 @@ def _config_counts(data_root: str, layout_root: str,
   if data_root:
     folder = os.path.join(data_root, 'test')
     for path in read.find_npz(folder):
-      name = TILE + kernel_lib.tile_id_of(path)
+      name = TILE + kernel.tile_id_of(path)
       counts[name] = _num_configs(path, 'config_feat')
   if layout_root:
     for prefix in LAYOUTS:
       _, source, search, _ = prefix.split(':')
       folder = os.path.join(layout_root, source, search, 'test')
       for path in read.find_npz(folder):
-        name = prefix + kernel_lib.tile_id_of(path)
+        name = prefix + kernel.tile_id_of(path)
         counts[name] = _num_configs(path, 'config_runtime')
   return counts
 

@@ -20,7 +20,7 @@ from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.handin import agreement
 from tpu_graphs_ext.handin.agreement import Agreement
-from tpu_graphs_ext.handin.sandbox import Features, Grader, Probed
+from tpu_graphs_ext.handin.sandbox import Answer, Features, Sandbox
 
 # Kernels that a guess is tried on.
 TRIED_KERNELS = 50
@@ -104,10 +104,10 @@ class Source:
 # --------------------------------------------------------------- variables
 
 
-def variables_fault(place: Grader, source: Source, graded: Features,
-                    args: dict[str, Any], probed: Probed) -> str:
+def variables_fault(place: Sandbox, source: Source, graded: Features,
+                    args: dict[str, Any], answer: Answer) -> str:
   """Says which variables differ, and why where a guess fits."""
-  lines = _unlike(probed.saved, probed.built)
+  lines = _unlike(answer.saved, answer.built)
   text = (f'the saved variables are not those of {args["model"]} built for '
           f'{graded.text()}: {"; ".join(lines[:3])}')
   if len(lines) > 3:
@@ -120,9 +120,9 @@ def variables_fault(place: Grader, source: Source, graded: Features,
           'training, or the run file is of another model, or the data is')
 
 
-def _fits(place: Grader, args: dict[str, Any], features: Features) -> bool:
+def _fits(place: Sandbox, args: dict[str, Any], features: Features) -> bool:
   try:
-    return place.probe(args, features).fits
+    return place.take_steps(args, features).fits
   except UserError:
     return False
 
@@ -167,8 +167,8 @@ def _named(variable: Sequence[Any]) -> str:
 # ------------------------------------------------------------- predictions
 
 
-def differences(place: Grader, source: Source, graded: Features,
-                predicted: Mapping[str, Sequence[int]], probed: Probed,
+def differences(place: Sandbox, source: Source, graded: Features,
+                predicted: Mapping[str, Sequence[int]], answer: Answer,
                 found: Agreement) -> Outcome:
   """Explains why the run file's predictions are not those of the model."""
   what = _summary(found)
@@ -182,7 +182,7 @@ def differences(place: Grader, source: Source, graded: Features,
   # A guess must explain the kernels that differ.
   told = {tile_id: predicted[tile_id]
           for tile_id in (found.different or found.same)}
-  outcome = _guess(place, source, graded, told, probed, what)
+  outcome = _guess(place, source, graded, told, answer, what)
   if outcome:
     return outcome
   if not found.different:  # Only missing.
@@ -193,11 +193,11 @@ def differences(place: Grader, source: Source, graded: Features,
       f'{what}, and neither other statistics, nor toy data, nor variables '
       'that the grader does not copy explain it: the model folder and the run '
       'file are of different trainings, or models.py or the data has changed '
-      f'since.{_reordered(probed)}', True)
+      f'since.{_reordered(answer)}', True)
 
 
-def _guess(place: Grader, source: Source, graded: Features,
-           predicted: Mapping[str, Sequence[int]], probed: Probed,
+def _guess(place: Sandbox, source: Source, graded: Features,
+           predicted: Mapping[str, Sequence[int]], answer: Answer,
            what: str) -> Outcome | None:
   """Tries other statistics, then variables that the grader leaves out."""
   args = source.run_info['args']
@@ -205,11 +205,11 @@ def _guess(place: Grader, source: Source, graded: Features,
   for features in others:
     if _explains(place, args, features, predicted):
       return _by_features(features, args, what)
-  if probed.state and any(
+  if answer.state and any(
       _explains(place, args, features, predicted, copy_state=True)
       for features in (graded, *others)):
     return Outcome(
-        f'{what}: they follow when also the {probed.state} variables that are '
+        f'{what}: they follow when also the {answer.state} variables that are '
         'not trained are copied (moving averages, as of batch '
         'normalisation). The grader copies trained variables only; keep no '
         'other state, or the grade is that of the ranking found here', True)
@@ -232,7 +232,7 @@ def _by_features(features: Features, args: dict[str, Any],
       'not those of --data_root: the model was trained on other data', True)
 
 
-def _explains(place: Grader, args: dict[str, Any], features: Features,
+def _explains(place: Sandbox, args: dict[str, Any], features: Features,
               predicted: Mapping[str, Sequence[int]],
               copy_state: bool = False) -> bool:
   """True if the model gives the predictions with these features."""
@@ -242,7 +242,7 @@ def _explains(place: Grader, args: dict[str, Any], features: Features,
   if not len(test):
     return False
   try:
-    scores = place.probe(args, dataclasses.replace(features, test=test),
+    scores = place.take_steps(args, dataclasses.replace(features, test=test),
                          copy_state=copy_state).scores
   except UserError:
     return False
@@ -262,10 +262,10 @@ def _summary(found: Agreement) -> str:
       for names, text in kinds if names)
 
 
-def _reordered(probed: Probed) -> str:
+def _reordered(answer: Answer) -> str:
   """Variables of one shape that have changed places are copied wrongly."""
   saved, built = ([_plain(name) for name, _ in listed]
-                  for listed in (probed.saved, probed.built))
+                  for listed in (answer.saved, answer.built))
   if saved != built and sorted(saved) == sorted(built):
     first = next(i for i, (a, b) in enumerate(zip(saved, built)) if a != b)
     return (f' Variable {first} is {saved[first]} in the model folder and '

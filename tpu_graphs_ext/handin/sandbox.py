@@ -59,8 +59,8 @@ class Features:
 
 
 @dataclasses.dataclass(frozen=True)
-class Probed:
-  """What `grader_steps` found; see its docstring.
+class Answer:
+  """What `grader_steps` answered; see its docstring.
 
   Attributes:
     faults: reasons why the hand-in fails.
@@ -91,7 +91,7 @@ class Probed:
             == [shape for _, shape in self.built])
 
 
-class Grader:
+class Sandbox:
   """The graders' place: a folder with the baseline, or without."""
 
   def __init__(self, folder: str, model_dir: str, models_py: str,
@@ -105,7 +105,7 @@ class Grader:
       root: the baseline's checkout, or None.
     """
     self._folder = folder
-    self._probes = 0
+    self._runs = 0
     self.root = root
     self.model_dir = _copy_model(model_dir, os.path.join(folder, 'handed_in'))
     self.place = os.path.join(folder, 'place')
@@ -117,8 +117,9 @@ class Grader:
       shutil.copyfile(models_py, os.path.join(self.place, 'models.py'))
       self._module = 'models'
 
-  def probe(self, args: dict[str, Any] | None, features: Features | None, *,
-            copy_state: bool = False) -> Probed:
+  def take_steps(self, args: dict[str, Any] | None,
+                 features: Features | None, *,
+                 copy_state: bool = False) -> Answer:
     """Loads, rebuilds and ranks, step by step.
 
     Args:
@@ -129,8 +130,8 @@ class Grader:
     Raises:
       UserError: the process died.
     """
-    self._probes += 1
-    folder = os.path.join(self._folder, f'probe_{self._probes}')
+    self._runs += 1
+    folder = os.path.join(self._folder, f'steps_{self._runs}')
     os.makedirs(folder)
     request = {
         'module': self._module, 'model_dir': self.model_dir, 'args': args,
@@ -150,9 +151,9 @@ class Grader:
                  f'{folder}/request.json'],
                 lambda line: bar.update(line.strip() == grader_steps.RANKED))
     with open(request['answer'], encoding='utf-8') as file:
-      answer = json.load(file)
-    answer.pop('kernels')
-    return Probed(scores=_read_scores(request['scores']), **answer)
+      content = json.load(file)
+    content.pop('kernels')
+    return Answer(scores=_read_scores(request['scores']), **content)
 
   def run_script(self, data_root: str,
                  toy_data: bool) -> tuple[dict[str, list[int]], float]:

@@ -16,11 +16,10 @@ import tempfile
 from typing import Any
 
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.baseline import allowed_imports
-from tpu_graphs_ext.baseline import checkout as checkout_lib
+from tpu_graphs_ext.baseline import allowed_imports, checkout
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.handin import agreement, grader_steps, reasons, sandbox
-from tpu_graphs_ext.handin.sandbox import Features, Grader, Probed
+from tpu_graphs_ext.handin.sandbox import Answer, Features, Sandbox
 from tpu_graphs_ext.host import artifacts, settings
 
 _log = logging.getLogger(__name__)
@@ -92,13 +91,13 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
   Raises:
     UserError: --root is no checkout. All else is a fault of the verdict.
   """
-  checkout = checkout_lib.checkout(root or None)
+  root = checkout.find(root)
   models_path = _full(models_py) if models_py else (
       load_models.models_path())
   verdict = Verdict(_full(model_dir), models_path)
   verdict.run_info = _look_at_files(verdict)
   verdict.faults += allowed_imports.faults_of(models_path)
-  if not checkout and allowed_imports.needs_baseline(models_path):
+  if not root and allowed_imports.needs_baseline(models_path):
     verdict.faults.append(
         f'{models_path}: imports {allowed_imports.BASELINE_PACKAGE}, which '
         'only the checkout has; name it with --root to verify this file')
@@ -106,7 +105,7 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
   features = _features(source, verdict)
   if os.path.isfile(models_path):
     with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
-      place = Grader(folder, verdict.model_dir, models_path, checkout)
+      place = Sandbox(folder, verdict.model_dir, models_path, root)
       _grade(place, features, source, verdict)
   else:
     verdict.facts['models.py'] = f'{models_path}, missing'
@@ -158,34 +157,34 @@ def _features(source: reasons.Source, verdict: Verdict) -> Features | None:
     return None
 
 
-def _grade(place: Grader, features: Features | None, source: reasons.Source,
+def _grade(place: Sandbox, features: Features | None, source: reasons.Source,
            verdict: Verdict) -> None:
-  """Probes, explains, and runs the course's script."""
+  """Takes the grader's steps, and runs the course's script."""
   args = verdict.run_info['args'] if verdict.run_info else None
   verdict.facts.update(_facts(place, args, features, verdict))
   try:
-    probed = place.probe(args, features)
+    answer = place.take_steps(args, features)
   except UserError as error:
     verdict.faults.append(str(error))
     return
-  verdict.faults += probed.faults
-  if probed.built is not None and probed.saved is not None and not probed.fits:
+  verdict.faults += answer.faults
+  if answer.built is not None and answer.saved is not None and not answer.fits:
     verdict.faults.append(reasons.variables_fault(
-        place, source, features, args, probed))
-  if probed.scores:
+        place, source, features, args, answer))
+  if answer.scores:
     verdict.facts['ranked'] = (
-        f'{len(probed.scores):,} test kernels in {probed.seconds:.1f} s')
-  if probed.ranked:
-    _compare_with_run(place, source, features, probed, verdict)
+        f'{len(answer.scores):,} test kernels in {answer.seconds:.1f} s')
+  if answer.ranked:
+    _compare_with_run(place, source, features, answer, verdict)
   if features and source.looks_toy() and not source.toy_data:
     verdict.toy_trained = True
     if not any(reasons.TOY_TEXT in fault for fault in verdict.faults):
       verdict.faults.append(reasons.TOY_TEXT)
   if features and args:
-    _run_course_script(place, source, probed, verdict)
+    _run_course_script(place, source, answer, verdict)
 
 
-def _facts(place: Grader, args: dict[str, Any] | None,
+def _facts(place: Sandbox, args: dict[str, Any] | None,
            features: Features | None, verdict: Verdict) -> dict[str, str]:
   host = (f'{sandbox.SCRIPT} in a copy of {place.root}' if place.has_script()
           else "this package's own host, in a process of its own")
@@ -193,7 +192,7 @@ def _facts(place: Grader, args: dict[str, Any] | None,
     host += ' (no checkout of the baseline is named with --root)'
   elif not place.has_script():
     host += (f' (the course\'s scripts are neither in {place.root} nor in a '
-             f'folder {checkout_lib.COURSE_FOLDER} beside it)')
+             f'folder {checkout.COURSE_FOLDER} beside it)')
   facts = {'models.py': verdict.models_py, 'model': verdict.model_dir}
   if args:
     kwargs = grader_steps.brief(args['model_kwargs_json'])
@@ -204,8 +203,8 @@ def _facts(place: Grader, args: dict[str, Any] | None,
   return facts
 
 
-def _compare_with_run(place: Grader, source: reasons.Source,
-                      features: Features, probed: Probed,
+def _compare_with_run(place: Sandbox, source: reasons.Source,
+                      features: Features, answer: Answer,
                       verdict: Verdict) -> None:
   """Compares the ranking with the run file's."""
   predicted = verdict.run_info.get('test_predictions')
@@ -214,19 +213,19 @@ def _compare_with_run(place: Grader, source: reasons.Source,
         'the run file has no test_predictions to compare with (training was '
         'interrupted, or had --test_mode=metrics)')
     return
-  found = agreement.compare(predicted, probed.scores)
+  found = agreement.compare(predicted, answer.scores)
   verdict.facts['agrees'] = (
-      f'{len(found.same):,} of {len(probed.scores):,} kernels have the '
+      f'{len(found.same):,} of {len(answer.scores):,} kernels have the '
       'configurations of the run file')
   if not found.complete:
     outcome = reasons.differences(
-        place, source, features, predicted, probed, found)
+        place, source, features, predicted, answer, found)
     (verdict.faults if outcome.is_fault else verdict.notes).append(
         outcome.text)
     verdict.toy_trained |= outcome.toy_trained
 
 
-def _run_course_script(place: Grader, source: reasons.Source, probed: Probed,
+def _run_course_script(place: Sandbox, source: reasons.Source, answer: Answer,
                        verdict: Verdict) -> None:
   """Runs what the graders run, and compares its CSV with the scores."""
   if not place.has_script():
@@ -241,9 +240,9 @@ def _run_course_script(place: Grader, source: reasons.Source, probed: Probed,
   verdict.graded_by = sandbox.SCRIPT
   verdict.facts['script'] = (
       f'{sandbox.SCRIPT} wrote {len(rows):,} rows in {seconds:.1f} s')
-  if not probed.ranked:
+  if not answer.ranked:
     return
-  found = agreement.compare(rows, probed.scores)
+  found = agreement.compare(rows, answer.scores)
   if not found.complete:
     odd = (found.different + found.impossible + found.unknown + found.missing)
     verdict.faults.append(

@@ -39,12 +39,22 @@ class Stack:
   requirements: dict[str, str]
 
 
+# What else the scripts of the baseline and of the course import; this package
+# needs tqdm of it.
+_OF_SCRIPTS = {
+    'absl-py': '>=1.4,<3',
+    'apache-beam': '>=2.50,<3',
+    'pandas': '>=2,<4',
+    'scipy': '>=1.11,<2',
+    'tqdm': '>=4.60,<5',
+}
 CLASSIC = Stack('classic', ('3.9', '3.10', '3.11'), {
     'tensorflow': '>=2.15.1,<2.16',
     'keras': '>=2.15,<3',
     'tensorflow_gnn': '>=1.0.3,<1.1',
     'tensorflow-ranking': '>=0.5.5,<0.6',
     'numpy': '>=1.22,<2',
+    **_OF_SCRIPTS,
 })
 CURRENT = Stack('current', ('3.10', '3.11', '3.12', '3.13'), {
     'tensorflow': '>=2.21,<2.22',
@@ -55,6 +65,7 @@ CURRENT = Stack('current', ('3.10', '3.11', '3.12', '3.13'), {
     'numpy': '>=1.26,<3',
     # No longer comes with TensorFlow.
     'tensorboard': '>=2.20,<3',
+    **_OF_SCRIPTS,
 })
 STACKS = {stack.name: stack for stack in (CLASSIC, CURRENT)}
 
