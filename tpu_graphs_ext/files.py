@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -46,6 +47,25 @@ def require_path(flag: str, path: str) -> str:
     raise UserError(f'{flag} is empty; name a file or folder (is the variable '
                     'that should hold it set?)')
   return os.path.expanduser(path)
+
+
+def open_ordinary(path: str) -> BinaryIO:
+  """Opens a file for reading that may be something else than a file.
+
+  Raises:
+    OSError: it cannot be opened, or is no ordinary file: a named pipe would be
+      waited for, and a device never end.
+  """
+  # Without O_NONBLOCK opening a pipe waits for somebody who writes.
+  handle = os.open(path, os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0)
+                   | getattr(os, 'O_BINARY', 0))
+  try:
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+      raise OSError('is no ordinary file')
+    return os.fdopen(handle, 'rb')
+  except BaseException:
+    os.close(handle)
+    raise
 
 
 @contextlib.contextmanager
@@ -220,6 +240,11 @@ def _names(folder: str) -> list[str]:
     return os.listdir(folder)
   except OSError:
     return []
+
+
+def cannot_be_read(path: str, error: OSError) -> UserError:
+  """What to tell of a file that cannot be opened or is no file."""
+  return UserError(f'{path}: cannot be read ({error.strerror or error})')
 
 
 def cannot_be_written(path: str, error: OSError) -> UserError:

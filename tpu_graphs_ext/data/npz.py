@@ -12,12 +12,13 @@ import ast
 import contextlib
 import math
 import os
-import stat
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+
+from tpu_graphs_ext import files
 
 # Of one array. The largest of the published kernels has 2 MB.
 MAX_BYTES = 1 << 28
@@ -40,10 +41,7 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
       wrong inside of the `with` is one, too.
   """
   try:
-    # A named pipe would be waited for, and a device never end.
-    if not stat.S_ISREG(os.stat(path).st_mode):
-      raise DamagedError('is no ordinary file')
-    with zipfile.ZipFile(path) as archive:
+    with files.open_ordinary(path) as file, zipfile.ZipFile(file) as archive:
       yield archive
   except DamagedError:
     raise
