@@ -64,6 +64,16 @@ def test_verify_a_package(verdicts, monkeypatch):
                                                           'models.py')
 
 
+def test_empty_paths(capsys):
+  for flags, name in ((['verify', '--model_dir='], '--model_dir'),
+                      (['verify', '--package='], '--package'),
+                      (['verify', '--dir=m', '--data_root= '], '--data_root'),
+                      (['package', '--dir=m', '--out='], '--out'),
+                      (['kaggle-csv', '--tile=t', '--out='], '--out')):
+    assert cli.main(flags) == 1
+    assert capsys.readouterr().err.startswith(f'error: {name} is empty')
+
+
 def test_verify_takes_one_of_folder_and_package(capsys):
   for flags in ([], ['--model_dir=a', '--package=b']):
     with pytest.raises(SystemExit) as exit_info:

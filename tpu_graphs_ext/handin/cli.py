@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.handin import confine
 from tpu_graphs_ext.host import settings
@@ -147,12 +148,13 @@ def _uninstall(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.handin import verify, zip_file
-  if not args.package:
+  if args.package is None:
     return _report(verify.verify(
         args.model_dir, **_place(args), toy_data=args.toy_data), args.json)
   if args.models_py:
     raise UserError('--models_py: a package has its own; leave one of '
                     '--package and --models_py out')
+  files.require_path('--package', args.package)
   with tempfile.TemporaryDirectory(prefix='package_') as folder:
     model_dir, models_py = zip_file.unpack(args.package, folder)
     place = {**_place(args), 'models_py': models_py}

@@ -79,6 +79,7 @@ def kaggle_csv(tile: str, out: str, *, layout: Sequence[str] = (),
   Raises:
     UserError: a file cannot be read, or its rows do not fit; lists all faults.
   """
+  out = files.require_path('--out', out)
   counts = _config_counts(data_root, layout_root, sample)
   expected = predictions_csv.read(sample) if sample else {
       name: list(range(count)) for name, count in counts.items()}
@@ -104,7 +105,7 @@ def kaggle_csv(tile: str, out: str, *, layout: Sequence[str] = (),
     layouts.update(found)
   rows.update(layouts)
   merged = {name: rows.get(name, order) for name, order in expected.items()}
-  return _write(os.path.expanduser(out), merged, len(layouts))
+  return _write(out, merged, len(layouts))
 
 
 def tile_fault(indices: Sequence[int], num_configs: int | None) -> str:

@@ -9,12 +9,14 @@ that cannot import this package (see `without_package`), within the bounds of
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -118,13 +120,13 @@ class Sandbox:
     self.root = root
     self.model_dir = _copy_model(model_dir, os.path.join(folder, 'handed_in'))
     self.place = os.path.join(folder, 'place')
-    if root:
-      checkout.working_copy(root, self.place, models_py)
-      self._module = _BASELINE_MODULE
-    else:
-      os.makedirs(self.place)
-      shutil.copyfile(models_py, os.path.join(self.place, 'models.py'))
-      self._module = 'models'
+    self._module = _BASELINE_MODULE if root else 'models'
+    with _copying(root or models_py):
+      if root:
+        checkout.working_copy(root, self.place, models_py)
+      else:
+        os.makedirs(self.place)
+        shutil.copyfile(models_py, os.path.join(self.place, 'models.py'))
 
   def take_steps(self, args: dict[str, Any] | None,
                  features: Features | None, *,
@@ -212,17 +214,25 @@ def _copy_model(model_dir: str, folder: str) -> str:
   os.makedirs(folder)
   name = os.path.basename(model_dir)
   copy = os.path.join(folder, name)
-  try:
+  with _copying(model_dir):
     if os.path.isdir(model_dir):
       shutil.copytree(model_dir, copy)
-  except OSError as error:  # Also one of a special file.
-    reason = ' '.join(str(error).split())[:200]
-    raise UserError(f'{model_dir}: cannot be copied ({reason})') from error
   run_path = os.path.join(os.path.dirname(model_dir),
                           name.replace('model_', 'run_', 1) + '.jsonz')
-  if os.path.isfile(run_path):
-    shutil.copy(run_path, folder)
+  with _copying(run_path):
+    if os.path.isfile(run_path):
+      shutil.copy(run_path, folder)
   return copy
+
+
+@contextlib.contextmanager
+def _copying(path: str) -> Iterator[None]:
+  """What cannot be copied, a special file for one, is a UserError."""
+  try:
+    yield
+  except OSError as error:
+    reason = ' '.join(str(error).split())[:200]
+    raise UserError(f'{path}: cannot be copied ({reason})') from error
 
 
 def _end_of(log: str) -> str:

@@ -18,7 +18,7 @@ import os
 import tempfile
 from typing import Any
 
-from tpu_graphs_ext import load_models
+from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.baseline import allowed_imports, checkout
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.handin import (
@@ -100,10 +100,12 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
     time_limit: minutes that the code of the hand-in may take in all.
 
   Raises:
-    UserError: --root is no checkout, or the time limit is none. All else is a
-      fault of the verdict.
+    UserError: --root is no checkout, the time limit is none, or a path is
+      empty. All else is a fault of the verdict.
   """
   confine.check_minutes(time_limit)
+  for flag, path in (('--model_dir', model_dir), ('--data_root', data_root)):
+    files.require_path(flag, path)
   root = checkout.find(root)
   models_path = _full(models_py) if models_py else (
       load_models.models_path())
