@@ -81,7 +81,7 @@ def test_no_network(run, listener):
     run(code)
   with pytest.raises(TimeoutError):
     listener.accept()
-  assert run.confined.text().startswith('no network, no secrets')
+  assert run.confined.text().startswith('without network; ')
 
 
 def test_it_is_said_where_the_network_cannot_be_taken_away(run, monkeypatch):
@@ -90,7 +90,7 @@ def test_it_is_said_where_the_network_cannot_be_taken_away(run, monkeypatch):
   confine.without_network.cache_clear()
   try:
     assert run('print(1)') == '1\n'
-    assert run.confined.text().startswith('the network, which this system')
+    assert run.confined.text().startswith('with network, which')
   finally:
     confine.without_network.cache_clear()
 
@@ -346,7 +346,7 @@ def test_a_hand_in_that_calls_home(trained, tmp_path, listener):
   verdict = verdict_of(trained, tmp_path,
                        CONNECT.format(listener.getsockname()[1]))
   assert 'Network is unreachable' in only_fault(verdict)
-  assert verdict.facts['confined'].startswith('no network')
+  assert verdict.facts['confined'].startswith('without network; ')
   with pytest.raises(TimeoutError):
     listener.accept()
 

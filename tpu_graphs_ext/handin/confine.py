@@ -59,10 +59,11 @@ class Confinement:
 
   def text(self) -> str:
     """What holds, for the user."""
-    network = ('no network' if without_network() else
-               'the network, which this system does not let one take away')
-    return (f'{network}, no secrets of the environment, {self._minutes:g} '
-            f'minutes, {self.memory / (1 << 30):.0f} GiB; but your files')
+    network = ('without network' if without_network() else
+               'with network, which this system does not let one take away')
+    return (f'{network}; without your environment variables; to '
+            f'{self._minutes:g} minutes and {self.memory / (1 << 30):.0f} GiB; '
+            'not from your files')
 
   def run(self, command: Sequence[str], folder: str, log: str,
           on_line: Callable[[str], None] | None = None) -> None:
