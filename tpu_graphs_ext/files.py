@@ -1,11 +1,95 @@
-"""Paths as people write them, and files that are whole or not there."""
+"""Files and folders that are there whole or not at all, and JSON not trusted.
+
+What is written gets a temporary name in the same folder, goes to the disk, and
+then takes its own name. The process that fills it holds a lock on it, so what
+a killed process left behind can be told from what is being written, and is
+removed by the next one that writes there.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from tpu_graphs_ext.errors import UserError
+
+try:
+  import fcntl
+except ImportError:  # Not on Windows: there leftovers stay.
+  fcntl = None
+
+# End of names that nobody else gives.
+TEMPORARY = '.tpu_graphs_ext.tmp'
+_ASIDE = '.aside' + TEMPORARY
+_LEFTOVER = re.compile(
+    r'(?P<final>.+)\.[0-9a-f]{8}(?P<aside>\.aside)?' + re.escape(TEMPORARY))
+_tidied: set[str] = set()  # Folders that this process has looked through.
+# A file is made a moment before it is locked.
+_YOUNG_SECONDS = 60
+
+
+def require_path(flag: str, path: str) -> str:
+  """Expands ~; an empty path is an error, for it would mean this folder.
+
+  Raises:
+    UserError: the path is empty. An unset variable of a shell gives that.
+  """
+  if not path.strip():
+    raise UserError(f'{flag} is empty; name a file or folder (is the variable '
+                    'that should hold it set?)')
+  return os.path.expanduser(path)
+
+
+def open_ordinary(path: str) -> BinaryIO:
+  """Opens a file for reading that may be something else than a file.
+
+  Raises:
+    OSError: it cannot be opened, or is no ordinary file: a named pipe would be
+      waited for, and a device never end.
+  """
+  # Without O_NONBLOCK opening a pipe waits for somebody who writes.
+  handle = os.open(path, os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0)
+                   | getattr(os, 'O_BINARY', 0))
+  try:
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+      raise OSError('is no ordinary file')
+    return os.fdopen(handle, 'rb')
+  except BaseException:
+    os.close(handle)
+    raise
+
+
+@contextlib.contextmanager
+def new_file(path: str) -> Iterator[BinaryIO]:
+  """A file to fill, which then replaces what has its name.
+
+  Raises:
+    UserError: it cannot be written.
+  """
+  temporary = _temporary_name(path)
+  try:
+    os.makedirs(os.path.dirname(temporary), exist_ok=True)
+    remove_leftovers(os.path.dirname(temporary))
+    try:
+      with open(temporary, 'xb') as file, _locked(file.fileno()):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+      with contextlib.suppress(FileNotFoundError):
+        os.remove(temporary)
+  except OSError as error:
+    raise cannot_be_written(path, error) from error
 
 
 def full_path(path: str) -> str:
@@ -19,15 +103,170 @@ def write_file(path: str, content: bytes) -> None:
   Raises:
     UserError: the file cannot be written.
   """
-  temporary = f'{path}.{os.getpid()}.tmp'
+  with new_file(path) as file:
+    file.write(content)
+
+
+@contextlib.contextmanager
+def new_folder(path: str, replace: bool = True) -> Iterator[str]:
+  """A folder to fill, which then appears under its name.
+
+  Args:
+    path: its name.
+    replace: whether it takes the place of a folder of that name; else that
+      one stays, and the new one goes.
+
+  Raises:
+    OSError: it cannot be written.
+  """
+  temporary = _temporary_name(path)
+  os.makedirs(os.path.dirname(temporary), exist_ok=True)
+  remove_leftovers(os.path.dirname(temporary))
+  os.mkdir(temporary)
   try:
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    try:
-      with open(temporary, 'wb') as file:
-        file.write(content)
-      os.replace(temporary, path)
-    finally:
-      with contextlib.suppress(FileNotFoundError):
-        os.remove(temporary)
+    with _locked_folder(temporary):
+      yield temporary
+      _sync(temporary)
+      if replace:
+        _replace_folder(temporary, path)
+      else:
+        with contextlib.suppress(FileExistsError):
+          _rename_to_nothing(temporary, path)
+  finally:
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _rename_to_nothing(new: str, path: str) -> None:
+  try:
+    os.rename(new, path)
   except OSError as error:
-    raise UserError(f'{path}: cannot be written ({error})') from error
+    if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+      raise
+    raise FileExistsError(path) from error
+
+
+def _replace_folder(new: str, path: str) -> None:
+  """Folders cannot replace one another: the old one steps aside first."""
+  aside = path + '.' + secrets.token_hex(4) + _ASIDE
+  with contextlib.suppress(FileNotFoundError):
+    os.rename(path, aside)
+  try:
+    os.rename(new, path)
+  except OSError:
+    if not os.path.exists(path) and os.path.exists(aside):
+      os.rename(aside, path)
+    raise
+  finally:
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_leftovers(folder: str) -> None:
+  """Removes what killed processes left half-written in a folder.
+
+  A folder that stepped aside for one that never came takes its place again.
+  Once a process and folder, for folders of many files.
+  """
+  folder = os.path.abspath(folder)
+  if folder in _tidied:
+    return
+  _tidied.add(folder)
+  for name in _names(folder):
+    match = _LEFTOVER.fullmatch(name)
+    left = os.path.join(folder, name)
+    if not match or not _is_abandoned(left):
+      continue
+    final = os.path.join(folder, match['final'])
+    if match['aside'] and not os.path.exists(final):
+      os.rename(left, final)
+    elif os.path.isdir(left):
+      shutil.rmtree(left, ignore_errors=True)
+    else:
+      with contextlib.suppress(OSError):
+        os.remove(left)
+
+
+def _is_abandoned(path: str) -> bool:
+  """Whether no living process fills a temporary file or folder."""
+  if fcntl is None:
+    return False
+  try:
+    age = time.time() - os.lstat(path).st_mtime
+    if os.path.islink(path) or age < _YOUNG_SECONDS:
+      return False
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+  except OSError:
+    return False
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return True
+  except OSError:
+    return False
+  finally:
+    os.close(handle)
+
+
+@contextlib.contextmanager
+def _locked(handle: int) -> Iterator[None]:
+  """Holds the lock of an open file; it goes with the process."""
+  if fcntl is not None:
+    # Some network file systems have no locks.
+    with contextlib.suppress(OSError):
+      fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  yield
+
+
+@contextlib.contextmanager
+def _locked_folder(path: str) -> Iterator[None]:
+  if fcntl is None:
+    yield
+    return
+  handle = os.open(path, os.O_RDONLY)
+  try:
+    with _locked(handle):
+      yield
+  finally:
+    os.close(handle)
+
+
+def _sync(folder: str) -> None:
+  """Brings the files of a folder to the disk."""
+  for parent, _, names in os.walk(folder):
+    for name in names:
+      with open(os.path.join(parent, name), 'rb') as file:
+        os.fsync(file.fileno())
+
+
+def _temporary_name(path: str) -> str:
+  return f'{os.path.abspath(path)}.{secrets.token_hex(4)}{TEMPORARY}'
+
+
+def _names(folder: str) -> list[str]:
+  try:
+    return os.listdir(folder)
+  except OSError:
+    return []
+
+
+def cannot_be_read(path: str, error: OSError) -> UserError:
+  """What to tell of a file that cannot be opened or is no file."""
+  return UserError(f'{path}: cannot be read ({error.strerror or error})')
+
+
+def cannot_be_written(path: str, error: OSError) -> UserError:
+  """What to tell of a file or folder that the system refuses."""
+  advice = ('; free some space, or choose another place'
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) else '')
+  return UserError(f'{path}: cannot be written ({error}){advice}')
+
+
+def parse_json(text: str | bytes, where: str) -> Any:
+  """Reads JSON that anybody may have written.
+
+  Raises:
+    UserError: it is no JSON, or nested deeper than Python goes.
+  """
+  try:
+    return json.loads(text)
+  except (ValueError, RecursionError) as error:
+    reason = ' '.join(str(error).split())[:200]
+    raise UserError(f'{where}: is not JSON ({reason})') from error

@@ -1,5 +1,7 @@
 """What a models.py may import, told from its text."""
 
+import os
+
 import pytest
 
 from tpu_graphs_ext import load_models
@@ -72,3 +74,25 @@ def test_standard_library_without_its_list(monkeypatch):
     assert allowed_imports.is_standard(name)
   for name in ('numpy', 'tensorflow', 'tpu_graphs_ext'):
     assert not allowed_imports.is_standard(name)
+
+
+@pytest.mark.parametrize('text', [
+    b'\xff', b'\0', 100_000 * b'(', b'x = ' + 20_000 * b'-' + b'1\n',
+    b'x = 1' + 50_000 * b'+1'])
+def test_what_is_no_python_or_nested_without_end(tmp_path, text):
+  path = tmp_path / 'models.py'
+  path.write_bytes(text)
+  fault, = allowed_imports.faults_of(str(path))
+  assert 'is no Python file' in fault
+  assert not allowed_imports.needs_baseline(str(path))
+
+
+def test_what_is_no_file_or_too_long(tmp_path, monkeypatch):
+  os.mkfifo(tmp_path / 'models.py')
+  for path in (tmp_path, tmp_path / 'models.py'):
+    fault, = allowed_imports.faults_of(str(path))
+    assert 'cannot be read (is no ordinary file)' in fault
+  monkeypatch.setattr(allowed_imports, 'MAX_BYTES', 10)
+  (tmp_path / 'long.py').write_text('import numpy')
+  fault, = allowed_imports.faults_of(str(tmp_path / 'long.py'))
+  assert 'more than 10 bytes' in fault

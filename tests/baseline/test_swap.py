@@ -1,5 +1,6 @@
 """models.py in and out of a checkout: what is kept, what is refused."""
 
+import json
 import os
 import subprocess
 
@@ -151,3 +152,104 @@ def test_no_checkout(monkeypatch, tmp_path):
     swap.install()
   with pytest.raises(UserError, match='is no checkout of the tpu_graphs'):
     swap.uninstall(str(tmp_path))
+
+
+# --------------------------------- broken off, and files of somebody else
+
+
+def test_broken_off_between_any_two_steps(root, tmp_path, monkeypatch):
+  """The next call, in or out, finishes what was broken off."""
+  write, remove = swap.files.write_file, os.remove
+  one, two = tmp_path / 'one.py', tmp_path / 'two.py'
+  one.write_text('import numpy\n')
+  two.write_text('import numpy as np\n')
+  calls = (lambda: swap.install(str(root), str(one)),
+           lambda: swap.install(str(root), str(two)),
+           lambda: swap.install(str(root)), lambda: swap.uninstall(str(root)))
+  # At most three files are written or removed by one call.
+  for number, call in enumerate(calls):
+    for steps in range(3):
+      for mend in (lambda: swap.install(str(root), str(two)),
+                   lambda: swap.uninstall(str(root))):
+        for before in calls[:number]:
+          before()
+        left = [steps]
+
+        def stopping(function, left=left):
+          def step(*args):
+            if not left[0]:
+              raise KeyboardInterrupt
+            left[0] -= 1
+            function(*args)
+          return step
+
+        with monkeypatch.context() as patch:
+          patch.setattr(swap.files, 'write_file', stopping(write))
+          patch.setattr(swap.os, 'remove', stopping(remove))
+          try:
+            call()
+          except KeyboardInterrupt:
+            pass
+        mend()
+        swap.uninstall(str(root))
+        assert in_place(root) == THEIRS
+        assert git(root, 'status', '--porcelain') == ''
+
+
+@pytest.mark.parametrize('ending', [swap.ORIGINAL, swap.RECORD])
+def test_a_file_of_somebody_else_is_never_touched(root, ending):
+  other = root / (checkout.MODELS_PY + ending)
+  other.write_text('# of somebody else\n')
+  with pytest.raises(UserError, match=f'{ending}: install did not make it'):
+    swap.install(str(root))
+  assert in_place(root) == THEIRS
+  # Also where models.py was copied into place by hand.
+  (root / checkout.MODELS_PY).write_bytes(ours())
+  assert f'left {other}: install did not make it' in swap.uninstall(str(root))
+  assert in_place(root) == THEIRS
+  assert other.read_text() == '# of somebody else\n'
+
+
+def test_a_copy_that_was_changed_is_not_taken_for_the_original(root):
+  swap.install(str(root))
+  kept = root / (checkout.MODELS_PY + swap.ORIGINAL)
+  kept.write_text('# changed\n')
+  assert f'left {kept}' in swap.uninstall(str(root))
+  assert in_place(root) == THEIRS
+  assert kept.read_text() == '# changed\n'
+
+
+def test_a_record_of_an_earlier_version(root):
+  swap.install(str(root))
+  record = root / (checkout.MODELS_PY + swap.RECORD)
+  content = json.loads(record.read_text())
+  record.write_text(json.dumps(
+      {name: content[name] for name in ('sha256', 'source')}))
+  swap.uninstall(str(root))
+  assert git(root, 'status', '--porcelain') == ''
+
+
+@pytest.mark.parametrize('record', [
+    100_000 * '[', '[]', '{"sha256": 3}', '{"sha256": "x"}', '\0', '',
+    '{"sha256": ["a"]}', '1' + 5000 * '0'])
+def test_a_record_that_is_none(root, tmp_path, record):
+  student = tmp_path / 'mine.py'
+  student.write_text('import numpy\n')
+  swap.install(str(root), str(student))
+  path = root / (checkout.MODELS_PY + swap.RECORD)
+  path.write_text(record)
+  assert state(root) == swap.OTHER
+  for call in (swap.install, swap.uninstall):
+    with pytest.raises(UserError, match='has changes that install did not'):
+      call(str(root))
+  assert in_place(root) == b'import numpy\n'
+
+
+def test_what_is_no_file(root, tmp_path):
+  os.mkfifo(tmp_path / 'pipe.py')
+  with pytest.raises(UserError, match='is no ordinary file'):
+    swap.install(str(root), str(tmp_path / 'pipe.py'))
+  (root / (checkout.MODELS_PY + swap.ORIGINAL)).mkdir()
+  with pytest.raises(UserError, match='install did not make it'):
+    swap.install(str(root))
+  assert 'left ' in swap.uninstall(str(root))

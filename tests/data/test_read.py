@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -446,8 +447,57 @@ def change_meta(entry):
     json.dump({'tile_ids': []}, file)
 
 
+def nest_meta(entry):
+  with open(os.path.join(entry, 'meta.json'), 'w') as file:
+    file.write('[' * 100_000)
+
+
+def change_a_float(entry):
+  with open(os.path.join(entry, 'config_feat'), 'r+b') as file:
+    file.seek(40)
+    file.write(np.float32(1e9).tobytes())
+
+
+def change_a_name(entry):
+  path = os.path.join(entry, 'meta.json')
+  with open(path) as file:
+    text = file.read()
+  with open(path, 'w') as file:
+    file.write(text.replace('chain_0', 'chain_1'))
+
+
+def forge(entry, name, offset, value):
+  """Changes a number, and the checksums so that they are right."""
+  with open(os.path.join(entry, name), 'r+b') as file:
+    file.seek(offset)
+    file.write(value.tobytes())
+    file.seek(0)
+    crc32 = zlib.crc32(file.read())
+  path = os.path.join(entry, 'meta.json')
+  with open(path) as file:
+    meta = json.loads(json.load(file)['meta'])
+  meta['crc32'][name] = crc32
+  text = json.dumps(meta)
+  with open(path, 'w') as file:
+    json.dump({'crc32': zlib.crc32(text.encode()), 'meta': text}, file)
+
+
+def forge_an_edge(entry):
+  forge(entry, 'edge_index', 8, np.int64(1000))
+
+
+def forge_a_nan(entry):
+  forge(entry, 'node_feat', 4, np.float32('nan'))
+
+
+def forge_a_normalizer(entry):
+  forge(entry, 'normalizer_ns', 0, np.int64(0))
+
+
 @pytest.mark.parametrize('damage', [
-    cut_an_array, lose_an_array, empty_an_array, garble_meta, change_meta])
+    cut_an_array, lose_an_array, empty_an_array, garble_meta, change_meta,
+    nest_meta, change_a_float, change_a_name, forge_an_edge, forge_a_nan,
+    forge_a_normalizer])
 def test_damaged_entry_is_built_again(folder, tmp_path, damage, caplog):
   cache_dir = str(tmp_path / 'cache')
   read.read_split(folder, cache_dir=cache_dir)
@@ -496,6 +546,32 @@ def test_two_processes_at_once(data_root, tmp_path):
   assert [run.returncode for run in runs] == [0, 0, 0]
   assert outputs[0].strip() and len(set(outputs)) == 1
   assert len(entries(tmp_path / 'cache')) == 3  # train, valid, test
+
+
+BUILDER = '''
+import sys, time
+from tpu_graphs_ext.data import cache, read
+stream = cache._stream
+def slow(*arguments):
+  meta = stream(*arguments)
+  print('there', flush=True)
+  time.sleep(60)
+cache._stream = slow
+read.read_split(sys.argv[1], cache_dir=sys.argv[2])
+'''
+
+
+def test_a_builder_that_was_killed_leaves_nothing_for_long(folder, tmp_path):
+  cache_dir = tmp_path / 'cache'
+  with subprocess.Popen([sys.executable, '-c', BUILDER, folder, str(cache_dir)],
+                        stdout=subprocess.PIPE, text=True) as builder:
+    assert builder.stdout.readline() == 'there\n'
+    builder.kill()
+  left, = entries(cache_dir)
+  os.utime(cache_dir / left, (0, 0))
+  read.read_split(folder, cache_dir=str(cache_dir))
+  name, = entries(cache_dir)
+  assert left.startswith(name + '.')
 
 
 def test_cache_that_cannot_be_written(folder, tmp_path):

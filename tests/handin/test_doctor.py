@@ -1,6 +1,7 @@
 """Each thing that doctor looks at, fine and broken, and what mends it."""
 
 import json
+import os
 import re
 import subprocess
 
@@ -189,6 +190,41 @@ def test_sample_data_is_a_warning_and_none_is_broken(tmp_path):
   (finding,) = doctor.data_findings(str(tmp_path / 'nowhere'))
   assert finding.state == BROKEN
   assert finding.fix.startswith('run_scripts/download_data.sh')
+
+
+def test_hostile_places(root, tmp_path, monkeypatch):
+  """Each is a finding, never a traceback."""
+  file, pipe = tmp_path / 'file', tmp_path / 'pipe'
+  file.write_text('')
+  os.mkfifo(pipe)
+  for path in (file, pipe, file / 'below', tmp_path / 'a\0b', '   ', ''):
+    assert [finding.state for finding in doctor.data_findings(str(path))] == [
+        BROKEN], path
+  for path in (file, pipe, tmp_path / 'a\0b'):
+    (finding,) = doctor.checkout_findings(str(path))
+    assert (finding.state, finding.what) == (BROKEN, 'checkout')
+  for ending in (swap.ORIGINAL, swap.RECORD):
+    (root / (checkout.MODELS_PY + ending)).mkdir()
+  assert len(list(doctor.checkout_findings(str(root)))) == 3
+
+  def refuses(*unused):
+    raise PermissionError(13, 'Permission denied')
+
+  monkeypatch.setattr(check, 'check_data', refuses)
+  (finding,) = doctor.data_findings(str(tmp_path))
+  assert 'cannot be read ([Errno 13] Permission denied)' in finding.text
+  monkeypatch.setattr(swap.files, 'open_ordinary', refuses)
+  found = states(doctor.checkout_findings(str(root)))
+  assert found['models.py in place'] == BROKEN
+
+
+@pytest.mark.parametrize('code', [
+    'print("no JSON")', 'print("[]")', 'print("[" * 100000)',
+    'import os; os.write(1, b"\\xff")'])
+def test_an_import_that_prints(monkeypatch, code):
+  monkeypatch.setattr(doctor, '_IMPORTS', code)
+  assert set(doctor.import_errors().values()) == {
+      'import ends Python: no message'}
 
 
 def test_disk_and_memory():

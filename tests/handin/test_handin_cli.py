@@ -32,14 +32,24 @@ def test_verify(verdicts, capsys):
   asked, faults = verdicts
   assert cli.main(['verify', '--model_dir=model_a', '--root=r',
                    '--models_py=m.py', '--data_root=d', '--cache_dir=',
-                   '--toy_data']) == 0
+                   '--toy_data', '--time_limit=0.5']) == 0
   assert asked == [{'model_dir': 'model_a', 'models_py': 'm.py', 'root': 'r',
-                    'data_root': 'd', 'cache_dir': '', 'toy_data': True}]
+                    'data_root': 'd', 'cache_dir': '', 'toy_data': True,
+                    'time_limit': 0.5}]
   assert capsys.readouterr().out == 'this hand-in works\n'
   faults.append('it is broken')
   assert cli.main(['verify', '--model_dir=model_a', '--json']) == 1
   content = json.loads(capsys.readouterr().out)
   assert (content['ok'], content['faults']) == (False, ['it is broken'])
+
+
+def test_the_help_says_whose_rights_the_code_has(capsys):
+  for verb in ('verify', 'package'):
+    with pytest.raises(SystemExit):
+      cli.main([verb, '--help'])
+    text = ' '.join(capsys.readouterr().out.split())
+    assert 'runs the code of the hand-in, as you' in text
+    assert '--time_limit MINUTES' in text and '(default: 240)' in text
 
 
 def test_verify_a_package(verdicts, monkeypatch):
@@ -52,6 +62,16 @@ def test_verify_a_package(verdicts, monkeypatch):
   (asked,) = verdicts[0]
   assert asked['models_py'] == asked['model_dir'].replace('model_a',
                                                           'models.py')
+
+
+def test_empty_paths(capsys):
+  for flags, name in ((['verify', '--model_dir='], '--model_dir'),
+                      (['verify', '--package='], '--package'),
+                      (['verify', '--dir=m', '--data_root= '], '--data_root'),
+                      (['package', '--dir=m', '--out='], '--out'),
+                      (['kaggle-csv', '--tile=t', '--out='], '--out')):
+    assert cli.main(flags) == 1
+    assert capsys.readouterr().err.startswith(f'error: {name} is empty')
 
 
 def test_verify_takes_one_of_folder_and_package(capsys):

@@ -1,10 +1,12 @@
 """The competition's file: rows by ID, every fault named."""
 
 import logging
+import os
 
 import numpy as np
 import pytest
 
+from data.test_npz import mutated
 from support import tiny_kernels
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.handin import kaggle
@@ -145,11 +147,67 @@ def test_sample_of_other_data(data):
     ('ID,TopConfigs\na,1;x\n', "line 2 is 'a,1;x'; expected an ID and"),
     ('ID,TopConfigs\na,1;-2\n', "line 2 is 'a,1;-2'"),
     ('ID,TopConfigs\na,1\nb,1\na,2\n', 'line 4 names a for the second time'),
+    # Too long for a number, and digits that are none.
+    ('ID,TopConfigs\na,1' + 400 * '0', "line 2 is 'a,1000"),
+    ('ID,TopConfigs\na,1' + 5000 * '0', "line 2 is 'a,1000"),
+    ('ID,TopConfigs\na,\u00b2', 'line 2 is'),
+    ('ID,TopConfigs\na,\u0663', 'line 2 is'),
+    ('ID,TopConfigs\na,1\0\n', 'a zero byte after 17 bytes'),
+    ('ID,TopConfigs\n,1', "line 2 is ',1'"),
+    ('ID,TopConfigs\n"a,b\nc",1', 'line 2 is'),
+    ('ID,TopConfigs\n' + 500 * 'a' + ',1', 'line 2 is'),
+    ('ID,TopConfigs\n' + (1 << 20) * '"', 'line 2 is'),
+    ((1 << 20) * 'x', 'its first line must be'),
 ])
 def test_bad_csv(tmp_path, text, message):
   (tmp_path / 'a.csv').write_text(text)
   with pytest.raises(UserError, match=message):
     predictions_csv.read(str(tmp_path / 'a.csv'))
+
+
+@pytest.mark.parametrize('content', [
+    b'\xff\xfe', b'ID,TopConfigs\na\xff,1'])
+def test_no_text(tmp_path, content):
+  (tmp_path / 'a.csv').write_bytes(content)
+  with pytest.raises(UserError, match=r'a.csv: is no CSV \('):
+    predictions_csv.read(str(tmp_path / 'a.csv'))
+
+
+def test_no_ordinary_files(tmp_path):
+  os.mkfifo(tmp_path / 'pipe')
+  for path in (tmp_path, tmp_path / 'pipe', '/dev/zero'):
+    with pytest.raises(UserError, match='is no ordinary file'):
+      predictions_csv.read(str(path))
+  with pytest.raises(UserError, match=r'cannot be read \(No such file'):
+    predictions_csv.read(str(tmp_path / 'none'))
+
+
+def test_a_file_without_end(tmp_path, monkeypatch):
+  monkeypatch.setattr(predictions_csv, 'MAX_BYTES', 100)
+  (tmp_path / 'a.csv').write_text('ID,TopConfigs\na,' + 100 * '1;')
+  with pytest.raises(UserError, match='has more than 100 bytes'):
+    predictions_csv.read(str(tmp_path / 'a.csv'))
+
+
+def test_damaged_csv(tmp_path):
+  """One clear error, or rows of numbers."""
+  content = ('ID,TopConfigs\n' + '\n'.join(
+      f'tile:xla:{i},{i};1;2' for i in range(20))).encode()
+  path = tmp_path / 'a.csv'
+  for seed in range(300):
+    path.write_bytes(mutated(content, np.random.default_rng(seed)))
+    try:
+      rows = predictions_csv.read(str(path))
+    except UserError as error:
+      assert str(error).startswith(str(path)), seed
+    else:
+      assert all(isinstance(index, int) for row in rows.values()
+                 for index in row), seed
+
+
+def test_an_empty_name_of_the_file(tmp_path, sample):
+  with pytest.raises(UserError, match='--out is empty'):
+    kaggle.kaggle_csv(sample, '', sample=sample)
 
 
 def test_long_rows_blank_lines_and_windows_line_ends(tmp_path):

@@ -1,13 +1,18 @@
 """Packing a hand-in, and refusing what must not be unpacked."""
 
+import errno
 import hashlib
 import json
 import os
+import pathlib
+import shutil
 import stat
 import zipfile
 
+import numpy as np
 import pytest
 
+from data.test_npz import mutated
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.handin import verify, zip_file
 from tpu_graphs_ext.host import artifacts
@@ -110,12 +115,12 @@ def test_out_is_a_folder(handed_in, verdicts, tmp_path):
 # --------------------------------------------------------------- unpacking
 
 
-def rewritten(path: str, change) -> str:
+def rewritten(path: str, change, method: int = zipfile.ZIP_STORED) -> str:
   """The archive with other members: `change` gets name -> content."""
   with zipfile.ZipFile(path) as archive:
     members = {name: archive.read(name) for name in archive.namelist()}
   members = change(members) or members
-  with zipfile.ZipFile(path, 'w') as archive:
+  with zipfile.ZipFile(path, 'w', method) as archive:
     for name, content in members.items():
       archive.writestr(name, content)
   return path
@@ -167,20 +172,32 @@ def test_too_large(handed_in, verdicts, tmp_path, monkeypatch):
 def test_every_difference_to_the_manifest_is_named(
     handed_in, verdicts, tmp_path):
   def change(members):
-    members['models.py'] = b'# other\n'
+    members['models.py'] = b'# nine\n'
+    members[f'model_{HASH}/saved_model.pb'] = b'longer graph'
     members['more'] = b''
     del members[f'run_{HASH}.jsonz']
 
   refused(rewritten(packed(handed_in, tmp_path), change), tmp_path,
           'models.py has the SHA-256 sum', 'more is not listed in',
+          'saved_model.pb has 12 bytes, but MANIFEST.json says 5',
           f'run_{HASH}.jsonz is missing, which MANIFEST.json lists')
 
 
 @pytest.mark.parametrize('manifest, message', [
-    (None, 'is missing or damaged'), ('{', 'is missing or damaged'),
-    ('[]', 'is missing or damaged'),
+    (None, 'its MANIFEST.json is missing'), ('{', 'is not JSON'),
+    ('[]', 'is damaged: it has no object `files`'),
+    (100_000 * '[', 'is not JSON'), ('\0', 'is not JSON'),
+    ('{"format": 1, "files": []}', 'is damaged: it has no object `files`'),
+    ('{"format": NaN, "run_hash": "a", "files": {}}', 'another format than 1'),
+    ('{"format": 1, "run_hash": 3, "files": {}}',
+     "run_hash must be letters and digits, got '3'"),
+    ('{"format": 1, "run_hash": "a", "files": {"x": {"bytes": 1e400}}}',
+     "files, 'x' must have sha256 and bytes, got {'bytes': inf}"),
+    ('{"format": 1, "run_hash": "a", "files": {"x": 1}}', "got 1"),
+    ((1 << 20) * ' ' + '{}', 'has 1,048,578 bytes; 1,048,576 are allowed'),
     ('{"format": 2, "run_hash": "a", "files": {}}', 'another format than 1'),
-    ('{"format": 1, "run_hash": "../a", "files": {}}', 'another format'),
+    ('{"format": 1, "run_hash": "../a", "files": {}}',
+     "run_hash must be letters and digits, got '../a'"),
     ('{"format": 1, "run_hash": "a", "files": {}}',
      'models.py is missing, which every hand-in has')])
 def test_bad_manifest(handed_in, verdicts, tmp_path, manifest, message):
@@ -190,6 +207,96 @@ def test_bad_manifest(handed_in, verdicts, tmp_path, manifest, message):
       members['MANIFEST.json'] = manifest
 
   refused(rewritten(packed(handed_in, tmp_path), change), tmp_path, message)
+
+
+def test_a_large_member_is_not_unpacked(
+    handed_in, verdicts, tmp_path, monkeypatch):
+  """By what the archive declares, and by what the manifest says."""
+  path = rewritten(packed(handed_in, tmp_path),
+                   lambda members: members.update({'models.py': bytes(5000)}),
+                   zipfile.ZIP_DEFLATED)
+  opened = []
+  real_open = zipfile.ZipFile.open
+  monkeypatch.setattr(zipfile.ZipFile, 'open', lambda self, name, *rest: (
+      opened.append(getattr(name, 'filename', name))
+      or real_open(self, name, *rest)))
+  refused(path, tmp_path, 'models.py has 5,000 bytes, but MANIFEST.json says 7')
+  assert 'models.py' not in opened
+  opened.clear()
+  monkeypatch.setattr(zip_file, 'MAX_FILE_BYTES', 4999)
+  refused(path, tmp_path, "'models.py' has 5,000 bytes; 4,999 are allowed")
+  assert not opened
+
+
+@pytest.mark.parametrize('method', [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_other_compressions(handed_in, verdicts, tmp_path, method):
+  path = rewritten(packed(handed_in, tmp_path), lambda members: None, method)
+  refused(path, tmp_path, f"'models.py' is compressed by method {method}")
+
+
+def test_an_encrypted_member(handed_in, verdicts, tmp_path):
+  path = pathlib.Path(packed(handed_in, tmp_path))
+  data = bytearray(path.read_bytes())
+  data[data.index(b'PK\x01\x02') + 8] |= 1  # The first of the directory.
+  path.write_bytes(data)
+  refused(str(path), tmp_path, 'is encrypted')
+
+
+def test_long_names(handed_in, verdicts, tmp_path):
+  path = rewritten(packed(handed_in, tmp_path),
+                   lambda members: members.update({300 * 'n': b'x'}))
+  refused(path, tmp_path, 'is a name of 300 characters')
+
+
+def test_a_folder_and_a_pipe(tmp_path):
+  refused(str(tmp_path), tmp_path, 'is no ordinary file')
+  os.mkfifo(tmp_path / 'pipe.zip')
+  refused(str(tmp_path / 'pipe.zip'), tmp_path, 'is no ordinary file')
+
+
+def test_a_package_is_whole_or_absent(
+    handed_in, verdicts, tmp_path, monkeypatch):
+  path = packed(handed_in, tmp_path)
+  before = pathlib.Path(path).read_bytes()
+
+  def fails(*unused):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(zipfile.ZipFile, 'writestr', fails)
+  with pytest.raises(UserError,
+                     match=r'cannot be written .* free some space'):
+    zip_file.package(str(handed_in), path)
+  assert pathlib.Path(path).read_bytes() == before
+  assert os.listdir(os.path.dirname(path)) == ['submission.zip']
+
+
+def fuzz(path: str, tmp_path, rounds: int) -> None:
+  """Damage gives one clear error, or the very same files."""
+  content = pathlib.Path(path).read_bytes()
+  with zipfile.ZipFile(path) as archive:
+    whole = {name: archive.read(name) for name in archive.namelist()
+             if name != 'MANIFEST.json'}
+  damaged, target = tmp_path / 'damaged.zip', tmp_path / 'target'
+  for seed in range(rounds):
+    damaged.write_bytes(mutated(content, np.random.default_rng(seed)))
+    try:
+      zip_file.unpack(str(damaged), str(target))
+    except UserError:
+      assert not target.exists(), seed
+      continue
+    found = {str(file.relative_to(target)): file.read_bytes()
+             for file in target.rglob('*') if file.is_file()}
+    assert found == whole, seed
+    shutil.rmtree(target)
+
+
+def test_damaged_packages(handed_in, verdicts, tmp_path):
+  fuzz(packed(handed_in, tmp_path), tmp_path, 200)
+
+
+@pytest.mark.survive
+def test_many_damaged_packages(handed_in, verdicts, tmp_path):
+  fuzz(packed(handed_in, tmp_path), tmp_path, 3000)
 
 
 def test_no_zip(tmp_path):

@@ -225,6 +225,101 @@ def test_a_hook_of_an_earlier_version_still_works(python):
   assert run_code(KERAS) == [without]
 
 
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+  """A folder to install the hook in, on the current stack."""
+  monkeypatch.setattr(hook.versions, 'stack_name', lambda: 'current')
+  monkeypatch.setattr(hook.sysconfig, 'get_path',
+                      lambda unused: str(tmp_path))
+  return tmp_path
+
+
+PTH, PY = 'tpu_graphs_ext_hook.pth', 'tpu_graphs_ext_hook.py'
+
+
+def test_what_python_compiled_goes_too(python):
+  run_code = python('2.21.0')
+  run_code(hook_command('install'))
+  # As Python does it at its next start, unless it is told not to.
+  run_code('import py_compile, tpu_graphs_ext_hook as hook; '
+           'py_compile.compile(hook.__file__)')
+  cache = run_code.site / '__pycache__'
+  assert list(cache.glob('tpu_graphs_ext_hook*.pyc'))
+  other = cache / 'tpu_graphs_ext_hook_of_another.cpython-311.pyc'
+  other.write_bytes(b'')
+  run_code(hook_command('remove'))
+  assert not list(run_code.site.glob('tpu_graphs_ext_hook*'))
+  assert list(cache.glob('tpu_graphs_ext_hook*')) == [other]
+
+
+@pytest.mark.parametrize('gone, left', [(PTH, PY), (PY, PTH)])
+def test_half_a_hook_is_removed(site, gone, left):
+  hook.install()
+  (site / gone).unlink()
+  assert not hook.is_installed()
+  assert hook.status().startswith(f'hook: half installed: only {site / left};')
+  assert hook.remove() == f'Removed {site / left}.'
+  assert hook.remove() == 'Nothing to remove: the hook is not installed.'
+  assert not os.listdir(site)
+
+
+def test_a_compiled_file_alone_is_removed(site):
+  (site / '__pycache__').mkdir()
+  compiled = site / '__pycache__' / 'tpu_graphs_ext_hook.cpython-312.pyc'
+  compiled.write_bytes(b'')
+  assert hook.remove() == f'Removed {compiled}.'
+
+
+@pytest.mark.parametrize('name', [PTH, PY])
+@pytest.mark.parametrize('content', [
+    b'import something_else\n', b'', bytes(range(256)),
+    b'import tpu_graphs_ext_hook\nimport more\n'])
+def test_a_file_of_another_is_never_touched(site, name, content):
+  (site / name).write_bytes(content)
+  with pytest.raises(UserError, match=f"{name}: is not the hook's"):
+    hook.install()
+  assert os.listdir(site) == [name]
+  assert f"{site / name}: is not the hook's" in hook.status()
+  assert hook.remove() == f"Left {site / name}: it is not the hook's."
+  assert (site / name).read_bytes() == content
+
+
+def test_beside_a_file_of_another_the_own_half_goes(site):
+  hook.install()
+  (site / '__pycache__').mkdir()
+  compiled = site / '__pycache__' / 'tpu_graphs_ext_hook.cpython-312.pyc'
+  compiled.write_bytes(b'')
+  (site / PY).write_text('# Of another.\n')
+  assert hook.remove().splitlines() == [
+      f'Removed {site / PTH}.', f"Left {site / PY}: it is not the hook's."]
+  # What is compiled is of the module that is there.
+  assert compiled.exists()
+
+
+@pytest.mark.parametrize('kind', ['folder', 'pipe', 'dead link'])
+def test_what_is_no_file_is_left(site, kind):
+  path = site / PY
+  if kind == 'folder':
+    path.mkdir()
+  elif kind == 'pipe':
+    os.mkfifo(path)
+  else:
+    path.symlink_to(site / 'nothing')
+  with pytest.raises(UserError, match="is not the hook's"):
+    hook.install()
+  assert hook.remove() == f"Left {path}: it is not the hook's."
+  assert os.path.lexists(path)
+
+
+def test_a_hook_of_an_earlier_version_is_removed(site):
+  (site / PY).write_text(OLD_HOOK)
+  (site / PTH).write_text('import tpu_graphs_ext_hook\n')
+  assert hook.is_installed()
+  assert hook.remove().splitlines() == [
+      f'Removed {site / PTH}.', f'Removed {site / PY}.']
+  assert not os.listdir(site)
+
+
 def test_the_hook_is_not_for_the_classic_stack(python):
   run_code = python('2.15.1')
   (line,) = run_code(hook_command('install'))

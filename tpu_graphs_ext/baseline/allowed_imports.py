@@ -13,6 +13,8 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 
+from tpu_graphs_ext import files
+
 # All that whoever runs the baseline has installed.
 ALLOWED = ('absl', 'numpy', 'tensorflow', 'tensorflow_gnn',
            'tensorflow_ranking')
@@ -21,6 +23,12 @@ BASELINE_PACKAGE = 'tpu_graphs'
 OWN_PACKAGE = 'tpu_graphs_ext'
 
 _GUARDS = ('ImportError', 'ModuleNotFoundError', 'Exception')
+
+
+# Of a models.py. This project's has 120 KB.
+MAX_BYTES = 8 << 20
+# What reading Python raises; the last two where it is nested without end.
+_NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +53,11 @@ def imports(source: str) -> list[Import]:
 def faults_of(path: str) -> list[str]:
   """Why a models.py would not run at the graders'; empty where it would."""
   try:
-    with open(path, 'rb') as file:
-      found = imports(file.read().decode())
+    found = _imports_in(path)
   except OSError as error:
-    return [f'{path}: cannot be read ({error.strerror}); name the models.py '
-            'to hand in with --models_py']
-  except (SyntaxError, ValueError) as error:
+    return [f'{path}: cannot be read ({error.strerror or error}); name the '
+            'models.py to hand in with --models_py']
+  except _NO_PYTHON as error:
     return [f'{path}: is no Python file ({error}); mend it']
   return [_fault(path, module) for module in found
           if module.name not in (*ALLOWED, BASELINE_PACKAGE)
@@ -60,11 +67,19 @@ def faults_of(path: str) -> list[str]:
 def needs_baseline(path: str) -> bool:
   """True where a models.py imports the checkout's package."""
   try:
-    with open(path, 'rb') as file:
-      return any(module.name == BASELINE_PACKAGE
-                 for module in imports(file.read().decode()))
-  except (OSError, SyntaxError, ValueError):
+    return any(module.name == BASELINE_PACKAGE
+               for module in _imports_in(path))
+  except (OSError, *_NO_PYTHON):
     return False
+
+
+def _imports_in(path: str) -> list[Import]:
+  """Every module that a file imports; see `imports`."""
+  with files.open_ordinary(path) as file:
+    text = file.read(MAX_BYTES + 1)
+  if len(text) > MAX_BYTES:
+    raise ValueError(f'more than {MAX_BYTES:,} bytes')
+  return imports(text.decode())
 
 
 def is_standard(name: str) -> bool:

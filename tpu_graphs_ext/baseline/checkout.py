@@ -109,26 +109,23 @@ def script_command(arguments: Sequence[str], root: str = '') -> list[str]:
 
 
 def run_script(copy: str, arguments: Sequence[str], log: str,
-               on_line: Callable[[str], None] | None = None,
-               launcher: Sequence[str] = ()) -> None:
+               on_line: Callable[[str], None] | None = None) -> None:
   """Runs `python <arguments>` in a working copy, as a student would.
 
-  On the current stack and without a launcher it is `tpu-graphs-ext run
-  <arguments>`.
+  On the current stack it is `tpu-graphs-ext run <arguments>`.
 
   Args:
     copy: folder that `working_copy` made; becomes the working folder.
     arguments: script name and flags.
     log: file that gets all output of the script.
     on_line: called with each line of the output as it comes.
-    launcher: stands before the arguments: a program that runs them.
 
   Raises:
     UserError: the script failed; shows its last lines.
   """
   environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2')
-  if launcher or versions.stack_name() == 'classic':
-    command = [sys.executable, *launcher, *arguments]
+  if versions.stack_name() == 'classic':
+    command = [sys.executable, *arguments]
   else:
     command = script_command(arguments)
   with open(log, 'w', encoding='utf-8') as output, subprocess.Popen(

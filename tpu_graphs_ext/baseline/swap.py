@@ -3,17 +3,20 @@
 Beside the file in the checkout two more appear, and go with `uninstall`:
 
   models.py.original    the checkout's own file
-  models.py.installed   the SHA-256 sum of what was put in place, as JSON
+  models.py.installed   JSON: the SHA-256 sums of what was put in place, of what
+                        that replaced, and of the checkout's own file
 
-A file that neither the checkout nor this module put there is never replaced.
+A file that neither the checkout nor this module put there is never replaced or
+removed. Each file is whole or absent, and what was broken off between two of
+them is finished by the next call.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
+import re
 import subprocess
 
 from tpu_graphs_ext import files, load_models
@@ -21,6 +24,7 @@ from tpu_graphs_ext.baseline import allowed_imports, checkout
 from tpu_graphs_ext.errors import UserError
 
 ORIGINAL, RECORD = '.original', '.installed'
+_MAX_RECORD = 1 << 16
 # SHA-256 of the baseline's own models.py -> commit that has it.
 RELEASED = {
     '1b6b492e5e25a7f30eae64e7c8678125adbba43b13bdb4ac84bc1e989e2263f6':
@@ -58,12 +62,20 @@ def install(root: str = '', models_py: str = '') -> str:
         f'{target}: has changes that install did not make and would lose; to '
         f'keep them copy the file away, for example `cp {target} '
         'my_models.py`, and give the copy as --models_py')
-  if kind in (THEIRS, COMMITTED) and _content(target) != new:
-    files.write_file(target + ORIGINAL, _content(target))
-  record = {'sha256': _sum(new), 'source': source}
+  old = _content(target)
+  for ending in (ORIGINAL, RECORD):
+    if os.path.lexists(target + ending) and not _is_own(target, ending):
+      raise UserError(f'{target + ending}: install did not make it and would '
+                      'replace it; move it away, and install again')
+  record = {**_record(target), 'sha256': _sum(new), 'source': source}
+  if kind in (THEIRS, COMMITTED) and old != new:
+    files.write_file(target + ORIGINAL, old)
+    record['original'] = _sum(old)
+  # Until the last step it is still the old file that is in place.
+  record['previous'] = _sum(old)
   files.write_file(target + RECORD,
-                       (json.dumps(record, indent=2) + '\n').encode())
-  if _content(target) == new:
+                   (json.dumps(record, indent=2) + '\n').encode())
+  if old == new:
     return f'already in place: {target}'
   files.write_file(target, new)
   return f'installed {source}\nas        {target}'
@@ -91,9 +103,19 @@ def uninstall(root: str = '') -> str:
   if kind in (OURS, INSTALLED):
     files.write_file(target, _original(target))
     done = f'restored {target}'
+  # The record last: it says whose the other is.
   for ending in (ORIGINAL, RECORD):
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(target + ending)
+    path = target + ending
+    if not os.path.lexists(path):
+      continue
+    if not _is_own(target, ending):
+      done += f'\nleft {path}: install did not make it'
+      continue
+    try:
+      os.remove(path)
+    except OSError as error:
+      raise UserError(f'{path}: cannot be removed ({error}); remove it by '
+                      'hand') from error
   return done
 
 
@@ -104,10 +126,12 @@ def state(target: str) -> str:
     return THEIRS
   if content == _content(load_models.models_path()):
     return OURS
-  if _sum(content) == _recorded(target):
-    return INSTALLED
-  if content == _committed(target):
+  record = _record(target)
+  # Without git only the record knows the checkout's own file.
+  if content == _committed(target) or _sum(content) == record.get('original'):
     return COMMITTED
+  if _sum(content) in (record.get('sha256'), record.get('previous')):
+    return INSTALLED
   return OTHER
 
 
@@ -123,7 +147,7 @@ def _target(root: str) -> str:
 
 def _original(target: str) -> bytes:
   """The checkout's own file: kept beside, or as git has it."""
-  if os.path.exists(target + ORIGINAL):
+  if _is_own(target, ORIGINAL):
     return _content(target + ORIGINAL)
   committed = _committed(target)
   if committed is None or committed == _content(target):
@@ -145,18 +169,42 @@ def _committed(target: str) -> bytes | None:
   return done.stdout if done.returncode == 0 else None
 
 
-def _recorded(target: str) -> str:
-  """The sum of what install put in place, or ''."""
+def _is_own(target: str, ending: str) -> bool:
+  """Whether a file beside models.py is of install, by what is in it."""
+  record = _record(target)
+  if ending == RECORD:
+    return bool(record)
   try:
-    with open(target + RECORD, encoding='utf-8') as file:
-      return json.load(file)['sha256']
-  except (OSError, ValueError, KeyError, TypeError):
-    return ''
+    content = _content(target + ORIGINAL)
+  except UserError:
+    return False
+  found = _sum(content)
+  # Records of earlier versions do not have its sum.
+  recorded = bool(record) and record.get('original', found) == found
+  return recorded or found in RELEASED or content in (
+      _content(target), _committed(target))
+
+
+def _record(target: str) -> dict[str, str]:
+  """What install noted; empty where there is nothing of that kind."""
+  try:
+    with files.open_ordinary(target + RECORD) as file:
+      record = files.parse_json(file.read(_MAX_RECORD), target + RECORD)
+  except (OSError, UserError):
+    return {}
+  known = isinstance(record, dict) and 'sha256' in record and all(
+      isinstance(value, str) for value in record.values()) and all(
+          re.fullmatch('[0-9a-f]{64}', record[name])
+          for name in ('sha256', 'previous', 'original') if name in record)
+  return record if known else {}
 
 
 def _content(path: str) -> bytes:
-  with open(path, 'rb') as file:
-    return file.read()
+  try:
+    with files.open_ordinary(path) as file:
+      return file.read()
+  except OSError as error:
+    raise files.cannot_be_read(path, error) from error
 
 
 def _sum(content: bytes) -> str:

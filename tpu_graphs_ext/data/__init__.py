@@ -1,6 +1,7 @@
 """Kernels from files: read, checked, cached, scaled. Knows NumPy alone.
 
 schema     the fields and columns of an .npz file, named in one place
+npz        arrays out of files that are not trusted
 kernel     one kernel: the arrays of one file
 rules      what must hold of those arrays, one function a rule
 check      every fault of every file, in one report

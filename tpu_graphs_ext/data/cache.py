@@ -1,11 +1,12 @@
 """Many .npz files as one partition, kept on disk as raw arrays between runs.
 
 A cache entry is a folder `<cache_dir>/<key>/` with one raw file an array and
-`meta.json`; opening it maps the files into memory and copies nothing. The key
-is a hash of the kernels' *content*, so a changed, added or removed file makes
-another entry, and a moved or renamed folder finds its own again. An entry
-appears under its name only when complete; two processes that build the same
-one at once end up sharing the first.
+`meta.json`; opening it checks the files and maps them into memory, and copies
+nothing. The key is a hash of the kernels' *content*, so a changed, added or
+removed file makes another entry, and a moved or renamed folder finds its own
+again. An entry appears under its name only when complete; two processes that
+build the same one at once end up sharing the first. What does not have its
+checksum, or breaks a rule that the .npz files have to keep, is built again.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ import hashlib
 import io
 import json
 import logging
+import math
 import os
 import shutil
-import tempfile
-import zipfile
+import zlib
 from typing import BinaryIO
 
 import numpy as np
 import tqdm
 
-from tpu_graphs_ext.data import kernel as kernel_lib
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext import files
+from tpu_graphs_ext.data import npz, rules
+from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, unreadable
 from tpu_graphs_ext.data.partition import (
   AXES,
   FLAT_ARRAYS,
@@ -36,8 +38,9 @@ from tpu_graphs_ext.data.partition import (
 from tpu_graphs_ext.errors import UserError
 
 # Part of every key: a change of the format makes old entries unreachable.
-FORMAT = 'tpu_graphs_ext tile cache 1'
+FORMAT = 'tpu_graphs_ext tile cache 2'
 META_FILE = 'meta.json'
+BLOCK_BYTES = 1 << 20  # Read at once by a check; fits a processor's cache.
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +64,7 @@ def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
   entry = os.path.join(cache_dir, content_key(paths))
   cached = _open_entry(entry)
   if cached is None:
+    shutil.rmtree(entry, ignore_errors=True)  # Where it is damaged.
     try:
       _build_entry(paths, entry)
     except OSError as error:
@@ -87,14 +91,11 @@ def content_key(paths: list[str]) -> str:
   digest = hashlib.sha256(FORMAT.encode())
   for path in paths:
     try:
-      with zipfile.ZipFile(path) as archive:
+      with npz.opened(path) as archive:
         members = [(member.filename, member.file_size, member.CRC)
                    for member in archive.infolist()]
-    except kernel_lib.READ_ERRORS as error:
-      raise UserError(
-          f'{path}: cannot be read as a tile kernel ({error}); copy the file '
-          'again, or run `tpu-graphs-ext check-data` on its folder to see '
-          'every fault') from error
+    except npz.DamagedError as error:
+      raise unreadable(path, error) from error
     digest.update(repr((os.path.basename(path), members)).encode())
   return digest.hexdigest()[:32]
 
@@ -141,53 +142,103 @@ def _partition(meta: dict, buffers: dict[str, BinaryIO]) -> Partition:
 
 
 def _open_entry(entry: str) -> Partition | None:
-  """Maps a cache entry into memory; None if missing or damaged."""
+  """Checks an entry and maps it into memory; None if missing or damaged."""
   if not os.path.isdir(entry):
     return None
   try:
-    with open(os.path.join(entry, META_FILE), encoding='utf-8') as file:
-      meta = json.load(file)
+    meta = _read_meta(os.path.join(entry, META_FILE))
     buffers = {}
     for name in FLAT_ARRAYS:
       path = os.path.join(entry, name)
+      _check_file(path, name, meta)
       # An empty file cannot be mapped (a split may have no edges).
       buffers[name] = (np.memmap(path, np.uint8, 'r')
                        if os.path.getsize(path) else b'')
-    return _partition(meta, buffers)
-  except (OSError, ValueError, KeyError, TypeError) as error:
+    partition = _partition(meta, buffers)
+    _check_counts(partition)
+    return partition
+  except (OSError, ValueError, KeyError, TypeError, UserError) as error:
     _log.warning('%s: the cache is damaged (%s) and will be built again',
                  entry, error)
     return None
 
 
+def _read_meta(path: str) -> dict:
+  """What `meta.json` holds, where its own checksum is right.
+
+  Raises:
+    OSError, ValueError, KeyError, TypeError, UserError: it is damaged.
+  """
+  with open(path, 'rb') as file:
+    stored = files.parse_json(file.read(), META_FILE)
+  if stored['crc32'] != zlib.crc32(stored['meta'].encode()):
+    raise ValueError(f'{META_FILE} does not have its checksum')
+  return json.loads(stored['meta'])
+
+
+def _check_file(path: str, name: str, meta: dict) -> None:
+  """Reads an array once: its checksum, and the rules of its values.
+
+  Block by block, so that the values are looked at while they are in the
+  processor's cache and the process does not grow.
+
+  Raises:
+    ValueError: the file does not hold what was written, or never could have.
+  """
+  field = FLAT_ARRAYS[name]
+  value_rules = [rule for _, needed, rule in rules.READ_RULES
+                 if needed == (STORED_NAMES[name],)]
+  row = np.dtype(field.dtype).itemsize * math.prod(meta['widths'][name])
+  crc32, block = 0, bytearray(max(1, BLOCK_BYTES // row) * row)
+  with open(path, 'rb') as file:
+    while size := file.readinto(block):
+      view = memoryview(block)[:size]
+      crc32 = zlib.crc32(view, crc32)
+      rows = np.frombuffer(view, field.dtype).reshape(
+          -1, *meta['widths'][name])
+      for rule in value_rules:
+        for fault in rule({STORED_NAMES[name]: rows}):
+          raise ValueError(f'{name} {fault}')
+  if crc32 != meta['crc32'][name]:
+    raise ValueError(f'{name} does not have its checksum')
+
+
+def _check_counts(partition: Partition) -> None:
+  """Every kernel has nodes and configurations, and edges between its nodes.
+
+  Raises:
+    ValueError: one has not.
+  """
+  if not len(partition) or min(
+      partition.num_nodes.min(), partition.num_configs.min()) < 1:
+    raise ValueError('there is a kernel without nodes or configurations')
+  nodes = np.repeat(partition.num_nodes, partition.num_edges)[:, np.newaxis]
+  edges = partition.edge_index
+  if ((edges < 0) | (edges >= nodes)).any():
+    raise ValueError('edge_index names nodes that are not there')
+
+
 def _build_entry(paths: list[str], entry: str) -> None:
   """Writes a cache entry under a temporary name, then gives it its name."""
-  cache_dir = os.path.dirname(entry)
-  os.makedirs(cache_dir, exist_ok=True)
-  temporary = tempfile.mkdtemp(
-      prefix=os.path.basename(entry) + '.', suffix='.tmp', dir=cache_dir)
-  try:
-    with contextlib.ExitStack() as files:
-      meta = _stream(paths, {
-          name: files.enter_context(open(os.path.join(temporary, name), 'wb'))
-          for name in FLAT_ARRAYS})
+  with files.new_folder(entry, replace=False) as temporary:
+    with contextlib.ExitStack() as stack:
+      sinks = {name: _Sink(stack.enter_context(
+          open(os.path.join(temporary, name), 'wb'))) for name in FLAT_ARRAYS}
+      meta = _stream(paths, sinks)
+    meta['crc32'] = {name: sink.crc32 for name, sink in sinks.items()}
+    text = json.dumps(meta)
     with open(os.path.join(temporary, META_FILE), 'w',
               encoding='utf-8') as file:
-      json.dump(meta, file)
-    os.chmod(temporary, 0o755)  # mkdtemp makes it private to this user.
-    _publish(temporary, entry)
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
+      json.dump({'crc32': zlib.crc32(text.encode()), 'meta': text}, file)
 
 
-def _publish(temporary: str, entry: str) -> None:
-  """Renames a complete entry, unless another process was faster."""
-  try:
-    os.rename(temporary, entry)
-  except OSError:
-    if not os.path.isdir(entry):
-      raise
-    if _open_entry(entry) is None:  # It is damaged: move it out of the way.
-      os.rename(entry, temporary + '.damaged')
-      os.rename(temporary, entry)
-      shutil.rmtree(temporary + '.damaged', ignore_errors=True)
+class _Sink:
+  """A file that knows the checksum of what was written to it."""
+
+  def __init__(self, file: BinaryIO):
+    self._file = file
+    self.crc32 = 0
+
+  def write(self, content) -> None:
+    self.crc32 = zlib.crc32(content, self.crc32)
+    self._file.write(content)

@@ -10,7 +10,7 @@ import numpy as np
 import tqdm
 
 from tpu_graphs_ext.data import kernel as kernel_lib
-from tpu_graphs_ext.data import rules, schema
+from tpu_graphs_ext.data import npz, rules, schema
 from tpu_graphs_ext.data.rules import Arrays
 from tpu_graphs_ext.errors import UserError
 
@@ -44,25 +44,12 @@ class Fault:
 
 def load_arrays(path: str) -> tuple[dict[str, np.ndarray], list[Fault]]:
   """The arrays that can be read, and a fault for each that cannot."""
-  faults, arrays = [], {}
   try:
-    stored = np.load(path, allow_pickle=False)
-    keys = set(stored.files)
-  except kernel_lib.READ_ERRORS as error:
+    arrays, faults = npz.read_arrays(path, list(rules.FIELDS))
+  except npz.DamagedError as error:
     return {}, [Fault(path, '', f'cannot be read as .npz ({error}); it may be '
                       'cut short or pickled')]
-  with stored:
-    for name in rules.FIELDS:
-      if name not in keys:
-        faults.append(Fault(path, name, 'is missing; the file has '
-                            f'{", ".join(sorted(keys)) or "nothing"}'))
-        continue
-      try:
-        arrays[name] = stored[name]
-      except kernel_lib.READ_ERRORS as error:
-        faults.append(Fault(path, name, f'cannot be read ({error}); it may be '
-                            'damaged or pickled'))
-  return arrays, faults
+  return arrays, [Fault(path, *fault) for fault in faults.items()]
 
 
 def check_arrays(path: str, arrays: Arrays,

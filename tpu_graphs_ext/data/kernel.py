@@ -10,10 +10,11 @@ import dataclasses
 import io
 import os
 import zipfile
-import zlib
 
 import numpy as np
 
+from tpu_graphs_ext import files
+from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.errors import UserError
 
 # Attribute of `Kernel` -> key in the .npz file. The file's names carry no unit.
@@ -25,12 +26,6 @@ STORED_NAMES = {
     'runtime_ns': 'config_runtime',
     'normalizer_ns': 'config_runtime_normalizers',
 }
-
-# What numpy and zipfile raise on a file that is cut short or is no .npz.
-# A single array that was renamed to .npz is no context manager: TypeError, or
-# AttributeError before Python 3.11.
-READ_ERRORS = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile,
-               zlib.error, NotImplementedError, TypeError, AttributeError)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,14 +90,13 @@ class Kernel:
       UserError: the file is missing, damaged, pickled or lacks a key.
     """
     try:
-      with np.load(path, allow_pickle=False) as stored:
-        arrays = {name: stored[key] for name, key in STORED_NAMES.items()}
-    except READ_ERRORS as error:
-      raise UserError(
-          f'{path}: cannot be read as a tile kernel ({error}); copy the file '
-          'again, or run `tpu-graphs-ext check-data` on its folder to see '
-          'every fault') from error
-    return cls(tile_id=tile_id_of(path), **arrays)
+      stored, faults = npz.read_arrays(path, list(STORED_NAMES.values()))
+      if faults:
+        raise npz.DamagedError(' '.join(next(iter(faults.items()))))
+    except npz.DamagedError as error:
+      raise unreadable(path, error) from error
+    return cls(tile_id=tile_id_of(path), **{
+        name: stored[key] for name, key in STORED_NAMES.items()})
 
   def save(self, folder: str) -> str:
     """Writes `<folder>/<tile_id>.npz` and returns its path.
@@ -112,23 +106,27 @@ class Kernel:
     for speed: the sample data has thousands of files.
     """
     path = os.path.join(folder, self.tile_id + '.npz')
-    temporary = f'{path}.{os.getpid()}.tmp'
-    try:
-      with zipfile.ZipFile(temporary, 'w', zipfile.ZIP_DEFLATED,
-                           compresslevel=4) as archive:
-        for name, key in STORED_NAMES.items():
-          array_bytes = io.BytesIO()
-          np.lib.format.write_array(
-              array_bytes, np.ascontiguousarray(getattr(self, name)),
-              allow_pickle=False)
-          member = zipfile.ZipInfo(key + '.npy')  # Dated 1980, always.
-          member.compress_type = zipfile.ZIP_DEFLATED
-          archive.writestr(member, array_bytes.getvalue())
-      os.replace(temporary, path)
-    finally:
-      if os.path.exists(temporary):
-        os.remove(temporary)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, 'w', zipfile.ZIP_DEFLATED,
+                         compresslevel=4) as archive:
+      for name, key in STORED_NAMES.items():
+        array_bytes = io.BytesIO()
+        np.lib.format.write_array(
+            array_bytes, np.ascontiguousarray(getattr(self, name)),
+            allow_pickle=False)
+        member = zipfile.ZipInfo(key + '.npy')  # Dated 1980, always.
+        member.compress_type = zipfile.ZIP_DEFLATED
+        archive.writestr(member, array_bytes.getvalue())
+    files.write_file(path, content.getvalue())
     return path
+
+
+def unreadable(path: str, error: Exception) -> UserError:
+  """What to tell of a file that is no whole kernel."""
+  return UserError(
+      f'{path}: cannot be read as a tile kernel ({error}); copy the file '
+      'again, or run `tpu-graphs-ext check-data` on its folder to see every '
+      'fault')
 
 
 def tile_id_of(path: str) -> str:

@@ -52,10 +52,16 @@ def no_nodes(arrays: Arrays) -> Iterator[str]:
     yield 'has no rows; a kernel has at least one node'
 
 
+def no_configs(arrays: Arrays) -> Iterator[str]:
+  """There is a configuration."""
+  if not len(arrays['config_feat']):
+    yield 'has no rows; a kernel has at least one configuration'
+
+
 def too_few_configs(arrays: Arrays) -> Iterator[str]:
   """There are two configurations to compare."""
   number = len(arrays['config_feat'])
-  if number < 2:
+  if number == 1:  # None at all is another rule's.
     yield f'has {number} configurations; it takes 2 or more to rank'
 
 
@@ -104,6 +110,8 @@ def not_positive(name: str) -> Callable[[Arrays], Iterator[str]]:
 # The rules without which reading would give nonsense: the field to blame, the
 # fields needed, the rule.
 READ_RULES = (
+    ('node_feat', ('node_feat',), no_nodes),
+    ('config_feat', ('config_feat',), no_configs),
     ('edge_index', ('edge_index', 'node_feat'), edges_out_of_range),
     ('node_feat', ('node_feat',), not_finite('node_feat')),
     ('config_feat', ('config_feat',), not_finite('config_feat')),
@@ -111,7 +119,6 @@ READ_RULES = (
 )
 # The rest, and those of a file whose label is not withheld.
 RULES = READ_RULES + (
-    ('node_feat', ('node_feat',), no_nodes),
     ('node_opcode', ('node_opcode',), unknown_opcodes),
     ('edge_index', ('edge_index',), edges_against_order),
     ('config_feat', ('config_feat',), too_few_configs),

@@ -5,6 +5,7 @@ doctor           versions, checkout, data, disk and memory
 verify           does what the graders do; names every reason to fail
 sandbox          the graders' place: a folder out of this package's reach
 grader_steps     what runs there (a script)
+confine          bounds for the code of a hand-in
 without_package  hides this package from it (a script)
 reasons          why a hand-in fails
 agreement        compares two rankings

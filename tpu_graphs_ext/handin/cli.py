@@ -7,12 +7,22 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.handin import confine
 from tpu_graphs_ext.host import settings
 
 _ROOT_HELP = ("the baseline's checkout; empty: what the variable "
               'TPU_GRAPHS_ROOT names')
+
+_RUNS_CODE = (
+    'This runs the code of the hand-in, as you: it can read and write your '
+    'files. It does not see your environment variables, has no network where '
+    'the system can take it away, and has limits of time and memory. Give it '
+    'only what you would run yourself, or use an account or container made '
+    'for it.')
 
 
 def add_verbs(verbs, add_verb: Callable, add_switch: Callable) -> None:
@@ -38,6 +48,7 @@ def _add_verify(verbs, add_verb: Callable, add_switch: Callable) -> None:
   parser = add_verb(verbs, 'verify', _verify,
                     'do with a hand-in what the graders do, and name every '
                     'reason why it fails')
+  parser.description += ' ' + _RUNS_CODE
   what = parser.add_mutually_exclusive_group(required=True)
   what.add_argument('--model_dir', '--dir', metavar='MODEL_DIR',
                     help='folder model_<hash>, its run file beside it')
@@ -52,6 +63,7 @@ def _add_verify(verbs, add_verb: Callable, add_switch: Callable) -> None:
 def _add_package(verbs, add_verb: Callable, add_switch: Callable) -> None:
   parser = add_verb(verbs, 'package', _package,
                     'verify a hand-in and pack it into one zip file')
+  parser.description += ' ' + _RUNS_CODE
   parser.add_argument('--model_dir', '--dir', required=True,
                       metavar='MODEL_DIR',
                       help='folder model_<hash>, its run file beside it')
@@ -91,6 +103,9 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
   _add_root(parser)
   _add_as_in_training(parser, 'data_root')
   _add_as_in_training(parser, 'cache_dir')
+  parser.add_argument('--time_limit', type=float, metavar='MINUTES',
+                      default=confine.DEFAULT_MINUTES,
+                      help='time that the code of the hand-in may take in all')
 
 
 def _add_models_py(parser: argparse.ArgumentParser) -> None:
@@ -133,12 +148,13 @@ def _uninstall(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.handin import verify, zip_file
-  if not args.package:
+  if args.package is None:
     return _report(verify.verify(
         args.model_dir, **_place(args), toy_data=args.toy_data), args.json)
   if args.models_py:
     raise UserError('--models_py: a package has its own; leave one of '
                     '--package and --models_py out')
+  files.require_path('--package', args.package)
   with tempfile.TemporaryDirectory(prefix='package_') as folder:
     model_dir, models_py = zip_file.unpack(args.package, folder)
     place = {**_place(args), 'models_py': models_py}
@@ -155,9 +171,10 @@ def _package(args: argparse.Namespace) -> int:
   return 0
 
 
-def _place(args: argparse.Namespace) -> dict[str, str]:
+def _place(args: argparse.Namespace) -> dict[str, Any]:
   return {name: getattr(args, name)
-          for name in ('models_py', 'root', 'data_root', 'cache_dir')}
+          for name in ('models_py', 'root', 'data_root', 'cache_dir',
+                       'time_limit')}
 
 
 def _kaggle_csv(args: argparse.Namespace) -> int:

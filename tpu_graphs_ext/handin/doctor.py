@@ -6,8 +6,8 @@ broken (a step of the assignment will fail).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
 import os
 import shutil
 import subprocess
@@ -122,13 +122,17 @@ def import_errors() -> dict[str, str]:
             versions.STACKS[versions.stack_name()].requirements]
   done = subprocess.run(
       [sys.executable, '-c', _IMPORTS, *needed],
-      capture_output=True, text=True, check=False,
+      capture_output=True, encoding='utf-8', errors='replace', check=False,
       env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL='3'))
   lines = done.stdout.splitlines()
-  if done.returncode or not lines:
-    last = (done.stderr.strip().splitlines() or ['no message'])[-1]
-    return dict.fromkeys(needed, f'import ends Python: {last}')
-  return json.loads(lines[-1])
+  if done.returncode == 0 and lines:
+    # What a package prints at the end of Python would be no answer.
+    with contextlib.suppress(UserError):
+      errors = files.parse_json(lines[-1], 'imports')
+      if isinstance(errors, dict):
+        return errors
+  last = (done.stderr.strip().splitlines() or ['no message'])[-1]
+  return dict.fromkeys(needed, f'import ends Python: {last}')
 
 
 def version_findings(in_use: versions.StackInUse,
@@ -217,8 +221,12 @@ def _commit(folder: str) -> Finding:
 
 
 def _models_file(folder: str) -> Finding:
-  kind = swap.state(os.path.join(folder, checkout.MODELS_PY))
   what = 'models.py in place'
+  try:
+    kind = swap.state(os.path.join(folder, checkout.MODELS_PY))
+  except UserError as error:
+    return Finding(what, BROKEN, str(error),
+                   f'chmod u+r {folder}/{checkout.MODELS_PY}')
   command = f'tpu-graphs-ext install --root {folder}'
   if kind in (swap.OURS, swap.INSTALLED):
     return Finding(what, FINE, kind)
@@ -235,7 +243,8 @@ def _git(folder: str, *arguments: str) -> str:
   """What git prints, or '' if it fails."""
   try:
     done = subprocess.run(['git', '-C', folder, *arguments],
-                          capture_output=True, text=True, check=False)
+                          capture_output=True, encoding='utf-8',
+                          errors='replace', check=False)
   except OSError:
     return ''
   return done.stdout.rstrip() if done.returncode == 0 else ''
@@ -246,10 +255,18 @@ def _git(folder: str, *arguments: str) -> str:
 
 def data_findings(data_root: str) -> Iterator[Finding]:
   """Counts the kernels of the splits and looks for faults in the files."""
-  folder = files.full_path(data_root)
+  try:
+    folder = os.path.abspath(files.require_path('--data_root', data_root))
+  except UserError as error:
+    yield Finding('data', BROKEN, str(error), DOWNLOAD)
+    return
   sample = os.path.isfile(os.path.join(folder, schema.SAMPLE_DATA_MARK))
   try:
     report = check.check_data(folder)
+  except OSError as error:
+    yield Finding('data', BROKEN, f'{folder} cannot be read ({error})',
+                  f'chmod -R u+rX {folder}, or name another --data_root')
+    return
   except UserError:
     yield Finding('data', BROKEN, f'{folder} has no train, valid and test '
                   'with .npz files', f'{DOWNLOAD}, or name another --data_root')

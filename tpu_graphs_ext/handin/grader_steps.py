@@ -1,14 +1,14 @@
 """What the grader's script does with a hand-in, step by step.
 
-  python -I without_package.py '[]' grader_steps.py REQUEST.json
+  python -I without_package.py SETTINGS grader_steps.py REQUEST.json
 
 Runs in a process of its own, started by `sandbox`, and imports nothing of the
 package. Goes on after a fault as far as it can, so that one run tells all.
 
 Request: `module` to import the class from; `model_dir`; `args` of the run file
 or null; `num_ops`; `graphs`, a saved dataset of GraphTensors, or null;
-`copy_state`: copy variables that are not trained too; `answer` and `scores`,
-the files to write.
+`copy_state`: copy variables that are not trained too; `memory_advice`: what to
+say where memory runs out; `answer` and `scores`, the files to write.
 
 Answer: `faults`, a list of texts; `saved` and `built`, [name, shape] of the
 trainable variables, or null; `state`, how many variables that are not trained
@@ -18,6 +18,7 @@ the saved model has; `kernels` ranked; `seconds` of ranking. Scores: an .npz of
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
@@ -53,6 +54,10 @@ class CombinedLoss(tf.keras.losses.Loss):
     return tf.reduce_mean(y_pred)
 
 
+class OutOfMemory(BaseException):
+  """The hand-in took all the memory it may; nothing can go on after that."""
+
+
 class Steps:
   """The steps, and what they found."""
 
@@ -61,13 +66,17 @@ class Steps:
     self.answer = {'faults': [], 'saved': None, 'built': None, 'state': 0,
                    'kernels': 0, 'seconds': 0.0}
 
-  def fault(self, text: str, error: Exception | None = None,
+  def fault(self, text: str, error: BaseException | None = None,
             advice: str = '') -> None:
     if error is not None:
       # Some messages of TensorFlow are pages long.
       message = ' '.join(str(error).split())[:300]
       text = f'{text} ({type(error).__name__}: {message})'
+    spent = isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError))
+    advice = self.request['memory_advice'] if spent else advice
     self.answer['faults'].append(f'{text}; {advice}' if advice else text)
+    if spent:
+      raise OutOfMemory
 
   def run(self) -> None:
     module = self.import_models()
@@ -87,7 +96,7 @@ class Steps:
   def import_models(self):
     try:
       return importlib.import_module(self.request['module'])
-    except Exception as error:
+    except (Exception, SystemExit) as error:
       frames = [frame for frame in traceback.extract_tb(error.__traceback__)
                 if os.path.basename(frame.filename) == 'models.py']
       line = f' at line {frames[-1].lineno}' if frames else ''
@@ -249,7 +258,8 @@ def main() -> None:
   with open(sys.argv[1], encoding='utf-8') as file:
     request = json.load(file)
   steps = Steps(request)
-  steps.run()
+  with contextlib.suppress(OutOfMemory):
+    steps.run()
   with open(request['answer'], 'w', encoding='utf-8') as file:
     json.dump(steps.answer, file)
 

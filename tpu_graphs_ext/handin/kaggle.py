@@ -17,10 +17,8 @@ import logging
 import os
 from collections.abc import Sequence
 
-import numpy as np
-
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import kernel, read, schema
+from tpu_graphs_ext.data import kernel, npz, read, schema
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.handin import agreement
 from tpu_graphs_ext.host import predictions_csv, settings
@@ -81,6 +79,7 @@ def kaggle_csv(tile: str, out: str, *, layout: Sequence[str] = (),
   Raises:
     UserError: a file cannot be read, or its rows do not fit; lists all faults.
   """
+  out = files.require_path('--out', out)
   counts = _config_counts(data_root, layout_root, sample)
   expected = predictions_csv.read(sample) if sample else {
       name: list(range(count)) for name, count in counts.items()}
@@ -106,7 +105,7 @@ def kaggle_csv(tile: str, out: str, *, layout: Sequence[str] = (),
     layouts.update(found)
   rows.update(layouts)
   merged = {name: rows.get(name, order) for name, order in expected.items()}
-  return _write(os.path.expanduser(out), merged, len(layouts))
+  return _write(out, merged, len(layouts))
 
 
 def tile_fault(indices: Sequence[int], num_configs: int | None) -> str:
@@ -195,11 +194,13 @@ def _config_counts(data_root: str, layout_root: str,
 def _num_configs(path: str, key: str) -> int:
   """Rows of one array of an .npz file, without reading the others."""
   try:
-    with np.load(path, allow_pickle=False) as stored:
-      return len(stored[key])
-  except kernel.READ_ERRORS as error:
-    raise UserError(f'{path}: {key} cannot be read ({error}); copy the file '
-                    'again') from error
+    stored, faults = npz.read_arrays(path, [key])
+  except npz.DamagedError as error:
+    faults = {key: f'cannot be read ({error})'}
+  if faults or not stored[key].ndim:
+    raise UserError(f'{path}: {key} {faults.get(key, "is a single number")}; '
+                    'copy the file again')
+  return len(stored[key])
 
 
 def _compare_ids(sample: str, expected: dict[str, list[int]], data_root: str,

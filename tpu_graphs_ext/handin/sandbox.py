@@ -3,17 +3,20 @@
 Everything happens in a folder that the caller throws away: a copy of the
 model folder and its run file, and either a copy of the baseline's checkout
 with models.py swapped, or models.py alone. What runs there runs in a process
-that cannot import this package (see `without_package`).
+that cannot import this package (see `without_package`), within the bounds of
+`confine`. What it answers is anybody's and is checked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,7 @@ from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.handin import grader_steps
+from tpu_graphs_ext.handin import confine, grader_steps
 from tpu_graphs_ext.host import artifacts, batches, predictions_csv, settings
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -96,7 +99,8 @@ class Sandbox:
   """The graders' place: a folder with the baseline, or without."""
 
   def __init__(self, folder: str, model_dir: str, models_py: str,
-               root: str | None):
+               root: str | None,
+               minutes: float = confine.DEFAULT_MINUTES):
     """Copies what is handed in.
 
     Args:
@@ -104,19 +108,25 @@ class Sandbox:
       model_dir: the model folder, with or without its run file beside it.
       models_py: the file to swap in.
       root: the baseline's checkout, or None.
+      minutes: time for all that is run here.
+
+    Raises:
+      UserError: it cannot be copied.
     """
     self._folder = folder
+    self.confinement = confine.Confinement(
+        os.path.join(folder, 'home'), minutes)
     self._runs = 0
     self.root = root
     self.model_dir = _copy_model(model_dir, os.path.join(folder, 'handed_in'))
     self.place = os.path.join(folder, 'place')
-    if root:
-      checkout.working_copy(root, self.place, models_py)
-      self._module = _BASELINE_MODULE
-    else:
-      os.makedirs(self.place)
-      shutil.copyfile(models_py, os.path.join(self.place, 'models.py'))
-      self._module = 'models'
+    self._module = _BASELINE_MODULE if root else 'models'
+    with _copying(root or models_py):
+      if root:
+        checkout.working_copy(root, self.place, models_py)
+      else:
+        os.makedirs(self.place)
+        shutil.copyfile(models_py, os.path.join(self.place, 'models.py'))
 
   def take_steps(self, args: dict[str, Any] | None,
                  features: Features | None, *,
@@ -137,8 +147,8 @@ class Sandbox:
     request = {
         'module': self._module, 'model_dir': self.model_dir, 'args': args,
         'num_ops': features.num_ops if features else None, 'graphs': None,
-        'copy_state': copy_state, 'answer': f'{folder}/answer.json',
-        'scores': f'{folder}/scores.npz'}
+        'copy_state': copy_state, 'memory_advice': self._memory_advice(),
+        'answer': f'{folder}/answer.json', 'scores': f'{folder}/scores.npz'}
     if features:
       request['graphs'] = f'{folder}/graphs'
       with artifacts.quiet_keras():
@@ -151,10 +161,7 @@ class Sandbox:
       self._run([os.path.join(_HERE, 'grader_steps.py'),
                  f'{folder}/request.json'],
                 lambda line: bar.update(line.strip() == grader_steps.RANKED))
-    with open(request['answer'], encoding='utf-8') as file:
-      content = json.load(file)
-    content.pop('kernels')
-    return Answer(scores=_read_scores(request['scores']), **content)
+    return _answer(request['answer'], request['scores'])
 
   def run_script(self, data_root: str,
                  toy_data: bool) -> tuple[dict[str, list[int]], float]:
@@ -182,18 +189,24 @@ class Sandbox:
     packages = [folder for folder in sys.path if os.path.basename(folder) in (
         'site-packages', 'dist-packages')]
     log = os.path.join(self._folder, 'output.log')
+    settings_json = json.dumps({'folders': packages,
+                                'memory': self.confinement.memory})
     try:
-      checkout.run_script(
-          self.place, arguments, log, on_line,
-          launcher=['-I', os.path.join(_HERE, 'without_package.py'),
-                    json.dumps(packages)])
-    except UserError as error:
+      self.confinement.run(
+          [sys.executable, '-I', os.path.join(_HERE, 'without_package.py'),
+           settings_json, *arguments], self.place, log, on_line)
+    except confine.EndedError as error:
       # The log goes with the folder, so its end must do.
-      with open(log, encoding='utf-8') as output:
-        last_lines = output.read().strip().splitlines()[-3:]
+      end = _end_of(log)
+      # A library without memory has no better way to say so.
+      spent = any(word in end for word in ('MemoryError', 'bad_alloc'))
       raise UserError(
-          f'{os.path.basename(arguments[0])} breaks off: '
-          f'{" | ".join(last_lines)}') from error
+          f'{os.path.basename(arguments[0])} breaks off {error}: {end}'
+          + (f'; {self._memory_advice()}' if spent else '')) from error
+
+  def _memory_advice(self) -> str:
+    return (f'a hand-in may take {self.confinement.memory / (1 << 30):.0f} GiB '
+            'of memory; take less in models.py')
 
 
 def _copy_model(model_dir: str, folder: str) -> str:
@@ -201,19 +214,75 @@ def _copy_model(model_dir: str, folder: str) -> str:
   os.makedirs(folder)
   name = os.path.basename(model_dir)
   copy = os.path.join(folder, name)
-  if os.path.isdir(model_dir):
-    shutil.copytree(model_dir, copy)
+  with _copying(model_dir):
+    if os.path.isdir(model_dir):
+      shutil.copytree(model_dir, copy)
   run_path = os.path.join(os.path.dirname(model_dir),
                           name.replace('model_', 'run_', 1) + '.jsonz')
-  if os.path.isfile(run_path):
-    shutil.copy(run_path, folder)
+  with _copying(run_path):
+    if os.path.isfile(run_path):
+      shutil.copy(run_path, folder)
   return copy
+
+
+@contextlib.contextmanager
+def _copying(path: str) -> Iterator[None]:
+  """What cannot be copied, a special file for one, is a UserError."""
+  try:
+    yield
+  except OSError as error:
+    reason = ' '.join(str(error).split())[:200]
+    raise UserError(f'{path}: cannot be copied ({reason})') from error
+
+
+def _end_of(log: str) -> str:
+  """The last lines that were printed, on one line that is not too long."""
+  with open(log, 'rb') as file:
+    file.seek(max(0, os.path.getsize(log) - 4000))
+    lines = file.read().decode(errors='replace').strip().splitlines()[-3:]
+  return ' | '.join(lines)[-600:] or 'it printed nothing'
+
+
+def _answer(path: str, scores_path: str) -> Answer:
+  """Reads what the steps answered.
+
+  Raises:
+    UserError: there is no answer, or one that the steps do not give.
+  """
+  try:
+    with files.open_ordinary(path) as file:
+      content = files.parse_json(file.read(), path)
+    scores = _read_scores(scores_path)
+    kinds = {'faults': list, 'saved': (list, type(None)),
+             'built': (list, type(None)), 'state': int,
+             'seconds': (int, float)}
+    if not all(isinstance(content[name], kind)
+               for name, kind in kinds.items()):
+      raise TypeError(f'{content}')
+    variables = [(name, tuple(shape)) for listed in ('saved', 'built')
+                 for name, shape in content[listed] or ()]
+    known = all(isinstance(size, int) for _, shape in variables
+                for size in shape)
+    faults = [str(fault) for fault in content['faults']]
+  except FileNotFoundError as error:
+    raise UserError('the code of models.py ends Python before the steps of '
+                    'the grader are done; take its exit out') from error
+  except Exception as error:  # Whatever can be wrong with it.
+    known, reason = False, ' '.join(str(error).split())[:200]
+  else:
+    reason = 'shapes are not numbers'
+  if not known:
+    raise UserError('the code of models.py has spoilt the answer of the '
+                    f'grader\'s steps ({reason}); it must write no files')
+  return Answer(faults=faults, scores=scores, **{
+      name: content[name] for name in ('saved', 'built', 'state', 'seconds')})
 
 
 def _read_scores(path: str) -> dict[str, np.ndarray]:
   if not os.path.exists(path):
     return {}
-  with np.load(path, allow_pickle=False) as stored:
+  with files.open_ordinary(path) as file, np.load(
+      file, allow_pickle=False) as stored:
     ends = np.cumsum(stored['counts'])
-    parts = np.split(stored['scores'], ends[:-1])
+    parts = np.split(np.asarray(stored['scores'], np.float32), ends[:-1])
     return dict(zip(stored['tile_ids'].tolist(), parts))

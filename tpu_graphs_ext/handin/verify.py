@@ -5,6 +5,9 @@ class that the run file names, copy the weights by position and rank the test
 split. So does `verify`, in a temporary folder, in a process that cannot import
 this package; with a checkout through the course's unchanged script, else
 through this package's own host.
+
+That runs the code of models.py, with the caller's rights: `confine` says what
+it is kept from, and what not.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ from typing import Any
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.baseline import allowed_imports, checkout
 from tpu_graphs_ext.errors import UserError, shortened
-from tpu_graphs_ext.handin import agreement, grader_steps, reasons, sandbox
+from tpu_graphs_ext.handin import (
+    agreement,
+    confine,
+    grader_steps,
+    reasons,
+    sandbox,
+)
 from tpu_graphs_ext.handin.sandbox import Answer, Features, Sandbox
 from tpu_graphs_ext.host import artifacts, settings
 
@@ -77,7 +86,8 @@ class Verdict:
 def verify(model_dir: str, *, models_py: str = '', root: str = '',
            data_root: str = settings.DATA_ROOT,
            cache_dir: str = settings.CACHE_DIR,
-           toy_data: bool = False) -> Verdict:
+           toy_data: bool = False,
+           time_limit: float = confine.DEFAULT_MINUTES) -> Verdict:
   """Grades a hand-in up to its CSV.
 
   Args:
@@ -87,10 +97,15 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
     data_root: folder of the splits train, valid and test.
     cache_dir: see `read.read_dataset`.
     toy_data: grade with the first 100 files of each split only.
+    time_limit: minutes that the code of the hand-in may take in all.
 
   Raises:
-    UserError: --root is no checkout. All else is a fault of the verdict.
+    UserError: --root is no checkout, the time limit is none, or a path is
+      empty. All else is a fault of the verdict.
   """
+  confine.check_minutes(time_limit)
+  for flag, path in (('--model_dir', model_dir), ('--data_root', data_root)):
+    files.require_path(flag, path)
   root = checkout.find(root)
   models_path = files.full_path(models_py) if models_py else (
       load_models.models_path())
@@ -105,11 +120,25 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
   features = _features(source, verdict)
   if os.path.isfile(models_path):
     with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
-      place = Sandbox(folder, verdict.model_dir, models_path, root)
-      _grade(place, features, source, verdict)
+      place = _place(folder, models_path, root, time_limit, verdict)
+      try:
+        if place:
+          _grade(place, features, source, verdict)
+      except confine.OverLimitError as error:
+        verdict.faults.append(str(error))
   else:
     verdict.facts['models.py'] = f'{models_path}, missing'
   return verdict
+
+
+def _place(folder: str, models_path: str, root: str | None,
+           time_limit: float, verdict: Verdict) -> Sandbox | None:
+  """The graders' place, or None with a fault."""
+  try:
+    return Sandbox(folder, verdict.model_dir, models_path, root, time_limit)
+  except UserError as error:
+    verdict.faults.append(str(error))
+    return None
 
 
 def _look_at_files(verdict: Verdict) -> dict[str, Any] | None:
@@ -198,6 +227,7 @@ def _facts(place: Sandbox, args: dict[str, Any] | None,
     kwargs = grader_steps.brief(args['model_kwargs_json'])
     facts['class'] = f'{args["model"]} {kwargs}'
   facts['graded by'] = host
+  facts['confined'] = place.confinement.text()
   if features:
     facts['data'] = features.text()
   return facts
@@ -233,6 +263,8 @@ def _run_course_script(place: Sandbox, source: reasons.Source, answer: Answer,
   _log.info('running %s', sandbox.SCRIPT)
   try:
     rows, seconds = place.run_script(source.data_root, source.toy_data)
+  except confine.OverLimitError:
+    raise
   except UserError as error:
     # Often a consequence of what has been found, and still good to know.
     (verdict.notes if verdict.faults else verdict.faults).append(str(error))

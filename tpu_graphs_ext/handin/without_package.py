@@ -1,24 +1,38 @@
 """Runs a script in a process where this package cannot be imported.
 
-  python -I without_package.py '["folder", ...]' SCRIPT [ARGUMENT ...]
+  python -I without_package.py '{"folders": [], "memory": 2}' SCRIPT [ARG ...]
 
 As at the graders': the script sees its working folder, the standard library
 and what is installed, but no tpu_graphs_ext, however that is installed. The
-first argument names more folders to import from.
+first argument names more folders to import from, and how many bytes of memory
+the script may take.
 
 On the current stack nobody's plain Python can run the baseline, so there the
 imports are prepared first, as `tpu-graphs-ext run` does; the package is gone
 again before the script starts.
 """
 
+import ctypes
 import importlib
 import importlib.abc
 import json
 import os
 import runpy
+import signal
 import sys
 
+try:
+  import resource
+except ImportError:  # Not on Windows: there memory has no limit.
+  resource = None
+
 HIDDEN = 'tpu_graphs_ext'
+# Bytes of one file; what a hand-in needs to write is a CSV.
+MAX_FILE = 4 << 30
+_END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl.
+# There with a GPU of NVIDIA's, whose driver reserves more addresses than the
+# machine has memory; then only what is written to counts.
+_GPU = '/dev/nvidiactl'
 
 
 class Hide(importlib.abc.MetaPathFinder):
@@ -59,8 +73,34 @@ def prepare_imports(project: str) -> None:
   sys.path[:] = path
 
 
+def end_with_parent() -> None:
+  """Has this process killed when the one that started it dies, on Linux."""
+  if sys.platform == 'linux':
+    ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)
+
+
+def limit(size: int) -> None:
+  """Bounds memory and files; no core file is left behind."""
+  if resource is None:
+    return
+  memory = (resource.RLIMIT_DATA if os.path.exists(_GPU)
+            else resource.RLIMIT_AS)
+  for kind, most in ((memory, size), (resource.RLIMIT_FSIZE, MAX_FILE),
+                     (resource.RLIMIT_CORE, 0)):
+    _, hard = resource.getrlimit(kind)
+    if hard != resource.RLIM_INFINITY:
+      most = min(most, hard)
+    try:
+      resource.setrlimit(kind, (most, most))
+    except (ValueError, OSError):
+      pass  # Some systems have no such limit.
+
+
 def main() -> None:
-  more_folders, script = json.loads(sys.argv[1]), sys.argv[2]
+  request, script = json.loads(sys.argv[1]), sys.argv[2]
+  end_with_parent()
+  limit(request['memory'])
+  more_folders = request['folders']
   sys.argv = sys.argv[2:]
   installed = sys.path + [
       folder for folder in more_folders if folder not in sys.path]

@@ -12,31 +12,39 @@ The same hand-in always gives the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import io
 import json
 import os
 import re
+import shutil
 import stat
 import zipfile
-import zlib
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.handin import verify
+from tpu_graphs_ext.handin import confine, verify
 from tpu_graphs_ext.host import artifacts, settings
 
 MODELS_NAME, MANIFEST_NAME = 'models.py', 'MANIFEST.json'
 FORMAT = 1
-# A hand-in is a few MB; what claims to be larger is no hand-in.
-MAX_BYTES = 2 << 30
+# A hand-in is a few MB; what claims to be larger is no hand-in. Of all files
+# together, of one, and of the manifest.
+MAX_BYTES, MAX_FILE_BYTES, MAX_MANIFEST_BYTES = 2 << 30, 512 << 20, 1 << 20
 MAX_FILES = 1000
+MAX_PACKED_BYTES = MAX_BYTES + (1 << 20)  # With names and sums.
+_COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # As `package`.
+_ENCRYPTED = 1  # Bit of a member's flags.
+_BLOCK = 1 << 20
+_AGAIN = 'pack the hand-in again with `tpu-graphs-ext package`'
 
 
 def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
             data_root: str = settings.DATA_ROOT,
             cache_dir: str = settings.CACHE_DIR,
+            time_limit: float = confine.DEFAULT_MINUTES,
             force: bool = False) -> verify.Verdict:
   """Verifies a hand-in and writes it as a zip file.
 
@@ -52,11 +60,11 @@ def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
   Raises:
     UserError: the hand-in fails; lists every reason. Nothing is written.
   """
-  path = os.path.expanduser(out)
+  path = files.require_path('--out', out)
   if os.path.isdir(path):
     raise UserError(f'--out={out}: is a folder; name a .zip file')
   where = {'models_py': models_py, 'root': root, 'data_root': data_root,
-           'cache_dir': cache_dir}
+           'cache_dir': cache_dir, 'time_limit': time_limit}
   verdict = verify.verify(model_dir, **where)
   if verdict.toy_trained and force:
     verdict = verify.verify(model_dir, **where, toy_data=True)
@@ -67,7 +75,8 @@ def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
     raise UserError(
         f'{model_dir}: not packed{hint}, because\n  '
         + '\n  '.join(verdict.faults))
-  files.write_file(path, _zipped(verdict))
+  with files.new_file(path) as file:
+    _write_zip(file, verdict)
   return verdict
 
 
@@ -75,7 +84,8 @@ def unpack(path: str, folder: str) -> tuple[str, str]:
   """Reads a hand-in; returns the paths of its model folder and models.py.
 
   Nothing is written unless every name stays inside the folder and every file
-  has the sum that the manifest says.
+  has the size and the sum that the manifest says. What the archive declares is
+  looked at before anything is unpacked.
 
   Args:
     path: the .zip file.
@@ -84,29 +94,46 @@ def unpack(path: str, folder: str) -> tuple[str, str]:
   Raises:
     UserError: it is no hand-in, or not a safe one; lists all faults.
   """
-  full = os.path.expanduser(path)
-  try:
-    with zipfile.ZipFile(full) as archive:
-      faults = _unsafe(archive)
-      _raise_all(path, faults)
-      contents = {info.filename: archive.read(info)
-                  for info in archive.infolist() if not info.is_dir()}
-  except OSError as error:
-    raise UserError(f'{path}: cannot be read ({error.strerror})') from error
-  except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError,
-          NotImplementedError) as error:
-    raise UserError(f'{path}: is no whole zip file ({error}); copy or pack it '
-                    'again') from error
-  manifest = _manifest(path, contents)
-  _raise_all(path, _unlike_manifest(manifest, contents))
-  for name, content in contents.items():
-    files.write_file(os.path.join(folder, *name.split('/')), content)
+  with _archive(path) as archive:
+    _raise_all(path, _unsafe(archive))
+    members = {info.filename: info for info in archive.infolist()
+               if not info.is_dir()}
+    if MANIFEST_NAME not in members:
+      raise UserError(f'{path}: its {MANIFEST_NAME} is missing; {_AGAIN}')
+    manifest = _manifest(path, archive.read(MANIFEST_NAME))
+    _raise_all(path, _unlike_manifest(manifest, members)
+               + _wrong_sums(manifest, archive, members))
+    for name in manifest['files']:
+      with archive.open(name) as member, files.new_file(
+          os.path.join(folder, *name.split('/'))) as file:
+        shutil.copyfileobj(member, file)
   return (os.path.join(folder, 'model_' + manifest['run_hash']),
           os.path.join(folder, MODELS_NAME))
 
 
-def _zipped(verdict: verify.Verdict) -> bytes:
-  """The archive, without a clock in it."""
+@contextlib.contextmanager
+def _archive(path: str) -> Iterator[zipfile.ZipFile]:
+  """Opens an archive; all that goes wrong in the `with` is a UserError."""
+  try:
+    with files.open_ordinary(os.path.expanduser(path)) as file:
+      size = os.fstat(file.fileno()).st_size
+      if size > MAX_PACKED_BYTES:
+        raise UserError(f'{path}: has {size:,} bytes; no hand-in has more than '
+                        f'{MAX_PACKED_BYTES:,}')
+      with zipfile.ZipFile(file) as archive:
+        yield archive
+  except UserError:
+    raise
+  except OSError as error:
+    raise files.cannot_be_read(path, error) from error
+  except Exception as error:  # Whatever zipfile and zlib stumble over.
+    reason = ' '.join(str(error).split())[:200] or type(error).__name__
+    raise UserError(f'{path}: is no whole zip file ({reason}); copy or pack it '
+                    'again') from error
+
+
+def _write_zip(file: BinaryIO, verdict: verify.Verdict) -> None:
+  """Writes the archive, without a clock in it."""
   contents = _contents(verdict)
   args = verdict.run_info['args']
   manifest = {
@@ -119,14 +146,12 @@ def _zipped(verdict: verify.Verdict) -> bytes:
                 for name, content in contents.items()},
   }
   contents[MANIFEST_NAME] = (json.dumps(manifest, indent=2) + '\n').encode()
-  stream = io.BytesIO()
-  with zipfile.ZipFile(stream, 'w', zipfile.ZIP_DEFLATED) as archive:
+  with zipfile.ZipFile(file, 'w', zipfile.ZIP_DEFLATED) as archive:
     for name, content in contents.items():
       member = zipfile.ZipInfo(name)  # Dated 1980, always.
       member.compress_type = zipfile.ZIP_DEFLATED
       member.external_attr = 0o644 << 16
       archive.writestr(member, content)
-  return stream.getvalue()
 
 
 def _contents(verdict: verify.Verdict) -> dict[str, bytes]:
@@ -146,7 +171,7 @@ def _contents(verdict: verify.Verdict) -> dict[str, bytes]:
 
 
 def _unsafe(archive: zipfile.ZipFile) -> list[str]:
-  """Members that must not be unpacked."""
+  """Members that must not be unpacked, by what the archive declares."""
   faults, seen = [], set()
   members = archive.infolist()
   total = sum(info.file_size for info in members)
@@ -156,54 +181,103 @@ def _unsafe(archive: zipfile.ZipFile) -> list[str]:
   for info in members:
     # As stored: the module cuts names at a zero byte.
     name = info.orig_filename
-    parts = name.rstrip('/').split('/')
-    if (name.startswith('/') or '\\' in name or '\0' in name
-        or re.match('[A-Za-z]:', name)
-        or any(part in ('', '.', '..') for part in parts)):
-      faults.append(f'{name!r} is a path outside the target folder, or may be '
-                    'read as one')
-    elif stat.S_IFMT(info.external_attr >> 16) not in (
-        0, stat.S_IFREG, stat.S_IFDIR):
-      faults.append(f'{name!r} is a link or a special file')
+    fault = _unsafe_name(name) or _unsafe_content(info)
+    if fault:
+      faults.append(f'{name[:200]!r} {fault}')
     elif name.lower() in seen:
       faults.append(f'{name!r} is there twice')
     seen.add(name.lower())
   return faults
 
 
-def _manifest(path: str, contents: dict[str, bytes]) -> dict[str, Any]:
-  try:
-    manifest = json.loads(contents[MANIFEST_NAME])
-    sums = {name: entry['sha256']
-            for name, entry in manifest['files'].items()}
-    known = manifest['format'] == FORMAT and re.fullmatch(
-        r'\w+', manifest['run_hash']) and all(map(str.isalnum, sums.values()))
-  except (KeyError, ValueError, TypeError, AttributeError) as error:
-    raise UserError(
-        f'{path}: its {MANIFEST_NAME} is missing or damaged ({error!r}); pack '
-        'the hand-in again with `tpu-graphs-ext package`') from error
-  if not known:
+def _unsafe_name(name: str) -> str:
+  """Why a name may not be written to, or ''."""
+  parts = name.rstrip('/').split('/')
+  if (name.startswith('/') or '\\' in name or re.match('[A-Za-z]:', name)
+      or any(part in ('', '.', '..') for part in parts)
+      or any(ord(letter) < 32 for letter in name)):
+    return 'is a path outside the target folder, or may be read as one'
+  if max(map(len, parts)) > 200 or len(name) > 1000:
+    return f'is a name of {len(name):,} characters; files have shorter ones'
+  return ''
+
+
+def _unsafe_content(info: zipfile.ZipInfo) -> str:
+  """Why a member may not be unpacked, or ''."""
+  if stat.S_IFMT(info.external_attr >> 16) not in (
+      0, stat.S_IFREG, stat.S_IFDIR):
+    return 'is a link or a special file'
+  if info.flag_bits & _ENCRYPTED:
+    return 'is encrypted'
+  if info.compress_type not in _COMPRESSIONS:
+    return (f'is compressed by method {info.compress_type}; `package` stores '
+            'or deflates')
+  most = (MAX_MANIFEST_BYTES if info.filename == MANIFEST_NAME
+          else MAX_FILE_BYTES)
+  if info.file_size > most:
+    return f'has {info.file_size:,} bytes; {most:,} are allowed'
+  return ''
+
+
+def _manifest(path: str, text: bytes) -> dict[str, Any]:
+  """The manifest, of which `run_hash` and `files` are what they must be."""
+  manifest = files.parse_json(text, f'{path}: {MANIFEST_NAME}')
+  if not isinstance(manifest, dict) or not isinstance(
+      manifest.get('files'), dict):
+    raise UserError(f'{path}: its {MANIFEST_NAME} is damaged: it has no object '
+                    f'`files`; {_AGAIN}')
+  if type(manifest.get('format')) is not int or manifest['format'] != FORMAT:
+    found = str(manifest.get('format'))[:40]
     raise UserError(f'{path}: its {MANIFEST_NAME} has another format than '
-                    f'{FORMAT}; pack it again with this version')
+                    f'{FORMAT}: {found}; pack it again with this version')
+  run_hash = manifest.get('run_hash')
+  if not isinstance(run_hash, str) or not re.fullmatch(
+      r'[0-9A-Za-z_]{1,200}', run_hash):
+    raise UserError(f'{path}: its {MANIFEST_NAME} is damaged: run_hash must be '
+                    f'letters and digits, got {str(run_hash)[:40]!r}; {_AGAIN}')
+  for name, entry in manifest['files'].items():
+    if (not isinstance(entry, dict) or type(entry.get('bytes')) is not int
+        or not re.fullmatch('[0-9a-f]{64}', str(entry.get('sha256')))):
+      raise UserError(
+          f'{path}: its {MANIFEST_NAME} is damaged: files, {name[:80]!r} must '
+          f'have sha256 and bytes, got {str(entry)[:80]}; {_AGAIN}')
   return manifest
 
 
 def _unlike_manifest(manifest: dict[str, Any],
-                     contents: dict[str, bytes]) -> list[str]:
+                     members: Mapping[str, zipfile.ZipInfo]) -> list[str]:
+  """Files too many, missing or of another size."""
   listed = manifest['files']
   needed = (MODELS_NAME, f'run_{manifest["run_hash"]}.jsonz',
             f'model_{manifest["run_hash"]}/saved_model.pb')
   return [
       *(f'{name} is missing, which every hand-in has'
         for name in needed if name not in listed),
-      *(f'{name} is missing, which {MANIFEST_NAME} lists'
-        for name in listed if name not in contents),
+      *(f'{name[:200]} is missing, which {MANIFEST_NAME} lists'
+        for name in listed if name not in members or name == MANIFEST_NAME),
       *(f'{name} is not listed in {MANIFEST_NAME}'
-        for name in contents if name not in (*listed, MANIFEST_NAME)),
-      *(f'{name} has the SHA-256 sum {_sum(content)[:12]}..., but '
-        f'{MANIFEST_NAME} says {listed[name]["sha256"][:12]}...'
-        for name, content in contents.items()
-        if name in listed and _sum(content) != listed[name]['sha256'])]
+        for name in members if name not in (*listed, MANIFEST_NAME)),
+      *(f'{name} has {info.file_size:,} bytes, but {MANIFEST_NAME} says '
+        f'{listed[name]["bytes"]:,}'
+        for name, info in members.items()
+        if name in listed and info.file_size != listed[name]['bytes'])]
+
+
+def _wrong_sums(manifest: dict[str, Any], archive: zipfile.ZipFile,
+                members: Mapping[str, zipfile.ZipInfo]) -> list[str]:
+  """Files of the right size whose content is not what was packed."""
+  faults = []
+  for name, entry in manifest['files'].items():
+    if name not in members or members[name].file_size != entry['bytes']:
+      continue
+    found = hashlib.sha256()
+    with archive.open(members[name]) as member:
+      while block := member.read(_BLOCK):
+        found.update(block)
+    if found.hexdigest() != entry['sha256']:
+      faults.append(f'{name} has the SHA-256 sum {found.hexdigest()[:12]}..., '
+                    f'but {MANIFEST_NAME} says {entry["sha256"][:12]}...')
+  return faults
 
 
 def _sum(content: bytes) -> str:

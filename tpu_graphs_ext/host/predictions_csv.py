@@ -11,14 +11,23 @@ runtime first. A kernel with fewer configurations than asked for is padded with
 from __future__ import annotations
 
 import csv
+import io
 import os
+import re
 import sys
 
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import write_file
+from tpu_graphs_ext.files import cannot_be_read, open_ordinary, write_file
 
 HEADER = ['ID', 'TopConfigs']
 TILE = 'tile:xla:'
+# Of a file. The layout rows of the competition take 30 MB.
+MAX_BYTES = 1 << 28
+# Not longer than a number that the rest can handle, and no other alphabet's
+# digits.
+_INDEX = re.compile('[0-9]{1,9}')
+# Nothing that would have to stand in quotes.
+_ID = re.compile(r'[^,"\x00-\x1f\x7f]{1,300}')
 # Faults in one message; the rest is only counted.
 MAX_FAULTS = 10
 
@@ -48,13 +57,10 @@ def read(path: str) -> dict[str, list[int]]:
   # A layout row with every configuration is longer than csv's limit.
   csv.field_size_limit(min(sys.maxsize, 2 ** 31 - 1))
   rows, faults = {}, []
+  text = _text(path)
   try:
-    with open(os.path.expanduser(path), encoding='utf-8-sig',
-              newline='') as file:
-      header, *lines = list(csv.reader(file)) or [[]]
-  except OSError as error:
-    raise UserError(f'{path}: cannot be read ({error.strerror})') from error
-  except (csv.Error, UnicodeDecodeError) as error:
+    header, *lines = list(csv.reader(io.StringIO(text, newline=''))) or [[]]
+  except csv.Error as error:
     raise UserError(f'{path}: is no CSV ({error})') from error
   if header != HEADER:
     raise UserError(f'{path}: its first line must be {",".join(HEADER)}; it '
@@ -63,7 +69,8 @@ def read(path: str) -> dict[str, list[int]]:
     if not line:
       continue
     name, indices = line[0], line[-1].split(';')
-    if len(line) != 2 or not all(index.isdigit() for index in indices):
+    if len(line) != 2 or not _ID.fullmatch(name) or not all(
+        map(_INDEX.fullmatch, indices)):
       faults.append(f'line {number} is {",".join(line)[:60]!r}; expected an ID '
                     'and indices such as tile:xla:abc,3;0;2;1;4')
     elif name in rows:
@@ -72,6 +79,29 @@ def read(path: str) -> dict[str, list[int]]:
       rows[name] = [int(index) for index in indices]
   raise_all(path, faults)
   return rows
+
+
+def _text(path: str) -> str:
+  """The text of a file that may be anything.
+
+  Raises:
+    UserError: it is not there, no text, or too long.
+  """
+  try:
+    with open_ordinary(os.path.expanduser(path)) as file:
+      content = file.read(MAX_BYTES + 1)
+  except OSError as error:
+    raise cannot_be_read(path, error) from error
+  if len(content) > MAX_BYTES:
+    raise UserError(f'{path}: has more than {MAX_BYTES:,} bytes; no CSV of '
+                    'predictions has')
+  if b'\0' in content:
+    raise UserError(f'{path}: is no CSV (there is a zero byte after '
+                    f'{content.index(0):,} bytes)')
+  try:
+    return content.decode('utf-8-sig')
+  except UnicodeDecodeError as error:
+    raise UserError(f'{path}: is no CSV ({error})') from error
 
 
 def raise_all(path: str, faults: list[str]) -> None:

@@ -1,0 +1,169 @@
+"""Damaged and hostile .npz files: one clear error each, and no number wrong."""
+
+import os
+import struct
+import time
+import zipfile
+
+import numpy as np
+import pytest
+
+from support import tiny_kernels
+from tpu_graphs_ext.data import check, npz
+from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel
+from tpu_graphs_ext.errors import UserError
+
+
+@pytest.fixture
+def path(tmp_path) -> str:
+  """A sound file."""
+  return tiny_kernels.diamond().save(str(tmp_path))
+
+
+def with_array(path: str, name: str, npy: bytes,
+               method: int = zipfile.ZIP_STORED) -> str:
+  """Puts other bytes in the place of one array."""
+  with zipfile.ZipFile(path) as archive:
+    members = {member: archive.read(member) for member in archive.namelist()}
+  members[name + '.npy'] = npy
+  with zipfile.ZipFile(path, 'w', method) as archive:
+    for member, content in members.items():
+      archive.writestr(member, content)
+  return path
+
+
+def npy(header: str, content: bytes = b'') -> bytes:
+  text = header.encode()
+  return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text + content
+
+
+def test_the_arrays_are_those_that_numpy_reads(path):
+  arrays, faults = npz.read_arrays(path, list(STORED_NAMES.values()))
+  assert not faults
+  with np.load(path) as stored:
+    for name, array in arrays.items():
+      np.testing.assert_array_equal(array, stored[name])
+      assert array.dtype == stored[name].dtype
+
+
+@pytest.mark.parametrize('order', ['C', 'F'])
+@pytest.mark.parametrize('version', [(1, 0), (2, 0), (3, 0)])
+def test_every_version_and_order(tmp_path, order, version):
+  array = np.asarray(np.arange(6).reshape(2, 3), order=order)
+  with zipfile.ZipFile(tmp_path / 'x.npz', 'w') as archive:
+    with archive.open('a.npy', 'w') as member:
+      np.lib.format.write_array(member, array, version=version)
+  arrays, faults = npz.read_arrays(str(tmp_path / 'x.npz'), ['a'])
+  assert not faults
+  np.testing.assert_array_equal(arrays['a'], array)
+
+
+@pytest.mark.parametrize('content, message', [
+    (b'', 'is no .npy file'),
+    (b'\x93NUMPY\x07\x00' + bytes(20), 'is no .npy file of version 1 to 3'),
+    (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}", b'1234'),
+     r'says \(2, 3\) of float32, 24 bytes, but there are 4'),
+    # As much memory as nobody has, and more than fits a number.
+    (npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,)}"),
+     '8,000,000,000,000 bytes, but there are 0'),
+    (npy("{'descr': '<f8', 'fortran_order': False, 'shape': "
+         f'({2 ** 62}, {2 ** 62}, 0, 1)}}', b'x'), '0 bytes, but there are 1'),
+    (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}"), 'shape'),
+    (npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}"),
+     'object, not numbers'),
+    (npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}"),
+     'records'),
+    (npy('(' * 5000), 'cannot be read'),
+    (npy("'''"), 'cannot be read'),
+    (npy('__import__("os")'), 'cannot be read'),
+    (b'\x93NUMPY\x02\x00' + struct.pack('<I', 2 ** 31), '2,147,483,648 bytes'),
+])
+def test_a_header_that_is_not_believed(path, content, message):
+  with_array(path, 'config_feat', content)
+  with pytest.raises(UserError, match=rf'diamond_0\.npz: .*{message}'):
+    Kernel.load(path)
+  fault, = check.check_kernel_file(path)
+  assert fault.field == 'config_feat'
+
+
+def test_other_compressions_are_refused(path):
+  with zipfile.ZipFile(path) as archive:
+    content = archive.read('config_feat.npy')
+  with_array(path, 'config_feat', content, zipfile.ZIP_LZMA)
+  with pytest.raises(UserError, match='compressed by method 14'):
+    Kernel.load(path)
+
+
+def test_a_large_array_is_not_unpacked(path, monkeypatch):
+  monkeypatch.setattr(npz, 'MAX_BYTES', 10_000)
+  with_array(path, 'config_feat', bytes(10_001), zipfile.ZIP_DEFLATED)
+  assert os.path.getsize(path) < 10_000
+  with pytest.raises(UserError, match='10,001 bytes; no kernel has more than '
+                     '10,000'):
+    Kernel.load(path)
+
+
+def test_an_encrypted_array(path):
+  data = bytearray(open(path, 'rb').read())
+  at = data.index(b'PK\x01\x02')  # The first entry of the archive's directory.
+  data[at + 8] |= 1
+  open(path, 'wb').write(data)
+  with pytest.raises(UserError, match='is encrypted'):
+    Kernel.load(path)
+
+
+@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='there are no pipes here')
+def test_a_pipe_is_not_waited_for(tmp_path):
+  os.mkfifo(tmp_path / 'x.npz')
+  with pytest.raises(UserError, match='is no ordinary file'):
+    Kernel.load(str(tmp_path / 'x.npz'))
+  fault, = check.check_kernel_file(str(tmp_path / 'x.npz'))
+  assert 'is no ordinary file' in fault.message
+
+
+def mutated(content: bytes, rng: np.random.Generator) -> bytes:
+  """The bytes with a few flipped, cut out, doubled or cut off."""
+  data = bytearray(content)
+  for _ in range(rng.integers(1, 4)):
+    at = int(rng.integers(len(data)))
+    kind = rng.integers(4)
+    if kind == 0:
+      data[at] ^= 1 << int(rng.integers(8))
+    elif kind == 1:
+      data[at] = int(rng.integers(256))
+    elif kind == 2:
+      del data[at:at + int(rng.integers(1, 40))]
+    else:
+      data[at:at] = data[at:at + int(rng.integers(1, 40))]
+    if not data:
+      break
+  return bytes(data)
+
+
+def fuzz(tmp_path, rounds: int) -> None:
+  """No damage gives a traceback, a hang or another number."""
+  kernel = tiny_kernels.diamond()
+  content = open(kernel.save(str(tmp_path)), 'rb').read()
+  path = tmp_path / 'fuzzed.npz'
+  for seed in range(rounds):
+    path.write_bytes(mutated(content, np.random.default_rng(seed)))
+    start = time.process_time()
+    faults = check.check_kernel_file(str(path))
+    try:
+      loaded = Kernel.load(str(path))
+    except UserError:
+      assert faults, seed
+    else:
+      for name in STORED_NAMES:
+        np.testing.assert_array_equal(
+            getattr(loaded, name), getattr(kernel, name), err_msg=str(seed))
+    assert time.process_time() - start < 5, seed
+
+
+def test_damaged_files(tmp_path):
+  fuzz(tmp_path, 300)
+
+
+@pytest.mark.survive
+def test_many_damaged_files(tmp_path):
+  fuzz(tmp_path, 8000)

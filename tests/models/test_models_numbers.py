@@ -1,0 +1,66 @@
+"""Scores and weights stay numbers, whatever numbers the files hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from support import extreme_kernels, tiny_kernels
+from support import model_checks as checks
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.host import batches, losses
+
+NAMES = [
+    *load_models.model_names(),
+    *(name + checks.RAW for name in load_models.model_names()
+      if load_models.takes(name, 'feature_stats'))]
+TRAIN = Partition.from_kernels(extreme_kernels.training_kernels())
+STATS = FeatureStats.of_partition(TRAIN)
+
+
+def scored(model: tf.keras.Model) -> None:
+  for kernel in extreme_kernels.kernels_to_rank():
+    scores = checks.scores_untraced(model, kernel, STATS)
+    assert np.isfinite(scores).all(), kernel.tile_id
+
+
+def trained(name: str, epochs: int) -> None:
+  """Three steps an epoch with the losses of the baseline's flags."""
+  model = checks.make(name, stats=STATS)
+  load_models.create_variables(
+      model, batches.kernel_graph(TRAIN.kernel(0), STATS))
+  model.compile(
+      loss=losses.combined_loss('ListMLELoss:1,MSE:0.02'),
+      optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3))
+  history = model.fit(
+      batches.training_dataset(
+          TRAIN, STATS, batch_size=2, num_configs=5, seed=1),
+      epochs=epochs, verbose=0)
+  assert np.isfinite(history.history['loss']).all()
+  for variable in model.trainable_variables:
+    assert np.isfinite(variable.numpy()).all(), variable.name
+  scored(model)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_untrained_scores_are_numbers(name):
+  scored(checks.make_with_variables(name, TRAIN.kernel(0), STATS))
+
+
+@pytest.mark.survive
+@pytest.mark.parametrize('name', NAMES)
+def test_fifty_steps_on_extreme_kernels(name):
+  trained(name, epochs=17)
+
+
+@pytest.mark.survive
+@pytest.mark.parametrize('name', NAMES)
+def test_twenty_thousand_configurations(name):
+  kernel = tiny_kernels.learnable_kernel(
+      'many_0', np.random.default_rng(2), 20_000)
+  model = checks.make(name, stats=STATS)
+  scores = checks.scores(model, kernel, STATS)
+  assert scores.shape == (20_000,) and np.isfinite(scores).all()

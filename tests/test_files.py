@@ -1,0 +1,124 @@
+"""Files and folders that are there whole or not at all."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tpu_graphs_ext import files
+from tpu_graphs_ext.errors import UserError
+
+LONG_AGO = time.time() - 3600
+
+
+def test_a_file_is_old_or_new(tmp_path):
+  path = tmp_path / 'x'
+  files.write_file(str(path), b'old')
+  with pytest.raises(RuntimeError), files.new_file(str(path)) as file:
+    file.write(b'half of the ne')
+    raise RuntimeError
+  assert path.read_bytes() == b'old'
+  with files.new_file(str(path)) as file:
+    file.write(b'new')
+    assert path.read_bytes() == b'old'
+  assert path.read_bytes() == b'new'
+  assert os.listdir(tmp_path) == ['x']
+
+
+def test_a_folder_is_old_or_new(tmp_path):
+  path = tmp_path / 'x'
+  for content in ('old', 'new'):
+    with files.new_folder(str(path)) as new:
+      (tmp_path / new / 'a').write_text(content)
+      if content == 'new':
+        assert (path / 'a').read_text() == 'old'
+    assert (path / 'a').read_text() == content
+  with pytest.raises(RuntimeError), files.new_folder(str(path)) as new:
+    raise RuntimeError
+  with files.new_folder(str(path), replace=False) as new:
+    (tmp_path / new / 'a').write_text('too late')
+  assert (path / 'a').read_text() == 'new'
+  assert os.listdir(tmp_path) == ['x']
+
+
+def test_a_folder_where_a_file_cannot_be(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(UserError, match=r'file/x: cannot be written \('):
+    files.write_file(str(tmp_path / 'file' / 'x'), b'')
+
+
+@pytest.mark.parametrize('path', ['', '  '])
+def test_an_empty_path_is_no_path(path):
+  with pytest.raises(UserError, match='--out is empty; name a file or folder'):
+    files.require_path('--out', path)
+
+
+KILLED = '''
+import os, sys, time
+from tpu_graphs_ext import files
+write = files.new_folder if sys.argv[2] == 'folder' else files.new_file
+with write(sys.argv[1]) as new:
+  print('there', flush=True)
+  time.sleep(60)
+'''
+
+
+def left_behind(path, kind: str) -> str:
+  """Starts a process that writes `path`, and gives it and its half."""
+  process = subprocess.Popen(
+      [sys.executable, '-c', KILLED, str(path), kind], stdout=subprocess.PIPE,
+      text=True)
+  assert process.stdout.readline() == 'there\n'
+  name, = [name for name in os.listdir(path.parent)
+           if name.endswith(files.TEMPORARY)]
+  return process, path.parent / name
+
+
+@pytest.mark.parametrize('kind', ['file', 'folder'])
+def test_what_a_killed_process_left_is_removed(tmp_path, kind):
+  process, left = left_behind(tmp_path / 'x', kind)
+  os.utime(left, (LONG_AGO, LONG_AGO))
+  files._tidied.clear()
+  files.remove_leftovers(str(tmp_path))
+  assert left.exists()  # It is still being written.
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  files._tidied.clear()
+  files.write_file(str(tmp_path / 'other'), b'')
+  assert os.listdir(tmp_path) == ['other']
+
+
+def test_what_is_not_ours_stays(tmp_path):
+  names = ['x.tmp', 'x.12345678.tmp', 'tpu_graphs_ext.tmp',
+           'x.1234567g' + files.TEMPORARY]
+  for name in names:
+    (tmp_path / name).write_text('')
+    os.utime(tmp_path / name, (LONG_AGO, LONG_AGO))
+  files._tidied.clear()
+  files.remove_leftovers(str(tmp_path))
+  assert sorted(os.listdir(tmp_path)) == sorted(names)
+
+
+def test_a_folder_that_stepped_aside_comes_back(tmp_path):
+  """The process was killed between the two renames."""
+  aside = tmp_path / ('x.0123abcd.aside' + files.TEMPORARY)
+  aside.mkdir()
+  (aside / 'a').write_text('old')
+  os.utime(aside, (LONG_AGO, LONG_AGO))
+  files._tidied.clear()
+  files.remove_leftovers(str(tmp_path))
+  assert (tmp_path / 'x' / 'a').read_text() == 'old'
+
+
+@pytest.mark.parametrize('text', ['', '{', '[' * 100_000, 'NaN"', b'\xff{}'])
+def test_what_is_no_json(text):
+  with pytest.raises(UserError, match=r'^x\.json: is not JSON \('):
+    files.parse_json(text, 'x.json')
+
+
+def test_json():
+  assert files.parse_json(json.dumps({'a': [1]}), 'x') == {'a': [1]}

@@ -1,0 +1,131 @@
+"""Arrays out of .npz files that may be damaged, or made to do harm.
+
+An .npz file is a zip archive with one .npy file an array. Nothing in it is
+believed before it is checked: what a header declares must be what the archive
+holds, so that no memory is taken for an array that is not there, and objects
+are refused, because reading one runs code.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import math
+import os
+import struct
+import zipfile
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tpu_graphs_ext import files
+
+# Of one array. The largest of the published kernels has 2 MB.
+MAX_BYTES = 1 << 28
+# Of the header of one array. NumPy's own limit.
+_MAX_HEADER = 10_000
+_COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # As NumPy writes.
+_ENCRYPTED = 1  # Bit of a zip member's flags.
+
+
+class DamagedError(Exception):
+  """A file, or one array of it, cannot be read; says why."""
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[zipfile.ZipFile]:
+  """The archive of a file.
+
+  Raises:
+    DamagedError: there is no such file, or it is no zip archive. What goes
+      wrong inside of the `with` is one, too.
+  """
+  try:
+    with files.open_ordinary(path) as file, zipfile.ZipFile(file) as archive:
+      yield archive
+  except DamagedError:
+    raise
+  except Exception as error:  # Whatever zipfile and its decoders stumble over.
+    raise DamagedError(_text(error)) from error
+
+
+def read_arrays(path: str, names: Sequence[str]) -> tuple[
+    dict[str, np.ndarray], dict[str, str]]:
+  """The arrays of these names that can be read, and what is wrong with others.
+
+  Args:
+    path: an .npz file.
+    names: of the arrays, without `.npy`.
+
+  Raises:
+    DamagedError: the file as a whole cannot be read.
+  """
+  arrays, faults = {}, {}
+  with opened(path) as archive:
+    members = {info.filename: info for info in archive.infolist()}
+    for name in names:
+      info = members.get(name + '.npy')
+      if info is None:
+        there = sorted(os.path.splitext(member)[0] for member in members)
+        faults[name] = ('is missing; the file has '
+                        f'{", ".join(there) or "nothing"}'[:500])
+        continue
+      try:
+        arrays[name] = _array(archive, info)
+      except Exception as error:  # As above.
+        faults[name] = (f'cannot be read ({_text(error)}); it may be damaged '
+                        'or pickled')
+  return arrays, faults
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+  if info.flag_bits & _ENCRYPTED:
+    raise DamagedError('is encrypted')
+  if info.compress_type not in _COMPRESSIONS:
+    raise DamagedError(f'is compressed by method {info.compress_type}; NumPy '
+                       'stores or deflates')
+  if info.file_size > MAX_BYTES:
+    raise DamagedError(f'has {info.file_size:,} bytes; no kernel has more than '
+                       f'{MAX_BYTES:,}')
+  with archive.open(info) as member:
+    dtype, order, shape, start = _header(member)
+    size = math.prod(shape) * dtype.itemsize
+    if size != info.file_size - start:
+      raise DamagedError(
+          f'its header says {shape} of {dtype}, {size:,} bytes, but there are '
+          f'{info.file_size - start:,}')
+    content = bytearray(member.read())  # To the end, where zip checks a sum.
+  return np.frombuffer(content, dtype).reshape(shape, order=order)
+
+
+def _header(member) -> tuple[np.dtype, str, tuple, int]:
+  """dtype, order, shape and length of the header of an .npy file."""
+  start = member.read(8)
+  if start[:6] != b'\x93NUMPY' or len(start) < 8 or start[6] not in (1, 2, 3):
+    raise DamagedError('is no .npy file of version 1 to 3')
+  length_format = '<H' if start[6] == 1 else '<I'
+  width = struct.calcsize(length_format)
+  length, = struct.unpack(length_format, member.read(width))
+  if length > _MAX_HEADER:
+    raise DamagedError(f'has a header of {length:,} bytes; {_MAX_HEADER:,} are '
+                       'allowed')
+  header = ast.literal_eval(member.read(length).decode('latin1').strip())
+  if not isinstance(header, dict) or set(header) != {
+      'descr', 'fortran_order', 'shape'}:
+    raise DamagedError('has a header that is not of the .npy format')
+  if not isinstance(header['descr'], str):
+    raise DamagedError('is an array of records')
+  dtype, shape = np.dtype(header['descr']), header['shape']
+  if dtype.hasobject or dtype.kind not in 'biufc':
+    raise DamagedError(f'holds {dtype}, not numbers')
+  if not isinstance(shape, tuple) or len(shape) > 32 or not all(
+      isinstance(size, int) and size >= 0 for size in shape):
+    raise DamagedError(f'has the shape {str(shape)[:100]}')
+  return dtype, 'F' if header['fortran_order'] else 'C', shape, (
+      8 + width + length)
+
+
+def _text(error: Exception) -> str:
+  """What an exception says, on one short line."""
+  text = ' '.join(str(error).split())[:200]
+  return text or type(error).__name__
