@@ -27,7 +27,7 @@ class FakeModel:
 
   def save(self, path, save_format):
     assert save_format == 'tf'
-    os.makedirs(path)
+    os.makedirs(path, exist_ok=True)
     with open(os.path.join(path, 'saved_model.pb'), 'w') as file:
       file.write(self._content)
     if self._breaks:
