@@ -97,6 +97,8 @@ class KeepBest(tf.keras.callbacks.Callback):
         settings.out_dir, artifacts.train_hash(run_info['args']))
     self._settings = settings
     self.run_info = run_info
+    self.graph_spec = None  # Of what `fit` is given, once it is known.
+    self._is_called = False
     self._next_save = 0.0  # On the clock of time.monotonic.
     self._best = [tf.Variable(variable, trainable=False)
                   for variable in model.trainable_variables]
@@ -126,6 +128,9 @@ class KeepBest(tf.keras.callbacks.Callback):
 
   def on_epoch_begin(self, epoch, logs=None):
     self._epoch_start = time.monotonic()
+
+  def on_train_batch_end(self, batch, logs=None):
+    self._is_called = True
 
   def on_epoch_end(self, epoch, logs=None):
     progress = self.progress
@@ -164,13 +169,19 @@ class KeepBest(tf.keras.callbacks.Callback):
     for best, variable in zip(self._best, self.model.trainable_variables):
       variable.assign(best)
     # A run may be resumed after its model was moved away.
-    if (self.progress.saved_epoch != self.progress.best_epoch
-        or not os.path.isdir(self.model_dir)):
+    is_saved = (self.progress.saved_epoch == self.progress.best_epoch
+                and os.path.isdir(self.model_dir))
+    # Without the spec it is too early; the checkpoint has the weights.
+    if not is_saved and self.graph_spec is not None:
       self._save()
     self._write_csv_log()
 
   def _save(self) -> None:
     start = time.monotonic()
+    if not self._is_called:
+      # Keras saves what it has called, and nothing was left to train.
+      tf.function(lambda graph: self.model(graph), autograph=False
+                  ).get_concrete_function(self.graph_spec)
     artifacts.save_run(self.model, self.run_info, self._settings.out_dir)
     self._next_save = (1 + _SAVE_PAUSE) * time.monotonic() - _SAVE_PAUSE * start
     self.progress.saved_epoch = self.progress.best_epoch

@@ -253,12 +253,13 @@ def _fit(settings: TrainSettings, dataset: read.Dataset, stats: FeatureStats,
          keep_best: KeepBest) -> None:
   """Runs the epochs that are left."""
   first_epoch = keep_best.progress.epochs
-  if keep_best.progress.stopped or first_epoch >= settings.epochs:
-    return
   seed = keep_best.folder.seed
   train_batches = batches.training_dataset(
       dataset.train, stats, batch_size=settings.batch,
       num_configs=settings.configs, seed=seed, first_epoch=first_epoch)
+  keep_best.graph_spec = train_batches.element_spec[0]
+  if keep_best.progress.stopped or first_epoch >= settings.epochs:
+    return
   # One draw of configurations for all epochs, so that epochs compare.
   valid_batches = batches.training_dataset(
       _validated(settings, dataset), stats, batch_size=settings.batch,
