@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 
-from tpu_graphs_ext import cli
+from tpu_graphs_ext import cli, files
 
 SMALL = {'hidden_dim': 8, 'op_embed_dim': 4}
 MODELS = {
@@ -80,7 +80,9 @@ def content(folder: str, out: str) -> dict:
   """What is compared of a finished run: one run file, one model."""
   import tensorflow as tf
   out_dir = os.path.join(folder, out)
-  names = os.listdir(out_dir)
+  # Half-written ones are removed later, by a process that writes there.
+  names = [name for name in os.listdir(out_dir)
+           if not name.endswith(files.TEMPORARY)]
   name, = [name for name in names if name.startswith('run_')]
   with gzip.open(os.path.join(out_dir, name)) as file:
     run = json.load(file)
