@@ -248,6 +248,9 @@ def test_metrics_of_a_labelled_test_split(trained, data_root):
     ({'model': 'TinyRankr'}, "no model 'TinyRankr'.*did you mean TinyRanker"),
     ({'model_kwargs_json': '{"widht": 3}'},
      "no argument 'widht'.*did you mean width"),
+    ({'model': 'EarlyJoinSAGE', 'models_py': '',
+      'model_kwargs_json': '{"hidden_dim": 100000000}'},
+     'EarlyJoinSAGE cannot be made .*a lower hidden_dim'),
     ({'data_root': '/nowhere'}, '/nowhere.* does not exist'),
     # No kernel has more than 40.
     ({'configs': 41}, 'none of 24 kernels has 41 or more configurations'),
