@@ -17,6 +17,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 
 from tpu_graphs_ext import cli, files
 
@@ -53,6 +54,9 @@ def started(argv: list[str], log: str) -> int:
       if '--model=EarlyJoinSAGE' not in argv:
         _save_variables_only()
       code = cli.main(argv)
+    except BaseException:
+      traceback.print_exc()
+      raise
     finally:
       sys.stderr.flush()
       os._exit(code)
@@ -91,7 +95,7 @@ def content(folder: str, out: str) -> dict:
       os.path.join(out_dir, model, 'variables', 'variables'))
   variables = {key: reader.get_tensor(key).tolist()
                for key, shape in reader.get_variable_to_shape_map().items()
-               if 'VARIABLE_VALUE' in key}
+               if 'VARIABLE_VALUE' in key and '/metrics/' not in key}
   strays = [name for name in names if name.split('_')[0] not in (
       'run', 'model', 'results', 'cache')]
   return {'train_curve': run['train_curve'], 'variables': variables,
