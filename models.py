@@ -51,15 +51,18 @@ Sources:
 """
 
 import concurrent.futures
+import contextlib
 import difflib
 import functools
+import itertools
 import logging
 import math
 import os
 import sys
+import threading
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -263,9 +266,47 @@ def _dense_apart(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
     return tf.nn.bias_add(y, layer.bias) if layer.use_bias else y
 
 
+# TensorFlow's number where no seed was set.
+_NO_SEED = 87654321
+# The seeds of the training step that a thread is tracing.
+_thrown = threading.local()
+
+
+class _Dice:
+  """What dropout throws in a training step: a function of seed and step.
+
+  TensorFlow's own dropout goes on from where the process is, so a run that is
+  continued in another process would not be the run that went on.
+  """
+
+  def __init__(self):
+    # Asked with a seed for an operation, TensorFlow draws nothing.
+    seed = tf.compat.v1.get_seed(0)[0]
+    if seed == _NO_SEED:
+      seed = int.from_bytes(os.urandom(4), 'little')
+    self._seed = seed
+
+  @contextlib.contextmanager
+  def thrown(self, step: tf.Tensor) -> Iterator[None]:
+    """Every `_drop` inside is of this step, the first, the second and so on."""
+    before = getattr(_thrown, 'seeds', None)
+    _thrown.seeds = ([self._seed * 2 ** 16 + number, tf.cast(step, tf.int64)]
+                     for number in itertools.count())
+    try:
+      yield
+    finally:
+      _thrown.seeds = before
+
+
 def _drop(x: tf.Tensor, rate: float, training: bool) -> tf.Tensor:
   """Sets a part of `x` to zero in training, and scales up the rest."""
-  return tf.nn.dropout(x, rate) if training and rate else x
+  if not training or not rate:
+    return x
+  seeds = getattr(_thrown, 'seeds', None)
+  if seeds is None:  # Called by hand, not from a training step.
+    return tf.nn.dropout(x, rate)
+  return tf.nn.experimental.stateless_dropout(
+      x, rate, next(seeds), rng_alg='auto_select')
 
 
 def _matmul(x: tf.Tensor, w: tf.Tensor,
@@ -731,6 +772,7 @@ class _TrainedModel(tf.keras.Model):
     _check_choice('objective', objective, list(_OBJECTIVES))
     _check_fraction('averaging', averaging)
     self._objective = objective
+    self._dice = _Dice()
     self._average = _EpochAverage(averaging) if averaging else None
 
   def compile(self, optimizer='rmsprop', loss=None, **kwargs):
@@ -747,7 +789,8 @@ class _TrainedModel(tf.keras.Model):
 
   @tf.autograph.experimental.do_not_convert
   def train_step(self, data):
-    logs = self._loss_step(data)
+    with self._dice.thrown(self.optimizer.iterations):
+      logs = self._loss_step(data)
     if self._average:
       self._average.update(self.trainable_variables)
     return logs

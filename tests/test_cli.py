@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import signal
 import subprocess
 import sys
 
@@ -204,3 +205,49 @@ def test_featurize(shared_data, capsys, tmp_path):
   paths = capsys.readouterr().out.splitlines()
   assert len(paths) == 15
   assert sorted(paths) == sorted(map(str, tmp_path.glob('*.npz')))
+
+
+def test_sigterm_ends_like_ctrl_c(monkeypatch, capsys):
+  seen = []
+
+  def wait(*unused_args):
+    try:
+      signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+      seen.append('put in order')
+      raise
+
+  monkeypatch.setattr(TrainSettings, '__post_init__', wait)
+  assert cli.main(['train']) == 143
+  assert capsys.readouterr().err == 'interrupted\n' and seen
+  assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_sigterm_that_is_ignored_stays_ignored(monkeypatch):
+  def told(*unused_args):
+    signal.raise_signal(signal.SIGTERM)
+    raise OSError('went on')
+
+  monkeypatch.setattr(TrainSettings, '__post_init__', told)
+  before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+  try:
+    assert cli.main(['train']) == 1
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_models_py_that_exits_is_an_error(tmp_path, capsys):
+  path = tmp_path / 'models.py.original'
+  path.write_text('import sys\nsys.exit(0)\n')
+  assert cli.main(['train', f'--models_py={path}']) == 1
+  assert re.search(r'models.py.original cannot be imported \(SystemExit: 0\)',
+                   capsys.readouterr().err)
+
+
+def test_a_verb_that_exits_is_an_error(monkeypatch, capsys):
+  monkeypatch.setattr(TrainSettings, '__post_init__',
+                      lambda *_: sys.exit(0))
+  assert cli.main(['train']) == 1
+  assert 'models.py ended the program (exit code 0)' in (
+      capsys.readouterr().err)

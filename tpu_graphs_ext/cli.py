@@ -1,21 +1,24 @@
 """The command line: `tpu-graphs-ext VERB`. Parses text and calls the verbs.
 
 Results go to stdout, progress and warnings to stderr. Exit code 0: done; 1: a
-fault in the input, told in one `error:` line; 2: wrong usage; 130: interrupted.
-TensorFlow is imported only when a verb runs.
+fault in the input, told in one `error:` line; 2: wrong usage; 130: interrupted;
+143: told to end by SIGTERM. TensorFlow is imported only when a verb runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import errno
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 import tpu_graphs_ext
@@ -324,21 +327,45 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   from tqdm.contrib.logging import logging_redirect_tqdm
   try:
-    with logging_redirect_tqdm():
+    with _ended_by_sigterm(), logging_redirect_tqdm():
       code = args.run(args)
     sys.stdout.flush()
     return code
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
-  except KeyboardInterrupt:
+  except KeyboardInterrupt as error:
     print('interrupted', file=sys.stderr)
-    return 130
+    return 143 if isinstance(error, _Terminated) else 130
+  except SystemExit as error:  # No verb does; a models.py may.
+    print(f'error: models.py ended the program (exit code {error.code}); take '
+          'the call out of it', file=sys.stderr)
   except BrokenPipeError:  # `| head`: nobody reads on.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except OSError as error:
     advice = '; free some space' if error.errno == errno.ENOSPC else ''
     print(f'error: {error}{advice}', file=sys.stderr)
   return 1
+
+
+class _Terminated(KeyboardInterrupt):
+  """SIGTERM, as a queue sends it when the time is up."""
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+  """SIGTERM ends what runs as Ctrl-C does; so it is put in order first."""
+  def end(unused_number, unused_frame):
+    raise _Terminated
+
+  if (threading.current_thread() is not threading.main_thread()
+      or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
+    yield
+    return
+  signal.signal(signal.SIGTERM, end)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _refuse(parser: argparse.ArgumentParser, verb: str,

@@ -148,16 +148,48 @@ def _rename_to_nothing(new: str, path: str) -> None:
 def _replace_folder(new: str, path: str) -> None:
   """Folders cannot replace one another: the old one steps aside first."""
   aside = path + '.' + secrets.token_hex(4) + _ASIDE
-  with contextlib.suppress(FileNotFoundError):
-    os.rename(path, aside)
+  with contextlib.ExitStack() as stack:
+    with contextlib.suppress(FileNotFoundError):
+      stack.enter_context(_locked_folder(path))  # See `_is_abandoned`.
+    try:
+      with contextlib.suppress(FileNotFoundError):
+        os.rename(path, aside)
+      os.rename(new, path)
+    finally:  # Also where a signal came in between.
+      if os.path.exists(aside) and not os.path.exists(path):
+        os.rename(aside, path)
+      shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_folder(path: str) -> None:
+  """Removes a folder, which is whole or gone for whoever looks."""
+  away = _temporary_name(path)
+  with contextlib.suppress(OSError):
+    os.rename(path, away)
+  shutil.rmtree(away, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def held_folder(path: str) -> Iterator[None]:
+  """Keeps a folder for one process at a time.
+
+  Raises:
+    BlockingIOError: another one has it.
+  """
+  if fcntl is None:
+    yield
+    return
+  handle = os.open(path, os.O_RDONLY)
   try:
-    os.rename(new, path)
-  except OSError:
-    if not os.path.exists(path) and os.path.exists(aside):
-      os.rename(aside, path)
-    raise
+    try:
+      fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise
+    except OSError:  # Some network file systems have no locks.
+      pass
+    yield
   finally:
-    shutil.rmtree(aside, ignore_errors=True)
+    os.close(handle)
 
 
 def remove_leftovers(folder: str) -> None:
@@ -177,7 +209,8 @@ def remove_leftovers(folder: str) -> None:
       continue
     final = os.path.join(folder, match['final'])
     if match['aside'] and not os.path.exists(final):
-      os.rename(left, final)
+      with contextlib.suppress(OSError):
+        os.rename(left, final)
     elif os.path.isdir(left):
       shutil.rmtree(left, ignore_errors=True)
     else:
@@ -190,8 +223,10 @@ def _is_abandoned(path: str) -> bool:
   if fcntl is None:
     return False
   try:
+    # What steps aside is locked before it does.
     age = time.time() - os.lstat(path).st_mtime
-    if os.path.islink(path) or age < _YOUNG_SECONDS:
+    if os.path.islink(path) or (
+        age < _YOUNG_SECONDS and not path.endswith(_ASIDE)):
       return False
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
   except OSError:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.machinery
 import importlib.util
 import inspect
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from tpu_graphs_ext.errors import UserError, did_you_mean
@@ -34,16 +37,26 @@ def models_module(models_py: str = ''):
         f'--models_py: no file {path}; give the path of a models.py')
   name = 'models_' + str(abs(hash(path)))
   if name not in sys.modules:
-    spec = importlib.util.spec_from_file_location(name, path)
+    loader = _Source(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     module = importlib.util.module_from_spec(spec)
     try:
       spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
       raise UserError(
           f'--models_py: {path} cannot be imported '
           f'({type(error).__name__}: {error}); mend the file') from error
     sys.modules[name] = module
   return sys.modules[name]
+
+
+class _Source(importlib.machinery.SourceFileLoader):
+  """Loads a source whatever its name ends with, as models.py.original does."""
+
+  def path_stats(self, path):
+    if not path.endswith('.py'):  # Else x.a and x.b would share a .pyc.
+      raise OSError
+    return super().path_stats(path)
 
 
 def choose_allocator() -> None:
@@ -118,11 +131,25 @@ def create_variables(model, graph) -> None:
   Raises:
     UserError: the model refuses the features of the graph.
   """
-  try:
+  with _as_user_errors(type(model).__name__):
     model.forward(graph, int(graph.node_sets['config'].sizes[0]))
-  except ValueError as error:
+
+
+@contextlib.contextmanager
+def _as_user_errors(name: str) -> Iterator[None]:
+  """Tells what a model says of its arguments, or that it is too large."""
+  import tensorflow as tf
+  try:
+    yield
+  except (MemoryError, OverflowError, tf.errors.ResourceExhaustedError,
+          tf.errors.InvalidArgumentError) as error:
+    reason = (str(error).strip().splitlines() or [''])[0][:300]
     raise UserError(
-        f'--model_kwargs_json: {type(model).__name__}: {error}') from error
+        f'--model_kwargs_json: {name} cannot be made ({type(error).__name__}: '
+        f'{reason}); give smaller numbers, such as a lower hidden_dim'
+    ) from error
+  except (ValueError, SystemExit) as error:
+    raise UserError(f'--model_kwargs_json: {name}: {error}') from error
 
 
 def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
@@ -150,10 +177,11 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
       raise UserError(
           f'--model_kwargs_json: {name} has no argument {key!r}; {hint}'
           f'{" " if hint else ""}it takes {", ".join(allowed)}')
-  try:
-    model = cls(num_configs, num_ops, **kwargs)
-  except (TypeError, ValueError) as error:
-    raise UserError(f'--model_kwargs_json: {name}: {error}') from error
+  with _as_user_errors(name):
+    try:
+      model = cls(num_configs, num_ops, **kwargs)
+    except TypeError as error:
+      raise ValueError(str(error)) from error
   if graph is not None:
     create_variables(model, graph)
   return model

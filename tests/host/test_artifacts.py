@@ -1,10 +1,14 @@
 """Run files and model folders: paths, round trips, every way to be wrong."""
 
+import contextlib
 import copy
 import gzip
 import json
+import math
 import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,9 +16,10 @@ import pytest
 from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import write_file
-from tpu_graphs_ext.host import artifacts, scoring
+from tpu_graphs_ext.host import artifacts, run_file, scoring, train
 from tpu_graphs_ext.host.settings import LoadSettings
 
+DROPPED = object()  # In place of a value.
 RUN_INFO = {'args': {'model': 'M', 'model_kwargs_json': '{}', 'configs': 2}}
 
 
@@ -27,7 +32,7 @@ class FakeModel:
 
   def save(self, path, save_format):
     assert save_format == 'tf'
-    os.makedirs(path)
+    os.makedirs(path, exist_ok=True)
     with open(os.path.join(path, 'saved_model.pb'), 'w') as file:
       file.write(self._content)
     if self._breaks:
@@ -262,6 +267,110 @@ def test_damaged_model_folder(copied, spoil):
   spoil(copied[0])
   with pytest.raises(UserError, match='cannot be read as a saved Keras model'):
     load(copied[0])
+
+
+STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1.0]}
+GOOD = {**RUN_INFO, 'num_ops': 3,
+        'feature_stats': {'node': STATS, 'config': STATS}}
+
+
+def test_a_sound_run_file_of_either_trainer():
+  for run in (RUN_INFO, GOOD):
+    run_file.check('r', run)
+
+
+@pytest.mark.parametrize('args, changes, message', [
+    ({'model': None}, {}, 'its model must be a name; it is None'),
+    ({'model': ''}, {}, 'its model must be a name'),
+    ({'configs': '2'}, {}, 'its configs must be a whole number from 1'),
+    ({'configs': True}, {}, 'its configs must be a whole number from 1'),
+    ({'configs': 0}, {}, 'its configs must be a whole number from 1'),
+    ({'model_kwargs_json': '{'}, {}, 'is not JSON'),
+    ({'model_kwargs_json': '[' * 10 ** 5}, {}, 'is not JSON'),
+    ({'model_kwargs_json': 3}, {}, 'is not JSON, but a int'),
+    ({}, {'num_ops': 10 ** 12}, 'its num_ops must be a whole number from 1 to'),
+    ({}, {'num_ops': 2.5}, 'its num_ops must be a whole number'),
+    ({}, {'num_ops': None}, 'its num_ops must be a whole number'),
+    ({}, {'num_ops': DROPPED}, 'its num_ops must be there'),
+    ({}, {'settings': []}, 'its settings must be an object'),
+    ({}, {'test_predictions': [1]}, 'its test_predictions must be an object'),
+    ({}, {'feature_stats': {}}, 'statistics cannot be read'),
+    ({}, {'feature_stats': {'node': STATS, 'config': {
+        **STATS, 'minimum': [0.0]}}}, r'of config must .* \(1,\) and \(2,\)'),
+    ({}, {'feature_stats': {'node': {'minimum': [], 'maximum': []},
+                            'config': STATS}}, r'of node must .* \(0,\)'),
+    ({}, {'feature_stats': {'node': {**STATS, 'maximum': [1.0, math.nan]},
+                            'config': STATS}}, 'column 1 of node ranges'),
+    ({}, {'feature_stats': {'node': {**STATS, 'maximum': [-1.0, 1.0]},
+                            'config': STATS}}, 'column 0 of node ranges'),
+])
+def test_a_run_file_is_not_trusted(tmp_path, args, changes, message):
+  run = {**GOOD, **changes, 'args': {**GOOD['args'], **args}}
+  run = {key: value for key, value in run.items() if value is not DROPPED}
+  path = artifacts.save_run_file(run, str(tmp_path))
+  with pytest.raises(UserError, match=f'run_.*jsonz: .*{message}') as caught:
+    artifacts.read_run_file(path)
+  assert len(str(caught.value)) < 800
+
+
+@pytest.mark.parametrize('text', [
+    '[' * 10 ** 5, '{"args": []}', '{"args": 3}', '{"args": null}', '"args"'])
+def test_a_run_file_without_arguments(tmp_path, text):
+  path = tmp_path / 'run_x.jsonz'
+  path.write_bytes(gzip.compress(text.encode()))
+  with pytest.raises(UserError, match=r'run_x\.jsonz: '):
+    artifacts.read_run_file(str(path))
+
+
+def test_a_run_file_that_unpacks_to_more_than_any(tmp_path, monkeypatch):
+  monkeypatch.setattr(artifacts, '_MOST_BYTES', 100)
+  path = artifacts.save_run_file(GOOD, str(tmp_path))
+  with pytest.raises(UserError, match='more than 100 bytes'):
+    artifacts.read_run_file(path)
+
+
+def test_killed_between_the_renames_the_old_model_comes_back(copied):
+  model_dir, _ = copied
+  script = f'''
+import os, signal
+from tpu_graphs_ext import files
+rename = os.rename
+def killed(source, target):
+  rename(source, target)
+  os.kill(os.getpid(), signal.SIGKILL)
+os.rename = killed
+with files.new_folder({str(model_dir)!r}):
+  pass
+'''
+  subprocess.run([sys.executable, '-c', script])
+  assert not model_dir.exists()
+  load(model_dir)
+
+
+def test_full_disk_keeps_the_last_good_model(trained, tmp_path):
+  disk = tmp_path / 'disk'
+  disk.mkdir()
+  if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=2m', 'none', disk],
+                    capture_output=True).returncode:
+    pytest.skip('needs the right to mount a small disk')
+  try:
+    root = trained.run_info['settings']['data_root']
+    settings = tiny_models.tiny_settings(root, disk, epochs=1)
+    good = train.train(settings)
+    kernel = tiny_kernels.chain()
+    scores = load(good.model_dir).scores(kernel)
+    full = disk / 'full'
+    with contextlib.suppress(OSError), full.open('wb', buffering=0) as file:
+      while True:
+        file.write(bytes(4096))
+    with pytest.raises(UserError, match=r'cannot be written.*No space left'):
+      train.train(settings)
+    with pytest.raises(UserError, match=r'cannot be written.*free some space'):
+      artifacts.save_run(FakeModel('x' * 10 ** 6), good.run_info, str(disk))
+    np.testing.assert_array_equal(load(good.model_dir).scores(kernel), scores)
+    assert not [name for name in os.listdir(disk) if name.endswith('.tmp')]
+  finally:
+    subprocess.run(['umount', disk], check=True)
 
 
 def test_write_file_where_a_folder_cannot_be_made(tmp_path):

@@ -62,7 +62,7 @@ def test_text_is_parsed_once():
     ({'clip_norm': float('nan')}, '--clip_norm=nan: must be a positive'),
     ({'validate_batches': 0}, '--validate_batches=0: must be -1'),
     ({'test_mode': 'x'}, '--test_mode=x: must be predictions or metrics'),
-    ({'out_dir': ''}, '--out_dir=: must be a folder'),
+    ({'out_dir': ''}, '--out_dir is empty; name a file or folder'),
     ({'seed': -1}, '--seed=-1: must be 0 to'),
 ])
 def test_bad_numbers(wrong, message):

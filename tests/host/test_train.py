@@ -48,7 +48,7 @@ def trained(data_root, tmp_path_factory):
 def quick_save(monkeypatch):
   """Saves an empty folder where the saved model does not matter."""
   monkeypatch.setattr(
-      tf.keras.Model, 'save', lambda unused_self, path, **_: os.makedirs(path))
+      tf.keras.Model, 'save', lambda unused_self, path, **_: None)
 
 
 def read_run(path):
@@ -78,8 +78,9 @@ def test_run_file_has_the_baseline_keys_and_ours(trained):
   run = read_run(trained.run_path)
   assert run == json.loads(json.dumps(trained.run_info))
   assert list(run) == [
-      'train_curve', 'final_error', 'args', 'feature_stats', 'num_ops', 'host',
-      'versions', 'seconds', 'settings', 'test_predictions']
+      'train_curve', 'final_error', 'args', 'seed', 'feature_stats', 'num_ops',
+      'host', 'versions', 'seconds', 'settings', 'test_predictions']
+  assert run['seed'] == 1
   assert run['train_curve']['epoch'] == list(range(12))
   assert all(len(values) == 12 for values in run['train_curve'].values())
   assert run['args']['run_id'] == 'seed1'
@@ -167,7 +168,7 @@ def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
   model = FakeModel()
   keep_best = types.SimpleNamespace(
       model=model, progress=callbacks.Progress(),
-      folder=types.SimpleNamespace(batch_seed=7))
+      folder=types.SimpleNamespace(seed=7))
   train._fit(settings, dataset, train._normalisation(dataset), keep_best)
   first, second = model.train
   assert len(first) == len(second) == 23 // 5  # One of 24 has 3 configs.
@@ -204,16 +205,6 @@ def test_one_seed_one_result_and_resuming_changes_nothing(
     assert (tmp_path / 'parts.csv').read_text() == file.read()
   left = sorted(name.split('_')[0] for name in os.listdir(tmp_path / 'out'))
   assert left == ['model', 'results', 'run']
-
-
-def test_resume_names_what_differs(data_root, tmp_path):
-  settings = tiny_models.tiny_settings(data_root, tmp_path, resume=True)
-  with pytest.raises(UserError, match='Interrupted runs there: none'):
-    train.train(settings)
-  train.ResumeFolder.start(
-      tiny_models.tiny_settings(data_root, tmp_path, epochs=7, configs=3))
-  with pytest.raises(UserError, match=r'differs in --epochs, --configs'):
-    train.train(settings)
 
 
 def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
@@ -256,6 +247,9 @@ def test_metrics_of_a_labelled_test_split(trained, data_root):
     ({'model': 'TinyRankr'}, "no model 'TinyRankr'.*did you mean TinyRanker"),
     ({'model_kwargs_json': '{"widht": 3}'},
      "no argument 'widht'.*did you mean width"),
+    ({'model': 'EarlyJoinSAGE', 'models_py': '',
+      'model_kwargs_json': '{"hidden_dim": 100000000}'},
+     'EarlyJoinSAGE cannot be made .*a lower hidden_dim'),
     ({'data_root': '/nowhere'}, '/nowhere.* does not exist'),
     # No kernel has more than 40.
     ({'configs': 41}, 'none of 24 kernels has 41 or more configurations'),
@@ -266,7 +260,9 @@ def test_metrics_of_a_labelled_test_split(trained, data_root):
     ({'validate_batches': 1, 'batch': 10}, 'valid: only 9 of 10 kernels'),
     ({'test_mode': 'metrics'}, 'test: 6 of 6 kernels have no labels'),
     ({'results_csv': '/'}, '--results_csv=/: is a folder; name a file'),
-    ({'csv_log': __file__ + '/x'}, '--csv_log=.*its folder cannot be made'),
+    ({'csv_log': __file__ + '/x'}, '--csv_log=.*/x: cannot be written'),
+    ({'tensorboard': __file__ + '/x'}, '--tensorboard=.*/x: cannot be written'),
+    ({'results_csv': '/dev/null'}, '--results_csv=/dev/null: is a device'),
 ])
 def test_bad_input_fails_before_training_and_writes_nothing(
     data_root, tmp_path, monkeypatch, changes, message):
@@ -280,7 +276,7 @@ def test_bad_input_fails_before_training_and_writes_nothing(
 def test_out_dir_that_is_a_file(data_root, tmp_path, monkeypatch):
   monkeypatch.setattr(tf.keras.Model, 'fit', fit_nothing)
   (tmp_path / 'out').write_text('')
-  with pytest.raises(UserError, match=r'out/resume_.*cannot be written'):
+  with pytest.raises(UserError, match=r'--out_dir=.*out: cannot be written'):
     train.train(tiny_models.tiny_settings(data_root, tmp_path / 'out'))
 
 

@@ -47,7 +47,8 @@ def trained(name: str, epochs: int) -> None:
 
 @pytest.mark.parametrize('name', NAMES)
 def test_untrained_scores_are_numbers(name):
-  scored(checks.make_with_variables(name, TRAIN.kernel(0), STATS))
+  scored(checks.make_with_variables(
+      name, batches.kernel_graph(TRAIN.kernel(0), STATS), STATS))
 
 
 @pytest.mark.survive

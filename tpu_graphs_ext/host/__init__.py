@@ -4,10 +4,13 @@ settings         what a verb is told, with its flags' help, checked when created
 inputs           what a user names as kernels: a folder, .npz or .pb
 batches          kernels -> GraphTensors
 train            the training loop; callbacks, losses, threads serve it
+resume           the folder of a run that was broken off; finished runs
+outputs          whether files can be written, before work begins
 scoring          a trained model with all that it takes to score a kernel
 evaluate         errors on labelled kernels; metrics has the formulas
 predict, rank    the CSV of the test split; the best tiles of any kernel
 predictions_csv  the CSV itself, written and read
 artifacts        model_<hash>/ and run_<hash>.jsonz
+run_file         what the latter may hold, which anybody may have written
 feature_stats    what features are scaled with, as an argument of a model
 """

@@ -8,7 +8,7 @@ baseline writes too: `train_curve` {epoch, train_loss, train_opa, val_loss,
 val_opa: one number an epoch}, `final_error` {val: {'1', '5', '10': slowdown}},
 `args`, `test_predictions` {tile_id: 10 config indices, best first, padded with
 0}. Keys of this package: `feature_stats` (how features were normalised),
-`num_ops`, `host`, `versions`, `seconds`, `settings`.
+`num_ops`, `seed`, `host`, `versions`, `seconds`, `settings`.
 
 Every write is atomic: a reader sees the old artifact or the new one.
 """
@@ -23,7 +23,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -33,13 +32,22 @@ import tensorflow as tf
 
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import write_file
+from tpu_graphs_ext.files import (
+  new_folder,
+  parse_json,
+  remove_leftovers,
+  write_file,
+)
+from tpu_graphs_ext.host import run_file
 from tpu_graphs_ext.host.settings import parse_model_kwargs
 from tpu_graphs_ext.stacks import quiet
 from tpu_graphs_ext.stacks.versions import stack_name
 
 # `args` that must be there to build a model again.
 _NEEDED_ARGS = ('model', 'model_kwargs_json', 'configs')
+
+# Of a run file, unpacked: a thousand times as many as the largest ever had.
+_MOST_BYTES = 2 ** 28
 
 # What Keras and TensorFlow raise on a folder that holds no whole SavedModel.
 _LOAD_ERRORS = (OSError, ValueError, KeyError, AttributeError, RuntimeError,
@@ -85,13 +93,12 @@ def save_run(model: tf.keras.Model, run_info: dict[str, Any],
   """
   model_dir = model_path(out_dir, train_hash(run_info['args']))
   try:
-    os.makedirs(os.path.dirname(model_dir), exist_ok=True)
-    with _replaced_folder(model_dir) as temporary, quiet_keras():
+    with new_folder(model_dir) as temporary, quiet_keras():
       model.save(temporary, save_format='tf')
   except (OSError, tf.errors.OpError) as error:
     raise UserError(
-        f'{model_dir}: cannot be written ({error}); free some space or choose '
-        'another --out_dir') from error
+        f'{model_dir}: cannot be written ({str(error)[:300]}); free some space '
+        'or choose another --out_dir') from error
   return model_dir, save_run_file(run_info, out_dir)
 
 
@@ -125,6 +132,8 @@ def load_run(model_dir: str) -> Run:
   """
   path = run_path_of(model_dir)
   if not os.path.isdir(_full_path(model_dir)):
+    remove_leftovers(os.path.dirname(path))  # The old model may come back.
+  if not os.path.isdir(_full_path(model_dir)):
     raise UserError(
         f'{model_dir}: there is no such model folder.'
         f'{_models_in(os.path.dirname(_full_path(model_dir)))}')
@@ -134,11 +143,8 @@ def load_run(model_dir: str) -> Run:
         'is built, so copy it from where the model was trained')
   run_info = read_run_file(path)
   check_hash(path, run_info)
-  try:
-    model_kwargs = parse_model_kwargs(run_info['args']['model_kwargs_json'])
-  except UserError as error:
-    raise UserError(f'{path}: {error}') from error
-  return Run(model_dir, run_info, model_kwargs)
+  return Run(model_dir, run_info,
+             parse_model_kwargs(run_info['args']['model_kwargs_json']))
 
 
 def read_run_file(path: str) -> dict[str, Any]:
@@ -149,9 +155,12 @@ def read_run_file(path: str) -> dict[str, Any]:
   """
   try:
     with gzip.open(path, 'rb') as file:
-      run_info = json.loads(file.read().decode())
+      text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+      raise ValueError(f'it holds more than {_MOST_BYTES} bytes')
+    run_info = parse_json(text, 'its content')
     missing = [key for key in _NEEDED_ARGS if key not in run_info['args']]
-  except (OSError, EOFError, ValueError, KeyError, TypeError,
+  except (OSError, EOFError, ValueError, KeyError, TypeError, UserError,
           zlib.error) as error:
     raise UserError(
         f'{path}: cannot be read as a run file ({error!r}); copy it again from '
@@ -160,6 +169,7 @@ def read_run_file(path: str) -> dict[str, Any]:
     raise UserError(
         f'{path}: its args lack {", ".join(missing)}; it is no run file of '
         'the tile collection')
+  run_file.check(path, run_info)
   return run_info
 
 
@@ -250,23 +260,6 @@ def versions() -> dict[str, str]:
       'tensorflow_ranking': tfr.__version__,
       'numpy': np.__version__,
   }
-
-
-@contextlib.contextmanager
-def _replaced_folder(final: str) -> Iterator[str]:
-  """Gives a new folder to fill; takes the place of `final` when filled."""
-  new, old = f'{final}.{os.getpid()}.tmp', f'{final}.{os.getpid()}.old'
-  try:
-    yield new
-    # Folders cannot replace one another in one call; the old one steps aside.
-    if os.path.exists(final):
-      os.rename(final, old)
-    os.rename(new, final)
-  finally:
-    if os.path.exists(old) and not os.path.exists(final):
-      os.rename(old, final)
-    shutil.rmtree(new, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager

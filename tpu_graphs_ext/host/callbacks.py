@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import shutil
 import time
 from typing import Any
 
@@ -17,12 +16,10 @@ from tqdm import tqdm
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host import artifacts
+from tpu_graphs_ext.host.resume import ResumeFolder
 from tpu_graphs_ext.host.settings import TrainSettings
 
 _log = logging.getLogger(__name__)
-
-# Settings that do not change what is trained: a resumed run may differ here.
-_FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard', 'csv_log')
 
 # A new best model waits until this many times as long as the last saving took
 # has passed; else short epochs would be spent on saving.
@@ -67,87 +64,8 @@ class _StoredProgress(tf.train.experimental.PythonState):
 
   def deserialize(self, text: str) -> None:
     for key, value in json.loads(text).items():
-      setattr(self.progress, key, value)
-
-
-class ResumeFolder:
-  """<out_dir>/resume_<hash>/: what an interrupted run needs to go on.
-
-  It exists from the start of a run until its end. `started.json` holds the
-  run's settings, the `args` of its run file and the seed of its batches.
-  """
-
-  def __init__(self, path: str, started: dict[str, Any]):
-    self.path = path
-    self.args = started['args']
-    self.batch_seed = started['batch_seed']
-
-  @classmethod
-  def of(cls, settings: TrainSettings) -> ResumeFolder:
-    """That of the run to resume, or a new one; see `find` and `start`."""
-    return cls.find(settings) if settings.resume else cls.start(settings)
-
-  @classmethod
-  def start(cls, settings: TrainSettings) -> ResumeFolder:
-    """Makes the folder of a new run."""
-    args = settings.baseline_args()
-    # Without a seed one is drawn, and kept for a resumed run.
-    seed = settings.seed
-    if seed is None:
-      seed = int.from_bytes(os.urandom(4), 'little')
-    started = {'args': args, 'batch_seed': seed, 'settings': _fixed(settings)}
-    path = os.path.join(os.path.expanduser(settings.out_dir),
-                        'resume_' + artifacts.train_hash(args))
-    shutil.rmtree(path, ignore_errors=True)
-    write_file(os.path.join(path, 'started.json'), json.dumps(started).encode())
-    return cls(path, started)
-
-  @classmethod
-  def find(cls, settings: TrainSettings) -> ResumeFolder:
-    """The folder of the latest interrupted run with the same settings.
-
-    Raises:
-      UserError: there is none.
-    """
-    found = []
-    interrupted = []
-    for path, started in _started(os.path.expanduser(settings.out_dir)):
-      unlike = [key for key, value in _fixed(settings).items()
-                if started['settings'].get(key) != value]
-      if not unlike:
-        found.append((os.path.getmtime(path), path, started))
-      else:
-        interrupted.append(f'{os.path.basename(path)} (differs in '
-                           f'{", ".join("--" + key for key in unlike)})')
-    if not found:
-      others = '; '.join(interrupted) or 'none'
-      raise UserError(
-          f'--resume: no interrupted run in {settings.out_dir} has these '
-          f'settings. Interrupted runs there: {others}. Give the flags of the '
-          'run to continue, or leave out --resume')
-    path, started = max(found, key=lambda item: item[0])[1:]
-    return cls(path, started)
-
-  def remove(self) -> None:
-    shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _fixed(settings: TrainSettings) -> dict[str, Any]:
-  return {key: value for key, value in dataclasses.asdict(settings).items()
-          if key not in _FREE_SETTINGS}
-
-
-def _started(out_dir: str):
-  """Yields (folder, content of its started.json) of every resume folder."""
-  names = sorted(os.listdir(out_dir)) if os.path.isdir(out_dir) else []
-  for name in names:
-    path = os.path.join(out_dir, name)
-    if name.startswith('resume_'):
-      try:
-        with open(os.path.join(path, 'started.json'), encoding='utf-8') as file:
-          yield path, json.load(file)
-      except (OSError, ValueError) as error:
-        _log.warning('%s: cannot be resumed (%s)', path, error)
+      if hasattr(self.progress, key):
+        setattr(self.progress, key, value)
 
 
 class KeepBest(tf.keras.callbacks.Callback):
@@ -178,7 +96,9 @@ class KeepBest(tf.keras.callbacks.Callback):
     self.model_dir = artifacts.model_path(
         settings.out_dir, artifacts.train_hash(run_info['args']))
     self._settings = settings
-    self._run_info = run_info
+    self.run_info = run_info
+    self.graph_spec = None  # Of what `fit` is given, once it is known.
+    self._is_called = False
     self._next_save = 0.0  # On the clock of time.monotonic.
     self._best = [tf.Variable(variable, trainable=False)
                   for variable in model.trainable_variables]
@@ -196,16 +116,21 @@ class KeepBest(tf.keras.callbacks.Callback):
         checkpoint, self.folder.path, max_to_keep=1)
     last = checkpoints.latest_checkpoint
     if self._settings.resume and last:
+      self.folder.keep_only(last)
       try:
         checkpoint.restore(last).assert_existing_objects_matched()
       except (ValueError, AssertionError, tf.errors.OpError) as error:
         raise UserError(
-            f'{self.folder.path}: does not fit the model ({error}); the data '
-            'or models.py changed since. Train without --resume') from error
+            f'{self.folder.path}: does not fit the model '
+            f'({first_line(error)}); the file is damaged, or the data or '
+            'models.py changed since. Train without --resume') from error
     return checkpoints
 
   def on_epoch_begin(self, epoch, logs=None):
     self._epoch_start = time.monotonic()
+
+  def on_train_batch_end(self, batch, logs=None):
+    self._is_called = True
 
   def on_epoch_end(self, epoch, logs=None):
     progress = self.progress
@@ -232,8 +157,10 @@ class KeepBest(tf.keras.callbacks.Callback):
       self._checkpoints.save()
     except (OSError, tf.errors.OpError) as error:
       raise UserError(
-          f'{self.folder.path}: cannot be written ({error}). '
-          f'{self.summary()}') from error
+          f'{self.folder.path}: cannot be written ({first_line(error)}); '
+          f'free some space. {self.summary()}. To continue, run the same '
+          'command with --resume') from error
+    self._write_csv_log()
 
   def finish(self) -> None:
     """Gives the model its best weights, and saves it where that waited."""
@@ -241,14 +168,34 @@ class KeepBest(tf.keras.callbacks.Callback):
       return
     for best, variable in zip(self._best, self.model.trainable_variables):
       variable.assign(best)
-    if self.progress.saved_epoch != self.progress.best_epoch:
+    # A run may be resumed after its model was moved away.
+    is_saved = (self.progress.saved_epoch == self.progress.best_epoch
+                and os.path.isdir(self.model_dir))
+    # Without the spec it is too early; the checkpoint has the weights.
+    if not is_saved and self.graph_spec is not None:
       self._save()
+    self._write_csv_log()
 
   def _save(self) -> None:
     start = time.monotonic()
-    artifacts.save_run(self.model, self._run_info, self._settings.out_dir)
+    if not self._is_called:
+      # Keras saves what it has called, and nothing was left to train.
+      tf.function(lambda graph: self.model(graph), autograph=False
+                  ).get_concrete_function(self.graph_spec)
+    artifacts.save_run(self.model, self.run_info, self._settings.out_dir)
     self._next_save = (1 + _SAVE_PAUSE) * time.monotonic() - _SAVE_PAUSE * start
     self.progress.saved_epoch = self.progress.best_epoch
+
+  def _write_csv_log(self) -> None:
+    """One row an epoch; whole each time, so a killed run leaves no half row."""
+    if not self._settings.csv_log:
+      return
+    curve = self.progress.train_curve
+    rows = [','.join(['epoch', *_CURVE.values()])]
+    rows += [','.join(map(repr, row))
+             for row in zip(curve['epoch'], *(curve[key] for key in _CURVE))]
+    write_file(os.path.expanduser(self._settings.csv_log),
+               ''.join(row + '\r\n' for row in rows).encode())
 
   def summary(self) -> str:
     """Names the best model so far."""
@@ -257,6 +204,11 @@ class KeepBest(tf.keras.callbacks.Callback):
     return (f'The best model so far (epoch {self.progress.best_epoch + 1}, '
             f'validation OPA {self.progress.best_val_opa:.4f}) is '
             f'{self.model_dir}')
+
+
+def first_line(error: Exception) -> str:
+  """TensorFlow's errors go on for pages."""
+  return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 class LossNotFiniteError(UserError):

@@ -42,6 +42,20 @@ class CombinedLoss(tf.keras.losses.Loss):
         for weight, loss in self._weighted_losses])
 
 
+class _ListMLE(tfr.keras.losses.ListMLELoss):
+  """TensorFlow Ranking's, which draws equal runtimes in the order they come in.
+
+  Its own order of them is drawn anew in each process, so a run that is resumed
+  would not be the run that went on. They come in a random order anyway.
+  """
+
+  def __call__(self, y_true, y_pred, sample_weight=None):
+    # Only the order of the labels counts; places have no equals.
+    places = tf.argsort(tf.argsort(y_true))
+    return super().__call__(
+        tf.cast(places, tf.float32), y_pred, sample_weight)
+
+
 def combined_loss(weighted_losses: list[tuple[str, float]]) -> CombinedLoss:
   """The loss of (name, weight) pairs; see `TrainSettings.weighted_losses`."""
   return CombinedLoss(
@@ -50,7 +64,7 @@ def combined_loss(weighted_losses: list[tuple[str, float]]) -> CombinedLoss:
 
 def _loss(name: str) -> tf.keras.losses.Loss:
   if name == 'ListMLELoss':
-    return tfr.keras.losses.ListMLELoss(temperature=TEMPERATURE)
+    return _ListMLE(temperature=TEMPERATURE)
   if name == 'PairwiseHingeLoss':
     return tfr.keras.losses.PairwiseHingeLoss(temperature=TEMPERATURE)
   return tf.keras.losses.MeanSquaredError()

@@ -6,7 +6,7 @@ import os
 
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.host import metrics, predictions_csv, scoring
+from tpu_graphs_ext.host import metrics, outputs, predictions_csv, scoring
 from tpu_graphs_ext.host.settings import CSV_NAME, TOP_CONFIGS, LoadSettings
 
 
@@ -24,11 +24,11 @@ def predict(model_dir: str, *, out: str = CSV_NAME,
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
+  path = outputs.check_file('--out', out)
   ranker = scoring.load_ranker(model_dir, loading)
   test = read.read_split(
       os.path.join(loading.data_root, 'test'), cache_dir=loading.cache_dir,
       limit=read.TOY_FILES if loading.toy_data else None)
-  path = os.path.expanduser(out)
   predictions_csv.write(path, best_configs(ranker, test, top_configs))
   return path
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 import os
 import time
 from typing import Any, Optional
 
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import parse_json, require_path
 
 LOSS_NAMES = ('ListMLELoss', 'PairwiseHingeLoss', 'MSE')
 TEST_MODES = ('predictions', 'metrics')
@@ -24,6 +24,9 @@ CACHE_DIR = '~/data/tpugraphs/cache/tile'
 
 # Where the normalisation of features comes from; see `LoadSettings.stats`.
 STATS_SOURCES = ('run', 'train', 'all')
+
+# NumPy and TensorFlow take no more than 32 bits.
+MOST_SEED = 2 ** 32 - 1
 
 # What `predict` writes, and `rank` lists, unless told otherwise.
 CSV_NAME = 'predictions_model_output.csv'
@@ -62,16 +65,19 @@ def parse_model_kwargs(text: str) -> dict[str, Any]:
   Raises:
     UserError: the text is no JSON object.
   """
+  flag = f'--model_kwargs_json={str(text)[:200]}'
   try:
-    kwargs = json.loads(text)
-  except (TypeError, ValueError) as error:
+    if not isinstance(text, str):
+      raise UserError(f'is not JSON, but a {type(text).__name__}')
+    kwargs = parse_json(text, 'it')
+  except UserError as error:
     raise UserError(
-        f'--model_kwargs_json={text}: is not JSON ({error}); write, for '
-        'example, \'{"hidden_dim": 128}\'') from error
+        f'{flag}: {error}; write, for example, \'{{"hidden_dim": 128}}\''
+    ) from error
   if not isinstance(kwargs, dict):
     raise UserError(
-        f'--model_kwargs_json={text}: must be a JSON object of constructor '
-        f'arguments; got a {type(kwargs).__name__}')
+        f'{flag}: must be a JSON object of constructor arguments; got a '
+        f'{type(kwargs).__name__}')
   return kwargs
 
 
@@ -129,10 +135,11 @@ class TrainSettings:
       False, 'read only the first 100 files of each split')
 
   seed: Optional[int] = _setting(
-      None, 'seed of weights and of the batch order; not given: a new one each '
-      'time')
+      None, 'seed of weights, batch order and dropout; not given: one is '
+      'drawn, which the run file keeps')
   resume: bool = _setting(
-      False, 'continue the interrupted run that had the same settings')
+      False, 'continue the interrupted run that had the same settings, or '
+      'report it if it is finished; where there is none, start one')
   tensorboard: str = _setting('', 'folder for TensorBoard logs; empty: none')
   csv_log: str = _setting('', 'file for one CSV row an epoch; empty: none')
   models_py: str = _setting(
@@ -151,10 +158,10 @@ class TrainSettings:
            '-1 (all batches) or at least 1')
     _check('test_mode', self.test_mode, self.test_mode in TEST_MODES,
            ' or '.join(TEST_MODES))
-    _check('out_dir', self.out_dir, bool(self.out_dir), 'a folder')
+    require_path('--out_dir', self.out_dir)
     if self.seed is not None:
-      # NumPy and TensorFlow take no more than 32 bits.
-      _check('seed', self.seed, 0 <= self.seed < 2 ** 32, '0 to 4294967295')
+      _check('seed', self.seed, 0 <= self.seed <= MOST_SEED,
+             f'0 to {MOST_SEED}')
     # Text is parsed here, once, so that bad text is refused at once.
     _ = self.weighted_losses, self.model_kwargs
 

@@ -26,16 +26,18 @@ from tpu_graphs_ext.host import (
   evaluate,
   feature_stats,
   losses,
+  outputs,
   predict,
   predictions_csv,
+  resume,
   scoring,
 )
 from tpu_graphs_ext.host.callbacks import (
   KeepBest,
   LossNotFiniteError,
   ProgressBar,
-  ResumeFolder,
   StopOnNaN,
+  first_line,
 )
 from tpu_graphs_ext.host.settings import TrainSettings
 
@@ -87,57 +89,94 @@ class TrainResult:
 def train(settings: TrainSettings) -> TrainResult:
   """Trains, keeps the best epoch, evaluates it, and predicts the test split.
 
+  With `settings.resume` a run that was broken off goes on, and one that is
+  finished is only reported.
+
   Raises:
-    UserError: data, model or settings cannot be used, or the loss became NaN;
-      the best model up to then stays.
+    UserError: data, model, settings or outputs cannot be used, or the loss
+      became NaN; the best model up to then stays.
     KeyboardInterrupt: as it came; the log says how to resume.
   """
   started = time.monotonic()
   # Cheap checks first: a wrong name must not wait for the data.
   takes_stats = load_models.takes(
       settings.model, feature_stats.ARGUMENT, settings.models_py)
-  if settings.seed is not None:
-    tf.keras.utils.set_random_seed(settings.seed)
   dataset = _read_data(settings)
   stats = _normalisation(dataset)
   if takes_stats:
     settings = feature_stats.given_to_model(settings, stats)
+  folder = resume.ResumeFolder.of(settings)
+  if settings.resume and folder.is_new:
+    finished = resume.finished_run(settings)
+    if finished:
+      _log.info('--resume: this run is finished')
+      return _reported(finished)
+    _log.info('--resume: no run with these settings was broken off in %s; a '
+              'new one starts', settings.out_dir)
+  # Weights, and what dropout throws.
+  tf.keras.utils.set_random_seed(folder.seed)
   model = _compiled_model(settings, dataset, stats)
   _check_outputs(settings)
-  folder = ResumeFolder.of(settings)
-  run_info = _new_run_info(settings, folder.args, stats, dataset.num_ops)
+  run_info = _new_run_info(settings, folder, stats, dataset.num_ops)
   run_info['seconds']['read'] = time.monotonic() - started
-  keep_best = KeepBest(settings, model, run_info, folder)
+  with folder.held():
+    keep_best = KeepBest(settings, model, run_info, folder)
+    csv_path = _train_and_measure(settings, dataset, stats, keep_best)
+    run_info['seconds']['total'] = time.monotonic() - started
+    run_path = artifacts.save_run_file(run_info, settings.out_dir)
+    folder.remove()
+  return TrainResult(keep_best.model_dir, run_path, csv_path, run_info)
+
+
+def _train_and_measure(settings: TrainSettings, dataset: read.Dataset,
+                       stats: FeatureStats,
+                       keep_best: KeepBest) -> Optional[str]:
+  """The epochs and what comes after; returns the path of the CSV."""
+  run_info = keep_best.run_info
   try:
     _fit(settings, dataset, stats, keep_best)
     keep_best.finish()
     run_info['seconds']['train'] = keep_best.progress.seconds
     ranker = scoring.Ranker(
-        model, stats, dataset.num_ops, name=keep_best.model_dir)
-    csv_path = _measure(settings, dataset, ranker, run_info)
+        keep_best.model, stats, dataset.num_ops, name=keep_best.model_dir)
+    return _measure(settings, dataset, ranker, run_info)
   except LossNotFiniteError:
     keep_best.finish()
-    folder.remove()
+    keep_best.folder.remove()
     raise
+  except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+    raise UserError(
+        f'out of memory or disk after epoch {keep_best.progress.epochs} '
+        f'({first_line(error)}). {keep_best.summary()}. Lower --batch or '
+        '--configs, or make room and run the same command with --resume'
+    ) from error
   except KeyboardInterrupt:
     keep_best.finish()
     _log.warning('interrupted after epoch %d. %s. To continue, run the same '
                  'command with --resume', keep_best.progress.epochs,
                  keep_best.summary())
     raise
-  run_info['seconds']['total'] = time.monotonic() - started
-  run_path = artifacts.save_run_file(run_info, settings.out_dir)
-  folder.remove()
-  return TrainResult(keep_best.model_dir, run_path, csv_path, run_info)
 
 
-def _new_run_info(settings: TrainSettings, args: dict[str, Any],
+def _reported(run: artifacts.Run) -> TrainResult:
+  """The result of a finished run, from its run file."""
+  csv_path = None
+  if 'test_predictions' in run.info:
+    csv_path = os.path.expanduser(run.info['args']['results_csv'])
+    if not os.path.exists(csv_path):
+      predictions_csv.write(csv_path, run.info['test_predictions'])
+  return TrainResult(
+      run.model_dir, artifacts.run_path_of(run.model_dir), csv_path, run.info)
+
+
+def _new_run_info(settings: TrainSettings, folder: resume.ResumeFolder,
                   stats: FeatureStats, num_ops: int) -> dict[str, Any]:
   """The run file's content before the first epoch."""
   return {
       'train_curve': {},
       'final_error': {},
-      'args': args,
+      'args': folder.args,
+      'seed': folder.seed,
       'feature_stats': stats.to_json(),
       'num_ops': num_ops,
       'host': HOST,
@@ -148,18 +187,13 @@ def _new_run_info(settings: TrainSettings, args: dict[str, Any],
 
 
 def _check_outputs(settings: TrainSettings) -> None:
-  """Makes the folders of files written at the end, when it is early."""
+  """Tries every place that is written to, when it is early."""
   for flag in ('results_csv', 'csv_log'):
-    path = os.path.expanduser(getattr(settings, flag))
-    if not path:
-      continue
-    if os.path.isdir(path):
-      raise UserError(f'--{flag}={path}: is a folder; name a file')
-    try:
-      os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    except OSError as error:
-      raise UserError(f'--{flag}={path}: its folder cannot be made ({error}); '
-                      'name another file') from error
+    if getattr(settings, flag):
+      outputs.check_file('--' + flag, getattr(settings, flag))
+  if settings.tensorboard:
+    outputs.check_folder('--tensorboard', settings.tensorboard)
+  outputs.check_folder('--out_dir', settings.out_dir)
 
 
 def _read_data(settings: TrainSettings) -> read.Dataset:
@@ -219,23 +253,21 @@ def _fit(settings: TrainSettings, dataset: read.Dataset, stats: FeatureStats,
          keep_best: KeepBest) -> None:
   """Runs the epochs that are left."""
   first_epoch = keep_best.progress.epochs
-  if keep_best.progress.stopped or first_epoch >= settings.epochs:
-    return
-  batch_seed = keep_best.folder.batch_seed
+  seed = keep_best.folder.seed
   train_batches = batches.training_dataset(
       dataset.train, stats, batch_size=settings.batch,
-      num_configs=settings.configs, seed=batch_seed, first_epoch=first_epoch)
+      num_configs=settings.configs, seed=seed, first_epoch=first_epoch)
+  keep_best.graph_spec = train_batches.element_spec[0]
+  if keep_best.progress.stopped or first_epoch >= settings.epochs:
+    return
   # One draw of configurations for all epochs, so that epochs compare.
   valid_batches = batches.training_dataset(
       _validated(settings, dataset), stats, batch_size=settings.batch,
-      num_configs=settings.configs, shuffle=False, seed=batch_seed).cache()
+      num_configs=settings.configs, shuffle=False, seed=seed).cache()
   callbacks = [StopOnNaN(keep_best), keep_best, ProgressBar()]
   if settings.tensorboard:
     callbacks.append(tf.keras.callbacks.TensorBoard(
         os.path.expanduser(settings.tensorboard), write_graph=False))
-  if settings.csv_log:
-    callbacks.append(tf.keras.callbacks.CSVLogger(
-        os.path.expanduser(settings.csv_log), append=settings.resume))
   keep_best.model.fit(
       train_batches, validation_data=valid_batches, verbose=0,
       epochs=settings.epochs, initial_epoch=first_epoch, callbacks=callbacks)

@@ -1,0 +1,173 @@
+"""Kills training runs at random moments, and resumes them until they are done.
+
+    python kill_and_resume.py FOLDER KILLS SEED
+
+FOLDER holds a data root `data`. TensorFlow is imported once; each try is a
+forked child, which saves most of the time. Of the two large models only the
+variables are saved. Prints a line of JSON a run: what was killed and when, and
+by how much it differs from the run that nobody killed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+
+from tpu_graphs_ext import cli, files
+
+SMALL = {'hidden_dim': 8, 'op_embed_dim': 4}
+MODELS = {
+    'EarlyJoinSAGE': SMALL,
+    'MyEarlyJoinSAGE': SMALL,
+    'EnsembleRanker': {'members': {
+        'MyEarlyJoinSAGE': {'feature_stats': None, **SMALL},
+        'EarlyJoinGCN': SMALL}},
+}
+KILLS_A_RUN = 6
+TOLERANCE = 1e-5
+
+
+def arguments(folder: str, model: str, out: str) -> list[str]:
+  return ['train', '--resume', f'--model={model}', '--model_kwargs_json',
+          json.dumps(MODELS[model]), '--epochs=6', '--early_stop=3',
+          '--batch=2', '--configs=6', '--seed=3', '--lr=0.01',
+          '--clip_norm=1', f'--data_root={folder}/data',
+          f'--cache_dir={folder}/{out}/cache', f'--out_dir={folder}/{out}']
+
+
+def started(argv: list[str], log: str) -> int:
+  """Forks a child that runs the command; returns its process id."""
+  sys.stdout.flush()
+  child = os.fork()
+  if not child:
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    code = 70
+    try:
+      if '--model=EarlyJoinSAGE' not in argv:
+        _save_variables_only()
+      code = cli.main(argv)
+    except BaseException:
+      traceback.print_exc()
+      raise
+    finally:
+      sys.stderr.flush()
+      os._exit(code)
+  return child
+
+
+def _save_variables_only() -> None:
+  import tensorflow as tf
+  tf.keras.Model.save = lambda model, path, **_: tf.train.Checkpoint(
+      model=model).write(os.path.join(path, 'variables', 'variables'))
+
+
+def ended(child: int, seconds: float = 900) -> int | None:
+  """The exit code, negative for a signal; None: it still runs."""
+  end = time.monotonic() + seconds
+  while time.monotonic() < end:
+    found, status = os.waitpid(child, os.WNOHANG)
+    if found:
+      return os.waitstatus_to_exitcode(status)
+    time.sleep(0.02)
+  return None
+
+
+def content(folder: str, out: str) -> dict:
+  """What is compared of a finished run: one run file, one model."""
+  import tensorflow as tf
+  out_dir = os.path.join(folder, out)
+  # Half-written ones are removed later, by a process that writes there.
+  names = [name for name in os.listdir(out_dir)
+           if not name.endswith(files.TEMPORARY)]
+  name, = [name for name in names if name.startswith('run_')]
+  with gzip.open(os.path.join(out_dir, name)) as file:
+    run = json.load(file)
+  model, = [name for name in names if name.startswith('model_')]
+  reader = tf.train.load_checkpoint(
+      os.path.join(out_dir, model, 'variables', 'variables'))
+  variables = {key: reader.get_tensor(key).tolist()
+               for key, shape in reader.get_variable_to_shape_map().items()
+               if 'VARIABLE_VALUE' in key and '/metrics/' not in key}
+  strays = [name for name in names if name.split('_')[0] not in (
+      'run', 'model', 'results', 'cache')]
+  return {'train_curve': run['train_curve'], 'variables': variables,
+          'final_error': run['final_error'], 'seed': run['seed'],
+          'test_predictions': run['test_predictions'], 'strays': strays}
+
+
+def difference(one, other) -> float:
+  """The largest of two equal structures' numbers; infinite where unlike."""
+  if isinstance(one, dict) and isinstance(other, dict):
+    if one.keys() != other.keys():
+      return float('inf')
+    return max((difference(one[key], other[key]) for key in one), default=0.0)
+  if isinstance(one, list) and isinstance(other, list):
+    if len(one) != len(other):
+      return float('inf')
+    return max(map(difference, one, other), default=0.0)
+  numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
+  return abs(one - other) if numbers else 0.0 if one == other else float('inf')
+
+
+def killed_run(folder: str, model: str, out: str, kills: int, longest: float,
+               rng: random.Random) -> dict:
+  """Trains in a loop of `train --resume`; the first tries are killed."""
+  report = {'model': model, 'killed': [], 'codes': []}
+  argv, log = arguments(folder, model, out), os.path.join(folder, out + '.log')
+  while len(report['killed']) < kills:
+    child = started(argv, log)
+    number = signal.SIGTERM if rng.random() < 0.25 else signal.SIGKILL
+    wait = rng.uniform(0, longest)
+    code = ended(child, wait)
+    if code is None:
+      os.kill(child, number)
+      code = ended(child)
+      report['killed'].append([number.name, round(wait, 1)])
+    report['codes'].append(code)
+    if code not in (0, 143, -signal.SIGTERM, -signal.SIGKILL):
+      break
+    if code == 0:  # It came to its end; what is killed now only reports.
+      break
+  report['codes'].append(ended(started(argv, log)))
+  return report
+
+
+def main() -> None:
+  folder, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+  rng = random.Random(seed)
+  # Imported here, so that a forked child has it; no operation runs.
+  from tpu_graphs_ext.host import train  # noqa: F401
+  longest, done = {}, 0
+  for model in MODELS:
+    start = time.monotonic()
+    code = ended(started(
+        arguments(folder, model, model), f'{folder}/{model}.log'))
+    longest[model] = time.monotonic() - start
+    print(json.dumps({'model': model, 'codes': [code], 'whole': True,
+                      'seconds': round(longest[model], 1)}), flush=True)
+  for number in range(kills):
+    if done >= kills:
+      break
+    model = list(MODELS)[number % len(MODELS)]
+    out = f'{model}_{number}'
+    report = killed_run(folder, model, out, min(KILLS_A_RUN, kills - done),
+                        longest[model], rng)
+    done += len(report['killed'])
+    try:
+      report['difference'] = difference(
+          content(folder, model), content(folder, out))
+    except (OSError, ValueError) as error:
+      report['difference'] = repr(error)
+    print(json.dumps(report), flush=True)
+
+
+if __name__ == '__main__':
+  main()

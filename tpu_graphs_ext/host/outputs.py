@@ -1,0 +1,47 @@
+"""Whether files can be written, tried before the work that fills them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import TEMPORARY, require_path
+
+
+def check_file(flag: str, path: str) -> str:
+  """The path of a file that can be written, ~ expanded; makes its folder.
+
+  Raises:
+    UserError: it cannot, or is something else than a file.
+  """
+  expanded = require_path(flag, path)
+  full = os.path.abspath(expanded)
+  if os.path.isdir(full):
+    raise UserError(f'{flag}={path}: is a folder; name a file')
+  if os.path.exists(full) and not os.path.isfile(full):
+    raise UserError(f'{flag}={path}: is a device or a pipe, which would be '
+                    'replaced; name a file')
+  _try(flag, path, os.path.dirname(full))
+  return expanded
+
+
+def check_folder(flag: str, path: str) -> str:
+  """The path of a folder that files can be put into, made where missing.
+
+  Raises:
+    UserError: they cannot.
+  """
+  expanded = require_path(flag, path)
+  _try(flag, path, expanded)
+  return expanded
+
+
+def _try(flag: str, path: str, folder: str) -> None:
+  try:
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=TEMPORARY) as file:
+      file.write(b'x')
+  except OSError as error:
+    raise UserError(f'{flag}={path}: cannot be written ({error}); choose '
+                    'another place') from error
