@@ -131,9 +131,9 @@ def _work(part: str, *arguments: str) -> list[dict]:
   """What a process of one part does."""
   import importlib
   if part in ('memory', 'one_kernel'):
-    # Keras imports pandas where it is installed. The course's scripts need it,
-    # ranking does not, and its memory would hide what the models take.
-    sys.modules['pandas'] = None
+    # Keras imports them where they are installed. The scripts need them,
+    # ranking does not, and their memory would hide what the models take.
+    sys.modules['pandas'] = sys.modules['scipy'] = None
   module, function = {**PARTS, **_WORKER_ONLY}[part]
   call = getattr(importlib.import_module(module), function)
   if part in ('ranking', 'memory', 'growth', 'trials', 'training', 'loading'):
