@@ -7,8 +7,10 @@
 #                                         those against the unchanged baseline
 #
 # TPU_GRAPHS_EXT_OTHER_PYTHON=/path/to/python, of an environment with the other
-# stack, adds the tests that models cross from one to the other. Arguments go to
-# pytest. Takes about two minutes to install the first time,
+# stack, adds the tests that models cross from one to the other.
+# TPU_GRAPHS_EXT_PLAIN_PYTHON=/path/to/python, of an environment that
+# quickstart.sh made, saves the slow tests making one.
+# Arguments go to pytest. Takes about two minutes to install the first time,
 # then five to nine minutes on two cores, by how busy they are.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old one or the whole new one."""
+"""Paths as people write them, and files that are whole or not there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import contextlib
 import os
 
 from tpu_graphs_ext.errors import UserError
+
+
+def full_path(path: str) -> str:
+  """The absolute path of '~/a' or 'a'."""
+  return os.path.abspath(os.path.expanduser(path))
 
 
 def write_file(path: str, content: bytes) -> None:

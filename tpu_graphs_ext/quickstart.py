@@ -17,6 +17,7 @@ import time
 
 from tqdm import tqdm
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import metrics
@@ -115,7 +116,7 @@ def run(out: str, epochs: int) -> str:
     epochs: passes over the train kernels, for both models.
   """
   from tpu_graphs_ext.host import predict
-  out = os.path.abspath(os.path.expanduser(out))
+  out = files.full_path(out)
   os.makedirs(out, exist_ok=True)
   data = os.path.join(out, 'sample_data')
   described = versions.describe()

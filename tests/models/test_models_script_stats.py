@@ -1,6 +1,7 @@
 """Models that find what features are scaled with under a running script."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from absl import flags
 from support import model_checks as checks
 from support import tiny_kernels
 from tpu_graphs_ext import load_models, models
-from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.host import batches, feature_stats
+from tpu_graphs_ext.host.settings import StatsSettings
 
 KERNELS = checks.kernels()
 
@@ -58,9 +59,8 @@ def same_statistics(one, other) -> bool:
 
 def test_they_are_those_that_stats_prints(data_root, script):
   script(data_root)
-  every = read.read_split(str(data_root / 'train'), min_configs=-1)
-  printed = feature_stats.with_stats({}, FeatureStats.of_partition(
-      every.select(every.num_configs >= 10)), every)['feature_stats']
+  printed = json.loads(feature_stats.model_kwargs_json(StatsSettings(
+      data_root=str(data_root), configs=10, cache_dir='')))['feature_stats']
   found = models._of_running_script(10)
   assert same_statistics(found, printed)
   assert found['node'] != found['all_kernels']['node']

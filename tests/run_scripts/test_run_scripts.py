@@ -13,6 +13,7 @@ import subprocess
 import pytest
 
 from support.places import PROJECT
+from tpu_graphs_ext.baseline import checkout
 
 SCRIPTS = PROJECT / 'run_scripts'
 TOOLS = ('awk', 'bash', 'cat', 'cksum', 'dirname', 'env', 'grep', 'mkdir',
@@ -256,6 +257,12 @@ def test_step_1_clones_nothing_that_is_there(student):
   assert run_step(student, 'assignment_setup.sh') == [
       'ran: -m tpu_graphs_ext.cli doctor --root HOME/tpu_graphs '
       '--data_root /d']
+
+
+def test_step_1_clones_what_the_package_names():
+  text = (SCRIPTS / 'assignment_setup.sh').read_text()
+  assert f'clone {checkout.URL} "' in text
+  assert f'clone {checkout.COURSE_URL} \\\n' in text
 
 
 def test_step_1_without_a_network(student):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import versions
 
@@ -48,7 +49,7 @@ def find(root: str | None = None) -> str | None:
   root = root or os.environ.get(ROOT_VARIABLE)
   if not root:
     return None
-  root = os.path.abspath(os.path.expanduser(root))
+  root = files.full_path(root)
   for name in _CHECKOUT_FILES:
     if not os.path.isfile(os.path.join(root, name)):
       raise UserError(

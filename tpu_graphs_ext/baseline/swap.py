@@ -47,8 +47,7 @@ def install(root: str = '', models_py: str = '') -> str:
       file in place has changes that would be lost.
   """
   target = _target(root)
-  source = os.path.abspath(os.path.expanduser(
-      models_py or load_models.models_path()))
+  source = files.full_path(models_py or load_models.models_path())
   faults = allowed_imports.faults_of(source)
   if faults:
     raise UserError('\n  '.join(faults))

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.baseline import checkout, swap
 from tpu_graphs_ext.data import check, schema
 from tpu_graphs_ext.errors import UserError
@@ -245,7 +246,7 @@ def _git(folder: str, *arguments: str) -> str:
 
 def data_findings(data_root: str) -> Iterator[Finding]:
   """Counts the kernels of the splits and looks for faults in the files."""
-  folder = os.path.abspath(os.path.expanduser(data_root))
+  folder = files.full_path(data_root)
   sample = os.path.isfile(os.path.join(folder, schema.SAMPLE_DATA_MARK))
   try:
     report = check.check_data(folder)
@@ -313,7 +314,7 @@ def _memory() -> int | None:
 
 def _nearest(path: str) -> str:
   """The path, or the first folder above it that exists."""
-  folder = os.path.abspath(os.path.expanduser(path))
+  folder = files.full_path(path)
   while not os.path.isdir(folder):
     folder = os.path.dirname(folder)
   return folder

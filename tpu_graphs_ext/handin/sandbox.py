@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
@@ -166,7 +167,7 @@ class Sandbox:
     # An empty cache folder: a cache of the baseline does not notice that the
     # data behind it has changed.
     flags = [f'--dir={self.model_dir}', '--cache_dir=',
-             f'--data_root={os.path.abspath(os.path.expanduser(data_root))}']
+             f'--data_root={files.full_path(data_root)}']
     self._run([SCRIPT, *flags, *(['--toy_data'] if toy_data else [])])
     seconds = time.monotonic() - start
     rows = predictions_csv.read(os.path.join(self.place, settings.CSV_NAME))

@@ -15,7 +15,7 @@ import os
 import tempfile
 from typing import Any
 
-from tpu_graphs_ext import load_models
+from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.baseline import allowed_imports, checkout
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.handin import agreement, grader_steps, reasons, sandbox
@@ -92,9 +92,9 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
     UserError: --root is no checkout. All else is a fault of the verdict.
   """
   root = checkout.find(root)
-  models_path = _full(models_py) if models_py else (
+  models_path = files.full_path(models_py) if models_py else (
       load_models.models_path())
-  verdict = Verdict(_full(model_dir), models_path)
+  verdict = Verdict(files.full_path(model_dir), models_path)
   verdict.run_info = _look_at_files(verdict)
   verdict.faults += allowed_imports.faults_of(models_path)
   if not root and allowed_imports.needs_baseline(models_path):
@@ -253,7 +253,3 @@ def _run_course_script(place: Sandbox, source: reasons.Source, answer: Answer,
 
 def _has_content(path: str) -> bool:
   return os.path.isfile(path) and os.path.getsize(path) > 0
-
-
-def _full(path: str) -> str:
-  return os.path.abspath(os.path.expanduser(path))
