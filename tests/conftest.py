@@ -2,14 +2,42 @@
 
 import os
 import pathlib
+import sys
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+# The first of several processes would take all memory of a graphics card.
+os.environ.setdefault('CUDA_VISIBLE_DEVICES', '-1')
 
 import pytest
 
 # Before any test imports TensorFlow: it then comes with Keras 2.
 import tpu_graphs_ext  # noqa: F401
 from support.places import SHARED_DATA
+
+# Under a hook of git these would lead the tests' own repositories to its.
+for variable in ('GIT_DIR', 'GIT_WORK_TREE', 'GIT_INDEX_FILE'):
+  os.environ.pop(variable, None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol():
+  """Keras finds saved classes by names; after a test it finds them again.
+
+  A models.py of a test's own may give the names to classes of its own.
+  """
+  tensorflow = sys.modules.get('tensorflow')
+  known = tensorflow.keras.utils.get_custom_objects() if tensorflow else {}
+  before = dict(known)
+  result = yield
+  known.update((name, before[name]) for name in before.keys() & known.keys())
+  return result
+
+
+@pytest.fixture
+def plain_git(monkeypatch) -> None:
+  """Git without the settings of whoever runs the tests, such as signing."""
+  monkeypatch.setenv('GIT_CONFIG_GLOBAL', os.devnull)
+  monkeypatch.setenv('GIT_CONFIG_NOSYSTEM', '1')
 
 
 @pytest.fixture(scope='session')

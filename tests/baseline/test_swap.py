@@ -14,7 +14,7 @@ THEIRS = b'# the original\n'
 
 
 @pytest.fixture
-def root(tmp_path):
+def root(tmp_path, plain_git):
   """A checkout in git with a models.py of its own."""
   root = tmp_path / 'tpu_graphs'
   (root / checkout.MODELS_PY).parent.mkdir(parents=True)

@@ -33,16 +33,6 @@ def blocks(language):
           if found == language]
 
 
-@pytest.fixture(autouse=True)
-def keras_names():
-  """A second models.py takes the names that Keras knows the first's by."""
-  known = tf.keras.utils.get_custom_objects()
-  before = dict(known)
-  yield
-  known.clear()
-  known.update(before)
-
-
 @pytest.fixture
 def here(tmp_path, monkeypatch):
   """A working folder with what the page expects there."""

@@ -93,7 +93,7 @@ def test_an_import_that_ends_python(monkeypatch):
 
 
 @pytest.fixture
-def root(tmp_path):
+def root(tmp_path, plain_git):
   """A checkout in git, the course's scripts beside it."""
   root = tmp_path / 'tpu_graphs'
   (root / checkout.MODELS_PY).parent.mkdir(parents=True)
@@ -237,6 +237,7 @@ def test_disk_and_memory():
 
 def test_the_whole_report(root, tmp_path, monkeypatch):
   monkeypatch.setattr(doctor, 'import_errors', dict)
+  monkeypatch.setattr(doctor, '_memory', lambda: 16 * 10 ** 9)
   monkeypatch.setattr(versions, 'describe', in_use)
   monkeypatch.setattr(check.tqdm, 'tqdm', lambda paths, **_: paths)
   diagnosis = doctor.doctor(str(root), str(tmp_path / 'no' / 'data'))

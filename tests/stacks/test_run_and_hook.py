@@ -132,11 +132,10 @@ def python(tmp_path):
     (site / 'all.pth').write_text(f'{packages}\n{fake_tensorflow.PROJECT}\n')
 
     def run_code(code: str) -> list[str]:
-      environment = {key: value for key, value in os.environ.items()
-                     if key not in ('PYTHONPATH', 'TF_USE_LEGACY_KERAS')}
       done = subprocess.run(
-          [str(folder / 'bin' / 'python'), '-c', code], env=environment,
-          cwd=folder, capture_output=True, text=True, check=False)
+          [str(folder / 'bin' / 'python'), '-c', code],
+          env=fake_tensorflow.plain_environment(), cwd=folder,
+          capture_output=True, text=True, check=False)
       assert done.returncode == 0, done.stderr
       assert done.stderr == ''
       return done.stdout.splitlines()

@@ -63,6 +63,8 @@ def write(folder: pathlib.Path, version: str, *, estimators: bool = False,
           f'Metadata-Version: 2.1\nName: tensorflow\nVersion: {version}\n',
       'tensorflow_gnn.py': '',
       'tensorflow_ranking.py': RANKING,
+      # In place of the start-up hook that this environment may have.
+      'tpu_graphs_ext_hook.py': '',
   }
   if estimators:
     code = "class ModeKeys:\n  TRAIN = 'real'\nclass Estimator:\n  pass\n"
@@ -77,13 +79,18 @@ def write(folder: pathlib.Path, version: str, *, estimators: bool = False,
 
 def run(folder: pathlib.Path, code: str, **variables: str):
   """Runs code in a new Python that has the packages and this project."""
-  environment = {
-      key: value for key, value in os.environ.items()
-      if key not in ('TF_USE_LEGACY_KERAS', 'TF_CPP_MIN_LOG_LEVEL')}
+  environment = plain_environment('TF_CPP_MIN_LOG_LEVEL')
   environment.update(
       PYTHONPATH=os.pathsep.join([str(folder), str(PROJECT)]), **variables)
   return subprocess.run([sys.executable, '-c', code], env=environment,
                         capture_output=True, text=True, check=False)
+
+
+def plain_environment(*without: str) -> dict[str, str]:
+  """The environment variables without those that change what Python does."""
+  without = ('TF_USE_LEGACY_KERAS', *without)
+  return {key: value for key, value in os.environ.items()
+          if not key.startswith('PYTHON') and key not in without}
 
 
 def printed(folder: pathlib.Path, code: str, **variables: str) -> list[str]:
