@@ -5,6 +5,9 @@ import dataclasses
 import gzip
 import json
 import os
+import re
+import subprocess
+import sys
 import types
 
 import numpy as np
@@ -247,9 +250,6 @@ def test_metrics_of_a_labelled_test_split(trained, data_root):
     ({'model': 'TinyRankr'}, "no model 'TinyRankr'.*did you mean TinyRanker"),
     ({'model_kwargs_json': '{"widht": 3}'},
      "no argument 'widht'.*did you mean width"),
-    ({'model': 'EarlyJoinSAGE', 'models_py': '',
-      'model_kwargs_json': '{"hidden_dim": 100000000}'},
-     'EarlyJoinSAGE cannot be made .*a lower hidden_dim'),
     ({'data_root': '/nowhere'}, '/nowhere.* does not exist'),
     # No kernel has more than 40.
     ({'configs': 41}, 'none of 24 kernels has 41 or more configurations'),
@@ -270,6 +270,21 @@ def test_bad_input_fails_before_training_and_writes_nothing(
   settings = tiny_models.tiny_settings(data_root, tmp_path / 'out')
   with pytest.raises(UserError, match=message):
     train.train(dataclasses.replace(settings, **changes))
+  assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.survive
+def test_a_model_too_large_for_memory_is_an_error(data_root, tmp_path):
+  """In a process of its own: TensorFlow keeps the memory that it took."""
+  done = subprocess.run(
+      [sys.executable, '-m', 'tpu_graphs_ext.cli', 'train',
+       '--model=EarlyJoinSAGE', '--model_kwargs_json={"hidden_dim": 100000000}',
+       f'--data_root={data_root}', '--cache_dir=', '--batch=5', '--configs=6',
+       f'--out_dir={tmp_path / "out"}'], stderr=subprocess.PIPE, text=True)
+  assert done.returncode == 1
+  assert re.search(
+      r'^error: .*EarlyJoinSAGE cannot be made .*a lower hidden_dim',
+      done.stderr, re.MULTILINE)
   assert not (tmp_path / 'out').exists()
 
 
