@@ -211,6 +211,16 @@ def test_a_real_data_root_is_left_alone(tmp_path):
     write.write_sample_data(SampleDataSettings(str(tmp_path)))
 
 
+@pytest.mark.parametrize('out', ['', ' '])
+def test_an_empty_path_is_not_the_working_folder(tmp_path, monkeypatch, out):
+  (tmp_path / 'train').mkdir()
+  (tmp_path / 'train' / 'mine.txt').write_text('mine')
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(UserError, match='--out is empty; name a file or folder'):
+    write.write_sample_data(write.SampleDataSettings(out=out, kernels=12))
+  assert (tmp_path / 'train' / 'mine.txt').read_text() == 'mine'
+
+
 def test_a_file_is_no_folder(tmp_path):
   path = tmp_path / 'data'
   path.write_text('')

@@ -24,6 +24,7 @@ from typing import Union
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
@@ -100,7 +101,7 @@ def featurize_file(path: str, out_dir: str) -> list:
   if not results:
     raise UserError(f'{path}: none of its {len(modules.modules)} modules has '
                     f'{MIN_RUNS} runs that can be used; nothing was written')
-  out_dir = os.path.expanduser(out_dir)
+  out_dir = files.require_path('--out', out_dir)
   try:
     os.makedirs(out_dir, exist_ok=True)
     return [result.save(out_dir) for result in results]

@@ -29,6 +29,7 @@ import zlib
 import numpy as np
 import tqdm
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.analytic import tpu
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
@@ -178,7 +179,7 @@ def write_sample_data(settings: SampleDataSettings) -> Summary:
   Raises:
     UserError: `out` holds something that is not sample data, or a worker died.
   """
-  out = os.path.expanduser(settings.out)
+  out = files.require_path('--out', settings.out)
   marker = _read_marker(out)
   if marker is not None and marker['settings'] == settings.fingerprint():
     return Summary(out, marker['splits'], reused=True)
