@@ -38,7 +38,7 @@ TOP = {
     '__init__': ('stacks',),  # Keras must be chosen first.
     'errors': (),
     'files': ('errors',),
-    'owned': (),
+    'owned': ('errors',),
     'models': (),
     'load_models': ('errors', 'models'),
     'prepare': ('stacks',),

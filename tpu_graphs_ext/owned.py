@@ -11,6 +11,8 @@ import hashlib
 import os
 from collections.abc import Collection, Mapping
 
+from tpu_graphs_ext.errors import UserError
+
 _BLOCK_BYTES = 1 << 20
 
 
@@ -22,8 +24,8 @@ def sums(folder: str, passed_over: Collection[str] = ()) -> dict[str, str]:
     passed_over: names of folders that do not count, nor what is in them.
 
   Returns:
-    Paths with '/'. Links, pipes and empty folders have the sum '', which no
-    file has.
+    Paths with '/'. An empty folder has the sum 'empty'; links, pipes and the
+    like have '', which is never known.
   """
   found = {}
   for parent, folders, names in os.walk(folder):
@@ -34,7 +36,7 @@ def sums(folder: str, passed_over: Collection[str] = ()) -> dict[str, str]:
       path = os.path.join(parent, name)
       found[_relative(path, folder)] = _sum(path)
     if not folders and not names and parent != folder:
-      found[_relative(parent, folder)] = ''
+      found[_relative(parent, folder)] = 'empty'
   return dict(sorted(found.items()))
 
 
@@ -44,6 +46,27 @@ def foreign(folder: str, *known: Mapping[str, str],
   return [path for path, content in sums(folder, passed_over).items()
           if not content
           or content not in [sums_of.get(path) for sums_of in known]]
+
+
+def require_file(path: str, start: bytes, what: str) -> None:
+  """Raises a UserError where writing a file would destroy another one.
+
+  Args:
+    path: to be written. A file that is missing or empty is nobody's.
+    start: how files of the kind begin.
+    what: the kind, for the message.
+  """
+  try:
+    if not os.path.isfile(path):  # What else it may be cannot be replaced.
+      return
+    with open(path, 'rb') as file:
+      found = file.read(len(start))
+  except OSError as error:
+    raise UserError(f'{path}: cannot be replaced ({error}); name another '
+                    'file') from error
+  if found and found != start:
+    raise UserError(f'{path}: is no {what}, so it is not replaced; move it '
+                    'away, or name another file')
 
 
 def _relative(path: str, folder: str) -> str:

@@ -151,3 +151,16 @@ def test_no_checkout(monkeypatch, tmp_path):
     swap.install()
   with pytest.raises(UserError, match='is no checkout of the tpu_graphs'):
     swap.uninstall(str(tmp_path))
+
+
+def test_files_beside_that_install_did_not_write_stay(root):
+  target = root / checkout.MODELS_PY
+  for ending in (swap.ORIGINAL, swap.RECORD):
+    mine = target.with_name(target.name + ending)
+    mine.write_text('[' * 100_000)
+    with pytest.raises(UserError, match='did not write, and would replace'):
+      swap.install(str(root))
+    assert 'already' in swap.uninstall(str(root))
+    assert mine.read_text() == '[' * 100_000
+    mine.unlink()
+  assert in_place(root) == THEIRS

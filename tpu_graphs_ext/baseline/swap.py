@@ -10,7 +10,6 @@ A file that neither the checkout nor this module put there is never replaced.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -61,7 +60,9 @@ def install(root: str = '', models_py: str = '') -> str:
         f'keep them copy the file away, for example `cp {target} '
         'my_models.py`, and give the copy as --models_py')
   if kind in (THEIRS, COMMITTED) and _content(target) != new:
+    _require_own(target + ORIGINAL, _is_original(target))
     files.write_file(target + ORIGINAL, _content(target))
+  _require_own(target + RECORD, bool(_recorded(target)))
   record = {'sha256': _sum(new), 'source': source}
   files.write_file(target + RECORD,
                        (json.dumps(record, indent=2) + '\n').encode())
@@ -93,9 +94,10 @@ def uninstall(root: str = '') -> str:
   if kind in (OURS, INSTALLED):
     files.write_file(target, _original(target))
     done = f'restored {target}'
-  for ending in (ORIGINAL, RECORD):
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(target + ending)
+  if _is_original(target):
+    os.remove(target + ORIGINAL)
+  if _recorded(target):
+    os.remove(target + RECORD)
   return done
 
 
@@ -135,6 +137,21 @@ def _original(target: str) -> bytes:
   return committed
 
 
+def _is_original(target: str) -> bool:
+  """Whether models.py.original is a file that the checkout had."""
+  if not os.path.isfile(target + ORIGINAL):
+    return False
+  kept = _content(target + ORIGINAL)
+  return (_sum(kept) in RELEASED or kept == _committed(target)
+          or kept == _content(target))
+
+
+def _require_own(path: str, is_own: bool) -> None:
+  if os.path.lexists(path) and not is_own:
+    raise UserError(f'{path}: is a file that install did not write, and would '
+                    'replace; move it away first')
+
+
 def _committed(target: str) -> bytes | None:
   """The file as the checkout's last commit has it; None without git."""
   folder, name = os.path.split(target)
@@ -150,9 +167,9 @@ def _committed(target: str) -> bytes | None:
 def _recorded(target: str) -> str:
   """The sum of what install put in place, or ''."""
   try:
-    with open(target + RECORD, encoding='utf-8') as file:
-      return json.load(file)['sha256']
-  except (OSError, ValueError, KeyError, TypeError):
+    recorded = files.parse_json(_content(target + RECORD), RECORD)['sha256']
+    return recorded if isinstance(recorded, str) else ''
+  except (OSError, UserError, KeyError, TypeError):
     return ''
 
 

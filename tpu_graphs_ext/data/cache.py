@@ -64,7 +64,7 @@ def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
   entry = os.path.join(cache_dir, content_key(paths))
   cached = _open_entry(entry)
   if cached is None:
-    shutil.rmtree(entry, ignore_errors=True)  # Where it is damaged.
+    _remove_damaged(entry)
     try:
       _build_entry(paths, entry)
     except OSError as error:
@@ -77,6 +77,23 @@ def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
       raise UserError(f'{entry}: was written but cannot be read back; check '
                       'the disk, or name another --cache_dir')
   return cached
+
+
+def _remove_damaged(entry: str) -> None:
+  """Removes an entry's own files; others keep it from being built.
+
+  Raises:
+    UserError: there are others.
+  """
+  if not os.path.isdir(entry):
+    return
+  others = sorted(set(os.listdir(entry)) - {META_FILE, *FLAT_ARRAYS})
+  if others or os.path.islink(entry):
+    raise UserError(
+        f'{entry}: a cache entry goes there, but it holds '
+        f'{(others or ["a link"])[0]!r}, which is no part of one; move it '
+        'away, or name another --cache_dir')
+  shutil.rmtree(entry, ignore_errors=True)
 
 
 def content_key(paths: list[str]) -> str:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import path_flag
 from tpu_graphs_ext.host import settings
 
 _ROOT_HELP = ("the baseline's checkout; empty: what the variable "
@@ -40,8 +41,9 @@ def _add_verify(verbs, add_verb: Callable, add_switch: Callable) -> None:
                     'reason why it fails')
   what = parser.add_mutually_exclusive_group(required=True)
   what.add_argument('--model_dir', '--dir', metavar='MODEL_DIR',
+                    type=path_flag('--model_dir'),
                     help='folder model_<hash>, its run file beside it')
-  what.add_argument('--package', metavar='FILE',
+  what.add_argument('--package', metavar='FILE', type=path_flag('--package'),
                     help='a .zip that `package` wrote')
   _add_place(parser)
   add_switch(parser, '--toy_data', 'grade with the first 100 files of each '
@@ -53,10 +55,10 @@ def _add_package(verbs, add_verb: Callable, add_switch: Callable) -> None:
   parser = add_verb(verbs, 'package', _package,
                     'verify a hand-in and pack it into one zip file')
   parser.add_argument('--model_dir', '--dir', required=True,
-                      metavar='MODEL_DIR',
+                      metavar='MODEL_DIR', type=path_flag('--model_dir'),
                       help='folder model_<hash>, its run file beside it')
   parser.add_argument('--out', default='submission.zip', metavar='FILE',
-                      help='the .zip to write')
+                      type=path_flag('--out'), help='the .zip to write')
   _add_place(parser)
   add_switch(parser, '--force', 'pack a model that was trained on toy data')
 
@@ -65,12 +67,13 @@ def _add_kaggle_csv(verbs, add_verb: Callable) -> None:
   parser = add_verb(verbs, 'kaggle-csv', _kaggle_csv,
                     "write the competition's file of 894 rows")
   parser.add_argument('--tile', required=True, metavar='CSV',
-                      help="a model's predictions")
+                      type=path_flag('--tile'), help="a model's predictions")
   parser.add_argument('--layout', action='append', metavar='CSV',
+                      type=path_flag('--layout'),
                       help='layout rows; may be given several times; not '
                            "given: those of the sample or the files' order")
   parser.add_argument('--out', required=True, metavar='FILE',
-                      help='the CSV to write')
+                      type=path_flag('--out'), help='the CSV to write')
   parser.add_argument(
       '--sample', default='', metavar='CSV',
       help="the course's sample_submission.csv, which names the rows; empty: "
@@ -107,7 +110,9 @@ def _add_as_in_training(parser: argparse.ArgumentParser, name: str) -> None:
   """A flag of `train`, of a path, with the same default and help."""
   field = settings.training_field(name)
   parser.add_argument('--' + name, default=field.default,
-                      metavar=name.upper(), help=field.metadata['help'])
+                      type=path_flag('--data_root') if name == 'data_root'
+                      else str, metavar=name.upper(),
+                      help=field.metadata['help'])
 
 
 # ------------------------------------------------------------------ verbs

@@ -22,7 +22,7 @@ import zipfile
 import zlib
 from typing import Any
 
-from tpu_graphs_ext import files
+from tpu_graphs_ext import files, owned
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.handin import verify
 from tpu_graphs_ext.host import artifacts, settings
@@ -55,6 +55,7 @@ def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
   path = os.path.expanduser(out)
   if os.path.isdir(path):
     raise UserError(f'--out={out}: is a folder; name a .zip file')
+  owned.require_file(path, b'PK', 'zip file')
   where = {'models_py': models_py, 'root': root, 'data_root': data_root,
            'cache_dir': cache_dir}
   verdict = verify.verify(model_dir, **where)

@@ -24,7 +24,8 @@ from typing import Union
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from tpu_graphs_ext.data import schema
+from tpu_graphs_ext import files
+from tpu_graphs_ext.data import npz, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, protos
@@ -61,16 +62,10 @@ class LayoutGraph:
   def save(self, folder: str) -> str:
     """Writes `<folder>/<name>.npz`, whole or not at all; returns its path."""
     path = os.path.join(folder, self.name + '.npz')
-    temporary = f'{path}.{os.getpid()}.tmp'
     arrays = {field.name: getattr(self, field.name)
               for field in schema.LAYOUT_FIELDS}
-    try:
-      with open(temporary, 'wb') as file:
-        np.savez_compressed(file, **arrays)
-      os.replace(temporary, path)
-    finally:
-      if os.path.exists(temporary):
-        os.remove(temporary)
+    with files.new_file(path) as file:
+      np.savez_compressed(file, **arrays)
     return path
 
 
@@ -92,6 +87,7 @@ def featurize_file(path: str, out_dir: str) -> list:
       nothing to write, or the folder cannot be written. Nothing is written
       before the whole file has been understood.
   """
+  out_dir = files.require_path('--out', out_dir)
   modules, stem = _read(path)
   try:
     results = [*tile_kernels(modules, stem), *layout_graphs(modules, stem)]
@@ -100,13 +96,33 @@ def featurize_file(path: str, out_dir: str) -> list:
   if not results:
     raise UserError(f'{path}: none of its {len(modules.modules)} modules has '
                     f'{MIN_RUNS} runs that can be used; nothing was written')
-  out_dir = os.path.expanduser(out_dir)
+  _require_own(out_dir, results)
   try:
     os.makedirs(out_dir, exist_ok=True)
     return [result.save(out_dir) for result in results]
   except OSError as error:
     raise UserError(f'{out_dir}: cannot be written ({error}); choose another '
                     'folder') from error
+
+
+def _require_own(out_dir: str, results: list) -> None:
+  """Raises a UserError where a file in the way holds other arrays."""
+  for result in results:
+    tile = isinstance(result, Kernel)
+    path = os.path.join(out_dir, (result.tile_id if tile else result.name)
+                        + '.npz')
+    if not os.path.lexists(path):
+      continue
+    fields = schema.TILE_FIELDS if tile else schema.LAYOUT_FIELDS
+    try:
+      with npz.opened(path) as archive:
+        found = archive.namelist()
+    except npz.DamagedError:
+      found = []
+    if sorted(found) != sorted(field.name + '.npy' for field in fields):
+      raise UserError(
+          f'{path}: is not what featurize writes, so it is not replaced; move '
+          'it away, or choose another folder')
 
 
 def read_tile_kernels(path: str) -> list:

@@ -14,6 +14,7 @@ import csv
 import os
 import sys
 
+from tpu_graphs_ext import owned
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import write_file
 
@@ -35,8 +36,18 @@ def text(best: dict[str, list[int]]) -> str:
 
 
 def write(path: str, best: dict[str, list[int]]) -> None:
-  """Writes `text`; the file appears when complete."""
+  """Writes `text`; the file appears when complete.
+
+  Raises:
+    UserError: it cannot be written, or replaces a file of another kind.
+  """
+  require_own(path)
   write_file(path, text(best).encode())
+
+
+def require_own(path: str) -> None:
+  """Raises a UserError where a file of another kind has the name."""
+  owned.require_file(path, ','.join(HEADER).encode(), 'predictions CSV')
 
 
 def read(path: str) -> dict[str, list[int]]:

@@ -14,6 +14,7 @@ import os
 import time
 from typing import Any, Optional
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 
 LOSS_NAMES = ('ListMLELoss', 'PairwiseHingeLoss', 'MSE')
@@ -139,6 +140,7 @@ class TrainSettings:
       '', "another models.py to take the model from; empty: the package's")
 
   def __post_init__(self):
+    files.require_path('--data_root', self.data_root)
     for name, least in (('epochs', 1), ('early_stop', 0), ('configs', 2),
                         ('batch', 1)):
       _check(name, getattr(self, name), getattr(self, name) >= least,
@@ -233,6 +235,7 @@ class LoadSettings:
   models_py: str = _as_in_training('models_py')
 
   def __post_init__(self):
+    files.require_path('--data_root', self.data_root)
     _check('stats', self.stats, self.stats in STATS_SOURCES,
            f'one of {", ".join(STATS_SOURCES)}')
 
@@ -248,6 +251,9 @@ class StatsSettings:
   model_kwargs_json: str = _as_in_training('model_kwargs_json')
   cache_dir: str = _as_in_training('cache_dir')
   toy_data: bool = _as_in_training('toy_data')
+
+  def __post_init__(self):
+    files.require_path('--data_root', self.data_root)
 
 
 def _check(name: str, value: Any, holds: bool, rule: str) -> None:
