@@ -30,7 +30,7 @@ setuptools.setup(
         # Plots of the reports and benchmarks.
         'report': ['matplotlib'],
         # pandas is what the course's create_kaggle_csv.py imports.
-        'dev': ['pytest', 'pytest-xdist', 'ruff', 'pandas'],
+        'dev': ['pytest', 'pytest-xdist', 'hypothesis', 'ruff', 'pandas'],
     },
     entry_points={
         'console_scripts': ['tpu-graphs-ext = tpu_graphs_ext.cli:main'],

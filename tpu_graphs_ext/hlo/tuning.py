@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ from tpu_graphs_ext.hlo import features, protos
 _log = logging.getLogger(__name__)
 
 MIN_RUNS = 2  # Fewer leave nothing to rank.
+_MAX_LAYOUT_VALUES = 1 << 28  # A gigabyte.
 _MAX_NAME = 180  # Characters of a program's name that a file name keeps.
 
 
@@ -145,11 +147,7 @@ def read_tile_kernels(path: str) -> list:
 
 def _read(path: str) -> tuple:
   """(TuningData, file name without ending if it has one module, else '')."""
-  try:
-    with open(os.path.expanduser(path), 'rb') as file:
-      serialized = file.read()
-  except OSError as error:
-    raise UserError(f'{path}: cannot be read ({error})') from error
+  serialized = _content(path)
   single = _parsed(protos.ModuleTuningData, serialized)
   if single is not None and _is_module(single.module):
     stem = os.path.splitext(os.path.basename(path))[0]
@@ -166,6 +164,22 @@ def _read(path: str) -> tuple:
       f'{path}: its {len(serialized)} bytes are no whole TuningData or '
       'ModuleTuningData protobuf; the file is cut short, damaged or of another '
       'kind: copy it again')
+
+
+def _content(path: str) -> bytes:
+  full_path = os.path.expanduser(path)
+  try:
+    # A named pipe would be waited for, and a device never end.
+    if os.path.exists(full_path) and not os.path.isfile(full_path):
+      raise UserError(f'{path}: cannot be read (it is no ordinary file)')
+    with open(full_path, 'rb') as file:
+      serialized = file.read(protos.MAX_FILE_BYTES + 1)
+  except (OSError, ValueError) as error:
+    raise UserError(f'{path}: cannot be read ({error})') from error
+  if len(serialized) > protos.MAX_FILE_BYTES:
+    raise UserError(f'{path}: has more than {protos.MAX_FILE_BYTES:,} bytes, '
+                    'the most that a tuning file may have; split it')
+  return serialized
 
 
 def _parsed(message_class, serialized: bytes):
@@ -220,14 +234,13 @@ def tile_kernels(tuning_data: Union[protos.TuningData, bytes],
           f'module {name!r}: none of its {len(runs)} runs that count is the '
           'default, so that times cannot be normalised; measure the default')
     kernel = _kernel(data, runs, defaults[name], program)
-    known = kernels.get(kernel.tile_id)
-    kernels[kernel.tile_id] = _joined(known, kernel) if known else kernel
+    kernels.setdefault(kernel.tile_id, []).append(kernel)
   if left_out:
     _log.warning(
         'left out %d of %d modules, which have fewer than %d runs that count '
         'or runs without tile sizes: %s', len(left_out), len(modules),
         MIN_RUNS, ' '.join(left_out[:10]) + ' ...' * (len(left_out) > 10))
-  return list(kernels.values())
+  return [_joined(parts) for parts in kernels.values()]
 
 
 def _as_tuning_data(tuning_data):
@@ -270,15 +283,19 @@ def _kernel(data, runs: Sequence, normalizer_ns: int, program: str) -> Kernel:
       normalizer_ns=np.full(len(runs), normalizer_ns, np.int64))
 
 
-def _joined(first: Kernel, second: Kernel) -> Kernel:
-  """One kernel with the runs of both."""
-  same = all(np.array_equal(getattr(first, name), getattr(second, name))
-             for name in ('node_feat', 'node_opcode', 'edge_index'))
+def _joined(parts: Sequence[Kernel]) -> Kernel:
+  """One kernel with the runs of all."""
+  first, *others = parts
+  if not others:
+    return first
+  same = all(np.array_equal(getattr(first, name), getattr(other, name))
+             for name in ('node_feat', 'node_opcode', 'edge_index')
+             for other in others)
   if not same:
     raise UserError(f'two different modules have the tile id {first.tile_id}; '
                     'give them different names or fingerprints')
   return dataclasses.replace(first, **{
-      name: np.concatenate([getattr(first, name), getattr(second, name)])
+      name: np.concatenate([getattr(part, name) for part in parts])
       for name in ('config_feat', 'runtime_ns', 'normalizer_ns')})
 
 
@@ -350,15 +367,20 @@ def _layout_graph(data, name: str) -> LayoutGraph:
 
 def _layouts(module: str, runs: Sequence, num_nodes: int) -> np.ndarray:
   """float32 [runs, nodes, 18]: the layouts asked for; -1 where none."""
-  groups = list(schema.LAYOUT_CONFIG_GROUPS.values())
-  layouts = np.full((len(runs), num_nodes, len(schema.LAYOUT_CONFIG_FEATURES)),
-                    schema.LAYOUT_PADDING, np.float32)
-  for layout, run in zip(layouts, runs):
-    nodes = run.module_config.layout_config.nodes
-    if len(nodes) != num_nodes:
-      raise UserError(f'module {module!r}: a run has layouts for {len(nodes)} '
+  for run in runs:
+    count = len(run.module_config.layout_config.nodes)
+    if count != num_nodes:
+      raise UserError(f'module {module!r}: a run has layouts for {count} '
                       f'nodes; config_index_to_node names {num_nodes}')
-    for row, node in zip(layout, nodes):
+  groups = list(schema.LAYOUT_CONFIG_GROUPS.values())
+  shape = len(runs), num_nodes, len(schema.LAYOUT_CONFIG_FEATURES)
+  if math.prod(shape) > _MAX_LAYOUT_VALUES:
+    raise UserError(f'module {module!r}: the layouts of {len(runs):,} runs of '
+                    f'{num_nodes:,} nodes do not fit into memory; give fewer '
+                    'runs')
+  layouts = np.full(shape, schema.LAYOUT_PADDING, np.float32)
+  for layout, run in zip(layouts, runs):
+    for row, node in zip(layout, run.module_config.layout_config.nodes):
       if len(node.tensors) > len(groups):
         raise UserError(
             f'module {module!r}: a node has layouts for {len(node.tensors)} '
