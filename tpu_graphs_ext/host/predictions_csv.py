@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import sys
 
 from tpu_graphs_ext import owned
@@ -22,6 +23,7 @@ HEADER = ['ID', 'TopConfigs']
 TILE = 'tile:xla:'
 # Faults in one message; the rest is only counted.
 MAX_FAULTS = 10
+_INDEX = re.compile('[0-9]{1,18}')  # Not the digits of all alphabets.
 
 
 def text(best: dict[str, list[int]]) -> str:
@@ -74,7 +76,8 @@ def read(path: str) -> dict[str, list[int]]:
     if not line:
       continue
     name, indices = line[0], line[-1].split(';')
-    if len(line) != 2 or not all(index.isdigit() for index in indices):
+    if len(line) != 2 or not all(
+        _INDEX.fullmatch(index) for index in indices):
       faults.append(f'line {number} is {",".join(line)[:60]!r}; expected an ID '
                     'and indices such as tile:xla:abc,3;0;2;1;4')
     elif name in rows:
