@@ -66,8 +66,8 @@ def with_other_meta(cached, path, value) -> None:
   file = cached.entry / cache.META_FILE
   meta = json.loads(json.loads(file.read_text())['meta'])
   text = json.dumps(damage.with_something_else(meta, path, value))
-  if text == json.dumps(meta) or list(path[:1]) == [1]:
-    return  # Names of kernels are theirs to choose.
+  if text == json.dumps(meta):
+    return
   file.write_text(json.dumps(
       {'crc32': zlib.crc32(text.encode()), 'meta': text}))
   try:
