@@ -9,5 +9,6 @@ evaluate         errors on labelled kernels; metrics has the formulas
 predict, rank    the CSV of the test split; the best tiles of any kernel
 predictions_csv  the CSV itself, written and read
 artifacts        model_<hash>/ and run_<hash>.jsonz
+saved_weights    the weights of the first, of which nothing is run
 feature_stats    what features are scaled with, as an argument of a model
 """
