@@ -28,7 +28,7 @@ setuptools.setup(
         # Plots of the reports and benchmarks.
         'report': ['matplotlib'],
         # matplotlib: the tests draw what `report` draws.
-        'dev': ['matplotlib', 'pytest', 'pytest-xdist', 'ruff'],
+        'dev': ['matplotlib', 'pytest', 'pytest-xdist', 'hypothesis', 'ruff'],
     },
     entry_points={
         'console_scripts': ['tpu-graphs-ext = tpu_graphs_ext.cli:main'],

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext import cli
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host.settings import (
   LoadSettings,
   StatsSettings,
@@ -20,6 +22,45 @@ from tpu_graphs_ext.host.settings import (
 VERBS = ('train', 'evaluate', 'predict', 'rank', 'check-data', 'featurize',
          'sample-data', 'doctor', 'install', 'uninstall', 'verify', 'package',
          'kaggle-csv', 'run', 'hook', 'stats')
+
+
+# What stands for a path in the help.
+PATHS = {'DIR', 'FILE', 'FILE.pb', 'PATH', 'MODEL_DIR', 'CSV', 'CHECKOUT',
+         'SCRIPT', 'DATA_ROOT', 'OUT_DIR', 'CACHE_DIR', 'MODELS_PY',
+         'RESULTS_CSV', 'TENSORBOARD', 'CSV_LOG'}
+
+
+def paths_of_all_verbs():
+  verbs, = (action for action in cli._parser()._actions if action.choices)
+  assert set(verbs.choices) == set(VERBS)
+  return [(verb, action) for verb, parser in verbs.choices.items()
+          for action in parser._actions if action.metavar in PATHS]
+
+
+@pytest.mark.parametrize('verb, action', [
+    pytest.param(verb, action, id=f'{verb} {action.dest}')
+    for verb, action in paths_of_all_verbs()])
+def test_an_empty_path_is_refused_or_has_a_meaning(verb, action, capsys):
+  if 'empty' in action.help:  # As in "empty: none".
+    assert not action.type or action.type('') == ''
+    return
+  flag = action.option_strings[0] if action.option_strings else action.metavar
+  for empty in ('', ' '):
+    with pytest.raises(UserError, match=f'{flag} is empty; name a file or'):
+      action.type(empty)
+  assert action.type('~/x') == '~/x'
+
+
+@pytest.mark.parametrize('call', [
+    'sample-data --out=', 'predict --dir=x --out=', 'check-data "" --json',
+    'train --data_root= --epochs=1', 'stats --data_root=', 'run "" --help'])
+def test_an_empty_path_is_wrong_usage(call, capsys, monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(SystemExit) as exited:
+    cli.main(shlex.split(call))
+  assert exited.value.code == 2
+  assert 'is empty; name a file or folder' in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture(scope='module')

@@ -23,6 +23,7 @@ from typing import Any, Optional
 
 import tpu_graphs_ext
 from tpu_graphs_ext.errors import UserError, did_you_mean
+from tpu_graphs_ext.files import path_flag
 from tpu_graphs_ext.handin import cli
 from tpu_graphs_ext.host.settings import (
   CSV_NAME,
@@ -31,6 +32,9 @@ from tpu_graphs_ext.host.settings import (
   StatsSettings,
   TrainSettings,
 )
+
+# Settings that are paths of which '' is none; of other paths it means no file.
+_NEEDED_PATHS = ('data_root', 'out_dir')
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -80,6 +84,7 @@ def _add_evaluate(verbs) -> None:
                  'measure a trained model on labelled kernels')
   parser.add_argument(
       '--dir', '--dirs', required=True, metavar='MODEL_DIR',
+      type=path_flag('--dir'),
       help='folder model_<hash>, its run file beside it; several are '
            'separated by commas')
   parser.add_argument(
@@ -92,10 +97,11 @@ def _add_evaluate(verbs) -> None:
 def _add_predict(verbs) -> None:
   parser = _verb(verbs, 'predict', _predict,
                  'rank the test split with a trained model and write a CSV')
-  parser.add_argument('--dir', required=True, metavar='MODEL_DIR',
+  parser.add_argument('--dir', required=True, type=path_flag('--dir'),
+                      metavar='MODEL_DIR',
                       help='folder model_<hash>, its run file beside it')
   parser.add_argument('--out', default=CSV_NAME, metavar='FILE',
-                      help='the CSV to write')
+                      type=path_flag('--out'), help='the CSV to write')
   parser.add_argument('--top_configs', default=TOP_CONFIGS,
                       type=_positive, metavar='N',
                       help='configurations of each kernel')
@@ -105,7 +111,8 @@ def _add_predict(verbs) -> None:
 def _add_rank(verbs) -> None:
   parser = _verb(verbs, 'rank', _rank,
                  'list the tiles that a trained model predicts to be fastest')
-  parser.add_argument('--dir', required=True, metavar='MODEL_DIR',
+  parser.add_argument('--dir', required=True, type=path_flag('--dir'),
+                      metavar='MODEL_DIR',
                       help='folder model_<hash>, its run file beside it')
   parser.add_argument(
       '--data', default='', metavar='PATH',
@@ -120,7 +127,7 @@ def _add_rank(verbs) -> None:
 def _add_check_data(verbs) -> None:
   parser = _verb(verbs, 'check-data', _check_data,
                  'count kernels and list every fault of every file')
-  parser.add_argument('folder', metavar='DIR',
+  parser.add_argument('folder', metavar='DIR', type=path_flag('DIR'),
                       help='data root with train, valid and test, or a folder '
                            'of .npz files')
   _add_switch(parser, '--json', 'print JSON instead of text')
@@ -129,17 +136,17 @@ def _add_check_data(verbs) -> None:
 def _add_featurize(verbs) -> None:
   parser = _verb(verbs, 'featurize', _featurize,
                  'turn tuning data into .npz files')
-  parser.add_argument('file', metavar='FILE.pb',
+  parser.add_argument('file', metavar='FILE.pb', type=path_flag('FILE.pb'),
                       help='TuningData or ModuleTuningData, tile or layout')
   parser.add_argument('--out', required=True, metavar='DIR',
-                      help='folder for the .npz files')
+                      type=path_flag('--out'), help='folder for the .npz files')
 
 
 def _add_sample_data(verbs) -> None:
   parser = _verb(verbs, 'sample-data', _sample_data,
                  'write a synthetic data root to try everything on')
   parser.add_argument('--out', required=True, metavar='DIR',
-                      help='folder to write')
+                      type=path_flag('--out'), help='folder to write')
   parser.add_argument('--kernels', type=_positive, metavar='N',
                       help='kernels of all splits together; not given: a size '
                            'that takes a few minutes')
@@ -153,10 +160,10 @@ def _add_run(verbs) -> None:
   parser = _verb(verbs, 'run', _run,
                  "run one of the baseline's scripts, unchanged")
   parser.add_argument(
-      '--root', metavar='CHECKOUT',
+      '--root', metavar='CHECKOUT', type=path_flag('--root'),
       help="the baseline's checkout; not given: the working folder, or what "
            'TPU_GRAPHS_ROOT names')
-  parser.add_argument('script', metavar='SCRIPT',
+  parser.add_argument('script', metavar='SCRIPT', type=path_flag('SCRIPT'),
                       help='for example tiles_train.py')
   parser.add_argument('arguments', metavar='ARGS', nargs=argparse.REMAINDER,
                       help="the script's own flags")
@@ -189,7 +196,8 @@ def _add_settings(parser: argparse.ArgumentParser,
     else:
       parser.add_argument(
           flag, default=field.default, help=help_text, choices=choices,
-          type=_required(types[field.name]),
+          type=(path_flag(flag) if field.name in _NEEDED_PATHS
+                else _required(types[field.name])),
           metavar=None if choices else field.name.upper())
 
 
@@ -318,7 +326,10 @@ def _stats(args: argparse.Namespace) -> int:
 def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs one verb; returns the exit code."""
   parser = _parser()
-  args, unknown = parser.parse_known_args(argv)
+  try:
+    args, unknown = parser.parse_known_args(argv)
+  except UserError as error:
+    parser.error(str(error))
   if unknown:
     _refuse(parser, args.verb, unknown)
   _set_up_logging()

@@ -17,7 +17,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from tpu_graphs_ext.errors import UserError
@@ -47,6 +47,15 @@ def require_path(flag: str, path: str) -> str:
     raise UserError(f'{flag} is empty; name a file or folder (is the variable '
                     'that should hold it set?)')
   return os.path.expanduser(path)
+
+
+def path_flag(flag: str) -> Callable[[str], str]:
+  """What checks a path of the command line, and leaves it as it is."""
+  def check(path: str) -> str:
+    require_path(flag, path)
+    return path
+
+  return check
 
 
 def open_ordinary(path: str) -> BinaryIO:

@@ -34,16 +34,15 @@ def find_baseline(out: str) -> str | None:
   clone = os.path.join(out, 'tpu_graphs')
   if root or os.path.isdir(clone):
     return root or checkout.find(clone)
-  temporary = f'{clone}.{os.getpid()}.tmp'
   try:
-    subprocess.run(
-        ['git', 'clone', '--quiet', '--depth', '1', checkout.URL, temporary],
-        check=True, timeout=CLONE_SECONDS, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-        env=dict(os.environ, GIT_TERMINAL_PROMPT='0'))
+    with files.new_folder(clone, replace=False) as new:
+      subprocess.run(
+          ['git', 'clone', '--quiet', '--depth', '1', checkout.URL, new],
+          check=True, timeout=CLONE_SECONDS, stdout=subprocess.DEVNULL,
+          stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+          env=dict(os.environ, GIT_TERMINAL_PROMPT='0'))
   except (OSError, subprocess.SubprocessError):
     return None
-  os.replace(temporary, clone)
   return checkout.find(clone)
 
 
@@ -112,11 +111,12 @@ def run(out: str, epochs: int) -> str:
 
   Args:
     out: folder for everything that is written; what is there is reused, but
-      the models are trained anew.
+      the models are trained anew. Nothing that another program wrote there
+      is replaced.
     epochs: passes over the train kernels, for both models.
   """
   from tpu_graphs_ext.host import predict
-  out = files.full_path(out)
+  out = os.path.abspath(files.require_path('--out', out))
   os.makedirs(out, exist_ok=True)
   data = os.path.join(out, 'sample_data')
   described = versions.describe()

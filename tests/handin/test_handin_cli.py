@@ -70,8 +70,10 @@ def test_empty_paths(capsys):
                       (['verify', '--dir=m', '--data_root= '], '--data_root'),
                       (['package', '--dir=m', '--out='], '--out'),
                       (['kaggle-csv', '--tile=t', '--out='], '--out')):
-    assert cli.main(flags) == 1
-    assert capsys.readouterr().err.startswith(f'error: {name} is empty')
+    with pytest.raises(SystemExit) as exit_info:
+      cli.main(flags)
+    assert exit_info.value.code == 2
+    assert f'error: {name} is empty' in capsys.readouterr().err
 
 
 def test_verify_takes_one_of_folder_and_package(capsys):

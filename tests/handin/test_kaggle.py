@@ -6,7 +6,6 @@ import os
 import numpy as np
 import pytest
 
-from data.test_npz import mutated
 from support import tiny_kernels
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.handin import kaggle
@@ -187,22 +186,6 @@ def test_a_file_without_end(tmp_path, monkeypatch):
   (tmp_path / 'a.csv').write_text('ID,TopConfigs\na,' + 100 * '1;')
   with pytest.raises(UserError, match='has more than 100 bytes'):
     predictions_csv.read(str(tmp_path / 'a.csv'))
-
-
-def test_damaged_csv(tmp_path):
-  """One clear error, or rows of numbers."""
-  content = ('ID,TopConfigs\n' + '\n'.join(
-      f'tile:xla:{i},{i};1;2' for i in range(20))).encode()
-  path = tmp_path / 'a.csv'
-  for seed in range(300):
-    path.write_bytes(mutated(content, np.random.default_rng(seed)))
-    try:
-      rows = predictions_csv.read(str(path))
-    except UserError as error:
-      assert str(error).startswith(str(path)), seed
-    else:
-      assert all(isinstance(index, int) for row in rows.values()
-                 for index in row), seed
 
 
 def test_an_empty_name_of_the_file(tmp_path, sample):

@@ -263,6 +263,8 @@ def test_metrics_of_a_labelled_test_split(trained, data_root):
     ({'csv_log': __file__ + '/x'}, '--csv_log=.*/x: cannot be written'),
     ({'tensorboard': __file__ + '/x'}, '--tensorboard=.*/x: cannot be written'),
     ({'results_csv': '/dev/null'}, '--results_csv=/dev/null: is a device'),
+    ({'results_csv': __file__}, 'is no predictions CSV, so it is not replaced'),
+    ({'csv_log': __file__}, 'is no log of epochs, so it is not replaced'),
 ])
 def test_bad_input_fails_before_training_and_writes_nothing(
     data_root, tmp_path, monkeypatch, changes, message):

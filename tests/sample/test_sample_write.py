@@ -3,6 +3,12 @@
 import dataclasses
 import json
 import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -160,16 +166,27 @@ def test_too_few_kernels_are_refused(tmp_path, monkeypatch):
   assert not (tmp_path / 'out' / 'train').exists()
 
 
-def test_unfinished_data_counts_as_not_written(written):
+def test_unfinished_data_is_written_again(written, tmp_path):
   settings, _ = written
-  train = os.path.join(settings.out, 'train')
-  victim = os.path.join(train, npz_of(train)[0])
-  os.rename(victim, victim + '.tmp')
-  try:
-    assert write._read_marker(settings.out) is None
-  finally:
-    os.rename(victim + '.tmp', victim)
-  assert write._read_marker(settings.out) is not None
+  out = shutil.copytree(settings.out, tmp_path / 'copy')
+  again = dataclasses.replace(settings, out=str(out))
+  assert write.write_sample_data(again).reused
+  victim = out / 'train' / npz_of(out / 'train')[0]
+  content = victim.read_bytes()
+  victim.unlink()
+  assert not write.write_sample_data(again).reused
+  assert victim.read_bytes() == content
+  assert write.write_sample_data(again).reused
+
+
+def test_other_settings_replace_sample_data(written, tmp_path):
+  settings, _ = written
+  out = shutil.copytree(settings.out, tmp_path / 'copy')
+  other = dataclasses.replace(settings, out=str(out), seed=1)
+  assert not write.write_sample_data(other).reused
+  assert npz_of(out / 'train') != npz_of(os.path.join(settings.out, 'train'))
+  assert sorted(os.listdir(out)) == [
+      'sample_data.json', 'test', 'test_labelled', 'train', 'valid']
 
 
 def test_text_sets_the_real_collection_beside(written):
@@ -211,14 +228,103 @@ def test_a_real_data_root_is_left_alone(tmp_path):
     write.write_sample_data(SampleDataSettings(str(tmp_path)))
 
 
+def add_file(out):
+  (out / 'train' / 'notes.txt').write_text('mine')
+  return 'train/notes.txt'
+
+
+def change_file(out):
+  path = out / 'valid' / npz_of(out / 'valid')[0]
+  path.write_bytes(path.read_bytes() + b'!')
+  return f'valid/{path.name}'
+
+
+def link_folder(out):
+  os.rename(out / 'test', out.parent / 'elsewhere')
+  os.symlink(out.parent / 'elsewhere', out / 'test')
+  return 'test'
+
+
+def change_marker(out):
+  (out / 'sample_data.json').write_text('{"settings": 1}')
+  return 'sample_data.json'
+
+
+def nest_marker(out):
+  (out / 'sample_data.json').write_text('[' * 100_000)
+  return 'sample_data.json'
+
+
+@pytest.mark.parametrize('change', [
+    add_file, change_file, link_folder, change_marker, nest_marker])
+def test_nothing_but_sample_data_is_replaced(written, tmp_path, change):
+  settings, _ = written
+  out = shutil.copytree(settings.out, tmp_path / 'copy')
+  name = change(out)
+  before = contents(tmp_path)
+  for seed in (0, 1):  # What is there, and something else.
+    with pytest.raises(UserError, match=f'holds {name!r}, which is not'):
+      write.write_sample_data(
+          dataclasses.replace(settings, out=str(out), seed=seed))
+  assert contents(tmp_path) == before
+
+
+def contents(folder):
+  return {path: path.read_bytes() for path in pathlib.Path(folder).rglob('*')
+          if path.is_file()}
+
+
+def test_what_comes_while_it_is_written_stays(tmp_path, monkeypatch):
+  def fill(settings, places):
+    (tmp_path / 'train').mkdir()
+    (tmp_path / 'train' / 'mine.npz').write_text('mine')
+    return {}
+
+  monkeypatch.setattr(write, '_write_splits', fill)
+  with pytest.raises(UserError, match="holds 'train', which is not sample"):
+    write.write_sample_data(SampleDataSettings(str(tmp_path)))
+  assert contents(tmp_path) == {tmp_path / 'train' / 'mine.npz': b'mine'}
+
+
 @pytest.mark.parametrize('out', ['', ' '])
-def test_an_empty_path_is_not_the_working_folder(tmp_path, monkeypatch, out):
-  (tmp_path / 'train').mkdir()
-  (tmp_path / 'train' / 'mine.txt').write_text('mine')
+def test_an_empty_name_is_no_folder(tmp_path, monkeypatch, out):
   monkeypatch.chdir(tmp_path)
-  with pytest.raises(UserError, match='--out is empty; name a file or folder'):
-    write.write_sample_data(write.SampleDataSettings(out=out, kernels=12))
-  assert (tmp_path / 'train' / 'mine.txt').read_text() == 'mine'
+  (tmp_path / 'train').mkdir()
+  (tmp_path / 'train' / 'mine.npz').write_text('mine')
+  with pytest.raises(UserError, match='--out is empty'):
+    SampleDataSettings(out)
+  with pytest.raises(UserError, match="holds 'train', which is not sample"):
+    write.write_sample_data(SampleDataSettings('.'))
+  assert contents(tmp_path) == {tmp_path / 'train' / 'mine.npz': b'mine'}
+
+
+KILLED = '''
+import sys
+from tpu_graphs_ext.sample import write
+def fill(settings, places):
+  print('there', flush=True)
+  import time
+  time.sleep(60)
+write._write_splits = fill
+write.write_sample_data(write.SampleDataSettings(sys.argv[1]))
+'''
+
+
+def test_what_a_killed_run_left_goes(tmp_path, monkeypatch):
+  monkeypatch.setattr(write, '_write_splits', lambda settings, places: {})
+  out = tmp_path / 'out'
+  process = subprocess.Popen([sys.executable, '-c', KILLED, str(out)],
+                             stdout=subprocess.PIPE, text=True)
+  assert process.stdout.readline() == 'there\n'
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  left = os.listdir(out)
+  assert len(left) == 4
+  for name in left:
+    os.utime(out / name, (time.time() - 3600,) * 2)
+  write.write_sample_data(SampleDataSettings(str(out)))
+  assert sorted(os.listdir(out)) == [
+      'sample_data.json', 'test', 'test_labelled', 'train', 'valid']
 
 
 def test_a_file_is_no_folder(tmp_path):

@@ -6,13 +6,14 @@ models.py in place there, and `run_script` runs the unchanged scripts.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from tpu_graphs_ext import files
+from tpu_graphs_ext import files, owned
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import versions
 
@@ -34,7 +35,12 @@ COURSE_FOLDER = 'tpu_graphs_scripts'
 COURSE_FILES = ('tiles_gen_predictions_csv.py', 'create_kaggle_csv.py',
                 'sample_submission.csv')
 # What people keep in a checkout that no script needs, and that may be large.
-_NOT_COPIED = ('.git', '__pycache__', '.venv', 'venv', 'out', '*.npz', '*.tar')
+_NOT_COPIED = ('.git', '__pycache__', '.venv', 'venv', 'out', '*.npz', '*.tar',
+               '*' + files.TEMPORARY)
+# In a copy: the sums of all that was copied.
+COPY_MARK = '.tpu_graphs_ext_copy.json'
+# What Python leaves beside the files that it runs.
+_LEFT_BY_PYTHON = ('__pycache__',)
 
 
 def find(root: str | None = None) -> str | None:
@@ -85,16 +91,56 @@ def working_copy(root: str, folder: str, models_py: str | None = None) -> str:
   Returns:
     The copy's path. The course's scripts are in it, where they can be found;
     environments, data and models are not.
+
+  Raises:
+    UserError: the folder holds something that was not copied there.
+    OSError: it cannot be written.
   """
-  shutil.rmtree(folder, ignore_errors=True)
-  shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*_NOT_COPIED))
-  scripts = course_scripts(root)
-  if scripts and scripts != root:
-    for name in COURSE_FILES:
-      shutil.copy(os.path.join(scripts, name), os.path.join(folder, name))
-  if models_py:
-    shutil.copyfile(models_py, os.path.join(folder, MODELS_PY))
+  _require_copy(folder)
+  with files.new_folder(folder) as new:
+    shutil.copytree(root, new, ignore=shutil.ignore_patterns(*_NOT_COPIED),
+                    dirs_exist_ok=True)
+    scripts = course_scripts(root)
+    if scripts and scripts != root:
+      for name in COURSE_FILES:
+        shutil.copy(os.path.join(scripts, name), os.path.join(new, name))
+    if models_py:
+      shutil.copyfile(models_py, os.path.join(new, MODELS_PY))
+    mark = os.path.join(new, COPY_MARK)
+    if os.path.exists(mark):  # The checkout is such a copy itself.
+      os.remove(mark)
+    content = json.dumps(owned.sums(new, _LEFT_BY_PYTHON), indent=1)
+    files.write_file(mark, content.encode())
+    _require_copy(folder)
   return folder
+
+
+def _require_copy(folder: str) -> None:
+  """Raises a UserError unless a folder is missing, empty or our own copy."""
+  if not os.path.lexists(folder):
+    return
+  if os.path.islink(folder) or not os.path.isdir(folder):
+    raise UserError(f'{folder}: a copy of the baseline goes there, but it is '
+                    'no folder; choose another name')
+  copied = _copied(folder)
+  found = (owned.foreign(folder, copied, passed_over=_LEFT_BY_PYTHON)
+           if copied else sorted(os.listdir(folder)))
+  found = [path for path in found if path != COPY_MARK]
+  if found:
+    raise UserError(
+        f'{folder}: a copy of the baseline goes there, but it holds '
+        f'{found[0]!r}, which was not copied or was changed since; move the '
+        'folder away, or choose another')
+
+
+def _copied(folder: str) -> dict[str, str]:
+  """The sums in a copy's mark; none where it is no copy."""
+  try:
+    with open(os.path.join(folder, COPY_MARK), 'rb') as file:
+      copied = files.parse_json(file.read(), COPY_MARK)
+  except (OSError, UserError):
+    return {}
+  return copied if isinstance(copied, dict) else {}
 
 
 def script_command(arguments: Sequence[str], root: str = '') -> list[str]:

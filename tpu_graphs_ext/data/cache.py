@@ -27,7 +27,12 @@ import tqdm
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import npz, rules
-from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, unreadable
+from tpu_graphs_ext.data.kernel import (
+  STORED_NAMES,
+  Kernel,
+  tile_id_of,
+  unreadable,
+)
 from tpu_graphs_ext.data.partition import (
   AXES,
   FLAT_ARRAYS,
@@ -62,9 +67,10 @@ def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
     return _partition(meta, {
         name: buffer.getbuffer() for name, buffer in buffers.items()})
   entry = os.path.join(cache_dir, content_key(paths))
-  cached = _open_entry(entry)
+  tile_ids = [tile_id_of(path) for path in paths]
+  cached = _open_entry(entry, tile_ids)
   if cached is None:
-    shutil.rmtree(entry, ignore_errors=True)  # Where it is damaged.
+    _remove_damaged(entry)
     try:
       _build_entry(paths, entry)
     except OSError as error:
@@ -72,11 +78,28 @@ def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
           f'{cache_dir}: the cache cannot be written ({error}); free some '
           'space, name another --cache_dir, or give an empty one to read '
           'without a cache') from error
-    cached = _open_entry(entry)
+    cached = _open_entry(entry, tile_ids)
     if cached is None:
       raise UserError(f'{entry}: was written but cannot be read back; check '
                       'the disk, or name another --cache_dir')
   return cached
+
+
+def _remove_damaged(entry: str) -> None:
+  """Removes an entry's own files; others keep it from being built.
+
+  Raises:
+    UserError: there are others.
+  """
+  if not os.path.isdir(entry):
+    return
+  others = sorted(set(os.listdir(entry)) - {META_FILE, *FLAT_ARRAYS})
+  if others or os.path.islink(entry):
+    raise UserError(
+        f'{entry}: a cache entry goes there, but it holds '
+        f'{(others or ["a link"])[0]!r}, which is no part of one; move it '
+        'away, or name another --cache_dir')
+  shutil.rmtree(entry, ignore_errors=True)
 
 
 def content_key(paths: list[str]) -> str:
@@ -141,12 +164,14 @@ def _partition(meta: dict, buffers: dict[str, BinaryIO]) -> Partition:
   return Partition.of_flat(meta['tile_ids'], meta['counts'], arrays)
 
 
-def _open_entry(entry: str) -> Partition | None:
+def _open_entry(entry: str, tile_ids: list[str]) -> Partition | None:
   """Checks an entry and maps it into memory; None if missing or damaged."""
   if not os.path.isdir(entry):
     return None
   try:
     meta = _read_meta(os.path.join(entry, META_FILE))
+    if meta['tile_ids'] != tile_ids:
+      raise ValueError(f'{META_FILE} names other kernels')
     buffers = {}
     for name in FLAT_ARRAYS:
       path = os.path.join(entry, name)

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import path_flag
 from tpu_graphs_ext.handin import confine
 from tpu_graphs_ext.host import settings
 
@@ -51,8 +51,9 @@ def _add_verify(verbs, add_verb: Callable, add_switch: Callable) -> None:
   parser.description += ' ' + _RUNS_CODE
   what = parser.add_mutually_exclusive_group(required=True)
   what.add_argument('--model_dir', '--dir', metavar='MODEL_DIR',
+                    type=path_flag('--model_dir'),
                     help='folder model_<hash>, its run file beside it')
-  what.add_argument('--package', metavar='FILE',
+  what.add_argument('--package', metavar='FILE', type=path_flag('--package'),
                     help='a .zip that `package` wrote')
   _add_place(parser)
   add_switch(parser, '--toy_data', 'grade with the first 100 files of each '
@@ -65,10 +66,10 @@ def _add_package(verbs, add_verb: Callable, add_switch: Callable) -> None:
                     'verify a hand-in and pack it into one zip file')
   parser.description += ' ' + _RUNS_CODE
   parser.add_argument('--model_dir', '--dir', required=True,
-                      metavar='MODEL_DIR',
+                      metavar='MODEL_DIR', type=path_flag('--model_dir'),
                       help='folder model_<hash>, its run file beside it')
   parser.add_argument('--out', default='submission.zip', metavar='FILE',
-                      help='the .zip to write')
+                      type=path_flag('--out'), help='the .zip to write')
   _add_place(parser)
   add_switch(parser, '--force', 'pack a model that was trained on toy data')
 
@@ -77,12 +78,13 @@ def _add_kaggle_csv(verbs, add_verb: Callable) -> None:
   parser = add_verb(verbs, 'kaggle-csv', _kaggle_csv,
                     "write the competition's file of 894 rows")
   parser.add_argument('--tile', required=True, metavar='CSV',
-                      help="a model's predictions")
+                      type=path_flag('--tile'), help="a model's predictions")
   parser.add_argument('--layout', action='append', metavar='CSV',
+                      type=path_flag('--layout'),
                       help='layout rows; may be given several times; not '
                            "given: those of the sample or the files' order")
   parser.add_argument('--out', required=True, metavar='FILE',
-                      help='the CSV to write')
+                      type=path_flag('--out'), help='the CSV to write')
   parser.add_argument(
       '--sample', default='', metavar='CSV',
       help="the course's sample_submission.csv, which names the rows; empty: "
@@ -122,7 +124,9 @@ def _add_as_in_training(parser: argparse.ArgumentParser, name: str) -> None:
   """A flag of `train`, of a path, with the same default and help."""
   field = settings.training_field(name)
   parser.add_argument('--' + name, default=field.default,
-                      metavar=name.upper(), help=field.metadata['help'])
+                      type=path_flag('--data_root') if name == 'data_root'
+                      else str, metavar=name.upper(),
+                      help=field.metadata['help'])
 
 
 # ------------------------------------------------------------------ verbs
@@ -154,7 +158,6 @@ def _verify(args: argparse.Namespace) -> int:
   if args.models_py:
     raise UserError('--models_py: a package has its own; leave one of '
                     '--package and --models_py out')
-  files.require_path('--package', args.package)
   with tempfile.TemporaryDirectory(prefix='package_') as folder:
     model_dir, models_py = zip_file.unpack(args.package, folder)
     place = {**_place(args), 'models_py': models_py}

@@ -220,6 +220,7 @@ def _write(path: str, rows: dict[str, list[int]],
            given_layouts: int) -> KaggleFile:
   lines = [','.join(predictions_csv.HEADER)] + [
       f'{name},{_joined(indices)}' for name, indices in rows.items()]
+  predictions_csv.require_own(path)
   files.write_file(path, ('\n'.join(lines) + '\n').encode())
   counts = {prefix: _number(rows, prefix) for prefix in PUBLISHED}
   if counts != PUBLISHED:

@@ -23,7 +23,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-from tpu_graphs_ext import files
+from tpu_graphs_ext import files, owned
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.handin import confine, verify
 from tpu_graphs_ext.host import artifacts, settings
@@ -63,6 +63,7 @@ def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
   path = files.require_path('--out', out)
   if os.path.isdir(path):
     raise UserError(f'--out={out}: is a folder; name a .zip file')
+  owned.require_file(path, b'PK', 'zip file')
   where = {'models_py': models_py, 'root': root, 'data_root': data_root,
            'cache_dir': cache_dir, 'time_limit': time_limit}
   verdict = verify.verify(model_dir, **where)

@@ -22,6 +22,11 @@ HloInstructionProto = hlo_pb2.HloInstructionProto
 ShapeProto = xla_data_pb2.ShapeProto
 PrimitiveType = xla_data_pb2.PrimitiveType
 
+# What no compiler writes; more would take minutes, or all memory.
+MAX_FILE_BYTES = 1 << 28
+MAX_INSTRUCTIONS = 1_000_000  # The largest programs have some 50,000.
+MAX_RANK = 128  # Dimensions of a shape, and of all that goes by dimension.
+
 _FILE = 'tpu_graphs_ext/tuning.proto'
 _PACKAGE = 'tpu_graphs_ext.tuning'
 
@@ -95,13 +100,49 @@ def as_module(module: Union[HloModuleProto, bytes]) -> HloModuleProto:
   """The module itself, or parsed from its serialized form.
 
   Raises:
-    UserError: the bytes are no serialized HloModuleProto.
+    UserError: the bytes are no serialized HloModuleProto, or it is beyond
+      what any compiler writes.
   """
-  if isinstance(module, HloModuleProto):
-    return module
-  try:
-    return HloModuleProto.FromString(module)
-  except (DecodeError, TypeError) as error:
+  if not isinstance(module, HloModuleProto):
+    try:
+      module = HloModuleProto.FromString(module)
+    except (DecodeError, TypeError) as error:
+      raise UserError(
+          f'not an HLO module: {error}; give an HloModuleProto or its '
+          'serialized bytes') from error
+  _check_limits(module)
+  return module
+
+
+def _check_limits(module: HloModuleProto) -> None:
+  count = sum(len(c.instructions) for c in module.computations)
+  if count > MAX_INSTRUCTIONS:
     raise UserError(
-        f'not an HLO module: {error}; give an HloModuleProto or its '
-        'serialized bytes') from error
+        f'HLO module {module.name[:100]!r}: has {count:,} instructions; at '
+        f'most {MAX_INSTRUCTIONS:,} are read')
+  for computation in module.computations:
+    for instruction in computation.instructions:
+      rank = _largest_rank(instruction)
+      if rank > MAX_RANK:
+        raise UserError(
+            f'HLO module {module.name[:100]!r}: instruction '
+            f'{instruction.name[:100]!r} has {rank:,} dimensions; at most '
+            f'{MAX_RANK} are read, so the module is damaged')
+
+
+def _largest_rank(instruction: HloInstructionProto) -> int:
+  """The length of the longest list that has an entry a dimension."""
+  shape, lists = instruction.shape, [
+      instruction.dimensions, instruction.slice_dimensions,
+      instruction.dynamic_slice_sizes]
+  lists += [shape.dimensions, shape.layout.minor_to_major]
+  if instruction.HasField('window'):
+    lists.append(instruction.window.dimensions)
+  if instruction.HasField('padding_config'):
+    lists.append(instruction.padding_config.dimensions)
+  if instruction.HasField('convolution_dimension_numbers'):
+    numbers = instruction.convolution_dimension_numbers
+    lists += [numbers.input_spatial_dimensions,
+              numbers.kernel_spatial_dimensions,
+              numbers.output_spatial_dimensions]
+  return max(map(len, lists))

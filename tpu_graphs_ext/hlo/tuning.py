@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data import npz, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, protos
@@ -33,6 +34,7 @@ from tpu_graphs_ext.hlo import features, protos
 _log = logging.getLogger(__name__)
 
 MIN_RUNS = 2  # Fewer leave nothing to rank.
+_MAX_LAYOUT_VALUES = 1 << 28  # A gigabyte.
 _MAX_NAME = 180  # Characters of a program's name that a file name keeps.
 
 
@@ -62,16 +64,10 @@ class LayoutGraph:
   def save(self, folder: str) -> str:
     """Writes `<folder>/<name>.npz`, whole or not at all; returns its path."""
     path = os.path.join(folder, self.name + '.npz')
-    temporary = f'{path}.{os.getpid()}.tmp'
     arrays = {field.name: getattr(self, field.name)
               for field in schema.LAYOUT_FIELDS}
-    try:
-      with open(temporary, 'wb') as file:
-        np.savez_compressed(file, **arrays)
-      os.replace(temporary, path)
-    finally:
-      if os.path.exists(temporary):
-        os.remove(temporary)
+    with files.new_file(path) as file:
+      np.savez_compressed(file, **arrays)
     return path
 
 
@@ -93,6 +89,7 @@ def featurize_file(path: str, out_dir: str) -> list:
       nothing to write, or the folder cannot be written. Nothing is written
       before the whole file has been understood.
   """
+  out_dir = files.require_path('--out', out_dir)
   modules, stem = _read(path)
   try:
     results = [*tile_kernels(modules, stem), *layout_graphs(modules, stem)]
@@ -101,13 +98,33 @@ def featurize_file(path: str, out_dir: str) -> list:
   if not results:
     raise UserError(f'{path}: none of its {len(modules.modules)} modules has '
                     f'{MIN_RUNS} runs that can be used; nothing was written')
-  out_dir = files.require_path('--out', out_dir)
+  _require_own(out_dir, results)
   try:
     os.makedirs(out_dir, exist_ok=True)
     return [result.save(out_dir) for result in results]
   except OSError as error:
     raise UserError(f'{out_dir}: cannot be written ({error}); choose another '
                     'folder') from error
+
+
+def _require_own(out_dir: str, results: list) -> None:
+  """Raises a UserError where a file in the way holds other arrays."""
+  for result in results:
+    tile = isinstance(result, Kernel)
+    path = os.path.join(out_dir, (result.tile_id if tile else result.name)
+                        + '.npz')
+    if not os.path.lexists(path):
+      continue
+    fields = schema.TILE_FIELDS if tile else schema.LAYOUT_FIELDS
+    try:
+      with npz.opened(path) as archive:
+        found = archive.namelist()
+    except npz.DamagedError:
+      found = []
+    if sorted(found) != sorted(field.name + '.npy' for field in fields):
+      raise UserError(
+          f'{path}: is not what featurize writes, so it is not replaced; move '
+          'it away, or choose another folder')
 
 
 def read_tile_kernels(path: str) -> list:
@@ -130,11 +147,7 @@ def read_tile_kernels(path: str) -> list:
 
 def _read(path: str) -> tuple:
   """(TuningData, file name without ending if it has one module, else '')."""
-  try:
-    with open(os.path.expanduser(path), 'rb') as file:
-      serialized = file.read()
-  except OSError as error:
-    raise UserError(f'{path}: cannot be read ({error})') from error
+  serialized = _content(path)
   single = _parsed(protos.ModuleTuningData, serialized)
   if single is not None and _is_module(single.module):
     stem = os.path.splitext(os.path.basename(path))[0]
@@ -151,6 +164,18 @@ def _read(path: str) -> tuple:
       f'{path}: its {len(serialized)} bytes are no whole TuningData or '
       'ModuleTuningData protobuf; the file is cut short, damaged or of another '
       'kind: copy it again')
+
+
+def _content(path: str) -> bytes:
+  try:
+    with files.open_ordinary(os.path.expanduser(path)) as file:
+      serialized = file.read(protos.MAX_FILE_BYTES + 1)
+  except (OSError, ValueError) as error:
+    raise UserError(f'{path}: cannot be read ({error})') from error
+  if len(serialized) > protos.MAX_FILE_BYTES:
+    raise UserError(f'{path}: has more than {protos.MAX_FILE_BYTES:,} bytes, '
+                    'the most that a tuning file may have; split it')
+  return serialized
 
 
 def _parsed(message_class, serialized: bytes):
@@ -205,14 +230,13 @@ def tile_kernels(tuning_data: Union[protos.TuningData, bytes],
           f'module {name!r}: none of its {len(runs)} runs that count is the '
           'default, so that times cannot be normalised; measure the default')
     kernel = _kernel(data, runs, defaults[name], program)
-    known = kernels.get(kernel.tile_id)
-    kernels[kernel.tile_id] = _joined(known, kernel) if known else kernel
+    kernels.setdefault(kernel.tile_id, []).append(kernel)
   if left_out:
     _log.warning(
         'left out %d of %d modules, which have fewer than %d runs that count '
         'or runs without tile sizes: %s', len(left_out), len(modules),
         MIN_RUNS, ' '.join(left_out[:10]) + ' ...' * (len(left_out) > 10))
-  return list(kernels.values())
+  return [_joined(parts) for parts in kernels.values()]
 
 
 def _as_tuning_data(tuning_data):
@@ -255,15 +279,19 @@ def _kernel(data, runs: Sequence, normalizer_ns: int, program: str) -> Kernel:
       normalizer_ns=np.full(len(runs), normalizer_ns, np.int64))
 
 
-def _joined(first: Kernel, second: Kernel) -> Kernel:
-  """One kernel with the runs of both."""
-  same = all(np.array_equal(getattr(first, name), getattr(second, name))
-             for name in ('node_feat', 'node_opcode', 'edge_index'))
+def _joined(parts: Sequence[Kernel]) -> Kernel:
+  """One kernel with the runs of all."""
+  first, *others = parts
+  if not others:
+    return first
+  same = all(np.array_equal(getattr(first, name), getattr(other, name))
+             for name in ('node_feat', 'node_opcode', 'edge_index')
+             for other in others)
   if not same:
     raise UserError(f'two different modules have the tile id {first.tile_id}; '
                     'give them different names or fingerprints')
   return dataclasses.replace(first, **{
-      name: np.concatenate([getattr(first, name), getattr(second, name)])
+      name: np.concatenate([getattr(part, name) for part in parts])
       for name in ('config_feat', 'runtime_ns', 'normalizer_ns')})
 
 
@@ -335,15 +363,20 @@ def _layout_graph(data, name: str) -> LayoutGraph:
 
 def _layouts(module: str, runs: Sequence, num_nodes: int) -> np.ndarray:
   """float32 [runs, nodes, 18]: the layouts asked for; -1 where none."""
-  groups = list(schema.LAYOUT_CONFIG_GROUPS.values())
-  layouts = np.full((len(runs), num_nodes, len(schema.LAYOUT_CONFIG_FEATURES)),
-                    schema.LAYOUT_PADDING, np.float32)
-  for layout, run in zip(layouts, runs):
-    nodes = run.module_config.layout_config.nodes
-    if len(nodes) != num_nodes:
-      raise UserError(f'module {module!r}: a run has layouts for {len(nodes)} '
+  for run in runs:
+    count = len(run.module_config.layout_config.nodes)
+    if count != num_nodes:
+      raise UserError(f'module {module!r}: a run has layouts for {count} '
                       f'nodes; config_index_to_node names {num_nodes}')
-    for row, node in zip(layout, nodes):
+  groups = list(schema.LAYOUT_CONFIG_GROUPS.values())
+  shape = len(runs), num_nodes, len(schema.LAYOUT_CONFIG_FEATURES)
+  if math.prod(shape) > _MAX_LAYOUT_VALUES:
+    raise UserError(f'module {module!r}: the layouts of {len(runs):,} runs of '
+                    f'{num_nodes:,} nodes do not fit into memory; give fewer '
+                    'runs')
+  layouts = np.full(shape, schema.LAYOUT_PADDING, np.float32)
+  for layout, run in zip(layouts, runs):
+    for row, node in zip(layout, run.module_config.layout_config.nodes):
       if len(node.tensors) > len(groups):
         raise UserError(
             f'module {module!r}: a node has layouts for {len(node.tensors)} '

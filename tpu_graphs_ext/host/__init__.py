@@ -12,5 +12,6 @@ predict, rank    the CSV of the test split; the best tiles of any kernel
 predictions_csv  the CSV itself, written and read
 artifacts        model_<hash>/ and run_<hash>.jsonz
 run_file         what the latter may hold, which anybody may have written
+saved_weights    the weights of the first, of which nothing is run
 feature_stats    what features are scaled with, as an argument of a model
 """

@@ -38,7 +38,7 @@ from tpu_graphs_ext.files import (
   remove_leftovers,
   write_file,
 )
-from tpu_graphs_ext.host import run_file
+from tpu_graphs_ext.host import run_file, saved_weights
 from tpu_graphs_ext.host.settings import parse_model_kwargs
 from tpu_graphs_ext.stacks import quiet
 from tpu_graphs_ext.stacks.versions import stack_name
@@ -191,7 +191,7 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
   """Builds the class that the run file names, with the saved weights.
 
   The weights are copied by position, as the baseline's scripts do it, so a
-  model may come from either of the two.
+  model may come from either of the two. Of the folder only they are read.
 
   Args:
     run: the folder and its run file, from `load_run`.
@@ -206,20 +206,15 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
   model = load_models.build(args['model'], args['configs'], num_ops,
                             run.model_kwargs, models_py, sample_graph)
   try:
-    # Not compiled: neither loss nor optimizer is needed, so none can be
-    # missing.
-    with quiet_keras():
-      saved = tf.keras.models.load_model(
-          _full_path(run.model_dir), compile=False)
-    saved_variables = saved.trainable_variables
+    saved = saved_weights.SavedWeights(_full_path(run.model_dir))
+    _check_same_shapes(run, num_ops, sample_graph, model.trainable_variables,
+                       saved.variables)
+    for variable, stored in zip(model.trainable_variables, saved.variables):
+      variable.assign(saved.value(stored))
   except _LOAD_ERRORS as error:
     raise UserError(
         f'{run.model_dir}: cannot be read as a saved Keras model ({error}); '
         'copy the whole folder again, or train again') from error
-  _check_same_shapes(
-      run, num_ops, sample_graph, model.trainable_variables, saved_variables)
-  for variable, value in zip(model.trainable_variables, saved_variables):
-    variable.assign(value)
   return model
 
 

@@ -28,6 +28,7 @@ _SAVE_PAUSE = 10
 # Key of the run file's train_curve -> key in the logs of `fit`.
 _CURVE = {'train_loss': 'loss', 'train_opa': 'opa_metric',
           'val_loss': 'val_loss', 'val_opa': 'val_opa_metric'}
+CSV_LOG_START = ','.join(['epoch', *_CURVE.values()])
 
 
 @dataclasses.dataclass
@@ -191,7 +192,7 @@ class KeepBest(tf.keras.callbacks.Callback):
     if not self._settings.csv_log:
       return
     curve = self.progress.train_curve
-    rows = [','.join(['epoch', *_CURVE.values()])]
+    rows = [CSV_LOG_START]
     rows += [','.join(map(repr, row))
              for row in zip(curve['epoch'], *(curve[key] for key in _CURVE))]
     write_file(os.path.expanduser(self._settings.csv_log),

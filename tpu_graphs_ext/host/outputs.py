@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 import tempfile
 
+from tpu_graphs_ext import owned
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import TEMPORARY, require_path
 
 
-def check_file(flag: str, path: str) -> str:
+def check_file(flag: str, path: str, start: str, what: str) -> str:
   """The path of a file that can be written, ~ expanded; makes its folder.
 
+  Args:
+    flag: names it in errors.
+    path: as given.
+    start: how files of its kind begin; another one is not replaced.
+    what: the kind.
+
   Raises:
-    UserError: it cannot, or is something else than a file.
+    UserError: it cannot, or is something else than such a file.
   """
   expanded = require_path(flag, path)
   full = os.path.abspath(expanded)
@@ -22,6 +29,7 @@ def check_file(flag: str, path: str) -> str:
   if os.path.exists(full) and not os.path.isfile(full):
     raise UserError(f'{flag}={path}: is a device or a pipe, which would be '
                     'replaced; name a file')
+  owned.require_file(full, start.encode(), what)
   _try(flag, path, os.path.dirname(full))
   return expanded
 

@@ -24,7 +24,8 @@ def predict(model_dir: str, *, out: str = CSV_NAME,
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
-  path = outputs.check_file('--out', out)
+  path = outputs.check_file(
+      '--out', out, predictions_csv.START, predictions_csv.WHAT)
   ranker = scoring.load_ranker(model_dir, loading)
   test = read.read_split(
       os.path.join(loading.data_root, 'test'), cache_dir=loading.cache_dir,

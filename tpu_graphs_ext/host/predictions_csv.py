@@ -16,10 +16,12 @@ import os
 import re
 import sys
 
+from tpu_graphs_ext import owned
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import cannot_be_read, open_ordinary, write_file
 
 HEADER = ['ID', 'TopConfigs']
+START, WHAT = ','.join(HEADER), 'predictions CSV'  # As for `owned`.
 TILE = 'tile:xla:'
 # Of a file. The layout rows of the competition take 30 MB.
 MAX_BYTES = 1 << 28
@@ -44,8 +46,18 @@ def text(best: dict[str, list[int]]) -> str:
 
 
 def write(path: str, best: dict[str, list[int]]) -> None:
-  """Writes `text`; the file appears when complete."""
+  """Writes `text`; the file appears when complete.
+
+  Raises:
+    UserError: it cannot be written, or replaces a file of another kind.
+  """
+  require_own(path)
   write_file(path, text(best).encode())
+
+
+def require_own(path: str) -> None:
+  """Raises a UserError where a file of another kind has the name."""
+  owned.require_file(path, START.encode(), WHAT)
 
 
 def read(path: str) -> dict[str, list[int]]:

@@ -13,8 +13,9 @@ import os
 import time
 from typing import Any, Optional
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import parse_json, require_path
+from tpu_graphs_ext.files import parse_json
 
 LOSS_NAMES = ('ListMLELoss', 'PairwiseHingeLoss', 'MSE')
 TEST_MODES = ('predictions', 'metrics')
@@ -146,6 +147,7 @@ class TrainSettings:
       '', "another models.py to take the model from; empty: the package's")
 
   def __post_init__(self):
+    files.require_path('--data_root', self.data_root)
     for name, least in (('epochs', 1), ('early_stop', 0), ('configs', 2),
                         ('batch', 1)):
       _check(name, getattr(self, name), getattr(self, name) >= least,
@@ -158,7 +160,7 @@ class TrainSettings:
            '-1 (all batches) or at least 1')
     _check('test_mode', self.test_mode, self.test_mode in TEST_MODES,
            ' or '.join(TEST_MODES))
-    require_path('--out_dir', self.out_dir)
+    files.require_path('--out_dir', self.out_dir)
     if self.seed is not None:
       _check('seed', self.seed, 0 <= self.seed <= MOST_SEED,
              f'0 to {MOST_SEED}')
@@ -240,6 +242,7 @@ class LoadSettings:
   models_py: str = _as_in_training('models_py')
 
   def __post_init__(self):
+    files.require_path('--data_root', self.data_root)
     _check('stats', self.stats, self.stats in STATS_SOURCES,
            f'one of {", ".join(STATS_SOURCES)}')
 
@@ -255,6 +258,9 @@ class StatsSettings:
   model_kwargs_json: str = _as_in_training('model_kwargs_json')
   cache_dir: str = _as_in_training('cache_dir')
   toy_data: bool = _as_in_training('toy_data')
+
+  def __post_init__(self):
+    files.require_path('--data_root', self.data_root)
 
 
 def _check(name: str, value: Any, holds: bool, rule: str) -> None:

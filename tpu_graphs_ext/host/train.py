@@ -33,6 +33,7 @@ from tpu_graphs_ext.host import (
   scoring,
 )
 from tpu_graphs_ext.host.callbacks import (
+  CSV_LOG_START,
   KeepBest,
   LossNotFiniteError,
   ProgressBar,
@@ -188,9 +189,12 @@ def _new_run_info(settings: TrainSettings, folder: resume.ResumeFolder,
 
 def _check_outputs(settings: TrainSettings) -> None:
   """Tries every place that is written to, when it is early."""
-  for flag in ('results_csv', 'csv_log'):
+  for flag, start, what in (
+      ('results_csv', predictions_csv.START, predictions_csv.WHAT),
+      ('csv_log', CSV_LOG_START, 'log of epochs')):
     if getattr(settings, flag):
-      outputs.check_file('--' + flag, getattr(settings, flag))
+      outputs.check_file(
+          '--' + flag, getattr(settings, flag), start, what)
   if settings.tensorboard:
     outputs.check_folder('--tensorboard', settings.tensorboard)
   outputs.check_folder('--out_dir', settings.out_dir)

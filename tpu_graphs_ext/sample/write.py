@@ -6,9 +6,10 @@ from an analytic machine model. The folder has the layout of the real one:
 
     DIR/{train,valid,test}/*.npz    test with its labels blanked
     DIR/test_labelled/*.npz         the same test kernels with labels
-    DIR/sample_data.json            settings and statistics
+    DIR/sample_data.json            settings, statistics, sums of all files
 
-The same settings give the same bytes.
+The same settings give the same bytes. A folder is written again only where
+the sums say that all in it was written here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import concurrent.futures.process
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -29,7 +31,7 @@ import zlib
 import numpy as np
 import tqdm
 
-from tpu_graphs_ext import files
+from tpu_graphs_ext import files, owned
 from tpu_graphs_ext.analytic import tpu
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
@@ -38,8 +40,9 @@ from tpu_graphs_ext.errors import UserError
 SPLITS = ('train', 'valid', 'test')
 _FOLDERS = (*SPLITS, 'test_labelled')
 _MARKER = schema.SAMPLE_DATA_MARK
-_PARTIAL = '.partial'
-_PROGRAMS = 'programs'  # In the partial folder: kernels not yet chosen.
+_WHAT = ('Synthetic sample data of tpu_graphs_ext: real HLO graphs, runtimes '
+         'of an analytic machine model.')
+_PROGRAMS = 'programs'  # In a split that is being made: kernels not yet chosen.
 # Part of the marker: data written by another version is written anew.
 _VERSION = 1
 
@@ -78,6 +81,7 @@ class SampleDataSettings:
   workers: int = 2
 
   def __post_init__(self):
+    files.require_path('--out', self.out)
     if self.kernels < 7:
       raise UserError(f'kernels is {self.kernels}; it must be at least 7, so '
                       'that valid and test have at least one kernel each')
@@ -171,102 +175,131 @@ _QUANTILE_ROWS = {
 def write_sample_data(settings: SampleDataSettings) -> Summary:
   """Writes the sample data, or finds it written.
 
-  Everything is made in a folder of its own inside `out` and moved into place
-  when it is complete; what an earlier run left there is removed. With more
+  Each folder is made beside the one it then replaces, inside `out`. With more
   than one worker a script must call it under `if __name__ == '__main__':`,
   because the workers import that script.
 
   Raises:
-    UserError: `out` holds something that is not sample data, or a worker died.
+    UserError: `out` holds something that is not sample data, or cannot be
+      written, or a worker died.
   """
   out = files.require_path('--out', settings.out)
   marker = _read_marker(out)
-  if marker is not None and marker['settings'] == settings.fingerprint():
+  if marker.get('settings') == settings.fingerprint() and _is_whole(
+      out, marker):
     return Summary(out, marker['splits'], reused=True)
-  partial = os.path.join(out, _PARTIAL)
-  shutil.rmtree(partial, ignore_errors=True)
-  for folder in _FOLDERS:
-    os.makedirs(os.path.join(partial, folder))
-  splits = {}
   try:
-    with _pool(settings.workers) as pool:
-      for split, size in settings.split_sizes().items():
-        splits[split] = _write_split(settings, split, size, partial, pool)
-  except concurrent.futures.process.BrokenProcessPool as error:
-    raise UserError(
-        f'{out}: a process that compiles sample programs was killed, most '
-        'likely because memory ran out (each takes about 1.5 GB); free some '
-        'and run it again') from error
-  _move_into_place(out, partial)
-  summary = Summary(out, splits)
-  _write_marker(out, settings, summary)
-  return summary
+    with contextlib.ExitStack() as stack:
+      places = {folder: stack.enter_context(
+          files.new_folder(os.path.join(out, folder))) for folder in _FOLDERS}
+      splits = _write_splits(settings, places)
+      written = {f'{folder}/{path}': content for folder in _FOLDERS
+                 for path, content in owned.sums(places[folder]).items()}
+      # Once more, for that took minutes. While the folders change their
+      # places, this marker knows both.
+      earlier = _read_marker(out).get('files', {})
+      _write_marker(out, {'files': written, 'earlier': earlier})
+    _write_marker(out, {'settings': settings.fingerprint(), 'splits': splits,
+                        'files': written})
+  except OSError as error:
+    raise files.cannot_be_written(out, error) from error
+  return Summary(out, splits)
 
 
 # --- The folder --------------------------------------------------------------
 
 
-def _read_marker(out) -> dict | None:
-  """The marker of finished sample data; None if there is nothing to keep."""
-  if not os.path.exists(out):
-    return None
+def _read_marker(out: str) -> dict:
+  """What the marker in the folder says; empty where nothing is.
+
+  Raises:
+    UserError: the folder holds something that no marker says is sample data.
+  """
+  if not os.path.lexists(out):
+    return {}
   if not os.path.isdir(out):
     raise UserError(f'{out}: is a file; give a folder for the sample data')
-  foreign = sorted(set(os.listdir(out)) - {*_FOLDERS, _MARKER, _PARTIAL})
-  marked = any(os.path.exists(os.path.join(out, name))
-               for name in (_MARKER, _PARTIAL))
-  if foreign or (os.listdir(out) and not marked):
-    found = foreign[0] if foreign else sorted(os.listdir(out))[0]
-    raise UserError(
-        f'{out}: holds {found!r}, which is not sample data of this package; '
-        'give a new or an empty folder')
-  try:
-    with open(os.path.join(out, _MARKER), encoding='utf-8') as file:
-      marker = json.load(file)
-    for folder in _FOLDERS:
-      stored = [name for name in os.listdir(os.path.join(out, folder))
-                if name.endswith('.npz')]
-      if len(stored) != marker['splits'][folder.split('_')[0]]['kernels']:
-        return None
-    return marker if 'settings' in marker else None
-  except (OSError, ValueError, KeyError, TypeError):
-    return None  # Not finished: it is written again.
-
-
-def _move_into_place(out, partial):
-  marker = os.path.join(out, _MARKER)
-  if os.path.exists(marker):
-    os.remove(marker)  # From here on the folder counts as unfinished.
-  for folder in _FOLDERS:
-    target = os.path.join(out, folder)
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(os.path.join(partial, folder), target)
-
-
-def _write_marker(out, settings, summary):
+  files.remove_leftovers(out)
   path = os.path.join(out, _MARKER)
-  temporary = path + '.tmp'
-  with open(temporary, 'w', encoding='utf-8') as file:
-    json.dump({
-        'what': 'Synthetic sample data of tpu_graphs_ext: real HLO graphs, '
-                'runtimes of an analytic machine model.',
-        'settings': settings.fingerprint(),
-        'splits': summary.splits}, file, indent=1)
-  os.replace(temporary, path)
-  shutil.rmtree(os.path.join(out, _PARTIAL), ignore_errors=True)
+  marker = _marker_in(path)
+  known = [marker.get('files', {}), marker.get('earlier', {})]
+  own = [_MARKER] * bool(marker)
+  for name in sorted(os.listdir(out)):
+    if name.endswith(files.TEMPORARY) or name in own:
+      continue
+    strangers = [name]
+    if name in _FOLDERS and marker and not os.path.islink(
+        os.path.join(out, name)):
+      strangers = [f'{name}/{path}' for path in owned.foreign(
+          os.path.join(out, name),
+          *(_below(name, paths) for paths in known))]
+    if strangers:
+      raise UserError(
+          f'{out}: holds {strangers[0]!r}, which is not sample data of this '
+          'package, or was changed since; give a new or an empty folder, or '
+          'remove this one by hand if nothing in it is needed')
+  return marker
+
+
+def _below(folder: str, paths: dict[str, str]) -> dict[str, str]:
+  """The paths in one of the folders, without its name."""
+  return {path[len(folder) + 1:]: content for path, content in paths.items()
+          if path.startswith(folder + '/')}
+
+
+def _marker_in(path: str) -> dict:
+  """A marker that `_write_marker` wrote, else nothing."""
+  try:
+    if not os.path.isfile(path) or os.path.islink(path):
+      return {}
+    with open(path, 'rb') as file:
+      marker = files.parse_json(file.read(), path)
+  except (OSError, UserError):
+    return {}
+  whole = isinstance(marker, dict) and marker.get('what') == _WHAT and all(
+      isinstance(marker.get(key, {}), dict)
+      for key in ('files', 'earlier', 'settings', 'splits'))
+  return marker if whole else {}
+
+
+def _is_whole(out: str, marker: dict) -> bool:
+  """Whether all that the marker names is there; `_read_marker` saw the sums."""
+  splits = marker.get('splits', {})
+  return all(
+      isinstance(splits.get(split), dict)
+      and {*_ROWS, *_QUANTILE_ROWS} <= set(splits[split]) for split in SPLITS
+  ) and all(os.path.isfile(os.path.join(out, path))
+            for path in marker.get('files', {}))
+
+
+def _write_marker(out: str, content: dict) -> None:
+  text = json.dumps({'what': _WHAT, **content}, indent=1)
+  files.write_file(os.path.join(out, _MARKER), text.encode())
 
 
 # --- One split ---------------------------------------------------------------
 
 
-def _write_split(settings, split, size, partial, pool) -> dict:
-  """Writes the kernels of a split into `partial`; returns its statistics."""
-  folder = os.path.join(
-      partial, 'test_labelled' if split == 'test' else split)
+def _write_splits(settings, places: dict[str, str]) -> dict:
+  """Fills the folders; returns split -> statistics."""
+  try:
+    with _pool(settings.workers) as pool:
+      return {split: _write_split(settings, split, size, places, pool)
+              for split, size in settings.split_sizes().items()}
+  except concurrent.futures.process.BrokenProcessPool as error:
+    raise UserError(
+        f'{settings.out}: a process that compiles sample programs was killed, '
+        'most likely because memory ran out (each takes about 1.5 GB); free '
+        'some and run it again') from error
+
+
+def _write_split(settings, split, size, places, pool) -> dict:
+  """Writes the kernels of a split; returns its statistics."""
+  folder = places['test_labelled' if split == 'test' else split]
   facts = _write_kernels(settings, split, size, folder, pool)
   if split == 'test':
     for fact in facts:
-      _blanked(Kernel.load(fact['path'])).save(os.path.join(partial, 'test'))
+      _blanked(Kernel.load(fact['path'])).save(places['test'])
   return _statistics(facts)
 
 
@@ -277,7 +310,7 @@ def _write_kernels(settings, split, size, folder, pool) -> list[dict]:
   """
   from tpu_graphs_ext.sample import programs
   # Each program has a folder of its own: two may have a kernel in common.
-  made = os.path.join(os.path.dirname(folder), _PROGRAMS)
+  made = os.path.join(folder, _PROGRAMS)
   jobs = ((program, settings, split, os.path.join(made, program.name))
           for program in programs.programs(split, settings.seed))
   facts, seen, waiting = [], set(), collections.deque()
@@ -303,6 +336,7 @@ def _write_kernels(settings, split, size, folder, pool) -> list[dict]:
         progress.update()
   # What was asked for ahead must not write while the folder is moved.
   concurrent.futures.wait(waiting)
+  shutil.rmtree(made)  # In a folder that was made for this run.
   return facts
 
 

@@ -1,0 +1,91 @@
+"""Damaged cache entries are built again, and no number changes."""
+
+import json
+import zlib
+
+import hypothesis
+import numpy as np
+import pytest
+
+from support import damage, tiny_kernels
+from tpu_graphs_ext.data import cache
+from tpu_graphs_ext.data.partition import FLAT_ARRAYS
+
+
+class Cached:
+  """Two kernels, and the entry of their cache."""
+
+  def __init__(self, folder):
+    self.paths = [tiny_kernels.diamond().save(str(folder)),
+                  tiny_kernels.one_node().save(str(folder))]
+    self.sound = cache.open_files(self.paths)
+    self.folder = str(folder / 'cache')
+    cache.open_files(self.paths, self.folder)
+    self.entry, = (folder / 'cache').iterdir()
+
+  def check(self, what) -> None:
+    with damage.within_limits(what):
+      read = cache.open_files(self.paths, self.folder)
+    assert list(read.tile_ids) == list(self.sound.tile_ids)
+    for name in FLAT_ARRAYS:
+      np.testing.assert_array_equal(
+          getattr(read, name), getattr(self.sound, name), err_msg=str(what))
+
+
+@pytest.fixture(scope='module')
+def cached(tmp_path_factory):
+  return Cached(tmp_path_factory.mktemp('cached'))
+
+
+def fuzz(cached: Cached, rounds: int) -> None:
+  names = [cache.META_FILE, *FLAT_ARRAYS]
+  for seed in range(rounds):
+    path = cached.entry / names[seed % len(names)]
+    content = path.read_bytes()
+    if not content:
+      continue
+    path.write_bytes(damage.mutated(content, np.random.default_rng(seed)))
+    cached.check((path.name, seed))
+
+
+def test_damaged_entries(cached):
+  fuzz(cached, 30)
+
+
+@pytest.mark.survive
+def test_many_damaged_entries(cached):
+  fuzz(cached, 2000)
+
+
+PATHS = hypothesis.strategies.lists(
+    hypothesis.strategies.integers(0, 9), max_size=4)
+
+
+def with_other_meta(cached, path, value) -> None:
+  """The checksum is right: whoever wrote it could do harm."""
+  file = cached.entry / cache.META_FILE
+  meta = json.loads(json.loads(file.read_text())['meta'])
+  text = json.dumps(damage.with_something_else(meta, path, value))
+  if text == json.dumps(meta):
+    return
+  file.write_text(json.dumps(
+      {'crc32': zlib.crc32(text.encode()), 'meta': text}))
+  try:
+    cached.check((path, value))
+  finally:
+    if file.exists():
+      file.unlink()
+    cached.check('mended')
+
+
+@damage.examples(10)
+@hypothesis.given(path=PATHS, value=damage.JSON)
+def test_any_meta(cached, path, value):
+  with_other_meta(cached, path, value)
+
+
+@pytest.mark.survive
+@damage.examples(1500)
+@hypothesis.given(path=PATHS, value=damage.JSON)
+def test_many_metas(cached, path, value):
+  with_other_meta(cached, path, value)

@@ -1,0 +1,209 @@
+"""Damaged and hostile .pb files: one clear error each, soon."""
+
+import os
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies
+
+from support import damage, tiny_tuning
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import features, protos, tiles, tuning
+
+
+def read(path, content: bytes) -> bool:
+  """Reads a file by all that reads one; whether it could be."""
+  path.write_bytes(content)
+  out = path.with_suffix('')
+  with damage.within_limits(content[:100]):
+    try:
+      for kernel in tuning.read_tile_kernels(str(path)):
+        assert np.isfinite(kernel.node_feat).all()
+        assert (kernel.runtime_ns > 0).all()
+        assert (kernel.normalizer_ns > 0).all()
+    except UserError:
+      pass
+    try:
+      for written in tuning.featurize_file(str(path), str(out)):
+        os.remove(written)
+    except UserError:
+      return False
+  return True
+
+
+def pieces(shared_data) -> list[bytes]:
+  """Tuning files of one module each, small ones first."""
+  data = protos.TuningData.FromString(
+      (shared_data / 'op_tuning_data.pb').read_bytes())
+  return sorted((protos.TuningData(modules=[module]).SerializeToString()
+                 for module in data.modules), key=len)
+
+
+def fuzz(tmp_path, contents: list[bytes], rounds: int) -> None:
+  for seed in range(rounds):
+    read(tmp_path / 'x.pb', damage.mutated(
+        contents[seed % len(contents)], np.random.default_rng(seed)))
+
+
+OWN = [tiny_tuning.tile_data().SerializeToString(),
+       tiny_tuning.layout_data().SerializeToString()]
+
+
+def test_damaged_files(tmp_path):
+  assert all(read(tmp_path / 'x.pb', content) for content in OWN)
+  fuzz(tmp_path, OWN, 100)
+
+
+def test_files_cut_off(tmp_path):
+  for content in OWN:
+    for end in range(0, len(content), 3):
+      read(tmp_path / 'x.pb', content[:end])
+
+
+@pytest.mark.survive
+def test_many_damaged_files(tmp_path, shared_data):
+  fuzz(tmp_path, OWN, 2000)
+  fuzz(tmp_path, pieces(shared_data), 2500)
+
+
+# ------------------------------------------------------- structures
+
+
+NUMBERS = strategies.integers(-2 ** 63, 2 ** 63 - 1) | strategies.integers(
+    -2, 12)
+
+
+@strategies.composite
+def modules(draw):
+  """An HLO module with lists of all lengths, and references to anything."""
+  module = protos.HloModuleProto(name='m', entry_computation_id=draw(NUMBERS))
+  for _ in range(draw(strategies.integers(0, 3))):
+    computation = module.computations.add(
+        id=draw(NUMBERS), root_id=draw(NUMBERS))
+    for _ in range(draw(strategies.integers(0, 4))):
+      node = computation.instructions.add(
+          id=draw(NUMBERS), parameter_number=draw(NUMBERS),
+          opcode=draw(strategies.sampled_from(
+              ['parameter', 'fusion', 'convolution', 'reduce', 'tuple', 'no'])))
+      for numbers in (node.operand_ids, node.called_computation_ids,
+                      node.dimensions, node.shape.dimensions,
+                      node.shape.layout.minor_to_major,
+                      node.dynamic_slice_sizes):
+        numbers.extend(draw(strategies.lists(NUMBERS, max_size=9)))
+      for _ in range(draw(strategies.integers(0, 3))):
+        node.window.dimensions.add(size=draw(NUMBERS), stride=draw(NUMBERS))
+        node.slice_dimensions.add(start=draw(NUMBERS), limit=draw(NUMBERS))
+  return module
+
+
+def featurized(module) -> None:
+  with damage.within_limits(module):
+    for verb in (features.module_arrays, tiles.tile_grid):
+      try:
+        verb(module)
+      except UserError:
+        pass
+
+
+@damage.examples(25)
+@hypothesis.given(modules())
+def test_any_module(module):
+  featurized(module)
+
+
+@pytest.mark.survive
+@damage.examples(2500)
+@hypothesis.given(modules())
+def test_many_modules(module):
+  featurized(module)
+
+
+# ------------------------------------------------------ hostile counts
+
+
+@pytest.mark.parametrize('field', [
+    'shape.dimensions', 'shape.layout.minor_to_major', 'dimensions',
+    'dynamic_slice_sizes', 'window.dimensions', 'slice_dimensions',
+    'padding_config.dimensions'])
+def test_hundreds_of_thousands_of_dimensions(tmp_path, field):
+  data = tiny_tuning.tile_data()
+  place = data.modules[0].module.computations[0].instructions[1]
+  for name in field.split('.'):
+    place = getattr(place, name)
+  if hasattr(place, 'add'):
+    for _ in range(200_000):
+      place.add()
+  else:
+    place.extend([2] * 200_000)
+  path = tmp_path / 'x.pb'
+  path.write_bytes(data.SerializeToString())
+  with damage.within_limits(field), pytest.raises(
+      UserError, match=r"x\.pb: HLO module 'tanh': instruction 'tanh' has "
+      r'200,00\d dimensions; at most 128'):
+    tuning.read_tile_kernels(str(path))
+  with pytest.raises(UserError, match='dimensions; at most 128'):
+    tiles.tile_grid(data.modules[0].module)
+
+
+def test_more_instructions_than_any_program_has(monkeypatch):
+  monkeypatch.setattr(protos, 'MAX_INSTRUCTIONS', 1)
+  with pytest.raises(UserError, match='has 2 instructions; at most 1 are read'):
+    tuning.tile_kernels(tiny_tuning.tile_data())
+
+
+def test_a_file_that_is_too_large(tmp_path, monkeypatch):
+  monkeypatch.setattr(protos, 'MAX_FILE_BYTES', 100)
+  (tmp_path / 'x.pb').write_bytes(bytes(101))
+  with pytest.raises(UserError, match='has more than 100 bytes'):
+    tuning.read_tile_kernels(str(tmp_path / 'x.pb'))
+
+
+def test_layouts_that_do_not_fit_into_memory(monkeypatch):
+  monkeypatch.setattr(tuning, '_MAX_LAYOUT_VALUES', 35)
+  data = protos.TuningData(modules=[tiny_tuning.layout_data()])
+  with pytest.raises(UserError, match='layouts of 2 runs of 1 nodes do not'):
+    tuning.layout_graphs(data)
+
+
+def test_thousands_of_modules_of_one_kernel():
+  module = tiny_tuning.tile_data().modules[0]
+  data = protos.TuningData(modules=[module] * 1000)
+  with damage.within_limits('modules'):
+    kernel, = tuning.tile_kernels(data)
+  assert kernel.num_configs == 2000
+
+
+def test_messages_in_messages(tmp_path):
+  shape = protos.ShapeProto()
+  for _ in range(90):
+    shape = protos.ShapeProto(tuple_shapes=[shape])
+  data = tiny_tuning.tile_data()
+  data.modules[0].module.computations[0].instructions[1].shape.CopyFrom(shape)
+  read(tmp_path / 'x.pb', data.SerializeToString())
+  deep = b''
+  for _ in range(20_000):  # Field 1, a message of so many bytes, in itself.
+    size, length = len(deep), b''
+    while size > 127:
+      length, size = length + bytes([size & 127 | 128]), size >> 7
+    deep = b'\x0a' + length + bytes([size]) + deep
+  assert not read(tmp_path / 'x.pb', deep)
+
+
+@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='there are no pipes here')
+def test_a_pipe_is_not_waited_for(tmp_path):
+  os.mkfifo(tmp_path / 'x.pb')
+  with pytest.raises(UserError, match='is no ordinary file'):
+    tuning.read_tile_kernels(str(tmp_path / 'x.pb'))
+
+
+def test_another_file_is_not_replaced(tmp_path):
+  (tmp_path / 'x.pb').write_bytes(OWN[0])
+  path, = tuning.featurize_file(str(tmp_path / 'x.pb'), str(tmp_path / 'out'))
+  assert tuning.featurize_file(
+      str(tmp_path / 'x.pb'), str(tmp_path / 'out')) == [path]
+  np.savez(path, mine=np.zeros(3))
+  with pytest.raises(UserError, match='is not what featurize writes'):
+    tuning.featurize_file(str(tmp_path / 'x.pb'), str(tmp_path / 'out'))
+  with np.load(path) as stored:
+    assert stored.files == ['mine']

@@ -1,0 +1,103 @@
+"""The weights in a model folder, read without running what else is in it.
+
+A SavedModel is a program: Keras runs what its layers' settings hold, and
+TensorFlow its graph. Here only the tensors of its checkpoint are read, in the
+order of the model's `trainable_variables`, which the checkpoint knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import (
+  saved_model_pb2,
+  trackable_object_graph_pb2,
+)
+
+_OBJECT_GRAPH = '_CHECKPOINTABLE_OBJECT_GRAPH'
+_VARIABLES = 'trainable_variables'
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedVariable:
+  """One variable, not yet read.
+
+  Attributes:
+    key: its name in the checkpoint.
+    name: its name in the model.
+    shape: its sizes.
+  """
+  key: str
+  name: str
+  shape: tuple[int, ...]
+
+
+class SavedWeights:
+  """The trainable variables of a model folder.
+
+  Attributes:
+    variables: `SavedVariable`s, in the model's order.
+
+  Raises:
+    ValueError: the folder holds no whole SavedModel of Keras.
+  """
+
+  def __init__(self, model_dir: str):
+    with _said_as_value_error():
+      # Not needed here, but the baseline's scripts load it.
+      with open(os.path.join(model_dir, 'saved_model.pb'), 'rb') as file:
+        saved_model_pb2.SavedModel.FromString(file.read())
+      self._reader = tf.train.load_checkpoint(
+          os.path.join(model_dir, 'variables', 'variables'))
+      shapes = self._reader.get_variable_to_shape_map()
+      self._types = self._reader.get_variable_to_dtype_map()
+      nodes = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+          self._reader.get_tensor(_OBJECT_GRAPH)).nodes
+      self.variables = [
+          SavedVariable(attribute.checkpoint_key, attribute.full_name,
+                        tuple(shapes[attribute.checkpoint_key]))
+          for node in _members(nodes, _VARIABLES)
+          for attribute in nodes[node].attributes]
+
+  def value(self, variable: SavedVariable) -> np.ndarray:
+    """Reads a variable; one that is no number is a ValueError."""
+    if not self._types[variable.key].is_floating:
+      raise ValueError(f'{variable.name} is of {self._types[variable.key]}')
+    with _said_as_value_error():
+      value = self._reader.get_tensor(variable.key)
+    if not np.isfinite(value).all():
+      raise ValueError(f'{variable.name} has values that are not finite')
+    return value
+
+
+@contextlib.contextmanager
+def _said_as_value_error() -> Iterator[None]:
+  """TensorFlow's reader raises IndexError and many others."""
+  try:
+    yield
+  except Exception as error:
+    text = ' '.join(str(error).split())[:200]
+    raise ValueError(text or type(error).__name__) from error
+
+
+def _members(nodes, name: str) -> list[int]:
+  """Numbers of the nodes in a list of the root's, in order."""
+  found = [child.node_id for child in (nodes[0].children if nodes else ())
+           if child.local_name == name]
+  if len(found) != 1 or not 0 <= found[0] < len(nodes):
+    raise ValueError(f'its checkpoint has no {name}')
+  members = {int(child.local_name): child.node_id
+             for child in nodes[found[0]].children
+             if _is_number(child.local_name)}
+  if any(not 0 <= node < len(nodes) for node in members.values()):
+    raise ValueError(f'{name} of its checkpoint names what is not there')
+  return [members[number] for number in sorted(members)]
+
+
+def _is_number(name: str) -> bool:
+  return name.isascii() and name.isdigit() and len(name) < 10
