@@ -33,6 +33,16 @@ def pytest_runtest_protocol():
   return result
 
 
+def pytest_terminal_summary(terminalreporter):
+  """Says how many inputs were tried, where the tests were of that kind."""
+  damage = sys.modules.get('support.damage')
+  if damage and damage.tried:
+    terminalreporter.section('damaged and hostile inputs')
+    for path, count in sorted(damage.tried.items()):
+      terminalreporter.line(f'{count:7,} {path}')
+    terminalreporter.line(f'{sum(damage.tried.values()):7,} in all')
+
+
 @pytest.fixture
 def plain_git(monkeypatch) -> None:
   """Git without the settings of whoever runs the tests, such as signing."""
