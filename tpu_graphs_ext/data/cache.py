@@ -46,6 +46,8 @@ from tpu_graphs_ext.errors import UserError
 FORMAT = 'tpu_graphs_ext tile cache 2'
 META_FILE = 'meta.json'
 BLOCK_BYTES = 1 << 20  # Read at once by a check; fits a processor's cache.
+# Of a kernel, and of a row: more than any has.
+_MOST_ROWS, _MOST_COLUMNS = 1 << 31, 1 << 16
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +186,7 @@ def _open_entry(entry: str, tile_ids: list[str]) -> Partition | None:
     return partition
   except (OSError, ValueError, KeyError, TypeError, UserError) as error:
     _log.warning('%s: the cache is damaged (%s) and will be built again',
-                 entry, error)
+                 entry, str(error))
     return None
 
 
@@ -194,11 +196,30 @@ def _read_meta(path: str) -> dict:
   Raises:
     OSError, ValueError, KeyError, TypeError, UserError: it is damaged.
   """
-  with open(path, 'rb') as file:
+  with files.open_ordinary(path) as file:
     stored = files.parse_json(file.read(), META_FILE)
-  if stored['crc32'] != zlib.crc32(stored['meta'].encode()):
+  text = stored['meta'] if isinstance(stored['meta'], str) else ''
+  if stored['crc32'] != zlib.crc32(text.encode()):
     raise ValueError(f'{META_FILE} does not have its checksum')
-  return json.loads(stored['meta'])
+  meta = files.parse_json(text, META_FILE)
+  _require_sizes(meta)
+  return meta
+
+
+def _require_sizes(meta: dict) -> None:
+  """Raises a ValueError unless its numbers can be sizes of arrays."""
+  columns = {name: meta['widths'][name] for name in FLAT_ARRAYS}
+  rows = {axis: meta['counts'][axis] for axis in AXES}
+  for name, sizes in {**columns, **rows}.items():
+    if not isinstance(sizes, list) or not all(
+        type(size) is int and 0 <= size <= _MOST_ROWS for size in sizes):
+      raise ValueError(f'{META_FILE}: {name} has no list of sizes')
+  for name, sizes in columns.items():
+    if not 1 <= math.prod(sizes) <= _MOST_COLUMNS:
+      raise ValueError(f'{META_FILE}: {name} has rows of {sizes} numbers')
+  for axis, sizes in rows.items():
+    if len(sizes) != len(meta['tile_ids']):
+      raise ValueError(f'{META_FILE}: {axis} are not of as many kernels')
 
 
 def _check_file(path: str, name: str, meta: dict) -> None:
