@@ -96,7 +96,7 @@ def soak(folder: str, epochs: int, kernels: int, calls: int) -> list[Row]:
   watch = _Watch(log, rows)
   watch.start()
   result = train.train(TrainSettings(
-      model='EarlyJoinSAGE', epochs=epochs, early_stop=0, seed=0,
+      model='MyEarlyJoinSAGE', epochs=epochs, early_stop=0, seed=0,
       validate_batches=4, data_root=data, csv_log=log,
       cache_dir=os.path.join(folder, 'cache'),
       out_dir=os.path.join(folder, 'out')))

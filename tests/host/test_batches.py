@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -259,3 +262,21 @@ def test_spec_leaves_only_the_batch_size_fixed(partition, stats):
   config = graph_spec.node_sets_spec['config']
   assert config.features_spec['feats'] == tf.TensorSpec([None, 23], tf.float32)
   assert config.features_spec['runtimes'] == tf.TensorSpec([None], tf.float64)
+
+
+def test_nothing_keeps_kernels_that_were_read():
+  """TensorFlow keeps a dataset's functions; kernels hold open files."""
+  partition = Partition.from_kernels(
+      [tiny_kernels.diamond(), tiny_kernels.diamond()])
+  stats = FeatureStats.of_partition(partition)
+  gone = weakref.ref(partition)
+  # The dataset keeps them: here nothing else does.
+  ranked = iter(batches.kernel_graphs(partition, stats))
+  trained = iter(batches.training_dataset(
+      partition, stats, batch_size=2, num_configs=2).cache())
+  del partition
+  gc.collect()
+  assert len(list(ranked)) == 2 and len(list(trained)) == 1
+  del ranked, trained
+  gc.collect()
+  assert gone() is None

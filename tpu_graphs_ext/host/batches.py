@@ -16,6 +16,7 @@ Sizes and indices are int64. F and G are the columns that normalising keeps.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -46,13 +47,16 @@ def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
 def kernel_graphs(partition: Partition,
                   stats: FeatureStats) -> tf.data.Dataset:
   """Every kernel in order as `kernel_graph` gives it, made ahead of use."""
-  def one_by_one() -> Iterator[dict[str, np.ndarray]]:
-    for index, number in enumerate(partition.num_configs):
-      yield batch_arrays(partition, np.array([index]),
-                          np.arange(number)[np.newaxis], stats)
+  known = weakref.ref(partition)  # See `_keeping`.
 
-  dataset = tf.data.Dataset.from_generator(
-      one_by_one, output_signature=array_signature(1, stats))
+  def one_by_one() -> Iterator[dict[str, np.ndarray]]:
+    kernels = known()
+    for index, number in enumerate(kernels.num_configs):
+      yield batch_arrays(kernels, np.array([index]),
+                         np.arange(number)[np.newaxis], stats)
+
+  dataset = _keeping(partition, tf.data.Dataset.from_generator(
+      one_by_one, output_signature=array_signature(1, stats)))
   dataset = dataset.apply(
       tf.data.experimental.assert_cardinality(len(partition)))
   return _untuned(dataset.map(graph_tensor).prefetch(PREFETCH))
@@ -111,20 +115,21 @@ def training_dataset(
         'have them; use a smaller --batch or --configs, or more data')
   entropy = np.random.SeedSequence(seed).entropy
   epochs = itertools.count(first_epoch)
+  known, numbers = weakref.ref(partition), partition.num_configs
 
   def one_epoch() -> Iterator[tuple[np.ndarray, np.ndarray]]:
     rng = np.random.default_rng([next(epochs), entropy])
     order = rng.permutation(usable) if shuffle else usable
     chosen = order[:num_batches * batch_size]
     configs = np.stack([rng.choice(n, num_configs, replace=False)
-                        for n in partition.num_configs[chosen]])
+                        for n in numbers[chosen]])
     yield (chosen.reshape(num_batches, batch_size),
            configs.reshape(num_batches, batch_size, num_configs))
 
   signature = array_signature(batch_size, stats)
 
   def cut(chosen: np.ndarray, configs: np.ndarray) -> list[np.ndarray]:
-    arrays = batch_arrays(partition, chosen, configs, stats)
+    arrays = batch_arrays(known(), chosen, configs, stats)
     return [arrays[name] for name in signature]
 
   def batch(chosen: tf.Tensor, configs: tf.Tensor):
@@ -135,14 +140,25 @@ def training_dataset(
     label = tf.reshape(arrays['runtimes'], [batch_size, num_configs])
     return graph_tensor(arrays), tf.cast(label, tf.float32)
 
-  dataset = tf.data.Dataset.from_generator(one_epoch, output_signature=(
-      tf.TensorSpec([num_batches, batch_size], tf.int64),
-      tf.TensorSpec([num_batches, batch_size, num_configs], tf.int64)))
+  dataset = _keeping(partition, tf.data.Dataset.from_generator(
+      one_epoch, output_signature=(
+          tf.TensorSpec([num_batches, batch_size], tf.int64),
+          tf.TensorSpec([num_batches, batch_size, num_configs], tf.int64))))
   dataset = dataset.unbatch().apply(
       tf.data.experimental.assert_cardinality(num_batches))
   if repeat:
     dataset = dataset.repeat()
   return _untuned(dataset.map(batch).prefetch(PREFETCH))
+
+
+def _keeping(partition: Partition, dataset: tf.data.Dataset) -> tf.data.Dataset:
+  """Keeps a partition as long as a dataset, or one made of it, is there.
+
+  TensorFlow keeps the functions of a dataset to the end of the process. So
+  they do not hold the partition, and with it memory and open files.
+  """
+  dataset.partition = partition
+  return dataset
 
 
 def _untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
