@@ -11,7 +11,7 @@ from support import model_checks as checks
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.host import batches, losses
+from tpu_graphs_ext.host import batches, losses, settings
 
 NAMES = [
     *load_models.model_names(),
@@ -33,7 +33,8 @@ def trained(name: str, epochs: int) -> None:
   load_models.create_variables(
       model, batches.kernel_graph(TRAIN.kernel(0), STATS))
   model.compile(
-      loss=losses.combined_loss('ListMLELoss:1,MSE:0.02'),
+      loss=losses.combined_loss(
+          settings.parse_losses('ListMLELoss:1,MSE:0.02')),
       optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3))
   history = model.fit(
       batches.training_dataset(
