@@ -3,7 +3,8 @@
   python benchmarks/soak.py
 
 trains 200 epochs on small data, then evaluates and predicts 10,000 kernels, a
-few hundred a call, and writes results/soak.csv: a row an epoch or a call.
+few hundred a call, and writes results/soak.csv (a row an epoch or a call),
+soak.md (a table) and, with matplotlib, soak.svg.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import io
 import os
 import sys
 import tempfile
@@ -19,12 +21,14 @@ import time
 
 import numpy as np
 
+from machine import machine
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 
 RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'results',
                        'soak.csv')
+PHASES = ('train', 'evaluate', 'predict')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +140,56 @@ class _Watch(threading.Thread):
         self._rows.append(Row.now('train', epochs))
 
 
+def table(rows: list[Row]) -> str:
+  """Memory and open files early and late in each phase, as Markdown."""
+  lines = ['# A long process', '', 'Written by `benchmarks/soak.py`.', '',
+           '| phase | step | memory, MiB | open files |',
+           '| --- | ---: | ---: | ---: |']
+  for phase in PHASES:
+    steps = [row for row in rows if row.phase == phase]
+    for number in sorted({0, min(9, len(steps) // 2), len(steps) // 2,
+                          len(steps) - 1}):
+      row = steps[number]
+      lines.append(
+          f'| {phase} | {row.step} | {row.mib:.0f} | {row.open_files} |')
+  from tpu_graphs_ext.host import artifacts
+  versions = ', '.join(
+      f'{name} {version}' for name, version in artifacts.versions().items())
+  return '\n'.join([*lines, '', f'- {machine()}; {versions}', ''])
+
+
+def draw(path: str, rows: list[Row]) -> None:
+  """Draws memory and open files; without matplotlib it says so."""
+  try:
+    import matplotlib
+  except ImportError:
+    print('no figure: matplotlib is not installed (pip install '
+          '"tpu_graphs_ext[report]")', file=sys.stderr)
+    return
+  matplotlib.use('Agg')
+  from matplotlib import pyplot
+  content = io.BytesIO()
+  with pyplot.rc_context({'svg.hashsalt': 'soak', 'font.size': 9}):
+    figure, panels = pyplot.subplots(
+        2, len(PHASES), figsize=(9, 4), sharey='row', sharex='col')
+    for column, phase in zip(panels.T, PHASES):
+      steps = [row for row in rows if row.phase == phase]
+      numbers = [row.step for row in steps]
+      column[0].plot(numbers, [row.mib for row in steps])
+      column[1].plot(numbers, [row.open_files for row in steps])
+      column[0].set_title(phase)
+      column[1].set_xlabel('epoch' if phase == 'train' else 'call')
+    for row, label in zip(panels, ('memory, MiB', 'open files')):
+      row[0].set_ylabel(label)
+      row[0].set_ylim(bottom=0)
+    figure.tight_layout()
+    figure.savefig(content, format='svg', metadata={'Date': None})
+    pyplot.close(figure)
+  lines = content.getvalue().decode().splitlines()
+  files.write_file(path, '\n'.join(
+      line.rstrip() for line in lines).encode() + b'\n')
+
+
 def write(path: str, rows: list[Row]) -> None:
   with files.new_file(path) as file:
     lines = [','.join(map(str, dataclasses.astuple(row))) for row in rows]
@@ -158,7 +212,7 @@ def faults(rows: list[Row], settled: int, most_mib: float) -> list[str]:
       its least, than the first fifth of those that count, at its most.
   """
   found = []
-  for phase in ('train', 'evaluate', 'predict'):
+  for phase in PHASES:
     steps = [row for row in rows if row.phase == phase][settled:]
     part = max(1, len(steps) // 5)
     growth = (min(row.mib for row in steps[-part:])
@@ -179,12 +233,15 @@ def main() -> int:
                       help='of a call (default: %(default)s)')
   parser.add_argument('--calls', type=int, default=20,
                       help='of evaluate, and of predict (default: %(default)s)')
-  parser.add_argument('--out', default=RESULTS)
+  parser.add_argument('--out', default=RESULTS, help='the CSV')
   args = parser.parse_args()
   path = files.require_path('--out', args.out)
   with tempfile.TemporaryDirectory() as folder:
     rows = soak(folder, args.epochs, args.kernels, args.calls)
   write(path, rows)
+  stem = os.path.splitext(path)[0]
+  files.write_file(stem + '.md', table(rows).encode())
+  draw(stem + '.svg', rows)
   found = faults(rows, settled=min(10, args.calls // 2), most_mib=20)
   print('\n'.join(found) or f'Nothing grows: {path}')
   return 1 if found else 0

@@ -30,6 +30,11 @@ def test_growth_is_found(tmp_path):
   assert found == ['train: 110.0 MiB more memory', 'train: 11 more open files']
   soak.write(str(tmp_path / 'x.csv'), growing)
   assert soak.read(str(tmp_path / 'x.csv')) == growing
+  lines = soak.table(steady + flat).splitlines()
+  assert '| train | 10 | 103 | 9 |' in lines
+  assert '| predict | 20 | 100 | 9 |' in lines
+  soak.draw(str(tmp_path / 'x.svg'), steady + flat)
+  assert '</svg>' in (tmp_path / 'x.svg').read_text()
 
 
 @pytest.mark.survive

@@ -11,7 +11,8 @@ from support.places import PROJECT
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import schema
 
-PAGES = ('README.md', 'CONTRIBUTING.md', 'benchmarks/README.md', *sorted(
+PAGES = ('README.md', 'CONTRIBUTING.md', 'SECURITY.md',
+         'benchmarks/README.md', *sorted(
     f'docs/{path.name}' for path in (PROJECT / 'docs').glob('*.md')))
 PACKAGE = PROJECT / 'tpu_graphs_ext'
 FOLDERS = ('.ci', 'benchmarks', 'constraints', 'docs', 'run_scripts', 'tests',
