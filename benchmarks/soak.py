@@ -179,9 +179,11 @@ def draw(path: str, rows: list[Row]) -> None:
       column[1].plot(numbers, [row.open_files for row in steps])
       column[0].set_title(phase)
       column[1].set_xlabel('epoch' if phase == 'train' else 'call')
-    for row, label in zip(panels, ('memory, MiB', 'open files')):
-      row[0].set_ylabel(label)
-      row[0].set_ylim(bottom=0)
+    for line, label, most in (
+        (panels[0], 'memory, MiB', max(row.mib for row in rows)),
+        (panels[1], 'open files', max(row.open_files for row in rows))):
+      line[0].set_ylabel(label)
+      line[0].set_ylim(0, 1.1 * most)
     figure.tight_layout()
     figure.savefig(content, format='svg', metadata={'Date': None})
     pyplot.close(figure)
