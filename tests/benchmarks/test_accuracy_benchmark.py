@@ -224,7 +224,9 @@ class NoRanker(TinyRanker):
       str(folder / 'results' / 'accuracy.csv')]
   with pytest.MonkeyPatch.context() as patched:
     patched.delenv('TPU_GRAPHS_ROOT', raising=False)  # No real kernels.
-    return folder, flags, accuracy.main(flags)
+    code = accuracy.main(flags)
+  # The rows as they are now: a test that runs it again changes the file.
+  return folder, flags, code, rows_of(folder)
 
 
 def rows_of(folder):
@@ -233,9 +235,8 @@ def rows_of(folder):
 
 
 def test_a_run_is_measured_and_a_failed_one_recorded(finished):
-  folder, _, code = finished
+  folder, _, code, rows = finished
   assert code == 1
-  rows = rows_of(folder)
   assert rows['NoRanker']['status'] == 'failed'
   assert 'will not | be made' in rows['NoRanker']['error']
   good = rows['TinyRanker']
@@ -256,8 +257,7 @@ def test_a_run_is_measured_and_a_failed_one_recorded(finished):
 
 
 def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
-  folder, flags, _ = finished
-  before = rows_of(folder)
+  folder, flags, _, before = finished
   started = []
 
   def run(self, spec):
