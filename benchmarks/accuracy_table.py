@@ -142,7 +142,8 @@ def _header(rows: list[Row]) -> list[str]:
   lines.append('- Training: `tpu-graphs-ext train` at default flags, but for '
                '`--epochs` and `--seed`.')
   for title, column in (
-      ('Versions', 'versions'), ('models.py (SHA-256)', 'models_py'),
+      ('Versions', 'versions'),
+      ("models.py, or a LightGBM row's booster.py (SHA-256)", 'models_py'),
       ('Machine', 'machine'), ('Threads of a run', 'threads'),
       ('Command', 'command')):
     values = dict.fromkeys(row[column] for row in rows if row[column])
