@@ -98,6 +98,10 @@ REAL = 'real'
 MEASURED = 'measured_tiles'
 KNOWN = (*SYNTHETIC, CHANGED, MEASURED, REAL)
 
+# The format of the cache when the first rows were made. Another format of the
+# cache is no other data, and the rows stay.
+_CONTENT_SALT = 'tpu_graphs_ext tile cache 1'
+
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -240,7 +244,7 @@ def _content(source: str) -> str:
     folder = os.path.join(source, split)
     if split != 'test_labelled' or os.path.isdir(folder):
       paths += read.find_npz(folder)
-  return cache.content_key(paths)[:12]
+  return cache.content_key(paths, _CONTENT_SALT)[:12]
 
 
 def _file_hash(path: str) -> str:
