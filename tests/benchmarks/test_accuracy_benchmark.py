@@ -150,6 +150,16 @@ def test_an_ablation_that_is_the_default_is_left_out(monkeypatch):
       'without feature_stats', 'no dropout', 'both', 'unknown']
 
 
+def test_another_format_of_the_cache_is_no_other_data(tmp_path, monkeypatch):
+  from tpu_graphs_ext.data import cache, read
+  root = tiny_kernels.write_data_root(tmp_path)
+  paths = read.find_npz(str(root / 'train'))
+  before = accuracy._content(str(root)), cache.content_key(paths)
+  monkeypatch.setattr(cache, 'FORMAT', 'another')
+  assert accuracy._content(str(root)) == before[0]
+  assert cache.content_key(paths) != before[1]
+
+
 def test_other_hardware_changes_every_constant_that_ranks_tiles():
   default, other = accuracy.tpu.TPU_V3_LIKE, accuracy.OTHER_HARDWARE
   assert all(getattr(other, name) != value
