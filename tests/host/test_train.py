@@ -128,7 +128,7 @@ def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
   assert predict.best_configs(ranker, test, 10) == (
       trained.run_info['test_predictions'])
   (kernel, scores), *_ = ranker.score_all(test, 'test')
-  np.testing.assert_array_equal(scores.given, ranker.scores(kernel).given)
+  np.testing.assert_array_equal(scores.given, ranker.scores(kernel))
 
 
 def test_training_reports_what_the_baselines_does_and_keeps_repetitions(
@@ -237,7 +237,7 @@ def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
   names = sorted(os.listdir(tmp_path))
   assert [name.split('_')[0] for name in names] == ['model', 'run']
   ranker = load(str(tmp_path / names[0]))
-  assert np.isfinite(ranker.scores(tiny_kernels.chain()).given).all()
+  assert np.isfinite(ranker.scores(tiny_kernels.chain())).all()
 
 
 def test_nan_at_once_says_that_there_is_no_model(data_root, tmp_path):

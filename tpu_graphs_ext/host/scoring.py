@@ -73,11 +73,11 @@ class Ranker:
       while waiting:
         yield _next_result(waiting, bar)
 
-  def scores(self, kernel: Kernel) -> distinct.Scores:
-    """Scores of one kernel; see `score_all`."""
+  def scores(self, kernel: Kernel) -> np.ndarray:
+    """What the model's `forward` gives one kernel: float32 [configs]."""
     partition = self._with_known_opcodes(Partition.from_kernels([kernel]))
     return self._scores_of(
-        kernel, batches.kernel_graph(partition.kernel(0), self.stats))
+        kernel, batches.kernel_graph(partition.kernel(0), self.stats)).given
 
   def _scores_of(self, kernel: Kernel, graph: Any) -> distinct.Scores:
     scores = np.asarray(self.model.forward(graph, kernel.num_configs))
