@@ -9,7 +9,9 @@ What the training and prediction scripts rely on:
     configurations a kernel has in training, `num_ops` the number of opcodes.
   * `model(graph, training)` and `model.forward(graph, num_configs)` take a
     scalar `GraphTensor` of several kernels and return float32
-    `[kernels, configs]`; the lowest score is the fastest configuration.
+    `[kernels, configs]`; the lowest score is the fastest configuration. Of
+    configurations with equal features `forward` ranks one with the others, the
+    rest after all: see `_with_repeats_last`. The baseline's five do not.
   * Trainable variables are the whole state. They are created in an order that
     does not depend on the data, because the scripts copy them by position.
 
@@ -31,7 +33,8 @@ Chapters, each of which uses only names of earlier ones:
   arguments: checks of what constructors are given.
   objectives: losses, by which models learn to rank.
   layers: embedded opcodes, dense layers, rounds of message passing.
-  ranker: what all models share: averaged weights, scoring in chunks.
+  ranker: what all models share: averaged weights, scoring in chunks, distinct
+    tiles first.
   baseline: the baseline's five models.
   tile ranker: `_TileRanker`, the base of the new models.
   statistics: what features were scaled with, found and undone.
