@@ -96,7 +96,7 @@ def test_kernels_of_a_batch_have_places_of_their_own():
 
 def test_scores_of_copies_that_were_rounded_apart_do_not_change_their_order():
   """The first copy speaks for its tile, wherever a chunk ended."""
-  marked = repeats_last([1, 2, 2.0000002, 0.9999999], [8, 9, 9, 8])
+  marked = repeats_last([1, 1.0000001, 0.9999999, 1], [8, 9, 9, 8])
   assert np.argsort(marked).tolist() == [0, 1, 3, 2]
 
 
