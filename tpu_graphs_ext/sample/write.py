@@ -41,7 +41,7 @@ _MARKER = schema.SAMPLE_DATA_MARK
 _PARTIAL = '.partial'
 _PROGRAMS = 'programs'  # In the partial folder: kernels not yet chosen.
 # Part of the marker: data written by another version is written anew.
-_VERSION = 1
+_VERSION = 2
 
 # The real tile collection, to print beside the sample: train split for
 # kernels, nodes, edges, configs; all splits' runs for the runtime.
