@@ -9,7 +9,9 @@ What the training and prediction scripts rely on:
     configurations a kernel has in training, `num_ops` the number of opcodes.
   * `model(graph, training)` and `model.forward(graph, num_configs)` take a
     scalar `GraphTensor` of several kernels and return float32
-    `[kernels, configs]`; the lowest score is the fastest configuration.
+    `[kernels, configs]`; the lowest score is the fastest configuration. Of
+    configurations with equal features `forward` ranks one with the others, the
+    rest after all: see `_with_repeats_last`. The baseline's five do not.
   * Trainable variables are the whole state. They are created in an order that
     does not depend on the data, because the scripts copy them by position.
 
@@ -31,7 +33,8 @@ Chapters, each of which uses only names of earlier ones:
   arguments: checks of what constructors are given.
   objectives: losses, by which models learn to rank.
   layers: embedded opcodes, dense layers, rounds of message passing.
-  ranker: what all models share: averaged weights, scoring in chunks.
+  ranker: what all models share: averaged weights, scoring in chunks, distinct
+    tiles first.
   baseline: the baseline's five models.
   tile ranker: `_TileRanker`, the base of the new models.
   statistics: what features were scaled with, found and undone.
@@ -800,6 +803,55 @@ class _TrainedModel(tf.keras.Model):
     return super().train_step(data)
 
 
+def _first_copies(config_feats: tf.Tensor) -> tf.Tensor:
+  """For each configuration the first of its kernel with the same features.
+
+  Whole rows are compared, so nothing is mistaken for its like; they are found
+  by a hash, so time and memory grow with their number alone.
+  Shapes: float32 [kernels, configs, G] -> int32 [kernels, configs], counted
+  through the batch.
+  """
+  kernels, configs = tf.unstack(tf.shape(config_feats)[:2])
+  kernel_of = tf.broadcast_to(
+      tf.cast(tf.range(kernels), tf.float32)[:, tf.newaxis, tf.newaxis],
+      [kernels, configs, 1])
+  number = kernels * configs
+  rows = tf.reshape(tf.concat([kernel_of, config_feats], -1),
+                    [number, config_feats.shape[-1] + 1])
+  with tf.device('CPU:0'):  # TensorFlow has it for rows nowhere else.
+    tile = tf.raw_ops.UniqueV2(x=rows, axis=[0]).idx  # [kernels * configs]
+  first = tf.math.unsorted_segment_min(tf.range(number), tile, number)
+  return tf.reshape(tf.gather(first, tile), [kernels, configs])
+
+
+def _with_repeats_last(scores: tf.Tensor,
+                       config_feats: tf.Tensor) -> tf.Tensor:
+  """Scores in which each tile's first copy is before all repetitions.
+
+  The first of several equal tiles tells what the others would, so only it is
+  worth a place among the first k. The k-th repetition, k = 1, 2, ..., has
+      score = worst + k size / 1024
+  with the worst score and the largest magnitude, at least 1, of a first copy:
+  finite, and float32 keeps millions of such steps apart. (Only near the end of
+  its range, at 3e38, they come to lie on one number.) Repetitions are in the
+  order of their first copies, those of one tile in the order of the file.
+  Where all configurations are alike, nothing changes.
+  Shapes: scores float32 [kernels, configs], config_feats [kernels, configs, G].
+  """
+  first = _first_copies(config_feats)
+  copies = tf.reshape(tf.range(tf.size(first)), tf.shape(first)) != first
+  some = tf.math.count_nonzero(~copies, -1, keepdims=True) > 1
+  copies &= some
+  of_first = tf.gather(tf.reshape(scores, [-1]), first)
+  worst = tf.reduce_max(of_first, -1, keepdims=True)
+  size = tf.maximum(tf.reduce_max(tf.abs(of_first), -1, keepdims=True), 1.0)
+  # Sorting keeps the order of what is equal.
+  order = tf.argsort(tf.where(copies, of_first, np.inf))
+  k = tf.cast(tf.argsort(order) + 1, tf.float32)
+  last = tf.minimum(worst + k * (size / 1024), tf.float32.max)
+  return tf.where(copies, last, scores)
+
+
 class _Ranker(_TrainedModel):
   """Scores the configurations of kernels, in three stages.
 
@@ -809,7 +861,8 @@ class _Ranker(_TrainedModel):
   `forward` runs `_score` on chunks of configurations, so its working set stays
   in cache and its memory does not grow with their number; a score must
   therefore depend on its own configuration alone. As `_configured` has no
-  nodes, it takes blocks of several chunks at once.
+  nodes, it takes blocks of several chunks at once. At the end `forward`, not
+  the training, puts repetitions last: see `_with_repeats_last`.
 
   Subclasses define `_build_layers`, `_encode`, `_score` and maybe
   `_configured`.
@@ -820,6 +873,7 @@ class _Ranker(_TrainedModel):
   _CHUNKS_AT_ONCE = 2  # One fills the gaps that the other leaves on the cores.
   _BLOCK = 512  # Configurations of a block, at least, where there are more.
   _early = True  # Whether configurations join the nodes, or later on.
+  _repeats_last = True  # Whether `forward` puts them there.
 
   def __init__(self, num_configs: int, num_ops: int,
                op_embed_dim: Optional[int], width: int,
@@ -936,7 +990,10 @@ class _Ranker(_TrainedModel):
         (0, tf.TensorArray(tf.float32, chunks, infer_shape=False,
                            element_shape=[None, None])),
         parallel_iterations=1)[1]
-    return tf.transpose(scores.concat())
+    scores = tf.transpose(scores.concat())
+    if not self._repeats_last:
+      return scores
+    return _with_repeats_last(scores, inputs.config_feats)
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
     """Builds all layers, in the order of their attributes."""
@@ -1133,6 +1190,7 @@ class _SumSAGE(_SAGE):
 
   Source: [GraphSAGE]; the baseline's variant of it, weight for weight.
   """
+  _repeats_last = False
 
   def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
                final_mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
@@ -1158,6 +1216,7 @@ class _ResGCN(_BaselineRanker):
 
   Source: [GCN]; the baseline's variant of it, weight for weight.
   """
+  _repeats_last = False
 
   def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
                mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
@@ -1244,6 +1303,7 @@ class MLP(_BaselineRanker):
 
   Source: the baseline's model, weight for weight.
   """
+  _repeats_last = False
 
   def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int = 32,
                mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
@@ -2789,6 +2849,8 @@ class EnsembleRanker(_TrainedModel):
                        f'arguments; got {members!r}.')
     self._members = [_member(name, num_configs, num_ops, kwargs)
                      for name, kwargs in members.items()]
+    for member in self._members:
+      member._repeats_last = False  # Their mean puts them there.
 
   @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False,
@@ -2802,8 +2864,9 @@ class EnsembleRanker(_TrainedModel):
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
     """Like a member's: float32 [kernels, num_configs]; lower is faster."""
-    return self._mean(
+    scores = self._mean(
         [member.forward(graph, num_configs) for member in self._members])
+    return _with_repeats_last(scores, _inputs_of(graph).config_feats)
 
   def _mean(self, scores: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.add_n(scores) / len(scores)

@@ -27,6 +27,8 @@ setuptools.setup(
     extras_require={
         # Plots of the reports and benchmarks.
         'report': ['matplotlib'],
+        # What benchmarks/accuracy.py compares the models with.
+        'benchmarks': ['lightgbm>=4.5,<5', 'matplotlib'],
         # matplotlib: the tests draw what `report` draws.
         'dev': ['matplotlib', 'pytest', 'pytest-xdist', 'hypothesis', 'ruff'],
     },

@@ -29,6 +29,8 @@ from tqdm import tqdm
 
 import accuracy_figure
 import accuracy_table
+import booster
+import measured_tiles
 from accuracy_run import LEAVE_ONE_OUT, ROW_FILE, SPLITS, RunSpec
 from machine import cores, machine
 from tpu_graphs_ext import files, load_models
@@ -93,7 +95,12 @@ SYNTHETIC = {
 # take on the other hardware.
 CHANGED = 'synthetic_changed_hardware'
 REAL = 'real'
-KNOWN = (*SYNTHETIC, CHANGED, REAL)
+MEASURED = 'measured_tiles'
+KNOWN = (*SYNTHETIC, CHANGED, MEASURED, REAL)
+
+# The format of the cache when the first rows were made. Another format of the
+# cache is no other data, and the rows stay.
+_CONTENT_SALT = 'tpu_graphs_ext tile cache 1'
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -126,10 +133,12 @@ def data_sets(args) -> list[DataSet]:
     UserError: a data set is unknown, or a file or folder is missing.
   """
   extra = _extra_data(args.extra_data)
-  real = real_source(args.real)
+  found = {REAL: real_source(args.real),
+           MEASURED: measured_tiles.source(args.measured_tiles)}
+  real = found[REAL]
   known = [*KNOWN, *extra]
   chosen = args.data.split(',') if args.data else [
-      name for name in known if name != REAL or real]
+      name for name in known if found.get(name, True)]
   sets = []
   for name in chosen:
     if name in SYNTHETIC:
@@ -139,6 +148,12 @@ def data_sets(args) -> list[DataSet]:
     elif name in extra:
       sets.append(DataSet(name, extra[name], SPLITS, 'as given',
                           _content(extra[name])))
+    elif name == MEASURED and found[MEASURED]:
+      sets.append(_measured_tiles(found[MEASURED], args))
+    elif name == MEASURED:
+      raise UserError(
+          f'--data={args.data}: there are no measured tiles; give '
+          f'--measured_tiles DIR, or set {measured_tiles.VARIABLE}')
     elif name == REAL and real:
       sets.append(DataSet(
           REAL, real, LEAVE_ONE_OUT, 'kernels timed on a TPU, of '
@@ -193,6 +208,13 @@ def _changed_hardware(args) -> DataSet:
       f'{tested.recipe}', _content(root))
 
 
+def _measured_tiles(source: str, args) -> DataSet:
+  root = measured_tiles.data_root(
+      source, os.path.join(args.work_dir, MEASURED))
+  return DataSet(MEASURED, root, SPLITS, 'tiles timed on a CPU; bounds count '
+                 'elements, by logical dimension', _content(root))
+
+
 def _synthetic(name: str, seed: int, hardware: tpu.TpuConstants,
                args) -> DataSet:
   from tpu_graphs_ext.sample import write
@@ -222,7 +244,7 @@ def _content(source: str) -> str:
     folder = os.path.join(source, split)
     if split != 'test_labelled' or os.path.isdir(folder):
       paths += read.find_npz(folder)
-  return cache.content_key(paths)[:12]
+  return cache.content_key(paths, _CONTENT_SALT)[:12]
 
 
 def _file_hash(path: str) -> str:
@@ -242,9 +264,11 @@ def run_list(args, sets: list[DataSet],
   """
   from tpu_graphs_ext import load_models
   names = ([name for name in args.models.split(',') if name]
-           if args.models is not None else load_models.model_names(models_py))
+           if args.models is not None
+           else [*load_models.model_names(models_py), booster.NAME])
   for name in names:
-    load_models.model_class(name, models_py)
+    if name != booster.NAME:
+      load_models.model_class(name, models_py)
   rows = [(name, name, {}) for name in names]
   with_ablations = (args.models is None if args.ablations is None
                     else args.ablations)
@@ -292,7 +316,8 @@ def _spec(args, data: DataSet, name: str, model: str, kwargs: dict[str, Any],
   return RunSpec(
       data=data.name, source=data.source, protocol=data.protocol, name=name,
       model=model, kwargs=json.dumps(kwargs, sort_keys=True), seed=seed,
-      epochs=epochs, real=real_source(args.real), models_py=models_py,
+      epochs=epochs, real=real_source(args.real),
+      models_py=booster.__file__ if model == booster.NAME else models_py,
       folder=os.path.join(args.work_dir, 'runs', folder),
       cache_dir=os.path.join(args.work_dir, 'cache'),
       threads=max(1, cores() // args.jobs))
@@ -459,8 +484,8 @@ def parser() -> argparse.ArgumentParser:
       description=__doc__.splitlines()[0],
       formatter_class=argparse.ArgumentDefaultsHelpFormatter)
   add = flags.add_argument
-  add('--models', help='comma-separated; all of models.py, and the ablations, '
-      'if not given; empty: none')
+  add('--models', help=f'comma-separated; all of models.py, {booster.NAME}, '
+      'and the ablations, if not given; empty: none')
   add('--ablations', action='store_true', default=None,
       help=f'also ablations of {ABLATED}, and lesser laws')
   add('--no_ablations', dest='ablations', action='store_false', default=None,
@@ -473,6 +498,9 @@ def parser() -> argparse.ArgumentParser:
   add('--real', default='', metavar='FILE.pb',
       help='real kernels; if not given those of the checkout that '
       f'{checkout.ROOT_VARIABLE} names')
+  add('--measured_tiles', default='', metavar='DIR',
+      help='tiles measured on other hardware: a data root, whose test split '
+      f'may be missing; if not given, what {measured_tiles.VARIABLE} names')
   add('--epochs', type=_positive, default=100, help='at most, for all models')
   add('--real_epochs', type=_positive, default=10,
       help=f'epochs of leave one out on {REAL}')
@@ -509,6 +537,8 @@ def benchmark(args) -> int:
     left = still_to_run(runs, rows, args.rerun_changed)
     print(f'{len(runs) - len(left)} of {len(runs)} runs are done',
           file=sys.stderr)
+    if any(spec.model == booster.NAME for spec, _ in left):
+      booster.lightgbm()  # That it is missing is told now, not after hours.
     failures = run_all(left, args, results)
   print(write_table(results))
   write_figure(results)

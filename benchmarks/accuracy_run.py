@@ -13,6 +13,9 @@ import os
 import shutil
 import sys
 import traceback
+from typing import NamedTuple
+
+import booster
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
@@ -42,7 +45,7 @@ class RunSpec:
     seed: of weights and batches.
     epochs: at most.
     real: file of real kernels to measure on as well, or empty.
-    models_py: the models.py to use.
+    models_py: the models.py to use, or `booster.py` for its own model.
     folder: for all that the run writes.
     cache_dir: see `TrainSettings`.
     threads: TensorFlow's, for each of its two pools.
@@ -73,6 +76,8 @@ def run(spec: RunSpec) -> dict[str, object]:
       _leave_one_out if spec.protocol == LEAVE_ONE_OUT else _on_splits)
   row = train_and_measure(spec)
   versions = artifacts.versions()
+  if spec.model == booster.NAME:
+    versions = {**versions, 'lightgbm': booster.lightgbm().__version__}
   return {**row, 'versions': ', '.join(
       f'{name} {version}' for name, version in versions.items())}
 
@@ -80,8 +85,8 @@ def run(spec: RunSpec) -> dict[str, object]:
 def _on_splits(spec: RunSpec) -> dict[str, object]:
   """Trains on the train split; measures on all labelled sources there are."""
   from tpu_graphs_ext.host import evaluate, inputs
-  result, ranker = _trained(spec, spec.source, spec.folder)
-  row = _training_columns([result], ranker)
+  training, ranker = _trained(spec, spec.source, spec.folder)
+  row = _training_columns([training])
   for split, source in _sources(spec).items():
     kernels = inputs.read_kernels(source)
     if split == 'test' and kernels.unlabelled():
@@ -126,13 +131,13 @@ def _leave_one_out(spec: RunSpec) -> dict[str, object]:
   for number, left_out in enumerate(kernels):
     fold = os.path.join(spec.folder, f'fold_{number}')
     _write_fold(fold, kernels[:number] + kernels[number + 1:], left_out)
-    result, ranker = _trained(spec, fold, os.path.join(fold, 'out'))
-    trainings.append(result)
+    training, ranker = _trained(spec, fold, os.path.join(fold, 'out'))
+    trainings.append(training)
     results += evaluate.measure(
         ranker, Partition.from_kernels([left_out]), 'left out')
     shutil.rmtree(fold)
     tf.keras.backend.clear_session()
-  return {**_training_columns(trainings, ranker), **_measures('real', results)}
+  return {**_training_columns(trainings), **_measures('real', results)}
 
 
 def _write_fold(folder, others, left_out) -> None:
@@ -149,31 +154,66 @@ def _write_fold(folder, others, left_out) -> None:
   left_out.save(os.path.join(folder, 'test'))
 
 
+class _Training(NamedTuple):
+  """Columns of the CSV that tell about one training."""
+  parameters: int
+  seconds: float
+  epochs_done: int
+  best_epoch: int
+
+
 def _trained(spec: RunSpec, data_root: str, out_dir: str):
-  """Trains at default flags; returns the result and the ranker as saved."""
+  """Trains at default flags; returns (_Training, the ranker as saved)."""
+  if spec.model == booster.NAME:
+    return _trained_booster(spec, data_root)
   from tpu_graphs_ext.host import scoring, settings, train
   result = train.train(settings.TrainSettings(
       model=spec.model, model_kwargs_json=spec.kwargs, epochs=spec.epochs,
       seed=spec.seed, data_root=data_root, out_dir=out_dir,
       cache_dir=spec.cache_dir if spec.protocol == SPLITS else '',
       models_py=spec.models_py))
-  return result, scoring.load_ranker(
+  ranker = scoring.load_ranker(
       result.model_dir, settings.LoadSettings(models_py=spec.models_py))
+  curve = result.run_info['train_curve']
+  return _Training(
+      parameters=sum(variable.shape.num_elements()
+                     for variable in ranker.model.trainable_variables),
+      seconds=result.run_info['seconds']['train'],
+      epochs_done=len(curve['epoch']),
+      best_epoch=1 + curve['val_opa'].index(max(curve['val_opa']))), ranker
 
 
-def _training_columns(results, ranker) -> dict[str, object]:
-  """Means over the trainings of a run."""
-  curves = [result.run_info['train_curve'] for result in results]
-  done = [len(curve['epoch']) for curve in curves]
-  best = [1 + curve['val_opa'].index(max(curve['val_opa']))
-          for curve in curves]
-  seconds = sum(result.run_info['seconds']['train'] for result in results)
+def _trained_booster(spec: RunSpec, data_root: str):
+  """The same of LightGBM: an epoch is a tree.
+
+  Copies of a kernel are taken once: it draws no configurations.
+  """
+  from tpu_graphs_ext.host import evaluate, inputs
+  splits = {}
+  for split in ('train', 'valid'):
+    folder = os.path.join(data_root, split)
+    kernels = inputs.read_kernels(folder)
+    evaluate.require_labels(kernels, folder)
+    splits[split] = list(
+        {kernel.tile_id.split('.')[-1]: kernel for kernel in kernels}.values()
+        if spec.protocol == LEAVE_ONE_OUT else kernels)
+  ranker = booster.fit(
+      **splits, settings=booster.Settings.of(json.loads(spec.kwargs)),
+      seed=spec.seed, threads=spec.threads)
+  return _Training(ranker.leaves, ranker.seconds, ranker.settings.trees,
+                   ranker.best), ranker
+
+
+def _training_columns(trainings: list[_Training]) -> dict[str, object]:
+  """Means over the trainings of a run; parameters are the last one's."""
+  done = sum(training.epochs_done for training in trainings)
   return {
-      'parameters': sum(variable.shape.num_elements()
-                        for variable in ranker.model.trainable_variables),
-      'seconds_an_epoch': seconds / sum(done),
-      'epochs_done': sum(done) / len(done),
-      'best_epoch': sum(best) / len(best)}
+      'parameters': trainings[-1].parameters,
+      'seconds_an_epoch': sum(
+          training.seconds for training in trainings) / done,
+      'epochs_done': done / len(trainings),
+      'best_epoch': sum(
+          training.best_epoch for training in trainings) / len(trainings)}
 
 
 def _measures(split: str, results) -> dict[str, object]:

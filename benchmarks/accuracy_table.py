@@ -142,7 +142,8 @@ def _header(rows: list[Row]) -> list[str]:
   lines.append('- Training: `tpu-graphs-ext train` at default flags, but for '
                '`--epochs` and `--seed`.')
   for title, column in (
-      ('Versions', 'versions'), ('models.py (SHA-256)', 'models_py'),
+      ('Versions', 'versions'),
+      ("models.py, or a LightGBM row's booster.py (SHA-256)", 'models_py'),
       ('Machine', 'machine'), ('Threads of a run', 'threads'),
       ('Command', 'command')):
     values = dict.fromkeys(row[column] for row in rows if row[column])
@@ -303,13 +304,18 @@ README_MARKS = ('<!-- Written by benchmarks/accuracy.py --readme. -->',
 _README_ROWS = {
     'MyEarlyJoinSAGE': '`MyEarlyJoinSAGE`',
     'without feature_stats': 'without `feature_stats`',
-    'EarlyJoinSAGE': "`EarlyJoinSAGE`, the baseline's"}
+    'EarlyJoinSAGE': "`EarlyJoinSAGE`, the baseline's",
+    'LightGBM': 'LightGBM on columns made by hand'}
+# Left out where they have no number at all: not everybody has them.
+_README_OPTIONAL = {'LightGBM'}
+_README_OPTIONAL_DATA = {'measured_tiles'}
 # (data, split, measures, in the head)
 _README_COLUMNS = (
     ('synthetic', 'test', ('top1', 'top5', 'opa'), 'sample data: '),
     ('synthetic_other_hardware', 'test', ('top1', 'top5', 'opa'),
      'other machine: '),
-    ('synthetic', 'real', ('top1', 'top5', 'kendall'), 'real kernels: '))
+    ('synthetic', 'real', ('top1', 'top5', 'kendall'), 'real kernels: '),
+    ('measured_tiles', 'valid', ('top1', 'top5', 'opa'), 'timed on a CPU: '))
 
 
 def readme_table(rows: list[Row]) -> str:
@@ -317,6 +323,9 @@ def readme_table(rows: list[Row]) -> str:
   heads, cells = [''], [[label] for label in _README_ROWS.values()]
   for data, split, measures, title in _README_COLUMNS:
     own = [row for row in rows if (row['data'], row['status']) == (data, 'ok')]
+    if data in _README_OPTIONAL_DATA and not any(
+        row['name'] in set(_README_ROWS) - _README_OPTIONAL for row in own):
+      continue
     epochs = max((row['epochs'] for row in own), key=int, default='')
     heads += [title * (not number) + _HEADS[measure]
               for number, measure in enumerate(measures)]
@@ -325,7 +334,9 @@ def readme_table(rows: list[Row]) -> str:
               if (row['name'], row['epochs']) == (name, epochs)]
       cell += [_short(runs, f'{split}_micro_{measure}', measure)
                for measure in measures]
-  return '\n'.join(_table(heads, cells)).rstrip()
+  there = [cell for cell, name in zip(cells, _README_ROWS)
+           if name not in _README_OPTIONAL or set(cell[1:]) != {'-'}]
+  return '\n'.join(_table(heads, there)).rstrip()
 
 
 def _short(rows: list[Row], column: str, measure: str) -> str:

@@ -32,6 +32,7 @@ PARTS = {
     'ranking': ('speed_in_turn', 'ranking'),
     'equality': ('speed_ranking', 'equality'),
     'memory': ('speed_ranking', 'memory'),
+    'repeats': ('speed_ranking', 'repeats'),
     'limit': ('speed_ranking', 'limit'),
     'growth': ('speed_ranking', 'growth'),
     'trials': ('speed_trials', 'trials'),
@@ -95,8 +96,8 @@ def measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
   """Rows of one part, measured in a process of its own."""
   from speed_ranking import run_worker
   given = {
-      'ranking': [root], 'memory': [root], 'limit': [], 'growth': [],
-      'trials': [],
+      'ranking': [root], 'memory': [root], 'repeats': [], 'limit': [],
+      'growth': [], 'trials': [],
       'equality': lambda: [root, _data(args, False)],
       'training': lambda: [root, _data(args, False)],
       'loading': lambda: [root, _data(args, True)],

@@ -280,6 +280,30 @@ def _chunks() -> list[dict[str, Any]]:
   return rows
 
 
+# --- Repetitions last ---------------------------------------------------------
+
+
+def repeats() -> list[dict[str, Any]]:
+  """100 nodes x 10,000 configs, with repetitions found and put last or not."""
+  kernel = speed_kernels.random_kernel(100, 10_000)
+  kernel.config_feat[::1000] = kernel.config_feat[0]
+  graph, case = graphs_of([kernel]), '100 nodes x 10,000 configs'
+  rows = []
+  for name in (OURS, 'EarlyJoinGCN', 'LateJoinGCN'):
+    models = [built(name, [kernel])[0] for _ in range(2)]
+    models[1]._repeats_last = False
+    models[1]._rank = models[1]._compiled_rank()
+    last, kept = medians_in_turn(
+        [functools.partial(rank_all, model, graph, [kernel])
+         for model in models], REPEATS)
+    rows += [
+        row('repeats', name, case, 'repetitions where they are', 1e3 * kept,
+            'ms'),
+        row('repeats', name, case, 'repetitions last', 1e3 * last, 'ms'),
+        row('repeats', name, case, 'more', 100 * (last / kept - 1), '%')]
+  return rows
+
+
 # --- Near the limit -----------------------------------------------------------
 
 

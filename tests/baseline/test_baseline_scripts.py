@@ -116,7 +116,8 @@ def trained(swapped, data, tmp_path_factory):
 
 def all_kernels(data: str) -> LoadSettings:
   """Loads a model as the baseline's scripts do."""
-  return LoadSettings(stats='all', data_root=data, cache_dir='')
+  return LoadSettings(
+      stats='all', keep_repeats=True, data_root=data, cache_dir='')
 
 
 def rows_of(path: str) -> dict[str, list[int]]:

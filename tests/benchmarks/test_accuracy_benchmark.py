@@ -150,6 +150,16 @@ def test_an_ablation_that_is_the_default_is_left_out(monkeypatch):
       'without feature_stats', 'no dropout', 'both', 'unknown']
 
 
+def test_another_format_of_the_cache_is_no_other_data(tmp_path, monkeypatch):
+  from tpu_graphs_ext.data import cache, read
+  root = tiny_kernels.write_data_root(tmp_path)
+  paths = read.find_npz(str(root / 'train'))
+  before = accuracy._content(str(root)), cache.content_key(paths)
+  monkeypatch.setattr(cache, 'FORMAT', 'another')
+  assert accuracy._content(str(root)) == before[0]
+  assert cache.content_key(paths) != before[1]
+
+
 def test_other_hardware_changes_every_constant_that_ranks_tiles():
   default, other = accuracy.tpu.TPU_V3_LIKE, accuracy.OTHER_HARDWARE
   assert all(getattr(other, name) != value
@@ -224,7 +234,9 @@ class NoRanker(TinyRanker):
       str(folder / 'results' / 'accuracy.csv')]
   with pytest.MonkeyPatch.context() as patched:
     patched.delenv('TPU_GRAPHS_ROOT', raising=False)  # No real kernels.
-    return folder, flags, accuracy.main(flags)
+    code = accuracy.main(flags)
+  # The rows as they are now: a test that runs it again changes the file.
+  return folder, flags, code, rows_of(folder)
 
 
 def rows_of(folder):
@@ -233,9 +245,8 @@ def rows_of(folder):
 
 
 def test_a_run_is_measured_and_a_failed_one_recorded(finished):
-  folder, _, code = finished
+  folder, _, code, rows = finished
   assert code == 1
-  rows = rows_of(folder)
   assert rows['NoRanker']['status'] == 'failed'
   assert 'will not | be made' in rows['NoRanker']['error']
   good = rows['TinyRanker']
@@ -256,8 +267,7 @@ def test_a_run_is_measured_and_a_failed_one_recorded(finished):
 
 
 def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
-  folder, flags, _ = finished
-  before = rows_of(folder)
+  folder, flags, _, before = finished
   started = []
 
   def run(self, spec):

@@ -117,6 +117,25 @@ def test_the_table_of_the_readme_has_the_runs_of_most_epochs(tmp_path):
     accuracy_table.with_readme_table(f'{last}\n{first}\n', some)
 
 
+def test_the_readme_has_lightgbm_and_measured_tiles_where_they_were_run(
+    tmp_path):
+  ours = row('MyEarlyJoinSAGE', valid_micro_top1=0.04, valid_micro_top5=0.02,
+             valid_micro_opa=0.8)
+  trees = dict(row('LightGBM', valid_micro_top1=0.03),
+               data='measured_tiles')
+  lines = accuracy_table.readme_table(rows_of(tmp_path, ours)).splitlines()
+  assert len(lines) == 5 and 'timed on a CPU' not in lines[0]
+  # Trees alone make no block of their own, and so no row.
+  assert accuracy_table.readme_table(
+      rows_of(tmp_path, trees)).splitlines() == lines
+  lines = accuracy_table.readme_table(rows_of(
+      tmp_path, dict(ours, data='measured_tiles'))).splitlines()
+  assert lines[0].count('|') == 14 and 'timed on a CPU: top-1 %' in lines[0]
+  assert lines[2].split('|')[11:14] == [' 4.0 ', ' 2.0 ', ' 0.800 ']
+  assert lines[5].startswith('| LightGBM on columns made by hand | - | ')
+  assert lines[5].split('|')[11] == ' 3.0 '
+
+
 def test_the_readme_has_the_table_of_its_results():
   committed = accuracy_table.Results(str(RESULTS / 'accuracy.csv')).rows()
   text = (PROJECT / 'README.md').read_text()

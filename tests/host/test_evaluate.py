@@ -10,15 +10,20 @@ import pytest
 from support import tiny_kernels
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import evaluate, scoring
+from tpu_graphs_ext.host import distinct, evaluate, scoring
 
 
 class ByFirstColumn:
   """Scores a configuration with minus its first column."""
 
+  def __init__(self, keep_repeats=False):
+    self._keep_repeats = keep_repeats
+
   def score_all(self, partition, what):
     for kernel in partition:
-      yield kernel, -kernel.config_feat[:, 0]
+      yield kernel, distinct.Scores(
+          -kernel.config_feat[:, 0], distinct.first_copies(kernel.config_feat),
+          self._keep_repeats)
 
 
 def kernel_of(tile_id, first_column, runtime_ns):
@@ -94,8 +99,53 @@ def test_json_is_strict(evaluation):
   assert content['micro']['slowdown']['1'] == 1.875
   assert content['programs']['net_b']['kendall'] is None
   assert content['kernels']['net_b_0'] == {
-      'configs': 2, 'rankable': False, 'opa': 0.0, 'kendall': None,
-      'slowdown': {'1': 0.5, '5': 0.0, '10': 0.0}}
+      'configs': 2, 'rankable': False, 'repeats': 0, 'opa': 0.0,
+      'kendall': None, 'slowdown': {'1': 0.5, '5': 0.0, '10': 0.0},
+      'slowdown_kept': {'1': 0.5, '5': 0.0, '10': 0.0}}
+
+
+def with_repeats(keep_repeats=False):
+  """An evaluation of a kernel that has its second tile five times more."""
+  kernels = [kernel_of('net_a_0', [3, 9, 9, 9, 9, 9, 9, 1],
+                       [30, 80, 81, 82, 83, 84, 85, 20])]
+  return evaluate.Evaluation('model_x', 'folder', evaluate.measure(
+      ByFirstColumn(keep_repeats), Partition.from_kernels(kernels), 'test'),
+                             keep_repeats)
+
+
+def test_distinct_picks_and_what_they_gain():
+  evaluation = with_repeats()
+  micro = evaluation.micro
+  # Picks 1, 0, 7, 2, 3: the best of five is the best of all, 20. With the
+  # repetitions kept they are 1 ... 5: 80 / 20 - 1 = 3.
+  assert micro.slowdown == {1: 3.0, 5: 0.0, 10: 0.0}
+  assert micro.slowdown_kept == {1: 3.0, 5: 3.0, 10: 0.0}
+  # Repetitions share the score of their tile: of 28 pairs the 6 of tiles 0 and
+  # 1, those of 1 and 7, and that of 0 and 7 are wrong, and 15 ties are. Tau:
+  # -13 / sqrt(28 (28 - 15)).
+  assert micro.opa == 0.0
+  assert evaluation.results[0].repeats == 5
+  content = evaluation.to_json()
+  assert content['keep_repeats'] is False
+  assert content['micro']['slowdown_kept'] == {'1': 3.0, '5': 3.0, '10': 0.0}
+  assert content['kernels']['net_a_0']['repeats'] == 5
+  lines = evaluation.text().splitlines()
+  assert lines[5].split()[-6:] == [
+      '1', '300.00', '0.00', '0.00', '0.000', '-0.681']
+  assert lines[6].split() == [
+      'micro', '(repetitions', 'kept)', '1', '300.00', '300.00', '0.00',
+      '0.000', '-0.681']
+  assert lines[9] == ('micro (all kernels) with --keep_repeats is the '
+                      "baseline's number.")
+  assert lines[10].startswith('5 of 8 configurations repeat another')
+
+
+def test_keeping_repetitions_gives_the_models_own_order():
+  evaluation = with_repeats(keep_repeats=True)
+  assert evaluation.micro.slowdown == {1: 3.0, 5: 3.0, 10: 0.0}
+  assert evaluation.to_json()['keep_repeats'] is True
+  assert 'repeti' not in evaluation.text()
+  assert "\nmicro (all kernels) is the baseline's number." in evaluation.text()
 
 
 def test_runtimes_are_divided_by_their_normalizers():
@@ -157,7 +207,7 @@ def test_opcodes_beyond_the_embedding_count_as_unknown(caplog):
   kernel = tiny_kernels.make_kernel(num_configs=2)  # Opcodes 2, 3, 4.
   ranker = ranker_of([[1, 2]], kernel, num_ops=4)
   (_, scores), = ranker.score_all(Partition.from_kernels([kernel]), 'test')
-  np.testing.assert_array_equal(scores, [1, 2])
+  np.testing.assert_array_equal(scores.given, [1, 2])
   assert ranker.model.opcodes == [2, 3, 0]
   assert [record.message for record in caplog.records] == [
       'there are opcodes up to 4, but model_x was trained on data with opcodes '

@@ -8,7 +8,7 @@ import pytest
 from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import predict, predictions_csv
+from tpu_graphs_ext.host import distinct, predict, predictions_csv
 from tpu_graphs_ext.host.settings import LoadSettings
 
 
@@ -35,7 +35,8 @@ class FixedRanker:
 
   def score_all(self, partition, what):
     for kernel in partition:
-      yield kernel, np.array([3.0, 1.0, 2.0])
+      yield kernel, distinct.Scores(
+          np.array([3.0, 1.0, 2.0]), distinct.first_copies(kernel.config_feat))
 
 
 def test_best_configs_are_padded_with_0():
@@ -44,6 +45,13 @@ def test_best_configs_are_padded_with_0():
   assert predict.best_configs(FixedRanker(), partition, 5) == {
       'a_0': [1, 2, 0, 0, 0]}
   assert predict.best_configs(FixedRanker(), partition, 2) == {'a_0': [1, 2]}
+
+
+def test_distinct_tiles_come_before_repetitions():
+  kernel = tiny_kernels.make_kernel('a_0', num_configs=3)
+  kernel.config_feat[2] = kernel.config_feat[1]
+  assert predict.best_configs(
+      FixedRanker(), Partition.from_kernels([kernel]), 3) == {'a_0': [1, 0, 2]}
 
 
 def test_csv_text():

@@ -6,9 +6,10 @@ import numpy as np
 
 from support import tiny_kernels
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.host import rank
+from tpu_graphs_ext.host import distinct, rank
 
-SCORES = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
+GIVEN = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
+SCORES = distinct.Scores(GIVEN, np.arange(4))
 
 
 def tiled_kernel():
@@ -48,6 +49,14 @@ def test_text():
       '         200   100.0 %'])
 
 
+def test_a_repetition_comes_last_with_the_score_of_its_tile():
+  given = np.array([0.5, -1.0, 3.0, 2.0], np.float32)  # The model says so too.
+  scores = distinct.Scores(given, np.array([0, 1, 1, 3]))
+  ranking = rank.ranking_of(tiled_kernel(), scores, 4)
+  assert [(choice.index, choice.score) for choice in ranking.choices] == [
+      (1, -1.0), (0, 0.5), (3, 2.0), (2, -1.0)]
+
+
 def test_unmeasured_kernel_has_no_times():
   kernel = dataclasses.replace(
       tiled_kernel(), runtime_ns=np.zeros(4, np.int64),
@@ -60,7 +69,9 @@ def test_unmeasured_kernel_has_no_times():
 
 def test_fewer_configs_than_asked_for_and_identical_ones():
   kernel = tiny_kernels.identical_configs()
-  ranking = rank.ranking_of(kernel, SCORES, 9)
+  alike = distinct.Scores(GIVEN, np.zeros(4, np.int64))
+  ranking = rank.ranking_of(kernel, alike, 9)
+  assert [choice.index for choice in ranking.choices] == [0, 1, 2, 3]
   assert len(ranking.choices) == 4  # No padding here.
   assert not ranking.rankable
   assert 'all configurations are identical' in ranking.text()

@@ -63,7 +63,7 @@ def test_kernels_come_in_order_and_few_at_once(monkeypatch, cores, at_once):
   assert [kernel.tile_id for kernel, _ in results] == [
       kernel.tile_id for kernel in KERNELS]
   for (_, scores), kernel in zip(results, KERNELS):
-    assert scores.tolist() == [kernel.num_configs] * kernel.num_configs
+    assert scores.given.tolist() == [kernel.num_configs] * kernel.num_configs
   assert model.most == at_once
 
 

@@ -128,7 +128,23 @@ def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
   assert predict.best_configs(ranker, test, 10) == (
       trained.run_info['test_predictions'])
   (kernel, scores), *_ = ranker.score_all(test, 'test')
-  np.testing.assert_array_equal(scores, ranker.scores(kernel))
+  np.testing.assert_array_equal(scores.given, ranker.scores(kernel))
+
+
+def test_training_reports_what_the_baselines_does_and_keeps_repetitions(
+    tmp_path):
+  root = tiny_kernels.write_data_root(tmp_path / 'data', num_test=2)
+  for path in sorted((root / 'test').glob('*.npz')):
+    kernel = Kernel.load(str(path))
+    kernel.config_feat[1::2] = kernel.config_feat[0]
+    kernel.save(str(root / 'test'))
+  result = eager_training.trained(root, tmp_path / 'out', epochs=1)
+  test = read.read_split(str(root / 'test'))
+  ranker = load(result.model_dir)
+  distinct = predict.best_configs(ranker, test, 10)
+  assert predict.best_configs(
+      dataclasses.replace(ranker, keep_repeats=True), test, 10) == (
+          result.run_info['test_predictions']) != distinct
 
 
 def test_best_epoch_is_saved_and_early_stop_counts_from_it(

@@ -17,6 +17,8 @@ MODELS = load_models.model_names()
 # Models of tile geometry are another model with feature_stats than without.
 CASES = MODELS + [name + checks.RAW for name in MODELS
                   if load_models.takes(name, 'feature_stats')]
+BASELINE = {
+    'EarlyJoinSAGE', 'LateJoinSAGE', 'EarlyJoinResGCN', 'LateJoinResGCN', 'MLP'}
 # Its layers are those of another model, and saving takes seconds.
 SAVED_LIKE_ANOTHER = {
     'LateJoinSAGE', 'LateJoinResGCN', 'LateJoinGCN', 'LateJoinGAT',
@@ -41,6 +43,11 @@ SOME = np.array([7, 2, 3])
 FAR_OUTSIDE = dataclasses.replace(
     KERNELS[0], node_feat=KERNELS[0].node_feat * -1e4,
     config_feat=KERNELS[0].config_feat * 1e6)
+# Repetition -> first copy, here and there: in one chunk of 16, in later ones,
+# and in another block of two chunks.
+COPIES = {5: 4, 17: 3, 33: 3, 40: 39, 49: 16}
+WITH_COPIES = checks.permuted_configs(
+    MANY_CONFIGS, np.array([COPIES.get(i, i) for i in range(50)]))
 PERMUTED = checks.permuted_configs(KERNELS[0], ORDER)
 SELECTED = checks.permuted_configs(KERNELS[0], SOME)
 RENUMBERED = [
@@ -122,9 +129,8 @@ def model(name, traces) -> tf.keras.Model:
 
 
 def test_all_names_are_there():
-  assert set(MODELS) == {
-      'EarlyJoinSAGE', 'LateJoinSAGE', 'EarlyJoinResGCN', 'LateJoinResGCN',
-      'MLP', 'MyEarlyJoinSAGE', 'EarlyJoinGCN', 'LateJoinGCN', 'EarlyJoinGAT',
+  assert set(MODELS) == BASELINE | {
+      'MyEarlyJoinSAGE', 'EarlyJoinGCN', 'LateJoinGCN', 'EarlyJoinGAT',
       'LateJoinGAT', 'EarlyLateJoinSAGE', 'WideSAGE', 'LateJoinConcatPoolSAGE',
       'EarlyJoinConcatPoolSAGE', 'EnsembleRanker', 'AnalyticTileModel',
       'HybridEarlyJoinSAGE'}
@@ -205,6 +211,24 @@ def test_chunks_give_the_scores_of_all_configurations_at_once(model):
   graph = GRAPHS.of(MANY_CONFIGS)
   np.testing.assert_allclose(
       model.forward(graph, 50), model(graph, training=False), **checks.CLOSE)
+
+
+@every_model
+def test_distinct_tiles_come_first_but_in_the_baselines_models(model, name):
+  copies, of = map(list, zip(*COPIES.items()))
+  tiles = [i for i in range(50) if i not in COPIES]
+  apart = scores_of(model, MANY_CONFIGS)
+  scores = scores_of(model, WITH_COPIES)
+  np.testing.assert_array_equal(scores[tiles], apart[tiles])
+  np.testing.assert_allclose(  # In training nothing changes.
+      model(GRAPHS.of(WITH_COPIES), training=False)[0],
+      [apart[COPIES.get(i, i)] for i in range(50)], **checks.CLOSE)
+  if name in BASELINE:
+    np.testing.assert_allclose(scores[copies], scores[of], **checks.CLOSE)
+  else:
+    assert scores[copies].min() > scores[tiles].max()
+    assert np.argsort(scores)[-5:].tolist() == sorted(
+        copies, key=lambda copy: (scores[COPIES[copy]], copy))
 
 
 @every_model

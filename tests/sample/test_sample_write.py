@@ -364,9 +364,40 @@ def test_filter_follows_the_output_features():
   # Rows of a product in multiples of 16 layout tiles.
   assert set(outputs[:, 0]) == {16, 32}
   assert set(filters[:, 0]) == {16, 32, 48}
-  # 2 x 3 (columns: 4, 2, 1) x 3, and all fit; one may be drawn twice.
+  # 2 x 3 (columns: 4, 2, 1) x 3, and all fit; the default may come twice.
   assert len(kernel.config_feat) == 18
   assert len(np.unique(kernel.config_feat, axis=0)) >= 17
+
+
+def copies(kernel) -> list[int]:
+  """How often each of the tiles that a kernel repeats is in it."""
+  _, counts = np.unique(kernel.config_feat, axis=0, return_counts=True)
+  repeated = counts[counts > 1].tolist()
+  of_default = (kernel.config_feat == kernel.config_feat[0]).all(1).sum()
+  assert repeated in ([], [of_default])
+  return repeated
+
+
+def test_small_kernels_have_their_default_once_or_twice():
+  found = [copies(tiles.sample_kernel(
+      product_module(), 'k', 1.0, 500, QUIET, seed)) for seed in range(20)]
+  assert 1 <= found.count([2]) <= 12  # 6 on average.
+  assert found.count([]) == 20 - found.count([2])
+
+
+def test_kernels_of_many_tiles_repeat_their_default_here_and_there():
+  module = hlo_compile.function_module(
+      lambda x: tf.tanh(x) * 2, tf.TensorSpec((960, 960, 1920), tf.float32))
+  kernel = kernels_lib.cut_kernels(
+      module, kernels_lib.CutLimits(copies=0), 0)[0]
+  for seed in range(4):
+    sampled = tiles.sample_kernel(kernel, 'k', 1.0, 700, QUIET, seed)
+    assert sampled.num_configs == 700
+    number, = copies(sampled)
+    assert 6 <= number <= 10
+    default = sampled.config_feat[0]
+    again = np.flatnonzero((sampled.config_feat == default).all(1))
+    assert again[1:].max() - again[1:].min() > 100
 
 
 def test_default_is_near_the_best_and_the_largest_is_not_always():

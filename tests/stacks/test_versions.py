@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import platform
 import re
 
@@ -118,3 +120,20 @@ def test_constraints_name_one_supported_version_for_every_requirement():
     for package, rules in one.requirements.items():
       version = exact[package.replace('_', '-')]
       assert versions.within(version, rules), (name, package)
+
+
+def test_constraints_name_one_supported_version_for_every_extra():
+  call, = (node.value for node in ast.parse(
+      (PROJECT / 'setup.py').read_text()).body
+           if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+           and ast.unparse(node.value.func) == 'setuptools.setup')
+  extras = {keyword.arg: keyword.value for keyword in call.keywords}
+  extras = ast.literal_eval(extras['extras_require'])
+  assert 'lightgbm>=4.5,<5' in extras['benchmarks']
+  for path in CONSTRAINTS.glob('*.txt'):
+    exact = dict(re.findall(r'^(\S+)==(\S+)$', path.read_text(),
+                            re.MULTILINE))
+    for requirement in itertools.chain.from_iterable(extras.values()):
+      package, rules = re.fullmatch(r'([\w-]+)(.*)', requirement).groups()
+      assert package in exact, (path.name, package)
+      assert not rules or versions.within(exact[package], rules), path.name

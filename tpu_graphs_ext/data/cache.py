@@ -104,8 +104,12 @@ def _remove_damaged(entry: str) -> None:
   shutil.rmtree(entry, ignore_errors=True)
 
 
-def content_key(paths: list[str]) -> str:
+def content_key(paths: list[str], salt: str | None = None) -> str:
   """Hash over name, size and the checksums of all arrays of each file.
+
+  Args:
+    paths: the files.
+    salt: also in the hash; the format of the cache if None.
 
   A .npz is a zip archive, whose directory at the end holds the CRC-32 of
   each array: the content is known without decompressing it.
@@ -113,7 +117,7 @@ def content_key(paths: list[str]) -> str:
   Raises:
     UserError: a file is no zip archive.
   """
-  digest = hashlib.sha256(FORMAT.encode())
+  digest = hashlib.sha256((FORMAT if salt is None else salt).encode())
   for path in paths:
     try:
       with npz.opened(path) as archive:

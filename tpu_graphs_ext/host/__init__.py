@@ -7,6 +7,7 @@ train            the training loop; callbacks, losses, threads serve it
 resume           the folder of a run that was broken off; finished runs
 outputs          whether files can be written, before work begins
 scoring          a trained model with all that it takes to score a kernel
+distinct         tiles that a kernel lists again, which come last
 evaluate         errors on labelled kernels; metrics has the formulas
 predict, rank    the CSV of the test split; the best tiles of any kernel
 predictions_csv  the CSV itself, written and read

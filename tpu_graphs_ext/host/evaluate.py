@@ -3,7 +3,8 @@
 Three readings of the same kernels:
   micro    mean over kernels. This is the number that the baseline's trainer
            reports; its test on every kernel includes those that nothing can
-           rank because all their configurations are identical.
+           rank because all their configurations are identical. Its scripts
+           leave repetitions in their places: so does `keep_repeats`.
   rankable micro without those kernels.
   macro    mean over programs of the mean over a program's kernels.
 """
@@ -17,12 +18,10 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import inputs, metrics, scoring
+from tpu_graphs_ext.host import distinct, inputs, metrics, scoring
 from tpu_graphs_ext.host.settings import LoadSettings
 
 # Hidden test kernels are named by a hash alone.
@@ -38,15 +37,20 @@ class KernelResult:
     program: what it was cut from, or `NO_PROGRAM`.
     configs: number of configurations.
     rankable: whether any two configurations differ in their features.
-    slowdown: k -> `metrics.top_k_slowdown`.
-    opa: ordered pair accuracy; NaN where all runtimes are equal.
-    kendall: tau-b; NaN where all runtimes or all scores are equal.
+    repeats: how many of them have the features of an earlier one.
+    slowdown: k -> `metrics.slowdown_of` the first k to try.
+    slowdown_kept: the same if each repetition comes right after its tile.
+    opa: ordered pair accuracy of the tiles' scores, which repetitions share;
+      of the model's own with `keep_repeats`. NaN where all runtimes are equal.
+    kendall: tau-b of them; NaN where all runtimes or all scores are equal.
   """
   tile_id: str
   program: str
   configs: int
   rankable: bool
+  repeats: int
   slowdown: dict[int, float]
+  slowdown_kept: dict[int, float]
   opa: float
   kendall: float
 
@@ -56,6 +60,7 @@ class Summary:
   """Means over several kernels; NaN members are left out of their mean."""
   kernels: int
   slowdown: dict[int, float]
+  slowdown_kept: dict[int, float]
   opa: float
   kendall: float
 
@@ -67,6 +72,8 @@ class Summary:
         kernels=kernels,
         slowdown={k: _mean(result.slowdown[k] for result in results)
                   for k in metrics.TOP_KS},
+        slowdown_kept={k: _mean(result.slowdown_kept[k] for result in results)
+                       for k in metrics.TOP_KS},
         opa=_mean(result.opa for result in results),
         kendall=_mean(result.kendall for result in results))
 
@@ -74,6 +81,8 @@ class Summary:
     return {
         'kernels': self.kernels,
         'slowdown': {str(k): _or_none(v) for k, v in self.slowdown.items()},
+        'slowdown_kept': {
+            str(k): _or_none(v) for k, v in self.slowdown_kept.items()},
         'opa': _or_none(self.opa),
         'kendall': _or_none(self.kendall)}
 
@@ -84,6 +93,7 @@ class Evaluation:
   model_dir: str
   data: str
   results: list[KernelResult]
+  keep_repeats: bool = False
 
   @property
   def micro(self) -> Summary:
@@ -112,6 +122,7 @@ class Evaluation:
     return {
         'model_dir': self.model_dir,
         'data': self.data,
+        'keep_repeats': self.keep_repeats,
         'micro': self.micro.to_json(),
         'rankable': self.rankable.to_json(),
         'macro': self.macro.to_json(),
@@ -121,7 +132,10 @@ class Evaluation:
             result.tile_id: {
                 'configs': result.configs,
                 'rankable': result.rankable,
+                'repeats': result.repeats,
                 'slowdown': {str(k): v for k, v in result.slowdown.items()},
+                'slowdown_kept': {
+                    str(k): v for k, v in result.slowdown_kept.items()},
                 'opa': _or_none(result.opa),
                 'kendall': _or_none(result.kendall),
             } for result in self.results},
@@ -138,9 +152,22 @@ class Evaluation:
     unrankable = len(self.results) - self.rankable.kernels
     if unrankable:
       rows.append(_row('micro (rankable kernels)', self.rankable))
+    repeats = sum(result.repeats for result in self.results)
+    last = repeats and not self.keep_repeats
+    if last:
+      rows.append(_row('micro (repetitions kept)', dataclasses.replace(
+          self.micro, slowdown=self.micro.slowdown_kept)))
     lines = [f'{self.model_dir} on {self.data}', '', *_table(rows), '',
              'top-k %: how much slower the best of the k chosen tiles is than '
-             'the best tile.', "micro (all kernels) is the baseline's number."]
+             'the best tile.',
+             f'micro (all kernels){" with --keep_repeats" * bool(last)} is the '
+             "baseline's number."]
+    if last:
+      configs = sum(result.configs for result in self.results)
+      lines.append(
+          f'{repeats} of {configs} configurations repeat another of their '
+          'kernel and are chosen last; kept: right after the tile that they '
+          'repeat.')
     if unrankable:
       lines.append(
           f'{unrankable} of {len(self.results)} kernels cannot be ranked: '
@@ -165,7 +192,8 @@ def evaluate(model_dir: str, data: str = '', *,
   ranker = scoring.load_ranker(model_dir, loading)
   partition = inputs.read_kernels(source, cache_dir=loading.cache_dir)
   require_labels(partition, source)
-  return Evaluation(model_dir, source, measure(ranker, partition, 'evaluate'))
+  return Evaluation(model_dir, source, measure(ranker, partition, 'evaluate'),
+                    loading.keep_repeats)
 
 
 def require_labels(partition: Partition, source: str) -> None:
@@ -199,16 +227,21 @@ def top_errors(ranker: scoring.Ranker, partition: Partition,
   return {str(k): slowdown for k, slowdown in micro.slowdown.items()}
 
 
-def _result(kernel: Kernel, scores: np.ndarray) -> KernelResult:
+def _result(kernel: Kernel, scores: distinct.Scores) -> KernelResult:
   runtime = kernel.runtime_rel
-  pairs = metrics.PairCounts.of(runtime, scores)
+  kept = metrics.best_first(scores.of_tiles)
+  pairs = metrics.PairCounts.of(
+      runtime, scores.given if scores.keep_repeats else scores.of_tiles)
   return KernelResult(
       tile_id=kernel.tile_id,
       program=kernel.program if '_' in kernel.tile_id else NO_PROGRAM,
       configs=kernel.num_configs,
       rankable=kernel.is_rankable,
-      slowdown={k: metrics.top_k_slowdown(runtime, scores, k)
+      repeats=int(scores.repeats.sum()),
+      slowdown={k: metrics.slowdown_of(runtime, scores.order[:k])
                 for k in metrics.TOP_KS},
+      slowdown_kept={k: metrics.slowdown_of(runtime, kept[:k])
+                     for k in metrics.TOP_KS},
       opa=pairs.opa,
       kendall=pairs.kendall)
 

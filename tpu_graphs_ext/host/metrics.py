@@ -34,9 +34,13 @@ def top_k_slowdown(runtime: np.ndarray, scores: np.ndarray, k: int) -> float:
   runtime, scores = _pair(runtime, scores)
   if k < 1:
     raise ValueError(f'k must be at least 1; got {k}')
-  chosen = runtime[best_first(scores)[:k]].min()
+  return slowdown_of(runtime, best_first(scores)[:k])
+
+
+def slowdown_of(runtime: np.ndarray, chosen: np.ndarray) -> float:
+  """`top_k_slowdown` of the configurations with the indices `chosen`."""
   best = runtime.min()
-  return float((chosen - best) / best)
+  return float((runtime[chosen].min() - best) / best)
 
 
 @dataclasses.dataclass(frozen=True)

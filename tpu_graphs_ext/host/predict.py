@@ -6,7 +6,7 @@ import os
 
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.host import metrics, outputs, predictions_csv, scoring
+from tpu_graphs_ext.host import outputs, predictions_csv, scoring
 from tpu_graphs_ext.host.settings import CSV_NAME, TOP_CONFIGS, LoadSettings
 
 
@@ -39,6 +39,6 @@ def best_configs(ranker: scoring.Ranker, partition: Partition,
   """tile_id -> `count` configuration indices, best first, padded with 0."""
   best = {}
   for kernel, scores in ranker.score_all(partition, 'predict'):
-    indices = metrics.best_first(scores)[:count].tolist()
+    indices = scores.order[:count].tolist()
     best[kernel.tile_id] = indices + [0] * (count - len(indices))
   return best

@@ -9,7 +9,7 @@ import numpy as np
 
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.host import inputs, metrics, scoring
+from tpu_graphs_ext.host import distinct, inputs, scoring
 from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
 
 
@@ -19,7 +19,7 @@ class Choice:
 
   Attributes:
     index: its row in the file, from 0.
-    score: what the model gave it; lower is faster, without a unit.
+    score: what the model gave its tile; lower is faster, without a unit.
     output_bounds: tile size of the output in layout tiles, most major physical
       dimension first; empty where the configuration sets none.
     kernel_bounds: the same of a convolution's kernel.
@@ -88,15 +88,16 @@ def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
           for kernel, scores in ranker.score_all(partition, 'rank')]
 
 
-def ranking_of(kernel: Kernel, scores: np.ndarray, top_k: int) -> Ranking:
-  """The `top_k` configurations of lowest score; fewer where there are fewer."""
+def ranking_of(kernel: Kernel, scores: distinct.Scores,
+               top_k: int) -> Ranking:
+  """The first `top_k` configurations to try; fewer where there are fewer."""
   measured = bool((kernel.runtime_ns > 0).all())
   choices = []
-  for index in metrics.best_first(scores)[:top_k].tolist():
+  for index in scores.order[:top_k].tolist():
     row = kernel.config_feat[index]
     choices.append(Choice(
         index=index,
-        score=float(scores[index]),
+        score=float(scores.of_tiles[index]),
         output_bounds=_bounds(row, 'output_bounds'),
         kernel_bounds=_bounds(row, 'kernel_bounds'),
         runtime_ns=int(kernel.runtime_ns[index]) if measured else None,

@@ -18,7 +18,7 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import artifacts, batches
+from tpu_graphs_ext.host import artifacts, batches, distinct
 from tpu_graphs_ext.host.settings import LoadSettings
 
 _log = logging.getLogger(__name__)
@@ -35,15 +35,17 @@ class Ranker:
     stats: how features are normalised.
     num_ops: opcodes that the model has an embedding for.
     name: stands in error messages.
+    keep_repeats: see `distinct.Scores`.
   """
   model: Any
   stats: FeatureStats
   num_ops: int
   name: str = 'the model'
+  keep_repeats: bool = False
 
   def score_all(self, partition: Partition,
-                what: str) -> Iterator[tuple[Kernel, np.ndarray]]:
-    """Yields every kernel with its scores, float32 [configs].
+                what: str) -> Iterator[tuple[Kernel, distinct.Scores]]:
+    """Yields every kernel with its scores.
 
     The lowest score is predicted to be the fastest. As many kernels are
     scored at once as there are cores, up to 8, so this is faster than
@@ -72,12 +74,12 @@ class Ranker:
         yield _next_result(waiting, bar)
 
   def scores(self, kernel: Kernel) -> np.ndarray:
-    """Scores of one kernel; see `score_all`."""
+    """What the model's `forward` gives one kernel: float32 [configs]."""
     partition = self._with_known_opcodes(Partition.from_kernels([kernel]))
     return self._scores_of(
-        kernel, batches.kernel_graph(partition.kernel(0), self.stats))
+        kernel, batches.kernel_graph(partition.kernel(0), self.stats)).given
 
-  def _scores_of(self, kernel: Kernel, graph: Any) -> np.ndarray:
+  def _scores_of(self, kernel: Kernel, graph: Any) -> distinct.Scores:
     scores = np.asarray(self.model.forward(graph, kernel.num_configs))
     if scores.shape != (1, kernel.num_configs):
       raise UserError(
@@ -89,7 +91,9 @@ class Ranker:
           f'{self.name}: {np.sum(~np.isfinite(scores))} of the '
           f'{kernel.num_configs} scores of {kernel.tile_id} are NaN or '
           'infinite; the model cannot rank it. Train again, with a lower --lr')
-    return scores[0]
+    features = graph.node_sets['config']['feats'].numpy()
+    return distinct.Scores(
+        scores[0], distinct.first_copies(features), self.keep_repeats)
 
   def _with_known_opcodes(self, partition: Partition) -> Partition:
     """Opcodes beyond the embedding become 0, the unknown opcode."""
@@ -107,7 +111,7 @@ class Ranker:
 
 
 def _next_result(waiting: collections.deque,
-                 bar: tqdm) -> tuple[Kernel, np.ndarray]:
+                 bar: tqdm) -> tuple[Kernel, distinct.Scores]:
   kernel, scores = waiting.popleft()
   bar.update()
   return kernel, scores.result()
@@ -129,7 +133,8 @@ def load_ranker(model_dir: str,
   stats, num_ops = _normalisation(run, loading)
   model = artifacts.load_model(
       run, num_ops, _sample_graph(stats), loading.models_py)
-  return Ranker(model, stats, num_ops, name=model_dir)
+  return Ranker(model, stats, num_ops, name=model_dir,
+                keep_repeats=loading.keep_repeats)
 
 
 def _normalisation(run: artifacts.Run,

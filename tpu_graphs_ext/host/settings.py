@@ -240,6 +240,10 @@ class LoadSettings:
   cache_dir: str = _as_in_training('cache_dir')
   toy_data: bool = _as_in_training('toy_data')
   models_py: str = _as_in_training('models_py')
+  keep_repeats: bool = _setting(
+      False, "leave configurations that repeat an earlier one's features where "
+      "the model's scores put them, as the baseline's scripts do; otherwise "
+      'they come last')
 
   def __post_init__(self):
     files.require_path('--data_root', self.data_root)

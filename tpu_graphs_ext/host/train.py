@@ -139,7 +139,8 @@ def _train_and_measure(settings: TrainSettings, dataset: read.Dataset,
     keep_best.finish()
     run_info['seconds']['train'] = keep_best.progress.seconds
     ranker = scoring.Ranker(
-        keep_best.model, stats, dataset.num_ops, name=keep_best.model_dir)
+        keep_best.model, stats, dataset.num_ops, name=keep_best.model_dir,
+        keep_repeats=True)  # The baseline's trainer reports no other numbers.
     return _measure(settings, dataset, ranker, run_info)
   except LossNotFiniteError:
     keep_best.finish()

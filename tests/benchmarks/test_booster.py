@@ -1,0 +1,262 @@
+"""The columns of LightGBM by hand, and its rows where it is installed."""
+
+import csv
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+from support import tiny_kernels
+from support.places import BENCHMARKS
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.errors import UserError
+
+sys.path.insert(0, str(BENCHMARKS))
+
+import accuracy
+import booster
+import measured_tiles
+
+IN_ELEMENTS = booster.Reading(in_elements=True, logical=True)
+
+
+def kernel_of(nodes, edges, output_bounds, kernel_bounds=(), runtime=None):
+  """A kernel of (opcode, shape, minor_to_major), and rows of bounds."""
+  feat = np.zeros((len(nodes), len(schema.NODE_FEATURES)), np.float32)
+  for row, (_, shape, minor_to_major) in zip(feat, nodes):
+    for group, values in (('shape_dimensions', shape),
+                          ('layout_minor_to_major', minor_to_major)):
+      start = schema.NODE_GROUPS[group].start
+      row[start:start + len(values)] = values
+  config = np.zeros((len(output_bounds), len(schema.CONFIG_FEATURES)),
+                    np.float32)
+  for group, rows in (('output_bounds', output_bounds),
+                      ('kernel_bounds', kernel_bounds)):
+    start = schema.CONFIG_GROUPS[group].start
+    for row, values in zip(config, rows):
+      row[start:start + len(values)] = values
+  runtime = np.array(runtime or [1] * len(config), np.int64)
+  return Kernel(
+      'net_0', feat,
+      np.array([schema.OPCODES[opcode] for opcode, *_ in nodes], np.uint8),
+      np.array(edges, np.int64).reshape(-1, 2), config, runtime,
+      np.ones_like(runtime))
+
+
+def product():
+  """[5, 20] x [20, 300], the second one stored column after column."""
+  return kernel_of(
+      [('parameter', [5, 20], [1, 0]), ('parameter', [20, 300], [0, 1]),
+       ('dot', [5, 300], [1, 0])],
+      [(2, 0), (2, 1)], [[2, 128], [5, 300]], [[7, 128], [20, 300]])
+
+
+def by_name(kernel, reading=IN_ELEMENTS):
+  """Name of a column -> its values; names and columns are equally many."""
+  names = booster.column_names()
+  table = booster.table([kernel], reading)
+  assert table.shape == (kernel.num_configs, len(names))
+  assert table.dtype == np.float32
+  return dict(zip(names, table.T))
+
+
+@pytest.mark.parametrize('in_elements, logical, extents, minor_first', [
+    (True, True, [20, 300], [0, 1]),
+    (True, False, [300, 20], [1, 0]),
+    # Dimension 1 is the second most minor: ceil(300 / 8); the most minor has
+    # ceil(20 / 128).
+    (False, False, [38, 1], [1, 0]),
+    (False, True, [1, 38], [0, 1])])
+def test_extents_by_what_bounds_mean(in_elements, logical, extents,
+                                     minor_first):
+  reading = booster.Reading(in_elements, logical)
+  found, places = reading.extents(product().node_feat[1])
+  assert found.tolist() == extents and places == minor_first
+
+
+def test_columns_of_the_axes():
+  columns = by_name(product())
+  log = booster.log
+
+  def are(name, first, second):
+    np.testing.assert_allclose(columns[name], [first, second], rtol=1e-6)
+
+  for axis, (extent, trips, mod) in enumerate(((5, 3, 1), (300, 3, 44))):
+    are(f'extents.output_{axis}', log(extent), log(extent))
+    are(f'trips.output_{axis}', log(trips), log(1))
+    are(f'remainders.output_mod_{axis}', log(mod), 0)
+  are('extents.output_product', log(1500), log(1500))
+  are('trips.output_product', log(9), log(1))
+  # 3 tiles of 2 cover 6 of 5; 3 of 128 cover 384 of 300.
+  are('remainders.output_waste_0', np.log2(6 / 5), 0)
+  are('remainders.output_waste_1', np.log2(384 / 300), 0)
+  # 20 by 7 and 300 by 128.
+  are('trips.kernel_product', log(3 * 3), log(1))
+  are('remainders.kernel_mod_0', log(6), 0)
+  # The most minor of the output is dimension 1, of the operand dimension 0.
+  are('minor.output_bound_0', log(128), log(300))
+  are('minor.kernel_bound_0', log(7), log(20))
+  are('minor.kernel_extent_1', log(300), log(300))
+  are('minor.kernel_trips_1', log(3), log(1))
+  # Axes that are not there.
+  are('extents.output_2', 0, 0)
+  are('remainders.output_waste_2', 0, 0)
+
+
+def test_columns_of_the_nodes():
+  columns = by_name(product())
+  # Dimension 0 has 5, 20 and 5 elements; 1 has 20, 300 and 300.
+  for name, value in (('root.shape_dimensions_0', 5),
+                      ('max.shape_dimensions_0', 20),
+                      ('sum.shape_dimensions_0', 30),
+                      ('sum.shape_dimensions_1', 620),
+                      ('opcodes.parameter', 2), ('opcodes.dot', 1),
+                      ('opcodes.reduce', 0),
+                      ('bounds.kernel_bounds_0', (7, 20))):
+    np.testing.assert_allclose(
+        columns[name], np.broadcast_to(booster.log(value), 2), rtol=1e-6)
+  # log2(1 + 7) with the sign.
+  assert booster.log(np.array([-7.0, 0.0, 7.0])).tolist() == [-3, 0, 3]
+
+
+def test_what_bounds_mean_is_read_off_the_largest():
+  # Whole tensors in elements by dimension; by place in memory the operand's
+  # would be 300, 20.
+  assert booster.reading_of([product()]) == IN_ELEMENTS
+  tpu = kernel_of([('copy', [20, 300], [0, 1])], [], [[38, 1], [19, 1]])
+  assert booster.reading_of([tpu]) == booster.Reading()
+
+
+def test_a_reduction_is_tiled_as_its_operand():
+  nodes = [('parameter', [6, 512, 40], [2, 1, 0]), ('constant', [], []),
+           ('reduce', [6, 40], [1, 0]), ('negate', [6, 40], [1, 0])]
+  columns = by_name(kernel_of(
+      nodes, [(2, 0), (2, 1), (3, 2)], [[6, 512, 40], [6, 256, 40]]))
+  assert columns['extents.output_1'].tolist() == pytest.approx(
+      [np.log2(513)] * 2)
+  assert columns['trips.output_1'].tolist() == pytest.approx([1, np.log2(3)])
+  assert not columns['extents.kernel_0'].any()
+
+
+def test_groups_can_be_left_out():
+  everything = booster.column_names()
+  fewer = booster.column_names(['minor', 'root'])
+  assert fewer == [name for name in everything
+                   if not name.startswith(('minor.', 'root.'))]
+  table = booster.table([product()], IN_ELEMENTS, ['minor', 'root'])
+  assert table.shape[1] == len(fewer)
+  with pytest.raises(UserError, match="no columns 'colour'; choose from root"):
+    booster.table([product()], IN_ELEMENTS, ['colour'])
+  with pytest.raises(UserError, match="no setting 'depth'; choose from colu"):
+    booster.Settings.of({'depth': 3})
+  assert booster.Settings.of({'without': ['max']}).without == ('max',)
+
+
+def test_targets():
+  kernel = kernel_of([('copy', [4], [0])], [], [[1], [2], [4]],
+                     runtime=[4, 8, 64])
+  # log2: 2, 3, 6, mean 11 / 3.
+  np.testing.assert_allclose(
+      booster.targets([kernel], 'regression'),
+      np.array([2, 3, 6]) - 11 / 3)
+  # Of 30 grades, a third is lost by a factor of two, all by eight.
+  assert booster.targets([kernel], 'lambdarank').tolist() == [30, 20, 0]
+
+
+def test_odd_kernels_have_finite_columns():
+  for kernel in tiny_kernels.corner_cases():
+    for reading in booster.READINGS:
+      assert np.isfinite(booster.table([kernel], reading)).all()
+
+
+def flags_of(folder, *more):
+  return ['--data', 'measured_tiles', '--measured_tiles', str(folder / 'data'),
+          '--models', 'LightGBM', '--no_ablations', '--seeds', '0', '--epochs',
+          '1', '--work_dir', str(folder / 'work'), '--results',
+          str(folder / 'accuracy.csv'), *more]
+
+
+def test_without_lightgbm_it_says_what_to_install(
+    tmp_path, monkeypatch, capsys):
+  tiny_kernels.write_data_root(tmp_path / 'data')
+  monkeypatch.delenv('TPU_GRAPHS_ROOT', raising=False)
+  monkeypatch.setitem(sys.modules, 'lightgbm', None)
+  assert accuracy.main(flags_of(tmp_path)) == 1
+  error = capsys.readouterr().err
+  assert 'pip install "tpu_graphs_ext[benchmarks]"' in error
+  assert not (tmp_path / 'accuracy.csv').exists()
+
+
+def test_lightgbm_is_a_row(tmp_path, monkeypatch):
+  pytest.importorskip('lightgbm', reason='LightGBM is not installed')
+  tiny_kernels.write_data_root(tmp_path / 'data')
+  monkeypatch.delenv('TPU_GRAPHS_ROOT', raising=False)
+  assert accuracy.main(flags_of(tmp_path)) == 0
+  with open(tmp_path / 'accuracy.csv', newline='') as file:
+    row, = csv.DictReader(file)
+  assert (row['data'], row['model'], row['kwargs']) == (
+      'measured_tiles', 'LightGBM', '{}')
+  assert (row['valid_kernels'], row['test_kernels']) == ('12', '6')
+  # The runtimes follow the first column of the configurations.
+  assert float(row['valid_micro_opa']) > 0.9
+  assert float(row['test_micro_opa']) > 0.9
+  assert 'lightgbm ' in row['versions']
+  assert int(row['best_epoch']) % booster.EVERY == 0
+
+
+def test_leave_one_out_takes_copies_once(tmp_path, monkeypatch):
+  import accuracy_run
+  for split in ('train', 'valid'):
+    for copy in range(2):
+      for number in range(3):
+        tiny_kernels.make_kernel(
+            f'{copy:02d}.net_{number}', base=20 * number).save(
+                str(tmp_path / split))
+  given = {}
+
+  def fit(**kwargs):
+    given.update(kwargs)
+    return booster.Booster(None, None, kwargs['settings'], 50, [], 1.5)
+
+  monkeypatch.setattr(booster, 'fit', fit)
+  monkeypatch.setattr(booster.Booster, 'leaves', 9)
+  spec = accuracy_run.RunSpec(
+      'real', '', accuracy_run.LEAVE_ONE_OUT, 'LightGBM', 'LightGBM',
+      '{"trees": 100}', 4, 1, '', '', str(tmp_path), '', 2)
+  training, _ = accuracy_run._trained(spec, str(tmp_path), '')
+  assert training == (9, 1.5, 100, 50)
+  assert [len(given[split]) for split in ('train', 'valid')] == [3, 3]
+  assert (given['seed'], given['threads']) == (4, 2)
+
+
+def test_measured_tiles_without_a_test_split(tmp_path, monkeypatch):
+  whole = tiny_kernels.write_data_root(tmp_path / 'whole')
+  bare = tmp_path / 'bare'
+  bare.mkdir()
+  for split in ('train', 'valid'):
+    (bare / split).symlink_to(whole / split)
+  for _ in range(2):  # The second time it is there.
+    root = pathlib.Path(measured_tiles.data_root(
+        str(bare), str(tmp_path / 'root')))
+  assert sorted(path.name for path in root.iterdir()) == [
+      'test', 'train', 'valid']
+  path, = (root / 'test').iterdir()
+  hidden = Kernel.load(str(path))
+  assert not hidden.runtime_ns.any() and (hidden.normalizer_ns == 1).all()
+  root = pathlib.Path(measured_tiles.data_root(
+      str(whole), str(tmp_path / 'root')))
+  assert (root / 'test_labelled').resolve() == whole / 'test_labelled'
+  assert (root / 'test').resolve() == whole / 'test'
+
+
+def test_where_measured_tiles_are(tmp_path, monkeypatch):
+  monkeypatch.delenv(measured_tiles.VARIABLE, raising=False)
+  assert measured_tiles.source('') == ''
+  monkeypatch.setenv(measured_tiles.VARIABLE, str(tmp_path))
+  with pytest.raises(UserError, match=r'TPU_GRAPHS_EXT_MEASURED_TILES=.*there '
+                     'is no folder train in it'):
+    measured_tiles.source('')
+  whole = tiny_kernels.write_data_root(tmp_path / 'whole')
+  assert measured_tiles.source(str(whole)) == str(whole)
