@@ -25,6 +25,7 @@ from tpu_graphs_ext.host.settings import (
 )
 
 ARGUMENT = 'feature_stats'
+TILES = ('layout tiles', 'elements')
 
 
 def model_kwargs_json(settings: StatsSettings) -> str:
@@ -93,7 +94,7 @@ def _with_stats(kwargs: dict[str, Any], stats: FeatureStats,
     raise UserError(
         f'--model_kwargs_json: {ARGUMENT} are not those of the train split; '
         'leave them out, and they are filled in')
-  stored = stats.to_json()
+  stored = {**stats.to_json(), 'tiles': _what_tiles_count(every)}
   of_all = FeatureStats.of_partition(every)
   same_columns = all(
       np.array_equal(a.used, b.used)
@@ -101,6 +102,17 @@ def _with_stats(kwargs: dict[str, Any], stats: FeatureStats,
   if same_columns and not _equal(stats, of_all):
     stored['all_kernels'] = of_all.to_json()
   return {**kwargs, ARGUMENT: stored}
+
+
+def _what_tiles_count(every: Partition) -> str:
+  """'elements' or 'layout tiles': see `_count_elements` of models.py."""
+  parts = []
+  for i in range(len(every)):
+    kernel = every.kernel(i)
+    largest = kernel.config_feat[:, 15].max(initial=0)
+    parts.append(largest / max(1, kernel.node_feat[:, 28].max(initial=0)))
+  parts = [part for part in parts if part > 0]
+  return TILES[bool(parts) and float(np.median(parts)) > 0.02]
 
 
 def _equal(one: FeatureStats, other: FeatureStats) -> bool:
