@@ -1731,35 +1731,27 @@ _PRESETS = {
 _FOUND = 'found'
 
 
-def _hardware(given: Any) -> Optional[_Hardware]:
+def _hardware(given: Any) -> Sequence[_Hardware]:
   """A preset by name, or changes to one: {'preset': name, field: value}.
 
-  None for 'found', which is what the data says: 'tpu_v3', or None where tiles
-  count elements.
+  Returns:
+    Two machines: for tiles that count layout tiles, and for tiles that count
+    elements. They differ for the preset 'found' alone.
   """
-  if given == _FOUND:
-    return None
   changes = dict(given) if isinstance(given, Mapping) else {'preset': given}
-  preset = changes.pop('preset', 'tpu_v3')
+  preset = changes.pop('preset', _FOUND)
   if preset is not None:
     _check_choice('hardware', preset,
-                  [*(name for name in _PRESETS if name), _FOUND])
+                  [_FOUND, *(name for name in _PRESETS if name)])
   for name, value in changes.items():
     _check_choice('hardware', name, _Hardware._fields)
     if isinstance(value, bool) or not isinstance(
         value, (int, float)) or not value > 0:
       raise ValueError(
           f'hardware: {name} must be a positive number; got {value!r}.')
-  return _PRESETS[preset]._replace(**changes)
-
-
-def _for_data(hardware: Optional[_Hardware], scaling: _Scaling) -> _Hardware:
-  """The hardware, with tensors for numbers where it was to be found."""
-  if hardware is not None:
-    return hardware
-  return _Hardware(*(
-      tf.where(scaling.in_elements(), *map(float, pair))
-      for pair in zip(_PRESETS[None], _PRESETS['tpu_v3'])))
+  names = ('tpu_v3', None) if preset == _FOUND else (preset, preset)
+  return [_Hardware(*map(float, _PRESETS[name]._replace(**changes)))
+          for name in names]
 
 
 def _product(x: tf.Tensor) -> tf.Tensor:
@@ -1870,10 +1862,9 @@ class _Nodes:
     self.element_bytes += 4 * _as_float(self.element_bytes == 0)
     self._lay_out(hardware)
     self.dots = _Dots(graph, self.shape, self.rank)
-    is_dot = tf.expand_dims(self.opcode_is(_DOT), -1) > 0
-    for name in ('convolution', 'window', 'base_dilation', 'stride'):
-      self._columns[name] = tf.where(
-          is_dot, getattr(self.dots, name), self._columns[name])
+    is_dot = tf.expand_dims(graph.opcode == _DOT, -1)
+    for name, column in self.dots.columns.items():
+      self._columns[name] = tf.where(is_dot, column, self._columns[name])
     table = [self.column(name) for name in _NodeRows._fields[:6]] + [
         tf.stack([self.rank, self.elements, self.element_bytes,
                   self.opcode_is(_REDUCE)], 1),
@@ -1994,81 +1985,82 @@ class _Dots:
   Nodes keep neither the order of operands nor which dimensions are summed
   over: both are told by sizes. Dimensions of the batch come first, then those
   of the left operand, then those of the right one; one is summed over, which is
-  the last or the first that is not of the batch. Rows of other nodes are of no
-  meaning.
+  the last or the first that is not of the batch. Rows of nodes that are no
+  matrix product are of no meaning.
 
   Attributes:
     left, right: int32 [nodes], the operands.
-    convolution: [nodes, 14]; window, base_dilation, stride: [nodes, 4]. As the
-      features of a convolution; -1 for a dimension that is not there.
+    columns: as the features of a convolution, 'convolution' [nodes, 14], where
+      -1 is a dimension that is not there; 'window', 'base_dilation' and
+      'stride' [nodes, 4].
   """
 
   def __init__(self, graph: _Graph, shape: tf.Tensor, rank: tf.Tensor):
-    firsts, lasts = graph.first_and_last('producers')
+    first, last = graph.first_and_last('producers')
     # Of both orders of the operands, four choices each of what is summed over.
     left, right = (tf.repeat(tf.stack(pair, 1), 4, axis=1)
-                   for pair in ((firsts, lasts), (lasts, firsts)))
+                   for pair in ((first, last), (last, first)))
     left_rank, right_rank = tf.gather(rank, left), tf.gather(rank, right)
-    out_rank = tf.expand_dims(rank, -1)
-    batch = left_rank + right_rank - out_rank - 2  # Dimensions [nodes, 8].
-    summed_left = tf.where([True, True, False, False] * 2, left_rank - 1, batch)
-    summed_right = tf.where([True, False] * 4, batch, right_rank - 1)
-    fits = self._fits(shape, *(tf.gather(shape, x) for x in (left, right)),
-                      out_rank, left_rank, batch, summed_left, summed_right)
-    best = tf.argmax(fits, -1)
-    self.left, self.right, left_rank, right_rank, batch, in_left, in_right = (
+    batch = left_rank + right_rank - tf.expand_dims(rank, -1) - 2  # [nodes, 8]
+    of_left = tf.where([True, True, False, False] * 2, left_rank - 1, batch)
+    of_right = tf.where([True, False] * 4, batch, right_rank - 1)
+    agree = self._agree(shape, tf.gather(shape, left), tf.gather(shape, right),
+                        rank, left_rank - 1, batch, of_left, of_right)
+    best = tf.argmax(agree, -1)
+    self.left, self.right, *numbers = (
         tf.gather(x, best, batch_dims=1) for x in (
-            left, right, left_rank, right_rank, batch, summed_left,
-            summed_right))
-    self._number(shape, rank, left_rank, right_rank, batch, in_left, in_right)
+            left, right, left_rank, right_rank, batch, of_left, of_right))
+    self.columns = self._as_convolution(
+        shape, *(tf.expand_dims(x, -1) for x in (rank, *numbers)))
 
-  def _fits(self, shape, left, right, out_rank, left_rank, batch, in_left,
-            in_right):
-    """How many sizes agree: [nodes, 8]."""
+  def _agree(self, shape, left, right, rank, from_right, batch, of_left,
+             of_right):
+    """Number of sizes of the result that agree with each choice: [nodes, 8]."""
+    rank = tf.reshape(rank, [-1, 1, 1])
+    from_right, batch, of_left, of_right = (
+        tf.expand_dims(x, -1) for x in (from_right, batch, of_left, of_right))
+
     def at(sizes, place):  # [nodes, 8, 6], [nodes, 8, places] -> as places
       place = tf.cast(tf.clip_by_value(place, 0.0, _DIMS - 1.0), tf.int32)
       return tf.gather(sizes, place, batch_dims=2)
 
-    def without(summed, place):
-      summed = tf.expand_dims(summed, -1)
-      return place + _as_float(place >= summed)
+    place = tf.constant(_PLACES) + tf.zeros_like(batch)
+    sizes = tf.where(
+        place < from_right, at(left, _passing(of_left, place)),
+        at(right, _passing(of_right, place + batch - from_right)))
+    agree = tf.equal(sizes, tf.expand_dims(shape, 1)) & (place < rank)
+    summed = tf.equal(at(left, of_left), at(right, of_right))
+    return tf.reduce_sum(_as_float(tf.concat([agree, summed], -1)), -1)
 
-    places = tf.constant(_PLACES)
-    of_left = places < tf.expand_dims(left_rank - 1, -1)
-    of_right = places + tf.expand_dims(batch - left_rank + 1, -1)
-    expected = tf.where(of_left, at(left, without(in_left, places + 0 * of_right)),
-                        at(right, without(in_right, of_right)))
-    exists = places < tf.expand_dims(out_rank, -1)
-    agrees = tf.reduce_sum(_as_float(
-        exists & tf.equal(expected, tf.expand_dims(shape, 1))), -1)
-    return agrees + tf.squeeze(_as_float(tf.equal(
-        at(left, tf.expand_dims(in_left, -1)),
-        at(right, tf.expand_dims(in_right, -1)))), -1)
+  def _as_convolution(self, shape, rank, left_rank, right_rank, batch, of_left,
+                      of_right):
+    """The columns; all arguments but the shape are [nodes, 1].
 
-  def _number(self, shape, rank, left_rank, right_rank, batch, in_left,
-              in_right):
-    """Sets the numbers of dimensions."""
+    The first row dimension becomes the batch of the convolution, the last
+    column dimension its features; the others are spatial.
+    """
     def if_any(condition, number):
       return tf.where(condition, number, -1.0)
 
-    def without(summed, place):
-      return place + _as_float(place >= summed)
+    rows, columns = left_rank - 1 > batch, right_rank - 1 > batch
+    spatial = tf.constant(_PLACES[:_SPATIAL]) + tf.zeros_like(batch)
+    in_batch = spatial < batch
+    place = spatial + _as_float(~in_batch & rows)  # [nodes, 4], in the result.
+    of_rows = in_batch | (place < tf.minimum(rank, left_rank) - 1)
+    numbers = tf.concat([
+        if_any(rows, _passing(of_left, batch)), of_left,
+        if_any(of_rows, _passing(of_left, place)), of_right,
+        if_any(columns, _passing(of_right, right_rank - 2)),
+        if_any(in_batch, spatial), if_any(rows, batch),
+        if_any(columns, rank - 1)], 1)
+    window = tf.where(in_batch, shape[:, :_SPATIAL], 1.0)
+    return {'convolution': numbers, 'window': window, 'base_dilation': window,
+            'stride': tf.ones_like(window)}
 
-    has_rows, has_columns = left_rank - 1 > batch, right_rank - 1 > batch
-    i = tf.constant(_PLACES[:_SPATIAL])
-    column = functools.partial(tf.expand_dims, axis=-1)
-    is_batch = i < column(batch)
-    out = i + _as_float(~is_batch & column(has_rows))  # [nodes, 4]
-    exists = (out < column(rank - 1)) & (is_batch | (out < column(left_rank - 1)))
-    self.convolution = tf.concat([
-        column(if_any(has_rows, without(in_left, batch))), column(in_left),
-        if_any(exists, without(column(in_left), out)), column(in_right),
-        column(if_any(has_columns, without(in_right, right_rank - 2))),
-        if_any(is_batch, i + 0 * out), column(if_any(has_rows, batch)),
-        column(if_any(has_columns, rank - 1))], 1)
-    sizes = tf.where(is_batch, shape[:, :_SPATIAL], 1.0)
-    self.window = self.base_dilation = sizes
-    self.stride = tf.ones_like(sizes)
+
+def _passing(dim: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+  """Dimensions at places of a list that leaves out `dim`."""
+  return place + _as_float(place >= dim)
 
 
 class _Streams(NamedTuple):
@@ -2083,9 +2075,10 @@ class _Streams(NamedTuple):
 
 class _Loops(NamedTuple):
   """The loop nests of a batch of kernels; rows are kernels but in streams."""
-  size: tf.Tensor      # [kernels, 12]
-  unit: tf.Tensor      # [kernels, 12]
-  own: tf.Tensor       # [kernels, 12], 1 for loops, 0 for what follows one
+  size: tf.Tensor      # [kernels, 12], elements
+  unit: tf.Tensor      # [kernels, 12], elements of a layout tile
+  own: tf.Tensor       # [kernels, 12], 1 for loops; the filter's other axes
+                       # are those of the output
   rows: tf.Tensor      # [kernels, 12], 1 for rows that meet the same weights
   features: tf.Tensor  # [kernels, 12], 1 for features in and out
   taps: tf.Tensor      # [kernels, 12], 1 where each element has own weights
@@ -2093,14 +2086,16 @@ class _Loops(NamedTuple):
   has_convolution: tf.Tensor  # [kernels]
   vector_ops: tf.Tensor       # [kernels]
   streams: _Streams
+  hardware: _Hardware
 
 
 class _Tiles(NamedTuple):
-  """float32 [kernels, configs or 1, 12]."""
-  size: tf.Tensor
+  """Tiles of each axis; float32 [kernels, 1, 12], the last [.., configs, ..].
+  """
+  size: tf.Tensor   # As of `_Loops`.
   unit: tf.Tensor
-  units: tf.Tensor  # Layout tiles, or elements, of the whole size.
-  tile: tf.Tensor   # The same of a tile.
+  units: tf.Tensor  # That cover the size.
+  tile: tf.Tensor   # Units of a tile.
 
 
 class _Counts(NamedTuple):
@@ -2121,18 +2116,31 @@ class _Counts(NamedTuple):
 
 
 class _Geometry:
-  """Loop nests and counts; see `_Loops` and `_Counts`."""
+  """Loop nests, tiles and counts; see `_Loops`, `_Tiles` and `_Counts`.
 
-  def __init__(self, hardware: Optional[_Hardware]):
-    self._hardware = hardware  # None: what the data says.
+  Args:
+    hardware: see `_hardware`.
+  """
+  _STEPS = 10
+  NUM_COLUMNS = _AXES * (5 + 2 * _STEPS)
+
+  def __init__(self, hardware: Sequence[_Hardware]):
+    self._hardware = hardware
 
   def hardware(self, scaling: _Scaling) -> _Hardware:
-    return _for_data(self._hardware, scaling)
+    """The machine that the data is of; numbers, or float32 [] to be found."""
+    in_tiles, in_elements = self._hardware
+    if in_tiles == in_elements:
+      return in_tiles
+    return _Hardware(*tf.unstack(tf.where(
+        scaling.in_elements(), tf.constant(in_elements),
+        tf.constant(in_tiles))))
 
   def loops(self, graph: _Graph, raw: tf.Tensor,
             scaling: _Scaling) -> _Loops:
     """Loop nests from node features in their own units, [nodes, 140]."""
-    nodes = _Nodes(graph, raw, self.hardware(scaling))
+    hardware = self.hardware(scaling)
+    nodes = _Nodes(graph, raw, hardware)
     tiled = nodes.rows(nodes.tiled)
     of_tiled = tf.transpose(tiled.order, [0, 2, 1])
     output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
@@ -2141,7 +2149,8 @@ class _Geometry:
     streams = _laid_out(nodes, *(tf.concat(part, 0) for part in zip(
         conv.streams(),
         _along(graph, nodes, [loose, nodes.outputs], output_axes))))
-    own = tf.concat([tf.reduce_sum(tiled.order, 2), conv.own_axes[:, _DIMS:]], 1)
+    own = tf.concat(
+        [tf.reduce_sum(tiled.order, 2), conv.own_axes[:, _DIMS:]], 1)
     whole = tf.concat([  # The filter's, with those that follow the output.
         tiled.size, tf.where(tf.expand_dims(nodes.has_convolution, 1) > 0,
                              conv.filter_rows.size, 1.0)], 1)
@@ -2149,29 +2158,27 @@ class _Geometry:
     return _Loops(
         whole, unit, own, conv.rows, conv.features, conv.taps,
         tf.concat([tiled.order, conv.filter_rows.order], 1),
-        nodes.has_convolution, nodes.vector_ops, streams)
+        nodes.has_convolution, nodes.vector_ops, streams, hardware)
 
-  def tiles(self, loops: _Loops, raw: tf.Tensor, scaling: _Scaling) -> _Tiles:
+  def tiles(self, loops: _Loops, raw: tf.Tensor) -> _Tiles:
     """Tiles from config features in their own units, [kernels, configs, 24].
     """
     bounds = tf.gather(raw, _BOUNDS, axis=-1)  # [kernels, configs, 12]
-    hardware = self.hardware(scaling)
     # Elements are of logical dimensions, layout tiles of physical ones.
-    orders = tf.where(
-        tf.equal(tf.cast(hardware.lanes, tf.float32), 1.0), loops.order,
-        tf.tile(tf.constant([_EYE]), [1, 2, 1]))
+    orders = tf.where(tf.equal(loops.hardware.lanes, 1.0), loops.order,
+                      tf.constant([_EYE + _EYE]))
     bounds = tf.concat([
-        tf.matmul(x, y, transpose_b=True)
-        for x, y in zip(_halves(bounds), tf.split(orders, 2, 1))], -1)
+        tf.matmul(part, order, transpose_b=True) for part, order in zip(
+            _halves(bounds), tf.split(orders, 2, 1))], -1)
     size, unit = (tf.expand_dims(x, 1) for x in loops[:2])
     units = tf.math.ceil(size / unit)
     # A dimension without a bound is whole.
     tile = tf.where((units > 1) & (bounds > 0), bounds, units)
     return _Tiles(size, unit, units, tile)
 
-  def counts(self, loops: _Loops, tiles: _Tiles, scaling: _Scaling) -> _Counts:
-    """Counts of the configurations of each kernel."""
-    hardware = self.hardware(scaling)
+  def counts(self, loops: _Loops, tiles: _Tiles) -> _Counts:
+    """What the configurations of each kernel do."""
+    hardware = loops.hardware
     own, row_axes, features, taps = (  # [kernels, 1, 12]
         tf.expand_dims(x, 1) for x in loops[2:6])
     is_product, vector_ops = (  # [kernels, 1]
@@ -2203,10 +2210,12 @@ class _Geometry:
         padding + tf.zeros_like(steps), rounding)
 
   def columns(self, loops: _Loops, tiles: _Tiles) -> tf.Tensor:
-    """What a network sees of each axis, most minor first.
+    """What a network sees of each axis; the most minor one comes first.
 
-    Logarithms of the tile, of its trips, of what rounding adds, and of the
-    extent; and how often two divides the tile.
+    Of the tile: log2 of its elements, of its number of trips, of what rounding
+    adds and of the extent, and how often 2 divides its elements. The first two
+    also as steps: the j-th rises from 0 to 1 between 2^j and 2^(j + 1), so that
+    one weight says what passing a capacity does.
     Shapes: float32 [kernels, configs, NUM_COLUMNS], about 1 at most.
     """
     size, unit, units, tile = tiles
@@ -2214,27 +2223,24 @@ class _Geometry:
     size += tf.zeros_like(tile)
     even = tf.add_n([
         _as_float(tf.equal(tf.math.floormod(elements, 2.0 ** i), 0))
-        for i in range(1, 8)])
-    log_elements, log_trips = _log2(elements), _log2(trips)
-    x = tf.concat([tf.stack([
-        log_elements / 5, log_trips / 5,
-        _log2(trips * tile / units), _log2(size) / 5,
-        even / 7 * _as_float(size > 1)], 2)] + [  # [kernels, configs, 5, 12]
-            tf.clip_by_value(
-                tf.expand_dims(y, 2) - [[float(i)] for i in range(10)], 0.0, 1.0)
-            for y in (log_elements, log_trips)], 2)
-    orders = tf.split(loops.order, 2, 1)
-    parts = []
-    for part, order in zip(tf.split(x, 2, -1), orders):
-      exists = tf.reduce_sum(order, 2)  # [kernels, 6], the first ones.
-      rank = tf.reduce_sum(exists, 1, keepdims=True)
-      minor_first = _hot(rank - 1 - tf.constant(_PLACES))  # [kernels, 6, 6]
-      parts.append(tf.linalg.matmul(
-          part, tf.expand_dims(minor_first, 1), transpose_b=True))
-    x = tf.concat(parts, -1)
+        for i in range(1, 8)]) * _as_float(size > 1) / 7
+    logs = [_log2(elements), _log2(trips), _log2(size)]
+    x = tf.stack([*(log / 5 for log in logs),
+                  _log2(trips * tile / units), even], 2)
+    steps = [[float(j)] for j in range(self._STEPS)]
+    x = tf.concat([x] + [  # [kernels, configs, columns of an axis, 12]
+        tf.clip_by_value(tf.expand_dims(log, 2) - steps, 0.0, 1.0)
+        for log in logs[:2]], 2)
+    x = tf.concat([
+        tf.matmul(part, tf.expand_dims(self._minor_first(order), 1),
+                  transpose_b=True)
+        for part, order in zip(_halves(x), tf.split(loops.order, 2, 1))], -1)
     return tf.reshape(x, [*tf.unstack(tf.shape(x)[:2]), self.NUM_COLUMNS])
 
-  NUM_COLUMNS = 12 * 25
+  def _minor_first(self, order: tf.Tensor) -> tf.Tensor:
+    """[kernels, 6, 6] -> same: moves the last axis that exists to the front."""
+    rank = tf.reduce_sum(order, [1, 2])
+    return _hot(tf.expand_dims(rank, -1) - 1 - tf.constant(_PLACES))
 
   def _traffic(self, loops, trips, elements):
     """(streams, block bytes, moved bytes, pieces), [kernels, configs] each.
@@ -2443,9 +2449,11 @@ class _Convolution:
     others = operands * (1 - nodes.marked(chosen))
     image = tf.where(_is(tf.math.segment_max(others, nodes.kernel_of)),
                      nodes.pick(others), chosen)
-    is_dot = tf.gather(nodes.opcode_is(_DOT), nodes.convolution) > 0
-    return (tf.where(is_dot, tf.gather(nodes.dots.left, nodes.convolution), image),
-            tf.where(is_dot, tf.gather(nodes.dots.right, nodes.convolution), chosen))
+    is_dot = tf.gather(self._graph.opcode == _DOT, nodes.convolution)
+    return tuple(
+        tf.where(is_dot, tf.gather(operand, nodes.convolution), other)
+        for operand, other in ((nodes.dots.left, image),
+                               (nodes.dots.right, chosen)))
 
   def _marked(self, picked):
     """Marks the picked node of each kernel that has a convolution."""
@@ -2560,12 +2568,6 @@ class _Machine(tf.keras.layers.Layer):
 
 _SURE = 10.0  # A sharpness that says that the analytic time is right.
 
-# What a count is divided by to be about 1 at most, as scaled features are.
-_TYPICAL = _Counts(
-    output_tiles=1e5, kernel_tiles=1e3, steps=1e5, streams=16, moved_bytes=1e9,
-    block_bytes=1e7, pieces=1e7, matrix_rows=1e8, vector_registers=1e8,
-    tile_elements=1e7, footprint_bytes=2e7, padding=8, rounding=2)
-
 
 def _log_raw(x: tf.Tensor) -> tf.Tensor:
   """Numbers in their own units: about 1 for a thousand."""
@@ -2650,10 +2652,9 @@ class AnalyticTileModel(_Ranker):
     """The scores."""
     if self._geometry:
       scaling, loops = encoded
-      tiles = self._geometry.tiles(
-          loops, scaling.raw('config', config_feats), scaling)
-      return self._machine(self._geometry.counts(loops, tiles, scaling),
-                           self._geometry.hardware(scaling))[0]
+      tiles = self._geometry.tiles(loops, scaling.raw('config', config_feats))
+      return self._machine(
+          self._geometry.counts(loops, tiles), loops.hardware)[0]
     x = _log_scales(config_feats, self._scales)
     encoded += tf.zeros_like(x[..., :1])  # Once a configuration.
     return tf.squeeze(_dense(self._linear, tf.concat([encoded, x], -1)), -1)
@@ -2727,7 +2728,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
     self._build_for(
         scales * node_width + _TABLE_WIDTHS['node'],
         scales * config_width + _TABLE_WIDTHS['config']
-        + self._geometry.NUM_COLUMNS + len(_TYPICAL) + _Machine.NUM_SHARES)
+        + _Geometry.NUM_COLUMNS + len(_Counts._fields) + _Machine.NUM_SHARES)
     self._machine.build_once()
     self._statistics.build_once()
     if self._statistics.read().known():
@@ -2790,9 +2791,9 @@ class HybridEarlyJoinSAGE(_TileRanker):
       return super()._configured(graph, encoded, config_feats)
     encoded, scaling, loops = encoded
     raw = scaling.raw('config', config_feats)
-    tiles = self._geometry.tiles(loops, raw, scaling)
-    counts = self._geometry.counts(loops, tiles, scaling)
-    log_times, shares = self._machine(counts, self._geometry.hardware(scaling))
+    tiles = self._geometry.tiles(loops, raw)
+    counts = self._geometry.counts(loops, tiles)
+    log_times, shares = self._machine(counts, loops.hardware)
     columns = self._columns(scaling, config_feats, [
         _log_raw(raw), self._geometry.columns(loops, tiles),
         _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)])
