@@ -1524,8 +1524,12 @@ class _Statistics(tf.keras.layers.Layer):
         for part in bounds[:1] for table, sides in part.items()}
     self._initial = tf.zeros([2, 2, sum(_TABLE_WIDTHS.values()) + 1])
     if bounds:
-      in_elements = tf.fill(
-          [2, 1], float(stored.get('tiles', _TILES[0]) == _TILES[1]))
+      tiles = stored.get('tiles', _TILES[0])
+      if tiles not in _TILES:
+        raise ValueError(
+            f'feature_stats: tiles must be one of {", ".join(_TILES)}; got '
+            f'{tiles!r}. `tpu-graphs-ext stats` prints them.')
+      in_elements = tf.fill([2, 1], float(tiles == _TILES[1]))
       self._initial = tf.stack([
           tf.concat([self._cut(part[table], width)
                      for table, width in _TABLE_WIDTHS.items()]
@@ -2593,8 +2597,9 @@ class AnalyticTileModel(_Ranker):
     num_configs: configurations of each kernel in training.
     num_ops: number of opcodes.
     feature_stats: what the features were scaled with; see `_Statistics`.
-    hardware: preset 'tpu_v3'; None for tiles that are counted in elements; or
-      changes, such as {'preset': 'tpu_v3', 'bytes_per_ns': 100}, to fields of
+    hardware: preset 'tpu_v3'; None for tiles that are counted in elements;
+      'found' for the one of the two that `feature_stats` speak of; or changes,
+      such as {'preset': 'tpu_v3', 'bytes_per_ns': 100}, to fields of
       `_Hardware`.
     log_scales: see `_log_scales`; without `feature_stats` alone.
     objective: one of `_OBJECTIVES`.
@@ -2667,8 +2672,9 @@ class HybridEarlyJoinSAGE(_TileRanker):
   """`_TileRanker` with tile geometry, as a correction of an analytic runtime.
 
       score = sharpness * log(analytic time) + learned score
-  `_Counts`, and what part of the analytic time each of its terms is, are
-  further config features. The learned score starts as 0. A list loss reads
+  The network sees logarithms of features in their own units, the columns of
+  `_Geometry`, logarithms of `_Counts`, and what part of the analytic time each
+  of its terms is. The learned score starts as 0. A list loss reads
   scores as log odds, so the sharpness says how sure of the analytic time the
   model is, and falls where the time is of no use. The physical constants are
   fitted to the runtimes themselves, by `LogMSE`, as a part of the loss; the
