@@ -2050,7 +2050,7 @@ class _Dots:
     spatial = tf.constant(_PLACES[:_SPATIAL]) + tf.zeros_like(batch)
     in_batch = spatial < batch
     place = spatial + _as_float(~in_batch & rows)  # [nodes, 4], in the result.
-    of_rows = in_batch | (place < tf.minimum(rank, left_rank) - 1)
+    of_rows = in_batch | (place < tf.minimum(rank, left_rank - 1))
     numbers = tf.concat([
         if_any(rows, _passing(of_left, batch)), of_left,
         if_any(of_rows, _passing(of_left, place)), of_right,
@@ -2376,9 +2376,11 @@ class _Convolution:
     exists = tf.expand_dims(nodes.has_convolution, -1)  # [kernels, 1]
     conv = nodes.rows(nodes.convolution)
     shape, window, dilation = conv.shape, conv.window, conv.base_dilation
-    spatial = exists * _as_float(
-        tf.constant(_PLACES[:_SPATIAL])
-        < tf.minimum(conv.rank - 2, _SPATIAL))  # [kernels, 4], which there are
+    # Of batch and features a matrix product with a vector lacks one.
+    named = tf.reduce_sum(
+        _as_float(conv.convolution[:, -2:] >= 0), -1, keepdims=True)
+    spatial = exists * _as_float(  # [kernels, 4], which there are
+        tf.constant(_PLACES[:_SPATIAL]) < conv.rank - named)
     on_spatial = tf.expand_dims(spatial, -1)
     numbers = (_hot(conv.convolution)  # [kernels, 14, 6]
                * tf.expand_dims(exists, -1))

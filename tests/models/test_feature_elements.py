@@ -99,6 +99,18 @@ def test_a_product_with_a_vector_has_no_features():
   np.testing.assert_array_equal(counts['block_bytes'], [4 * 76, 4 * 32])
 
 
+@pytest.mark.parametrize('vector', [(3, 10), (10,)])
+def test_products_with_vectors_are_cut_along_the_batch(vector):
+  """[3, 6, 10] x a vector for each of 3, or one for all."""
+  counts = counts_of(dot_kernel(
+      (3, 6, 10), vector, (3, 6), [(3, 6), (1, 6), (3, 2)]))
+  np.testing.assert_array_equal(counts['steps'], [1, 3, 3])
+  np.testing.assert_array_equal(counts['matrix_rows'], [180] * 3)
+  whole = np.prod(vector)
+  np.testing.assert_array_equal(counts['block_bytes'], [
+      4 * (180 + whole + 18), 4 * (60 + 10 + 6), 4 * (60 + whole + 6)])
+
+
 def test_layout_tiles_of_a_matrix_product():
   """As a convolution's: 128 x 128 weights meet all rows of a step."""
   counts = counts_of(dot_kernel(

@@ -345,7 +345,8 @@ class _Numbers:
   def of(cls, graph, node) -> _Numbers:
     row = [int(n) for n in graph.columns('convolution_dim_numbers')[node]]
     rank = len(graph.dims[node])
-    spatial = max(0, min(rank - 2, schema.MAX_SPATIAL_DIMS))
+    named = sum(number >= 0 for number in row[12:14])
+    spatial = max(0, min(rank - named, schema.MAX_SPATIAL_DIMS))
     # The output's spatial dimensions are not stored: those that are left.
     left = [d for d in range(rank) if d not in row[12:14]]
     return cls(row[0], row[1], tuple(row[2:2 + spatial]), row[6], row[7],
