@@ -223,6 +223,15 @@ def test_columns_by_hand():
   assert not columns[:, :, 2:].any()  # There are no further axes.
 
 
+def test_evenness_counts_to_128():
+  columns = columns_of(kernel_of(
+      [(READ, (1, 512), []), ('negate', (1, 512), [0])],
+      [(1, 256), (1, 128), (1, 64), (1, 96), (1, 1)]))
+  np.testing.assert_allclose(
+      columns[:, 4, 0], [1, 1, 6 / 7, 5 / 7, 0], rtol=1e-6)
+  assert not columns[:, 4, 1].any()  # An extent of 1 is no axis to be even in.
+
+
 def test_the_minor_axis_comes_first_at_any_rank_and_layout():
   for sizes, layout in (((64,), (0,)), ((24, 64), (1, 0)), ((64, 24), (0, 1)),
                         ((3, 64, 24), (1, 2, 0))):
