@@ -2376,11 +2376,7 @@ class _Convolution:
     exists = tf.expand_dims(nodes.has_convolution, -1)  # [kernels, 1]
     conv = nodes.rows(nodes.convolution)
     shape, window, dilation = conv.shape, conv.window, conv.base_dilation
-    # Of batch and features a matrix product with a vector lacks one.
-    named = tf.reduce_sum(
-        _as_float(conv.convolution[:, -2:] >= 0), -1, keepdims=True)
-    spatial = exists * _as_float(  # [kernels, 4], which there are
-        tf.constant(_PLACES[:_SPATIAL]) < conv.rank - named)
+    spatial = exists * self._spatial_of(conv)
     on_spatial = tf.expand_dims(spatial, -1)
     numbers = (_hot(conv.convolution)  # [kernels, 14, 6]
                * tf.expand_dims(exists, -1))
@@ -2435,6 +2431,13 @@ class _Convolution:
     self.features = feature_axes + contracted
     self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes
     self.in_image, self.in_filter = self._parts_of([self.image, self.filter])
+
+  def _spatial_of(self, conv):
+    """float32 [kernels, 4], 1 for spatial dimensions that there are."""
+    # Of batch and features a matrix product with a vector lacks one.
+    named = tf.reduce_sum(
+        _as_float(conv.convolution[:, -2:] >= 0), -1, keepdims=True)
+    return _as_float(tf.constant(_PLACES[:_SPATIAL]) < conv.rank - named)
 
   def _operands(self, dims, sizes, weights):
     """(image, filter): int32 [kernels], nodes.
