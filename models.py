@@ -193,6 +193,15 @@ class _Graph:
     senders, receivers = self._edges[of]
     return self._summed(tf.gather(mask, senders), receivers)
 
+  def first_and_last(self, of: str) -> tuple:
+    """int32 [nodes] twice: each node's first and last neighbour, or itself."""
+    senders, receivers = self._edges[of]
+    own = tf.range(self.nodes)
+    first = tf.math.unsorted_segment_min(senders, receivers, self.nodes)
+    last = tf.math.unsorted_segment_max(senders, receivers, self.nodes)
+    return (tf.where(first < self.nodes, first, own),
+            tf.where(last < 0, own, last))
+
   def with_states(self, x: tf.Tensor) -> tfgnn.GraphTensor:
     """The nodes with states `x` and the edges from producer to consumer.
 
@@ -1419,19 +1428,23 @@ class _TileRanker(_Ranker):
     self._scorer = tf.keras.layers.Dense(1)
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
-    width, scales = self._width, max(1, len(self._scales))
-    self._node_encoder.build([None, self._embed_width + scales * node_width])
+    scales = max(1, len(self._scales))
+    self._build_for(scales * node_width, scales * config_width)
+
+  def _build_for(self, node_columns: int, config_columns: int) -> None:
+    width = self._width
+    self._node_encoder.build([None, self._embed_width + node_columns])
     for layer in self._node_rounds:
       layer.build([None, width])
     if self._early:
-      self._config_encoder.build([None, scales * config_width])
+      self._config_encoder.build([None, config_columns])
       for layer in (self._join, self._join_gate, self._join_config):
         layer.build([None, width])
       width = self._state_width
     for layer in self._joint_rounds:
       layer.build([None, width])
     head_width = (len(self._pooling) * width
-                  + self._late * scales * config_width)
+                  + self._late * config_columns)
     for layer in self._head:
       layer.build([None, head_width])
       head_width = self._width
@@ -1443,8 +1456,11 @@ class _TileRanker(_Ranker):
     Shapes: float32 [nodes, 1, joint_dim] twice. Where configurations join at
     the head alone, the pooled nodes: [kernels, 1, poolings * width].
     """
-    x = self._node_encoder(tf.concat(
-        [embedded, _log_scales(node_feats, self._scales)], -1))
+    return self._encode_columns(
+        graph, embedded, _log_scales(node_feats, self._scales))
+
+  def _encode_columns(self, graph, embedded, columns):
+    x = self._node_encoder(tf.concat([embedded, columns], -1))
     for layer in self._node_rounds:
       x = layer.update(graph, x)
     if self._early:
@@ -1455,10 +1471,12 @@ class _TileRanker(_Ranker):
   def _configured(self, graph, encoded, config_feats):
     """[features on logarithmic scales, and what joins the nodes, if it does].
     """
-    config_feats = _log_scales(config_feats, self._scales)
+    return self._configure_columns(_log_scales(config_feats, self._scales))
+
+  def _configure_columns(self, columns):
     if not self._early:
-      return [config_feats]
-    return [config_feats, self._join_config(self._config_encoder(config_feats))]
+      return [columns]
+    return [columns, self._join_config(self._config_encoder(columns))]
 
   def _score(self, graph, encoded, configured, training):
     config_feats, *joins = configured
@@ -1481,12 +1499,21 @@ class _TileRanker(_Ranker):
 # ---------------------------------------------------------- chapter: statistics
 
 _TABLE_WIDTHS = {'node': 140, 'config': 24}  # Columns of the files.
+# Columns: product of the output's bounds, and of the shape of a node.
+_BOUNDS_PRODUCT, _SHAPE_PRODUCT = 15, 28
+_LEAST_PART = 0.02
+_TILES = ('layout tiles', 'elements')  # What tile bounds can count.
 _MOST = 1e12  # No count is larger, so that sums and products stay finite.
 
 
 class _Scaling(NamedTuple):
   """What `_Statistics` knows, as tensors."""
-  bounds: tf.Tensor  # [2 statistics, minimum and maximum, node, config columns]
+  # [2 statistics, minimum and maximum, node and config columns and 1]
+  bounds: tf.Tensor
+
+  def in_elements(self) -> tf.Tensor:
+    """Whether tile bounds count elements, not layout tiles: bool []."""
+    return self.bounds[0, 0, -1] > 0
 
   def known(self) -> tf.Tensor:
     """Whether there are any: bool []."""
@@ -1500,7 +1527,8 @@ class _Scaling(NamedTuple):
     Which statistics apply is told from each row alone, or, where they are the
     nodes of a graph, from all of a kernel together.
     """
-    node, config = tf.split(self.bounds, list(_TABLE_WIDTHS.values()), -1)
+    node, config, _ = tf.split(
+        self.bounds, [*_TABLE_WIDTHS.values(), 1], -1)
     low, high = tf.unstack(node if table == 'node' else config, axis=1)
     candidates = self._unscaled(x, low, high)  # [..., 2, all columns]
     broken = tf.reduce_sum(_as_float(
@@ -1536,7 +1564,8 @@ class _Statistics(tf.keras.layers.Layer):
     stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
       all columns of the files; a column is dropped where the two are equal.
       'used', true where they differ, may stand beside them, and the same of
-      all train kernels under 'all_kernels'. Without any, nothing is known.
+      all train kernels under 'all_kernels', and under 'tiles' what their bounds
+      count, 'elements' or 'layout tiles'. Without any, nothing is known.
     keeps: whether they are one of the model's variables. The scripts copy
       trainable variables into a new model and nothing else, so it has to be
       one of those; its gradient is 0.
@@ -1553,11 +1582,18 @@ class _Statistics(tf.keras.layers.Layer):
     self._numbers_of_used = {  # By table; empty where it is not known.
         table: sum(low != high for low, high in zip(*sides))
         for part in bounds[:1] for table, sides in part.items()}
-    self._initial = tf.zeros([2, 2, sum(_TABLE_WIDTHS.values())])
+    self._initial = tf.zeros([2, 2, sum(_TABLE_WIDTHS.values()) + 1])
     if bounds:
+      tiles = stored.get('tiles', _TILES[0])
+      if tiles not in _TILES:
+        raise ValueError(
+            f'feature_stats: tiles must be one of {", ".join(_TILES)}; got '
+            f'{tiles!r}. `tpu-graphs-ext stats` prints them.')
+      in_elements = tf.fill([2, 1], float(tiles == _TILES[1]))
       self._initial = tf.stack([
           tf.concat([self._cut(part[table], width)
-                     for table, width in _TABLE_WIDTHS.items()], -1)
+                     for table, width in _TABLE_WIDTHS.items()]
+                    + [in_elements], -1)
           for part in (bounds[0], bounds[-1])])
 
   def _bounds_of(self, stored, table):
@@ -1659,7 +1695,9 @@ def _of_files(folder: str, num_configs: int,
                        for table, width in _TABLE_WIDTHS.items()):
     return None
   stored, of_all = _over_kernels(enough), _over_kernels(kernels)
-  if all(stored[table]['used'] == of_all[table]['used'] for table in stored):
+  stored['tiles'] = _TILES[_count_elements(kernels)]
+  if all(stored[table]['used'] == of_all[table]['used']
+         for table in _TABLE_WIDTHS):
     stored['all_kernels'] = of_all
   return stored
 
@@ -1672,6 +1710,18 @@ def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
     stored[table] = {'minimum': low.tolist(), 'maximum': high.tolist(),
                      'used': (low != high).tolist()}
   return stored
+
+
+def _count_elements(kernels: Sequence[Mapping[str, Any]]) -> bool:
+  """Whether tile bounds count elements, by each kernel's largest tile.
+
+  A TPU's layout tile holds up to 1,024 elements, so that there a tile of the
+  whole tensor has a small part of its elements in bounds.
+  """
+  parts = [kernel['config'][1][_BOUNDS_PRODUCT]
+           / max(1.0, kernel['node'][1][_SHAPE_PRODUCT]) for kernel in kernels]
+  parts = [part for part in parts if part > 0]
+  return bool(parts) and float(np.median(parts)) > _LEAST_PART
 
 
 def _of_file(path: str) -> Mapping[str, Any]:
@@ -1706,9 +1756,10 @@ _NODE_COLUMNS = {
     'feature_groups': (107, 1), 'minor_to_major': (134, 6)}
 _BOUNDS = (*range(8, 14), *range(6))  # Config columns: of output, of filter.
 _ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
-_CONVOLUTION, _FUSION, _PARAMETER, _REDUCE, _TUPLE = 26, 41, 63, 70, 100
+_CONVOLUTION, _DOT, _FUSION, _PARAMETER, _REDUCE, _TUPLE = (
+    26, 34, 41, 63, 70, 100)
 # Vector instructions of an opcode: 1 but for these.
-_FREE_OPCODES = (11, 13, 24, 26, 41, 45, 48, 63, 75, 100)
+_FREE_OPCODES = (11, 13, 24, 26, 34, 41, 45, 48, 63, 75, 100)
 _SLOW_OPCODES = (30, 32, 37, 38, 50, 51, 66, 77, 81, 91, 94, 96, 98, 107)
 _SLOW_COST = 8.0
 _PLACES = [float(i) for i in range(_DIMS)]
@@ -1718,7 +1769,7 @@ _EYE = [[float(i == j) for j in range(_DIMS)] for i in range(_DIMS)]
 class _Hardware(NamedTuple):
   """A machine. Times are in ns; constants with a time can be trained.
 
-  With lanes and sublanes of 1, tile bounds count elements.
+  With lanes of 1, tile bounds count elements, of logical dimensions.
   """
   lanes: int = 128          # Elements of a layout tile, most minor dimension.
   sublanes: int = 8         # The same, second most minor.
@@ -1741,24 +1792,39 @@ _PRESETS = {
                     matrix_row_ns=0.6 / 128 ** 2, vector_ns=0.9 / 1024)}
 
 
-def _hardware(given: Any) -> _Hardware:
-  """A preset by name, or changes to one: {'preset': name, field: value}."""
+_FOUND = 'found'
+
+
+def _hardware(given: Any) -> Sequence[_Hardware]:
+  """A preset by name, or changes to one: {'preset': name, field: value}.
+
+  Returns:
+    Two machines: for tiles that count layout tiles, and for tiles that count
+    elements. They differ for the preset 'found' alone.
+  """
   changes = dict(given) if isinstance(given, Mapping) else {'preset': given}
-  preset = changes.pop('preset', 'tpu_v3')
+  preset = changes.pop('preset', _FOUND)
   if preset is not None:
-    _check_choice('hardware', preset, [name for name in _PRESETS if name])
+    _check_choice('hardware', preset,
+                  [_FOUND, *(name for name in _PRESETS if name)])
   for name, value in changes.items():
     _check_choice('hardware', name, _Hardware._fields)
     if isinstance(value, bool) or not isinstance(
         value, (int, float)) or not value > 0:
       raise ValueError(
           f'hardware: {name} must be a positive number; got {value!r}.')
-  return _PRESETS[preset]._replace(**changes)
+  names = ('tpu_v3', None) if preset == _FOUND else (preset, preset)
+  return [_Hardware(*map(float, _PRESETS[name]._replace(**changes)))
+          for name in names]
 
 
 def _product(x: tf.Tensor) -> tf.Tensor:
   """Product of positive counts over the last axis, at most `_MOST`."""
   return tf.minimum(tf.reduce_prod(x, -1), _MOST)
+
+
+def _log2(x: tf.Tensor) -> tf.Tensor:
+  return tf.math.log(x) / math.log(2)
 
 
 def _halves(x: tf.Tensor) -> Sequence[tf.Tensor]:
@@ -1859,13 +1925,17 @@ class _Nodes:
     self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)
     self.element_bytes += 4 * _as_float(self.element_bytes == 0)
     self._lay_out(hardware)
+    self.dots = _Dots(graph, self.shape, self.rank)
+    is_dot = tf.expand_dims(graph.opcode == _DOT, -1)
+    for name, column in self.dots.columns.items():
+      self._columns[name] = tf.where(is_dot, column, self._columns[name])
     table = [self.column(name) for name in _NodeRows._fields[:6]] + [
         tf.stack([self.rank, self.elements, self.element_bytes,
                   self.opcode_is(_REDUCE)], 1),
         self.shape, self.size, self.unit,
         tf.reshape(self.order, [-1, _DIMS ** 2])]
     self._table = tf.concat(table, 1)
-    self._find_roles()
+    self._find_roles(hardware)
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
     """What is known of some nodes, int32 [rows]."""
@@ -1927,7 +1997,7 @@ class _Nodes:
     """1 on all nodes of a kernel with a marked one; see `_Graph.on_nodes`."""
     return self._graph.on_nodes(tf.math.segment_max(mask, self.kernel_of))
 
-  def _find_roles(self):
+  def _find_roles(self, hardware):
     parameter = self.opcode_is(_PARAMETER)
     self.is_no_root = 1 - _as_float(tf.squeeze(self.column('is_root'), 1) > 0)
     unread = _as_float(self._graph.degree('consumers') == 0)
@@ -1940,11 +2010,18 @@ class _Nodes:
     self.outputs = parts + main * (1 - self.any_of(parts))
     self.inputs = parameter * tf.where(
         _is(self.any_of(body)), self.read_by(root), _as_float(self.rank > 0))
-    convolution = self.opcode_is(_CONVOLUTION) * tf.sign(
+    product = self.opcode_is(_CONVOLUTION) + 0.5 * self.opcode_is(_DOT)
+    convolution = tf.sign(product) * tf.sign(
         self._graph.number_of('producers', self.is_no_root))
     self.convolution = self.pick(convolution)
     self.has_convolution = tf.math.segment_max(convolution, self.kernel_of)
     reduced = self.outputs * self.opcode_is(_REDUCE)
+    # Where tiles count elements, also what is made of a reduction's result.
+    out = self._graph.on_nodes(self.pick(self.outputs))
+    alike = self.opcode_is(_REDUCE) * _as_float(
+        tf.equal(tf.cast(hardware.lanes, tf.float32), 1.0) & tf.reduce_all(
+            tf.equal(self.shape, tf.gather(self.shape, out)), -1))
+    reduced = tf.where(_is(self.any_of(reduced)), reduced, alike)
     whole = self.operands_of(reduced)
     tiled = tf.where(_is(self.any_of(whole)), whole, self.outputs)
     self.tiled = tf.where(_is(self.has_convolution), self.convolution,
@@ -1966,6 +2043,90 @@ class _Nodes:
         + reductions, self.kernel_of)
 
 
+class _Dots:
+  """Matrix products as the convolutions that they are.
+
+  Nodes keep neither the order of operands nor which dimensions are summed
+  over: both are told by sizes. Dimensions of the batch come first, then those
+  of the left operand, then those of the right one; one is summed over, which is
+  the last or the first that is not of the batch. Rows of nodes that are no
+  matrix product are of no meaning.
+
+  Attributes:
+    left, right: int32 [nodes], the operands.
+    columns: as the features of a convolution, 'convolution' [nodes, 14], where
+      -1 is a dimension that is not there; 'window', 'base_dilation' and
+      'stride' [nodes, 4].
+  """
+
+  def __init__(self, graph: _Graph, shape: tf.Tensor, rank: tf.Tensor):
+    first, last = graph.first_and_last('producers')
+    # Of both orders of the operands, four choices each of what is summed over.
+    left, right = (tf.repeat(tf.stack(pair, 1), 4, axis=1)
+                   for pair in ((first, last), (last, first)))
+    left_rank, right_rank = tf.gather(rank, left), tf.gather(rank, right)
+    batch = left_rank + right_rank - tf.expand_dims(rank, -1) - 2  # [nodes, 8]
+    of_left = tf.where([True, True, False, False] * 2, left_rank - 1, batch)
+    of_right = tf.where([True, False] * 4, batch, right_rank - 1)
+    agree = self._agree(shape, tf.gather(shape, left), tf.gather(shape, right),
+                        rank, left_rank - 1, batch, of_left, of_right)
+    best = tf.argmax(agree, -1)
+    self.left, self.right, *numbers = (
+        tf.gather(x, best, batch_dims=1) for x in (
+            left, right, left_rank, right_rank, batch, of_left, of_right))
+    self.columns = self._as_convolution(
+        shape, *(tf.expand_dims(x, -1) for x in (rank, *numbers)))
+
+  def _agree(self, shape, left, right, rank, from_right, batch, of_left,
+             of_right):
+    """Number of sizes of the result that agree with each choice: [nodes, 8]."""
+    rank = tf.reshape(rank, [-1, 1, 1])
+    from_right, batch, of_left, of_right = (
+        tf.expand_dims(x, -1) for x in (from_right, batch, of_left, of_right))
+
+    def at(sizes, place):  # [nodes, 8, 6], [nodes, 8, places] -> as places
+      place = tf.cast(tf.clip_by_value(place, 0.0, _DIMS - 1.0), tf.int32)
+      return tf.gather(sizes, place, batch_dims=2)
+
+    place = tf.constant(_PLACES) + tf.zeros_like(batch)
+    sizes = tf.where(
+        place < from_right, at(left, _passing(of_left, place)),
+        at(right, _passing(of_right, place + batch - from_right)))
+    agree = tf.equal(sizes, tf.expand_dims(shape, 1)) & (place < rank)
+    summed = tf.equal(at(left, of_left), at(right, of_right))
+    return tf.reduce_sum(_as_float(tf.concat([agree, summed], -1)), -1)
+
+  def _as_convolution(self, shape, rank, left_rank, right_rank, batch, of_left,
+                      of_right):
+    """The columns; all arguments but the shape are [nodes, 1].
+
+    The first row dimension becomes the batch of the convolution, the last
+    column dimension its features; the others are spatial.
+    """
+    def if_any(condition, number):
+      return tf.where(condition, number, -1.0)
+
+    rows, columns = left_rank - 1 > batch, right_rank - 1 > batch
+    spatial = tf.constant(_PLACES[:_SPATIAL]) + tf.zeros_like(batch)
+    in_batch = spatial < batch
+    place = spatial + _as_float(~in_batch & rows)  # [nodes, 4], in the result.
+    of_rows = in_batch | (place < tf.minimum(rank, left_rank - 1))
+    numbers = tf.concat([
+        if_any(rows, _passing(of_left, batch)), of_left,
+        if_any(of_rows, _passing(of_left, place)), of_right,
+        if_any(columns, _passing(of_right, right_rank - 2)),
+        if_any(in_batch, spatial), if_any(rows, batch),
+        if_any(columns, rank - 1)], 1)
+    window = tf.where(in_batch, shape[:, :_SPATIAL], 1.0)
+    return {'convolution': numbers, 'window': window, 'base_dilation': window,
+            'stride': tf.ones_like(window)}
+
+
+def _passing(dim: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+  """Dimensions at places of a list that leaves out `dim`."""
+  return place + _as_float(place >= dim)
+
+
 class _Streams(NamedTuple):
   """Tensors that a kernel reads and writes, as tiles of them come and go."""
   kernel: tf.Tensor   # int32 [streams]
@@ -1978,14 +2139,27 @@ class _Streams(NamedTuple):
 
 class _Loops(NamedTuple):
   """The loop nests of a batch of kernels; rows are kernels but in streams."""
-  size: tf.Tensor      # [kernels, 12]
-  unit: tf.Tensor      # [kernels, 12]
+  size: tf.Tensor      # [kernels, 12], elements
+  unit: tf.Tensor      # [kernels, 12], elements of a layout tile
+  own: tf.Tensor       # [kernels, 12], 1 for loops; the filter's other axes
+                       # are those of the output
   rows: tf.Tensor      # [kernels, 12], 1 for rows that meet the same weights
   features: tf.Tensor  # [kernels, 12], 1 for features in and out
   taps: tf.Tensor      # [kernels, 12], 1 where each element has own weights
+  order: tf.Tensor     # [kernels, 12, 6], 1 where an axis is a logical dim
   has_convolution: tf.Tensor  # [kernels]
   vector_ops: tf.Tensor       # [kernels]
   streams: _Streams
+  hardware: _Hardware
+
+
+class _Tiles(NamedTuple):
+  """Tiles of each axis; float32 [kernels, 1, 12], the last [.., configs, ..].
+  """
+  size: tf.Tensor   # As of `_Loops`.
+  unit: tf.Tensor
+  units: tf.Tensor  # That cover the size.
+  tile: tf.Tensor   # Units of a tile.
 
 
 class _Counts(NamedTuple):
@@ -2006,16 +2180,31 @@ class _Counts(NamedTuple):
 
 
 class _Geometry:
-  """Loop nests and counts; see `_Loops` and `_Counts`."""
+  """Loop nests, tiles and counts; see `_Loops`, `_Tiles` and `_Counts`.
 
-  def __init__(self, hardware: _Hardware):
+  Args:
+    hardware: see `_hardware`.
+  """
+  _STEPS = 10
+  NUM_COLUMNS = _AXES * (5 + 2 * _STEPS)
+
+  def __init__(self, hardware: Sequence[_Hardware]):
     self._hardware = hardware
 
-  def loops(self, graph: _Graph, node_feats: tf.Tensor,
+  def hardware(self, scaling: _Scaling) -> _Hardware:
+    """The machine that the data is of; numbers, or float32 [] to be found."""
+    in_tiles, in_elements = self._hardware
+    if in_tiles == in_elements:
+      return in_tiles
+    return _Hardware(*tf.unstack(tf.where(
+        scaling.in_elements(), tf.constant(in_elements),
+        tf.constant(in_tiles))))
+
+  def loops(self, graph: _Graph, raw: tf.Tensor,
             scaling: _Scaling) -> _Loops:
-    """Loop nests from scaled node features [nodes, F]."""
-    raw = scaling.raw('node', node_feats, graph)
-    nodes = _Nodes(graph, raw, self._hardware)
+    """Loop nests from node features in their own units, [nodes, 140]."""
+    hardware = self.hardware(scaling)
+    nodes = _Nodes(graph, raw, hardware)
     tiled = nodes.rows(nodes.tiled)
     of_tiled = tf.transpose(tiled.order, [0, 2, 1])
     output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
@@ -2024,30 +2213,42 @@ class _Geometry:
     streams = _laid_out(nodes, *(tf.concat(part, 0) for part in zip(
         conv.streams(),
         _along(graph, nodes, [loose, nodes.outputs], output_axes))))
-    own = tf.reduce_sum(output_axes, 1) + conv.own_axes  # [kernels, 12]
-
-    def of_axes(of_output, of_filter):
-      return tf.where(own > 0, tf.concat([of_output, of_filter], -1), 1.0)
-
+    own = tf.concat(
+        [tf.reduce_sum(tiled.order, 2), conv.own_axes[:, _DIMS:]], 1)
+    whole = tf.concat([  # The filter's, with those that follow the output.
+        tiled.size, tf.where(tf.expand_dims(nodes.has_convolution, 1) > 0,
+                             conv.filter_rows.size, 1.0)], 1)
+    unit = tf.concat([tiled.unit, conv.filter_rows.unit], 1)
     return _Loops(
-        of_axes(tiled.size, conv.filter_rows.size),
-        of_axes(tiled.unit, conv.filter_rows.unit), conv.rows, conv.features,
-        conv.taps, nodes.has_convolution, nodes.vector_ops, streams)
+        whole, unit, own, conv.rows, conv.features, conv.taps,
+        tf.concat([tiled.order, conv.filter_rows.order], 1),
+        nodes.has_convolution, nodes.vector_ops, streams, hardware)
 
-  def counts(self, loops: _Loops, config_feats: tf.Tensor,
-             scaling: _Scaling) -> _Counts:
-    """Counts of scaled config features [kernels, configs, G]."""
-    hardware = self._hardware
-    bounds = tf.gather(  # [kernels, configs, 12]
-        scaling.raw('config', config_feats), _BOUNDS, axis=-1)
-    size, unit, row_axes, features, taps = (  # [kernels, 1, 12]
-        tf.expand_dims(x, 1) for x in loops[:5])
-    is_product, vector_ops = (  # [kernels, 1]
-        tf.expand_dims(x, 1) for x in loops[5:7])
+  def tiles(self, loops: _Loops, raw: tf.Tensor) -> _Tiles:
+    """Tiles from config features in their own units, [kernels, configs, 24].
+    """
+    bounds = tf.gather(raw, _BOUNDS, axis=-1)  # [kernels, configs, 12]
+    # Elements are of logical dimensions, layout tiles of physical ones.
+    orders = tf.where(tf.equal(loops.hardware.lanes, 1.0), loops.order,
+                      tf.constant([_EYE + _EYE]))
+    bounds = tf.concat([
+        tf.matmul(part, order, transpose_b=True) for part, order in zip(
+            _halves(bounds), tf.split(orders, 2, 1))], -1)
+    size, unit = (tf.expand_dims(x, 1) for x in loops[:2])
     units = tf.math.ceil(size / unit)
     # A dimension without a bound is whole.
-    own = (units > 1) & (bounds > 0)
-    tile = tf.where(own, bounds, units)
+    tile = tf.where((units > 1) & (bounds > 0), bounds, units)
+    return _Tiles(size, unit, units, tile)
+
+  def counts(self, loops: _Loops, tiles: _Tiles) -> _Counts:
+    """What the configurations of each kernel do."""
+    hardware = loops.hardware
+    own, row_axes, features, taps = (  # [kernels, 1, 12]
+        tf.expand_dims(x, 1) for x in loops[2:6])
+    is_product, vector_ops = (  # [kernels, 1]
+        tf.expand_dims(x, 1) for x in (loops.has_convolution,
+                                       loops.vector_ops))
+    size, unit, units, tile = (tf.where(own > 0, x, 1.0) for x in tiles)
     trips, elements = tf.math.ceil(units / tile), tile * unit
     steps, kernel_tiles = _product(trips), _product(_halves(trips)[1])
     output_tiles, tile_elements, rounding = tf.unstack(_product(_halves(
@@ -2071,6 +2272,39 @@ class _Geometry:
         is_product * steps * blocks * rows, vector, tile_elements,
         2 * block + 4 * is_product * tile_elements,
         padding + tf.zeros_like(steps), rounding)
+
+  def columns(self, loops: _Loops, tiles: _Tiles) -> tf.Tensor:
+    """What a network sees of each axis; the most minor one comes first.
+
+    Of the tile: log2 of its elements, of its number of trips, of what rounding
+    adds and of the extent, and how often 2 divides its elements. The first two
+    also as steps: the j-th rises from 0 to 1 between 2^j and 2^(j + 1), so that
+    one weight says what passing a capacity does.
+    Shapes: float32 [kernels, configs, NUM_COLUMNS], about 1 at most.
+    """
+    size, unit, units, tile = tiles
+    trips, elements = tf.math.ceil(units / tile), tile * unit
+    size += tf.zeros_like(tile)
+    even = tf.add_n([
+        _as_float(tf.equal(tf.math.floormod(elements, 2.0 ** i), 0))
+        for i in range(1, 8)]) * _as_float(size > 1) / 7
+    logs = [_log2(elements), _log2(trips), _log2(size)]
+    x = tf.stack([*(log / 5 for log in logs),
+                  _log2(trips * tile / units), even], 2)
+    steps = [[float(j)] for j in range(self._STEPS)]
+    x = tf.concat([x] + [  # [kernels, configs, columns of an axis, 12]
+        tf.clip_by_value(tf.expand_dims(log, 2) - steps, 0.0, 1.0)
+        for log in logs[:2]], 2)
+    x = tf.concat([
+        tf.matmul(part, tf.expand_dims(self._minor_first(order), 1),
+                  transpose_b=True)
+        for part, order in zip(_halves(x), tf.split(loops.order, 2, 1))], -1)
+    return tf.reshape(x, [*tf.unstack(tf.shape(x)[:2]), self.NUM_COLUMNS])
+
+  def _minor_first(self, order: tf.Tensor) -> tf.Tensor:
+    """[kernels, 6, 6] -> same: moves the last axis that exists to the front."""
+    rank = tf.reduce_sum(order, [1, 2])
+    return _hot(tf.expand_dims(rank, -1) - 1 - tf.constant(_PLACES))
 
   def _traffic(self, loops, trips, elements):
     """(streams, block bytes, moved bytes, pieces), [kernels, configs] each.
@@ -2202,9 +2436,7 @@ class _Convolution:
     exists = tf.expand_dims(nodes.has_convolution, -1)  # [kernels, 1]
     conv = nodes.rows(nodes.convolution)
     shape, window, dilation = conv.shape, conv.window, conv.base_dilation
-    spatial = exists * _as_float(
-        tf.constant(_PLACES[:_SPATIAL])
-        < tf.minimum(conv.rank - 2, _SPATIAL))  # [kernels, 4], which there are
+    spatial = exists * self._spatial_of(conv)
     on_spatial = tf.expand_dims(spatial, -1)
     numbers = (_hot(conv.convolution)  # [kernels, 14, 6]
                * tf.expand_dims(exists, -1))
@@ -2260,6 +2492,13 @@ class _Convolution:
     self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes
     self.in_image, self.in_filter = self._parts_of([self.image, self.filter])
 
+  def _spatial_of(self, conv):
+    """float32 [kernels, 4], 1 for spatial dimensions that there are."""
+    # Of batch and features a matrix product with a vector lacks one.
+    named = tf.reduce_sum(
+        _as_float(conv.convolution[:, -2:] >= 0), -1, keepdims=True)
+    return _as_float(tf.constant(_PLACES[:_SPATIAL]) < conv.rank - named)
+
   def _operands(self, dims, sizes, weights):
     """(image, filter): int32 [kernels], nodes.
 
@@ -2279,7 +2518,11 @@ class _Convolution:
     others = operands * (1 - nodes.marked(chosen))
     image = tf.where(_is(tf.math.segment_max(others, nodes.kernel_of)),
                      nodes.pick(others), chosen)
-    return image, chosen
+    is_dot = tf.gather(self._graph.opcode == _DOT, nodes.convolution)
+    return tuple(
+        tf.where(is_dot, tf.gather(operand, nodes.convolution), other)
+        for operand, other in ((nodes.dots.left, image),
+                               (nodes.dots.right, chosen)))
 
   def _marked(self, picked):
     """Marks the picked node of each kernel that has a convolution."""
@@ -2346,31 +2589,30 @@ class _Machine(tf.keras.layers.Layer):
   NUM_SHARES = 5
   _RATE = 10.0
 
-  def __init__(self, hardware: _Hardware,
-               sharpness: Optional[float] = None):
+  def __init__(self, sharpness: Optional[float] = None):
     super().__init__()
-    self._initial = tuple(  # Sharpness comes last, if there is one.
-        float(getattr(hardware, name)) for name in _TRAINED_CONSTANTS
-    ) + (sharpness,) * bool(sharpness)
+    self._sharpness = (sharpness,) * bool(sharpness)  # Comes last, if any.
 
   def build_once(self) -> None:
     if not self.built:
       self.changes = self.add_weight(
-          'changes', [len(self._initial)], initializer='zeros')
+          'changes', [len(_TRAINED_CONSTANTS) + len(self._sharpness)],
+          initializer='zeros')
       self.built = True
 
-  def _trained(self) -> Sequence[tf.Tensor]:
-    return tf.unstack(tf.constant(self._initial) * tf.exp(
+  def _factors(self) -> Sequence[tf.Tensor]:
+    return tf.unstack(tf.exp(
         tf.clip_by_value(self._RATE * self.changes, -10.0, 10.0)))
 
-  def constants(self) -> dict:
+  def constants(self, hardware: _Hardware) -> dict:
     """Scalar tensors by name; the name ends in the unit."""
-    return dict(zip(_TRAINED_CONSTANTS, self._trained()))
+    return {name: getattr(hardware, name) * factor
+            for name, factor in zip(_TRAINED_CONSTANTS, self._factors())}
 
   def sharpness(self) -> tf.Tensor:
-    return self._trained()[-1]
+    return self._sharpness[0] * self._factors()[-1]
 
-  def call(self, counts: _Counts) -> tuple:
+  def call(self, counts: _Counts, hardware: _Hardware) -> tuple:
     """What the counts take.
 
     Returns:
@@ -2378,7 +2620,7 @@ class _Machine(tf.keras.layers.Layer):
       configs, NUM_SHARES], its terms as parts of their sum: launch, steps,
       memory, arithmetic and first transfer.
     """
-    c = self.constants()
+    c = self.constants(hardware)
     launch = c['launch_ns'] * tf.ones_like(counts.steps)
     steps = c['step_ns'] * counts.streams * counts.steps
     memory = (counts.moved_bytes / c['bytes_per_ns']
@@ -2395,11 +2637,10 @@ class _Machine(tf.keras.layers.Layer):
 
 _SURE = 10.0  # A sharpness that says that the analytic time is right.
 
-# What a count is divided by to be about 1 at most, as scaled features are.
-_TYPICAL = _Counts(
-    output_tiles=1e5, kernel_tiles=1e3, steps=1e5, streams=16, moved_bytes=1e9,
-    block_bytes=1e7, pieces=1e7, matrix_rows=1e8, vector_registers=1e8,
-    tile_elements=1e7, footprint_bytes=2e7, padding=8, rounding=2)
+
+def _log_raw(x: tf.Tensor) -> tf.Tensor:
+  """Numbers in their own units: about 1 for a thousand."""
+  return tf.sign(x) * _log2(1 + tf.abs(x)) / 10
 
 
 def _say_what_lacks(model: tf.keras.Model) -> None:
@@ -2421,8 +2662,9 @@ class AnalyticTileModel(_Ranker):
     num_configs: configurations of each kernel in training.
     num_ops: number of opcodes.
     feature_stats: what the features were scaled with; see `_Statistics`.
-    hardware: preset 'tpu_v3'; None for tiles that are counted in elements; or
-      changes, such as {'preset': 'tpu_v3', 'bytes_per_ns': 100}, to fields of
+    hardware: preset 'tpu_v3'; None for tiles that are counted in elements;
+      'found' for the one of the two that `feature_stats` speak of; or changes,
+      such as {'preset': 'tpu_v3', 'bytes_per_ns': 100}, to fields of
       `_Hardware`.
     log_scales: see `_log_scales`; without `feature_stats` alone.
     objective: one of `_OBJECTIVES`.
@@ -2432,7 +2674,7 @@ class AnalyticTileModel(_Ranker):
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Optional[Mapping[str, Any]] = None,
-               hardware: Any = 'tpu_v3',
+               hardware: Any = _FOUND,
                log_scales: Sequence[float] = (1e2, 1e4, 1e6),
                objective: str = 'log_mse', averaging: float = 0.0):
     super().__init__(num_configs, num_ops, None, 64, objective, averaging)
@@ -2445,15 +2687,17 @@ class AnalyticTileModel(_Ranker):
     else:
       self._statistics = _Statistics(feature_stats, keeps=False)
       self._geometry = _Geometry(hardware)
-      self._machine = _Machine(hardware)
+      self._machine = _Machine()
 
   def constants(self) -> dict:
     """Physical constants by name with the unit; empty without feature_stats."""
     if not self._geometry:
       return {}
     self._machine.build_once()
+    self._statistics.build_once()
+    hardware = self._geometry.hardware(self._statistics.read())
     return {name: float(value)
-            for name, value in self._machine.constants().items()}
+            for name, value in self._machine.constants(hardware).items()}
 
   def _build_layers(self, node_width, config_width):
     if self._geometry:
@@ -2467,7 +2711,8 @@ class AnalyticTileModel(_Ranker):
   def _encode(self, graph, embedded, node_feats, training):
     if self._geometry:
       scaling = self._statistics.read()
-      return scaling, self._geometry.loops(graph, node_feats, scaling)
+      return scaling, self._geometry.loops(
+          graph, scaling.raw('node', node_feats, graph), scaling)
     x = _log_scales(node_feats, self._scales)
     unread = _as_float(graph.degree('consumers') == 0)[:, tf.newaxis]
     return tf.concat([graph.pool('mean', x), graph.pool('mean', unread * x)],
@@ -2477,8 +2722,9 @@ class AnalyticTileModel(_Ranker):
     """The scores."""
     if self._geometry:
       scaling, loops = encoded
+      tiles = self._geometry.tiles(loops, scaling.raw('config', config_feats))
       return self._machine(
-          self._geometry.counts(loops, config_feats, scaling))[0]
+          self._geometry.counts(loops, tiles), loops.hardware)[0]
     x = _log_scales(config_feats, self._scales)
     encoded += tf.zeros_like(x[..., :1])  # Once a configuration.
     return tf.squeeze(_dense(self._linear, tf.concat([encoded, x], -1)), -1)
@@ -2491,8 +2737,9 @@ class HybridEarlyJoinSAGE(_TileRanker):
   """`_TileRanker` with tile geometry, as a correction of an analytic runtime.
 
       score = sharpness * log(analytic time) + learned score
-  `_Counts`, and what part of the analytic time each of its terms is, are
-  further config features. The learned score starts as 0. A list loss reads
+  The network sees logarithms of features in their own units, the columns of
+  `_Geometry`, logarithms of `_Counts`, and what part of the analytic time each
+  of its terms is. The learned score starts as 0. A list loss reads
   scores as log odds, so the sharpness says how sure of the analytic time the
   model is, and falls where the time is of no use. The physical constants are
   fitted to the runtimes themselves, by `LogMSE`, as a part of the loss; the
@@ -2519,7 +2766,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
   _needs_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
-               feature_stats: Any = 'script', hardware: Any = 'tpu_v3',
+               feature_stats: Any = 'script', hardware: Any = _FOUND,
                sharpness: float = 10.0, caution: float = 1.0, **kwargs):
     super().__init__(num_configs, num_ops, **kwargs)
     for argument, value, least in (('sharpness', sharpness, 'positive'),
@@ -2538,7 +2785,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
     if stored is not None or self._is_found:
       self._statistics = _Statistics(stored, keeps=True)
       self._geometry = _Geometry(hardware)
-      self._machine = _Machine(hardware, sharpness)
+      self._machine = _Machine(sharpness)
 
   constants = AnalyticTileModel.constants
 
@@ -2548,8 +2795,11 @@ class HybridEarlyJoinSAGE(_TileRanker):
     if self._is_found:
       self._forget_other_data(node_width, config_width)
     self._statistics.check(node_width, config_width)
-    super()._build_layers(
-        node_width, config_width + len(_TYPICAL) + _Machine.NUM_SHARES)
+    scales = max(1, len(self._scales))
+    self._build_for(
+        scales * node_width + _TABLE_WIDTHS['node'],
+        scales * config_width + _TABLE_WIDTHS['config']
+        + _Geometry.NUM_COLUMNS + len(_Counts._fields) + _Machine.NUM_SHARES)
     self._machine.build_once()
     self._statistics.build_once()
     if self._statistics.read().known():
@@ -2565,11 +2815,21 @@ class HybridEarlyJoinSAGE(_TileRanker):
 
   def _encode(self, graph, embedded, node_feats, training):
     """(what `_TileRanker` has, the scaling, the loops)."""
-    encoded = super()._encode(graph, embedded, node_feats, training)
     if not self._geometry:
-      return encoded
+      return super()._encode(graph, embedded, node_feats, training)
     scaling = self._statistics.read()
-    return encoded, scaling, self._geometry.loops(graph, node_feats, scaling)
+    raw = scaling.raw('node', node_feats, graph)
+    encoded = self._encode_columns(
+        graph, embedded, self._columns(scaling, node_feats, [_log_raw(raw)]))
+    return encoded, scaling, self._geometry.loops(graph, raw, scaling)
+
+  def _columns(self, scaling, feats, known):
+    """Columns in their own units, or, without statistics, scaled ones."""
+    is_known = scaling.known()
+    scaled = _log_scales(feats, self._scales)
+    known = tf.concat(known, -1)
+    return tf.concat([tf.where(is_known, 0.0, scaled),
+                      tf.where(is_known, known, 0.0)], -1)
 
   @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False,
@@ -2601,13 +2861,15 @@ class HybridEarlyJoinSAGE(_TileRanker):
     if not self._geometry:
       return super()._configured(graph, encoded, config_feats)
     encoded, scaling, loops = encoded
-    known = _as_float(scaling.known())
-    counts = self._geometry.counts(loops, config_feats, scaling)
-    log_times, shares = self._machine(counts)
-    columns = tf.concat([tf.stack(counts, -1) / tf.constant(_TYPICAL),
-                         tf.stop_gradient(shares)], -1)
-    return super()._configured(graph, encoded, tf.concat(
-        [config_feats, known * columns], -1)), known * log_times
+    raw = scaling.raw('config', config_feats)
+    tiles = self._geometry.tiles(loops, raw)
+    counts = self._geometry.counts(loops, tiles)
+    log_times, shares = self._machine(counts, loops.hardware)
+    columns = self._columns(scaling, config_feats, [
+        _log_raw(raw), self._geometry.columns(loops, tiles),
+        _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)])
+    return (self._configure_columns(columns),
+            _as_float(scaling.known()) * log_times)
 
   def _score(self, graph, encoded, configured, training):
     if not self._geometry:

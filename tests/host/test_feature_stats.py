@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from support import tiny_kernels
-from tpu_graphs_ext import cli
+from tpu_graphs_ext import cli, models
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import feature_stats, scoring, train
 from tpu_graphs_ext.host.settings import (
@@ -54,6 +55,50 @@ def test_statistics_are_those_of_the_trainer(data_root):
 
 def test_equal_statistics_are_stored_once(data_root):
   assert 'all_kernels' not in kwargs_of(data_root, configs=2)['feature_stats']
+
+
+def partition_of(part, node_columns=140, config_columns=24):
+  """Four kernels whose largest tile is a part of 10,000; one has no bounds."""
+  kernels = []
+  for i, factor in enumerate([0, 1, 1, 1]):
+    kernel = tiny_kernels.make_kernel(f'net_{i}')
+    kernel.node_feat[:, 28], kernel.config_feat[:, 15] = 0, 0
+    kernel.node_feat[0, 28] = 10000
+    kernel.config_feat[-1, 15] = np.rint(10000 * part * factor)
+    kernels.append(dataclasses.replace(
+        kernel, node_feat=kernel.node_feat[:, :node_columns].copy(),
+        config_feat=kernel.config_feat[:, :config_columns].copy()))
+  return Partition.from_kernels(kernels)
+
+
+@pytest.mark.parametrize('part,expected', [
+    (1.0, 'elements'), (0.0201, 'elements'), (0.0199, 'layout tiles'),
+    (0.001, 'layout tiles'), (0.0, 'layout tiles')])
+def test_what_tiles_count_is_decided_as_in_models(part, expected):
+  every = partition_of(part)
+  assert feature_stats._what_tiles_count(every) == expected
+  assert feature_stats.TILES == models._TILES
+  kernels = [every.kernel(i) for i in range(len(every))]
+  assert expected == models._TILES[models._count_elements([
+      {name: (table.min(0), table.max(0)) for name, table in (
+          ('node', kernel.node_feat), ('config', kernel.config_feat))}
+      for kernel in kernels])]
+
+
+def test_kernels_that_are_left_out_have_no_say():
+  first = partition_of(1.0).select(np.array([True, False, False, False]))
+  assert feature_stats._what_tiles_count(first) == 'layout tiles'
+
+
+def test_without_the_column_of_tiles_they_are_as_a_tpus():
+  assert feature_stats._what_tiles_count(
+      partition_of(1.0, config_columns=15)) == 'layout tiles'
+
+
+def test_statistics_say_what_tiles_count(data_root):
+  expected = feature_stats._what_tiles_count(
+      read.read_split(str(data_root / 'train'), min_configs=-1))
+  assert kwargs_of(data_root)['feature_stats']['tiles'] == expected
 
 
 def test_further_arguments_are_printed_with_them(data_root, capsys):
@@ -107,6 +152,14 @@ def test_the_host_refuses_other_statistics(data_root, tmp_path):
   with pytest.raises(UserError, match='are not those of the train split'):
     train.train(settings(data_root, tmp_path,
                          model_kwargs_json=json.dumps(given)))
+  given = kwargs_of(data_root)
+  given['feature_stats']['tiles'] = next(
+      name for name in feature_stats.TILES
+      if name != given['feature_stats']['tiles'])
+  with pytest.raises(UserError, match='are not those of the train split'):
+    feature_stats.given_to_model(settings(
+        data_root, tmp_path, model_kwargs_json=json.dumps(given)),
+        FeatureStats.from_json(kwargs_of(data_root)['feature_stats']))
 
 
 def test_a_null_stays(data_root, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support import feature_geometry, tiny_kernels
+from support import feature_geometry, feature_tiles, tiny_kernels
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import hlo_loops, tpu
@@ -15,7 +15,7 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.hlo import compile as hlo_compile
 from tpu_graphs_ext.hlo import features, protos, tuning
-from tpu_graphs_ext.host import batches, metrics
+from tpu_graphs_ext.host import metrics
 from tpu_graphs_ext.sample import kernels as kernels_lib
 from tpu_graphs_ext.sample import programs, tiles, write
 
@@ -40,24 +40,20 @@ def compiled(fn, *shapes):
   return module
 
 
-def tensorflow_counts(kernel, stats, given=None, hardware=None):
+def tensorflow_counts(kernel, stats, given=None, hardware='tpu_v3'):
   """Name -> float64 [configs], of models.py."""
-  statistics = models._Statistics(given or stats.to_json(), keeps=False)
-  statistics.build_once()
-  scaling = statistics.read()
-  geo = models._Geometry(hardware or models._Hardware())
-  inputs = models._inputs_of(batches.kernel_graph(kernel, stats))
-  loops = geo.loops(models._Graph(inputs), inputs.node_feats, scaling)
-  counts = geo.counts(loops, inputs.config_feats, scaling)
+  geo, loops, cut = feature_tiles.tensorflow_tiles(
+      kernel, stats, given, hardware)
   return {name: value.numpy()[0].astype(float)
-          for name, value in counts._asdict().items()}
+          for name, value in geo.counts(loops, cut)._asdict().items()}
 
 
-def assert_both_agree(some_kernels):
+def assert_both_agree(some_kernels, in_elements=False):
   stats = checks.stats_of(some_kernels)
+  hardware = None if in_elements else 'tpu_v3'
   for kernel in some_kernels:
-    ours = tensorflow_counts(kernel, stats)
-    expected = feature_geometry.quantities(kernel)
+    ours = tensorflow_counts(kernel, stats, hardware=hardware)
+    expected = feature_geometry.quantities(kernel, in_elements)
     assert set(ours) == set(expected)
     for name, values in expected.items():
       np.testing.assert_allclose(
@@ -96,13 +92,13 @@ def test_elements_instead_of_layout_tiles():
   """The same with bounds of 12 x 64 of 24 x 256 elements: 2 x 4 tiles."""
   kernel = kernel_of(compiled(lambda x: tf.sqrt(x), (24, 256)),
                      [[12, 64], [24, 256]])
-  counts = tensorflow_counts(kernel, checks.stats_of([kernel]),
-                             hardware=models._hardware(None))
+  counts = tensorflow_counts(kernel, checks.stats_of([kernel]), hardware=None)
   np.testing.assert_array_equal(counts['steps'], [8, 1])
   np.testing.assert_array_equal(
       counts['block_bytes'], [2 * 4 * 12 * 64, 2 * 4 * 24 * 256])
   # A tile of parts of rows is a piece a row.
   np.testing.assert_array_equal(counts['pieces'], [2 * 8 * 12, 2])
+  assert_both_agree([kernel], in_elements=True)
 
 
 def test_a_matrix_product_by_hand():
@@ -185,8 +181,9 @@ def test_features_rank_the_real_kernels_as_well_as_the_hlo(real):
 # --- In NumPy and in TensorFlow ----------------------------------------------
 
 
-def test_both_agree_on_the_real_kernels(real):
-  assert_both_agree([kernel for _, kernel in real])
+@pytest.mark.parametrize('in_elements', [False, True])
+def test_both_agree_on_the_real_kernels(real, in_elements):
+  assert_both_agree([kernel for _, kernel in real], in_elements)
 
 
 def program(family, optimizer='', dtype='f32', **sizes):
@@ -224,9 +221,10 @@ def sample() -> list[Kernel]:
   return [kernel for kernel in found if kernel is not None]
 
 
-def test_both_agree_on_sample_kernels(sample):
+@pytest.mark.parametrize('in_elements', [False, True])
+def test_both_agree_on_sample_kernels(sample, in_elements):
   assert len(sample) > 28
-  assert_both_agree(sample)
+  assert_both_agree(sample, in_elements)
 
 
 @pytest.mark.slow
@@ -262,19 +260,26 @@ def degenerate_kernels():
   zeros.config_feat[:] = 0
   lonely = tiny_kernels.make_kernel('lonely_0', num_nodes=1, edges=())
   lonely.node_opcode[:] = schema.OPCODES['convolution']
+  alone = tiny_kernels.make_kernel('dot_0', num_nodes=1, edges=())
+  alone.node_opcode[:] = schema.OPCODES['dot']
+  ring = tiny_kernels.make_kernel('ring_0', edges=((0, 1), (1, 2), (2, 0)))
+  ring.node_opcode[:] = schema.OPCODES['dot']
   loop = tiny_kernels.make_kernel('loop_0', edges=((0, 1), (1, 2), (2, 0)))
   loop.node_opcode[:] = [schema.OPCODES[name] for name in (
       'fusion', 'convolution', 'tuple')]
-  return [*tiny_kernels.corner_cases(), zeros, lonely, loop,
+  return [*tiny_kernels.corner_cases(), zeros, lonely, alone,
+          loop, ring,
           tiny_kernels.make_kernel('narrow_0', node_width=9, config_width=3)]
 
 
 @pytest.mark.parametrize('kernel', degenerate_kernels(),
                          ids=lambda kernel: kernel.tile_id)
-def test_degenerate_kernels_have_finite_counts(kernel):
+@pytest.mark.parametrize('in_elements', [False, True])
+def test_degenerate_kernels_have_finite_counts(kernel, in_elements):
   stats = checks.stats_of([kernel])
-  for counts in (tensorflow_counts(kernel, stats),
-                 feature_geometry.quantities(kernel)):
+  hardware = None if in_elements else 'tpu_v3'
+  for counts in (tensorflow_counts(kernel, stats, hardware=hardware),
+                 feature_geometry.quantities(kernel, in_elements)):
     for name, values in counts.items():
       assert values.shape == (kernel.num_configs,)
       assert np.isfinite(values).all(), name

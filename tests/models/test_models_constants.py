@@ -33,9 +33,11 @@ def test_columns_and_opcodes_are_those_of_the_files():
   assert (models._DIMS, models._SPATIAL) == (
       schema.MAX_DIMS, schema.MAX_SPATIAL_DIMS)
   numbers = schema.OPCODES
-  assert (models._CONVOLUTION, models._FUSION, models._PARAMETER,
+  assert (models._CONVOLUTION, models._DOT, models._FUSION, models._PARAMETER,
           models._REDUCE, models._TUPLE) == tuple(numbers[name] for name in (
-              'convolution', 'fusion', 'parameter', 'reduce', 'tuple'))
+              'convolution', 'dot', 'fusion', 'parameter', 'reduce', 'tuple'))
+  assert models._BOUNDS_PRODUCT == schema.CONFIG_COLUMN['output_bounds_product']
+  assert models._SHAPE_PRODUCT == schema.NODE_COLUMN['shape_dimensions_product']
 
 
 def test_vector_costs_are_the_exact_ones_in_three_steps():

@@ -31,9 +31,12 @@ def counts(**given):
       for name in models._Counts._fields))
 
 
-def machine(**changes):
-  layer = models._Machine(
-      models._Hardware(**{**MACHINE, **changes}), sharpness=10.0)
+def hardware(**changes):
+  return models._Hardware(**{**MACHINE, **changes})
+
+
+def machine():
+  layer = models._Machine(sharpness=10.0)
   layer.build_once()
   return layer
 
@@ -45,20 +48,21 @@ def test_analytic_time_by_hand():
   """
   some = counts(streams=2, steps=3, moved_bytes=4096, pieces=6, matrix_rows=7,
                 vector_registers=2, block_bytes=2048)
-  log_time, shares = machine()(some)
+  log_time, shares = machine()(some, hardware())
   assert log_time.numpy() == pytest.approx(math.log(187))
   # Of 100 + 60 + 10 + 20 + 2 = 192.
   np.testing.assert_allclose(
       shares[0, 0], np.array([100, 60, 10, 20, 2]) / 192, rtol=1e-6)
   # Twice the bandwidth: memory 2 + 6, first transfer 1.
-  assert machine(bytes_per_ns=2048)(some)[0].numpy() == pytest.approx(
+  faster = hardware(bytes_per_ns=2048)
+  assert machine()(some, faster)[0].numpy() == pytest.approx(
       math.log(100 + 60 + 20 + 0.5 * 8 + 1))
 
 
 def test_constants_are_positive_and_move_by_percent():
   layer = machine()
   layer.changes.assign([-1e-3, 1e-3, 0, 0, 0, 0, 50, 1e-3])
-  constants = layer.constants()
+  constants = layer.constants(hardware())
   assert list(constants) == list(MACHINE)
   assert constants['launch_ns'].numpy() == pytest.approx(100 * math.exp(-.01))
   assert constants['step_ns'].numpy() == pytest.approx(10 * math.exp(.01))
@@ -229,14 +233,23 @@ def test_statistics_that_are_none_are_refused(name, stats):
 
 @every_model
 @pytest.mark.parametrize('hardware,message', [
-    ('tpu_v4', "hardware must be one of tpu_v3; got 'tpu_v4'"),
-    ({'preset': 'x'}, "hardware must be one of tpu_v3; got 'x'"),
+    ('tpu_v4', "hardware must be one of found, tpu_v3; got 'tpu_v4'"),
+    ({'preset': 'x'}, "hardware must be one of found, tpu_v3; got 'x'"),
     ({'bandwidth': 3}, "hardware must be one of lanes.*; got 'bandwidth'"),
     ({'step_ns': 0}, 'hardware: step_ns must be a positive number; got 0'),
     ({'lanes': True}, 'lanes must be a positive number; got True')])
 def test_wrong_hardware_is_refused(name, hardware, message):
   with pytest.raises(UserError, match=message):
     load_models.build(name, 10, 5, {'hardware': hardware})
+
+
+@every_model
+@pytest.mark.parametrize('tiles', ['element', 'Elements', None, True, ['x']])
+def test_tiles_that_count_neither_are_refused(name, tiles):
+  stats = {**STATS.to_json(), 'tiles': tiles}
+  with pytest.raises(UserError, match=(
+      'feature_stats: tiles must be one of layout tiles, elements; got')):
+    load_models.build(name, 10, 5, {'feature_stats': stats})
 
 
 @pytest.mark.parametrize('argument,value,rule', [

@@ -63,6 +63,7 @@ def test_they_are_those_that_stats_prints(data_root, script):
       data_root=str(data_root), configs=10, cache_dir='')))['feature_stats']
   found = models._of_running_script(10)
   assert same_statistics(found, printed)
+  assert found['tiles'] == printed['tiles'] == 'elements'
   assert found['node'] != found['all_kernels']['node']
 
 
@@ -137,7 +138,8 @@ def test_tables_may_be_stored_in_any_way(data_root, script):
 def test_a_model_under_a_script_has_them(name, data_root, script, monkeypatch):
   """And so has one that its variables are copied into, script or not."""
   stats = checks.stats_of(KERNELS)
-  given = checks.make(name + checks.RAW, stats=stats)
+  given = checks.make(name, feature_stats={
+      **stats.to_json(), 'tiles': 'elements'})
   expected = checks.scores_untraced(given, KERNELS[0], stats)
   assert np.ptp(expected) > 0.1  # Of the analytic time: nothing is learned.
   with monkeypatch.context() as outside:

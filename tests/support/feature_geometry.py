@@ -5,6 +5,8 @@ has less: operands are sorted, so that a convolution's image and filter have to
 be told apart by their sizes, and computations have no borders. This module
 makes the same `Loops` of what is there, so that `analytic/tpu.py` counts steps,
 bytes and blocks for both. `models.py` computes the same numbers in TensorFlow.
+Two things are of features alone: matrix products that no compiler has made
+convolutions of (`feature_dots.py`), and tiles that count elements.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import math
 
 import numpy as np
 
+from support import feature_dots
 from tpu_graphs_ext.analytic import tpu
 from tpu_graphs_ext.analytic.hlo_loops import VECTOR_COST
 from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
@@ -30,10 +33,24 @@ _COUNTING = dataclasses.replace(
     matrix_row_ns=1.0, vector_ns=1.0)
 
 
+@dataclasses.dataclass(frozen=True)
+class FeatureLoops(Loops):
+  """Loops of features, and which bound is whose.
+
+  Attributes:
+    in_elements: bounds count elements, of logical dimensions.
+    dims, filter_dims: logical dimensions in the order of the axes.
+  """
+  in_elements: bool = False
+  dims: tuple = ()
+  filter_dims: tuple = ()
+
+
 class _Graph:
   """The nodes of a kernel, and what its features say about each."""
 
-  def __init__(self, kernel: Kernel):
+  def __init__(self, kernel: Kernel, in_elements: bool = False):
+    self.in_elements = in_elements
     wide = np.zeros((kernel.num_nodes, len(schema.NODE_FEATURES)))
     known = min(wide.shape[1], kernel.node_feat.shape[1])
     wide[:, :known] = kernel.node_feat[:, :known]
@@ -48,9 +65,19 @@ class _Graph:
     self.is_root = self._table[:, schema.NODE_COLUMN['is_root']] > 0
     self.dims = [[int(size) for size in row if size > 0]
                  for row in self.columns('shape_dimensions')[:, :6]]
+    self.dots = {
+        node: feature_dots.read_dot(
+            self.dims[node], self.producers[node] or [node], self.dims)
+        for node, opcode in enumerate(self.opcode) if opcode == 'dot'}
+    for node, dot in self.dots.items():
+      for group, values in (
+          ('convolution_dim_numbers', dot.numbers),
+          ('window_size', dot.window), ('window_base_dilation', dot.window),
+          ('window_stride', [1] * feature_dots.SPATIAL)):
+        self.columns(group)[node, :len(values)] = values
 
   def columns(self, group: str) -> np.ndarray:
-    """float64 [nodes, columns of the group]."""
+    """float64 [nodes, columns of the group], a view."""
     return self._table[:, schema.NODE_GROUPS[group]]
 
   def elements(self, node: int) -> int:
@@ -61,6 +88,11 @@ class _Graph:
     rank = len(self.dims[node])
     return layout.physical_dims(
         self.columns('layout_minor_to_major')[node, :rank], rank)
+
+  def layout_units(self, node: int) -> list:
+    """Elements that a bound of 1 covers, by physical dimension."""
+    rank = len(self.dims[node])
+    return [1] * rank if self.in_elements else layout.layout_units(rank)
 
   def element_bytes(self, node: int) -> float:
     one_hot = self.columns('shape_element_type')[node] > 0
@@ -86,8 +118,12 @@ def coarse_cost(opcode: str) -> float:
   return SLOW_COST if cost >= 4 and opcode != 'reverse' else 1.0
 
 
-def quantities(kernel: Kernel) -> dict[str, np.ndarray]:
+def quantities(kernel: Kernel,
+               in_elements: bool = False) -> dict[str, np.ndarray]:
   """What each configuration of a kernel does, by name with its unit.
+
+  With `in_elements` a layout tile, a register and a block of weights are one
+  element each.
 
   Returns:
     float64 [configs] each:
@@ -105,7 +141,7 @@ def quantities(kernel: Kernel) -> dict[str, np.ndarray]:
     padding, rounding: how many times the elements of the tensor the whole
       layout tiles have, and how many times those the tiles have.
   """
-  loops = kernel_loops(kernel)
+  loops = kernel_loops(kernel, in_elements)
   tiles = loop_tiles(loops, kernel.config_feat)
   trips = tpu.trips(loops, tiles)
   rank = loops.grid.num_output_axes
@@ -122,8 +158,9 @@ def quantities(kernel: Kernel) -> dict[str, np.ndarray]:
       'moved_bytes': tpu.traffic_ns(*counts),
       'block_bytes': tpu.first_transfer_ns(*counts),
       'pieces': tpu.pieces_ns(*counts),
-      'matrix_rows': tpu.matrix_ns(*counts),
-      'vector_registers': tpu.vector_ns(*counts),
+      'matrix_rows': _matrix_rows(*counts),
+      'vector_registers': tpu.vector_ns(*counts) * (
+          layout.RANK_1_UNIT if in_elements else 1),
       'tile_elements': (tiles[:, :rank] * unit).prod(1),
       'footprint_bytes': tpu.occupied_bytes(loops, tiles),
       'padding': np.full(len(tiles), (units * unit).prod() / sizes.prod()),
@@ -131,7 +168,26 @@ def quantities(kernel: Kernel) -> dict[str, np.ndarray]:
           1, dtype=float) / units.prod()}
 
 
-def loop_tiles(loops: Loops, config_feat: np.ndarray) -> np.ndarray:
+def _matrix_rows(loops: FeatureLoops, tiles, machine) -> np.ndarray:
+  """As `tpu.matrix_ns`, which knows neither elements nor a vector's product.
+  """
+  matrix = loops.matrix
+  if not matrix or (not loops.in_elements and matrix.feature >= 0):
+    return tpu.matrix_ns(loops, tiles, machine)
+  side, least = (1, 1) if loops.in_elements else (
+      layout.LANES, machine.matrix_min_rows)
+  elements = [tiles[:, a].astype(float) * axis.unit
+              for a, axis in enumerate(loops.grid.axes)]
+  total = tpu.steps(loops, tiles) * np.maximum(
+      least, np.prod([elements[a] for a in matrix.row_axes], axis=0))
+  for axis in (matrix.feature, matrix.contracted):
+    total = total * (np.ceil(elements[axis] / side) if axis >= 0 else 1)
+  for axis in matrix.window_axes + matrix.batch_axes:
+    total = total * elements[axis]
+  return total
+
+
+def loop_tiles(loops: FeatureLoops, config_feat: np.ndarray) -> np.ndarray:
   """int64 [configs, axes]: tile bounds of each loop.
 
   A bound of 0, and one without a column, is the whole dimension.
@@ -145,6 +201,9 @@ def loop_tiles(loops: Loops, config_feat: np.ndarray) -> np.ndarray:
   wide[:, :known] = np.rint(config_feat[:, :known])
   output, kernel = (wide[:, schema.CONFIG_GROUPS[group]][:, :schema.MAX_DIMS]
                     for group in ('output_bounds', 'kernel_bounds'))
+  if loops.in_elements:
+    output = output[:, list(loops.dims)]
+    kernel = kernel[:, list(loops.filter_dims)]
   grid = loops.grid
   tiles = grid.tiles(output[:, :grid.num_output_axes],
                      kernel[:, :len(grid.kernel_axes)])
@@ -152,14 +211,14 @@ def loop_tiles(loops: Loops, config_feat: np.ndarray) -> np.ndarray:
   return np.where(tiles > 0, tiles, units)
 
 
-def kernel_loops(kernel: Kernel) -> Loops:
+def kernel_loops(kernel: Kernel, in_elements: bool = False) -> FeatureLoops:
   """The loop nest of a kernel, from its node features and edges.
 
   Args:
     kernel: its `node_feat` has the columns of `schema.NODE_FEATURES`; columns
       beyond those that it has count as 0.
   """
-  graph = _Graph(kernel)
+  graph = _Graph(kernel, in_elements)
   nodes = range(kernel.num_nodes)
   root = max(nodes, key=lambda n: (
       int(graph.is_root[n]) - int(graph.consumed[n]), graph.elements(n)))
@@ -176,7 +235,7 @@ def kernel_loops(kernel: Kernel) -> Loops:
   else:
     inputs = [n for n in graph.producers[root]
               if graph.opcode[n] == 'parameter']
-  products = [n for n in nodes if graph.opcode[n] == 'convolution'
+  products = [n for n in nodes if graph.opcode[n] in ('convolution', 'dot')
               and graph.operands(n)]
   if products:
     return _convolution_loops(
@@ -187,7 +246,7 @@ def kernel_loops(kernel: Kernel) -> Loops:
 def _axes(graph, node) -> list:
   dims = graph.dims[node]
   return [Axis(dims[d], unit) for d, unit in zip(
-      graph.physical_dims(node), layout.layout_units(len(dims)))]
+      graph.physical_dims(node), graph.layout_units(node))]
 
 
 def _vector_ops(graph, tiled) -> float:
@@ -201,17 +260,20 @@ def _vector_ops(graph, tiled) -> float:
 
 def _plain_loops(graph, inputs, outputs) -> Loops:
   tiled = graph.largest(outputs)
-  reduced = [operand for output in outputs
-             if graph.opcode[output] == 'reduce'
-             for operand in graph.operands(output)]
+  reductions = [n for n in outputs if graph.opcode[n] == 'reduce']
+  if graph.in_elements and not reductions:  # What is made of its result.
+    reductions = [n for n, opcode in enumerate(graph.opcode)
+                  if opcode == 'reduce' and graph.dims[n] == graph.dims[tiled]]
+  reduced = [operand for n in reductions for operand in graph.operands(n)]
   if reduced:
     tiled = graph.largest(reduced)
-  reductions = sum(graph.opcode[node] == 'reduce' for node in outputs)
   axes = _axes(graph, tiled)
   streams = [_stream(graph, node, tiled, 'output') for node in outputs]
   streams += [_stream(graph, node, tiled, 'input') for node in inputs]
-  return Loops(TileGrid(tuple(axes), len(axes)), tuple(streams),
-               _vector_ops(graph, tiled) + reductions)
+  return FeatureLoops(
+      TileGrid(tuple(axes), len(axes)), tuple(streams),
+      _vector_ops(graph, tiled) + len(reductions),
+      in_elements=graph.in_elements, dims=tuple(graph.physical_dims(tiled)))
 
 
 def _stream(graph, node, tiled, kind) -> Stream:
@@ -253,8 +315,7 @@ def _mapped(graph, node, tiled, kind, mapping) -> Stream:
   dims, others = graph.dims[node], graph.dims[tiled]
   axis_of = {d: a for a, d in enumerate(graph.physical_dims(tiled))}
   extents = []
-  for dim, unit in zip(graph.physical_dims(node),
-                       layout.layout_units(len(dims))):
+  for dim, unit in zip(graph.physical_dims(node), graph.layout_units(node)):
     target = mapping[dim]
     scale = dims[dim] / others[target] if target >= 0 else 0.0
     if 0.2 < scale < 5:
@@ -284,7 +345,8 @@ class _Numbers:
   def of(cls, graph, node) -> _Numbers:
     row = [int(n) for n in graph.columns('convolution_dim_numbers')[node]]
     rank = len(graph.dims[node])
-    spatial = max(0, min(rank - 2, schema.MAX_SPATIAL_DIMS))
+    named = sum(number >= 0 for number in row[12:14])
+    spatial = max(0, min(rank - named, schema.MAX_SPATIAL_DIMS))
     # The output's spatial dimensions are not stored: those that are left.
     left = [d for d in range(rank) if d not in row[12:14]]
     return cls(row[0], row[1], tuple(row[2:2 + spatial]), row[6], row[7],
@@ -298,6 +360,8 @@ def _size(dims, dim) -> int:
 
 def _operands(graph, conv, numbers) -> tuple:
   """(image, filter): which is which is told by the sizes that must agree."""
+  if conv in graph.dots:
+    return graph.dots[conv].left, graph.dots[conv].right
   out, windows = graph.dims[conv], graph.columns('window_size')[conv]
 
   def like_filter(node):
@@ -321,7 +385,9 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
   axes = _axes(graph, conv)
   rank = len(axes)
   axis_of = {d: a for a, d in enumerate(graph.physical_dims(conv))}
-  feature = axis_of.get(numbers.output_feature, rank - 1)
+  # Only a matrix product with a vector has no features.
+  feature = axis_of.get(numbers.output_feature,
+                        -1 if conv in graph.dots else rank - 1)
   spatial = [axis_of[d] for d in numbers.output_spatial]
   filter_axis = {numbers.filter_out: feature}
   batch_axes, windows = [], {}
@@ -331,12 +397,11 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
     if sizes[number] > 1 and dilation[number] == sizes[number]:
       filter_axis[dim] = spatial[number]
       batch_axes.append(spatial[number])
-    else:
+    elif dim >= 0:
       windows[number] = dim
   kernel_axes = []
   for dim, unit in zip(
-      graph.physical_dims(filters),
-      layout.layout_units(len(graph.dims[filters]))):
+      graph.physical_dims(filters), graph.layout_units(filters)):
     if dim not in filter_axis:
       filter_axis[dim] = len(axes)
       axes.append(Axis(graph.dims[filters][dim], unit))
@@ -361,8 +426,10 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
   streams += [_stream(graph, node, conv, 'output') for node in outputs]
   streams += [_stream(graph, node, conv, 'input')
               for node in inputs if node not in used]
-  return Loops(TileGrid(tuple(axes), rank, tuple(kernel_axes)),
-               tuple(streams), _vector_ops(graph, conv), matrix)
+  return FeatureLoops(
+      TileGrid(tuple(axes), rank, tuple(kernel_axes)), tuple(streams),
+      _vector_ops(graph, conv), matrix, graph.in_elements,
+      tuple(graph.physical_dims(conv)), tuple(graph.physical_dims(filters)))
 
 
 def _image_axes(graph, conv, image, numbers, axis_of, filter_axis, windows,
@@ -411,8 +478,7 @@ def _operand_stream(graph, node, operand, kind, axis_map) -> Stream:
     node = operand
     dims = whole
   extents = []
-  for dim, unit in zip(graph.physical_dims(node),
-                       layout.layout_units(len(dims))):
+  for dim, unit in zip(graph.physical_dims(node), graph.layout_units(node)):
     axis, scale, window = axis_map.get(dim, (-1, 1.0, -1))
     if axis >= 0:
       scale *= dims[dim] / whole[dim]

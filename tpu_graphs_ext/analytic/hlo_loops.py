@@ -12,12 +12,12 @@ from tpu_graphs_ext.hlo.fused import FusedKernel
 # Vector instructions an element of the result takes; 1 unless listed.
 VECTOR_COST = {
     'parameter': 0, 'constant': 0, 'bitcast': 0, 'tuple': 0, 'fusion': 0,
-    'get-tuple-element': 0, 'convolution': 0, 'reshape': 0, 'broadcast': 0.25,
-    'iota': 0.25, 'slice': 0.5, 'pad': 1.5, 'concatenate': 1.5, 'copy': 0.5,
-    'transpose': 6, 'reverse': 4, 'divide': 5, 'rsqrt': 4, 'sqrt': 5,
-    'exponential': 9, 'log': 9, 'log-plus-one': 10, 'tanh': 11,
-    'exponential-minus-one': 10, 'logistic': 14, 'power': 18, 'rng': 12,
-    'sine': 14, 'cosine': 14,
+    'get-tuple-element': 0, 'convolution': 0, 'dot': 0, 'reshape': 0,
+    'broadcast': 0.25, 'iota': 0.25, 'slice': 0.5, 'pad': 1.5,
+    'concatenate': 1.5, 'copy': 0.5, 'transpose': 6, 'reverse': 4, 'divide': 5,
+    'rsqrt': 4, 'sqrt': 5, 'exponential': 9, 'log': 9, 'log-plus-one': 10,
+    'tanh': 11, 'exponential-minus-one': 10, 'logistic': 14, 'power': 18,
+    'rng': 12, 'sine': 14, 'cosine': 14,
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
@@ -25,6 +25,9 @@ from tpu_graphs_ext.host.settings import (
 )
 
 ARGUMENT = 'feature_stats'
+TILES = ('layout tiles', 'elements')  # What tile bounds can count.
+# In layout tiles, the largest tile has a smaller part of a tensor's elements.
+_LEAST_PART = 0.02
 
 
 def model_kwargs_json(settings: StatsSettings) -> str:
@@ -88,12 +91,14 @@ def _with_stats(kwargs: dict[str, Any], stats: FeatureStats,
   Raises:
     UserError: the arguments hold other statistics already.
   """
-  given = kwargs.get(ARGUMENT)
-  if given is not None and not _equal(FeatureStats.from_json(given), stats):
+  given, tiles = kwargs.get(ARGUMENT), _what_tiles_count(every)
+  if given is not None and not (
+      _equal(FeatureStats.from_json(given), stats)
+      and given.get('tiles', tiles) == tiles):
     raise UserError(
         f'--model_kwargs_json: {ARGUMENT} are not those of the train split; '
         'leave them out, and they are filled in')
-  stored = stats.to_json()
+  stored = {**stats.to_json(), 'tiles': tiles}
   of_all = FeatureStats.of_partition(every)
   same_columns = all(
       np.array_equal(a.used, b.used)
@@ -101,6 +106,27 @@ def _with_stats(kwargs: dict[str, Any], stats: FeatureStats,
   if same_columns and not _equal(stats, of_all):
     stored['all_kernels'] = of_all.to_json()
   return {**kwargs, ARGUMENT: stored}
+
+
+def _what_tiles_count(every: Partition) -> str:
+  """'elements' or 'layout tiles': see `_count_elements` of models.py."""
+  tile = _largest(every.config_feat, 'output_bounds_product',
+                  schema.CONFIG_COLUMN, every.config_start, every.num_configs)
+  tensor = _largest(every.node_feat, 'shape_dimensions_product',
+                    schema.NODE_COLUMN, every.node_start, every.num_nodes)
+  parts = tile / np.maximum(1.0, tensor)
+  parts = parts[parts > 0]
+  return TILES[bool(len(parts) and np.median(parts) > _LEAST_PART)]
+
+
+def _largest(table: np.ndarray, name: str, columns: dict[str, int],
+             start: np.ndarray, number: np.ndarray) -> np.ndarray:
+  """float64 [kernels]: largest value of a column; 0 if it is not there."""
+  if columns[name] >= table.shape[1]:
+    return np.zeros(len(start))
+  column = table[:, columns[name]]  # A view: nothing is copied.
+  return np.array([column[first:first + rows].max(initial=0)
+                   for first, rows in zip(start, number)], float)
 
 
 def _equal(one: FeatureStats, other: FeatureStats) -> bool:

@@ -1,0 +1,298 @@
+"""Matrix products, tiles in elements, and columns of the axes: by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from support import feature_dots, feature_geometry, feature_tiles
+from support import model_checks as checks
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data import read
+
+models = load_models.models_module()
+kernel_of = feature_tiles.kernel_of_nodes
+READ = 'parameter'
+
+
+def counts_of(kernel, hardware=None):
+  """Counts of models.py; those of the oracle must be the same."""
+  stats = checks.stats_of([kernel, dataclasses.replace(
+      kernel, node_feat=kernel.node_feat + 7,
+      config_feat=kernel.config_feat + 7, tile_id='other_0')])
+  geo, loops, cut = feature_tiles.tensorflow_tiles(
+      kernel, stats, hardware=hardware)
+  counts = {name: value.numpy()[0].astype(float)
+            for name, value in geo.counts(loops, cut)._asdict().items()}
+  expected = feature_geometry.quantities(kernel, hardware is None)
+  assert set(counts) == set(expected)
+  for name, values in expected.items():
+    np.testing.assert_allclose(counts[name], values, rtol=1e-5, err_msg=name)
+  return counts
+
+
+def dot_kernel(left, right, out, output_bounds, kernel_bounds=((),)):
+  return kernel_of([(READ, left, []), (READ, right, []),
+                    ('dot', out, [0, 1])], output_bounds, kernel_bounds)
+
+
+# --- Matrix products ---------------------------------------------------------
+
+# Sizes left, right and of the result, and the bounds of the contracted
+# dimension where a filter has it. All are [6, 10] x [10, 14].
+ORDERS = {
+    'plain': ((6, 10), (10, 14), (5, 0)),
+    'right transposed': ((6, 10), (14, 10), (0, 5)),
+    'left transposed': ((10, 6), (10, 14), (5, 0)),
+    'both transposed': ((10, 6), (14, 10), (0, 5))}
+
+
+@pytest.mark.parametrize('order', ORDERS)
+@pytest.mark.parametrize('swapped', [False, True])
+def test_a_matrix_product_in_any_order(order, swapped):
+  """Operands are stored in no order; which is the left one, sizes tell."""
+  left, right, halves = ORDERS[order]
+  operands = (right, left) if swapped else (left, right)
+  counts = counts_of(dot_kernel(
+      *operands, (6, 14), [(6, 14), (3, 7), (6, 14)],
+      [(0, 0), (0, 0), halves]))
+  expected = {
+      'output_tiles': [1, 4, 1], 'kernel_tiles': [1, 1, 2],
+      'steps': [1, 4, 2], 'streams': [3] * 3,
+      # Left 60, right 140, result 84 elements; halves of each; half the sums.
+      'block_bytes': [4 * 284, 4 * (30 + 70 + 21), 4 * (30 + 70 + 84)],
+      # By quarters: the left in halves, each kept while the right comes anew.
+      'moved_bytes': [4 * 284, 4 * (60 + 4 * 70 + 84), 4 * 284],
+      'matrix_rows': [6 * 10 * 14] * 3,
+      # Nothing but adding up the partial sums of the second step.
+      'vector_registers': [0, 0, 84]}
+  for name, values in expected.items():
+    np.testing.assert_allclose(counts[name], values, err_msg=name)
+
+
+def test_a_batched_matrix_product():
+  """[3, 6, 10] x [3, 10, 14]: a batch of 1 moves its own part of both."""
+  counts = counts_of(dot_kernel(
+      (3, 6, 10), (3, 10, 14), (3, 6, 14), [(3, 6, 14), (1, 6, 14)]))
+  np.testing.assert_array_equal(counts['steps'], [1, 3])
+  np.testing.assert_array_equal(
+      counts['block_bytes'], [3 * 4 * 284, 4 * 284])
+  np.testing.assert_array_equal(counts['moved_bytes'], [3 * 4 * 284] * 2)
+  np.testing.assert_array_equal(counts['matrix_rows'], [3 * 6 * 10 * 14] * 2)
+
+
+def test_a_product_of_a_tensor_with_itself():
+  """x [8, 8] twice is stored as one producer, read by rows and by columns."""
+  counts = counts_of(kernel_of(
+      [(READ, (8, 8), []), ('dot', (8, 8), [0, 0])], [(8, 8), (4, 8), (8, 4)]))
+  np.testing.assert_array_equal(counts['streams'], [3] * 3)
+  np.testing.assert_array_equal(
+      counts['block_bytes'],
+      [4 * 3 * 64, 4 * (32 + 64 + 32), 4 * (64 + 32 + 32)])
+  np.testing.assert_array_equal(counts['matrix_rows'], [512] * 3)
+
+
+def test_a_product_with_a_vector_has_no_features():
+  counts = counts_of(dot_kernel((6, 10), (10,), (6,), [(6,), (2,)]))
+  np.testing.assert_array_equal(counts['steps'], [1, 3])
+  np.testing.assert_array_equal(counts['matrix_rows'], [60, 60])
+  np.testing.assert_array_equal(counts['block_bytes'], [4 * 76, 4 * 32])
+
+
+@pytest.mark.parametrize('vector', [(3, 10), (10,)])
+def test_products_with_vectors_are_cut_along_the_batch(vector):
+  """[3, 6, 10] x a vector for each of 3, or one for all."""
+  counts = counts_of(dot_kernel(
+      (3, 6, 10), vector, (3, 6), [(3, 6), (1, 6), (3, 2)]))
+  np.testing.assert_array_equal(counts['steps'], [1, 3, 3])
+  np.testing.assert_array_equal(counts['matrix_rows'], [180] * 3)
+  whole = np.prod(vector)
+  np.testing.assert_array_equal(counts['block_bytes'], [
+      4 * (180 + whole + 18), 4 * (60 + 10 + 6), 4 * (60 + whole + 6)])
+
+
+def test_layout_tiles_of_a_matrix_product():
+  """As a convolution's: 128 x 128 weights meet all rows of a step."""
+  counts = counts_of(dot_kernel(
+      (1024, 256), (256, 512), (1024, 512), [(128, 4), (64, 4)]), 'tpu_v3')
+  np.testing.assert_array_equal(counts['steps'], [1, 2])
+  np.testing.assert_array_equal(counts['matrix_rows'], [8 * 1024] * 2)
+  np.testing.assert_array_equal(counts['vector_registers'], [0, 0])
+
+
+def test_numbers_of_products_by_hand():
+  none = -1
+  dot = feature_dots.read_dot([2, 6, 14], [0, 1], [[2, 10, 6], [2, 14, 10]])
+  assert (dot.left, dot.right) == (0, 1)
+  assert dot.window == [2, 1, 1, 1]
+  assert dot.numbers == [
+      2, 1, 0, none, none, none, 2, 1, 0, none, none, none, 1, 2]
+
+
+# --- Tiles that count elements -----------------------------------------------
+
+
+def test_elements_are_of_logical_dimensions():
+  """[24, 64] stored by columns: the first dimension is the minor one."""
+  by_columns = {'layout_minor_to_major': (0, 1)}
+  counts = counts_of(kernel_of(
+      [(READ, (24, 64), [], by_columns),
+       ('negate', (24, 64), [0], by_columns)],
+      [(24, 16), (6, 64), (24, 1)]))
+  np.testing.assert_array_equal(counts['steps'], [4, 4, 64])
+  # 16 whole columns are one piece; parts of columns are a piece each.
+  np.testing.assert_array_equal(
+      counts['pieces'], [2 * 4, 2 * 4 * 64, 2 * 64])
+
+
+def test_layout_tiles_are_of_physical_dimensions():
+  by_columns = {'layout_minor_to_major': (0, 1)}
+  counts = counts_of(kernel_of(
+      [(READ, (256, 24), [], by_columns),
+       ('negate', (256, 24), [0], by_columns)], [(3, 1), (1, 2)]), 'tpu_v3')
+  np.testing.assert_array_equal(counts['steps'], [2, 3])
+
+
+# The root of the sums of each row.
+NORMS = [(READ, (4096, 32), []),
+         ('reduce', (4096,), [0], {'dimensions': (1,)}), ('sqrt', (4096,), [1])]
+
+
+def test_what_is_made_of_a_reduction_is_tiled_as_its_operand():
+  counts = counts_of(kernel_of(NORMS, [(4096, 32), (1024, 16)]))
+  np.testing.assert_array_equal(counts['steps'], [1, 8])
+  np.testing.assert_array_equal(
+      counts['block_bytes'], [4 * 33 * 4096, 4 * 17 * 1024])
+  # The reduction itself, of all that is tiled.
+  np.testing.assert_array_equal(counts['vector_registers'], [32 * 4096] * 2)
+
+
+def test_in_layout_tiles_it_is_tiled_as_the_root():
+  counts = counts_of(kernel_of(NORMS, [(4,), (1,)]), 'tpu_v3')
+  np.testing.assert_array_equal(counts['steps'], [1, 4])
+
+
+@pytest.fixture(scope='module')
+def measured(shared_data):
+  """Kernels of the tiles measured on a CPU: every fifth, a few tiles each."""
+  folder = shared_data / 'measured_tiles' / 'valid'
+  if not folder.is_dir():
+    pytest.skip('no measured_tiles')
+  return [dataclasses.replace(
+      kernel, config_feat=kernel.config_feat[:9],
+      runtime_ns=kernel.runtime_ns[:9], normalizer_ns=kernel.normalizer_ns[:9])
+          for kernel in list(read.read_split(str(folder), cache_dir=''))[::5]]
+
+
+def test_both_agree_on_measured_kernels(measured):
+  for kernel in measured:
+    counts_of(kernel)
+
+
+# --- Columns of the axes -----------------------------------------------------
+
+
+def columns_of(kernel, hardware=None):
+  """float32 [configs, columns of an axis, 12]."""
+  geo, loops, cut = feature_tiles.tensorflow_tiles(
+      kernel, checks.stats_of([kernel]), hardware=hardware)
+  columns = geo.columns(loops, cut).numpy()
+  assert columns.shape == (1, kernel.num_configs, geo.NUM_COLUMNS)
+  return columns[0].reshape(kernel.num_configs, -1, 12)
+
+
+def test_columns_by_hand():
+  """[24, 64] in tiles of 10 x 16: 3 x 4 of them, that cover 30 rows."""
+  columns = columns_of(kernel_of(
+      [(READ, (24, 64), []), ('negate', (24, 64), [0])],
+      [(10, 16), (24, 64)]))
+  minor, major = columns[0, :, 0], columns[0, :, 1]
+  np.testing.assert_allclose(minor[:5], [
+      4 / 5, 2 / 5, 6 / 5, 0, 4 / 7], rtol=1e-6)  # 16 is 2 to the 4th.
+  np.testing.assert_allclose(major[:5], [
+      np.log2(10) / 5, np.log2(3) / 5, np.log2(24) / 5, np.log2(30 / 24),
+      1 / 7], rtol=1e-6)
+  # Steps: of the elements, then of the trips.
+  np.testing.assert_allclose(minor[5:], 4 * [1] + 6 * [0] + 2 * [1] + 8 * [0])
+  np.testing.assert_allclose(
+      major[5:], 3 * [1] + [np.log2(10) - 3] + 6 * [0]
+      + [1, np.log2(3) - 1] + 8 * [0], rtol=1e-5, atol=1e-6)
+  whole = columns[1]
+  np.testing.assert_allclose(whole[1], 0)  # One trip.
+  np.testing.assert_allclose(whole[4, :2], [6 / 7, 3 / 7], rtol=1e-6)
+  assert not columns[:, :, 2:].any()  # There are no further axes.
+
+
+def test_evenness_counts_to_128():
+  columns = columns_of(kernel_of(
+      [(READ, (1, 512), []), ('negate', (1, 512), [0])],
+      [(1, 256), (1, 128), (1, 64), (1, 96), (1, 1)]))
+  np.testing.assert_allclose(
+      columns[:, 4, 0], [1, 1, 6 / 7, 5 / 7, 0], rtol=1e-6)
+  assert not columns[:, 4, 1].any()  # An extent of 1 is no axis to be even in.
+
+
+def test_the_minor_axis_comes_first_at_any_rank_and_layout():
+  for sizes, layout in (((64,), (0,)), ((24, 64), (1, 0)), ((64, 24), (0, 1)),
+                        ((3, 64, 24), (1, 2, 0))):
+    groups = {'layout_minor_to_major': layout}
+    columns = columns_of(kernel_of(
+        [(READ, sizes, [], groups), ('negate', sizes, [0], groups)], [sizes]))
+    assert columns[0, 2, 0] == pytest.approx(6 / 5)  # log2(64) / 5
+    assert np.count_nonzero(columns[0, 2]) == len(sizes)
+
+
+def test_columns_of_a_filter_come_after_those_of_the_output():
+  columns = columns_of(dot_kernel(
+      (6, 32), (32, 16), (6, 16), [(6, 16)], [(8, 16)]))
+  assert columns[0, 2, :2] == pytest.approx([4 / 5, np.log2(6) / 5])
+  assert columns[0, 2, 6:8] == pytest.approx([4 / 5, 1])
+  assert columns[0, 1, 7] == pytest.approx(2 / 5)  # 32 in 4 trips of 8.
+
+
+# --- Which of the two --------------------------------------------------------
+
+
+def copies(tile, sizes=(24, 64)):
+  return kernel_of([(READ, sizes, []), ('negate', sizes, [0])], [tile])
+
+
+def of_kernel(kernel):
+  return {name: (table.min(0), table.max(0)) for name, table in (
+      ('node', kernel.node_feat), ('config', kernel.config_feat))}
+
+
+@pytest.mark.parametrize('tiles,expected', [
+    ([(24, 64), (3, 1), (12, 8)], True),  # 1, .002 and .06 of the elements.
+    ([(24, 64), (3, 1), (3, 1)], False),
+    ([(3, 1)], False), ([(24, 64)], True),
+    ([(0, 0), (0, 0), (0, 0), (24, 64)], True),  # No bounds say nothing.
+    ([(0, 0)], False), ([], False)])
+def test_what_tiles_count_is_told_by_the_median_of_largest_tiles(
+    tiles, expected):
+  assert models._count_elements(
+      [of_kernel(copies(tile)) for tile in tiles]) is expected
+
+
+@pytest.mark.parametrize('name', ['AnalyticTileModel', 'HybridEarlyJoinSAGE'])
+def test_the_hardware_is_found_unless_it_is_given(name):
+  stats = checks.stats_of(checks.kernels()).to_json()
+
+  def machine(tiles, **hardware):
+    model = checks.make(
+        name, feature_stats={**stats, 'tiles': tiles}, **hardware)
+    checks.scores_untraced(model, checks.kernels()[0],
+                           checks.stats_of(checks.kernels()))
+    found = model._geometry.hardware(model._statistics.read())
+    return float(found.lanes), model.constants()['vector_ns']
+
+  in_tiles, in_elements = (128, 0.9), (1, 0.9 / 1024)
+  for tiles, expected in (('layout tiles', in_tiles),
+                          ('elements', in_elements)):
+    assert machine(tiles) == pytest.approx(expected)
+    assert machine(tiles, hardware='found') == pytest.approx(expected)
+    assert machine(tiles, hardware={'step_ns': 3}) == pytest.approx(expected)
+    assert machine(tiles, hardware='tpu_v3') == pytest.approx(in_tiles)
+    assert machine(tiles, hardware=None) == pytest.approx(in_elements)
+    assert machine(tiles, hardware={'preset': None}) == pytest.approx(
+        in_elements)

@@ -1,0 +1,76 @@
+"""The tile geometry of models.py for one kernel, and kernels to try it on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.host import batches
+
+models = load_models.models_module()
+
+
+def tensorflow_tiles(kernel, stats, given=None, hardware='tpu_v3') -> tuple:
+  """(geometry, loops, tiles) of models.py.
+
+  Args:
+    kernel: a kernel.
+    stats: what its features are scaled with.
+    given: what the model is told of that; by default the same.
+    hardware: a model's argument.
+  """
+  statistics = models._Statistics(given or stats.to_json(), keeps=False)
+  statistics.build_once()
+  scaling = statistics.read()
+  geo = models._Geometry(models._hardware(hardware))
+  inputs = models._inputs_of(batches.kernel_graph(kernel, stats))
+  graph = models._Graph(inputs)
+  loops = geo.loops(
+      graph, scaling.raw('node', inputs.node_feats, graph), scaling)
+  return geo, loops, geo.tiles(
+      loops, scaling.raw('config', inputs.config_feats))
+
+
+def kernel_of_nodes(nodes, output_bounds, kernel_bounds=((),),
+                    tile_id='net_0') -> Kernel:
+  """A kernel of float32 nodes; the last one is the root.
+
+  Args:
+    nodes: (opcode, sizes, producers) each, and a dict of groups of columns.
+    output_bounds, kernel_bounds: a row a configuration, or one row for all.
+    tile_id: its name.
+  """
+  node_feat = np.zeros((len(nodes), len(schema.NODE_FEATURES)), np.float32)
+  edges = []
+  for node, (_, sizes, producers, *groups) in enumerate(nodes):
+    _fill(node_feat[node], 'shape_dimensions', sizes, schema.NODE_GROUPS)
+    node_feat[node, schema.NODE_COLUMN['shape_dimensions_product']] = np.prod(
+        sizes)
+    node_feat[node, schema.NODE_COLUMN['parameter_number']] = node
+    _fill(node_feat[node], 'layout_minor_to_major',
+          range(len(sizes))[::-1], schema.NODE_GROUPS)
+    for group, values in (groups[0] if groups else {}).items():
+      _fill(node_feat[node], group, values, schema.NODE_GROUPS)
+    edges += [(node, producer) for producer in sorted(set(producers))]
+  node_feat[:, schema.NODE_COLUMN['shape_element_type_is_f32']] = 1
+  node_feat[-1, schema.NODE_COLUMN['is_root']] = 1
+  configs = len(output_bounds)
+  config_feat = np.zeros((configs, len(schema.CONFIG_FEATURES)), np.float32)
+  for config, row in enumerate(output_bounds):
+    _fill(config_feat[config], 'output_bounds', row, schema.CONFIG_GROUPS)
+    config_feat[config, schema.CONFIG_COLUMN['output_bounds_product']] = (
+        np.prod(row))
+    _fill(config_feat[config], 'kernel_bounds',
+          kernel_bounds[config % len(kernel_bounds)], schema.CONFIG_GROUPS)
+  ones = np.ones(configs, np.int64)
+  return Kernel(
+      tile_id, node_feat,
+      np.array([schema.OPCODES[node[0]] for node in nodes], np.uint8),
+      np.array(edges, np.int64).reshape(-1, 2), config_feat, ones, ones)
+
+
+def _fill(row, group, values, groups):
+  first = groups[group].start
+  row[first:first + len(values)] = list(values)
