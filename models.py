@@ -1756,8 +1756,8 @@ _NODE_COLUMNS = {
     'feature_groups': (107, 1), 'minor_to_major': (134, 6)}
 _BOUNDS = (*range(8, 14), *range(6))  # Config columns: of output, of filter.
 _ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
-_CONVOLUTION, _DOT, _FUSION, _PARAMETER, _REDUCE, _TUPLE = (
-    26, 34, 41, 63, 70, 100)
+_CONVOLUTION, _DOT, _FUSION, _PARAMETER, _REDUCE, _TRANSPOSE, _TUPLE = (
+    26, 34, 41, 63, 70, 98, 100)
 # Vector instructions of an opcode: 1 but for these.
 _FREE_OPCODES = (11, 13, 24, 26, 34, 41, 45, 48, 63, 75, 100)
 _SLOW_OPCODES = (30, 32, 37, 38, 50, 51, 66, 77, 81, 91, 94, 96, 98, 107)
@@ -1909,6 +1909,8 @@ class _Nodes:
       there is no convolution, and has_convolution [kernels] is 0.
   """
 
+  _DEPTH = 8  # Nodes between a transposition and an input, at most.
+
   def __init__(self, graph: _Graph, raw: tf.Tensor, hardware: _Hardware):
     self._graph, self.kernel_of = graph, graph.kernel_of
     self._number = tf.range(graph.nodes)
@@ -2018,15 +2020,39 @@ class _Nodes:
     reduced = self.outputs * self.opcode_is(_REDUCE)
     # Where tiles count elements, also what is made of a reduction's result.
     out = self._graph.on_nodes(self.pick(self.outputs))
-    alike = self.opcode_is(_REDUCE) * _as_float(
-        tf.equal(tf.cast(hardware.lanes, tf.float32), 1.0) & tf.reduce_all(
-            tf.equal(self.shape, tf.gather(self.shape, out)), -1))
+    in_elements = _as_float(tf.equal(tf.cast(hardware.lanes, tf.float32), 1.0))
+    alike = in_elements * self.opcode_is(_REDUCE) * _as_float(tf.reduce_all(
+        tf.equal(self.shape, tf.gather(self.shape, out)), -1))
     reduced = tf.where(_is(self.any_of(reduced)), reduced, alike)
     whole = self.operands_of(reduced)
     tiled = tf.where(_is(self.any_of(whole)), whole, self.outputs)
     self.tiled = tf.where(_is(self.has_convolution), self.convolution,
                           self.pick(tiled))
     self.vector_ops = self._vector_ops(reduced)
+    self._find_transposition(in_elements)
+
+  def _find_transposition(self, in_elements: tf.Tensor) -> None:
+    """Sets `turned` [nodes], 1 for what is read before a transposition.
+
+    And `turn` [kernels, 6, 6], its dimensions in those of the tiled tensor. In
+    tiles of the TPU's layout its compiler turns tensors by their layouts.
+    """
+    shape, rank = (self._graph.on_nodes(tf.gather(x, self.tiled))
+                   for x in (self.shape, self.rank))
+    transposes = in_elements * self.opcode_is(_TRANSPOSE) * _as_float(
+        tf.equal(self.rank, rank)
+        & tf.reduce_all(tf.equal(self.shape, shape), -1))
+    picked = self.pick(transposes)
+    transposes *= self.marked(picked)
+    turned = self.read_by(transposes)
+    for _ in range(self._DEPTH):
+      turned = tf.maximum(turned, self.read_by(turned))
+    self.turned = turned
+    exists = _as_float(tf.constant(_PLACES) < tf.gather(
+        self.rank, picked)[:, tf.newaxis])
+    self.turn = tf.transpose(
+        _hot(tf.gather(self.column('dimensions'), picked))
+        * tf.expand_dims(exists, -1), [0, 2, 1])
 
   def _vector_ops(self, reduced: tf.Tensor) -> tf.Tensor:
     """[kernels]: vector instructions on an element of the tiled tensor."""
@@ -2122,6 +2148,12 @@ class _Dots:
             'stride': tf.ones_like(window)}
 
 
+def _minor_first(exists: tf.Tensor) -> tf.Tensor:
+  """[rows, 6] of 1, and 0 beyond a rank -> [rows, 6, 6], which turns them."""
+  rank = tf.reduce_sum(exists, -1, keepdims=True)
+  return _hot(rank - 1 - tf.constant(_PLACES))
+
+
 def _passing(dim: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
   """Dimensions at places of a list that leaves out `dim`."""
   return place + _as_float(place >= dim)
@@ -2132,6 +2164,7 @@ class _Streams(NamedTuple):
   kernel: tf.Tensor   # int32 [streams]
   size: tf.Tensor     # [streams, 6], physical dimensions, most major first
   unit: tf.Tensor     # [streams, 6], elements of a layout tile
+  exists: tf.Tensor   # [streams, 6, 1], 1 for dimensions that there are
   follow: tf.Tensor   # [streams, 6, 12], elements for one of the axis
   window: tf.Tensor   # [streams, 6, 12], 1 where its taps widen a block
   element_bytes: tf.Tensor  # [streams, 1]
@@ -2150,6 +2183,8 @@ class _Loops(NamedTuple):
   has_convolution: tf.Tensor  # [kernels]
   vector_ops: tf.Tensor       # [kernels]
   streams: _Streams
+  source: tf.Tensor    # [kernels, 6, 14], of the largest input: physical
+                       # dims, most minor first; size, rank, and `follow`
   hardware: _Hardware
 
 
@@ -2186,7 +2221,9 @@ class _Geometry:
     hardware: see `_hardware`.
   """
   _STEPS = 10
-  NUM_COLUMNS = _AXES * (5 + 2 * _STEPS)
+  _OF_AXES = _AXES * (5 + 2 * _STEPS)
+  _OF_INPUT = _DIMS * (3 + 2 * _STEPS)
+  NUM_COLUMNS = _OF_AXES + _OF_INPUT
 
   def __init__(self, hardware: Sequence[_Hardware]):
     self._hardware = hardware
@@ -2210,9 +2247,10 @@ class _Geometry:
     output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
     conv = _Convolution(graph, nodes, output_axes)
     loose = nodes.inputs * (1 - tf.maximum(conv.in_image, conv.in_filter))
-    streams = _laid_out(nodes, *(tf.concat(part, 0) for part in zip(
+    *laid_out, is_input = (tf.concat(part, 0) for part in zip(
         conv.streams(),
-        _along(graph, nodes, [loose, nodes.outputs], output_axes))))
+        _along(graph, nodes, [loose, nodes.outputs], output_axes)))
+    streams = _laid_out(nodes, *laid_out)
     own = tf.concat(
         [tf.reduce_sum(tiled.order, 2), conv.own_axes[:, _DIMS:]], 1)
     whole = tf.concat([  # The filter's, with those that follow the output.
@@ -2222,7 +2260,23 @@ class _Geometry:
     return _Loops(
         whole, unit, own, conv.rows, conv.features, conv.taps,
         tf.concat([tiled.order, conv.filter_rows.order], 1),
-        nodes.has_convolution, nodes.vector_ops, streams, hardware)
+        nodes.has_convolution, nodes.vector_ops, streams,
+        self._largest(streams, is_input, graph.kernels), hardware)
+
+  def _largest(self, streams: _Streams, is_input: tf.Tensor,
+               kernels: Any) -> tf.Tensor:
+    """The largest input but a product's filter: see `_Loops.source`."""
+    elements = _product(streams.size) * _as_float(is_input)
+    most = tf.math.unsorted_segment_max(elements, streams.kernel, kernels)
+    of_most = tf.equal(elements, tf.gather(most, streams.kernel)) & is_input
+    number = tf.range(tf.size(elements))
+    chosen = tf.math.unsorted_segment_max(
+        tf.where(of_most, number, -1), streams.kernel, kernels)
+    rows = tf.concat([tf.expand_dims(streams.size, -1), streams.exists,
+                      streams.follow], -1)  # [streams, 6, 14]
+    rows = tf.pad(rows, [[0, 1], [0, 0], [0, 0]])  # Zeros where there is none.
+    rows = tf.gather(rows, tf.where(chosen < 0, tf.size(elements), chosen))
+    return tf.matmul(_minor_first(rows[..., 1]), rows)
 
   def tiles(self, loops: _Loops, raw: tf.Tensor) -> _Tiles:
     """Tiles from config features in their own units, [kernels, configs, 24].
@@ -2289,22 +2343,31 @@ class _Geometry:
         _as_float(tf.equal(tf.math.floormod(elements, 2.0 ** i), 0))
         for i in range(1, 8)]) * _as_float(size > 1) / 7
     logs = [_log2(elements), _log2(trips), _log2(size)]
-    x = tf.stack([*(log / 5 for log in logs),
-                  _log2(trips * tile / units), even], 2)
+    x = self._with_steps(logs, [_log2(trips * tile / units), even])
+    x = tf.concat([
+        tf.matmul(part, tf.expand_dims(_minor_first(
+            tf.reduce_sum(order, 2)), 1), transpose_b=True)
+        for part, order in zip(_halves(x), tf.split(loops.order, 2, 1))], -1)
+    # The same of the largest input, whose blocks follow the tiles.
+    size, exists, follow = tf.split(
+        tf.expand_dims(loops.source, 1), [1, 1, _AXES], -1)
+    size = tf.maximum(tf.squeeze(size, -1), 1)
+    reach = tf.linalg.matvec(follow, elements)
+    reach = tf.where(reach > 0, tf.minimum(reach, size), size)
+    y = self._with_steps([_log2(reach), _log2(tf.math.ceil(size / reach)),
+                          _log2(size + tf.zeros_like(reach))], [])
+    y *= tf.transpose(exists, [0, 1, 3, 2])
+    return tf.concat([
+        tf.reshape(z, [*tf.unstack(tf.shape(z)[:2]), number])
+        for z, number in ((x, self._OF_AXES), (y, self._OF_INPUT))], -1)
+
+  def _with_steps(self, logs: Sequence[tf.Tensor],
+                  others: Sequence[tf.Tensor]) -> tf.Tensor:
+    """[kernels, configs, dims] each -> [kernels, configs, columns, dims]."""
     steps = [[float(j)] for j in range(self._STEPS)]
-    x = tf.concat([x] + [  # [kernels, configs, columns of an axis, 12]
+    return tf.concat([tf.stack([*(log / 5 for log in logs), *others], 2)] + [
         tf.clip_by_value(tf.expand_dims(log, 2) - steps, 0.0, 1.0)
         for log in logs[:2]], 2)
-    x = tf.concat([
-        tf.matmul(part, tf.expand_dims(self._minor_first(order), 1),
-                  transpose_b=True)
-        for part, order in zip(_halves(x), tf.split(loops.order, 2, 1))], -1)
-    return tf.reshape(x, [*tf.unstack(tf.shape(x)[:2]), self.NUM_COLUMNS])
-
-  def _minor_first(self, order: tf.Tensor) -> tf.Tensor:
-    """[kernels, 6, 6] -> same: moves the last axis that exists to the front."""
-    rank = tf.reduce_sum(order, [1, 2])
-    return _hot(tf.expand_dims(rank, -1) - 1 - tf.constant(_PLACES))
 
   def _traffic(self, loops, trips, elements):
     """(streams, block bytes, moved bytes, pieces), [kernels, configs] each.
@@ -2344,16 +2407,24 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
   """Streams of the nodes that each mask marks, along the tiled tensor.
 
   Dimensions belong together by their order where there are as many, by what a
-  reduction keeps, or by their sizes, from the right. A tensor with as many
-  elements in other dimensions is taken for the tiled one.
+  reduction keeps, or by their sizes, from the right; before a transposition as
+  it turns them. A tensor with as many elements in other dimensions is taken for
+  the tiled one.
 
   Returns:
-    What `_laid_out` takes.
+    What `_laid_out` takes, and whether the first mask marks it, [streams].
   """
-  index = _marked_by(masks)[1]
+  number, index = _marked_by(masks)
   kernel = tf.gather(nodes.kernel_of, index)
   tiled_index = graph.on_rows(nodes.tiled, kernel)
   node, tiled = nodes.rows(index), nodes.rows(tiled_index)
+  is_turned = _is(tf.gather(nodes.turned, index))[:, tf.newaxis]
+  turn = tf.where(  # [streams, 6, 6]
+      tf.expand_dims(is_turned, -1), graph.on_rows(nodes.turn, kernel),
+      tf.constant(_EYE))
+  tiled = tiled._replace(shape=tf.where(
+      is_turned, tf.maximum(tf.linalg.matvec(turn, tiled.shape), 1),
+      tiled.shape))
   dims = tf.constant(_PLACES)
   exists, tiled_exists, is_removed = (  # [streams, 6]
       _as_float(dims < number)
@@ -2381,9 +2452,9 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
                      / tf.expand_dims(tiled.shape, -2))
   # Far from the tiled size it is a broadcast, or something else: taken whole.
   scale *= _as_float(_is_about(scale, 5))
-  follow = scale @ graph.on_rows(output_axes, kernel)
+  follow = scale @ turn @ graph.on_rows(output_axes, kernel)
   source = tf.where(tf.squeeze(as_tiled, -1), tiled_index, index)
-  return index, source, follow, tf.zeros_like(follow)
+  return index, source, follow, tf.zeros_like(follow), number == 0
 
 
 def _is_about(ratio: tf.Tensor, factor: float) -> tf.Tensor:
@@ -2418,8 +2489,9 @@ def _laid_out(nodes: _Nodes, node: tf.Tensor, source: tf.Tensor,
               follow: tf.Tensor, window: tf.Tensor) -> _Streams:
   """Streams of nodes that are laid out as `source`; logical dims in rows."""
   rows = nodes.rows(source)
+  exists = tf.reduce_sum(rows.order, 2, keepdims=True)
   return _Streams(
-      tf.gather(nodes.kernel_of, node), rows.size, rows.unit,
+      tf.gather(nodes.kernel_of, node), rows.size, rows.unit, exists,
       rows.order @ follow, rows.order @ window,
       tf.expand_dims(tf.gather(nodes.element_bytes, node), 1))
 
@@ -2547,7 +2619,7 @@ class _Convolution:
     return parts
 
   def streams(self) -> tuple:
-    """Inputs that are a part of the image or the filter: for `_laid_out`."""
+    """Inputs that are a part of the image or the filter: as of `_along`."""
     nodes = self._nodes
     operand_of, index = _marked_by([nodes.inputs * self.in_image,
                                     nodes.inputs * self.in_filter])
@@ -2568,7 +2640,7 @@ class _Convolution:
     scale = tf.where(as_operand, 1.0, node.shape / operand.shape)
     source = tf.where(tf.squeeze(as_operand, -1), operand_index, index)
     return (index, source, follow * tf.expand_dims(scale, -1) * applies,
-            window * applies)
+            window * applies, operand_of == 0)
 
 
 # ------------------------------------------------------------ chapter: analytic
