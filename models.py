@@ -2418,13 +2418,6 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
   kernel = tf.gather(nodes.kernel_of, index)
   tiled_index = graph.on_rows(nodes.tiled, kernel)
   node, tiled = nodes.rows(index), nodes.rows(tiled_index)
-  is_turned = _is(tf.gather(nodes.turned, index))[:, tf.newaxis]
-  turn = tf.where(  # [streams, 6, 6]
-      tf.expand_dims(is_turned, -1), graph.on_rows(nodes.turn, kernel),
-      tf.constant(_EYE))
-  tiled = tiled._replace(shape=tf.where(
-      is_turned, tf.maximum(tf.linalg.matvec(turn, tiled.shape), 1),
-      tiled.shape))
   dims = tf.constant(_PLACES)
   exists, tiled_exists, is_removed = (  # [streams, 6]
       _as_float(dims < number)
@@ -2439,9 +2432,17 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
   is_same = tf.equal(node.rank, tiled.rank)
   as_tiled = as_many & ~(is_same | is_kept)
 
+  is_turned = _is(tf.gather(nodes.turned, index)[:, tf.newaxis]) & ~(
+      is_kept | as_tiled)
+
   def choose(condition, yes, no):  # [streams, 1]; [streams, 6, 6] twice
     return tf.where(tf.expand_dims(condition, -1), yes, no)
 
+  turn = choose(is_turned, graph.on_rows(nodes.turn, kernel),
+                tf.constant(_EYE))
+  tiled = tiled._replace(shape=tf.where(
+      is_turned, tf.maximum(tf.linalg.matvec(turn, tiled.shape), 1),
+      tiled.shape))
   alike = _outer(exists, tiled_exists) * _as_float(tf.equal(
       tf.expand_dims(node.shape, -1), tf.expand_dims(tiled.shape, -2)))
   matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike))

@@ -192,13 +192,24 @@ def test_both_agree_on_measured_kernels(measured):
 # --- Columns of the axes -----------------------------------------------------
 
 
-def columns_of(kernel, hardware=None):
-  """float32 [configs, columns of an axis, 12]."""
+def all_columns_of(kernel, hardware=None):
+  """float32 [configs, columns]."""
   geo, loops, cut = feature_tiles.tensorflow_tiles(
       kernel, checks.stats_of([kernel]), hardware=hardware)
   columns = geo.columns(loops, cut).numpy()
   assert columns.shape == (1, kernel.num_configs, geo.NUM_COLUMNS)
-  return columns[0].reshape(kernel.num_configs, -1, 12)
+  return columns[0]
+
+
+def columns_of(kernel):
+  """float32 [configs, columns of an axis, 12]: those of the tiles."""
+  return all_columns_of(kernel)[:, :25 * 12].reshape(-1, 25, 12)
+
+
+def input_columns_of(kernel, hardware=None):
+  """float32 [configs, columns of a dimension, 6]: of the largest input."""
+  columns = all_columns_of(kernel, hardware)[:, 25 * 12:]
+  return columns.reshape(-1, 23, 6)
 
 
 def test_columns_by_hand():
@@ -248,6 +259,56 @@ def test_columns_of_a_filter_come_after_those_of_the_output():
   assert columns[0, 2, :2] == pytest.approx([4 / 5, np.log2(6) / 5])
   assert columns[0, 2, 6:8] == pytest.approx([4 / 5, 1])
   assert columns[0, 1, 7] == pytest.approx(2 / 5)  # 32 in 4 trips of 8.
+
+
+# A tensor [16, 6, 40] with its last two dimensions exchanged, and a row.
+TURNED = [(READ, (16, 6, 40), []), ('negate', (16, 6, 40), [0]),
+          ('transpose', (16, 40, 6), [1], {'dimensions': (0, 2, 1)}),
+          (READ, (6,), []), ('broadcast', (16, 40, 6), [3]),
+          ('add', (16, 40, 6), [2, 4])]
+
+
+def test_what_is_read_before_a_transposition_is_turned():
+  """A tile [8, 10, 3] of the result reads [8, 3, 10] of the operand."""
+  kernel = kernel_of(TURNED, [(8, 10, 3), (16, 40, 1)])
+  counts = counts_of(kernel)
+  np.testing.assert_array_equal(counts['steps'], [16, 6])
+  np.testing.assert_array_equal(
+      counts['block_bytes'], [4 * (240 + 3 + 240), 4 * (640 + 1 + 640)])
+  # Runs of the operand: 8 x 3 of 10, and 16 of 40; of the row 1; of the
+  # result: 8 x 10 of 3, and 16 x 40 of 1. The row's comes back with each step.
+  np.testing.assert_array_equal(
+      counts['pieces'], [16 * (24 + 1 + 80), 6 * (16 + 1 + 640)])
+  columns = input_columns_of(kernel)
+  # Most minor first: log2 of what is read, of the trips, and of the sizes.
+  np.testing.assert_allclose(columns[0, :3, :3], np.log2(
+      [[10, 3, 8], [4, 2, 2], [40, 6, 16]]) / 5, rtol=1e-6)
+  np.testing.assert_allclose(columns[1, :3, :3], np.log2(
+      [[40, 1, 16], [1, 6, 1], [40, 6, 16]]) / 5, rtol=1e-6, atol=1e-7)
+  assert not columns[:, :, 3:].any()
+
+
+def test_layout_tiles_are_not_turned():
+  """Where they are, the compiler turns tensors by their layouts."""
+  counts = counts_of(kernel_of(TURNED, [(8, 5, 1)]), 'tpu_v3')
+  np.testing.assert_array_equal(counts['steps'], [2])
+  columns = input_columns_of(kernel_of(TURNED, [(8, 5, 1)]), 'tpu_v3')
+  np.testing.assert_allclose(columns[0, 1, :3], [0, 0, 1 / 5])
+
+
+def test_the_largest_input_is_not_the_filter():
+  columns = input_columns_of(dot_kernel(
+      (6, 32), (32, 160), (6, 160), [(2, 16)], [(8, 16)]))
+  np.testing.assert_allclose(columns[0, :3, :2], np.log2(
+      [[8, 2], [4, 3], [32, 6]]) / 5, rtol=1e-6, atol=1e-7)
+  # Steps of what is read: of 8, and of 2.
+  np.testing.assert_allclose(columns[0, 3:13, 0], 3 * [1] + 7 * [0])
+  np.testing.assert_allclose(columns[0, 3:13, 1], 1 * [1] + 9 * [0])
+
+
+def test_a_kernel_that_reads_nothing_has_no_largest_input():
+  columns = input_columns_of(kernel_of([('iota', (24, 64), [])], [(4, 8)]))
+  assert not columns.any()
 
 
 # --- Which of the two --------------------------------------------------------

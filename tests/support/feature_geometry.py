@@ -103,6 +103,25 @@ class _Graph:
     """Producers but the roots of computations that the node calls."""
     return [p for p in self.producers[node] if not self.is_root[p]]
 
+  def turn(self, node: int, tiled: int) -> list:
+    """The tiled dimensions of those of a tensor before a transposition.
+
+    Empty for a node that does not come before one.
+    """
+    turns = [n for n, opcode in enumerate(self.opcode)
+             if opcode == 'transpose' and self.dims[n] == self.dims[tiled]]
+    if not self.in_elements or not turns:
+      return []
+    before, found = {turns[0]}, set()
+    for _ in range(9):
+      before = {p for n in before for p in self.producers[n]}
+      found |= before
+    if node not in found:
+      return []
+    order = self.columns('dimensions')[turns[0]].astype(int).tolist()
+    rank = len(self.dims[tiled])
+    return [order[:rank].index(d) for d in range(rank)]
+
   def largest(self, nodes) -> int:
     return max(nodes, key=self.elements)
 
@@ -287,8 +306,9 @@ def _dims_along(graph, node, tiled):
   None: the tensor is the tiled one, seen in other dimensions.
   """
   dims, others = graph.dims[node], graph.dims[tiled]
+  turn = graph.turn(node, tiled)
   if len(dims) == len(others):
-    return list(range(len(dims)))
+    return turn or list(range(len(dims)))
   if graph.opcode[node] == 'reduce' and len(dims) < len(others):
     removed = graph.columns('dimensions')[node, :len(others) - len(dims)]
     kept = [d for d in range(len(others)) if d not in removed]
@@ -297,11 +317,13 @@ def _dims_along(graph, node, tiled):
   if _as_many(dims, others):
     return None
   mapping, last = [], len(others) - 1
+  if turn:
+    others = [others[d] for d in turn]
   for size in reversed(dims):  # Matched by size, from the right.
     match = max((d for d in range(last + 1) if others[d] == size), default=-1)
     mapping.insert(0, match)
     last = match - 1 if match >= 0 else last
-  return mapping
+  return [turn[d] if turn and d >= 0 else d for d in mapping]
 
 
 def _as_many(dims, others) -> bool:
