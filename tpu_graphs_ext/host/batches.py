@@ -106,13 +106,8 @@ def training_dataset(
   Raises:
     UserError: too few kernels have enough configurations for one batch.
   """
-  usable = np.flatnonzero(partition.num_configs >= num_configs)
+  usable = _usable_kernels(partition, batch_size, num_configs)
   num_batches = len(usable) // batch_size
-  if not num_batches:
-    raise UserError(
-        f'a batch needs {batch_size} kernels with at least {num_configs} '
-        f'configurations, but only {len(usable)} of {len(partition)} kernels '
-        'have them; use a smaller --batch or --configs, or more data')
   entropy = np.random.SeedSequence(seed).entropy
   epochs = itertools.count(first_epoch)
   known, numbers = weakref.ref(partition), partition.num_configs
@@ -149,6 +144,18 @@ def training_dataset(
   if repeat:
     dataset = dataset.repeat()
   return _untuned(dataset.map(batch).prefetch(PREFETCH))
+
+
+def _usable_kernels(partition: Partition, batch_size: int,
+                    num_configs: int) -> np.ndarray:
+  """Numbers of the kernels with enough configurations, at least a batch."""
+  usable = np.flatnonzero(partition.num_configs >= num_configs)
+  if len(usable) < batch_size:
+    raise UserError(
+        f'a batch needs {batch_size} kernels with at least {num_configs} '
+        f'configurations, but only {len(usable)} of {len(partition)} kernels '
+        'have them; use a smaller --batch or --configs, or more data')
+  return usable
 
 
 def _keeping(partition: Partition, dataset: tf.data.Dataset) -> tf.data.Dataset:
