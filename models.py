@@ -1784,6 +1784,10 @@ class _Hardware(NamedTuple):
   unhidden: float = 0.05    # Part of the shorter of memory and arithmetic time
                             # that does not overlap with the longer.
 
+  def in_elements(self) -> tf.Tensor:
+    """Whether its tile bounds count elements: bool []."""
+    return tf.equal(self.lanes, 1.0)
+
 
 _TRAINED_CONSTANTS = _Hardware._fields[4:]
 _PRESETS = {
@@ -1907,8 +1911,8 @@ class _Nodes:
     inputs, outputs: [nodes], 1 for what the kernel reads and writes.
     convolution, tiled: int32 [kernels], nodes; the first is any node where
       there is no convolution, and has_convolution [kernels] is 0.
+    turned, turn: see `_find_transposition`.
   """
-
   _DEPTH = 8  # Nodes between a transposition and an input, at most.
 
   def __init__(self, graph: _Graph, raw: tf.Tensor, hardware: _Hardware):
@@ -2012,15 +2016,15 @@ class _Nodes:
     self.outputs = parts + main * (1 - self.any_of(parts))
     self.inputs = parameter * tf.where(
         _is(self.any_of(body)), self.read_by(root), _as_float(self.rank > 0))
-    product = self.opcode_is(_CONVOLUTION) + 0.5 * self.opcode_is(_DOT)
-    convolution = tf.sign(product) * tf.sign(
+    product = self.opcode_is(_CONVOLUTION) + self.opcode_is(_DOT)
+    convolution = product * tf.sign(
         self._graph.number_of('producers', self.is_no_root))
     self.convolution = self.pick(convolution)
     self.has_convolution = tf.math.segment_max(convolution, self.kernel_of)
     reduced = self.outputs * self.opcode_is(_REDUCE)
     # Where tiles count elements, also what is made of a reduction's result.
     out = self._graph.on_nodes(self.pick(self.outputs))
-    in_elements = _as_float(tf.equal(tf.cast(hardware.lanes, tf.float32), 1.0))
+    in_elements = _as_float(hardware.in_elements())
     alike = in_elements * self.opcode_is(_REDUCE) * _as_float(tf.reduce_all(
         tf.equal(self.shape, tf.gather(self.shape, out)), -1))
     reduced = tf.where(_is(self.any_of(reduced)), reduced, alike)
@@ -2184,7 +2188,7 @@ class _Loops(NamedTuple):
   vector_ops: tf.Tensor       # [kernels]
   streams: _Streams
   source: tf.Tensor    # [kernels, 6, 14], of the largest input: physical
-                       # dims, most minor first; size, rank, and `follow`
+                       # dims, most minor first; size, exists, `follow`
   hardware: _Hardware
 
 
@@ -2283,7 +2287,7 @@ class _Geometry:
     """
     bounds = tf.gather(raw, _BOUNDS, axis=-1)  # [kernels, configs, 12]
     # Elements are of logical dimensions, layout tiles of physical ones.
-    orders = tf.where(tf.equal(loops.hardware.lanes, 1.0), loops.order,
+    orders = tf.where(loops.hardware.in_elements(), loops.order,
                       tf.constant([_EYE + _EYE]))
     bounds = tf.concat([
         tf.matmul(part, order, transpose_b=True) for part, order in zip(
@@ -2333,7 +2337,8 @@ class _Geometry:
     Of the tile: log2 of its elements, of its number of trips, of what rounding
     adds and of the extent, and how often 2 divides its elements. The first two
     also as steps: the j-th rises from 0 to 1 between 2^j and 2^(j + 1), so that
-    one weight says what passing a capacity does.
+    one weight says what passing a capacity does. Then the same of what a tile
+    reads of the largest input, but for rounding and evenness.
     Shapes: float32 [kernels, configs, NUM_COLUMNS], about 1 at most.
     """
     size, unit, units, tile = tiles
