@@ -70,8 +70,11 @@ def choose_allocator() -> None:
 
 def model_names(models_py: str = '') -> list[str]:
   """Names of the public model classes, in the order of the file."""
+  return _names_in(models_module(models_py))
+
+
+def _names_in(module) -> list[str]:
   import tensorflow as tf
-  module = models_module(models_py)
   return [name for name, value in vars(module).items()
           if inspect.isclass(value) and issubclass(value, tf.keras.Model)
           and value.__module__ == module.__name__ and not name.startswith('_')]
@@ -83,13 +86,14 @@ def model_class(name: str, models_py: str = '') -> type:
   Raises:
     UserError: there is no such model; names the nearest.
   """
-  names = model_names(models_py)
+  module = models_module(models_py)
+  names = _names_in(module)
   if name not in names:
     hint = did_you_mean(name, names, 3, cutoff=0.4)
     raise UserError(
         f'--model: there is no model {name!r} in models.py; {hint}'
         f'{" " if hint else ""}the models are {", ".join(names)}')
-  return getattr(models_module(models_py), name)
+  return getattr(module, name)
 
 
 def constructor_arguments(cls: type) -> tuple[dict[str, Any], bool]:

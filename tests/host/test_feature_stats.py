@@ -159,10 +159,11 @@ def test_the_host_refuses_other_statistics(data_root, tmp_path):
   with pytest.raises(UserError, match='are not those of the train split'):
     feature_stats.given_to_model(settings(
         data_root, tmp_path, model_kwargs_json=json.dumps(given)),
-        FeatureStats.from_json(kwargs_of(data_root)['feature_stats']))
+        FeatureStats.from_json(kwargs_of(data_root)['feature_stats']),
+        read.read_split(str(data_root / 'train'), min_configs=-1))
 
 
 def test_a_null_stays(data_root, tmp_path):
   without = settings(
       data_root, tmp_path, model_kwargs_json='{"feature_stats": null}')
-  assert feature_stats.given_to_model(without, None) is without
+  assert feature_stats.given_to_model(without, None, None) is without

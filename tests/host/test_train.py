@@ -25,6 +25,7 @@ from tpu_graphs_ext.host import (
   predict,
   scoring,
   train,
+  training_data,
 )
 from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.stacks import versions
@@ -183,12 +184,12 @@ class FakeModel:
 
 def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
   settings = tiny_models.tiny_settings(data_root, '.', validate_batches=2)
-  dataset = train._read_data(settings)
+  data = training_data.TrainingData.read(settings)
   model = FakeModel()
   keep_best = types.SimpleNamespace(
       model=model, progress=callbacks.Progress(),
       folder=types.SimpleNamespace(seed=7))
-  train._fit(settings, dataset, train._normalisation(dataset), keep_best)
+  train._fit(settings, data, keep_best)
   first, second = model.train
   assert len(first) == len(second) == 23 // 5  # One of 24 has 3 configs.
   assert (np.array(first) != np.array(second)).any()
@@ -251,11 +252,11 @@ def test_nan_at_once_says_that_there_is_no_model(data_root, tmp_path):
 
 def test_metrics_of_a_labelled_test_split(trained, data_root):
   labelled = read.read_split(str(data_root / 'test_labelled'))
-  dataset = read.Dataset(train=None, valid=labelled, test=labelled)
+  data = types.SimpleNamespace(valid=labelled, test=labelled)
   ranker = load(trained.model_dir)
   run_info = {'seconds': {}, 'final_error': {}}
   settings = tiny_models.tiny_settings(data_root, '.', test_mode='metrics')
-  assert train._measure(settings, dataset, ranker, run_info) is None
+  assert train._measure(settings, data, ranker, run_info) is None
   errors = run_info['final_error']
   assert errors['test'] == errors['val']
   assert errors['test']['5'] == 0.0

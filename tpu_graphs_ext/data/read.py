@@ -28,8 +28,16 @@ _reported = set()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-  """The three splits of a data root, features as stored."""
+  """The three splits of a data root, features as stored.
+
+  Attributes:
+    train: kernels with enough configurations to train on.
+    every_train: the others too; the arrays are the same.
+    valid: kernels with two configurations or more.
+    test: the same.
+  """
   train: Partition
+  every_train: Partition
   valid: Partition
   test: Partition
 
@@ -68,10 +76,12 @@ def read_dataset(data_root: str, *, min_train_configs: int = -1,
         f'folders train, valid and test; {", ".join(missing)} not found. '
         'Name another --data_root, or make sample data with `tpu-graphs-ext '
         'sample-data --out DIR`')
-  return Dataset(**{
-      split: read_split(os.path.join(root, split), min_configs=least,
-                        cache_dir=cache_dir, limit=limit)
-      for split, least in minimum.items()})
+  every, chosen = {}, {}
+  for split, least in minimum.items():
+    folder = os.path.join(root, split)
+    every[split] = _read_all(folder, cache_dir, limit)
+    chosen[split] = _with_enough(every[split], folder, least)
+  return Dataset(every_train=every['train'], **chosen)
 
 
 def read_split(folder: str, *, min_configs: int = MIN_CONFIGS,
@@ -92,9 +102,18 @@ def read_split(folder: str, *, min_configs: int = MIN_CONFIGS,
     UserError: the folder is missing, has no .npz file or none with enough
       configurations, or a file is damaged.
   """
-  paths = find_npz(folder, limit)
-  every = cache.open_files(
-      paths, os.path.expanduser(cache_dir) if cache_dir else None)
+  return _with_enough(_read_all(folder, cache_dir, limit), folder, min_configs)
+
+
+def _read_all(folder: str, cache_dir: str | None,
+              limit: int | None) -> Partition:
+  return cache.open_files(
+      find_npz(folder, limit),
+      os.path.expanduser(cache_dir) if cache_dir else None)
+
+
+def _with_enough(every: Partition, folder: str, min_configs: int) -> Partition:
+  """The kernels with enough configurations; says which are left out."""
   enough = every.num_configs >= min_configs
   if enough.all():
     return every

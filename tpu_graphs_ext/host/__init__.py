@@ -3,6 +3,7 @@
 settings         what a verb is told, with its flags' help, checked when created
 inputs           what a user names as kernels: a folder, .npz or .pb
 batches          kernels -> GraphTensors
+training_data    the splits of a run, read and looked over
 train            the training loop; callbacks, losses, threads serve it
 resume           the folder of a run that was broken off; finished runs
 outputs          whether files can be written, before work begins

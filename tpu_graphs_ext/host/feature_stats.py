@@ -40,7 +40,10 @@ def model_kwargs_json(settings: StatsSettings) -> str:
       JSON object.
   """
   kwargs = parse_model_kwargs(settings.model_kwargs_json)
-  every = _all_train_kernels(settings)
+  every = read.read_split(
+      os.path.join(settings.data_root, 'train'), min_configs=-1,
+      cache_dir=settings.cache_dir,
+      limit=read.TOY_FILES if settings.toy_data else None)
   enough = every.num_configs >= settings.configs
   if not enough.any():
     raise UserError(
@@ -50,28 +53,24 @@ def model_kwargs_json(settings: StatsSettings) -> str:
   return json.dumps(_with_stats(kwargs, stats, every), separators=(',', ':'))
 
 
-def given_to_model(settings: TrainSettings,
-                   stats: FeatureStats) -> TrainSettings:
+def given_to_model(settings: TrainSettings, stats: FeatureStats,
+                   every: Partition) -> TrainSettings:
   """The settings, in which a model that takes statistics is given `stats`.
 
   A null that is given already stays: the model then goes without.
+
+  Args:
+    settings: of the run.
+    stats: what training scales with.
+    every: all train kernels.
 
   Raises:
     UserError: the model is given other statistics already.
   """
   if settings.model_kwargs.get(ARGUMENT, '') is None:
     return settings
-  kwargs = _with_stats(
-      settings.model_kwargs, stats, _all_train_kernels(settings))
+  kwargs = _with_stats(settings.model_kwargs, stats, every)
   return dataclasses.replace(settings, model_kwargs_json=json.dumps(kwargs))
-
-
-def _all_train_kernels(settings: StatsSettings | TrainSettings) -> Partition:
-  """The train split with its kernels of few configurations."""
-  return read.read_split(
-      os.path.join(os.path.expanduser(settings.data_root), 'train'),
-      min_configs=-1, cache_dir=settings.cache_dir,
-      limit=read.TOY_FILES if settings.toy_data else None)
 
 
 def _with_stats(kwargs: dict[str, Any], stats: FeatureStats,

@@ -52,7 +52,8 @@ def write(path: str, best: dict[str, list[int]]) -> None:
     UserError: it cannot be written, or replaces a file of another kind.
   """
   require_own(path)
-  write_file(path, text(best).encode())
+  content = text(best).encode()
+  write_file(path, content)
 
 
 def require_own(path: str) -> None:

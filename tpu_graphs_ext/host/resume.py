@@ -43,25 +43,33 @@ class ResumeFolder:
     args: of the run file.
     seed: of weights, batches and dropout; drawn where none was given.
     is_new: nothing was there to go on from.
+    finished: the run itself, where it is to be resumed and came to its end.
   """
 
   def __init__(self, settings: TrainSettings, args: dict[str, Any], seed: int,
-               is_new: bool):
+               is_new: bool, finished: Optional[artifacts.Run] = None):
     self.path = os.path.join(os.path.expanduser(settings.out_dir),
                              'resume_' + artifacts.train_hash(args))
     self.args, self.seed, self.is_new = args, seed, is_new
+    self.finished = finished
     self._settings = settings
 
   @classmethod
   def of(cls, settings: TrainSettings) -> ResumeFolder:
     """That of the run to resume, or else of a new one."""
-    found = cls._latest(settings) if settings.resume else None
-    if found:
-      return found
+    finished = None
+    if settings.resume:
+      broken_off = cls._latest(settings)
+      if broken_off:
+        return broken_off
+      finished = _finished_run(settings)
+      _log.info('--resume: this run is finished' if finished else
+                '--resume: no run with these settings was broken off in '
+                f'{settings.out_dir}; a new one starts')
     seed = settings.seed
     if seed is None:
       seed = int.from_bytes(os.urandom(4), 'little')
-    return cls(settings, settings.baseline_args(), seed, is_new=True)
+    return cls(settings, settings.baseline_args(), seed, True, finished)
 
   @classmethod
   def _latest(cls, settings: TrainSettings) -> Optional[ResumeFolder]:
@@ -132,7 +140,7 @@ class ResumeFolder:
     remove_folder(self.path)
 
 
-def finished_run(settings: TrainSettings) -> Optional[artifacts.Run]:
+def _finished_run(settings: TrainSettings) -> Optional[artifacts.Run]:
   """The latest run with the same settings that came to its end, if any."""
   out_dir = os.path.expanduser(settings.out_dir)
   found = []

@@ -11,14 +11,10 @@ import os
 import time
 from typing import Any, Optional
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_ranking as tfr
 
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.data import read
-from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import (
   artifacts,
@@ -41,6 +37,7 @@ from tpu_graphs_ext.host.callbacks import (
   first_line,
 )
 from tpu_graphs_ext.host.settings import TrainSettings
+from tpu_graphs_ext.host.training_data import TrainingData
 
 __all__ = ['TrainResult', 'TrainSettings', 'train']
 
@@ -102,46 +99,40 @@ def train(settings: TrainSettings) -> TrainResult:
   # Cheap checks first: a wrong name must not wait for the data.
   takes_stats = load_models.takes(
       settings.model, feature_stats.ARGUMENT, settings.models_py)
-  dataset = _read_data(settings)
-  stats = _normalisation(dataset)
+  data = TrainingData.read(settings)
   if takes_stats:
-    settings = feature_stats.given_to_model(settings, stats)
+    settings = feature_stats.given_to_model(
+        settings, data.stats, data.every_train)
   folder = resume.ResumeFolder.of(settings)
-  if settings.resume and folder.is_new:
-    finished = resume.finished_run(settings)
-    if finished:
-      _log.info('--resume: this run is finished')
-      return _reported(finished)
-    _log.info('--resume: no run with these settings was broken off in %s; a '
-              'new one starts', settings.out_dir)
+  if folder.finished:
+    return _reported(folder.finished)
   # Weights, and what dropout throws.
   tf.keras.utils.set_random_seed(folder.seed)
-  model = _compiled_model(settings, dataset, stats)
+  model = _compiled_model(settings, data)
   _check_outputs(settings)
-  run_info = _new_run_info(settings, folder, stats, dataset.num_ops)
+  run_info = _new_run_info(settings, folder, data)
   run_info['seconds']['read'] = time.monotonic() - started
   with folder.held():
     keep_best = KeepBest(settings, model, run_info, folder)
-    csv_path = _train_and_measure(settings, dataset, stats, keep_best)
+    csv_path = _train_and_measure(settings, data, keep_best)
     run_info['seconds']['total'] = time.monotonic() - started
     run_path = artifacts.save_run_file(run_info, settings.out_dir)
     folder.remove()
   return TrainResult(keep_best.model_dir, run_path, csv_path, run_info)
 
 
-def _train_and_measure(settings: TrainSettings, dataset: read.Dataset,
-                       stats: FeatureStats,
+def _train_and_measure(settings: TrainSettings, data: TrainingData,
                        keep_best: KeepBest) -> Optional[str]:
   """The epochs and what comes after; returns the path of the CSV."""
   run_info = keep_best.run_info
   try:
-    _fit(settings, dataset, stats, keep_best)
+    _fit(settings, data, keep_best)
     keep_best.finish()
     run_info['seconds']['train'] = keep_best.progress.seconds
     ranker = scoring.Ranker(
-        keep_best.model, stats, dataset.num_ops, name=keep_best.model_dir,
+        keep_best.model, data.stats, data.num_ops, name=keep_best.model_dir,
         keep_repeats=True)  # The baseline's trainer reports no other numbers.
-    return _measure(settings, dataset, ranker, run_info)
+    return _measure(settings, data, ranker, run_info)
   except LossNotFiniteError:
     keep_best.finish()
     keep_best.folder.remove()
@@ -162,25 +153,24 @@ def _train_and_measure(settings: TrainSettings, dataset: read.Dataset,
 
 def _reported(run: artifacts.Run) -> TrainResult:
   """The result of a finished run, from its run file."""
-  csv_path = None
+  run_path, csv_path = artifacts.run_path_of(run.model_dir), None
   if 'test_predictions' in run.info:
     csv_path = os.path.expanduser(run.info['args']['results_csv'])
     if not os.path.exists(csv_path):
       predictions_csv.write(csv_path, run.info['test_predictions'])
-  return TrainResult(
-      run.model_dir, artifacts.run_path_of(run.model_dir), csv_path, run.info)
+  return TrainResult(run.model_dir, run_path, csv_path, run.info)
 
 
 def _new_run_info(settings: TrainSettings, folder: resume.ResumeFolder,
-                  stats: FeatureStats, num_ops: int) -> dict[str, Any]:
+                  data: TrainingData) -> dict[str, Any]:
   """The run file's content before the first epoch."""
   return {
       'train_curve': {},
       'final_error': {},
       'args': folder.args,
       'seed': folder.seed,
-      'feature_stats': stats.to_json(),
-      'num_ops': num_ops,
+      'feature_stats': data.stats.to_json(),
+      'num_ops': data.num_ops,
       'host': HOST,
       'versions': artifacts.versions(),
       'seconds': {},
@@ -201,50 +191,13 @@ def _check_outputs(settings: TrainSettings) -> None:
   outputs.check_folder('--out_dir', settings.out_dir)
 
 
-def _read_data(settings: TrainSettings) -> read.Dataset:
-  """Reads the splits and checks that training and testing can use them."""
-  dataset = read.read_dataset(
-      settings.data_root, min_train_configs=settings.configs,
-      cache_dir=settings.cache_dir, toy_data=settings.toy_data)
-  for split, partition in (('train', dataset.train),
-                           ('valid', _validated(settings, dataset))):
-    usable = int((partition.num_configs >= settings.configs).sum())
-    if usable < settings.batch:
-      raise UserError(
-          f'{os.path.join(settings.data_root, split)}: only {usable} of '
-          f'{len(partition)} kernels have at least --configs='
-          f'{settings.configs} configurations, fewer than one --batch='
-          f'{settings.batch}; lower --batch or --configs')
-  if settings.test_mode == 'metrics':
-    evaluate.require_labels(
-        dataset.test, os.path.join(settings.data_root, 'test'))
-  return dataset
-
-
-def _validated(settings: TrainSettings, dataset: read.Dataset) -> Partition:
-  """The valid kernels that are looked at after each epoch."""
-  if settings.validate_batches < 0:
-    return dataset.valid
-  # As the baseline: 5 % more kernels than the batches hold, for those that
-  # drop out because they have too few configurations.
-  count = int(settings.validate_batches * settings.batch * 1.05)
-  return dataset.valid.select(np.arange(min(count, len(dataset.valid))))
-
-
-def _normalisation(dataset: read.Dataset) -> FeatureStats:
-  """Statistics of the train split; the other splits must have its columns."""
-  stats = FeatureStats.of_partition(dataset.train)
-  for partition in (dataset.valid, dataset.test):
-    stats.check_columns(partition)
-  return stats
-
-
-def _compiled_model(settings: TrainSettings, dataset: read.Dataset,
-                    stats: FeatureStats) -> tf.keras.Model:
+def _compiled_model(settings: TrainSettings,
+                    data: TrainingData) -> tf.keras.Model:
   """The model with its variables, and what the baseline compiles it with."""
   model = load_models.build(
-      settings.model, settings.configs, dataset.num_ops, settings.model_kwargs,
-      settings.models_py, batches.kernel_graph(dataset.train.kernel(0), stats))
+      settings.model, settings.configs, data.num_ops, settings.model_kwargs,
+      settings.models_py,
+      batches.kernel_graph(data.train.kernel(0), data.stats))
   model.compile(
       loss=losses.combined_loss(settings.weighted_losses),
       optimizer=tf.keras.optimizers.Adam(
@@ -254,20 +207,20 @@ def _compiled_model(settings: TrainSettings, dataset: read.Dataset,
   return model
 
 
-def _fit(settings: TrainSettings, dataset: read.Dataset, stats: FeatureStats,
+def _fit(settings: TrainSettings, data: TrainingData,
          keep_best: KeepBest) -> None:
   """Runs the epochs that are left."""
   first_epoch = keep_best.progress.epochs
   seed = keep_best.folder.seed
   train_batches = batches.training_dataset(
-      dataset.train, stats, batch_size=settings.batch,
+      data.train, data.stats, batch_size=settings.batch,
       num_configs=settings.configs, seed=seed, first_epoch=first_epoch)
   keep_best.graph_spec = train_batches.element_spec[0]
   if keep_best.progress.stopped or first_epoch >= settings.epochs:
     return
   # One draw of configurations for all epochs, so that epochs compare.
   valid_batches = batches.training_dataset(
-      _validated(settings, dataset), stats, batch_size=settings.batch,
+      data.validated, data.stats, batch_size=settings.batch,
       num_configs=settings.configs, shuffle=False, seed=seed).cache()
   callbacks = [StopOnNaN(keep_best), keep_best, ProgressBar()]
   if settings.tensorboard:
@@ -278,22 +231,22 @@ def _fit(settings: TrainSettings, dataset: read.Dataset, stats: FeatureStats,
       epochs=settings.epochs, initial_epoch=first_epoch, callbacks=callbacks)
 
 
-def _measure(settings: TrainSettings, dataset: read.Dataset,
+def _measure(settings: TrainSettings, data: TrainingData,
              ranker: scoring.Ranker, run_info: dict[str, Any]) -> Optional[str]:
   """Adds errors and test predictions to `run_info`; returns the CSV's path."""
   seconds = run_info['seconds']
   start = time.monotonic()
   run_info['final_error']['val'] = evaluate.top_errors(
-      ranker, dataset.valid, 'valid')
+      ranker, data.valid, 'valid')
   seconds['validate'] = time.monotonic() - start
   start = time.monotonic()
   csv_path = None
   if settings.test_mode == 'metrics':
     run_info['final_error']['test'] = evaluate.top_errors(
-        ranker, dataset.test, 'test')
+        ranker, data.test, 'test')
   else:
     csv_path = os.path.expanduser(run_info['args']['results_csv'])
-    best = predict.best_configs(ranker, dataset.test, TEST_CONFIGS)
+    best = predict.best_configs(ranker, data.test, TEST_CONFIGS)
     run_info['test_predictions'] = best
     predictions_csv.write(csv_path, best)
   seconds['test'] = time.monotonic() - start
