@@ -1971,8 +1971,11 @@ class _Nodes:
     self.size = tf.linalg.matvec(self.order, self.shape) + 1 - exists
     minor, next_minor = (_as_float(position == rank - i) for i in (1, 2))
     alone = _as_float(rank == 1)
-    self.unit = (1 + minor * (hardware.lanes - 1)
-                 + next_minor * (hardware.sublanes - 1)
+    # A half or a quarter of the sublanes where that holds all rows.
+    half = hardware.sublanes / 2
+    rows = tf.maximum(1.0, half / 2 * (
+        1 + _as_float(self.size > half / 2) + 2 * _as_float(self.size > half)))
+    self.unit = (1 + minor * (hardware.lanes - 1) + next_minor * (rows - 1)
                  + minor * alone * hardware.lanes * (hardware.sublanes - 1))
 
   def read_by(self, mask: tf.Tensor) -> tf.Tensor:

@@ -91,8 +91,8 @@ class _Graph:
 
   def layout_units(self, node: int) -> list:
     """Elements that a bound of 1 covers, by physical dimension."""
-    rank = len(self.dims[node])
-    return [1] * rank if self.in_elements else layout.layout_units(rank)
+    sizes = [self.dims[node][d] for d in self.physical_dims(node)]
+    return [1] * len(sizes) if self.in_elements else layout.layout_units(sizes)
 
   def element_bytes(self, node: int) -> float:
     one_hot = self.columns('shape_element_type')[node] > 0
