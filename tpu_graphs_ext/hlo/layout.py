@@ -8,6 +8,7 @@ HLO that says its layouts has T(4,128) for [3, 32] and [4, 64].
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 LANES = 128  # Elements of a layout tile on the most minor dimension.
@@ -37,6 +38,12 @@ def layout_units(sizes: Sequence[int]) -> list[int]:
   rows = next((few for few in (SUBLANES // 4, SUBLANES // 2)
                if sizes[-2] <= few), SUBLANES)
   return [1] * (rank - 2) + [rows, LANES]
+
+
+def padded_elements(sizes: Sequence[int], units: Sequence[int]) -> int:
+  """Elements that whole layout tiles of a tensor hold."""
+  return math.prod(
+      math.ceil(size / unit) * unit for size, unit in zip(sizes, units))
 
 
 def physical_dims(minor_to_major: Sequence[int], rank: int) -> list[int]:
