@@ -1753,7 +1753,8 @@ _NODE_COLUMNS = {
     'is_root': (0, 1), 'element_type': (2, 19), 'shape': (21, 6),
     'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 4),
     'stride': (45, 4), 'base_dilation': (77, 4), 'convolution': (93, 14),
-    'feature_groups': (107, 1), 'minor_to_major': (134, 6)}
+    'feature_groups': (107, 1), 'batch_groups': (108, 1),
+    'minor_to_major': (134, 6)}
 _BOUNDS = (*range(8, 14), *range(6))  # Config columns: of output, of filter.
 _ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
 _CONVOLUTION, _DOT, _FUSION, _PARAMETER, _REDUCE, _TRANSPOSE, _TUPLE = (
@@ -1884,12 +1885,13 @@ def _with_gaps(runs: Iterable[tuple], width: int) -> list:
 
 class _NodeRows(NamedTuple):
   """Some of the nodes of `_Nodes`, float32."""
-  dimensions: tf.Tensor     # [rows, 6], as the next five from the features
+  dimensions: tf.Tensor     # [rows, 6], as the next six from the features
   window: tf.Tensor         # [rows, 4]
   stride: tf.Tensor         # [rows, 4]
   base_dilation: tf.Tensor  # [rows, 4]
   convolution: tf.Tensor    # [rows, 14]
   feature_groups: tf.Tensor  # [rows, 1]
+  batch_groups: tf.Tensor   # [rows, 1]
   rank: tf.Tensor           # [rows, 1]
   elements: tf.Tensor       # [rows, 1]
   element_bytes: tf.Tensor  # [rows, 1]
@@ -1906,6 +1908,7 @@ class _Nodes:
   Attributes:
     shape: [nodes, 6] sizes, 1 beyond the rank; rank: [nodes].
     elements, log_elements, element_bytes: [nodes].
+    padded, stored_bytes: [nodes], elements and bytes of whole layout tiles.
     order: [nodes, 6, 6], 1 where a physical dimension (most major first) is a
       logical one; size, unit: [nodes, 6] of the physical dimensions.
     inputs, outputs: [nodes], 1 for what the kernel reads and writes.
@@ -1931,11 +1934,13 @@ class _Nodes:
     self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)
     self.element_bytes += 4 * _as_float(self.element_bytes == 0)
     self._lay_out(hardware)
+    self.padded = _product(tf.math.ceil(self.size / self.unit) * self.unit)
+    self.stored_bytes = self.element_bytes * self.padded
     self.dots = _Dots(graph, self.shape, self.rank)
     is_dot = tf.expand_dims(graph.opcode == _DOT, -1)
     for name, column in self.dots.columns.items():
       self._columns[name] = tf.where(is_dot, column, self._columns[name])
-    table = [self.column(name) for name in _NodeRows._fields[:6]] + [
+    table = [self.column(name) for name in _NodeRows._fields[:7]] + [
         tf.stack([self.rank, self.elements, self.element_bytes,
                   self.opcode_is(_REDUCE)], 1),
         self.shape, self.size, self.unit,
@@ -1945,7 +1950,7 @@ class _Nodes:
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
     """What is known of some nodes, int32 [rows]."""
-    widths = [_NODE_COLUMNS[name][1] for name in _NodeRows._fields[:6]]
+    widths = [_NODE_COLUMNS[name][1] for name in _NodeRows._fields[:7]]
     *columns, order = tf.split(
         tf.gather(self._table, index),
         widths + 4 * [1] + 3 * [_DIMS] + [_DIMS ** 2], 1)
@@ -1971,8 +1976,11 @@ class _Nodes:
     self.size = tf.linalg.matvec(self.order, self.shape) + 1 - exists
     minor, next_minor = (_as_float(position == rank - i) for i in (1, 2))
     alone = _as_float(rank == 1)
-    self.unit = (1 + minor * (hardware.lanes - 1)
-                 + next_minor * (hardware.sublanes - 1)
+    # A half or a quarter of the sublanes where that holds all rows.
+    half = hardware.sublanes / 2
+    rows = tf.maximum(1.0, half / 2 * (
+        1 + _as_float(self.size > half / 2) + 2 * _as_float(self.size > half)))
+    self.unit = (1 + minor * (hardware.lanes - 1) + next_minor * (rows - 1)
                  + minor * alone * hardware.lanes * (hardware.sublanes - 1))
 
   def read_by(self, mask: tf.Tensor) -> tf.Tensor:
@@ -2033,6 +2041,13 @@ class _Nodes:
     self.tiled = tf.where(_is(self.has_convolution), self.convolution,
                           self.pick(tiled))
     self.vector_ops = self._vector_ops(reduced)
+    # A result of four bytes has room for the sums, others have not.
+    product = self._graph.on_nodes(self.tiled)
+    has_room = self.outputs * _as_float(
+        tf.equal(self.element_bytes, 4)
+        & _is_about(self.elements / tf.gather(self.elements, product), 1.001))
+    self.sum_bytes = 4 * self.has_convolution * (
+        1 - tf.math.segment_max(has_room, self.kernel_of))
     self._find_transposition(in_elements)
 
   def _find_transposition(self, in_elements: tf.Tensor) -> None:
@@ -2172,6 +2187,7 @@ class _Streams(NamedTuple):
   follow: tf.Tensor   # [streams, 6, 12], elements for one of the axis
   window: tf.Tensor   # [streams, 6, 12], 1 where its taps widen a block
   element_bytes: tf.Tensor  # [streams, 1]
+  copies: tf.Tensor   # [streams, 1], blocks in float32 that a product needs
 
 
 class _Loops(NamedTuple):
@@ -2186,6 +2202,7 @@ class _Loops(NamedTuple):
   order: tf.Tensor     # [kernels, 12, 6], 1 where an axis is a logical dim
   has_convolution: tf.Tensor  # [kernels]
   vector_ops: tf.Tensor       # [kernels]
+  sum_bytes: tf.Tensor        # [kernels], of a product's sums, an element
   streams: _Streams
   source: tf.Tensor    # [kernels, 6, 14], of the largest input: physical
                        # dims, most minor first; size, exists, `follow`
@@ -2213,7 +2230,7 @@ class _Counts(NamedTuple):
   matrix_rows: tf.Tensor   # Through blocks of weights.
   vector_registers: tf.Tensor  # Vector instructions, on a layout tile each.
   tile_elements: tf.Tensor     # Of the output, padding included.
-  footprint_bytes: tf.Tensor   # Two blocks a stream, and a product's sums.
+  footprint_bytes: tf.Tensor   # Of blocks on chip; see `tpu.occupied_bytes`.
   padding: tf.Tensor   # Elements of whole layout tiles over true elements.
   rounding: tf.Tensor  # Layout tiles of all tiles over those of the tensor.
 
@@ -2264,7 +2281,7 @@ class _Geometry:
     return _Loops(
         whole, unit, own, conv.rows, conv.features, conv.taps,
         tf.concat([tiled.order, conv.filter_rows.order], 1),
-        nodes.has_convolution, nodes.vector_ops, streams,
+        nodes.has_convolution, nodes.vector_ops, nodes.sum_bytes, streams,
         self._largest(streams, is_input, graph.kernels), hardware)
 
   def _largest(self, streams: _Streams, is_input: tf.Tensor,
@@ -2303,16 +2320,17 @@ class _Geometry:
     hardware = loops.hardware
     own, row_axes, features, taps = (  # [kernels, 1, 12]
         tf.expand_dims(x, 1) for x in loops[2:6])
-    is_product, vector_ops = (  # [kernels, 1]
-        tf.expand_dims(x, 1) for x in (loops.has_convolution,
-                                       loops.vector_ops))
+    is_product, vector_ops, sum_bytes = (  # [kernels, 1]
+        tf.expand_dims(x, 1) for x in (
+            loops.has_convolution, loops.vector_ops, loops.sum_bytes))
     size, unit, units, tile = (tf.where(own > 0, x, 1.0) for x in tiles)
     trips, elements = tf.math.ceil(units / tile), tile * unit
     steps, kernel_tiles = _product(trips), _product(_halves(trips)[1])
     output_tiles, tile_elements, rounding = tf.unstack(_product(_halves(
         tf.stack([trips, elements, trips * tile / units], -2))[0]), axis=-1)
     registers = tile_elements / (hardware.lanes * hardware.sublanes)
-    streams, block, moved, pieces = self._traffic(loops, trips, elements)
+    streams, block, moved, pieces, held = self._traffic(
+        loops, trips, elements)
 
     def of(axes, x):  # 1 on the others.
       return tf.where(axes > 0, x, 1.0)
@@ -2328,7 +2346,7 @@ class _Geometry:
     return _Counts(
         output_tiles, kernel_tiles, steps, streams, moved, block, pieces,
         is_product * steps * blocks * rows, vector, tile_elements,
-        2 * block + 4 * is_product * tile_elements,
+        held + sum_bytes * tile_elements,
         padding + tf.zeros_like(steps), rounding)
 
   def columns(self, loops: _Loops, tiles: _Tiles) -> tf.Tensor:
@@ -2375,7 +2393,9 @@ class _Geometry:
         for log in logs[:2]], 2)
 
   def _traffic(self, loops, trips, elements):
-    """(streams, block bytes, moved bytes, pieces), [kernels, configs] each.
+    """(streams, block bytes, moved bytes, pieces, bytes held on chip).
+
+    Shapes: [kernels, configs] each.
 
     A block stays on chip while the next step needs it too; it changes with the
     loops that its tensor follows, and comes back each time one outside of
@@ -2401,10 +2421,12 @@ class _Geometry:
     followed = tf.expand_dims(tf.reduce_sum(s.follow + s.window, 1), 1) > 0
     moves = _number_from(0, _as_float(followed & (trips > 1)))
     fetches = _product(tf.where(_is(moves), trips, 1.0))
+    # The next block comes while one is used, if there is a next one.
+    held = block * (s.copies + tf.minimum(fetches, 2.0))
     return tuple(
         tf.math.unsorted_segment_sum(x, s.kernel, kernels)
         for x in (tf.ones_like(block), block, block * fetches,
-                  pieces * fetches))
+                  pieces * fetches, held))
 
 
 def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
@@ -2460,7 +2482,8 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
   scale *= _as_float(_is_about(scale, 5))
   follow = scale @ turn @ graph.on_rows(output_axes, kernel)
   source = tf.where(tf.squeeze(as_tiled, -1), tiled_index, index)
-  return index, source, follow, tf.zeros_like(follow), number == 0
+  return (index, source, follow, tf.zeros_like(follow),
+          tf.zeros_like(as_tiled), number == 0)
 
 
 def _is_about(ratio: tf.Tensor, factor: float) -> tf.Tensor:
@@ -2492,14 +2515,17 @@ def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
 
 
 def _laid_out(nodes: _Nodes, node: tf.Tensor, source: tf.Tensor,
-              follow: tf.Tensor, window: tf.Tensor) -> _Streams:
+              follow: tf.Tensor, window: tf.Tensor,
+              is_operand: tf.Tensor) -> _Streams:
   """Streams of nodes that are laid out as `source`; logical dims in rows."""
   rows = nodes.rows(source)
   exists = tf.reduce_sum(rows.order, 2, keepdims=True)
+  element_bytes = tf.expand_dims(
+      tf.gather(nodes.stored_bytes, node) / tf.gather(nodes.padded, source), 1)
   return _Streams(
       tf.gather(nodes.kernel_of, node), rows.size, rows.unit, exists,
-      rows.order @ follow, rows.order @ window,
-      tf.expand_dims(tf.gather(nodes.element_bytes, node), 1))
+      rows.order @ follow, rows.order @ window, element_bytes,
+      4 * _as_float(is_operand) / element_bytes)
 
 
 class _Convolution:
@@ -2551,15 +2577,20 @@ class _Convolution:
         own + _outer(filter_out, feature_axes)
         + tf.matmul(batch_dims, spatial_axes, transpose_a=True))
     grouped = _as_float(conv.feature_groups > 1)  # [kernels, 1]
-    contracted = axis(filter_in, self.filter_axes) * (1 - grouped)
-    group = tf.math.divide_no_nan(
-        _dot(image_in, tf.gather(nodes.shape, self.image)), size_of_features)
+    batch_grouped = _as_float(conv.batch_groups > 1)
+    contracted = axis(filter_in, self.filter_axes)
+    image_shape = tf.gather(nodes.shape, self.image)
+    # Of the image's features, and of its batch, one with those of the result.
+    group, batch_group = (
+        tf.math.divide_no_nan(_dot(dim, image_shape), size_of_features)
+        * feature_axes for dim in (image_in, image_batch))
     tap_axes = (filter_spatial @ self.filter_axes) * tf.expand_dims(is_tap, -1)
     stride = tf.where(is_tap > 0, conv.stride / tf.maximum(dilation, 1.0),
                       1.0)
     self.image_follow = (
-        _outer(image_batch, batch_axis)
-        + _outer(image_in, contracted + grouped * group * feature_axes)
+        _outer(image_batch,
+               tf.where(batch_grouped > 0, batch_group, batch_axis))
+        + _outer(image_in, tf.where(grouped > 0, group, contracted))
         + tf.matmul(image_spatial * tf.expand_dims(stride, -1), spatial_axes,
                     transpose_a=True))
     self.image_window = tf.matmul(image_spatial, tap_axes, transpose_a=True)
@@ -2642,11 +2673,27 @@ class _Convolution:
                         keepdims=True))
     as_many = _is_about(node.elements / operand.elements, 2)
     as_operand = as_many & ~alike
-    applies = tf.expand_dims(_as_float(alike | as_many), -1)
-    scale = tf.where(as_operand, 1.0, node.shape / operand.shape)
+    # What is not like the operand is broadcast: dimensions go by their sizes.
+    # One that a single layout tile holds never changes.
+    sizes = tf.equal(tf.expand_dims(node.shape, -1),
+                     tf.expand_dims(operand.shape, -2))
+    matched = _matched_from_right(_as_float(sizes) * _outer(*(
+        _as_float(tf.constant(_PLACES) < x.rank) for x in (node, operand))))
+    changes = node.shape > tf.linalg.matvec(
+        node.order, node.unit, transpose_a=True)
+    matched = tf.where(
+        tf.expand_dims(alike | as_many, -1), tf.constant(_EYE),
+        matched * tf.expand_dims(_as_float(changes), -1))
+    scale = tf.where(alike, node.shape / operand.shape, 1.0)
     source = tf.where(tf.squeeze(as_operand, -1), operand_index, index)
-    return (index, source, follow * tf.expand_dims(scale, -1) * applies,
-            window * applies, operand_of == 0)
+    # What an operand is made of: the first is the one that counts as it.
+    is_part = tf.squeeze(alike | as_many, -1)
+    number = tf.range(tf.size(row))
+    first = tf.math.unsorted_segment_min(
+        tf.where(is_part, number, tf.int32.max), row, 2 * self._graph.kernels)
+    is_operand = tf.equal(number, tf.gather(first, row))[:, tf.newaxis]
+    return (index, source, matched @ follow * tf.expand_dims(scale, -1),
+            matched @ window, is_operand, operand_of == 0)
 
 
 # ------------------------------------------------------------ chapter: analytic

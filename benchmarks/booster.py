@@ -80,7 +80,7 @@ class Reading:
         node[schema.NODE_GROUPS['layout_minor_to_major']][:rank], rank)
     units = np.ones(rank)
     if not self.in_elements:
-      units[physical] = layout.layout_units(rank)
+      units[physical] = layout.layout_units(sizes[physical])
     extents = np.ceil(sizes / units)
     if self.logical:
       return extents, physical[::-1]

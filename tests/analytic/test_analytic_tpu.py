@@ -184,6 +184,19 @@ def test_padded_image_moves_with_the_tiles():
   assert image.vector_ops > 0
 
 
+def test_a_mask_follows_the_filter_that_it_is_broadcast_into():
+  def fn(x, w, mask):
+    return tf.nn.conv2d(x, w * mask, 1, 'VALID')
+
+  loops = loops_of(fn, (8, 16, 16, 128), (3, 3, 128, 256), (128, 256))
+  filters = next(s for s in loops.streams if s.kind == 'filter')
+  mask = next(s for s in loops.streams if len(s.extents) == 2)
+  assert mask.kind == 'input'
+  assert [e.axis for e in mask.extents] == [
+      e.axis for e in filters.extents if e.size in (128, 256)]
+  assert min(e.axis for e in mask.extents) >= 0
+
+
 def test_reduction_reads_tiles_and_writes_what_is_kept():
   loops = loops_of(lambda x: tf.reduce_sum(tf.square(x), 0), (4096, 256))
   output, operand = loops.streams

@@ -6,7 +6,7 @@ import pytest
 from support.tiny_hlo import add, convolution, elementwise, product
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features, protos, tiles
+from tpu_graphs_ext.hlo import features, layout, protos, tiles
 
 
 def anything(rows):
@@ -32,6 +32,18 @@ def test_units(dims, layout, element_type, units):
   grid = tiles.tile_grid(elementwise(dims, layout, element_type))
   assert grid.output_units == units
   assert grid.kernel_units == ()
+
+
+@pytest.mark.parametrize('sizes, units', [
+    ([], []), ([192], [1024]), ([5, 6], [8, 128]), ([3, 32], [4, 128]),
+    ([4, 64], [4, 128]), ([2, 9], [2, 128]), ([7, 1, 300], [1, 2, 128])])
+def test_few_rows_have_small_layout_tiles(sizes, units):
+  assert layout.layout_units(sizes) == units
+
+
+def test_padded_elements():
+  # 64 x 4 rows of 128 lanes.
+  assert layout.padded_elements([64, 3, 32], [1, 4, 128]) == 64 * 4 * 128
 
 
 def test_reshape_and_scalar_have_no_bounds():
@@ -175,11 +187,28 @@ def test_only_candidates_that_fit_are_listed():
       grid, lambda rows: rows.prod(1) < 1).shape == (0, 2)
 
 
-def test_rows_of_a_convolution_are_cut_at_the_sides_of_the_matrix_unit():
+def test_rows_that_are_lanes_of_an_operand_are_cut_at_whole_lanes():
   choices = tiles.tile_grid(convolution()).choices()
-  # Rows of 8: 4 output units are less than 16, 32 input features are not.
+  # 32 x 8 input features are rows of the filter and 2 x 128 lanes of the image.
   assert choices == [[4, 2, 1], [4, 2, 1], [4, 2, 1], [3, 2, 1], [3, 2, 1],
                      [3, 2, 1], [32, 16]]
+
+
+@pytest.mark.parametrize('image_layout, expected', [
+    ([1, 0], (1, 1, 16)), ([0, 1], (16, 1, 1))])
+def test_rows_of_both_operands_are_cut_anywhere(image_layout, expected):
+  """f32 [256, 512] x [512, 384]; the image row-major, or turned.
+
+  Turned it has the summands in rows as the filter has, and its lanes are the
+  rows of the result.
+  """
+  module = product(256, 512, 384)
+  module.computations[0].instructions[0].shape.layout.minor_to_major[:] = (
+      image_layout)
+  grid = tiles.tile_grid(module)
+  assert grid.steps == expected
+  assert grid.choices()[2] == (
+      [64, 32, 16] if expected[2] == 16 else tiles.bound_candidates(64))
 
 
 def test_limit_draws_without_doubles_and_by_chance():

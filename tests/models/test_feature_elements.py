@@ -5,30 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from support import feature_dots, feature_geometry, feature_tiles
+from support import feature_dots, feature_tiles
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data import read
 
 models = load_models.models_module()
 kernel_of = feature_tiles.kernel_of_nodes
+counts_of = feature_tiles.counts_of
 READ = 'parameter'
-
-
-def counts_of(kernel, hardware=None):
-  """Counts of models.py; those of the oracle must be the same."""
-  stats = checks.stats_of([kernel, dataclasses.replace(
-      kernel, node_feat=kernel.node_feat + 7,
-      config_feat=kernel.config_feat + 7, tile_id='other_0')])
-  geo, loops, cut = feature_tiles.tensorflow_tiles(
-      kernel, stats, hardware=hardware)
-  counts = {name: value.numpy()[0].astype(float)
-            for name, value in geo.counts(loops, cut)._asdict().items()}
-  expected = feature_geometry.quantities(kernel, hardware is None)
-  assert set(counts) == set(expected)
-  for name, values in expected.items():
-    np.testing.assert_allclose(counts[name], values, rtol=1e-5, err_msg=name)
-  return counts
 
 
 def dot_kernel(left, right, out, output_bounds, kernel_bounds=((),)):

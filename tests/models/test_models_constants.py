@@ -20,6 +20,7 @@ def test_columns_and_opcodes_are_those_of_the_files():
       'stride': 'window_stride_0', 'base_dilation': 'window_base_dilation_0',
       'convolution': 'convolution_dim_numbers_input_batch_dim',
       'feature_groups': 'feature_group_count',
+      'batch_groups': 'batch_group_count',
       'minor_to_major': 'layout_minor_to_major_0'}
   assert {name: schema.NODE_COLUMN[column]
           for name, column in columns.items()} == {

@@ -91,8 +91,14 @@ class _Graph:
 
   def layout_units(self, node: int) -> list:
     """Elements that a bound of 1 covers, by physical dimension."""
-    rank = len(self.dims[node])
-    return [1] * rank if self.in_elements else layout.layout_units(rank)
+    sizes = [self.dims[node][d] for d in self.physical_dims(node)]
+    return [1] * len(sizes) if self.in_elements else layout.layout_units(sizes)
+
+  def padded(self, node: int) -> int:
+    """Elements of the layout tiles that the tensor takes."""
+    return layout.padded_elements(
+        [self.dims[node][d] for d in self.physical_dims(node)],
+        self.layout_units(node))
 
   def element_bytes(self, node: int) -> float:
     one_hot = self.columns('shape_element_type')[node] > 0
@@ -156,7 +162,7 @@ def quantities(kernel: Kernel,
     matrix_rows: rows through 128 x 128 blocks of weights.
     vector_registers: vector instructions on 1024 elements each.
     tile_elements: elements of a tile of the output, padding included.
-    footprint_bytes: two blocks of every stream, and a product's sums.
+    footprint_bytes: of blocks on chip; see `tpu.occupied_bytes`.
     padding, rounding: how many times the elements of the tensor the whole
       layout tiles have, and how many times those the tiles have.
   """
@@ -316,14 +322,19 @@ def _dims_along(graph, node, tiled):
       return kept
   if _as_many(dims, others):
     return None
+  mapping = _matched_from_right(
+      dims, [others[d] for d in turn] if turn else others)
+  return [turn[d] if turn and d >= 0 else d for d in mapping]
+
+
+def _matched_from_right(dims, others) -> list:
+  """For each dimension the last one left of its size, or -1."""
   mapping, last = [], len(others) - 1
-  if turn:
-    others = [others[d] for d in turn]
-  for size in reversed(dims):  # Matched by size, from the right.
+  for size in reversed(dims):
     match = max((d for d in range(last + 1) if others[d] == size), default=-1)
     mapping.insert(0, match)
     last = match - 1 if match >= 0 else last
-  return [turn[d] if turn and d >= 0 else d for d in mapping]
+  return mapping
 
 
 def _as_many(dims, others) -> bool:
@@ -333,6 +344,7 @@ def _as_many(dims, others) -> bool:
 def _mapped(graph, node, tiled, kind, mapping) -> Stream:
   element_bytes = graph.element_bytes(node)
   if mapping is None:
+    element_bytes *= graph.padded(node) / graph.padded(tiled)
     node, mapping = tiled, list(range(len(graph.dims[tiled])))
   dims, others = graph.dims[node], graph.dims[tiled]
   axis_of = {d: a for a, d in enumerate(graph.physical_dims(tiled))}
@@ -428,23 +440,26 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
       filter_axis[dim] = len(axes)
       axes.append(Axis(graph.dims[filters][dim], unit))
     kernel_axes.append((filter_axis[dim], unit))
-  grouped = graph.columns('feature_group_count')[conv, 0] > 1
   matrix = Matrix(
       row_axes=tuple(a for a in range(rank)
                      if a != feature and a not in batch_axes),
       batch_axes=tuple(batch_axes),
       window_axes=tuple(filter_axis[d] for d in windows.values()),
-      contracted=-1 if grouped else filter_axis.get(numbers.filter_in, -1),
-      feature=feature)
+      contracted=filter_axis.get(numbers.filter_in, -1),
+      feature=feature, sum_bytes=_sum_bytes(graph, conv, outputs))
   image_axis = _image_axes(
-      graph, conv, image, numbers, axis_of, filter_axis, windows, grouped)
+      graph, conv, image, numbers, axis_of, filter_axis, windows)
   filter_map = {d: (a, 1.0, -1) for d, a in filter_axis.items()}
   streams, used = [], set()
   for kind, operand, axis_map in (('image', image, image_axis),
                                   ('filter', filters, filter_map)):
-    for node in _parameters(graph, operand, inputs):
-      streams.append(_operand_stream(graph, node, operand, kind, axis_map))
-      used.add(node)
+    parts = _parameters(graph, operand, inputs)
+    used.update(parts)
+    parts = [_operand_stream(graph, node, operand, kind, axis_map)
+             for node in parts]
+    first = next((n for n, part in enumerate(parts) if part.kind == kind), -1)
+    streams += [dataclasses.replace(part, is_operand=n == first)
+                for n, part in enumerate(parts)]
   streams += [_stream(graph, node, conv, 'output') for node in outputs]
   streams += [_stream(graph, node, conv, 'input')
               for node in inputs if node not in used]
@@ -454,19 +469,25 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
       tuple(graph.physical_dims(conv)), tuple(graph.physical_dims(filters)))
 
 
-def _image_axes(graph, conv, image, numbers, axis_of, filter_axis, windows,
-                grouped) -> dict:
+def _sum_bytes(graph, conv, outputs) -> float:
+  return 0.0 if any(
+      graph.element_bytes(n) == 4 and graph.elements(n) == graph.elements(conv)
+      for n in outputs) else 4.0
+
+
+def _image_axes(
+    graph, conv, image, numbers, axis_of, filter_axis, windows) -> dict:
   """Image dimension -> (axis, scale, window axis)."""
   whole = graph.dims[image]
-  found = {numbers.image_batch: (axis_of.get(numbers.output_batch, -1), 1., -1)}
-  if grouped:
-    scale = (_size(whole, numbers.image_feature)
-             / max(1, _size(graph.dims[conv], numbers.output_feature)))
-    found[numbers.image_feature] = (
-        axis_of.get(numbers.output_feature, -1), scale, -1)
-  else:
-    found[numbers.image_feature] = (
-        filter_axis.get(numbers.filter_in, -1), 1., -1)
+  found = {
+      numbers.image_batch: (axis_of.get(numbers.output_batch, -1), 1., -1),
+      numbers.image_feature: (filter_axis.get(numbers.filter_in, -1), 1., -1)}
+  features = max(1, _size(graph.dims[conv], numbers.output_feature))
+  for groups, dim in (('feature_group_count', numbers.image_feature),
+                      ('batch_group_count', numbers.image_batch)):
+    if graph.columns(groups)[conv, 0] > 1:
+      found[dim] = (axis_of.get(numbers.output_feature, -1),
+                    _size(whole, dim) / features, -1)
   stride = graph.columns('window_stride')[conv]
   dilation = graph.columns('window_base_dilation')[conv]
   for number, dim in enumerate(numbers.image_spatial):
@@ -495,10 +516,15 @@ def _operand_stream(graph, node, operand, kind, axis_map) -> Stream:
   alike = len(dims) == len(whole) and all(
       a < 5 * b and b < 5 * a for a, b in zip(dims, whole))
   if not alike:
-    if not _as_many(dims, whole):
-      return _mapped(graph, node, node, 'input', [-1] * len(dims))
-    node = operand
-    dims = whole
+    if _as_many(dims, whole):
+      element_bytes *= graph.padded(node) / graph.padded(operand)
+      node, dims = operand, whole
+    else:  # Something small that is broadcast.
+      kind, matched = 'input', _matched_from_right(dims, whole)
+      whole, unit = dims, dict(zip(
+          graph.physical_dims(node), graph.layout_units(node)))
+      axis_map = {dim: axis_map[other] for dim, other in enumerate(matched)
+                  if other in axis_map and dims[dim] > unit[dim]}
   extents = []
   for dim, unit in zip(graph.physical_dims(node), graph.layout_units(node)):
     axis, scale, window = axis_map.get(dim, (-1, 1.0, -1))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
+from support import feature_geometry
+from support import model_checks as checks
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
@@ -31,6 +35,22 @@ def tensorflow_tiles(kernel, stats, given=None, hardware='tpu_v3') -> tuple:
       graph, scaling.raw('node', inputs.node_feats, graph), scaling)
   return geo, loops, geo.tiles(
       loops, scaling.raw('config', inputs.config_feats))
+
+
+def counts_of(kernel, hardware=None) -> dict:
+  """Name -> float64 [configs] of models.py; the oracle's must be the same."""
+  stats = checks.stats_of([kernel, dataclasses.replace(
+      kernel, node_feat=kernel.node_feat + 7,
+      config_feat=kernel.config_feat + 7, tile_id='other_0')])
+  geo, loops, cut = tensorflow_tiles(
+      kernel, stats, hardware=hardware)
+  counts = {name: value.numpy()[0].astype(float)
+            for name, value in geo.counts(loops, cut)._asdict().items()}
+  expected = feature_geometry.quantities(kernel, hardware is None)
+  assert set(counts) == set(expected)
+  for name, values in expected.items():
+    np.testing.assert_allclose(counts[name], values, rtol=1e-5, err_msg=name)
+  return counts
 
 
 def kernel_of_nodes(nodes, output_bounds, kernel_bounds=((),),

@@ -85,16 +85,33 @@ def _input_stream(node, tiled, kind='input') -> Stream:
     mapping = list(range(len(dims)))
   elif _as_many(node.shape, tiled):
     same = _mapped_stream(kind, tiled, tiled, range(len(tiled.dimensions)))
-    return dataclasses.replace(same, element_bytes=_element_bytes(node.shape))
+    return _with_bytes_of(node.shape, same)
   else:
-    mapping, last = [], len(tiled.dimensions) - 1
-    for size in reversed(dims):
-      match = last
-      while match >= 0 and tiled.dimensions[match] != size:
-        match -= 1
-      mapping.insert(0, match)
-      last = match - 1 if match >= 0 else last
+    mapping = _matched_from_right(dims, tiled.dimensions)
   return _mapped_stream(kind, node.shape, tiled, mapping)
+
+
+def _matched_from_right(dims, others) -> list[int]:
+  """For each dimension the last one left of its size, or -1."""
+  mapping, last = [], len(others) - 1
+  for size in reversed(dims):
+    match = last
+    while match >= 0 and others[match] != size:
+      match -= 1
+    mapping.insert(0, match)
+    last = match - 1 if match >= 0 else last
+  return mapping
+
+
+def _with_bytes_of(shape, stream) -> Stream:
+  """A tensor that is cut like another, but has the bytes of its own layout."""
+  padded = layout.padded_elements(*zip(*(
+      (shape.dimensions[dim], unit)
+      for dim, unit in layout.physical_shape(shape))))
+  cut = layout.padded_elements(*zip(*(
+      (extent.size, extent.unit) for extent in stream.extents)))
+  return dataclasses.replace(
+      stream, element_bytes=_element_bytes(shape) * padded / cut)
 
 
 def _mapped_stream(kind, shape, tiled, mapping) -> Stream:
@@ -131,9 +148,8 @@ def _convolution_loops(kernel, grid) -> Loops:
                      if a != feature and a not in batch_axes),
       batch_axes=batch_axes,
       window_axes=tuple(axis for axis in spatial if axis >= rank),
-      contracted=(filter_axis[numbers.kernel_input_feature_dimension]
-                  if conv.feature_group_count <= 1 else -1),
-      feature=feature)
+      contracted=filter_axis[numbers.kernel_input_feature_dimension],
+      feature=feature, sum_bytes=_sum_bytes(kernel))
   image_axis = _image_extents(conv, image.shape, axis_of, filter_axis, rank)
   streams = [
       *_operand_streams('image', image, image_axis, kernel),
@@ -147,20 +163,31 @@ def _convolution_loops(kernel, grid) -> Loops:
       + sum(_reduction_ops(node) for node in main.instructions), matrix)
 
 
+def _sum_bytes(kernel) -> float:
+  """Of a product's float32 sums: none where a result has room for them."""
+  elements = math.prod(kernel.product.shape.dimensions)
+  return 0.0 if any(
+      _element_bytes(node.shape) == 4
+      and math.prod(node.shape.dimensions) == elements
+      for node in kernel.results()) else 4.0
+
+
 def _image_extents(conv, shape, axis_of, filter_axis, rank) -> dict:
   """Image dimension -> (axis, scale, window axis)."""
   numbers = conv.convolution_dimension_numbers
   feature = axis_of[numbers.output_feature_dimension]
-  extents = {numbers.input_batch_dimension:
-             (axis_of[numbers.output_batch_dimension], 1.0, -1)}
-  if conv.feature_group_count > 1:
-    in_features = shape.dimensions[numbers.input_feature_dimension]
-    out_features = conv.shape.dimensions[numbers.output_feature_dimension]
-    extents[numbers.input_feature_dimension] = (
-        feature, in_features / out_features, -1)
-  else:
-    extents[numbers.input_feature_dimension] = (
-        filter_axis[numbers.kernel_input_feature_dimension], 1.0, -1)
+  extents = {
+      numbers.input_batch_dimension:
+          (axis_of[numbers.output_batch_dimension], 1.0, -1),
+      numbers.input_feature_dimension:
+          (filter_axis[numbers.kernel_input_feature_dimension], 1.0, -1)}
+  # Each group has its own part of the image's features, or of its batch.
+  out_features = conv.shape.dimensions[numbers.output_feature_dimension]
+  for groups, dim in (
+      (conv.feature_group_count, numbers.input_feature_dimension),
+      (conv.batch_group_count, numbers.input_batch_dimension)):
+    if groups > 1:
+      extents[dim] = (feature, shape.dimensions[dim] / out_features, -1)
   for number, dim in enumerate(numbers.input_spatial_dimensions):
     axis = axis_of[numbers.output_spatial_dimensions[number]]
     window = conv.window.dimensions[number]
@@ -177,7 +204,7 @@ def _operand_streams(kind, operand, axis_of_dim, kernel) -> list:
   whole = operand.shape
   own = _with_axes(kind, whole, whole, axis_of_dim)
   if operand.opcode != 'fusion':
-    return [own]
+    return [dataclasses.replace(own, is_operand=True)]
   body = kernel.computations[operand.called_computation_ids[0]]
   streams = []
   for number in operand.operand_ids:
@@ -185,14 +212,18 @@ def _operand_streams(kind, operand, axis_of_dim, kernel) -> list:
     if _same_rank(shape, whole):
       streams.append(_with_axes(kind, shape, whole, axis_of_dim))
     elif _as_many(shape, whole):
-      streams.append(dataclasses.replace(
-          own, element_bytes=_element_bytes(shape)))
-    else:  # Something small that is broadcast.
-      streams.append(_with_axes('input', shape, whole, {}))
+      streams.append(_with_bytes_of(shape, own))
+    else:  # Broadcast. What a single layout tile holds never changes.
+      matched = _matched_from_right(shape.dimensions, whole.dimensions)
+      streams.append(_with_axes('input', shape, shape, {
+          dim: axis_of_dim[matched[dim]]
+          for dim, unit in layout.physical_shape(shape)
+          if matched[dim] in axis_of_dim and shape.dimensions[dim] > unit}))
   ops = _vector_ops(body, list(whole.dimensions))
   for position, stream in enumerate(streams):
     if stream.kind == kind:  # The producers' work is counted once.
-      streams[position] = dataclasses.replace(stream, vector_ops=ops)
+      streams[position] = dataclasses.replace(
+          stream, vector_ops=ops, is_operand=True)
       break
   return streams
 

@@ -43,11 +43,14 @@ class Stream:
     element_bytes: of its type.
     vector_ops: vector instructions per element to make it on the fly, for a
       convolution's operand that has fused producers.
+    is_operand: whether it stands for a convolution's operand: the first tensor
+      that the operand is made of.
   """
   kind: str
   extents: tuple
   element_bytes: float
   vector_ops: float = 0.0
+  is_operand: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,14 +61,16 @@ class Matrix:
     row_axes: loops over rows that meet the same weights.
     batch_axes: loops whose every step has weights of its own.
     window_axes: loops over taps of the window.
-    contracted: axis of the input features, or -1 if there is one a group.
+    contracted: axis of the input features, of one group.
     feature: axis of the output features.
+    sum_bytes: of an element of the sums; 0 where the result has room for them.
   """
   row_axes: tuple
   batch_axes: tuple
   window_axes: tuple
   contracted: int
   feature: int
+  sum_bytes: float = 4.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -139,10 +139,20 @@ def pieces(loops: Loops, stream, tiles) -> np.ndarray:
 
 
 def occupied_bytes(loops: Loops, tiles) -> np.ndarray:
-  """float64 [configs]: on-chip memory of a step: two blocks of each stream."""
-  total = sum(2 * block_bytes(loops, s, tiles) for s in loops.streams)
-  if loops.matrix is not None:  # Sums are kept in float32.
-    total = total + 4 * _tile_elements(loops, tiles)
+  """float64 [configs]: on-chip memory of a step.
+
+  The block of each stream and the next one, if there is a next one. A product
+  has its operands in float32 besides, and its sums, unless its result has room
+  for them.
+  """
+  total = np.zeros(len(tiles))
+  for stream in loops.streams:
+    blocks = np.minimum(2, fetches(loops, stream, tiles))
+    if stream.is_operand:
+      blocks = blocks + 4 / stream.element_bytes
+    total += blocks * block_bytes(loops, stream, tiles)
+  if loops.matrix is not None:
+    total += loops.matrix.sum_bytes * _tile_elements(loops, tiles)
   return total
 
 

@@ -2,10 +2,13 @@
 
 A tensor is stored in layout tiles of 8 x 128 elements on its two most minor
 physical dimensions, or of 1024 elements at rank 1. Tile bounds count them.
+Where 2 or 4 rows hold the second most minor dimension, they have no more rows:
+HLO that says its layouts has T(4,128) for [3, 32] and [4, 64].
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 LANES = 128  # Elements of a layout tile on the most minor dimension.
@@ -21,11 +24,26 @@ def element_bytes(type_name: str) -> int:
   return _BYTES.get(type_name, 4)
 
 
-def layout_units(rank: int) -> list[int]:
-  """Elements of a layout tile along each physical dimension, major first."""
+def layout_units(sizes: Sequence[int]) -> list[int]:
+  """Elements of a layout tile along each physical dimension.
+
+  Args:
+    sizes: of the physical dimensions, most major first.
+  """
+  rank = len(sizes)
+  if rank == 0:
+    return []
   if rank == 1:
     return [RANK_1_UNIT]
-  return ([1] * rank + [SUBLANES, LANES])[-rank:] if rank else []
+  rows = next((few for few in (SUBLANES // 4, SUBLANES // 2)
+               if sizes[-2] <= few), SUBLANES)
+  return [1] * (rank - 2) + [rows, LANES]
+
+
+def padded_elements(sizes: Sequence[int], units: Sequence[int]) -> int:
+  """Elements that whole layout tiles of a tensor hold."""
+  return math.prod(
+      math.ceil(size / unit) * unit for size, unit in zip(sizes, units))
 
 
 def physical_dims(minor_to_major: Sequence[int], rank: int) -> list[int]:
@@ -45,5 +63,5 @@ def physical_shape(shape) -> list[tuple[int, int]]:
     (logical dimension, elements of a layout tile along it) of each.
   """
   rank = len(shape.dimensions)
-  return list(zip(physical_dims(shape.layout.minor_to_major, rank),
-                  layout_units(rank)))
+  dims = physical_dims(shape.layout.minor_to_major, rank)
+  return list(zip(dims, layout_units([shape.dimensions[d] for d in dims])))

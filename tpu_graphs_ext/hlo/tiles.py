@@ -59,11 +59,14 @@ class TileGrid:
       (axis, unit): the loop that its tile bound sets or follows, and the
       elements of one unit of that bound.
     bounded: False for a reshape, whose configurations say no bounds.
+    steps: for each loop, of what its bounds are multiples where the dimension
+      has more units than that; 1 if empty.
   """
   axes: tuple
   num_output_axes: int
   kernel_axes: tuple = ()
   bounded: bool = True
+  steps: tuple = ()
 
   @property
   def output_units(self) -> tuple:
@@ -79,8 +82,9 @@ class TileGrid:
     """The tile bounds tried for each loop, largest first."""
     if not self.bounded:
       return [[axis.units] for axis in self.axes]
-    return [bound_candidates(axis.units, self._step(axis))
-            for axis in self.axes]
+    steps = self.steps or [1] * len(self.axes)
+    return [bound_candidates(axis.units, step)
+            for axis, step in zip(self.axes, steps)]
 
   def tiles(self, output_bounds, kernel_bounds) -> np.ndarray:
     """int64 [configs, axes]: tile bounds of each loop.
@@ -122,14 +126,6 @@ class TileGrid:
     units = np.array([axis.units for axis in self.axes], np.int64)
     return np.tile(units, (rows, 1))
 
-  def _step(self, axis: Axis) -> int:
-    """Bounds of a loop are multiples of this, or the whole dimension.
-
-    Rows of a convolution's operands are cut at the sides of the matrix unit.
-    """
-    cut = self.kernel_axes and axis.unit == layout.SUBLANES
-    return layout.LANES // layout.SUBLANES if cut else 1
-
 
 # ---------------------------------------------------------------- grid
 
@@ -165,14 +161,37 @@ def grid_of(kernel: FusedKernel) -> TileGrid:
       layout.physical_shape(tiled))}
   followed = _followed(kernel.product)
   filters = kernel.nodes[kernel.product.operand_ids[1]].shape
-  kernel_axes = []
+  kernel_axes, filter_axis = [], {}
   for own, (dim, unit) in zip(_axes(filters), layout.physical_shape(filters)):
     if dim in followed:
-      kernel_axes.append((axis_of[followed[dim]], unit))
+      filter_axis[dim] = axis_of[followed[dim]]
     else:
-      kernel_axes.append((len(axes), unit))
+      filter_axis[dim] = len(axes)
       axes.append(own)
-  return TileGrid(tuple(axes), rank, tuple(kernel_axes))
+    kernel_axes.append((filter_axis[dim], unit))
+  steps = [1] * len(axes)
+  for axis, unit in kernel_axes + _image_axes(kernel, axis_of, filter_axis):
+    # Layout tiles of an operand are not cut.
+    steps[axis] = max(steps[axis], unit // axes[axis].unit)
+  return TileGrid(tuple(axes), rank, tuple(kernel_axes), steps=tuple(steps))
+
+
+def _image_axes(kernel, axis_of, filter_axis) -> list[tuple[int, int]]:
+  """(axis, elements of a layout tile) of the image's physical dimensions."""
+  product = kernel.product
+  numbers = product.convolution_dimension_numbers
+  walked = {
+      numbers.input_batch_dimension: axis_of[numbers.output_batch_dimension],
+      numbers.input_feature_dimension: (
+          axis_of[numbers.output_feature_dimension]
+          if product.feature_group_count > 1
+          else filter_axis[numbers.kernel_input_feature_dimension])}
+  for image_dim, output_dim in zip(numbers.input_spatial_dimensions,
+                                   numbers.output_spatial_dimensions):
+    walked[image_dim] = axis_of[output_dim]
+  image = kernel.nodes[product.operand_ids[0]].shape
+  return [(walked[dim], unit) for dim, unit in layout.physical_shape(image)
+          if dim in walked]
 
 
 def _axes(shape) -> list[Axis]:

@@ -44,7 +44,7 @@ _WHAT = ('Synthetic sample data of tpu_graphs_ext: real HLO graphs, runtimes '
          'of an analytic machine model.')
 _PROGRAMS = 'programs'  # In a split that is being made: kernels not yet chosen.
 # Part of the marker: data written by another version is written anew.
-_VERSION = 2
+_VERSION = 3
 
 # The real tile collection, to print beside the sample: train split for
 # kernels, nodes, edges, configs; all splits' runs for the runtime.

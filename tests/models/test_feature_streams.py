@@ -1,0 +1,124 @@
+"""What tensors are cut like, counted by hand: rules seen in real kernels."""
+
+import numpy as np
+import pytest
+
+from support import feature_tiles
+
+kernel_of = feature_tiles.kernel_of_nodes
+READ = 'parameter'
+
+
+def counts_of(*args, **kwargs):
+  return feature_tiles.counts_of(kernel_of(*args, **kwargs), 'tpu_v3')
+
+
+@pytest.mark.parametrize('rows, held', [
+    (1, 2), (2, 2), (3, 4), (4, 4), (5, 8), (8, 8), (9, 16)])
+def test_layout_tiles_of_few_rows(rows, held):
+  """f32 [3, rows, 200], in and out: 3 x `held` x 256 elements each."""
+  counts = counts_of([(READ, (3, rows, 200), []),
+                      ('copy', (3, rows, 200), [0])], [(0, 0, 0)])
+  assert counts['moved_bytes'] == [2 * 4 * 3 * held * 256]
+  assert counts['tile_elements'] == [3 * held * 256]
+
+
+def test_a_flat_operand_has_no_padding():
+  """f32 [6144] is 6 layout tiles; as [8, 8, 3, 32] it is 64 x 4 x 128."""
+  flat, whole = 6 * 1024, 64 * 4 * 128
+  for nodes, moved in (
+      ([(READ, (6144,), []), ('reshape', (8, 8, 3, 32), [0])], flat + whole),
+      ([(READ, (8, 8, 3, 32), []), ('reshape', (6144,), [0])], flat + whole)):
+    counts = counts_of(nodes, [()])
+    assert counts['moved_bytes'] == counts['block_bytes'] == [4 * moved]
+
+
+def test_a_flat_operand_of_a_product_has_no_padding():
+  """[16, 3, 100] for [48, 100]: 16 x 4 x 128 elements, cut like 48 x 128."""
+  counts = counts_of(
+      [(READ, (16, 3, 100), []), ('add', (48, 100), [0]),
+       (READ, (100, 128), []), ('dot', (48, 128), [1, 2])],
+      [(6, 1), (3, 1)], [(13, 1)])
+  image, filters, out = 16 * 4 * 128, 104 * 128, 48 * 128
+  np.testing.assert_array_equal(
+      counts['block_bytes'],
+      [4 * (image + filters + out), 4 * (image / 2 + filters + out / 2)])
+
+
+def test_a_mask_follows_the_filter_that_it_is_broadcast_into():
+  """f32 [4, 16, 256] x ([4, 256, 512] * mask [256, 512]).
+
+  Whole; with half of the features, and of the summands; a batch at a time, for
+  which the mask is the same. No other tensor comes twice in any of them.
+  """
+  counts = counts_of(
+      [(READ, (4, 16, 256), []), (READ, (4, 256, 512), []),
+       (READ, (256, 512), []), ('multiply', (4, 256, 512), [1, 2]),
+       ('dot', (4, 16, 512), [0, 3])],
+      [(4, 2, 4), (4, 2, 2), (4, 2, 4), (1, 2, 4)],
+      [(4, 32, 4), (4, 32, 2), (4, 16, 4), (1, 32, 4)])
+  image, filters, mask, out = (
+      4 * 4 * 16 * 256, 4 * 4 * 256 * 512, 4 * 256 * 512, 4 * 4 * 16 * 512)
+  np.testing.assert_array_equal(counts['block_bytes'], [
+      image + filters + mask + out,
+      image + (filters + mask + out) / 2,
+      (image + filters + mask) / 2 + out,
+      (image + filters + out) / 4 + mask])
+  np.testing.assert_array_equal(
+      counts['moved_bytes'], [image + filters + mask + out] * 4)
+
+
+def test_a_vector_in_one_layout_tile_stays():
+  """f32 [512] is one block for all features of the filter [256, 512]."""
+  counts = counts_of(
+      [(READ, (64, 256), []), (READ, (256, 512), []), (READ, (512,), []),
+       ('multiply', (256, 512), [1, 2]), ('dot', (64, 512), [0, 3])],
+      [(8, 1)], [(32, 1)])
+  np.testing.assert_array_equal(counts['moved_bytes'], [
+      4 * (64 * 256 + 256 * 512 + 1024 + 64 * 512)])
+
+
+# --- Groups ------------------------------------------------------------------
+
+
+def convolution(image, filters, out, numbers, **groups):
+  """Nodes of a convolution; `numbers` as the features have them."""
+  window = [filters[d] for d in numbers[8:10]]
+  return [(READ, image, []), (READ, filters, []), ('convolution', out, [0, 1], {
+      'convolution_dim_numbers': numbers, 'window_size': window,
+      'window_stride': [1, 1], 'window_base_dilation': [1, 1],
+      **{name: [number] for name, number in groups.items()}})]
+
+
+def test_each_group_of_the_batch_has_features_of_its_own():
+  """The gradient of 256 filters of 3 x 3, one for each of 256 channels.
+
+  image f32 [8, 6, 6, 256], whose channels are the batch, and the result's
+  gradient [8, 4, 4, 256], whose summands are the 8 images; rows of 6 are 8, of
+  4 are 4, and of 1 are 2. Half of the channels need half of all three.
+  """
+  counts = counts_of(
+      convolution((8, 6, 6, 256), (8, 4, 4, 256), (3, 3, 1, 256),
+                  (3, 0, 1, 2, 0, 0, 0, 3, 1, 2, 0, 0, 2, 3),
+                  batch_group_count=256),
+      [(3, 3, 1, 2), (3, 3, 1, 1)], [(8, 4, 1, 2), (8, 4, 1, 1)])
+  whole = 4 * 256 * (8 * 6 * 8 + 8 * 4 * 4 + 3 * 3 * 2)
+  np.testing.assert_array_equal(counts['block_bytes'], [whole, whole / 2])
+  np.testing.assert_array_equal(counts['moved_bytes'], [whole, whole])
+
+
+def test_wide_groups_take_all_their_blocks_of_weights():
+  """f32 [8, 4, 4, 512] in two groups x [1, 1, 256, 256]: 2 x 2 blocks.
+
+  128 rows meet them; 4 features a group would share a block.
+  """
+  numbers = (0, 3, 1, 2, 0, 0, 2, 3, 0, 1, 0, 0, 0, 3)
+  counts = counts_of(
+      convolution((8, 4, 4, 512), (1, 1, 256, 256), (8, 4, 4, 256), numbers,
+                  feature_group_count=2),
+      [(8, 4, 1, 2), (8, 4, 1, 1)], [(1, 1, 32, 2), (1, 1, 32, 1)])
+  np.testing.assert_array_equal(counts['matrix_rows'], [4 * 128, 4 * 128])
+  # The image is cut as its groups are.
+  image, filters, out = 4 * 128 * 512, 4 * 256 * 256, 4 * 128 * 256
+  np.testing.assert_array_equal(counts['block_bytes'], [
+      image + filters + out, (image + filters + out) / 2])
