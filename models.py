@@ -751,7 +751,8 @@ class _EpochAverage(tf.keras.callbacks.Callback):
             tf.Variable(weight, trainable=False) for weight in weights]
     decay = tf.minimum(self._momentum, self._steps / (9 + self._steps))
     for average, weight in zip(self._averages, self._weights):
-      average.assign_add((1 - decay) * (weight - average))
+      tf.raw_ops.ResourceApplyGradientDescent(  # In one operation.
+          var=average.handle, alpha=1 - decay, delta=average - weight)
     self._steps.assign_add(1)
 
   def on_test_begin(self, logs=None):
@@ -767,6 +768,65 @@ class _EpochAverage(tf.keras.callbacks.Callback):
       for average, weight in zip(self._averages, self._weights):
         weight.assign(average)
       self._steps.assign(0)
+
+
+def _minimize(optimizer: tf.keras.optimizers.Optimizer, loss: tf.Tensor,
+              variables: Sequence[tf.Variable], tape: tf.GradientTape) -> None:
+  """`optimizer.minimize`, with fewer operations where it is a plain Adam.
+
+  Keras's Adam takes some thirty small operations a variable, which on small
+  kernels is most of a training step. TensorFlow has one that does the same.
+  Sparse gradients, and the count of steps, are left to Keras.
+  """
+  pairs = optimizer.compute_gradients(loss, variables, tape)
+  if _is_plain_adam(optimizer):
+    dense, others = [], []
+    for gradient, variable in pairs:
+      is_dense = (isinstance(gradient, tf.Tensor)
+                  and variable.dtype == tf.float32)
+      (dense if is_dense else others).append((gradient, variable))
+    if dense and all(gradient is None for gradient, _ in others):
+      others.append(dense.pop())  # Keras wants one at least.
+    with tf.init_scope():
+      optimizer.build(variables)
+    _apply_adam(optimizer, dense)
+    pairs = others
+  optimizer.apply_gradients(pairs)
+
+
+def _is_plain_adam(optimizer: tf.keras.optimizers.Optimizer) -> bool:
+  """Whether `_apply_adam` does all that the optimizer does."""
+  if (type(optimizer) is not tf.keras.optimizers.Adam
+      or tf.distribute.has_strategy()):
+    return False
+  return not any(getattr(optimizer, option, None) for option in (
+      'amsgrad', 'adaptive_epsilon', 'weight_decay', 'use_ema', 'clipvalue',
+      'global_clipnorm', 'jit_compile'))
+
+
+def _apply_adam(optimizer: tf.keras.optimizers.Adam,
+                pairs: Sequence[tuple]) -> None:
+  """Adam, after Kingma and Ba 2015, for dense pairs (gradient, variable)."""
+  if not pairs:
+    return
+  gradients = [gradient for gradient, _ in pairs]
+  if optimizer.clipnorm:
+    norms = tf.sqrt(2 * tf.stack([tf.nn.l2_loss(x) for x in gradients]))
+    scales = optimizer.clipnorm / tf.maximum(norms, optimizer.clipnorm)
+    gradients = [x * scale for x, scale in zip(
+        gradients, tf.unstack(scales, len(gradients)))]
+  optimizer._compute_current_learning_rate()  # Of a schedule.
+  step = tf.cast(optimizer.iterations + 1, tf.float32)
+  rates = dict(
+      beta1_power=tf.pow(float(optimizer.beta_1), step),
+      beta2_power=tf.pow(float(optimizer.beta_2), step),
+      lr=tf.cast(optimizer.learning_rate, tf.float32),
+      beta1=optimizer.beta_1, beta2=optimizer.beta_2, epsilon=optimizer.epsilon)
+  for gradient, (_, variable) in zip(gradients, pairs):
+    place = optimizer._index_dict[optimizer._var_key(variable)]
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle, m=optimizer._momentums[place].handle,
+        v=optimizer._velocities[place].handle, grad=gradient, **rates)
 
 
 class _TrainedModel(tf.keras.Model):
@@ -809,7 +869,13 @@ class _TrainedModel(tf.keras.Model):
 
   def _loss_step(self, data):
     """One step of the optimizer on a batch (graph, labels); returns metrics."""
-    return super().train_step(data)
+    graph, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
+    with tf.GradientTape() as tape:
+      scores = self(graph, training=True)
+      loss = self.compute_loss(graph, labels, scores, weights)
+    self._validate_target_and_loss(labels, loss)
+    _minimize(self.optimizer, loss, self.trainable_variables, tape)
+    return self.compute_metrics(graph, labels, scores, weights)
 
 
 def _first_copies(config_feats: tf.Tensor) -> tf.Tensor:
@@ -2931,7 +2997,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
       loss = self.compute_loss(graph, labels, scores)
       loss += _as_float(self._statistics.read().known()) * LogMSE()(
           tf.cast(labels, log_times.dtype), log_times)
-    self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+    _minimize(self.optimizer, loss, self.trainable_variables, tape)
     return self.compute_metrics(graph, labels, scores, None)
 
   def _configured(self, graph, encoded, config_feats):
@@ -3217,7 +3283,7 @@ class EnsembleRanker(_TrainedModel):
     with tf.GradientTape() as tape:
       scores = self(graph, training=True, apart=True)
       loss = self.compute_loss(graph, tf.tile(labels, [number, 1]), scores)
-    self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+    _minimize(self.optimizer, loss, self.trainable_variables, tape)
     return self.compute_metrics(
         graph, labels, self._mean(tf.split(scores, number)), None)
 
