@@ -193,6 +193,14 @@ class _Graph:
     senders, receivers = self._edges[of]
     return self._summed(tf.gather(mask, senders), receivers)
 
+  def largest_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
+    """float32 [nodes]: the largest neighbour's, far below 0 without any."""
+    senders, receivers = self._edges[of]
+    y = tf.math.unsorted_segment_max(
+        tf.gather(x, senders), receivers, self.nodes)
+    y.set_shape([None])
+    return y
+
   def first_and_last(self, of: str) -> tuple:
     """int32 [nodes] twice: each node's first and last neighbour, or itself."""
     senders, receivers = self._edges[of]
@@ -630,12 +638,9 @@ class _SAGERound(_DenseNorm):
 
   def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
     """Shapes: x float32 [nodes, ..., width] -> same."""
-    kernel, bias = self.centered()
-    producers, consumers, own = tf.split(kernel, 3, axis=0)
-    return x + self.finish(tf.add_n([
-        graph.mean_of('producers', _matmul(x, producers)),
-        graph.mean_of('consumers', _matmul(x, consumers)),
-        _matmul(x, own, bias)]))
+    joined = tf.concat([graph.mean_of('producers', x),
+                        graph.mean_of('consumers', x), x], -1)
+    return x + self(joined)
 
 
 class _GCNRound(_DenseNorm):
@@ -1531,7 +1536,7 @@ class _TileRanker(_Ranker):
       x = layer.update(graph, x)
     if self._early:
       return (tf.expand_dims(_dense(self._join.dense, x), 1),
-              tf.expand_dims(1 + self._join_gate(x), 1))
+              tf.expand_dims(1 + _dense(self._join_gate, x), 1))
     return tf.expand_dims(graph.pools(self._pooling, x), 1)
 
   def _configured(self, graph, encoded, config_feats):
@@ -1542,7 +1547,8 @@ class _TileRanker(_Ranker):
   def _configure_columns(self, columns):
     if not self._early:
       return [columns]
-    return [columns, self._join_config(self._config_encoder(columns))]
+    return [columns, _dense(
+        self._join_config, self._config_encoder(columns))]
 
   def _score(self, graph, encoded, configured, training):
     config_feats, *joins = configured
@@ -2116,7 +2122,7 @@ class _Nodes:
     transposes *= self.marked(picked)
     turned = self.read_by(transposes)
     for _ in range(self._DEPTH):
-      turned = tf.maximum(turned, self.read_by(turned))
+      turned = tf.maximum(turned, self._graph.largest_of('consumers', turned))
     self.turned = turned
     exists = _as_float(tf.constant(_PLACES) < tf.gather(
         self.rank, picked)[:, tf.newaxis])
@@ -2291,6 +2297,7 @@ class _Geometry:
     hardware: see `_hardware`.
   """
   _STEPS = 10
+  _EVEN = 7  # How often 2 may divide.
   _OF_AXES = _AXES * (5 + 2 * _STEPS)
   _OF_INPUT = _DIMS * (3 + 2 * _STEPS)
   NUM_COLUMNS = _OF_AXES + _OF_INPUT
@@ -2409,36 +2416,47 @@ class _Geometry:
     """
     size, unit, units, tile = tiles
     trips, elements = tf.math.ceil(units / tile), tile * unit
-    size += tf.zeros_like(tile)
-    even = tf.add_n([
-        _as_float(tf.equal(tf.math.floormod(elements, 2.0 ** i), 0))
-        for i in range(1, 8)]) * _as_float(size > 1) / 7
-    logs = [_log2(elements), _log2(trips), _log2(size)]
-    x = self._with_steps(logs, [_log2(trips * tile / units), even])
-    x = tf.concat([
-        tf.matmul(part, tf.expand_dims(_minor_first(
-            tf.reduce_sum(order, 2)), 1), transpose_b=True)
-        for part, order in zip(_halves(x), tf.split(loops.order, 2, 1))], -1)
+    x = self._minor_axes_first(loops.order, tf.stack([
+        elements, trips, size + tf.zeros_like(tile), trips * tile / units], 2))
+    x, rounding = tf.split(x, [3, 1], 2)  # [kernels, configs, 3, 12]
+    whole = tf.cast(x[:, :, :1], tf.int64)
+    power = tf.minimum(  # The largest power of 2 that divides.
+        tf.bitwise.bitwise_and(whole, -whole), 2 ** self._EVEN)
+    power = tf.where(x[:, :, 2:] > 1, tf.cast(power, tf.float32), 1.0)
+    rounding, even = tf.split(
+        _log2(tf.concat([rounding, power], 2)) * [[1.0], [1 / self._EVEN]],
+        2, 2)
     # The same of the largest input, whose blocks follow the tiles.
     size, exists, follow = tf.split(
         tf.expand_dims(loops.source, 1), [1, 1, _AXES], -1)
     size = tf.maximum(tf.squeeze(size, -1), 1)
+    exists = tf.transpose(exists, [0, 1, 3, 2]) > 0  # [kernels, 1, 1, 6]
     reach = tf.linalg.matvec(follow, elements)
     reach = tf.where(reach > 0, tf.minimum(reach, size), size)
-    y = self._with_steps([_log2(reach), _log2(tf.math.ceil(size / reach)),
-                          _log2(size + tf.zeros_like(reach))], [])
-    y *= tf.transpose(exists, [0, 1, 3, 2])
+    y = tf.stack([reach, tf.math.ceil(size / reach),
+                  size + tf.zeros_like(reach)], 2)
+    logs = _log2(tf.concat([x, tf.where(exists, y, 1.0)], -1))
+    steps = tf.clip_by_value(
+        tf.expand_dims(logs[:, :, :2], 3)
+        - [[float(j)] for j in range(self._STEPS)], 0.0, 1.0)
+    kernels, configs = tf.unstack(tf.shape(tile)[:2])
+    steps = tf.reshape(
+        steps, [kernels, configs, 2 * self._STEPS, _AXES + _DIMS])
+    of_axes, of_input = zip(*(
+        tf.split(z, [_AXES, _DIMS], -1) for z in (logs / 5, steps)))
     return tf.concat([
-        tf.reshape(z, [*tf.unstack(tf.shape(z)[:2]), number])
-        for z, number in ((x, self._OF_AXES), (y, self._OF_INPUT))], -1)
+        tf.reshape(tf.concat(z, 2), [kernels, configs, number])
+        for z, number in (
+            ([of_axes[0], rounding, even, of_axes[1]], self._OF_AXES),
+            (of_input, self._OF_INPUT))], -1)
 
-  def _with_steps(self, logs: Sequence[tf.Tensor],
-                  others: Sequence[tf.Tensor]) -> tf.Tensor:
-    """[kernels, configs, dims] each -> [kernels, configs, columns, dims]."""
-    steps = [[float(j)] for j in range(self._STEPS)]
-    return tf.concat([tf.stack([*(log / 5 for log in logs), *others], 2)] + [
-        tf.clip_by_value(tf.expand_dims(log, 2) - steps, 0.0, 1.0)
-        for log in logs[:2]], 2)
+  def _minor_axes_first(self, order: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """[kernels, configs, n, 12] -> same; 1 for axes that there are not."""
+    turned = tf.concat([
+        tf.matmul(part, tf.expand_dims(_minor_first(
+            tf.reduce_sum(own, 2)), 1), transpose_b=True)
+        for part, own in zip(_halves(x), tf.split(order, 2, 1))], -1)
+    return tf.maximum(turned, 1.0)
 
   def _traffic(self, loops, trips, elements):
     """(streams, block bytes, moved bytes, pieces), [kernels, configs] each.
@@ -2969,11 +2987,16 @@ class HybridEarlyJoinSAGE(_TileRanker):
 
   def _columns(self, scaling, feats, known):
     """Columns in their own units, or, without statistics, scaled ones."""
-    is_known = scaling.known()
-    scaled = _log_scales(feats, self._scales)
     known = tf.concat(known, -1)
-    return tf.concat([tf.where(is_known, 0.0, scaled),
-                      tf.where(is_known, known, 0.0)], -1)
+
+    def zeros(columns):
+      return tf.zeros_like(feats[..., :1]) + tf.zeros([columns])
+
+    scaled = max(1, len(self._scales)) * feats.shape[-1]
+    return tf.cond(  # Logarithms of all that is scaled are not for nothing.
+        scaling.known(), lambda: tf.concat([zeros(scaled), known], -1),
+        lambda: tf.concat([_log_scales(feats, self._scales),
+                           zeros(known.shape[-1])], -1))
 
   @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False,
