@@ -193,6 +193,14 @@ class _Graph:
     senders, receivers = self._edges[of]
     return self._summed(tf.gather(mask, senders), receivers)
 
+  def largest_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
+    """float32 [nodes]: the largest neighbour's, far below 0 without any."""
+    senders, receivers = self._edges[of]
+    y = tf.math.unsorted_segment_max(
+        tf.gather(x, senders), receivers, self.nodes)
+    y.set_shape([None])
+    return y
+
   def first_and_last(self, of: str) -> tuple:
     """int32 [nodes] twice: each node's first and last neighbour, or itself."""
     senders, receivers = self._edges[of]
@@ -630,12 +638,9 @@ class _SAGERound(_DenseNorm):
 
   def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
     """Shapes: x float32 [nodes, ..., width] -> same."""
-    kernel, bias = self.centered()
-    producers, consumers, own = tf.split(kernel, 3, axis=0)
-    return x + self.finish(tf.add_n([
-        graph.mean_of('producers', _matmul(x, producers)),
-        graph.mean_of('consumers', _matmul(x, consumers)),
-        _matmul(x, own, bias)]))
+    joined = tf.concat([graph.mean_of('producers', x),
+                        graph.mean_of('consumers', x), x], -1)
+    return x + self(joined)
 
 
 class _GCNRound(_DenseNorm):
@@ -751,7 +756,8 @@ class _EpochAverage(tf.keras.callbacks.Callback):
             tf.Variable(weight, trainable=False) for weight in weights]
     decay = tf.minimum(self._momentum, self._steps / (9 + self._steps))
     for average, weight in zip(self._averages, self._weights):
-      average.assign_add((1 - decay) * (weight - average))
+      tf.raw_ops.ResourceApplyGradientDescent(  # In one operation.
+          var=average.handle, alpha=1 - decay, delta=average - weight)
     self._steps.assign_add(1)
 
   def on_test_begin(self, logs=None):
@@ -767,6 +773,65 @@ class _EpochAverage(tf.keras.callbacks.Callback):
       for average, weight in zip(self._averages, self._weights):
         weight.assign(average)
       self._steps.assign(0)
+
+
+def _minimize(optimizer: tf.keras.optimizers.Optimizer, loss: tf.Tensor,
+              variables: Sequence[tf.Variable], tape: tf.GradientTape) -> None:
+  """`optimizer.minimize`, with fewer operations where it is a plain Adam.
+
+  Keras's Adam takes some thirty small operations a variable, which on small
+  kernels is most of a training step. TensorFlow has one that does the same.
+  Sparse gradients, and the count of steps, are left to Keras.
+  """
+  pairs = optimizer.compute_gradients(loss, variables, tape)
+  if _is_plain_adam(optimizer):
+    dense, others = [], []
+    for gradient, variable in pairs:
+      is_dense = (isinstance(gradient, tf.Tensor)
+                  and variable.dtype == tf.float32)
+      (dense if is_dense else others).append((gradient, variable))
+    if dense and all(gradient is None for gradient, _ in others):
+      others.append(dense.pop())  # Keras wants one at least.
+    with tf.init_scope():
+      optimizer.build(variables)
+    _apply_adam(optimizer, dense)
+    pairs = others
+  optimizer.apply_gradients(pairs)
+
+
+def _is_plain_adam(optimizer: tf.keras.optimizers.Optimizer) -> bool:
+  """Whether `_apply_adam` does all that the optimizer does."""
+  if (type(optimizer) is not tf.keras.optimizers.Adam
+      or tf.distribute.has_strategy()):
+    return False
+  return not any(getattr(optimizer, option, None) for option in (
+      'amsgrad', 'adaptive_epsilon', 'weight_decay', 'use_ema', 'clipvalue',
+      'global_clipnorm', 'jit_compile'))
+
+
+def _apply_adam(optimizer: tf.keras.optimizers.Adam,
+                pairs: Sequence[tuple]) -> None:
+  """Adam, after Kingma and Ba 2015, for dense pairs (gradient, variable)."""
+  if not pairs:
+    return
+  gradients = [gradient for gradient, _ in pairs]
+  if optimizer.clipnorm:
+    norms = tf.sqrt(2 * tf.stack([tf.nn.l2_loss(x) for x in gradients]))
+    scales = optimizer.clipnorm / tf.maximum(norms, optimizer.clipnorm)
+    gradients = [x * scale for x, scale in zip(
+        gradients, tf.unstack(scales, len(gradients)))]
+  optimizer._compute_current_learning_rate()  # Of a schedule.
+  step = tf.cast(optimizer.iterations + 1, tf.float32)
+  rates = dict(
+      beta1_power=tf.pow(float(optimizer.beta_1), step),
+      beta2_power=tf.pow(float(optimizer.beta_2), step),
+      lr=tf.cast(optimizer.learning_rate, tf.float32),
+      beta1=optimizer.beta_1, beta2=optimizer.beta_2, epsilon=optimizer.epsilon)
+  for gradient, (_, variable) in zip(gradients, pairs):
+    place = optimizer._index_dict[optimizer._var_key(variable)]
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle, m=optimizer._momentums[place].handle,
+        v=optimizer._velocities[place].handle, grad=gradient, **rates)
 
 
 class _TrainedModel(tf.keras.Model):
@@ -809,7 +874,13 @@ class _TrainedModel(tf.keras.Model):
 
   def _loss_step(self, data):
     """One step of the optimizer on a batch (graph, labels); returns metrics."""
-    return super().train_step(data)
+    graph, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
+    with tf.GradientTape() as tape:
+      scores = self(graph, training=True)
+      loss = self.compute_loss(graph, labels, scores, weights)
+    self._validate_target_and_loss(labels, loss)
+    _minimize(self.optimizer, loss, self.trainable_variables, tape)
+    return self.compute_metrics(graph, labels, scores, weights)
 
 
 def _first_copies(config_feats: tf.Tensor) -> tf.Tensor:
@@ -1465,7 +1536,7 @@ class _TileRanker(_Ranker):
       x = layer.update(graph, x)
     if self._early:
       return (tf.expand_dims(_dense(self._join.dense, x), 1),
-              tf.expand_dims(1 + self._join_gate(x), 1))
+              tf.expand_dims(1 + _dense(self._join_gate, x), 1))
     return tf.expand_dims(graph.pools(self._pooling, x), 1)
 
   def _configured(self, graph, encoded, config_feats):
@@ -1476,7 +1547,8 @@ class _TileRanker(_Ranker):
   def _configure_columns(self, columns):
     if not self._early:
       return [columns]
-    return [columns, self._join_config(self._config_encoder(columns))]
+    return [columns, _dense(
+        self._join_config, self._config_encoder(columns))]
 
   def _score(self, graph, encoded, configured, training):
     config_feats, *joins = configured
@@ -2065,7 +2137,7 @@ class _Nodes:
     transposes *= self.marked(picked)
     turned = self.read_by(transposes)
     for _ in range(self._DEPTH):
-      turned = tf.maximum(turned, self.read_by(turned))
+      turned = tf.maximum(turned, self._graph.largest_of('consumers', turned))
     self.turned = turned
     exists = _as_float(tf.constant(_PLACES) < tf.gather(
         self.rank, picked)[:, tf.newaxis])
@@ -2242,6 +2314,7 @@ class _Geometry:
     hardware: see `_hardware`.
   """
   _STEPS = 10
+  _EVEN = 7  # How often 2 may divide.
   _OF_AXES = _AXES * (5 + 2 * _STEPS)
   _OF_INPUT = _DIMS * (3 + 2 * _STEPS)
   NUM_COLUMNS = _OF_AXES + _OF_INPUT
@@ -2361,36 +2434,47 @@ class _Geometry:
     """
     size, unit, units, tile = tiles
     trips, elements = tf.math.ceil(units / tile), tile * unit
-    size += tf.zeros_like(tile)
-    even = tf.add_n([
-        _as_float(tf.equal(tf.math.floormod(elements, 2.0 ** i), 0))
-        for i in range(1, 8)]) * _as_float(size > 1) / 7
-    logs = [_log2(elements), _log2(trips), _log2(size)]
-    x = self._with_steps(logs, [_log2(trips * tile / units), even])
-    x = tf.concat([
-        tf.matmul(part, tf.expand_dims(_minor_first(
-            tf.reduce_sum(order, 2)), 1), transpose_b=True)
-        for part, order in zip(_halves(x), tf.split(loops.order, 2, 1))], -1)
+    x = self._minor_axes_first(loops.order, tf.stack([
+        elements, trips, size + tf.zeros_like(tile), trips * tile / units], 2))
+    x, rounding = tf.split(x, [3, 1], 2)  # [kernels, configs, 3, 12]
+    whole = tf.cast(x[:, :, :1], tf.int64)
+    power = tf.minimum(  # The largest power of 2 that divides.
+        tf.bitwise.bitwise_and(whole, -whole), 2 ** self._EVEN)
+    power = tf.where(x[:, :, 2:] > 1, tf.cast(power, tf.float32), 1.0)
+    rounding, even = tf.split(
+        _log2(tf.concat([rounding, power], 2)) * [[1.0], [1 / self._EVEN]],
+        2, 2)
     # The same of the largest input, whose blocks follow the tiles.
     size, exists, follow = tf.split(
         tf.expand_dims(loops.source, 1), [1, 1, _AXES], -1)
     size = tf.maximum(tf.squeeze(size, -1), 1)
+    exists = tf.transpose(exists, [0, 1, 3, 2]) > 0  # [kernels, 1, 1, 6]
     reach = tf.linalg.matvec(follow, elements)
     reach = tf.where(reach > 0, tf.minimum(reach, size), size)
-    y = self._with_steps([_log2(reach), _log2(tf.math.ceil(size / reach)),
-                          _log2(size + tf.zeros_like(reach))], [])
-    y *= tf.transpose(exists, [0, 1, 3, 2])
+    y = tf.stack([reach, tf.math.ceil(size / reach),
+                  size + tf.zeros_like(reach)], 2)
+    logs = _log2(tf.concat([x, tf.where(exists, y, 1.0)], -1))
+    steps = tf.clip_by_value(
+        tf.expand_dims(logs[:, :, :2], 3)
+        - [[float(j)] for j in range(self._STEPS)], 0.0, 1.0)
+    kernels, configs = tf.unstack(tf.shape(tile)[:2])
+    steps = tf.reshape(
+        steps, [kernels, configs, 2 * self._STEPS, _AXES + _DIMS])
+    of_axes, of_input = zip(*(
+        tf.split(z, [_AXES, _DIMS], -1) for z in (logs / 5, steps)))
     return tf.concat([
-        tf.reshape(z, [*tf.unstack(tf.shape(z)[:2]), number])
-        for z, number in ((x, self._OF_AXES), (y, self._OF_INPUT))], -1)
+        tf.reshape(tf.concat(z, 2), [kernels, configs, number])
+        for z, number in (
+            ([of_axes[0], rounding, even, of_axes[1]], self._OF_AXES),
+            (of_input, self._OF_INPUT))], -1)
 
-  def _with_steps(self, logs: Sequence[tf.Tensor],
-                  others: Sequence[tf.Tensor]) -> tf.Tensor:
-    """[kernels, configs, dims] each -> [kernels, configs, columns, dims]."""
-    steps = [[float(j)] for j in range(self._STEPS)]
-    return tf.concat([tf.stack([*(log / 5 for log in logs), *others], 2)] + [
-        tf.clip_by_value(tf.expand_dims(log, 2) - steps, 0.0, 1.0)
-        for log in logs[:2]], 2)
+  def _minor_axes_first(self, order: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """[kernels, configs, n, 12] -> same; 1 for axes that there are not."""
+    turned = tf.concat([
+        tf.matmul(part, tf.expand_dims(_minor_first(
+            tf.reduce_sum(own, 2)), 1), transpose_b=True)
+        for part, own in zip(_halves(x), tf.split(order, 2, 1))], -1)
+    return tf.maximum(turned, 1.0)
 
   def _traffic(self, loops, trips, elements):
     """(streams, block bytes, moved bytes, pieces, bytes held on chip).
@@ -2950,11 +3034,16 @@ class HybridEarlyJoinSAGE(_TileRanker):
 
   def _columns(self, scaling, feats, known):
     """Columns in their own units, or, without statistics, scaled ones."""
-    is_known = scaling.known()
-    scaled = _log_scales(feats, self._scales)
     known = tf.concat(known, -1)
-    return tf.concat([tf.where(is_known, 0.0, scaled),
-                      tf.where(is_known, known, 0.0)], -1)
+
+    def zeros(columns):
+      return tf.zeros_like(feats[..., :1]) + tf.zeros([columns])
+
+    scaled = max(1, len(self._scales)) * feats.shape[-1]
+    return tf.cond(  # Logarithms of all that is scaled are not for nothing.
+        scaling.known(), lambda: tf.concat([zeros(scaled), known], -1),
+        lambda: tf.concat([_log_scales(feats, self._scales),
+                           zeros(known.shape[-1])], -1))
 
   @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False,
@@ -2978,7 +3067,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
       loss = self.compute_loss(graph, labels, scores)
       loss += _as_float(self._statistics.read().known()) * LogMSE()(
           tf.cast(labels, log_times.dtype), log_times)
-    self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+    _minimize(self.optimizer, loss, self.trainable_variables, tape)
     return self.compute_metrics(graph, labels, scores, None)
 
   def _configured(self, graph, encoded, config_feats):
@@ -3264,7 +3353,7 @@ class EnsembleRanker(_TrainedModel):
     with tf.GradientTape() as tape:
       scores = self(graph, training=True, apart=True)
       loss = self.compute_loss(graph, tf.tile(labels, [number, 1]), scores)
-    self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+    _minimize(self.optimizer, loss, self.trainable_variables, tape)
     return self.compute_metrics(
         graph, labels, self._mean(tf.split(scores, number)), None)
 
