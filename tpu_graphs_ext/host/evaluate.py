@@ -15,9 +15,10 @@ import collections
 import dataclasses
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tpu_graphs_ext.data import kinds
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
@@ -35,24 +36,46 @@ class KernelResult:
   Attributes:
     tile_id: its name.
     program: what it was cut from, or `NO_PROGRAM`.
+    kind: one of `kinds.KINDS`.
     configs: number of configurations.
     rankable: whether any two configurations differ in their features.
     repeats: how many of them have the features of an earlier one.
     slowdown: k -> `metrics.slowdown_of` the first k to try.
     slowdown_kept: the same if each repetition comes right after its tile.
+    random: k -> what is to be expected of as many tiles drawn blindly.
+    default: slowdown of the compiler's default tile; below 0 where that is
+      faster than all that are listed. NaN where no time of it is stored.
     opa: ordered pair accuracy of the tiles' scores, which repetitions share;
       of the model's own with `keep_repeats`. NaN where all runtimes are equal.
     kendall: tau-b of them; NaN where all runtimes or all scores are equal.
   """
   tile_id: str
   program: str
+  kind: str
   configs: int
   rankable: bool
   repeats: int
   slowdown: dict[int, float]
   slowdown_kept: dict[int, float]
+  random: dict[int, float]
+  default: float
   opa: float
   kendall: float
+
+  def to_json(self) -> dict[str, Any]:
+    """Plain values; the id is the key that it stands under."""
+    return {
+        'program': self.program,
+        'kind': self.kind,
+        'configs': self.configs,
+        'rankable': self.rankable,
+        'repeats': self.repeats,
+        'slowdown': _by_text(self.slowdown),
+        'slowdown_kept': _by_text(self.slowdown_kept),
+        'random': _by_text(self.random),
+        'default': _or_none(self.default),
+        'opa': _or_none(self.opa),
+        'kendall': _or_none(self.kendall)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,28 +84,30 @@ class Summary:
   kernels: int
   slowdown: dict[int, float]
   slowdown_kept: dict[int, float]
+  random: dict[int, float]
+  default: float
   opa: float
   kendall: float
 
   @classmethod
-  def over(cls, results: Iterable[Any], kernels: int) -> Summary:
+  def over(cls, results: Iterable[Any], kernels: int,
+           ks: Sequence[int] = metrics.TOP_KS) -> Summary:
     """Mean of `KernelResult`s or `Summary`s that stand for `kernels`."""
     results = list(results)
-    return cls(
-        kernels=kernels,
-        slowdown={k: _mean(result.slowdown[k] for result in results)
-                  for k in metrics.TOP_KS},
-        slowdown_kept={k: _mean(result.slowdown_kept[k] for result in results)
-                       for k in metrics.TOP_KS},
-        opa=_mean(result.opa for result in results),
-        kendall=_mean(result.kendall for result in results))
+    by_k = {name: {k: _mean(getattr(result, name)[k] for result in results)
+                   for k in ks}
+            for name in ('slowdown', 'slowdown_kept', 'random')}
+    means = {name: _mean(getattr(result, name) for result in results)
+             for name in ('default', 'opa', 'kendall')}
+    return cls(kernels=kernels, **by_k, **means)
 
   def to_json(self) -> dict[str, Any]:
     return {
         'kernels': self.kernels,
-        'slowdown': {str(k): _or_none(v) for k, v in self.slowdown.items()},
-        'slowdown_kept': {
-            str(k): _or_none(v) for k, v in self.slowdown_kept.items()},
+        'slowdown': _by_text(self.slowdown),
+        'slowdown_kept': _by_text(self.slowdown_kept),
+        'random': _by_text(self.random),
+        'default': _or_none(self.default),
         'opa': _or_none(self.opa),
         'kendall': _or_none(self.kendall)}
 
@@ -129,16 +154,7 @@ class Evaluation:
         'programs': {
             name: summary.to_json() for name, summary in self.programs.items()},
         'kernels': {
-            result.tile_id: {
-                'configs': result.configs,
-                'rankable': result.rankable,
-                'repeats': result.repeats,
-                'slowdown': {str(k): v for k, v in result.slowdown.items()},
-                'slowdown_kept': {
-                    str(k): v for k, v in result.slowdown_kept.items()},
-                'opa': _or_none(result.opa),
-                'kendall': _or_none(result.kendall),
-            } for result in self.results},
+            result.tile_id: result.to_json() for result in self.results},
     }
 
   def text(self) -> str:
@@ -212,10 +228,17 @@ def require_labels(partition: Partition, source: str) -> None:
           'not positive; run `tpu-graphs-ext check-data` to see every fault')
 
 
-def measure(ranker: scoring.Ranker, partition: Partition,
-            what: str) -> list[KernelResult]:
-  """Scores and measures every kernel; `what` stands beside the progress bar."""
-  return [_result(kernel, scores)
+def measure(ranker: scoring.Ranker, partition: Partition, what: str,
+            ks: Sequence[int] = metrics.TOP_KS) -> list[KernelResult]:
+  """Scores and measures every kernel.
+
+  Args:
+    ranker: the model.
+    partition: labelled kernels.
+    what: stands beside the progress bar.
+    ks: how many tiles to try, one measure for each.
+  """
+  return [result_of(kernel, scores, ks)
           for kernel, scores in ranker.score_all(partition, what)]
 
 
@@ -227,21 +250,27 @@ def top_errors(ranker: scoring.Ranker, partition: Partition,
   return {str(k): slowdown for k, slowdown in micro.slowdown.items()}
 
 
-def _result(kernel: Kernel, scores: distinct.Scores) -> KernelResult:
+def result_of(kernel: Kernel, scores: distinct.Scores,
+              ks: Sequence[int] = metrics.TOP_KS) -> KernelResult:
+  """Measures of one labelled kernel with a model's scores."""
   runtime = kernel.runtime_rel
+  blind = scores.repeats & (not scores.keep_repeats)
   kept = metrics.best_first(scores.of_tiles)
   pairs = metrics.PairCounts.of(
       runtime, scores.given if scores.keep_repeats else scores.of_tiles)
   return KernelResult(
       tile_id=kernel.tile_id,
       program=kernel.program if '_' in kernel.tile_id else NO_PROGRAM,
+      kind=kinds.kind_of(kernel.node_opcode),
       configs=kernel.num_configs,
       rankable=kernel.is_rankable,
       repeats=int(scores.repeats.sum()),
       slowdown={k: metrics.slowdown_of(runtime, scores.order[:k])
-                for k in metrics.TOP_KS},
-      slowdown_kept={k: metrics.slowdown_of(runtime, kept[:k])
-                     for k in metrics.TOP_KS},
+                for k in ks},
+      slowdown_kept={k: metrics.slowdown_of(runtime, kept[:k]) for k in ks},
+      random={k: metrics.random_slowdown(runtime, blind, k) for k in ks},
+      default=(metrics.default_slowdown(runtime)
+               if (kernel.normalizer_ns != 1).any() else math.nan),
       opa=pairs.opa,
       kendall=pairs.kendall)
 
@@ -253,6 +282,11 @@ def _mean(values: Iterable[float]) -> float:
 
 def _or_none(value: float) -> Any:
   return None if math.isnan(value) else value
+
+
+def _by_text(by_k: dict[int, float]) -> dict[str, Any]:
+  """The same with keys as JSON has them."""
+  return {str(k): _or_none(value) for k, value in by_k.items()}
 
 
 def _row(name: str, summary: Summary) -> tuple[str, ...]:
