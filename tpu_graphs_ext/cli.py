@@ -90,8 +90,15 @@ def _add_evaluate(verbs) -> None:
   parser.add_argument(
       '--data', default='', metavar='PATH',
       help='folder of .npz files, one .npz or a .pb; empty: <data_root>/valid')
+  parser.add_argument(
+      '--top_k', default='1,5,10', metavar='K,K...', type=_several_positive,
+      help='how many tiles to try, separated by commas')
+  parser.add_argument('--csv', metavar='FILE', type=path_flag('--csv'),
+                      help='file for one CSV row a kernel and model')
   _add_settings(parser, LoadSettings)
-  _add_switch(parser, '--json', 'print JSON instead of a table')
+  _add_switch(parser, '--by_kernel', 'print every kernel too, the slowest '
+              'choices first')
+  _add_switch(parser, '--json', 'print JSON instead of tables')
 
 
 def _add_predict(verbs) -> None:
@@ -233,6 +240,11 @@ def _positive(text: str) -> int:
   return int(text)
 
 
+def _several_positive(text: str) -> list[int]:
+  """[1, 5] of '5,1'."""
+  return sorted({_positive(part.strip()) for part in text.split(',')})
+
+
 # ------------------------------------------------------------------ verbs
 
 
@@ -245,16 +257,16 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.host import evaluate
-  loading = _given(args, LoadSettings)
-  evaluations = [
-      evaluate.evaluate(model_dir, args.data, loading=loading)
-      for model_dir in args.dir.split(',')]
-  if args.json:
-    contents = [evaluation.to_json() for evaluation in evaluations]
-    print(json.dumps(contents if len(contents) > 1 else contents[0], indent=2))
-  else:
-    print('\n\n'.join(evaluation.text() for evaluation in evaluations))
+  from tpu_graphs_ext.host import evaluate, evaluation_csv, evaluation_text
+  if args.csv:
+    evaluation_csv.check(args.csv)
+  evaluations = evaluate.evaluate_all(
+      args.dir.split(','), args.data, loading=_given(args, LoadSettings),
+      ks=args.top_k)
+  if args.csv:
+    evaluation_csv.write(args.csv, evaluations)
+  print(json.dumps(evaluate.to_json(evaluations), indent=2) if args.json
+        else evaluation_text.text(evaluations, args.by_kernel))
   return 0
 
 

@@ -199,6 +199,18 @@ def test_unlabelled_and_broken_labels_are_refused():
         Partition.from_kernels([kernel_of('bad_0', [0, 1], [5, 0])]), 'here')
 
 
+def test_unlabelled_kernels_are_left_out_where_others_have_labels(caplog):
+  blank = kernel_of('blank_0', [0, 1], [0, 0])
+  good = kernel_of('good_0', [0, 1], [1, 2])
+  left = evaluate._labelled(Partition.from_kernels([blank, good]), 'here')
+  assert left.tile_ids == ['good_0']
+  assert [record.message for record in caplog.records] == [
+      'here: left out 1 of 2 kernels without labels (all runtimes are 0): '
+      'blank_0']
+  with pytest.raises(UserError, match='here: 1 of 1 kernels have no labels'):
+    evaluate._labelled(Partition.from_kernels([blank]), 'here')
+
+
 class FixedModel:
   """Returns what it is told to."""
 

@@ -10,6 +10,8 @@ outputs          whether files can be written, before work begins
 scoring          a trained model with all that it takes to score a kernel
 distinct         tiles that a kernel lists again, which come last
 evaluate         errors on labelled kernels; metrics has the formulas
+evaluation_text  its tables, of one model and of several
+evaluation_csv   its numbers, a row a kernel
 statistics       how sure a mean over kernels, or a difference of two, is
 predict, rank    the CSV of the test split; the best tiles of any kernel
 predictions_csv  the CSV itself, written and read
