@@ -13,6 +13,7 @@ evaluate         errors on labelled kernels; metrics has the formulas
 evaluation_text  its tables, of one model and of several
 evaluation_csv   its numbers, a row a kernel
 statistics       how sure a mean over kernels, or a difference of two, is
+unfamiliar       kernels beyond what a model was trained on
 predict, rank    the CSV of the test split; the best tiles of any kernel
 predictions_csv  the CSV itself, written and read
 artifacts        model_<hash>/ and run_<hash>.jsonz
