@@ -65,11 +65,26 @@ def _parser() -> argparse.ArgumentParser:
   return parser
 
 
+class _NoTerminal:
+  """A stream that says it is no terminal, so that nobody draws bars on it."""
+
+  def __init__(self, stream: Any):
+    self._stream = stream
+
+  def isatty(self) -> bool:
+    return False
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._stream, name)
+
+
 def _verb(verbs, name: str, run, help_text: str) -> argparse.ArgumentParser:
   parser = verbs.add_parser(
       name, help=help_text, description=help_text[0].upper() + help_text[1:]
       + '.', formatter_class=_Formatter, allow_abbrev=False)
   parser.set_defaults(run=run)
+  _add_switch(parser, '--quiet', 'no progress on stderr, only warnings, errors '
+              'and the result')
   return parser
 
 
@@ -344,13 +359,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.error(str(error))
   if unknown:
     _refuse(parser, args.verb, unknown)
-  _set_up_logging()
+  _set_up_logging(args.quiet)
   # Its C++ start-up messages, even without a GPU, are at level 'error'; what
   # matters is raised as an exception. Read when TensorFlow is imported.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  from tqdm.contrib.logging import logging_redirect_tqdm
   try:
-    with _ended_by_sigterm(), logging_redirect_tqdm():
+    with _ended_by_sigterm(), _progress(args.quiet):
       code = args.run(args)
     sys.stdout.flush()
     return code
@@ -368,6 +382,18 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     advice = '; free some space' if error.errno == errno.ENOSPC else ''
     print(f'error: {error}{advice}', file=sys.stderr)
   return 1
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[None]:
+  """Messages go above progress bars; when quiet there are no bars."""
+  from tqdm.contrib.logging import logging_redirect_tqdm
+  if not quiet:
+    with logging_redirect_tqdm():
+      yield
+    return
+  with contextlib.redirect_stderr(_NoTerminal(sys.stderr)):
+    yield
 
 
 class _Terminated(KeyboardInterrupt):
@@ -404,9 +430,13 @@ def _refuse(parser: argparse.ArgumentParser, verb: str,
                     f'{"; " if hint else ""}{hint}')
 
 
-def _set_up_logging() -> None:
+def _set_up_logging(quiet: bool) -> None:
   """The package's messages to stderr; TensorFlow's only when they matter."""
   logging.basicConfig(format='%(message)s', stream=sys.stderr)
+  for handler in logging.root.handlers:
+    if type(handler) is logging.StreamHandler:  # The one that was just made.
+      # Not the logger's level: the log of a run has what is not shown.
+      handler.setLevel(logging.WARNING if quiet else logging.NOTSET)
   logging.getLogger('tpu_graphs_ext').setLevel(logging.INFO)
   for name in ('tensorflow', 'absl'):
     logging.getLogger(name).setLevel(logging.ERROR)

@@ -5,6 +5,8 @@ inputs           what a user names as kernels: a folder, .npz or .pb
 batches          kernels -> GraphTensors
 training_data    the splits of a run, read and looked over
 train            the training loop; callbacks, losses, threads serve it
+run_log          what a run says, in a file beside it
+curves           a picture of its learning curves
 resume           the folder of a run that was broken off; finished runs
 outputs          whether files can be written, before work begins
 scoring          a trained model with all that it takes to score a kernel
