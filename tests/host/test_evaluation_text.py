@@ -66,6 +66,12 @@ def test_model_default_and_random_with_intervals():
       '-30.00 [-40.00, -20.00]', '-20.00 [-20.00, -20.00]']
 
 
+def test_no_number_is_minus_zero():
+  one, other = evaluation_of('model_x'), evaluation_of('model_y', more=1e-6)
+  block = evaluation_text.of_several([one, other])
+  assert cells_of(block, '1 - 2')[0] == '0.00 [0.00, 0.00]'
+
+
 def test_kernels_on_request():
   one = evaluation_of('model_x')
   assert 'a_0' not in one.text()

@@ -57,8 +57,12 @@ def test_values_beyond_the_range_and_unknown_columns(stats):
 
 
 def test_the_farthest_value_may_lie_below(stats):
-  found, = unfamiliar.of_kernel(stats, kernel_of(size=(-9000, 2000, 7, 7)))
+  kernel = kernel_of(size=(-9000, 2000, 7, 7))
+  found, = unfamiliar.of_kernel(stats, kernel)
   assert found.value == -9000.0
+  assert unfamiliar._line([found]) == (
+      'shape_dimensions_0 falls to -9,000 (0 to 1,024 in training) in 50 % of '
+      'the nodes of net_0')
 
 
 def test_one_line_a_column_names_kernels_and_shares(stats, caplog):

@@ -19,8 +19,8 @@ _INTERVAL_LINES = [
 _DIFFERENCE_LINES = [
     'a - b: mean over kernels of the difference, in per cent of the best '
     "tile's time;",
-    'below 0 a is better. An interval without 0 is no accident of these '
-    'kernels.']
+    'below 0 a is better. Chance alone seldom gives an interval without 0 '
+    'in it.']
 
 
 def of_evaluation(evaluation: Evaluation, by_kernel: bool = False) -> str:
@@ -186,7 +186,9 @@ def _percent(numbers: Sequence[float]) -> list[float]:
 
 
 def _number(value: float, digits: int = 2) -> str:
-  return '-' if math.isnan(value) else f'{value:.{digits}f}'
+  # The sum turns -0.0 into 0.0.
+  return ('-' if math.isnan(value)
+          else f'{round(value, digits) + 0.0:.{digits}f}')
 
 
 def _with_interval(mean: float, low: float, high: float,

@@ -89,9 +89,9 @@ def paired_difference(
     seed: of the draw.
 
   Returns:
-    (mean difference, low, high) in the unit of the measure. An interval
-    without 0 in it: the difference is no accident of these kernels. NaN where
-    there are too few pairs.
+    (mean difference, low, high) in the unit of the measure. Chance alone, in
+    which kernels these are, seldom gives an interval without 0 in it. NaN
+    where there are too few pairs.
 
   Raises:
     ValueError: the two are not of the same kernels.

@@ -134,7 +134,8 @@ def _line(members: list[Unfamiliar]) -> str:
   rows = sum(found.rows for found in members)
   share = 100 * sum(found.outside for found in members) / rows
   names = shortened([found.tile_id for found in members])
-  return (f'{first.column} reaches {_number(value)} ({trained}) in '
+  goes = 'falls to' if value < first.least else 'reaches'
+  return (f'{first.column} {goes} {_number(value)} ({trained}) in '
           f'{_percent(share)} of the {_ROWS[first.table]} of {names}')
 
 
