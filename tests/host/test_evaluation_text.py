@@ -41,8 +41,10 @@ def test_means_by_kind():
   text = evaluation_of('model_x').text()
   assert cells_of(text, 'kind of kernel') == [
       'kernels', 'top-1 %', 'top-3 %', 'OPA', 'tau']
-  assert cells_of(text, 'convolution') == ['2', '10.00', '0.00', '0.500', '-']
-  assert cells_of(text, 'copy') == ['2', '30.00', '0.00', '0.500', '-']
+  assert cells_of(text, 'convolution') == [
+      '2', '10.00 [10.00, 10.00]', '0.00 [0.00, 0.00]', '0.500', '-']
+  assert cells_of(text, 'copy') == [
+      '2', '30.00 [30.00, 30.00]', '0.00 [0.00, 0.00]', '0.500', '-']
   assert text.index('convolution') < text.index('copy')
 
 

@@ -97,8 +97,11 @@ def _programs(evaluation: Evaluation) -> list[str]:
 
 
 def _kinds(evaluation: Evaluation) -> list[str]:
-  return table([_header('kind of kernel', evaluation.ks)] + [
-      _row(name, summary) for name, summary in evaluation.kinds.items()])
+  rows = [_header('kind of kernel', evaluation.ks)]
+  for name, summary in evaluation.kinds.items():
+    _, kernels, *_, opa, tau = _row(name, summary)
+    rows.append((name, kernels, *_by_k(summary, 'slowdown'), opa, tau))
+  return table(rows)
 
 
 def _intervals(evaluation: Evaluation) -> list[str]:
