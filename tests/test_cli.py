@@ -161,6 +161,9 @@ def test_usage_errors(capsys):
   assert "invalid int value: 'x'" in usage_error(capsys, 'train', '--batch=x')
   assert "must be at least 1; got '0'" in usage_error(
       capsys, 'rank', '--dir=m', '--top_k=0')
+  for text in ('1,0', '5,', 'x'):
+    assert 'must be at least 1' in usage_error(
+        capsys, 'evaluate', '--dir=m', f'--top_k={text}')
   assert "must be true or false; got 'x'" in usage_error(
       capsys, 'train', '--toy_data=x')
 
@@ -208,6 +211,20 @@ def test_evaluate_several_models(model_flags, capsys):
   assert cli.main(['evaluate', twice, *model_flags[1:], '--json']) == 0
   first, second = json.loads(capsys.readouterr().out)
   assert first == second
+  assert first['differences'][0]['slowdown']['5'] == {
+      'mean': 0.0, 'interval': [0.0, 0.0]}
+
+
+def test_evaluate_by_any_k_and_as_a_csv(model_flags, capsys, tmp_path):
+  path = tmp_path / 'e.csv'
+  assert cli.main(['evaluate', *model_flags, '--top_k=20,2', '--by_kernel',
+                   f'--csv={path}']) == 0
+  out = capsys.readouterr().out
+  assert out.split('top-k %')[0].split()[3:8] == [
+      'kernels', 'top-2', '%', 'top-20', '%']
+  assert len(re.findall(r'^delta_net_[0-9a-f]{16} ', out, re.MULTILINE)) == 12
+  header, *rows = path.read_text().splitlines()
+  assert 'slowdown_2,slowdown_20' in header and len(rows) == 12
 
 
 def test_evaluate_refuses_the_blanked_test_split(folder, model_flags, capsys):

@@ -65,11 +65,26 @@ def _parser() -> argparse.ArgumentParser:
   return parser
 
 
+class _NoTerminal:
+  """A stream that says it is no terminal, so that nobody draws bars on it."""
+
+  def __init__(self, stream: Any):
+    self._stream = stream
+
+  def isatty(self) -> bool:
+    return False
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._stream, name)
+
+
 def _verb(verbs, name: str, run, help_text: str) -> argparse.ArgumentParser:
   parser = verbs.add_parser(
       name, help=help_text, description=help_text[0].upper() + help_text[1:]
       + '.', formatter_class=_Formatter, allow_abbrev=False)
   parser.set_defaults(run=run)
+  _add_switch(parser, '--quiet', 'no progress on stderr, only warnings, errors '
+              'and the result')
   return parser
 
 
@@ -90,8 +105,15 @@ def _add_evaluate(verbs) -> None:
   parser.add_argument(
       '--data', default='', metavar='PATH',
       help='folder of .npz files, one .npz or a .pb; empty: <data_root>/valid')
+  parser.add_argument(
+      '--top_k', default='1,5,10', metavar='K,K...', type=_several_positive,
+      help='how many tiles to try, separated by commas')
+  parser.add_argument('--csv', metavar='FILE', type=path_flag('--csv'),
+                      help='file for one CSV row a kernel and model')
   _add_settings(parser, LoadSettings)
-  _add_switch(parser, '--json', 'print JSON instead of a table')
+  _add_switch(parser, '--by_kernel', 'print every kernel too, the slowest '
+              'choices first')
+  _add_switch(parser, '--json', 'print JSON instead of tables')
 
 
 def _add_predict(verbs) -> None:
@@ -233,6 +255,11 @@ def _positive(text: str) -> int:
   return int(text)
 
 
+def _several_positive(text: str) -> list[int]:
+  """[1, 5] of '5,1'."""
+  return sorted({_positive(part.strip()) for part in text.split(',')})
+
+
 # ------------------------------------------------------------------ verbs
 
 
@@ -245,16 +272,16 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.host import evaluate
-  loading = _given(args, LoadSettings)
-  evaluations = [
-      evaluate.evaluate(model_dir, args.data, loading=loading)
-      for model_dir in args.dir.split(',')]
-  if args.json:
-    contents = [evaluation.to_json() for evaluation in evaluations]
-    print(json.dumps(contents if len(contents) > 1 else contents[0], indent=2))
-  else:
-    print('\n\n'.join(evaluation.text() for evaluation in evaluations))
+  from tpu_graphs_ext.host import evaluate, evaluation_csv, evaluation_text
+  if args.csv:
+    evaluation_csv.check(args.csv)
+  evaluations = evaluate.evaluate_all(
+      args.dir.split(','), args.data, loading=_given(args, LoadSettings),
+      ks=args.top_k)
+  if args.csv:
+    evaluation_csv.write(args.csv, evaluations)
+  print(json.dumps(evaluate.to_json(evaluations), indent=2) if args.json
+        else evaluation_text.text(evaluations, args.by_kernel))
   return 0
 
 
@@ -332,13 +359,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.error(str(error))
   if unknown:
     _refuse(parser, args.verb, unknown)
-  _set_up_logging()
+  _set_up_logging(args.quiet)
   # Its C++ start-up messages, even without a GPU, are at level 'error'; what
   # matters is raised as an exception. Read when TensorFlow is imported.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  from tqdm.contrib.logging import logging_redirect_tqdm
   try:
-    with _ended_by_sigterm(), logging_redirect_tqdm():
+    with _ended_by_sigterm(), _progress(args.quiet):
       code = args.run(args)
     sys.stdout.flush()
     return code
@@ -356,6 +382,18 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     advice = '; free some space' if error.errno == errno.ENOSPC else ''
     print(f'error: {error}{advice}', file=sys.stderr)
   return 1
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[None]:
+  """Messages go above progress bars; when quiet there are no bars."""
+  from tqdm.contrib.logging import logging_redirect_tqdm
+  if not quiet:
+    with logging_redirect_tqdm():
+      yield
+    return
+  with contextlib.redirect_stderr(_NoTerminal(sys.stderr)):
+    yield
 
 
 class _Terminated(KeyboardInterrupt):
@@ -392,9 +430,13 @@ def _refuse(parser: argparse.ArgumentParser, verb: str,
                     f'{"; " if hint else ""}{hint}')
 
 
-def _set_up_logging() -> None:
+def _set_up_logging(quiet: bool) -> None:
   """The package's messages to stderr; TensorFlow's only when they matter."""
   logging.basicConfig(format='%(message)s', stream=sys.stderr)
+  for handler in logging.root.handlers:
+    if type(handler) is logging.StreamHandler:  # The one that was just made.
+      # Not the logger's level: the log of a run has what is not shown.
+      handler.setLevel(logging.WARNING if quiet else logging.NOTSET)
   logging.getLogger('tpu_graphs_ext').setLevel(logging.INFO)
   for name in ('tensorflow', 'absl'):
     logging.getLogger(name).setLevel(logging.ERROR)

@@ -261,6 +261,69 @@ def test_labelled_test_split_is_fine_and_a_mixed_one_is_not(tmp_path):
   assert check.check_data(str(root)).ok
 
 
+def test_plain_folder_without_labels_is_a_note(tmp_path):
+  root = tiny_kernels.write_data_root(tmp_path / 'root')
+  folder = root / 'to_rank'
+  (root / 'test').rename(folder)
+  report = check.check_data(str(folder))
+  assert report.ok
+  assert report.notes == [
+      f'{folder}: none of the 6 kernels has labels, as all their runtimes are '
+      '0; they can be ranked, but not be trained or evaluated on']
+  assert report.counts['to_rank']['without label'] == 6
+  first = sorted((root / 'test_labelled').iterdir())[0]
+  (folder / first.name).write_bytes(first.read_bytes())
+  report = check.check_data(str(folder))
+  note, = report.notes
+  assert report.ok and '5 of 6 kernels have no labels (' in note
+  assert first.name not in note
+  # A time of 0 among others is no label that is withheld.
+  write(folder, changed('config_runtime', 1, 0))
+  fault, = check.check_data(str(folder)).faults
+  assert 'row 1 is 0; times in ns must be positive' in fault.message
+
+
+def layout_arrays() -> dict:
+  """What a layout graph's file has: 4 nodes, 1 to lay out, 2 configurations."""
+  arrays = stored_arrays()
+  del arrays['config_feat'], arrays['config_runtime_normalizers']
+  return {**arrays, 'config_runtime': arrays['config_runtime'][:2],
+          'node_config_feat': np.zeros((2, 1, 18), np.float32),
+          'node_config_ids': np.array([1]), 'node_splits': np.array([[0, 4]])}
+
+
+def test_layout_files_are_called_so(tmp_path):
+  path = write(tmp_path, layout_arrays(), 'unet')
+  fault, = check.check_kernel_file(path)
+  assert str(fault) == (
+      f'{path}: is a file of the layout collection, not of the tile collection '
+      'that this checks; move it to a folder of its own')
+  write(tmp_path, layout_arrays(), 'bert')
+  fault, = check.check_data(str(tmp_path)).faults
+  assert str(fault).startswith(
+      f'{tmp_path}: all 2 files are of the layout collection')
+  # Among tile files each is named, and none counts as a kernel.
+  write(tmp_path, stored_arrays())
+  report = check.check_data(str(tmp_path))
+  assert [fault.file for fault in report.faults] == [
+      f'{tmp_path}/bert.npz', f'{tmp_path}/unet.npz']
+  counts, = report.counts.values()
+  assert counts['kernels'] == 1
+
+
+def test_a_tile_file_that_lacks_an_array_is_no_layout_file(tmp_path):
+  arrays = stored_arrays()
+  del arrays['config_feat']
+  fault, = check.check_kernel_file(write(tmp_path, arrays))
+  assert fault.field == 'config_feat' and 'is missing' in fault.message
+
+
+def test_real_kernels_without_labels(shared_data):
+  report = check.check_data(str(shared_data / 'real_more' / 'unlabelled'))
+  assert report.ok
+  assert 'none of the 6 kernels has labels' in report.text()
+
+
 def test_tile_id_in_two_splits(tmp_path):
   root = tiny_kernels.write_data_root(tmp_path / 'root')
   leaked = sorted((root / 'train').iterdir())[3]

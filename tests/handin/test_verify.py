@@ -293,6 +293,25 @@ def test_without_data_the_rest_is_still_looked_at(
   fault(verdict, 'names the class Other')
 
 
+@pytest.mark.parametrize('change', [lambda run: None, tiny_handin.as_baseline])
+def test_without_data_a_sound_hand_in_has_one_fault(
+    folder, copied, tmp_path, in_process, change):
+  """The number of opcodes is in the run file, or in the data alone."""
+  model_dir = tiny_handin.change_run(copied, change)
+  verdict = check(folder, model_dir, tmp_path, data_root='/nowhere')
+  assert len(verdict.faults) == 1, verdict.faults
+  fault(verdict, 'nothing could be ranked', '/nowhere')
+
+
+def test_without_data_arguments_are_looked_at(
+    folder, copied, tmp_path, in_process):
+  model_dir = tiny_handin.change_run(copied, lambda run: run['args'].update(
+      model_kwargs_json='{"depth": 3}'))
+  verdict = check(folder, model_dir, tmp_path, data_root='/nowhere')
+  assert len(verdict.faults) == 2, verdict.faults
+  fault(verdict, 'cannot be built with the arguments', '"depth": 3')
+
+
 # --------------------------------------------------------------- the files
 
 

@@ -99,9 +99,12 @@ def test_json_is_strict(evaluation):
   assert content['micro']['slowdown']['1'] == 1.875
   assert content['programs']['net_b']['kendall'] is None
   assert content['kernels']['net_b_0'] == {
-      'configs': 2, 'rankable': False, 'repeats': 0, 'opa': 0.0,
-      'kendall': None, 'slowdown': {'1': 0.5, '5': 0.0, '10': 0.0},
-      'slowdown_kept': {'1': 0.5, '5': 0.0, '10': 0.0}}
+      'program': 'net_b', 'kind': 'element-wise', 'configs': 2,
+      'rankable': False, 'repeats': 0, 'opa': 0.0, 'kendall': None,
+      'slowdown': {'1': 0.5, '5': 0.0, '10': 0.0},
+      'slowdown_kept': {'1': 0.5, '5': 0.0, '10': 0.0},
+      # One of 15 and 10: 12.5. All normalizers are 1: no time of the default.
+      'random': {'1': 0.25, '5': 0.0, '10': 0.0}, 'default': None}
 
 
 def with_repeats(keep_repeats=False):
@@ -157,6 +160,26 @@ def test_runtimes_are_divided_by_their_normalizers():
   assert result.slowdown[1] == pytest.approx(1.0)
 
 
+def test_default_tile_random_choice_and_kind():
+  # Twice the tile 8, which took 40 and 30: tiles 40 and 20, mean 30. With
+  # repetitions in their places 40, 30, 20: the same mean. The default took 25.
+  kernel = dataclasses.replace(
+      kernel_of('a_0', [8, 8, 1], [40, 30, 20]),
+      node_opcode=np.array([63, 26, 63], np.uint8),  # With a convolution.
+      normalizer_ns=np.full(3, 25))
+  result, = evaluate.measure(
+      ByFirstColumn(), Partition.from_kernels([kernel]), 'test', ks=(1, 2))
+  assert result.kind == 'convolution'
+  assert result.default == pytest.approx(25 / 20 - 1)
+  assert result.slowdown == {1: pytest.approx(1.0), 2: 0.0}
+  assert result.random == {1: pytest.approx(30 / 20 - 1), 2: 0.0}
+  kept, = evaluate.measure(
+      ByFirstColumn(keep_repeats=True), Partition.from_kernels([kernel]),
+      'test', ks=(2,))
+  # {40, 30}, {40, 20}, {30, 20}: mean of the least 70 / 3.
+  assert kept.random == {2: pytest.approx(70 / 3 / 20 - 1)}
+
+
 def test_equal_runtimes_have_no_order():
   result, = evaluate.measure(
       ByFirstColumn(),
@@ -174,6 +197,18 @@ def test_unlabelled_and_broken_labels_are_refused():
   with pytest.raises(UserError, match='here: bad_0 has runtimes or normal'):
     evaluate.require_labels(
         Partition.from_kernels([kernel_of('bad_0', [0, 1], [5, 0])]), 'here')
+
+
+def test_unlabelled_kernels_are_left_out_where_others_have_labels(caplog):
+  blank = kernel_of('blank_0', [0, 1], [0, 0])
+  good = kernel_of('good_0', [0, 1], [1, 2])
+  left = evaluate._labelled(Partition.from_kernels([blank, good]), 'here')
+  assert left.tile_ids == ['good_0']
+  assert [record.message for record in caplog.records] == [
+      'here: left out 1 of 2 kernels without labels (all runtimes are 0): '
+      'blank_0']
+  with pytest.raises(UserError, match='here: 1 of 1 kernels have no labels'):
+    evaluate._labelled(Partition.from_kernels([blank]), 'here')
 
 
 class FixedModel:

@@ -92,3 +92,49 @@ def test_ten_thousand_configs_are_quick_and_exact():
   counts = metrics.PairCounts.of(np.arange(n), scores)
   assert counts.discordant == n - 1
   assert counts.concordant == n * (n - 1) // 2 - (n - 1)
+
+
+@pytest.mark.parametrize('k, expected', [
+    (1, 2 / 3),  # 1, 2 or 2: mean 5 / 3.
+    (2, 1 / 3),  # {1, 2}, {1, 2}, {2, 2}: mean 4 / 3.
+    (3, 0.0), (4, 0.0)])
+def test_random_choice(k, expected):
+  runtime = np.array([2.0, 1.0, 2.0])
+  assert metrics.random_slowdown(
+      runtime, np.zeros(3, bool), k) == pytest.approx(expected)
+
+
+def test_random_choice_tries_repetitions_last():
+  # Tiles 4 and 2; repetitions 1 and 3 of them.
+  runtime = np.array([4.0, 2.0, 1.0, 3.0])
+  repeats = np.array([False, False, True, True])
+  # One: 4 or 2, mean 3. Two: both, 2. Three: with the 1, or with the 3, mean
+  # of 1 and 2. Four: all, 1.
+  for k, least in ((1, 3.0), (2, 2.0), (3, 1.5), (4, 1.0), (5, 1.0)):
+    assert metrics.random_slowdown(
+        runtime, repeats, k) == pytest.approx(least - 1)
+
+
+def test_random_choice_equals_all_draws():
+  rng = np.random.default_rng(0)
+  runtime = rng.integers(1, 9, 7).astype(float)
+  for k in range(1, 8):
+    least = [min(drawn) for drawn in itertools.combinations(runtime, k)]
+    assert metrics.random_slowdown(
+        runtime, np.zeros(7, bool), k) == pytest.approx(
+            np.mean(least) / runtime.min() - 1)
+
+
+def test_random_choice_of_many():
+  n, k = 20_000, 10
+  # Of 1 .. n the least of k is (n + 1) / (k + 1) on average.
+  assert metrics.random_slowdown(
+      np.arange(1.0, n + 1), np.zeros(n, bool), k) == pytest.approx(
+          (n + 1) / (k + 1) - 1)
+
+
+def test_default_tile():
+  # The default's own relative runtime is 1, listed or not.
+  assert metrics.default_slowdown(np.array([1.0, 0.8, 2.0])) == pytest.approx(
+      0.25)
+  assert metrics.default_slowdown(np.array([2.0, 1.25])) == pytest.approx(-0.2)

@@ -4,7 +4,9 @@ import csv
 import dataclasses
 import gzip
 import json
+import logging
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -44,8 +46,15 @@ LEARNING = {
 def trained(data_root, tmp_path_factory):
   """Learns the rule of `tiny_kernels.learnable_kernel`."""
   out = tmp_path_factory.mktemp('out')
-  return train.train(tiny_models.tiny_settings(
-      data_root, out, csv_log=str(out.parent / 'whole.csv'), **LEARNING))
+  log = logging.getLogger('tpu_graphs_ext')
+  level = log.level
+  log.setLevel(logging.INFO)  # As the command line has it.
+  try:
+    return train.train(tiny_models.tiny_settings(
+        data_root, out, csv_log=str(out.parent / 'whole.csv'),
+        plot=str(out.parent / 'curves.svg'), **LEARNING))
+  finally:
+    log.setLevel(level)
 
 
 @pytest.fixture
@@ -99,8 +108,24 @@ def test_run_file_has_the_baseline_keys_and_ours(trained):
 def test_nothing_but_the_artifacts_is_left(trained):
   name = artifacts.train_hash(trained.run_info['args'])
   assert sorted(os.listdir(os.path.dirname(trained.model_dir))) == sorted([
-      f'model_{name}', f'run_{name}.jsonz',
+      f'model_{name}', f'run_{name}.jsonz', f'run_{name}.log',
       os.path.basename(trained.run_info['args']['results_csv'])])
+
+
+def test_what_was_said_is_in_the_log_and_the_curves_are_drawn(trained):
+  text = pathlib.Path(
+      trained.model_dir.replace('/model_', '/run_') + '.log').read_text()
+  first, *lines = text.splitlines()
+  assert ' tpu-graphs-ext train --epochs=12 ' in first and '--seed=1' in first
+  epochs = [re.search(r'epoch (\d+): loss .*; ([\d.]+) kernels/s(.*)', line)
+            for line in lines if ' epoch ' in line]
+  assert [int(found[1]) for found in epochs] == list(range(1, 13))
+  assert all(float(found[2]) >= 0 for found in epochs)
+  assert re.fullmatch(r', at most \d\d:\d\d left', epochs[0][3])
+  assert epochs[-1][3] == ''
+  assert text.endswith(trained.text() + '\n')
+  curves = pathlib.Path(trained.run_info['settings']['plot'])
+  assert curves.read_bytes().startswith(b'<?xml')
 
 
 def test_csv_and_run_file_hold_the_same_ten_configs(trained, data_root):
@@ -158,7 +183,8 @@ def test_best_epoch_is_saved_and_early_stop_counts_from_it(
 
   def scripted(self, epoch, logs=None):
     weights.append([v.numpy() for v in self.model.trainable_variables])
-    on_epoch_end(self, epoch, {**logs, 'val_opa_metric': opas[epoch]})
+    logs['val_opa_metric'] = opas[epoch]
+    on_epoch_end(self, epoch, logs)
 
   monkeypatch.setattr(train.KeepBest, 'on_epoch_end', scripted)
   result = eager_training.trained(
@@ -170,6 +196,11 @@ def test_best_epoch_is_saved_and_early_stop_counts_from_it(
     np.testing.assert_array_equal(saved, expected)
   assert (weights[1][0] != weights[3][0]).any()
   assert list((tmp_path / 'board' / 'validation').glob('events*'))
+  events, = (tmp_path / 'board' / 'train').glob('events*')
+  speeds = [value for event in tf.compat.v1.train.summary_iterator(str(events))
+            for value in event.summary.value
+            if value.tag == 'epoch_kernels_per_second']
+  assert len(speeds) == 4
 
 
 class FakeModel:
@@ -214,7 +245,7 @@ def test_one_seed_one_result_and_resuming_changes_nothing(
     train.train(tiny_models.tiny_settings(
         data_root, tmp_path / 'out', **settings))
   left = sorted(name.split('_')[0] for name in os.listdir(tmp_path / 'out'))
-  assert left == ['model', 'resume', 'run']
+  assert left == ['model', 'resume', 'run', 'run']  # The file and the log.
   parts = train.train(tiny_models.tiny_settings(
       data_root, tmp_path / 'out', resume=True, **settings))
 
@@ -224,7 +255,12 @@ def test_one_seed_one_result_and_resuming_changes_nothing(
   with open(whole_csv, encoding='utf-8') as file:
     assert (tmp_path / 'parts.csv').read_text() == file.read()
   left = sorted(name.split('_')[0] for name in os.listdir(tmp_path / 'out'))
-  assert left == ['model', 'results', 'run']
+  assert left == ['model', 'results', 'run', 'run']
+  log, = (tmp_path / 'out').glob('run_*.log')
+  text = log.read_text()
+  # One file of both calls.
+  assert text.count(' tpu-graphs-ext train ') == 2
+  assert text.count('interrupted\n') == 1 and '--resume=True' in text
 
 
 def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
@@ -236,7 +272,7 @@ def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
         data_root, tmp_path, epochs=3,
         model_kwargs_json='{"nan_from_step": 6}')
   names = sorted(os.listdir(tmp_path))
-  assert [name.split('_')[0] for name in names] == ['model', 'run']
+  assert [name.split('_')[0] for name in names] == ['model', 'run', 'run']
   ranker = load(str(tmp_path / names[0]))
   assert np.isfinite(ranker.scores(tiny_kernels.chain())).all()
 
@@ -247,7 +283,8 @@ def test_nan_at_once_says_that_there_is_no_model(data_root, tmp_path):
   with pytest.raises(
       UserError, match=r'epoch 1, by step 4; .*there is no model'):
     train.train(settings)
-  assert os.listdir(tmp_path) == []
+  log, = tmp_path.iterdir()  # It says why there is no model.
+  assert 'error: the loss became nan in epoch 1' in log.read_text()
 
 
 def test_metrics_of_a_labelled_test_split(trained, data_root):
@@ -279,6 +316,8 @@ def test_metrics_of_a_labelled_test_split(trained, data_root):
     ({'results_csv': '/'}, '--results_csv=/: is a folder; name a file'),
     ({'csv_log': __file__ + '/x'}, '--csv_log=.*/x: cannot be written'),
     ({'tensorboard': __file__ + '/x'}, '--tensorboard=.*/x: cannot be written'),
+    ({'plot': 'curves.pdf'}, '--plot=curves.pdf: must end in .svg or .png'),
+    ({'plot': __file__ + '/x.svg'}, '--plot=.*/x.svg: cannot be written'),
     ({'results_csv': '/dev/null'}, '--results_csv=/dev/null: is a device'),
     ({'results_csv': __file__}, 'is no predictions CSV, so it is not replaced'),
     ({'csv_log': __file__}, 'is no log of epochs, so it is not replaced'),

@@ -87,7 +87,7 @@ def content(folder: str, out: str) -> dict:
   # Half-written ones are removed later, by a process that writes there.
   names = [name for name in os.listdir(out_dir)
            if not name.endswith(files.TEMPORARY)]
-  name, = [name for name in names if name.startswith('run_')]
+  name, = [name for name in names if name.endswith('.jsonz')]
   with gzip.open(os.path.join(out_dir, name)) as file:
     run = json.load(file)
   model, = [name for name in names if name.startswith('model_')]

@@ -3,6 +3,7 @@
 schema     the fields and columns of an .npz file, named in one place
 npz        arrays out of files that are not trusted
 kernel     one kernel: the arrays of one file
+kinds      what a kernel does: convolution, reduction, element-wise, copy
 rules      what must hold of those arrays, one function a rule
 check      every fault of every file, in one report
 partition  many kernels as a few flat arrays

@@ -12,10 +12,18 @@ import tqdm
 from tpu_graphs_ext.data import kernel as kernel_lib
 from tpu_graphs_ext.data import npz, rules, schema
 from tpu_graphs_ext.data.rules import Arrays
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, shortened
 
-# The split whose labels may be withheld.
+# The split whose labels may be withheld, and those that nobody withholds. A
+# folder that is none of them is a plain one, of kernels to rank perhaps.
 HIDDEN_SPLIT = 'test'
+LABELLED_SPLITS = tuple(
+    split for split in schema.SPLITS if split != HIDDEN_SPLIT)
+# What a layout graph has, and no tile kernel.
+_LAYOUT_ONLY = ({field.name for field in schema.LAYOUT_FIELDS}
+                - {field.name for field in schema.TILE_FIELDS})
+_LAYOUT_TEXT = ('of the layout collection, not of the tile collection that '
+                'this checks')
 QUANTILES = (0, 5, 25, 50, 75, 95, 100)
 # Fault lines in the text of a report; the rest is only counted.
 MAX_LINES = 200
@@ -85,7 +93,25 @@ def check_kernel_file(path: str, labelled: bool = True) -> list[Fault]:
       runtimes to be withheld: all 0, with normalizers of 1.
   """
   arrays, faults = load_arrays(path)
+  if is_layout(path, arrays):
+    return [layout_fault(path)]
   return faults + check_arrays(path, arrays, labelled)
+
+
+def is_layout(path: str, arrays: Arrays) -> bool:
+  """Whether it is a layout graph, as whose file it has other arrays."""
+  if 'config_feat' in arrays:
+    return False
+  try:
+    return bool(npz.array_names(path) & _LAYOUT_ONLY)
+  except npz.DamagedError:
+    return False
+
+
+def layout_fault(path: str) -> Fault:
+  """What to say of a layout graph."""
+  return Fault(path, '', f'is a file {_LAYOUT_TEXT}; move it to a folder of '
+               'its own')
 
 
 # -------------------------------------------------------------- many files
@@ -147,13 +173,15 @@ class _FileCheck:
   sizes: dict[str, int] | None  # None where an array is missing.
   withheld: bool
   identical_configs: bool
+  is_layout: bool = False
 
 
 def check_data(root: str) -> Report:
   """Checks a data root, or one folder of .npz files.
 
   The labels of the test split (or of a folder named so) may be withheld, in
-  all of its files or in none.
+  all of its files or in none. In a folder that is no split they may be
+  withheld in any, which a note then says.
 
   Args:
     root: folder with train, valid and test, or with .npz files; `~` is
@@ -195,16 +223,23 @@ def _check_split(split: str, folder: str, report: Report) -> list[_FileCheck]:
   paths = _npz_files(folder)
   if not paths:
     report.faults.append(Fault(folder, '', 'has no .npz files'))
-  may_hide = split == HIDDEN_SPLIT
+  may_hide = split not in LABELLED_SPLITS
   checks = [_check_file(path, may_hide) for path in tqdm.tqdm(
       paths, desc=split, unit='kernel', disable=None)]
+  if checks and all(check.is_layout for check in checks):
+    report.faults.append(Fault(
+        folder, '', f'all {len(checks)} files are {_LAYOUT_TEXT}'))
+    return []
   for check in checks:
     report.faults += check.faults
     if check.identical_configs:
       report.notes.append(f'{check.path}: all configurations have the same '
                           'features, so they cannot be ranked')
+  checks = [check for check in checks if not check.is_layout]
   hidden = [check for check in checks if check.withheld]
-  if may_hide and len(hidden) < len(checks):
+  if split != HIDDEN_SPLIT:
+    report.notes += _unlabelled_note(folder, hidden, len(checks))
+  elif len(hidden) < len(checks):
     report.faults += [
         Fault(check.path, rules.RUNTIME, 'is withheld, but '
               f'{len(checks) - len(hidden)} other files of the folder have '
@@ -214,8 +249,22 @@ def _check_split(split: str, folder: str, report: Report) -> list[_FileCheck]:
   return checks
 
 
+def _unlabelled_note(folder: str, hidden: list[_FileCheck],
+                     number: int) -> list[str]:
+  """One note for all kernels of a plain folder that have no labels."""
+  if not hidden:
+    return []
+  names = shortened([os.path.basename(check.path) for check in hidden])
+  which = (f'none of the {number} kernels has labels' if len(hidden) == number
+           else f'{len(hidden)} of {number} kernels have no labels ({names})')
+  return [f'{folder}: {which}, as all their runtimes are 0; they can be '
+          'ranked, but not be trained or evaluated on']
+
+
 def _check_file(path: str, may_hide: bool) -> _FileCheck:
   arrays, faults = load_arrays(path)
+  if is_layout(path, arrays):
+    return _FileCheck(path, [layout_fault(path)], None, False, False, True)
   withheld = may_hide and rules.is_withheld(arrays)
   configs = arrays.get('config_feat')
   axes = {rules.FIELDS[name].axes[0]: len(array)

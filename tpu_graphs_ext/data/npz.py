@@ -49,6 +49,16 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
     raise DamagedError(_text(error)) from error
 
 
+def array_names(path: str) -> set[str]:
+  """Names of the arrays that a file says it has, without `.npy`.
+
+  Raises:
+    DamagedError: the file as a whole cannot be read.
+  """
+  with opened(path) as archive:
+    return {os.path.splitext(name)[0] for name in archive.namelist()}
+
+
 def read_arrays(path: str, names: Sequence[str]) -> tuple[
     dict[str, np.ndarray], dict[str, str]]:
   """The arrays of these names that can be read, and what is wrong with others.

@@ -139,6 +139,8 @@ class Steps:
       self.fault(f"the run file names the class {args['model']}, which "
                  f'models.py does not have; {hint}it has {", ".join(names)}')
       return None
+    if self.request['num_ops'] is None:
+      return None  # There is no data to count them in; the caller knows.
     try:
       kwargs = json.loads(args['model_kwargs_json'])
       return cls(num_configs=args['configs'],

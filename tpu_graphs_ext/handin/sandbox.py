@@ -129,13 +129,15 @@ class Sandbox:
         shutil.copyfile(models_py, os.path.join(self.place, 'models.py'))
 
   def take_steps(self, args: dict[str, Any] | None,
-                 features: Features | None, *,
+                 features: Features | None, *, num_ops: int | None = None,
                  copy_state: bool = False) -> Answer:
     """Loads, rebuilds and ranks, step by step.
 
     Args:
       args: `args` of the run file, or None to leave out what needs them.
       features: what to rank with, or None to leave out what needs kernels.
+      num_ops: opcodes to build the class for where there are no features;
+        without both it is only looked up.
       copy_state: copy variables that are not trained, too.
 
     Raises:
@@ -146,7 +148,7 @@ class Sandbox:
     os.makedirs(folder)
     request = {
         'module': self._module, 'model_dir': self.model_dir, 'args': args,
-        'num_ops': features.num_ops if features else None, 'graphs': None,
+        'num_ops': features.num_ops if features else num_ops, 'graphs': None,
         'copy_state': copy_state, 'memory_advice': self._memory_advice(),
         'answer': f'{folder}/answer.json', 'scores': f'{folder}/scores.npz'}
     if features:

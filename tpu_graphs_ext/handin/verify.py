@@ -192,7 +192,9 @@ def _grade(place: Sandbox, features: Features | None, source: reasons.Source,
   args = verdict.run_info['args'] if verdict.run_info else None
   verdict.facts.update(_facts(place, args, features, verdict))
   try:
-    answer = place.take_steps(args, features)
+    # Without data the class is built for as many opcodes as in training.
+    answer = place.take_steps(
+        args, features, num_ops=(verdict.run_info or {}).get('num_ops'))
   except UserError as error:
     verdict.faults.append(str(error))
     return

@@ -132,9 +132,14 @@ class KeepBest(tf.keras.callbacks.Callback):
 
   def on_train_batch_end(self, batch, logs=None):
     self._is_called = True
+    self._kernels = (batch + 1) * self._settings.batch
+    self._train_seconds = time.monotonic() - self._epoch_start
 
   def on_epoch_end(self, epoch, logs=None):
     progress = self.progress
+    # For TensorBoard, which comes later in the list and takes all logs.
+    logs['kernels_per_second'] = self._kernels / max(
+        self._train_seconds, 1e-9)
     progress.train_curve['epoch'].append(epoch)
     for key, log_key in _CURVE.items():
       progress.train_curve[key].append(float(logs[log_key]))
@@ -148,10 +153,12 @@ class KeepBest(tf.keras.callbacks.Callback):
     elif 0 < self._settings.early_stop <= epoch - progress.best_epoch:
       progress.stopped = self.model.stop_training = True
     progress.epochs = epoch + 1
-    progress.seconds += time.monotonic() - self._epoch_start
-    _log.info('epoch %d: loss %.4f, validation loss %.4f, OPA %.4f%s',
-              epoch + 1, logs['loss'], logs['val_loss'], val_opa,
-              ' (best so far)' if is_best else '')
+    self._epoch_seconds = time.monotonic() - self._epoch_start
+    progress.seconds += self._epoch_seconds
+    _log.info('epoch %d: loss %.4f, validation loss %.4f, OPA %.4f%s; %.1f '
+              'kernels/s%s', epoch + 1, logs['loss'], logs['val_loss'],
+              val_opa, ' (best so far)' if is_best else '',
+              logs['kernels_per_second'], self._time_left())
     if is_best and time.monotonic() >= self._next_save:
       self._save()
     try:
@@ -162,6 +169,14 @@ class KeepBest(tf.keras.callbacks.Callback):
           f'free some space. {self.summary()}. To continue, run the same '
           'command with --resume') from error
     self._write_csv_log()
+
+  def _time_left(self) -> str:
+    """', at most 1:23:45 left', by the last epoch; '' where none is left."""
+    epochs = self._settings.epochs - self.progress.epochs
+    if not epochs or self.progress.stopped:
+      return ''
+    left = tqdm.format_interval(epochs * self._epoch_seconds)
+    return f', at most {left} left'
 
   def finish(self) -> None:
     """Gives the model its best weights, and saves it where that waited."""
@@ -240,19 +255,28 @@ class StopOnNaN(tf.keras.callbacks.Callback):
 
 
 class ProgressBar(tf.keras.callbacks.Callback):
-  """A bar of the steps of the epoch, with loss and OPA, on a terminal.
+  """A bar of the kernels of the epoch, with loss and OPA, on a terminal.
 
-  tqdm's own callback counts calls, each of which does several steps.
+  It shows kernels a second and the time left of the epoch. tqdm's own callback
+  counts calls, each of which does several steps.
+
+  Args:
+    settings: of the run.
   """
 
+  def __init__(self, settings: TrainSettings):
+    super().__init__()
+    self._batch = settings.batch
+
   def on_epoch_begin(self, epoch, logs=None):
+    steps = self.params['steps']
     self._bar = tqdm(
-        desc=f'epoch {epoch + 1} of {self.params["epochs"]}', unit='step',
-        total=self.params['steps'], disable=None, leave=False)
+        desc=f'epoch {epoch + 1} of {self.params["epochs"]}', unit='kernel',
+        total=steps and steps * self._batch, disable=None, leave=False)
 
   def on_train_batch_end(self, batch, logs=None):
     self._bar.set_postfix(logs, refresh=False)
-    self._bar.update(batch + 1 - self._bar.n)
+    self._bar.update((batch + 1) * self._batch - self._bar.n)
 
   def on_epoch_end(self, epoch, logs=None):
     self._bar.close()

@@ -7,22 +7,37 @@ Three readings of the same kernels:
            leave repetitions in their places: so does `keep_repeats`.
   rankable micro without those kernels.
   macro    mean over programs of the mean over a program's kernels.
+Each has intervals, over kernels or, for macro, over programs.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+import logging
 import math
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
 
+import numpy as np
+
+from tpu_graphs_ext.data import kinds
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import distinct, inputs, metrics, scoring
+from tpu_graphs_ext.errors import UserError, shortened
+from tpu_graphs_ext.host import (
+  distinct,
+  evaluation_text,
+  inputs,
+  metrics,
+  scoring,
+  statistics,
+)
 from tpu_graphs_ext.host.settings import LoadSettings
+
+_log = logging.getLogger(__name__)
 
 # Hidden test kernels are named by a hash alone.
 NO_PROGRAM = '(no program name)'
@@ -35,87 +50,166 @@ class KernelResult:
   Attributes:
     tile_id: its name.
     program: what it was cut from, or `NO_PROGRAM`.
+    kind: one of `kinds.KINDS`.
     configs: number of configurations.
     rankable: whether any two configurations differ in their features.
     repeats: how many of them have the features of an earlier one.
     slowdown: k -> `metrics.slowdown_of` the first k to try.
     slowdown_kept: the same if each repetition comes right after its tile.
+    random: k -> what is to be expected of as many tiles drawn blindly.
+    default: slowdown of the compiler's default tile; below 0 where that is
+      faster than all that are listed. NaN where no time of it is stored.
     opa: ordered pair accuracy of the tiles' scores, which repetitions share;
       of the model's own with `keep_repeats`. NaN where all runtimes are equal.
     kendall: tau-b of them; NaN where all runtimes or all scores are equal.
   """
   tile_id: str
   program: str
+  kind: str
   configs: int
   rankable: bool
   repeats: int
   slowdown: dict[int, float]
   slowdown_kept: dict[int, float]
+  random: dict[int, float]
+  default: float
   opa: float
   kendall: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-  """Means over several kernels; NaN members are left out of their mean."""
-  kernels: int
-  slowdown: dict[int, float]
-  slowdown_kept: dict[int, float]
-  opa: float
-  kendall: float
-
-  @classmethod
-  def over(cls, results: Iterable[Any], kernels: int) -> Summary:
-    """Mean of `KernelResult`s or `Summary`s that stand for `kernels`."""
-    results = list(results)
-    return cls(
-        kernels=kernels,
-        slowdown={k: _mean(result.slowdown[k] for result in results)
-                  for k in metrics.TOP_KS},
-        slowdown_kept={k: _mean(result.slowdown_kept[k] for result in results)
-                       for k in metrics.TOP_KS},
-        opa=_mean(result.opa for result in results),
-        kendall=_mean(result.kendall for result in results))
 
   def to_json(self) -> dict[str, Any]:
+    """Plain values; the id is the key that it stands under."""
     return {
-        'kernels': self.kernels,
-        'slowdown': {str(k): _or_none(v) for k, v in self.slowdown.items()},
-        'slowdown_kept': {
-            str(k): _or_none(v) for k, v in self.slowdown_kept.items()},
+        'program': self.program,
+        'kind': self.kind,
+        'configs': self.configs,
+        'rankable': self.rankable,
+        'repeats': self.repeats,
+        'slowdown': _by_text(self.slowdown),
+        'slowdown_kept': _by_text(self.slowdown_kept),
+        'random': _by_text(self.random),
+        'default': _or_none(self.default),
         'opa': _or_none(self.opa),
         'kendall': _or_none(self.kendall)}
 
 
 @dataclasses.dataclass(frozen=True)
+class Summary:
+  """Means over several kernels; NaN members are left out of their mean.
+
+  Attributes:
+    kernels: how many.
+    members: what the means are over, `KernelResult`s or `Summary`s.
+    slowdown, ..., kendall: mean of the members' measure of that name.
+  """
+  kernels: int
+  members: Sequence[Any] = dataclasses.field(repr=False)
+  slowdown: dict[int, float]
+  slowdown_kept: dict[int, float]
+  random: dict[int, float]
+  default: float
+  opa: float
+  kendall: float
+
+  @classmethod
+  def over(cls, results: Iterable[Any], kernels: int,
+           ks: Sequence[int] = metrics.TOP_KS) -> Summary:
+    """Mean of `KernelResult`s or `Summary`s that stand for `kernels`."""
+    results = list(results)
+    by_k = {name: {k: _mean(getattr(result, name)[k] for result in results)
+                   for k in ks}
+            for name in ('slowdown', 'slowdown_kept', 'random')}
+    means = {name: _mean(getattr(result, name) for result in results)
+             for name in ('default', 'opa', 'kendall')}
+    return cls(kernels=kernels, members=results, **by_k, **means)
+
+  def values(self, measure: str, k: Optional[int] = None) -> list[float]:
+    """Of each member its measure, or where that depends on k, that of k."""
+    found = [getattr(member, measure) for member in self.members]
+    return found if k is None else [by_k[k] for by_k in found]
+
+  def interval(self, measure: str,
+               k: Optional[int] = None) -> tuple[float, float]:
+    """95 % interval of the mean, see `statistics`."""
+    return statistics.bootstrap_interval(self.values(measure, k))
+
+  def against(self, other: str, k: int) -> tuple[float, float, float]:
+    """Mean and interval of a model's slowdown minus that of another choice.
+
+    Args:
+      other: 'default' or 'random'.
+      k: how many tiles to try; the default tile is one, whatever k is.
+    """
+    return statistics.paired_difference(
+        self.values('slowdown', k),
+        self.values(other, None if other == 'default' else k))
+
+  def to_json(self) -> dict[str, Any]:
+    return {
+        'kernels': self.kernels,
+        'slowdown': _by_text(self.slowdown),
+        'slowdown_kept': _by_text(self.slowdown_kept),
+        'random': _by_text(self.random),
+        'default': _or_none(self.default),
+        'opa': _or_none(self.opa),
+        'kendall': _or_none(self.kendall),
+        'interval': {
+            **{name: {str(k): _both_or_none(self.interval(name, k))
+                      for k in self.slowdown}
+               for name in ('slowdown', 'random')},
+            **{name: _both_or_none(self.interval(name))
+               for name in ('default', 'opa', 'kendall')}}}
+
+
+@dataclasses.dataclass(frozen=True)
 class Evaluation:
-  """Measures of all kernels of one source, by one model."""
+  """Measures of all kernels of one source, by one model.
+
+  Attributes:
+    model_dir: its folder.
+    data: what the kernels were read from, as given.
+    results: of each kernel.
+    keep_repeats: see `distinct.Scores`.
+    ks: how many tiles were tried.
+  """
   model_dir: str
   data: str
   results: list[KernelResult]
   keep_repeats: bool = False
+  ks: Sequence[int] = metrics.TOP_KS
 
-  @property
+  @functools.cached_property
   def micro(self) -> Summary:
-    return Summary.over(self.results, len(self.results))
+    return self._over(self.results)
 
-  @property
+  @functools.cached_property
   def rankable(self) -> Summary:
-    chosen = [result for result in self.results if result.rankable]
-    return Summary.over(chosen, len(chosen))
+    return self._over(result for result in self.results if result.rankable)
 
-  @property
+  @functools.cached_property
   def programs(self) -> dict[str, Summary]:
     """Program -> micro over its kernels, sorted by name."""
+    groups = self._grouped('program')
+    return {name: groups[name] for name in sorted(groups)}
+
+  @functools.cached_property
+  def kinds(self) -> dict[str, Summary]:
+    """Kind -> micro over its kernels, in the order of `kinds.KINDS`."""
+    groups = self._grouped('kind')
+    return {name: groups[name] for name in kinds.KINDS if name in groups}
+
+  @functools.cached_property
+  def macro(self) -> Summary:
+    return Summary.over(self.programs.values(), len(self.results), self.ks)
+
+  def _over(self, results: Iterable[KernelResult]) -> Summary:
+    results = list(results)
+    return Summary.over(results, len(results), self.ks)
+
+  def _grouped(self, attribute: str) -> dict[str, Summary]:
     groups = collections.defaultdict(list)
     for result in self.results:
-      groups[result.program].append(result)
-    return {name: Summary.over(groups[name], len(groups[name]))
-            for name in sorted(groups)}
-
-  @property
-  def macro(self) -> Summary:
-    return Summary.over(self.programs.values(), len(self.results))
+      groups[getattr(result, attribute)].append(result)
+    return {name: self._over(group) for name, group in groups.items()}
 
   def to_json(self) -> dict[str, Any]:
     """Plain values; None where a measure is undefined."""
@@ -128,72 +222,93 @@ class Evaluation:
         'macro': self.macro.to_json(),
         'programs': {
             name: summary.to_json() for name, summary in self.programs.items()},
+        'kinds': {
+            name: summary.to_json() for name, summary in self.kinds.items()},
+        'against': {
+            other: {str(k): difference_json(self.micro.against(other, k))
+                    for k in self.ks}
+            for other in ('default', 'random')},
         'kernels': {
-            result.tile_id: {
-                'configs': result.configs,
-                'rankable': result.rankable,
-                'repeats': result.repeats,
-                'slowdown': {str(k): v for k, v in result.slowdown.items()},
-                'slowdown_kept': {
-                    str(k): v for k, v in result.slowdown_kept.items()},
-                'opa': _or_none(result.opa),
-                'kendall': _or_none(result.kendall),
-            } for result in self.results},
+            result.tile_id: result.to_json() for result in self.results},
     }
 
-  def text(self) -> str:
-    """A table, by program first, then the three means."""
-    programs = self.programs
-    rows = [('', 'kernels', *(f'top-{k} %' for k in metrics.TOP_KS), 'OPA',
-             'tau')]
-    rows += [_row(name, summary) for name, summary in programs.items()]
-    rows.append(_row('macro (mean over programs)', self.macro))
-    rows.append(_row('micro (all kernels)', self.micro))
-    unrankable = len(self.results) - self.rankable.kernels
-    if unrankable:
-      rows.append(_row('micro (rankable kernels)', self.rankable))
-    repeats = sum(result.repeats for result in self.results)
-    last = repeats and not self.keep_repeats
-    if last:
-      rows.append(_row('micro (repetitions kept)', dataclasses.replace(
-          self.micro, slowdown=self.micro.slowdown_kept)))
-    lines = [f'{self.model_dir} on {self.data}', '', *_table(rows), '',
-             'top-k %: how much slower the best of the k chosen tiles is than '
-             'the best tile.',
-             f'micro (all kernels){" with --keep_repeats" * bool(last)} is the '
-             "baseline's number."]
-    if last:
-      configs = sum(result.configs for result in self.results)
-      lines.append(
-          f'{repeats} of {configs} configurations repeat another of their '
-          'kernel and are chosen last; kept: right after the tile that they '
-          'repeat.')
-    if unrankable:
-      lines.append(
-          f'{unrankable} of {len(self.results)} kernels cannot be ranked: '
-          'their configurations are all identical.')
-    return '\n'.join(lines)
+  def text(self, by_kernel: bool = False) -> str:
+    """Tables; see `evaluation_text`."""
+    return evaluation_text.of_evaluation(self, by_kernel)
 
 
 def evaluate(model_dir: str, data: str = '', *,
-             loading: LoadSettings = LoadSettings()) -> Evaluation:
-  """Measures a trained model on labelled kernels.
+             loading: LoadSettings = LoadSettings(),
+             ks: Sequence[int] = metrics.TOP_KS) -> Evaluation:
+  """Measures a trained model on labelled kernels; see `evaluate_all`."""
+  evaluation, = evaluate_all([model_dir], data, loading=loading, ks=ks)
+  return evaluation
+
+
+def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
+                 loading: LoadSettings = LoadSettings(),
+                 ks: Sequence[int] = metrics.TOP_KS) -> list[Evaluation]:
+  """Measures trained models on the same labelled kernels.
 
   Args:
-    model_dir: the folder model_<hash>; its run file lies beside it.
+    model_dirs: folders model_<hash>; the run file of each lies beside it.
     data: folder of .npz files, one .npz or a .pb; empty: <data_root>/valid.
-    loading: how to load the model; also data_root and cache_dir of `data`.
+      Kernels without labels are left out, with a warning that names them.
+    loading: how to load the models; also data_root and cache_dir of `data`.
+    ks: how many tiles to try, each at least 1.
 
   Raises:
     UserError: a file is missing or damaged, has no labels, or belongs to
       another model.
   """
   source = data or os.path.join(loading.data_root, 'valid')
-  ranker = scoring.load_ranker(model_dir, loading)
-  partition = inputs.read_kernels(source, cache_dir=loading.cache_dir)
+  # All models first: a wrong name must not wait for the others' scores.
+  rankers = [scoring.load_ranker(model_dir, loading)
+             for model_dir in model_dirs]
+  partition = _labelled(
+      inputs.read_kernels(source, cache_dir=loading.cache_dir), source)
+  return [Evaluation(ranker.name, source,
+                     measure(ranker, partition, 'evaluate', ks),
+                     loading.keep_repeats, tuple(ks)) for ranker in rankers]
+
+
+def to_json(evaluations: Sequence[Evaluation]) -> Any:
+  """Of one model its `to_json`, of several a list of them.
+
+  Each of several then has 'differences' too: to every other model, paired by
+  kernel, this one's measure minus the other's.
+  """
+  contents = [evaluation.to_json() for evaluation in evaluations]
+  if len(contents) == 1:
+    return contents[0]
+  for one, content in zip(evaluations, contents):
+    content['differences'] = [
+        {'to': other.model_dir, **_differences(one.micro, other.micro)}
+        for other in evaluations if other is not one]
+  return contents
+
+
+def _differences(one: Summary, other: Summary) -> dict[str, Any]:
+  def of(measure: str, k: Optional[int] = None) -> dict[str, Any]:
+    return difference_json(statistics.paired_difference(
+        one.values(measure, k), other.values(measure, k)))
+
+  return {'slowdown': {str(k): of('slowdown', k) for k in one.slowdown},
+          'opa': of('opa'), 'kendall': of('kendall')}
+
+
+def _labelled(partition: Partition, source: str) -> Partition:
+  """The kernels that have runtimes, which must make sense."""
+  unlabelled = set(partition.unlabelled())
+  if 0 < len(unlabelled) < len(partition):
+    _log.warning(
+        '%s: left out %d of %d kernels without labels (all runtimes are 0): '
+        '%s', source, len(unlabelled), len(partition),
+        shortened(sorted(unlabelled)))
+    partition = partition.select(np.array(
+        [tile_id not in unlabelled for tile_id in partition.tile_ids]))
   require_labels(partition, source)
-  return Evaluation(model_dir, source, measure(ranker, partition, 'evaluate'),
-                    loading.keep_repeats)
+  return partition
 
 
 def require_labels(partition: Partition, source: str) -> None:
@@ -212,10 +327,17 @@ def require_labels(partition: Partition, source: str) -> None:
           'not positive; run `tpu-graphs-ext check-data` to see every fault')
 
 
-def measure(ranker: scoring.Ranker, partition: Partition,
-            what: str) -> list[KernelResult]:
-  """Scores and measures every kernel; `what` stands beside the progress bar."""
-  return [_result(kernel, scores)
+def measure(ranker: scoring.Ranker, partition: Partition, what: str,
+            ks: Sequence[int] = metrics.TOP_KS) -> list[KernelResult]:
+  """Scores and measures every kernel.
+
+  Args:
+    ranker: the model.
+    partition: labelled kernels.
+    what: stands beside the progress bar.
+    ks: how many tiles to try, one measure for each.
+  """
+  return [result_of(kernel, scores, ks)
           for kernel, scores in ranker.score_all(partition, what)]
 
 
@@ -227,21 +349,27 @@ def top_errors(ranker: scoring.Ranker, partition: Partition,
   return {str(k): slowdown for k, slowdown in micro.slowdown.items()}
 
 
-def _result(kernel: Kernel, scores: distinct.Scores) -> KernelResult:
+def result_of(kernel: Kernel, scores: distinct.Scores,
+              ks: Sequence[int] = metrics.TOP_KS) -> KernelResult:
+  """Measures of one labelled kernel with a model's scores."""
   runtime = kernel.runtime_rel
+  blind = scores.repeats & (not scores.keep_repeats)
   kept = metrics.best_first(scores.of_tiles)
   pairs = metrics.PairCounts.of(
       runtime, scores.given if scores.keep_repeats else scores.of_tiles)
   return KernelResult(
       tile_id=kernel.tile_id,
       program=kernel.program if '_' in kernel.tile_id else NO_PROGRAM,
+      kind=kinds.kind_of(kernel.node_opcode),
       configs=kernel.num_configs,
       rankable=kernel.is_rankable,
       repeats=int(scores.repeats.sum()),
       slowdown={k: metrics.slowdown_of(runtime, scores.order[:k])
-                for k in metrics.TOP_KS},
-      slowdown_kept={k: metrics.slowdown_of(runtime, kept[:k])
-                     for k in metrics.TOP_KS},
+                for k in ks},
+      slowdown_kept={k: metrics.slowdown_of(runtime, kept[:k]) for k in ks},
+      random={k: metrics.random_slowdown(runtime, blind, k) for k in ks},
+      default=(metrics.default_slowdown(runtime)
+               if (kernel.normalizer_ns != 1).any() else math.nan),
       opa=pairs.opa,
       kendall=pairs.kendall)
 
@@ -255,18 +383,16 @@ def _or_none(value: float) -> Any:
   return None if math.isnan(value) else value
 
 
-def _row(name: str, summary: Summary) -> tuple[str, ...]:
-  def number(value: float, digits: int) -> str:
-    return '-' if math.isnan(value) else f'{value:.{digits}f}'
-
-  return (name, str(summary.kernels),
-          *(number(100 * summary.slowdown[k], 2) for k in metrics.TOP_KS),
-          number(summary.opa, 3), number(summary.kendall, 3))
+def _both_or_none(interval: tuple[float, float]) -> Any:
+  return None if math.isnan(interval[0]) else list(interval)
 
 
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-  """First column to the left, numbers to the right."""
-  widths = [max(map(len, column)) for column in zip(*rows)]
-  return ['  '.join([row[0].ljust(widths[0])] + [
-      cell.rjust(width) for cell, width in zip(row[1:], widths[1:])])
-          for row in rows]
+def difference_json(difference: tuple[float, float, float]) -> dict[str, Any]:
+  """What `statistics.paired_difference` gives, as JSON has it."""
+  mean, *interval = difference
+  return {'mean': _or_none(mean), 'interval': _both_or_none(tuple(interval))}
+
+
+def _by_text(by_k: dict[int, float]) -> dict[str, Any]:
+  """The same with keys as JSON has them."""
+  return {str(k): _or_none(value) for k, value in by_k.items()}

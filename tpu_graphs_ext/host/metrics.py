@@ -43,6 +43,53 @@ def slowdown_of(runtime: np.ndarray, chosen: np.ndarray) -> float:
   return float((runtime[chosen].min() - best) / best)
 
 
+def default_slowdown(runtime_rel: np.ndarray) -> float:
+  """How much slower the compiler's default tile is than the best of all.
+
+      slowdown = 1 / min(runtime_rel) - 1
+
+  Args:
+    runtime_rel: float64 [configs], runtimes over that of the default tile,
+      whose own is 1 thereby, wherever it is listed. Below 0 where the default
+      is faster than all that are listed.
+  """
+  return float(1 / runtime_rel.min() - 1)
+
+
+def random_slowdown(runtime: np.ndarray, repeats: np.ndarray,
+                    k: int) -> float:
+  """What `slowdown_of` is to be expected of k configurations drawn blindly.
+
+  They are drawn without replacement, repetitions of a tile after all tiles, as
+  a model's choices are. With the n runtimes sorted, r_1 the least, the least
+  of k drawn is r_i with the chance C(n - i, k - 1) / C(n, k).
+
+  Args:
+    runtime: float64 [configs].
+    repeats: bool [configs], which repeat the tile of an earlier one.
+    k: at least 1; more than there are are all of them.
+  """
+  best, tiles = runtime.min(), runtime[~repeats]
+  if k <= tiles.size:
+    least = _expected_least(tiles, k)
+  else:  # All tiles for sure, and some of the repetitions.
+    again = np.minimum(runtime[repeats], tiles.min())
+    rest = min(k - tiles.size, again.size)
+    least = _expected_least(again, rest) if rest else tiles.min()
+  return float((least - best) / best)
+
+
+def _expected_least(values: np.ndarray, k: int) -> float:
+  """Mean of the least of k of the values, over all ways to draw them."""
+  place = np.arange(1, values.size)
+  # Each chance from the one before: C has more digits than a float.
+  steps = np.maximum(values.size - place - k + 1, 0) / (values.size - place)
+  chance = k / values.size * np.cumprod(np.concatenate([[1.0], steps]))
+  # Differences from the least, so that equal values give exactly that.
+  ordered = np.sort(values)
+  return float(ordered[0] + chance @ (ordered - ordered[0]))
+
+
 @dataclasses.dataclass(frozen=True)
 class PairCounts:
   """Pairs of configurations, by whether two orders agree on them.

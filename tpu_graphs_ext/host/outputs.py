@@ -10,7 +10,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import TEMPORARY, require_path
 
 
-def check_file(flag: str, path: str, start: str, what: str) -> str:
+def check_file(flag: str, path: str, start: str | bytes, what: str) -> str:
   """The path of a file that can be written, ~ expanded; makes its folder.
 
   Args:
@@ -29,7 +29,8 @@ def check_file(flag: str, path: str, start: str, what: str) -> str:
   if os.path.exists(full) and not os.path.isfile(full):
     raise UserError(f'{flag}={path}: is a device or a pipe, which would be '
                     'replaced; name a file')
-  owned.require_file(full, start.encode(), what)
+  owned.require_file(
+      full, start.encode() if isinstance(start, str) else start, what)
   _try(flag, path, os.path.dirname(full))
   return expanded
 

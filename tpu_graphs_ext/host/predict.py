@@ -6,7 +6,12 @@ import os
 
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.host import outputs, predictions_csv, scoring
+from tpu_graphs_ext.host import (
+  outputs,
+  predictions_csv,
+  scoring,
+  unfamiliar,
+)
 from tpu_graphs_ext.host.settings import CSV_NAME, TOP_CONFIGS, LoadSettings
 
 
@@ -21,6 +26,8 @@ def predict(model_dir: str, *, out: str = CSV_NAME,
     top_configs: configurations of each kernel.
     loading: how to load the model; also where the split is.
 
+  Warns of features that the model was not trained on.
+
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
@@ -30,6 +37,7 @@ def predict(model_dir: str, *, out: str = CSV_NAME,
   test = read.read_split(
       os.path.join(loading.data_root, 'test'), cache_dir=loading.cache_dir,
       limit=read.TOY_FILES if loading.toy_data else None)
+  unfamiliar.warn(ranker.stats, test, ranker.name)
   predictions_csv.write(path, best_configs(ranker, test, top_configs))
   return path
 

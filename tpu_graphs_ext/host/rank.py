@@ -9,7 +9,7 @@ import numpy as np
 
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.host import distinct, inputs, scoring
+from tpu_graphs_ext.host import distinct, inputs, scoring, unfamiliar
 from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
 
 
@@ -78,12 +78,15 @@ def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
     top_k: configurations of each kernel to list.
     loading: how to load the model; also data_root and cache_dir of `data`.
 
+  Warns of features that the model was not trained on.
+
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
   ranker = scoring.load_ranker(model_dir, loading)
   partition = inputs.read_kernels(
       data or f'{loading.data_root}/test', cache_dir=loading.cache_dir)
+  unfamiliar.warn(ranker.stats, partition, ranker.name)
   return [ranking_of(kernel, scores, top_k)
           for kernel, scores in ranker.score_all(partition, 'rank')]
 

@@ -30,7 +30,7 @@ from tpu_graphs_ext.host.settings import MOST_SEED, TrainSettings
 _log = logging.getLogger(__name__)
 
 # Settings that do not change what is trained: a resumed run may differ here.
-_FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard', 'csv_log')
+_FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard', 'csv_log', 'plot')
 
 _STARTED = 'started.json'
 

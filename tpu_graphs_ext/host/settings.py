@@ -143,6 +143,9 @@ class TrainSettings:
       'report it if it is finished; where there is none, start one')
   tensorboard: str = _setting('', 'folder for TensorBoard logs; empty: none')
   csv_log: str = _setting('', 'file for one CSV row an epoch; empty: none')
+  plot: str = _setting(
+      '', 'file for a picture of the learning curves, .svg or .png; empty: '
+      'none. Needs the extra [report]')
   models_py: str = _setting(
       '', "another models.py to take the model from; empty: the package's")
 

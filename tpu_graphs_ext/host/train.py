@@ -19,6 +19,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import (
   artifacts,
   batches,
+  curves,
   evaluate,
   feature_stats,
   losses,
@@ -26,6 +27,7 @@ from tpu_graphs_ext.host import (
   predict,
   predictions_csv,
   resume,
+  run_log,
   scoring,
 )
 from tpu_graphs_ext.host.callbacks import (
@@ -95,6 +97,16 @@ def train(settings: TrainSettings) -> TrainResult:
       became NaN; the best model up to then stays.
     KeyboardInterrupt: as it came; the log says how to resume.
   """
+  with run_log.RunLog(settings) as log:
+    result = _train(settings, log)
+    if settings.plot:
+      curves.write(settings.plot, result.run_info)
+    log.write(result.text())
+  return result
+
+
+def _train(settings: TrainSettings, log: run_log.RunLog) -> TrainResult:
+  """`train`, but for the picture and the last words."""
   started = time.monotonic()
   # Cheap checks first: a wrong name must not wait for the data.
   takes_stats = load_models.takes(
@@ -113,6 +125,9 @@ def train(settings: TrainSettings) -> TrainResult:
   run_info = _new_run_info(settings, folder, data)
   run_info['seconds']['read'] = time.monotonic() - started
   with folder.held():
+    log.open(run_log.path_of(artifacts.model_path(
+        settings.out_dir, artifacts.train_hash(folder.args))),
+             resumed=not folder.is_new)
     keep_best = KeepBest(settings, model, run_info, folder)
     csv_path = _train_and_measure(settings, data, keep_best)
     run_info['seconds']['total'] = time.monotonic() - started
@@ -186,6 +201,8 @@ def _check_outputs(settings: TrainSettings) -> None:
     if getattr(settings, flag):
       outputs.check_file(
           '--' + flag, getattr(settings, flag), start, what)
+  if settings.plot:
+    curves.check(settings.plot)
   if settings.tensorboard:
     outputs.check_folder('--tensorboard', settings.tensorboard)
   outputs.check_folder('--out_dir', settings.out_dir)
@@ -222,7 +239,7 @@ def _fit(settings: TrainSettings, data: TrainingData,
   valid_batches = batches.training_dataset(
       data.validated, data.stats, batch_size=settings.batch,
       num_configs=settings.configs, shuffle=False, seed=seed).cache()
-  callbacks = [StopOnNaN(keep_best), keep_best, ProgressBar()]
+  callbacks = [StopOnNaN(keep_best), keep_best, ProgressBar(settings)]
   if settings.tensorboard:
     callbacks.append(tf.keras.callbacks.TensorBoard(
         os.path.expanduser(settings.tensorboard), write_graph=False))

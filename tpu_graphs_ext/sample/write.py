@@ -315,7 +315,7 @@ def _write_kernels(settings, split, size, folder, pool) -> list[dict]:
           for program in programs.programs(split, settings.seed))
   facts, seen, waiting = [], set(), collections.deque()
   with tqdm.tqdm(total=size, desc=f'{split} kernels',
-                 unit='kernel') as progress:
+                 unit='kernel', disable=None) as progress:
     while len(facts) < size:
       needed = math.ceil(
           (size - len(facts)) / settings.kernels_per_program(split))

@@ -1,0 +1,65 @@
+"""What `evaluate` measured, as a CSV of one row a kernel and model.
+
+Columns: the model's folder and the data, the fields of `KernelResult` by their
+names, and those that depend on k once for each, as `slowdown_5`. Empty where a
+measure is undefined. Slowdowns are parts: 0.2 is 20 %.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tpu_graphs_ext.files import write_file
+from tpu_graphs_ext.host import outputs
+from tpu_graphs_ext.host.evaluate import Evaluation, KernelResult
+
+_FIRST = ('model_dir', 'data', 'tile_id', 'program', 'kind', 'configs',
+          'rankable', 'repeats')
+_BY_K = ('slowdown', 'slowdown_kept', 'random')
+_LAST = ('default', 'opa', 'kendall')
+START, WHAT = ','.join(_FIRST), 'CSV of evaluate'  # As for `owned`.
+
+
+def text(evaluations: Sequence[Evaluation]) -> str:
+  """The file that the module's docstring describes.
+
+  Args:
+    evaluations: all with the same `ks`.
+  """
+  ks = evaluations[0].ks
+  lines = io.StringIO()
+  writer = csv.writer(lines, lineterminator='\n')
+  writer.writerow([*_FIRST, *(f'{name}_{k}' for name in _BY_K for k in ks),
+                   *_LAST])
+  for evaluation in evaluations:
+    for result in evaluation.results:
+      writer.writerow([evaluation.model_dir, evaluation.data,
+                       *_cells(result, ks)])
+  return lines.getvalue()
+
+
+def _cells(result: KernelResult, ks: Sequence[int]) -> list[Any]:
+  cells = [getattr(result, name) for name in _FIRST[2:]]
+  cells += [getattr(result, name)[k] for name in _BY_K for k in ks]
+  cells += [getattr(result, name) for name in _LAST]
+  return ['' if isinstance(cell, float) and math.isnan(cell) else cell
+          for cell in cells]
+
+
+def check(path: str) -> None:
+  """Raises a UserError unless `write` may write the file."""
+  outputs.check_file('--csv', path, START, WHAT)
+
+
+def write(path: str, evaluations: Sequence[Evaluation]) -> None:
+  """Writes `text`; the file appears when complete.
+
+  Raises:
+    UserError: it cannot be written, or replaces a file of another kind.
+  """
+  full = outputs.check_file('--csv', path, START, WHAT)
+  write_file(full, text(evaluations).encode())
