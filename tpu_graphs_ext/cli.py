@@ -425,7 +425,8 @@ def _refuse(parser: argparse.ArgumentParser, verb: str,
   verb_parser = verbs.choices[verb]
   flags = [flag for action in verb_parser._actions
            for flag in action.option_strings]
-  hint = did_you_mean(unknown[0].split('=')[0], flags)
+  # Stricter than for names, as all flags have their dashes in common.
+  hint = did_you_mean(unknown[0].split('=')[0], flags, cutoff=0.7)
   verb_parser.error(f'unrecognized arguments: {" ".join(unknown)}'
                     f'{"; " if hint else ""}{hint}')
 
