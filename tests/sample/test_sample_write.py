@@ -361,12 +361,12 @@ def test_filter_follows_the_output_features():
   # Layouts are {1,0}: [256/8, 512/128] = [32, 4], filter [384/8, 512/128].
   np.testing.assert_array_equal(filters[:, 1], outputs[:, 1])
   assert outputs[:, 0].max() == 32 and filters[:, 0].max() == 48
-  # Rows of a product in multiples of 16 layout tiles.
-  assert set(outputs[:, 0]) == {16, 32}
+  # Summands are lanes of x, so that they are cut in multiples of 16 x 8.
+  assert set(outputs[:, 0]) == {32, 16, *range(1, 9), 11}
   assert set(filters[:, 0]) == {16, 32, 48}
-  # 2 x 3 (columns: 4, 2, 1) x 3, and all fit; the default may come twice.
-  assert len(kernel.config_feat) == 18
-  assert len(np.unique(kernel.config_feat, axis=0)) >= 17
+  # 11 x 3 (columns: 4, 2, 1) x 3, and all fit; the default may come twice.
+  assert len(kernel.config_feat) == 99
+  assert len(np.unique(kernel.config_feat, axis=0)) >= 98
 
 
 def copies(kernel) -> list[int]:
@@ -438,14 +438,19 @@ def test_configurations_that_do_not_fit_are_not_sampled():
       product_module(), 'k', 1.0, 500, tight, 0)
   outputs = kernel.config_feat[:, schema.CONFIG_GROUPS['output_bounds']]
   filters = kernel.config_feat[:, schema.CONFIG_GROUPS['kernel_bounds']]
-  # Rows, columns and contraction in elements: the product's blocks, twice,
-  # and the sums once; x also as 128-wide tiles.
+  # Rows, columns and summands in elements, of x in 128-wide tiles. Two blocks
+  # of what is cut, else one; the operands once more, and the result has the
+  # sums.
   rows, columns, depth = (
       outputs[:, 0] * 8, outputs[:, 1] * 128, filters[:, 0] * 8)
-  needed = 12 * rows * columns + 8 * rows * np.ceil(
-      depth / 128) * 128 + 8 * depth * columns
+  cut_rows, cut_columns, cut_depth = rows < 256, columns < 512, depth < 384
+  needed = 4 * (
+      rows * columns * (1 + (cut_rows | cut_columns))
+      + rows * np.ceil(depth / 128) * 128 * (2 + (cut_rows | cut_depth))
+      + depth * columns * (2 + (cut_depth | cut_columns)))
   assert (needed <= 1_200_000).all()
-  assert 2 <= kernel.num_configs < 18
+  assert needed.max() > 1_000_000
+  assert 2 <= kernel.num_configs < 99
 
 
 def test_another_machine_ranks_otherwise():
