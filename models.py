@@ -611,10 +611,13 @@ class _DenseNorm(tf.keras.layers.Layer):
     self.norm.build([None, self.dense.units])
     super().build(input_shape)
 
-  def centered(self) -> tuple:
-    """(W, b) whose columns have zero mean, as `finish` wants it."""
+  def centered(self, rows: slice = slice(None)) -> tuple:
+    """(W, b) whose columns have zero mean, as `finish` wants it.
+
+    Of W these rows alone, for callers that multiply the others elsewhere.
+    """
     return tuple(x - tf.reduce_mean(x, -1, keepdims=True)
-                 for x in (self.dense.kernel, self.dense.bias))
+                 for x in (self.dense.kernel[rows], self.dense.bias))
 
   def call(self, x):
     return self.finish(_matmul(x, *self.centered()))
@@ -1494,6 +1497,8 @@ class _TileRanker(_Ranker):
       self._join_gate = tf.keras.layers.Dense(joint_dim)
       self._join_config = tf.keras.layers.Dense(joint_dim, use_bias=False)
     self._joint_rounds = rounds(joint_rounds, joint_dim)
+    self._pooled_width = len(self._pooling) * (
+        joint_dim if self._early else hidden_dim)
     self._head = [_DenseNorm(hidden_dim, hidden_activation)
                   for _ in range(head_layers)]
     self._scorer = tf.keras.layers.Dense(1)
@@ -1514,8 +1519,7 @@ class _TileRanker(_Ranker):
       width = self._state_width
     for layer in self._joint_rounds:
       layer.build([None, width])
-    head_width = (len(self._pooling) * width
-                  + self._late * config_columns)
+    head_width = self._pooled_width + self._late * config_columns
     for layer in self._head:
       layer.build([None, head_width])
       head_width = self._width
@@ -1540,32 +1544,40 @@ class _TileRanker(_Ranker):
     return tf.expand_dims(graph.pools(self._pooling, x), 1)
 
   def _configured(self, graph, encoded, config_feats):
-    """[features on logarithmic scales, and what joins the nodes, if it does].
+    """[what joins the nodes, what joins the head], of those that there are.
     """
     return self._configure_columns(_log_scales(config_feats, self._scales))
 
   def _configure_columns(self, columns):
-    if not self._early:
-      return [columns]
-    return [columns, _dense(
-        self._join_config, self._config_encoder(columns))]
+    parts = []
+    if self._early:
+      parts.append(_dense(self._join_config, self._config_encoder(columns)))
+    if self._late:  # By their rows of the head's first layer.
+      parts.append(_matmul(
+          columns, *self._first_of_head(slice(self._pooled_width, None))))
+    return parts
+
+  def _first_of_head(self, rows: slice) -> tuple:
+    """Some rows, and the bias, of the first layer after pooling."""
+    if self._head:
+      return self._head[0].centered(rows)
+    return self._scorer.kernel[rows], self._scorer.bias
 
   def _score(self, graph, encoded, configured, training):
-    config_feats, *joins = configured
+    z = encoded
     if self._early:
       node, gate = encoded
       x = self._join.activate(  # [nodes, configs, joint_dim]
-          self._join.norm(node + gate * graph.on_nodes(*joins)))
+          self._join.norm(node + gate * graph.on_nodes(configured[0])))
       for layer in self._joint_rounds:
         x = layer.update(graph, x)
       z = graph.pools(self._pooling, x)
-    else:
-      z = encoded + tf.zeros_like(config_feats[..., :1])  # Once a config.
-    if self._late:
-      z = tf.concat([z, config_feats], -1)
-    for layer in self._head:
-      z = _drop(layer(z), self._dropout, training)
-    return tf.squeeze(_dense(self._scorer, z), -1)
+    rows, bias = self._first_of_head(slice(self._pooled_width))
+    linear = _matmul(z, rows) + (configured[-1] if self._late else bias)
+    for i, layer in enumerate(self._head):
+      z = layer(z) if i else layer.finish(linear)
+      z = _drop(z, self._dropout, training)
+    return tf.squeeze(_dense(self._scorer, z) if self._head else linear, -1)
 
 
 # ---------------------------------------------------------- chapter: statistics
