@@ -957,6 +957,7 @@ class _Ranker(_TrainedModel):
   _BLOCK = 512  # Configurations of a block, at least, where there are more.
   _early = True  # Whether configurations join the nodes, or later on.
   _repeats_last = True  # Whether `forward` puts them there.
+  _takes_stats = False  # Whether `feature_stats` is an argument.
 
   def __init__(self, num_configs: int, num_ops: int,
                op_embed_dim: Optional[int], width: int,
@@ -988,6 +989,13 @@ class _Ranker(_TrainedModel):
     encoded = self._encode(kernel_graph, embedded, inputs.node_feats, training)
     return kernel_graph, encoded, self._configured(
         kernel_graph, encoded, inputs.config_feats)
+
+  def scores_and_own_loss(self, graph: tfgnn.GraphTensor,
+                          labels: tf.Tensor) -> tuple:
+    """Scores in training, and a loss that the model has besides the objective.
+    """
+    del labels
+    return self(graph, training=True), tf.constant(0.0)
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
     """Scores any number of configurations in bounded memory, without dropout.
@@ -2892,6 +2900,7 @@ class AnalyticTileModel(_Ranker):
     averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
   """
   _early = False
+  _takes_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Optional[Mapping[str, Any]] = None,
@@ -2984,6 +2993,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
     caution: weight of the mean square of the learned score in the loss.
     **kwargs: arguments of `_TileRanker`.
   """
+  _takes_stats = True
   _needs_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
@@ -3075,12 +3085,19 @@ class HybridEarlyJoinSAGE(_TileRanker):
       return super()._loss_step(data)
     graph, labels = data
     with tf.GradientTape() as tape:
-      scores, log_times = tf.unstack(self(graph, training=True, apart=True))
-      loss = self.compute_loss(graph, labels, scores)
-      loss += _as_float(self._statistics.read().known()) * LogMSE()(
-          tf.cast(labels, log_times.dtype), log_times)
+      scores, time_loss = self.scores_and_own_loss(graph, labels)
+      loss = self.compute_loss(graph, labels, scores) + time_loss
     _minimize(self.optimizer, loss, self.trainable_variables, tape)
     return self.compute_metrics(graph, labels, scores, None)
+
+  def scores_and_own_loss(self, graph, labels):
+    """The loss is that of the physical constants."""
+    if not self._geometry:
+      return super().scores_and_own_loss(graph, labels)
+    scores, log_times = tf.unstack(self(graph, training=True, apart=True))
+    known = _as_float(self._statistics.read().known())
+    return scores, known * LogMSE()(
+        tf.cast(labels, log_times.dtype), log_times)
 
   def _configured(self, graph, encoded, config_feats):
     """(what `_TileRanker` has, the logarithm of the analytic time)."""
@@ -3315,8 +3332,10 @@ class EnsembleRanker(_TrainedModel):
     members: keyword arguments of each member, by the model's name; None means
       'MyEarlyJoinSAGE' with {'feature_stats': None}, 'EarlyJoinGAT' and
       'EarlyJoinGCN' with {}. Losses and averaging of weights are the
-      ensemble's own, so members have neither 'objective' nor 'averaging', and
-      no physical constants are fitted.
+      ensemble's own, so members have neither 'objective' nor 'averaging'.
+    copies: how many there are of each member, with weights of their own.
+    feature_stats: of the members that take them and are not given others; see
+      `MyEarlyJoinSAGE`.
     objective: one of `_OBJECTIVES` but 'standardized_mse', which leaves the
       scale of scores open.
     averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
@@ -3325,8 +3344,10 @@ class EnsembleRanker(_TrainedModel):
   def __init__(self, num_configs: int, num_ops: int, *,
                members: Optional[Mapping[str, Mapping[str, Any]]] = None,
                objective: str = 'listmle_fastest_first',
-               averaging: float = 0.99):
+               averaging: float = 0.99, copies: int = 1,
+               feature_stats: Any = 'script'):
     super().__init__(objective, averaging)
+    _check_integers(1, copies=copies)
     _check_choice('objective', objective, [
         name for name in _OBJECTIVES if name != 'standardized_mse'])
     if members is None:
@@ -3335,20 +3356,17 @@ class EnsembleRanker(_TrainedModel):
     if not isinstance(members, Mapping) or not members:
       raise ValueError('members must map at least one model to its keyword '
                        f'arguments; got {members!r}.')
-    self._members = [_member(name, num_configs, num_ops, kwargs)
-                     for name, kwargs in members.items()]
+    self._members = [
+        _member(name, num_configs, num_ops, kwargs, feature_stats)
+        for name, kwargs in members.items() for _ in range(copies)]
     for member in self._members:
       member._repeats_last = False  # Their mean puts them there.
 
   @tf.autograph.experimental.do_not_convert
-  def call(self, graph: tfgnn.GraphTensor, training: bool = False,
-           apart: bool = False) -> tf.Tensor:
-    """Scores float32 [kernels, configs].
-
-    `apart` gives those of each member, [members * kernels, configs].
-    """
-    scores = [member(graph, training=training) for member in self._members]
-    return tf.concat(scores, 0) if apart else self._mean(scores)
+  def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
+    """Scores float32 [kernels, configs]."""
+    return self._mean(
+        [member(graph, training=training) for member in self._members])
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
     """Like a member's: float32 [kernels, num_configs]; lower is faster."""
@@ -3363,15 +3381,20 @@ class EnsembleRanker(_TrainedModel):
     graph, labels = data
     number = len(self._members)
     with tf.GradientTape() as tape:
-      scores = self(graph, training=True, apart=True)
-      loss = self.compute_loss(graph, tf.tile(labels, [number, 1]), scores)
+      scores, own_losses = zip(*(
+          member.scores_and_own_loss(graph, labels)
+          for member in self._members))
+      # A mean over members, and so is what they add to it.
+      loss = self.compiled_loss(
+          tf.tile(labels, [number, 1]), tf.concat(scores, 0),
+          regularization_losses=[part / number for part in self.losses])
+      loss += tf.add_n(own_losses) / number
     _minimize(self.optimizer, loss, self.trainable_variables, tape)
-    return self.compute_metrics(
-        graph, labels, self._mean(tf.split(scores, number)), None)
+    return self.compute_metrics(graph, labels, self._mean(scores), None)
 
 
 def _member(name: str, num_configs: int, num_ops: int,
-            kwargs: Mapping[str, Any]) -> _Ranker:
+            kwargs: Mapping[str, Any], feature_stats: Any) -> _Ranker:
   """A member of an ensemble; a ValueError says what is wrong with it."""
   rankers = {key: value for key, value in globals().items()
              if isinstance(value, type) and issubclass(value, _Ranker)
@@ -3384,6 +3407,9 @@ def _member(name: str, num_configs: int, num_ops: int,
     if argument in kwargs:
       raise ValueError(f'members: {name} must not have {argument!r}; '
                        'give it to the ensemble.')
+  # Without any, each does what it does alone.
+  if feature_stats != 'script' and rankers[name]._takes_stats:
+    kwargs = {'feature_stats': feature_stats, **kwargs}
   try:
     return rankers[name](num_configs, num_ops, **kwargs)
   except (TypeError, ValueError) as error:

@@ -202,7 +202,8 @@ def test_an_ensembles_score_is_the_mean_of_its_members(batch):
   np.testing.assert_allclose(
       model.forward(graph, 10), (first + second) / 2, rtol=1e-5, atol=1e-6)
   np.testing.assert_allclose(
-      model(graph, apart=True), tf.concat([first, second], 0), **checks.CLOSE)
+      model(graph), sum(member(graph) for member in model._members) / 2,
+      rtol=1e-5, atol=1e-6)
 
 
 def test_an_ensemble_trains_each_member_by_its_own_loss(batch):
@@ -235,6 +236,56 @@ def test_an_ensemble_trains_each_member_by_its_own_loss(batch):
       np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+def hybrids(copies, **kwargs):
+  """An ensemble of small models that are told the statistics of the batch."""
+  tf.keras.utils.set_random_seed(3)
+  return models.EnsembleRanker(
+      10, checks.NUM_OPS, members={'MyEarlyJoinSAGE': SMALL}, copies=copies,
+      feature_stats=checks.stats_of(checks.kernels()).to_json(), **kwargs)
+
+
+def test_copies_have_weights_of_their_own_and_all_know_the_statistics(batch):
+  ensemble = hybrids(copies=2)
+  ensemble(batch[0])
+  first, second = ensemble._members
+  kernels = [member._node_encoder.dense.kernel for member in (first, second)]
+  assert np.abs(kernels[0] - kernels[1]).max() > 0.01
+  for member in (first, second):
+    assert member._statistics.read().known()
+  # Those that a member is given by itself come first.
+  without = models.EnsembleRanker(
+      10, checks.NUM_OPS, members={'MyEarlyJoinSAGE': {'feature_stats': None}},
+      feature_stats=checks.stats_of(checks.kernels()).to_json())
+  assert without._members[0]._geometry is None
+
+
+def test_an_ensemble_of_one_takes_the_step_of_its_member(batch):
+  """With the loss of the physical constants and the model's caution."""
+  step = tf.data.Dataset.from_tensors(batch)
+  ensemble = hybrids(copies=1, averaging=0.0)
+  member, = ensemble._members
+  alone = load_models.build(
+      'MyEarlyJoinSAGE', 10, checks.NUM_OPS, {
+          **SMALL, 'averaging': 0.0,
+          'feature_stats': checks.stats_of(checks.kernels()).to_json()})
+  for model in (ensemble, alone):
+    model(batch[0])
+  # The learned score starts as 0; here it has something to be cautious about.
+  member._scorer.kernel.assign(tf.ones_like(member._scorer.kernel) / 10)
+  start = [value.copy() for value in member.get_weights()]
+  alone.set_weights(start)
+  for model in (ensemble, alone):
+    model.compile(optimizer=tf.keras.optimizers.SGD(0.1), run_eagerly=True)
+    model.fit(step, verbose=0)
+  names = [variable.name for variable in member.trainable_variables]
+  changes = names.index(next(name for name in names if 'changes' in name))
+  assert np.abs(member.get_weights()[changes] - start[changes]).max() > 1e-6
+  for name, ours, theirs in zip(
+      names, member.get_weights(), alone.get_weights()):
+    np.testing.assert_allclose(
+        ours, theirs, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 def test_the_default_ensemble():
   model = models.EnsembleRanker(10, 5)
   assert [type(member).__name__ for member in model._members] == [
@@ -261,6 +312,7 @@ def test_the_default_ensemble():
      "members: MLP: .*unexpected keyword argument 'width'"),
     ('EnsembleRanker', {'members': {'EarlyJoinGCN': {'objective': 'flags'}}},
      "EarlyJoinGCN must not have 'objective'; give it to the ensemble"),
+    ('EnsembleRanker', {'copies': 0}, 'copies must be an integer of at least'),
     ('EnsembleRanker', {'objective': 'standardized_mse'},
      "objective must be one of .*; got 'standardized_mse'"),
     ('EarlyJoinGAT', {'num_heads': 3},
