@@ -14,9 +14,8 @@ from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.hlo import compile as hlo_compile
-from tpu_graphs_ext.hlo import features, protos, tuning
+from tpu_graphs_ext.hlo import cutting, features, protos, tuning
 from tpu_graphs_ext.host import metrics
-from tpu_graphs_ext.sample import kernels as kernels_lib
 from tpu_graphs_ext.sample import programs, tiles, write
 
 models = load_models.models_module()
@@ -33,10 +32,10 @@ def kernel_of(module, output_bounds, kernel_bounds=((),)) -> Kernel:
 
 def compiled(fn, *shapes):
   """The only kernel of a function of float32 tensors."""
-  module, = kernels_lib.cut_kernels(
+  module, = cutting.cut_kernels(
       hlo_compile.function_module(
           fn, *(tf.TensorSpec(shape, tf.float32) for shape in shapes)),
-      kernels_lib.CutLimits(50, 0.0, 0.0, copies=0), 0)
+      cutting.CutLimits(50, 0.0, 0.0, copies=0), 0)
   return module
 
 
@@ -212,9 +211,9 @@ def sample() -> list[Kernel]:
   found = []
   for one in PROGRAMS:
     function, specs = programs.traced_function(one)
-    modules = kernels_lib.cut_kernels(
+    modules = cutting.cut_kernels(
         hlo_compile.function_module(function, *specs),
-        kernels_lib.CutLimits(), seed=0)
+        cutting.CutLimits(), seed=0)
     for i, module in enumerate(write._chosen_kernels(modules, 4, 50, chance)):
       found.append(tiles.sample_kernel(
           module, f'{one.family}_{i}', 1.0, 50, tpu.TPU_V3_LIKE, 0))

@@ -6,5 +6,7 @@ features  HLO -> node features, opcodes, edges
 layout    how a TPU stores a tensor
 fused     a kernel: its entry computation and what is fused into it
 tiles     HLO -> the grid of a kernel's tiles, and the candidates on it
+graph     a program's HLO before fusion, simplified, with TPU-like layouts
+cutting   cuts that graph into kernels, as a TPU compiler would
 tuning    a tuning file -> kernels and layout graphs -> .npz files
 """
