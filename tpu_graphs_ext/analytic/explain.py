@@ -225,27 +225,30 @@ class Explainer:
       raise UserError(
           f'a configuration has shape {config_row.shape}; it must be '
           f'({len(schema.CONFIG_FEATURES)},), one row of config_feat')
-    return self.explain_tile(self.tiles(config_row[np.newaxis])[0])
+    return self.explain_tiles(self.tiles(config_row[np.newaxis]))[0]
 
-  def explain_tile(self, tile: np.ndarray) -> Explanation:
-    """Explains tile bounds int64 [axes], as `loops.grid` has them."""
-    loops, tiles = self.loops, np.asarray(tile, np.int64)[np.newaxis]
-    grid = loops.grid
-    counted = feature_loops.counts(loops, tiles)
-    one = {name: float(values[0]) for name, values in counted.items()}
-    return Explanation(
-        output_bounds=_row(tiles[:, :grid.num_output_axes]),
-        kernel_bounds=_row(grid.kernel_bounds(tiles)),
-        output_elements=_row(_elements(grid, tiles)[:, :grid.num_output_axes]),
-        kernel_elements=tuple(
-            int(_elements(grid, tiles)[0, axis])
-            for axis, _ in grid.kernel_axes),
-        streams=len(loops.streams), padding=one['padding'],
-        rounding=one['rounding'], least_bytes=self._least_bytes,
-        terms=_terms(one, self.constants),
-        **{name: int(one[name]) for name in (
-            'output_tiles', 'kernel_tiles', 'moved_bytes', 'block_bytes',
-            'footprint_bytes')})
+  def explain_tiles(self, tiles: np.ndarray) -> list[Explanation]:
+    """Explains int64 [configs, axes], as `loops.grid` has them."""
+    grid = self.loops.grid
+    counted = feature_loops.counts(self.loops, tiles)
+    elements = _elements(grid, tiles)
+    columns = {
+        'output_bounds': tiles[:, :grid.num_output_axes],
+        'kernel_bounds': grid.kernel_bounds(tiles),
+        'output_elements': elements[:, :grid.num_output_axes],
+        'kernel_elements': elements[:, [axis for axis, _ in grid.kernel_axes]]}
+    rows = zip(*(map(tuple, column.tolist()) for column in columns.values()))
+    explanations = []
+    for number, bounds in enumerate(rows):
+      one = {name: float(values[number]) for name, values in counted.items()}
+      explanations.append(Explanation(
+          **dict(zip(columns, bounds)), streams=len(self.loops.streams),
+          padding=one['padding'], rounding=one['rounding'],
+          least_bytes=self._least_bytes, terms=_terms(one, self.constants),
+          **{name: int(one[name]) for name in (
+              'output_tiles', 'kernel_tiles', 'moved_bytes', 'block_bytes',
+              'footprint_bytes')}))
+    return explanations
 
 
 def explain(kernel: Kernel, config_row: np.ndarray,
@@ -286,7 +289,3 @@ def _elements(grid, tiles: np.ndarray) -> np.ndarray:
   unit = np.array([axis.unit for axis in grid.axes], np.int64)
   size = np.array([axis.size for axis in grid.axes], np.int64)
   return np.minimum(tiles * unit, size)
-
-
-def _row(values: np.ndarray) -> tuple:
-  return tuple(values[0].tolist())
