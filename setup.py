@@ -27,10 +27,13 @@ setuptools.setup(
     extras_require={
         # Plots of the reports and benchmarks.
         'report': ['matplotlib'],
+        # `rank` of HLO text, which jaxlib parses, and of functions of JAX.
+        'jax': ['jax>=0.4.26'],
         # What benchmarks/accuracy.py compares the models with.
         'benchmarks': ['lightgbm>=4.5,<5', 'matplotlib'],
-        # matplotlib: the tests draw what `report` draws.
-        'dev': ['matplotlib', 'pytest', 'pytest-xdist', 'hypothesis', 'ruff'],
+        # matplotlib: the tests draw what `report` draws; jax: they parse HLO.
+        'dev': ['jax>=0.4.26', 'matplotlib', 'pytest', 'pytest-xdist',
+                'hypothesis', 'ruff'],
     },
     entry_points={
         'console_scripts': ['tpu-graphs-ext = tpu_graphs_ext.cli:main'],

@@ -309,3 +309,8 @@ def test_a_verb_that_exits_is_an_error(monkeypatch, capsys):
   assert cli.main(['train']) == 1
   assert 'models.py ended the program (exit code 0)' in (
       capsys.readouterr().err)
+
+
+def test_a_switch_takes_no_file(tmp_path, capsys):
+  code = cli.main(['check-data', '--json', str(tmp_path / 'none')])
+  assert code and 'must be true or false' not in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The package is a few wings that import one another in one direction.
 
-    data -> hlo, stacks -> host, analytic, baseline -> handin, sample -> top
+    data -> hlo, stacks -> host, analytic, baseline
+         -> handin, sample, advice -> top
 
 The tables below are the rules; a new wing is a line in `MAY_IMPORT`. They are
 read off the sources, and nothing is imported.
@@ -29,6 +30,7 @@ MAY_IMPORT = {
     'analytic': ('data', 'hlo'),
     'baseline': ('stacks', 'load_models'),
     'sample': ('data', 'hlo', 'analytic'),
+    'advice': ('data', 'hlo', 'analytic', 'host'),
     'handin': ('data', 'stacks', 'host', 'baseline', 'load_models'),
 }
 # Every wing may import these, and the package itself (its version).

@@ -137,12 +137,26 @@ def _add_rank(verbs) -> None:
                       metavar='MODEL_DIR',
                       help='folder model_<hash>, its run file beside it')
   parser.add_argument(
+      'files', nargs='*', metavar='FILE', type=path_flag('FILE'),
+      help='choose from all legal tiles of its kernels, timed or not: an .npz, '
+           'tuning data, HLO as protobuf or text, or module:function of '
+           'TensorFlow or JAX')
+  parser.add_argument(
       '--data', default='', metavar='PATH',
-      help='folder of .npz files, one .npz or a .pb; empty: <data_root>/test')
+      help='without FILE: choose from the tiles that are listed in a folder of '
+           '.npz files, one .npz or a .pb; empty: <data_root>/test')
+  parser.add_argument(
+      '--shapes', default='', metavar='SHAPES',
+      help="of a function's arguments, as in 'f32[512,1024] bf16[1024]'")
+  parser.add_argument(
+      '--most_tiles', default=100_000, type=_positive, metavar='N',
+      help='of a kernel with more legal tiles, an even sample of so many is '
+           'ranked')
   parser.add_argument('--top_k', default=TOP_CONFIGS,
                       type=_positive, metavar='K',
                       help='configurations of each kernel')
   _add_settings(parser, LoadSettings)
+  _add_switch(parser, '--all', 'list every tile, not the first K')
   _add_switch(parser, '--json', 'print JSON instead of tables')
 
 
@@ -242,11 +256,13 @@ def _add_switch(parser: argparse.ArgumentParser, flag: str, help_text: str,
                       type=_boolean, metavar='true|false', help=help_text)
 
 
+_BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
+
+
 def _boolean(text: str) -> bool:
-  values = {'true': True, '1': True, 'false': False, '0': False}
-  if text.lower() not in values:
+  if text.lower() not in _BOOLEANS:
     raise argparse.ArgumentTypeError(f'must be true or false; got {text!r}')
-  return values[text.lower()]
+  return _BOOLEANS[text.lower()]
 
 
 def _positive(text: str) -> int:
@@ -293,14 +309,39 @@ def _predict(args: argparse.Namespace) -> int:
 
 
 def _rank(args: argparse.Namespace) -> int:
+  if args.files:
+    return _rank_all_tiles(args)
+  if args.shapes:
+    raise UserError('--shapes goes with module:function; name one')
   from tpu_graphs_ext.host import rank
-  rankings = rank.rank(args.dir, args.data, top_k=args.top_k,
+  rankings = rank.rank(args.dir, args.data,
+                       top_k=sys.maxsize if args.all else args.top_k,
                        loading=_given(args, LoadSettings))
   if args.json:
     print(json.dumps([ranking.to_json() for ranking in rankings], indent=2))
   else:
     print('\n\n'.join(ranking.text() for ranking in rankings))
   return 0
+
+
+def _rank_all_tiles(args: argparse.Namespace) -> int:
+  if args.data:
+    raise UserError(f'--data={args.data}: ranks the tiles that files list, and '
+                    f'{args.files[0]} all that are legal; give one of the two')
+  from tpu_graphs_ext.advice import picks, texts
+  advice = picks.advise(
+      args.dir, args.files, shapes=args.shapes, most_tiles=args.most_tiles,
+      top_k=None if args.all else args.top_k,
+      loading=_given(args, LoadSettings))
+  if args.json:
+    print(json.dumps([one.to_json() for one in advice], indent=2))
+  else:
+    print('\n\n'.join(texts.source_text(one) for one in advice
+                      if one.kernels or one.notes))
+  faults = [fault for one in advice for fault in one.faults]
+  for fault in faults:
+    print(f'error: {fault}', file=sys.stderr)
+  return 1 if faults else 0
 
 
 def _check_data(args: argparse.Namespace) -> int:
@@ -353,8 +394,9 @@ def _stats(args: argparse.Namespace) -> int:
 def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs one verb; returns the exit code."""
   parser = _parser()
+  argv = list(sys.argv[1:] if argv is None else argv)
   try:
-    args, unknown = parser.parse_known_args(argv)
+    args, unknown = parser.parse_known_args(_spelled_out(parser, argv))
   except UserError as error:
     parser.error(str(error))
   if unknown:
@@ -417,12 +459,29 @@ def _ended_by_sigterm() -> Iterator[None]:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def _verbs_of(parser: argparse.ArgumentParser) -> dict:
+  """Name -> parser of each verb."""
+  return next(action for action in parser._actions
+              if isinstance(action, argparse._SubParsersAction)).choices
+
+
+def _spelled_out(parser: argparse.ArgumentParser,
+                 words: list[str]) -> list[str]:
+  """`--json FILE` as `--json=true FILE`, so that a switch takes no file."""
+  verb = _verbs_of(parser).get(words[0]) if words else None
+  if verb is None or words[0] == 'run':  # Whose flags are a script's.
+    return words
+  switches = {flag for action in verb._actions if action.type is _boolean
+              for flag in action.option_strings}
+  return [
+      f'{word}=true' if word in switches and following.lower() not in _BOOLEANS
+      else word for word, following in zip(words, [*words[1:], ''])]
+
+
 def _refuse(parser: argparse.ArgumentParser, verb: str,
             unknown: list[str]) -> None:
   """Names the nearest flags of the verb, and exits with 2."""
-  verbs = next(action for action in parser._actions
-               if isinstance(action, argparse._SubParsersAction))
-  verb_parser = verbs.choices[verb]
+  verb_parser = _verbs_of(parser)[verb]
   flags = [flag for action in verb_parser._actions
            for flag in action.option_strings]
   # Stricter than for names, as all flags have their dashes in common.

@@ -10,10 +10,9 @@ from tpu_graphs_ext.analytic import hlo_loops, tpu
 from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
 from tpu_graphs_ext.analytic.tpu import TpuConstants
 from tpu_graphs_ext.hlo import compile as hlo_compile
-from tpu_graphs_ext.hlo import protos
+from tpu_graphs_ext.hlo import cutting, protos
 from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
 from tpu_graphs_ext.host import metrics
-from tpu_graphs_ext.sample import kernels as kernels_lib
 
 # Round numbers, so that sums can be done by hand.
 MACHINE = TpuConstants(
@@ -163,9 +162,9 @@ def test_noise_is_small_positive_and_repeatable():
 
 def loops_of(fn, *shapes):
   specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
-  kernels = kernels_lib.cut_kernels(
+  kernels = cutting.cut_kernels(
       hlo_compile.function_module(fn, *specs),
-      kernels_lib.CutLimits(50, 0.0, 0.0, copies=0), 0)
+      cutting.CutLimits(50, 0.0, 0.0, copies=0), 0)
   assert len(kernels) == 1
   return hlo_loops.kernel_loops(kernels[0])
 

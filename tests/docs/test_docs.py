@@ -143,7 +143,7 @@ def test_the_table_of_verbs_is_that_of_the_command_line(capsys):
   rows = table_rows(text_of('docs/commands.md'))[2:]
   named = [re.match(r'`([\w-]+)', cells[0]).group(1) for cells in rows]
   assert len(verbs) > 10
-  assert sorted(named) == sorted(verbs)
+  assert sorted(set(named)) == sorted(verbs)  # `rank` does two things.
 
 
 def test_every_command_takes_the_flags_that_pages_give_it(capsys):

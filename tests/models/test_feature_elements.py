@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from support import feature_dots, feature_tiles
+from support import feature_tiles
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
+from tpu_graphs_ext.analytic import feature_dots
 from tpu_graphs_ext.data import read
 
 models = load_models.models_module()

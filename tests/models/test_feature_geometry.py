@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support import feature_geometry, feature_tiles, tiny_kernels
+from support import feature_tiles, tiny_kernels
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import hlo_loops, tpu
+from tpu_graphs_ext.analytic import feature_loops, hlo_loops, tpu
 from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.hlo import compile as hlo_compile
-from tpu_graphs_ext.hlo import features, protos, tuning
+from tpu_graphs_ext.hlo import cutting, features, protos, tuning
 from tpu_graphs_ext.host import metrics
-from tpu_graphs_ext.sample import kernels as kernels_lib
 from tpu_graphs_ext.sample import programs, tiles, write
 
 models = load_models.models_module()
@@ -33,10 +32,10 @@ def kernel_of(module, output_bounds, kernel_bounds=((),)) -> Kernel:
 
 def compiled(fn, *shapes):
   """The only kernel of a function of float32 tensors."""
-  module, = kernels_lib.cut_kernels(
+  module, = cutting.cut_kernels(
       hlo_compile.function_module(
           fn, *(tf.TensorSpec(shape, tf.float32) for shape in shapes)),
-      kernels_lib.CutLimits(50, 0.0, 0.0, copies=0), 0)
+      cutting.CutLimits(50, 0.0, 0.0, copies=0), 0)
   return module
 
 
@@ -53,7 +52,7 @@ def assert_both_agree(some_kernels, in_elements=False):
   hardware = None if in_elements else 'tpu_v3'
   for kernel in some_kernels:
     ours = tensorflow_counts(kernel, stats, hardware=hardware)
-    expected = feature_geometry.quantities(kernel, in_elements)
+    expected = feature_loops.quantities(kernel, in_elements)
     assert set(ours) == set(expected)
     for name, values in expected.items():
       np.testing.assert_allclose(
@@ -67,7 +66,7 @@ def test_a_copy_by_hand():
   """f32 [24, 256]: 3 x 2 layout tiles of 8 x 128, 4096 bytes each."""
   module = compiled(lambda x: tf.sqrt(x), (24, 256))
   kernel = kernel_of(module, [[3, 2], [2, 2], [1, 1], [0, 0]])
-  counts = feature_geometry.quantities(kernel)
+  counts = feature_loops.quantities(kernel)
   expected = {
       'output_tiles': [1, 2, 6, 1], 'kernel_tiles': [1] * 4,
       'steps': [1, 2, 6, 1], 'streams': [2] * 4,
@@ -111,7 +110,7 @@ def test_a_matrix_product_by_hand():
   module = compiled(lambda x, w: tf.matmul(x, w), (1024, 256), (256, 512))
   kernel = kernel_of(module, [[64, 8], [64, 4], [32, 4]],
                      [[32, 4], [32, 4], [32, 2]])
-  counts = feature_geometry.quantities(kernel)
+  counts = feature_loops.quantities(kernel)
   expected = {
       'output_tiles': [1, 2, 4], 'kernel_tiles': [1, 1, 1],
       'moved_bytes': [3670016, 3670016, 3670016 + 4 * 1024 * 256],
@@ -158,7 +157,7 @@ def assert_same_loops(of_features, of_hlo):
 
 def test_real_kernels_have_the_loops_of_their_hlo(real):
   for module, kernel in real:
-    assert_same_loops(feature_geometry.kernel_loops(kernel),
+    assert_same_loops(feature_loops.kernel_loops(kernel),
                       hlo_loops.kernel_loops(module))
 
 
@@ -167,9 +166,9 @@ def test_features_rank_the_real_kernels_as_well_as_the_hlo(real):
   taus, slowdowns = [], []
   for _, kernel in real:
     if kernel.num_configs >= 10:
-      loops = feature_geometry.kernel_loops(kernel)
+      loops = feature_loops.kernel_loops(kernel)
       predicted = tpu.kernel_ns(
-          loops, feature_geometry.loop_tiles(loops, kernel.config_feat))
+          loops, feature_loops.loop_tiles(loops, kernel.config_feat))
       taus.append(metrics.kendall_tau_b(kernel.runtime_rel, predicted))
       slowdowns.append(
           metrics.top_k_slowdown(kernel.runtime_rel, predicted, 5))
@@ -212,9 +211,9 @@ def sample() -> list[Kernel]:
   found = []
   for one in PROGRAMS:
     function, specs = programs.traced_function(one)
-    modules = kernels_lib.cut_kernels(
+    modules = cutting.cut_kernels(
         hlo_compile.function_module(function, *specs),
-        kernels_lib.CutLimits(), seed=0)
+        cutting.CutLimits(), seed=0)
     for i, module in enumerate(write._chosen_kernels(modules, 4, 50, chance)):
       found.append(tiles.sample_kernel(
           module, f'{one.family}_{i}', 1.0, 50, tpu.TPU_V3_LIKE, 0))
@@ -244,7 +243,7 @@ def test_other_statistics_are_told_by_whole_numbers(sample):
                           for table in (train.node, train.config)))
   both = {**train.to_json(), 'all_kernels': larger.to_json()}
   for kernel in sample[:5]:
-    expected = feature_geometry.quantities(kernel)
+    expected = feature_loops.quantities(kernel)
     for stats in (train, larger):
       counts = tensorflow_counts(kernel, stats, given=both)
       for name in counts:
@@ -279,7 +278,7 @@ def test_degenerate_kernels_have_finite_counts(kernel, in_elements):
   stats = checks.stats_of([kernel])
   hardware = None if in_elements else 'tpu_v3'
   for counts in (tensorflow_counts(kernel, stats, hardware=hardware),
-                 feature_geometry.quantities(kernel, in_elements)):
+                 feature_loops.quantities(kernel, in_elements)):
     for name, values in counts.items():
       assert values.shape == (kernel.num_configs,)
       assert np.isfinite(values).all(), name

@@ -2,9 +2,8 @@
 
 import dataclasses
 
-from support import feature_geometry
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import hlo_loops, tpu
+from tpu_graphs_ext.analytic import feature_loops, hlo_loops, tpu
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.hlo import layout
 
@@ -70,7 +69,7 @@ def test_vector_costs_are_the_exact_ones_in_three_steps():
               'reverse': (4, 1)}
   assert set(hlo_loops.VECTOR_COST) <= set(schema.OPCODES)
   # The tests' own geometry counts as models.py does.
-  assert ours == {name: feature_geometry.coarse_cost(name)
+  assert ours == {name: feature_loops.coarse_cost(name)
                   for name in schema.OPCODES}
 
 

@@ -19,7 +19,7 @@ from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import compile as hlo_compile
-from tpu_graphs_ext.sample import kernels as kernels_lib
+from tpu_graphs_ext.hlo import cutting
 from tpu_graphs_ext.sample import programs as programs_lib
 from tpu_graphs_ext.sample import tiles, write
 from tpu_graphs_ext.sample.write import SampleDataSettings
@@ -52,8 +52,8 @@ def product_module():
            for s in ((256, 384), (384, 512), (512,))]
   module = hlo_compile.function_module(
       lambda x, w, b: tf.nn.relu(tf.matmul(x, w) + b), *specs)
-  kernel = kernels_lib.cut_kernels(
-      module, kernels_lib.CutLimits(copies=0), 0)[0]
+  kernel = cutting.cut_kernels(
+      module, cutting.CutLimits(copies=0), 0)[0]
   for computation in kernel.computations:
     for node in computation.instructions:
       rank = len(node.shape.dimensions)
@@ -388,8 +388,8 @@ def test_small_kernels_have_their_default_once_or_twice():
 def test_kernels_of_many_tiles_repeat_their_default_here_and_there():
   module = hlo_compile.function_module(
       lambda x: tf.tanh(x) * 2, tf.TensorSpec((960, 960, 1920), tf.float32))
-  kernel = kernels_lib.cut_kernels(
-      module, kernels_lib.CutLimits(copies=0), 0)[0]
+  kernel = cutting.cut_kernels(
+      module, cutting.CutLimits(copies=0), 0)[0]
   for seed in range(4):
     sampled = tiles.sample_kernel(kernel, 'k', 1.0, 700, QUIET, seed)
     assert sampled.num_configs == 700
@@ -412,8 +412,8 @@ def test_reshapes_have_configurations_that_cannot_be_ranked():
   program = hlo_compile.function_module(
       lambda x: tf.tanh(x), tf.TensorSpec((64, 64, 32), tf.float32))
   reshape = next(
-      kernel for seed in range(20) for kernel in kernels_lib.cut_kernels(
-          program, kernels_lib.CutLimits(copies=2), seed)
+      kernel for seed in range(20) for kernel in cutting.cut_kernels(
+          program, cutting.CutLimits(copies=2), seed)
       if kernel.name.startswith('reshape'))
   kernel = tiles.sample_kernel(
       reshape, 'k_1', 1.0, 500, tpu.TPU_V3_LIKE, 0)

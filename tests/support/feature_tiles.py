@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from support import feature_geometry
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
+from tpu_graphs_ext.analytic import feature_loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.host import batches
@@ -46,7 +46,7 @@ def counts_of(kernel, hardware=None) -> dict:
       kernel, stats, hardware=hardware)
   counts = {name: value.numpy()[0].astype(float)
             for name, value in geo.counts(loops, cut)._asdict().items()}
-  expected = feature_geometry.quantities(kernel, hardware is None)
+  expected = feature_loops.quantities(kernel, hardware is None)
   assert set(counts) == set(expected)
   for name, values in expected.items():
     np.testing.assert_allclose(counts[name], values, rtol=1e-5, err_msg=name)

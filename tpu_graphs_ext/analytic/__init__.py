@@ -1,7 +1,11 @@
 """Runtimes by formula: of a kernel's tiles on a TPU, of operators on a GPU.
 
-loops      a kernel as a loop nest: tile grid, streams, matrix unit
-hlo_loops  reads the loop nest off the kernel's HLO
-tpu        loop nest and tile bounds -> nanoseconds, a function a term
-roofline   embedding and matrix operators on a GPU
+loops          a kernel as a loop nest: tile grid, streams, matrix unit
+hlo_loops      reads the loop nest off the kernel's HLO
+feature_loops  the same off the arrays of an .npz file, and what tiles count
+feature_dots   matrix products among those
+tpu            loop nest and tile bounds -> nanoseconds, a function a term
+candidates     the tiles that a kernel may have
+explain        one tile: steps, bytes, padding, and which term bounds it
+roofline       embedding and matrix operators on a GPU
 """

@@ -6,5 +6,10 @@ features  HLO -> node features, opcodes, edges
 layout    how a TPU stores a tensor
 fused     a kernel: its entry computation and what is fused into it
 tiles     HLO -> the grid of a kernel's tiles, and the candidates on it
+graph     a program's HLO before fusion, simplified, with TPU-like layouts
+cutting   cuts that graph into kernels, as a TPU compiler would
+fusions   an optimised program -> its kernels
+dumps     files that a compiler leaves -> HLO
+workers   HLO text, and functions by name -> HLO, in a process of their own
 tuning    a tuning file -> kernels and layout graphs -> .npz files
 """

@@ -20,7 +20,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from typing import Union
+from typing import Optional, Union
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -148,14 +148,9 @@ def read_tile_kernels(path: str) -> list:
 def _read(path: str) -> tuple:
   """(TuningData, file name without ending if it has one module, else '')."""
   serialized = _content(path)
-  single = _parsed(protos.ModuleTuningData, serialized)
-  if single is not None and _is_module(single.module):
-    stem = os.path.splitext(os.path.basename(path))[0]
-    return protos.TuningData(modules=[single]), stem
-  several = _parsed(protos.TuningData, serialized)
-  if several is not None and any(_is_module(m.module)
-                                 for m in several.modules):
-    return several, ''
+  found = data_in(path, serialized)
+  if found is not None:
+    return found
   module = _parsed(protos.HloModuleProto, serialized)
   if module is not None and _is_module(module):
     raise UserError(f'{path}: holds an HLO module, but no measured runs; give '
@@ -164,6 +159,19 @@ def _read(path: str) -> tuple:
       f'{path}: its {len(serialized)} bytes are no whole TuningData or '
       'ModuleTuningData protobuf; the file is cut short, damaged or of another '
       'kind: copy it again')
+
+
+def data_in(path: str, serialized: bytes) -> Optional[tuple]:
+  """What `_read` gives, of a file's content; None if it is something else."""
+  single = _parsed(protos.ModuleTuningData, serialized)
+  if single is not None and _is_module(single.module):
+    stem = os.path.splitext(os.path.basename(path))[0]
+    return protos.TuningData(modules=[single]), stem
+  several = _parsed(protos.TuningData, serialized)
+  if several is not None and any(_is_module(m.module)
+                                 for m in several.modules):
+    return several, ''
+  return None
 
 
 def _content(path: str) -> bytes:

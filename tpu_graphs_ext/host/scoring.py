@@ -75,9 +75,27 @@ class Ranker:
 
   def scores(self, kernel: Kernel) -> np.ndarray:
     """What the model's `forward` gives one kernel: float32 [configs]."""
+    return self.scored(kernel).given
+
+  def prepared(self, kernel: Kernel) -> Kernel:
+    """The kernel with opcodes that the model knows, to be scored in parts.
+
+    Raises:
+      UserError: its columns are not those of the training data.
+    """
+    partition = Partition.from_kernels([kernel])
+    self.stats.check_columns(partition)
+    return self._with_known_opcodes(partition).kernel(0)
+
+  def scored(self, kernel: Kernel) -> distinct.Scores:
+    """The same, with which configurations repeat another.
+
+    Raises:
+      UserError: see `score_all`.
+    """
     partition = self._with_known_opcodes(Partition.from_kernels([kernel]))
     return self._scores_of(
-        kernel, batches.kernel_graph(partition.kernel(0), self.stats)).given
+        kernel, batches.kernel_graph(partition.kernel(0), self.stats))
 
   def _scores_of(self, kernel: Kernel, graph: Any) -> distinct.Scores:
     scores = np.asarray(self.model.forward(graph, kernel.num_configs))

@@ -2,8 +2,6 @@
 
 layers    pieces of neural networks in TensorFlow
 programs  whole networks of them, with a training step
-graph     a program's HLO, simplified
-kernels   cuts that graph into kernels, as a TPU compiler would
 tiles     a kernel's tile configurations and their runtimes
 write     the data root: splits, files, seeds
 """

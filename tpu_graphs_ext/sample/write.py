@@ -373,18 +373,18 @@ def _write_program(job) -> list[dict]:
   program, settings, split, folder = job
   os.makedirs(folder, exist_ok=True)
   from tpu_graphs_ext.hlo import compile as hlo_compile
-  from tpu_graphs_ext.sample import kernels as kernels_lib
+  from tpu_graphs_ext.hlo import cutting
   from tpu_graphs_ext.sample import programs, tiles
   seed = zlib.crc32(f'{program.name} {settings.seed}'.encode())
   chance = np.random.default_rng(seed)
-  limits = kernels_lib.CutLimits(
+  limits = cutting.CutLimits(
       max_fused=int(chance.integers(40, 110)),
       share_probability=float(chance.uniform(0.0, 0.35)),
       join_probability=float(chance.uniform(0.5, 1.0)),
       copies=int(chance.integers(1, 5)))
   function, specs = programs.traced_function(program)
   module = hlo_compile.function_module(function, *specs)
-  kernels = kernels_lib.cut_kernels(module, limits, seed)
+  kernels = cutting.cut_kernels(module, limits, seed)
   facts = []
   for kernel in _chosen_kernels(
       kernels, settings.kernels_per_program(split), settings.many_tiles,

@@ -17,7 +17,7 @@ import random
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from tpu_graphs_ext.sample.graph import OPAQUE, Graph, num_elements
+from tpu_graphs_ext.hlo.graph import OPAQUE, Graph, num_elements
 
 # Windowed operations: the last instruction of their kernel.
 _WINDOWED = frozenset({'reduce-window', 'select-and-scatter'})

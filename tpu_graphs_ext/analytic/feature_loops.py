@@ -1,12 +1,12 @@
-"""Tile geometry of a kernel, read off its stored features alone.
+"""The loop nest of a kernel, read off its stored features alone.
 
-`analytic/hlo_loops.py` reads a kernel's loop nest off its HLO. An .npz file
-has less: operands are sorted, so that a convolution's image and filter have to
-be told apart by their sizes, and computations have no borders. This module
-makes the same `Loops` of what is there, so that `analytic/tpu.py` counts steps,
-bytes and blocks for both. `models.py` computes the same numbers in TensorFlow.
-Two things are of features alone: matrix products that no compiler has made
-convolutions of (`feature_dots.py`), and tiles that count elements.
+`hlo_loops.py` reads a kernel's loop nest off its HLO. An .npz file has less:
+operands are sorted, so that a convolution's image and filter have to be told
+apart by their sizes, and computations have no borders. This module makes the
+same `Loops` of what is there, so that `tpu.py` counts steps, bytes and blocks
+for both. `models.py` computes the same numbers in TensorFlow. Two things are of
+features alone: matrix products that no compiler has made convolutions of
+(`feature_dots.py`), and tiles that count elements.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import math
 
 import numpy as np
 
-from support import feature_dots
-from tpu_graphs_ext.analytic import tpu
+from tpu_graphs_ext.analytic import feature_dots, tpu
 from tpu_graphs_ext.analytic.hlo_loops import VECTOR_COST
 from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
 from tpu_graphs_ext.data import schema
@@ -167,25 +166,29 @@ def quantities(kernel: Kernel,
       layout tiles have, and how many times those the tiles have.
   """
   loops = kernel_loops(kernel, in_elements)
-  tiles = loop_tiles(loops, kernel.config_feat)
+  return counts(loops, loop_tiles(loops, kernel.config_feat))
+
+
+def counts(loops: FeatureLoops, tiles: np.ndarray) -> dict[str, np.ndarray]:
+  """`quantities` of tiles int64 [configs, axes] in a loop nest."""
   trips = tpu.trips(loops, tiles)
   rank = loops.grid.num_output_axes
   axes = loops.grid.axes[:rank]
   units = np.array([axis.units for axis in axes], float)
   unit = np.array([axis.unit for axis in axes], float)
   sizes = np.array([axis.size for axis in axes], float)
-  counts = (loops, tiles, _COUNTING)
+  arguments = (loops, tiles, _COUNTING)
   return {
       'output_tiles': trips[:, :rank].prod(1, dtype=float),
       'kernel_tiles': trips[:, rank:].prod(1, dtype=float),
       'steps': tpu.steps(loops, tiles),
       'streams': np.full(len(tiles), float(len(loops.streams))),
-      'moved_bytes': tpu.traffic_ns(*counts),
-      'block_bytes': tpu.first_transfer_ns(*counts),
-      'pieces': tpu.pieces_ns(*counts),
-      'matrix_rows': _matrix_rows(*counts),
-      'vector_registers': tpu.vector_ns(*counts) * (
-          layout.RANK_1_UNIT if in_elements else 1),
+      'moved_bytes': tpu.traffic_ns(*arguments),
+      'block_bytes': tpu.first_transfer_ns(*arguments),
+      'pieces': tpu.pieces_ns(*arguments),
+      'matrix_rows': _matrix_rows(*arguments),
+      'vector_registers': tpu.vector_ns(*arguments) * (
+          layout.RANK_1_UNIT if loops.in_elements else 1),
       'tile_elements': (tiles[:, :rank] * unit).prod(1),
       'footprint_bytes': tpu.occupied_bytes(loops, tiles),
       'padding': np.full(len(tiles), (units * unit).prod() / sizes.prod()),
@@ -265,7 +268,8 @@ def kernel_loops(kernel: Kernel, in_elements: bool = False) -> FeatureLoops:
   if products:
     return _convolution_loops(
         graph, graph.largest(products), inputs, outputs)
-  return _plain_loops(graph, inputs, outputs)
+  return _plain_loops(
+      graph, inputs, outputs, bounded=graph.opcode[root] != 'reshape')
 
 
 def _axes(graph, node) -> list:
@@ -283,7 +287,7 @@ def _vector_ops(graph, tiled) -> float:
 # --- Kernels without a convolution -------------------------------------------
 
 
-def _plain_loops(graph, inputs, outputs) -> Loops:
+def _plain_loops(graph, inputs, outputs, bounded) -> Loops:
   tiled = graph.largest(outputs)
   reductions = [n for n in outputs if graph.opcode[n] == 'reduce']
   if graph.in_elements and not reductions:  # What is made of its result.
@@ -296,7 +300,7 @@ def _plain_loops(graph, inputs, outputs) -> Loops:
   streams = [_stream(graph, node, tiled, 'output') for node in outputs]
   streams += [_stream(graph, node, tiled, 'input') for node in inputs]
   return FeatureLoops(
-      TileGrid(tuple(axes), len(axes)), tuple(streams),
+      TileGrid(tuple(axes), len(axes), bounded=bounded), tuple(streams),
       _vector_ops(graph, tiled) + len(reductions),
       in_elements=graph.in_elements, dims=tuple(graph.physical_dims(tiled)))
 

@@ -6,10 +6,9 @@ import pytest
 import tensorflow as tf
 
 from tpu_graphs_ext.hlo import compile as hlo_compile
-from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.sample import graph, programs
-from tpu_graphs_ext.sample import kernels as kernels_lib
-from tpu_graphs_ext.sample.kernels import CutLimits
+from tpu_graphs_ext.hlo import cutting, features, graph
+from tpu_graphs_ext.hlo.cutting import CutLimits
+from tpu_graphs_ext.sample import programs
 
 # Nothing left to chance, no kernels added.
 PLAIN = CutLimits(max_fused=50, share_probability=0, join_probability=0,
@@ -19,7 +18,7 @@ PLAIN = CutLimits(max_fused=50, share_probability=0, join_probability=0,
 def cut(fn, *shapes, limits=PLAIN, seed=0):
   specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
   module = hlo_compile.function_module(fn, *specs)
-  return kernels_lib.cut_kernels(module, limits, seed)
+  return cutting.cut_kernels(module, limits, seed)
 
 
 def opcodes(module):
@@ -172,8 +171,8 @@ def test_every_kernel_of_a_training_program_is_valid():
       'bf16', 'momentum')
   function, specs = programs.traced_function(program)
   module = hlo_compile.function_module(function, *specs)
-  kernels = kernels_lib.cut_kernels(module, CutLimits(copies=3), 5)
-  again = kernels_lib.cut_kernels(module, CutLimits(copies=3), 5)
+  kernels = cutting.cut_kernels(module, CutLimits(copies=3), 5)
+  again = cutting.cut_kernels(module, CutLimits(copies=3), 5)
   assert [k.SerializeToString(deterministic=True) for k in kernels] == [
       k.SerializeToString(deterministic=True) for k in again]
   assert len(kernels) > 30

@@ -1,0 +1,158 @@
+"""Legal tiles: by hand, and what real files list."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from support.places import SHARED_DATA
+from support.tiny_hlo import convolution, elementwise, product
+from tpu_graphs_ext.analytic import candidates, explain, hlo_loops, tpu
+from tpu_graphs_ext.analytic.loops import Extent, Loops, Stream
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.hlo import tuning
+from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
+
+LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
+
+
+def loops_of(module) -> Loops:
+  return hlo_loops.kernel_loops(module)
+
+
+# ------------------------------------------------------------- choices
+
+
+def test_bounds_of_a_product():
+  """f32 [1024, 512] x [512, 384]: rows of 8 of the filter are lanes elsewhere.
+
+  Rows: 128 of 8, in lanes nowhere: plain bounds and those rounded up to 16.
+  Columns: 384 / 128. Summands: 64 rows of 8 of the filter, lanes of the image.
+  """
+  rows, columns, summed = candidates.choices_of(
+      loops_of(product(1024, 512, 384)))
+  assert rows == [128, 64, 48, 43, 32, 26, 22, 19, 16, 15, 13, 12, 11, 10, 9,
+                  8, 7, 6, 5, 4, 3, 2, 1]
+  assert columns == [3, 2, 1]
+  assert summed == [64, 32, 16]
+
+
+def test_other_kernels_have_plain_bounds():
+  assert candidates.choices_of(loops_of(elementwise([1024, 384]))) == [
+      [128, 64, 43, 32, 26, 22, 19, 16, 15, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4,
+       3, 2, 1], [3, 2, 1]]
+
+
+def test_a_reshape_has_one_tile_though_it_does_not_fit():
+  loops = loops_of(elementwise([2 ** 14, 2 ** 14], opcode='reshape'))
+  legal = candidates.candidates(loops)
+  assert (len(legal), legal.fitting, legal.combinations) == (1, 1, 1)
+  assert legal.tiles(0, 1).tolist() == [[2 ** 11, 2 ** 7]]
+
+
+# -------------------------------------------------------------- memory
+
+
+def test_a_stream_with_one_block_needs_one():
+  """f32 [24, 256] in 3 x 2 layout tiles, read and written."""
+  loops = loops_of(elementwise([24, 256]))
+  needed = candidates.needed_bytes(loops, np.array([[3, 2], [3, 1], [1, 1]]))
+  assert needed.tolist() == [2 * 6 * LAYOUT_TILE, 4 * 3 * LAYOUT_TILE,
+                             4 * LAYOUT_TILE]
+  tight = dataclasses.replace(
+      tpu.TPU_V3_LIKE, memory_bytes=4 * LAYOUT_TILE / candidates.TOLERANCE)
+  legal = candidates.candidates(loops, tight)
+  assert legal.tiles(0, 9).tolist() == [[1, 1]]
+  assert legal.fitting == 1 and legal.looked_at == 3 * 2
+
+
+def test_sums_are_kept_in_a_result_that_is_wide_enough():
+  """Output tile of 8 x 128 in float32; the bias-free product's other streams.
+
+  f32 [64, 256] x [256, 512]: the image is 8 x 256, the filter 256 x 128.
+  """
+  loops = loops_of(product(64, 256, 512))
+  one = np.array([[1, 1, 32]])
+  # The image stays for 4 tiles of columns, but comes again: 2 blocks of it.
+  blocks = 2 * 2 + 2 * 32 + 2 * 1
+  assert candidates.needed_bytes(loops, one).tolist() == [blocks * LAYOUT_TILE]
+  narrow = dataclasses.replace(loops, streams=tuple(
+      dataclasses.replace(s, element_bytes=2) if s.kind == 'output' else s
+      for s in loops.streams))
+  assert candidates.needed_bytes(narrow, one).tolist() == [
+      (blocks - 2 + 1 + 1) * LAYOUT_TILE]
+
+
+# ------------------------------------------------------------- numbers
+
+
+def test_numbers_and_tiles_are_the_same():
+  loops = loops_of(convolution())
+  legal = candidates.candidates(loops)
+  tiles = legal.tiles(0, len(legal))
+  assert len(np.unique(tiles, axis=0)) == len(tiles) == len(legal)
+  np.testing.assert_array_equal(
+      candidates.numbers_of(tiles, legal.choices), legal.numbers)
+  np.testing.assert_array_equal(legal.tiles(5, 9), tiles[5:9])
+  assert legal.place_of(tiles[7]) == 7
+  assert (tiles[0] == [axis.units for axis in loops.grid.axes]).all()
+
+
+def test_tiles_of_a_file_that_the_rules_do_not_list_come_last():
+  legal = candidates.candidates(loops_of(elementwise([1024, 384])))
+  odd = np.array([[100, 3], [1, 1], [100, 3], [14, 2]])
+  more = legal.with_extra(odd)
+  assert len(more) == len(legal) + 2
+  assert more.tiles(len(legal), len(more)).tolist() == [[14, 2], [100, 3]]
+  assert more.tiles(len(legal) - 1, len(legal) + 1).tolist() == [[1, 1],
+                                                                 [14, 2]]
+  assert more.place_of(np.array([100, 3])) == len(legal) + 1
+  assert more.place_of(np.array([1, 1])) == len(legal) - 1
+
+
+def test_an_even_sample_that_is_always_the_same():
+  loops = loops_of(elementwise([1024, 384]))
+  some, again = (candidates.candidates(loops, most=9) for _ in range(2))
+  np.testing.assert_array_equal(some.numbers, again.numbers)
+  assert len(some) == 9 and some.fitting > 9
+  assert (np.diff(some.numbers) > 0).all()
+
+
+def test_of_too_many_combinations_a_part_is_looked_at(monkeypatch):
+  monkeypatch.setattr(candidates, 'MOST_COMBINATIONS', 4000)
+  monkeypatch.setattr(candidates, '_AT_ONCE', 1000)
+  axes = (Axis(1000, 1),) * 3
+  extents = tuple(Extent(1000, 1, number) for number in range(3))
+  loops = Loops(TileGrid(axes, 3), (Stream('output', extents, 1.0),), 1.0)
+  seen = []
+  legal = candidates.candidates(loops, progress=seen.append)
+  assert legal.combinations == len(legal.choices[0]) ** 3 > 200_000
+  assert sum(seen) == legal.looked_at <= 4000
+  assert 0 < len(legal) == len(np.unique(legal.numbers))
+  # From all over.
+  assert legal.numbers[-1] > 0.9 * legal.combinations
+
+
+# ---------------------------------------------------------- real files
+
+
+def test_the_tiles_of_real_files_are_listed():
+  """All of them; the rules were read off these files."""
+  path = SHARED_DATA / 'op_tuning_data.pb'
+  if not path.exists():
+    pytest.skip(f'no real kernels: {path} is missing')
+  kernels = tuning.read_tile_kernels(str(path))
+  more = sorted((SHARED_DATA / 'real_more').glob('*/*.npz'))
+  kernels += [Kernel.load(str(file)) for file in more]
+  runs = {}
+  for kernel in kernels:
+    explainer = explain.Explainer(kernel)
+    if not explainer.loops.grid.bounded:
+      continue
+    legal = candidates.candidates(explainer.loops)
+    assert not len(legal.with_extra(
+        explainer.tiles(kernel.config_feat)).extra), kernel.tile_id
+    runs[kernel.tile_id.split('_')[0]] = (kernel.num_configs, legal.fitting)
+  # The tuner took a tenth of what fits, rounded up, and the default.
+  assert sum(count == 1 + -(-fitting // 10)
+             for count, fitting in runs.values()) >= 8

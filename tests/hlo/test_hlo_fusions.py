@@ -1,0 +1,146 @@
+"""Taking optimised programs apart, and bodies of calls put in their place."""
+
+import numpy as np
+import pytest
+
+from support.places import SHARED_DATA
+from support.tiny_hlo import add, convolution, elementwise
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import cutting, features, fusions, protos, tiles
+
+
+def optimized():
+  """entry: a loop whose body has two fusions, then a copy and a sort."""
+  module = protos.HloModuleProto(name='program', entry_computation_id=3)
+  inner = module.computations.add(id=1, root_id=102, name='fused')
+  add(inner, 100, 'parameter', [64, 256])
+  add(inner, 101, 'parameter', [64, 256], parameter_number=1)
+  add(inner, 102, 'add', [64, 256], operands=[100, 101])
+  body = module.computations.add(id=2, root_id=114, name='body')
+  add(body, 110, 'parameter', [])
+  add(body, 111, 'get-tuple-element', [64, 256], operands=[110])
+  for number, operands in ((112, [111, 111]), (113, [112, 111])):
+    add(body, number, 'fusion', [64, 256], operands=operands,
+        called_computation_ids=[1])
+  add(body, 114, 'tuple', [], operands=[112, 113])
+  entry = module.computations.add(id=3, root_id=124, name='entry')
+  add(entry, 120, 'parameter', [64, 256])
+  add(entry, 121, 'while', [], operands=[120], called_computation_ids=[2])
+  add(entry, 122, 'get-tuple-element', [64, 256], operands=[121])
+  add(entry, 123, 'sort', [64, 256], operands=[122])
+  add(entry, 124, 'copy', [64, 256], [0, 1], operands=[123])
+  return module
+
+
+def test_fusions_of_the_entry_and_its_loops():
+  taken = fusions.kernels_of(optimized())
+  assert [module.name for module in taken.modules] == [
+      'copy.124', 'fusion.112', 'fusion.113']
+  assert taken.passed_over == {'sort': 1}
+  copy, once, twice = (features.module_arrays(m) for m in taken.modules)
+  # parameter, copy; 3 of the fused computation, parameters, the fusion.
+  assert [len(k.node_opcode) for k in (copy, once, twice)] == [2, 5, 6]
+  # An operand that is read twice is one parameter.
+  entry = taken.modules[1].computations[-1]
+  assert list(entry.instructions[-1].operand_ids) == 2 * [
+      entry.instructions[0].id]
+  assert [node.parameter_number
+          for node in taken.modules[2].computations[-1].instructions[:2]] == [
+              0, 1]
+  assert tiles.tile_grid(taken.modules[0]).output_units == (32, 1)
+  assert tiles.tile_grid(taken.modules[2]).output_units == (8, 2)
+
+
+def test_scalar_constants_stay():
+  module = elementwise([64, 256])
+  entry = module.computations[0]
+  add(entry, 12, 'constant', [])
+  add(entry, 13, 'pad', [72, 256], operands=[11, 12])
+  entry.root_id = 13
+  pad = fusions.kernels_of(module).modules[1].computations[-1]
+  assert [node.opcode for node in pad.instructions] == [
+      'parameter', 'constant', 'pad']
+
+
+def test_a_module_that_is_one_kernel_stays_as_it_is():
+  module = convolution()
+  taken, = fusions.kernels_of(module).modules
+  assert taken is module
+
+
+def test_real_kernels_come_out_as_they_are():
+  path = SHARED_DATA / 'op_tuning_data.pb'
+  if not path.exists():
+    pytest.skip(f'no real kernels: {path} is missing')
+  data = protos.TuningData.FromString(path.read_bytes())
+  for entry in data.modules:
+    assert fusions.kernels_of(entry.module).modules == [entry.module]
+
+
+@pytest.mark.parametrize('damage', [
+    lambda module: setattr(module, 'entry_computation_id', 77),
+    lambda module: module.computations[1].instructions[2]
+    .called_computation_ids.append(77),
+    lambda module: module.computations[2].instructions[4]
+    .operand_ids.append(77)])
+def test_damaged_modules(damage):
+  module = optimized()
+  damage(module)
+  with pytest.raises(UserError, match="'program' refers to 77"):
+    fusions.kernels_of(module)
+
+
+# --------------------------------------------------------------- calls
+
+
+def calling():
+  """entry: tanh(f(x)) with f(x) = (x + x, x)[0], of [64, 256]."""
+  module = protos.HloModuleProto(name='calls', entry_computation_id=2)
+  callee = module.computations.add(id=1, root_id=12, name='f')
+  add(callee, 10, 'parameter', [64, 256])
+  add(callee, 11, 'add', [64, 256], operands=[10, 10])
+  add(callee, 12, 'tuple', [], operands=[11, 10])
+  entry = module.computations.add(id=2, root_id=24, name='entry')
+  add(entry, 20, 'parameter', [64, 256])
+  for number in (21, 22):
+    add(entry, number, 'call', [], operands=[20], called_computation_ids=[1])
+  add(entry, 23, 'get-tuple-element', [64, 256], operands=[22])
+  add(entry, 24, 'tanh', [64, 256], operands=[23])
+  return module
+
+
+def test_calls_are_replaced_by_what_they_call():
+  module = fusions.inlined(calling())
+  entry = module.computations[1]
+  assert [node.opcode for node in entry.instructions] == [
+      'parameter', 'add', 'tuple', 'add', 'tuple', 'tanh']
+  assert len({node.id for node in entry.instructions}) == 6
+  # The second call's sum, not the tuple.
+  assert list(entry.instructions[-1].operand_ids) == [
+      entry.instructions[3].id]
+  kernel, = cutting.cut_kernels(module, cutting.CutLimits(copies=0), 0)
+  assert [node.opcode for node in kernel.computations[0].instructions] == [
+      'parameter', 'add', 'tanh']
+
+
+def test_without_calls_nothing_changes():
+  module = elementwise([64, 256])
+  assert fusions.inlined(module) == module
+  np.testing.assert_array_equal(
+      features.module_arrays(fusions.inlined(module)).node_feat,
+      features.module_arrays(module).node_feat)
+
+
+def test_calls_in_a_circle():
+  module = calling()
+  add(module.computations[0], 13, 'call', [64, 256], operands=[10],
+      called_computation_ids=[1])
+  with pytest.raises(UserError, match="'f' calls itself"):
+    fusions.inlined(module)
+
+
+def test_calls_to_nothing():
+  module = calling()
+  module.computations[1].instructions[1].called_computation_ids[0] = 77
+  with pytest.raises(UserError, match="'calls' refers to 77"):
+    fusions.inlined(module)

@@ -1,0 +1,289 @@
+"""A trained model's first choices among all legal tiles of a kernel, and why.
+
+Tiles are scored in parts and kept by number, so memory does not grow with them
+but for 20 bytes each. What the model cannot tell apart is tried in the order of
+the analytic time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Optional
+
+import numpy as np
+from tqdm import tqdm
+
+from tpu_graphs_ext.advice import sources
+from tpu_graphs_ext.analytic import candidates, explain
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import features
+from tpu_graphs_ext.host import scoring
+from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
+
+# Tiles that are scored, of a kernel with more: an even sample.
+MOST_TILES = 100_000
+_AT_ONCE = 8192  # Tiles of one call of the model.
+_MOST_WORKERS = 8  # Parts that are scored at once: each takes memory.
+
+# Where the default tile of a kernel is from.
+FROM_FILE = 'of the file'
+FROM_TIME = 'the least analytic time of a TPU v3, for want of a known one'
+
+
+@dataclasses.dataclass(frozen=True)
+class Pick:
+  """One tile that the model likes, or the default.
+
+  Attributes:
+    place: from 1, among all tiles that were scored.
+    score: of the model; lower is faster, without a unit.
+    tile: what it does, with bounds in layout tiles and in elements.
+    predicted_ns: the model's analytic time; None where it has none.
+    over_default: that over the default's; None where there is none.
+    measured_ns: the fastest run of this tile in the file; None without one.
+  """
+  place: int
+  score: float
+  tile: explain.Explanation
+  predicted_ns: Optional[float]
+  over_default: Optional[float]
+  measured_ns: Optional[int]
+
+  def to_json(self) -> dict[str, Any]:
+    return {**dataclasses.asdict(self), 'tile': self.tile.to_json()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+  """The tiles to try for one kernel, best first.
+
+  Attributes:
+    name: of the kernel.
+    copies: equal kernels of the program.
+    nodes: instructions.
+    opcodes: what they do, each once; products and reductions first.
+    combinations: tiles by the rules for bounds, whether they fit or not.
+    fitting: how many of them fit on-chip memory, of those looked at.
+    scored: how many of these the model saw.
+    picks: the best of them; none where there is only one.
+    default: the tile to beat.
+    default_from: `FROM_FILE` or `FROM_TIME`.
+    notes: what to know of it, a sentence each.
+  """
+  name: str
+  copies: int
+  nodes: int
+  opcodes: list[str]
+  combinations: int
+  fitting: int
+  scored: int
+  picks: list[Pick]
+  default: Optional[Pick]
+  default_from: str
+  notes: list[str]
+
+  def to_json(self) -> dict[str, Any]:
+    own = {field.name: getattr(self, field.name)
+           for field in dataclasses.fields(self)}
+    return {**own, 'default': self.default and self.default.to_json(),
+            'picks': [pick.to_json() for pick in self.picks]}
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceAdvice:
+  """Advice on all kernels of a file or function; see `sources.Source`."""
+  name: str
+  kernels: list[Advice]
+  notes: list[str]
+  faults: list[str]
+
+  def to_json(self) -> dict[str, Any]:
+    return {'source': self.name, 'notes': self.notes, 'faults': self.faults,
+            'kernels': [kernel.to_json() for kernel in self.kernels]}
+
+
+def advise(model_dir: str, names: list[str], *, shapes: str = '',
+           top_k: Optional[int] = TOP_CONFIGS, most_tiles: int = MOST_TILES,
+           loading: LoadSettings = LoadSettings()) -> list[SourceAdvice]:
+  """Ranks the legal tiles of kernels, whether or not they were ever timed.
+
+  Args:
+    model_dir: the folder model_<hash>; its run file lies beside it.
+    names: files or functions, see `sources`.
+    shapes: of a function's arguments, see `sources.read_source`.
+    top_k: tiles of each kernel to give; None for all.
+    most_tiles: of a kernel with more, an even sample of so many is ranked.
+    loading: how to load the model.
+
+  Returns:
+    One for each name; what cannot be ranked is among its faults.
+
+  Raises:
+    UserError: the model cannot be loaded.
+  """
+  ranker = scoring.load_ranker(model_dir, loading)
+  advice = []
+  for name in names:
+    try:
+      source = sources.read_source(name, shapes)
+    except UserError as error:
+      advice.append(SourceAdvice(name, [], [], [str(error)]))
+      continue
+    kernels, faults = [], list(source.faults)
+    for found in tqdm(source.found, 'kernels', unit='kernel', disable=None,
+                      leave=False):
+      try:
+        kernels.append(advice_on(ranker, found, top_k, most_tiles))
+      except UserError as error:
+        faults.append(str(error))
+    advice.append(SourceAdvice(name, kernels, source.notes, faults))
+  return advice
+
+
+def advice_on(ranker: scoring.Ranker, found: sources.Found,
+              top_k: Optional[int] = TOP_CONFIGS,
+              most_tiles: int = MOST_TILES) -> Advice:
+  """Ranks the legal tiles of one kernel; arguments as of `advise`.
+
+  Raises:
+    UserError: the kernel cannot be ranked.
+  """
+  kernel = found.kernel
+  explainer = explain.Explainer(kernel, constants_of(ranker.model))
+  has_time = bool(constants_of(ranker.model))
+  legal = _legal(explainer, kernel, most_tiles)
+  notes = list(found.notes)
+  if legal.looked_at < legal.combinations:
+    notes.append(f'of {legal.combinations:,} combinations of bounds '
+                 f'{legal.looked_at:,} were looked at, evenly spread')
+  picks, default, default_from = [], None, ''
+  if len(legal) < 2:
+    notes.append('it has one legal tile, so there is nothing to choose')
+  else:
+    scores, times = _scores_and_times(ranker, kernel, explainer, legal)
+    order = np.lexsort((times, scores))
+    chosen, default_from = _default(kernel, explainer, legal)
+    make = _PickMaker(kernel, explainer, legal, scores, order,
+                      float(times[chosen]) if has_time else None)
+    count = len(order) if top_k is None else min(top_k, len(order))
+    for start in range(0, count, _AT_ONCE):
+      picks += make(start, min(count, start + _AT_ONCE))
+    place = int(np.flatnonzero(order == chosen)[0])
+    default, = make(place, place + 1)
+  return Advice(
+      name=kernel.tile_id, copies=found.copies, nodes=kernel.num_nodes,
+      opcodes=_opcodes(kernel), combinations=legal.combinations,
+      fitting=legal.fitting, scored=len(legal), picks=picks, default=default,
+      default_from=default_from, notes=notes)
+
+
+def constants_of(model: Any) -> dict[str, float]:
+  """A model's physical constants; none if it has no analytic time."""
+  given = getattr(model, 'constants', None)
+  return dict(given()) if callable(given) else {}
+
+
+def _legal(explainer, kernel, most_tiles) -> candidates.Candidates:
+  """The legal tiles, those of the file and its default among them."""
+  with tqdm(desc='tiles', unit='tile', disable=None, leave=False) as bar:
+    legal = candidates.candidates(
+        explainer.loops, most=most_tiles, progress=bar.update)
+  if not kernel.num_configs or not explainer.loops.grid.bounded:
+    return legal
+  return legal.with_extra(explainer.tiles(kernel.config_feat))
+
+
+def _default(kernel, explainer, legal) -> tuple[int, str]:
+  """(place among the tiles, where it is from)."""
+  row = sources.default_of(kernel)
+  if row is None:
+    # The model's own constants may be learned; a compiler knows none of them.
+    plain = explain.Explainer(kernel)
+    least = [plain.terms(legal.tiles(start, start + _AT_ONCE)).time
+             for start in range(0, len(legal), _AT_ONCE)]
+    return int(np.argmin(np.concatenate(least))), FROM_TIME
+  wanted = explainer.tiles(kernel.config_feat[row:row + 1])
+  return legal.place_of(wanted[0]), FROM_FILE
+
+
+def _scores_and_times(ranker, kernel, explainer, legal) -> tuple:
+  """(float32 [tiles], float64 [tiles]): model's scores, analytic times."""
+  kernel = ranker.prepared(_with_tiles(kernel, explainer, legal.tiles(0, 1)))
+
+  def part(start: int) -> tuple:
+    tiles = legal.tiles(start, start + _AT_ONCE)
+    scores = ranker.scored(_with_tiles(kernel, explainer, tiles))
+    return scores.of_tiles, explainer.terms(tiles).time
+
+  starts = range(0, len(legal), _AT_ONCE)
+  parts = []
+  workers = min(os.cpu_count() or 1, _MOST_WORKERS, len(starts))
+  with ThreadPoolExecutor(workers) as pool, tqdm(
+      desc=kernel.tile_id, total=len(legal), unit='tile', disable=None,
+      leave=False) as bar:
+    for scores, times in pool.map(part, starts):
+      parts.append((scores, times))
+      bar.update(len(scores))
+  return tuple(np.concatenate(column) for column in zip(*parts))
+
+
+def _with_tiles(kernel: Kernel, explainer, tiles: np.ndarray) -> Kernel:
+  """The kernel with these configurations, unmeasured."""
+  grid = explainer.loops.grid
+  ones = np.ones(len(tiles), np.int64)
+  return dataclasses.replace(
+      kernel, runtime_ns=ones, normalizer_ns=ones,
+      config_feat=features.config_features(
+          grid.kernel_bounds(tiles), grid.output_bounds(tiles)))
+
+
+class _PickMaker:
+  """Makes the `Pick`s of places in the order."""
+
+  def __init__(self, kernel, explainer, legal, scores, order, default_ns):
+    self._explainer, self._legal = explainer, legal
+    self._scores, self._order = scores, order
+    self._default_ns = default_ns
+    self._measured = _measured(kernel, explainer)
+
+  def __call__(self, start: int, stop: int) -> list[Pick]:
+    chosen = self._order[start:stop].tolist()
+    tiles = np.concatenate([self._legal.tiles(i, i + 1) for i in chosen])
+    return [self._pick(start + 1 + number, index, tile, told)
+            for number, (index, tile, told) in enumerate(zip(
+                chosen, tiles.tolist(), self._explainer.explain_tiles(tiles)))]
+
+  def _pick(self, place, index, tile, told) -> Pick:
+    predicted = over = None
+    if self._default_ns is not None:
+      predicted, over = told.time_ns, told.time_ns / self._default_ns
+    return Pick(place, float(self._scores[index]), told, predicted, over,
+                self._measured.get(tuple(tile)))
+
+
+def _measured(kernel, explainer) -> dict[tuple, int]:
+  """Tile bounds -> the fastest run with them, ns; empty without runs."""
+  if not kernel.num_configs or not (kernel.runtime_ns > 1).all():
+    return {}
+  slowest_first = np.argsort(-kernel.runtime_ns, kind='stable')
+  tiles = explainer.tiles(kernel.config_feat[slowest_first])
+  return dict(zip(map(tuple, tiles.tolist()),
+                  kernel.runtime_ns[slowest_first].tolist()))
+
+
+# What every kernel has, and what says most about one.
+_PLAIN = frozenset({'parameter', 'fusion', 'constant', 'tuple', 'broadcast',
+                    'bitcast', 'get-tuple-element'})
+_TELLING = ('convolution', 'dot', 'reduce', 'reduce-window',
+            'select-and-scatter')
+
+
+def _opcodes(kernel: Kernel) -> list[str]:
+  names = [schema.OPCODE_NAMES.get(int(number), 'unknown')
+           for number in kernel.node_opcode]
+  first = [name for name in _TELLING if name in names]
+  return [name for name in dict.fromkeys(first + names) if name not in _PLAIN]

@@ -1,0 +1,198 @@
+"""The tiles that a kernel may have: what the tuner of a TPU would choose from.
+
+Bounds of a loop are {ceil(units / n) for n = 1, 2, ...}, as
+`hlo.tiles.bound_candidates` has them. Of a matrix product they are rounded up
+to what is a whole number of layout tiles in each of its tensors: 1000 features
+that are rows of 8 in the output and lanes of 128 in the filter are cut by
+multiples of 16 rows, or not at all. Where rows are no tensor's lanes, files
+have both the plain and the rounded bounds.
+
+A tile must fit on-chip memory, by estimate: two blocks of each stream, or one
+where it has no other; the sums of a product are kept in its output's block,
+where that is wide enough. Some measured tiles need up to a sixth more than
+there is, so `TOLERANCE` lets them pass. How many tiles of real files these
+rules list is measured in docs/ranking.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Callable, Optional
+
+import numpy as np
+
+from tpu_graphs_ext.analytic import tpu
+from tpu_graphs_ext.analytic.loops import Loops
+from tpu_graphs_ext.hlo import layout, tiles
+
+# Combinations of bounds that are looked at; of more a random sample.
+MOST_COMBINATIONS = 2**22
+TOLERANCE = 1.2  # Of the estimate of on-chip memory.
+_AT_ONCE = 2**15  # Combinations in memory.
+_SUM_BYTES = 4  # Sums are kept in float32.
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates:
+  """Tiles of one kernel, kept by number: 8 bytes each.
+
+  Attributes:
+    choices: bounds of each loop, largest first.
+    numbers: int64 [tiles], of a tile among all combinations of bounds, in
+      rising order; the last loop's bound changes fastest.
+    extra: int64 [others, axes], tiles that come after those.
+    combinations: how many there are of all bounds, whether they fit or not.
+    looked_at: how many of them were tried.
+    fitting: how many of those fit.
+  """
+  choices: list[list[int]]
+  numbers: np.ndarray
+  extra: np.ndarray
+  combinations: int
+  looked_at: int
+  fitting: int
+
+  def __len__(self) -> int:
+    return len(self.numbers) + len(self.extra)
+
+  def tiles(self, start: int, stop: int) -> np.ndarray:
+    """int64 [stop - start, axes]: some of the tiles, by place."""
+    own = len(self.numbers)
+    listed = tiles_of(self.numbers[start:stop], self.choices)
+    return np.concatenate(
+        [listed, self.extra[max(0, start - own):max(0, stop - own)]])
+
+  def place_of(self, tile: np.ndarray) -> int:
+    """The place of int64 [axes]; it must be one of them."""
+    number = numbers_of(tile[np.newaxis], self.choices)[0]
+    place = int(np.searchsorted(self.numbers, number))
+    if number >= 0 and place < len(self.numbers) and (
+        self.numbers[place] == number):
+      return place
+    return len(self.numbers) + int(np.flatnonzero(
+        (self.extra == tile).all(axis=1))[0])
+
+  def with_extra(self, others: np.ndarray) -> Candidates:
+    """The same with those of int64 [others, axes] that are not listed yet."""
+    others = np.unique(others, axis=0)
+    known = np.isin(numbers_of(others, self.choices), self.numbers)
+    return dataclasses.replace(
+        self, extra=np.concatenate([self.extra, others[~known]]))
+
+
+def candidates(loops: Loops, constants: tpu.TpuConstants = tpu.TPU_V3_LIKE, *,
+               most: Optional[int] = None,
+               progress: Callable[[int], object] = lambda looked_at: None
+               ) -> Candidates:
+  """The legal tiles of a kernel, in bounded memory.
+
+  Args:
+    loops: the kernel, by `hlo_loops` or `feature_loops`.
+    constants: the machine; only its `memory_bytes` counts.
+    most: at most so many, drawn evenly and always the same; None for all.
+    progress: told now and then how many more combinations were looked at.
+
+  Returns:
+    The tiles; those of a kernel without bounds, such as a reshape, are one.
+  """
+  choices = choices_of(loops)
+  total = math.prod(map(len, choices))
+  looked_at, found = 0, []
+  for numbers in _numbers(total):
+    fitting = fits(loops, tiles_of(numbers, choices), constants)
+    found.append(numbers[fitting])
+    looked_at += len(numbers)
+    progress(len(numbers))
+  numbers = np.concatenate(found)
+  if not loops.grid.bounded:  # It has one tile, whether it fits or not.
+    numbers = np.zeros(1, np.int64)
+  count = len(numbers)
+  if most is not None and count > most:
+    numbers = np.sort(np.random.default_rng(0).choice(
+        numbers, most, replace=False))
+  return Candidates(choices, numbers, np.zeros((0, len(choices)), np.int64),
+                    total, looked_at, count)
+
+
+def _numbers(total: int) -> Iterator[np.ndarray]:
+  """Numbers below `total` in parts: all, or evenly drawn ones if many."""
+  if total <= MOST_COMBINATIONS:
+    for first in range(0, total, _AT_ONCE):
+      yield np.arange(first, min(total, first + _AT_ONCE))
+    return
+  chance = np.random.default_rng(0)
+  parts = MOST_COMBINATIONS // _AT_ONCE
+  for part in range(parts):  # Each from a stretch of its own: no doubles.
+    first, end = part * total // parts, (part + 1) * total // parts
+    yield np.unique(chance.integers(first, end, _AT_ONCE))
+
+
+def choices_of(loops: Loops) -> list[list[int]]:
+  """The bounds of each loop, largest first."""
+  grid = loops.grid
+  if not grid.bounded:
+    return [[axis.units] for axis in grid.axes]
+  return [_bounds(loops, number, axis) for number, axis in enumerate(grid.axes)]
+
+
+def _bounds(loops: Loops, number: int, axis: tiles.Axis) -> list[int]:
+  if loops.matrix is None:
+    return tiles.bound_candidates(axis.units)
+  units = {unit for followed, unit in loops.grid.kernel_axes
+           if followed == number}
+  units |= {extent.unit for stream in loops.streams
+            if stream.kind in ('image', 'filter')
+            for extent in stream.extents if extent.axis == number}
+  step = max([1, *units]) // axis.unit
+  bounds = set(tiles.bound_candidates(axis.units, max(1, step)))
+  if axis.unit == layout.SUBLANES and step <= 1:
+    bounds |= set(tiles.bound_candidates(
+        axis.units, layout.LANES // layout.SUBLANES))
+  return sorted(bounds, reverse=True)
+
+
+def fits(loops: Loops, tile_bounds: np.ndarray,
+         constants: tpu.TpuConstants = tpu.TPU_V3_LIKE) -> np.ndarray:
+  """bool [tiles]: whether int64 [tiles, axes] fit, with the tolerance."""
+  return (needed_bytes(loops, tile_bounds)
+          <= TOLERANCE * constants.memory_bytes)
+
+
+def needed_bytes(loops: Loops, tile_bounds: np.ndarray) -> np.ndarray:
+  """float64 [tiles]: on-chip memory that a step takes, by estimate."""
+  total, sums = np.zeros(len(tile_bounds)), 0
+  if loops.matrix is not None:
+    sums = _SUM_BYTES * np.prod(
+        [tile_bounds[:, number].astype(np.float64) * axis.unit
+         for number, axis in enumerate(loops.grid.axes)
+         if number < loops.grid.num_output_axes], axis=0)
+  for stream in loops.streams:
+    block = tpu.block_bytes(loops, stream, tile_bounds)
+    total += block * (1 + (tpu.fetches(loops, stream, tile_bounds) > 1))
+    if stream.kind == 'output' and stream.element_bytes >= _SUM_BYTES:
+      sums = np.where(block >= sums, 0, sums)
+  return total + sums
+
+
+def tiles_of(numbers: np.ndarray, choices: list[list[int]]) -> np.ndarray:
+  """int64 [tiles, axes] of their numbers among all combinations."""
+  found = np.empty((len(numbers), len(choices)), np.int64)
+  for column in range(len(choices) - 1, -1, -1):
+    numbers, place = np.divmod(numbers, len(choices[column]))
+    found[:, column] = np.array(choices[column], np.int64)[place]
+  return found
+
+
+def numbers_of(tile_bounds: np.ndarray,
+               choices: list[list[int]]) -> np.ndarray:
+  """int64 [tiles]: the numbers of tiles; -1 where a bound is not a choice."""
+  numbers = np.zeros(len(tile_bounds), np.int64)
+  listed = np.ones(len(tile_bounds), bool)
+  for bounds, choice in zip(tile_bounds.T, choices):
+    rising = np.array(choice[::-1], np.int64)
+    place = np.minimum(np.searchsorted(rising, bounds), len(rising) - 1)
+    listed &= rising[place] == bounds
+    numbers = numbers * len(choice) + (len(choice) - 1 - place)
+  return np.where(listed, numbers, -1)

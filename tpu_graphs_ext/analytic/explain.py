@@ -1,0 +1,291 @@
+"""Says of one tile of a kernel what it does, and what its time is made of.
+
+The counts are those of `feature_loops.counts`, so a kernel of an .npz file is
+explained as well as one of HLO; the terms are those of `tpu.py`, with vector
+work in the three steps of `feature_loops.coarse_cost`, as in models.py. With a
+model's own `constants()` the sum is that model's analytic time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Optional, Union
+
+import numpy as np
+
+from tpu_graphs_ext.analytic import feature_loops, tpu
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import layout
+
+Constants = Union[tpu.TpuConstants, Mapping[str, float]]
+
+# A bound of 1 is one element, so blocks of weights and registers are too.
+_ELEMENTWISE = dataclasses.replace(
+    tpu.TPU_V3_LIKE, matrix_min_rows=1,
+    matrix_row_ns=tpu.TPU_V3_LIKE.matrix_row_ns / layout.LANES ** 2,
+    vector_ns=tpu.TPU_V3_LIKE.vector_ns / layout.RANK_1_UNIT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+  """The parts of an analytic time, in ns; or arrays of them, one a tile.
+
+      time = launch + steps + max(m, a) + unhidden * min(m, a) + first_transfer
+      m = traffic + pieces,  a = matrix + vector
+
+  Attributes:
+    launch: of a kernel that does nothing.
+    steps: starting and awaiting the transfers of every step.
+    traffic: moving all blocks at full bandwidth, re-reads included.
+    pieces: for the contiguous runs of memory that the blocks are in.
+    matrix: rows through the matrix unit.
+    vector: element-wise work.
+    first_transfer: the first blocks in and the last out, beside which nothing
+      runs.
+    unhidden: share, from 0 to 1, of the shorter of memory and arithmetic.
+  """
+  launch: Any
+  steps: Any
+  traffic: Any
+  pieces: Any
+  matrix: Any
+  vector: Any
+  first_transfer: Any
+  unhidden: float
+
+  @property
+  def memory(self) -> Any:
+    return self.traffic + self.pieces
+
+  @property
+  def arithmetic(self) -> Any:
+    return self.matrix + self.vector
+
+  @property
+  def time(self) -> Any:
+    """The sum, in ns."""
+    return (self.launch + self.steps + self.first_transfer
+            + np.maximum(self.memory, self.arithmetic)
+            + self.unhidden * np.minimum(self.memory, self.arithmetic))
+
+  @property
+  def bound(self) -> str:
+    """The largest term of a single tile, by its attribute's name.
+
+    Of memory and arithmetic only the longer one counts, for it hides the
+    other; it goes by the name of its own larger part.
+    """
+    longer = (('traffic', 'pieces') if self.memory >= self.arithmetic
+              else ('matrix', 'vector'))
+    parts = {name: getattr(self, name)
+             for name in ('launch', 'steps', 'first_transfer')}
+    part = max(longer, key=lambda name: getattr(self, name))
+    parts[part] = max(self.memory, self.arithmetic)
+    return max(parts, key=parts.__getitem__)
+
+
+# What `Terms.bound` says, for people.
+BOUND_BY = {
+    'launch': 'launching it', 'steps': 'overhead of steps',
+    'traffic': 'moving bytes', 'pieces': 'short pieces of transfers',
+    'matrix': 'matrix unit', 'vector': 'vector unit',
+    'first_transfer': 'first transfer',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+  """One tile of a kernel: what it does, and where its analytic time goes.
+
+  Attributes:
+    output_bounds: layout tiles of the tiled tensor that a tile has along each
+      physical dimension, most major first; those of the whole dimension where
+      the configuration says nothing.
+    kernel_bounds: the same of a convolution's filter; empty without one.
+    output_elements, kernel_elements: the same in elements, no more than the
+      dimension has.
+    output_tiles: tiles that the tiled tensor is cut into.
+    kernel_tiles: steps of the contraction in each of them; 1 without one.
+    streams: tensors that come and go in each step.
+    moved_bytes: between main and on-chip memory: padding, and what is read
+      again, included.
+    least_bytes: what a single tile for the whole kernel would move.
+    block_bytes: of one block of every stream: the first transfer.
+    footprint_bytes: on-chip memory taken, by estimate: two blocks of every
+      stream, and a product's sums.
+    padding: elements of the layout tiles that the tiled tensor is stored in,
+      over its own; at least 1.
+    rounding: the same of the cut tiles over those layout tiles: above 1 where
+      a bound does not divide its dimension.
+    terms: parts of the time, ns.
+  """
+  output_bounds: tuple
+  kernel_bounds: tuple
+  output_elements: tuple
+  kernel_elements: tuple
+  output_tiles: int
+  kernel_tiles: int
+  streams: int
+  moved_bytes: int
+  least_bytes: int
+  block_bytes: int
+  footprint_bytes: int
+  padding: float
+  rounding: float
+  terms: Terms
+
+  @property
+  def steps(self) -> int:
+    """Of the loop nest: output tiles x kernel tiles."""
+    return self.output_tiles * self.kernel_tiles
+
+  @property
+  def time_ns(self) -> float:
+    """The analytic time."""
+    return float(self.terms.time)
+
+  @property
+  def bound_by(self) -> str:
+    """The term that takes longest, in words."""
+    return BOUND_BY[self.terms.bound]
+
+  def to_json(self) -> dict[str, Any]:
+    """All attributes, and `steps`, `time_ns` and `bound_by`."""
+    return {**dataclasses.asdict(self), 'steps': self.steps,
+            'time_ns': self.time_ns, 'bound_by': self.bound_by}
+
+  def text(self) -> str:
+    """One line: steps, bytes, padding, and what bounds it."""
+    again = self.moved_bytes / self.least_bytes
+    waste = self.padding * self.rounding - 1
+    return (f'{self.steps:,} step{"s" * (self.steps != 1)}, '
+            f'{in_bytes(self.moved_bytes)} moved ({again:.2f} x the least), '
+            f'padding {100 * waste:.0f} %, bound by {self.bound_by}')
+
+
+def in_bytes(count: float) -> str:
+  """'3.5 MiB': bytes in the unit that suits their number."""
+  units = ['B', 'KiB', 'MiB', 'GiB']
+  power = min(3, int(math.log(max(1, count), 1024)))
+  return f'{count / 1024 ** power:.{min(power, 1)}f} {units[power]}'
+
+
+class Explainer:
+  """Explains the tiles of one kernel, whose loop nest is read off once.
+
+  Attributes:
+    loops: the loop nest.
+    constants: the machine.
+  """
+
+  def __init__(self, kernel: Kernel, constants: Optional[Constants] = None, *,
+               in_elements: bool = False):
+    """Reads the loop nest of a kernel off its features.
+
+    Args:
+      kernel: its configurations and times are not looked at.
+      constants: the machine; or some of its constants by name, such as a
+        model's `constants()`, which replace those of a TPU v3.
+      in_elements: whether bounds count elements of logical dimensions, not
+        layout tiles, as of machines that are no TPU.
+
+    Raises:
+      UserError: the kernel has no graph that makes sense.
+    """
+    base = _ELEMENTWISE if in_elements else tpu.TPU_V3_LIKE
+    if not isinstance(constants, tpu.TpuConstants):
+      constants = dataclasses.replace(base, **(constants or {}))
+    self.constants = constants
+    try:
+      self.loops = feature_loops.kernel_loops(kernel, in_elements)
+      self._least_bytes = int(feature_loops.counts(
+          self.loops, np.array([[axis.units for axis in self.loops.grid.axes]],
+                               np.int64))['moved_bytes'][0])
+    except (LookupError, ValueError, ArithmeticError) as error:
+      raise UserError(
+          f'{kernel.tile_id}: its graph has no loops to cut into tiles '
+          f'({error!r}); see `tpu-graphs-ext check-data`') from error
+
+  def terms(self, tiles: np.ndarray) -> Terms:
+    """Arrays float64 [configs] of tiles int64 [configs, axes]."""
+    return _terms(feature_loops.counts(self.loops, tiles), self.constants)
+
+  def tiles(self, config_feat: np.ndarray) -> np.ndarray:
+    """int64 [configs, axes]: what float32 [configs, 24] cuts each loop to."""
+    return feature_loops.loop_tiles(self.loops, config_feat)
+
+  def explain(self, config_row: np.ndarray) -> Explanation:
+    """Explains one row of `config_feat`, float32 [24]."""
+    config_row = np.asarray(config_row, np.float32)
+    if config_row.shape != (len(schema.CONFIG_FEATURES),):
+      raise UserError(
+          f'a configuration has shape {config_row.shape}; it must be '
+          f'({len(schema.CONFIG_FEATURES)},), one row of config_feat')
+    return self.explain_tiles(self.tiles(config_row[np.newaxis]))[0]
+
+  def explain_tiles(self, tiles: np.ndarray) -> list[Explanation]:
+    """Explains int64 [configs, axes], as `loops.grid` has them."""
+    grid = self.loops.grid
+    counted = feature_loops.counts(self.loops, tiles)
+    elements = _elements(grid, tiles)
+    columns = {
+        'output_bounds': tiles[:, :grid.num_output_axes],
+        'kernel_bounds': grid.kernel_bounds(tiles),
+        'output_elements': elements[:, :grid.num_output_axes],
+        'kernel_elements': elements[:, [axis for axis, _ in grid.kernel_axes]]}
+    rows = zip(*(map(tuple, column.tolist()) for column in columns.values()))
+    explanations = []
+    for number, bounds in enumerate(rows):
+      one = {name: float(values[number]) for name, values in counted.items()}
+      explanations.append(Explanation(
+          **dict(zip(columns, bounds)), streams=len(self.loops.streams),
+          padding=one['padding'], rounding=one['rounding'],
+          least_bytes=self._least_bytes, terms=_terms(one, self.constants),
+          **{name: int(one[name]) for name in (
+              'output_tiles', 'kernel_tiles', 'moved_bytes', 'block_bytes',
+              'footprint_bytes')}))
+    return explanations
+
+
+def explain(kernel: Kernel, config_row: np.ndarray,
+            constants: Optional[Constants] = None, *,
+            in_elements: bool = False) -> Explanation:
+  """Explains one configuration of a kernel.
+
+  For several of one kernel an `Explainer` is faster.
+
+  Args:
+    kernel: only its graph is looked at.
+    config_row: float32 [24], columns of `schema.CONFIG_FEATURES`: a row of
+      `kernel.config_feat`, or of `hlo.features.config_features`.
+    constants, in_elements: see `Explainer`.
+
+  Raises:
+    UserError: the graph makes no sense, or the row has another shape.
+  """
+  return Explainer(kernel, constants, in_elements=in_elements).explain(
+      config_row)
+
+
+def _terms(counted: Mapping[str, Any], constants: tpu.TpuConstants) -> Terms:
+  """Of counts by name, single ones or arrays."""
+  return Terms(
+      launch=constants.launch_ns + 0 * counted['steps'],
+      steps=constants.step_ns * counted['streams'] * counted['steps'],
+      traffic=counted['moved_bytes'] / constants.bytes_per_ns,
+      pieces=constants.piece_ns * counted['pieces'],
+      matrix=constants.matrix_row_ns * counted['matrix_rows'],
+      vector=constants.vector_ns * counted['vector_registers'],
+      first_transfer=counted['block_bytes'] / constants.bytes_per_ns,
+      unhidden=constants.unhidden)
+
+
+def _elements(grid, tiles: np.ndarray) -> np.ndarray:
+  """int64 [configs, axes]: elements of each loop's dimension in a tile."""
+  unit = np.array([axis.unit for axis in grid.axes], np.int64)
+  size = np.array([axis.size for axis in grid.axes], np.int64)
+  return np.minimum(tiles * unit, size)

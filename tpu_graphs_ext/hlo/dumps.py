@@ -1,0 +1,113 @@
+"""HLO as compilers leave it in files: protobufs and text.
+
+`--xla_dump_to=DIR` writes `<name>.hlo.pb` with `--xla_dump_hlo_as_proto` and
+`<name>.txt` with `--xla_dump_hlo_as_text`, before and after optimisation.
+Text is parsed by jaxlib, the extra [jax].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from google.protobuf.message import DecodeError
+from tensorflow.compiler.xla.service import hlo_pb2
+
+from tpu_graphs_ext import files
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import protos, workers
+
+# Of what XLA names the files of modules that it has fused.
+_OPTIMIZED_NAME = 'after_optimizations'
+_TEXT_START = b'HloModule'
+_SCHEDULED = b'is_scheduled=true'
+
+
+@dataclasses.dataclass(frozen=True)
+class Dump:
+  """A module, and whether its fusions are the kernels.
+
+  Attributes:
+    module: `HloModuleProto`.
+    is_optimized: whether a compiler has fused it already.
+  """
+  module: protos.HloModuleProto
+  is_optimized: bool
+
+
+def content_of(path: str) -> bytes:
+  """The bytes of a file.
+
+  Raises:
+    UserError: it cannot be read, or is larger than such files are.
+  """
+  try:
+    with files.open_ordinary(os.path.expanduser(path)) as file:
+      content = file.read(protos.MAX_FILE_BYTES + 1)
+  except (OSError, ValueError) as error:
+    raise UserError(f'{path}: cannot be read ({error})') from error
+  if len(content) > protos.MAX_FILE_BYTES:
+    raise UserError(f'{path}: has more than {protos.MAX_FILE_BYTES:,} bytes, '
+                    'the most that is read')
+  return content
+
+
+def read_dump(path: str, content: bytes) -> Dump:
+  """An HLO module from the content of a file of any of these kinds.
+
+  Args:
+    path: names the file in messages; the name also tells whether the module
+      has been optimised, where its content does not.
+    content: serialized `HloModuleProto` or `HloProto`, or HLO text.
+
+  Raises:
+    UserError: it is none of these, or is beyond what is read; for text also
+      where jaxlib is missing, or says what is wrong with it.
+  """
+  scheduled = False
+  if _is_text(content):
+    scheduled = _SCHEDULED in content.split(b'\n{', 1)[0][:1 << 20]
+    module = protos.as_module(workers.module_of_text(path, content))
+  else:
+    module = _module_of_proto(path, content)
+  try:
+    module = protos.as_module(module)
+  except UserError as error:
+    raise UserError(f'{path}: {error}') from error
+  return Dump(module, scheduled or module.HasField('schedule')
+              or is_fused(module)
+              or _OPTIMIZED_NAME in os.path.basename(path))
+
+
+def is_fused(module: protos.HloModuleProto) -> bool:
+  """Whether any instruction is a fusion."""
+  return any(node.opcode == 'fusion' for computation in module.computations
+             for node in computation.instructions)
+
+
+def has_instructions(module: protos.HloModuleProto) -> bool:
+  """Whether this is HLO, not other bytes that happen to parse as such."""
+  return any(node.opcode for computation in module.computations
+             for node in computation.instructions)
+
+
+def _is_text(content: bytes) -> bool:
+  """Whether a line of the beginning starts as HLO text does."""
+  return any(line.lstrip().startswith(_TEXT_START)
+             for line in content[:1 << 16].split(b'\n'))
+
+
+def _module_of_proto(path: str, content: bytes) -> protos.HloModuleProto:
+  for message_class, module_of in (
+      (protos.HloModuleProto, lambda message: message),
+      (hlo_pb2.HloProto, lambda message: message.hlo_module)):
+    try:
+      module = module_of(message_class.FromString(content))
+    except DecodeError:
+      continue
+    if has_instructions(module):
+      return module
+  raise UserError(
+      f'{path}: its {len(content):,} bytes are neither HLO text, which has a '
+      'line that starts with HloModule, nor a whole HloModuleProto, HloProto '
+      'or tuning data; the file is cut short, damaged or of another kind')
