@@ -25,12 +25,14 @@ setuptools.setup(
     install_requires=versions.install_requires(
         os.environ.get(versions.STACK_VARIABLE, '')),
     extras_require={
-        # Plots of the reports and benchmarks.
-        'report': ['matplotlib'],
+        # Plots of the reports and benchmarks; how a kernel's graph is laid
+        # out in layers.
+        'report': ['matplotlib', 'grandalf'],
         # What benchmarks/accuracy.py compares the models with.
         'benchmarks': ['lightgbm>=4.5,<5', 'matplotlib'],
-        # matplotlib: the tests draw what `report` draws.
-        'dev': ['matplotlib', 'pytest', 'pytest-xdist', 'hypothesis', 'ruff'],
+        # matplotlib, grandalf: the tests draw what `report` draws.
+        'dev': ['matplotlib', 'grandalf', 'pytest', 'pytest-xdist',
+                'hypothesis', 'ruff'],
     },
     entry_points={
         'console_scripts': ['tpu-graphs-ext = tpu_graphs_ext.cli:main'],
