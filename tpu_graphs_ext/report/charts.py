@@ -144,6 +144,12 @@ def percent_scale(axis, most: float) -> None:
   axis.grid(axis='x')
 
 
+def legend_below(figure, axes) -> None:
+  """Below the axes, where it covers no line."""
+  figure.legend(*axes.get_legend_handles_labels(), ncol=5, handlelength=2.2,
+                columnspacing=1.0, loc='outside lower center')
+
+
 class Range(NamedTuple):
   """A mark and the interval around it; the interval may be missing."""
   look: Look

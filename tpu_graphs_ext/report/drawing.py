@@ -19,7 +19,7 @@ from tpu_graphs_ext.report import charts, html
 # Of larger graphs the nodes that are nearest to the last ones are drawn.
 MOST_NODES = 200
 _SWEEPS = 8  # That look for an order with few crossings.
-_LETTER, _HEIGHT, _GAP = 6.7, 36, 12  # Pixels; a letter of 11 pixels.
+_LETTER, _HEIGHT, _GAP = 6.9, 36, 12  # Pixels; a letter of 11 pixels.
 
 
 class Node(NamedTuple):
@@ -75,7 +75,7 @@ def drawing(kernel: Kernel, name: str) -> str:
                kernel.edge_index, axis=0).tolist()
            if consumer in shown and producer in shown and consumer != producer]
   places, routes = _layout(shown, links, [
-      max(len(node.opcode), len(node.shape)) * _LETTER + 12 for node in nodes])
+      max(len(node.opcode), len(node.shape)) * _LETTER + 16 for node in nodes])
   left_out = len(nodes) - len(shown)
   description = _in_words(nodes, len(kernel.edge_index), left_out)
   picture = _svg(nodes, places, routes, name,

@@ -81,8 +81,10 @@ def items(texts: Iterable[str]) -> str:
 
 def table(content: Table) -> str:
   """A table that is scrolled by itself where it is wider than the page."""
-  head = ''.join(f'<th scope="col">{escape(cell)}</th>'
-                 for cell in content.head)
+  first_row = content.rows[0] if content.rows else content.head
+  head = ''.join(
+      f'<th scope="col"{_number_class(below)}>{escape(cell)}</th>'
+      for cell, below in zip(content.head, first_row))
   rows = []
   for first, *rest in content.rows:
     cells = ''.join(

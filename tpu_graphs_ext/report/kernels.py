@@ -94,7 +94,7 @@ def _scatter(name: str, shown: Shown, group: Group, number: int,
   best_place = int(np.flatnonzero(order == best)[0]) + 1
   look = charts.look_of(number, group.letter)
 
-  def draw(unused_figure, axes):
+  def draw(figure, axes):
     axes.plot(places[drawn], by_place[drawn], lw=0, marker=look.mark, ms=3,
               mew=0.4, color=look.colour, alpha=0.75, clip_on=False)
     for place, text, mark in ((1, 'chosen', 's'), (best_place, 'best', 'o')):
@@ -117,8 +117,7 @@ def _scatter(name: str, shown: Shown, group: Group, number: int,
     axes.set_xlabel(f'place that {group.letter} predicts, 1 is tried first')
     axes.set_title(f'{group.letter}: measured, % over the best tile')
     axes.grid(True)
-    # Above the marks, where there is nothing but the title.
-    axes.legend(loc='lower right', ncol=2)
+    charts.legend_below(figure, axes)
 
   result = shown.results[group.letter]
   said = (f'The tile that {group.letter} tries first is {by_place[0]:.1f} % '

@@ -101,7 +101,9 @@ def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
       try:
         of_group[group.letter].append(_measured(run, kernels, loading))
       except UserError as error:
-        problems.append(str(error))
+        # Of an error in the data root, say, the run is not named yet.
+        problems.append(str(error) if run.model_dir in str(error)
+                        else f'{run.model_dir}: {error}')
   return Measurements(source, kernels, groups, of_group)
 
 

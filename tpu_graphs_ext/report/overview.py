@@ -176,7 +176,7 @@ def _lines(axes, group: Group, key: str, look: charts.Look, dash: Any,
 
 
 def _opa_figure(every: Sequence[Group], groups: Sequence[Group]) -> str:
-  def draw(unused_figure, axes):
+  def draw(figure, axes):
     for group in groups:
       look = charts.look_of(every.index(group), group.letter)
       if any('val_opa' in run.curve for run in group.runs):
@@ -184,7 +184,7 @@ def _opa_figure(every: Sequence[Group], groups: Sequence[Group]) -> str:
     axes.set_xlabel('epoch')
     axes.set_title('OPA of the validation kernels')
     axes.grid(True)
-    axes.legend(loc='lower right', ncol=4, handlelength=2.2)
+    charts.legend_below(figure, axes)
     _whole_epochs(axes)
 
   best = ', '.join(

@@ -194,7 +194,7 @@ def _distribution_figure(k: int, choices: Sequence[_Choice]) -> str:
   values = [(choice, of) for choice, of in values if of.size]
   most = max(float(of[-1]) for _, of in values)
 
-  def draw(unused_figure, axes):
+  def draw(figure, axes):
     charts.percent_scale(axes, most)
     for choice, of in values:
       share = np.arange(1, of.size + 1) / of.size
@@ -207,7 +207,7 @@ def _distribution_figure(k: int, choices: Sequence[_Choice]) -> str:
     axes.set_xlabel('slowdown in %')
     axes.set_title(f'Top-{k}: part of the kernels within')
     axes.grid(True)
-    axes.legend(loc='lower right', ncol=2, handlelength=2.4)
+    charts.legend_below(figure, axes)
 
   quantiles = (0.5, 0.75, 0.9, 0.95, 1.0)
   rows = [(choice.name, html.percent(float(np.mean(of <= 1e-9)), 1),

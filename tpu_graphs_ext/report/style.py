@@ -60,7 +60,7 @@ nav a{display:inline-block;padding:.25rem 0}
 .figures{display:grid;gap:1rem 1.5rem;align-items:start;
  grid-template-columns:repeat(auto-fill,minmax(min(100%,21rem),1fr))}
 figure{margin:.5rem 0;min-width:0;max-width:34rem}
-figure.wide{max-width:100%}
+figure.wide{width:min-content;min-width:min(100%,20rem);max-width:100%}
 .beside{display:flex;flex-wrap:wrap;gap:.5rem 2rem;align-items:flex-start}
 .beside>*{max-width:100%}
 .beside>figure:not(.wide){flex:1 1 20rem;max-width:26rem}
@@ -73,12 +73,13 @@ svg text{font-family:"DejaVu Sans","Liberation Sans",Verdana,system-ui,
 .graph svg{max-width:none}
 .scroll,.graph{overflow-x:auto;max-width:100%}
 .graph{border:1px solid var(--line);padding:.25rem}
+td.n{white-space:nowrap}
 table{border-collapse:collapse;font-size:.9rem;overflow-wrap:normal}
 caption{text-align:left;color:var(--soft);padding:.25rem 0}
 th,td{padding:.25rem .6rem .25rem 0;text-align:left;vertical-align:top;
  border-bottom:1px solid var(--line)}
 th{font-weight:600}
-td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 summary{cursor:pointer;padding:.3rem 0;color:var(--link)}
 article{border-top:1px solid var(--line);margin-top:1.5rem}
 footer{color:var(--soft);font-size:.9rem;margin:3rem auto 1rem}
