@@ -97,7 +97,7 @@ def table(content: Table) -> str:
 
 
 def _number_class(cell: str) -> str:
-  is_number = re.match(rf'[{MINUS}{TIMES}+]?\s?\d', cell) or cell == NOTHING
+  is_number = re.match(rf'[{MINUS}{TIMES}+-]?\s?\d', cell) or cell == NOTHING
   return ' class="n"' if is_number else ''
 
 

@@ -103,9 +103,8 @@ def _flags_table(groups: Sequence[Group]) -> html.Table:
   values: dict[str, list[Any]] = {}
   for number, group in enumerate(groups):
     run = group.runs[0]
-    own = {**{f'--{key}': value for key, value in run.flags.items()},
-           **{f'argument {key}': value for key, value in run.kwargs.items()},
-           '--model': run.model}
+    own = {'model': run.model, **run.flags, **{
+        f'argument {key}': value for key, value in run.kwargs.items()}}
     for key, value in own.items():
       values.setdefault(key, [None] * len(groups))[number] = value
   rows = []
@@ -114,8 +113,8 @@ def _flags_table(groups: Sequence[Group]) -> html.Table:
     rows.append((key, 'differs' if _differs(row) else 'same', *(
         html.NOTHING if value is None else shown(value) for value in row)))
   return html.Table(
-      f'What the groups were trained with; {html.NOTHING} is not given, or '
-      'the default of the model',
+      'What the groups were trained with, by its names in the run files; '
+      f'{html.NOTHING} is not given',
       ('name', '', *(group.letter for group in groups)), rows)
 
 

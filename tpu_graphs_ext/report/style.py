@@ -94,6 +94,8 @@ footer{color:var(--soft);font-size:.9rem;margin:3rem auto 1rem}
  figure,tr,h2,h3{break-inside:avoid}
  h2,h3{break-after:avoid}
  .figures{display:block;columns:2}
+ figure details{display:none}
+ summary{color:var(--ink);list-style:none}
  details::details-content{content-visibility:visible;block-size:auto}
 }
 '''
