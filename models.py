@@ -2919,15 +2919,19 @@ class AnalyticTileModel(_Ranker):
       self._geometry = _Geometry(hardware)
       self._machine = _Machine()
 
-  def constants(self) -> dict:
-    """Physical constants by name with the unit; empty without feature_stats."""
+  def constants(self, trained: bool = True) -> dict:
+    """Physical constants by name with the unit; empty without feature_stats.
+
+    Those of now, or with `trained` false those that training started from.
+    """
     if not self._geometry:
       return {}
     self._machine.build_once()
     self._statistics.build_once()
     hardware = self._geometry.hardware(self._statistics.read())
-    return {name: float(value)
-            for name, value in self._machine.constants(hardware).items()}
+    found = (self._machine.constants(hardware) if trained else
+             {name: getattr(hardware, name) for name in _TRAINED_CONSTANTS})
+    return {name: float(value) for name, value in found.items()}
 
   def _build_layers(self, node_width, config_width):
     if self._geometry:

@@ -25,14 +25,16 @@ setuptools.setup(
     install_requires=versions.install_requires(
         os.environ.get(versions.STACK_VARIABLE, '')),
     extras_require={
-        # Plots of the reports and benchmarks.
-        'report': ['matplotlib'],
+        # Plots of the reports and benchmarks; how a kernel's graph is laid
+        # out in layers.
+        'report': ['matplotlib', 'grandalf'],
         # `rank` of HLO text, which jaxlib parses, and of functions of JAX.
         'jax': ['jax>=0.4.26'],
         # What benchmarks/accuracy.py compares the models with.
         'benchmarks': ['lightgbm>=4.5,<5', 'matplotlib'],
-        # matplotlib: the tests draw what `report` draws; jax: they parse HLO.
-        'dev': ['jax>=0.4.26', 'matplotlib', 'pytest', 'pytest-xdist',
+        # matplotlib, grandalf: the tests draw what `report` draws; jax: they
+        # parse HLO.
+        'dev': ['jax>=0.4.26', 'matplotlib', 'grandalf', 'pytest', 'pytest-xdist',
                 'hypothesis', 'ruff'],
     },
     entry_points={

@@ -32,6 +32,7 @@ from tpu_graphs_ext.host.settings import (
   StatsSettings,
   TrainSettings,
 )
+from tpu_graphs_ext.report import cli as report_cli
 
 # Settings that are paths of which '' is none; of other paths it means no file.
 _NEEDED_PATHS = ('data_root', 'out_dir')
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
               _add_run, _add_hook):
     add(verbs)
   cli.add_verbs(verbs, _verb, _add_switch)
+  report_cli.add_verbs(verbs, _verb, _add_settings, _given)
   return parser
 
 

@@ -90,7 +90,7 @@ def _with_stats(kwargs: dict[str, Any], stats: FeatureStats,
   Raises:
     UserError: the arguments hold other statistics already.
   """
-  given, tiles = kwargs.get(ARGUMENT), _what_tiles_count(every)
+  given, tiles = kwargs.get(ARGUMENT), what_tiles_count(every)
   if given is not None and not (
       _equal(FeatureStats.from_json(given), stats)
       and given.get('tiles', tiles) == tiles):
@@ -107,7 +107,7 @@ def _with_stats(kwargs: dict[str, Any], stats: FeatureStats,
   return {**kwargs, ARGUMENT: stored}
 
 
-def _what_tiles_count(every: Partition) -> str:
+def what_tiles_count(every: Partition) -> str:
   """'elements' or 'layout tiles': see `_count_elements` of models.py."""
   tile = _largest(every.config_feat, 'output_bounds_product',
                   schema.CONFIG_COLUMN, every.config_start, every.num_configs)

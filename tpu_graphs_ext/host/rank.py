@@ -101,8 +101,8 @@ def ranking_of(kernel: Kernel, scores: distinct.Scores,
     choices.append(Choice(
         index=index,
         score=float(scores.of_tiles[index]),
-        output_bounds=_bounds(row, 'output_bounds'),
-        kernel_bounds=_bounds(row, 'kernel_bounds'),
+        output_bounds=bounds_of(row, 'output_bounds'),
+        kernel_bounds=bounds_of(row, 'kernel_bounds'),
         runtime_ns=int(kernel.runtime_ns[index]) if measured else None,
         slowdown=_slowdown(kernel, index) if measured else None))
   return Ranking(
@@ -116,7 +116,7 @@ def _slowdown(kernel: Kernel, index: int) -> float:
   return float(runtime[index] / runtime.min() - 1)
 
 
-def _bounds(row: np.ndarray, group: str) -> list[int]:
+def bounds_of(row: np.ndarray, group: str) -> list[int]:
   """The bounds of one configuration, without the zeros that fill the row."""
   bounds = row[schema.CONFIG_GROUPS[group]][:schema.MAX_DIMS]
   used = np.flatnonzero(bounds)

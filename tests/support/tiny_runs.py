@@ -1,0 +1,81 @@
+"""Run files written by hand, and pages that are read back."""
+
+from __future__ import annotations
+
+import html.parser
+import os
+
+from tpu_graphs_ext.host import artifacts
+
+
+def run_info(model: str = 'TinyRanker', seed: int = 1, epochs: int = 3,
+             top1: float = 0.5, kwargs: str = '{}', **args) -> dict:
+  """What a finished run of this package's host writes, the main part of it."""
+  curve = {'epoch': list(range(epochs)),
+           'train_loss': [3.0 - 0.5 * epoch for epoch in range(epochs)],
+           'train_opa': [0.6 + 0.05 * epoch for epoch in range(epochs)],
+           'val_loss': [3.5 - 0.25 * epoch for epoch in range(epochs)],
+           'val_opa': [0.55 + 0.05 * epoch for epoch in range(epochs)]}
+  return {
+      'train_curve': curve,
+      'final_error': {'val': {'1': top1, '5': top1 / 2, '10': top1 / 4}},
+      'args': {'model': model, 'model_kwargs_json': kwargs, 'configs': 6,
+               'learning_rate': 0.01, 'run_id': f'seed{seed}', **args},
+      'seed': seed, 'seconds': {'train': 60.0, 'total': 70.0},
+      'host': 'tpu_graphs_ext', 'settings': {'data_root': 'somewhere'}}
+
+
+def write_run(folder, info: dict, with_model: bool = False) -> str:
+  """Writes a run file, and an empty model folder; returns the file's path."""
+  path = artifacts.save_run_file(info, str(folder))
+  if with_model:
+    os.makedirs(artifacts.model_path(
+        str(folder), artifacts.train_hash(info['args'])))
+  return path
+
+
+class Page(html.parser.HTMLParser):
+  """What a page holds.
+
+  Attributes:
+    ids: all of them, in order.
+    targets: what the links inside of the page, and its pictures, point to.
+    outside: what would be loaded from elsewhere.
+    unclosed: elements that were opened and not closed.
+    counts: how often each element is there.
+    text: all that can be read.
+  """
+  _VOID = ('meta', 'link', 'br', 'img')
+
+  def __init__(self, content: str):
+    super().__init__()
+    self.ids, self.targets, self.outside = [], [], []
+    self.unclosed, self.counts, self.text = [], {}, ''
+    self.feed(content)
+    self.close()
+
+  def handle_starttag(self, tag, attrs):
+    if tag not in self._VOID:
+      self.unclosed.append(tag)
+    self._note(tag, attrs)
+
+  def handle_startendtag(self, tag, attrs):
+    self._note(tag, attrs)
+
+  def _note(self, tag, attrs):
+    self.counts[tag] = self.counts.get(tag, 0) + 1
+    for name, value in attrs:
+      if name == 'id':
+        self.ids.append(value)
+      elif name in ('href', 'xlink:href', 'src', 'srcset', 'data', 'action'):
+        (self.targets if value.startswith('#') else self.outside).append(value)
+      elif name in ('aria-labelledby', 'aria-describedby'):
+        self.targets.append('#' + value)
+
+  def handle_endtag(self, tag):
+    assert self.unclosed and self.unclosed[-1] == tag, (tag, self.unclosed)
+    self.unclosed.pop()
+
+  def handle_data(self, data):
+    if self.unclosed and self.unclosed[-1] != 'style':
+      self.text += data
