@@ -28,6 +28,7 @@ MAY_IMPORT = {
     'host': ('data', 'stacks', 'load_models', 'models'),
     'analytic': ('data', 'hlo'),
     'baseline': ('stacks', 'load_models'),
+    'layout': (),
     'sample': ('data', 'hlo', 'analytic'),
     'handin': ('data', 'stacks', 'host', 'baseline', 'load_models'),
 }
