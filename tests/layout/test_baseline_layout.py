@@ -77,7 +77,7 @@ def rankings(folder) -> dict[str, list[int]]:
 SMALL = {'hidden_dim': 8, 'op_embed_dim': 4}
 
 
-@pytest.mark.parametrize('name', list(models._models()))
+@pytest.mark.parametrize('name', list(models._MODELS))
 def test_the_unchanged_script_runs_to_its_predictions(
     swapped, data, tmp_path, name):
   run = run_train(swapped, data, tmp_path, f'--model={name}',

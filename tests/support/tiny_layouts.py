@@ -7,8 +7,6 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
-import tensorflow_gnn as tfgnn
 
 from tpu_graphs_ext.data import schema
 
@@ -28,7 +26,8 @@ def program(name: str, nodes: int = 40, configurable: int = 6,
   rank = 3
   sizes = 2 ** rng.integers(3, 9, (nodes, rank))
   own = np.stack([rng.permutation(rank) for _ in range(nodes)])
-  feat = rng.uniform(0, 9, (nodes, len(schema.NODE_FEATURES))).round()
+  feat = np.zeros((nodes, len(schema.NODE_FEATURES)))
+  feat[:, :4] = rng.integers(0, 9, (nodes, 4))
   column = schema.NODE_GROUPS
   feat[:, column['shape_dimensions']] = np.concatenate([
       sizes, np.zeros((nodes, 3)), sizes.sum(-1, keepdims=True),
@@ -89,14 +88,17 @@ def _scaled(x: np.ndarray, of: dict) -> np.ndarray:
 
 
 def graph(programs: Sequence[dict], stats: dict | None = None,
-          selected: Sequence | None = None) -> tfgnn.GraphTensor:
-  """A batch as the baseline's reader makes it, features scaled to [0, 1].
+          selected: Sequence | None = None):
+  """A batch as the baseline's reader makes it: a GraphTensor, scaled to [0, 1].
 
   Args:
     programs: what `program` gives, with equal numbers of configurations.
     stats: what `bounds` gives; None: those of `programs`.
     selected: for each program its nodes that are learned from; None: all.
   """
+  import tensorflow as tf  # Not for tests of files alone.
+  import tensorflow_gnn as tfgnn
+
   stats = stats or bounds(programs)
   node_counts = [len(one['node_opcode']) for one in programs]
   config_counts = [len(one['node_config_ids']) for one in programs]
