@@ -97,6 +97,16 @@ def test_the_unchanged_script_runs_to_its_predictions(
   shapes = [[tuple(weight.shape) for weight in model.trainable_variables][1:]
             for model in (saved, made)]
   assert shapes[0] == shapes[1]  # All but the opcodes', whose number differs.
+  statistics = [weight for weight in saved.trainable_variables
+                if 'feature_stats' in weight.name]
+  assert len(statistics) == (name == 'MyLayoutSAGE')
+  for weight in statistics:  # Read from what the script reads.
+    columns = tiny_layouts.bounds(
+        [tiny_layouts.program(f'train {i}', 40 + 5 * i, 5 + i)
+         for i in range(4)])
+    for row, side in enumerate(('minimum', 'maximum')):
+      np.testing.assert_array_equal(
+          weight[row], columns['node'][side] + columns['config'][side])
 
 
 @pytest.mark.parametrize('flags, said', [

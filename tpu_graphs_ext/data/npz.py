@@ -60,14 +60,14 @@ def array_names(path: str) -> set[str]:
 
 
 def read_arrays(path: str, names: Sequence[str],
-                max_bytes: int = MAX_BYTES) -> tuple[
+                max_bytes: int | None = None) -> tuple[
                     dict[str, np.ndarray], dict[str, str]]:
   """The arrays of these names that can be read, and what is wrong with others.
 
   Args:
     path: an .npz file.
     names: of the arrays, without `.npy`.
-    max_bytes: of one array; larger ones are refused.
+    max_bytes: of one array; larger ones are refused. None: `MAX_BYTES`.
 
   Raises:
     DamagedError: the file as a whole cannot be read.
@@ -83,7 +83,7 @@ def read_arrays(path: str, names: Sequence[str],
                         f'{", ".join(there) or "nothing"}'[:500])
         continue
       try:
-        arrays[name] = _array(archive, info, max_bytes)
+        arrays[name] = _array(archive, info, max_bytes or MAX_BYTES)
       except Exception as error:  # As above.
         faults[name] = (f'cannot be read ({_text(error)}); it may be damaged '
                         'or pickled')

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from tpu_graphs_ext.data import npz, schema
+from tpu_graphs_ext.data import schema
 
 Arrays = Mapping[str, np.ndarray]
 
 FIELDS = {field.name: field for field in schema.TILE_FIELDS}
-MAX_BYTES = npz.MAX_BYTES
+MAX_BYTES = None  # Of one array: what `npz` allows.
 RUNTIME, NORMALIZER = 'config_runtime', 'config_runtime_normalizers'
 
 
