@@ -17,6 +17,10 @@ SMALL = {'hidden_dim': 8}
 # Float32 sums in another order: the last bits differ.
 CLOSE = dict(rtol=2e-5, atol=2e-5)
 every_model = pytest.mark.parametrize('name', list(models._MODELS))
+# Where the others go the same way, and tracing them takes seconds.
+two_models_and_slowly_all = pytest.mark.parametrize('name', [
+    name if name in ('ResModel', 'MyLayoutSAGE') else
+    pytest.param(name, marks=pytest.mark.slow) for name in models._MODELS])
 
 
 def make(name: str, seed: int = 1, **kwargs) -> models._LayoutModel:
@@ -82,7 +86,7 @@ def test_the_order_of_nodes_does_not_matter(made, name):
   np.testing.assert_allclose(model(graph([turned])), scores[:1], **CLOSE)
 
 
-@every_model
+@two_models_and_slowly_all
 def test_forward_gives_the_same_in_chunks(made, name, monkeypatch):
   model, scores = made(name)
   monkeypatch.setattr(type(model), '_CHUNK_FLOATS', 1)  # Eight at a time.
@@ -111,7 +115,23 @@ def test_every_variable_learns_from_segments(made, name):
 
 @pytest.mark.parametrize('saves', [
     False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
 @every_model
+def test_it_learns_in_compiled_steps(name):
+  """On segments of two programs, as the script trains."""
+  model = make(name, objective='pairwise_logistic') if (
+      name != 'ResModel') else make(name)
+  model.compile(loss=models.PairwiseLogisticFastestFirst(),
+                optimizer=tf.keras.optimizers.Adam(1e-2, clipnorm=1e-2))
+  selected = [np.arange(40) < 25, np.arange(60) >= 30]
+  labels = tf.constant([one['config_runtime'] for one in PROGRAMS]) / 10 ** 7
+  losses = [model.train_on_batch(graph(selected=selected), labels)
+            for _ in range(40)]
+  assert np.isfinite(losses).all()
+  assert np.mean(losses[-5:]) < np.mean(losses[:5])
+
+
+@two_models_and_slowly_all
 def test_weights_are_the_whole_state(made, name, tmp_path, saves):
   """As layout_evaluate.py has it: saved, loaded, copied by position."""
   saved, scores = made(name)

@@ -1335,7 +1335,9 @@ def _distinct(config_feats: tf.Tensor) -> _Distinct:
                     [number * configs, config_feats.shape[-1] + 1])
   with tf.device('CPU:0'):  # TensorFlow has it for rows nowhere else.
     found = tf.raw_ops.UniqueV2(x=rows, axis=[0])
-  found_rows = tf.ensure_shape(found.y, [None, config_feats.shape[-1] + 1])
+  # Nothing is learned of features, and the operation has no gradient.
+  found_rows = tf.ensure_shape(
+      tf.stop_gradient(found.y), [None, config_feats.shape[-1] + 1])
   return _Distinct(tf.cast(found_rows[:, 0], tf.int32), found_rows[:, 1:],
                    tf.reshape(found.idx, [number, configs]))
 
