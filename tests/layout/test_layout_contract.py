@@ -113,8 +113,6 @@ def test_every_variable_learns_from_segments(made, name):
     assert gradient.any() or 'feature_stats' in variable.name, variable.name
 
 
-@pytest.mark.parametrize('saves', [
-    False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.slow
 @every_model
 def test_it_learns_in_compiled_steps(name):
@@ -132,6 +130,8 @@ def test_it_learns_in_compiled_steps(name):
   assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize('saves', [
+    False, pytest.param(True, marks=pytest.mark.slow)])
 @two_models_and_slowly_all
 def test_weights_are_the_whole_state(made, name, tmp_path, saves):
   """As layout_evaluate.py has it: saved, loaded, copied by position."""
