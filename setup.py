@@ -34,8 +34,8 @@ setuptools.setup(
         'benchmarks': ['lightgbm>=4.5,<5', 'matplotlib'],
         # matplotlib, grandalf: the tests draw what `report` draws; jax: they
         # parse HLO.
-        'dev': ['jax>=0.4.26', 'matplotlib', 'grandalf', 'pytest', 'pytest-xdist',
-                'hypothesis', 'ruff'],
+        'dev': ['jax>=0.4.26', 'matplotlib', 'grandalf', 'pytest',
+                'pytest-xdist', 'hypothesis', 'ruff'],
     },
     entry_points={
         'console_scripts': ['tpu-graphs-ext = tpu_graphs_ext.cli:main'],

@@ -29,6 +29,7 @@ MAY_IMPORT = {
     'host': ('data', 'stacks', 'load_models', 'models'),
     'analytic': ('data', 'hlo'),
     'baseline': ('stacks', 'load_models'),
+    'layout': (),
     'sample': ('data', 'hlo', 'analytic'),
     'advice': ('data', 'hlo', 'analytic', 'host'),
     'handin': ('data', 'stacks', 'host', 'baseline', 'load_models'),

@@ -168,6 +168,8 @@ def _add_check_data(verbs) -> None:
   parser.add_argument('folder', metavar='DIR', type=path_flag('DIR'),
                       help='data root with train, valid and test, or a folder '
                            'of .npz files')
+  parser.add_argument('--task', default='tile', choices=('tile', 'layout'),
+                      help='whose files they are')
   _add_switch(parser, '--json', 'print JSON instead of text')
 
 
@@ -348,7 +350,7 @@ def _rank_all_tiles(args: argparse.Namespace) -> int:
 
 def _check_data(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.data import check
-  report = check.check_data(args.folder)
+  report = check.check_data(args.folder, args.task)
   print(json.dumps(report.to_json(), indent=2) if args.json else report.text())
   return 1 if report.faults else 0
 

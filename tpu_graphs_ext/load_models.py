@@ -14,9 +14,15 @@ from typing import Any
 from tpu_graphs_ext.errors import UserError, did_you_mean
 
 
-def models_path() -> str:
-  """The project's models.py, found without importing TensorFlow."""
-  return os.path.join(os.path.dirname(os.path.abspath(__file__)), 'models.py')
+def models_path(task: str = 'tile') -> str:
+  """The project's models of a task, found without importing TensorFlow.
+
+  Args:
+    task: 'tile': models.py; 'layout': layout/models.py.
+  """
+  folder = os.path.dirname(os.path.abspath(__file__))
+  return os.path.join(
+      folder, {'tile': '', 'layout': 'layout'}[task], 'models.py')
 
 
 def models_module(models_py: str = ''):

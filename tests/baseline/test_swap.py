@@ -253,3 +253,43 @@ def test_what_is_no_file(root, tmp_path):
   with pytest.raises(UserError, match='install did not make it'):
     swap.install(str(root))
   assert 'left ' in swap.uninstall(str(root))
+
+
+# ------------------------------------------------------------ the layout task
+
+
+@pytest.fixture
+def both(root):
+  """The checkout with the layout task's models in its last commit."""
+  (root / checkout.LAYOUT_MODELS_PY).parent.mkdir(parents=True)
+  (root / checkout.LAYOUT_MODELS_PY).write_bytes(b'# of layouts\n')
+  git(root, 'add', '.')
+  git(root, '-c', 'user.name=a', '-c', 'user.email=a@b', 'commit', '--quiet',
+      '-m', 'second')
+  return root
+
+
+def test_each_task_has_its_own_file(both):
+  layout = both / checkout.LAYOUT_MODELS_PY
+  swap.install(str(both), task='layout')
+  assert in_place(both) == THEIRS
+  with open(load_models.models_path('layout'), 'rb') as file:
+    assert layout.read_bytes() == file.read() != ours()
+  assert swap.state(str(layout)) == swap.OURS
+  swap.install(str(both))
+  assert swap.uninstall(str(both), task='layout').startswith('restored')
+  assert layout.read_bytes() == b'# of layouts\n'
+  assert in_place(both) == ours()
+  swap.uninstall(str(both))
+  assert git(both, 'status', '--porcelain') == ''
+
+
+def test_the_advice_names_the_task(both):
+  (both / checkout.LAYOUT_MODELS_PY).write_text('# mine\n')
+  with pytest.raises(UserError, match='install --task layout --models_py'):
+    swap.uninstall(str(both), task='layout')
+
+
+def test_a_checkout_without_the_tasks_file(root):
+  with pytest.raises(UserError, match=r'layout/models.py: is missing'):
+    swap.install(str(root), task='layout')

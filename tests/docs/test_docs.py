@@ -26,7 +26,9 @@ ELSEWHERE = {
     'tpu_graphs/tpu_graphs/baselines/tiles/models.py', 'my_models.py',
     'kaggle.csv', 'predictions_model_output.csv', 'results_1700000000000.csv',
     'sample_submission.csv', 'model.py', 'nn/conv/sage_conv.py', 'graph.py',
-    'utils_test.py', 'tests/test_models.py', 'data/data.py'}
+    'utils_test.py', 'tests/test_models.py', 'data/data.py',
+    'layout_train.py', 'layout_evaluate.py',
+    'tpu_graphs/baselines/layout/models.py'}
 
 
 def text_of(page):
@@ -177,10 +179,9 @@ def test_recipes_are_those_of_the_host():
 # --- Models ------------------------------------------------------------------
 
 
-@pytest.fixture(scope='module')
-def models():
-  """Names of the public model classes of models.py, which is not imported."""
-  tree = ast.parse(text_of('models.py'))
+def models_in(path):
+  """Names of the public model classes of a file, which is not imported."""
+  tree = ast.parse(text_of(path))
   bases = {node.name: [ast.unparse(base) for base in node.bases]
            for node in tree.body if isinstance(node, ast.ClassDef)}
 
@@ -191,6 +192,16 @@ def models():
   return {name for name in bases if is_model(name) and name[0] != '_'}
 
 
+@pytest.fixture(scope='module')
+def models():
+  return models_in('models.py')
+
+
+@pytest.fixture(scope='module')
+def layout_models():
+  return models_in('tpu_graphs_ext/layout/models.py')
+
+
 def test_the_table_of_models_has_every_model(models):
   text = text_of('docs/models.md')
   rows = [cells for cells in table_rows(text.split('\n## ')[0])][2:]
@@ -199,12 +210,19 @@ def test_the_table_of_models_has_every_model(models):
   assert sorted(named) == sorted(models)
 
 
+def test_the_table_of_layout_models_has_every_model(layout_models):
+  section = text_of('docs/models.md').split('\n## The layout task\n')[1]
+  named = [name for cells in table_rows(section)[2:]
+           for name in re.findall(r'`(\w+)`', cells[0])]
+  assert sorted(named) == sorted(layout_models)
+
+
 @pytest.mark.parametrize('page', PAGES)
-def test_every_model_that_is_named_exists(page, models):
+def test_every_model_that_is_named_exists(page, models, layout_models):
   text = text_of(page)
   named = set(re.findall(r'--model[ =](\w+)', text)) - {'NAME', 'MyModel'}
   named |= set(re.findall(r'\b[A-Z]\w*[a-z](?:SAGE|GCN|GAT|TileModel)\b', text))
-  assert named - {'GraphSAGE'} <= models
+  assert named - {'GraphSAGE'} <= models | layout_models
 
 
 # --- Data --------------------------------------------------------------------

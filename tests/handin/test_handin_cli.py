@@ -143,6 +143,8 @@ def test_install_and_uninstall(tmp_path, capsys):
   assert cli.main(['install', '--models_py=x']) == 1
   assert 'no checkout of the tpu_graphs baseline' in capsys.readouterr().err
   assert cli.main(['uninstall']) == 1
+  assert cli.main(['install', f'--root={tmp_path}', '--task=layout']) == 1
+  assert 'layout/models.py: is missing' in capsys.readouterr().err
 
 
 def test_kaggle_csv(tmp_path, capsys):

@@ -24,6 +24,10 @@ COMMIT = 'ddd187c'
 
 ROOT_VARIABLE = 'TPU_GRAPHS_ROOT'
 MODELS_PY = os.path.join('tpu_graphs', 'baselines', 'tiles', 'models.py')
+LAYOUT_MODELS_PY = os.path.join(
+    'tpu_graphs', 'baselines', 'layout', 'models.py')
+# Task -> its file of models in the checkout.
+TASKS = {'tile': MODELS_PY, 'layout': LAYOUT_MODELS_PY}
 # What tells a checkout from another folder.
 _CHECKOUT_FILES = ('tiles_train.py', MODELS_PY)
 # Kernels timed on a TPU, which the baseline ships for its own C++ tests.

@@ -29,6 +29,8 @@ _MAX_RECORD = 1 << 16
 RELEASED = {
     '1b6b492e5e25a7f30eae64e7c8678125adbba43b13bdb4ac84bc1e989e2263f6':
         checkout.COMMIT,
+    '673203783f3d1258c080c3776b0b50cbbe88ab0c31ed195397694c94084d4fb4':
+        checkout.COMMIT,
 }
 # Who wrote the file that is in place.
 THEIRS, COMMITTED, OURS, INSTALLED, OTHER = (
@@ -36,12 +38,13 @@ THEIRS, COMMITTED, OURS, INSTALLED, OTHER = (
     'changed by hand')
 
 
-def install(root: str = '', models_py: str = '') -> str:
+def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
   """Puts models.py in place; a second call changes nothing.
 
   Args:
     root: the checkout; empty: what TPU_GRAPHS_ROOT names.
     models_py: the file to put there; empty: the package's.
+    task: whose models, 'tile' or 'layout'.
 
   Returns:
     What was done, for the user.
@@ -50,8 +53,8 @@ def install(root: str = '', models_py: str = '') -> str:
     UserError: there is no checkout, the new file cannot run there, or the
       file in place has changes that would be lost.
   """
-  target = _target(root)
-  source = files.full_path(models_py or load_models.models_path())
+  target = _target(root, task)
+  source = files.full_path(models_py or load_models.models_path(task))
   faults = allowed_imports.faults_of(source)
   if faults:
     raise UserError('\n  '.join(faults))
@@ -81,8 +84,12 @@ def install(root: str = '', models_py: str = '') -> str:
   return f'installed {source}\nas        {target}'
 
 
-def uninstall(root: str = '') -> str:
+def uninstall(root: str = '', task: str = 'tile') -> str:
   """Puts the checkout's own models.py back; a second call changes nothing.
+
+  Args:
+    root: the checkout; empty: what TPU_GRAPHS_ROOT names.
+    task: whose models, 'tile' or 'layout'.
 
   Returns:
     What was done, for the user.
@@ -91,14 +98,15 @@ def uninstall(root: str = '') -> str:
     UserError: there is no checkout, the file in place has changes that would
       be lost, or the original is nowhere.
   """
-  target = _target(root)
+  target = _target(root, task)
   kind = state(target)
   if kind == OTHER:
+    which = '' if task == 'tile' else f' --task {task}'
     raise UserError(
         f'{target}: has changes that install did not make and would lose; copy '
         f'the file away, for example `cp {target} my_models.py`, run '
-        '`tpu-graphs-ext install --models_py my_models.py`, and uninstall '
-        'again')
+        f'`tpu-graphs-ext install{which} --models_py my_models.py`, and '
+        'uninstall again')
   done = f'already the checkout\'s own: {target}'
   if kind in (OURS, INSTALLED):
     files.write_file(target, _original(target))
@@ -124,7 +132,8 @@ def state(target: str) -> str:
   content = _content(target)
   if _sum(content) in RELEASED:
     return THEIRS
-  if content == _content(load_models.models_path()):
+  if content in (_content(load_models.models_path(task))
+                 for task in checkout.TASKS):
     return OURS
   record = _record(target)
   # Without git only the record knows the checkout's own file.
@@ -135,14 +144,19 @@ def state(target: str) -> str:
   return OTHER
 
 
-def _target(root: str) -> str:
+def _target(root: str, task: str) -> str:
   root = checkout.find(root)
   if root is None:
     raise UserError(
         '--root: no checkout of the tpu_graphs baseline is named; give --root '
         f'or set {checkout.ROOT_VARIABLE} to the folder that `git clone '
         f'{checkout.URL}` made')
-  return os.path.join(root, checkout.MODELS_PY)
+  target = os.path.join(root, checkout.TASKS[task])
+  if not os.path.isfile(target):
+    raise UserError(
+        f'{target}: is missing, so there is nothing to replace; mend the '
+        f'checkout, for example by `git -C {root} checkout .`')
+  return target
 
 
 def _original(target: str) -> bytes:

@@ -10,7 +10,7 @@ import numpy as np
 import tqdm
 
 from tpu_graphs_ext.data import kernel as kernel_lib
-from tpu_graphs_ext.data import npz, rules, schema
+from tpu_graphs_ext.data import layout_rules, npz, rules, schema, tasks
 from tpu_graphs_ext.data.rules import Arrays
 from tpu_graphs_ext.errors import UserError, shortened
 
@@ -25,6 +25,7 @@ _LAYOUT_ONLY = ({field.name for field in schema.LAYOUT_FIELDS}
 _LAYOUT_TEXT = ('of the layout collection, not of the tile collection that '
                 'this checks')
 QUANTILES = (0, 5, 25, 50, 75, 95, 100)
+_RULES = {'tile': rules, 'layout': layout_rules}
 # Fault lines in the text of a report; the rest is only counted.
 MAX_LINES = 200
 
@@ -50,52 +51,65 @@ class Fault:
 # --------------------------------------------------------------- one file
 
 
-def load_arrays(path: str) -> tuple[dict[str, np.ndarray], list[Fault]]:
-  """The arrays that can be read, and a fault for each that cannot."""
+def load_arrays(path: str, task: str = 'tile') -> tuple[
+    dict[str, np.ndarray], list[Fault]]:
+  """The arrays that can be read, and a fault for each that cannot.
+
+  A tile kernel that is read as a layout graph has one fault, which says so.
+  """
+  its = _RULES[task]
   try:
-    arrays, faults = npz.read_arrays(path, list(rules.FIELDS))
+    arrays, faults = npz.read_arrays(path, list(its.FIELDS), its.MAX_BYTES)
   except npz.DamagedError as error:
     return {}, [Fault(path, '', f'cannot be read as .npz ({error}); it may be '
                       'cut short or pickled')]
+  if task == 'layout' and tasks.FEATURES[task] in faults:
+    other = tasks.of_other_task(path, task)
+    if other:
+      return {}, [Fault(path, '', other)]
   return arrays, [Fault(path, *fault) for fault in faults.items()]
 
 
-def check_arrays(path: str, arrays: Arrays,
-                 labelled: bool = True) -> list[Fault]:
+def check_arrays(path: str, arrays: Arrays, labelled: bool = True,
+                 task: str = 'tile') -> list[Fault]:
   """Every fault of the arrays of one file; see `check_kernel_file`."""
+  its = _RULES[task]
   faults, sound = [], {}
   for name, array in arrays.items():
-    field = rules.FIELDS[name]
+    field = its.FIELDS[name]
     shape_faults = list(rules.wrong_shape(array, field))
     faults += [Fault(path, name, message)
                for message in (*rules.wrong_dtype(array, field), *shape_faults)]
     if not shape_faults and array.dtype.kind in 'iuf':
       sound[name] = array
   faults += [Fault(path, name, message)
-             for name, message in rules.unequal_counts(sound)]
-  every = rules.RULES + rules.LABEL_RULES if labelled else rules.RULES
+             for name, message in its.unequal_counts(sound)]
+  every = its.RULES + its.LABEL_RULES if labelled else its.RULES
   for field_name, needed, rule in every:
     if sound.keys() >= set(needed):
       faults += [Fault(path, field_name, message) for message in rule(sound)]
-  if (not labelled and {rules.RUNTIME, rules.NORMALIZER} <= sound.keys()
+  if (not labelled and task == 'tile'
+      and {rules.RUNTIME, rules.NORMALIZER} <= sound.keys()
       and not rules.is_withheld(sound)):
     faults.append(Fault(path, rules.RUNTIME, 'is not all 0 with normalizers of '
                         '1, as a withheld label is'))
   return faults
 
 
-def check_kernel_file(path: str, labelled: bool = True) -> list[Fault]:
+def check_kernel_file(path: str, labelled: bool = True,
+                      task: str = 'tile') -> list[Fault]:
   """Every fault of one .npz file; empty if there is none.
 
   Args:
     path: the file.
     labelled: True wants positive runtimes and normalizers; False wants the
       runtimes to be withheld: all 0, with normalizers of 1.
+    task: 'tile' or 'layout', whose file it is.
   """
-  arrays, faults = load_arrays(path)
-  if is_layout(path, arrays):
+  arrays, faults = load_arrays(path, task)
+  if task == 'tile' and is_layout(path, arrays):
     return [layout_fault(path)]
-  return faults + check_arrays(path, arrays, labelled)
+  return faults + check_arrays(path, arrays, labelled, task)
 
 
 def is_layout(path: str, arrays: Arrays) -> bool:
@@ -176,7 +190,7 @@ class _FileCheck:
   is_layout: bool = False
 
 
-def check_data(root: str) -> Report:
+def check_data(root: str, task: str = 'tile') -> Report:
   """Checks a data root, or one folder of .npz files.
 
   The labels of the test split (or of a folder named so) may be withheld, in
@@ -186,6 +200,7 @@ def check_data(root: str) -> Report:
   Args:
     root: folder with train, valid and test, or with .npz files; `~` is
       expanded.
+    task: 'tile' or 'layout', whose files they are.
 
   Raises:
     UserError: there is neither.
@@ -207,7 +222,7 @@ def check_data(root: str) -> Report:
     folders = {os.path.basename(folder): folder}
   owner = {}  # tile id -> file that has it.
   for split, split_folder in folders.items():
-    checks = _check_split(split, split_folder, report)
+    checks = _check_split(split, split_folder, report, task)
     _find_doubles(checks, owner, report)
   return report
 
@@ -218,14 +233,15 @@ def _npz_files(folder: str) -> list[str]:
           if name.endswith('.npz')]
 
 
-def _check_split(split: str, folder: str, report: Report) -> list[_FileCheck]:
+def _check_split(split: str, folder: str, report: Report,
+                 task: str) -> list[_FileCheck]:
   """Checks the files of one folder and adds what it finds to the report."""
   paths = _npz_files(folder)
   if not paths:
     report.faults.append(Fault(folder, '', 'has no .npz files'))
   may_hide = split not in LABELLED_SPLITS
-  checks = [_check_file(path, may_hide) for path in tqdm.tqdm(
-      paths, desc=split, unit='kernel', disable=None)]
+  checks = [_check_file(path, may_hide, task) for path in tqdm.tqdm(
+      paths, desc=split, unit='file', disable=None)]
   if checks and all(check.is_layout for check in checks):
     report.faults.append(Fault(
         folder, '', f'all {len(checks)} files are {_LAYOUT_TEXT}'))
@@ -261,18 +277,19 @@ def _unlabelled_note(folder: str, hidden: list[_FileCheck],
           'ranked, but not be trained or evaluated on']
 
 
-def _check_file(path: str, may_hide: bool) -> _FileCheck:
-  arrays, faults = load_arrays(path)
-  if is_layout(path, arrays):
+def _check_file(path: str, may_hide: bool, task: str) -> _FileCheck:
+  its = _RULES[task]
+  arrays, faults = load_arrays(path, task)
+  if task == 'tile' and is_layout(path, arrays):
     return _FileCheck(path, [layout_fault(path)], None, False, False, True)
-  withheld = may_hide and rules.is_withheld(arrays)
-  configs = arrays.get('config_feat')
-  axes = {rules.FIELDS[name].axes[0]: len(array)
+  withheld = may_hide and its.is_withheld(arrays)
+  configs = arrays.get(tasks.FEATURES[task])
+  axes = {its.FIELDS[name].axes[0]: len(array)
           for name, array in arrays.items() if array.ndim}
   return _FileCheck(
       path=path, withheld=withheld,
-      faults=faults + check_arrays(path, arrays, labelled=not withheld),
-      sizes=axes if len(axes) == 3 else None,
+      faults=faults + check_arrays(path, arrays, not withheld, task),
+      sizes=axes if axes.keys() >= {'nodes', 'edges', 'configs'} else None,
       identical_configs=bool(
           configs is not None and configs.ndim and len(configs) > 1
           and (configs == configs[0]).all()))

@@ -14,7 +14,7 @@ import zipfile
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import npz
+from tpu_graphs_ext.data import npz, tasks
 from tpu_graphs_ext.errors import UserError
 
 # Attribute of `Kernel` -> key in the .npz file. The file's names carry no unit.
@@ -94,6 +94,9 @@ class Kernel:
       if faults:
         raise npz.DamagedError(' '.join(next(iter(faults.items()))))
     except npz.DamagedError as error:
+      other = tasks.of_other_task(path, 'tile')
+      if other:
+        raise UserError(f'{path}: {other}') from error
       raise unreadable(path, error) from error
     return cls(tile_id=tile_id_of(path), **{
         name: stored[key] for name, key in STORED_NAMES.items()})

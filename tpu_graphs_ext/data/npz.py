@@ -59,13 +59,15 @@ def array_names(path: str) -> set[str]:
     return {os.path.splitext(name)[0] for name in archive.namelist()}
 
 
-def read_arrays(path: str, names: Sequence[str]) -> tuple[
-    dict[str, np.ndarray], dict[str, str]]:
+def read_arrays(path: str, names: Sequence[str],
+                max_bytes: int | None = None) -> tuple[
+                    dict[str, np.ndarray], dict[str, str]]:
   """The arrays of these names that can be read, and what is wrong with others.
 
   Args:
     path: an .npz file.
     names: of the arrays, without `.npy`.
+    max_bytes: of one array; larger ones are refused. None: `MAX_BYTES`.
 
   Raises:
     DamagedError: the file as a whole cannot be read.
@@ -81,22 +83,23 @@ def read_arrays(path: str, names: Sequence[str]) -> tuple[
                         f'{", ".join(there) or "nothing"}'[:500])
         continue
       try:
-        arrays[name] = _array(archive, info)
+        arrays[name] = _array(archive, info, max_bytes or MAX_BYTES)
       except Exception as error:  # As above.
         faults[name] = (f'cannot be read ({_text(error)}); it may be damaged '
                         'or pickled')
   return arrays, faults
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo,
+           max_bytes: int) -> np.ndarray:
   if info.flag_bits & _ENCRYPTED:
     raise DamagedError('is encrypted')
   if info.compress_type not in _COMPRESSIONS:
     raise DamagedError(f'is compressed by method {info.compress_type}; NumPy '
                        'stores or deflates')
-  if info.file_size > MAX_BYTES:
+  if info.file_size > max_bytes:
     raise DamagedError(f'has {info.file_size:,} bytes; no kernel has more than '
-                       f'{MAX_BYTES:,}')
+                       f'{max_bytes:,}')
   with archive.open(info) as member:
     dtype, order, shape, start = _header(member)
     size = math.prod(shape) * dtype.itemsize

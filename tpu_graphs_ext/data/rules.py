@@ -16,6 +16,7 @@ from tpu_graphs_ext.data import schema
 Arrays = Mapping[str, np.ndarray]
 
 FIELDS = {field.name: field for field in schema.TILE_FIELDS}
+MAX_BYTES = None  # Of one array: what `npz` allows.
 RUNTIME, NORMALIZER = 'config_runtime', 'config_runtime_normalizers'
 
 
@@ -68,14 +69,14 @@ def too_few_configs(arrays: Arrays) -> Iterator[str]:
 def edges_out_of_range(arrays: Arrays) -> Iterator[str]:
   """Both ends of every edge are nodes of the kernel."""
   edges, nodes = arrays['edge_index'], len(arrays['node_feat'])
-  yield from _bad_rows(edges, ((edges < 0) | (edges >= nodes)).any(axis=1),
+  yield from bad_rows(edges, ((edges < 0) | (edges >= nodes)).any(axis=1),
                        f'both nodes must be in 0 to {nodes - 1}')
 
 
 def edges_against_order(arrays: Arrays) -> Iterator[str]:
   """Every producer comes before its consumer."""
   edges = arrays['edge_index']
-  yield from _bad_rows(
+  yield from bad_rows(
       edges, edges[:, 0] <= edges[:, 1],
       'rows are (consumer, producer), and a producer comes before its consumer')
 
@@ -84,7 +85,7 @@ def unknown_opcodes(arrays: Arrays) -> Iterator[str]:
   """Every opcode is in the table."""
   opcodes = arrays['node_opcode']
   known = np.isin(opcodes, list(schema.OPCODE_NAMES))
-  yield from _bad_rows(opcodes, ~known, 'it is not in the table of opcodes '
+  yield from bad_rows(opcodes, ~known, 'it is not in the table of opcodes '
                        f'(1 to {schema.NUM_OPCODES - 1})')
 
 
@@ -103,7 +104,7 @@ def not_positive(name: str) -> Callable[[Arrays], Iterator[str]]:
   """The rule that every time of an array is above zero."""
   def rule(arrays: Arrays) -> Iterator[str]:
     times = arrays[name]
-    yield from _bad_rows(times, times <= 0, 'times in ns must be positive')
+    yield from bad_rows(times, times <= 0, 'times in ns must be positive')
   return rule
 
 
@@ -134,7 +135,7 @@ def is_withheld(arrays: Arrays) -> bool:
           and not arrays[RUNTIME].any() and (arrays[NORMALIZER] == 1).all())
 
 
-def _bad_rows(rows: np.ndarray, bad: np.ndarray, rule: str) -> Iterator[str]:
+def bad_rows(rows: np.ndarray, bad: np.ndarray, rule: str) -> Iterator[str]:
   """One message for all rows that break a rule; it shows the first."""
   if bad.any():
     first = int(np.argmax(bad))

@@ -34,10 +34,12 @@ def add_verbs(verbs, add_verb: Callable, add_switch: Callable) -> None:
   add_switch(parser, '--json', 'print JSON instead of text')
   parser = add_verb(verbs, 'install', _install,
                     'put models.py into a checkout of the baseline')
+  _add_task(parser)
   _add_root(parser)
   _add_models_py(parser)
   parser = add_verb(verbs, 'uninstall', _uninstall,
                     "put the checkout's own models.py back")
+  _add_task(parser)
   _add_root(parser)
   _add_verify(verbs, add_verb, add_switch)
   _add_package(verbs, add_verb, add_switch)
@@ -110,6 +112,12 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
                       help='time that the code of the hand-in may take in all')
 
 
+def _add_task(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument('--task', default='tile', choices=('tile', 'layout'),
+                      help='whose models: those of tiles_train.py, or of '
+                      'layout_train.py')
+
+
 def _add_models_py(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--models_py', default='', metavar='FILE',
                       help="the models.py to hand in; empty: the package's")
@@ -140,13 +148,13 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _install(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.baseline import swap
-  print(swap.install(args.root, args.models_py))
+  print(swap.install(args.root, args.models_py, args.task))
   return 0
 
 
 def _uninstall(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.baseline import swap
-  print(swap.uninstall(args.root))
+  print(swap.uninstall(args.root, args.task))
   return 0
 
 

@@ -203,8 +203,8 @@ def _commit(folder: str) -> Finding:
   if not commit:
     return Finding('checkout', WARNING, f'{folder} is no git checkout, so '
                    'changes cannot be seen', CLONE)
-  own = (checkout.MODELS_PY, checkout.MODELS_PY + swap.ORIGINAL,
-         checkout.MODELS_PY + swap.RECORD)
+  own = [path + ending for path in checkout.TASKS.values()
+         for ending in ('', swap.ORIGINAL, swap.RECORD)]
   changed = [line[3:] for line in _git(
       folder, 'status', '--porcelain', '--untracked-files=no').splitlines()
              if line[3:] not in own]

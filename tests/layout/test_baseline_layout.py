@@ -1,0 +1,176 @@
+"""The baseline's unchanged layout_train.py with our layout models in place.
+
+Run with `TPU_GRAPHS_ROOT=/path/to/tpu_graphs pytest -m baseline`. Everything
+happens in copies; the checkout stays as it is.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import gzip
+import importlib
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from support import tiny_layouts
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.layout import models
+
+pytestmark = pytest.mark.baseline
+
+
+@pytest.fixture(scope='module')
+def root() -> str:
+  """The checkout."""
+  path = checkout.find()
+  if path is None:
+    pytest.skip(f'needs a checkout of the baseline, named by '
+                f'{checkout.ROOT_VARIABLE}, which is not set')
+  return path
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory) -> str:
+  return tiny_layouts.write_collection(
+      str(tmp_path_factory.mktemp('layout') / 'npz'))
+
+
+@pytest.fixture(scope='module')
+def swapped(root, tmp_path_factory) -> str:
+  """A working copy with our models in place of the layout task's."""
+  copy = checkout.working_copy(
+      root, str(tmp_path_factory.mktemp('swapped') / 'tpu_graphs'))
+  shutil.copyfile(load_models.models_path('layout'),
+                  f'{copy}/{checkout.LAYOUT_MODELS_PY}')
+  return copy
+
+
+def run_train(copy: str, data: str, folder, *flags: str) -> dict:
+  """Runs layout_train.py for two epochs; returns the run file's content."""
+  checkout.run_script(
+      copy, ['layout_train.py', '--epochs=2', '--configs=6', '--batch=2',
+             '--source=xla', '--search=random', f'--data_root={data}',
+             f'--cache_dir={folder}/cache', f'--out_dir={folder}/out',
+             '--keep_nodes=30', *flags], f'{folder}/train.log')
+  (run_file,) = glob.glob(f'{folder}/out/run_*.jsonz')
+  with gzip.open(run_file) as file:
+    return json.load(file)
+
+
+def rankings(folder) -> dict[str, list[int]]:
+  """ID -> configurations, of the CSV that the script wrote."""
+  (path,) = glob.glob(f'{folder}/out/results_*.csv')
+  with open(path, encoding='utf-8') as lines:
+    header, *rows = csv.reader(lines)
+  assert header == ['ID', 'TopConfigs']
+  return {name: list(map(int, order.split(';'))) for name, order in rows}
+
+
+SMALL = {'hidden_dim': 8, 'op_embed_dim': 4}
+
+
+@pytest.mark.parametrize('name', list(models._MODELS))
+def test_the_unchanged_script_runs_to_its_predictions(
+    swapped, data, tmp_path, name):
+  run = run_train(swapped, data, tmp_path, f'--model={name}',
+                  f'--model_kwargs_json={json.dumps(SMALL)}')
+  for curve in ('train_loss', 'val_loss', 'train_opa', 'val_opa'):
+    assert np.isfinite(run['train_curve'][curve]).all()
+  rows = rankings(tmp_path)
+  assert set(rows) == {'layout:xla:random:test_0', 'layout:xla:random:test_1'}
+  for order in rows.values():
+    assert sorted(order) == list(range(12))
+  (model_dir,) = glob.glob(f'{tmp_path}/out/model_*')
+  saved = tf.keras.models.load_model(model_dir, compile=False)
+  made = getattr(models, name)(6, tiny_layouts.NUM_OPS, **SMALL)
+  made(tiny_layouts.graph(
+      [tiny_layouts.program(f'train {i}', 40 + 5 * i, 5 + i)
+       for i in range(4)]))
+  shapes = [[tuple(weight.shape) for weight in model.trainable_variables][1:]
+            for model in (saved, made)]
+  assert shapes[0] == shapes[1]  # All but the opcodes', whose number differs.
+  statistics = [weight for weight in saved.trainable_variables
+                if 'feature_stats' in weight.name]
+  assert len(statistics) == (name == 'MyLayoutSAGE')
+  for weight in statistics:  # Read from what the script reads.
+    columns = tiny_layouts.bounds(
+        [tiny_layouts.program(f'train {i}', 40 + 5 * i, 5 + i)
+         for i in range(4)])
+    for row, side in enumerate(('minimum', 'maximum')):
+      np.testing.assert_array_equal(
+          weight[row], columns['node'][side] + columns['config'][side])
+
+
+@pytest.mark.parametrize('flags, said', [
+    (['--model=MyLayoutSAG'], 'must be one of'),
+    (['--model_kwargs_json={"hiden_dim": 8}'], "Did you mean 'hidden_dim'"),
+    (['--model_kwargs_json=[8]'], 'must be a JSON object'),
+])
+def test_flags_that_cannot_be_meant(swapped, data, tmp_path, flags, said):
+  with pytest.raises(UserError, match=said):
+    run_train(swapped, data, tmp_path, *flags)
+
+
+@pytest.fixture(scope='module')
+def their_models(root, tmp_path_factory):
+  """The baseline's module of layout models."""
+  copy = checkout.working_copy(
+      root, str(tmp_path_factory.mktemp('untouched') / 'tpu_graphs'))
+  sys.path.insert(0, copy)
+  try:
+    yield importlib.import_module('tpu_graphs.baselines.layout.models')
+  finally:
+    sys.path.remove(copy)
+
+
+@pytest.mark.parametrize('kwargs', [
+    {}, {'adj_normalization': 'asym', 'mlp_layers': 3, 'num_gnns': 3},
+    {'dropout': 'dropout', 'hidden_dim': 16}, {'dropout': 'fullgraph'},
+    {'num_gnns': 0, 'mlp_layers': 1, 'hidden_activation': 'relu'},
+], ids=str)
+@pytest.mark.parametrize('segmented', [False, True])
+def test_same_weights_give_the_same_scores_losses_and_gradients(
+    their_models, kwargs, segmented):
+  programs = [tiny_layouts.program('a'), tiny_layouts.program('b', 60, 9)]
+  selected = [np.arange(40) < 25, np.arange(60) > 30] if segmented else None
+  graph = tiny_layouts.graph(programs, selected=selected)
+  theirs = their_models.ResModel(12, tiny_layouts.NUM_OPS, **kwargs)
+  ours = models.ResModel(12, tiny_layouts.NUM_OPS, **kwargs)
+  theirs(graph)
+  ours(graph)
+  assert [v.shape for v in ours.trainable_variables] == [
+      v.shape for v in theirs.trainable_variables]
+  for target, source in zip(
+      ours.trainable_variables, theirs.trainable_variables):
+    target.assign(source)
+  scores, losses, gradients = zip(
+      *(scored(model, graph) for model in (ours, theirs)))
+  np.testing.assert_allclose(*scores, rtol=1e-5, atol=1e-5)
+  assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+  for got, want in zip(*gradients):
+    np.testing.assert_allclose(got, want, rtol=0,
+                               atol=1e-4 * np.abs(want).max() + 1e-6)
+  np.testing.assert_allclose(
+      ours.forward(graph, 12), theirs.forward(graph, 12), rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(
+      ours.forward(graph, 12, backprop=False),
+      theirs.forward(graph, 12, dropout='fullgraph'), rtol=1e-5, atol=1e-5)
+
+
+def scored(model, graph) -> tuple:
+  """(scores, regularization, gradients of both together)."""
+  with tf.GradientTape() as tape:
+    scores = model(graph)
+    loss = tf.add_n(model.losses)
+    total = loss + tf.reduce_sum(tf.sin(3 * scores))
+  return scores.numpy(), float(loss), [
+      tf.convert_to_tensor(gradient).numpy()
+      for gradient in tape.gradient(total, model.trainable_variables)]
