@@ -32,9 +32,10 @@ setuptools.setup(
         'jax': ['jax>=0.4.26'],
         # What benchmarks/accuracy.py compares the models with.
         'benchmarks': ['lightgbm>=4.5,<5', 'matplotlib'],
-        # matplotlib, grandalf: the tests draw what `report` draws; jax: they
-        # parse HLO.
-        'dev': ['jax>=0.4.26', 'matplotlib', 'grandalf', 'pytest',
+        # matplotlib, grandalf: the tests draw what `report` draws; jaxlib: they
+        # parse HLO text. Not jax, which TensorFlow 2.15 loads where it is: a
+        # second for each process.
+        'dev': ['jaxlib>=0.4.26', 'matplotlib', 'grandalf', 'pytest',
                 'pytest-xdist', 'hypothesis', 'ruff'],
     },
     entry_points={
