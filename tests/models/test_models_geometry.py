@@ -99,6 +99,16 @@ def test_the_correction_starts_at_exactly_zero():
   assert hybrid.constants() == analytic.constants()
 
 
+def test_a_model_tells_where_its_constants_started():
+  model = checks.make('AnalyticTileModel' + checks.RAW,
+                      hardware={'preset': 'tpu_v3', 'bytes_per_ns': 100})
+  start = model.constants()
+  model._machine.changes.assign(0.1 * tf.ones_like(model._machine.changes))
+  assert model.constants(trained=False) == pytest.approx(start)
+  assert model.constants()['bytes_per_ns'] == pytest.approx(100 * math.e)
+  assert checks.make('AnalyticTileModel').constants(trained=False) == {}
+
+
 def test_one_step_of_training_moves_the_correction_and_the_constants():
   hybrid = checks.make('HybridEarlyJoinSAGE' + checks.RAW)
   graph = batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), STATS)

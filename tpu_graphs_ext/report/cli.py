@@ -8,8 +8,8 @@ from collections.abc import Callable
 from tpu_graphs_ext.files import path_flag
 from tpu_graphs_ext.host.settings import LoadSettings
 
-# Single kernels of each kind; see report.py, which is not imported here.
-_KERNELS = 2
+# Single kernels of each kind, best and worst, of each group, unless told.
+KERNELS = 2
 
 
 def add_verbs(verbs, add_verb: Callable, add_settings: Callable,
@@ -39,7 +39,7 @@ def add_verbs(verbs, add_verb: Callable, add_settings: Callable,
            'empty: valid of --data_root, or without that flag of the data '
            'root that the runs were trained on')
   parser.add_argument(
-      '--kernels', default=_KERNELS, metavar='N', type=_number,
+      '--kernels', default=KERNELS, metavar='N', type=_number,
       help='how many of the worst and of the best kernels of each group of '
            'runs are shown one by one; 0: none')
   add_settings(parser, LoadSettings)

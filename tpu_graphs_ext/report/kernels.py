@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Optional
 
 import numpy as np
+from tqdm import tqdm
 
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.host import rank
@@ -27,6 +28,7 @@ def kernels(measurements: Measurements, chosen: Sequence[Shown],
     in_elements: whether tile bounds count elements, not layout tiles.
   """
   groups = {group.letter: group for group in measurements.groups}
+  drawn = tqdm(chosen, desc='draw', unit='kernel', disable=None, leave=False)
   listing = '<ul>' + ''.join(
       f'<li><a href="#kernel-{number}">{html.escape(one.kernel.tile_id)}</a>: '
       f'{html.escape(_roles(one))}</li>'
@@ -40,7 +42,7 @@ def kernels(measurements: Measurements, chosen: Sequence[Shown],
       'bytes and padding are worked out from shapes, layouts and bounds, '
       'not measured.') + listing + ''.join(
           _article(number, one, groups, in_elements)
-          for number, one in enumerate(chosen, 1)))
+          for number, one in enumerate(drawn, 1)))
 
 
 def _roles(shown: Shown) -> str:

@@ -10,6 +10,7 @@ from tpu_graphs_ext.host import feature_stats, outputs
 from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.report import (
   charts,
+  cli,
   html,
   kernels,
   measure,
@@ -25,16 +26,13 @@ START = '<!DOCTYPE html>\n<!-- tpu_graphs_ext report -->'
 WHAT = 'report of this package'
 TITLE = 'What the models learned'
 
-# Single kernels of each kind, best and worst, and of each group.
-KERNELS = 2
-
 # Nothing is loaded from anywhere, whatever a file name may hold.
 _POLICY = ("default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
            "base-uri 'none'; form-action 'none'")
 
 
 def report(paths: Sequence[str], *, out: str, data: str = '',
-           num_kernels: int = KERNELS,
+           num_kernels: int = cli.KERNELS,
            loading: LoadSettings = LoadSettings()) -> str:
   """Writes a page about training runs; returns its path.
 
