@@ -97,6 +97,15 @@ def test_runs_of_the_file_tell_the_default_and_times(found):
   assert sorted(pick.place for pick in advice.picks) == list(range(1, 8))
 
 
+def test_instructions_unlike_those_of_training_are_named(found, caplog):
+  ranker = ranker_of(found.kernel, WithTime())
+  picks._warn_of_nodes(ranker, [found])
+  assert not caplog.records
+  picks._warn_of_nodes(ranker, [found_of(elementwise([32, 512]))])
+  assert 'shape_dimensions_1 reaches 512' in caplog.text
+  assert 'of the nodes of elementwise' in caplog.text
+
+
 def test_kernels_of_one_tile():
   found = found_of(elementwise([32, 256], opcode='reshape'))
   advice = picks.advice_on(ranker_of(found.kernel, WithTime()), found)
@@ -162,8 +171,8 @@ def test_json_and_what_cannot_be_ranked(tmp_path, fixed_model, capsys):
                    path])
   printed = capsys.readouterr()
   assert code == 1
-  assert printed.err.strip() == ('error: none.pb: no such file; a function is '
-                                 'named as module:function')
+  assert printed.err.splitlines()[-1] == (
+      'error: none.pb: no such file; a function is named as module:function')
   none, one = json.loads(printed.out)
   assert none['faults'] and not none['kernels']
   kernel, = one['kernels']

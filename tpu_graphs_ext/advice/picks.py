@@ -19,9 +19,10 @@ from tpu_graphs_ext.advice import sources
 from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.host import scoring
+from tpu_graphs_ext.host import scoring, unfamiliar
 from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
 
 # Tiles that are scored, of a kernel with more: an even sample.
@@ -134,6 +135,7 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
       advice.append(SourceAdvice(name, [], [], [str(error)]))
       continue
     kernels, faults = [], list(source.faults)
+    _warn_of_nodes(ranker, source.found)
     for found in tqdm(source.found, 'kernels', unit='kernel', disable=None,
                       leave=False):
       try:
@@ -142,6 +144,17 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
         faults.append(str(error))
     advice.append(SourceAdvice(name, kernels, source.notes, faults))
   return advice
+
+
+def _warn_of_nodes(ranker: scoring.Ranker,
+                   found: list[sources.Found]) -> None:
+  """Warns of instructions that are unlike those of the training data."""
+  if not found:
+    return
+  row, one = ranker.stats.config.minimum[np.newaxis], np.ones(1, np.int64)
+  unfamiliar.warn(ranker.stats, Partition.from_kernels([
+      dataclasses.replace(each.kernel, config_feat=row, runtime_ns=one,
+                          normalizer_ns=one) for each in found]), ranker.name)
 
 
 def advice_on(ranker: scoring.Ranker, found: sources.Found,
