@@ -1,0 +1,237 @@
+"""A trained model as an object: what it takes, says and refuses."""
+
+import concurrent.futures
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tpu_graphs_ext
+from support import model_checks, saved_run, tiny_models
+from support.saved_run import KERNELS
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.analytic import explain
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import rank, scoring
+from tpu_graphs_ext.serving import given
+from tpu_graphs_ext.serving.cost_model import CostModel
+
+KERNEL, REPEATING = KERNELS[:2]
+TILES = KERNEL.config_feat
+
+
+@pytest.fixture(scope='module')
+def model_dir(tmp_path_factory):
+  return saved_run.save(tmp_path_factory.mktemp('out'))
+
+
+@pytest.fixture(scope='module')
+def model(model_dir):
+  return tpu_graphs_ext.CostModel.load(model_dir)
+
+
+@pytest.fixture(scope='module')
+def ranker(model_dir):
+  return scoring.load_ranker(model_dir)
+
+
+def test_scores_are_those_of_forward(model, ranker):
+  for kernel in KERNELS:
+    expected = ranker.scores(kernel)
+    scores = model.score(kernel)
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, expected, **model_checks.CLOSE)
+  assert model.score(KERNEL).std() > 0
+
+
+def test_a_kernel_is_a_path_a_kernel_or_arrays(model, tmp_path):
+  path = KERNEL.save(str(tmp_path))
+  arrays = saved_run.arrays_of(KERNEL)
+  lists = {name: array.tolist() for name, array in arrays.items()}
+  expected = model.score(KERNEL)
+  for kernel in (path, tmp_path / os.path.basename(path), arrays, lists):
+    np.testing.assert_array_equal(model.score(kernel), expected)
+  del arrays['config_feat']
+  np.testing.assert_array_equal(model.score(arrays, TILES), expected)
+
+
+def test_a_kernel_without_edges(model):
+  arrays = {**saved_run.arrays_of(KERNEL), 'edge_index': []}
+  assert model.score(arrays).shape == (8,)
+
+
+def test_forms_of_one_tile_are_one_row():
+  row = np.zeros(24, np.float32)
+  row[:6], row[6:8] = [3, 5, 0, 0, 0, 0], [8, 15]
+  row[8:14], row[14:16] = [16, 32, 0, 0, 0, 0], [48, 512]
+  choice = rank.Choice(0, 0.0, [16, 32], [3, 5], None, None)
+  for tile in (([16, 32], [3, 5]), (np.array([16, 32]), (3, 5)), choice, row,
+               row.tolist()):
+    np.testing.assert_array_equal(given.config_row(KERNEL, tile), row)
+    np.testing.assert_array_equal(
+        given.config_rows(KERNEL, [tile, 4]), [row, TILES[4]])
+  row[:8] = 0
+  for tiles in ([[16, 32]], np.array([[16, 32]]), [(16, 32)]):
+    np.testing.assert_array_equal(given.config_rows(KERNEL, tiles), [row])
+  # Of unlike lengths.
+  assert given.config_rows(KERNEL, [[16, 32], [4]])[1, 8:16].tolist() == [
+      4, 0, 0, 0, 0, 0, 4, 4]
+
+
+def test_a_tile_has_one_score_however_it_is_asked_for(model):
+  tiles = [[16, 32], [8, 4], [16, 32]]
+  first, other, again = model.score(KERNEL, tiles)
+  assert first == again != other
+  np.testing.assert_allclose(
+      model.score(KERNEL, [tiles[1]]), [other], **model_checks.CLOSE)
+  np.testing.assert_allclose(
+      model.score(KERNEL, [4, 2]), model.score(KERNEL)[[4, 2]],
+      **model_checks.CLOSE)
+
+
+def test_ranking_is_that_of_the_command(model, ranker):
+  for kernel in KERNELS:
+    (_, scores), = ranker.score_all(
+        scoring.Partition.from_kernels([kernel]), 'rank')
+    expected = rank.ranking_of(kernel, scores, 5)
+    ranking = model.rank(kernel)
+    assert [choice.index for choice in ranking.choices] == [
+        choice.index for choice in expected.choices]
+    assert dataclasses.replace(ranking, choices=[]) == dataclasses.replace(
+        expected, choices=[])
+  indices = [choice.index for choice in model.rank(REPEATING, 20).choices]
+  assert sorted(indices) == list(range(20))
+  assert set(indices[-3:]) == {3, 7, 19}
+
+
+def test_ranking_of_given_tiles(model):
+  tiles = [[2, 3], [16, 32], [64, 1]]
+  ranking = model.rank(KERNEL, 2, tiles)
+  scores = model.score(KERNEL, tiles)
+  assert [choice.index for choice in ranking.choices] == np.argsort(
+      scores)[:2].tolist()
+  best = ranking.choices[0]
+  assert best.output_bounds == tiles[best.index]
+  assert best.runtime_ns is None  # What was measured is of other tiles.
+
+
+def test_threads_get_what_one_gets(model):
+  expected = [model.score(kernel) for kernel in KERNELS]
+  with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    for scores, kernel in [
+        (pool.submit(model.score, kernel), number)
+        for _ in range(25) for number, kernel in enumerate(KERNELS)]:
+      np.testing.assert_array_equal(scores.result(), expected[kernel])
+
+
+def test_nothing_is_compiled_after_loading(model_dir, monkeypatch):
+  made = load_models.model_class(saved_run.NAME)
+  traced, forward = [], made.forward
+  monkeypatch.setattr(
+      made, 'forward',
+      lambda self, *args: traced.append(
+          tf.inside_function()) or forward(self, *args))
+  model = CostModel.load(model_dir)
+  assert traced.count(True) == 1
+  calls = len(traced)
+  for kernel in KERNELS:
+    model.rank(kernel)
+  assert len(traced) == calls
+
+
+def test_explains_a_tile(model):
+  tile = [16, 32]
+  said = model.explain(KERNEL, tile)
+  assert said == explain.explain(KERNEL, given.config_row(KERNEL, tile))
+  assert said.steps >= 1 and said.time_ns > 0
+  choice = model.rank(KERNEL, 1, [tile]).choices[0]
+  assert model.explain(saved_run.arrays_of(KERNEL), choice) == said
+
+
+def test_explains_with_the_constants_of_the_model(tmp_path):
+  stats = model_checks.stats_of(KERNELS)
+  kwargs = {'feature_stats': {**stats.to_json(), 'tiles': 'elements'},
+            'hardware': {'preset': None, 'bytes_per_ns': 3.0}}
+  model = CostModel.load(saved_run.save(
+      tmp_path, 'AnalyticTileModel', kwargs))
+  row = given.config_row(KERNEL, [4, 4])
+  constants = model._ranker.model.constants()
+  assert constants['bytes_per_ns'] == pytest.approx(3.0)
+  assert model.explain(KERNEL, row) == explain.explain(
+      KERNEL, row, constants, in_elements=True)
+
+
+def test_a_model_of_ones_own(tmp_path):
+  tf.keras.utils.set_random_seed(1)
+  settings = tpu_graphs_ext.LoadSettings(models_py=tiny_models.__file__)
+  stats = model_checks.stats_of(KERNELS)
+  own = scoring.Ranker(load_models.build(
+      'TinyRanker', 10, 108, {}, settings.models_py,
+      scoring._sample_graph(stats)), stats, 108)
+  np.testing.assert_allclose(
+      CostModel(own).score(KERNEL), own.scores(KERNEL), **model_checks.CLOSE)
+
+
+class Untraceable:
+  """Wants numbers where it is compiled for all of them."""
+
+  def forward(self, graph, num_configs):
+    return np.zeros((1, int(num_configs)))
+
+
+def test_a_model_that_cannot_be_compiled():
+  stats = model_checks.stats_of(KERNELS)
+  with pytest.raises(UserError, match='forward of Untraceable cannot be comp'):
+    CostModel(scoring.Ranker(Untraceable(), stats, 108))
+
+
+def without(name):
+  arrays = saved_run.arrays_of(KERNEL)
+  del arrays[name]
+  return arrays
+
+
+def changed(**values):
+  return {**saved_run.arrays_of(KERNEL), **values}
+
+
+@pytest.mark.parametrize('kernel, message', [
+    (3, 'a kernel is a int; give the path'),
+    ('', 'an empty path: is no kernel'),
+    ('kernel.pb', 'kernel.pb: is no kernel; give the path of an .npz'),
+    ('/nowhere/k.npz', '/nowhere/k.npz: cannot be read as a tile kernel'),
+    (without('node_opcode'), 'node_opcode not given; they are'),
+    (without('config_feat'), 'has no config_feat; say which tiles'),
+    (changed(config_feats=1), "name 'config_feats'; did you mean config_feat"),
+    (changed(node_opcode=['add'] * KERNEL.num_nodes), 'not numbers'),
+    (changed(node_opcode=[300] * KERNEL.num_nodes), 'not fit into uint8'),
+    (changed(edge_index=[[1, 99]]), 'edge_index row 0 is .1, 99.'),
+    (changed(node_opcode=[1]), 'node_opcode has 1 rows'),
+    (changed(config_feat=TILES[0]), 'config_feat has 1 dimensions'),
+    (changed(config_feat=TILES[:, :5]), 'config_feat has 5 columns'),
+    (changed(node_feat=KERNEL.node_feat[:, 1:]), 'node_feat has 139 columns'),
+    (changed(config_feat=TILES * np.nan), 'values must be finite'),
+])
+def test_kernels_that_are_refused(model, kernel, message):
+  with pytest.raises(UserError, match=message):
+    model.score(kernel)
+
+
+@pytest.mark.parametrize('bounds, message', [
+    ([], 'at least one tile; got none'), ('16x32', 'must be a list of tiles'),
+    (16, 'must be a list of tiles'), ([[16, 0]], 'whole numbers of at least 1'),
+    ([[1.5, 2]], 'whole numbers of at least 1'), ([99], 'no configuration 99'),
+    ([[float('nan'), 2.0]], 'whole numbers'), ([['a']], 'a tile is'),
+    ([None], 'a tile is None; it must be bounds'), ([True], 'a tile is True'),
+])
+def test_tiles_that_are_refused(model, bounds, message):
+  with pytest.raises(UserError, match=message):
+    model.score(KERNEL, bounds)
+
+
+@pytest.mark.parametrize('top', [0, -1, 1.5, True, '5'])
+def test_numbers_of_tiles_that_are_refused(model, top):
+  with pytest.raises(UserError, match='must be a whole number of at least 1'):
+    model.rank(KERNEL, top)

@@ -1,0 +1,176 @@
+"""A trained model as an object: loaded once, asked often, by many threads."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+
+from tpu_graphs_ext.analytic import explain
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.partition import require_readable
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import artifacts, distinct, rank, scoring
+from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
+from tpu_graphs_ext.serving import given, program
+from tpu_graphs_ext.serving.given import BoundsLike, KernelLike
+
+
+class CostModel:
+  """Ranks the tiles of kernels with a trained model.
+
+      model = CostModel.load('out/model_<hash>')
+      print(model.rank('kernel.npz').text())
+
+  `kernel` is in all methods the path of an .npz file, a `Kernel`, or the arrays
+  of such a file by their names: `node_feat` float32 [nodes, 140], `node_opcode`
+  uint8 [nodes], `edge_index` int64 [edges, 2] and, unless tiles are given
+  apart, `config_feat` float32 [configs, 24]. Reading a file takes longer than
+  scoring a small kernel, so of what is asked often keep a `Kernel`.
+
+  A tile is one of
+    - layout tiles along the tiled tensor's physical dimensions, most major
+      first, such as `[16, 32]`;
+    - these with those of a convolution's filter, as `([16, 32], [4, 8])`;
+    - a `Choice` of a ranking, or whatever else has `output_bounds` and
+      `kernel_bounds`;
+    - a row of `config_feat`, 24 numbers;
+    - the number of one of the kernel's own configurations, counted from 0.
+
+  The methods may be called by several threads at once. The model is compiled
+  when it is loaded, for kernels of all sizes, so no call compiles anything.
+
+  Attributes:
+    name: the folder that it was loaded from.
+    num_ops: opcodes that it has seen; others count as unknown.
+  """
+
+  def __init__(self, ranker: scoring.Ranker, *, in_elements: bool = False):
+    """Compiles a model; `load` is what makes one from a folder.
+
+    Args:
+      ranker: the model and what its features are scaled with.
+      in_elements: whether tile bounds count elements, not layout tiles.
+
+    Raises:
+      UserError: the model cannot be compiled.
+    """
+    self._ranker = ranker
+    self._in_elements = in_elements
+    self._specs = program.input_specs(ranker)
+    self._program = program.compiled(
+        ranker, program.kernel_function(ranker), self._specs
+    ).get_concrete_function()
+    constants = getattr(ranker.model, 'constants', dict)
+    self._constants = constants() or None
+
+  @classmethod
+  def load(cls, model_dir: Union[str, os.PathLike[str]],
+           loading: LoadSettings = LoadSettings()) -> CostModel:
+    """Loads a model that `train` or the baseline's trainer wrote.
+
+    Args:
+      model_dir: the folder model_<hash>; its run file lies beside it.
+      loading: where its normalisation and its class come from. The defaults
+        are right for what `train` wrote.
+
+    Raises:
+      UserError: a file is missing or damaged, or belongs to another model.
+    """
+    ranker = scoring.load_ranker(os.fspath(model_dir), loading)
+    kwargs = artifacts.load_run(os.fspath(model_dir)).model_kwargs
+    stats = kwargs.get('feature_stats')
+    return cls(ranker, in_elements=isinstance(stats, dict)
+               and stats.get('tiles') == 'elements')
+
+  @property
+  def name(self) -> str:
+    return self._ranker.name
+
+  @property
+  def num_ops(self) -> int:
+    return self._ranker.num_ops
+
+  def __repr__(self) -> str:
+    return f'CostModel({self.name!r}: {type(self._ranker.model).__name__})'
+
+  def score(self, kernel: KernelLike,
+            bounds: Optional[BoundsLike] = None) -> np.ndarray:
+    """Scores of tiles; the lowest is predicted to be the fastest.
+
+    A score depends on the kernel and its own tile alone, and equal tiles have
+    equal scores. Only scores of one kernel are comparable. They have no unit.
+
+    Args:
+      kernel: see the class.
+      bounds: the tiles, at least one; None: the kernel's own configurations.
+
+    Returns:
+      float32 [tiles].
+
+    Raises:
+      UserError: a file cannot be read, arrays make no sense together, a bound
+        is no whole number of at least 1, or the model gives no finite score.
+    """
+    return self._scores(given.with_tiles(
+        given.kernel_of(kernel), bounds))[1].of_tiles
+
+  def rank(self, kernel: KernelLike, top: int = TOP_CONFIGS,
+           bounds: Optional[BoundsLike] = None) -> rank.Ranking:
+    """The tiles to try first.
+
+    Args:
+      kernel: see the class.
+      top: how many, at least 1; fewer where there are fewer tiles.
+      bounds: the tiles to choose from; None: the kernel's own configurations.
+
+    Returns:
+      A `Ranking`: its `choices`, best first, have `index`, the place among the
+      tiles counted from 0, `score`, and the bounds. One tile given several
+      times comes once before all others do.
+
+    Raises:
+      UserError: see `score`; or `top` is below 1.
+    """
+    if isinstance(top, bool) or not isinstance(
+        top, (int, np.integer)) or top < 1:
+      raise UserError(f'top={top!r}: must be a whole number of at least 1')
+    return rank.ranking_of(
+        *self._scores(given.with_tiles(given.kernel_of(kernel), bounds)), top)
+
+  def explain(self, kernel: KernelLike, bound: Any) -> explain.Explanation:
+    """What one tile does, and where its time goes, by the analytic formula.
+
+    The formula is that of `AnalyticTileModel`, with the physical constants
+    that this model has learned if it has any, else those of a TPU v3. Other
+    models do not look at it, so for them it is no account of the score.
+
+    Args:
+      kernel: see the class.
+      bound: one tile.
+
+    Returns:
+      An `Explanation`: steps, bytes moved, padding, and the term of the time
+      that bounds it.
+
+    Raises:
+      UserError: `bound` is no tile, or the kernel's graph makes no sense.
+    """
+    of = given.kernel_of(kernel)
+    row = given.config_row(of, bound)
+    require_readable(given.with_tiles(of, row[np.newaxis]))
+    return explain.explain(
+        of, row, self._constants, in_elements=self._in_elements)
+
+  def _scores(self, kernel: Kernel) -> tuple[Kernel, distinct.Scores]:
+    stats = self._ranker.stats
+    features = stats.config.apply(kernel.config_feat, 'config_feat')
+    stats.node.apply(kernel.node_feat[:0], 'node_feat')  # Counts its columns.
+    scores = self._program(*(
+        tf.constant(array, spec.dtype) for array, spec in zip(
+            (kernel.node_feat, kernel.node_opcode, kernel.edge_index,
+             kernel.config_feat), self._specs)))
+    return kernel, self._ranker.checked(
+        kernel, scores.numpy()[np.newaxis], features)
