@@ -103,7 +103,7 @@ def _signature(name: str, function: Any) -> str:
   text = f'{name}({", ".join(arguments)})'
   if returned is not inspect.Signature.empty:
     text += f' -> {returned}'
-  return f'```python\n{text}\n```'
+  return f'```\n{text}\n```'
 
 
 def _argument(parameter: inspect.Parameter) -> str:
@@ -154,7 +154,7 @@ def _text(text: str) -> Iterator[str]:
   """Paragraphs; what is indented are lists, or code and formulas."""
   for kind, lines in _blocks(text):
     if kind == 'code':
-      yield '```python\n' + textwrap.dedent('\n'.join(lines)) + '\n```\n'
+      yield '```\n' + textwrap.dedent('\n'.join(lines)) + '\n```\n'
     elif kind == 'item':
       yield from _filled(' '.join(lines)[2:], '- ')
     else:

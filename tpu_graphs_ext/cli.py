@@ -169,7 +169,7 @@ def _add_export(verbs) -> None:
                       help='folder model_<hash>, its run file beside it')
   parser.add_argument('--out', required=True, type=path_flag('--out'),
                       metavar='DIR',
-                      help='folder to write: new, empty, or an earlier export')
+                      help='folder to write; replaces no more than an export')
   # Of repetitions the scores say what the model's own `forward` does.
   _add_settings(parser, LoadSettings, without='keep_repeats')
 

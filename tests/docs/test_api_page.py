@@ -30,7 +30,7 @@ def test_every_public_name_has_its_arguments_and_errors(script):
   assert '- `bounds`: the tiles, at least one; None: ' in entry
   assert '**Returns:** float32 [tiles].' in entry
   assert '- `UserError`: a file cannot be read, ' in entry
-  assert "```python\nmodel = CostModel.load(" in entry
+  assert '```\nmodel = CostModel.load(' in entry
   entry = '\n'.join(script._entry(
       'TrainSettings', tpu_graphs_ext.TrainSettings))
   assert '- `epochs`, `100`: passes over the train kernels at most.' in entry

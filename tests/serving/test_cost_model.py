@@ -9,12 +9,14 @@ import pytest
 import tensorflow as tf
 
 import tpu_graphs_ext
-from support import model_checks, saved_run, tiny_models
+from support import model_checks, saved_run, tiny_hlo, tiny_models
 from support.saved_run import KERNELS
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain
+from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import rank, scoring
+from tpu_graphs_ext.hlo import features
+from tpu_graphs_ext.host import artifacts, rank, scoring
 from tpu_graphs_ext.serving import given
 from tpu_graphs_ext.serving.cost_model import CostModel
 
@@ -22,9 +24,18 @@ KERNEL, REPEATING = KERNELS[:2]
 TILES = KERNEL.config_feat
 
 
-@pytest.fixture(scope='module')
-def model_dir(tmp_path_factory):
-  return saved_run.save(tmp_path_factory.mktemp('out'))
+def kernel_of(module, tiles):
+  arrays = features.module_arrays(module)
+  rows = features.config_features([[]], tiles)
+  ones = np.ones(len(rows), np.int64)
+  return Kernel('net_0', arrays.node_feat, arrays.node_opcode,
+                arrays.edge_index, rows, ones, ones)
+
+
+# 256 x 64 layout tiles.
+TILED = kernel_of(tiny_hlo.elementwise([2048, 8192]),
+                  [[2 * i + 1, 64 - i] for i in range(8)])
+CONVOLUTION = kernel_of(tiny_hlo.convolution(), [[2, 4, 1, 1]])
 
 
 @pytest.fixture(scope='module')
@@ -67,27 +78,45 @@ def test_forms_of_one_tile_are_one_row():
   row[:6], row[6:8] = [3, 5, 0, 0, 0, 0], [8, 15]
   row[8:14], row[14:16] = [16, 32, 0, 0, 0, 0], [48, 512]
   choice = rank.Choice(0, 0.0, [16, 32], [3, 5], None, None)
+
+  def rows_of(tiles, *limits):
+    return given.config_rows(KERNEL, tiles, lambda: limits)
+
   for tile in (([16, 32], [3, 5]), (np.array([16, 32]), (3, 5)), choice, row,
                row.tolist()):
-    np.testing.assert_array_equal(given.config_row(KERNEL, tile), row)
     np.testing.assert_array_equal(
-        given.config_rows(KERNEL, [tile, 4]), [row, TILES[4]])
+        rows_of([tile, 4], [16, 32], [3, 9]), [row, TILES[4]])
   row[:8] = 0
   for tiles in ([[16, 32]], np.array([[16, 32]]), [(16, 32)]):
-    np.testing.assert_array_equal(given.config_rows(KERNEL, tiles), [row])
-  # Of unlike lengths.
-  assert given.config_rows(KERNEL, [[16, 32], [4]])[1, 8:16].tolist() == [
-      4, 0, 0, 0, 0, 0, 4, 4]
+    np.testing.assert_array_equal(rows_of(tiles, [99, 32], []), [row])
+
+
+def test_bounds_are_those_of_the_kernel(model):
+  tile = ([2, 4, 1, 1], [3, 1, 16, 1])
+  assert model.explain(CONVOLUTION, tile).kernel_bounds == (3, 1, 16, 1)
+  assert model.score(CONVOLUTION, [tile]).shape == (1,)
+  for kernel, bad, message in (
+      (TILED, [16], r'has 1 bounds of the tiled tensor, and it must have 2: '
+       r'up to \[256, 64\]'),
+      (TILED, [16, 65], r'at least 1 and at most \[256, 64\]'),
+      (TILED, [float('nan')] * 24, 'values must be finite'),
+      (TILED, ([16, 64], [2]), "has 1 bounds of a product's filter, and it "),
+      (CONVOLUTION, [2, 4, 1, 1], "has 0 bounds of a product's filter, and"),
+      (CONVOLUTION, (tile[0], [3, 1, 99, 1]), "a product's filter must be")):
+    with pytest.raises(UserError, match=message):
+      model.score(kernel, [bad])
+    with pytest.raises(UserError, match=message):
+      model.explain(kernel, bad)
 
 
 def test_a_tile_has_one_score_however_it_is_asked_for(model):
   tiles = [[16, 32], [8, 4], [16, 32]]
-  first, other, again = model.score(KERNEL, tiles)
+  first, other, again = model.score(TILED, tiles)
   assert first == again != other
   np.testing.assert_allclose(
-      model.score(KERNEL, [tiles[1]]), [other], **model_checks.CLOSE)
+      model.score(TILED, [tiles[1]]), [other], **model_checks.CLOSE)
   np.testing.assert_allclose(
-      model.score(KERNEL, [4, 2]), model.score(KERNEL)[[4, 2]],
+      model.score(TILED, [4, 2]), model.score(TILED)[[4, 2]],
       **model_checks.CLOSE)
 
 
@@ -108,8 +137,8 @@ def test_ranking_is_that_of_the_command(model, ranker):
 
 def test_ranking_of_given_tiles(model):
   tiles = [[2, 3], [16, 32], [64, 1]]
-  ranking = model.rank(KERNEL, 2, tiles)
-  scores = model.score(KERNEL, tiles)
+  ranking = model.rank(TILED, 2, tiles)
+  scores = model.score(TILED, tiles)
   assert [choice.index for choice in ranking.choices] == np.argsort(
       scores)[:2].tolist()
   best = ranking.choices[0]
@@ -141,26 +170,40 @@ def test_nothing_is_compiled_after_loading(model_dir, monkeypatch):
   assert len(traced) == calls
 
 
+def row_of(tile):
+  return features.config_features([], tile)
+
+
 def test_explains_a_tile(model):
-  tile = [16, 32]
-  said = model.explain(KERNEL, tile)
-  assert said == explain.explain(KERNEL, given.config_row(KERNEL, tile))
-  assert said.steps >= 1 and said.time_ns > 0
-  choice = model.rank(KERNEL, 1, [tile]).choices[0]
-  assert model.explain(saved_run.arrays_of(KERNEL), choice) == said
+  said = model.explain(TILED, [16, 32])
+  assert said == explain.explain(TILED, row_of([16, 32]))
+  assert said.steps == 16 * 2
+  choice = model.rank(TILED, 1, [[16, 32]]).choices[0]
+  assert model.explain(saved_run.arrays_of(TILED), choice) == said
+  assert model.explain(TILED, 3) == explain.explain(TILED, row_of([7, 61]))
 
 
-def test_explains_with_the_constants_of_the_model(tmp_path):
-  stats = model_checks.stats_of(KERNELS)
-  kwargs = {'feature_stats': {**stats.to_json(), 'tiles': 'elements'},
-            'hardware': {'preset': None, 'bytes_per_ns': 3.0}}
-  model = CostModel.load(saved_run.save(
-      tmp_path, 'AnalyticTileModel', kwargs))
-  row = given.config_row(KERNEL, [4, 4])
-  constants = model._ranker.model.constants()
-  assert constants['bytes_per_ns'] == pytest.approx(3.0)
-  assert model.explain(KERNEL, row) == explain.explain(
-      KERNEL, row, constants, in_elements=True)
+class OfElements:
+  """A model with a constant of its own."""
+
+  def forward(self, graph, num_configs):
+    return tf.zeros([1, num_configs])
+
+  def constants(self):
+    return {'bytes_per_ns': 3.0}
+
+
+def test_explains_with_the_constants_of_the_model(monkeypatch):
+  ranker = scoring.Ranker(OfElements(), model_checks.stats_of(KERNELS), 108)
+  monkeypatch.setattr(scoring, 'load_ranker', lambda *args: ranker)
+  monkeypatch.setattr(
+      artifacts, 'load_run', lambda model_dir: artifacts.Run(
+          model_dir, {}, {'feature_stats': {'tiles': 'elements'}}))
+  model = CostModel.load('model_x')
+  assert model.explain(TILED, [2048, 4]) == explain.explain(
+      TILED, row_of([2048, 4]), {'bytes_per_ns': 3.0}, in_elements=True)
+  with pytest.raises(UserError, match=r'at most \[2048, 8192\]'):
+    model.explain(TILED, [2049, 4])
 
 
 def test_a_model_of_ones_own(tmp_path):
@@ -221,14 +264,14 @@ def test_kernels_that_are_refused(model, kernel, message):
 
 @pytest.mark.parametrize('bounds, message', [
     ([], 'at least one tile; got none'), ('16x32', 'must be a list of tiles'),
-    (16, 'must be a list of tiles'), ([[16, 0]], 'whole numbers of at least 1'),
+    (16, 'must be a list of tiles'), ([[16, 0]], 'whole numbers of at least'),
     ([[1.5, 2]], 'whole numbers of at least 1'), ([99], 'no configuration 99'),
     ([[float('nan'), 2.0]], 'whole numbers'), ([['a']], 'a tile is'),
     ([None], 'a tile is None; it must be bounds'), ([True], 'a tile is True'),
 ])
 def test_tiles_that_are_refused(model, bounds, message):
   with pytest.raises(UserError, match=message):
-    model.score(KERNEL, bounds)
+    model.score(TILED, bounds)
 
 
 @pytest.mark.parametrize('top', [0, -1, 1.5, True, '5'])

@@ -26,11 +26,6 @@ SAME = saved_run.batch_of([KERNELS[0]] * 3)
 
 
 @pytest.fixture(scope='module')
-def model_dir(tmp_path_factory):
-  return saved_run.save(tmp_path_factory.mktemp('out'))
-
-
-@pytest.fixture(scope='module')
 def exported(model_dir, tmp_path_factory):
   out = str(tmp_path_factory.mktemp('served') / 'tiles' / '1')
   assert export.export(model_dir, out).out == out
@@ -168,7 +163,7 @@ def test_where_there_is_only_tensorflow(exported, expected, tmp_path):
 CASES = [name + suffix for name in load_models.model_names()
          for suffix in ('', model_checks.RAW)
          if not suffix or load_models.takes(name, 'feature_stats')]
-FAST = {'MLP', 'AnalyticTileModel'}
+FAST = {'MLP'}  # Tracing takes seconds.
 
 
 @pytest.mark.parametrize('name', [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -10,7 +12,6 @@ import tensorflow as tf
 
 from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.data.partition import require_readable
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import artifacts, distinct, rank, scoring
 from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
@@ -65,6 +66,8 @@ class CostModel:
     ).get_concrete_function()
     constants = getattr(ranker.model, 'constants', dict)
     self._constants = constants() or None
+    self._explainers = weakref.WeakKeyDictionary()  # Of kernels that are kept.
+    self._lock = threading.Lock()
 
   @classmethod
   def load(cls, model_dir: Union[str, os.PathLike[str]],
@@ -111,11 +114,11 @@ class CostModel:
       float32 [tiles].
 
     Raises:
-      UserError: a file cannot be read, arrays make no sense together, a bound
-        is no whole number of at least 1, or the model gives no finite score.
+      UserError: a file cannot be read, arrays make no sense together, bounds
+        are not those of the kernel's tensors, or the model gives no finite
+        score.
     """
-    return self._scores(given.with_tiles(
-        given.kernel_of(kernel), bounds))[1].of_tiles
+    return self._scores(kernel, bounds)[1].of_tiles
 
   def rank(self, kernel: KernelLike, top: int = TOP_CONFIGS,
            bounds: Optional[BoundsLike] = None) -> rank.Ranking:
@@ -137,8 +140,7 @@ class CostModel:
     if isinstance(top, bool) or not isinstance(
         top, (int, np.integer)) or top < 1:
       raise UserError(f'top={top!r}: must be a whole number of at least 1')
-    return rank.ranking_of(
-        *self._scores(given.with_tiles(given.kernel_of(kernel), bounds)), top)
+    return rank.ranking_of(*self._scores(kernel, bounds), top)
 
   def explain(self, kernel: KernelLike, bound: Any) -> explain.Explanation:
     """What one tile does, and where its time goes, by the analytic formula.
@@ -159,12 +161,34 @@ class CostModel:
       UserError: `bound` is no tile, or the kernel's graph makes no sense.
     """
     of = given.kernel_of(kernel)
-    row = given.config_row(of, bound)
-    require_readable(given.with_tiles(of, row[np.newaxis]))
-    return explain.explain(
-        of, row, self._constants, in_elements=self._in_elements)
+    given.require_graph(of)
+    row = given.config_row(of, bound, lambda: self._limits(of))
+    given.require_rows(of, row[np.newaxis])
+    return self._explainer(of).explain(row)
 
-  def _scores(self, kernel: Kernel) -> tuple[Kernel, distinct.Scores]:
+  def _explainer(self, kernel: Kernel) -> explain.Explainer:
+    with self._lock:
+      if kernel not in self._explainers:
+        self._explainers[kernel] = explain.Explainer(
+            kernel, self._constants, in_elements=self._in_elements)
+      return self._explainers[kernel]
+
+  def _limits(self, kernel: Kernel) -> tuple[list[int], list[int]]:
+    """Largest bounds of the tiled tensor, and of a filter."""
+    loops = self._explainer(kernel).loops
+    output, filters = (list(units) for units in (
+        loops.grid.output_units, loops.grid.kernel_units))
+    if self._in_elements:  # Bounds are in the order of logical dimensions.
+      output = [output[loops.dims.index(dim)] for dim in range(len(output))]
+      filters = [filters[loops.filter_dims.index(dim)]
+                 for dim in range(len(filters))]
+    return output, filters
+
+  def _scores(self, kernel: KernelLike, bounds: Optional[BoundsLike]
+              ) -> tuple[Kernel, distinct.Scores]:
+    """The kernel with the tiles that are meant, and what the model says."""
+    own = given.kernel_of(kernel)
+    kernel = given.with_tiles(own, bounds, lambda: self._limits(own))
     stats = self._ranker.stats
     features = stats.config.apply(kernel.config_feat, 'config_feat')
     stats.node.apply(kernel.node_feat[:0], 'node_feat')  # Counts its columns.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from typing import Any, Callable, Union
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from tpu_graphs_ext.hlo.features import config_features
 KernelLike = Union[Kernel, str, 'os.PathLike[str]', Mapping[str, Any]]
 # One tile, or several; see `config_rows`.
 BoundsLike = Any
+# The largest bounds of a kernel's tiled tensor and of its filter, which are
+# asked for only where a tile is given by its bounds.
+Limits = Callable[[], tuple[Sequence[int], Sequence[int]]]
 
 _GRAPH = tuple(field.name for field in schema.TILE_FIELDS[:3])
 _CONFIG, _RUNTIME, _NORMALIZER = (
@@ -98,21 +101,20 @@ def _as_stored(name: str, value: Any) -> np.ndarray:
   return stored.reshape([0, *field.axes[1:]])  # [] of no edges.
 
 
-def with_tiles(kernel: Kernel, bounds: BoundsLike = None) -> Kernel:
+def with_tiles(kernel: Kernel, bounds: BoundsLike, limits: Limits) -> Kernel:
   """The kernel with these tiles as its configurations, checked.
 
   Args:
     kernel: from `kernel_of`.
     bounds: several tiles; see `config_rows`. None: the kernel's own.
+    limits: of the kernel's bounds.
 
   Raises:
     UserError: there is no tile, or what the arrays say makes no sense.
   """
   if bounds is not None:
-    rows = config_rows(kernel, bounds)
-    kernel = dataclasses.replace(
-        kernel, config_feat=rows, runtime_ns=np.zeros(len(rows), np.int64),
-        normalizer_ns=np.ones(len(rows), np.int64))
+    require_graph(kernel)
+    kernel = _of_rows(kernel, config_rows(kernel, bounds, limits))
   elif not kernel.num_configs:
     raise UserError(f'{kernel.tile_id}: has no config_feat; say which tiles '
                     'are meant with bounds=')
@@ -120,11 +122,31 @@ def with_tiles(kernel: Kernel, bounds: BoundsLike = None) -> Kernel:
   return kernel
 
 
-def config_rows(kernel: Kernel, bounds: Sequence[Any]) -> np.ndarray:
+def require_graph(kernel: Kernel) -> None:
+  """Raises a UserError where the graph of a kernel makes no sense."""
+  require_rows(kernel, np.zeros((1, _CONFIG_WIDTH), np.float32))
+
+
+def require_rows(kernel: Kernel, rows: np.ndarray) -> None:
+  """The same, also for rows of `config_feat` with values that are not finite.
+  """
+  require_readable(_of_rows(kernel, rows))
+
+
+def _of_rows(kernel: Kernel, rows: np.ndarray) -> Kernel:
+  """The kernel with other configurations, of which no time is known."""
+  return dataclasses.replace(
+      kernel, config_feat=rows, runtime_ns=np.zeros(len(rows), np.int64),
+      normalizer_ns=np.ones(len(rows), np.int64))
+
+
+def config_rows(kernel: Kernel, bounds: Sequence[Any],
+                limits: Limits) -> np.ndarray:
   """Tiles as rows of `config_feat`: float32 [tiles, 24].
 
   Args:
     kernel: whose tiles they are.
+    limits: of its bounds.
     bounds: tiles, each in one of these forms, or an array of one form:
       - layout tiles along the tiled tensor's physical dimensions, most major
         first, such as [16, 32];
@@ -135,7 +157,9 @@ def config_rows(kernel: Kernel, bounds: Sequence[Any]) -> np.ndarray:
       - the number of one of the kernel's own configurations, from 0.
 
   Raises:
-    UserError: it is none of these, or a bound is no whole number of at least 1.
+    UserError: it is none of these, or a bound is no whole number from 1 to the
+      whole dimension, or there are too few or too many. Rows are not looked
+      at.
   """
   if isinstance(bounds, (str, bytes, Mapping)) or not hasattr(
       bounds, '__len__') or not hasattr(bounds, '__iter__'):
@@ -146,10 +170,10 @@ def config_rows(kernel: Kernel, bounds: Sequence[Any]) -> np.ndarray:
   if table is not None and table.shape[1] == _CONFIG_WIDTH:
     return table.astype(np.float32)
   if table is not None:
-    return config_features([], _whole(table, bounds[0]))
+    return config_features(*_checked_table(table, limits))
   rows = np.empty((len(bounds), _CONFIG_WIDTH), np.float32)
   for row, tile in zip(rows, bounds):
-    row[:] = config_row(kernel, tile)
+    row[:] = config_row(kernel, tile, limits)
   return rows
 
 
@@ -162,7 +186,7 @@ def _table(bounds: Sequence[Any]) -> np.ndarray | None:
   return table if table.ndim == 2 and table.dtype.kind in 'iuf' else None
 
 
-def config_row(kernel: Kernel, tile: Any) -> np.ndarray:
+def config_row(kernel: Kernel, tile: Any, limits: Limits) -> np.ndarray:
   """A single tile as a row of `config_feat`: float32 [24].
 
   See `config_rows`.
@@ -182,7 +206,7 @@ def config_row(kernel: Kernel, tile: Any) -> np.ndarray:
   if output.shape == (_CONFIG_WIDTH,):
     return output.astype(np.float32)
   return config_features(
-      _whole(_numbers(filters, tile), tile), _whole(output, tile))
+      *_checked(_numbers(filters, tile), output, tile, limits))
 
 
 def _is_pair(tile: Any) -> bool:
@@ -205,11 +229,32 @@ def _numbers(bounds: Any, tile: Any) -> np.ndarray:
   return numbers
 
 
-def _whole(bounds: np.ndarray, tile: Any) -> np.ndarray:
-  """int64 of the same shape."""
-  with np.errstate(invalid='ignore'):
-    whole = bounds.astype(np.int64)
-  if (whole != bounds).any() or (whole < 1).any():
-    raise UserError(f'a tile is {tile!r:.100}; bounds must be whole numbers '
-                    'of at least 1')
-  return whole
+def _checked_table(table: np.ndarray, limits: Limits) -> list[np.ndarray]:
+  """`_checked` of many tiles; an error names the first that is wrong."""
+  try:
+    return _checked((), table, table, limits)
+  except UserError:
+    for tile in table:
+      _checked((), tile, tile.tolist(), limits)
+    raise
+
+
+def _checked(filters: Any, output: np.ndarray, tile: Any,
+             limits: Limits) -> list[np.ndarray]:
+  """The bounds of the filter and of the output, int64 [..., dimensions]."""
+  checked = []
+  for bounds, most, of in zip(
+      (np.asarray(filters), output), reversed(limits()),
+      ("of a product's filter", 'of the tiled tensor')):
+    if bounds.shape[-1] != len(most):
+      raise UserError(
+          f'a tile is {tile!r:.100}; it has {bounds.shape[-1]} bounds {of}, '
+          f'and it must have {len(most)}: up to {list(most)}')
+    with np.errstate(invalid='ignore'):
+      whole = bounds.astype(np.int64)
+    if (whole != bounds).any() or (whole < 1).any() or (whole > most).any():
+      raise UserError(
+          f'a tile is {tile!r:.100}; bounds {of} must be whole numbers of at '
+          f'least 1 and at most {list(most)}')
+    checked.append(whole)
+  return checked
