@@ -12,7 +12,7 @@ import tpu_graphs_ext
 from support import model_checks, saved_run, tiny_hlo, tiny_models
 from support.saved_run import KERNELS
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import explain
+from tpu_graphs_ext.analytic import candidates, explain, feature_loops
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
@@ -146,6 +146,22 @@ def test_ranking_of_given_tiles(model):
   assert best.runtime_ns is None  # What was measured is of other tiles.
 
 
+def test_ranking_of_all_legal_tiles(model):
+  arrays = saved_run.arrays_of(CONVOLUTION)
+  del arrays['config_feat']
+  legal = candidates.candidates(feature_loops.kernel_loops(CONVOLUTION))
+  ranking = model.rank(arrays, 3)
+  assert ranking.configs == len(legal) > 100
+  scores = model.score(CONVOLUTION, [
+      (choice.output_bounds, choice.kernel_bounds)
+      for choice in ranking.choices])
+  np.testing.assert_allclose(
+      scores, [choice.score for choice in ranking.choices],
+      **model_checks.CLOSE)
+  assert (np.diff(scores) >= 0).all()
+  assert ranking.choices[0].runtime_ns is None
+
+
 def test_threads_get_what_one_gets(model):
   expected = [model.score(kernel) for kernel in KERNELS]
   with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -202,6 +218,10 @@ def test_explains_with_the_constants_of_the_model(monkeypatch):
   model = CostModel.load('model_x')
   assert model.explain(TILED, [2048, 4]) == explain.explain(
       TILED, row_of([2048, 4]), {'bytes_per_ns': 3.0}, in_elements=True)
+  arrays = saved_run.arrays_of(TILED)
+  del arrays['config_feat']
+  with pytest.raises(UserError, match='which tiles are legal is known of TPUs'):
+    model.rank(arrays)
   with pytest.raises(UserError, match=r'at most \[2048, 8192\]'):
     model.explain(TILED, [2049, 4])
 

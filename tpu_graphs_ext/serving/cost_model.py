@@ -10,13 +10,16 @@ from typing import Any, Optional, Union
 import numpy as np
 import tensorflow as tf
 
-from tpu_graphs_ext.analytic import explain
+from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo.features import config_features
 from tpu_graphs_ext.host import artifacts, distinct, rank, scoring
 from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.serving import given, program
 from tpu_graphs_ext.serving.given import BoundsLike, KernelLike
+
+_MOST_TILES = 100_000  # Of one kernel, where none are given.
 
 
 class CostModel:
@@ -27,9 +30,9 @@ class CostModel:
 
   `kernel` is in all methods the path of an .npz file, a `Kernel`, or the arrays
   of such a file by their names: `node_feat` float32 [nodes, 140], `node_opcode`
-  uint8 [nodes], `edge_index` int64 [edges, 2] and, unless tiles are given
-  apart, `config_feat` float32 [configs, 24]. Reading a file takes longer than
-  scoring a small kernel, so of what is asked often keep a `Kernel`.
+  uint8 [nodes], `edge_index` int64 [edges, 2] and, if tiles are known,
+  `config_feat` float32 [configs, 24]. A file is read anew each time, so of what
+  is asked often keep a `Kernel`.
 
   A tile is one of
     - layout tiles along the tiled tensor's physical dimensions, most major
@@ -127,7 +130,9 @@ class CostModel:
     Args:
       kernel: see the class.
       top: how many, at least 1; fewer where there are fewer tiles.
-      bounds: the tiles to choose from; None: the kernel's own configurations.
+      bounds: the tiles to choose from; None: the kernel's own configurations,
+        or if it has none all legal tiles, of very many an even sample of
+        100,000.
 
     Returns:
       A `Ranking`: its `choices`, best first, have `index`, the place among the
@@ -135,12 +140,16 @@ class CostModel:
       times comes once before all others do.
 
     Raises:
-      UserError: see `score`; or `top` is below 1.
+      UserError: see `score`; or `top` is below 1; or no tile of the kernel
+        fits on-chip memory.
     """
     if isinstance(top, bool) or not isinstance(
         top, (int, np.integer)) or top < 1:
       raise UserError(f'top={top!r}: must be a whole number of at least 1')
-    return rank.ranking_of(*self._scores(kernel, bounds), top)
+    own = given.kernel_of(kernel)
+    if bounds is None and not own.num_configs:
+      bounds = self._legal_tiles(own)
+    return rank.ranking_of(*self._scores(own, bounds), top)
 
   def explain(self, kernel: KernelLike, bound: Any) -> explain.Explanation:
     """What one tile does, and where its time goes, by the analytic formula.
@@ -172,6 +181,23 @@ class CostModel:
         self._explainers[kernel] = explain.Explainer(
             kernel, self._constants, in_elements=self._in_elements)
       return self._explainers[kernel]
+
+  def _legal_tiles(self, kernel: Kernel) -> np.ndarray:
+    """Rows of `config_feat`, float32 [tiles, 24]."""
+    if self._in_elements:
+      raise UserError(
+          f'{kernel.tile_id}: has no config_feat, and which tiles are legal is '
+          'known of TPUs alone; say which are meant with bounds=')
+    given.require_graph(kernel)
+    loops = self._explainer(kernel).loops
+    legal = candidates.candidates(loops, most=_MOST_TILES)
+    if not len(legal):
+      raise UserError(f'{kernel.tile_id}: none of its {legal.combinations:,} '
+                      'tiles fits on-chip memory, by estimate; say which are '
+                      'meant with bounds=')
+    tiles = legal.tiles(0, len(legal))
+    return config_features(
+        loops.grid.kernel_bounds(tiles), loops.grid.output_bounds(tiles))
 
   def _limits(self, kernel: Kernel) -> tuple[list[int], list[int]]:
     """Largest bounds of the tiled tensor, and of a filter."""
