@@ -1,13 +1,67 @@
 """Learned cost models for TPU tile sizes, around one drop-in models.py.
 
-Import the module of the verb that you need, for example
-`from tpu_graphs_ext.host import train`. Importing this package imports nothing;
-it only sees to it that TensorFlow will come with Keras 2 (see `stacks`), so it
-must be imported before Keras is used.
+    import tpu_graphs_ext
+
+    model = tpu_graphs_ext.CostModel.load('out/model_<hash>')
+    print(model.rank('kernel.npz').text())
+
+`__all__` has the names that programs may rely on; docs/api.md describes them.
+Importing this package imports nothing: what a name needs comes with its first
+use. It only sees to it that TensorFlow will come with Keras 2 (see `stacks`),
+so it must be imported before Keras is used.
 """
 
 from tpu_graphs_ext.stacks import imports
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # Editors and type checkers take it for true.
+  from tpu_graphs_ext.analytic.explain import Explanation
+  from tpu_graphs_ext.data.kernel import Kernel
+  from tpu_graphs_ext.errors import UserError
+  from tpu_graphs_ext.host.evaluate import evaluate
+  from tpu_graphs_ext.host.predict import predict
+  from tpu_graphs_ext.host.rank import Choice, Ranking, rank
+  from tpu_graphs_ext.host.settings import LoadSettings, TrainSettings
+  from tpu_graphs_ext.host.train import train
+  from tpu_graphs_ext.serving.cost_model import CostModel
+  from tpu_graphs_ext.serving.export import export
+
 __version__ = '0.1.0'
 
+__all__ = [
+    'Choice', 'CostModel', 'Explanation', 'Kernel', 'LoadSettings', 'Ranking',
+    'TrainSettings', 'UserError', 'evaluate', 'export', 'predict', 'rank',
+    'train']
+
+# Name -> the module that has it.
+_HOMES = {
+    'Choice': 'host.rank',
+    'CostModel': 'serving.cost_model',
+    'Explanation': 'analytic.explain',
+    'Kernel': 'data.kernel',
+    'LoadSettings': 'host.settings',
+    'Ranking': 'host.rank',
+    'TrainSettings': 'host.settings',
+    'UserError': 'errors',
+    'evaluate': 'host.evaluate',
+    'export': 'serving.export',
+    'predict': 'host.predict',
+    'rank': 'host.rank',
+    'train': 'host.train',
+}
+
 imports.install()
+
+
+def __getattr__(name: str) -> object:
+  """One of the public names, whose module is imported now."""
+  import importlib
+  if name not in _HOMES:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  module = importlib.import_module(f'{__name__}.{_HOMES[name]}')
+  value = globals()[name] = getattr(module, name)
+  return value
+
+
+def __dir__() -> list:
+  return sorted({*globals(), *__all__})

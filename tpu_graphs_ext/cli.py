@@ -59,8 +59,8 @@ def _parser() -> argparse.ArgumentParser:
                       version=f'%(prog)s {tpu_graphs_ext.__version__}')
   verbs = parser.add_subparsers(dest='verb', metavar='VERB', required=True)
   for add in (_add_train, _add_evaluate, _add_predict, _add_rank,
-              _add_check_data, _add_featurize, _add_sample_data, _add_stats,
-              _add_run, _add_hook):
+              _add_export, _add_check_data, _add_featurize, _add_sample_data,
+              _add_stats, _add_run, _add_hook):
     add(verbs)
   cli.add_verbs(verbs, _verb, _add_switch)
   report_cli.add_verbs(verbs, _verb, _add_settings, _given)
@@ -162,6 +162,20 @@ def _add_rank(verbs) -> None:
   _add_switch(parser, '--json', 'print JSON instead of tables')
 
 
+def _add_export(verbs) -> None:
+  parser = _verb(verbs, 'export', _export,
+                 'write a trained model as a SavedModel that runs without this '
+                 'package')
+  parser.add_argument('--dir', required=True, type=path_flag('--dir'),
+                      metavar='MODEL_DIR',
+                      help='folder model_<hash>, its run file beside it')
+  parser.add_argument('--out', required=True, type=path_flag('--out'),
+                      metavar='DIR',
+                      help='folder to write; replaces no more than an export')
+  # Of repetitions the scores say what the model's own `forward` does.
+  _add_settings(parser, LoadSettings, without='keep_repeats')
+
+
 def _add_check_data(verbs) -> None:
   parser = _verb(verbs, 'check-data', _check_data,
                  'count kernels and list every fault of every file')
@@ -224,11 +238,17 @@ def _add_stats(verbs) -> None:
   _add_settings(parser, StatsSettings)
 
 
-def _add_settings(parser: argparse.ArgumentParser,
-                  settings_class: type) -> None:
-  """A flag for each field, with the field's type, default, help and choices."""
+def _add_settings(parser: argparse.ArgumentParser, settings_class: type,
+                  without: str = '') -> None:
+  """A flag for each field, with the field's type, default, help and choices.
+
+  The field `without` has its default and no flag.
+  """
   types = typing.get_type_hints(settings_class)
   for field in dataclasses.fields(settings_class):
+    if field.name == without:
+      parser.set_defaults(**{without: field.default})
+      continue
     flag, help_text = '--' + field.name, field.metadata['help']
     choices = field.metadata['choices']
     if types[field.name] is bool:
@@ -346,6 +366,12 @@ def _rank_all_tiles(args: argparse.Namespace) -> int:
   for fault in faults:
     print(f'error: {fault}', file=sys.stderr)
   return 1 if faults else 0
+
+
+def _export(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext.serving import export
+  print(export.export(args.dir, args.out, _given(args, LoadSettings)).text())
+  return 0
 
 
 def _check_data(args: argparse.Namespace) -> int:

@@ -69,7 +69,7 @@ class ColumnStats:
     return int(self.used.sum())
 
   @functools.cached_property
-  def _scale(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  def scale(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Numbers of the used columns, their minimum and their range."""
     columns = np.flatnonzero(self.used)
     low = self.minimum[columns]
@@ -92,7 +92,7 @@ class ColumnStats:
       raise UserError(
           f'{name} has {table.shape[1]} columns, but the statistics are of '
           f'{len(self.minimum)}; use data with the same columns as in training')
-    columns, low, width = self._scale
+    columns, low, width = self.scale
     scaled = table.take(columns, axis=1)
     scaled -= low
     scaled /= width

@@ -98,7 +98,22 @@ class Ranker:
         kernel, batches.kernel_graph(partition.kernel(0), self.stats))
 
   def _scores_of(self, kernel: Kernel, graph: Any) -> distinct.Scores:
-    scores = np.asarray(self.model.forward(graph, kernel.num_configs))
+    return self.checked(
+        kernel, np.asarray(self.model.forward(graph, kernel.num_configs)),
+        graph.node_sets['config']['feats'].numpy())
+
+  def checked(self, kernel: Kernel, scores: np.ndarray,
+              features: np.ndarray) -> distinct.Scores:
+    """What `forward` gave one kernel, looked over.
+
+    Args:
+      kernel: the kernel.
+      scores: float32 [1, configs].
+      features: float32 [configs, G], what the model saw of its configurations.
+
+    Raises:
+      UserError: the scores have another shape, or are not finite.
+    """
     if scores.shape != (1, kernel.num_configs):
       raise UserError(
           f'{self.name}: forward gave scores of shape {scores.shape} for '
@@ -109,7 +124,6 @@ class Ranker:
           f'{self.name}: {np.sum(~np.isfinite(scores))} of the '
           f'{kernel.num_configs} scores of {kernel.tile_id} are NaN or '
           'infinite; the model cannot rank it. Train again, with a lower --lr')
-    features = graph.node_sets['config']['feats'].numpy()
     return distinct.Scores(
         scores[0], distinct.first_copies(features), self.keep_repeats)
 

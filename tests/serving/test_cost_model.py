@@ -1,0 +1,300 @@
+"""A trained model as an object: what it takes, says and refuses."""
+
+import concurrent.futures
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tpu_graphs_ext
+from support import model_checks, saved_run, tiny_hlo, tiny_models
+from support.saved_run import KERNELS
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.analytic import candidates, explain, feature_loops
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import features
+from tpu_graphs_ext.host import artifacts, rank, scoring
+from tpu_graphs_ext.serving import given
+from tpu_graphs_ext.serving.cost_model import CostModel
+
+KERNEL, REPEATING = KERNELS[:2]
+TILES = KERNEL.config_feat
+
+
+def kernel_of(module, tiles):
+  arrays = features.module_arrays(module)
+  rows = features.config_features([[]], tiles)
+  ones = np.ones(len(rows), np.int64)
+  return Kernel('net_0', arrays.node_feat, arrays.node_opcode,
+                arrays.edge_index, rows, ones, ones)
+
+
+# 256 x 64 layout tiles.
+TILED = kernel_of(tiny_hlo.elementwise([2048, 8192]),
+                  [[2 * i + 1, 64 - i] for i in range(8)])
+CONVOLUTION = kernel_of(tiny_hlo.convolution(), [[2, 4, 1, 1]])
+
+
+@pytest.fixture(scope='module')
+def model(model_dir):
+  return tpu_graphs_ext.CostModel.load(model_dir)
+
+
+@pytest.fixture(scope='module')
+def ranker(model_dir):
+  return scoring.load_ranker(model_dir)
+
+
+def test_scores_are_those_of_forward(model, ranker):
+  for kernel in KERNELS:
+    expected = ranker.scores(kernel)
+    scores = model.score(kernel)
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, expected, **model_checks.CLOSE)
+  assert model.score(KERNEL).std() > 0
+
+
+def test_a_kernel_is_a_path_a_kernel_or_arrays(model, tmp_path):
+  path = KERNEL.save(str(tmp_path))
+  arrays = saved_run.arrays_of(KERNEL)
+  lists = {name: array.tolist() for name, array in arrays.items()}
+  expected = model.score(KERNEL)
+  for kernel in (path, tmp_path / os.path.basename(path), arrays, lists):
+    np.testing.assert_array_equal(model.score(kernel), expected)
+  del arrays['config_feat']
+  np.testing.assert_array_equal(model.score(arrays, TILES), expected)
+
+
+def test_a_kernel_without_edges(model):
+  arrays = {**saved_run.arrays_of(KERNEL), 'edge_index': []}
+  assert model.score(arrays).shape == (8,)
+
+
+def test_forms_of_one_tile_are_one_row():
+  row = np.zeros(24, np.float32)
+  row[:6], row[6:8] = [3, 5, 0, 0, 0, 0], [8, 15]
+  row[8:14], row[14:16] = [16, 32, 0, 0, 0, 0], [48, 512]
+  choice = rank.Choice(0, 0.0, [16, 32], [3, 5], None, None)
+
+  def rows_of(tiles, *limits):
+    return given.config_rows(KERNEL, tiles, lambda: limits)
+
+  for tile in (([16, 32], [3, 5]), (np.array([16, 32]), (3, 5)), choice, row,
+               row.tolist()):
+    np.testing.assert_array_equal(
+        rows_of([tile, 4], [16, 32], [3, 9]), [row, TILES[4]])
+  row[:8] = 0
+  for tiles in ([[16, 32]], np.array([[16, 32]]), [(16, 32)]):
+    np.testing.assert_array_equal(rows_of(tiles, [99, 32], []), [row])
+
+
+def test_bounds_are_those_of_the_kernel(model):
+  tile = ([2, 4, 1, 1], [3, 1, 16, 1])
+  assert model.explain(CONVOLUTION, tile).kernel_bounds == (3, 1, 16, 1)
+  assert model.score(CONVOLUTION, [tile]).shape == (1,)
+  for kernel, bad, message in (
+      (TILED, [16], r'has 1 bounds of the tiled tensor, and it must have 2: '
+       r'up to \[256, 64\]'),
+      (TILED, [16, 65], r'at least 1 and at most \[256, 64\]'),
+      (TILED, [float('nan')] * 24, 'values must be finite'),
+      (TILED, ([16, 64], [2]), "has 1 bounds of a product's filter, and it "),
+      (CONVOLUTION, [2, 4, 1, 1], "has 0 bounds of a product's filter, and"),
+      (CONVOLUTION, (tile[0], [3, 1, 99, 1]), "a product's filter must be")):
+    with pytest.raises(UserError, match=message):
+      model.score(kernel, [bad])
+    with pytest.raises(UserError, match=message):
+      model.explain(kernel, bad)
+
+
+def test_a_tile_has_one_score_however_it_is_asked_for(model):
+  tiles = [[16, 32], [8, 4], [16, 32]]
+  first, other, again = model.score(TILED, tiles)
+  assert first == again != other
+  np.testing.assert_allclose(
+      model.score(TILED, [tiles[1]]), [other], **model_checks.CLOSE)
+  np.testing.assert_allclose(
+      model.score(TILED, [4, 2]), model.score(TILED)[[4, 2]],
+      **model_checks.CLOSE)
+
+
+def test_ranking_is_that_of_the_command(model, ranker):
+  for kernel in KERNELS:
+    (_, scores), = ranker.score_all(
+        scoring.Partition.from_kernels([kernel]), 'rank')
+    expected = rank.ranking_of(kernel, scores, 5)
+    ranking = model.rank(kernel)
+    assert [choice.index for choice in ranking.choices] == [
+        choice.index for choice in expected.choices]
+    assert dataclasses.replace(ranking, choices=[]) == dataclasses.replace(
+        expected, choices=[])
+  indices = [choice.index for choice in model.rank(REPEATING, 20).choices]
+  assert sorted(indices) == list(range(20))
+  assert set(indices[-3:]) == {3, 7, 19}
+
+
+def test_ranking_of_given_tiles(model):
+  tiles = [[2, 3], [16, 32], [64, 1]]
+  ranking = model.rank(TILED, 2, tiles)
+  scores = model.score(TILED, tiles)
+  assert [choice.index for choice in ranking.choices] == np.argsort(
+      scores)[:2].tolist()
+  best = ranking.choices[0]
+  assert best.output_bounds == tiles[best.index]
+  assert best.runtime_ns is None  # What was measured is of other tiles.
+
+
+def test_ranking_of_all_legal_tiles(model):
+  arrays = saved_run.arrays_of(CONVOLUTION)
+  del arrays['config_feat']
+  legal = candidates.candidates(feature_loops.kernel_loops(CONVOLUTION))
+  ranking = model.rank(arrays, 3)
+  assert ranking.configs == len(legal) > 100
+  scores = model.score(CONVOLUTION, [
+      (choice.output_bounds, choice.kernel_bounds)
+      for choice in ranking.choices])
+  np.testing.assert_allclose(
+      scores, [choice.score for choice in ranking.choices],
+      **model_checks.CLOSE)
+  assert (np.diff(scores) >= 0).all()
+  assert ranking.choices[0].runtime_ns is None
+
+
+def test_threads_get_what_one_gets(model):
+  expected = [model.score(kernel) for kernel in KERNELS]
+  with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    for scores, kernel in [
+        (pool.submit(model.score, kernel), number)
+        for _ in range(25) for number, kernel in enumerate(KERNELS)]:
+      np.testing.assert_array_equal(scores.result(), expected[kernel])
+
+
+def test_nothing_is_compiled_after_loading(model_dir, monkeypatch):
+  made = load_models.model_class(saved_run.NAME)
+  traced, forward = [], made.forward
+  monkeypatch.setattr(
+      made, 'forward',
+      lambda self, *args: traced.append(
+          tf.inside_function()) or forward(self, *args))
+  model = CostModel.load(model_dir)
+  assert traced.count(True) == 1
+  calls = len(traced)
+  for kernel in KERNELS:
+    model.rank(kernel)
+  assert len(traced) == calls
+
+
+def row_of(tile):
+  return features.config_features([], tile)
+
+
+def test_explains_a_tile(model):
+  said = model.explain(TILED, [16, 32])
+  assert said == explain.explain(TILED, row_of([16, 32]))
+  assert said.steps == 16 * 2
+  choice = model.rank(TILED, 1, [[16, 32]]).choices[0]
+  assert model.explain(saved_run.arrays_of(TILED), choice) == said
+  assert model.explain(TILED, 3) == explain.explain(TILED, row_of([7, 61]))
+
+
+class OfElements:
+  """A model with a constant of its own."""
+
+  def forward(self, graph, num_configs):
+    return tf.zeros([1, num_configs])
+
+  def constants(self):
+    return {'bytes_per_ns': 3.0}
+
+
+def test_explains_with_the_constants_of_the_model(monkeypatch):
+  ranker = scoring.Ranker(OfElements(), model_checks.stats_of(KERNELS), 108)
+  monkeypatch.setattr(scoring, 'load_ranker', lambda *args: ranker)
+  monkeypatch.setattr(
+      artifacts, 'load_run', lambda model_dir: artifacts.Run(
+          model_dir, {}, {'feature_stats': {'tiles': 'elements'}}))
+  model = CostModel.load('model_x')
+  assert model.explain(TILED, [2048, 4]) == explain.explain(
+      TILED, row_of([2048, 4]), {'bytes_per_ns': 3.0}, in_elements=True)
+  arrays = saved_run.arrays_of(TILED)
+  del arrays['config_feat']
+  with pytest.raises(UserError, match='which tiles are legal is known of TPUs'):
+    model.rank(arrays)
+  with pytest.raises(UserError, match=r'at most \[2048, 8192\]'):
+    model.explain(TILED, [2049, 4])
+
+
+def test_a_model_of_ones_own(tmp_path):
+  tf.keras.utils.set_random_seed(1)
+  settings = tpu_graphs_ext.LoadSettings(models_py=tiny_models.__file__)
+  stats = model_checks.stats_of(KERNELS)
+  own = scoring.Ranker(load_models.build(
+      'TinyRanker', 10, 108, {}, settings.models_py,
+      scoring._sample_graph(stats)), stats, 108)
+  np.testing.assert_allclose(
+      CostModel(own).score(KERNEL), own.scores(KERNEL), **model_checks.CLOSE)
+
+
+class Untraceable:
+  """Wants numbers where it is compiled for all of them."""
+
+  def forward(self, graph, num_configs):
+    return np.zeros((1, int(num_configs)))
+
+
+def test_a_model_that_cannot_be_compiled():
+  stats = model_checks.stats_of(KERNELS)
+  with pytest.raises(UserError, match='forward of Untraceable cannot be comp'):
+    CostModel(scoring.Ranker(Untraceable(), stats, 108))
+
+
+def without(name):
+  arrays = saved_run.arrays_of(KERNEL)
+  del arrays[name]
+  return arrays
+
+
+def changed(**values):
+  return {**saved_run.arrays_of(KERNEL), **values}
+
+
+@pytest.mark.parametrize('kernel, message', [
+    (3, 'a kernel is a int; give the path'),
+    ('', 'an empty path: is no kernel'),
+    ('kernel.pb', 'kernel.pb: is no kernel; give the path of an .npz'),
+    ('/nowhere/k.npz', '/nowhere/k.npz: cannot be read as a tile kernel'),
+    (without('node_opcode'), 'node_opcode not given; they are'),
+    (without('config_feat'), 'has no config_feat; say which tiles'),
+    (changed(config_feats=1), "name 'config_feats'; did you mean config_feat"),
+    (changed(node_opcode=['add'] * KERNEL.num_nodes), 'not numbers'),
+    (changed(node_opcode=[300] * KERNEL.num_nodes), 'not fit into uint8'),
+    (changed(edge_index=[[1, 99]]), 'edge_index row 0 is .1, 99.'),
+    (changed(node_opcode=[1]), 'node_opcode has 1 rows'),
+    (changed(config_feat=TILES[0]), 'config_feat has 1 dimensions'),
+    (changed(config_feat=TILES[:, :5]), 'config_feat has 5 columns'),
+    (changed(node_feat=KERNEL.node_feat[:, 1:]), 'node_feat has 139 columns'),
+    (changed(config_feat=TILES * np.nan), 'values must be finite'),
+])
+def test_kernels_that_are_refused(model, kernel, message):
+  with pytest.raises(UserError, match=message):
+    model.score(kernel)
+
+
+@pytest.mark.parametrize('bounds, message', [
+    ([], 'at least one tile; got none'), ('16x32', 'must be a list of tiles'),
+    (16, 'must be a list of tiles'), ([[16, 0]], 'whole numbers of at least'),
+    ([[1.5, 2]], 'whole numbers of at least 1'), ([99], 'no configuration 99'),
+    ([[float('nan'), 2.0]], 'whole numbers'), ([['a']], 'a tile is'),
+    ([None], 'a tile is None; it must be bounds'), ([True], 'a tile is True'),
+])
+def test_tiles_that_are_refused(model, bounds, message):
+  with pytest.raises(UserError, match=message):
+    model.score(TILED, bounds)
+
+
+@pytest.mark.parametrize('top', [0, -1, 1.5, True, '5'])
+def test_numbers_of_tiles_that_are_refused(model, top):
+  with pytest.raises(UserError, match='must be a whole number of at least 1'):
+    model.rank(KERNEL, top)

@@ -1,0 +1,319 @@
+"""Exported models: scores, errors, and the folder that they are in."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from support import model_checks, saved_run, tiny_kernels
+from support.places import PROJECT, SUPPORT
+from support.saved_run import KERNELS
+from tpu_graphs_ext import cli, load_models
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import scoring
+from tpu_graphs_ext.serving import export
+
+PAGE = PROJECT / 'docs' / 'serving.md'
+BATCH = saved_run.batch_of(KERNELS)
+SAME = saved_run.batch_of([KERNELS[0]] * 3)
+
+
+@pytest.fixture(scope='module')
+def exported(model_dir, tmp_path_factory):
+  out = str(tmp_path_factory.mktemp('served') / 'tiles' / '1')
+  assert export.export(model_dir, out).out == out
+  return out
+
+
+@pytest.fixture(scope='module')
+def loaded(exported):
+  return tf.saved_model.load(exported)
+
+
+@pytest.fixture(scope='module')
+def expected(model_dir):
+  """Scores of all kernels, one after another."""
+  ranker = scoring.load_ranker(model_dir)
+  return np.concatenate([ranker.scores(kernel) for kernel in KERNELS])
+
+
+def run(loaded, arrays, signature=export.BATCH):
+  return loaded.signatures[signature](**{
+      name: tf.constant(array) for name, array in arrays.items()
+  })['scores'].numpy()
+
+
+def test_several_kernels_at_once(loaded, expected):
+  np.testing.assert_allclose(
+      run(loaded, BATCH), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_one_kernel(loaded, expected):
+  for arrays, signature in (
+      (saved_run.arrays_of(KERNELS[0]), export.ONE),
+      ({**saved_run.batch_of(KERNELS[:1]),
+        'node_splits': np.array([], np.int64),
+        'config_splits': np.array([], np.int64)}, export.BATCH)):
+    np.testing.assert_allclose(
+        run(loaded, arrays, signature), expected[:8], rtol=1e-5, atol=1e-5)
+
+
+def test_empty_config_splits_are_equal_parts(loaded, expected):
+  scores = run(loaded, {**SAME, 'config_splits': np.array([], np.int64)})
+  np.testing.assert_allclose(
+      scores, np.tile(expected[:8], 3), rtol=1e-5, atol=1e-5)
+
+
+def test_the_order_of_edges_does_not_matter(loaded, expected):
+  scores = run(loaded, {**BATCH, 'edge_index': BATCH['edge_index'][::-1]})
+  np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_signatures_say_types_shapes_and_defaults(exported):
+  with open(os.path.join(exported, 'saved_model.pb'), 'rb') as file:
+    graph, = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs
+  inputs = {
+      name: (tf.as_dtype(spec.dtype).name,
+             [dim.size for dim in spec.tensor_shape.dim])
+      for name, spec in graph.signature_def[export.BATCH].inputs.items()}
+  one = {'node_feat': ('float32', [-1, 140]), 'node_opcode': ('uint8', [-1]),
+         'edge_index': ('int64', [-1, 2]), 'config_feat': ('float32', [-1, 24])}
+  assert inputs == {**one, 'node_splits': ('int64', [-1]),
+                    'config_splits': ('int64', [-1])}
+  assert set(graph.signature_def[export.ONE].inputs) == set(one)
+  defaults = graph.signature_def[export.BATCH].defaults
+  assert {name: tf.make_ndarray(value).tolist()
+          for name, value in defaults.items()} == {
+              'node_splits': [], 'config_splits': []}
+  # Only TensorFlow's own operations.
+  assert not [node.op for function in graph.graph_def.library.function
+              for node in function.node_def if 'Py' in node.op]
+
+
+def edges(*rows):
+  return np.array(rows, np.int64).reshape(-1, 2)
+
+
+@pytest.mark.parametrize('change, message', [
+    ({'node_feat': BATCH['node_feat'][:, 1:]},
+     r'Shape of tensor node_feat \[\d+,139\] is not compatible with .*140'),
+    ({'config_feat': BATCH['config_feat'][:, 1:]},
+     r'Shape of tensor config_feat \[34,23\] is not compatible'),
+    ({'node_opcode': BATCH['node_opcode'][1:]},
+     'node_feat and node_opcode must have one row a node; they have'),
+    ({'node_feat': BATCH['node_feat'] * np.float32(np.nan)},
+     'node_feat has values that are NaN or infinite'),
+    ({'config_feat': BATCH['config_feat'] + np.float32(np.inf)},
+     'config_feat has values that are NaN or infinite'),
+    ({'edge_index': edges([1, -1])}, 'edge_index must hold nodes of the batch'),
+    ({'edge_index': edges([999, 0])}, 'edge_index must hold nodes of the batc'),
+    ({'edge_index': edges([len(BATCH['node_feat']) - 1, 0])},
+     'edge_index has an edge between two kernels'),
+    ({'node_splits': BATCH['node_splits'][:-1]},
+     'must have one entry more than there are kernels'),
+    ({'node_splits': BATCH['node_splits'] + 1}, 'node_splits must begin wi'),
+    ({'node_splits': BATCH['node_splits'][::-1]}, 'node_splits must begin'),
+    ({'config_splits': np.array([0, 8, 8, 33, 34])}, 'config_splits must beg'),
+    ({'config_splits': np.array([], np.int64)},
+     'config_splits must begin with 0, rise, and end with the number of conf'),
+    ({'config_feat': BATCH['config_feat'][:0]}, 'config_feat has no rows'),
+])
+def test_tensors_that_make_no_sense(loaded, change, message):
+  with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+    run(loaded, {**BATCH, **change})
+
+
+def test_one_kernel_that_makes_no_sense(loaded):
+  arrays = {**saved_run.arrays_of(KERNELS[0]), 'edge_index': edges([99, 0])}
+  with pytest.raises(tf.errors.InvalidArgumentError,
+                     match='edge_index must hold nodes of the batch'):
+    run(loaded, arrays, export.ONE)
+
+
+def test_where_there_is_only_tensorflow(exported, expected, tmp_path):
+  """The page's example, and `saved_model_cli`, with nothing of ours there."""
+  shutil.copytree(exported, tmp_path / 'served' / 'tiles' / '1')
+  for path, name in zip(
+      saved_run.write_kernels(tmp_path), ('kernel.npz', 'other.npz')):
+    os.rename(path, tmp_path / name)
+  done = subprocess.run(
+      [sys.executable, '-I', str(SUPPORT / 'foreign_host.py'), str(PAGE),
+       str(tmp_path)], capture_output=True, text=True, check=False,
+      env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'})
+  assert done.returncode == 0, done.stderr[-3000:]
+  said, by_tool = done.stdout.split('Result for output key scores:\n')
+  order, = re.findall(r'^\[([\d ]+)\]$', said, re.MULTILINE)
+  assert [int(i) for i in order.split()] == np.argsort(
+      expected[:8], kind='stable')[:5].tolist()
+  for name, scores in (('kernel', expected[:8]), ('other', expected[8:28])):
+    assert f'{name}.npz: tile {scores.argmin()} of {len(scores)}' in said
+  numbers = [float(number) for number in re.findall(r'-?\d\S*\d', by_tool)]
+  np.testing.assert_allclose(numbers[:8], expected[:8], rtol=1e-4, atol=1e-4)
+
+
+# --- Every model --------------------------------------------------------------
+
+CASES = [name + suffix for name in load_models.model_names()
+         for suffix in ('', model_checks.RAW)
+         if not suffix or load_models.takes(name, 'feature_stats')]
+FAST = {'MLP'}  # Tracing takes seconds.
+
+
+@pytest.mark.parametrize('name', [
+    name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+    for name in CASES])
+def test_exported_scores_of_every_model(name, tmp_path):
+  kernels = [*model_checks.kernels(), *KERNELS, *tiny_kernels.corner_cases()]
+  stats = model_checks.stats_of(model_checks.kernels())
+  model = model_checks.make(name)
+  ranker = scoring.Ranker(model, stats, model_checks.NUM_OPS)
+  expected = [model_checks.scores(model, kernel, stats) for kernel in kernels]
+  module, signatures = export.servable(ranker)
+  tf.saved_model.save(module, str(tmp_path / 'out'), signatures=signatures)
+  loaded = tf.saved_model.load(str(tmp_path / 'out'))
+  np.testing.assert_allclose(
+      run(loaded, saved_run.batch_of(kernels)), np.concatenate(expected),
+      rtol=1e-5, atol=1e-5)
+  for kernel, scores in zip(kernels[:2], expected):
+    np.testing.assert_allclose(
+        run(loaded, saved_run.arrays_of(kernel), export.ONE), scores,
+        rtol=1e-5, atol=1e-5)
+
+
+def test_opcodes_that_the_model_never_saw_count_as_unknown(loaded, expected):
+  known = {**BATCH, 'node_opcode': np.where(
+      np.arange(len(BATCH['node_opcode'])) == 0, 0, BATCH['node_opcode']
+  ).astype(np.uint8)}
+  beyond = known['node_opcode'].copy()
+  beyond[0] = model_checks.NUM_OPS
+  np.testing.assert_array_equal(
+      run(loaded, {**BATCH, 'node_opcode': beyond}), run(loaded, known))
+  assert (run(loaded, known)[:8] != expected[:8]).any()
+
+
+# --- The folder ---------------------------------------------------------------
+
+
+def names_in(folder):
+  return sorted(os.path.relpath(os.path.join(parent, name), folder)
+                for parent, _, names in os.walk(folder) for name in names)
+
+
+def test_the_folder_says_what_model_it_is(exported, model_dir):
+  with open(os.path.join(exported, export.MARK), encoding='utf-8') as file:
+    mark = json.load(file)
+  assert mark['model'] == saved_run.NAME and mark['num_ops'] == 108
+  assert mark['run'] == os.path.basename(model_dir).replace(
+      'model_', 'run_') + '.jsonz'
+  written = {name for name, content in mark['files'].items()
+             if content != 'empty'}
+  assert written | {export.MARK} == set(names_in(exported))
+
+
+@pytest.fixture
+def unsaved(monkeypatch):
+  """Nothing is traced or saved, but a file of that name."""
+  monkeypatch.setattr(export, 'servable', lambda ranker: (None, None))
+  monkeypatch.setattr(
+      tf.saved_model, 'save', lambda module, folder, signatures:
+      open(os.path.join(folder, 'saved_model.pb'), 'w').close())
+
+
+def test_an_export_replaces_an_export(model_dir, tmp_path, unsaved):
+  out = tmp_path / 'a' / 'b'
+  for _ in range(2):
+    export.export(model_dir, str(out) + '/')
+  assert names_in(out) == [export.MARK, 'saved_model.pb']
+  assert os.listdir(tmp_path / 'a') == ['b']
+  shutil.rmtree(out)
+  out.mkdir()  # An empty folder is nobody's.
+  export.export(model_dir, str(out))
+
+
+@pytest.mark.parametrize('spoil', [
+    lambda out: (out / 'mine.txt').write_text('x'),
+    lambda out: (out / 'saved_model.pb').write_text('changed'),
+    lambda out: (out / export.MARK).write_text('{}'),
+    lambda out: (out / 'empty').mkdir(),
+    lambda out: os.symlink('saved_model.pb', out / 'link'),
+])
+def test_what_is_not_ours_is_left_alone(model_dir, tmp_path, unsaved, spoil):
+  out = tmp_path / 'out'
+  export.export(model_dir, str(out))
+  spoil(out)
+  before = names_in(out)
+  with pytest.raises(UserError, match='which no export wrote, or which was'):
+    export.export(model_dir, str(out))
+  assert names_in(out) == before
+
+
+def test_what_comes_meanwhile_is_left_alone(
+    model_dir, tmp_path, monkeypatch, unsaved):
+  out = tmp_path / 'out'
+
+  def servable(unused_ranker):
+    out.mkdir()
+    (out / 'mine.txt').write_text('x')
+    return None, None
+
+  monkeypatch.setattr(export, 'servable', servable)
+  with pytest.raises(UserError, match='which no export wrote'):
+    export.export(model_dir, str(out))
+  assert os.listdir(tmp_path) == ['out'] and os.listdir(out) == ['mine.txt']
+
+
+def test_places_that_cannot_be(model_dir, tmp_path):
+  (tmp_path / 'file').write_text('x')
+  os.symlink(tmp_path, tmp_path / 'link')
+  for out, message in (
+      ('', '--out is empty'), (' ', '--out is empty'),
+      (tmp_path / 'file', 'is no folder; name a folder'),
+      (tmp_path / 'link', 'is a link; name a folder'),
+      (tmp_path / 'file' / 'x', 'cannot be written'),
+      (os.path.dirname(model_dir), 'which no export wrote')):
+    with pytest.raises(UserError, match=message):
+      export.export(model_dir, str(out))
+
+
+def test_an_interrupted_export_leaves_what_was_there(
+    model_dir, tmp_path, monkeypatch, unsaved):
+  out = tmp_path / 'out'
+  export.export(model_dir, str(out))
+
+  def broken(module, folder, signatures):
+    open(os.path.join(folder, 'half'), 'w').close()
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(tf.saved_model, 'save', broken)
+  with pytest.raises(KeyboardInterrupt):
+    export.export(model_dir, str(out))
+  assert os.listdir(tmp_path) == ['out']
+  assert names_in(out) == [export.MARK, 'saved_model.pb']
+
+
+def test_a_full_disk(model_dir, tmp_path, monkeypatch, unsaved):
+  def full(module, folder, signatures):
+    raise tf.errors.ResourceExhaustedError(None, None, 'No space left')
+
+  monkeypatch.setattr(tf.saved_model, 'save', full)
+  with pytest.raises(UserError, match=r'No space left\)?; free some space'):
+    export.export(model_dir, str(tmp_path / 'out'))
+  assert os.listdir(tmp_path) == []
+
+
+def test_from_the_command_line(model_dir, tmp_path, capsys, unsaved):
+  out = str(tmp_path / 'out')
+  assert cli.main(['export', '--dir', model_dir, '--out', out]) == 0
+  assert f'{out}: EarlyJoinSAGE as a SavedModel' in capsys.readouterr().out
+  assert cli.main(['export', '--dir', '/nowhere/model_x', '--out', out]) == 1
+  assert 'there is no such model folder' in capsys.readouterr().err
+  with pytest.raises(SystemExit):
+    cli.main(['export', '--dir', model_dir, '--out', ''])
+  assert '--out is empty' in capsys.readouterr().err

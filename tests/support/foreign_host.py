@@ -1,0 +1,39 @@
+"""What somebody does with an exported model who has nothing but TensorFlow.
+
+    foreign_host.py PAGE FOLDER
+runs the Python of a page of documentation in FOLDER, then the line of
+`saved_model_cli` there is on it, in a process in which this package, TF-GNN and
+Keras cannot be imported.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shlex
+import sys
+
+MISSING = ('tpu_graphs_ext', 'tensorflow_gnn', 'tensorflow_ranking', 'models',
+           'tf_keras', 'keras')
+
+
+def main(page: str, folder: str) -> None:
+  for name in MISSING:
+    sys.modules[name] = None  # An ImportError for whoever wants it.
+  text = pathlib.Path(page).read_text(encoding='utf-8')
+  os.chdir(folder)
+  names = {}
+  for block in re.findall(r'^```python\n(.*?)^```', text,
+                          re.DOTALL | re.MULTILINE):
+    exec(compile(block, page, 'exec'), names)
+  line, = re.findall(r'^saved_model_cli (run (?:.*\\\n)*.*)$', text,
+                     re.MULTILINE)
+  from tensorflow.python.tools import saved_model_cli
+  sys.argv = ['saved_model_cli', *shlex.split(line.replace('\\\n', ' '))]
+  saved_model_cli.main()
+  assert all(sys.modules[name] is None for name in MISSING)
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

@@ -1,0 +1,226 @@
+"""A trained model as an object: loaded once, asked often, by many threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Any, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+
+from tpu_graphs_ext.analytic import candidates, explain
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo.features import config_features
+from tpu_graphs_ext.host import artifacts, distinct, rank, scoring
+from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
+from tpu_graphs_ext.serving import given, program
+from tpu_graphs_ext.serving.given import BoundsLike, KernelLike
+
+_MOST_TILES = 100_000  # Of one kernel, where none are given.
+
+
+class CostModel:
+  """Ranks the tiles of kernels with a trained model.
+
+      model = CostModel.load('out/model_<hash>')
+      print(model.rank('kernel.npz').text())
+
+  `kernel` is in all methods the path of an .npz file, a `Kernel`, or the arrays
+  of such a file by their names: `node_feat` float32 [nodes, 140], `node_opcode`
+  uint8 [nodes], `edge_index` int64 [edges, 2] and, if tiles are known,
+  `config_feat` float32 [configs, 24]. A file is read anew each time, so of what
+  is asked often keep a `Kernel`.
+
+  A tile is one of
+    - layout tiles along the tiled tensor's physical dimensions, most major
+      first, such as `[16, 32]`;
+    - these with those of a convolution's filter, as `([16, 32], [4, 8])`;
+    - a `Choice` of a ranking, or whatever else has `output_bounds` and
+      `kernel_bounds`;
+    - a row of `config_feat`, 24 numbers;
+    - the number of one of the kernel's own configurations, counted from 0.
+
+  The methods may be called by several threads at once. The model is compiled
+  when it is loaded, for kernels of all sizes, so no call compiles anything.
+
+  Attributes:
+    name: the folder that it was loaded from.
+    num_ops: opcodes that it has seen; others count as unknown.
+  """
+
+  def __init__(self, ranker: scoring.Ranker, *, in_elements: bool = False):
+    """Compiles a model; `load` is what makes one from a folder.
+
+    Args:
+      ranker: the model and what its features are scaled with.
+      in_elements: whether tile bounds count elements, not layout tiles.
+
+    Raises:
+      UserError: the model cannot be compiled.
+    """
+    self._ranker = ranker
+    self._in_elements = in_elements
+    self._specs = program.input_specs(ranker)
+    self._program = program.compiled(
+        ranker, program.kernel_function(ranker), self._specs
+    ).get_concrete_function()
+    constants = getattr(ranker.model, 'constants', dict)
+    self._constants = constants() or None
+    self._explainers = weakref.WeakKeyDictionary()  # Of kernels that are kept.
+    self._lock = threading.Lock()
+
+  @classmethod
+  def load(cls, model_dir: Union[str, os.PathLike[str]],
+           loading: LoadSettings = LoadSettings()) -> CostModel:
+    """Loads a model that `train` or the baseline's trainer wrote.
+
+    Args:
+      model_dir: the folder model_<hash>; its run file lies beside it.
+      loading: where its normalisation and its class come from. The defaults
+        are right for what `train` wrote.
+
+    Raises:
+      UserError: a file is missing or damaged, or belongs to another model.
+    """
+    ranker = scoring.load_ranker(os.fspath(model_dir), loading)
+    kwargs = artifacts.load_run(os.fspath(model_dir)).model_kwargs
+    stats = kwargs.get('feature_stats')
+    return cls(ranker, in_elements=isinstance(stats, dict)
+               and stats.get('tiles') == 'elements')
+
+  @property
+  def name(self) -> str:
+    return self._ranker.name
+
+  @property
+  def num_ops(self) -> int:
+    return self._ranker.num_ops
+
+  def __repr__(self) -> str:
+    return f'CostModel({self.name!r}: {type(self._ranker.model).__name__})'
+
+  def score(self, kernel: KernelLike,
+            bounds: Optional[BoundsLike] = None) -> np.ndarray:
+    """Scores of tiles; the lowest is predicted to be the fastest.
+
+    A score depends on the kernel and its own tile alone, and equal tiles have
+    equal scores. Only scores of one kernel are comparable. They have no unit.
+
+    Args:
+      kernel: see the class.
+      bounds: the tiles, at least one; None: the kernel's own configurations.
+
+    Returns:
+      float32 [tiles].
+
+    Raises:
+      UserError: a file cannot be read, arrays make no sense together, bounds
+        are not those of the kernel's tensors, or the model gives no finite
+        score.
+    """
+    return self._scores(kernel, bounds)[1].of_tiles
+
+  def rank(self, kernel: KernelLike, top: int = TOP_CONFIGS,
+           bounds: Optional[BoundsLike] = None) -> rank.Ranking:
+    """The tiles to try first.
+
+    Args:
+      kernel: see the class.
+      top: how many, at least 1; fewer where there are fewer tiles.
+      bounds: the tiles to choose from; None: the kernel's own configurations,
+        or if it has none all legal tiles, of very many an even sample of
+        100,000.
+
+    Returns:
+      A `Ranking`: its `choices`, best first, have `index`, the place among the
+      tiles counted from 0, `score`, and the bounds. One tile given several
+      times comes once before all others do.
+
+    Raises:
+      UserError: see `score`; or `top` is below 1; or no tile of the kernel
+        fits on-chip memory.
+    """
+    if isinstance(top, bool) or not isinstance(
+        top, (int, np.integer)) or top < 1:
+      raise UserError(f'top={top!r}: must be a whole number of at least 1')
+    own = given.kernel_of(kernel)
+    if bounds is None and not own.num_configs:
+      bounds = self._legal_tiles(own)
+    return rank.ranking_of(*self._scores(own, bounds), top)
+
+  def explain(self, kernel: KernelLike, bound: Any) -> explain.Explanation:
+    """What one tile does, and where its time goes, by the analytic formula.
+
+    The formula is that of `AnalyticTileModel`, with the physical constants
+    that this model has learned if it has any, else those of a TPU v3. Other
+    models do not look at it, so for them it is no account of the score.
+
+    Args:
+      kernel: see the class.
+      bound: one tile.
+
+    Returns:
+      An `Explanation`: steps, bytes moved, padding, and the term of the time
+      that bounds it.
+
+    Raises:
+      UserError: `bound` is no tile, or the kernel's graph makes no sense.
+    """
+    of = given.kernel_of(kernel)
+    given.require_graph(of)
+    row = given.config_row(of, bound, lambda: self._limits(of))
+    given.require_rows(of, row[np.newaxis])
+    return self._explainer(of).explain(row)
+
+  def _explainer(self, kernel: Kernel) -> explain.Explainer:
+    with self._lock:
+      if kernel not in self._explainers:
+        self._explainers[kernel] = explain.Explainer(
+            kernel, self._constants, in_elements=self._in_elements)
+      return self._explainers[kernel]
+
+  def _legal_tiles(self, kernel: Kernel) -> np.ndarray:
+    """Rows of `config_feat`, float32 [tiles, 24]."""
+    if self._in_elements:
+      raise UserError(
+          f'{kernel.tile_id}: has no config_feat, and which tiles are legal is '
+          'known of TPUs alone; say which are meant with bounds=')
+    given.require_graph(kernel)
+    loops = self._explainer(kernel).loops
+    legal = candidates.candidates(loops, most=_MOST_TILES)
+    if not len(legal):
+      raise UserError(f'{kernel.tile_id}: none of its {legal.combinations:,} '
+                      'tiles fits on-chip memory, by estimate; say which are '
+                      'meant with bounds=')
+    tiles = legal.tiles(0, len(legal))
+    return config_features(
+        loops.grid.kernel_bounds(tiles), loops.grid.output_bounds(tiles))
+
+  def _limits(self, kernel: Kernel) -> tuple[list[int], list[int]]:
+    """Largest bounds of the tiled tensor, and of a filter."""
+    loops = self._explainer(kernel).loops
+    output, filters = (list(units) for units in (
+        loops.grid.output_units, loops.grid.kernel_units))
+    if self._in_elements:  # Bounds are in the order of logical dimensions.
+      output = [output[loops.dims.index(dim)] for dim in range(len(output))]
+      filters = [filters[loops.filter_dims.index(dim)]
+                 for dim in range(len(filters))]
+    return output, filters
+
+  def _scores(self, kernel: KernelLike, bounds: Optional[BoundsLike]
+              ) -> tuple[Kernel, distinct.Scores]:
+    """The kernel with the tiles that are meant, and what the model says."""
+    own = given.kernel_of(kernel)
+    kernel = given.with_tiles(own, bounds, lambda: self._limits(own))
+    stats = self._ranker.stats
+    features = stats.config.apply(kernel.config_feat, 'config_feat')
+    stats.node.apply(kernel.node_feat[:0], 'node_feat')  # Counts its columns.
+    scores = self._program(*(
+        tf.constant(array, spec.dtype) for array, spec in zip(
+            (kernel.node_feat, kernel.node_opcode, kernel.edge_index,
+             kernel.config_feat), self._specs)))
+    return kernel, self._ranker.checked(
+        kernel, scores.numpy()[np.newaxis], features)

@@ -1,0 +1,175 @@
+"""Writes a trained model as a SavedModel that anybody's TensorFlow can run.
+
+What is in the folder:
+    saved_model.pb, variables/, fingerprint.pb   as TensorFlow wants them
+    assets.extra/tpu_graphs_ext.json             what model it is, sums of the
+                                                 other files
+
+It has two signatures, which docs/serving.md describes: `serving_default`, any
+number of kernels at once, and `one_kernel`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+import tpu_graphs_ext
+from tpu_graphs_ext import files, owned
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import artifacts, scoring
+from tpu_graphs_ext.host.settings import LoadSettings
+from tpu_graphs_ext.serving import batch, program
+
+BATCH, ONE = 'serving_default', 'one_kernel'
+# TensorFlow leaves what is in such a folder to whoever wrote it.
+MARK = 'assets.extra/tpu_graphs_ext.json'
+_WHAT = 'A ranking model of tpu_graphs_ext, exported for serving.'
+_VERSION = 1  # Of the signatures.
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+  """What was written.
+
+  Attributes:
+    out: the folder.
+    model: class of the model.
+    num_ops: opcodes that it has seen; others count as unknown.
+    inputs: name of an input of `serving_default` -> its type and shape.
+  """
+  out: str
+  model: str
+  num_ops: int
+  inputs: dict[str, str]
+
+  def text(self) -> str:
+    """What to tell the user."""
+    lines = [f'{self.out}: {self.model} as a SavedModel, signatures {BATCH} '
+             f'and {ONE} (without the splits)']
+    lines += [f'  {name:<12} {spec}' for name, spec in self.inputs.items()]
+    lines.append(f'  -> {batch.OUTPUT:<9} float32 [configs], lower is faster')
+    return '\n'.join(lines)
+
+
+def export(model_dir: str, out: str,
+           loading: LoadSettings = LoadSettings()) -> Export:
+  """Writes a model for programs that have neither this package nor TF-GNN.
+
+  The SavedModel takes kernels' arrays as the .npz files have them and gives
+  the scores of the model's `forward`. The folder is there whole or not at all.
+
+  Args:
+    model_dir: the folder model_<hash>; its run file lies beside it.
+    out: the folder to write. It may be new, empty, or an export that nobody
+      changed, which is replaced.
+    loading: how to load the model. `keep_repeats` changes nothing: scores are
+      `forward`'s.
+
+  Raises:
+    UserError: a file is missing or damaged; the model cannot be compiled; `out`
+      holds something else, or cannot be written.
+  """
+  path = os.path.normpath(files.require_path('--out', out))
+  _require_ours(path)
+  with _told_as_unwritable(path):
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+  ranker = scoring.load_ranker(model_dir, loading)
+  module, signatures = servable(ranker)
+  with _told_as_unwritable(path), files.new_folder(path) as temporary:
+    with artifacts.quiet_keras():
+      tf.saved_model.save(module, temporary, signatures=signatures)
+    _write_mark(temporary, ranker, artifacts.load_run(model_dir))
+    _require_ours(path)  # Once more, for that took a while.
+  return Export(
+      path, type(ranker.model).__name__, ranker.num_ops,
+      {spec.name: f'{spec.dtype.name} [{_axes(spec)}]'
+       for spec in batch.input_specs(ranker)})
+
+
+def _axes(spec: tf.TensorSpec) -> str:
+  """'nodes, 140'."""
+  rows = {'node_feat': 'nodes', 'node_opcode': 'nodes', 'edge_index': 'edges',
+          'config_feat': 'configs'}.get(spec.name, 'kernels + 1, or 0')
+  return ', '.join(str(size or rows) for size in spec.shape)
+
+
+def servable(ranker: scoring.Ranker) -> tuple[tf.Module, dict]:
+  """What is to be saved: the variables, and a function a signature."""
+  module = tf.Module()
+  module.model_variables = list(ranker.model.variables)
+  signatures = {
+      BATCH: program.compiled(
+          ranker, batch.batch_function(ranker), batch.input_specs(ranker)),
+      ONE: program.compiled(
+          ranker, batch.one_function(ranker), program.input_specs(ranker))}
+  return module, signatures
+
+
+# --- The folder ---------------------------------------------------------------
+
+
+def _write_mark(folder: str, ranker: scoring.Ranker,
+                run: artifacts.Run) -> None:
+  """Says what the model is, and by sums which files are of this export."""
+  content = {
+      'what': _WHAT, 'version': _VERSION, 'model': type(ranker.model).__name__,
+      'run': os.path.basename(artifacts.run_path_of(run.model_dir)),
+      'num_ops': ranker.num_ops,
+      'versions': {'tpu_graphs_ext': tpu_graphs_ext.__version__,
+                   'tensorflow': tf.__version__},
+      'files': owned.sums(folder)}
+  files.write_file(os.path.join(folder, MARK),
+                   json.dumps(content, indent=2).encode())
+
+
+def _require_ours(path: str) -> None:
+  """Raises a UserError where the folder has anything but an export."""
+  if not os.path.lexists(path):
+    return
+  if os.path.islink(path) or not os.path.isdir(path):
+    raise UserError(f'--out={path}: is {_kind(path)}; name a folder')
+  known = _sums_in(os.path.join(path, MARK))
+  strangers = [name for name in owned.foreign(path, known)
+               if not known or name != MARK]
+  if strangers:
+    raise UserError(
+        f'--out={path}: holds {strangers[0]!r}, which no export wrote, or '
+        'which was changed since; name a new or an empty folder, or remove '
+        'this one by hand if nothing in it is needed')
+
+
+def _kind(path: str) -> str:
+  return 'a link' if os.path.islink(path) else 'no folder'
+
+
+def _sums_in(path: str) -> dict[str, str]:
+  """The sums in the mark of an export; none where there is no such mark."""
+  try:
+    if os.path.islink(path):
+      return {}
+    with files.open_ordinary(path) as file:
+      mark = files.parse_json(file.read(), path)
+  except (OSError, UserError):
+    return {}
+  whole = isinstance(mark, dict) and mark.get('what') == _WHAT and isinstance(
+      mark.get('files'), dict)
+  return mark['files'] if whole else {}
+
+
+@contextlib.contextmanager
+def _told_as_unwritable(path: str) -> Iterator[None]:
+  """TensorFlow and the system say in many ways that a disk is full."""
+  try:
+    yield
+  except OSError as error:
+    raise files.cannot_be_written(f'--out={path}', error) from error
+  except tf.errors.OpError as error:
+    raise UserError(f'--out={path}: cannot be written '
+                    f'({str(error)[:300]}); free some space, or choose '
+                    'another place') from error
