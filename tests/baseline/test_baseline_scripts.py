@@ -205,12 +205,13 @@ def skip_without_course_scripts(copy: str) -> None:
                 f'{checkout.COURSE_FOLDER} beside it')
 
 
-@pytest.mark.parametrize(
-    'name', ['EarlyJoinSAGE', 'MyEarlyJoinSAGE', 'AnalyticTileModel'])
+@pytest.mark.parametrize('name, recipe', [
+    ('EarlyJoinSAGE', 'default'), ('MyEarlyJoinSAGE', 'default'),
+    ('AnalyticTileModel', 'default'), ('MyEarlyJoinSAGE', 'best')])
 def test_a_model_of_our_host_is_read_by_their_scripts(
-    swapped, data, tmp_path, name):
+    swapped, data, tmp_path, name, recipe):
   result = train.train(train.TrainSettings(
-      model=name, epochs=2, data_root=data, cache_dir='',
+      model=name, recipe=recipe, epochs=2, data_root=data, cache_dir='',
       out_dir=str(tmp_path / 'out'), seed=3))
   theirs = evaluate_script(swapped, result.model_dir, data, tmp_path)
   ours = evaluate.evaluate(

@@ -10,6 +10,7 @@ import pytest
 from support.places import PROJECT
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.host import recipes
 
 PAGES = ('README.md', 'CONTRIBUTING.md', 'SECURITY.md',
          'benchmarks/README.md', *sorted(
@@ -164,6 +165,13 @@ def test_every_command_takes_the_flags_that_pages_give_it(capsys):
           assert not flag.startswith('--') or re.search(
               rf'{flag}\b(?!-)', flags), (page, command, flag)
   assert found > 10
+
+
+def test_recipes_are_those_of_the_host():
+  text = text_of('docs/commands.md').split('\n## Recipes\n')[1]
+  assert dict(re.findall(r'^- `(\w+)`: `(--.*)`$', text, re.MULTILINE)) == {
+      name: ' '.join(f'--{flag} {value}' for flag, value in settings.items())
+      for name, settings in recipes.RECIPES.items()}
 
 
 # --- Models ------------------------------------------------------------------

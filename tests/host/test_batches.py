@@ -251,6 +251,21 @@ def test_too_few_kernels_for_a_batch(partition, stats):
     batches.training_dataset(partition, stats, batch_size=10, num_configs=6)
 
 
+def test_a_kernel_with_fewer_gives_each_as_often_but_for_a_drawn_rest(
+    partition, stats):
+  """Kernel i has 4 + i configurations; 4 are too few here."""
+  dataset = batches.training_dataset(
+      partition, stats, batch_size=1, num_configs=13, least_configs=5,
+      shuffle=False, seed=0)
+  drawn = [np.unique(label, return_counts=True)[1].tolist()
+           for unused_graph, label in epoch(dataset)]
+  assert len(drawn) == 10
+  for configs, times in zip(range(5, 15), drawn):
+    least, rest = divmod(13, configs)
+    assert sorted(times) == (
+        [least] * (configs - rest) * (least > 0) + [least + 1] * rest)
+
+
 def test_spec_leaves_only_the_batch_size_fixed(partition, stats):
   graph_spec, label_spec = batches.training_dataset(
       partition, stats, batch_size=3, num_configs=6).element_spec

@@ -57,7 +57,7 @@ def test_same_seed_same_bytes_whole_or_in_parts_with_dropout(
         model_kwargs_json=json.dumps({
             'widths': [8], 'head_widths': [8], 'dropout': 0.5,
             'objective': 'flags'}),
-        epochs=3, resume=True)
+        epochs=3, lr_schedule='cosine', list_size=8, resume=True)
 
   whole = train.train(settings('whole'))
   broken_off(monkeypatch, settings('parts'), 2)  # Of one call an epoch.

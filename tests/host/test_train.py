@@ -263,6 +263,16 @@ def test_one_seed_one_result_and_resuming_changes_nothing(
   assert text.count('interrupted\n') == 1 and '--resume=True' in text
 
 
+def test_cosine_brings_the_rate_down_to_0_in_the_last_epoch(data_root):
+  settings = tiny_models.tiny_settings(
+      data_root, '.', epochs=3, lr=0.01, lr_schedule='cosine')
+  rate = train._learning_rate(
+      settings, training_data.TrainingData.read(settings))
+  # 23 of 24 kernels have 6 configurations: 4 steps an epoch, 12 in all.
+  assert [float(rate(step)) for step in (0, 6, 12)] == pytest.approx(
+      [0.01, 0.005, 0.0])
+
+
 def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
   # 4 batches an epoch, in one call: step 6 is one of epoch 2.
   with pytest.raises(

@@ -1,12 +1,14 @@
 """This package's own trainer and ranker, with the baseline's artifacts.
 
 settings         what a verb is told, with its flags' help, checked when created
+recipes          sets of settings with a name, for `train --recipe`
 inputs           what a user names as kernels: a folder, .npz or .pb
 batches          kernels -> GraphTensors
 training_data    the splits of a run, read and looked over
 train            the training loop; callbacks, losses, threads serve it
 run_log          what a run says, in a file beside it
 curves           a picture of its learning curves
+members          several of a model, trained as one
 resume           the folder of a run that was broken off; finished runs
 outputs          whether files can be written, before work begins
 scoring          a trained model with all that it takes to score a kernel

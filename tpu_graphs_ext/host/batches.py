@@ -79,20 +79,22 @@ def batch_graph(kernels: Sequence[Kernel], config_indices: np.ndarray,
 
 def training_dataset(
     partition: Partition, stats: FeatureStats, *, batch_size: int = 10,
-    num_configs: int = 10, shuffle: bool = True, seed: int | None = None,
-    repeat: bool = False, first_epoch: int = 0) -> tf.data.Dataset:
+    num_configs: int = 10, least_configs: int | None = None,
+    shuffle: bool = True, seed: int | None = None, repeat: bool = False,
+    first_epoch: int = 0) -> tf.data.Dataset:
   """Batches of kernels with a few configurations each, and their labels.
 
   Each pass over the dataset is one epoch: it draws a new order of the kernels
-  and new configurations, uniformly and without replacement. Kernels with
-  fewer configurations than asked for are left out, and so is an incomplete
-  last batch.
+  and new configurations, uniformly and without replacement. A kernel with
+  fewer than asked for gives all of them, each equally often but for a drawn
+  rest. Kernels with too few are left out, and so is an incomplete last batch.
 
   Args:
     partition: the kernels.
     stats: normalisation of the features.
     batch_size: kernels in a batch.
     num_configs: configurations drawn from each kernel.
+    least_configs: kernels with fewer are left out; None: num_configs.
     shuffle: False keeps the order of the kernels.
     seed: fixes what is drawn in every epoch; None draws anew in each process.
     repeat: True never ends; False ends after each epoch.
@@ -106,7 +108,8 @@ def training_dataset(
   Raises:
     UserError: too few kernels have enough configurations for one batch.
   """
-  usable = _usable_kernels(partition, batch_size, num_configs)
+  usable = _usable_kernels(
+      partition, batch_size, least_configs or num_configs)
   num_batches = len(usable) // batch_size
   entropy = np.random.SeedSequence(seed).entropy
   epochs = itertools.count(first_epoch)
@@ -116,8 +119,7 @@ def training_dataset(
     rng = np.random.default_rng([next(epochs), entropy])
     order = rng.permutation(usable) if shuffle else usable
     chosen = order[:num_batches * batch_size]
-    configs = np.stack([rng.choice(n, num_configs, replace=False)
-                        for n in numbers[chosen]])
+    configs = np.stack([_drawn(rng, n, num_configs) for n in numbers[chosen]])
     yield (chosen.reshape(num_batches, batch_size),
            configs.reshape(num_batches, batch_size, num_configs))
 
@@ -156,6 +158,15 @@ def _usable_kernels(partition: Partition, batch_size: int,
         f'configurations, but only {len(usable)} of {len(partition)} kernels '
         'have them; use a smaller --batch or --configs, or more data')
   return usable
+
+
+def _drawn(rng: np.random.Generator, there: int, number: int) -> np.ndarray:
+  """int64 [number] below `there`, none more than once oftener than another."""
+  if number <= there:
+    return rng.choice(there, number, replace=False)
+  whole, rest = divmod(number, there)
+  return np.concatenate([np.tile(np.arange(there), whole),
+                         rng.choice(there, rest, replace=False)])
 
 
 def _keeping(partition: Partition, dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -11,14 +11,17 @@ import functools
 import math
 import os
 import time
+from collections.abc import Iterator
 from typing import Any, Optional
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import parse_json
+from tpu_graphs_ext.host import recipes
 
 LOSS_NAMES = ('ListMLELoss', 'PairwiseHingeLoss', 'MSE')
 TEST_MODES = ('predictions', 'metrics')
+LR_SCHEDULES = ('constant', 'cosine')
 
 DATA_ROOT = '~/data/tpugraphs/npz/tile/xla'
 CACHE_DIR = '~/data/tpugraphs/cache/tile'
@@ -89,28 +92,37 @@ def _setting(default: Any, help_text: str,
       default=default, metadata={'help': help_text, 'choices': choices})
 
 
+def _from_recipe(name: str, help_text: str,
+                 choices: Optional[tuple[str, ...]] = None) -> Any:
+  """A field that the recipe fills in where it is not given."""
+  return _setting(None, f'{help_text} ({recipes.values_of(name)})', choices)
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
   """What to train, on what, and how.
 
   The first block has the names and defaults of the baseline's trainer; the
-  second is this package's own.
+  second is this package's own. A setting of `recipes` that is not given is
+  None only until the recipe fills it in.
   """
-  epochs: int = _setting(100, 'passes over the train kernels at most')
-  early_stop: int = _setting(
-      20, 'stop after this many epochs without a better validation OPA; 0 '
-      'never stops early')
+  epochs: Optional[int] = _from_recipe(
+      'epochs', 'passes over the train kernels at most')
+  early_stop: Optional[int] = _from_recipe(
+      'early_stop', 'stop after this many epochs without a better validation '
+      'OPA; 0 never stops early')
   eval_every: int = _setting(
       5, 'ignored, as in the baseline: every epoch is validated')
   losses: str = _setting(
       'ListMLELoss:1,MSE:0.02',
       f'comma-separated name:weight of {", ".join(LOSS_NAMES)}; a model may '
       'bring its own loss instead, as MyEarlyJoinSAGE does')
-  lr: float = _setting(1e-3, 'learning rate of Adam')
+  lr: Optional[float] = _from_recipe('lr', 'learning rate of Adam')
   clip_norm: float = _setting(
       1e-3, 'largest L2 norm of the gradient of one variable')
   configs: int = _setting(
-      10, 'configurations drawn from each kernel for a training step')
+      10, 'configurations drawn from each kernel for a training step; kernels '
+      'with fewer are not trained on')
   batch: int = _setting(10, 'kernels in a training step')
   model: str = _setting('EarlyJoinSAGE', 'class in models.py')
   model_kwargs_json: str = _setting(
@@ -135,6 +147,18 @@ class TrainSettings:
   toy_data: bool = _setting(
       False, 'read only the first 100 files of each split')
 
+  recipe: str = _setting(
+      recipes.DEFAULT, 'named settings for flags that are not given; the flags '
+      'whose help names recipes are those', tuple(recipes.RECIPES))
+  lr_schedule: Optional[str] = _from_recipe(
+      'lr_schedule', 'how the learning rate goes on; cosine: down to 0 in the '
+      'last of all --epochs', LR_SCHEDULES)
+  list_size: Optional[int] = _from_recipe(
+      'list_size', 'configurations drawn from each kernel where --configs are '
+      'fewer; a kernel that has fewer gives each of them several times')
+  members: Optional[int] = _from_recipe(
+      'members', 'train so many of the model together, with weights of their '
+      'own, whose scores are averaged: an EnsembleRanker')
   seed: Optional[int] = _setting(
       None, 'seed of weights, batch order and dropout; not given: one is '
       'drawn, which the run file keeps')
@@ -150,9 +174,12 @@ class TrainSettings:
       '', "another models.py to take the model from; empty: the package's")
 
   def __post_init__(self):
+    for name, value in recipes.recipe(self.recipe).items():
+      if getattr(self, name) is None:
+        object.__setattr__(self, name, value)
     files.require_path('--data_root', self.data_root)
     for name, least in (('epochs', 1), ('early_stop', 0), ('configs', 2),
-                        ('batch', 1)):
+                        ('batch', 1), ('list_size', 0), ('members', 1)):
       _check(name, getattr(self, name), getattr(self, name) >= least,
              f'at least {least}')
     for name in ('lr', 'clip_norm'):
@@ -161,6 +188,8 @@ class TrainSettings:
     _check('validate_batches', self.validate_batches,
            self.validate_batches == -1 or self.validate_batches >= 1,
            '-1 (all batches) or at least 1')
+    _check('lr_schedule', self.lr_schedule, self.lr_schedule in LR_SCHEDULES,
+           ' or '.join(LR_SCHEDULES))
     _check('test_mode', self.test_mode, self.test_mode in TEST_MODES,
            ' or '.join(TEST_MODES))
     files.require_path('--out_dir', self.out_dir)
@@ -169,6 +198,11 @@ class TrainSettings:
              f'0 to {MOST_SEED}')
     # Text is parsed here, once, so that bad text is refused at once.
     _ = self.weighted_losses, self.model_kwargs
+
+  @property
+  def drawn_configs(self) -> int:
+    """Configurations of each kernel in a training step."""
+    return max(self.configs, self.list_size)
 
   @functools.cached_property
   def weighted_losses(self) -> list[tuple[str, float]]:
@@ -185,14 +219,13 @@ class TrainSettings:
 
     Where no results_csv is given its name carries the clock, so every call
     gives another hash, as in the baseline. Runs of unlike seeds never share
-    one: a seed without a run_id becomes the run_id 'seed<seed>'.
+    one: a seed without a run_id becomes the run_id 'seed<seed>'; nor do runs
+    of unlike settings that these keys lack, which follow it there.
     """
     results_csv = self.results_csv or os.path.join(
         os.path.expanduser(self.out_dir),
         f'results_{int(time.time() * 1000)}.csv')
-    run_id = self.run_id
-    if not run_id and self.seed is not None:
-      run_id = f'seed{self.seed}'
+    run_id = self.run_id or '_'.join(self._apart_by())
     return {
         'epochs': self.epochs,
         'eval_every': self.eval_every,
@@ -210,6 +243,16 @@ class TrainSettings:
         'validate_batches': self.validate_batches,
         'run_id': run_id,
     }
+
+
+  def _apart_by(self) -> Iterator[str]:
+    """Settings that decide what is trained and are not in `baseline_args`."""
+    if self.seed is not None:
+      yield f'seed{self.seed}'
+    for name in ('lr_schedule', 'list_size', 'members'):
+      value = getattr(self, name)
+      if value != recipes.RECIPES[recipes.DEFAULT][name]:
+        yield f'{name}={value}'
 
 
 def training_field(name: str) -> dataclasses.Field:

@@ -23,6 +23,7 @@ from tpu_graphs_ext.host import (
   evaluate,
   feature_stats,
   losses,
+  members,
   outputs,
   predict,
   predictions_csv,
@@ -109,6 +110,7 @@ def _train(settings: TrainSettings, log: run_log.RunLog) -> TrainResult:
   """`train`, but for the picture and the last words."""
   started = time.monotonic()
   # Cheap checks first: a wrong name must not wait for the data.
+  settings = members.joined(settings)
   takes_stats = load_models.takes(
       settings.model, feature_stats.ARGUMENT, settings.models_py)
   data = TrainingData.read(settings)
@@ -212,16 +214,26 @@ def _compiled_model(settings: TrainSettings,
                     data: TrainingData) -> tf.keras.Model:
   """The model with its variables, and what the baseline compiles it with."""
   model = load_models.build(
-      settings.model, settings.configs, data.num_ops, settings.model_kwargs,
-      settings.models_py,
+      settings.model, settings.drawn_configs, data.num_ops,
+      settings.model_kwargs, settings.models_py,
       batches.kernel_graph(data.train.kernel(0), data.stats))
   model.compile(
       loss=losses.combined_loss(settings.weighted_losses),
       optimizer=tf.keras.optimizers.Adam(
-          learning_rate=settings.lr, clipnorm=settings.clip_norm),
+          learning_rate=_learning_rate(settings, data),
+          clipnorm=settings.clip_norm),
       steps_per_execution=STEPS_PER_CALL,
       metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])
   return model
+
+
+def _learning_rate(settings: TrainSettings, data: TrainingData) -> Any:
+  """A number, or what gives one for each step of all epochs."""
+  if settings.lr_schedule == 'constant':
+    return settings.lr
+  steps = len(data.train) // settings.batch  # Of an epoch.
+  return tf.keras.optimizers.schedules.CosineDecay(
+      settings.lr, settings.epochs * steps)
 
 
 def _fit(settings: TrainSettings, data: TrainingData,
@@ -231,14 +243,16 @@ def _fit(settings: TrainSettings, data: TrainingData,
   seed = keep_best.folder.seed
   train_batches = batches.training_dataset(
       data.train, data.stats, batch_size=settings.batch,
-      num_configs=settings.configs, seed=seed, first_epoch=first_epoch)
+      num_configs=settings.drawn_configs, least_configs=settings.configs,
+      seed=seed, first_epoch=first_epoch)
   keep_best.graph_spec = train_batches.element_spec[0]
   if keep_best.progress.stopped or first_epoch >= settings.epochs:
     return
   # One draw of configurations for all epochs, so that epochs compare.
   valid_batches = batches.training_dataset(
       data.validated, data.stats, batch_size=settings.batch,
-      num_configs=settings.configs, shuffle=False, seed=seed).cache()
+      num_configs=settings.drawn_configs, least_configs=settings.configs,
+      shuffle=False, seed=seed).cache()
   callbacks = [StopOnNaN(keep_best), keep_best, ProgressBar(settings)]
   if settings.tensorboard:
     callbacks.append(tf.keras.callbacks.TensorBoard(
