@@ -89,6 +89,7 @@ footer{color:var(--soft);font-size:.9rem;margin:3rem auto 1rem}
  nav,.skip{display:none}
  header,main,footer{max-width:none;padding:0}
  .scroll,.graph{overflow:visible}
+ figure.wide{width:auto}
  .graph svg{max-width:100%;max-height:22cm}
  table{font-size:8pt}
  figure,tr,h2,h3{break-inside:avoid}
