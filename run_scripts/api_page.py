@@ -113,7 +113,8 @@ def _argument(parameter: inspect.Parameter) -> str:
   default = parameter.default
   if default is inspect.Parameter.empty:
     return text
-  plain = default is None or isinstance(default, (bool, int, float, str))
+  plain = default is None or isinstance(
+      default, (bool, int, float, str, tuple))
   return text + (f' = {default!r}' if plain
                  else f' = {type(default).__name__}()')
 

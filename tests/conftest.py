@@ -78,3 +78,10 @@ def shared_data() -> pathlib.Path:
     pytest.skip(f'needs the real TPU kernels in {SHARED_DATA}, which is '
                 'missing')
   return SHARED_DATA
+
+
+@pytest.fixture(scope='session')
+def saved_model_dir(tmp_path_factory) -> str:
+  """The folder of a model that nobody trained; only to be read."""
+  from support import saved_run
+  return saved_run.save(tmp_path_factory.mktemp('saved_run'))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # Editors and type checkers take it for true.
   from tpu_graphs_ext.analytic.explain import Explanation
   from tpu_graphs_ext.data.kernel import Kernel
   from tpu_graphs_ext.errors import UserError
-  from tpu_graphs_ext.host.evaluate import evaluate
+  from tpu_graphs_ext.host.evaluate import evaluate, evaluate_all
   from tpu_graphs_ext.host.predict import predict
   from tpu_graphs_ext.host.rank import Choice, Ranking, rank
   from tpu_graphs_ext.host.settings import LoadSettings, TrainSettings
@@ -30,8 +30,8 @@ __version__ = '0.1.0'
 
 __all__ = [
     'Choice', 'CostModel', 'Explanation', 'Kernel', 'LoadSettings', 'Ranking',
-    'TrainSettings', 'UserError', 'evaluate', 'export', 'predict', 'rank',
-    'train']
+    'TrainSettings', 'UserError', 'evaluate', 'evaluate_all', 'export',
+    'predict', 'rank', 'train']
 
 # Name -> the module that has it.
 _HOMES = {
@@ -44,6 +44,7 @@ _HOMES = {
     'TrainSettings': 'host.settings',
     'UserError': 'errors',
     'evaluate': 'host.evaluate',
+    'evaluate_all': 'host.evaluate',
     'export': 'serving.export',
     'predict': 'host.predict',
     'rank': 'host.rank',

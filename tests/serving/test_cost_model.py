@@ -39,6 +39,11 @@ CONVOLUTION = kernel_of(tiny_hlo.convolution(), [[2, 4, 1, 1]])
 
 
 @pytest.fixture(scope='module')
+def model_dir(saved_model_dir):
+  return saved_model_dir
+
+
+@pytest.fixture(scope='module')
 def model(model_dir):
   return tpu_graphs_ext.CostModel.load(model_dir)
 

@@ -26,6 +26,11 @@ SAME = saved_run.batch_of([KERNELS[0]] * 3)
 
 
 @pytest.fixture(scope='module')
+def model_dir(saved_model_dir):
+  return saved_model_dir
+
+
+@pytest.fixture(scope='module')
 def exported(model_dir, tmp_path_factory):
   out = str(tmp_path_factory.mktemp('served') / 'tiles' / '1')
   assert export.export(model_dir, out).out == out
