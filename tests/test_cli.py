@@ -19,9 +19,9 @@ from tpu_graphs_ext.host.settings import (
   TrainSettings,
 )
 
-VERBS = ('train', 'evaluate', 'predict', 'rank', 'export', 'check-data',
-         'featurize', 'sample-data', 'doctor', 'install', 'uninstall',
-         'verify', 'package', 'kaggle-csv', 'run', 'hook', 'stats')
+VERBS = ('train', 'evaluate', 'predict', 'rank', 'report', 'export',
+         'check-data', 'featurize', 'sample-data', 'doctor', 'install',
+         'uninstall', 'verify', 'package', 'kaggle-csv', 'run', 'hook', 'stats')
 
 
 # What stands for a path in the help.

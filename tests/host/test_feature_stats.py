@@ -76,7 +76,7 @@ def partition_of(part, node_columns=140, config_columns=24):
     (0.001, 'layout tiles'), (0.0, 'layout tiles')])
 def test_what_tiles_count_is_decided_as_in_models(part, expected):
   every = partition_of(part)
-  assert feature_stats._what_tiles_count(every) == expected
+  assert feature_stats.what_tiles_count(every) == expected
   assert feature_stats.TILES == models._TILES
   kernels = [every.kernel(i) for i in range(len(every))]
   assert expected == models._TILES[models._count_elements([
@@ -87,16 +87,16 @@ def test_what_tiles_count_is_decided_as_in_models(part, expected):
 
 def test_kernels_that_are_left_out_have_no_say():
   first = partition_of(1.0).select(np.array([True, False, False, False]))
-  assert feature_stats._what_tiles_count(first) == 'layout tiles'
+  assert feature_stats.what_tiles_count(first) == 'layout tiles'
 
 
 def test_without_the_column_of_tiles_they_are_as_a_tpus():
-  assert feature_stats._what_tiles_count(
+  assert feature_stats.what_tiles_count(
       partition_of(1.0, config_columns=15)) == 'layout tiles'
 
 
 def test_statistics_say_what_tiles_count(data_root):
-  expected = feature_stats._what_tiles_count(
+  expected = feature_stats.what_tiles_count(
       read.read_split(str(data_root / 'train'), min_configs=-1))
   assert kwargs_of(data_root)['feature_stats']['tiles'] == expected
 

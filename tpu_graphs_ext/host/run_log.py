@@ -18,6 +18,7 @@ from typing import Optional, TextIO
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import cannot_be_written
+from tpu_graphs_ext.host import recipes
 from tpu_graphs_ext.host.settings import TrainSettings
 
 _PACKAGE = __name__.partition('.')[0]
@@ -111,9 +112,9 @@ def _dated(text: str) -> str:
 
 def _command(settings: TrainSettings) -> str:
   """The command line that gives these settings."""
-  flags = []
+  of_recipe, flags = recipes.recipe(settings.recipe), []
   for field in dataclasses.fields(settings):
     value = getattr(settings, field.name)
-    if value != field.default:
+    if value != of_recipe.get(field.name, field.default):
       flags.append(f'--{field.name}={value}')
   return shlex.join(['tpu-graphs-ext', 'train', *flags])
