@@ -79,10 +79,17 @@ _log = logging.getLogger(__name__)
 # TensorFlow's own allocator keeps what tensors free for the next ones. The C
 # library instead gives it back to the system, which clears every page anew (a
 # sixth of the time of ranking), or scatters it over three times as much memory
-# as is alive at once. TensorFlow reads these when it runs its first operation;
+# as is alive at once. A step of training is two thousand small operations: to
+# them that allocator's lock is a fifth of their time, and so is sharing each
+# among few cores. TensorFlow reads these when it runs its first operation;
 # settings in the environment come first.
-os.environ.setdefault('TF_CPU_ALLOCATOR_USE_BFC', 'true')
+_IS_TRAINER = os.path.basename(
+    (getattr(sys, 'argv', None) or [''])[0]) == 'tiles_train.py'
+os.environ.setdefault(
+    'TF_CPU_ALLOCATOR_USE_BFC', 'false' if _IS_TRAINER else 'true')
 os.environ.setdefault('TF_CPU_BFC_MEM_LIMIT_IN_MB', str(2 ** 24))  # No limit.
+if _IS_TRAINER and (os.cpu_count() or 1) <= 4:
+  os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
 
 
 # ------------------------------------------------------------- chapter: tensors

@@ -18,9 +18,11 @@ import pytest
 START = '''
 import json
 import os
+import sys
 import tensorflow as tf
 from tpu_graphs_ext import load_models
 
+sys.argv = sys.argv[1:]
 load_models.models_module()
 set_to = {name: os.environ[name] for name in (
     'TF_CPU_ALLOCATOR_USE_BFC', 'TF_CPU_BFC_MEM_LIMIT_IN_MB')}
@@ -62,13 +64,13 @@ print(json.dumps(result))
 '''
 
 
-def printed(program: str, **variables: str):
-  """What a new process prints last, as JSON."""
+def printed(program: str, script: str = '', **variables: str):
+  """What a new process that takes itself for a script prints last, as JSON."""
   env = {key: value for key, value in os.environ.items()
-         if not key.startswith('TF_CPU_')}
+         if not key.startswith(('TF_CPU_', 'TF_NUM_'))}
   env.update(PYTHONPATH=os.pathsep.join(sys.path), **variables)
   done = subprocess.run(
-      [sys.executable, '-c', START + program], check=True, env=env,
+      [sys.executable, '-c', START + program, script], check=True, env=env,
       stdout=subprocess.PIPE, encoding='utf-8')
   return json.loads(done.stdout.splitlines()[-1])
 
@@ -110,3 +112,22 @@ def test_settings_in_the_environment_come_first(given):
       "print(json.dumps([counted('current') is not None, set_to]))", **given)
   assert set_to == {**DEFAULTS, **given}
   assert counts == (set_to['TF_CPU_ALLOCATOR_USE_BFC'] == 'true')
+
+
+def threads_of(cores: int, **variables: str):
+  """(allocator, threads an operation) in the baseline's trainer."""
+  return printed(f"""
+import importlib
+os.environ.pop('TF_CPU_ALLOCATOR_USE_BFC')  # Of the first import.
+os.environ.pop('TF_NUM_INTRAOP_THREADS', None)
+os.environ.update({variables!r})
+os.cpu_count = lambda: {cores}
+importlib.reload(load_models.models_module())
+print(json.dumps([counted('current') is not None,
+                  os.environ.get('TF_NUM_INTRAOP_THREADS')]))
+""", script='/somewhere/tiles_train.py')
+
+
+def test_the_baselines_trainer_gets_neither_its_lock_nor_shared_operations():
+  assert threads_of(2) == [False, '1']
+  assert threads_of(64, TF_CPU_ALLOCATOR_USE_BFC='true') == [True, None]
