@@ -18,4 +18,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 make_environment dev
 cd "$PROJECT"
 "$PYTHON" -m ruff check --quiet .
-exec "$PYTHON" -m pytest --numprocesses auto "$@"
+# Neighbours share what they set up, so a process takes a run of them.
+exec "$PYTHON" -m pytest --numprocesses auto --dist worksteal "$@"

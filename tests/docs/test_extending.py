@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from support import eager_training, tiny_kernels
 from support import model_checks as checks
-from support import tiny_kernels
 from support.places import PROJECT
 from tpu_graphs_ext import cli, load_models
 from tpu_graphs_ext.baseline import allowed_imports
@@ -106,7 +106,8 @@ def test_its_commands_train_and_rank(here, capsys):
       (model_dir,) = (here / 'out' / 'mine').glob('model_*')
       words = [word.replace('model_<hash>', model_dir.name) for word in words]
       words += ['--cache_dir=']
-    assert cli.main([verb, *words]) == 0
+    with eager_training.eager_steps():
+      assert cli.main([verb, *words]) == 0
   ranked = capsys.readouterr().out
   kernels = read_split(f'{DATA}/test')
   assert len(kernels) > 1

@@ -356,7 +356,8 @@ def test_full_disk_keeps_the_last_good_model(trained, tmp_path):
   try:
     root = trained.run_info['settings']['data_root']
     settings = tiny_models.tiny_settings(root, disk, epochs=1)
-    good = train.train(settings)
+    with eager_training.eager_steps():
+      good = train.train(settings)
     kernel = tiny_kernels.chain()
     scores = load(good.model_dir).scores(kernel)
     full = disk / 'full'

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from support import tiny_kernels
+from support import eager_training, tiny_kernels
 from tpu_graphs_ext import cli, models
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
@@ -132,7 +132,8 @@ def settings(data_root, out, **changes):
 
 
 def test_the_host_passes_and_keeps_them(data_root, tmp_path):
-  result = train.train(settings(data_root, tmp_path))
+  with eager_training.eager_steps():
+    result = train.train(settings(data_root, tmp_path))
   kept = json.loads(result.run_info['args']['model_kwargs_json'])
   assert kept == kwargs_of(data_root)
   ranker = scoring.load_ranker(result.model_dir)

@@ -9,7 +9,7 @@ import types
 import pytest
 import tensorflow as tf
 
-from support import kill_and_resume, tiny_kernels, tiny_models
+from support import eager_training, kill_and_resume, tiny_kernels, tiny_models
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import resume, scoring, train
 from tpu_graphs_ext.host.settings import LoadSettings
@@ -28,6 +28,12 @@ def variables_only(monkeypatch):
       file.write(b''.join(v.numpy().tobytes() for v in model.variables))
 
   monkeypatch.setattr(tf.keras.Model, 'save', save)
+
+
+@pytest.fixture
+def untraced():
+  with eager_training.eager_steps():
+    yield
 
 
 def broken_off(monkeypatch, settings, call: int) -> None:
@@ -50,7 +56,7 @@ def variables_of(result: train.TrainResult) -> bytes:
 
 
 def test_same_seed_same_bytes_whole_or_in_parts_with_dropout(
-    data_root, tmp_path, monkeypatch, variables_only):
+    data_root, tmp_path, monkeypatch, variables_only, untraced):
   def settings(out):
     return tiny_models.tiny_settings(
         data_root, tmp_path / out, model='LateJoinConcatPoolSAGE', models_py='',
@@ -68,7 +74,7 @@ def test_same_seed_same_bytes_whole_or_in_parts_with_dropout(
 
 
 def test_a_loop_of_resume_ends_with_the_report_of_the_finished_run(
-    data_root, tmp_path, monkeypatch, variables_only, caplog):
+    data_root, tmp_path, monkeypatch, variables_only, untraced, caplog):
   caplog.set_level('INFO')
   settings = tiny_models.tiny_settings(
       data_root, tmp_path / 'out', seed=None, resume=True)
@@ -97,7 +103,7 @@ def test_a_loop_of_resume_ends_with_the_report_of_the_finished_run(
 
 
 def test_a_run_killed_before_its_last_save_is_saved(
-    data_root, tmp_path, monkeypatch):
+    data_root, tmp_path, monkeypatch, untraced):
   settings = tiny_models.tiny_settings(
       data_root, tmp_path, epochs=1, resume=True)
 

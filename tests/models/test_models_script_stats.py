@@ -186,7 +186,7 @@ def test_training_leaves_them_as_they_are():
 
 @pytest.mark.parametrize('averaging,steps,eagerly', [
     (0.0, 5, True),  # So few steps take less time than to trace one.
-    (0.99, 20, False)])
+    pytest.param(0.99, 20, False, marks=pytest.mark.slow)])
 def test_unknown_ones_let_it_learn_from_scaled_features(
     averaging, steps, eagerly):
   stats = checks.stats_of(KERNELS)

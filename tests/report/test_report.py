@@ -10,12 +10,18 @@ import re
 import numpy as np
 import pytest
 
-from support import chromium, tiny_handin, tiny_kernels, tiny_models
+from support import (
+  chromium,
+  eager_training,
+  tiny_handin,
+  tiny_kernels,
+  tiny_models,
+)
 from support.tiny_runs import Page, run_info, write_run
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import evaluate, train
+from tpu_graphs_ext.host import evaluate
 from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.report import measure, report, runs
 
@@ -35,8 +41,7 @@ def trained(tmp_path_factory):
       'other_net_0', np.random.default_rng(1), 14)
   kernel.node_opcode[:] = 13
   kernel.save(str(root / 'valid'))
-  result = train.train(tiny_models.tiny_settings(
-      root, folder / 'out', epochs=1, seed=1))
+  result = eager_training.trained(root, folder / 'out', epochs=1, seed=1)
   # The same again, as if of another seed, and of another flag.
   for name, changes in (('seed2', {'run_id': 'seed2'}),
                         ('other', {'learning_rate': 0.5})):

@@ -58,13 +58,18 @@ def make(name: str, seed: int = 1, stats: FeatureStats | None = None,
          **kwargs) -> tf.keras.Model:
   """The model with the arguments of `SMALL` where `kwargs` has no others.
 
+  `MyEarlyJoinSAGE` has those of its constructor where it has statistics.
+
   A name that ends in `RAW` is given `stats`; by default those of `kernels()`.
   """
   tf.keras.utils.set_random_seed(seed)
+  small = SMALL.get(name.replace(RAW, ''), {})
+  if name == 'MyEarlyJoinSAGE':
+    small = _ONE_ROUND
   if name.endswith(RAW):
     name = name[:-len(RAW)]
     kwargs['feature_stats'] = (stats or _default_stats()).to_json()
-  return load_models.build(name, 10, NUM_OPS, {**SMALL.get(name, {}), **kwargs})
+  return load_models.build(name, 10, NUM_OPS, {**small, **kwargs})
 
 
 def moved_by_other_means(name: str) -> tuple[str, ...]:
