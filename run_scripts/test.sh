@@ -18,5 +18,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 make_environment dev
 cd "$PROJECT"
 "$PYTHON" -m ruff check --quiet .
-# Neighbours share what they set up, so a process takes a run of them.
-exec "$PYTHON" -m pytest --numprocesses auto --dist worksteal "$@"
+exec "$PYTHON" -m pytest --numprocesses auto "$@"
