@@ -13,6 +13,7 @@ from tpu_graphs_ext.advice import picks, sources, texts
 from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import scoring
 
 
@@ -104,6 +105,14 @@ def test_instructions_unlike_those_of_training_are_named(found, caplog):
   picks._warn_of_nodes(ranker, [found_of(elementwise([32, 512]))])
   assert 'shape_dimensions_1 reaches 512' in caplog.text
   assert 'of the nodes of elementwise' in caplog.text
+
+
+def test_a_model_of_tiles_in_elements_is_refused(found, monkeypatch):
+  ranker = dataclasses.replace(
+      ranker_of(found.kernel, WithTime()), in_elements=True)
+  monkeypatch.setattr(picks.scoring, 'load_ranker', lambda *unused: ranker)
+  with pytest.raises(UserError, match=r'counted in elements.*--data'):
+    picks.advise('model_x', ['x.npz'])
 
 
 def test_kernels_of_one_tile():

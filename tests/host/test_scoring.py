@@ -1,6 +1,7 @@
 """Kernels are scored at once, and come out in order."""
 
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from support import tiny_kernels
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.host import scoring
+from tpu_graphs_ext.host import artifacts, scoring
 
 KERNELS = [tiny_kernels.make_kernel(f'net_{i}', num_configs=i + 2, base=i)
            for i in range(12)]
@@ -73,3 +74,18 @@ def test_a_kernel_without_scores_is_named_after_those_before_it():
       'net_0', 'net_1', 'net_2']
   with pytest.raises(scoring.UserError, match='scores of net_3 are NaN'):
     next(scored)
+
+
+@pytest.mark.parametrize('kwargs, found, expected', [
+    ({'feature_stats': {'tiles': 'elements'}}, None, True),
+    ({'feature_stats': {'tiles': 'layout tiles'}}, True, False),
+    ({}, True, True), ({}, False, False),
+    ({'feature_stats': None}, None, False)])
+def test_what_tiles_count_is_what_the_model_was_told_or_found(
+    kwargs, found, expected):
+  scaling = types.SimpleNamespace(in_elements=lambda: found)
+  statistics = types.SimpleNamespace(read=lambda: scaling)
+  model = types.SimpleNamespace(
+      **({} if found is None else {'_statistics': statistics}))
+  run = artifacts.Run('model_x', {}, kwargs)
+  assert scoring._counts_elements(run, model) is expected

@@ -16,7 +16,7 @@ from tpu_graphs_ext.analytic import candidates, explain, feature_loops
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.host import artifacts, rank, scoring
+from tpu_graphs_ext.host import rank, scoring
 from tpu_graphs_ext.serving import given
 from tpu_graphs_ext.serving.cost_model import CostModel
 
@@ -215,11 +215,9 @@ class OfElements:
 
 
 def test_explains_with_the_constants_of_the_model(monkeypatch):
-  ranker = scoring.Ranker(OfElements(), model_checks.stats_of(KERNELS), 108)
+  ranker = scoring.Ranker(
+      OfElements(), model_checks.stats_of(KERNELS), 108, in_elements=True)
   monkeypatch.setattr(scoring, 'load_ranker', lambda *args: ranker)
-  monkeypatch.setattr(
-      artifacts, 'load_run', lambda model_dir: artifacts.Run(
-          model_dir, {}, {'feature_stats': {'tiles': 'elements'}}))
   model = CostModel.load('model_x')
   assert model.explain(TILED, [2048, 4]) == explain.explain(
       TILED, row_of([2048, 4]), {'bytes_per_ns': 3.0}, in_elements=True)

@@ -124,9 +124,14 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
     One for each name; what cannot be ranked is among its faults.
 
   Raises:
-    UserError: the model cannot be loaded.
+    UserError: the model cannot be loaded, or is of other hardware.
   """
   ranker = scoring.load_ranker(model_dir, loading)
+  if ranker.in_elements:
+    raise UserError(
+        f'{model_dir}: was trained on tiles that are counted in elements, and '
+        'which tiles are legal is known of TPUs alone; rank those that a file '
+        'lists, with --data')
   advice = []
   for name in names:
     try:

@@ -36,12 +36,15 @@ class Ranker:
     num_ops: opcodes that the model has an embedding for.
     name: stands in error messages.
     keep_repeats: see `distinct.Scores`.
+    in_elements: whether tile bounds of its data count elements, not layout
+      tiles of a TPU.
   """
   model: Any
   stats: FeatureStats
   num_ops: int
   name: str = 'the model'
   keep_repeats: bool = False
+  in_elements: bool = False
 
   def score_all(self, partition: Partition,
                 what: str) -> Iterator[tuple[Kernel, distinct.Scores]]:
@@ -166,7 +169,17 @@ def load_ranker(model_dir: str,
   model = artifacts.load_model(
       run, num_ops, _sample_graph(stats), loading.models_py)
   return Ranker(model, stats, num_ops, name=model_dir,
-                keep_repeats=loading.keep_repeats)
+                keep_repeats=loading.keep_repeats,
+                in_elements=_counts_elements(run, model))
+
+
+def _counts_elements(run: artifacts.Run, model: Any) -> bool:
+  """By the statistics that the model was given, or else found by itself."""
+  given = run.model_kwargs.get('feature_stats')
+  if isinstance(given, dict):
+    return given.get('tiles') == 'elements'
+  found = getattr(model, '_statistics', None)  # In the baseline's trainer.
+  return hasattr(found, 'read') and bool(found.read().in_elements())
 
 
 def _normalisation(run: artifacts.Run,

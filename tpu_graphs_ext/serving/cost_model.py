@@ -14,7 +14,7 @@ from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo.features import config_features
-from tpu_graphs_ext.host import artifacts, distinct, rank, scoring
+from tpu_graphs_ext.host import distinct, rank, scoring
 from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.serving import given, program
 from tpu_graphs_ext.serving.given import BoundsLike, KernelLike
@@ -51,18 +51,17 @@ class CostModel:
     num_ops: opcodes that it has seen; others count as unknown.
   """
 
-  def __init__(self, ranker: scoring.Ranker, *, in_elements: bool = False):
+  def __init__(self, ranker: scoring.Ranker):
     """Compiles a model; `load` is what makes one from a folder.
 
     Args:
       ranker: the model and what its features are scaled with.
-      in_elements: whether tile bounds count elements, not layout tiles.
 
     Raises:
       UserError: the model cannot be compiled.
     """
     self._ranker = ranker
-    self._in_elements = in_elements
+    self._in_elements = ranker.in_elements
     self._specs = program.input_specs(ranker)
     self._program = program.compiled(
         ranker, program.kernel_function(ranker), self._specs
@@ -86,10 +85,7 @@ class CostModel:
       UserError: a file is missing or damaged, or belongs to another model.
     """
     ranker = scoring.load_ranker(os.fspath(model_dir), loading)
-    kwargs = artifacts.load_run(os.fspath(model_dir)).model_kwargs
-    stats = kwargs.get('feature_stats')
-    return cls(ranker, in_elements=isinstance(stats, dict)
-               and stats.get('tiles') == 'elements')
+    return cls(ranker)
 
   @property
   def name(self) -> str:
