@@ -138,6 +138,7 @@ class _Graph:
   """Neighbour sums and pooling over a batch of kernels."""
 
   def __init__(self, inputs: _Inputs):
+    self.inputs = inputs
     self.nodes = tf.size(inputs.opcode)
     self.opcode = inputs.opcode
     self.node_counts = inputs.node_counts
@@ -2334,6 +2335,39 @@ class _Counts(NamedTuple):
   rounding: tf.Tensor  # Layout tiles of all tiles over those of the tensor.
 
 
+def _shared(function: Callable[..., Any], rows: tf.Tensor,
+            *others: Any) -> Any:
+  """Calls a function of tensors by a trace that all models have in common.
+
+  Geometry is two thousand operations without a variable, and to train, rank and
+  save a model traces it several times. Outside of a trace this only calls.
+
+  Args:
+    function: a class's method or a plain function.
+    rows: of any number of rows, in all axes but the last.
+    *others: nested tensors of any number of rows, in the first axis.
+  """
+  if not tf.inside_function():
+    return function(rows, *others)
+
+  def any_number(axes, x):
+    x = tf.convert_to_tensor(x)
+    return tf.TensorSpec(
+        [n if i >= axes or n == 1 else None for i, n in enumerate(x.shape)],
+        x.dtype)
+
+  arguments = tf.nest.map_structure(tf.convert_to_tensor, (rows, *others))
+  specs = (any_number(rows.shape.rank - 1, rows),
+           *tf.nest.map_structure(functools.partial(any_number, 1), others))
+  trace = _trace_of(function).get_concrete_function(*specs)
+  return trace(*arguments)
+
+
+@functools.cache
+def _trace_of(function: Callable[..., Any]) -> Any:
+  return tf.function(function, autograph=False)
+
+
 class _Geometry:
   """Loop nests, tiles and counts; see `_Loops`, `_Tiles` and `_Counts`.
 
@@ -2362,6 +2396,14 @@ class _Geometry:
             scaling: _Scaling) -> _Loops:
     """Loop nests from node features in their own units, [nodes, 140]."""
     hardware = self.hardware(scaling)
+    inputs = graph.inputs._replace(node_feats=(), config_feats=())
+    return _shared(self._find_loops, raw, inputs, hardware)._replace(
+        hardware=hardware)
+
+  @classmethod
+  def _find_loops(cls, raw: tf.Tensor, inputs: _Inputs,
+                  hardware: _Hardware) -> _Loops:
+    graph = _Graph(inputs)
     nodes = _Nodes(graph, raw, hardware)
     tiled = nodes.rows(nodes.tiled)
     of_tiled = tf.transpose(tiled.order, [0, 2, 1])
@@ -2382,9 +2424,10 @@ class _Geometry:
         whole, unit, own, conv.rows, conv.features, conv.taps,
         tf.concat([tiled.order, conv.filter_rows.order], 1),
         nodes.has_convolution, nodes.vector_ops, nodes.sum_bytes, streams,
-        self._largest(streams, is_input, graph.kernels), hardware)
+        cls._largest(streams, is_input, graph.kernels), hardware)
 
-  def _largest(self, streams: _Streams, is_input: tf.Tensor,
+  @staticmethod
+  def _largest(streams: _Streams, is_input: tf.Tensor,
                kernels: Any) -> tf.Tensor:
     """The largest input but a product's filter: see `_Loops.source`."""
     elements = _product(streams.size) * _as_float(is_input)
@@ -2399,7 +2442,18 @@ class _Geometry:
     rows = tf.gather(rows, tf.where(chosen < 0, tf.size(elements), chosen))
     return tf.matmul(_minor_first(rows[..., 1]), rows)
 
-  def tiles(self, loops: _Loops, raw: tf.Tensor) -> _Tiles:
+  @classmethod
+  def counts_and_columns(cls, loops: _Loops, raw: tf.Tensor) -> tuple:
+    """`counts` and `columns` of `tiles`."""
+    return _shared(cls._count, raw, loops)
+
+  @classmethod
+  def _count(cls, raw: tf.Tensor, loops: _Loops) -> tuple:
+    tiles = cls.tiles(loops, raw)
+    return cls.counts(loops, tiles), cls.columns(loops, tiles)
+
+  @staticmethod
+  def tiles(loops: _Loops, raw: tf.Tensor) -> _Tiles:
     """Tiles from config features in their own units, [kernels, configs, 24].
     """
     bounds = tf.gather(raw, _BOUNDS, axis=-1)  # [kernels, configs, 12]
@@ -2415,7 +2469,8 @@ class _Geometry:
     tile = tf.where((units > 1) & (bounds > 0), bounds, units)
     return _Tiles(size, unit, units, tile)
 
-  def counts(self, loops: _Loops, tiles: _Tiles) -> _Counts:
+  @classmethod
+  def counts(cls, loops: _Loops, tiles: _Tiles) -> _Counts:
     """What the configurations of each kernel do."""
     hardware = loops.hardware
     own, row_axes, features, taps = (  # [kernels, 1, 12]
@@ -2429,7 +2484,7 @@ class _Geometry:
     output_tiles, tile_elements, rounding = tf.unstack(_product(_halves(
         tf.stack([trips, elements, trips * tile / units], -2))[0]), axis=-1)
     registers = tile_elements / (hardware.lanes * hardware.sublanes)
-    streams, block, moved, pieces, held = self._traffic(
+    streams, block, moved, pieces, held = cls._traffic(
         loops, trips, elements)
 
     def of(axes, x):  # 1 on the others.
@@ -2449,7 +2504,8 @@ class _Geometry:
         held + sum_bytes * tile_elements,
         padding + tf.zeros_like(steps), rounding)
 
-  def columns(self, loops: _Loops, tiles: _Tiles) -> tf.Tensor:
+  @classmethod
+  def columns(cls, loops: _Loops, tiles: _Tiles) -> tf.Tensor:
     """What a network sees of each axis; the most minor one comes first.
 
     Of the tile: log2 of its elements, of its number of trips, of what rounding
@@ -2461,15 +2517,15 @@ class _Geometry:
     """
     size, unit, units, tile = tiles
     trips, elements = tf.math.ceil(units / tile), tile * unit
-    x = self._minor_axes_first(loops.order, tf.stack([
+    x = cls._minor_axes_first(loops.order, tf.stack([
         elements, trips, size + tf.zeros_like(tile), trips * tile / units], 2))
     x, rounding = tf.split(x, [3, 1], 2)  # [kernels, configs, 3, 12]
     whole = tf.cast(x[:, :, :1], tf.int64)
     power = tf.minimum(  # The largest power of 2 that divides.
-        tf.bitwise.bitwise_and(whole, -whole), 2 ** self._EVEN)
+        tf.bitwise.bitwise_and(whole, -whole), 2 ** cls._EVEN)
     power = tf.where(x[:, :, 2:] > 1, tf.cast(power, tf.float32), 1.0)
     rounding, even = tf.split(
-        _log2(tf.concat([rounding, power], 2)) * [[1.0], [1 / self._EVEN]],
+        _log2(tf.concat([rounding, power], 2)) * [[1.0], [1 / cls._EVEN]],
         2, 2)
     # The same of the largest input, whose blocks follow the tiles.
     size, exists, follow = tf.split(
@@ -2483,19 +2539,20 @@ class _Geometry:
     logs = _log2(tf.concat([x, tf.where(exists, y, 1.0)], -1))
     steps = tf.clip_by_value(
         tf.expand_dims(logs[:, :, :2], 3)
-        - [[float(j)] for j in range(self._STEPS)], 0.0, 1.0)
+        - [[float(j)] for j in range(cls._STEPS)], 0.0, 1.0)
     kernels, configs = tf.unstack(tf.shape(tile)[:2])
     steps = tf.reshape(
-        steps, [kernels, configs, 2 * self._STEPS, _AXES + _DIMS])
+        steps, [kernels, configs, 2 * cls._STEPS, _AXES + _DIMS])
     of_axes, of_input = zip(*(
         tf.split(z, [_AXES, _DIMS], -1) for z in (logs / 5, steps)))
     return tf.concat([
         tf.reshape(tf.concat(z, 2), [kernels, configs, number])
         for z, number in (
-            ([of_axes[0], rounding, even, of_axes[1]], self._OF_AXES),
-            (of_input, self._OF_INPUT))], -1)
+            ([of_axes[0], rounding, even, of_axes[1]], cls._OF_AXES),
+            (of_input, cls._OF_INPUT))], -1)
 
-  def _minor_axes_first(self, order: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+  @staticmethod
+  def _minor_axes_first(order: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """[kernels, configs, n, 12] -> same; 1 for axes that there are not."""
     turned = tf.concat([
         tf.matmul(part, tf.expand_dims(_minor_first(
@@ -2503,7 +2560,8 @@ class _Geometry:
         for part, own in zip(_halves(x), tf.split(order, 2, 1))], -1)
     return tf.maximum(turned, 1.0)
 
-  def _traffic(self, loops, trips, elements):
+  @staticmethod
+  def _traffic(loops, trips, elements):
     """(streams, block bytes, moved bytes, pieces, bytes held on chip).
 
     Shapes: [kernels, configs] each.
@@ -2963,9 +3021,9 @@ class AnalyticTileModel(_Ranker):
     """The scores."""
     if self._geometry:
       scaling, loops = encoded
-      tiles = self._geometry.tiles(loops, scaling.raw('config', config_feats))
-      return self._machine(
-          self._geometry.counts(loops, tiles), loops.hardware)[0]
+      counts, _ = self._geometry.counts_and_columns(
+          loops, scaling.raw('config', config_feats))
+      return self._machine(counts, loops.hardware)[0]
     x = _log_scales(config_feats, self._scales)
     encoded += tf.zeros_like(x[..., :1])  # Once a configuration.
     return tf.squeeze(_dense(self._linear, tf.concat([encoded, x], -1)), -1)
@@ -3116,11 +3174,10 @@ class HybridEarlyJoinSAGE(_TileRanker):
       return super()._configured(graph, encoded, config_feats)
     encoded, scaling, loops = encoded
     raw = scaling.raw('config', config_feats)
-    tiles = self._geometry.tiles(loops, raw)
-    counts = self._geometry.counts(loops, tiles)
+    counts, geometry = self._geometry.counts_and_columns(loops, raw)
     log_times, shares = self._machine(counts, loops.hardware)
     columns = self._columns(scaling, config_feats, [
-        _log_raw(raw), self._geometry.columns(loops, tiles),
+        _log_raw(raw), geometry,
         _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)])
     return (self._configure_columns(columns),
             _as_float(scaling.known()) * log_times)

@@ -299,3 +299,21 @@ def test_statistics_are_read_exactly():
   np.testing.assert_array_equal(
       statistics.read().raw('node', tf.constant(scaled)),
       np.pad(columns, [[0, 0], [0, 137]]))
+
+
+def test_geometry_is_traced_once_for_all_models(monkeypatch):
+  made = []
+
+  class Counted(models._Nodes):
+    def __init__(self, *args):
+      made.append(args)
+      super().__init__(*args)
+
+  monkeypatch.setattr(models, '_Nodes', Counted)
+  models._trace_of.cache_clear()
+  for seed in (1, 2):
+    model = checks.make(f'AnalyticTileModel{checks.RAW}', seed=seed)
+    for kernel in KERNELS[:2]:
+      checks.scores(model, kernel, STATS)
+  models._trace_of.cache_clear()  # Of `Counted`.
+  assert len(made) == 1
