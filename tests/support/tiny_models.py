@@ -42,6 +42,8 @@ class TinyRanker(tf.keras.Model):
     hidden = self._node_layer(pooled)[:, tf.newaxis] + self._config_layer(feats)
     return tf.squeeze(self._head(hidden), -1)  # [kernels, configs]
 
+  # It needs no AutoGraph, which would look into all of TF-GNN.
+  @tf.autograph.experimental.do_not_convert
   def call(self, graph, training=False):
     scores = self.forward(graph, self._num_configs)
     if training and self._nan_from_step:

@@ -9,7 +9,7 @@ import dataclasses
 import logging
 import os
 import time
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 import tensorflow_ranking as tfr
@@ -224,7 +224,19 @@ def _compiled_model(settings: TrainSettings,
           clipnorm=settings.clip_norm),
       steps_per_execution=STEPS_PER_CALL,
       metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])
+  for name in ('train_step', 'test_step'):
+    setattr(model, name, _traced_once(getattr(model, name)))
   return model
+
+
+def _traced_once(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+  """A step that Keras, which traces the body of its loop twice, traces once."""
+  traced = tf.function(step, reduce_retracing=True)
+
+  def run(data):  # A plain function, so that no trace is saved with the model.
+    return traced(data) if tf.inside_function() else step(data)
+
+  return run
 
 
 def _learning_rate(settings: TrainSettings, data: TrainingData) -> Any:
