@@ -2335,32 +2335,35 @@ class _Counts(NamedTuple):
   rounding: tf.Tensor  # Layout tiles of all tiles over those of the tensor.
 
 
-def _shared(function: Callable[..., Any], rows: tf.Tensor,
-            *others: Any) -> Any:
-  """Calls a function of tensors by a trace that all models have in common.
+def _shared(function: Callable[..., Any], *arguments: Any) -> Any:
+  """Calls a function of tensors; in a trace, by one that all models share.
 
   Geometry is two thousand operations without a variable, and to train, rank and
-  save a model traces it several times. Outside of a trace this only calls.
+  save a model traces it several times.
+  """
+  if tf.inside_function():
+    return _by_shared_trace(function, *arguments)
+  return function(*arguments)
+
+
+def _by_shared_trace(function: Callable[..., Any], rows: tf.Tensor,
+                     *others: Any) -> Any:
+  """Calls a function by its trace for these columns and any number of rows.
 
   Args:
     function: a class's method or a plain function.
-    rows: of any number of rows, in all axes but the last.
-    *others: nested tensors of any number of rows, in the first axis.
+    rows: of any number in all axes but the last.
+    *others: nested tensors, of any number of rows in the first axis.
   """
-  if not tf.inside_function():
-    return function(rows, *others)
-
   def any_number(axes, x):
-    x = tf.convert_to_tensor(x)
     return tf.TensorSpec(
         [n if i >= axes or n == 1 else None for i, n in enumerate(x.shape)],
         x.dtype)
 
   arguments = tf.nest.map_structure(tf.convert_to_tensor, (rows, *others))
-  specs = (any_number(rows.shape.rank - 1, rows),
-           *tf.nest.map_structure(functools.partial(any_number, 1), others))
-  trace = _trace_of(function).get_concrete_function(*specs)
-  return trace(*arguments)
+  specs = (any_number(rows.shape.rank - 1, rows), *tf.nest.map_structure(
+      functools.partial(any_number, 1), arguments[1:]))
+  return _trace_of(function).get_concrete_function(*specs)(*arguments)
 
 
 @functools.cache

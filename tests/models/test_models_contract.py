@@ -23,7 +23,8 @@ BASELINE = {
 SAVED_LIKE_ANOTHER = {
     'LateJoinSAGE', 'LateJoinResGCN', 'LateJoinGCN', 'LateJoinGAT',
     'EarlyLateJoinSAGE', 'WideSAGE', 'EarlyJoinConcatPoolSAGE',
-    'HybridEarlyJoinSAGE'}
+    'HybridEarlyJoinSAGE', 'HybridEarlyJoinSAGE' + checks.RAW,
+    'EnsembleRanker' + checks.RAW}
 
 
 def for_models(slow=()):

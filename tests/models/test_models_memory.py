@@ -8,12 +8,17 @@ In processes of their own: the allocator is chosen by a process's first
 operation.
 """
 
+import ast
+import itertools
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
+
+from tpu_graphs_ext import load_models
 
 START = '''
 import json
@@ -103,31 +108,53 @@ DEFAULTS = {'TF_CPU_ALLOCATOR_USE_BFC': 'true',
             'TF_CPU_BFC_MEM_LIMIT_IN_MB': str(2 ** 24)}
 
 
+def set_by_models(monkeypatch, script: str = '', cores: int = 2,
+                  **given: str) -> dict:
+  """The variables as models.py leaves them, before its first class."""
+  path = load_models.models_module().__file__
+  tree = ast.parse(pathlib.Path(path).read_text())
+  tree.body = list(itertools.takewhile(
+      lambda node: not isinstance(node, ast.ClassDef), tree.body))
+  for name in list(os.environ):
+    if name.startswith(('TF_CPU_', 'TF_NUM_')):
+      monkeypatch.delenv(name)
+  for name, value in given.items():
+    monkeypatch.setenv(name, value)
+  monkeypatch.setattr(sys, 'argv', [script])
+  monkeypatch.setattr(os, 'cpu_count', lambda: cores)
+  before = dict(os.environ)
+  try:
+    exec(compile(tree, path, 'exec'), {'__name__': 'head_of_models'})
+    return {name: value for name, value in os.environ.items()
+            if name in given or name not in before}
+  finally:
+    for name in set(os.environ) - set(before):
+      del os.environ[name]
+
+
 @pytest.mark.parametrize('given', [
-    {'TF_CPU_ALLOCATOR_USE_BFC': 'false'},
+    {}, {'TF_CPU_ALLOCATOR_USE_BFC': 'false'},
     {'TF_CPU_BFC_MEM_LIMIT_IN_MB': '512'}])
-def test_settings_in_the_environment_come_first(given):
-  """Each of them by itself; TensorFlow then does as it was told."""
-  counts, set_to = printed(
-      "print(json.dumps([counted('current') is not None, set_to]))", **given)
-  assert set_to == {**DEFAULTS, **given}
-  assert counts == (set_to['TF_CPU_ALLOCATOR_USE_BFC'] == 'true')
+def test_settings_in_the_environment_come_first(monkeypatch, given):
+  assert set_by_models(monkeypatch, **given) == {**DEFAULTS, **given}
 
 
-def threads_of(cores: int, **variables: str):
-  """(allocator, threads an operation) in the baseline's trainer."""
-  return printed(f"""
-import importlib
-os.environ.pop('TF_CPU_ALLOCATOR_USE_BFC')  # Of the first import.
-os.environ.pop('TF_NUM_INTRAOP_THREADS', None)
-os.environ.update({variables!r})
-os.cpu_count = lambda: {cores}
-importlib.reload(load_models.models_module())
-print(json.dumps([counted('current') is not None,
-                  os.environ.get('TF_NUM_INTRAOP_THREADS')]))
-""", script='/somewhere/tiles_train.py')
+TRAINER = '/somewhere/tiles_train.py'
 
 
-def test_the_baselines_trainer_gets_neither_its_lock_nor_shared_operations():
-  assert threads_of(2) == [False, '1']
-  assert threads_of(64, TF_CPU_ALLOCATOR_USE_BFC='true') == [True, None]
+def test_the_baselines_trainer_gets_neither_its_lock_nor_shared_operations(
+    monkeypatch):
+  without = {**DEFAULTS, 'TF_CPU_ALLOCATOR_USE_BFC': 'false'}
+  assert set_by_models(monkeypatch, TRAINER) == {
+      **without, 'TF_NUM_INTRAOP_THREADS': '1'}
+  assert set_by_models(monkeypatch, TRAINER, cores=64) == without
+  for name, value in (('TF_CPU_ALLOCATOR_USE_BFC', 'true'),
+                      ('TF_NUM_INTRAOP_THREADS', '2')):
+    assert set_by_models(
+        monkeypatch, TRAINER, **{name: value})[name] == value
+
+
+def test_tensorflow_then_does_as_it_was_told():
+  assert printed("print(json.dumps([counted('current') is not None, set_to]))",
+                 script=TRAINER) == [
+      False, {**DEFAULTS, 'TF_CPU_ALLOCATOR_USE_BFC': 'false'}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -99,8 +100,18 @@ def scores(model: tf.keras.Model, kernel: Kernel,
 
 def scores_untraced(model: tf.keras.Model, kernel: Kernel,
                     stats: FeatureStats) -> np.ndarray:
-  """The same without a trace: faster, where a model scores once or twice."""
-  return model(batches.kernel_graph(kernel, stats)).numpy()[0]
+  """The same without a trace: faster, where a model scores once or twice.
+
+  But for tile geometry, whose trace serves all models.
+  """
+  with geometry_by_trace():
+    return model(batches.kernel_graph(kernel, stats)).numpy()[0]
+
+
+def geometry_by_trace():
+  """A context in which tile geometry is not executed step by step."""
+  models = load_models.models_module()
+  return mock.patch.object(models, '_shared', models._by_shared_trace)
 
 
 def copied_like_the_scripts(name: str, saved: tf.keras.Model, kernel: Kernel,
