@@ -100,16 +100,16 @@ def scores(model: tf.keras.Model, kernel: Kernel,
 
 def scores_untraced(model: tf.keras.Model, kernel: Kernel,
                     stats: FeatureStats) -> np.ndarray:
-  """The same without a trace: faster, where a model scores once or twice.
-
-  But for tile geometry, whose trace serves all models.
-  """
-  with geometry_by_trace():
-    return model(batches.kernel_graph(kernel, stats)).numpy()[0]
+  """The same without a trace: faster, where a model scores once or twice."""
+  return model(batches.kernel_graph(kernel, stats)).numpy()[0]
 
 
 def geometry_by_trace():
-  """A context in which tile geometry is not executed step by step."""
+  """A context in which tile geometry, and only that, is executed by its trace.
+
+  Faster from the third time on; a new model's random seed makes TensorFlow
+  prepare the trace anew.
+  """
   models = load_models.models_module()
   return mock.patch.object(models, '_shared', models._by_shared_trace)
 
