@@ -3,10 +3,10 @@
     time = the larger of  bytes / bandwidth  and  operations / throughput
 
 The oldest form of analytic model, to compare with: it knows what an operator
-moves and computes, and nothing of tiles. The formulas are those of a public
-notebook on DLRM training, whose GPU (a V100) is the default. Times are in
-microseconds, 1e6 / s; bandwidths in GB/s, 1e9 bytes; memory is moved in
-sectors of 32 bytes, and values have 4.
+moves and computes, and nothing of tiles. The formulas of embeddings and of
+products are those of a public notebook on DLRM training, whose GPU (a V100)
+is the default. Times are in microseconds, 1e6 / s; bandwidths in GB/s, 1e9
+bytes; memory is moved in sectors of 32 bytes, and values have 4 unless told.
 """
 
 from __future__ import annotations
@@ -29,13 +29,21 @@ class Gpu:
     dram_gb_s, l2_gb_s: bandwidth of main memory and of the second-level cache.
     l2_bytes: size of that cache.
     multiprocessors: how many of them.
-    gflop_s: 1e9 multiply-adds a second.
+    gflop_s: 1e9 multiply-adds a second, of 4-byte floats.
+    tf32_gflop_s, half_gflop_s: the same of 4-byte floats that tensor cores
+      round, and of values of 2 bytes; None: `gflop_s`.
+    link_gb_s: bandwidth between this and the host's memory, one way.
+    kernel_us: least time of any kernel; 0 in the notebook.
   """
   dram_gb_s: float = 809.0
   l2_gb_s: float = 2888.0
   l2_bytes: int = 24 * 2**20
   multiprocessors: int = 80
   gflop_s: float = 12200.0
+  tf32_gflop_s: float | None = None
+  half_gflop_s: float | None = None
+  link_gb_s: float = 16.0
+  kernel_us: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,23 +54,28 @@ class EmbeddingBags:
     batch_size: bags of each table.
     rows: of each table.
     tables: how many.
-    bag_size: rows that are summed for one bag.
+    bag_size: rows that are summed for one bag; a mean may be a fraction.
     width: values of a row.
     rows_per_block: warps of a thread block, a bag each.
     shared_memory: whether indices are kept on the multiprocessor.
+    value_bytes, index_bytes_each: of a value of a row, and of an index.
   """
   batch_size: int
   rows: int
   tables: int
-  bag_size: int
+  bag_size: float
   width: int
   rows_per_block: int = 32
   shared_memory: bool = True
+  value_bytes: int = VALUE_BYTES
+  index_bytes_each: int = VALUE_BYTES
 
   def __post_init__(self):
+    if self.bag_size <= 0:
+      raise UserError(f'bag_size is {self.bag_size}; it must be above 0')
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if value < 1 and field.name != 'shared_memory':
+      if value < 1 and field.name not in ('shared_memory', 'bag_size'):
         raise UserError(f'{field.name} is {value}; it must be at least 1')
 
   @property
@@ -73,17 +86,17 @@ class EmbeddingBags:
   @property
   def row_bytes(self) -> int:
     """One row in whole sectors."""
-    return _sectors(self.width * VALUE_BYTES)
+    return _sectors(self.width * self.value_bytes)
 
   @property
   def index_bytes(self) -> int:
     """The indices of one bag in whole sectors."""
-    return _sectors(self.bag_size * VALUE_BYTES)
+    return _sectors(self.bag_size * self.index_bytes_each)
 
 
-def _sectors(size: int) -> int:
+def _sectors(size: float) -> int:
   """Bytes in whole sectors."""
-  return -(-size // SECTOR_BYTES) * SECTOR_BYTES
+  return int(-(-size // SECTOR_BYTES)) * SECTOR_BYTES
 
 
 def _us(amount: float, giga_per_second: float) -> float:
@@ -98,7 +111,8 @@ def cached_table_bytes(bags: EmbeddingBags, gpu: Gpu) -> int:
   """Share of the cache that each of the tables in use at a time has."""
   warps = gpu.multiprocessors * bags.rows_per_block
   tables = -(-warps // bags.batch_size)
-  return min(gpu.l2_bytes // tables, bags.rows * bags.width * VALUE_BYTES)
+  return min(gpu.l2_bytes // tables,
+             bags.rows * bags.width * bags.value_bytes)
 
 
 def hit_rate(bags: EmbeddingBags, gpu: Gpu) -> float:
@@ -111,9 +125,12 @@ def hit_rate(bags: EmbeddingBags, gpu: Gpu) -> float:
   held = cached_table_bytes(bags, gpu)
   if not bags.shared_memory:
     held -= bags.index_bytes
-  cached = held // VALUE_BYTES // bags.width
-  draws = np.arange(min(bags.batch_size, bags.rows))
-  return float(np.prod(np.maximum(cached - draws, 0) / (bags.rows - draws)))
+  cached = held // bags.value_bytes // bags.width
+  draws = min(bags.batch_size, bags.rows)
+  if cached < draws:  # One factor at least is 0.
+    return 0.0
+  drawn = np.arange(draws)
+  return float(np.prod((cached - drawn) / (bags.rows - drawn)))
 
 
 def embedding_forward_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
@@ -167,10 +184,43 @@ def embedding_backward_rowwise_adagrad_us(bags: EmbeddingBags,
                           + rows * bags.row_bytes), gpu.dram_gb_s)
 
 
+def embedding_backward_us(bags: EmbeddingBags, gpu: Gpu = Gpu(),
+                          states: int = 0) -> float:
+  """Time of a step whose optimizer keeps `states` numbers for each value.
+
+  Each row of a bag is read and written, and so are its states: 1 of Adagrad,
+  2 of Adam. With none it is what adding up gradients moves. The notebook has
+  no such formula; this is that of SGD with more rows.
+  """
+  rows = 2 * bags.bag_size * (1 + states) + 1
+  return _us(bags.bags * (_OFFSET_BYTES + bags.index_bytes
+                          + rows * bags.row_bytes), gpu.dram_gb_s)
+
+
+def moved_us(moved: float, gpu: Gpu = Gpu(), link: bool = False) -> float:
+  """Time to move bytes, for operators that compute next to nothing.
+
+  Element-wise operators and concatenations read their inputs and write their
+  result once; a copy on the GPU reads and writes, one to or from the host
+  (`link`) takes the link's time.
+
+  Args:
+    moved: bytes that are read and that are written, together.
+    gpu: the machine.
+    link: whether they go between the host and the GPU.
+
+  Raises:
+    UserError: `moved` is below 0.
+  """
+  if moved < 0:
+    raise UserError(f'moved is {moved}; bytes are 0 or more')
+  return _us(moved, gpu.link_gb_s if link else gpu.dram_gb_s)
+
+
 def fully_connected_us(size: tuple, gpu: Gpu = Gpu(),
-                       measured_us: Mapping[tuple, float] | None = None
-                       ) -> float:
-  """Time of `batch` products of m x k and k x n matrices of 4-byte values.
+                       measured_us: Mapping[tuple, float] | None = None,
+                       value_bytes: int = VALUE_BYTES) -> float:
+  """Time of `batch` products of m x k and k x n matrices.
 
   The throughput and the bandwidth that a product reaches are interpolated
   between measured ones, linearly in each of the four sizes; beyond the ends
@@ -182,6 +232,7 @@ def fully_connected_us(size: tuple, gpu: Gpu = Gpu(),
     size: (batch, m, n, k).
     gpu: the machine.
     measured_us: (batch, m, n, k) -> time, a full grid.
+    value_bytes: of a value, here and in what was measured.
 
   Raises:
     UserError: a size is below 1, or the grid has a gap.
@@ -196,18 +247,18 @@ def fully_connected_us(size: tuple, gpu: Gpu = Gpu(),
       if corner not in measured_us:
         raise UserError(f'measured_us lacks {corner}; it must hold every '
                         'combination of its sizes')
-      operations, moved = _product(corner)
+      operations, moved = _product(corner, value_bytes)
       throughput += weight * _us(operations, measured_us[corner])
       bandwidth += weight * _us(moved, measured_us[corner])
-  operations, moved = _product(size)
+  operations, moved = _product(size, value_bytes)
   return max(_us(operations, throughput), _us(moved, bandwidth))
 
 
-def _product(size: tuple) -> tuple[int, int]:
+def _product(size: tuple, value_bytes: int) -> tuple[int, int]:
   """(multiply-adds, bytes) of a batch of matrix products."""
   batch, m, n, k = size
   return (batch * m * n * k,
-          batch * (m * k + k * n + m * n) * VALUE_BYTES)
+          batch * (m * k + k * n + m * n) * value_bytes)
 
 
 def _corners(size, measured) -> list:
