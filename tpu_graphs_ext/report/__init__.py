@@ -5,6 +5,7 @@ report     from what a user names to the page
 runs       finds runs, and groups those that differ in their seed alone
 measure    what the models of the runs do on labelled kernels
 counts     what a configuration does: steps, bytes, padding
+document   a whole page of sections
 html       pieces of a page: tables, figures, details
 style      how it looks: on screens, phones and paper, light and dark
 charts     matplotlib's figures, as SVG that follows the page's colours

@@ -5,19 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from tpu_graphs_ext import __version__, files
+from tpu_graphs_ext import files
 from tpu_graphs_ext.host import feature_stats, outputs
 from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.report import (
   charts,
   cli,
-  html,
+  document,
   kernels,
   measure,
   overview,
   runs,
   slowdowns,
-  style,
 )
 
 _log = logging.getLogger(__name__)
@@ -25,10 +24,6 @@ _log = logging.getLogger(__name__)
 START = '<!DOCTYPE html>\n<!-- tpu_graphs_ext report -->'
 WHAT = 'report of this package'
 TITLE = 'What the models learned'
-
-# Nothing is loaded from anywhere, whatever a file name may hold.
-_POLICY = ("default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
-           "base-uri 'none'; form-action 'none'")
 
 
 def report(paths: Sequence[str], *, out: str, data: str = '',
@@ -81,27 +76,5 @@ def _page(measurements: measure.Measurements, problems: Sequence[str],
                    == feature_stats.TILES[1])
     if chosen:
       sections.append(kernels.kernels(measurements, chosen, in_elements))
-  return _document([part for part in sections if part], problems)
-
-
-def _document(sections: Sequence[str], problems: Sequence[str]) -> str:
-  titles = [part.split('<h2>')[1].split('</h2>')[0] for part in sections]
-  links = ''.join(f'<li><a href="#{html.anchor(title)}">{title}</a></li>'
-                  for title in titles)
-  note = ''
-  if problems:
-    note = ('<div class="note" role="note"><p>Not all could be read or '
-            f'measured:</p>{html.items(problems)}</div>')
-  return ''.join([
-      START, '\n<html lang="en"><head><meta charset="utf-8">',
-      f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-      '<meta name="viewport" content="width=device-width, initial-scale=1">',
-      '<meta name="color-scheme" content="light dark">',
-      '<link rel="icon" href="data:,">',
-      f'<title>{TITLE}</title><style>{style.css()}</style></head><body>',
-      '<a class="skip" href="#main">Skip to the content</a>',
-      f'<header><h1>{TITLE}</h1>',
-      f'<nav aria-label="Sections"><ul>{links}</ul></nav></header>',
-      f'<main id="main">{note}{"".join(sections)}</main>',
-      f'<footer>Written by tpu_graphs_ext {html.escape(__version__)}. '
-      'This page loads nothing.</footer></body></html>\n'])
+  return document.document(
+      START, TITLE, [part for part in sections if part], problems)
