@@ -19,7 +19,7 @@ from tpu_graphs_ext.host.settings import (
   TrainSettings,
 )
 
-VERBS = ('train', 'evaluate', 'predict', 'rank', 'report', 'export',
+VERBS = ('train', 'evaluate', 'predict', 'rank', 'report', 'export', 'trace',
          'check-data', 'featurize', 'sample-data', 'doctor', 'install',
          'uninstall', 'verify', 'package', 'kaggle-csv', 'run', 'hook', 'stats')
 

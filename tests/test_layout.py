@@ -1,7 +1,7 @@
 """The package is a few wings that import one another in one direction.
 
     data -> hlo, stacks -> host, analytic, baseline
-         -> handin, report, sample, advice, serving -> top
+         -> handin, report, sample, advice, serving -> traces -> top
 
 The tables below are the rules; a new wing is a line in `MAY_IMPORT`. They are
 read off the sources, and nothing is imported.
@@ -35,6 +35,7 @@ MAY_IMPORT = {
     'handin': ('data', 'stacks', 'host', 'baseline', 'load_models'),
     'report': ('data', 'analytic', 'host'),
     'serving': ('data', 'hlo', 'host', 'analytic', 'load_models'),
+    'traces': ('host', 'analytic', 'report'),
 }
 # Every wing may import these, and the package itself (its version).
 FOR_ALL = ('errors', 'files', 'owned')

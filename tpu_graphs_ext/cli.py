@@ -33,6 +33,7 @@ from tpu_graphs_ext.host.settings import (
   TrainSettings,
 )
 from tpu_graphs_ext.report import cli as report_cli
+from tpu_graphs_ext.traces import cli as traces_cli
 
 # Settings that are paths of which '' is none; of other paths it means no file.
 _NEEDED_PATHS = ('data_root', 'out_dir')
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     add(verbs)
   cli.add_verbs(verbs, _verb, _add_switch)
   report_cli.add_verbs(verbs, _verb, _add_settings, _given)
+  traces_cli.add_verbs(verbs, _verb, _add_switch)
   return parser
 
 

@@ -79,6 +79,16 @@ def test_more_draws_than_cached_rows_never_all_hit():
   assert roofline.hit_rate(bags, SLOW) == 0.0
 
 
+def test_many_draws_by_logarithms(monkeypatch):
+  bags = EmbeddingBags(batch_size=300, rows=1000, tables=1, bag_size=1,
+                       width=8, rows_per_block=1)
+  gpu = Gpu(l2_bytes=999 * 32, multiprocessors=1)
+  exact = roofline.hit_rate(bags, gpu)
+  assert exact == pytest.approx(700 / 1000)  # The missing row is not drawn.
+  monkeypatch.setattr(roofline, '_MOST_FACTORS', 10)
+  assert roofline.hit_rate(bags, gpu) == pytest.approx(exact)
+
+
 def test_bytes_that_are_moved():
   gpu = Gpu(dram_gb_s=2, link_gb_s=0.5)
   assert roofline.moved_us(3000, gpu) == pytest.approx(1.5)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -129,8 +130,20 @@ def hit_rate(bags: EmbeddingBags, gpu: Gpu) -> float:
   draws = min(bags.batch_size, bags.rows)
   if cached < draws:  # One factor at least is 0.
     return 0.0
+  if draws > _MOST_FACTORS:
+    return math.exp(_log_falling(cached, draws)
+                    - _log_falling(bags.rows, draws))
   drawn = np.arange(draws)
   return float(np.prod((cached - drawn) / (bags.rows - drawn)))
+
+
+# Of more the logarithms are taken, which are less exact by some millionths.
+_MOST_FACTORS = 10_000_000
+
+
+def _log_falling(number: int, factors: int) -> float:
+  """Logarithm of number * (number - 1) * ..., of so many factors."""
+  return math.lgamma(number + 1) - math.lgamma(number - factors + 1)
 
 
 def embedding_forward_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
