@@ -219,6 +219,7 @@ def test_explains_with_the_constants_of_the_model(monkeypatch):
       OfElements(), model_checks.stats_of(KERNELS), 108, in_elements=True)
   monkeypatch.setattr(scoring, 'load_ranker', lambda *args: ranker)
   model = CostModel.load('model_x')
+  assert model.constants == {'bytes_per_ns': 3.0}
   assert model.explain(TILED, [2048, 4]) == explain.explain(
       TILED, row_of([2048, 4]), {'bytes_per_ns': 3.0}, in_elements=True)
   arrays = saved_run.arrays_of(TILED)

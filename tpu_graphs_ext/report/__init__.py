@@ -13,4 +13,5 @@ drawing    a kernel's graph as SVG
 overview   sections of the page: runs, learning curves, physical constants
 slowdowns  sections: slowdowns by program, over kernels, between runs
 kernels    the section of single kernels
+pictures   the figures of a page as SVG pictures of their own
 """

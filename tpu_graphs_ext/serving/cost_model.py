@@ -49,6 +49,8 @@ class CostModel:
   Attributes:
     name: the folder that it was loaded from.
     num_ops: opcodes that it has seen; others count as unknown.
+    constants: physical constants that it has learned, those of `explain`, by
+      names that end in the unit; empty for a model without an analytic time.
   """
 
   def __init__(self, ranker: scoring.Ranker):
@@ -94,6 +96,10 @@ class CostModel:
   @property
   def num_ops(self) -> int:
     return self._ranker.num_ops
+
+  @property
+  def constants(self) -> dict[str, float]:
+    return dict(self._constants or {})
 
   def __repr__(self) -> str:
     return f'CostModel({self.name!r}: {type(self._ranker.model).__name__})'
