@@ -145,9 +145,9 @@ def _bounds(loops: Loops, number: int, axis: tiles.Axis) -> list[int]:
   units |= {extent.unit for stream in loops.streams
             if stream.kind in ('image', 'filter')
             for extent in stream.extents if extent.axis == number}
-  step = max([1, *units]) // axis.unit
-  bounds = set(tiles.bound_candidates(axis.units, max(1, step)))
-  if axis.unit == layout.SUBLANES and step <= 1:
+  step = tiles.bounds_step(axis, units)
+  bounds = set(tiles.bound_candidates(axis.units, step))
+  if axis.unit == layout.SUBLANES and step == 1:
     bounds |= set(tiles.bound_candidates(
         axis.units, layout.LANES // layout.SUBLANES))
   return sorted(bounds, reverse=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Optional, Union
 
 import numpy as np
@@ -169,11 +169,11 @@ def grid_of(kernel: FusedKernel) -> TileGrid:
       filter_axis[dim] = len(axes)
       axes.append(own)
     kernel_axes.append((filter_axis[dim], unit))
-  steps = [1] * len(axes)
-  for axis, unit in kernel_axes + _image_axes(kernel, axis_of, filter_axis):
-    # Layout tiles of an operand are not cut.
-    steps[axis] = max(steps[axis], unit // axes[axis].unit)
-  return TileGrid(tuple(axes), rank, tuple(kernel_axes), steps=tuple(steps))
+  others = kernel_axes + _image_axes(kernel, axis_of, filter_axis)
+  steps = tuple(
+      bounds_step(axis, (unit for walked, unit in others if walked == number))
+      for number, axis in enumerate(axes))
+  return TileGrid(tuple(axes), rank, tuple(kernel_axes), steps=steps)
 
 
 def _image_axes(kernel, axis_of, filter_axis) -> list[tuple[int, int]]:
@@ -215,6 +215,17 @@ def _followed(convolution) -> dict[int, int]:
 
 
 # ---------------------------------------------------------- candidates
+
+
+def bounds_step(axis: Axis, units: Iterable[int]) -> int:
+  """Of what the bounds of a loop are multiples.
+
+  Args:
+    axis: the loop.
+    units: elements of a layout tile in the other tensors that it walks over,
+      whose layout tiles are not cut.
+  """
+  return max(1, max(units, default=1) // axis.unit)
 
 
 def bound_candidates(units: int, step: int = 1) -> list:
