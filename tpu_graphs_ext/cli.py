@@ -101,11 +101,7 @@ def _add_train(verbs) -> None:
 def _add_evaluate(verbs) -> None:
   parser = _verb(verbs, 'evaluate', _evaluate,
                  'measure a trained model on labelled kernels')
-  parser.add_argument(
-      '--dir', '--dirs', required=True, metavar='MODEL_DIR',
-      type=path_flag('--dir'),
-      help='folder model_<hash>, its run file beside it; several are '
-           'separated by commas')
+  _add_dir(parser, '--dirs', help_more='; several are separated by commas')
   parser.add_argument(
       '--data', default='', metavar='PATH',
       help='folder of .npz files, one .npz or a .pb; empty: <data_root>/valid')
@@ -123,9 +119,7 @@ def _add_evaluate(verbs) -> None:
 def _add_predict(verbs) -> None:
   parser = _verb(verbs, 'predict', _predict,
                  'rank the test split with a trained model and write a CSV')
-  parser.add_argument('--dir', required=True, type=path_flag('--dir'),
-                      metavar='MODEL_DIR',
-                      help='folder model_<hash>, its run file beside it')
+  _add_dir(parser)
   parser.add_argument('--out', default=CSV_NAME, metavar='FILE',
                       type=path_flag('--out'), help='the CSV to write')
   parser.add_argument('--top_configs', default=TOP_CONFIGS,
@@ -137,9 +131,7 @@ def _add_predict(verbs) -> None:
 def _add_rank(verbs) -> None:
   parser = _verb(verbs, 'rank', _rank,
                  'list the tiles that a trained model predicts to be fastest')
-  parser.add_argument('--dir', required=True, type=path_flag('--dir'),
-                      metavar='MODEL_DIR',
-                      help='folder model_<hash>, its run file beside it')
+  _add_dir(parser)
   parser.add_argument(
       'files', nargs='*', metavar='FILE', type=path_flag('FILE'),
       help='choose from all legal tiles of its kernels, timed or not: an .npz, '
@@ -168,9 +160,7 @@ def _add_export(verbs) -> None:
   parser = _verb(verbs, 'export', _export,
                  'write a trained model as a SavedModel that runs without this '
                  'package')
-  parser.add_argument('--dir', required=True, type=path_flag('--dir'),
-                      metavar='MODEL_DIR',
-                      help='folder model_<hash>, its run file beside it')
+  _add_dir(parser)
   parser.add_argument('--out', required=True, type=path_flag('--out'),
                       metavar='DIR',
                       help='folder to write; replaces no more than an export')
@@ -238,6 +228,15 @@ def _add_stats(verbs) -> None:
                  'print what features are scaled with, as --model_kwargs_json '
                  'of a model that takes feature_stats')
   _add_settings(parser, StatsSettings)
+
+
+def _add_dir(parser: argparse.ArgumentParser, *other_names: str,
+             help_more: str = '') -> None:
+  """The flag that names the trained model."""
+  parser.add_argument(
+      '--dir', *other_names, required=True, type=path_flag('--dir'),
+      metavar='MODEL_DIR',
+      help=f'folder model_<hash>, its run file beside it{help_more}')
 
 
 def _add_settings(parser: argparse.ArgumentParser, settings_class: type,
