@@ -81,6 +81,17 @@ def shared_data() -> pathlib.Path:
 
 
 @pytest.fixture(scope='session')
+def checkout_root() -> str:
+  """A checkout of the baseline, not to be written to; skips without one."""
+  from tpu_graphs_ext.baseline import checkout
+  path = checkout.find()
+  if path is None:
+    pytest.skip(f'needs a checkout of the baseline, named by '
+                f'{checkout.ROOT_VARIABLE}, which is not set')
+  return path
+
+
+@pytest.fixture(scope='session')
 def saved_model_dir(tmp_path_factory) -> str:
   """The folder of a model that nobody trained; only to be read."""
   from support import saved_run

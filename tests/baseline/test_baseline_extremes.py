@@ -39,14 +39,11 @@ def data(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope='module')
-def copy(tmp_path_factory) -> str:
+def copy(checkout_root, tmp_path_factory) -> str:
   """A working copy of the baseline with our models.py."""
-  root = checkout.find()
-  if root is None:
-    pytest.skip(f'needs a checkout of the baseline, named by '
-                f'{checkout.ROOT_VARIABLE}, which is not set')
   return checkout.working_copy(
-      root, str(tmp_path_factory.mktemp('extreme_copy') / 'tpu_graphs'),
+      checkout_root,
+      str(tmp_path_factory.mktemp('extreme_copy') / 'tpu_graphs'),
       load_models.models_module().__file__)
 
 

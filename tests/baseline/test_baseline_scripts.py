@@ -50,16 +50,6 @@ every_model = pytest.mark.parametrize('name', CASES)
 
 
 @pytest.fixture(scope='session')
-def root() -> str:
-  """The checkout."""
-  path = checkout.find()
-  if path is None:
-    pytest.skip(f'needs a checkout of the baseline, named by '
-                f'{checkout.ROOT_VARIABLE}, which is not set')
-  return path
-
-
-@pytest.fixture(scope='session')
 def data(tmp_path_factory) -> str:
   """Sample data with 100 train, 20 valid and 20 test kernels."""
   folder = str(tmp_path_factory.mktemp('data') / 'sample')
@@ -69,18 +59,18 @@ def data(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope='session')
-def swapped(root, tmp_path_factory) -> str:
+def swapped(checkout_root, tmp_path_factory) -> str:
   """A working copy with our models.py."""
   return checkout.working_copy(
-      root, str(tmp_path_factory.mktemp('swapped') / 'tpu_graphs'),
+      checkout_root, str(tmp_path_factory.mktemp('swapped') / 'tpu_graphs'),
       load_models.models_module().__file__)
 
 
 @pytest.fixture(scope='session')
-def untouched(root, tmp_path_factory) -> str:
+def untouched(checkout_root, tmp_path_factory) -> str:
   """A working copy with the baseline's own models.py."""
   return checkout.working_copy(
-      root, str(tmp_path_factory.mktemp('untouched') / 'tpu_graphs'))
+      checkout_root, str(tmp_path_factory.mktemp('untouched') / 'tpu_graphs'))
 
 
 def run_train(copy: str, data: str, folder, *flags: str) -> str:
@@ -365,10 +355,11 @@ def test_the_kaggle_file_holds_our_tile_rows(swapped, data, trained, tmp_path):
   assert all(len(set(row)) == 5 for row in tile_rows.values())
 
 
-def test_the_checkout_is_left_as_it_was(root, swapped, trained):
+def test_the_checkout_is_left_as_it_was(checkout_root, swapped, trained):
   trained('MyEarlyJoinSAGE')
-  if not os.path.isdir(os.path.join(root, '.git')):
-    pytest.skip(f'{root} is no git checkout, so changes cannot be listed')
-  done = subprocess.run(['git', 'status', '--porcelain'], cwd=root, check=True,
-                        capture_output=True, text=True)
+  if not os.path.isdir(os.path.join(checkout_root, '.git')):
+    pytest.skip(f'{checkout_root} is no git checkout, so changes cannot be '
+                'listed')
+  done = subprocess.run(['git', 'status', '--porcelain'], cwd=checkout_root,
+                        check=True, capture_output=True, text=True)
   assert done.stdout == ''

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 
 import numpy as np
@@ -37,15 +36,13 @@ def data_root(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope='module')
-def baseline(data_root, toy, tmp_path_factory) -> dict:
+def baseline(checkout_root, data_root, toy, tmp_path_factory) -> dict:
   """What the baseline's reader makes of the data root."""
-  if not os.environ.get('TPU_GRAPHS_ROOT'):
-    pytest.skip('needs TPU_GRAPHS_ROOT, a checkout of the tpu_graphs baseline')
   out = str(tmp_path_factory.mktemp('dump') / 'dump.npz')
   program = str(SUPPORT / 'dump_baseline_data.py')
   subprocess.run(
       script_command([program, data_root, str(BATCH), str(CONFIGS), out,
-                      *(['--toy_data'] if toy else [])]),
+                      *(['--toy_data'] if toy else [])], checkout_root),
       check=True, timeout=600)
   return dict(np.load(out))
 

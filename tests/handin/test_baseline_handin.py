@@ -28,29 +28,20 @@ pytestmark = pytest.mark.baseline
 
 
 @pytest.fixture(scope='module')
-def original() -> str:
-  """The checkout to clone."""
-  root = checkout.find()
-  if root is None:
-    pytest.skip(f'needs a checkout of the baseline, named by '
-                f'{checkout.ROOT_VARIABLE}, which is not set')
-  return root
-
-
-@pytest.fixture(scope='module')
-def scripts(original) -> str:
+def scripts(checkout_root) -> str:
   """Folder of the course's scripts."""
-  folder = checkout.course_scripts(original)
+  folder = checkout.course_scripts(checkout_root)
   if folder is None:
     pytest.skip('needs the course\'s scripts in the checkout or in a folder '
                 f'{checkout.COURSE_FOLDER} beside it')
   return folder
 
 
-def test_what_their_scripts_import_is_installed_by_default(original, scripts):
+def test_what_their_scripts_import_is_installed_by_default(
+    checkout_root, scripts):
   """`doctor` looks at each of these packages, too."""
   imported = set()
-  for folder in (original, scripts):
+  for folder in (checkout_root, scripts):
     for path in pathlib.Path(folder).rglob('*.py'):
       imported |= {module.name for module in
                    allowed_imports.imports(path.read_text(encoding='utf-8'))}
@@ -63,13 +54,13 @@ def test_what_their_scripts_import_is_installed_by_default(original, scripts):
 
 
 @pytest.fixture
-def clone(original, scripts):
+def clone(checkout_root, scripts):
   """Makes clean clones with the course's scripts beside them."""
   def make(folder) -> str:
     beside = os.path.join(folder, checkout.COURSE_FOLDER)
     os.makedirs(beside)
     root = os.path.join(folder, 'tpu_graphs')
-    subprocess.run(['git', 'clone', '--quiet', original, root], check=True)
+    subprocess.run(['git', 'clone', '--quiet', checkout_root, root], check=True)
     for name in checkout.COURSE_FILES:
       shutil.copy(os.path.join(scripts, name), beside)
     return root
@@ -116,10 +107,10 @@ def train(root: str, data: str, out: str, *flags: str) -> str:
   return model_dir
 
 
-def test_the_whole_way(original, clone, scripts, data, tmp_path, monkeypatch,
-                       capsys):
+def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path,
+                       monkeypatch, capsys):
   monkeypatch.delenv(checkout.ROOT_VARIABLE)
-  status = git_status(original)
+  status = git_status(checkout_root)
   root = clone(tmp_path / 'student')
   submission = str(tmp_path / 'submission.zip')
   place = [f'--data_root={data}', '--cache_dir=']
@@ -154,7 +145,7 @@ def test_the_whole_way(original, clone, scripts, data, tmp_path, monkeypatch,
 
   assert cli.main(['uninstall', '--root', root]) == 0
   assert git_status(root) == ''
-  assert git_status(original) == status
+  assert git_status(checkout_root) == status
 
 
 def grade_by_hand(root: str, scripts: str, data: str,

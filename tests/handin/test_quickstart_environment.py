@@ -153,16 +153,12 @@ def check_packages(student: Student) -> None:
 
 
 @pytest.fixture(scope='module')
-def original() -> str:
+def original(checkout_root) -> str:
   """The checkout to clone, which has the course's scripts."""
-  root = checkout.find()
-  if root is None:
-    pytest.skip(f'needs a checkout of the baseline, named by '
-                f'{checkout.ROOT_VARIABLE}, which is not set')
-  if checkout.course_scripts(root) is None:
+  if checkout.course_scripts(checkout_root) is None:
     pytest.skip('needs the course\'s scripts in the checkout or in a folder '
                 f'{checkout.COURSE_FOLDER} beside it')
-  return root
+  return checkout_root
 
 
 def clone(original: str, student: Student) -> str:

@@ -28,26 +28,16 @@ pytestmark = pytest.mark.baseline
 
 
 @pytest.fixture(scope='module')
-def root() -> str:
-  """The checkout."""
-  path = checkout.find()
-  if path is None:
-    pytest.skip(f'needs a checkout of the baseline, named by '
-                f'{checkout.ROOT_VARIABLE}, which is not set')
-  return path
-
-
-@pytest.fixture(scope='module')
 def data(tmp_path_factory) -> str:
   return tiny_layouts.write_collection(
       str(tmp_path_factory.mktemp('layout') / 'npz'))
 
 
 @pytest.fixture(scope='module')
-def swapped(root, tmp_path_factory) -> str:
+def swapped(checkout_root, tmp_path_factory) -> str:
   """A working copy with our models in place of the layout task's."""
   copy = checkout.working_copy(
-      root, str(tmp_path_factory.mktemp('swapped') / 'tpu_graphs'))
+      checkout_root, str(tmp_path_factory.mktemp('swapped') / 'tpu_graphs'))
   shutil.copyfile(load_models.models_path('layout'),
                   f'{copy}/{checkout.LAYOUT_MODELS_PY}')
   return copy
@@ -120,10 +110,10 @@ def test_flags_that_cannot_be_meant(swapped, data, tmp_path, flags, said):
 
 
 @pytest.fixture(scope='module')
-def their_models(root, tmp_path_factory):
+def their_models(checkout_root, tmp_path_factory):
   """The baseline's module of layout models."""
   copy = checkout.working_copy(
-      root, str(tmp_path_factory.mktemp('untouched') / 'tpu_graphs'))
+      checkout_root, str(tmp_path_factory.mktemp('untouched') / 'tpu_graphs'))
   sys.path.insert(0, copy)
   try:
     yield importlib.import_module('tpu_graphs.baselines.layout.models')
