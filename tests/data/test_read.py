@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 import pytest
 
-from support import tiny_kernels
+from support import tiny_kernels, tiny_layouts
 from tpu_graphs_ext.data import cache, read
 from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel
 from tpu_graphs_ext.data.partition import Partition
@@ -349,6 +349,15 @@ def test_read_kernels_of_something_else(tmp_path):
   (tmp_path / 'x.csv').write_text('')
   with pytest.raises(UserError, match=r'x\.csv: expected a folder of \.npz'):
     inputs.read_kernels(str(tmp_path / 'x.csv'))
+
+
+def test_files_of_the_layout_task_are_named_as_such(tmp_path):
+  path = tmp_path / 'unet.npz'
+  np.savez(path, **tiny_layouts.program('unet'))
+  for source in (tmp_path, path):
+    with pytest.raises(UserError, match=(
+        r'unet\.npz: is a file of the layout task: it has node_config_feat')):
+      inputs.read_kernels(str(source))
 
 
 # --------------------------------------------------------------------- cache

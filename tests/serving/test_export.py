@@ -98,8 +98,11 @@ def test_signatures_say_types_shapes_and_defaults(exported):
           for name, value in defaults.items()} == {
               'node_splits': [], 'config_splits': []}
   # Only TensorFlow's own operations.
-  assert not [node.op for function in graph.graph_def.library.function
-              for node in function.node_def if 'Py' in node.op]
+  nodes = [*graph.graph_def.node,
+           *(node for function in graph.graph_def.library.function
+             for node in function.node_def)]
+  assert len(graph.graph_def.node) > 1
+  assert not [node.op for node in nodes if 'Py' in node.op]
 
 
 def edges(*rows):
