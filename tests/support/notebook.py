@@ -66,9 +66,8 @@ def _main(notebook: str, outputs: str) -> None:
   display = types.ModuleType('IPython.display')
   display.SVG = lambda text: text
   display.display = pictures.append
-  ipython = types.ModuleType('IPython')
-  ipython.get_ipython = lambda: None  # matplotlib asks for it.
-  sys.modules.update({'IPython': ipython, 'IPython.display': display})
+  # Not IPython itself, by which matplotlib would think that it runs.
+  sys.modules['IPython.display'] = display
   for cell in cells_of(notebook):
     printed = io.StringIO()
     if written_file(cell):
