@@ -98,13 +98,35 @@ def test_runs_of_the_file_tell_the_default_and_times(found):
   assert sorted(pick.place for pick in advice.picks) == list(range(1, 8))
 
 
-def test_instructions_unlike_those_of_training_are_named(found, caplog):
-  ranker = ranker_of(found.kernel, WithTime())
-  picks._warn_of_nodes(ranker, [found])
-  assert not caplog.records
-  picks._warn_of_nodes(ranker, [found_of(elementwise([32, 512]))])
-  assert 'shape_dimensions_1 reaches 512' in caplog.text
-  assert 'of the nodes of elementwise' in caplog.text
+def test_what_is_unlike_training_is_named_of_nodes_and_tiles(
+    found, monkeypatch, caplog):
+  ranker = dataclasses.replace(
+      ranker_of(found.kernel, WithTime()),
+      opcodes=frozenset(found.kernel.node_opcode.tolist()))
+  monkeypatch.setattr(picks.scoring, 'load_ranker', lambda *unused: ranker)
+
+  def read(name, unused_shapes):
+    return sources.Source(name, [found_of(elementwise(
+        [32, 256 * int(name)], opcode='tanh' if name == '1' else 'negate'
+    ))], [], [])
+
+  monkeypatch.setattr(picks.sources, 'read_source', read)
+  one, = picks.advise('model_x', ['1'])
+  assert not caplog.records and one.kernels[0].unfamiliar == []
+  # 4 x 128 layout tiles: bounds from 1 to 4, and from 1 to 128.
+  wide, = picks.advise('model_x', ['64'])
+  lines = caplog.records[0].message.splitlines()
+  assert lines[0].startswith('1 of 1 kernels have features that ')
+  assert any(line.startswith('  shape_dimensions_1 reaches 16,384 ')
+             for line in lines)
+  # Of 3 x 22 tiles those of 128.
+  assert ('  output_bounds_1 reaches 128 (0 to 99 in training) in 5 % of the '
+          'configurations of elementwise') in lines
+  assert any(line.startswith('  opcode negate (in no kernel of training) in ')
+             for line in lines)
+  told = wide.to_json()['kernels'][0]['unfamiliar']
+  assert {'config_feat', 'node_feat', 'node_opcode'} == {
+      each['table'] for each in told}
 
 
 def test_a_model_of_tiles_in_elements_is_refused(found, monkeypatch):

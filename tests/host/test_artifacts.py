@@ -292,6 +292,8 @@ def test_a_sound_run_file_of_either_trainer():
     ({}, {'num_ops': 2.5}, 'its num_ops must be a whole number'),
     ({}, {'num_ops': None}, 'its num_ops must be a whole number'),
     ({}, {'num_ops': DROPPED}, 'its num_ops must be there'),
+    ({}, {'opcodes': {}}, 'its opcodes must be a list of whole numbers'),
+    ({}, {'opcodes': [1.0]}, 'its opcodes must be a list of whole numbers'),
     ({}, {'settings': []}, 'its settings must be an object'),
     ({}, {'test_predictions': [1]}, 'its test_predictions must be an object'),
     ({}, {'feature_stats': {}}, 'statistics cannot be read'),

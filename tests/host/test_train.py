@@ -92,7 +92,7 @@ def test_run_file_has_the_baseline_keys_and_ours(trained):
   assert run == json.loads(json.dumps(trained.run_info))
   assert list(run) == [
       'train_curve', 'final_error', 'args', 'seed', 'feature_stats', 'num_ops',
-      'host', 'versions', 'seconds', 'settings', 'test_predictions']
+      'opcodes', 'host', 'versions', 'seconds', 'settings', 'test_predictions']
   assert run['seed'] == 1
   assert run['train_curve']['epoch'] == list(range(12))
   assert all(len(values) == 12 for values in run['train_curve'].values())
@@ -239,18 +239,24 @@ def test_one_seed_one_result_and_resuming_changes_nothing(
     if len(steps) == 8:  # 3 calls of 10, 10 and 3 steps: Ctrl-C in epoch 3.
       raise KeyboardInterrupt
 
-  settings = {**LEARNING, 'csv_log': str(tmp_path / 'parts.csv')}
+  plot = tmp_path / 'curves.svg'
+  settings = {**LEARNING, 'csv_log': str(tmp_path / 'parts.csv'),
+              'plot': str(plot)}
   with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
     patched.setattr(train.StopOnNaN, 'on_train_batch_end', interrupt)
     train.train(tiny_models.tiny_settings(
         data_root, tmp_path / 'out', **settings))
   left = sorted(name.split('_')[0] for name in os.listdir(tmp_path / 'out'))
   assert left == ['model', 'resume', 'run', 'run']  # The file and the log.
+  of_two_epochs = plot.read_bytes()
   parts = train.train(tiny_models.tiny_settings(
       data_root, tmp_path / 'out', resume=True, **settings))
 
   for key in ('train_curve', 'final_error', 'test_predictions'):
     assert parts.run_info[key] == trained.run_info[key]
+  whole_plot = trained.run_info['settings']['plot']
+  assert of_two_epochs != plot.read_bytes() == pathlib.Path(
+      whole_plot).read_bytes()
   whole_csv = trained.run_info['settings']['csv_log']
   with open(whole_csv, encoding='utf-8') as file:
     assert (tmp_path / 'parts.csv').read_text() == file.read()

@@ -65,6 +65,33 @@ def test_the_farthest_value_may_lie_below(stats):
       'the nodes of net_0')
 
 
+def test_opcodes_that_no_kernel_of_training_had(stats, caplog):
+  kernel = kernel_of('a_0')
+  kernel.node_opcode[:] = [2, 13, 255, 255]
+  partition = Partition.from_kernels([kernel])
+  assert partition.opcodes == [2, 13, 255]
+  unfamiliar.warn(stats, partition, 'model_x')  # It is not known of which.
+  unfamiliar.warn(stats, partition, 'model_x', [2, 13, 255])
+  assert not caplog.records
+  assert unfamiliar.of_kernel(stats, kernel, [2]) == [
+      unfamiliar.Unfamiliar('a_0', 'node_opcode', schema.OPCODE_NAMES[13],
+                            13.0, 1, 4, 0.0, 0.0),
+      unfamiliar.Unfamiliar('a_0', 'node_opcode', 'number 255',
+                            255.0, 2, 4, 0.0, 0.0)]
+  unfamiliar.warn(stats, partition, 'model_x', [2, 13])
+  assert caplog.records[0].message.splitlines()[1:] == [
+      '  opcode number 255 (in no kernel of training) in 50 % of the nodes of '
+      'a_0']
+
+
+def test_configurations_may_come_in_blocks(stats):
+  kernel = kernel_of(bound=(128, 65, 64))
+  whole, = unfamiliar.of_kernel(stats, kernel)
+  assert (whole.outside, whole.rows) == (2, 3)
+  assert unfamiliar.of_tiles(
+      stats, 'net_0', np.split(kernel.config_feat, [1, 2])) == [whole]
+
+
 def test_one_line_a_column_names_kernels_and_shares(stats, caplog):
   caplog.set_level(logging.WARNING)
   kernels = [kernel_of('a_0', u8=(0, 0, 0, 1), size=(2048, 0, 0, 0)),

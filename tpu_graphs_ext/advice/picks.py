@@ -19,7 +19,6 @@ from tpu_graphs_ext.advice import sources
 from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.host import scoring, unfamiliar
@@ -74,6 +73,8 @@ class Advice:
     default: the tile to beat.
     default_from: `FROM_FILE` or `FROM_TIME`.
     notes: what to know of it, a sentence each.
+    unfamiliar: in what its nodes and tiles are unlike those of the training
+      data.
   """
   name: str
   copies: int
@@ -86,12 +87,15 @@ class Advice:
   default: Optional[Pick]
   default_from: str
   notes: list[str]
+  unfamiliar: list[unfamiliar.Unfamiliar]
 
   def to_json(self) -> dict[str, Any]:
     own = {field.name: getattr(self, field.name)
            for field in dataclasses.fields(self)}
     return {**own, 'default': self.default and self.default.to_json(),
-            'picks': [pick.to_json() for pick in self.picks]}
+            'picks': [pick.to_json() for pick in self.picks],
+            'unfamiliar': [dataclasses.asdict(each)
+                           for each in self.unfamiliar]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,26 +144,17 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
       advice.append(SourceAdvice(name, [], [], [str(error)]))
       continue
     kernels, faults = [], list(source.faults)
-    _warn_of_nodes(ranker, source.found)
     for found in tqdm(source.found, 'kernels', unit='kernel', disable=None,
                       leave=False):
       try:
         kernels.append(advice_on(ranker, found, top_k, most_tiles))
       except UserError as error:
         faults.append(str(error))
+    unfamiliar.warn_of(
+        [each for kernel in kernels for each in kernel.unfamiliar],
+        len(kernels), ranker.name)
     advice.append(SourceAdvice(name, kernels, source.notes, faults))
   return advice
-
-
-def _warn_of_nodes(ranker: scoring.Ranker,
-                   found: list[sources.Found]) -> None:
-  """Warns of instructions that are unlike those of the training data."""
-  if not found:
-    return
-  row, one = ranker.stats.config.minimum[np.newaxis], np.ones(1, np.int64)
-  unfamiliar.warn(ranker.stats, Partition.from_kernels([
-      dataclasses.replace(each.kernel, config_feat=row, runtime_ns=one,
-                          normalizer_ns=one) for each in found]), ranker.name)
 
 
 def advice_on(ranker: scoring.Ranker, found: sources.Found,
@@ -196,7 +191,19 @@ def advice_on(ranker: scoring.Ranker, found: sources.Found,
       name=kernel.tile_id, copies=found.copies, nodes=kernel.num_nodes,
       opcodes=_opcodes(kernel), combinations=legal.combinations,
       fitting=legal.fitting, scored=len(legal), picks=picks, default=default,
-      default_from=default_from, notes=notes)
+      default_from=default_from, notes=notes,
+      unfamiliar=_unfamiliar(ranker, kernel, explainer, legal))
+
+
+def _unfamiliar(ranker, kernel, explainer,
+                legal) -> list[unfamiliar.Unfamiliar]:
+  """Of the nodes, and of the tiles where there is a choice."""
+  found = unfamiliar.of_nodes(ranker.stats, kernel, ranker.opcodes)
+  if len(legal) < 2:
+    return found
+  return found + unfamiliar.of_tiles(ranker.stats, kernel.tile_id, (
+      _config_features(explainer, legal.tiles(start, start + _AT_ONCE))
+      for start in range(0, len(legal), _AT_ONCE)))
 
 
 def constants_of(model: Any) -> dict[str, float]:
@@ -251,12 +258,17 @@ def _scores_and_times(ranker, kernel, explainer, legal) -> tuple:
 
 def _with_tiles(kernel: Kernel, explainer, tiles: np.ndarray) -> Kernel:
   """The kernel with these configurations, unmeasured."""
-  grid = explainer.loops.grid
   ones = np.ones(len(tiles), np.int64)
   return dataclasses.replace(
       kernel, runtime_ns=ones, normalizer_ns=ones,
-      config_feat=features.config_features(
-          grid.kernel_bounds(tiles), grid.output_bounds(tiles)))
+      config_feat=_config_features(explainer, tiles))
+
+
+def _config_features(explainer, tiles: np.ndarray) -> np.ndarray:
+  """float32 [tiles, 24]."""
+  grid = explainer.loops.grid
+  return features.config_features(
+      grid.kernel_bounds(tiles), grid.output_bounds(tiles))
 
 
 class _PickMaker:

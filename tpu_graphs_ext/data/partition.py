@@ -124,6 +124,12 @@ class Partition:
     return max((int(block.max()) for block in self.blocks('node_opcode')),
                default=-1)
 
+  @functools.cached_property
+  def opcodes(self) -> list[int]:
+    """The opcodes that some node has, in rising order."""
+    return sorted({opcode for block in self.blocks('node_opcode')
+                   for opcode in np.unique(block).tolist()})
+
   def unlabelled(self) -> list[str]:
     """Names of the kernels without runtimes, as in a public test split."""
     return [tile_id for tile_id, start, number in zip(

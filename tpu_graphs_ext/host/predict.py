@@ -37,7 +37,7 @@ def predict(model_dir: str, *, out: str = CSV_NAME,
   test = read.read_split(
       os.path.join(loading.data_root, 'test'), cache_dir=loading.cache_dir,
       limit=read.TOY_FILES if loading.toy_data else None)
-  unfamiliar.warn(ranker.stats, test, ranker.name)
+  unfamiliar.warn(ranker.stats, test, ranker.name, ranker.opcodes)
   predictions_csv.write(path, best_configs(ranker, test, top_configs))
   return path
 

@@ -86,7 +86,8 @@ def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
   ranker = scoring.load_ranker(model_dir, loading)
   partition = inputs.read_kernels(
       data or f'{loading.data_root}/test', cache_dir=loading.cache_dir)
-  unfamiliar.warn(ranker.stats, partition, ranker.name)
+  unfamiliar.warn(
+      ranker.stats, partition, ranker.name, ranker.opcodes)
   return [ranking_of(kernel, scores, top_k)
           for kernel, scores in ranker.score_all(partition, 'rank')]
 

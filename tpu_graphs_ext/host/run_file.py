@@ -44,6 +44,9 @@ def check(path: str, run_info: dict[str, Any]) -> None:
                 'test_predictions'):
     value = run_info.get(field, {})
     require(field, value, isinstance(value, dict), 'an object')
+  opcodes = run_info.get('opcodes', [])
+  require('opcodes', opcodes, isinstance(opcodes, list) and all(
+      type(opcode) is int for opcode in opcodes), 'a list of whole numbers')
   try:
     parse_model_kwargs(args['model_kwargs_json'])
     if 'feature_stats' in run_info:

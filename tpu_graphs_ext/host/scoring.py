@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from tqdm import tqdm
@@ -38,6 +38,8 @@ class Ranker:
     keep_repeats: see `distinct.Scores`.
     in_elements: whether tile bounds of its data count elements, not layout
       tiles of a TPU.
+    opcodes: that some kernel of the training data had; None where the run file
+      does not say it, as the baseline's.
   """
   model: Any
   stats: FeatureStats
@@ -45,6 +47,7 @@ class Ranker:
   name: str = 'the model'
   keep_repeats: bool = False
   in_elements: bool = False
+  opcodes: Optional[frozenset[int]] = None
 
   def score_all(self, partition: Partition,
                 what: str) -> Iterator[tuple[Kernel, distinct.Scores]]:
@@ -170,7 +173,13 @@ def load_ranker(model_dir: str,
       run, num_ops, _sample_graph(stats), loading.models_py)
   return Ranker(model, stats, num_ops, name=model_dir,
                 keep_repeats=loading.keep_repeats,
-                in_elements=_counts_elements(run, model))
+                in_elements=_counts_elements(run, model),
+                opcodes=_opcodes(run))
+
+
+def _opcodes(run: artifacts.Run) -> Optional[frozenset[int]]:
+  known = run.info.get('opcodes')
+  return None if known is None else frozenset(known)
 
 
 def _counts_elements(run: artifacts.Run, model: Any) -> bool:

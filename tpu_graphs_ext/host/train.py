@@ -153,6 +153,7 @@ def _train_and_measure(settings: TrainSettings, data: TrainingData,
   except LossNotFiniteError:
     keep_best.finish()
     keep_best.folder.remove()
+    _draw_so_far(settings, run_info)
     raise
   except (MemoryError, tf.errors.ResourceExhaustedError) as error:
     raise UserError(
@@ -165,7 +166,14 @@ def _train_and_measure(settings: TrainSettings, data: TrainingData,
     _log.warning('interrupted after epoch %d. %s. To continue, run the same '
                  'command with --resume', keep_best.progress.epochs,
                  keep_best.summary())
+    _draw_so_far(settings, run_info)
     raise
+
+
+def _draw_so_far(settings: TrainSettings, run_info: dict[str, Any]) -> None:
+  """The picture of a run that has ended too early."""
+  if settings.plot and run_info['train_curve']['epoch']:
+    curves.write(settings.plot, run_info)
 
 
 def _reported(run: artifacts.Run) -> TrainResult:
@@ -188,6 +196,7 @@ def _new_run_info(settings: TrainSettings, folder: resume.ResumeFolder,
       'seed': folder.seed,
       'feature_stats': data.stats.to_json(),
       'num_ops': data.num_ops,
+      'opcodes': data.train.opcodes,
       'host': HOST,
       'versions': artifacts.versions(),
       'seconds': {},

@@ -3,7 +3,9 @@
 Features are scaled by their least and largest value in training, and columns
 that were constant there are left out. So a value beyond the range asks the
 model to go on where it was never fitted, and a column that varies here alone
-is not seen at all. Neither is an error, but whoever ranks should know.
+is not seen at all. What is learned of an opcode that no training kernel had is
+what it was at the start, by chance. None is an error, but whoever ranks should
+know.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
+from collections.abc import Iterable, Sequence
+from typing import Optional
 
 import numpy as np
 
@@ -22,25 +26,27 @@ from tpu_graphs_ext.errors import shortened
 
 _log = logging.getLogger(__name__)
 
-# Columns in one warning; the rest is only counted.
+# Columns and opcodes in one warning; the rest is only counted.
 MAX_LINES = 20
-_ROWS = {'node_feat': 'nodes', 'config_feat': 'configurations'}
+_ROWS = {'node_feat': 'nodes', 'node_opcode': 'nodes',
+         'config_feat': 'configurations'}
 _NAMES = {'node_feat': schema.NODE_FEATURES,
           'config_feat': schema.CONFIG_FEATURES}
 
 
 @dataclasses.dataclass(frozen=True)
 class Unfamiliar:
-  """A column of one kernel with values that training did not have.
+  """A column, or an opcode, of one kernel that training did not have like that.
 
   Attributes:
     tile_id: the kernel.
-    table: 'node_feat' or 'config_feat'.
-    column: its name in `schema`.
-    value: the one farthest from the range.
-    outside: how many rows, nodes or configurations, are outside.
+    table: 'node_feat', 'config_feat' or 'node_opcode'.
+    column: its name in `schema`; of an opcode that.
+    value: the one farthest from the range; an opcode's number.
+    outside: how many rows, nodes or configurations, are outside, or have the
+      opcode.
     rows: how many there are.
-    least: in training.
+    least: in training; 0 of an opcode.
     largest: in training; where it is the least too, the model has no such
       column.
   """
@@ -59,34 +65,71 @@ class Unfamiliar:
     return self.least == self.largest
 
 
-def of_kernel(stats: FeatureStats, kernel: Kernel) -> list[Unfamiliar]:
-  """All such columns of one kernel, in the order of the tables.
+def of_kernel(stats: FeatureStats, kernel: Kernel,
+              opcodes: Optional[Sequence[int]] = None) -> list[Unfamiliar]:
+  """All such columns of one kernel, and its opcodes that training had not.
 
   Args:
     stats: of the training data; the kernel has their columns.
     kernel: labelled or not.
+    opcodes: that a kernel of the training data had; None: not known.
   """
-  return [*_of_table(stats.node, kernel, 'node_feat'),
-          *_of_table(stats.config, kernel, 'config_feat')]
+  return [*of_nodes(stats, kernel, opcodes),
+          *of_tiles(stats, kernel.tile_id, [kernel.config_feat])]
 
 
-def _of_table(stats: ColumnStats, kernel: Kernel,
-              name: str) -> list[Unfamiliar]:
-  table, found = getattr(kernel, name), []
-  least, largest = table.min(axis=0), table.max(axis=0)
-  for column in np.flatnonzero(
-      (least < stats.minimum) | (largest > stats.maximum)):
+def of_nodes(stats: FeatureStats, kernel: Kernel,
+             opcodes: Optional[Sequence[int]] = None) -> list[Unfamiliar]:
+  """`of_kernel` without configurations."""
+  found = _of_blocks(
+      stats.node, kernel.tile_id, 'node_feat', [kernel.node_feat])
+  if opcodes is None:
+    return found
+  numbers, counts = np.unique(kernel.node_opcode, return_counts=True)
+  return found + [
+      Unfamiliar(kernel.tile_id, 'node_opcode', _opcode(number), float(number),
+                 count, kernel.num_nodes, 0.0, 0.0)
+      for number, count in zip(numbers.tolist(), counts.tolist())
+      if number not in opcodes]
+
+
+def of_tiles(stats: FeatureStats, tile_id: str,
+             blocks: Iterable[np.ndarray]) -> list[Unfamiliar]:
+  """`of_kernel` of configurations alone, which come in blocks.
+
+  Args:
+    stats: of the training data.
+    tile_id: the kernel.
+    blocks: float32 [configs, 24], at least one of at least one row.
+  """
+  return _of_blocks(stats.config, tile_id, 'config_feat', blocks)
+
+
+def _of_blocks(stats: ColumnStats, tile_id: str, name: str,
+               blocks: Iterable[np.ndarray]) -> list[Unfamiliar]:
+  rows, outside, least, largest = 0, 0, np.inf, -np.inf
+  for block in blocks:
+    rows += len(block)
+    least = np.minimum(least, block.min(axis=0))
+    largest = np.maximum(largest, block.max(axis=0))
+    outside = outside + (
+        (block < stats.minimum) | (block > stats.maximum)).sum(axis=0)
+  found = []
+  for column in np.flatnonzero(outside):
     low, high = stats.minimum[column], stats.maximum[column]
-    values = table[:, column]
     ends = least[column], largest[column]
     beyond = float(low) - float(ends[0]), float(ends[1]) - float(high)
     found.append(Unfamiliar(
-        tile_id=kernel.tile_id, table=name,
-        column=_name(name, column, table.shape[1]),
+        tile_id=tile_id, table=name,
+        column=_name(name, column, len(stats.minimum)),
         value=float(ends[beyond[1] >= beyond[0]]),
-        outside=int(((values < low) | (values > high)).sum()),
-        rows=len(values), least=float(low), largest=float(high)))
+        outside=int(outside[column]), rows=rows, least=float(low),
+        largest=float(high)))
   return found
+
+
+def _opcode(number: int) -> str:
+  return schema.OPCODE_NAMES.get(number, f'number {number}')
 
 
 def _name(table: str, column: int, width: int) -> str:
@@ -94,49 +137,57 @@ def _name(table: str, column: int, width: int) -> str:
   return names[column] if width == len(names) else f'column {column}'
 
 
-def warn(stats: FeatureStats, partition: Partition, model: str) -> None:
-  """Warns of what the model was not trained on, one line a column.
+def warn(stats: FeatureStats, partition: Partition, model: str,
+         opcodes: Optional[Sequence[int]] = None) -> None:
+  """Warns of what the model was not trained on, one line a column or opcode.
 
   Args:
     stats: of the training data.
     partition: kernels to rank.
     model: what to call the model.
+    opcodes: that a kernel of the training data had; None: not known.
 
   Raises:
     UserError: the kernels have other columns than the training data.
   """
   stats.check_columns(partition)
+  warn_of([found for kernel in partition
+           for found in of_kernel(stats, kernel, opcodes)],
+          len(partition), model)
+
+
+def warn_of(every: Sequence[Unfamiliar], kernels: int, model: str) -> None:
+  """The same of what was found already in so many kernels."""
   columns = collections.defaultdict(list)
-  for kernel in partition:
-    for found in of_kernel(stats, kernel):
-      columns[found.table, found.column].append(found)
+  for found in every:
+    columns[found.table, found.column].append(found)
   if not columns:
     return
-  kernels = {found.tile_id for members in columns.values()
-             for found in members}
   lines = [_line(members) for members in columns.values()]
   if len(lines) > MAX_LINES:
     lines[MAX_LINES:] = [f'and {len(lines) - MAX_LINES} more columns']
   _log.warning(
       '%d of %d kernels have features that %s was not trained on; their order '
-      'is less certain:\n%s', len(kernels), len(partition), model,
-      '\n'.join('  ' + line for line in lines))
+      'is less certain:\n%s', len({found.tile_id for found in every}), kernels,
+      model, '\n'.join('  ' + line for line in lines))
 
 
 def _line(members: list[Unfamiliar]) -> str:
   """Of one column: what was found where, and what training had."""
   first = members[0]
+  rows = sum(found.rows for found in members)
+  share = 100 * sum(found.outside for found in members) / rows
+  where = (f'in {_percent(share)} of the {_ROWS[first.table]} of '
+           f'{shortened([found.tile_id for found in members])}')
+  if first.table == 'node_opcode':
+    return f'opcode {first.column} (in no kernel of training) {where}'
   value = max((found.value for found in members), key=lambda value: max(
       value - first.largest, first.least - value))
   trained = (f'always {_number(first.least)} in training, so the model has no '
              'such column' if first.is_unknown else
              f'{_number(first.least)} to {_number(first.largest)} in training')
-  rows = sum(found.rows for found in members)
-  share = 100 * sum(found.outside for found in members) / rows
-  names = shortened([found.tile_id for found in members])
   goes = 'falls to' if value < first.least else 'reaches'
-  return (f'{first.column} {goes} {_number(value)} ({trained}) in '
-          f'{_percent(share)} of the {_ROWS[first.table]} of {names}')
+  return f'{first.column} {goes} {_number(value)} ({trained}) {where}'
 
 
 def _number(value: float) -> str:
