@@ -15,11 +15,14 @@ import numpy as np
 
 def first_copies(features: np.ndarray) -> np.ndarray:
   """For each row the first that equals it: [configs, G] -> int64 [configs]."""
-  # A column more, as rows may have none.
-  rows = np.pad(features, [(0, 0), (0, 1)])
-  _, first, tile = np.unique(rows, axis=0, return_index=True,
-                             return_inverse=True)
-  return first[tile.reshape(-1)]
+  # Equal numbers have equal bytes once -0 is 0. A table of them finds copies in
+  # a fraction of the time that sorting rows takes.
+  rows = np.asarray(features, np.float32) + np.float32(0)
+  content, width = rows.tobytes(), rows.itemsize * rows.shape[1]
+  seen: dict[bytes, int] = {}
+  return np.array([
+      seen.setdefault(content[row * width:(row + 1) * width], row)
+      for row in range(len(rows))], np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
