@@ -360,9 +360,8 @@ def _rank_all_tiles(args: argparse.Namespace) -> int:
       loading=_given(args, LoadSettings))
   if args.json:
     print(json.dumps([one.to_json() for one in advice], indent=2))
-  else:
-    print('\n\n'.join(texts.source_text(one) for one in advice
-                      if one.kernels or one.notes))
+  elif told := [one for one in advice if one.kernels or one.notes]:
+    print('\n\n'.join(map(texts.source_text, told)))
   faults = [fault for one in advice for fault in one.faults]
   for fault in faults:
     print(f'error: {fault}', file=sys.stderr)

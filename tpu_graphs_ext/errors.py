@@ -30,3 +30,11 @@ def shortened(names: list[str], most: int = 3) -> str:
   """'a, b, c and 4 more'."""
   more = f' and {len(names) - most} more' if len(names) > most else ''
   return ', '.join(names[:most]) + more
+
+
+def reason_of(error: BaseException) -> str:
+  """What somebody's error says, without the stack traces that some have."""
+  lines = [line.strip() for line in str(error).split('\n') if line.strip()]
+  if lines and lines[0].startswith('in user code'):
+    lines = lines[-1:]  # After a stack trace of AutoGraph's.
+  return ' '.join(lines[:2])[:300] or type(error).__name__

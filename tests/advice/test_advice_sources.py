@@ -96,6 +96,9 @@ def test_what_features_cannot_say():
                             'of the data set stands for it',)
   source = sources._of_program('f', dumps.Dump(elementwise([2] * 9), False))
   assert 'parameter.10, tanh.11: more than 6 dimensions' in source.notes[1]
+  source = sources._of_program(
+      'f.pb', dumps.Dump(elementwise([2] * 7 + [128]), True))
+  assert source.faults[0].startswith('f.pb: ')
 
 
 def test_functions(tmp_path, monkeypatch):

@@ -51,6 +51,14 @@ def test_optimized_module_is_fused():
       hlo_compile.function_module(chain, *specs, optimized=True))
 
 
+def test_what_is_wrong_is_told_without_a_stack_trace():
+  @tf.function
+  def wrong(x):
+    return tf.reshape(x, [7])
+  with pytest.raises(UserError, match=r'wrong: .* arguments \(.*reshape.*7'):
+    hlo_compile.function_module(wrong, tf.TensorSpec([3]))
+
+
 def test_function_that_xla_cannot_compile():
   def dynamic(x):
     return tf.strings.as_string(x)

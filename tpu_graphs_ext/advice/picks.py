@@ -149,7 +149,7 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
       try:
         kernels.append(advice_on(ranker, found, top_k, most_tiles))
       except UserError as error:
-        faults.append(str(error))
+        faults.append(f'{name}: {error}')
     unfamiliar.warn_of(
         [each for kernel in kernels for each in kernel.unfamiliar],
         len(kernels), ranker.name)

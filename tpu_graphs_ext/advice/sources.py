@@ -192,7 +192,7 @@ def _of_program(name: str, dump: dumps.Dump) -> Source:
     notes.append('it has no kernel with tiles' + (
         '' if dump.is_optimized else '; results of fewer than 512 elements '
         'become none'))
-  return Source(name, found, notes, faults)
+  return Source(name, found, notes, [f'{name}: {fault}' for fault in faults])
 
 
 def _too_many_dims(module) -> list[str]:

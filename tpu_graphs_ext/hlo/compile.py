@@ -6,7 +6,7 @@ from typing import Callable
 
 import tensorflow as tf
 
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, reason_of
 from tpu_graphs_ext.hlo import protos
 
 
@@ -32,9 +32,8 @@ def function_module(fn: Callable, *args,
     serialized = compiled.experimental_get_compiler_ir(*args)(stage=stage)
   except (tf.errors.OpError, ValueError, TypeError) as error:
     name = getattr(fn, '__name__', repr(fn))
-    reason = str(error).strip().split('\n')[0]  # The rest is a stack trace.
     raise UserError(
-        f'{name}: XLA cannot compile it for the example arguments ({reason}); '
-        'all operations must have fixed shapes and an XLA version'
-    ) from error
+        f'{name}: XLA cannot compile it for the example arguments '
+        f'({reason_of(error)}); all operations must have fixed shapes and an '
+        'XLA version') from error
   return protos.as_module(serialized)

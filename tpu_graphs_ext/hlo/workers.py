@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, reason_of
 
 _NEEDS_JAX = ('needs JAX, which is not installed; '
               'pip install "tpu_graphs_ext[jax]"')
@@ -94,15 +94,7 @@ def _parsed(name: str, text: str) -> bytes:
   except Exception as error:  # Of a type that each version calls its own.
     raise UserError(
         f'{name}: is not HLO text that jaxlib understands '
-        f'({_first_line(error)})') from error
-
-
-def _first_line(error: BaseException) -> str:
-  """What an error says, without the stack traces that some have."""
-  lines = [line.strip() for line in str(error).split('\n') if line.strip()]
-  if lines and lines[0].startswith('in user code'):
-    lines = lines[-1:]  # After a stack trace of AutoGraph's.
-  return ' '.join(lines[:2])[:300] or type(error).__name__
+        f'({reason_of(error)})') from error
 
 
 def _function_of(target: str):
@@ -131,7 +123,7 @@ def _function_of(target: str):
           'on PYTHONPATH; name one that `python -c "import ..."` '
           'finds, or a file as in layers.py:dense') from error
     raise UserError(f'{target}: {module_name} cannot be imported '
-                    f'({type(error).__name__}: {_first_line(error)})'
+                    f'({type(error).__name__}: {reason_of(error)})'
                     ) from error
   found = module
   for part in attribute.split('.'):
@@ -214,7 +206,7 @@ def _does_not_compile(target, by, shapes, error) -> UserError:
   return UserError(
       f'{target}: {by} cannot compile it for the arguments '
       f'{given or "(none; give --shapes)"} '
-      f'({type(error).__name__}: {_first_line(error)})')
+      f'({type(error).__name__}: {reason_of(error)})')
 
 
 def _main(job: dict[str, Any]) -> int:
