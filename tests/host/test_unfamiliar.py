@@ -67,20 +67,19 @@ def test_the_farthest_value_may_lie_below(stats):
 
 def test_opcodes_that_no_kernel_of_training_had(stats, caplog):
   kernel = kernel_of('a_0')
-  kernel.node_opcode[:] = [2, 13, 255, 255]
+  kernel.node_opcode[:] = [2, 13, 0, 255]
   partition = Partition.from_kernels([kernel])
-  assert partition.opcodes == [2, 13, 255]
+  assert partition.opcodes == [0, 2, 13, 255]
   unfamiliar.warn(stats, partition, 'model_x')  # It is not known of which.
-  unfamiliar.warn(stats, partition, 'model_x', [2, 13, 255])
+  unfamiliar.warn(stats, partition, 'model_x', [0, 2, 13, 255])
   assert not caplog.records
   assert unfamiliar.of_kernel(stats, kernel, [2]) == [
-      unfamiliar.Unfamiliar('a_0', 'node_opcode', schema.OPCODE_NAMES[13],
-                            13.0, 1, 4, 0.0, 0.0),
-      unfamiliar.Unfamiliar('a_0', 'node_opcode', 'number 255',
-                            255.0, 2, 4, 0.0, 0.0)]
-  unfamiliar.warn(stats, partition, 'model_x', [2, 13])
+      unfamiliar.Unfamiliar('a_0', 'node_opcode', name, number, 1, 4, 0.0, 0.0)
+      for name, number in (('unknown', 0.0), (schema.OPCODE_NAMES[13], 13.0),
+                           ('number 255', 255.0))]
+  unfamiliar.warn(stats, partition, 'model_x', [0, 2, 13])
   assert caplog.records[0].message.splitlines()[1:] == [
-      '  opcode number 255 (in no kernel of training) in 50 % of the nodes of '
+      '  opcode number 255 (in no kernel of training) in 25 % of the nodes of '
       'a_0']
 
 

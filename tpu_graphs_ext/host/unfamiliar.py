@@ -129,7 +129,8 @@ def _of_blocks(stats: ColumnStats, tile_id: str, name: str,
 
 
 def _opcode(number: int) -> str:
-  return schema.OPCODE_NAMES.get(number, f'number {number}')
+  return schema.OPCODE_NAMES.get(number, f'number {number}' if number else
+                                 'unknown')
 
 
 def _name(table: str, column: int, width: int) -> str:
