@@ -18,6 +18,7 @@ from tpu_graphs_ext.host import distinct, rank, scoring
 from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.serving import given, program
 from tpu_graphs_ext.serving.given import BoundsLike, KernelLike
+from tpu_graphs_ext.serving.recent import Recent
 
 _MOST_TILES = 100_000  # Of one kernel, where none are given.
 
@@ -45,6 +46,7 @@ class CostModel:
 
   The methods may be called by several threads at once. The model is compiled
   when it is loaded, for kernels of all sizes, so no call compiles anything.
+  Scores of the last million tiles are kept: programs repeat their kernels.
 
   Attributes:
     name: the folder that it was loaded from.
@@ -72,6 +74,7 @@ class CostModel:
     self._constants = constants() or None
     self._explainers = weakref.WeakKeyDictionary()  # Of kernels that are kept.
     self._lock = threading.Lock()
+    self._recent = Recent()
 
   @classmethod
   def load(cls, model_dir: Union[str, os.PathLike[str]],
@@ -217,6 +220,11 @@ class CostModel:
     """The kernel with the tiles that are meant, and what the model says."""
     own = given.kernel_of(kernel)
     kernel = given.with_tiles(own, bounds, lambda: self._limits(own))
+    arrays = (kernel.node_feat, kernel.node_opcode, kernel.edge_index,
+              kernel.config_feat)
+    return kernel, self._recent.scores(arrays, lambda: self._new_scores(kernel))
+
+  def _new_scores(self, kernel: Kernel) -> distinct.Scores:
     stats = self._ranker.stats
     features = stats.config.apply(kernel.config_feat, 'config_feat')
     stats.node.apply(kernel.node_feat[:0], 'node_feat')  # Counts its columns.
@@ -224,5 +232,4 @@ class CostModel:
         tf.constant(array, spec.dtype) for array, spec in zip(
             (kernel.node_feat, kernel.node_opcode, kernel.edge_index,
              kernel.config_feat), self._specs)))
-    return kernel, self._ranker.checked(
-        kernel, scores.numpy()[np.newaxis], features)
+    return self._ranker.checked(kernel, scores.numpy()[np.newaxis], features)
