@@ -196,6 +196,13 @@ def _add_sample_data(verbs) -> None:
   parser.add_argument('--kernels', type=_positive, metavar='N',
                       help='kernels of all splits together; not given: a size '
                            'that takes a few minutes')
+  parser.add_argument('--task', default='tile', choices=('tile', 'layout'),
+                      help='kernels with tile sizes, or whole programs with '
+                           'layouts')
+  parser.add_argument('--programs', type=_positive, metavar='N',
+                      help='of --task layout: programs of each source, all '
+                           'splits together; not given: a size that takes two '
+                           'minutes')
   parser.add_argument('--seed', default=0, type=int, metavar='SEED',
                       help='equal seeds give equal files')
   _add_switch(parser, '--full-size',
@@ -389,11 +396,28 @@ def _featurize(args: argparse.Namespace) -> int:
 
 
 def _sample_data(args: argparse.Namespace) -> int:
+  if args.task == 'layout':
+    return _layout_sample_data(args)
   from tpu_graphs_ext.sample import write
+  if args.programs is not None:
+    raise UserError('--programs is of the layout task; give --kernels, or '
+                    '--task layout')
   chosen = {} if args.kernels is None else {'kernels': args.kernels}
   settings = write.SampleDataSettings(
       out=args.out, seed=args.seed, full_size=args.full_size, **chosen)
   print(write.write_sample_data(settings).text())
+  return 0
+
+
+def _layout_sample_data(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext.sample import write_layouts
+  if args.kernels is not None or args.full_size:
+    flag = '--full-size' if args.full_size else '--kernels'
+    raise UserError(f'{flag} is of the tile task; give --programs instead')
+  chosen = {} if args.programs is None else {'programs': args.programs}
+  settings = write_layouts.LayoutSampleSettings(
+      out=args.out, seed=args.seed, **chosen)
+  print(write_layouts.write_layout_data(settings).text())
   return 0
 
 

@@ -20,6 +20,7 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import compile as hlo_compile
 from tpu_graphs_ext.hlo import cutting
+from tpu_graphs_ext.sample import folder as folder_lib
 from tpu_graphs_ext.sample import programs as programs_lib
 from tpu_graphs_ext.sample import tiles, write
 from tpu_graphs_ext.sample.write import SampleDataSettings
@@ -150,7 +151,7 @@ def test_a_kernel_of_two_programs_is_written_once(tmp_path, monkeypatch):
   settings = SampleDataSettings(str(tmp_path), kernels=35, workers=1)
   folder = tmp_path / 'test_labelled'
   folder.mkdir()
-  with write._pool(1) as pool:
+  with folder_lib.pool(1) as pool:
     facts = write._write_kernels(settings, 'test', 5, str(folder), pool)
   assert len({fact['graph'] for fact in facts}) == 5
   assert sorted(os.path.basename(f['path']) for f in facts) == npz_of(folder)

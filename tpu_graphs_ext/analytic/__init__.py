@@ -5,6 +5,7 @@ hlo_loops      reads the loop nest off the kernel's HLO
 feature_loops  the same off the arrays of an .npz file, and what tiles count
 feature_dots   matrix products among those
 tpu            loop nest and tile bounds -> nanoseconds, a function a term
+layout_cost    a whole program and its layouts -> nanoseconds
 candidates     the tiles that a kernel may have
 explain        one tile: steps, bytes, padding, and which term bounds it
 roofline       embedding and matrix operators on a GPU

@@ -7,6 +7,8 @@ layout    how a TPU stores a tensor
 fused     a kernel: its entry computation and what is fused into it
 tiles     HLO -> the grid of a kernel's tiles, and the candidates on it
 graph     a program's HLO before fusion, simplified, with TPU-like layouts
+whole     the same as one program, as the layout collection has it
+layout_choices  which of its nodes have layouts to choose, and which layouts
 cutting   cuts that graph into kernels, as a TPU compiler would
 fusions   an optimised program -> its kernels
 dumps     files that a compiler leaves -> HLO

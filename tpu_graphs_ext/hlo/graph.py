@@ -2,8 +2,9 @@
 
 XLA's CPU compiler hands out the graph of a program before any optimisation.
 Here it loses what every compiler removes first (identities, reshapes of
-reshapes, shape arithmetic on constants, dead code), its matrix products become
-convolutions, as TPU kernels have them, and its tensors get physical layouts.
+reshapes, shape arithmetic on constants, dead code). For kernels, its matrix
+products become convolutions, as TPU kernels have them, and its tensors get
+physical layouts.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ class Graph:
     regions: id of a called computation -> `HloComputationProto`.
     outputs: ids that the program returns.
     position: id -> place in the program's order.
+
+  With `for_kernels=False` products and reshapes stay what they are.
   """
 
-  def __init__(self, module, seed: int):
+  def __init__(self, module, seed: int, for_kernels: bool = True):
     self._seed = seed
     self.regions = {c.id: c for c in module.computations}
     entry = self.regions[module.entry_computation_id]
@@ -66,6 +69,11 @@ class Graph:
     root = alias.get(entry.root_id, entry.root_id)
     self._keep_reachable(nodes, operands, root)
     self.position = {i: place for place, i in enumerate(self.nodes)}
+    if for_kernels:
+      self._write_as_kernels()
+
+  def _write_as_kernels(self):
+    """Takes the opcodes that the kernels of a TPU have."""
     for node_id, node in self.nodes.items():
       if node.opcode == 'convolution':
         self._fold_reversal(node_id, node)

@@ -17,13 +17,10 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import concurrent.futures.process
-import contextlib
 import dataclasses
 import hashlib
 import itertools
-import json
 import math
-import multiprocessing
 import os
 import shutil
 import zlib
@@ -31,15 +28,15 @@ import zlib
 import numpy as np
 import tqdm
 
-from tpu_graphs_ext import files, owned
+from tpu_graphs_ext import files
 from tpu_graphs_ext.analytic import tpu
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.sample import folder as folder_lib
 
 SPLITS = ('train', 'valid', 'test')
 _FOLDERS = (*SPLITS, 'test_labelled')
-_MARKER = schema.SAMPLE_DATA_MARK
 _WHAT = ('Synthetic sample data of tpu_graphs_ext: real HLO graphs, runtimes '
          'of an analytic machine model.')
 _PROGRAMS = 'programs'  # In a split that is being made: kernels not yet chosen.
@@ -184,97 +181,14 @@ def write_sample_data(settings: SampleDataSettings) -> Summary:
       written, or a worker died.
   """
   out = files.require_path('--out', settings.out)
-  marker = _read_marker(out)
-  if marker.get('settings') == settings.fingerprint() and _is_whole(
-      out, marker):
-    return Summary(out, marker['splits'], reused=True)
-  try:
-    with contextlib.ExitStack() as stack:
-      places = {folder: stack.enter_context(
-          files.new_folder(os.path.join(out, folder))) for folder in _FOLDERS}
-      splits = _write_splits(settings, places)
-      written = {f'{folder}/{path}': content for folder in _FOLDERS
-                 for path, content in owned.sums(places[folder]).items()}
-      # Once more, for that took minutes. While the folders change their
-      # places, this marker knows both.
-      earlier = _read_marker(out).get('files', {})
-      _write_marker(out, {'files': written, 'earlier': earlier})
-    _write_marker(out, {'settings': settings.fingerprint(), 'splits': splits,
-                        'files': written})
-  except OSError as error:
-    raise files.cannot_be_written(out, error) from error
-  return Summary(out, splits)
-
-
-# --- The folder --------------------------------------------------------------
-
-
-def _read_marker(out: str) -> dict:
-  """What the marker in the folder says; empty where nothing is.
-
-  Raises:
-    UserError: the folder holds something that no marker says is sample data.
-  """
-  if not os.path.lexists(out):
-    return {}
-  if not os.path.isdir(out):
-    raise UserError(f'{out}: is a file; give a folder for the sample data')
-  files.remove_leftovers(out)
-  path = os.path.join(out, _MARKER)
-  marker = _marker_in(path)
-  known = [marker.get('files', {}), marker.get('earlier', {})]
-  own = [_MARKER] * bool(marker)
-  for name in sorted(os.listdir(out)):
-    if name.endswith(files.TEMPORARY) or name in own:
-      continue
-    strangers = [name]
-    if name in _FOLDERS and marker and not os.path.islink(
-        os.path.join(out, name)):
-      strangers = [f'{name}/{path}' for path in owned.foreign(
-          os.path.join(out, name),
-          *(_below(name, paths) for paths in known))]
-    if strangers:
-      raise UserError(
-          f'{out}: holds {strangers[0]!r}, which is not sample data of this '
-          'package, or was changed since; give a new or an empty folder, or '
-          'remove this one by hand if nothing in it is needed')
-  return marker
-
-
-def _below(folder: str, paths: dict[str, str]) -> dict[str, str]:
-  """The paths in one of the folders, without its name."""
-  return {path[len(folder) + 1:]: content for path, content in paths.items()
-          if path.startswith(folder + '/')}
-
-
-def _marker_in(path: str) -> dict:
-  """A marker that `_write_marker` wrote, else nothing."""
-  try:
-    if not os.path.isfile(path) or os.path.islink(path):
-      return {}
-    with open(path, 'rb') as file:
-      marker = files.parse_json(file.read(), path)
-  except (OSError, UserError):
-    return {}
-  whole = isinstance(marker, dict) and marker.get('what') == _WHAT and all(
-      isinstance(marker.get(key, {}), dict)
-      for key in ('files', 'earlier', 'settings', 'splits'))
-  return marker if whole else {}
-
-
-def _is_whole(out: str, marker: dict) -> bool:
-  """Whether all that the marker names is there; `_read_marker` saw the sums."""
-  splits = marker.get('splits', {})
-  return all(
-      isinstance(splits.get(split), dict)
-      and {*_ROWS, *_QUANTILE_ROWS} <= set(splits[split]) for split in SPLITS
-  ) and all(os.path.isfile(os.path.join(out, path))
-            for path in marker.get('files', {}))
-
-
-def _write_marker(out: str, content: dict) -> None:
-  text = json.dumps({'what': _WHAT, **content}, indent=1)
-  files.write_file(os.path.join(out, _MARKER), text.encode())
+  splits, reused = folder_lib.write_folders(
+      out, _WHAT, _FOLDERS, settings.fingerprint(),
+      lambda places: _write_splits(settings, places),
+      lambda splits: all(
+          isinstance(splits.get(split), dict)
+          and {*_ROWS, *_QUANTILE_ROWS} <= set(splits[split])
+          for split in SPLITS))
+  return Summary(out, splits, reused)
 
 
 # --- One split ---------------------------------------------------------------
@@ -283,7 +197,7 @@ def _write_marker(out: str, content: dict) -> None:
 def _write_splits(settings, places: dict[str, str]) -> dict:
   """Fills the folders; returns split -> statistics."""
   try:
-    with _pool(settings.workers) as pool:
+    with folder_lib.pool(settings.workers) as pool:
       return {split: _write_split(settings, split, size, places, pool)
               for split, size in settings.split_sizes().items()}
   except concurrent.futures.process.BrokenProcessPool as error:
@@ -345,24 +259,6 @@ def _blanked(kernel: Kernel) -> Kernel:
   return dataclasses.replace(
       kernel, runtime_ns=np.zeros_like(kernel.runtime_ns),
       normalizer_ns=np.ones_like(kernel.normalizer_ns))
-
-
-def _pool(workers: int) -> concurrent.futures.Executor:
-  """Runs jobs in other processes, or in this one for a single worker."""
-  if workers == 1:
-    return _HereAndNow()
-  # TensorFlow does not survive a fork.
-  return concurrent.futures.ProcessPoolExecutor(
-      workers, multiprocessing.get_context('spawn'))
-
-
-class _HereAndNow(concurrent.futures.Executor):
-  """An executor whose jobs are done when `submit` returns."""
-
-  def submit(self, fn, *args):
-    future = concurrent.futures.Future()
-    future.set_result(fn(*args))
-    return future
 
 
 # --- One program -------------------------------------------------------------

@@ -1,0 +1,175 @@
+"""Which nodes of a program have layouts to choose, and which layouts.
+
+As in the published layout files, those are the convolutions, the matrix
+products and the reshapes. A layout may name only the innermost dimensions; the
+others follow in row-major order:
+
+  * A convolution or product chooses, for its output and both of its operands,
+    which of two dimensions is the innermost. Of a convolution they are the
+    features and the batch (of its filter: both kinds of features); of a
+    product the ones that it sums over and leaves. A product without batch may
+    also leave both operands to the compiler.
+  * A reshape chooses the order of the groups of dimensions that it keeps
+    together, which its input and output then share, so that no element moves.
+    It may leave both to the compiler.
+
+Nodes of one kind that have the same choices are configured alike: real files
+with up to 848 such nodes have from 7 to 26 different columns of layouts. These
+rules are read off real files; they are not the compiler's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tpu_graphs_ext.data import schema
+
+CONFIGURABLE = ('convolution', 'dot', 'reshape')
+# Groups of a reshape beyond these are not permuted: real files have up to 6.
+_MAX_ORDERS = 6
+NO_LAYOUT = ()
+
+
+class Layouts(NamedTuple):
+  """What a configuration asks of one node: dimensions, most minor first."""
+  output: tuple
+  input: tuple
+  kernel: tuple
+
+
+class NodeChoice(NamedTuple):
+  """A configurable node.
+
+  Attributes:
+    node: its number, as `features.module_arrays` counts.
+    instruction_id: its id in the module.
+    options: tuple of `Layouts`, the row-major ones first.
+    group: number of the nodes that are configured alike.
+  """
+  node: int
+  instruction_id: int
+  options: tuple
+  group: int
+
+
+def layout_choices(module) -> list[NodeChoice]:
+  """The configurable nodes of the entry computation, in its order.
+
+  Args:
+    module: `HloModuleProto`, its entry computation last.
+  """
+  entry = module.computations[-1]
+  first = sum(len(c.instructions) for c in module.computations[:-1])
+  shapes = {node.id: list(node.shape.dimensions)
+            for node in entry.instructions}
+  groups, found = {}, []
+  for number, node in enumerate(entry.instructions, first):
+    if node.opcode not in CONFIGURABLE:
+      continue
+    options = node_options(node, [shapes[i] for i in node.operand_ids])
+    if options:
+      group = groups.setdefault((node.opcode, options), len(groups))
+      found.append(NodeChoice(number, node.id, options, group))
+  return found
+
+
+def node_options(node, operand_dims: Sequence[Sequence[int]]) -> tuple:
+  """What may be asked of a node; () where its rank has no columns.
+
+  Args:
+    node: `HloInstructionProto`.
+    operand_dims: the sizes of its operands.
+  """
+  dims = list(node.shape.dimensions)
+  if max(map(len, [dims, *operand_dims])) > schema.MAX_DIMS:
+    return ()
+  if node.opcode == 'convolution':
+    return _of_convolution(node.convolution_dimension_numbers)
+  if node.opcode == 'dot':
+    return _of_dot(node.dot_dimension_numbers, *map(len, operand_dims))
+  return _of_reshape(operand_dims[0], dims)
+
+
+def completed(layout: Sequence[int], rank: int) -> tuple:
+  """A whole order, minor to major: the dimensions named, then row-major."""
+  return (*layout,
+          *(d for d in range(rank - 1, -1, -1) if d not in layout))
+
+
+def _orders(*tensors: Sequence[int]) -> tuple:
+  """Both orders of each tensor's one or two dimensions."""
+  return tuple(itertools.starmap(Layouts, itertools.product(
+      *(dict.fromkeys([tuple(pair), tuple(pair[::-1])])
+        for pair in tensors))))
+
+
+def _of_convolution(numbers) -> tuple:
+  return _orders(
+      [numbers.output_feature_dimension, numbers.output_batch_dimension],
+      [numbers.input_feature_dimension, numbers.input_batch_dimension],
+      [numbers.kernel_output_feature_dimension,
+       numbers.kernel_input_feature_dimension])
+
+
+def _of_dot(numbers, left_rank: int, right_rank: int) -> tuple:
+  batch = len(numbers.lhs_batch_dimensions)
+  summed_left = list(numbers.lhs_contracting_dimensions)[-1:]
+  summed_right = list(numbers.rhs_contracting_dimensions)[-1:]
+  left = _kept(left_rank, numbers.lhs_batch_dimensions,
+               numbers.lhs_contracting_dimensions)
+  right = _kept(right_rank, numbers.rhs_batch_dimensions,
+                numbers.rhs_contracting_dimensions)
+  # The output has the batch, then what is left of both operands.
+  output = [batch + len(left) + len(right) - 1] if right else []
+  output += [batch + len(left) - 1] if left else []
+  options = _orders(output, [*summed_left, *left[-1:]],
+                    [*right[-1:], *summed_right])
+  if not batch:
+    options += tuple(dict.fromkeys(
+        Layouts(o.output, NO_LAYOUT, NO_LAYOUT) for o in options))[:1]
+  return options
+
+
+def _kept(rank: int, *removed: Sequence[int]) -> list[int]:
+  gone = set(itertools.chain(*removed))
+  return [d for d in range(rank) if d not in gone]
+
+
+def _of_reshape(source: Sequence[int], target: Sequence[int]) -> tuple:
+  groups = reshape_groups(source, target)
+  options = []
+  for order in itertools.islice(
+      itertools.permutations(range(len(groups))[::-1]), _MAX_ORDERS):
+    ends = [completed([d for g in order for d in groups[g][side][::-1]],
+                      len(dims))
+            for side, dims in enumerate((source, target))]
+    options.append(Layouts(ends[1], ends[0], NO_LAYOUT))
+  nothing = Layouts(NO_LAYOUT, NO_LAYOUT, NO_LAYOUT)
+  return tuple(dict.fromkeys([*options, nothing]))
+
+
+def reshape_groups(source: Sequence[int], target: Sequence[int]) -> list:
+  """Dimensions that a reshape keeps together: pairs (of input, of output).
+
+  [1024, 768] -> [8, 128, 768] has ([0], [0, 1]) and ([1], [2]). Dimensions of
+  size 1 belong to none.
+  """
+  sides = [[d for d, size in enumerate(dims) if size != 1]
+           for dims in (source, target)]
+  if not all(sides) or 0 in (math.prod(source), math.prod(target)):
+    return []
+  groups, parts, sizes = [], ([], []), [1, 1]
+  while sides[0] or sides[1] or parts[0]:
+    if parts[0] and sizes[0] == sizes[1]:
+      groups.append(parts)
+      parts, sizes = ([], []), [1, 1]
+      continue
+    side = int(sizes[1] < sizes[0]) if parts[0] or parts[1] else 0
+    side = side if sides[side] else 1 - side
+    d = sides[side].pop(0)
+    parts[side].append(d)
+    sizes[side] *= (source, target)[side][d]
+  return groups
