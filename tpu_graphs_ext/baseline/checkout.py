@@ -84,13 +84,15 @@ def course_scripts(root: str) -> str | None:
   return None
 
 
-def working_copy(root: str, folder: str, models_py: str | None = None) -> str:
+def working_copy(root: str, folder: str, models_py: str | None = None,
+                 task: str = 'tile') -> str:
   """Copies the checkout and swaps models.py there.
 
   Args:
     root: the checkout; stays as it is.
     folder: where the copy goes; an earlier copy there is replaced.
     models_py: file to put in place; None keeps the baseline's own.
+    task: whose models.py that is, of `TASKS`.
 
   Returns:
     The copy's path. The course's scripts are in it, where they can be found;
@@ -109,7 +111,7 @@ def working_copy(root: str, folder: str, models_py: str | None = None) -> str:
       for name in COURSE_FILES:
         shutil.copy(os.path.join(scripts, name), os.path.join(new, name))
     if models_py:
-      shutil.copyfile(models_py, os.path.join(new, MODELS_PY))
+      shutil.copyfile(models_py, os.path.join(new, TASKS[task]))
     mark = os.path.join(new, COPY_MARK)
     if os.path.exists(mark):  # The checkout is such a copy itself.
       os.remove(mark)

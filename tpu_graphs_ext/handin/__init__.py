@@ -3,8 +3,10 @@
 cli              the verbs of this wing
 doctor           versions, checkout, data, disk and memory
 verify           does what the graders do; names every reason to fail
+verify_layout    the same with the baseline's scripts for layouts
 sandbox          the graders' place: a folder out of this package's reach
 grader_steps     what runs there (a script)
+layout_steps     what runs there of the layout task (a script)
 confine          bounds for the code of a hand-in
 without_package  hides this package from it (a script)
 reasons          why a hand-in fails

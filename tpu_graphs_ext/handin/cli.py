@@ -51,6 +51,7 @@ def _add_verify(verbs, add_verb: Callable, add_switch: Callable) -> None:
                     'do with a hand-in what the graders do, and name every '
                     'reason why it fails')
   parser.description += ' ' + _RUNS_CODE
+  _add_task(parser)
   what = parser.add_mutually_exclusive_group(required=True)
   what.add_argument('--model_dir', '--dir', metavar='MODEL_DIR',
                     type=path_flag('--model_dir'),
@@ -59,7 +60,7 @@ def _add_verify(verbs, add_verb: Callable, add_switch: Callable) -> None:
                     help='a .zip that `package` wrote')
   _add_place(parser)
   add_switch(parser, '--toy_data', 'grade with the first 100 files of each '
-             'split only')
+             'split only; of layouts with 5')
   add_switch(parser, '--json', 'print JSON instead of text')
 
 
@@ -67,6 +68,7 @@ def _add_package(verbs, add_verb: Callable, add_switch: Callable) -> None:
   parser = add_verb(verbs, 'package', _package,
                     'verify a hand-in and pack it into one zip file')
   parser.description += ' ' + _RUNS_CODE
+  _add_task(parser)
   parser.add_argument('--model_dir', '--dir', required=True,
                       metavar='MODEL_DIR', type=path_flag('--model_dir'),
                       help='folder model_<hash>, its run file beside it')
@@ -159,9 +161,11 @@ def _uninstall(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.handin import verify, zip_file
+  from tpu_graphs_ext.handin import verify, verify_layout, zip_file
+  check = {'tile': verify.verify,
+           'layout': verify_layout.verify_layout}[args.task]
   if args.package is None:
-    return _report(verify.verify(
+    return _report(check(
         args.model_dir, **_place(args), toy_data=args.toy_data), args.json)
   if args.models_py:
     raise UserError('--models_py: a package has its own; leave one of '
@@ -169,23 +173,29 @@ def _verify(args: argparse.Namespace) -> int:
   with tempfile.TemporaryDirectory(prefix='package_') as folder:
     model_dir, models_py = zip_file.unpack(args.package, folder)
     place = {**_place(args), 'models_py': models_py}
-    return _report(verify.verify(
+    return _report(check(
         model_dir, **place, toy_data=args.toy_data), args.json)
 
 
 def _package(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.handin import zip_file
   verdict = zip_file.package(args.model_dir, args.out, **_place(args),
-                            force=args.force)
+                            force=args.force, task=args.task)
   print(verdict.text())
   print(args.out)
   return 0
 
 
 def _place(args: argparse.Namespace) -> dict[str, Any]:
-  return {name: getattr(args, name)
-          for name in ('models_py', 'root', 'data_root', 'cache_dir',
-                       'time_limit')}
+  place = {name: getattr(args, name)
+           for name in ('models_py', 'root', 'data_root', 'cache_dir',
+                        'time_limit')}
+  if args.task == 'layout':  # Read by the baseline alone, without its cache.
+    from tpu_graphs_ext.handin import verify_layout
+    del place['cache_dir']
+    if place['data_root'] == settings.DATA_ROOT:
+      place['data_root'] = verify_layout.DATA_ROOT
+  return place
 
 
 def _kaggle_csv(args: argparse.Namespace) -> int:

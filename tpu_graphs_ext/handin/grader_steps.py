@@ -87,7 +87,7 @@ class Steps:
       graphs = tf.data.Dataset.load(self.request['graphs'])
       if not self.forward_once(model, graphs):
         return
-      self.answer['built'] = _listed(model.trainable_variables)
+      self.answer['built'] = listed(model.trainable_variables)
     if saved is not None:
       self.look_at(saved)
     if graphs is not None and saved is not None and self.copy(saved, model):
@@ -170,7 +170,7 @@ class Steps:
 
   def look_at(self, saved) -> None:
     """Lists the saved variables and looks for NaN in them."""
-    self.answer['saved'] = _listed(saved.trainable_variables)
+    self.answer['saved'] = listed(saved.trainable_variables)
     self.answer['state'] = len(saved.non_trainable_variables)
     bad = [variable.name for variable in saved.trainable_variables
            if not np.isfinite(variable.numpy()).all()]
@@ -247,7 +247,7 @@ def _scores(model, graph) -> np.ndarray:
   return np.asarray(model.forward(graph, count), np.float32).reshape(-1)
 
 
-def _listed(variables) -> list:
+def listed(variables) -> list:
   return [[variable.name, list(variable.shape)] for variable in variables]
 
 
@@ -256,10 +256,10 @@ def _some(names: list[str]) -> str:
   return ', '.join(names[:3]) + more
 
 
-def main() -> None:
+def main(steps_class: type = Steps) -> None:
   with open(sys.argv[1], encoding='utf-8') as file:
     request = json.load(file)
-  steps = Steps(request)
+  steps = steps_class(request)
   with contextlib.suppress(OutOfMemory):
     steps.run()
   with open(request['answer'], 'w', encoding='utf-8') as file:

@@ -32,8 +32,6 @@ from tpu_graphs_ext.host import artifacts, batches, predictions_csv, settings
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT = checkout.COURSE_FILES[0]
-_BASELINE_MODULE = os.path.splitext(
-    checkout.MODELS_PY)[0].replace(os.sep, '.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +98,7 @@ class Sandbox:
 
   def __init__(self, folder: str, model_dir: str, models_py: str,
                root: str | None,
-               minutes: float = confine.DEFAULT_MINUTES):
+               minutes: float = confine.DEFAULT_MINUTES, task: str = 'tile'):
     """Copies what is handed in.
 
     Args:
@@ -109,6 +107,7 @@ class Sandbox:
       models_py: the file to swap in.
       root: the baseline's checkout, or None.
       minutes: time for all that is run here.
+      task: of `checkout.TASKS`, whose file models_py replaces.
 
     Raises:
       UserError: it cannot be copied.
@@ -120,10 +119,11 @@ class Sandbox:
     self.root = root
     self.model_dir = _copy_model(model_dir, os.path.join(folder, 'handed_in'))
     self.place = os.path.join(folder, 'place')
-    self._module = _BASELINE_MODULE if root else 'models'
+    self._module = os.path.splitext(checkout.TASKS[task])[0].replace(
+        os.sep, '.') if root else 'models'
     with _copying(root or models_py):
       if root:
-        checkout.working_copy(root, self.place, models_py)
+        checkout.working_copy(root, self.place, models_py, task)
       else:
         os.makedirs(self.place)
         shutil.copyfile(models_py, os.path.join(self.place, 'models.py'))
@@ -143,26 +143,49 @@ class Sandbox:
     Raises:
       UserError: the process died.
     """
-    self._runs += 1
-    folder = os.path.join(self._folder, f'steps_{self._runs}')
-    os.makedirs(folder)
+    folder = self.new_folder()
     request = {
-        'module': self._module, 'model_dir': self.model_dir, 'args': args,
-        'num_ops': features.num_ops if features else num_ops, 'graphs': None,
-        'copy_state': copy_state, 'memory_advice': self._memory_advice(),
-        'answer': f'{folder}/answer.json', 'scores': f'{folder}/scores.npz'}
+        'args': args, 'graphs': None, 'copy_state': copy_state,
+        'num_ops': features.num_ops if features else num_ops}
     if features:
       request['graphs'] = f'{folder}/graphs'
       with artifacts.quiet_keras():
         batches.kernel_graphs(features.test, features.stats).save(
             request['graphs'])
+    return self.ask('grader_steps.py', folder, request,
+                    len(features.test) if features else None)
+
+  def new_folder(self) -> str:
+    """An empty folder for what is asked and answered."""
+    self._runs += 1
+    folder = os.path.join(self._folder, f'steps_{self._runs}')
+    os.makedirs(folder)
+    return folder
+
+  def ask(self, script: str, folder: str, request: dict[str, Any],
+          total: int | None, unit: str = 'kernel') -> Answer:
+    """Has a script of this wing take steps with the hand-in.
+
+    Args:
+      script: its name.
+      folder: of `new_folder`.
+      request: what the script needs besides the hand-in; see there.
+      total: how many of `unit` it will rank, for the bar.
+      unit: what it ranks.
+
+    Raises:
+      UserError: the process died.
+    """
+    request = {
+        **request, 'module': self._module, 'model_dir': self.model_dir,
+        'memory_advice': self._memory_advice(),
+        'answer': f'{folder}/answer.json', 'scores': f'{folder}/scores.npz'}
     with open(f'{folder}/request.json', 'w', encoding='utf-8') as file:
       json.dump(request, file)
-    with tqdm(total=len(features.test) if features else None, unit='kernel',
-              desc='rank as graded', disable=None, leave=False) as bar:
-      self._run([os.path.join(_HERE, 'grader_steps.py'),
-                 f'{folder}/request.json'],
-                lambda line: bar.update(line.strip() == grader_steps.RANKED))
+    with tqdm(total=total, unit=unit, desc='rank as graded', disable=None,
+              leave=False) as bar:
+      self.run([os.path.join(_HERE, script), f'{folder}/request.json'],
+               lambda line: bar.update(line.strip() == grader_steps.RANKED))
     return _answer(request['answer'], request['scores'])
 
   def run_script(self, data_root: str,
@@ -177,7 +200,7 @@ class Sandbox:
     # data behind it has changed.
     flags = [f'--dir={self.model_dir}', '--cache_dir=',
              f'--data_root={files.full_path(data_root)}']
-    self._run([SCRIPT, *flags, *(['--toy_data'] if toy_data else [])])
+    self.run([SCRIPT, *flags, *(['--toy_data'] if toy_data else [])])
     seconds = time.monotonic() - start
     rows = predictions_csv.read(os.path.join(self.place, settings.CSV_NAME))
     return {name.rsplit(':', 1)[1]: indices
@@ -186,7 +209,12 @@ class Sandbox:
   def has_script(self) -> bool:
     return os.path.isfile(os.path.join(self.place, SCRIPT))
 
-  def _run(self, arguments: list[str], on_line=None) -> None:
+  def run(self, arguments: list[str], on_line=None) -> None:
+    """Runs a script without this package, its working folder the place.
+
+    Raises:
+      UserError: it breaks off.
+    """
     # -I drops PYTHONPATH and the user's own packages; TensorFlow may be there.
     packages = [folder for folder in sys.path if os.path.basename(folder) in (
         'site-packages', 'dist-packages')]

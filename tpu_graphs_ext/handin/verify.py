@@ -110,7 +110,7 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
   models_path = files.full_path(models_py) if models_py else (
       load_models.models_path())
   verdict = Verdict(files.full_path(model_dir), models_path)
-  verdict.run_info = _look_at_files(verdict)
+  verdict.run_info = look_at_files(verdict)
   verdict.faults += allowed_imports.faults_of(models_path)
   if not root and allowed_imports.needs_baseline(models_path):
     verdict.faults.append(
@@ -141,7 +141,7 @@ def _place(folder: str, models_path: str, root: str | None,
     return None
 
 
-def _look_at_files(verdict: Verdict) -> dict[str, Any] | None:
+def look_at_files(verdict: Verdict) -> dict[str, Any] | None:
   """Checks names and files; returns what the run file holds, if readable."""
   faults, path = verdict.faults, verdict.model_dir
   if not os.path.isdir(path):

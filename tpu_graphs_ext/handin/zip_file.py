@@ -1,6 +1,7 @@
 """A hand-in as one zip file, and reading such a file safely.
 
-  models.py              to swap for baselines/tiles/models.py
+  models.py              to swap for baselines/tiles/models.py, or of the
+                         layout task baselines/layout/models.py
   model_<hash>/...       the saved model
   run_<hash>.jsonz       its run file
   MANIFEST.json          {"format": 1, "model", "model_kwargs_json", "run_hash",
@@ -25,7 +26,7 @@ from typing import Any, BinaryIO
 
 from tpu_graphs_ext import files, owned
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.handin import confine, verify
+from tpu_graphs_ext.handin import confine, verify, verify_layout
 from tpu_graphs_ext.host import artifacts, settings
 
 MODELS_NAME, MANIFEST_NAME = 'models.py', 'MANIFEST.json'
@@ -42,17 +43,19 @@ _AGAIN = 'pack the hand-in again with `tpu-graphs-ext package`'
 
 
 def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
-            data_root: str = settings.DATA_ROOT,
+            data_root: str = '',
             cache_dir: str = settings.CACHE_DIR,
             time_limit: float = confine.DEFAULT_MINUTES,
-            force: bool = False) -> verify.Verdict:
+            force: bool = False, task: str = 'tile') -> verify.Verdict:
   """Verifies a hand-in and writes it as a zip file.
 
   Args:
     model_dir: see `verify.verify`, also for the arguments from models_py on.
+    data_root: empty: where the data of the task are by default.
     out: the .zip to write.
     force: pack a model that was trained on toy data; it then is verified on
       toy data.
+    task: 'tile' or 'layout', whose hand-in it is.
 
   Returns:
     What `verify` found.
@@ -64,11 +67,16 @@ def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
   if os.path.isdir(path):
     raise UserError(f'--out={out}: is a folder; name a .zip file')
   owned.require_file(path, b'PK', 'zip file')
+  data_root = data_root or {'tile': settings.DATA_ROOT,
+                            'layout': verify_layout.DATA_ROOT}[task]
   where = {'models_py': models_py, 'root': root, 'data_root': data_root,
-           'cache_dir': cache_dir, 'time_limit': time_limit}
-  verdict = verify.verify(model_dir, **where)
+           'time_limit': time_limit}
+  check = verify_layout.verify_layout
+  if task == 'tile':
+    check, where = verify.verify, {**where, 'cache_dir': cache_dir}
+  verdict = check(model_dir, **where)
   if verdict.toy_trained and force:
-    verdict = verify.verify(model_dir, **where, toy_data=True)
+    verdict = check(model_dir, **where, toy_data=True)
     verdict.toy_trained = True
     verdict.notes.append('packed although it was trained on toy data')
   if not verdict.ok:

@@ -56,8 +56,18 @@ _LOAD_ERRORS = (OSError, ValueError, KeyError, AttributeError, RuntimeError,
 
 
 def train_hash(args: dict[str, Any]) -> str:
-  """MD5 of the arguments as sorted JSON: the name of a run."""
+  """MD5 of the arguments as sorted JSON: the name of a run.
+
+  That of the layout task does not depend on the folder, as in the baseline.
+  """
+  if task_of(args) == 'layout':
+    args = {key: value for key, value in args.items() if key != 'out_dir'}
   return hashlib.md5(json.dumps(args, sort_keys=True).encode()).hexdigest()
+
+
+def task_of(args: dict[str, Any]) -> str:
+  """'tile' or 'layout', by the `args` of a run file."""
+  return 'layout' if 'keep_nodes' in args else 'tile'
 
 
 def model_path(out_dir: str, run_hash: str) -> str:
