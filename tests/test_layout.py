@@ -50,7 +50,8 @@ TOP = {
     'load_models': ('errors', 'models'),
     'prepare': ('stacks',),
     'cli': (*MAY_IMPORT, *FOR_ALL, 'load_models'),
-    'quickstart': (*MAY_IMPORT, *FOR_ALL, 'load_models'),
+    'quickstart': (*MAY_IMPORT, *FOR_ALL, 'load_models', 'quickstart_layout'),
+    'quickstart_layout': (*MAY_IMPORT, *FOR_ALL, 'load_models'),
 }
 # A file's imports against the direction, which must be inside functions.
 LATE = {'host/inputs.py': ('hlo.tuning',)}

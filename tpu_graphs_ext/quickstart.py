@@ -17,7 +17,7 @@ import time
 
 from tqdm import tqdm
 
-from tpu_graphs_ext import files
+from tpu_graphs_ext import files, quickstart_layout
 from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import metrics
@@ -25,6 +25,7 @@ from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.stacks import versions
 
 MODELS = ('MyEarlyJoinSAGE', 'EarlyJoinSAGE')
+EPOCHS = 15
 CLONE_SECONDS = 60
 
 
@@ -174,6 +175,13 @@ def _closing_text(out: str, model_dir: str, csv: str, data: str,
       f'--out_dir {os.path.join(out, "models")}'])
 
 
+def _run_layout(out: str, epochs: int) -> str:
+  """The layout task, whose scripts are shown by themselves."""
+  out = os.path.abspath(files.require_path('--out', out))
+  os.makedirs(out, exist_ok=True)
+  return quickstart_layout.run(out, epochs, find_baseline(out))
+
+
 def main() -> int:
   """Parses the flags; prints one line for what the user can mend."""
   parser = argparse.ArgumentParser(
@@ -182,11 +190,18 @@ def main() -> int:
              '3.13, in an environment of its own.')
   parser.add_argument('--out', default='out/quickstart',
                       help='folder for everything (default: %(default)s)')
-  parser.add_argument('--epochs', type=int, default=15,
-                      help='epochs of both models (default: %(default)s)')
+  parser.add_argument('--task', default='tile', choices=('tile', 'layout'),
+                      help='what to rank: tiles of kernels or layouts of '
+                      'programs (default: %(default)s)')
+  parser.add_argument('--epochs', type=int,
+                      help='epochs of both models (default: '
+                      f'{EPOCHS}; of layouts {quickstart_layout.EPOCHS})')
   args = parser.parse_args()
   try:
-    print(run(args.out, args.epochs))
+    if args.task == 'layout':
+      print(_run_layout(args.out, args.epochs or quickstart_layout.EPOCHS))
+    else:
+      print(run(args.out, args.epochs or EPOCHS))
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1
