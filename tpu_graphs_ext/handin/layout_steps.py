@@ -145,7 +145,7 @@ class LayoutSteps(grader_steps.Steps):
       if [v.shape for v in model.trainable_variables] == [
           v.shape for v in saved.trainable_variables]:
         self.fault(f'the model {TOY}: its variables are those of --toy_data, '
-                   'the first 5 files of each split; train again without it')
+                   '5 files of each split; train again without it')
 
   def rank_all(self, data, model, readings) -> None:
     """Scores the test programs, read in both ways."""

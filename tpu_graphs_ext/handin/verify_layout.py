@@ -53,7 +53,7 @@ def verify_layout(model_dir: str, *, models_py: str = '', root: str = '',
     models_py: the file to hand in; empty: the package's.
     root: the baseline's checkout; empty: what TPU_GRAPHS_ROOT names.
     data_root: folder with <source>/<search>/train, valid and test.
-    toy_data: read the first 5 files of each split only.
+    toy_data: read 5 files of each split only, as the baseline's flag does.
     time_limit: minutes that the code of the hand-in may take in all.
 
   Raises:
