@@ -184,8 +184,8 @@ class Sandbox:
       json.dump(request, file)
     with tqdm(total=total, unit=unit, desc='rank as graded', disable=None,
               leave=False) as bar:
-      self.run([os.path.join(_HERE, script), f'{folder}/request.json'],
-               lambda line: bar.update(line.strip() == grader_steps.RANKED))
+      self._run([os.path.join(_HERE, script), f'{folder}/request.json'],
+                lambda line: bar.update(line.strip() == grader_steps.RANKED))
     return _answer(request['answer'], request['scores'])
 
   def run_script(self, data_root: str,
@@ -200,7 +200,7 @@ class Sandbox:
     # data behind it has changed.
     flags = [f'--dir={self.model_dir}', '--cache_dir=',
              f'--data_root={files.full_path(data_root)}']
-    self.run([SCRIPT, *flags, *(['--toy_data'] if toy_data else [])])
+    self._run([SCRIPT, *flags, *(['--toy_data'] if toy_data else [])])
     seconds = time.monotonic() - start
     rows = predictions_csv.read(os.path.join(self.place, settings.CSV_NAME))
     return {name.rsplit(':', 1)[1]: indices
@@ -209,12 +209,15 @@ class Sandbox:
   def has_script(self) -> bool:
     return os.path.isfile(os.path.join(self.place, SCRIPT))
 
-  def run(self, arguments: list[str], on_line=None) -> None:
+  def run(self, arguments: list[str]) -> None:
     """Runs a script without this package, its working folder the place.
 
     Raises:
       UserError: it breaks off.
     """
+    self._run(arguments)
+
+  def _run(self, arguments: list[str], on_line=None) -> None:
     # -I drops PYTHONPATH and the user's own packages; TensorFlow may be there.
     packages = [folder for folder in sys.path if os.path.basename(folder) in (
         'site-packages', 'dist-packages')]
