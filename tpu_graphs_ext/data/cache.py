@@ -20,6 +20,7 @@ import math
 import os
 import shutil
 import zlib
+from collections.abc import Iterable
 from typing import BinaryIO
 
 import numpy as np
@@ -72,7 +73,7 @@ def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
   tile_ids = [tile_id_of(path) for path in paths]
   cached = _open_entry(entry, tile_ids)
   if cached is None:
-    _remove_damaged(entry)
+    remove_damaged(entry, FLAT_ARRAYS)
     try:
       _build_entry(paths, entry)
     except OSError as error:
@@ -87,15 +88,19 @@ def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
   return cached
 
 
-def _remove_damaged(entry: str) -> None:
+def remove_damaged(entry: str, names: Iterable[str]) -> None:
   """Removes an entry's own files; others keep it from being built.
+
+  Args:
+    entry: its folder, which need not be there.
+    names: of its files, besides `META_FILE`.
 
   Raises:
     UserError: there are others.
   """
   if not os.path.isdir(entry):
     return
-  others = sorted(set(os.listdir(entry)) - {META_FILE, *FLAT_ARRAYS})
+  others = sorted(set(os.listdir(entry)) - {META_FILE, *names})
   if others or os.path.islink(entry):
     raise UserError(
         f'{entry}: a cache entry goes there, but it holds '
@@ -175,7 +180,8 @@ def _open_entry(entry: str, tile_ids: list[str]) -> Partition | None:
   if not os.path.isdir(entry):
     return None
   try:
-    meta = _read_meta(os.path.join(entry, META_FILE))
+    meta = read_meta(os.path.join(entry, META_FILE))
+    _require_sizes(meta)
     if meta['tile_ids'] != tile_ids:
       raise ValueError(f'{META_FILE} names other kernels')
     buffers = {}
@@ -194,7 +200,7 @@ def _open_entry(entry: str, tile_ids: list[str]) -> Partition | None:
     return None
 
 
-def _read_meta(path: str) -> dict:
+def read_meta(path: str) -> dict:
   """What `meta.json` holds, where its own checksum is right.
 
   Raises:
@@ -205,9 +211,14 @@ def _read_meta(path: str) -> dict:
   text = stored['meta'] if isinstance(stored['meta'], str) else ''
   if stored['crc32'] != zlib.crc32(text.encode()):
     raise ValueError(f'{META_FILE} does not have its checksum')
-  meta = files.parse_json(text, META_FILE)
-  _require_sizes(meta)
-  return meta
+  return files.parse_json(text, META_FILE)
+
+
+def write_meta(entry: str, meta: dict) -> None:
+  """Writes `META_FILE` of an entry, with its own checksum."""
+  text = json.dumps(meta)
+  with open(os.path.join(entry, META_FILE), 'w', encoding='utf-8') as file:
+    json.dump({'crc32': zlib.crc32(text.encode()), 'meta': text}, file)
 
 
 def _require_sizes(meta: dict) -> None:
@@ -276,10 +287,7 @@ def _build_entry(paths: list[str], entry: str) -> None:
           open(os.path.join(temporary, name), 'wb'))) for name in FLAT_ARRAYS}
       meta = _stream(paths, sinks)
     meta['crc32'] = {name: sink.crc32 for name, sink in sinks.items()}
-    text = json.dumps(meta)
-    with open(os.path.join(temporary, META_FILE), 'w',
-              encoding='utf-8') as file:
-      json.dump({'crc32': zlib.crc32(text.encode()), 'meta': text}, file)
+    write_meta(temporary, meta)
 
 
 class _Sink:

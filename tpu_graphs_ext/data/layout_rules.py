@@ -19,6 +19,7 @@ MAX_BYTES = 1 << 32
 FEATURES, IDS = 'node_config_feat', 'node_config_ids'
 RUNTIME, SPLITS = 'config_runtime', 'node_splits'
 _LAYOUTS = tuple(schema.LAYOUT_CONFIG_GROUPS.items())
+_BITS = np.array([0] + [1 << i for i in range(schema.MAX_DIMS)], np.uint8)
 
 
 def unequal_counts(arrays: Arrays) -> Iterator[tuple[str, str]]:
@@ -65,28 +66,36 @@ def no_permutations(arrays: Arrays) -> Iterator[str]:
     first, number = None, 0
     # A configuration at a time: files have up to a gigabyte of them.
     for config, layouts in enumerate(features[..., columns]):
-      bad = _is_no_layout(layouts)
+      bad = is_no_layout(layouts)
       if first is None and bad.any():
-        node = int(np.argmax(bad))
-        first = config, node, layouts[node].tolist()
+        first = no_permutation(group, config, layouts, bad)
       number += bad.sum()
     if first:
-      config, node, layout = first
-      yield (f'configuration {config} gives configurable node {node} the '
-             f'{group} {layout}; a layout lists different dimensions of 0 to '
-             f'{schema.MAX_DIMS - 1}, and then {schema.LAYOUT_PADDING} to its '
-             f'end ({number} do not)')
+      yield f'{first} ({number} do not)'
 
 
-def _is_no_layout(layouts: np.ndarray) -> np.ndarray:
-  """[nodes, 6] -> bool [nodes]."""
-  given = layouts >= 0
-  bad = (layouts != np.round(layouts)) | (layouts < schema.LAYOUT_PADDING) | (
-      layouts >= schema.MAX_DIMS)
+def no_permutation(group: str, config: int, layouts: np.ndarray,
+                   bad: np.ndarray) -> str:
+  """What is wrong with the first bad one of a configuration's layouts."""
+  node = int(np.argmax(bad))
+  return (f'configuration {config} gives configurable node {node} the '
+          f'{group} {layouts[node].tolist()}; a layout lists different '
+          f'dimensions of 0 to {schema.MAX_DIMS - 1}, and then '
+          f'{schema.LAYOUT_PADDING} to its end')
+
+
+def is_no_layout(layouts: np.ndarray) -> np.ndarray:
+  """[nodes, 6] -> bool [nodes]: it does not list dimensions, then -1."""
+  with np.errstate(invalid='ignore'):  # NaN, which is equal to no number.
+    numbers = layouts.astype(np.int8)
+  bad = (numbers != layouts) | (numbers < schema.LAYOUT_PADDING) | (
+      numbers >= schema.MAX_DIMS)
+  given = numbers >= 0
   bad[:, 1:] |= given[:, 1:] & ~given[:, :-1]
-  ordered = np.sort(layouts, -1)
-  bad[:, 1:] |= (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-  return bad.any(-1)
+  # A bit for each dimension; where one comes twice, the sum has a carry.
+  bits = _BITS[np.where(bad, 0, numbers + 1)]
+  return bad.any(-1) | (
+      bits.sum(-1, dtype=np.uint8) != np.bitwise_or.reduce(bits, -1))
 
 
 def splits_out_of_order(arrays: Arrays) -> Iterator[str]:

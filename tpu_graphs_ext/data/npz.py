@@ -90,8 +90,59 @@ def read_arrays(path: str, names: Sequence[str],
   return arrays, faults
 
 
+def shape_of(path: str, name: str) -> tuple[int, ...]:
+  """The shape of an array, as its header says, without reading the array.
+
+  Raises:
+    DamagedError: it cannot be read.
+  """
+  with opened(path) as archive, archive.open(name + '.npy') as member:
+    return _header(member)[2]
+
+
+def blocks(path: str, name: str, rows: int,
+           max_bytes: int | None = None) -> Iterator[np.ndarray]:
+  """The rows of an array, so many at a time, in order.
+
+  An array that is stored column by column is read as a whole.
+
+  Args:
+    path: an .npz file.
+    name: of the array, without `.npy`.
+    rows: of a block; the last may have fewer.
+    max_bytes: as of `read_arrays`.
+
+  Raises:
+    DamagedError: the array cannot be read; maybe only after some blocks.
+  """
+  with opened(path) as archive:
+    info = archive.getinfo(name + '.npy')
+    _require_readable(info, max_bytes or MAX_BYTES)
+    with archive.open(info) as member:
+      dtype, order, shape, start = _header(member)
+      _require_size(info, dtype, shape, start)
+      if order == 'F' or not shape:
+        whole = np.frombuffer(member.read(), dtype).reshape(shape, order=order)
+        yield from (whole[row:row + rows] for row in range(0, len(whole), rows))
+        return
+      for row in range(0, shape[0], rows):
+        part = (min(rows, shape[0] - row), *shape[1:])
+        yield np.frombuffer(
+            member.read(math.prod(part) * dtype.itemsize), dtype).reshape(part)
+      member.read()  # To the end, where zip checks a sum.
+
+
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo,
            max_bytes: int) -> np.ndarray:
+  _require_readable(info, max_bytes)
+  with archive.open(info) as member:
+    dtype, order, shape, start = _header(member)
+    _require_size(info, dtype, shape, start)
+    content = bytearray(member.read())  # To the end, where zip checks a sum.
+  return np.frombuffer(content, dtype).reshape(shape, order=order)
+
+
+def _require_readable(info: zipfile.ZipInfo, max_bytes: int) -> None:
   if info.flag_bits & _ENCRYPTED:
     raise DamagedError('is encrypted')
   if info.compress_type not in _COMPRESSIONS:
@@ -100,15 +151,15 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo,
   if info.file_size > max_bytes:
     raise DamagedError(f'has {info.file_size:,} bytes; no kernel has more than '
                        f'{max_bytes:,}')
-  with archive.open(info) as member:
-    dtype, order, shape, start = _header(member)
-    size = math.prod(shape) * dtype.itemsize
-    if size != info.file_size - start:
-      raise DamagedError(
-          f'its header says {shape} of {dtype}, {size:,} bytes, but there are '
-          f'{info.file_size - start:,}')
-    content = bytearray(member.read())  # To the end, where zip checks a sum.
-  return np.frombuffer(content, dtype).reshape(shape, order=order)
+
+
+def _require_size(info: zipfile.ZipInfo, dtype: np.dtype, shape: tuple,
+                  start: int) -> None:
+  size = math.prod(shape) * dtype.itemsize
+  if size != info.file_size - start:
+    raise DamagedError(
+        f'its header says {shape} of {dtype}, {size:,} bytes, but there are '
+        f'{info.file_size - start:,}')
 
 
 def _header(member) -> tuple[np.dtype, str, tuple, int]:
