@@ -38,6 +38,9 @@ def models_module(models_py: str = ''):
     from tpu_graphs_ext import models
     return models
   path = os.path.abspath(os.path.expanduser(models_py))
+  if path == models_path('layout'):  # Imported once, whoever asks.
+    from tpu_graphs_ext.layout import models
+    return models
   if not os.path.isfile(path):
     raise UserError(
         f'--models_py: no file {path}; give the path of a models.py')
@@ -142,7 +145,13 @@ def create_variables(model, graph) -> None:
     UserError: the model refuses the features of the graph.
   """
   with _as_user_errors(type(model).__name__):
-    model.forward(graph, int(graph.node_sets['config'].sizes[0]))
+    model.forward(graph, int(config_feats(graph).shape[-2]))
+
+
+def config_feats(graph):
+  """Features [..., configs, columns] of a graph of either task."""
+  name = 'nconfig' if 'nconfig' in graph.node_sets else 'config'
+  return graph.node_sets[name]['feats']
 
 
 @contextlib.contextmanager

@@ -105,7 +105,9 @@ def save_run(model: tf.keras.Model, run_info: dict[str, Any],
   model_dir = model_path(out_dir, train_hash(run_info['args']))
   try:
     with new_folder(model_dir) as temporary, quiet_keras():
-      model.save(temporary, save_format='tf')
+      # The scripts of the layout task would look for the loss by its name.
+      model.save(temporary, save_format='tf',
+                 include_optimizer=task_of(run_info['args']) == 'tile')
   except (OSError, tf.errors.OpError) as error:
     raise UserError(
         f'{model_dir}: cannot be written ({str(error)[:300]}); free some space '
@@ -135,11 +137,16 @@ class Run:
   model_kwargs: dict[str, Any]
 
 
-def load_run(model_dir: str) -> Run:
+def load_run(model_dir: str, task: str = 'tile') -> Run:
   """Reads the run file of a model folder.
 
+  Args:
+    model_dir: the folder.
+    task: 'tile' or 'layout', whose model it ought to be; '': of either.
+
   Raises:
-    UserError: the folder or its run file is missing, damaged or not of a pair.
+    UserError: the folder or its run file is missing, damaged, not of a pair or
+      of the other task.
   """
   path = run_path_of(model_dir)
   if not os.path.isdir(_full_path(model_dir)):
@@ -154,6 +161,10 @@ def load_run(model_dir: str) -> Run:
         'is built, so copy it from where the model was trained')
   run_info = read_run_file(path)
   check_hash(path, run_info)
+  own = task_of(run_info['args'])
+  if task and own != task:
+    raise UserError(f'{model_dir}: is a model of the {own} task; add --task '
+                    f'{own}, or name a model of the {task} task')
   return Run(model_dir, run_info,
              parse_model_kwargs(run_info['args']['model_kwargs_json']))
 
@@ -179,7 +190,7 @@ def read_run_file(path: str) -> dict[str, Any]:
   if missing:
     raise UserError(
         f'{path}: its args lack {", ".join(missing)}; it is no run file of '
-        'the tile collection')
+        'the tile or layout collection')
   run_file.check(path, run_info)
   return run_info
 
@@ -234,7 +245,7 @@ def _check_same_shapes(run, num_ops, sample_graph, built, saved):
   built_for = (
       f'{run.info["args"]["model"]} built for num_ops={num_ops}, '
       f'{sample_graph.node_sets["op"]["feats"].shape[-1]} node and '
-      f'{sample_graph.node_sets["config"]["feats"].shape[-1]} config columns')
+      f'{load_models.config_feats(sample_graph).shape[-1]} config columns')
   advice = (
       'The run file, or the data that these numbers were taken from, belongs '
       'to another model: give --data_root the data that it was trained on')

@@ -47,7 +47,7 @@ def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
 def kernel_graphs(partition: Partition,
                   stats: FeatureStats) -> tf.data.Dataset:
   """Every kernel in order as `kernel_graph` gives it, made ahead of use."""
-  known = weakref.ref(partition)  # See `_keeping`.
+  known = weakref.ref(partition)  # See `keeping`.
 
   def one_by_one() -> Iterator[dict[str, np.ndarray]]:
     kernels = known()
@@ -55,11 +55,11 @@ def kernel_graphs(partition: Partition,
       yield batch_arrays(kernels, np.array([index]),
                          np.arange(number)[np.newaxis], stats)
 
-  dataset = _keeping(partition, tf.data.Dataset.from_generator(
+  dataset = keeping(partition, tf.data.Dataset.from_generator(
       one_by_one, output_signature=array_signature(1, stats)))
   dataset = dataset.apply(
       tf.data.experimental.assert_cardinality(len(partition)))
-  return _untuned(dataset.map(graph_tensor).prefetch(PREFETCH))
+  return untuned(dataset.map(graph_tensor).prefetch(PREFETCH))
 
 
 def batch_graph(kernels: Sequence[Kernel], config_indices: np.ndarray,
@@ -137,7 +137,7 @@ def training_dataset(
     label = tf.reshape(arrays['runtimes'], [batch_size, num_configs])
     return graph_tensor(arrays), tf.cast(label, tf.float32)
 
-  dataset = _keeping(partition, tf.data.Dataset.from_generator(
+  dataset = keeping(partition, tf.data.Dataset.from_generator(
       one_epoch, output_signature=(
           tf.TensorSpec([num_batches, batch_size], tf.int64),
           tf.TensorSpec([num_batches, batch_size, num_configs], tf.int64))))
@@ -145,7 +145,7 @@ def training_dataset(
       tf.data.experimental.assert_cardinality(num_batches))
   if repeat:
     dataset = dataset.repeat()
-  return _untuned(dataset.map(batch).prefetch(PREFETCH))
+  return untuned(dataset.map(batch).prefetch(PREFETCH))
 
 
 def _usable_kernels(partition: Partition, batch_size: int,
@@ -169,7 +169,7 @@ def _drawn(rng: np.random.Generator, there: int, number: int) -> np.ndarray:
                          rng.choice(there, rest, replace=False)])
 
 
-def _keeping(partition: Partition, dataset: tf.data.Dataset) -> tf.data.Dataset:
+def keeping(partition: Partition, dataset: tf.data.Dataset) -> tf.data.Dataset:
   """Keeps a partition as long as a dataset, or one made of it, is there.
 
   TensorFlow keeps the functions of a dataset to the end of the process. So
@@ -179,7 +179,7 @@ def _keeping(partition: Partition, dataset: tf.data.Dataset) -> tf.data.Dataset:
   return dataset
 
 
-def _untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
   """Without tf.data's tuner: here is nothing to tune, and it costs time.
 
   Its thread sleeps twice as long each time, and the end of an epoch waits for

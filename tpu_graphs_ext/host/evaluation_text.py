@@ -111,7 +111,7 @@ def _intervals(evaluation: Evaluation) -> list[str]:
           *_other_rows(micro)]
   for other in ('default', 'random'):
     rows.append((f'model - {other}', *(
-        _with_interval(*_percent(micro.against(other, k))) for k in ks)))
+        with_interval(*_percent(micro.against(other, k))) for k in ks)))
   return [*table(rows), '', *_INTERVAL_LINES, *_DIFFERENCE_LINES]
 
 
@@ -155,20 +155,20 @@ def _interval_row(name: str, summary: Summary,
   """Means with intervals; `scores`: OPA and tau too."""
   cells = [name, *_by_k(summary, 'slowdown')]
   if scores:
-    cells += [_with_interval(getattr(summary, measure),
+    cells += [with_interval(getattr(summary, measure),
                              *summary.interval(measure), digits=3)
               for measure in ('opa', 'kendall')]
   return tuple(cells)
 
 
 def _by_k(summary: Summary, measure: str) -> list[str]:
-  return [_with_interval(*_percent((mean, *summary.interval(measure, k))))
+  return [with_interval(*_percent((mean, *summary.interval(measure, k))))
           for k, mean in getattr(summary, measure).items()]
 
 
 def _other_rows(summary: Summary, scores: bool = False) -> list[tuple]:
   """The default tile, the same for all k, and a random choice."""
-  default = _with_interval(*_percent(
+  default = with_interval(*_percent(
       (summary.default, *summary.interval('default'))))
   blank = ['-', '-'] if scores else []
   return [('the default tile', *len(summary.slowdown) * [default], *blank),
@@ -176,9 +176,9 @@ def _other_rows(summary: Summary, scores: bool = False) -> list[tuple]:
 
 
 def _pair_row(name: str, a: Summary, b: Summary) -> tuple[str, ...]:
-  cells = [_with_interval(*_percent(statistics.paired_difference(
+  cells = [with_interval(*_percent(statistics.paired_difference(
       a.values('slowdown', k), b.values('slowdown', k)))) for k in a.slowdown]
-  cells += [_with_interval(*statistics.paired_difference(
+  cells += [with_interval(*statistics.paired_difference(
       a.values(measure), b.values(measure)), digits=3)
             for measure in ('opa', 'kendall')]
   return (name, *cells)
@@ -194,7 +194,7 @@ def _number(value: float, digits: int = 2) -> str:
           else f'{round(value, digits) + 0.0:.{digits}f}')
 
 
-def _with_interval(mean: float, low: float, high: float,
+def with_interval(mean: float, low: float, high: float,
                    digits: int = 2) -> str:
   if math.isnan(low):
     return _number(mean, digits)

@@ -42,7 +42,7 @@ class CombinedLoss(tf.keras.losses.Loss):
         for weight, loss in self._weighted_losses])
 
 
-class _ListMLE(tfr.keras.losses.ListMLELoss):
+class ListMLE(tfr.keras.losses.ListMLELoss):
   """TensorFlow Ranking's, which draws equal runtimes in the order they come in.
 
   Its own order of them is drawn anew in each process, so a run that is resumed
@@ -64,7 +64,7 @@ def combined_loss(weighted_losses: list[tuple[str, float]]) -> CombinedLoss:
 
 def _loss(name: str) -> tf.keras.losses.Loss:
   if name == 'ListMLELoss':
-    return _ListMLE(temperature=TEMPERATURE)
+    return ListMLE(temperature=TEMPERATURE)
   if name == 'PairwiseHingeLoss':
     return tfr.keras.losses.PairwiseHingeLoss(temperature=TEMPERATURE)
   return tf.keras.losses.MeanSquaredError()

@@ -150,7 +150,8 @@ def _finished_run(settings: TrainSettings) -> Optional[artifacts.Run]:
     path = os.path.join(out_dir, name)
     try:
       run = artifacts.load_run(
-          artifacts.model_path(out_dir, name[len('run_'):-len('.jsonz')]))
+          artifacts.model_path(out_dir, name[len('run_'):-len('.jsonz')]),
+          task='')
     except UserError:  # Not the one, or no use.
       continue
     if (_is_of(settings, run.info['args']) and run_file.is_finished(run.info)

@@ -8,7 +8,6 @@ leaves what it said until then; a resumed run goes on in the same file.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import shlex
@@ -18,7 +17,6 @@ from typing import Optional, TextIO
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import cannot_be_written
-from tpu_graphs_ext.host import recipes
 from tpu_graphs_ext.host.settings import TrainSettings
 
 _PACKAGE = __name__.partition('.')[0]
@@ -60,7 +58,7 @@ class RunLog(logging.Handler):
     except OSError as error:
       raise cannot_be_written(path, error) from error
     waiting, self._waiting = self._waiting, []
-    self.write(_command(self._settings))
+    self.write(shlex.join(['tpu-graphs-ext', *self._settings.command()]))
     for line in waiting:
       self._put(line)
 
@@ -108,13 +106,3 @@ def path_of(model_dir: str) -> str:
 
 def _dated(text: str) -> str:
   return f'{time.strftime("%Y-%m-%d %H:%M:%S")}  {text}\n'
-
-
-def _command(settings: TrainSettings) -> str:
-  """The command line that gives these settings."""
-  of_recipe, flags = recipes.recipe(settings.recipe), []
-  for field in dataclasses.fields(settings):
-    value = getattr(settings, field.name)
-    if value != of_recipe.get(field.name, field.default):
-      flags.append(f'--{field.name}={value}')
-  return shlex.join(['tpu-graphs-ext', 'train', *flags])

@@ -85,8 +85,8 @@ def parse_model_kwargs(text: str) -> dict[str, Any]:
   return kwargs
 
 
-def _setting(default: Any, help_text: str,
-             choices: Optional[tuple[str, ...]] = None) -> Any:
+def setting(default: Any, help_text: str,
+            choices: Optional[tuple[str, ...]] = None) -> Any:
   """A field with the help, and the choices, of its flag."""
   return dataclasses.field(
       default=default, metadata={'help': help_text, 'choices': choices})
@@ -95,7 +95,7 @@ def _setting(default: Any, help_text: str,
 def _from_recipe(name: str, help_text: str,
                  choices: Optional[tuple[str, ...]] = None) -> Any:
   """A field that the recipe fills in where it is not given."""
-  return _setting(None, f'{help_text} ({recipes.values_of(name)})', choices)
+  return setting(None, f'{help_text} ({recipes.values_of(name)})', choices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,43 +111,43 @@ class TrainSettings:
   early_stop: Optional[int] = _from_recipe(
       'early_stop', 'stop after this many epochs without a better validation '
       'OPA; 0 never stops early')
-  eval_every: int = _setting(
+  eval_every: int = setting(
       5, 'ignored, as in the baseline: every epoch is validated')
-  losses: str = _setting(
+  losses: str = setting(
       'ListMLELoss:1,MSE:0.02',
       f'comma-separated name:weight of {", ".join(LOSS_NAMES)}; a model may '
       'bring its own loss instead, as MyEarlyJoinSAGE does')
   lr: Optional[float] = _from_recipe('lr', 'learning rate of Adam')
-  clip_norm: float = _setting(
+  clip_norm: float = setting(
       1e-3, 'largest L2 norm of the gradient of one variable')
-  configs: int = _setting(
+  configs: int = setting(
       10, 'configurations drawn from each kernel for a training step; kernels '
       'with fewer are not trained on')
-  batch: int = _setting(10, 'kernels in a training step')
-  model: str = _setting('EarlyJoinSAGE', 'class in models.py')
-  model_kwargs_json: str = _setting(
+  batch: int = setting(10, 'kernels in a training step')
+  model: str = setting('EarlyJoinSAGE', 'class in models.py')
+  model_kwargs_json: str = setting(
       '{}', 'further constructor arguments of the model, as a JSON object')
-  test_mode: str = _setting(
+  test_mode: str = setting(
       'predictions', "write the test split's predictions as a CSV, or compute "
       'its errors', TEST_MODES)
-  out_dir: str = _setting(
+  out_dir: str = setting(
       '~/out/tpugraphs_tiles', 'folder for model_<hash> and run_<hash>.jsonz')
-  results_csv: str = _setting(
+  results_csv: str = setting(
       '', 'file for the test predictions; empty: '
       '<out_dir>/results_<milliseconds>.csv')
-  validate_batches: int = _setting(
+  validate_batches: int = setting(
       -1, 'validate on this many batches while training; -1: all')
-  run_id: str = _setting(
+  run_id: str = setting(
       '', 'free text that becomes part of the hash; empty: seed<S> where '
       '--seed is given')
-  data_root: str = _setting(
+  data_root: str = setting(
       DATA_ROOT, 'folder with the splits train, valid and test')
-  cache_dir: str = _setting(
+  cache_dir: str = setting(
       CACHE_DIR, 'folder for memory-mapped copies of the splits; empty: none')
-  toy_data: bool = _setting(
+  toy_data: bool = setting(
       False, 'read only the first 100 files of each split')
 
-  recipe: str = _setting(
+  recipe: str = setting(
       recipes.DEFAULT, 'named settings for flags that are not given; the flags '
       'whose help names recipes are those', tuple(recipes.RECIPES))
   lr_schedule: Optional[str] = _from_recipe(
@@ -159,18 +159,18 @@ class TrainSettings:
   members: Optional[int] = _from_recipe(
       'members', 'train so many of the model together, with weights of their '
       'own, whose scores are averaged: an EnsembleRanker')
-  seed: Optional[int] = _setting(
+  seed: Optional[int] = setting(
       None, 'seed of weights, batch order and dropout; not given: one is '
       'drawn, which the run file keeps')
-  resume: bool = _setting(
+  resume: bool = setting(
       False, 'continue the interrupted run that had the same settings, or '
       'report it if it is finished; where there is none, start one')
-  tensorboard: str = _setting('', 'folder for TensorBoard logs; empty: none')
-  csv_log: str = _setting('', 'file for one CSV row an epoch; empty: none')
-  plot: str = _setting(
+  tensorboard: str = setting('', 'folder for TensorBoard logs; empty: none')
+  csv_log: str = setting('', 'file for one CSV row an epoch; empty: none')
+  plot: str = setting(
       '', 'file for a picture of the learning curves, .svg or .png; empty: '
       'none. Needs the extra [report]')
-  models_py: str = _setting(
+  models_py: str = setting(
       '', "another models.py to take the model from; empty: the package's")
 
   def __post_init__(self):
@@ -180,22 +180,22 @@ class TrainSettings:
     files.require_path('--data_root', self.data_root)
     for name, least in (('epochs', 1), ('early_stop', 0), ('configs', 2),
                         ('batch', 1), ('list_size', 0), ('members', 1)):
-      _check(name, getattr(self, name), getattr(self, name) >= least,
-             f'at least {least}')
+      check(name, getattr(self, name), getattr(self, name) >= least,
+            f'at least {least}')
     for name in ('lr', 'clip_norm'):
-      _check(name, getattr(self, name), 0 < getattr(self, name) < math.inf,
-             'a positive number')
-    _check('validate_batches', self.validate_batches,
-           self.validate_batches == -1 or self.validate_batches >= 1,
-           '-1 (all batches) or at least 1')
-    _check('lr_schedule', self.lr_schedule, self.lr_schedule in LR_SCHEDULES,
-           ' or '.join(LR_SCHEDULES))
-    _check('test_mode', self.test_mode, self.test_mode in TEST_MODES,
-           ' or '.join(TEST_MODES))
+      check(name, getattr(self, name), 0 < getattr(self, name) < math.inf,
+            'a positive number')
+    check('validate_batches', self.validate_batches,
+          self.validate_batches == -1 or self.validate_batches >= 1,
+          '-1 (all batches) or at least 1')
+    check('lr_schedule', self.lr_schedule, self.lr_schedule in LR_SCHEDULES,
+          ' or '.join(LR_SCHEDULES))
+    check('test_mode', self.test_mode, self.test_mode in TEST_MODES,
+          ' or '.join(TEST_MODES))
     files.require_path('--out_dir', self.out_dir)
     if self.seed is not None:
-      _check('seed', self.seed, 0 <= self.seed <= MOST_SEED,
-             f'0 to {MOST_SEED}')
+      check('seed', self.seed, 0 <= self.seed <= MOST_SEED,
+            f'0 to {MOST_SEED}')
     # Text is parsed here, once, so that bad text is refused at once.
     _ = self.weighted_losses, self.model_kwargs
 
@@ -244,6 +244,14 @@ class TrainSettings:
         'run_id': run_id,
     }
 
+  def command(self) -> list[str]:
+    """The words of a command line that gives these settings."""
+    of_recipe = recipes.recipe(self.recipe)
+    values = ((field.name, getattr(self, field.name),
+               of_recipe.get(field.name, field.default))
+              for field in dataclasses.fields(self))
+    return ['train', *(f'--{name}={value}' for name, value, default in values
+                       if value != default)]
 
   def _apart_by(self) -> Iterator[str]:
     """Settings that decide what is trained and are not in `baseline_args`."""
@@ -262,7 +270,7 @@ def training_field(name: str) -> dataclasses.Field:
   return field
 
 
-def _as_in_training(name: str) -> Any:
+def as_in_training(name: str) -> Any:
   """A field with the default and the help of `TrainSettings`."""
   field = training_field(name)
   return dataclasses.field(default=field.default, metadata=field.metadata)
@@ -275,26 +283,26 @@ class LoadSettings:
   The data are read where statistics are to be computed, and where a verb works
   on a split of them.
   """
-  stats: str = _setting(
+  stats: str = setting(
       'run', 'what features are normalised by; run: the statistics in the run '
       "file, or where it has none, as the baseline's, the same as train; "
       'train: those of the train kernels of at least --configs '
       'configurations, which the model was trained on; all: those of all '
       "train kernels, as the baseline's evaluation and prediction scripts do",
       STATS_SOURCES)
-  data_root: str = _as_in_training('data_root')
-  cache_dir: str = _as_in_training('cache_dir')
-  toy_data: bool = _as_in_training('toy_data')
-  models_py: str = _as_in_training('models_py')
-  keep_repeats: bool = _setting(
+  data_root: str = as_in_training('data_root')
+  cache_dir: str = as_in_training('cache_dir')
+  toy_data: bool = as_in_training('toy_data')
+  models_py: str = as_in_training('models_py')
+  keep_repeats: bool = setting(
       False, "leave configurations that repeat an earlier one's features where "
       "the model's scores put them, as the baseline's scripts do; otherwise "
       'they come last')
 
   def __post_init__(self):
     files.require_path('--data_root', self.data_root)
-    _check('stats', self.stats, self.stats in STATS_SOURCES,
-           f'one of {", ".join(STATS_SOURCES)}')
+    check('stats', self.stats, self.stats in STATS_SOURCES,
+          f'one of {", ".join(STATS_SOURCES)}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,16 +311,17 @@ class StatsSettings:
 
   They are those that a trainer with the same flags scales features with.
   """
-  data_root: str = _as_in_training('data_root')
-  configs: int = _as_in_training('configs')
-  model_kwargs_json: str = _as_in_training('model_kwargs_json')
-  cache_dir: str = _as_in_training('cache_dir')
-  toy_data: bool = _as_in_training('toy_data')
+  data_root: str = as_in_training('data_root')
+  configs: int = as_in_training('configs')
+  model_kwargs_json: str = as_in_training('model_kwargs_json')
+  cache_dir: str = as_in_training('cache_dir')
+  toy_data: bool = as_in_training('toy_data')
 
   def __post_init__(self):
     files.require_path('--data_root', self.data_root)
 
 
-def _check(name: str, value: Any, holds: bool, rule: str) -> None:
+def check(name: str, value: Any, holds: bool, rule: str) -> None:
+  """Raises a UserError with the flag and the rule unless it holds."""
   if not holds:
     raise UserError(f'--{name}={value}: must be {rule}')

@@ -1,6 +1,8 @@
 """Trains a model from models.py, as the baseline's trainer does it.
 
 What it writes is described in `artifacts`; the baseline's scripts read it.
+`train` goes through the epochs and keeps, resumes and tells; what is of the
+tile task alone is in `TileTask`, and the layout task has another.
 """
 
 from __future__ import annotations
@@ -76,6 +78,9 @@ class TrainResult:
     for split, errors in self.run_info['final_error'].items():
       lines.append(f'{split} slowdown: ' + ', '.join(
           f'top-{k} {100 * error:.2f} %' for k, error in errors.items()))
+    for split, tau in self.run_info.get('final_kendall', {}).items():
+      lines.append(f"{split} Kendall's tau: " + (
+          '-' if tau is None else f'{tau:.4f}'))
     curve = self.run_info['train_curve']
     lines.append(f'best validation OPA: {max(curve["val_opa"]):.4f} in '
                  f'{len(curve["epoch"])} epochs, '
@@ -87,11 +92,84 @@ class TrainResult:
     return '\n'.join(lines)
 
 
-def train(settings: TrainSettings) -> TrainResult:
+class TileTask:
+  """What is of one task in training it; `train` asks for all of it in order."""
+
+  def prepared(self, settings: TrainSettings) -> tuple[
+      TrainSettings, TrainingData]:
+    """Reads the data; the settings may get statistics of them.
+
+    Raises:
+      UserError: data, model or settings cannot be used.
+    """
+    # Cheap checks first: a wrong name must not wait for the data.
+    settings = members.joined(settings)
+    takes_stats = load_models.takes(
+        settings.model, feature_stats.ARGUMENT, settings.models_py)
+    data = TrainingData.read(settings)
+    if takes_stats:
+      settings = feature_stats.given_to_model(
+          settings, data.stats, data.every_train)
+    return settings, data
+
+  def check_outputs(self, settings: TrainSettings) -> None:
+    """Raises a UserError where the predictions cannot be written."""
+    if settings.results_csv:
+      outputs.check_file('--results_csv', settings.results_csv,
+                         predictions_csv.START, predictions_csv.WHAT)
+
+  def compiled_model(self, settings: TrainSettings,
+                     data: TrainingData) -> tf.keras.Model:
+    """The model with its variables, and its loss, optimizer and metric."""
+    return _compiled_model(settings, data)
+
+  def datasets(self, settings: TrainSettings, data: TrainingData, seed: int,
+               first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+    """Batches to train on and to validate on, an epoch a pass."""
+    sizes = dict(batch_size=settings.batch, num_configs=settings.drawn_configs,
+                 least_configs=settings.configs, seed=seed)
+    train_batches = batches.training_dataset(
+        data.train, data.stats, first_epoch=first_epoch, **sizes)
+    # One draw of configurations for all epochs, so that epochs compare.
+    return train_batches, batches.training_dataset(
+        data.validated, data.stats, shuffle=False, **sizes).cache()
+
+  def measure(self, settings: TrainSettings, data: TrainingData,
+              model: tf.keras.Model, name: str,
+              run_info: dict[str, Any]) -> Optional[str]:
+    """Adds errors and test predictions to `run_info`; the path of the CSV.
+
+    Args:
+      settings: of the run.
+      data: its splits.
+      model: with its best weights.
+      name: stands in messages.
+      run_info: the run file's content.
+    """
+    ranker = scoring.Ranker(
+        model, data.stats, data.num_ops, name=name,
+        keep_repeats=True)  # The baseline's trainer reports no other numbers.
+    return _measure(settings, data, ranker, run_info)
+
+  def reported(self, run: artifacts.Run) -> Optional[str]:
+    """The path of the CSV of a finished run, which is there again then."""
+    if 'test_predictions' not in run.info:
+      return None
+    csv_path = os.path.expanduser(run.info['args']['results_csv'])
+    if not os.path.exists(csv_path):
+      predictions_csv.write(csv_path, run.info['test_predictions'])
+    return csv_path
+
+
+def train(settings: Any, task: Any = None) -> TrainResult:
   """Trains, keeps the best epoch, evaluates it, and predicts the test split.
 
   With `settings.resume` a run that was broken off goes on, and one that is
   finished is only reported.
+
+  Args:
+    settings: `TrainSettings`, or those of another task.
+    task: what is of its own in that task; None: a `TileTask`.
 
   Raises:
     UserError: data, model, settings or outputs cannot be used, or the loss
@@ -99,30 +177,26 @@ def train(settings: TrainSettings) -> TrainResult:
     KeyboardInterrupt: as it came; the log says how to resume.
   """
   with run_log.RunLog(settings) as log:
-    result = _train(settings, log)
+    result = _train(settings, log, task or TileTask())
     if settings.plot:
       curves.write(settings.plot, result.run_info)
     log.write(result.text())
   return result
 
 
-def _train(settings: TrainSettings, log: run_log.RunLog) -> TrainResult:
+def _train(settings: Any, log: run_log.RunLog, task: Any) -> TrainResult:
   """`train`, but for the picture and the last words."""
   started = time.monotonic()
-  # Cheap checks first: a wrong name must not wait for the data.
-  settings = members.joined(settings)
-  takes_stats = load_models.takes(
-      settings.model, feature_stats.ARGUMENT, settings.models_py)
-  data = TrainingData.read(settings)
-  if takes_stats:
-    settings = feature_stats.given_to_model(
-        settings, data.stats, data.every_train)
+  settings, data = task.prepared(settings)
   folder = resume.ResumeFolder.of(settings)
   if folder.finished:
-    return _reported(folder.finished)
+    run = folder.finished
+    return TrainResult(run.model_dir, artifacts.run_path_of(run.model_dir),
+                       task.reported(run), run.info)
   # Weights, and what dropout throws.
   tf.keras.utils.set_random_seed(folder.seed)
-  model = _compiled_model(settings, data)
+  model = task.compiled_model(settings, data)
+  task.check_outputs(settings)
   _check_outputs(settings)
   run_info = _new_run_info(settings, folder, data)
   run_info['seconds']['read'] = time.monotonic() - started
@@ -131,25 +205,23 @@ def _train(settings: TrainSettings, log: run_log.RunLog) -> TrainResult:
         settings.out_dir, artifacts.train_hash(folder.args))),
              resumed=not folder.is_new)
     keep_best = KeepBest(settings, model, run_info, folder)
-    csv_path = _train_and_measure(settings, data, keep_best)
+    csv_path = _train_and_measure(settings, data, keep_best, task)
     run_info['seconds']['total'] = time.monotonic() - started
     run_path = artifacts.save_run_file(run_info, settings.out_dir)
     folder.remove()
   return TrainResult(keep_best.model_dir, run_path, csv_path, run_info)
 
 
-def _train_and_measure(settings: TrainSettings, data: TrainingData,
-                       keep_best: KeepBest) -> Optional[str]:
+def _train_and_measure(settings: Any, data: Any, keep_best: KeepBest,
+                       task: Any) -> Optional[str]:
   """The epochs and what comes after; returns the path of the CSV."""
   run_info = keep_best.run_info
   try:
-    _fit(settings, data, keep_best)
+    _fit(settings, data, keep_best, task)
     keep_best.finish()
     run_info['seconds']['train'] = keep_best.progress.seconds
-    ranker = scoring.Ranker(
-        keep_best.model, data.stats, data.num_ops, name=keep_best.model_dir,
-        keep_repeats=True)  # The baseline's trainer reports no other numbers.
-    return _measure(settings, data, ranker, run_info)
+    return task.measure(
+        settings, data, keep_best.model, keep_best.model_dir, run_info)
   except LossNotFiniteError:
     keep_best.finish()
     keep_best.folder.remove()
@@ -170,24 +242,14 @@ def _train_and_measure(settings: TrainSettings, data: TrainingData,
     raise
 
 
-def _draw_so_far(settings: TrainSettings, run_info: dict[str, Any]) -> None:
+def _draw_so_far(settings: Any, run_info: dict[str, Any]) -> None:
   """The picture of a run that has ended too early."""
   if settings.plot and run_info['train_curve']['epoch']:
     curves.write(settings.plot, run_info)
 
 
-def _reported(run: artifacts.Run) -> TrainResult:
-  """The result of a finished run, from its run file."""
-  run_path, csv_path = artifacts.run_path_of(run.model_dir), None
-  if 'test_predictions' in run.info:
-    csv_path = os.path.expanduser(run.info['args']['results_csv'])
-    if not os.path.exists(csv_path):
-      predictions_csv.write(csv_path, run.info['test_predictions'])
-  return TrainResult(run.model_dir, run_path, csv_path, run.info)
-
-
-def _new_run_info(settings: TrainSettings, folder: resume.ResumeFolder,
-                  data: TrainingData) -> dict[str, Any]:
+def _new_run_info(settings: Any, folder: resume.ResumeFolder,
+                  data: Any) -> dict[str, Any]:
   """The run file's content before the first epoch."""
   return {
       'train_curve': {},
@@ -204,14 +266,11 @@ def _new_run_info(settings: TrainSettings, folder: resume.ResumeFolder,
   }
 
 
-def _check_outputs(settings: TrainSettings) -> None:
+def _check_outputs(settings: Any) -> None:
   """Tries every place that is written to, when it is early."""
-  for flag, start, what in (
-      ('results_csv', predictions_csv.START, predictions_csv.WHAT),
-      ('csv_log', CSV_LOG_START, 'log of epochs')):
-    if getattr(settings, flag):
-      outputs.check_file(
-          '--' + flag, getattr(settings, flag), start, what)
+  if settings.csv_log:
+    outputs.check_file(
+        '--csv_log', settings.csv_log, CSV_LOG_START, 'log of epochs')
   if settings.plot:
     curves.check(settings.plot)
   if settings.tensorboard:
@@ -249,31 +308,31 @@ def _traced_once(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _learning_rate(settings: TrainSettings, data: TrainingData) -> Any:
-  """A number, or what gives one for each step of all epochs."""
+  return learning_rate(settings, len(data.train) // settings.batch)
+
+
+def learning_rate(settings: Any, steps: int) -> Any:
+  """A number, or what gives one for each step of all epochs.
+
+  Args:
+    settings: with lr, lr_schedule and epochs.
+    steps: of an epoch.
+  """
   if settings.lr_schedule == 'constant':
     return settings.lr
-  steps = len(data.train) // settings.batch  # Of an epoch.
   return tf.keras.optimizers.schedules.CosineDecay(
       settings.lr, settings.epochs * steps)
 
 
-def _fit(settings: TrainSettings, data: TrainingData,
-         keep_best: KeepBest) -> None:
+def _fit(settings: Any, data: Any, keep_best: KeepBest,
+         task: Any = None) -> None:
   """Runs the epochs that are left."""
   first_epoch = keep_best.progress.epochs
-  seed = keep_best.folder.seed
-  train_batches = batches.training_dataset(
-      data.train, data.stats, batch_size=settings.batch,
-      num_configs=settings.drawn_configs, least_configs=settings.configs,
-      seed=seed, first_epoch=first_epoch)
+  train_batches, valid_batches = (task or TileTask()).datasets(
+      settings, data, keep_best.folder.seed, first_epoch)
   keep_best.graph_spec = train_batches.element_spec[0]
   if keep_best.progress.stopped or first_epoch >= settings.epochs:
     return
-  # One draw of configurations for all epochs, so that epochs compare.
-  valid_batches = batches.training_dataset(
-      data.validated, data.stats, batch_size=settings.batch,
-      num_configs=settings.drawn_configs, least_configs=settings.configs,
-      shuffle=False, seed=seed).cache()
   callbacks = [StopOnNaN(keep_best), keep_best, ProgressBar(settings)]
   if settings.tensorboard:
     callbacks.append(tf.keras.callbacks.TensorBoard(
