@@ -1,6 +1,6 @@
 """The package is a few wings that import one another in one direction.
 
-    data -> hlo, stacks -> host, analytic, baseline
+    data -> hlo, stacks -> host, analytic, baseline -> layout
          -> handin, report, sample, advice, serving -> traces -> top
 
 The tables below are the rules; a new wing is a line in `MAY_IMPORT`. They are
@@ -29,7 +29,7 @@ MAY_IMPORT = {
     'host': ('data', 'stacks', 'load_models', 'models'),
     'analytic': ('data', 'hlo'),
     'baseline': ('stacks', 'load_models'),
-    'layout': (),
+    'layout': ('data', 'host', 'load_models'),
     'sample': ('data', 'hlo', 'analytic'),
     'advice': ('data', 'hlo', 'analytic', 'host'),
     'handin': ('data', 'stacks', 'host', 'baseline', 'load_models'),
@@ -47,7 +47,7 @@ TOP = {
     'files': ('errors',),
     'owned': ('errors',),
     'models': (),
-    'load_models': ('errors', 'models'),
+    'load_models': ('errors', 'models', 'layout'),
     'prepare': ('stacks',),
     'cli': (*MAY_IMPORT, *FOR_ALL, 'load_models'),
     'quickstart': (*MAY_IMPORT, *FOR_ALL, 'load_models', 'quickstart_layout'),

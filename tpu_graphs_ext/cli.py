@@ -32,6 +32,7 @@ from tpu_graphs_ext.host.settings import (
   StatsSettings,
   TrainSettings,
 )
+from tpu_graphs_ext.layout import cli as layout_cli
 from tpu_graphs_ext.report import cli as report_cli
 from tpu_graphs_ext.traces import cli as traces_cli
 
@@ -50,17 +51,24 @@ class _Formatter(argparse.HelpFormatter):
     return f'{action.help} (default: {default})'
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(task: str = 'tile') -> argparse.ArgumentParser:
+  """That of all verbs, with the flags of a task where those depend on it."""
   parser = argparse.ArgumentParser(
       prog='tpu-graphs-ext', allow_abbrev=False,
       description='Train and use models that rank the tile sizes of TPU '
-                  'kernels.',
+                  'kernels, or with --task layout the layouts of programs.',
       epilog='`tpu-graphs-ext VERB --help` lists the flags of a verb.')
   parser.add_argument('--version', action='version',
                       version=f'%(prog)s {tpu_graphs_ext.__version__}')
   verbs = parser.add_subparsers(dest='verb', metavar='VERB', required=True)
-  for add in (_add_train, _add_evaluate, _add_predict, _add_rank,
-              _add_export, _add_check_data, _add_featurize, _add_sample_data,
+  if task == 'layout':
+    layout_cli.add_verbs(verbs, _verb, _add_settings, _given, {
+        'positive': _positive, 'several_positive': _several_positive,
+        'switch': _add_switch})
+  else:
+    for add in (_add_train, _add_evaluate, _add_predict, _add_rank):
+      add(verbs)
+  for add in (_add_export, _add_check_data, _add_featurize, _add_sample_data,
               _add_stats, _add_run, _add_hook):
     add(verbs)
   cli.add_verbs(verbs, _verb, _add_switch)
@@ -95,12 +103,14 @@ def _verb(verbs, name: str, run, help_text: str) -> argparse.ArgumentParser:
 def _add_train(verbs) -> None:
   parser = _verb(verbs, 'train', _train,
                  'train a model and predict the test split')
+  layout_cli.add_task(parser, 'tile')
   _add_settings(parser, TrainSettings)
 
 
 def _add_evaluate(verbs) -> None:
   parser = _verb(verbs, 'evaluate', _evaluate,
                  'measure a trained model on labelled kernels')
+  layout_cli.add_task(parser, 'tile')
   _add_dir(parser, '--dirs', help_more='; several are separated by commas')
   parser.add_argument(
       '--data', default='', metavar='PATH',
@@ -119,6 +129,7 @@ def _add_evaluate(verbs) -> None:
 def _add_predict(verbs) -> None:
   parser = _verb(verbs, 'predict', _predict,
                  'rank the test split with a trained model and write a CSV')
+  layout_cli.add_task(parser, 'tile')
   _add_dir(parser)
   parser.add_argument('--out', default=CSV_NAME, metavar='FILE',
                       type=path_flag('--out'), help='the CSV to write')
@@ -131,6 +142,7 @@ def _add_predict(verbs) -> None:
 def _add_rank(verbs) -> None:
   parser = _verb(verbs, 'rank', _rank,
                  'list the tiles that a trained model predicts to be fastest')
+  layout_cli.add_task(parser, 'tile')
   _add_dir(parser)
   parser.add_argument(
       'files', nargs='*', metavar='FILE', type=path_flag('FILE'),
@@ -447,8 +459,8 @@ def _stats(args: argparse.Namespace) -> int:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs one verb; returns the exit code."""
-  parser = _parser()
   argv = list(sys.argv[1:] if argv is None else argv)
+  parser = _parser(_task_of(argv))
   try:
     args, unknown = parser.parse_known_args(_spelled_out(parser, argv))
   except UserError as error:
@@ -511,6 +523,17 @@ def _ended_by_sigterm() -> Iterator[None]:
     yield
   finally:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _task_of(words: list[str]) -> str:
+  """The task that a verb is told whose flags depend on it."""
+  chosen = 'tile'
+  if words and words[0] in layout_cli.VERBS:
+    for word, following in zip(words[1:], [*words[2:], '']):
+      name, equals, value = word.partition('=')
+      if name == '--task':
+        chosen = value if equals else following
+  return chosen
 
 
 def _verbs_of(parser: argparse.ArgumentParser) -> dict:

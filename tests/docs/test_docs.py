@@ -11,6 +11,7 @@ from support.places import PROJECT
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.host import recipes
+from tpu_graphs_ext.layout import cli as layout_cli
 from tpu_graphs_ext.traces import hardware
 
 PAGES = ('README.md', 'CONTRIBUTING.md', 'SECURITY.md',
@@ -160,7 +161,9 @@ def test_every_command_takes_the_flags_that_pages_give_it(capsys):
         verb, *words = shlex.split(command.replace('"', '')) or ['']
         if not re.fullmatch(r'[a-z][a-z-]*', verb):
           continue  # `tpu-graphs-ext VERB`
-        flags, found = printed_help(capsys, verb), found + 1
+        task = ['--task=layout'] * (
+            '--task layout' in command and verb in layout_cli.VERBS)
+        flags, found = printed_help(capsys, verb, *task), found + 1
         for word in words:
           if verb == 'run' and word.endswith('.py'):
             break  # The rest are flags of the script.

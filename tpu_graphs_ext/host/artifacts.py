@@ -103,11 +103,12 @@ def save_run(model: tf.keras.Model, run_info: dict[str, Any],
     UserError: the folder cannot be written.
   """
   model_dir = model_path(out_dir, train_hash(run_info['args']))
+  # The scripts of the layout task would look for the loss by its name.
+  options = ({'include_optimizer': False}
+             if task_of(run_info['args']) == 'layout' else {})
   try:
     with new_folder(model_dir) as temporary, quiet_keras():
-      # The scripts of the layout task would look for the loss by its name.
-      model.save(temporary, save_format='tf',
-                 include_optimizer=task_of(run_info['args']) == 'tile')
+      model.save(temporary, save_format='tf', **options)
   except (OSError, tf.errors.OpError) as error:
     raise UserError(
         f'{model_dir}: cannot be written ({str(error)[:300]}); free some space '
