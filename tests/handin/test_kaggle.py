@@ -220,5 +220,35 @@ def test_a_whole_file(tmp_path, caplog):
   result = kaggle.kaggle_csv(write(tmp_path / 'tile.csv', tile),
                              str(tmp_path / 'k.csv'), sample=sample)
   assert result.text().endswith(f'894 rows: {tmp_path / "k.csv"}')
+  assert result.text().count('in the order of their files') == 4
   assert caplog.text == ''
   assert list(predictions_csv.read(str(tmp_path / 'k.csv'))) == list(rows)
+
+  # All five collections from models, a file of each.
+  layouts = [write(tmp_path / f'{number}.csv', {
+      name: '2;4;0;1;3' for name in reversed(rows) if name.startswith(prefix)})
+             for number, prefix in enumerate(kaggle.LAYOUTS)]
+  result = kaggle.kaggle_csv(
+      write(tmp_path / 'tile.csv', tile), str(tmp_path / 'all.csv'),
+      sample=sample, layout=layouts)
+  assert result.given == result.counts == kaggle.PUBLISHED
+  assert 'in the order' not in result.text()
+  written = predictions_csv.read(str(tmp_path / 'all.csv'))
+  assert list(written) == list(rows) and len(written) == 894
+  assert all(order == ([4, 3, 2, 1, 0] if name.startswith('tile') else
+                       [2, 4, 0, 1, 3]) for name, order in written.items())
+
+
+@pytest.mark.parametrize('rows, message', [
+    ({'net': '0;1'}, 'net names 2 of 3 configurations; a layout row names'),
+    ({'net': '0;1;3'}, 'names configuration 3, but the graph has 3, 0 to 2'),
+    ({'net': '2;1;0'}, r'no row for 1 of the 2 layout:xla:default:\* programs '
+                       r'\(layout:xla:default:other\)'),
+])
+def test_layout_rows_that_are_not_whole(tmp_path, rows, message):
+  sample = write(tmp_path / 'sample.csv', {
+      **SAMPLE, 'layout:xla:default:other': '0;1;2'})
+  with pytest.raises(UserError, match=message):
+    run(tmp_path, {'tile:xla:aa': '0;1;2;3;4', 'tile:xla:bb': '0;1;2;3;4'},
+        sample=sample, layout=[write(tmp_path / 'layout.csv', {
+            f'layout:xla:default:{name}': row for name, row in rows.items()})])

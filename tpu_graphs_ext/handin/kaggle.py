@@ -4,8 +4,9 @@
   tile:xla:<tile_id>,<i>;<i>;<i>;<i>;<i>
   layout:<xla|nlp>:<default|random>:<graph>,<i>;<i>; ... every configuration
 
-Tile rows come from a model; the layout task is another, so its rows are given,
-or are those of the course's sample (every configuration, in the file's order).
+Tile rows come from a model of tiles, layout rows from models of the layout
+task. Of a collection that is not given they are those of the course's sample
+(every configuration, in the file's order).
 Rows are put together by their ID: their order in the inputs does not matter.
 The course's create_kaggle_csv.py goes by the row number.
 """
@@ -44,19 +45,17 @@ class KaggleFile:
   Attributes:
     path: the file.
     counts: start of the ID -> rows.
-    given_layouts: layout rows that came from --layout.
+    given: start of the ID -> rows of it that came from --tile or --layout.
   """
   path: str
   counts: dict[str, int]
-  given_layouts: int
+  given: dict[str, int]
 
   def text(self) -> str:
     total = sum(self.counts.values())
     lines = [f'{prefix}* {number} rows'
+             + ('' if self.given[prefix] else ', in the order of their files')
              for prefix, number in self.counts.items() if number]
-    lines.append(f'layout rows: {self.given_layouts} given, '
-                 f'{total - self.counts[TILE] - self.given_layouts} in the '
-                 'order of their files')
     return '\n'.join([*lines, f'{total} rows: {self.path}'])
 
 
@@ -68,7 +67,8 @@ def kaggle_csv(tile: str, out: str, *, layout: Sequence[str] = (),
   Args:
     tile: CSV of the tile rows, five or more configurations each.
     out: the file to write.
-    layout: CSVs of layout rows; may have some of the rows.
+    layout: CSVs of layout rows, as `predict --task layout` writes them: of
+      each collection that is in them all programs, of each all configurations.
     sample: the course's sample_submission.csv, which names the rows; empty:
       the rows follow from the data.
     data_root: folder whose `test` holds the tile kernels; indices are checked
@@ -86,14 +86,7 @@ def kaggle_csv(tile: str, out: str, *, layout: Sequence[str] = (),
   if data_root and sample:
     _compare_ids(sample, expected, data_root, counts)
   rows = _checked(tile, predictions_csv.read(tile), TILE, expected, counts)
-  missing = [name for name in expected
-             if name.startswith(TILE) and name not in rows]
-  if missing:
-    raise UserError(
-        f'{tile}: has no row for {len(missing)} of the '
-        f'{_number(expected, TILE)} tile kernels '
-        f'({shortened(missing)}); was the model run on all of the '
-        'test split?')
+  _require_all(tile, rows, TILE, expected, 'tile kernels')
   layouts = {}
   for path in layout:
     found = _checked(path, predictions_csv.read(path), 'layout:', expected,
@@ -103,9 +96,26 @@ def kaggle_csv(tile: str, out: str, *, layout: Sequence[str] = (),
       raise UserError(f'{path}: {len(double)} rows are in another --layout '
                       f'file too ({shortened(double)})')
     layouts.update(found)
+  for prefix in LAYOUTS:
+    if _number(layouts, prefix):
+      _require_all(', '.join(layout), layouts, prefix, expected,
+                   f'{prefix}* programs')
   rows.update(layouts)
   merged = {name: rows.get(name, order) for name, order in expected.items()}
-  return _write(out, merged, len(layouts))
+  return _write(out, merged, {
+      prefix: _number(rows, prefix) for prefix in PUBLISHED})
+
+
+def _require_all(where: str, rows: dict[str, list[int]], prefix: str,
+                 expected: dict[str, list[int]], what: str) -> None:
+  """Raises a UserError unless there is a row for each that is expected."""
+  missing = [name for name in expected
+             if name.startswith(prefix) and name not in rows]
+  if missing:
+    raise UserError(
+        f'{where}: has no row for {len(missing)} of the '
+        f'{_number(expected, prefix)} {what} ({shortened(missing)}); was the '
+        'model run on all of the test split?')
 
 
 def tile_fault(indices: Sequence[int], num_configs: int | None) -> str:
@@ -131,12 +141,16 @@ def tile_fault(indices: Sequence[int], num_configs: int | None) -> str:
           '(and 0 where there are none left)')
 
 
-def _layout_fault(indices: Sequence[int], num_configs: int | None) -> str:
-  if num_configs is not None and max(indices) >= num_configs:
+def _layout_fault(indices: Sequence[int], num_configs: int) -> str:
+  """What is wrong with a layout row, or ''."""
+  if max(indices) >= num_configs:
     return (f'names configuration {max(indices)}, but the graph has '
             f'{num_configs}, 0 to {num_configs - 1}')
   if len(set(indices)) < len(indices):
     return 'names a configuration twice'
+  if len(indices) < num_configs:
+    return (f'names {len(indices)} of {num_configs} configurations; a layout '
+            'row names each once')
   return ''
 
 
@@ -156,8 +170,9 @@ def _checked(path: str, rows: dict[str, list[int]], prefix: str,
       faults.append(f'{name} is none of the {_number(expected, prefix)} rows '
                     f'{prefix}* of the competition')
     else:
-      fault = (tile_fault if prefix == TILE else _layout_fault)(
-          indices, counts.get(name))
+      # A row of the sample has every configuration of the layout task.
+      fault = (tile_fault(indices, counts.get(name)) if prefix == TILE else
+               _layout_fault(indices, counts.get(name, len(expected[name]))))
       if fault:
         faults.append(f'{name} {fault}')
       chosen[name] = indices[:TILE_PLACES] if prefix == TILE else indices
@@ -217,7 +232,7 @@ def _compare_ids(sample: str, expected: dict[str, list[int]], data_root: str,
 
 
 def _write(path: str, rows: dict[str, list[int]],
-           given_layouts: int) -> KaggleFile:
+           given: dict[str, int]) -> KaggleFile:
   lines = [','.join(predictions_csv.HEADER)] + [
       f'{name},{_joined(indices)}' for name, indices in rows.items()]
   predictions_csv.require_own(path)
@@ -229,7 +244,7 @@ def _write(path: str, rows: dict[str, list[int]],
         'competition has %d and %d', path, counts[TILE],
         len(rows) - counts[TILE], PUBLISHED[TILE],
         sum(PUBLISHED.values()) - PUBLISHED[TILE])
-  return KaggleFile(path, counts, given_layouts)
+  return KaggleFile(path, counts, given)
 
 
 def _number(rows, prefix: str) -> int:
