@@ -75,18 +75,11 @@ def training_dataset(
     10 ms). It knows its number of batches.
   """
   known, epochs = weakref.ref(programs), itertools.count(first_epoch)
-  number = len(programs)
 
   def one_epoch() -> Iterator[dict[str, np.ndarray]]:
-    members = known()
-    rng = np.random.default_rng([next(epochs) if shuffle else 0, seed])
-    order = rng.permutation(number) if shuffle else np.arange(number)
-    for start in range(0, number, batch_size):
-      chosen = [members[i] for i in order[start:start + batch_size]]
-      yield batch_arrays(
-          chosen, [drawn(rng, program, num_configs) for program in chosen],
-          [segment(rng, program.num_nodes, keep_nodes) for program in chosen],
-          stats)
+    return epoch_arrays(
+        known(), stats, [next(epochs) if shuffle else 0, seed], batch_size,
+        num_configs, keep_nodes, shuffle)
 
   def with_label(arrays: dict[str, tf.Tensor]):
     label = tf.cast(arrays['runtimes'], tf.float32) / LABEL_UNIT_NS
@@ -96,8 +89,23 @@ def training_dataset(
   dataset = host_batches.keeping(programs, tf.data.Dataset.from_generator(
       one_epoch, output_signature=array_signature(num_configs, stats)))
   dataset = dataset.apply(tf.data.experimental.assert_cardinality(
-      math.ceil(number / batch_size)))
+      math.ceil(len(programs) / batch_size)))
   return host_batches.untuned(dataset.map(with_label).prefetch(PREFETCH))
+
+
+def epoch_arrays(
+    programs: Programs, stats: FeatureStats, seed: Sequence[int],
+    batch_size: int, num_configs: int, keep_nodes: int,
+    shuffle: bool) -> Iterator[dict[str, np.ndarray]]:
+  """The batches of one pass, which `seed` fixes; see `training_dataset`."""
+  rng, number = np.random.default_rng(seed), len(programs)
+  order = rng.permutation(number) if shuffle else np.arange(number)
+  for start in range(0, number, batch_size):
+    chosen = [programs[i] for i in order[start:start + batch_size]]
+    yield batch_arrays(
+        chosen, [drawn(rng, program, num_configs) for program in chosen],
+        [segment(rng, program.num_nodes, keep_nodes) for program in chosen],
+        stats)
 
 
 def drawn(rng: np.random.Generator, program: Program,

@@ -1,0 +1,62 @@
+"""Kendall's tau of an order, against values worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from support import tiny_layouts
+from tpu_graphs_ext.layout import evaluate, programs
+
+
+@pytest.mark.parametrize('runtime, order, tau', [
+    # Right, reversed.
+    ([10, 20, 30], [0, 1, 2], 1),
+    ([10, 20, 30], [2, 1, 0], -1),
+    # Of 6 pairs only (0, 1) is the wrong way round: (5 - 1) / 6.
+    ([10, 20, 30, 40], [1, 0, 2, 3], 4 / 6),
+    # 3 before 0 and 1 before 0: (4 - 2) / 6.
+    ([40, 20, 30, 10], [3, 1, 0, 2], 4 / 6),
+    ([10, 20, 30, 40], [3, 0, 1, 2], 0),
+    # Two runtimes are equal: 5 pairs, all right; 5 / sqrt(5 * 6).
+    ([10, 10, 30, 40], [0, 1, 2, 3], 5 / math.sqrt(5 * 6)),
+    ([10, 10, 30, 40], [1, 0, 2, 3], 5 / math.sqrt(5 * 6)),
+    # Two levels of two each: 4 pairs, of which one is wrong: 2 / sqrt(4 * 6).
+    ([1, 2, 1, 2], [0, 1, 2, 3], 2 / math.sqrt(4 * 6)),
+])
+def test_by_hand(runtime, order, tau):
+  assert evaluate.kendall_of_order(
+      np.float64(runtime), np.array(order)) == pytest.approx(tau)
+
+
+def test_equal_runtimes_have_no_order():
+  assert math.isnan(evaluate.kendall_of_order(np.ones(3), np.arange(3)))
+
+
+def test_it_is_that_of_the_organisers_script():
+  stats = pytest.importorskip('scipy.stats')
+  rng = np.random.default_rng(0)
+  for number in (2, 7, 200):
+    runtime = rng.integers(1, 2 + number // 2, number).astype(float)
+    runtime[0] = 0
+    scores = rng.normal(size=number)  # No two are equal.
+    assert evaluate.kendall_of_order(runtime, np.argsort(scores)) == (
+        pytest.approx(stats.kendalltau(scores, runtime).correlation))
+
+
+def test_all_measures_of_one_program(tmp_path):
+  arrays = tiny_layouts.program('a', configs=4)
+  arrays['config_runtime'] = np.array([400, 100, 300, 200])
+  np.savez(tmp_path / 'a.npz', **arrays)
+  program = programs.open_program(str(tmp_path / 'a.npz'))
+  # The order 3, 1, 2, 0: one pair is wrong, (1, 3).
+  result = evaluate.ProgramResult.of(
+      program, np.float32([4, 2, 3, 1]), ks=(1, 2, 100))
+  assert result.kendall == pytest.approx(4 / 6)
+  assert result.opa == pytest.approx(5 / 6)
+  assert result.slowdown == {1: 1.0, 2: 0.0, 100: 0.0}
+  assert result.random[1] == pytest.approx(1.5)  # (0 + 1 + 2 + 3) / 4.
+  assert (result.nodes, result.configurable, result.configs) == (40, 6, 4)
+  # Equal scores stand in the order of the file, and no pair is right in OPA.
+  tied = evaluate.ProgramResult.of(program, np.zeros(4, np.float32))
+  assert tied.opa == 0 and tied.kendall == pytest.approx(-2 / 6)
