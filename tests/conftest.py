@@ -92,6 +92,16 @@ def checkout_root() -> str:
 
 
 @pytest.fixture(scope='session')
+def layout_run(tmp_path_factory):
+  """A run of a small layout model, and its data root; only to be read."""
+  from support import tiny_layout_models, tiny_layouts
+  root = tiny_layouts.write_collection(
+      str(tmp_path_factory.mktemp('layout') / 'npz'))
+  return tiny_layout_models.trained(
+      root, tmp_path_factory.mktemp('layout_out'), epochs=3), root
+
+
+@pytest.fixture(scope='session')
 def saved_model_dir(tmp_path_factory) -> str:
   """The folder of a model that nobody trained; only to be read."""
   from support import saved_run

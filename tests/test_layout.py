@@ -33,7 +33,7 @@ MAY_IMPORT = {
     'sample': ('data', 'hlo', 'analytic'),
     'advice': ('data', 'hlo', 'analytic', 'host'),
     'handin': ('data', 'stacks', 'host', 'baseline', 'load_models'),
-    'report': ('data', 'analytic', 'host'),
+    'report': ('data', 'analytic', 'host', 'layout'),
     'serving': ('data', 'hlo', 'host', 'analytic', 'load_models'),
     'traces': ('host', 'analytic', 'report'),
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support import tiny_layout_models, tiny_layouts
+from support import tiny_layout_models
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import artifacts, callbacks, predictions_csv
@@ -27,15 +27,13 @@ from tpu_graphs_ext.layout.settings import (
 
 
 @pytest.fixture(scope='module')
-def data_root(tmp_path_factory):
-  return tiny_layouts.write_collection(
-      str(tmp_path_factory.mktemp('layout') / 'npz'))
+def data_root(layout_run):
+  return layout_run[1]
 
 
 @pytest.fixture(scope='module')
-def trained(data_root, tmp_path_factory):
-  return tiny_layout_models.trained(
-      data_root, tmp_path_factory.mktemp('out'), epochs=3)
+def trained(layout_run):
+  return layout_run[0]
 
 
 @pytest.fixture(scope='module')
@@ -220,6 +218,13 @@ def test_runs_that_cannot_be_trained(data_root, tmp_path, changes, said):
     tiny_layout_models.trained(data_root, tmp_path, **changes)
   assert said in str(raised.value)
   assert not os.listdir(tmp_path)
+
+
+def test_a_run_file_that_names_no_collection(trained, tmp_path):
+  info = {**trained.run_info, 'args': {
+      **trained.run_info['args'], 'source': '../../etc'}}
+  with pytest.raises(UserError, match='its source must be xla or nlp'):
+    artifacts.read_run_file(artifacts.save_run_file(info, str(tmp_path)))
 
 
 def test_models_of_the_other_task_are_refused(

@@ -13,6 +13,8 @@ from tpu_graphs_ext.host.settings import parse_model_kwargs
 # An opcode is a byte; a model may be built for more.
 _MOST_OPS = 2 ** 16
 _MOST_CONFIGS = 2 ** 31 - 1
+# Arguments that name a collection of the layout task.
+_COLLECTION = {'source': ('xla', 'nlp'), 'search': ('random', 'default')}
 
 
 def check(path: str, run_info: dict[str, Any]) -> None:
@@ -40,6 +42,10 @@ def check(path: str, run_info: dict[str, Any]) -> None:
       ('num_ops', run_info.get('num_ops', 1), _MOST_OPS)):
     require(field, value, type(value) is int and 1 <= value <= most,
             f'a whole number from 1 to {most}')
+  if 'keep_nodes' in args:  # Of the layout task.
+    for field, known in _COLLECTION.items():
+      require(field, args.get(field), args.get(field) in known,
+              ' or '.join(known))
   for field in ('train_curve', 'final_error', 'seconds', 'settings',
                 'test_predictions'):
     value = run_info.get(field, {})

@@ -14,4 +14,6 @@ overview   sections of the page: runs, learning curves, physical constants
 slowdowns  sections: slowdowns by program, over kernels, between runs
 kernels    the section of single kernels
 pictures   the figures of a page as SVG pictures of their own
+
+layout_report  the sections of runs of the layout task
 """

@@ -39,6 +39,10 @@ def add_verbs(verbs, add_verb: Callable, add_settings: Callable,
            'empty: valid of --data_root, or without that flag of the data '
            'root that the runs were trained on')
   parser.add_argument(
+      '--task', default='', choices=('', 'tile', 'layout'),
+      help='whose runs are reported; empty: those that are there, if they are '
+           'of one task')
+  parser.add_argument(
       '--kernels', default=KERNELS, metavar='N', type=_number,
       help='how many of the worst and of the best kernels of each group of '
            'runs are shown one by one; 0: none')
@@ -54,5 +58,6 @@ def _number(text: str) -> int:
 def _report(args: argparse.Namespace, loading: LoadSettings) -> int:
   from tpu_graphs_ext.report import report
   print(report.report(args.runs, out=args.out, data=args.data,
-                      num_kernels=args.kernels, loading=loading))
+                      num_kernels=args.kernels, task=args.task,
+                      loading=loading))
   return 0

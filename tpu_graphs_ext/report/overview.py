@@ -44,7 +44,7 @@ def runs(measurements: Measurements) -> str:
           'group: mean ± standard deviation over its seeds.'),
       html.table(_groups_table(measurements)),
       html.details('Every run', html.table(_runs_table(measurements))),
-      html.details('Flags and arguments', html.table(_flags_table(groups)))]))
+      html.details('Flags and arguments', html.table(flags_table(groups)))]))
 
 
 def slowdowns_of(measurements: Measurements, group: Group,
@@ -59,14 +59,14 @@ def _groups_table(measurements: Measurements) -> html.Table:
   rows = []
   for group in measurements.groups:
     row = [group.name, str(len(group.runs)),
-           html.with_spread(*group.spread(map(_best_opa, group.runs)), 3)]
+           html.with_spread(*group.spread(map(best_opa, group.runs)), 3)]
     for k in metrics.TOP_KS:
       row.append(html.with_spread(*group.spread(
           None if value is None else 100 * value
           for value in slowdowns_of(measurements, group, k))))
     row.append(html.with_spread(*group.spread(
         len(run.curve.get('epoch', [])) for run in group.runs), 0))
-    row.append(html.with_spread(*group.spread(map(_minutes, group.runs)), 1))
+    row.append(html.with_spread(*group.spread(map(minutes, group.runs)), 1))
     rows.append(row)
   return html.Table(
       'Groups of runs', ('group', 'runs', 'best validation OPA',
@@ -87,7 +87,7 @@ def _runs_table(measurements: Measurements) -> html.Table:
           str(run.info['args'].get('run_id', '')) or html.NOTHING,
           str(len(run.curve.get('epoch', []))),
           html.NOTHING if best is None else str(best + 1),
-          html.number(_best_opa(run), 3),
+          html.number(best_opa(run), 3),
           *(html.percent(of[number]) for of in slowdowns),
           *(html.percent(run.final_error(k)) for k in metrics.TOP_KS),
           shown(versions.get('tensorflow', '')) or html.NOTHING))
@@ -98,7 +98,7 @@ def _runs_table(measurements: Measurements) -> html.Table:
        *ks, *(f'{k}, run file' for k in ks), 'TensorFlow'), rows)
 
 
-def _flags_table(groups: Sequence[Group]) -> html.Table:
+def flags_table(groups: Sequence[Group]) -> html.Table:
   """Every flag and argument; those that differ come first."""
   values: dict[str, list[Any]] = {}
   for number, group in enumerate(groups):
@@ -122,12 +122,12 @@ def _differs(row: Sequence[Any]) -> bool:
   return len({json.dumps(value, sort_keys=True) for value in row}) > 1
 
 
-def _best_opa(run: Run) -> Optional[float]:
+def best_opa(run: Run) -> Optional[float]:
   best = run.best_epoch
   return None if best is None else run.curve['val_opa'][best]
 
 
-def _minutes(run: Run) -> Optional[float]:
+def minutes(run: Run) -> Optional[float]:
   seconds = run.info.get('seconds', {}).get('train')
   return seconds / 60 if type(seconds) in (int, float) else None
 
@@ -135,19 +135,25 @@ def _minutes(run: Run) -> Optional[float]:
 # -------------------------------------------------------------------- curves
 
 
-def learning_curves(measurements: Measurements) -> str:
-  """Loss and OPA by epoch: OPA of all together, losses each by itself."""
-  groups = [group for group in measurements.groups
-            if any(run.curve for run in group.runs)]
+def learning_curves(every: Sequence[Group], of: str = 'tiles',
+                    over: str = 'kernels') -> str:
+  """Loss and OPA by epoch: OPA of all together, losses each by itself.
+
+  Args:
+    every: the groups of runs.
+    of: what the models rank.
+    over: what it is of.
+  """
+  groups = [group for group in every if any(run.curve for run in group.runs)]
   if not groups:
     return html.section('Learning curves', html.paragraph(
         'No run file has a curve.'))
-  parts = [_opa_figure(measurements.groups, groups)]
-  parts += [_loss_figure(measurements.groups.index(group), group)
+  parts = [_opa_figure(every, groups, over)]
+  parts += [_loss_figure(every.index(group), group)
             for group in groups]
   return html.section('Learning curves', html.paragraph(
       'A thin line is a run, a thick one the mean over the seeds of a group, '
-      'as far as all of them went. OPA is the part of all pairs of tiles that '
+      f'as far as all of them went. OPA is the part of all pairs of {of} that '
       'are put into the right order. Losses of unlike models, or of unlike '
       'numbers of configurations, do not compare, so each group has its own '
       'axis.') + html.figures(parts))
@@ -174,21 +180,22 @@ def _lines(axes, group: Group, key: str, look: charts.Look, dash: Any,
             markevery=max(1, len(mean) // 6))
 
 
-def _opa_figure(every: Sequence[Group], groups: Sequence[Group]) -> str:
+def _opa_figure(every: Sequence[Group], groups: Sequence[Group],
+                over: str) -> str:
   def draw(figure, axes):
     for group in groups:
       look = charts.look_of(every.index(group), group.letter)
       if any('val_opa' in run.curve for run in group.runs):
         _lines(axes, group, 'val_opa', look, look.dash, group.letter)
     axes.set_xlabel('epoch')
-    axes.set_title('OPA of the validation kernels')
+    axes.set_title(f'OPA of the validation {over}')
     axes.grid(True)
     charts.legend_below(figure, axes)
     _whole_epochs(axes)
 
   best = ', '.join(
       f'{group.letter} '
-      f'{html.number(group.spread(map(_best_opa, group.runs))[0], 3)}'
+      f'{html.number(group.spread(map(best_opa, group.runs))[0], 3)}'
       for group in groups)
   title = 'Validation OPA by epoch'
   return html.figure(

@@ -13,6 +13,7 @@ from tpu_graphs_ext.report import (
   cli,
   document,
   kernels,
+  layout_report,
   measure,
   overview,
   runs,
@@ -27,7 +28,7 @@ TITLE = 'What the models learned'
 
 
 def report(paths: Sequence[str], *, out: str, data: str = '',
-           num_kernels: int = cli.KERNELS,
+           num_kernels: int = cli.KERNELS, task: str = '',
            loading: LoadSettings = LoadSettings()) -> str:
   """Writes a page about training runs; returns its path.
 
@@ -41,29 +42,37 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
       <data_root>/valid of `loading`, or where that has the default, of the
       data root that the runs were trained on, if it is one.
     num_kernels: so many of the worst and of the best kernels of each group
-      are shown one by one.
+      are shown one by one; of the layout task none is.
+    task: 'tile' or 'layout', whose runs are reported; '': those that are
+      there, which must be of one task.
     loading: how to load the models.
 
   Raises:
-    UserError: there is no run at all, a package of the extra [report] is not
-      installed, or the file cannot be written.
+    UserError: there is no run at all, or of both tasks, a package of the extra
+      [report] is not installed, or the file cannot be written.
   """
   charts.require_matplotlib()
   path = outputs.check_file('--out', out, START, WHAT)
   found, problems = runs.find(paths)
-  measurements = measure.measure(
-      runs.grouped(found), data, loading, problems)
+  found, task = runs.of_one_task(found, task)
+  groups = runs.grouped(found)
+  if task == 'layout':
+    sections = layout_report.sections(groups, data, loading, problems)
+  else:
+    measurements = measure.measure(groups, data, loading, problems)
+    sections = _sections(measurements, num_kernels)
   for problem in problems:
     _log.warning('%s', problem)
-  content = _page(measurements, problems, num_kernels)
+  content = document.document(START, TITLE, sections, problems)
   files.write_file(path, content.encode())
   return path
 
 
-def _page(measurements: measure.Measurements, problems: Sequence[str],
-          num_kernels: int) -> str:
+def _sections(measurements: measure.Measurements,
+              num_kernels: int) -> list[str]:
+  """Those of runs of the tile task."""
   sections = [overview.runs(measurements),
-              overview.learning_curves(measurements)]
+              overview.learning_curves(measurements.groups)]
   if measurements.measured_groups:
     sections += [slowdowns.by_program(measurements),
                  slowdowns.by_kind(measurements),
@@ -76,5 +85,4 @@ def _page(measurements: measure.Measurements, problems: Sequence[str],
                    == feature_stats.TILES[1])
     if chosen:
       sections.append(kernels.kernels(measurements, chosen, in_elements))
-  return document.document(
-      START, TITLE, [part for part in sections if part], problems)
+  return [part for part in sections if part]

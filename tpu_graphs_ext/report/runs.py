@@ -51,6 +51,11 @@ class Run:
     return self.info.get('seed')
 
   @property
+  def task(self) -> str:
+    """'tile' or 'layout'."""
+    return artifacts.task_of(self.info['args'])
+
+  @property
   def model(self) -> str:
     return self.info['args']['model']
 
@@ -63,7 +68,8 @@ class Run:
     for key in ('data_root', 'toy_data'):
       if key in settings:
         flags[key] = settings[key]
-    flags['host'] = self.info.get('host', 'tiles_train.py')
+    flags['host'] = self.info.get('host', {
+        'tile': 'tiles_train.py', 'layout': 'layout_train.py'}[self.task])
     return flags
 
   @property
@@ -158,6 +164,29 @@ def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
   return list(found.values()), list(dict.fromkeys(problems))
 
 
+def of_one_task(found: Sequence[Run], task: str) -> tuple[list[Run], str]:
+  """The runs of a task, and which.
+
+  Args:
+    found: at least one run.
+    task: 'tile' or 'layout'; '': that of all of them.
+
+  Raises:
+    UserError: there is none of the task, or of both and none is named.
+  """
+  there = sorted({run.task for run in found})
+  if not task and len(there) > 1:
+    raise UserError('there are runs of the tile task and of the layout task, '
+                    'which do not compare; choose by --task tile or --task '
+                    'layout')
+  task = task or there[0]
+  chosen = [run for run in found if run.task == task]
+  if not chosen:
+    raise UserError(f'--task {task}: none of the {len(found)} runs is of the '
+                    f'{task} task; all are of the {there[0]} task')
+  return chosen, task
+
+
 def _candidates(path: str, problems: list[str]) -> list[str]:
   """Model folders and run files that a path stands for."""
   full = full_path(path)
@@ -209,7 +238,8 @@ def _read(path: str, problems: list[str]) -> Run:
     UserError: its run file is missing or damaged.
   """
   if os.path.isdir(path):
-    run_path, info = artifacts.run_path_of(path), artifacts.load_run(path).info
+    run_path = artifacts.run_path_of(path)
+    info = artifacts.load_run(path, task='').info
   else:
     run_path, info = path, artifacts.read_run_file(path)
   run = Run(run_path, info,

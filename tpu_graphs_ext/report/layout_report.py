@@ -1,0 +1,215 @@
+"""The page of runs of the layout task: measures, curves and differences."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Optional
+
+import numpy as np
+
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import statistics
+from tpu_graphs_ext.host.settings import DATA_ROOT, LoadSettings
+from tpu_graphs_ext.layout import evaluate, programs, scoring, settings
+from tpu_graphs_ext.layout.settings import TOP_KS, LayoutLoadSettings
+from tpu_graphs_ext.report import html, overview
+from tpu_graphs_ext.report.runs import Group, Run
+
+# (name, whether higher is better, factor, digits, how it is had of a result).
+_MEASURES: Sequence[tuple[str, bool, float, int, Callable]] = (
+    ('tau', True, 1, 3, lambda result: result.kendall),
+    ('OPA', True, 1, 3, lambda result: result.opa),
+    *((f'top-{k} %', False, 100, 2,
+       lambda result, k=k: result.slowdown[k]) for k in TOP_KS))
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """The runs of a group on the labelled programs of their collection.
+
+  Attributes:
+    group: the runs.
+    source: where the programs are from; '' if none could be measured.
+    results: of each run that could be measured, one a program.
+  """
+  group: Group
+  source: str
+  results: Sequence[list[evaluate.ProgramResult]]
+
+  def per_run(self, value: Callable) -> list[float]:
+    """The mean over programs of each run; NaN of a program is left out."""
+    means = (np.array([value(result) for result in results])
+             for results in self.results)
+    return [float(mean[~np.isnan(mean)].mean()) for mean in means
+            if not np.isnan(mean).all()]
+
+  def per_program(self, value: Callable) -> dict[str, float]:
+    """The mean over the runs of each program."""
+    return {of[0].name: float(np.mean([value(result) for result in of]))
+            for of in zip(*self.results)}
+
+
+def sections(groups: Sequence[Group], data: str, loading: LoadSettings,
+             problems: list[str]) -> list[str]:
+  """Measures the runs and makes the sections of the page.
+
+  Args:
+    groups: runs of the layout task.
+    data: labelled programs: a folder of .npz files, or one; empty: valid of
+      each run's collection, of the data root that is given or of its own.
+    loading: of the verb `report`.
+    problems: what cannot be done is added, one message each.
+  """
+  measured = [_measured(group, data, loading, problems) for group in groups]
+  parts = [_runs(measured), overview.learning_curves(
+      groups, of='configurations', over='programs')]
+  known = [one for one in measured if one.results]
+  if known:
+    parts += [_programs(known), _differences(known)]
+  return [part for part in parts if part]
+
+
+# ------------------------------------------------------------------ measuring
+
+
+def _measured(group: Group, data: str, loading: LoadSettings,
+              problems: list[str]) -> Measured:
+  source, results = '', []
+  for run in group.runs:
+    if run.model_dir is None:
+      continue
+    try:
+      own = _loading_of(run, loading)
+      ranker = scoring.load_ranker(run.model_dir, own)
+      source = data or scoring.folder_for(ranker, own, 'valid')
+      members = programs.labelled(
+          programs.read_programs(source, cache_dir=own.cache_dir))
+      results.append(evaluate.measure(
+          ranker, members, f'{run.model} {run.name[:8]}'))
+    except UserError as error:
+      problems.append(str(error) if run.model_dir in str(error)
+                      else f'{run.model_dir}: {error}')
+  return Measured(group, source if results else '', results)
+
+
+def _loading_of(run: Run, loading: LoadSettings) -> LayoutLoadSettings:
+  """How to load a run: by what is given, else by what it was trained with."""
+  trained = run.info.get('settings', {})
+  root = loading.data_root
+  if root == DATA_ROOT:
+    root = trained.get('data_root') or settings.DATA_ROOT
+  cache_dir = loading.cache_dir
+  if cache_dir == LoadSettings().cache_dir:
+    cache_dir = trained.get('cache_dir', settings.CACHE_DIR)
+  return LayoutLoadSettings(
+      stats='train' if loading.stats == 'all' else loading.stats,
+      data_root=root, cache_dir=cache_dir, toy_data=loading.toy_data,
+      models_py=loading.models_py)
+
+
+# ------------------------------------------------------------------- sections
+
+
+def _runs(measured: Sequence[Measured]) -> str:
+  header = ('group', 'collection', 'runs', 'best validation OPA',
+            *(name for name, *_ in _MEASURES), 'epochs', 'minutes of training')
+  rows = []
+  for one in measured:
+    group, args = one.group, one.group.runs[0].info['args']
+    rows.append([
+        group.name, f'{args["source"]}/{args["search"]}', str(len(group.runs)),
+        html.with_spread(*group.spread(map(overview.best_opa, group.runs)), 3),
+        *_spreads(one),
+        html.with_spread(*group.spread(
+            len(run.curve.get('epoch', [])) for run in group.runs), 0),
+        html.with_spread(*group.spread(map(overview.minutes, group.runs)), 1)])
+  sources = sorted({one.source for one in measured if one.source})
+  return html.section('Runs', ''.join([
+      html.paragraph(
+          'Means over the labelled programs of '
+          + (', '.join(sources) or 'nothing, as none could be read') +
+          ". tau is Kendall's tau-b of the runtimes and the model's order; it "
+          'and OPA are better higher. top-k is how much slower, in %, the '
+          'fastest of the first k configurations is than the fastest of all. '
+          'Runs that differ in their seed alone are one group: mean ± '
+          'standard deviation over its seeds.'),
+      html.table(html.Table('Groups of runs', header, rows)),
+      html.details('Flags and arguments', html.table(
+          overview.flags_table([one.group for one in measured])))]))
+
+
+def _spreads(one: Measured) -> list[str]:
+  return [html.with_spread(*one.group.spread(
+      factor * mean for mean in one.per_run(value)), digits)
+          for _, _, factor, digits, value in _MEASURES]
+
+
+def _programs(measured: Sequence[Measured]) -> str:
+  tables = []
+  for source, members in _by_source(measured):
+    columns = [(one, [one.per_program(value) for *_, value in _MEASURES])
+               for one in members]
+    rows = []
+    for result in members[0].results[0]:
+      rows.append((result.name, html.count(result.nodes),
+                   html.count(result.configs), html.count(result.runtimes), *(
+                       html.number(_or_none(factor * values[result.name]),
+                                   digits)
+                       for _, found in columns
+                       for (_, _, factor, digits, _), values in zip(
+                           _MEASURES, found))))
+    tables.append(html.table(html.Table(
+        f'Programs of {source}, means over the seeds',
+        ('program', 'nodes', 'configurations', 'unlike runtimes', *(
+            f'{one.group.letter} {name}'
+            for one, _ in columns for name, *_ in _MEASURES)), rows)))
+  return html.section('Programs', html.paragraph(
+      'Of a program with few unlike runtimes no order has a tau of 1.')
+      + ''.join(tables))
+
+
+def _differences(measured: Sequence[Measured]) -> str:
+  """Paired by program, between the groups of one source."""
+  parts = []
+  for source, members in _by_source(measured):
+    rows = []
+    for one, other in itertools.combinations(members, 2):
+      cells = [_difference(factor, digits, statistics.paired_difference(
+          one.per_program(value), other.per_program(value)))
+               for _, _, factor, digits, value in _MEASURES]
+      rows.append((f'{one.group.letter} {html.MINUS} {other.group.letter}',
+                   *cells))
+    if rows:
+      parts.append(html.table(html.Table(
+          f'Differences on {source}, mean [95 % interval]',
+          ('pair', *(f'{name}, {"above" if higher else "below"} 0: the first '
+                     'is better' for name, higher, *_ in _MEASURES)), rows)))
+  if not parts:
+    return ''
+  return html.section('Differences between runs', html.paragraph(
+      'The first minus the second, program by program. An interval that holds '
+      '0 says that these programs do not tell the two apart; of a handful of '
+      'programs it comes out too narrow, and of one there is none.')
+      + ''.join(parts))
+
+
+def _difference(factor: float, digits: int,
+                found: tuple[float, float, float]) -> str:
+  mean, low, high = (factor * number for number in found)
+  text = html.number(_or_none(mean), digits)
+  return text if math.isnan(low) else (
+      f'{text} [{html.number(low, digits)}, {html.number(high, digits)}]')
+
+
+def _by_source(measured: Sequence[Measured]) -> list[tuple[str, list]]:
+  found: dict[str, list[Measured]] = {}
+  for one in measured:
+    found.setdefault(one.source, []).append(one)
+  return list(found.items())
+
+
+def _or_none(value: float) -> Optional[float]:
+  return None if math.isnan(value) else value
