@@ -1,8 +1,8 @@
 """Trains a model from models.py, as the baseline's trainer does it.
 
 What it writes is described in `artifacts`; the baseline's scripts read it.
-`train` goes through the epochs and keeps, resumes and tells; what is of the
-tile task alone is in `TileTask`, and the layout task has another.
+`run` goes through the epochs and keeps, resumes and tells; what is of the tile
+task alone is in `TileTask`, and the layout task has another.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class TrainResult:
 
 
 class TileTask:
-  """What is of one task in training it; `train` asks for all of it in order."""
+  """What is of one task in training it; `run` asks for all of it in order."""
 
   def prepared(self, settings: TrainSettings) -> tuple[
       TrainSettings, TrainingData]:
@@ -161,23 +161,29 @@ class TileTask:
     return csv_path
 
 
-def train(settings: Any, task: Any = None) -> TrainResult:
+def train(settings: TrainSettings) -> TrainResult:
   """Trains, keeps the best epoch, evaluates it, and predicts the test split.
 
   With `settings.resume` a run that was broken off goes on, and one that is
   finished is only reported.
-
-  Args:
-    settings: `TrainSettings`, or those of another task.
-    task: what is of its own in that task; None: a `TileTask`.
 
   Raises:
     UserError: data, model, settings or outputs cannot be used, or the loss
       became NaN; the best model up to then stays.
     KeyboardInterrupt: as it came; the log says how to resume.
   """
+  return run(settings, TileTask())
+
+
+def run(settings: Any, task: Any) -> TrainResult:
+  """`train` of any task.
+
+  Args:
+    settings: those of the task, such as `TrainSettings`.
+    task: what is of its own in it, such as a `TileTask`.
+  """
   with run_log.RunLog(settings) as log:
-    result = _train(settings, log, task or TileTask())
+    result = _train(settings, log, task)
     if settings.plot:
       curves.write(settings.plot, result.run_info)
     log.write(result.text())
@@ -190,9 +196,9 @@ def _train(settings: Any, log: run_log.RunLog, task: Any) -> TrainResult:
   settings, data = task.prepared(settings)
   folder = resume.ResumeFolder.of(settings)
   if folder.finished:
-    run = folder.finished
-    return TrainResult(run.model_dir, artifacts.run_path_of(run.model_dir),
-                       task.reported(run), run.info)
+    done = folder.finished
+    return TrainResult(done.model_dir, artifacts.run_path_of(done.model_dir),
+                       task.reported(done), done.info)
   # Weights, and what dropout throws.
   tf.keras.utils.set_random_seed(folder.seed)
   model = task.compiled_model(settings, data)

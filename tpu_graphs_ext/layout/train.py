@@ -178,4 +178,4 @@ def train(settings: LayoutTrainSettings) -> host_train.TrainResult:
 
   Raises: as `host.train.train`.
   """
-  return host_train.train(settings, LayoutTask())
+  return host_train.run(settings, LayoutTask())
