@@ -22,7 +22,8 @@ from support import tiny_layouts
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.layout import models
+from tpu_graphs_ext.layout import models, programs, scoring
+from tpu_graphs_ext.layout.settings import LayoutLoadSettings
 
 pytestmark = pytest.mark.baseline
 
@@ -87,6 +88,13 @@ def test_the_unchanged_script_runs_to_its_predictions(
   shapes = [[tuple(weight.shape) for weight in model.trainable_variables][1:]
             for model in (saved, made)]
   assert shapes[0] == shapes[1]  # All but the opcodes', whose number differs.
+  # What the script trained, this package's host loads, and ranks alike.
+  ranker = scoring.load_ranker(model_dir, LayoutLoadSettings(
+      data_root=data, cache_dir=''))
+  for program in programs.read_folder(f'{data}/xla/random/test'):
+    scores = ranker.scores(program)
+    order = rows[f'layout:xla:random:{program.name}']
+    assert (np.diff(scores[order]) > -1e-4).all()  # But for rounding.
   statistics = [weight for weight in saved.trainable_variables
                 if 'feature_stats' in weight.name]
   assert len(statistics) == (name == 'MyLayoutSAGE')
