@@ -1,8 +1,10 @@
 """Training, evaluating, predicting and ranking with a small layout model."""
 
+import dataclasses
 import gzip
 import json
 import os
+import types
 
 import numpy as np
 import pytest
@@ -112,17 +114,21 @@ def test_scores_that_are_not_finite_are_refused(ranker, data_root, monkeypatch):
 
 
 def test_evaluations_of_two_models_and_their_difference(
-    trained, data_root, loading, tmp_path):
-  other = tiny_layout_models.trained(data_root, tmp_path, seed=2, epochs=1)
-  one, two = evaluate.evaluate_all(
-      [trained.model_dir, other.model_dir], loading=loading)
+    trained, ranker, data_root, loading, tmp_path):
+  one, again = evaluate.evaluate_all(2 * [trained.model_dir], loading=loading)
+  assert one.to_json() == again.to_json()
+  reverse = types.SimpleNamespace(
+      forward=lambda *inputs: -ranker.model.forward(*inputs))
+  two = evaluate.Evaluation('reverse', one.data, evaluate.measure(
+      dataclasses.replace(ranker, model=reverse),
+      programs.read_folder(one.data), 'valid'))
   assert [result.name for result in one.results] == ['valid_0', 'valid_1']
   assert trained.run_info['final_kendall']['val'] == one.mean.kendall
   assert trained.run_info['final_error']['val'] == {
       str(k): value for k, value in one.mean.slowdown.items()}
   content = evaluate.to_json([one, two])
   mean = content[0]['differences'][0]['kendall'][0]
-  assert mean == pytest.approx(one.mean.kendall - two.mean.kendall)
+  assert mean == pytest.approx(2 * one.mean.kendall) and mean
   json.dumps(content, allow_nan=False)
   text = evaluation_text.text([one, two])
   assert f'{one.mean.kendall:.3f}' in text and '1 - 2' in text

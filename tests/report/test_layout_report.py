@@ -29,6 +29,7 @@ def folder(layout_run, tmp_path_factory):
 
 def test_a_page_of_layout_runs(folder, layout_run):
   pytest.importorskip('matplotlib')
+  pytest.importorskip('grandalf')
   trained, root = layout_run
   path = report.report(
       [str(folder)], out=str(folder / 'r.html'), loading=LOADING)
@@ -47,6 +48,7 @@ def test_a_page_of_layout_runs(folder, layout_run):
 
 def test_runs_whose_data_are_gone_keep_their_curves(folder, tmp_path):
   pytest.importorskip('matplotlib')
+  pytest.importorskip('grandalf')
   copied = tiny_handin.copy_run(
       next(str(path) for path in (folder / 'one').iterdir()
            if path.name.startswith('model_')), tmp_path)
