@@ -11,6 +11,7 @@ import glob
 import gzip
 import importlib
 import json
+import os
 import shutil
 import sys
 
@@ -18,12 +19,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from support import tiny_layouts
+from support import eager_training, tiny_layouts
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.layout import models, programs, scoring
-from tpu_graphs_ext.layout.settings import LayoutLoadSettings
+from tpu_graphs_ext.host import metrics
+from tpu_graphs_ext.layout import models, programs, scoring, train
+from tpu_graphs_ext.layout.settings import (
+  LayoutLoadSettings,
+  LayoutTrainSettings,
+)
 
 pytestmark = pytest.mark.baseline
 
@@ -105,6 +110,44 @@ def test_the_unchanged_script_runs_to_its_predictions(
     for row, side in enumerate(('minimum', 'maximum')):
       np.testing.assert_array_equal(
           weight[row], columns['node'][side] + columns['config'][side])
+
+
+def test_the_organisers_script_measures_what_our_host_trained(
+    swapped, data, tmp_path):
+  """On the configurations that it draws of a program by its name."""
+  with open(f'{swapped}/tpu_graphs/baselines/layout/eval_indices/'
+            'xla_random.json', encoding='utf-8') as file:
+    drawn = json.load(file)
+  name = min(drawn, key=lambda name: max(drawn[name]))
+  root = str(tmp_path / 'npz')
+  shutil.copytree(data, root)
+  for path in glob.glob(f'{root}/xla/random/valid/*.npz'):
+    os.remove(path)
+  np.savez_compressed(
+      f'{root}/xla/random/valid/{name}.npz',
+      **tiny_layouts.program(name, configs=max(drawn[name]) + 1))
+  with eager_training.eager_steps():
+    run = train.train(LayoutTrainSettings(
+        model='LayoutGCN', model_kwargs_json=json.dumps(SMALL), epochs=1,
+        configs=6, batch=2, data_root=root, cache_dir=str(tmp_path / 'ours'),
+        out_dir=str(tmp_path / 'out')))
+  checkout.run_script(swapped, [
+      'layout_evaluate.py', f'--dirs={run.model_dir}', f'--data_root={root}',
+      f'--cache_dir={tmp_path}/cache', '--batch=2000'], f'{tmp_path}/log')
+  (path,) = glob.glob(f'{tmp_path}/out/validation_results_*_sample.csv')
+  with open(path, encoding='utf-8') as lines:
+    _, (graph, *theirs) = csv.reader(lines)
+  ranker = scoring.load_ranker(run.model_dir, LayoutLoadSettings(
+      data_root=root, cache_dir=str(tmp_path / 'ours')))
+  program = programs.read_folder(f'{root}/xla/random/valid')[0]
+  scores = ranker.scores(program)[drawn[name]]
+  runtime = program.runtime_ns[drawn[name]]
+  assert graph == name
+  np.testing.assert_allclose(
+      [float(value) for value in theirs],
+      [metrics.kendall_tau_b(runtime, scores),
+       *(metrics.top_k_slowdown(runtime, scores, k) for k in (1, 10, 100))],
+      atol=1e-3)  # Scores that are all but equal may change places.
 
 
 @pytest.mark.parametrize('flags, said', [
