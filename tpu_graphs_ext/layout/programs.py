@@ -144,6 +144,12 @@ class Programs(Sequence):
     return max(int(program.node_opcode.max()) for program in self)
 
   @property
+  def opcodes(self) -> list[int]:
+    """The opcodes of all nodes, each once, ascending."""
+    return sorted({int(opcode) for program in self
+                   for opcode in np.unique(program.node_opcode)})
+
+  @property
   def stats(self) -> FeatureStats:
     """Least and largest value of each column over all of them.
 

@@ -49,6 +49,10 @@ class TrainingData:
   stats: Any
   num_ops: int
 
+  @property
+  def train(self) -> Programs:
+    return self.collection.train
+
 
 class LayoutTask:
   """See `host.train.TileTask`, whose methods these are."""
