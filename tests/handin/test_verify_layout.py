@@ -35,7 +35,9 @@ def tiny_checkout(folder) -> str:
 
 @pytest.mark.parametrize('args, said', [
     ({}, 'is a model of the tile task; leave --task layout out'),
-    ({'keep_nodes': 5}, 'lack source, search, max_configs'),
+    ({'keep_nodes': 5}, 'its source must be xla or nlp; it is None'),
+    ({'keep_nodes': 5, 'source': 'xla', 'search': 'random'},
+     'lack max_configs'),
 ])
 def test_run_files_that_are_of_something_else(tmp_path, args, said):
   run = {'args': {'model': 'ResModel', 'model_kwargs_json': '{}', 'configs': 4,
