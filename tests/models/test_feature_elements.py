@@ -10,7 +10,6 @@ from support import model_checks as checks
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import feature_dots
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.host import batches
 
 models = load_models.models_module()
 kernel_of = feature_tiles.kernel_of_nodes
@@ -324,13 +323,13 @@ def test_what_tiles_count_is_told_by_the_median_of_largest_tiles(
 
 @pytest.mark.parametrize('name', ['AnalyticTileModel', 'HybridEarlyJoinSAGE'])
 def test_the_hardware_is_found_unless_it_is_given(name):
-  stats = checks.stats_of(checks.kernels())
-  graph = batches.kernel_graph(checks.kernels()[0], stats)
+  stats = checks.stats_of(checks.kernels()).to_json()
 
   def machine(tiles, **hardware):
     model = checks.make(
-        name, feature_stats={**stats.to_json(), 'tiles': tiles}, **hardware)
-    model(graph)
+        name, feature_stats={**stats, 'tiles': tiles}, **hardware)
+    model._statistics.build_once()
+    model._machine.build_once()
     found = model._geometry.hardware(model._statistics.read())
     return float(found.lanes), model.constants()['vector_ns']
 

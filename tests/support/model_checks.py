@@ -63,7 +63,10 @@ def make(name: str, seed: int = 1, stats: FeatureStats | None = None,
 
   A name that ends in `RAW` is given `stats`; by default those of `kernels()`.
   """
-  tf.keras.utils.set_random_seed(seed)
+  # Without TensorFlow's own seed, which Keras's first weights do not depend on:
+  # setting it makes TensorFlow forget every operation that it has prepared.
+  with mock.patch('tensorflow.compat.v2.random.set_seed'):
+    tf.keras.utils.set_random_seed(seed)
   small = SMALL.get(name.replace(RAW, ''), {})
   if name == 'MyEarlyJoinSAGE':
     small = _ONE_ROUND
