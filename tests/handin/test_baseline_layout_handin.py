@@ -25,15 +25,6 @@ pytestmark = pytest.mark.baseline
 SMALL = {'hidden_dim': 8, 'op_embed_dim': 4}
 
 
-@pytest.fixture(scope='module')
-def root() -> str:
-  path = checkout.find()
-  if path is None:
-    pytest.skip(f'needs a checkout of the baseline, named by '
-                f'{checkout.ROOT_VARIABLE}, which is not set')
-  return path
-
-
 def with_last_opcode(path) -> None:
   with np.load(path) as stored:
     arrays = dict(stored)
@@ -42,14 +33,15 @@ def with_last_opcode(path) -> None:
 
 
 @pytest.fixture(scope='module')
-def trained(root, tmp_path_factory):
+def trained(checkout_root, tmp_path_factory):
   """(folder, model folder) of a MyLayoutSAGE of the unchanged script."""
   folder = tmp_path_factory.mktemp('layout_handin')
   tiny_layouts.write_collection(str(folder / 'data'), train=6)
   # The number of opcodes, which is that of all splits, is not toy data's own.
   with_last_opcode(next((folder / 'data/xla/random/valid').glob('*.npz')))
   copy = checkout.working_copy(
-      root, str(folder / 'copy'), load_models.models_path('layout'), 'layout')
+      checkout_root, str(folder / 'copy'), load_models.models_path('layout'),
+      'layout')
   checkout.run_script(copy, [
       'layout_train.py', '--epochs=1', '--configs=6', '--batch=2',
       '--source=xla', '--search=random', f'--data_root={folder}/data',
@@ -67,9 +59,10 @@ def verified(trained, root, model_dir='', **changes):
                            **changes})
 
 
-def test_a_hand_in_works_and_can_be_packed(trained, root, tmp_path, capsys):
+def test_a_hand_in_works_and_can_be_packed(
+    trained, checkout_root, tmp_path, capsys):
   folder, model_dir = trained
-  flags = ['--task', 'layout', '--root', root, '--data_root',
+  flags = ['--task', 'layout', '--root', checkout_root, '--data_root',
            f'{folder}/data']
   out = str(tmp_path / 'hand_in.zip')
   assert cli.main(['package', '--model_dir', model_dir, '--out', out,
@@ -83,30 +76,30 @@ def test_a_hand_in_works_and_can_be_packed(trained, root, tmp_path, capsys):
   assert ', 2 of them as here' in verdict['facts']['script']
 
 
-def test_faults_of_files_are_named(trained, root, tmp_path):
+def test_faults_of_files_are_named(trained, checkout_root, tmp_path):
   _, model_dir = trained
   copied = tmp_path / os.path.basename(model_dir)
   shutil.copytree(model_dir, copied)
-  assert 'run file' in verified(trained, root, str(copied)).faults[0]
-  verdict = verified(trained, root, data_root=str(tmp_path))
+  assert 'run file' in verified(trained, checkout_root, str(copied)).faults[0]
+  verdict = verified(trained, checkout_root, data_root=str(tmp_path))
   assert 'has no folder train, valid, test' in verdict.faults[0]
   models_py = tmp_path / 'models.py'
   models_py.write_text('import tensorflow as tf\n')
-  verdict = verified(trained, root, models_py=str(models_py))
+  verdict = verified(trained, checkout_root, models_py=str(models_py))
   assert any('has no class ResModel' in fault for fault in verdict.faults)
 
 
 def test_the_baselines_own_file_does_not_take_what_the_script_gives(
-    trained, root):
+    trained, checkout_root):
   """The reason why its layout_train.py breaks off after training."""
-  theirs = os.path.join(root, checkout.LAYOUT_MODELS_PY)
-  verdict = verified(trained, root, models_py=theirs)
+  theirs = os.path.join(checkout_root, checkout.LAYOUT_MODELS_PY)
+  verdict = verified(trained, checkout_root, models_py=theirs)
   assert any('backprop=False), which layout_train.py calls, fails' in fault
              for fault in verdict.faults), verdict.text()
 
 
 def test_weights_and_predictions_of_different_trainings(
-    trained, root, tmp_path):
+    trained, checkout_root, tmp_path):
   folder, _ = trained
   (csv_path,) = folder.glob('out/results_*.csv')
   before = csv_path.read_text()
@@ -115,14 +108,14 @@ def test_weights_and_predictions_of_different_trainings(
   changed = ';'.join(order.split(';')[::-1])
   try:
     csv_path.write_text('\n'.join([head, f'{name},{changed}', *rest]) + '\n')
-    verdict = verified(trained, root)
+    verdict = verified(trained, checkout_root)
   finally:
     csv_path.write_text(before)
   assert len(verdict.faults) == 1
   assert 'ranks 1 programs otherwise than the saved model' in verdict.faults[0]
 
 
-def test_a_model_that_draws_its_scores(trained, root, tmp_path):
+def test_a_model_that_draws_its_scores(trained, checkout_root, tmp_path):
   source = pathlib.Path(load_models.models_path('layout')).read_text()
   models_py = tmp_path / 'models.py'
   models_py.write_text(source + '''
@@ -137,14 +130,14 @@ def _noisy(self, *args, **kwargs):
 
 MyLayoutSAGE.forward = _noisy
 ''')
-  verdict = verified(trained, root, models_py=str(models_py))
+  verdict = verified(trained, checkout_root, models_py=str(models_py))
   assert any('other scores when it is called again' in fault
              for fault in verdict.faults), verdict.text()
   assert any('layout_evaluate.py ranks 2 programs otherwise' in fault
              for fault in verdict.faults)
 
 
-def test_a_model_of_toy_data(trained, root, tmp_path):
+def test_a_model_of_toy_data(trained, checkout_root, tmp_path):
   """Of 5 train files a column less varies than of all 6."""
   folder, _ = trained
   data = tmp_path / 'data'
@@ -155,6 +148,6 @@ def test_a_model_of_toy_data(trained, root, tmp_path):
     arrays = dict(stored)
   arrays['node_feat'][0, 20] = 7  # A column that is 0 in all the others.
   np.savez_compressed(last, **arrays)
-  verdict = verified(trained, root, data_root=str(data))
+  verdict = verified(trained, checkout_root, data_root=str(data))
   assert verdict.toy_trained
   assert any('is of toy data' in fault for fault in verdict.faults)
