@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import glob
+import logging
 import os
 import subprocess
 import sys
@@ -197,6 +198,7 @@ def main() -> int:
                       help='epochs of both models (default: '
                       f'{EPOCHS}; of layouts {quickstart_layout.EPOCHS})')
   args = parser.parse_args()
+  logging.basicConfig(format='%(message)s')  # As the commands do.
   try:
     if args.task == 'layout':
       print(_run_layout(args.out, args.epochs or quickstart_layout.EPOCHS))
