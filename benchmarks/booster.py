@@ -38,6 +38,7 @@ from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import layout
+from tpu_graphs_ext.host import distinct
 
 # In the CSV and the tables.
 NAME = 'LightGBM'
@@ -290,11 +291,12 @@ class Booster:
         num_iteration=self.best, num_threads=1)
 
   def score_all(self, kernels: Iterable[Kernel], what: str = ''
-                ) -> Iterator[tuple[Kernel, np.ndarray]]:
+                ) -> Iterator[tuple[Kernel, distinct.Scores]]:
     """Each kernel with its scores; `what` is for equality with `Ranker`."""
     del what
     for kernel in kernels:
-      yield kernel, self.scores(kernel)
+      yield kernel, distinct.Scores(
+          self.scores(kernel), distinct.first_copies(kernel.config_feat))
 
   @property
   def leaves(self) -> int:

@@ -12,6 +12,7 @@ from support.places import BENCHMARKS
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import evaluate
 
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -204,6 +205,28 @@ def test_lightgbm_is_a_row(tmp_path, monkeypatch):
   assert float(row['test_micro_opa']) > 0.9
   assert 'lightgbm ' in row['versions']
   assert int(row['best_epoch']) % booster.EVERY == 0
+
+
+class OutputBounds:
+  """Stands in for trees: a configuration's score is its first column."""
+
+  def predict(self, rows, **_):
+    first = booster.column_names().index('bounds.' + schema.CONFIG_FEATURES[
+        schema.CONFIG_GROUPS['output_bounds'].start])
+    return -rows[:, first]
+
+
+def test_a_booster_is_measured_as_a_ranker_is():
+  # The largest bound is the fastest; it is there twice, and counts once.
+  kernel = kernel_of([('copy', [8, 8], [1, 0])], [],
+                     [[8, 8], [8, 8], [4, 8], [2, 8]], runtime=[1, 1, 4, 2])
+  trained = booster.Booster(
+      OutputBounds(), IN_ELEMENTS, booster.Settings(), 50, [], 1.5)
+  result, = evaluate.measure(trained, [kernel], 'these')
+  assert (result.configs, result.repeats) == (4, 1)
+  # Of five pairs that differ, one is wrong: that of bounds 4 and 2.
+  assert result.opa == pytest.approx(4 / 5)
+  assert result.slowdown[1] == 0
 
 
 def test_leave_one_out_takes_copies_once(tmp_path, monkeypatch):
