@@ -33,10 +33,10 @@ setuptools.setup(
         # What benchmarks/accuracy.py compares the models with.
         'benchmarks': ['lightgbm>=4.5,<5', 'matplotlib'],
         # matplotlib, grandalf: the tests draw what `report` draws; jaxlib: they
-        # parse HLO text. Not jax, which TensorFlow 2.15 loads where it is: a
-        # second for each process.
-        'dev': ['jaxlib>=0.4.26', 'matplotlib', 'grandalf', 'pytest',
-                'pytest-xdist', 'hypothesis', 'ruff'],
+        # parse HLO text; lightgbm: they train the benchmark's trees. Not jax,
+        # which TensorFlow 2.15 loads where it is: a second for each process.
+        'dev': ['jaxlib>=0.4.26', 'lightgbm>=4.5,<5', 'matplotlib',
+                'grandalf', 'pytest', 'pytest-xdist', 'hypothesis', 'ruff'],
     },
     entry_points={
         'console_scripts': ['tpu-graphs-ext = tpu_graphs_ext.cli:main'],
