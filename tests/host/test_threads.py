@@ -57,3 +57,23 @@ def test_where_tensorflow_runs_it_is_left_as_it_is(monkeypatch):
   threads.one_for_each_operation()
   assert refused == [1]
   assert tf.config.threading.get_intra_op_parallelism_threads() == now
+
+
+@pytest.mark.parametrize('processes, expected', [(1, None), (2, '4'),
+                                                 (64, '1')])
+def test_processes_divide_the_cores(monkeypatch, processes, expected):
+  variables = {}
+  monkeypatch.setattr(threads.os, 'environ', variables)
+  monkeypatch.setattr(threads.os, 'sched_getaffinity', lambda _: range(8),
+                      raising=False)
+  threads.divide(processes)
+  assert variables.get(threads.VARIABLE) == expected
+  assert set(variables.values()) == ({expected} if expected else set())
+
+
+def test_threads_that_are_chosen_stay(monkeypatch):
+  variables = {threads.VARIABLE: '3'}
+  monkeypatch.setattr(threads.os, 'environ', variables)
+  threads.divide(1000)
+  assert variables.pop(threads.VARIABLE) == '3'
+  assert set(variables.values()) == {'1'}

@@ -9,6 +9,8 @@ _FEW_CORES = 4
 
 # TensorFlow's own variable; who sets it knows better.
 VARIABLE = 'TF_NUM_INTRAOP_THREADS'
+# It reads the others as well, or libraries in it do.
+_VARIABLES = (VARIABLE, 'TF_NUM_INTEROP_THREADS', 'OMP_NUM_THREADS')
 
 
 def one_for_each_operation() -> None:
@@ -25,3 +27,22 @@ def one_for_each_operation() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
   except RuntimeError:  # It is too late: TensorFlow has made its threads.
     pass
+
+
+def divide(processes: int) -> None:
+  """Gives this process its part of the machine, before TensorFlow starts.
+
+  Does nothing where it has the machine for itself. A variable that is set
+  already stays: who sets it knows better.
+
+  Args:
+    processes: that share the cores, this one among them.
+  """
+  if processes <= 1:
+    return
+  try:
+    cores = len(os.sched_getaffinity(0))  # Those that this process may use.
+  except AttributeError:  # Only Linux says.
+    cores = os.cpu_count() or 1
+  for name in _VARIABLES:
+    os.environ.setdefault(name, str(max(1, cores // processes)))
