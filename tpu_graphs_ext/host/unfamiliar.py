@@ -29,9 +29,11 @@ _log = logging.getLogger(__name__)
 # Columns and opcodes in one warning; the rest is only counted.
 MAX_LINES = 20
 _ROWS = {'node_feat': 'nodes', 'node_opcode': 'nodes',
-         'config_feat': 'configurations'}
+         'config_feat': 'configurations',
+         'node_config_feat': 'layouts of nodes'}
 _NAMES = {'node_feat': schema.NODE_FEATURES,
-          'config_feat': schema.CONFIG_FEATURES}
+          'config_feat': schema.CONFIG_FEATURES,
+          'node_config_feat': schema.LAYOUT_CONFIG_FEATURES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +41,13 @@ class Unfamiliar:
   """A column, or an opcode, of one kernel that training did not have like that.
 
   Attributes:
-    tile_id: the kernel.
-    table: 'node_feat', 'config_feat' or 'node_opcode'.
+    tile_id: the kernel, or of the layout task the program's name.
+    table: 'node_feat', 'config_feat' ('node_config_feat' of the layout task) or
+      'node_opcode'.
     column: its name in `schema`; of an opcode that.
     value: the one farthest from the range; an opcode's number.
-    outside: how many rows, nodes or configurations, are outside, or have the
-      opcode.
+    outside: how many rows, nodes or configurations (of the layout task the
+      layouts of a node in one), are outside, or have the opcode.
     rows: how many there are.
     least: in training; 0 of an opcode.
     largest: in training; where it is the least too, the model has no such
@@ -81,14 +84,26 @@ def of_kernel(stats: FeatureStats, kernel: Kernel,
 def of_nodes(stats: FeatureStats, kernel: Kernel,
              opcodes: Optional[Sequence[int]] = None) -> list[Unfamiliar]:
   """`of_kernel` without configurations."""
-  found = _of_blocks(
-      stats.node, kernel.tile_id, 'node_feat', [kernel.node_feat])
+  return [
+      *of_rows(stats.node, kernel.tile_id, 'node_feat', [kernel.node_feat]),
+      *of_opcodes(kernel.tile_id, kernel.node_opcode, opcodes)]
+
+
+def of_opcodes(name: str, node_opcode: np.ndarray,
+               opcodes: Optional[Sequence[int]]) -> list[Unfamiliar]:
+  """The opcodes that training had not.
+
+  Args:
+    name: of the kernel or program.
+    node_opcode: uint8 [nodes].
+    opcodes: of the training data; None: not known.
+  """
   if opcodes is None:
-    return found
-  numbers, counts = np.unique(kernel.node_opcode, return_counts=True)
-  return found + [
-      Unfamiliar(kernel.tile_id, 'node_opcode', _opcode(number), float(number),
-                 count, kernel.num_nodes, 0.0, 0.0)
+    return []
+  numbers, counts = np.unique(node_opcode, return_counts=True)
+  return [
+      Unfamiliar(name, 'node_opcode', _opcode(number), float(number), count,
+                 len(node_opcode), 0.0, 0.0)
       for number, count in zip(numbers.tolist(), counts.tolist())
       if number not in opcodes]
 
@@ -102,11 +117,19 @@ def of_tiles(stats: FeatureStats, tile_id: str,
     tile_id: the kernel.
     blocks: float32 [configs, 24], at least one of at least one row.
   """
-  return _of_blocks(stats.config, tile_id, 'config_feat', blocks)
+  return of_rows(stats.config, tile_id, 'config_feat', blocks)
 
 
-def _of_blocks(stats: ColumnStats, tile_id: str, name: str,
-               blocks: Iterable[np.ndarray]) -> list[Unfamiliar]:
+def of_rows(stats: ColumnStats, tile_id: str, name: str,
+            blocks: Iterable[np.ndarray]) -> list[Unfamiliar]:
+  """The columns of one table, whose rows come in blocks, that go beyond.
+
+  Args:
+    stats: of the training data.
+    tile_id: the kernel or program.
+    name: of the table; see `Unfamiliar`.
+    blocks: float32 [rows, columns], at least one of at least one row.
+  """
   rows, outside, least, largest = 0, 0, np.inf, -np.inf
   for block in blocks:
     rows += len(block)
@@ -157,23 +180,31 @@ def warn(stats: FeatureStats, partition: Partition, model: str,
           len(partition), model)
 
 
-def warn_of(every: Sequence[Unfamiliar], kernels: int, model: str) -> None:
-  """The same of what was found already in so many kernels."""
+def warn_of(every: Sequence[Unfamiliar], kernels: int, model: str,
+            what: str = 'kernel') -> None:
+  """The same of what was found already in so many kernels.
+
+  Args:
+    every: all that was found.
+    kernels: how many were looked at.
+    model: what to call the model.
+    what: what to call one of the kernels.
+  """
   columns = collections.defaultdict(list)
   for found in every:
     columns[found.table, found.column].append(found)
   if not columns:
     return
-  lines = [_line(members) for members in columns.values()]
+  lines = [_line(members, what) for members in columns.values()]
   if len(lines) > MAX_LINES:
     lines[MAX_LINES:] = [f'and {len(lines) - MAX_LINES} more columns']
   _log.warning(
-      '%d of %d kernels have features that %s was not trained on; their order '
+      '%d of %d %ss have features that %s was not trained on; their order '
       'is less certain:\n%s', len({found.tile_id for found in every}), kernels,
-      model, '\n'.join('  ' + line for line in lines))
+      what, model, '\n'.join('  ' + line for line in lines))
 
 
-def _line(members: list[Unfamiliar]) -> str:
+def _line(members: list[Unfamiliar], what: str = 'kernel') -> str:
   """Of one column: what was found where, and what training had."""
   first = members[0]
   rows = sum(found.rows for found in members)
@@ -181,7 +212,7 @@ def _line(members: list[Unfamiliar]) -> str:
   where = (f'in {_percent(share)} of the {_ROWS[first.table]} of '
            f'{shortened([found.tile_id for found in members])}')
   if first.table == 'node_opcode':
-    return f'opcode {first.column} (in no kernel of training) {where}'
+    return f'opcode {first.column} (in no {what} of training) {where}'
   value = max((found.value for found in members), key=lambda value: max(
       value - first.largest, first.least - value))
   trained = (f'always {_number(first.least)} in training, so the model has no '

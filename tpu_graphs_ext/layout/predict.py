@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.host import metrics, outputs, predictions_csv
-from tpu_graphs_ext.layout import scoring
+from tpu_graphs_ext.layout import scoring, unfamiliar
 from tpu_graphs_ext.layout.programs import Programs
 from tpu_graphs_ext.layout.settings import CSV_NAME, LayoutLoadSettings
 
@@ -32,14 +32,18 @@ def predict(model_dir: str, *, out: str = CSV_NAME,
     loading: how to load the model; also where the split is, and of which
       collection.
 
+  Warns of features that the model was not trained on.
+
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
   loading = loading or LayoutLoadSettings()
   path = outputs.check_file('--out', out, START, WHAT)
   ranker = scoring.load_ranker(model_dir, loading)
-  write(path, ranker, scoring.read_split(ranker, loading, 'test'),
-        loading.source or ranker.source, loading.search or ranker.search)
+  test = scoring.read_split(ranker, loading, 'test')
+  unfamiliar.warn(ranker, test)
+  write(path, ranker, test, loading.source or ranker.source,
+        loading.search or ranker.search)
   return path
 
 

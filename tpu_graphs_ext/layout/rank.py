@@ -8,7 +8,7 @@ from typing import Any, Optional
 import numpy as np
 
 from tpu_graphs_ext.host import metrics
-from tpu_graphs_ext.layout import programs, scoring
+from tpu_graphs_ext.layout import programs, scoring, unfamiliar
 from tpu_graphs_ext.layout.programs import Program
 from tpu_graphs_ext.layout.settings import TOP_CONFIGS, LayoutLoadSettings
 
@@ -82,6 +82,8 @@ def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
     top_k: configurations of each program to list.
     loading: how to load the model; also where the data are.
 
+  Warns of features that the model was not trained on.
+
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
@@ -89,5 +91,6 @@ def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
   ranker = scoring.load_ranker(model_dir, loading)
   members = (programs.read_programs(data, cache_dir=loading.cache_dir) if data
              else scoring.read_split(ranker, loading, 'test'))
+  unfamiliar.warn(ranker, members)
   return [Ranking.of(program, scores, top_k)
           for program, scores in ranker.score_all(members, 'rank')]

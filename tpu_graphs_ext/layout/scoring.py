@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from tqdm import tqdm
@@ -37,6 +37,8 @@ class Ranker:
     name: stands in error messages.
     source: collection of programs that it was trained on.
     search: collection of configurations that it was trained on.
+    opcodes: that some program of the training data had; None where the run file
+      does not say.
   """
   model: Any
   stats: FeatureStats
@@ -44,6 +46,7 @@ class Ranker:
   name: str = 'the model'
   source: str = ''
   search: str = ''
+  opcodes: Optional[frozenset[int]] = None
 
   def score_all(self, members: Sequence[Program], what: str
                 ) -> Iterator[tuple[Program, np.ndarray]]:
@@ -127,8 +130,10 @@ def load_ranker(model_dir: str, loading: LayoutLoadSettings) -> Ranker:
   model = artifacts.load_model(
       run, num_ops, sample_graph(stats), models_path(loading.models_py))
   args = run.info['args']
+  known = run.info.get('opcodes')
   return Ranker(model, stats, num_ops, name=model_dir, source=args['source'],
-                search=args['search'])
+                search=args['search'],
+                opcodes=None if known is None else frozenset(known))
 
 
 def models_path(models_py: str) -> str:
