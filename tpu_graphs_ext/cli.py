@@ -334,12 +334,13 @@ def _train(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.host import evaluate, evaluation_csv, evaluation_text
   if args.csv:
-    evaluation_csv.check(args.csv)
+    evaluation_csv.FILE.check(args.csv)
   evaluations = evaluate.evaluate_all(
       args.dir.split(','), args.data, loading=_given(args, LoadSettings),
       ks=args.top_k)
   if args.csv:
-    evaluation_csv.write(args.csv, evaluations)
+    evaluation_csv.FILE.write(
+        args.csv, evaluation_csv.text(evaluations))
   print(json.dumps(evaluate.to_json(evaluations), indent=2) if args.json
         else evaluation_text.text(evaluations, args.by_kernel))
   return 0

@@ -135,7 +135,8 @@ def test_json_has_kinds_intervals_and_differences():
 def test_csv_has_a_row_a_kernel_and_model(tmp_path):
   path = tmp_path / 'sub' / 'e.csv'
   evaluations = [evaluation_of('model_x'), evaluation_of('model_y', more=0.5)]
-  evaluation_csv.write(str(path), evaluations)
+  evaluation_csv.FILE.write(
+      str(path), evaluation_csv.text(evaluations))
   rows = list(csv.DictReader(path.open(newline='')))
   assert [(row['model_dir'], row['tile_id']) for row in rows] == [
       (name, kernel) for name in ('model_x', 'model_y') for kernel in KERNELS]
@@ -146,7 +147,8 @@ def test_csv_has_a_row_a_kernel_and_model(tmp_path):
       'slowdown_3': '0.0', 'slowdown_kept_1': '0.6', 'slowdown_kept_3': '0.0',
       'random_1': '0.5', 'random_3': '0.2', 'default': '0.3', 'opa': '0.5',
       'kendall': ''}
-  evaluation_csv.write(str(path), evaluations[:1])  # Its own is replaced.
+  evaluation_csv.FILE.write(
+      str(path), evaluation_csv.text(evaluations[:1]))  # Its own is replaced.
   assert path.read_text().count('\n') == 5
 
 
@@ -154,5 +156,5 @@ def test_csv_replaces_no_other_file(tmp_path):
   path = tmp_path / 'mine.csv'
   path.write_text('precious\n')
   with pytest.raises(errors.UserError, match='is no CSV of evaluate'):
-    evaluation_csv.check(str(path))
+    evaluation_csv.FILE.check(str(path))
   assert path.read_text() == 'precious\n'

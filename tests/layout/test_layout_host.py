@@ -132,7 +132,8 @@ def test_evaluations_of_two_models_and_their_difference(
   json.dumps(content, allow_nan=False)
   text = evaluation_text.text([one, two])
   assert f'{one.mean.kendall:.3f}' in text and '1 - 2' in text
-  evaluation_text.write(str(tmp_path / 'e.csv'), [one, two])
+  evaluation_text.CSV.write(
+      str(tmp_path / 'e.csv'), evaluation_text.csv_text([one, two]))
   header, *rows = (tmp_path / 'e.csv').read_text().splitlines()
   assert len(rows) == 4 and len(rows[0].split(',')) == len(header.split(','))
   assert float(rows[3].split(',')[7]) == two.results[1].kendall
@@ -235,7 +236,7 @@ def test_a_run_file_that_names_no_collection(trained, tmp_path):
 
 def test_models_of_the_other_task_are_refused(
     trained, saved_model_dir, loading, capsys):
-  with pytest.raises(UserError, match='of the tile task; add --task tile'):
+  with pytest.raises(UserError, match='of the tile task; leave --task'):
     scoring.load_ranker(saved_model_dir, loading)
   assert cli.main(['evaluate', '--dir', trained.model_dir]) == 1
   assert 'of the layout task; add --task layout' in capsys.readouterr().err

@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.host.evaluate import Evaluation, KernelResult
 
@@ -21,7 +20,7 @@ _FIRST = ('model_dir', 'data', 'tile_id', 'program', 'kind', 'configs',
           'rankable', 'repeats')
 _BY_K = ('slowdown', 'slowdown_kept', 'random')
 _LAST = ('default', 'opa', 'kendall')
-START, WHAT = ','.join(_FIRST), 'CSV of evaluate'  # As for `owned`.
+FILE = outputs.Text('--csv', ','.join(_FIRST), 'CSV of evaluate')
 
 
 def text(evaluations: Sequence[Evaluation]) -> str:
@@ -48,18 +47,3 @@ def _cells(result: KernelResult, ks: Sequence[int]) -> list[Any]:
   cells += [getattr(result, name) for name in _LAST]
   return ['' if isinstance(cell, float) and math.isnan(cell) else cell
           for cell in cells]
-
-
-def check(path: str) -> None:
-  """Raises a UserError unless `write` may write the file."""
-  outputs.check_file('--csv', path, START, WHAT)
-
-
-def write(path: str, evaluations: Sequence[Evaluation]) -> None:
-  """Writes `text`; the file appears when complete.
-
-  Raises:
-    UserError: it cannot be written, or replaces a file of another kind.
-  """
-  full = outputs.check_file('--csv', path, START, WHAT)
-  write_file(full, text(evaluations).encode())

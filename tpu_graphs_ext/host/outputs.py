@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 
 from tpu_graphs_ext import owned
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import TEMPORARY, require_path
+from tpu_graphs_ext.files import TEMPORARY, require_path, write_file
 
 
 def check_file(flag: str, path: str, start: str | bytes, what: str) -> str:
@@ -33,6 +34,32 @@ def check_file(flag: str, path: str, start: str | bytes, what: str) -> str:
       full, start.encode() if isinstance(start, str) else start, what)
   _try(flag, path, os.path.dirname(full))
   return expanded
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+  """A file of text that a verb writes where its flag says.
+
+  Attributes:
+    flag: names it in errors.
+    start: how files of its kind begin; another one is not replaced.
+    what: the kind.
+  """
+  flag: str
+  start: str
+  what: str
+
+  def check(self, path: str) -> str:
+    """The path, ~ expanded; raises a UserError unless `write` may write it."""
+    return check_file(self.flag, path, self.start, self.what)
+
+  def write(self, path: str, text: str) -> None:
+    """Writes the file, which appears when complete.
+
+    Raises:
+      UserError: it cannot be written, or replaces a file of another kind.
+    """
+    write_file(self.check(path), text.encode())
 
 
 def check_folder(flag: str, path: str) -> str:

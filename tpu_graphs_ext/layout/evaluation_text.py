@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.host.evaluation_text import table, with_interval
 from tpu_graphs_ext.layout.evaluate import Evaluation, ProgramResult, Summary
@@ -23,7 +22,7 @@ _NOTES = (
     'programs; of a handful it comes out too narrow.')
 _FIRST = ('model_dir', 'data', 'program', 'nodes', 'configurable', 'configs',
           'runtimes', 'kendall', 'opa')
-START, WHAT = ','.join(_FIRST), 'CSV of evaluate --task layout'
+CSV = outputs.Text('--csv', ','.join(_FIRST), 'CSV of evaluate --task layout')
 
 
 def text(evaluations: Sequence[Evaluation]) -> str:
@@ -106,18 +105,3 @@ def csv_text(evaluations: Sequence[Evaluation]) -> str:
 
 def _cell(value: Any) -> Any:
   return '' if isinstance(value, float) and math.isnan(value) else value
-
-
-def check(path: str) -> None:
-  """Raises a UserError unless `write` may write the file."""
-  outputs.check_file('--csv', path, START, WHAT)
-
-
-def write(path: str, evaluations: Sequence[Evaluation]) -> None:
-  """Writes `csv_text`; the file appears when complete.
-
-  Raises:
-    UserError: it cannot be written, or replaces a file of another kind.
-  """
-  full = outputs.check_file('--csv', path, START, WHAT)
-  write_file(full, csv_text(evaluations).encode())

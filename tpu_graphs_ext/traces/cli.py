@@ -43,14 +43,14 @@ def _number(text: str) -> int:
 def _trace(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.traces import analysis, page, texts
   if args.csv:
-    texts.check_csv(args.csv)
+    texts.CSV.check(args.csv)
   if args.html:
-    page.check(args.html)
+    page.FILE.check(args.html)
   found = analysis.analyse(args.file, args.step, args.hardware)
   if args.csv:
-    texts.write_csv(args.csv, found)
+    texts.CSV.write(args.csv, texts.csv_text(found))
   if args.html:
-    page.write(args.html, found, args.top)
+    page.FILE.write(args.html, page.page(found, args.top))
   print(json.dumps(texts.to_json(found), indent=2) if args.json
         else texts.text(found, args.top))
   return 0

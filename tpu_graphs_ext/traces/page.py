@@ -4,34 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpu_graphs_ext import files
 from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.report import document, html
 from tpu_graphs_ext.traces import flame, texts
 from tpu_graphs_ext.traces.analysis import Analysis
 
 START = '<!DOCTYPE html>\n<!-- tpu_graphs_ext trace -->'
-WHAT = 'page of a trace'
+FILE = outputs.Text('--html', START, 'page of a trace')
 TITLE = 'Where the time of a trace goes'
 
 
-def check(path: str) -> None:
-  """Raises a UserError unless `write` may write the file."""
-  outputs.check_file('--html', path, START, WHAT)
-
-
-def write(path: str, found: Analysis, top: int = 15) -> None:
-  """Writes the page; tables have their `top` dearest rows.
-
-  Raises:
-    UserError: it cannot be written, or replaces a file of another kind.
-  """
-  full = outputs.check_file('--html', path, START, WHAT)
-  files.write_file(full, page(found, top).encode())
-
-
 def page(found: Analysis, top: int = 15) -> str:
-  """The page's text."""
+  """The page's text; tables have their `top` dearest rows."""
   said = [line.strip() for line in texts.heading(found)
           if not line.startswith('  note:')]
   sections = [html.section('Trace', html.items(said))]

@@ -8,13 +8,12 @@ import io
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.traces.analysis import Analysis, Group, Row
 
 _COLUMNS = ('name', 'kind', 'phase', 'sizes', 'start_us', 'cpu_us', 'work',
             'measured_us', 'predicted_us', 'error', 'bound', 'reason')
-START, WHAT = ','.join(_COLUMNS), 'CSV of trace'  # As for `owned`.
+CSV = outputs.Text('--csv', ','.join(_COLUMNS), 'CSV of trace')
 NONE = '-'
 
 
@@ -202,22 +201,12 @@ def _row_json(row: Row) -> dict[str, Any]:
       row.price.reason)))
 
 
-def check_csv(path: str) -> None:
-  """Raises a UserError unless `write_csv` may write the file."""
-  outputs.check_file('--csv', path, START, WHAT)
-
-
-def write_csv(path: str, found: Analysis) -> None:
-  """A row a call; empty where there is no number.
-
-  Raises:
-    UserError: it cannot be written, or replaces a file of another kind.
-  """
-  full = outputs.check_file('--csv', path, START, WHAT)
+def csv_text(found: Analysis) -> str:
+  """A row a call; empty where there is no number."""
   lines = io.StringIO()
   writer = csv.writer(lines, lineterminator='\n')
   writer.writerow(_COLUMNS)
   for row in found.rows:
     writer.writerow(['' if value is None else value
                      for value in _row_json(row).values()])
-  write_file(full, lines.getvalue().encode())
+  return lines.getvalue()
