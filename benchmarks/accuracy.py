@@ -5,34 +5,39 @@
 Each run is a process of its own; one that fails becomes a row that says why.
 What is in the CSV already is not run again, so an interrupted benchmark is
 continued by the same command. `benchmarks/README.md` says what is measured.
+With `--task layout` it is that of the layout task, in `accuracy_layout.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import dataclasses
-import datetime
-import hashlib
 import json
 import os
 import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
-import threading
 from typing import Any, Optional
 
-from tqdm import tqdm
-
 import accuracy_figure
+import accuracy_layout
 import accuracy_table
 import booster
 import measured_tiles
-from accuracy_run import LEAVE_ONE_OUT, ROW_FILE, SPLITS, RunSpec
-from machine import cores, machine
+from accuracy_run import LEAVE_ONE_OUT, SPLITS, RunSpec
+from accuracy_work import (
+  DataSet,
+  add_flags,
+  content_of,
+  kept_models_py,
+  positive,
+  run_all,
+  still_to_run,
+  write_table,
+)
+from machine import cores
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.analytic import tpu
 from tpu_graphs_ext.baseline import checkout
@@ -98,30 +103,6 @@ REAL = 'real'
 MEASURED = 'measured_tiles'
 KNOWN = (*SYNTHETIC, CHANGED, MEASURED, REAL)
 
-# The format of the cache when the first rows were made. Another format of the
-# cache is no other data, and the rows stay.
-_CONTENT_SALT = 'tpu_graphs_ext tile cache 1'
-
-PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-
-@dataclasses.dataclass(frozen=True)
-class DataSet:
-  """Where kernels are.
-
-  Attributes:
-    name: in the tables.
-    source: folder of splits, or file of real kernels.
-    protocol: `SPLITS` or `LEAVE_ONE_OUT`.
-    recipe: how it was made, in words.
-    content: start of a hash over all that is measured or trained on.
-  """
-  name: str
-  source: str
-  protocol: str
-  recipe: str
-  content: str
-
 
 # --- Data --------------------------------------------------------------------
 
@@ -147,7 +128,7 @@ def data_sets(args) -> list[DataSet]:
       sets.append(_changed_hardware(args))
     elif name in extra:
       sets.append(DataSet(name, extra[name], SPLITS, 'as given',
-                          _content(extra[name])))
+                          content_of(extra[name])))
     elif name == MEASURED and found[MEASURED]:
       sets.append(_measured_tiles(found[MEASURED], args))
     elif name == MEASURED:
@@ -157,7 +138,7 @@ def data_sets(args) -> list[DataSet]:
     elif name == REAL and real:
       sets.append(DataSet(
           REAL, real, LEAVE_ONE_OUT, 'kernels timed on a TPU, of '
-          f'{os.path.basename(real)}', _content(real)))
+          f'{os.path.basename(real)}', content_of(real)))
     elif name == REAL:
       raise UserError(
           f'--data={args.data}: there are no real kernels; give --real '
@@ -205,14 +186,14 @@ def _changed_hardware(args) -> DataSet:
                  os.path.join(root, split))
   return DataSet(
       CHANGED, root, SPLITS, f'train and valid: {trained.recipe}; test: '
-      f'{tested.recipe}', _content(root))
+      f'{tested.recipe}', content_of(root))
 
 
 def _measured_tiles(source: str, args) -> DataSet:
   root = measured_tiles.data_root(
       source, os.path.join(args.work_dir, MEASURED))
   return DataSet(MEASURED, root, SPLITS, 'tiles timed on a CPU; bounds count '
-                 'elements, by logical dimension', _content(root))
+                 'elements, by logical dimension', content_of(root))
 
 
 def _synthetic(name: str, seed: int, hardware: tpu.TpuConstants,
@@ -231,25 +212,7 @@ def _synthetic(name: str, seed: int, hardware: tpu.TpuConstants,
       name, settings.out, SPLITS,
       f'`tpu-graphs-ext sample-data`, seed {seed}, {sizes} kernels for '
       'train/valid/test, ' + (changed or 'default hardware'),
-      _content(settings.out))
-
-
-def _content(source: str) -> str:
-  """First digits of a hash over the labelled kernels of a source."""
-  from tpu_graphs_ext.data import cache, read
-  if os.path.isfile(source):
-    return _file_hash(source)
-  paths = []
-  for split in ('train', 'valid', 'test', 'test_labelled'):
-    folder = os.path.join(source, split)
-    if split != 'test_labelled' or os.path.isdir(folder):
-      paths += read.find_npz(folder)
-  return cache.content_key(paths, _CONTENT_SALT)[:12]
-
-
-def _file_hash(path: str) -> str:
-  with open(path, 'rb') as file:
-    return hashlib.sha256(file.read()).hexdigest()[:12]
+      content_of(settings.out))
 
 
 # --- Runs --------------------------------------------------------------------
@@ -323,113 +286,6 @@ def _spec(args, data: DataSet, name: str, model: str, kwargs: dict[str, Any],
       threads=max(1, cores() // args.jobs))
 
 
-def still_to_run(runs: list[tuple[RunSpec, DataSet]],
-                 rows: list[accuracy_table.Row],
-                 rerun_changed: bool) -> list[tuple[RunSpec, DataSet]]:
-  """The runs without a finished row of the same data.
-
-  Failed runs, and runs on data of other content, are to be done again; those
-  of another models.py only if asked for, and are told about otherwise.
-  """
-  finished = {accuracy_table.key_of(row): row for row in rows
-              if row['status'] == 'ok'}
-  left, changed = [], 0
-  for spec, data in runs:
-    row = finished.get(accuracy_table.key_of(dataclasses.asdict(spec)))
-    if row is None or row['content'] != data.content:
-      left.append((spec, data))
-    elif row['models_py'] != _file_hash(spec.models_py):
-      changed += 1
-      if rerun_changed:
-        left.append((spec, data))
-  if changed and not rerun_changed:
-    print(f'{changed} of the finished runs were made with another models.py; '
-          '--rerun_changed does them again', file=sys.stderr)
-  return left
-
-
-class Processes:
-  """Runs specs in processes; all of them can be ended."""
-
-  def __init__(self):
-    self._running: set[subprocess.Popen] = set()
-    self._lock = threading.Lock()
-    self._ended = False
-
-  def run(self, spec: RunSpec) -> Optional[dict[str, Any]]:
-    """Columns of the run's row; None if it was ended from outside."""
-    shutil.rmtree(spec.folder, ignore_errors=True)
-    os.makedirs(spec.folder)
-    spec_path = os.path.join(spec.folder, 'spec.json')
-    with open(spec_path, 'w', encoding='utf-8') as file:
-      json.dump(dataclasses.asdict(spec), file, indent=1)
-    script = os.path.join(os.path.dirname(__file__), 'accuracy_run.py')
-    log_path = os.path.join(spec.folder, 'log.txt')
-    with open(log_path, 'w', encoding='utf-8') as log:
-      with self._lock:
-        if self._ended:
-          return None
-        process = subprocess.Popen(
-            [sys.executable, script, spec_path], stdout=log, stderr=log,
-            stdin=subprocess.DEVNULL)
-        self._running.add(process)
-      code = process.wait()
-    with self._lock:
-      self._running.discard(process)
-      if self._ended:
-        return None
-    try:
-      with open(os.path.join(spec.folder, ROW_FILE), encoding='utf-8') as file:
-        return json.load(file)
-    except FileNotFoundError:
-      end = f'signal {-code}' if code < 0 else f'exit code {code}'
-      return {'status': 'failed', 'error': f'ended by {end}; see {log_path}'}
-
-  def end(self) -> None:
-    """Ends what runs; nothing is started after that."""
-    with self._lock:
-      self._ended = True
-      for process in self._running:
-        process.terminate()
-
-
-def run_all(left: list[tuple[RunSpec, DataSet]], args,
-            results: accuracy_table.Results) -> int:
-  """Does the runs, and writes each one's row; returns how many failed."""
-  shared = {'machine': machine(), 'command': args.command}
-  processes, failures = Processes(), 0
-  with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-    try:
-      futures = {pool.submit(processes.run, spec): (spec, data)
-                 for spec, data in left}
-      for future in tqdm(concurrent.futures.as_completed(futures),
-                         total=len(futures), desc='accuracy', unit='run'):
-        spec, data = futures[future]
-        row = future.result()
-        if row is None:
-          continue
-        if row['status'] != 'ok':
-          failures += 1
-          tqdm.write(f'failed: {spec.name}, {spec.data}, seed {spec.seed}: '
-                     f'{row["error"]}', file=sys.stderr)
-        results.put({
-            **dataclasses.asdict(spec), **dataclasses.asdict(data), **shared,
-            'name': spec.name, 'date': datetime.date.today().isoformat(),
-            'models_py': _file_hash(spec.models_py), **row})
-        write_table(results)
-    finally:
-      processes.end()
-      pool.shutdown(cancel_futures=True)
-  return failures
-
-
-def write_table(results: accuracy_table.Results) -> str:
-  """Writes the Markdown beside the CSV; returns its path."""
-  path = os.path.splitext(results.path)[0] + '.md'
-  files.write_file(path, accuracy_table.markdown(results.rows()).encode())
-  return path
-
-
 def write_figure(results: accuracy_table.Results) -> None:
   """Draws the figure beside the CSV, or says why not."""
   path = os.path.splitext(results.path)[0] + '.svg'
@@ -452,30 +308,7 @@ def write_readme(path: str, results: accuracy_table.Results) -> None:
       text, results.rows()).encode())
 
 
-def _kept_models_py(args) -> str:
-  """A copy of models.py, so that an edit does not split the benchmark."""
-  original = os.path.abspath(os.path.expanduser(args.models_py))
-  if not os.path.isfile(original):
-    raise UserError(f'--models_py={args.models_py}: no such file')
-  copy = os.path.join(args.work_dir, f'models_{_file_hash(original)}.py')
-  os.makedirs(args.work_dir, exist_ok=True)
-  shutil.copyfile(original, copy + '.tmp')
-  os.replace(copy + '.tmp', copy)
-  return copy
-
-
 # --- Command line ------------------------------------------------------------
-
-
-def _seeds(text: str) -> list[int]:
-  return [int(part) for part in text.split(',')]
-
-
-def _positive(text: str) -> int:
-  number = int(text)
-  if number < 1:
-    raise argparse.ArgumentTypeError(f'{text}: must be at least 1')
-  return number
 
 
 def parser() -> argparse.ArgumentParser:
@@ -490,7 +323,6 @@ def parser() -> argparse.ArgumentParser:
       help=f'also ablations of {ABLATED}, and lesser laws')
   add('--no_ablations', dest='ablations', action='store_false', default=None,
       help='no ablations')
-  add('--seeds', type=_seeds, default='0,1,2', help='comma-separated')
   add('--data', help=f'comma-separated: {", ".join(KNOWN)}, and '
       'names of --extra_data; all there are if not given')
   add('--extra_data', action='append', default=[], metavar='NAME=DIR',
@@ -501,24 +333,12 @@ def parser() -> argparse.ArgumentParser:
   add('--measured_tiles', default='', metavar='DIR',
       help='tiles measured on other hardware: a data root, whose test split '
       f'may be missing; if not given, what {measured_tiles.VARIABLE} names')
-  add('--epochs', type=_positive, default=100, help='at most, for all models')
-  add('--real_epochs', type=_positive, default=10,
+  add('--epochs', type=positive, default=100, help='at most, for all models')
+  add('--real_epochs', type=positive, default=10,
       help=f'epochs of leave one out on {REAL}')
   add('--kernels', type=int, default=700,
       help='kernels of each synthetic data set')
-  add('--jobs', type=_positive, default=2,
-      help='processes at once; they share the cores')
-  add('--work_dir', default=os.path.join(PROJECT, 'out', 'accuracy'),
-      help='for data, models and logs')
-  add('--results', metavar='FILE.csv', default=os.path.join(
-      PROJECT, 'benchmarks', 'results', 'accuracy.csv'),
-      help='the CSV; the tables go beside it')
-  add('--models_py', default=os.path.join(PROJECT, 'models.py'),
-      help='another models.py')
-  add('--rerun_changed', action='store_true',
-      help='do runs of another models.py again')
-  add('--table_only', action='store_true',
-      help='only write the tables and the figure anew')
+  add_flags(add, 'tile', 'accuracy.csv', 'models.py')
   add('--readme', metavar='FILE.md', default='',
       help='also put the main numbers between their marks in this file')
   return flags
@@ -532,7 +352,7 @@ def benchmark(args) -> int:
   rows = results.rows()
   failures = 0
   if not args.table_only:
-    models_py = _kept_models_py(args)
+    models_py = kept_models_py(args)
     runs = run_list(args, data_sets(args), models_py)
     left = still_to_run(runs, rows, args.rerun_changed)
     print(f'{len(runs) - len(left)} of {len(runs)} runs are done',
@@ -550,11 +370,17 @@ def benchmark(args) -> int:
 def main(argv: Optional[list[str]] = None) -> int:
   """0: all is well; 1: a run failed or the flags cannot be used."""
   argv = sys.argv[1:] if argv is None else argv
-  args = parser().parse_args(argv)
+  # Each task has flags of its own.
+  tasks = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+  tasks.add_argument('--task', default='tile')
+  is_layout = tasks.parse_known_args(argv)[0].task == 'layout'
+  flags, work = ((accuracy_layout.parser, accuracy_layout.benchmark)
+                 if is_layout else (parser, benchmark))
+  args = flags().parse_args(argv)
   args.command = shlex.join(['python', 'benchmarks/accuracy.py', *argv])
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   try:
-    return 1 if benchmark(args) else 0
+    return 1 if work(args) else 0
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1

@@ -13,14 +13,15 @@ import os
 import shutil
 import sys
 import traceback
-from typing import NamedTuple
 
+import accuracy_layout_run
 import booster
+from accuracy_training import Training, training_columns
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # Ways of splitting a data set.
-SPLITS, LEAVE_ONE_OUT = 'splits', 'leave one out'
+SPLITS, LEAVE_ONE_OUT, LAYOUTS = 'splits', 'leave one out', 'layout splits'
 
 ROW_FILE = 'row.json'
 
@@ -37,14 +38,16 @@ class RunSpec:
 
   Attributes:
     data: name of the data set.
-    source: its folder of splits; for leave one out a file of kernels.
-    protocol: `SPLITS` or `LEAVE_ONE_OUT`.
+    source: its folder of splits; for leave one out a file of kernels; for
+      layouts <data root>/<source>/<search>.
+    protocol: `SPLITS`, `LEAVE_ONE_OUT` or `LAYOUTS`.
     name: of the row: the model's, or the ablation's.
     model: class in models.py.
     kwargs: constructor arguments, a JSON object with sorted keys.
     seed: of weights and batches.
     epochs: at most.
-    real: file of real kernels to measure on as well, or empty.
+    real: file of real kernels to measure on as well, or empty; for layouts
+      a collection, whose labelled files are.
     models_py: the models.py to use, or `booster.py` for its own model.
     folder: for all that the run writes.
     cache_dir: see `TrainSettings`.
@@ -72,8 +75,9 @@ def run(spec: RunSpec) -> dict[str, object]:
     UserError: the model, its arguments or the data cannot be used.
   """
   from tpu_graphs_ext.host import artifacts
-  train_and_measure = (
-      _leave_one_out if spec.protocol == LEAVE_ONE_OUT else _on_splits)
+  train_and_measure = {
+      SPLITS: _on_splits, LEAVE_ONE_OUT: _leave_one_out,
+      LAYOUTS: accuracy_layout_run.on_layouts}[spec.protocol]
   row = train_and_measure(spec)
   versions = artifacts.versions()
   if spec.model == booster.NAME:
@@ -86,7 +90,7 @@ def _on_splits(spec: RunSpec) -> dict[str, object]:
   """Trains on the train split; measures on all labelled sources there are."""
   from tpu_graphs_ext.host import evaluate, inputs
   training, ranker = _trained(spec, spec.source, spec.folder)
-  row = _training_columns([training])
+  row = training_columns([training])
   for split, source in _sources(spec).items():
     kernels = inputs.read_kernels(source)
     if split == 'test' and kernels.unlabelled():
@@ -137,7 +141,7 @@ def _leave_one_out(spec: RunSpec) -> dict[str, object]:
         ranker, Partition.from_kernels([left_out]), 'left out')
     shutil.rmtree(fold)
     tf.keras.backend.clear_session()
-  return {**_training_columns(trainings), **_measures('real', results)}
+  return {**training_columns(trainings), **_measures('real', results)}
 
 
 def _write_fold(folder, others, left_out) -> None:
@@ -154,16 +158,8 @@ def _write_fold(folder, others, left_out) -> None:
   left_out.save(os.path.join(folder, 'test'))
 
 
-class _Training(NamedTuple):
-  """Columns of the CSV that tell about one training."""
-  parameters: int
-  seconds: float
-  epochs_done: int
-  best_epoch: int
-
-
 def _trained(spec: RunSpec, data_root: str, out_dir: str):
-  """Trains at default flags; returns (_Training, the ranker as saved)."""
+  """Trains at default flags; returns (Training, the ranker as saved)."""
   if spec.model == booster.NAME:
     return _trained_booster(spec, data_root)
   from tpu_graphs_ext.host import scoring, settings, train
@@ -174,13 +170,7 @@ def _trained(spec: RunSpec, data_root: str, out_dir: str):
       models_py=spec.models_py))
   ranker = scoring.load_ranker(
       result.model_dir, settings.LoadSettings(models_py=spec.models_py))
-  curve = result.run_info['train_curve']
-  return _Training(
-      parameters=sum(variable.shape.num_elements()
-                     for variable in ranker.model.trainable_variables),
-      seconds=result.run_info['seconds']['train'],
-      epochs_done=len(curve['epoch']),
-      best_epoch=1 + curve['val_opa'].index(max(curve['val_opa']))), ranker
+  return Training.of(result.run_info, ranker.model), ranker
 
 
 def _trained_booster(spec: RunSpec, data_root: str):
@@ -200,20 +190,8 @@ def _trained_booster(spec: RunSpec, data_root: str):
   ranker = booster.fit(
       **splits, settings=booster.Settings.of(json.loads(spec.kwargs)),
       seed=spec.seed, threads=spec.threads)
-  return _Training(ranker.leaves, ranker.seconds, ranker.settings.trees,
+  return Training(ranker.leaves, ranker.seconds, ranker.settings.trees,
                    ranker.best), ranker
-
-
-def _training_columns(trainings: list[_Training]) -> dict[str, object]:
-  """Means over the trainings of a run; parameters are the last one's."""
-  done = sum(training.epochs_done for training in trainings)
-  return {
-      'parameters': trainings[-1].parameters,
-      'seconds_an_epoch': sum(
-          training.seconds for training in trainings) / done,
-      'epochs_done': done / len(trainings),
-      'best_epoch': sum(
-          training.best_epoch for training in trainings) / len(trainings)}
 
 
 def _measures(split: str, results) -> dict[str, object]:

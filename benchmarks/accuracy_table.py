@@ -9,7 +9,8 @@ import fcntl
 import math
 import os
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Optional
 
 from tpu_graphs_ext.errors import UserError
 
@@ -46,8 +47,11 @@ class Results:
   Every change rewrites the file whole and takes its place atomically.
   """
 
-  def __init__(self, path: str):
-    self.path = path
+  def __init__(self, path: str, columns: tuple[str, ...] = COLUMNS,
+               tables: Optional[Callable[[list[Row]], str]] = None):
+    """Of the tile task, unless other columns and tables are given."""
+    self.path, self._columns = path, columns
+    self.tables = tables or markdown
 
   def rows(self) -> list[Row]:
     """All rows, as text.
@@ -61,7 +65,7 @@ class Results:
         rows = list(reader)
     except FileNotFoundError:
       return []
-    if tuple(reader.fieldnames or ()) != COLUMNS:
+    if tuple(reader.fieldnames or ()) != self._columns:
       raise UserError(
           f'{self.path}: its columns are not those of this benchmark; move '
           'it away, or name another --results')
@@ -69,13 +73,13 @@ class Results:
 
   def put(self, row: dict[str, object]) -> None:
     """Adds a row, or replaces the one of the same run."""
-    new = {column: _text(row.get(column)) for column in COLUMNS}
+    new = {column: text_of(row.get(column)) for column in self._columns}
     with self._locked():
       by_key = {key_of(old): old for old in self.rows()}
       by_key[key_of(new)] = new
       temporary = f'{self.path}.{os.getpid()}.tmp'
       with open(temporary, 'w', encoding='utf-8', newline='') as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator='\n')
+        writer = csv.DictWriter(file, self._columns, lineterminator='\n')
         writer.writeheader()
         writer.writerows(by_key.values())
       os.replace(temporary, self.path)
@@ -94,10 +98,10 @@ class Results:
 
 
 def key_of(row: dict[str, object]) -> tuple[str, ...]:
-  return tuple(_text(row[column]) for column in KEY)
+  return tuple(text_of(row[column]) for column in KEY)
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
   if value is None:
     return ''
   return f'{value:.6g}' if isinstance(value, float) else str(value)
@@ -117,33 +121,47 @@ def markdown(rows: list[Row]) -> str:
   for (data, _, epochs), members in sets.items():
     lines += [f'## {data}, {epochs} epochs at most', '',
               *_data_set(members, rows)]
+  return '\n'.join(lines + failed_runs(rows)).rstrip() + '\n'
+
+
+def failed_runs(rows: list[Row]) -> list[str]:
+  """A section of the runs that failed, if there are any."""
   failed = [row for row in rows if row['status'] != 'ok']
-  if failed:
-    lines += ['## Failed runs', '', *_table(
-        ['run', 'data', 'seed', 'epochs', 'error'],
-        [[row['name'], row['data'], row['seed'], row['epochs'],
-          row['error'].replace('|', '\\|')] for row in failed])]
-  return '\n'.join(lines).rstrip() + '\n'
+  return failed and ['## Failed runs', '', *table(
+      ['run', 'data', 'seed', 'epochs', 'error'],
+      [[row['name'], row['data'], row['seed'], row['epochs'],
+        row['error'].replace('|', '\\|')] for row in failed])]
 
 
 def _header(rows: list[Row]) -> list[str]:
   """What the numbers mean and where they come from."""
-  dates = [row['date'] for row in rows]
   lines = [
       'Mean ± sample standard deviation over seeds. top-k %: how much slower '
       'the best of the k chosen', 'tiles is than the best tile. Micro: mean '
       'over kernels; macro: mean over programs. "Best to worst',
       'seed" is of the micro top-5. Written by `benchmarks/accuracy.py`; '
       '`benchmarks/README.md` says how the data is made.', '']
+  return lines + provenance(
+      rows, '`tpu-graphs-ext train` at default flags, but for `--epochs` and '
+      '`--seed`', "models.py, or a LightGBM row's booster.py (SHA-256)")
+
+
+def provenance(rows: list[Row], training: str, models_py: str) -> list[str]:
+  """A list of what the rows come from: data, versions, machine, dates.
+
+  Args:
+    rows: all.
+    training: how was trained.
+    models_py: what to call that column.
+  """
+  dates, lines = [row['date'] for row in rows], []
   recipes = dict.fromkeys(
       (row['data'], row['recipe'], row['content']) for row in rows)
   lines += [f'- Data `{data}`: {recipe}; content {content}.'
             for data, recipe, content in recipes]
-  lines.append('- Training: `tpu-graphs-ext train` at default flags, but for '
-               '`--epochs` and `--seed`.')
+  lines.append(f'- Training: {training}.')
   for title, column in (
-      ('Versions', 'versions'),
-      ("models.py, or a LightGBM row's booster.py (SHA-256)", 'models_py'),
+      ('Versions', 'versions'), (models_py, 'models_py'),
       ('Machine', 'machine'), ('Threads of a run', 'threads'),
       ('Command', 'command')):
     values = dict.fromkeys(row[column] for row in rows if row[column])
@@ -174,10 +192,10 @@ def _summary(sets: dict[tuple, list[Row]]) -> list[str]:
     for split, rows in columns.values():
       own = [row for row in rows if row['name'] == model]
       cells[-1].append(' / '.join(
-          _mean_std(_percent(own, f'{split}_micro_{measure}'), 1)
+          mean_std(percents_of(own, f'{split}_micro_{measure}'), 1)
           for measure in ('top1', 'top5')))
   return ['## Summary: micro top-1 % / top-5 %', '',
-          *_table(['model', *columns], cells)]
+          *table(['model', *columns], cells)]
 
 
 def _data_set(rows: list[Row], every: list[Row]) -> list[str]:
@@ -243,9 +261,9 @@ def _measure_table(split: str, rows: list[Row],
     if with_training:
       cells[-1] += [
           f'{int(members[0]["parameters"]):,}',
-          _mean_std(_numbers(members, 'seconds_an_epoch'), 2),
-          _mean_std(_numbers(members, 'best_epoch'), 0)]
-  return _table(heads, cells)
+          mean_std(numbers_of(members, 'seconds_an_epoch'), 2),
+          mean_std(numbers_of(members, 'best_epoch'), 0)]
+  return table(heads, cells)
 
 
 def _best_first(runs: dict[tuple, list[Row]], split: str) -> list[tuple]:
@@ -254,7 +272,7 @@ def _best_first(runs: dict[tuple, list[Row]], split: str) -> list[tuple]:
 
   def order(item):
     (name, model, _), rows = item
-    numbers = _numbers(rows, f'{split}_micro_top5')
+    numbers = numbers_of(rows, f'{split}_micro_top5')
     return (ablated and name != model,
             statistics.fmean(numbers) if numbers else math.inf)
 
@@ -263,25 +281,25 @@ def _best_first(runs: dict[tuple, list[Row]], split: str) -> list[tuple]:
 
 def _spread(rows: list[Row], column: str, measure: str) -> str:
   if measure.startswith('top'):
-    return _mean_std(_percent(rows, column), 2)
-  return _mean_std(_numbers(rows, column), 3)
+    return mean_std(percents_of(rows, column), 2)
+  return mean_std(numbers_of(rows, column), 3)
 
 
 def _range(rows: list[Row], column: str) -> str:
-  numbers = _percent(rows, column)
+  numbers = percents_of(rows, column)
   return f'{min(numbers):.2f} to {max(numbers):.2f}' if numbers else '-'
 
 
-def _numbers(rows: Iterable[Row], column: str) -> list[float]:
+def numbers_of(rows: Iterable[Row], column: str) -> list[float]:
   """The values that are there: a measure may be undefined."""
   return [float(row[column]) for row in rows if row[column]]
 
 
-def _percent(rows: Iterable[Row], column: str) -> list[float]:
-  return [100 * number for number in _numbers(rows, column)]
+def percents_of(rows: Iterable[Row], column: str) -> list[float]:
+  return [100 * number for number in numbers_of(rows, column)]
 
 
-def _mean_std(numbers: list[float], digits: int) -> str:
+def mean_std(numbers: list[float], digits: int) -> str:
   """'mean ± sample standard deviation'; of one number itself."""
   if not numbers:
     return '-'
@@ -291,7 +309,7 @@ def _mean_std(numbers: list[float], digits: int) -> str:
   return f'{mean} ± {statistics.stdev(numbers):.{digits}f}'
 
 
-def _table(heads: list[str], rows: list[list[str]]) -> list[str]:
+def table(heads: list[str], rows: list[list[str]]) -> list[str]:
   lines = [heads, ['---'] + ['---:'] * (len(heads) - 1), *rows]
   return ['| ' + ' | '.join(line) + ' |' for line in lines] + ['']
 
@@ -336,13 +354,13 @@ def readme_table(rows: list[Row]) -> str:
                for measure in measures]
   there = [cell for cell, name in zip(cells, _README_ROWS)
            if name not in _README_OPTIONAL or set(cell[1:]) != {'-'}]
-  return '\n'.join(_table(heads, there)).rstrip()
+  return '\n'.join(table(heads, there)).rstrip()
 
 
 def _short(rows: list[Row], column: str, measure: str) -> str:
   if measure.startswith('top'):
-    return _mean_std(_percent(rows, column), 1)
-  return _mean_std(_numbers(rows, column), 3).split(' ')[0]
+    return mean_std(percents_of(rows, column), 1)
+  return mean_std(numbers_of(rows, column), 3).split(' ')[0]
 
 
 def with_readme_table(text: str, rows: list[Row]) -> str:

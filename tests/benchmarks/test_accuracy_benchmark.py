@@ -18,6 +18,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import accuracy
 import accuracy_run
 import accuracy_table
+import accuracy_work
 
 
 def row(**changes):
@@ -154,9 +155,9 @@ def test_another_format_of_the_cache_is_no_other_data(tmp_path, monkeypatch):
   from tpu_graphs_ext.data import cache, read
   root = tiny_kernels.write_data_root(tmp_path)
   paths = read.find_npz(str(root / 'train'))
-  before = accuracy._content(str(root)), cache.content_key(paths)
+  before = accuracy.content_of(str(root)), cache.content_key(paths)
   monkeypatch.setattr(cache, 'FORMAT', 'another')
-  assert accuracy._content(str(root)) == before[0]
+  assert accuracy.content_of(str(root)) == before[0]
   assert cache.content_key(paths) != before[1]
 
 
@@ -197,7 +198,7 @@ def test_leave_one_out_measures_each_kernel_by_a_model_of_the_others(
     return None, None
 
   monkeypatch.setattr(accuracy_run, '_trained', trained)
-  monkeypatch.setattr(accuracy_run, '_training_columns', lambda *_: {})
+  monkeypatch.setattr(accuracy_run, 'training_columns', lambda *_: {})
   monkeypatch.setattr(accuracy_run, '_measures', lambda split, results: {
       split: results})
   monkeypatch.setattr('tpu_graphs_ext.host.evaluate.measure',
@@ -274,7 +275,7 @@ def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
     started.append(spec.name)
     return {'status': 'ok', 'parameters': 7}
 
-  monkeypatch.setattr(accuracy.Processes, 'run', run)
+  monkeypatch.setattr(accuracy_work.Processes, 'run', run)
   assert accuracy.main(flags) == 0
   assert started == ['NoRanker']
   after = rows_of(folder)
@@ -296,11 +297,12 @@ def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
 def test_a_killed_process_is_a_failed_run(tmp_path, monkeypatch):
   script = tmp_path / 'accuracy_run.py'
   script.write_text('import os, signal\nos.kill(os.getpid(), signal.SIGKILL)')
-  monkeypatch.setattr(accuracy, '__file__', str(tmp_path / 'accuracy.py'))
+  monkeypatch.setattr(
+      accuracy_work, '__file__', str(tmp_path / 'accuracy_work.py'))
   spec = accuracy_run.RunSpec(
       'tiny', '', 'splits', 'NetA', 'NetA', '{}', 0, 1, '', '',
       str(tmp_path / 'run'), '', 1)
-  row = accuracy.Processes().run(spec)
+  row = accuracy_work.Processes().run(spec)
   assert row['status'] == 'failed' and 'ended by signal 9' in row['error']
   assert json.loads((tmp_path / 'run' / 'spec.json').read_text())[
       'name'] == 'NetA'
@@ -308,8 +310,9 @@ def test_a_killed_process_is_a_failed_run(tmp_path, monkeypatch):
 
 def test_processes_that_are_ended_leave_no_row(tmp_path, monkeypatch):
   (tmp_path / 'accuracy_run.py').write_text('print()')
-  monkeypatch.setattr(accuracy, '__file__', str(tmp_path / 'accuracy.py'))
-  processes = accuracy.Processes()
+  monkeypatch.setattr(
+      accuracy_work, '__file__', str(tmp_path / 'accuracy_work.py'))
+  processes = accuracy_work.Processes()
   processes.end()
   spec = accuracy_run.RunSpec(
       'tiny', '', 'splits', 'NetA', 'NetA', '{}', 0, 1, '', '',
