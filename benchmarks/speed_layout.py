@@ -9,7 +9,13 @@ of the baseline's own reader, each in processes of its own, in turn:
   ranking   every configuration, 100 at a time, as layout_evaluate.py does it
   training  a step of layout_train.py at its default flags: the file 8 times,
             16 configurations each, segments of 5,000 nodes
-  scores    largest difference of a score, over the largest score
+  scores    largest difference of a score, over the largest score: between the
+            two, and of each from the same in float64, for some configurations
+
+Of both times, on the clock and of the processor, which other work on the
+machine changes less, and memory: the peak of the process, most of which
+TensorFlow takes before any model is there, and the peak beyond what the process
+had when its graph was read.
 
 Rows go to results/speed_layout.csv, where a part that is measured again
 replaces its rows; results/speed_layout.md shows all.
@@ -18,6 +24,7 @@ replaces its rows; results/speed_layout.md shows all.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import io
 import json
@@ -32,6 +39,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+import exact_res_model
 from machine import machine
 from tpu_graphs_ext import files
 from tpu_graphs_ext.baseline import checkout
@@ -44,6 +52,7 @@ PARTS = ('ranking', 'training')
 SIDES = ('baseline', 'ours')
 # As the scripts' flags have it by default.
 CHUNK, CONFIGS, BATCH, KEEP_NODES = 100, 16, 8, 5000
+EXACT = 20  # Configurations that are also scored in float64.
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -101,8 +110,7 @@ def measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
             part, side, root, args.file, folder, str(args.most_configs)))
     rows = _compared(part, answers)
     if part == 'ranking':
-      rows.append(_row('scores', 'largest difference', _difference(folder),
-                       'of the largest score'))
+      rows += _differences(folder)
   for row in rows:
     row.update(file=_title(args), machine=machine(), versions=_versions(),
                remark=args.remark)
@@ -127,15 +135,17 @@ def _run(*arguments: str) -> dict[str, Any]:
 def _compared(part: str, answers: dict[str, list]) -> list[dict]:
   """Medians of both sides, and their ratios."""
   rows = []
-  for key, unit in (('seconds', 's'), ('peak', 'MiB')):
+  work = 'a step' if part == 'training' else 'all ranked'
+  for key, name, unit in (
+      ('seconds', work, 's'), ('processor', f'{work}, processor time', 's'),
+      ('peak', 'peak of the process', 'MiB'),
+      ('taken', 'peak beyond what it had before', 'MiB')):
     values = {side: statistics.median(each[key] for each in answers[side])
               for side in SIDES}
-    name = {'seconds': 'a step' if part == 'training' else 'all ranked',
-            'peak': 'peak of the process'}[key]
     rows += [_row(part, f'{name}, {side}', value, unit)
              for side, value in values.items()]
     rows.append(_row(part, f'{name}, baseline over ours',
-                     values['baseline'] / values['ours'], 'times'))
+                     values['baseline'] / max(values['ours'], 1e-9), 'times'))
   return rows
 
 
@@ -143,10 +153,18 @@ def _row(part: str, measure: str, value: float, unit: str) -> dict[str, Any]:
   return {'part': part, 'measure': measure, 'value': value, 'unit': unit}
 
 
-def _difference(folder: str) -> float:
-  ours, theirs = (np.load(os.path.join(folder, f'{side}.npy'))
-                  for side in ('ours', 'baseline'))
-  return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+def _differences(folder: str) -> list[dict]:
+  """Of the scores that both sides left, and of what they were to be."""
+  found = {name: np.load(os.path.join(folder, f'{name}.npy'))
+           for name in (*SIDES, 'exact')}
+  largest, exact = np.abs(found['baseline']).max(), found['exact']
+  differences = {
+      'largest difference': found['ours'] - found['baseline'],
+      **{f'from float64, {side}': found[side][:len(exact)] - exact
+         for side in SIDES}}
+  return [_row('scores', name, float(np.abs(difference).max() / largest),
+               'of the largest score')
+          for name, difference in differences.items()]
 
 
 def _title(args: argparse.Namespace) -> str:
@@ -186,15 +204,50 @@ def _work(part: str, side: str, root: str, path: str, folder: str,
   model = models.ResModel(
       CONFIGS, int(tf.reduce_max(partition.node_opcode)) + 1)
   graph = partition.get_item(0).to_graph_tensor()
+  memory = _Memory()
   model.forward(data.sub_configs(graph, slice(0, 2)), num_configs=2)
   _share_weights(model, side, folder)
   if part == 'ranking':
-    seconds = _ranking(data, model, graph, int(most_configs),
-                       os.path.join(folder, f'{side}.npy'))
+    times = _ranking(data, model, graph, int(most_configs),
+                     os.path.join(folder, f'{side}.npy'))
   else:
-    seconds = _training(model, partition)
-  from speed_ranking import peak_mib
-  print(json.dumps({'seconds': seconds, 'peak': peak_mib()}))
+    times = _training(model, partition)
+  print(json.dumps({**times, **memory.found()}))
+  exact = os.path.join(folder, 'exact.npy')
+  if part == 'ranking' and not os.path.exists(exact):
+    np.save(exact, _exact(model, data.sub_configs(
+        graph, slice(0, EXACT if int(most_configs) < 0
+                     else min(EXACT, int(most_configs))))))
+
+
+def _exact(model, graph) -> np.ndarray:
+  """float64 [configs]: the scores of a graph, as they were to be."""
+  ops, configs = (graph.node_sets[name] for name in ('op', 'nconfig'))
+  feed, config = (graph.edge_sets[name].adjacency
+                  for name in ('feed', 'config'))
+  order = np.argsort(config.source.numpy())
+  return exact_res_model.scores(
+      [weight.numpy() for weight in model.trainable_variables],
+      ops['op'].numpy(), ops['feats'].numpy(),
+      np.stack([feed.source.numpy(), feed.target.numpy()], -1),
+      config.target.numpy()[order], configs['feats'].numpy())
+
+
+class _Memory:
+  """The memory that a process takes from now on, MiB."""
+
+  def __init__(self):
+    from speed_ranking import peak_mib, status_mib
+    self._peak_mib, self._earlier = peak_mib, peak_mib()
+    self._had = status_mib('VmRSS')
+    with contextlib.suppress(OSError):  # Linux then counts the peak anew.
+      with open('/proc/self/clear_refs', 'w', encoding='ascii') as file:
+        file.write('5')
+
+  def found(self) -> dict[str, float]:
+    """Peak of the process, and the peak since then over what it had then."""
+    peak = self._peak_mib()
+    return {'peak': max(self._earlier, peak), 'taken': peak - self._had}
 
 
 def _reader():
@@ -232,8 +285,9 @@ def _share_weights(model, side: str, folder: str) -> None:
       weight.assign(stored[name])
 
 
-def _ranking(data, model, graph, most_configs: int, path: str) -> float:
-  """Seconds of all chunks; the first chunk also runs once before."""
+def _ranking(data, model, graph, most_configs: int,
+             path: str) -> dict[str, float]:
+  """Times of all chunks; the first chunk also runs once before."""
   count = graph.node_sets['g']['runtimes'].shape[-1]
   count = min(count, most_configs) if most_configs > 0 else count
 
@@ -243,15 +297,25 @@ def _ranking(data, model, graph, most_configs: int, path: str) -> float:
                          num_configs=end - start)[0].numpy()
 
   scored(0)
-  start = time.perf_counter()
+  start = _clocks()
   scores = np.concatenate([scored(at) for at in range(0, count, CHUNK)])
-  seconds = time.perf_counter() - start
+  times = _since(start)
   np.save(path, scores)
-  return seconds
+  return times
 
 
-def _training(model, partition, steps: int = 3) -> float:
-  """Seconds of a step, the median of several after the first."""
+def _clocks() -> tuple[float, float]:
+  return time.perf_counter(), time.process_time()
+
+
+def _since(start: tuple[float, float]) -> dict[str, float]:
+  """Seconds on the clock and of the processor."""
+  return {name: now - then for name, now, then in zip(
+      ('seconds', 'processor'), _clocks(), start)}
+
+
+def _training(model, partition, steps: int = 3) -> dict[str, float]:
+  """Times of a step, the medians of several after the first."""
   import tensorflow as tf
   import tensorflow_gnn as tfgnn
   import tensorflow_ranking as tfr
@@ -267,12 +331,13 @@ def _training(model, partition, steps: int = 3) -> float:
       loss=tfr.keras.losses.ListMLELoss(),
       optimizer=tf.keras.optimizers.Adam(learning_rate=1e-3, clipnorm=1e-2),
       metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])
-  seconds = []
+  found = []
   for _ in range(1 + steps):
-    start = time.perf_counter()
+    start = _clocks()
     model.fit(batches, verbose=0)
-    seconds.append(time.perf_counter() - start)
-  return statistics.median(seconds[1:])
+    found.append(_since(start))
+  return {name: statistics.median(times[name] for times in found[1:])
+          for name in found[0]}
 
 
 # --- Results -----------------------------------------------------------------

@@ -179,11 +179,11 @@ def peak_mib() -> float:
   Where Linux keeps it for a program: `getrusage` counts what the process had
   before it started this program, as a copy of its parent.
   """
-  return _status_mib('VmHWM') or (
+  return status_mib('VmHWM') or (
       resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-def _status_mib(field: str) -> float:
+def status_mib(field: str) -> float:
   """A field of what Linux says of this process, MiB; 0 where it says nothing.
   """
   try:
@@ -200,7 +200,7 @@ def _memory_rows(subject: str, case: str) -> list[dict[str, Any]]:
   return [
       row('memory', subject, case, 'peak of the process', peak_mib(), 'MiB'),
       row('memory', subject, case, 'of it mapped files',
-          _status_mib('RssFile'), 'MiB')]
+          status_mib('RssFile'), 'MiB')]
 
 
 def one_kernel(name: str, nodes: int, configs: int,

@@ -5,10 +5,12 @@ import os
 import pathlib
 import shutil
 import sys
+import types
 
+import numpy as np
 import pytest
 
-from support import eager_training, tiny_layout_models, tiny_layouts
+from support import eager_training, tiny_layout_models
 from support.places import BENCHMARKS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.layout import evaluate
@@ -18,6 +20,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import accuracy
 import accuracy_layout
+import accuracy_layout_run
 import accuracy_layout_table
 import accuracy_run
 import accuracy_table
@@ -224,18 +227,13 @@ def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
 
 
 def test_equal_runtimes_bound_tau_away_from_1():
-  from accuracy_layout_run import columns_of
-  tiny = tiny_layouts.program('x', configs=4)
-  import numpy as np
-  import types
   # 6 pairs, 2 of them equal: sqrt(4 / 6).
   runtime = np.array([5, 5, 9, 9])
   program = types.SimpleNamespace(
       runtime_ns=runtime, fastest_first=np.argsort(runtime, kind='stable'),
-      name='x', num_nodes=len(tiny['node_opcode']), num_configurable=6,
-      num_configs=4)
+      name='x', num_nodes=9, num_configurable=6, num_configs=4)
   result = evaluate.ProgramResult.of(program, np.array([1.0, 2.0, 3.0, 4.0]))
-  columns = columns_of('valid', [program], [result])
+  columns = accuracy_layout_run.columns_of('valid', [program], [result])
   assert columns['valid_most_kendall'] == pytest.approx((4 / 6) ** 0.5)
   assert columns['valid_kendall'] == columns['valid_most_kendall']
   assert columns['valid_top1'] == 0

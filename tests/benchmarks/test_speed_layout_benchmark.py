@@ -36,12 +36,43 @@ def test_a_part_that_is_measured_again_replaces_its_rows(tmp_path):
 
 
 def test_medians_and_their_ratio():
+  def answer(seconds, peak, taken):
+    return {'seconds': seconds, 'processor': 2 * seconds, 'peak': peak,
+            'taken': taken}
+
   rows = speed_layout._compared('ranking', {
-      'baseline': [{'seconds': s, 'peak': 400.0} for s in (9.0, 10.0, 50.0)],
-      'ours': [{'seconds': s, 'peak': 100.0} for s in (2.0, 1.0, 3.0)]})
+      'baseline': [answer(s, 400.0, 60.0) for s in (9.0, 10.0, 50.0)],
+      'ours': [answer(s, 100.0, 5.0) for s in (2.0, 1.0, 3.0)]})
   values = {each['measure']: each['value'] for each in rows}
   assert values['all ranked, baseline over ours'] == 5.0
+  assert values['all ranked, processor time, ours'] == 4.0
   assert values['peak of the process, baseline over ours'] == 4.0
+  assert values['peak beyond what it had before, baseline over ours'] == 12.0
+
+
+def test_scores_in_float64_are_those_of_our_model():
+  import tensorflow as tf
+
+  from tpu_graphs_ext.layout import models
+  tf.keras.utils.set_random_seed(1)
+  graph = tiny_layouts.graph([tiny_layouts.program('tiny', 20, 4, 3)])
+  model = models._ResModel(3, tiny_layouts.NUM_OPS, 4, hidden_dim=6)
+  model.forward(graph, 3)  # Makes the variables.
+  for weight in model.trainable_variables:  # Biases are 0 at first.
+    weight.assign(tf.random.normal(weight.shape, stddev=0.3))
+  scores = model.forward(graph, 3)
+  np.testing.assert_allclose(
+      speed_layout._exact(model, graph), scores[0], rtol=1e-4, atol=1e-5)
+
+
+def test_differences_are_parts_of_the_largest_score(tmp_path):
+  for name, scores in (('ours', [1.0, 2.0, -4.0]), ('exact', [1.0, 2.2]),
+                       ('baseline', [1.0, 2.4, -4.0])):
+    np.save(tmp_path / f'{name}.npy', scores)
+  rows = speed_layout._differences(str(tmp_path))
+  assert {row['measure']: pytest.approx(row['value']) for row in rows} == {
+      'largest difference': 0.1, 'from float64, baseline': 0.05,
+      'from float64, ours': 0.05}
 
 
 @pytest.mark.parametrize('arguments, said', [
@@ -72,4 +103,7 @@ def test_both_sides_have_the_same_scores(tmp_path):
     rows = {(each['part'], each['measure']): float(each['value'])
             for each in csv.DictReader(file)}
   assert rows['scores', 'largest difference'] < 1e-5
+  assert rows['scores', 'from float64, ours'] < 1e-5
+  assert rows['scores', 'from float64, baseline'] < 1e-5
   assert rows['training', 'a step, ours'] > 0
+  assert rows['training', 'a step, processor time, ours'] > 0
