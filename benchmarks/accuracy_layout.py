@@ -33,6 +33,8 @@ from machine import cores
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
 
+# Names a data root of real files.
+REAL_VARIABLE = 'TPU_GRAPHS_EXT_REAL_LAYOUTS'
 COLLECTIONS = tuple(f'{source}:{search}' for source, search in
                     itertools.product(('xla', 'nlp'), ('default', 'random')))
 # The baseline's first, then ours, then those of other documents.
@@ -55,10 +57,11 @@ def data_sets(args) -> list[DataSet]:
   chosen = args.data.split(',') if args.data else known
   for name in chosen:
     if name not in known:
+      hint = ('' if real
+              else f'; real ones take --real DIR or {REAL_VARIABLE}')
       raise UserError(
           f'--data={args.data}: there is no data set {name!r}; choose from '
-          f'{", ".join(known)}' + ('' if real else '; real ones take --real '
-                                   'DIR'))
+          f'{", ".join(known)}{hint}')
   root = _sample(args) if any(
       name.startswith('sample:') for name in chosen) else ''
   return [_data_set(name, root, args) for name in chosen]
@@ -177,8 +180,9 @@ def parser() -> argparse.ArgumentParser:
       help='also a model with other arguments; may be given again')
   add('--data', help='comma-separated: sample:<source>:<search> and, of '
       '--real, real:<source>:<search>; all there are if not given')
-  add('--real', default='', metavar='DIR',
-      help='data root of real files, <source>/<search>/train, valid and test')
+  add('--real', default=os.environ.get(REAL_VARIABLE, ''), metavar='DIR',
+      help='data root of real files, <source>/<search>/train, valid and test; '
+      f'if not given, what {REAL_VARIABLE} names')
   add('--epochs', type=positive, default=50, help='at most, for all models')
   add('--programs', type=positive, default=14,
       help='of each source of the sample data')

@@ -98,13 +98,23 @@ def test_rows_of_the_tile_task_are_another_file(results):
     (['--changed', 'x=LayoutGCN{1}', '--data', DATA, '--real', '{real}'],
      'must be NAME=MODEL{JSON}'),
 ])
-def test_wrong_flags_are_named(flags, message, tmp_path, layout_run, capsys):
+def test_wrong_flags_are_named(
+    flags, message, tmp_path, layout_run, monkeypatch, capsys):
+  monkeypatch.delenv(accuracy_layout.REAL_VARIABLE, raising=False)
   flags = [flag.format(real=layout_run[1]) if flag == '{real}' else flag
            for flag in flags]
   assert accuracy.main([
       '--task', 'layout', *flags, '--work_dir', str(tmp_path),
       '--results', str(tmp_path / 'a.csv')]) == 1
   assert message in capsys.readouterr().err
+
+
+def test_real_files_may_be_named_by_the_environment(
+    monkeypatch, layout_run):
+  monkeypatch.setenv(accuracy_layout.REAL_VARIABLE, layout_run[1])
+  args = accuracy_layout.parser().parse_args(['--data', DATA])
+  data, = accuracy_layout.data_sets(args)
+  assert data.source == os.path.join(layout_run[1], 'xla', 'random')
 
 
 def test_every_model_that_is_compared_is_there():
