@@ -17,7 +17,7 @@ import sys
 
 import accuracy_layout_table
 import accuracy_table
-from accuracy_layout_run import npz_files
+from accuracy_layout_run import has_choice, npz_files
 from accuracy_run import LAYOUTS, RunSpec
 from accuracy_work import (
   DataSet,
@@ -52,7 +52,7 @@ def data_sets(args) -> list[DataSet]:
     UserError: there is no such collection, or it cannot be trained on.
   """
   known = [f'sample:{name}' for name in COLLECTIONS]
-  real = real_collections(args.real)
+  real = real_collections(args.real, _cache_dir(args))
   known += [f'real:{name}' for name in real]
   chosen = args.data.split(',') if args.data else known
   for name in chosen:
@@ -67,12 +67,16 @@ def data_sets(args) -> list[DataSet]:
   return [_data_set(name, root, args) for name in chosen]
 
 
-def real_collections(root: str) -> list[str]:
-  """Those of a data root whose train and valid have files.
+def real_collections(root: str, cache_dir: str = '') -> list[str]:
+  """Those of a data root that can be trained on and measured.
+
+  All splits have files, and some program of train has configurations that
+  differ.
 
   Raises:
-    UserError: a folder is named and has none such.
+    UserError: a folder is named and has none such, or a file is damaged.
   """
+  from tpu_graphs_ext.layout import programs
   if not root:
     return []
   full = os.path.abspath(os.path.expanduser(root))
@@ -82,7 +86,17 @@ def real_collections(root: str) -> list[str]:
   if not found:
     raise UserError(f'--real={root}: must have .npz files in <source>/<search>/'
                     'train, valid and test of xla or nlp, default or random')
-  return found
+  alike = [name for name in found if not any(map(
+      has_choice, programs.read_folder(
+          os.path.join(full, *name.split(':'), 'train'), cache_dir=cache_dir)))]
+  if alike:
+    print(f'left out {", ".join(f"real:{name}" for name in alike)}: in each '
+          'program of train all configurations are the same', file=sys.stderr)
+  return [name for name in found if name not in alike]
+
+
+def _cache_dir(args) -> str:
+  return os.path.join(args.work_dir, 'cache')
 
 
 def _sample(args) -> str:
@@ -161,7 +175,7 @@ def _spec(args, data: DataSet, name: str, model: str, kwargs: dict, seed: int,
       model=model, kwargs=json.dumps(kwargs, sort_keys=True), seed=seed,
       epochs=args.epochs, real=real, models_py=models_py,
       folder=os.path.join(args.work_dir, 'runs', folder),
-      cache_dir=os.path.join(args.work_dir, 'cache'),
+      cache_dir=_cache_dir(args),
       threads=max(1, cores() // args.jobs))
 
 

@@ -30,7 +30,7 @@ def on_layouts(spec: Any) -> dict[str, object]:
     members = programs.Programs([
         program for folder in folders
         for program in programs.read_folder(folder, cache_dir=spec.cache_dir)
-        if program.is_labelled], split)
+        if program.is_labelled and has_choice(program)], split)
     if len(members):
       programs.require_labels(members)
       row.update(columns_of(split, members, evaluate.measure(
@@ -49,6 +49,18 @@ def sources(source: str, real: str) -> dict[str, list[str]]:
           'train', 'valid', 'test') if real]}
   return {split: [folder for folder in found[split] if npz_files(folder)]
           for split in SPLITS}
+
+
+def has_choice(program: Any) -> bool:
+  """Whether its configurations are not all the same.
+
+  Where they are, as in a public file of 20, runtimes differ by noise alone, and
+  there is nothing to learn or to rank.
+  """
+  from tpu_graphs_ext.layout import programs
+  first = program.layouts(np.arange(1))
+  return any((program.layouts(configs) != first).any()
+             for configs in programs.blocks_of(program.num_configs, 64))
 
 
 def npz_files(folder: str) -> list[str]:

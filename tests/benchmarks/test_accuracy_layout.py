@@ -10,7 +10,7 @@ import types
 import numpy as np
 import pytest
 
-from support import eager_training, tiny_layout_models
+from support import eager_training, tiny_layout_models, tiny_layouts
 from support.places import BENCHMARKS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.layout import evaluate
@@ -115,6 +115,19 @@ def test_real_files_may_be_named_by_the_environment(
   args = accuracy_layout.parser().parse_args(['--data', DATA])
   data, = accuracy_layout.data_sets(args)
   assert data.source == os.path.join(layout_run[1], 'xla', 'random')
+
+
+def test_programs_whose_configurations_are_the_same_are_left_out(
+    tmp_path, capsys):
+  root = tiny_layouts.write_collection(str(tmp_path), train=1)
+  tiny_layouts.write_collection(str(tmp_path), 'nlp', train=1)
+  path = tmp_path / 'xla' / 'random' / 'train' / 'train_0.npz'
+  with np.load(path) as stored:
+    arrays = dict(stored)
+  arrays['node_config_feat'][:] = arrays['node_config_feat'][0]
+  np.savez(path, **arrays)
+  assert accuracy_layout.real_collections(root) == ['nlp:random']
+  assert 'left out real:xla:random: in each program' in capsys.readouterr().err
 
 
 def test_every_model_that_is_compared_is_there():
