@@ -151,7 +151,8 @@ class KeepBest(tf.keras.callbacks.Callback):
       for best, variable in zip(self._best, self.model.trainable_variables):
         best.assign(variable)
     elif 0 < self._settings.early_stop <= epoch - progress.best_epoch:
-      progress.stopped = self.model.stop_training = True
+      self.model.stop_training = True
+    progress.stopped = self.model.stop_training  # Others may have set it too.
     progress.epochs = epoch + 1
     self._epoch_seconds = time.monotonic() - self._epoch_start
     progress.seconds += self._epoch_seconds

@@ -35,6 +35,10 @@ _FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard', 'csv_log', 'plot')
 _STARTED = 'started.json'
 
 
+class InUseError(UserError):
+  """Another process is training the run."""
+
+
 class ResumeFolder:
   """That of one run; nothing is written before it is `held`.
 
@@ -94,7 +98,8 @@ class ResumeFolder:
     """Makes the folder of a new run; no other process may train the run.
 
     Raises:
-      UserError: one does, or the folder cannot be made.
+      InUseError: one does.
+      UserError: the folder cannot be made.
     """
     remove_leftovers(os.path.dirname(self.path))
     try:
@@ -104,7 +109,7 @@ class ResumeFolder:
           self._start()
         yield
     except BlockingIOError as error:
-      raise UserError(
+      raise InUseError(
           f'{self.path}: another process is training this run now; wait for '
           'it, or give another --run_id, --seed or --out_dir') from error
     except (FileExistsError, NotADirectoryError, PermissionError) as error:

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
@@ -92,8 +93,15 @@ class TrainResult:
     return '\n'.join(lines)
 
 
+@dataclasses.dataclass
 class TileTask:
-  """What is of one task in training it; `run` asks for all of it in order."""
+  """What is of one task in training it; `run` asks for all of it in order.
+
+  Attributes:
+    callbacks: of Keras, further ones, which see the end of an epoch before it
+      is kept; one that sets `model.stop_training` ends the run for good.
+  """
+  callbacks: Sequence[tf.keras.callbacks.Callback] = ()
 
   def prepared(self, settings: TrainSettings) -> tuple[
       TrainSettings, TrainingData]:
@@ -334,12 +342,14 @@ def _fit(settings: Any, data: Any, keep_best: KeepBest,
          task: Any = None) -> None:
   """Runs the epochs that are left."""
   first_epoch = keep_best.progress.epochs
-  train_batches, valid_batches = (task or TileTask()).datasets(
+  task = task or TileTask()
+  train_batches, valid_batches = task.datasets(
       settings, data, keep_best.folder.seed, first_epoch)
   keep_best.graph_spec = train_batches.element_spec[0]
   if keep_best.progress.stopped or first_epoch >= settings.epochs:
     return
-  callbacks = [StopOnNaN(keep_best), keep_best, ProgressBar(settings)]
+  callbacks = [StopOnNaN(keep_best), *task.callbacks, keep_best,
+               ProgressBar(settings)]
   if settings.tensorboard:
     callbacks.append(tf.keras.callbacks.TensorBoard(
         os.path.expanduser(settings.tensorboard), write_graph=False))

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -54,8 +55,10 @@ class TrainingData:
     return self.collection.train
 
 
+@dataclasses.dataclass
 class LayoutTask:
   """See `host.train.TileTask`, whose methods these are."""
+  callbacks: Sequence[tf.keras.callbacks.Callback] = ()
 
   def prepared(self, settings: LayoutTrainSettings) -> tuple[
       LayoutTrainSettings, TrainingData]:

@@ -1,6 +1,17 @@
 """Much work on many processes: of this machine, or of a cluster.
 
-engine     items -> results, by workers that may die
-processes  the workers of this machine
-cluster    the workers of a Dask cluster
+cli          the verb `sweep`
+engine       items -> results, by workers that may die
+processes    the workers of this machine
+cluster      the workers of a Dask cluster
+grid         what a sweep tries, from a file
+ranges       one argument's values: some, or a range
+checks       whether all of a grid can be trained
+search       configurations, all or drawn by Optuna
+trials       what a trial is, and what became of it
+trial_run    what a worker does with one
+watching     ends a trial that is poor or that nobody wants
+pruning      which are poor
+leaderboard  the tables
+sweep        from a grid to the leaderboard
 """

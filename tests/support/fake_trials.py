@@ -1,0 +1,83 @@
+"""Sweeps whose trials are no trainings, and end at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+
+from support import tiny_kernels
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.scale import engine, trials
+
+
+def trained(trial):
+  """What a worker does: OPA is what the argument `width` says, and the seed.
+
+  A width of 13 is refused.
+  """
+  width = trial.configuration.kwargs.get('width', 4)
+  if width == 13:
+    raise UserError('out of memory')
+  record = dataclasses.replace(
+      trials.Record.of(trial), state=trials.FINISHED, attempts=1,
+      run=trial.key * 2, values={'opa': width / 100 + trial.seed / 1000,
+                                 'top1': 1 / width},
+      epochs=2, best_epoch=1, parameters=10 * width, seconds=1.5)
+  trials.write(trial.out, record)
+  return record
+
+
+class Here:
+  """An `engine.Crew` of this process, which notes what it did.
+
+  Args:
+    interrupted_after: Ctrl-C comes after so many trials.
+  """
+
+  def __init__(self, interrupted_after=-1):
+    self.done = []
+    self.has_stopped = False
+    self._left = interrupted_after
+
+  def free(self, busy):
+    return 1 - busy
+
+  def submit(self, function, job):
+    if self._left == 0:
+      raise KeyboardInterrupt
+    self._left -= 1
+    self.done.append(job.item)
+    return functools.partial(engine.called, function, job.item)
+
+  def wait(self, futures):
+    return futures
+
+  def result(self, future):
+    return future()
+
+  def stop(self):
+    self.has_stopped = True
+
+
+def write_data(folder):
+  """A data root of one kernel a split."""
+  return str(tiny_kernels.write_data_root(
+      folder, num_train=1, num_valid=1, num_test=1))
+
+
+def write_grid(folder, data_root, models_py, **more):
+  """A grid of TinyRanker with three widths, two seeds; returns its path.
+
+  Args:
+    folder: for the file.
+    data_root: of the trials.
+    models_py: has TinyRanker.
+    **more: keys of the file.
+  """
+  path = folder / 'grid.json'
+  path.write_text(json.dumps({
+      'models': ['TinyRanker'], 'kwargs': {'width': [2, 4, 8]},
+      'settings': {'epochs': 2, 'models_py': str(models_py)},
+      'data_roots': [data_root], 'seeds': [0, 1], **more}))
+  return str(path)
