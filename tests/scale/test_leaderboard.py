@@ -18,7 +18,8 @@ def record(width, seed, opa=None, state=trials.FINISHED, **more):
   return trials.Record(key, 'MLP', {'width': width},
                        {'epochs': 2, 'cache_dir': '/c'}, seed,
                        '/data', state, run=key if values else '',
-                       values=values, **more)
+                       values=values,
+                       seconds=10 * seed + 5, **more)
 
 
 def board(records, goal='opa'):
@@ -70,8 +71,8 @@ def test_the_table_for_people():
   lines = text.splitlines()
   run = RECORDS[2].run
   assert lines[4].split(' | ')[:5] == ['| ', 'model', 'width', 'seeds', 'OPA']
-  assert lines[6] == (f'| 1 | MLP | 16 | 1 of 2 | 0.9000 |  | 10.00 |  |  | 1 '
-                      f'| [{run[:8]}](model_{run}) |')
+  assert lines[6] == ('| 1 | MLP | 16 | 1 of 2 | 0.9000 |  | 10.00 |  | 5 |  '
+                      f'| 1 | [{run[:8]}](model_{run}) |')
   assert '| 3 | MLP | 8 | 2 of 2 | 0.6000 ± 0.1414 |' in lines[8]
   assert lines[9].startswith('|  | MLP | 64 | 0 of 1 |')
   assert f'Best model: [model_{run}](model_{run}), seed 0, OPA 0.9000.' in text
@@ -91,6 +92,7 @@ def test_tables_for_programs():
   rows = list(csv.DictReader(io.StringIO(found.csv())))
   assert [row['width'] for row in rows] == ['16', '32', '8', '64']
   assert rows[2]['opa_mean'] == repr(RECORDS[0].values['opa'] + 0.1)[:3]
+  assert rows[2]['seconds'] == '10.0'
   assert rows[2]['best_seed'] == '1' and rows[3]['rank'] == ''
   rows = list(csv.DictReader(io.StringIO(found.trials_csv())))
   assert len(rows) == 6 and rows[1]['error'] == 'out of\nmemory | lost'

@@ -109,6 +109,14 @@ def test_faults_come_before_any_trial(swept, tmp_path):
   assert not os.path.exists(tmp_path / 'out' / 'leaderboard.md')
 
 
+def test_somebody_elses_table_is_not_replaced(swept, tmp_path):
+  (tmp_path / 'out').mkdir()
+  (tmp_path / 'out' / 'trials.csv').write_text('my,trials\n')
+  with pytest.raises(UserError, match=r'trials\.csv: is no table of a'):
+    swept()
+  assert not swept.crew.done
+
+
 def test_a_search_goes_on_with_what_it_drew(swept, tmp_path):
   pytest.importorskip('optuna', reason='needs the extra [scale]')
   search = {'search': {'method': 'bayes', 'configurations': 6, 'seed': 1},
@@ -158,7 +166,8 @@ def test_the_command(data_root, tmp_path, monkeypatch, capsys):
   assert cli.main(['sweep', path, '--out', out, '--workers=2']) == 0
   said = capsys.readouterr().out.splitlines()
   assert said[0].split() == ['model', 'width', 'seeds', 'OPA', 'top-1', '%',
-                             'top-5', '%', 'top-10', '%', 'stopped', 'failed']
+                             'top-5', '%', 'top-10', '%', 'seconds',
+                             'stopped', 'failed']
   assert said[1].split()[:6] == ['1', 'TinyRanker', '8', '2', 'of', '2']
   assert '6 trials: 6 finished' in said
   assert cli.main(['sweep', str(tmp_path / 'no.json'), '--out', out]) == 1

@@ -18,17 +18,28 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 from tpu_graphs_ext import files
+from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.scale.grid import GOALS, Grid
 from tpu_graphs_ext.scale.trials import FAILED, STARTED, STOPPED, Record
 
 NAME = 'leaderboard'
 TRIALS_NAME = 'trials.csv'
+# How each file begins; another one of its name is not replaced.
+_STARTS = {f'{NAME}.md': '# Sweep of ', f'{NAME}.csv': 'rank,model,',
+           TRIALS_NAME: 'key,model,kwargs,'}
 
 # Student's t, 97.5 %, of 1, 2, ... degrees of freedom.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
       2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
       2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
 _NORMAL = 1.959964  # Of endless ones.
+
+
+def check(out: str) -> None:
+  """Raises a UserError where a sweep would replace somebody else's file."""
+  for name, start in _STARTS.items():
+    outputs.check_file('--out', os.path.join(out, name), start,
+                       'table of a sweep')
 
 
 def t_quantile(freedom: int) -> float:
@@ -92,6 +103,11 @@ class Group:
     """Of a value of `GOALS`."""
     return Spread.of([record.values[name] for record in self.measured
                       if name in record.values])
+
+  @property
+  def seconds(self) -> float:
+    """Of a trial, in the mean over those that were measured."""
+    return statistics.fmean(record.seconds for record in self.measured)
 
   def count(self, state: str) -> int:
     return sum(record.state == state for record in self.records)
@@ -191,7 +207,8 @@ class Leaderboard:
       link: whether the best run of a row is a link, or its hash.
     """
     heads = ['', 'model', *(name for _, name in self._columns), 'seeds',
-             *map(_head, self._values()), 'stopped', 'failed', 'best run']
+             *map(_head, self._values()), 'seconds', 'stopped', 'failed',
+             'best run']
     rows = [heads]
     for place, group in enumerate(self.groups):
       best = group.best
@@ -201,6 +218,7 @@ class Leaderboard:
           *self._cells(group),
           f'{len(group.measured)} of {len(group.records)}',
           *(_shown(value, group.of(value)) for value in self._values()),
+          f'{group.seconds:.0f}' if best else '',
           str(group.count(STOPPED) or ''), str(group.count(FAILED) or ''),
           f'[{best.run[:8]}]({name})' if best and link else name])
     return rows
@@ -244,7 +262,7 @@ class Leaderboard:
              'trials', 'stopped', 'failed',
              *(f'{name}_{part}' for name in names
                for part in ('mean', 'deviation', 'low', 'high')),
-             'best_seed', 'best_run']]
+             'seconds', 'best_seed', 'best_run']]
     for place, group in enumerate(self.groups):
       best = group.best
       rows.append([
@@ -252,6 +270,7 @@ class Leaderboard:
           len(group.measured), len(group.records), group.count(STOPPED),
           group.count(FAILED),
           *(number for name in names for number in _numbers(group.of(name))),
+          f'{group.seconds:.1f}' if best else '',
           best.seed if best else '', best.run if best else ''])
     return _csv(rows)
 

@@ -53,9 +53,11 @@ class Curve:
     storage = optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend(
             os.path.join(trial.out, FILE)))
-    # Curves of other tasks or goals would not compare, so one study each.
+    # Curves of other data, and rungs elsewhere, would not compare.
+    study = (f'{trial.prune.min_epochs} {trial.prune.factor} {trial.task} '
+             f'{trial.data_root}')
     self._study = optuna.create_study(
-        storage=storage, study_name=trial.task, direction='maximize',
+        storage=storage, study_name=study, direction='maximize',
         load_if_exists=True, pruner=optuna.pruners.SuccessiveHalvingPruner(
             min_resource=trial.prune.min_epochs,
             reduction_factor=trial.prune.factor))

@@ -26,6 +26,7 @@ from tpu_graphs_ext.scale.leaderboard import (
   NAME,
   TRIALS_NAME,
   Leaderboard,
+  check,
   describe,
 )
 from tpu_graphs_ext.scale.trials import Record, Trial
@@ -58,6 +59,7 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
   """
   tried = grid.read(path)
   out = files.full_path(outputs.check_folder('--out', out))
+  check(out)
   try:
     with files.held_folder(out):
       under_way = _Sweep(tried, out, retry_failed)
