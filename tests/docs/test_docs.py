@@ -29,7 +29,7 @@ ELSEWHERE = {
     'kaggle.csv', 'predictions_model_output.csv', 'results_1700000000000.csv',
     'sample_submission.csv', 'model.py', 'nn/conv/sage_conv.py', 'graph.py',
     'utils_test.py', 'tests/test_models.py', 'data/data.py',
-    'layout_train.py', 'layout_evaluate.py',
+    'layout_train.py', 'layout_evaluate.py', 'tiles_beam_experiments.py',
     'tpu_graphs/baselines/layout/models.py'}
 
 

@@ -77,7 +77,7 @@ def test_the_table_for_people():
   assert lines[9].startswith('|  | MLP | 64 | 0 of 1 |')
   assert f'Best model: [model_{run}](model_{run}), seed 0, OPA 0.9000.' in text
   assert 'All with epochs=2.' in text
-  assert (f'- `{RECORDS[3].key}` MLP width=16 epochs=2 cache_dir=/c seed=1: '
+  assert (f'- `{RECORDS[3].key}` MLP width=16 epochs=2 seed=1: '
           'out of memory \\| lost') in text
 
 
@@ -97,6 +97,13 @@ def test_tables_for_programs():
   rows = list(csv.DictReader(io.StringIO(found.trials_csv())))
   assert len(rows) == 6 and rows[1]['error'] == 'out of\nmemory | lost'
   assert rows[0]['seed'] == '0' and rows[0]['opa'] == '0.9'
+
+
+def test_numbers_that_were_drawn_are_rounded_for_people_alone():
+  found = board([record(0.00123456789, 0, 0.5), record(2, 0, 0.4)])
+  assert found.rows()[1][2] == '0.001235'
+  assert list(csv.DictReader(io.StringIO(found.csv())))[0]['width'] == (
+      '0.00123456789')
 
 
 def test_data_roots_are_groups_of_their_own():

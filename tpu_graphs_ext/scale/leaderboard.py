@@ -28,6 +28,9 @@ TRIALS_NAME = 'trials.csv'
 _STARTS = {f'{NAME}.md': '# Sweep of ', f'{NAME}.csv': 'rank,model,',
            TRIALS_NAME: 'key,model,kwargs,'}
 
+# Of drawn numbers, where people read them.
+_DIGITS = 4
+
 # Student's t, 97.5 %, of 1, 2, ... degrees of freedom.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
       2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
@@ -162,10 +165,10 @@ class Leaderboard:
       differ.append(('', 'data_root'))
     return differ, alike
 
-  def _cells(self, group: Group) -> list[str]:
+  def _cells(self, group: Group, digits: int = 17) -> list[str]:
     """What a group has in each of the columns that differ."""
     return [group.first.data_root if not part
-            else _text(getattr(group.first, part)[name])
+            else _text(getattr(group.first, part)[name], digits)
             if name in getattr(group.first, part) else ''
             for part, name in self._columns]
 
@@ -215,9 +218,10 @@ class Leaderboard:
       name = f'model_{best.run}' if best else ''
       rows.append([
           str(place + 1) if best else '', group.first.model,
-          *self._cells(group),
+          *self._cells(group, _DIGITS),
           f'{len(group.measured)} of {len(group.records)}',
-          *(_shown(value, group.of(value)) for value in self._values()),
+          *(_shown(value, group.of(value), value == self._grid.goal)
+            for value in self._values()),
           f'{group.seconds:.0f}' if best else '',
           str(group.count(STOPPED) or ''), str(group.count(FAILED) or ''),
           f'[{best.run[:8]}]({name})' if best and link else name])
@@ -243,7 +247,7 @@ class Leaderboard:
               for part, name in self._constant]
     most = 'highest' if self._grid.highest_is_best else 'lowest'
     return (f'The {most} {_head(self._grid.goal)} on the validation split '
-            'first: mean over seeds, ± deviation, and from three seeds on '
+            'first: mean over seeds, ± deviation, and from three seeds on its '
             '(95 % interval).' + (f' All with {", ".join(shared)}.'
                                   if shared else ''))
 
@@ -294,8 +298,9 @@ class Leaderboard:
 def describe(record: Record) -> str:
   """'EarlyJoinSAGE hidden_dim=32 lr=0.01 seed=0'."""
   return ' '.join([record.model, *(
-      f'{name}={_text(value)}' for part in (record.kwargs, record.settings)
-      for name, value in part.items()), f'seed={record.seed}'])
+      f'{name}={_text(value, _DIGITS)}' for part in (record.kwargs, record.settings)
+      for name, value in part.items() if name != 'cache_dir'),
+                   f'seed={record.seed}'])
 
 
 def _head(name: str) -> str:
@@ -308,13 +313,13 @@ def _number(name: str, value: float) -> str:
   return f'{100 * value:.2f}' if name.startswith('top') else f'{value:.4f}'
 
 
-def _shown(name: str, spread: Optional[Spread]) -> str:
+def _shown(name: str, spread: Optional[Spread], with_interval: bool) -> str:
   if spread is None:
     return ''
   text = _number(name, spread.mean)
   if spread.deviation is not None:
     text += f' ± {_number(name, spread.deviation)}'
-  if spread.interval:
+  if spread.interval and with_interval:
     text += ' ({} to {})'.format(
         *(_number(name, end) for end in spread.interval))
   return text
@@ -327,7 +332,9 @@ def _numbers(spread: Optional[Spread]) -> list[Any]:
           *(spread.interval or ('', ''))]
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, digits: int = 17) -> str:
+  if isinstance(value, float):  # Of which a search draws 17 digits.
+    value = float(f'{value:.{digits}g}')
   return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 

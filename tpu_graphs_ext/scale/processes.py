@@ -16,6 +16,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import Any, Callable
 
+from tqdm import tqdm
+
 from tpu_graphs_ext.errors import reason_of
 from tpu_graphs_ext.host import threads
 from tpu_graphs_ext.scale import engine
@@ -101,8 +103,10 @@ def _begin(reader: Connection, workers: int) -> None:
   """What a process does first: it learns how it ends."""
   # Ctrl-C goes to all processes of a terminal; the first one decides.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
-  # Of a fork of a program that has set its own.
+  # As it is in a new program; what started this one may ignore it.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  # Its own has a semaphore, which a process that ends like that leaves behind.
+  tqdm.set_lock(threading.RLock())
   threading.Thread(target=_end_with, args=(reader,), daemon=True).start()
   threads.divide(workers)
 
