@@ -102,8 +102,8 @@ def test_tables_for_programs():
 def test_numbers_that_were_drawn_are_rounded_for_people_alone():
   found = board([record(0.00123456789, 0, 0.5), record(2, 0, 0.4)])
   assert found.rows()[1][2] == '0.001235'
-  assert list(csv.DictReader(io.StringIO(found.csv())))[0]['width'] == (
-      '0.00123456789')
+  rows = list(csv.DictReader(io.StringIO(found.csv())))
+  assert rows[0]['width'] == '0.00123456789'
 
 
 def test_data_roots_are_groups_of_their_own():

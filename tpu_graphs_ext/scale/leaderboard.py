@@ -297,10 +297,10 @@ class Leaderboard:
 
 def describe(record: Record) -> str:
   """'EarlyJoinSAGE hidden_dim=32 lr=0.01 seed=0'."""
+  given = {**record.kwargs, **record.settings}
   return ' '.join([record.model, *(
-      f'{name}={_text(value, _DIGITS)}' for part in (record.kwargs, record.settings)
-      for name, value in part.items() if name != 'cache_dir'),
-                   f'seed={record.seed}'])
+      f'{name}={_text(value, _DIGITS)}' for name, value in given.items()
+      if name != 'cache_dir'), f'seed={record.seed}'])
 
 
 def _head(name: str) -> str:
