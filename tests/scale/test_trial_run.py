@@ -1,11 +1,17 @@
 """Trials that are trainings, of a tiny model, in this process."""
 
 import dataclasses
+import json
 
 import pytest
 import tensorflow as tf
 
-from support import tiny_kernels, tiny_models
+from support import (
+  tiny_kernels,
+  tiny_layout_models,
+  tiny_layouts,
+  tiny_models,
+)
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import artifacts, callbacks
 from tpu_graphs_ext.report import runs
@@ -111,3 +117,23 @@ def test_poor_trials_end_early(trial):
   assert again.is_poor and not pruning.Curve(good).is_poor
   assert not curve.add(1, 0.0)  # Known: it was resumed.
   curve.end()
+
+
+@pytest.mark.slow
+def test_trials_of_the_layout_task(tmp_path):
+  data = tmp_path / 'data'
+  tiny_layouts.write_collection(str(data))
+  settings = tiny_layout_models.settings(data, tmp_path)
+  given = {name: getattr(settings, name) for name in (
+      'models_py', 'epochs', 'batch', 'configs', 'cache_dir')}
+  grid_path = tmp_path / 'grid.json'
+  grid_path.write_text(json.dumps({
+      'task': 'layout', 'models': [settings.model], 'settings': given,
+      'data_roots': [str(data)], 'goal': 'kendall'}))
+  space = grid.read(str(grid_path))
+  configuration, = space.configurations()
+  trial, = trials.Maker(space, str(tmp_path / 'out')).trials(configuration)
+  record = trial_run.run(trial)
+  assert record.state == trials.FINISHED
+  assert {'opa', 'kendall', 'top1', 'top10'} <= set(record.values)
+  assert record.parameters > 0
