@@ -208,23 +208,24 @@ class Workers:
     shared = self._gathered(result)[0]
     return result if self.is_chief else shared
 
-  def require_same(self, facts: dict[str, Any]) -> None:
+  def require_same(self, facts: Callable[[], dict[str, Any]]) -> None:
     """Raises a UserError where the workers differ in any of the facts."""
     if self.number == 1:
       return
-    chief, *others = self._gathered(facts)
+    chief, *others = self._gathered(facts())
     for index, other in enumerate(others, 1):
       for name, value in chief.items():
         if other.get(name) != value:
           raise UserError(
-              f'worker {index} has {name} {other.get(name)!r}, the chief '
-              f'{value!r}; give all workers the same data and flags')
+              f'worker {index} has {name} {str(other.get(name))[:200]}, the '
+              f'chief {str(value)[:200]}; give all workers the same data, '
+              'flags and models.py')
 
   def take_from_chief(self, variables: Sequence[tf.Variable]) -> None:
     """Gives variables the values that they have at the chief."""
     if self.number == 1:
       return
-    for dtype in {variable.dtype for variable in variables}:
+    for dtype in dict.fromkeys(variable.dtype for variable in variables):
       alike = [v for v in variables if v.dtype == dtype]
       values = self._summed([
           v.numpy() if self.is_chief else np.zeros_like(v.numpy())
@@ -405,6 +406,6 @@ def _hear_sigterm_again() -> None:
 
 
 def _short(error: Exception) -> str:
-  lines = [line for line in str(error).splitlines() if line.strip()]
-  telling = [line for line in lines if 'ollective ops is aborted' in line]
-  return (telling or lines or [type(error).__name__])[0].strip()[:300]
+  """What is telling of TensorFlow's pages."""
+  text = str(error).rsplit('ollective ops is aborted by: ', 1)[-1].strip()
+  return (text.splitlines() or [type(error).__name__])[0][:300]

@@ -58,6 +58,9 @@ HOST = 'tpu_graphs_ext'
 # Configurations of each test kernel in the run file and in --results_csv.
 TEST_CONFIGS = 10
 
+# Paths, which may be others on each machine.
+_OWN_SETTINGS = ('data_root', 'out_dir', 'results_csv', 'models_py')
+
 # Training steps that TensorFlow does in one call; Python comes in between.
 STEPS_PER_CALL = 10
 
@@ -205,7 +208,7 @@ def _train(settings: Any, log: run_log.RunLog, task: Any,
   """`train`, but for the picture and the last words."""
   started = time.monotonic()
   settings, data = workers.together(lambda: task.prepared(settings))
-  workers.require_same(_facts(settings, data))
+  workers.require_same(lambda: _facts(settings, data))
   folder = resume.ResumeFolder.shared(settings, workers)
   if folder.finished:
     return _of_chief(workers, lambda: _finished(folder.finished, task))
@@ -247,12 +250,21 @@ def _of_chief(workers: distributed.Workers,
 
 def _facts(settings: Any, data: Any) -> dict[str, Any]:
   """What the workers of a run must have in common."""
+  models = load_models.models_module(settings.models_py).__file__
+  with open(models, 'rb') as file:
+    content = file.read()
   return {**{f'--{name}': value
              for name, value in resume.fixed(settings).items()
-             if name not in ('data_root', 'out_dir', 'results_csv')},
+             if name not in _OWN_SETTINGS},
           'train kernels': len(data.train),
-          'feature statistics': hashlib.md5(json.dumps(
-              data.stats.to_json()).encode()).hexdigest()}
+          'valid kernels': len(data.validated),
+          'feature statistics': _digest(
+              json.dumps(data.stats.to_json()).encode()),
+          'models.py': _digest(content)}
+
+
+def _digest(content: bytes) -> str:
+  return hashlib.md5(content).hexdigest()
 
 
 def _begin(settings: Any, folder: resume.ResumeFolder, task: Any,
