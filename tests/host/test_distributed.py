@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -110,8 +111,18 @@ def test_programs_are_not_shared(tmp_path, monkeypatch):
     joined(LayoutTrainSettings(data_root=str(tmp_path)))
 
 
+def test_a_chief_does_not_wait_for_ever(tmp_path, monkeypatch):
+  monkeypatch.setattr(distributed, 'JOIN_SECONDS', 0)
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))  # Nobody listens.
+    other = f'127.0.0.1:{free.getsockname()[1]}'
+    of_config(monkeypatch, config_of({'worker': ['127.0.0.1:1', other]}))
+    with pytest.raises(UserError, match=f'not all of the 2 .* {other}: '):
+      joined(tiny_models.tiny_settings(tmp_path, tmp_path, batch=6))
+
+
 def test_a_process_that_runs_tensorflow_cannot_join(tmp_path, monkeypatch):
-  of_config(monkeypatch, config_of({'worker': TWO}))
+  of_config(monkeypatch, config_of({'worker': TWO}, index=1))
   tf.constant(1) + 1
   with pytest.raises(UserError, match='did TensorFlow run in this process'):
     joined(tiny_models.tiny_settings(tmp_path, tmp_path, batch=6))

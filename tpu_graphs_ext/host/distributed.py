@@ -21,8 +21,11 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import signal
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
@@ -37,6 +40,8 @@ _log = logging.getLogger(__name__)
 VARIABLE = 'TF_CONFIG'
 # In the order in which TensorFlow counts them.
 _JOBS = ('chief', 'worker')
+
+_ADDRESS = re.compile(r'\S+:\d{1,5}')
 
 # How long a worker waits for the others to start.
 JOIN_SECONDS = 300
@@ -98,7 +103,8 @@ def _jobs(cluster: Any) -> dict[str, list[str]]:
     raise _wrong(f'its cluster may have {" and ".join(_JOBS)}; got {named}')
   for job, addresses in cluster.items():
     if not isinstance(addresses, list) or not addresses or not all(
-        isinstance(address, str) and ':' in address for address in addresses):
+        isinstance(address, str) and _ADDRESS.fullmatch(address)
+        for address in addresses):
       raise _wrong(f'its {job} must be a list of host:port; got {addresses!r}')
   if len(cluster.get('chief', ['one'])) > 1:
     raise _wrong(f'there can be one chief; got {cluster["chief"]!r}')
@@ -321,11 +327,14 @@ def joined(settings: Any) -> Iterator[Workers]:
     return
   if replicas > max(1, len(gpus)):
     raise _too_few(replicas, len(gpus))
+  _log.info('worker %d waits for the others', cluster.index)
   try:
+    if cluster.index == 0:
+      _await(cluster.addresses[1:])
     workers = Workers(
         _of_cluster(cluster, gpus[:replicas]), cluster.index,
         len(cluster.addresses))
-  except _LOST as error:
+  except (*_LOST, TimeoutError) as error:
     raise UserError(
         f'{VARIABLE}: not all of the {len(cluster.addresses)} workers came '
         f'within {JOIN_SECONDS} s ({_short(error)}); start one on each of '
@@ -344,6 +353,25 @@ def joined(settings: Any) -> Iterator[Workers]:
         f'worker {cluster.index}: another worker is gone, or cannot be reached '
         f'({_short(error)}). The last finished epoch is kept; start all '
         'workers again with --resume') from error
+
+
+def _await(addresses: Sequence[str]) -> None:
+  """Waits until the others listen; TensorFlow's first worker waits for ever.
+
+  Raises:
+    TimeoutError: one does not.
+  """
+  end = time.monotonic() + JOIN_SECONDS
+  for address in addresses:
+    host, _, port = address.rpartition(':')
+    while True:
+      try:
+        socket.create_connection((host.strip('[]'), int(port)), 1).close()
+        break
+      except OSError as error:
+        if time.monotonic() > end:
+          raise TimeoutError(f'{address}: {error}') from error
+      time.sleep(0.2)
 
 
 def _require_whole_kernels(batch: int, here: int,
