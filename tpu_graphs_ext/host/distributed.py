@@ -368,7 +368,7 @@ def _await(addresses: Sequence[str]) -> None:
       try:
         socket.create_connection((host.strip('[]'), int(port)), 1).close()
         break
-      except OSError as error:
+      except (OSError, OverflowError) as error:
         if time.monotonic() > end:
           raise TimeoutError(f'{address}: {error}') from error
       time.sleep(0.2)
