@@ -117,7 +117,7 @@ def test_a_chief_does_not_wait_for_ever(tmp_path, monkeypatch):
     free.bind(('127.0.0.1', 0))  # Nobody listens.
     other = f'127.0.0.1:{free.getsockname()[1]}'
     of_config(monkeypatch, config_of({'worker': ['127.0.0.1:1', other]}))
-    with pytest.raises(UserError, match=f'not all of the 2 .* {other}: '):
+    with pytest.raises(UserError, match=rf'not all of the 2 .*\({other}: '):
       joined(tiny_models.tiny_settings(tmp_path, tmp_path, batch=6))
 
 
