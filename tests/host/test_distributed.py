@@ -201,9 +201,9 @@ needs_fork = pytest.mark.skipif(not hasattr(os, 'fork'), reason='needs fork')
 
 def assert_same_run(one, other):
   for key, curve in one['train_curve'].items():
-    np.testing.assert_allclose(other['train_curve'][key], curve, atol=1e-5)
+    np.testing.assert_allclose(other['train_curve'][key], curve, rtol=1e-5)
   for k, error in one['final_error']['val'].items():
-    assert other['final_error']['val'][k] == pytest.approx(error, abs=1e-5)
+    assert other['final_error']['val'][k] == pytest.approx(error, rel=1e-5)
 
 
 @pytest.mark.slow
