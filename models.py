@@ -333,8 +333,42 @@ def _drop(x: tf.Tensor, rate: float, training: bool) -> tf.Tensor:
   seeds = getattr(_thrown, 'seeds', None)
   if seeds is None:  # Called by hand, not from a training step.
     return tf.nn.dropout(x, rate)
-  return tf.nn.experimental.stateless_dropout(
-      x, rate, next(seeds), rng_alg='auto_select')
+
+  def dropped(x):
+    return tf.nn.experimental.stateless_dropout(
+        x, rate, next(seeds), rng_alg='auto_select')
+
+  if _replicas() == 1:
+    return dropped(x)
+  # What the whole batch throws, of which the rows of `x` are a part.
+  rows = tf.shape(x)[0]
+  before, whole = _place_in_batch(rows)
+  kept = dropped(tf.ones(tf.concat([[whole], tf.shape(x)[1:]], 0)))
+  return x * kept[before:before + rows]
+
+
+def _replicas() -> int:
+  """How many share the batch that is being trained on, each a part of it."""
+  if tf.distribute.in_cross_replica_context():
+    return 1
+  return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def _of_replica(loss: tf.Tensor) -> tf.Tensor:
+  """A mean over kernels, so that its sum over replicas is that of the batch.
+
+  Keras does it to the loss that a model is compiled with.
+  """
+  return loss if _replicas() == 1 else loss / _replicas()
+
+
+def _place_in_batch(rows: tf.Tensor) -> tuple:
+  """How many rows are before this replica's `rows`, and how many in all."""
+  context = tf.distribute.get_replica_context()
+  counts = context.all_gather(
+      tf.cast(tf.reshape(rows, [1]), tf.int64), 0)  # [replicas]
+  before = tf.reduce_sum(counts[:context.replica_id_in_sync_group])
+  return tf.cast(before, tf.int32), tf.cast(tf.reduce_sum(counts), tf.int32)
 
 
 def _matmul(x: tf.Tensor, w: tf.Tensor,
@@ -575,7 +609,19 @@ class _OpEmbedding(tf.keras.Model):
     opcode = tf.cast(graph.node_sets['op']['op'], tf.int32)  # [nodes]
     features = dict(graph.node_sets['op'].features)
     features['op_e'] = self.embedding_layer(opcode)  # [nodes, embed_d]
+    if _replicas() > 1:
+      self._weigh_by_nodes(features['op_e'])
     return graph.replace_features(node_sets={'op': features})
+
+  def _weigh_by_nodes(self, embedded: tf.Tensor) -> None:
+    """Makes the mean over a replica's nodes, which Keras adds to the loss, its
+    part of the mean over the batch's: replicas have unlike numbers of nodes.
+    """
+    nodes = tf.shape(embedded)[0]
+    whole = _place_in_batch(nodes)[1]
+    nodes, whole = tf.cast(nodes, tf.float32), tf.cast(whole, tf.float32)
+    mean = self.embedding_layer.activity_regularizer(embedded) / nodes
+    self.add_loss(mean * (_replicas() * nodes / whole - 1))
 
 
 class _LayerNorm(tf.keras.layers.Layer):
@@ -757,19 +803,29 @@ class _EpochAverage(tf.keras.callbacks.Callback):
     self._weights, self._averages = [], []
     self._steps = None  # Scalar variable, steps of this epoch.
 
+  def on_train_begin(self, logs=None):
+    del logs
+    # Inside of a step a variable could not be made for every replica.
+    if tf.distribute.has_strategy() and self._steps is None:
+      self._begin(self.model.trainable_variables)
+
+  def _begin(self, weights: Sequence[tf.Variable]) -> None:
+    self._steps = tf.Variable(0.0, trainable=False)
+    self._weights = list(weights)
+    self._averages = [
+        tf.Variable(weight, trainable=False) for weight in weights]
+
   def update(self, weights: Sequence[tf.Variable]) -> None:
     """Adds the weights after a step; part of the compiled training step."""
     if self._steps is None:
       with tf.init_scope():
-        self._steps = tf.Variable(0.0, trainable=False)
-        self._weights = list(weights)
-        self._averages = [
-            tf.Variable(weight, trainable=False) for weight in weights]
+        self._begin(weights)
     decay = tf.minimum(self._momentum, self._steps / (9 + self._steps))
     for average, weight in zip(self._averages, self._weights):
       tf.raw_ops.ResourceApplyGradientDescent(  # In one operation.
           var=average.handle, alpha=1 - decay, delta=average - weight)
-    self._steps.assign_add(1)
+    tf.raw_ops.AssignAddVariableOp(  # As it is, at each replica.
+        resource=self._steps.handle, value=tf.constant(1.0))
 
   def on_test_begin(self, logs=None):
     del logs
@@ -3158,7 +3214,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
     graph, labels = data
     with tf.GradientTape() as tape:
       scores, time_loss = self.scores_and_own_loss(graph, labels)
-      loss = self.compute_loss(graph, labels, scores) + time_loss
+      loss = self.compute_loss(graph, labels, scores) + _of_replica(time_loss)
     _minimize(self.optimizer, loss, self.trainable_variables, tape)
     return self.compute_metrics(graph, labels, scores, None)
 
@@ -3168,8 +3224,9 @@ class HybridEarlyJoinSAGE(_TileRanker):
       return super().scores_and_own_loss(graph, labels)
     scores, log_times = tf.unstack(self(graph, training=True, apart=True))
     known = _as_float(self._statistics.read().known())
-    return scores, known * LogMSE()(
-        tf.cast(labels, log_times.dtype), log_times)
+    mean = LogMSE()
+    mean._allow_sum_over_batch_size = True  # As `compile` says of its losses.
+    return scores, known * mean(tf.cast(labels, log_times.dtype), log_times)
 
   def _configured(self, graph, encoded, config_feats):
     """(what `_TileRanker` has, the logarithm of the analytic time)."""
@@ -3459,7 +3516,7 @@ class EnsembleRanker(_TrainedModel):
       loss = self.compiled_loss(
           tf.tile(labels, [number, 1]), tf.concat(scores, 0),
           regularization_losses=[part / number for part in self.losses])
-      loss += tf.add_n(own_losses) / number
+      loss += _of_replica(tf.add_n(own_losses) / number)
     _minimize(self.optimizer, loss, self.trainable_variables, tape)
     return self.compute_metrics(graph, labels, self._mean(scores), None)
 

@@ -6,6 +6,7 @@ inputs           what a user names as kernels: a folder, .npz or .pb
 batches          kernels -> GraphTensors
 training_data    the splits of a run, read and looked over
 train            the training loop; callbacks, losses, threads serve it
+distributed      one run on several devices or machines
 run_log          what a run says, in a file beside it
 curves           a picture of its learning curves
 members          several of a model, trained as one

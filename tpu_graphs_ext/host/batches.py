@@ -28,6 +28,7 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host.distributed import WHOLE, Share
 
 # It must come before the first tensor is made.
 load_models.choose_allocator()
@@ -81,7 +82,8 @@ def training_dataset(
     partition: Partition, stats: FeatureStats, *, batch_size: int = 10,
     num_configs: int = 10, least_configs: int | None = None,
     shuffle: bool = True, seed: int | None = None, repeat: bool = False,
-    first_epoch: int = 0) -> tf.data.Dataset:
+    first_epoch: int = 0, redraw: bool = True,
+    share: Share = WHOLE) -> tf.data.Dataset:
   """Batches of kernels with a few configurations each, and their labels.
 
   Each pass over the dataset is one epoch: it draws a new order of the kernels
@@ -100,6 +102,8 @@ def training_dataset(
     repeat: True never ends; False ends after each epoch.
     first_epoch: number of the epoch that the first pass is, so that resumed
       training draws what uninterrupted training would have.
+    redraw: False draws for all passes what the first one draws.
+    share: what is taken of each batch: so many smaller ones.
 
   Returns:
     A dataset of (GraphTensor, float32 [batch_size, num_configs] of runtimes
@@ -112,7 +116,7 @@ def training_dataset(
       partition, batch_size, least_configs or num_configs)
   num_batches = len(usable) // batch_size
   entropy = np.random.SeedSequence(seed).entropy
-  epochs = itertools.count(first_epoch)
+  epochs = (itertools.count if redraw else itertools.repeat)(first_epoch)
   known, numbers = weakref.ref(partition), partition.num_configs
 
   def one_epoch() -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -120,10 +124,11 @@ def training_dataset(
     order = rng.permutation(usable) if shuffle else usable
     chosen = order[:num_batches * batch_size]
     configs = np.stack([_drawn(rng, n, num_configs) for n in numbers[chosen]])
-    yield (chosen.reshape(num_batches, batch_size),
-           configs.reshape(num_batches, batch_size, num_configs))
+    yield (share.of(chosen.reshape(num_batches, batch_size)),
+           share.of(configs.reshape(num_batches, batch_size, num_configs)))
 
-  signature = array_signature(batch_size, stats)
+  here, kernels = num_batches * share.here, batch_size // share.replicas
+  signature = array_signature(kernels, stats)
 
   def cut(chosen: np.ndarray, configs: np.ndarray) -> list[np.ndarray]:
     arrays = batch_arrays(known(), chosen, configs, stats)
@@ -134,15 +139,15 @@ def training_dataset(
         cut, [chosen, configs], [spec.dtype for spec in signature.values()])
     arrays = {name: tf.ensure_shape(part, spec.shape)
               for (name, spec), part in zip(signature.items(), parts)}
-    label = tf.reshape(arrays['runtimes'], [batch_size, num_configs])
+    label = tf.reshape(arrays['runtimes'], [kernels, num_configs])
     return graph_tensor(arrays), tf.cast(label, tf.float32)
 
   dataset = keeping(partition, tf.data.Dataset.from_generator(
       one_epoch, output_signature=(
-          tf.TensorSpec([num_batches, batch_size], tf.int64),
-          tf.TensorSpec([num_batches, batch_size, num_configs], tf.int64))))
+          tf.TensorSpec([here, kernels], tf.int64),
+          tf.TensorSpec([here, kernels, num_configs], tf.int64))))
   dataset = dataset.unbatch().apply(
-      tf.data.experimental.assert_cardinality(num_batches))
+      tf.data.experimental.assert_cardinality(here))
   if repeat:
     dataset = dataset.repeat()
   return untuned(dataset.map(batch).prefetch(PREFETCH))

@@ -35,6 +35,9 @@ class CombinedLoss(tf.keras.losses.Loss):
     total = sum(weight for weight, unused_loss in weighted_losses)
     self._weighted_losses = [
         (weight / total, loss) for weight, loss in weighted_losses]
+    for unused_weight, part in self._weighted_losses:
+      # As `compile` does: under a strategy Keras then leaves means to the host.
+      part._allow_sum_over_batch_size = True
 
   def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     return tf.add_n([

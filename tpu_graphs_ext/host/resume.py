@@ -30,7 +30,8 @@ from tpu_graphs_ext.host.settings import MOST_SEED, TrainSettings
 _log = logging.getLogger(__name__)
 
 # Settings that do not change what is trained: a resumed run may differ here.
-_FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard', 'csv_log', 'plot')
+_FREE_SETTINGS = (
+    'resume', 'cache_dir', 'tensorboard', 'csv_log', 'plot', 'replicas')
 
 _STARTED = 'started.json'
 
@@ -74,6 +75,19 @@ class ResumeFolder:
     if seed is None:
       seed = int.from_bytes(os.urandom(4), 'little')
     return cls(settings, settings.baseline_args(), seed, True, finished)
+
+  @classmethod
+  def shared(cls, settings: TrainSettings, workers: Any) -> ResumeFolder:
+    """The chief's, at each of the `distributed.Workers`."""
+    own = []
+
+    def known() -> dict[str, Any]:
+      own.append(cls.of(settings))
+      return {'args': own[0].args, 'seed': own[0].seed,
+              'is_new': own[0].is_new, 'finished': bool(own[0].finished)}
+
+    told = workers.at_chief(known)
+    return own[0] if own else cls(settings, **told)
 
   @classmethod
   def _latest(cls, settings: TrainSettings) -> Optional[ResumeFolder]:
@@ -125,7 +139,7 @@ class ResumeFolder:
       self._remove(name)
     write_file(started, json.dumps({
         'args': self.args, 'seed': self.seed,
-        'settings': _fixed(self._settings)}).encode())
+        'settings': fixed(self._settings)}).encode())
 
   def keep_only(self, checkpoint: str) -> None:
     """Removes checkpoints that a killed process did not finish."""
@@ -165,14 +179,15 @@ def _finished_run(settings: TrainSettings) -> Optional[artifacts.Run]:
   return max(found, key=lambda item: item[:2])[2] if found else None
 
 
-def _fixed(settings: TrainSettings) -> dict[str, Any]:
+def fixed(settings: TrainSettings) -> dict[str, Any]:
+  """The settings that a run keeps when it is resumed."""
   return {key: value for key, value in dataclasses.asdict(settings).items()
           if key not in _FREE_SETTINGS}
 
 
 def _unlike(settings: TrainSettings, stored: dict[str, Any]) -> list[str]:
   """Settings in which a stored run differs."""
-  return [key for key, value in _fixed(settings).items()
+  return [key for key, value in fixed(settings).items()
           if stored.get(key) != value]
 
 

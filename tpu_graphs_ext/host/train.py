@@ -7,11 +7,14 @@ task alone is in `TileTask`, and the layout task has another.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
+import json
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
@@ -23,6 +26,7 @@ from tpu_graphs_ext.host import (
   artifacts,
   batches,
   curves,
+  distributed,
   evaluate,
   feature_stats,
   losses,
@@ -53,6 +57,9 @@ HOST = 'tpu_graphs_ext'
 
 # Configurations of each test kernel in the run file and in --results_csv.
 TEST_CONFIGS = 10
+
+# Paths, which may be others on each machine.
+_OWN_SETTINGS = ('data_root', 'out_dir', 'results_csv', 'models_py')
 
 # Training steps that TensorFlow does in one call; Python comes in between.
 STEPS_PER_CALL = 10
@@ -131,16 +138,19 @@ class TileTask:
     """The model with its variables, and its loss, optimizer and metric."""
     return _compiled_model(settings, data)
 
-  def datasets(self, settings: TrainSettings, data: TrainingData, seed: int,
-               first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+  def datasets(
+      self, settings: TrainSettings, data: TrainingData, seed: int,
+      first_epoch: int, share: distributed.Share = distributed.WHOLE
+  ) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     """Batches to train on and to validate on, an epoch a pass."""
     sizes = dict(batch_size=settings.batch, num_configs=settings.drawn_configs,
-                 least_configs=settings.configs, seed=seed)
+                 least_configs=settings.configs, seed=seed, share=share)
     train_batches = batches.training_dataset(
         data.train, data.stats, first_epoch=first_epoch, **sizes)
     # One draw of configurations for all epochs, so that epochs compare.
     return train_batches, batches.training_dataset(
-        data.validated, data.stats, shuffle=False, **sizes).cache()
+        data.validated, data.stats, shuffle=False, redraw=False,
+        **sizes).cache()
 
   def measure(self, settings: TrainSettings, data: TrainingData,
               model: tf.keras.Model, name: str,
@@ -190,56 +200,111 @@ def run(settings: Any, task: Any) -> TrainResult:
     settings: those of the task, such as `TrainSettings`.
     task: what is of its own in it, such as a `TileTask`.
   """
-  with run_log.RunLog(settings) as log:
-    result = _train(settings, log, task)
-    if settings.plot:
-      curves.write(settings.plot, result.run_info)
-    log.write(result.text())
+  with distributed.joined(settings) as workers, run_log.RunLog(
+      settings) as log:
+    result = _train(settings, log, task, workers)
+    if workers.is_chief:
+      if settings.plot:
+        curves.write(settings.plot, result.run_info)
+      log.write(result.text())
   return result
 
 
-def _train(settings: Any, log: run_log.RunLog, task: Any) -> TrainResult:
+def _train(settings: Any, log: run_log.RunLog, task: Any,
+           workers: distributed.Workers) -> TrainResult:
   """`train`, but for the picture and the last words."""
   started = time.monotonic()
-  settings, data = task.prepared(settings)
-  folder = resume.ResumeFolder.of(settings)
+  settings, data = workers.together(lambda: task.prepared(settings))
+  workers.require_same(lambda: _facts(settings, data))
+  folder = resume.ResumeFolder.shared(settings, workers)
   if folder.finished:
-    done = folder.finished
-    return TrainResult(done.model_dir, artifacts.run_path_of(done.model_dir),
-                       task.reported(done), done.info)
+    return _of_chief(workers, lambda: _finished(folder.finished, task))
   # Weights, and what dropout throws.
   tf.keras.utils.set_random_seed(folder.seed)
-  model = task.compiled_model(settings, data)
-  task.check_outputs(settings)
-  _check_outputs(settings)
+  with workers.scope():
+    model = task.compiled_model(settings, data)
   run_info = _new_run_info(settings, folder, data)
   run_info['seconds']['read'] = time.monotonic() - started
-  with folder.held():
-    log.open(run_log.path_of(artifacts.model_path(
-        settings.out_dir, artifacts.train_hash(folder.args))),
-             resumed=not folder.is_new)
-    keep_best = KeepBest(settings, model, run_info, folder)
-    csv_path = _train_and_measure(settings, data, keep_best, task)
-    run_info['seconds']['total'] = time.monotonic() - started
-    run_path = artifacts.save_run_file(run_info, settings.out_dir)
-    folder.remove()
-  return TrainResult(keep_best.model_dir, run_path, csv_path, run_info)
+  with contextlib.ExitStack() as stack:
+    workers.at_chief(lambda: _begin(settings, folder, task, log, stack))
+    keep_best = KeepBest(
+        settings, model, run_info, folder, workers,
+        # What a strategy has made can only be saved by all workers.
+        kept=(task.compiled_model(settings, data)
+              if workers.strategy and workers.is_chief else None))
+
+    def finish() -> TrainResult:
+      csv_path = _measure_best(settings, data, keep_best, task)
+      run_info['seconds']['total'] = time.monotonic() - started
+      run_path = artifacts.save_run_file(run_info, settings.out_dir)
+      folder.remove()
+      return TrainResult(keep_best.model_dir, run_path, csv_path, run_info)
+
+    with _kept_if_broken_off(settings, keep_best):
+      _fit(settings, data, keep_best, task)
+      return _of_chief(workers, finish)
 
 
-def _train_and_measure(settings: Any, data: Any, keep_best: KeepBest,
-                       task: Any) -> Optional[str]:
-  """The epochs and what comes after; returns the path of the CSV."""
+def _finished(run: artifacts.Run, task: Any) -> TrainResult:
+  return TrainResult(run.model_dir, artifacts.run_path_of(run.model_dir),
+                     task.reported(run), run.info)
+
+
+def _of_chief(workers: distributed.Workers,
+              step: Callable[[], TrainResult]) -> TrainResult:
+  return TrainResult(**workers.at_chief(lambda: vars(step())))
+
+
+def _facts(settings: Any, data: Any) -> dict[str, Any]:
+  """What the workers of a run must have in common."""
+  models = load_models.models_module(settings.models_py).__file__
+  with open(models, 'rb') as file:
+    content = file.read()
+  return {**{f'--{name}': value
+             for name, value in resume.fixed(settings).items()
+             if name not in _OWN_SETTINGS},
+          'train kernels': len(data.train),
+          'valid kernels': len(data.validated),
+          'feature statistics': _digest(
+              json.dumps(data.stats.to_json()).encode()),
+          'models.py': _digest(content)}
+
+
+def _digest(content: bytes) -> str:
+  return hashlib.md5(content).hexdigest()
+
+
+def _begin(settings: Any, folder: resume.ResumeFolder, task: Any,
+           log: run_log.RunLog, stack: contextlib.ExitStack) -> None:
+  """Takes the folder of the run, and opens its log."""
+  task.check_outputs(settings)
+  _check_outputs(settings)
+  stack.enter_context(folder.held())
+  log.open(run_log.path_of(artifacts.model_path(
+      settings.out_dir, artifacts.train_hash(folder.args))),
+           resumed=not folder.is_new)
+
+
+def _measure_best(settings: Any, data: Any, keep_best: KeepBest,
+                  task: Any) -> Optional[str]:
+  """What comes after the epochs; returns the path of the CSV."""
+  keep_best.finish()
+  keep_best.run_info['seconds']['train'] = keep_best.progress.seconds
+  return task.measure(settings, data, keep_best.kept, keep_best.model_dir,
+                      keep_best.run_info)
+
+
+@contextlib.contextmanager
+def _kept_if_broken_off(settings: Any, keep_best: KeepBest) -> Iterator[None]:
+  """Keeps what can be kept where the epochs, or what follows, end early."""
   run_info = keep_best.run_info
   try:
-    _fit(settings, data, keep_best, task)
-    keep_best.finish()
-    run_info['seconds']['train'] = keep_best.progress.seconds
-    return task.measure(
-        settings, data, keep_best.model, keep_best.model_dir, run_info)
+    yield
   except LossNotFiniteError:
     keep_best.finish()
-    keep_best.folder.remove()
-    _draw_so_far(settings, run_info)
+    if keep_best.workers.is_chief:
+      keep_best.folder.remove()
+      _draw_so_far(settings, run_info)
     raise
   except (MemoryError, tf.errors.ResourceExhaustedError) as error:
     raise UserError(
@@ -252,7 +317,8 @@ def _train_and_measure(settings: Any, data: Any, keep_best: KeepBest,
     _log.warning('interrupted after epoch %d. %s. To continue, run the same '
                  'command with --resume', keep_best.progress.epochs,
                  keep_best.summary())
-    _draw_so_far(settings, run_info)
+    if keep_best.workers.is_chief:
+      _draw_so_far(settings, run_info)
     raise
 
 
@@ -301,13 +367,14 @@ def _compiled_model(settings: TrainSettings,
       batches.kernel_graph(data.train.kernel(0), data.stats))
   model.compile(
       loss=losses.combined_loss(settings.weighted_losses),
-      optimizer=tf.keras.optimizers.Adam(
-          learning_rate=_learning_rate(settings, data),
-          clipnorm=settings.clip_norm),
+      optimizer=distributed.adam(
+          _learning_rate(settings, data), settings.clip_norm),
       steps_per_execution=STEPS_PER_CALL,
       metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])
-  for name in ('train_step', 'test_step'):
-    setattr(model, name, _traced_once(getattr(model, name)))
+  # Replicas may not meet inside of a function in the function of a step.
+  if not tf.distribute.has_strategy():
+    for name in ('train_step', 'test_step'):
+      setattr(model, name, _traced_once(getattr(model, name)))
   return model
 
 
@@ -341,21 +408,28 @@ def learning_rate(settings: Any, steps: int) -> Any:
 def _fit(settings: Any, data: Any, keep_best: KeepBest,
          task: Any = None) -> None:
   """Runs the epochs that are left."""
+  workers, seed = keep_best.workers, keep_best.folder.seed
   first_epoch = keep_best.progress.epochs
   task = task or TileTask()
-  train_batches, valid_batches = task.datasets(
-      settings, data, keep_best.folder.seed, first_epoch)
-  keep_best.graph_spec = train_batches.element_spec[0]
+  fed = task.datasets(settings, data, seed, first_epoch)
+  keep_best.graph_spec = fed[0].element_spec[0]
   if keep_best.progress.stopped or first_epoch >= settings.epochs:
     return
-  callbacks = [StopOnNaN(keep_best), *task.callbacks, keep_best,
-               ProgressBar(settings)]
-  if settings.tensorboard:
+  steps = {}
+  if workers.strategy:
+    steps = dict(zip(('steps_per_epoch', 'validation_steps'),
+                     (int(dataset.cardinality()) for dataset in fed)))
+    fed = [workers.fed(dataset) for dataset in task.datasets(
+        settings, data, seed, first_epoch, workers.share)]
+  callbacks = [StopOnNaN(keep_best), *task.callbacks, keep_best]
+  if workers.is_chief:
+    callbacks.append(ProgressBar(settings))
+  if settings.tensorboard and workers.is_chief:
     callbacks.append(tf.keras.callbacks.TensorBoard(
         os.path.expanduser(settings.tensorboard), write_graph=False))
   keep_best.model.fit(
-      train_batches, validation_data=valid_batches, verbose=0,
-      epochs=settings.epochs, initial_epoch=first_epoch, callbacks=callbacks)
+      fed[0], validation_data=fed[1], verbose=0, epochs=settings.epochs,
+      initial_epoch=first_epoch, callbacks=callbacks, **steps)
 
 
 def _measure(settings: TrainSettings, data: TrainingData,
