@@ -35,6 +35,7 @@ from tpu_graphs_ext.host.settings import (
 from tpu_graphs_ext.layout import cli as layout_cli
 from tpu_graphs_ext.report import cli as report_cli
 from tpu_graphs_ext.scale import cli as scale_cli
+from tpu_graphs_ext.stacks.quiet import NoTerminal
 from tpu_graphs_ext.traces import cli as traces_cli
 
 # Settings that are paths of which '' is none; of other paths it means no file.
@@ -77,19 +78,6 @@ def _parser(task: str = 'tile') -> argparse.ArgumentParser:
   traces_cli.add_verbs(verbs, _verb, _add_switch)
   scale_cli.add_verbs(verbs, _verb, _add_switch)
   return parser
-
-
-class _NoTerminal:
-  """A stream that says it is no terminal, so that nobody draws bars on it."""
-
-  def __init__(self, stream: Any):
-    self._stream = stream
-
-  def isatty(self) -> bool:
-    return False
-
-  def __getattr__(self, name: str) -> Any:
-    return getattr(self._stream, name)
 
 
 def _verb(verbs, name: str, run, help_text: str) -> argparse.ArgumentParser:
@@ -503,7 +491,7 @@ def _progress(quiet: bool) -> Iterator[None]:
     with logging_redirect_tqdm():
       yield
     return
-  with contextlib.redirect_stderr(_NoTerminal(sys.stderr)):
+  with contextlib.redirect_stderr(NoTerminal(sys.stderr)):
     yield
 
 

@@ -77,3 +77,19 @@ def test_threads_that_are_chosen_stay(monkeypatch):
   threads.divide(1000)
   assert variables.pop(threads.VARIABLE) == '3'
   assert set(variables.values()) == {'1'}
+
+
+def test_one_alone_has_one_thread_of_each_kind(monkeypatch):
+  asked = []
+  for name in ('intra', 'inter'):
+    monkeypatch.setattr(
+        tf.config.threading, f'set_{name}_op_parallelism_threads',
+        lambda number, name=name: asked.append((name, number)))
+  monkeypatch.setenv(threads.VARIABLE, '7')  # What others set is theirs.
+  threads.one_alone()
+  assert asked == [('intra', 1), ('inter', 1)]
+
+
+def test_one_alone_where_tensorflow_runs():
+  tf.constant(1) + 1
+  threads.one_alone()  # It is too late, and no error.

@@ -131,11 +131,7 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
     UserError: the model cannot be loaded, or is of other hardware.
   """
   ranker = scoring.load_ranker(model_dir, loading)
-  if ranker.in_elements:
-    raise UserError(
-        f'{model_dir}: was trained on tiles that are counted in elements, and '
-        'which tiles are legal is known of TPUs alone; rank those that a file '
-        'lists, with --data')
+  require_tpu(ranker)
   advice = []
   for name in names:
     try:
@@ -157,10 +153,23 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
   return advice
 
 
+def require_tpu(ranker: scoring.Ranker) -> None:
+  """Raises a UserError where the model is of hardware with other tiles."""
+  if ranker.in_elements:
+    raise UserError(
+        f'{ranker.name}: was trained on tiles that are counted in elements, '
+        'and which tiles are legal is known of TPUs alone; rank those that a '
+        'file lists, with --data')
+
+
 def advice_on(ranker: scoring.Ranker, found: sources.Found,
-              top_k: Optional[int] = TOP_CONFIGS,
-              most_tiles: int = MOST_TILES) -> Advice:
+              top_k: Optional[int] = TOP_CONFIGS, most_tiles: int = MOST_TILES,
+              at_once: int = _MOST_WORKERS) -> Advice:
   """Ranks the legal tiles of one kernel; arguments as of `advise`.
+
+  Args:
+    at_once: parts of its tiles that are scored side by side, no more than
+      there are cores.
 
   Raises:
     UserError: the kernel cannot be ranked.
@@ -177,7 +186,8 @@ def advice_on(ranker: scoring.Ranker, found: sources.Found,
   if len(legal) < 2:
     notes.append('it has one legal tile, so there is nothing to choose')
   else:
-    scores, times = _scores_and_times(ranker, kernel, explainer, legal)
+    scores, times = _scores_and_times(
+        ranker, kernel, explainer, legal, at_once)
     order = np.lexsort((times, scores))
     chosen, default_from = _default(kernel, explainer, legal)
     make = _PickMaker(kernel, explainer, legal, scores, order,
@@ -235,7 +245,7 @@ def _default(kernel, explainer, legal) -> tuple[int, str]:
   return legal.place_of(wanted[0]), FROM_FILE
 
 
-def _scores_and_times(ranker, kernel, explainer, legal) -> tuple:
+def _scores_and_times(ranker, kernel, explainer, legal, at_once) -> tuple:
   """(float32 [tiles], float64 [tiles]): model's scores, analytic times."""
   kernel = ranker.prepared(_with_tiles(kernel, explainer, legal.tiles(0, 1)))
 
@@ -246,7 +256,7 @@ def _scores_and_times(ranker, kernel, explainer, legal) -> tuple:
 
   starts = range(0, len(legal), _AT_ONCE)
   parts = []
-  workers = min(os.cpu_count() or 1, _MOST_WORKERS, len(starts))
+  workers = min(os.cpu_count() or 1, at_once, len(starts))
   with ThreadPoolExecutor(workers) as pool, tqdm(
       desc=kernel.tile_id, total=len(legal), unit='tile', disable=None,
       leave=False) as bar:

@@ -155,20 +155,22 @@ def _next_result(waiting: collections.deque,
   return kernel, scores.result()
 
 
-def load_ranker(model_dir: str,
-                loading: LoadSettings = LoadSettings()) -> Ranker:
+def load_ranker(
+    model_dir: str, loading: LoadSettings = LoadSettings(),
+    known: Optional[tuple[FeatureStats, int]] = None) -> Ranker:
   """Loads a model that this package or the baseline's trainer wrote.
 
   Args:
     model_dir: the folder model_<hash>; its run file lies beside it.
     loading: where its normalisation and its class come from. The data are
       read only to compute the normalisation.
+    known: what `normalisation` gives, where that was asked already.
 
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
   run = artifacts.load_run(model_dir)
-  stats, num_ops = _normalisation(run, loading)
+  stats, num_ops = known or normalisation(run, loading)
   model = artifacts.load_model(
       run, num_ops, _sample_graph(stats), loading.models_py)
   return Ranker(model, stats, num_ops, name=model_dir,
@@ -191,8 +193,8 @@ def _counts_elements(run: artifacts.Run, model: Any) -> bool:
   return hasattr(found, 'read') and bool(found.read().in_elements())
 
 
-def _normalisation(run: artifacts.Run,
-                   loading: LoadSettings) -> tuple[FeatureStats, int]:
+def normalisation(run: artifacts.Run,
+                  loading: LoadSettings) -> tuple[FeatureStats, int]:
   """The statistics that features are scaled by, and the number of opcodes."""
   if loading.stats == 'run' and 'feature_stats' in run.info:
     return (FeatureStats.from_json(run.info['feature_stats']),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 # Up to so many cores, one thread an operation was seen to be the faster.
@@ -46,3 +47,15 @@ def divide(processes: int) -> None:
     cores = os.cpu_count() or 1
   for name in _VARIABLES:
     os.environ.setdefault(name, str(max(1, cores // processes)))
+
+
+def one_alone() -> None:
+  """Lets TensorFlow use one thread, and with it one core, in this process.
+
+  For processes that share the machine, and whose numbers shall be the same on
+  machines with any number of cores. Does nothing where TensorFlow already runs.
+  """
+  import tensorflow as tf
+  with contextlib.suppress(RuntimeError):
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 # TensorFlow's own variable: 1 hides information, 2 warnings, 3 errors.
 LEVEL_VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
@@ -22,6 +23,19 @@ SAVING_WARNING = 'Encoding a StructuredValue with type tensorflow_gnn'
 # Lines of level 'information' (I), and the one that comes before the first.
 _STARTUP_NOTE = re.compile(
     rb'I\d{4} |WARNING: All log messages before absl::InitializeLog')
+
+
+class NoTerminal:
+  """A stream that says it is no terminal, so that nobody draws bars on it."""
+
+  def __init__(self, stream: Any):
+    self._stream = stream
+
+  def isatty(self) -> bool:
+    return False
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._stream, name)
 
 
 def ignore_saving_warning() -> None:
