@@ -31,16 +31,19 @@ setuptools.setup(
         # `rank` of HLO text, which jaxlib parses, and of functions of JAX.
         'jax': ['jax>=0.4.26'],
         # distributed (Dask): workers on other machines; optuna: search, and
-        # the end of poor trials. A grid on this machine needs neither.
-        'scale': ['distributed', 'optuna>=4.4'],
+        # the end of poor trials; fsspec: files that URLs name, with gcsfs, s3fs
+        # and the like; pyarrow: Parquet, HDFS. A grid, or kernels, on this
+        # machine need none of them.
+        'scale': ['distributed', 'optuna>=4.4', 'fsspec', 'pyarrow'],
         # What benchmarks/accuracy.py compares the models with.
         'benchmarks': ['lightgbm>=4.5,<5', 'matplotlib'],
         # matplotlib, grandalf: the tests draw what `report` draws; jaxlib: they
-        # parse HLO text; distributed, optuna: they sweep. Not jax, which
+        # parse HLO text; lightgbm: they train the benchmark's trees;
+        # distributed, optuna, fsspec, pyarrow: as of scale. Not jax, which
         # TensorFlow 2.15 loads where it is: a second for each process.
-        'dev': ['jaxlib>=0.4.26', 'matplotlib', 'grandalf', 'pytest',
-                'pytest-xdist', 'hypothesis', 'ruff', 'distributed',
-                'optuna>=4.4'],
+        'dev': ['jaxlib>=0.4.26', 'lightgbm>=4.5,<5', 'matplotlib',
+                'grandalf', 'pytest', 'pytest-xdist', 'hypothesis', 'ruff',
+                'distributed', 'optuna>=4.4', 'fsspec', 'pyarrow'],
     },
     entry_points={
         'console_scripts': ['tpu-graphs-ext = tpu_graphs_ext.cli:main'],

@@ -14,4 +14,5 @@ watching     ends a trial that is poor or that nobody wants
 pruning      which are poor
 leaderboard  the tables
 sweep        from a grid to the leaderboard
+places       files by paths, and by the URLs that fsspec knows
 """
