@@ -36,7 +36,8 @@ MAY_IMPORT = {
     'report': ('data', 'analytic', 'host', 'layout'),
     'serving': ('data', 'hlo', 'host', 'analytic', 'load_models'),
     'traces': ('host', 'analytic', 'report'),
-    'scale': ('data', 'hlo', 'host', 'layout', 'load_models'),
+    'scale': ('data', 'stacks', 'hlo', 'host', 'layout', 'advice',
+              'serving', 'load_models'),
 }
 # Every wing may import these, and the package itself (its version).
 FOR_ALL = ('errors', 'files', 'owned')

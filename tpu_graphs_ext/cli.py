@@ -35,6 +35,7 @@ from tpu_graphs_ext.host.settings import (
 from tpu_graphs_ext.layout import cli as layout_cli
 from tpu_graphs_ext.report import cli as report_cli
 from tpu_graphs_ext.scale import cli as scale_cli
+from tpu_graphs_ext.scale import rank_cli
 from tpu_graphs_ext.stacks.quiet import NoTerminal
 from tpu_graphs_ext.traces import cli as traces_cli
 
@@ -153,6 +154,7 @@ def _add_rank(verbs) -> None:
   parser.add_argument('--top_k', default=TOP_CONFIGS,
                       type=_positive, metavar='K',
                       help='configurations of each kernel')
+  rank_cli.add_flags(parser, _positive)
   _add_settings(parser, LoadSettings)
   _add_switch(parser, '--all', 'list every tile, not the first K')
   _add_switch(parser, '--json', 'print JSON instead of tables')
@@ -344,6 +346,8 @@ def _predict(args: argparse.Namespace) -> int:
 
 
 def _rank(args: argparse.Namespace) -> int:
+  if rank_cli.is_asked(args):
+    return rank_cli.rank(args, _given(args, LoadSettings))
   if args.files:
     return _rank_all_tiles(args)
   if args.shapes:

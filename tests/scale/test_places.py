@@ -89,6 +89,8 @@ def test_urls_like_paths(url):
   assert places.find(f'{url}/a.npz', ()) != before
   with places.reading(f'{url}/a.npz') as file:
     assert file.read() == b'z.npz'
+  assert places.start_of(f'{url}/a.npz', 2) == b'z.'
+  assert places.start_of(f'{url}/gone', 2) == b''
   assert places.names_in(url) == {'a.npz', 'b.npz', 'c.txt', 'deep'}
   places.remove(url, ['a.npz', 'b.npz'])
   assert places.names_in(url) == {'c.txt', 'deep'}
@@ -140,7 +142,7 @@ def test_files_of_this_machine_are_not_copied(folder):
 def test_a_protocol_that_nobody_knows():
   pytest.importorskip('fsspec', reason='needs the extra [scale]')
   with pytest.raises(UserError, match=r'not known: nosuch.*fsspec knows'):
-    places.require('nosuch://bucket')
+    places.start_of('nosuch://bucket/a', 4)
 
 
 def test_without_fsspec_a_url_says_what_to_install(folder, monkeypatch):

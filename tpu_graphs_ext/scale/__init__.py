@@ -15,4 +15,9 @@ pruning      which are poor
 leaderboard  the tables
 sweep        from a grid to the leaderboard
 places       files by paths, and by the URLs that fsspec knows
+parts        what is ranked at a time, and the file with its rows
+rows         a row a kernel, as JSON and in Parquet
+rank_shard   what a worker of `rank` does
+rank_many    cuts files into shards, has them ranked, joins the rows
+rank_cli     the flags of `rank` that name workers
 """

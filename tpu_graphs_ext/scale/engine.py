@@ -21,6 +21,7 @@ from tpu_graphs_ext.errors import UserError, reason_of
 # So often is an item tried whose worker dies; on a cluster its scheduler
 # counts (distributed.scheduler.allowed-failures, where it is 3 deaths more).
 TRIES = 3
+_DIED = 'its worker died'
 
 
 class Outcome(NamedTuple):
@@ -149,8 +150,13 @@ def _jobs(items: Iterator[tuple[str, Any]]) -> Iterator[Job]:
 
 def died(times: int) -> str:
   """The error of an item whose worker died each time."""
-  return (f'its worker died, {times} times (killed by somebody, or by the '
-          'system for want of memory)')
+  return (f'{_DIED}, {times} times (killed by somebody, or by the system for '
+          'want of memory)')
+
+
+def is_death(error: str) -> bool:
+  """Whether an error is that of `died`, and not what the function raised."""
+  return error.startswith(_DIED)
 
 
 def called(function: Callable[[Any], Any],

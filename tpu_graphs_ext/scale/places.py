@@ -198,6 +198,21 @@ def reading(path: str) -> Iterator[BinaryIO]:
     yield file
 
 
+def start_of(url: str, size: int) -> bytes:
+  """The first bytes of a file; none where there is no file.
+
+  Raises:
+    UserError: nothing can read and write such URLs.
+  """
+  system, place = _opened(url)
+  with _told_of(url, 'read'):
+    try:
+      with system.open(place, 'rb') as file:
+        return file.read(size)
+    except FileNotFoundError:
+      return b''
+
+
 def names_in(folder: str) -> set[str]:
   """Names of what is in a folder; none where there is no folder."""
   if not is_url(folder):
@@ -278,11 +293,6 @@ def remove(folder: str, names: Iterable[str]) -> None:
 
 
 # ------------------------------------------------------------- fsspec
-
-
-def require(url: str) -> None:
-  """Raises a UserError where nothing can read and write such URLs."""
-  _opened(url)
 
 
 def _opened(url: str) -> tuple[Any, str]:
