@@ -19,8 +19,8 @@ from tpu_graphs_ext.host.settings import (
   TrainSettings,
 )
 
-VERBS = ('train', 'evaluate', 'predict', 'rank', 'report', 'export', 'trace',
-         'check-data', 'featurize', 'sample-data', 'doctor', 'install',
+VERBS = ('train', 'evaluate', 'predict', 'rank', 'report', 'export', 'sweep',
+         'trace', 'check-data', 'featurize', 'sample-data', 'doctor', 'install',
          'uninstall', 'verify', 'package', 'kaggle-csv', 'run', 'hook', 'stats')
 
 
