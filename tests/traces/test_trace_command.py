@@ -109,6 +109,19 @@ def test_the_page(capsys, step, tmp_path):
   assert run(capsys, *step, f'--html={path}')[0] == 1
 
 
+def test_report_takes_a_trace(capsys, tmp_path):
+  trace = tiny.write(tmp_path / 't.json.gz', tiny.one_step(), packed=True)
+  path = tmp_path / 'report.html'
+  assert cli.main(['report', str(trace), '--out', str(path)]) == 0
+  assert capsys.readouterr().out == f'{path}\n'
+  assert '<h2>Flame graphs</h2>' in path.read_text(encoding='utf-8')
+  assert cli.main(['report', str(trace), str(tmp_path)]) == 1
+  assert 'a page is of one trace' in capsys.readouterr().err
+  path.write_text('another page')
+  assert cli.main(['report', str(trace), '--out', str(path)]) == 1
+  assert 'is no page of a trace' in capsys.readouterr().err
+
+
 def test_names_of_files_and_kernels_are_escaped(tmp_path):
   from tpu_graphs_ext.traces import page
   name = '<script>alert("&")</script>'

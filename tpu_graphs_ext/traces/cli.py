@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Callable
 
@@ -32,6 +33,19 @@ def add_verbs(verbs, add_verb: Callable, add_switch: Callable) -> None:
   parser.add_argument('--html', metavar='FILE', type=path_flag('--html'),
                       help='file for a page with tables and flame graphs')
   add_switch(parser, '--json', 'print JSON instead of tables')
+
+
+def report(path: str, out: str) -> str:
+  """Writes the page of a trace where `report` says; returns its path.
+
+  Raises:
+    UserError: it is no trace, or the page cannot be written.
+  """
+  from tpu_graphs_ext.traces import analysis, page
+  file = dataclasses.replace(page.FILE, flag='--out')
+  out = file.check(out)
+  file.write(out, page.page(analysis.analyse(path)))
+  return out
 
 
 def _number(text: str) -> int:
