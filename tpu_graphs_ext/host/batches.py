@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -117,7 +117,7 @@ def training_dataset(
   num_batches = len(usable) // batch_size
   entropy = np.random.SeedSequence(seed).entropy
   epochs = (itertools.count if redraw else itertools.repeat)(first_epoch)
-  known, numbers = weakref.ref(partition), partition.num_configs
+  numbers = partition.num_configs
 
   def one_epoch() -> Iterator[tuple[np.ndarray, np.ndarray]]:
     rng = np.random.default_rng([next(epochs), entropy])
@@ -128,7 +128,25 @@ def training_dataset(
            share.of(configs.reshape(num_batches, batch_size, num_configs)))
 
   here, kernels = num_batches * share.here, batch_size // share.replicas
-  signature = array_signature(kernels, stats)
+  dataset = keeping(partition, tf.data.Dataset.from_generator(
+      one_epoch, output_signature=(
+          tf.TensorSpec([here, kernels], tf.int64),
+          tf.TensorSpec([here, kernels, num_configs], tf.int64))))
+  dataset = dataset.unbatch().apply(
+      tf.data.experimental.assert_cardinality(here))
+  if repeat:
+    dataset = dataset.repeat()
+  batch = _maker_of_batches(partition, stats, kernels, num_configs)
+  return untuned(dataset.map(batch).prefetch(PREFETCH))
+
+
+def _maker_of_batches(partition: Partition, stats: FeatureStats, kernels: int,
+                      num_configs: int) -> Callable:
+  """What makes a batch and its labels of the numbers of what is in it.
+
+  It takes int64 [kernels] and int64 [kernels, num_configs].
+  """
+  known, signature = weakref.ref(partition), array_signature(kernels, stats)
 
   def cut(chosen: np.ndarray, configs: np.ndarray) -> list[np.ndarray]:
     arrays = batch_arrays(known(), chosen, configs, stats)
@@ -142,15 +160,7 @@ def training_dataset(
     label = tf.reshape(arrays['runtimes'], [kernels, num_configs])
     return graph_tensor(arrays), tf.cast(label, tf.float32)
 
-  dataset = keeping(partition, tf.data.Dataset.from_generator(
-      one_epoch, output_signature=(
-          tf.TensorSpec([here, kernels], tf.int64),
-          tf.TensorSpec([here, kernels, num_configs], tf.int64))))
-  dataset = dataset.unbatch().apply(
-      tf.data.experimental.assert_cardinality(here))
-  if repeat:
-    dataset = dataset.repeat()
-  return untuned(dataset.map(batch).prefetch(PREFETCH))
+  return batch
 
 
 def _usable_kernels(partition: Partition, batch_size: int,
