@@ -40,7 +40,7 @@ class Stack:
 
 
 # What else the scripts of the baseline and of the course import; this package
-# needs tqdm of it.
+# needs scipy and tqdm of it.
 _OF_SCRIPTS = {
     'absl-py': '>=1.4,<3',
     'apache-beam': '>=2.50,<3',
