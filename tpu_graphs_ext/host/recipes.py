@@ -20,7 +20,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         'epochs': 22, 'early_stop': 0, 'lr': 2e-3,
         'lr_schedule': 'cosine', 'list_size': 32, 'members': 1},
     'best': {
-        'epochs': 70, 'early_stop': 0, 'lr': 2e-3,
+        'epochs': 70, 'early_stop': 15, 'lr': 2e-3,
         'lr_schedule': 'cosine', 'list_size': 32, 'members': 3},
 }
 
