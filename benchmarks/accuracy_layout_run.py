@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import os
 import statistics
@@ -12,6 +14,11 @@ import numpy as np
 
 from accuracy_layout_table import SPLITS
 from accuracy_training import Training, training_columns
+
+# Fewer train programs than a step takes would be a step an epoch, which teaches
+# nothing in as many epochs as others need. They are written until there are so
+# many; every copy draws configurations of its own.
+TRAIN_PROGRAMS = 40
 
 
 def on_layouts(spec: Any) -> dict[str, object]:
@@ -74,13 +81,41 @@ def _trained(spec: Any):
   from tpu_graphs_ext.layout import scoring, settings, train
   root, search = os.path.split(spec.source)
   root, source = os.path.split(root)
-  result = train.train(settings.LayoutTrainSettings(
+  given = settings.LayoutTrainSettings(
       model=spec.model, model_kwargs_json=spec.kwargs, epochs=spec.epochs,
       seed=spec.seed, data_root=root, source=source, search=search,
-      out_dir=spec.folder, cache_dir=spec.cache_dir, models_py=spec.models_py))
+      out_dir=spec.folder, cache_dir=spec.cache_dir, models_py=spec.models_py)
+  if len(npz_files(os.path.join(spec.source, 'train'))) < given.batch:
+    given = dataclasses.replace(
+        given, data_root=with_copies(spec.source, spec.folder))
+  result = train.train(given)
   ranker = scoring.load_ranker(result.model_dir, settings.LayoutLoadSettings(
       models_py=spec.models_py, cache_dir=spec.cache_dir))
   return Training.of(result.run_info, ranker.model), ranker
+
+
+def with_copies(collection: str, folder: str) -> str:
+  """Links the files of a collection, those of train several times.
+
+  Args:
+    collection: <data root>/<source>/<search>.
+    folder: where the new data root goes.
+
+  Returns:
+    The new data root, with that collection alone.
+  """
+  root = os.path.join(folder, 'data')
+  source, search = collection.split(os.sep)[-2:]
+  for split in ('train', 'valid', 'test'):
+    names = sorted(npz_files(os.path.join(collection, split)))
+    copies = -(-TRAIN_PROGRAMS // len(names)) if split == 'train' else 1
+    links = os.path.join(root, source, search, split)
+    os.makedirs(links)
+    for copy, name in itertools.product(range(copies), names):
+      # The number first: each batch in the order of names has all programs.
+      os.symlink(os.path.abspath(os.path.join(collection, split, name)),
+                 os.path.join(links, f'{copy:02d}.{name}' if copy else name))
+  return root
 
 
 def columns_of(split: str, members: Any, results: Any) -> dict[str, object]:

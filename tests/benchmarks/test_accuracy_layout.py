@@ -13,6 +13,7 @@ import pytest
 from support import eager_training, tiny_layout_models, tiny_layouts
 from support.places import BENCHMARKS
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import artifacts
 from tpu_graphs_ext.layout import evaluate
 from tpu_graphs_ext.layout.settings import LayoutLoadSettings
 
@@ -231,6 +232,20 @@ def test_a_run_is_measured_and_a_failed_one_recorded(finished):
   text = (folder / 'accuracy_layout.md').read_text()
   assert '### Labelled test split (2 programs)' in text
   assert 'will not \\| be made' in text
+
+
+def test_few_train_programs_are_copied(finished):
+  folder, *_ = finished
+  (run,) = (folder / 'work' / 'runs').glob('*TinyLayoutRanker*')
+  (info,) = map(artifacts.read_run_file, map(str, run.glob('run_*.jsonz')))
+  assert info['settings']['data_root'] == str(run / 'data')
+  # Of four programs no step of eight can be made: they are 40.
+  made, given = run / 'data' / 'xla' / 'random', folder / 'npz/xla/random'
+  for split, count in (('train', 40), ('valid', 2), ('test', 2)):
+    paths = list((made / split).iterdir())
+    assert len(paths) == count
+    assert {path.resolve() for path in paths} == {
+        path.resolve() for path in (given / split).iterdir()}
 
 
 def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
