@@ -1121,6 +1121,10 @@ class _Ranker(_TrainedModel):
     chunk = tf.clip_by_value(
         self._CHUNK_FLOATS // (states * self._state_width), 16, 4096)
     chunks = (configs + chunk - 1) // chunk
+    # Alike in size, and no core is left over at the end.
+    chunks += tf.cast(chunks > 1, tf.int32) * (-chunks % self._CHUNKS_AT_ONCE)
+    chunk = tf.maximum((configs + chunks - 1) // chunks, 1)
+    chunks = (configs + chunk - 1) // chunk
     in_block = (self._BLOCK + chunk - 1) // chunk  # Chunks of a block.
 
     def score_block(first, scores):
@@ -1136,15 +1140,16 @@ class _Ranker(_TrainedModel):
         chunk_scores = self._score(kernel_graph, encoded, own, False)
         return i + 1, scores.write(i, tf.transpose(chunk_scores))
 
-      return tf.while_loop(lambda i, unused_scores: i < end, score_chunk,
-                           (first, scores),
-                           parallel_iterations=self._CHUNKS_AT_ONCE)
+      _, scores = tf.while_loop(
+          lambda i, unused_scores: i < end, score_chunk, (first, scores),
+          parallel_iterations=self._CHUNKS_AT_ONCE)
+      return end, scores  # The next block need not wait for these chunks.
 
     scores = tf.while_loop(
         lambda i, unused_scores: i < chunks, score_block,
         (0, tf.TensorArray(tf.float32, chunks, infer_shape=False,
                            element_shape=[None, None])),
-        parallel_iterations=1)[1]
+        parallel_iterations=2)[1]
     scores = tf.transpose(scores.concat())
     if not self._repeats_last:
       return scores
