@@ -266,6 +266,65 @@ class _Graph:
     return tf.concat([self.pool(reduction, x) for reduction in reductions], -1)
 
 
+class _SharedRows:
+  """Two neighbour means with weights of their own, from products of few rows.
+
+      y_v = (mean of x_u over producers u of v) W
+            + (mean of x_u over consumers u of v) V
+  Let R be the nodes that have a producer, half of those of most kernels. Only
+  there the first mean is not 0, and all consumers are among them, so that x V
+  can be multiplied there before it is averaged. If fewer nodes have a consumer
+  than a producer, R are these, and the two directions are exchanged: `turned`.
+  """
+
+  def __init__(self, graph: _Graph):
+    reader, read = graph.inputs.consumer, graph.inputs.producer
+    of_reader, of_read = graph.degree('producers'), graph.degree('consumers')
+    self.turned = tf.math.count_nonzero(of_read) < tf.math.count_nonzero(
+        of_reader)
+    reader, read, of_reader, of_read = (
+        tf.where(self.turned, x, y) for x, y in (
+            (read, reader), (reader, read), (of_read, of_reader),
+            (of_reader, of_read)))
+    rows = tf.where(of_reader > 0)[:, 0]  # int64 [R]
+    number = tf.size(rows, tf.int64)
+    own = tf.range(number)
+    place = tf.gather(tf.cumsum(tf.cast(of_reader > 0, tf.int64)) - 1, reader)
+    read = tf.cast(read, tf.int64)
+    ones = tf.ones_like(rows, tf.float32)
+    self._nodes = graph.nodes
+    nodes = tf.cast(graph.nodes, tf.int64)
+    self._take = tf.SparseTensor(  # Of x those rows, and the means there.
+        tf.stack([tf.concat([own, number + place], 0),
+                  tf.concat([rows, read], 0)], 1),
+        tf.concat([ones, 1 / tf.gather(of_reader, reader)], 0),
+        tf.stack([2 * number, nodes]))
+    self._give = tf.SparseTensor(
+        tf.stack([tf.concat([read, rows], 0),
+                  tf.concat([place, number + own], 0)], 1),
+        tf.concat([1 / tf.gather(of_read, read), ones], 0),
+        tf.stack([nodes, 2 * number]))
+
+  def weights(self, of_producers: tf.Tensor,
+              of_consumers: tf.Tensor) -> tf.Tensor:
+    """W and V as `means` wants them: float32 [2, width, width]."""
+    return tf.where(self.turned, tf.stack([of_producers, of_consumers]),
+                    tf.stack([of_consumers, of_producers]))
+
+  def means(self, x: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """The y above: float32 [nodes, configs, width] -> same."""
+    width = x.shape[-1]
+    columns = tf.size(x) // self._nodes
+    rows = tf.sparse.sparse_dense_matmul(
+        self._take, tf.reshape(x, tf.stack([self._nodes, columns])))
+    number = tf.shape(rows)[0] // 2
+    products = tf.matmul(tf.reshape(
+        rows, tf.stack([2, number * columns // width, width])), weights)
+    y = tf.sparse.sparse_dense_matmul(
+        self._give, tf.reshape(products, tf.stack([2 * number, columns])))
+    return tf.reshape(y, tf.shape(x))
+
+
 _REDUCTIONS = {
     'sum': (tf.reduce_sum, tf.math.segment_sum),
     'mean': (),  # From the sum; see `_Graph.pool`.
@@ -374,7 +433,7 @@ def _place_in_batch(rows: tf.Tensor) -> tuple:
 def _matmul(x: tf.Tensor, w: tf.Tensor,
             bias: Optional[tf.Tensor] = None) -> tf.Tensor:
   """[..., a] times [a, b], plus [b] -> [..., b], as one matrix product."""
-  flat = tf.reshape(x, [-1, x.shape[-1]]) @ w
+  flat = tf.reshape(x, [-1, x.shape[-1] or tf.shape(x)[-1]]) @ w
   if bias is not None:
     flat = tf.nn.bias_add(flat, bias)
   if x.shape.rank == 2:
@@ -698,6 +757,21 @@ class _SAGERound(_DenseNorm):
     joined = tf.concat([graph.mean_of('producers', x),
                         graph.mean_of('consumers', x), x], -1)
     return x + self(joined)
+
+  def prepare(self, rows: _SharedRows) -> tuple:
+    """What `update_many` takes: the same for all configurations of a kernel."""
+    kernel, bias = self.centered()
+    *of_neighbors, own = tf.split(kernel, 3)
+    return rows, rows.weights(*of_neighbors), own, bias
+
+  def update_many(self, prepared: tuple, x: tf.Tensor) -> tf.Tensor:
+    """`update` with a third fewer products.
+
+    Shapes: x float32 [nodes, configs, width] -> same.
+    """
+    rows, of_neighbors, own, bias = prepared
+    return x + self.finish(
+        rows.means(x, of_neighbors) + _matmul(x, own, bias))
 
 
 class _GCNRound(_DenseNorm):
@@ -1115,7 +1189,8 @@ class _Ranker(_TrainedModel):
     embedded = tf.gather(
         self._op_embedding.embedding_layer.embeddings, inputs.opcode
     ) if self._op_embedding else None
-    encoded = self._encode(kernel_graph, embedded, inputs.node_feats, False)
+    encoded = self._prepare(kernel_graph, self._encode(
+        kernel_graph, embedded, inputs.node_feats, False))
     configs = tf.shape(inputs.config_feats)[1]
     states = kernel_graph.nodes if self._early else 1  # Of a configuration.
     chunk = tf.clip_by_value(
@@ -1173,6 +1248,11 @@ class _Ranker(_TrainedModel):
       Any structure of tensors, given to `_score` as it is.
     """
     raise NotImplementedError
+
+  def _prepare(self, graph: _Graph, encoded: Any) -> Any:
+    """More to `_encode`'s result, that pays where configurations are many.
+    """
+    return encoded
 
   def _configured(self, graph: _Graph, encoded: Any,
                   config_feats: tf.Tensor) -> Any:
@@ -1620,18 +1700,34 @@ class _TileRanker(_Ranker):
               tf.expand_dims(1 + _dense(self._join_gate, x), 1))
     return tf.expand_dims(graph.pools(self._pooling, x), 1)
 
+  def _prepare(self, graph, encoded):
+    """Adds to an early join what the rounds after it know of the graph."""
+    if not self._early or not self._joint_rounds or not isinstance(
+        self._joint_rounds[0], _SAGERound):
+      return encoded
+    rows = _SharedRows(graph)
+    return (*encoded, *(layer.prepare(rows) for layer in self._joint_rounds))
+
   def _configured(self, graph, encoded, config_feats):
     """[what joins the nodes, what joins the head], of those that there are.
     """
-    return self._configure_columns(_log_scales(config_feats, self._scales))
+    return self._configure_columns(
+        _log_scales(config_feats, self._scales), self._config_weights())
 
-  def _configure_columns(self, columns):
-    parts = []
+  def _config_weights(self) -> list:
+    """(W, b) that a configuration's columns meet: the encoder's, the head's."""
+    weights = []
     if self._early:
-      parts.append(_dense(self._join_config, self._config_encoder(columns)))
-    if self._late:  # By their rows of the head's first layer.
-      parts.append(_matmul(
-          columns, *self._first_of_head(slice(self._pooled_width, None))))
+      weights.append(self._config_encoder.centered())
+    if self._late:  # Their rows of the head's first layer.
+      weights.append(self._first_of_head(slice(self._pooled_width, None)))
+    return weights
+
+  def _configure_columns(self, columns, weights):
+    parts = [_matmul(columns, *pair) for pair in weights]
+    if self._early:
+      parts[0] = _dense(
+          self._join_config, self._config_encoder.finish(parts[0]))
     return parts
 
   def _first_of_head(self, rows: slice) -> tuple:
@@ -1643,11 +1739,12 @@ class _TileRanker(_Ranker):
   def _score(self, graph, encoded, configured, training):
     z = encoded
     if self._early:
-      node, gate = encoded
+      node, gate, *prepared = encoded
       x = self._join.activate(  # [nodes, configs, joint_dim]
           self._join.norm(node + gate * graph.on_nodes(configured[0])))
-      for layer in self._joint_rounds:
-        x = layer.update(graph, x)
+      for i, layer in enumerate(self._joint_rounds):
+        x = (layer.update_many(prepared[i], x) if prepared else
+             layer.update(graph, x))
       z = graph.pools(self._pooling, x)
     rows, bias = self._first_of_head(slice(self._pooled_width))
     linear = _matmul(z, rows) + (configured[-1] if self._late else bias)
@@ -2507,14 +2604,39 @@ class _Geometry:
     return tf.matmul(_minor_first(rows[..., 1]), rows)
 
   @classmethod
-  def counts_and_columns(cls, loops: _Loops, raw: tf.Tensor) -> tuple:
+  def counts_and_columns(cls, loops: _Loops, raw: tf.Tensor,
+                         ranks: Optional[tf.Tensor] = None) -> tuple:
     """`counts` and `columns` of `tiles`."""
-    return _shared(cls._count, raw, loops)
+    if ranks is None:
+      return _shared(cls._count, raw, loops)
+    return _shared(cls._count_used, raw, loops, ranks)
 
   @classmethod
   def _count(cls, raw: tf.Tensor, loops: _Loops) -> tuple:
     tiles = cls.tiles(loops, raw)
     return cls.counts(loops, tiles), cls.columns(loops, tiles)
+
+  @classmethod
+  def _count_used(cls, raw: tf.Tensor, loops: _Loops,
+                  ranks: tf.Tensor) -> tuple:
+    tiles = cls.tiles(loops, raw)
+    return cls.counts(loops, tiles), cls.columns(loops, tiles, ranks)
+
+  @staticmethod
+  def ranks(loops: _Loops) -> tf.Tensor:
+    """int32 [3]: most dims of a tiled tensor, of a filter, of `source`."""
+    exists = tf.concat([
+        tf.reduce_sum(loops.order, 2), loops.source[..., 1]], 1)
+    return tf.cast(tf.reduce_max(tf.reduce_sum(
+        tf.reshape(exists, [-1, 3, _DIMS]), -1), 0), tf.int32)
+
+  @classmethod
+  def used(cls, ranks: tf.Tensor) -> tf.Tensor:
+    """bool [NUM_COLUMNS]: which of the columns are of those dimensions."""
+    exists = tf.constant(_PLACES) < tf.cast(ranks, tf.float32)[:, tf.newaxis]
+    return tf.concat([
+        tf.tile(tf.reshape(exists[:2], [-1]), [cls._OF_AXES // _AXES]),
+        tf.tile(exists[2], [cls._OF_INPUT // _DIMS])], 0)
 
   @staticmethod
   def tiles(loops: _Loops, raw: tf.Tensor) -> _Tiles:
@@ -2569,20 +2691,25 @@ class _Geometry:
         padding + tf.zeros_like(steps), rounding)
 
   @classmethod
-  def columns(cls, loops: _Loops, tiles: _Tiles) -> tf.Tensor:
+  def columns(cls, loops: _Loops, tiles: _Tiles,
+              ranks: Optional[tf.Tensor] = None) -> tf.Tensor:
     """What a network sees of each axis; the most minor one comes first.
 
     Of the tile: log2 of its elements, of its number of trips, of what rounding
     adds and of the extent, and how often 2 divides its elements. The first two
     also as steps: the j-th rises from 0 to 1 between 2^j and 2^(j + 1), so that
     one weight says what passing a capacity does. Then the same of what a tile
-    reads of the largest input, but for rounding and evenness.
+    reads of the largest input, but for rounding and evenness. What is of a
+    dimension that is not there is 0; with `ranks` only what is `used`.
     Shapes: float32 [kernels, configs, NUM_COLUMNS], about 1 at most.
     """
     size, unit, units, tile = tiles
     trips, elements = tf.math.ceil(units / tile), tile * unit
     x = cls._minor_axes_first(loops.order, tf.stack([
         elements, trips, size + tf.zeros_like(tile), trips * tile / units], 2))
+    if ranks is not None:
+      x = tf.concat([
+          half[..., :ranks[i]] for i, half in enumerate(_halves(x))], -1)
     x, rounding = tf.split(x, [3, 1], 2)  # [kernels, configs, 3, 12]
     whole = tf.cast(x[:, :, :1], tf.int64)
     power = tf.minimum(  # The largest power of 2 that divides.
@@ -2598,22 +2725,26 @@ class _Geometry:
     exists = tf.transpose(exists, [0, 1, 3, 2]) > 0  # [kernels, 1, 1, 6]
     reach = tf.linalg.matvec(follow, elements)
     reach = tf.where(reach > 0, tf.minimum(reach, size), size)
-    y = tf.stack([reach, tf.math.ceil(size / reach),
-                  size + tf.zeros_like(reach)], 2)
-    logs = _log2(tf.concat([x, tf.where(exists, y, 1.0)], -1))
+    y = tf.where(exists, tf.stack([
+        reach, tf.math.ceil(size / reach), size + tf.zeros_like(reach)], 2),
+                 1.0)
+    if ranks is not None:
+      y = y[..., :ranks[2]]
+    return tf.concat([cls._flat(x, [rounding, even]), cls._flat(y, [])], -1)
+
+  @classmethod
+  def _flat(cls, x: tf.Tensor, others: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Logarithms, `others` and steps of [kernels, configs, 3, dims], in rows.
+    """
+    logs = _log2(x)
     steps = tf.clip_by_value(
         tf.expand_dims(logs[:, :, :2], 3)
         - [[float(j)] for j in range(cls._STEPS)], 0.0, 1.0)
-    kernels, configs = tf.unstack(tf.shape(tile)[:2])
-    steps = tf.reshape(
-        steps, [kernels, configs, 2 * cls._STEPS, _AXES + _DIMS])
-    of_axes, of_input = zip(*(
-        tf.split(z, [_AXES, _DIMS], -1) for z in (logs / 5, steps)))
-    return tf.concat([
-        tf.reshape(tf.concat(z, 2), [kernels, configs, number])
-        for z, number in (
-            ([of_axes[0], rounding, even, of_axes[1]], cls._OF_AXES),
-            (of_input, cls._OF_INPUT))], -1)
+    kernels, configs = tf.unstack(tf.shape(x)[:2])
+    dims = x.shape[-1] or tf.shape(x)[-1]
+    steps = tf.reshape(steps, [kernels, configs, 2 * cls._STEPS, dims])
+    rows = tf.concat([logs / 5, *others, steps], 2)
+    return tf.reshape(rows, [kernels, configs, rows.shape[2] * dims])
 
   @staticmethod
   def _minor_axes_first(order: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -3187,9 +3318,30 @@ class HybridEarlyJoinSAGE(_TileRanker):
         graph, embedded, self._columns(scaling, node_feats, [_log_raw(raw)]))
     return encoded, scaling, self._geometry.loops(graph, raw, scaling)
 
-  def _columns(self, scaling, feats, known):
+  def _prepare(self, graph, encoded):
+    """Adds which columns of configurations are not 0, and their weights."""
+    if not self._geometry:
+      return super()._prepare(graph, encoded)
+    of_nodes, scaling, loops = encoded
+    ranks = self._geometry.ranks(loops)
+    scaled = max(1, len(self._scales)) * self._input_widths[1]
+    others = len(_Counts._fields) + _Machine.NUM_SHARES
+    of_known = tf.concat([
+        tf.fill([_TABLE_WIDTHS['config']], True), self._geometry.used(ranks),
+        tf.fill([others], True)], 0)
+    known = scaling.known()
+    used = tf.where(tf.concat([
+        tf.fill([scaled], ~known), known & of_known], 0))[:, 0]
+    weights = [(tf.gather(kernel, used), bias)
+               for kernel, bias in self._config_weights()]
+    return super()._prepare(graph, of_nodes), scaling, loops, ranks, weights
+
+  def _columns(self, scaling, feats, known, used_alone=False):
     """Columns in their own units, or, without statistics, scaled ones."""
     known = tf.concat(known, -1)
+    if used_alone:
+      return tf.cond(scaling.known(), lambda: known,
+                     lambda: _log_scales(feats, self._scales))
 
     def zeros(columns):
       return tf.zeros_like(feats[..., :1]) + tf.zeros([columns])
@@ -3237,14 +3389,16 @@ class HybridEarlyJoinSAGE(_TileRanker):
     """(what `_TileRanker` has, the logarithm of the analytic time)."""
     if not self._geometry:
       return super()._configured(graph, encoded, config_feats)
-    encoded, scaling, loops = encoded
+    encoded, scaling, loops, *prepared = encoded
+    ranks, weights = prepared or (None, self._config_weights())
     raw = scaling.raw('config', config_feats)
-    counts, geometry = self._geometry.counts_and_columns(loops, raw)
+    counts, geometry = self._geometry.counts_and_columns(loops, raw, ranks)
     log_times, shares = self._machine(counts, loops.hardware)
     columns = self._columns(scaling, config_feats, [
         _log_raw(raw), geometry,
-        _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)])
-    return (self._configure_columns(columns),
+        _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)],
+        used_alone=bool(prepared))
+    return (self._configure_columns(columns, weights),
             _as_float(scaling.known()) * log_times)
 
   def _score(self, graph, encoded, configured, training):
@@ -3254,7 +3408,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
         graph, encoded, configured, training)[0]
 
   def _scores_and_log_times(self, graph, encoded, configured, training):
-    encoded, scaling, _ = encoded
+    encoded, scaling, *_ = encoded
     configured, log_times = configured
     learned = super()._score(graph, encoded, configured, training)
     sharpness = self._machine.sharpness()
