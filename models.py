@@ -2624,7 +2624,10 @@ class _Geometry:
 
   @staticmethod
   def ranks(loops: _Loops) -> tf.Tensor:
-    """int32 [3]: most dims of a tiled tensor, of a filter, of `source`."""
+    """int32 [3]: most dims of tiled tensors, of filters, of `source`.
+
+    Without a convolution some tensor stands for its filter.
+    """
     exists = tf.concat([
         tf.reduce_sum(loops.order, 2), loops.source[..., 1]], 1)
     return tf.cast(tf.reduce_max(tf.reduce_sum(

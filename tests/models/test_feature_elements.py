@@ -179,11 +179,16 @@ def test_both_agree_on_measured_kernels(measured):
 
 
 def all_columns_of(kernel, hardware=None):
-  """float32 [configs, columns]."""
+  """float32 [configs, columns]; those that are not used are 0."""
   geo, loops, cut = feature_tiles.tensorflow_tiles(
       kernel, checks.stats_of([kernel]), hardware=hardware)
   columns = geo.columns(loops, cut).numpy()
   assert columns.shape == (1, kernel.num_configs, geo.NUM_COLUMNS)
+  ranks = geo.ranks(loops)
+  used = geo.used(ranks).numpy()
+  assert not columns[..., ~used].any()
+  np.testing.assert_array_equal(
+      geo.columns(loops, cut, ranks), columns[..., used])
   return columns[0]
 
 
@@ -218,6 +223,22 @@ def test_columns_by_hand():
   np.testing.assert_allclose(whole[1], 0)  # One trip.
   np.testing.assert_allclose(whole[4, :2], [6 / 7, 3 / 7], rtol=1e-6)
   assert not columns[:, :, 2:].any()  # There are no further axes.
+
+
+@pytest.mark.parametrize('kernel,ranks', [  # Some tensor stands for a filter.
+    (kernel_of([(READ, (24, 64), []), ('negate', (24, 64), [0])], [(4, 8)]),
+     [2, 2, 2]),
+    (kernel_of([('iota', (3, 24, 64), [])], [(1, 4, 8)]), [3, 3, 0]),
+    (dot_kernel((6, 32), (32, 16), (6, 16), [(6, 16)], [(8, 16)]),
+     [2, 2, 2])])
+def test_columns_are_used_of_the_dimensions_that_there_are(kernel, ranks):
+  geo, loops, _ = feature_tiles.tensorflow_tiles(
+      kernel, checks.stats_of([kernel]), hardware=None)
+  found = geo.ranks(loops)
+  np.testing.assert_array_equal(found, ranks)
+  output, filters, source = ranks
+  assert np.count_nonzero(geo.used(found)) == (
+      25 * (output + filters) + 23 * source)
 
 
 def test_evenness_counts_to_128():

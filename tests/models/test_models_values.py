@@ -71,6 +71,36 @@ def test_means_over_neighbours_are_zero_without_neighbours():
       models._Graph(lonely).mean_of('both', lonely.node_feats)[:, 0], [0, 0])
 
 
+def test_weighted_means_from_shared_rows_by_hand():
+  rows = models._SharedRows(models._Graph(CHAIN_AND_PAIR))
+  weights = rows.weights(tf.constant([[3.]]), tf.constant([[10.]]))
+  x = CHAIN_AND_PAIR.node_feats[:, tf.newaxis]  # 1, 2, 4 | 8, 16
+  np.testing.assert_array_equal(
+      rows.means(x, weights)[:, 0, 0],
+      [10 * 2, 3 * 1 + 10 * 4, 3 * 2, 10 * 16, 3 * 8])
+
+
+FAN_IN = [(4, 0), (4, 1), (4, 2), (5, 3), (5, 4), (5, 4)]
+FAN_OUT = [(producer, consumer) for consumer, producer in FAN_IN]
+
+
+@pytest.mark.parametrize('edges,turned', [
+    (FAN_IN, False), (FAN_OUT, True), ([], False),
+    (FAN_IN + [(6, 7), (8, 6)], False), (FAN_OUT + [(7, 6), (6, 8)], True)])
+def test_shared_rows_give_both_means_times_their_weights(edges, turned):
+  graph = models._Graph(inputs([6, 3], edges))
+  rng = np.random.default_rng(0)
+  x, of_producers, of_consumers = (
+      tf.constant(rng.normal(size=shape), tf.float32)
+      for shape in ([9, 2, 4], [4, 4], [4, 4]))
+  rows = models._SharedRows(graph)
+  assert bool(rows.turned) == turned
+  np.testing.assert_allclose(
+      rows.means(x, rows.weights(of_producers, of_consumers)),
+      graph.mean_of('producers', x) @ of_producers
+      + graph.mean_of('consumers', x) @ of_consumers, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize('reduction,expected', [
     ('sum', [1 + 2 + 4, 8 + 16]), ('mean', [7 / 3, 12]), ('max', [4, 16]),
     ('min', [1, 8])])
