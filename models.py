@@ -81,14 +81,17 @@ _log = logging.getLogger(__name__)
 # sixth of the time of ranking), or scatters it over three times as much memory
 # as is alive at once. A step of training is two thousand small operations: to
 # them that allocator's lock is a fifth of their time, and so is sharing each
-# among few cores. TensorFlow reads these when it runs its first operation;
+# among few cores. Ranking, which scores two chunks at a time, keeps two cores
+# busy without sharing. TensorFlow reads these when it runs its first operation;
 # settings in the environment come first.
-_IS_TRAINER = os.path.basename(
-    (getattr(sys, 'argv', None) or [''])[0]) == 'tiles_train.py'
+_SCRIPT = os.path.basename((getattr(sys, 'argv', None) or [''])[0])
 os.environ.setdefault(
-    'TF_CPU_ALLOCATOR_USE_BFC', 'false' if _IS_TRAINER else 'true')
+    'TF_CPU_ALLOCATOR_USE_BFC',
+    'false' if _SCRIPT == 'tiles_train.py' else 'true')
 os.environ.setdefault('TF_CPU_BFC_MEM_LIMIT_IN_MB', str(2 ** 24))  # No limit.
-if _IS_TRAINER and (os.cpu_count() or 1) <= 4:
+_CORES_WITHOUT_SHARING = {'tiles_train.py': 4, 'tiles_evaluate.py': 2,
+                          'tiles_gen_predictions_csv.py': 2}
+if (os.cpu_count() or 1) <= _CORES_WITHOUT_SHARING.get(_SCRIPT, 0):
   os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
 
 

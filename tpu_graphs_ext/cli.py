@@ -324,7 +324,13 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.host import evaluate, evaluation_csv, evaluation_text
+  from tpu_graphs_ext.host import (
+    evaluate,
+    evaluation_csv,
+    evaluation_text,
+    threads,
+  )
+  threads.one_for_each_operation(threads.RANKING_CORES)
   if args.csv:
     evaluation_csv.FILE.check(args.csv)
   evaluations = evaluate.evaluate_all(
@@ -339,7 +345,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def _predict(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.host import predict
+  from tpu_graphs_ext.host import predict, threads
+  threads.one_for_each_operation(threads.RANKING_CORES)
   print(predict.predict(args.dir, out=args.out, top_configs=args.top_configs,
                         loading=_given(args, LoadSettings)))
   return 0
@@ -352,7 +359,8 @@ def _rank(args: argparse.Namespace) -> int:
     return _rank_all_tiles(args)
   if args.shapes:
     raise UserError('--shapes goes with module:function; name one')
-  from tpu_graphs_ext.host import rank
+  from tpu_graphs_ext.host import rank, threads
+  threads.one_for_each_operation(threads.RANKING_CORES)
   rankings = rank.rank(args.dir, args.data,
                        top_k=sys.maxsize if args.all else args.top_k,
                        loading=_given(args, LoadSettings))
@@ -368,6 +376,8 @@ def _rank_all_tiles(args: argparse.Namespace) -> int:
     raise UserError(f'--data={args.data}: ranks the tiles that files list, and '
                     f'{args.files[0]} all that are legal; give one of the two')
   from tpu_graphs_ext.advice import picks, texts
+  from tpu_graphs_ext.host import threads
+  threads.one_for_each_operation(threads.RANKING_CORES)
   advice = picks.advise(
       args.dir, args.files, shapes=args.shapes, most_tiles=args.most_tiles,
       top_k=None if args.all else args.top_k,

@@ -17,9 +17,9 @@ def chosen(monkeypatch):
   monkeypatch.setattr(
       tf.config.threading, 'set_intra_op_parallelism_threads', asked.append)
 
-  def of(cores):
+  def of(cores, *most):
     monkeypatch.setattr(threads.os, 'cpu_count', lambda: cores)
-    threads.one_for_each_operation()
+    threads.one_for_each_operation(*most)
     return asked.pop() if asked else None
 
   return of
@@ -29,6 +29,8 @@ def test_few_cores_get_one_thread_an_operation(chosen):
   assert chosen(cores=2) == 1
   assert chosen(cores=None) == 1  # Where it cannot be known.
   assert chosen(cores=64) is None
+  assert chosen(2, threads.RANKING_CORES) == 1
+  assert chosen(4, threads.RANKING_CORES) is None
 
 
 def test_the_variable_comes_first(chosen, monkeypatch):

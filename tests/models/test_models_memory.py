@@ -154,6 +154,14 @@ def test_the_baselines_trainer_gets_neither_its_lock_nor_shared_operations(
         monkeypatch, TRAINER, **{name: value})[name] == value
 
 
+def test_operations_of_ranking_are_shared_from_three_cores_on(monkeypatch):
+  script = '/somewhere/tiles_evaluate.py'
+  assert set_by_models(monkeypatch, script, cores=2) == {
+      **DEFAULTS, 'TF_NUM_INTRAOP_THREADS': '1'}
+  assert set_by_models(monkeypatch, script, cores=3) == DEFAULTS
+  assert set_by_models(monkeypatch, cores=2) == DEFAULTS
+
+
 def test_tensorflow_then_does_as_it_was_told():
   assert printed("print(json.dumps([counted('current') is not None, set_to]))",
                  script=TRAINER) == [

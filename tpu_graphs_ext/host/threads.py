@@ -1,4 +1,4 @@
-"""How TensorFlow uses the cores in training."""
+"""How TensorFlow uses the cores in training and ranking."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 
 # Up to so many cores, one thread an operation was seen to be the faster.
 _FEW_CORES = 4
+# Models rank two chunks of configurations at a time, each on a core.
+RANKING_CORES = 2
 
 # TensorFlow's own variable; who sets it knows better.
 VARIABLE = 'TF_NUM_INTRAOP_THREADS'
@@ -14,14 +16,18 @@ VARIABLE = 'TF_NUM_INTRAOP_THREADS'
 _VARIABLES = (VARIABLE, 'TF_NUM_INTEROP_THREADS', 'OMP_NUM_THREADS')
 
 
-def one_for_each_operation() -> None:
+def one_for_each_operation(most_cores: int = _FEW_CORES) -> None:
   """Lets each operation keep to one thread; several still run side by side.
 
   The operations of a training step are so small that sharing one among the
-  cores costs more than it brings: a fifth of the processor time on 2 cores.
+  cores costs more than it brings: a fifth of the processor time on 2 cores, and
+  more of it in ranking.
   Does nothing on machines of many cores, or where TensorFlow already runs.
+
+  Args:
+    most_cores: of a machine that has few.
   """
-  if VARIABLE in os.environ or (os.cpu_count() or 1) > _FEW_CORES:
+  if VARIABLE in os.environ or (os.cpu_count() or 1) > most_cores:
     return
   import tensorflow as tf
   try:
