@@ -23,7 +23,8 @@ FOLDERS = ('.ci', 'benchmarks', 'constraints', 'docs', 'run_scripts', 'tests',
 # Files that pages name and that are not of this project: the baseline's and
 # the course's, the reader's, and those whose style CONTRIBUTING.md points to.
 ELSEWHERE = {
-    'tiles_train.py', 'tiles_gen_predictions_csv.py', 'create_kaggle_csv.py',
+    'tiles_train.py', 'tiles_evaluate.py', 'tiles_gen_predictions_csv.py',
+    'create_kaggle_csv.py',
     'echo_download_commands.py', 'tpu_graphs/baselines/tiles/models.py',
     'tpu_graphs/tpu_graphs/baselines/tiles/models.py', 'my_models.py',
     'kaggle.csv', 'predictions_model_output.csv', 'results_1700000000000.csv',
