@@ -131,6 +131,23 @@ def test_a_layout_of_more_dimensions_than_the_operand_has():
       math.log2(257) / 16, math.log2(17) / 16, 0, 0, 1, 1, 1, 1], atol=1e-6)
 
 
+def test_sizes_of_a_product_and_of_what_follows_it():
+  """2 reads 0 and 1, 3 goes over what 2 made, and so does 5; 4 reads 3."""
+  graph = models._Graph(chain(
+      [6], [2, 4], [2], [(2, 0), (2, 1), (3, 2), (4, 3), (5, 3), (5, 1)]))
+  shapes = [[256, 256], [256, 512], [256, 512], [256, 512], [64, 1024],
+            [256, 1024]]
+  raw = np.zeros([6, 140], np.float32)
+  raw[:, models._SHAPE:models._SHAPE + 2] = shapes
+  raw[1, models._SHAPE] = 255  # So that 5 reads more of 3.
+  sizes = models._sizes_of(
+      graph, tf.constant(raw), models._tensors_of(graph, tf.constant(raw)))
+  last = 255 / 128
+  np.testing.assert_allclose(sizes, [
+      [2, 1, last, math.sqrt(2 * last), 2 + 2 + 4, 2, math.sqrt(2), 1],
+      [1, 2, 2, 2, 1, 2, math.sqrt(2), 1]], rtol=1e-5)
+
+
 def test_equal_layouts_of_a_node_are_computed_once():
   feats = np.array([[[1, 2], [3, 4], [1, 2]], [[1, 2], [1, 2], [1, 2]]],
                    np.float32)
@@ -277,3 +294,11 @@ def test_objectives(name, scores, want):
 def test_equal_runtimes_say_nothing(name):
   loss = models._OBJECTIVES[name]()
   assert float(loss(tf.ones([1, 3]), tf.zeros([1, 3]))) == 0
+
+
+def test_noise_of_repeated_runs_is_no_order():
+  loss = models._OBJECTIVES['listmle_fastest_first']()
+  scores = tf.constant([[0.5, -1, 2]])
+  values = [float(loss(tf.constant([labels]), scores)) for labels in (
+      [1., 1., 2.], [1., 1.00005, 2.], [1.00005, 1., 2.], [1.0002, 1., 2.])]
+  assert values[0] == values[1] == values[2] > values[3]

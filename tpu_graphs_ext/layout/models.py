@@ -414,6 +414,9 @@ def _check_arguments(cls: type, arguments: Mapping[str, Any]) -> None:
 # the lowest meaning the fastest. Each loss is the mean over graphs.
 
 
+# Part of a runtime by which repeated runs differ.
+_NOISE = 1e-4
+
 # Lets a saved model find the class of its loss again.
 _registered = tf.keras.saving.register_keras_serializable(
     'tpu_graphs_ext.layout')
@@ -432,12 +435,16 @@ class ListMLEFastestFirst(_Objective):
 
       sum over i of  log(sum over j of exp(-s_j)) + s_i,
       j over all that are not faster than i
-  Equal runtimes share one denominator [Breslow], so their order in memory does
-  not matter. Source: [ListMLE], with scores and labels negated.
+  Runtimes that differ by less than 1e-4 count as equal: runs of one program
+  differ by more than 1e-5 in real files, and a search measures its best
+  configurations over and over. Equal ones share one denominator [Breslow], so
+  their order in memory does not matter. Source: [ListMLE], with scores and
+  labels negated.
   """
 
   def call(self, y_true, y_pred):
-    remains = y_true[:, tf.newaxis] >= y_true[:, :, tf.newaxis]  # [g, i, j]
+    least = (1 - _NOISE) * y_true
+    remains = y_true[:, tf.newaxis] >= least[:, :, tf.newaxis]  # [g, i, j]
     utilities = tf.where(remains, -y_pred[:, tf.newaxis], y_pred.dtype.min)
     return tf.reduce_sum(tf.reduce_logsumexp(utilities, -1) + y_pred, -1)
 
@@ -1318,6 +1325,59 @@ def _log2(x: tf.Tensor) -> tf.Tensor:
   return tf.math.log(x) / math.log(2)
 
 
+# Of `_sizes_of`.
+_SIZES = 8
+
+
+def _sizes_of(graph: _Graph, raw: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
+  """By what the time of configurable nodes may grow.
+
+  Elements of the output, the first and the last operand; the root of the
+  product of these three, which for the product of two matrices counts
+  multiplications; elements of the nodes that follow it (`_followers`); the most
+  elements of a tensor, and their root; 1, which is alike for all nodes.
+  Shapes: raw float32 [nodes, 140] -> float32 [configurable, _SIZES].
+  """
+  elements = _elements(tensors.sizes)
+  most = tf.reduce_max(elements, -1, keepdims=True)
+  products = tf.exp(1.5 * tf.reduce_mean(
+      tf.math.log(elements + 1e-6), -1, keepdims=True))
+  followers = _followers(graph, raw[:, _SHAPE:_SHAPE + _DIMS])
+  return tf.concat([
+      elements, products, followers[:, tf.newaxis], most, tf.sqrt(most),
+      tf.ones_like(most)], -1)
+
+
+def _elements(sizes: tf.Tensor) -> tf.Tensor:
+  """In 2^16: sizes float32 [..., 6] -> [...]; 0 without any dimension."""
+  known = tf.cast(tf.reduce_any(sizes > 0, -1), tf.float32)
+  return tf.minimum(
+      known * tf.reduce_prod(tf.maximum(1.0, sizes), -1) / 2 ** 16, 1e8)
+
+
+def _followers(graph: _Graph, sizes: tf.Tensor) -> tf.Tensor:
+  """Elements of a configurable node and of those that take its layout over.
+
+  A node without layouts of its own is taken to follow the largest tensor that
+  it reads, along up to 32 nodes.
+  Shapes: sizes float32 [nodes, 6] -> float32 [configurable].
+  """
+  inputs, elements = graph.inputs, _elements(sizes)
+  own, rows = tf.range(graph.nodes), tf.range(tf.size(inputs.config_node))
+  row = tf.math.unsorted_segment_max(rows, inputs.config_node, graph.nodes)
+  read = tf.gather(elements, inputs.producer)
+  largest = tf.math.unsorted_segment_max(read, inputs.consumer, graph.nodes)
+  leader = tf.math.unsorted_segment_max(
+      tf.where(read < tf.gather(largest, inputs.consumer), -1, inputs.producer),
+      inputs.consumer, graph.nodes)
+  leader = tf.where((row >= 0) | (leader < 0), own, leader)
+  for _ in range(5):  # Each time twice as far.
+    leader = tf.gather(leader, leader)
+  row = tf.gather(row, leader)
+  return _sums_by(tf.where(row >= 0, elements, 0.0), tf.maximum(row, 0),
+                  tf.size(rows))
+
+
 class _Distinct(NamedTuple):
   """The distinct layouts of each node: the same few recur in thousands."""
   node: tf.Tensor   # int32 [distinct], row of the configurable nodes
@@ -1404,52 +1464,57 @@ class _SAGERound(_DenseNorm):
         _matmul(x, own)]))
 
 
+_LINEAR_DIM = 32  # Of the part of `MyLayoutSAGE` without LayerNorm.
+
+
 class _EncodedSage(NamedTuple):
   """What `MyLayoutSAGE` knows of a part before any configuration."""
   join: tf.Tensor      # float32 [configurable, joint_dim]
   gate: tf.Tensor      # float32 [configurable, joint_dim]
-  weight: tf.Tensor    # float32 [configurable, 1], how much its layout matters
-  over_nodes: tf.Tensor  # float32 [nodes, hidden_dim], states
+  linear: tf.Tensor    # float32 [configurable, _LINEAR_DIM]
+  sizes: tf.Tensor     # float32 [configurable, _SIZES]
   tensors: _Tensors
   partners: tf.Tensor  # int32 [configurable, 4]
 
 
 class MyLayoutSAGE(_LayoutModel):
-  """Configurations join only at the nodes that have them.
+  """A time is a sum over nodes, each of its size.
 
-  Every dense layer is followed by LayerNorm and the activation, N(.):
+  Configurations join only at the nodes that have them. Every dense layer with
+  N(.) is followed by LayerNorm and the activation:
       h_v = N([embedded opcode, log scales of node features] W)
       h_v <- h_v + N([p_v, c_v, h_v] W)              node_rounds times
       g_k = N([log scales of config features, layout columns] W)
       x_k = N(h_k W + (1 + h_k U) * (g_k W') + b)    per configuration
       x_k <- x_k + N([up_k, down_k, x_k] W)          joint_rounds times
-      a_k = softplus(h_k v)
-      z = [sum x_k / sqrt K, sum a_k x_k / sum a_k, mean h_v]
-      z <- N(z W)                                    head_layers times
-      score = z w + (sum a_k x_k) u / sqrt K + b
-  v runs over all nodes, k over the K configurable ones. p_v and c_v are means
+      y_k = x_k Y + ((1 + h_k Q) * (c_k P)) R
+      score = 10 * sum over m of (sum_k m_k y_km) / (sum_k m_k)
+  v runs over all nodes, k over the configurable ones. p_v and c_v are means
   over producers and consumers; up_k and down_k over the configurable nodes that
   k reads from, and that read from k, along paths of other nodes: there a
-  transpose is due where layouts disagree (`_partners`). The layout columns are
-  permutations, against the tensors that they lay out (`_layout_columns`). A
-  time is a sum over nodes, hence the last term of the score.
+  transpose is due where layouts disagree (`_partners`). The layout columns c_k
+  are permutations, against the tensors that they lay out (`_layout_columns`).
+
+  m are sizes of a node (`_sizes_of`). They span orders of magnitude, of which
+  normalised states know little, and there are few programs to learn from: so
+  y is what a layout costs for each element, the same in any program. The 10
+  brings scores to where a loss tells them apart within few steps.
 
   The nodes' part runs once a program. A node has few distinct layouts, however
   many configurations there are, so all up to x_k runs once for each of those.
   In training, segments are dropped: see `_kept`.
 
   Sources: [GraphSAGE] mean aggregation, [GST] segments; ours are the join at
-  the configurable nodes, the layout columns, paths and the additive term.
+  the configurable nodes, the layout columns, paths and sizes.
 
   Args:
     num_configs: configurations of each graph in training.
     num_ops: number of opcodes.
-    hidden_dim: width of the nodes' layers and of the head.
+    hidden_dim: width of the nodes' layers.
     joint_dim: width of the layers that depend on configurations.
     op_embed_dim: width of an embedded opcode.
     node_rounds: rounds of message passing over all nodes.
     joint_rounds: rounds over the configurable nodes.
-    head_layers: layers between pooling and the score.
     path_nodes: longest path between configurable nodes.
     hidden_activation: a function of `tf.nn`.
     objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
@@ -1464,16 +1529,14 @@ class MyLayoutSAGE(_LayoutModel):
   def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 64,
                joint_dim: int = 64, op_embed_dim: int = 32,
                node_rounds: int = 2, joint_rounds: int = 1,
-               head_layers: int = 1, path_nodes: int = 16,
-               hidden_activation: str = 'leaky_relu',
+               path_nodes: int = 16, hidden_activation: str = 'leaky_relu',
                objective: str = 'listmle_fastest_first',
                dropout: str = 'backpropdropout', keep_segments: float = 0.5,
                feature_stats: Any = 'auto'):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout,
                      objective, keep_segments)
     _check_integers(1, joint_dim=joint_dim, path_nodes=path_nodes)
-    _check_integers(0, node_rounds=node_rounds, joint_rounds=joint_rounds,
-                    head_layers=head_layers)
+    _check_integers(0, node_rounds=node_rounds, joint_rounds=joint_rounds)
     _check_activation(hidden_activation)
     self._joint_dim, self._path_nodes = joint_dim, path_nodes
     self._embed_width = op_embed_dim
@@ -1488,11 +1551,10 @@ class MyLayoutSAGE(_LayoutModel):
     self._join_config = tf.keras.layers.Dense(joint_dim, use_bias=False)
     self._joint_rounds = [_SAGERound(joint_dim, hidden_activation)
                           for _ in range(joint_rounds)]
-    self._weigher = tf.keras.layers.Dense(1)
-    self._head_layers = [_DenseNorm(hidden_dim, hidden_activation)
-                         for _ in range(head_layers)]
-    self._scorer = tf.keras.layers.Dense(1)
-    self._adder = tf.keras.layers.Dense(1, use_bias=False)
+    self._linear_config = tf.keras.layers.Dense(_LINEAR_DIM, use_bias=False)
+    self._linear_gate = tf.keras.layers.Dense(_LINEAR_DIM)
+    self._linear_adder = tf.keras.layers.Dense(_SIZES, use_bias=False)
+    self._adder = tf.keras.layers.Dense(_SIZES, use_bias=False)
 
   def _build_layers(self, node_width, config_width):
     stored = self._stored()
@@ -1503,16 +1565,13 @@ class MyLayoutSAGE(_LayoutModel):
     width, joint = self._width, self._joint_dim
     self._node_encoder.build([None, self._embed_width + 2 * node_width])
     for layer in (*self._node_rounds, self._join, self._join_gate,
-                  self._join_config, self._weigher):
+                  self._join_config, self._linear_gate):
       layer.build([None, width])
     self._config_encoder.build([None, 2 * config_width + _LAYOUT_COLUMNS])
     for layer in (*self._joint_rounds, self._adder):
       layer.build([None, joint])
-    head_width = 2 * joint + width
-    for layer in self._head_layers:
-      layer.build([None, head_width])
-      head_width = width
-    self._scorer.build([None, head_width])
+    self._linear_config.build([None, _LAYOUT_COLUMNS])
+    self._linear_adder.build([None, _LINEAR_DIM])
 
   def _encode(self, graph, embedded, training):
     feats = graph.inputs.node_feats
@@ -1522,18 +1581,22 @@ class MyLayoutSAGE(_LayoutModel):
     for layer in self._node_rounds:
       h = layer.update(graph, links, h)
     at_configs = tf.gather(h, graph.inputs.config_node)
+    raw = self._statistics.raw('node', feats)
+    tensors = _tensors_of(graph, raw)
     return _EncodedSage(
         _matmul(at_configs, self._join.dense.kernel),
-        1 + self._join_gate(at_configs),
-        tf.nn.softplus(self._weigher(at_configs)), h,
-        _tensors_of(graph, self._statistics.raw('node', feats)),
+        1 + self._join_gate(at_configs), 1 + self._linear_gate(at_configs),
+        _sizes_of(graph, raw, tensors), tensors,
         _partners(graph, self._path_nodes))
 
   def _rows(self, graph, encoded):
     return 2 * tf.size(graph.inputs.config_node)
 
   def _joined(self, encoded, distinct):
-    """float32 [distinct, joint_dim]: x_k before any round."""
+    """x_k before any round, and the part of y_k that is no function of x_k.
+
+    Shapes: float32 [distinct, joint_dim], [distinct, _SIZES].
+    """
     layouts = tf.reshape(
         tf.cast(self._statistics.raw('config', distinct.feats), tf.int32),
         [-1, _LAYOUTS, _DIMS])
@@ -1541,33 +1604,29 @@ class MyLayoutSAGE(_LayoutModel):
         layouts, encoded.tensors.of(distinct.node))
     config = self._join_config(self._config_encoder(
         tf.concat([_log_scales(distinct.feats), columns], -1)))
-    return self._join.finish(tf.gather(encoded.join, distinct.node) + tf.gather(
-        encoded.gate, distinct.node) * config)
+    join, gate, linear = (tf.gather(x, distinct.node) for x in encoded[:3])
+    return self._join.finish(join + gate * config), self._linear_adder(
+        linear * self._linear_config(columns))
 
   def _sums(self, graph, encoded, config_feats, weight):
-    """[sum x, sum a x, sum h, sum a]."""
+    """[sum m y, sum m], of `_SIZES` each."""
     distinct = _distinct(config_feats)
-    x = self._joined(encoded, distinct)
+    x, linear = self._joined(encoded, distinct)
     index = distinct.index
     for layer in self._joint_rounds:
       x = self._passed_on(layer, x, index, encoded.partners)
       index = tf.reshape(tf.range(tf.size(index)), tf.shape(index))
       x = tf.reshape(x, [-1, self._joint_dim])
-    x = tf.gather(x, index)  # [configurable, configs, joint_dim]
-    a, h = encoded.weight, encoded.over_nodes
+    y = tf.gather(self._adder(x), index) + tf.gather(linear, distinct.index)
+    sizes = encoded.sizes  # y float32 [configurable, configs, _SIZES]
     if weight is not None:
-      at_configs = tf.gather(weight, graph.inputs.config_node)[:, tf.newaxis]
-      x *= at_configs[:, tf.newaxis]
-      weights = a * at_configs
-    else:
-      weights = a
+      sizes *= tf.gather(weight, graph.inputs.config_node)[:, tf.newaxis]
     over_configs = functools.partial(
         _sums_by, number=graph.config_graph, numbers=graph.graphs)
-    fixed = tf.concat(
-        [graph.pool_nodes(h, weight), over_configs(weights)], -1)
+    total = over_configs(sizes)[:, tf.newaxis]
     once_a_config = tf.zeros([1, tf.shape(config_feats)[1], 1])
-    return tf.concat([over_configs(x), over_configs(x * a[:, tf.newaxis]),
-                      fixed[:, tf.newaxis] + once_a_config], -1)
+    return tf.concat([over_configs(y * sizes[:, tf.newaxis]),
+                      total + once_a_config], -1)
 
   def _passed_on(self, layer, x, index, partners):
     """One round over the configurable nodes.
@@ -1586,17 +1645,8 @@ class MyLayoutSAGE(_LayoutModel):
     return tf.gather(x, index) + layer.finish(total)
 
   def _head(self, sums, nodes, configurable):
-    joint, width = self._joint_dim, self._width
-    x, weighted, h, weights = tf.split(sums, [joint, joint, width, 1], -1)
-    root = tf.sqrt(tf.maximum(1.0, configurable))[:, tf.newaxis, tf.newaxis]
-    z = tf.concat([
-        x / root, tf.math.divide_no_nan(weighted, weights),
-        h / tf.maximum(1.0, nodes)[:, tf.newaxis, tf.newaxis]], -1)
-    for layer in self._head_layers:
-      z = layer(z)
-    score = _matmul(z, self._scorer.kernel, self._scorer.bias) + _matmul(
-        weighted / root, self._adder.kernel)
-    return tf.squeeze(score, -1) + self._statistics.zero()
+    means = tf.math.divide_no_nan(*tf.split(sums, 2, -1))
+    return 10 * tf.reduce_sum(means, -1) + self._statistics.zero()
 
 
 # ---------------------------------------------------------- chapter: comparison
