@@ -1553,8 +1553,10 @@ class MyLayoutSAGE(_LayoutModel):
                           for _ in range(joint_rounds)]
     self._linear_config = tf.keras.layers.Dense(_LINEAR_DIM, use_bias=False)
     self._linear_gate = tf.keras.layers.Dense(_LINEAR_DIM)
-    self._linear_adder = tf.keras.layers.Dense(_SIZES, use_bias=False)
-    self._adder = tf.keras.layers.Dense(_SIZES, use_bias=False)
+    # Almost 0 at first: what no step has changed adds no noise to a score.
+    self._linear_adder, self._adder = (tf.keras.layers.Dense(
+        _SIZES, use_bias=False, kernel_initializer=(
+            tf.keras.initializers.VarianceScaling(1e-2))) for _ in range(2))
 
   def _build_layers(self, node_width, config_width):
     stored = self._stored()
