@@ -1251,9 +1251,11 @@ class _Tensors(NamedTuple):
 # The (layout, tensor) pairs that are compared.
 _LAYOUT_OF_PAIR, _TENSOR_OF_PAIR = [0, 1, 1, 2, 2], [0, 1, 2, 1, 2]
 _PAIR_COLUMNS = 8
+_FIRST_PAIR = _LAYOUTS * (_DIMS * _DIMS + 1)
 # Of `_layout_columns`.
-_LAYOUT_COLUMNS = (_LAYOUTS * (_DIMS * _DIMS + 1)
-                   + len(_LAYOUT_OF_PAIR) * _PAIR_COLUMNS)
+_LAYOUT_COLUMNS = _FIRST_PAIR + len(_LAYOUT_OF_PAIR) * _PAIR_COLUMNS
+# Those of the first pair's padding.
+_OUTPUT_PADDING = slice(_FIRST_PAIR + 2, _FIRST_PAIR + 4)
 
 
 def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
@@ -1325,8 +1327,8 @@ def _log2(x: tf.Tensor) -> tf.Tensor:
   return tf.math.log(x) / math.log(2)
 
 
-# Of `_sizes_of`.
-_SIZES = 8
+# Of `_sizes_of`, and which of them are multiplications.
+_SIZES, _PRODUCTS = 8, 3
 
 
 def _sizes_of(graph: _Graph, raw: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
@@ -1487,7 +1489,7 @@ class MyLayoutSAGE(_LayoutModel):
       g_k = N([log scales of config features, layout columns] W)
       x_k = N(h_k W + (1 + h_k U) * (g_k W') + b)    per configuration
       x_k <- x_k + N([up_k, down_k, x_k] W)          joint_rounds times
-      y_k = x_k Y + ((1 + h_k Q) * (c_k P)) R
+      y_k = x_k Y + ((1 + h_k Q) * (c_k P)) R + o_k q
       score = 10 * sum over m of (sum_k m_k y_km) / (sum_k m_k)
   v runs over all nodes, k over the configurable ones. p_v and c_v are means
   over producers and consumers; up_k and down_k over the configurable nodes that
@@ -1499,6 +1501,11 @@ class MyLayoutSAGE(_LayoutModel):
   normalised states know little, and there are few programs to learn from: so
   y is what a layout costs for each element, the same in any program. The 10
   brings scores to where a loss tells them apart within few steps.
+
+  o_k is the padding of the output, a logarithm. That it costs multiplications,
+  since a product goes through the matrix unit in tiles of its output, need not
+  be learned: q begins as 1 for those and 0 for the other sizes, while Y and R
+  are almost 0.
 
   The nodes' part runs once a program. A node has few distinct layouts, however
   many configurations there are, so all up to x_k runs once for each of those.
@@ -1541,7 +1548,7 @@ class MyLayoutSAGE(_LayoutModel):
     self._joint_dim, self._path_nodes = joint_dim, path_nodes
     self._embed_width = op_embed_dim
     self._stored = lambda: feature_stats  # Keras would save the dict itself.
-    self._statistics = None  # Made with the variables.
+    self._statistics = self._padding_cost = None  # Made with the variables.
     self._node_encoder = _DenseNorm(hidden_dim, hidden_activation)
     self._node_rounds = [_SAGERound(hidden_dim, hidden_activation)
                          for _ in range(node_rounds)]
@@ -1572,6 +1579,9 @@ class MyLayoutSAGE(_LayoutModel):
     self._config_encoder.build([None, 2 * config_width + _LAYOUT_COLUMNS])
     for layer in (*self._joint_rounds, self._adder):
       layer.build([None, joint])
+    start = tf.one_hot(_PRODUCTS, _SIZES)
+    self._padding_cost = self.add_weight(
+        'padding_cost', [_SIZES], initializer=lambda shape, dtype: start)
     self._linear_config.build([None, _LAYOUT_COLUMNS])
     self._linear_adder.build([None, _LINEAR_DIM])
 
@@ -1607,8 +1617,9 @@ class MyLayoutSAGE(_LayoutModel):
     config = self._join_config(self._config_encoder(
         tf.concat([_log_scales(distinct.feats), columns], -1)))
     join, gate, linear = (tf.gather(x, distinct.node) for x in encoded[:3])
+    padding = tf.reduce_sum(columns[:, _OUTPUT_PADDING], -1, keepdims=True)
     return self._join.finish(join + gate * config), self._linear_adder(
-        linear * self._linear_config(columns))
+        linear * self._linear_config(columns)) + padding * self._padding_cost
 
   def _sums(self, graph, encoded, config_feats, weight):
     """[sum m y, sum m], of `_SIZES` each."""
