@@ -1504,7 +1504,7 @@ class MyLayoutSAGE(_LayoutModel):
 
   o_k is the padding of the output, a logarithm. That it costs multiplications,
   since a product goes through the matrix unit in tiles of its output, need not
-  be learned: q begins as 1 for those and 0 for the other sizes, while Y and R
+  be learned: q begins as 3 for those and 0 for the other sizes, while Y and R
   are almost 0.
 
   The nodes' part runs once a program. A node has few distinct layouts, however
@@ -1563,7 +1563,7 @@ class MyLayoutSAGE(_LayoutModel):
     # Almost 0 at first: what no step has changed adds no noise to a score.
     self._linear_adder, self._adder = (tf.keras.layers.Dense(
         _SIZES, use_bias=False, kernel_initializer=(
-            tf.keras.initializers.VarianceScaling(1e-2))) for _ in range(2))
+            tf.keras.initializers.VarianceScaling(1e-6))) for _ in range(2))
 
   def _build_layers(self, node_width, config_width):
     stored = self._stored()
@@ -1579,7 +1579,7 @@ class MyLayoutSAGE(_LayoutModel):
     self._config_encoder.build([None, 2 * config_width + _LAYOUT_COLUMNS])
     for layer in (*self._joint_rounds, self._adder):
       layer.build([None, joint])
-    start = tf.one_hot(_PRODUCTS, _SIZES)
+    start = 3 * tf.one_hot(_PRODUCTS, _SIZES)
     self._padding_cost = self.add_weight(
         'padding_cost', [_SIZES], initializer=lambda shape, dtype: start)
     self._linear_config.build([None, _LAYOUT_COLUMNS])
