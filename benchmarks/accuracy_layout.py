@@ -166,10 +166,7 @@ def _spec(args, data: DataSet, name: str, model: str, kwargs: dict, seed: int,
   row = model if name == model else f'{model} {name}'
   folder = re.sub(r'[^\w.-]+', '_',
                   f'{data.name} {row} seed {seed} epochs {args.epochs}')
-  # Those of real files are in its own columns already.
-  real = '' if data.name.startswith('real:') or not args.real else (
-      os.path.join(os.path.abspath(os.path.expanduser(args.real)),
-                   *data.name.split(':')[1:]))
+  real = _other_real_files(data.name, args.real)
   return RunSpec(
       data=data.name, source=data.source, protocol=data.protocol, name=name,
       model=model, kwargs=json.dumps(kwargs, sort_keys=True), seed=seed,
@@ -177,6 +174,20 @@ def _spec(args, data: DataSet, name: str, model: str, kwargs: dict, seed: int,
       folder=os.path.join(args.work_dir, 'runs', folder),
       cache_dir=_cache_dir(args),
       threads=max(1, cores() // args.jobs))
+
+
+def _other_real_files(name: str, root: str) -> str:
+  """The collection of real files that a run is measured on besides its own.
+
+  For sample data that of the same name; for real files, which have those of
+  their own in other columns, that of the other search.
+  """
+  if not root:
+    return ''
+  kind, source, search = name.split(':')
+  if kind == 'real':
+    search = {'default': 'random', 'random': 'default'}[search]
+  return os.path.join(os.path.abspath(os.path.expanduser(root)), source, search)
 
 
 # --- Command line ------------------------------------------------------------

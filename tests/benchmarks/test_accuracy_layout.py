@@ -137,7 +137,7 @@ def test_every_model_that_is_compared_is_there():
   assert set(accuracy_layout.MODELS) == set(load_models.model_names(path))
 
 
-def test_runs_on_sample_data_are_measured_on_real_files_too(tmp_path):
+def test_runs_are_measured_on_real_files_besides_their_own(tmp_path):
   args = accuracy_layout.parser().parse_args([
       '--real', str(tmp_path), '--work_dir', str(tmp_path), '--changed',
       'narrow=ResModel{"hidden_dim": 8}', '--seeds', '0'])
@@ -147,7 +147,8 @@ def test_runs_on_sample_data_are_measured_on_real_files_too(tmp_path):
       args, sets, args.models_py)]
   assert len({spec.folder for spec in specs}) == len(specs) == 2 * 6
   assert {spec.data: spec.real for spec in specs} == {
-      'sample:nlp:default': str(tmp_path / 'nlp' / 'default'), DATA: ''}
+      'sample:nlp:default': str(tmp_path / 'nlp' / 'default'),
+      DATA: str(tmp_path / 'xla' / 'default')}
   assert {(spec.name, spec.model, spec.kwargs) for spec in specs} >= {
       ('narrow', 'ResModel', '{"hidden_dim": 8}'),
       ('LayoutGAT', 'LayoutGAT', '{}')}
@@ -161,6 +162,8 @@ def finished(tmp_path_factory, layout_run):
   shutil.copytree(layout_run[1], root)
   shutil.copytree(root / 'xla' / 'random' / 'valid',
                   root / 'xla' / 'random' / 'test_labelled')
+  shutil.copytree(root / 'xla' / 'random' / 'valid',
+                  root / 'xla' / 'default' / 'valid')
   models = pathlib.Path(tiny_layout_models.__file__).read_text() + '''
 
 class NoRanker(TinyLayoutRanker):
@@ -213,7 +216,11 @@ def test_a_run_is_measured_and_a_failed_one_recorded(finished):
   good = rows['TinyLayoutRanker']
   assert good['status'] == 'ok'
   assert (good['valid_programs'], good['test_programs']) == ('2', '2')
-  assert good['real_programs'] == ''
+  # The only labelled files of the other search are those of valid again.
+  assert good['real_programs'] == '2'
+  assert good['real_kendall'] == good['valid_kendall']
+  text = (folder / 'accuracy_layout.md').read_text()
+  assert '### Labelled real files of the other search, none' in text
   assert (good['best_epoch'], good['epochs_done']) == ('1', '1')
   assert '4/2/2 for train/valid/test' in good['recipe']
   # The numbers are those of the host's own evaluation of the saved model.
