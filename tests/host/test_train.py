@@ -204,6 +204,27 @@ def test_best_epoch_is_saved_and_early_stop_counts_from_it(
   assert len(speeds) == 4
 
 
+@pytest.mark.parametrize(('seconds', 'expected'), [(60, [1]), (0, [0, 1])])
+def test_a_run_of_seconds_saves_once(
+    data_root, tmp_path, monkeypatch, seconds, expected):
+  opas, saved, save = [0.5, 0.9, 0.7], [], train.KeepBest._save
+  on_epoch_end = train.KeepBest.on_epoch_end
+
+  def scripted(self, epoch, logs=None):
+    on_epoch_end(self, epoch, {**logs, 'val_opa_metric': opas[epoch]})
+
+  def counted(self):
+    saved.append(self.progress.best_epoch)
+    save(self)
+
+  monkeypatch.setattr(train.KeepBest, 'on_epoch_end', scripted)
+  monkeypatch.setattr(train.KeepBest, '_save', counted)
+  monkeypatch.setattr(callbacks, '_FIRST_SAVE_SECONDS', seconds)
+  monkeypatch.setattr(callbacks, '_SAVE_PAUSE', 1000)  # The next: at the end.
+  eager_training.trained(data_root, tmp_path, epochs=3)
+  assert saved == expected
+
+
 class FakeModel:
   """Looks at two epochs of the batches that `fit` is given."""
 

@@ -22,8 +22,10 @@ from tpu_graphs_ext.host.settings import TrainSettings
 
 _log = logging.getLogger(__name__)
 
-# A new best model waits until this many times as long as the last saving took
-# has passed; else short epochs would be spent on saving.
+# Saving takes longer than a short epoch. So the first best model waits for so
+# many seconds, and each further one until this many times as long as the last
+# saving took has passed.
+_FIRST_SAVE_SECONDS = 60
 _SAVE_PAUSE = 10
 
 # Key of the run file's train_curve -> key in the logs of `fit`.
@@ -75,8 +77,8 @@ class KeepBest(tf.keras.callbacks.Callback):
 
   Best is the highest validation OPA, as in the baseline. After every epoch
   weights, optimizer, best weights and progress go into one checkpoint. The
-  first best model is saved at once, later ones when saving takes no more than
-  about a tenth of the time; `finish` saves the last.
+  first best model is saved after a minute, later ones when saving takes no more
+  than about a tenth of the time; `finish` saves the last.
 
   Args:
     settings: of the run: whether to go on from the last checkpoint, when to
@@ -106,7 +108,7 @@ class KeepBest(tf.keras.callbacks.Callback):
     self.run_info = run_info
     self.graph_spec = None  # Of what `fit` is given, once it is known.
     self._is_called = False
-    self._next_save = 0.0  # On the clock of time.monotonic.
+    self._next_save = time.monotonic() + _FIRST_SAVE_SECONDS
     self._best = [tf.Variable(variable, trainable=False)
                   for variable in model.trainable_variables]
     with workers.scope():
@@ -245,9 +247,10 @@ class KeepBest(tf.keras.callbacks.Callback):
     """Names the best model so far."""
     if self.progress.best_epoch < 0:
       return 'No epoch was finished, so there is no model'
+    where = (self.model_dir if self.progress.saved_epoch >= 0
+             else f'not saved yet; its weights are in {self.folder.path}')
     return (f'The best model so far (epoch {self.progress.best_epoch + 1}, '
-            f'validation OPA {self.progress.best_val_opa:.4f}) is '
-            f'{self.model_dir}')
+            f'validation OPA {self.progress.best_val_opa:.4f}) is {where}')
 
 
 def first_line(error: Exception) -> str:
@@ -266,9 +269,8 @@ class StopOnNaN(tf.keras.callbacks.Callback):
   Keras' TerminateOnNaN would still validate and count the epoch.
   """
 
-  def __init__(self, keep_best: KeepBest):
+  def __init__(self):
     super().__init__()
-    self._keep_best = keep_best
     self._epoch = 0
 
   def on_epoch_begin(self, epoch, logs=None):
@@ -278,8 +280,7 @@ class StopOnNaN(tf.keras.callbacks.Callback):
     if not math.isfinite(logs['loss']):
       raise LossNotFiniteError(
           f'the loss became {logs["loss"]} in epoch {self._epoch + 1}, by step '
-          f'{batch + 1}; training stopped. {self._keep_best.summary()}. Try a '
-          'lower --lr, another --losses, or `check-data` on the data')
+          f'{batch + 1}; training stopped')
 
 
 class ProgressBar(tf.keras.callbacks.Callback):

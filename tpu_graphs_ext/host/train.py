@@ -300,12 +300,14 @@ def _kept_if_broken_off(settings: Any, keep_best: KeepBest) -> Iterator[None]:
   run_info = keep_best.run_info
   try:
     yield
-  except LossNotFiniteError:
+  except LossNotFiniteError as error:
     keep_best.finish()
     if keep_best.workers.is_chief:
       keep_best.folder.remove()
       _draw_so_far(settings, run_info)
-    raise
+    raise UserError(
+        f'{error}. {keep_best.summary()}. Try a lower --lr, another --losses, '
+        'or `check-data` on the data') from error
   except (MemoryError, tf.errors.ResourceExhaustedError) as error:
     raise UserError(
         f'out of memory or disk after epoch {keep_best.progress.epochs} '
@@ -421,7 +423,7 @@ def _fit(settings: Any, data: Any, keep_best: KeepBest,
                      (int(dataset.cardinality()) for dataset in fed)))
     fed = [workers.fed(dataset) for dataset in task.datasets(
         settings, data, seed, first_epoch, workers.share)]
-  callbacks = [StopOnNaN(keep_best), *task.callbacks, keep_best]
+  callbacks = [StopOnNaN(), *task.callbacks, keep_best]
   if workers.is_chief:
     callbacks.append(ProgressBar(settings))
   if settings.tensorboard and workers.is_chief:
