@@ -162,9 +162,10 @@ def _differences(folder: str) -> list[dict]:
       'largest difference': found['ours'] - found['baseline'],
       **{f'from float64, {side}': found[side][:len(exact)] - exact
          for side in SIDES}}
-  return [_row('scores', name, float(np.abs(difference).max() / largest),
-               'of the largest score')
-          for name, difference in differences.items()]
+  return [_row('scores', 'largest score', float(largest), ''), *(
+      _row('scores', name, float(np.abs(difference).max() / largest),
+           'of the largest score')
+      for name, difference in differences.items())]
 
 
 def _title(args: argparse.Namespace) -> str:
