@@ -933,23 +933,33 @@ class _ResModel(_LayoutModel):
     return [graph.averaged(graph.neighbours('consumers')),
             graph.averaged(graph.neighbours('producers'))]
 
-  def _split(self, mlp, links):
-    """Weights of an MLP's first layer: (config rows, other rows), by link."""
-    parts = tf.split(mlp.layers[0].kernel, links, axis=0)
-    config_width = self._input_widths[1]
-    return (tf.concat([part[:config_width] for part in parts], -1),
-            tf.concat([part[config_width:] for part in parts], -1))
+  def _config_rows(self, mlp, links):
+    """Of an MLP's first weights those of config columns, by link."""
+    return self._by_link(mlp, links, slice(self._input_widths[1]))
+
+  def _other_rows(self, mlp, links):
+    """Of an MLP's first weights all others, by link."""
+    return self._by_link(mlp, links, slice(self._input_widths[1], None))
+
+  def _by_link(self, mlp, links, rows):
+    kernel = mlp.layers[0].kernel
+    if links == 1:
+      return kernel[rows]
+    return tf.concat([
+        part[rows] for part in tf.split(kernel, links, axis=0)], -1)
 
   def _encode(self, graph, embedded, training):
     """(levels, what the prenet adds to config columns, rounds, last states)."""
     links = self._links(graph)
     levels = _levels(graph, links, len(self._gc_layers))
-    start = _matmul(
-        tf.concat([graph.inputs.node_feats, embedded], -1),
-        self._split(self._prenet, 1)[1])
+    # Two products: in one the columns would be copied, and have gradients.
+    of_feats, of_opcode = tf.split(
+        self._other_rows(self._prenet, 1), [-1, self._embed_width])
+    start = (_matmul(graph.inputs.node_feats, of_feats)
+             + _matmul(embedded, of_opcode))
     base, rounds = self._act(_after_first(self._prenet, start)), []
     for i, layer in enumerate(self._gc_layers):
-      product = _matmul(base, self._split(layer, len(links))[1])
+      product = _matmul(base, self._other_rows(layer, len(links)))
       summed = tf.add_n([link.times(part, graph.nodes) for link, part in zip(
           links, tf.split(product, len(links), -1))])
       rounds.append(_Round(
@@ -968,7 +978,7 @@ class _ResModel(_LayoutModel):
 
     def configs(mlp, links, level):
       """Config features times their weights, on the rows of a level."""
-      x = 100 * _matmul(config_feats, self._split(mlp, links)[0])
+      x = 100 * _matmul(config_feats, self._config_rows(mlp, links))
       return _sums_by(x, tf.gather(level.place, config_node),
                       tf.size(level.nodes))
 
@@ -977,7 +987,7 @@ class _ResModel(_LayoutModel):
     for i, (layer, fixed) in enumerate(zip(self._gc_layers, rounds)):
       before, after = levels[i:i + 2]
       links = len(fixed.between)
-      y = (_matmul(x, self._split(layer, links)[1])
+      y = (_matmul(x, self._other_rows(layer, links))
            + configs(layer, links, before)
            - tf.gather(fixed.product, before.nodes)[:, tf.newaxis])
       y = fixed.summed[:, tf.newaxis] + tf.add_n([
