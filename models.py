@@ -882,11 +882,14 @@ class _EpochAverage(tf.keras.callbacks.Callback):
 
   def on_train_begin(self, logs=None):
     del logs
-    # Inside of a step a variable could not be made for every replica.
-    if tf.distribute.has_strategy() and self._steps is None:
+    # Made in a step they would have it traced once more, and could not be made
+    # for every replica. A new model has no weights before its first step.
+    if self.model.trainable_variables:
       self._begin(self.model.trainable_variables)
 
   def _begin(self, weights: Sequence[tf.Variable]) -> None:
+    if len(self._weights) == len(weights):
+      return
     self._steps = tf.Variable(0.0, trainable=False)
     self._weights = list(weights)
     self._averages = [
@@ -894,9 +897,8 @@ class _EpochAverage(tf.keras.callbacks.Callback):
 
   def update(self, weights: Sequence[tf.Variable]) -> None:
     """Adds the weights after a step; part of the compiled training step."""
-    if self._steps is None:
-      with tf.init_scope():
-        self._begin(weights)
+    with tf.init_scope():
+      self._begin(weights)
     decay = tf.minimum(self._momentum, self._steps / (9 + self._steps))
     for average, weight in zip(self._averages, self._weights):
       tf.raw_ops.ResourceApplyGradientDescent(  # In one operation.
@@ -1002,11 +1004,31 @@ class _TrainedModel(tf.keras.Model):
     super().compile(
         optimizer=optimizer, loss=own_loss() if own_loss else loss, **kwargs)
 
-  def fit(self, *args, callbacks=None, **kwargs):
+  def fit(self, x=None, *args, callbacks=None, **kwargs):
     """Like Keras's, with `_EpochAverage`."""
     if self._average:
       callbacks = [self._average, *(callbacks or [])]
-    return super().fit(*args, callbacks=callbacks, **kwargs)
+    self._make_variables(x)
+    return super().fit(x, *args, callbacks=callbacks, **kwargs)
+
+  def _make_variables(self, data: Any) -> None:
+    """Makes those of model and optimizer, by the specs of a dataset.
+
+    A step that makes variables is traced a second time.
+    """
+    spec = getattr(data, 'element_spec', None)
+    if (tf.distribute.has_strategy() or not isinstance(spec, tuple)
+        or not isinstance(spec[0], tfgnn.GraphTensorSpec)):
+      return
+    op, config = (spec[0].node_sets_spec[name].features_spec['feats']
+                  for name in ('op', 'config'))
+    self._create_for(op.shape[-1], config.shape[-1])
+    if _is_plain_adam(self.optimizer):
+      self.optimizer.build(self.trainable_variables)
+
+  def _create_for(self, node_width: int, config_width: int) -> None:
+    """Creates all variables, for so many columns of features."""
+    raise NotImplementedError
 
   @tf.autograph.experimental.do_not_convert
   def train_step(self, data):
@@ -1123,7 +1145,7 @@ class _Ranker(_TrainedModel):
   def _encoded(self, graph: tfgnn.GraphTensor, training: bool) -> tuple:
     """The first three arguments of `_score`."""
     inputs = _inputs_of(graph)
-    self._create_variables(inputs)
+    self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
     embedded = (self._op_embedding(graph).node_sets['op']['op_e']
                 if self._op_embedding else None)
     kernel_graph = _Graph(inputs)
@@ -1150,12 +1172,11 @@ class _Ranker(_TrainedModel):
     """
     del num_configs  # The graph says it too.
     inputs = _inputs_of(graph)
-    self._create_variables(inputs)
+    self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
     return self._rank(*inputs)
 
-  def _create_variables(self, inputs: _Inputs) -> None:
-    """Creates all variables when the first graph tells the column counts."""
-    widths = (inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
+  def _create_for(self, node_width, config_width):
+    widths = (node_width, config_width)
     if self._input_widths is None:
       with tf.init_scope():
         if self._op_embedding:
@@ -3666,6 +3687,10 @@ class EnsembleRanker(_TrainedModel):
     scores = self._mean(
         [member.forward(graph, num_configs) for member in self._members])
     return _with_repeats_last(scores, _inputs_of(graph).config_feats)
+
+  def _create_for(self, node_width, config_width):
+    for member in self._members:
+      member._create_for(node_width, config_width)
 
   def _mean(self, scores: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.add_n(scores) / len(scores)

@@ -113,6 +113,23 @@ def test_every_variable_learns_from_segments(made, name):
     assert gradient.any() or 'feature_stats' in variable.name, variable.name
 
 
+def test_the_first_step_is_traced_once(monkeypatch):
+  model, steps = make('LayoutGCN'), []
+  train_step = type(model).train_step
+
+  def counted(self, data):
+    steps.append(tf.executing_eagerly())
+    return train_step(self, data)
+
+  monkeypatch.setattr(type(model), 'train_step', counted, raising=False)
+  model.compile(loss=models.PairwiseLogisticFastestFirst(),
+                optimizer=tf.keras.optimizers.Adam(1e-2))
+  labels = np.float32([one['config_runtime'] for one in PROGRAMS]) / 1e7
+  model.fit(tf.data.Dataset.from_tensors((graph(), labels)).repeat(2),
+            epochs=2, verbose=0)
+  assert steps == [False]
+
+
 @pytest.mark.slow
 @every_model
 def test_it_learns_in_compiled_steps(name):

@@ -286,6 +286,38 @@ def test_other_column_counts_than_at_first_are_refused(model):
     scores_of(model, NARROW)
 
 
+@every_model
+def test_all_variables_are_there_before_the_first_step(
+    model, name, host_loss, monkeypatch):
+  new, found = checks.make(name, stats=STATS), []
+  monkeypatch.setattr(tf.keras.Model, 'fit', lambda self, *_, **__:
+                      found.extend([*self.trainable_variables,
+                                    len(self.optimizer.variables)]))
+  new.compile(loss=host_loss(), optimizer='adam')
+  new.fit(tf.data.Dataset.from_tensors(
+      (GRAPHS.of_first(4, 10), np.zeros((4, 10), np.float32))))
+  # Adam has two for each besides its counts.
+  assert found.pop() >= 2 * len(found)
+  assert [variable.shape for variable in found] == [
+      variable.shape for variable in model.trainable_variables]
+
+
+def test_the_first_step_is_traced_once(host_loss, monkeypatch):
+  model = checks.make('MyEarlyJoinSAGE', stats=STATS)
+  loss_step, steps = type(model)._loss_step, []
+
+  def counted(self, data):
+    steps.append(tf.executing_eagerly())
+    return loss_step(self, data)
+
+  monkeypatch.setattr(type(model), '_loss_step', counted)
+  model.compile(loss=host_loss(), optimizer=tf.keras.optimizers.Adam(1e-3))
+  data = tf.data.Dataset.from_tensors(
+      (GRAPHS.of_first(4, 10), np.ones((4, 10), np.float32)))
+  model.fit(data.repeat(2), epochs=2, verbose=0)
+  assert steps == [False]
+
+
 @pytest.fixture
 def trained(model, host_loss):
   """The model of the case after a step of training, which is taken back."""

@@ -162,7 +162,7 @@ def test_one_sage_layer_with_weights_of_one():
   model = models.EarlyJoinSAGE(
       2, 5, num_gnns=1, final_mlp_layers=0, hidden_dim=2, op_embed_dim=3)
   chain = inputs([3], [(1, 0), (2, 1)], configs=2)
-  model._create_variables(chain)
+  model._create_for(chain.node_feats.shape[-1], chain.config_feats.shape[-1])
   for variable in model.trainable_variables:
     is_weight = 'kernel' in variable.name
     variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
@@ -179,7 +179,7 @@ def test_mlp_with_weights_of_one():
   """Pooled x 1 + 2 + 4, embeddings 0, config 1 and 2: scores 7 + 1, 7 + 2."""
   model = models.MLP(2, 5, op_embed_dim=3, mlp_layers=0)
   chain = inputs([3], [(1, 0), (2, 1)], configs=2)
-  model._create_variables(chain)
+  model._create_for(chain.node_feats.shape[-1], chain.config_feats.shape[-1])
   for variable in model.trainable_variables:
     is_weight = 'kernel' in variable.name
     variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))

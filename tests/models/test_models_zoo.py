@@ -38,7 +38,8 @@ def variable(layer, name):
 
 
 def with_weights_of_one(model, some_inputs):
-  model._create_variables(some_inputs)
+  model._create_for(
+      some_inputs.node_feats.shape[-1], some_inputs.config_feats.shape[-1])
   for variable in model.trainable_variables:
     is_weight = 'kernel' in variable.name
     variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
@@ -163,7 +164,8 @@ def test_a_join_says_what_the_head_reads(join, rounds, head_columns):
   model = models.MyEarlyJoinSAGE(
       2, 5, feature_stats=None, join=join, joint_rounds=rounds, hidden_dim=8,
       joint_dim=4, log_scales=[10., 100.], pooling=['mean', 'max', 'sum'])
-  model._create_variables(CHAIN)
+  model._create_for(
+      CHAIN.node_feats.shape[-1], CHAIN.config_feats.shape[-1])
   assert model._head[0].dense.kernel.shape[0] == head_columns
 
 

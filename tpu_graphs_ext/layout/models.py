@@ -696,11 +696,26 @@ class _LayoutModel(tf.keras.Model):
     super().compile(
         optimizer=optimizer, loss=own_loss() if own_loss else loss, **kwargs)
 
+  def fit(self, x=None, *args, **kwargs):
+    """Like Keras's; makes all variables first.
+
+    A step that makes variables is traced a second time.
+    """
+    spec = getattr(x, 'element_spec', None)
+    if (isinstance(spec, tuple) and isinstance(spec[0], tfgnn.GraphTensorSpec)
+        and not tf.distribute.has_strategy()):
+      self._create_for(*(
+          spec[0].node_sets_spec[name].features_spec['feats'].shape[-1]
+          for name in ('op', 'nconfig')))
+      if hasattr(self.optimizer, 'build'):  # Those of today.
+        self.optimizer.build(self.trainable_variables)
+    return super().fit(x, *args, **kwargs)
+
   @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
     """Scores all configurations at once: float32 [graphs, configs]."""
     inputs = _inputs_of(graph)
-    self._create_variables(inputs)
+    self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
     # Embedded by the layer, which adds its regularizer to the losses.
     embedded = self._op_embedding(graph).node_sets['op']['op_e']
     return tf.cond(
@@ -725,7 +740,7 @@ class _LayoutModel(tf.keras.Model):
     """
     del num_configs  # The graph says it too.
     inputs = _inputs_of(graph)
-    self._create_variables(inputs)
+    self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
     dropout = dropout or self.dropout
     _check_choice('dropout', dropout, _DROPOUTS)
     if not backprop or (tf.executing_eagerly() and bool(
@@ -733,9 +748,9 @@ class _LayoutModel(tf.keras.Model):
       dropout = 'fullgraph'
     return self._rank(dropout)(*inputs)
 
-  def _create_variables(self, inputs: _Inputs) -> None:
-    """Creates all variables when the first graph tells the column counts."""
-    widths = (inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
+  def _create_for(self, node_width: int, config_width: int) -> None:
+    """Creates all variables, for so many columns of features."""
+    widths = (node_width, config_width)
     if self._input_widths is None:
       with tf.init_scope():
         self._op_embedding.embedding_layer.build([None])
