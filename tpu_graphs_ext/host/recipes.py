@@ -17,7 +17,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         'epochs': 100, 'early_stop': 20, 'lr': 1e-3,
         'lr_schedule': 'constant', 'list_size': 0, 'members': 1},
     'quick': {
-        'epochs': 22, 'early_stop': 0, 'lr': 2e-3,
+        'epochs': 18, 'early_stop': 0, 'lr': 2e-3,
         'lr_schedule': 'cosine', 'list_size': 32, 'members': 1},
     'best': {
         'epochs': 70, 'early_stop': 15, 'lr': 2e-3,
