@@ -30,6 +30,7 @@ from accuracy_run import LEAVE_ONE_OUT, SPLITS, RunSpec
 from accuracy_work import (
   DataSet,
   add_flags,
+  changed_row,
   content_of,
   kept_models_py,
   positive,
@@ -233,6 +234,7 @@ def run_list(args, sets: list[DataSet],
     if name != booster.NAME:
       load_models.model_class(name, models_py)
   rows = [(name, name, {}) for name in names]
+  rows += [changed_row(text, models_py) for text in args.changed]
   with_ablations = (args.models is None if args.ablations is None
                     else args.ablations)
   ablations = (

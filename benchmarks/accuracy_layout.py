@@ -22,6 +22,7 @@ from accuracy_run import LAYOUTS, RunSpec
 from accuracy_work import (
   DataSet,
   add_flags,
+  changed_row,
   content_of,
   kept_models_py,
   positive,
@@ -139,26 +140,9 @@ def run_list(args, sets: list[DataSet],
   for name in names:
     load_models.model_class(name, models_py)
   rows = [(name, name, {}) for name in names]
-  rows += [_changed(text, models_py) for text in args.changed]
+  rows += [changed_row(text, models_py) for text in args.changed]
   return [(_spec(args, data, *row, seed, models_py), data)
           for seed in args.seeds for data in sets for row in rows]
-
-
-def _changed(text: str, models_py: str) -> tuple[str, str, dict]:
-  """(name, model, kwargs) of NAME=MODEL{JSON}.
-
-  Raises:
-    UserError: it is not of that form, or there is no such model.
-  """
-  found = re.fullmatch(r'([^=]+)=(\w+)(\{.*\})', text)
-  try:
-    name, model, kwargs = found.groups() if found else ('', '', '{')
-    kwargs = json.loads(kwargs)
-  except ValueError as error:
-    raise UserError(f'--changed={text}: must be NAME=MODEL{{JSON}}, such as '
-                    'narrow=MyLayoutSAGE{"hidden_dim": 32}') from error
-  load_models.model_class(model, models_py)
-  return name, model, kwargs
 
 
 def _spec(args, data: DataSet, name: str, model: str, kwargs: dict, seed: int,
@@ -201,8 +185,6 @@ def parser() -> argparse.ArgumentParser:
   add = flags.add_argument
   add('--models', default=','.join(MODELS),
       help='comma-separated; empty: none but those of --changed')
-  add('--changed', action='append', default=[], metavar='NAME=MODEL{JSON}',
-      help='also a model with other arguments; may be given again')
   add('--data', help='comma-separated: sample:<source>:<search> and, of '
       '--real, real:<source>:<search>; all there are if not given')
   add('--real', default=os.environ.get(REAL_VARIABLE, ''), metavar='DIR',

@@ -13,6 +13,7 @@ import datetime
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from tqdm import tqdm
 import accuracy_table
 from accuracy_run import ROW_FILE, RunSpec
 from machine import machine
-from tpu_graphs_ext import files
+from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.errors import UserError
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -213,6 +214,8 @@ def add_flags(add: Callable, task: str, results: str, models_py: str) -> None:
   """
   add('--task', choices=['tile', 'layout'], default=task,
       help='of TpuGraphs; each has flags of its own')
+  add('--changed', action='append', default=[], metavar='NAME=MODEL{JSON}',
+      help='also a model with other arguments; may be given again')
   add('--seeds', type=_seeds, default='0,1,2', help='comma-separated')
   add('--jobs', type=positive, default=2,
       help='processes at once; they share the cores')
@@ -227,6 +230,23 @@ def add_flags(add: Callable, task: str, results: str, models_py: str) -> None:
       help='do runs of another file of models again')
   add('--table_only', action='store_true',
       help='only write the tables (and the figure) anew')
+
+
+def changed_row(text: str, models_py: str) -> tuple[str, str, dict]:
+  """(name, model, kwargs) of NAME=MODEL{JSON}.
+
+  Raises:
+    UserError: it is not of that form, or there is no such model.
+  """
+  found = re.fullmatch(r'([^=]+)=(\w+)(\{.*\})', text)
+  try:
+    name, model, kwargs = found.groups() if found else ('', '', '{')
+    kwargs = json.loads(kwargs)
+  except ValueError as error:
+    raise UserError(f'--changed={text}: must be NAME=MODEL{{JSON}}, such as '
+                    'narrow=MyLayoutSAGE{"hidden_dim": 32}') from error
+  load_models.model_class(model, models_py)
+  return name, model, kwargs
 
 
 def _seeds(text: str) -> list[int]:

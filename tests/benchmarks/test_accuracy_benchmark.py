@@ -138,6 +138,17 @@ def test_every_run_has_a_folder_of_its_own():
   assert len(folders) == len(runs) > 3 * 30
 
 
+def test_one_ablation_may_be_asked_for_alone():
+  from tpu_graphs_ext import load_models
+  args = accuracy.parser().parse_args([
+      '--models', '', '--seeds', '1', '--changed',
+      'without feature_stats=MyEarlyJoinSAGE{"feature_stats": null}'])
+  data = accuracy.DataSet('tiny', 'x', accuracy.SPLITS, '', '')
+  (run, _), = accuracy.run_list(args, [data], None)
+  first = accuracy.ablation_rows(load_models.model_class(accuracy.ABLATED))[0]
+  assert (run.name, run.model, json.loads(run.kwargs)) == first
+
+
 def test_an_ablation_that_is_the_default_is_left_out(monkeypatch):
   class Model:
     def __init__(self, num_configs, pooling=('mean', 'max'), dropout=0.2):
