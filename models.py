@@ -897,8 +897,9 @@ class _EpochAverage(tf.keras.callbacks.Callback):
 
   def update(self, weights: Sequence[tf.Variable]) -> None:
     """Adds the weights after a step; part of the compiled training step."""
-    with tf.init_scope():
-      self._begin(weights)
+    if len(self._weights) != len(weights):
+      with tf.init_scope():
+        self._begin(weights)
     decay = tf.minimum(self._momentum, self._steps / (9 + self._steps))
     for average, weight in zip(self._averages, self._weights):
       tf.raw_ops.ResourceApplyGradientDescent(  # In one operation.
