@@ -316,6 +316,18 @@ def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
   assert np.isfinite(ranker.scores(tiny_kernels.chain())).all()
 
 
+def test_a_full_disk_in_the_first_minute_claims_no_model(
+    data_root, tmp_path, monkeypatch):
+  def full(unused_self, *unused_args, **unused_kwargs):
+    raise OSError('No space left on device')
+
+  monkeypatch.setattr(tf.train.CheckpointManager, 'save', full)
+  with pytest.raises(UserError, match=r'cannot be written .* is not saved as a '
+                     r'model yet. To continue'):
+    eager_training.trained(data_root, tmp_path, epochs=2)
+  assert not list(tmp_path.glob('model_*'))
+
+
 def test_nan_at_once_says_that_there_is_no_model(data_root, tmp_path):
   settings = tiny_models.tiny_settings(
       data_root, tmp_path, model_kwargs_json='{"nan_from_step": 1}')

@@ -248,7 +248,7 @@ class KeepBest(tf.keras.callbacks.Callback):
     if self.progress.best_epoch < 0:
       return 'No epoch was finished, so there is no model'
     where = (self.model_dir if self.progress.saved_epoch >= 0
-             else f'not saved yet; its weights are in {self.folder.path}')
+             else 'not saved as a model yet')
     return (f'The best model so far (epoch {self.progress.best_epoch + 1}, '
             f'validation OPA {self.progress.best_val_opa:.4f}) is {where}')
 
