@@ -21,6 +21,8 @@ setuptools.setup(
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     packages=setuptools.find_packages(include=['tpu_graphs_ext*']),
+    package_data={'tpu_graphs_ext': ['pretrained/*.jsonz',
+                                     'pretrained/*/weights.npz']},
     python_requires='>=3.9,<3.14',
     install_requires=versions.install_requires(
         os.environ.get(versions.STACK_VARIABLE, '')),

@@ -157,7 +157,7 @@ def test_switches_as_absl_writes_them():
 def test_usage_errors(capsys):
   assert "invalid choice: 'trian'" in usage_error(capsys, 'trian')
   assert 'did you mean --epochs?' in usage_error(capsys, 'train', '--epoch=3')
-  assert '--dir' in usage_error(capsys, 'evaluate')
+  assert '--dir' in usage_error(capsys, 'evaluate', '--task=layout')
   assert "invalid int value: 'x'" in usage_error(capsys, 'train', '--batch=x')
   assert "must be at least 1; got '0'" in usage_error(
       capsys, 'rank', '--dir=m', '--top_k=0')

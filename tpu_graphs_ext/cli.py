@@ -245,9 +245,10 @@ def _add_dir(parser: argparse.ArgumentParser, *other_names: str,
              help_more: str = '') -> None:
   """The flag that names the trained model."""
   parser.add_argument(
-      '--dir', *other_names, required=True, type=path_flag('--dir'),
+      '--dir', *other_names, default='pretrained', type=path_flag('--dir'),
       metavar='MODEL_DIR',
-      help=f'folder model_<hash>, its run file beside it{help_more}')
+      help='folder model_<hash>, its run file beside it, or `pretrained`, the '
+           f'trained model in the package{help_more}')
 
 
 def _add_settings(parser: argparse.ArgumentParser, settings_class: type,

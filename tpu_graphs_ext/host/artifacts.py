@@ -11,6 +11,9 @@ val_opa: one number an epoch}, `final_error` {val: {'1', '5', '10': slowdown}},
 0}. Keys of this package: `feature_stats` (how features were normalised),
 `num_ops`, `seed`, `host`, `versions`, `seconds`, `settings`.
 
+The package's own model, and any that `compact` wrote, is a folder with the
+weights alone, as an .npz file.
+
 Every write is atomic: a reader sees the old artifact or the new one.
 """
 
@@ -43,6 +46,11 @@ from tpu_graphs_ext.host import run_file, saved_weights
 from tpu_graphs_ext.host.settings import parse_model_kwargs
 from tpu_graphs_ext.stacks import quiet
 from tpu_graphs_ext.stacks.versions import stack_name
+
+# In place of a model folder: the trained model that comes with the package.
+PRETRAINED = 'pretrained'
+PRETRAINED_FOLDER = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'pretrained')
 
 # `args` that must be there to build a model again.
 _NEEDED_ARGS = ('model', 'model_kwargs_json', 'configs')
@@ -88,6 +96,19 @@ def run_path_of(model_dir: str) -> str:
         f'{model_dir}: a model folder is named model_<hash>, which tells its '
         f'run file run_<hash>.jsonz; got {name!r}.{_models_in(model_dir)}')
   return os.path.join(folder, 'run_' + name[len('model_'):] + '.jsonz')
+
+
+def pretrained_dir() -> str:
+  """The model folder that comes with the package.
+
+  Raises:
+    UserError: this installation has none.
+  """
+  if names := _model_names(PRETRAINED_FOLDER):
+    return os.path.join(PRETRAINED_FOLDER, names[0])
+  raise UserError(
+      f'{PRETRAINED_FOLDER}: this installation has no pretrained model; name '
+      'one that you trained, as --dir model_<hash>')
 
 
 def save_run(model: tf.keras.Model, run_info: dict[str, Any],
@@ -142,13 +163,15 @@ def load_run(model_dir: str, task: str = 'tile') -> Run:
   """Reads the run file of a model folder.
 
   Args:
-    model_dir: the folder.
+    model_dir: the folder; 'pretrained' is the one in the package.
     task: 'tile' or 'layout', whose model it ought to be; '': of either.
 
   Raises:
     UserError: the folder or its run file is missing, damaged, not of a pair or
       of the other task.
   """
+  if model_dir == PRETRAINED:
+    model_dir = pretrained_dir()
   path = run_path_of(model_dir)
   if not os.path.isdir(_full_path(model_dir)):
     remove_leftovers(os.path.dirname(path))  # The old model may come back.
@@ -231,7 +254,7 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
   model = load_models.build(args['model'], args['configs'], num_ops,
                             run.model_kwargs, models_py, sample_graph)
   try:
-    saved = saved_weights.SavedWeights(_full_path(run.model_dir))
+    saved = saved_weights.of_folder(_full_path(run.model_dir))
     _check_same_shapes(run, num_ops, sample_graph, model.trainable_variables,
                        saved.variables)
     for variable, stored in zip(model.trainable_variables, saved.variables):
@@ -252,6 +275,10 @@ def _check_same_shapes(run, num_ops, sample_graph, built, saved):
   advice = (
       'The run file, or the data that these numbers were taken from, belongs '
       'to another model: give --data_root the data that it was trained on')
+  if os.path.dirname(run.model_dir) == PRETRAINED_FOLDER:
+    advice = (
+        'The pretrained model belongs to another version of models.py: install '
+        'the package anew, or name a model that you trained, with --dir')
   if len(built) != len(saved):
     raise UserError(
         f'{run.model_dir}: holds {len(saved)} variables, but {built_for} has '
@@ -304,13 +331,18 @@ def _full_path(path: str) -> str:
   return os.path.abspath(os.path.expanduser(path))
 
 
+def _model_names(folder: str) -> list[str]:
+  """Names of the model folders in a folder, if there is such a folder."""
+  try:
+    return sorted(name for name in os.listdir(_full_path(folder))
+                  if re.fullmatch('model_[^.]+', name))
+  except OSError:
+    return []
+
+
 def _models_in(folder: str) -> str:
   """' Models in <folder>: ...', or nothing where there are none."""
-  try:
-    names = sorted(name for name in os.listdir(_full_path(folder))
-                   if re.fullmatch('model_[^.]+', name))
-  except OSError:
-    return ''
+  names = _model_names(folder)
   if not names:
     return ''
   more = f' and {len(names) - 5} more' if len(names) > 5 else ''

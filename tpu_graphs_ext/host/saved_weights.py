@@ -2,7 +2,8 @@
 
 A SavedModel is a program: Keras runs what its layers' settings hold, and
 TensorFlow its graph. Here only the tensors of its checkpoint are read, in the
-order of the model's `trainable_variables`, which the checkpoint knows.
+order of the model's `trainable_variables`, which the checkpoint knows. A
+compact model folder has these tensors alone, as an .npz file.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator
+from typing import Union
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +20,11 @@ from tensorflow.core.protobuf import (
   saved_model_pb2,
   trackable_object_graph_pb2,
 )
+
+from tpu_graphs_ext.data import npz
+
+# The one file of a compact model folder; see `compact`.
+COMPACT_FILE = 'weights.npz'
 
 _OBJECT_GRAPH = '_CHECKPOINTABLE_OBJECT_GRAPH'
 _VARIABLES = 'trainable_variables'
@@ -70,9 +77,51 @@ class SavedWeights:
       raise ValueError(f'{variable.name} is of {self._types[variable.key]}')
     with _said_as_value_error():
       value = self._reader.get_tensor(variable.key)
-    if not np.isfinite(value).all():
-      raise ValueError(f'{variable.name} has values that are not finite')
-    return value
+    return _finite(variable, value)
+
+
+class CompactWeights:
+  """The same of a folder that `compact.write` wrote.
+
+  Attributes:
+    variables: `SavedVariable`s, in the model's order.
+
+  Raises:
+    ValueError: the folder holds no whole file of weights.
+  """
+
+  def __init__(self, model_dir: str):
+    path = os.path.join(model_dir, COMPACT_FILE)
+    with _said_as_value_error():
+      names = sorted(npz.array_names(path))
+      self._arrays, faults = npz.read_arrays(path, names)
+    for name, fault in faults.items():
+      raise ValueError(f'{COMPACT_FILE}: {name} {fault}')
+    self.variables = [SavedVariable(name, name, array.shape)
+                      for name, array in self._arrays.items()]
+
+  def value(self, variable: SavedVariable) -> np.ndarray:
+    """Reads a variable; one that is no number is a ValueError."""
+    return _finite(variable, self._arrays[variable.key])
+
+
+def of_folder(model_dir: str) -> Union[SavedWeights, CompactWeights]:
+  """The weights of a model folder of either form.
+
+  Raises:
+    ValueError: see the classes.
+  """
+  if os.path.isfile(os.path.join(model_dir, COMPACT_FILE)):
+    return CompactWeights(model_dir)
+  return SavedWeights(model_dir)
+
+
+def _finite(variable: SavedVariable, value: np.ndarray) -> np.ndarray:
+  if value.dtype.kind != 'f':
+    raise ValueError(f'{variable.name} is of {value.dtype}')
+  if not np.isfinite(value).all():
+    raise ValueError(f'{variable.name} has values that are not finite')
+  return value
 
 
 @contextlib.contextmanager

@@ -163,8 +163,8 @@ def _settings(model_dir: str, out: str, loading: LoadSettings,
   import tensorflow as tf
 
   from tpu_graphs_ext.host import artifacts, scoring
-  full = files.full_path(model_dir)
   run = artifacts.load_run(model_dir)
+  full = files.full_path(run.model_dir)
   stats, num_ops = scoring.normalisation(run, loading)
   if loading.models_py:
     loading = dataclasses.replace(

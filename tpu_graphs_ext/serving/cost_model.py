@@ -14,7 +14,7 @@ from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo.features import config_features
-from tpu_graphs_ext.host import distinct, rank, scoring
+from tpu_graphs_ext.host import artifacts, distinct, rank, scoring
 from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.serving import given, program
 from tpu_graphs_ext.serving.given import BoundsLike, KernelLike
@@ -26,7 +26,7 @@ _MOST_TILES = 100_000  # Of one kernel, where none are given.
 class CostModel:
   """Ranks the tiles of kernels with a trained model.
 
-      model = CostModel.load('out/model_<hash>')
+      model = CostModel.load()  # Or CostModel.load('out/model_<hash>').
       print(model.rank('kernel.npz').text())
 
   `kernel` is in all methods the path of an .npz file, a `Kernel`, or the arrays
@@ -77,12 +77,14 @@ class CostModel:
     self._recent = Recent()
 
   @classmethod
-  def load(cls, model_dir: Union[str, os.PathLike[str]],
+  def load(cls, model_dir: Union[str, os.PathLike[str]] = artifacts.PRETRAINED,
            loading: LoadSettings = LoadSettings()) -> CostModel:
-    """Loads a model that `train` or the baseline's trainer wrote.
+    """Loads the package's model, or one that you trained.
 
     Args:
-      model_dir: the folder model_<hash>; its run file lies beside it.
+      model_dir: the folder model_<hash>, its run file beside it, as `train` or
+        the baseline's trainer wrote them. Not given: the pretrained model,
+        see docs/pretrained.md.
       loading: where its normalisation and its class come from. The defaults
         are right for what `train` wrote.
 
