@@ -76,21 +76,14 @@ from tensorflow_gnn.models import gat_v2
 _log = logging.getLogger(__name__)
 
 
-# TensorFlow's own allocator keeps what tensors free for the next ones. The C
-# library instead gives it back to the system, which clears every page anew (a
-# sixth of the time of ranking), or scatters it over three times as much memory
-# as is alive at once. A step of training is two thousand small operations: to
-# them that allocator's lock is a fifth of their time, and so is sharing each
-# among few cores. Ranking, which scores two chunks at a time, keeps two cores
-# busy without sharing. TensorFlow reads these when it runs its first operation;
-# settings in the environment come first.
-_SCRIPT = os.path.basename((getattr(sys, 'argv', None) or [''])[0])
-os.environ.setdefault(
-    'TF_CPU_ALLOCATOR_USE_BFC',
-    'false' if _SCRIPT == 'tiles_train.py' else 'true')
-os.environ.setdefault('TF_CPU_BFC_MEM_LIMIT_IN_MB', str(2 ** 24))  # No limit.
+# A step of training is two thousand small operations, and sharing each among
+# few cores takes a fifth of its time. Ranking scores two chunks at a time,
+# which keeps two cores busy without sharing. So on few cores the baseline's
+# scripts give each operation one thread. TensorFlow reads the variable when it
+# runs its first operation; one that is set already stays.
 _CORES_WITHOUT_SHARING = {'tiles_train.py': 4, 'tiles_evaluate.py': 2,
                           'tiles_gen_predictions_csv.py': 2}
+_SCRIPT = os.path.basename((getattr(sys, 'argv', None) or [''])[0])
 if (os.cpu_count() or 1) <= _CORES_WITHOUT_SHARING.get(_SCRIPT, 0):
   os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
 

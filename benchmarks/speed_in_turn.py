@@ -21,7 +21,6 @@ import speed_kernels
 from speed_ranking import (
   BASELINE_NAMES,
   OURS,
-  UNCHANGED,
   built,
   graphs_of,
   rank_all,
@@ -92,8 +91,7 @@ class _Process:
     self._what = f'{name} ({side})'
     self._process = subprocess.Popen(
         [*worker, 'rank_on_demand', side, name, root, folder],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding='utf-8',
-        env={**os.environ, **(UNCHANGED if side == 'theirs' else {})})
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding='utf-8')
 
   def __enter__(self) -> _Process:
     return self

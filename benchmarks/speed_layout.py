@@ -119,10 +119,7 @@ def measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
 
 def _run(*arguments: str) -> dict[str, Any]:
   """What a process of one side answers."""
-  # The baseline runs without models.py, which changes TensorFlow's allocator.
-  environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2', **(
-      {'TF_CPU_ALLOCATOR_USE_BFC': 'false'} if arguments[1] == 'baseline'
-      else {})}
+  environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'}
   found = subprocess.run(
       [sys.executable, os.path.abspath(__file__), '--worker', *arguments],
       stdout=subprocess.PIPE, encoding='utf-8', env=environment, check=False)

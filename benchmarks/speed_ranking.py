@@ -37,8 +37,6 @@ BASELINE_NAMES = ('EarlyJoinSAGE', 'EarlyJoinResGCN', 'LateJoinSAGE',
 OURS = 'MyEarlyJoinSAGE'
 REPEATS = 5
 MIB = 2.0 ** 20
-# TensorFlow without models.py, which leaves alone what is set: the baseline.
-UNCHANGED = {'TF_CPU_ALLOCATOR_USE_BFC': 'false'}
 
 
 def row(part: str, subject: str, case: str, measure: str, value: float,
@@ -231,25 +229,21 @@ def memory(worker: list[str], root: str) -> list[dict[str, Any]]:
   if root:
     for configs in (1000, 10_000):
       rows += run_worker(
-          worker, 'one_kernel', 'EarlyJoinSAGE', '150', str(configs), root,
-          **UNCHANGED)
+          worker, 'one_kernel', 'EarlyJoinSAGE', '150', str(configs), root)
   return rows + _chunks()
 
 
-def run_worker(worker: list[str], *arguments: str,
-               **variables: str) -> list[dict[str, Any]]:
+def run_worker(worker: list[str], *arguments: str) -> list[dict[str, Any]]:
   """Rows that a process of `speed.py` prints as JSON in its last line.
 
   Args:
     worker: its command, to which the arguments are added.
-    variables: what to change in its environment.
 
   Raises:
     UserError: the process failed; its own messages are above.
   """
   done = subprocess.run([*worker, *arguments], stdout=subprocess.PIPE,
-                        check=False, encoding='utf-8',
-                        env={**os.environ, **variables})
+                        check=False, encoding='utf-8')
   if done.returncode:
     raise UserError(f'measuring {" ".join(arguments)} ended with exit code '
                     f'{done.returncode}; its own messages are above')

@@ -68,15 +68,6 @@ class _Source(importlib.machinery.SourceFileLoader):
     return super().path_stats(path)
 
 
-def choose_allocator() -> None:
-  """Lets models.py choose TensorFlow's memory allocator.
-
-  Importing it sets environment variables that TensorFlow reads when it makes
-  its first tensor.
-  """
-  models_module()
-
-
 def model_names(models_py: str = '') -> list[str]:
   """Names of the public model classes, in the order of the file."""
   return _names_in(models_module(models_py))

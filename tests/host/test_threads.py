@@ -38,27 +38,24 @@ def test_the_variable_comes_first(chosen, monkeypatch):
   assert chosen(cores=2) is None  # TensorFlow reads it by itself.
 
 
-def test_where_tensorflow_runs_it_is_left_as_it_is(monkeypatch):
-  """TensorFlow itself refuses another number then."""
-  tf.constant(1) + 1
-  now = tf.config.threading.get_intra_op_parallelism_threads()
-  set_to = tf.config.threading.set_intra_op_parallelism_threads
+@pytest.fixture
+def too_late(monkeypatch):
+  """TensorFlow has made its threads: a list of what it then refused."""
   refused = []
+  for name in ('intra', 'inter'):
+    def refuse(number, name=name):
+      refused.append((name, number))
+      raise RuntimeError('already initialized')
+    monkeypatch.setattr(
+        tf.config.threading, f'set_{name}_op_parallelism_threads', refuse)
+  return refused
 
-  def to_another(number):
-    try:
-      set_to(now + number)
-    except RuntimeError:
-      refused.append(number)
-      raise
 
+def test_it_is_no_error_where_tensorflow_runs_already(monkeypatch, too_late):
   monkeypatch.delenv(threads.VARIABLE, raising=False)
   monkeypatch.setattr(threads.os, 'cpu_count', lambda: 2)
-  monkeypatch.setattr(
-      tf.config.threading, 'set_intra_op_parallelism_threads', to_another)
   threads.one_for_each_operation()
-  assert refused == [1]
-  assert tf.config.threading.get_intra_op_parallelism_threads() == now
+  assert too_late == [('intra', 1)]
 
 
 @pytest.mark.parametrize('processes, expected', [(1, None), (2, '4'),
@@ -92,6 +89,6 @@ def test_one_alone_has_one_thread_of_each_kind(monkeypatch):
   assert asked == [('intra', 1), ('inter', 1)]
 
 
-def test_one_alone_where_tensorflow_runs():
-  tf.constant(1) + 1
-  threads.one_alone()  # It is too late, and no error.
+def test_one_alone_is_no_error_where_tensorflow_runs_already(too_late):
+  threads.one_alone()
+  assert too_late and set(too_late) <= {('intra', 1), ('inter', 1)}

@@ -23,15 +23,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host.distributed import WHOLE, Share
-
-# It must come before the first tensor is made.
-load_models.choose_allocator()
 
 # Batches made ahead of the model's step.
 PREFETCH = 4
