@@ -107,3 +107,22 @@ def test_functions_of_jax_in_a_process_of_their_own(tmp_path, monkeypatch):
       'dot', 'maximum'} <= opcodes(module)
   with pytest.raises(UserError, match='layers_of_jax:dense: JAX cannot'):
     workers.module_of_function('layers_of_jax:dense', [('f32', [4, 8])])
+
+
+TEXT = b'HloModule m\nENTRY e {\n  ROOT a = f32[8,16] parameter(0)\n}\n'
+
+
+@pytest.mark.parametrize('name', ['jaxlib', 'tempfile', 'json', 'numpy'])
+def test_reading_text_runs_no_file_of_the_working_folder(
+    tmp_path, monkeypatch, name):
+  (tmp_path / f'{name}.py').write_text(
+      f'open({str(tmp_path / "ran")!r}, "w")\n')
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+  # As `python -m` leaves it.
+  monkeypatch.setattr(sys, 'path', [str(tmp_path), '', *sys.path])
+  try:
+    protos.as_module(workers.module_of_text('a.txt', TEXT))
+  except UserError as error:
+    assert 'needs JAX' in str(error)
+  assert not (tmp_path / 'ran').exists()

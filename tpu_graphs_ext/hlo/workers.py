@@ -1,8 +1,8 @@
 """Work for a process of its own: jaxlib's parser, and the user's functions.
 
 jaxlib and TensorFlow bring their own XLA each, and some versions of them stop
-for ever where one process loads both. The process that is started is this
-file; its result is a file too, because functions may print.
+for ever where one process loads both. The process that is started runs
+`_main`; its result is a file too, because functions may print.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ from tpu_graphs_ext.errors import UserError, reason_of
 _NEEDS_JAX = ('needs JAX, which is not installed; '
               'pip install "tpu_graphs_ext[jax]"')
 _REFUSED = 3  # Exit code: the result is a message for the user.
+# -I keeps the working folder and PYTHONPATH off the path; a `jaxlib.py` there
+# must not run. -P would do less, and needs Python 3.11.
+_START = ('import json, sys; sys.path[:] = json.loads(sys.argv[1]); '
+          f'from {__name__} import _main; sys.exit(_main(sys.argv[2]))')
+_PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__))))
 
 
 def module_of_text(path: str, text: bytes) -> bytes:
@@ -51,11 +57,9 @@ def _run(job: dict[str, Any], content: bytes = b'') -> bytes:
   with tempfile.TemporaryDirectory(prefix='tpu_graphs_ext') as folder:
     result = os.path.join(folder, 'result')
     job = {**job, 'result': result}
-    environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(
-        [os.getcwd(), *filter(None, sys.path)])}
     done = subprocess.run(
-        [sys.executable, '-m', __name__, json.dumps(job)], input=content,
-        capture_output=True, env=environment, check=False)
+        [sys.executable, '-I', '-c', _START, json.dumps(_import_path()),
+         json.dumps(job)], input=content, capture_output=True, check=False)
     if os.path.exists(result):
       with open(result, 'rb') as file:
         found = file.read()
@@ -66,6 +70,17 @@ def _run(job: dict[str, Any], content: bytes = b'') -> bytes:
   said = done.stderr.decode(errors='replace').strip().split('\n')[-1]
   raise UserError(f'{job["name"]}: the process that reads it ended with code '
                   f'{done.returncode} ({said[:300] or "it said nothing"})')
+
+
+def _import_path() -> list[str]:
+  """This process's sys.path without the working folder.
+
+  A checkout of this package that is the working folder comes last, where its
+  files cannot stand in for Python's or jaxlib's.
+  """
+  here = os.path.realpath(os.getcwd())
+  return [*(os.path.abspath(folder) for folder in sys.path
+            if folder and os.path.realpath(folder) != here), _PACKAGE_PARENT]
 
 
 # ------------------------------------------------- in the other process
@@ -209,7 +224,9 @@ def _does_not_compile(target, by, shapes, error) -> UserError:
       f'({type(error).__name__}: {reason_of(error)})')
 
 
-def _main(job: dict[str, Any]) -> int:
+def _main(argument: str) -> int:
+  """Does a job, given as JSON; returns the exit code."""
+  job = json.loads(argument)
   try:
     if job['kind'] == 'text':
       text = sys.stdin.buffer.read().decode(errors='replace')
@@ -222,7 +239,3 @@ def _main(job: dict[str, Any]) -> int:
   with open(job['result'], 'wb') as file:
     file.write(found)
   return code
-
-
-if __name__ == '__main__':
-  sys.exit(_main(json.loads(sys.argv[1])))
