@@ -19,10 +19,10 @@ _ROOT_HELP = ("the baseline's checkout; empty: what the variable "
 
 _RUNS_CODE = (
     'This runs the code of the hand-in, as you: it can read and write your '
-    'files. It does not see your environment variables, has no network where '
-    'the system can take it away, and has limits of time and memory. Give it '
-    'only what you would run yourself, or use an account or container made '
-    'for it.')
+    'files, and on Linux the environment variables of your other processes '
+    '(/proc). It has no network where the system can take it away, and has '
+    'limits of time and memory. Give it only what you would run yourself, or '
+    'use an account or container made for it.')
 
 
 def add_verbs(verbs, add_verb: Callable, add_switch: Callable) -> None:

@@ -2,7 +2,9 @@
 
 It gets an environment without secrets, no network where the system can take
 it away, an end, and so much memory. That is against accidents and curiosity;
-it is no jail: the code may read and write every file that the caller may.
+it is no jail: the code may read and write every file that the caller may,
+on Linux also /proc/<pid>/environ, the variables of the caller's processes.
+Hiding those of one process would leave them in the shell that started it.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ class Confinement:
     """What holds, for the user."""
     network = ('without network' if without_network() else
                'with network, which this system does not let one take away')
-    return (f'{network}; without your environment variables; to '
+    return (f'{network}; not given your environment variables; to '
             f'{self._minutes:g} minutes and {self.memory / (1 << 30):.0f} GiB; '
             'not from your files')
 
