@@ -32,6 +32,13 @@ setuptools.setup(
         'report': ['matplotlib', 'grandalf'],
         # `rank` of HLO text, which jaxlib parses, and of functions of JAX.
         'jax': ['jax>=0.4.26'],
+        # Google's TPU compiler, under Google Cloud's terms: the versions that
+        # were tested, as what they say of kernels is promised by nobody.
+        'tpu': [
+            'libtpu==0.0.42.1; python_version == "3.11" and '
+            'sys_platform == "linux" and platform_machine == "x86_64"',
+            'libtpu==0.0.50.1; python_version >= "3.12" and '
+            'sys_platform == "linux" and platform_machine == "x86_64"'],
         # distributed (Dask): workers on other machines; optuna: search, and
         # the end of poor trials; fsspec: files that URLs name, with gcsfs, s3fs
         # and the like; pyarrow: Parquet, HDFS. A grid, or kernels, on this

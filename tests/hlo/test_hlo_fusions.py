@@ -37,6 +37,7 @@ def test_fusions_of_the_entry_and_its_loops():
   assert [module.name for module in taken.modules] == [
       'copy.124', 'fusion.112', 'fusion.113']
   assert taken.passed_over == {'sort': 1}
+  assert taken.runs == [1, 1, 1] and taken.open_loops == 1
   copy, once, twice = (features.module_arrays(m) for m in taken.modules)
   # parameter, copy; 3 of the fused computation, parameters, the fusion.
   assert [len(k.node_opcode) for k in (copy, once, twice)] == [2, 5, 6]
@@ -49,6 +50,17 @@ def test_fusions_of_the_entry_and_its_loops():
               0, 1]
   assert tiles.tile_grid(taken.modules[0]).output_units == (32, 1)
   assert tiles.tile_grid(taken.modules[2]).output_units == (8, 2)
+
+
+def test_loop_with_a_known_trip_count():
+  module = optimized()
+  loop = module.computations[2].instructions[1]
+  loop.backend_config = b'{"known_trip_count": {"n": "12"}}'
+  taken = fusions.kernels_of(module)
+  assert taken.runs == [1, 12, 12] and taken.open_loops == 0
+  loop.called_computation_ids[:] = [3]
+  with pytest.raises(UserError, match='contains itself'):
+    fusions.kernels_of(module)
 
 
 def test_scalar_constants_stay():

@@ -11,6 +11,10 @@ whole     the same as one program, as the layout collection has it
 layout_choices  which of its nodes have layouts to choose, and which layouts
 cutting   cuts that graph into kernels, as a TPU compiler would
 fusions   an optimised program -> its kernels
+pjrt      libtpu's C API: a program -> the program optimised for a TPU
+compiling  the process that does so, for one program after another
+tpu_compiler  Google's TPU compiler: a program -> its kernels and their tiles
+single_kernel  one of those kernels as a module that the compiler takes again
 dumps     files that a compiler leaves -> HLO
 workers   HLO text, and functions by name -> HLO, in a process of their own
 tuning    a tuning file -> kernels and layout graphs -> .npz files

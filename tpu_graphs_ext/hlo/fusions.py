@@ -10,11 +10,17 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import json
+from typing import Optional
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos
-from tpu_graphs_ext.hlo.graph import OPAQUE
 
+# Run by other means than a loop over tiles.
+_OPAQUE = frozenset({
+    'cholesky', 'custom-call', 'dynamic-update-slice', 'fft', 'gather', 'map',
+    'reverse-sequence', 'rng-bit-generator', 'scatter', 'sort',
+    'triangular-solve'})
 # Their computations run as the entry does.
 _CONTROL = frozenset({'while', 'conditional', 'call'})
 # No work, or a name for some.
@@ -33,9 +39,13 @@ class Kernels:
     modules: `HloModuleProto` of each, in the program's order, named like the
       instruction that it is.
     passed_over: opcode -> how many that are no kernels with tiles.
+    runs: how often each module runs when the program runs once.
+    open_loops: loops without a known trip count, counted as one trip.
   """
   modules: list
   passed_over: dict[str, int]
+  runs: list[int]
+  open_loops: int
 
 
 def kernels_of(module: protos.HloModuleProto) -> Kernels:
@@ -49,38 +59,59 @@ def kernels_of(module: protos.HloModuleProto) -> Kernels:
   computations = {c.id: c for c in module.computations}
   found, passed_over = [], collections.Counter()
   try:
-    for computation in _running(module, computations):
+    runs, open_loops = _runs(module, computations)
+    for number, times in runs.items():
+      computation = computations[number]
       nodes = {node.id: node for node in computation.instructions}
       for node in computation.instructions:
         if node.opcode in _FREE or node.opcode in _CONTROL:
           continue
-        if node.opcode in OPAQUE or node.opcode.startswith(_TRANSFERS):
+        if node.opcode in _OPAQUE or node.opcode.startswith(_TRANSFERS):
           passed_over[node.opcode] += 1
           continue
-        found.append((node, nodes))
+        found.append((node, nodes, times))
     if len(found) == 1 and _is_alone(module, computations, found[0][0]):
-      return Kernels([module], dict(passed_over))
+      return Kernels([module], dict(passed_over), [found[0][2]], open_loops)
     modules = [_kernel(node, nodes, module, computations)
-               for node, nodes in found]
+               for node, nodes, _ in found]
   except LookupError as error:
     raise UserError(
         f'HLO module {module.name!r} refers to {error}, which it does not '
         'have; it is incomplete or damaged') from error
-  return Kernels(modules, dict(passed_over))
+  return Kernels(modules, dict(passed_over), [times for _, _, times in found],
+                 open_loops)
 
 
-def _running(module, computations) -> list:
-  """The entry, and the computations of its loops and branches."""
-  waiting, found = [module.entry_computation_id], {}
+def _runs(module, computations) -> tuple[dict[int, int], int]:
+  """How often the entry, loop bodies and branches run; loops left open.
+
+  A branch counts as if it were always taken.
+  """
+  runs, open_loops = collections.Counter(), 0
+  waiting = [(module.entry_computation_id, 1, ())]
   while waiting:
-    number = waiting.pop(0)
-    if number in found:
-      continue
-    found[number] = computations[number]
+    number, times, within = waiting.pop(0)
+    if number in within:
+      raise LookupError(f'a loop that contains itself, {number}')
+    runs[number] += times
     for node in computations[number].instructions:
-      if node.opcode in _CONTROL:
-        waiting.extend(node.called_computation_ids)
-  return list(found.values())
+      if node.opcode not in _CONTROL:
+        continue
+      trips = _trip_count(node)
+      open_loops += trips is None
+      waiting += [(called, times * (trips or 1), (*within, number))
+                  for called in node.called_computation_ids]
+  return dict(runs), open_loops
+
+
+def _trip_count(node) -> Optional[int]:
+  """As XLA notes it on a loop; 1 for a branch or call, None if unknown."""
+  if node.opcode != 'while':
+    return 1
+  try:
+    return int(json.loads(node.backend_config)['known_trip_count']['n'])
+  except (ValueError, LookupError, TypeError):
+    return None
 
 
 def _is_alone(module, computations, node) -> bool:
@@ -99,8 +130,11 @@ def _kernel(node, nodes, module, computations) -> protos.HloModuleProto:
       kernel.computations.add().CopyFrom(computation)
   largest = max([node.id, *computations, *(
       inner.id for c in kernel.computations for inner in c.instructions)])
-  entry = kernel.computations.add(id=largest + 1, name=node.name,
-                                  root_id=node.id)
+  # New ids for all of the entry, the root too: XLA asks for ids whose lower 32
+  # bits differ within a computation.
+  entry = kernel.computations.add(
+      id=largest + 1, name=node.name,
+      root_id=largest + 2 + len(set(node.operand_ids)))
   new_ids = {}
   for number, operand in enumerate(dict.fromkeys(node.operand_ids)):
     source = nodes[operand]
@@ -113,8 +147,11 @@ def _kernel(node, nodes, module, computations) -> protos.HloModuleProto:
     if not scalar:
       argument.parameter_number = sum(
           other.opcode == 'parameter' for other in entry.instructions) - 1
+    elif source.HasField('literal'):
+      argument.literal.CopyFrom(source.literal)
   root = entry.instructions.add()
   root.CopyFrom(node)
+  root.id = entry.root_id
   root.operand_ids[:] = [new_ids[i] for i in node.operand_ids]
   kernel.entry_computation_id = entry.id
   kernel.entry_computation_name = entry.name

@@ -1,0 +1,196 @@
+"""Compiles HLO for a TPU ahead of time, through the C API of PJRT.
+
+`GetPjrtApi` of libtpu.so returns a table of functions, declared by the public
+header `xla/pjrt/c/pjrt_c_api.h`. New functions are only ever added at the end
+of the table, so the positions below stay. Needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Optional, Union
+
+# Position of each function in `PJRT_Api`, after its three leading fields.
+FUNCTIONS = {
+    'PJRT_Error_Destroy': 0,
+    'PJRT_Error_Message': 1,
+    'PJRT_Plugin_Initialize': 3,
+    'PJRT_Executable_Destroy': 40,
+    'PJRT_Executable_OptimizedProgram': 48,
+    'PJRT_TopologyDescription_Create': 82,
+    'PJRT_Compile': 89,
+}
+# struct_size, extension_start, and a version of 24 bytes: one whole struct.
+_TABLE_OFFSET = 40
+
+Override = Union[bool, int, str]
+
+
+class PjrtError(Exception):
+  """The compiler refused the program; the message is the compiler's."""
+
+
+class _Struct(ctypes.Structure):
+  """The start of every argument struct of the API, with its size set."""
+
+  def __init__(self, **fields):
+    super().__init__(**fields)
+    self.struct_size = ctypes.sizeof(self)
+
+
+def _struct(name: str, *fields):
+  return type(name, (_Struct,), {'_fields_': [
+      ('struct_size', ctypes.c_size_t), ('extension_start', ctypes.c_void_p),
+      *fields]})
+
+
+_POINTER, _TEXT, _SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+_Initialize = _struct('_Initialize')
+_Destroy = _struct('_Destroy', ('target', _POINTER))
+_Message = _struct('_Message', ('error', _POINTER), ('message', _POINTER),
+                   ('message_size', _SIZE))
+_Topology = _struct(
+    '_Topology', ('name', _TEXT), ('name_size', _SIZE),
+    ('options', _POINTER), ('num_options', _SIZE), ('topology', _POINTER))
+_Program = _struct('_Program', ('code', _POINTER), ('code_size', _SIZE),
+                   ('format', _TEXT), ('format_size', _SIZE))
+_Compile = _struct(
+    '_Compile', ('topology', _POINTER), ('program', _POINTER),
+    ('options', _TEXT), ('options_size', _SIZE), ('client', _POINTER),
+    ('executable', _POINTER))
+_Optimized = _struct('_Optimized', ('executable', _POINTER),
+                     ('program', _POINTER))
+
+
+class Compiler:
+  """libtpu, loaded into this process, compiling for one topology.
+
+  Malformed programs can end the process: see `compiling.CompilingProcess`.
+  """
+
+  def __init__(self, library: str, topology: str):
+    """Loads the library.
+
+    Args:
+      library: path of libtpu.so.
+      topology: its name for a TPU, such as 'v3:2x2x1'.
+
+    Raises:
+      OSError: the library cannot be loaded.
+      PjrtError: it does not know the topology.
+    """
+    loaded = ctypes.CDLL(library)
+    loaded.GetPjrtApi.restype = _POINTER
+    start = loaded.GetPjrtApi() + _TABLE_OFFSET
+    table = (_POINTER * (max(FUNCTIONS.values()) + 1)).from_address(start)
+    signature = ctypes.CFUNCTYPE(_POINTER, _POINTER)
+    self._functions = {
+        name: signature(table[place]) for name, place in FUNCTIONS.items()}
+    self._call('PJRT_Plugin_Initialize', _Initialize())
+    name = topology.encode()
+    arguments = _Topology(name=name, name_size=len(name))
+    self._call('PJRT_TopologyDescription_Create', arguments)
+    self._topology = arguments.topology
+
+  def compile(self, program: bytes, program_format: str = 'hlo',
+              options: bytes = b'') -> bytes:
+    """Compiles a program.
+
+    Args:
+      program: a serialized `HloModuleProto`, or MLIR (StableHLO).
+      program_format: 'hlo' or 'mlir'.
+      options: see `compile_options`.
+
+    Returns:
+      The optimised program, a serialized `HloModuleProtoWithConfig`. Its first
+      field is the module, so it parses as an `HloProto` too.
+
+    Raises:
+      PjrtError: the compiler refuses the program.
+    """
+    options = options or compile_options()
+    code = ctypes.create_string_buffer(program, len(program))
+    form = program_format.encode()
+    source = _Program(code=ctypes.addressof(code), code_size=len(program),
+                      format=form, format_size=len(form))
+    arguments = _Compile(
+        topology=self._topology, program=ctypes.addressof(source),
+        options=options, options_size=len(options))
+    self._call('PJRT_Compile', arguments)
+    try:
+      return self._optimized(arguments.executable)
+    finally:
+      self._call('PJRT_Executable_Destroy',
+                 _Destroy(target=arguments.executable))
+
+  def _optimized(self, executable) -> bytes:
+    program = _Program()
+    arguments = _Optimized(executable=executable,
+                           program=ctypes.addressof(program))
+    self._call('PJRT_Executable_OptimizedProgram', arguments)  # The size.
+    code = ctypes.create_string_buffer(program.code_size)
+    program.code = ctypes.addressof(code)
+    self._call('PJRT_Executable_OptimizedProgram', arguments)
+    return code.raw[:program.code_size]
+
+  def _call(self, name: str, arguments: _Struct) -> None:
+    error = self._functions[name](ctypes.byref(arguments))
+    if not error:
+      return
+    message = _Message(error=error)
+    self._functions['PJRT_Error_Message'](ctypes.byref(message))
+    text = ctypes.string_at(message.message, message.message_size)
+    self._functions['PJRT_Error_Destroy'](ctypes.byref(_Destroy(target=error)))
+    raise PjrtError(text.decode(errors='replace'))
+
+
+# ------------------------------------------------------------- options
+#
+# A CompileOptionsProto (xla/pjrt/proto/compile_options.proto), which
+# TensorFlow has no Python class for; written field by field.
+
+
+def compile_options(overrides: Optional[Mapping[str, Override]] = None,
+                    argument_layouts: Sequence[bytes] = (),
+                    result_layout: Optional[bytes] = None) -> bytes:
+  """A serialized CompileOptionsProto for one device.
+
+  Args:
+    overrides: compiler options by name, as JAX's `compiler_options`.
+    argument_layouts: a serialized `ShapeProto` for each parameter; without
+      them the compiler chooses.
+    result_layout: the same for the result.
+  """
+  build = _number(1, -1)  # device_ordinal: none.
+  if result_layout is not None:
+    build += _field(2, result_layout)
+  build += _number(4, 1) + _number(5, 1)  # num_replicas, num_partitions.
+  written = b''.join(_field(1, shape) for shape in argument_layouts)
+  written += _field(3, build)
+  for name, value in (overrides or {}).items():
+    if isinstance(value, bool):
+      held = _number(2, int(value))
+    elif isinstance(value, int):
+      held = _number(3, value)
+    else:
+      held = _field(1, str(value).encode())
+    written += _field(7, _field(1, name.encode()) + _field(2, held))
+  return written
+
+
+def _varint(number: int) -> bytes:
+  number &= (1 << 64) - 1
+  written = b''
+  while number > 127:
+    written += bytes([number & 127 | 128])
+    number >>= 7
+  return written + bytes([number])
+
+
+def _field(number: int, value: bytes) -> bytes:
+  return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _number(field: int, value: int) -> bytes:
+  return _varint(field << 3) + _varint(value)
