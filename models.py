@@ -2028,7 +2028,8 @@ _DIMS, _AXES, _SPATIAL = 6, 12, 4
 _NODE_COLUMNS = {
     'is_root': (0, 1), 'element_type': (2, 19), 'shape': (21, 6),
     'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 4),
-    'stride': (45, 4), 'base_dilation': (77, 4), 'convolution': (93, 14),
+    'stride': (45, 4), 'window_dilation': (69, 4), 'base_dilation': (77, 4),
+    'convolution': (93, 14),
     'feature_groups': (107, 1), 'batch_groups': (108, 1),
     'minor_to_major': (134, 6)}
 _BOUNDS = (*range(8, 14), *range(6))  # Config columns: of output, of filter.
@@ -2161,9 +2162,10 @@ def _with_gaps(runs: Iterable[tuple], width: int) -> list:
 
 class _NodeRows(NamedTuple):
   """Some of the nodes of `_Nodes`, float32."""
-  dimensions: tf.Tensor     # [rows, 6], as the next six from the features
+  dimensions: tf.Tensor     # [rows, 6], as the next seven from the features
   window: tf.Tensor         # [rows, 4]
   stride: tf.Tensor         # [rows, 4]
+  window_dilation: tf.Tensor  # [rows, 4]
   base_dilation: tf.Tensor  # [rows, 4]
   convolution: tf.Tensor    # [rows, 14]
   feature_groups: tf.Tensor  # [rows, 1]
@@ -2216,7 +2218,7 @@ class _Nodes:
     is_dot = tf.expand_dims(graph.opcode == _DOT, -1)
     for name, column in self.dots.columns.items():
       self._columns[name] = tf.where(is_dot, column, self._columns[name])
-    table = [self.column(name) for name in _NodeRows._fields[:7]] + [
+    table = [self.column(name) for name in _NodeRows._fields[:8]] + [
         tf.stack([self.rank, self.elements, self.element_bytes,
                   self.opcode_is(_REDUCE)], 1),
         self.shape, self.size, self.unit,
@@ -2226,7 +2228,7 @@ class _Nodes:
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
     """What is known of some nodes, int32 [rows]."""
-    widths = [_NODE_COLUMNS[name][1] for name in _NodeRows._fields[:7]]
+    widths = [_NODE_COLUMNS[name][1] for name in _NodeRows._fields[:8]]
     *columns, order = tf.split(
         tf.gather(self._table, index),
         widths + 4 * [1] + 3 * [_DIMS] + [_DIMS ** 2], 1)
@@ -2461,7 +2463,7 @@ class _Streams(NamedTuple):
   unit: tf.Tensor     # [streams, 6], elements of a layout tile
   exists: tf.Tensor   # [streams, 6, 1], 1 for dimensions that there are
   follow: tf.Tensor   # [streams, 6, 12], elements for one of the axis
-  window: tf.Tensor   # [streams, 6, 12], 1 where its taps widen a block
+  window: tf.Tensor   # [streams, 6, 12], elements from tap to tap of a window
   element_bytes: tf.Tensor  # [streams, 1]
   copies: tf.Tensor   # [streams, 1], blocks in float32 that a product needs
 
@@ -2793,13 +2795,15 @@ class _Geometry:
       trips, elements = (tf.gather(x, s.kernel) for x in (trips, elements))
     follow, window = (tf.transpose(x, [0, 2, 1]) for x in (s.follow, s.window))
     size, unit = tf.expand_dims(s.size, 1), tf.expand_dims(s.unit, 1)
-    widened = tf.reduce_sum(window, 1, keepdims=True)
-    reach = elements @ follow + elements @ window - widened  # [s, configs, 6]
+    # From the first tap of the first element to the last tap of the last one.
+    spread, stride = (tf.reduce_sum(x, 1, keepdims=True)
+                      for x in (window, follow))
+    beyond = spread + _as_float(spread > 0) * tf.maximum(stride - 1, 0.0)
+    reach = elements @ follow + elements @ window - beyond  # [s, configs, 6]
     whole = tf.math.ceil(size / unit)
     covered = tf.clip_by_value(
         tf.math.ceil(reach / unit - 1e-4), 1.0, whole)
-    covered = tf.where(tf.reduce_sum(follow, 1, keepdims=True) > 0, covered,
-                       whole)
+    covered = tf.where(stride > 0, covered, whole)
     block = _product(covered) * _product(unit) * s.element_bytes
     parts = _number_from(1, _as_float(covered < whole))  # More minor ones.
     pieces = _product(tf.where(_is(parts), covered, 1.0))
@@ -2841,11 +2845,11 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
       _is(node.is_reduce) & (node.rank < tiled.rank)
       & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
   as_many = _is_about(node.elements / tiled.elements, 2)
-  is_same = tf.equal(node.rank, tiled.rank)
+  is_turned = _is(tf.gather(nodes.turned, index)[:, tf.newaxis])
+  is_same = tf.equal(node.rank, tiled.rank) & (
+      is_turned | ~_is_seen_otherwise(node, tiled))
   as_tiled = as_many & ~(is_same | is_kept)
-
-  is_turned = _is(tf.gather(nodes.turned, index)[:, tf.newaxis]) & ~(
-      is_kept | as_tiled)
+  is_turned &= ~(is_kept | as_tiled)
 
   def choose(condition, yes, no):  # [streams, 1]; [streams, 6, 6] twice
     return tf.where(tf.expand_dims(condition, -1), yes, no)
@@ -2869,6 +2873,12 @@ def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
   source = tf.where(tf.squeeze(as_tiled, -1), tiled_index, index)
   return (index, source, follow, tf.zeros_like(follow),
           tf.zeros_like(as_tiled), number == 0)
+
+
+def _is_seen_otherwise(node: _NodeRows, other: _NodeRows) -> tf.Tensor:
+  """Whether nodes have as many elements, but in other dimensions: [rows, 1]."""
+  return tf.equal(node.elements, other.elements) & tf.reduce_any(
+      tf.not_equal(node.shape, other.shape), -1, keepdims=True)
 
 
 def _is_about(ratio: tf.Tensor, factor: float) -> tf.Tensor:
@@ -2936,8 +2946,8 @@ class _Convolution:
     batch, feature = tf.unstack(output_dims, axis=1)
     left = _as_float(
         (tf.constant(_PLACES) < conv.rank) & (batch + feature == 0))
-    spatial_axes = (
-        _ranks(left, _SPATIAL) * on_spatial @ output_axes)  # [kernels, 4, 12]
+    output_spatial = _ranks(left, _SPATIAL) * on_spatial
+    spatial_axes = output_spatial @ output_axes  # [kernels, 4, 12]
 
     def axis(hot, axes):  # [kernels, 12]
       return tf.linalg.matvec(axes, hot, transpose_a=True)
@@ -2947,8 +2957,11 @@ class _Convolution:
         tf.concat([tf.stack([filter_out, image_batch], 1), filter_spatial], 1),
         tf.concat([size_of_features, _dot(batch, shape), window], 1),
         tf.concat([tf.ones_like(spatial[:, :2]) * [1.0, -1.0], spatial], 1))
-    # A window as long as its dilation stands for the batch of a matrix product.
-    is_batch = spatial * _as_float((window > 1) & tf.equal(window, dilation))
+    image_shape = tf.gather(nodes.shape, self.image)
+    is_batch = spatial * self._has_tap_each(
+        window, conv.stride, dilation,
+        tf.linalg.matvec(image_spatial, image_shape),
+        tf.linalg.matvec(output_spatial, shape))
     is_tap = spatial - is_batch
     self.filter_rows = nodes.rows(self.filter)
     of_filter = tf.transpose(self.filter_rows.order, [0, 2, 1])
@@ -2964,27 +2977,42 @@ class _Convolution:
     grouped = _as_float(conv.feature_groups > 1)  # [kernels, 1]
     batch_grouped = _as_float(conv.batch_groups > 1)
     contracted = axis(filter_in, self.filter_axes)
-    image_shape = tf.gather(nodes.shape, self.image)
     # Of the image's features, and of its batch, one with those of the result.
     group, batch_group = (
         tf.math.divide_no_nan(_dot(dim, image_shape), size_of_features)
         * feature_axes for dim in (image_in, image_batch))
     tap_axes = (filter_spatial @ self.filter_axes) * tf.expand_dims(is_tap, -1)
-    stride = tf.where(is_tap > 0, conv.stride / tf.maximum(dilation, 1.0),
-                      1.0)
+    spread, stride = (
+        tf.where(is_tap > 0, x / tf.maximum(dilation, 1.0), 1.0)
+        for x in (tf.maximum(conv.window_dilation, 1.0), conv.stride))
     self.image_follow = (
         _outer(image_batch,
                tf.where(batch_grouped > 0, batch_group, batch_axis))
         + _outer(image_in, tf.where(grouped > 0, group, contracted))
         + tf.matmul(image_spatial * tf.expand_dims(stride, -1), spatial_axes,
                     transpose_a=True))
-    self.image_window = tf.matmul(image_spatial, tap_axes, transpose_a=True)
+    self.image_window = tf.matmul(
+        image_spatial * tf.expand_dims(spread, -1), tap_axes, transpose_a=True)
     batch_axes = axis(is_batch, spatial_axes)
     self.rows = (tf.reduce_sum(output_axes, 1) * exists
                  - feature_axes - batch_axes)
     self.features = feature_axes + contracted
     self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes
     self.in_image, self.in_filter = self._parts_of([self.image, self.filter])
+
+  @staticmethod
+  def _has_tap_each(size, stride, base_dilation, image, output):
+    """1 where each element of the output has a tap of its own: [kernels, 4].
+
+    Such a window stands for a batch, or for the features of a product. Three
+    are in use, of n taps: n - 1 zeros between elements of the image; n - 2, at
+    a stride of n, and the image as long as the window; an image of one element.
+    """
+    alone = tf.equal(image, 1) | (
+        tf.equal(image, size) & tf.equal(stride, size)
+        & tf.equal(base_dilation, size - 1))
+    return _as_float((size > 1) & (tf.equal(base_dilation, size) | (
+        alone & tf.equal(output, size))))
 
   def _spatial_of(self, conv):
     """float32 [kernels, 4], 1 for spatial dimensions that there are."""
@@ -3053,7 +3081,7 @@ class _Convolution:
             (self.image_window, tf.zeros_like(self.image_window))))
     node, operand = nodes.rows(index), nodes.rows(operand_index)
     alike = (  # [streams, 1], as the other conditions
-        tf.equal(node.rank, operand.rank)
+        tf.equal(node.rank, operand.rank) & ~_is_seen_otherwise(node, operand)
         & tf.reduce_all(_is_about(node.shape / operand.shape, 5), -1,
                         keepdims=True))
     as_many = _is_about(node.elements / operand.elements, 2)

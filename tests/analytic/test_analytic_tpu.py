@@ -83,11 +83,11 @@ def test_window_widens_the_block_of_the_image():
   # Output rows 10, window of 3 taps on axis 1, stride 2.
   stream = Stream('image', (Extent(22, 1, 0, 2.0, 1),), 4.0)
   loops = Loops(TileGrid((Axis(10, 1), Axis(3, 1)), 1), (stream,), 0.0)
-  # 4 rows * 2 + 3 - 1 = 10; 4 * 2 + 1 - 1 = 8; at most 22 of the image.
+  # (4 rows - 1) * 2 + 3 = 9; (4 - 1) * 2 + 1 = 7; (10 - 1) * 2 + 3 = 21.
   np.testing.assert_array_equal(
       tpu.covered_units(
           loops, stream, np.array([[4, 3], [4, 1], [10, 3]])),
-      [[10], [8], [22]])
+      [[9], [7], [21]])
 
 
 def test_split_minor_dimensions_come_in_pieces():

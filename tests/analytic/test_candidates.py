@@ -1,6 +1,8 @@
 """Legal tiles: by hand, and what real files list."""
 
 import dataclasses
+import gzip
+import json
 
 import numpy as np
 import pytest
@@ -10,10 +12,11 @@ from support.tiny_hlo import convolution, elementwise, product
 from tpu_graphs_ext.analytic import candidates, explain, hlo_loops, tpu
 from tpu_graphs_ext.analytic.loops import Extent, Loops, Stream
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.hlo import tuning
+from tpu_graphs_ext.hlo import fusions, protos, tuning
 from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
 
 LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
+MOST_CYCLES = 10 ** 12  # The compiler says of more that a tile cannot be.
 
 
 def loops_of(module) -> Loops:
@@ -69,16 +72,18 @@ def test_a_stream_with_one_block_needs_one():
 def test_sums_are_kept_in_a_result_that_is_wide_enough():
   """Output tile of 8 x 128 in float32; the bias-free product's other streams.
 
-  f32 [64, 256] x [256, 512]: the image is 8 x 256, the filter 256 x 128.
+  f32 [64, 256] x [256, 512]: the image is 8 x 256, the filter 256 x 128, each
+  again in 2 bytes an element as the matrix unit takes it.
   """
   loops = loops_of(product(64, 256, 512))
   one = np.array([[1, 1, 32]])
   # The image stays for 4 tiles of columns, but comes again: 2 blocks of it.
-  blocks = 2 * 2 + 2 * 32 + 2 * 1
+  blocks = 1.5 * (2 * 2 + 2 * 32) + 2 * 1
   assert candidates.needed_bytes(loops, one).tolist() == [blocks * LAYOUT_TILE]
   narrow = dataclasses.replace(loops, streams=tuple(
       dataclasses.replace(s, element_bytes=2) if s.kind == 'output' else s
-      for s in loops.streams))
+      for s in loops.streams), matrix=dataclasses.replace(
+          loops.matrix, sum_bytes=4.0))
   assert candidates.needed_bytes(narrow, one).tolist() == [
       (blocks - 2 + 1 + 1) * LAYOUT_TILE]
 
@@ -156,3 +161,47 @@ def test_the_tiles_of_real_files_are_listed():
   # The tuner took a tenth of what fits, rounded up, and the default.
   assert sum(count == 1 + -(-fitting // 10)
              for count, fitting in runs.values()) >= 8
+
+
+# ------------------------------------------------------- compiled kernels
+
+
+def compiled_kernels(name):
+  """(module, its default tile, all its tiles), of a compiled program."""
+  folder = SHARED_DATA / 'compiled_v3'
+  listed = json.loads(gzip.decompress(
+      (folder / f'{name}_candidates.json.gz').read_bytes()))
+  whole = protos.as_module((folder / f'{name}.pb').read_bytes())
+  for module in fusions.kernels_of(whole).modules:
+    if module.name in listed:
+      found = listed[module.name]
+      yield module, found['default'], [
+          tile[:2] for tile in found['tiles'] if tile[2] < MOST_CYCLES]
+
+
+@pytest.mark.parametrize('name', ['transformer', 'resnet'])
+def test_the_tiles_that_the_compiler_weighs_are_listed(name):
+  """Nearly all of them, little else, and its choice always.
+
+  Of kernels without a product it also weighs tiles that do not fit.
+  """
+  if not (SHARED_DATA / 'compiled_v3').exists():
+    pytest.skip(f'no compiled kernels: {SHARED_DATA} is missing')
+  shares = {True: [], False: []}
+  for module, default, weighed in compiled_kernels(name):
+    loops = loops_of(module)
+    if len(default[1]) != len(loops.grid.kernel_axes):
+      continue  # A pooling's window has bounds too, which are not known.
+    legal = candidates.candidates(loops)
+    theirs, (chosen,) = (
+        loops.grid.tiles(*(np.array(bounds).reshape(len(tiles), -1)
+                           for bounds in zip(*tiles)))
+        for tiles in (weighed, [default]))
+    assert (legal.tiles(0, len(legal)) == chosen).all(1).any(), module.name
+    more = len(legal.with_extra(theirs).extra)
+    common = len(np.unique(theirs, axis=0)) - more
+    shares[loops.matrix is not None].append(
+        (common / (common + more), common / len(legal)))
+  for of_kind in shares.values():
+    recall, precision = np.mean(of_kind, axis=0)
+    assert len(of_kind) > 15 and recall >= 0.99 and precision >= 0.95

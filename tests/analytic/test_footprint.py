@@ -64,12 +64,12 @@ def test_a_convolution():
 
   Output: 2 * 4 = 8 layout tiles.
   Filter: 3 * 1 * 16 layout tiles of half the bytes.
-  Image: 2 outputs at stride 2 and the window's other 2 rows are 6 rows (only
-  5 of them are read), 4 outputs 8 columns; batch 8 and 128 features.
+  Image: 2 outputs at stride 2 and the window's other 2 rows are 5 rows, 4
+  outputs of one tap 7 columns; batch 8 and 128 features.
   Bias: a layout tile, though it has 128 elements. Operands again in float32.
   """
   assert occupied(convolution(), [[2, 4, 1, 1]], [[3, 1, 16, 1]]) == [
-      (2 * (8 + 3 * 16 / 2 + 6 * 8 + 1) + 3 * 16 + 6 * 8) * LAYOUT_TILE]
+      (2 * (8 + 3 * 16 / 2 + 5 * 7 + 1) + 3 * 16 + 5 * 7) * LAYOUT_TILE]
 
 
 # --- Real kernels ------------------------------------------------------------

@@ -164,7 +164,7 @@ def test_bound_candidates():
   # 125 / n = 125, 62.5, 41.7, 31.3, ... in multiples of 16.
   assert tiles.bound_candidates(125, 16) == [125, 64, 48, 32, 16]
   assert tiles.bound_candidates(24, 16) == [24, 16]
-  assert tiles.bound_candidates(4, 16) == [4, 2, 1]  # Less than one step.
+  assert tiles.bound_candidates(4, 16) == [4]  # Less than one step.
 
 
 def test_bound_candidates_are_all_of_the_formula():

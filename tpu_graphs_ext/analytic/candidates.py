@@ -1,17 +1,18 @@
 """The tiles that a kernel may have: what the tuner of a TPU would choose from.
 
 Bounds of a loop are {ceil(units / n) for n = 1, 2, ...}, as
-`hlo.tiles.bound_candidates` has them. Of a matrix product they are rounded up
-to what is a whole number of layout tiles in each of its tensors: 1000 features
-that are rows of 8 in the output and lanes of 128 in the filter are cut by
-multiples of 16 rows, or not at all. Where rows are no tensor's lanes, files
-have both the plain and the rounded bounds.
+`hlo.tiles.bound_candidates` has them, or the whole dimension. They are rounded
+up to multiples of a step where a tile would otherwise end inside of something
+that is moved whole: the lanes of another tensor of a product, or of a result;
+an element of an image with zeros in between. 1000 features that are rows of 8
+in the output and lanes of 128 in the filter go by 16 rows. Rows of a product
+that are no tensor's lanes have both the plain and the rounded bounds.
 
 A tile must fit on-chip memory, by estimate: two blocks of each stream, or one
-where it has no other; the sums of a product are kept in its output's block,
-where that is wide enough. Some measured tiles need up to a sixth more than
-there is, so `TOLERANCE` lets them pass. How many tiles of real files these
-rules list is measured in docs/ranking.md.
+where it has no other; of a product also the operands as the matrix unit takes
+them, and the sums unless the output's block holds them. Some measured tiles
+need more than there is, so a tolerance lets them pass. How many tiles of real
+files and of the compiler these rules list is measured in docs/ranking.md.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from tpu_graphs_ext.hlo import layout, tiles
 # Combinations of bounds that are looked at; of more a random sample.
 MOST_COMBINATIONS = 2**22
 TOLERANCE = 1.2  # Of the estimate of on-chip memory.
+PRODUCT_TOLERANCE = 1.04  # The same of a product.
+_OPERAND_BYTES = 2  # Of what the matrix unit multiplies.
 _AT_ONCE = 2**15  # Combinations in memory.
-_SUM_BYTES = 4  # Sums are kept in float32.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,16 +140,21 @@ def choices_of(loops: Loops) -> list[list[int]]:
 
 
 def _bounds(loops: Loops, number: int, axis: tiles.Axis) -> list[int]:
-  if loops.matrix is None:
-    return tiles.bound_candidates(axis.units)
-  units = {unit for followed, unit in loops.grid.kernel_axes
-           if followed == number}
-  units |= {extent.unit for stream in loops.streams
-            if stream.kind in ('image', 'filter')
-            for extent in stream.extents if extent.axis == number}
-  step = tiles.bounds_step(axis, units)
+  step = 1
+  for stream in loops.streams:
+    for extent in stream.extents:
+      # Whole elements of an image with zeros in between.
+      if number in (extent.axis, extent.window) and (
+          extent.window >= 0 and extent.scale < 1):
+        step = math.lcm(step, round(1 / extent.scale))
+      # Whole lanes of what is read for a product, and of what is written;
+      # what has but a part of them is written as it comes.
+      if extent.axis == number and extent.unit >= layout.LANES and (
+          stream.kind in ('image', 'filter')
+          or (stream.kind == 'output' and extent.size > layout.LANES)):
+        step = math.lcm(step, max(1, layout.LANES // axis.unit))
   bounds = set(tiles.bound_candidates(axis.units, step))
-  if axis.unit == layout.SUBLANES and step == 1:
+  if loops.matrix is not None and axis.unit == layout.SUBLANES and step == 1:
     bounds |= set(tiles.bound_candidates(
         axis.units, layout.LANES // layout.SUBLANES))
   return sorted(bounds, reverse=True)
@@ -156,24 +163,24 @@ def _bounds(loops: Loops, number: int, axis: tiles.Axis) -> list[int]:
 def fits(loops: Loops, tile_bounds: np.ndarray,
          constants: tpu.TpuConstants = tpu.TPU_V3_LIKE) -> np.ndarray:
   """bool [tiles]: whether int64 [tiles, axes] fit, with the tolerance."""
-  return (needed_bytes(loops, tile_bounds)
-          <= TOLERANCE * constants.memory_bytes)
+  tolerance = TOLERANCE if loops.matrix is None else PRODUCT_TOLERANCE
+  return needed_bytes(loops, tile_bounds) <= tolerance * constants.memory_bytes
 
 
 def needed_bytes(loops: Loops, tile_bounds: np.ndarray) -> np.ndarray:
   """float64 [tiles]: on-chip memory that a step takes, by estimate."""
-  total, sums = np.zeros(len(tile_bounds)), 0
+  total = np.zeros(len(tile_bounds))
+  for stream in loops.streams:
+    block = tpu.block_bytes(loops, stream, tile_bounds)
+    if stream.is_operand:  # Made ready for the matrix unit beside.
+      block *= 1 + _OPERAND_BYTES / stream.element_bytes
+    total += block * (1 + (tpu.fetches(loops, stream, tile_bounds) > 1))
   if loops.matrix is not None:
-    sums = _SUM_BYTES * np.prod(
+    total += loops.matrix.sum_bytes * np.prod(
         [tile_bounds[:, number].astype(np.float64) * axis.unit
          for number, axis in enumerate(loops.grid.axes)
          if number < loops.grid.num_output_axes], axis=0)
-  for stream in loops.streams:
-    block = tpu.block_bytes(loops, stream, tile_bounds)
-    total += block * (1 + (tpu.fetches(loops, stream, tile_bounds) > 1))
-    if stream.kind == 'output' and stream.element_bytes >= _SUM_BYTES:
-      sums = np.where(block >= sums, 0, sums)
-  return total + sums
+  return total
 
 
 def tiles_of(numbers: np.ndarray, choices: list[list[int]]) -> np.ndarray:

@@ -22,7 +22,7 @@ from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.hlo import layout
-from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
+from tpu_graphs_ext.hlo.tiles import Axis, TileGrid, has_tap_each
 
 SLOW_COST = 8.0
 
@@ -317,7 +317,7 @@ def _dims_along(graph, node, tiled):
   """
   dims, others = graph.dims[node], graph.dims[tiled]
   turn = graph.turn(node, tiled)
-  if len(dims) == len(others):
+  if len(dims) == len(others) and (turn or not _seen_otherwise(dims, others)):
     return turn or list(range(len(dims)))
   if graph.opcode[node] == 'reduce' and len(dims) < len(others):
     removed = graph.columns('dimensions')[node, :len(others) - len(dims)]
@@ -329,6 +329,11 @@ def _dims_along(graph, node, tiled):
   mapping = _matched_from_right(
       dims, [others[d] for d in turn] if turn else others)
   return [turn[d] if turn and d >= 0 else d for d in mapping]
+
+
+def _seen_otherwise(dims, others) -> bool:
+  """Whether a tensor has as many elements, but in other dimensions."""
+  return dims != others and math.prod(dims) == math.prod(others)
 
 
 def _matched_from_right(dims, others) -> list:
@@ -429,10 +434,13 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
   spatial = [axis_of[d] for d in numbers.output_spatial]
   filter_axis = {numbers.filter_out: feature}
   batch_axes, windows = [], {}
-  sizes = graph.columns('window_size')[conv]
-  dilation = graph.columns('window_base_dilation')[conv]
+  sizes, stride, dilation = (graph.columns(f'window_{name}')[conv] for name in (
+      'size', 'stride', 'base_dilation'))
   for number, dim in enumerate(numbers.filter_spatial):
-    if sizes[number] > 1 and dilation[number] == sizes[number]:
+    if has_tap_each(
+        sizes[number], stride[number], dilation[number],
+        _size(graph.dims[image], numbers.image_spatial[number]),
+        graph.dims[conv][numbers.output_spatial[number]]):
       filter_axis[dim] = spatial[number]
       batch_axes.append(spatial[number])
     elif dim >= 0:
@@ -453,7 +461,7 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
       feature=feature, sum_bytes=_sum_bytes(graph, conv, outputs))
   image_axis = _image_axes(
       graph, conv, image, numbers, axis_of, filter_axis, windows)
-  filter_map = {d: (a, 1.0, -1) for d, a in filter_axis.items()}
+  filter_map = {d: (a,) for d, a in filter_axis.items()}
   streams, used = [], set()
   for kind, operand, axis_map in (('image', image, image_axis),
                                   ('filter', filters, filter_map)):
@@ -481,26 +489,27 @@ def _sum_bytes(graph, conv, outputs) -> float:
 
 def _image_axes(
     graph, conv, image, numbers, axis_of, filter_axis, windows) -> dict:
-  """Image dimension -> (axis, scale, window axis)."""
+  """Image dimension -> (axis, scale, window axis, spread), or its start."""
   whole = graph.dims[image]
   found = {
-      numbers.image_batch: (axis_of.get(numbers.output_batch, -1), 1., -1),
-      numbers.image_feature: (filter_axis.get(numbers.filter_in, -1), 1., -1)}
+      numbers.image_batch: (axis_of.get(numbers.output_batch, -1),),
+      numbers.image_feature: (filter_axis.get(numbers.filter_in, -1),)}
   features = max(1, _size(graph.dims[conv], numbers.output_feature))
   for groups, dim in (('feature_group_count', numbers.image_feature),
                       ('batch_group_count', numbers.image_batch)):
     if graph.columns(groups)[conv, 0] > 1:
       found[dim] = (axis_of.get(numbers.output_feature, -1),
-                    _size(whole, dim) / features, -1)
-  stride = graph.columns('window_stride')[conv]
-  dilation = graph.columns('window_base_dilation')[conv]
+                    _size(whole, dim) / features)
+  stride, spread, dilation = (
+      graph.columns(f'window_{name}')[conv]
+      for name in ('stride', 'window_dilation', 'base_dilation'))
   for number, dim in enumerate(numbers.image_spatial):
     axis = axis_of[numbers.output_spatial[number]]
+    found[dim] = (axis,)
     if number in windows:
-      found[dim] = (axis, stride[number] / max(1., dilation[number]),
-                    filter_axis[windows[number]])
-    else:
-      found[dim] = (axis, 1., -1)
+      zeros = max(1., dilation[number])
+      found[dim] = (axis, stride[number] / zeros, filter_axis[windows[number]],
+                    max(1., spread[number]) / zeros)
   return found
 
 
@@ -517,8 +526,9 @@ def _operand_stream(graph, node, operand, kind, axis_map) -> Stream:
   """A kernel input, cut like the operand that it becomes a part of."""
   dims, whole = graph.dims[node], graph.dims[operand]
   element_bytes = graph.element_bytes(node)
-  alike = len(dims) == len(whole) and all(
-      a < 5 * b and b < 5 * a for a, b in zip(dims, whole))
+  alike = len(dims) == len(whole) and not _seen_otherwise(
+      dims, whole) and all(
+          a < 5 * b and b < 5 * a for a, b in zip(dims, whole))
   if not alike:
     if _as_many(dims, whole):
       element_bytes *= graph.padded(node) / graph.padded(operand)
@@ -531,8 +541,7 @@ def _operand_stream(graph, node, operand, kind, axis_map) -> Stream:
                   if other in axis_map and dims[dim] > unit[dim]}
   extents = []
   for dim, unit in zip(graph.physical_dims(node), graph.layout_units(node)):
-    axis, scale, window = axis_map.get(dim, (-1, 1.0, -1))
-    if axis >= 0:
-      scale *= dims[dim] / whole[dim]
-    extents.append(Extent(dims[dim], unit, axis, scale, window))
+    extent = Extent(dims[dim], unit, *axis_map.get(dim, ()))
+    extents.append(dataclasses.replace(
+        extent, scale=extent.scale * dims[dim] / whole[dim]))
   return Stream(kind, tuple(extents), element_bytes)

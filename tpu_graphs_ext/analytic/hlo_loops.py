@@ -81,7 +81,8 @@ def _output_stream(root, tiled) -> Stream:
 def _input_stream(node, tiled, kind='input') -> Stream:
   """A tensor read along the tiled one: dims matched by size from the right."""
   dims = list(node.shape.dimensions)
-  if len(dims) == len(tiled.dimensions):
+  same_rank = len(dims) == len(tiled.dimensions)
+  if same_rank and not _seen_otherwise(dims, list(tiled.dimensions)):
     mapping = list(range(len(dims)))
   elif _as_many(node.shape, tiled):
     same = _mapped_stream(kind, tiled, tiled, range(len(tiled.dimensions)))
@@ -89,6 +90,11 @@ def _input_stream(node, tiled, kind='input') -> Stream:
   else:
     mapping = _matched_from_right(dims, tiled.dimensions)
   return _mapped_stream(kind, node.shape, tiled, mapping)
+
+
+def _seen_otherwise(dims, others) -> bool:
+  """Whether a tensor has as many elements, but in other dimensions."""
+  return dims != others and math.prod(dims) == math.prod(others)
 
 
 def _matched_from_right(dims, others) -> list[int]:
@@ -155,7 +161,7 @@ def _convolution_loops(kernel, grid) -> Loops:
       *_operand_streams('image', image, image_axis, kernel),
       *_operand_streams(
           'filter', filters,
-          {d: (a, 1.0, -1) for d, a in filter_axis.items()}, kernel),
+          {d: (a,) for d, a in filter_axis.items()}, kernel),
       *_remaining_streams(kernel)]
   return Loops(
       grid, tuple(streams),
@@ -173,29 +179,29 @@ def _sum_bytes(kernel) -> float:
 
 
 def _image_extents(conv, shape, axis_of, filter_axis, rank) -> dict:
-  """Image dimension -> (axis, scale, window axis)."""
+  """Image dimension -> (axis, scale, window axis, spread), or its start."""
   numbers = conv.convolution_dimension_numbers
   feature = axis_of[numbers.output_feature_dimension]
   extents = {
       numbers.input_batch_dimension:
-          (axis_of[numbers.output_batch_dimension], 1.0, -1),
+          (axis_of[numbers.output_batch_dimension],),
       numbers.input_feature_dimension:
-          (filter_axis[numbers.kernel_input_feature_dimension], 1.0, -1)}
+          (filter_axis[numbers.kernel_input_feature_dimension],)}
   # Each group has its own part of the image's features, or of its batch.
   out_features = conv.shape.dimensions[numbers.output_feature_dimension]
   for groups, dim in (
       (conv.feature_group_count, numbers.input_feature_dimension),
       (conv.batch_group_count, numbers.input_batch_dimension)):
     if groups > 1:
-      extents[dim] = (feature, shape.dimensions[dim] / out_features, -1)
+      extents[dim] = (feature, shape.dimensions[dim] / out_features)
   for number, dim in enumerate(numbers.input_spatial_dimensions):
     axis = axis_of[numbers.output_spatial_dimensions[number]]
     window = conv.window.dimensions[number]
     taps = filter_axis[numbers.kernel_spatial_dimensions[number]]
-    if taps >= rank:
-      extents[dim] = (axis, window.stride / max(1, window.base_dilation), taps)
-    else:  # A batch.
-      extents[dim] = (axis, 1.0, -1)
+    zeros = max(1, window.base_dilation)
+    extents[dim] = (axis,) if taps < rank else (  # A batch, or a window.
+        axis, window.stride / zeros, taps,
+        max(1, window.window_dilation) / zeros)
   return extents
 
 
@@ -233,18 +239,18 @@ def _with_axes(kind, shape, whole, axis_of_dim) -> Stream:
   extents = []
   for dim, unit in layout.physical_shape(shape):
     size = shape.dimensions[dim]
-    axis, scale, window = axis_of_dim.get(dim, (-1, 1.0, -1))
-    if axis >= 0:
-      scale *= size / whole.dimensions[dim]
-    extents.append(Extent(size, unit, axis, scale, window))
+    extent = Extent(size, unit, *axis_of_dim.get(dim, ()))
+    extents.append(dataclasses.replace(
+        extent, scale=extent.scale * size / whole.dimensions[dim]))
   return Stream(kind, tuple(extents), _element_bytes(shape))
 
 
 def _same_rank(shape, other) -> bool:
   """Whether two shapes differ in sizes only, as by padding or a window."""
-  return len(shape.dimensions) == len(other.dimensions) and all(
-      a < 5 * b and b < 5 * a
-      for a, b in zip(shape.dimensions, other.dimensions))
+  dims, others = list(shape.dimensions), list(other.dimensions)
+  return len(dims) == len(others) and not _seen_otherwise(
+      dims, others) and all(
+          a < 5 * b and b < 5 * a for a, b in zip(dims, others))
 
 
 def _as_many(shape, other) -> bool:

@@ -25,12 +25,14 @@ class Extent:
     scale: elements of this dimension for one element of the axis.
     window: number of the axis whose tile widens the extent (the taps of a
       convolution's window), or -1.
+    spread: elements of this dimension from one tap to the next.
   """
   size: int
   unit: int
   axis: int = -1
   scale: float = 1.0
   window: int = -1
+  spread: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -88,9 +88,11 @@ def covered_units(loops: Loops, stream, tiles) -> np.ndarray:
       continue
     axis = loops.grid.axes[extent.axis]
     elements = tiles[:, extent.axis] * axis.unit * extent.scale
-    if extent.window >= 0:  # Neighbouring tiles overlap by the window.
+    if extent.window >= 0:
+      # From the first tap of the first element to the last tap of the last one.
       taps = tiles[:, extent.window] * loops.grid.axes[extent.window].unit
-      elements = elements + taps - 1
+      elements = (elements - max(extent.scale - 1, 0)
+                  + extent.spread * (taps - 1))
     columns.append(np.clip(
         np.ceil(elements / extent.unit).astype(np.int64), 1, whole))
   return np.stack(columns, 1) if columns else np.ones((len(tiles), 1), int)

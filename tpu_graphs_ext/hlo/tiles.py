@@ -159,8 +159,9 @@ def grid_of(kernel: FusedKernel) -> TileGrid:
     return TileGrid(tuple(axes), rank, bounded=kernel.root.opcode != 'reshape')
   axis_of = {dim: axis for axis, (dim, _) in enumerate(
       layout.physical_shape(tiled))}
-  followed = _followed(kernel.product)
-  filters = kernel.nodes[kernel.product.operand_ids[1]].shape
+  image, filters = (
+      kernel.nodes[i].shape for i in kernel.product.operand_ids)
+  followed = _followed(kernel.product, image)
   kernel_axes, filter_axis = [], {}
   for own, (dim, unit) in zip(_axes(filters), layout.physical_shape(filters)):
     if dim in followed:
@@ -200,18 +201,40 @@ def _axes(shape) -> list[Axis]:
           for dim, unit in layout.physical_shape(shape)]
 
 
-def _followed(convolution) -> dict[int, int]:
+def _followed(convolution, image) -> dict[int, int]:
   """Dimension of the filter -> that of the output whose tiles it follows."""
   numbers = convolution.convolution_dimension_numbers
   followed = {numbers.kernel_output_feature_dimension:
               numbers.output_feature_dimension}
-  for filter_dim, output_dim, window in zip(
-      numbers.kernel_spatial_dimensions, numbers.output_spatial_dimensions,
-      convolution.window.dimensions):
-    # Such a window stands for the batch of a matrix product.
-    if window.size > 1 and window.base_dilation == window.size:
+  for image_dim, filter_dim, output_dim, window in zip(
+      numbers.input_spatial_dimensions, numbers.kernel_spatial_dimensions,
+      numbers.output_spatial_dimensions, convolution.window.dimensions):
+    if has_tap_each(
+        window.size, window.stride, window.base_dilation,
+        image.dimensions[image_dim], convolution.shape.dimensions[output_dim]):
       followed[filter_dim] = output_dim
   return followed
+
+
+def has_tap_each(size: int, stride: int, base_dilation: int, image: int,
+                 output: int) -> bool:
+  """Whether each element of the output has one tap, and no other has it.
+
+  Such a window stands for a batch, or for the features of a product: it picks
+  from the filter what belongs to the element. Three are in use, of n taps:
+  n - 1 zeros between elements of the image; n - 2, at a stride of n, and the
+  image as long as the window; and an image of one element.
+
+  Args:
+    size: taps of the window.
+    stride, base_dilation: of the window.
+    image, output: sizes of the dimension.
+  """
+  if size <= 1:
+    return False
+  alone = image == 1 or (
+      image == size == stride and base_dilation == size - 1)
+  return base_dilation == size or (alone and output == size)
 
 
 # ---------------------------------------------------------- candidates
@@ -232,15 +255,14 @@ def bound_candidates(units: int, step: int = 1) -> list:
   """Tile bounds tried along a dimension, largest first.
 
       {ceil(units / n) for n = 1, 2, ...}, rounded up to a multiple of `step`
-      where the dimension has more units than that
 
-  The largest is always the whole dimension.
+  The largest is always the whole dimension, multiple or not.
   """
   root = math.isqrt(units)
   bounds = {-(-units // n) for n in range(1, root + 2)}
   # Below the root every bound is reached: it has a span of n to itself.
   bounds |= set(range(1, root + 1))
-  if units > step:
+  if step > 1:
     bounds = {min(units, -(-bound // step) * step) for bound in bounds}
   return sorted(bounds, reverse=True)
 
