@@ -1,0 +1,110 @@
+"""Blocks of a matrix product: memory, time, the usual grid, and faults."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tpu_graphs_ext.analytic import blocks
+
+MACHINE = blocks.Machine(
+    bytes_per_ns=100.0, flops_per_ns=1e5, byte_speedup=2, matrix_unit=128,
+    vmem_bytes=2**20)
+# 512 x 256 times 256 x 1024 in bfloat16.
+PRODUCT = blocks.Product(1, 512, 256, 1024, 2, 2, 2)
+
+
+def time_of(product, *block, machine=MACHINE):
+  return blocks.times_ns(product, np.array([block]), machine)[0]
+
+
+def test_memory_has_two_of_each_block_and_sums_where_k_is_in_parts():
+  # 2 x (256 x 256 + 256 x 512 + 256 x 512) x 2 bytes.
+  whole, parts = blocks.vmem_bytes(
+      PRODUCT, np.array([[256, 256, 512], [256, 128, 512]]))
+  assert whole == 2 * 2 * (65536 + 131072 + 131072)
+  # Half of x and of w, and 256 x 512 sums of four bytes.
+  assert parts == 2 * 2 * (32768 + 65536 + 131072) + 4 * 131072
+
+
+def test_one_step_hides_nothing():
+  # In: (512 x 256 + 256 x 1024) x 2 B / 100 B/ns = 7864.32 ns; out: 1 MiB,
+  # 10485.76 ns; 2 x 512 x 256 x 1024 flops / 1e5 = 2684.35456 ns.
+  assert time_of(PRODUCT, 512, 256, 1024) == pytest.approx(
+      7864.32 + 2684.35456 + 10485.76 + 500)
+
+
+def test_steps_hide_the_shorter_of_compute_and_transfers():
+  # Two steps over n: x and half of w in (5242.88), then the second half of w
+  # comes in while the first is computed; nothing goes out yet. The formula
+  # counts a result with every transfer: 2621.44 + 5242.88 > 1342.17728.
+  assert time_of(PRODUCT, 512, 256, 512) == pytest.approx(
+      5242.88 + (2621.44 + 5242.88) + 1342.17728 + 5242.88 + 2 * 500)
+  # Two steps over k: half of x and of w each (1310.72 + 2621.44), half of the
+  # result with the transfer, and 4 MiB of sums at 1e4 B/ns.
+  sums = 8 * 512 * 1024 / 1e4
+  assert time_of(PRODUCT, 512, 128, 1024) == pytest.approx(
+      3932.16 + (3932.16 + 10485.76 / 2) + (1342.17728 + sums) + 10485.76
+      + 2 * 500)
+  adding = dataclasses.replace(MACHINE, accumulates=True)
+  assert time_of(PRODUCT, 512, 128, 1024, machine=adding) == pytest.approx(
+      time_of(PRODUCT, 512, 128, 1024) - sums)
+
+
+def test_weights_stay_where_one_block_holds_them_all():
+  # Two steps over m, x 1310.72 and a result of 5242.88 each; w comes in once.
+  assert time_of(PRODUCT, 256, 256, 1024) == pytest.approx(
+      1310.72 + 5242.88 + (1310.72 + 5242.88) + 1342.17728 + 5242.88 + 1000)
+  # Of a batch, each has weights of its own.
+  batch = dataclasses.replace(PRODUCT, batch=2)
+  assert time_of(batch, 512, 256, 1024) == pytest.approx(
+      7864.32 + (7864.32 + 10485.76) + 2684.35456 + 10485.76 + 1000)
+
+
+def test_few_rows_cost_as_many_as_the_matrix_unit_has():
+  few = dataclasses.replace(PRODUCT, m=16)
+  compute = 2 * 128 * 256 * 1024 / 1e5  # 671.08864
+  x, w, out = 16 * 256 * 2 / 100, 5242.88, 16 * 1024 * 2 / 100
+  assert time_of(few, 16, 256, 1024) == pytest.approx(
+      x + w + compute + out + 500)
+  # 8-bit numbers take half the time.
+  assert time_of(dataclasses.replace(few, is_8_bit=True), 16, 256, 1024) == (
+      pytest.approx(x + w + compute / 2 + out + 500))
+
+
+def test_the_usual_grid():
+  found = {tuple(block) for block in
+           blocks.usual_blocks(PRODUCT, MACHINE).tolist()}
+  # Rows 128, 256, 512; k 128, 256; n 128, 256, 512, 1024: what fits 768 KiB.
+  assert found == {
+      (bm, bk, bn) for bm in (128, 256, 512) for bk in (128, 256)
+      for bn in (128, 256, 512, 1024)
+      if 4 * (bm * bk + bk * bn + bm * bn) + 4 * bm * bn * (bk < 256)
+      <= 768 * 1024}
+  assert (256, 256, 256) in found and (512, 256, 128) not in found
+  # 16 rows, of which int8 packs 32; 200 columns have no divisor of 128.
+  odd = blocks.Product(1, 16, 384, 200, 1, 1, 4)
+  assert {tuple(block) for block in
+          blocks.usual_blocks(odd, MACHINE).tolist()} == {
+              (32, bk, bn) for bk in (128, 384) for bn in (128, 200)}
+  for product in (PRODUCT, odd):
+    assert not any(blocks.fault_of(product, block, MACHINE) for block in
+                   blocks.usual_blocks(product, MACHINE).tolist())
+
+
+@pytest.mark.parametrize('block, fault', [
+    ((100, 256, 128), 'bm is no multiple of 16, nor the whole 512'),
+    ((512, 256, 100), 'bn is no multiple of 128, nor the whole 1,024'),
+    ((512, 64, 128), 'bk is no multiple of 128, nor the whole 256'),
+    ((1024, 256, 128), 'bm is larger than the whole 512'),
+    ((512, 256, 1024), r'takes 3.5 MiB; blocks may take 1'),
+    ((128, 256, 128), '')])
+def test_faults(block, fault):
+  assert fault in blocks.fault_of(PRODUCT, block, MACHINE)
+  assert bool(fault) == bool(blocks.fault_of(PRODUCT, block, MACHINE))
+
+
+def test_k_is_not_cut_unevenly():
+  product = dataclasses.replace(PRODUCT, k=384)
+  assert 'bk does not divide 384' in blocks.fault_of(
+      product, (128, 256, 128), MACHINE)

@@ -1,0 +1,119 @@
+"""Blocks for a function that is one product."""
+
+import json
+
+import pytest
+
+from support import tiny_hlo
+from tpu_graphs_ext.analytic.blocks import Product
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import products, protos
+from tpu_graphs_ext.serving import blocks
+
+
+def product_module(x=(512, 256), w=(256, 1024), out=(512, 1024),
+                   types=('BF16', 'BF16', 'BF16'), swapped=False, **numbers):
+  """entry: dot(parameter 0, parameter 1), or the other way round."""
+  module = protos.HloModuleProto(name='product', entry_computation_id=1)
+  entry = module.computations.add(id=1, root_id=12)
+  for number, dims in enumerate((x, w)):
+    tiny_hlo.add(entry, 10 + number, 'parameter', dims,
+                 element_type=types[number], parameter_number=number)
+  dot = tiny_hlo.add(entry, 12, 'dot', out, element_type=types[2],
+                     operands=[11, 10] if swapped else [10, 11])
+  dims = dot.dot_dimension_numbers
+  numbers = {'lhs_contracting_dimensions': [1],
+             'rhs_contracting_dimensions': [0], **numbers}
+  for name, values in numbers.items():
+    getattr(dims, name).extend(values)
+  return module
+
+
+def test_products_of_matrices():
+  assert products.product_of(product_module()) == Product(
+      1, 512, 256, 1024, 2, 2, 2)
+  whole = product_module(types=('S8', 'S8', 'S32'))
+  assert products.product_of(whole) == Product(
+      1, 512, 256, 1024, 1, 1, 4, is_8_bit=True)
+  # jnp.einsum('bqhd,bkhd->bhqk'): batch 2 x 4, k 128, rows 64, columns 32.
+  attention = product_module(
+      (2, 64, 4, 128), (2, 32, 4, 128), (2, 4, 64, 32),
+      lhs_contracting_dimensions=[3], rhs_contracting_dimensions=[3],
+      lhs_batch_dimensions=[0, 2], rhs_batch_dimensions=[0, 2])
+  assert products.product_of(attention) == Product(8, 64, 128, 32, 2, 2, 2)
+
+
+def test_rows_are_the_first_argument_s_whatever_the_order():
+  module = product_module(out=(1024, 512), swapped=True)
+  numbers = module.computations[0].instructions[2].dot_dimension_numbers
+  numbers.lhs_contracting_dimensions[:] = [0]
+  numbers.rhs_contracting_dimensions[:] = [1]
+  assert products.product_of(module) == Product(1, 512, 256, 1024, 2, 2, 2)
+
+
+def test_weights_are_read_in_the_type_that_they_are_stored_in():
+  module = product_module(types=('BF16', 'S8', 'BF16'))
+  entry = module.computations[0]
+  dot = protos.HloInstructionProto()
+  dot.CopyFrom(entry.instructions.pop())
+  tiny_hlo.add(entry, 13, 'convert', [256, 1024], operands=[11],
+               element_type='BF16')
+  dot.operand_ids[:] = [10, 13]
+  entry.instructions.append(dot)
+  assert products.product_of(module) == Product(1, 512, 256, 1024, 2, 1, 2)
+
+
+def test_what_is_no_product_of_two_arguments_is_refused():
+  with pytest.raises(UserError, match=r'is one matrix product.* has tanh'):
+    products.product_of(tiny_hlo.elementwise([4, 8]))
+  module = product_module()
+  tiny_hlo.add(module.computations[0], 14, 'dot', [512, 1024],
+               operands=[10, 11])
+  with pytest.raises(UserError, match='this one has 2 dots'):
+    products.product_of(module)
+  module = product_module((256, 256), (256, 256), (256, 256))
+  module.computations[0].instructions[2].operand_ids[:] = [10, 10]
+  with pytest.raises(UserError, match='an argument by itself'):
+    products.product_of(module)
+  with pytest.raises(UserError, match='of the type f64; blocks are ranked for'):
+    products.product_of(product_module(types=('F64', 'F64', 'F64')))
+
+
+PRODUCT = Product(1, 2048, 8192, 8192, 2, 2, 2)
+GIVEN = [(2048, 8192, 8192), (128, 128, 128), (512, 8192, 512), (7, 1, 1),
+         (256, 2048, 1024)]
+
+
+def test_given_blocks_are_ranked_and_what_no_kernel_can_have_is_dropped():
+  ranking = blocks.rank_blocks(PRODUCT, 'v6e', GIVEN, top=2)
+  assert [choice.block for choice in ranking.choices] == [
+      GIVEN[2], GIVEN[4]]
+  assert [choice.index for choice in ranking.choices] == [2, 4]
+  assert sorted(ranking.dropped) == [0, 3]
+  assert ranking.dropped[0].startswith('takes 384.0 MiB')
+  assert json.loads(json.dumps(ranking.to_json()))['candidates'] == 5
+  text = ranking.text()
+  assert 'm 2,048 x k 8,192 x n 8,192 on v6e: 5 blocks, 2 that no' in text
+  assert text.splitlines()[4].split()[:4] == ['1', '512', '8192', '512']
+
+
+def test_the_usual_blocks_are_ranked_where_none_are_given():
+  ranking = blocks.rank_blocks(PRODUCT, 'v5e')
+  assert len(ranking.choices) == 5 and not ranking.dropped
+  assert ranking.candidates > 100
+
+
+@pytest.mark.parametrize('given, message', [
+    ([], 'must name at least one'),
+    ([(1, 2)], r'\(1, 2\) must be three whole numbers'),
+    ([(128, 128.0, 128)], 'must be three whole numbers'),
+    ('all', "blocks='all': must be 'usual', or a list"),
+    (GIVEN[:1], r'can have none of the 1; the first is \(2048, 8192, 8192\)')])
+def test_wrong_blocks(given, message):
+  with pytest.raises(UserError, match=message):
+    blocks.rank_blocks(PRODUCT, 'v5e', given)
+
+
+def test_an_unknown_generation():
+  with pytest.raises(UserError, match="'v9' is no generation of TPU"):
+    blocks.rank_blocks(PRODUCT, 'v9')

@@ -1,0 +1,215 @@
+"""The time of a matrix product as a Pallas kernel with blocks of a given size.
+
+A kernel of `pl.pallas_call` with the grid (batch, m / bm, n / bn, k / bk), the
+last one innermost, runs its steps one after the other. While a step computes,
+the blocks of the next one come in and the result of the last one goes out; a
+block that the next step needs too stays where it is.
+
+    time = first blocks in + sum over steps of
+           max(matrix unit + accumulation, blocks of the next step in
+               + result of the previous step out) + last block out
+           + steps x overhead
+
+The first blocks in and the last one out have nothing to hide behind, which is
+what the largest blocks pay for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+LANES = 128
+STEP_NS = 500.0  # Overhead of a step of the grid.
+# Part of the on-chip memory that blocks may take; the compiler needs some.
+_USABLE = 0.75
+# Accumulators that pass the vector unit: 8 bytes read and written, per ns.
+_ACCUMULATED_BYTES_PER_NS = 1e4
+_MOST_ROWS = 4096  # Of a block of the usual grid.
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+  """One core of a generation of TPU: the public figures of a chip, by cores.
+
+  Attributes:
+    bytes_per_ns: bandwidth of main memory.
+    flops_per_ns: of bfloat16; two for each multiply-add.
+    byte_speedup: how many times as many operations on 8-bit types.
+    matrix_unit: its rows and columns. A block of weights of that size takes as
+      many cycles to load as it has rows, so fewer rows of input cost the same.
+    vmem_bytes: on-chip memory.
+    accumulates: whether the matrix unit adds to its last result itself.
+  """
+  bytes_per_ns: float
+  flops_per_ns: float
+  byte_speedup: float
+  matrix_unit: int
+  vmem_bytes: int
+  accumulates: bool = False
+
+  @property
+  def usable_bytes(self) -> int:
+    """What blocks may take of `vmem_bytes`."""
+    return int(_USABLE * self.vmem_bytes)
+
+
+_MIB = 2**20
+MACHINES = {
+    'v2': Machine(300, 22.5e3, 1, 128, 16 * _MIB),
+    'v3': Machine(450, 61.5e3, 1, 128, 16 * _MIB),
+    'v4': Machine(614, 137.5e3, 1, 128, 16 * _MIB),
+    'v5e': Machine(819, 197e3, 2, 128, 128 * _MIB),
+    'v5p': Machine(1382, 229.5e3, 2, 128, 64 * _MIB),
+    'v6e': Machine(1640, 918e3, 2, 256, 128 * _MIB),
+    'v7x': Machine(3690, 1153e3, 2, 256, 64 * _MIB, accumulates=True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+  """out[b, m, n] = sum over k of x[b, m, k] w[b, k, n].
+
+  Attributes:
+    batch, m, k, n: sizes; batch is 1 for plain matrices.
+    x_bytes, w_bytes, out_bytes: of an element in main memory.
+    is_8_bit: whether 8-bit numbers are multiplied.
+  """
+  batch: int
+  m: int
+  k: int
+  n: int
+  x_bytes: int
+  w_bytes: int
+  out_bytes: int
+  is_8_bit: bool = False
+
+  @property
+  def sublanes(self) -> int:
+    """Rows that a block of the output is a multiple of."""
+    return 8 * 4 // min(4, self.x_bytes, self.out_bytes)
+
+
+def vmem_bytes(product: Product, blocks: np.ndarray) -> np.ndarray:
+  """On-chip memory that blocks take: float64 [blocks].
+
+  Two of each operand and of the result, and the sums in float32 where a
+  result takes several steps.
+
+  Args:
+    product: what is computed.
+    blocks: int64 [blocks, 3], bm, bk, bn in elements.
+  """
+  x, w, out = _block_bytes(product, blocks)
+  bm, bk, bn = blocks.T.astype(float)
+  return 2 * (x + w + out) + np.where(bk < product.k, 4 * bm * bn, 0)
+
+
+def times_ns(product: Product, blocks: np.ndarray,
+             machine: Machine) -> np.ndarray:
+  """What the module's formula gives: float64 [blocks], ns.
+
+  Args:
+    product: what is computed.
+    blocks: int64 [blocks, 3], bm, bk, bn in elements.
+    machine: that runs it.
+  """
+  bm, bk, bn = blocks.T.astype(float)
+  rows, inner, columns = (
+      np.ceil(size / block) for size, block in zip(
+          (product.m, product.k, product.n), (bm, bk, bn)))
+  rows = product.batch * rows
+  x, w, out = (part / machine.bytes_per_ns
+               for part in _block_bytes(product, blocks))
+  compute = _compute_ns(product, blocks, machine, inner > 1)
+  # A step that goes on to other columns; one that goes on to other rows. With
+  # one block of weights in all, the rows go on without another.
+  many_weights = (inner * columns > 1) | (product.batch > 1)
+  next_columns = np.maximum(compute, w + out)
+  next_rows = np.maximum(compute, x + np.where(many_weights, w, 0) + out)
+  whole = rows * (columns - 1) * next_columns + (rows - 1) * next_rows
+  # In parts of k, each step takes another block of both.
+  parts = (rows * inner * columns - 1) * np.maximum(
+      compute, x + w + out / inner)
+  return (x + w + np.where(inner == 1, whole, parts) + compute + out
+          + rows * inner * columns * STEP_NS)
+
+
+def _compute_ns(product, blocks, machine, in_parts) -> np.ndarray:
+  """One step's matrix unit, and its sums where k is taken in parts."""
+  bm, bk, bn = blocks.T.astype(float)
+  unit = machine.matrix_unit
+  per_ns = machine.flops_per_ns * (
+      machine.byte_speedup if product.is_8_bit else 1)
+  flops = 2 * np.maximum(bm, unit) * (
+      np.ceil(bk / unit) * unit) * (np.ceil(bn / unit) * unit)
+  if machine.accumulates:
+    return flops / per_ns
+  return flops / per_ns + np.where(
+      in_parts, 8 * bm * bn / _ACCUMULATED_BYTES_PER_NS, 0)
+
+
+def _block_bytes(product, blocks) -> tuple:
+  bm, bk, bn = blocks.T.astype(float)
+  return (bm * bk * product.x_bytes, bk * bn * product.w_bytes,
+          bm * bn * product.out_bytes)
+
+
+def usual_blocks(product: Product, machine: Machine) -> np.ndarray:
+  """Blocks that a tuner would try: int64 [blocks, 3], bm, bk, bn in elements.
+
+  Rows are powers of two from 128, or all if there are fewer; of k and n all
+  divisors that are multiples of 128 lanes, or the whole. Of an n without such
+  divisors they are multiples that leave the last block partly empty. Only
+  blocks that fit on-chip memory are among them.
+  """
+  sizes = [_rows(product), _divisors(product.k),
+           _divisors(product.n) if product.n % LANES == 0
+           else _powers(LANES, product.n)]
+  grid = np.stack(np.meshgrid(*sizes, indexing='ij'), -1).reshape(-1, 3)
+  return grid[vmem_bytes(product, grid) <= machine.usable_bytes]
+
+
+def _rows(product: Product) -> list[int]:
+  most = min(_MOST_ROWS, _rounded_up(product.m, product.sublanes))
+  return sorted({min(rows, most) for rows in _powers(LANES, _MOST_ROWS)})
+
+
+def _powers(first: int, size: int) -> list[int]:
+  """first, 2 first, ... below `size`, and `size` itself."""
+  count = max(0, math.ceil(math.log2(max(1, size / first))))
+  return [first * 2**power for power in range(count)] + [size]
+
+
+def _divisors(size: int) -> list[int]:
+  """Multiples of 128 that divide `size`, and `size` itself."""
+  found = [part for part in range(LANES, size, LANES) if size % part == 0]
+  return [*found, size]
+
+
+def _rounded_up(size: int, unit: int) -> int:
+  return -(-size // unit) * unit
+
+
+def fault_of(product: Product, block: Sequence[int],
+             machine: Machine) -> str:
+  """Why a Pallas kernel cannot have a block; empty if it can."""
+  bm, bk, bn = block
+  for name, size, whole, unit in (
+      ('bm', bm, product.m, product.sublanes), ('bk', bk, product.k, LANES),
+      ('bn', bn, product.n, LANES)):
+    if size % unit and size != whole:
+      return f'{name} is no multiple of {unit}, nor the whole {whole:,}'
+    if size > _rounded_up(whole, unit):
+      return f'{name} is larger than the whole {whole:,}'
+  if product.k % bk:
+    return (f'bk does not divide {product.k:,}, so the last block would have '
+            'values that are not defined')
+  needed = float(vmem_bytes(product, np.array([block]))[0])
+  if needed > machine.usable_bytes:
+    return (f'takes {needed / _MIB:,.1f} MiB; blocks may take '
+            f'{machine.usable_bytes / _MIB:,.0f} of on-chip memory')
+  return ''

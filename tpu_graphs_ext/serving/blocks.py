@@ -1,0 +1,128 @@
+"""Blocks for a matrix product that somebody writes as a Pallas kernel."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from tpu_graphs_ext.analytic import blocks as analytic
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import tpu_compiler
+
+USUAL = 'usual'  # In place of blocks: those of `analytic.usual_blocks`.
+# Blocks, or `USUAL`.
+BlocksLike = Union[str, Sequence[Sequence[int]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockChoice:
+  """Blocks of one size.
+
+  Attributes:
+    index: its place among the candidates, counted from 0.
+    block: bm, bk, bn in elements, as for `pl.BlockSpec`.
+    time_ns: by the formula of `analytic.blocks`; good for the order, not for
+      the time that passes.
+    vmem_bytes: on-chip memory that the blocks take.
+  """
+  index: int
+  block: tuple[int, int, int]
+  time_ns: float
+  vmem_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockRanking:
+  """The blocks to measure first.
+
+  Attributes:
+    product: its sizes, and the bytes of its elements.
+    tpu: the generation that they are for.
+    choices: best first.
+    candidates: how many there were.
+    dropped: of those that no kernel can have, the place among the candidates
+      and the reason.
+  """
+  product: analytic.Product
+  tpu: str
+  choices: list[BlockChoice]
+  candidates: int
+  dropped: dict[int, str]
+
+  def to_json(self) -> dict[str, Any]:
+    return dataclasses.asdict(self)
+
+  def text(self) -> str:
+    """What to tell the user: a heading and one line a choice."""
+    product = self.product
+    sizes = f'm {product.m:,} x k {product.k:,} x n {product.n:,}'
+    if product.batch > 1:
+      sizes += f', {product.batch:,} times'
+    lines = [f'{sizes} on {self.tpu}: {self.candidates:,} blocks, '
+             f'{len(self.dropped):,} that no kernel can have']
+    lines += [f'  {count:,}: {reason}' for reason, count in
+              collections.Counter(self.dropped.values()).most_common(3)]
+    lines.append(f'  {"place":>5} {"bm":>6} {"bk":>6} {"bn":>6} {"us":>9} '
+                 f'{"VMEM MiB":>9}')
+    for place, choice in enumerate(self.choices, 1):
+      lines.append(
+          f'  {place:>5} ' + ' '.join(f'{size:>6}' for size in choice.block)
+          + f' {choice.time_ns / 1e3:>9.1f} {choice.vmem_bytes / 2**20:>9.1f}')
+    return '\n'.join(lines)
+
+
+def rank_blocks(product: analytic.Product, tpu: str,
+                blocks: BlocksLike = USUAL, top: int = 5) -> BlockRanking:
+  """Puts blocks in the order in which to measure them.
+
+  Args:
+    product: what the kernel computes; see `hlo.products.product_of`.
+    tpu: generation, such as 'v5e'.
+    blocks: (bm, bk, bn) in elements; 'usual': `analytic.blocks.usual_blocks`.
+    top: how many to give.
+
+  Raises:
+    UserError: an unknown generation; blocks that are not three whole numbers;
+      or no kernel can have any of them, with the reason of the first.
+  """
+  tpu = tpu_compiler.generation_of(tpu).name
+  machine = analytic.MACHINES[tpu]
+  given = (analytic.usual_blocks(product, machine)
+           if isinstance(blocks, str) and blocks == USUAL
+           else _checked(blocks))
+  faults = (analytic.fault_of(product, block, machine)
+            for block in given.tolist())
+  dropped = {index: fault for index, fault in enumerate(faults) if fault}
+  kept = np.array([index for index in range(len(given))
+                   if index not in dropped], np.int64)
+  if not len(kept):
+    raise UserError(
+        f'blocks: a Pallas kernel can have none of the {len(given)}; the first '
+        f'is {tuple(given[0].tolist())}: {dropped[0]}' if len(given) else
+        'blocks must name at least one; got none')
+  times = analytic.times_ns(product, given[kept], machine)
+  memory = analytic.vmem_bytes(product, given[kept])
+  order = np.argsort(times, kind='stable')[:top]
+  return BlockRanking(product, tpu, [
+      BlockChoice(int(kept[place]), tuple(given[kept[place]].tolist()),
+                  float(times[place]), int(memory[place]))
+      for place in order], len(given), dropped)
+
+
+def _checked(blocks: Sequence[Sequence[int]]) -> np.ndarray:
+  """int64 [blocks, 3]."""
+  if isinstance(blocks, str) or not hasattr(blocks, '__iter__'):
+    raise UserError(f'blocks={blocks!r}: must be {USUAL!r}, or a list of '
+                    '(bm, bk, bn) in elements')
+  for block in blocks:
+    numbers = list(block) if hasattr(block, '__iter__') else []
+    if len(numbers) != 3 or not all(
+        isinstance(size, (int, np.integer)) and not isinstance(size, bool)
+        and size >= 1 for size in numbers):
+      raise UserError(f'blocks: {block!r:.100} must be three whole numbers of '
+                      'at least 1: bm, bk and bn in elements')
+  return np.array(list(map(list, blocks)), np.int64).reshape(-1, 3)
