@@ -22,7 +22,8 @@ setuptools.setup(
     license='Apache-2.0',
     packages=setuptools.find_packages(include=['tpu_graphs_ext*']),
     package_data={'tpu_graphs_ext': ['pretrained/*.jsonz',
-                                     'pretrained/*/weights.npz']},
+                                     'pretrained/*/weights.npz',
+                                     'sample/compiled/*.xz']},
     python_requires='>=3.9,<3.14',
     install_requires=versions.install_requires(
         os.environ.get(versions.STACK_VARIABLE, '')),

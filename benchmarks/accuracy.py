@@ -11,12 +11,10 @@ With `--task layout` it is that of the layout task, in `accuracy_layout.py`.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import sys
 from typing import Any, Optional
@@ -40,7 +38,6 @@ from accuracy_work import (
 )
 from machine import cores
 from tpu_graphs_ext import files, load_models
-from tpu_graphs_ext.analytic import tpu
 from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.errors import UserError
 
@@ -71,7 +68,7 @@ ABLATIONS = {
 }
 
 # Each is made without the statistics of features: with them the analytic part
-# ranks, and the learned one has little left to do on synthetic data.
+# ranks, and the learned one has little left to do.
 UNTOLD = {'feature_stats': None}
 
 # Analytic parts that know less, without and with a learned part to make up for
@@ -82,34 +79,18 @@ LESSER_LAWS = {
 }
 WITH_A_LAW = 'AnalyticTileModel', 'HybridEarlyJoinSAGE'
 
-# An accelerator for inference instead of a TPU v3: a fifth of the bandwidth, a
-# quarter of the on-chip memory, twice as fast a matrix unit that also takes
-# short runs, a slower vector unit, steps and transfers that cost little to
-# start, kernels that cost much, poorer overlap and noisier measurements.
-OTHER_HARDWARE = tpu.TpuConstants(
-    launch_ns=1000.0, step_ns=5.0, bytes_per_ns=100.0, piece_ns=1.0,
-    matrix_row_ns=0.3, matrix_min_rows=16, vector_ns=1.5, unhidden=0.3,
-    memory_bytes=4 * 2**20, repeat_noise=0.005, outlier_chance=0.05,
-    outlier_noise=0.06, machine_spread=0.01)
-
-# Data set -> seed and hardware of the sample data.
-SYNTHETIC = {
-    'synthetic': (0, tpu.TPU_V3_LIKE),
-    'synthetic_other_hardware': (1, OTHER_HARDWARE),
-}
-# Trained and validated on 'synthetic', tested on what the same test kernels
-# take on the other hardware.
-CHANGED = 'synthetic_changed_hardware'
+# Kernels of Google's TPU compiler, with its estimates as runtimes.
+COMPILED = 'compiled_v3'
 REAL = 'real'
 MEASURED = 'measured_tiles'
-KNOWN = (*SYNTHETIC, CHANGED, MEASURED, REAL)
+KNOWN = (COMPILED, MEASURED, REAL)
 
 
 # --- Data --------------------------------------------------------------------
 
 
 def data_sets(args) -> list[DataSet]:
-  """The chosen data sets; synthetic ones are made where they are missing.
+  """The chosen data sets; sample data are written where they are missing.
 
   Raises:
     UserError: a data set is unknown, or a file or folder is missing.
@@ -123,10 +104,8 @@ def data_sets(args) -> list[DataSet]:
       name for name in known if found.get(name, True)]
   sets = []
   for name in chosen:
-    if name in SYNTHETIC:
-      sets.append(_synthetic(name, *SYNTHETIC[name], args))
-    elif name == CHANGED:
-      sets.append(_changed_hardware(args))
+    if name == COMPILED:
+      sets.append(_compiled(args))
     elif name in extra:
       sets.append(DataSet(name, extra[name], SPLITS, 'as given',
                           content_of(extra[name])))
@@ -172,24 +151,6 @@ def _extra_data(pairs: list[str]) -> dict[str, str]:
   return extra
 
 
-def _changed_hardware(args) -> DataSet:
-  """A data root of links: train and valid of one machine, test of another."""
-  trained = _synthetic('synthetic', *SYNTHETIC['synthetic'], args)
-  tested = _synthetic(
-      CHANGED + '_test', SYNTHETIC['synthetic'][0], OTHER_HARDWARE, args)
-  root = os.path.join(args.work_dir, CHANGED)
-  shutil.rmtree(root, ignore_errors=True)
-  os.makedirs(root)
-  for source, splits in ((trained, ('train', 'valid')),
-                         (tested, ('test', 'test_labelled'))):
-    for split in splits:
-      os.symlink(os.path.abspath(os.path.join(source.source, split)),
-                 os.path.join(root, split))
-  return DataSet(
-      CHANGED, root, SPLITS, f'train and valid: {trained.recipe}; test: '
-      f'{tested.recipe}', content_of(root))
-
-
 def _measured_tiles(source: str, args) -> DataSet:
   root = measured_tiles.data_root(
       source, os.path.join(args.work_dir, MEASURED))
@@ -197,23 +158,17 @@ def _measured_tiles(source: str, args) -> DataSet:
                  'elements, by logical dimension', content_of(root))
 
 
-def _synthetic(name: str, seed: int, hardware: tpu.TpuConstants,
-               args) -> DataSet:
+def _compiled(args) -> DataSet:
   from tpu_graphs_ext.sample import write
   settings = write.SampleDataSettings(
-      out=os.path.join(args.work_dir, name), kernels=args.kernels, seed=seed,
-      hardware=hardware, workers=args.jobs)
-  print(write.write_sample_data(settings).text(), file=sys.stderr)
-  sizes = '/'.join(map(str, settings.split_sizes().values()))
-  changed = ', '.join(
-      f'{field.name}={getattr(hardware, field.name):.15g}'
-      for field in dataclasses.fields(hardware)
-      if getattr(hardware, field.name) != field.default)
+      out=os.path.join(args.work_dir, COMPILED), kernels=args.kernels)
+  summary = write.write_sample_data(settings)
+  print(summary.text(), file=sys.stderr)
+  sizes = '/'.join(str(summary.splits[split]['kernels'])
+                   for split in write.SPLITS)
   return DataSet(
-      name, settings.out, SPLITS,
-      f'`tpu-graphs-ext sample-data`, seed {seed}, {sizes} kernels for '
-      'train/valid/test, ' + (changed or 'default hardware'),
-      content_of(settings.out))
+      COMPILED, settings.out, SPLITS, f'`tpu-graphs-ext sample-data`, {sizes} '
+      'kernels for train/valid/test', content_of(settings.out))
 
 
 # --- Runs --------------------------------------------------------------------
@@ -339,7 +294,7 @@ def parser() -> argparse.ArgumentParser:
   add('--real_epochs', type=positive, default=10,
       help=f'epochs of leave one out on {REAL}')
   add('--kernels', type=int, default=700,
-      help='kernels of each synthetic data set')
+      help='kernels of the sample data')
   add_flags(add, 'tile', 'accuracy.csv', 'models.py')
   add('--readme', metavar='FILE.md', default='',
       help='also put the main numbers between their marks in this file')

@@ -14,6 +14,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import sys
 
 from tqdm import tqdm
@@ -83,8 +84,8 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
       help='data to train on; sample data is made where none is given')
   parser.add_argument(
       '--full_data_root', default='',
-      help='data to read and to grow epochs on; sample data of full size is '
-           'made where none is given, which takes five minutes')
+      help='data to read and to grow epochs on; a data root of full size is '
+           'made where none is given')
   parser.add_argument('--out', default=os.path.join(HERE, 'results'))
   parser.add_argument(
       '--work_dir', default=os.path.join(PROJECT, 'out', 'speed'),
@@ -115,11 +116,23 @@ def _data(args: argparse.Namespace, full_size: bool) -> str:
   given = args.full_data_root if full_size else args.data_root
   if given:
     return os.path.abspath(os.path.expanduser(given))
-  settings = write.SampleDataSettings(
-      out=os.path.join(args.work_dir, 'full_size' if full_size else 'sample'),
-      full_size=full_size)
+  settings = write.SampleDataSettings(os.path.join(args.work_dir, 'sample'))
   write.write_sample_data(settings)
-  return settings.out
+  return _full_size(args.work_dir, settings.out) if full_size else settings.out
+
+
+def _full_size(work_dir: str, sample: str) -> str:
+  """As many kernels as the published collection: links to the sample's."""
+  from tpu_graphs_ext.data import read, schema
+  root = os.path.join(work_dir, 'full_size')
+  shutil.rmtree(root, ignore_errors=True)
+  for split, count in schema.PUBLISHED_KERNELS.items():
+    paths = read.find_npz(os.path.join(sample, split))
+    os.makedirs(os.path.join(root, split))
+    for number in range(count):
+      os.link(paths[number % len(paths)],
+              os.path.join(root, split, f'net_{number:016x}.npz'))
+  return root
 
 
 def _versions() -> str:

@@ -194,12 +194,18 @@ def _add_featurize(verbs) -> None:
 
 def _add_sample_data(verbs) -> None:
   parser = _verb(verbs, 'sample-data', _sample_data,
-                 'write a synthetic data root to try everything on')
+                 "write a data root to try everything on: kernels of Google's "
+                 'TPU compiler')
   parser.add_argument('--out', required=True, metavar='DIR',
                       type=path_flag('--out'), help='folder to write')
-  parser.add_argument('--kernels', type=_positive, metavar='N',
-                      help='kernels of all splits together; not given: a size '
-                           'that takes a few minutes')
+  parser.add_argument('--kernels', type=_kernel_count, metavar='N',
+                      help='kernels of all splits together, or `all`; not '
+                           'given: a size that trains in a few minutes')
+  parser.add_argument('--tpu', choices=('v3',),
+                      help='the machine that the kernels were compiled for; '
+                           'not given: v3')
+  _add_switch(parser, '--noise',
+              'scatter the runtimes as those of repeated measurements do')
   parser.add_argument('--task', default='tile', choices=('tile', 'layout'),
                       help='kernels with tile sizes, or whole programs with '
                            'layouts')
@@ -209,8 +215,6 @@ def _add_sample_data(verbs) -> None:
                            'minutes')
   parser.add_argument('--seed', default=0, type=int, metavar='SEED',
                       help='equal seeds give equal files')
-  _add_switch(parser, '--full-size',
-              'as many kernels and configurations as the real collection')
 
 
 def _add_run(verbs) -> None:
@@ -306,6 +310,10 @@ def _positive(text: str) -> int:
   if not text.isdigit() or int(text) < 1:
     raise argparse.ArgumentTypeError(f'must be at least 1; got {text!r}')
   return int(text)
+
+
+def _kernel_count(text: str) -> int | str:
+  return text if text == 'all' else _positive(text)
 
 
 def _several_positive(text: str) -> list[int]:
@@ -420,18 +428,20 @@ def _sample_data(args: argparse.Namespace) -> int:
   if args.programs is not None:
     raise UserError('--programs is of the layout task; give --kernels, or '
                     '--task layout')
-  chosen = {} if args.kernels is None else {'kernels': args.kernels}
+  chosen = {} if args.tpu is None else {'tpu': args.tpu}
+  if args.kernels is not None:
+    chosen['kernels'] = None if args.kernels == 'all' else args.kernels
   settings = write.SampleDataSettings(
-      out=args.out, seed=args.seed, full_size=args.full_size, **chosen)
+      out=args.out, seed=args.seed, noise=args.noise, **chosen)
   print(write.write_sample_data(settings).text())
   return 0
 
 
 def _layout_sample_data(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.sample import write_layouts
-  if args.kernels is not None or args.full_size:
-    flag = '--full-size' if args.full_size else '--kernels'
-    raise UserError(f'{flag} is of the tile task; give --programs instead')
+  for flag in ('kernels', 'tpu', 'noise'):
+    if getattr(args, flag):
+      raise UserError(f'--{flag} is of the tile task; leave it out')
   chosen = {} if args.programs is None else {'programs': args.programs}
   settings = write_layouts.LayoutSampleSettings(
       out=args.out, seed=args.seed, **chosen)

@@ -142,13 +142,14 @@ def run(out: str, epochs: int) -> str:
     seconds[name] = time.monotonic() - started
   loading = LoadSettings(data_root=data, cache_dir=os.path.join(out, 'cache'))
   print(comparison(
-      f'\nSynthetic validation kernels after {epochs} epochs (slowdown of the '
-      'best of the top k\nover the best tile; lower is better):', model_dirs,
+      f"\nValidation kernels of Google's TPU compiler after {epochs} epochs "
+      '(slowdown of the best of\nthe top k over the best tile, by its own '
+      'estimates; lower is better):', model_dirs,
       os.path.join(data, 'valid'), loading, seconds))
   real = os.path.join(root or '', checkout.REAL_KERNELS)
   if root and os.path.isfile(real):
-    print(comparison('\n15 real TPU kernels (trained on synthetic runtimes '
-                     'alone):', model_dirs, real, loading))
+    print(comparison('\n15 real TPU kernels, as measured (trained on the '
+                     "compiler's estimates alone):", model_dirs, real, loading))
   csv = predict.predict(
       model_dirs[MODELS[0]], loading=loading,
       out=os.path.join(out, 'predictions.csv'))

@@ -172,14 +172,8 @@ def test_another_format_of_the_cache_is_no_other_data(tmp_path, monkeypatch):
   assert cache.content_key(paths) != before[1]
 
 
-def test_other_hardware_changes_every_constant_that_ranks_tiles():
-  default, other = accuracy.tpu.TPU_V3_LIKE, accuracy.OTHER_HARDWARE
-  assert all(getattr(other, name) != value
-             for name, value in vars(default).items())
-
-
 @pytest.mark.parametrize('flags, message', [
-    (['--data', 'nowhere'], "no data set 'nowhere'; choose from synthetic"),
+    (['--data', 'nowhere'], "no data set 'nowhere'; choose from compiled_v3"),
     (['--data', 'real'], 'there are no real kernels; give --real'),
     (['--extra_data', 'real=x'], 'must be NAME=DIR with a new name'),
     (['--extra_data', 'x=/no/folder', '--data', 'x'], 'does not exist'),
@@ -329,30 +323,3 @@ def test_processes_that_are_ended_leave_no_row(tmp_path, monkeypatch):
       'tiny', '', 'splits', 'NetA', 'NetA', '{}', 0, 1, '', '',
       str(tmp_path / 'run'), '', 1)
   assert processes.run(spec) is None
-
-
-def test_changed_hardware_takes_its_test_kernels_from_another_machine(
-    tmp_path, monkeypatch):
-  made = []
-
-  def synthetic(name, seed, hardware, args):
-    made.append((name, seed, hardware))
-    folder = tiny_kernels.write_data_root(
-        tmp_path / name, num_train=4, num_valid=2, num_test=2, seed=len(made))
-    return accuracy.DataSet(name, str(folder), 'splits', name, 'c0ffee')
-
-  monkeypatch.setattr(accuracy, '_synthetic', synthetic)
-  args = accuracy.parser().parse_args([
-      '--work_dir', str(tmp_path / 'work'),
-      '--data', 'synthetic_changed_hardware'])
-  for _ in range(2):  # The second time the links are there.
-    data, = accuracy.data_sets(args)
-  assert made[:2] == [
-      ('synthetic', *accuracy.SYNTHETIC['synthetic']),
-      ('synthetic_changed_hardware_test', 0, accuracy.OTHER_HARDWARE)]
-  assert data.recipe == (
-      'train and valid: synthetic; test: synthetic_changed_hardware_test')
-  for split, source in (('train', 'synthetic'), ('valid', 'synthetic'),
-                        ('test_labelled', 'synthetic_changed_hardware_test')):
-    assert (pathlib.Path(data.source) / split).resolve() == (
-        tmp_path / source / split)

@@ -16,7 +16,7 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.hlo import compile as hlo_compile
 from tpu_graphs_ext.hlo import cutting, features, protos, tuning
 from tpu_graphs_ext.host import metrics
-from tpu_graphs_ext.sample import programs, tiles, write
+from tpu_graphs_ext.sample import write
 
 models = load_models.models_module()
 
@@ -185,51 +185,23 @@ def test_both_agree_on_the_real_kernels(real, in_elements):
   assert_both_agree([kernel for _, kernel in real], in_elements)
 
 
-def program(family, optimizer='', dtype='f32', **sizes):
-  return programs.Program(family, tuple(sizes.items()), dtype, optimizer)
-
-
-# Small ones: what takes the time is to trace them.
-PROGRAMS = (
-    program('alexnet', 'momentum', batch=32, side=32, width=96),
-    program('mobilenet', batch=64, side=19, width=192, classes=1000),
-    program('lstm', batch=64, width=650, vocabulary=1000),
-    program('decoder', dtype='bf16', batch=8, length=128, width=256, heads=8),
-    program('vgg', dtype='bf16', batch=64, side=32, width=32, classes=1000),
-    program('ncf', 'sgd', batch=256, width=128, rows=1024),
-    program('volume', dtype='bf16', batch=2, side=24, width=32),
-    program('inception', dtype='bf16', batch=4, side=19, width=96, classes=10),
-    program('gru_translator', batch=16, width=640, length=50),
-    program('unet', 'adam', 'bf16', batch=1, side=48, width=48),
-    program('densenet', batch=4, side=16, width=256, classes=1000))
-
-
 @pytest.fixture(scope='module')
-def sample() -> list[Kernel]:
-  """Four kernels of each program with up to 50 tiles, as sample data has."""
-  chance = np.random.default_rng(0)
-  found = []
-  for one in PROGRAMS:
-    function, specs = programs.traced_function(one)
-    modules = cutting.cut_kernels(
-        hlo_compile.function_module(function, *specs),
-        cutting.CutLimits(), seed=0)
-    for i, module in enumerate(write._chosen_kernels(modules, 4, 50, chance)):
-      found.append(tiles.sample_kernel(
-          module, f'{one.family}_{i}', 1.0, 50, tpu.TPU_V3_LIKE, 0))
-  return [kernel for kernel in found if kernel is not None]
+def sample(tmp_path_factory) -> list[Kernel]:
+  """Two kernels of each program that the sample data have."""
+  out = str(tmp_path_factory.mktemp('sample') / 'data')
+  write.write_sample_data(write.SampleDataSettings(out, kernels=56))
+  return list(read.read_split(out + '/train'))
 
 
-@pytest.mark.parametrize('in_elements', [False, True])
-def test_both_agree_on_sample_kernels(sample, in_elements):
+def test_both_agree_on_sample_kernels(sample):
   assert len(sample) > 28
-  assert_both_agree(sample, in_elements)
+  assert_both_agree(sample)
 
 
 @pytest.mark.slow
 def test_both_agree_on_many_sample_kernels(tmp_path):
   write.write_sample_data(write.SampleDataSettings(
-      out=str(tmp_path / 'many'), kernels=350, workers=1))
+      out=str(tmp_path / 'many'), kernels=350))
   for split in ('train', 'valid', 'test'):
     assert_both_agree(list(read.read_split(str(tmp_path / 'many' / split))))
 

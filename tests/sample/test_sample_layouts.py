@@ -136,7 +136,7 @@ def test_settings_are_checked(field, value):
 
 @pytest.mark.parametrize('flags, said', [
     (['--task', 'layout', '--kernels', '70'], '--kernels is of the tile task'),
-    (['--task', 'layout', '--full-size'], '--full-size is of the tile task'),
+    (['--task', 'layout', '--noise'], '--noise is of the tile task'),
     (['--programs', '7'], '--programs is of the layout task'),
 ])
 def test_flags_of_the_other_task(capsys, tmp_path, flags, said):

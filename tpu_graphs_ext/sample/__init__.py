@@ -1,8 +1,12 @@
-"""The synthetic sample data: real HLO graphs, modelled runtimes.
+"""The sample data: kernels and tiles of Google's TPU compiler.
 
-layers         pieces of neural networks in TensorFlow
-programs       whole networks of them, with a training step
+`compiled/` was made with libtpu 0.0.50.1, of programs of JAX, by
+`run_scripts/compile_kernels.py`; libtpu itself is not in this package.
+
+kernels        the compiled kernels that the package brings, read and packed
 tiles          a kernel's tile configurations and their runtimes
+layers         pieces of neural networks in TensorFlow, for the layout task
+programs       whole networks of them, with a training step
 layouts        a program's layout configurations and their runtimes
 folder         a data root on disk: written whole, replaced where it is ours
 write          the data root of the tile task: splits, files, seeds

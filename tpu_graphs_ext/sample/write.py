@@ -1,8 +1,8 @@
-"""Writes the sample data: real kernel graphs with synthetic runtimes.
+"""Writes the sample data: kernels of Google's TPU compiler, its estimates.
 
-Programs of common layers are compiled by XLA, cut into kernels, featurized
-like the real collection, and given tile configurations whose runtimes come
-from an analytic machine model. The folder has the layout of the real one:
+Programs of JAX were compiled for a TPU ahead of time; the package brings their
+kernels, the tiles that the compiler weighed and its estimate of each (see
+`kernels`). This lays them out as the real collection is:
 
     DIR/{train,valid,test}/*.npz    test with its labels blanked
     DIR/test_labelled/*.npz         the same test kernels with labels
@@ -15,33 +15,25 @@ the sums say that all in it was written here.
 from __future__ import annotations
 
 import collections
-import concurrent.futures
-import concurrent.futures.process
 import dataclasses
-import hashlib
-import itertools
-import math
-import os
-import shutil
-import zlib
+from typing import Optional
 
 import numpy as np
-import tqdm
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.analytic import tpu
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sample import folder as folder_lib
+from tpu_graphs_ext.sample import kernels as kernels_lib
+from tpu_graphs_ext.sample import tiles
+from tpu_graphs_ext.sample.kernels import SPLITS
 
-SPLITS = ('train', 'valid', 'test')
 _FOLDERS = (*SPLITS, 'test_labelled')
-_WHAT = ('Synthetic sample data of tpu_graphs_ext: real HLO graphs, runtimes '
-         'of an analytic machine model.')
-_PROGRAMS = 'programs'  # In a split that is being made: kernels not yet chosen.
+_WHAT = ("Sample data of tpu_graphs_ext: kernels of Google's TPU compiler, "
+         'its estimates as runtimes.')
 # Part of the marker: data written by another version is written anew.
-_VERSION = 3
+_VERSION = 4
 
 # The real tile collection, to print beside the sample: train split for
 # kernels, nodes, edges, configs; all splits' runs for the runtime.
@@ -63,63 +55,42 @@ class SampleDataSettings:
 
   Attributes:
     out: the folder; new, empty, or with sample data that is to be replaced.
-    kernels: of all splits together; a seventh each for valid and test.
-    seed: of programs, cuts, tiles and noise.
-    full_size: as many kernels and about as many configurations as the real
-      collection has; `kernels` is ignored.
-    hardware: the machine that the runtimes are of.
-    workers: processes; 1 makes everything in this one.
+    kernels: of all splits together; a seventh each for valid and test, or all
+      that they have. None: all kernels that there are.
+    seed: of the choice of kernels, the order of tiles and the noise.
+    tpu: the machine that they were compiled for, of `kernels.CLOCK_GHZ`.
+    noise: whether runtimes scatter as measured ones do; without it they are
+      the compiler's estimates.
   """
   out: str
-  kernels: int = 700
+  kernels: Optional[int] = 700
   seed: int = 0
-  full_size: bool = False
-  hardware: tpu.TpuConstants = tpu.TPU_V3_LIKE
-  workers: int = 2
+  tpu: str = 'v3'
+  noise: bool = False
 
   def __post_init__(self):
     files.require_path('--out', self.out)
-    if self.kernels < 7:
+    if self.kernels is not None and self.kernels < 7:
       raise UserError(f'kernels is {self.kernels}; it must be at least 7, so '
                       'that valid and test have at least one kernel each')
     if self.seed < 0:
       raise UserError(f'seed is {self.seed}; it must not be negative')
-    if self.workers < 1:
-      raise UserError(f'workers is {self.workers}; it must be at least 1')
+    if self.tpu not in kernels_lib.CLOCK_GHZ:
+      raise UserError(f'tpu is {self.tpu!r}; choose from '
+                      f'{", ".join(kernels_lib.CLOCK_GHZ)}')
 
-  def split_sizes(self) -> dict:
-    """Kernels of each split."""
-    if self.full_size:
-      return dict(schema.PUBLISHED_KERNELS)
+  def most_kernels(self, split: str) -> Optional[int]:
+    """The most kernels of a split; None: all."""
+    if self.kernels is None:
+      return None
     part = self.kernels // 7
-    return {'train': self.kernels - 2 * part, 'valid': part, 'test': part}
-
-  @property
-  def max_configs(self) -> int:
-    """The most configurations that any kernel has."""
-    return 10_000 if self.full_size else 1_500
-
-  @property
-  def config_share(self) -> float:
-    """How many of a kernel's candidate tiles are measured."""
-    return 1.0 if self.full_size else 0.5
-
-  @property
-  def many_tiles(self) -> int:
-    """Kernels with fewer candidate tiles than this are taken less often."""
-    return 20_000 if self.full_size else 400
-
-  def kernels_per_program(self, split: str) -> int:
-    """The most kernels that one program gives: more programs, more variety."""
-    size = self.split_sizes()[split]
-    return 14 if self.full_size else max(3, min(20, size // 10))
+    return self.kernels - 2 * part if split == 'train' else part
 
   def fingerprint(self) -> dict:
     """What the content depends on, for the marker file."""
-    return {'version': _VERSION, 'seed': self.seed,
-            'split_sizes': self.split_sizes(),
-            'full_size': self.full_size,
-            'hardware': dataclasses.asdict(self.hardware)}
+    settings = dataclasses.asdict(self)
+    del settings['out']
+    return {'version': _VERSION, **settings}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +110,8 @@ class Summary:
     """A table of the statistics beside those of the real collection."""
     state = 'already there' if self.reused else 'written'
     lines = [f'Sample data {state}: {self.out}',
-             'Real HLO graphs; tiles and runtimes are synthetic.', '',
+             "Kernels and tiles of Google's TPU compiler; runtimes are its "
+             'estimates.', '',
              f'{"":34}' + ''.join(f'{split:>10}' for split in SPLITS)
              + f'{"real":>10}']
     for key, label in _ROWS.items():
@@ -172,13 +144,11 @@ _QUANTILE_ROWS = {
 def write_sample_data(settings: SampleDataSettings) -> Summary:
   """Writes the sample data, or finds it written.
 
-  Each folder is made beside the one it then replaces, inside `out`. With more
-  than one worker a script must call it under `if __name__ == '__main__':`,
-  because the workers import that script.
+  Each folder is made beside the one it then replaces, inside `out`.
 
   Raises:
     UserError: `out` holds something that is not sample data, or cannot be
-      written, or a worker died.
+      written.
   """
   out = files.require_path('--out', settings.out)
   splits, reused = folder_lib.write_folders(
@@ -191,67 +161,41 @@ def write_sample_data(settings: SampleDataSettings) -> Summary:
   return Summary(out, splits, reused)
 
 
-# --- One split ---------------------------------------------------------------
-
-
 def _write_splits(settings, places: dict[str, str]) -> dict:
   """Fills the folders; returns split -> statistics."""
-  try:
-    with folder_lib.pool(settings.workers) as pool:
-      return {split: _write_split(settings, split, size, places, pool)
-              for split, size in settings.split_sizes().items()}
-  except concurrent.futures.process.BrokenProcessPool as error:
-    raise UserError(
-        f'{settings.out}: a process that compiles sample programs was killed, '
-        'most likely because memory ran out (each takes about 1.5 GB); free '
-        'some and run it again') from error
+  return {split: _write_split(settings, split, places) for split in SPLITS}
 
 
-def _write_split(settings, split, size, places, pool) -> dict:
+def _write_split(settings, split, places: dict[str, str]) -> dict:
   """Writes the kernels of a split; returns its statistics."""
   folder = places['test_labelled' if split == 'test' else split]
-  facts = _write_kernels(settings, split, size, folder, pool)
-  if split == 'test':
-    for fact in facts:
-      _blanked(Kernel.load(fact['path'])).save(places['test'])
+  found = kernels_lib.split_kernels(settings.tpu, split)
+  facts = []
+  for compiled in _chosen(found, settings.most_kernels(split), settings.seed):
+    graph = compiled.graph_hash()
+    name = (graph[:32] if split == 'test'
+            else f'{compiled.program}_{graph[:16]}')
+    kernel = tiles.sample_kernel(
+        compiled, name, kernels_lib.CLOCK_GHZ[settings.tpu], settings.noise,
+        [settings.seed, int(graph[:8], 16)])
+    kernel.save(folder)
+    if split == 'test':
+      _blanked(kernel).save(places['test'])
+    facts.append(_facts(kernel))
   return _statistics(facts)
 
 
-def _write_kernels(settings, split, size, folder, pool) -> list[dict]:
-  """Writes `size` kernels with different graphs; returns facts about each.
-
-  Programs are taken in their order, whichever process is done first.
-  """
-  from tpu_graphs_ext.sample import programs
-  # Each program has a folder of its own: two may have a kernel in common.
-  made = os.path.join(folder, _PROGRAMS)
-  jobs = ((program, settings, split, os.path.join(made, program.name))
-          for program in programs.programs(split, settings.seed))
-  facts, seen, waiting = [], set(), collections.deque()
-  with tqdm.tqdm(total=size, desc=f'{split} kernels',
-                 unit='kernel', disable=None) as progress:
-    while len(facts) < size:
-      needed = math.ceil(
-          (size - len(facts)) / settings.kernels_per_program(split))
-      ahead = min(needed, 2 * settings.workers) - len(waiting)
-      waiting.extend(pool.submit(_write_program, job)
-                     for job in itertools.islice(jobs, max(0, ahead)))
-      if not waiting:
-        raise UserError(
-            f'the {split} split has only {len(facts)} distinct kernels, not '
-            f'{size}; ask for fewer kernels')
-      for fact in waiting.popleft().result():
-        if len(facts) == size or fact['graph'] in seen:
-          continue
-        target = os.path.join(folder, os.path.basename(fact['path']))
-        os.replace(fact['path'], target)
-        seen.add(fact['graph'])
-        facts.append({**fact, 'path': target})
-        progress.update()
-  # What was asked for ahead must not write while the folder is moved.
-  concurrent.futures.wait(waiting)
-  shutil.rmtree(made)  # In a folder that was made for this run.
-  return facts
+def _chosen(found, most, seed) -> list:
+  """At most so many kernels, as evenly from the programs as they allow."""
+  chance = np.random.default_rng(seed)
+  taken = collections.Counter()
+  turns = []
+  for number in chance.permutation(len(found)):
+    program = found[number].program
+    turns.append((taken[program], len(turns), number))
+    taken[program] += 1
+  numbers = sorted(number for _, _, number in sorted(turns)[:most])
+  return [found[number] for number in numbers]
 
 
 def _blanked(kernel: Kernel) -> Kernel:
@@ -261,70 +205,9 @@ def _blanked(kernel: Kernel) -> Kernel:
       normalizer_ns=np.ones_like(kernel.normalizer_ns))
 
 
-# --- One program -------------------------------------------------------------
-
-
-def _write_program(job) -> list[dict]:
-  """Compiles a program and writes its kernels; returns facts about each."""
-  program, settings, split, folder = job
-  os.makedirs(folder, exist_ok=True)
-  from tpu_graphs_ext.hlo import compile as hlo_compile
-  from tpu_graphs_ext.hlo import cutting
-  from tpu_graphs_ext.sample import programs, tiles
-  seed = zlib.crc32(f'{program.name} {settings.seed}'.encode())
-  chance = np.random.default_rng(seed)
-  limits = cutting.CutLimits(
-      max_fused=int(chance.integers(40, 110)),
-      share_probability=float(chance.uniform(0.0, 0.35)),
-      join_probability=float(chance.uniform(0.5, 1.0)),
-      copies=int(chance.integers(1, 5)))
-  function, specs = programs.traced_function(program)
-  module = hlo_compile.function_module(function, *specs)
-  kernels = cutting.cut_kernels(module, limits, seed)
-  facts = []
-  for kernel in _chosen_kernels(
-      kernels, settings.kernels_per_program(split), settings.many_tiles,
-      chance):
-    graph = hashlib.sha256(
-        kernel.SerializeToString(deterministic=True)).hexdigest()
-    name = (graph[:32] if split == 'test'
-            else f'{program.name}_{graph[:16]}')
-    made = tiles.sample_kernel(
-        kernel, name, settings.config_share, settings.max_configs,
-        settings.hardware, [seed, int(graph[:8], 16)])
-    if made is not None:
-      facts.append(_facts(made, made.save(folder), graph))
-  return facts
-
-
-def _chosen_kernels(kernels, count, many_tiles, chance) -> list:
-  """Distinct kernels of a program, the larger ones more likely, in order."""
-  distinct = {k.SerializeToString(deterministic=True): k for k in kernels}
-  kernels = list(distinct.values())
-  weights = np.array([_weight(kernel, many_tiles) for kernel in kernels])
-  chosen = chance.choice(
-      len(kernels), min(count, len(kernels)), replace=False,
-      p=weights / weights.sum())
-  return [kernels[i] for i in np.sort(chosen)]
-
-
-def _weight(kernel, many_tiles) -> float:
-  """Programs have many small kernels; the real collection has fewer.
-
-  Few real kernels have less than ten configurations; those with `many_tiles`
-  candidates and more all count the same.
-  """
-  from tpu_graphs_ext.sample import tiles
-  nodes = sum(len(c.instructions) for c in kernel.computations)
-  if nodes == 2:
-    return 30.0  # Copies and reshapes: a program has few of them.
-  return (3 + min(nodes, 80)) ** 1.5 * min(
-      1.0, tiles.num_candidates(kernel) / many_tiles + 0.02)
-
-
-def _facts(kernel: Kernel, path, graph) -> dict:
+def _facts(kernel: Kernel) -> dict:
   relative = kernel.runtime_rel
-  return {'path': path, 'graph': graph, 'nodes': kernel.num_nodes,
+  return {'nodes': kernel.num_nodes,
           'edges': kernel.num_edges, 'configs': kernel.num_configs,
           'relative_sum': float(relative.sum()),
           'relative_square': float(np.square(relative).sum())}

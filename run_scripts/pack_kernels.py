@@ -1,0 +1,136 @@
+"""Packs what compile_kernels.py wrote into the package, for maintainers.
+
+  python run_scripts/pack_kernels.py DIR [--tpu v3]
+
+Takes the programs apart, features each distinct kernel and keeps up to
+`MOST_TILES` of its feasible tiles, always the compiler's own, and writes
+`tpu_graphs_ext/sample/compiled/TPU_{train,valid,test}_PART.xz`.
+"""
+
+import argparse
+import collections
+import gzip
+import json
+import os
+import sys
+import zlib
+
+import numpy as np
+
+from tpu_graphs_ext.hlo import features, fusions, protos
+from tpu_graphs_ext.sample import kernels
+
+COMPILER = 'libtpu 0.0.50.1'
+INFEASIBLE = 10 ** 9  # Cycles: 2^63 - 1 and its parts; a second and more.
+MOST_NODES, MOST_TILES, MOST_KERNELS = 400, 1000, 60
+FEWEST_TILES = 4
+PART = 1000  # Kernels of a file, which has less than 2 MB then.
+FEW_TILES, MOST_WITH_FEW = 10, 5  # Of a program: so many with so few tiles.
+
+
+def program_kernels(folder: str, name: str, counts) -> list:
+  """The distinct kernels of a program that are of use, in its order."""
+  path = os.path.join(folder, name)
+  with open(path + '.pb', 'rb') as file:
+    module = protos.as_module(file.read())
+  with gzip.open(path + '.json.gz', 'rt') as file:
+    logged = json.load(file)
+  found, few = {}, 0
+  for single in fusions.kernels_of(module).modules:
+    if single.name not in logged:
+      counts['not compiled by itself'] += 1
+      continue
+    kernel, fault = _kernel(single, logged[single.name], name)
+    if fault:
+      counts[fault] += 1
+      continue
+    if len(kernel.cycles) < FEW_TILES:
+      few += 1
+      if few > MOST_WITH_FEW:
+        counts['one of many with few tiles'] += 1
+        continue
+    found.setdefault(kernel.graph_hash(), kernel)
+  chance = np.random.default_rng(zlib.crc32(name.encode()))
+  chosen = list(found.values())
+  if len(chosen) > MOST_KERNELS:
+    counts['beyond the most of a program'] += len(chosen) - MOST_KERNELS
+    chosen = [chosen[i] for i in np.sort(chance.choice(
+        len(chosen), MOST_KERNELS, replace=False))]
+  return chosen
+
+
+def _kernel(module, logged, program):
+  """(the kernel, None), or (None, why it is left out)."""
+  entry = next(c for c in module.computations
+               if c.id == module.entry_computation_id)
+  root = next(n for n in entry.instructions if n.id == entry.root_id)
+  try:
+    window = json.loads(root.backend_config).get('window_config', {})
+  except ValueError:
+    window = {}
+  default = tuple(tuple(map(int, window.get(key, ()))) for key in (
+      'output_window_bounds', 'kernel_window_bounds'))
+  cycles = {(tuple(output), tuple(kernel)): count
+            for output, kernel, count in logged if 0 < count < INFEASIBLE}
+  if default not in cycles:
+    return None, 'default not among the tiles'
+  if cycles[default] != int(window['estimated_cycles']):
+    return None, "the default's cycles are others than in the log"
+  tiles = sorted(tile for tile in cycles
+                 if list(map(len, tile)) == list(map(len, default)))
+  if len(tiles) < FEWEST_TILES:
+    return None, 'fewer than four tiles'
+  arrays = features.module_arrays(module)
+  if len(arrays.node_opcode) > MOST_NODES:
+    return None, 'too many nodes'
+  if len(tiles) > MOST_TILES:
+    chance = np.random.default_rng(zlib.crc32(repr(tiles).encode()))
+    others = [tile for tile in tiles if tile != default]
+    kept = chance.choice(len(others), MOST_TILES - 1, replace=False)
+    tiles = sorted([default, *(others[i] for i in kept)])
+  bounds = [np.array([tile[side] for tile in tiles], np.int64).reshape(
+      len(tiles), -1) for side in (0, 1)]
+  return kernels.CompiledKernel(
+      program, arrays.node_feat, arrays.node_opcode, arrays.edge_index,
+      *bounds, np.array([cycles[tile] for tile in tiles], np.int64),
+      tiles.index(default)), None
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+  parser.add_argument('dir')
+  parser.add_argument('--tpu', choices=sorted(kernels.CLOCK_GHZ), default='v3')
+  args = parser.parse_args()
+  folder = os.path.join(args.dir, args.tpu)
+  with open(os.path.join(args.dir, 'programs.json')) as file:
+    splits = json.load(file)
+  counts, seen = collections.Counter(), set()
+  for split in kernels.SPLITS:
+    # A graph of train is in no other split.
+    chosen = []
+    for name in splits[split]:
+      if not os.path.exists(os.path.join(folder, name + '.json.gz')):
+        print(f'{name}: not compiled', file=sys.stderr)
+        continue
+      for kernel in program_kernels(folder, name, counts):
+        if kernel.graph_hash() in seen:
+          counts['in another program'] += 1
+          continue
+        seen.add(kernel.graph_hash())
+        chosen.append(kernel)
+    size = 0
+    for part, first in enumerate(range(0, len(chosen), PART)):
+      path = kernels.path_of(args.tpu, split, part)
+      kernels.save(path, chosen[first:first + PART], args.tpu, COMPILER)
+      size += os.path.getsize(path)
+    print(f'{args.tpu} {split}: {len(chosen)} kernels of '
+          f'{len({k.program for k in chosen})} programs, '
+          f'{sum(len(k.cycles) for k in chosen):,} tiles, '
+          f'{size / 1024:,.0f} KiB')
+  for reason, count in counts.most_common():
+    print(f'  left out: {count} {reason}')
+
+
+if __name__ == '__main__':
+  main()

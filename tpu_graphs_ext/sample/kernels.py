@@ -1,0 +1,164 @@
+"""The compiled kernels that the package brings: read, and packed.
+
+Files `compiled/<tpu>_<split>_<part>.xz` hold the kernels of a split: each an
+.npz of whole numbers, compressed as a whole. What varies slowly lies together:
+
+  about     JSON: format, compiler, tpu, names of the programs
+  kernels   [kernels, 7], the columns of `_COLUMNS`
+  rows      float32 [140, distinct rows], rows of node_feat, each once
+  row       [nodes of all kernels], their numbers
+  opcode    [nodes], node_opcode
+  edges     [2, edges]: consumer, consumer - producer
+  bounds    tile bounds of a kernel after another, [rank, tiles] each
+  cycles    uint8 [4, tiles]: the compiler's estimate, lowest byte first
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import hashlib
+import io
+import json
+import lzma
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from tpu_graphs_ext.errors import UserError
+
+SPLITS = ('train', 'valid', 'test')
+# Cycles of a second. v3: Norrie et al., "The Design Process for Google's
+# Training Chips: TPUv2 and TPUv3", IEEE Micro 2021.
+CLOCK_GHZ = {'v3': 0.94}
+FOLDER = os.path.join(os.path.dirname(__file__), 'compiled')
+_FORMAT = 1
+_COLUMNS = ('program', 'nodes', 'edges', 'output_rank', 'kernel_rank', 'tiles',
+            'default')
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CompiledKernel:
+  """A kernel as the TPU's compiler made it, with tiles that it weighed.
+
+  Attributes:
+    program: name of the program that it is of.
+    node_feat: float32 [nodes, 140].
+    node_opcode: uint8 [nodes].
+    edge_index: int64 [edges, 2], rows (consumer, producer).
+    output_bounds: int64 [tiles, dims], layout tiles, most major first.
+    kernel_bounds: int64 [tiles, dims]; of no dims if it has no product.
+    cycles: int64 [tiles], the compiler's own estimate.
+    default: the tile that the compiler took.
+  """
+  program: str
+  node_feat: np.ndarray
+  node_opcode: np.ndarray
+  edge_index: np.ndarray
+  output_bounds: np.ndarray
+  kernel_bounds: np.ndarray
+  cycles: np.ndarray
+  default: int
+
+  def graph_hash(self) -> str:
+    """Of the graph alone: kernels are distinct by it."""
+    return hashlib.sha256(b''.join(
+        array.tobytes() for array in (
+            self.node_feat, self.node_opcode, self.edge_index))).hexdigest()
+
+
+def split_kernels(tpu: str, split: str) -> list[CompiledKernel]:
+  """All kernels of a split that the package brings.
+
+  Raises:
+    UserError: as `load`.
+  """
+  first = path_of(tpu, split, 0)
+  paths = glob.glob(os.path.join(FOLDER, f'{tpu}_{split}_*.xz')) or [first]
+  return [kernel for path in sorted(paths) for kernel in load(path)]
+
+
+def path_of(tpu: str, split: str, part: int) -> str:
+  return os.path.join(FOLDER, f'{tpu}_{split}_{part}.xz')
+
+
+def load(path: str) -> list[CompiledKernel]:
+  """The kernels of a file.
+
+  Raises:
+    UserError: the file is missing, damaged, or of another format.
+  """
+  try:
+    with lzma.open(path) as file, np.load(
+        io.BytesIO(file.read()), allow_pickle=False) as stored:
+      arrays = dict(stored)
+    about = json.loads(arrays['about'].tobytes())
+    if about['format'] != _FORMAT:
+      raise ValueError(f'format {about["format"]}, not {_FORMAT}')
+    return _unpacked(arrays, about['programs'])
+  except (OSError, EOFError, ValueError, LookupError,
+          lzma.LZMAError) as error:
+    raise UserError(
+        f'{path}: cannot be read ({error}); it is a part of the package: '
+        'install the package again') from error
+
+
+def _unpacked(arrays, programs) -> list[CompiledKernel]:
+  rows = np.ascontiguousarray(arrays['rows'].T)
+  cycles = np.ascontiguousarray(arrays['cycles'].T).view('<u4')[:, 0].astype(
+      np.int64)
+  columns = dict(zip(_COLUMNS, arrays['kernels'].T.tolist()))
+  node = edge = bound = tile = 0
+  found = []
+  for values in zip(*columns.values()):
+    k = dict(zip(_COLUMNS, values))
+    nodes = slice(node, node := node + k['nodes'])
+    consumer, distance = arrays['edges'][
+        :, edge:(edge := edge + k['edges'])].astype(np.int64)
+    ranks = k['output_rank'], k['kernel_rank']
+    size = sum(ranks) * k['tiles']
+    bounds = arrays['bounds'][bound:(bound := bound + size)].reshape(
+        sum(ranks), k['tiles']).T.astype(np.int64)
+    found.append(CompiledKernel(
+        program=programs[k['program']],
+        node_feat=rows[arrays['row'][nodes]],
+        node_opcode=arrays['opcode'][nodes],
+        edge_index=np.stack([consumer, consumer - distance], 1),
+        output_bounds=bounds[:, :ranks[0]],
+        kernel_bounds=bounds[:, ranks[0]:],
+        cycles=cycles[tile:(tile := tile + k['tiles'])],
+        default=k['default']))
+  return found
+
+
+def save(path: str, kernels: Sequence[CompiledKernel], tpu: str,
+         compiler: str) -> None:
+  """Writes a file that `load` reads; for maintainers."""
+  programs = sorted({kernel.program for kernel in kernels})
+  rows, row = np.unique(np.concatenate([k.node_feat for k in kernels]),
+                        axis=0, return_inverse=True)
+  bounds = [np.concatenate([k.output_bounds, k.kernel_bounds], 1)
+            for k in kernels]
+  about = {'format': _FORMAT, 'compiler': compiler, 'tpu': tpu,
+           'programs': programs}
+  edges = np.concatenate([k.edge_index for k in kernels])
+  cycles = np.concatenate([k.cycles for k in kernels]).astype('<u4')
+  arrays = {
+      'about': np.frombuffer(json.dumps(about).encode(), np.uint8),
+      'kernels': np.array([
+          [programs.index(k.program), len(k.node_feat), len(k.edge_index),
+           k.output_bounds.shape[1], k.kernel_bounds.shape[1], len(k.cycles),
+           k.default] for k in kernels], np.int32),
+      'rows': np.ascontiguousarray(rows.T),
+      'row': row.reshape(-1).astype(np.uint32),
+      'opcode': np.concatenate([k.node_opcode for k in kernels]),
+      'edges': np.stack([edges[:, 0], edges[:, 0] - edges[:, 1]]).astype(
+          np.int16),
+      'bounds': np.concatenate(
+          [part.T.reshape(-1) for part in bounds]).astype(np.uint16),
+      'cycles': np.ascontiguousarray(cycles[:, None].view(np.uint8).T)}
+  content = io.BytesIO()
+  np.savez(content, **arrays)
+  with lzma.open(path, 'wb', preset=9 | lzma.PRESET_EXTREME) as file:
+    file.write(content.getvalue())
