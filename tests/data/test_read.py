@@ -151,6 +151,11 @@ def test_kernels_of_different_widths():
     ('edge_index', np.zeros((2, 3), np.int64), 'another length than 2'),
     ('config_feat', np.zeros((4, 24)), 'config_feat has dtype float64'),
     ('normalizer_ns', np.array([1, 1, 0, 1]), 'row 2 is 0; times in ns'),
+    ('runtime_ns', np.array([5, -7, 6, 6]), 'row 1 is -7; times in ns must be'),
+    ('runtime_ns', np.array([5, 0, 6, 6]), 'row 1 is 0; times in ns must be'),
+    ('config_feat', np.zeros((4, 24), bool), 'config_feat has dtype bool'),
+    ('node_feat', np.zeros((3, 140), np.int8), 'node_feat has dtype int8'),
+    ('node_opcode', np.ones(3, bool), 'node_opcode has dtype bool'),
 ])
 def test_kernel_that_makes_no_sense(field, value, message):
   kernel = tiny_kernels.chain()

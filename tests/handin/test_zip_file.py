@@ -267,6 +267,17 @@ def test_a_package_is_whole_or_absent(
   assert os.listdir(os.path.dirname(path)) == ['submission.zip']
 
 
+@pytest.mark.parametrize('name', ['photos.txt', 'MANIFEST.json'])
+def test_another_zip_is_not_replaced(handed_in, verdicts, tmp_path, name):
+  path = tmp_path / 'mine.zip'
+  with zipfile.ZipFile(path, 'w') as archive:
+    archive.writestr(name, 'mine')
+  before = path.read_bytes()
+  with pytest.raises(UserError, match='is no hand-in of `package`'):
+    zip_file.package(str(handed_in), str(path))
+  assert path.read_bytes() == before
+
+
 def test_no_zip(tmp_path):
   (tmp_path / 'a.zip').write_bytes(b'PK not a zip')
   refused(str(tmp_path / 'a.zip'), tmp_path, 'is no whole zip file')

@@ -180,6 +180,17 @@ def test_written_files_read_back(tmp_path):
   np.testing.assert_array_equal(got.runtime_ns, expected.runtime_ns)
 
 
+def test_unknown_opcodes_are_named_once(tmp_path, caplog):
+  data = tile_data()
+  nodes = data.modules[0].module.computations[0].instructions
+  nodes[0].opcode = 'quantum-dot'
+  path = write(tmp_path / 'several.pb', data)
+  tuning.featurize_file(path, str(tmp_path))
+  warning, = [record.message for record in caplog.records
+              if 'not in the table' in record.message]
+  assert "'quantum-dot' (" in warning and ' nodes)' in warning
+
+
 def test_layout_file_has_the_same_bytes_every_time(tmp_path):
   path = write(tmp_path / 'unet.pb', layout_data())
   first, = tuning.featurize_file(path, str(tmp_path / 'a'))

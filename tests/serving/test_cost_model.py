@@ -73,6 +73,20 @@ def test_a_kernel_is_a_path_a_kernel_or_arrays(model, tmp_path):
   np.testing.assert_array_equal(model.score(arrays, TILES), expected)
 
 
+@pytest.mark.parametrize('change, message', [
+    (lambda feat: feat.astype(bool), 'config_feat has dtype bool; it must be'),
+    (lambda feat: feat.astype(np.int8), 'config_feat has dtype int8'),
+    (lambda feat: feat[0, 0], 'config_feat has 0 dimensions')])
+def test_features_of_another_type(model, tmp_path, change, message):
+  with np.load(KERNEL.save(str(tmp_path))) as stored:
+    arrays = dict(stored)
+  np.savez(tmp_path / 'a.npz', **{
+      **arrays, 'config_feat': change(arrays['config_feat'])})
+  for ask in (model.score, model.rank):
+    with pytest.raises(UserError, match=message):
+      ask(str(tmp_path / 'a.npz'))
+
+
 def test_a_kernel_without_edges(model):
   arrays = {**saved_run.arrays_of(KERNEL), 'edge_index': []}
   assert model.score(arrays).shape == (8,)

@@ -44,7 +44,7 @@ from tpu_graphs_ext.data.partition import (
 from tpu_graphs_ext.errors import UserError
 
 # Part of every key: a change of the format makes old entries unreachable.
-FORMAT = 'tpu_graphs_ext tile cache 2'
+FORMAT = 'tpu_graphs_ext tile cache 3'
 META_FILE = 'meta.json'
 BLOCK_BYTES = 1 << 20  # Read at once by a check; fits a processor's cache.
 # Of a kernel, and of a row: more than any has.

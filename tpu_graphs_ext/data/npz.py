@@ -15,6 +15,7 @@ import os
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
+from typing import BinaryIO
 
 import numpy as np
 
@@ -25,6 +26,10 @@ MAX_BYTES = 1 << 28
 # Of the header of one array. NumPy's own limit.
 _MAX_HEADER = 10_000
 _COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # As NumPy writes.
+# Of the list of members, 46 bytes and a name each; a kernel has six.
+MAX_DIRECTORY = 1 << 20
+_MAX_END = 22 + (1 << 16) + 20  # End record, longest comment, locator.
+_END, _END_64_LOCATOR = b'PK\x05\x06', b'PK\x06\x07'
 _ENCRYPTED = 1  # Bit of a zip member's flags.
 
 
@@ -41,12 +46,41 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
       wrong inside of the `with` is one, too.
   """
   try:
-    with files.open_ordinary(path) as file, zipfile.ZipFile(file) as archive:
-      yield archive
+    with files.open_ordinary(path) as file:
+      require_short_directory(file)
+      with zipfile.ZipFile(file) as archive:
+        yield archive
   except DamagedError:
     raise
   except Exception as error:  # Whatever zipfile and its decoders stumble over.
     raise DamagedError(_text(error)) from error
+
+
+def require_short_directory(file: BinaryIO) -> None:
+  """Raises a DamagedError where a zip archive lists far too many members.
+
+  zipfile makes an object of each as soon as it opens an archive. Looks only at
+  the archive's end; what is no archive passes.
+  """
+  size = file.seek(0, os.SEEK_END)
+  file.seek(max(0, size - _MAX_END))
+  end = file.read()
+  file.seek(0)
+  at = end.rfind(_END)
+  if at < 0 or len(end) < at + 16:
+    return
+  found, = struct.unpack_from('<I', end, at + 12)
+  locator = end[max(0, at - 20):at]
+  if locator[:4] == _END_64_LOCATOR:  # What it points to goes first.
+    place, = struct.unpack_from('<Q', locator, 8)
+    file.seek(min(place, size))
+    record = file.read(48)
+    file.seek(0)
+    if len(record) == 48:
+      found = max(found, struct.unpack_from('<Q', record, 40)[0])
+  if found > MAX_DIRECTORY:
+    raise DamagedError(f'its directory of members has {found:,} bytes; '
+                       f'{MAX_DIRECTORY:,} are allowed')
 
 
 def array_names(path: str) -> set[str]:

@@ -203,13 +203,16 @@ def require_readable(kernel: Kernel, where: str | None = None) -> None:
   """Raises a UserError where the arrays of a kernel make no sense together.
 
   Feature widths and narrower integers than stored in the real files are let
-  through; `rules.py` has all.
+  through, but no bool, and no features other than float32: sums over int8
+  would overflow. `rules.py` has all rules.
   """
   arrays = {key: getattr(kernel, name) for name, key in STORED_NAMES.items()}
   faults = []
   for key, array in arrays.items():
     field = rules.FIELDS[key]
-    if not np.can_cast(array.dtype, field.dtype, 'safe'):
+    if (array.dtype.kind != np.dtype(field.dtype).kind
+        and array.dtype.kind != 'u') or not np.can_cast(
+            array.dtype, field.dtype, 'safe'):
       faults.append((key, f'has dtype {array.dtype}; it must be '
                      f'{field.dtype}'))
     if array.ndim != len(field.axes):

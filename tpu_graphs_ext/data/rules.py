@@ -108,6 +108,12 @@ def not_positive(name: str) -> Callable[[Arrays], Iterator[str]]:
   return rule
 
 
+def bad_runtimes(arrays: Arrays) -> Iterator[str]:
+  """Every runtime is above zero, or all are 0: a hidden label."""
+  if arrays[RUNTIME].any():
+    yield from not_positive(RUNTIME)(arrays)
+
+
 # The rules without which reading would give nonsense: the field to blame, the
 # fields needed, the rule.
 READ_RULES = (
@@ -117,9 +123,11 @@ READ_RULES = (
     ('node_feat', ('node_feat',), not_finite('node_feat')),
     ('config_feat', ('config_feat',), not_finite('config_feat')),
     (NORMALIZER, (NORMALIZER,), not_positive(NORMALIZER)),
+    # Of a whole kernel: needs all its rows.
+    (RUNTIME, (RUNTIME, 'config_feat'), bad_runtimes),
 )
 # The rest, and those of a file whose label is not withheld.
-RULES = READ_RULES + (
+RULES = READ_RULES[:-1] + (  # The last is among LABEL_RULES.
     ('node_opcode', ('node_opcode',), unknown_opcodes),
     ('edge_index', ('edge_index',), edges_against_order),
     ('config_feat', ('config_feat',), too_few_configs),

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from tpu_graphs_ext import files, owned
+from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.handin import confine, verify, verify_layout
 from tpu_graphs_ext.host import artifacts, settings
@@ -66,7 +67,7 @@ def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
   path = files.require_path('--out', out)
   if os.path.isdir(path):
     raise UserError(f'--out={out}: is a folder; name a .zip file')
-  owned.require_file(path, b'PK', 'zip file')
+  _require_own(path)
   data_root = data_root or {'tile': settings.DATA_ROOT,
                             'layout': verify_layout.DATA_ROOT}[task]
   where = {'models_py': models_py, 'root': root, 'data_root': data_root,
@@ -87,6 +88,20 @@ def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
   with files.new_file(path) as file:
     _write_zip(file, verdict)
   return verdict
+
+
+def _require_own(path: str) -> None:
+  """Raises a UserError where writing would replace anything but a hand-in."""
+  owned.require_file(path, b'PK', 'zip file')
+  if not os.path.lexists(path) or not os.path.getsize(path):
+    return
+  try:
+    with _archive(path) as archive:
+      _raise_all(path, _unsafe(archive))
+      _manifest(path, archive.read(MANIFEST_NAME))
+  except UserError as error:
+    raise UserError(f'{path}: is no hand-in of `package`, so it is not '
+                    'replaced; move it away, or name another file') from error
 
 
 def unpack(path: str, folder: str) -> tuple[str, str]:
@@ -129,6 +144,7 @@ def _archive(path: str) -> Iterator[zipfile.ZipFile]:
       if size > MAX_PACKED_BYTES:
         raise UserError(f'{path}: has {size:,} bytes; no hand-in has more than '
                         f'{MAX_PACKED_BYTES:,}')
+      npz.require_short_directory(file)
       with zipfile.ZipFile(file) as archive:
         yield archive
   except UserError:

@@ -14,6 +14,7 @@ data set's own encoder:
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 import math
@@ -27,8 +28,8 @@ from google.protobuf.message import DecodeError
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import npz, schema
-from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel
+from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import features, protos
 
 _log = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ def featurize_file(path: str, out_dir: str) -> list:
     raise UserError(f'{path}: none of its {len(modules.modules)} modules has '
                     f'{MIN_RUNS} runs that can be used; nothing was written')
   _require_own(out_dir, results)
+  _warn_of_unknown_opcodes(path, modules)
   try:
     os.makedirs(out_dir, exist_ok=True)
     return [result.save(out_dir) for result in results]
@@ -108,23 +110,54 @@ def featurize_file(path: str, out_dir: str) -> list:
 
 
 def _require_own(out_dir: str, results: list) -> None:
-  """Raises a UserError where a file in the way holds other arrays."""
+  """Raises a UserError where a file in the way holds other values.
+
+  Whoever wrote it, nothing is lost by replacing equal arrays.
+  """
   for result in results:
     tile = isinstance(result, Kernel)
     path = os.path.join(out_dir, (result.tile_id if tile else result.name)
                         + '.npz')
     if not os.path.lexists(path):
       continue
-    fields = schema.TILE_FIELDS if tile else schema.LAYOUT_FIELDS
-    try:
-      with npz.opened(path) as archive:
-        found = archive.namelist()
-    except npz.DamagedError:
-      found = []
-    if sorted(found) != sorted(field.name + '.npy' for field in fields):
+    arrays = ({key: getattr(result, name)
+               for name, key in STORED_NAMES.items()} if tile else
+              {field.name: getattr(result, field.name)
+               for field in schema.LAYOUT_FIELDS})
+    if not _holds(path, arrays):
       raise UserError(
-          f'{path}: is not what featurize writes, so it is not replaced; move '
-          'it away, or choose another folder')
+          f'{path}: does not hold what featurize would write, so it is not '
+          'replaced; move it away, or choose another folder')
+
+
+def _holds(path: str, arrays: dict[str, np.ndarray]) -> bool:
+  """Whether an .npz file has these arrays and no others."""
+  try:
+    if npz.array_names(path) != set(arrays):
+      return False
+    found, _ = npz.read_arrays(
+        path, list(arrays), max(array.nbytes for array in arrays.values())
+        + npz.MAX_BYTES)
+  except npz.DamagedError:
+    return False
+  return all(name in found and found[name].dtype == array.dtype
+             and np.array_equal(found[name], array)
+             for name, array in arrays.items())
+
+
+def _warn_of_unknown_opcodes(path: str, modules) -> None:
+  """Names opcodes that the table does not have; they get the number 0."""
+  unknown = collections.Counter(
+      instruction.opcode for data in modules.modules
+      for computation in data.module.computations
+      for instruction in computation.instructions
+      if instruction.opcode not in schema.OPCODES)
+  if unknown:
+    named = shortened([f'{name[:40]!r} ({count:,} nodes)'
+                       for name, count in unknown.most_common()])
+    _log.warning(
+        '%s: %d opcodes are not in the table and are written as 0, like the '
+        'baseline does: %s', path, len(unknown), named)
 
 
 def read_tile_kernels(path: str) -> list:

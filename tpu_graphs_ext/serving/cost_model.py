@@ -154,7 +154,7 @@ class CostModel:
         top, (int, np.integer)) or top < 1:
       raise UserError(f'top={top!r}: must be a whole number of at least 1')
     own = given.kernel_of(kernel)
-    if bounds is None and not own.num_configs:
+    if bounds is None and own.config_feat.ndim and not own.num_configs:
       bounds = self._legal_tiles(own)
     return rank.ranking_of(*self._scores(own, bounds), top)
 

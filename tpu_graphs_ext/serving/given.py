@@ -85,7 +85,7 @@ def _as_stored(name: str, value: Any) -> np.ndarray:
   field = rules.FIELDS[name]
   try:
     array = np.asarray(value)
-    if array.dtype.kind not in 'biuf':
+    if array.dtype.kind not in 'iuf':
       raise ValueError(f'it holds {array.dtype}, not numbers')
     with np.errstate(all='ignore'):
       stored = array.astype(field.dtype)
@@ -115,7 +115,7 @@ def with_tiles(kernel: Kernel, bounds: BoundsLike, limits: Limits) -> Kernel:
   if bounds is not None:
     require_graph(kernel)
     kernel = _of_rows(kernel, config_rows(kernel, bounds, limits))
-  elif not kernel.num_configs:
+  elif kernel.config_feat.ndim and not kernel.num_configs:
     raise UserError(f'{kernel.tile_id}: has no config_feat; say which tiles '
                     'are meant with bounds=')
   require_readable(kernel)
