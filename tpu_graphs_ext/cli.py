@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 import tpu_graphs_ext
-from tpu_graphs_ext.errors import UserError, did_you_mean
+from tpu_graphs_ext.errors import UserError, did_you_mean, printable
 from tpu_graphs_ext.files import path_flag
 from tpu_graphs_ext.handin import cli
 from tpu_graphs_ext.host.settings import (
@@ -493,7 +493,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     sys.stdout.flush()
     return code
   except UserError as error:
-    print(f'error: {error}', file=sys.stderr)
+    print(f'error: {printable(str(error))}', file=sys.stderr)
   except KeyboardInterrupt as error:
     print('interrupted', file=sys.stderr)
     return 143 if isinstance(error, _Terminated) else 130

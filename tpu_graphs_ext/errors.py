@@ -11,6 +11,22 @@ class UserError(Exception):
   """
 
 
+MOST_LETTERS = 500  # Of a line of an error.
+
+
+def printable(message: str) -> str:
+  """A message whose lines have 500 characters at most, which can be printed.
+
+  The beginning names the file and the field, the end says what to do: a line
+  that is too long loses its middle.
+  """
+  message = message.encode(errors='backslashreplace').decode()
+  return '\n'.join(
+      line if len(line) <= MOST_LETTERS else
+      f'{line[:MOST_LETTERS // 2]} ... {line[-MOST_LETTERS // 2 + 5:]}'
+      for line in message.split('\n'))
+
+
 def did_you_mean(name: str, names: list[str], most: int = 2,
                  cutoff: float = 0.6) -> str:
   """'did you mean a or b?', or '' where no name is near.

@@ -27,6 +27,10 @@ try:
 except ImportError:  # Not on Windows: there leftovers stay.
   fcntl = None
 
+# Of JSON once it is parsed, as `require_parsable` estimates it.
+MOST_JSON_BYTES = 1 << 30
+_MOST_DIGITS = 300  # A float64 has at most 309.
+_SURROGATE = re.compile(rb'\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]')
 # End of names that nobody else gives.
 TEMPORARY = '.tpu_graphs_ext.tmp'
 _ASIDE = '.aside' + TEMPORARY
@@ -79,11 +83,13 @@ def open_ordinary(path: str) -> BinaryIO:
 
 @contextlib.contextmanager
 def new_file(path: str) -> Iterator[BinaryIO]:
-  """A file to fill, which then replaces what has its name.
+  """A file to fill, which then replaces an ordinary file of its name.
 
   Raises:
-    UserError: it cannot be written.
+    UserError: it cannot be written, or the name is that of a link, a pipe or a
+      device.
   """
+  require_replaceable(path)
   temporary = _temporary_name(path)
   try:
     os.makedirs(os.path.dirname(temporary), exist_ok=True)
@@ -99,6 +105,20 @@ def new_file(path: str) -> Iterator[BinaryIO]:
         os.remove(temporary)
   except OSError as error:
     raise cannot_be_written(path, error) from error
+
+
+def require_replaceable(path: str) -> None:
+  """Raises a UserError where writing would replace anything but a file."""
+  try:
+    mode = os.lstat(path).st_mode
+  except OSError:  # Not there, or writing will say what is wrong.
+    return
+  if stat.S_ISLNK(mode):
+    raise UserError(f'{path}: is a link, which would be replaced; name the '
+                    f'file itself ({os.path.realpath(path)})')
+  if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+    raise UserError(f'{path}: is a device or a pipe, which would be replaced; '
+                    'name a file')
 
 
 def full_path(path: str) -> str:
@@ -307,10 +327,59 @@ def parse_json(text: str | bytes, where: str) -> Any:
   """Reads JSON that anybody may have written.
 
   Raises:
-    UserError: it is no JSON, or nested deeper than Python goes.
+    UserError: it is no JSON, nested deeper than Python goes, would take more
+      than `MOST_JSON_BYTES` of memory, or holds a number or text that the
+      rest of the program could not handle.
   """
+  require_parsable(text, where)
   try:
-    return json.loads(text)
+    return checked_json(text)
   except (ValueError, RecursionError) as error:
     reason = ' '.join(str(error).split())[:200]
     raise UserError(f'{where}: is not JSON ({reason})') from error
+
+
+def require_parsable(text: str | bytes, where: str,
+                     most_bytes: int = MOST_JSON_BYTES) -> None:
+  """Raises a UserError where JSON would take too much memory as objects.
+
+  A list or object takes 64 to 232 bytes, another value 40 with its place; a
+  file of `{},` takes 24 times its size.
+  """
+  if isinstance(text, str):
+    count = text.count
+  else:
+    def count(character):
+      return text.count(character.encode())
+  needed = (len(text) + 240 * count('{') + 64 * count('[')
+            + 40 * count(','))
+  if needed > most_bytes:
+    raise UserError(
+        f'{where}: holds so many values that reading it would take about '
+        f'{needed / 2**30:.1f} GiB of memory; {most_bytes / 2**30:g} GiB are '
+        'allowed')
+
+
+def checked_json(text: str | bytes) -> Any:
+  """json.loads without integers beyond float64 and without half letters.
+
+  Raises:
+    ValueError, RecursionError: it is not such JSON.
+  """
+  found = json.loads(text, parse_int=_int)
+  escapes = text if isinstance(text, bytes) else text.encode(
+      errors='surrogatepass')
+  if _SURROGATE.search(escapes):
+    try:
+      json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+      raise ValueError('a text holds half a surrogate pair, such as '
+                       '"\\ud800", which is no letter') from error
+  return found
+
+
+def _int(digits: str) -> int:
+  if len(digits) > _MOST_DIGITS:
+    raise ValueError(f'the number {digits[:12]}... has {len(digits):,} digits; '
+                     f'{_MOST_DIGITS} are allowed')
+  return int(digits)

@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Collection, Mapping
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 
 _BLOCK_BYTES = 1 << 20
@@ -56,6 +57,7 @@ def require_file(path: str, start: bytes, what: str) -> None:
     start: how files of the kind begin.
     what: the kind, for the message.
   """
+  files.require_replaceable(path)
   try:
     if not os.path.isfile(path):  # What else it may be cannot be replaced.
       return

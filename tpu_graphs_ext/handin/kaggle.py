@@ -234,7 +234,8 @@ def _compare_ids(sample: str, expected: dict[str, list[int]], data_root: str,
 def _write(path: str, rows: dict[str, list[int]],
            given: dict[str, int]) -> KaggleFile:
   lines = [','.join(predictions_csv.HEADER)] + [
-      f'{name},{_joined(indices)}' for name, indices in rows.items()]
+      f'{predictions_csv.quoted(name)},{_joined(indices)}'
+      for name, indices in rows.items()]
   predictions_csv.require_own(path)
   files.write_file(path, ('\n'.join(lines) + '\n').encode())
   counts = {prefix: _number(rows, prefix) for prefix in PUBLISHED}

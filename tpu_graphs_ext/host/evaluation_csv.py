@@ -7,12 +7,11 @@ measure is undefined. Slowdowns are parts: 0.2 is 20 %.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
 
+from tpu_graphs_ext import csv_text
 from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.host.evaluate import Evaluation, KernelResult
 
@@ -30,15 +29,12 @@ def text(evaluations: Sequence[Evaluation]) -> str:
     evaluations: all with the same `ks`.
   """
   ks = evaluations[0].ks
-  lines = io.StringIO()
-  writer = csv.writer(lines, lineterminator='\n')
-  writer.writerow([*_FIRST, *(f'{name}_{k}' for name in _BY_K for k in ks),
-                   *_LAST])
+  rows = [[*_FIRST, *(f'{name}_{k}' for name in _BY_K for k in ks), *_LAST]]
   for evaluation in evaluations:
     for result in evaluation.results:
-      writer.writerow([evaluation.model_dir, evaluation.data,
-                       *_cells(result, ks)])
-  return lines.getvalue()
+      rows.append([evaluation.model_dir, evaluation.data,
+                   *_cells(result, ks)])
+  return csv_text.of_rows(rows)
 
 
 def _cells(result: KernelResult, ks: Sequence[int]) -> list[Any]:

@@ -40,9 +40,16 @@ def text(best: dict[str, list[int]]) -> str:
   Args:
     best: tile id -> configuration indices, best first.
   """
-  rows = [f'{TILE}{tile_id},{";".join(map(str, indices))}'
+  rows = [f'{quoted(TILE + tile_id)},{";".join(map(str, indices))}'
           for tile_id, indices in best.items()]
   return ','.join(HEADER) + '\n' + '\n'.join(rows)
+
+
+def quoted(name: str) -> str:
+  """A name as a cell: in quotes where it holds a comma, quote or line end."""
+  if re.search(r'[,"\r\n]', name):
+    return '"' + name.replace('"', '""') + '"'
+  return name
 
 
 def write(path: str, best: dict[str, list[int]]) -> None:

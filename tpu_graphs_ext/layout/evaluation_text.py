@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
 
+from tpu_graphs_ext.csv_text import of_rows
 from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.host.evaluation_text import table, with_interval
 from tpu_graphs_ext.layout.evaluate import Evaluation, ProgramResult, Summary
@@ -90,17 +89,15 @@ def csv_text(evaluations: Sequence[Evaluation]) -> str:
     evaluations: all with the same numbers of configurations to try.
   """
   ks = list(evaluations[0].mean.slowdown)
-  lines = io.StringIO()
-  writer = csv.writer(lines, lineterminator='\n')
-  writer.writerow([*_FIRST, *(
-      f'{name}_{k}' for name in ('slowdown', 'random') for k in ks)])
+  rows = [[*_FIRST, *(
+      f'{name}_{k}' for name in ('slowdown', 'random') for k in ks)]]
   for evaluation in evaluations:
     for result in evaluation.results:
-      writer.writerow([
+      rows.append([
           evaluation.model_dir, evaluation.data, result.name,
           *(_cell(getattr(result, name)) for name in _FIRST[3:]),
           *result.slowdown.values(), *result.random.values()])
-  return lines.getvalue()
+  return of_rows(rows)
 
 
 def _cell(value: Any) -> Any:

@@ -67,4 +67,5 @@ def _rows(ranker: scoring.Ranker, programs: Programs, source: str,
           search: str) -> Iterator[str]:
   for program, scores in ranker.score_all(programs, 'predict'):
     order = ';'.join(map(str, metrics.best_first(scores).tolist()))
-    yield f'layout:{source}:{search}:{program.name},{order}\n'
+    name = predictions_csv.quoted(f'layout:{source}:{search}:{program.name}')
+    yield f'{name},{order}\n'

@@ -32,6 +32,8 @@ from tpu_graphs_ext.layout.settings import LayoutTrainSettings
 from tpu_graphs_ext.scale import ranges
 
 SETTINGS = {'tile': TrainSettings, 'layout': LayoutTrainSettings}
+# Each takes a second at least, and an entry in memory.
+MOST_TRIALS = 100_000
 METHODS = ('grid', 'random', 'bayes')
 # What a sweep can look for, by task: of the validation split, the mean over
 # its kernels. OPA and Kendall's tau shall be high, slowdowns low.
@@ -201,6 +203,10 @@ def read(path: str) -> Grid:
     raise UserError(f'{path}: must be a JSON object, as {{"models": ["MLP"]}}; '
                     f'got a {type(given).__name__}')
   found = _Reader(path, given).grid()
+  if found.num_trials > MOST_TRIALS:
+    raise UserError(f'{path}: asks for {found.num_trials:,} trials; '
+                    f'{MOST_TRIALS:,} are allowed. Give fewer values, or let a '
+                    '"search" draw from them')
   from tpu_graphs_ext.scale import checks  # It takes TensorFlow to look.
   checks.check(found)
   return found
@@ -269,7 +275,8 @@ class _Reader:
   def _number(self, key: str, given: dict, default: Any, least: int,
               where: str) -> Any:
     value = given.get(key, default)
-    if value is not None and (type(value) is not int or value < least):
+    optional = value is None and default is None
+    if not optional and (type(value) is not int or value < least):
       raise self._fault(where + key, f'must be a whole number of at least '
                         f'{least}; got {value!r}')
     return value

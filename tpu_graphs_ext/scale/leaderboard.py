@@ -7,9 +7,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import math
 import os
@@ -18,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 from tpu_graphs_ext import files
+from tpu_graphs_ext.csv_text import of_rows
 from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.scale.grid import GOALS, Grid
 from tpu_graphs_ext.scale.trials import FAILED, STARTED, STOPPED, Record
@@ -327,6 +326,4 @@ def _text(value: Any, digits: int = 17) -> str:
 
 
 def _csv(rows: list[list[Any]]) -> str:
-  text = io.StringIO()
-  csv.writer(text).writerows(rows)
-  return text.getvalue()
+  return of_rows(rows)

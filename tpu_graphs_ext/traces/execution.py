@@ -64,7 +64,7 @@ def _call(node: dict) -> Call:
   listed = node.get('attrs')
   attributes = {one.get('name'): one.get('value')
                 for one in (listed if isinstance(listed, list) else ())
-                if isinstance(one, dict)}
+                if isinstance(one, dict) and isinstance(one.get('name'), str)}
   inputs = node.get('inputs')
   if isinstance(inputs, dict):
     values, shapes, types = (inputs.get(key) for key in (

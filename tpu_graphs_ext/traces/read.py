@@ -12,8 +12,9 @@ from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.traces import execution, profile
 from tpu_graphs_ext.traces.calls import OPERATOR, Trace
 
-# Of text; twenty times as much memory would be needed for more.
-MOST_BYTES = 2 * 2**30
+# Of text, and of the memory that its objects take.
+MOST_BYTES = 2**30
+MOST_PARSED_BYTES = 4 * 2**30
 _PART = 1 << 20
 _GZIP = b'\x1f\x8b'
 
@@ -63,8 +64,9 @@ def parsed(path: str) -> Any:
     UserError: it cannot be read, or is none.
   """
   text = _text(path)
+  files.require_parsable(text, path, MOST_PARSED_BYTES)
   try:
-    return json.loads(text)
+    return files.checked_json(text)
   except json.JSONDecodeError as error:
     if text.strip() and _is_cut_off(error):
       raise UserError(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import collections
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from tpu_graphs_ext.csv_text import of_rows
 from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.traces.analysis import Analysis, Group, Row
 
@@ -203,10 +202,6 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 def csv_text(found: Analysis) -> str:
   """A row a call; empty where there is no number."""
-  lines = io.StringIO()
-  writer = csv.writer(lines, lineterminator='\n')
-  writer.writerow(_COLUMNS)
-  for row in found.rows:
-    writer.writerow(['' if value is None else value
-                     for value in _row_json(row).values()])
-  return lines.getvalue()
+  return of_rows([_COLUMNS, *(
+      ['' if value is None else value for value in _row_json(row).values()]
+      for row in found.rows)])
