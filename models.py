@@ -2305,7 +2305,9 @@ class _Nodes:
     product = self.opcode_is(_CONVOLUTION) + self.opcode_is(_DOT)
     convolution = product * tf.sign(
         self._graph.number_of('producers', self.is_no_root))
-    self.convolution = self.pick(convolution)
+    # The last one; earlier ones make its operands.
+    self.convolution = self.pick(
+        convolution * (1 + tf.cast(self._number, tf.float32)))
     self.has_convolution = tf.math.segment_max(convolution, self.kernel_of)
     reduced = self.outputs * self.opcode_is(_REDUCE)
     # Where tiles count elements, also what is made of a reduction's result.

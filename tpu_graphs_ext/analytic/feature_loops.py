@@ -267,7 +267,7 @@ def kernel_loops(kernel: Kernel, in_elements: bool = False) -> FeatureLoops:
               and graph.operands(n)]
   if products:
     return _convolution_loops(
-        graph, graph.largest(products), inputs, outputs)
+        graph, products[-1], inputs, outputs)  # Earlier ones make operands.
   return _plain_loops(
       graph, inputs, outputs, bounded=graph.opcode[root] != 'reshape')
 
