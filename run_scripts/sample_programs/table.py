@@ -14,6 +14,9 @@ from sample_programs import images, layers, others, sequences
 
 STEPS = ('infer', 'sgd', 'momentum', 'adam')
 _INTEGERS = jnp.int32
+_NLP = (sequences.encoder, sequences.decoder, sequences.seq2seq,
+        sequences.mixture, sequences.conformer, sequences.lstm, sequences.gru,
+        sequences.state_space)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +39,11 @@ class Program:
   dtype: str
   step: str
   options: Mapping
+
+  @property
+  def source(self) -> str:
+    """'nlp' of texts and speech, else 'xla', as the layout task has it."""
+    return 'nlp' if self.network in _NLP else 'xla'
 
   def function_and_shapes(self):
     """(function, its arguments as trees of `jax.ShapeDtypeStruct`)."""

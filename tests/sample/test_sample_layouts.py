@@ -12,8 +12,7 @@ from tpu_graphs_ext.analytic.layout_cost import LayoutConstants
 from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.data import check, schema
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import compile as hlo_compile
-from tpu_graphs_ext.hlo import layout_choices, whole
+from tpu_graphs_ext.hlo import layout_choices, protos
 from tpu_graphs_ext.sample import layouts, programs, write_layouts
 from tpu_graphs_ext.sample.write_layouts import LayoutSampleSettings
 
@@ -22,24 +21,18 @@ COLLECTIONS = [(source, search) for source in ('xla', 'nlp')
                for search in ('default', 'random')]
 
 
-def small_program(width, optimizer='sgd'):
-  return programs.Program('deep_cross', (
-      ('batch', 64), ('width', width), ('depth', 2)), 'f32', optimizer)
+def smallest(source, split) -> programs.Program:
+  return min((program for program in programs.load()
+              if (program.source, program.split) == (source, split)),
+             key=lambda program: len(program.module))
 
 
 @pytest.fixture(scope='module')
 def tiny(tmp_path_factory):
   """(settings, summary) of a program in each split of each source."""
-  widths = {('xla', 'train'): (128, 160), ('xla', 'valid'): (192,),
-            ('xla', 'test'): (224,), ('nlp', 'train'): (256,),
-            ('nlp', 'valid'): (320,), ('nlp', 'test'): (352,)}
   patch = pytest.MonkeyPatch()
-  patch.setattr(write_layouts, '_programs', lambda source, split, seed: (
-      small_program(width + seed, '') for width in widths[source, split]))
-  patch.setattr(write_layouts, '_MIN_NODES', 20)
-  patch.setattr(write_layouts, '_MIN_COMBINATIONS', 2)
-  patch.setattr(LayoutSampleSettings, 'split_sizes', lambda self: {
-      'train': 1, 'valid': 1, 'test': 1})
+  patch.setattr(write_layouts, '_programs', lambda source, split, seed: [
+      smallest(source, split)])
   settings = LayoutSampleSettings(
       str(tmp_path_factory.mktemp('layouts') / 'data'), most_configs=40,
       workers=1)
@@ -105,20 +98,11 @@ def test_same_settings_are_not_written_twice_and_give_the_same_bytes(
   assert files_in(other.out) == files_in(settings.out)
 
 
-def test_text_sets_real_files_beside_and_says_synthetic(tiny):
+def test_text_sets_real_files_beside_and_says_modelled(tiny):
   text = tiny[1].text()
-  assert 'synthetic' in text and 'real files' in text
+  assert 'runtimes are modelled' in text and 'real files' in text
   assert 'xla:default' in text and 'nlp:random' in text
   assert text.count('2,026') == 1
-
-
-def test_too_few_programs_are_refused(tiny, tmp_path, monkeypatch):
-  monkeypatch.setattr(LayoutSampleSettings, 'split_sizes', lambda self: {
-      'train': 3, 'valid': 1, 'test': 1})
-  with pytest.raises(UserError, match='train split of xla has only 2'):
-    write_layouts.write_layout_data(
-        dataclasses.replace(tiny[0], out=str(tmp_path / 'out')))
-  assert not (tmp_path / 'out' / 'xla').exists()
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path):
@@ -145,13 +129,18 @@ def test_flags_of_the_other_task(capsys, tmp_path, flags, said):
   assert not (tmp_path / 'd').exists()
 
 
-def test_sources_have_families_of_their_own():
-  families = {source: {program.family for program, _ in zip(
-      _programs_of(source, 'train', 0), range(40))}
-              for source in ('xla', 'nlp')}
-  assert families['nlp'] == {'bert', 'decoder', 'lstm'}
-  assert {'resnet', 'dlrm', 'volume'} <= families['xla']
-  assert not families['xla'] & families['nlp']
+def test_seed_and_count_choose_programs():
+  names = {seed: [program.name for program in _programs_of(
+      'xla', 'train', seed)] for seed in (0, 1)}
+  assert names[0] != names[1] and sorted(names[0]) == sorted(names[1])
+  assert len(names[0]) >= 10
+
+
+def test_a_damaged_file_of_the_package_is_named(tmp_path):
+  path = tmp_path / 'programs.xz'
+  path.write_bytes(b'no programs')
+  with pytest.raises(UserError, match='install the package again'):
+    programs.load(str(path))
 
 
 # --- One program -------------------------------------------------------------
@@ -159,8 +148,7 @@ def test_sources_have_families_of_their_own():
 
 @pytest.fixture(scope='module')
 def module():
-  function, specs = programs.traced_function(small_program(128))
-  return whole.whole_program(hlo_compile.function_module(function, *specs))
+  return protos.as_module(smallest('xla', 'train').module)
 
 
 def graph_of(module, search, configs=200, **constants):
@@ -216,9 +204,10 @@ def test_equal_layouts_differ_by_noise_alone(module):
 
 
 def test_a_program_without_a_choice_is_none():
-  import tensorflow as tf
-  module = whole.whole_program(hlo_compile.function_module(
-      lambda x: tf.tanh(x), tf.TensorSpec((8, 8), tf.float32)))
+  entry = protos.HloComputationProto(id=1, name='entry', root_id=2)
+  entry.instructions.add(id=2, name='p', opcode='parameter')
+  module = protos.HloModuleProto(entry_computation_id=1)
+  module.computations.append(entry)
   assert graph_of(module, 'random') is None
 
 

@@ -5,8 +5,7 @@
 
 kernels        the compiled kernels that the package brings, read and packed
 tiles          a kernel's tile configurations and their runtimes
-layers         pieces of neural networks in TensorFlow, for the layout task
-programs       whole networks of them, with a training step
+programs       whole programs for the layout task, read and packed
 layouts        a program's layout configurations and their runtimes
 folder         a data root on disk: written whole, replaced where it is ours
 write          the data root of the tile task: splits, files, seeds

@@ -1,8 +1,9 @@
-"""Writes the sample data of the layout task: programs, synthetic runtimes.
+"""Writes the sample data of the layout task: programs, modelled runtimes.
 
-Programs of common layers are compiled by XLA, featurized whole like the real
-collections, and given layout configurations whose runtimes come from an
-analytic machine model. The folder is what `layout_train.py` calls its
+The programs are those of JAX that the tile task's kernels were compiled of
+(see `programs`), before layouts are assigned; they are featurized whole like
+the real collections, and given layout configurations whose runtimes come from
+an analytic machine model. The folder is what `layout_train.py` calls its
 `--data_root`:
 
     DIR/{xla,nlp}/{default,random}/{train,valid,test}/*.npz
@@ -15,7 +16,6 @@ labels. The same settings give the same bytes (see `folder`).
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import concurrent.futures.process
 import dataclasses
@@ -23,7 +23,6 @@ import hashlib
 import itertools
 import math
 import os
-import shutil
 import zlib
 
 import numpy as np
@@ -33,25 +32,16 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.analytic.layout_cost import TPU_V3_LAYOUTS, LayoutConstants
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sample import folder as folder_lib
-from tpu_graphs_ext.sample.write import SPLITS
+from tpu_graphs_ext.sample.kernels import SPLITS
 
-# Source -> its families of programs; 'xla' has all others.
-_NLP = ('bert', 'decoder', 'gated_transformer', 'gru_translator', 'lstm')
 SOURCES = ('xla', 'nlp')
 SEARCHES = ('default', 'random')
-_WHAT = ('Synthetic sample data of tpu_graphs_ext for the layout task: real '
-         'HLO graphs, runtimes of an analytic machine model.')
-_PROGRAMS = 'programs'  # In a source that is being made: not yet chosen.
+_WHAT = ('Sample data of tpu_graphs_ext for the layout task: real HLO graphs, '
+         'runtimes of an analytic machine model.')
 # Part of the marker: data written by another version is written anew.
-_VERSION = 1
-# Programs with less to choose are left out, as those that are not trained: the
-# real ones are large.
-_MIN_NODES, _MIN_COMBINATIONS = 300, 64
+_VERSION = 2
 # Configurations of a program: so many of the most at least.
 _LEAST_SHARE = 0.3
-# The most programs that are compiled in vain, for each that is asked for.
-_MOST_TRIES = 20
-
 # Medians over eight real files that are public one by one; of the runtimes over
 # the three of them that have labels and several configurations. To print beside
 # the sample; the published archives are not at hand.
@@ -78,7 +68,7 @@ class LayoutSampleSettings:
   Attributes:
     out: the folder; new, empty, or with sample data that is to be replaced.
     programs: of each source, all splits together; a seventh each for valid and
-      test. Each program is in both searches.
+      test, or all that they have. Each program is in both searches.
     most_configs: the most configurations that a program has.
     seed: of programs, configurations and noise.
     constants: the machine that the runtimes are of.
@@ -100,7 +90,7 @@ class LayoutSampleSettings:
                         f'{least}')
 
   def split_sizes(self) -> dict:
-    """Programs of each split, of one source."""
+    """Programs of each split, of one source, at most."""
     part = self.programs // 7
     return {'train': self.programs - 2 * part, 'valid': part, 'test': part}
 
@@ -130,7 +120,7 @@ class Summary:
     state = 'already there' if self.reused else 'written'
     names = list(self.collections)
     lines = [f'Sample data of the layout task {state}: {self.out}',
-             'Real HLO graphs; layouts and runtimes are synthetic.', '',
+             'Real HLO graphs; layouts and runtimes are modelled.', '',
              f'{"train":32}' + ''.join(f'{name:>12}' for name in names)
              + f'{"real files":>12}']
     for key, label in _ROWS.items():
@@ -185,88 +175,47 @@ def _write_sources(settings, places: dict[str, str]) -> dict:
               [fact[search] for fact in facts])
   except concurrent.futures.process.BrokenProcessPool as error:
     raise UserError(
-        f'{settings.out}: a process that compiles sample programs was killed, '
-        'most likely because memory ran out (each takes about 1.5 GB); free '
-        'some and run it again') from error
+        f'{settings.out}: a process that writes sample programs was killed, '
+        'most likely because memory ran out; free some and run it '
+        'again') from error
   return statistics
 
 
-def _programs(source: str, split: str, seed: int):
-  """The trained programs of a source that belong to a split."""
+def _programs(source: str, split: str, seed: int) -> list:
+  """The programs of a source that belong to a split, in random order."""
   from tpu_graphs_ext.sample import programs
-  return (program for program in programs.programs(split, seed)
-          if (program.family in _NLP) == (source == 'nlp')
-          and program.optimizer)
+  found = [program for program in programs.load()
+           if (program.source, program.split) == (source, split)]
+  order = np.random.default_rng(seed).permutation(len(found))
+  return [found[number] for number in order]
 
 
 def _write_split(settings, source, split, folder, pool) -> list[dict]:
-  """Writes the programs of a split for both searches; returns their facts.
-
-  Programs are taken in their order, whichever process is done first.
-  """
+  """Writes the programs of a split for both searches; returns their facts."""
   size = settings.split_sizes()[split]
   for search in SEARCHES:
     for name in (split, 'test_labelled')[:1 + (split == 'test')]:
       os.makedirs(os.path.join(folder, search, name), exist_ok=True)
-  made = os.path.join(folder, _PROGRAMS)
-  jobs = ((program, settings, split, os.path.join(made, program.name))
-          for program in itertools.islice(
-              _programs(source, split, settings.seed), _MOST_TRIES * size))
-  facts, seen, waiting = [], set(), collections.deque()
-  with tqdm.tqdm(total=size, desc=f'{source} {split} programs',
-                 unit='program', disable=None) as progress:
-    while len(facts) < size:
-      ahead = min(size - len(facts), 2 * settings.workers) - len(waiting)
-      waiting.extend(pool.submit(_write_program, job)
-                     for job in itertools.islice(jobs, max(0, ahead)))
-      if not waiting:
-        raise UserError(
-            f'the {split} split of {source} has only {len(facts)} distinct '
-            f'programs, not {size}; ask for fewer programs')
-      fact = waiting.popleft().result()
-      if fact is None or fact['name'] in seen:
-        continue
-      seen.add(fact['name'])
-      _take(fact, split, folder)
-      facts.append(fact)
-      progress.update()
-  # What was asked for ahead must not write while the folder is moved.
-  concurrent.futures.wait(waiting)
-  shutil.rmtree(made)  # In a folder that was made for this run.
-  return facts
-
-
-def _take(fact: dict, split: str, folder: str) -> None:
-  """Moves a program's files to their places."""
-  for search in SEARCHES:
-    for kind in os.listdir(os.path.join(fact['folder'], search)):
-      os.replace(os.path.join(fact['folder'], search, kind, 'made.npz'),
-                 os.path.join(folder, search, kind, fact['name'] + '.npz'))
+  made = [pool.submit(_write_program, (program, settings, folder))
+          for program in _programs(source, split, settings.seed)[:size]]
+  return [future.result() for future in tqdm.tqdm(
+      made, desc=f'{source} {split} programs', unit='program', disable=None)]
 
 
 # --- One program -------------------------------------------------------------
 
 
-def _write_program(job) -> dict | None:
-  """Compiles a program and writes its files; None where it is too small."""
-  program, settings, split, folder = job
-  from tpu_graphs_ext.hlo import compile as hlo_compile
-  from tpu_graphs_ext.hlo import layout_choices, whole
-  from tpu_graphs_ext.sample import layouts, programs
-  function, specs = programs.traced_function(program)
-  module = whole.whole_program(
-      hlo_compile.function_module(function, *specs), program.name)
-  choices = layout_choices.layout_choices(module)
-  nodes = sum(len(c.instructions) for c in module.computations)
-  groups = {choice.group: len(choice.options) for choice in choices}
-  if (nodes < _MIN_NODES
-      or math.prod(groups.values()) < _MIN_COMBINATIONS):
-    return None
+def _write_program(job) -> dict:
+  """Writes a program's files; returns search -> facts."""
+  program, settings, folder = job
+  from tpu_graphs_ext.hlo import protos
+  from tpu_graphs_ext.sample import layouts
+  module = protos.as_module(program.module)
   module.ClearField('name')
   graph = hashlib.sha256(
       module.SerializeToString(deterministic=True)).hexdigest()
-  fact = {'folder': folder,
-          'name': graph[:32] if split == 'test' else program.name}
+  name = graph[:32] if program.split == 'test' else program.name
+  fact = {}
   for search in SEARCHES:
     seed = zlib.crc32(f'{program.name} {search} {settings.seed}'.encode())
     chance = np.random.default_rng([seed, 1])
@@ -274,16 +223,14 @@ def _write_program(job) -> dict | None:
         math.ceil(_LEAST_SHARE * settings.most_configs),
         settings.most_configs, endpoint=True))
     made = layouts.sample_graph(
-        module, 'made', search, max(2, configs), settings.constants, seed)
-    parts = {split: made}
-    if split == 'test':
+        module, name, search, max(2, configs), settings.constants, seed)
+    parts = {program.split: made}
+    if program.split == 'test':
       parts = {'test': dataclasses.replace(
           made, config_runtime=np.zeros_like(made.config_runtime)),
                'test_labelled': made}
     for kind, part in parts.items():
-      place = os.path.join(folder, search, kind)
-      os.makedirs(place)
-      part.save(place)
+      part.save(os.path.join(folder, search, kind))
     fact[search] = _facts(made)
   return fact
 
