@@ -4,13 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from support import tiny_hlo
 from tpu_graphs_ext.analytic import hlo_loops, tpu
 from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
 from tpu_graphs_ext.analytic.tpu import TpuConstants
-from tpu_graphs_ext.hlo import compile as hlo_compile
-from tpu_graphs_ext.hlo import cutting, protos
+from tpu_graphs_ext.hlo import protos
 from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
 from tpu_graphs_ext.host import metrics
 
@@ -160,21 +159,13 @@ def test_noise_is_small_positive_and_repeatable():
 # --- Streams of compiled kernels ---------------------------------------------
 
 
-def loops_of(fn, *shapes):
-  specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
-  kernels = cutting.cut_kernels(
-      hlo_compile.function_module(fn, *specs),
-      cutting.CutLimits(50, 0.0, 0.0, copies=0), 0)
-  assert len(kernels) == 1
-  return hlo_loops.kernel_loops(kernels[0])
-
-
 def test_padded_image_moves_with_the_tiles():
-  def fn(x, w):
-    x = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
-    return tf.nn.conv2d(x, w, 1, 'VALID')
-
-  loops = loops_of(fn, (8, 30, 30, 128), (3, 3, 128, 256))
+  kernel = tiny_hlo.Fused((8, 30, 30, 128), (3, 3, 128, 256))
+  image, filters = kernel.parameters
+  pad = tiny_hlo.Fused((8, 30, 30, 128), number=2)
+  pad.add('pad', (8, 32, 32, 128), *pad.parameters, pad.add('constant', ()))
+  kernel.convolve((8, 30, 30, 256), kernel.fuse(pad, image), filters)
+  loops = hlo_loops.kernel_loops(kernel.module())
   image = next(s for s in loops.streams if s.kind == 'image')
   # 30 of the 32 padded rows, so 30/32 a row of output; the pad costs vectors.
   rows = [e for e in image.extents if e.size == 30]
@@ -184,10 +175,13 @@ def test_padded_image_moves_with_the_tiles():
 
 
 def test_a_mask_follows_the_filter_that_it_is_broadcast_into():
-  def fn(x, w, mask):
-    return tf.nn.conv2d(x, w * mask, 1, 'VALID')
-
-  loops = loops_of(fn, (8, 16, 16, 128), (3, 3, 128, 256), (128, 256))
+  kernel = tiny_hlo.Fused((8, 16, 16, 128), (3, 3, 128, 256), (128, 256))
+  image, filters, mask = kernel.parameters
+  masked = tiny_hlo.Fused((3, 3, 128, 256), (128, 256), number=2)
+  masked.add('multiply', (3, 3, 128, 256), masked.parameters[0], masked.add(
+      'broadcast', (3, 3, 128, 256), masked.parameters[1], dimensions=[2, 3]))
+  kernel.convolve((8, 14, 14, 256), image, kernel.fuse(masked, filters, mask))
+  loops = hlo_loops.kernel_loops(kernel.module())
   filters = next(s for s in loops.streams if s.kind == 'filter')
   mask = next(s for s in loops.streams if len(s.extents) == 2)
   assert mask.kind == 'input'
@@ -197,7 +191,12 @@ def test_a_mask_follows_the_filter_that_it_is_broadcast_into():
 
 
 def test_reduction_reads_tiles_and_writes_what_is_kept():
-  loops = loops_of(lambda x: tf.reduce_sum(tf.square(x), 0), (4096, 256))
+  kernel = tiny_hlo.Fused((4096, 256))
+  x, = kernel.parameters
+  square = kernel.add('multiply', (4096, 256), x, x)
+  kernel.add('reduce', (256,), square, kernel.add('constant', ()),
+             dimensions=[0])
+  loops = hlo_loops.kernel_loops(kernel.module())
   output, operand = loops.streams
   kept = next(a for a, axis in enumerate(loops.grid.axes) if axis.size == 256)
   assert [e.axis for e in output.extents] == [kept]
@@ -207,7 +206,11 @@ def test_reduction_reads_tiles_and_writes_what_is_kept():
 
 
 def test_broadcast_parameter_follows_its_own_dimension_only():
-  loops = loops_of(lambda x, b: x * b, (64, 48, 256), (256,))
+  kernel = tiny_hlo.Fused((64, 48, 256), (256,))
+  x, bias = kernel.parameters
+  kernel.add('multiply', (64, 48, 256), x, kernel.add(
+      'broadcast', (64, 48, 256), bias, dimensions=[2]))
+  loops = hlo_loops.kernel_loops(kernel.module())
   bias = next(s for s in loops.streams if len(s.extents) == 1)
   axis = bias.extents[0].axis
   assert loops.grid.axes[axis].size == 256

@@ -4,17 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from support import feature_tiles, tiny_kernels
+from support import feature_tiles, tiny_hlo, tiny_kernels
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import feature_loops, hlo_loops, tpu
 from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.hlo import compile as hlo_compile
-from tpu_graphs_ext.hlo import cutting, features, protos, tuning
+from tpu_graphs_ext.hlo import features, protos, tuning
 from tpu_graphs_ext.host import metrics
 from tpu_graphs_ext.sample import write
 
@@ -28,15 +26,6 @@ def kernel_of(module, output_bounds, kernel_bounds=((),)) -> Kernel:
   ones = np.ones(len(config_feat), np.int64)
   return Kernel('net_0', arrays.node_feat, arrays.node_opcode,
                 arrays.edge_index, config_feat, ones, ones)
-
-
-def compiled(fn, *shapes):
-  """The only kernel of a function of float32 tensors."""
-  module, = cutting.cut_kernels(
-      hlo_compile.function_module(
-          fn, *(tf.TensorSpec(shape, tf.float32) for shape in shapes)),
-      cutting.CutLimits(50, 0.0, 0.0, copies=0), 0)
-  return module
 
 
 def tensorflow_counts(kernel, stats, given=None, hardware='tpu_v3'):
@@ -64,7 +53,7 @@ def assert_both_agree(some_kernels, in_elements=False):
 
 def test_a_copy_by_hand():
   """f32 [24, 256]: 3 x 2 layout tiles of 8 x 128, 4096 bytes each."""
-  module = compiled(lambda x: tf.sqrt(x), (24, 256))
+  module = tiny_hlo.elementwise([24, 256], opcode='sqrt')
   kernel = kernel_of(module, [[3, 2], [2, 2], [1, 1], [0, 0]])
   counts = feature_loops.quantities(kernel)
   expected = {
@@ -90,7 +79,7 @@ def test_a_copy_by_hand():
 
 def test_elements_instead_of_layout_tiles():
   """The same with bounds of 12 x 64 of 24 x 256 elements: 2 x 4 tiles."""
-  kernel = kernel_of(compiled(lambda x: tf.sqrt(x), (24, 256)),
+  kernel = kernel_of(tiny_hlo.elementwise([24, 256], opcode='sqrt'),
                      [[12, 64], [24, 256]])
   counts = tensorflow_counts(kernel, checks.stats_of([kernel]), hardware=None)
   np.testing.assert_array_equal(counts['steps'], [8, 1])
@@ -107,7 +96,7 @@ def test_a_matrix_product_by_hand():
   Whole it moves 4 * (1024 * 256 + 256 * 512 + 512 * 1024) bytes. With both
   sides halved the image is read again for each half of the features.
   """
-  module = compiled(lambda x, w: tf.matmul(x, w), (1024, 256), (256, 512))
+  module = tiny_hlo.product(1024, 256, 512, layout=[0, 1])
   kernel = kernel_of(module, [[64, 8], [64, 4], [32, 4]],
                      [[32, 4], [32, 4], [32, 2]])
   counts = feature_loops.quantities(kernel)
@@ -259,7 +248,7 @@ def test_degenerate_kernels_have_finite_counts(kernel, in_elements):
 
 def test_sizes_below_zero_are_as_none():
   """Features that were scaled with other data may come back as such."""
-  kernel = kernel_of(compiled(lambda x: tf.sqrt(x), (24, 256)), [[3, 2]])
+  kernel = kernel_of(tiny_hlo.elementwise([24, 256], opcode='sqrt'), [[3, 2]])
   column = schema.NODE_COLUMN['shape_dimensions_2']
   assert not kernel.node_feat[:, column].any()
   below = kernel.node_feat.copy()

@@ -73,3 +73,60 @@ def product(rows, contracted, columns, layout=None):
   numbers.input_feature_dimension = numbers.output_feature_dimension = 1
   numbers.kernel_output_feature_dimension = 1
   return module
+
+
+class Fused:
+  """A kernel whose entry is one fusion, written instruction by instruction.
+
+  All is F32 and row-major. `parameters` has the ids of what it reads, in the
+  body; `add` returns the id of what it adds; `module` has the last as root.
+  """
+
+  def __init__(self, *shapes, number=1):
+    self._module = protos.HloModuleProto(name='fused', entry_computation_id=9)
+    self._body = self._module.computations.add(id=number)
+    self._shapes, self.parameters = shapes, []
+    for number, dims in enumerate(shapes):
+      self.parameters.append(self.add('parameter', dims))
+      self._body.instructions[-1].parameter_number = number
+
+  def add(self, opcode, dims, *operands, **fields) -> int:
+    number = 100 * self._body.id + len(self._body.instructions)
+    add(self._body, number, opcode, dims, None, operands, **fields)
+    self._body.root_id = number
+    return number
+
+  def fuse(self, inner, *operands) -> int:
+    """What makes an operand: a fusion in the fusion, of another number."""
+    self._module.computations.append(inner._body)
+    return self.add('fusion', inner._body.instructions[-1].shape.dimensions,
+                    *operands, called_computation_ids=[inner._body.id])
+
+  def convolve(self, dims, image, filters) -> int:
+    """Two spatial dimensions, channels last, stride 1, no padding."""
+    number = self.add('convolution', dims, image, filters)
+    node = self._body.instructions[-1]
+    numbers = node.convolution_dimension_numbers
+    numbers.input_feature_dimension = numbers.output_feature_dimension = 3
+    numbers.kernel_input_feature_dimension = 2
+    numbers.kernel_output_feature_dimension = 3
+    numbers.input_spatial_dimensions.extend([1, 2])
+    numbers.kernel_spatial_dimensions.extend([0, 1])
+    numbers.output_spatial_dimensions.extend([1, 2])
+    taps = next(other.shape.dimensions for other in self._body.instructions
+                if other.id == filters)
+    for size in taps[:2]:
+      node.window.dimensions.add(
+          size=size, stride=1, window_dilation=1, base_dilation=1)
+    node.feature_group_count = node.batch_group_count = 1
+    return number
+
+  def module(self) -> protos.HloModuleProto:
+    root = self._body.instructions[-1]
+    entry = self._module.computations.add(id=9, root_id=900)
+    for number, dims in enumerate(self._shapes):
+      add(entry, 901 + number, 'parameter', dims, parameter_number=number)
+    add(entry, 900, 'fusion', root.shape.dimensions, None,
+        [901 + number for number in range(len(self._shapes))],
+        called_computation_ids=[self._body.id])
+    return self._module
