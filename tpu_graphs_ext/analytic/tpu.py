@@ -1,8 +1,8 @@
 """An analytic runtime model of tiled kernels on a TPU-like machine.
 
-It gives the sample data its runtimes: synthetic ones. The form and the effects
-were read off real measurements of 15 kernels of one program, and the constants
-are round numbers near what fits those; another set is another machine.
+The form and the effects were read off real measurements of 15 kernels of one
+program, and the constants are round numbers near what fits those; another set
+is another machine.
 
     time = launch + step overhead + busy + unhidden first transfer
     busy = the larger of memory time and arithmetic time,
@@ -41,10 +41,6 @@ class TpuConstants:
     unhidden: share of the shorter of memory and arithmetic time that does
       not overlap with the longer, 0 to 1.
     memory_bytes: on-chip memory that tiles may occupy.
-    repeat_noise: standard deviation of the logarithm of repeated runs.
-    outlier_chance: of a run that something disturbed.
-    outlier_noise: mean slowdown of a disturbed run: 0.04 is 4 %.
-    machine_spread: standard deviation of the logarithm between machines.
   """
   launch_ns: float = 220.0
   step_ns: float = 45.0
@@ -55,10 +51,6 @@ class TpuConstants:
   vector_ns: float = 0.9
   unhidden: float = 0.05
   memory_bytes: float = 16 * 2**20
-  repeat_noise: float = 0.002
-  outlier_chance: float = 0.03
-  outlier_noise: float = 0.04
-  machine_spread: float = 0.004
 
 
 TPU_V3_LIKE = TpuConstants()
@@ -244,21 +236,6 @@ def kernel_ns(loops: Loops, tiles, constants=TPU_V3_LIKE) -> np.ndarray:
   return (constants.launch_ns + step_overhead_ns(loops, tiles, constants)
           + busy_ns(memory, arithmetic, constants)
           + first_transfer_ns(loops, tiles, constants))
-
-
-def measured_ns(true_ns, constants: TpuConstants, chance) -> np.ndarray:
-  """int64: the runtimes that one measurement each would give.
-
-  Args:
-    true_ns: float64 [configs], of `kernel_ns`.
-    constants: the machine, and how noisy it is.
-    chance: a `numpy.random.Generator`.
-  """
-  noise = chance.normal(0, constants.repeat_noise, len(true_ns))
-  disturbed = chance.random(len(true_ns)) < constants.outlier_chance
-  noise += disturbed * chance.exponential(constants.outlier_noise,
-                                          len(true_ns))
-  return np.maximum(1, np.rint(true_ns * np.exp(noise))).astype(np.int64)
 
 
 def _elements(loops, tiles) -> list:
