@@ -89,6 +89,13 @@ def test_window_widens_the_block_of_the_image():
       [[9], [7], [21]])
 
 
+def test_a_dilated_window_reaches_further():
+  # Taps 2 apart: (4 rows - 1) * 2 + 1 + 2 * (3 taps - 1) = 11.
+  stream = Stream('image', (Extent(22, 1, 0, 2.0, 1, spread=2.0),), 4.0)
+  loops = Loops(TileGrid((Axis(10, 1), Axis(3, 1)), 1), (stream,), 0.0)
+  assert tpu.covered_units(loops, stream, np.array([[4, 3]])) == 11
+
+
 def test_split_minor_dimensions_come_in_pieces():
   loops = copy_loops()
   stream = loops.streams[0]

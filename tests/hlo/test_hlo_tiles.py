@@ -116,6 +116,21 @@ def test_bounds_of_the_filter_follow_those_of_the_output():
   assert grid.kernel_bounds(rows).tolist() == kernel
 
 
+@pytest.mark.parametrize('image, window, output, expected', [
+    # Batches of a product, of 8: taps, stride, zeros between elements and 1.
+    (8, (8, 7, 8), 8, True),
+    (8, (8, 8, 7), 8, True),  # Reversed, with 7 of padding on both sides.
+    (1, (8, 1, 1), 8, True),  # Each output has the one element by another tap.
+    (8, (1, 1, 1), 8, False),  # No window.
+    (8, (3, 1, 1), 8, False),
+    (4, (2, 2, 1), 2, False),  # Patches of 2, though 1 is 2 - 1.
+    (28, (3, 1, 2), 56, False),
+    (56, (56, 1, 1), 1, False),  # A filter's gradient sums over all of them.
+])
+def test_windows_that_stand_for_a_batch(image, window, output, expected):
+  assert tiles.has_tap_each(*window, image, output) == expected
+
+
 def test_units_of_the_filter_may_be_others():
   """f32 [64, 256] x [256, 512], the product stored columns first."""
   grid = tiles.tile_grid(product(64, 256, 512, [0, 1]))

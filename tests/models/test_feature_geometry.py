@@ -115,6 +115,42 @@ def test_a_matrix_product_by_hand():
   assert_both_agree([kernel])
 
 
+def test_of_several_products_the_last_is_tiled():
+  """f32 [64, 256] x [256, 1024] x [1024, 128]: the first makes an operand."""
+  module = tiny_hlo.product(64, 256, 1024)
+  entry = module.computations[0]
+  tiny_hlo.add(entry, 13, 'parameter', [1024, 128], parameter_number=2)
+  root = tiny_hlo.add(entry, 14, 'convolution', [64, 128], None, [12, 13])
+  root.convolution_dimension_numbers.CopyFrom(
+      entry.instructions[2].convolution_dimension_numbers)
+  entry.root_id = 14
+  kernel = kernel_of(module, [[8, 1], [4, 1]], [[128, 1], [64, 1]])
+  for loops in (feature_loops.kernel_loops(kernel),
+                hlo_loops.kernel_loops(module)):
+    assert [(axis.size, axis.unit) for axis in loops.grid.axes] == [
+        (64, 8), (128, 128), (1024, 8)]
+  assert_both_agree([kernel])
+
+
+@pytest.mark.parametrize('window', [
+    {'window_dilation': 2},
+    {'base_dilation': 2, 'stride': 1},
+    {'base_dilation': 3, 'stride': 2},  # A batch.
+])
+def test_windows_of_all_kinds(window):
+  module = tiny_hlo.convolution()
+  for dimension in module.computations[0].instructions[3].window.dimensions:
+    for name, value in window.items():
+      setattr(dimension, name, value)
+  for number, parameter in enumerate(module.computations[1].instructions[:3]):
+    parameter.parameter_number = number
+  kernel = kernel_of(module, [[2, 4, 1, 1], [4, 1, 2, 3]],
+                     [[3, 1, 16, 1], [2, 3, 32, 3]])
+  assert_same_loops(feature_loops.kernel_loops(kernel),
+                    hlo_loops.kernel_loops(module))
+  assert_both_agree([kernel])
+
+
 # --- Against the HLO ---------------------------------------------------------
 
 

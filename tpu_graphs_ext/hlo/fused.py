@@ -30,8 +30,8 @@ class FusedKernel:
     root: the root of the entry computation.
     nodes: id -> instruction, of all these computations.
     computations: id -> computation.
-    product: the first convolution, or None. (A TPU's compiler makes
-      convolutions of dots before it fuses.)
+    product: the convolution nearest to the root, or None: others make its
+      operands. (A TPU's compiler makes convolutions of dots before it fuses.)
     main: the computation that does the work: that of the product, else what
       the root calls if it is a fusion, else the entry.
   """
@@ -45,7 +45,7 @@ class FusedKernel:
       computation = waiting.pop()
       for node in computation.instructions:
         self.nodes[node.id] = node
-        if node.opcode == 'convolution' and not self.product:
+        if node.opcode == 'convolution' and self.main in (None, computation):
           self.product, self.main = node, computation
         called = node.called_computation_ids if node.opcode == 'fusion' else ()
         for number in called:
