@@ -164,17 +164,20 @@ def test_ci_tests_a_second_stack_where_there_is_a_second_python(
   for version in there:
     add(machine, f'python{version}', python(version).replace(
         'ran: $*', 'ran: $* across $TPU_GRAPHS_EXT_OTHER_PYTHON in '
-        '$TPU_GRAPHS_EXT_PLAIN_PYTHON'))
+        '$TPU_GRAPHS_EXT_PLAIN_PYTHON oneDNN $TF_ENABLE_ONEDNN_OPTS'))
   code, output, error = run(
-      machine, str(project / '.ci' / 'run'), VENV='', HOME=str(machine.parent))
+      machine, str(project / '.ci' / 'run'), VENV='', HOME=str(machine.parent),
+      TF_ENABLE_ONEDNN_OPTS='')
   assert code == 0, error
   other_python = f'{project}/{other}/bin/python' if other else ''
   tests = [line for line in output.splitlines() if '-m pytest' in line]
   assert tests == [
-      f'ran: -m pytest --numprocesses auto across {other_python} in ',
+      f'ran: -m pytest --numprocesses auto across {other_python} in  oneDNN ',
+      *('ran: -m pytest --numprocesses auto tests/models '
+        f'across {other_python} in  oneDNN {value}' for value in (0, 1)),
       'ran: -m pytest --numprocesses auto --numprocesses 0 -m slow '
       'tests/handin/test_quickstart_environment.py '
-      f'across {other_python} in {other_python}']
+      f'across {other_python} in {other_python} oneDNN ']
 
 
 def test_a_full_disk(machine):
