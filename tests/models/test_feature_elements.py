@@ -210,18 +210,18 @@ def test_columns_by_hand():
       [(10, 16), (24, 64)]))
   minor, major = columns[0, :, 0], columns[0, :, 1]
   np.testing.assert_allclose(minor[:5], [
-      4 / 5, 2 / 5, 6 / 5, 0, 4 / 7], rtol=1e-6)  # 16 is 2 to the 4th.
+      4 / 5, 2 / 5, 6 / 5, 0, 4 / 7], rtol=1e-5)  # 16 is 2 to the 4th.
   np.testing.assert_allclose(major[:5], [
       np.log2(10) / 5, np.log2(3) / 5, np.log2(24) / 5, np.log2(30 / 24),
-      1 / 7], rtol=1e-6)
+      1 / 7], rtol=1e-5)
   # Steps: of the elements, then of the trips.
   np.testing.assert_allclose(minor[5:], 4 * [1] + 6 * [0] + 2 * [1] + 8 * [0])
   np.testing.assert_allclose(
       major[5:], 3 * [1] + [np.log2(10) - 3] + 6 * [0]
-      + [1, np.log2(3) - 1] + 8 * [0], rtol=1e-5, atol=1e-6)
+      + [1, np.log2(3) - 1] + 8 * [0], rtol=1e-5, atol=1e-5)
   whole = columns[1]
   np.testing.assert_allclose(whole[1], 0)  # One trip.
-  np.testing.assert_allclose(whole[4, :2], [6 / 7, 3 / 7], rtol=1e-6)
+  np.testing.assert_allclose(whole[4, :2], [6 / 7, 3 / 7], rtol=1e-5)
   assert not columns[:, :, 2:].any()  # There are no further axes.
 
 
@@ -246,7 +246,7 @@ def test_evenness_counts_to_128():
       [(READ, (1, 512), []), ('negate', (1, 512), [0])],
       [(1, 256), (1, 128), (1, 64), (1, 96), (1, 1)]))
   np.testing.assert_allclose(
-      columns[:, 4, 0], [1, 1, 6 / 7, 5 / 7, 0], rtol=1e-6)
+      columns[:, 4, 0], [1, 1, 6 / 7, 5 / 7, 0], rtol=1e-5)
   assert not columns[:, 4, 1].any()  # An extent of 1 is no axis to be even in.
 
 
@@ -289,9 +289,9 @@ def test_what_is_read_before_a_transposition_is_turned():
   columns = input_columns_of(kernel)
   # Most minor first: log2 of what is read, of the trips, and of the sizes.
   np.testing.assert_allclose(columns[0, :3, :3], np.log2(
-      [[10, 3, 8], [4, 2, 2], [40, 6, 16]]) / 5, rtol=1e-6)
+      [[10, 3, 8], [4, 2, 2], [40, 6, 16]]) / 5, rtol=1e-5)
   np.testing.assert_allclose(columns[1, :3, :3], np.log2(
-      [[40, 1, 16], [1, 6, 1], [40, 6, 16]]) / 5, rtol=1e-6, atol=1e-7)
+      [[40, 1, 16], [1, 6, 1], [40, 6, 16]]) / 5, rtol=1e-5, atol=1e-6)
   assert not columns[:, :, 3:].any()
 
 
@@ -307,7 +307,7 @@ def test_the_largest_input_is_not_the_filter():
   columns = input_columns_of(dot_kernel(
       (6, 32), (32, 160), (6, 160), [(2, 16)], [(8, 16)]))
   np.testing.assert_allclose(columns[0, :3, :2], np.log2(
-      [[8, 2], [4, 3], [32, 6]]) / 5, rtol=1e-6, atol=1e-7)
+      [[8, 2], [4, 3], [32, 6]]) / 5, rtol=1e-5, atol=1e-6)
   # Steps of what is read: of 8, and of 2.
   np.testing.assert_allclose(columns[0, 3:13, 0], 3 * [1] + 7 * [0])
   np.testing.assert_allclose(columns[0, 3:13, 1], 1 * [1] + 9 * [0])

@@ -175,7 +175,7 @@ def test_numbering_of_nodes_and_order_of_edges_do_not_matter(model):
 @every_model
 def test_edges_matter_unless_the_model_is_an_mlp(model, name):
   same = np.allclose(scores_of(model, FEWER_EDGES), scores_of(model, LARGEST),
-                     rtol=1e-6)
+                     rtol=1e-5)
   assert same == (name == 'MLP')
 
 
@@ -220,7 +220,7 @@ def test_distinct_tiles_come_first_but_in_the_baselines_models(model, name):
   tiles = [i for i in range(50) if i not in COPIES]
   apart = scores_of(model, MANY_CONFIGS)
   scores = scores_of(model, WITH_COPIES)
-  np.testing.assert_array_equal(scores[tiles], apart[tiles])
+  np.testing.assert_allclose(scores[tiles], apart[tiles], **checks.CLOSE)
   np.testing.assert_allclose(  # In training nothing changes.
       model(GRAPHS.of(WITH_COPIES), training=False)[0],
       [apart[COPIES.get(i, i)] for i in range(50)], **checks.CLOSE)
@@ -234,8 +234,9 @@ def test_distinct_tiles_come_first_but_in_the_baselines_models(model, name):
 
 @every_model
 def test_labels_do_not_reach_a_score(model):
-  np.testing.assert_array_equal(
-      scores_of(model, OTHER_LABELS), scores_of(model, KERNELS[0]))
+  np.testing.assert_allclose(
+      scores_of(model, OTHER_LABELS), scores_of(model, KERNELS[0]),
+      **checks.CLOSE)
 
 
 @every_model
@@ -340,8 +341,8 @@ def test_saved_and_copied_by_position_keeps_the_scores(
     saved = tf.keras.models.load_model(tmp_path / 'model_x')
   copied = checks.copied_like_the_scripts(name, saved, KERNELS[1], STATS)
   for kernel in KERNELS:
-    np.testing.assert_array_equal(
-        scores_of(copied, kernel), scores_of(trained, kernel))
+    np.testing.assert_allclose(
+        scores_of(copied, kernel), scores_of(trained, kernel), **checks.CLOSE)
 
 
 @pytest.fixture
