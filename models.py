@@ -3668,10 +3668,10 @@ class EnsembleRanker(_TrainedModel):
     num_configs: configurations of each kernel in training.
     num_ops: number of opcodes.
     members: keyword arguments of each member, by the model's name; None means
-      'MyEarlyJoinSAGE' with {'feature_stats': None}, 'EarlyJoinGAT' and
-      'EarlyJoinGCN' with {}. Losses and averaging of weights are the
+      'MyEarlyJoinSAGE' with {}. Losses and averaging of weights are the
       ensemble's own, so members have neither 'objective' nor 'averaging'.
-    copies: how many there are of each member, with weights of their own.
+    copies: how many there are of each member, with weights of their own; None
+      means 3 without `members` and 1 with them.
     feature_stats: of the members that take them and are not given others; see
       `MyEarlyJoinSAGE`.
     objective: one of `_OBJECTIVES` but 'standardized_mse', which leaves the
@@ -3682,15 +3682,16 @@ class EnsembleRanker(_TrainedModel):
   def __init__(self, num_configs: int, num_ops: int, *,
                members: Optional[Mapping[str, Mapping[str, Any]]] = None,
                objective: str = 'listmle_fastest_first',
-               averaging: float = 0.99, copies: int = 1,
+               averaging: float = 0.99, copies: Optional[int] = None,
                feature_stats: Any = 'script'):
     super().__init__(objective, averaging)
+    if copies is None:
+      copies = 3 if members is None else 1
     _check_integers(1, copies=copies)
     _check_choice('objective', objective, [
         name for name in _OBJECTIVES if name != 'standardized_mse'])
     if members is None:
-      members = {'MyEarlyJoinSAGE': {'feature_stats': None},
-                 'EarlyJoinGAT': {}, 'EarlyJoinGCN': {}}
+      members = {'MyEarlyJoinSAGE': {}}
     if not isinstance(members, Mapping) or not members:
       raise ValueError('members must map at least one model to its keyword '
                        f'arguments; got {members!r}.')

@@ -55,10 +55,10 @@ def test_graph_convolution_on_a_chain():
               4 + 2 / root + 4 / 2]
   x = CHAIN.node_feats
   graph = models._Graph(CHAIN)
-  np.testing.assert_allclose(layer.update(graph, x)[:, 0], expected, rtol=1e-6)
+  np.testing.assert_allclose(layer.update(graph, x)[:, 0], expected, rtol=1e-5)
   per_config = layer.update(graph, tf.stack([x, 10 * x], axis=1))
   np.testing.assert_allclose(
-      per_config[:, 1, 0], np.multiply(expected, 10), rtol=1e-6)
+      per_config[:, 1, 0], np.multiply(expected, 10), rtol=1e-5)
 
 
 def test_graph_convolution_of_a_lonely_node_is_its_own_state():
@@ -76,7 +76,7 @@ def test_equal_attention_is_the_mean_over_neighbours():
     variable(attend, 'attn_logits/kernel').assign([[0.]])
   y = layer.update(models._Graph(FORK), FORK.node_feats)
   np.testing.assert_allclose(
-      y[:, 0], [1 + 4 + 1, 2 + 4 + 2, 4 + 1.5 + 4, 8 + 8], rtol=1e-6)
+      y[:, 0], [1 + 4 + 1, 2 + 4 + 2, 4 + 1.5 + 4, 8 + 8], rtol=1e-5)
 
 
 def test_attention_by_hand():
@@ -90,7 +90,7 @@ def test_attention_by_hand():
   one = (math.exp(1) * 1 + math.exp(2) * 2) / (math.exp(1) + math.exp(2))
   other = ((math.exp(-0.2) * -1 + math.exp(-0.4) * -2)
            / (math.exp(-0.2) + math.exp(-0.4)))
-  np.testing.assert_allclose(p, [0, 0, 0, 0, one, other, 0, 0], rtol=1e-6)
+  np.testing.assert_allclose(p, [0, 0, 0, 0, one, other, 0, 0], rtol=1e-5)
 
 
 def test_attention_adds_up_to_one_and_is_nothing_without_neighbours():
@@ -106,7 +106,7 @@ def test_attention_adds_up_to_one_and_is_nothing_without_neighbours():
     variable(attend, 'value_node/bias').assign(tf.ones([4]))
     np.testing.assert_allclose(
         attend(states, edge_set_name='edges'),
-        np.tile(np.array(has_neighbours)[:, np.newaxis], 4), rtol=1e-6)
+        np.tile(np.array(has_neighbours)[:, np.newaxis], 4), rtol=1e-5)
 
 
 def test_concat_pooling_with_a_late_join():
@@ -114,7 +114,7 @@ def test_concat_pooling_with_a_late_join():
   model = with_weights_of_one(models.LateJoinConcatPoolSAGE(
       2, 5, widths=[1], head_widths=[]), CHAIN)
   np.testing.assert_allclose(
-      model._rank(*CHAIN), [[10 / 3 + 6 + 1, 10 / 3 + 6 + 2]], rtol=1e-6)
+      model._rank(*CHAIN), [[10 / 3 + 6 + 1, 10 / 3 + 6 + 2]], rtol=1e-5)
 
 
 def test_concat_pooling_with_an_early_join():
@@ -125,7 +125,7 @@ def test_concat_pooling_with_an_early_join():
   model = with_weights_of_one(models.EarlyJoinConcatPoolSAGE(
       2, 5, widths=[1], head_widths=[]), CHAIN)
   np.testing.assert_allclose(
-      model._rank(*CHAIN), [[5 + 8, 20 / 3 + 10]], rtol=1e-6)
+      model._rank(*CHAIN), [[5 + 8, 20 / 3 + 10]], rtol=1e-5)
 
 
 def test_layers_of_the_concat_pool_model_but_the_last_are_activated():
@@ -140,7 +140,7 @@ def test_layers_of_the_concat_pool_model_but_the_last_are_activated():
   rows[[embed, embed + 2 + embed]] = -1
   first.assign(rows)
   second.assign(-tf.ones(second.shape))
-  np.testing.assert_allclose(model._rank(*CHAIN)[0, 1], -2 / 3, rtol=1e-6)
+  np.testing.assert_allclose(model._rank(*CHAIN)[0, 1], -2 / 3, rtol=1e-5)
 
 
 def test_wide_sage_takes_means_and_pools_twice():
@@ -153,7 +153,7 @@ def test_wide_sage_takes_means_and_pools_twice():
   np.testing.assert_allclose(
       encoded, [[1 + 2] * 2, [2 + (1 + 4) / 2] * 2, [4 + 2] * 2])
   np.testing.assert_allclose(
-      model._rank(*CHAIN), [[4 / math.sqrt(2)] * 2], rtol=1e-6)
+      model._rank(*CHAIN), [[4 / math.sqrt(2)] * 2], rtol=1e-5)
 
 
 @pytest.mark.parametrize('join,rounds,head_columns', [
@@ -177,7 +177,7 @@ def test_dropout_is_on_in_training_alone(name):
   graph = batches.kernel_graph(kernel, checks.stats_of([kernel]))
   model = checks.make(name, dropout=0.5)
   still = model(graph, training=False)
-  np.testing.assert_array_equal(still, model(graph))
+  np.testing.assert_allclose(still, model(graph), **checks.CLOSE)
   assert np.abs(model(graph, training=True) - still).max() > 1e-3
 
 
@@ -202,10 +202,10 @@ def test_an_ensembles_score_is_the_mean_of_its_members(batch):
   first, second = (member.forward(graph, 10) for member in model._members)
   assert np.abs(first - second).max() > 0.01
   np.testing.assert_allclose(
-      model.forward(graph, 10), (first + second) / 2, rtol=1e-5, atol=1e-6)
+      model.forward(graph, 10), (first + second) / 2, rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(
       model(graph), sum(member(graph) for member in model._members) / 2,
-      rtol=1e-5, atol=1e-6)
+      rtol=1e-5, atol=1e-5)
 
 
 def test_an_ensemble_trains_each_member_by_its_own_loss(batch):
@@ -235,7 +235,7 @@ def test_an_ensemble_trains_each_member_by_its_own_loss(batch):
     # But embeddings, whose regularisation is added to the loss once.
     for ours, theirs in zip(member.trainable_variables[1:],
                             model.trainable_variables[1:]):
-      np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+      np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
 def hybrids(copies, **kwargs):
@@ -281,19 +281,22 @@ def test_an_ensemble_of_one_takes_the_step_of_its_member(batch):
     model.fit(step, verbose=0)
   names = [variable.name for variable in member.trainable_variables]
   changes = names.index(next(name for name in names if 'changes' in name))
-  assert np.abs(member.get_weights()[changes] - start[changes]).max() > 1e-6
+  assert np.abs(member.get_weights()[changes] - start[changes]).max() > 1e-3
   for name, ours, theirs in zip(
       names, member.get_weights(), alone.get_weights()):
     np.testing.assert_allclose(
-        ours, theirs, rtol=1e-4, atol=1e-6, err_msg=name)
+        ours, theirs, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-def test_the_default_ensemble():
-  model = models.EnsembleRanker(10, 5)
-  assert [type(member).__name__ for member in model._members] == [
-      'MyEarlyJoinSAGE', 'EarlyJoinGAT', 'EarlyJoinGCN']
+def test_the_default_ensemble_is_three_of_my_model_that_know_the_statistics():
+  ensemble = models.EnsembleRanker(
+      10, checks.NUM_OPS,
+      feature_stats=checks.stats_of(checks.kernels()).to_json())
+  assert [type(member).__name__ for member in ensemble._members] == 3 * [
+      'MyEarlyJoinSAGE']
+  assert all(member._geometry for member in ensemble._members)
   assert isinstance(
-      models._OBJECTIVES[model._objective](), models.ListMLEFastestFirst)
+      models._OBJECTIVES[ensemble._objective](), models.ListMLEFastestFirst)
 
 
 # ------------------------------------------------------------------- refusals
