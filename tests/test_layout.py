@@ -50,7 +50,6 @@ TOP = {
     'owned': ('errors',),
     'models': (),
     'load_models': ('errors', 'models', 'layout'),
-    'prepare': ('stacks',),
     'cli': (*MAY_IMPORT, *FOR_ALL, 'load_models'),
     'quickstart': (*MAY_IMPORT, *FOR_ALL, 'load_models', 'quickstart_layout'),
     'quickstart_layout': (*MAY_IMPORT, *FOR_ALL, 'load_models'),
@@ -59,7 +58,7 @@ TOP = {
 LATE = {'host/inputs.py': ('hlo.tuning',)}
 # Other people's packages, where not all are allowed, when a module is loaded.
 THEIRS = {'data': ('numpy', 'tqdm'), 'stacks': (), 'errors': (), 'files': (),
-          'owned': (), 'load_models': (), '__init__': (), 'prepare': ()}
+          'owned': (), 'load_models': (), '__init__': ()}
 # Folders of tests that are no wing's.
 OTHER_TESTS = {'models', 'benchmarks', 'docs', 'run_scripts', 'support'}
 

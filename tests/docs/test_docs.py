@@ -121,9 +121,9 @@ def test_code_in_python_imports_what_there_is(page):
 def test_the_map_has_every_wing_and_every_file_beside_them():
   there = {f'tpu_graphs_ext/{path.name}/' for path in PACKAGE.iterdir()
            if (path / '__init__.py').is_file()}
-  # prepare.py is an old name, models.py a link.
+  # models.py is a link.
   there |= {path.name for path in PACKAGE.glob('*.py')
-            if path.name not in ('__init__.py', 'prepare.py', 'models.py')}
+            if path.name not in ('__init__.py', 'models.py')}
   section = text_of('README.md').split('\n## The code\n')[1]
   named = {name for cells in table_rows(section)
            for name in re.findall(r'`([^`]+)`', cells[0])}

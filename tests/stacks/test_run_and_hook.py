@@ -181,49 +181,6 @@ def test_with_the_hook_plain_python_gets_keras_2(python):
   assert not list(run_code.site.glob('tpu_graphs_ext_hook*'))
 
 
-# What `tpu-graphs-ext hook install` wrote before `stacks` had its folder.
-OLD_HOOK = '''
-import sys
-
-
-class _Startup:
-
-  seen = False
-
-  @classmethod
-  def find_spec(cls, name, path=None, target=None):
-    if name == 'tensorflow' and not cls.seen:
-      cls.seen = True
-      try:
-        from tpu_graphs_ext import prepare
-      except ImportError:
-        return None  # The package was uninstalled, the hook was not.
-      # Its finder, now the first, comes too late for this one import.
-      return prepare.finder.find_spec(name, path, target)
-    return None
-
-
-sys.meta_path.insert(0, _Startup)
-'''
-
-
-def test_a_hook_of_an_earlier_version_still_works(python):
-  run_code = python('2.21.0')
-  (without,) = run_code(KERAS)
-  module, pth = (run_code.site / f'tpu_graphs_ext_hook{end}'
-                 for end in ('.py', '.pth'))
-  module.write_text(OLD_HOOK)
-  pth.write_text('import tpu_graphs_ext_hook\n')
-  assert run_code(KERAS) == ['tf_keras.src']
-  assert run_code(hook_command('status'))[0].startswith('hook: installed, ')
-  # Today's takes its place, and goes again.
-  run_code(hook_command('install'))
-  assert module.read_text() != OLD_HOOK
-  assert run_code(KERAS) == ['tf_keras.src']
-  run_code(hook_command('remove'))
-  assert run_code(KERAS) == [without]
-
-
 @pytest.fixture
 def site(tmp_path, monkeypatch):
   """A folder to install the hook in, on the current stack."""
@@ -308,15 +265,6 @@ def test_what_is_no_file_is_left(site, kind):
     hook.install()
   assert hook.remove() == f"Left {path}: it is not the hook's."
   assert os.path.lexists(path)
-
-
-def test_a_hook_of_an_earlier_version_is_removed(site):
-  (site / PY).write_text(OLD_HOOK)
-  (site / PTH).write_text('import tpu_graphs_ext_hook\n')
-  assert hook.is_installed()
-  assert hook.remove().splitlines() == [
-      f'Removed {site / PTH}.', f'Removed {site / PY}.']
-  assert not os.listdir(site)
 
 
 def test_the_hook_is_not_for_the_classic_stack(python):

@@ -19,10 +19,9 @@ from tpu_graphs_ext.stacks import startup_hook, versions
 
 MODULE = 'tpu_graphs_ext_hook'
 _LINE = f'import {MODULE}'
-# In the module of every version; it has one of the imports.
-_MARKS = ('class _Startup:', 'sys.meta_path.insert(0, _Startup)')
-_IMPORTS = ('from tpu_graphs_ext.stacks import imports',
-            'from tpu_graphs_ext import prepare')
+# In the module of every version.
+_MARKS = ('class _Startup:', 'sys.meta_path.insert(0, _Startup)',
+          'from tpu_graphs_ext.stacks import imports')
 
 
 def paths() -> tuple[str, str]:
@@ -108,8 +107,7 @@ def _is_ours(path: str) -> bool:
     return False
   if path.endswith('.pth'):
     return text.strip() == _LINE
-  return all(mark in text for mark in _MARKS) and any(
-      line in text for line in _IMPORTS)
+  return all(mark in text for mark in _MARKS)
 
 
 def _foreign() -> list[str]:
