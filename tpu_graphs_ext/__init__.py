@@ -18,29 +18,32 @@ if TYPE_CHECKING:  # Editors and type checkers take it for true.
   from tpu_graphs_ext.analytic.explain import Explanation
   from tpu_graphs_ext.data.kernel import Kernel
   from tpu_graphs_ext.errors import UserError
-  from tpu_graphs_ext.host.evaluate import evaluate, evaluate_all
+  from tpu_graphs_ext.host.evaluate import Evaluation, evaluate, evaluate_all
   from tpu_graphs_ext.host.predict import predict
   from tpu_graphs_ext.host.rank import Choice, Ranking, rank
   from tpu_graphs_ext.host.settings import LoadSettings, TrainSettings
-  from tpu_graphs_ext.host.train import train
+  from tpu_graphs_ext.host.train import TrainResult, train
   from tpu_graphs_ext.serving.cost_model import CostModel
-  from tpu_graphs_ext.serving.export import export
+  from tpu_graphs_ext.serving.export import Export, export
 
 __version__ = '0.1.0'
 
 __all__ = [
-    'Choice', 'CostModel', 'Explanation', 'Kernel', 'LoadSettings', 'Ranking',
-    'TrainSettings', 'UserError', 'evaluate', 'evaluate_all', 'export',
-    'predict', 'rank', 'train']
+    'Choice', 'CostModel', 'Evaluation', 'Explanation', 'Export', 'Kernel',
+    'LoadSettings', 'Ranking', 'TrainResult', 'TrainSettings', 'UserError',
+    'evaluate', 'evaluate_all', 'export', 'predict', 'rank', 'train']
 
 # Name -> the module that has it.
 _HOMES = {
     'Choice': 'host.rank',
     'CostModel': 'serving.cost_model',
+    'Evaluation': 'host.evaluate',
     'Explanation': 'analytic.explain',
+    'Export': 'serving.export',
     'Kernel': 'data.kernel',
     'LoadSettings': 'host.settings',
     'Ranking': 'host.rank',
+    'TrainResult': 'host.train',
     'TrainSettings': 'host.settings',
     'UserError': 'errors',
     'evaluate': 'host.evaluate',

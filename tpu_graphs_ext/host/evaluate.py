@@ -167,9 +167,10 @@ class Evaluation:
   Attributes:
     model_dir: its folder.
     data: what the kernels were read from, as given.
-    results: of each kernel.
-    keep_repeats: see `distinct.Scores`.
-    ks: how many tiles were tried.
+    results: measures of each kernel.
+    keep_repeats: whether tiles that repeat an earlier one's features stay where
+      the scores put them, as with the baseline, or come last.
+    ks: numbers of tiles to try, of the measures top-k.
   """
   model_dir: str
   data: str
@@ -179,10 +180,12 @@ class Evaluation:
 
   @functools.cached_property
   def micro(self) -> Summary:
+    """Means over all kernels."""
     return self._over(self.results)
 
   @functools.cached_property
   def rankable(self) -> Summary:
+    """Means over the kernels whose configurations differ in their features."""
     return self._over(result for result in self.results if result.rankable)
 
   @functools.cached_property
@@ -199,6 +202,7 @@ class Evaluation:
 
   @functools.cached_property
   def macro(self) -> Summary:
+    """Means over the programs' means."""
     return Summary.over(self.programs.values(), len(self.results), self.ks)
 
   def _over(self, results: Iterable[KernelResult]) -> Summary:

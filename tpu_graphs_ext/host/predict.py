@@ -20,13 +20,13 @@ def predict(model_dir: str, *, out: str = CSV_NAME,
             loading: LoadSettings = LoadSettings()) -> str:
   """Ranks the test split with a trained model; returns the CSV's path.
 
+  Warns of features that the model was not trained on.
+
   Args:
     model_dir: the folder model_<hash>; its run file lies beside it.
     out: the file to write.
     top_configs: configurations of each kernel.
     loading: how to load the model; also where the split is.
-
-  Warns of features that the model was not trained on.
 
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.

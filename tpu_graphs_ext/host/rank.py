@@ -72,13 +72,13 @@ def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
          loading: LoadSettings = LoadSettings()) -> list[Ranking]:
   """Ranks the configurations of every kernel, labelled or not.
 
+  Warns of features that the model was not trained on.
+
   Args:
     model_dir: the folder model_<hash>; its run file lies beside it.
     data: folder of .npz files, one .npz or a .pb; empty: <data_root>/test.
     top_k: configurations of each kernel to list.
     loading: how to load the model; also data_root and cache_dir of `data`.
-
-  Warns of features that the model was not trained on.
 
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.

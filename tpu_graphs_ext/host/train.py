@@ -67,7 +67,7 @@ STEPS_PER_CALL = 10
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-  """What a finished run left.
+  """What `train` returns: the artifacts of a finished run.
 
   Attributes:
     model_dir: the saved model of the best epoch.

@@ -35,10 +35,10 @@ _VERSION = 1  # Of the signatures.
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-  """What was written.
+  """The SavedModel that `export` wrote.
 
   Attributes:
-    out: the folder.
+    out: its folder.
     model: class of the model.
     num_ops: opcodes that it has seen; others count as unknown.
     inputs: name of an input of `serving_default` -> its type and shape.
