@@ -93,7 +93,11 @@ def train_with_own_host(out: str, data: str, name: str, epochs: int) -> str:
 def comparison(title: str, model_dirs: dict[str, str], data: str,
                loading: LoadSettings,
                seconds: dict[str, float] | None = None) -> str:
-  """A table of all models on one labelled source, a row each."""
+  """A table of all models on one labelled source, a row each.
+
+  Below them the compiler's default tile, which is one tile and so has only a
+  top-1, and what tiles drawn at random are to be expected to give.
+  """
   from tpu_graphs_ext.host import evaluate
   heads = [f'top-{k}' for k in metrics.TOP_KS] + ['OPA', 'tau']
   lines = [title, f'{"":16}' + ''.join(f'{head:>10}' for head in heads)
@@ -105,6 +109,9 @@ def comparison(title: str, model_dirs: dict[str, str], data: str,
     if seconds:
       cells.append(f'{seconds[name]:.0f}')
     lines.append(f'{name:16}' + ''.join(f'{cell:>10}' for cell in cells))
+  lines.append(f'{"default tile":16}{100 * micro.default:>8.2f} %')
+  lines.append(f'{"random choice":16}' + ''.join(
+      f'{100 * error:>8.2f} %' for error in micro.random.values()))
   return '\n'.join(lines)
 
 
