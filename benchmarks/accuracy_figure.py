@@ -21,6 +21,7 @@ from typing import NamedTuple
 import accuracy_table
 from accuracy_table import Row
 from tpu_graphs_ext import files
+from tpu_graphs_ext.errors import how_to_install
 
 DATA = 'synthetic'
 BASELINE = 'EarlyJoinSAGE'
@@ -146,8 +147,8 @@ def write(rows: list[Row], path: str) -> bool:
   try:
     import matplotlib
   except ImportError:
-    print('no figure: matplotlib is not installed (pip install '
-          '"tpu_graphs_ext[report]")', file=sys.stderr)
+    print('no figure: matplotlib is not installed; '
+          f'{how_to_install("report")}', file=sys.stderr)
     return False
   matplotlib.use('Agg')
   from matplotlib import pyplot

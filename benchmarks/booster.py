@@ -21,7 +21,7 @@ bounds, the operand of a reduction.
 Tile bounds of the public files count layout tiles, by physical dimension. Data
 of other machines may count elements, or go by logical dimension; which it is
 (see `Reading`) is taken from the train kernels. LightGBM comes with
-`pip install "tpu_graphs_ext[benchmarks]"`.
+`pip install -e ".[benchmarks]"` in a clone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import numpy as np
 
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, how_to_install
 from tpu_graphs_ext.hlo import layout
 from tpu_graphs_ext.host import distinct
 
@@ -343,8 +343,8 @@ def lightgbm():
     import lightgbm as module
   except ImportError as error:
     raise UserError(
-        f'{NAME} is not installed ({error}); pip install '
-        '"tpu_graphs_ext[benchmarks]", or leave it out of --models') from error
+        f'{NAME} is not installed ({error}); {how_to_install("benchmarks")}, '
+        'or leave it out of --models') from error
   return module
 
 

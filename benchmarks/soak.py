@@ -25,6 +25,7 @@ from machine import machine
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.errors import how_to_install
 
 RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'results',
                        'soak.csv')
@@ -163,8 +164,8 @@ def draw(path: str, rows: list[Row]) -> None:
   try:
     import matplotlib
   except ImportError:
-    print('no figure: matplotlib is not installed (pip install '
-          '"tpu_graphs_ext[report]")', file=sys.stderr)
+    print('no figure: matplotlib is not installed; '
+          f'{how_to_install("report")}', file=sys.stderr)
     return
   matplotlib.use('Agg')
   from matplotlib import pyplot

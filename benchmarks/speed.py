@@ -22,7 +22,7 @@ from tqdm import tqdm
 from machine import machine
 from tpu_graphs_ext import files
 from tpu_graphs_ext.baseline import checkout
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, how_to_install
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROJECT = os.path.dirname(HERE)
@@ -206,8 +206,8 @@ def plot(rows: list[dict], path: str) -> None:
   try:
     import matplotlib
   except ImportError:
-    print('no plot: matplotlib is not installed (pip install '
-          '"tpu_graphs_ext[report]")', file=sys.stderr)
+    print('no plot: matplotlib is not installed; '
+          f'{how_to_install("report")}', file=sys.stderr)
     return
   matplotlib.use('Agg')
   from matplotlib import pyplot

@@ -42,6 +42,11 @@ def did_you_mean(name: str, names: list[str], most: int = 2,
   return f'did you mean {" or ".join(nearest)}?' if nearest else ''
 
 
+def how_to_install(extra: str) -> str:
+  """The command for an optional dependency: the package is on no index."""
+  return f'run pip install -e ".[{extra}]" in your clone of tpu_graphs_ext'
+
+
 def shortened(names: list[str], most: int = 3) -> str:
   """'a, b, c and 4 more'."""
   more = f' and {len(names) - most} more' if len(names) > most else ''

@@ -78,7 +78,7 @@ def test_text_without_jaxlib(monkeypatch):
   def missing():
     raise ImportError
   monkeypatch.setattr(workers, '_parser', missing)
-  with pytest.raises(UserError, match=r'pip install "tpu_graphs_ext\[jax\]"'):
+  with pytest.raises(UserError, match=r'pip install -e "\.\[jax\]"'):
     workers._parsed('a.txt', TEXT.decode())
 
 

@@ -89,7 +89,7 @@ def test_a_module_that_cannot_be_imported(module_name, tmp_path):
 def test_code_of_jax_without_jax(module_name, tmp_path):
   (tmp_path / 'needs_jax.py').write_text(
       'raise ModuleNotFoundError(name="jax")')
-  with pytest.raises(UserError, match=r'pip install "tpu_graphs_ext\[jax\]"'):
+  with pytest.raises(UserError, match=r'pip install -e "\.\[jax\]"'):
     workers._compiled('needs_jax:f', [])
 
 

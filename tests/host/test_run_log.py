@@ -191,6 +191,6 @@ def test_pictures_that_cannot_be_drawn(tmp_path, monkeypatch):
   with pytest.raises(UserError, match='is no SVG picture'):
     curves.check(str(other))
   monkeypatch.setitem(sys.modules, 'matplotlib', None)
-  with pytest.raises(UserError, match=r'--plot: matplotlib is missing; install '
-                     r'it with `pip install "tpu_graphs_ext\[report\]"`'):
+  with pytest.raises(UserError, match=r'--plot: matplotlib is not installed; '
+                     r'run pip install -e "\.\[report\]"'):
     curves.check(str(tmp_path / 'a.svg'))

@@ -135,5 +135,5 @@ def test_workers_end_with_who_started_them(tmp_path, number):
 
 def test_without_the_extra(monkeypatch):
   monkeypatch.setitem(sys.modules, 'distributed', None)
-  with pytest.raises(UserError, match=r'pip install "tpu_graphs_ext\[scale\]"'):
+  with pytest.raises(UserError, match=r'pip install -e "\.\[scale\]"'):
     run(engine_tasks.doubled, [('a', 1)], scheduler='tcp://127.0.0.1:1')

@@ -152,7 +152,7 @@ def test_bayesian_draws_come_near_what_was_good(swept):
 def test_searching_without_the_extra(swept, monkeypatch):
   monkeypatch.setitem(__import__('sys').modules, 'optuna', None)
   with pytest.raises(UserError, match=r"the search 'random' needs Optuna.*"
-                     r'pip install "tpu_graphs_ext\[scale\]"'):
+                     r'pip install -e "\.\[scale\]"'):
     swept(search={'method': 'random', 'configurations': 3})
 
 

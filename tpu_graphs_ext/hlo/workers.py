@@ -15,10 +15,9 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from tpu_graphs_ext.errors import UserError, reason_of
+from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 
-_NEEDS_JAX = ('needs JAX, which is not installed; '
-              'pip install "tpu_graphs_ext[jax]"')
+_NEEDS_JAX = f'needs JAX, which is not installed; {how_to_install("jax")}'
 _REFUSED = 3  # Exit code: the result is a message for the user.
 # -I keeps the working folder and PYTHONPATH off the path; a `jaxlib.py` there
 # must not run. -P would do less, and needs Python 3.11.

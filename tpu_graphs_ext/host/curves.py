@@ -7,7 +7,7 @@ import logging
 import os
 from typing import Any
 
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, how_to_install
 from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host import outputs
 
@@ -36,8 +36,8 @@ def check(path: str) -> None:
   try:
     import matplotlib  # noqa: F401  An extra; it takes a second to import.
   except ImportError as error:
-    raise UserError('--plot: matplotlib is missing; install it with '
-                    '`pip install "tpu_graphs_ext[report]"`') from error
+    raise UserError('--plot: matplotlib is not installed; '
+                    f'{how_to_install("report")}') from error
   outputs.check_file('--plot', path, *FORMATS[ending])
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Optional
 
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, how_to_install
 from tpu_graphs_ext.report import html, style
 
 WIDTH = 3.7  # Inches of 96 pixels: 355 pixels.
@@ -62,7 +62,7 @@ def require_matplotlib() -> None:
   except ImportError as error:
     raise UserError(
         f'report draws with packages that are not installed ({error}); '
-        'pip install "tpu_graphs_ext[report]"') from error
+        f'{how_to_install("report")}') from error
   matplotlib.use('Agg')
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any, Callable
 
-from tpu_graphs_ext.errors import UserError, reason_of
+from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 from tpu_graphs_ext.host import threads
 from tpu_graphs_ext.scale import engine
 
@@ -115,7 +115,7 @@ def _distributed() -> Any:
   except ImportError as error:
     raise UserError(
         '--scheduler needs Dask, which is not installed; '
-        'pip install "tpu_graphs_ext[scale]"') from error
+        f'{how_to_install("scale")}') from error
   return distributed
 
 

@@ -22,7 +22,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.errors import UserError, reason_of, shortened
+from tpu_graphs_ext.errors import (
+  UserError,
+  how_to_install,
+  reason_of,
+  shortened,
+)
 
 _MAGIC = '*?['
 _AT_ONCE = 4  # Files that are read at a time.
@@ -306,12 +311,12 @@ def _opened(url: str) -> tuple[Any, str]:
     import fsspec
   except ImportError as error:
     raise UserError(f'{url}: a URL needs fsspec, which is not installed; '
-                    'pip install "tpu_graphs_ext[scale]"') from error
+                    f'{how_to_install("scale")}') from error
   try:
     return fsspec.core.url_to_fs(url)
   except ImportError as error:  # Names the package, such as gcsfs.
-    raise UserError(f'{url}: {reason_of(error)}; install it beside '
-                    '"tpu_graphs_ext[scale]"') from error
+    raise UserError(f'{url}: {reason_of(error)}; install that package too'
+                    ) from error
   except ValueError as error:
     known = sorted(fsspec.available_protocols())
     raise UserError(f'{url}: {reason_of(error)}; fsspec knows '

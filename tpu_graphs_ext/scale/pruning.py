@@ -14,7 +14,7 @@ import os
 import warnings
 from typing import Any
 
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, how_to_install
 from tpu_graphs_ext.scale.trials import Trial
 
 FILE = 'pruning.log'
@@ -31,7 +31,7 @@ def require_optuna(what: str) -> Any:
     import optuna.storages.journal
   except ImportError as error:
     raise UserError(f'{what} needs Optuna, which is not installed; '
-                    'pip install "tpu_graphs_ext[scale]"') from error
+                    f'{how_to_install("scale")}') from error
   optuna.logging.set_verbosity(optuna.logging.WARNING)
   warnings.filterwarnings(
       'ignore', category=optuna.exceptions.ExperimentalWarning)

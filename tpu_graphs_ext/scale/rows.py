@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, how_to_install
 
 # Of what lies in a column: a name of a type, [what a list has], or a dict of
 # the names in a structure.
@@ -96,8 +96,7 @@ def require_parquet(out: str) -> None:
     import pyarrow.parquet  # noqa: F401
   except ImportError as error:
     raise UserError(f'{out}: Parquet needs pyarrow, which is not installed; '
-                    'pip install "tpu_graphs_ext[scale]", or name a .jsonl'
-                    ) from error
+                    f'{how_to_install("scale")}, or name a .jsonl') from error
 
 
 def write_parquet(file: BinaryIO, lines: Iterable[bytes],
