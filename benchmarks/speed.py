@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import datetime
 import io
 import json
 import os
@@ -26,8 +27,8 @@ from tpu_graphs_ext.errors import UserError, how_to_install
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROJECT = os.path.dirname(HERE)
-FIELDS = ('part', 'subject', 'case', 'measure', 'value', 'unit', 'machine',
-          'versions')
+FIELDS = ('part', 'subject', 'case', 'measure', 'value', 'unit', 'date',
+          'machine', 'versions')
 # Part -> module and function.
 PARTS = {
     'ranking': ('speed_in_turn', 'ranking'),
@@ -106,7 +107,8 @@ def measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
   }[part]
   rows = run_worker(_WORKER, part, *(given() if callable(given) else given))
   for row in rows:
-    row.update(machine=machine(), versions=_versions())
+    row.update(date=datetime.date.today().isoformat(), machine=machine(),
+               versions=_versions())
   return rows
 
 
@@ -181,7 +183,8 @@ def write_results(folder: str, rows: list[dict]) -> None:
   files.write_file(path, text.getvalue().encode())
   files.write_file(os.path.join(folder, 'speed.md'),
                        markdown(every).encode())
-  plot(every, os.path.join(folder, 'speed.png'))
+  if any(row['part'] == 'growth' for row in every):
+    plot(every, os.path.join(folder, 'speed.png'))
 
 
 def markdown(rows: list[dict]) -> str:
@@ -197,7 +200,8 @@ def markdown(rows: list[dict]) -> str:
     lines += [f'| {row["subject"]} | {row["case"]} | {row["measure"]} | '
               f'{float(row["value"]):.4g} | {row["unit"]} |' for row in own]
     lines += [''] + [f'- {text}' for text in dict.fromkeys(
-        f'{row["machine"]}; {row["versions"]}' for row in own)] + ['']
+        f'{row["date"]}; {row["machine"]}; {row["versions"]}'
+        for row in own)] + ['']
   return '\n'.join(lines)
 
 

@@ -26,8 +26,8 @@ from replicated_join import ReplicatedEarlyJoinSAGE
 
 def row(value, **changes):
   return {'part': 'growth', 'subject': 'NetA', 'case': 'configs 10',
-          'measure': 'time', 'value': value, 'unit': 'ms', 'machine': 'm',
-          'versions': 'v', **changes}
+          'measure': 'time', 'value': value, 'unit': 'ms',
+          'date': '2026-01-02', 'machine': 'm', 'versions': 'v', **changes}
 
 
 def test_kernels_have_the_sizes_of_the_collection():
