@@ -49,7 +49,7 @@ def test_generation_that_is_none():
 def test_without_libtpu_a_sentence_says_what_to_install(monkeypatch):
   monkeypatch.delenv(tpu_compiler.LIBRARY_VARIABLE, raising=False)
   monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
-  with pytest.raises(UserError, match=r'pip install "tpu_graphs_ext\[tpu\]"'):
+  with pytest.raises(UserError, match=r'pip install -e "\.\[tpu\]"'):
     tpu_compiler.library()
   monkeypatch.setenv(tpu_compiler.LIBRARY_VARIABLE, '/no/libtpu.so')
   with pytest.raises(UserError, match=r'/no/libtpu\.so: no such file'):

@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, Optional
 
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, how_to_install
 from tpu_graphs_ext.hlo import pjrt
 
 TIME_LIMIT_SECONDS = 600.0  # Of one program; a training step can take 75 s.
@@ -144,8 +144,8 @@ class CompilingProcess:
       self.close()
       raise UserError(
           f'{self._library}: the TPU compiler cannot be loaded '
-          f'({_reason(found)}); pip install "tpu_graphs_ext[tpu]" installs a '
-          'version that was tested')
+          f'({_reason(found)}); for the version that was tested '
+          f'{how_to_install("tpu")}')
 
   def _command(self) -> list[str]:
     return [sys.executable, '-m', __name__, self._library, self._topology]

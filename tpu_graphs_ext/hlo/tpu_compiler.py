@@ -20,7 +20,7 @@ from typing import Any, Optional
 from google.protobuf.message import DecodeError
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from tpu_graphs_ext.errors import UserError, did_you_mean
+from tpu_graphs_ext.errors import UserError, did_you_mean, how_to_install
 from tpu_graphs_ext.hlo import compiling, fusions, protos
 
 LIBRARY_VARIABLE = 'TPU_GRAPHS_EXT_LIBTPU'
@@ -90,7 +90,7 @@ def library() -> str:
       os.path.dirname(spec.origin), 'libtpu.so')
   if not path or not os.path.isfile(path):
     raise UserError(
-        'the TPU compiler is not installed: pip install "tpu_graphs_ext[tpu]" '
+        f'the TPU compiler is not installed: {how_to_install("tpu")} '
         '(Python 3.11 or newer on Linux, x86-64), or set '
         f'{LIBRARY_VARIABLE}=/path/to/libtpu.so')
   return path
@@ -114,8 +114,8 @@ def optimized_module(optimized: bytes) -> protos.HloModuleProto:
     module = hlo_pb2.HloProto.FromString(optimized).hlo_module
   except DecodeError as error:
     raise UserError('the TPU compiler gave what is no HLO module '
-                    f'({error}); install the version of libtpu that '
-                    '"tpu_graphs_ext[tpu]" asks for') from error
+                    f'({error}); for the version that was tested '
+                    f'{how_to_install("tpu")}') from error
   return protos.as_module(module)
 
 
