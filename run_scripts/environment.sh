@@ -83,7 +83,7 @@ check_disk() {  # TensorFlow and what comes with it take about 2.5 GB.
 free some disk or choose another place with VENV=/path/to/folder."
   free_kb=$(df -Pk "$VENV" | awk 'NR == 2 {print $4}')
   [ "${free_kb:-0}" -ge 4000000 ] || stop "only $((free_kb / 1000)) MB are free \
-for $VENV, and the installation takes about 2,500 MB and as much again while \
+for $VENV, and the installation takes about 2,500 MB and up to 4,000 MB while \
 it runs; free some disk or choose another place with VENV=/path/to/folder."
 }
 

@@ -11,7 +11,7 @@
 # TPU_GRAPHS_EXT_PLAIN_PYTHON=/path/to/python, of an environment that
 # quickstart.sh made, saves the slow tests making one.
 # Arguments go to pytest. Takes about two minutes to install the first time,
-# then five to ten minutes on two cores, by how busy they are.
+# then five to twelve minutes on two cores, by how busy they are.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
