@@ -195,7 +195,7 @@ def _trained_booster(spec: RunSpec, data_root: str):
 
 
 def _measures(split: str, results) -> dict[str, object]:
-  """Columns <split>_<micro or macro>_<measure>; NaN is None."""
+  """Columns <split>_<micro or macro>_<measure>, <split>_<choice>; no NaN."""
   from tpu_graphs_ext.host import evaluate
   evaluation = evaluate.Evaluation('', '', results)
   columns = {f'{split}_kernels': len(results)}
@@ -205,6 +205,10 @@ def _measures(split: str, results) -> dict[str, object]:
       columns[f'{split}_{mean}_top{k}'] = slowdown
     for measure in ('opa', 'kendall'):
       columns[f'{split}_{mean}_{measure}'] = summary[measure]
+  micro = evaluation.micro.to_json()
+  columns[f'{split}_default'] = micro['default']
+  for k, slowdown in micro['random'].items():
+    columns[f'{split}_random{k}'] = slowdown
   return columns
 
 

@@ -19,12 +19,15 @@ KEY = ('data', 'model', 'kwargs', 'seed', 'epochs')
 SPLITS = ('valid', 'test', 'real')
 MEANS = ('micro', 'macro')
 MEASURES = ('top1', 'top5', 'top10', 'opa', 'kendall')
+# Micro slowdowns of choices without a model: the compiler's default tile, which
+# is one, and what k tiles drawn at random are to be expected to give.
+CHOICES = ('default', 'random1', 'random5', 'random10')
 TRAINING = ('parameters', 'seconds_an_epoch', 'epochs_done', 'best_epoch')
 COLUMNS = (
     *KEY, 'name', 'status', 'error', *TRAINING,
     *(f'{split}_{column}' for split in SPLITS for column in (
         'kernels', *(f'{mean}_{measure}' for mean in MEANS
-                     for measure in MEASURES))),
+                     for measure in MEASURES), *CHOICES)),
     'threads', 'models_py', 'content', 'recipe', 'protocol', 'date', 'machine',
     'versions', 'command')
 
@@ -32,6 +35,7 @@ _TITLES = {
     'valid': 'Validation split',
     'test': 'Labelled test split',
     'real': 'Real TPU kernels'}
+_DEFAULT, _RANDOM = "the compiler's default tile", 'a random choice'
 _HEADS = {'top1': 'top-1 %', 'top5': 'top-5 %', 'top10': 'top-10 %',
           'opa': 'OPA', 'kendall': 'tau'}
 
@@ -140,7 +144,9 @@ def _header(rows: list[Row]) -> list[str]:
       'the best of the k chosen', 'tiles is than the best tile. Micro: mean '
       'over kernels; macro: mean over programs. "Best to worst',
       'seed" is of the micro top-5. Written by `benchmarks/accuracy.py`; '
-      '`benchmarks/README.md` says how the data is made.', '']
+      '`benchmarks/README.md` says how the data is made.', '',
+      "Epochs and LightGBM's trees are chosen on the validation split, and on "
+      'no other.', '']
   return lines + provenance(
       rows, '`tpu-graphs-ext train` at default flags, but for `--epochs` and '
       '`--seed`', "models.py, or a LightGBM row's booster.py (SHA-256)")
@@ -194,6 +200,10 @@ def _summary(sets: dict[tuple, list[Row]]) -> list[str]:
       cells[-1].append(' / '.join(
           mean_std(percents_of(own, f'{split}_micro_{measure}'), 1)
           for measure in ('top1', 'top5')))
+  for label in (_DEFAULT, _RANDOM):
+    cells.append([label, *(' / '.join(
+        _choice(label, rows[0], split, measure, 1)
+        for measure in ('top1', 'top5')) for split, rows in columns.values())])
   return ['## Summary: micro top-1 % / top-5 %', '',
           *table(['model', *columns], cells)]
 
@@ -263,7 +273,24 @@ def _measure_table(split: str, rows: list[Row],
           f'{int(members[0]["parameters"]):,}',
           mean_std(numbers_of(members, 'seconds_an_epoch'), 2),
           mean_std(numbers_of(members, 'best_epoch'), 0)]
+  for label in (_DEFAULT, _RANDOM):
+    choice = [label, '', *(
+        _choice(label, rows[0], split, measure, 2) for measure in MEASURES)]
+    cells.append(choice + [''] * (len(heads) - len(choice)))
   return table(heads, cells)
+
+
+def _choice(label: str, row: Row, split: str, measure: str,
+            digits: int) -> str:
+  """The cell of a choice without a model; '-' where there is no number."""
+  if label == _DEFAULT:
+    column = 'default' if measure == 'top1' else None
+  elif measure in ('opa', 'kendall'):
+    return {'opa': '0.500', 'kendall': '0.000'}[measure]
+  else:
+    column = measure.replace('top', 'random')
+  return (mean_std(percents_of([row], f'{split}_{column}'), digits)
+          if column else '-')
 
 
 def _best_first(runs: dict[tuple, list[Row]], split: str) -> list[tuple]:
@@ -329,16 +356,17 @@ _README_OPTIONAL = {'LightGBM'}
 _README_OPTIONAL_DATA = {'measured_tiles'}
 # (data, split, measures, in the head)
 _README_COLUMNS = (
-    ('synthetic', 'test', ('top1', 'top5', 'opa'), 'sample data: '),
-    ('synthetic_other_hardware', 'test', ('top1', 'top5', 'opa'),
-     'other machine: '),
+    ('synthetic', 'test', ('top1', 'top5', 'opa'),
+     'former sample data (test): '),
     ('synthetic', 'real', ('top1', 'top5', 'kendall'), 'real kernels: '),
-    ('measured_tiles', 'valid', ('top1', 'top5', 'opa'), 'timed on a CPU: '))
+    ('measured_tiles', 'valid', ('top1', 'top5', 'opa'),
+     'timed on a CPU (valid): '))
 
 
 def readme_table(rows: list[Row]) -> str:
   """The main numbers, of the runs with the most epochs."""
   heads, cells = [''], [[label] for label in _README_ROWS.values()]
+  choices = [[_DEFAULT], [_RANDOM]]
   for data, split, measures, title in _README_COLUMNS:
     own = [row for row in rows if (row['data'], row['status']) == (data, 'ok')]
     if data in _README_OPTIONAL_DATA and not any(
@@ -352,9 +380,12 @@ def readme_table(rows: list[Row]) -> str:
               if (row['name'], row['epochs']) == (name, epochs)]
       cell += [_short(runs, f'{split}_micro_{measure}', measure)
                for measure in measures]
+    for choice in choices:
+      choice += [_choice(choice[0], own[0], split, measure, 1) if own else '-'
+                 for measure in measures]
   there = [cell for cell, name in zip(cells, _README_ROWS)
            if name not in _README_OPTIONAL or set(cell[1:]) != {'-'}]
-  return '\n'.join(table(heads, there)).rstrip()
+  return '\n'.join(table(heads, there + choices)).rstrip()
 
 
 def _short(rows: list[Row], column: str, measure: str) -> str:

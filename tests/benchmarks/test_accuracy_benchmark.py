@@ -105,9 +105,22 @@ def test_ablations_follow_apart_below_the_model_as_it_is(results):
     return [line.split('|')[1].strip() for line in part.splitlines()
             if line.startswith('| ') and '---' not in line][1:]
 
-  assert labels(compared) == ['NetB', 'NetA']
+  choices = ["the compiler's default tile", 'a random choice']
+  assert labels(compared) == ['NetB', 'NetA', *choices]
   assert labels(ablations) == [
-      'NetA', 'fast `{"x": 2}`', 'slow `{"x": 1}`']
+      'NetA', 'fast `{"x": 2}`', 'slow `{"x": 1}`', *choices]
+
+
+def test_every_table_has_the_default_tile_and_a_random_choice(results):
+  results.put(row(valid_default=0.02, valid_random1=0.9, valid_random5=0.3,
+                  valid_random10=0.04))
+  text = accuracy_table.markdown(results.rows())
+  assert table_row(text, "the compiler's default tile")[2:7] == [
+      '2.00', '-', '-', '-', '-']
+  assert table_row(text, 'a random choice')[2:7] == [
+      '90.00', '30.00', '4.00', '0.500', '0.000']
+  assert "| the compiler's default tile | 2.0 / - |" in text
+  assert '| a random choice | 90.0 / 30.0 |' in text
 
 
 def test_every_ablation_is_one_that_the_model_takes():
