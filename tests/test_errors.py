@@ -11,6 +11,15 @@ def test_the_nearest_names_are_asked_for():
   assert errors.did_you_mean('xyz', names) == ''
 
 
+def test_a_printed_line_is_short_and_can_be_encoded():
+  long = 'a.json: ' + 'x' * 2000 + '; give less'
+  first, second = errors.printable(long + '\nb \ud800').split('\n')
+  assert len(first) <= 500
+  assert first.startswith('a.json: x') and first.endswith('; give less')
+  assert second == 'b \\ud800'
+  assert errors.printable('short') == 'short'
+
+
 def test_shortened():
   assert errors.shortened(['a', 'b']) == 'a, b'
   assert errors.shortened(list('abcde')) == 'a, b, c and 2 more'

@@ -120,5 +120,43 @@ def test_what_is_no_json(text):
     files.parse_json(text, 'x.json')
 
 
+@pytest.mark.parametrize('text, rule', [
+    ('[1' + '0' * 400 + ']', 'has 401 digits; 300 are allowed'),
+    ('["\\ud800"]', 'half a surrogate pair'),
+    (b'["\\uD83D"]', 'half a surrogate pair')])
+def test_values_that_the_rest_could_not_handle(text, rule):
+  with pytest.raises(UserError, match=rule):
+    files.parse_json(text, 'x.json')
+  assert files.parse_json(r'["\ud83d\ude00"]', 'x') == ['\U0001f600']
+
+
+@pytest.mark.parametrize('kind', [str, bytes])
+def test_json_of_too_many_values_is_not_parsed(kind, monkeypatch):
+  def parsed(*unused, **more_unused):
+    raise AssertionError('was parsed')
+
+  text = '[' + '{},' * 5_000_000 + '{}]'  # 15 MB, as objects 360 MB and more.
+  monkeypatch.setattr(json, 'loads', parsed)
+  with pytest.raises(UserError, match=r'about 1\.3 GiB of memory; 1 GiB are'):
+    files.parse_json(text if kind is str else text.encode(), 'x.json')
+
+
+@pytest.mark.parametrize('kind', ['link', 'pipe'])
+def test_only_files_are_replaced(tmp_path, kind):
+  path = tmp_path / 'out'
+  (tmp_path / 'mine').write_text('mine')
+  if kind == 'link':
+    os.symlink('mine', path)
+  elif hasattr(os, 'mkfifo'):
+    os.mkfifo(path)
+  else:
+    pytest.skip('there are no pipes here')
+  with pytest.raises(UserError, match=f'is a (device or a )?{kind}'):
+    files.write_file(str(path), b'x')
+  assert (tmp_path / 'mine').read_text() == 'mine'
+  assert sorted(os.listdir(tmp_path)) == ['mine', 'out']
+  assert os.path.islink(path) or not os.path.isfile(path)
+
+
 def test_json():
   assert files.parse_json(json.dumps({'a': [1]}), 'x') == {'a': [1]}

@@ -146,3 +146,14 @@ def test_damaged_files(tmp_path):
 @pytest.mark.survive
 def test_many_damaged_files(tmp_path):
   fuzz(tmp_path, 8000)
+
+
+def test_a_directory_of_very_many_members_is_not_read(tmp_path, monkeypatch):
+  path = tmp_path / 'many.npz'
+  with zipfile.ZipFile(path, 'w') as archive:
+    for number in range(20_000):  # 46 bytes and a name of 5 each.
+      archive.writestr(f'{number:05}', b'')
+  monkeypatch.setattr(zipfile, 'ZipFile', None)
+  with pytest.raises(npz.DamagedError, match='1,020,000 bytes; 1,000 are'):
+    monkeypatch.setattr(npz, 'MAX_DIRECTORY', 1000)
+    npz.array_names(str(path))

@@ -111,6 +111,9 @@ MODEL = {'models': ['MLP']}
      "search.configurations: how many shall 'bayes' try?"),
     ({**MODEL, 'search': {'configurations': 3}},
      'search.configurations: a grid has all; leave it out'),
+    ({**MODEL, 'search': {'method': 'random', 'configurations': 2,
+                          'seed': None}},
+     'search.seed: must be a whole number of at least 0; got None'),
     ({**MODEL, 'prune': {'factor': 1}},
      'prune.factor: must be a whole number of at least 2; got 1'),
     ({**MODEL, 'task': 'tiles'}, 'task: must be one of tile, layout'),
@@ -120,6 +123,14 @@ def test_faults(read, given, said):
   with pytest.raises(UserError) as caught:
     read(given)
   assert 'grid.json: ' in str(caught.value) and said in str(caught.value)
+
+
+def test_too_many_trials_are_counted_not_listed(read):
+  # 1,000 ** 3 trials, of which none is made.
+  ranged = {'min': 1, 'max': 1000, 'step': 1}
+  with pytest.raises(UserError, match='asks for 1,000,000,000 trials; 100,000'):
+    read({'models': ['MLP'], 'settings': {
+        'epochs': ranged, 'batch': ranged, 'configs': ranged}})
 
 
 def test_a_file_that_is_not_there(tmp_path):

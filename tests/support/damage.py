@@ -102,3 +102,29 @@ def with_something_else(content: Any, path: list[int], value: Any) -> Any:
   key, changed = keys[path[0] % len(keys)], content.copy()
   changed[key] = with_something_else(content[key], path[1:], value)
   return changed
+
+
+# One of every type, and of each what readers tend to forget.
+HOSTILE = (
+    None, True, -1, 0, 10 ** 30, 10 ** 400, -10 ** 400, 1e300, -0.5,
+    float('nan'), float('inf'), '', 'x', '=1', '\ud800', '\0', '9' * 5000,
+    '--1', 'ProfilerStep#' + '9' * 5000, [], [[]], [None], ['x', 1], {},
+    {'a': []}, {'min': 1, 'max': 10 ** 400})
+
+
+def hostile(content: Any) -> Iterator[tuple[str, Any]]:
+  """(place and value, a copy of some JSON with that value in that place).
+
+  Every place gets every value of `HOSTILE`: the whole, each member of each
+  object and list.
+  """
+  for value in HOSTILE:
+    yield f'all = {value!r:.60}', value
+  if not isinstance(content, (dict, list)):
+    return
+  keys = list(content) if isinstance(content, dict) else range(len(content))
+  for key in keys:
+    for what, changed in hostile(content[key]):
+      copy = content.copy()
+      copy[key] = changed
+      yield f'{key}/{what}', copy

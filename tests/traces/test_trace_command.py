@@ -321,7 +321,7 @@ def test_steps_and_hardware_that_are_not_there(capsys, step):
       capsys, path, '--hardware=tpu')
 
 
-ODD = (None, True, -1, 0, 1e300, 10**400, float('nan'), 'x', [], [[]], {},
+ODD = (None, True, -1, 0, 1e300, 10**299, float('nan'), 'x', [], [[]], {},
        [[2, 8], [2**50] * 30], [[10**200, 8], [8, 10**200]])
 
 

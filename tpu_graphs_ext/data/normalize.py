@@ -105,9 +105,20 @@ class ColumnStats:
 
   @classmethod
   def from_json(cls, stored: dict[str, list]) -> ColumnStats:
-    """The inverse of `to_json`; `used` follows from the other two."""
-    return cls(minimum=np.array(stored['minimum'], np.float32),
-               maximum=np.array(stored['maximum'], np.float32))
+    """The inverse of `to_json`; `used` follows from the other two.
+
+    Raises:
+      KeyError, TypeError, ValueError, OverflowError: it is not.
+    """
+    with np.errstate(over='ignore'):
+      bounds = {name: np.array(stored[name], np.float32)
+                for name in ('minimum', 'maximum')}
+    for name, values in bounds.items():
+      if values.ndim != 1 or not np.isfinite(values).all():
+        raise ValueError(f'{name} must be a list of finite numbers')
+    if len(bounds['minimum']) != len(bounds['maximum']):
+      raise ValueError('minimum and maximum have different lengths')
+    return cls(**bounds)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -142,7 +153,7 @@ class FeatureStats:
     try:
       return cls(node=ColumnStats.from_json(stored['node']),
                  config=ColumnStats.from_json(stored['config']))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
       raise UserError('the stored feature statistics cannot be read: expected '
                       'minimum and maximum under node and config, but '
                       f'{type(error).__name__}: {error}') from error

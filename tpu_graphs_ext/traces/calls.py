@@ -19,7 +19,7 @@ FORWARD, BACKWARD, OPTIMIZER = 'forward', 'backward', 'optimizer'
 # so that a call may seem to end after the one that it lies within.
 ROUNDING_US = 1.0
 
-_STEP = re.compile(r'ProfilerStep#(\d+)')
+_STEP = re.compile(r'ProfilerStep#([0-9]{1,18})')
 _BACKWARD = re.compile(r'autograd::engine::|(.*::)?\w*Backward\d*$|'
                        r'(torch::autograd::)?CppNode<')
 _OPTIMIZER = re.compile(r'Optimizer\.\w+#')

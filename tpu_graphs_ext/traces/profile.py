@@ -7,6 +7,7 @@ Names of categories and fields have changed over the years: `Operator` became
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -14,6 +15,9 @@ from tqdm import tqdm
 
 from tpu_graphs_ext.traces import calls
 from tpu_graphs_ext.traces.calls import Activity, Call, Device, Trace
+
+# Python refuses to read thousands of digits.
+_WHOLE = re.compile('[0-9]{1,18}')
 
 _HOST = {
     'operator': calls.OPERATOR, 'cpu_op': calls.OPERATOR,
@@ -115,8 +119,8 @@ def _activity(event: dict, name: str, kind: str, times: tuple,
 
 def _whole(value: Any) -> Optional[int]:
   """A whole number, or None; some versions write it as text."""
-  if isinstance(value, str) and value.isascii() and value.isdigit():
-    return int(value)
+  if isinstance(value, str):
+    return int(value) if _WHOLE.fullmatch(value) else None
   return value if type(value) is int else None
 
 

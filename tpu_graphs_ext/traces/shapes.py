@@ -8,10 +8,14 @@ what is no tensor (`Scalar`, ``) has no size.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 from tpu_graphs_ext.traces.calls import Call
+
+# Python refuses to read thousands of digits.
+_WHOLE = re.compile('-?[0-9]{1,18}')
 
 # Bytes of a value. `Int` and `Bool` of an execution trace are no tensors.
 SIZES = {
@@ -92,7 +96,7 @@ def number(call: Call, place: int) -> Optional[int]:
       value = values[place]
       if type(value) is int:
         return value
-      if isinstance(value, str) and value.lstrip('-').isdecimal():
+      if isinstance(value, str) and _WHOLE.fullmatch(value):
         return int(value)
   return None
 

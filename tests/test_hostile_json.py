@@ -1,0 +1,119 @@
+"""Every reader of JSON, with values of every type in every field.
+
+A reader takes what keeps its rules, or raises one `UserError` that can be
+printed.
+"""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from support import damage
+from support import tiny_traces as tiny
+from tpu_graphs_ext import errors, files
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import artifacts, settings
+from tpu_graphs_ext.scale import grid
+from tpu_graphs_ext.traces import analysis, hardware, page, read, texts
+
+STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1e9]}
+RUN = {
+    'args': settings.TrainSettings(seed=1).baseline_args(),
+    'final_error': {'val': {'1': 0.25}}, 'num_ops': 120,
+    'feature_stats': {'node': STATS, 'config': STATS},
+    'train_curve': {'epoch': [0, 1], 'train_loss': [2.5, 1.25]}}
+GRID = {
+    'models': ['MLP', {'model': 'MLP', 'kwargs': {'hidden_dim': [1, 2]}}],
+    'settings': {'epochs': 2, 'lr': {'min': 1, 'max': 4, 'step': 1}},
+    'seeds': [0, 1], 'data_roots': ['a'], 'prune': {'min_epochs': 1},
+    'search': {'method': 'random', 'configurations': 2, 'seed': 1}}
+EXECUTION = {'schema': '1', 'nodes': [
+    {'id': 2, 'name': 'aten::relu', 'ctrl_deps': 1,
+     'inputs': {'values': [[1, 2, 0, 30, 4, 'cpu']], 'shapes': [[30]],
+                'types': ['Tensor(float)']},
+     'attrs': [{'name': 'op_schema', 'type': 'string', 'value': 'relu(x)'}]}]}
+
+
+def read_run(folder, content):
+  (folder / 'model_x').mkdir(exist_ok=True)
+  (folder / 'run_x.jsonz').write_bytes(
+      gzip.compress(json.dumps(content).encode(), 1))
+  run = artifacts.load_run(str(folder / 'model_x'))
+  if isinstance(run.info.get('feature_stats'), dict):
+    stats = FeatureStats.from_json(run.info['feature_stats'])
+    assert np.isfinite(stats.node.minimum).all()
+
+
+def read_grid(unused_folder, content):
+  given = files.parse_json(json.dumps(content), 'grid.json')
+  if isinstance(given, dict):  # `grid.read` refuses others.
+    found = grid._Reader('grid.json', given).grid()
+    assert found.num_trials > 0 and found.space_hash
+
+
+def read_kwargs(unused_folder, content):
+  assert isinstance(
+      settings.parse_model_kwargs(json.dumps(content)), dict)
+
+
+def read_hardware(folder, content):
+  path = folder / 'hardware.json'
+  path.write_text(json.dumps(content))
+  hardware.find(str(path))
+
+
+def read_trace(folder, content):
+  path = folder / 'trace.json'
+  path.write_text(json.dumps(content))
+  found = analysis.analyse(str(path), None, tiny.write_hardware(
+      folder / 'machine.json'))
+  json.dumps(texts.to_json(found), allow_nan=False)
+  for text in (texts.text(found), texts.csv_text(found), page.page(found)):
+    text.encode()
+
+
+READERS = {
+    'run': (read_run, RUN), 'grid': (read_grid, GRID),
+    'kwargs': (read_kwargs, {'hidden_dim': 3, 'feature_stats': STATS}),
+    'hardware': (read_hardware, tiny.SLOW),
+    'execution trace': (read_trace, EXECUTION),
+    'trace': (read_trace, {'traceEvents': tiny.one_step()[:6]})}
+
+
+def sweep(folder, name: str, every: int) -> None:
+  reader, content = READERS[name]
+  reader(folder, content)
+  for number, (what, changed) in enumerate(damage.hostile(content)):
+    if number % every:
+      continue
+    with damage.within_limits(what):
+      try:
+        reader(folder, changed)
+      except UserError as error:
+        said = errors.printable(str(error))
+        assert max(map(len, said.encode().decode().split('\n'))) <= 500
+      except Exception as error:
+        raise AssertionError(f'{name}: {what}: {error!r}') from error
+
+
+@pytest.mark.parametrize('name', READERS)
+def test_some_hostile_values(tmp_path, name):
+  sweep(tmp_path, name, 23)  # No divisor of how many values there are.
+
+
+@pytest.mark.survive
+@pytest.mark.parametrize('name', READERS)
+def test_all_hostile_values(tmp_path, name):
+  sweep(tmp_path, name, 1)
+
+
+def test_a_bomb_of_a_trace_is_not_parsed(tmp_path, monkeypatch):
+  path = tmp_path / 't.json.gz'
+  path.write_bytes(gzip.compress(b'[' + b'{},' * 100_000 + b'{}]'))
+  monkeypatch.setattr(read, 'MOST_PARSED_BYTES', 10 << 20)
+  monkeypatch.setattr(json, 'loads', None)
+  with pytest.raises(UserError, match='GiB of memory'):
+    read.read(str(path))
