@@ -34,7 +34,7 @@ MAY_IMPORT = {
     'advice': ('data', 'hlo', 'analytic', 'host'),
     'handin': ('data', 'stacks', 'host', 'baseline', 'load_models'),
     'report': ('data', 'analytic', 'host', 'layout'),
-    'serving': ('data', 'hlo', 'host', 'analytic', 'load_models'),
+    'serving': ('data', 'hlo', 'host', 'analytic', 'advice', 'load_models'),
     'traces': ('host', 'analytic', 'report'),
     'scale': ('data', 'stacks', 'hlo', 'host', 'layout', 'advice',
               'serving', 'load_models'),

@@ -146,7 +146,17 @@ def _add_rank(verbs) -> None:
            '.npz files, one .npz or a .pb; empty: <data_root>/test')
   parser.add_argument(
       '--shapes', default='', metavar='SHAPES',
-      help="of a function's arguments, as in 'f32[512,1024] bf16[1024]'")
+      help="of a function's arguments, as in 'f32[512,1024] bf16[1024]', or "
+           'the name of a function of the same module that returns them, '
+           'nested as they are')
+  parser.add_argument(
+      '--tpu', default='v3', metavar='GENERATION',
+      help='compile for this generation: v2, v3, v4, v5e, v5p, v6e or v7x. '
+           'Needs the extra [tpu]')
+  parser.add_argument(
+      '--jax_python', default='', metavar='PYTHON',
+      help='the Python of the environment that has JAX, to lower functions '
+           'of JAX with; empty: this one')
   parser.add_argument(
       '--most_tiles', default=100_000, type=_positive, metavar='N',
       help='of a kernel with more legal tiles, an even sample of so many is '
@@ -388,7 +398,8 @@ def _rank_all_tiles(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.host import threads
   threads.one_for_each_operation(threads.RANKING_CORES)
   advice = picks.advise(
-      args.dir, args.files, shapes=args.shapes, most_tiles=args.most_tiles,
+      args.dir, args.files, shapes=args.shapes, tpu=args.tpu,
+      jax_python=args.jax_python, most_tiles=args.most_tiles,
       top_k=None if args.all else args.top_k,
       loading=_given(args, LoadSettings))
   if args.json:

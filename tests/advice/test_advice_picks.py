@@ -90,7 +90,7 @@ def test_runs_of_the_file_tell_the_default_and_times(found):
   timed = measured(found, [[1, 2], [4, 2], [3, 2], [4, 2]],
                    [200, 100, 170, 90])
   advice = picks.advice_on(ranker_of(found.kernel, WithTime()), timed, None)
-  assert advice.default_from == picks.FROM_FILE
+  assert advice.default_from == sources.FROM_FILE
   assert advice.default.tile.output_bounds == (1, 2)
   assert advice.default.measured_ns == 200
   assert len(advice.picks) == advice.scored == 7
@@ -105,7 +105,7 @@ def test_what_is_unlike_training_is_named_of_nodes_and_tiles(
       opcodes=frozenset(found.kernel.node_opcode.tolist()))
   monkeypatch.setattr(picks.scoring, 'load_ranker', lambda *unused: ranker)
 
-  def read(name, unused_shapes):
+  def read(name, *unused):
     return sources.Source(name, [found_of(elementwise(
         [32, 256 * int(name)], opcode='tanh' if name == '1' else 'negate'
     ))], [], [])
@@ -165,6 +165,26 @@ def test_of_too_many_tiles_a_part_is_looked_at(monkeypatch):
   assert advice.notes[0].startswith('of 207 combinations of bounds ')
 
 
+def test_a_summary_of_a_compiled_program(found):
+  """The TPU compiler's tile, 2x1, is the model's fifth choice of six."""
+  known = dataclasses.replace(
+      measured(found, [[2, 1]], [1]), default_from=sources.FROM_COMPILER,
+      copies=3, op_name='jit(f)/tanh', cycles=70, share=0.875)
+  other = dataclasses.replace(found, share=0.125, cycles=30)
+  ranker = ranker_of(found.kernel, WithTime())
+  advice = [picks.advice_on(ranker, one, 1) for one in (known, other)]
+  gain = 1 / advice[0].picks[0].over_default - 1
+  assert gain > 0
+  text = picks.SourceAdvice('f', advice, [], []).text()
+  assert [line.split() for line in text.split('\n\n')[1].split('\n')] == [
+      ['kernel', 'share', 'of', 'time', "compiler's", 'tile', 'place', 'first',
+       'choice', 'gain', 'operation'],
+      ['elementwise', 'x3', '87.5%', '2x1', '5', 'of', '6', '4x2',
+       f'{gain:+.1%}', 'jit(f)/tanh'],
+      ['elementwise', '12.5%', '-', '-', '4x2', '-']]
+  assert "default, the TPU compiler's; the model puts it at place 5" in text
+
+
 # -------------------------------------------------------- command line
 
 
@@ -184,20 +204,23 @@ def test_text(tmp_path, fixed_model, capsys):
                  elementwise([32, 256], opcode='tanh'))
   assert cli.main(['rank', '--dir', 'model_0', '--top_k', '1', path]) == 0
   lines = capsys.readouterr().out.splitlines()
-  assert lines[:6] == [
+  assert lines[:7] == [
       f'{path}: 1 kernel',
+      "  not known to be a TPU's: nothing in it says what compiler optimised "
+      'it',
       '  bounds: layout tiles and elements of each physical dimension, most '
       'major first',
       '', 'elementwise: 2 nodes (tanh), 6 tiles',
       '  1  output 4x2 = 32x256 elements',
       '     score -0.0808; predicted 1.3 us, 1.000 of the default']
-  assert lines[6] == ('     1 step, 64.0 KiB moved (1.00 x the least), padding '
+  assert lines[7] == ('     1 step, 64.0 KiB moved (1.00 x the least), padding '
                       '0 %, bound by launching it')
-  assert lines[7].startswith('  default, the least analytic time of a TPU v3')
+  assert lines[8].startswith('  default, fastest by the TPU v3 formula')
 
 
 def test_json_and_what_cannot_be_ranked(tmp_path, fixed_model, capsys):
-  path = written(tmp_path, 'a.pb', elementwise([32, 256]))
+  path = written(tmp_path, 'a.after_optimizations.hlo.pb',
+                 elementwise([32, 256]))
   code = cli.main(['rank', '--dir', 'model_0', '--json', '--all', 'none.pb',
                    path])
   printed = capsys.readouterr()
@@ -210,7 +233,7 @@ def test_json_and_what_cannot_be_ranked(tmp_path, fixed_model, capsys):
   assert len(kernel['picks']) == kernel['scored'] == 6
   assert kernel['picks'][0]['tile']['steps'] == 1
   assert kernel['default']['tile']['bound_by']
-  assert 'not fused' in one['notes'][0]
+  assert one['notes'][0].startswith("not known to be a TPU's")
 
 
 @pytest.mark.parametrize('arguments, rule', [

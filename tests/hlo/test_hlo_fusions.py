@@ -52,13 +52,45 @@ def test_fusions_of_the_entry_and_its_loops():
   assert tiles.tile_grid(taken.modules[2]).output_units == (8, 2)
 
 
-def test_loop_with_a_known_trip_count():
+def counting(start, end, direction, step=1, opcode='add'):
+  """A loop over one fusion, from `start` until `end` by `step`."""
   module = optimized()
-  loop = module.computations[2].instructions[1]
-  loop.backend_config = b'{"known_trip_count": {"n": "12"}}'
-  taken = fusions.kernels_of(module)
-  assert taken.runs == [1, 12, 12] and taken.open_loops == 0
-  loop.called_computation_ids[:] = [3]
+  entry, body = module.computations[2], module.computations[1]
+  condition = module.computations.add(id=4, root_id=133, name='condition')
+  for computation, number in ((condition, 130), (body, 115)):
+    add(computation, number, 'get-tuple-element', [], operands=[110],
+        element_type='S32')
+  add(condition, 131, 'constant', [], element_type='S32')
+  condition.instructions[1].literal.s32s.append(end)
+  add(condition, 133, 'compare', [], operands=[130, 131], element_type='PRED',
+      comparison_direction=direction)
+  add(body, 116, 'constant', []).literal.s32s.append(step)
+  counter = add(body, 117, opcode, [], operands=[115, 116])
+  body.instructions[4].operand_ids[0] = counter.id
+  add(entry, 125, 'constant', []).literal.s32s.append(start)
+  add(entry, 126, 'copy', [], operands=[125])
+  add(entry, 127, 'tuple', [], operands=[126, 120])
+  loop = entry.instructions[1]
+  loop.operand_ids[:] = [127]
+  loop.called_computation_ids[:] = [2, 4]
+  return module
+
+
+@pytest.mark.parametrize('counter, trips', [
+    ((0, 12, 'LT'), 12), ((0, 12, 'LE'), 13), ((3, 12, 'LT', 2), 5),
+    ((9, 0, 'GT', 1, 'subtract'), 9), ((9, 0, 'GE', -3), 4),
+    ((5, 5, 'LT'), 0), ((0, 12, 'GT'), None), ((0, 12, 'NE'), None)])
+def test_trips_of_a_loop(counter, trips):
+  taken = fusions.kernels_of(counting(*counter))
+  runs = dict(zip([module.name for module in taken.modules], taken.runs))
+  assert runs['fusion.112'] == (1 if trips is None else trips)
+  assert runs['copy.124'] == 1
+  assert taken.open_loops == (trips is None)
+
+
+def test_loop_that_contains_itself():
+  module = optimized()
+  module.computations[2].instructions[1].called_computation_ids[:] = [3]
   with pytest.raises(UserError, match='contains itself'):
     fusions.kernels_of(module)
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import protos, workers
+from tpu_graphs_ext.hlo import lowering, protos, workers
 
 SOURCE = '''
 import tensorflow as tf
@@ -35,13 +35,14 @@ def module_name(tmp_path, monkeypatch):
   name = 'functions_of_a_user'
   (tmp_path / f'{name}.py').write_text(SOURCE)
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(sys, 'path', list(sys.path))
+  monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
   yield name
+  sys.modules.pop(f'file_{name}_py', None)
   sys.modules.pop(name, None)
 
 
 def compiled(target, shapes=()):
-  return protos.as_module(workers._compiled(target, list(shapes)))
+  return protos.as_module(lowering.module_of(target, list(shapes)))
 
 
 def opcodes(module):
@@ -75,7 +76,7 @@ def test_a_signature_says_the_shapes(module_name):
 def test_what_cannot_be_compiled(module_name, target, rule):
   target = target.format(module_name)
   with pytest.raises(UserError, match=rule) as raised:
-    workers._compiled(target, [('f32', [3])])
+    lowering.module_of(target, [('f32', [3])])
   assert str(raised.value).startswith(target + ': ')
 
 
@@ -83,14 +84,14 @@ def test_a_module_that_cannot_be_imported(module_name, tmp_path):
   (tmp_path / 'broken_functions.py').write_text('1 / 0')
   with pytest.raises(UserError, match='broken_functions cannot be imported '
                      r'\(ZeroDivisionError: division by zero\)'):
-    workers._compiled('broken_functions:f', [])
+    lowering.module_of('broken_functions:f', [])
 
 
 def test_code_of_jax_without_jax(module_name, tmp_path):
   (tmp_path / 'needs_jax.py').write_text(
       'raise ModuleNotFoundError(name="jax")')
   with pytest.raises(UserError, match=r'pip install -e "\.\[jax\]"'):
-    workers._compiled('needs_jax:f', [])
+    lowering.module_of('needs_jax:f', [])
 
 
 @pytest.mark.skipif(importlib.util.find_spec('jax') is None,

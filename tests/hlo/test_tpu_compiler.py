@@ -1,20 +1,16 @@
 """Google's TPU compiler, where it is installed."""
 
-import importlib.util
 import os
 
 import pytest
 
+from support.libtpu import needs_libtpu
 from support.places import SHARED_DATA
 from support.tiny_hlo import elementwise
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import compiling, protos, single_kernel, tpu_compiler
 
 V3 = tpu_compiler.GENERATIONS['v3']
-needs_libtpu = pytest.mark.skipif(
-    not os.environ.get(tpu_compiler.LIBRARY_VARIABLE)
-    and importlib.util.find_spec('libtpu') is None,
-    reason='needs the extra [tpu]')
 # tanh(a @ b), then a loop of five trips over sine.
 PROGRAM = b"""
 func.func @main(%a: tensor<128x256xf32>, %b: tensor<256x256xf32>)
@@ -71,6 +67,8 @@ def test_windows_that_are_none_or_infeasible():
 def test_every_generation_compiles(name):
   program = tpu_compiler.compile_program(
       PROGRAM, tpu_compiler.GENERATIONS[name], 'mlir')
+  runs = {kernel.module.name: kernel.runs for kernel in program.kernels}
+  assert runs['sine.2'] == 5 and program.open_loops == 0
   windows = [kernel.window for kernel in program.kernels if kernel.window]
   assert [(len(window.output_bounds), len(window.kernel_bounds))
           for window in windows] == [(2, 2), (2, 0)]

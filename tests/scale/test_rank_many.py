@@ -96,7 +96,7 @@ def test_rows_are_what_the_model_says(ranked, saved_model_dir, folder):
   for number, row in enumerate(rows_in(content)):
     assert list(row) == list(rows.LISTED)
     path = str(folder / f'net_{number}.npz')
-    expected = model.rank(path, 2).to_json()
+    expected = model.rank(path, top=2).to_json()
     assert row['file'] == path and row['error'] is None
     assert {name: row[name] for name in expected} == expected
   assert row['choices'][0]['runtime_ns']

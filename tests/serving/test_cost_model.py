@@ -149,14 +149,14 @@ def test_ranking_is_that_of_the_command(model, ranker):
         choice.index for choice in expected.choices]
     assert dataclasses.replace(ranking, choices=[]) == dataclasses.replace(
         expected, choices=[])
-  indices = [choice.index for choice in model.rank(REPEATING, 20).choices]
+  indices = [choice.index for choice in model.rank(REPEATING, top=20).choices]
   assert sorted(indices) == list(range(20))
   assert set(indices[-3:]) == {3, 7, 19}
 
 
 def test_ranking_of_given_tiles(model):
   tiles = [[2, 3], [16, 32], [64, 1]]
-  ranking = model.rank(TILED, 2, tiles)
+  ranking = model.rank(TILED, top=2, bounds=tiles)
   scores = model.score(TILED, tiles)
   assert [choice.index for choice in ranking.choices] == np.argsort(
       scores)[:2].tolist()
@@ -169,7 +169,7 @@ def test_ranking_of_all_legal_tiles(model):
   arrays = saved_run.arrays_of(CONVOLUTION)
   del arrays['config_feat']
   legal = candidates.candidates(feature_loops.kernel_loops(CONVOLUTION))
-  ranking = model.rank(arrays, 3)
+  ranking = model.rank(arrays, top=3)
   assert ranking.configs == len(legal) > 100
   scores = model.score(CONVOLUTION, [
       (choice.output_bounds, choice.kernel_bounds)
@@ -213,7 +213,7 @@ def test_explains_a_tile(model):
   said = model.explain(TILED, [16, 32])
   assert said == explain.explain(TILED, row_of([16, 32]))
   assert said.steps == 16 * 2
-  choice = model.rank(TILED, 1, [[16, 32]]).choices[0]
+  choice = model.rank(TILED, top=1, bounds=[[16, 32]]).choices[0]
   assert model.explain(saved_run.arrays_of(TILED), choice) == said
   assert model.explain(TILED, 3) == explain.explain(TILED, row_of([7, 61]))
 
@@ -315,4 +315,4 @@ def test_tiles_that_are_refused(model, bounds, message):
 @pytest.mark.parametrize('top', [0, -1, 1.5, True, '5'])
 def test_numbers_of_tiles_that_are_refused(model, top):
   with pytest.raises(UserError, match='must be a whole number of at least 1'):
-    model.rank(KERNEL, top)
+    model.rank(KERNEL, top=top)

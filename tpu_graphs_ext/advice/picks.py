@@ -29,9 +29,8 @@ MOST_TILES = 100_000
 _AT_ONCE = 8192  # Tiles of one call of the model.
 _MOST_WORKERS = 8  # Parts that are scored at once: each takes memory.
 
-# Where the default tile of a kernel is from.
-FROM_FILE = 'of the file'
-FROM_TIME = 'the least analytic time of a TPU v3, for want of a known one'
+# Where the default tile of a kernel is from, if not from its source.
+FROM_TIME = 'fastest by the TPU v3 formula, as no default is known'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +62,10 @@ class Advice:
 
   Attributes:
     name: of the kernel.
-    copies: equal kernels of the program.
+    copies: how often it runs, with all equal kernels of the program.
+    op_name: of the operation in the user's program; '' if not known.
+    share: of the program's time, by the TPU compiler's estimate; 0 to 1.
+    cycles: of one run, by the same estimate.
     nodes: instructions.
     opcodes: what they do, each once; products and reductions first.
     combinations: tiles by the rules for bounds, whether they fit or not.
@@ -71,13 +73,16 @@ class Advice:
     scored: how many of these the model saw.
     picks: the best of them; none where there is only one.
     default: the tile to beat.
-    default_from: `FROM_FILE` or `FROM_TIME`.
+    default_from: `FROM_TIME`, or as `sources.Found` has it.
     notes: what to know of it, a sentence each.
     unfamiliar: in what its nodes and tiles are unlike those of the training
       data.
   """
   name: str
   copies: int
+  op_name: str
+  share: Optional[float]
+  cycles: Optional[int]
   nodes: int
   opcodes: list[str]
   combinations: int
@@ -106,12 +111,18 @@ class SourceAdvice:
   notes: list[str]
   faults: list[str]
 
+  def text(self) -> str:
+    """What `tpu-graphs-ext rank` prints."""
+    from tpu_graphs_ext.advice import texts
+    return texts.source_text(self)
+
   def to_json(self) -> dict[str, Any]:
     return {'source': self.name, 'notes': self.notes, 'faults': self.faults,
             'kernels': [kernel.to_json() for kernel in self.kernels]}
 
 
 def advise(model_dir: str, names: list[str], *, shapes: str = '',
+           tpu: str = sources.DEFAULT_TPU, jax_python: str = '',
            top_k: Optional[int] = TOP_CONFIGS, most_tiles: int = MOST_TILES,
            loading: LoadSettings = LoadSettings()) -> list[SourceAdvice]:
   """Ranks the legal tiles of kernels, whether or not they were ever timed.
@@ -119,7 +130,7 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
   Args:
     model_dir: the folder model_<hash>; its run file lies beside it.
     names: files or functions, see `sources`.
-    shapes: of a function's arguments, see `sources.read_source`.
+    shapes, tpu, jax_python: see `sources.read_source`.
     top_k: tiles of each kernel to give; None for all.
     most_tiles: of a kernel with more, an even sample of so many is ranked.
     loading: how to load the model.
@@ -135,22 +146,29 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
   advice = []
   for name in names:
     try:
-      source = sources.read_source(name, shapes)
+      source = sources.read_source(name, shapes, tpu, jax_python)
     except UserError as error:
       advice.append(SourceAdvice(name, [], [], [str(error)]))
       continue
-    kernels, faults = [], list(source.faults)
-    for found in tqdm(source.found, 'kernels', unit='kernel', disable=None,
-                      leave=False):
-      try:
-        kernels.append(advice_on(ranker, found, top_k, most_tiles))
-      except UserError as error:
-        faults.append(f'{name}: {error}')
-    unfamiliar.warn_of(
-        [each for kernel in kernels for each in kernel.unfamiliar],
-        len(kernels), ranker.name)
-    advice.append(SourceAdvice(name, kernels, source.notes, faults))
+    advice.append(advice_on_source(ranker, source, top_k, most_tiles))
   return advice
+
+
+def advice_on_source(ranker: scoring.Ranker, source: sources.Source,
+                     top_k: Optional[int] = TOP_CONFIGS,
+                     most_tiles: int = MOST_TILES) -> SourceAdvice:
+  """Ranks the legal tiles of each kernel of a file or function."""
+  kernels, faults = [], list(source.faults)
+  for found in tqdm(source.found, 'kernels', unit='kernel', disable=None,
+                    leave=False):
+    try:
+      kernels.append(advice_on(ranker, found, top_k, most_tiles))
+    except UserError as error:
+      faults.append(f'{source.name}: {error}')
+  unfamiliar.warn_of(
+      [each for kernel in kernels for each in kernel.unfamiliar],
+      len(kernels), ranker.name)
+  return SourceAdvice(source.name, kernels, source.notes, faults)
 
 
 def require_tpu(ranker: scoring.Ranker) -> None:
@@ -189,7 +207,7 @@ def advice_on(ranker: scoring.Ranker, found: sources.Found,
     scores, times = _scores_and_times(
         ranker, kernel, explainer, legal, at_once)
     order = np.lexsort((times, scores))
-    chosen, default_from = _default(kernel, explainer, legal)
+    chosen, default_from = _default(found, explainer, legal)
     make = _PickMaker(kernel, explainer, legal, scores, order,
                       float(times[chosen]) if has_time else None)
     count = len(order) if top_k is None else min(top_k, len(order))
@@ -198,7 +216,8 @@ def advice_on(ranker: scoring.Ranker, found: sources.Found,
     place = int(np.flatnonzero(order == chosen)[0])
     default, = make(place, place + 1)
   return Advice(
-      name=kernel.tile_id, copies=found.copies, nodes=kernel.num_nodes,
+      name=kernel.tile_id, copies=found.copies, op_name=found.op_name,
+      share=found.share, cycles=found.cycles, nodes=kernel.num_nodes,
       opcodes=_opcodes(kernel), combinations=legal.combinations,
       fitting=legal.fitting, scored=len(legal), picks=picks, default=default,
       default_from=default_from, notes=notes,
@@ -232,8 +251,9 @@ def _legal(explainer, kernel, most_tiles) -> candidates.Candidates:
   return legal.with_extra(explainer.tiles(kernel.config_feat))
 
 
-def _default(kernel, explainer, legal) -> tuple[int, str]:
+def _default(found, explainer, legal) -> tuple[int, str]:
   """(place among the tiles, where it is from)."""
+  kernel = found.kernel
   row = sources.default_of(kernel)
   if row is None:
     # The model's own constants may be learned; a compiler knows none of them.
@@ -242,7 +262,7 @@ def _default(kernel, explainer, legal) -> tuple[int, str]:
              for start in range(0, len(legal), _AT_ONCE)]
     return int(np.argmin(np.concatenate(least))), FROM_TIME
   wanted = explainer.tiles(kernel.config_feat[row:row + 1])
-  return legal.place_of(wanted[0]), FROM_FILE
+  return legal.place_of(wanted[0]), found.default_from
 
 
 def _scores_and_times(ranker, kernel, explainer, legal, at_once) -> tuple:

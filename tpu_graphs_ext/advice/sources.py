@@ -2,8 +2,9 @@
 
   .npz                 the kernel; its own tiles tell the default
   tuning data (.pb)    the kernels, with their runs
-  HLO, proto or text   of an optimised program the fusions; any other one is cut
-  module:function      TensorFlow's or JAX's, compiled for shapes, then cut
+  HLO, StableHLO       compiled for a TPU; of a program that a TPU's compiler
+                       has optimised already, its kernels as they are
+  module:function      TensorFlow's or JAX's, lowered for shapes, then the same
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -21,11 +22,13 @@ from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import (
-  cutting,
+  compiling,
   dumps,
   features,
-  fusions,
+  lowering,
   protos,
+  tiles,
+  tpu_compiler,
   tuning,
   workers,
 )
@@ -34,9 +37,13 @@ from tpu_graphs_ext.host import inputs
 # A function's name; not a Windows path, whose part after ':' has a slash.
 _FUNCTION = re.compile(r'[\w./~-]+:[A-Za-z_][\w.]*')
 _SHAPE = re.compile(r'([a-z]+\d*)\[([\d,\s]*)\]')
-# As the sample data's programs are cut on average; nothing is added.
-_LIMITS = cutting.CutLimits(share_probability=0.2, join_probability=0.75,
-                            copies=0)
+# The same, or a name in the function's own module: what is its arguments.
+_NAMED_ARGUMENTS = re.compile(r'([\w./~-]+:)?[A-Za-z_][\w.]*')
+DEFAULT_TPU = 'v3'  # What the data set was timed on.
+
+# Where the default tile of a kernel is from.
+FROM_FILE = 'of the file'
+FROM_COMPILER = "the TPU compiler's"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +52,20 @@ class Found:
 
   Attributes:
     kernel: its name is `tile_id`; no configurations where it has no tiles yet.
-    copies: how many kernels of the program are the same.
+    copies: how often it runs, with all equal kernels of the program.
     notes: what to know of it, a sentence each.
+    default_from: where its default tile is from, if it has one.
+    op_name: of the operation in the user's program that it is named after.
+    cycles: of one run, as the TPU's compiler estimates it; None if it did not.
+    share: of the estimated cycles of the whole program, 0 to 1; None as above.
   """
   kernel: Kernel
   copies: int = 1
   notes: tuple = ()
+  default_from: str = FROM_FILE
+  op_name: str = ''
+  cycles: Optional[int] = None
+  share: Optional[float] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,21 +84,26 @@ class Source:
   faults: list[str]
 
 
-def read_source(name: str, shapes: str = '') -> Source:
-  """Reads a file, or compiles a function.
+def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
+                jax_python: str = '') -> Source:
+  """Reads a file, or lowers a function, and compiles what is a program.
 
   Args:
     name: see the module's docstring.
-    shapes: of a function's arguments, as 'f32[512,1024] bf16[1024]'.
+    shapes: of a function's arguments, as 'f32[512,1024] bf16[1024]'; or the
+      name of a function of the same module that returns them, in any nesting.
+    tpu: the generation to compile for; see `tpu_compiler.GENERATIONS`.
+    jax_python: the Python that has the user's JAX; not given: this one.
 
   Raises:
     UserError: nothing of it can be read, with the reason.
   """
+  generation = tpu_compiler.generation_of(tpu)
   path = os.path.expanduser(name)
   if not os.path.exists(path) and _FUNCTION.fullmatch(name):
-    module = protos.as_module(
-        workers.module_of_function(name, parsed_shapes(shapes)))
-    return _of_program(name, dumps.Dump(module, is_optimized=False))
+    tpu_compiler.library()  # Before the function's module is run.
+    module = workers.module_of_function(name, arguments_of(shapes), jax_python)
+    return of_program(name, module, 'hlo', generation)
   if not os.path.exists(path):
     raise UserError(f'{name}: no such file; a function is named as '
                     'module:function')
@@ -95,11 +115,52 @@ def read_source(name: str, shapes: str = '') -> Source:
   if path.endswith('.npz'):
     return _of_npz(name, path)
   content = dumps.content_of(path)
+  if dumps.is_stablehlo(content):
+    return of_program(name, content, 'mlir', generation)
   # XLA's own dumps have the first field of tuning data too.
   data = None if path.endswith('.hlo.pb') else tuning.data_in(path, content)
   if data is not None and _has_runs(data[0]):
-    return _of_tuning(name, *data)
-  return _of_program(name, dumps.read_dump(name, content))
+    return _of_tuning(name, *data, generation)
+  return _of_dump(name, dumps.read_dump(name, content), generation)
+
+
+def of_function(function: Callable, arguments: Any,
+                tpu: str = DEFAULT_TPU) -> Source:
+  """Lowers a function in this process and compiles it.
+
+  Args:
+    function: of JAX or TensorFlow, jitted or not.
+    arguments: the tuple of its arguments, see `lowering.lowered`; text as
+      `parsed_shapes` reads it; None for a `tf.function` with a signature.
+    tpu: the generation to compile for.
+
+  Raises:
+    UserError: it cannot be lowered or compiled.
+  """
+  generation = tpu_compiler.generation_of(tpu)
+  tpu_compiler.library()  # Before anything takes long.
+  name = getattr(function, '__name__', type(function).__name__)
+  if isinstance(arguments, str):
+    arguments = lowering.arguments_of_shapes(
+        function, parsed_shapes(arguments))
+  elif arguments is None:
+    arguments = ()
+  elif not isinstance(arguments, (tuple, list)):
+    arguments = (arguments,)
+  module = lowering.lowered(function, tuple(arguments), name)
+  return of_program(name, module, 'hlo', generation)
+
+
+def arguments_of(shapes: str) -> lowering.Arguments:
+  """What `--shapes` says: shapes, or the name of what returns arguments.
+
+  Raises:
+    UserError: it is neither.
+  """
+  name = shapes.strip()
+  if _NAMED_ARGUMENTS.fullmatch(name) and name not in lowering.TYPES:
+    return name
+  return parsed_shapes(shapes)
 
 
 def parsed_shapes(text: str) -> list[tuple]:
@@ -110,9 +171,9 @@ def parsed_shapes(text: str) -> list[tuple]:
   """
   found, rest = [], _SHAPE.sub('', text)
   for name, sizes in _SHAPE.findall(text):
-    if name not in workers.TYPES:
+    if name not in lowering.TYPES:
       raise UserError(f'--shapes={text}: there is no type {name!r}; choose '
-                      f'from {", ".join(workers.TYPES)}')
+                      f'from {", ".join(lowering.TYPES)}')
     try:
       found.append((name, [int(size) for size in sizes.split(',')
                            if sizes.strip()]))
@@ -120,7 +181,8 @@ def parsed_shapes(text: str) -> list[tuple]:
       rest = sizes
   if rest.strip(' ,;'):
     raise UserError(f'--shapes={text}: cannot be read at {rest.strip()!r}; '
-                    'write, for example, "f32[512,1024] bf16[1024,4096]"')
+                    'write, for example, "f32[512,1024] bf16[1024,4096]", '
+                    'or name a function that returns the arguments')
   return found
 
 
@@ -137,7 +199,7 @@ def _has_runs(data) -> bool:
              for module in data.modules for run in module.runs)
 
 
-def _of_tuning(name: str, data, stem: str) -> Source:
+def _of_tuning(name: str, data, stem: str, generation) -> Source:
   parts = []
   for module_data in data.modules:
     single = protos.TuningData(modules=[module_data])
@@ -152,7 +214,8 @@ def _of_tuning(name: str, data, stem: str) -> Source:
       parts.append(Source(name, [Found(kernel) for kernel in kernels], [], []))
       continue
     module = protos.as_module(module_data.module)
-    part = _of_program(name, dumps.Dump(module, dumps.is_fused(module)))
+    # The data set's modules are kernels that a TPU's compiler made.
+    part = _of_dump(name, dumps.Dump(module, True), generation)
     parts.append(dataclasses.replace(
         part, notes=[f'module {module.name!r} is ranked as one that was never '
                      f'timed: {unmeasured}', *part.notes]))
@@ -164,70 +227,133 @@ def _of_tuning(name: str, data, stem: str) -> Source:
 # ------------------------------------------------------------ programs
 
 
-def _of_program(name: str, dump: dumps.Dump) -> Source:
-  """Takes a program apart, or cuts it; its name goes into messages."""
-  notes = []
+def _of_dump(name: str, dump: dumps.Dump, generation) -> Source:
+  """The kernels of a module; it is compiled unless a TPU's compiler has."""
+  if not dump.is_optimized:
+    return of_program(name, dump.module.SerializeToString(), 'hlo', generation)
+  machine = dumps.other_machine(dump.module)
+  if machine:
+    raise UserError(
+        f'{name}: was optimised for {machine}, whose kernels are not a TPU\'s; '
+        'give the module before optimisation, whose name has '
+        'before_optimizations')
   try:
-    if dump.is_optimized:
-      taken = fusions.kernels_of(dump.module)
-      modules, passed_over = taken.modules, taken.passed_over
-      if passed_over:
-        notes.append('passed over, as no kernels with tiles: ' + ', '.join(
-            f'{count} {opcode}' for opcode, count in passed_over.items()))
-    else:
-      module = fusions.inlined(dump.module)
-      notes += _too_many_dims(module)
-      modules = cutting.cut_kernels(module, _LIMITS, seed=0)
-      notes.insert(0, (
-          f'not fused: cut into kernels ({len(modules)}), with layouts, by the '
-          "rules of the sample data, which are not the TPU compiler's"))
-  except (LookupError, ValueError, ArithmeticError) as error:
-    raise UserError(f'{name}: HLO module {dump.module.name!r} cannot be taken '
-                    f'apart ({error!r}); it is incomplete or damaged'
-                    ) from error
+    program = tpu_compiler.kernels_of(dump.module)
   except UserError as error:
     raise UserError(f'{name}: {error}') from error
-  found, faults = _each_once(modules)
+  notes = [] if dumps.is_of_tpu(dump.module) else [
+      "not known to be a TPU's: nothing in it says what compiler optimised it"]
+  return _of_compiled(name, program, notes)
+
+
+def of_program(name: str, content: bytes, program_format: str,
+               generation: tpu_compiler.Generation) -> Source:
+  """Compiles a program for a TPU and takes its kernels.
+
+  Args:
+    name: for messages.
+    content: serialized `HloModuleProto`, or StableHLO.
+    program_format: 'hlo' or 'mlir'.
+    generation: of the TPU.
+
+  Raises:
+    UserError: libtpu is missing, the program does not compile, or all its
+      kernels are Pallas kernels.
+  """
+  try:
+    program = tpu_compiler.compile_program(content, generation, program_format)
+  except compiling.CompileError as error:
+    raise UserError(f'{name}: {error}') from error
+  return _of_compiled(name, program, [
+      f'compiled for a TPU {generation.name} by libtpu'])
+
+
+def _of_compiled(name: str, program: tpu_compiler.CompiledProgram,
+                 notes: list[str]) -> Source:
+  kernels = [kernel for kernel in program.kernels if _has_tiles(kernel)]
+  if program.pallas:
+    written = (f'{shortened(program.pallas)}: written in Pallas, so their '
+               'author chooses the blocks and the compiler no tile')
+    if not kernels:
+      raise UserError(f'{name}: has no kernel to rank. {written}')
+    notes.append(written)
+  passed_over = collections.Counter(program.passed_over)
+  passed_over['operation on scalars'] += len(program.kernels) - len(kernels)
+  if +passed_over:
+    notes.append('passed over, as no kernels with tiles: ' + ', '.join(
+        f'{count} {opcode}' for opcode, count in (+passed_over).items()))
+  if program.open_loops:
+    notes.append(f'{program.open_loops} of its loops make a number of trips '
+                 'that is not known; their kernels count once')
+  found, faults = _each_once(kernels)
   if not found and not faults:
-    notes.append('it has no kernel with tiles' + (
-        '' if dump.is_optimized else '; results of fewer than 512 elements '
-        'become none'))
-  return Source(name, found, notes, [f'{name}: {fault}' for fault in faults])
+    notes.append('it has no kernel with tiles')
+  return Source(name, _with_shares(found), notes,
+                [f'{name}: {fault}' for fault in faults])
 
 
-def _too_many_dims(module) -> list[str]:
-  names = [node.name for computation in module.computations
-           if computation.id == module.entry_computation_id
-           for node in computation.instructions
-           if len(node.shape.dimensions) > schema.MAX_DIMS]
-  if not names:
-    return []
-  return [f'{shortened(names)}: more than {schema.MAX_DIMS} dimensions, for '
-          'which features have no columns; kernels that would hold them are '
-          'left out']
+def _has_tiles(kernel: tpu_compiler.CompiledKernel) -> bool:
+  shape = tpu_compiler.root_of(kernel.module).shape
+  parts = shape.tuple_shapes or [shape]
+  return kernel.window is not None or any(part.dimensions for part in parts)
 
 
-def _each_once(modules: Sequence) -> tuple[list[Found], list[str]]:
+def _each_once(kernels: Sequence[tpu_compiler.CompiledKernel]
+               ) -> tuple[list[Found], list[str]]:
   """(kernels with different graphs, messages of those without features)."""
   found, faults, uses = {}, [], collections.Counter()
-  for module in modules:
-    uses[module.name] += 1
-    name = module.name
-    if uses[name] > 1:  # Cut kernels are numbered one by one.
+  for compiled in kernels:
+    name = compiled.module.name
+    uses[name] += 1
+    if uses[name] > 1:
       name += f' ({uses[name]})'
     try:
-      kernel, notes = _kernel(module, name)
+      kernel, notes = _kernel(compiled.module, name)
     except UserError as error:
       faults.append(str(error))
       continue
     key = (kernel.node_feat.tobytes(), kernel.node_opcode.tobytes(),
-           kernel.edge_index.tobytes())
+           kernel.edge_index.tobytes(), compiled.window)
     if key in found:
       found[key] = dataclasses.replace(
-          found[key], copies=found[key].copies + 1)
-    else:
-      found[key] = Found(kernel, notes=tuple(notes))
+          found[key], copies=found[key].copies + compiled.runs)
+      continue
+    kernel, more = _with_window(kernel, compiled)
+    found[key] = Found(
+        kernel, compiled.runs, (*notes, *more), FROM_COMPILER,
+        compiled.op_name, compiled.window and compiled.window.cycles)
   return list(found.values()), faults
+
+
+def _with_window(kernel: Kernel, compiled) -> tuple[Kernel, list[str]]:
+  """The kernel with the compiler's tile as its one configuration."""
+  window = compiled.window
+  if window is None:
+    return kernel, []
+  grid = tiles.tile_grid(compiled.module)
+  output, filters = window.output_bounds, window.kernel_bounds
+  fits = (len(output) == len(grid.output_units) and
+          len(filters) == len(grid.kernel_units) and grid.bounded and
+          all(0 < bound <= units for bound, units in zip(
+              (*output, *filters), (*grid.output_units, *grid.kernel_units))))
+  if not fits:
+    return kernel, [
+        f"the compiler's tile, output {list(output)}, kernel {list(filters)}, "
+        'is of another tensor than the one that is tiled here']
+  ones = np.ones(1, np.int64)
+  return dataclasses.replace(
+      kernel, runtime_ns=ones, normalizer_ns=ones,
+      config_feat=features.config_features(filters, output)[np.newaxis]), []
+
+
+def _with_shares(found: list[Found]) -> list[Found]:
+  """The kernels with most estimated time first, each with its share of it."""
+  total = sum((one.cycles or 0) * one.copies for one in found)
+  if not total:
+    return found
+  shared = [one if one.cycles is None else dataclasses.replace(
+      one, share=one.cycles * one.copies / total) for one in found]
+  return sorted(shared, key=lambda one: -(one.share or 0))
 
 
 def _kernel(module, name) -> tuple[Kernel, list[str]]:

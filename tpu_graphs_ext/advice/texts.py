@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from tpu_graphs_ext.advice.picks import Advice, Pick, SourceAdvice
+from tpu_graphs_ext.advice.picks import (
+  FROM_TIME,
+  Advice,
+  Pick,
+  SourceAdvice,
+)
 from tpu_graphs_ext.errors import shortened
 
 
 def source_text(advice: SourceAdvice) -> str:
-  """Notes, then every kernel; those with one tile in a line together."""
+  """Notes and a summary, then every kernel with tiles to choose from."""
   lines = [f'{advice.name}: {_count(len(advice.kernels), "kernel")}',
            *(f'  {note}' for note in advice.notes)]
   if any(kernel.picks for kernel in advice.kernels):
@@ -17,8 +22,45 @@ def source_text(advice: SourceAdvice) -> str:
   if alone:
     lines.append(f'  nothing to choose, with one legal tile: '
                  f'{shortened(alone, 8)}')
-  return '\n\n'.join(['\n'.join(lines), *(
+  shared = [kernel for kernel in advice.kernels if kernel.share is not None]
+  parts = ['\n'.join(lines)] + ([summary_text(shared)] if shared else [])
+  return '\n\n'.join([*parts, *(
       advice_text(kernel) for kernel in advice.kernels if kernel.picks)])
+
+
+def summary_text(kernels: list[Advice]) -> str:
+  """A table of a program's kernels, in the order given.
+
+  Share and compiler's tile are the TPU compiler's, place and gain the model's:
+  the gain is of its first choice, by the model's analytic time.
+  """
+  rows = [('kernel', 'share of time', "compiler's tile", 'place',
+           'first choice', 'gain', 'operation')]
+  rows += [_summary_row(kernel) for kernel in kernels]
+  widths = [max(map(len, column)) for column in zip(*rows)][:-1]
+  return '\n'.join('  '.join([
+      *(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]
+                              ).rstrip() for row in rows)
+
+
+def _summary_row(kernel: Advice) -> tuple[str, ...]:
+  name = kernel.name + (f' x{kernel.copies}' if kernel.copies > 1 else '')
+  share = f'{kernel.share:.1%}'
+  if not kernel.picks:
+    return name, share, '-', '-', 'no choice', '-', kernel.op_name
+  best, default = kernel.picks[0], kernel.default
+  if kernel.default_from == FROM_TIME:
+    known = place = gain = '-'
+  else:
+    known, place = _bounds(default), f'{default.place:,} of {kernel.scored:,}'
+    gain = '-' if not best.over_default else f'{1 / best.over_default - 1:+.1%}'
+  return name, share, known, place, _bounds(best), gain, kernel.op_name
+
+
+def _bounds(pick: Pick) -> str:
+  filters = pick.tile.kernel_bounds
+  return _sizes(pick.tile.output_bounds) + (
+      f' | {_sizes(filters)}' if filters else '')
 
 
 def advice_text(advice: Advice) -> str:
@@ -30,6 +72,7 @@ def advice_text(advice: Advice) -> str:
   lines = [
       f'{advice.name}{copies}: {_count(advice.nodes, "node")} '
       f'({shortened(advice.opcodes, 6)}), {tiles}',
+      *([f'  {advice.op_name}'] if advice.op_name else []),
       *(f'  {note}' for note in advice.notes)]
   for pick in advice.picks:
     lines += _pick_lines(f'{pick.place:>3}', pick)

@@ -16,7 +16,9 @@ pjrt      libtpu's C API: a program -> the program optimised for a TPU
 compiling  the process that does so, for one program after another
 tpu_compiler  Google's TPU compiler: a program -> its kernels and their tiles
 single_kernel  one of those kernels as a module that the compiler takes again
+trips     how many trips a loop makes
 dumps     files that a compiler leaves -> HLO
+lowering  functions of TensorFlow and JAX -> HLO
 workers   HLO text, and functions by name -> HLO, in a process of their own
 tuning    a tuning file -> kernels and layout graphs -> .npz files
 """

@@ -21,6 +21,13 @@ from tpu_graphs_ext.hlo import protos, workers
 _OPTIMIZED_NAME = 'after_optimizations'
 _TEXT_START = b'HloModule'
 _SCHEDULED = b'is_scheduled=true'
+# What compilers for other machines call, and note on instructions.
+_GPU_TARGETS = ('__cublas', '__cudnn', '__cusolver', '__triton', '__gpu',
+                '__nccl')
+_GPU_NOTES = (b'gpu_backend_config', b'fusion_backend_config', b'gemm_backend',
+              b'cudnn', b'operation_queue_id')
+_CPU_TARGETS = ('__onednn', '__eigen', '__ynn')
+_CPU_NOTES = (b'outer_dimension_partitions', b'onednn_')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +90,41 @@ def is_fused(module: protos.HloModuleProto) -> bool:
   """Whether any instruction is a fusion."""
   return any(node.opcode == 'fusion' for computation in module.computations
              for node in computation.instructions)
+
+
+def is_stablehlo(content: bytes) -> bool:
+  """Whether this is MLIR: bytecode, or text with operations of StableHLO."""
+  return content.startswith(b'ML\xefR') or (
+      b'func.func' in content and b'stablehlo.' in content)
+
+
+def is_of_tpu(module: protos.HloModuleProto) -> bool:
+  """Whether a TPU's compiler optimised it: it writes tiles into layouts."""
+  return any(node.shape.layout.tiles or any(
+      part.layout.tiles for part in node.shape.tuple_shapes)
+             for computation in module.computations
+             for node in computation.instructions)
+
+
+def other_machine(module: protos.HloModuleProto) -> str:
+  """'a GPU', 'a CPU or GPU', or '' if nothing says that it is not a TPU's.
+
+  By what XLA's compilers for these write into an optimised module: libraries
+  that are called, notes on instructions, and a schedule without tiled layouts.
+  """
+  if is_of_tpu(module):
+    return ''
+  nodes = [node for computation in module.computations
+           for node in computation.instructions]
+  if any(node.custom_call_target.startswith(_GPU_TARGETS)
+         or any(mark in node.backend_config for mark in _GPU_NOTES)
+         for node in nodes):
+    return 'a GPU'
+  if any(node.custom_call_target.startswith(_CPU_TARGETS)
+         or any(mark in node.backend_config for mark in _CPU_NOTES)
+         for node in nodes):
+    return 'a CPU'
+  return 'a CPU or GPU' if module.HasField('schedule') else ''
 
 
 def has_instructions(module: protos.HloModuleProto) -> bool:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
-import json
-from typing import Optional
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos
+from tpu_graphs_ext.hlo.trips import trip_count
 
 # Run by other means than a loop over tiles.
 _OPAQUE = frozenset({
@@ -94,24 +93,17 @@ def _runs(module, computations) -> tuple[dict[int, int], int]:
     if number in within:
       raise LookupError(f'a loop that contains itself, {number}')
     runs[number] += times
-    for node in computations[number].instructions:
+    nodes = {node.id: node for node in computations[number].instructions}
+    for node in nodes.values():
       if node.opcode not in _CONTROL:
         continue
-      trips = _trip_count(node)
+      trips = (trip_count(node, nodes, computations)
+               if node.opcode == 'while' else 1)
       open_loops += trips is None
-      waiting += [(called, times * (trips or 1), (*within, number))
+      again = times * (1 if trips is None else trips)
+      waiting += [(called, again, (*within, number))
                   for called in node.called_computation_ids]
   return dict(runs), open_loops
-
-
-def _trip_count(node) -> Optional[int]:
-  """As XLA notes it on a loop; 1 for a branch or call, None if unknown."""
-  if node.opcode != 'while':
-    return 1
-  try:
-    return int(json.loads(node.backend_config)['known_trip_count']['n'])
-  except (ValueError, LookupError, TypeError):
-    return None
 
 
 def _is_alone(module, computations, node) -> bool:

@@ -12,16 +12,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from typing import Any
 
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
+from tpu_graphs_ext.hlo import lowering
 
-_NEEDS_JAX = f'needs JAX, which is not installed; {how_to_install("jax")}'
+_NEEDS_JAX = f'needs jaxlib, which is not installed; {how_to_install("jax")}'
 _REFUSED = 3  # Exit code: the result is a message for the user.
-# -I keeps the working folder and PYTHONPATH off the path; a `jaxlib.py` there
-# must not run. -P would do less, and needs Python 3.11.
-_START = ('import json, sys; sys.path[:] = json.loads(sys.argv[1]); '
+_START = ('import json, sys; '
+          'sys.path[:] = json.loads(sys.argv[1]) or sys.path + sys.argv[3:]; '
           f'from {__name__} import _main; sys.exit(_main(sys.argv[2]))')
 _PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
@@ -36,29 +35,38 @@ def module_of_text(path: str, text: bytes) -> bytes:
   return _run({'kind': 'text', 'name': path}, text)
 
 
-def module_of_function(target: str, shapes: Sequence[tuple]) -> bytes:
+def module_of_function(target: str, arguments: lowering.Arguments,
+                       jax_python: str = '') -> bytes:
   """A function of somebody's module -> serialized `HloModuleProto`.
 
   The working folder is looked through for the module first. The module is run.
 
   Args:
     target: 'module:function', or 'file.py:function'.
-    shapes: (XLA's name of the type, sizes) of each argument; none if the
-      function is a `tf.function` with an input signature.
+    arguments: of the function; none if it is a `tf.function` with an input
+      signature.
+    jax_python: the Python of an environment with JAX; not given: this one.
 
   Raises:
-    UserError: the module or function is missing, or cannot be compiled.
+    UserError: the module or function is missing, or cannot be lowered.
   """
-  return _run({'kind': 'function', 'name': target, 'shapes': list(shapes)})
+  return _run({'kind': 'function', 'name': target, 'arguments': arguments},
+              python=jax_python)
 
 
-def _run(job: dict[str, Any], content: bytes = b'') -> bytes:
+def _run(job: dict[str, Any], content: bytes = b'', python: str = '') -> bytes:
   with tempfile.TemporaryDirectory(prefix='tpu_graphs_ext') as folder:
     result = os.path.join(folder, 'result')
     job = {**job, 'result': result}
-    done = subprocess.run(
-        [sys.executable, '-I', '-c', _START, json.dumps(_import_path()),
-         json.dumps(job)], input=content, capture_output=True, check=False)
+    # Lowering for a TPU needs none, nor a GPU.
+    environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
+    try:
+      done = subprocess.run(
+          _command(json.dumps(job), python, folder), input=content,
+          capture_output=True, check=False, env=environment)
+    except OSError as error:
+      raise UserError(f'--jax_python={python}: cannot be run ({error})'
+                      ) from error
     if os.path.exists(result):
       with open(result, 'rb') as file:
         found = file.read()
@@ -69,6 +77,20 @@ def _run(job: dict[str, Any], content: bytes = b'') -> bytes:
   said = done.stderr.decode(errors='replace').strip().split('\n')[-1]
   raise UserError(f'{job["name"]}: the process that reads it ended with code '
                   f'{done.returncode} ({said[:300] or "it said nothing"})')
+
+
+def _command(job: str, python: str, folder: str) -> list[str]:
+  """Starts `_main` in this Python, or another with its own packages."""
+  if not python:
+    # -I keeps the working folder and PYTHONPATH off the path; a `jaxlib.py`
+    # there must not run. -P would do less, and needs Python 3.11.
+    return [sys.executable, '-I', '-c', _START, json.dumps(_import_path()), job]
+  # Of this Python's packages the other one may see this alone.
+  only = os.path.join(folder, 'packages')
+  os.makedirs(only)
+  os.symlink(os.path.join(_PACKAGE_PARENT, 'tpu_graphs_ext'),
+             os.path.join(only, 'tpu_graphs_ext'))
+  return [os.path.expanduser(python), '-c', _START, 'null', job, only]
 
 
 def _import_path() -> list[str]:
@@ -111,118 +133,6 @@ def _parsed(name: str, text: str) -> bytes:
         f'({reason_of(error)})') from error
 
 
-def _function_of(target: str):
-  """The object that 'module:function' names; imports the module."""
-  import importlib
-  import importlib.util
-  module_name, _, attribute = target.rpartition(':')
-  try:
-    if module_name.endswith('.py'):
-      spec = importlib.util.spec_from_file_location('user_functions',
-                                                    module_name)
-      module = importlib.util.module_from_spec(spec)
-      spec.loader.exec_module(module)
-    else:
-      module = importlib.import_module(module_name)
-  except (Exception, SystemExit) as error:
-    missing = (isinstance(error, ModuleNotFoundError)
-               and error.name in (module_name, module_name.split('.')[0])
-               ) or isinstance(error, FileNotFoundError)
-    if isinstance(error, ModuleNotFoundError) and (
-        error.name or '').split('.')[0] in ('jax', 'jaxlib'):
-      raise UserError(f'{target}: {_NEEDS_JAX}') from error
-    if missing:
-      raise UserError(
-          f'{target}: there is no module {module_name!r} in {os.getcwd()} or '
-          'on PYTHONPATH; name one that `python -c "import ..."` '
-          'finds, or a file as in layers.py:dense') from error
-    raise UserError(f'{target}: {module_name} cannot be imported '
-                    f'({type(error).__name__}: {reason_of(error)})'
-                    ) from error
-  found = module
-  for part in attribute.split('.'):
-    if not hasattr(found, part):
-      from tpu_graphs_ext.errors import did_you_mean
-      names = [name for name in dir(module)
-               if callable(getattr(module, name)) and name[0] != '_']
-      raise UserError(f'{target}: {module_name} has no {attribute!r}; '
-                      f'{did_you_mean(attribute, names)}'.rstrip('; '))
-    found = getattr(found, part)
-  if not callable(found):
-    raise UserError(f'{target}: is no function, but of the type '
-                    f'{type(found).__name__}')
-  return found
-
-
-def _is_of_jax(function) -> bool:
-  """Whether a function is JAX's: jitted, or of a module that imports JAX."""
-  owner = type(function).__module__.split('.')[0]
-  if owner in ('jax', 'jaxlib'):
-    return True
-  if owner in ('tensorflow', 'keras', 'tf_keras'):
-    return False
-  inner = getattr(function, '__wrapped__', function)
-  names = {getattr(value, '__name__', '').split('.')[0]
-           for value in getattr(inner, '__globals__', {}).values()
-           if type(value).__name__ in ('module', 'LazyLoader')}
-  return 'jax' in names and 'tensorflow' not in names
-
-
-def _compiled(target: str, shapes: list) -> bytes:
-  sys.path.insert(0, os.getcwd())
-  function = _function_of(target)
-  compiled = _compiled_by_jax if _is_of_jax(function) else _compiled_by_tf
-  return compiled(target, function, shapes)
-
-
-_JAX_TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
-              'f64': 'float64', 'pred': 'bool', 's8': 'int8', 's16': 'int16',
-              's32': 'int32', 's64': 'int64', 'u8': 'uint8', 'u16': 'uint16',
-              'u32': 'uint32', 'u64': 'uint64'}
-TYPES = tuple(_JAX_TYPES)
-
-
-def _compiled_by_jax(target: str, function, shapes: list) -> bytes:
-  import jax
-  import jax.numpy as jnp
-  arguments = [jax.ShapeDtypeStruct(tuple(dims), getattr(
-      jnp, 'bool_' if name == 'pred' else _JAX_TYPES[name]))
-      for name, dims in shapes]
-  try:
-    if not hasattr(function, 'lower'):
-      function = jax.jit(function)
-    module = function.lower(*arguments).compiler_ir(dialect='hlo')
-    return module.as_serialized_hlo_module_proto()
-  except Exception as error:  # The user's function may raise anything.
-    raise _does_not_compile(target, 'JAX', shapes, error) from error
-
-
-def _compiled_by_tf(target: str, function, shapes: list) -> bytes:
-  import tensorflow as tf
-
-  from tpu_graphs_ext.hlo import compile as hlo_compile
-  specs = [tf.TensorSpec(dims, tf.as_dtype(_JAX_TYPES[name]))
-           for name, dims in shapes]
-  signature = getattr(function, 'input_signature', None)
-  try:
-    module = hlo_compile.function_module(
-        function, *(specs or signature or []))
-  except Exception as error:
-    raise _does_not_compile(target, 'XLA', shapes, error) from error
-  return module.SerializeToString()
-
-
-def _does_not_compile(target, by, shapes, error) -> UserError:
-  if isinstance(error, UserError):
-    return UserError(f'{target}: {error}')
-  given = ' '.join(f'{name}[{",".join(map(str, dims))}]'
-                   for name, dims in shapes)
-  return UserError(
-      f'{target}: {by} cannot compile it for the arguments '
-      f'{given or "(none; give --shapes)"} '
-      f'({type(error).__name__}: {reason_of(error)})')
-
-
 def _main(argument: str) -> int:
   """Does a job, given as JSON; returns the exit code."""
   job = json.loads(argument)
@@ -231,7 +141,8 @@ def _main(argument: str) -> int:
       text = sys.stdin.buffer.read().decode(errors='replace')
       found = _parsed(job['name'], text)
     else:
-      found = _compiled(job['name'], job['shapes'])
+      sys.path.insert(0, os.getcwd())
+      found = lowering.module_of(job['name'], job['arguments'])
     code = 0
   except UserError as error:
     found, code = str(error).encode(), _REFUSED

@@ -89,7 +89,7 @@ class _Model:
     """The first choices among the kernel's own tiles; None: all."""
     top_k = top_k or kernel.num_configs
     if self.compiled:
-      return self.compiled.rank(kernel, top_k)
+      return self.compiled.rank(kernel, top=top_k)
     return rank.ranking_of(kernel, self.ranker.scored(kernel), top_k)
 
 

@@ -40,7 +40,8 @@ _LAST = {'unfamiliar': ['string'], 'error': 'string'}
 
 LISTED = {**_FIRST, 'configs': 'int64', 'rankable': 'bool',
           'choices': [_CHOICE], **_LAST}
-LEGAL = {**_FIRST, 'copies': 'int64', 'opcodes': ['string'],
+LEGAL = {**_FIRST, 'copies': 'int64', 'op_name': 'string',
+         'share': 'float64', 'cycles': 'int64', 'opcodes': ['string'],
          'combinations': 'int64', 'fitting': 'int64', 'scored': 'int64',
          'picks': [_PICK], 'default': _PICK, 'default_from': 'string',
          'notes': ['string'], **_LAST}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 
+from tpu_graphs_ext.advice import picks, sources
+from tpu_graphs_ext.advice.sources import DEFAULT_TPU
 from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
@@ -130,33 +132,65 @@ class CostModel:
     """
     return self._scores(kernel, bounds)[1].of_tiles
 
-  def rank(self, kernel: KernelLike, top: int = TOP_CONFIGS,
-           bounds: Optional[BoundsLike] = None) -> rank.Ranking:
-    """The tiles to try first.
+  def rank(self, kernel: Union[KernelLike, Callable[..., Any]],
+           shapes: Any = None, *, top: int = TOP_CONFIGS,
+           bounds: Optional[BoundsLike] = None, tpu: str = DEFAULT_TPU,
+           jax_python: str = '') -> Union[rank.Ranking, picks.SourceAdvice]:
+    """The tiles to try first: of a kernel, or of all kernels of a function.
+
+        model.rank('kernel.npz')
+        model.rank(step, (params, batch), tpu='v5e')
+        model.rank('my_model.py:step', 'f32[512,1024] f32[1024,4096]')
 
     Args:
-      kernel: see the class.
+      kernel: see the class; or a function of JAX or TensorFlow, or its name as
+        'module:function', which Google's TPU compiler compiles (extra [tpu]).
+      shapes: of a function alone: the tuple of its arguments, nested as they
+        are, of arrays or `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s. For a
+        name what `--shapes` of the command takes.
       top: how many, at least 1; fewer where there are fewer tiles.
-      bounds: the tiles to choose from; None: the kernel's own configurations,
-        or if it has none all legal tiles, of very many an even sample of
-        100,000.
+      bounds: of a kernel alone: the tiles to choose from; None: the kernel's
+        own configurations, or if it has none all legal tiles, of very many an
+        even sample of 100,000.
+      tpu: of a function alone: v2, v3, v4, v5e, v5p, v6e or v7x.
+      jax_python: of a function's name alone: the Python that has JAX; not
+        given: this one.
 
     Returns:
-      A `Ranking`: its `choices`, best first, have `index`, the place among the
-      tiles counted from 0, `score`, and the bounds. One tile given several
-      times comes once before all others do.
+      Of a kernel a `Ranking`: its `choices`, best first, have `index`, the
+      place among the tiles counted from 0, `score`, and the bounds. One tile
+      given several times comes once before all others do. Of a function a
+      `SourceAdvice`: its `kernels`, those with most estimated time first, have
+      `op_name`, `share`, the compiler's tile as `default`, and `picks`.
 
     Raises:
       UserError: see `score`; or `top` is below 1; or no tile of the kernel
-        fits on-chip memory.
+        fits on-chip memory; or a function cannot be compiled for a TPU.
     """
     if isinstance(top, bool) or not isinstance(
         top, (int, np.integer)) or top < 1:
       raise UserError(f'top={top!r}: must be a whole number of at least 1')
+    if callable(kernel) or shapes is not None:
+      return self._rank_function(kernel, shapes, top, bounds, tpu, jax_python)
     own = given.kernel_of(kernel)
     if bounds is None and own.config_feat.ndim and not own.num_configs:
       bounds = self._legal_tiles(own)
     return rank.ranking_of(*self._scores(own, bounds), top)
+
+  def _rank_function(self, function, shapes, top, bounds, tpu,
+                     jax_python) -> picks.SourceAdvice:
+    if bounds is not None:
+      raise UserError('bounds= goes with a kernel; a function has several')
+    picks.require_tpu(self._ranker)
+    if callable(function):
+      source = sources.of_function(function, shapes, tpu)
+    elif isinstance(function, str) and isinstance(shapes, str):
+      source = sources.read_source(function, shapes, tpu, jax_python)
+    else:
+      raise UserError(
+          f'shapes={shapes!r}: goes with a function, or as text with a '
+          "function's name; how many tiles to give is top=")
+    return picks.advice_on_source(self._ranker, source, top)
 
   def explain(self, kernel: KernelLike, bound: Any) -> explain.Explanation:
     """What one tile does, and where its time goes, by the analytic formula.
