@@ -156,7 +156,7 @@ def _warn_of_unknown_opcodes(path: str, modules) -> None:
     named = shortened([f'{name[:40]!r} ({count:,} nodes)'
                        for name, count in unknown.most_common()])
     _log.warning(
-        '%s: %d opcodes are not in the table and are written as 0, like the '
+        '%s: %d opcodes are not in the table and are written as 0, as the '
         'baseline does: %s', path, len(unknown), named)
 
 
