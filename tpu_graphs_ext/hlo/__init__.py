@@ -7,10 +7,9 @@ features  HLO -> node features, opcodes, edges
 layout    how a TPU stores a tensor
 fused     a kernel: its entry computation and what is fused into it
 tiles     HLO -> the grid of a kernel's tiles, and the candidates on it
-graph     a program's HLO before fusion, simplified, with TPU-like layouts
+graph     a program's HLO before fusion, simplified
 whole     the same as one program, as the layout collection has it
 layout_choices  which of its nodes have layouts to choose, and which layouts
-cutting   cuts that graph into kernels, as a TPU compiler would
 fusions   an optimised program -> its kernels
 pjrt      libtpu's C API: a program -> the program optimised for a TPU
 compiling  the process that does so, for one program after another

@@ -1,6 +1,6 @@
 """A program's HLO as the layout collection has it: whole, and before fusion.
 
-XLA's CPU compiler hands out the program before any optimisation. Here it loses
+XLA hands out the program before any optimisation. Here it loses
 what every compiler removes before it assigns layouts (see `graph`), and what it
 computes twice. All tensors have the row-major layout, and reductions keep
 their computations, which come first; the entry computation is the last.
@@ -32,7 +32,7 @@ class _Writer:
   """Writes the simplified program into `module`."""
 
   def __init__(self, source, name: str):
-    graph = Graph(source, 0, for_kernels=False)
+    graph = Graph(source)
     self._graph = graph
     self._literals = _literals(source)
     self._next_id = 0
