@@ -3,7 +3,7 @@
   python run_scripts/compile_kernels.py DIR [--tpu v3] [--only NAME ...]
 
 Needs a Python of 3.11 or newer with `pip install "jax[tpu]"`; no TPU, no
-TensorFlow. It took half an hour on two cores for v3. For each program of
+TensorFlow. It took 80 min on two busy cores for v3. For each program of
 `sample_programs/table.py` it writes
 
   DIR/TPU/NAME.pb        the program as compiled
@@ -102,7 +102,7 @@ def compile_one(name: str, topology: str, target: str) -> int:
   rows = {kernel: [[*tile, cycles] for tile, cycles in tiles.items()]
           for kernel, tiles in found.items()}
   with gzip.open(target + '.tmp', 'wt') as file:
-    json.dump(rows, file)
+    file.write(json.dumps(rows))
   os.replace(target + '.tmp', target + '.json.gz')
   return len(rows)
 
