@@ -154,6 +154,12 @@ def _add_rank(verbs) -> None:
       help='compile for this generation: v2, v3, v4, v5e, v5p, v6e or v7x. '
            'Needs the extra [tpu]')
   parser.add_argument(
+      '--blocks', default='', metavar='BLOCKS',
+      help='of a function that is one matrix product: rank the blocks of a '
+           "Pallas kernel instead of tiles; bm x bk x bn in elements, as in "
+           "'128x1024x512 256x512x512', or `usual` for those that a tuner "
+           'would try')
+  parser.add_argument(
       '--jax_python', default='', metavar='PYTHON',
       help='the Python of the environment that has JAX, to lower functions '
            'of JAX with; empty: this one')
@@ -374,6 +380,8 @@ def _predict(args: argparse.Namespace) -> int:
 def _rank(args: argparse.Namespace) -> int:
   if rank_cli.is_asked(args):
     return rank_cli.rank(args, _given(args, LoadSettings))
+  if args.blocks:
+    return _rank_blocks(args)
   if args.files:
     return _rank_all_tiles(args)
   if args.shapes:
@@ -387,6 +395,19 @@ def _rank(args: argparse.Namespace) -> int:
     print(json.dumps([ranking.to_json() for ranking in rankings], indent=2))
   else:
     print('\n\n'.join(ranking.text() for ranking in rankings))
+  return 0
+
+
+def _rank_blocks(args: argparse.Namespace) -> int:
+  if len(args.files) != 1:
+    raise UserError('--blocks goes with one module:function; '
+                    f'{len(args.files)} are named')
+  from tpu_graphs_ext.serving import blocks
+  ranking = blocks.rank_function(
+      args.files[0], args.shapes, args.tpu, blocks.parsed_blocks(args.blocks),
+      sys.maxsize if args.all else args.top_k, args.jax_python)
+  print(json.dumps(ranking.to_json(), indent=2) if args.json
+        else ranking.text())
   return 0
 
 

@@ -3,12 +3,15 @@
 import json
 
 import pytest
+import tensorflow as tf
 
 from support import tiny_hlo
+from tpu_graphs_ext import cli
 from tpu_graphs_ext.analytic.blocks import Product
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import products, protos
 from tpu_graphs_ext.serving import blocks
+from tpu_graphs_ext.serving.cost_model import CostModel
 
 
 def product_module(x=(512, 256), w=(256, 1024), out=(512, 1024),
@@ -117,3 +120,40 @@ def test_wrong_blocks(given, message):
 def test_an_unknown_generation():
   with pytest.raises(UserError, match="'v9' is no generation of TPU"):
     blocks.rank_blocks(PRODUCT, 'v9')
+
+
+def test_blocks_as_text():
+  assert blocks.parsed_blocks('usual') == 'usual'
+  assert blocks.parsed_blocks('128x1024x512, 256x512x512') == [
+      (128, 1024, 512), (256, 512, 512)]
+  for wrong in ('128x512', 'axbxc', '128 512 512', ','):
+    with pytest.raises(UserError, match='must be `usual`, or bm x bk x bn'):
+      blocks.parsed_blocks(wrong)
+
+
+FUNCTIONS = """
+import tensorflow as tf
+def product(x, w):
+  return tf.matmul(x, w)
+"""
+SHAPES = 'f32[512,256] f32[256,1024]'
+
+
+def test_the_command(tmp_path, capsys):
+  (tmp_path / 'f.py').write_text(FUNCTIONS)
+  flags = ['rank', f'{tmp_path}/f.py:product', f'--shapes={SHAPES}', '--tpu=v3']
+  assert cli.main([*flags, '--blocks=512x256x256 256x256x256', '--json']) == 0
+  ranking = json.loads(capsys.readouterr().out)
+  assert ranking['product']['k'] == 256 and len(ranking['choices']) == 2
+  assert cli.main(['rank', '--blocks=usual']) == 1
+  assert '--blocks goes with one module:function' in capsys.readouterr().err
+
+
+def test_from_a_model(saved_model_dir):
+  def product(x, w):
+    return tf.matmul(x, w)
+
+  ranking = CostModel.load(saved_model_dir).rank(
+      product, SHAPES, blocks='usual', tpu='v5e', top=3)
+  assert len(ranking.choices) == 3
+  assert ranking.product == Product(1, 512, 256, 1024, 4, 4, 4)

@@ -139,7 +139,16 @@ def of_function(function: Callable, arguments: Any,
   """
   generation = tpu_compiler.generation_of(tpu)
   tpu_compiler.library()  # Before anything takes long.
-  name = getattr(function, '__name__', type(function).__name__)
+  return of_program(_name_of(function), lowered_function(function, arguments),
+                    'hlo', generation)
+
+
+def lowered_function(function: Callable, arguments: Any) -> bytes:
+  """The same before it is compiled: serialized `HloModuleProto`.
+
+  Raises:
+    UserError: it cannot be lowered.
+  """
   if isinstance(arguments, str):
     arguments = lowering.arguments_of_shapes(
         function, parsed_shapes(arguments))
@@ -147,8 +156,11 @@ def of_function(function: Callable, arguments: Any,
     arguments = ()
   elif not isinstance(arguments, (tuple, list)):
     arguments = (arguments,)
-  module = lowering.lowered(function, tuple(arguments), name)
-  return of_program(name, module, 'hlo', generation)
+  return lowering.lowered(function, tuple(arguments), _name_of(function))
+
+
+def _name_of(function: Callable) -> str:
+  return getattr(function, '__name__', type(function).__name__)
 
 
 def arguments_of(shapes: str) -> lowering.Arguments:

@@ -172,7 +172,7 @@ def load_ranker(
   run = artifacts.load_run(model_dir)
   stats, num_ops = known or normalisation(run, loading)
   model = artifacts.load_model(
-      run, num_ops, _sample_graph(stats), loading.models_py)
+      run, num_ops, sample_graph(stats), loading.models_py)
   return Ranker(model, stats, num_ops, name=model_dir,
                 keep_repeats=loading.keep_repeats,
                 in_elements=_counts_elements(run, model),
@@ -210,7 +210,7 @@ def normalisation(run: artifacts.Run,
           run.info.get('num_ops', dataset.num_ops))
 
 
-def _sample_graph(stats: FeatureStats) -> Any:
+def sample_graph(stats: FeatureStats) -> Any:
   """Graph of one node and one configuration: builds a model's variables."""
   return batches.kernel_graph(
       Kernel(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any, Callable, Union
 
 import numpy as np
 
+from tpu_graphs_ext.advice import sources
 from tpu_graphs_ext.analytic import blocks as analytic
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import tpu_compiler
+from tpu_graphs_ext.hlo import products, protos, tpu_compiler, workers
 
 USUAL = 'usual'  # In place of blocks: those of `analytic.usual_blocks`.
 # Blocks, or `USUAL`.
@@ -75,6 +76,32 @@ class BlockRanking:
     return '\n'.join(lines)
 
 
+def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
+                  tpu: str, blocks: BlocksLike = USUAL, top: int = 5,
+                  jax_python: str = '') -> BlockRanking:
+  """`rank_blocks` of the product that a function of JAX or TensorFlow is.
+
+  Args:
+    function: of two arrays, or its name as 'module:function' or
+      'file.py:function', which is lowered in a process of its own.
+    shapes: of its arguments, as `CostModel.rank` takes them.
+    tpu, blocks, top: see `rank_blocks`.
+    jax_python: of a function's name alone: the Python that has JAX; empty:
+      this one.
+
+  Raises:
+    UserError: the function cannot be lowered, or is not one product; or see
+      `rank_blocks`.
+  """
+  if isinstance(function, str):
+    lowered = workers.module_of_function(
+        function, sources.arguments_of(shapes), jax_python)
+  else:
+    lowered = sources.lowered_function(function, shapes)
+  product = products.product_of(protos.as_module(lowered))
+  return rank_blocks(product, tpu, blocks, top)
+
+
 def rank_blocks(product: analytic.Product, tpu: str,
                 blocks: BlocksLike = USUAL, top: int = 5) -> BlockRanking:
   """Puts blocks in the order in which to measure them.
@@ -111,6 +138,23 @@ def rank_blocks(product: analytic.Product, tpu: str,
       BlockChoice(int(kept[place]), tuple(given[kept[place]].tolist()),
                   float(times[place]), int(memory[place]))
       for place in order], len(given), dropped)
+
+
+def parsed_blocks(text: str) -> BlocksLike:
+  """'128x1024x512 256x512x512' -> [(128, 1024, 512), (256, 512, 512)].
+
+  Raises:
+    UserError: it is written otherwise.
+  """
+  if text == USUAL:
+    return USUAL
+  words = [word.split('x') for word in text.replace(',', ' ').split()]
+  if not words or not all(
+      len(word) == 3 and all(size.isdecimal() for size in word)
+      for word in words):
+    raise UserError(f'--blocks={text:.200}: must be `{USUAL}`, or bm x bk x bn '
+                    "in elements, as in '128x1024x512 256x512x512'")
+  return [tuple(map(int, word)) for word in words]
 
 
 def _checked(blocks: Sequence[Sequence[int]]) -> np.ndarray:

@@ -18,6 +18,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo.features import config_features
 from tpu_graphs_ext.host import artifacts, distinct, rank, scoring
 from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
+from tpu_graphs_ext.serving import blocks as blocks_lib
 from tpu_graphs_ext.serving import given, program
 from tpu_graphs_ext.serving.given import BoundsLike, KernelLike
 from tpu_graphs_ext.serving.recent import Recent
@@ -134,13 +135,16 @@ class CostModel:
 
   def rank(self, kernel: Union[KernelLike, Callable[..., Any]],
            shapes: Any = None, *, top: int = TOP_CONFIGS,
-           bounds: Optional[BoundsLike] = None, tpu: str = DEFAULT_TPU,
-           jax_python: str = '') -> Union[rank.Ranking, picks.SourceAdvice]:
+           bounds: Optional[BoundsLike] = None,
+           blocks: Optional[blocks_lib.BlocksLike] = None,
+           tpu: str = DEFAULT_TPU, jax_python: str = '') -> Union[
+               rank.Ranking, picks.SourceAdvice, blocks_lib.BlockRanking]:
     """The tiles to try first: of a kernel, or of all kernels of a function.
 
         model.rank('kernel.npz')
         model.rank(step, (params, batch), tpu='v5e')
         model.rank('my_model.py:step', 'f32[512,1024] f32[1024,4096]')
+        model.rank(jnp.matmul, (x, w), blocks='usual', tpu='v6e')
 
     Args:
       kernel: see the class; or a function of JAX or TensorFlow, or its name as
@@ -152,6 +156,10 @@ class CostModel:
       bounds: of a kernel alone: the tiles to choose from; None: the kernel's
         own configurations, or if it has none all legal tiles, of very many an
         even sample of 100,000.
+      blocks: of a function that is one matrix product, which somebody writes
+        as a Pallas kernel: the (bm, bk, bn) to choose from, in elements, or
+        'usual' for those that a tuner would try; see docs/blocks.md. They are
+        ranked by a formula, not by the trained model.
       tpu: of a function alone: v2, v3, v4, v5e, v5p, v6e or v7x.
       jax_python: of a function's name alone: the Python that has JAX; not
         given: this one.
@@ -161,7 +169,8 @@ class CostModel:
       place among the tiles counted from 0, `score`, and the bounds. One tile
       given several times comes once before all others do. Of a function a
       `SourceAdvice`: its `kernels`, those with most estimated time first, have
-      `op_name`, `share`, the compiler's tile as `default`, and `picks`.
+      `op_name`, `share`, the compiler's tile as `default`, and `picks`. Of
+      blocks a `BlockRanking`: its `choices`, best first, have `block`.
 
     Raises:
       UserError: see `score`; or `top` is below 1; or no tile of the kernel
@@ -170,6 +179,9 @@ class CostModel:
     if isinstance(top, bool) or not isinstance(
         top, (int, np.integer)) or top < 1:
       raise UserError(f'top={top!r}: must be a whole number of at least 1')
+    if blocks is not None:
+      return blocks_lib.rank_function(kernel, shapes, tpu, blocks, top,
+                                      jax_python)
     if callable(kernel) or shapes is not None:
       return self._rank_function(kernel, shapes, top, bounds, tpu, jax_python)
     own = given.kernel_of(kernel)
