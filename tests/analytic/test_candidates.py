@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 
 from support.places import SHARED_DATA
-from support.tiny_hlo import convolution, elementwise, product
-from tpu_graphs_ext.analytic import candidates, explain, hlo_loops, tpu
+from support.tiny_hlo import add, convolution, elementwise, product
+from tpu_graphs_ext.analytic import (
+  candidates,
+  explain,
+  feature_loops,
+  hlo_loops,
+  tpu,
+)
 from tpu_graphs_ext.analytic.loops import Extent, Loops, Stream
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.hlo import fusions, protos, tuning
+from tpu_graphs_ext.hlo import features, fusions, protos, tuning
 from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
 
 LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
@@ -51,6 +57,24 @@ def test_a_reshape_has_one_tile_though_it_does_not_fit():
   legal = candidates.candidates(loops)
   assert (len(legal), legal.fitting, legal.combinations) == (1, 1, 1)
   assert legal.tiles(0, 1).tolist() == [[2 ** 11, 2 ** 7]]
+
+
+def test_an_update_in_place_walks_over_what_it_writes():
+  """f32 [2, 32, 512] into [35, 32, 512]: 2, 32 / 8 and 512 / 128 units."""
+  module = elementwise([35, 32, 512])
+  entry = module.computations[0]
+  add(entry, 12, 'parameter', [2, 32, 512], parameter_number=1)
+  add(entry, 13, 'parameter', [], parameter_number=2)
+  add(entry, 14, 'dynamic-update-slice', [35, 32, 512],
+      operands=[11, 12, 13, 13, 13])
+  entry.root_id = 14
+  arrays = features.module_arrays(module)
+  kernel = Kernel('net_0', arrays.node_feat, arrays.node_opcode,
+                  arrays.edge_index,
+                  features.config_features([()], [(1, 1, 1)]),
+                  *np.ones([2, 1], np.int64))
+  for loops in (loops_of(module), feature_loops.kernel_loops(kernel)):
+    assert candidates.choices_of(loops) == [[2, 1], [4, 2, 1], [4, 2, 1]]
 
 
 # -------------------------------------------------------------- memory

@@ -140,6 +140,8 @@ def choices_of(loops: Loops) -> list[list[int]]:
 
 
 def _bounds(loops: Loops, number: int, axis: tiles.Axis) -> list[int]:
+  if loops.updated:  # Of a tensor that is updated in place, the rest stays.
+    axis = dataclasses.replace(axis, size=loops.updated[number])
   step = 1
   for stream in loops.streams:
     for extent in stream.extents:

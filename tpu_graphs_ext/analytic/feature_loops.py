@@ -302,7 +302,19 @@ def _plain_loops(graph, inputs, outputs, bounded) -> Loops:
   return FeatureLoops(
       TileGrid(tuple(axes), len(axes), bounded=bounded), tuple(streams),
       _vector_ops(graph, tiled) + len(reductions),
+      updated=_updated(graph, tiled),
       in_elements=graph.in_elements, dims=tuple(graph.physical_dims(tiled)))
+
+
+def _updated(graph, tiled) -> tuple:
+  """`Loops.updated`: the sizes of the update, in the order of the axes."""
+  dims = graph.dims[tiled]
+  if graph.opcode[tiled] != 'dynamic-update-slice':
+    return ()
+  updates = [graph.dims[n] for n in graph.operands(tiled)
+             if len(graph.dims[n]) == len(dims)]
+  update = min(updates, key=math.prod, default=dims)
+  return tuple(update[dim] for dim in graph.physical_dims(tiled))
 
 
 def _stream(graph, node, tiled, kind) -> Stream:
@@ -477,8 +489,9 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
               for node in inputs if node not in used]
   return FeatureLoops(
       TileGrid(tuple(axes), rank, tuple(kernel_axes)), tuple(streams),
-      _vector_ops(graph, conv), matrix, graph.in_elements,
-      tuple(graph.physical_dims(conv)), tuple(graph.physical_dims(filters)))
+      _vector_ops(graph, conv), matrix, in_elements=graph.in_elements,
+      dims=tuple(graph.physical_dims(conv)),
+      filter_dims=tuple(graph.physical_dims(filters)))
 
 
 def _sum_bytes(graph, conv, outputs) -> float:

@@ -57,7 +57,16 @@ def _plain_loops(kernel, grid) -> Loops:
   streams += [
       _input_stream(node, tiled)
       for node in main.instructions if node.opcode == 'parameter']
-  return Loops(grid, tuple(streams), ops)
+  return Loops(grid, tuple(streams), ops, updated=_updated(kernel))
+
+
+def _updated(kernel) -> tuple:
+  """`Loops.updated`: the sizes of the update, in the order of the axes."""
+  tiled = kernel.tiled()
+  if tiled.opcode != 'dynamic-update-slice':
+    return ()
+  update = kernel.nodes[tiled.operand_ids[1]].shape.dimensions
+  return tuple(update[dim] for dim, _ in layout.physical_shape(tiled.shape))
 
 
 def _reduction_ops(node) -> float:

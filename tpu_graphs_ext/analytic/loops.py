@@ -84,8 +84,11 @@ class Loops:
     streams: operands and results.
     vector_ops: vector instructions per element of the tiled tensor.
     matrix: for a convolution, else None.
+    updated: elements of each axis that an update in place writes; empty where
+      all of the tiled tensor is written.
   """
   grid: TileGrid
   streams: tuple
   vector_ops: float
   matrix: Matrix | None = None
+  updated: tuple = ()
