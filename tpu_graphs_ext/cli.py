@@ -217,7 +217,7 @@ def _add_sample_data(verbs) -> None:
   parser.add_argument('--kernels', type=_kernel_count, metavar='N',
                       help='kernels of all splits together, or `all`; not '
                            'given: a size that trains in a few minutes')
-  parser.add_argument('--tpu', choices=('v3',),
+  parser.add_argument('--tpu', choices=('v3', 'v5e'),
                       help='the machine that the kernels were compiled for; '
                            'not given: v3')
   _add_switch(parser, '--noise',

@@ -294,7 +294,7 @@ def test_a_file_is_no_folder(tmp_path):
 @pytest.mark.parametrize('field, value, message', [
     ('kernels', 6, 'kernels is 6; it must be at least 7'),
     ('seed', -1, 'seed is -1; it must not be negative'),
-    ('tpu', 'v9', "tpu is 'v9'; choose from v3"),
+    ('tpu', 'v9', "tpu is 'v9'; choose from v3, v5e"),
 ])
 def test_settings_are_checked(field, value, message):
   with pytest.raises(UserError, match=message):

@@ -31,7 +31,8 @@ from tpu_graphs_ext.errors import UserError
 SPLITS = ('train', 'valid', 'test')
 # Cycles of a second. v3: Norrie et al., "The Design Process for Google's
 # Training Chips: TPUv2 and TPUv3", IEEE Micro 2021.
-CLOCK_GHZ = {'v3': 0.94}
+# v5e: of its published 197 TFLOP/s and four matrix units of 128 x 128.
+CLOCK_GHZ = {'v3': 0.94, 'v5e': 1.5}
 FOLDER = os.path.join(os.path.dirname(__file__), 'compiled')
 _FORMAT = 1
 _COLUMNS = ('program', 'nodes', 'edges', 'output_rank', 'kernel_rank', 'tiles',
