@@ -7,9 +7,10 @@ import tensorflow as tf
 
 from support import tiny_hlo
 from tpu_graphs_ext import cli
+from tpu_graphs_ext.analytic import products
 from tpu_graphs_ext.analytic.blocks import Product
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import products, protos
+from tpu_graphs_ext.hlo import protos
 from tpu_graphs_ext.serving import blocks
 from tpu_graphs_ext.serving.cost_model import CostModel
 

@@ -7,6 +7,7 @@ feature_dots   matrix products among those
 tpu            loop nest and tile bounds -> nanoseconds, a function a term
 layout_cost    a whole program and its layouts -> nanoseconds
 candidates     the tiles that a kernel may have
+products       HLO -> the one matrix product that it is
 blocks         the blocks of a matrix product as a Pallas kernel
 explain        one tile: steps, bytes, padding, and which term bounds it
 roofline       embedding and matrix operators on a GPU

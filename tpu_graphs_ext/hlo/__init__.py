@@ -2,7 +2,6 @@
 
 protos    messages: HLO as TensorFlow defines it, and the tuning files
 compile   a `tf.function` with example arguments -> HLO
-products  HLO of a function -> the one matrix product that it is
 features  HLO -> node features, opcodes, edges
 layout    how a TPU stores a tensor
 fused     a kernel: its entry computation and what is fused into it

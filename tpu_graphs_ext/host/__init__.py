@@ -24,5 +24,6 @@ predictions_csv  the CSV itself, written and read
 artifacts        model_<hash>/ and run_<hash>.jsonz
 run_file         what the latter may hold, which anybody may have written
 saved_weights    the weights of the first, of which nothing is run
+compact          a model on disk as its weights alone
 feature_stats    what features are scaled with, as an argument of a model
 """

@@ -11,8 +11,9 @@ import numpy as np
 
 from tpu_graphs_ext.advice import sources
 from tpu_graphs_ext.analytic import blocks as analytic
+from tpu_graphs_ext.analytic import products
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import products, protos, tpu_compiler, workers
+from tpu_graphs_ext.hlo import protos, tpu_compiler, workers
 
 USUAL = 'usual'  # In place of blocks: those of `analytic.usual_blocks`.
 # Blocks, or `USUAL`.
@@ -107,7 +108,7 @@ def rank_blocks(product: analytic.Product, tpu: str,
   """Puts blocks in the order in which to measure them.
 
   Args:
-    product: what the kernel computes; see `hlo.products.product_of`.
+    product: what the kernel computes; see `analytic.products`.
     tpu: generation, such as 'v5e'.
     blocks: (bm, bk, bn) in elements; 'usual': `analytic.blocks.usual_blocks`.
     top: how many to give.
