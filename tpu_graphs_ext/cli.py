@@ -75,7 +75,7 @@ def _parser(task: str = 'tile') -> argparse.ArgumentParser:
               _add_stats, _add_run, _add_hook):
     add(verbs)
   cli.add_verbs(verbs, _verb, _add_switch)
-  report_cli.add_verbs(verbs, _verb, _add_settings, _given, traces_cli.report)
+  report_cli.add_verbs(verbs, _verb, _add_settings, _given)
   traces_cli.add_verbs(verbs, _verb, _add_switch)
   scale_cli.add_verbs(verbs, _verb, _add_switch)
   return parser

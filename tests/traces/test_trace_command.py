@@ -1,4 +1,4 @@
-"""The verb `trace`: its tables, files and page, and what it refuses."""
+"""The verb `trace`: its tables and files, and what it refuses."""
 
 import csv
 import gzip
@@ -8,17 +8,9 @@ import re
 import pytest
 
 from support import tiny_traces as tiny
-from support.tiny_runs import Page
-from support.tiny_traces import event, kernel, launch, op
+from support.tiny_traces import event
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.traces import (
-  analysis,
-  flame,
-  launches,
-  profile,
-  read,
-  texts,
-)
+from tpu_graphs_ext.traces import analysis, read, texts
 
 
 def run(capsys, *words):
@@ -85,94 +77,6 @@ def test_the_csv(capsys, step, tmp_path):
 def test_only_some_rows_of_tables(capsys, step):
   _, out, _ = run(capsys, *step, '--top=1')
   assert '  and 3 more; --top shows them' in out
-
-
-# ------------------------------------------------------------------- the page
-
-
-def test_the_page(capsys, step, tmp_path):
-  path = tmp_path / 'page.html'
-  assert run(capsys, *step, f'--html={path}')[0] == 0
-  content = path.read_text(encoding='utf-8')
-  page = Page(content)
-  assert not page.unclosed and page.outside == ['data:,']
-  assert len(page.ids) == len(set(page.ids))
-  assert {target[1:] for target in page.targets} <= set(page.ids)
-  assert 'script' not in page.counts and not re.search(
-      r'url\((?!#)|@import|https?://', content)
-  assert re.findall(r'<h2>(.*?)</h2>', content) == [
-      'Trace', 'Predicted and measured', 'Flame graphs', 'Operators',
-      'What the GPU waits for']
-  assert page.counts['svg'] == page.counts['desc'] == 2
-  assert content.count('tabindex="0"') == content.count('role="region"')
-  path.write_text('another page')
-  assert run(capsys, *step, f'--html={path}')[0] == 1
-
-
-def test_report_takes_a_trace(capsys, tmp_path):
-  trace = tiny.write(tmp_path / 't.json.gz', tiny.one_step(), packed=True)
-  path = tmp_path / 'report.html'
-  assert cli.main(['report', str(trace), '--out', str(path)]) == 0
-  assert capsys.readouterr().out == f'{path}\n'
-  assert '<h2>Flame graphs</h2>' in path.read_text(encoding='utf-8')
-  assert cli.main(['report', str(trace), str(tmp_path)]) == 1
-  assert 'a page is of one trace' in capsys.readouterr().err
-  path.write_text('another page')
-  assert cli.main(['report', str(trace), '--out', str(path)]) == 1
-  assert 'is no page of a trace' in capsys.readouterr().err
-
-
-def test_names_of_files_and_kernels_are_escaped(tmp_path):
-  from tpu_graphs_ext.traces import page
-  name = '<script>alert("&")</script>'
-  path = tiny.write(tmp_path / 't.json', [
-      op(name, 0, 10), launch(1, 1), kernel(1, 2, 3, name=f'k{name}')])
-  content = page.page(analysis.analyse(path))
-  assert '<script' not in content and '&lt;script&gt;' in content
-  assert not Page(content).unclosed
-
-
-def boxes_of(picture):
-  """What each box tells -> (left, top, width)."""
-  return {said.split(':')[0]: tuple(map(float, place)) for said, *place in
-          re.findall(r'<g><title>(.*?)</title><rect x="([\d.]+)" y="(\d+)" '
-                     r'width="([\d.]+)"', picture)}
-
-
-def test_a_flame_graph_is_as_wide_as_its_times():
-  trace = profile.trace_of('t', [
-      op('a', 0, 60), op('b', 0, 20), op('b', 30, 10), op('c', 45, 5),
-      op('a', 60, 40), op('c', 60, 10)], None)
-  part = launches.window(trace, {})
-  box, = flame.of_threads(part)
-  assert (box.us, box.calls) == (100, 2)
-  assert {name: (inner.us, inner.calls)
-          for name, inner in box.inner['a'].inner.items()} == {
-              'b': (30, 2), 'c': (15, 2)}
-  picture = flame.svg(box, 'x', 'Title')
-  assert boxes_of(picture) == {
-      'thread 1': (0, 0, 1100), 'a': (0, 19, 1100), 'b': (0, 38, 330),
-      'c': (330, 38, 165)}
-  assert 'b: 30.0 us, 30.0%, 2 calls' in picture
-
-
-def test_a_flame_graph_of_the_gpu_has_kernels_below_operators():
-  trace = profile.trace_of('t', tiny.one_step(), None)
-  launches.attribute(trace)
-  box = flame.of_gpu(launches.window(trace, {}))
-  assert (box.us, box.calls) == (28, 2)
-  linear = box.inner['ProfilerStep#3'].inner['aten::linear']
-  assert (linear.us, linear.calls) == (8, 1)
-  assert linear.inner['aten::addmm'].inner['k'].us == 8
-  assert flame.svg(flame.Box('empty'), 'x', 'Title') is None
-
-
-def test_boxes_that_are_too_narrow_leave_a_gap():
-  trace = profile.trace_of('t', [op('a', 0, 1000), op('b', 0, 999),
-                                 op('c', 999, 1)], None)
-  box, = flame.of_threads(launches.window(trace, {}))
-  assert set(boxes_of(flame.svg(box, 'x', 'Title'))) == {
-      'thread 1', 'a', 'b'}
 
 
 # ----------------------------------------------------------- execution traces
@@ -244,11 +148,9 @@ def test_the_tables_of_an_execution_trace(capsys, tmp_path):
   path = tmp_path / 'et.json'
   path.write_text(json.dumps({'nodes': [
       node(2, 'aten::relu', 1, [[30]], ['Tensor(float)'])]}))
-  page = tmp_path / 'p.html'
-  code, out, err = run(capsys, path, '--hardware=v100', f'--html={page}')
+  code, out, err = run(capsys, path, '--hardware=v100')
   assert (code, err) == (0, '')
   assert 'execution trace, all of it' in out and 'element-wise' in out
-  assert 'Flame graphs' not in page.read_text()
   code, out, _ = run(capsys, path, '--json')
   assert json.loads(out)['measured_us'] is None
 

@@ -56,10 +56,10 @@ def test_a_step_by_hand(tmp_path):
   assert total.geometric_error == pytest.approx((errors[0] * errors[1]) ** .5)
   assert total.deviation == pytest.approx(abs(errors[0] - errors[1]) / 2**.5)
   assert (found.attributed, found.measured_us) == (2, 28)
-  assert found.busy_us == {0: 28} and found.idle_us[0]['aten::add'] == 4
+  assert found.busy_us == {0: 28} and found.idle_us[0]['aten::add'] == 26
   linear = {one.name: one for one in found.operators}['aten::linear']
   assert (linear.cpu_us, linear.self_cpu_us, linear.gpu_us,
-          linear.self_gpu_us, linear.idle_us) == (40, 16, 8, 0, 16)
+          linear.self_gpu_us, linear.idle_us) == (40, 16, 8, 0, 0)
 
 
 @pytest.mark.parametrize('name, dims, nanoseconds', [
@@ -170,16 +170,6 @@ def test_work_of_an_operator_within_belongs_to_the_nearest_kind(analysed):
 def test_the_shortest_kernel_bounds_all(analysed):
   found = analysed(launched(op('aten::relu', 0, 10, [[30]])), kernel_us=2.5)
   assert found.rows[0].price[:2] == (2.5, 'launch')
-
-
-def test_measured_products_are_interpolated(analysed):
-  grid = [[1, 16, 16, 16, 4.096], [1, 32, 16, 16, 4.096]]
-  row, = analysed(launched(op('aten::mm', 0, 10, [[20, 16], [16, 16]])),
-                  products=grid).rows
-  assert row.price.us == pytest.approx(4.096)
-  with pytest.raises(UserError, match=r'lacks \(1, 32, 16, 32\)'):
-    analysed(launched(op('aten::mm', 0, 10, [[20, 24], [24, 16]])),
-             products=[*grid, [1, 16, 16, 32, 8]])
 
 
 @pytest.mark.parametrize('name, dims, types, reason', [
@@ -403,11 +393,10 @@ def test_the_documents_gpu_is_a_preset():
     ('{"dram_gb_s": 1, "gflop_s": 1, "l2_bytes": 1.5}', 'it must be whole'),
     ('{"dram_gb_s": 1, "gflop_s": 1, "kernel_us": -1}', 'at least 0'),
     ('{"dram_gb_s": 1, "gflop_s": 1, "device": "tpu"}', 'gpu or cpu'),
-    ('{"dram_gb_s": 1, "gflop_s": 1, "products": {}}', 'must be a list'),
-    ('{"dram_gb_s": 1, "gflop_s": 1, "products": [[1, 2, 3, 4]]}',
-     r'holds \[1, 2, 3, 4\]'),
-    ('{"dram_gb_s": 1, "gflop_s": 1, "products": [[1, 2, 3, 4, 0]]}',
-     'products is 0')])
+    ('{"dram_gb_s": 1e300, "gflop_s": 1}', r'dram_gb_s is 1e\+300'),
+    ('{"dram_gb_s": [], "gflop_s": true}', r'dram_gb_s is \[\]'),
+    ('{"calibration": []}', 'calibration: must hold an object'),
+    ('{"calibration": {"source": ""}}', 'calibration: lacks kinds and')])
 def test_hardware_files_that_are_refused(tmp_path, content, said):
   path = tmp_path / 'hw.json'
   path.write_text(content)

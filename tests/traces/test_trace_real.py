@@ -11,7 +11,7 @@ import pathlib
 import pytest
 
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.traces import analysis, launches
+from tpu_graphs_ext.traces import analysis, hardware, launches
 
 VARIABLE = 'TPU_GRAPHS_TRACES'
 # Beyond it a file takes more than some seconds.
@@ -109,6 +109,20 @@ def test_a_large_recommendation_model_on_an_a100(folder):
   assert groups['batched product', 'forward'].calls == 5
   with pytest.raises(UserError, match=r'its steps are: 1009, 1010, .*1014$'):
     analysis.analyse(path, 7)
+
+
+def test_calibrated_on_three_steps_predicted_on_the_next(folder, tmp_path):
+  """The same trace."""
+  path, learned = find(folder, 'control.json.gz'), tmp_path / 'hw.json'
+  learned.write_text(hardware.to_json(
+      analysis.calibrated(path, range(1009, 1012))))
+  found = analysis.analyse(path, range(1012, 1015), str(learned))
+  total = found.total
+  assert total.mean_error < 0.25 and total.geometric_error < 0.12
+  assert total.measured_us / (
+      found.measured_us - found.communication_us) > 0.8
+  predicted, _, measured = found.replayed
+  assert abs(predicted / measured - 1) < 0.08
 
 
 def test_a_trace_without_work_of_a_gpu(folder):

@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import path_flag
 from tpu_graphs_ext.host.settings import LoadSettings
 
-# How the names of traces end.
-TRACES = ('.json', '.json.gz')
 # Single kernels of each kind, best and worst, of each group, unless told.
 KERNELS = 2
 
 
 def add_verbs(verbs, add_verb: Callable, add_settings: Callable,
-              given: Callable, of_trace: Callable[[str, str], str]) -> None:
+              given: Callable) -> None:
   """Adds the verb by `add_verb(verbs, name, run, help)`.
 
   Args:
@@ -24,15 +21,8 @@ def add_verbs(verbs, add_verb: Callable, add_settings: Callable,
     add_verb: see above.
     add_settings: called with a parser and a class of settings, adds flags.
     given: called with the arguments and that class, gives the settings.
-    of_trace: called with a trace and the page to write, gives the page's path.
   """
   def run(args: argparse.Namespace) -> int:
-    if any(path.endswith(TRACES) for path in args.runs):
-      if len(args.runs) > 1:
-        raise UserError(f'{" ".join(args.runs)}: a page is of one trace; give '
-                        'it alone')
-      print(of_trace(args.runs[0], args.out))
-      return 0
     return _report(args, given(args, LoadSettings))
 
   parser = add_verb(verbs, 'report', run,
@@ -40,8 +30,7 @@ def add_verbs(verbs, add_verb: Callable, add_settings: Callable,
                     'they err')
   parser.add_argument(
       'runs', nargs='+', metavar='RUN', type=path_flag('RUN'),
-      help='model folder, run file, or a folder of them; or a trace of '
-           'PyTorch (.json or .json.gz), as `trace --html` shows it')
+      help='model folder, run file, or a folder of them')
   parser.add_argument('--out', default='report.html', metavar='FILE',
                       type=path_flag('--out'), help='the .html to write')
   parser.add_argument(

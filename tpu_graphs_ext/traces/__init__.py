@@ -1,4 +1,4 @@
-"""Traces of PyTorch: what operators took, and what a roofline says of them.
+"""Traces of PyTorch: what operators took, and what they should have taken.
 
 cli         the verb `trace`
 read        a file -> a trace, of whichever kind it is
@@ -9,9 +9,9 @@ launches    who launched the GPU's work, and for whom the GPU waited
 shapes      shapes and types of a call's arguments
 hardware    machines by name, or from a file
 embeddings  what is looked up in tables, off the arguments
-predict     roofline times of operators, by their kind
+predict     times of operators by rooflines, of kernels by a calibration
+calibrate   constants of a GPU, learned from a trace's kernels
+replay      the time of a step: launches, streams, dependencies
 analysis    from the trace to rows, sums and errors
 texts       these for people, as JSON, as CSV
-flame       flame graphs
-page        one HTML page of it all
 """

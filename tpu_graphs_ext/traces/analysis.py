@@ -5,33 +5,43 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import os
 import statistics
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import NamedTuple, Optional, Union
 
 from tpu_graphs_ext.errors import UserError, shortened
-from tpu_graphs_ext.traces import calls, embeddings, launches, predict, read
+from tpu_graphs_ext.traces import (
+  calibrate,
+  calls,
+  embeddings,
+  launches,
+  predict,
+  read,
+  replay,
+)
 from tpu_graphs_ext.traces import hardware as machines
+from tpu_graphs_ext.traces.calibrate import Calibration
 from tpu_graphs_ext.traces.calls import Activity, Call, Trace
 from tpu_graphs_ext.traces.hardware import Hardware
 from tpu_graphs_ext.traces.launches import Window
 
 NO_FORMULA = 'no formula for this operator'
 NOBODY = '(launched by no operator that is in the trace)'
+Steps = Union[int, range, None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-  """A call whose time is compared, or that stands for itself.
+class Row(NamedTuple):
+  """A call, or with a calibration a kernel, whose time is compared.
 
   Attributes:
     name: of the operator.
-    kind: one of `predict.KINDS`, or ''.
+    kind: of `predict.KINDS`, `calibrate.KINDS`, or ''.
     phase: 'forward', 'backward' or 'optimizer'.
     call: None of work that nobody launched.
     measured_us: of its work on the GPU, all added up, or its own time on a
       CPU; None in a trace without times.
-    work: how many kernels, copies and fills.
+    work: number of kernels, copies and fills.
     price: the prediction.
   """
   name: str
@@ -50,17 +60,11 @@ class Row:
     return abs(self.price.us - self.measured_us) / self.measured_us
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
-  """Rows of one kind and phase, or all of them.
+class Group(NamedTuple):
+  """Predicted rows of one kind and phase, or all of them ('').
 
-  Attributes:
-    kind, phase: '' where there are several.
-    calls: with a prediction.
-    measured_us: of those; None in a trace without times.
-    predicted_us: of those.
-    mean_error, geometric_error, deviation: means and the sample's standard
-      deviation of their relative errors; None without any.
+  Errors are means and the sample's standard deviation of the rows' errors;
+  None without any, as is `measured_us` in a trace without times.
   """
   kind: str
   phase: str
@@ -77,21 +81,10 @@ class Group:
     return self.predicted_us / self.measured_us if self.measured_us else None
 
 
-@dataclasses.dataclass(frozen=True)
-class OperatorSum:
-  """All calls of one operator.
-
-  Attributes:
-    name: its name.
-    calls: how many.
-    cpu_us: on its thread, with what it calls; calls within one of the same
-      name are counted once.
-    self_cpu_us: without operators and annotations within it, and without the
-      runtime's calls.
-    gpu_us: of the work that it launched, with what it calls.
-    self_gpu_us: of what it launched itself.
-    idle_us: during which the GPU waited for it.
-  """
+class OperatorSum(NamedTuple):
+  """All calls of one name: time on the CPU and the GPU, with what is called
+  (calls within one of the same name count once) and by itself; `idle_us`, in
+  which the GPU waited for its launches."""
   name: str
   calls: int
   cpu_us: float
@@ -106,17 +99,16 @@ class Analysis:
   """What is known of a part of a trace.
 
   Attributes:
-    trace: all of it.
-    part: the part.
+    trace, part: all of it, and the part.
     hardware: what was predicted for; None: nothing was.
     on_cpu: whether measured times are those of a CPU.
     rows: by their start.
-    groups: of `rows` with a prediction, kinds in the order of `KINDS`.
-    total: of all those.
+    groups: of rows with a prediction.
     operators: the dearest first.
-    attributed: how much of the GPU's work has an operator.
     busy_us: device -> time in which anything runs.
     idle_us: device -> {name: time}; see `launches.idle`.
+    replayed: the time of the steps, predicted, predicted with communication
+      as recorded, and measured; None unless calibrated.
     notes: what could not be done, and why.
   """
   trace: Trace
@@ -125,12 +117,21 @@ class Analysis:
   on_cpu: bool
   rows: list[Row]
   groups: list[Group]
-  total: Group
   operators: list[OperatorSum]
-  attributed: int
   busy_us: dict[int, float]
   idle_us: dict[int, dict[str, float]]
+  replayed: Optional[tuple[float, float, float]]
   notes: list[str]
+
+  @property
+  def total(self) -> Group:
+    """All rows with a prediction."""
+    return _group('', '', self.rows)
+
+  @property
+  def attributed(self) -> int:
+    """How much of the GPU's work has an operator."""
+    return sum(one.caller is not None for one in self.part.activities)
 
   @property
   def measured_us(self) -> Optional[float]:
@@ -138,73 +139,113 @@ class Analysis:
     known = [row.measured_us for row in self.rows]
     return None if None in known else sum(known)
 
+  @property
+  def communication_us(self) -> float:
+    """Of kernels that wait for other machines."""
+    return sum(one.duration_us for one in self.part.activities
+               if calibrate.kind_of(one.name) == calibrate.COMMUNICATION)
 
-def analyse(path: str, step: Optional[int] = None,
-            hardware: str = '') -> Analysis:
-  """Reads a trace and compares what it took with rooflines.
+
+def analyse(path: str, step: Steps = None, hardware: str = '') -> Analysis:
+  """Reads a trace and compares what it took with predictions.
 
   Args:
     path: the file.
-    step: number of a `ProfilerStep`; None: all of them.
+    step: numbers of `ProfilerStep`; None: all of them.
     hardware: a preset, a JSON file, or empty: the GPU that the trace names.
 
   Raises:
     UserError: the file is no usable trace, the step is not in it, or the
       hardware is unknown.
   """
-  trace = read.read(path)
-  steps = launches.steps_of(trace)
-  if step is not None:
-    if step not in steps:
-      found = shortened([str(one) for one in steps], 8) or 'none'
-      raise UserError(f'{path}: has no step {step}; its steps are: {found}')
-    steps = {step: steps[step]}
-  launches.attribute(trace)
-  part = launches.window(trace, steps)
+  trace, part = _part(path, step)
   machine = machines.find(hardware, _device_of(trace, part))
-  return _analysed(trace, part, machine)
-
-
-def _device_of(trace: Trace, part: Window) -> Optional[calls.Device]:
-  """The GPU that most of the work ran on."""
-  used = collections.Counter(one.device for one in part.activities)
-  number = used.most_common(1)[0][0] if used else None
-  return trace.devices.get(number)
-
-
-def _analysed(trace: Trace, part: Window,
-              machine: Optional[Hardware]) -> Analysis:
   on_cpu = trace.timed and not trace.activities
   notes = [*trace.notes, *_missing(trace, part, machine, on_cpu)]
   if machine is not None and on_cpu and machine.device != 'cpu':
     machine = None  # Times of a CPU say nothing about a GPU.
   pairs = embeddings.paired(part.calls)
-  rows = (_rows_of_gpu(part, machine, pairs) if part.activities
-          else [] if trace.activities
-          else _rows_of_host(trace, part, machine, pairs))
+  if machine is not None and machine.calibration and part.activities:
+    rows = [_row_of_kernel(one, machine.calibration) for one in part.activities]
+  elif trace.activities:
+    rows = _rows_of_gpu(part, machine, pairs)
+  else:
+    rows = _rows_of_host(trace, part, machine, pairs)
   rows.sort(key=lambda row: row.call.start if row.call else math.inf)
-  devices = sorted({one.device for one in part.activities})
   idle = launches.idle(trace, part) if part.activities else {}
-  busy = {device: sum(end - start for start, end in launches.busy(
-      [one for one in trace.activities if one.device == device],
-      part.start, part.end)) for device in devices}
   return Analysis(
-      trace, part, machine, on_cpu, rows, _groups(rows),
-      _group('', '', rows), _operators(part, idle),
-      sum(one.caller is not None for one in part.activities), busy,
-      {device: _by_name(waits) for device, waits in idle.items()
-       if device in busy}, notes)
+      trace, part, machine, on_cpu, rows, _groups(rows), _operators(part, idle),
+      {device: part.duration_us - sum(waits.values())
+       for device, waits in idle.items()}, idle,
+      _replayed(trace, part, machine), notes)
+
+
+def calibrated(path: str, step: Steps = None) -> Calibration:
+  """Learns the constants of a GPU from the kernels of a trace's steps.
+
+  Raises:
+    UserError: as of `analyse`, or there is no work of a GPU.
+  """
+  trace, part = _part(path, step)
+  if not any(one.duration_us > 0 for one in part.activities):
+    raise UserError(f'{path}: has no work of a GPU to learn from'
+                    + (' in these steps' if step is not None else ''))
+  device = _device_of(trace, part)
+  where = f'steps {part.steps[0]}-{part.steps[-1]}' if part.steps else 'all'
+  return calibrate.calibrate(
+      ', '.join((os.path.basename(path), device.name if device else 'a GPU',
+                 where)),
+      ((one.name, predict.sizes_of(_owner(one), one), one.duration_us)
+       for one in part.activities), replay.host_of(trace, part))
+
+
+def _part(path: str, step: Steps) -> tuple[Trace, Window]:
+  trace = read.read(path)
+  steps = launches.steps_of(trace)
+  if step is not None:
+    wanted = range(step, step + 1) if isinstance(step, int) else step
+    missing = next((one for one in wanted if one not in steps), None)
+    if missing is not None:
+      found = shortened([str(one) for one in steps], 8) or 'none'
+      raise UserError(f'{path}: has no step {missing}; its steps are: {found}')
+    steps = {one: steps[one] for one in wanted}
+  launches.attribute(trace)
+  return trace, launches.window(trace, steps)
+
+
+def _device_of(trace: Trace, part: Window) -> Optional[calls.Device]:
+  """The GPU that most of the work ran on."""
+  used = collections.Counter(one.device for one in part.activities)
+  return trace.devices.get(used.most_common(1)[0][0]) if used else None
+
+
+def _replayed(trace: Trace, part: Window,
+              machine: Optional[Hardware]) -> Optional[tuple]:
+  learned = machine.calibration if machine else None
+  if learned is None or not part.activities:
+    return None
+
+  def duration_us(one: Activity) -> float:
+    us = learned.us(one.name, predict.sizes_of(_owner(one), one))
+    return one.duration_us if us is None else us
+
+  def waiting_us(one: Activity) -> float:
+    waits = calibrate.kind_of(one.name) == calibrate.COMMUNICATION
+    return one.duration_us if waits else duration_us(one)
+
+  known, measured = replay.replay(trace, part, learned.host, waiting_us)
+  return replay.replay(
+      trace, part, learned.host, duration_us)[0], known, measured
 
 
 def _missing(trace: Trace, part: Window, machine: Optional[Hardware],
              on_cpu: bool) -> list[str]:
   """What a trace lacks, in words."""
   notes = []
-  shaped = any(call.args.get('Input Dims') or call.args.get('Input dims')
-               for call in part.calls)
-  if not shaped:
-    notes.append('the trace has no shapes, so only copies are predicted; '
-                 'record_shapes=True records them')
+  if not any(call.args.get('Input Dims') or call.args.get('Input dims')
+             for call in part.calls):
+    notes.append('the trace has no shapes, so only copies are predicted by '
+                 'rooflines; record_shapes=True records them')
   if on_cpu and (machine is None or machine.device != 'cpu'):
     notes.append('the trace has no work of a GPU: times are those of '
                  'operators on the CPU, and are predicted only for --hardware '
@@ -224,6 +265,13 @@ def _missing(trace: Trace, part: Window, machine: Optional[Hardware],
 # --------------------------------------------------------------------- rows
 
 
+def _row_of_kernel(one: Activity, learned: Calibration) -> Row:
+  owner = _owner(one)
+  return Row(owner.name if owner else NOBODY, calibrate.kind_of(one.name),
+             owner.phase if owner else calls.FORWARD, owner, one.duration_us, 1,
+             predict.price_of_kernel(owner, one, learned))
+
+
 def _rows_of_gpu(part: Window, machine: Optional[Hardware],
                  pairs: dict) -> list[Row]:
   """A row for each operator that has work, nearest kinds first.
@@ -231,14 +279,14 @@ def _rows_of_gpu(part: Window, machine: Optional[Hardware],
   Copies and fills that no other kind of operator asked for are rows of their
   own kind: they tell their bytes.
   """
-  owners: dict[Any, list[Activity]] = collections.defaultdict(list)
+  owners = collections.defaultdict(list)
   for activity in part.activities:
     owners[_owner(activity)].append(activity)
   rows = []
   for owner, work in owners.items():
     kind = predict.kind_of(owner) if owner else ''
-    copies = all(one.kind != calls.KERNEL for one in work)
-    if copies and kind in ('', predict.ELEMENTWISE):
+    if kind in ('', predict.ELEMENTWISE) and all(
+        one.kind != calls.KERNEL for one in work):
       kind, price = predict.COPY, predict.price_of_copies(work, machine)
     elif kind:
       price = predict.price(owner, work, machine, pairs.get(owner))
@@ -270,26 +318,23 @@ def _rows_of_host(trace: Trace, part: Window, machine: Optional[Hardware],
   standing = [call for call in part.calls if predict.kind_of(call)
               and not _has_own_kind_within(call)]
   devices = set().union(*(call.args.get('devices', ()) for call in part.calls))
-  if devices - {'cpu'}:  # What an execution trace has on the host is not its.
+  if devices - {'cpu'}:
     standing = [call for call in standing
                 if call.args.get('devices') != {'cpu'}]
-  known = set(standing)
-  rows = []
-  for call in standing:
-    own = sum(inner.self_us for inner in call.downward() if next(
-        one for one in inner.upward() if one in known) is call)
-    rows.append(Row(
-        call.name, predict.kind_of(call), call.phase, call,
-        own if trace.timed else None, 0,
-        predict.price(call, (), machine, pairs.get(call))))
-  if not trace.timed:
-    return rows
+  own_us = dict.fromkeys(standing, 0.0)
+  others = []
   for call in part.calls:
-    if call.kind == calls.OPERATOR and not any(
-        one in known for one in call.upward()):
-      rows.append(Row(call.name, '', call.phase, call, call.self_us, 0,
-                      predict.Price(None, reason=NO_FORMULA)))
-  return rows
+    around = next((one for one in call.upward() if one in own_us), None)
+    if around is not None:
+      own_us[around] += call.self_us
+    elif call.kind == calls.OPERATOR and trace.timed:
+      others.append(Row(call.name, '', call.phase, call, call.self_us, 0,
+                        predict.Price(None, reason=NO_FORMULA)))
+  return others + [
+      Row(call.name, predict.kind_of(call), call.phase, call,
+          us if trace.timed else None, 0,
+          predict.price(call, (), machine, pairs.get(call)))
+      for call, us in own_us.items()]
 
 
 def _has_own_kind_within(call: Call) -> bool:
@@ -298,14 +343,16 @@ def _has_own_kind_within(call: Call) -> bool:
              for child in call.children for inner in child.downward())
 
 
-# ------------------------------------------------------------------- groups
+# --------------------------------------------------------------------- sums
 
 
 def _groups(rows: Sequence[Row]) -> list[Group]:
-  phases = (calls.FORWARD, calls.BACKWARD, calls.OPTIMIZER)
-  found = [_group(kind, phase, [
-      row for row in rows if row.kind == kind and row.phase == phase])
-      for kind in predict.KINDS for phase in phases]
+  by_kind = collections.defaultdict(list)
+  for row in rows:
+    by_kind[row.kind, row.phase].append(row)
+  found = [_group(kind, phase, by_kind.get((kind, phase), ()))
+           for kind in dict.fromkeys((*predict.KINDS, *calibrate.KINDS))
+           for phase in (calls.FORWARD, calls.BACKWARD, calls.OPTIMIZER)]
   return [group for group in found if group.calls]
 
 
@@ -313,21 +360,14 @@ def _group(kind: str, phase: str, rows: Sequence[Row]) -> Group:
   priced = [row for row in rows if row.price.us is not None]
   errors = [row.error for row in priced if row.error is not None]
   measured = [row.measured_us for row in priced]
+  # Errors below 1 % count as 1 %, so that a single 0 does not decide.
   return Group(
       kind, phase, len(priced), None if None in measured else sum(measured),
       sum(row.price.us for row in priced),
       statistics.fmean(errors) if errors else None,
-      _geometric_mean(errors) if errors else None,
+      math.exp(statistics.fmean(math.log(max(error, 0.01)) for error in errors))
+      if errors else None,
       statistics.stdev(errors) if len(errors) > 1 else None)
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-  if min(values) <= 0:
-    return 0.0
-  return math.exp(statistics.fmean(map(math.log, values)))
-
-
-# ---------------------------------------------------------------- operators
 
 
 def _operators(part: Window, idle: dict[int, dict]) -> list[OperatorSum]:
@@ -336,50 +376,22 @@ def _operators(part: Window, idle: dict[int, dict]) -> list[OperatorSum]:
   for activity in part.activities:
     if activity.caller is not None:
       own_gpu[activity.caller] += activity.duration_us
-  waits: dict[Any, float] = collections.defaultdict(float)
-  for causes in idle.values():
-    for cause, lost in causes.items():
-      waits[cause] += lost
-  sums: dict[str, list[float]] = {}
-  inside = _sums_within(part.calls, own_gpu)
-  listed = {id(call) for call in part.calls}
-  # A backward pass may wait for operators of a step before.
-  for call in [*part.calls, *(cause for cause in waits if isinstance(
-      cause, Call) and id(cause) not in listed)]:
+  sums = collections.defaultdict(lambda: [0, 0.0, 0.0, 0.0, 0.0])
+  for call in part.calls:
     if call.kind != calls.OPERATOR and call not in own_gpu:
       continue
-    of = sums.setdefault(call.name, [0, 0.0, 0.0, 0.0, 0.0, 0.0])
-    of[5] += waits.get(call, 0.0)
-    if id(call) not in listed:
-      continue
+    of = sums[call.name]
     of[0] += 1
-    if not _within_its_own_name(call):
+    if not any(one.name == call.name for one in call.upward()
+               if one is not call):
       of[1] += call.duration_us
-      of[3] += inside[call]
     of[2] += call.self_us
     of[4] += own_gpu.get(call, 0.0)
-  found = [OperatorSum(name, int(of[0]), *of[1:]) for name, of in sums.items()]
+  for call, us in own_gpu.items():
+    for name in {one.name for one in call.upward()} & sums.keys():
+      sums[name][3] += us
+  found = [OperatorSum(name, *of, sum(
+      waits.get(name, 0.0) for waits in idle.values()))
+           for name, of in sums.items()]
   return sorted(found, key=lambda one: (-one.self_gpu_us, -one.self_cpu_us,
                                         one.name))
-
-
-def _sums_within(all_calls: Sequence[Call],
-                 own: dict[Call, float]) -> dict[Call, float]:
-  """The sums of calls with all that is in them."""
-  found: dict[Call, float] = collections.defaultdict(float)
-  for call, value in own.items():
-    for one in call.upward():
-      found[one] += value
-  return found
-
-
-def _within_its_own_name(call: Call) -> bool:
-  return call.parent is not None and any(
-      one.name == call.name for one in call.parent.upward())
-
-
-def _by_name(waits: dict[Any, float]) -> dict[str, float]:
-  found: dict[str, float] = collections.defaultdict(float)
-  for cause, lost in waits.items():
-    found[cause.name if isinstance(cause, Call) else cause] += lost
-  return dict(sorted(found.items(), key=lambda one: -one[1]))

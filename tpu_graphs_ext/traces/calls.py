@@ -88,6 +88,7 @@ class Activity:
     external: of the operator that did, if the trace says so.
     moved_bytes: of copies and fills; None where it is not told.
     block: threads of a block, three numbers; () where it is not told.
+    threads: of all blocks; 0 where they are not told.
     launch: the runtime's call.
     caller: the operator, or else the annotation, that it was launched in.
   """
@@ -101,6 +102,7 @@ class Activity:
   external: Optional[int] = None
   moved_bytes: Optional[float] = None
   block: tuple = ()
+  threads: int = 0
   launch: Optional[Call] = None
   caller: Optional[Call] = None
 

@@ -11,14 +11,17 @@ way, as their generation names them.
 from __future__ import annotations
 
 import dataclasses
-import math
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.analytic.roofline import Gpu
 from tpu_graphs_ext.errors import UserError, did_you_mean
+from tpu_graphs_ext.host import outputs
+from tpu_graphs_ext.traces import calibrate
+from tpu_graphs_ext.traces.calibrate import Calibration, Curve, Function
 from tpu_graphs_ext.traces.calls import Device
 
 _MB = 2**20
@@ -30,20 +33,19 @@ PRESETS: dict[str, Gpu] = {
     'a100-80gb': Gpu(2039, 7219, 40 * _MB, 108, 9750, 78000, 156000, 32),
     'h100-pcie': Gpu(2000, 8986, 50 * _MB, 114, 25500, 189000, 378000, 64),
     'h100-sxm': Gpu(3350, 8986, 50 * _MB, 132, 33500, 247250, 494500, 64)}
-_DEVICES = ('gpu', 'cpu')
 
 
 class Hardware(NamedTuple):
   """Attributes:
     name: a preset's, or the file's.
-    gpu: its peaks, also of a CPU.
+    gpu: its peaks, also of a CPU; None in a file of a calibration alone.
     device: 'gpu', or 'cpu' where operators' own times on the host count.
-    products: (batch, m, n, k) -> microseconds, measured matrix products.
+    calibration: what a trace told; it goes before the peaks.
   """
   name: str
-  gpu: Gpu
+  gpu: Optional[Gpu]
   device: str = 'gpu'
-  products: Optional[Mapping[tuple, float]] = None
+  calibration: Optional[Calibration] = None
 
 
 def find(given: str, device: Optional[Device] = None) -> Optional[Hardware]:
@@ -88,64 +90,124 @@ def _read(path: str) -> Hardware:
   where = f'--hardware={path}'
   try:
     with files.open_ordinary(os.path.expanduser(path)) as file:
-      content = files.parse_json(file.read(1 << 20), where)
+      content = files.parse_json(file.read(_MOST_BYTES), where)
   except OSError as error:
     raise files.cannot_be_read(path, error) from error
+  fields = [field.name for field in dataclasses.fields(Gpu)]
+  _fields(where, content, (), (*fields, 'device', 'calibration'))
+  learned = content.get('calibration')
+  peaks = {name: _number(f'{where}: {name}', content[name],
+                         0 if name == 'kernel_us' else _LEAST)
+           for name in fields if content.get(name) is not None}
+  if learned is None or peaks:
+    _fields(where, content, ('dram_gb_s', 'gflop_s'), content)
+  device = content.get('device', 'gpu')
+  if device not in ('gpu', 'cpu'):
+    raise UserError(f'{where}: device is {device!r:.80}; it must be gpu or cpu')
+  for name in ('l2_bytes', 'multiprocessors'):
+    # A cache that is not told of is none, and no faster than memory.
+    if peaks and peaks.setdefault(name, 1) % 1:
+      raise UserError(f'{where}: {name} is {peaks[name]}; it must be whole')
+  if peaks:
+    peaks.setdefault('l2_gb_s', peaks['dram_gb_s'])
+    peaks.update({name: int(peaks[name])
+                  for name in ('l2_bytes', 'multiprocessors')})
+  return Hardware(path, Gpu(**peaks) if peaks else None, device,
+                  None if learned is None else _calibration(
+                      f'{where}: calibration', learned))
+
+
+FILE = outputs.Text('--calibrate', '{\n "calibration": {', 'calibration')
+_MOST_BYTES = 64 << 20
+_LEAST, _MOST = 1e-9, 1e18
+
+
+def _number(where: str, value: Any, least: float, most: float = _MOST) -> Any:
+  """A number within limits, which neither NaN nor a huge integer is."""
+  if type(value) not in (int, float) or not least <= value <= most:
+    raise UserError(f'{where} is {value!r:.80}; it must be a number '
+                    + ('above 0' if least == _LEAST else f'of at least {least}')
+                    + (f', at most {most:g}' if most != _MOST else ''))
+  return value
+
+
+def _fields(where: str, content: Any, needed: Sequence,
+            known: Sequence) -> None:
+  """Raises a UserError unless it is an object with these fields."""
   if not isinstance(content, dict):
-    raise UserError(f'{where}: must hold an object with the fields of a '
-                    f'machine; it holds a {type(content).__name__}')
-  fields = {field.name: field for field in dataclasses.fields(Gpu)}
-  known = [*fields, 'device', 'products']
+    raise UserError(f'{where}: must hold an object; it holds a '
+                    f'{type(content).__name__}')
   for name in content:
     if name not in known:
-      hint = did_you_mean(name, known)
-      raise UserError(f'{where}: {name} is no field; the fields are '
+      hint = did_you_mean(name, list(known))
+      raise UserError(f'{where}: {name:.80} is no field; the fields are '
                       f'{", ".join(known)}{"; " if hint else ""}{hint}')
-  missing = [name for name in ('dram_gb_s', 'gflop_s') if name not in content]
+  missing = [name for name in needed if name not in content]
   if missing:
     raise UserError(f'{where}: lacks {" and ".join(missing)}, without which '
                     'nothing can be predicted')
-  device = content.get('device', 'gpu')
-  if device not in _DEVICES:
-    raise UserError(f'{where}: device is {device!r}; it must be gpu or cpu')
-  peaks = {name: _checked(where, name, content[name])
-           for name in fields if name in content}
-  # A cache that is not told of is none, and no faster than memory.
-  peaks.setdefault('l2_gb_s', peaks['dram_gb_s'])
-  peaks.setdefault('l2_bytes', 1)
-  peaks.setdefault('multiprocessors', 1)
-  return Hardware(path, Gpu(**peaks), device,
-                  _products(where, content.get('products')))
 
 
-_WHOLE = ('l2_bytes', 'multiprocessors')
+# --------------------------------------------------------------- calibrations
 
 
-def _checked(where: str, name: str, value: Any) -> Any:
-  """A peak, which must be a number above 0; `kernel_us` may be 0."""
-  number = isinstance(value, (int, float)) and not isinstance(value, bool)
-  least = 'at least 0' if name == 'kernel_us' else 'above 0'
-  if not number or not math.isfinite(value) or value < 0 or (
-      value == 0 and name != 'kernel_us'):
-    raise UserError(f'{where}: {name} is {value!r}; it must be a number '
-                    f'{least}')
-  if name in _WHOLE and value != int(value):
-    raise UserError(f'{where}: {name} is {value!r}; it must be whole')
-  return int(value) if name in _WHOLE else value
+def to_json(learned: Calibration) -> str:
+  """The content of a file for `find`."""
+  def functions(found):
+    return {name: {
+        'count': one.count, 'typical_us': one.typical_us,
+        'curves': {size: curve._asdict() for size, curve in one.curves.items()},
+        'launches': [[*key, us] for key, us in one.launches.items()],
+    } for name, one in found.items()}
+
+  return json.dumps({'calibration': {
+      'source': learned.source, 'kinds': functions(learned.kinds),
+      'functions': functions(learned.functions), 'host': learned.host,
+  }}, indent=1)
 
 
-def _products(where: str, listed: Any) -> Optional[dict]:
-  """{size: time} of [[batch, m, n, k, microseconds], ...]."""
-  if listed is None:
-    return None
-  if not isinstance(listed, list) or not listed:
-    raise UserError(f'{where}: products must be a list of [batch, m, n, k, '
-                    'microseconds]')
+def _calibration(where: str, content: Any) -> Calibration:
+  names = Calibration._fields
+  _fields(where, content, names, names)
+  if not isinstance(content['source'], str):
+    raise UserError(f'{where}: source is {content["source"]!r:.80}; it must be '
+                    'text')
   found = {}
-  for row in listed:
-    if not isinstance(row, list) or len(row) != 5 or not all(
-        type(size) is int and size > 0 for size in row[:4]):
-      raise UserError(f'{where}: products holds {row!r:.80}; each must be '
-                      '[batch, m, n, k, microseconds], sizes at least 1')
-    found[tuple(row[:4])] = _checked(where, 'products', row[4])
-  return found
+  for name in ('kinds', 'functions', 'host'):
+    _fields(f'{where}: {name}', content[name], (), content[name])
+    found[name] = {
+        key: (_number(f'{where}: host: {key:.80}', value, 0, 1e12)
+              if name == 'host'
+              else _function(f'{where}: {name}: {key:.80}', value))
+        for key, value in content[name].items()}
+  return Calibration(content['source'], **found)
+
+
+_LIMITS = {'least_us': (_LEAST, 1e12), 'us_per_million': (1e-30, 1e18),
+           'exponent': (0.1, 2), 'spread': (0, 1000)}
+
+
+def _function(where: str, content: Any) -> Function:
+  names = Function._fields
+  _fields(where, content, names, names)
+  curves = {}
+  _fields(f'{where}: curves', content['curves'], (), calibrate.SIZES)
+  for size, curve in content['curves'].items():
+    _fields(f'{where}: {size}', curve, Curve._fields, Curve._fields)
+    curves[size] = Curve(*(
+        _number(f'{where}: {size}: {name}', curve[name], *_LIMITS[name])
+        for name in Curve._fields))
+  launches = {}
+  if not isinstance(content['launches'], list):
+    raise UserError(f'{where}: launches must be a list')
+  for row in content['launches']:
+    if not isinstance(row, list) or len(row) != len(calibrate.SIZES) + 1:
+      raise UserError(f'{where}: launches holds {row!r:.80}; each must be '
+                      f'[{", ".join(calibrate.SIZES)}, microseconds]')
+    *sizes, us = (_number(f'{where}: launches', value, 0, 1e30)
+                  for value in row)
+    launches[tuple(map(float, sizes))] = us
+  return Function(
+      _number(f'{where}: count', content['count'], 1),
+      _number(f'{where}: typical_us', content['typical_us'], _LEAST, 1e12),
+      curves, launches)

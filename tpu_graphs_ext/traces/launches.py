@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import bisect
 import collections
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Optional
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
 
 from tpu_graphs_ext.traces import calls, profile
 from tpu_graphs_ext.traces.calls import Activity, Call, Trace
 
 # Idle time that is no operator's.
 QUEUED = '(launched already: the GPU takes its time)'
-OUTSIDE = '(the thread is in no operator)'
+OUTSIDE = '(launched in no operator)'
 UNKNOWN = '(before work whose launch is not in the trace)'
 AFTER = '(after the last work)'
 
@@ -121,86 +120,37 @@ def busy(activities: Sequence[Activity], start: float,
   return [(low, high) for low, high in found]
 
 
-def idle(trace: Trace, part: Window) -> dict[int, dict[Any, float]]:
+def idle(trace: Trace, part: Window) -> dict[int, dict[str, float]]:
   """Where the time goes in which a GPU does nothing.
 
-  A stretch of idle time ends with work that was launched by a thread. As long
-  as that was not launched, the GPU waits for the thread, and so for the
-  operators that it is in; from there on it waits for itself.
+  A stretch of idle time ends with work. Until that was launched the GPU waits
+  for the host, which is on its way to the operator that launches it; from
+  there on it waits for itself.
 
   Returns:
-    Device -> {call, or one of the texts above: microseconds}, each device
-    that does anything in the window.
+    Device -> {operator, or one of the texts above: microseconds}, longest
+    first, of each device that does anything in the window.
   """
   own = collections.defaultdict(list)
   for activity in trace.activities:
     if activity.end > part.start and activity.start < part.end:
       own[activity.device].append(activity)
-  threads = _Threads(trace.calls)
   found = {}
   for device, activities in sorted(own.items()):
-    waits: dict[Any, float] = collections.defaultdict(float)
+    waits: dict[str, float] = collections.defaultdict(float)
     at = part.start
-    stretches = busy(activities, part.start, part.end)
     starts = {activity.start: activity for activity in reversed(activities)}
-    for low, high in stretches:
+    for low, high in busy(activities, part.start, part.end):
       if low > at:
-        for cause, lost in threads.waited_for(starts[low], at, low):
-          waits[cause] += lost
+        work = starts[low]
+        launched = min(max(work.launch.end, at), low) if work.launch else low
+        name = (work.caller.name if work.caller else OUTSIDE
+                ) if work.launch else UNKNOWN
+        waits[name] += launched - at
+        waits[QUEUED] += low - launched
       at = high
-    if part.end > at:
-      waits[AFTER] += part.end - at
-    found[device] = dict(waits)
+    waits[AFTER] += part.end - at
+    found[device] = dict(sorted(
+        ((name, us) for name, us in waits.items() if us > 0),
+        key=lambda one: -one[1]))
   return found
-
-
-class _Threads:
-  """What each thread is in at each time."""
-
-  def __init__(self, all_calls: Sequence[Call]):
-    self._roots = collections.defaultdict(list)
-    for call in all_calls:
-      if call.parent is None:
-        self._roots[call.thread].append(call)
-    self._known: dict[Any, tuple[list, list]] = {}
-
-  def waited_for(self, work: Activity, start: float,
-                 end: float) -> Iterator[tuple[Any, float]]:
-    """(cause, microseconds) of the idle time before some work."""
-    if work.launch is None:
-      yield UNKNOWN, end - start
-      return
-    launched = min(max(work.launch.end, start), end)
-    yield from self._inside(work.launch.thread, start, launched)
-    if end > launched:
-      yield QUEUED, end - launched
-
-  def _inside(self, thread: Any, start: float,
-              end: float) -> Iterator[tuple[Any, float]]:
-    """The same of a stretch of a thread, by its innermost operator."""
-    stretches, ends = self._stretches(thread)
-    at, place = start, bisect.bisect_right(ends, start)
-    while place < len(stretches) and stretches[place][0] < end:
-      low, high, cause = stretches[place]
-      low, high = max(low, at), min(high, end)
-      if low > at:
-        yield OUTSIDE, low - at
-      if high > low:
-        yield cause, high - low
-        at = high
-      place += 1
-    if end > at:
-      yield OUTSIDE, end - at
-
-  def _stretches(self, thread: Any) -> tuple[list, list]:
-    """(start, end, cause) of all the thread's time in calls, and the ends."""
-    if thread not in self._known:
-      found = []
-      for root in self._roots[thread]:
-        for call in root.downward():
-          cause = _around(call) or OUTSIDE
-          found += [(start, end, cause)
-                    for start, end, of in calls.pieces(call) if of is call]
-      found.sort(key=lambda stretch: stretch[:2])
-      self._known[thread] = found, [end for _, end, _ in found]
-    return self._known[thread]

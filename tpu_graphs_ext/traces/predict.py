@@ -1,4 +1,4 @@
-"""Roofline times of the operators of a trace, by their kind.
+"""Predicted times of operators, by rooflines, and of kernels, calibrated.
 
 An operator of a kind below is priced; what it launched itself, or within calls
 that are of no kind, is what its time is compared with. Everything else is left
@@ -15,7 +15,8 @@ from typing import NamedTuple, Optional
 
 from tpu_graphs_ext.analytic import roofline
 from tpu_graphs_ext.analytic.roofline import Gpu
-from tpu_graphs_ext.traces import embeddings, shapes
+from tpu_graphs_ext.traces import calibrate, embeddings, shapes
+from tpu_graphs_ext.traces.calibrate import Calibration
 from tpu_graphs_ext.traces.calls import KERNEL, MEMCPY, Activity, Call
 from tpu_graphs_ext.traces.hardware import Hardware
 from tpu_graphs_ext.traces.shapes import Tensor, UnknownError
@@ -85,14 +86,65 @@ def price(call: Call, work: Sequence[Activity], hardware: Optional[Hardware],
     pair: of an embedding's lookup its backward pass, and the other way round.
   """
   try:
-    us_on, sizes, other = _predictor(call, work, hardware, pair)
+    us_on, sizes, other = _predictor(call, work, pair)
     if hardware is None:
       return Price(None, sizes=sizes, reason='no hardware is known')
+    if hardware.gpu is None:
+      return _learned(call, sizes, hardware.calibration)
     return _priced(us_on, sizes, other, hardware.gpu)
   except UnknownError as why:
     return Price(None, reason=str(why))
   except OverflowError:
     return Price(None, reason='sizes beyond all measure')
+
+
+_KERNELS = {FULLY_CONNECTED: 'product', BATCHED: 'product', CONCAT: 'concat',
+            ELEMENTWISE: 'element-wise'}
+
+
+def _learned(call: Call, sizes: str, calibration: Calibration) -> Price:
+  """Of an operator whose kernels are not told, as a single one."""
+  kind = calibration.kinds.get(_KERNELS.get(kind_of(call)))
+  us = kind.us(sizes_of(call)) if kind else None
+  reason = '' if us is not None else 'nothing was learned of such operators'
+  return Price(us, 'calibration' if kind else '', sizes, reason)
+
+
+def price_of_kernel(call: Optional[Call], work: Activity,
+                    calibration: Calibration) -> Price:
+  """The calibrated time of a single kernel, copy or fill."""
+  if calibrate.kind_of(work.name) == calibrate.COMMUNICATION:
+    return Price(None, reason='communication waits for other machines')
+  sizes = sizes_of(call, work)
+  us = calibration.us(work.name, sizes)
+  if us is None:
+    return Price(None, reason='nothing was learned of such kernels')
+  return Price(us, 'calibration', ' '.join(
+      f'{size:,.0f} {name}' for name, size in sizes.items()))
+
+
+def sizes_of(call: Optional[Call],
+             work: Optional[Activity] = None) -> dict[str, float]:
+  """What durations may depend on: sizes by name; see `calibrate`."""
+  found = {}
+  if call is not None and (work is None or work.kind == KERNEL):
+    try:
+      if kind_of(call) in (FULLY_CONNECTED, BATCHED):
+        (left, _), (batch, m, n, k) = _factors(call)
+        found['multiply_adds'] = batch * m * n * k
+        found['bytes'] = batch * (m * k + k * n + m * n) * left.value_bytes
+      elif kind_of(call) == CONCAT:
+        found['bytes'] = _concat(call)[0]
+      elif kind_of(call) == ELEMENTWISE:
+        found['bytes'] = _elementwise(call)[0]
+    except (UnknownError, OverflowError):
+      pass
+  if work is not None and work.moved_bytes:
+    found['bytes'] = work.moved_bytes
+  if work is not None and work.threads:
+    found['threads'] = work.threads
+  return {name: float(size) for name, size in found.items()
+          if 0 < size < 1e30}
 
 
 def price_of_copies(work: Sequence[Activity],
@@ -127,7 +179,6 @@ def _copy_us(one: Activity, gpu: Gpu) -> float:
 
 
 def _predictor(call: Call, work: Sequence[Activity],
-               hardware: Optional[Hardware],
                pair: Optional[Call]) -> tuple[Callable, str, str]:
   """Gpu -> microseconds, sizes in words, what it is bound by beside memory."""
   kind = kind_of(call)
@@ -137,7 +188,7 @@ def _predictor(call: Call, work: Sequence[Activity],
       return (*embeddings.lookup_us(call, kernels, pair), 'cache')
     return (*embeddings.step_us(call, pair), 'arithmetic')
   if kind in (FULLY_CONNECTED, BATCHED):
-    return (*_product(call, work, hardware), 'arithmetic')
+    return (*_product(call, work), 'arithmetic')
   if call.name.endswith('copy_') and len(call.args.get('devices', ())) > 1:
     crossing = shapes.tensor(shapes.arguments(call), 1)
     return (lambda gpu: roofline.moved_us(crossing.bytes, gpu, link=True),
@@ -160,8 +211,8 @@ def _product_size(name: str, left: tuple, right: tuple) -> Optional[tuple]:
   return math.prod(batch), m, right[-1], k
 
 
-def _product(call: Call, work: Sequence[Activity],
-             hardware: Optional[Hardware]) -> tuple[Callable, str]:
+def _factors(call: Call) -> tuple[tuple[Tensor, Tensor], tuple]:
+  """The factors of a product, and its (batch, m, n, k)."""
   name = call.name.removeprefix('aten::')
   given, first = shapes.arguments(call), _PRODUCTS.get(name, 0)
   left, right = (shapes.tensor(given, first + place) for place in (0, 1))
@@ -170,6 +221,11 @@ def _product(call: Call, work: Sequence[Activity],
     raise UnknownError(f'{left.text()} and {right.text()} are no product')
   if min(size) < 1:
     raise UnknownError('an empty product')
+  return (left, right), size
+
+
+def _product(call: Call, work: Sequence[Activity]) -> tuple[Callable, str]:
+  (left, right), size = _factors(call)
   tensor_cores = any(_TENSOR_CORES.search(one.name) for one in work)
 
   def us_on(gpu: Gpu) -> float:
@@ -177,7 +233,7 @@ def _product(call: Call, work: Sequence[Activity],
               else gpu.tf32_gflop_s if tensor_cores else None)
     return roofline.fully_connected_us(
         size, dataclasses.replace(gpu, gflop_s=faster or gpu.gflop_s),
-        hardware.products if hardware else None, left.value_bytes)
+        value_bytes=left.value_bytes)
 
   return us_on, (f'{"x".join(map(str, left.shape))} by '
                  f'{"x".join(map(str, right.shape))} {left.type}')

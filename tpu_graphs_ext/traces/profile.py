@@ -7,6 +7,7 @@ Names of categories and fields have changed over the years: `Operator` became
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -84,6 +85,7 @@ def _times(event: dict) -> Optional[tuple[float, float]]:
 
 # Beyond all that is measured in microseconds or bytes.
 _MOST = 1e18
+_MOST_SIDE = 2**32  # Of a grid.
 
 
 def _is_number(value: Any) -> bool:
@@ -103,7 +105,7 @@ def _call(event: dict, name: str, kind: str, times: tuple,
 
 def _activity(event: dict, name: str, kind: str, times: tuple,
               args: dict) -> Activity:
-  block = args.get('block')
+  block, grid = _three(args.get('block')), _three(args.get('grid'))
   moved = args.get('bytes')
   return Activity(
       name, kind,
@@ -112,9 +114,14 @@ def _activity(event: dict, name: str, kind: str, times: tuple,
       correlation=_whole(args.get('correlation')), external=_external(args),
       moved_bytes=(float(moved) if _is_number(moved) and moved >= 0
                    else None),
-      block=(tuple(block) if isinstance(block, list) and len(block) == 3
-             and all(0 < (_whole(side) or 0) < _MOST for side in block)
-             else ()))
+      block=block, threads=math.prod(block) * math.prod(grid) if grid else 0)
+
+
+def _three(sides: Any) -> tuple:
+  """Sizes of a block or grid, three whole numbers, or ()."""
+  return (tuple(sides) if isinstance(sides, list) and len(sides) == 3
+          and all(type(side) is int and 0 < side < _MOST_SIDE
+                  for side in sides) else ())
 
 
 def _whole(value: Any) -> Optional[int]:

@@ -9,6 +9,7 @@ from typing import Any, Optional
 from tpu_graphs_ext.csv_text import of_rows
 from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.traces.analysis import Analysis, Group, Row
+from tpu_graphs_ext.traces.calibrate import Calibration
 
 _COLUMNS = ('name', 'kind', 'phase', 'sizes', 'start_us', 'cpu_us', 'work',
             'measured_us', 'predicted_us', 'error', 'bound', 'reason')
@@ -46,6 +47,14 @@ def text(found: Analysis, top: int = 15) -> str:
         f'Predicted for {found.hardware.name}; times in us, errors '
         '|predicted - measured| / measured', *_table(group_rows(found)),
         f'  {whole(found)}'])
+  if found.replayed:
+    predicted, known, measured = found.replayed
+    ratio = f' ({predicted / measured - 1:+.1%})' if measured else ''
+    other = f' ({known / measured - 1:+.1%})' if measured else ''
+    blocks.append([
+        f'From the first launch to the last end: measured {us(measured)} us, '
+        f'predicted {us(predicted)} us{ratio}, with communication as recorded '
+        f'{us(known)} us{other}'])
   missing = unpredicted_rows(found)
   if len(missing) > 1:
     blocks.append(['Without a prediction', *_table(missing[:top + 1]),
@@ -71,11 +80,14 @@ def whole(found: Analysis) -> str:
   said = f'all together: predicted {us(total.predicted_us)} us'
   if total.measured_us is None or not measured:
     return said
+  others = measured - found.communication_us
   what = 'of operators on the CPU' if found.on_cpu else 'of the GPU'
   return (f'{said}, measured {us(total.measured_us)} us; that is '
           f'{total.measured_us / measured:.1%} of all work {what}, '
           f'{us(measured)} us, of which the prediction is '
-          f'{total.predicted_us / measured:.1%}')
+          f'{total.predicted_us / measured:.1%}'
+          + (f'; {total.measured_us / others:.1%} of what is no communication'
+             if 0 < found.communication_us < measured else ''))
 
 
 def group_rows(found: Analysis) -> list[list[str]]:
@@ -124,13 +136,18 @@ def idle_rows(found: Analysis, device: int) -> list[list[str]]:
       for name, lost in waits.items())]
 
 
-def worst_rows(found: Analysis, top: int) -> list[list[str]]:
-  """A table of the calls whose prediction is off by the most time."""
-  known = [row for row in found.rows if row.error is not None]
-  known.sort(key=lambda row: -abs(row.price.us - row.measured_us))
-  return [['operator', 'phase', 'sizes', 'measured', 'predicted', 'bound by'],
-          *([short(row.name), row.phase, row.price.sizes, us(row.measured_us),
-             us(row.price.us), row.price.bound] for row in known[:top])]
+def calibration_text(learned: Calibration, path: str) -> str:
+  """What was learned of each kind of kernel; where it is kept."""
+  rows = [['kind', 'kernels', 'least', 'by', 'us of a million', 'exponent',
+           'spread']]
+  for kind, one in sorted(learned.kinds.items(), key=lambda of: -of[1].count):
+    for size, curve in [*one.curves.items()][:1]:
+      rows.append([kind, f'{one.count:,}', us(curve.least_us), size,
+                   f'{curve.us_per_million:.3g}', f'{curve.exponent:.2f}',
+                   percent(curve.spread)])
+  return '\n'.join([
+      f'{path}: {learned.source}; {len(learned.functions):,} functions of '
+      'kernels, of these kinds:', *_table(rows)])
 
 
 def us(value: Optional[float]) -> str:
@@ -181,14 +198,16 @@ def to_json(found: Analysis) -> dict[str, Any]:
       'busy_us': {str(key): value for key, value in found.busy_us.items()},
       'idle_us': {str(key): value for key, value in found.idle_us.items()},
       'measured_us': found.measured_us, 'notes': found.notes,
+      'communication_us': found.communication_us,
+      'replayed_us': found.replayed,
       'groups': [_group_json(group) for group in found.groups],
       'total': _group_json(found.total),
-      'operators': [vars(one) for one in found.operators],
+      'operators': [one._asdict() for one in found.operators],
       'calls': [_row_json(row) for row in found.rows]}
 
 
 def _group_json(group: Group) -> dict[str, Any]:
-  return {**vars(group), 'ratio': group.ratio}
+  return {**group._asdict(), 'ratio': group.ratio}
 
 
 def _row_json(row: Row) -> dict[str, Any]:

@@ -1,0 +1,222 @@
+"""Times of kernels learned from a trace, to predict the kernels of others.
+
+    time = least_us + us_per_million * (size / 1e6) ** exponent
+
+A kernel's size is what its operator computes (`multiply_adds`), what it moves
+(`bytes`), or the `threads` that it launches, whichever explains its times
+best. Each kind of kernel has such curves, and so has each kernel function,
+whose curve is drawn to that of its kind where it was seen at few sizes.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Optional
+
+COMMUNICATION = 'communication'
+_KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
+    (COMMUNICATION, r'nccl|rccl|AllReduce|SendRecv'),
+    ('copy or fill', r'^Mem(cpy|set)'),
+    ('product', r'gemm|gemv|cutlass|splitK|cublas|dot_kernel|globalKernel'),
+    ('normalisation', r'[nN]orm|bn_[bf]w'),
+    ('convolution', r'conv|[wd]grad|cudnn|winograd|nchwTo|nhwcTo'),
+    ('embedding', r'embedding|bounds_check|pooled_emb'),
+    ('sort or scan', r'RadixSort|Scan|Sort|Histogram|[uU]nique|cub::|thrust'),
+    ('concat', r'CatArray'), ('optimizer', r'multi_tensor'),
+    ('reduction', r'[rR]educe|softmax'),
+    ('indexing', r'index|gather|scatter|permute|jagged|bucketize|sparse|'
+                 r'lengths|segment'),
+    ('element-wise', r'elementwise|Functor|_kernel_cuda'))]
+KINDS = (*(kind for kind, _ in _KINDS), 'other')
+SIZES = ('multiply_adds', 'bytes', 'threads')
+
+# How far log(least), log(rest) and exponent of a curve are from those that it
+# is drawn to: all kernels' from next to nothing, a kind's, a function's.
+_OF_ALL, _OF_KIND, _OF_FUNCTION = (
+    (2.0, 20.0, 0.05), (1.0, 1.5, 0.05), (0.5, 1.5, 0.05))
+_EXPONENT = 0.95
+_NOISE = 0.1  # Of the logarithm of a duration.
+_BOUNDS = ((-5, -50, 0.2), (20, 30, 1.3))
+_MOST_REPEATS = 10
+
+
+class Curve(NamedTuple):
+  """Time over size, and `spread`: the mean |log(measured / predicted)|."""
+  least_us: float
+  us_per_million: float
+  exponent: float
+  spread: float
+
+  def us(self, size: float) -> float:
+    return self.least_us + self.us_per_million * (size / 1e6)**self.exponent
+
+
+class Function(NamedTuple):
+  """What is known of a kernel function, or of all of a kind.
+
+  Attributes:
+    count: kernels that it was learned from.
+    typical_us: the median, or the mean of communication, where sizes are not
+      known and the sum over a step is what counts.
+    curves: size (of `SIZES`) -> curve, the best first.
+    launches: sizes, in the order of `SIZES`, 0 if unknown -> time.
+  """
+  count: int
+  typical_us: float
+  curves: Mapping[str, Curve]
+  launches: Mapping[tuple, float]
+
+  def us(self, sizes: Mapping[str, float]) -> Optional[float]:
+    """The predicted duration; None of unknown sizes."""
+    seen = self.launches.get(_key(sizes))
+    if seen is not None:
+      return seen
+    for size, curve in self.curves.items():
+      if size in sizes:
+        return curve.us(sizes[size])
+    return None if self.curves else self.typical_us
+
+
+class Calibration(NamedTuple):
+  """Attributes:
+    source: the trace, its GPU and its steps, in words.
+    kinds, functions: by name.
+    host: see `replay`.
+  """
+  source: str
+  kinds: Mapping[str, Function]
+  functions: Mapping[str, Function]
+  host: Mapping[str, float]
+
+  def us(self, name: str, sizes: Mapping[str, float]) -> Optional[float]:
+    """The predicted duration of a kernel; None of a kind never seen."""
+    for known in (self.functions.get(name), self.kinds.get(kind_of(name))):
+      if known is not None and (found := known.us(sizes)) is not None:
+        return found
+    return None
+
+
+def kind_of(name: str) -> str:
+  """The kind of a kernel, by its function's name."""
+  return next((kind for kind, pattern in _KINDS if pattern.search(name)),
+              'other')
+
+
+def calibrate(source: str, kernels: Iterable[tuple],
+              host: Mapping[str, float]) -> Calibration:
+  """Learns durations of kernels.
+
+  Args:
+    source: as of `Calibration`.
+    kernels: (name, {size: value}, microseconds) of each, at least one.
+    host: as of `Calibration`.
+  """
+  by_kind, by_name = (collections.defaultdict(list) for _ in range(2))
+  for name, sizes, us in kernels:
+    if us > 0:
+      by_kind[kind_of(name)].append((sizes, us))
+      by_name[name].append((sizes, us))
+  fastest = sorted(us for rows in by_kind.values() for _, us in rows)
+  start = math.log(fastest[len(fastest) // 50]), None, _EXPONENT
+  computing = [row for kind, rows in by_kind.items() for row in rows
+               if kind != COMMUNICATION]
+  whole = _learned('' if computing else COMMUNICATION,
+                   computing or by_kind[COMMUNICATION],
+                   dict.fromkeys(SIZES, start), _OF_ALL)
+  kinds = {kind: _learned(kind, rows, _around(whole), _OF_KIND)
+           for kind, rows in by_kind.items()}
+  functions = {}
+  for name, rows in by_name.items():
+    kind = kind_of(name)
+    functions[name] = _learned(kind, rows, _around(kinds[kind]), _OF_FUNCTION,
+                               launches=True)
+  return Calibration(source, kinds, functions, host)
+
+
+def _around(function: Function) -> dict[str, tuple]:
+  return {size: (math.log(curve.least_us), math.log(curve.us_per_million),
+                 curve.exponent) for size, curve in function.curves.items()}
+
+
+def _learned(kind: str, rows: Sequence[tuple], around: Mapping[str, tuple],
+             scatter: tuple, launches: bool = False) -> Function:
+  """What (sizes, microseconds) of kernels tell."""
+  if kind == COMMUNICATION:
+    return Function(len(rows), statistics.fmean(us for _, us in rows), {}, {})
+  curves = {}
+  for size, center in around.items():
+    known = [(sizes[size], us) for sizes, us in rows if sizes.get(size)]
+    if known:
+      # Where only some have the size, the others' durations say nothing.
+      missing = 10.0 * (len(known) < 0.99 * len(rows))
+      curve = _fitted(known, center, scatter)
+      curves[curve.spread * _WORTH[size] + missing, size] = curve
+  found = Function(
+      len(rows), statistics.median(us for _, us in rows),
+      {size: curve for (_, size), curve in sorted(curves.items())}, {})
+  return found._replace(launches=_seen(rows, found)) if launches else found
+
+
+def _seen(rows: Sequence[tuple], function: Function) -> dict[tuple, float]:
+  """The time of each size seen, drawn to the curves' as if one more seen."""
+  times, curve = collections.defaultdict(list), {}
+  for sizes, us in rows:
+    times[_key(sizes)].append(us)
+    curve[_key(sizes)] = function.us(sizes)
+  return {key: math.exp(
+      (len(found) * math.log(statistics.median(found)) + math.log(curve[key]))
+      / (len(found) + 1)) for key, found in times.items()}
+
+
+# A formula carries further than a number of threads, if both explain alike.
+_WORTH = {'multiply_adds': 0.7, 'bytes': 0.85, 'threads': 1.0}
+
+
+def _key(sizes: Mapping[str, float]) -> tuple:
+  return tuple(float(sizes.get(size, 0)) for size in SIZES)
+
+
+def _fitted(known: Sequence[tuple], center: tuple, scatter: tuple) -> Curve:
+  """The curve of (size, microseconds), fitted on logarithms.
+
+  Medians by size, a soft L1 loss, and `center` with `scatter` as a prior of
+  log(least), log(rest of a size of 1e6) and exponent, so that few sizes
+  suffice.
+  """
+  import numpy as np
+  from scipy import optimize
+  by_size = collections.defaultdict(list)
+  for size, us in known:
+    by_size[size].append(us)
+  log_size = np.log(np.array(list(by_size), float) / 1e6)
+  log_us = np.log([statistics.median(times) for times in by_size.values()])
+  weight = np.sqrt([min(len(times), _MOST_REPEATS)
+                    for times in by_size.values()]) / _NOISE
+  least, rest, exponent = center
+  if rest is None:
+    above = np.maximum(np.exp(log_us) - math.exp(least), np.exp(log_us) / 4)
+    rest = float(np.median(np.log(above) - exponent * log_size))
+  prior, scatter = np.array((least, rest, exponent)), np.array(scatter)
+
+  def residuals(at):
+    off = np.logaddexp(at[0], at[1] + at[2] * log_size) - log_us
+    return np.concatenate((off * weight, (at - prior) / scatter))
+
+  def slopes(at):
+    share = 1 / (1 + np.exp(np.clip(
+        at[0] - at[1] - at[2] * log_size, -50, 50)))
+    of_data = np.stack((1 - share, share, share * log_size), 1)
+    return np.concatenate((of_data * weight[:, None], np.diag(1 / scatter)))
+
+  low, high = map(np.array, _BOUNDS)
+  least, rest, exponent = optimize.least_squares(
+      residuals, np.clip(prior, low + 1e-6, high - 1e-6), slopes,
+      loss='soft_l1', bounds=(low, high)).x
+  curve = Curve(math.exp(least), math.exp(rest), float(exponent), 0.0)
+  spread = statistics.fmean(
+      abs(math.log(us / curve.us(size))) for size, us in known)
+  return curve._replace(spread=spread)
