@@ -298,11 +298,11 @@ def test_a_sound_run_file_of_either_trainer():
     ({}, {'test_predictions': [1]}, 'its test_predictions must be an object'),
     ({}, {'feature_stats': {}}, 'statistics cannot be read'),
     ({}, {'feature_stats': {'node': STATS, 'config': {
-        **STATS, 'minimum': [0.0]}}}, r'of config must .* \(1,\) and \(2,\)'),
+        **STATS, 'minimum': [0.0]}}}, 'have different lengths'),
     ({}, {'feature_stats': {'node': {'minimum': [], 'maximum': []},
                             'config': STATS}}, r'of node must .* \(0,\)'),
     ({}, {'feature_stats': {'node': {**STATS, 'maximum': [1.0, math.nan]},
-                            'config': STATS}}, 'column 1 of node ranges'),
+                            'config': STATS}}, 'maximum must be .* finite'),
     ({}, {'feature_stats': {'node': {**STATS, 'maximum': [-1.0, 1.0]},
                             'config': STATS}}, 'column 0 of node ranges'),
 ])

@@ -194,7 +194,7 @@ def test_unlabelled_and_broken_labels_are_refused():
   with pytest.raises(UserError, match=r'here: 1 of 2 kernels have no labels .*'
                      r'first blank_0; .*tpu-graphs-ext predict'):
     evaluate.require_labels(Partition.from_kernels([good, blank]), 'here')
-  with pytest.raises(UserError, match='here: bad_0 has runtimes or normal'):
+  with pytest.raises(UserError, match='bad_0: config_runtime row 1 is 0'):
     evaluate.require_labels(
         Partition.from_kernels([kernel_of('bad_0', [0, 1], [5, 0])]), 'here')
 
