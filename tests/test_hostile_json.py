@@ -17,7 +17,7 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import artifacts, settings
 from tpu_graphs_ext.scale import grid
-from tpu_graphs_ext.traces import analysis, hardware, page, read, texts
+from tpu_graphs_ext.traces import analysis, calibrate, hardware, read, texts
 
 STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1e9]}
 RUN = {
@@ -71,7 +71,7 @@ def read_trace(folder, content):
   found = analysis.analyse(str(path), None, tiny.write_hardware(
       folder / 'machine.json'))
   json.dumps(texts.to_json(found), allow_nan=False)
-  for text in (texts.text(found), texts.csv_text(found), page.page(found)):
+  for text in (texts.text(found), texts.csv_text(found)):
     text.encode()
 
 
@@ -79,6 +79,9 @@ READERS = {
     'run': (read_run, RUN), 'grid': (read_grid, GRID),
     'kwargs': (read_kwargs, {'hidden_dim': 3, 'feature_stats': STATS}),
     'hardware': (read_hardware, tiny.SLOW),
+    'calibration': (read_hardware, json.loads(hardware.to_json(
+        calibrate.calibrate('t', [('k', {'bytes': 12.0}, 3.0)],
+                            {'pause': 1.0})))),
     'execution trace': (read_trace, EXECUTION),
     'trace': (read_trace, {'traceEvents': tiny.one_step()[:6]})}
 

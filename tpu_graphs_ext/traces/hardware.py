@@ -98,7 +98,7 @@ def _read(path: str) -> Hardware:
   learned = content.get('calibration')
   peaks = {name: _number(f'{where}: {name}', content[name],
                          0 if name == 'kernel_us' else _LEAST)
-           for name in fields if content.get(name) is not None}
+           for name in fields if name in content}
   if learned is None or peaks:
     _fields(where, content, ('dram_gb_s', 'gflop_s'), content)
   device = content.get('device', 'gpu')
