@@ -103,7 +103,7 @@ def test_colours_stand_out_from_the_page(theme):
 
 def test_without_the_extra_there_is_one_clear_error(monkeypatch):
   monkeypatch.setitem(sys.modules, 'grandalf.layouts', None)
-  with pytest.raises(UserError, match=r'install "tpu_graphs_ext\[report\]"'):
+  with pytest.raises(UserError, match=r'pip install -e "\.\[report\]"'):
     charts.require_matplotlib()
 
 

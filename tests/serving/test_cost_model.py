@@ -250,7 +250,7 @@ def test_a_model_of_ones_own(tmp_path):
   stats = model_checks.stats_of(KERNELS)
   own = scoring.Ranker(load_models.build(
       'TinyRanker', 10, 108, {}, settings.models_py,
-      scoring._sample_graph(stats)), stats, 108)
+      scoring.sample_graph(stats)), stats, 108)
   np.testing.assert_allclose(
       CostModel(own).score(KERNEL), own.scores(KERNEL), **model_checks.CLOSE)
 
