@@ -63,13 +63,10 @@ def table(first: str, rows: dict[str, list[list[float]]]) -> str:
   return '\n'.join(lines)
 
 
-def analytic(model_dir: str):
-  """The analytic part alone, with the statistics of a trained model."""
-  trained = scoring.load_ranker(model_dir)
-  kwargs = artifacts.load_run(model_dir).model_kwargs
-  members = kwargs.get('members', {}).values()
-  given = next(part['feature_stats'] for part in (kwargs, *members)
-               if part.get('feature_stats'))
+def analytic():
+  """The analytic part alone, with the statistics of the package's model."""
+  trained = scoring.load_ranker(artifacts.PRETRAINED)
+  given = artifacts.load_run(artifacts.PRETRAINED).model_kwargs['feature_stats']
   return dataclasses.replace(trained, model=load_models.build(
       'AnalyticTileModel', 10, trained.num_ops, {'feature_stats': given},
       graph=scoring.sample_graph(trained.stats)))
@@ -87,8 +84,7 @@ def rankers(args) -> dict[str, list]:
   named = dict(pair.split('=', 1) for pair in args.model)
   found = {name: [scoring.load_ranker(one) for one in dirs.split(',')]
            for name, dirs in named.items()}
-  first = next(iter(named.values())).split(',')[0]
-  found['the analytic part alone'] = [analytic(first)]
+  found['the analytic part alone'] = [analytic()]
   if args.seeds:
     found[booster.NAME] = [trees(args.data, int(seed))
                            for seed in args.seeds.split(',')]
