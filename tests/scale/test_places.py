@@ -153,6 +153,6 @@ def test_without_fsspec_a_url_says_what_to_install(folder, monkeypatch):
 
   imported = builtins.__import__
   monkeypatch.setattr(builtins, '__import__', without)
-  with pytest.raises(UserError, match=r'gs://b/a: .*tpu_graphs_ext\[scale\]'):
+  with pytest.raises(UserError, match=r'gs://b/a: .*-e "\.\[scale\]"'):
     places.find('gs://b/a', ())
   assert names(places.find(str(folder), ('.npz',))) == ['a.npz', 'b.npz']

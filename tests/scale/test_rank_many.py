@@ -354,9 +354,9 @@ def test_flags_that_do_not_go_together(flags, rule, capsys):
 def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
                                   monkeypatch):
   """Of HLO: a kernel that has tiles, one whose tensor has none, and damage."""
-  from support.tiny_hlo import product
+  from support.tiny_hlo import convolution
   from tpu_graphs_ext.advice import picks
-  (tmp_path / 'a.hlo').write_bytes(product(64, 128, 256).SerializeToString())
+  (tmp_path / 'a.hlo').write_bytes(convolution().SerializeToString())
   (tmp_path / 'b.hlo').write_bytes(b'HloM')
   (tmp_path / 'c.txt').write_bytes(b'')
   scored = []
@@ -364,7 +364,8 @@ def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
   def advice_on(ranker, found, top_k, most_tiles, at_once):
     scored.append((top_k, most_tiles, at_once))
     return picks.Advice(
-        name=found.kernel.tile_id, copies=1, nodes=3, opcodes=['convolution'],
+        name=found.kernel.tile_id, copies=1, op_name='', share=None,
+        cycles=None, nodes=3, opcodes=['convolution'],
         combinations=4, fitting=4, scored=4, picks=[], default=None,
         default_from='', notes=['a note'], unfamiliar=[])
 
@@ -377,6 +378,6 @@ def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
     first, second = rows_in(file.read())
   assert list(first) == list(second) == list(rows.LEGAL)
   assert first['tile_id'] and first['notes'][-1] == 'a note'
-  assert 'not fused' in first['notes'][0] and scored == [(3, 50, 1)]
+  assert scored == [(3, 50, 1)]
   assert 'b.hlo' in second['error'] and 'neither HLO text' in second['error']
   assert summary.contents.configs == 4
