@@ -51,21 +51,19 @@ Sources:
   [ListMLE] Xia et al., ICML 2008.  [TpuGraphs] Phothilimthana et al., 2023.
   [Breslow] Breslow, discussion of Cox's regression models, 1972.
   [GAT] Velickovic et al., ICLR 2018.  [GATv2] Brody et al., ICLR 2022.
+  [FiLM] Perez et al., AAAI 2018.
 """
 
 import concurrent.futures
-import contextlib
 import difflib
 import functools
-import itertools
 import logging
 import math
 import os
 import sys
-import threading
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -120,14 +118,13 @@ def _inputs_of(graph: tfgnn.GraphTensor) -> _Inputs:
           config_feats, [kernels, -1, config_feats.shape[-1]]))
 
 
-def _input_specs(node_width: int, config_width: int,
-                 kernels: Optional[int]) -> _Inputs:
-  """Shapes for which one trace serves every kernel, or every batch (None)."""
+def _input_specs(node_width: int, config_width: int) -> _Inputs:
+  """Shapes for which one trace serves every batch."""
   ints = tf.TensorSpec([None], tf.int32)
   return _Inputs(
       opcode=ints, node_feats=tf.TensorSpec([None, node_width]),
-      node_counts=tf.TensorSpec([kernels], tf.int32), consumer=ints,
-      producer=ints, config_feats=tf.TensorSpec([kernels, None, config_width]))
+      node_counts=tf.TensorSpec([None], tf.int32), consumer=ints,
+      producer=ints, config_feats=tf.TensorSpec([None, None, config_width]))
 
 
 class _Graph:
@@ -138,11 +135,9 @@ class _Graph:
     self.nodes = tf.size(inputs.opcode)
     self.opcode = inputs.opcode
     self.node_counts = inputs.node_counts
-    self._one_kernel = inputs.node_counts.shape[0] == 1
-    self.kernels = 1 if self._one_kernel else tf.size(inputs.node_counts)
-    self.kernel_of = (  # int32 [nodes]
-        tf.zeros_like(inputs.opcode) if self._one_kernel else
-        tf.repeat(tf.range(self.kernels), inputs.node_counts))
+    self.kernels = tf.size(inputs.node_counts)
+    self.kernel_of = tf.repeat(  # int32 [nodes]
+        tf.range(self.kernels), inputs.node_counts)
     self.kernel_of.set_shape([None])
     self._edges = {  # Sum over: (sending nodes, receiving nodes), int32 [edges]
         'consumers': (inputs.consumer, inputs.producer),
@@ -233,28 +228,22 @@ class _Graph:
         copied(producer), copied(consumer), node_features=states)
 
   def on_rows(self, x: tf.Tensor, kernel_of: tf.Tensor) -> tf.Tensor:
-    """Gives each row what its kernel has: [kernels, ...] -> [rows, ...].
-
-    The row of a single kernel stays alone, [1, ...], and broadcasts.
-    """
-    return x if self._one_kernel else tf.gather(x, kernel_of)
+    """Gives each row what its kernel has: [kernels, ...] -> [rows, ...]."""
+    return tf.gather(x, kernel_of)
 
   def on_nodes(self, x: tf.Tensor) -> tf.Tensor:
-    """Gives each node what its kernel has: see `on_rows`."""
-    return self.on_rows(x, self.kernel_of)
+    """Gives each node what its kernel has."""
+    return tf.gather(x, self.kernel_of)
 
   def pool(self, reduction: str, x: tf.Tensor) -> tf.Tensor:
     """Pools the nodes of each kernel: [nodes, ...] -> [kernels, ...]."""
     if reduction == 'mean':  # Shares its sum with the pooling 'sum'.
       counts = tf.cast(_per_row(self.node_counts, x), tf.float32)
       return tf.math.divide_no_nan(self.pool('sum', x), counts)
-    over_all, over_segments = _REDUCTIONS[reduction]
     if reduction == 'sum' and x.shape.rank == 2:  # Adds in the nodes' order,
       return tf.math.unsorted_segment_sum(        # and so rounds, like TF-GNN.
           x, self.kernel_of, self.kernels)
-    if self._one_kernel:
-      return over_all(x, axis=0, keepdims=True)
-    return over_segments(x, self.kernel_of)
+    return _REDUCTIONS[reduction](x, self.kernel_of)
 
   def pools(self, reductions: Sequence[str], x: tf.Tensor) -> tf.Tensor:
     """Poolings side by side: [nodes, ..., w] -> [kernels, ..., poolings * w].
@@ -262,70 +251,10 @@ class _Graph:
     return tf.concat([self.pool(reduction, x) for reduction in reductions], -1)
 
 
-class _SharedRows:
-  """Two neighbour means with weights of their own, from products of few rows.
-
-      y_v = (mean of x_u over producers u of v) W
-            + (mean of x_u over consumers u of v) V
-  Let R be the nodes that have a producer, half of those of most kernels. Only
-  there the first mean is not 0, and all consumers are among them, so that x V
-  can be multiplied there before it is averaged. If fewer nodes have a consumer
-  than a producer, R are these, and the two directions are exchanged: `turned`.
-  """
-
-  def __init__(self, graph: _Graph):
-    reader, read = graph.inputs.consumer, graph.inputs.producer
-    of_reader, of_read = graph.degree('producers'), graph.degree('consumers')
-    self.turned = tf.math.count_nonzero(of_read) < tf.math.count_nonzero(
-        of_reader)
-    reader, read, of_reader, of_read = (
-        tf.where(self.turned, x, y) for x, y in (
-            (read, reader), (reader, read), (of_read, of_reader),
-            (of_reader, of_read)))
-    rows = tf.where(of_reader > 0)[:, 0]  # int64 [R]
-    number = tf.size(rows, tf.int64)
-    own = tf.range(number)
-    place = tf.gather(tf.cumsum(tf.cast(of_reader > 0, tf.int64)) - 1, reader)
-    read = tf.cast(read, tf.int64)
-    ones = tf.ones_like(rows, tf.float32)
-    self._nodes = graph.nodes
-    nodes = tf.cast(graph.nodes, tf.int64)
-    self._take = tf.SparseTensor(  # Of x those rows, and the means there.
-        tf.stack([tf.concat([own, number + place], 0),
-                  tf.concat([rows, read], 0)], 1),
-        tf.concat([ones, 1 / tf.gather(of_reader, reader)], 0),
-        tf.stack([2 * number, nodes]))
-    self._give = tf.SparseTensor(
-        tf.stack([tf.concat([read, rows], 0),
-                  tf.concat([place, number + own], 0)], 1),
-        tf.concat([1 / tf.gather(of_read, read), ones], 0),
-        tf.stack([nodes, 2 * number]))
-
-  def weights(self, of_producers: tf.Tensor,
-              of_consumers: tf.Tensor) -> tf.Tensor:
-    """W and V as `means` wants them: float32 [2, width, width]."""
-    return tf.where(self.turned, tf.stack([of_producers, of_consumers]),
-                    tf.stack([of_consumers, of_producers]))
-
-  def means(self, x: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """The y above: float32 [nodes, configs, width] -> same."""
-    width = x.shape[-1]
-    columns = tf.size(x) // self._nodes
-    rows = tf.sparse.sparse_dense_matmul(
-        self._take, tf.reshape(x, tf.stack([self._nodes, columns])))
-    number = tf.shape(rows)[0] // 2
-    products = tf.matmul(tf.reshape(
-        rows, tf.stack([2, number * columns // width, width])), weights)
-    y = tf.sparse.sparse_dense_matmul(
-        self._give, tf.reshape(products, tf.stack([2 * number, columns])))
-    return tf.reshape(y, tf.shape(x))
-
-
 _REDUCTIONS = {
-    'sum': (tf.reduce_sum, tf.math.segment_sum),
-    'mean': (),  # From the sum; see `_Graph.pool`.
-    'max': (tf.reduce_max, tf.math.segment_max),
-    'min': (tf.reduce_min, tf.math.segment_min)}
+    'sum': tf.math.segment_sum,
+    'mean': None,  # From the sum; see `_Graph.pool`.
+    'max': tf.math.segment_max, 'min': tf.math.segment_min}
 
 
 def _per_row(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -347,83 +276,6 @@ def _dense_apart(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
   y = _matmul(x, layer.kernel)
   with tf.control_dependencies([y]):
     return tf.nn.bias_add(y, layer.bias) if layer.use_bias else y
-
-
-# TensorFlow's number where no seed was set.
-_NO_SEED = 87654321
-# The seeds of the training step that a thread is tracing.
-_thrown = threading.local()
-
-
-class _Dice:
-  """What dropout throws in a training step: a function of seed and step.
-
-  TensorFlow's own dropout goes on from where the process is, so a run that is
-  continued in another process would not be the run that went on.
-  """
-
-  def __init__(self):
-    # Asked with a seed for an operation, TensorFlow draws nothing.
-    seed = tf.compat.v1.get_seed(0)[0]
-    if seed == _NO_SEED:
-      seed = int.from_bytes(os.urandom(4), 'little')
-    self._seed = seed
-
-  @contextlib.contextmanager
-  def thrown(self, step: tf.Tensor) -> Iterator[None]:
-    """Every `_drop` inside is of this step, the first, the second and so on."""
-    before = getattr(_thrown, 'seeds', None)
-    _thrown.seeds = ([self._seed * 2 ** 16 + number, tf.cast(step, tf.int64)]
-                     for number in itertools.count())
-    try:
-      yield
-    finally:
-      _thrown.seeds = before
-
-
-def _drop(x: tf.Tensor, rate: float, training: bool) -> tf.Tensor:
-  """Sets a part of `x` to zero in training, and scales up the rest."""
-  if not training or not rate:
-    return x
-  seeds = getattr(_thrown, 'seeds', None)
-  if seeds is None:  # Called by hand, not from a training step.
-    return tf.nn.dropout(x, rate)
-
-  def dropped(x):
-    return tf.nn.experimental.stateless_dropout(
-        x, rate, next(seeds), rng_alg='auto_select')
-
-  if _replicas() == 1:
-    return dropped(x)
-  # What the whole batch throws, of which the rows of `x` are a part.
-  rows = tf.shape(x)[0]
-  before, whole = _place_in_batch(rows)
-  kept = dropped(tf.ones(tf.concat([[whole], tf.shape(x)[1:]], 0)))
-  return x * kept[before:before + rows]
-
-
-def _replicas() -> int:
-  """How many share the batch that is being trained on, each a part of it."""
-  if tf.distribute.in_cross_replica_context():
-    return 1
-  return tf.distribute.get_strategy().num_replicas_in_sync
-
-
-def _of_replica(loss: tf.Tensor) -> tf.Tensor:
-  """A mean over kernels, so that its sum over replicas is that of the batch.
-
-  Keras does it to the loss that a model is compiled with.
-  """
-  return loss if _replicas() == 1 else loss / _replicas()
-
-
-def _place_in_batch(rows: tf.Tensor) -> tuple:
-  """How many rows are before this replica's `rows`, and how many in all."""
-  context = tf.distribute.get_replica_context()
-  counts = context.all_gather(
-      tf.cast(tf.reshape(rows, [1]), tf.int64), 0)  # [replicas]
-  before = tf.reduce_sum(counts[:context.replica_id_in_sync_group])
-  return tf.cast(before, tf.int32), tf.cast(tf.reduce_sum(counts), tf.int32)
 
 
 def _matmul(x: tf.Tensor, w: tf.Tensor,
@@ -503,108 +355,46 @@ class _Objective(tf.keras.losses.Loss):
     super().__init__(reduction=reduction, name=name or type(self).__name__)
 
 
-def _list_mle(priority: tf.Tensor, utility: tf.Tensor) -> tf.Tensor:
-  """Negative log likelihood of drawing a list in order of its priority.
+@_registered
+class ListMLEFastestFirst(_Objective):
+  """Negative log likelihood of drawing a list in order, the fastest first.
 
-      sum over i of  log(sum over j of exp u_j) - u_i,
-      j over all with priority_j <= priority_i
-  This is ListMLE (Xia et al. 2008, Plackett-Luce). Items of one priority share
+      sum over i of  log(sum over j of exp -s_j) + s_i,
+      j over all that are at least as slow as i
+  The first factors of the likelihood compare the fastest configuration with all
+  others; the last ones only sort the slow end. Items of one runtime share
   one denominator [Breslow], so their order in memory does not matter. The
   denominators are logsumexps, so nothing under- or overflows.
 
-  Shapes: priority, utility float32 [kernels, configs] -> [kernels].
-  """
-  remains = priority[:, tf.newaxis] <= priority[:, :, tf.newaxis]  # [k, i, j]
-  utilities = tf.where(remains, utility[:, tf.newaxis], utility.dtype.min)
-  return tf.reduce_sum(tf.reduce_logsumexp(utilities, -1) - utility, -1)
-
-
-def _pair_mean(y_true: tf.Tensor, y_pred: tf.Tensor, loss) -> tf.Tensor:
-  """Mean of loss(score_i - score_j) over the pairs where i is faster than j.
-
-  Shapes: float32 [kernels, configs] twice -> [kernels]; 0 without such a pair.
-  """
-  faster = y_true[:, :, tf.newaxis] < y_true[:, tf.newaxis]  # [k, i, j]
-  losses = loss(y_pred[:, :, tf.newaxis] - y_pred[:, tf.newaxis])
-  faster = tf.cast(faster, losses.dtype)
-  return tf.math.divide_no_nan(
-      tf.reduce_sum(faster * losses, [1, 2]), tf.reduce_sum(faster, [1, 2]))
-
-
-@_registered
-class ListMLE(_Objective):
-  """ListMLE that draws the slowest first, like TensorFlow Ranking's.
-
-  Equal to `tfr.keras.losses.ListMLELoss()` to rounding where labels differ, but
-  finite for scores of any spread. Source: [ListMLE].
+  Source: [ListMLE], Plackett-Luce, with scores and labels negated: TensorFlow
+  Ranking's draws the slowest first.
   """
 
   def call(self, y_true, y_pred):
-    return _list_mle(y_true, y_pred)
+    remains = y_true[:, tf.newaxis] >= y_true[:, :, tf.newaxis]  # [k, i, j]
+    utilities = tf.where(remains, -y_pred[:, tf.newaxis], y_pred.dtype.min)
+    return tf.reduce_sum(tf.reduce_logsumexp(utilities, -1) + y_pred, -1)
 
 
 @_registered
-class ListMLEFastestFirst(_Objective):
-  """ListMLE that draws the fastest first, which is what ranking is for.
+class StandardizedMSE(_Objective):
+  """Mean squared error, each list standardised.
 
-  The first factors of the likelihood compare the fastest configuration with all
-  others; the last ones only sort the slow end. Source: [ListMLE], with scores
-  and labels negated.
-  """
-
-  def call(self, y_true, y_pred):
-    return _list_mle(-y_true, -y_pred)
-
-
-@_registered
-class PairwiseLogistic(_Objective):
-  """Mean of log(1 + exp(score_i - score_j)) over pairs with i faster than j.
-
-  Source: Burges et al. 2005, RankNet.
-  """
-
-  def call(self, y_true, y_pred):
-    return _pair_mean(y_true, y_pred, tf.nn.softplus)
-
-
-@_registered
-class PairwiseHinge(_Objective):
-  """Mean of max(0, 1 + score_i - score_j) over pairs with i faster than j.
-
-  Source: Herbrich et al. 1999.
-  """
-
-  def call(self, y_true, y_pred):
-    return _pair_mean(y_true, y_pred, lambda x: tf.nn.relu(1 + x))
-
-
-@_registered
-class MinMaxMSE(_Objective):
-  """Mean squared error to runtimes scaled to [0, 1] over a kernel's list.
-
-  A list of equal runtimes has labels 0.
+  Labels are scaled to [0, 1] over a kernel's list, those of equal runtimes to
+  0; scores to mean 0 and deviation 1. That is part of the loss, not of the
+  score, so that a score does not depend on which other configurations are
+  ranked with it; the order of a list is the same either way. A list of equal
+  scores is finite too.
   """
 
   def call(self, y_true, y_pred):
     low = tf.reduce_min(y_true, -1, keepdims=True)
     high = tf.reduce_max(y_true, -1, keepdims=True)
     target = tf.math.divide_no_nan(y_true - low, high - low)
-    return tf.reduce_mean((y_pred - target) ** 2, -1)
-
-
-@_registered
-class StandardizedMSE(MinMaxMSE):
-  """`MinMaxMSE` of scores with mean 0 and deviation 1 over a kernel's list.
-
-  Standardising is part of the loss, not of the score, so that a score does not
-  depend on which other configurations are ranked with it; the order of a list
-  is the same either way. A list of equal scores is finite too.
-  """
-
-  def call(self, y_true, y_pred):
     y_pred -= tf.reduce_mean(y_pred, -1, keepdims=True)
     variance = tf.reduce_mean(y_pred ** 2, -1, keepdims=True)
-    return super().call(y_true, y_pred * tf.math.rsqrt(variance + 1e-6))
+    return tf.reduce_mean(
+        (y_pred * tf.math.rsqrt(variance + 1e-6) - target) ** 2, -1)
 
 
 @_registered
@@ -622,11 +412,8 @@ class LogMSE(_Objective):
 
 # None keeps the loss that the training script compiles the model with.
 _OBJECTIVES = {
-    'flags': None, 'listmle': ListMLE,
-    'listmle_fastest_first': ListMLEFastestFirst,
-    'pairwise_logistic': PairwiseLogistic, 'pairwise_hinge': PairwiseHinge,
-    'minmax_mse': MinMaxMSE, 'standardized_mse': StandardizedMSE,
-    'log_mse': LogMSE}
+    'flags': None, 'listmle_fastest_first': ListMLEFastestFirst,
+    'standardized_mse': StandardizedMSE, 'log_mse': LogMSE}
 
 
 # -------------------------------------------------------------- chapter: layers
@@ -664,19 +451,7 @@ class _OpEmbedding(tf.keras.Model):
     opcode = tf.cast(graph.node_sets['op']['op'], tf.int32)  # [nodes]
     features = dict(graph.node_sets['op'].features)
     features['op_e'] = self.embedding_layer(opcode)  # [nodes, embed_d]
-    if _replicas() > 1:
-      self._weigh_by_nodes(features['op_e'])
     return graph.replace_features(node_sets={'op': features})
-
-  def _weigh_by_nodes(self, embedded: tf.Tensor) -> None:
-    """Makes the mean over a replica's nodes, which Keras adds to the loss, its
-    part of the mean over the batch's: replicas have unlike numbers of nodes.
-    """
-    nodes = tf.shape(embedded)[0]
-    whole = _place_in_batch(nodes)[1]
-    nodes, whole = tf.cast(nodes, tf.float32), tf.cast(whole, tf.float32)
-    mean = self.embedding_layer.activity_regularizer(embedded) / nodes
-    self.add_loss(mean * (_replicas() * nodes / whole - 1))
 
 
 class _LayerNorm(tf.keras.layers.Layer):
@@ -753,21 +528,6 @@ class _SAGERound(_DenseNorm):
     joined = tf.concat([graph.mean_of('producers', x),
                         graph.mean_of('consumers', x), x], -1)
     return x + self(joined)
-
-  def prepare(self, rows: _SharedRows) -> tuple:
-    """What `update_many` takes: the same for all configurations of a kernel."""
-    kernel, bias = self.centered()
-    *of_neighbors, own = tf.split(kernel, 3)
-    return rows, rows.weights(*of_neighbors), own, bias
-
-  def update_many(self, prepared: tuple, x: tf.Tensor) -> tf.Tensor:
-    """`update` with a third fewer products.
-
-    Shapes: x float32 [nodes, configs, width] -> same.
-    """
-    rows, of_neighbors, own, bias = prepared
-    return x + self.finish(
-        rows.means(x, of_neighbors) + _matmul(x, own, bias))
 
 
 class _GCNRound(_DenseNorm):
@@ -875,8 +635,8 @@ class _EpochAverage(tf.keras.callbacks.Callback):
 
   def on_train_begin(self, logs=None):
     del logs
-    # Made in a step they would have it traced once more, and could not be made
-    # for every replica. A new model has no weights before its first step.
+    # Made in a step they would have it traced once more. A new model has no
+    # weights before its first step.
     if self.model.trainable_variables:
       self._begin(self.model.trainable_variables)
 
@@ -897,8 +657,7 @@ class _EpochAverage(tf.keras.callbacks.Callback):
     for average, weight in zip(self._averages, self._weights):
       tf.raw_ops.ResourceApplyGradientDescent(  # In one operation.
           var=average.handle, alpha=1 - decay, delta=average - weight)
-    tf.raw_ops.AssignAddVariableOp(  # As it is, at each replica.
-        resource=self._steps.handle, value=tf.constant(1.0))
+    self._steps.assign_add(1.0)
 
   def on_test_begin(self, logs=None):
     del logs
@@ -941,8 +700,7 @@ def _minimize(optimizer: tf.keras.optimizers.Optimizer, loss: tf.Tensor,
 
 def _is_plain_adam(optimizer: tf.keras.optimizers.Optimizer) -> bool:
   """Whether `_apply_adam` does all that the optimizer does."""
-  if (type(optimizer) is not tf.keras.optimizers.Adam
-      or tf.distribute.has_strategy()):
+  if type(optimizer) is not tf.keras.optimizers.Adam:
     return False
   return not any(getattr(optimizer, option, None) for option in (
       'amsgrad', 'adaptive_epsilon', 'weight_decay', 'use_ema', 'clipvalue',
@@ -989,7 +747,6 @@ class _TrainedModel(tf.keras.Model):
     _check_choice('objective', objective, list(_OBJECTIVES))
     _check_fraction('averaging', averaging)
     self._objective = objective
-    self._dice = _Dice()
     self._average = _EpochAverage(averaging) if averaging else None
 
   def compile(self, optimizer='rmsprop', loss=None, **kwargs):
@@ -1011,8 +768,8 @@ class _TrainedModel(tf.keras.Model):
     A step that makes variables is traced a second time.
     """
     spec = getattr(data, 'element_spec', None)
-    if (tf.distribute.has_strategy() or not isinstance(spec, tuple)
-        or not isinstance(spec[0], tfgnn.GraphTensorSpec)):
+    if not isinstance(spec, tuple) or not isinstance(
+        spec[0], tfgnn.GraphTensorSpec):
       return
     op, config = (spec[0].node_sets_spec[name].features_spec['feats']
                   for name in ('op', 'config'))
@@ -1026,8 +783,7 @@ class _TrainedModel(tf.keras.Model):
 
   @tf.autograph.experimental.do_not_convert
   def train_step(self, data):
-    with self._dice.thrown(self.optimizer.iterations):
-      logs = self._loss_step(data)
+    logs = self._loss_step(data)
     if self._average:
       self._average.update(self.trainable_variables)
     return logs
@@ -1093,25 +849,21 @@ def _with_repeats_last(scores: tf.Tensor,
 
 
 class _Ranker(_TrainedModel):
-  """Scores the configurations of kernels, in three stages.
+  """Scores the configurations of kernels, in two stages.
 
   `_encode` computes, once a kernel, all that does not depend on a
-  configuration; `_configured` all that does not depend on a node; `_score` puts
-  the two together. In training each runs once on the 10 sampled configurations.
-  `forward` runs `_score` on chunks of configurations, so its working set stays
-  in cache and its memory does not grow with their number; a score must
-  therefore depend on its own configuration alone. As `_configured` has no
-  nodes, it takes blocks of several chunks at once. At the end `forward`, not
-  the training, puts repetitions last: see `_with_repeats_last`.
+  configuration; `_score` joins the configurations to it. `forward` runs
+  `_score` on chunks of configurations, so its working set stays in cache and
+  its memory does not grow with their number; a score must therefore depend on
+  its own configuration alone. At the end `forward`, not the training, puts
+  repetitions last: see `_with_repeats_last`.
 
-  Subclasses define `_build_layers`, `_encode`, `_score` and maybe
-  `_configured`.
+  Subclasses define `_build_layers`, `_encode` and `_score`.
   """
   # Floats of one [nodes, chunk, width] tensor: 1.5 MiB, so that what is alive
   # at once fits in a shared cache.
   _CHUNK_FLOATS = 3 * 2 ** 17
   _CHUNKS_AT_ONCE = 2  # One fills the gaps that the other leaves on the cores.
-  _BLOCK = 512  # Configurations of a block, at least, where there are more.
   _early = True  # Whether configurations join the nodes, or later on.
   _repeats_last = True  # Whether `forward` puts them there.
   _takes_stats = False  # Whether `feature_stats` is an argument.
@@ -1134,18 +886,24 @@ class _Ranker(_TrainedModel):
   @tf.autograph.experimental.do_not_convert
   def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
     """Scores all configurations at once: float32 [kernels, configs]."""
-    return self._score(*self._encoded(graph, training), training)
+    del training  # There is no dropout.
+    return self._score(*self._encoded(graph))
 
-  def _encoded(self, graph: tfgnn.GraphTensor, training: bool) -> tuple:
-    """The first three arguments of `_score`."""
-    inputs = _inputs_of(graph)
-    self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
+  def _encoded(self, graph: tfgnn.GraphTensor) -> tuple:
+    """The arguments of `_score`."""
+    inputs = self._inputs_for(graph)
     embedded = (self._op_embedding(graph).node_sets['op']['op_e']
                 if self._op_embedding else None)
     kernel_graph = _Graph(inputs)
-    encoded = self._encode(kernel_graph, embedded, inputs.node_feats, training)
-    return kernel_graph, encoded, self._configured(
-        kernel_graph, encoded, inputs.config_feats)
+    return (kernel_graph,
+            self._encode(kernel_graph, embedded, inputs.node_feats),
+            inputs.config_feats)
+
+  def _inputs_for(self, graph: tfgnn.GraphTensor) -> _Inputs:
+    """Those of a graph, for which it makes the variables if need be."""
+    inputs = _inputs_of(graph)
+    self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
+    return inputs
 
   def scores_and_own_loss(self, graph: tfgnn.GraphTensor,
                           labels: tf.Tensor) -> tuple:
@@ -1155,7 +913,7 @@ class _Ranker(_TrainedModel):
     return self(graph, training=True), tf.constant(0.0)
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
-    """Scores any number of configurations in bounded memory, without dropout.
+    """Scores any number of configurations in bounded memory.
 
     Args:
       graph: scalar GraphTensor of one or more kernels.
@@ -1165,8 +923,7 @@ class _Ranker(_TrainedModel):
       float32 [kernels, num_configs]; lower is faster.
     """
     del num_configs  # The graph says it too.
-    inputs = _inputs_of(graph)
-    self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
+    inputs = self._inputs_for(graph)
     return self._rank(*inputs)
 
   def _create_for(self, node_width, config_width):
@@ -1177,113 +934,82 @@ class _Ranker(_TrainedModel):
           self._op_embedding.embedding_layer.build([None])
         self._build_layers(*widths)
       self._input_widths = widths
-      self._rank = self._compiled_rank()
+      rank = tf.function(
+          # A partial, so that TensorFlow counts each model's traces apart.
+          functools.partial(self._rank_in_chunks), autograph=False,
+          input_signature=_input_specs(*widths))
+      # A function, so that Keras does not save the trace.
+      self._rank = lambda *tensors: rank(*tensors)
     elif widths != self._input_widths:
       raise ValueError(
           'the graph has {} node and {} config columns, the model was built '
           'for {} and {}; was it normalised with other data?'.format(
               *widths, *self._input_widths))
 
-  def _compiled_rank(self) -> Callable[..., tf.Tensor]:
-    """`_rank_in_chunks` with one trace for single kernels and one for batches.
-    """
-    compiled = {
-        kernels: tf.function(
-            # A partial, so that TensorFlow counts each model's traces apart.
-            functools.partial(self._rank_in_chunks), autograph=False,
-            input_signature=_input_specs(*self._input_widths, kernels))
-        for kernels in (1, None)}
-
-    def rank(*tensors):
-      kernels = _Inputs(*tensors).node_counts.shape[0]
-      return compiled[1 if kernels == 1 else None](*tensors)
-
-    return rank  # A function, so that Keras does not save the traces.
-
   def _rank_in_chunks(self, *tensors: tf.Tensor) -> tf.Tensor:
     """`_encode` once, `_score` on chunks: float32 [kernels, configs]."""
     inputs = _Inputs(*tensors)
-    kernel_graph = _Graph(inputs)
+    graph = _Graph(inputs)
     embedded = tf.gather(
         self._op_embedding.embedding_layer.embeddings, inputs.opcode
     ) if self._op_embedding else None
-    encoded = self._prepare(kernel_graph, self._encode(
-        kernel_graph, embedded, inputs.node_feats, False))
-    configs = tf.shape(inputs.config_feats)[1]
-    states = kernel_graph.nodes if self._early else 1  # Of a configuration.
+    encoded = self._encode(graph, embedded, inputs.node_feats)
+    chunks, chunk = self._chunks(graph, inputs.config_feats)
+
+    def score_chunk(i, scores):
+      own = inputs.config_feats[:, i * chunk:(i + 1) * chunk]
+      own_scores = self._score(graph, encoded, own)
+      return i + 1, scores.write(i, tf.transpose(own_scores))
+
+    _, scores = tf.while_loop(
+        lambda i, unused_scores: i < chunks, score_chunk,
+        (0, tf.TensorArray(tf.float32, chunks, infer_shape=False,
+                           element_shape=[None, None])),
+        parallel_iterations=self._CHUNKS_AT_ONCE)
+    scores = tf.transpose(scores.concat())
+    if not self._repeats_last:
+      return scores
+    return _with_repeats_last(scores, inputs.config_feats)
+
+  def _chunks(self, graph: _Graph, config_feats: tf.Tensor) -> tuple:
+    """int32 []: how many chunks there are, and the configurations of one."""
+    configs = tf.shape(config_feats)[1]
+    states = graph.nodes if self._early else 1  # Of a configuration.
     chunk = tf.clip_by_value(
         self._CHUNK_FLOATS // (states * self._state_width), 16, 4096)
     chunks = (configs + chunk - 1) // chunk
     # Alike in size, and no core is left over at the end.
     chunks += tf.cast(chunks > 1, tf.int32) * (-chunks % self._CHUNKS_AT_ONCE)
     chunk = tf.maximum((configs + chunks - 1) // chunks, 1)
-    chunks = (configs + chunk - 1) // chunk
-    in_block = (self._BLOCK + chunk - 1) // chunk  # Chunks of a block.
-
-    def score_block(first, scores):
-      end = tf.minimum(first + in_block, chunks)
-      configured = self._configured(
-          kernel_graph, encoded,
-          inputs.config_feats[:, first * chunk:end * chunk])
-
-      def score_chunk(i, scores):
-        start = (i - first) * chunk
-        own = tf.nest.map_structure(
-            lambda x: x[:, start:start + chunk], configured)
-        chunk_scores = self._score(kernel_graph, encoded, own, False)
-        return i + 1, scores.write(i, tf.transpose(chunk_scores))
-
-      _, scores = tf.while_loop(
-          lambda i, unused_scores: i < end, score_chunk, (first, scores),
-          parallel_iterations=self._CHUNKS_AT_ONCE)
-      return end, scores  # The next block need not wait for these chunks.
-
-    scores = tf.while_loop(
-        lambda i, unused_scores: i < chunks, score_block,
-        (0, tf.TensorArray(tf.float32, chunks, infer_shape=False,
-                           element_shape=[None, None])),
-        parallel_iterations=2)[1]
-    scores = tf.transpose(scores.concat())
-    if not self._repeats_last:
-      return scores
-    return _with_repeats_last(scores, inputs.config_feats)
+    return (configs + chunk - 1) // chunk, chunk
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
     """Builds all layers, in the order of their attributes."""
     raise NotImplementedError
 
-  def _encode(self, graph: _Graph, embedded: tf.Tensor, node_feats: tf.Tensor,
-              training: bool) -> Any:
+  def _encode(self, graph: _Graph, embedded: tf.Tensor,
+              node_feats: tf.Tensor) -> Any:
     """What does not depend on a configuration.
 
     Args:
       graph: the batch's graph.
       embedded: float32 [nodes, op_embed_dim], opcodes.
       node_feats: float32 [nodes, F].
-      training: whether dropout is on.
 
     Returns:
       Any structure of tensors, given to `_score` as it is.
     """
     raise NotImplementedError
 
-  def _prepare(self, graph: _Graph, encoded: Any) -> Any:
-    """More to `_encode`'s result, that pays where configurations are many.
+  def _score(self, graph: _Graph, encoded: Any,
+             config_feats: tf.Tensor) -> tf.Tensor:
+    """Scores, float32 [kernels, configs].
+
+    Args:
+      graph: the batch's graph.
+      encoded: what `_encode` returned.
+      config_feats: float32 [kernels, configs, G].
     """
-    return encoded
-
-  def _configured(self, graph: _Graph, encoded: Any,
-                  config_feats: tf.Tensor) -> Any:
-    """What does not depend on a node, from `_encode`'s result and features.
-
-    Shapes: config_feats float32 [kernels, configs, G] -> any structure of
-    tensors [kernels, configs, ...].
-    """
-    return config_feats
-
-  def _score(self, graph: _Graph, encoded: Any, configured: Any,
-             training: bool) -> tf.Tensor:
-    """Scores, float32 [kernels, configs], from the two stages before."""
     raise NotImplementedError
 
 
@@ -1298,7 +1024,6 @@ class _BaselineRanker(_Ranker):
   to the pooled node states before the head.
   """
   _early = False
-  _dropout = 0.0
 
   def _joined_width(self, node_width: int, config_width: int) -> int:
     """Columns that the first layer on nodes reads."""
@@ -1319,7 +1044,7 @@ class _BaselineRanker(_Ranker):
     return tf.concat([embed, feats], 0), config
 
   def _head(self, head: tf.keras.Sequential, pooled: tf.Tensor,
-            config_feats: tf.Tensor, training: bool = False) -> tf.Tensor:
+            config_feats: tf.Tensor) -> tf.Tensor:
     """Scores [kernels, configs] from pooled states.
 
     Args:
@@ -1327,7 +1052,6 @@ class _BaselineRanker(_Ranker):
       pooled: float32 [kernels, configs, width], or [kernels, width] where
         configurations join here.
       config_feats: float32 [kernels, configs, G].
-      training: whether dropout is on, after each activation.
     """
     first, *rest = head.layers
     if not self._early:  # Joined first, as the baseline's sums are rounded.
@@ -1337,10 +1061,8 @@ class _BaselineRanker(_Ranker):
     dense = _dense if self._early else _dense_apart
     y = dense(first, pooled)
     for layer in rest:
-      if isinstance(layer, tf.keras.layers.Dense):
-        y = dense(layer, y)
-      else:
-        y = _drop(layer(y), self._dropout, training)
+      is_dense = isinstance(layer, tf.keras.layers.Dense)
+      y = dense(layer, y) if is_dense else layer(y)
     return tf.squeeze(y, -1)
 
 
@@ -1361,13 +1083,11 @@ class _SAGE(_BaselineRanker):
 
   def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int,
                hidden_activation: str, widths: Sequence[int],
-               head_widths: Sequence[int], dropout: float = 0.0,
-               objective: str = 'flags'):
+               head_widths: Sequence[int], objective: str = 'flags'):
     super().__init__(
         num_configs, num_ops, op_embed_dim, max(widths), objective)
-    _check_fraction('dropout', dropout)
     self._activation_fn = _activation(hidden_activation)
-    self._widths, self._dropout = tuple(widths), dropout
+    self._widths = tuple(widths)
     self._gnn_layers = [_mlp([width], hidden_activation) for width in widths]
     self._postnet = _mlp([*head_widths, 1], hidden_activation)
 
@@ -1384,13 +1104,12 @@ class _SAGE(_BaselineRanker):
     """A linear function of each node's neighbours: [nodes, ...] -> same."""
     raise NotImplementedError
 
-  def _finished(self, y: tf.Tensor, layer: int, training: bool) -> tf.Tensor:
+  def _finished(self, y: tf.Tensor, layer: int) -> tf.Tensor:
     """From the linear part of a layer, counted from 0, to its output."""
     del layer
-    return _drop(tf.nn.l2_normalize(self._activation_fn(y), axis=-1),
-                 self._dropout, training)
+    return tf.nn.l2_normalize(self._activation_fn(y), axis=-1)
 
-  def _encode(self, graph, embedded, node_feats, training):
+  def _encode(self, graph, embedded, node_feats):
     """Layer 1 on the node columns; a late join does the other layers too.
 
     Returns the value of layer 1 before its activation, [nodes, width], or, for
@@ -1399,14 +1118,14 @@ class _SAGE(_BaselineRanker):
     layer = self._gnn_layers[0].layers[0]
     x = tf.concat([embedded, node_feats], -1)  # [nodes, E + F]
     if not self._early:
-      return self._pooled(graph, self._linear(graph, layer, x), training)
+      return self._pooled(graph, self._linear(graph, layer, x))
     neighbor, own = tf.split(layer.kernel, 2, axis=0)
     return (self._aggregated(graph, x @ self._rows(neighbor)[0])
             + x @ self._rows(own)[0] + layer.bias)
 
-  def _score(self, graph, encoded, config_feats, training):
+  def _score(self, graph, encoded, config_feats):
     if not self._early:
-      return self._head(self._postnet, encoded, config_feats, training)
+      return self._head(self._postnet, encoded, config_feats)
     neighbor, own = tf.split(self._gnn_layers[0].layers[0].kernel, 2, axis=0)
     # Every neighbour of a node has the node's own config: what they add up to
     # is its columns times what ones add up to, such as the degree.
@@ -1416,17 +1135,16 @@ class _SAGE(_BaselineRanker):
          + self._aggregated(graph, ones) * graph.on_nodes(
              _matmul(config_feats, self._rows(neighbor)[1])))
     return self._head(
-        self._postnet, self._pooled(graph, y, training), config_feats, training)
+        self._postnet, self._pooled(graph, y), config_feats)
 
-  def _pooled(self, graph: _Graph, y: tf.Tensor, training: bool) -> tf.Tensor:
+  def _pooled(self, graph: _Graph, y: tf.Tensor) -> tf.Tensor:
     """From the first layer's linear part to the pooled states of the last.
 
     Shapes: y float32 [nodes, ..., width] -> [kernels, ..., poolings * width].
     """
-    x = self._finished(y, 0, training)
+    x = self._finished(y, 0)
     for i, gnn_layer in enumerate(self._gnn_layers[1:], 1):
-      x = self._finished(
-          self._linear(graph, gnn_layer.layers[0], x), i, training)
+      x = self._finished(self._linear(graph, gnn_layer.layers[0], x), i)
     return graph.pools(self._pooling, x)
 
   def _linear(self, graph: _Graph, layer: tf.keras.layers.Dense,
@@ -1505,14 +1223,14 @@ class _ResGCN(_BaselineRanker):
     self._postnet.build(
         [None, None, self._head_width(self._width, config_width)])
 
-  def _encode(self, graph, embedded, node_feats, training):
+  def _encode(self, graph, embedded, node_feats):
     """The first dense layer on the node columns; see `_SAGE._encode`."""
     first = self._prenet.layers[0]
     x = tf.concat([embedded, node_feats], -1)  # [nodes, E + F]
     y = x @ self._rows(first.kernel)[0] + first.bias
     return y if self._early else self._pooled(graph, y)
 
-  def _score(self, graph, encoded, config_feats, training):
+  def _score(self, graph, encoded, config_feats):
     if not self._early:
       return self._head(self._postnet, encoded, config_feats)
     config_rows = self._rows(self._prenet.layers[0].kernel)[1]
@@ -1576,75 +1294,113 @@ class MLP(_BaselineRanker):
     pooled_width = self._joined_width(node_width, config_width)
     self._mlp.build([None, None, pooled_width + config_width])
 
-  def _encode(self, graph, embedded, node_feats, training):
+  def _encode(self, graph, embedded, node_feats):
     """Pooled features [kernels, F + E]."""
     return graph.pool(
         self._reduction, tf.concat([node_feats, embedded], -1))
 
-  def _score(self, graph, encoded, config_feats, training):
+  def _score(self, graph, encoded, config_feats):
     return self._head(self._mlp, encoded, config_feats)
 
 
 # --------------------------------------------------------- chapter: tile ranker
 
 
+class _GatedJoin(tf.keras.layers.Layer):
+  """Joins a configuration, b, to what does not depend on it, a.
+
+      N(a A + (1 + a G) * (b B))
+  with biases in A and G, and N the activation of LayerNorm. What `a` takes part
+  in is computed once, by `fixed`.
+  """
+
+  def __init__(self, width: int, activation: str):
+    super().__init__()
+    self.added = tf.keras.layers.Dense(width)
+    self.gate = tf.keras.layers.Dense(width)
+    self.joined = tf.keras.layers.Dense(width, use_bias=False)
+    self.norm = _LayerNorm()
+    self.activate = _activation(activation)
+
+  def build(self, input_shape):
+    """Builds for an a and a b of one width, the last of `input_shape`."""
+    for layer in (self.added, self.gate, self.joined):
+      layer.build(input_shape)
+    self.norm.build([None, self.joined.units])
+    super().build(input_shape)
+
+  def fixed(self, a: tf.Tensor) -> tuple:
+    """a A and 1 + a G."""
+    return _dense(self.added, a), 1 + _dense(self.gate, a)
+
+  def product(self, b: tf.Tensor) -> tf.Tensor:
+    """b B."""
+    return _dense(self.joined, b)
+
+  def finish(self, fixed: tuple, product: tf.Tensor) -> tf.Tensor:
+    """From `fixed(a)` and `product(b)`, with the rows of both."""
+    added, gate = fixed
+    return self.activate(self.norm(added + gate * product))
+
+
 class _TileRanker(_Ranker):
-  """The base of the new models: encode nodes, join configurations, pool, score.
+  """The base of the new models: encode nodes, pool, join configurations, score.
 
   Every dense layer is followed by LayerNorm and the activation, N(.):
       h_v = N([embedded opcode, log scales of node features] W)
-      h_v <- h_v + N([p_v, c_v, h_v] W)          node_rounds times
-      x_v = N(h_v W + (1 + h_v U) * (g W') + b)  the join, per configuration
-      x_v <- x_v + N([p_v, c_v, x_v] W)          joint_rounds times
-      z = [pooled x, log scales of config features],  z <- N(z W)  head_layers
+      h_v <- h_v + N([p_v, c_v, h_v] W)       node_rounds times
+      k = N(pooled h W)                       the kernel, all of it
+      z = N(log scales of config features W)  a configuration
+      z <- z + N(k A + (1 + k G) * (z B))     the join, head_layers times
       score = z w + b
   with p_v and c_v the means over the producers and the consumers of node v
-  (zeros where there are none) and g the encoded config features; `convolution`
-  exchanges the rounds, `join` leaves g out of x or the config features out of
-  z. Rounds before the join cost next to nothing: they run once a kernel, not
-  once a configuration.
+  (zeros where there are none). That is `join` 'late', where nothing is computed
+  for a node and a configuration. 'both' pools, instead of h,
+      x_v = N(h_v A + (1 + h_v G) * (z B))
+      x_v <- x_v + N([p_v, c_v, x_v] W)       joint_rounds times
+  and 'early' besides starts from z = k, so that configurations join the nodes
+  alone. `convolution` exchanges the rounds.
 
-  Sources: [GraphSAGE] mean aggregation; ours are the two directions, the
-  residual links, the logarithmic scales and the gated join by addition.
+  Sources: [GraphSAGE] mean aggregation, [FiLM] the gated join; ours are the
+  two directions, the residual links and the logarithmic scales.
 
   Args:
     num_configs: configurations of each kernel in training.
     num_ops: number of opcodes.
-    hidden_dim: width of the layers before the join and after pooling.
-    joint_dim: width from the join to pooling, where most of the work is.
+    hidden_dim: width of all layers but those of joint_dim.
+    joint_dim: width of x, where most of the work of an early join is.
     op_embed_dim: width of an embedded opcode.
-    node_rounds: rounds of message passing before the join.
-    joint_rounds: rounds after it.
-    head_layers: layers between pooling and the score.
+    node_rounds: rounds of message passing before pooling or an early join.
+    joint_rounds: rounds after an early join.
+    head_layers: joins between pooling and the score.
     pooling: what to join of 'mean', 'max', 'sum' and 'min' over the nodes.
     log_scales: see `_log_scales`.
     hidden_activation: a function of `tf.nn`.
-    dropout: part of the outputs of each head layer that is dropped in training.
     averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
     objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
-    join: where configurations come in: 'early', at the nodes; 'late', at the
-      head, which leaves no rounds after the join; or 'both'.
+    join: where configurations come in: 'late', 'early' or 'both'.
     convolution: kind of the rounds, one of `_ROUNDS`.
     num_heads: attention heads of convolution 'gat'.
   """
 
   def __init__(self, num_configs: int, num_ops: int, *, hidden_dim: int = 128,
                joint_dim: int = 64, op_embed_dim: int = 32,
-               node_rounds: int = 2, joint_rounds: int = 1,
+               node_rounds: int = 2, joint_rounds: Optional[int] = None,
                head_layers: int = 2,
                pooling: Sequence[str] = ('mean', 'max', 'sum'),
                log_scales: Sequence[float] = (1e2, 1e4, 1e6),
-               hidden_activation: str = 'leaky_relu', dropout: float = 0.1,
-               averaging: float = 0.99,
-               objective: str = 'listmle_fastest_first', join: str = 'both',
+               hidden_activation: str = 'leaky_relu', averaging: float = 0.99,
+               objective: str = 'listmle_fastest_first', join: str = 'late',
                convolution: str = 'sage', num_heads: int = 4):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, objective,
                      averaging)
-    _check_integers(1, joint_dim=joint_dim)
-    _check_integers(0, node_rounds=node_rounds, joint_rounds=joint_rounds,
-                    head_layers=head_layers)
     _check_choice('join', join, ['early', 'late', 'both'])
-    if join == 'late' and joint_rounds:
+    self._early, self._late = join != 'late', join != 'early'
+    if joint_rounds is None:
+      joint_rounds = int(self._early)
+    _check_integers(1, joint_dim=joint_dim, head_layers=head_layers)
+    _check_integers(0, node_rounds=node_rounds, joint_rounds=joint_rounds)
+    if joint_rounds and not self._early:
       raise ValueError('joint_rounds must be 0 with a late join; '
                        f'got {joint_rounds!r}.')
     _check_choice('convolution', convolution, list(_ROUNDS))
@@ -1653,11 +1409,8 @@ class _TileRanker(_Ranker):
     if not pooling:
       raise ValueError('pooling must name at least one of '
                        f'{", ".join(_REDUCTIONS)}; got {pooling!r}.')
-    _check_fraction('dropout', dropout)
-    self._early, self._late = join != 'late', join != 'early'
-    self._dropout = dropout
     self._pooling, self._scales = tuple(pooling), tuple(log_scales)
-    self._state_width = joint_dim
+    self._state_width = joint_dim if self._early else hidden_dim
 
     def rounds(number, width):
       heads = {'num_heads': num_heads} if convolution == 'gat' else {}
@@ -1666,15 +1419,12 @@ class _TileRanker(_Ranker):
 
     self._node_encoder = _DenseNorm(hidden_dim, hidden_activation)
     self._node_rounds = rounds(node_rounds, hidden_dim)
+    self._config_encoder = _DenseNorm(hidden_dim, hidden_activation)
     if self._early:
-      self._config_encoder = _DenseNorm(hidden_dim, hidden_activation)
-      self._join = _DenseNorm(joint_dim, hidden_activation)
-      self._join_gate = tf.keras.layers.Dense(joint_dim)
-      self._join_config = tf.keras.layers.Dense(joint_dim, use_bias=False)
+      self._join = _GatedJoin(joint_dim, hidden_activation)
     self._joint_rounds = rounds(joint_rounds, joint_dim)
-    self._pooled_width = len(self._pooling) * (
-        joint_dim if self._early else hidden_dim)
-    self._head = [_DenseNorm(hidden_dim, hidden_activation)
+    self._kernel_encoder = _DenseNorm(hidden_dim, hidden_activation)
+    self._head = [_GatedJoin(hidden_dim, hidden_activation)
                   for _ in range(head_layers)]
     self._scorer = tf.keras.layers.Dense(1)
 
@@ -1683,93 +1433,54 @@ class _TileRanker(_Ranker):
     self._build_for(scales * node_width, scales * config_width)
 
   def _build_for(self, node_columns: int, config_columns: int) -> None:
-    width = self._width
     self._node_encoder.build([None, self._embed_width + node_columns])
-    for layer in self._node_rounds:
-      layer.build([None, width])
-    if self._early:
-      self._config_encoder.build([None, config_columns])
-      for layer in (self._join, self._join_gate, self._join_config):
-        layer.build([None, width])
-      width = self._state_width
+    self._config_encoder.build([None, config_columns])
+    self._kernel_encoder.build([None, len(self._pooling) * self._state_width])
+    joins = [self._join] if self._early else []
+    for layer in (*self._node_rounds, *joins, *self._head, self._scorer):
+      layer.build([None, self._width])
     for layer in self._joint_rounds:
-      layer.build([None, width])
-    head_width = self._pooled_width + self._late * config_columns
-    for layer in self._head:
-      layer.build([None, head_width])
-      head_width = self._width
-    self._scorer.build([None, head_width])
+      layer.build([None, self._state_width])
 
-  def _encode(self, graph, embedded, node_feats, training):
-    """The node's part of the join, h W + b, and its gate, 1 + h U.
+  def _encode(self, graph, embedded, node_feats):
+    columns = _log_scales(node_feats, self._scales)
+    return self._encode_nodes(
+        graph, self._node_encoder(tf.concat([embedded, columns], -1)))
 
-    Shapes: float32 [nodes, 1, joint_dim] twice. Where configurations join at
-    the head alone, the pooled nodes: [kernels, 1, poolings * width].
-    """
-    return self._encode_columns(
-        graph, embedded, _log_scales(node_feats, self._scales))
-
-  def _encode_columns(self, graph, embedded, columns):
-    x = self._node_encoder(tf.concat([embedded, columns], -1))
+  def _encode_nodes(self, graph: _Graph, h: tf.Tensor) -> tuple:
+    """From the first h: the nodes' part of an early join, or `_of_kernels`."""
     for layer in self._node_rounds:
-      x = layer.update(graph, x)
-    if self._early:
-      return (tf.expand_dims(_dense(self._join.dense, x), 1),
-              tf.expand_dims(1 + _dense(self._join_gate, x), 1))
-    return tf.expand_dims(graph.pools(self._pooling, x), 1)
+      h = layer.update(graph, h)
+    h = h[:, tf.newaxis]  # For all configurations.
+    return self._join.fixed(h) if self._early else self._of_kernels(graph, h)
 
-  def _prepare(self, graph, encoded):
-    """Adds to an early join what the rounds after it know of the graph."""
-    if not self._early or not self._joint_rounds or not isinstance(
-        self._joint_rounds[0], _SAGERound):
-      return encoded
-    rows = _SharedRows(graph)
-    return (*encoded, *(layer.prepare(rows) for layer in self._joint_rounds))
+  def _of_kernels(self, graph: _Graph, x: tf.Tensor) -> tuple:
+    """k, and its part of every join of the head.
 
-  def _configured(self, graph, encoded, config_feats):
-    """[what joins the nodes, what joins the head], of those that there are.
+    Shapes: x float32 [nodes, configs or 1, any] -> [kernels, same, hidden_dim].
     """
-    return self._configure_columns(
-        _log_scales(config_feats, self._scales), self._config_weights())
+    k = self._kernel_encoder(graph.pools(self._pooling, x))
+    return k, [layer.fixed(k) for layer in self._head]
 
-  def _config_weights(self) -> list:
-    """(W, b) that a configuration's columns meet: the encoder's, the head's."""
-    weights = []
+  def _score(self, graph, encoded, config_feats):
+    columns = _log_scales(config_feats, self._scales)
+    return self._score_configs(graph, encoded, self._config_encoder(columns))
+
+  def _score_configs(self, graph: _Graph, encoded: tuple,
+                     z: tf.Tensor) -> tf.Tensor:
+    """Scores, from the first z, float32 [kernels, configs, hidden_dim]."""
     if self._early:
-      weights.append(self._config_encoder.centered())
-    if self._late:  # Their rows of the head's first layer.
-      weights.append(self._first_of_head(slice(self._pooled_width, None)))
-    return weights
-
-  def _configure_columns(self, columns, weights):
-    parts = [_matmul(columns, *pair) for pair in weights]
-    if self._early:
-      parts[0] = _dense(
-          self._join_config, self._config_encoder.finish(parts[0]))
-    return parts
-
-  def _first_of_head(self, rows: slice) -> tuple:
-    """Some rows, and the bias, of the first layer after pooling."""
-    if self._head:
-      return self._head[0].centered(rows)
-    return self._scorer.kernel[rows], self._scorer.bias
-
-  def _score(self, graph, encoded, configured, training):
-    z = encoded
-    if self._early:
-      node, gate, *prepared = encoded
-      x = self._join.activate(  # [nodes, configs, joint_dim]
-          self._join.norm(node + gate * graph.on_nodes(configured[0])))
-      for i, layer in enumerate(self._joint_rounds):
-        x = (layer.update_many(prepared[i], x) if prepared else
-             layer.update(graph, x))
-      z = graph.pools(self._pooling, x)
-    rows, bias = self._first_of_head(slice(self._pooled_width))
-    linear = _matmul(z, rows) + (configured[-1] if self._late else bias)
-    for i, layer in enumerate(self._head):
-      z = layer(z) if i else layer.finish(linear)
-      z = _drop(z, self._dropout, training)
-    return tf.squeeze(_dense(self._scorer, z) if self._head else linear, -1)
+      x = self._join.finish(  # [nodes, configs, joint_dim]
+          encoded, graph.on_nodes(self._join.product(z)))
+      for layer in self._joint_rounds:
+        x = layer.update(graph, x)
+      encoded = self._of_kernels(graph, x)
+    k, fixed = encoded
+    if not self._late:
+      z = k
+    for layer, of_kernels in zip(self._head, fixed):
+      z += layer.finish(of_kernels, layer.product(z))
+    return tf.squeeze(_dense(self._scorer, z), -1)
 
 
 # ---------------------------------------------------------- chapter: statistics
@@ -2024,24 +1735,30 @@ def _of_file(path: str) -> Mapping[str, Any]:
 # Tensors are compared by `tf.equal`; `==` leaves the shape unknown.
 
 _DIMS, _AXES, _SPATIAL = 6, 12, 4
+_KEYS = 1024  # Numbers of parameters that are told apart.
+_KINDS = ('image', 'filter', 'input', 'output')  # Of streams.
 # First column and number of columns of what is read of the node features.
 _NODE_COLUMNS = {
     'is_root': (0, 1), 'element_type': (2, 19), 'shape': (21, 6),
-    'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 4),
-    'stride': (45, 4), 'window_dilation': (69, 4), 'base_dilation': (77, 4),
+    'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 6),
+    'stride': (45, 6), 'window_dilation': (69, 6), 'base_dilation': (77, 6),
     'convolution': (93, 14),
     'feature_groups': (107, 1), 'batch_groups': (108, 1),
     'minor_to_major': (134, 6)}
-_BOUNDS = (*range(8, 14), *range(6))  # Config columns: of output, of filter.
+_OF_CONVOLUTION = {
+    'window': 4, 'stride': 4, 'window_dilation': 4, 'base_dilation': 4,
+    'convolution': 14, 'feature_groups': 1, 'batch_groups': 1}
+_BOUNDS = (8, 0)  # First config columns: of the output's, the filter's.
 _ELEMENT_BYTES = (4, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 4, 4, 4)
-_CONVOLUTION, _DOT, _FUSION, _PARAMETER, _REDUCE, _TRANSPOSE, _TUPLE = (
-    26, 34, 41, 63, 70, 98, 100)
+_CONVOLUTION, _DOT, _DYNAMIC_SLICE, _FUSION, _PARAMETER = 26, 34, 35, 41, 63
+_REDUCE, _REDUCE_WINDOW, _SLICE, _TRANSPOSE, _TUPLE = 70, 72, 92, 98, 100
 # Vector instructions of an opcode: 1 but for these.
 _FREE_OPCODES = (11, 13, 24, 26, 34, 41, 45, 48, 63, 75, 100)
 _SLOW_OPCODES = (30, 32, 37, 38, 50, 51, 66, 77, 81, 91, 94, 96, 98, 107)
 _SLOW_COST = 8.0
 _PLACES = [float(i) for i in range(_DIMS)]
 _EYE = [[float(i == j) for j in range(_DIMS)] for i in range(_DIMS)]
+_MORE_MINOR = [[float(j > i) for j in range(_DIMS)] for i in range(_DIMS)]
 
 
 class _Hardware(NamedTuple):
@@ -2101,8 +1818,8 @@ def _hardware(given: Any) -> Sequence[_Hardware]:
 
 
 def _product(x: tf.Tensor) -> tf.Tensor:
-  """Product of positive counts over the last axis, at most `_MOST`."""
-  return tf.minimum(tf.reduce_prod(x, -1), _MOST)
+  """Product of positive counts over the second axis, at most `_MOST`."""
+  return tf.minimum(tf.reduce_prod(x, 1), _MOST)
 
 
 def _log2(x: tf.Tensor) -> tf.Tensor:
@@ -2110,8 +1827,8 @@ def _log2(x: tf.Tensor) -> tf.Tensor:
 
 
 def _halves(x: tf.Tensor) -> Sequence[tf.Tensor]:
-  """[..., 12 axes] -> [..., 6] twice: of the tiled tensor, of the filter."""
-  return tf.split(x, 2, -1)
+  """[kernels, 12 axes, ...] -> of the tiled tensor, of the filter."""
+  return tf.split(x, 2, 1)
 
 
 def _hot(index: tf.Tensor) -> tf.Tensor:
@@ -2134,16 +1851,6 @@ def _dot(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
   return tf.reduce_sum(x * y, -1, keepdims=True)
 
 
-def _number_from(offset: int, marks: tf.Tensor) -> tf.Tensor:
-  """Marks `offset` places to the right and beyond: [..., places] -> same.
-
-  A product with a triangle of ones, for `tf.cumsum` is slow on short rows.
-  """
-  places = range(marks.shape[-1])
-  return _matmul(marks, tf.constant(
-      [[float(i >= j + offset) for j in places] for i in places]))
-
-
 def _ranks(chosen: tf.Tensor, places: int) -> tf.Tensor:
   """[..., dims] of 0 and 1 -> [..., places, dims], a row for each 1 in turn."""
   place = tf.expand_dims(tf.cumsum(chosen, -1), -2)
@@ -2162,14 +1869,7 @@ def _with_gaps(runs: Iterable[tuple], width: int) -> list:
 
 class _NodeRows(NamedTuple):
   """Some of the nodes of `_Nodes`, float32."""
-  dimensions: tf.Tensor     # [rows, 6], as the next seven from the features
-  window: tf.Tensor         # [rows, 4]
-  stride: tf.Tensor         # [rows, 4]
-  window_dilation: tf.Tensor  # [rows, 4]
-  base_dilation: tf.Tensor  # [rows, 4]
-  convolution: tf.Tensor    # [rows, 14]
-  feature_groups: tf.Tensor  # [rows, 1]
-  batch_groups: tf.Tensor   # [rows, 1]
+  dimensions: tf.Tensor     # [rows, 6], from the features
   rank: tf.Tensor           # [rows, 1]
   elements: tf.Tensor       # [rows, 1]
   element_bytes: tf.Tensor  # [rows, 1]
@@ -2202,7 +1902,11 @@ class _Nodes:
     self._columns = dict(zip(_NODE_COLUMNS, tf.split(
         raw, _with_gaps(_NODE_COLUMNS.values(), _TABLE_WIDTHS['node']), -1
     )[1::2]))
-    sizes = self.column('shape')
+    # The parameters of a fusion and of what it calls have the same numbers.
+    number = tf.cast(tf.clip_by_value(
+        tf.squeeze(self.column('parameter_number'), 1), 0, _KEYS - 1), tf.int32)
+    self.parameter_key = self.kernel_of * _KEYS + number
+    sizes = self._read_sizes()
     self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)
     self.shape = tf.maximum(sizes, 1)
     self.elements = _product(self.shape)
@@ -2214,24 +1918,37 @@ class _Nodes:
     self._lay_out(hardware)
     self.padded = _product(tf.math.ceil(self.size / self.unit) * self.unit)
     self.stored_bytes = self.element_bytes * self.padded
-    self.dots = _Dots(graph, self.shape, self.rank)
-    is_dot = tf.expand_dims(graph.opcode == _DOT, -1)
-    for name, column in self.dots.columns.items():
-      self._columns[name] = tf.where(is_dot, column, self._columns[name])
-    table = [self.column(name) for name in _NodeRows._fields[:8]] + [
+    self._table = tf.concat([
+        self.column('dimensions'),
         tf.stack([self.rank, self.elements, self.element_bytes,
                   self.opcode_is(_REDUCE)], 1),
         self.shape, self.size, self.unit,
-        tf.reshape(self.order, [-1, _DIMS ** 2])]
-    self._table = tf.concat(table, 1)
+        tf.reshape(self.order, [-1, _DIMS ** 2])], 1)
     self._find_roles(hardware)
+
+  def _read_sizes(self) -> tf.Tensor:
+    """Sizes [nodes, 6]; of what a slice alone reads only what it takes."""
+    graph, sizes = self._graph, self.column('shape')
+    first, last = graph.first_and_last('consumers')
+    reader = tf.gather(graph.opcode, last)
+    taken = tf.gather(sizes, last)
+    is_read = (
+        (graph.opcode == _PARAMETER) & tf.equal(first, last)
+        & ((reader == _SLICE) | (reader == _DYNAMIC_SLICE))
+        & tf.reduce_all(taken <= sizes, -1))
+    same = tf.gather(tf.math.unsorted_segment_max(
+        tf.where(is_read, self._number, -1), self.parameter_key,
+        graph.kernels * _KEYS), self.parameter_key)
+    inner = tf.maximum(same, 0)
+    is_read = (graph.opcode == _PARAMETER) & (same >= 0) & tf.reduce_all(
+        tf.equal(sizes, tf.gather(sizes, inner)), -1)
+    return tf.where(is_read[:, tf.newaxis], tf.gather(taken, inner), sizes)
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
     """What is known of some nodes, int32 [rows]."""
-    widths = [_NODE_COLUMNS[name][1] for name in _NodeRows._fields[:8]]
     *columns, order = tf.split(
         tf.gather(self._table, index),
-        widths + 4 * [1] + 3 * [_DIMS] + [_DIMS ** 2], 1)
+        [_DIMS] + 4 * [1] + 3 * [_DIMS] + [_DIMS ** 2], 1)
     return _NodeRows(*columns, tf.reshape(order, [-1, _DIMS, _DIMS]))
 
   def column(self, name: str) -> tf.Tensor:
@@ -2320,12 +2037,19 @@ class _Nodes:
     tiled = tf.where(_is(self.any_of(whole)), whole, self.outputs)
     self.tiled = tf.where(_is(self.has_convolution), self.convolution,
                           self.pick(tiled))
+    tiled = self._graph.on_nodes(self.tiled)
+    self._as_tiled = _as_float(
+        tf.equal(self.rank, tf.gather(self.rank, tiled))
+        & tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, tiled)), -1))
     self.vector_ops = self._vector_ops(reduced)
+    pools = self._as_tiled * self.opcode_is(
+        _REDUCE_WINDOW) * self._graph.on_nodes(1 - self.has_convolution)
+    self.pool = self.pick(pools)
+    self.has_pool = tf.math.segment_max(pools, self.kernel_of)[:, tf.newaxis]
     # A result of four bytes has room for the sums, others have not.
-    product = self._graph.on_nodes(self.tiled)
     has_room = self.outputs * _as_float(
         tf.equal(self.element_bytes, 4)
-        & _is_about(self.elements / tf.gather(self.elements, product), 1.001))
+        & _is_about(self.elements / tf.gather(self.elements, tiled), 1.001))
     self.sum_bytes = 4 * self.has_convolution * (
         1 - tf.math.segment_max(has_room, self.kernel_of))
     self._find_transposition(in_elements)
@@ -2336,11 +2060,7 @@ class _Nodes:
     And `turn` [kernels, 6, 6], its dimensions in those of the tiled tensor. In
     tiles of the TPU's layout its compiler turns tensors by their layouts.
     """
-    shape, rank = (self._graph.on_nodes(tf.gather(x, self.tiled))
-                   for x in (self.shape, self.rank))
-    transposes = in_elements * self.opcode_is(_TRANSPOSE) * _as_float(
-        tf.equal(self.rank, rank)
-        & tf.reduce_all(tf.equal(self.shape, shape), -1))
+    transposes = in_elements * self.opcode_is(_TRANSPOSE) * self._as_tiled
     picked = self.pick(transposes)
     transposes *= self.marked(picked)
     turned = self.read_by(transposes)
@@ -2355,17 +2075,13 @@ class _Nodes:
 
   def _vector_ops(self, reduced: tf.Tensor) -> tf.Tensor:
     """[kernels]: vector instructions on an element of the tiled tensor."""
-    tiled = self._graph.on_nodes(self.tiled)
-    same = _as_float(
-        tf.equal(self.rank, tf.gather(self.rank, tiled))
-        & tf.reduce_all(tf.equal(self.shape, tf.gather(self.shape, tiled)), -1))
     cost = tf.constant([
         0.0 if i in _FREE_OPCODES else _SLOW_COST if i in _SLOW_OPCODES else 1.0
         for i in range(256)])
     reductions = reduced * self._graph.on_nodes(1 - self.has_convolution)
+    costs = tf.gather(cost, tf.clip_by_value(self._graph.opcode, 0, 255))
     return tf.math.segment_sum(
-        same * tf.gather(cost, tf.clip_by_value(self._graph.opcode, 0, 255))
-        + reductions, self.kernel_of)
+        self._as_tiled * costs + reductions, self.kernel_of)
 
 
 class _Dots:
@@ -2374,42 +2090,47 @@ class _Dots:
   Nodes keep neither the order of operands nor which dimensions are summed
   over: both are told by sizes. Dimensions of the batch come first, then those
   of the left operand, then those of the right one; one is summed over, which is
-  the last or the first that is not of the batch. Rows of nodes that are no
-  matrix product are of no meaning.
+  the last or the first that is not of the batch. Rows of kernels whose product
+  is none of those are of no meaning.
+
+  Args:
+    product: [kernels], the result.
+    first, last: [kernels], its operands.
 
   Attributes:
-    left, right: int32 [nodes], the operands.
-    columns: as the features of a convolution, 'convolution' [nodes, 14], where
-      -1 is a dimension that is not there; 'window', 'base_dilation' and
-      'stride' [nodes, 4].
+    swapped: bool [kernels], whether the last operand is the left one.
+    columns: as the features of a convolution, 'convolution' [kernels, 14],
+      where -1 is a dimension that is not there; 'window', 'base_dilation' and
+      'stride' [kernels, 4].
   """
 
-  def __init__(self, graph: _Graph, shape: tf.Tensor, rank: tf.Tensor):
-    first, last = graph.first_and_last('producers')
+  def __init__(self, product: _NodeRows, first: _NodeRows, last: _NodeRows):
     # Of both orders of the operands, four choices each of what is summed over.
-    left, right = (tf.repeat(tf.stack(pair, 1), 4, axis=1)
-                   for pair in ((first, last), (last, first)))
-    left_rank, right_rank = tf.gather(rank, left), tf.gather(rank, right)
-    batch = left_rank + right_rank - tf.expand_dims(rank, -1) - 2  # [nodes, 8]
+    (left, left_rank), (right, right_rank) = (
+        (tf.gather(tf.stack([first.shape, last.shape], 1), order, axis=1),
+         tf.gather(tf.concat([first.rank, last.rank], 1), order, axis=1))
+        for order in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4))
+    batch = left_rank + right_rank - product.rank - 2  # [kernels, 8]
     of_left = tf.where([True, True, False, False] * 2, left_rank - 1, batch)
     of_right = tf.where([True, False] * 4, batch, right_rank - 1)
-    agree = self._agree(shape, tf.gather(shape, left), tf.gather(shape, right),
-                        rank, left_rank - 1, batch, of_left, of_right)
+    agree = self._agree(product.shape, left, right, product.rank,
+                        left_rank - 1, batch, of_left, of_right)
     best = tf.argmax(agree, -1)
-    self.left, self.right, *numbers = (
-        tf.gather(x, best, batch_dims=1) for x in (
-            left, right, left_rank, right_rank, batch, of_left, of_right))
+    self.swapped = best >= 4
+    numbers = tf.gather(
+        tf.stack([left_rank, right_rank, batch, of_left, of_right], 2), best,
+        batch_dims=1)
     self.columns = self._as_convolution(
-        shape, *(tf.expand_dims(x, -1) for x in (rank, *numbers)))
+        product.shape, product.rank, *tf.split(numbers, 5, 1))
 
   def _agree(self, shape, left, right, rank, from_right, batch, of_left,
              of_right):
-    """Number of sizes of the result that agree with each choice: [nodes, 8]."""
-    rank = tf.reshape(rank, [-1, 1, 1])
+    """Sizes of the result that agree with each choice: [kernels, 8]."""
+    rank = tf.expand_dims(rank, -1)
     from_right, batch, of_left, of_right = (
         tf.expand_dims(x, -1) for x in (from_right, batch, of_left, of_right))
 
-    def at(sizes, place):  # [nodes, 8, 6], [nodes, 8, places] -> as places
+    def at(sizes, place):  # [kernels, 8, 6] and [.., 8, places] -> as places
       place = tf.cast(tf.clip_by_value(place, 0.0, _DIMS - 1.0), tf.int32)
       return tf.gather(sizes, place, batch_dims=2)
 
@@ -2423,7 +2144,7 @@ class _Dots:
 
   def _as_convolution(self, shape, rank, left_rank, right_rank, batch, of_left,
                       of_right):
-    """The columns; all arguments but the shape are [nodes, 1].
+    """The columns; all arguments but the shape are [kernels, 1].
 
     The first row dimension becomes the batch of the convolution, the last
     column dimension its features; the others are spatial.
@@ -2434,7 +2155,7 @@ class _Dots:
     rows, columns = left_rank - 1 > batch, right_rank - 1 > batch
     spatial = tf.constant(_PLACES[:_SPATIAL]) + tf.zeros_like(batch)
     in_batch = spatial < batch
-    place = spatial + _as_float(~in_batch & rows)  # [nodes, 4], in the result.
+    place = spatial + _as_float(~in_batch & rows)  # In the result.
     of_rows = in_batch | (place < tf.minimum(rank, left_rank - 1))
     numbers = tf.concat([
         if_any(rows, _passing(of_left, batch)), of_left,
@@ -2447,10 +2168,13 @@ class _Dots:
             'stride': tf.ones_like(window)}
 
 
-def _minor_first(exists: tf.Tensor) -> tf.Tensor:
-  """[rows, 6] of 1, and 0 beyond a rank -> [rows, 6, 6], which turns them."""
-  rank = tf.reduce_sum(exists, -1, keepdims=True)
-  return _hot(rank - 1 - tf.constant(_PLACES))
+def _minor_first(ranks: tf.Tensor) -> tf.Tensor:
+  """Ranks of tensors [kernels, n] -> places of their dimensions, one tensor
+  after the other, in turned order: int32 [kernels, n * 6]."""
+  place, rank = tf.constant(_PLACES), tf.expand_dims(ranks, -1)
+  turned = tf.where(place < rank, rank - 1 - place, place)
+  turned += [[float(_DIMS * i)] for i in range(ranks.shape[1])]
+  return tf.reshape(tf.cast(turned, tf.int32), [-1, _DIMS * ranks.shape[1]])
 
 
 def _passing(dim: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
@@ -2459,14 +2183,18 @@ def _passing(dim: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
 
 
 class _Streams(NamedTuple):
-  """Tensors that a kernel reads and writes, as tiles of them come and go."""
+  """Tensors that a kernel reads and writes, as tiles of them come and go.
+
+  A block covers ceil(reach @ elements - beyond) layout tiles of each physical
+  dimension, but 1 at least and `whole` at most.
+  """
   kernel: tf.Tensor   # int32 [streams]
-  size: tf.Tensor     # [streams, 6], physical dimensions, most major first
   unit: tf.Tensor     # [streams, 6], elements of a layout tile
-  exists: tf.Tensor   # [streams, 6, 1], 1 for dimensions that there are
-  follow: tf.Tensor   # [streams, 6, 12], elements for one of the axis
-  window: tf.Tensor   # [streams, 6, 12], elements from tap to tap of a window
-  element_bytes: tf.Tensor  # [streams, 1]
+  whole: tf.Tensor    # [streams, 6], layout tiles of physical dimensions
+  reach: tf.Tensor    # [streams, 6, 12], layout tiles for one of the axis
+  beyond: tf.Tensor   # [streams, 6]
+  follows: tf.Tensor  # [streams, 12], 1 for axes that it follows
+  tile_bytes: tf.Tensor  # [streams, 1], of a layout tile
   copies: tf.Tensor   # [streams, 1], blocks in float32 that a product needs
 
 
@@ -2481,16 +2209,18 @@ class _Loops(NamedTuple):
   taps: tf.Tensor      # [kernels, 12], 1 where each element has own weights
   order: tf.Tensor     # [kernels, 12, 6], 1 where an axis is a logical dim
   has_convolution: tf.Tensor  # [kernels]
+  has_pool: tf.Tensor         # [kernels], whether it reduces windows
   vector_ops: tf.Tensor       # [kernels]
   sum_bytes: tf.Tensor        # [kernels], of a product's sums, an element
   streams: _Streams
-  source: tf.Tensor    # [kernels, 6, 14], of the largest input: physical
-                       # dims, most minor first; size, exists, `follow`
+  source: tf.Tensor    # int32 [kernels], the stream of the largest input
+  minor_first: tf.Tensor  # int32 [kernels, 18], axes and dimensions of
+                       # `source`, each tensor's most minor one first
   hardware: _Hardware
 
 
 class _Tiles(NamedTuple):
-  """Tiles of each axis; float32 [kernels, 1, 12], the last [.., configs, ..].
+  """Tiles of each axis; float32 [kernels, 12, 1], the last [.., .., configs].
   """
   size: tf.Tensor   # As of `_Loops`.
   unit: tf.Tensor
@@ -2557,11 +2287,10 @@ class _Geometry:
   Args:
     hardware: see `_hardware`.
   """
-  _STEPS = 10
+  _STEPS = 12
+  _LEAST = 64  # Bytes of the first step.
   _EVEN = 7  # How often 2 may divide.
-  _OF_AXES = _AXES * (5 + 2 * _STEPS)
-  _OF_INPUT = _DIMS * (3 + 2 * _STEPS)
-  NUM_COLUMNS = _OF_AXES + _OF_INPUT
+  NUM_COLUMNS = 4 * (_AXES + _DIMS + _STEPS)
 
   def __init__(self, hardware: Sequence[_Hardware]):
     self._hardware = hardware
@@ -2591,200 +2320,144 @@ class _Geometry:
     tiled = nodes.rows(nodes.tiled)
     of_tiled = tf.transpose(tiled.order, [0, 2, 1])
     output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
-    conv = _Convolution(graph, nodes, output_axes)
-    loose = nodes.inputs * (1 - tf.maximum(conv.in_image, conv.in_filter))
-    *laid_out, is_input = (tf.concat(part, 0) for part in zip(
-        conv.streams(),
-        _along(graph, nodes, [loose, nodes.outputs], output_axes)))
-    streams = _laid_out(nodes, *laid_out)
-    own = tf.concat(
-        [tf.reduce_sum(tiled.order, 2), conv.own_axes[:, _DIMS:]], 1)
-    whole = tf.concat([  # The filter's, with those that follow the output.
-        tiled.size, tf.where(tf.expand_dims(nodes.has_convolution, 1) > 0,
-                             conv.filter_rows.size, 1.0)], 1)
-    unit = tf.concat([tiled.unit, conv.filter_rows.unit], 1)
-    return _Loops(
-        whole, unit, own, conv.rows, conv.features, conv.taps,
-        tf.concat([tiled.order, conv.filter_rows.order], 1),
-        nodes.has_convolution, nodes.vector_ops, nodes.sum_bytes, streams,
-        cls._largest(streams, is_input, graph.kernels), hardware)
+    conv, pool = _Convolution(graph, nodes, output_axes), _Pool(nodes, tiled)
+    streams, source, source_rank = _streams(
+        graph, nodes, conv, pool, output_axes)
+    has_filter = tf.expand_dims(nodes.has_convolution, 1) > 0
 
-  @staticmethod
-  def _largest(streams: _Streams, is_input: tf.Tensor,
-               kernels: Any) -> tf.Tensor:
-    """The largest input but a product's filter: see `_Loops.source`."""
-    elements = _product(streams.size) * _as_float(is_input)
-    most = tf.math.unsorted_segment_max(elements, streams.kernel, kernels)
-    of_most = tf.equal(elements, tf.gather(most, streams.kernel)) & is_input
-    number = tf.range(tf.size(elements))
-    chosen = tf.math.unsorted_segment_max(
-        tf.where(of_most, number, -1), streams.kernel, kernels)
-    rows = tf.concat([tf.expand_dims(streams.size, -1), streams.exists,
-                      streams.follow], -1)  # [streams, 6, 14]
-    rows = tf.pad(rows, [[0, 1], [0, 0], [0, 0]])  # Zeros where there is none.
-    rows = tf.gather(rows, tf.where(chosen < 0, tf.size(elements), chosen))
-    return tf.matmul(_minor_first(rows[..., 1]), rows)
+    own = tf.reduce_sum(tiled.order, 2)
+    windows = own * nodes.has_pool
+    rank = tf.where(nodes.has_pool > 0, tiled.rank, conv.filter_rows.rank)
+    order = tf.where(tf.expand_dims(nodes.has_pool, -1) > 0, tiled.order,
+                     conv.filter_rows.order)
+    return _Loops(
+        # The filter's, with those that follow the output.
+        tf.concat([tiled.size, tf.where(
+            has_filter, conv.filter_rows.size, pool.size)], 1),
+        tf.concat([tiled.unit, tf.where(
+            has_filter, conv.filter_rows.unit, 1.0)], 1),
+        tf.concat([own, conv.own_axes[:, _DIMS:] + windows], 1),
+        conv.rows, conv.features,
+        conv.taps + tf.pad(windows, [[0, 0], [_DIMS, 0]]),
+        tf.concat([tiled.order, order], 1), nodes.has_convolution,
+        tf.squeeze(nodes.has_pool, 1), nodes.vector_ops, nodes.sum_bytes,
+        streams, source, _minor_first(tf.concat(
+            [tiled.rank, rank, source_rank], 1)), hardware)
 
   @classmethod
-  def counts_and_columns(cls, loops: _Loops, raw: tf.Tensor,
-                         ranks: Optional[tf.Tensor] = None) -> tuple:
-    """`counts` and `columns` of `tiles`."""
-    if ranks is None:
-      return _shared(cls._count, raw, loops)
-    return _shared(cls._count_used, raw, loops, ranks)
+  def counts_and_columns(cls, loops: _Loops, raw: tf.Tensor) -> tuple:
+    """`_Counts`, and what a network sees: [kernels, configs, NUM_COLUMNS].
+
+    Args:
+      loops: of the kernels.
+      raw: config features in their own units, [kernels, configs, 24].
+    """
+    return _shared(cls._count, raw, loops)
 
   @classmethod
   def _count(cls, raw: tf.Tensor, loops: _Loops) -> tuple:
     tiles = cls.tiles(loops, raw)
-    return cls.counts(loops, tiles), cls.columns(loops, tiles)
-
-  @classmethod
-  def _count_used(cls, raw: tf.Tensor, loops: _Loops,
-                  ranks: tf.Tensor) -> tuple:
-    tiles = cls.tiles(loops, raw)
-    return cls.counts(loops, tiles), cls.columns(loops, tiles, ranks)
-
-  @staticmethod
-  def ranks(loops: _Loops) -> tf.Tensor:
-    """int32 [3]: most dims of tiled tensors, of filters, of `source`.
-
-    Without a convolution some tensor stands for its filter.
-    """
-    exists = tf.concat([
-        tf.reduce_sum(loops.order, 2), loops.source[..., 1]], 1)
-    return tf.cast(tf.reduce_max(tf.reduce_sum(
-        tf.reshape(exists, [-1, 3, _DIMS]), -1), 0), tf.int32)
-
-  @classmethod
-  def used(cls, ranks: tf.Tensor) -> tf.Tensor:
-    """bool [NUM_COLUMNS]: which of the columns are of those dimensions."""
-    exists = tf.constant(_PLACES) < tf.cast(ranks, tf.float32)[:, tf.newaxis]
-    return tf.concat([
-        tf.tile(tf.reshape(exists[:2], [-1]), [cls._OF_AXES // _AXES]),
-        tf.tile(exists[2], [cls._OF_INPUT // _DIMS])], 0)
+    counts, source = cls.counts(loops, tiles)
+    return counts, cls.columns(loops, tiles, counts, source)
 
   @staticmethod
   def tiles(loops: _Loops, raw: tf.Tensor) -> _Tiles:
     """Tiles from config features in their own units, [kernels, configs, 24].
     """
-    bounds = tf.gather(raw, _BOUNDS, axis=-1)  # [kernels, configs, 12]
     # Elements are of logical dimensions, layout tiles of physical ones.
     orders = tf.where(loops.hardware.in_elements(), loops.order,
                       tf.constant([_EYE + _EYE]))
     bounds = tf.concat([
-        tf.matmul(part, order, transpose_b=True) for part, order in zip(
-            _halves(bounds), tf.split(orders, 2, 1))], -1)
-    size, unit = (tf.expand_dims(x, 1) for x in loops[:2])
+        tf.matmul(order, raw[..., first:first + _DIMS], transpose_b=True)
+        for first, order in zip(_BOUNDS, _halves(orders))], 1)
+    size, unit = (tf.expand_dims(x, -1) for x in loops[:2])
     units = tf.math.ceil(size / unit)
     # A dimension without a bound is whole.
     tile = tf.where((units > 1) & (bounds > 0), bounds, units)
     return _Tiles(size, unit, units, tile)
 
   @classmethod
-  def counts(cls, loops: _Loops, tiles: _Tiles) -> _Counts:
-    """What the configurations of each kernel do."""
+  def counts(cls, loops: _Loops, tiles: _Tiles) -> tuple:
+    """What the configurations of each kernel do.
+
+    Returns:
+      `_Counts`, and the layout tiles of a block of `loops.source`, float32
+      [kernels, 6, configs].
+    """
     hardware = loops.hardware
-    own, row_axes, features, taps = (  # [kernels, 1, 12]
-        tf.expand_dims(x, 1) for x in loops[2:6])
-    is_product, vector_ops, sum_bytes = (  # [kernels, 1]
-        tf.expand_dims(x, 1) for x in (
-            loops.has_convolution, loops.vector_ops, loops.sum_bytes))
+    own, row_axes, features, taps = (  # [kernels, 12, 1]
+        tf.expand_dims(x, -1) for x in loops[2:6])
+    is_product, is_pool, vector_ops, sum_bytes = (  # [kernels, 1]
+        tf.expand_dims(x, -1) for x in loops[7:11])
     size, unit, units, tile = (tf.where(own > 0, x, 1.0) for x in tiles)
     trips, elements = tf.math.ceil(units / tile), tile * unit
-    steps, kernel_tiles = _product(trips), _product(_halves(trips)[1])
-    output_tiles, tile_elements, rounding = tf.unstack(_product(_halves(
-        tf.stack([trips, elements, trips * tile / units], -2))[0]), axis=-1)
+    output_tiles, kernel_tiles = (_product(x) for x in _halves(trips))
+    steps = tf.minimum(output_tiles * kernel_tiles, _MOST)
+    tile_elements = _product(_halves(elements)[0])
     registers = tile_elements / (hardware.lanes * hardware.sublanes)
-    streams, block, moved, pieces, held = cls._traffic(
+    (streams, block, moved, pieces, held), source = cls._traffic(
         loops, trips, elements)
 
     def of(axes, x):  # 1 on the others.
       return tf.where(axes > 0, x, 1.0)
 
-    blocks = _product(tf.concat([
-        of(features, tf.math.ceil(elements / hardware.matrix_side)),
-        of(taps, elements)], -1))
+    blocks = _product(
+        of(features, tf.math.ceil(elements / hardware.matrix_side))
+        * of(taps, elements))
     rows = tf.maximum(
         _product(of(row_axes, elements)), hardware.matrix_min_rows)
-    vector = registers * (vector_ops * output_tiles
+    vector = registers * (vector_ops * output_tiles + is_pool * steps * blocks
                           + is_product * (steps - output_tiles))
     padding = _product(_halves(units * unit / size)[0])  # [kernels, 1]
+    rounding = _product(_halves(trips * tile / units)[0])
     return _Counts(
         output_tiles, kernel_tiles, steps, streams, moved, block, pieces,
         is_product * steps * blocks * rows, vector, tile_elements,
         held + sum_bytes * tile_elements,
-        padding + tf.zeros_like(steps), rounding)
+        padding + tf.zeros_like(steps), rounding), source
 
   @classmethod
-  def columns(cls, loops: _Loops, tiles: _Tiles,
-              ranks: Optional[tf.Tensor] = None) -> tf.Tensor:
-    """What a network sees of each axis; the most minor one comes first.
+  def columns(cls, loops: _Loops, tiles: _Tiles, counts: _Counts,
+              source: tf.Tensor) -> tf.Tensor:
+    """What a network sees of each axis, the most minor one first, and of all.
 
-    Of the tile: log2 of its elements, of its number of trips, of what rounding
-    adds and of the extent, and how often 2 divides its elements. The first two
-    also as steps: the j-th rises from 0 to 1 between 2^j and 2^(j + 1), so that
-    one weight says what passing a capacity does. Then the same of what a tile
-    reads of the largest input, but for rounding and evenness. What is of a
-    dimension that is not there is 0; with `ranks` only what is `used`.
+    Of an axis, and of a dimension of the largest input, log2 of the elements of
+    a block, of the number of blocks and of what rounding adds, and how often 2
+    divides the elements. Of a tile its elements, the steps, and the bytes of a
+    block of every stream and of what is held on chip, as steps: the j-th rises
+    from 0 to 1 between 4^j and 4^(j + 1), so that one weight says what passing
+    a capacity does.
     Shapes: float32 [kernels, configs, NUM_COLUMNS], about 1 at most.
     """
-    size, unit, units, tile = tiles
-    trips, elements = tf.math.ceil(units / tile), tile * unit
-    x = cls._minor_axes_first(loops.order, tf.stack([
-        elements, trips, size + tf.zeros_like(tile), trips * tile / units], 2))
-    if ranks is not None:
-      x = tf.concat([
-          half[..., :ranks[i]] for i, half in enumerate(_halves(x))], -1)
-    x, rounding = tf.split(x, [3, 1], 2)  # [kernels, configs, 3, 12]
-    whole = tf.cast(x[:, :, :1], tf.int64)
-    power = tf.minimum(  # The largest power of 2 that divides.
-        tf.bitwise.bitwise_and(whole, -whole), 2 ** cls._EVEN)
-    power = tf.where(x[:, :, 2:] > 1, tf.cast(power, tf.float32), 1.0)
-    rounding, even = tf.split(
-        _log2(tf.concat([rounding, power], 2)) * [[1.0], [1 / cls._EVEN]],
-        2, 2)
-    # The same of the largest input, whose blocks follow the tiles.
-    size, exists, follow = tf.split(
-        tf.expand_dims(loops.source, 1), [1, 1, _AXES], -1)
-    size = tf.maximum(tf.squeeze(size, -1), 1)
-    exists = tf.transpose(exists, [0, 1, 3, 2]) > 0  # [kernels, 1, 1, 6]
-    reach = tf.linalg.matvec(follow, elements)
-    reach = tf.where(reach > 0, tf.minimum(reach, size), size)
-    y = tf.where(exists, tf.stack([
-        reach, tf.math.ceil(size / reach), size + tf.zeros_like(reach)], 2),
-                 1.0)
-    if ranks is not None:
-      y = y[..., :ranks[2]]
-    return tf.concat([cls._flat(x, [rounding, even]), cls._flat(y, [])], -1)
-
-  @classmethod
-  def _flat(cls, x: tf.Tensor, others: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Logarithms, `others` and steps of [kernels, configs, 3, dims], in rows.
-    """
-    logs = _log2(x)
-    steps = tf.clip_by_value(
-        tf.expand_dims(logs[:, :, :2], 3)
+    s = loops.streams
+    unit, units = (
+        tf.concat([x, tf.expand_dims(tf.gather(of_source, loops.source), -1)],
+                  1)
+        for x, of_source in ((tiles.unit, s.unit), (tiles.units, s.whole)))
+    block = tf.concat([tiles.tile, source], 1)  # [kernels, 18, configs]
+    blocks, elements = tf.math.ceil(units / block), block * unit
+    whole = tf.cast(tf.minimum(elements, 2.0 ** 30), tf.int32)
+    even = tf.cast(tf.minimum(  # The largest power of 2 that divides.
+        tf.bitwise.bitwise_and(whole, -whole), 2 ** cls._EVEN), tf.float32)
+    axes = tf.gather(_log2(tf.stack([
+        elements, blocks, blocks * block / units, even], 2)),
+        loops.minor_first, axis=1, batch_dims=1)  # [kernels, 18, 4, configs]
+    axes *= [[1 / 5], [1 / 5], [1.0], [1 / cls._EVEN]]
+    steps = tf.clip_by_value(tf.expand_dims(_log2(tf.maximum(1.0, tf.stack([
+        counts.tile_elements, counts.steps, counts.block_bytes / cls._LEAST,
+        counts.footprint_bytes / cls._LEAST], 1))) / 2, 2)
         - [[float(j)] for j in range(cls._STEPS)], 0.0, 1.0)
-    kernels, configs = tf.unstack(tf.shape(x)[:2])
-    dims = x.shape[-1] or tf.shape(x)[-1]
-    steps = tf.reshape(steps, [kernels, configs, 2 * cls._STEPS, dims])
-    rows = tf.concat([logs / 5, *others, steps], 2)
-    return tf.reshape(rows, [kernels, configs, rows.shape[2] * dims])
+    kernels, configs = tf.shape(axes)[0], tf.shape(axes)[-1]
+    return tf.transpose(tf.concat([
+        tf.reshape(x, [kernels, number, configs]) for x, number in (
+            (axes, 4 * (_AXES + _DIMS)), (steps, 4 * cls._STEPS))], 1),
+        [0, 2, 1])
 
   @staticmethod
-  def _minor_axes_first(order: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """[kernels, configs, n, 12] -> same; 1 for axes that there are not."""
-    turned = tf.concat([
-        tf.matmul(part, tf.expand_dims(_minor_first(
-            tf.reduce_sum(own, 2)), 1), transpose_b=True)
-        for part, own in zip(_halves(x), tf.split(order, 2, 1))], -1)
-    return tf.maximum(turned, 1.0)
+  def _traffic(loops: _Loops, trips: tf.Tensor, elements: tf.Tensor) -> tuple:
+    """(streams, block bytes, moved bytes, pieces, bytes held on chip), source.
 
-  @staticmethod
-  def _traffic(loops, trips, elements):
-    """(streams, block bytes, moved bytes, pieces, bytes held on chip).
-
-    Shapes: [kernels, configs] each.
+    Shapes: [kernels, configs] each; the last is as of `counts`.
 
     A block stays on chip while the next step needs it too; it changes with the
     loops that its tensor follows, and comes back each time one outside of
@@ -2792,95 +2465,133 @@ class _Geometry:
     major one to a contiguous piece.
     """
     s = loops.streams
-    kernels = tf.shape(trips)[0]
+    # Blocks that come where a loop is the innermost one to bring any.
+    rounds = tf.where(trips > 1, tf.math.cumprod(trips, 1), 1.0)
     if trips.shape[0] != 1:  # A single kernel's broadcast.
-      trips, elements = (tf.gather(x, s.kernel) for x in (trips, elements))
-    follow, window = (tf.transpose(x, [0, 2, 1]) for x in (s.follow, s.window))
-    size, unit = tf.expand_dims(s.size, 1), tf.expand_dims(s.unit, 1)
-    # From the first tap of the first element to the last tap of the last one.
-    spread, stride = (tf.reduce_sum(x, 1, keepdims=True)
-                      for x in (window, follow))
-    beyond = spread + _as_float(spread > 0) * tf.maximum(stride - 1, 0.0)
-    reach = elements @ follow + elements @ window - beyond  # [s, configs, 6]
-    whole = tf.math.ceil(size / unit)
-    covered = tf.clip_by_value(
-        tf.math.ceil(reach / unit - 1e-4), 1.0, whole)
-    covered = tf.where(stride > 0, covered, whole)
-    block = _product(covered) * _product(unit) * s.element_bytes
-    parts = _number_from(1, _as_float(covered < whole))  # More minor ones.
-    pieces = _product(tf.where(_is(parts), covered, 1.0))
-    followed = tf.expand_dims(tf.reduce_sum(s.follow + s.window, 1), 1) > 0
-    moves = _number_from(0, _as_float(followed & (trips > 1)))
-    fetches = _product(tf.where(_is(moves), trips, 1.0))
+      elements, rounds = (tf.gather(x, s.kernel) for x in (elements, rounds))
+    covered = tf.clip_by_value(  # [streams, 6, configs]
+        tf.math.ceil(s.reach @ elements - tf.expand_dims(s.beyond, -1)),
+        1.0, tf.expand_dims(s.whole, -1))
+    block = _product(covered) * s.tile_bytes
+    partial = _as_float(covered < tf.expand_dims(s.whole, -1))
+    inside = tf.constant(_MORE_MINOR) @ partial  # Partial ones further inside.
+    pieces = _product(tf.where(inside > 0, covered, 1.0))
+    fetches = tf.minimum(_MOST, tf.reduce_max(tf.where(
+        tf.expand_dims(s.follows, -1) > 0, rounds, 1.0), 1))
     # The next block comes while one is used, if there is a next one.
     held = block * (s.copies + tf.minimum(fetches, 2.0))
+    kernels = tf.shape(trips)[0]
     return tuple(
         tf.math.unsorted_segment_sum(x, s.kernel, kernels)
         for x in (tf.ones_like(block), block, block * fetches,
-                  pieces * fetches, held))
+                  pieces * fetches, held)), tf.gather(covered, loops.source)
 
+def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
+             pool: '_Pool', output_axes: tf.Tensor) -> tuple:
+  """What each kernel reads and writes, along what it is a part of.
 
-def _along(graph: _Graph, nodes: _Nodes, masks: Sequence[tf.Tensor],
-           output_axes: tf.Tensor) -> tuple:
-  """Streams of the nodes that each mask marks, along the tiled tensor.
-
-  Dimensions belong together by their order where there are as many, by what a
-  reduction keeps, or by their sizes, from the right; before a transposition as
-  it turns them. A tensor with as many elements in other dimensions is taken for
-  the tiled one.
+  A parameter that the image or the filter is made of goes along that, another
+  input or an output along the tiled tensor. Dimensions belong together by their
+  order where there are as many, by what a reduction keeps, or by their sizes,
+  from the right; before a transposition as it turns them. A tensor with as many
+  elements in other dimensions is taken for the one that it goes along.
 
   Returns:
-    What `_laid_out` takes, and whether the first mask marks it, [streams].
+    `_Streams`; of each kernel the largest input but a filter, or else an
+    output, int32 [kernels], and its rank, [kernels, 1].
   """
-  number, index = _marked_by(masks)
+  kind, index = _marked_by([
+      nodes.inputs * conv.in_image, nodes.inputs * conv.in_filter,
+      nodes.inputs * (1 - tf.maximum(conv.in_image, conv.in_filter)),
+      nodes.outputs])
   kernel = tf.gather(nodes.kernel_of, index)
-  tiled_index = graph.on_rows(nodes.tiled, kernel)
-  node, tiled = nodes.rows(index), nodes.rows(tiled_index)
+  row = kind * graph.kernels + kernel
+
+  def by_kind(*of_kinds):  # A row for each stream.
+    return tf.gather(tf.concat(of_kinds, 0), row)
+
+  none, eye = tf.zeros_like(output_axes), tf.constant(_EYE)
+  not_pooled = tf.zeros_like(pool.stride)
+  other_index = by_kind(conv.image, conv.filter, nodes.tiled, nodes.tiled)
+  axes = by_kind(conv.image_follow, conv.filter_axes, output_axes, output_axes)
+  window = by_kind(conv.image_window, none, pool.window, none)
+  stride = by_kind(not_pooled, not_pooled, pool.stride, not_pooled)
+  node, other = nodes.rows(index), nodes.rows(other_index)
   dims = tf.constant(_PLACES)
-  exists, tiled_exists, is_removed = (  # [streams, 6]
+  exists, other_exists, is_removed = (  # [streams, 6]
       _as_float(dims < number)
-      for number in (node.rank, tiled.rank, tiled.rank - node.rank))
+      for number in (node.rank, other.rank, other.rank - node.rank))
   removed = tf.reduce_max(
       _hot(node.dimensions) * tf.expand_dims(is_removed, -1), 1)
-  kept = tiled_exists * (1 - removed)
+  kept = other_exists * (1 - removed)
   is_kept = (  # [streams, 1], as the other conditions
-      _is(node.is_reduce) & (node.rank < tiled.rank)
+      _is(node.is_reduce) & (node.rank < other.rank)
       & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
-  as_many = _is_about(node.elements / tiled.elements, 2)
-  is_turned = _is(tf.gather(nodes.turned, index)[:, tf.newaxis])
-  is_same = tf.equal(node.rank, tiled.rank) & (
-      is_turned | ~_is_seen_otherwise(node, tiled))
-  as_tiled = as_many & ~(is_same | is_kept)
-  is_turned &= ~(is_kept | as_tiled)
+  elements = node.elements / other.elements
+  is_part = tf.expand_dims(kind < _KINDS.index('input'), -1)
+  is_turned = _is(tf.gather(nodes.turned, index)[:, tf.newaxis]) & ~is_part
+  seen_otherwise = tf.equal(elements, 1) & tf.reduce_any(
+      tf.not_equal(node.shape, other.shape), -1, keepdims=True)
+  is_same = tf.equal(node.rank, other.rank) & (is_turned | ~seen_otherwise)
+  as_other = _is_about(elements, 2) & ~(is_same | is_kept)
+  is_turned &= ~(is_kept | as_other)
 
   def choose(condition, yes, no):  # [streams, 1]; [streams, 6, 6] twice
     return tf.where(tf.expand_dims(condition, -1), yes, no)
 
-  turn = choose(is_turned, graph.on_rows(nodes.turn, kernel),
-                tf.constant(_EYE))
-  tiled = tiled._replace(shape=tf.where(
-      is_turned, tf.maximum(tf.linalg.matvec(turn, tiled.shape), 1),
-      tiled.shape))
-  alike = _outer(exists, tiled_exists) * _as_float(tf.equal(
-      tf.expand_dims(node.shape, -1), tf.expand_dims(tiled.shape, -2)))
-  matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike))
-  matched = choose(is_same | as_tiled,
-                   tf.constant(_EYE) * tf.expand_dims(tiled_exists, 1), matched)
-  source_shape = tf.where(as_tiled, tiled.shape, node.shape)
-  scale = matched * (tf.expand_dims(source_shape, -1)
-                     / tf.expand_dims(tiled.shape, -2))
-  # Far from the tiled size it is a broadcast, or something else: taken whole.
-  scale *= _as_float(_is_about(scale, 5))
-  follow = scale @ turn @ graph.on_rows(output_axes, kernel)
-  source = tf.where(tf.squeeze(as_tiled, -1), tiled_index, index)
-  return (index, source, follow, tf.zeros_like(follow),
-          tf.zeros_like(as_tiled), number == 0)
-
-
-def _is_seen_otherwise(node: _NodeRows, other: _NodeRows) -> tf.Tensor:
-  """Whether nodes have as many elements, but in other dimensions: [rows, 1]."""
-  return tf.equal(node.elements, other.elements) & tf.reduce_any(
-      tf.not_equal(node.shape, other.shape), -1, keepdims=True)
+  turn = choose(is_turned, graph.on_rows(
+      nodes.turn, kernel), eye)
+  shape = tf.where(
+      is_turned, tf.maximum(tf.linalg.matvec(turn, other.shape), 1),
+      other.shape)
+  alike = _outer(exists, other_exists) * _as_float(tf.equal(
+      tf.expand_dims(node.shape, -1), tf.expand_dims(shape, -2)))
+  # Of a part that is broadcast what a single layout tile holds never changes.
+  changes = ~is_part | (node.shape > tf.linalg.matvec(
+      node.order, node.unit, transpose_a=True))
+  matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike)
+                   * tf.expand_dims(_as_float(changes), -1))
+  matched = choose(is_same | as_other, eye * tf.expand_dims(other_exists, 1),
+                   matched)
+  size = tf.where(as_other, shape, tf.where(
+      is_same & (stride > 0), stride * shape, node.shape))
+  scale = tf.expand_dims(size, -1) / tf.expand_dims(shape, -2)
+  # Far from the other's size it is a broadcast, or something else: taken whole.
+  matched *= _as_float(_is_about(scale, 5))
+  # Of what an operand is made of the first counts as it.
+  is_operand = is_part & _is_about(elements, 5)
+  number = tf.range(tf.size(row))
+  first = tf.math.unsorted_segment_min(
+      tf.where(is_operand[:, 0], number, tf.int32.max), row,
+      len(_KINDS) * graph.kernels)
+  is_operand &= tf.equal(number, tf.gather(first, row))[:, tf.newaxis]
+  # As they are laid out; logical dimensions in rows.
+  source = tf.where(as_other[:, 0], other_index, index)
+  rows = nodes.rows(source)
+  follow, window = (
+      rows.order @ x for x in ((matched * scale) @ turn @ axes,
+                               matched @ window))
+  between, spread = (tf.reduce_sum(x, 2) for x in (follow, window))
+  # From the first tap of the first element to the last tap of the last one.
+  beyond = spread + _as_float(spread > 0) * tf.maximum(between - 1, 0.0)
+  # What follows no loop is whole.
+  beyond = tf.where(between > 0, beyond, -rows.size)
+  element_bytes = tf.expand_dims(
+      tf.gather(nodes.stored_bytes, index) / tf.gather(nodes.padded, source), 1)
+  whole = tf.math.ceil(rows.size / rows.unit)
+  reach = (follow + window) / tf.expand_dims(rows.unit, -1)
+  streams = _Streams(
+      kernel, rows.unit, whole, reach, beyond / rows.unit + 1e-4,
+      _as_float(tf.reduce_sum(reach, 1) > 0),
+      element_bytes * tf.expand_dims(_product(rows.unit), 1),
+      4 * _as_float(is_operand) / element_bytes)
+  is_input = tf.equal(kind % 2, 0)
+  score = tf.where(is_input, 1.0, 1 / _MOST) * _product(rows.size)
+  most = tf.math.unsorted_segment_max(score, kernel, graph.kernels)
+  largest = tf.math.unsorted_segment_max(
+      tf.where(tf.equal(score, tf.gather(most, kernel)), number, 0), kernel,
+      graph.kernels)
+  return streams, largest, tf.gather(rows.rank, largest)
 
 
 def _is_about(ratio: tf.Tensor, factor: float) -> tf.Tensor:
@@ -2911,35 +2622,59 @@ def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
   return _as_float(tf.equal(places, tf.stack(rows[::-1], 1)))
 
 
-def _laid_out(nodes: _Nodes, node: tf.Tensor, source: tf.Tensor,
-              follow: tf.Tensor, window: tf.Tensor,
-              is_operand: tf.Tensor) -> _Streams:
-  """Streams of nodes that are laid out as `source`; logical dims in rows."""
-  rows = nodes.rows(source)
-  exists = tf.reduce_sum(rows.order, 2, keepdims=True)
-  element_bytes = tf.expand_dims(
-      tf.gather(nodes.stored_bytes, node) / tf.gather(nodes.padded, source), 1)
-  return _Streams(
-      tf.gather(nodes.kernel_of, node), rows.size, rows.unit, exists,
-      rows.order @ follow, rows.order @ window, element_bytes,
-      4 * _as_float(is_operand) / element_bytes)
+class _Pool:
+  """The windows that a kernel reduces, if any, as axes in place of a filter's.
+
+  Attributes:
+    size: [kernels, 6], of a window along the physical dimensions.
+    stride: [kernels, 6], of the logical dimensions; 0 where it reduces none.
+    window: [kernels, 6, 12], elements of the input from tap to tap.
+  """
+
+  def __init__(self, nodes: _Nodes, tiled: _NodeRows):
+    size, stride, spread, zeros = (
+        tf.maximum(tf.gather(nodes.column(name), nodes.pool), 1) for name in (
+            'window', 'stride', 'window_dilation', 'base_dilation'))
+    self.size = tf.maximum(
+        nodes.has_pool * tf.linalg.matvec(tiled.order, size), 1)
+    self.stride = nodes.has_pool * stride / zeros
+    self.window = tf.pad(
+        tf.transpose(tiled.order, [0, 2, 1])
+        * tf.expand_dims(nodes.has_pool * spread / zeros, -1),
+        [[0, 0], [0, 0], [_DIMS, 0]])
 
 
 class _Convolution:
   """Where the operands of each kernel's convolution are, and their axes.
 
   All is 0 in kernels without one. Operands are stored in no order: the filter
-  is the one whose sizes agree more with the output features and the window.
+  is the one whose sizes agree more with the output features and the window. Of
+  matrix products see `_Dots`.
   """
 
   def __init__(self, graph: _Graph, nodes: _Nodes, output_axes: tf.Tensor):
     self._graph, self._nodes = graph, nodes
     exists = tf.expand_dims(nodes.has_convolution, -1)  # [kernels, 1]
     conv = nodes.rows(nodes.convolution)
-    shape, window, dilation = conv.shape, conv.window, conv.base_dilation
-    spatial = exists * self._spatial_of(conv)
+    both = [tf.gather(operand, nodes.convolution)
+            for operand in graph.first_and_last('producers')]
+    dots = _Dots(conv, *map(nodes.rows, both))
+    is_dot = tf.gather(graph.opcode == _DOT, nodes.convolution)
+    columns = {
+        name: tf.gather(nodes.column(name), nodes.convolution)[:, :width]
+        for name, width in _OF_CONVOLUTION.items()}
+    columns.update({
+        name: tf.where(is_dot[:, tf.newaxis], column, columns[name])
+        for name, column in dots.columns.items()})
+    shape, window, dilation = (
+        conv.shape, columns['window'], columns['base_dilation'])
+    # Of batch and features a matrix product with a vector lacks one.
+    named = tf.reduce_sum(_as_float(
+        columns['convolution'][:, -2:] >= 0), -1, keepdims=True)
+    spatial = exists * _as_float(
+        tf.constant(_PLACES[:_SPATIAL]) < conv.rank - named)  # [kernels, 4]
     on_spatial = tf.expand_dims(spatial, -1)
-    numbers = (_hot(conv.convolution)  # [kernels, 14, 6]
+    numbers = (_hot(columns['convolution'])  # [kernels, 14, 6]
                * tf.expand_dims(exists, -1))
     *dims, output_dims = tf.split(numbers, [1, 1, 4, 1, 1, 4, 2], 1)
     (image_batch, image_in, image_spatial, filter_in, filter_out,
@@ -2955,13 +2690,22 @@ class _Convolution:
       return tf.linalg.matvec(axes, hot, transpose_a=True)
 
     size_of_features = _dot(feature, shape)
-    self.image, self.filter = self._operands(
-        tf.concat([tf.stack([filter_out, image_batch], 1), filter_spatial], 1),
-        tf.concat([size_of_features, _dot(batch, shape), window], 1),
-        tf.concat([tf.ones_like(spatial[:, :2]) * [1.0, -1.0], spatial], 1))
+    # Each size that agrees speaks for the filter, the batch's for the image.
+    dims_of_filter = tf.concat(
+        [tf.stack([filter_out, image_batch], 1), filter_spatial], 1)
+    sizes = tf.concat([size_of_features, _dot(batch, shape), window], 1)
+    weights = tf.concat([tf.ones_like(batch[:, :2]) * [1.0, -1.0], spatial], 1)
+    first, last = (
+        tf.reduce_sum(weights * _as_float(tf.equal(
+            tf.linalg.matvec(dims_of_filter, rows.shape), sizes)), -1)
+        - tf.gather(nodes.log_elements, operand) / 500  # Else the smaller.
+        for operand, rows in zip(both, map(nodes.rows, both)))
+    is_swapped = tf.where(is_dot, dots.swapped, first >= last)
+    self.image, self.filter = (
+        tf.where(is_swapped, *pair) for pair in (both[::-1], both))
     image_shape = tf.gather(nodes.shape, self.image)
     is_batch = spatial * self._has_tap_each(
-        window, conv.stride, dilation,
+        window, columns['stride'], dilation,
         tf.linalg.matvec(image_spatial, image_shape),
         tf.linalg.matvec(output_spatial, shape))
     is_tap = spatial - is_batch
@@ -2976,8 +2720,8 @@ class _Convolution:
     self.filter_axes = (  # [kernels, 6, 12], as of the other dims below
         own + _outer(filter_out, feature_axes)
         + tf.matmul(batch_dims, spatial_axes, transpose_a=True))
-    grouped = _as_float(conv.feature_groups > 1)  # [kernels, 1]
-    batch_grouped = _as_float(conv.batch_groups > 1)
+    grouped = _as_float(columns['feature_groups'] > 1)  # [kernels, 1]
+    batch_grouped = _as_float(columns['batch_groups'] > 1)
     contracted = axis(filter_in, self.filter_axes)
     # Of the image's features, and of its batch, one with those of the result.
     group, batch_group = (
@@ -2986,7 +2730,8 @@ class _Convolution:
     tap_axes = (filter_spatial @ self.filter_axes) * tf.expand_dims(is_tap, -1)
     spread, stride = (
         tf.where(is_tap > 0, x / tf.maximum(dilation, 1.0), 1.0)
-        for x in (tf.maximum(conv.window_dilation, 1.0), conv.stride))
+        for x in (tf.maximum(columns['window_dilation'], 1.0),
+                  columns['stride']))
     self.image_follow = (
         _outer(image_batch,
                tf.where(batch_grouped > 0, batch_group, batch_axis))
@@ -3016,38 +2761,6 @@ class _Convolution:
     return _as_float((size > 1) & (tf.equal(base_dilation, size) | (
         alone & tf.equal(output, size))))
 
-  def _spatial_of(self, conv):
-    """float32 [kernels, 4], 1 for spatial dimensions that there are."""
-    # Of batch and features a matrix product with a vector lacks one.
-    named = tf.reduce_sum(
-        _as_float(conv.convolution[:, -2:] >= 0), -1, keepdims=True)
-    return _as_float(tf.constant(_PLACES[:_SPATIAL]) < conv.rank - named)
-
-  def _operands(self, dims, sizes, weights):
-    """(image, filter): int32 [kernels], nodes.
-
-    A filter is told by its `sizes`, [kernels, 6], in six `dims`, one-hot
-    [kernels, 6, 6]. Each that agrees adds its weight, [kernels, 6]; a negative
-    one is a property of the image.
-    """
-    nodes = self._nodes
-    dims, sizes, weights = (
-        self._graph.on_nodes(x) for x in (dims, sizes, weights))
-    agrees = _as_float(  # [nodes, 6]
-        tf.equal(tf.linalg.matvec(dims, nodes.shape), sizes))
-    score = tf.reduce_sum(weights * agrees, -1)
-    score -= nodes.log_elements / 500  # Of equal ones, the smaller.
-    operands = nodes.operands_of(self._marked(nodes.convolution))
-    chosen = nodes.pick(operands * (10 + score))
-    others = operands * (1 - nodes.marked(chosen))
-    image = tf.where(_is(tf.math.segment_max(others, nodes.kernel_of)),
-                     nodes.pick(others), chosen)
-    is_dot = tf.gather(self._graph.opcode == _DOT, nodes.convolution)
-    return tuple(
-        tf.where(is_dot, tf.gather(operand, nodes.convolution), other)
-        for operand, other in ((nodes.dots.left, image),
-                               (nodes.dots.right, chosen)))
-
   def _marked(self, picked):
     """Marks the picked node of each kernel that has a convolution."""
     return self._nodes.marked(picked) * self._graph.on_nodes(
@@ -3057,58 +2770,15 @@ class _Convolution:
     """Marks the parameters that each operand is, or is fused from."""
     nodes = self._nodes
     parameter = nodes.opcode_is(_PARAMETER)
-    # The parameters of a fusion and of what it calls have the same numbers.
-    number = tf.cast(tf.clip_by_value(
-        tf.squeeze(nodes.column('parameter_number'), 1), 0, 1023), tf.int32)
-    key = nodes.kernel_of * 1024 + number
+    key = nodes.parameter_key
     parts = []
     for operand in operands:
       marked = self._marked(operand)
       fused = tf.maximum(marked, nodes.operands_of(marked)) * parameter
       of_key = tf.math.unsorted_segment_sum(
-          fused, key, self._graph.kernels * 1024)
+          fused, key, self._graph.kernels * _KEYS)
       parts.append(parameter * tf.sign(tf.gather(of_key, key)))
     return parts
-
-  def streams(self) -> tuple:
-    """Inputs that are a part of the image or the filter: as of `_along`."""
-    nodes = self._nodes
-    operand_of, index = _marked_by([nodes.inputs * self.in_image,
-                                    nodes.inputs * self.in_filter])
-    row = (operand_of * self._graph.kernels
-           + tf.gather(nodes.kernel_of, index))
-    operand_index, follow, window = (
-        tf.gather(tf.concat(both, 0), row) for both in (
-            (self.image, self.filter), (self.image_follow, self.filter_axes),
-            (self.image_window, tf.zeros_like(self.image_window))))
-    node, operand = nodes.rows(index), nodes.rows(operand_index)
-    alike = (  # [streams, 1], as the other conditions
-        tf.equal(node.rank, operand.rank) & ~_is_seen_otherwise(node, operand)
-        & tf.reduce_all(_is_about(node.shape / operand.shape, 5), -1,
-                        keepdims=True))
-    as_many = _is_about(node.elements / operand.elements, 2)
-    as_operand = as_many & ~alike
-    # What is not like the operand is broadcast: dimensions go by their sizes.
-    # One that a single layout tile holds never changes.
-    sizes = tf.equal(tf.expand_dims(node.shape, -1),
-                     tf.expand_dims(operand.shape, -2))
-    matched = _matched_from_right(_as_float(sizes) * _outer(*(
-        _as_float(tf.constant(_PLACES) < x.rank) for x in (node, operand))))
-    changes = node.shape > tf.linalg.matvec(
-        node.order, node.unit, transpose_a=True)
-    matched = tf.where(
-        tf.expand_dims(alike | as_many, -1), tf.constant(_EYE),
-        matched * tf.expand_dims(_as_float(changes), -1))
-    scale = tf.where(alike, node.shape / operand.shape, 1.0)
-    source = tf.where(tf.squeeze(as_operand, -1), operand_index, index)
-    # What an operand is made of: the first is the one that counts as it.
-    is_part = tf.squeeze(alike | as_many, -1)
-    number = tf.range(tf.size(row))
-    first = tf.math.unsorted_segment_min(
-        tf.where(is_part, number, tf.int32.max), row, 2 * self._graph.kernels)
-    is_operand = tf.equal(number, tf.gather(first, row))[:, tf.newaxis]
-    return (index, source, matched @ follow * tf.expand_dims(scale, -1),
-            matched @ window, is_operand, operand_of == 0)
 
 
 # ------------------------------------------------------------ chapter: analytic
@@ -3253,7 +2923,7 @@ class AnalyticTileModel(_Ranker):
       scales = max(1, len(self._scales))
       self._linear.build([None, scales * (2 * node_width + config_width)])
 
-  def _encode(self, graph, embedded, node_feats, training):
+  def _encode(self, graph, embedded, node_feats):
     if self._geometry:
       scaling = self._statistics.read()
       return scaling, self._geometry.loops(
@@ -3263,8 +2933,7 @@ class AnalyticTileModel(_Ranker):
     return tf.concat([graph.pool('mean', x), graph.pool('mean', unread * x)],
                      -1)[:, tf.newaxis]
 
-  def _configured(self, graph, encoded, config_feats):
-    """The scores."""
+  def _score(self, graph, encoded, config_feats):
     if self._geometry:
       scaling, loops = encoded
       counts, _ = self._geometry.counts_and_columns(
@@ -3273,9 +2942,6 @@ class AnalyticTileModel(_Ranker):
     x = _log_scales(config_feats, self._scales)
     encoded += tf.zeros_like(x[..., :1])  # Once a configuration.
     return tf.squeeze(_dense(self._linear, tf.concat([encoded, x], -1)), -1)
-
-  def _score(self, graph, encoded, configured, training):
-    return configured
 
 
 class HybridEarlyJoinSAGE(_TileRanker):
@@ -3300,7 +2966,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
     num_ops: number of opcodes.
     feature_stats: what the features are scaled with, see `_Statistics`;
       'script' takes those of the data that the running script was pointed to,
-      see `_of_running_script`, if there is one; None makes it `_TileRanker`.
+      see `_of_running_script`, if there is one; None leaves them unknown.
     hardware: see `AnalyticTileModel`.
     sharpness: to start from; 10 makes 10 % of the time one unit of the score.
       From 2 on a wrong time is soon given up; from 10 on it takes more than a
@@ -3321,23 +2987,18 @@ class HybridEarlyJoinSAGE(_TileRanker):
           or (least == 'positive' and not value)):
         raise ValueError(f'{argument} must be a {least} number; got {value!r}.')
     self._caution = caution
-    hardware = _hardware(hardware)
     self._is_found = feature_stats == 'script'
     stored = (_of_running_script(num_configs) if self._is_found
               else feature_stats)
     if stored is None and self._needs_stats:
       _say_what_lacks(self)
-    self._geometry = None
-    if stored is not None or self._is_found:
-      self._statistics = _Statistics(stored, keeps=True)
-      self._geometry = _Geometry(hardware)
-      self._machine = _Machine(sharpness)
+    self._statistics = _Statistics(stored, keeps=True)
+    self._geometry = _Geometry(_hardware(hardware))
+    self._machine = _Machine(sharpness)
 
   constants = AnalyticTileModel.constants
 
   def _build_layers(self, node_width, config_width):
-    if not self._geometry:
-      return super()._build_layers(node_width, config_width)
     if self._is_found:
       self._forget_other_data(node_width, config_width)
     self._statistics.check(node_width, config_width)
@@ -3359,118 +3020,75 @@ class HybridEarlyJoinSAGE(_TileRanker):
       _log.warning('%s', error)
       self._statistics.forget()
 
-  def _encode(self, graph, embedded, node_feats, training):
+  def _encode(self, graph, embedded, node_feats):
     """(what `_TileRanker` has, the scaling, the loops)."""
-    if not self._geometry:
-      return super()._encode(graph, embedded, node_feats, training)
     scaling = self._statistics.read()
     raw = scaling.raw('node', node_feats, graph)
-    encoded = self._encode_columns(
-        graph, embedded, self._columns(scaling, node_feats, [_log_raw(raw)]))
-    return encoded, scaling, self._geometry.loops(graph, raw, scaling)
+    h = self._first(self._node_encoder, scaling, node_feats, [_log_raw(raw)],
+                    [embedded])
+    return (self._encode_nodes(graph, h), scaling,
+            self._geometry.loops(graph, raw, scaling))
 
-  def _prepare(self, graph, encoded):
-    """Adds which columns of configurations are not 0, and their weights."""
-    if not self._geometry:
-      return super()._prepare(graph, encoded)
-    of_nodes, scaling, loops = encoded
-    ranks = self._geometry.ranks(loops)
-    scaled = max(1, len(self._scales)) * self._input_widths[1]
-    others = len(_Counts._fields) + _Machine.NUM_SHARES
-    of_known = tf.concat([
-        tf.fill([_TABLE_WIDTHS['config']], True), self._geometry.used(ranks),
-        tf.fill([others], True)], 0)
-    known = scaling.known()
-    used = tf.where(tf.concat([
-        tf.fill([scaled], ~known), known & of_known], 0))[:, 0]
-    weights = [(tf.gather(kernel, used), bias)
-               for kernel, bias in self._config_weights()]
-    return super()._prepare(graph, of_nodes), scaling, loops, ranks, weights
-
-  def _columns(self, scaling, feats, known, used_alone=False):
-    """Columns in their own units, or, without statistics, scaled ones."""
-    known = tf.concat(known, -1)
-    if used_alone:
-      return tf.cond(scaling.known(), lambda: known,
-                     lambda: _log_scales(feats, self._scales))
-
-    def zeros(columns):
-      return tf.zeros_like(feats[..., :1]) + tf.zeros([columns])
-
-    scaled = max(1, len(self._scales)) * feats.shape[-1]
-    return tf.cond(  # Logarithms of all that is scaled are not for nothing.
-        scaling.known(), lambda: tf.concat([zeros(scaled), known], -1),
-        lambda: tf.concat([_log_scales(feats, self._scales),
-                           zeros(known.shape[-1])], -1))
-
-  @tf.autograph.experimental.do_not_convert
-  def call(self, graph: tfgnn.GraphTensor, training: bool = False,
-           apart: bool = False) -> tf.Tensor:
-    """Scores float32 [kernels, configs].
-
-    `apart` gives them and the logarithm of the analytic time in ns, [2,
-    kernels, configs]; 0 where it is not known.
+  def _first(self, layer: _DenseNorm, scaling: _Scaling, feats: tf.Tensor,
+             known: Sequence[tf.Tensor],
+             embedded: Sequence[tf.Tensor] = ()) -> tf.Tensor:
+    """A first layer, of columns in their own units, the `known` ones, or where
+    there are no statistics of scaled ones. Its weights have rows for both.
     """
-    if not apart:
-      return super().call(graph, training)
-    return tf.stack(self._scores_and_log_times(
-        *self._encoded(graph, training), training))
+    kernel, bias = layer.centered()
+    scaled = max(1, len(self._scales)) * feats.shape[-1]
+    others = scaled + sum(x.shape[-1] for x in embedded)
+    return layer.finish(tf.cond(
+        scaling.known(),
+        lambda: _matmul(
+            tf.concat([*embedded, *known], -1), kernel[scaled:], bias),
+        lambda: _matmul(
+            tf.concat([_log_scales(feats, self._scales), *embedded], -1),
+            kernel[:others], bias)))
+
+  def _score(self, graph, encoded, config_feats):
+    learned, log_times = self._learned_and_log_times(
+        graph, encoded, config_feats)
+    return self._sum(learned, log_times)
+
+  def _sum(self, learned, log_times):
+    return (self._machine.sharpness() * tf.stop_gradient(log_times) + learned
+            + self._statistics.zero())
+
+  def _learned_and_log_times(self, graph, encoded, config_feats) -> tuple:
+    """The learned score, and the logarithm of the analytic time in ns; 0 where
+    that is not known. Both are float32 [kernels, configs].
+    """
+    encoded, scaling, loops = encoded
+    raw = scaling.raw('config', config_feats)
+    counts, geometry = self._geometry.counts_and_columns(loops, raw)
+    log_times, shares = self._machine(counts, loops.hardware)
+    z = self._first(self._config_encoder, scaling, config_feats, [
+        _log_raw(raw), geometry,
+        _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)])
+    return (self._score_configs(graph, encoded, z),
+            _as_float(scaling.known()) * log_times)
 
   def _loss_step(self, data):
-    if not self._geometry:
-      return super()._loss_step(data)
     graph, labels = data
     with tf.GradientTape() as tape:
-      scores, time_loss = self.scores_and_own_loss(graph, labels)
-      loss = self.compute_loss(graph, labels, scores) + _of_replica(time_loss)
+      scores, own_loss = self.scores_and_own_loss(graph, labels)
+      loss = self.compute_loss(graph, labels, scores) + own_loss
     _minimize(self.optimizer, loss, self.trainable_variables, tape)
     return self.compute_metrics(graph, labels, scores, None)
 
   def scores_and_own_loss(self, graph, labels):
-    """The loss is that of the physical constants."""
-    if not self._geometry:
-      return super().scores_and_own_loss(graph, labels)
-    scores, log_times = tf.unstack(self(graph, training=True, apart=True))
-    known = _as_float(self._statistics.read().known())
+    """The loss is that of the physical constants and of the learned score."""
+    learned, log_times = self._learned_and_log_times(*self._encoded(graph))
     mean = LogMSE()
     mean._allow_sum_over_batch_size = True  # As `compile` says of its losses.
-    return scores, known * mean(tf.cast(labels, log_times.dtype), log_times)
-
-  def _configured(self, graph, encoded, config_feats):
-    """(what `_TileRanker` has, the logarithm of the analytic time)."""
-    if not self._geometry:
-      return super()._configured(graph, encoded, config_feats)
-    encoded, scaling, loops, *prepared = encoded
-    ranks, weights = prepared or (None, self._config_weights())
-    raw = scaling.raw('config', config_feats)
-    counts, geometry = self._geometry.counts_and_columns(loops, raw, ranks)
-    log_times, shares = self._machine(counts, loops.hardware)
-    columns = self._columns(scaling, config_feats, [
-        _log_raw(raw), geometry,
-        _log_raw(tf.stack(counts, -1)), tf.stop_gradient(shares)],
-        used_alone=bool(prepared))
-    return (self._configure_columns(columns, weights),
-            _as_float(scaling.known()) * log_times)
-
-  def _score(self, graph, encoded, configured, training):
-    if not self._geometry:
-      return super()._score(graph, encoded, configured, training)
-    return self._scores_and_log_times(
-        graph, encoded, configured, training)[0]
-
-  def _scores_and_log_times(self, graph, encoded, configured, training):
-    encoded, scaling, *_ = encoded
-    configured, log_times = configured
-    learned = super()._score(graph, encoded, configured, training)
-    sharpness = self._machine.sharpness()
-    if training and self._caution:
-      known = _as_float(scaling.known())
-      sure = tf.minimum(tf.stop_gradient(sharpness) / _SURE, 1.0)
-      self.add_loss(
-          self._caution * known * sure ** 2 * tf.reduce_mean(learned ** 2))
-    scores = (sharpness * tf.stop_gradient(log_times) + learned
-              + self._statistics.zero())
-    return scores, log_times
+    time_loss = mean(tf.cast(labels, log_times.dtype), log_times)
+    sure = tf.minimum(
+        tf.stop_gradient(self._machine.sharpness()) / _SURE, 1.0)
+    own_loss = time_loss + self._caution * sure ** 2 * tf.reduce_mean(
+        learned ** 2)
+    return (self._sum(learned, log_times),
+            _as_float(self._statistics.read().known()) * own_loss)
 
 
 class MyEarlyJoinSAGE(HybridEarlyJoinSAGE):
@@ -3478,6 +3096,9 @@ class MyEarlyJoinSAGE(HybridEarlyJoinSAGE):
 
   So it soon gives up a time that is wrong, as on another kind of machine.
   Under the baseline's scripts it finds `feature_stats` by itself.
+  Configurations, z, join the kernel, k, and no node, in every layer but the
+  first:
+      z <- z + N(k A + (1 + k G) * (z B))
   """
   _needs_stats = False
 
@@ -3502,7 +3123,7 @@ class EarlyJoinGCN(_TileRanker):
 
 
 class LateJoinGCN(_TileRanker):
-  """`EarlyJoinGCN` without configurations on the nodes: they join at the head.
+  """`EarlyJoinGCN` without configurations on the nodes: they join the kernel.
 
   All rounds, `node_rounds`, run once a kernel.
   """
@@ -3510,7 +3131,7 @@ class LateJoinGCN(_TileRanker):
   def __init__(self, num_configs: int, num_ops: int, *, node_rounds: int = 3,
                **kwargs):
     super().__init__(num_configs, num_ops, join='late', convolution='gcn',
-                     node_rounds=node_rounds, joint_rounds=0, **kwargs)
+                     node_rounds=node_rounds, **kwargs)
 
 
 class EarlyJoinGAT(_TileRanker):
@@ -3527,7 +3148,7 @@ class EarlyJoinGAT(_TileRanker):
 
 
 class LateJoinGAT(_TileRanker):
-  """`EarlyJoinGAT` without configurations on the nodes: they join at the head.
+  """`EarlyJoinGAT` without configurations on the nodes: they join the kernel.
 
   All rounds, `node_rounds`, run once a kernel.
   """
@@ -3535,15 +3156,15 @@ class LateJoinGAT(_TileRanker):
   def __init__(self, num_configs: int, num_ops: int, *, node_rounds: int = 3,
                **kwargs):
     super().__init__(num_configs, num_ops, join='late', convolution='gat',
-                     node_rounds=node_rounds, joint_rounds=0, **kwargs)
+                     node_rounds=node_rounds, **kwargs)
 
 
 class EarlyLateJoinSAGE(_TileRanker):
   """`_TileRanker` whose every round carries configurations, and its head too.
 
-      x_v = N(h_v W + (1 + h_v U) * (g W') + b)
+      x_v = N(h_v A + (1 + h_v G) * (z B))
       x_v <- x_v + N([p_v, c_v, x_v] W)          3 times
-      z = [pooled x, log scales of config features]
+      k = N(pooled x W)
   The depth and width of the baseline's `EarlyJoinSAGE`, with the layers of
   `_TileRanker`; no round comes before the join.
   """
@@ -3559,8 +3180,8 @@ class WideSAGE(_SAGE):
   """A wide GraphSAGE with mean aggregation, and configurations on the nodes.
 
       y_v = x_v W_self + (mean of x_u over neighbours u of v) W_neighbor + b
-      x_v <- dropout(act(y_v) / |act(y_v)|)
-  and a head with dropout on [mean of x, max of x] over the nodes of a kernel.
+      x_v <- act(y_v) / |act(y_v)|
+  and a head on [mean of x, max of x] over the nodes of a kernel.
   Consumers and producers are neighbours alike; the mean over none is 0.
 
   Source: [GraphSAGE], and the widest of the baseline's public variants as far
@@ -3572,13 +3193,12 @@ class WideSAGE(_SAGE):
   def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
                final_mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
                hidden_dim: int = 1024, op_embed_dim: int = 64,
-               dropout: float = 0.1, objective: str = 'flags'):
+               objective: str = 'flags'):
     _check_integers(1, num_gnns=num_gnns)
     _check_integers(0, final_mlp_layers=final_mlp_layers)
     super().__init__(
         num_configs, num_ops, op_embed_dim, hidden_activation,
-        [hidden_dim] * num_gnns, [hidden_dim] * final_mlp_layers, dropout,
-        objective)
+        [hidden_dim] * num_gnns, [hidden_dim] * final_mlp_layers, objective)
 
   def _aggregated(self, graph, x):
     return graph.mean_of('both', x)
@@ -3588,8 +3208,8 @@ class _ConcatPoolSAGE(_SAGE):
   """GraphSAGE on producers, mean and max over the nodes side by side, an MLP.
 
       y_v = x_v W_self + (mean of x_u over producers u of v) W_neighbor + b
-      x_v <- dropout(relu(y_v)),  after the last layer x_v <- y_v
-      z = [mean of x, max of x over the nodes],  z <- dropout(relu(z W + b))
+      x_v <- relu(y_v),  after the last layer x_v <- y_v
+      z = [mean of x, max of x over the nodes],  z <- relu(z W + b)
       score = z w + b
   with layers of width 128, 128 and 64, and a head of 64, 32 and 16.
 
@@ -3605,7 +3225,6 @@ class _ConcatPoolSAGE(_SAGE):
     head_widths: of the layers between pooling and the score.
     op_embed_dim: width of an embedded opcode.
     hidden_activation: a function of `tf.nn`.
-    dropout: part of the outputs of hidden layers that is dropped in training.
     objective: one of `_OBJECTIVES`.
   """
   _pooling = ('mean', 'max')
@@ -3614,7 +3233,7 @@ class _ConcatPoolSAGE(_SAGE):
                widths: Sequence[int] = (128, 128, 64),
                head_widths: Sequence[int] = (64, 32, 16),
                op_embed_dim: int = 128, hidden_activation: str = 'relu',
-               dropout: float = 0.1, objective: str = 'standardized_mse'):
+               objective: str = 'standardized_mse'):
     if not widths:
       raise ValueError(f'widths must name at least one layer; got {widths!r}.')
     for width in widths:
@@ -3622,15 +3241,14 @@ class _ConcatPoolSAGE(_SAGE):
     for width in head_widths:
       _check_integers(1, head_widths=width)
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_activation,
-                     widths, head_widths, dropout, objective)
+                     widths, head_widths, objective)
 
   def _aggregated(self, graph, x):
     return graph.mean_of('producers', x)
 
-  def _finished(self, y, layer, training):
-    if layer == len(self._widths) - 1:
-      return y
-    return _drop(self._activation_fn(y), self._dropout, training)
+  def _finished(self, y, layer):
+    is_last = layer == len(self._widths) - 1
+    return y if is_last else self._activation_fn(y)
 
 
 class LateJoinConcatPoolSAGE(_ConcatPoolSAGE):
@@ -3651,28 +3269,27 @@ class EarlyJoinConcatPoolSAGE(_ConcatPoolSAGE):
 
 
 class EnsembleRanker(_TrainedModel):
-  """Several models that are trained together and score together.
+  """Copies of a model that are trained together and score together.
 
       score = mean of the members' scores
       loss = mean over members of the objective on the member's own scores
   Averages need one scale. It does not come from a kernel's list, whose
   configurations would then change each other's scores, but from the objective:
-  under a list loss (or a pairwise logistic one) scores are log odds, whoever
-  gives them, so a member that is sure of a pair counts for more than one that
-  is not. The average is their logarithmic opinion pool. As each member has a
-  loss of its own, members do not lean on each other and err apart.
+  under a list loss scores are log odds, so a member that is sure of a pair
+  counts for more than one that is not. The average is their logarithmic opinion
+  pool. As each member has a loss of its own, members do not lean on each other
+  and err apart.
 
   Source: Heskes 1998, logarithmic opinion pools.
 
   Args:
     num_configs: configurations of each kernel in training.
     num_ops: number of opcodes.
-    members: keyword arguments of each member, by the model's name; None means
-      'MyEarlyJoinSAGE' with {}. Losses and averaging of weights are the
-      ensemble's own, so members have neither 'objective' nor 'averaging'.
-    copies: how many there are of each member, with weights of their own; None
-      means 3 without `members` and 1 with them.
-    feature_stats: of the members that take them and are not given others; see
+    members: {the model's name: its keyword arguments}. The loss and averaging
+      of weights are the ensemble's own, so there are no 'objective' and
+      'averaging' among them.
+    copies: how many there are, with weights of their own.
+    feature_stats: the members', if they take them and are not given others; see
       `MyEarlyJoinSAGE`.
     objective: one of `_OBJECTIVES` but 'standardized_mse', which leaves the
       scale of scores open.
@@ -3682,22 +3299,31 @@ class EnsembleRanker(_TrainedModel):
   def __init__(self, num_configs: int, num_ops: int, *,
                members: Optional[Mapping[str, Mapping[str, Any]]] = None,
                objective: str = 'listmle_fastest_first',
-               averaging: float = 0.99, copies: Optional[int] = None,
+               averaging: float = 0.99, copies: int = 3,
                feature_stats: Any = 'script'):
     super().__init__(objective, averaging)
-    if copies is None:
-      copies = 3 if members is None else 1
     _check_integers(1, copies=copies)
     _check_choice('objective', objective, [
         name for name in _OBJECTIVES if name != 'standardized_mse'])
-    if members is None:
-      members = {'MyEarlyJoinSAGE': {}}
-    if not isinstance(members, Mapping) or not members:
-      raise ValueError('members must map at least one model to its keyword '
-                       f'arguments; got {members!r}.')
-    self._members = [
-        _member(name, num_configs, num_ops, kwargs, feature_stats)
-        for name, kwargs in members.items() for _ in range(copies)]
+    members = {'MyEarlyJoinSAGE': {}} if members is None else members
+    if not isinstance(members, Mapping) or len(members) != 1 or not all(
+        isinstance(kwargs, Mapping) for kwargs in members.values()):
+      raise ValueError('members must map one model to its keyword arguments, '
+                       f'such as {{"MyEarlyJoinSAGE": {{}}}}; got {members!r}.')
+    (name, kwargs), = members.items()
+    rankers = {key: value for key, value in globals().items()
+               if isinstance(value, type) and issubclass(value, _Ranker)
+               and not key.startswith('_')}
+    _check_choice('members', name, list(rankers))
+    for argument in ('objective', 'averaging'):
+      if argument in kwargs:
+        raise ValueError(f'members: {name} must not have {argument!r}; '
+                         'give it to the ensemble.')
+    # Without any, each does what it does alone.
+    if feature_stats != 'script' and rankers[name]._takes_stats:
+      kwargs = {'feature_stats': feature_stats, **kwargs}
+    self._members = [rankers[name](num_configs, num_ops, **kwargs)
+                     for _ in range(copies)]
     for member in self._members:
       member._repeats_last = False  # Their mean puts them there.
 
@@ -3731,29 +3357,6 @@ class EnsembleRanker(_TrainedModel):
       loss = self.compiled_loss(
           tf.tile(labels, [number, 1]), tf.concat(scores, 0),
           regularization_losses=[part / number for part in self.losses])
-      loss += _of_replica(tf.add_n(own_losses) / number)
+      loss += tf.add_n(own_losses) / number
     _minimize(self.optimizer, loss, self.trainable_variables, tape)
     return self.compute_metrics(graph, labels, self._mean(scores), None)
-
-
-def _member(name: str, num_configs: int, num_ops: int,
-            kwargs: Mapping[str, Any], feature_stats: Any) -> _Ranker:
-  """A member of an ensemble; a ValueError says what is wrong with it."""
-  rankers = {key: value for key, value in globals().items()
-             if isinstance(value, type) and issubclass(value, _Ranker)
-             and not key.startswith('_')}
-  _check_choice('members', name, list(rankers))
-  if not isinstance(kwargs, Mapping):
-    raise ValueError(f'members: {name} must have keyword arguments, such as '
-                     f'{{"hidden_dim": 64}}; got {kwargs!r}.')
-  for argument in ('objective', 'averaging'):
-    if argument in kwargs:
-      raise ValueError(f'members: {name} must not have {argument!r}; '
-                       'give it to the ensemble.')
-  # Without any, each does what it does alone.
-  if feature_stats != 'script' and rankers[name]._takes_stats:
-    kwargs = {'feature_stats': feature_stats, **kwargs}
-  try:
-    return rankers[name](num_configs, num_ops, **kwargs)
-  except (TypeError, ValueError) as error:
-    raise ValueError(f'members: {name}: {error}') from error

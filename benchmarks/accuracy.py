@@ -19,7 +19,6 @@ import signal
 import sys
 from typing import Any, Optional
 
-import accuracy_figure
 import accuracy_layout
 import accuracy_table
 import booster
@@ -49,22 +48,17 @@ ABLATED = 'MyEarlyJoinSAGE'
 ABLATIONS = {
     'no log scales': {'log_scales': []},
     'one log scale': {'log_scales': [1e4]},
-    'no joint rounds': {'joint_rounds': 0},
+    'configurations at the nodes': {'join': 'early'},
+    'at the nodes and the kernel': {'join': 'both', 'joint_rounds': 0},
     'no node rounds': {'node_rounds': 0},
-    'no rounds at all': {'node_rounds': 0, 'joint_rounds': 0},
     'mean pooling only': {'pooling': ['mean']},
     'sum pooling only': {'pooling': ['sum']},
-    'no head layers': {'head_layers': 0},
+    'one join': {'head_layers': 1},
     'width 64': {'hidden_dim': 64},
     'width 256': {'hidden_dim': 256},
-    'no dropout': {'dropout': 0},
     'no averaging': {'averaging': 0},
     'loss of the flags': {'objective': 'flags'},
-    'ListMLE, slowest first': {'objective': 'listmle'},
-    'ListMLE, fastest first': {'objective': 'listmle_fastest_first'},
-    'pairwise logistic': {'objective': 'pairwise_logistic'},
-    'pairwise hinge': {'objective': 'pairwise_hinge'},
-    'min-max MSE': {'objective': 'minmax_mse'},
+    'standardized MSE': {'objective': 'standardized_mse'},
 }
 
 # Each is made without the statistics of features: with them the analytic part
@@ -243,13 +237,6 @@ def _spec(args, data: DataSet, name: str, model: str, kwargs: dict[str, Any],
       threads=max(1, cores() // args.jobs))
 
 
-def write_figure(results: accuracy_table.Results) -> None:
-  """Draws the figure beside the CSV, or says why not."""
-  path = os.path.splitext(results.path)[0] + '.svg'
-  if accuracy_figure.write(results.rows(), path):
-    print(path)
-
-
 def write_readme(path: str, results: accuracy_table.Results) -> None:
   """Puts the main numbers into the README.
 
@@ -318,7 +305,6 @@ def benchmark(args) -> int:
       booster.lightgbm()  # That it is missing is told now, not after hours.
     failures = run_all(left, args, results)
   print(write_table(results))
-  write_figure(results)
   if args.readme:
     write_readme(args.readme, results)
   return failures

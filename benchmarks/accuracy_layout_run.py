@@ -118,20 +118,21 @@ def with_copies(collection: str, folder: str) -> str:
   return root
 
 
-def columns_of(split: str, members: Any, results: Any) -> dict[str, object]:
-  """Columns <split>_<measure> of programs and their results; NaN is None."""
+def columns_of(split: str, members: Any, rows: Any) -> dict[str, object]:
+  """Columns <split>_<measure> of programs and their measures; NaN is None."""
+  from tpu_graphs_ext.host import results
   from tpu_graphs_ext.layout import evaluate
-  mean = evaluate.Summary.over(results)
+  mean = results.Summary(rows, len(rows))
   perfect = [
       evaluate.kendall_of_order(
           program.runtime_ns.astype(np.float64), program.fastest_first)
       for program in members]
-  columns = {'programs': len(results), 'kendall': mean.kendall,
-             'opa': mean.opa, 'most_kendall': _mean(perfect)}
-  for k in mean.slowdown:
-    columns[f'top{k}'] = mean.slowdown[k]
-    columns[f'random{k}'] = mean.random[k]
-  return {f'{split}_{name}': evaluate.or_none(value)
+  columns = {'programs': len(rows), 'kendall': mean['kendall'],
+             'opa': mean['opa'], 'most_kendall': _mean(perfect)}
+  for k in results.ks_of(rows):
+    columns[f'top{k}'] = mean[f'slowdown_{k}']
+    columns[f'random{k}'] = mean[f'random_{k}']
+  return {f'{split}_{name}': results.or_none(value)
           for name, value in columns.items()}
 
 

@@ -119,6 +119,7 @@ def _leave_one_out(spec: RunSpec) -> dict[str, object]:
   left out has no part in it. Kernels with fewer configurations than a training
   step draws take no part at all.
   """
+  import pandas
   import tensorflow as tf
 
   from tpu_graphs_ext.data.partition import Partition
@@ -131,17 +132,18 @@ def _leave_one_out(spec: RunSpec) -> dict[str, object]:
     raise UserError(
         f'{spec.source}: {len(kernels)} kernels have {least} or more '
         'configurations; leaving one out takes two at least')
-  trainings, results = [], []
+  trainings, rows = [], []
   for number, left_out in enumerate(kernels):
     fold = os.path.join(spec.folder, f'fold_{number}')
     _write_fold(fold, kernels[:number] + kernels[number + 1:], left_out)
     training, ranker = _trained(spec, fold, os.path.join(fold, 'out'))
     trainings.append(training)
-    results += evaluate.measure(
-        ranker, Partition.from_kernels([left_out]), 'left out')
+    rows.append(evaluate.measure(
+        ranker, Partition.from_kernels([left_out]), 'left out'))
     shutil.rmtree(fold)
     tf.keras.backend.clear_session()
-  return {**training_columns(trainings), **_measures('real', results)}
+  return {**training_columns(trainings), **_measures('real', pandas.concat(
+      rows, ignore_index=True))}
 
 
 def _write_fold(folder, others, left_out) -> None:
@@ -194,18 +196,18 @@ def _trained_booster(spec: RunSpec, data_root: str):
                    ranker.best), ranker
 
 
-def _measures(split: str, results) -> dict[str, object]:
+def _measures(split: str, rows) -> dict[str, object]:
   """Columns <split>_<micro or macro>_<measure>, <split>_<choice>; no NaN."""
   from tpu_graphs_ext.host import evaluate
-  evaluation = evaluate.Evaluation('', '', results)
-  columns = {f'{split}_kernels': len(results)}
+  evaluation = evaluate.Evaluation('', '', rows)
+  columns = {f'{split}_kernels': len(rows)}
   for mean in ('micro', 'macro'):
-    summary = getattr(evaluation, mean).to_json()
+    summary = evaluation.summary_json(getattr(evaluation, mean))
     for k, slowdown in summary['slowdown'].items():
       columns[f'{split}_{mean}_top{k}'] = slowdown
     for measure in ('opa', 'kendall'):
       columns[f'{split}_{mean}_{measure}'] = summary[measure]
-  micro = evaluation.micro.to_json()
+  micro = evaluation.summary_json(evaluation.micro)
   columns[f'{split}_default'] = micro['default']
   for k, slowdown in micro['random'].items():
     columns[f'{split}_random{k}'] = slowdown

@@ -349,42 +349,46 @@ README_MARKS = ('<!-- Written by benchmarks/accuracy.py --readme. -->',
 _README_ROWS = {
     'MyEarlyJoinSAGE': '`MyEarlyJoinSAGE`',
     'without feature_stats': 'without `feature_stats`',
+    'AnalyticTileModel': '`AnalyticTileModel`, seven constants',
     'EarlyJoinSAGE': "`EarlyJoinSAGE`, the baseline's",
     'LightGBM': 'LightGBM on columns made by hand'}
-# Left out where they have no number at all: not everybody has them.
-_README_OPTIONAL = {'LightGBM'}
-_README_OPTIONAL_DATA = {'measured_tiles'}
 # (data, split, measures, in the head)
 _README_COLUMNS = (
-    ('synthetic', 'test', ('top1', 'top5', 'opa'),
-     'former sample data (test): '),
-    ('synthetic', 'real', ('top1', 'top5', 'kendall'), 'real kernels: '),
+    ('compiled_v3', 'test', ('top1', 'top5', 'opa'), 'test programs: '),
+    ('compiled_v3', 'real', ('top1', 'top5', 'kendall'), 'real kernels: '),
     ('measured_tiles', 'valid', ('top1', 'top5', 'opa'),
      'timed on a CPU (valid): '))
+_README_NOTHING = 'Not measured yet.'
 
 
 def readme_table(rows: list[Row]) -> str:
-  """The main numbers, of the runs with the most epochs."""
-  heads, cells = [''], [[label] for label in _README_ROWS.values()]
+  """The main numbers, of the runs with the most epochs.
+
+  Data and models without a run are left out.
+  """
+  heads, cells = [''], {name: [] for name in _README_ROWS}
   choices = [[_DEFAULT], [_RANDOM]]
   for data, split, measures, title in _README_COLUMNS:
-    own = [row for row in rows if (row['data'], row['status']) == (data, 'ok')]
-    if data in _README_OPTIONAL_DATA and not any(
-        row['name'] in set(_README_ROWS) - _README_OPTIONAL for row in own):
+    own = [row for row in rows
+           if (row['data'], row['status']) == (data, 'ok')
+           and row['name'] in _README_ROWS and row[f'{split}_kernels']]
+    if not own:
       continue
-    epochs = max((row['epochs'] for row in own), key=int, default='')
+    epochs = max((row['epochs'] for row in own), key=int)
     heads += [title * (not number) + _HEADS[measure]
               for number, measure in enumerate(measures)]
-    for cell, name in zip(cells, _README_ROWS):
+    for name, cell in cells.items():
       runs = [row for row in own
               if (row['name'], row['epochs']) == (name, epochs)]
       cell += [_short(runs, f'{split}_micro_{measure}', measure)
                for measure in measures]
     for choice in choices:
-      choice += [_choice(choice[0], own[0], split, measure, 1) if own else '-'
+      choice += [_choice(choice[0], own[0], split, measure, 1)
                  for measure in measures]
-  there = [cell for cell, name in zip(cells, _README_ROWS)
-           if name not in _README_OPTIONAL or set(cell[1:]) != {'-'}]
+  there = [[_README_ROWS[name], *cell] for name, cell in cells.items()
+           if set(cell) - {'-'}]
+  if not there:
+    return _README_NOTHING
   return '\n'.join(table(heads, there + choices)).rstrip()
 
 

@@ -229,7 +229,7 @@ def add_flags(add: Callable, task: str, results: str, models_py: str) -> None:
   add('--rerun_changed', action='store_true',
       help='do runs of another file of models again')
   add('--table_only', action='store_true',
-      help='only write the tables (and the figure) anew')
+      help='only write the tables anew')
 
 
 def changed_row(text: str, models_py: str) -> tuple[str, str, dict]:

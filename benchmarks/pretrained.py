@@ -5,7 +5,8 @@
 
 DIR is what `tpu-graphs-ext sample-data --kernels all` writes; the models were
 trained on it, one for each seed. LightGBM is trained here, and the analytic
-part is `AnalyticTileModel` with its constants as they are.
+part is `AnalyticTileModel` with its constants as they are. Last it says what
+the analytic time of the first model tells of gains over the default tile.
 """
 
 from __future__ import annotations
@@ -16,18 +17,22 @@ import os
 import statistics
 import sys
 
+import numpy as np
+
 import booster
 from tpu_graphs_ext import load_models
+from tpu_graphs_ext.advice import picks, sources
+from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import artifacts, evaluate, inputs, scoring
+from tpu_graphs_ext.host import artifacts, evaluate, inputs, results, scoring
 
 # Of real kernels with fewer tiles, few orders are wrong.
 FEWEST_TILES = 10
 COLUMNS = ('OPA', 'tau', 'top-1', 'top-5', 'top-10')
 
 
-def sources(data: str, real: list[str]) -> dict[str, Partition]:
+def data_sets(data: str, real: list[str]) -> dict[str, Partition]:
   """Where models are measured: name -> labelled kernels."""
   kernels = [kernel for path in real for kernel in inputs.read_kernels(path)]
   return {
@@ -42,10 +47,10 @@ def measured(ranker, kernels: Partition) -> evaluate.Evaluation:
       '', '', evaluate.measure(ranker, kernels, 'measure'))
 
 
-def values(summary: evaluate.Summary) -> list[float]:
+def values(summary: results.Summary) -> list[float]:
   """In the order of `COLUMNS`; slowdowns in per cent."""
-  return [summary.opa, summary.kendall,
-          *(100 * summary.slowdown[k] for k in (1, 5, 10))]
+  return [summary['opa'], summary['kendall'],
+          *(100 * summary[f'slowdown_{k}'] for k in (1, 5, 10))]
 
 
 def table(first: str, rows: dict[str, list[list[float]]]) -> str:
@@ -91,6 +96,51 @@ def rankers(args) -> dict[str, list]:
   return found
 
 
+def gains(ranker: scoring.Ranker, kernels: Partition) -> str:
+  """Gains over the default: by the analytic time, and by the runtimes.
+
+  Of each kernel's first choice, where that is another tile; and of all tiles.
+  Kernels whose loops cannot be read are left out.
+  """
+  from scipy import stats
+  firsts, tiles, together = [], [], []
+  for kernel in kernels:
+    default = sources.default_of(kernel)
+    try:
+      explainer = explain.Explainer(kernel, picks.constants_of(ranker.model))
+    except UserError:
+      continue
+    given = explainer.tiles(kernel.config_feat)
+    times = explainer.terms(given).time
+    scores = ranker.scored(ranker.prepared(kernel)).of_tiles
+    both = np.stack([part[default] / part - 1
+                     for part in (times, kernel.runtime_ns)])
+    first = np.lexsort((times, scores))[0]
+    is_other = (given != given[default]).any(1)
+    if is_other[first]:
+      firsts.append(both[:, first])
+    tiles.append(both[:, is_other])
+    if kernel.num_configs >= FEWEST_TILES:
+      together.append(np.corrcoef(np.log1p(both))[0, 1])
+  told, true = np.concatenate(tiles, axis=1)
+  faster = told > 0
+  lines = [
+      f'{len(tiles)} kernels; the first choice is not the default in '
+      f'{len(firsts)}',
+      f'{faster.sum():,} of {len(told):,} other tiles are faster by the '
+      f'analytic time, by {told[faster].mean():.1%} in the mean; '
+      f'{(true[faster] > 0).sum():,} are, and all by {true[faster].mean():.1%}',
+      'correlation of the logarithms over the tiles of a kernel: '
+      f'{np.nanmean(together):.2f}']
+  if len(firsts) > 2:
+    told, true = np.transpose(firsts)
+    lines.append(
+        f'these first choices: gain by the analytic time {told.mean():.1%} in '
+        f'the mean, true {true.mean():.1%}, above 0 in {(true > 0).sum()}; '
+        f'rank correlation {stats.spearmanr(told, true)[0]:.2f}')
+  return '\n'.join(f'- {line}' for line in lines)
+
+
 def main() -> int:
   flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   flags.add_argument('--data', required=True)
@@ -101,21 +151,23 @@ def main() -> int:
   args = flags.parse_args()
   try:
     found = rankers(args)
-    for name, kernels in sources(args.data, args.real).items():
+    for name, kernels in data_sets(args.data, args.real).items():
       evaluations = {row: [measured(ranker, kernels) for ranker in seeds]
                      for row, seeds in found.items()}
       one = next(iter(evaluations.values()))
       print(f'\n## {name}: {len(kernels)} kernels, the default tile '
-            f'{100 * one[0].micro.default:.2f} %, one at random '
-            f'{100 * one[0].micro.random[1]:.0f} %, the best of five '
-            f'{100 * one[0].micro.random[5]:.0f} %\n')
+            f'{100 * one[0].micro["default"]:.2f} %, one at random '
+            f'{100 * one[0].micro["random_1"]:.0f} %, the best of five '
+            f'{100 * one[0].micro["random_5"]:.0f} %\n')
       print(table('model', {row: [values(each.micro) for each in seeds]
                             for row, seeds in evaluations.items()}))
       print()
       print(table('kind', {
-          f'{kind} ({summary.kernels})': [values(each.kinds[kind])
+          f'{kind} ({summary.problems})': [values(each.kinds[kind])
                                           for each in one]
           for kind, summary in one[0].kinds.items()}))
+      print()
+      print(gains(next(iter(found.values()))[0], kernels))
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1

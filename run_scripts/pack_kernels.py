@@ -4,7 +4,8 @@
 
 Takes the programs apart, features each distinct kernel and keeps up to
 `MOST_TILES` of its feasible tiles, always the compiler's own, and writes
-`tpu_graphs_ext/sample/compiled/TPU_{train,valid,test}_PART.xz`.
+`tpu_graphs_ext/sample/compiled/TPU_{train,valid,test}_PART.xz`. A program that
+is not in DIR keeps the kernels that these files have of it.
 """
 
 import argparse
@@ -12,7 +13,6 @@ import collections
 import gzip
 import json
 import os
-import sys
 import zlib
 
 import numpy as np
@@ -105,31 +105,47 @@ def main() -> None:
   folder = os.path.join(args.dir, args.tpu)
   with open(os.path.join(args.dir, 'programs.json')) as file:
     splits = json.load(file)
-  counts, seen = collections.Counter(), set()
+  counts, packed = collections.Counter(), _packed(args.tpu)
+  chosen = {split: {} for split in kernels.SPLITS}
+  for split, names in splits.items():
+    for name in names:
+      if os.path.exists(os.path.join(folder, name + '.json.gz')):
+        found = program_kernels(folder, name, counts)
+      else:
+        found = packed[name]
+      for kernel in found:
+        chosen[split].setdefault(kernel.graph_hash(), kernel)
+  # A graph is in one split: rather in one that models are measured on.
+  for split, others in (('train', ('valid', 'test')), ('valid', ('test',))):
+    for other in others:
+      for graph in chosen[split].keys() & chosen[other].keys():
+        counts[f'{split}, also in {other}'] += 1
+        del chosen[split][graph]
   for split in kernels.SPLITS:
-    # A graph of train is in no other split.
-    chosen = []
-    for name in splits[split]:
-      if not os.path.exists(os.path.join(folder, name + '.json.gz')):
-        print(f'{name}: not compiled', file=sys.stderr)
-        continue
-      for kernel in program_kernels(folder, name, counts):
-        if kernel.graph_hash() in seen:
-          counts['in another program'] += 1
-          continue
-        seen.add(kernel.graph_hash())
-        chosen.append(kernel)
-    size = 0
-    for part, first in enumerate(range(0, len(chosen), PART)):
-      path = kernels.path_of(args.tpu, split, part)
-      kernels.save(path, chosen[first:first + PART], args.tpu, COMPILER)
-      size += os.path.getsize(path)
-    print(f'{args.tpu} {split}: {len(chosen)} kernels of '
-          f'{len({k.program for k in chosen})} programs, '
-          f'{sum(len(k.cycles) for k in chosen):,} tiles, '
-          f'{size / 1024:,.0f} KiB')
+    _write(args.tpu, split, list(chosen[split].values()))
   for reason, count in counts.most_common():
     print(f'  left out: {count} {reason}')
+
+
+def _packed(tpu: str) -> dict:
+  """Program -> its kernels in the package."""
+  found = collections.defaultdict(list)
+  for split in kernels.SPLITS:
+    for kernel in kernels.split_kernels(tpu, split):
+      found[kernel.program].append(kernel)
+  return found
+
+
+def _write(tpu: str, split: str, chosen: list) -> None:
+  size = 0
+  for part, first in enumerate(range(0, len(chosen), PART)):
+    path = kernels.path_of(tpu, split, part)
+    kernels.save(path, chosen[first:first + PART], tpu, COMPILER)
+    size += os.path.getsize(path)
+  print(f'{tpu} {split}: {len(chosen)} kernels of '
+        f'{len({k.program for k in chosen})} programs, '
+        f'{sum(len(k.cycles) for k in chosen):,} tiles, '
+        f'{size / 1024:,.0f} KiB')
 
 
 if __name__ == '__main__':

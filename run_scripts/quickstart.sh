@@ -4,8 +4,9 @@
 #   ./run_scripts/quickstart.sh [--python PATH] [--out DIR] [--epochs N]
 #                               [--task layout]
 #
-# Installs into .venv, makes synthetic sample data, trains MyEarlyJoinSAGE and
-# the baseline's EarlyJoinSAGE, and prints their validation errors side by side.
+# Installs into .venv, unpacks sample data (kernels of Google's TPU compiler),
+# trains MyEarlyJoinSAGE and the baseline's EarlyJoinSAGE, and prints their
+# errors side by side.
 # Under ten minutes on two cores with the installation; a second run reuses what
 # is there. --python chooses another Python (3.9 to 3.13), which gets an
 # environment of its own. TPU_GRAPHS_ROOT=/path/to/tpu_graphs trains through the

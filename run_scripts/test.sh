@@ -8,6 +8,8 @@
 #
 # TPU_GRAPHS_EXT_OTHER_PYTHON=/path/to/python, of an environment with the other
 # stack, adds the tests that models cross from one to the other.
+# TPU_GRAPHS_EXT_JAX_PYTHON=/path/to/python, of an environment with JAX, adds
+# those that rank functions of JAX, where the extra [tpu] is installed.
 # TPU_GRAPHS_EXT_PLAIN_PYTHON=/path/to/python, of an environment that
 # quickstart.sh made, saves the slow tests making one.
 # Arguments go to pytest. Takes about two minutes to install the first time,

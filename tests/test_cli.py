@@ -21,7 +21,7 @@ from tpu_graphs_ext.host.settings import (
 
 VERBS = ('train', 'evaluate', 'predict', 'rank', 'report', 'export', 'sweep',
          'trace', 'check-data', 'featurize', 'sample-data', 'doctor', 'install',
-         'uninstall', 'verify', 'package', 'kaggle-csv', 'run', 'hook', 'stats')
+         'uninstall', 'verify', 'package', 'kaggle-csv', 'run', 'stats')
 
 
 # What stands for a path in the help.

@@ -17,7 +17,7 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import artifacts, settings
 from tpu_graphs_ext.scale import grid
-from tpu_graphs_ext.traces import analysis, calibrate, hardware, read, texts
+from tpu_graphs_ext.traces import analysis, calibrate, hardware, read
 
 STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1e9]}
 RUN = {
@@ -30,11 +30,6 @@ GRID = {
     'settings': {'epochs': 2, 'lr': {'min': 1, 'max': 4, 'step': 1}},
     'seeds': [0, 1], 'data_roots': ['a'], 'prune': {'min_epochs': 1},
     'search': {'method': 'random', 'configurations': 2, 'seed': 1}}
-EXECUTION = {'schema': '1', 'nodes': [
-    {'id': 2, 'name': 'aten::relu', 'ctrl_deps': 1,
-     'inputs': {'values': [[1, 2, 0, 30, 4, 'cpu']], 'shapes': [[30]],
-                'types': ['Tensor(float)']},
-     'attrs': [{'name': 'op_schema', 'type': 'string', 'value': 'relu(x)'}]}]}
 
 
 def read_run(folder, content):
@@ -59,30 +54,29 @@ def read_kwargs(unused_folder, content):
       settings.parse_model_kwargs(json.dumps(content)), dict)
 
 
-def read_hardware(folder, content):
+LEARNED = calibrate.calibrate('t', [('k', {'bytes': 12.0}, 3.0)],
+                              {'pause': 1.0})
+
+
+def read_calibration(folder, content):
   path = folder / 'hardware.json'
   path.write_text(json.dumps(content))
-  hardware.find(str(path))
+  hardware.read(str(path))
 
 
 def read_trace(folder, content):
   path = folder / 'trace.json'
   path.write_text(json.dumps(content))
-  found = analysis.analyse(str(path), None, tiny.write_hardware(
-      folder / 'machine.json'))
-  json.dumps(texts.to_json(found), allow_nan=False)
-  for text in (texts.text(found), texts.csv_text(found)):
+  found = analysis.compared(str(path), None, LEARNED)
+  json.dumps(analysis.to_json(found), allow_nan=False)
+  for text in (analysis.text(found), analysis.csv_of(found)):
     text.encode()
 
 
 READERS = {
     'run': (read_run, RUN), 'grid': (read_grid, GRID),
     'kwargs': (read_kwargs, {'hidden_dim': 3, 'feature_stats': STATS}),
-    'hardware': (read_hardware, tiny.SLOW),
-    'calibration': (read_hardware, json.loads(hardware.to_json(
-        calibrate.calibrate('t', [('k', {'bytes': 12.0}, 3.0)],
-                            {'pause': 1.0})))),
-    'execution trace': (read_trace, EXECUTION),
+    'calibration': (read_calibration, json.loads(hardware.to_json(LEARNED))),
     'trace': (read_trace, {'traceEvents': tiny.one_step()[:6]})}
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # Editors and type checkers take it for true.
   from tpu_graphs_ext.serving.cost_model import CostModel
   from tpu_graphs_ext.serving.export import Export, export
 
-__version__ = '0.1.0'
+__version__ = '0.2.0'
 
 __all__ = [
     'Choice', 'CostModel', 'Evaluation', 'Explanation', 'Export', 'Kernel',

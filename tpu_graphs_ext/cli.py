@@ -72,7 +72,7 @@ def _parser(task: str = 'tile') -> argparse.ArgumentParser:
     for add in (_add_train, _add_evaluate, _add_predict, _add_rank):
       add(verbs)
   for add in (_add_export, _add_check_data, _add_featurize, _add_sample_data,
-              _add_stats, _add_run, _add_hook):
+              _add_stats, _add_run):
     add(verbs)
   cli.add_verbs(verbs, _verb, _add_switch)
   report_cli.add_verbs(verbs, _verb, _add_settings, _given)
@@ -162,7 +162,7 @@ def _add_rank(verbs) -> None:
   parser.add_argument(
       '--jax_python', default='', metavar='PYTHON',
       help='the Python of the environment that has JAX, to lower functions '
-           'of JAX with; empty: this one')
+           'of JAX and to read HLO text with; empty: this one')
   parser.add_argument(
       '--most_tiles', default=100_000, type=_positive, metavar='N',
       help='of a kernel with more legal tiles, an even sample of so many is '
@@ -244,14 +244,6 @@ def _add_run(verbs) -> None:
                       help='for example tiles_train.py')
   parser.add_argument('arguments', metavar='ARGS', nargs=argparse.REMAINDER,
                       help="the script's own flags")
-
-
-def _add_hook(verbs) -> None:
-  parser = _verb(verbs, 'hook', _hook,
-                 "let plain `python` run the baseline's scripts on today's "
-                 'TensorFlow')
-  parser.add_argument('action', choices=('install', 'remove', 'status'),
-                      help='for the Python environment that this command is in')
 
 
 def _add_stats(verbs) -> None:
@@ -349,22 +341,16 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.host import (
-    evaluate,
-    evaluation_csv,
-    evaluation_text,
-    threads,
-  )
+  from tpu_graphs_ext.host import evaluate, evaluation_text, results, threads
   threads.one_for_each_operation(threads.RANKING_CORES)
   if args.csv:
-    evaluation_csv.FILE.check(args.csv)
+    evaluate.CSV.check(args.csv)
   evaluations = evaluate.evaluate_all(
       args.dir.split(','), args.data, loading=_given(args, LoadSettings),
       ks=args.top_k)
   if args.csv:
-    evaluation_csv.FILE.write(
-        args.csv, evaluation_csv.text(evaluations))
-  print(json.dumps(evaluate.to_json(evaluations), indent=2) if args.json
+    evaluate.CSV.write(args.csv, results.to_csv(evaluations))
+  print(json.dumps(results.to_json(evaluations), indent=2) if args.json
         else evaluation_text.text(evaluations, args.by_kernel))
   return 0
 
@@ -488,12 +474,6 @@ def _run(args: argparse.Namespace) -> int:
   # From here on this process is the script, with its signals and exit code.
   command = checkout.script_command([path, *args.arguments], root)
   os.execv(command[0], command)
-
-
-def _hook(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.stacks import hook
-  print(getattr(hook, args.action)())
-  return 0
 
 
 def _stats(args: argparse.Namespace) -> int:

@@ -104,14 +104,14 @@ def comparison(title: str, model_dirs: dict[str, str], data: str,
            + ('   seconds' if seconds else '')]
   for name, model_dir in model_dirs.items():
     micro = evaluate.evaluate(model_dir, data, loading=loading).micro
-    cells = [f'{100 * error:.2f} %' for error in micro.slowdown.values()]
-    cells += [f'{micro.opa:.3f}', f'{micro.kendall:.3f}']
+    cells = [f'{100 * micro[f"slowdown_{k}"]:.2f} %' for k in metrics.TOP_KS]
+    cells += [f'{micro["opa"]:.3f}', f'{micro["kendall"]:.3f}']
     if seconds:
       cells.append(f'{seconds[name]:.0f}')
     lines.append(f'{name:16}' + ''.join(f'{cell:>10}' for cell in cells))
-  lines.append(f'{"default tile":16}{100 * micro.default:>8.2f} %')
+  lines.append(f'{"default tile":16}{100 * micro["default"]:>8.2f} %')
   lines.append(f'{"random choice":16}' + ''.join(
-      f'{100 * error:>8.2f} %' for error in micro.random.values()))
+      f'{100 * micro[f"random_{k}"]:>8.2f} %' for k in metrics.TOP_KS))
   return '\n'.join(lines)
 
 

@@ -8,7 +8,8 @@ import pytest
 from tpu_graphs_ext.analytic import blocks
 
 MACHINE = blocks.Machine(
-    bytes_per_ns=100.0, flops_per_ns=1e5, byte_speedup=2, matrix_unit=128,
+    bytes_per_ns=100.0, flops_per_ns=1e5, int8_speedup=2,
+    fp8_speedup=1, matrix_unit=128,
     vmem_bytes=2**20)
 # 512 x 256 times 256 x 1024 in bfloat16.
 PRODUCT = blocks.Product(1, 512, 256, 1024, 2, 2, 2)
@@ -31,21 +32,21 @@ def test_one_step_hides_nothing():
   # In: (512 x 256 + 256 x 1024) x 2 B / 100 B/ns = 7864.32 ns; out: 1 MiB,
   # 10485.76 ns; 2 x 512 x 256 x 1024 flops / 1e5 = 2684.35456 ns.
   assert time_of(PRODUCT, 512, 256, 1024) == pytest.approx(
-      7864.32 + 2684.35456 + 10485.76 + 500)
+      7864.32 + 2684.35456 + 800 + 10485.76)
 
 
 def test_steps_hide_the_shorter_of_compute_and_transfers():
   # Two steps over n: x and half of w in (5242.88), then the second half of w
   # comes in while the first is computed; nothing goes out yet. The formula
-  # counts a result with every transfer: 2621.44 + 5242.88 > 1342.17728.
+  # counts a result with every transfer: 2621.44 + 5242.88 > 1342.17728 + 800.
   assert time_of(PRODUCT, 512, 256, 512) == pytest.approx(
-      5242.88 + (2621.44 + 5242.88) + 1342.17728 + 5242.88 + 2 * 500)
+      5242.88 + (2621.44 + 5242.88) + (1342.17728 + 800) + 5242.88)
   # Two steps over k: half of x and of w each (1310.72 + 2621.44), half of the
   # result with the transfer, and 4 MiB of sums at 1e4 B/ns.
   sums = 8 * 512 * 1024 / 1e4
   assert time_of(PRODUCT, 512, 128, 1024) == pytest.approx(
-      3932.16 + (3932.16 + 10485.76 / 2) + (1342.17728 + sums) + 10485.76
-      + 2 * 500)
+      3932.16 + (3932.16 + 10485.76 / 2) + (1342.17728 + sums + 800)
+      + 10485.76)
   adding = dataclasses.replace(MACHINE, accumulates=True)
   assert time_of(PRODUCT, 512, 128, 1024, machine=adding) == pytest.approx(
       time_of(PRODUCT, 512, 128, 1024) - sums)
@@ -54,11 +55,11 @@ def test_steps_hide_the_shorter_of_compute_and_transfers():
 def test_weights_stay_where_one_block_holds_them_all():
   # Two steps over m, x 1310.72 and a result of 5242.88 each; w comes in once.
   assert time_of(PRODUCT, 256, 256, 1024) == pytest.approx(
-      1310.72 + 5242.88 + (1310.72 + 5242.88) + 1342.17728 + 5242.88 + 1000)
+      1310.72 + 5242.88 + (1310.72 + 5242.88) + (1342.17728 + 800) + 5242.88)
   # Of a batch, each has weights of its own.
   batch = dataclasses.replace(PRODUCT, batch=2)
   assert time_of(batch, 512, 256, 1024) == pytest.approx(
-      7864.32 + (7864.32 + 10485.76) + 2684.35456 + 10485.76 + 1000)
+      7864.32 + (7864.32 + 10485.76) + (2684.35456 + 800) + 10485.76)
 
 
 def test_few_rows_cost_as_many_as_the_matrix_unit_has():
@@ -66,10 +67,20 @@ def test_few_rows_cost_as_many_as_the_matrix_unit_has():
   compute = 2 * 128 * 256 * 1024 / 1e5  # 671.08864
   x, w, out = 16 * 256 * 2 / 100, 5242.88, 16 * 1024 * 2 / 100
   assert time_of(few, 16, 256, 1024) == pytest.approx(
-      x + w + compute + out + 500)
-  # 8-bit numbers take half the time.
-  assert time_of(dataclasses.replace(few, is_8_bit=True), 16, 256, 1024) == (
-      pytest.approx(x + w + compute / 2 + out + 500))
+      x + w + compute + out + 800)
+  # Of 8-bit numbers integers take half the time here.
+  assert time_of(dataclasses.replace(few, narrow='fp8'), 16, 256, 1024) == (
+      time_of(few, 16, 256, 1024))
+  assert time_of(dataclasses.replace(few, narrow='int8'), 16, 256, 1024) == (
+      pytest.approx(x + w + compute / 2 + out + 800))
+
+
+def test_overhead_of_a_step_counts_where_transfers_do_not_hide_it():
+  # A slow matrix unit: 4 steps over n of 2 x 512 x 256 x 256 flops at 1e4 each,
+  # 6710.8864 ns; weights of 1310.72 and a result of 2621.44 are hidden.
+  slow = dataclasses.replace(MACHINE, flops_per_ns=1e4)
+  assert time_of(PRODUCT, 512, 256, 256, machine=slow) == pytest.approx(
+      2621.44 + 1310.72 + 4 * (6710.8864 + 800) + 2621.44)
 
 
 def test_the_usual_grid():

@@ -95,7 +95,7 @@ def test_the_time_is_that_of_the_analytic_model(module, bounds, kernel_bounds):
   machine = models._Machine()
   machine.build_once()
   machine.changes.assign([0.02 * i for i in range(machine.changes.shape[0])])
-  log_ns = machine(geo.counts(loops, cut), loops.hardware)[0].numpy()[0]
+  log_ns = machine(geo.counts(loops, cut)[0], loops.hardware)[0].numpy()[0]
   constants = {name: float(value) for name, value in
                machine.constants(loops.hardware).items()}
   assert [explain.explain(kernel, row, constants).time_ns

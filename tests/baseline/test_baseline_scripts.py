@@ -156,7 +156,7 @@ def test_our_host_gives_their_scripts_numbers(
     assert set(theirs[str(k)]) == set(ours.programs)
     for program, error in theirs[str(k)].items():
       assert error == pytest.approx(
-          ours.programs[program].slowdown[k], rel=1e-5, abs=1e-7)
+          ours.programs[program][f'slowdown_{k}'], rel=1e-5, abs=1e-7)
   compare_predictions(swapped, model_dir, data, tmp_path)
 
 
@@ -208,7 +208,7 @@ def test_a_model_of_our_host_is_read_by_their_scripts(
       result.model_dir, f'{data}/valid', loading=all_kernels(data))
   for program, error in theirs['5'].items():
     assert error == pytest.approx(
-        ours.programs[program].slowdown[5], rel=1e-5, abs=1e-7)
+        ours.programs[program]['slowdown_5'], rel=1e-5, abs=1e-7)
   compare_predictions(swapped, result.model_dir, data, tmp_path)
 
 

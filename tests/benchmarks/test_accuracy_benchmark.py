@@ -5,6 +5,7 @@ import json
 import pathlib
 import sys
 
+import pandas
 import pytest
 
 from support import model_checks as checks
@@ -217,10 +218,11 @@ def test_leave_one_out_measures_each_kernel_by_a_model_of_the_others(
 
   monkeypatch.setattr(accuracy_run, '_trained', trained)
   monkeypatch.setattr(accuracy_run, 'training_columns', lambda *_: {})
-  monkeypatch.setattr(accuracy_run, '_measures', lambda split, results: {
-      split: results})
+  monkeypatch.setattr(accuracy_run, '_measures', lambda split, rows: {
+      split: rows['tile_id'].tolist()})
   monkeypatch.setattr('tpu_graphs_ext.host.evaluate.measure',
-                      lambda _, kernels, __: list(kernels.tile_ids))
+                      lambda _, kernels, __: pandas.DataFrame(
+                          {'tile_id': kernels.tile_ids}))
   spec = accuracy_run.RunSpec(
       'real', 'x.pb', accuracy_run.LEAVE_ONE_OUT, 'NetA', 'NetA', '{}', 0, 1,
       '', '', str(tmp_path), '', 1)
@@ -281,8 +283,8 @@ def test_a_run_is_measured_and_a_failed_one_recorded(finished):
       loading=settings.LoadSettings(
           cache_dir='', models_py=str(folder / 'models.py'))).micro
   assert float(good['test_micro_top1']) == pytest.approx(
-      again.slowdown[1], rel=1e-5)
-  assert float(good['test_micro_opa']) == pytest.approx(again.opa, rel=1e-5)
+      again['slowdown_1'], rel=1e-5)
+  assert float(good['test_micro_opa']) == pytest.approx(again['opa'], rel=1e-5)
 
 
 def test_the_same_command_runs_only_what_failed(finished, monkeypatch):

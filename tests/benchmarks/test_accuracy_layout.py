@@ -14,6 +14,7 @@ from support import eager_training, tiny_layout_models, tiny_layouts
 from support.places import BENCHMARKS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import artifacts
+from tpu_graphs_ext.host import results as host_results
 from tpu_graphs_ext.layout import evaluate
 from tpu_graphs_ext.layout.settings import LayoutLoadSettings
 
@@ -229,9 +230,9 @@ def test_a_run_is_measured_and_a_failed_one_recorded(finished):
       data_root=str(folder / 'npz'), cache_dir='',
       models_py=str(folder / 'models.py')))
   assert float(good['valid_kendall']) == pytest.approx(
-      again.mean.kendall, rel=1e-5)
+      again.mean['kendall'], rel=1e-5)
   assert float(good['valid_random10']) == pytest.approx(
-      again.mean.random[10], rel=1e-5)
+      again.mean['random_10'], rel=1e-5)
   # All their runtimes are unlike. The labelled test programs are those of
   # valid.
   assert good['valid_most_kendall'] == '1'
@@ -277,8 +278,9 @@ def test_equal_runtimes_bound_tau_away_from_1():
   program = types.SimpleNamespace(
       runtime_ns=runtime, fastest_first=np.argsort(runtime, kind='stable'),
       name='x', num_nodes=9, num_configurable=6, num_configs=4)
-  result = evaluate.ProgramResult.of(program, np.array([1.0, 2.0, 3.0, 4.0]))
-  columns = accuracy_layout_run.columns_of('valid', [program], [result])
+  row = evaluate.row_of(program, np.array([1.0, 2.0, 3.0, 4.0]))
+  columns = accuracy_layout_run.columns_of(
+      'valid', [program], host_results.table([row]))
   assert columns['valid_most_kendall'] == pytest.approx((4 / 6) ** 0.5)
   assert columns['valid_kendall'] == columns['valid_most_kendall']
   assert columns['valid_top1'] == 0

@@ -12,7 +12,6 @@ from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.host import recipes
 from tpu_graphs_ext.layout import cli as layout_cli
-from tpu_graphs_ext.traces import hardware
 
 PAGES = ('README.md', 'CONTRIBUTING.md', 'SECURITY.md',
          'benchmarks/README.md', *sorted(
@@ -179,15 +178,6 @@ def test_recipes_are_those_of_the_host():
   assert dict(re.findall(r'^- `(\w+)`: `(--.*)`$', text, re.MULTILINE)) == {
       name: ' '.join(f'--{flag} {value}' for flag, value in settings.items())
       for name, settings in recipes.RECIPES.items()}
-
-
-def test_the_table_of_hardware_is_that_of_the_presets():
-  section = text_of('docs/traces.md').split('\n## Hardware\n')[1]
-  rows = table_rows(section.split('\n## ')[0])[2:]
-  assert {cells[0].strip('`'): (float(cells[1]), float(cells[2]))
-          for cells in rows} == {
-              name: (gpu.dram_gb_s, gpu.gflop_s)
-              for name, gpu in hardware.PRESETS.items()}
 
 
 # --- Models ------------------------------------------------------------------

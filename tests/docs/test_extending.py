@@ -23,8 +23,8 @@ DATA = 'out/quickstart/sample_data'
 SECTION = PAGE.split('\n## ')[1]  # In ten lines.
 # The least of everything that the example does not change: fewer seconds.
 SMALL = ('--epochs 1 --batch 8 --seed 1 --cache_dir= --model_kwargs_json '
-         """'{"feature_stats": null, "node_rounds": 1, "joint_rounds": 0, """
-         """"head_layers": 0, "averaging": 0, "pooling": ["mean"]}'""")
+         """'{"feature_stats": null, "node_rounds": 1, """
+         """"head_layers": 1, "averaging": 0, "pooling": ["mean"]}'""")
 
 
 def blocks(language):

@@ -62,6 +62,25 @@ def test_windows_that_are_none_or_infeasible():
   assert tpu_compiler.window_of(root) == tpu_compiler.Window((8, 2), (), None)
 
 
+def test_pallas_kernels_of_another_jax(monkeypatch):
+  class Refuses:
+    def __enter__(self):
+      return self
+
+    def __exit__(self, *_):
+      pass
+
+    def compile(self, *_):
+      raise compiling.CompileError('the compiler refuses it (debug_locations)')
+
+  monkeypatch.setattr(tpu_compiler, 'process', lambda _: Refuses())
+  with pytest.raises(compiling.CompileError, match=r'debug_locations\)$'):
+    tpu_compiler.compile_program(b'sine', V3)
+  with pytest.raises(compiling.CompileError, match=r'libtpu of the JAX that '
+                     r'lowers them: name that one in TPU_GRAPHS_EXT_LIBTPU'):
+    tpu_compiler.compile_program(b'.. tpu_custom_call ..', V3)
+
+
 @needs_libtpu
 @pytest.mark.parametrize('name', tpu_compiler.GENERATIONS)
 def test_every_generation_compiles(name):

@@ -75,6 +75,20 @@ def test_another_models_py_refuses_the_packages_model(pretrained, change):
     scoring.load_ranker('pretrained')
 
 
+def test_a_model_of_another_version_is_refused_by_the_version_it_needs(
+    saved_model_dir, tmp_path):
+  made = pathlib.Path(compact.write(saved_model_dir, str(tmp_path)))
+  arrays = weights_of(made)
+  del arrays[max(arrays)]
+  np.savez_compressed(made / 'weights.npz', **arrays)
+  info = artifacts.load_run(str(made)).info
+  artifacts.save_run_file(
+      {**info, 'versions': {'tpu_graphs_ext': '0.0.9'}}, str(tmp_path))
+  with pytest.raises(
+      UserError, match=r'trained with tpu_graphs_ext 0\.0\.9 and needs'):
+    scoring.load_ranker(str(made))
+
+
 def test_damaged_weights(pretrained):
   path = pretrained / 'weights.npz'
   arrays, content = weights_of(pretrained), path.read_bytes()

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tpu_graphs_ext import errors
-from tpu_graphs_ext.host import evaluate, evaluation_csv, evaluation_text
+from tpu_graphs_ext.host import evaluate, evaluation_text, results
 
 # Of four kernels: kind, slowdown of top 1, of the default, expected of one.
 KERNELS = {
@@ -20,14 +20,15 @@ KERNELS = {
 
 def evaluation_of(name, more=0.0, kernels=KERNELS):
   """Top-1 slowdowns are as above and `more`; those of top 3 are 0."""
-  results = [
-      evaluate.KernelResult(
-          tile_id=tile_id, program=tile_id[0], kind=kind, configs=7,
-          rankable=True, repeats=0, slowdown={1: top + more, 3: 0.0},
-          slowdown_kept={1: top + more, 3: 0.0}, random={1: blind, 3: 0.2},
-          default=default, opa=0.5, kendall=math.nan)
-      for tile_id, (kind, top, default, blind) in kernels.items()]
-  return evaluate.Evaluation(name, 'folder', results, ks=(1, 3))
+  rows = results.table({
+      'tile_id': tile_id, 'program': tile_id[0], 'kind': kind, 'configs': 7,
+      'rankable': True, 'repeats': 0, 'slowdown_1': top + more,
+      'slowdown_3': 0.0, 'slowdown_kept_1': top + more, 'slowdown_kept_3': 0.0,
+      'random_1': blind, 'random_3': 0.2, 'default': default, 'opa': 0.5,
+      'kendall': math.nan}
+                       for tile_id, (kind, top, default, blind)
+                       in kernels.items())
+  return evaluate.Evaluation(name, 'folder', rows)
 
 
 def cells_of(text, name):
@@ -113,7 +114,7 @@ def test_one_kernel_has_no_interval():
 def test_json_has_kinds_intervals_and_differences():
   one, other = evaluation_of('model_x'), evaluation_of('model_y', more=0.05)
   content = json.loads(
-      json.dumps(evaluate.to_json([one, other]), allow_nan=False))
+      json.dumps(results.to_json([one, other]), allow_nan=False))
   assert [part['model_dir'] for part in content] == ['model_x', 'model_y']
   assert content[0]['kinds']['copy']['slowdown'] == {'1': 0.3, '3': 0.0}
   micro = content[0]['micro']
@@ -129,14 +130,13 @@ def test_json_has_kinds_intervals_and_differences():
   assert difference['slowdown']['1'] == {
       'mean': pytest.approx(0.05), 'interval': pytest.approx([0.05, 0.05])}
   assert difference['kendall'] == {'mean': None, 'interval': None}
-  assert 'differences' not in evaluate.to_json([one])
+  assert 'differences' not in results.to_json([one])
 
 
 def test_csv_has_a_row_a_kernel_and_model(tmp_path):
   path = tmp_path / 'sub' / 'e.csv'
   evaluations = [evaluation_of('model_x'), evaluation_of('model_y', more=0.5)]
-  evaluation_csv.FILE.write(
-      str(path), evaluation_csv.text(evaluations))
+  evaluate.CSV.write(str(path), results.to_csv(evaluations))
   rows = list(csv.DictReader(path.open(newline='')))
   assert [(row['model_dir'], row['tile_id']) for row in rows] == [
       (name, kernel) for name in ('model_x', 'model_y') for kernel in KERNELS]
@@ -147,8 +147,8 @@ def test_csv_has_a_row_a_kernel_and_model(tmp_path):
       'slowdown_3': '0.0', 'slowdown_kept_1': '0.6', 'slowdown_kept_3': '0.0',
       'random_1': '0.5', 'random_3': '0.2', 'default': '0.3', 'opa': '0.5',
       'kendall': ''}
-  evaluation_csv.FILE.write(
-      str(path), evaluation_csv.text(evaluations[:1]))  # Its own is replaced.
+  # Its own is replaced.
+  evaluate.CSV.write(str(path), results.to_csv(evaluations[:1]))
   assert path.read_text().count('\n') == 5
 
 
@@ -156,5 +156,5 @@ def test_csv_replaces_no_other_file(tmp_path):
   path = tmp_path / 'mine.csv'
   path.write_text('precious\n')
   with pytest.raises(errors.UserError, match='is no CSV of evaluate'):
-    evaluation_csv.FILE.check(str(path))
+    evaluate.CSV.check(str(path))
   assert path.read_text() == 'precious\n'

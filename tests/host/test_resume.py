@@ -55,13 +55,13 @@ def variables_of(result: train.TrainResult) -> bytes:
     return file.read()
 
 
-def test_same_seed_same_bytes_whole_or_in_parts_with_dropout(
+def test_same_seed_same_bytes_whole_or_in_parts(
     data_root, tmp_path, monkeypatch, variables_only, untraced):
   def settings(out):
     return tiny_models.tiny_settings(
         data_root, tmp_path / out, model='LateJoinConcatPoolSAGE', models_py='',
         model_kwargs_json=json.dumps({
-            'widths': [8], 'head_widths': [8], 'dropout': 0.5,
+            'widths': [8], 'head_widths': [8],
             'objective': 'flags'}),
         epochs=3, lr_schedule='cosine', list_size=8, resume=True)
 
@@ -184,35 +184,6 @@ def test_half_written_checkpoints_go(data_root, tmp_path):
         'checkpoint', 'ckpt-2.index', 'started.json']
     folder.remove()
   assert os.listdir(tmp_path) == []
-
-
-def test_dropout_is_a_function_of_seed_and_step():
-  from tpu_graphs_ext import models
-
-  def thrown(seed, step, number=0):
-    tf.random.set_seed(seed)
-    with models._Dice().thrown(tf.constant(step)):
-      for _ in range(number + 1):
-        y = models._drop(tf.ones([1000]), 0.25, True)
-    return y.numpy().tolist()
-
-  first = thrown(1, 0)
-  assert first == thrown(1, 0)
-  # Five deviations of a binomial of 1000 draws.
-  assert abs(first.count(0.0) - 250) < 5 * (1000 * 0.25 * 0.75) ** 0.5
-  assert sorted(set(first)) == pytest.approx([0, 4 / 3])
-  others = [thrown(2, 0), thrown(1, 1), thrown(1, 0, number=1)]
-  assert first not in others and len(set(map(str, others))) == 3
-  tf.random.set_seed(1)
-  x = tf.ones([3])
-  assert models._drop(x, 0.5, False) is x and models._drop(x, 0.0, True) is x
-
-
-def test_without_a_seed_each_model_throws_its_own(monkeypatch):
-  from tpu_graphs_ext import models
-  monkeypatch.setattr(tf.compat.v1, 'get_seed',
-                      lambda seed: (models._NO_SEED, seed))
-  assert models._Dice()._seed != models._Dice()._seed
 
 
 def test_the_harness_sees_differences():

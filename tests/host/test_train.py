@@ -23,7 +23,6 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import (
   artifacts,
   callbacks,
-  distributed,
   losses,
   predict,
   scoring,
@@ -241,7 +240,6 @@ def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
   model = FakeModel()
   keep_best = types.SimpleNamespace(
       model=model, progress=callbacks.Progress(),
-      workers=distributed.Workers(),
       folder=types.SimpleNamespace(seed=7))
   train._fit(settings, data, keep_best)
   first, second = model.train

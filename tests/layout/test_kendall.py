@@ -50,13 +50,14 @@ def test_all_measures_of_one_program(tmp_path):
   np.savez(tmp_path / 'a.npz', **arrays)
   program = programs.open_program(str(tmp_path / 'a.npz'))
   # The order 3, 1, 2, 0: one pair is wrong, (1, 3).
-  result = evaluate.ProgramResult.of(
+  result = evaluate.row_of(
       program, np.float32([4, 2, 3, 1]), ks=(1, 2, 100))
-  assert result.kendall == pytest.approx(4 / 6)
-  assert result.opa == pytest.approx(5 / 6)
-  assert result.slowdown == {1: 1.0, 2: 0.0, 100: 0.0}
-  assert result.random[1] == pytest.approx(1.5)  # (0 + 1 + 2 + 3) / 4.
-  assert (result.nodes, result.configurable, result.configs) == (40, 6, 4)
+  assert result['kendall'] == pytest.approx(4 / 6)
+  assert result['opa'] == pytest.approx(5 / 6)
+  assert [result[f'slowdown_{k}'] for k in (1, 2, 100)] == [1.0, 0.0, 0.0]
+  assert result['random_1'] == pytest.approx(1.5)  # (0 + 1 + 2 + 3) / 4.
+  assert [result[name] for name in ('nodes', 'configurable', 'configs')] == [
+      40, 6, 4]
   # Equal scores stand in the order of the file, and no pair is right in OPA.
-  tied = evaluate.ProgramResult.of(program, np.zeros(4, np.float32))
-  assert tied.opa == 0 and tied.kendall == pytest.approx(-2 / 6)
+  tied = evaluate.row_of(program, np.zeros(4, np.float32))
+  assert tied['opa'] == 0 and tied['kendall'] == pytest.approx(-2 / 6)

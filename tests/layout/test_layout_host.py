@@ -13,7 +13,7 @@ import tensorflow as tf
 from support import tiny_layout_models
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import artifacts, callbacks, predictions_csv
+from tpu_graphs_ext.host import artifacts, callbacks, predictions_csv, results
 from tpu_graphs_ext.layout import (
   evaluate,
   evaluation_text,
@@ -122,21 +122,20 @@ def test_evaluations_of_two_models_and_their_difference(
   two = evaluate.Evaluation('reverse', one.data, evaluate.measure(
       dataclasses.replace(ranker, model=reverse),
       programs.read_folder(one.data), 'valid'))
-  assert [result.name for result in one.results] == ['valid_0', 'valid_1']
-  assert trained.run_info['final_kendall']['val'] == one.mean.kendall
+  assert one.rows['program'].tolist() == ['valid_0', 'valid_1']
+  assert trained.run_info['final_kendall']['val'] == one.mean['kendall']
   assert trained.run_info['final_error']['val'] == {
-      str(k): value for k, value in one.mean.slowdown.items()}
-  content = evaluate.to_json([one, two])
+      str(k): one.mean[f'slowdown_{k}'] for k in one.ks}
+  content = results.to_json([one, two])
   mean = content[0]['differences'][0]['kendall'][0]
-  assert mean == pytest.approx(2 * one.mean.kendall) and mean
+  assert mean == pytest.approx(2 * one.mean['kendall']) and mean
   json.dumps(content, allow_nan=False)
   text = evaluation_text.text([one, two])
-  assert f'{one.mean.kendall:.3f}' in text and '1 - 2' in text
-  evaluation_text.CSV.write(
-      str(tmp_path / 'e.csv'), evaluation_text.csv_text([one, two]))
+  assert f'{one.mean["kendall"]:.3f}' in text and '1 - 2' in text
+  evaluate.CSV.write(str(tmp_path / 'e.csv'), results.to_csv([one, two]))
   header, *rows = (tmp_path / 'e.csv').read_text().splitlines()
   assert len(rows) == 4 and len(rows[0].split(',')) == len(header.split(','))
-  assert float(rows[3].split(',')[7]) == two.results[1].kendall
+  assert float(rows[3].split(',')[7]) == two.rows['kendall'][1]
 
 
 def test_the_first_choices_of_a_ranking(trained, loading, data_root):

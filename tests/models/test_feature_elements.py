@@ -179,28 +179,24 @@ def test_both_agree_on_measured_kernels(measured):
 
 
 def all_columns_of(kernel, hardware=None):
-  """float32 [configs, columns]; those that are not used are 0."""
+  """float32 [configs, columns]."""
   geo, loops, cut = feature_tiles.tensorflow_tiles(
       kernel, checks.stats_of([kernel]), hardware=hardware)
-  columns = geo.columns(loops, cut).numpy()
+  columns = geo.columns(loops, cut, *geo.counts(loops, cut)).numpy()
   assert columns.shape == (1, kernel.num_configs, geo.NUM_COLUMNS)
-  ranks = geo.ranks(loops)
-  used = geo.used(ranks).numpy()
-  assert not columns[..., ~used].any()
-  np.testing.assert_array_equal(
-      geo.columns(loops, cut, ranks), columns[..., used])
   return columns[0]
 
 
 def columns_of(kernel):
   """float32 [configs, columns of an axis, 12]: those of the tiles."""
-  return all_columns_of(kernel)[:, :25 * 12].reshape(-1, 25, 12)
+  columns = all_columns_of(kernel)[:, :18 * 4].reshape(-1, 18, 4)
+  return columns[:, :12].transpose(0, 2, 1)
 
 
 def input_columns_of(kernel, hardware=None):
   """float32 [configs, columns of a dimension, 6]: of the largest input."""
-  columns = all_columns_of(kernel, hardware)[:, 25 * 12:]
-  return columns.reshape(-1, 23, 6)
+  columns = all_columns_of(kernel, hardware)[:, :18 * 4].reshape(-1, 18, 4)
+  return columns[:, 12:].transpose(0, 2, 1)
 
 
 def test_columns_by_hand():
@@ -209,36 +205,29 @@ def test_columns_by_hand():
       [(READ, (24, 64), []), ('negate', (24, 64), [0])],
       [(10, 16), (24, 64)]))
   minor, major = columns[0, :, 0], columns[0, :, 1]
-  np.testing.assert_allclose(minor[:5], [
-      4 / 5, 2 / 5, 6 / 5, 0, 4 / 7], rtol=1e-5)  # 16 is 2 to the 4th.
-  np.testing.assert_allclose(major[:5], [
-      np.log2(10) / 5, np.log2(3) / 5, np.log2(24) / 5, np.log2(30 / 24),
-      1 / 7], rtol=1e-5)
-  # Steps: of the elements, then of the trips.
-  np.testing.assert_allclose(minor[5:], 4 * [1] + 6 * [0] + 2 * [1] + 8 * [0])
   np.testing.assert_allclose(
-      major[5:], 3 * [1] + [np.log2(10) - 3] + 6 * [0]
-      + [1, np.log2(3) - 1] + 8 * [0], rtol=1e-5, atol=1e-5)
+      minor, [4 / 5, 2 / 5, 0, 4 / 7], rtol=1e-5)  # 16 is 2 to the 4th.
+  np.testing.assert_allclose(major, [
+      np.log2(10) / 5, np.log2(3) / 5, np.log2(30 / 24), 1 / 7], rtol=1e-5)
   whole = columns[1]
   np.testing.assert_allclose(whole[1], 0)  # One trip.
-  np.testing.assert_allclose(whole[4, :2], [6 / 7, 3 / 7], rtol=1e-5)
+  np.testing.assert_allclose(whole[3, :2], [6 / 7, 3 / 7], rtol=1e-5)
   assert not columns[:, :, 2:].any()  # There are no further axes.
 
 
-@pytest.mark.parametrize('kernel,ranks', [  # Some tensor stands for a filter.
-    (kernel_of([(READ, (24, 64), []), ('negate', (24, 64), [0])], [(4, 8)]),
-     [2, 2, 2]),
-    (kernel_of([('iota', (3, 24, 64), [])], [(1, 4, 8)]), [3, 3, 0]),
-    (dot_kernel((6, 32), (32, 16), (6, 16), [(6, 16)], [(8, 16)]),
-     [2, 2, 2])])
-def test_columns_are_used_of_the_dimensions_that_there_are(kernel, ranks):
-  geo, loops, _ = feature_tiles.tensorflow_tiles(
-      kernel, checks.stats_of([kernel]), hardware=None)
-  found = geo.ranks(loops)
-  np.testing.assert_array_equal(found, ranks)
-  output, filters, source = ranks
-  assert np.count_nonzero(geo.used(found)) == (
-      25 * (output + filters) + 23 * source)
+def test_steps_by_hand():
+  """Of [24, 64] read and written in 12 tiles of 8 x 16."""
+  kernel = kernel_of([(READ, (24, 64), []), ('negate', (24, 64), [0])],
+                     [(8, 16)])
+  elements, steps, block, held = all_columns_of(kernel)[
+      0, 18 * 4:].reshape(4, 12)
+  # 128 elements are 2 to the 7th, a step is a factor of 4.
+  np.testing.assert_allclose(elements, 3 * [1] + [.5] + 8 * [0])
+  np.testing.assert_allclose(
+      steps, [1, np.log2(12) / 2 - 1] + 10 * [0], rtol=1e-5)
+  # Two blocks of 512 bytes, 2 to the 4th times 64; of each the next one too.
+  np.testing.assert_allclose(block, 2 * [1] + 10 * [0])
+  np.testing.assert_allclose(held, 2 * [1] + [.5] + 9 * [0])
 
 
 def test_evenness_counts_to_128():
@@ -246,8 +235,8 @@ def test_evenness_counts_to_128():
       [(READ, (1, 512), []), ('negate', (1, 512), [0])],
       [(1, 256), (1, 128), (1, 64), (1, 96), (1, 1)]))
   np.testing.assert_allclose(
-      columns[:, 4, 0], [1, 1, 6 / 7, 5 / 7, 0], rtol=1e-5)
-  assert not columns[:, 4, 1].any()  # An extent of 1 is no axis to be even in.
+      columns[:, 3, 0], [1, 1, 6 / 7, 5 / 7, 0], rtol=1e-5)
+  assert not columns[:, 3, 1].any()  # An extent of 1 is no axis to be even in.
 
 
 def test_the_minor_axis_comes_first_at_any_rank_and_layout():
@@ -256,15 +245,15 @@ def test_the_minor_axis_comes_first_at_any_rank_and_layout():
     groups = {'layout_minor_to_major': layout}
     columns = columns_of(kernel_of(
         [(READ, sizes, [], groups), ('negate', sizes, [0], groups)], [sizes]))
-    assert columns[0, 2, 0] == pytest.approx(6 / 5)  # log2(64) / 5
-    assert np.count_nonzero(columns[0, 2]) == len(sizes)
+    assert columns[0, 0, 0] == pytest.approx(6 / 5)  # log2(64) / 5
+    assert np.count_nonzero(columns[0, 0]) == len(sizes)
 
 
 def test_columns_of_a_filter_come_after_those_of_the_output():
   columns = columns_of(dot_kernel(
       (6, 32), (32, 16), (6, 16), [(6, 16)], [(8, 16)]))
-  assert columns[0, 2, :2] == pytest.approx([4 / 5, np.log2(6) / 5])
-  assert columns[0, 2, 6:8] == pytest.approx([4 / 5, 1])
+  assert columns[0, 0, :2] == pytest.approx([4 / 5, np.log2(6) / 5])
+  assert columns[0, 0, 6:8] == pytest.approx([4 / 5, 3 / 5])
   assert columns[0, 1, 7] == pytest.approx(2 / 5)  # 32 in 4 trips of 8.
 
 
@@ -287,11 +276,11 @@ def test_what_is_read_before_a_transposition_is_turned():
   np.testing.assert_array_equal(
       counts['pieces'], [16 * (24 + 1 + 80), 6 * (16 + 1 + 640)])
   columns = input_columns_of(kernel)
-  # Most minor first: log2 of what is read, of the trips, and of the sizes.
-  np.testing.assert_allclose(columns[0, :3, :3], np.log2(
-      [[10, 3, 8], [4, 2, 2], [40, 6, 16]]) / 5, rtol=1e-5)
-  np.testing.assert_allclose(columns[1, :3, :3], np.log2(
-      [[40, 1, 16], [1, 6, 1], [40, 6, 16]]) / 5, rtol=1e-5, atol=1e-6)
+  # Most minor first: log2 of what is read, and of the number of blocks.
+  np.testing.assert_allclose(columns[0, :2, :3], np.log2(
+      [[10, 3, 8], [4, 2, 2]]) / 5, rtol=1e-5)
+  np.testing.assert_allclose(columns[1, :2, :3], np.log2(
+      [[40, 1, 16], [1, 6, 1]]) / 5, rtol=1e-5, atol=1e-6)
   assert not columns[:, :, 3:].any()
 
 
@@ -306,16 +295,14 @@ def test_layout_tiles_are_not_turned():
 def test_the_largest_input_is_not_the_filter():
   columns = input_columns_of(dot_kernel(
       (6, 32), (32, 160), (6, 160), [(2, 16)], [(8, 16)]))
-  np.testing.assert_allclose(columns[0, :3, :2], np.log2(
-      [[8, 2], [4, 3], [32, 6]]) / 5, rtol=1e-5, atol=1e-6)
-  # Steps of what is read: of 8, and of 2.
-  np.testing.assert_allclose(columns[0, 3:13, 0], 3 * [1] + 7 * [0])
-  np.testing.assert_allclose(columns[0, 3:13, 1], 1 * [1] + 9 * [0])
+  np.testing.assert_allclose(columns[0, :2, :2], np.log2(
+      [[8, 2], [4, 3]]) / 5, rtol=1e-5, atol=1e-6)
 
 
-def test_a_kernel_that_reads_nothing_has_no_largest_input():
+def test_a_kernel_that_reads_nothing_has_its_output_for_its_largest_input():
   columns = input_columns_of(kernel_of([('iota', (24, 64), [])], [(4, 8)]))
-  assert not columns.any()
+  np.testing.assert_allclose(columns[0, :2, :2], np.log2(
+      [[8, 4], [8, 6]]) / 5, rtol=1e-5)
 
 
 # --- Which of the two --------------------------------------------------------

@@ -122,3 +122,38 @@ def test_wide_groups_take_all_their_blocks_of_weights():
   image, filters, out = 4 * 128 * 512, 4 * 256 * 256, 4 * 128 * 256
   np.testing.assert_array_equal(counts['block_bytes'], [
       image + filters + out, (image + filters + out) / 2])
+
+
+WINDOW = {'window_size': (1, 3, 3, 1), 'window_stride': (1, 2, 2, 1),
+          'window_window_dilation': (1, 1, 1, 1),
+          'window_base_dilation': (1, 1, 1, 1)}
+
+
+def test_windows_that_are_reduced_are_loops():
+  """Windows of 3 x 3, at a stride of 2, of f32 [4, 17, 17, 8, 128].
+
+  Bounds of the filter are those of the window, which has physical dimensions.
+  """
+  counts = counts_of(
+      [(READ, (17, 17, 8, 128), []),
+       ('reduce-window', (8, 8, 8, 128), [0], {
+           name: values[1:] + values[-1:] for name, values in WINDOW.items()})],
+      [(8, 8, 1, 1), (2, 4, 1, 1), (2, 4, 1, 1)],
+      [(3, 3, 1, 1), (3, 3, 1, 1), (1, 3, 1, 1)])
+  np.testing.assert_array_equal(counts['output_tiles'], [1, 8, 8])
+  np.testing.assert_array_equal(counts['kernel_tiles'], [1, 1, 3])
+  # 2 x 4 of the result are made of 5 x 9, or of each row of taps 3 x 9.
+  tile = 4 * 8 * 128
+  np.testing.assert_array_equal(counts['block_bytes'], [
+      tile * (17 * 17 + 64), tile * (45 + 8), tile * (27 + 8)])
+  # Of each element 9 taps are added up, after whatever made it.
+  np.testing.assert_array_equal(
+      counts['vector_registers'], [64 * (1 + 9)] * 3)
+
+
+def test_a_slice_moves_only_what_it_takes():
+  """8 of 64 rows of 128; beside another reader all of them."""
+  sliced = [(READ, (64, 128), []), ('slice', (8, 128), [0])]
+  assert counts_of(sliced, [(0, 0)])['moved_bytes'] == [2 * 4 * 8 * 128]
+  both = [*sliced, ('slice', (8, 128), [0]), ('add', (8, 128), [1, 2])]
+  assert counts_of(both, [(0, 0)])['moved_bytes'] == [4 * (64 + 8) * 128]

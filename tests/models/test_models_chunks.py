@@ -9,7 +9,8 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.host import batches
 
 
-@pytest.mark.parametrize('name', ['EarlyJoinSAGE', 'MyEarlyJoinSAGE'])
+@pytest.mark.parametrize('name', [
+    'EarlyJoinSAGE', 'EarlyLateJoinSAGE', 'MyEarlyJoinSAGE'])
 def test_a_chunk_is_of_the_same_size_whatever_the_configurations(
     monkeypatch, name):
   """No tensor [nodes, chunk, width] is larger than `_CHUNK_FLOATS`."""
@@ -27,8 +28,8 @@ def test_a_chunk_is_of_the_same_size_whatever_the_configurations(
   widths = []
   score = type(model)._score
 
-  def seen(self, graph, encoded, configured, training):
-    scores = score(self, graph, encoded, configured, training)
+  def seen(self, graph, encoded, config_feats):
+    scores = score(self, graph, encoded, config_feats)
     widths.append(scores.shape[1])  # [kernels, chunk]
     return scores
 
@@ -37,4 +38,5 @@ def test_a_chunk_is_of_the_same_size_whatever_the_configurations(
     widths.clear()
     scores = model._rank_in_chunks(*models._inputs_of(graph))
     assert sum(widths) == kernel.num_configs == np.shape(scores)[1]
-    assert max(widths) * 40 * model._state_width <= 2 ** 17
+    states = 40 if model._early else 1
+    assert max(widths) * states * model._state_width <= 2 ** 17

@@ -26,10 +26,8 @@ def test_columns_and_opcodes_are_those_of_the_files():
   assert {name: schema.NODE_COLUMN[column]
           for name, column in columns.items()} == {
               name: first for name, (first, _) in models._NODE_COLUMNS.items()}
-  firsts = [schema.CONFIG_COLUMN[f'{of}_bounds_0']
-            for of in ('output', 'kernel')]
-  assert list(models._BOUNDS) == [
-      first + place for first in firsts for place in range(6)]
+  assert models._BOUNDS == tuple(
+      schema.CONFIG_COLUMN[f'{of}_bounds_0'] for of in ('output', 'kernel'))
   assert tuple(models._TABLE_WIDTHS.values()) == (
       len(schema.NODE_FEATURES), len(schema.CONFIG_FEATURES))
   assert (models._DIMS, models._SPATIAL) == (

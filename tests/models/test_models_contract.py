@@ -116,7 +116,6 @@ def traces():
         ranker, '_rank_in_chunks',
         lambda self, *tensors: found.append(self) or traced(self, *tensors))
     patch.setattr(ranker, '_CHUNK_FLOATS', 1)
-    patch.setattr(ranker, '_BLOCK', 20)
     yield found
 
 
@@ -194,7 +193,7 @@ def test_other_configurations_do_not_matter(model):
 
 
 @every_model
-def test_one_trace_serves_every_kernel_and_one_every_batch(model, traces):
+def test_one_trace_serves_every_batch(model, traces):
   """Counted are the traces of the tests before this one too."""
   for kernel in CORNER_CASES:
     scores_of(model, kernel)
@@ -202,13 +201,12 @@ def test_one_trace_serves_every_kernel_and_one_every_batch(model, traces):
     batch_scores(model, number)
   members = getattr(model, '_members', [model])
   assert [sum(traced is member for traced in traces)
-          for member in members] == [2] * len(members)
+          for member in members] == [1] * len(members)
 
 
 @every_model
 def test_chunks_give_the_scores_of_all_configurations_at_once(model):
-  # 16 is the smallest chunk: 50 configurations make three full ones and a
-  # part, in two blocks of two.
+  # 16 is the smallest chunk: 50 configurations make four of 13, the last less.
   graph = GRAPHS.of(MANY_CONFIGS)
   np.testing.assert_allclose(
       model.forward(graph, 50), model(graph, training=False), **checks.CLOSE)
@@ -247,7 +245,8 @@ def test_the_state_is_trainable_variables_alone(model):
 
 @every_model
 def test_every_variable_gets_a_finite_gradient(name):
-  model = checks.make(name)
+  # Seeds 1 and 2 start an attention whose logits are linear on these kernels.
+  model = checks.make(name, seed=4)
   graph = GRAPHS.of_first(4)
   model(graph)
   for variable in model.trainable_variables:

@@ -34,37 +34,11 @@ def test_fastest_first_by_hand():
   assert value == pytest.approx(math.log(7 / 4 * 3 / 2))
 
 
-def test_slowest_first_by_hand():
-  """The same: -log(4 / (4 + 2 + 1)) - log(2 / (2 + 1)) = log(7/4 * 3/2)."""
-  value, unused_gradient = value_and_gradient(
-      'listmle', [[1, 2, 4]], [[0, math.log(2), math.log(4)]])
-  assert value == pytest.approx(math.log(7 / 4 * 3 / 2))
-
-
 def test_ties_share_a_denominator():
   """Runtimes 1, 1: both -log(u / (1 + 1/2)) = log(3/2) + log(3)."""
   value, unused_gradient = value_and_gradient(
       'listmle_fastest_first', [[1, 1]], [[0, math.log(2)]])
   assert value == pytest.approx(math.log(3 / 2) + math.log(3))
-
-
-def test_pairwise_losses_by_hand():
-  """Pairs (i faster than j): (0, 1), (0, 2), (1, 2); score differences
-  1 - 3 = -2, 1 - 2 = -1, 3 - 2 = 1."""
-  labels, scores = [[1, 2, 4]], [[1, 3, 2]]
-  value, unused_gradient = value_and_gradient('pairwise_hinge', labels, scores)
-  assert value == pytest.approx((0 + 0 + 2) / 3)
-  value, unused_gradient = value_and_gradient(
-      'pairwise_logistic', labels, scores)
-  assert value == pytest.approx(
-      sum(math.log1p(math.exp(d)) for d in (-2, -1, 1)) / 3)
-
-
-def test_minmax_mse_by_hand():
-  """Runtimes 1, 2, 5 become 0, 1/4, 1; errors 1, 1/4, 0."""
-  value, unused_gradient = value_and_gradient(
-      'minmax_mse', [[1, 2, 5]], [[1, 0, 1]])
-  assert value == pytest.approx((1 + 1 / 16) / 3)
 
 
 def test_standardized_mse_by_hand():
@@ -75,12 +49,13 @@ def test_standardized_mse_by_hand():
     assert value == pytest.approx((1 + 0) / 2, rel=1e-4)
 
 
-def test_listmle_equals_tensorflow_rankings():
+def test_fastest_first_is_tensorflow_rankings_of_what_is_negated():
   rng = np.random.default_rng(0)
   labels = rng.random((5, 10)).astype(np.float32)
   scores = rng.normal(size=(5, 10)).astype(np.float32)
-  theirs = tfr.keras.losses.ListMLELoss()(labels, scores).numpy()
-  value, unused_gradient = value_and_gradient('listmle', labels, scores)
+  theirs = tfr.keras.losses.ListMLELoss()(1 - labels, -scores).numpy()
+  value, unused_gradient = value_and_gradient(
+      'listmle_fastest_first', labels, scores)
   assert value == pytest.approx(theirs, rel=1e-5)
 
 
@@ -133,6 +108,6 @@ def test_flags_keeps_the_hosts_loss():
   model = models.MyEarlyJoinSAGE(10, 5, objective='flags')
   model.compile(loss='mse')
   assert model.loss == 'mse'
-  model = models.MyEarlyJoinSAGE(10, 5, objective='listmle')
+  model = models.MyEarlyJoinSAGE(10, 5)
   model.compile(loss='mse')
-  assert isinstance(model.loss, models.ListMLE)
+  assert isinstance(model.loss, models.ListMLEFastestFirst)

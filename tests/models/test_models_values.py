@@ -71,36 +71,6 @@ def test_means_over_neighbours_are_zero_without_neighbours():
       models._Graph(lonely).mean_of('both', lonely.node_feats)[:, 0], [0, 0])
 
 
-def test_weighted_means_from_shared_rows_by_hand():
-  rows = models._SharedRows(models._Graph(CHAIN_AND_PAIR))
-  weights = rows.weights(tf.constant([[3.]]), tf.constant([[10.]]))
-  x = CHAIN_AND_PAIR.node_feats[:, tf.newaxis]  # 1, 2, 4 | 8, 16
-  np.testing.assert_array_equal(
-      rows.means(x, weights)[:, 0, 0],
-      [10 * 2, 3 * 1 + 10 * 4, 3 * 2, 10 * 16, 3 * 8])
-
-
-FAN_IN = [(4, 0), (4, 1), (4, 2), (5, 3), (5, 4), (5, 4)]
-FAN_OUT = [(producer, consumer) for consumer, producer in FAN_IN]
-
-
-@pytest.mark.parametrize('edges,turned', [
-    (FAN_IN, False), (FAN_OUT, True), ([], False),
-    (FAN_IN + [(6, 7), (8, 6)], False), (FAN_OUT + [(7, 6), (6, 8)], True)])
-def test_shared_rows_give_both_means_times_their_weights(edges, turned):
-  graph = models._Graph(inputs([6, 3], edges))
-  rng = np.random.default_rng(0)
-  x, of_producers, of_consumers = (
-      tf.constant(rng.normal(size=shape), tf.float32)
-      for shape in ([9, 2, 4], [4, 4], [4, 4]))
-  rows = models._SharedRows(graph)
-  assert bool(rows.turned) == turned
-  np.testing.assert_allclose(
-      rows.means(x, rows.weights(of_producers, of_consumers)),
-      graph.mean_of('producers', x) @ of_producers
-      + graph.mean_of('consumers', x) @ of_consumers, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize('reduction,expected', [
     ('sum', [1 + 2 + 4, 8 + 16]), ('mean', [7 / 3, 12]), ('max', [4, 16]),
     ('min', [1, 8])])
@@ -129,6 +99,21 @@ def test_layer_norm_by_hand():
       rtol=1e-5, atol=1e-5)
 
 
+def test_a_gated_join_by_hand():
+  """A and B are 1, 0 in the columns, G is 3, 3, biases 0: with a = 2 and b = 5
+  the sum is [2, 0] + (1 + 6) * [5, 0] = [37, 0], normalised [1, -1]; with b of
+  -5, [-33, 0]: [-1, 1]."""
+  join = models._GatedJoin(2, 'relu')
+  join.build([None, 1])
+  for layer, weights in ((join.added, [[1., 0]]), (join.gate, [[3., 3]]),
+                         (join.joined, [[1., 0]])):
+    layer.kernel.assign(weights)
+  fixed = join.fixed(tf.constant([[[2.]]]))
+  np.testing.assert_allclose(
+      join.finish(fixed, join.product(tf.constant([[[5.], [-5.]]]))),
+      [[[1, 0], [0, 1]]], atol=1e-5)
+
+
 @pytest.mark.parametrize('shape', [[5, 3], [2, 5, 3]])
 def test_centered_weights_are_layer_norm_of_the_plain_ones(shape):
   layer = models._DenseNorm(4, 'relu')
@@ -140,14 +125,6 @@ def test_centered_weights_are_layer_norm_of_the_plain_ones(shape):
   plain = tf.tensordot(x, layer.dense.kernel, 1) + layer.dense.bias
   np.testing.assert_allclose(
       layer(x), tf.nn.relu(layer.norm(plain)), rtol=1e-4, atol=1e-5)
-
-
-def test_marks_to_the_right():
-  marks = tf.constant([[[1., 0, 1, 1]]])
-  np.testing.assert_array_equal(
-      models._number_from(0, marks), [[[3, 2, 2, 1]]])
-  np.testing.assert_array_equal(
-      models._number_from(1, marks), [[[2, 2, 1, 0]]])
 
 
 def test_one_sage_layer_with_weights_of_one():
@@ -167,7 +144,7 @@ def test_one_sage_layer_with_weights_of_one():
     is_weight = 'kernel' in variable.name
     variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
   encoded = model._encode(
-      models._Graph(chain), tf.zeros([3, 3]), chain.node_feats, False)
+      models._Graph(chain), tf.zeros([3, 3]), chain.node_feats)
   # The node columns alone: own x plus neighbours' x.
   np.testing.assert_allclose(
       encoded, [[1 + 2] * 2, [2 + 1 + 4] * 2, [4 + 2] * 2])
@@ -192,7 +169,7 @@ def test_mlp_with_weights_of_one():
     ({'pooling': []}, 'pooling must name at least one of'),
     ({'hidden_dim': 0}, 'hidden_dim must be an integer of at least 1; got 0'),
     ({'hidden_activation': 'rellu'}, 'must name a function of tf.nn'),
-    ({'dropout': 1.0}, 'dropout must be at least 0 and below 1'),
+    ({'averaging': 1.0}, 'averaging must be at least 0 and below 1'),
 ])
 def test_wrong_arguments_are_refused_by_name(kwargs, message):
   with pytest.raises(ValueError, match=message):

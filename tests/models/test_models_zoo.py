@@ -149,42 +149,37 @@ def test_wide_sage_takes_means_and_pools_twice():
   model = with_weights_of_one(models.WideSAGE(
       2, 5, num_gnns=1, final_mlp_layers=0, hidden_dim=2), CHAIN)
   encoded = model._encode(
-      models._Graph(CHAIN), tf.zeros([3, 64]), CHAIN.node_feats, False)
+      models._Graph(CHAIN), tf.zeros([3, 64]), CHAIN.node_feats)
   np.testing.assert_allclose(
       encoded, [[1 + 2] * 2, [2 + (1 + 4) / 2] * 2, [4 + 2] * 2])
   np.testing.assert_allclose(
       model._rank(*CHAIN), [[4 / math.sqrt(2)] * 2], rtol=1e-5)
 
 
-@pytest.mark.parametrize('join,rounds,head_columns', [
-    ('early', 1, 3 * 4), ('late', 0, 3 * 8 + 2), ('both', 1, 3 * 4 + 2)])
-def test_a_join_says_what_the_head_reads(join, rounds, head_columns):
-  """Three poolings of the nodes, which a join narrows from 8 to 4 columns, and
-  one config column on two scales."""
+@pytest.mark.parametrize('join,pooled_columns,configs_of_kernel', [
+    ('early', 3 * 4, 2), ('late', 3 * 8, 1), ('both', 3 * 4, 2)])
+def test_a_join_says_what_is_pooled(join, pooled_columns, configs_of_kernel):
+  """Three poolings of the nodes, which an early join narrows from 8 to 4
+  columns and gives a state for each of the two configurations."""
   model = models.MyEarlyJoinSAGE(
-      2, 5, feature_stats=None, join=join, joint_rounds=rounds, hidden_dim=8,
-      joint_dim=4, log_scales=[10., 100.], pooling=['mean', 'max', 'sum'])
+      2, 5, feature_stats=None, join=join, hidden_dim=8, joint_dim=4,
+      log_scales=[10., 100.], pooling=['mean', 'max', 'sum'])
+  seen = []
+  of_kernels = model._of_kernels
+  model._of_kernels = lambda graph, x: seen.append(x) or of_kernels(graph, x)
   model._create_for(
       CHAIN.node_feats.shape[-1], CHAIN.config_feats.shape[-1])
-  assert model._head[0].dense.kernel.shape[0] == head_columns
-
-
-@pytest.mark.parametrize('name', [
-    'MyEarlyJoinSAGE', 'EarlyLateJoinSAGE', 'EarlyJoinGAT', 'LateJoinGCN',
-    'WideSAGE', 'LateJoinConcatPoolSAGE', 'EarlyJoinConcatPoolSAGE'])
-def test_dropout_is_on_in_training_alone(name):
-  kernel = checks.kernels()[0]
-  graph = batches.kernel_graph(kernel, checks.stats_of([kernel]))
-  model = checks.make(name, dropout=0.5)
-  still = model(graph, training=False)
-  np.testing.assert_allclose(still, model(graph), **checks.CLOSE)
-  assert np.abs(model(graph, training=True) - still).max() > 1e-3
+  graph = models._Graph(CHAIN)
+  encoded = model._encode(graph, tf.zeros([3, 32]), CHAIN.node_feats)
+  model._score(graph, encoded, CHAIN.config_feats)
+  assert seen[0].shape == (3, configs_of_kernel, pooled_columns // 3)
+  assert model._kernel_encoder.dense.kernel.shape[0] == pooled_columns
 
 
 # ------------------------------------------------------------------ ensemble
 
-SMALL = {'hidden_dim': 8, 'node_rounds': 1, 'dropout': 0.0}
-MEMBERS = {'EarlyJoinGCN': SMALL, 'LateJoinGCN': SMALL}
+SMALL = {'hidden_dim': 8, 'node_rounds': 1}
+MEMBERS = {'members': {'LateJoinGCN': SMALL}, 'copies': 2}
 
 
 @pytest.fixture
@@ -197,7 +192,7 @@ def batch():
 
 
 def test_an_ensembles_score_is_the_mean_of_its_members(batch):
-  model = models.EnsembleRanker(10, checks.NUM_OPS, members=MEMBERS)
+  model = models.EnsembleRanker(10, checks.NUM_OPS, **MEMBERS)
   graph, unused_labels = batch
   first, second = (member.forward(graph, 10) for member in model._members)
   assert np.abs(first - second).max() > 0.01
@@ -213,14 +208,14 @@ def test_an_ensemble_trains_each_member_by_its_own_loss(batch):
   each goes alone. The metric sees the averaged scores."""
   step = tf.data.Dataset.from_tensors(batch)
   ensemble = models.EnsembleRanker(
-      10, checks.NUM_OPS, members=MEMBERS, averaging=0.0)
+      10, checks.NUM_OPS, averaging=0.0, **MEMBERS)
   ensemble(batch[0])
   mean_scores = ensemble(batch[0]).numpy()
   losses = []
   alone = []
-  for member, (name, kwargs) in zip(ensemble._members, MEMBERS.items()):
+  for member in ensemble._members:
     model = load_models.build(
-        name, 10, checks.NUM_OPS, {**kwargs, 'averaging': 0.0})
+        'LateJoinGCN', 10, checks.NUM_OPS, {**SMALL, 'averaging': 0.0})
     model(batch[0])
     model.set_weights(member.get_weights())
     model.compile(optimizer=tf.keras.optimizers.SGD(0.1), run_eagerly=True)
@@ -258,7 +253,8 @@ def test_copies_have_weights_of_their_own_and_all_know_the_statistics(batch):
   without = models.EnsembleRanker(
       10, checks.NUM_OPS, members={'MyEarlyJoinSAGE': {'feature_stats': None}},
       feature_stats=checks.stats_of(checks.kernels()).to_json())
-  assert without._members[0]._geometry is None
+  without(batch[0])
+  assert not without._members[0]._statistics.read().known()
 
 
 def test_an_ensemble_of_one_takes_the_step_of_its_member(batch):
@@ -294,7 +290,9 @@ def test_the_default_ensemble_is_three_of_my_model_that_know_the_statistics():
       feature_stats=checks.stats_of(checks.kernels()).to_json())
   assert [type(member).__name__ for member in ensemble._members] == 3 * [
       'MyEarlyJoinSAGE']
-  assert all(member._geometry for member in ensemble._members)
+  ensemble._create_for(checks.stats_of(checks.kernels()).node.num_used,
+                       checks.stats_of(checks.kernels()).config.num_used)
+  assert all(member._statistics.read().known() for member in ensemble._members)
   assert isinstance(
       models._OBJECTIVES[ensemble._objective](), models.ListMLEFastestFirst)
 
@@ -307,14 +305,16 @@ def test_the_default_ensemble_is_three_of_my_model_that_know_the_statistics():
      "members must be one of .* got 'EarlyJoinGATT'. "
      "Did you mean 'EarlyJoinGAT'"),
     ('EnsembleRanker', {'members': {'EnsembleRanker': {}}}, 'must be one of'),
-    ('EnsembleRanker', {'members': {}}, 'must map at least one model'),
-    ('EnsembleRanker', {'members': ['MLP']}, 'must map at least one model'),
+    ('EnsembleRanker', {'members': {}}, 'must map one model'),
+    ('EnsembleRanker', {'members': {'MLP': {}, 'EarlyJoinGCN': {}}},
+     'must map one model'),
+    ('EnsembleRanker', {'members': ['MLP']}, 'must map one model'),
     ('EnsembleRanker', {'members': {'MLP': None}},
-     'MLP must have keyword arguments'),
+     'must map one model to its keyword arguments'),
     ('EnsembleRanker', {'members': {'MLP': {'hidden_dim': 0}}},
-     'members: MLP: hidden_dim must be an integer of at least 1'),
+     'hidden_dim must be an integer of at least 1'),
     ('EnsembleRanker', {'members': {'MLP': {'width': 3}}},
-     "members: MLP: .*unexpected keyword argument 'width'"),
+     "unexpected keyword argument 'width'"),
     ('EnsembleRanker', {'members': {'EarlyJoinGCN': {'objective': 'flags'}}},
      "EarlyJoinGCN must not have 'objective'; give it to the ensemble"),
     ('EnsembleRanker', {'copies': 0}, 'copies must be an integer of at least'),
@@ -333,7 +333,6 @@ def test_the_default_ensemble_is_three_of_my_model_that_know_the_statistics():
     ('LateJoinConcatPoolSAGE', {'widths': []}, 'widths must name at least one'),
     ('LateJoinConcatPoolSAGE', {'head_widths': [8, 0]},
      'head_widths must be an integer of at least 1; got 0'),
-    ('WideSAGE', {'dropout': 1}, 'dropout must be at least 0 and below 1'),
     ('WideSAGE', {'num_gnns': 0}, 'num_gnns must be an integer'),
 ])
 def test_wrong_arguments_are_refused_by_name(name, kwargs, message):

@@ -108,7 +108,7 @@ def test_numbers_are_those_of_evaluate(trained, content):
   group, = (group for group in runs.grouped(found) if len(group.runs) == 2)
   top5 = 100 * evaluate.evaluate(
       group.runs[0].model_dir, str(trained / 'data' / 'valid'),
-      loading=LoadSettings(models_py=tiny_models.__file__)).micro.slowdown[5]
+      loading=LoadSettings(models_py=tiny_models.__file__)).micro['slowdown_5']
   shown = f'{top5:.2f} ± 0.00'
   row = re.search(f'<th scope="row">{re.escape(group.name)}</th>.*?</tr>',
                   content)[0]

@@ -1,6 +1,5 @@
 """Sections of the page, with results that are written by hand."""
 
-import dataclasses
 import re
 
 import numpy as np
@@ -8,18 +7,17 @@ import numpy as np
 from support import tiny_kernels
 from support.tiny_runs import Page, run_info
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.host import distinct, evaluate
+from tpu_graphs_ext.host import distinct, results
 from tpu_graphs_ext.report import measure, overview, runs, slowdowns
 
 
 def result(tile_id, slowdown, program='net', configs=20, **changes):
-  return evaluate.KernelResult(**{
+  return {
       'tile_id': tile_id, 'program': program, 'kind': 'copy',
       'configs': configs, 'rankable': True, 'repeats': 0,
-      'slowdown': {1: slowdown, 5: slowdown / 2, 10: 0.0},
-      'slowdown_kept': {1: 0.0, 5: 0.0, 10: 0.0},
-      'random': {1: 2.0, 5: 1.0, 10: 0.5}, 'default': 0.1, 'opa': 0.9,
-      'kendall': 0.8, **changes})
+      'slowdown_1': slowdown, 'slowdown_5': slowdown / 2, 'slowdown_10': 0.0,
+      'random_1': 2.0, 'random_5': 1.0, 'random_10': 0.5, 'default': 0.1,
+      'opa': 0.9, 'kendall': 0.8, **changes}
 
 
 class FixedRanker:
@@ -39,8 +37,9 @@ def measurements(*of_runs, constants=({},)):
             for number in range(len(of_runs))]
   of_group = {
       group.letter: [measure.Measured(
-          group.runs[0], [result(f'net_{i}', value, f'net{i % 2}')
-                          for i, value in enumerate(values)],
+          group.runs[0],
+          results.table(result(f'net_{i}', value, f'net{i % 2}')
+                        for i, value in enumerate(values)),
           FixedRanker(), constants[number % len(constants)])]
       for number, (group, values) in enumerate(zip(groups, of_runs))}
   kernels = Partition.from_kernels([
@@ -62,10 +61,11 @@ def test_worst_and_best_kernels_of_each_group():
 
 
 def test_kernels_that_nothing_can_rank_are_not_shown():
-  results = [result('a', 5.0, rankable=False), result('b', 1.0),
-             result('c', 0.0, configs=3), result('d', 0.2)]
-  assert measure._ends(results, 1) == [('worst', [1]), ('best', [3])]
-  assert measure._ends(results, 9) == [('worst', [1, 3, 2]), ('best', [])]
+  rows = results.table([
+      result('a', 5.0, rankable=False), result('b', 1.0),
+      result('c', 0.0, configs=3), result('d', 0.2)])
+  assert measure._ends(rows, 1) == [('worst', [1]), ('best', [3])]
+  assert measure._ends(rows, 9) == [('worst', [1, 3, 2]), ('best', [])]
 
 
 def cells(content, row):
@@ -88,10 +88,7 @@ def test_means_by_program_and_what_they_are_held_against():
 def test_of_many_programs_the_common_are_drawn(monkeypatch):
   monkeypatch.setattr(slowdowns, 'MOST_PROGRAMS', 1)
   found = measurements([0.0] * 5)
-  names = ['a', 'b', 'c', 'b', 'a']
-  own = found.of_group['A'][0]
-  own.results[:] = [dataclasses.replace(one, program=name)
-                    for one, name in zip(own.results, names)]
+  found.of_group['A'][0].rows['program'] = ['a', 'b', 'c', 'b', 'a']
   content = slowdowns.by_program(found)
   assert 'a (2)' in content and 'the other programs (3)' in content
   assert 'b (2)' not in content and cells(content, 'b')[0] == '2'

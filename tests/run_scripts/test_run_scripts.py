@@ -178,6 +178,8 @@ def test_ci_tests_a_second_stack_where_there_is_a_second_python(
       'ran: -m pytest --numprocesses auto --numprocesses 0 -m slow '
       'tests/handin/test_quickstart_environment.py '
       f'across {other_python} in {other_python} oneDNN ']
+  # An environment with JAX where libtpu has a Python.
+  assert (project / '.venv-jax').is_dir() == (there[0] != '3.9')
 
 
 def test_a_full_disk(machine):

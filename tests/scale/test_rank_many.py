@@ -14,6 +14,7 @@ import pytest
 
 from support import tiny_kernels
 from tpu_graphs_ext import cli
+from tpu_graphs_ext.advice import sources
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import threads
@@ -345,6 +346,8 @@ def test_the_command(saved_model_dir, folder, tmp_path, inline, capsys):
     ('--scheduler=tcp://a:1', '--workers needs --out'),
     ('--workers=2 --out=a.jsonl --json', '--json is of what is printed'),
     ('--workers=2 --out=a.jsonl --shapes=f32[8]', 'workers rank files'),
+    ('--workers=2 --out=a.jsonl --blocks=usual', 'workers rank files'),
+    ('--workers=2 --out=a.jsonl --tpu=v9 a.npz', "'v9' is no generation"),
     ('--workers=2 --out=a.jsonl a.npz --data=b', 'give one of the two')])
 def test_flags_that_do_not_go_together(flags, rule, capsys):
   assert cli.main(['rank', '--dir=m', *flags.split()]) == 1
@@ -381,3 +384,19 @@ def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
   assert scored == [(3, 50, 1)]
   assert 'b.hlo' in second['error'] and 'neither HLO text' in second['error']
   assert summary.contents.configs == 4
+
+
+def test_programs_are_compiled_for_the_generation_asked_for(
+    saved_model_dir, tmp_path, inline, monkeypatch):
+  (tmp_path / 'a.mlir').write_text('func.func @main() { stablehlo.add }')
+  asked = []
+
+  def of_program(name, content, program_format, generation):
+    asked.append((program_format, generation.name))
+    raise UserError(f'{name}: refused')
+
+  monkeypatch.setattr(sources, 'of_program', of_program)
+  assert cli.main(['rank', '--dir', saved_model_dir, f'{tmp_path}/a.mlir',
+                   '--workers=1', f'--out={tmp_path}/out.jsonl',
+                   '--tpu=v5e']) == 1
+  assert asked == [('mlir', 'v5e')]

@@ -38,7 +38,10 @@ def test_products_of_matrices():
       1, 512, 256, 1024, 2, 2, 2)
   whole = product_module(types=('S8', 'S8', 'S32'))
   assert products.product_of(whole) == Product(
-      1, 512, 256, 1024, 1, 1, 4, is_8_bit=True)
+      1, 512, 256, 1024, 1, 1, 4, narrow='int8')
+  floats = product_module(types=('F8E4M3FN', 'F8E5M2', 'BF16'))
+  assert products.product_of(floats) == Product(
+      1, 512, 256, 1024, 1, 1, 2, narrow='fp8')
   # jnp.einsum('bqhd,bkhd->bhqk'): batch 2 x 4, k 128, rows 64, columns 32.
   attention = product_module(
       (2, 64, 4, 128), (2, 32, 4, 128), (2, 4, 64, 32),

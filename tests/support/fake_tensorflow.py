@@ -63,8 +63,6 @@ def write(folder: pathlib.Path, version: str, *, estimators: bool = False,
           f'Metadata-Version: 2.1\nName: tensorflow\nVersion: {version}\n',
       'tensorflow_gnn.py': '',
       'tensorflow_ranking.py': RANKING,
-      # In place of the start-up hook that this environment may have.
-      'tpu_graphs_ext_hook.py': '',
   }
   if estimators:
     code = "class ModeKeys:\n  TRAIN = 'real'\nclass Estimator:\n  pass\n"

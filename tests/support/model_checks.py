@@ -32,8 +32,8 @@ SMALL = {
     'WideSAGE': {'hidden_dim': 32, 'num_gnns': 2, 'final_mlp_layers': 1},
     'EarlyJoinConcatPoolSAGE': {'widths': [32, 16], 'head_widths': [16]},
     'HybridEarlyJoinSAGE': _ONE_ROUND,
-    'EnsembleRanker': {'members': {
-        'MLP': {}, 'EarlyJoinSAGE': {'num_gnns': 1, 'final_mlp_layers': 1}}},
+    'EnsembleRanker': {'copies': 2, 'members': {
+        'EarlyJoinSAGE': {'num_gnns': 1, 'final_mlp_layers': 1}}},
 }
 # Ends the name of a model that is told what its features are scaled with.
 RAW = ' with feature_stats'

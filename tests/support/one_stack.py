@@ -20,8 +20,7 @@ from tpu_graphs_ext.stacks import versions
 
 # Layers of Keras, of our own and of TF-GNN; one model nested in another.
 MODELS = ('MyEarlyJoinSAGE', 'EnsembleRanker')
-KWARGS = {'EnsembleRanker': {'members': {
-    'EarlyJoinSAGE': {'num_gnns': 1, 'final_mlp_layers': 1},
+KWARGS = {'EnsembleRanker': {'copies': 2, 'members': {
     'EarlyJoinGAT': model_checks.SMALL['EarlyJoinGAT']}}}
 
 

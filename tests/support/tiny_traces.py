@@ -6,9 +6,6 @@ import gzip
 import json
 import os
 
-# One byte and one multiply-add a nanosecond; the link is half as fast.
-SLOW = {'dram_gb_s': 1, 'gflop_s': 1, 'link_gb_s': 0.5}
-
 
 def event(name, category, start, duration, thread=1, **args):
   """Of Chrome's format; names of arguments have _ for a blank."""
@@ -43,7 +40,7 @@ def step(number, start, duration):
 
 
 def one_step():
-  """Step 3 from 100 to 200: 8 + 20 us of kernels, 72 us of idle time.
+  """Step 3 from 100 to 200: 8 + 20 us of kernels.
 
   linear, 110 to 150, with t (112-116) and addmm (120-140), which launches
   kernel 1 (124-126; runs 130-138). Then add, 160 to 170, which launches
@@ -66,10 +63,4 @@ def write(path, events, packed=False, **more):
   text = json.dumps(content).encode()
   with (gzip.open if packed else open)(path, 'wb') as file:
     file.write(text)
-  return os.fspath(path)
-
-
-def write_hardware(path, **changes):
-  with open(path, 'w', encoding='utf-8') as file:
-    json.dump({**SLOW, **changes}, file)
   return os.fspath(path)

@@ -5,18 +5,9 @@ import math
 
 import pytest
 
-from support import tiny_traces as tiny
 from support.tiny_traces import event, kernel, launch, op
-from tpu_graphs_ext import cli
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.traces import (
-  analysis,
-  calibrate,
-  hardware,
-  launches,
-  profile,
-  replay,
-)
+from tpu_graphs_ext.traces import calibrate, hardware, kineto, replay
 
 ADD = 'vectorized_elementwise_kernel<add>'
 
@@ -39,7 +30,9 @@ def test_a_bandwidth_and_a_least_time_are_found():
   assert found.us(ADD, {'bytes': 3e7}) == pytest.approx(32, rel=0.03)
   assert found.us('elementwise<mul>', {'bytes': 3e7}) == pytest.approx(
       32, rel=0.03)
-  assert found.us('ampere_sgemm', {'bytes': 3e7}) is None
+  # Nor of a kind that was never seen, but never communication.
+  assert found.us('ampere_sgemm', {'bytes': 3e7}) == pytest.approx(32, rel=0.1)
+  assert found.us('ncclKernel', {'bytes': 3e7}) is None
 
 
 def test_a_size_seen_is_drawn_to_what_it_took():
@@ -53,6 +46,12 @@ def test_a_size_seen_is_drawn_to_what_it_took():
       (4 * math.log(12) + math.log(curve.us(1e6))) / 5))
 
 
+def test_a_function_with_and_without_sizes():
+  found = learned([(ADD, {'bytes': 1e3}, 2.0), (ADD, {}, 8.0)])
+  # Of 8 us, and once the median of both, 5 us.
+  assert found.us(ADD, {}) == pytest.approx(math.sqrt(8 * 5))
+
+
 def test_the_size_that_explains_the_times():
   rows = [('sgemm', {'multiply_adds': size, 'threads': threads}, size / 1e6)
           for size, threads in ((1e7, 64), (1e8, 512), (1e9, 64), (1e9, 128))]
@@ -60,10 +59,22 @@ def test_the_size_that_explains_the_times():
       'multiply_adds', 'threads']
 
 
+def test_medians_are_predicted_and_means_add_up():
+  # Of six kernels of one size one is late: 5 * 2 + 12 us.
+  found = learned([(ADD, {'bytes': 1e6}, us) for us in (2, 2, 12, 2, 2, 2)])
+  assert found.us(ADD, {'bytes': 1e6}) == pytest.approx(2, rel=0.01)
+  assert found.us(ADD, {'bytes': 1e6}, mean=True) == pytest.approx(22 / 6)
+  # Of a function never seen those of its kind are taken.
+  assert found.us('elementwise<mul>', {'bytes': 1e6}, mean=True) == (
+      pytest.approx(22 / 6))
+
+
 def test_kinds_of_kernels():
   for name, kind in (
       ('ncclKernel_AllReduce_RING_LL', 'communication'),
-      ('Memcpy HtoD (Pinned -> Device)', 'copy or fill'),
+      ('Memcpy HtoD (Pinned -> Device)', 'copy to or from host'),
+      ('Memcpy DtoD (Device -> Device)', 'copy or fill'),
+      ('fbgemm_gpu::bounds_check_indices_kernel', 'embedding'),
       ('volta_sgemm_128x32_nt', 'product'),
       ('void cudnn::bn_fw_tr_1C11_kernel', 'normalisation'),
       ('cudnn_infer_volta_scudnn_128x64', 'convolution'),
@@ -78,108 +89,58 @@ def test_kinds_of_kernels():
 
 
 def traced(*events):
-  trace = profile.trace_of('t.json', events, None)
-  launches.attribute(trace)
-  return trace, launches.window(trace, {})
+  return kineto.trace_of('t.json', events)
 
 
-def replayed(trace, part, duration_us, **host):
-  return replay.replay(trace, part, {
-      'latency': 3, 'between': 1, 'pause': 10, 'call': 2, **host}, duration_us)
+def replayed(trace, us, **host):
+  """Of work that takes `us` each."""
+  return replay.replay(trace, {
+      'latency': 3, 'between': 1, 'pause': 10, 'call': 2, **host},
+                       dict.fromkeys(trace.work, us))
 
 
 def test_a_queue_and_a_stream_by_hand():
-  trace, part = traced(op('a', 0, 90), launch(1, 10), launch(2, 20),
+  trace = traced(op('a', 0, 90), launch(1, 10), launch(2, 20),
                        kernel(1, 15, 30), kernel(2, 45, 5))
   # Kernel 1 starts at 3 and ends at 53; kernel 2, launched at 2 + 10, is
   # queued and starts at 54. Measured: from 10 to 50.
-  assert replayed(trace, part, lambda one: 50) == (104, 40)
+  assert replayed(trace, 50) == (104, 40)
   # Of 4 us each the second one starts at 12 + 3.
-  assert replayed(trace, part, lambda one: 4) == (19, 40)
+  assert replayed(trace, 4) == (19, 40)
 
 
 def test_streams_and_the_host_wait_as_recorded():
   wait = event('cudaStreamSynchronize', 'cuda_runtime', 30, 90)
-  trace, part = traced(
+  trace = traced(
       op('a', 0, 200), launch(1, 10), launch(2, 20), wait, launch(3, 130),
       kernel(1, 15, 60), kernel(2, 78, 40, stream=8), kernel(3, 135, 5))
   # Kernel 2 is on another stream, and began only after kernel 1: 3 to 103,
   # then 104 to 204; there the host goes on, launches after 10 us, and the
   # kernel starts 3 us later.
-  assert replayed(trace, part, lambda one: 100) == (204 + 10 + 3 + 100, 130)
+  assert replayed(trace, 100) == (204 + 10 + 3 + 100, 130)
 
 
 def test_a_wait_that_nothing_explains_is_learned():
-  trace, part = traced(op('a', 0, 90), launch(1, 10), launch(2, 20),
+  trace = traced(op('a', 0, 90), launch(1, 10), launch(2, 20),
                        kernel(1, 15, 5), kernel(2, 80, 5))
-  host = replay.host_of(trace, part)
+  host = replay.host_of(trace)
   assert host['stall k > k'] == 60
   # Kernel 1 runs from 3 to 7, kernel 2 begins 60 us after its launch at 12.
-  assert replayed(trace, part, lambda one: 4, **{'stall k > k': 60}) == (
+  assert replayed(trace, 4, **{'stall k > k': 60}) == (
       12 + 60 + 4, 75)
 
 
 def test_pauses_are_told_apart():
-  trace, part = traced(op('a', 0, 20), op('b', 50, 60), launch(1, 10),
+  trace = traced(op('a', 0, 20), op('b', 50, 60), launch(1, 10),
                        launch(2, 60), launch(3, 100), kernel(1, 15, 1),
                        kernel(2, 65, 1), kernel(3, 105, 1))
-  host = replay.host_of(trace, part)
+  host = replay.host_of(trace)
   assert host['pause a k > b k'] == 48 and host['pause b k > b k'] == 38
-  assert host['pause'] == 43 and host['call cudaLaunchKernel'] == 2
+  assert host['pause'] == 43 and host['call'] == 2
   assert host['latency'] == 5
 
 
-# ------------------------------------------------------------------- the verb
-
-
-@pytest.fixture
-def two_steps(tmp_path):
-  """Two steps of one kernel of addition each, 8 and 10 us."""
-  events = []
-  for number, start in ((1, 0), (2, 100)):
-    events += [tiny.step(number, start, 100),
-               op('aten::add', start + 10, 20, [[1000], [1000]]),
-               launch(number, start + 20),
-               kernel(number, start + 30, 6 + 2 * number, ADD, grid=[8, 1, 1],
-                      block=[128, 1, 1])]
-  return tiny.write(tmp_path / 't.json', events)
-
-
-def test_calibrated_on_one_step_predicted_on_another(
-    two_steps, tmp_path, capsys):
-  path = tmp_path / 'hw.json'
-  for _ in range(2):  # Its own kind of file it replaces.
-    assert cli.main(['trace', two_steps, '--step=1', '--calibrate',
-                     str(path)]) == 0
-  assert 't.json, a GPU, steps 1-1; 1 functions' in capsys.readouterr().out
-  assert cli.main(['trace', two_steps, '--step=2', '--hardware', str(path),
-                   '--json']) == 0
-  found = json.loads(capsys.readouterr().out)
-  row, = found['calls']
-  assert (row['kind'], row['measured_us']) == ('element-wise', 10)
-  assert row['predicted_us'] == pytest.approx(8, rel=0.01)
-  assert row['sizes'] == '12,000 bytes 1,024 threads'
-  assert found['total']['mean_error'] == pytest.approx(0.2, abs=0.01)
-  # From 120: a latency of 10 us, then 8 and 10 us of kernel.
-  assert found['replayed_us'] == pytest.approx([18, 18, 20], rel=0.01)
-  path.write_text('{"mine": 1}')
-  assert cli.main(['trace', two_steps, f'--calibrate={path}']) == 1
-  assert path.read_text() == '{"mine": 1}'
-
-
-@pytest.mark.parametrize('words, said', [
-    (['--step=1', '--hardware=v100'], '--calibrate and --hardware exclude'),
-    (['--step=1-3'], 'has no step 3; its steps are: 1, 2')])
-def test_what_calibrate_refuses(two_steps, tmp_path, capsys, words, said):
-  path = tmp_path / 'hw.json'
-  assert cli.main(['trace', two_steps, f'--calibrate={path}', *words]) == 1
-  assert said in capsys.readouterr().err and not path.exists()
-
-
-def test_nothing_to_learn_from(tmp_path):
-  path = tiny.write(tmp_path / 'host.json', [op('a', 0, 10)])
-  with pytest.raises(UserError, match='has no work of a GPU to learn from'):
-    analysis.calibrated(path)
+# ------------------------------------------------------------------- the file
 
 
 ODD = (None, True, -1, 0, 1e300, 10**290, float('nan'), 'x', [], [[]], {})
@@ -195,10 +156,33 @@ def places(content, at=()):
     yield from places(inner, (*at, key))
 
 
+LEARNED = calibrate.calibrate(
+    't', [(ADD, {'bytes': 12e3, 'threads': 1e3}, 8.0)], {'pause': 4.0})
+
+
+def test_the_file_holds_all_of_a_calibration(tmp_path):
+  path = tmp_path / 'hw.json'
+  path.write_text(hardware.to_json(LEARNED))
+  assert hardware.read(str(path)) == LEARNED
+
+
+@pytest.mark.parametrize('content, said', [
+    ('[]', 'must hold an object; it holds a list'), ('{', 'is not JSON'),
+    ('{"dram_gb_s": 1}', 'its fields must be calibration, .* dram_gb_s'),
+    ('{"calibration": []}', 'calibration: must hold an object'),
+    ('{"calibration": {"source": ""}}', 'must be source, kinds, functions, ')])
+def test_files_that_are_refused(tmp_path, content, said):
+  path = tmp_path / 'hw.json'
+  path.write_text(content)
+  with pytest.raises(UserError, match=said) as raised:
+    hardware.read(str(path))
+  assert str(path) in str(raised.value)
+
+
 @pytest.mark.survive
-def test_odd_values_are_refused_or_harmless(two_steps, tmp_path):
+def test_odd_values_are_refused_or_harmless(tmp_path):
   """Each value of a calibration, replaced by each odd one."""
-  text = hardware.to_json(analysis.calibrated(two_steps))
+  text = hardware.to_json(LEARNED)
   path, refused = tmp_path / 'hw.json', 0
   for at in places(json.loads(text)):
     for odd in ODD:
@@ -209,12 +193,11 @@ def test_odd_values_are_refused_or_harmless(two_steps, tmp_path):
       inner[at[-1]] = odd
       path.write_text(json.dumps(content))
       try:
-        machine = hardware.find(str(path))
+        learned = hardware.read(str(path))
       except UserError as error:
         assert str(path) in str(error) and '\n' not in str(error)
         refused += 1
         continue
-      us = machine.calibration and machine.calibration.us(
-          ADD, {'bytes': 12000.0, 'threads': 1024.0})
+      us = learned.us(ADD, {'bytes': 12e3, 'threads': 1e3}, mean=True)
       assert us is None or 0 <= us < math.inf
   assert refused > 200

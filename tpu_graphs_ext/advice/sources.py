@@ -36,7 +36,7 @@ from tpu_graphs_ext.host import inputs
 
 # A function's name; not a Windows path, whose part after ':' has a slash.
 _FUNCTION = re.compile(r'[\w./~-]+:[A-Za-z_][\w.]*')
-_SHAPE = re.compile(r'([a-z]+\d*)\[([\d,\s]*)\]')
+_SHAPE = re.compile(r'([a-z][a-z\d]*)\[([\d,\s]*)\]')
 # The same, or a name in the function's own module: what is its arguments.
 _NAMED_ARGUMENTS = re.compile(r'([\w./~-]+:)?[A-Za-z_][\w.]*')
 DEFAULT_TPU = 'v3'  # What the data set was timed on.
@@ -93,7 +93,8 @@ def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
     shapes: of a function's arguments, as 'f32[512,1024] bf16[1024]'; or the
       name of a function of the same module that returns them, in any nesting.
     tpu: the generation to compile for; see `tpu_compiler.GENERATIONS`.
-    jax_python: the Python that has the user's JAX; not given: this one.
+    jax_python: the Python that has the user's JAX, which also reads HLO text;
+      not given: this one.
 
   Raises:
     UserError: nothing of it can be read, with the reason.
@@ -121,7 +122,7 @@ def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
   data = None if path.endswith('.hlo.pb') else tuning.data_in(path, content)
   if data is not None and _has_runs(data[0]):
     return _of_tuning(name, *data, generation)
-  return _of_dump(name, dumps.read_dump(name, content), generation)
+  return _of_dump(name, dumps.read_dump(name, content, jax_python), generation)
 
 
 def of_function(function: Callable, arguments: Any,
@@ -288,7 +289,7 @@ def _of_compiled(name: str, program: tpu_compiler.CompiledProgram,
                'author chooses the blocks and the compiler no tile')
     if not kernels:
       raise UserError(f'{name}: has no kernel to rank. {written}')
-    notes.append(written)
+    notes.append(f'{written}; shares of time are without them')
   passed_over = collections.Counter(program.passed_over)
   passed_over['operation on scalars'] += len(program.kernels) - len(kernels)
   if +passed_over:

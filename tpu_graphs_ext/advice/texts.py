@@ -31,11 +31,11 @@ def source_text(advice: SourceAdvice) -> str:
 def summary_text(kernels: list[Advice]) -> str:
   """A table of a program's kernels, in the order given.
 
-  Share and compiler's tile are the TPU compiler's, place and gain the model's:
-  the gain is of its first choice, by the model's analytic time.
+  Share and compiler's tile are the TPU compiler's, place and first choice the
+  model's. No gain is told: the analytic time does not know it.
   """
   rows = [('kernel', 'share of time', "compiler's tile", 'place',
-           'first choice', 'gain', 'operation')]
+           'first choice', 'operation')]
   rows += [_summary_row(kernel) for kernel in kernels]
   widths = [max(map(len, column)) for column in zip(*rows)][:-1]
   return '\n'.join('  '.join([
@@ -47,14 +47,13 @@ def _summary_row(kernel: Advice) -> tuple[str, ...]:
   name = kernel.name + (f' x{kernel.copies}' if kernel.copies > 1 else '')
   share = f'{kernel.share:.1%}'
   if not kernel.picks:
-    return name, share, '-', '-', 'no choice', '-', kernel.op_name
+    return name, share, '-', '-', 'no choice', kernel.op_name
   best, default = kernel.picks[0], kernel.default
   if kernel.default_from == FROM_TIME:
-    known = place = gain = '-'
+    known = place = '-'
   else:
     known, place = _bounds(default), f'{default.place:,} of {kernel.scored:,}'
-    gain = '-' if not best.over_default else f'{1 / best.over_default - 1:+.1%}'
-  return name, share, known, place, _bounds(best), gain, kernel.op_name
+  return name, share, known, place, _bounds(best), kernel.op_name
 
 
 def _bounds(pick: Pick) -> str:
@@ -92,8 +91,8 @@ def _pick_lines(place: str, pick: Pick) -> list[str]:
                f'= {_sizes(tile.kernel_elements)}')
   worth = [f'score {pick.score:.4f}']
   if pick.predicted_ns is not None:
-    worth.append(f'predicted {pick.predicted_ns / 1000:,.1f} us, '
-                 f'{pick.over_default:.3f} of the default')
+    worth.append(f'analytic time {pick.predicted_ns / 1000:,.1f} us, '
+                 f'{pick.over_default:.3f} of the default\'s')
   if pick.measured_ns is not None:
     worth.append(f'measured {pick.measured_ns / 1000:,.1f} us')
   return [f'{place}  {bounds}', f'     {"; ".join(worth)}',

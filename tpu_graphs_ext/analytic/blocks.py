@@ -6,12 +6,13 @@ the blocks of the next one come in and the result of the last one goes out; a
 block that the next step needs too stays where it is.
 
     time = first blocks in + sum over steps of
-           max(matrix unit + accumulation, blocks of the next step in
-               + result of the previous step out) + last block out
-           + steps x overhead
+           max(matrix unit + accumulation + overhead, blocks of the next step
+               in + result of the previous step out) + last block out
 
 The first blocks in and the last one out have nothing to hide behind, which is
-what the largest blocks pay for.
+what the largest blocks pay for. The overhead is the core's own work for a step,
+so it hides behind transfers as computing does: small blocks cost nothing more
+where memory is the bottleneck.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 
 LANES = 128
-STEP_NS = 500.0  # Overhead of a step of the grid.
+STEP_NS = 800.0  # Overhead of a step of the grid.
 # Part of the on-chip memory that blocks may take; the compiler needs some.
 _USABLE = 0.75
 # Accumulators that pass the vector unit: 8 bytes read and written, per ns.
@@ -38,15 +39,18 @@ class Machine:
   Attributes:
     bytes_per_ns: bandwidth of main memory.
     flops_per_ns: of bfloat16; two for each multiply-add.
-    byte_speedup: how many times as many operations on 8-bit types.
+    int8_speedup, fp8_speedup: how many times as many operations on numbers of
+      8 bits; 1 where that type has no figure.
     matrix_unit: its rows and columns. A block of weights of that size takes as
       many cycles to load as it has rows, so fewer rows of input cost the same.
     vmem_bytes: on-chip memory.
-    accumulates: whether the matrix unit adds to its last result itself.
+    accumulates: whether the matrix unit adds to its last result itself: it
+      has accumulators, by JAX's own table of generations.
   """
   bytes_per_ns: float
   flops_per_ns: float
-  byte_speedup: float
+  int8_speedup: float
+  fp8_speedup: float
   matrix_unit: int
   vmem_bytes: int
   accumulates: bool = False
@@ -59,13 +63,13 @@ class Machine:
 
 _MIB = 2**20
 MACHINES = {
-    'v2': Machine(300, 22.5e3, 1, 128, 16 * _MIB),
-    'v3': Machine(450, 61.5e3, 1, 128, 16 * _MIB),
-    'v4': Machine(614, 137.5e3, 1, 128, 16 * _MIB),
-    'v5e': Machine(819, 197e3, 2, 128, 128 * _MIB),
-    'v5p': Machine(1382, 229.5e3, 2, 128, 64 * _MIB),
-    'v6e': Machine(1640, 918e3, 2, 256, 128 * _MIB),
-    'v7x': Machine(3690, 1153e3, 2, 256, 64 * _MIB, accumulates=True),
+    'v2': Machine(300, 22.5e3, 1, 1, 128, 16 * _MIB),
+    'v3': Machine(450, 61.5e3, 1, 1, 128, 16 * _MIB),
+    'v4': Machine(614, 137.5e3, 1, 1, 128, 16 * _MIB),
+    'v5e': Machine(819, 197e3, 2, 1, 128, 128 * _MIB),
+    'v5p': Machine(1382, 229.5e3, 2, 1, 128, 64 * _MIB),
+    'v6e': Machine(1640, 918e3, 2, 1, 256, 128 * _MIB),
+    'v7x': Machine(3690, 1153e3, 1, 2, 256, 64 * _MIB, accumulates=True),
 }
 
 
@@ -76,7 +80,7 @@ class Product:
   Attributes:
     batch, m, k, n: sizes; batch is 1 for plain matrices.
     x_bytes, w_bytes, out_bytes: of an element in main memory.
-    is_8_bit: whether 8-bit numbers are multiplied.
+    narrow: 'int8' or 'fp8' where such numbers are multiplied, else ''.
   """
   batch: int
   m: int
@@ -85,7 +89,7 @@ class Product:
   x_bytes: int
   w_bytes: int
   out_bytes: int
-  is_8_bit: bool = False
+  narrow: str = ''
 
   @property
   def sublanes(self) -> int:
@@ -134,21 +138,22 @@ def times_ns(product: Product, blocks: np.ndarray,
   # In parts of k, each step takes another block of both.
   parts = (rows * inner * columns - 1) * np.maximum(
       compute, x + w + out / inner)
-  return (x + w + np.where(inner == 1, whole, parts) + compute + out
-          + rows * inner * columns * STEP_NS)
+  return x + w + np.where(inner == 1, whole, parts) + compute + out
 
 
 def _compute_ns(product, blocks, machine, in_parts) -> np.ndarray:
-  """One step's matrix unit, and its sums where k is taken in parts."""
+  """One step's overhead, matrix unit, and sums where k is in parts."""
   bm, bk, bn = blocks.T.astype(float)
   unit = machine.matrix_unit
-  per_ns = machine.flops_per_ns * (
-      machine.byte_speedup if product.is_8_bit else 1)
+  per_ns = machine.flops_per_ns * {
+      'int8': machine.int8_speedup, 'fp8': machine.fp8_speedup}.get(
+          product.narrow, 1)
   flops = 2 * np.maximum(bm, unit) * (
       np.ceil(bk / unit) * unit) * (np.ceil(bn / unit) * unit)
+  compute = STEP_NS + flops / per_ns
   if machine.accumulates:
-    return flops / per_ns
-  return flops / per_ns + np.where(
+    return compute
+  return compute + np.where(
       in_parts, 8 * bm * bn / _ACCUMULATED_BYTES_PER_NS, 0)
 
 

@@ -11,7 +11,8 @@ from tpu_graphs_ext.hlo import fusions, protos
 # Beside the product, what moves or rounds numbers but computes nothing.
 _MOVES = frozenset({'parameter', 'transpose', 'reshape', 'copy', 'bitcast',
                     'bitcast-convert', 'convert', 'tuple'})
-_BYTES = {'F32': 4, 'BF16': 2, 'F16': 2, 'S32': 4, 'S8': 1, 'U8': 1}
+_NARROW = {'S8': 'int8', 'U8': 'int8', 'F8E4M3FN': 'fp8', 'F8E5M2': 'fp8'}
+_BYTES = {'F32': 4, 'BF16': 2, 'F16': 2, 'S32': 4, **dict.fromkeys(_NARROW, 1)}
 
 
 def product_of(module: protos.HloModuleProto) -> Product:
@@ -62,8 +63,13 @@ def _product(name, dot, nodes, root) -> Product:
   return Product(
       batch, rows, inner, columns, *(
           _bytes(name, node) for node in (left, right, root)),
-      is_8_bit=all(_bytes(name, nodes[number]) == 1
-                   for number in dot.operand_ids))
+      narrow=_narrow([nodes[number] for number in dot.operand_ids]))
+
+
+def _narrow(operands) -> str:
+  """As `Product.narrow`: both operands must be of such a type."""
+  left, right = (_NARROW.get(_type(node), '') for node in operands)
+  return left if left == right else ''
 
 
 def _source(nodes, number):
@@ -83,8 +89,12 @@ def _sizes(node, batch, contracted) -> tuple[int, int, int]:
           math.prod(sizes[dim] for dim in contracted), math.prod(free))
 
 
+def _type(node) -> str:
+  return protos.PrimitiveType.Name(node.shape.element_type)
+
+
 def _bytes(name, node) -> int:
-  kind = protos.PrimitiveType.Name(node.shape.element_type)
+  kind = _type(node)
   if kind not in _BYTES:
     raise UserError(f'{name}: {node.name} has elements of the type '
                     f'{kind.lower()}; blocks are ranked for '

@@ -31,20 +31,12 @@ class Gpu:
     l2_bytes: size of that cache.
     multiprocessors: how many of them.
     gflop_s: 1e9 multiply-adds a second, of 4-byte floats.
-    tf32_gflop_s, half_gflop_s: the same of 4-byte floats that tensor cores
-      round, and of values of 2 bytes; None: `gflop_s`.
-    link_gb_s: bandwidth between this and the host's memory, one way.
-    kernel_us: least time of any kernel; 0 in the notebook.
   """
   dram_gb_s: float = 809.0
   l2_gb_s: float = 2888.0
   l2_bytes: int = 24 * 2**20
   multiprocessors: int = 80
   gflop_s: float = 12200.0
-  tf32_gflop_s: float | None = None
-  half_gflop_s: float | None = None
-  link_gb_s: float = 16.0
-  kernel_us: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +66,9 @@ class EmbeddingBags:
   def __post_init__(self):
     if self.bag_size <= 0:
       raise UserError(f'bag_size is {self.bag_size}; it must be above 0')
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if value < 1 and field.name not in ('shared_memory', 'bag_size'):
-        raise UserError(f'{field.name} is {value}; it must be at least 1')
+    for name, value in vars(self).items():
+      if value < 1 and name not in ('shared_memory', 'bag_size'):
+        raise UserError(f'{name} is {value}; it must be at least 1')
 
   @property
   def bags(self) -> int:
@@ -130,20 +121,10 @@ def hit_rate(bags: EmbeddingBags, gpu: Gpu) -> float:
   draws = min(bags.batch_size, bags.rows)
   if cached < draws:  # One factor at least is 0.
     return 0.0
-  if draws > _MOST_FACTORS:
-    return math.exp(_log_falling(cached, draws)
-                    - _log_falling(bags.rows, draws))
-  drawn = np.arange(draws)
-  return float(np.prod((cached - drawn) / (bags.rows - drawn)))
-
-
-# Of more the logarithms are taken, which are less exact by some millionths.
-_MOST_FACTORS = 10_000_000
-
-
-def _log_falling(number: int, factors: int) -> float:
-  """Logarithm of number * (number - 1) * ..., of so many factors."""
-  return math.lgamma(number + 1) - math.lgamma(number - factors + 1)
+  # Logarithms of n * (n - 1) * ..., of so many factors.
+  reached, possible = (math.lgamma(n + 1) - math.lgamma(n - draws + 1)
+                       for n in (cached, bags.rows))
+  return math.exp(reached - possible)
 
 
 def embedding_forward_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
@@ -197,42 +178,9 @@ def embedding_backward_rowwise_adagrad_us(bags: EmbeddingBags,
                           + rows * bags.row_bytes), gpu.dram_gb_s)
 
 
-def embedding_backward_us(bags: EmbeddingBags, gpu: Gpu = Gpu(),
-                          states: int = 0) -> float:
-  """Time of a step whose optimizer keeps `states` numbers for each value.
-
-  Each row of a bag is read and written, and so are its states: 1 of Adagrad,
-  2 of Adam. With none it is what adding up gradients moves. The notebook has
-  no such formula; this is that of SGD with more rows.
-  """
-  rows = 2 * bags.bag_size * (1 + states) + 1
-  return _us(bags.bags * (_OFFSET_BYTES + bags.index_bytes
-                          + rows * bags.row_bytes), gpu.dram_gb_s)
-
-
-def moved_us(moved: float, gpu: Gpu = Gpu(), link: bool = False) -> float:
-  """Time to move bytes, for operators that compute next to nothing.
-
-  Element-wise operators and concatenations read their inputs and write their
-  result once; a copy on the GPU reads and writes, one to or from the host
-  (`link`) takes the link's time.
-
-  Args:
-    moved: bytes that are read and that are written, together.
-    gpu: the machine.
-    link: whether they go between the host and the GPU.
-
-  Raises:
-    UserError: `moved` is below 0.
-  """
-  if moved < 0:
-    raise UserError(f'moved is {moved}; bytes are 0 or more')
-  return _us(moved, gpu.link_gb_s if link else gpu.dram_gb_s)
-
-
 def fully_connected_us(size: tuple, gpu: Gpu = Gpu(),
-                       measured_us: Mapping[tuple, float] | None = None,
-                       value_bytes: int = VALUE_BYTES) -> float:
+                       measured_us: Mapping[tuple, float] | None = None
+                       ) -> float:
   """Time of `batch` products of m x k and k x n matrices.
 
   The throughput and the bandwidth that a product reaches are interpolated
@@ -245,7 +193,6 @@ def fully_connected_us(size: tuple, gpu: Gpu = Gpu(),
     size: (batch, m, n, k).
     gpu: the machine.
     measured_us: (batch, m, n, k) -> time, a full grid.
-    value_bytes: of a value, here and in what was measured.
 
   Raises:
     UserError: a size is below 1, or the grid has a gap.
@@ -260,18 +207,18 @@ def fully_connected_us(size: tuple, gpu: Gpu = Gpu(),
       if corner not in measured_us:
         raise UserError(f'measured_us lacks {corner}; it must hold every '
                         'combination of its sizes')
-      operations, moved = _product(corner, value_bytes)
+      operations, moved = _product(corner)
       throughput += weight * _us(operations, measured_us[corner])
       bandwidth += weight * _us(moved, measured_us[corner])
-  operations, moved = _product(size, value_bytes)
+  operations, moved = _product(size)
   return max(_us(operations, throughput), _us(moved, bandwidth))
 
 
-def _product(size: tuple, value_bytes: int) -> tuple[int, int]:
+def _product(size: tuple) -> tuple[int, int]:
   """(multiply-adds, bytes) of a batch of matrix products."""
   batch, m, n, k = size
   return (batch * m * n * k,
-          batch * (m * k + k * n + m * n) * value_bytes)
+          batch * (m * k + k * n + m * n) * VALUE_BYTES)
 
 
 def _corners(size, measured) -> list:
@@ -279,13 +226,10 @@ def _corners(size, measured) -> list:
   sides = []
   for value, values in zip(size, zip(*measured)):
     known = np.unique(values)
-    inside = float(np.clip(value, known[0], known[-1]))
-    high = int(np.searchsorted(known, inside))
-    low = high if known[high] == inside else high - 1
-    share = ((inside - known[low]) / (known[high] - known[low])
-             if low < high else 0.0)
-    sides.append([(int(known[low]), 1 - share)]
-                 + [(int(known[high]), share)] * (low < high))
+    # A weight is 1 at its known value, 0 at the others, linear between.
+    weights = [np.interp(value, known, row) for row in np.eye(len(known))]
+    sides.append([(int(one), weight) for one, weight in zip(known, weights)
+                  if weight > 0])
   return [(tuple(value for value, _ in corner),
            float(np.prod([weight for _, weight in corner])))
           for corner in itertools.product(*sides)]

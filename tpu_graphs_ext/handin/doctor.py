@@ -277,8 +277,8 @@ def data_findings(data_root: str) -> Iterator[Finding]:
     if found == schema.PUBLISHED_KERNELS[split]:
       yield Finding(f'data, {split}', FINE, text)
     elif sample and found:
-      yield Finding(f'data, {split}', WARNING, text + ' of synthetic sample '
-                    'data: good for a trial, not for a grade', DOWNLOAD)
+      yield Finding(f'data, {split}', WARNING, text + ' of sample data, '
+                    'never timed: good for a trial, not for a grade', DOWNLOAD)
     else:
       yield Finding(f'data, {split}', BROKEN,
                     f'{text}; the collection has '

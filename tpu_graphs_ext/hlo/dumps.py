@@ -59,13 +59,14 @@ def content_of(path: str) -> bytes:
   return content
 
 
-def read_dump(path: str, content: bytes) -> Dump:
+def read_dump(path: str, content: bytes, jax_python: str = '') -> Dump:
   """An HLO module from the content of a file of any of these kinds.
 
   Args:
     path: names the file in messages; the name also tells whether the module
       has been optimised, where its content does not.
     content: serialized `HloModuleProto` or `HloProto`, or HLO text.
+    jax_python: the Python whose jaxlib reads text; not given: this one.
 
   Raises:
     UserError: it is none of these, or is beyond what is read; for text also
@@ -74,7 +75,8 @@ def read_dump(path: str, content: bytes) -> Dump:
   scheduled = False
   if _is_text(content):
     scheduled = _SCHEDULED in content.split(b'\n{', 1)[0][:1 << 20]
-    module = protos.as_module(workers.module_of_text(path, content))
+    module = protos.as_module(workers.module_of_text(
+        path, content, jax_python))
   else:
     module = _module_of_proto(path, content)
   try:

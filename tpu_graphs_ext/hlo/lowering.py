@@ -25,7 +25,8 @@ NEEDS_JAX = (f'needs JAX, which is not installed; {how_to_install("jax")}, or '
 _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
           'f64': 'float64', 'pred': 'bool', 's8': 'int8', 's16': 'int16',
           's32': 'int32', 's64': 'int64', 'u8': 'uint8', 'u16': 'uint16',
-          'u32': 'uint32', 'u64': 'uint64'}
+          'u32': 'uint32', 'u64': 'uint64', 'f8e4m3fn': 'float8_e4m3fn',
+          'f8e5m2': 'float8_e5m2'}
 TYPES = tuple(_TYPES)
 
 # [(XLA's name of the type, sizes)] of flat arguments; or the name of something
@@ -175,6 +176,8 @@ def named(target: str) -> Any:
     if isinstance(error, ModuleNotFoundError) and (
         error.name or '').split('.')[0] in ('jax', 'jaxlib'):
       raise UserError(f'{target}: {NEEDS_JAX}') from error
+    if missing and module_name.endswith('.py'):
+      raise UserError(f'{target}: there is no file {module_name}') from error
     if missing:
       raise UserError(
           f'{target}: there is no module {module_name!r} in {os.getcwd()} or '

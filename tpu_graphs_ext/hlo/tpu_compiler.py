@@ -32,31 +32,21 @@ PALLAS_TARGET = 'tpu_custom_call'
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """A generation of TPU.
+  """A generation of TPU; `analytic.blocks.MACHINES` has its figures.
 
   Attributes:
     name: as Google Cloud has it.
     topology: libtpu's name for the smallest machine of them.
-    vmem_bytes: on-chip vector memory of one core, as JAX's Pallas has it.
-    clock_ghz: of a core; None where it is not public. v2 to v4 are from the
-      papers on them, v5e and v5p follow from peak bf16 FLOPS and four matrix
-      units of 128 x 128 a core.
   """
   name: str
   topology: str
-  vmem_bytes: int
-  clock_ghz: Optional[float]
 
 
-_MIB = 2**20
-GENERATIONS = {generation.name: generation for generation in (
-    Generation('v2', 'v2:2x2x1', 16 * _MIB, 0.70),
-    Generation('v3', 'v3:2x2x1', 16 * _MIB, 0.94),
-    Generation('v4', 'v4:2x2x1', 16 * _MIB, 1.05),
-    Generation('v5e', 'v5e:2x2x1', 128 * _MIB, 1.50),
-    Generation('v5p', 'v5p:2x2x1', 64 * _MIB, 1.75),
-    Generation('v6e', 'v6e:2x2x1', 128 * _MIB, None),
-    Generation('v7x', 'tpu7x:2x2x1', 64 * _MIB, None))}
+GENERATIONS = {
+    name: Generation(name, topology) for name, topology in (
+        ('v2', 'v2:2x2x1'), ('v3', 'v3:2x2x1'), ('v4', 'v4:2x2x1'),
+        ('v5e', 'v5e:2x2x1'), ('v5p', 'v5p:2x2x1'), ('v6e', 'v6e:2x2x1'),
+        ('v7x', 'tpu7x:2x2x1'))}
 
 
 def generation_of(name: str) -> Generation:
@@ -183,7 +173,15 @@ def compile_program(program: bytes, generation: Generation,
     UserError: libtpu is missing, or the program does not compile.
   """
   with process(generation) as compiler:
-    optimized = compiler.compile(program, program_format)
+    try:
+      optimized = compiler.compile(program, program_format)
+    except compiling.CompileError as error:
+      if PALLAS_TARGET.encode() not in program:
+        raise
+      raise compiling.CompileError(
+          f'{error}; it has Pallas kernels, which may need the libtpu of the '
+          'JAX that lowers them: name that one in '
+          f'{LIBRARY_VARIABLE}=/path/to/libtpu.so') from error
   return kernels_of(optimized_module(optimized))
 
 

@@ -26,13 +26,18 @@ _PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
 
 
-def module_of_text(path: str, text: bytes) -> bytes:
+def module_of_text(path: str, text: bytes, jax_python: str = '') -> bytes:
   """HLO text -> serialized `HloModuleProto`, parsed by jaxlib.
+
+  Args:
+    path: for messages.
+    text: of one module.
+    jax_python: the Python of an environment with JAX; not given: this one.
 
   Raises:
     UserError: jaxlib is missing, or says what is wrong with the text.
   """
-  return _run({'kind': 'text', 'name': path}, text)
+  return _run({'kind': 'text', 'name': path}, text, jax_python)
 
 
 def module_of_function(target: str, arguments: lowering.Arguments,
@@ -129,8 +134,9 @@ def _parsed(name: str, text: str) -> bytes:
     return parse(text).as_serialized_hlo_module_proto()
   except Exception as error:  # Of a type that each version calls its own.
     raise UserError(
-        f'{name}: is not HLO text that jaxlib understands '
-        f'({reason_of(error)})') from error
+        f'{name}: is not HLO text that the jaxlib here understands '
+        f'({reason_of(error)}); of a newer JAX, dump protobufs, or name its '
+        'Python with --jax_python') from error
 
 
 def _main(argument: str) -> int:

@@ -6,7 +6,6 @@ inputs           what a user names as kernels: a folder, .npz or .pb
 batches          kernels -> GraphTensors
 training_data    the splits of a run, read and looked over
 train            the training loop; callbacks, losses, threads serve it
-distributed      one run on several devices or machines
 run_log          what a run says, in a file beside it
 curves           a picture of its learning curves
 members          several of a model, trained as one
@@ -15,8 +14,8 @@ outputs          whether files can be written, before work begins
 scoring          a trained model with all that it takes to score a kernel
 distinct         tiles that a kernel lists again, which come last
 evaluate         errors on labelled kernels; metrics has the formulas
-evaluation_text  its tables, of one model and of several
-evaluation_csv   its numbers, a row a kernel
+results          what it measured, as a table: means, JSON and CSV of both tasks
+evaluation_text  the same as text, of one model and of several
 statistics       how sure a mean over kernels, or a difference of two, is
 unfamiliar       kernels beyond what a model was trained on
 predict, rank    the CSV of the test split; the best tiles of any kernel

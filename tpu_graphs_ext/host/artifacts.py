@@ -34,6 +34,7 @@ from typing import Any
 
 import tensorflow as tf
 
+import tpu_graphs_ext
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import (
@@ -251,8 +252,13 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
     UserError: the folder holds no model, or not the one of the run file.
   """
   args = run.info['args']
-  model = load_models.build(args['model'], args['configs'], num_ops,
-                            run.model_kwargs, models_py, sample_graph)
+  try:
+    model = load_models.build(args['model'], args['configs'], num_ops,
+                              run.model_kwargs, models_py, sample_graph)
+  except UserError as error:
+    if needed := _other_version(run):
+      raise UserError(f'{run.model_dir}: {error}. {needed}') from error
+    raise
   try:
     saved = saved_weights.of_folder(_full_path(run.model_dir))
     _check_same_shapes(run, num_ops, sample_graph, model.trainable_variables,
@@ -266,15 +272,27 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
   return model
 
 
+def _other_version(run) -> str:
+  """What a model needs that another version of the package trained, if so."""
+  known = run.info.get('versions')
+  trained_with = isinstance(known, dict) and known.get('tpu_graphs_ext')
+  if not trained_with or trained_with == tpu_graphs_ext.__version__:
+    return ''
+  return (f'It was trained with tpu_graphs_ext {trained_with} and needs that '
+          f'version; this is {tpu_graphs_ext.__version__}')
+
+
 def _check_same_shapes(run, num_ops, sample_graph, built, saved):
   """Raises a UserError naming the first variable that does not fit."""
   built_for = (
       f'{run.info["args"]["model"]} built for num_ops={num_ops}, '
       f'{sample_graph.node_sets["op"]["feats"].shape[-1]} node and '
       f'{load_models.config_feats(sample_graph).shape[-1]} config columns')
-  advice = (
+  advice = _other_version(run) or (
       'The run file, or the data that these numbers were taken from, belongs '
-      'to another model: give --data_root the data that it was trained on')
+      'to another model: give --data_root the data that it was trained on. If '
+      'it was trained with the models.py of tpu_graphs_ext 0.1.0, it needs '
+      'that version')
   if os.path.dirname(run.model_dir) == PRETRAINED_FOLDER:
     advice = (
         'The pretrained model belongs to another version of models.py: install '
@@ -297,7 +315,6 @@ def versions() -> dict[str, str]:
   import tensorflow_gnn as tfgnn
   import tensorflow_ranking as tfr
 
-  import tpu_graphs_ext
   return {
       'tpu_graphs_ext': tpu_graphs_ext.__version__,
       'stack': stack_name(),

@@ -27,7 +27,6 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host.distributed import WHOLE, Share
 
 # Batches made ahead of the model's step.
 PREFETCH = 4
@@ -78,8 +77,7 @@ def training_dataset(
     partition: Partition, stats: FeatureStats, *, batch_size: int = 10,
     num_configs: int = 10, least_configs: int | None = None,
     shuffle: bool = True, seed: int | None = None, repeat: bool = False,
-    first_epoch: int = 0, redraw: bool = True,
-    share: Share = WHOLE) -> tf.data.Dataset:
+    first_epoch: int = 0, redraw: bool = True) -> tf.data.Dataset:
   """Batches of kernels with a few configurations each, and their labels.
 
   Each pass over the dataset is one epoch: it draws a new order of the kernels
@@ -99,7 +97,6 @@ def training_dataset(
     first_epoch: number of the epoch that the first pass is, so that resumed
       training draws what uninterrupted training would have.
     redraw: False draws for all passes what the first one draws.
-    share: what is taken of each batch: so many smaller ones.
 
   Returns:
     A dataset of (GraphTensor, float32 [batch_size, num_configs] of runtimes
@@ -120,19 +117,18 @@ def training_dataset(
     order = rng.permutation(usable) if shuffle else usable
     chosen = order[:num_batches * batch_size]
     configs = np.stack([_drawn(rng, n, num_configs) for n in numbers[chosen]])
-    yield (share.of(chosen.reshape(num_batches, batch_size)),
-           share.of(configs.reshape(num_batches, batch_size, num_configs)))
+    yield (chosen.reshape(num_batches, batch_size),
+           configs.reshape(num_batches, batch_size, num_configs))
 
-  here, kernels = num_batches * share.here, batch_size // share.replicas
   dataset = keeping(partition, tf.data.Dataset.from_generator(
       one_epoch, output_signature=(
-          tf.TensorSpec([here, kernels], tf.int64),
-          tf.TensorSpec([here, kernels, num_configs], tf.int64))))
+          tf.TensorSpec([num_batches, batch_size], tf.int64),
+          tf.TensorSpec([num_batches, batch_size, num_configs], tf.int64))))
   dataset = dataset.unbatch().apply(
-      tf.data.experimental.assert_cardinality(here))
+      tf.data.experimental.assert_cardinality(num_batches))
   if repeat:
     dataset = dataset.repeat()
-  batch = _maker_of_batches(partition, stats, kernels, num_configs)
+  batch = _maker_of_batches(partition, stats, batch_size, num_configs)
   return untuned(dataset.map(batch).prefetch(PREFETCH))
 
 

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import time
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 from tqdm import tqdm
@@ -16,7 +16,6 @@ from tqdm import tqdm
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host import artifacts
-from tpu_graphs_ext.host.distributed import Workers
 from tpu_graphs_ext.host.resume import ResumeFolder
 from tpu_graphs_ext.host.settings import TrainSettings
 
@@ -86,20 +85,16 @@ class KeepBest(tf.keras.callbacks.Callback):
     model: built and compiled.
     run_info: the run file's content; its train_curve is kept up to date.
     folder: where checkpoints go.
-    workers: that train it; only the chief writes.
-    kept: what gets the best weights and is saved; None: `model` itself.
 
   Raises:
     UserError: the checkpoint is of other data or another models.py.
   """
 
   def __init__(self, settings: TrainSettings, model: tf.keras.Model,
-               run_info: dict[str, Any], folder: ResumeFolder,
-               workers: Workers, kept: Optional[tf.keras.Model] = None):
+               run_info: dict[str, Any], folder: ResumeFolder):
     super().__init__()
     self.set_model(model)
-    self.kept = kept or model
-    self.folder, self.workers = folder, workers
+    self.folder = folder
     self.progress = Progress()
     self._stored = _StoredProgress(self.progress)
     self.model_dir = artifacts.model_path(
@@ -111,21 +106,12 @@ class KeepBest(tf.keras.callbacks.Callback):
     self._next_save = time.monotonic() + _FIRST_SAVE_SECONDS
     self._best = [tf.Variable(variable, trainable=False)
                   for variable in model.trainable_variables]
-    with workers.scope():
-      model.optimizer.build(model.trainable_variables)
-    stored = workers.at_chief(self._open_checkpoints)
-    if stored:  # A run goes on, and only the chief has read how far it is.
-      self._stored.deserialize(stored)
-      workers.take_from_chief(
-          [*model.trainable_variables, *model.optimizer.variables])
+    model.optimizer.build(model.trainable_variables)
+    self._open_checkpoints()
     run_info['train_curve'] = self.progress.train_curve
 
-  def _open_checkpoints(self) -> str:
-    """Prepares checkpoints; loads the last where the run is resumed.
-
-    Returns:
-      What was stored of the progress, as JSON; empty where nothing was.
-    """
+  def _open_checkpoints(self) -> None:
+    """Prepares checkpoints; loads the last where the run is resumed."""
     checkpoint = tf.train.Checkpoint(
         model=self.model, optimizer=self.model.optimizer, best=self._best,
         progress=self._stored)
@@ -133,7 +119,7 @@ class KeepBest(tf.keras.callbacks.Callback):
         checkpoint, self.folder.path, max_to_keep=1)
     last = self._checkpoints.latest_checkpoint
     if not self._settings.resume or not last:
-      return ''
+      return
     self.folder.keep_only(last)
     try:
       checkpoint.restore(last).assert_existing_objects_matched()
@@ -142,13 +128,12 @@ class KeepBest(tf.keras.callbacks.Callback):
           f'{self.folder.path}: does not fit the model '
           f'({first_line(error)}); the file is damaged, or the data or '
           'models.py changed since. Train without --resume') from error
-    return self._stored.serialize()
 
   def on_epoch_begin(self, epoch, logs=None):
     self._epoch_start = time.monotonic()
 
   def on_train_batch_end(self, batch, logs=None):
-    self._is_called |= self.kept is self.model
+    self._is_called = True
     self._kernels = (batch + 1) * self._settings.batch
     self._train_seconds = time.monotonic() - self._epoch_start
 
@@ -177,9 +162,7 @@ class KeepBest(tf.keras.callbacks.Callback):
               'kernels/s%s', epoch + 1, logs['loss'], logs['val_loss'],
               val_opa, ' (best so far)' if is_best else '',
               logs['kernels_per_second'], self._time_left())
-    if not self.workers.is_chief:
-      return
-    self.workers.apart(lambda: self._write(is_best))
+    self._write(is_best)
 
   def _write(self, is_best: bool) -> None:
     """What is on disk after an epoch."""
@@ -204,9 +187,10 @@ class KeepBest(tf.keras.callbacks.Callback):
 
   def finish(self) -> None:
     """Gives the model its best weights, and saves it where that waited."""
-    if self.progress.best_epoch < 0 or not self.workers.is_chief:
+    if self.progress.best_epoch < 0:
       return
-    self._take_best()
+    for best, variable in zip(self._best, self.model.trainable_variables):
+      variable.assign(best)
     # A run may be resumed after its model was moved away.
     is_saved = (self.progress.saved_epoch == self.progress.best_epoch
                 and os.path.isdir(self.model_dir))
@@ -215,20 +199,14 @@ class KeepBest(tf.keras.callbacks.Callback):
       self._save()
     self._write_csv_log()
 
-  def _take_best(self) -> None:
-    for best, variable in zip(self._best, self.kept.trainable_variables):
-      variable.assign(best)
-
   def _save(self) -> None:
     start = time.monotonic()
-    if self.kept is not self.model:
-      self._take_best()
     if not self._is_called:
       # Keras saves what it has called, and nothing was left to train.
-      tf.function(lambda graph: self.kept(graph), autograph=False
+      tf.function(lambda graph: self.model(graph), autograph=False
                   ).get_concrete_function(self.graph_spec)
       self._is_called = True
-    artifacts.save_run(self.kept, self.run_info, self._settings.out_dir)
+    artifacts.save_run(self.model, self.run_info, self._settings.out_dir)
     self._next_save = (1 + _SAVE_PAUSE) * time.monotonic() - _SAVE_PAUSE * start
     self.progress.saved_epoch = self.progress.best_epoch
 

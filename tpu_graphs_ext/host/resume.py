@@ -30,8 +30,7 @@ from tpu_graphs_ext.host.settings import MOST_SEED, TrainSettings
 _log = logging.getLogger(__name__)
 
 # Settings that do not change what is trained: a resumed run may differ here.
-_FREE_SETTINGS = (
-    'resume', 'cache_dir', 'tensorboard', 'csv_log', 'plot', 'replicas')
+_FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard', 'csv_log', 'plot')
 
 _STARTED = 'started.json'
 
@@ -75,19 +74,6 @@ class ResumeFolder:
     if seed is None:
       seed = int.from_bytes(os.urandom(4), 'little')
     return cls(settings, settings.baseline_args(), seed, True, finished)
-
-  @classmethod
-  def shared(cls, settings: TrainSettings, workers: Any) -> ResumeFolder:
-    """The chief's, at each of the `distributed.Workers`."""
-    own = []
-
-    def known() -> dict[str, Any]:
-      own.append(cls.of(settings))
-      return {'args': own[0].args, 'seed': own[0].seed,
-              'is_new': own[0].is_new, 'finished': bool(own[0].finished)}
-
-    told = workers.at_chief(known)
-    return own[0] if own else cls(settings, **told)
 
   @classmethod
   def _latest(cls, settings: TrainSettings) -> Optional[ResumeFolder]:

@@ -81,14 +81,7 @@ class SavedWeights:
 
 
 class CompactWeights:
-  """The same of a folder that `compact.write` wrote.
-
-  Attributes:
-    variables: `SavedVariable`s, in the model's order.
-
-  Raises:
-    ValueError: the folder holds no whole file of weights.
-  """
+  """`SavedWeights` of a folder that `compact.write` wrote."""
 
   def __init__(self, model_dir: str):
     path = os.path.join(model_dir, COMPACT_FILE)

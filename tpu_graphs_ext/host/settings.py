@@ -162,9 +162,6 @@ class TrainSettings:
   seed: Optional[int] = setting(
       None, 'seed of weights, batch order and dropout; not given: one is '
       'drawn, which the run file keeps')
-  replicas: int = setting(
-      1, 'devices of this machine that share the kernels of each training '
-      'step; further machines are named by TF_CONFIG')
   resume: bool = setting(
       False, 'continue the interrupted run that had the same settings, or '
       'report it if it is finished; where there is none, start one')
@@ -182,8 +179,7 @@ class TrainSettings:
         object.__setattr__(self, name, value)
     files.require_path('--data_root', self.data_root)
     for name, least in (('epochs', 1), ('early_stop', 0), ('configs', 2),
-                        ('batch', 1), ('list_size', 0), ('members', 1),
-                        ('replicas', 1)):
+                        ('batch', 1), ('list_size', 0), ('members', 1)):
       check(name, getattr(self, name), getattr(self, name) >= least,
             f'at least {least}')
     for name in ('lr', 'clip_norm'):

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import logging
 import os
 import time
@@ -26,7 +24,6 @@ from tpu_graphs_ext.host import (
   artifacts,
   batches,
   curves,
-  distributed,
   evaluate,
   feature_stats,
   losses,
@@ -57,9 +54,6 @@ HOST = 'tpu_graphs_ext'
 
 # Configurations of each test kernel in the run file and in --results_csv.
 TEST_CONFIGS = 10
-
-# Paths, which may be others on each machine.
-_OWN_SETTINGS = ('data_root', 'out_dir', 'results_csv', 'models_py')
 
 # Training steps that TensorFlow does in one call; Python comes in between.
 STEPS_PER_CALL = 10
@@ -140,11 +134,10 @@ class TileTask:
 
   def datasets(
       self, settings: TrainSettings, data: TrainingData, seed: int,
-      first_epoch: int, share: distributed.Share = distributed.WHOLE
-  ) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+      first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     """Batches to train on and to validate on, an epoch a pass."""
     sizes = dict(batch_size=settings.batch, num_configs=settings.drawn_configs,
-                 least_configs=settings.configs, seed=seed, share=share)
+                 least_configs=settings.configs, seed=seed)
     train_batches = batches.training_dataset(
         data.train, data.stats, first_epoch=first_epoch, **sizes)
     # One draw of configurations for all epochs, so that epochs compare.
@@ -200,78 +193,41 @@ def run(settings: Any, task: Any) -> TrainResult:
     settings: those of the task, such as `TrainSettings`.
     task: what is of its own in it, such as a `TileTask`.
   """
-  with distributed.joined(settings) as workers, run_log.RunLog(
-      settings) as log:
-    result = _train(settings, log, task, workers)
-    if workers.is_chief:
-      if settings.plot:
-        curves.write(settings.plot, result.run_info)
-      log.write(result.text())
+  with run_log.RunLog(settings) as log:
+    result = _train(settings, log, task)
+    if settings.plot:
+      curves.write(settings.plot, result.run_info)
+    log.write(result.text())
   return result
 
 
-def _train(settings: Any, log: run_log.RunLog, task: Any,
-           workers: distributed.Workers) -> TrainResult:
-  """`train`, but for the picture and the last words."""
+def _train(settings: Any, log: run_log.RunLog, task: Any) -> TrainResult:
+  """`train` without the picture and the closing lines of the log."""
   started = time.monotonic()
-  settings, data = workers.together(lambda: task.prepared(settings))
-  workers.require_same(lambda: _facts(settings, data))
-  folder = resume.ResumeFolder.shared(settings, workers)
+  settings, data = task.prepared(settings)
+  folder = resume.ResumeFolder.of(settings)
   if folder.finished:
-    return _of_chief(workers, lambda: _finished(folder.finished, task))
+    return _finished(folder.finished, task)
   # Weights, and what dropout throws.
   tf.keras.utils.set_random_seed(folder.seed)
-  with workers.scope():
-    model = task.compiled_model(settings, data)
+  model = task.compiled_model(settings, data)
   run_info = _new_run_info(settings, folder, data)
   run_info['seconds']['read'] = time.monotonic() - started
   with contextlib.ExitStack() as stack:
-    workers.at_chief(lambda: _begin(settings, folder, task, log, stack))
-    keep_best = KeepBest(
-        settings, model, run_info, folder, workers,
-        # What a strategy has made can only be saved by all workers.
-        kept=(task.compiled_model(settings, data)
-              if workers.strategy and workers.is_chief else None))
-
-    def finish() -> TrainResult:
+    _begin(settings, folder, task, log, stack)
+    keep_best = KeepBest(settings, model, run_info, folder)
+    with _kept_if_broken_off(settings, keep_best):
+      _fit(settings, data, keep_best, task)
       csv_path = _measure_best(settings, data, keep_best, task)
       run_info['seconds']['total'] = time.monotonic() - started
       run_path = artifacts.save_run_file(run_info, settings.out_dir)
       folder.remove()
       return TrainResult(keep_best.model_dir, run_path, csv_path, run_info)
 
-    with _kept_if_broken_off(settings, keep_best):
-      _fit(settings, data, keep_best, task)
-      return _of_chief(workers, finish)
-
 
 def _finished(run: artifacts.Run, task: Any) -> TrainResult:
   return TrainResult(run.model_dir, artifacts.run_path_of(run.model_dir),
                      task.reported(run), run.info)
-
-
-def _of_chief(workers: distributed.Workers,
-              step: Callable[[], TrainResult]) -> TrainResult:
-  return TrainResult(**workers.at_chief(lambda: vars(step())))
-
-
-def _facts(settings: Any, data: Any) -> dict[str, Any]:
-  """What the workers of a run must have in common."""
-  models = load_models.models_module(settings.models_py).__file__
-  with open(models, 'rb') as file:
-    content = file.read()
-  return {**{f'--{name}': value
-             for name, value in resume.fixed(settings).items()
-             if name not in _OWN_SETTINGS},
-          'train kernels': len(data.train),
-          'valid kernels': len(data.validated),
-          'feature statistics': _digest(
-              json.dumps(data.stats.to_json()).encode()),
-          'models.py': _digest(content)}
-
-
-def _digest(content: bytes) -> str:
-  return hashlib.md5(content).hexdigest()
 
 
 def _begin(settings: Any, folder: resume.ResumeFolder, task: Any,
@@ -290,7 +246,7 @@ def _measure_best(settings: Any, data: Any, keep_best: KeepBest,
   """What comes after the epochs; returns the path of the CSV."""
   keep_best.finish()
   keep_best.run_info['seconds']['train'] = keep_best.progress.seconds
-  return task.measure(settings, data, keep_best.kept, keep_best.model_dir,
+  return task.measure(settings, data, keep_best.model, keep_best.model_dir,
                       keep_best.run_info)
 
 
@@ -302,9 +258,8 @@ def _kept_if_broken_off(settings: Any, keep_best: KeepBest) -> Iterator[None]:
     yield
   except LossNotFiniteError as error:
     keep_best.finish()
-    if keep_best.workers.is_chief:
-      keep_best.folder.remove()
-      _draw_so_far(settings, run_info)
+    keep_best.folder.remove()
+    _draw_so_far(settings, run_info)
     raise UserError(
         f'{error}. {keep_best.summary()}. Try a lower --lr, another --losses, '
         'or `check-data` on the data') from error
@@ -319,8 +274,7 @@ def _kept_if_broken_off(settings: Any, keep_best: KeepBest) -> Iterator[None]:
     _log.warning('interrupted after epoch %d. %s. To continue, run the same '
                  'command with --resume', keep_best.progress.epochs,
                  keep_best.summary())
-    if keep_best.workers.is_chief:
-      _draw_so_far(settings, run_info)
+    _draw_so_far(settings, run_info)
     raise
 
 
@@ -369,14 +323,12 @@ def _compiled_model(settings: TrainSettings,
       batches.kernel_graph(data.train.kernel(0), data.stats))
   model.compile(
       loss=losses.combined_loss(settings.weighted_losses),
-      optimizer=distributed.adam(
-          _learning_rate(settings, data), settings.clip_norm),
+      optimizer=tf.keras.optimizers.Adam(
+          _learning_rate(settings, data), clipnorm=settings.clip_norm),
       steps_per_execution=STEPS_PER_CALL,
       metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])
-  # Replicas may not meet inside of a function in the function of a step.
-  if not tf.distribute.has_strategy():
-    for name in ('train_step', 'test_step'):
-      setattr(model, name, _traced_once(getattr(model, name)))
+  for name in ('train_step', 'test_step'):
+    setattr(model, name, _traced_once(getattr(model, name)))
   return model
 
 
@@ -410,28 +362,20 @@ def learning_rate(settings: Any, steps: int) -> Any:
 def _fit(settings: Any, data: Any, keep_best: KeepBest,
          task: Any = None) -> None:
   """Runs the epochs that are left."""
-  workers, seed = keep_best.workers, keep_best.folder.seed
   first_epoch = keep_best.progress.epochs
   task = task or TileTask()
-  fed = task.datasets(settings, data, seed, first_epoch)
+  fed = task.datasets(settings, data, keep_best.folder.seed, first_epoch)
   keep_best.graph_spec = fed[0].element_spec[0]
   if keep_best.progress.stopped or first_epoch >= settings.epochs:
     return
-  steps = {}
-  if workers.strategy:
-    steps = dict(zip(('steps_per_epoch', 'validation_steps'),
-                     (int(dataset.cardinality()) for dataset in fed)))
-    fed = [workers.fed(dataset) for dataset in task.datasets(
-        settings, data, seed, first_epoch, workers.share)]
-  callbacks = [StopOnNaN(), *task.callbacks, keep_best]
-  if workers.is_chief:
-    callbacks.append(ProgressBar(settings))
-  if settings.tensorboard and workers.is_chief:
+  callbacks = [
+      StopOnNaN(), *task.callbacks, keep_best, ProgressBar(settings)]
+  if settings.tensorboard:
     callbacks.append(tf.keras.callbacks.TensorBoard(
         os.path.expanduser(settings.tensorboard), write_graph=False))
   keep_best.model.fit(
       fed[0], validation_data=fed[1], verbose=0, epochs=settings.epochs,
-      initial_epoch=first_epoch, callbacks=callbacks, **steps)
+      initial_epoch=first_epoch, callbacks=callbacks)
 
 
 def _measure(settings: TrainSettings, data: TrainingData,

@@ -130,15 +130,15 @@ def _train(args: argparse.Namespace, settings: LayoutTrainSettings) -> int:
 
 
 def _evaluate(args: argparse.Namespace, loading: LayoutLoadSettings) -> int:
+  from tpu_graphs_ext.host import results
   from tpu_graphs_ext.layout import evaluate, evaluation_text
   if args.csv:
-    evaluation_text.CSV.check(args.csv)
+    evaluate.CSV.check(args.csv)
   evaluations = evaluate.evaluate_all(
       args.dir.split(','), args.data, loading=loading, ks=args.top_k)
   if args.csv:
-    evaluation_text.CSV.write(
-        args.csv, evaluation_text.csv_text(evaluations))
-  print(json.dumps(evaluate.to_json(evaluations), indent=2) if args.json
+    evaluate.CSV.write(args.csv, results.to_csv(evaluations))
+  print(json.dumps(results.to_json(evaluations), indent=2) if args.json
         else evaluation_text.text(evaluations))
   return 0
 

@@ -21,7 +21,13 @@ import tensorflow_ranking as tfr
 
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import artifacts, feature_stats, losses, outputs
+from tpu_graphs_ext.host import (
+  artifacts,
+  feature_stats,
+  losses,
+  outputs,
+  results,
+)
 from tpu_graphs_ext.host import train as host_train
 from tpu_graphs_ext.layout import (
   batches,
@@ -146,13 +152,11 @@ class LayoutTask:
     return csv_path
 
 
-def _add_errors(run_info: dict[str, Any], split: str, results: Any) -> None:
-  mean = evaluate.Summary.over(results)
-  run_info['final_error'][split] = {
-      str(k): value for k, value in mean.slowdown.items()}
+def _add_errors(run_info: dict[str, Any], split: str, rows: Any) -> None:
+  means = results.nested(results.Summary(rows, len(rows)).means)
+  run_info['final_error'][split] = means['slowdown']
   for name in ('kendall', 'opa'):
-    run_info.setdefault(f'final_{name}', {})[split] = evaluate.or_none(
-        getattr(mean, name))
+    run_info.setdefault(f'final_{name}', {})[split] = means[name]
 
 
 def with_stats(settings: LayoutTrainSettings,

@@ -48,7 +48,7 @@ def kernels(measurements: Measurements, chosen: Sequence[Shown],
 def _roles(shown: Shown) -> str:
   """'worst of A (12.3 %), best of B (0.0 %)'."""
   return ', '.join(
-      f'{role} of {letter} ({html.percent(shown.results[letter].slowdown[1])} '
+      f'{role} of {letter} ({html.percent(shown.rows[letter]["slowdown_1"])} '
       '%)' for letter, role in sorted(shown.roles.items()))
 
 
@@ -56,13 +56,13 @@ def _article(number: int, shown: Shown, groups: dict[str, Group],
              in_elements: bool) -> str:
   kernel = shown.kernel
   letters = sorted(shown.roles)
-  result = shown.results[letters[0]]
+  row = shown.rows[letters[0]]
   best = int(np.argmin(kernel.runtime_rel))
   roles = _roles(shown)
-  about = (f'{roles[0].upper()}{roles[1:]}. Kind: {result.kind}; '
+  about = (f'{roles[0].upper()}{roles[1:]}. Kind: {row["kind"]}; '
            f'{kernel.num_configs} configurations, of which the best takes '
            f'{_microseconds(kernel.runtime_ns[best])} µs. Slowdown of the '
-           f'default tile: {html.percent(result.default)} %.')
+           f'default tile: {html.percent(row["default"])} %.')
   order = list(groups)
   pictures = [
       _scatter(f'kernel-{number}-{letter}', shown, groups[letter],
@@ -121,10 +121,10 @@ def _scatter(name: str, shown: Shown, group: Group, number: int,
     axes.grid(True)
     charts.legend_below(figure, axes)
 
-  result = shown.results[group.letter]
+  tau = shown.rows[group.letter]['kendall']
   said = (f'The tile that {group.letter} tries first is {by_place[0]:.1f} % '
           f'slower than the best one, which has place {best_place} of '
-          f"{len(order)}. Kendall's tau is {html.number(result.kendall)}.")
+          f"{len(order)}. Kendall's tau is {html.number(tau)}.")
   left_out = len(order) - int(drawn.sum())
   note = f' {left_out} of the tiles are not drawn.' * bool(left_out)
   title = f'{kernel.tile_id}: place predicted by {group.name}'

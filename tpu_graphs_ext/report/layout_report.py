@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Optional
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
@@ -18,12 +18,13 @@ from tpu_graphs_ext.layout.settings import TOP_KS, LayoutLoadSettings
 from tpu_graphs_ext.report import html, overview
 from tpu_graphs_ext.report.runs import Group, Run
 
-# (name, whether higher is better, factor, digits, how it is had of a result).
-_MEASURES: Sequence[tuple[str, bool, float, int, Callable]] = (
-    ('tau', True, 1, 3, lambda result: result.kendall),
-    ('OPA', True, 1, 3, lambda result: result.opa),
-    *((f'top-{k} %', False, 100, 2,
-       lambda result, k=k: result.slowdown[k]) for k in TOP_KS))
+if TYPE_CHECKING:
+  import pandas
+
+# (name, whether higher is better, factor, digits, column of the measures).
+_MEASURES: Sequence[tuple[str, bool, float, int, str]] = (
+    ('tau', True, 1, 3, 'kendall'), ('OPA', True, 1, 3, 'opa'),
+    *((f'top-{k} %', False, 100, 2, f'slowdown_{k}') for k in TOP_KS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,23 +34,22 @@ class Measured:
   Attributes:
     group: the runs.
     source: where the programs are from; '' if none could be measured.
-    results: of each run that could be measured, one a program.
+    tables: of each run that could be measured, a row a program; see
+      `evaluate.row_of`.
   """
   group: Group
   source: str
-  results: Sequence[list[evaluate.ProgramResult]]
+  tables: Sequence[pandas.DataFrame]
 
-  def per_run(self, value: Callable) -> list[float]:
+  def per_run(self, column: str) -> list[float]:
     """The mean over programs of each run; NaN of a program is left out."""
-    means = (np.array([value(result) for result in results])
-             for results in self.results)
-    return [float(mean[~np.isnan(mean)].mean()) for mean in means
-            if not np.isnan(mean).all()]
+    values = (rows[column].dropna().to_numpy() for rows in self.tables)
+    return [float(known.mean()) for known in values if known.size]
 
-  def per_program(self, value: Callable) -> dict[str, float]:
+  def per_program(self, column: str) -> dict[str, float]:
     """The mean over the runs of each program."""
-    return {of[0].name: float(np.mean([value(result) for result in of]))
-            for of in zip(*self.results)}
+    means = np.mean([rows[column] for rows in self.tables], axis=0)
+    return dict(zip(self.tables[0]['program'], means.tolist()))
 
 
 def sections(groups: Sequence[Group], data: str, loading: LoadSettings,
@@ -66,7 +66,7 @@ def sections(groups: Sequence[Group], data: str, loading: LoadSettings,
   measured = [_measured(group, data, loading, problems) for group in groups]
   parts = [_runs(measured), overview.learning_curves(
       groups, of='configurations', over='programs')]
-  known = [one for one in measured if one.results]
+  known = [one for one in measured if one.tables]
   if known:
     parts += [_programs(known), _differences(known)]
   return [part for part in parts if part]
@@ -77,7 +77,7 @@ def sections(groups: Sequence[Group], data: str, loading: LoadSettings,
 
 def _measured(group: Group, data: str, loading: LoadSettings,
               problems: list[str]) -> Measured:
-  source, results = '', []
+  source, tables = '', []
   for run in group.runs:
     if run.model_dir is None:
       continue
@@ -87,12 +87,12 @@ def _measured(group: Group, data: str, loading: LoadSettings,
       source = data or scoring.folder_for(ranker, own, 'valid')
       members = programs.labelled(
           programs.read_programs(source, cache_dir=own.cache_dir))
-      results.append(evaluate.measure(
+      tables.append(evaluate.measure(
           ranker, members, f'{run.model} {run.name[:8]}'))
     except UserError as error:
       problems.append(str(error) if run.model_dir in str(error)
                       else f'{run.model_dir}: {error}')
-  return Measured(group, source if results else '', results)
+  return Measured(group, source if tables else '', tables)
 
 
 def _loading_of(run: Run, loading: LoadSettings) -> LayoutLoadSettings:
@@ -143,20 +143,20 @@ def _runs(measured: Sequence[Measured]) -> str:
 
 def _spreads(one: Measured) -> list[str]:
   return [html.with_spread(*one.group.spread(
-      factor * mean for mean in one.per_run(value)), digits)
-          for _, _, factor, digits, value in _MEASURES]
+      factor * mean for mean in one.per_run(column)), digits)
+          for _, _, factor, digits, column in _MEASURES]
 
 
 def _programs(measured: Sequence[Measured]) -> str:
   tables = []
   for source, members in _by_source(measured):
-    columns = [(one, [one.per_program(value) for *_, value in _MEASURES])
+    columns = [(one, [one.per_program(column) for *_, column in _MEASURES])
                for one in members]
     rows = []
-    for result in members[0].results[0]:
-      rows.append((result.name, html.count(result.nodes),
-                   html.count(result.configs), html.count(result.runtimes), *(
-                       html.number(_or_none(factor * values[result.name]),
+    for row in members[0].tables[0].itertuples():
+      rows.append((row.program, html.count(row.nodes),
+                   html.count(row.configs), html.count(row.runtimes), *(
+                       html.number(_or_none(factor * values[row.program]),
                                    digits)
                        for _, found in columns
                        for (_, _, factor, digits, _), values in zip(
@@ -178,8 +178,8 @@ def _differences(measured: Sequence[Measured]) -> str:
     rows = []
     for one, other in itertools.combinations(members, 2):
       cells = [_difference(factor, digits, statistics.paired_difference(
-          one.per_program(value), other.per_program(value)))
-               for _, _, factor, digits, value in _MEASURES]
+          one.per_program(column), other.per_program(column)))
+               for _, _, factor, digits, column in _MEASURES]
       rows.append((f'{one.group.letter} {html.MINUS} {other.group.letter}',
                    *cells))
     if rows:

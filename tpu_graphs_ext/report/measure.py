@@ -6,8 +6,8 @@ import dataclasses
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Optional
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from tpu_graphs_ext.host import distinct, evaluate, inputs, scoring
 from tpu_graphs_ext.host.settings import DATA_ROOT, LoadSettings
 from tpu_graphs_ext.report.runs import Group, Run
 
+if TYPE_CHECKING:
+  import pandas
+
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
@@ -25,14 +28,14 @@ class Measured:
 
   Attributes:
     run: which.
-    results: one a kernel, in the kernels' order.
+    rows: one a kernel, in the kernels' order; see `evaluate.row_of`.
     ranker: its model.
     constants: physical constant -> (where training started, where it is now);
       the first is None where the model does not tell. Empty for a model that
       has none.
   """
   run: Run
-  results: list[evaluate.KernelResult]
+  rows: pandas.DataFrame
   ranker: scoring.Ranker
   constants: dict[str, tuple[Optional[float], float]]
 
@@ -56,20 +59,19 @@ class Measurements:
   def measured_groups(self) -> list[Group]:
     return [group for group in self.groups if self.of_group[group.letter]]
 
-  def per_kernel(self, group: Group, value: Callable) -> np.ndarray:
-    """float64 [kernels]: mean over the group's runs of a `KernelResult`'s."""
-    return np.mean([[value(result) for result in measured.results]
+  def per_kernel(self, group: Group, column: str) -> np.ndarray:
+    """float64 [kernels]: mean of a measure over the group's runs."""
+    return np.mean([measured.rows[column]
                     for measured in self.of_group[group.letter]], axis=0)
 
-  def per_run(self, group: Group, value: Callable) -> list[Optional[float]]:
+  def per_run(self, group: Group, column: str) -> list[Optional[float]]:
     """For each run of the group the mean over kernels; None if not measured.
 
     NaN of a kernel is left out.
     """
     means = {}
     for measured in self.of_group[group.letter]:
-      values = np.array([value(result) for result in measured.results])
-      values = values[~np.isnan(values)]
+      values = measured.rows[column].dropna().to_numpy()
       means[measured.run.run_path] = values.mean() if values.size else None
     return [means.get(run.run_path) for run in group.runs]
 
@@ -143,9 +145,8 @@ def _labelled(kernels: Partition, source: str,
 
 def _measured(run: Run, kernels: Partition, loading: LoadSettings) -> Measured:
   ranker = scoring.load_ranker(run.model_dir, loading)
-  results = evaluate.measure(
-      ranker, kernels, f'{run.model} {run.name[:8]}')
-  return Measured(run, results, ranker, _constants(run, ranker, loading))
+  rows = evaluate.measure(ranker, kernels, f'{run.model} {run.name[:8]}')
+  return Measured(run, rows, ranker, _constants(run, ranker, loading))
 
 
 def _constants(run: Run, ranker: scoring.Ranker, loading: LoadSettings
@@ -171,12 +172,12 @@ class Shown:
   Attributes:
     kernel: it.
     roles: letter of a group -> 'worst' or 'best'.
-    results: letter -> what the group's first run measured.
+    rows: letter -> what the group's first run measured, by column.
     scores: letter -> what that run thinks of the configurations.
   """
   kernel: Kernel
   roles: dict[str, str]
-  results: dict[str, evaluate.KernelResult]
+  rows: dict[str, Any]
   scores: dict[str, distinct.Scores]
 
 
@@ -190,13 +191,13 @@ def chosen_kernels(measurements: Measurements, count: int) -> list[Shown]:
   """
   roles: dict[int, dict[str, str]] = {}
   for group in measurements.measured_groups:
-    results = measurements.of_group[group.letter][0].results
-    for role, places in _ends(results, count):
+    rows = measurements.of_group[group.letter][0].rows
+    for role, places in _ends(rows, count):
       for place in places:
         roles.setdefault(place, {}).setdefault(group.letter, role)
   order = sorted(roles, key=lambda place: (
       min('worst best'.index(role) for role in roles[place].values()),
-      -max(measurements.of_group[letter][0].results[place].slowdown[1]
+      -max(measurements.of_group[letter][0].rows['slowdown_1'][place]
            for letter in roles[place])))
   scores = {place: {} for place in order}
   for group in measurements.measured_groups:
@@ -210,21 +211,21 @@ def chosen_kernels(measurements: Measurements, count: int) -> list[Shown]:
       scores[place][group.letter] = found
   return [
       Shown(measurements.kernels.kernel(place), roles[place],
-            {letter: measurements.of_group[letter][0].results[place]
+            {letter: measurements.of_group[letter][0].rows.iloc[place]
              for letter in roles[place]}, scores[place])
       for place in order]
 
 
-def _ends(results: Sequence[evaluate.KernelResult],
+def _ends(rows: pandas.DataFrame,
           count: int) -> Iterable[tuple[str, list[int]]]:
   """('worst', places) and ('best', places), no place in both."""
-  places = [place for place, result in enumerate(results) if result.rankable]
-  many = [place for place in places if results[place].configs > 10]
+  places = np.flatnonzero(rows['rankable']).tolist()
+  many = [place for place in places if rows['configs'][place] > 10]
 
   def badness(place: int) -> tuple:
-    result = results[place]
-    tau = -1.0 if math.isnan(result.kendall) else result.kendall
-    return (-result.slowdown[1], tau, result.tile_id)
+    row = rows.iloc[place]
+    tau = -1.0 if math.isnan(row['kendall']) else row['kendall']
+    return (-row['slowdown_1'], tau, row['tile_id'])
 
   def goodness(place: int) -> tuple:
     slowdown, tau, tile_id = badness(place)

@@ -52,7 +52,7 @@ def slowdowns_of(measurements: Measurements, group: Group,
   """Mean slowdown of each run of a group; None where it is not known."""
   if measurements.kernels is None:
     return [run.final_error(k) for run in group.runs]
-  return measurements.per_run(group, lambda result: result.slowdown[k])
+  return measurements.per_run(group, f'slowdown_{k}')
 
 
 def _groups_table(measurements: Measurements) -> html.Table:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
 from tpu_graphs_ext.data import kinds
 from tpu_graphs_ext.host import metrics, statistics
-from tpu_graphs_ext.host.evaluate import KernelResult
 from tpu_graphs_ext.report import charts, html
 from tpu_graphs_ext.report.charts import Look, Range
 from tpu_graphs_ext.report.measure import Measurements
 from tpu_graphs_ext.report.runs import Group
+
+if TYPE_CHECKING:
+  import pandas
 
 # Programs that are drawn; the rest are one row, and all are in the table.
 MOST_PROGRAMS = 8
@@ -44,25 +46,24 @@ class _Choice:
 def _choices(measurements: Measurements) -> list[_Choice]:
   """All groups, then the default tile, then a random one."""
   def of_group(group: Group) -> Callable:
-    return lambda k: measurements.per_kernel(
-        group, lambda result: result.slowdown[k])
+    return lambda k: measurements.per_kernel(group, f'slowdown_{k}')
 
   choices = [
       _Choice(group.name, charts.look_of(
           measurements.groups.index(group), group.letter), of_group(group))
       for group in measurements.measured_groups]
-  results = _any_results(measurements)
+  rows = _any_rows(measurements)
   return choices + [
-      _Choice('default tile', charts.DEFAULT, lambda unused_k: np.array(
-          [result.default for result in results])),
-      _Choice('random tiles', charts.RANDOM, lambda k: np.array(
-          [result.random[k] for result in results]))]
+      _Choice('default tile', charts.DEFAULT,
+              lambda unused_k: rows['default'].to_numpy()),
+      _Choice('random tiles', charts.RANDOM,
+              lambda k: rows[f'random_{k}'].to_numpy())]
 
 
-def _any_results(measurements: Measurements) -> Sequence[KernelResult]:
+def _any_rows(measurements: Measurements) -> pandas.DataFrame:
   """What no model changes is read off the first run."""
   group = measurements.measured_groups[0]
-  return measurements.of_group[group.letter][0].results
+  return measurements.of_group[group.letter][0].rows
 
 
 # ---------------------------------------------------------------- by program
@@ -70,8 +71,7 @@ def _any_results(measurements: Measurements) -> Sequence[KernelResult]:
 
 def by_program(measurements: Measurements) -> str:
   """Means with their intervals: of all kernels, and program by program."""
-  results = _any_results(measurements)
-  program_of = np.array([result.program for result in results])
+  program_of = _any_rows(measurements)['program'].to_numpy(str)
   programs = collections.Counter(program_of.tolist())
   common = [name for name, _ in sorted(
       programs.items(), key=lambda item: (-item[1], item[0]))]
@@ -94,7 +94,7 @@ def by_program(measurements: Measurements) -> str:
 
 def by_kind(measurements: Measurements) -> str:
   """The same by the kind of work that a kernel does; '' if it is one."""
-  kind_of = np.array([result.kind for result in _any_results(measurements)])
+  kind_of = _any_rows(measurements)['kind'].to_numpy(str)
   parts = [(kind, kind_of == kind) for kind in kinds.KINDS
            if (kind_of == kind).any()]
   if len(parts) < 2:
@@ -108,7 +108,7 @@ def _ranges(measurements: Measurements, what: str, drawn: Sequence[_Part],
             every: Sequence[_Part]) -> str:
   """Figures of some parts of the kernels, and tables of every part."""
   choices = _choices(measurements)
-  whole = np.ones(len(_any_results(measurements)), bool)
+  whole = np.ones(len(_any_rows(measurements)), bool)
   return (html.paragraph(_key(measurements)) + html.figures(
       _range_figure(k, what, choices, [('All kernels', whole), *drawn])
       for k in metrics.TOP_KS) + html.details('Numbers', ''.join(

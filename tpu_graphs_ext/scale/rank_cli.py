@@ -50,8 +50,10 @@ def is_asked(args: argparse.Namespace) -> bool:
                     'write')
   if args.json:
     raise UserError('--json is of what is printed; name a .jsonl as --out')
-  if args.shapes:
-    raise UserError('--shapes goes with module:function; workers rank files')
+  for flag in ('shapes', 'blocks', 'jax_python'):
+    if getattr(args, flag):
+      raise UserError(
+          f'--{flag} goes with module:function; workers rank files')
   return True
 
 
@@ -65,7 +67,7 @@ def rank(args: argparse.Namespace, loading: LoadSettings) -> int:
       args.dir, args.files or [args.data or f'{loading.data_root}/test'],
       args.out, all_tiles=bool(args.files),
       top_k=None if args.all else args.top_k, most_tiles=args.most_tiles,
-      workers=args.workers or 0, scheduler=args.scheduler,
+      tpu=args.tpu, workers=args.workers or 0, scheduler=args.scheduler,
       shard_files=args.shard_files, loading=loading)
   print(summary.text())
   told = summary.contents

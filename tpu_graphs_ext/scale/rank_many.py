@@ -19,7 +19,9 @@ from tqdm import tqdm
 
 import tpu_graphs_ext
 from tpu_graphs_ext import files, load_models, owned
+from tpu_graphs_ext.advice import sources
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import tpu_compiler
 from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.scale import engine, parts, places, rank_shard, rows
 from tpu_graphs_ext.scale.parts import Contents, Shard
@@ -81,7 +83,8 @@ class Summary:
 
 def rank_many(model_dir: str, given: Sequence[str], out: str, *,
               all_tiles: bool = False, top_k: Optional[int] = TOP_CONFIGS,
-              most_tiles: int = MOST_TILES, workers: int = 0,
+              most_tiles: int = MOST_TILES, tpu: str = sources.DEFAULT_TPU,
+              workers: int = 0,
               scheduler: str = '', shard_files: int = parts.SHARD_FILES,
               loading: LoadSettings = LoadSettings()) -> Summary:
   """Ranks the kernels of files, in any number, and writes a row for each.
@@ -97,7 +100,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
     all_tiles: rank all legal tiles, as `advice.picks.advise` does, not those
       that the files list.
     top_k: tiles of each kernel; None for all.
-    most_tiles: with `all_tiles`, see `advise`.
+    most_tiles, tpu: with `all_tiles`, see `advise`.
     workers, scheduler: see `engine.run`.
     shard_files: files of a part.
     loading: how to load the model.
@@ -106,14 +109,16 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
     What was ranked. A file that cannot be ranked has a row with an error.
 
   Raises:
-    UserError: there is no file to rank; the model cannot be loaded; the output
-      cannot be written, or is another's file; the workers cannot be reached.
+    UserError: there is no file to rank, or no such generation of TPU; the
+      model cannot be loaded; the output cannot be written, or is another's
+      file; the workers cannot be reached.
   """
   start = time.monotonic()
   check_out(out)
+  tpu_compiler.generation_of(tpu)
   found = _all_files(given, _LEGAL_ENDINGS if all_tiles else _LISTED_ENDINGS)
   settings = _settings(model_dir, out, loading, all_tiles=all_tiles,
-                       top_k=top_k, most_tiles=most_tiles)
+                       top_k=top_k, most_tiles=most_tiles, tpu=tpu)
   shards = list(parts.shards(found, shard_files, settings.basis))
   with _parts_folder(settings.folder):
     known = _kept(settings.folder, shards)

@@ -41,6 +41,7 @@ class Settings:
     all_tiles: all legal tiles, not those that files list.
     top_k: tiles of each kernel in a row; None: all.
     most_tiles: see `advice.picks`.
+    tpu: the generation to compile programs for.
     folder: of the parts, a path or a URL.
   """
   basis: str
@@ -52,6 +53,7 @@ class Settings:
   all_tiles: bool
   top_k: Optional[int]
   most_tiles: int
+  tpu: str
   folder: str
 
 
@@ -200,7 +202,7 @@ def _listed(model: _Model, settings: Settings, name: str,
 def _legal(model: _Model, settings: Settings, name: str,
            path: str) -> Iterator[tuple[Any, int]]:
   """The same of all legal tiles."""
-  source = sources.read_source(path)
+  source = sources.read_source(path, tpu=settings.tpu)
   if not source.found and not source.faults:
     yield rows.row(rows.LEGAL, name, notes=source.notes), 0
   for found in source.found:

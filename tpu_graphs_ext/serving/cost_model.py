@@ -48,7 +48,8 @@ class CostModel:
     - the number of one of the kernel's own configurations, counted from 0.
 
   The methods may be called by several threads at once. The model is compiled
-  when it is loaded, for kernels of all sizes, so no call compiles anything.
+  when it is loaded, for kernels of all sizes, and called once on a kernel of
+  two nodes, so that no call of yours is the slow first one.
   Scores of the last million tiles are kept: programs repeat their kernels.
 
   Attributes:
@@ -78,6 +79,9 @@ class CostModel:
     self._explainers = weakref.WeakKeyDictionary()  # Of kernels that are kept.
     self._lock = threading.Lock()
     self._recent = Recent()
+    # The first call takes seconds: TensorFlow then optimises the graph.
+    self._program(*(tf.zeros([2, *spec.shape[1:]], spec.dtype)
+                    for spec in self._specs))
 
   @classmethod
   def load(cls, model_dir: Union[str, os.PathLike[str]] = artifacts.PRETRAINED,

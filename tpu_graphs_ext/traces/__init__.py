@@ -1,17 +1,11 @@
-"""Traces of PyTorch: what operators took, and what they should have taken.
+"""Traces of PyTorch: what kernels take, learned from one to predict others.
 
 cli         the verb `trace`
-read        a file -> a trace, of whichever kind it is
-profile     traces of the profiler: calls, work of the GPU, times
-execution   execution traces: calls and shapes
-calls       what a trace holds; calls within one another as trees
-launches    who launched the GPU's work, and for whom the GPU waited
-shapes      shapes and types of a call's arguments
-hardware    machines by name, or from a file
-embeddings  what is looked up in tables, off the arguments
-predict     times of operators by rooflines, of kernels by a calibration
+read        a file -> a trace
+kineto      the profiler's events: calls of the host, work of the GPU
+sizes       what a kernel computes and moves, off its operator's shapes
 calibrate   constants of a GPU, learned from a trace's kernels
+hardware    the file that keeps them
 replay      the time of a step: launches, streams, dependencies
-analysis    from the trace to rows, sums and errors
-texts       these for people, as JSON, as CSV
+analysis    predicted against measured: a table of kernels, sums, texts
 """

@@ -17,21 +17,27 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Optional
 
-COMMUNICATION = 'communication'
+import numpy as np
+
+COMMUNICATION, SORT = 'communication', 'sort or scan'
+ANY_OTHER = 'any other'  # Of kinds never seen; learned from all.
 _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
     (COMMUNICATION, r'nccl|rccl|AllReduce|SendRecv'),
+    ('copy to or from host', r'^Memcpy (HtoD|DtoH)'),
     ('copy or fill', r'^Mem(cpy|set)'),
-    ('product', r'gemm|gemv|cutlass|splitK|cublas|dot_kernel|globalKernel'),
+    ('product', r'(?<!fb)gemm|gemv|cutlass|splitK|cublas|dot_kernel|'
+                r'globalKernel'),
     ('normalisation', r'[nN]orm|bn_[bf]w'),
     ('convolution', r'conv|[wd]grad|cudnn|winograd|nchwTo|nhwcTo'),
     ('embedding', r'embedding|bounds_check|pooled_emb'),
-    ('sort or scan', r'RadixSort|Scan|Sort|Histogram|[uU]nique|cub::|thrust'),
+    (SORT, r'RadixSort|Scan|Sort|Histogram|[uU]nique|cub::|thrust'),
     ('concat', r'CatArray'), ('optimizer', r'multi_tensor'),
     ('reduction', r'[rR]educe|softmax'),
     ('indexing', r'index|gather|scatter|permute|jagged|bucketize|sparse|'
                  r'lengths|segment'),
     ('element-wise', r'elementwise|Functor|_kernel_cuda'))]
-KINDS = (*(kind for kind, _ in _KINDS), 'other')
+# They read some rows of their inputs alone.
+LOOKING_UP = 'embedding', 'indexing'
 SIZES = ('multiply_adds', 'bytes', 'threads')
 
 # How far log(least), log(rest) and exponent of a curve are from those that it
@@ -40,7 +46,7 @@ _OF_ALL, _OF_KIND, _OF_FUNCTION = (
     (2.0, 20.0, 0.05), (1.0, 1.5, 0.05), (0.5, 1.5, 0.05))
 _EXPONENT = 0.95
 _NOISE = 0.1  # Of the logarithm of a duration.
-_BOUNDS = ((-5, -50, 0.2), (20, 30, 1.3))
+_BOUNDS = ((-5.0, -50.0, 0.2), (20.0, 30.0, 1.3))
 _MOST_REPEATS = 10
 
 
@@ -62,11 +68,15 @@ class Function(NamedTuple):
     count: kernels that it was learned from.
     typical_us: the median, or the mean of communication, where sizes are not
       known and the sum over a step is what counts.
+    mean_ratio: the sum of measured times over that of predicted ones. Half of
+      the kernels take longer than the median, some much longer, so medians
+      add up to too little (the smearing estimate of Duan, 1983).
     curves: size (of `SIZES`) -> curve, the best first.
     launches: sizes, in the order of `SIZES`, 0 if unknown -> time.
   """
   count: int
   typical_us: float
+  mean_ratio: float
   curves: Mapping[str, Curve]
   launches: Mapping[tuple, float]
 
@@ -92,11 +102,20 @@ class Calibration(NamedTuple):
   functions: Mapping[str, Function]
   host: Mapping[str, float]
 
-  def us(self, name: str, sizes: Mapping[str, float]) -> Optional[float]:
-    """The predicted duration of a kernel; None of a kind never seen."""
-    for known in (self.functions.get(name), self.kinds.get(kind_of(name))):
+  def us(self, name: str, sizes: Mapping[str, float],
+         mean: bool = False) -> Optional[float]:
+    """The predicted duration of a kernel; None of unknown sizes.
+
+    Args:
+      name: of the kernel's function.
+      sizes: see `SIZES`.
+      mean: the mean, which adds up to the time of many, or else the median.
+    """
+    kind = kind_of(name)
+    others = self.kinds.get(ANY_OTHER) if kind != COMMUNICATION else None
+    for known in (self.functions.get(name), self.kinds.get(kind), others):
       if known is not None and (found := known.us(sizes)) is not None:
-        return found
+        return found * known.mean_ratio if mean else found
     return None
 
 
@@ -124,9 +143,8 @@ def calibrate(source: str, kernels: Iterable[tuple],
   start = math.log(fastest[len(fastest) // 50]), None, _EXPONENT
   computing = [row for kind, rows in by_kind.items() for row in rows
                if kind != COMMUNICATION]
-  whole = _learned('' if computing else COMMUNICATION,
-                   computing or by_kind[COMMUNICATION],
-                   dict.fromkeys(SIZES, start), _OF_ALL)
+  whole = _learned('', computing, dict.fromkeys(SIZES, start), _OF_ALL
+                   ) if computing else Function(0, 0.0, 1.0, {}, {})
   kinds = {kind: _learned(kind, rows, _around(whole), _OF_KIND)
            for kind, rows in by_kind.items()}
   functions = {}
@@ -134,6 +152,8 @@ def calibrate(source: str, kernels: Iterable[tuple],
     kind = kind_of(name)
     functions[name] = _learned(kind, rows, _around(kinds[kind]), _OF_FUNCTION,
                                launches=True)
+  if computing:
+    kinds[ANY_OTHER] = whole
   return Calibration(source, kinds, functions, host)
 
 
@@ -146,7 +166,8 @@ def _learned(kind: str, rows: Sequence[tuple], around: Mapping[str, tuple],
              scatter: tuple, launches: bool = False) -> Function:
   """What (sizes, microseconds) of kernels tell."""
   if kind == COMMUNICATION:
-    return Function(len(rows), statistics.fmean(us for _, us in rows), {}, {})
+    return Function(
+        len(rows), statistics.fmean(us for _, us in rows), 1.0, {}, {})
   curves = {}
   for size, center in around.items():
     known = [(sizes[size], us) for sizes, us in rows if sizes.get(size)]
@@ -156,9 +177,13 @@ def _learned(kind: str, rows: Sequence[tuple], around: Mapping[str, tuple],
       curve = _fitted(known, center, scatter)
       curves[curve.spread * _WORTH[size] + missing, size] = curve
   found = Function(
-      len(rows), statistics.median(us for _, us in rows),
+      len(rows), statistics.median(us for _, us in rows), 1.0,
       {size: curve for (_, size), curve in sorted(curves.items())}, {})
-  return found._replace(launches=_seen(rows, found)) if launches else found
+  if launches:
+    found = found._replace(launches=_seen(rows, found))
+  known = [(us, of) for sizes, us in rows if (of := found.us(sizes))]
+  return found._replace(mean_ratio=sum(us for us, _ in known)
+                        / sum(of for _, of in known)) if known else found
 
 
 def _seen(rows: Sequence[tuple], function: Function) -> dict[tuple, float]:
@@ -166,7 +191,7 @@ def _seen(rows: Sequence[tuple], function: Function) -> dict[tuple, float]:
   times, curve = collections.defaultdict(list), {}
   for sizes, us in rows:
     times[_key(sizes)].append(us)
-    curve[_key(sizes)] = function.us(sizes)
+    curve[_key(sizes)] = function.us(sizes) or function.typical_us
   return {key: math.exp(
       (len(found) * math.log(statistics.median(found)) + math.log(curve[key]))
       / (len(found) + 1)) for key, found in times.items()}
@@ -187,7 +212,6 @@ def _fitted(known: Sequence[tuple], center: tuple, scatter: tuple) -> Curve:
   log(least), log(rest of a size of 1e6) and exponent, so that few sizes
   suffice.
   """
-  import numpy as np
   from scipy import optimize
   by_size = collections.defaultdict(list)
   for size, us in known:
@@ -206,15 +230,12 @@ def _fitted(known: Sequence[tuple], center: tuple, scatter: tuple) -> Curve:
     off = np.logaddexp(at[0], at[1] + at[2] * log_size) - log_us
     return np.concatenate((off * weight, (at - prior) / scatter))
 
-  def slopes(at):
-    share = 1 / (1 + np.exp(np.clip(
-        at[0] - at[1] - at[2] * log_size, -50, 50)))
-    of_data = np.stack((1 - share, share, share * log_size), 1)
-    return np.concatenate((of_data * weight[:, None], np.diag(1 / scatter)))
-
   low, high = map(np.array, _BOUNDS)
+  # What the fastest took bounds the least time, however little of the rest
+  # the size explains.
+  high[0] = max(log_us.min(), low[0] + 1e-3)
   least, rest, exponent = optimize.least_squares(
-      residuals, np.clip(prior, low + 1e-6, high - 1e-6), slopes,
+      residuals, np.clip(prior, low + 1e-6, high - 1e-6),
       loss='soft_l1', bounds=(low, high)).x
   curve = Curve(math.exp(least), math.exp(rest), float(exponent), 0.0)
   spread = statistics.fmean(

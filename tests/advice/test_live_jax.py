@@ -1,0 +1,96 @@
+"""The whole path of a function of JAX: lowered, compiled, ranked.
+
+Needs the extra [tpu], and JAX: in this environment, or in the one whose Python
+TPU_GRAPHS_EXT_JAX_PYTHON names.
+"""
+
+import importlib.util
+import json
+import os
+
+import pytest
+
+from support.libtpu import needs_libtpu
+from tpu_graphs_ext import cli
+
+pytestmark = needs_libtpu
+
+VARIABLE = 'TPU_GRAPHS_EXT_JAX_PYTHON'
+FUNCTIONS = """
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+
+def step(params, x, y):
+  def loss(params):
+    hidden = jax.nn.gelu(x @ params['w1'] + params['b1'])
+    return jnp.mean((hidden @ params['w2'] - y) ** 2)
+  value, grads = jax.value_and_grad(loss)(params)
+  return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+
+def step_arguments():
+  def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+  params = {'w1': f32(256, 512), 'b1': f32(512), 'w2': f32(512, 256)}
+  return params, f32(1024, 256), f32(1024, 256)
+
+
+def doubled(x):
+  def body(x_ref, y_ref):
+    y_ref[...] = 2 * x_ref[...]
+  return pl.pallas_call(body, out_shape=x)(x)
+
+
+print('imported')
+"""
+
+
+@pytest.fixture(scope='module')
+def rank(tmp_path_factory):
+  """A function that ranks one of `FUNCTIONS` for a TPU v3 by the command."""
+  python = os.environ.get(VARIABLE, '')
+  if not python and importlib.util.find_spec('jax') is None:
+    pytest.skip(f'needs JAX here, or a Python that has it, named by {VARIABLE}')
+  path = tmp_path_factory.mktemp('live_jax') / 'functions.py'
+  path.write_text(FUNCTIONS)
+
+  def call(name, shapes, *flags):
+    return cli.main(['rank', f'{path}:{name}', '--shapes', shapes, '--tpu',
+                     'v3', '--jax_python', python, '--quiet', *flags])
+
+  return call
+
+
+def test_a_training_step_is_ranked_by_the_model_of_the_package(rank, capsys):
+  assert rank('step', 'step_arguments', '--json', '--top_k', '3') == 0
+  source, = json.loads(capsys.readouterr().out)
+  assert source['notes'][0] == 'compiled for a TPU v3 by libtpu'
+  kernels = source['kernels']
+  shares = [kernel['share'] for kernel in kernels]
+  assert shares == sorted(shares, reverse=True)
+  assert sum(kernel['share'] for kernel in kernels) == pytest.approx(1)
+  products = [one for one in kernels if 'dot_general' in one['op_name']]
+  # Two forward; of the backward pass two for the weights and one for `hidden`.
+  assert sum(kernel['copies'] for kernel in products) == 5
+  for kernel in products:
+    assert kernel['default_from'] == "the TPU compiler's"
+    assert kernel['default']['over_default'] == 1
+    assert 1 <= kernel['default']['place'] <= kernel['scored']
+    scores = [pick['score'] for pick in kernel['picks']]
+    assert len(scores) == 3 and scores == sorted(scores)
+
+
+def test_a_pallas_kernel_alone_is_an_error(rank, capsys):
+  assert rank('doubled', 'f32[256,512]') == 1
+  error, = capsys.readouterr().err.splitlines()
+  # The second where libtpu is older than JAX.
+  assert 'written in Pallas, so their author' in error or (
+      'which may need the libtpu of the JAX' in error)
+
+
+def test_arguments_of_other_shapes_are_an_error(rank, capsys):
+  assert rank('step', 'f32[3] f32[4]') == 1
+  error, = capsys.readouterr().err.splitlines()
+  assert 'functions.py:step: JAX cannot compile it for the arguments' in error

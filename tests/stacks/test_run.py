@@ -1,0 +1,110 @@
+"""Starting the baseline's scripts: `tpu-graphs-ext run`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from support import fake_tensorflow
+from tpu_graphs_ext import cli
+from tpu_graphs_ext.baseline import checkout, run_script
+from tpu_graphs_ext.errors import UserError
+
+SCRIPT = '''"""What the script is."""
+from __future__ import annotations
+import os, sys
+import tensorflow as tf, tensorflow_gnn, tensorflow_ranking
+from tpu_graphs.baselines.tiles import models
+
+def main():
+  print(__name__, __doc__, sys.modules['__main__'].main is main)
+  print(os.path.basename(__file__), sys.argv[1:])
+  print(tf.keras.Model.__module__, models.NAME, os.getcwd())
+  sys.exit(7)
+
+if __name__ == '__main__':
+  main()
+'''
+
+
+@pytest.fixture
+def root(tmp_path):
+  """A made-up checkout, a course folder beside it."""
+  root = tmp_path / 'tpu_graphs'
+  models = root / checkout.MODELS_PY
+  models.parent.mkdir(parents=True)
+  models.write_text("NAME = 'models'")
+  (root / 'tiles_train.py').write_text(SCRIPT)
+  (tmp_path / checkout.COURSE_FOLDER).mkdir()
+  (tmp_path / checkout.COURSE_FOLDER / 'course.py').write_text(SCRIPT)
+  return root
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+  """The working folder."""
+  folder = tmp_path / 'elsewhere'
+  folder.mkdir()
+  monkeypatch.chdir(folder)
+  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
+  return folder
+
+
+@pytest.fixture(params=['2.15.1', '2.21.0'])
+def packages(request, tmp_path):
+  """TensorFlow of either stack, made up."""
+  return fake_tensorflow.write(tmp_path / 'site', request.param,
+                               estimators=request.param == '2.15.1')
+
+
+def run(packages, *argv: str):
+  return fake_tensorflow.run(
+      packages, f'from tpu_graphs_ext import cli\ncli.main({list(argv)!r})')
+
+
+@pytest.mark.parametrize('script', ['tiles_train.py', 'course.py'])
+def test_a_script_runs_as_under_plain_python(packages, root, elsewhere, script):
+  """Its own flags stay its own, also those that `run` has too."""
+  flags = ['--model=My', '--help', '--root', 'x', '-h', 'plain']
+  done = run(packages, 'run', '--root', str(root), script, *flags)
+  assert done.stdout.splitlines() == [
+      '__main__ What the script is. True', f'{script} {flags}',
+      f'tf_keras.src models {elsewhere}']
+  assert done.returncode == 7, done.stderr
+
+
+def test_in_a_checkout_no_root_is_needed(root, monkeypatch):
+  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
+  monkeypatch.chdir(root)
+  assert run_script.find_script('tiles_train.py') == (
+      str(root / 'tiles_train.py'), str(root))
+  path, found = run_script.find_script('course.py')
+  assert (os.path.basename(path), found) == ('course.py', str(root))
+
+
+def test_the_working_folder_comes_before_the_variable(
+    root, elsewhere, monkeypatch):
+  monkeypatch.setenv(checkout.ROOT_VARIABLE, str(root))
+  assert run_script.find_script('tiles_train.py')[0] == str(
+      root / 'tiles_train.py')
+  (elsewhere / 'tiles_train.py').write_text('')
+  assert run_script.find_script('tiles_train.py') == (
+      str(elsewhere / 'tiles_train.py'), str(root))
+  assert run_script.find_script('tiles_train.py', str(root))[0] == str(
+      root / 'tiles_train.py')
+
+
+def test_a_script_that_is_not_there(root, elsewhere, capsys):
+  assert cli.main(['run', '--root', str(root), 'tile_train.py']) == 1
+  error = capsys.readouterr().err
+  assert f'run: there is no script tile_train.py in {root} or ' in error
+  assert 'did you mean tiles_train.py?' in error
+  with pytest.raises(UserError, match='name the checkout of the baseline with '
+                     f'--root or {checkout.ROOT_VARIABLE}'):
+    run_script.find_script('tiles_train.py')
+
+
+def test_a_root_that_is_no_checkout(elsewhere, capsys):
+  assert cli.main(['run', '--root', str(elsewhere), 'tiles_train.py']) == 1
+  assert 'is no checkout of the tpu_graphs baseline' in capsys.readouterr().err

@@ -1,0 +1,104 @@
+"""What operators compute and move, by hand."""
+
+import pytest
+
+from support.tiny_traces import kernel, launch, op
+from tpu_graphs_ext.traces import kineto, sizes
+
+
+def sizes_of(call, name='k', **work):
+  """Sizes of a kernel that an operator launches."""
+  one, = kineto.trace_of('t', [call, launch(1, call['ts'] + 1),
+                               kernel(1, 100, 4, name, **work)]).work
+  return sizes.sizes_of(one)
+
+
+@pytest.mark.parametrize('name, dims, moved, multiply_adds', [
+    ('aten::mm', [[16, 8], [8, 4]], 4 * (128 + 32 + 64), 512),
+    ('mm', [[16, 8], [8, 4]], 4 * (128 + 32 + 64), 512),
+    ('aten::addmm', [[4], [16, 8], [8, 4], [], []], 4 * 224, 512),
+    ('aten::linear', [[4, 4, 8], [4, 8], [4]], 4 * 224, 512),
+    ('aten::bmm', [[3, 16, 8], [3, 8, 4]], 3 * 4 * 224, 3 * 512),
+    ('aten::baddbmm', [[3, 16, 4], [3, 16, 8], [3, 8, 4], []], 3 * 4 * 224,
+     3 * 512),
+    # Others read their inputs and write as much as the largest one.
+    ('aten::relu', [[10, 3]], 2 * 120, None),
+    ('aten::threshold_backward', [[10, 3], [10, 3], []], 3 * 120, None),
+    ('aten::add_', [[10, 3], [3], []], 120 + 12 + 120, None),
+    ('aten::sum', [[10, 3], []], 240, None)])
+def test_operators_by_hand(name, dims, moved, multiply_adds):
+  found = sizes_of(op(name, 0, 10, dims))
+  assert found.pop('multiply_adds', None) == multiply_adds
+  assert found == {'bytes': moved}
+
+
+def test_lists_of_tensors_have_shapes_in_newer_traces():
+  kinds = ['TensorList', 'Scalar']
+  assert sizes_of(op('aten::cat', 0, 9, [[[2, 3], [2, 5]], []], kinds)) == {
+      'bytes': 2 * 4 * 16}
+  assert sizes_of(op('aten::cat', 0, 9, [[], []], kinds)) == {}
+  # Read: both lists; written: one.
+  assert sizes_of(op('aten::_foreach_add_', 0, 9, [[[8], [2]], [[8], [2]], []],
+                     ['TensorList', *kinds])) == {'bytes': 3 * 40}
+
+
+@pytest.mark.parametrize('kind, bytes_each', [
+    ('float', 4), ('c10::Half', 2), ('c10::BFloat16', 2), ('double', 8),
+    ('long int', 8), ('long', 8), ('int', 4), ('bool', 1),
+    ('unsigned char', 1)])
+def test_types_have_their_sizes(kind, bytes_each):
+  assert sizes_of(op('aten::relu', 0, 9, [[30]], [kind])) == {
+      'bytes': 2 * 30 * bytes_each}
+
+
+def test_the_innermost_operator_with_a_formula_counts():
+  outer = op('aten::linear', 0, 50, [[16, 8], [4, 8]])
+  trace = kineto.trace_of('t', [outer, op('odd', 5, 9, [[99]]),
+                                launch(1, 6), kernel(1, 60, 5)])
+  assert sizes.sizes_of(trace.work[0])['multiply_adds'] == 512
+
+
+def test_copies_tell_their_bytes_and_kernels_their_threads():
+  copy = op('aten::copy_', 0, 9, [[4], [4]])
+  assert sizes_of(copy, 'Memcpy HtoD', category='gpu_memcpy', bytes=64) == {
+      'bytes': 64}
+  assert sizes_of(copy, grid=[2, 3, 1], block=[32, 1, 1]) == {
+      'bytes': 48, 'threads': 192}
+
+
+@pytest.mark.parametrize('name, dims, types', [
+    ('aten::mm', None, None), ('aten::mm', [[2, 3], [4, 5]], None),
+    ('aten::mm', [[2, 3]], None),
+    ('aten::mm', [[2, 3], [3, 4]], ['float']), ('aten::mm', [[2], [2]], None),
+    ('aten::mm', [[2, -3], [3, 4]], None), ('aten::mm', [[2, 'x'], [3]], None),
+    ('aten::add', [[], []], ['Scalar', 'Scalar']),
+    ('aten::cat', [[2, 3]], ['TensorList']),
+    ('aten::_embedding_bag', [[9, 4], [6], [0]], ['float', 'long', 'long']),
+    ('aten::embedding', [[9], [6]], ['float', 'long']),
+    ('fbgemm::unheard_of', [[9]], None)])
+def test_what_is_not_told(name, dims, types):
+  assert sizes_of(op(name, 0, 9, dims, types)) == {}
+
+
+# ----------------------------------------------------------------- embeddings
+
+# Of the formula without a cache: a bag takes its indices, one row for the
+# result and its rows, in sectors of 32 bytes.
+
+
+def test_bags_of_one_table():
+  types = ['float', 'long int', 'long int', 'Scalar']
+  bag = op('aten::_embedding_bag', 0, 9, [[50, 8], [8], [4], []], types)
+  # 4 bags of 2 rows of 8 floats and 2 indices of 8 bytes.
+  assert sizes_of(bag) == {'bytes': pytest.approx(4 * (32 + 32 + 2 * 32))}
+  last = op('aten::_embedding_bag', 0, 9, [[50, 8], [8], [5], []], types,
+            Concrete_Inputs=['', '', '', 'False', '0', 'False', '', 'True'])
+  assert sizes_of(last) == sizes_of(bag)
+  each = op('aten::embedding', 0, 9, [[50, 8], [2, 4]], types[:2])
+  assert sizes_of(each) == {'bytes': pytest.approx(8 * (32 + 32 + 32))}
+  # The formula is not that of sorting the indices.
+  assert sizes_of(each, 'cub::DeviceRadixSort') == {}
+  # Offsets and two sectors of indices, the gradient, rows read and written.
+  assert sizes_of(op('aten::_embedding_bag_dense_backward', 0, 9,
+                     [[4, 8], [8], [8], []], types)) == {
+      'bytes': pytest.approx(4 * (64 + 32 + (2 * 2 + 1) * 32))}

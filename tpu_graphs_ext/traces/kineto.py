@@ -1,0 +1,270 @@
+"""Traces of PyTorch's profiler (Kineto), in Chrome's format, old and new.
+
+Names of categories and fields have changed over the years: `Operator` became
+`cpu_op`, `Runtime` `cuda_runtime`, `Memcpy` `gpu_memcpy`, `external id`
+`External id`, `Input dims` `Input Dims`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Optional, Union
+
+from tpu_graphs_ext.errors import UserError, shortened
+
+OPERATOR, ANNOTATION, RUNTIME = 'operator', 'annotation', 'runtime'
+_HOST = {
+    'operator': OPERATOR, 'cpu_op': OPERATOR, 'user_annotation': ANNOTATION,
+    'runtime': RUNTIME, 'cuda_runtime': RUNTIME, 'cuda_driver': RUNTIME,
+    'hip_runtime': RUNTIME}
+_GPU = ('kernel', 'memcpy', 'gpu_memcpy', 'memset', 'gpu_memset')
+
+# Older traces count in whole microseconds, start and duration each cut off,
+# so that a call may seem to end after the one that it lies within.
+_ROUNDING_US = 1.0
+# Beyond all that is measured in microseconds or bytes; sides of a grid.
+_MOST, _MOST_SIDE = 1e18, 2**32
+# Python refuses to read thousands of digits.
+_WHOLE = re.compile('[0-9]{1,18}')
+_STEP = re.compile(r'ProfilerStep#([0-9]{1,18})')
+
+
+@dataclasses.dataclass(eq=False)
+class Call:
+  """A call on a thread of the host.
+
+  Attributes:
+    name: of the operator, the annotation or the runtime's function.
+    kind: `OPERATOR`, `ANNOTATION` or `RUNTIME`.
+    thread: process and thread, as texts.
+    start, end: in microseconds since the first event.
+    args: what the trace tells beside: shapes, types, numbers.
+    parent: the innermost call that it lies within.
+  """
+  name: str
+  kind: str
+  thread: tuple
+  start: float
+  end: float
+  args: Mapping[str, Any]
+  parent: Optional[Call] = None
+
+  @property
+  def step(self) -> Optional[int]:
+    """The number of the step, where this is one's annotation."""
+    match = _STEP.fullmatch(self.name)
+    return int(match[1]) if match else None
+
+  def upward(self) -> Iterator[Call]:
+    """This call and those around it, from the inside out."""
+    call: Optional[Call] = self
+    while call is not None:
+      yield call
+      call = call.parent
+
+
+@dataclasses.dataclass(eq=False)
+class Work:
+  """A kernel, a copy or a fill on a GPU.
+
+  Attributes:
+    name: of the kernel; copies say their direction in it.
+    stream: device and stream that it ran on.
+    start, end: as of calls.
+    args: what the trace tells beside.
+    moved_bytes: of copies and fills; 0 where it is not told.
+    threads: of all blocks; 0 where they are not told.
+    launch: the runtime's call.
+    caller: the innermost operator, or else annotation, around the launch.
+  """
+  name: str
+  stream: tuple
+  start: float
+  end: float
+  args: Mapping[str, Any]
+  moved_bytes: float
+  threads: int
+  launch: Optional[Call] = None
+  caller: Optional[Call] = None
+
+  @property
+  def duration_us(self) -> float:
+    return self.end - self.start
+
+
+class Trace(NamedTuple):
+  """A trace, or some steps of it.
+
+  Attributes:
+    path: the file.
+    calls: of all threads, those around others first.
+    work: by start; in steps, what was launched in them, whenever it ran.
+    all_work: of the whole trace.
+    gpu: the name of the first GPU that is told, or 'a GPU'.
+    steps: numbers of the profiler's steps; () of a whole trace.
+    notes: what was left out, and why.
+  """
+  path: str
+  calls: list[Call]
+  work: list[Work]
+  all_work: list[Work]
+  gpu: str
+  steps: tuple
+  notes: list[str]
+
+
+def trace_of(path: str, events: Sequence[Any], devices: Any = None) -> Trace:
+  """A trace of the events and the `deviceProperties` of a file.
+
+  Events of other categories than above, and those that do not last, are left
+  aside.
+  """
+  host: list[Call] = []
+  gpu: list[Work] = []
+  unusable = 0
+  for event in events:
+    if not isinstance(event, dict) or event.get('ph') != 'X':
+      continue
+    category = str(event.get('cat')).lower()
+    if category not in _HOST and category not in _GPU:
+      continue
+    start, duration = event.get('ts'), event.get('dur')
+    if not (_is_number(start) and _is_number(duration) and duration >= 0):
+      unusable += 1
+      continue
+    name, args = str(event.get('name')), event.get('args')
+    times = start, start + duration
+    args = args if isinstance(args, dict) else {}
+    if category in _GPU:
+      gpu.append(_work(event, name, times, args))
+    else:
+      kind = ANNOTATION if _STEP.fullmatch(name) else _HOST[category]
+      thread = str(event.get('pid')), str(event.get('tid'))
+      host.append(Call(name, kind, thread, *times, args))
+  first = min((one.start for one in (*host, *gpu)), default=0)
+  for one in (*host, *gpu):
+    one.start, one.end = float(one.start - first), float(one.end - first)
+  gpu.sort(key=lambda one: (one.start, one.end))
+  host = _nested(host)
+  _attribute(host, gpu)
+  names = [str(device.get('name'))
+           for device in (devices if isinstance(devices, list) else ())
+           if isinstance(device, dict)] or ['a GPU']
+  notes = [f'{unusable:,} events without a usable start and duration are '
+           'left out'] * bool(unusable)
+  return Trace(path, host, gpu, gpu, names[0], (), notes)
+
+
+def _is_number(value: Any) -> bool:
+  """Whether it is one that can be reckoned with; NaN is not."""
+  return type(value) in (int, float) and -_MOST < value < _MOST
+
+
+def _whole(value: Any) -> Optional[int]:
+  """A whole number, or None; some versions write it as text."""
+  if isinstance(value, str):
+    return int(value) if _WHOLE.fullmatch(value) else None
+  return value if type(value) is int else None
+
+
+def _external(one: Union[Call, Work]) -> Optional[int]:
+  """The number of an operator, which what it launches may name too."""
+  return _whole(one.args.get('External id', one.args.get('external id')))
+
+
+def _correlation(one: Union[Call, Work]) -> Optional[int]:
+  """The number of a runtime's call, which what it launches has too."""
+  return _whole(one.args.get('correlation'))
+
+
+def _work(event: dict, name: str, times: tuple, args: dict) -> Work:
+  block, grid = _product(args.get('block')), _product(args.get('grid'))
+  moved = args.get('bytes')
+  return Work(
+      name, (_whole(args.get('device', event.get('pid'))) or 0,
+             _whole(args.get('stream', event.get('tid'))) or 0), *times, args,
+      float(moved) if _is_number(moved) and moved > 0 else 0.0, block * grid)
+
+
+def _product(sides: Any) -> int:
+  """Of the three sides of a block or grid; 0 if they are not told."""
+  told = isinstance(sides, list) and len(sides) == 3 and all(
+      type(side) is int and 0 < side < _MOST_SIDE for side in sides)
+  return math.prod(sides) if told else 0
+
+
+def _nested(calls: list[Call]) -> list[Call]:
+  """The calls by thread and start, each with its parent.
+
+  A call lies within the innermost one of its thread that begins before it and
+  ends after it. Of operators with equal times the one with the smaller number
+  is the outer one.
+  """
+  around: list[Call] = []
+  calls.sort(key=lambda call: (
+      call.thread, call.start, -call.end, call.kind == RUNTIME,
+      _external(call) or 0))
+  for call in calls:
+    while around and (around[-1].thread != call.thread
+                      or around[-1].end <= call.start
+                      or around[-1].end + _ROUNDING_US < call.end):
+      around.pop()
+    call.parent = around[-1] if around else None
+    around.append(call)
+  return calls
+
+
+def _attribute(calls: Sequence[Call], work: Sequence[Work]) -> None:
+  """Sets `launch` and `caller` of all work.
+
+  The runtime's call with the same correlation number launched it. Without one
+  the number of an operator ('External id') decides. Some versions write the
+  correlation number there, which says nothing.
+  """
+  launches, operators = {}, {}
+  for call in calls:
+    if call.kind == RUNTIME:
+      launches.setdefault(_correlation(call), call)
+    elif call.kind == OPERATOR:
+      operators.setdefault(_external(call) or None, call)
+  launches.pop(None, None)
+  operators.pop(None, None)
+  for one in work:
+    one.launch = launches.get(_correlation(one))
+    around = [call for call in (one.launch.upward() if one.launch else ())
+              if call.kind != RUNTIME and call.step is None]
+    one.caller = next((call for call in around if call.kind == OPERATOR),
+                      around[0] if around else None)
+    if one.caller is None and _external(one) != _correlation(one):
+      one.caller = operators.get(_external(one))
+
+
+def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
+  """Some steps of a trace, or all; without any it is the whole trace.
+
+  Raises:
+    UserError: a step that is wanted is not in it.
+  """
+  found: dict[int, tuple[float, float]] = {}
+  for call in trace.calls:
+    if (number := call.step) is not None:
+      start, end = found.get(number, (call.start, call.end))
+      found[number] = min(start, call.start), max(end, call.end)
+  chosen = sorted(found) if wanted is None else wanted
+  for number in chosen:
+    if number not in found:
+      names = shortened([str(one) for one in sorted(found)], 8) or 'none'
+      raise UserError(f'{trace.path}: has no step {number}; its steps are: '
+                      f'{names}')
+  if not chosen:
+    return trace
+  start = min(found[number][0] for number in chosen)
+  end = max(found[number][1] for number in chosen)
+  return trace._replace(
+      steps=tuple(chosen),
+      calls=[call for call in trace.calls if start <= call.start < end],
+      work=[one for one in trace.work
+            if start <= (one.launch or one.caller or one).start < end])

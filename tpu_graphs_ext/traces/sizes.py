@@ -1,0 +1,193 @@
+"""What a kernel computes and moves, off the shapes of its operator.
+
+`Input Dims` and `Input type` of `record_shapes=True`; older versions wrote
+`Input dims` and `Input Types`. Positions of arguments are those of the
+operators' schemas. Embeddings move what the formulas of `roofline` say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Union
+
+from tpu_graphs_ext.analytic import roofline
+from tpu_graphs_ext.analytic.roofline import EmbeddingBags, Gpu
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.traces import calibrate
+from tpu_graphs_ext.traces.kineto import Call, Work
+
+# Bytes of a value.
+_BYTES = {
+    'double': 8, 'float': 4, 'Half': 2, 'BFloat16': 2, 'long': 8,
+    'long int': 8, 'long long': 8, 'int': 4, 'short': 2, 'char': 1,
+    'signed char': 1, 'unsigned char': 1, 'bool': 1, 'Float8_e4m3fn': 1,
+    'Float8_e5m2': 1, 'complex<float>': 8, 'complex<double>': 16}
+_MOST = 1e30
+# A byte takes a nanosecond, and nothing else takes time.
+_BY_BYTES = Gpu(dram_gb_s=1, l2_gb_s=math.inf, l2_bytes=1, gflop_s=math.inf)
+
+
+class _UnknownError(Exception):
+  """The trace does not tell a size."""
+
+
+class Tensor(NamedTuple):
+  """Shape, () of a single value, and bytes of one value."""
+  shape: tuple
+  value_bytes: int
+
+  @property
+  def values(self) -> int:
+    return math.prod(self.shape)
+
+  @property
+  def bytes(self) -> int:
+    return self.values * self.value_bytes
+
+
+Argument = Union[Tensor, list, None]
+
+
+def sizes_of(work: Work) -> dict[str, float]:
+  """What a duration may depend on: sizes by name; see `calibrate`."""
+  found = ({'bytes': work.moved_bytes} if work.moved_bytes
+           else _sizes_of_operator(work))
+  if work.threads:
+    found['threads'] = work.threads
+  return {name: float(size) for name, size in found.items()
+          if 0 < size < _MOST}
+
+
+def _sizes_of_operator(work: Work) -> dict[str, float]:
+  """Of the innermost operator around a kernel that tells them."""
+  kind = calibrate.kind_of(work.name)
+  for call in work.caller.upward() if work.caller else ():
+    formula = _FORMULAS.get(call.name.removeprefix('aten::'))
+    if formula is None:
+      # What looks rows up reads some of its inputs alone.
+      if call.name.startswith('aten::') and kind not in calibrate.LOOKING_UP:
+        formula = _moved
+    elif kind == calibrate.SORT:
+      return {}  # Of indices, on the way to what the operator is for.
+    try:
+      if formula and (found := formula(call, _arguments(call))):
+        return found
+    except (_UnknownError, OverflowError, UserError):
+      pass
+  return {}
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def _arguments(call: Call) -> list[Argument]:
+  """A tensor, a list of tensors, or None of what is neither."""
+  dims, types = (next((call.args[key] for key in keys if call.args.get(key)),
+                      None)
+                 for keys in (('Input Dims', 'Input dims'),
+                              ('Input type', 'Input Types', 'Input types')))
+  if not isinstance(dims, list):
+    raise _UnknownError
+  if not isinstance(types, list):  # Of the oldest traces.
+    types = ['float' if one else '' for one in dims]
+  if len(types) != len(dims):
+    raise _UnknownError
+  return [_argument(one, str(kind)) for one, kind in zip(dims, types)]
+
+
+def _argument(dims: Any, kind: str) -> Argument:
+  kind = kind.replace('c10::', '').replace('at::', '')
+  if kind == 'TensorList':  # Taken for floats; older versions lack shapes.
+    return [_argument(one, 'float') for one in dims or ()] if isinstance(
+        dims, list) else None
+  if kind not in _BYTES:
+    return None
+  if not isinstance(dims, list) or not all(
+      type(side) is int and side >= 0 for side in dims):
+    raise _UnknownError
+  return Tensor(tuple(dims), _BYTES[kind])
+
+
+def _tensor(given: Sequence[Argument], place: int) -> Tensor:
+  if place >= len(given) or not isinstance(given[place], Tensor):
+    raise _UnknownError
+  return given[place]
+
+
+# ----------------------------------------------------- products and the rest
+
+
+def _product(call: Call, given: Sequence[Argument]) -> dict[str, float]:
+  name = call.name.removeprefix('aten::')
+  first = int('add' in name)  # After what is added.
+  left, right = _tensor(given, first), _tensor(given, first + 1)
+  if name == 'linear':  # [..., k] and [n, k]
+    if len(left.shape) < 2 or len(right.shape) != 2:
+      raise _UnknownError
+    *rows, k = left.shape
+    batch, m, (n, inner) = [], math.prod(rows), right.shape
+  else:
+    if not 2 <= len(left.shape) == len(right.shape) <= 3:
+      raise _UnknownError
+    *batch, m, k = left.shape
+    *_, inner, n = right.shape
+  if inner != k:
+    raise _UnknownError
+  batch = math.prod(batch)
+  return {'multiply_adds': batch * m * n * k,
+          'bytes': batch * (m * k + k * n + m * n) * left.value_bytes}
+
+
+def _moved(_: Call, given: Sequence[Argument]) -> dict[str, float]:
+  """Other operators read their inputs, and write what is as large as the
+  largest one; a factor makes no difference, as it is calibrated."""
+  inputs = [sum(part.bytes for part in one) if isinstance(one, list)
+            else one.bytes for one in given if one is not None]
+  return {'bytes': sum(inputs) + max(inputs)} if inputs else {}
+
+
+# ---------------------------------------------------------------- embeddings
+
+
+def _bytes_of(us_of: Callable, bags: int, rows: int, row: Tensor,
+              indices: Tensor) -> dict[str, float]:
+  """What a formula says is moved; `row` has the width of one."""
+  return {'bytes': 1000 * us_of(EmbeddingBags(
+      batch_size=bags, rows=rows, tables=1, width=row.shape[-1],
+      bag_size=indices.values / max(bags, 1), value_bytes=row.value_bytes,
+      index_bytes_each=indices.value_bytes), _BY_BYTES)}
+
+
+def _one_table(call: Call, given: Sequence[Argument]) -> dict[str, float]:
+  """weight, indices; of bags also offsets, scale_grad_by_freq, mode, sparse,
+  per_sample_weights, include_last_offset."""
+  table, indices = _tensor(given, 0), _tensor(given, 1)
+  if len(table.shape) != 2:
+    raise _UnknownError
+  bags = indices.values  # Each index is one.
+  if 'bag' in call.name:
+    told = call.args.get('Concrete Inputs')
+    last = isinstance(told, list) and [*map(str, told[7:8])] == ['True']
+    bags = _tensor(given, 2).values - last
+  return _bytes_of(roofline.embedding_forward_us, bags, table.shape[0], table,
+                   indices)
+
+
+def _gradient_rows(call: Call, given: Sequence[Argument]) -> dict[str, float]:
+  """gradient, indices: rows of the table's gradient are read and written."""
+  gradient, indices = _tensor(given, 0), _tensor(given, 1)
+  if not gradient.shape:
+    raise _UnknownError
+  bags = gradient.shape[0] if 'bag' in call.name else indices.values
+  return _bytes_of(roofline.embedding_backward_sgd_us, bags, indices.values,
+                   gradient, indices)
+
+
+_FORMULAS = {
+    **dict.fromkeys(('addmm', 'addmm_', '_addmm_activation', 'mm', 'bmm',
+                     'baddbmm', 'linear'), _product),
+    **dict.fromkeys(('embedding', '_embedding_bag',
+                     '_embedding_bag_forward_only'), _one_table),
+    **dict.fromkeys(('_embedding_bag_dense_backward',
+                     'embedding_dense_backward'), _gradient_rows)}
