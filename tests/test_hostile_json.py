@@ -16,7 +16,7 @@ from tpu_graphs_ext import errors, files
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import artifacts, settings
-from tpu_graphs_ext.scale import grid
+from tpu_graphs_ext.sweep import grid
 from tpu_graphs_ext.traces import analysis, calibrate, hardware, read
 
 STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1e9]}

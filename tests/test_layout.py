@@ -1,7 +1,7 @@
 """The package is a few wings that import one another in one direction.
 
     data -> hlo, stacks -> host, analytic, baseline -> layout
-         -> handin, report, sample, advice, serving -> traces, scale -> top
+         -> handin, report, sample, advice, serving -> traces, sweep -> top
 
 The tables below are the rules; a new wing is a line in `MAY_IMPORT`. They are
 read off the sources, and nothing is imported.
@@ -36,7 +36,7 @@ MAY_IMPORT = {
     'report': ('data', 'analytic', 'host', 'layout'),
     'serving': ('data', 'hlo', 'host', 'analytic', 'advice', 'load_models'),
     'traces': ('host', 'analytic'),
-    'scale': ('data', 'stacks', 'hlo', 'host', 'layout', 'advice',
+    'sweep': ('data', 'stacks', 'hlo', 'host', 'layout', 'advice',
               'serving', 'load_models'),
 }
 # Every wing may import these, and the package itself (its version).

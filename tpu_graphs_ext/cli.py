@@ -34,9 +34,9 @@ from tpu_graphs_ext.host.settings import (
 )
 from tpu_graphs_ext.layout import cli as layout_cli
 from tpu_graphs_ext.report import cli as report_cli
-from tpu_graphs_ext.scale import cli as scale_cli
-from tpu_graphs_ext.scale import rank_cli
 from tpu_graphs_ext.stacks.quiet import NoTerminal
+from tpu_graphs_ext.sweep import cli as sweep_cli
+from tpu_graphs_ext.sweep import rank_cli
 from tpu_graphs_ext.traces import cli as traces_cli
 
 # Settings that are paths of which '' is none; of other paths it means no file.
@@ -77,7 +77,7 @@ def _parser(task: str = 'tile') -> argparse.ArgumentParser:
   cli.add_verbs(verbs, _verb, _add_switch)
   report_cli.add_verbs(verbs, _verb, _add_settings, _given)
   traces_cli.add_verbs(verbs, _verb, _add_switch)
-  scale_cli.add_verbs(verbs, _verb, _add_switch)
+  sweep_cli.add_verbs(verbs, _verb, _add_switch)
   return parser
 
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from tpu_graphs_ext.scale import engine
+from tpu_graphs_ext.sweep import engine
 
 SECONDS = 120  # For it to start, on a machine that has much else to do.
 

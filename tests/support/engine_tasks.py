@@ -7,7 +7,7 @@ import time
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import threads
-from tpu_graphs_ext.scale import engine
+from tpu_graphs_ext.sweep import engine
 
 
 def doubled(item):

@@ -8,7 +8,7 @@ import json
 
 from support import tiny_kernels
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.scale import engine, trials
+from tpu_graphs_ext.sweep import engine, trials
 
 
 def trained(trial):

@@ -19,7 +19,7 @@ import sys
 import time
 
 from support import dask_cluster
-from tpu_graphs_ext.scale import engine
+from tpu_graphs_ext.sweep import engine
 
 SECONDS = 7200  # Until a step gives up.
 START = time.monotonic()

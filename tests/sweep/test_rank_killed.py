@@ -1,0 +1,130 @@
+"""`rank --workers` with real processes, which are killed while they rank."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from support import dask_cluster, tiny_kernels
+from support.places import PROJECT, TESTS
+from tpu_graphs_ext.sweep import engine
+
+pytestmark = pytest.mark.slow
+
+KERNELS = 400  # Of two files a part: there is time to kill something.
+SECONDS = 300
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('kernels')
+  rng = np.random.default_rng(7)
+  for number in range(KERNELS):
+    tiny_kernels.learnable_kernel(f'net_{number:03}', rng, 40).save(str(folder))
+  (folder / 'net_111.npz').write_bytes(b'no archive')
+  return folder
+
+
+@pytest.fixture(scope='module')
+def start(folder, saved_model_dir):
+  """A function that starts the command; gives its process."""
+  def call(out, workers=2, *more):
+    return subprocess.Popen(
+        [sys.executable, '-m', 'tpu_graphs_ext.cli', 'rank', '--dir',
+         saved_model_dir, '--data', str(folder), '--workers', str(workers),
+         '--out', str(out), '--shard_files', '2', *more],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(
+            [str(PROJECT), str(TESTS), os.environ.get('PYTHONPATH', '')])})
+
+  return call
+
+
+@pytest.fixture(scope='module')
+def expected(start, tmp_path_factory):
+  """The bytes that one undisturbed worker gives."""
+  out = tmp_path_factory.mktemp('expected') / 'out.jsonl'
+  ended(start(out, workers=1))
+  return out.read_bytes()
+
+
+def ended(process):
+  """What it printed; one file is damaged, so its exit code is 1."""
+  out, err = process.communicate(timeout=SECONDS)
+  assert process.returncode == 1, err
+  assert f'{KERNELS - 1} kernels' in out and err.count('error: ') == 1, err
+  return out
+
+
+def some_parts(out, process, number=5):
+  """Waits until there are so many, and others are not there yet."""
+  folder = pathlib.Path(f'{out}.parts')
+  assert engine.wait_for(
+      lambda: process.poll() is not None
+      or len(list(folder.glob('*.rows'))) >= number,
+      SECONDS, pause=0.005)
+  assert process.poll() is None, 'it was done before it could be killed'
+  return set(folder.glob('*.rows'))
+
+
+def workers_of(process):
+  """Its children that have loaded TensorFlow."""
+  found = []
+  for path in pathlib.Path('/proc').glob('[0-9]*'):
+    try:
+      parent = int((path / 'stat').read_text().rpartition(') ')[2].split()[1])
+      if parent == process.pid and 'tensorflow' in (path / 'maps').read_text():
+        found.append(int(path.name))
+    except OSError:  # It is gone.
+      pass
+  return found
+
+
+@pytest.mark.parametrize('workers', [1, 2])
+def test_undisturbed(start, expected, tmp_path, workers):
+  out = tmp_path / 'out.jsonl'
+  ended(start(out, workers))
+  assert out.read_bytes() == expected
+  assert os.listdir(tmp_path) == ['out.jsonl']
+
+
+def test_a_worker_that_is_killed(start, expected, tmp_path):
+  out = tmp_path / 'out.jsonl'
+  process = start(out)
+  some_parts(out, process)
+  os.kill(workers_of(process)[0], signal.SIGKILL)
+  ended(process)
+  assert out.read_bytes() == expected
+
+
+@pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
+def test_the_whole_command_is_killed(start, expected, tmp_path, number):
+  out = tmp_path / 'out.jsonl'
+  process = start(out)
+  some_parts(out, process)
+  workers = workers_of(process)
+  process.send_signal(number)
+  process.communicate(timeout=SECONDS)
+  assert workers and engine.wait_for(
+      lambda: not any(os.path.exists(f'/proc/{worker}/maps')
+                      and pathlib.Path(f'/proc/{worker}/maps').read_text()
+                      for worker in workers), SECONDS)
+  assert not out.exists()
+  parts = sorted(pathlib.Path(f'{out}.parts').glob('*.rows'))
+  assert 5 <= len(parts) < KERNELS / 2
+  assert 'by an earlier run' in ended(start(out))
+  assert out.read_bytes() == expected
+
+
+def test_a_cluster(start, expected, tmp_path, monkeypatch):
+  pytest.importorskip('distributed', reason='needs the extra [scale]')
+  monkeypatch.setenv('PYTHONPATH', os.pathsep.join([str(PROJECT), str(TESTS)]))
+  (tmp_path / 'cluster').mkdir()
+  out = tmp_path / 'out.jsonl'
+  with dask_cluster.started(tmp_path / 'cluster') as address:
+    ended(start(out, 2, '--scheduler', address))
+  assert out.read_bytes() == expected

@@ -1,0 +1,402 @@
+"""Ranking many files in shards; the shards are ranked in this process.
+
+With processes, and what kills them: tests/sweep/test_rank_killed.py.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import uuid
+
+import numpy as np
+import pytest
+
+from support import tiny_kernels
+from tpu_graphs_ext import cli
+from tpu_graphs_ext.advice import sources
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import threads
+from tpu_graphs_ext.sweep import engine, places, rank_many, rank_shard, rows
+
+
+class Inline:
+  """Stands in for `engine.run`: one item after the other, in this process.
+
+  Attributes:
+    ranked: names of the files of each item.
+    stop_after: raises KeyboardInterrupt after so many items.
+    dead: a file whose worker dies.
+  """
+
+  def __init__(self):
+    self.ranked, self.stop_after, self.dead = [], None, ''
+
+  def __call__(self, function, items, *, workers, scheduler):
+    assert callable(function) and not scheduler
+    for key, item in items:
+      if self.stop_after is not None and len(self.ranked) >= self.stop_after:
+        raise KeyboardInterrupt
+      names = [os.path.basename(file.name) for file in item[1].files]
+      self.ranked.append(names)
+      if self.dead in names:
+        yield engine.Outcome(key, None, engine.died(3))
+      else:
+        yield engine.Outcome(key, *engine.called(function, item))
+
+
+@pytest.fixture
+def inline(monkeypatch):
+  monkeypatch.setattr(threads, 'one_alone', lambda: None)
+  run = Inline()
+  monkeypatch.setattr(engine, 'run', run)
+  return run
+
+
+@pytest.fixture(scope='module')
+def kernels(tmp_path_factory):
+  """Seven kernels of 4 tiles, but one of a single one."""
+  folder = tmp_path_factory.mktemp('kernels')
+  rng = np.random.default_rng(3)
+  for number in range(7):
+    tiny_kernels.learnable_kernel(
+        f'net_{number}', rng, 1 if number == 4 else 4).save(str(folder))
+  return folder
+
+
+@pytest.fixture
+def folder(kernels, tmp_path):
+  """A copy of them, to be changed."""
+  return shutil.copytree(kernels, tmp_path / 'data')
+
+
+@pytest.fixture
+def ranked(saved_model_dir, folder, tmp_path, inline):
+  """A function that ranks the folder; gives the summary and the bytes."""
+  def call(given=None, name='out.jsonl', **chosen):
+    out = str(tmp_path / name)
+    summary = rank_many.rank_many(
+        saved_model_dir, [str(given or folder)], out,
+        **{'shard_files': 3, **chosen})
+    with open(out, 'rb') as file:
+      return summary, file.read()
+
+  return call
+
+
+def rows_in(content):
+  return [json.loads(line) for line in content.splitlines()]
+
+
+def test_rows_are_what_the_model_says(ranked, saved_model_dir, folder):
+  summary, content = ranked(top_k=2)
+  assert (summary.files, summary.contents.kernels) == (7, 7)
+  assert summary.contents.configs == 25 and not summary.contents.errors
+  model = rank_shard._loaded.popitem()[1].compiled
+  for number, row in enumerate(rows_in(content)):
+    assert list(row) == list(rows.LISTED)
+    path = str(folder / f'net_{number}.npz')
+    expected = model.rank(path, top=2).to_json()
+    assert row['file'] == path and row['error'] is None
+    assert {name: row[name] for name in expected} == expected
+  assert row['choices'][0]['runtime_ns']
+
+
+def test_equal_bytes_for_shards_of_any_size(ranked, folder):
+  _, expected = ranked(shard_files=1)
+  for size in (2, 7, 64):
+    assert ranked(shard_files=size)[1] == expected
+  assert ranked(f'{folder}/*.npz')[1] == expected
+
+
+def test_a_run_that_was_broken_off_goes_on(ranked, inline, tmp_path, caplog):
+  _, expected = ranked()
+  inline.ranked, inline.stop_after = [], 2
+  with pytest.raises(KeyboardInterrupt):
+    ranked(name='again.jsonl')
+  kept = tmp_path / 'again.jsonl.parts'
+  assert f'what is ranked is kept in {kept}' in caplog.text
+  assert len(list(kept.iterdir())) == 2
+  assert not (tmp_path / 'again.jsonl').exists()
+  inline.ranked, inline.stop_after = [], None
+  summary, content = ranked(name='again.jsonl')
+  assert inline.ranked == [['net_6.npz']] and content == expected
+  assert summary.kept == 6 and 'by an earlier run' in summary.text()
+  assert not kept.exists()
+
+
+@pytest.fixture
+def broken_off(ranked, inline):
+  """All shards but the last were ranked; then one may change something."""
+  inline.stop_after = 2
+  with pytest.raises(KeyboardInterrupt):
+    ranked()
+  inline.ranked, inline.stop_after = [], None
+  return ranked
+
+
+def test_a_file_that_changed_is_ranked_again(broken_off, inline, folder):
+  tiny_kernels.make_kernel('net_1').save(str(folder))
+  _, content = broken_off()
+  assert inline.ranked == [['net_0.npz', 'net_1.npz', 'net_2.npz'],
+                           ['net_6.npz']]
+  assert rows_in(content)[1]['nodes'] == 3
+
+
+@pytest.mark.parametrize('changes', [{'top_k': 1}, {'shard_files': 2}])
+def test_other_flags_use_no_part(broken_off, inline, changes):
+  broken_off(**changes)
+  assert [name for names in inline.ranked for name in names] == [
+      f'net_{number}.npz' for number in range(7)]
+
+
+def test_another_model_uses_no_part(broken_off, inline, saved_model_dir,
+                                    folder, tmp_path):
+  copy = tmp_path / 'model_copy'
+  shutil.copytree(saved_model_dir, copy)
+  run = saved_model_dir.replace('model_', 'run_') + '.jsonz'
+  shutil.copy(run, tmp_path / 'run_copy.jsonz')
+  out = str(tmp_path / 'out.jsonl')
+  # The same content under another name is the same model.
+  rank_many.rank_many(str(copy), [str(folder)], out, shard_files=3)
+  assert inline.ranked == [['net_6.npz']]
+  (copy / 'fingerprint.pb').write_bytes(b'other')
+  inline.ranked = []
+  rank_many.rank_many(str(copy), [str(folder)], out, shard_files=3)
+  assert len(inline.ranked) == 3
+
+
+def test_a_damaged_part_is_ranked_again(broken_off, inline, tmp_path):
+  part = next((tmp_path / 'out.jsonl.parts').iterdir())
+  part.write_bytes(part.read_bytes().replace(b'net', b'not'))
+  broken_off()
+  assert len(inline.ranked) == 2
+
+
+def test_files_that_cannot_be_ranked_have_rows(ranked, folder, tmp_path):
+  whole = Kernel.load(str(folder / 'net_0.npz'))
+  (folder / 'net_1.npz').write_bytes(b'no archive')
+  dataclasses.replace(whole, tile_id='net_2', config_feat=np.full_like(
+      whole.config_feat, np.nan)).save(str(folder))
+  dataclasses.replace(whole, tile_id='net_3',
+                      node_feat=whole.node_feat[:, 1:]).save(str(folder))
+  (folder / 'net_5.npz').unlink()
+  (folder / 'net_5.npz').symlink_to(tmp_path / 'gone.npz')
+  summary, content = ranked()
+  found = rows_in(content)
+  assert [row['error'] is None for row in found] == [
+      True, False, False, False, True, False, True]
+  for number, said in ((1, 'cannot be read as a tile kernel'),
+                       (2, 'config_feat'), (3, '139'), (5, 'no such file')):
+    assert f'net_{number}.npz' in found[number]['error']
+    assert said in found[number]['error'], found[number]['error']
+  assert summary.contents.errors == 4 and summary.contents.kernels == 3
+  assert '4 rows have an error' in summary.text()
+
+
+def test_a_file_whose_worker_dies_costs_no_other_its_row(ranked, inline):
+  inline.dead = 'net_4.npz'
+  summary, content = ranked()
+  assert inline.ranked[1:] == [
+      ['net_3.npz', 'net_4.npz', 'net_5.npz'], ['net_6.npz'],
+      ['net_3.npz'], ['net_4.npz'], ['net_5.npz']]
+  found = rows_in(content)
+  assert [row['file'][-9:] for row in found if row['error']] == ['net_4.npz']
+  assert 'net_4.npz: its worker died, 3 times' in found[4]['error']
+  assert summary.contents.errors == 1
+  inline.dead = ''
+  _, sound = ranked()
+  for number in (0, 1, 2, 3, 5, 6):
+    assert sound.splitlines()[number] == content.splitlines()[number]
+
+
+def test_parquet_has_the_same_rows(ranked):
+  parquet = pytest.importorskip('pyarrow.parquet')
+  _, lines = ranked()
+  _, first = ranked(name='out.parquet')
+  _, second = ranked(name='out.parquet', shard_files=2)
+  assert first == second and first.startswith(rows.PARQUET_START)
+  import pyarrow
+  table = parquet.read_table(pyarrow.BufferReader(first))
+  assert table.to_pylist() == rows_in(lines)
+
+
+def test_inputs_and_outputs_by_url(ranked, saved_model_dir, folder, inline):
+  pytest.importorskip('fsspec', reason='needs the extra [scale]')
+  (folder / 'net_1.npz').write_bytes(b'no archive')
+  base = f'memory://{uuid.uuid4().hex}'
+  for path in folder.iterdir():
+    with places.new_file(f'{base}/data/{path.name}') as file:
+      file.write(path.read_bytes())
+
+  def by_url():
+    rank_many.rank_many(saved_model_dir, [f'{base}/data'],
+                        f'{base}/out.jsonl', shard_files=3)
+
+  inline.stop_after = 2
+  with pytest.raises(KeyboardInterrupt):
+    by_url()
+  assert len(places.names_in(f'{base}/out.jsonl.parts')) == 2
+  inline.ranked, inline.stop_after = [], None
+  by_url()
+  assert len(inline.ranked) == 1
+  assert not places.names_in(f'{base}/out.jsonl.parts')
+  with places.reading(f'{base}/out.jsonl') as file:
+    content = file.read()
+  root = rows_in(content)[0]['file'].rpartition('/')[0]
+  assert content.replace(root.encode(), str(folder).encode()) == ranked()[1]
+
+
+def test_a_model_that_cannot_be_loaded_ends_it(ranked, inline, monkeypatch):
+  def refuse(*_):
+    raise UserError('model_0: cannot be read as a saved Keras model')
+
+  rank_shard._loaded.clear()
+  monkeypatch.setattr(rank_shard.scoring, 'load_ranker', refuse)
+  with pytest.raises(UserError, match='model_0: cannot be read as'):
+    ranked()
+  assert len(inline.ranked) == 1
+
+
+def test_a_model_that_cannot_be_compiled_ranks_too(ranked, monkeypatch):
+  def refuse(_):
+    raise UserError('cannot be compiled')
+
+  _, compiled = ranked()
+  rank_shard._loaded.clear()
+  monkeypatch.setattr(rank_shard.cost_model, 'CostModel', refuse)
+  _, content = ranked()
+  rank_shard._loaded.clear()
+  for row, expected in zip(rows_in(content), rows_in(compiled)):
+    for choice, other in zip(row['choices'], expected['choices']):
+      assert choice.pop('score') == pytest.approx(other.pop('score'), 1e-4)
+    assert row == expected
+
+
+def test_one_command_at_a_time(ranked, tmp_path):
+  with rank_many._parts_folder(str(tmp_path / 'out.jsonl.parts')):
+    with pytest.raises(UserError, match='another command is ranking into it'):
+      ranked()
+  ranked()
+
+
+@pytest.mark.parametrize('name, content, rule', [
+    ('out.csv', None, 'must end with .jsonl or .parquet'),
+    ('out.jsonl', '{"mine": 1}', 'is no file of rankings'),
+    ('out.parquet', 'mine', 'is no file of Parquet')])
+def test_outputs_that_are_refused(tmp_path, name, content, rule):
+  path = tmp_path / name
+  if content:
+    path.write_text(content)
+  with pytest.raises(UserError, match=rule):
+    rank_many.check_out(str(path))
+  assert content is None or path.read_text() == content
+
+
+def test_a_url_of_another_file_is_not_replaced():
+  pytest.importorskip('fsspec', reason='needs the extra [scale]')
+  url = f'memory://{uuid.uuid4().hex}/out.jsonl'
+  with places.new_file(url) as file:
+    file.write(b'{"mine": 1}')
+  with pytest.raises(UserError, match='is no file of rankings, so it is not'):
+    rank_many.check_out(url)
+
+
+def test_what_no_worker_can_do_ends_it(ranked, monkeypatch):
+  def fails(function, items, **_):
+    yield engine.Outcome(next(iter(items))[0], None, 'ModuleNotFoundError: x')
+
+  monkeypatch.setattr(engine, 'run', fails)
+  with pytest.raises(UserError, match='a worker cannot rank: ModuleNotFound'):
+    ranked()
+
+
+def test_summary_of_strange_features():
+  told = rank_many.Contents(
+      9, 9, 0, 100, 2.5, 3, {f'node_feat.{i}': i for i in range(1, 13)})
+  text = rank_many.Summary('o.jsonl', 9, 0, told, 2.0).text()
+  assert text.startswith('9 kernels with 100 tiles ranked, of 9 files, in 2 s')
+  assert '\n2.5 s of processor time, without loading the model\n' in text
+  assert '3 kernels have features that the model was not trained on' in text
+  assert text.index('node_feat.12: 12 ker') < text.index('node_feat.3: 3 ker')
+  assert text.endswith('and 2 more')
+
+
+# ------------------------------------------------------------- the command
+
+
+def test_the_command(saved_model_dir, folder, tmp_path, inline, capsys):
+  (folder / 'net_1.npz').write_bytes(b'no archive')
+  out = tmp_path / 'out.jsonl'
+  call = ['rank', '--dir', saved_model_dir, '--data', str(folder), '--workers',
+          '2', '--out', str(out), '--all']
+  assert cli.main(call) == 1
+  told = capsys.readouterr()
+  assert '6 kernels with 21 tiles ranked, of 7 files' in told.out
+  assert told.err.count('error: ') == 1 and 'net_1.npz' in told.err
+  assert len(rows_in(out.read_bytes())[0]['choices']) == 4
+  (folder / 'net_1.npz').unlink()
+  assert cli.main(call) == 0
+
+
+@pytest.mark.parametrize('flags, rule', [
+    ('--out=a.jsonl', 'goes with --workers'),
+    ('--workers=2', '--workers needs --out'),
+    ('--scheduler=tcp://a:1', '--workers needs --out'),
+    ('--workers=2 --out=a.jsonl --json', '--json is of what is printed'),
+    ('--workers=2 --out=a.jsonl --shapes=f32[8]', 'workers rank files'),
+    ('--workers=2 --out=a.jsonl --blocks=usual', 'workers rank files'),
+    ('--workers=2 --out=a.jsonl --tpu=v9 a.npz', "'v9' is no generation"),
+    ('--workers=2 --out=a.jsonl a.npz --data=b', 'give one of the two')])
+def test_flags_that_do_not_go_together(flags, rule, capsys):
+  assert cli.main(['rank', '--dir=m', *flags.split()]) == 1
+  assert rule in capsys.readouterr().err
+
+
+def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
+                                  monkeypatch):
+  """Of HLO: a kernel that has tiles, one whose tensor has none, and damage."""
+  from support.tiny_hlo import convolution
+  from tpu_graphs_ext.advice import picks
+  (tmp_path / 'a.hlo').write_bytes(convolution().SerializeToString())
+  (tmp_path / 'b.hlo').write_bytes(b'HloM')
+  (tmp_path / 'c.txt').write_bytes(b'')
+  scored = []
+
+  def advice_on(ranker, found, top_k, most_tiles, at_once):
+    scored.append((top_k, most_tiles, at_once))
+    return picks.Advice(
+        name=found.kernel.tile_id, copies=1, op_name='', share=None,
+        cycles=None, nodes=3, opcodes=['convolution'],
+        combinations=4, fitting=4, scored=4, picks=[], default=None,
+        default_from='', notes=['a note'], unfamiliar=[])
+
+  monkeypatch.setattr(rank_shard.picks, 'advice_on', advice_on)
+  out = str(tmp_path / 'out.jsonl')
+  summary = rank_many.rank_many(
+      saved_model_dir, [str(tmp_path)], out, all_tiles=True, top_k=3,
+      most_tiles=50)
+  with open(out, 'rb') as file:
+    first, second = rows_in(file.read())
+  assert list(first) == list(second) == list(rows.LEGAL)
+  assert first['tile_id'] and first['notes'][-1] == 'a note'
+  assert scored == [(3, 50, 1)]
+  assert 'b.hlo' in second['error'] and 'neither HLO text' in second['error']
+  assert summary.contents.configs == 4
+
+
+def test_programs_are_compiled_for_the_generation_asked_for(
+    saved_model_dir, tmp_path, inline, monkeypatch):
+  (tmp_path / 'a.mlir').write_text('func.func @main() { stablehlo.add }')
+  asked = []
+
+  def of_program(name, content, program_format, generation):
+    asked.append((program_format, generation.name))
+    raise UserError(f'{name}: refused')
+
+  monkeypatch.setattr(sources, 'of_program', of_program)
+  assert cli.main(['rank', '--dir', saved_model_dir, f'{tmp_path}/a.mlir',
+                   '--workers=1', f'--out={tmp_path}/out.jsonl',
+                   '--tpu=v5e']) == 1
+  assert asked == [('mlir', 'v5e')]

@@ -1,0 +1,83 @@
+"""What a row holds, and that Parquet keeps it."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from support import model_checks, tiny_kernels
+from support.tiny_hlo import product
+from tpu_graphs_ext.advice import picks, sources
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.host import distinct, rank, scoring
+from tpu_graphs_ext.sweep import parts, rows
+
+
+class FirstFirst:
+  """The first tile is the fastest."""
+
+  def forward(self, graph, num_configs):
+    return np.arange(num_configs, dtype=np.float32)[np.newaxis]
+
+  def constants(self):
+    return {}
+
+
+def legal_row():
+  module = product(64, 128, 256)
+  kernel, _ = sources._kernel(module, 'dense')
+  stats = model_checks.stats_of([tiny_kernels.make_kernel(num_configs=9)])
+  ranker = scoring.Ranker(FirstFirst(), stats, schema.NUM_OPCODES)
+  advice = picks.advice_on(ranker, sources.Found(kernel, 2, ('own',)), 2)
+  return advice, rows.of_advice('a.hlo', ['of the file'], advice)
+
+
+def listed_row():
+  kernel = tiny_kernels.make_kernel()
+  scores = distinct.Scores(np.array([2, 1, 3, 4], np.float32), np.arange(4))
+  return rows.of_ranking('a.npz', rank.ranking_of(kernel, scores, 2), [])
+
+
+def read(kind, lines):
+  parquet = pytest.importorskip('pyarrow.parquet')
+  file = io.BytesIO()
+  rows.write_parquet(file, lines, kind)
+  return parquet.ParquetFile(io.BytesIO(file.getvalue()))
+
+
+def test_a_row_of_legal_tiles():
+  advice, row = legal_row()
+  assert list(row) == list(rows.LEGAL)
+  assert (row['tile_id'], row['copies'], row['error']) == ('dense', 2, None)
+  assert row['notes'] == ['of the file', *advice.notes]
+  assert [pick['place'] for pick in row['picks']] == [1, 2]
+  assert row['unfamiliar'] == [
+      f'{found.table}.{found.column}' for found in advice.unfamiliar]
+
+
+@pytest.mark.parametrize('kind', [rows.LISTED, rows.LEGAL])
+def test_parquet_keeps_every_value(kind):
+  row = legal_row()[1] if kind is rows.LEGAL else listed_row()
+  lines = [parts.line_of(row), parts.line_of(
+      rows.row(kind, 'b.npz', error='damaged'))]
+  found = read(kind, lines).read().to_pylist()
+  assert found == [json.loads(line) for line in lines]
+
+
+def test_no_rows_at_all():
+  assert read(rows.LISTED, []).read().column_names == list(rows.LISTED)
+
+
+def test_groups_depend_on_rows_alone(monkeypatch):
+  monkeypatch.setattr(rows, '_GROUP_ROWS', 4)
+  lines = [parts.line_of(listed_row())] * 9
+  file = read(rows.LISTED, lines)
+  assert [file.metadata.row_group(i).num_rows for i in range(3)] == [4, 4, 1]
+  monkeypatch.setattr(rows, '_GROUP_TILES', 5)  # Two tiles a row.
+  assert read(rows.LISTED, lines).metadata.row_group(0).num_rows == 3
+
+
+def test_a_column_that_is_not_there():
+  with pytest.raises(ValueError, match='colour'):
+    rows.row(rows.LISTED, 'a.npz', colour=1)

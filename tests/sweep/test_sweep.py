@@ -1,0 +1,187 @@
+"""Sweeps of trials that are no trainings: what is done, kept and told."""
+
+import dataclasses
+import json
+import os
+
+import pytest
+
+from support import fake_trials, tiny_models
+from tpu_graphs_ext import cli, files
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.sweep import engine, sweep, trials
+
+
+@pytest.fixture(scope='module')
+def data_root(tmp_path_factory):
+  return fake_trials.write_data(tmp_path_factory.mktemp('data'))
+
+
+@pytest.fixture
+def swept(data_root, tmp_path, monkeypatch):
+  """Returns a function that sweeps; it returns (leaderboard, crew).
+
+  Keys of the grid may be given, as may what `fake_trials.Here` takes.
+  """
+  def of(interrupted_after=-1, retry_failed=False, **more):
+    crew = of.crew = fake_trials.Here(interrupted_after)
+    monkeypatch.setattr(engine, '_crew', lambda *unused: crew)
+    path = fake_trials.write_grid(
+        tmp_path, data_root, tiny_models.__file__, **more)
+    return sweep.sweep(path, str(tmp_path / 'out'), work=fake_trials.trained,
+                       retry_failed=retry_failed), crew
+
+  return of
+
+
+def widths(trials_done):
+  return [(trial.configuration.kwargs['width'], trial.seed)
+          for trial in trials_done]
+
+
+ALL = [(width, seed) for width in (2, 4, 8) for seed in (0, 1)]
+
+
+def test_every_trial_is_done_once(swept, tmp_path):
+  board, crew = swept()
+  assert widths(crew.done) == ALL and crew.has_stopped
+  assert [group.first.kwargs['width'] for group in board.groups] == [8, 4, 2]
+  assert board.best.spread.mean == pytest.approx(0.0805)
+  first = (tmp_path / 'out' / 'leaderboard.md').read_text()
+  again, crew = swept()
+  assert crew.done == []
+  assert (tmp_path / 'out' / 'leaderboard.md').read_text() == first
+  assert again.records == board.records
+
+
+def test_what_is_interrupted_goes_on(swept, tmp_path, caplog):
+  for done in (2, 3):
+    with pytest.raises(KeyboardInterrupt):
+      swept(interrupted_after=done)
+    assert swept.crew.has_stopped
+  assert 'interrupted: 5 of 6 trials are done' in caplog.text
+  assert '5 trials' in (tmp_path / 'out' / 'leaderboard.md').read_text()
+  board, crew = swept()
+  assert widths(crew.done) == [(8, 1)] and len(board.records) == 6
+
+
+def test_a_grid_may_grow(swept):
+  swept(seeds=[0])
+  board, crew = swept(kwargs={'width': [2, 4, 8, 16]})
+  assert widths(crew.done) == [(2, 1), (4, 1), (8, 1), (16, 0), (16, 1)]
+  assert [len(group.records) for group in board.groups] == [2] * 4
+
+
+def test_failures_are_rows_until_they_are_tried_again(
+    swept, tmp_path, monkeypatch):
+  failing = {'kwargs': {'width': [13, 2]}, 'seeds': [0]}
+  board, unused_crew = swept(**failing)
+  assert [record.state for record in board.records] == [
+      trials.FAILED, trials.FINISHED]
+  assert board.records[0].error == 'out of memory'
+  assert 'width=13' in (tmp_path / 'out' / 'leaderboard.md').read_text()
+  assert swept(**failing)[1].done == []
+  board, crew = swept(retry_failed=True, **failing)
+  assert widths(crew.done) == [(13, 0)]
+  assert board.counts() == '2 trials: 1 finished, 1 failed'
+
+
+def test_two_configurations_that_are_one_are_trained_once(swept):
+  model = {'model': 'TinyRanker', 'kwargs': {'width': 4}}
+  board, crew = swept(models=[model, model], seeds=[0])
+  assert len(crew.done) == len(board.records) == 1
+
+
+def test_one_sweep_a_folder(swept, tmp_path):
+  swept(seeds=[0])
+  with files.held_folder(str(tmp_path / 'out')):
+    with pytest.raises(UserError, match='another sweep is at work in this'):
+      swept()
+
+
+def test_faults_come_before_any_trial(swept, tmp_path):
+  with pytest.raises(UserError, match=r'grid.json: kwargs.widht: TinyRanker '
+                     r'has no such argument; did you mean width\?'):
+    swept(kwargs={'widht': 3})
+  with pytest.raises(UserError, match=r'has no \.npz files'):
+    swept(data_roots=[str(tmp_path / 'nothing')])
+  assert not swept.crew.done
+  assert not os.path.exists(tmp_path / 'out' / 'leaderboard.md')
+
+
+def test_somebody_elses_table_is_not_replaced(swept, tmp_path):
+  (tmp_path / 'out').mkdir()
+  (tmp_path / 'out' / 'trials.csv').write_text('my,trials\n')
+  with pytest.raises(UserError, match=r'trials\.csv: is no table of a'):
+    swept()
+  assert not swept.crew.done
+
+
+def test_a_search_goes_on_with_what_it_drew(swept, tmp_path):
+  pytest.importorskip('optuna', reason='needs the extra [scale]')
+  search = {'search': {'method': 'bayes', 'configurations': 6, 'seed': 1},
+            'kwargs': {'width': {'min': 1.0, 'max': 1000.0, 'log': True}},
+            'models': ['TinyRanker', {'model': 'TinyRanker',
+                                      'settings': {'lr': [0.1, 0.2]}}]}
+  with pytest.raises(KeyboardInterrupt):
+    swept(interrupted_after=5, **search)
+  before = widths(swept.crew.done)
+  drawn = json.loads((tmp_path / 'out' / 'search.json').read_text())['drawn']
+  board, crew = swept(**search)
+  after = widths(crew.done)
+  assert len(drawn) == 3 and len(set(before + after)) == len(before + after)
+  assert after[0] == (before[-1][0], 1)  # The seed that was not done.
+  stored = json.loads((tmp_path / 'out' / 'search.json').read_text())['drawn']
+  assert stored[:3] == drawn and len(stored) == 6
+  assert sum(len(group.records) for group in board.groups) == 12
+  assert swept(**search)[1].done == []
+  with pytest.raises(UserError, match='another search was begun here'):
+    swept(**{**search, 'seeds': [5]})
+
+
+def test_bayesian_draws_come_near_what_was_good(swept):
+  pytest.importorskip('optuna', reason='needs the extra [scale]')
+  width = {'min': 1, 'max': 1000}
+  unused_board, crew = swept(
+      seeds=[0], kwargs={'width': width}, search={
+          'method': 'bayes', 'configurations': 30})
+  found = [width for width, _ in widths(crew.done)]
+  assert sum(found[10:]) / 20 > sum(found[:10]) / 10
+
+
+def test_searching_without_the_extra(swept, monkeypatch):
+  monkeypatch.setitem(__import__('sys').modules, 'optuna', None)
+  with pytest.raises(UserError, match=r"the search 'random' needs Optuna.*"
+                     r'pip install -e "\.\[scale\]"'):
+    swept(search={'method': 'random', 'configurations': 3})
+
+
+def test_the_command(data_root, tmp_path, monkeypatch, capsys):
+  crew = fake_trials.Here()
+  monkeypatch.setattr(engine, '_crew', lambda *unused: crew)
+  monkeypatch.setattr(sweep.sweep, '__kwdefaults__', {
+      **sweep.sweep.__kwdefaults__, 'work': fake_trials.trained})
+  path = fake_trials.write_grid(tmp_path, data_root, tiny_models.__file__)
+  out = str(tmp_path / 'out')
+  assert cli.main(['sweep', path, '--out', out, '--workers=2']) == 0
+  said = capsys.readouterr().out.splitlines()
+  assert said[0].split() == ['model', 'width', 'seeds', 'OPA', 'top-1', '%',
+                             'top-5', '%', 'top-10', '%', 'seconds',
+                             'stopped', 'failed']
+  assert said[1].split()[:6] == ['1', 'TinyRanker', '8', '2', 'of', '2']
+  assert '6 trials: 6 finished' in said
+  assert cli.main(['sweep', str(tmp_path / 'no.json'), '--out', out]) == 1
+  assert 'no.json: cannot be read' in capsys.readouterr().err
+
+
+def test_processes_do_trials_too(data_root, tmp_path, monkeypatch):
+  tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+  monkeypatch.setenv('PYTHONPATH', os.pathsep.join(
+      [os.path.dirname(tests), tests]))
+  path = fake_trials.write_grid(tmp_path, data_root, tiny_models.__file__,
+                                seeds=[0])
+  board = sweep.sweep(path, str(tmp_path / 'out'), workers=2,
+                      work=fake_trials.trained)
+  assert board.counts() == '3 trials: 3 finished'
+  assert all(dataclasses.replace(record, attempts=1) == record
+             for record in board.records)

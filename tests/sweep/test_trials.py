@@ -1,0 +1,97 @@
+"""What makes a trial another one, and what is known of it later."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+
+from support import fake_trials, tiny_models
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.sweep import grid, trials
+from tpu_graphs_ext.sweep.grid import Configuration
+
+
+@pytest.fixture(scope='module')
+def data_root(tmp_path_factory):
+  return fake_trials.write_data(tmp_path_factory.mktemp('data'))
+
+
+@pytest.fixture
+def key(data_root, tmp_path):
+  """Returns a function: the key of one trial, with changes."""
+  def of(root=data_root, out='/out', kwargs=(), prune=None, models_py=None,
+         seed=0, **settings):
+    settings['models_py'] = str(models_py or tiny_models.__file__)
+    space = grid.Grid('g.json', 'tile', (), (seed,), (str(root),),
+                      grid.Search(), prune, 'opa')
+    trial, = trials.Maker(space, out).trials(
+        Configuration('TinyRanker', dict(kwargs), settings))
+    return trial.key
+
+  return of
+
+
+def test_what_decides_the_training_makes_another_trial(key, tmp_path):
+  copy = tmp_path / 'models.py'
+  shutil.copy(tiny_models.__file__, copy)
+  copy.write_text(copy.read_text() + '\n# Changed.\n')
+  keys = [key(), key(seed=1), key(kwargs={'width': 3}), key(epochs=7),
+          key(recipe='quick'), key(prune=grid.Prune()), key(models_py=copy)]
+  assert len(set(keys)) == len(keys)
+
+
+def test_what_does_not_decide_it_makes_none(key, tmp_path, data_root):
+  moved = tmp_path / 'moved'
+  shutil.copytree(data_root, moved)
+  # 100 is the default.
+  assert {key(root=moved), key(out='/other'), key(cache_dir='/c'),
+          key(epochs=100)} == {key()}
+
+
+def test_other_data_make_another_trial(key, tmp_path, data_root):
+  other = tmp_path / 'other'
+  shutil.copytree(data_root, other)
+  file, = (other / 'valid').glob('*.npz')
+  file.rename(other / 'train' / file.name)
+  assert key(root=other) != key()
+  with pytest.raises(UserError, match=r'has no \.npz files, so nothing can be'):
+    key(root=tmp_path / 'nowhere')
+
+
+RECORD = trials.Record('0123456789abcdef', 'MLP', {'a': [1]}, {'lr': 0.1}, 3,
+                       '/data', trials.FINISHED, '', 2, 'f' * 32,
+                       {'opa': 0.75}, 3, 1, 99, 12.5)
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+  assert trials.read(tmp_path, RECORD.key) is None
+  trials.write(tmp_path, RECORD)
+  assert trials.read(tmp_path, RECORD.key) == RECORD
+
+
+@pytest.mark.parametrize('change', [
+    {'key': 'other'}, {'state': 'done'}, {'values': {'opa': 'high'}},
+    {'seconds': None}, {'format': 'of the future'}, {'more': 1}, None])
+def test_a_damaged_record_counts_as_none(tmp_path, change):
+  path = trials.path_of(tmp_path, RECORD.key)
+  trials.write(tmp_path, RECORD)
+  with open(path) as file:
+    stored = json.load(file)
+  with open(path, 'w') as file:
+    file.write('{' if change is None else json.dumps({**stored, **change}))
+  assert trials.read(tmp_path, RECORD.key) is None
+
+
+def test_a_trial_says_what_train_needs(data_root):
+  trial = trials.Trial(RECORD.key, 'tile', Configuration(
+      'MLP', {'hidden_dim': 8}, {'lr': 0.5}), 3, data_root, '/out', None)
+  settings = trial.settings(resume=True)
+  assert settings.model_kwargs == {'hidden_dim': 8} and settings.resume
+  assert (settings.lr, settings.seed, settings.out_dir) == (0.5, 3, '/out')
+  # Else two data roots would be one run.
+  args = settings.baseline_args()
+  assert args['results_csv'] == f'/out/predictions_{RECORD.key}.csv'
+  record = trials.Record.of(trial)
+  assert dataclasses.asdict(record)['state'] == trials.STARTED
+  assert not record.is_over

@@ -1,0 +1,217 @@
+"""What a worker does: it ranks the kernels of a shard and writes its part.
+
+One kernel at a time, so that a worker's memory is that of the model and of one
+kernel. A worker keeps to one core and to one thread: scores are then the same
+bits whatever the number of workers, and of cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from tpu_graphs_ext.advice import picks, sources
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.errors import UserError, reason_of
+from tpu_graphs_ext.host import inputs, rank, scoring, threads, unfamiliar
+from tpu_graphs_ext.host.settings import LoadSettings
+from tpu_graphs_ext.serving import cost_model
+from tpu_graphs_ext.stacks import quiet
+from tpu_graphs_ext.sweep import parts, places, rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """How kernels are ranked.
+
+  Attributes:
+    basis: the sum of all that rows follow from but their file.
+    model: of these the sum of what is the model's.
+    model_dir: absolute path of the folder model_<hash>.
+    loading: how to load it.
+    stats: what features are scaled with, as `FeatureStats.to_json` gives it.
+    num_ops: opcodes that the model knows.
+    all_tiles: all legal tiles, not those that files list.
+    top_k: tiles of each kernel in a row; None: all.
+    most_tiles: see `advice.picks`.
+    tpu: the generation to compile programs for.
+    folder: of the parts, a path or a URL.
+  """
+  basis: str
+  model: str
+  model_dir: str
+  loading: LoadSettings
+  stats: dict[str, Any]
+  num_ops: int
+  all_tiles: bool
+  top_k: Optional[int]
+  most_tiles: int
+  tpu: str
+  folder: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranked:
+  """How a shard went: what its part has, or why no shard can be ranked."""
+  contents: Optional[parts.Contents]
+  fault: str = ''
+
+
+class _Model:
+  """A loaded model.
+
+  Attributes:
+    ranker: what `rank` uses.
+    opcodes: those that it has seen, or at least has a place for.
+  """
+
+  def __init__(self, ranker: scoring.Ranker):
+    self.ranker = ranker
+    self.opcodes = ranker.opcodes or frozenset(range(ranker.num_ops))
+
+  @functools.cached_property
+  def compiled(self) -> Optional[cost_model.CostModel]:
+    """The same as one program, which takes half the time of a small kernel.
+
+    None of a models.py that cannot be made one.
+    """
+    try:
+      return cost_model.CostModel(self.ranker)
+    except UserError:
+      return None
+
+  def ranking(self, kernel: Kernel, top_k: Optional[int]) -> rank.Ranking:
+    """The first choices among the kernel's own tiles; None: all."""
+    top_k = top_k or kernel.num_configs
+    if self.compiled:
+      return self.compiled.rank(kernel, top=top_k)
+    return rank.ranking_of(kernel, self.ranker.scored(kernel), top_k)
+
+
+# The one that this process has loaded, by `Settings.model`.
+_loaded: dict[str, _Model] = {}
+
+
+def rank_shard(task: tuple[Settings, parts.Shard]) -> Ranked:
+  """Ranks a shard and writes its part; the fault is that of all shards.
+
+  What is wrong with a file stands in its row.
+  """
+  settings, shard = task
+  try:
+    with _without_progress():
+      model = _model(settings)
+      start = time.process_time()
+      with parts.new_part(settings.folder, shard) as part:
+        for file, path, fault in places.local_copies(shard.files):
+          for row, configs in _rows_of(model, settings, file, path, fault):
+            try:
+              part.add(row, configs)
+            except ValueError as error:  # A number that JSON cannot hold.
+              part.add(_failed(settings, file, path, error), 0)
+        part.contents.seconds = time.process_time() - start
+    return Ranked(part.contents)
+  except UserError as error:
+    return Ranked(None, str(error))
+
+
+@contextlib.contextmanager
+def _without_progress() -> Iterator[None]:
+  """What there is to say of a kernel stands in its row."""
+  logger = logging.getLogger('tpu_graphs_ext')
+  level = logger.level
+  logger.setLevel(logging.ERROR)
+  try:
+    with contextlib.redirect_stderr(quiet.NoTerminal(sys.stderr)):
+      yield
+  finally:
+    logger.setLevel(level)
+
+
+def _model(settings: Settings) -> _Model:
+  """The model, loaded once a process.
+
+  Raises:
+    UserError: it cannot be loaded, or knows nothing of legal tiles.
+  """
+  if settings.model not in _loaded:
+    threads.one_alone()
+    _loaded.clear()  # Workers of a cluster outlive a command.
+    _loaded[settings.model] = _Model(scoring.load_ranker(
+        settings.model_dir, settings.loading,
+        (FeatureStats.from_json(settings.stats), settings.num_ops)))
+  model = _loaded[settings.model]
+  if settings.all_tiles:
+    picks.require_tpu(model.ranker)
+  else:
+    _ = model.compiled  # Now, as a part of loading it.
+  return model
+
+
+def _rows_of(model: _Model, settings: Settings, file: places.Found,
+             path: str, fault: str) -> Iterator[tuple[dict[str, Any], int]]:
+  """The rows of a file, each with the number of tiles that were scored."""
+  if fault:
+    yield _failed(settings, file, path, fault), 0
+    return
+  made = (_legal if settings.all_tiles else _listed)(
+      model, settings, file.name, path)
+  try:
+    for row, configs in made:
+      yield (_failed(settings, file, path, row) if isinstance(row, Exception)
+             else row), configs
+  except Exception as error:  # A file may be damaged in any way.
+    yield _failed(settings, file, path, error), 0
+
+
+def _failed(settings: Settings, file: places.Found, path: str,
+            error: Any) -> dict[str, Any]:
+  """The row of what cannot be ranked."""
+  text = str(error) if isinstance(error, (UserError, str)) else (
+      f'{type(error).__name__}: {reason_of(error)}')
+  # By the name that it was given, not by that of a copy.
+  text = text.replace(path, file.name) if path else text
+  if file.name not in text:
+    text = f'{file.name}: {text}'
+  return rows.row(rows.columns(settings.all_tiles), file.name, error=text)
+
+
+def _listed(model: _Model, settings: Settings, name: str,
+            path: str) -> Iterator[tuple[Any, int]]:
+  """Rows, or errors of single kernels, with how many tiles were scored."""
+  stats = model.ranker.stats
+  partition = inputs.read_kernels(path, min_configs=1)
+  stats.check_columns(partition)
+  for kernel in partition:
+    try:
+      ranking = model.ranking(kernel, settings.top_k)
+      strange = unfamiliar.of_kernel(stats, kernel, model.opcodes)
+    except Exception as error:  # Of this kernel alone.
+      yield error, 0
+      continue
+    yield rows.of_ranking(name, ranking, strange), kernel.num_configs
+
+
+def _legal(model: _Model, settings: Settings, name: str,
+           path: str) -> Iterator[tuple[Any, int]]:
+  """The same of all legal tiles."""
+  source = sources.read_source(path, tpu=settings.tpu)
+  if not source.found and not source.faults:
+    yield rows.row(rows.LEGAL, name, notes=source.notes), 0
+  for found in source.found:
+    try:
+      advice = picks.advice_on(model.ranker, found, settings.top_k,
+                               settings.most_tiles, at_once=1)
+    except Exception as error:  # Of this kernel alone.
+      yield error, 0
+      continue
+    yield rows.of_advice(name, source.notes, advice), advice.scored
+  for fault in source.faults:
+    yield UserError(fault), 0
