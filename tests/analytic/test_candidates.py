@@ -7,26 +7,17 @@ import json
 import numpy as np
 import pytest
 
+from support.feature_tiles import loops_of
 from support.places import SHARED_DATA
 from support.tiny_hlo import add, convolution, elementwise, product
-from tpu_graphs_ext.analytic import (
-  candidates,
-  explain,
-  feature_loops,
-  hlo_loops,
-  tpu,
-)
+from tpu_graphs_ext.analytic import candidates, explain, tpu
 from tpu_graphs_ext.analytic.loops import Extent, Loops, Stream
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.hlo import features, fusions, protos, tuning
+from tpu_graphs_ext.hlo import fusions, protos, tuning
 from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
 
 LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
 MOST_CYCLES = 10 ** 12  # The compiler says of more that a tile cannot be.
-
-
-def loops_of(module) -> Loops:
-  return hlo_loops.kernel_loops(module)
 
 
 # ------------------------------------------------------------- choices
@@ -68,13 +59,8 @@ def test_an_update_in_place_walks_over_what_it_writes():
   add(entry, 14, 'dynamic-update-slice', [35, 32, 512],
       operands=[11, 12, 13, 13, 13])
   entry.root_id = 14
-  arrays = features.module_arrays(module)
-  kernel = Kernel('net_0', arrays.node_feat, arrays.node_opcode,
-                  arrays.edge_index,
-                  features.config_features([()], [(1, 1, 1)]),
-                  *np.ones([2, 1], np.int64))
-  for loops in (loops_of(module), feature_loops.kernel_loops(kernel)):
-    assert candidates.choices_of(loops) == [[2, 1], [4, 2, 1], [4, 2, 1]]
+  assert candidates.choices_of(loops_of(module)) == [
+      [2, 1], [4, 2, 1], [4, 2, 1]]
 
 
 # -------------------------------------------------------------- memory

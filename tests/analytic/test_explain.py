@@ -7,27 +7,19 @@ import pytest
 
 from support import feature_tiles
 from support import model_checks as checks
+from support.feature_tiles import kernel_of_module as kernel_of
 from support.places import SHARED_DATA
 from support.tiny_hlo import convolution, elementwise, product
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain, tpu
-from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features, tuning
+from tpu_graphs_ext.hlo import tuning
 
 models = load_models.models_module()
 # Counts are times; what is shorter of memory and arithmetic hides wholly.
 ONES = dataclasses.replace(
     tpu.TPU_V3_LIKE, launch_ns=5.0, step_ns=1.0, bytes_per_ns=1.0,
     piece_ns=1.0, matrix_row_ns=1.0, vector_ns=1.0, unhidden=0.0)
-
-
-def kernel_of(module, output_bounds, kernel_bounds=((),)) -> Kernel:
-  arrays = features.module_arrays(module)
-  config_feat = features.config_features(kernel_bounds, output_bounds)
-  ones = np.ones(len(config_feat), np.int64)
-  return Kernel('net_0', arrays.node_feat, arrays.node_opcode,
-                arrays.edge_index, config_feat, ones, ones)
 
 
 def test_a_tile_by_hand():

@@ -1,26 +1,20 @@
-"""On-chip memory of tiles: by hand, and what was measured on a real TPU."""
-
-import dataclasses
-import functools
-import math
+"""On-chip memory of tiles, by hand."""
 
 import numpy as np
 import pytest
 
+from support.feature_tiles import loops_of
 from support.tiny_hlo import convolution, elementwise, product
-from tpu_graphs_ext.analytic import hlo_loops, tpu
-from tpu_graphs_ext.hlo import protos, tiles
+from tpu_graphs_ext.analytic import tile_counts
+from tpu_graphs_ext.hlo import protos
 
 LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
 
 
 def occupied(module, output_bounds, kernel_bounds=((),)):
-  loops = hlo_loops.kernel_loops(module)
-  return tpu.occupied_bytes(loops, loops.grid.tiles(
+  loops = loops_of(module)
+  return tile_counts.occupied_bytes(loops, loops.grid.tiles(
       output_bounds, np.array(kernel_bounds))).tolist()
-
-
-# --- By hand -----------------------------------------------------------------
 
 
 def test_two_blocks_of_a_stream_that_changes_must_fit():
@@ -30,10 +24,6 @@ def test_two_blocks_of_a_stream_that_changes_must_fit():
   bounds = [[3, 2], [3, 1], [1, 2]]
   assert occupied(copy, bounds) == [
       2 * 6 * LAYOUT_TILE, 4 * 3 * LAYOUT_TILE, 4 * 2 * LAYOUT_TILE]
-  loops = hlo_loops.kernel_loops(copy)
-  tight = dataclasses.replace(tpu.TPU_V3_LIKE, memory_bytes=11 * LAYOUT_TILE)
-  assert tpu.fits(loops, np.array(bounds), tight).tolist() == [
-      False, False, True]
 
 
 @pytest.mark.parametrize('element_type, output, sums', [
@@ -70,67 +60,3 @@ def test_a_convolution():
   """
   assert occupied(convolution(), [[2, 4, 1, 1]], [[3, 1, 16, 1]]) == [
       (2 * (8 + 3 * 16 / 2 + 5 * 7 + 1) + 3 * 16 + 5 * 7) * LAYOUT_TILE]
-
-
-# --- Real kernels ------------------------------------------------------------
-
-
-@pytest.fixture(scope='module')
-def real_kernels(shared_data):
-  """Name -> (loops, tiles) of the 12 with bounds, failed runs included."""
-  data = protos.TuningData.FromString(
-      (shared_data / 'op_tuning_data.pb').read_bytes())
-  found = {}
-  for entry in data.modules:
-    loops = hlo_loops.kernel_loops(entry.module)
-    configs = [run.op_config.tile_size_config for run in entry.runs]
-    if loops.grid.bounded:
-      found[entry.module.name] = loops, loops.grid.tiles(
-          np.array([list(config.output_bounds) for config in configs]),
-          np.array([list(config.kernel_bounds) for config in configs]))
-  assert len(found) == 12
-  return found
-
-
-def test_all_measured_tiles_fit(real_kernels):
-  """One would not, if what never changes had a second block.
-
-  f32 [26, 26, 32, 192] in tiles [9, 26, 4, 2], with an operand [26, 32, 192]
-  that every tile reads whole: 9 * 26 * 4 * 2 = 1872 and 26 * 4 * 2 = 208
-  layout tiles, and one of 192 sums. Two blocks of each were 16.3 of 16 MiB, but
-  neither the operand nor the sums change.
-  """
-  largest = {}
-  for name, (loops, measured) in real_kernels.items():
-    assert tpu.fits(loops, measured, tpu.TPU_V3_LIKE).all()
-    largest[name] = round(
-        tpu.occupied_bytes(loops, measured).max() / 2**20, 2)
-  assert sum(len(measured) for _, measured in real_kernels.values()) == 747
-  assert largest == {
-      'fusion.232': 15.44, 'fusion.191': 15.57, 'fusion.261': 13.03,
-      'fusion.209': 13.5, 'fusion.205': 12.29, 'fusion.245': 2.44,
-      'copy.24': 1.02, 'copy.25': 2.06, 'fusion.181': 0.12,
-      'fusion.207': 0.16, 'fusion.206': 0.13, 'fusion.250': 0.05}
-
-
-def test_a_tenth_of_what_fits_was_measured(real_kernels):
-  """The tuner took a tenth of its candidates, rounded up, and the default.
-
-  So the number of runs says how many candidates fit on the real machine. It
-  is that of this estimate in all twelve kernels, of which five have some that
-  do not fit.
-  """
-  fitting, off = {}, {}
-  for name, (loops, measured) in real_kernels.items():
-    candidates = tiles.candidate_tiles(
-        loops.grid,
-        functools.partial(tpu.fits, loops, constants=tpu.TPU_V3_LIKE))
-    combinations = math.prod(len(choice) for choice in loops.grid.choices())
-    fitting[name] = len(candidates), combinations
-    off[name] = math.ceil(len(candidates) / 10) + 1 - len(measured)
-  assert {name: counts for name, counts in fitting.items()
-          if counts[0] < counts[1]} == {
-              'fusion.232': (595, 600), 'fusion.191': (5794, 5832),
-              'fusion.261': (142, 165), 'fusion.209': (150, 165),
-              'fusion.205': (150, 165)}
-  assert not any(off.values())

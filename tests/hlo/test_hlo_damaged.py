@@ -9,7 +9,7 @@ from hypothesis import strategies
 
 from support import damage, tiny_tuning
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features, protos, tiles, tuning
+from tpu_graphs_ext.hlo import features, protos, tuning
 
 
 def read(path, content: bytes) -> bool:
@@ -99,11 +99,10 @@ def modules(draw):
 
 def featurized(module) -> None:
   with damage.within_limits(module):
-    for verb in (features.module_arrays, tiles.tile_grid):
-      try:
-        verb(module)
-      except UserError:
-        pass
+    try:
+      features.module_arrays(module)
+    except UserError:
+      pass
 
 
 @damage.examples(25)
@@ -143,7 +142,7 @@ def test_hundreds_of_thousands_of_dimensions(tmp_path, field):
       r'200,00\d dimensions; at most 128'):
     tuning.read_tile_kernels(str(path))
   with pytest.raises(UserError, match='dimensions; at most 128'):
-    tiles.tile_grid(data.modules[0].module)
+    features.module_arrays(data.modules[0].module)
 
 
 def test_more_instructions_than_any_program_has(monkeypatch):

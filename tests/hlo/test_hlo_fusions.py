@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from support.feature_tiles import loops_of
 from support.places import SHARED_DATA
 from support.tiny_hlo import add, convolution, elementwise
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import features, fusions, protos, tiles
+from tpu_graphs_ext.hlo import features, fusions, protos
 
 
 def optimized():
@@ -48,8 +49,8 @@ def test_fusions_of_the_entry_and_its_loops():
   assert [node.parameter_number
           for node in taken.modules[2].computations[-1].instructions[:2]] == [
               0, 1]
-  assert tiles.tile_grid(taken.modules[0]).output_units == (32, 1)
-  assert tiles.tile_grid(taken.modules[2]).output_units == (8, 2)
+  assert loops_of(taken.modules[0]).grid.output_units == (32, 1)
+  assert loops_of(taken.modules[2]).grid.output_units == (8, 2)
 
 
 def counting(start, end, direction, step=1, opcode='add'):

@@ -1,17 +1,17 @@
-"""Tile grids, candidates and config columns, by hand and on real kernels."""
+"""Tile grids and config columns, by hand and on real kernels."""
 
 import numpy as np
 import pytest
 
+from support.feature_tiles import loops_of
 from support.tiny_hlo import add, convolution, elementwise, product
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, layout, protos, tiles
 
 
-def anything(rows):
-  """Everything fits."""
-  return np.ones(len(rows), bool)
+def grid_of(module):
+  """The tile grid of an HLO module, off its features."""
+  return loops_of(module).grid
 
 
 # ---------------------------------------------------------------- grid
@@ -29,7 +29,7 @@ def anything(rows):
     ([3, 5], [], 'F32', (1, 1)),  # No layout.
 ])
 def test_units(dims, layout, element_type, units):
-  grid = tiles.tile_grid(elementwise(dims, layout, element_type))
+  grid = grid_of(elementwise(dims, layout, element_type))
   assert grid.output_units == units
   assert grid.kernel_units == ()
 
@@ -48,16 +48,15 @@ def test_padded_elements():
 
 def test_reshape_and_scalar_have_no_bounds():
   for module in (elementwise([32, 6400], opcode='reshape'), elementwise([])):
-    grid = tiles.tile_grid(module)
+    grid = grid_of(module)
     assert grid.output_units == grid.kernel_units == ()
-    only = tiles.candidate_tiles(grid, anything)
-    assert len(only) == 1
+    only = grid.tiles([[]], [[]])
     assert grid.output_bounds(only).shape == (1, 0)
     assert grid.kernel_bounds(only).shape == (1, 0)
 
 
 def test_tiles_of_a_reshape_are_whole():
-  grid = tiles.tile_grid(elementwise([32, 6400], opcode='reshape'))
+  grid = grid_of(elementwise([32, 6400], opcode='reshape'))
   none = np.zeros((2, 0), np.int64)
   # 32 / 8 and 6400 / 128.
   assert grid.tiles(none, none).tolist() == [[4, 50], [4, 50]]
@@ -68,18 +67,7 @@ def test_reduce_is_tiled_over_its_operand():
   entry = module.computations[0]
   add(entry, 12, 'reduce', [32], operands=[11, 11])
   entry.root_id = 12
-  assert tiles.tile_grid(module).output_units == (4, 8)
-
-
-def test_what_nested_fusions_reduce_is_tiled():
-  module = elementwise([32, 1000], opcode='fusion')
-  module.computations[0].instructions[1].called_computation_ids.append(2)
-  for number, opcode in ((2, 'fusion'), (3, 'reduce')):
-    inner = module.computations.add(id=number, root_id=10 * number + 1)
-    add(inner, 10 * number, 'parameter', [32, 1000])
-    root = add(inner, 10 * number + 1, opcode, [32], operands=[10 * number])
-    root.called_computation_ids.append(3)
-  assert tiles.tile_grid(module).output_units == (4, 8)
+  assert grid_of(module).output_units == (4, 8)
 
 
 def test_largest_part_of_a_tuple_is_tiled():
@@ -88,11 +76,11 @@ def test_largest_part_of_a_tuple_is_tiled():
   add(entry, 12, 'copy', [16], operands=[10])
   add(entry, 13, 'tuple', [], operands=[12, 11])
   entry.root_id = 13
-  assert tiles.tile_grid(module).output_units == (4, 8)
+  assert grid_of(module).output_units == (4, 8)
 
 
 def test_grid_of_a_convolution():
-  grid = tiles.tile_grid(convolution())
+  grid = grid_of(convolution())
   # Output: 4, 4, 32 / 8, 384 / 128.  Kernel: 3, 3, 256 / 8, 384 / 128.
   assert grid.output_units == (4, 4, 4, 3)
   assert grid.kernel_units == (3, 3, 32, 3)
@@ -101,14 +89,8 @@ def test_grid_of_a_convolution():
   assert grid.kernel_axes == ((4, 1), (5, 1), (6, 8), (3, 128))
 
 
-def test_a_dot_has_no_filter():
-  """As kernels of a TPU have none: its compiler makes convolutions of them."""
-  grid = tiles.tile_grid(elementwise([64, 256], opcode='dot'))
-  assert (grid.output_units, grid.kernel_units) == ((8, 2), ())
-
-
 def test_bounds_of_the_filter_follow_those_of_the_output():
-  grid = tiles.tile_grid(convolution())
+  grid = grid_of(convolution())
   kernel, output = [[3, 1, 16, 2], [1, 3, 32, 3]], [[2, 4, 1, 2], [4, 1, 4, 3]]
   rows = grid.tiles(output, np.array(kernel))
   assert rows.tolist() == [[2, 4, 1, 2, 3, 1, 16], [4, 1, 4, 3, 1, 3, 32]]
@@ -133,41 +115,13 @@ def test_windows_that_stand_for_a_batch(image, window, output, expected):
 
 def test_units_of_the_filter_may_be_others():
   """f32 [64, 256] x [256, 512], the product stored columns first."""
-  grid = tiles.tile_grid(product(64, 256, 512, [0, 1]))
+  grid = grid_of(product(64, 256, 512, [0, 1]))
   # 512 / 8 rows of 64 / 128 lanes; the filter has 512 / 128 lanes.
   assert grid.output_units == (64, 1)
   assert grid.kernel_units == (32, 4)
   # 40 rows of 8 are 320 columns: 2.5 units of the filter, so 3.
   rows = grid.tiles([[40, 1]], np.array([[16, 3]]))
   assert grid.kernel_bounds(rows).tolist() == [[16, 3]]
-
-
-def test_serialized_bytes_are_accepted():
-  grid = tiles.tile_grid(convolution().SerializeToString())
-  assert grid.output_units == (4, 4, 4, 3)
-
-
-@pytest.mark.parametrize('damage', [
-    lambda module: setattr(module, 'entry_computation_id', 77),
-    lambda module: setattr(module.computations[1], 'root_id', 77),
-    lambda module: module.computations[1].instructions[3]
-    .called_computation_ids.append(77),
-    lambda module: module.computations[0].instructions[3]
-    .operand_ids.pop(),
-    lambda module: module.computations[0].instructions[3]
-    .shape.dimensions.__setitem__(0, -1),
-])
-def test_damaged_module(damage):
-  module = convolution()
-  damage(module)
-  with pytest.raises(UserError, match="'conv' has no tile grid"):
-    tiles.tile_grid(module)
-
-
-def test_fusion_that_calls_itself_ends():
-  module = elementwise([32, 1000], opcode='fusion')
-  module.computations[0].instructions[1].called_computation_ids.append(1)
-  assert tiles.tile_grid(module).output_units == (4, 8)
 
 
 # ---------------------------------------------------------- candidates
@@ -186,66 +140,6 @@ def test_bound_candidates_are_all_of_the_formula():
   for units in range(1, 300):
     every = {-(-units // n) for n in range(1, units + 1)}
     assert set(tiles.bound_candidates(units)) == every
-
-
-def test_candidates_are_the_product_largest_first():
-  grid = tiles.tile_grid(elementwise([16, 384]))  # Units (2, 3).
-  assert tiles.candidate_tiles(grid, anything).tolist() == [
-      [2, 3], [2, 2], [2, 1], [1, 3], [1, 2], [1, 1]]
-
-
-def test_only_candidates_that_fit_are_listed():
-  grid = tiles.tile_grid(elementwise([16, 384]))
-  got = tiles.candidate_tiles(grid, lambda rows: rows.prod(1) <= 4)
-  assert got.tolist() == [[2, 2], [2, 1], [1, 3], [1, 2], [1, 1]]
-  assert tiles.candidate_tiles(
-      grid, lambda rows: rows.prod(1) < 1).shape == (0, 2)
-
-
-def test_rows_that_are_lanes_of_an_operand_are_cut_at_whole_lanes():
-  choices = tiles.tile_grid(convolution()).choices()
-  # 32 x 8 input features are rows of the filter and 2 x 128 lanes of the image.
-  assert choices == [[4, 2, 1], [4, 2, 1], [4, 2, 1], [3, 2, 1], [3, 2, 1],
-                     [3, 2, 1], [32, 16]]
-
-
-@pytest.mark.parametrize('image_layout, expected', [
-    ([1, 0], (1, 1, 16)), ([0, 1], (16, 1, 1))])
-def test_rows_of_both_operands_are_cut_anywhere(image_layout, expected):
-  """f32 [256, 512] x [512, 384]; the image row-major, or turned.
-
-  Turned it has the summands in rows as the filter has, and its lanes are the
-  rows of the result.
-  """
-  module = product(256, 512, 384)
-  module.computations[0].instructions[0].shape.layout.minor_to_major[:] = (
-      image_layout)
-  grid = tiles.tile_grid(module)
-  assert grid.steps == expected
-  assert grid.choices()[2] == (
-      [64, 32, 16] if expected[2] == 16 else tiles.bound_candidates(64))
-
-
-def test_limit_draws_without_doubles_and_by_chance():
-  grid = tiles.tile_grid(elementwise([256, 64, 4096]))
-
-  def draw(seed):
-    return tiles.candidate_tiles(
-        grid, anything, limit=50, chance=np.random.default_rng(seed))
-
-  first = draw(1)
-  assert len(np.unique(first, axis=0)) == 50
-  np.testing.assert_array_equal(first, draw(1))
-  assert not np.array_equal(first, draw(2))
-
-
-def test_very_many_combinations_are_sampled():
-  # 400 units have 39 candidates, 1024 have 63: 39^3 * 63 = 3.7 million.
-  grid = tiles.tile_grid(elementwise([400, 400, 3200, 131072]))
-  for listed in (tiles.MAX_LISTED, 1000):
-    got = tiles.candidate_tiles(grid, anything, listed=listed)
-    assert len(np.unique(got, axis=0)) == len(got)
-    assert 0.9 * listed < len(got) <= listed
 
 
 # ------------------------------------------------------------ features
@@ -294,17 +188,15 @@ def bounds_of(entry):
           for name in ('output_bounds', 'kernel_bounds')]
 
 
-def test_every_measured_tile_is_a_candidate(real_kernels):
+def test_bounds_of_measured_tiles_are_kept(real_kernels):
   assert len(real_kernels) == 15
   for name, entry in real_kernels.items():
-    grid = tiles.tile_grid(entry.module)
+    grid = grid_of(entry.module)
     output, kernel = bounds_of(entry)
     rows = grid.tiles(output, kernel)
     # No bound is lost: those of the filter follow the output's.
     np.testing.assert_array_equal(grid.output_bounds(rows), output, name)
     np.testing.assert_array_equal(grid.kernel_bounds(rows), kernel, name)
-    for column, choice in zip(rows.T, grid.choices()):
-      assert set(column) <= set(choice), name
 
 
 def test_grids_of_real_kernels(real_kernels):
@@ -318,5 +210,5 @@ def test_grids_of_real_kernels(real_kernels):
       'reshape.37': ((), ()),
   }
   for name, units in expected.items():
-    grid = tiles.tile_grid(real_kernels[name].module)
+    grid = grid_of(real_kernels[name].module)
     assert (grid.kernel_units, grid.output_units) == units

@@ -1,4 +1,4 @@
-"""Tile geometry from features: by hand, against the HLO's, in both codes."""
+"""Tile geometry from features: by hand, and in both codes."""
 
 import dataclasses
 
@@ -7,25 +7,24 @@ import pytest
 
 from support import feature_tiles, tiny_hlo, tiny_kernels
 from support import model_checks as checks
+from support.feature_tiles import kernel_of_module as kernel_of
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import feature_loops, hlo_loops, tpu
+from tpu_graphs_ext.analytic import explain, feature_loops, tile_counts
 from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.hlo import features, protos, tuning
+from tpu_graphs_ext.hlo import tuning
 from tpu_graphs_ext.host import metrics
 from tpu_graphs_ext.sample import write
 
 models = load_models.models_module()
 
 
-def kernel_of(module, output_bounds, kernel_bounds=((),)) -> Kernel:
-  """The features of an HLO module with these tiles, and no runtimes."""
-  arrays = features.module_arrays(module)
-  config_feat = features.config_features(kernel_bounds, output_bounds)
-  ones = np.ones(len(config_feat), np.int64)
-  return Kernel('net_0', arrays.node_feat, arrays.node_opcode,
-                arrays.edge_index, config_feat, ones, ones)
+def numpy_counts(kernel, in_elements=False):
+  """The same, of the package."""
+  loops = feature_loops.kernel_loops(kernel, in_elements)
+  return tile_counts.counts(
+      loops, feature_loops.loop_tiles(loops, kernel.config_feat))
 
 
 def tensorflow_counts(kernel, stats, given=None, hardware='tpu_v3'):
@@ -41,7 +40,7 @@ def assert_both_agree(some_kernels, in_elements=False):
   hardware = None if in_elements else 'tpu_v3'
   for kernel in some_kernels:
     ours = tensorflow_counts(kernel, stats, hardware=hardware)
-    expected = feature_loops.quantities(kernel, in_elements)
+    expected = numpy_counts(kernel, in_elements)
     assert set(ours) == set(expected)
     for name, values in expected.items():
       np.testing.assert_allclose(
@@ -55,7 +54,7 @@ def test_a_copy_by_hand():
   """f32 [24, 256]: 3 x 2 layout tiles of 8 x 128, 4096 bytes each."""
   module = tiny_hlo.elementwise([24, 256], opcode='sqrt')
   kernel = kernel_of(module, [[3, 2], [2, 2], [1, 1], [0, 0]])
-  counts = feature_loops.quantities(kernel)
+  counts = numpy_counts(kernel)
   expected = {
       'output_tiles': [1, 2, 6, 1], 'kernel_tiles': [1] * 4,
       'steps': [1, 2, 6, 1], 'streams': [2] * 4,
@@ -99,7 +98,7 @@ def test_a_matrix_product_by_hand():
   module = tiny_hlo.product(1024, 256, 512, layout=[0, 1])
   kernel = kernel_of(module, [[64, 8], [64, 4], [32, 4]],
                      [[32, 4], [32, 4], [32, 2]])
-  counts = feature_loops.quantities(kernel)
+  counts = numpy_counts(kernel)
   expected = {
       'output_tiles': [1, 2, 4], 'kernel_tiles': [1, 1, 1],
       'moved_bytes': [3670016, 3670016, 3670016 + 4 * 1024 * 256],
@@ -125,10 +124,9 @@ def test_of_several_products_the_last_is_tiled():
       entry.instructions[2].convolution_dimension_numbers)
   entry.root_id = 14
   kernel = kernel_of(module, [[8, 1], [4, 1]], [[128, 1], [64, 1]])
-  for loops in (feature_loops.kernel_loops(kernel),
-                hlo_loops.kernel_loops(module)):
-    assert [(axis.size, axis.unit) for axis in loops.grid.axes] == [
-        (64, 8), (128, 128), (1024, 8)]
+  axes = feature_loops.kernel_loops(kernel).grid.axes
+  assert [(axis.size, axis.unit) for axis in axes] == [
+      (64, 8), (128, 128), (1024, 8)]
   assert_both_agree([kernel])
 
 
@@ -146,54 +144,25 @@ def test_windows_of_all_kinds(window):
     parameter.parameter_number = number
   kernel = kernel_of(module, [[2, 4, 1, 1], [4, 1, 2, 3]],
                      [[3, 1, 16, 1], [2, 3, 32, 3]])
-  assert_same_loops(feature_loops.kernel_loops(kernel),
-                    hlo_loops.kernel_loops(module))
   assert_both_agree([kernel])
 
 
-# --- Against the HLO ---------------------------------------------------------
+# --- Real and random kernels -------------------------------------------------
 
 
 @pytest.fixture(scope='module')
 def real(shared_data):
-  """(module, kernel) of the 15 real kernels."""
-  data = protos.TuningData.FromString(
-      (shared_data / 'op_tuning_data.pb').read_bytes())
-  kernels = tuning.read_tile_kernels(str(shared_data / 'op_tuning_data.pb'))
-  modules = {module.module.name: module.module for module in data.modules}
-  return [(modules[kernel.program], kernel) for kernel in kernels]
+  """The 15 real kernels."""
+  return tuning.read_tile_kernels(str(shared_data / 'op_tuning_data.pb'))
 
 
-def assert_same_loops(of_features, of_hlo):
-  assert of_features.grid.axes == of_hlo.grid.axes
-  assert of_features.grid.kernel_axes == of_hlo.grid.kernel_axes
-  assert of_features.matrix == of_hlo.matrix
-
-  def streams(loops):
-    return sorted((s.kind, s.extents, float(s.element_bytes), s.is_operand)
-                  for s in map(_plain, loops.streams))
-
-  def _plain(stream):
-    return dataclasses.replace(stream, extents=tuple(
-        dataclasses.astuple(extent) for extent in stream.extents))
-
-  assert streams(of_features) == streams(of_hlo)
-
-
-def test_real_kernels_have_the_loops_of_their_hlo(real):
-  for module, kernel in real:
-    assert_same_loops(feature_loops.kernel_loops(kernel),
-                      hlo_loops.kernel_loops(module))
-
-
-def test_features_rank_the_real_kernels_as_well_as_the_hlo(real):
+def test_its_time_ranks_the_real_kernels(real):
   """The machine's constants were fitted on them: not a blind number."""
   taus, slowdowns = [], []
-  for _, kernel in real:
+  for kernel in real:
     if kernel.num_configs >= 10:
-      loops = feature_loops.kernel_loops(kernel)
-      predicted = tpu.kernel_ns(
-          loops, feature_loops.loop_tiles(loops, kernel.config_feat))
+      explainer = explain.Explainer(kernel)
+      predicted = explainer.terms(explainer.tiles(kernel.config_feat)).time
       taus.append(metrics.kendall_tau_b(kernel.runtime_rel, predicted))
       slowdowns.append(
           metrics.top_k_slowdown(kernel.runtime_rel, predicted, 5))
@@ -207,7 +176,7 @@ def test_features_rank_the_real_kernels_as_well_as_the_hlo(real):
 
 @pytest.mark.parametrize('in_elements', [False, True])
 def test_both_agree_on_the_real_kernels(real, in_elements):
-  assert_both_agree([kernel for _, kernel in real], in_elements)
+  assert_both_agree(real, in_elements)
 
 
 @pytest.fixture(scope='module')
@@ -262,7 +231,7 @@ def test_degenerate_kernels_have_finite_counts(kernel, in_elements):
   stats = checks.stats_of([kernel])
   hardware = None if in_elements else 'tpu_v3'
   for counts in (tensorflow_counts(kernel, stats, hardware=hardware),
-                 feature_loops.quantities(kernel, in_elements)):
+                 numpy_counts(kernel, in_elements)):
     for name, values in counts.items():
       assert values.shape == (kernel.num_configs,)
       assert np.isfinite(values).all(), name

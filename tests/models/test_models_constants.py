@@ -3,7 +3,7 @@
 import dataclasses
 
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import feature_loops, hlo_loops, tpu
+from tpu_graphs_ext.analytic import feature_loops, tpu
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.hlo import layout
 
@@ -40,37 +40,11 @@ def test_columns_and_opcodes_are_those_of_the_files():
   assert models._SHAPE_PRODUCT == schema.NODE_COLUMN['shape_dimensions_product']
 
 
-def test_vector_costs_are_the_exact_ones_in_three_steps():
-  """models.py counts an opcode as 0, 1 or `_SLOW_COST` vector instructions.
-
-  Nothing below half an instruction, slow from four on:
-
-  | opcode | exact | models.py |
-  | --- | --- | --- |
-  | broadcast, iota | 0.25 | 0 |
-  | slice, copy | 0.5 | 1 |
-  | pad, concatenate | 1.5 | 1 |
-  | rsqrt (4), divide and sqrt (5), ... power (18) | 4 to 18 | 8 |
-  | reverse, the exception | 4 | 1 |
-  """
-  exact = {name: hlo_loops.VECTOR_COST.get(name, 1) for name in schema.OPCODES}
-  ours = {}
-  for name, number in schema.OPCODES.items():
-    assert not (number in models._FREE_OPCODES
-                and number in models._SLOW_OPCODES)
-    ours[name] = (0 if number in models._FREE_OPCODES else
-                  models._SLOW_COST if number in models._SLOW_OPCODES else 1)
-    follows = 0 if exact[name] < 0.5 else 8 if exact[name] >= 4 else 1
-    assert ours[name] == (1 if name == 'reverse' else follows), name
-  assert {name: (exact[name], ours[name]) for name in schema.OPCODES
-          if exact[name] != ours[name] and ours[name] != 8} == {
-              'broadcast': (0.25, 0), 'iota': (0.25, 0), 'slice': (0.5, 1),
-              'copy': (0.5, 1), 'pad': (1.5, 1), 'concatenate': (1.5, 1),
-              'reverse': (4, 1)}
-  assert set(hlo_loops.VECTOR_COST) <= set(schema.OPCODES)
-  # The tests' own geometry counts as models.py does.
-  assert ours == {name: feature_loops.coarse_cost(name)
-                  for name in schema.OPCODES}
+def test_vector_costs_are_those_of_the_package():
+  names = {number: name for name, number in schema.OPCODES.items()}
+  assert {names[n] for n in models._FREE_OPCODES} == feature_loops.FREE
+  assert {names[n] for n in models._SLOW_OPCODES} == feature_loops.SLOW
+  assert models._SLOW_COST == feature_loops.SLOW_COST
 
 
 def test_elements_have_as_many_bytes():

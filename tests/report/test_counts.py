@@ -3,7 +3,6 @@
 import numpy as np
 
 from support import tiny_hlo, tiny_kernels
-from tpu_graphs_ext.analytic import feature_loops
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.report import counts
@@ -40,7 +39,7 @@ def test_only_the_configurations_asked_for_in_that_order():
   kernel = kernel_of(tiny_hlo.convolution(),
                      [[3, 3, 16, 3], [1, 3, 32, 1], [3, 1, 7, 2]],
                      [[4, 4, 4, 3], [1, 2, 4, 1], [3, 4, 1, 2]])
-  every = feature_loops.quantities(kernel)
+  every = counts.counts_of(kernel, range(3), False)
   found = counts.counts_of(kernel, [2, 0], in_elements=False)
   assert set(found) == {count.name for count in counts.COUNTS}
   for name, values in found.items():

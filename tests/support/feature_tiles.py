@@ -8,11 +8,27 @@ import numpy as np
 
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
+from tpu_graphs_ext.analytic import feature_loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.host import batches
 
 models = load_models.models_module()
+
+
+def kernel_of_module(module, output_bounds=((),), kernel_bounds=((),)):
+  """The features of an HLO module with these tiles, and no runtimes."""
+  arrays = features.module_arrays(module)
+  config_feat = features.config_features(kernel_bounds, output_bounds)
+  ones = np.ones(len(config_feat), np.int64)
+  return Kernel('net_0', arrays.node_feat, arrays.node_opcode,
+                arrays.edge_index, config_feat, ones, ones)
+
+
+def loops_of(module):
+  """The loop nest of an HLO module."""
+  return feature_loops.kernel_loops(kernel_of_module(module))
 
 
 def tensorflow_tiles(kernel, stats, given=None, hardware='tpu_v3') -> tuple:

@@ -54,9 +54,11 @@ def convolution():
   add(body, 14, 'broadcast', [32, 4, 4, 384], [3, 0, 2, 1], [10])
   add(body, 15, 'add', [32, 4, 4, 384], [3, 0, 2, 1], [13, 14])
   entry = module.computations.add(id=2, root_id=23)
-  add(entry, 20, 'parameter', [384])
-  add(entry, 21, 'parameter', [32, 10, 10, 256], [3, 0, 2, 1])
-  add(entry, 22, 'parameter', [3, 3, 256, 384], element_type='BF16')
+  add(entry, 20, 'parameter', [384], parameter_number=0)
+  add(entry, 21, 'parameter', [32, 10, 10, 256], [3, 0, 2, 1],
+      parameter_number=1)
+  add(entry, 22, 'parameter', [3, 3, 256, 384], element_type='BF16',
+      parameter_number=2)
   add(entry, 23, 'fusion', [32, 4, 4, 384], [3, 0, 2, 1], [20, 21, 22],
       called_computation_ids=[1])
   return module

@@ -18,6 +18,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from tpu_graphs_ext.analytic import feature_loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError, shortened
@@ -27,7 +28,6 @@ from tpu_graphs_ext.hlo import (
   features,
   lowering,
   protos,
-  tiles,
   tpu_compiler,
   tuning,
   workers,
@@ -343,7 +343,7 @@ def _with_window(kernel: Kernel, compiled) -> tuple[Kernel, list[str]]:
   window = compiled.window
   if window is None:
     return kernel, []
-  grid = tiles.tile_grid(compiled.module)
+  grid = feature_loops.kernel_loops(kernel).grid
   output, filters = window.output_bounds, window.kernel_bounds
   fits = (len(output) == len(grid.output_units) and
           len(filters) == len(grid.kernel_units) and grid.bounded and

@@ -24,7 +24,7 @@ from typing import Callable, Optional
 
 import numpy as np
 
-from tpu_graphs_ext.analytic import tpu
+from tpu_graphs_ext.analytic import tile_counts, tpu
 from tpu_graphs_ext.analytic.loops import Loops
 from tpu_graphs_ext.hlo import layout, tiles
 
@@ -91,7 +91,7 @@ def candidates(loops: Loops, constants: tpu.TpuConstants = tpu.TPU_V3_LIKE, *,
   """The legal tiles of a kernel, in bounded memory.
 
   Args:
-    loops: the kernel, by `hlo_loops` or `feature_loops`.
+    loops: the kernel.
     constants: the machine; only its `memory_bytes` counts.
     most: at most so many, drawn evenly and always the same; None for all.
     progress: told now and then how many more combinations were looked at.
@@ -173,10 +173,10 @@ def needed_bytes(loops: Loops, tile_bounds: np.ndarray) -> np.ndarray:
   """float64 [tiles]: on-chip memory that a step takes, by estimate."""
   total = np.zeros(len(tile_bounds))
   for stream in loops.streams:
-    block = tpu.block_bytes(loops, stream, tile_bounds)
+    block = tile_counts.block_bytes(loops, stream, tile_bounds)
     if stream.is_operand:  # Made ready for the matrix unit beside.
       block *= 1 + _OPERAND_BYTES / stream.element_bytes
-    total += block * (1 + (tpu.fetches(loops, stream, tile_bounds) > 1))
+    total += block * (1 + (tile_counts.fetches(loops, stream, tile_bounds) > 1))
   if loops.matrix is not None:
     total += loops.matrix.sum_bytes * np.prod(
         [tile_bounds[:, number].astype(np.float64) * axis.unit

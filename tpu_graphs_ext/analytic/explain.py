@@ -1,9 +1,7 @@
 """Says of one tile of a kernel what it does, and what its time is made of.
 
-The counts are those of `feature_loops.counts`, so a kernel of an .npz file is
-explained as well as one of HLO; the terms are those of `tpu.py`, with vector
-work in the three steps of `feature_loops.coarse_cost`, as in models.py. With a
-model's own `constants()` the sum is that model's analytic time.
+With a model's own `constants()` the sum of the terms is that model's analytic
+time.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from tpu_graphs_ext.analytic import feature_loops, tpu
+from tpu_graphs_ext.analytic import feature_loops, tile_counts, tpu
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
@@ -202,7 +200,7 @@ class Explainer:
     self.constants = constants
     try:
       self.loops = feature_loops.kernel_loops(kernel, in_elements)
-      self._least_bytes = int(feature_loops.counts(
+      self._least_bytes = int(tile_counts.counts(
           self.loops, np.array([[axis.units for axis in self.loops.grid.axes]],
                                np.int64))['moved_bytes'][0])
     except (LookupError, ValueError, ArithmeticError) as error:
@@ -212,7 +210,7 @@ class Explainer:
 
   def terms(self, tiles: np.ndarray) -> Terms:
     """Arrays float64 [configs] of tiles int64 [configs, axes]."""
-    return _terms(feature_loops.counts(self.loops, tiles), self.constants)
+    return _terms(tile_counts.counts(self.loops, tiles), self.constants)
 
   def tiles(self, config_feat: np.ndarray) -> np.ndarray:
     """int64 [configs, axes]: what float32 [configs, 24] cuts each loop to."""
@@ -230,7 +228,7 @@ class Explainer:
   def explain_tiles(self, tiles: np.ndarray) -> list[Explanation]:
     """Explains int64 [configs, axes], as `loops.grid` has them."""
     grid = self.loops.grid
-    counted = feature_loops.counts(self.loops, tiles)
+    counted = tile_counts.counts(self.loops, tiles)
     elements = _elements(grid, tiles)
     columns = {
         'output_bounds': tiles[:, :grid.num_output_axes],

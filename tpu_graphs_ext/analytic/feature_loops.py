@@ -1,12 +1,10 @@
 """The loop nest of a kernel, read off its stored features alone.
 
-`hlo_loops.py` reads a kernel's loop nest off its HLO. An .npz file has less:
-operands are sorted, so that a convolution's image and filter have to be told
-apart by their sizes, and computations have no borders. This module makes the
-same `Loops` of what is there, so that `tpu.py` counts steps, bytes and blocks
-for both. `models.py` computes the same numbers in TensorFlow. Two things are of
-features alone: matrix products that no compiler has made convolutions of
-(`feature_dots.py`), and tiles that count elements.
+Operands are sorted there, so that a convolution's image and filter have to be
+told apart by their sizes, and computations have no borders. Besides what a TPU
+runs there are matrix products that no compiler has made convolutions of
+(`feature_dots.py`), and tiles that count elements. `models.py` reads the same
+in TensorFlow.
 """
 
 from __future__ import annotations
@@ -16,33 +14,22 @@ import math
 
 import numpy as np
 
-from tpu_graphs_ext.analytic import feature_dots, tpu
-from tpu_graphs_ext.analytic.hlo_loops import VECTOR_COST
+from tpu_graphs_ext.analytic import feature_dots
 from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.hlo import layout
 from tpu_graphs_ext.hlo.tiles import Axis, TileGrid, has_tap_each
 
+# Vector instructions an element of the result takes: none, many, else one.
+FREE = frozenset((
+    'parameter', 'constant', 'bitcast', 'tuple', 'fusion', 'get-tuple-element',
+    'convolution', 'dot', 'reshape', 'broadcast', 'iota'))
+SLOW = frozenset((
+    'transpose', 'divide', 'rsqrt', 'sqrt', 'exponential', 'log', 'tanh',
+    'log-plus-one', 'exponential-minus-one', 'logistic', 'power', 'rng', 'sine',
+    'cosine'))
 SLOW_COST = 8.0
-
-# A machine on which every count costs 1, so that its times are counts.
-_COUNTING = dataclasses.replace(
-    tpu.TPU_V3_LIKE, step_ns=1.0, bytes_per_ns=1.0, piece_ns=1.0,
-    matrix_row_ns=1.0, vector_ns=1.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class FeatureLoops(Loops):
-  """Loops of features, and which bound is whose.
-
-  Attributes:
-    in_elements: bounds count elements, of logical dimensions.
-    dims, filter_dims: logical dimensions in the order of the axes.
-  """
-  in_elements: bool = False
-  dims: tuple = ()
-  filter_dims: tuple = ()
 
 
 class _Graph:
@@ -131,91 +118,7 @@ class _Graph:
     return max(nodes, key=self.elements)
 
 
-def coarse_cost(opcode: str) -> float:
-  """Vector instructions of an opcode, in three steps: none, one or many.
-
-  They follow from the exact costs, but for `reverse`, which counts as one.
-  """
-  cost = VECTOR_COST.get(opcode, 1)
-  if cost < 0.5:
-    return 0.0
-  return SLOW_COST if cost >= 4 and opcode != 'reverse' else 1.0
-
-
-def quantities(kernel: Kernel,
-               in_elements: bool = False) -> dict[str, np.ndarray]:
-  """What each configuration of a kernel does, by name with its unit.
-
-  With `in_elements` a layout tile, a register and a block of weights are one
-  element each.
-
-  Returns:
-    float64 [configs] each:
-    output_tiles, kernel_tiles: tiles of the output and of the filter; 1 where
-      there is none.
-    steps: of the loop nest, output tiles x kernel tiles.
-    streams: tensors that come and go.
-    moved_bytes: of all streams, padding and re-reads included.
-    block_bytes: of one block of every stream: the first transfer.
-    pieces: contiguous runs of memory that the transfers are in.
-    matrix_rows: rows through 128 x 128 blocks of weights.
-    vector_registers: vector instructions on 1024 elements each.
-    tile_elements: elements of a tile of the output, padding included.
-    footprint_bytes: of blocks on chip; see `tpu.occupied_bytes`.
-    padding, rounding: how many times the elements of the tensor the whole
-      layout tiles have, and how many times those the tiles have.
-  """
-  loops = kernel_loops(kernel, in_elements)
-  return counts(loops, loop_tiles(loops, kernel.config_feat))
-
-
-def counts(loops: FeatureLoops, tiles: np.ndarray) -> dict[str, np.ndarray]:
-  """`quantities` of tiles int64 [configs, axes] in a loop nest."""
-  trips = tpu.trips(loops, tiles)
-  rank = loops.grid.num_output_axes
-  axes = loops.grid.axes[:rank]
-  units = np.array([axis.units for axis in axes], float)
-  unit = np.array([axis.unit for axis in axes], float)
-  sizes = np.array([axis.size for axis in axes], float)
-  arguments = (loops, tiles, _COUNTING)
-  return {
-      'output_tiles': trips[:, :rank].prod(1, dtype=float),
-      'kernel_tiles': trips[:, rank:].prod(1, dtype=float),
-      'steps': tpu.steps(loops, tiles),
-      'streams': np.full(len(tiles), float(len(loops.streams))),
-      'moved_bytes': tpu.traffic_ns(*arguments),
-      'block_bytes': tpu.first_transfer_ns(*arguments),
-      'pieces': tpu.pieces_ns(*arguments),
-      'matrix_rows': _matrix_rows(*arguments),
-      'vector_registers': tpu.vector_ns(*arguments) * (
-          layout.RANK_1_UNIT if loops.in_elements else 1),
-      'tile_elements': (tiles[:, :rank] * unit).prod(1),
-      'footprint_bytes': tpu.occupied_bytes(loops, tiles),
-      'padding': np.full(len(tiles), (units * unit).prod() / sizes.prod()),
-      'rounding': (trips[:, :rank] * tiles[:, :rank]).prod(
-          1, dtype=float) / units.prod()}
-
-
-def _matrix_rows(loops: FeatureLoops, tiles, machine) -> np.ndarray:
-  """As `tpu.matrix_ns`, which knows neither elements nor a vector's product.
-  """
-  matrix = loops.matrix
-  if not matrix or (not loops.in_elements and matrix.feature >= 0):
-    return tpu.matrix_ns(loops, tiles, machine)
-  side, least = (1, 1) if loops.in_elements else (
-      layout.LANES, machine.matrix_min_rows)
-  elements = [tiles[:, a].astype(float) * axis.unit
-              for a, axis in enumerate(loops.grid.axes)]
-  total = tpu.steps(loops, tiles) * np.maximum(
-      least, np.prod([elements[a] for a in matrix.row_axes], axis=0))
-  for axis in (matrix.feature, matrix.contracted):
-    total = total * (np.ceil(elements[axis] / side) if axis >= 0 else 1)
-  for axis in matrix.window_axes + matrix.batch_axes:
-    total = total * elements[axis]
-  return total
-
-
-def loop_tiles(loops: FeatureLoops, config_feat: np.ndarray) -> np.ndarray:
+def loop_tiles(loops: Loops, config_feat: np.ndarray) -> np.ndarray:
   """int64 [configs, axes]: tile bounds of each loop.
 
   A bound of 0, and one without a column, is the whole dimension.
@@ -239,7 +142,7 @@ def loop_tiles(loops: FeatureLoops, config_feat: np.ndarray) -> np.ndarray:
   return np.where(tiles > 0, tiles, units)
 
 
-def kernel_loops(kernel: Kernel, in_elements: bool = False) -> FeatureLoops:
+def kernel_loops(kernel: Kernel, in_elements: bool = False) -> Loops:
   """The loop nest of a kernel, from its node features and edges.
 
   Args:
@@ -280,8 +183,10 @@ def _axes(graph, node) -> list:
 
 def _vector_ops(graph, tiled) -> float:
   """Vector instructions per element of the tiled tensor."""
-  return sum(coarse_cost(opcode) for node, opcode in enumerate(graph.opcode)
-             if graph.dims[node] == graph.dims[tiled])
+  return sum(
+      SLOW_COST if opcode in SLOW else float(opcode not in FREE)
+      for node, opcode in enumerate(graph.opcode)
+      if graph.dims[node] == graph.dims[tiled])
 
 
 # --- Kernels without a convolution -------------------------------------------
@@ -299,7 +204,7 @@ def _plain_loops(graph, inputs, outputs, bounded) -> Loops:
   axes = _axes(graph, tiled)
   streams = [_stream(graph, node, tiled, 'output') for node in outputs]
   streams += [_stream(graph, node, tiled, 'input') for node in inputs]
-  return FeatureLoops(
+  return Loops(
       TileGrid(tuple(axes), len(axes), bounded=bounded), tuple(streams),
       _vector_ops(graph, tiled) + len(reductions),
       updated=_updated(graph, tiled),
@@ -455,7 +360,7 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
         graph.dims[conv][numbers.output_spatial[number]]):
       filter_axis[dim] = spatial[number]
       batch_axes.append(spatial[number])
-    elif dim >= 0:
+    elif 0 <= dim < len(graph.dims[filters]):  # Features hold six.
       windows[number] = dim
   kernel_axes = []
   for dim, unit in zip(
@@ -487,7 +392,7 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
   streams += [_stream(graph, node, conv, 'output') for node in outputs]
   streams += [_stream(graph, node, conv, 'input')
               for node in inputs if node not in used]
-  return FeatureLoops(
+  return Loops(
       TileGrid(tuple(axes), rank, tuple(kernel_axes)), tuple(streams),
       _vector_ops(graph, conv), matrix, in_elements=graph.in_elements,
       dims=tuple(graph.physical_dims(conv)),

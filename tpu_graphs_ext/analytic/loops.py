@@ -1,8 +1,8 @@
 """A kernel as a loop nest: what streams through each of its tiles.
 
-The analytic runtime model (`tpu.py`) needs to know of a kernel which loops its
-tile bounds divide (`hlo/tiles.py` says so), and which part of every operand
-one step of the loops touches. Loops run over the dimensions of the tiled
+Its analytic time follows from which loops its tile bounds divide
+(`hlo/tiles.py`), and which part of every operand one step of the loops
+touches. Loops run over the dimensions of the tiled
 tensor in physical order, most major outermost; the contracted dimensions of a
 convolution (window and input features) are innermost.
 """
@@ -43,15 +43,12 @@ class Stream:
     kind: 'input', 'output', or a convolution's 'image' or 'filter'.
     extents: physical dimensions, most major first.
     element_bytes: of its type.
-    vector_ops: vector instructions per element to make it on the fly, for a
-      convolution's operand that has fused producers.
     is_operand: whether it stands for a convolution's operand: the first tensor
       that the operand is made of.
   """
   kind: str
   extents: tuple
   element_bytes: float
-  vector_ops: float = 0.0
   is_operand: bool = False
 
 
@@ -86,9 +83,14 @@ class Loops:
     matrix: for a convolution, else None.
     updated: elements of each axis that an update in place writes; empty where
       all of the tiled tensor is written.
+    in_elements: bounds count elements, of logical dimensions.
+    dims, filter_dims: logical dimensions in the order of the axes.
   """
   grid: TileGrid
   streams: tuple
   vector_ops: float
   matrix: Matrix | None = None
   updated: tuple = ()
+  in_elements: bool = False
+  dims: tuple = ()
+  filter_dims: tuple = ()

@@ -4,8 +4,7 @@ protos    messages: HLO as TensorFlow defines it, and the tuning files
 compile   a `tf.function` with example arguments -> HLO
 features  HLO -> node features, opcodes, edges
 layout    how a TPU stores a tensor
-fused     a kernel: its entry computation and what is fused into it
-tiles     HLO -> the grid of a kernel's tiles, and the candidates on it
+tiles     the grid of a kernel's tiles
 graph     a program's HLO before fusion, simplified
 whole     the same as one program, as the layout collection has it
 layout_choices  which of its nodes have layouts to choose, and which layouts

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpu_graphs_ext.analytic import feature_loops
+from tpu_graphs_ext.analytic import feature_loops, tile_counts
 from tpu_graphs_ext.data.kernel import Kernel
 
 
@@ -19,7 +19,7 @@ class Count(NamedTuple):
   """One count of a configuration.
 
   Attributes:
-    name: in `feature_loops.counts`, and of the field of `_Counts` in models.py.
+    name: in `tile_counts.counts`, and of the field of `_Counts` in models.py.
     title: what a reader is told.
     unit: of the values; '' for a number of things.
   """
@@ -54,5 +54,5 @@ def counts_of(kernel: Kernel, configs: Sequence[int],
   """
   loops = feature_loops.kernel_loops(kernel, in_elements)
   tiles = feature_loops.loop_tiles(loops, kernel.config_feat[list(configs)])
-  found = feature_loops.counts(loops, tiles)
+  found = tile_counts.counts(loops, tiles)
   return {count.name: found[count.name] for count in COUNTS}

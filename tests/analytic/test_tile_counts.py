@@ -1,0 +1,124 @@
+"""What a tile does, by hand."""
+
+import numpy as np
+import pytest
+
+from tpu_graphs_ext.analytic import tile_counts
+from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
+from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
+
+
+def copy_loops() -> Loops:
+  """f32 [24, 256] -> the same: 3 x 2 layout tiles of 4 KiB, in and out."""
+  extents = (Extent(24, 8, 0), Extent(256, 128, 1))
+  return Loops(TileGrid((Axis(24, 8), Axis(256, 128)), 2),
+               (Stream('output', extents, 4.0), Stream('input', extents, 4.0)),
+               vector_ops=0.5)
+
+
+def matmul_loops() -> Loops:
+  """bf16 [16, 256] x [256, 512] -> f32 [16, 512]."""
+  rows, columns, contracted = Axis(16, 8), Axis(512, 128), Axis(256, 8)
+  return Loops(
+      TileGrid((rows, columns, contracted), 2, ((2, 8), (1, 128))),
+      (Stream('output', (Extent(16, 8, 0), Extent(512, 128, 1)), 4.0),
+       Stream('image', (Extent(16, 8, 0), Extent(256, 128, 2)), 2.0),
+       Stream('filter', (Extent(256, 8, 2), Extent(512, 128, 1)), 2.0)),
+      vector_ops=0.0,
+      matrix=Matrix((0,), (), (), contracted=2, feature=1))
+
+
+# --- Counts ------------------------------------------------------------------
+
+
+def test_a_bound_that_does_not_divide_adds_a_partial_trip():
+  # 3 x 2 layout tiles: bounds (2, 2) need ceil(3/2) x 1 = 2 steps.
+  bounds = np.array([[3, 2], [2, 2], [1, 1]])
+  np.testing.assert_array_equal(
+      tile_counts.trips(copy_loops(), bounds), [[1, 1], [2, 1], [3, 2]])
+  np.testing.assert_array_equal(
+      tile_counts.steps(copy_loops(), bounds), [1, 2, 6])
+
+
+def test_weights_are_read_again_for_every_tile_of_rows():
+  loops, weights = matmul_loops(), matmul_loops().streams[2]
+  # Bounds: rows, columns, contraction. Units 2, 4, 32.
+  bounds = np.array([
+      [2, 4, 32],  # everything at once: 1 block
+      [1, 4, 32],  # two tiles of rows, but one block holds all weights: 1
+      [2, 2, 32],  # two tiles of columns: 2
+      [1, 2, 32],  # each again for each of two tiles of rows: 4
+      [1, 2, 16]])  # and the contraction in two: 8
+  np.testing.assert_array_equal(
+      tile_counts.fetches(loops, weights, bounds), [1, 1, 2, 4, 8])
+  # The result does not depend on the contraction: one block a tile.
+  np.testing.assert_array_equal(
+      tile_counts.fetches(loops, loops.streams[0], bounds), [1, 2, 2, 4, 4])
+
+
+def test_blocks_count_whole_layout_tiles():
+  loops = matmul_loops()
+  bounds = np.array([[1, 3, 8]])
+  # Result: 1 x 3 tiles of 8 x 128 floats = 3 * 1024 * 4 bytes.
+  # Image: 8 units of 8 = 64 of 256 columns round up to 1 tile of 128 lanes:
+  # 1 * 1024 * 2. Filter: 8 x 3 tiles of 1024 * 2.
+  np.testing.assert_array_equal(
+      [tile_counts.block_bytes(loops, s, bounds)[0] for s in loops.streams],
+      [3 * 4096, 2048, 24 * 2048])
+
+
+def test_window_widens_the_block_of_the_image():
+  # Output rows 10, window of 3 taps on axis 1, stride 2.
+  stream = Stream('image', (Extent(22, 1, 0, 2.0, 1),), 4.0)
+  loops = Loops(TileGrid((Axis(10, 1), Axis(3, 1)), 1), (stream,), 0.0)
+  # (4 rows - 1) * 2 + 3 = 9; (4 - 1) * 2 + 1 = 7; (10 - 1) * 2 + 3 = 21.
+  np.testing.assert_array_equal(
+      tile_counts.covered_units(
+          loops, stream, np.array([[4, 3], [4, 1], [10, 3]])),
+      [[9], [7], [21]])
+
+
+def test_a_dilated_window_reaches_further():
+  # Taps 2 apart: (4 rows - 1) * 2 + 1 + 2 * (3 taps - 1) = 11.
+  stream = Stream('image', (Extent(22, 1, 0, 2.0, 1, spread=2.0),), 4.0)
+  loops = Loops(TileGrid((Axis(10, 1), Axis(3, 1)), 1), (stream,), 0.0)
+  assert tile_counts.covered_units(loops, stream, np.array([[4, 3]])) == 11
+
+
+def test_split_minor_dimensions_come_in_pieces():
+  loops = copy_loops()
+  stream = loops.streams[0]
+  # Whole rows are contiguous; half rows are a piece each.
+  np.testing.assert_array_equal(
+      tile_counts.pieces(loops, stream, np.array([[3, 2], [2, 2], [3, 1]])),
+      [1, 1, 3])
+
+
+def test_a_copy_in_three_steps():
+  found = tile_counts.counts(copy_loops(), np.array([[1, 2]]))
+  assert {name: float(values[0]) for name, values in found.items()} == {
+      'output_tiles': 3, 'kernel_tiles': 1, 'steps': 3, 'streams': 2,
+      'moved_bytes': 2 * 3 * 8192, 'block_bytes': 2 * 8192, 'pieces': 2 * 3,
+      'matrix_rows': 0, 'vector_registers': 0.5 * 6, 'tile_elements': 2048,
+      'footprint_bytes': 4 * 8192, 'padding': 1, 'rounding': 1}
+
+
+def test_few_rows_cost_as_much_as_the_least():
+  # Whole: 2 blocks of 128 contracted x 4 of columns, 16 rows cost 128.
+  # 8 rows a step: the same work in twice the steps, each at the least.
+  assert tile_counts.matrix_rows(
+      matmul_loops(), np.array([[2, 4, 32], [1, 4, 32]])).tolist() == [
+          2 * 4 * 128, 2 * (2 * 4 * 128)]
+
+
+def test_partial_sums_are_added_up():
+  # Contraction in two: one more step on 2 x 4 layout tiles.
+  assert tile_counts.vector_registers(
+      matmul_loops(), np.array([[2, 4, 16]])) == 8
+
+
+def test_rounding_waste_is_paid():
+  # A bound of 2 out of 3: two full tiles, 4/3 of the work.
+  whole, wasted = tile_counts.vector_registers(
+      copy_loops(), np.array([[3, 2], [2, 2]]))
+  assert wasted / whole == pytest.approx(4 / 3)

@@ -1,0 +1,201 @@
+"""What a tile does: steps, bytes, pieces, rows through the matrix unit.
+
+Sizes are rounded up to layout tiles and every tile costs as much as a full
+one, so that a bound that does not divide its dimension wastes work. `models.py`
+computes the same numbers in TensorFlow.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tpu_graphs_ext.analytic import tpu
+from tpu_graphs_ext.analytic.loops import Loops
+from tpu_graphs_ext.hlo.layout import LANES, RANK_1_UNIT
+
+
+def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
+  """What each tile of a kernel does, by name with its unit.
+
+  Where tiles count elements a layout tile, a register and a block of weights
+  are one element each.
+
+  Args:
+    loops: the kernel.
+    tiles: int64 [configs, axes], tile bounds of each loop.
+
+  Returns:
+    float64 [configs] each:
+    output_tiles, kernel_tiles: tiles of the output and of the filter; 1 where
+      there is none.
+    steps: of the loop nest, output tiles x kernel tiles.
+    streams: tensors that come and go.
+    moved_bytes: of all streams, padding and re-reads included.
+    block_bytes: of one block of every stream: the first transfer.
+    pieces: contiguous runs of memory that the transfers are in.
+    matrix_rows: rows through 128 x 128 blocks of weights.
+    vector_registers: vector instructions on 1024 elements each.
+    tile_elements: elements of a tile of the output, padding included.
+    footprint_bytes: of blocks on chip; see `occupied_bytes`.
+    padding, rounding: how many times the elements of the tensor the whole
+      layout tiles have, and how many times those the tiles have.
+  """
+  rank = loops.grid.num_output_axes
+  axes = loops.grid.axes[:rank]
+  units = np.array([axis.units for axis in axes], float)
+  unit = np.array([axis.unit for axis in axes], float)
+  sizes = np.array([axis.size for axis in axes], float)
+  trip, none = trips(loops, tiles), np.zeros(len(tiles))
+  covers = (tiles[:, :rank] * trip[:, :rank]).prod(1, dtype=float)
+  blocks = [block_bytes(loops, s, tiles) for s in loops.streams]
+  moves = [fetches(loops, s, tiles) for s in loops.streams]
+  return {
+      'output_tiles': trip[:, :rank].prod(1, dtype=float),
+      'kernel_tiles': trip[:, rank:].prod(1, dtype=float),
+      'steps': steps(loops, tiles),
+      'streams': np.full(len(tiles), float(len(loops.streams))),
+      'moved_bytes': sum(
+          (block * times for block, times in zip(blocks, moves)), none),
+      'block_bytes': sum(blocks, none),
+      'pieces': sum((pieces(loops, s, tiles) * times
+                     for s, times in zip(loops.streams, moves)), none),
+      'matrix_rows': matrix_rows(loops, tiles),
+      'vector_registers': vector_registers(loops, tiles),
+      'tile_elements': _tile_elements(loops, tiles),
+      'footprint_bytes': occupied_bytes(loops, tiles),
+      'padding': np.full(len(tiles), (units * unit).prod() / sizes.prod()),
+      'rounding': covers / units.prod()}
+
+
+def trips(loops: Loops, tiles) -> np.ndarray:
+  """int64 [configs, axes]: iterations of each loop, partial ones included."""
+  units = np.array([axis.units for axis in loops.grid.axes], np.int64)
+  return -(-units // tiles)
+
+
+def steps(loops: Loops, tiles) -> np.ndarray:
+  """float64 [configs]: steps of the whole nest, output tiles x filter tiles."""
+  return trips(loops, tiles).prod(1, dtype=np.float64)
+
+
+def covered_units(loops: Loops, stream, tiles) -> np.ndarray:
+  """int64 [configs, rank]: layout tiles that a block of a stream covers."""
+  columns = []
+  for extent in stream.extents:
+    whole = -(-extent.size // extent.unit)
+    if extent.axis < 0:
+      columns.append(np.full(len(tiles), whole, np.int64))
+      continue
+    axis = loops.grid.axes[extent.axis]
+    elements = tiles[:, extent.axis] * axis.unit * extent.scale
+    if extent.window >= 0:
+      # From the first tap of the first element to the last tap of the last one.
+      taps = tiles[:, extent.window] * loops.grid.axes[extent.window].unit
+      elements = (elements - max(extent.scale - 1, 0)
+                  + extent.spread * (taps - 1))
+    columns.append(np.clip(
+        np.ceil(elements / extent.unit).astype(np.int64), 1, whole))
+  return np.stack(columns, 1) if columns else np.ones((len(tiles), 1), int)
+
+
+def block_bytes(loops: Loops, stream, tiles) -> np.ndarray:
+  """float64 [configs]: bytes of one block of a stream, padding included."""
+  layout_tile = np.prod([extent.unit for extent in stream.extents] or [1])
+  units = covered_units(loops, stream, tiles).prod(1, dtype=np.float64)
+  return units * layout_tile * stream.element_bytes
+
+
+def fetches(loops: Loops, stream, tiles) -> np.ndarray:
+  """float64 [configs]: how many blocks of a stream are moved.
+
+  A block stays on chip as long as it is the next one too. It changes with the
+  loops that walk over its tensor, and comes back from the start each time a
+  loop outside of those advances: weights are read again for every tile of
+  rows, unless a single block holds them all.
+  """
+  counts = trips(loops, tiles)
+  total = np.ones(len(tiles))
+  changes = np.zeros(len(tiles), bool)  # In this loop, or one further inside.
+  followed = {a for extent in stream.extents
+              for a in (extent.axis, extent.window) if a >= 0}
+  for axis in range(len(loops.grid.axes) - 1, -1, -1):
+    if axis in followed:
+      changes |= counts[:, axis] > 1
+    total *= np.where(changes, counts[:, axis], 1)
+  return total
+
+
+def pieces(loops: Loops, stream, tiles) -> np.ndarray:
+  """float64 [configs]: contiguous pieces that a block of a stream is in.
+
+  Dimensions that are covered whole join with the next more major one.
+  """
+  covered = covered_units(loops, stream, tiles)
+  count = np.ones(len(tiles))
+  joined = np.ones(len(tiles), bool)  # So far, one piece from the minor end.
+  for column in range(len(stream.extents) - 1, -1, -1):
+    extent = stream.extents[column]
+    count *= np.where(joined, 1, covered[:, column])
+    joined &= covered[:, column] == -(-extent.size // extent.unit)
+  return count
+
+
+def occupied_bytes(loops: Loops, tiles) -> np.ndarray:
+  """float64 [configs]: on-chip memory of a step.
+
+  The block of each stream and the next one, if there is a next one. A product
+  has its operands in float32 besides, and its sums, unless its result has room
+  for them.
+  """
+  total = np.zeros(len(tiles))
+  for stream in loops.streams:
+    blocks = np.minimum(2, fetches(loops, stream, tiles))
+    if stream.is_operand:
+      blocks = blocks + 4 / stream.element_bytes
+    total += blocks * block_bytes(loops, stream, tiles)
+  if loops.matrix is not None:
+    total += loops.matrix.sum_bytes * _tile_elements(loops, tiles)
+  return total
+
+
+def matrix_rows(loops: Loops, tiles) -> np.ndarray:
+  """float64 [configs]: rows through the matrix unit; few cost as the least."""
+  if loops.matrix is None:
+    return np.zeros(len(tiles))
+  matrix, elements = loops.matrix, _elements(loops, tiles)
+  side, least = (1, 1) if loops.in_elements else (
+      LANES, tpu.TPU_V3_LIKE.matrix_min_rows)
+  rows = np.prod([elements[a] for a in matrix.row_axes], axis=0)
+  total = steps(loops, tiles) * np.maximum(rows, least)
+  for axis in (matrix.feature, matrix.contracted):
+    if axis >= 0:  # A product with a vector has no features.
+      total = total * np.ceil(elements[axis] / side)
+  for axis in matrix.window_axes + matrix.batch_axes:
+    total = total * elements[axis]
+  return total
+
+
+def vector_registers(loops: Loops, tiles) -> np.ndarray:
+  """float64 [configs]: vector instructions, each on a register of elements."""
+  output_tiles = trips(loops, tiles)[:, :loops.grid.num_output_axes].prod(
+      1, dtype=np.float64)
+  registers = _tile_elements(loops, tiles) / (
+      1 if loops.in_elements else RANK_1_UNIT)
+  total = loops.vector_ops * registers * output_tiles
+  if loops.matrix is not None:
+    # Adding up partial sums: once for each further step of the contraction.
+    total = total + registers * (steps(loops, tiles) - output_tiles)
+  return total
+
+
+def _elements(loops, tiles) -> list:
+  """For each axis float64 [configs]: elements that a tile spans, padded."""
+  return [tiles[:, a].astype(np.float64) * axis.unit
+          for a, axis in enumerate(loops.grid.axes)]
+
+
+def _tile_elements(loops, tiles) -> np.ndarray:
+  """float64 [configs]: elements of a tile of the tiled tensor, padded."""
+  axes = loops.grid.axes[:loops.grid.num_output_axes]
+  unit = np.array([axis.unit for axis in axes], np.float64)
+  return (tiles[:, :len(axes)] * unit).prod(1)
