@@ -39,6 +39,8 @@ from tpu_graphs_ext.sweep import cli as sweep_cli
 from tpu_graphs_ext.sweep import rank_cli
 from tpu_graphs_ext.traces import cli as traces_cli
 
+_log = logging.getLogger(__name__)
+
 # Settings that are paths of which '' is none; of other paths it means no file.
 _NEEDED_PATHS = ('data_root', 'out_dir')
 
@@ -174,6 +176,8 @@ def _add_rank(verbs) -> None:
   _add_settings(parser, LoadSettings)
   _add_switch(parser, '--all', 'list every tile, not the first K')
   _add_switch(parser, '--json', 'print JSON instead of tables')
+  parser.add_argument('-v', '--verbose', action='store_true',
+                      help="with FILE: also the model's score of each tile")
 
 
 def _add_export(verbs) -> None:
@@ -401,7 +405,8 @@ def _rank_all_tiles(args: argparse.Namespace) -> int:
   if args.data:
     raise UserError(f'--data={args.data}: ranks the tiles that files list, and '
                     f'{args.files[0]} all that are legal; give one of the two')
-  from tpu_graphs_ext.advice import picks, texts
+  _log.info('loading TensorFlow and the model, about ten seconds ...')
+  from tpu_graphs_ext.advice import picks
   from tpu_graphs_ext.host import threads
   threads.one_for_each_operation(threads.RANKING_CORES)
   advice = picks.advise(
@@ -412,7 +417,7 @@ def _rank_all_tiles(args: argparse.Namespace) -> int:
   if args.json:
     print(json.dumps([one.to_json() for one in advice], indent=2))
   elif told := [one for one in advice if one.kernels or one.notes]:
-    print('\n\n'.join(map(texts.source_text, told)))
+    print('\n\n'.join(one.text(args.verbose) for one in told))
   faults = [fault for one in advice for fault in one.faults]
   for fault in faults:
     print(f'error: {fault}', file=sys.stderr)
@@ -483,6 +488,9 @@ def _stats(args: argparse.Namespace) -> int:
 
 
 # ------------------------------------------------------------------- main
+
+
+
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

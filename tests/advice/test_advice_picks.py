@@ -175,11 +175,11 @@ def test_a_summary_of_a_compiled_program(found):
   advice = [picks.advice_on(ranker, one, 1) for one in (known, other)]
   text = picks.SourceAdvice('f', advice, [], []).text()
   assert [line.split() for line in text.split('\n\n')[1].split('\n')] == [
-      ['kernel', 'share', 'of', 'time', "compiler's", 'tile', 'place', 'first',
-       'choice', 'operation'],
-      ['elementwise', 'x3', '87.5%', '2x1', '5', 'of', '6', '4x2',
+      ['kernel', 'share', 'of', 'time', 'first', 'choice', 'analytic', 'time',
+       'default', 'tile', 'its', 'place', 'operation'],
+      ['elementwise', 'x3', '87.5%', '4x2', '-14.1', '%', '2x1', '5', 'of', '6',
        'jit(f)/tanh'],
-      ['elementwise', '12.5%', '-', '-', '4x2']]
+      ['elementwise', '12.5%', '4x2', '0.0', '%']]
   assert "default, the TPU compiler's; the model puts it at place 5" in text
 
 
@@ -210,7 +210,7 @@ def test_text(tmp_path, fixed_model, capsys):
       'major first',
       '', 'elementwise: 2 nodes (tanh), 6 tiles',
       '  1  output 4x2 = 32x256 elements',
-      '     score -0.0808; analytic time 1.3 us, 1.000 of the default\'s']
+      '     analytic time 1.3 us, 0.0 % to the default; 64.0 KiB on chip']
   assert lines[7] == ('     1 step, 64.0 KiB moved (1.00 x the least), padding '
                       '0 %, bound by launching it')
   assert lines[8].startswith('  default, fastest by the TPU v3 formula')

@@ -2,10 +2,11 @@
 
 import pytest
 
-from support import tiny_kernels, tiny_tuning
+from support import tiny_hlo, tiny_kernels, tiny_tuning
 from support.libtpu import needs_libtpu
 from support.tiny_hlo import add, convolution, elementwise
-from tpu_graphs_ext.advice import sources
+from tpu_graphs_ext.advice import picks, sources
+from tpu_graphs_ext.analytic import feature_loops
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
   compiling,
@@ -284,3 +285,15 @@ def test_a_default_whose_time_is_withheld_is_the_tile_listed_most():
   assert sources.default_of(kernel) == 0
   kernel.config_feat[4] = kernel.config_feat[2]
   assert sources.default_of(kernel) == 2
+
+
+def test_a_product_is_told_by_rows_columns_and_summands():
+  kernel, _ = sources._kernel(tiny_hlo.product(64, 256, 512), 'x')
+  assert picks._product_of(feature_loops.kernel_loops(kernel)) == (
+      64, 512, 256)
+  kernel, _ = sources._kernel(tiny_hlo.convolution(), 'x')
+  # 32 images of 4 x 4, 3 x 3 taps of 256 features.
+  assert picks._product_of(feature_loops.kernel_loops(kernel)) == (
+      32 * 16, 384, 9 * 256)
+  kernel, _ = sources._kernel(tiny_hlo.elementwise([32, 256]), 'x')
+  assert picks._product_of(feature_loops.kernel_loops(kernel)) is None

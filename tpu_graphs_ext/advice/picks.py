@@ -8,6 +8,7 @@ the analytic time.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
@@ -17,6 +18,7 @@ from tqdm import tqdm
 
 from tpu_graphs_ext.advice import sources
 from tpu_graphs_ext.analytic import candidates, explain
+from tpu_graphs_ext.analytic.loops import Loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
@@ -68,6 +70,8 @@ class Advice:
     cycles: of one run, by the same estimate.
     nodes: instructions.
     opcodes: what they do, each once; products and reductions first.
+    product: (M, N, K) of a matrix product or convolution: rows, columns and
+      summands of each element, batches left out; else None.
     combinations: tiles by the rules for bounds, whether they fit or not.
     fitting: how many of them fit on-chip memory, of those looked at.
     scored: how many of these the model saw.
@@ -85,6 +89,7 @@ class Advice:
   cycles: Optional[int]
   nodes: int
   opcodes: list[str]
+  product: Optional[tuple[int, int, int]]
   combinations: int
   fitting: int
   scored: int
@@ -111,10 +116,10 @@ class SourceAdvice:
   notes: list[str]
   faults: list[str]
 
-  def text(self) -> str:
-    """What `tpu-graphs-ext rank` prints."""
+  def text(self, verbose: bool = False) -> str:
+    """What `tpu-graphs-ext rank` prints; with scores where it is verbose."""
     from tpu_graphs_ext.advice import texts
-    return texts.source_text(self)
+    return texts.source_text(self, verbose)
 
   def to_json(self) -> dict[str, Any]:
     return {'source': self.name, 'notes': self.notes, 'faults': self.faults,
@@ -218,10 +223,22 @@ def advice_on(ranker: scoring.Ranker, found: sources.Found,
   return Advice(
       name=kernel.tile_id, copies=found.copies, op_name=found.op_name,
       share=found.share, cycles=found.cycles, nodes=kernel.num_nodes,
-      opcodes=_opcodes(kernel), combinations=legal.combinations,
+      opcodes=_opcodes(kernel), product=_product_of(explainer.loops),
+      combinations=legal.combinations,
       fitting=legal.fitting, scored=len(legal), picks=picks, default=default,
       default_from=default_from, notes=notes,
       unfamiliar=_unfamiliar(ranker, kernel, explainer, legal))
+
+
+def _product_of(loops: Loops) -> Optional[tuple[int, int, int]]:
+  """`Advice.product`."""
+  matrix = loops.matrix
+  if matrix is None:
+    return None
+  return tuple(
+      math.prod(loops.grid.axes[axis].size for axis in axes if axis >= 0)
+      for axes in (matrix.row_axes, (matrix.feature,),
+                   (matrix.contracted, *matrix.window_axes)))
 
 
 def _unfamiliar(ranker, kernel, explainer,

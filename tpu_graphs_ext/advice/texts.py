@@ -8,11 +8,17 @@ from tpu_graphs_ext.advice.picks import (
   Pick,
   SourceAdvice,
 )
+from tpu_graphs_ext.analytic.explain import in_bytes
 from tpu_graphs_ext.errors import shortened
 
 
-def source_text(advice: SourceAdvice) -> str:
-  """Notes and a summary, then every kernel with tiles to choose from."""
+def source_text(advice: SourceAdvice, verbose: bool = False) -> str:
+  """Notes and a summary, then every kernel with tiles to choose from.
+
+  Args:
+    advice: of a file or function.
+    verbose: whether to name the model's scores.
+  """
   lines = [f'{advice.name}: {_count(len(advice.kernels), "kernel")}',
            *(f'  {note}' for note in advice.notes)]
   if any(kernel.picks for kernel in advice.kernels):
@@ -22,38 +28,50 @@ def source_text(advice: SourceAdvice) -> str:
   if alone:
     lines.append(f'  nothing to choose, with one legal tile: '
                  f'{shortened(alone, 8)}')
-  shared = [kernel for kernel in advice.kernels if kernel.share is not None]
-  parts = ['\n'.join(lines)] + ([summary_text(shared)] if shared else [])
+  parts = ['\n'.join(lines)]
+  if len(advice.kernels) > 1 or any(
+      kernel.share is not None for kernel in advice.kernels):
+    parts.append(summary_text(advice.kernels))
   return '\n\n'.join([*parts, *(
-      advice_text(kernel) for kernel in advice.kernels if kernel.picks)])
+      advice_text(kernel, verbose) for kernel in advice.kernels
+      if kernel.picks)])
 
 
 def summary_text(kernels: list[Advice]) -> str:
   """A table of a program's kernels, in the order given.
 
   Share and compiler's tile are the TPU compiler's, place and first choice the
-  model's. No gain is told: the analytic time does not know it.
+  model's. Columns of which nothing is known are left out.
   """
-  rows = [('kernel', 'share of time', "compiler's tile", 'place',
-           'first choice', 'operation')]
+  rows = [('kernel', 'share of time', 'first choice', 'analytic time',
+           'default tile', 'its place', 'operation')]
   rows += [_summary_row(kernel) for kernel in kernels]
-  widths = [max(map(len, column)) for column in zip(*rows)][:-1]
+  columns = [column for column in zip(*rows) if any(column[1:])]
+  widths = [max(map(len, column)) for column in columns][:-1]
   return '\n'.join('  '.join([
       *(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]
-                              ).rstrip() for row in rows)
+                              ).rstrip() for row in zip(*columns))
 
 
 def _summary_row(kernel: Advice) -> tuple[str, ...]:
   name = kernel.name + (f' x{kernel.copies}' if kernel.copies > 1 else '')
-  share = f'{kernel.share:.1%}'
+  share = '' if kernel.share is None else f'{kernel.share:.1%}'
   if not kernel.picks:
-    return name, share, '-', '-', 'no choice', kernel.op_name
+    return name, share, 'no choice', '', '', '', kernel.op_name
   best, default = kernel.picks[0], kernel.default
-  if kernel.default_from == FROM_TIME:
-    known = place = '-'
-  else:
+  known = place = ''
+  if kernel.default_from != FROM_TIME:
     known, place = _bounds(default), f'{default.place:,} of {kernel.scored:,}'
-  return name, share, known, place, _bounds(best), kernel.op_name
+  return (name, share, _bounds(best), _change(best), known, place,
+          kernel.op_name)
+
+
+def _change(pick: Pick) -> str:
+  """The analytic time over the default's, as in '-11.1 %'."""
+  if pick.over_default is None:
+    return ''
+  percent = round(100 * (pick.over_default - 1), 1)
+  return f'{percent:+,.1f} %' if percent else '0.0 %'
 
 
 def _bounds(pick: Pick) -> str:
@@ -62,7 +80,7 @@ def _bounds(pick: Pick) -> str:
       f' | {_sizes(filters)}' if filters else '')
 
 
-def advice_text(advice: Advice) -> str:
+def advice_text(advice: Advice, verbose: bool = False) -> str:
   """A heading, the default tile, and three lines a pick."""
   copies = f', {advice.copies} times' if advice.copies > 1 else ''
   tiles = f'{advice.scored:,} tiles'
@@ -72,29 +90,36 @@ def advice_text(advice: Advice) -> str:
       f'{advice.name}{copies}: {_count(advice.nodes, "node")} '
       f'({shortened(advice.opcodes, 6)}), {tiles}',
       *([f'  {advice.op_name}'] if advice.op_name else []),
+      *([_product_text(advice.product)] if advice.product else []),
       *(f'  {note}' for note in advice.notes)]
   for pick in advice.picks:
-    lines += _pick_lines(f'{pick.place:>3}', pick)
+    lines += _pick_lines(f'{pick.place:>3}', pick, verbose)
   if advice.default:
     lines.append(f'  default, {advice.default_from}; the model puts it at '
                  f'place {advice.default.place:,}')
-    lines += _pick_lines('  -', advice.default)
+    lines += _pick_lines('  -', advice.default, verbose)
   return '\n'.join(lines)
 
 
-def _pick_lines(place: str, pick: Pick) -> list[str]:
+def _product_text(product: tuple[int, int, int]) -> str:
+  return '  a product of M = {:,}, N = {:,}, K = {:,}'.format(*product)
+
+
+def _pick_lines(place: str, pick: Pick, verbose: bool) -> list[str]:
   tile = pick.tile
   bounds = (f'output {_sizes(tile.output_bounds)} '
             f'= {_sizes(tile.output_elements)} elements')
   if tile.kernel_bounds:
     bounds += (f', kernel {_sizes(tile.kernel_bounds)} '
                f'= {_sizes(tile.kernel_elements)}')
-  worth = [f'score {pick.score:.4f}']
+  worth = [f'score {pick.score:.4f}'] if verbose else []
   if pick.predicted_ns is not None:
-    worth.append(f'analytic time {pick.predicted_ns / 1000:,.1f} us, '
-                 f'{pick.over_default:.3f} of the default\'s')
+    against = _change(pick)
+    worth.append(f'analytic time {pick.predicted_ns / 1000:,.1f} us' + (
+        f', {against} to the default' if place.strip() != '-' else ''))
   if pick.measured_ns is not None:
     worth.append(f'measured {pick.measured_ns / 1000:,.1f} us')
+  worth.append(f'{in_bytes(tile.footprint_bytes)} on chip')
   return [f'{place}  {bounds}', f'     {"; ".join(worth)}',
           f'     {tile.text()}']
 

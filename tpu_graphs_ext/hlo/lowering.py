@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from typing import Any, Callable, Union
@@ -45,11 +46,31 @@ def module_of(target: str, arguments: Arguments) -> bytes:
   if not callable(function):
     raise UserError(f'{target}: is no function, but of the type '
                     f'{type(function).__name__}')
+  if not isinstance(arguments, str):
+    _require_as_many(function, len(arguments), target)
   given = (_named_arguments(target, arguments) if isinstance(arguments, str)
            else arguments_of_shapes(function, arguments))
   text = arguments if isinstance(arguments, str) else ' '.join(
       f'{name}[{",".join(map(str, sizes))}]' for name, sizes in arguments)
   return lowered(function, given, target, text)
+
+
+def _require_as_many(function: Callable, number: int, target: str) -> None:
+  """Refuses fewer arguments than the function takes, and names those."""
+  if not number and getattr(function, 'input_signature', None):
+    return
+  try:
+    parameters = inspect.signature(function).parameters.values()
+  except (TypeError, ValueError):
+    return  # Nobody knows.
+  names = [one.name for one in parameters if one.default is one.empty
+           and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+  if number < len(names):
+    count = f'{len(names)} shapes' if len(names) > 1 else 'one shape'
+    raise UserError(
+        f'{target} takes {", ".join(names)}: give {count} with --shapes, as in '
+        "'f32[512,1024] bf16[1024]', or the name of a function that returns "
+        f'the arguments{f"; {number} given" if number else ""}')
 
 
 def arguments_of_shapes(function: Callable, shapes: list) -> tuple:
