@@ -36,7 +36,6 @@ from tpu_graphs_ext.layout import cli as layout_cli
 from tpu_graphs_ext.report import cli as report_cli
 from tpu_graphs_ext.stacks.quiet import NoTerminal
 from tpu_graphs_ext.sweep import cli as sweep_cli
-from tpu_graphs_ext.sweep import rank_cli
 from tpu_graphs_ext.traces import cli as traces_cli
 
 _log = logging.getLogger(__name__)
@@ -172,7 +171,7 @@ def _add_rank(verbs) -> None:
   parser.add_argument('--top_k', default=TOP_CONFIGS,
                       type=_positive, metavar='K',
                       help='configurations of each kernel')
-  rank_cli.add_flags(parser, _positive)
+  sweep_cli.add_rank_flags(parser, _positive)
   _add_settings(parser, LoadSettings)
   _add_switch(parser, '--all', 'list every tile, not the first K')
   _add_switch(parser, '--json', 'print JSON instead of tables')
@@ -368,8 +367,8 @@ def _predict(args: argparse.Namespace) -> int:
 
 
 def _rank(args: argparse.Namespace) -> int:
-  if rank_cli.is_asked(args):
-    return rank_cli.rank(args, _given(args, LoadSettings))
+  if sweep_cli.ranks_many(args):
+    return sweep_cli.rank_many(args, _given(args, LoadSettings))
   if args.blocks:
     return _rank_blocks(args)
   if args.files:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from tpu_graphs_ext.sweep import engine
+from support import waiting
 
 SECONDS = 120  # For it to start, on a machine that has much else to do.
 
@@ -34,7 +34,7 @@ def started(folder, workers=2):
   try:
     log = start('scheduler', '--host', '127.0.0.1', '--port', '0')
     address = re.compile(r'Scheduler at: +(tcp://\S+)')
-    assert engine.wait_for(lambda: address.search(log.read_text()), SECONDS)
+    assert waiting.wait_for(lambda: address.search(log.read_text()), SECONDS)
     address, = address.search(log.read_text()).groups()
     for _ in range(workers):
       start('worker', address, '--nthreads', '1', '--local-directory',

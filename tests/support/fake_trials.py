@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 
 from support import tiny_kernels
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import engine, trials
+from tpu_graphs_ext.sweep import trials
 
 
 def trained(trial):
@@ -26,38 +25,6 @@ def trained(trial):
       epochs=2, best_epoch=1, parameters=10 * width, seconds=1.5)
   trials.write(trial.out, record)
   return record
-
-
-class Here:
-  """An `engine.Crew` of this process, which notes what it did.
-
-  Args:
-    interrupted_after: Ctrl-C comes after so many trials.
-  """
-
-  def __init__(self, interrupted_after=-1):
-    self.done = []
-    self.has_stopped = False
-    self._left = interrupted_after
-
-  def free(self, busy):
-    return 1 - busy
-
-  def submit(self, function, job):
-    if self._left == 0:
-      raise KeyboardInterrupt
-    self._left -= 1
-    self.done.append(job.item)
-    return functools.partial(engine.called, function, job.item)
-
-  def wait(self, futures):
-    return futures
-
-  def result(self, future):
-    return future()
-
-  def stop(self):
-    self.has_stopped = True
 
 
 def write_data(folder):

@@ -18,8 +18,7 @@ import subprocess
 import sys
 import time
 
-from support import dask_cluster
-from tpu_graphs_ext.sweep import engine
+from support import dask_cluster, waiting
 
 SECONDS = 7200  # Until a step gives up.
 START = time.monotonic()
@@ -81,7 +80,7 @@ class Show:
             if record['state'] == 'finished']
 
   def _wait_for(self, number: int) -> None:
-    assert engine.wait_for(lambda: len(self._finished()) >= number, SECONDS), (
+    assert waiting.wait_for(lambda: len(self._finished()) >= number, SECONDS), (
         self._log.read_text())
 
   def _busy(self, client) -> str:
@@ -89,7 +88,7 @@ class Show:
     def found():
       return [worker for worker, keys in client.processing().items() if keys]
 
-    assert engine.wait_for(found, SECONDS)
+    assert waiting.wait_for(found, SECONDS)
     return found()[0]
 
   def _note(self) -> None:

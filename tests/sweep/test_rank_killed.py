@@ -11,7 +11,7 @@ import pytest
 
 from support import dask_cluster, tiny_kernels
 from support.places import PROJECT, TESTS
-from tpu_graphs_ext.sweep import engine
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ def ended(process):
 def some_parts(out, process, number=5):
   """Waits until there are so many, and others are not there yet."""
   folder = pathlib.Path(f'{out}.parts')
-  assert engine.wait_for(
+  assert wait_for(
       lambda: process.poll() is not None
       or len(list(folder.glob('*.rows'))) >= number,
       SECONDS, pause=0.005)
@@ -109,7 +109,7 @@ def test_the_whole_command_is_killed(start, expected, tmp_path, number):
   workers = workers_of(process)
   process.send_signal(number)
   process.communicate(timeout=SECONDS)
-  assert workers and engine.wait_for(
+  assert workers and wait_for(
       lambda: not any(os.path.exists(f'/proc/{worker}/maps')
                       and pathlib.Path(f'/proc/{worker}/maps').read_text()
                       for worker in workers), SECONDS)

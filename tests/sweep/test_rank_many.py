@@ -12,45 +12,30 @@ import uuid
 import numpy as np
 import pytest
 
-from support import tiny_kernels
+from support import inline_pool, tiny_kernels
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.advice import sources
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import threads
-from tpu_graphs_ext.sweep import engine, places, rank_many, rank_shard, rows
+from tpu_graphs_ext.sweep import pool, rank_many, rank_shard, rows, storage
 
 
-class Inline:
-  """Stands in for `engine.run`: one item after the other, in this process.
+class Inline(inline_pool.InlinePool):
+  """Ranks shards in this process."""
 
-  Attributes:
-    ranked: names of the files of each item.
-    stop_after: raises KeyboardInterrupt after so many items.
-    dead: a file whose worker dies.
-  """
-
-  def __init__(self):
-    self.ranked, self.stop_after, self.dead = [], None, ''
-
-  def __call__(self, function, items, *, workers, scheduler):
-    assert callable(function) and not scheduler
-    for key, item in items:
-      if self.stop_after is not None and len(self.ranked) >= self.stop_after:
-        raise KeyboardInterrupt
-      names = [os.path.basename(file.name) for file in item[1].files]
-      self.ranked.append(names)
-      if self.dead in names:
-        yield engine.Outcome(key, None, engine.died(3))
-      else:
-        yield engine.Outcome(key, *engine.called(function, item))
+  @property
+  def ranked(self):
+    """Names of the files of each item."""
+    return [[os.path.basename(file.name) for file in shard.files]
+            for _, shard in self.done]
 
 
 @pytest.fixture
 def inline(monkeypatch):
   monkeypatch.setattr(threads, 'one_alone', lambda: None)
   run = Inline()
-  monkeypatch.setattr(engine, 'run', run)
+  monkeypatch.setattr(pool, 'run', run)
   return run
 
 
@@ -91,8 +76,8 @@ def rows_in(content):
 
 def test_rows_are_what_the_model_says(ranked, saved_model_dir, folder):
   summary, content = ranked(top_k=2)
-  assert (summary.files, summary.contents.kernels) == (7, 7)
-  assert summary.contents.configs == 25 and not summary.contents.errors
+  assert (summary.files, summary.kernels) == (7, 7)
+  assert summary.configs == 25 and not summary.errors
   model = rank_shard._loaded.popitem()[1].compiled
   for number, row in enumerate(rows_in(content)):
     assert list(row) == list(rows.LISTED)
@@ -112,14 +97,14 @@ def test_equal_bytes_for_shards_of_any_size(ranked, folder):
 
 def test_a_run_that_was_broken_off_goes_on(ranked, inline, tmp_path, caplog):
   _, expected = ranked()
-  inline.ranked, inline.stop_after = [], 2
+  inline.done, inline.stop_after = [], 2
   with pytest.raises(KeyboardInterrupt):
     ranked(name='again.jsonl')
   kept = tmp_path / 'again.jsonl.parts'
   assert f'what is ranked is kept in {kept}' in caplog.text
   assert len(list(kept.iterdir())) == 2
   assert not (tmp_path / 'again.jsonl').exists()
-  inline.ranked, inline.stop_after = [], None
+  inline.done, inline.stop_after = [], None
   summary, content = ranked(name='again.jsonl')
   assert inline.ranked == [['net_6.npz']] and content == expected
   assert summary.kept == 6 and 'by an earlier run' in summary.text()
@@ -132,7 +117,7 @@ def broken_off(ranked, inline):
   inline.stop_after = 2
   with pytest.raises(KeyboardInterrupt):
     ranked()
-  inline.ranked, inline.stop_after = [], None
+  inline.done, inline.stop_after = [], None
   return ranked
 
 
@@ -162,7 +147,7 @@ def test_another_model_uses_no_part(broken_off, inline, saved_model_dir,
   rank_many.rank_many(str(copy), [str(folder)], out, shard_files=3)
   assert inline.ranked == [['net_6.npz']]
   (copy / 'fingerprint.pb').write_bytes(b'other')
-  inline.ranked = []
+  inline.done = []
   rank_many.rank_many(str(copy), [str(folder)], out, shard_files=3)
   assert len(inline.ranked) == 3
 
@@ -191,12 +176,13 @@ def test_files_that_cannot_be_ranked_have_rows(ranked, folder, tmp_path):
                        (2, 'config_feat'), (3, '139'), (5, 'no such file')):
     assert f'net_{number}.npz' in found[number]['error']
     assert said in found[number]['error'], found[number]['error']
-  assert summary.contents.errors == 4 and summary.contents.kernels == 3
+  assert summary.errors == 4 and summary.kernels == 3
   assert '4 rows have an error' in summary.text()
 
 
 def test_a_file_whose_worker_dies_costs_no_other_its_row(ranked, inline):
-  inline.dead = 'net_4.npz'
+  inline.kills = lambda item: any(
+      'net_4' in file.name for file in item[1].files)
   summary, content = ranked()
   assert inline.ranked[1:] == [
       ['net_3.npz', 'net_4.npz', 'net_5.npz'], ['net_6.npz'],
@@ -204,8 +190,8 @@ def test_a_file_whose_worker_dies_costs_no_other_its_row(ranked, inline):
   found = rows_in(content)
   assert [row['file'][-9:] for row in found if row['error']] == ['net_4.npz']
   assert 'net_4.npz: its worker died, 3 times' in found[4]['error']
-  assert summary.contents.errors == 1
-  inline.dead = ''
+  assert summary.errors == 1
+  inline.kills = lambda item: False
   _, sound = ranked()
   for number in (0, 1, 2, 3, 5, 6):
     assert sound.splitlines()[number] == content.splitlines()[number]
@@ -227,7 +213,7 @@ def test_inputs_and_outputs_by_url(ranked, saved_model_dir, folder, inline):
   (folder / 'net_1.npz').write_bytes(b'no archive')
   base = f'memory://{uuid.uuid4().hex}'
   for path in folder.iterdir():
-    with places.new_file(f'{base}/data/{path.name}') as file:
+    with storage.new_file(f'{base}/data/{path.name}') as file:
       file.write(path.read_bytes())
 
   def by_url():
@@ -237,13 +223,12 @@ def test_inputs_and_outputs_by_url(ranked, saved_model_dir, folder, inline):
   inline.stop_after = 2
   with pytest.raises(KeyboardInterrupt):
     by_url()
-  assert len(places.names_in(f'{base}/out.jsonl.parts')) == 2
-  inline.ranked, inline.stop_after = [], None
+  assert len(storage.names_in(f'{base}/out.jsonl.parts')) == 2
+  inline.done, inline.stop_after = [], None
   by_url()
   assert len(inline.ranked) == 1
-  assert not places.names_in(f'{base}/out.jsonl.parts')
-  with places.reading(f'{base}/out.jsonl') as file:
-    content = file.read()
+  assert not storage.names_in(f'{base}/out.jsonl.parts')
+  content = storage.read(f'{base}/out.jsonl')
   root = rows_in(content)[0]['file'].rpartition('/')[0]
   assert content.replace(root.encode(), str(folder).encode()) == ranked()[1]
 
@@ -297,7 +282,7 @@ def test_outputs_that_are_refused(tmp_path, name, content, rule):
 def test_a_url_of_another_file_is_not_replaced():
   pytest.importorskip('fsspec', reason='needs the extra [scale]')
   url = f'memory://{uuid.uuid4().hex}/out.jsonl'
-  with places.new_file(url) as file:
+  with storage.new_file(url) as file:
     file.write(b'{"mine": 1}')
   with pytest.raises(UserError, match='is no file of rankings, so it is not'):
     rank_many.check_out(url)
@@ -305,22 +290,26 @@ def test_a_url_of_another_file_is_not_replaced():
 
 def test_what_no_worker_can_do_ends_it(ranked, monkeypatch):
   def fails(function, items, **_):
-    yield engine.Outcome(next(iter(items))[0], None, 'ModuleNotFoundError: x')
+    yield pool.Outcome(next(items)[0], None, 'ModuleNotFoundError: x')
 
-  monkeypatch.setattr(engine, 'run', fails)
+  monkeypatch.setattr(pool, 'run', fails)
   with pytest.raises(UserError, match='a worker cannot rank: ModuleNotFound'):
     ranked()
 
 
 def test_summary_of_strange_features():
-  told = rank_many.Contents(
-      9, 9, 0, 100, 2.5, 3, {f'node_feat.{i}': i for i in range(1, 13)})
-  text = rank_many.Summary('o.jsonl', 9, 0, told, 2.0).text()
-  assert text.startswith('9 kernels with 100 tiles ranked, of 9 files, in 2 s')
-  assert '\n2.5 s of processor time, without loading the model\n' in text
-  assert '3 kernels have features that the model was not trained on' in text
+  summary = rank_many.Summary('o.jsonl', 12, worked=2.5, seconds=2.0)
+  for number in range(1, 13):
+    summary.add(rows.row(rows.LISTED, 'a', tile_id='a', configs=10, unfamiliar=[
+        f'node_feat.{i}' for i in range(number, 13)]))
+  summary.add(rows.row(rows.LISTED, 'a', error='damaged'))
+  text = summary.text()
+  assert text.startswith(
+      '12 kernels with 120 tiles ranked, of 12 files, in 2 s: o.jsonl\n'
+      '2.5 s of processor time, without loading the model\n'
+      '12 kernels have features that the model was not trained on')
   assert text.index('node_feat.12: 12 ker') < text.index('node_feat.3: 3 ker')
-  assert text.endswith('and 2 more')
+  assert text.endswith('and 2 more\n1 rows have an error')
 
 
 # ------------------------------------------------------------- the command
@@ -383,7 +372,7 @@ def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
   assert first['tile_id'] and first['notes'][-1] == 'a note'
   assert scored == [(3, 50, 1)]
   assert 'b.hlo' in second['error'] and 'neither HLO text' in second['error']
-  assert summary.contents.configs == 4
+  assert summary.configs == 4
 
 
 def test_programs_are_compiled_for_the_generation_asked_for(

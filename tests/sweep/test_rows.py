@@ -11,7 +11,7 @@ from support.tiny_hlo import product
 from tpu_graphs_ext.advice import picks, sources
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.host import distinct, rank, scoring
-from tpu_graphs_ext.sweep import parts, rows
+from tpu_graphs_ext.sweep import rows
 
 
 class FirstFirst:
@@ -59,7 +59,7 @@ def test_a_row_of_legal_tiles():
 @pytest.mark.parametrize('kind', [rows.LISTED, rows.LEGAL])
 def test_parquet_keeps_every_value(kind):
   row = legal_row()[1] if kind is rows.LEGAL else listed_row()
-  lines = [parts.line_of(row), parts.line_of(
+  lines = [rows.line_of(row), rows.line_of(
       rows.row(kind, 'b.npz', error='damaged'))]
   found = read(kind, lines).read().to_pylist()
   assert found == [json.loads(line) for line in lines]
@@ -71,7 +71,7 @@ def test_no_rows_at_all():
 
 def test_groups_depend_on_rows_alone(monkeypatch):
   monkeypatch.setattr(rows, '_GROUP_ROWS', 4)
-  lines = [parts.line_of(listed_row())] * 9
+  lines = [rows.line_of(listed_row())] * 9
   file = read(rows.LISTED, lines)
   assert [file.metadata.row_group(i).num_rows for i in range(3)] == [4, 4, 1]
   monkeypatch.setattr(rows, '_GROUP_TILES', 5)  # Two tiles a row.

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from support import fake_trials, tiny_models
+from support import fake_trials, inline_pool, tiny_models
 from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import engine, sweep, trials
+from tpu_graphs_ext.sweep import pool, sweep, trials
 
 
 @pytest.fixture(scope='module')
@@ -19,13 +19,14 @@ def data_root(tmp_path_factory):
 
 @pytest.fixture
 def swept(data_root, tmp_path, monkeypatch):
-  """Returns a function that sweeps; it returns (leaderboard, crew).
+  """Returns a function that sweeps; it returns (leaderboard, pool).
 
-  Keys of the grid may be given, as may what `fake_trials.Here` takes.
+  Keys of the grid may be given, and after how many trials Ctrl-C comes.
   """
-  def of(interrupted_after=-1, retry_failed=False, **more):
-    crew = of.crew = fake_trials.Here(interrupted_after)
-    monkeypatch.setattr(engine, '_crew', lambda *unused: crew)
+  def of(interrupted_after=None, retry_failed=False, **more):
+    crew = of.crew = inline_pool.InlinePool()
+    crew.stop_after = interrupted_after
+    monkeypatch.setattr(pool, 'run', crew)
     path = fake_trials.write_grid(
         tmp_path, data_root, tiny_models.__file__, **more)
     return sweep.sweep(path, str(tmp_path / 'out'), work=fake_trials.trained,
@@ -44,7 +45,7 @@ ALL = [(width, seed) for width in (2, 4, 8) for seed in (0, 1)]
 
 def test_every_trial_is_done_once(swept, tmp_path):
   board, crew = swept()
-  assert widths(crew.done) == ALL and crew.has_stopped
+  assert widths(crew.done) == ALL
   assert [group.first.kwargs['width'] for group in board.groups] == [8, 4, 2]
   assert board.best.spread.mean == pytest.approx(0.0805)
   first = (tmp_path / 'out' / 'leaderboard.md').read_text()
@@ -58,7 +59,6 @@ def test_what_is_interrupted_goes_on(swept, tmp_path, caplog):
   for done in (2, 3):
     with pytest.raises(KeyboardInterrupt):
       swept(interrupted_after=done)
-    assert swept.crew.has_stopped
   assert 'interrupted: 5 of 6 trials are done' in caplog.text
   assert '5 trials' in (tmp_path / 'out' / 'leaderboard.md').read_text()
   board, crew = swept()
@@ -157,8 +157,7 @@ def test_searching_without_the_extra(swept, monkeypatch):
 
 
 def test_the_command(data_root, tmp_path, monkeypatch, capsys):
-  crew = fake_trials.Here()
-  monkeypatch.setattr(engine, '_crew', lambda *unused: crew)
+  monkeypatch.setattr(pool, 'run', inline_pool.InlinePool())
   monkeypatch.setattr(sweep.sweep, '__kwdefaults__', {
       **sweep.sweep.__kwdefaults__, 'work': fake_trials.trained})
   path = fake_trials.write_grid(tmp_path, data_root, tiny_models.__file__)

@@ -15,7 +15,7 @@ from support import (
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import artifacts, callbacks
 from tpu_graphs_ext.report import runs
-from tpu_graphs_ext.sweep import engine, grid, trial_run, trials
+from tpu_graphs_ext.sweep import grid, pool, trial_run, trials
 
 
 @pytest.fixture(scope='module')
@@ -62,7 +62,7 @@ def test_a_trial_that_is_broken_off_is_resumed(trial, monkeypatch):
   with monkeypatch.context() as patch:
     asked = iter(range(100))
     # Twice an epoch: after its steps, and at its end.
-    patch.setattr(engine, 'is_wanted', lambda: next(asked) < 3)
+    patch.setattr(pool, 'is_wanted', lambda: next(asked) < 3)
     with pytest.raises(KeyboardInterrupt):
       trial_run.run(trial)
   assert trials.read(trial.out, trial.key).state == trials.STARTED

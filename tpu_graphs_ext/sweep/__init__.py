@@ -1,9 +1,7 @@
-"""Much work on many processes: of this machine, or of a cluster.
+"""Many trainings, and rankings of many files, on many processes.
 
-cli          the verb `sweep`
-engine       items -> results, by workers that may die
-processes    the workers of this machine
-cluster      the workers of a Dask cluster
+cli          the verb `sweep`, and the flags of `rank` that name workers
+pool         items -> results, by workers that may die
 grid         what a sweep tries, from a file
 ranges       one argument's values: some, or a range
 checks       whether all of a grid can be trained
@@ -14,10 +12,8 @@ watching     ends a trial that is poor or that nobody wants
 pruning      which are poor
 leaderboard  the tables
 sweep        from a grid to the leaderboard
-places       files by paths, and by the URLs that fsspec knows
-parts        what is ranked at a time, and the file with its rows
+storage      files by paths and URLs
 rows         a row a kernel, as JSON and in Parquet
 rank_shard   what a worker of `rank` does
 rank_many    cuts files into shards, has them ranked, joins the rows
-rank_cli     the flags of `rank` that name workers
 """

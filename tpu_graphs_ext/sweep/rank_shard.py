@@ -1,8 +1,12 @@
-"""What a worker does: it ranks the kernels of a shard and writes its part.
+"""What a worker of `rank --workers` does: it ranks a shard's kernels.
 
 One kernel at a time, so that a worker's memory is that of the model and of one
 kernel. A worker keeps to one core and to one thread: scores are then the same
 bits whatever the number of workers, and of cores.
+
+The rows of a shard are a part: a file of JSON lines, and a last line with a
+checksum. Its name is a hash of everything that its rows follow from, so a part
+that is there is right, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -10,9 +14,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
+import json
 import logging
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -24,7 +31,9 @@ from tpu_graphs_ext.host import inputs, rank, scoring, threads, unfamiliar
 from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.serving import cost_model
 from tpu_graphs_ext.stacks import quiet
-from tpu_graphs_ext.sweep import parts, places, rows
+from tpu_graphs_ext.sweep import rows, storage
+
+PART = '.rows'  # How the names of parts end.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +41,8 @@ class Settings:
   """How kernels are ranked.
 
   Attributes:
-    basis: the sum of all that rows follow from but their file.
-    model: of these the sum of what is the model's.
+    basis: hash of all that rows follow from but their file.
+    model: hash of what among these belongs to the model.
     model_dir: absolute path of the folder model_<hash>.
     loading: how to load it.
     stats: what features are scaled with, as `FeatureStats.to_json` gives it.
@@ -58,10 +67,72 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ranked:
-  """How a shard went: what its part has, or why no shard can be ranked."""
-  contents: Optional[parts.Contents]
-  fault: str = ''
+class Shard:
+  """Files that one worker ranks at a time.
+
+  Attributes:
+    key: names it, see `shards`.
+    files: in order.
+  """
+  key: str
+  files: tuple[storage.Found, ...]
+
+  @property
+  def part(self) -> str:
+    """The name of its part."""
+    return self.key + PART
+
+
+def shards(files: list[storage.Found], size: int, basis: str) -> list[Shard]:
+  """Cuts a list of files into shards, the same ones for the same list.
+
+  Args:
+    files: in order.
+    size: files of a shard; the last may have fewer.
+    basis: hash of what else their rows follow from.
+  """
+  cut = [files[start:start + size] for start in range(0, len(files), size)]
+  return [Shard(hash_of([basis, list(map(dataclasses.astuple, chosen))]),
+                tuple(chosen)) for chosen in cut]
+
+
+def hash_of(content: Any) -> str:
+  """Of anything that JSON can hold."""
+  text = json.dumps(content, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+# ---------------------------------------------------------------- parts
+
+
+def write_part(folder: str, shard: Shard, lines: list[bytes],
+               seconds: float) -> None:
+  """Writes the rows of a shard, and how long ranking them took."""
+  body = b''.join(lines)
+  with storage.new_file(storage.join(folder, shard.part)) as file:
+    file.write(body + _last_line(body, seconds))
+
+
+def _last_line(body: bytes, seconds: float) -> bytes:
+  return rows.line_of({'seconds': seconds,
+                  'crc32': zlib.crc32(body + repr(seconds).encode())})
+
+
+def read_part(folder: str, shard: Shard) -> Optional[tuple[list[bytes], float]]:
+  """(rows, seconds); None if the part is damaged or gone."""
+  try:
+    content = storage.read(storage.join(folder, shard.part))
+    end = content.rfind(b'\n', 0, -1) + 1
+    seconds = json.loads(content[end:])['seconds']
+  except (UserError, ValueError, TypeError, KeyError):
+    return None
+  body = content[:end]
+  if content[end:] != _last_line(body, seconds):
+    return None
+  return body.splitlines(keepends=True), seconds
+
+
+# ---------------------------------------------------------------- ranking
 
 
 class _Model:
@@ -99,8 +170,8 @@ class _Model:
 _loaded: dict[str, _Model] = {}
 
 
-def rank_shard(task: tuple[Settings, parts.Shard]) -> Ranked:
-  """Ranks a shard and writes its part; the fault is that of all shards.
+def rank_shard(task: tuple[Settings, Shard]) -> str:
+  """Ranks a shard and writes its part; returns why no shard can be ranked.
 
   What is wrong with a file stands in its row.
   """
@@ -108,18 +179,17 @@ def rank_shard(task: tuple[Settings, parts.Shard]) -> Ranked:
   try:
     with _without_progress():
       model = _model(settings)
-      start = time.process_time()
-      with parts.new_part(settings.folder, shard) as part:
-        for file, path, fault in places.local_copies(shard.files):
-          for row, configs in _rows_of(model, settings, file, path, fault):
-            try:
-              part.add(row, configs)
-            except ValueError as error:  # A number that JSON cannot hold.
-              part.add(_failed(settings, file, path, error), 0)
-        part.contents.seconds = time.process_time() - start
-    return Ranked(part.contents)
+      start, lines = time.process_time(), []
+      for file, path, fault in storage.local_copies(shard.files):
+        for row in _rows_of(model, settings, file, path, fault):
+          try:
+            lines.append(rows.line_of(row))
+          except ValueError as error:  # A number that JSON cannot hold.
+            lines.append(rows.line_of(_failed(settings, file, path, error)))
+      write_part(settings.folder, shard, lines, time.process_time() - start)
+    return ''
   except UserError as error:
-    return Ranked(None, str(error))
+    return str(error)
 
 
 @contextlib.contextmanager
@@ -155,28 +225,28 @@ def _model(settings: Settings) -> _Model:
   return model
 
 
-def _rows_of(model: _Model, settings: Settings, file: places.Found,
-             path: str, fault: str) -> Iterator[tuple[dict[str, Any], int]]:
-  """The rows of a file, each with the number of tiles that were scored."""
+def _rows_of(model: _Model, settings: Settings, file: storage.Found,
+             path: str, fault: str) -> Iterator[dict[str, Any]]:
+  """The rows of a file."""
   if fault:
-    yield _failed(settings, file, path, fault), 0
+    yield _failed(settings, file, path, fault)
     return
   made = (_legal if settings.all_tiles else _listed)(
       model, settings, file.name, path)
   try:
-    for row, configs in made:
+    for row in made:
       yield (_failed(settings, file, path, row) if isinstance(row, Exception)
-             else row), configs
+             else row)
   except Exception as error:  # A file may be damaged in any way.
-    yield _failed(settings, file, path, error), 0
+    yield _failed(settings, file, path, error)
 
 
-def _failed(settings: Settings, file: places.Found, path: str,
+def _failed(settings: Settings, file: storage.Found, path: str,
             error: Any) -> dict[str, Any]:
   """The row of what cannot be ranked."""
   text = str(error) if isinstance(error, (UserError, str)) else (
       f'{type(error).__name__}: {reason_of(error)}')
-  # By the name that it was given, not by that of a copy.
+  # By the name that was given, not by that of a copy.
   text = text.replace(path, file.name) if path else text
   if file.name not in text:
     text = f'{file.name}: {text}'
@@ -184,34 +254,32 @@ def _failed(settings: Settings, file: places.Found, path: str,
 
 
 def _listed(model: _Model, settings: Settings, name: str,
-            path: str) -> Iterator[tuple[Any, int]]:
-  """Rows, or errors of single kernels, with how many tiles were scored."""
+            path: str) -> Iterator[Any]:
+  """Rows of the tiles that a file lists, or errors of single kernels."""
   stats = model.ranker.stats
   partition = inputs.read_kernels(path, min_configs=1)
   stats.check_columns(partition)
   for kernel in partition:
     try:
-      ranking = model.ranking(kernel, settings.top_k)
-      strange = unfamiliar.of_kernel(stats, kernel, model.opcodes)
+      yield rows.of_ranking(
+          name, model.ranking(kernel, settings.top_k),
+          unfamiliar.of_kernel(stats, kernel, model.opcodes))
     except Exception as error:  # Of this kernel alone.
-      yield error, 0
-      continue
-    yield rows.of_ranking(name, ranking, strange), kernel.num_configs
+      yield error
 
 
 def _legal(model: _Model, settings: Settings, name: str,
-           path: str) -> Iterator[tuple[Any, int]]:
+           path: str) -> Iterator[Any]:
   """The same of all legal tiles."""
   source = sources.read_source(path, tpu=settings.tpu)
   if not source.found and not source.faults:
-    yield rows.row(rows.LEGAL, name, notes=source.notes), 0
+    yield rows.row(rows.LEGAL, name, notes=source.notes)
   for found in source.found:
     try:
       advice = picks.advice_on(model.ranker, found, settings.top_k,
                                settings.most_tiles, at_once=1)
+      yield rows.of_advice(name, source.notes, advice)
     except Exception as error:  # Of this kernel alone.
-      yield error, 0
-      continue
-    yield rows.of_advice(name, source.notes, advice), advice.scored
+      yield error
   for fault in source.faults:
-    yield UserError(fault), 0
+    yield UserError(fault)

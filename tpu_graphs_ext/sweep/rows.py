@@ -68,6 +68,16 @@ def row(kind: dict[str, Any], file: str, **values: Any) -> dict[str, Any]:
   return {**dict.fromkeys(kind), 'file': file, **values}
 
 
+def line_of(row: dict[str, Any]) -> bytes:
+  """A row as a line of JSON.
+
+  Raises:
+    ValueError: it has a number that JSON cannot hold.
+  """
+  return json.dumps(row, allow_nan=False, ensure_ascii=False,
+                    separators=(',', ':')).encode() + b'\n'
+
+
 def names_of(unfamiliar: Sequence[Any]) -> list[str]:
   """'node_feat.is_root': the features of `host.unfamiliar`, by name alone."""
   return [f'{found.table}.{found.column}' for found in unfamiliar]

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import outputs
-from tpu_graphs_ext.sweep import engine, grid, search, trial_run, trials
+from tpu_graphs_ext.sweep import grid, pool, search, trial_run, trials
 from tpu_graphs_ext.sweep.grid import Grid
 from tpu_graphs_ext.sweep.leaderboard import (
   NAME,
@@ -46,7 +46,7 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
     path: the grid; see `grid`.
     out: folder for everything. On a cluster, one that all machines have under
       this path, as the data roots.
-    workers, scheduler: see `engine.run`.
+    workers, scheduler: see `pool.run`.
     retry_failed: does failed trials again, too.
     work: what a worker does with a trial.
 
@@ -104,7 +104,7 @@ class _Sweep:
     if before:
       _log.info('%d of %d trials are done already', before,
                 self._grid.num_trials)
-    outcomes = engine.run(work, self._left(), workers=workers,
+    outcomes = pool.run(work, self._left(), workers=workers,
                           scheduler=scheduler)
     bar = tqdm(total=self._grid.num_trials, initial=before, unit='trial',
                disable=None)
@@ -158,7 +158,7 @@ class _Sweep:
       self._search.tell(
           number, sum(values) / len(values) if values else None)
 
-  def _note(self, outcome: engine.Outcome) -> None:
+  def _note(self, outcome: pool.Outcome) -> None:
     key, record, error = outcome
     if error:
       record = trial_run.failed(self._trials[key], error)

@@ -11,7 +11,7 @@ import time
 from typing import Any, Optional
 
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import engine, trials
+from tpu_graphs_ext.sweep import pool, trials
 from tpu_graphs_ext.sweep.trials import Record, Trial
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def _trained(trial: Trial, resume: bool) -> tuple[Any, Any]:
       return watch, train.run(trial.settings(resume), task)
     except InUseError:
       resume = True
-      if not engine.is_wanted():
+      if not pool.is_wanted():
         raise
       time.sleep(_PAUSE_SECONDS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tpu_graphs_ext.sweep import engine, pruning
+from tpu_graphs_ext.sweep import pool, pruning
 from tpu_graphs_ext.sweep.trials import Trial
 
 
@@ -12,7 +12,7 @@ class EndUnwanted(tf.keras.callbacks.Callback):
   """Breaks the run off, to be resumed, where its sweep is gone."""
 
   def on_epoch_end(self, epoch, logs=None):
-    if not engine.is_wanted():
+    if not pool.is_wanted():
       raise KeyboardInterrupt
 
   on_train_batch_end = on_epoch_end

@@ -1,4 +1,4 @@
-"""Tasks for workers of the engine, which import them from here."""
+"""Tasks for the pool, whose workers import them from here."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ import time
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import threads
-from tpu_graphs_ext.sweep import engine
+from tpu_graphs_ext.sweep import pool
 
 
 def doubled(item):
@@ -50,6 +50,6 @@ def its_process(unused_item):
 def waits_until_unwanted(path):
   """Says in a file who it is, and later that nobody wanted it any more."""
   pathlib.Path(path).write_text(f'{os.getpid()}')
-  while engine.is_wanted():
+  while pool.is_wanted():
     time.sleep(0.05)
   pathlib.Path(path).write_text('unwanted')

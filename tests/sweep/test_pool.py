@@ -1,0 +1,204 @@
+"""Items through workers that raise, die and are interrupted.
+
+The processes are real, and none imports TensorFlow; the slow tests have a Dask
+cluster of two workers on this machine.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from support import dask_cluster, pool_tasks
+from support.places import PROJECT, TESTS
+from support.waiting import wait_for
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import threads
+from tpu_graphs_ext.sweep import pool
+
+SECONDS = 60  # Until a test gives up.
+
+
+@pytest.fixture(autouse=True)
+def found_by_workers(monkeypatch):
+  """Workers import the tasks; pytest's own paths are not theirs."""
+  monkeypatch.setenv('PYTHONPATH', os.pathsep.join(
+      [str(PROJECT), str(TESTS), os.environ.get('PYTHONPATH', '')]))
+
+
+def run(function, items, **chosen):
+  return sorted(pool.run(function, items, **chosen))
+
+
+def is_gone(process):
+  """Whether it has ended; a zombie, whose parent is gone, has."""
+  try:
+    stat = pathlib.Path(f'/proc/{process}/stat').read_text()
+  except OSError:
+    return True
+  return stat.rpartition(') ')[2].startswith('Z')
+
+
+def test_results_come_by_key(monkeypatch):
+  monkeypatch.setenv(threads.VARIABLE, '7')  # Workers have what is set.
+  items = [(f'k{number}', number) for number in range(5)]
+  assert run(pool_tasks.doubled_by_threads, items, workers=2) == [
+      pool.Outcome(f'k{number}', (2 * number, '7')) for number in range(5)]
+
+
+def test_nothing_to_do():
+  assert run(pool_tasks.doubled, []) == []
+
+
+def test_what_a_task_raises_is_the_error_of_its_item():
+  items = [(name, name) for name in ('user', 'exit', 'odd result', 'memory')]
+  found = {key: (result, error)
+           for key, result, error in pool.run(pool_tasks.refused, items)}
+  assert found['user'] == (None, 'a.json: lr must be positive')
+  assert found['exit'] == (None, 'SystemExit: 3')
+  assert found['memory'] == (None, 'MemoryError: MemoryError')
+  assert found['odd result'][0] is None
+  assert 'pickle' in found['odd result'][1].lower()
+
+
+def test_a_task_whose_worker_dies_is_tried_again(tmp_path):
+  items = [('once', (tmp_path / 'once', 1)), ('never', (tmp_path / 'never', 0)),
+           ('always', (tmp_path / 'always', 99))]
+  assert run(pool_tasks.killed, items, workers=2) == [
+      pool.Outcome('always', None, pool.died(pool.TRIES)),
+      pool.Outcome('never', 1), pool.Outcome('once', 2)]
+  lines = (tmp_path / 'always').read_text().split()
+  assert len(set(lines)) == len(lines) == pool.TRIES  # Each its process.
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_while_idle_costs_nothing():
+  found = []
+
+  def items():
+    for number in range(3):
+      assert len(found) == number  # What is known may decide what is next.
+      if found:
+        os.kill(found[-1], signal.SIGKILL)
+        assert wait_for(lambda: is_gone(found[-1]), SECONDS)
+      yield str(number), number
+
+  for outcome in pool.run(pool_tasks.its_process, items()):
+    assert not outcome.error
+    found.append(outcome.result)
+  assert len(set(found)) == 3
+
+
+SCRIPT = '''
+import sys
+from support import pool_tasks
+from tpu_graphs_ext.sweep import pool
+
+if __name__ == '__main__':
+  items = [(path, path) for path in sys.argv[1:]]
+  for outcome in pool.run(pool_tasks.waits_until_unwanted, items,
+                            workers=len(items)):
+    print(outcome)
+'''
+
+
+@pytest.mark.skipif(not os.path.isdir('/proc'), reason='looks at processes')
+@pytest.mark.parametrize('number', [
+    pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+def test_workers_end_with_who_started_them(tmp_path, number):
+  script = tmp_path / 'script.py'
+  script.write_text(SCRIPT)
+  told = [tmp_path / 'a', tmp_path / 'b']
+  process = subprocess.Popen([sys.executable, str(script), *map(str, told)],
+                             stderr=subprocess.PIPE, text=True)
+  assert wait_for(
+      lambda: all(path.exists() and path.read_text() for path in told), SECONDS)
+  workers = [int(path.read_text()) for path in told]
+  process.send_signal(number)
+  said = process.communicate(timeout=SECONDS)[1]
+  assert wait_for(
+      lambda: all(is_gone(worker) for worker in workers), SECONDS)
+  if number == signal.SIGINT:
+    assert said.rstrip().endswith('KeyboardInterrupt')
+
+
+def test_without_the_extra(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'distributed', None)
+  with pytest.raises(UserError, match=r'pip install -e "\.\[scale\]"'):
+    run(pool_tasks.doubled, [('a', 1)], scheduler='tcp://127.0.0.1:1')
+
+
+# ---------------------------------------------------------------- a cluster
+
+
+@pytest.fixture(scope='module')
+def address(tmp_path_factory):
+  pytest.importorskip('distributed', reason='needs the extra [scale]')
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('PYTHONPATH', os.pathsep.join([str(PROJECT), str(TESTS)]))
+    with dask_cluster.started(tmp_path_factory.mktemp('cluster')) as address:
+      yield address
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_results_and_errors(address):
+  assert run(pool_tasks.doubled, [('a', 1), ('b', 2)], scheduler=address) == [
+      ('a', 2, ''), ('b', 4, '')]
+  assert run(pool_tasks.refused, [('a', 'user'), ('b', 'memory')],
+             scheduler=address) == [
+                 ('a', None, 'a.json: lr must be positive'),
+                 ('b', None, 'MemoryError: MemoryError')]
+
+
+@pytest.mark.slow
+def test_a_worker_of_a_cluster_dies(address, tmp_path):
+  items = [('once', (tmp_path / 'once', 1)),
+           ('always', (tmp_path / 'always', 99))]
+  always, once = run(pool_tasks.killed, items, scheduler=address)
+  # It may have been beside the other when that one's worker died.
+  assert pool.is_death(once.error) or once.result >= 2
+  assert always.error == pool.died(4)
+  assert run(pool_tasks.doubled, [('a', 1)], scheduler=address) == [
+      ('a', 2, '')]
+
+
+@pytest.mark.slow
+def test_tasks_of_a_cluster_learn_that_nobody_waits(address, tmp_path):
+  told = tmp_path / 'a'
+  script = tmp_path / 'script.py'
+  script.write_text(SCRIPT.replace('workers=len(items)',
+                                   f'scheduler={address!r}'))
+  process = subprocess.Popen([sys.executable, str(script), str(told)])
+  assert wait_for(lambda: told.exists() and told.read_text(),
+                  dask_cluster.SECONDS)
+  process.kill()
+  process.wait()
+  assert wait_for(lambda: told.read_text() == 'unwanted', dask_cluster.SECONDS)
+
+
+@pytest.mark.slow
+def test_nobody_answers(monkeypatch):
+  pytest.importorskip('distributed', reason='needs the extra [scale]')
+  monkeypatch.setattr(pool, '_ANSWER_SECONDS', 1)
+  with pytest.raises(UserError, match=r'--scheduler=tcp://127.0.0.1:9: no Dask '
+                     r'scheduler answers there .*; `dask scheduler` starts'):
+    run(pool_tasks.doubled, [('a', 1)], scheduler='tcp://127.0.0.1:9')
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_has_no_workers_or_goes_away(monkeypatch, tmp_path):
+  pytest.importorskip('distributed', reason='needs the extra [scale]')
+  monkeypatch.setattr(pool, '_WORKER_SECONDS', 0.1)
+  with dask_cluster.started(tmp_path, workers=0) as address, pytest.raises(
+      UserError, match='it has no workers; `dask worker tcp://'):
+    run(pool_tasks.doubled, [('a', 1)], scheduler=address)
+  monkeypatch.setattr(pool, '_WORKER_SECONDS', dask_cluster.SECONDS)
+  with pytest.raises(UserError, match='the scheduler went away'):
+    with dask_cluster.started(tmp_path, workers=1) as address:
+      outcomes = pool.run(pool_tasks.its_process, iter([('a', 1), ('b', 2)]),
+                          scheduler=address)
+      assert next(outcomes).key == 'a'
+    list(outcomes)

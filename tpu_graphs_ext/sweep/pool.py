@@ -1,0 +1,309 @@
+"""Runs a function on many items, by processes any of which may die.
+
+On this machine the processes are pools of concurrent.futures; elsewhere they
+are the workers of a Dask cluster, which anybody starts by Dask's own commands:
+
+  dask scheduler                                  on one machine
+  dask worker tcp://ADDRESS:8786 --nthreads 1     on each, as often as it may
+
+  for key, result, error in pool.run(work, items, workers=4):
+    print(key, error or result)
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Callable, NamedTuple, Optional
+
+from tqdm import tqdm
+
+from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
+from tpu_graphs_ext.host import threads
+
+# How often an item is tried whose process dies. A cluster's scheduler counts
+# itself (distributed.scheduler.allowed-failures, 3 more by default).
+TRIES = 3
+_DIED = 'its worker died'
+
+_ANSWER_SECONDS = 20  # For a scheduler to answer.
+_WORKER_SECONDS = 60  # For it to have a first worker.
+
+# TensorFlow's and Keras's state belongs to the process, so the threads of a
+# Dask worker take turns.
+_one_at_a_time = threading.Lock()
+
+
+class Outcome(NamedTuple):
+  """How one item ended.
+
+  Attributes:
+    key: of the item.
+    result: what the function returned; None after an error.
+    error: why it did not return; '' if it did.
+  """
+  key: str
+  result: Any
+  error: str = ''
+
+
+def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
+        workers: int = 0, scheduler: str = '') -> Iterator[Outcome]:
+  """Yields how each item ended, in the order in which they end.
+
+  A worker may die after a task is done and before its result is fetched, and
+  the task is then done again: the function must bear that.
+
+  Args:
+    function: at the top of a module that workers can import; what it returns
+      can be pickled. What it raises becomes an `error`, and is not retried.
+    items: (key, item) pairs. They are taken one by one as workers become free,
+      so an iterator may look at what was yielded before.
+    workers: tasks at a time. 0: one on this machine, as many as a cluster has
+      workers.
+    scheduler: address of a Dask scheduler, as tcp://10.0.0.5:8786; '':
+      processes of this machine, started by spawn: a script that calls this
+      needs its `if __name__ == '__main__':`.
+
+  Raises:
+    UserError: the scheduler cannot be reached, or goes away; Dask is not
+      installed.
+  """
+  pool = _Cluster(scheduler, workers) if scheduler else _Processes(workers or 1)
+  keys, fresh = {}, iter(items)
+  try:
+    while True:
+      while len(keys) < pool.size():
+        key, item = next(fresh, (None, None))
+        if key is None:
+          break
+        keys[pool.submit(function, item)] = key
+      if not keys:
+        return
+      done, _ = concurrent.futures.wait(
+          keys, return_when=concurrent.futures.FIRST_COMPLETED)
+      for future in done:
+        yield Outcome(keys.pop(future), *pool.result(future))
+  finally:  # Also if the caller was interrupted, or wants no more.
+    pool.stop()
+
+
+def died(times: int) -> str:
+  """The error of an item whose worker died each time."""
+  return (f'{_DIED}, {times} times (killed by somebody, or by the system for '
+          'want of memory)')
+
+
+def is_death(error: str) -> bool:
+  """Whether an error is that of `died`, and not what the function raised."""
+  return error.startswith(_DIED)
+
+
+def called(function: Callable[[Any], Any],
+           item: Any) -> tuple[Optional[Any], str]:
+  """What a worker does: (result, '') or (None, what went wrong)."""
+  try:
+    return function(item), ''
+  except UserError as error:
+    return None, str(error)
+  except (Exception, SystemExit, KeyboardInterrupt) as error:
+    return None, _described(error)
+
+
+def _described(error: BaseException) -> str:
+  return f'{type(error).__name__}: {reason_of(error)}'
+
+
+# ------------------------------------------------------------ this machine
+
+
+class _Processes:
+  """A thread for each process, which replaces it when it dies.
+
+  A pool breaks when a process of it dies, so each process is a pool of its
+  own: then no other task is lost.
+  """
+
+  def __init__(self, workers: int):
+    self._workers = workers
+    self._threads = concurrent.futures.ThreadPoolExecutor(workers)
+    self._own = threading.local()
+    self._pools: list[concurrent.futures.Executor] = []
+    # A copy of this process (fork) would have TensorFlow's locks, but not its
+    # threads.
+    self._context = multiprocessing.get_context('spawn')
+    self._reader, self._writer = self._context.Pipe(duplex=False)
+
+  def size(self) -> int:
+    return self._workers
+
+  def submit(self, function: Callable[[Any], Any],
+             item: Any) -> concurrent.futures.Future:
+    return self._threads.submit(self._call, function, item)
+
+  def result(self, future: concurrent.futures.Future) -> tuple[Any, str]:
+    return future.result()
+
+  def _call(self, function: Callable[[Any], Any],
+            item: Any) -> tuple[Any, str]:
+    for _ in range(TRIES):
+      try:
+        return self._pool().submit(called, function, item).result()
+      except BrokenProcessPool:
+        self._own.pool = None
+        if self._writer.closed:
+          break
+      except Exception as error:  # The item or the result cannot be pickled.
+        return None, _described(error)
+    return None, died(TRIES)
+
+  def _pool(self) -> concurrent.futures.Executor:
+    if getattr(self._own, 'pool', None) is None:
+      self._own.pool = concurrent.futures.ProcessPoolExecutor(
+          1, mp_context=self._context, initializer=_begin,
+          initargs=(self._reader, self._workers))
+      self._pools.append(self._own.pool)
+    return self._own.pool
+
+  def stop(self) -> None:
+    self._writer.close()  # Ends every process, whatever it does.
+    self._threads.shutdown(cancel_futures=True)
+    for pool in self._pools:
+      pool.shutdown()
+    self._reader.close()
+
+
+def _begin(reader: Any, workers: int) -> None:
+  """What a process does first: it learns how it ends."""
+  # Ctrl-C goes to all processes of a terminal; the first one decides.
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  # As it is in a new program; what started this one may ignore it.
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  # Its own has a semaphore, which a process that ends like that leaves behind.
+  tqdm.set_lock(threading.RLock())
+  threading.Thread(target=_end_with, args=(reader,), daemon=True).start()
+  threads.divide(workers)
+
+
+def _end_with(reader: Any) -> None:
+  """Ends this process when the other end of the pipe is closed."""
+  try:
+    reader.recv()
+  except (EOFError, OSError):
+    pass
+  os._exit(1)
+
+
+# ----------------------------------------------------------------- cluster
+
+
+class _Cluster:
+  """The workers of a Dask cluster, as an executor of concurrent.futures.
+
+  Args:
+    address: of the scheduler.
+    most: tasks at a time; 0: as many as there are workers, which may come
+      and go.
+
+  Raises:
+    UserError: Dask is missing, nobody answers, or there is no worker.
+  """
+
+  def __init__(self, address: str, most: int):
+    try:
+      import distributed
+      import distributed.scheduler
+    except ImportError as error:
+      raise UserError('--scheduler needs Dask, which is not installed; '
+                      f'{how_to_install("scale")}') from error
+    self._address, self._most = address, most
+    self._killed = distributed.scheduler.KilledWorker
+    try:
+      self._client = distributed.Client(
+          address, timeout=_ANSWER_SECONDS, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+      raise UserError(
+          f'--scheduler={address}: no Dask scheduler answers there '
+          f'({reason_of(error)}); `dask scheduler` starts one and prints its '
+          'address') from error
+    self._executor = self._client.get_executor(pure=False)
+    try:
+      self._client.wait_for_workers(1, timeout=_WORKER_SECONDS)
+    except (TimeoutError, distributed.TimeoutError) as error:
+      self.stop()
+      raise UserError(
+          f'--scheduler={address}: it has no workers; `dask worker {address} '
+          '--nthreads 1` starts one, on any machine') from error
+
+  def _hosts(self) -> dict[str, int]:
+    """How many workers each machine has."""
+    try:
+      return collections.Counter(map(_host, self._client.nthreads()))
+    except (OSError, RuntimeError, TimeoutError,
+            concurrent.futures.CancelledError) as error:
+      raise self._gone() from error
+
+  def size(self) -> int:
+    # While all are restarting, one task waits for the first that is back.
+    return self._most or max(1, sum(self._hosts().values()))
+
+  def submit(self, function: Callable[[Any], Any],
+             item: Any) -> concurrent.futures.Future:
+    return self._executor.submit(_on_cluster, function, item, self._hosts())
+
+  def result(self, future: concurrent.futures.Future) -> tuple[Any, str]:
+    try:
+      return future.result()
+    except self._killed as error:
+      return None, died(getattr(error, 'allowed_failures', 0) + 1)
+    except concurrent.futures.CancelledError as error:
+      raise self._gone() from error
+    except Exception as error:  # Its item cannot be unpickled there, or such.
+      return None, _described(error)
+
+  def stop(self) -> None:
+    # Lets go of its tasks; those that wait are dropped, see `is_wanted`.
+    self._client.close()
+
+  def _gone(self) -> UserError:
+    return UserError(
+        f'--scheduler={self._address}: the scheduler went away; what is '
+        'finished is kept. Start it and its workers, then the same command')
+
+
+def _host(address: str) -> str:
+  """'tcp://10.0.0.5' of 'tcp://10.0.0.5:40123'."""
+  return address.rpartition(':')[0]
+
+
+def _on_cluster(function: Callable[[Any], Any], item: Any,
+                hosts: dict[str, int]) -> tuple[Any, str]:
+  """What a worker does that shares its machine with those of `hosts`."""
+  import distributed
+  neighbours = hosts.get(_host(distributed.get_worker().address), 1)
+  with _one_at_a_time:
+    threads.divide(neighbours)
+    return called(function, item)
+
+
+def is_wanted() -> bool:
+  """Whether anybody still waits for the task that this code runs in.
+
+  On a cluster a task outlives who asked for it. A long one should ask now and
+  then, and give up. A worker of this machine ends with who started it.
+  """
+  if 'distributed' not in sys.modules:
+    return True
+  try:
+    worker = sys.modules['distributed'].get_worker()
+    task = worker.state.tasks.get(worker.get_current_task())
+  except (ValueError, AttributeError):  # Not in a task of a worker's.
+    return True
+  return task is not None and task.state != 'cancelled'
