@@ -41,9 +41,9 @@ setuptools.setup(
             'libtpu==0.0.50.1; python_version >= "3.12" and '
             'sys_platform == "linux" and platform_machine == "x86_64"'],
         # distributed (Dask): workers on other machines; optuna: search, and
-        # the end of poor trials; fsspec: files that URLs name, with gcsfs, s3fs
-        # and the like; pyarrow: Parquet, HDFS. A grid, or kernels, on this
-        # machine need none of them.
+        # the end of poor trials; fsspec: the files of `rank --workers`, with
+        # gcsfs, s3fs and the like also at URLs; pyarrow: Parquet, HDFS. A grid
+        # on this machine needs none of them.
         'scale': ['distributed', 'optuna>=4.4', 'fsspec', 'pyarrow'],
         # What benchmarks/accuracy.py compares the models with.
         'benchmarks': ['lightgbm>=4.5,<5', 'matplotlib'],
