@@ -1,32 +1,45 @@
 """Installs tpu_graphs_ext and its command line, `tpu-graphs-ext`."""
 
-import importlib
 import os
 import pathlib
-import sys
+import re
+import runpy
 
 import setuptools
 
 HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE))
-tpu_graphs_ext = importlib.import_module('tpu_graphs_ext')
-versions = importlib.import_module('tpu_graphs_ext.stacks.versions')
+PACKAGE = HERE / 'tpu_graphs_ext'
+VERSION = re.search(r"^__version__ = '(.+)'", (
+    PACKAGE / '__init__.py').read_text(encoding='utf-8'), re.MULTILINE)[1]
+# A file that needs nothing else: which packages go with this Python.
+STACKS = runpy.run_path(str(PACKAGE / 'stacks' / 'versions.py'))
 
 setuptools.setup(
     name='tpu_graphs_ext',
-    version=tpu_graphs_ext.__version__,
+    version=VERSION,
     description='Better models, a faster host and tools for the tile task of '
                 'the TpuGraphs data set',
     long_description=(HERE / 'README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
     license='Apache-2.0',
+    # What it extends; this project has no page of its own.
+    url='https://github.com/google-research-datasets/tpu_graphs',
+    classifiers=[
+        'Development Status :: 4 - Beta',
+        'Intended Audience :: Developers',
+        'Intended Audience :: Science/Research',
+        'Operating System :: POSIX :: Linux',
+        *(f'Programming Language :: Python :: 3.{minor}'
+          for minor in range(9, 14)),
+        'Topic :: Scientific/Engineering :: Artificial Intelligence',
+        'Topic :: Software Development :: Compilers'],
     packages=setuptools.find_packages(include=['tpu_graphs_ext*']),
     package_data={'tpu_graphs_ext': ['pretrained/*.jsonz',
                                      'pretrained/*/weights.npz',
                                      'sample/compiled/*.xz']},
     python_requires='>=3.9,<3.14',
-    install_requires=versions.install_requires(
-        os.environ.get(versions.STACK_VARIABLE, '')),
+    install_requires=STACKS['install_requires'](
+        os.environ.get(STACKS['STACK_VARIABLE'], '')),
     extras_require={
         # Plots of the reports and benchmarks; how a kernel's graph is laid
         # out in layers.
@@ -45,6 +58,8 @@ setuptools.setup(
         # gcsfs, s3fs and the like also at URLs; pyarrow: Parquet, HDFS. A grid
         # on this machine needs none of them.
         'scale': ['distributed', 'optuna>=4.4', 'fsspec', 'pyarrow'],
+        # The documentation as a site, by mkdocs.yml.
+        'docs': ['mkdocs-material>=9.5,<10', 'mkdocstrings-python>=1.10'],
         # What benchmarks/accuracy.py compares the models with.
         'benchmarks': ['lightgbm>=4.5,<5', 'matplotlib'],
         # matplotlib, grandalf: the tests draw what `report` draws; jaxlib: they

@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+import tpu_graphs_ext
 from support.places import PROJECT
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import schema
@@ -66,7 +67,16 @@ def test_the_readme_is_short():
 
 def test_the_readme_leads_to_every_page():
   links = re.findall(r'\]\(([^)\s#]+)', text_of('README.md'))
-  assert set(PAGES) - {'README.md'} <= set(links)
+  assert set(PAGES) - {'README.md', 'docs/index.md'} <= set(links)
+
+
+def test_the_reference_has_every_public_name():
+  """mkdocs builds it of their docstrings, and stops at one that is missing."""
+  names = re.findall(r'^## (\w+)\n\n::: tpu_graphs_ext\.([\w.]+)$',
+                     text_of('docs/api.md'), re.MULTILINE)
+  assert [name for name, _ in names] == tpu_graphs_ext.__all__
+  for name, home in names:
+    assert home == f'{tpu_graphs_ext._HOMES[name]}.{name}'
 
 
 @pytest.mark.parametrize('page', PAGES)
