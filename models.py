@@ -9,19 +9,18 @@ What the training and prediction scripts rely on:
     configurations a kernel has in training, `num_ops` the number of opcodes.
   * `model(graph, training)` and `model.forward(graph, num_configs)` take a
     scalar `GraphTensor` of several kernels and return float32
-    `[kernels, configs]`; the lowest score is the fastest configuration. Of
-    configurations with equal features `forward` ranks one with the others, the
-    rest after all: see `_with_repeats_last`. The baseline's five do not.
+    `[kernels, configs]`; the lowest score is the fastest configuration.
+    `forward` of all but the baseline's five ranks duplicate configurations
+    last: see `_with_repeats_last`.
   * Trainable variables are the whole state. They are created in an order that
     does not depend on the data, because the scripts copy them by position.
 
 The models:
-  * `MyEarlyJoinSAGE`: the one to train; see its docstring.
+  * `MyEarlyJoinSAGE`: the one to train.
   * `EarlyJoinSAGE`, `LateJoinSAGE`, `EarlyJoinResGCN`, `LateJoinResGCN`, `MLP`:
-    the baseline's five. Same constructors, variables and scores (to float
-    rounding); computed without copying config features onto every node.
+    the baseline's five, computed without copying config features onto nodes.
   * `EarlyJoinGCN`, `LateJoinGCN`, `EarlyJoinGAT`, `LateJoinGAT`,
-    `EarlyLateJoinSAGE`: `MyEarlyJoinSAGE` with another convolution or join.
+    `EarlyLateJoinSAGE`: other convolutions and joins.
   * `LateJoinConcatPoolSAGE`, `EarlyJoinConcatPoolSAGE`, `WideSAGE`: plain
     GraphSAGE with mean aggregation, for comparison.
   * `AnalyticTileModel`, `HybridEarlyJoinSAGE`: an analytic runtime from tile
@@ -74,11 +73,9 @@ from tensorflow_gnn.models import gat_v2
 _log = logging.getLogger(__name__)
 
 
-# A step of training is two thousand small operations, and sharing each among
-# few cores takes a fifth of its time. Ranking scores two chunks at a time,
-# which keeps two cores busy without sharing. So on few cores the baseline's
-# scripts give each operation one thread. TensorFlow reads the variable when it
-# runs its first operation; one that is set already stays.
+# On few cores the baseline's scripts give each operation one thread: sharing
+# thousands of small operations among cores takes a fifth of a training step.
+# TensorFlow reads the variable when it runs its first operation.
 _CORES_WITHOUT_SHARING = {'tiles_train.py': 4, 'tiles_evaluate.py': 2,
                           'tiles_gen_predictions_csv.py': 2}
 _SCRIPT = os.path.basename((getattr(sys, 'argv', None) or [''])[0])
@@ -144,7 +141,6 @@ class _Graph:
         'producers': (inputs.producer, inputs.consumer),
         'both': (tf.concat([inputs.consumer, inputs.producer], 0),
                  tf.concat([inputs.producer, inputs.consumer], 0))}
-    self._in_rows = tf.stack([self.nodes, -1])
     shape = tf.cast(tf.stack([self.nodes, self.nodes]), tf.int64)
     # [nodes, nodes]: the number of edges from a column's to a row's node, the
     # same in rows that add up to 1 (to 0 without any edge), and the rows' sums.
@@ -164,8 +160,8 @@ class _Graph:
     return y
 
   def _product(self, matrix: tf.SparseTensor, x: tf.Tensor) -> tf.Tensor:
-    y = tf.sparse.sparse_dense_matmul(matrix, tf.reshape(x, self._in_rows))
-    y = tf.reshape(y, tf.shape(x))
+    rows = tf.reshape(x, tf.stack([self.nodes, -1]))
+    y = tf.reshape(tf.sparse.sparse_dense_matmul(matrix, rows), tf.shape(x))
     y.set_shape(x.shape)
     return y
 
@@ -185,10 +181,7 @@ class _Graph:
     return self._degree[of]
 
   def number_of(self, of: str, mask: tf.Tensor) -> tf.Tensor:
-    """float32 [nodes]: the edges from marked nodes.
-
-    `mask` is float32 [nodes] of 0 and 1; this is `sum_of` of it, cheaper.
-    """
+    """float32 [nodes]: the edges from nodes marked by 1 in `mask`, not 0."""
     senders, receivers = self._edges[of]
     return self._summed(tf.gather(mask, senders), receivers)
 
@@ -212,24 +205,16 @@ class _Graph:
   def with_states(self, x: tf.Tensor) -> tfgnn.GraphTensor:
     """The nodes with states `x` and the edges from producer to consumer.
 
-    TF-GNN wants to know every dimension of a state beforehand but the first, so
-    each configuration gets a copy of the graph: node v of configuration c is
-    node v * configs + c.
+    TF-GNN takes states of rank 2, so each configuration gets a copy of the
+    graph: node v of configuration c is node v * configs + c.
     Shapes: x float32 [nodes, ..., width] -> hidden states [nodes * ..., width].
     """
     states = tf.reshape(x, [-1, x.shape[-1]])
     copies = tf.shape(states)[0] // self.nodes
-
-    def copied(nodes):
-      return tf.reshape(nodes[:, tf.newaxis] * copies + tf.range(copies), [-1])
-
-    consumer, producer = self._edges['consumers']
-    return tfgnn.homogeneous(
-        copied(producer), copied(consumer), node_features=states)
-
-  def on_rows(self, x: tf.Tensor, kernel_of: tf.Tensor) -> tf.Tensor:
-    """Gives each row what its kernel has: [kernels, ...] -> [rows, ...]."""
-    return tf.gather(x, kernel_of)
+    consumer, producer = (
+        tf.reshape(nodes[:, tf.newaxis] * copies + tf.range(copies), [-1])
+        for nodes in self._edges['consumers'])
+    return tfgnn.homogeneous(producer, consumer, node_features=states)
 
   def on_nodes(self, x: tf.Tensor) -> tf.Tensor:
     """Gives each node what its kernel has."""
@@ -246,8 +231,7 @@ class _Graph:
     return _REDUCTIONS[reduction](x, self.kernel_of)
 
   def pools(self, reductions: Sequence[str], x: tf.Tensor) -> tf.Tensor:
-    """Poolings side by side: [nodes, ..., w] -> [kernels, ..., poolings * w].
-    """
+    """Poolings side by side: [nodes, ..., w] -> [kernels, ..., n * w]."""
     return tf.concat([self.pool(reduction, x) for reduction in reductions], -1)
 
 
@@ -281,19 +265,13 @@ def _dense_apart(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
 def _matmul(x: tf.Tensor, w: tf.Tensor,
             bias: Optional[tf.Tensor] = None) -> tf.Tensor:
   """[..., a] times [a, b], plus [b] -> [..., b], as one matrix product."""
-  flat = tf.reshape(x, [-1, x.shape[-1] or tf.shape(x)[-1]]) @ w
+  flat = tf.reshape(x, [-1, w.shape[0]]) @ w
   if bias is not None:
     flat = tf.nn.bias_add(flat, bias)
   if x.shape.rank == 2:
     return flat
-  static = x.shape[:-1].as_list() + [w.shape[-1]]
-  if static.count(None) < 2:
-    return tf.reshape(flat, [-1 if size is None else size for size in static])
-  shape = tf.shape(x)
-  if x.shape[-1] != w.shape[-1]:
-    shape = tf.concat([shape[:-1], [w.shape[-1]]], 0)
-  y = tf.reshape(flat, shape)
-  y.set_shape(static)
+  y = tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [w.shape[1]]], 0))
+  y.set_shape(x.shape[:-1] + [w.shape[1]])
   return y
 
 
@@ -322,11 +300,19 @@ def _check_integers(minimum: int, **arguments: Any) -> None:
           f'{name} must be an integer of at least {minimum}; got {value!r}.')
 
 
-def _check_fraction(argument: str, value: Any) -> None:
-  """Raises a ValueError unless `value` is at least 0 and below 1."""
-  if not isinstance(value, (int, float)) or not 0 <= value < 1:
-    raise ValueError(
-        f'{argument} must be at least 0 and below 1; got {value!r}.')
+def _check_number(argument: str, value: Any, rule: str) -> None:
+  """Raises a ValueError unless `value` is 'positive', 'non-negative' or a
+  'fraction', which is at least 0 and below 1; that is its `rule`."""
+  is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  if not is_number or not _NUMBERS[rule](value):
+    wanted = ('at least 0 and below 1' if rule == 'fraction'
+              else f'a {rule} number')
+    raise ValueError(f'{argument} must be {wanted}; got {value!r}.')
+
+
+_NUMBERS = {'positive': lambda value: value > 0,
+            'non-negative': lambda value: value >= 0,
+            'fraction': lambda value: 0 <= value < 1}
 
 
 def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -630,33 +616,24 @@ class _EpochAverage(tf.keras.callbacks.Callback):
   def __init__(self, momentum: float):
     super().__init__()
     self._momentum = momentum
-    self._weights, self._averages = [], []
+    self._averages = []  # (average, weight), both variables.
     self._steps = None  # Scalar variable, steps of this epoch.
 
-  def on_train_begin(self, logs=None):
-    del logs
-    # Made in a step they would have it traced once more. A new model has no
-    # weights before its first step.
-    if self.model.trainable_variables:
-      self._begin(self.model.trainable_variables)
-
-  def _begin(self, weights: Sequence[tf.Variable]) -> None:
-    if len(self._weights) == len(weights):
-      return
-    self._steps = tf.Variable(0.0, trainable=False)
-    self._weights = list(weights)
-    self._averages = [
-        tf.Variable(weight, trainable=False) for weight in weights]
+  def begin(self, weights: Sequence[tf.Variable]) -> None:
+    """Makes the averages, once. A step that makes them is traced again."""
+    if not self._averages:
+      with tf.init_scope():
+        self._steps = tf.Variable(0.0, trainable=False)
+        self._averages = [
+            (tf.Variable(weight, trainable=False), weight)
+            for weight in weights]
 
   def update(self, weights: Sequence[tf.Variable]) -> None:
     """Adds the weights after a step; part of the compiled training step."""
-    if len(self._weights) != len(weights):
-      with tf.init_scope():
-        self._begin(weights)
+    self.begin(weights)
     decay = tf.minimum(self._momentum, self._steps / (9 + self._steps))
-    for average, weight in zip(self._averages, self._weights):
-      tf.raw_ops.ResourceApplyGradientDescent(  # In one operation.
-          var=average.handle, alpha=1 - decay, delta=average - weight)
+    for average, weight in self._averages:
+      average.assign_sub((1 - decay) * (average - weight))
     self._steps.assign_add(1.0)
 
   def on_test_begin(self, logs=None):
@@ -669,67 +646,37 @@ class _EpochAverage(tf.keras.callbacks.Callback):
 
   def _take_average(self) -> None:
     if self._steps is not None and self._steps > 0:
-      for average, weight in zip(self._averages, self._weights):
+      for average, weight in self._averages:
         weight.assign(average)
       self._steps.assign(0)
 
 
-def _minimize(optimizer: tf.keras.optimizers.Optimizer, loss: tf.Tensor,
-              variables: Sequence[tf.Variable], tape: tf.GradientTape) -> None:
-  """`optimizer.minimize`, with fewer operations where it is a plain Adam.
+def _use_one_operation(optimizer: tf.keras.optimizers.Optimizer) -> None:
+  """Lets a plain Adam update each variable by TensorFlow's operation for it.
 
-  Keras's Adam takes some thirty small operations a variable, which on small
-  kernels is most of a training step. TensorFlow has one that does the same.
-  Sparse gradients, and the count of steps, are left to Keras.
+  Keras's own takes some thirty small operations a variable, which on small
+  kernels is most of a training step. Sparse gradients are left to Keras.
+  Source: Kingma and Ba, ICLR 2015.
   """
-  pairs = optimizer.compute_gradients(loss, variables, tape)
-  if _is_plain_adam(optimizer):
-    dense, others = [], []
-    for gradient, variable in pairs:
-      is_dense = (isinstance(gradient, tf.Tensor)
-                  and variable.dtype == tf.float32)
-      (dense if is_dense else others).append((gradient, variable))
-    if dense and all(gradient is None for gradient, _ in others):
-      others.append(dense.pop())  # Keras wants one at least.
-    with tf.init_scope():
-      optimizer.build(variables)
-    _apply_adam(optimizer, dense)
-    pairs = others
-  optimizer.apply_gradients(pairs)
-
-
-def _is_plain_adam(optimizer: tf.keras.optimizers.Optimizer) -> bool:
-  """Whether `_apply_adam` does all that the optimizer does."""
-  if type(optimizer) is not tf.keras.optimizers.Adam:
-    return False
-  return not any(getattr(optimizer, option, None) for option in (
-      'amsgrad', 'adaptive_epsilon', 'weight_decay', 'use_ema', 'clipvalue',
-      'global_clipnorm', 'jit_compile'))
-
-
-def _apply_adam(optimizer: tf.keras.optimizers.Adam,
-                pairs: Sequence[tuple]) -> None:
-  """Adam, after Kingma and Ba 2015, for dense pairs (gradient, variable)."""
-  if not pairs:
+  if type(optimizer) is not tf.keras.optimizers.Adam or optimizer.amsgrad:
     return
-  gradients = [gradient for gradient, _ in pairs]
-  if optimizer.clipnorm:
-    norms = tf.sqrt(2 * tf.stack([tf.nn.l2_loss(x) for x in gradients]))
-    scales = optimizer.clipnorm / tf.maximum(norms, optimizer.clipnorm)
-    gradients = [x * scale for x, scale in zip(
-        gradients, tf.unstack(scales, len(gradients)))]
-  optimizer._compute_current_learning_rate()  # Of a schedule.
-  step = tf.cast(optimizer.iterations + 1, tf.float32)
-  rates = dict(
-      beta1_power=tf.pow(float(optimizer.beta_1), step),
-      beta2_power=tf.pow(float(optimizer.beta_2), step),
-      lr=tf.cast(optimizer.learning_rate, tf.float32),
-      beta1=optimizer.beta_1, beta2=optimizer.beta_2, epsilon=optimizer.epsilon)
-  for gradient, (_, variable) in zip(gradients, pairs):
+  by_keras = optimizer.update_step
+
+  def update_step(gradient, variable):
+    if isinstance(gradient, tf.IndexedSlices) or variable.dtype != tf.float32:
+      return by_keras(gradient, variable)
+    step = tf.cast(optimizer.iterations + 1, tf.float32)
     place = optimizer._index_dict[optimizer._var_key(variable)]
-    tf.raw_ops.ResourceApplyAdam(
+    return tf.raw_ops.ResourceApplyAdam(
         var=variable.handle, m=optimizer._momentums[place].handle,
-        v=optimizer._velocities[place].handle, grad=gradient, **rates)
+        v=optimizer._velocities[place].handle, grad=gradient,
+        beta1_power=tf.pow(float(optimizer.beta_1), step),
+        beta2_power=tf.pow(float(optimizer.beta_2), step),
+        lr=tf.cast(optimizer.learning_rate, tf.float32),
+        beta1=optimizer.beta_1, beta2=optimizer.beta_2,
+        epsilon=optimizer.epsilon)
+
+  optimizer.update_step = update_step
 
 
 class _TrainedModel(tf.keras.Model):
@@ -745,7 +692,7 @@ class _TrainedModel(tf.keras.Model):
   def __init__(self, objective: str = 'flags', averaging: float = 0.0):
     super().__init__()
     _check_choice('objective', objective, list(_OBJECTIVES))
-    _check_fraction('averaging', averaging)
+    _check_number('averaging', averaging, 'fraction')
     self._objective = objective
     self._average = _EpochAverage(averaging) if averaging else None
 
@@ -754,6 +701,7 @@ class _TrainedModel(tf.keras.Model):
     own_loss = _OBJECTIVES[self._objective]
     super().compile(
         optimizer=optimizer, loss=own_loss() if own_loss else loss, **kwargs)
+    _use_one_operation(self.optimizer)
 
   def fit(self, x=None, *args, callbacks=None, **kwargs):
     """Like Keras's, with `_EpochAverage`."""
@@ -774,8 +722,9 @@ class _TrainedModel(tf.keras.Model):
     op, config = (spec[0].node_sets_spec[name].features_spec['feats']
                   for name in ('op', 'config'))
     self._create_for(op.shape[-1], config.shape[-1])
-    if _is_plain_adam(self.optimizer):
-      self.optimizer.build(self.trainable_variables)
+    self.optimizer.build(self.trainable_variables)
+    if self._average:
+      self._average.begin(self.trainable_variables)
 
   def _create_for(self, node_width: int, config_width: int) -> None:
     """Creates all variables, for so many columns of features."""
@@ -790,13 +739,7 @@ class _TrainedModel(tf.keras.Model):
 
   def _loss_step(self, data):
     """One step of the optimizer on a batch (graph, labels); returns metrics."""
-    graph, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
-    with tf.GradientTape() as tape:
-      scores = self(graph, training=True)
-      loss = self.compute_loss(graph, labels, scores, weights)
-    self._validate_target_and_loss(labels, loss)
-    _minimize(self.optimizer, loss, self.trainable_variables, tape)
-    return self.compute_metrics(graph, labels, scores, weights)
+    return super().train_step(data)
 
 
 def _first_copies(config_feats: tf.Tensor) -> tf.Tensor:
@@ -892,9 +835,9 @@ class _Ranker(_TrainedModel):
   def _encoded(self, graph: tfgnn.GraphTensor) -> tuple:
     """The arguments of `_score`."""
     inputs = self._inputs_for(graph)
+    kernel_graph = _Graph(inputs)
     embedded = (self._op_embedding(graph).node_sets['op']['op_e']
                 if self._op_embedding else None)
-    kernel_graph = _Graph(inputs)
     return (kernel_graph,
             self._encode(kernel_graph, embedded, inputs.node_feats),
             inputs.config_feats)
@@ -967,9 +910,8 @@ class _Ranker(_TrainedModel):
                            element_shape=[None, None])),
         parallel_iterations=self._CHUNKS_AT_ONCE)
     scores = tf.transpose(scores.concat())
-    if not self._repeats_last:
-      return scores
-    return _with_repeats_last(scores, inputs.config_feats)
+    return (_with_repeats_last(scores, inputs.config_feats)
+            if self._repeats_last else scores)
 
   def _chunks(self, graph: _Graph, config_feats: tf.Tensor) -> tuple:
     """int32 []: how many chunks there are, and the configurations of one."""
@@ -1758,7 +1700,6 @@ _SLOW_OPCODES = (30, 32, 37, 38, 50, 51, 66, 77, 81, 91, 94, 96, 98, 107)
 _SLOW_COST = 8.0
 _PLACES = [float(i) for i in range(_DIMS)]
 _EYE = [[float(i == j) for j in range(_DIMS)] for i in range(_DIMS)]
-_MORE_MINOR = [[float(j > i) for j in range(_DIMS)] for i in range(_DIMS)]
 
 
 class _Hardware(NamedTuple):
@@ -1808,10 +1749,7 @@ def _hardware(given: Any) -> Sequence[_Hardware]:
                   [_FOUND, *(name for name in _PRESETS if name)])
   for name, value in changes.items():
     _check_choice('hardware', name, _Hardware._fields)
-    if isinstance(value, bool) or not isinstance(
-        value, (int, float)) or not value > 0:
-      raise ValueError(
-          f'hardware: {name} must be a positive number; got {value!r}.')
+    _check_number(f'hardware: {name}', value, 'positive')
   names = ('tpu_v3', None) if preset == _FOUND else (preset, preset)
   return [_Hardware(*map(float, _PRESETS[name]._replace(**changes)))
           for name in names]
@@ -1849,6 +1787,24 @@ def _outer(index_hot: tf.Tensor, axis_hot: tf.Tensor) -> tf.Tensor:
 def _dot(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
   """[..., dims] twice -> [..., 1]."""
   return tf.reduce_sum(x * y, -1, keepdims=True)
+
+
+def _times(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+  """[rows, a, b] times [rows, b, c] -> [rows, a, c], of small a, b and c.
+
+  For `matmul` oneDNN compiles a program for each new number of rows.
+  """
+  return tf.reduce_sum(x[..., tf.newaxis] * y[:, tf.newaxis], 2)
+
+
+def _matvec(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+  """[rows, a, b] times [rows, b] -> [rows, a]; see `_times`."""
+  return tf.reduce_sum(x * y[:, tf.newaxis], 2)
+
+
+def _turned(x: tf.Tensor) -> tf.Tensor:
+  """[rows, a, b] -> [rows, b, a]."""
+  return tf.transpose(x, [0, 2, 1])
 
 
 def _ranks(chosen: tf.Tensor, places: int) -> tf.Tensor:
@@ -1968,7 +1924,7 @@ class _Nodes:
     valid = tf.reduce_all(tf.equal(tf.reduce_sum(order, 1), exists), -1)
     valid = tf.reshape(valid, [-1, 1, 1])
     self.order = tf.where(valid, order, tf.constant(_EYE) * on_rows)
-    self.size = tf.linalg.matvec(self.order, self.shape) + 1 - exists
+    self.size = _matvec(self.order, self.shape) + 1 - exists
     minor, next_minor = (_as_float(position == rank - i) for i in (1, 2))
     alone = _as_float(rank == 1)
     # A half or a quarter of the sublanes where that holds all rows.
@@ -2069,9 +2025,8 @@ class _Nodes:
     self.turned = turned
     exists = _as_float(tf.constant(_PLACES) < tf.gather(
         self.rank, picked)[:, tf.newaxis])
-    self.turn = tf.transpose(
-        _hot(tf.gather(self.column('dimensions'), picked))
-        * tf.expand_dims(exists, -1), [0, 2, 1])
+    self.turn = _turned(_hot(tf.gather(self.column('dimensions'), picked))
+                        * tf.expand_dims(exists, -1))
 
   def _vector_ops(self, reduced: tf.Tensor) -> tf.Tensor:
     """[kernels]: vector instructions on an element of the tiled tensor."""
@@ -2318,7 +2273,7 @@ class _Geometry:
     graph = _Graph(inputs)
     nodes = _Nodes(graph, raw, hardware)
     tiled = nodes.rows(nodes.tiled)
-    of_tiled = tf.transpose(tiled.order, [0, 2, 1])
+    of_tiled = _turned(tiled.order)
     output_axes = tf.pad(of_tiled, [[0, 0], [0, 0], [0, _AXES - _DIMS]])
     conv, pool = _Convolution(graph, nodes, output_axes), _Pool(nodes, tiled)
     streams, source, source_rank = _streams(
@@ -2474,7 +2429,7 @@ class _Geometry:
         1.0, tf.expand_dims(s.whole, -1))
     block = _product(covered) * s.tile_bytes
     partial = _as_float(covered < tf.expand_dims(s.whole, -1))
-    inside = tf.constant(_MORE_MINOR) @ partial  # Partial ones further inside.
+    inside = tf.cumsum(partial, 1, exclusive=True, reverse=True)
     pieces = _product(tf.where(inside > 0, covered, 1.0))
     fetches = tf.minimum(_MOST, tf.reduce_max(tf.where(
         tf.expand_dims(s.follows, -1) > 0, rounds, 1.0), 1))
@@ -2539,16 +2494,15 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   def choose(condition, yes, no):  # [streams, 1]; [streams, 6, 6] twice
     return tf.where(tf.expand_dims(condition, -1), yes, no)
 
-  turn = choose(is_turned, graph.on_rows(
-      nodes.turn, kernel), eye)
+  turn = choose(is_turned, tf.gather(nodes.turn, kernel), eye)
   shape = tf.where(
-      is_turned, tf.maximum(tf.linalg.matvec(turn, other.shape), 1),
+      is_turned, tf.maximum(_matvec(turn, other.shape), 1),
       other.shape)
   alike = _outer(exists, other_exists) * _as_float(tf.equal(
       tf.expand_dims(node.shape, -1), tf.expand_dims(shape, -2)))
   # Of a part that is broadcast what a single layout tile holds never changes.
-  changes = ~is_part | (node.shape > tf.linalg.matvec(
-      node.order, node.unit, transpose_a=True))
+  changes = ~is_part | (
+      node.shape > _matvec(_turned(node.order), node.unit))
   matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike)
                    * tf.expand_dims(_as_float(changes), -1))
   matched = choose(is_same | as_other, eye * tf.expand_dims(other_exists, 1),
@@ -2569,8 +2523,9 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   source = tf.where(as_other[:, 0], other_index, index)
   rows = nodes.rows(source)
   follow, window = (
-      rows.order @ x for x in ((matched * scale) @ turn @ axes,
-                               matched @ window))
+      _times(rows.order, x) for x in (
+          _times(_times(matched * scale, turn), axes),
+          _times(matched, window)))
   between, spread = (tf.reduce_sum(x, 2) for x in (follow, window))
   # From the first tap of the first element to the last tap of the last one.
   beyond = spread + _as_float(spread > 0) * tf.maximum(between - 1, 0.0)
@@ -2636,10 +2591,10 @@ class _Pool:
         tf.maximum(tf.gather(nodes.column(name), nodes.pool), 1) for name in (
             'window', 'stride', 'window_dilation', 'base_dilation'))
     self.size = tf.maximum(
-        nodes.has_pool * tf.linalg.matvec(tiled.order, size), 1)
+        nodes.has_pool * _matvec(tiled.order, size), 1)
     self.stride = nodes.has_pool * stride / zeros
     self.window = tf.pad(
-        tf.transpose(tiled.order, [0, 2, 1])
+        _turned(tiled.order)
         * tf.expand_dims(nodes.has_pool * spread / zeros, -1),
         [[0, 0], [0, 0], [_DIMS, 0]])
 
@@ -2684,10 +2639,10 @@ class _Convolution:
     left = _as_float(
         (tf.constant(_PLACES) < conv.rank) & (batch + feature == 0))
     output_spatial = _ranks(left, _SPATIAL) * on_spatial
-    spatial_axes = output_spatial @ output_axes  # [kernels, 4, 12]
+    spatial_axes = _times(output_spatial, output_axes)  # [kernels, 4, 12]
 
     def axis(hot, axes):  # [kernels, 12]
-      return tf.linalg.matvec(axes, hot, transpose_a=True)
+      return _matvec(_turned(axes), hot)
 
     size_of_features = _dot(feature, shape)
     # Each size that agrees speaks for the filter, the batch's for the image.
@@ -2697,7 +2652,7 @@ class _Convolution:
     weights = tf.concat([tf.ones_like(batch[:, :2]) * [1.0, -1.0], spatial], 1)
     first, last = (
         tf.reduce_sum(weights * _as_float(tf.equal(
-            tf.linalg.matvec(dims_of_filter, rows.shape), sizes)), -1)
+            _matvec(dims_of_filter, rows.shape), sizes)), -1)
         - tf.gather(nodes.log_elements, operand) / 500  # Else the smaller.
         for operand, rows in zip(both, map(nodes.rows, both)))
     is_swapped = tf.where(is_dot, dots.swapped, first >= last)
@@ -2706,20 +2661,20 @@ class _Convolution:
     image_shape = tf.gather(nodes.shape, self.image)
     is_batch = spatial * self._has_tap_each(
         window, columns['stride'], dilation,
-        tf.linalg.matvec(image_spatial, image_shape),
-        tf.linalg.matvec(output_spatial, shape))
+        _matvec(image_spatial, image_shape), _matvec(output_spatial, shape))
     is_tap = spatial - is_batch
     self.filter_rows = nodes.rows(self.filter)
-    of_filter = tf.transpose(self.filter_rows.order, [0, 2, 1])
+    of_filter = _turned(self.filter_rows.order)
     own = tf.pad(of_filter, [[0, 0], [0, 0], [_DIMS, 0]])
     batch_dims = filter_spatial * tf.expand_dims(is_batch, -1)
     following = filter_out + tf.reduce_sum(batch_dims, 1)
     own *= tf.expand_dims(exists * (1 - following), -1)
     self.own_axes = tf.reduce_sum(own, 1)
-    batch_axis, feature_axes = tf.unstack(output_dims @ output_axes, axis=1)
+    batch_axis, feature_axes = tf.unstack(
+        _times(output_dims, output_axes), axis=1)
     self.filter_axes = (  # [kernels, 6, 12], as of the other dims below
         own + _outer(filter_out, feature_axes)
-        + tf.matmul(batch_dims, spatial_axes, transpose_a=True))
+        + _times(_turned(batch_dims), spatial_axes))
     grouped = _as_float(columns['feature_groups'] > 1)  # [kernels, 1]
     batch_grouped = _as_float(columns['batch_groups'] > 1)
     contracted = axis(filter_in, self.filter_axes)
@@ -2727,7 +2682,8 @@ class _Convolution:
     group, batch_group = (
         tf.math.divide_no_nan(_dot(dim, image_shape), size_of_features)
         * feature_axes for dim in (image_in, image_batch))
-    tap_axes = (filter_spatial @ self.filter_axes) * tf.expand_dims(is_tap, -1)
+    tap_axes = (_times(filter_spatial, self.filter_axes)
+                * tf.expand_dims(is_tap, -1))
     spread, stride = (
         tf.where(is_tap > 0, x / tf.maximum(dilation, 1.0), 1.0)
         for x in (tf.maximum(columns['window_dilation'], 1.0),
@@ -2736,10 +2692,10 @@ class _Convolution:
         _outer(image_batch,
                tf.where(batch_grouped > 0, batch_group, batch_axis))
         + _outer(image_in, tf.where(grouped > 0, group, contracted))
-        + tf.matmul(image_spatial * tf.expand_dims(stride, -1), spatial_axes,
-                    transpose_a=True))
-    self.image_window = tf.matmul(
-        image_spatial * tf.expand_dims(spread, -1), tap_axes, transpose_a=True)
+        + _times(_turned(image_spatial * tf.expand_dims(stride, -1)),
+                 spatial_axes))
+    self.image_window = _times(
+        _turned(image_spatial * tf.expand_dims(spread, -1)), tap_axes)
     batch_axes = axis(is_batch, spatial_axes)
     self.rows = (tf.reduce_sum(output_axes, 1) * exists
                  - feature_axes - batch_axes)
@@ -2981,11 +2937,8 @@ class HybridEarlyJoinSAGE(_TileRanker):
                feature_stats: Any = 'script', hardware: Any = _FOUND,
                sharpness: float = 10.0, caution: float = 1.0, **kwargs):
     super().__init__(num_configs, num_ops, **kwargs)
-    for argument, value, least in (('sharpness', sharpness, 'positive'),
-                                   ('caution', caution, 'non-negative')):
-      if (not isinstance(value, (int, float)) or value < 0
-          or (least == 'positive' and not value)):
-        raise ValueError(f'{argument} must be a {least} number; got {value!r}.')
+    _check_number('sharpness', sharpness, 'positive')
+    _check_number('caution', caution, 'non-negative')
     self._caution = caution
     self._is_found = feature_stats == 'script'
     stored = (_of_running_script(num_configs) if self._is_found
@@ -3074,7 +3027,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
     with tf.GradientTape() as tape:
       scores, own_loss = self.scores_and_own_loss(graph, labels)
       loss = self.compute_loss(graph, labels, scores) + own_loss
-    _minimize(self.optimizer, loss, self.trainable_variables, tape)
+    self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
     return self.compute_metrics(graph, labels, scores, None)
 
   def scores_and_own_loss(self, graph, labels):
@@ -3358,5 +3311,5 @@ class EnsembleRanker(_TrainedModel):
           tf.tile(labels, [number, 1]), tf.concat(scores, 0),
           regularization_losses=[part / number for part in self.losses])
       loss += tf.add_n(own_losses) / number
-    _minimize(self.optimizer, loss, self.trainable_variables, tape)
+    self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
     return self.compute_metrics(graph, labels, self._mean(scores), None)

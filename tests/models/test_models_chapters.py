@@ -20,8 +20,8 @@ USES = {
     'tile ranker': {'tensors', 'arguments', 'layers', 'ranker'},
     'statistics': {'tensors'},
     'geometry': {'tensors', 'arguments', 'statistics'},
-    'analytic': {'tensors', 'objectives', 'layers', 'ranker', 'tile ranker',
-                 'statistics', 'geometry'},
+    'analytic': {'tensors', 'arguments', 'objectives', 'layers', 'ranker',
+                 'tile ranker', 'statistics', 'geometry'},
     'comparison': {'tensors', 'arguments', 'objectives', 'ranker', 'baseline',
                    'tile ranker'},
 }
