@@ -44,9 +44,8 @@ def read_run(folder, content):
 
 def read_grid(unused_folder, content):
   given = files.parse_json(json.dumps(content), 'grid.json')
-  if isinstance(given, dict):  # `grid.read` refuses others.
-    found = grid._Reader('grid.json', given).grid()
-    assert found.num_trials > 0 and found.space_hash
+  found = grid.parsed('grid.json', given)
+  assert 0 < found.num_trials <= grid.MOST_TRIALS and found.space_hash
 
 
 def read_kwargs(unused_folder, content):

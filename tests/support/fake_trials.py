@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 from support import tiny_kernels
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import trials
+from tpu_graphs_ext.sweep import study
 
 
 def trained(trial):
@@ -18,13 +17,10 @@ def trained(trial):
   width = trial.configuration.kwargs.get('width', 4)
   if width == 13:
     raise UserError('out of memory')
-  record = dataclasses.replace(
-      trials.Record.of(trial), state=trials.FINISHED, attempts=1,
-      run=trial.key * 2, values={'opa': width / 100 + trial.seed / 1000,
-                                 'top1': 1 / width},
-      epochs=2, best_epoch=1, parameters=10 * width, seconds=1.5)
-  trials.write(trial.out, record)
-  return record
+  return study.FINISHED, {
+      'run': trial.key * 2, 'epochs': 2, 'best_epoch': 1,
+      'parameters': 10 * width, 'seconds': 1.5,
+      'values': {'opa': width / 100 + trial.seed / 1000, 'top1': 1 / width}}
 
 
 def write_data(folder):

@@ -9,7 +9,6 @@ Wants the extra [scale].
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
@@ -19,6 +18,7 @@ import sys
 import time
 
 from support import dask_cluster, waiting
+from tpu_graphs_ext.sweep import study
 
 SECONDS = 7200  # Until a step gives up.
 START = time.monotonic()
@@ -68,16 +68,12 @@ class Show:
            '--out', str(self._out), '--scheduler', self._address],
           stdout=log, stderr=log)
 
-  def _records(self) -> dict[str, dict]:
-    found = {}
-    for path in sorted((self._out / 'trials').glob('*.json')):
-      with contextlib.suppress(OSError, ValueError):
-        found[path.stem] = json.loads(path.read_text())
-    return found
+  def _rows(self) -> dict[str, dict]:
+    return (study.Journal(str(self._out)).rows() if self._out.is_dir() else {})
 
   def _finished(self) -> list[str]:
-    return [key for key, record in self._records().items()
-            if record['state'] == 'finished']
+    return [key for key, row in self._rows().items()
+            if row['state'] == 'finished']
 
   def _wait_for(self, number: int) -> None:
     assert waiting.wait_for(lambda: len(self._finished()) >= number, SECONDS), (
@@ -97,21 +93,19 @@ class Show:
       self._done.setdefault(key, self._written(key))
 
   def _written(self, key: str) -> str:
-    run = self._records()[key]['run']
-    return str([os.stat(self._out / name).st_mtime_ns for name in (
-        f'trials/{key}.json', f'run_{run}.jsonz', f'model_{run}')])
+    row = self._rows()[key]
+    return str([row, *(os.stat(self._out / name).st_mtime_ns for name in (
+        f'run_{row["run"]}.jsonz', f'model_{row["run"]}'))])
 
   def _say(self, text: str) -> None:
     print(f'{time.monotonic() - START:7.1f} s  {len(self._finished())} '
           f'finished: {text}', flush=True)
 
   def _account(self, code: int) -> dict:
-    records = self._records()
+    rows = self._rows().values()
     return {
-        'code': code,
-        'states': [record['state'] for record in records.values()],
-        'started more than once': sum(
-            record['attempts'] > 1 for record in records.values()),
+        'code': code, 'states': [row['state'] for row in rows],
+        'started more than once': sum(row['attempts'] > 1 for row in rows),
         'done again': [key for key, written in self._done.items()
                        if self._written(key) != written]}
 

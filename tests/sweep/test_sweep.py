@@ -1,15 +1,16 @@
 """Sweeps of trials that are no trainings: what is done, kept and told."""
 
-import dataclasses
-import json
 import os
+import sys
 
 import pytest
 
 from support import fake_trials, inline_pool, tiny_models
 from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import pool, sweep, trials
+from tpu_graphs_ext.sweep import pool, study, sweep
+
+pytest.importorskip('optuna', reason='needs the extra [scale]')
 
 
 @pytest.fixture(scope='module')
@@ -46,13 +47,13 @@ ALL = [(width, seed) for width in (2, 4, 8) for seed in (0, 1)]
 def test_every_trial_is_done_once(swept, tmp_path):
   board, crew = swept()
   assert widths(crew.done) == ALL
-  assert [group.first.kwargs['width'] for group in board.groups] == [8, 4, 2]
-  assert board.best.spread.mean == pytest.approx(0.0805)
+  assert [kwargs['width'] for kwargs in board.groups['kwargs']] == [8, 4, 2]
+  assert board.groups['opa_mean'].iloc[0] == pytest.approx(0.0805)
   first = (tmp_path / 'out' / 'leaderboard.md').read_text()
   again, crew = swept()
   assert crew.done == []
   assert (tmp_path / 'out' / 'leaderboard.md').read_text() == first
-  assert again.records == board.records
+  assert again.trials.equals(board.trials)
 
 
 def test_what_is_interrupted_goes_on(swept, tmp_path, caplog):
@@ -62,34 +63,34 @@ def test_what_is_interrupted_goes_on(swept, tmp_path, caplog):
   assert 'interrupted: 5 of 6 trials are done' in caplog.text
   assert '5 trials' in (tmp_path / 'out' / 'leaderboard.md').read_text()
   board, crew = swept()
-  assert widths(crew.done) == [(8, 1)] and len(board.records) == 6
+  assert widths(crew.done) == [(8, 1)] and len(board.trials) == 6
 
 
 def test_a_grid_may_grow(swept):
   swept(seeds=[0])
   board, crew = swept(kwargs={'width': [2, 4, 8, 16]})
   assert widths(crew.done) == [(2, 1), (4, 1), (8, 1), (16, 0), (16, 1)]
-  assert [len(group.records) for group in board.groups] == [2] * 4
+  assert list(board.groups['trials']) == [2] * 4
 
 
 def test_failures_are_rows_until_they_are_tried_again(
     swept, tmp_path, monkeypatch):
   failing = {'kwargs': {'width': [13, 2]}, 'seeds': [0]}
   board, unused_crew = swept(**failing)
-  assert [record.state for record in board.records] == [
-      trials.FAILED, trials.FINISHED]
-  assert board.records[0].error == 'out of memory'
+  assert list(board.trials['state']) == [study.FINISHED, study.FAILED]
+  assert list(board.trials['error']) == ['', 'out of memory']
   assert 'width=13' in (tmp_path / 'out' / 'leaderboard.md').read_text()
   assert swept(**failing)[1].done == []
   board, crew = swept(retry_failed=True, **failing)
   assert widths(crew.done) == [(13, 0)]
+  assert list(board.trials['attempts']) == [1, 2]
   assert board.counts() == '2 trials: 1 finished, 1 failed'
 
 
 def test_two_configurations_that_are_one_are_trained_once(swept):
   model = {'model': 'TinyRanker', 'kwargs': {'width': 4}}
   board, crew = swept(models=[model, model], seeds=[0])
-  assert len(crew.done) == len(board.records) == 1
+  assert len(crew.done) == len(board.trials) == 1
 
 
 def test_one_sweep_a_folder(swept, tmp_path):
@@ -117,8 +118,7 @@ def test_somebody_elses_table_is_not_replaced(swept, tmp_path):
   assert not swept.crew.done
 
 
-def test_a_search_goes_on_with_what_it_drew(swept, tmp_path):
-  pytest.importorskip('optuna', reason='needs the extra [scale]')
+def test_a_search_goes_on_with_what_it_drew(swept):
   search = {'search': {'method': 'bayes', 'configurations': 6, 'seed': 1},
             'kwargs': {'width': {'min': 1.0, 'max': 1000.0, 'log': True}},
             'models': ['TinyRanker', {'model': 'TinyRanker',
@@ -126,21 +126,20 @@ def test_a_search_goes_on_with_what_it_drew(swept, tmp_path):
   with pytest.raises(KeyboardInterrupt):
     swept(interrupted_after=5, **search)
   before = widths(swept.crew.done)
-  drawn = json.loads((tmp_path / 'out' / 'search.json').read_text())['drawn']
   board, crew = swept(**search)
   after = widths(crew.done)
-  assert len(drawn) == 3 and len(set(before + after)) == len(before + after)
-  assert after[0] == (before[-1][0], 1)  # The seed that was not done.
-  stored = json.loads((tmp_path / 'out' / 'search.json').read_text())['drawn']
-  assert stored[:3] == drawn and len(stored) == 6
-  assert sum(len(group.records) for group in board.groups) == 12
+  # The sixth was begun, but not done.
+  assert after[0] == (before[-1][0], 1) and len(set(before + after)) == 12
+  assert sum(board.groups['trials']) == 12
+  assert list(board.trials['attempts']).count(2) == 1
   assert swept(**search)[1].done == []
-  with pytest.raises(UserError, match='another search was begun here'):
-    swept(**{**search, 'seeds': [5]})
+  more = {**search, 'search': {**search['search'], 'configurations': 8}}
+  assert len(swept(**more)[1].done) == 4
+  # Other seeds: another search.
+  assert len(swept(**{**search, 'seeds': [5]})[1].done) == 6
 
 
 def test_bayesian_draws_come_near_what_was_good(swept):
-  pytest.importorskip('optuna', reason='needs the extra [scale]')
   width = {'min': 1, 'max': 1000}
   unused_board, crew = swept(
       seeds=[0], kwargs={'width': width}, search={
@@ -149,17 +148,30 @@ def test_bayesian_draws_come_near_what_was_good(swept):
   assert sum(found[10:]) / 20 > sum(found[:10]) / 10
 
 
-def test_searching_without_the_extra(swept, monkeypatch):
-  monkeypatch.setitem(__import__('sys').modules, 'optuna', None)
-  with pytest.raises(UserError, match=r"the search 'random' needs Optuna.*"
-                     r'pip install -e "\.\[scale\]"'):
-    swept(search={'method': 'random', 'configurations': 3})
+def test_without_the_extra(swept, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'optuna', None)
+  with pytest.raises(UserError, match=r'a sweep needs Optuna, which is not '
+                     r'installed; run pip install -e "\.\[scale\]"'):
+    swept()
+
+
+def test_a_journal_that_is_damaged(swept, tmp_path):
+  swept(seeds=[0])
+  journal = tmp_path / 'out' / study.FILE
+  whole = journal.read_bytes()
+  # What a full disk cut off is not missed:
+  journal.write_bytes(whole + b'{"op_code": 4, "worker')
+  assert swept(seeds=[0])[1].done == []
+  assert widths(swept()[1].done) == [(2, 1), (4, 1), (8, 1)]
+  journal.write_bytes(b'#' + whole)
+  with pytest.raises(UserError, match=r'sweep\.journal: is damaged'):
+    swept()
 
 
 def test_the_command(data_root, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(pool, 'run', inline_pool.InlinePool())
-  monkeypatch.setattr(sweep.sweep, '__kwdefaults__', {
-      **sweep.sweep.__kwdefaults__, 'work': fake_trials.trained})
+  monkeypatch.setitem(
+      sweep.sweep.__kwdefaults__, 'work', fake_trials.trained)
   path = fake_trials.write_grid(tmp_path, data_root, tiny_models.__file__)
   out = str(tmp_path / 'out')
   assert cli.main(['sweep', path, '--out', out, '--workers=2']) == 0
@@ -182,5 +194,4 @@ def test_processes_do_trials_too(data_root, tmp_path, monkeypatch):
   board = sweep.sweep(path, str(tmp_path / 'out'), workers=2,
                       work=fake_trials.trained)
   assert board.counts() == '3 trials: 3 finished'
-  assert all(dataclasses.replace(record, attempts=1) == record
-             for record in board.records)
+  assert list(board.trials['attempts']) == [1, 1, 1]

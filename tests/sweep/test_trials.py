@@ -1,7 +1,5 @@
 """What makes a trial another one, and what is known of it later."""
 
-import dataclasses
-import json
 import shutil
 
 import pytest
@@ -59,39 +57,13 @@ def test_other_data_make_another_trial(key, tmp_path, data_root):
     key(root=tmp_path / 'nowhere')
 
 
-RECORD = trials.Record('0123456789abcdef', 'MLP', {'a': [1]}, {'lr': 0.1}, 3,
-                       '/data', trials.FINISHED, '', 2, 'f' * 32,
-                       {'opa': 0.75}, 3, 1, 99, 12.5)
-
-
-def test_a_record_is_read_as_it_was_written(tmp_path):
-  assert trials.read(tmp_path, RECORD.key) is None
-  trials.write(tmp_path, RECORD)
-  assert trials.read(tmp_path, RECORD.key) == RECORD
-
-
-@pytest.mark.parametrize('change', [
-    {'key': 'other'}, {'state': 'done'}, {'values': {'opa': 'high'}},
-    {'seconds': None}, {'format': 'of the future'}, {'more': 1}, None])
-def test_a_damaged_record_counts_as_none(tmp_path, change):
-  path = trials.path_of(tmp_path, RECORD.key)
-  trials.write(tmp_path, RECORD)
-  with open(path) as file:
-    stored = json.load(file)
-  with open(path, 'w') as file:
-    file.write('{' if change is None else json.dumps({**stored, **change}))
-  assert trials.read(tmp_path, RECORD.key) is None
-
-
 def test_a_trial_says_what_train_needs(data_root):
-  trial = trials.Trial(RECORD.key, 'tile', Configuration(
-      'MLP', {'hidden_dim': 8}, {'lr': 0.5}), 3, data_root, '/out', None)
-  settings = trial.settings(resume=True)
+  trial = trials.Trial('0123456789abcdef', 'tile', Configuration(
+      'MLP', {'hidden_dim': 8}, {'lr': 0.12345}), 3, data_root, '/out', None)
+  settings = trial.settings()
   assert settings.model_kwargs == {'hidden_dim': 8} and settings.resume
-  assert (settings.lr, settings.seed, settings.out_dir) == (0.5, 3, '/out')
+  assert (settings.lr, settings.seed, settings.out_dir) == (0.12345, 3, '/out')
   # Else two data roots would be one run.
   args = settings.baseline_args()
-  assert args['results_csv'] == f'/out/predictions_{RECORD.key}.csv'
-  record = trials.Record.of(trial)
-  assert dataclasses.asdict(record)['state'] == trials.STARTED
-  assert not record.is_over
+  assert args['results_csv'] == '/out/predictions_0123456789abcdef.csv'
+  assert trial.describe() == 'MLP hidden_dim=8 lr=0.1235 seed=3'

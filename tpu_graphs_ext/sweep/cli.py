@@ -64,7 +64,7 @@ def _sweep(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.sweep import sweep
   board = sweep.sweep(args.grid, args.out, workers=args.workers,
                       scheduler=args.scheduler, retry_failed=args.retry_failed)
-  print(sweep.text(board, full_path(args.out)))
+  print(board.text(full_path(args.out)))
   return 0 if board.best else 1
 
 

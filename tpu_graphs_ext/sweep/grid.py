@@ -10,9 +10,9 @@
    "prune": {"min_epochs": 3, "factor": 3},
    "goal": "opa"}
 
-Only "models" must be there. A model's own kwargs and settings go before those
-of all. A configuration is a model with values of them; a trial is one with a
-seed and a data root. `ranges` has the forms of values.
+Only "models" is required. A model's own kwargs and settings override those of
+all models. A configuration is a model with one value for each; a trial is a
+configuration with a seed and a data root. `values` has the forms of a value.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterator
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
-from tpu_graphs_ext import files
+from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.errors import UserError, did_you_mean, shortened
 from tpu_graphs_ext.host.settings import MOST_SEED, TrainSettings
 from tpu_graphs_ext.layout.settings import LayoutTrainSettings
-from tpu_graphs_ext.sweep import ranges
+from tpu_graphs_ext.sweep import values
+from tpu_graphs_ext.sweep.values import Values
 
 SETTINGS = {'tile': TrainSettings, 'layout': LayoutTrainSettings}
 # Each takes a second at least, and an entry in memory.
 MOST_TRIALS = 100_000
 METHODS = ('grid', 'random', 'bayes')
-# What a sweep can look for, by task: of the validation split, the mean over
-# its kernels. OPA and Kendall's tau shall be high, slowdowns low.
+# What a sweep can look for, by task: means over the kernels of the validation
+# split. OPA and Kendall's tau are best high, slowdowns low.
 GOALS = {'tile': ('opa', 'top1', 'top5', 'top10'),
          'layout': ('opa', 'kendall', 'top1', 'top10', 'top100')}
 _HIGH = ('opa', 'kendall')
@@ -44,36 +46,14 @@ _HIGH = ('opa', 'kendall')
 _KEYS = ('task', 'models', 'kwargs', 'settings', 'seeds', 'data_roots',
          'search', 'prune', 'goal')
 _MODEL_KEYS = ('model', 'kwargs', 'settings')
-# Settings that each trial is given by the sweep, and where it has them from.
+# Settings that the sweep gives each trial, and where it has them from.
 OWN_SETTINGS = {
     'model': '"models"', 'model_kwargs_json': '"kwargs"', 'seed': '"seeds"',
     'data_root': '"data_roots"', 'out_dir': '--out', 'run_id': 'the trial',
     'results_csv': '--out', 'resume': 'the sweep', 'tensorboard': 'nobody',
     'csv_log': 'nobody', 'plot': 'nobody'}
-# Those that say where things lie, which no two trials may have apart.
+# Those that say where things lie, in which no two trials may differ.
 FIXED_SETTINGS = ('cache_dir', 'models_py')
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelSpace:
-  """One entry of "models", with what is said of all models.
-
-  Attributes:
-    name: class of the model.
-    kwargs: name -> its values.
-    settings: name -> its values.
-    own: names, as 'kwargs.hidden_dim', that the entry itself says.
-  """
-  name: str
-  kwargs: dict[str, ranges.Values]
-  settings: dict[str, ranges.Values]
-  own: frozenset
-
-  def values(self) -> Iterator[tuple[str, str, ranges.Values]]:
-    """('kwargs' or 'settings', name, values) of all, in the file's order."""
-    for part in ('kwargs', 'settings'):
-      for name, values in getattr(self, part).items():
-        yield part, name, values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,12 +71,34 @@ class Configuration:
 
 
 @dataclasses.dataclass(frozen=True)
+class ModelSpace:
+  """One entry of "models", with what is said of all models.
+
+  Attributes:
+    name: class of the model.
+    values: 'kwargs.<name>' or 'settings.<name>' -> its values.
+    own: keys of `values` that the entry itself has.
+  """
+  name: str
+  values: dict[str, Values]
+  own: frozenset
+
+  def configuration(self, chosen: dict[str, Any]) -> Configuration:
+    """That of one value for each key."""
+    parts = {'kwargs': {}, 'settings': {}}
+    for key, value in chosen.items():
+      part, _, name = key.partition('.')
+      parts[part][name] = value
+    return Configuration(self.name, **parts)
+
+
+@dataclasses.dataclass(frozen=True)
 class Search:
   """How configurations are found.
 
   Attributes:
     method: one of `METHODS`.
-    configurations: how many a search draws; None of a grid, which has all.
+    configurations: how many a search draws; None: all of a grid.
     seed: of the draws.
   """
   method: str = 'grid'
@@ -106,12 +108,12 @@ class Search:
 
 @dataclasses.dataclass(frozen=True)
 class Prune:
-  """When poor trials end early; see `pruning`.
+  """When poor trials end early; see `study.Curve`.
 
   Attributes:
-    min_epochs: so many epochs each trial has.
-    factor: of the trials that come to a rung (min_epochs, min_epochs *
-      factor, ...) the best of so many go on.
+    min_epochs: every trial has at least these.
+    factor: of the trials that reach a rung (min_epochs, min_epochs * factor,
+      ...) the best 1/factor continue.
   """
   min_epochs: int = 1
   factor: int = 3
@@ -126,7 +128,7 @@ class Grid:
     task: 'tile' or 'layout'.
     models: at least one.
     seeds: of each configuration.
-    data_roots: as given.
+    data_roots: full paths.
     search: how configurations are found.
     prune: None: every trial has all its epochs.
     goal: one of `GOALS`.
@@ -147,42 +149,38 @@ class Grid:
   def configurations(self) -> Iterator[Configuration]:
     """All of a grid, in the order of the file."""
     for model in self.models:
-      parts = list(model.values())
-      for chosen in itertools.product(*(values.points()
-                                        for _, _, values in parts)):
-        yield configuration(model, chosen)
+      for chosen in itertools.product(*(
+          choices.values for choices in model.values.values())):
+        yield model.configuration(dict(zip(model.values, chosen)))
 
-  @property
-  def num_configurations(self) -> int:
-    if self.search.configurations is not None:
-      return self.search.configurations
-    total = 0
-    for model in self.models:
-      points = 1
-      for _, _, values in model.values():
-        points *= len(values.points())
-      total += points
-    return total
+  def drawn(self, trial: Any) -> Configuration:
+    """One that Optuna's `trial` draws."""
+    place = 0
+    if len(self.models) > 1:
+      place = trial.suggest_categorical('model', list(range(len(self.models))))
+    model = self.models[place]
+    # A model's own key may mean something else for another model.
+    return model.configuration({
+        key: chosen.drawn(
+            trial, f'models[{place}].{key}' if key in model.own else key)
+        for key, chosen in model.values.items()})
 
   @property
   def num_trials(self) -> int:
-    return self.num_configurations * len(self.seeds) * len(self.data_roots)
+    number = self.search.configurations
+    if number is None:
+      number = sum(math.prod(len(choices.values)
+                             for choices in model.values.values())
+                   for model in self.models)
+    return number * len(self.seeds) * len(self.data_roots)
 
   @property
   def space_hash(self) -> str:
-    """Of what a search draws from, and what it looks for."""
-    content = ([(model.name, list(model.values())) for model in self.models],
+    """Of what a search draws from, and of what it looks for."""
+    content = (self.models and [(model.name, list(model.values.items()))
+                                for model in self.models],
                self.search.method, self.seeds, self.data_roots, self.goal)
     return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
-
-
-def configuration(model: ModelSpace, chosen: Union[list, tuple]
-                  ) -> Configuration:
-  """That of one value each, in the order of `model.values()`."""
-  parts = {'kwargs': {}, 'settings': {}}
-  for (part, name, _), value in zip(model.values(), chosen):
-    parts[part][name] = value
-  return Configuration(model.name, **parts)
 
 
 def read(path: str) -> Grid:
@@ -192,13 +190,22 @@ def read(path: str) -> Grid:
     UserError: it cannot be read, has an unknown key, model or argument, or a
       value that no training takes; names file and key.
   """
-  full = files.full_path(path)
   try:
-    with files.open_ordinary(full) as file:
+    with files.open_ordinary(files.full_path(path)) as file:
       text = file.read()
   except OSError as error:
     raise files.cannot_be_read(path, error) from error
-  given = files.parse_json(text, path)
+  found = parsed(path, files.parse_json(text, path))
+  _check(found)
+  return found
+
+
+def parsed(path: str, given: Any) -> Grid:
+  """The grid of a file's JSON; models and settings are not looked at yet.
+
+  Raises:
+    UserError: it is none, or asks for too many trials.
+  """
   if not isinstance(given, dict):
     raise UserError(f'{path}: must be a JSON object, as {{"models": ["MLP"]}}; '
                     f'got a {type(given).__name__}')
@@ -207,9 +214,13 @@ def read(path: str) -> Grid:
     raise UserError(f'{path}: asks for {found.num_trials:,} trials; '
                     f'{MOST_TRIALS:,} are allowed. Give fewer values, or let a '
                     '"search" draw from them')
-  from tpu_graphs_ext.sweep import checks  # It takes TensorFlow to look.
-  checks.check(found)
   return found
+
+
+def _hint(name: Any, known: Any) -> str:
+  """'did you mean a? ' or ''."""
+  hint = did_you_mean(str(name), list(known))
+  return f'{hint} ' if hint else ''
 
 
 class _Reader:
@@ -219,20 +230,21 @@ class _Reader:
     self._path, self._given = path, given
     self._require_known(given, _KEYS, '')
     self._task = self._choice('task', 'tile', tuple(SETTINGS))
-    self._search = self._read_search()
+    self._fields = {field.name: field for field in dataclasses.fields(
+        SETTINGS[self._task])}
 
   def grid(self) -> Grid:
-    default_root = [field.default for field in dataclasses.fields(
-        SETTINGS[self._task]) if field.name == 'data_root']
-    roots = self._list('data_roots', default_root, str, 'paths of data roots')
+    roots = self._list('data_roots', [self._fields['data_root'].default], str,
+                       'paths of data roots')
     for root in roots:
       files.require_path(f'{self._path}: data_roots', root)
     seeds = self._list('seeds', [0], int, 'whole numbers')
     if not all(0 <= seed <= MOST_SEED for seed in seeds):
       raise self._fault('seeds', f'must be from 0 to {MOST_SEED}; got {seeds}')
+    search = self._search()
     return Grid(
-        self._path, self._task, self._models(), seeds,
-        tuple(map(files.full_path, roots)), self._search, self._prune(),
+        self._path, self._task, self._models(search), seeds,
+        tuple(map(files.full_path, roots)), search, self._prune(),
         self._choice('goal', 'opa', GOALS[self._task]))
 
   def _fault(self, key: str, text: str) -> UserError:
@@ -241,18 +253,16 @@ class _Reader:
   def _require_known(self, given: dict, known: tuple, where: str) -> None:
     for key in given:
       if key not in known:
-        hint = did_you_mean(key, list(known))
-        raise UserError(
-            f'{self._path}: there is no key {where + key!r}; {hint}'
-            f'{" " if hint else ""}the keys are {", ".join(known)}')
+        raise UserError(f'{self._path}: there is no key {where + key!r}; '
+                        f'{_hint(key, known)}the keys are {", ".join(known)}')
 
-  def _choice(self, key: str, default: str, known: tuple[str, ...],
-              where: str = '', given: Optional[dict] = None) -> str:
-    value = (self._given if given is None else given).get(key, default)
+  def _choice(self, key: str, default: str, known: tuple[str, ...]) -> str:
+    outer, _, inner = key.rpartition('.')
+    given = self._given[outer] if outer in self._given else self._given
+    value = given.get(inner, default)
     if value not in known:
-      hint = did_you_mean(str(value), list(known))
-      raise self._fault(where + key, f'must be one of {", ".join(known)}; got '
-                        f'{value!r}{"; " if hint else ""}{hint}')
+      raise self._fault(key, f'must be one of {", ".join(known)}; got '
+                        f'{value!r}; {_hint(value, known)}'.rstrip('; '))
     return value
 
   def _list(self, key: str, default: list, kind: type, what: str) -> tuple:
@@ -272,28 +282,24 @@ class _Reader:
                         f'got {json.dumps(value)[:100]}')
     return value
 
-  def _number(self, key: str, given: dict, default: Any, least: int,
-              where: str) -> Any:
-    value = given.get(key, default)
-    optional = value is None and default is None
-    if not optional and (type(value) is not int or value < least):
-      raise self._fault(where + key, f'must be a whole number of at least '
-                        f'{least}; got {value!r}')
+  def _number(self, key: str, given: dict, default: Any, least: int) -> Any:
+    value = given.get(key.partition('.')[2], default)
+    if value is not default and (
+        type(value) is not int or not least <= value <= MOST_SEED):
+      raise self._fault(key, f'must be a whole number from {least} to '
+                        f'{MOST_SEED}; got {value!r}')
     return value
 
-  def _read_search(self) -> Search:
+  def _search(self) -> Search:
     given = self._object('search', self._given)
     self._require_known(given, ('method', 'configurations', 'seed'), 'search.')
-    method = self._choice('method', 'grid', METHODS, 'search.', given)
-    number = self._number('configurations', given, None, 1, 'search.')
+    method = self._choice('search.method', 'grid', METHODS)
+    number = self._number('search.configurations', given, None, 1)
     if (method == 'grid') != (number is None):
       raise self._fault('search.configurations', (
           'a grid has all; leave it out' if number else
           f'how many shall {method!r} try? Give a number'))
-    seed = self._number('seed', given, 0, 0, 'search.')
-    if not 0 <= seed <= MOST_SEED:
-      raise self._fault('search.seed', f'must be at most {MOST_SEED}')
-    return Search(method, number, seed)
+    return Search(method, number, self._number('search.seed', given, 0, 0))
 
   def _prune(self) -> Optional[Prune]:
     if self._given.get('prune') in (None, False):
@@ -301,18 +307,18 @@ class _Reader:
     given = ({} if self._given['prune'] is True
              else self._object('prune', self._given))
     self._require_known(given, ('min_epochs', 'factor'), 'prune.')
-    return Prune(self._number('min_epochs', given, 1, 1, 'prune.'),
-                 self._number('factor', given, 3, 2, 'prune.'))
+    return Prune(self._number('prune.min_epochs', given, 1, 1),
+                 self._number('prune.factor', given, 3, 2))
 
-  def _models(self) -> tuple[ModelSpace, ...]:
+  def _models(self, search: Search) -> tuple[ModelSpace, ...]:
     given = self._given.get('models')
     if not isinstance(given, list) or not given:
       raise self._fault('models', 'must be a list of at least one model, as '
                         f'["MLP"]; got {json.dumps(given)[:100]}')
-    return tuple(self._model(entry, f'models[{place}]')
+    return tuple(self._model(entry, f'models[{place}]', search)
                  for place, entry in enumerate(given))
 
-  def _model(self, entry: Any, where: str) -> ModelSpace:
+  def _model(self, entry: Any, where: str, search: Search) -> ModelSpace:
     if isinstance(entry, str):
       entry = {'model': entry}
     if not isinstance(entry, dict) or not isinstance(entry.get('model'), str):
@@ -320,34 +326,96 @@ class _Reader:
                         'with "model", "kwargs" and "settings"; got '
                         f'{json.dumps(entry)[:100]}')
     self._require_known(entry, _MODEL_KEYS, where + '.')
-    parts, own = {}, set()
+    found, own = {}, set()
     for part in ('kwargs', 'settings'):
-      parts[part] = {
-          name: self._values(value, f'{part}.{name}')
-          for name, value in self._object(part, self._given).items()}
-      for name, value in self._object(part, entry, where + '.').items():
-        parts[part][name] = self._values(value, f'{where}.{part}.{name}')
-        own.add(f'{part}.{name}')
-    for name, values in parts['settings'].items():
-      self._check_setting(name, values)
-    return ModelSpace(entry['model'], own=frozenset(own), **parts)
+      for given, prefix in ((self._given, ''), (entry, where + '.')):
+        for name, value in self._object(part, given, prefix).items():
+          found[f'{part}.{name}'] = values.parsed(
+              value, f'{self._path}: {prefix}{part}.{name}',
+              search.method != 'grid')
+          if prefix:
+            own.add(f'{part}.{name}')
+    for key, chosen in found.items():
+      part, _, name = key.partition('.')
+      if part == 'settings':
+        self._check_setting(name, chosen)
+    return ModelSpace(entry['model'], found, frozenset(own))
 
-  def _values(self, given: Any, key: str) -> ranges.Values:
-    return ranges.parsed(given, f'{self._path}: {key}',
-                         self._search.method != 'grid')
-
-  def _check_setting(self, name: str, values: ranges.Values) -> None:
-    known = [field.name for field in dataclasses.fields(SETTINGS[self._task])]
+  def _check_setting(self, name: str, chosen: Values) -> None:
     if name in OWN_SETTINGS:
       raise self._fault(f'settings.{name}', 'is not for a grid to set; the '
                         f'trials have it from {OWN_SETTINGS[name]}')
-    free = [other for other in known if other not in OWN_SETTINGS]
+    free = [other for other in self._fields if other not in OWN_SETTINGS]
     if name not in free:
-      hint = did_you_mean(name, free)
       raise self._fault(f'settings.{name}', 'train has no such flag; ' + (
-          hint or f'it has {shortened(free, len(free))}'))
-    if name in FIXED_SETTINGS and len(values.extremes()) > 1:
+          _hint(name, free) or f'it has {shortened(free, len(free))}'))
+    if name in FIXED_SETTINGS and len(chosen.tested()) > 1:
       raise self._fault(f'settings.{name}', 'must be one value')
+
+
+# ----------------------------------------------- can it be trained at all?
+
+
+def models_py_of(task: str, settings: dict[str, Any]) -> str:
+  """The file that a configuration's model comes from."""
+  return settings.get('models_py', '') or load_models.models_path(task)
+
+
+def _check(grid: Grid) -> None:
+  """Tries every value by itself; raises a UserError that names the key.
+
+  What only a model can tell of a value, such as that a width must be positive,
+  is seen when its trial starts.
+  """
+  for place, model in enumerate(grid.models):
+    where = f'models[{place}]'
+    cls = _model_class(grid, model, where)
+    allowed, takes_any = load_models.constructor_arguments(cls)
+    for key, chosen in model.values.items():
+      part, _, name = key.partition('.')
+      full = f'{where}.{key}' if key in model.own else key
+      if part == 'settings':
+        for value in chosen.tested():
+          _check_value(grid, name, value, full)
+      elif name not in allowed and not takes_any:
+        hint = did_you_mean(name, list(allowed), 1, cutoff=0.4)
+        raise UserError(
+            f'{grid.path}: {full}: {model.name} has no such argument; '
+            f'{hint}{" " if hint else ""}it takes {", ".join(allowed)}')
+
+
+def _model_class(grid: Grid, model: ModelSpace, where: str) -> type:
+  models_py = ''
+  if 'settings.models_py' in model.values:
+    models_py = model.values['settings.models_py'].tested()[0]
+  if grid.task == 'layout':
+    models_py = models_py or load_models.models_path(grid.task)
+  try:
+    return load_models.model_class(model.name, models_py)
+  except UserError as error:
+    text = str(error).replace('--model: ', '')
+    raise UserError(f'{grid.path}: {where}: {text}') from error
+
+
+def _check_value(grid: Grid, name: str, value: Any, key: str) -> None:
+  settings_class = SETTINGS[grid.task]
+  field, = [field for field in dataclasses.fields(settings_class)
+            if field.name == name]
+  kinds = {'int': ((int,), 'a whole number'), 'str': ((str,), 'a text'),
+           'float': ((int, float), 'a number'),
+           'bool': ((bool,), 'true or false')}
+  allowed, problem = kinds[field.type.replace('Optional[', '').rstrip(']')]
+  if type(value) in allowed:
+    problem, choices = '', field.metadata['choices']
+    if choices and value not in choices:
+      problem = (f'one of {", ".join(choices)}; {_hint(value, choices)}'
+                 ).rstrip('; ')
+  try:
+    if problem:
+      raise UserError(f'must be {problem}; got {value!r}')
+    settings_class(**{name: value})
+  except UserError as error:
+    raise UserError(f'{grid.path}: {key}: {error}') from error
 
 
 def data_folder(root: str, settings: Any) -> str:

@@ -7,28 +7,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import os
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Optional
 
-from tpu_graphs_ext import files
-from tpu_graphs_ext.csv_text import of_rows
+import pandas as pd
+
+from tpu_graphs_ext import csv_text, files
 from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.sweep.grid import GOALS, Grid
-from tpu_graphs_ext.sweep.trials import FAILED, STARTED, STOPPED, Record
+from tpu_graphs_ext.sweep.study import FAILED, FINISHED, STOPPED
+from tpu_graphs_ext.sweep.trials import describe, text_of
 
 NAME = 'leaderboard'
 TRIALS_NAME = 'trials.csv'
 # How each file begins; another one of its name is not replaced.
 _STARTS = {f'{NAME}.md': '# Sweep of ', f'{NAME}.csv': 'rank,model,',
            TRIALS_NAME: 'key,model,kwargs,'}
-
-# Of drawn numbers, where people read them.
-_DIGITS = 4
+_SHOWN = 10  # Rows that are printed.
+# Columns of trials.csv, between which are those of what was measured.
+_FIRST = ['key', 'model', 'kwargs', 'settings', 'seed', 'data_root', 'state',
+          'error', 'attempts', 'epochs', 'best_epoch', 'parameters', 'seconds']
 
 
 def check(out: str) -> None:
@@ -38,144 +38,92 @@ def check(out: str) -> None:
                        'table of a sweep')
 
 
-def t_quantile(freedom: int) -> float:
-  """97.5 % of Student's t."""
-  from scipy import stats  # Half a second, for tables with three seeds alone.
-  return float(stats.t.ppf(0.975, freedom))
-
-
-@dataclasses.dataclass(frozen=True)
-class Spread:
-  """Values of several seeds.
-
-  Attributes:
-    mean: of them.
-    deviation: standard, of a sample; None of one value.
-    interval: (low, high): holds the mean of all seeds in 95 of 100 cases, if
-      seeds spread normally (Student's t); None of fewer than three.
-  """
-  mean: float
-  deviation: Optional[float]
-  interval: Optional[tuple[float, float]]
-
-  @classmethod
-  def of(cls, values: Sequence[float]) -> Optional[Spread]:
-    """None where there is no value."""
-    if not values:
-      return None
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-      return cls(mean, None, None)
-    deviation = statistics.stdev(values)
-    half = (t_quantile(len(values) - 1) * deviation / math.sqrt(len(values))
-            if len(values) > 2 else None)
-    return cls(mean, deviation,
-               None if half is None else (mean - half, mean + half))
-
-
-class Group:
-  """The trials of one configuration on one data root.
-
-  Args:
-    records: at least one, all of the same but for their seed.
-    grid: says what is best.
-  """
-
-  def __init__(self, records: Sequence[Record], grid: Grid):
-    self.records = sorted(records, key=lambda record: record.seed)
-    self.first = self.records[0]
-    self._grid = grid
-    self.measured = [record for record in self.records if record.is_over
-                     and grid.goal in record.values]
-    self.spread = self.of(grid.goal)
-
-  def of(self, name: str) -> Optional[Spread]:
-    """Of a value of `GOALS`."""
-    return Spread.of([record.values[name] for record in self.measured
-                      if name in record.values])
-
-  @property
-  def seconds(self) -> float:
-    """Of a trial, in the mean over those that were measured."""
-    return statistics.fmean(record.seconds for record in self.measured)
-
-  def count(self, state: str) -> int:
-    return sum(record.state == state for record in self.records)
-
-  @property
-  def best(self) -> Optional[Record]:
-    """The seed with the best goal."""
-    sign = 1 if self._grid.highest_is_best else -1
-    return max(self.measured, default=None,
-               key=lambda record: sign * record.values[self._grid.goal])
-
-  @property
-  def order(self) -> tuple:
-    if self.spread is None:
-      return (1, 0.0)
-    mean = self.spread.mean
-    return (0, -mean if self._grid.highest_is_best else mean)
-
-
 class Leaderboard:
-  """Tables of records.
+  """Tables of trials.
 
   Args:
     grid: what was tried.
-    records: of all trials that are known, in any order.
+    rows: of all trials that are known, as `study.Journal.rows` has them.
+
+  Attributes:
+    trials: a row a trial; the columns are those of trials.csv, and `group`,
+      its configuration and data root.
+    groups: a row a group, best first; the columns are 'rank' (missing if no
+      trial was measured), 'model', 'data_root', 'trials', 'seeds' (those that
+      were measured), 'stopped', 'failed', 'seconds' (mean), 'best_seed',
+      'best_run', and of each measure '<measure>_mean', '_deviation' (of a
+      sample; missing with one seed), '_low' and '_high' (95 % interval of the
+      mean by Student's t; missing with fewer than three).
   """
 
-  def __init__(self, grid: Grid, records: Iterable[Record]):
+  def __init__(self, grid: Grid, rows: Iterable[dict[str, Any]]):
     self._grid = grid
-    self.records = list(records)
-    members: dict[str, list[Record]] = {}
-    for record in self.records:
-      members.setdefault(json.dumps(
-          [record.model, record.kwargs, record.settings, record.data_root],
-          sort_keys=True), []).append(record)
-    self.groups = sorted((Group(group, grid) for group in members.values()),
-                         key=lambda group: group.order)
-    self._columns, self._constant = self._parted()
+    goal = grid.goal
+    self._measures = [goal, *(name for name in GOALS[grid.task]
+                              if name != goal)]
+    self.trials = pd.DataFrame(
+        [{**row, **row['values']} for row in rows],
+        columns=[*_FIRST, *self._measures, 'run'])
+    self.trials[self._measures] = self.trials[self._measures].astype(float)
+    self.trials['group'] = [
+        json.dumps(parts, sort_keys=True) for parts in self.trials[
+            ['model', 'kwargs', 'settings', 'data_root']].values.tolist()]
+    self.groups = self._grouped()
+    order = {group: place for place, group in enumerate(self.groups.index)}
+    self.trials['place'] = self.trials['group'].map(order)
+    self.trials = self.trials.sort_values(
+        ['place', 'seed'], ignore_index=True).drop(columns='place')
 
-  def _parted(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """(part, name) in which groups differ, and those that all have alike."""
-    differ, alike = [], []
-    for part in ('kwargs', 'settings'):
-      names = dict.fromkeys(name for group in self.groups
-                            for name in getattr(group.first, part)
-                            if name != 'cache_dir')  # Changes nothing.
-      for name in names:
-        texts = {_text(getattr(group.first, part).get(name, ''))
-                 for group in self.groups}
-        (differ if len(texts) > 1 else alike).append((part, name))
-    if len({group.first.data_root for group in self.groups}) > 1:
-      differ.append(('', 'data_root'))
-    return differ, alike
-
-  def _cells(self, group: Group, digits: int = 17) -> list[str]:
-    """What a group has in each of the columns that differ."""
-    return [group.first.data_root if not part
-            else _text(getattr(group.first, part)[name], digits)
-            if name in getattr(group.first, part) else ''
-            for part, name in self._columns]
-
-  def _values(self) -> list[str]:
-    """Names of measured values, the goal first."""
-    goal = self._grid.goal
-    return [goal, *(name for name in GOALS[self._grid.task] if name != goal)]
+  def _grouped(self) -> pd.DataFrame:
+    goal, ascending = self._grid.goal, not self._grid.highest_is_best
+    trials = self.trials
+    measured = trials[trials['state'].isin([FINISHED, STOPPED])
+                      & trials[goal].notna()]
+    by = measured.groupby('group', sort=False)
+    groups = trials.drop_duplicates('group').set_index('group')[
+        ['model', 'kwargs', 'settings', 'data_root']]
+    groups['seeds'] = by.size().reindex(groups.index, fill_value=0)
+    groups['trials'] = trials.groupby('group').size()
+    for state in (STOPPED, FAILED):
+      groups[state] = (trials['state'] == state).groupby(
+          trials['group']).sum()
+    for name in self._measures:
+      number, deviation = by[name].count(), by[name].std()
+      half = deviation / number ** .5
+      if (number > 2).any():
+        from scipy import stats  # Half a second.
+        half = half * stats.t.ppf(.975, number - 1)
+      half = half.where(number > 2)
+      groups[f'{name}_mean'] = mean = by[name].mean()
+      groups[f'{name}_deviation'] = deviation
+      groups[f'{name}_low'], groups[f'{name}_high'] = mean - half, mean + half
+    groups['seconds'] = by['seconds'].mean()
+    best = measured.sort_values(
+        goal, ascending=ascending, kind='stable').drop_duplicates(
+            'group').set_index('group')
+    groups['best_seed'] = best['seed'].astype('Int64')
+    groups['best_run'] = best['run']
+    groups = groups.sort_values(f'{goal}_mean', ascending=ascending,
+                                kind='stable')
+    rank = pd.Series(range(1, len(groups) + 1), groups.index, dtype='Int64')
+    groups.insert(0, 'rank', rank.where(groups['seeds'] > 0))
+    return groups
 
   @property
-  def best(self) -> Optional[Group]:
-    return next((group for group in self.groups if group.best), None)
+  def best(self) -> Optional[dict[str, Any]]:
+    """The best trial of the first group; None if nothing was measured."""
+    if not len(self.groups) or self.groups['seeds'].iloc[0] == 0:
+      return None
+    run = self.groups['best_run'].iloc[0]
+    return self.trials[self.trials['run'] == run].iloc[0].to_dict()
 
   def counts(self) -> str:
     """'12 trials: 10 finished, 1 stopped early, 1 failed'."""
-    states = [record.state for record in self.records]
-    parts = [f'{states.count(state)} {word}' for state, word in (
-        ('finished', 'finished'), (STOPPED, 'stopped early'),
-        (FAILED, 'failed'), (STARTED, 'not finished'))
-        if states.count(state) or state == 'finished']
-    return f'{len(states)} trials: {", ".join(parts)}'
+    number = self.trials['state'].value_counts()
+    parts = [f'{number.get(state, 0)} {word}' for state, word in (
+        (FINISHED, 'finished'), (STOPPED, 'stopped early'), (FAILED, 'failed'))
+        if state == FINISHED or number.get(state, 0)]
+    return f'{len(self.trials)} trials: {", ".join(parts)}'
 
   def write(self, out: str) -> None:
     """Replaces the three files.
@@ -190,104 +138,109 @@ class Leaderboard:
 
   # ------------------------------------------------------------------ tables
 
-  def rows(self, link: bool = True) -> list[list[str]]:
-    """The table of `markdown`, the names of the columns first.
+  def _cells(self, differ: bool, digits: int = 17) -> dict[str, list[str]]:
+    """Texts of the arguments in which groups differ, or of those alike."""
+    cells = {}
+    for part in ('kwargs', 'settings'):
+      column = self.groups[part]
+      for name in dict.fromkeys(name for given in column for name in given):
+        texts = [text_of(given[name], digits) if name in given else ''
+                 for given in column]
+        if name != 'cache_dir' and (len(set(texts)) > 1) == differ:
+          cells[f'{part}.{name}'] = texts
+    if differ and self.groups['data_root'].nunique() > 1:
+      cells['.data_root'] = list(self.groups['data_root'])
+    return cells
+
+  def table(self, link: bool = True) -> pd.DataFrame:
+    """The table for people, of texts.
 
     Args:
       link: whether the best run of a row is a link, or its hash.
     """
-    heads = ['', 'model', *(name for _, name in self._columns), 'seeds',
-             *map(_head, self._values()), 'seconds', 'stopped', 'failed',
-             'best run']
-    rows = [heads]
-    for place, group in enumerate(self.groups):
-      best = group.best
-      name = f'model_{best.run}' if best else ''
-      rows.append([
-          str(place + 1) if best else '', group.first.model,
-          *self._cells(group, _DIGITS),
-          f'{len(group.measured)} of {len(group.records)}',
-          *(_shown(value, group.of(value), value == self._grid.goal)
-            for value in self._values()),
-          f'{group.seconds:.0f}' if best else '',
-          str(group.count(STOPPED) or ''), str(group.count(FAILED) or ''),
-          f'[{best.run[:8]}]({name})' if best and link else name])
-    return rows
+    groups, goal = self.groups, self._grid.goal
+    runs = [f'model_{run}' if isinstance(run, str) else ''
+            for run in groups['best_run']]
+    columns = {
+        '': groups['rank'].astype('string').fillna(''),
+        'model': groups['model'], **self._cells(True, 4),
+        'seeds': [f'{seeds} of {trials}' for seeds, trials in zip(
+            groups['seeds'], groups['trials'])],
+        **{_head(name): [
+            _spread(name, *row) for row in groups[[
+                f'{name}_{part}' for part in ('mean', 'deviation', 'low', 'high'
+                                              )]].values] if name == goal
+           else [_spread(name, *row) for row in groups[[
+               f'{name}_mean', f'{name}_deviation']].values]
+           for name in self._measures},
+        'seconds': groups['seconds'].map('{:.0f}'.format).replace('nan', ''),
+        'stopped': groups[STOPPED].astype(str).replace('0', ''),
+        'failed': groups[FAILED].astype(str).replace('0', ''),
+        'best run': [f'[{run[6:14]}]({run})' if run and link else run
+                     for run in runs]}
+    table = pd.DataFrame({name: list(cells) for name, cells in columns.items()})
+    return table.rename(columns=lambda name: name.partition('.')[2] or name)
+
+  def text(self, out: str) -> str:
+    """The first rows, and where the rest is."""
+    table = self.table(link=False).iloc[:_SHOWN, :-1]
+    rows = [list(table.columns), *table.values.tolist()]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ['  '.join(cell.ljust(width) for cell, width in zip(row, widths)
+                       ).rstrip() for row in rows]
+    lines += ['', self.counts()]
+    if self.best:
+      lines.append(f'best model:  {out}/model_{self.best["run"]}')
+    lines += [f'leaderboard: {out}/{NAME}.md, .csv; {TRIALS_NAME}',
+              f'to compare:  tpu-graphs-ext report {out}']
+    return '\n'.join(lines)
 
   def markdown(self) -> str:
-    lines = [f'# Sweep of {os.path.basename(self._grid.path)}', '',
-             f'{self.counts()}. {self._heading()}', '']
-    rows = [[cell.replace('|', '\\|') for cell in row] for row in self.rows()]
-    lines += ['| ' + ' | '.join(row) + ' |' for row in rows]
-    lines.insert(5, '| ' + ' | '.join('---' for _ in rows[0]) + ' |')
+    goal = self._grid.goal
+    table = self.table()
+    shared = ', '.join(f'{key.partition(".")[2]}={texts[0]}'
+                       for key, texts in self._cells(False).items())
+    most = 'highest' if self._grid.highest_is_best else 'lowest'
+    lines = [
+        f'# Sweep of {os.path.basename(self._grid.path)}', '',
+        f'{self.counts()}. The {most} {_head(goal)} on the validation split '
+        'first: mean over seeds, ± deviation, and from three seeds on its '
+        f'(95 % interval).{f" All with {shared}." if shared else ""}', '']
+    lines += ['| ' + ' | '.join(str(cell).replace('|', '\\|') for cell in row)
+              + ' |' for row in (table.columns, ['---'] * table.shape[1],
+                                 *table.values)]
     best = self.best
     if best:
-      record = best.best
-      lines += ['', f'Best model: [model_{record.run}](model_{record.run}), '
-                f'seed {record.seed}, {_head(self._grid.goal)} '
-                f'{_number(self._grid.goal, record.values[self._grid.goal])}.']
-    lines += self._failures()
+      run = f'model_{best["run"]}'
+      lines += ['', f'Best model: [{run}]({run}), seed {best["seed"]}, '
+                f'{_head(goal)} {_number(goal, best[goal])}.']
+    failed = self.trials[self.trials['state'] == FAILED]
+    if len(failed):
+      lines += ['', '## Failed', '']
+    for row in failed.to_dict('records'):
+      error = ' '.join(row['error'].split()).replace('|', '\\|')
+      lines.append(f'- `{row["key"]}` {describe(row, row["seed"])}: {error}')
     return '\n'.join(lines) + '\n'
 
-  def _heading(self) -> str:
-    shared = [f'{name}={_text(getattr(self.groups[0].first, part)[name])}'
-              for part, name in self._constant]
-    most = 'highest' if self._grid.highest_is_best else 'lowest'
-    return (f'The {most} {_head(self._grid.goal)} on the validation split '
-            'first: mean over seeds, ± deviation, and from three seeds on its '
-            '(95 % interval).' + (f' All with {", ".join(shared)}.'
-                                  if shared else ''))
-
-  def _failures(self) -> list[str]:
-    failed = [record for record in self.records if record.state == FAILED]
-    if not failed:
-      return []
-    return ['', '## Failed', '', *(
-        f'- `{record.key}` {describe(record)}: '
-        + ' '.join(record.error.split()).replace('|', '\\|')
-        for record in failed)]
-
   def csv(self) -> str:
-    names = self._values()
-    rows = [['rank', 'model', *(name for _, name in self._columns), 'seeds',
-             'trials', 'stopped', 'failed',
-             *(f'{name}_{part}' for name in names
-               for part in ('mean', 'deviation', 'low', 'high')),
-             'seconds', 'best_seed', 'best_run']]
-    for place, group in enumerate(self.groups):
-      best = group.best
-      rows.append([
-          place + 1 if best else '', group.first.model, *self._cells(group),
-          len(group.measured), len(group.records), group.count(STOPPED),
-          group.count(FAILED),
-          *(number for name in names for number in _numbers(group.of(name))),
-          f'{group.seconds:.1f}' if best else '',
-          best.seed if best else '', best.run if best else ''])
-    return _csv(rows)
+    groups = self.groups
+    cells = pd.DataFrame(self._cells(True), index=groups.index).rename(
+        columns=lambda name: name.partition('.')[2])
+    return _csv(pd.concat([
+        groups[['rank', 'model']], cells,
+        groups[['seeds', 'trials', STOPPED, FAILED, *(
+            f'{name}_{part}' for name in self._measures
+            for part in ('mean', 'deviation', 'low', 'high'))]],
+        groups[['seconds']].round(1), groups[['best_seed', 'best_run']]],
+        axis=1))
 
   def trials_csv(self) -> str:
-    names = self._values()
-    rows = [['key', 'model', 'kwargs', 'settings', 'seed', 'data_root', 'state',
-             'error', 'attempts', 'epochs', 'best_epoch', 'parameters',
-             'seconds', *names, 'run']]
-    for group in self.groups:
-      rows += [[record.key, record.model,
-                json.dumps(record.kwargs, sort_keys=True),
-                json.dumps(record.settings, sort_keys=True), record.seed,
-                record.data_root, record.state, record.error, record.attempts,
-                record.epochs, record.best_epoch, record.parameters,
-                f'{record.seconds:.1f}',
-                *(record.values.get(name, '') for name in names), record.run]
-               for record in group.records]
-    return _csv(rows)
-
-
-def describe(record: Record) -> str:
-  """'EarlyJoinSAGE hidden_dim=32 lr=0.01 seed=0'."""
-  given = {**record.kwargs, **record.settings}
-  return ' '.join([record.model, *(
-      f'{name}={_text(value, _DIGITS)}' for name, value in given.items()
-      if name != 'cache_dir'), f'seed={record.seed}'])
+    table = self.trials.drop(columns='group')
+    table['seconds'] = table['seconds'].round(1)
+    for part in ('kwargs', 'settings'):
+      table[part] = [json.dumps(given, sort_keys=True)
+                     for given in table[part]]
+    return _csv(table)
 
 
 def _head(name: str) -> str:
@@ -300,30 +253,19 @@ def _number(name: str, value: float) -> str:
   return f'{100 * value:.2f}' if name.startswith('top') else f'{value:.4f}'
 
 
-def _shown(name: str, spread: Optional[Spread], with_interval: bool) -> str:
-  if spread is None:
+def _spread(name: str, mean: float, deviation: float, *ends: float) -> str:
+  """'0.2000 ± 0.1000 (-0.0484 to 0.4484)', as far as there are numbers."""
+  if pd.isna(mean):
     return ''
-  text = _number(name, spread.mean)
-  if spread.deviation is not None:
-    text += f' ± {_number(name, spread.deviation)}'
-  if spread.interval and with_interval:
-    text += ' ({} to {})'.format(
-        *(_number(name, end) for end in spread.interval))
+  text = _number(name, mean)
+  if not pd.isna(deviation):
+    text += f' ± {_number(name, deviation)}'
+  if ends and not pd.isna(ends[0]):
+    text += ' ({} to {})'.format(*(_number(name, end) for end in ends))
   return text
 
 
-def _numbers(spread: Optional[Spread]) -> list[Any]:
-  if spread is None:
-    return [''] * 4
-  return [spread.mean, '' if spread.deviation is None else spread.deviation,
-          *(spread.interval or ('', ''))]
-
-
-def _text(value: Any, digits: int = 17) -> str:
-  if isinstance(value, float):  # Of which a search draws 17 digits.
-    value = float(f'{value:.{digits}g}')
-  return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-
-
-def _csv(rows: list[list[Any]]) -> str:
-  return of_rows(rows)
+def _csv(table: pd.DataFrame) -> str:
+  return csv_text.of_rows([list(table.columns), *(
+      ['' if pd.isna(cell) else cell for cell in row]
+      for row in table.astype(object).values.tolist())])

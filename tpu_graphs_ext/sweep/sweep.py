@@ -2,44 +2,39 @@
 
   <out>/model_<hash>, run_<hash>.jsonz, run_<hash>.log   of each trial, as
                        `train` leaves them
-  <out>/trials/, leaderboard.*, trials.csv, search.json, pruning.log
-                       see `trials`, `leaderboard`, `search`, `pruning`
+  <out>/sweep.journal, leaderboard.*, trials.csv   see `study`, `leaderboard`
 
 What is finished is never done again, and what was broken off is resumed: the
-same command goes on after whatever ended it.
+same command continues after whatever ended it.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
-from typing import Callable
+from typing import Any, Callable
 
 from tqdm import tqdm
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import outputs
-from tpu_graphs_ext.sweep import grid, pool, search, trial_run, trials
+from tpu_graphs_ext.sweep import grid, leaderboard, pool, study, training
 from tpu_graphs_ext.sweep.grid import Grid
-from tpu_graphs_ext.sweep.leaderboard import (
-  NAME,
-  TRIALS_NAME,
-  Leaderboard,
-  check,
-  describe,
-)
-from tpu_graphs_ext.sweep.trials import Record, Trial
+from tpu_graphs_ext.sweep.leaderboard import Leaderboard
+from tpu_graphs_ext.sweep.trials import Maker, Trial
 
 _log = logging.getLogger(__name__)
 
-# Rows of the leaderboard that are printed.
-_SHOWN = 10
+# Writing the leaderboard may take this part of the time, in long sweeps.
+_TABLES_SHARE = .05
 
 
 def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
           retry_failed: bool = False,
-          work: Callable[[Trial], Record] = trial_run.run) -> Leaderboard:
+          work: Callable[[Trial], tuple[str, dict[str, Any]]] = training.run
+          ) -> Leaderboard:
   """Does the trials that are left; returns the leaderboard of all.
 
   Args:
@@ -52,35 +47,20 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
 
   Raises:
     UserError: the grid, the data or the folder cannot be used, another sweep
-      is at work in the folder, or the scheduler is not there. A trial that
-      fails is a row.
+      is at work in the folder, Optuna is missing, or the scheduler is not
+      there. A trial that fails is a row.
     KeyboardInterrupt: as it came, once workers have ended and the leaderboard
       is written.
   """
   tried = grid.read(path)
   out = files.full_path(outputs.check_folder('--out', out))
-  check(out)
+  leaderboard.check(out)
   try:
     with files.held_folder(out):
-      under_way = _Sweep(tried, out, retry_failed)
-      return under_way.run(work, workers, scheduler)
+      return _Sweep(tried, out, retry_failed).run(work, workers, scheduler)
   except BlockingIOError as error:
     raise UserError(f'--out={out}: another sweep is at work in this folder; '
                     'wait for it, or name another folder') from error
-
-
-def text(board: Leaderboard, out: str) -> str:
-  """The first rows of the leaderboard, and where the rest is."""
-  rows = [row[:-1] for row in board.rows(link=False)[:_SHOWN + 1]]
-  widths = [max(map(len, column)) for column in zip(*rows)]
-  lines = ['  '.join(cell.ljust(width) for cell, width in zip(row, widths)
-                     ).rstrip() for row in rows]
-  lines += ['', board.counts()]
-  if board.best:
-    lines.append(f'best model:  {out}/model_{board.best.best.run}')
-  lines += [f'leaderboard: {out}/{NAME}.md, .csv; {TRIALS_NAME}',
-            f'to compare:  tpu-graphs-ext report {out}']
-  return '\n'.join(lines)
 
 
 class _Sweep:
@@ -88,91 +68,85 @@ class _Sweep:
 
   def __init__(self, tried: Grid, out: str, retry_failed: bool):
     self._grid, self._out, self._retry = tried, out, retry_failed
-    self._search = search.of(tried, out)
-    self._maker = trials.Maker(tried, out)
-    self._records: dict[str, Record] = {}
-    self._trials: dict[str, Trial] = {}
+    self._maker = Maker(tried, out)
+    self._journal = study.Journal(out, mends=True)
+    self._draws = study.Draws(tried, self._journal)
+    self._known = self._journal.rows()
+    self._over: dict[str, dict[str, Any]] = {}  # Rows of this sweep's trials.
+    self._begun: dict[str, Trial] = {}
     # Number of a configuration -> keys of its trials, until they are over.
     self._open: dict[int, list[str]] = {}
+    self._next_tables = 0.0
 
-  def run(self, work: Callable[[Trial], Record], workers: int,
-          scheduler: str) -> Leaderboard:
-    for configuration in self._search.known():
+  def run(self, work: Callable[[Trial], tuple[str, dict[str, Any]]],
+          workers: int, scheduler: str) -> Leaderboard:
+    for configuration in self._draws.configurations(known=True):
       for trial in self._maker.trials(configuration):
         self._look_up(trial)
-    before = len(self._records)
+    total, before = self._grid.num_trials, len(self._over)
     if before:
-      _log.info('%d of %d trials are done already', before,
-                self._grid.num_trials)
+      _log.info('%d of %d trials are done already', before, total)
     outcomes = pool.run(work, self._left(), workers=workers,
-                          scheduler=scheduler)
-    bar = tqdm(total=self._grid.num_trials, initial=before, unit='trial',
-               disable=None)
+                        scheduler=scheduler)
     try:
-      with bar:
+      with tqdm(total=total, initial=before, unit='trial',
+                disable=None) as bar:
         for outcome in outcomes:
           self._note(outcome)
-          bar.set_postfix_str(self._best_so_far(), refresh=False)
           bar.update()
     except KeyboardInterrupt:
       _log.warning('interrupted: %d of %d trials are done; to continue, run '
-                   'the same command', len(self._records),
-                   self._grid.num_trials)
+                   'the same command', len(self._over), total)
       raise
     finally:
       outcomes.close()  # The workers first.
-      if self._records:
-        self._board().write(self._out)
-    return self._board()
+      board = Leaderboard(self._grid, self._over.values())
+      if self._over:
+        board.write(self._out)
+    return board
 
   def _look_up(self, trial: Trial) -> bool:
     """Whether a trial is over."""
-    if trial.key not in self._records:
-      record = trials.read(self._out, trial.key)
-      if record is None or not record.is_over or (
-          record.state == trials.FAILED and self._retry
-          and trial.key not in self._trials):
-        return False
-      self._records[trial.key] = record
-    return True
+    row = self._known.get(trial.key)
+    if trial.key not in self._over and row and row['state'] != study.STARTED:
+      if row['state'] != study.FAILED or not self._retry:
+        self._over[trial.key] = row
+    return trial.key in self._over
 
   def _left(self) -> Iterator[tuple[str, Trial]]:
     """Trials that are neither over nor under way, as workers become free."""
-    for number, configuration in enumerate(self._search.configurations()):
+    for number, configuration in enumerate(self._draws.configurations()):
       tried = list(self._maker.trials(configuration))
       self._open[number] = [trial.key for trial in tried]
       for trial in tried:
-        if not self._look_up(trial) and trial.key not in self._trials:
-          self._trials[trial.key] = trial
-          yield trial.key, trial
+        if not self._look_up(trial) and trial.key not in self._begun:
+          self._begun[trial.key] = self._journal.begin(
+              trial, self._known.get(trial.key))
+          yield trial.key, self._begun[trial.key]
       self._tell()
 
   def _tell(self) -> None:
     """Tells the search of configurations whose trials are all over."""
     over = [number for number, keys in self._open.items()
-            if all(key in self._records for key in keys)]
+            if all(key in self._over for key in keys)]
     for number in over:
-      values = [self._records[key].values[self._grid.goal]
+      values = [self._over[key]['values'][self._grid.goal]
                 for key in self._open.pop(number)
-                if self._grid.goal in self._records[key].values]
-      self._search.tell(
-          number, sum(values) / len(values) if values else None)
+                if self._grid.goal in self._over[key]['values']]
+      self._draws.tell(number, sum(values) / len(values) if values else None)
 
   def _note(self, outcome: pool.Outcome) -> None:
-    key, record, error = outcome
-    if error:
-      record = trial_run.failed(self._trials[key], error)
-      _log.warning('%s: failed: %s', describe(record), error)
+    trial = self._begun[outcome.key]
+    state, result = outcome.result or (study.FAILED, {'error': outcome.error})
+    self._over[trial.key] = self._journal.end(trial, state, result)
+    if outcome.error:
+      _log.warning('%s: failed: %s', trial.describe(), outcome.error)
     else:
-      _log.info('%s: %s', describe(record), ', '.join(
-          f'{name} {value:.4f}' for name, value in record.values.items()))
-    self._records[key] = record
+      _log.info('%s: %s', trial.describe(), ', '.join(
+          f'{name} {value:.4f}' for name, value in result['values'].items()))
     self._tell()
-    self._board().write(self._out)
-
-  def _best_so_far(self) -> str:
-    best = self._board().best
-    return (f'best {self._grid.goal} {best.spread.mean:.4f}' if best else '')
-
-  def _board(self) -> Leaderboard:
-    return Leaderboard(self._grid, self._records.values())
+    start = time.monotonic()
+    if start >= self._next_tables:
+      Leaderboard(self._grid, self._over.values()).write(self._out)
+      end = time.monotonic()
+      self._next_tables = end + (end - start) / _TABLES_SHARE

@@ -1,11 +1,9 @@
-"""Trials of a sweep: what each is, and what became of it.
+"""Trials of a sweep: a configuration with a seed and a data root each.
 
-  <out>/trials/<key>.json   a trial that was started, and how it ended
-
-The key is a hash of the trial's content: task, model, arguments, settings,
-seed, the content of the data and of the file that the model is from. So a
-sweep that is started again, or whose grid has grown, knows what is done; and
-what was done with other data or another models.py is not taken for it.
+A trial's key is a hash of its content: task, model, arguments, settings, seed,
+the content of the data and of the file that the model is from. So a sweep that
+is started again, or whose grid has grown, knows what is done, and what was
+done with other data or another models.py is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -22,23 +20,8 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.data import cache
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import recipes
-from tpu_graphs_ext.sweep import checks
-from tpu_graphs_ext.sweep.grid import (
-  FIXED_SETTINGS,
-  OWN_SETTINGS,
-  SETTINGS,
-  Configuration,
-  Grid,
-  Prune,
-  data_folder,
-)
-
-# How a trial ended; 'started' is none of them.
-FINISHED, STOPPED, FAILED = 'finished', 'stopped', 'failed'
-STARTED = 'started'
-
-FOLDER = 'trials'
-_FORMAT = 'tpu_graphs_ext trial 1'
+from tpu_graphs_ext.sweep import grid as grids
+from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +36,7 @@ class Trial:
     data_root: full path.
     out: full path of the sweep's folder.
     prune: when it may end early; None: never.
+    number: in its study of Optuna's, once it was started.
   """
   key: str
   task: str
@@ -61,61 +45,37 @@ class Trial:
   data_root: str
   out: str
   prune: Optional[Prune]
+  number: int = -1
 
-  def settings(self, resume: bool = False) -> Any:
-    """Those of `train`."""
+  def settings(self) -> Any:
+    """Those of `train`, which resume what an earlier attempt left."""
     tried = self.configuration
-    return SETTINGS[self.task](
-        model=tried.model, seed=self.seed, resume=resume,
+    return grids.SETTINGS[self.task](
+        model=tried.model, seed=self.seed, resume=True,
         model_kwargs_json=json.dumps(tried.kwargs, sort_keys=True),
         data_root=self.data_root, out_dir=self.out,
         # Names the trial in the hash of the run, as data roots are not in it.
         results_csv=os.path.join(self.out, f'predictions_{self.key}.csv'),
         **tried.settings)
 
+  def describe(self) -> str:
+    """'EarlyJoinSAGE hidden_dim=32 lr=0.01 seed=0'."""
+    return describe(dataclasses.asdict(self.configuration), self.seed)
 
-@dataclasses.dataclass(frozen=True)
-class Record:
-  """What became of a trial.
 
-  Attributes:
-    key: of the trial.
-    model, kwargs, settings, seed, data_root: of the trial.
-    state: `STARTED`, `FINISHED`, `STOPPED` (poor, and ended early) or `FAILED`.
-    error: why it failed.
-    attempts: how often it was started.
-    run: hash of its run; '' where it has none.
-    values: goal -> value on the validation split.
-    epochs: that it had.
-    best_epoch: that of the model, from 1.
-    parameters: trainable numbers of the model.
-    seconds: it took, all its attempts.
-  """
-  key: str
-  model: str
-  kwargs: dict[str, Any]
-  settings: dict[str, Any]
-  seed: int
-  data_root: str
-  state: str = STARTED
-  error: str = ''
-  attempts: int = 0
-  run: str = ''
-  values: dict[str, float] = dataclasses.field(default_factory=dict)
-  epochs: int = 0
-  best_epoch: int = 0
-  parameters: int = 0
-  seconds: float = 0.0
+def describe(tried: dict[str, Any], seed: int) -> str:
+  """The same of a configuration's fields."""
+  given = {**tried['kwargs'], **tried['settings']}
+  return ' '.join([tried['model'], *(
+      f'{name}={text_of(value, 4)}' for name, value in given.items()
+      if name != 'cache_dir'), f'seed={seed}'])
 
-  @classmethod
-  def of(cls, trial: Trial) -> Record:
-    return cls(trial.key, trial.configuration.model,
-               trial.configuration.kwargs, trial.configuration.settings,
-               trial.seed, trial.data_root)
 
-  @property
-  def is_over(self) -> bool:
-    return self.state != STARTED
+def text_of(value: Any, digits: int = 17) -> str:
+  """A value as JSON, or as it is if it is a text."""
+  if isinstance(value, float):  # Of which a search draws 17 digits.
+    value = float(f'{value:.{digits}g}')
+  return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 class Maker:
@@ -145,15 +105,14 @@ class Maker:
 
   def _key(self, trial: Trial) -> str:
     settings = trial.settings()
-    folder = data_folder(trial.data_root, settings)
     content = {
-        'format': _FORMAT, 'task': trial.task,
+        'format': 'tpu_graphs_ext trial 1', 'task': trial.task,
         'model': trial.configuration.model,
         'kwargs': trial.configuration.kwargs,
         'settings': _not_default(settings), 'seed': trial.seed,
-        'data': self._data_key(folder),
+        'data': self._data_key(grids.data_folder(trial.data_root, settings)),
         'prune': trial.prune and dataclasses.asdict(trial.prune),
-        'models_py': self._file_sum(checks.models_py_of(
+        'models_py': self._file_sum(grids.models_py_of(
             trial.task, trial.configuration.settings))}
     return hashlib.sha256(json.dumps(
         content, sort_keys=True).encode()).hexdigest()[:16]
@@ -166,7 +125,7 @@ def _not_default(settings: Any) -> dict[str, Any]:
   if hasattr(settings, 'recipe'):  # The recipe's values are in the others.
     defaults.update(recipes.recipe(recipes.DEFAULT), recipe=settings.recipe)
   return {name: value for name, value in dataclasses.asdict(settings).items()
-          if name not in (*OWN_SETTINGS, *FIXED_SETTINGS)
+          if name not in (*grids.OWN_SETTINGS, *grids.FIXED_SETTINGS)
           and value != defaults[name]}
 
 
@@ -176,18 +135,18 @@ def _data_key(folder: str) -> str:
   Raises:
     UserError: there is none, or one is damaged.
   """
-  digest = hashlib.sha256()
+  found = []
   for parent, folders, names in os.walk(folder, followlinks=True):
     folders.sort()
     paths = [os.path.join(parent, name) for name in sorted(names)
              if name.endswith('.npz')]
     if paths:
       part = os.path.relpath(parent, folder).replace(os.sep, '/')
-      digest.update(cache.content_key(paths, part).encode())
-  if digest.digest() == hashlib.sha256().digest():
+      found.append(cache.content_key(paths, part))
+  if not found:
     raise UserError(f'{folder}: has no .npz files, so nothing can be trained; '
                     'name a data root in "data_roots"')
-  return digest.hexdigest()
+  return hashlib.sha256(''.join(found).encode()).hexdigest()
 
 
 def _file_sum(path: str) -> str:
@@ -196,49 +155,3 @@ def _file_sum(path: str) -> str:
       return hashlib.sha256(file.read()).hexdigest()
   except OSError as error:
     raise files.cannot_be_read(path, error) from error
-
-
-def path_of(out: str, key: str) -> str:
-  return os.path.join(out, FOLDER, f'{key}.json')
-
-
-def write(out: str, record: Record) -> None:
-  """Puts a record in its place.
-
-  Raises:
-    UserError: it cannot be written.
-  """
-  files.write_file(path_of(out, record.key), json.dumps(
-      {'format': _FORMAT, **dataclasses.asdict(record)}, indent=1,
-      sort_keys=True).encode())
-
-
-def read(out: str, key: str) -> Optional[Record]:
-  """What became of a trial; None where it was never started.
-
-  A file that is damaged counts as none: the trial is then done again, and
-  finds what it has done already by its run.
-  """
-  path = path_of(out, key)
-  try:
-    with files.open_ordinary(path) as file:
-      given = files.parse_json(file.read(), path)
-    known = {field.name: field.type for field in dataclasses.fields(Record)}
-    if given.pop('format') != _FORMAT or set(given) != set(known):
-      return None
-    record = Record(**given)
-    return record if _is_sound(record, key) else None
-  except (OSError, UserError, AttributeError, KeyError, TypeError):
-    return None
-
-
-def _is_sound(record: Record, key: str) -> bool:
-  return (record.key == key
-          and record.state in (STARTED, FINISHED, STOPPED, FAILED)
-          and type(record.attempts) is int
-          and isinstance(record.values, dict) and all(
-              type(value) in (int, float) for value in record.values.values())
-          and isinstance(record.error, str) and isinstance(record.run, str)
-          and all(type(number) in (int, float) for number in (
-              record.epochs, record.best_epoch, record.parameters,
-              record.seconds)))

@@ -3,11 +3,11 @@
 import pytest
 
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import ranges
+from tpu_graphs_ext.sweep import values
 
 
 def points(given):
-  return ranges.parsed(given, 'g.json: x', is_search=False).points()
+  return values.parsed(given, 'g.json: x', is_search=False).tested()
 
 
 @pytest.mark.parametrize('given, expected', [
@@ -22,7 +22,7 @@ def points(given):
 ])
 def test_points_of_a_grid(given, expected):
   found = points(given)
-  assert found == expected
+  assert list(found) == expected
   assert list(map(type, found))[-1] is type(expected[-1])
 
 
@@ -51,10 +51,10 @@ def test_what_is_no_value(given, said):
 
 
 def test_a_search_needs_no_points():
-  found = ranges.parsed({'min': 1, 'max': 2}, 'g.json: x', is_search=True)
-  assert found.extremes() == [1, 2]
+  found = values.parsed({'min': 1, 'max': 2}, 'g.json: x', is_search=True)
+  assert found.tested() == (1, 2)
   with pytest.raises(UserError, match='a search draws between'):
-    ranges.parsed({'min': 1, 'max': 2, 'count': 3}, 'g.json: x', is_search=True)
+    values.parsed({'min': 1, 'max': 2, 'count': 3}, 'g.json: x', is_search=True)
 
 
 class Trial:
@@ -82,6 +82,6 @@ class Trial:
 ])
 def test_what_a_search_asks(given, asked, drawn):
   trial = Trial()
-  assert ranges.parsed(given, '', is_search=True).suggested(
+  assert values.parsed(given, '', is_search=True).drawn(
       trial, 'x') == drawn
   assert trial.asked == asked

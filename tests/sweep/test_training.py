@@ -12,10 +12,9 @@ from support import (
   tiny_layouts,
   tiny_models,
 )
-from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import artifacts, callbacks
 from tpu_graphs_ext.report import runs
-from tpu_graphs_ext.sweep import grid, pool, trial_run, trials
+from tpu_graphs_ext.sweep import grid, pool, study, training, trials
 
 
 @pytest.fixture(scope='module')
@@ -31,7 +30,7 @@ def trial(data_root, tmp_path, monkeypatch):
     tf.train.Checkpoint(model=model).write(f'{path}/variables/variables')
 
   monkeypatch.setattr(tf.keras.Model, 'save', save)
-  monkeypatch.setattr(trial_run, '_parameters', lambda _: 7)
+  monkeypatch.setattr(training, '_parameters', lambda _: 7)
   return trials.Trial('ab' * 8, 'tile', grid.Configuration(
       'TinyRanker', {'width': 3}, {
           'models_py': tiny_models.__file__, 'epochs': 3, 'batch': 2,
@@ -39,51 +38,40 @@ def trial(data_root, tmp_path, monkeypatch):
                       str(tmp_path), None)
 
 
-def test_a_trial_is_an_ordinary_run_that_is_known_later(trial, monkeypatch):
-  record = trial_run.run(trial)
-  assert record == trials.read(trial.out, trial.key)
-  assert (record.state, record.attempts, record.epochs) == (
-      trials.FINISHED, 1, 3)
-  assert set(record.values) == {'opa', 'top1', 'top5', 'top10'}
-  info = artifacts.read_run_file(f'{trial.out}/run_{record.run}.jsonz')
+def test_a_trial_is_an_ordinary_run(trial):
+  state, result = training.run(trial)
+  assert (state, result['epochs'], result['parameters']) == (
+      study.FINISHED, 3, 7)
+  values = result['values']
+  assert set(values) == {'opa', 'top1', 'top5', 'top10'}
+  info = artifacts.read_run_file(f'{trial.out}/run_{result["run"]}.jsonz')
   curve = info['train_curve']['val_opa']
-  assert record.values['opa'] == max(curve) == curve[record.best_epoch - 1]
+  assert values['opa'] == max(curve) == curve[result['best_epoch'] - 1]
   assert info['seed'] == 5 and info['args']['model'] == 'TinyRanker'
   found, problems = runs.find([trial.out])
-  assert [run.name for run in found] == [record.run] and not problems
-  # Its end is known, so nothing is trained.
-  monkeypatch.setattr(trial_run, '_trained', None)
-  assert trial_run.run(trial) == record
+  assert [run.name for run in found] == [result['run']] and not problems
 
 
 @pytest.mark.slow
 def test_a_trial_that_is_broken_off_is_resumed(trial, monkeypatch):
-  whole = trial_run.run(dataclasses.replace(trial, key='cd' * 8))
+  _, whole = training.run(dataclasses.replace(trial, key='cd' * 8))
   with monkeypatch.context() as patch:
     asked = iter(range(100))
     # Twice an epoch: after its steps, and at its end.
     patch.setattr(pool, 'is_wanted', lambda: next(asked) < 3)
     with pytest.raises(KeyboardInterrupt):
-      trial_run.run(trial)
-  assert trials.read(trial.out, trial.key).state == trials.STARTED
+      training.run(trial)
   epochs = []
   began = callbacks.KeepBest.on_epoch_begin
   monkeypatch.setattr(callbacks.KeepBest, 'on_epoch_begin', lambda self, epoch,
                       logs=None: (epochs.append(epoch), began(self, epoch)))
-  record = trial_run.run(trial)
-  assert (record.state, record.attempts) == (trials.FINISHED, 2)
+  state, result = training.run(trial)
+  assert state == study.FINISHED
   assert epochs and epochs[0] > 0  # The first was not done again.
-  assert record.values == pytest.approx(whole.values, abs=1e-5)
-
-
-def test_a_failure_is_raised_and_then_written(trial):
-  bad = dataclasses.replace(trial, configuration=dataclasses.replace(
-      trial.configuration, kwargs={'width': 3, 'nan_from_step': 1}))
-  with pytest.raises(UserError, match='the loss became nan') as caught:
-    trial_run.run(bad)
-  record = trial_run.failed(bad, str(caught.value))
-  assert trials.read(trial.out, trial.key) == record
-  assert record.state == trials.FAILED and record.attempts == 1
+  assert result['values'] == pytest.approx(whole['values'], abs=1e-5)
+  del epochs[:]
+  assert training.run(trial)[1]['run'] == result['run']
+  assert not epochs  # Its end is known.
 
 
 def test_a_run_that_is_in_use_is_waited_for(trial, monkeypatch):
@@ -97,26 +85,26 @@ def test_a_run_that_is_in_use_is_waited_for(trial, monkeypatch):
     return 'done'
 
   monkeypatch.setattr(train, 'run', run)
-  monkeypatch.setattr(trial_run, '_PAUSE_SECONDS', 0)
-  assert trial_run._trained(trial, resume=False) == (None, 'done')
-  assert calls == [False, True, True]
+  monkeypatch.setattr(training, '_PAUSE_SECONDS', 0)
+  assert training._trained(trial) == (None, 'done')
+  assert calls == [True, True, True]
 
 
 @pytest.mark.slow
 def test_poor_trials_end_early(trial):
   pytest.importorskip('optuna', reason='needs the extra [scale]')
-  from tpu_graphs_ext.sweep import pruning
-  good, poor = (dataclasses.replace(
-      trial, key=key * 16, prune=grid.Prune(1, 2)) for key in 'ab')
-  curve = pruning.Curve(good)
+  journal = study.Journal(trial.out, mends=True)
+  good, poor = (journal.begin(dataclasses.replace(
+      trial, key=key * 16, prune=grid.Prune(1, 2)), None) for key in 'ab')
+  curve = study.Curve(good)
   assert not curve.add(1, 1.1)  # No trial's OPA is that high.
-  record = trial_run.run(poor)
-  assert (record.state, record.epochs) == (trials.STOPPED, 1)
-  assert 'top5' in record.values  # It was measured all the same.
-  again = pruning.Curve(poor)
-  assert again.is_poor and not pruning.Curve(good).is_poor
-  assert not curve.add(1, 0.0)  # Known: it was resumed.
-  curve.end()
+  state, result = training.run(poor)
+  assert (state, result['epochs']) == (study.STOPPED, 1)
+  assert 'top5' in result['values']  # It was measured all the same.
+  assert study.Curve(poor).is_poor and not study.Curve(good).is_poor
+  assert not study.Curve(good).add(1, 0.0)  # Known: it was resumed.
+  assert journal.end(poor, state, result)['state'] == study.STOPPED
+  assert study.Journal(trial.out).rows()['b' * 16]['run'] == result['run']
 
 
 @pytest.mark.slow
@@ -133,7 +121,6 @@ def test_trials_of_the_layout_task(tmp_path):
   space = grid.read(str(grid_path))
   configuration, = space.configurations()
   trial, = trials.Maker(space, str(tmp_path / 'out')).trials(configuration)
-  record = trial_run.run(trial)
-  assert record.state == trials.FINISHED
-  assert {'opa', 'kendall', 'top1', 'top10'} <= set(record.values)
-  assert record.parameters > 0
+  state, result = training.run(trial)
+  assert state == study.FINISHED and result['parameters'] > 0
+  assert {'opa', 'kendall', 'top1', 'top10'} <= set(result['values'])

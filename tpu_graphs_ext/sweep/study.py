@@ -1,0 +1,260 @@
+"""A sweep's studies of Optuna, in one journal file.
+
+  <out>/sweep.journal
+    trainings ...  an Optuna trial for each trial: what it is, its curve, and
+                   what became of it
+    search ...     an Optuna trial for each configuration that a search draws
+
+A trial that is still running belongs to a sweep that was killed, for a folder
+has one sweep at a time; it is handed out again. `optuna-dashboard` and Optuna
+itself read the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
+from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
+from tpu_graphs_ext.sweep.trials import Trial
+
+FILE = 'sweep.journal'
+
+_MOST_LINE = 1 << 20  # Bytes; Optuna writes a few hundred.
+
+# What became of a trial, and Optuna's word for it.
+STARTED, FINISHED, STOPPED, FAILED = 'started', 'finished', 'stopped', 'failed'
+_STATES = {STARTED: 'RUNNING', FINISHED: 'COMPLETE', STOPPED: 'PRUNED',
+           FAILED: 'FAIL'}
+_WORDS = {name: word for word, name in _STATES.items()}
+
+
+def _optuna() -> Any:
+  """The library, quiet.
+
+  Raises:
+    UserError: it is not installed.
+  """
+  try:
+    import optuna
+    import optuna.storages.journal
+  except ImportError as error:
+    raise UserError('a sweep needs Optuna, which is not installed; '
+                    f'{how_to_install("scale")}') from error
+  optuna.logging.set_verbosity(optuna.logging.WARNING)
+  warnings.filterwarnings(
+      'ignore', category=optuna.exceptions.ExperimentalWarning)
+  return optuna
+
+
+def _cut_torn_line(path: str) -> None:
+  """Removes what a full disk left of a line, as Optuna would append to it."""
+  with contextlib.suppress(FileNotFoundError), open(path, 'rb+') as file:
+    end = file.seek(0, os.SEEK_END)
+    start = max(0, end - _MOST_LINE)
+    file.seek(start)
+    file.truncate(start + file.read().rfind(b'\n') + 1)
+
+
+class Journal:
+  """The file of a sweep.
+
+  Args:
+    out: full path of the sweep's folder.
+    mends: cuts off a line that was not finished; nobody else may write.
+
+  Raises:
+    UserError: Optuna is missing, or the file is damaged.
+  """
+
+  def __init__(self, out: str, mends: bool = False):
+    self._optuna = _optuna()
+    path = os.path.join(out, FILE)
+    if mends:
+      _cut_torn_line(path)
+    try:
+      self._storage = self._optuna.storages.JournalStorage(
+          self._optuna.storages.journal.JournalFileBackend(path))
+    except Exception as error:  # Whatever a line that is no record raises.
+      raise UserError(
+          f'{path}: is damaged ({reason_of(error)}); remove it, and the same '
+          'command finds what was trained by its runs') from error
+
+  def study(self, name: str, *, maximize: bool = True,
+            prune: Optional[Prune] = None, sampler: Any = None) -> Any:
+    """A study, made if it is not there.
+
+    Pruning is asynchronous successive halving (ASHA): a trial that reaches a
+    rung continues if its validation OPA is among the best 1/factor of those
+    that reached it before. Source: Li et al. 2020, A System for Massively
+    Parallel Hyperparameter Tuning, algorithm 2.
+    """
+    optuna = self._optuna
+    return optuna.create_study(
+        storage=self._storage, study_name=name, load_if_exists=True,
+        direction='maximize' if maximize else 'minimize',
+        sampler=sampler or optuna.samplers.RandomSampler(),
+        pruner=optuna.pruners.SuccessiveHalvingPruner(
+            prune.min_epochs, prune.factor) if prune
+        else optuna.pruners.NopPruner())
+
+  def trainings(self, trial: Trial) -> Any:
+    """A trial's study: curves of other data, or rungs elsewhere, differ."""
+    prune = trial.prune and f'{trial.prune.min_epochs} {trial.prune.factor}'
+    return self.study(f'trainings {prune} {trial.task} {trial.data_root}',
+                      prune=trial.prune)
+
+  def rows(self) -> dict[str, dict[str, Any]]:
+    """Key of a trial -> what is known of it; the last of several attempts."""
+    found = {}
+    for summary in self._storage.get_all_studies():
+      for trial in self._storage.get_all_trials(
+          summary._study_id, deepcopy=False):
+        if 'trial' in trial.user_attrs:
+          row = _row(trial)
+          found[row['key']] = row
+    return found
+
+  def begin(self, trial: Trial, row: Optional[dict[str, Any]]) -> Trial:
+    """Notes that a trial is started; returns it with its number.
+
+    Args:
+      trial: to be started.
+      row: what is known of it; None: nothing.
+    """
+    study = self.trainings(trial)
+    number, attempts = -1, 0
+    if row:
+      attempts = row['attempts']
+      if row['state'] == STARTED and row['data_root'] == trial.data_root:
+        number = row['number']
+    running = study.ask() if number < 0 else self.running(study, number)
+    running.set_user_attr('trial', {
+        'key': trial.key, **dataclasses.asdict(trial.configuration),
+        'seed': trial.seed, 'data_root': trial.data_root})
+    running.set_user_attr('attempts', attempts + 1)
+    return dataclasses.replace(trial, number=running.number)
+
+  def running(self, study: Any, number: int) -> Any:
+    """The Optuna trial of that number, to go on with."""
+    return self._optuna.trial.Trial(
+        study, study.get_trials(deepcopy=False)[number]._trial_id)
+
+  def end(self, trial: Trial, state: str, result: dict[str, Any]
+          ) -> dict[str, Any]:
+    """Notes what became of a trial; returns its row.
+
+    Args:
+      trial: as `begin` returned it.
+      state: `FINISHED`, `STOPPED` or `FAILED`.
+      result: of `training.run`; {'error': why} of one that failed.
+    """
+    study = self.trainings(trial)
+    self.running(study, trial.number).set_user_attr('result', result)
+    study.tell(trial.number, result['values']['opa'] if state == FINISHED
+               else None, state=self._optuna.trial.TrialState[_STATES[state]])
+    return _row(study.get_trials(deepcopy=False)[trial.number])
+
+
+def _row(trial: Any) -> dict[str, Any]:
+  """What an Optuna trial says of one of ours."""
+  return {'number': trial.number, 'state': _WORDS[trial.state.name],
+          'attempts': trial.user_attrs.get('attempts', 0), 'error': '',
+          'epochs': 0, 'best_epoch': 0, 'parameters': 0, 'seconds': 0.0,
+          'values': {}, 'run': '', **trial.user_attrs['trial'],
+          **trial.user_attrs.get('result', {})}
+
+
+class Curve:
+  """One trial's curve among those of the others.
+
+  A trial that is resumed continues the curve that it had.
+
+  Args:
+    trial: with a `prune`, started.
+
+  Attributes:
+    is_poor: whether the trial shall end.
+  """
+
+  def __init__(self, trial: Trial):
+    journal = Journal(trial.out)
+    study = journal.trainings(trial)
+    self._trial = journal.running(study, trial.number)
+    stored = study.get_trials(deepcopy=False)[trial.number]
+    self._reported = set(stored.intermediate_values)
+    self.is_poor = stored.user_attrs.get('is_poor', False)
+
+  def add(self, epochs: int, opa: float) -> bool:
+    """Adds a point; whether the trial shall end.
+
+    Args:
+      epochs: finished, from 1.
+      opa: on the validation split.
+    """
+    if not self.is_poor and epochs not in self._reported:
+      self._reported.add(epochs)
+      self._trial.report(opa, epochs)
+      self.is_poor = self._trial.should_prune()
+      if self.is_poor:
+        self._trial.set_user_attr('is_poor', True)
+    return self.is_poor
+
+
+class Draws:
+  """Configurations of a sweep: all of a grid, or those that Optuna draws.
+
+  Bayesian draws are by its tree-structured Parzen estimator (Bergstra et al.
+  2011, Algorithms for Hyper-Parameter Optimization), whose first ten are
+  random; a configuration that is under way counts as a bad one there, so that
+  workers do not crowd.
+  """
+
+  def __init__(self, grid: Grid, journal: Journal):
+    self._grid, self._journal, self._study = grid, journal, None
+    if grid.search.method == 'grid':
+      return
+    samplers = _optuna().samplers
+    name = f'search {grid.space_hash}'
+    drawn = len(journal.study(name, maximize=grid.highest_is_best)
+                .get_trials(deepcopy=False))
+    seed = grid.search.seed + drawn  # Else the same would be drawn again.
+    self._study = journal.study(
+        name, maximize=grid.highest_is_best,
+        sampler=samplers.RandomSampler(seed)
+        if grid.search.method == 'random'
+        else samplers.TPESampler(seed=seed, constant_liar=True))
+
+  def configurations(self, known: bool = False) -> Iterator[Configuration]:
+    """Each, in order.
+
+    Args:
+      known: only those that are known before any trial ends.
+    """
+    if not self._study:
+      yield from self._grid.configurations()
+      return
+    drawn = len(self._study.get_trials(deepcopy=False))
+    most = self._grid.search.configurations
+    for number in range(min(drawn, most) if known else most):
+      yield self._grid.drawn(
+          self._journal.running(self._study, number) if number < drawn
+          else self._study.ask())
+
+  def tell(self, number: int, value: Optional[float]) -> None:
+    """Says what came of a configuration.
+
+    Args:
+      number: of the configuration, in the order of `configurations`.
+      value: of the goal; None if all its trials failed.
+    """
+    if not self._study:
+      return
+    with contextlib.suppress(ValueError):  # An earlier sweep told it.
+      self._study.tell(number, value, state=None if value is not None
+                       else _optuna().trial.TrialState.FAIL)
