@@ -53,10 +53,9 @@ setuptools.setup(
             'sys_platform == "linux" and platform_machine == "x86_64"',
             'libtpu==0.0.50.1; python_version >= "3.12" and '
             'sys_platform == "linux" and platform_machine == "x86_64"'],
-        # distributed (Dask): workers on other machines; optuna: search, and
-        # the end of poor trials; fsspec: the files of `rank --workers`, with
-        # gcsfs, s3fs and the like also at URLs; pyarrow: Parquet, HDFS. A grid
-        # on this machine needs none of them.
+        # optuna: the study of a sweep; fsspec: the files of `rank --workers`,
+        # with gcsfs, s3fs and the like also at URLs; distributed (Dask):
+        # workers on other machines; pyarrow: Parquet, HDFS.
         'scale': ['distributed', 'optuna>=4.4', 'fsspec', 'pyarrow'],
         # The documentation as a site, by mkdocs.yml.
         'docs': ['mkdocs-material>=9.5,<10', 'mkdocstrings-python>=1.10'],

@@ -1,19 +1,16 @@
-"""Many trainings, and rankings of many files, on many processes.
+"""Many trainings, or rankings of many files, in many processes.
 
 cli          the verb `sweep`, and the flags of `rank` that name workers
-pool         items -> results, by workers that may die
+pool         runs a function on items, by workers that may die
 grid         what a sweep tries, from a file
-ranges       one argument's values: some, or a range
-checks       whether all of a grid can be trained
-search       configurations, all or drawn by Optuna
-trials       what a trial is, and what became of it
-trial_run    what a worker does with one
-watching     ends a trial that is poor or that nobody wants
-pruning      which are poor
+values       the values of one argument
+trials       what a trial is, and its key
+study        the Optuna studies of a sweep
+training     what a worker does with a trial
 leaderboard  the tables
 sweep        from a grid to the leaderboard
 storage      files by paths and URLs
-rows         a row a kernel, as JSON and in Parquet
+rows         one row per kernel, as JSON and in Parquet
 rank_shard   what a worker of `rank` does
 rank_many    cuts files into shards, has them ranked, joins the rows
 """
