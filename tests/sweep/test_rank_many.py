@@ -357,7 +357,7 @@ def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
     scored.append((top_k, most_tiles, at_once))
     return picks.Advice(
         name=found.kernel.tile_id, copies=1, op_name='', share=None,
-        cycles=None, nodes=3, opcodes=['convolution'],
+        cycles=None, nodes=3, opcodes=['convolution'], product=None,
         combinations=4, fitting=4, scored=4, picks=[], default=None,
         default_from='', notes=['a note'], unfamiliar=[])
 

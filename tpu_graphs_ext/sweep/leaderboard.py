@@ -43,66 +43,53 @@ class Leaderboard:
 
   Args:
     grid: what was tried.
-    rows: of all trials that are known, as `study.Journal.rows` has them.
+    rows: of all trials that are over, as `study.Journal.rows` has them.
 
   Attributes:
-    trials: a row a trial; the columns are those of trials.csv, and `group`,
-      its configuration and data root.
-    groups: a row a group, best first; the columns are 'rank' (missing if no
-      trial was measured), 'model', 'data_root', 'trials', 'seeds' (those that
-      were measured), 'stopped', 'failed', 'seconds' (mean), 'best_seed',
-      'best_run', and of each measure '<measure>_mean', '_deviation' (of a
-      sample; missing with one seed), '_low' and '_high' (95 % interval of the
-      mean by Student's t; missing with fewer than three).
+    trials: the columns of trials.csv, and `group`: configuration and data root.
+    groups: a row a group, best first; of each measure `_mean`, `_deviation` (of
+      a sample), `_low` and `_high` (95 % interval of the mean by Student's t,
+      from three seeds on).
   """
 
   def __init__(self, grid: Grid, rows: Iterable[dict[str, Any]]):
     self._grid = grid
-    goal = grid.goal
-    self._measures = [goal, *(name for name in GOALS[grid.task]
-                              if name != goal)]
-    self.trials = pd.DataFrame(
-        [{**row, **row['values']} for row in rows],
-        columns=[*_FIRST, *self._measures, 'run'])
-    self.trials[self._measures] = self.trials[self._measures].astype(float)
-    self.trials['group'] = [
-        json.dumps(parts, sort_keys=True) for parts in self.trials[
-            ['model', 'kwargs', 'settings', 'data_root']].values.tolist()]
-    self.groups = self._grouped()
-    order = {group: place for place, group in enumerate(self.groups.index)}
-    self.trials['place'] = self.trials['group'].map(order)
-    self.trials = self.trials.sort_values(
-        ['place', 'seed'], ignore_index=True).drop(columns='place')
+    self._measures = sorted(GOALS[grid.task], key=lambda name:
+                            name != grid.goal)
+    trials = pd.DataFrame([{**row, **row['values']} for row in rows],
+                          columns=[*_FIRST, *self._measures, 'run'])
+    trials = trials.astype(dict.fromkeys(self._measures, float))
+    trials['group'] = [json.dumps(parts, sort_keys=True) for parts in trials[
+        ['model', 'kwargs', 'settings', 'data_root']].values.tolist()]
+    self.groups = self._grouped(trials)
+    order = list(self.groups.index)
+    self.trials = trials.sort_values('seed', kind='stable').sort_values(
+        'group', kind='stable', ignore_index=True,
+        key=lambda column: column.map(order.index))
 
-  def _grouped(self) -> pd.DataFrame:
+  def _grouped(self, trials: pd.DataFrame) -> pd.DataFrame:
     goal, ascending = self._grid.goal, not self._grid.highest_is_best
-    trials = self.trials
-    measured = trials[trials['state'].isin([FINISHED, STOPPED])
-                      & trials[goal].notna()]
-    by = measured.groupby('group', sort=False)
+    measured = trials[trials[goal].notna()].sort_values(
+        goal, ascending=ascending, kind='stable')
+    by = measured.groupby('group')
     groups = trials.drop_duplicates('group').set_index('group')[
         ['model', 'kwargs', 'settings', 'data_root']]
-    groups['seeds'] = by.size().reindex(groups.index, fill_value=0)
     groups['trials'] = trials.groupby('group').size()
+    groups['seeds'] = by.size().reindex(groups.index, fill_value=0)
     for state in (STOPPED, FAILED):
-      groups[state] = (trials['state'] == state).groupby(
-          trials['group']).sum()
+      groups[state] = (trials['state'] == state).groupby(trials['group']).sum()
     for name in self._measures:
       number, deviation = by[name].count(), by[name].std()
-      half = deviation / number ** .5
-      if (number > 2).any():
+      half = (deviation / number ** .5).where(number > 2)
+      if half.notna().any():
         from scipy import stats  # Half a second.
-        half = half * stats.t.ppf(.975, number - 1)
-      half = half.where(number > 2)
+        half *= stats.t.ppf(.975, number - 1)
       groups[f'{name}_mean'] = mean = by[name].mean()
       groups[f'{name}_deviation'] = deviation
       groups[f'{name}_low'], groups[f'{name}_high'] = mean - half, mean + half
     groups['seconds'] = by['seconds'].mean()
-    best = measured.sort_values(
-        goal, ascending=ascending, kind='stable').drop_duplicates(
-            'group').set_index('group')
-    groups['best_seed'] = best['seed'].astype('Int64')
-    groups['best_run'] = best['run']
+    groups['best_seed'] = by['seed'].first().astype('Int64')
+    groups['best_run'] = by['run'].first()
     groups = groups.sort_values(f'{goal}_mean', ascending=ascending,
                                 kind='stable')
     rank = pd.Series(range(1, len(groups) + 1), groups.index, dtype='Int64')
@@ -164,20 +151,18 @@ class Leaderboard:
     columns = {
         '': groups['rank'].astype('string').fillna(''),
         'model': groups['model'], **self._cells(True, 4),
-        'seeds': [f'{seeds} of {trials}' for seeds, trials in zip(
-            groups['seeds'], groups['trials'])],
-        **{_head(name): [
-            _spread(name, *row) for row in groups[[
-                f'{name}_{part}' for part in ('mean', 'deviation', 'low', 'high'
-                                              )]].values] if name == goal
-           else [_spread(name, *row) for row in groups[[
-               f'{name}_mean', f'{name}_deviation']].values]
-           for name in self._measures},
+        'seeds': groups['seeds'].astype(str) + ' of '
+                 + groups['trials'].astype(str)}
+    for name in self._measures:
+      parts = ('mean', 'deviation', 'low', 'high')[:4 if name == goal else 2]
+      columns[_head(name)] = [_spread(name, *row) for row in groups[
+          [f'{name}_{part}' for part in parts]].values]
+    columns.update({
         'seconds': groups['seconds'].map('{:.0f}'.format).replace('nan', ''),
         'stopped': groups[STOPPED].astype(str).replace('0', ''),
         'failed': groups[FAILED].astype(str).replace('0', ''),
         'best run': [f'[{run[6:14]}]({run})' if run and link else run
-                     for run in runs]}
+                     for run in runs]})
     table = pd.DataFrame({name: list(cells) for name, cells in columns.items()})
     return table.rename(columns=lambda name: name.partition('.')[2] or name)
 

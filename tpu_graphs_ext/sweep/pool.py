@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -58,19 +59,17 @@ def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
         workers: int = 0, scheduler: str = '') -> Iterator[Outcome]:
   """Yields how each item ended, in the order in which they end.
 
-  A worker may die after a task is done and before its result is fetched, and
-  the task is then done again: the function must bear that.
+  A task is done again if its worker dies before the result is fetched.
 
   Args:
-    function: at the top of a module that workers can import; what it returns
-      can be pickled. What it raises becomes an `error`, and is not retried.
-    items: (key, item) pairs. They are taken one by one as workers become free,
-      so an iterator may look at what was yielded before.
+    function: at the top of a module that workers can import. What it raises
+      becomes an `error`, and is not retried.
+    items: (key, item) pairs, taken one by one as workers become free, so an
+      iterator may look at what was yielded before.
     workers: tasks at a time. 0: one on this machine, as many as a cluster has
       workers.
     scheduler: address of a Dask scheduler, as tcp://10.0.0.5:8786; '':
-      processes of this machine, started by spawn: a script that calls this
-      needs its `if __name__ == '__main__':`.
+      processes of this machine, started by spawn.
 
   Raises:
     UserError: the scheduler cannot be reached, or goes away; Dask is not
@@ -121,14 +120,10 @@ def _described(error: BaseException) -> str:
   return f'{type(error).__name__}: {reason_of(error)}'
 
 
-# ------------------------------------------------------------ this machine
-
-
 class _Processes:
   """A thread for each process, which replaces it when it dies.
 
-  A pool breaks when a process of it dies, so each process is a pool of its
-  own: then no other task is lost.
+  A pool breaks when one of its processes dies, so each has one.
   """
 
   def __init__(self, workers: int):
@@ -181,40 +176,24 @@ class _Processes:
 
 
 def _begin(reader: Any, workers: int) -> None:
-  """What a process does first: it learns how it ends."""
+  """What a process does first: it ends when its starter closes the pipe."""
+  def end() -> None:
+    with contextlib.suppress(EOFError, OSError):
+      reader.recv()
+    os._exit(1)
+
   # Ctrl-C goes to all processes of a terminal; the first one decides.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   # As it is in a new program; what started this one may ignore it.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
   # Its own has a semaphore, which a process that ends like that leaves behind.
   tqdm.set_lock(threading.RLock())
-  threading.Thread(target=_end_with, args=(reader,), daemon=True).start()
+  threading.Thread(target=end, daemon=True).start()
   threads.divide(workers)
 
 
-def _end_with(reader: Any) -> None:
-  """Ends this process when the other end of the pipe is closed."""
-  try:
-    reader.recv()
-  except (EOFError, OSError):
-    pass
-  os._exit(1)
-
-
-# ----------------------------------------------------------------- cluster
-
-
 class _Cluster:
-  """The workers of a Dask cluster, as an executor of concurrent.futures.
-
-  Args:
-    address: of the scheduler.
-    most: tasks at a time; 0: as many as there are workers, which may come
-      and go.
-
-  Raises:
-    UserError: Dask is missing, nobody answers, or there is no worker.
-  """
+  """The workers of a Dask cluster; they may come and go."""
 
   def __init__(self, address: str, most: int):
     try:

@@ -50,16 +50,13 @@ class Summary:
 
   Attributes:
     out: the file with the rows.
-    files: how many there were.
-    kept: those of them whose rows an earlier run had left.
+    files, kernels, configs: numbers of what was ranked.
+    kept: files whose rows an earlier run had left.
     seconds: of this run.
     worked: seconds of processor time, without loading the model, of all runs.
-    kernels: rows that have a ranking.
-    configs: configurations that were scored.
-    columns: feature that the model was not trained on -> kernels that have it.
-    strange: kernels that have any.
-    errors: rows that have an error instead.
-    messages: the first errors.
+    strange: kernels with features that the model was not trained on.
+    columns: such a feature -> kernels that have it.
+    errors, messages: number of rows that have an error instead; the first.
   """
   out: str
   files: int = 0
@@ -219,9 +216,6 @@ def _sums(path: str) -> list[list[str]]:
   return sums
 
 
-# ---------------------------------------------------------------- parts
-
-
 @contextlib.contextmanager
 def _parts_folder(folder: str) -> Iterator[None]:
   """The folder of the parts, for one command at a time on this machine."""
@@ -305,9 +299,6 @@ def _run(settings: rank_shard.Settings, shards: Sequence[Shard],
       done.add(key)
       bar.update(len(by_key[key].files))
   return failed
-
-
-# ---------------------------------------------------------------- output
 
 
 def _lines(settings: rank_shard.Settings, pieces: Sequence[tuple[Shard, str]],

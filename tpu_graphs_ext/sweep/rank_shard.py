@@ -43,14 +43,8 @@ class Settings:
   Attributes:
     basis: hash of all that rows follow from but their file.
     model: hash of what among these belongs to the model.
-    model_dir: absolute path of the folder model_<hash>.
-    loading: how to load it.
-    stats: what features are scaled with, as `FeatureStats.to_json` gives it.
-    num_ops: opcodes that the model knows.
-    all_tiles: all legal tiles, not those that files list.
-    top_k: tiles of each kernel in a row; None: all.
-    most_tiles: see `advice.picks`.
-    tpu: the generation to compile programs for.
+    model_dir, loading, stats, num_ops: the model, see `scoring.load_ranker`.
+    all_tiles, top_k, most_tiles, tpu: see `rank_many`.
     folder: of the parts, a path or a URL.
   """
   basis: str
@@ -71,7 +65,7 @@ class Shard:
   """Files that one worker ranks at a time.
 
   Attributes:
-    key: names it, see `shards`.
+    key: hash of what its rows follow from.
     files: in order.
   """
   key: str
@@ -79,18 +73,11 @@ class Shard:
 
   @property
   def part(self) -> str:
-    """The name of its part."""
     return self.key + PART
 
 
 def shards(files: list[storage.Found], size: int, basis: str) -> list[Shard]:
-  """Cuts a list of files into shards, the same ones for the same list.
-
-  Args:
-    files: in order.
-    size: files of a shard; the last may have fewer.
-    basis: hash of what else their rows follow from.
-  """
+  """Files in shards of a size, whose rows also follow from a `basis`."""
   cut = [files[start:start + size] for start in range(0, len(files), size)]
   return [Shard(hash_of([basis, list(map(dataclasses.astuple, chosen))]),
                 tuple(chosen)) for chosen in cut]
@@ -100,9 +87,6 @@ def hash_of(content: Any) -> str:
   """Of anything that JSON can hold."""
   text = json.dumps(content, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-# ---------------------------------------------------------------- parts
 
 
 def write_part(folder: str, shard: Shard, lines: list[bytes],
@@ -132,16 +116,8 @@ def read_part(folder: str, shard: Shard) -> Optional[tuple[list[bytes], float]]:
   return body.splitlines(keepends=True), seconds
 
 
-# ---------------------------------------------------------------- ranking
-
-
 class _Model:
-  """A loaded model.
-
-  Attributes:
-    ranker: what `rank` uses.
-    opcodes: those that it has seen, or at least has a place for.
-  """
+  """A loaded model, and the opcodes that it has at least a place for."""
 
   def __init__(self, ranker: scoring.Ranker):
     self.ranker = ranker

@@ -42,6 +42,7 @@ LISTED = {**_FIRST, 'configs': 'int64', 'rankable': 'bool',
           'choices': [_CHOICE], **_LAST}
 LEGAL = {**_FIRST, 'copies': 'int64', 'op_name': 'string',
          'share': 'float64', 'cycles': 'int64', 'opcodes': ['string'],
+         'product': _BOUNDS,
          'combinations': 'int64', 'fitting': 'int64', 'scored': 'int64',
          'picks': [_PICK], 'default': _PICK, 'default_from': 'string',
          'notes': ['string'], **_LAST}

@@ -144,9 +144,6 @@ def _found(given: str, system: Any, info: dict[str, Any]) -> Found:
   return Found(path if is_absolute else os.path.relpath(path), path, stamp)
 
 
-# ------------------------------------------------------------- reading
-
-
 def local_copies(
     found_files: Iterable[Found]) -> Iterator[tuple[Found, str, str]]:
   """(file, path on this machine, why there is none), in order.
@@ -216,9 +213,6 @@ def names_in(folder: str) -> list[str]:
     except FileNotFoundError:
       return []
   return sorted(posixpath.basename(name.rstrip('/')) for name in listed)
-
-
-# ------------------------------------------------------------- writing
 
 
 @contextlib.contextmanager
