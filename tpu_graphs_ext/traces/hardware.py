@@ -34,11 +34,7 @@ def to_json(learned: Calibration) -> str:
 
 
 def read(path: str) -> Calibration:
-  """A calibration from the file that `--calibrate` wrote.
-
-  Raises:
-    UserError: it cannot be read, or a value in it is missing or out of range.
-  """
+  """What `--calibrate` wrote; UserError where a value is missing or odd."""
   where = f'--hardware={path}'
   try:
     with files.open_ordinary(os.path.expanduser(path)) as file:
@@ -48,18 +44,17 @@ def read(path: str) -> Calibration:
   _fields(where, content, ('calibration',))
   where, content = f'{where}: calibration', content['calibration']
   _fields(where, content, Calibration._fields)
-  if not isinstance(content['source'], str):
-    raise UserError(f'{where}: source is {content["source"]!r:.80}; it must be '
-                    'text')
+  if not isinstance(source := content['source'], str):
+    raise UserError(f'{where}: source is {source!r:.80}; it must be text')
   found = {}
   for name in ('kinds', 'functions', 'host'):
     _fields(f'{where}: {name}', content[name])
     found[name] = {
-        key: (_number(f'{where}: host: {key:.80}', value, 0, 1e12)
+        key: (_number(f'{where}: host: {key!a:.80}', value, 0, 1e12)
               if name == 'host'
-              else _function(f'{where}: {name}: {key:.80}', value))
+              else _function(f'{where}: {name}: {key!a:.80}', value))
         for key, value in content[name].items()}
-  return Calibration(content['source'], **found)
+  return Calibration(source, **found)
 
 
 def _function(where: str, content: Any) -> Function:
@@ -67,8 +62,8 @@ def _function(where: str, content: Any) -> Function:
   _fields(f'{where}: curves', content['curves'])
   curves, launches = {}, {}
   for size, curve in content['curves'].items():
-    _fields(f'{where}: {size:.80}', curve, Curve._fields)
-    curves[size] = Curve(**_numbers(f'{where}: {size:.80}', curve,
+    _fields(f'{where}: {size!a:.80}', curve, Curve._fields)
+    curves[size] = Curve(**_numbers(f'{where}: {size!a:.80}', curve,
                                     Curve._fields))
   rows = content['launches']
   if not isinstance(rows, list) or not all(
@@ -104,4 +99,4 @@ def _fields(where: str, content: Any, needed: Sequence[str] = ()) -> None:
   if needed and set(content) != set(needed):
     raise UserError(f'{where}: its fields must be {", ".join(needed)}, as '
                     '--calibrate writes them; they are '
-                    f'{shortened(list(content), 8) or "none"}')
+                    f'{shortened([*map(ascii, content)], 8)[:200] or "none"}')
