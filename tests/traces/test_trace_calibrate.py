@@ -59,6 +59,15 @@ def test_the_size_that_explains_the_times():
       'multiply_adds', 'threads']
 
 
+def test_a_size_that_some_calls_lack_counts_where_it_is_known():
+  found = learned([(ADD, {'bytes': size, 'threads': 128}, 2 + size / 1e6)
+                   for size in (1e5, 1e6, 1e7, 1e8)]
+                  + [(ADD, {'threads': 128}, us) for us in (3, 12, 102)] * 3)
+  assert found.us(ADD, {'bytes': 5e7, 'threads': 128}) == pytest.approx(
+      52, rel=0.1)
+  assert found.us(ADD, {'threads': 128}) == pytest.approx(12, rel=0.1)
+
+
 def test_medians_are_predicted_and_means_add_up():
   # Of six kernels of one size one is late: 5 * 2 + 12 us.
   found = learned([(ADD, {'bytes': 1e6}, us) for us in (2, 2, 12, 2, 2, 2)])
@@ -94,7 +103,7 @@ def traced(*events):
 
 def replayed(trace, us, **host):
   """Of work that takes `us` each."""
-  return replay.replay(trace, {
+  return replay.replay([trace], {
       'latency': 3, 'between': 1, 'pause': 10, 'call': 2, **host},
                        dict.fromkeys(trace.work, us))
 
@@ -143,7 +152,8 @@ def test_pauses_are_told_apart():
 # ------------------------------------------------------------------- the file
 
 
-ODD = (None, True, -1, 0, 1e300, 10**290, float('nan'), 'x', [], [[]], {})
+ODD = (None, True, -1, 0, 1e300, 10**290, 10**400, float('nan'), float('inf'),
+       'x', '\ud800', 'a\nb', [], [[]], {}, {'a\nb': 1}, {'\ud800': {}})
 
 
 def places(content, at=()):
@@ -168,7 +178,7 @@ def test_the_file_holds_all_of_a_calibration(tmp_path):
 
 @pytest.mark.parametrize('content, said', [
     ('[]', 'must hold an object; it holds a list'), ('{', 'is not JSON'),
-    ('{"dram_gb_s": 1}', 'its fields must be calibration, .* dram_gb_s'),
+    ('{"dram_gb_s": 1}', 'its fields must be calibration, .* .dram_gb_s'),
     ('{"calibration": []}', 'calibration: must hold an object'),
     ('{"calibration": {"source": ""}}', 'must be source, kinds, functions, ')])
 def test_files_that_are_refused(tmp_path, content, said):

@@ -103,6 +103,31 @@ def test_the_csv(capsys, trace, learned, tmp_path):
   assert path.read_text() == 'something else'
 
 
+def test_ranks_wait_for_the_last_one(capsys, tmp_path, learned):
+  """Of two ranks the second one begins 30 us later."""
+  paths = []
+  for late, us in ((0, 50), (30, 20)):
+    paths.append(tiny.write(tmp_path / f'rank{late}.json', [
+        op('nccl', late, 10), launch(1, late + 2),
+        kernel(1, late + 5, us, 'ncclKernel')]))
+  # A call of 2 us; communication begins 6.5 us after its launch and took 20 us
+  # where it was learned: until 58.5 on the clock of both.
+  for path, predicted, measured in zip(paths, (56.5, 26.5), (53, 23)):
+    code, out, _ = run(capsys, path, f'--hardware={learned}', '--json',
+                       '--ranks', *paths)
+    found = json.loads(out)
+    assert code == 0 and len(found['kernels']) == 1
+    assert found['step'] == pytest.approx({
+        'measured_us': measured, 'predicted_us': predicted,
+        'communication_as_recorded_us': measured + 3.5})
+  # Rank 0 ends before the other one begins, and others never communicate.
+  for events in ([op('nccl', 90, 10), launch(1, 92),
+                  kernel(1, 95, 20, 'ncclKernel')], tiny.one_step()):
+    other = tiny.write(tmp_path / 'other.json', events)
+    assert 'other.json: communicates ' in error_of(
+        capsys, paths[0], f'--hardware={learned}', '--ranks', other)
+
+
 def test_what_a_trace_lacks_is_said(capsys, learned, tmp_path):
   events = tiny.one_step()
   for one in events:
@@ -127,8 +152,9 @@ def error_of(capsys, *words):
 @pytest.mark.parametrize('words, said', [
     ([], 'name one of --calibrate'),
     (['--calibrate=a.json', '--hardware=b.json'], 'name one of --calibrate'),
-    (['--calibrate=a.json', '--json'], '--csv and --json go with'),
-    (['--calibrate=a.json', '--csv=a.csv'], '--csv and --json go with'),
+    (['--calibrate=a.json', '--json'], '--csv, --json and --ranks go'),
+    (['--calibrate=a.json', '--csv=a.csv'], '--csv, --json and --ranks go'),
+    (['--calibrate=a.json', '--ranks', 'b'], '--csv, --json and --ranks go'),
     (['--hardware=v100'], 'v100: cannot be read')])
 def test_flags_that_are_refused(capsys, trace, words, said):
   assert said in error_of(capsys, trace, *words)

@@ -130,8 +130,7 @@ def hit_rate(bags: EmbeddingBags, gpu: Gpu) -> float:
 def embedding_forward_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
   """Time of the lookup: the larger of main memory's and the cache's.
 
-  Rows that hit come from the cache, the others and what fills the cache from
-  main memory, as do indices and the result.
+  Rows that hit come from the cache, all else from main memory.
   """
   rate = hit_rate(bags, gpu)
   cached = cached_table_bytes(bags, gpu)
@@ -184,14 +183,12 @@ def fully_connected_us(size: tuple, gpu: Gpu = Gpu(),
   """Time of `batch` products of m x k and k x n matrices.
 
   The throughput and the bandwidth that a product reaches are interpolated
-  between measured ones, linearly in each of the four sizes; beyond the ends
-  of the measured sizes they stay as they are there. Without measurements both
-  are the machine's peak. (The notebook gives a neighbour the weight of the
-  other one, and tends to the peak beyond the ends; not so here.)
+  between measured ones, linearly in each size, and constant beyond the ends;
+  without measurements both are the machine's peak. (The notebook gives a
+  neighbour the weight of the other one, and tends to the peak beyond them.)
 
   Args:
     size: (batch, m, n, k).
-    gpu: the machine.
     measured_us: (batch, m, n, k) -> time, a full grid.
 
   Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -15,7 +15,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.traces import calibrate, kineto, read, replay, sizes
 from tpu_graphs_ext.traces.calibrate import Calibration, Curve
-from tpu_graphs_ext.traces.kineto import Trace, Work
+from tpu_graphs_ext.traces.kineto import Trace
 
 ALL = 'all of these'
 COLUMNS = ['kernel', 'operator', 'kind', 'start_us', 'measured_us',
@@ -56,11 +56,7 @@ class Comparison(NamedTuple):
 
 
 def calibrated(path: str, steps: Optional[Sequence[int]] = None) -> Calibration:
-  """Learns the constants of a GPU from the kernels of a trace's steps.
-
-  Args:
-    path: the trace.
-    steps: numbers of `ProfilerStep`; None: all of them.
+  """Learns the constants of a GPU from the kernels of a trace's steps, or all.
 
   Raises:
     UserError: the file is no usable trace, has no work of a GPU, or lacks a
@@ -76,23 +72,22 @@ def calibrated(path: str, steps: Optional[Sequence[int]] = None) -> Calibration:
       replay.host_of(trace))
 
 
-def compared(path: str, steps: Optional[Sequence[int]],
-             learned: Calibration) -> Comparison:
+def compared(path: str, steps: Optional[Sequence[int]], learned: Calibration,
+             others: Sequence[str] = ()) -> Comparison:
   """Predicts the kernels and the steps of a trace.
 
+  Args:
+    others: traces of the ranks that it waits for; its own is left out.
+
   Raises:
-    UserError: as of `calibrated`.
+    UserError: as of `calibrated`, or the ranks are not of one run.
   """
   trace = _work_of(path, steps)
-  means: dict[Work, float] = {}
   rows = []
   for one in trace.work:
     size, kind = sizes.sizes_of(one), calibrate.kind_of(one.name)
-    us = learned.us(one.name, size)
-    mean_us = learned.us(one.name, size, mean=True)
-    means[one] = one.duration_us if mean_us is None else mean_us
-    if kind == calibrate.COMMUNICATION:
-      us = None
+    us = (None if kind == calibrate.COMMUNICATION
+          else learned.us(one.name, size))
     rows.append([one.name, one.caller.name if one.caller else '', kind,
                  one.start, one.duration_us, us, None,
                  *(size.get(name) for name in calibrate.SIZES)])
@@ -105,8 +100,10 @@ def compared(path: str, steps: Optional[Sequence[int]],
              for call in trace.calls):
     notes.append('the trace has no shapes, so sizes are numbers of threads; '
                  'record_shapes=True records them')
-  return Comparison(trace, learned.source, kernels,
-                    _step(trace, learned, means), notes)
+  ranks = [trace, *(_work_of(other, steps) for other in others
+                    if os.path.realpath(other) != os.path.realpath(path))]
+  return Comparison(trace, learned.source, kernels, _step(ranks, learned),
+                    notes)
 
 
 def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
@@ -118,12 +115,15 @@ def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
   return trace
 
 
-def _step(trace: Trace, learned: Calibration,
-          means: Mapping[Work, float]) -> dict[str, float]:
-  recorded = {one: one.duration_us for one in trace.work
-              if calibrate.kind_of(one.name) == calibrate.COMMUNICATION}
-  predicted, measured = replay.replay(trace, learned.host, means)
-  known, _ = replay.replay(trace, learned.host, {**means, **recorded})
+def _step(ranks: Sequence[Trace], learned: Calibration) -> dict[str, float]:
+  means = {}
+  for one in (one for trace in ranks for one in trace.work):
+    us = learned.us(one.name, sizes.sizes_of(one), mean=True)
+    means[one] = one.duration_us if us is None else us
+  recorded = {one: one.duration_us for one in means
+              if replay.communicates(one)}
+  predicted, measured = replay.replay(ranks, learned.host, means)
+  known, _ = replay.replay(ranks[:1], learned.host, {**means, **recorded})
   return {'measured_us': measured, 'predicted_us': predicted,
           'communication_as_recorded_us': known} if measured else {}
 
@@ -145,9 +145,6 @@ def summary(kernels: pd.DataFrame, by: str = 'kind') -> pd.DataFrame:
   found.insert(3, 'ratio', found.predicted_us / found.measured_us)
   order = found.measured_us.where(found.index != ALL, -1)
   return found.loc[order.sort_values(ascending=False).index]
-
-
-# -------------------------------------------------------------------- outputs
 
 
 def text(found: Comparison, top: int = 15) -> str:
@@ -194,16 +191,15 @@ def _table(frame: pd.DataFrame) -> str:
 
 def to_json(found: Comparison) -> dict[str, Any]:
   """All of it; times in microseconds, errors as parts of 1."""
-  def records(frame):
-    return json.loads(frame.to_json(orient='records', double_precision=15))
-
+  kinds, kernels = (
+      json.loads(frame.to_json(orient='records', double_precision=15))
+      for frame in (summary(found.kernels).reset_index(), found.kernels))
   return {
       'file': found.trace.path, 'gpu': found.trace.gpu,
       'steps': list(found.trace.steps), 'learned_from': found.source,
       'notes': found.notes, 'communication_us': found.communication_us,
-      'coverage': found.coverage, 'step': found.step,
-      'kinds': records(summary(found.kernels).reset_index()),
-      'kernels': records(found.kernels)}
+      'coverage': found.coverage, 'step': found.step, 'kinds': kinds,
+      'kernels': kernels}
 
 
 def csv_of(found: Comparison) -> str:

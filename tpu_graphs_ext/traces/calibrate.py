@@ -92,11 +92,7 @@ class Function(NamedTuple):
 
 
 class Calibration(NamedTuple):
-  """Attributes:
-    source: the trace, its GPU and its steps, in words.
-    kinds, functions: by name.
-    host: see `replay`.
-  """
+  """`source`: trace, GPU and steps, in words; `host`: see `replay`."""
   source: str
   kinds: Mapping[str, Function]
   functions: Mapping[str, Function]
@@ -106,10 +102,7 @@ class Calibration(NamedTuple):
          mean: bool = False) -> Optional[float]:
     """The predicted duration of a kernel; None of unknown sizes.
 
-    Args:
-      name: of the kernel's function.
-      sizes: see `SIZES`.
-      mean: the mean, which adds up to the time of many, or else the median.
+    It is the median, or the `mean`, which adds up to the time of many.
     """
     kind = kind_of(name)
     others = self.kinds.get(ANY_OTHER) if kind != COMMUNICATION else None
@@ -127,13 +120,7 @@ def kind_of(name: str) -> str:
 
 def calibrate(source: str, kernels: Iterable[tuple],
               host: Mapping[str, float]) -> Calibration:
-  """Learns durations of kernels.
-
-  Args:
-    source: as of `Calibration`.
-    kernels: (name, {size: value}, microseconds) of each, at least one.
-    host: as of `Calibration`.
-  """
+  """Learns from (name, {size: value}, microseconds) of one kernel or more."""
   by_kind, by_name = (collections.defaultdict(list) for _ in range(2))
   for name, sizes, us in kernels:
     if us > 0:
@@ -172,10 +159,8 @@ def _learned(kind: str, rows: Sequence[tuple], around: Mapping[str, tuple],
   for size, center in around.items():
     known = [(sizes[size], us) for sizes, us in rows if sizes.get(size)]
     if known:
-      # Where only some have the size, the others' durations say nothing.
-      missing = 10.0 * (len(known) < 0.99 * len(rows))
       curve = _fitted(known, center, scatter)
-      curves[curve.spread * _WORTH[size] + missing, size] = curve
+      curves[curve.spread * _WORTH[size], size] = curve
   found = Function(
       len(rows), statistics.median(us for _, us in rows), 1.0,
       {size: curve for (_, size), curve in sorted(curves.items())}, {})

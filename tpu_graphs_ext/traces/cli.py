@@ -26,6 +26,10 @@ def add_verbs(verbs, add_verb: Callable, add_switch: Callable) -> None:
   parser.add_argument(
       '--hardware', metavar='FILE.json', type=path_flag('--hardware'),
       help='predict with what --calibrate learned from another')
+  parser.add_argument(
+      '--ranks', metavar='FILE', nargs='+', default=(), type=path_flag(
+          '--ranks'),
+      help='traces of the ranks that it waits for; with --hardware')
   parser.add_argument('--top', default=15, type=_number, metavar='N',
                       help='how many kernel functions to show')
   parser.add_argument('--csv', metavar='FILE', type=path_flag('--csv'),
@@ -54,9 +58,9 @@ def _trace(args: argparse.Namespace) -> int:
                     'what was learned from another')
   from tpu_graphs_ext.traces import analysis, hardware
   if args.calibrate:
-    if args.csv or args.json:
-      raise UserError('--csv and --json go with --hardware: first calibrate, '
-                      'then predict')
+    if args.csv or args.json or args.ranks:
+      raise UserError('--csv, --json and --ranks go with --hardware: first '
+                      'calibrate, then predict')
     hardware.FILE.check(args.calibrate)
     learned = analysis.calibrated(args.file, args.step)
     hardware.FILE.write(args.calibrate, hardware.to_json(learned))
@@ -64,7 +68,8 @@ def _trace(args: argparse.Namespace) -> int:
     return 0
   if args.csv:
     analysis.CSV.check(args.csv)
-  found = analysis.compared(args.file, args.step, hardware.read(args.hardware))
+  found = analysis.compared(args.file, args.step, hardware.read(args.hardware),
+                            args.ranks)
   if args.csv:
     analysis.CSV.write(args.csv, analysis.csv_of(found))
   print(json.dumps(analysis.to_json(found), indent=2) if args.json

@@ -25,8 +25,8 @@ _GPU = ('kernel', 'memcpy', 'gpu_memcpy', 'memset', 'gpu_memset')
 # Older traces count in whole microseconds, start and duration each cut off,
 # so that a call may seem to end after the one that it lies within.
 _ROUNDING_US = 1.0
-# Beyond all that is measured in microseconds or bytes; sides of a grid.
-_MOST, _MOST_SIDE = 1e18, 2**32
+# Beyond all that is measured in nanoseconds or bytes; sides of a grid.
+_MOST, _MOST_SIDE = 1e19, 2**32
 # Python refuses to read thousands of digits.
 _WHOLE = re.compile('[0-9]{1,18}')
 _STEP = re.compile(r'ProfilerStep#([0-9]{1,18})')
@@ -37,7 +37,6 @@ class Call:
   """A call on a thread of the host.
 
   Attributes:
-    name: of the operator, the annotation or the runtime's function.
     kind: `OPERATOR`, `ANNOTATION` or `RUNTIME`.
     thread: process and thread, as texts.
     start, end: in microseconds since the first event.
@@ -73,8 +72,7 @@ class Work:
   Attributes:
     name: of the kernel; copies say their direction in it.
     stream: device and stream that it ran on.
-    start, end: as of calls.
-    args: what the trace tells beside.
+    start, end, args: as of calls.
     moved_bytes: of copies and fills; 0 where it is not told.
     threads: of all blocks; 0 where they are not told.
     launch: the runtime's call.
@@ -99,13 +97,13 @@ class Trace(NamedTuple):
   """A trace, or some steps of it.
 
   Attributes:
-    path: the file.
     calls: of all threads, those around others first.
     work: by start; in steps, what was launched in them, whenever it ran.
     all_work: of the whole trace.
     gpu: the name of the first GPU that is told, or 'a GPU'.
     steps: numbers of the profiler's steps; () of a whole trace.
     notes: what was left out, and why.
+    began_us: the first event, on the clock that ranks of a run share.
   """
   path: str
   calls: list[Call]
@@ -114,13 +112,14 @@ class Trace(NamedTuple):
   gpu: str
   steps: tuple
   notes: list[str]
+  began_us: float
 
 
-def trace_of(path: str, events: Sequence[Any], devices: Any = None) -> Trace:
-  """A trace of the events and the `deviceProperties` of a file.
+def trace_of(path: str, events: Sequence[Any], devices: Any = None,
+             base_ns: Any = 0) -> Trace:
+  """A trace of a file's events, `deviceProperties` and `baseTimeNanoseconds`.
 
-  Events of other categories than above, and those that do not last, are left
-  aside.
+  Events of other categories, and those that do not last, are left aside.
   """
   host: list[Call] = []
   gpu: list[Work] = []
@@ -150,12 +149,13 @@ def trace_of(path: str, events: Sequence[Any], devices: Any = None) -> Trace:
   gpu.sort(key=lambda one: (one.start, one.end))
   host = _nested(host)
   _attribute(host, gpu)
-  names = [str(device.get('name'))
-           for device in (devices if isinstance(devices, list) else ())
+  names = [str(device.get('name')) for device in
+           (devices if isinstance(devices, list) else ())
            if isinstance(device, dict)] or ['a GPU']
   notes = [f'{unusable:,} events without a usable start and duration are '
            'left out'] * bool(unusable)
-  return Trace(path, host, gpu, gpu, names[0], (), notes)
+  began = float(first) + (base_ns / 1000 if _is_number(base_ns) else 0.0)
+  return Trace(path, host, gpu, gpu, names[0], (), notes, began)
 
 
 def _is_number(value: Any) -> bool:
@@ -165,8 +165,8 @@ def _is_number(value: Any) -> bool:
 
 def _whole(value: Any) -> Optional[int]:
   """A whole number, or None; some versions write it as text."""
-  if isinstance(value, str):
-    return int(value) if _WHOLE.fullmatch(value) else None
+  if isinstance(value, str) and _WHOLE.fullmatch(value):
+    return int(value)
   return value if type(value) is int else None
 
 

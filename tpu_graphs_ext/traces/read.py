@@ -26,9 +26,10 @@ def read(path: str) -> kineto.Trace:
       holds no operators.
   """
   content = _parsed(path)
-  devices = None
+  devices = base_ns = None
   if isinstance(content, dict):
     devices, keys = content.get('deviceProperties'), sorted(content)
+    base_ns = content.get('baseTimeNanoseconds')
     content = content.get('traceEvents')
     if not isinstance(content, list):
       raise UserError(f'{path}: is no trace: it has no list traceEvents; its '
@@ -36,7 +37,7 @@ def read(path: str) -> kineto.Trace:
   if not isinstance(content, list):
     raise UserError(f'{path}: is no trace: it holds a '
                     f'{type(content).__name__}')
-  trace = kineto.trace_of(path, content, devices)
+  trace = kineto.trace_of(path, content, devices, base_ns)
   if not any(call.kind == kineto.OPERATOR for call in trace.calls):
     raise UserError(
         f'{path}: has no operators (events of the category cpu_op); record '

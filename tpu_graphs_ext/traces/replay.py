@@ -11,15 +11,17 @@ from __future__ import annotations
 import bisect
 import collections
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from tpu_graphs_ext.traces import kineto
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.traces import calibrate, kineto
 from tpu_graphs_ext.traces.kineto import Call, Trace, Work
 
 # Delays up to this are latency; after longer ones work waited for other work.
 _NEAR_US = 20.0
 LATENCY, BETWEEN, PAUSE, CALL = 'latency', 'between', 'pause', 'call'
+TRANSFER = 'transfer'  # Before a name: the least time of communication.
 
 
 class Event(NamedTuple):
@@ -83,10 +85,12 @@ def host_of(trace: Trace) -> dict[str, float]:
       waited = before and before.end > one.launch.end
       times[BETWEEN if waited else LATENCY].append(free)
     stalls[_stall(before, one)].append(free)
-  found = {key: statistics.fmean(each) for key, each in times.items()}
-  found.update((key, us) for key, each in stalls.items()
-               if (us := statistics.fmean(each)) > _NEAR_US)
-  return found
+  longest = sorted(filter(communicates, trace.work),
+                   key=lambda one: -one.duration_us)
+  return {**{key: statistics.fmean(each) for key, each in times.items()},
+          **{key: us for key, each in stalls.items()
+             if (us := statistics.fmean(each)) > _NEAR_US},
+          **{f'{TRANSFER} {one.name}': one.duration_us for one in longest}}
 
 
 def _stall(before: Optional[Work], one: Work) -> str:
@@ -122,21 +126,53 @@ def _queues(trace: Trace) -> list[tuple]:
   return found
 
 
-def replay(trace: Trace, host: dict[str, float],
+def replay(ranks: Sequence[Trace], host: Mapping[str, float],
            duration_us: Mapping[Work, float]) -> tuple[float, float]:
   """(predicted, measured) microseconds from the first launch to the last end.
 
-  Args:
-    trace: the steps; work launched before them still runs at their start.
-    host: of `host_of`, of these or other steps.
-    duration_us: the predicted time of work.
-
-  Returns:
-    0, 0 where nothing is launched.
+  Of the first of the `ranks`; 0, 0 where nothing is launched. With several
+  ranks communication ends for all at once, and takes its least time after the
+  last one began it; UserError if they did not communicate with one another.
+  `host` is that of `host_of`, of these or other steps.
   """
+  if len(ranks) > 1:
+    _require_one_run(ranks)
+  runs = [_run(trace, host, duration_us, len(ranks) > 1) for trace in ranks]
+  reached = [next(run) for run in runs]
+  while reached[0][0] is not None:
+    end = max(us for _, us in reached) + max(
+        host.get(f'{TRANSFER} {one.name}', 0.0) for one, _ in reached)
+    reached = [run.send(end) for run in runs]
+  return reached[0][1]
+
+
+def communicates(one: Work) -> bool:
+  return calibrate.kind_of(one.name) == calibrate.COMMUNICATION
+
+
+def _require_one_run(ranks: Sequence[Trace]) -> None:
+  """Raises a UserError unless each communicates when the first one does."""
+  times = [[(one.start + trace.began_us, one.end + trace.began_us)
+            for event in events_of(trace) for one in event.work
+            if communicates(one)] for trace in ranks]
+  for trace, found in zip(ranks, times):
+    together = sum(max(a, c) < min(b, d)
+                   for (a, b), (c, d) in zip(found, times[0]))
+    if not 0 < len(found) == len(times[0]) <= 2 * together:
+      raise UserError(
+          f'{trace.path}: communicates {len(found):,} times, {together:,} of '
+          f'them together with {ranks[0].path}, which does {len(times[0]):,} '
+          'times; name ranks of one run on one clock, and the same steps')
+
+
+def _run(trace: Trace, host: Mapping[str, float],
+         duration_us: Mapping[Work, float], together: bool) -> Generator:
+  """Yields (communication, its start) and is sent its end, on the clock of
+  all; at last (None, what `replay` returns)."""
   events = events_of(trace)
   if not any(event.work for event in events):
-    return 0.0, 0.0
+    yield None, (0.0, 0.0)
+    return
   origin = events[0].call.start
   free, ends = collections.defaultdict(lambda: origin), {}
   for one in {*trace.all_work} - {*trace.work}:
@@ -156,10 +192,13 @@ def replay(trace: Trace, host: dict[str, float],
       ready = max(free[stream], ends.get(other, 0.0))
       start = max(begin + latency, ready + between,
                   max(begin, ready) + host.get(_stall(before, one), 0.0))
-      ends[one] = free[stream] = start + duration_us[one]
+      end = start + duration_us[one]
+      if together and communicates(one):
+        end = (yield one, start + trace.began_us) - trace.began_us
+      ends[one] = free[stream] = end
     if event.waits_for is not None:
       now = max(now, ends.get(event.waits_for, now))
   measured = max((*(one.end for event in events for one in event.work),
                   events[-1].call.end))
   predicted = max(now, *(ends[one] for event in events for one in event.work))
-  return predicted - origin, measured - origin
+  yield None, (predicted - origin, measured - origin)

@@ -78,9 +78,6 @@ def _sizes_of_operator(work: Work) -> dict[str, float]:
   return {}
 
 
-# ---------------------------------------------------------------- arguments
-
-
 def _arguments(call: Call) -> list[Argument]:
   """A tensor, a list of tensors, or None of what is neither."""
   dims, types = (next((call.args[key] for key in keys if call.args.get(key)),
@@ -115,9 +112,6 @@ def _tensor(given: Sequence[Argument], place: int) -> Tensor:
   return given[place]
 
 
-# ----------------------------------------------------- products and the rest
-
-
 def _product(call: Call, given: Sequence[Argument]) -> dict[str, float]:
   name = call.name.removeprefix('aten::')
   first = int('add' in name)  # After what is added.
@@ -145,9 +139,6 @@ def _moved(_: Call, given: Sequence[Argument]) -> dict[str, float]:
   inputs = [sum(part.bytes for part in one) if isinstance(one, list)
             else one.bytes for one in given if one is not None]
   return {'bytes': sum(inputs) + max(inputs)} if inputs else {}
-
-
-# ---------------------------------------------------------------- embeddings
 
 
 def _bytes_of(us_of: Callable, bags: int, rows: int, row: Tensor,
