@@ -12,13 +12,15 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/assignment.sh"
 
-clone() {  # clone URL FOLDER
-  [ -d "$2" ] || git clone --quiet "$1" "$2" || stop "$1 cannot be cloned; \
-check the network, or put a copy at $2."
+clone() {  # clone URL FOLDER; the doctor lists what is missing then.
+  [ -d "$2" ] || git clone --quiet "$1" "$2" || echo "$1 cannot be cloned; \
+check the network, or put a copy at $2." >&2
 }
 
 make_environment
 clone https://github.com/google-research-datasets/tpu_graphs "$TPU_GRAPHS_ROOT"
-clone https://github.com/ADAPT-uiuc/tpu_graphs_scripts \
-  "$(dirname "$TPU_GRAPHS_ROOT")/tpu_graphs_scripts"
+# The course's scripts may lie in the checkout itself.
+[ -f "$TPU_GRAPHS_ROOT/tiles_gen_predictions_csv.py" ] ||
+  clone https://github.com/ADAPT-uiuc/tpu_graphs_scripts \
+    "$(dirname "$TPU_GRAPHS_ROOT")/tpu_graphs_scripts"
 verb doctor --root "$TPU_GRAPHS_ROOT" --data_root "$DATA_ROOT"

@@ -12,6 +12,11 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/assignment.sh"
 
+case " $*" in *" --data_root"*) ;; *)
+  [ -n "$(find "$DATA_ROOT/train" -name '*.npz' -print -quit 2>/dev/null)" ] ||
+    stop "there are no .npz files in $DATA_ROOT/train; get them with \
+run_scripts/download_data.sh, or name another folder as DATA_ROOT." ;;
+esac
 make_environment
 verb install --root "$TPU_GRAPHS_ROOT" --models_py "$MODELS_PY"
 cd "$TPU_GRAPHS_ROOT"

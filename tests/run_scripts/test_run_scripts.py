@@ -233,7 +233,7 @@ def test_the_test_command_installs_and_calls_ruff_and_pytest(machine):
 @pytest.fixture
 def student(machine):
   """A machine with a Python, a checkout and two trained models."""
-  for tool in ('find', 'date', 'sort', 'cut'):
+  for tool in ('find', 'date', 'sort', 'cut', 'head'):
     (machine / tool).symlink_to(shutil.which(tool))
   add(machine, 'python3.11', python('3.11'))
   home = machine.parent
@@ -242,6 +242,8 @@ def student(machine):
     (home / name).mkdir(parents=True)
   os.utime(home / 'out/model_b', (1, 1))  # The older one.
   (home / 'tpu_graphs_scripts/sample_submission.csv').touch()
+  (home / 'd/train').mkdir(parents=True)
+  (home / 'd/train/a.npz').touch()
   return machine
 
 
@@ -251,7 +253,7 @@ def run_step(student, script: str, *flags: str) -> list[str]:
   done = subprocess.run(
       [str(student / 'bash'), str(SCRIPTS / script), *flags],
       env={'PATH': str(student), 'VENV': str(home / 'venv'), 'HOME': str(home),
-           'DATA_ROOT': '/d', 'OUT_DIR': str(home / 'out')},
+           'DATA_ROOT': str(home / 'd'), 'OUT_DIR': str(home / 'out')},
       capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr
   return [line for line in done.stdout.replace(str(home), 'HOME').splitlines()
@@ -261,7 +263,7 @@ def run_step(student, script: str, *flags: str) -> list[str]:
 def test_step_1_clones_nothing_that_is_there(student):
   assert run_step(student, 'assignment_setup.sh') == [
       'ran: -m tpu_graphs_ext.cli doctor --root HOME/tpu_graphs '
-      '--data_root /d']
+      '--data_root HOME/d']
 
 
 def test_step_1_clones_what_the_package_names():
@@ -270,16 +272,30 @@ def test_step_1_clones_what_the_package_names():
   assert f'clone {checkout.COURSE_URL} \\\n' in text
 
 
-def test_step_1_without_a_network(student):
+def test_step_1_without_a_network_lists_what_there_is(student):
   shutil.rmtree(student.parent / 'tpu_graphs')
   add(student, 'git', 'exit 128')
+  assert run_step(student, 'assignment_setup.sh')[0].startswith(
+      'ran: -m tpu_graphs_ext.cli doctor ')
+
+
+def test_step_1_takes_the_courses_scripts_from_the_checkout(student):
+  home = student.parent
+  shutil.rmtree(home / 'tpu_graphs_scripts')
+  (home / 'tpu_graphs/tiles_gen_predictions_csv.py').touch()
+  add(student, 'git', 'echo "ran: git $*"')
+  assert len(run_step(student, 'assignment_setup.sh')) == 1
+
+
+def test_step_2_looks_for_the_data_before_it_changes_anything(student):
+  (student.parent / 'd/train/a.npz').unlink()
   outcome = subprocess.run(
-      [str(student / 'bash'), str(SCRIPTS / 'assignment_setup.sh')],
+      [str(student / 'bash'), str(SCRIPTS / 'assignment_train.sh')],
       env={'PATH': str(student), 'VENV': str(student.parent / 'venv'),
-           'HOME': str(student.parent)},
+           'HOME': str(student.parent), 'DATA_ROOT': '/nowhere'},
       capture_output=True, text=True, check=False)
   assert_one_sentence((outcome.returncode, '', outcome.stderr),
-                      'cannot be cloned; check the network')
+                      'there are no .npz files in /nowhere/train')
 
 
 def test_step_2_trains_in_the_checkout(student):
@@ -287,7 +303,7 @@ def test_step_2_trains_in_the_checkout(student):
       'ran: -m tpu_graphs_ext.cli install --root HOME/tpu_graphs '
       f'--models_py {SCRIPTS.parent}/models.py',
       'ran: -m tpu_graphs_ext.cli run tiles_train.py --model=MyEarlyJoinSAGE '
-      '--data_root=/d --out_dir=HOME/out --epochs=3',
+      '--data_root=HOME/d --out_dir=HOME/out --epochs=3',
       'trained: HOME/out/model_a']
 
 
@@ -295,7 +311,7 @@ def test_step_3_packs_the_newest_model_or_the_one_given(student):
   (first,) = run_step(student, 'assignment_hand_in.sh')
   assert first.startswith(
       'ran: -m tpu_graphs_ext.cli package --model_dir HOME/out/model_a ')
-  assert first.endswith('--root HOME/tpu_graphs --data_root /d '
+  assert first.endswith('--root HOME/tpu_graphs --data_root HOME/d '
                         '--out HOME/out/submission.zip')
   (second,) = run_step(student, 'assignment_hand_in.sh', '/m/model_b')
   assert '--model_dir /m/model_b ' in second
@@ -318,8 +334,19 @@ def test_step_4_uses_the_courses_sample(student):
   assert '--stats all ' in first
   assert second == (
       'ran: -m tpu_graphs_ext.cli kaggle-csv --tile HOME/out/predictions.csv '
-      '--sample HOME/tpu_graphs_scripts/sample_submission.csv --data_root /d '
-      '--out HOME/out/kaggle.csv')
+      '--sample HOME/tpu_graphs_scripts/sample_submission.csv '
+      '--data_root HOME/d --out HOME/out/kaggle.csv')
+
+
+def test_step_4_can_be_rehearsed_with_other_kernels(student):
+  home = student.parent
+  (home / 'out/predictions.csv').write_text('ID,TopConfigs\ntile:xla:a,1;0')
+  (home / 'tpu_graphs_scripts/sample_submission.csv').write_text(
+      'ID,TopConfigs\ntile:xla:b,0;1\nlayout:xla:random:c,0;1')
+  command = run_step(student, 'assignment_kaggle.sh')[1]
+  assert '--sample HOME/out/rehearsal_sample.csv ' in command
+  assert (home / 'out/rehearsal_sample.csv').read_text() == (
+      'ID,TopConfigs\ntile:xla:a,1;0\nlayout:xla:random:c,0;1\n')
 
 
 def test_step_5_puts_the_file_back(student):
