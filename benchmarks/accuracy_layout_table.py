@@ -68,7 +68,7 @@ def _header(rows: list[Row]) -> list[str]:
       '`benchmarks/README.md` says how.', '',
       *provenance(rows, '`tpu-graphs-ext train --task layout` at default '
                   'flags, but for `--epochs` and `--seed`',
-                  'layout/models.py (SHA-256)')]
+                  'layout_models.py (SHA-256)')]
 
 
 def _summary(sets: dict[tuple, list[Row]]) -> list[str]:

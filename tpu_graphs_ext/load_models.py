@@ -18,7 +18,7 @@ def models_path(task: str = 'tile') -> str:
   """The project's models of a task, found without importing TensorFlow.
 
   Args:
-    task: 'tile': models.py; 'layout': layout/models.py.
+    task: 'tile': models.py; 'layout': layout_models.py.
   """
   folder = os.path.dirname(os.path.abspath(__file__))
   return os.path.join(

@@ -1,4 +1,4 @@
-"""What layout/models.py must be to take the place of the baseline's file."""
+"""What layout_models.py must be to take the place of the baseline's file."""
 
 import ast
 import re

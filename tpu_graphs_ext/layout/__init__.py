@@ -1,7 +1,7 @@
 """The layout task: models that rank the layouts of whole programs.
 
-models           every model; takes the place of the baseline's
-                 `layout/models.py`, and imports nothing of this project
+models           a link to layout_models.py, which takes the place of the
+                 baseline's own file
 programs         a collection: graphs, configurations, runtimes
 stored           its files in the cache, of which only what is used is read
 batches          programs -> GraphTensors

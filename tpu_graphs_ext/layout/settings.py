@@ -68,7 +68,7 @@ class LayoutTrainSettings:
       5000, 'nodes of the segment of each program that a step learns from; -1: '
       'all')
   batch: int = setting(8, 'programs in a training step')
-  model: str = setting('ResModel', 'class in layout/models.py')
+  model: str = setting('ResModel', 'class in layout_models.py')
   model_kwargs_json: str = as_in_training('model_kwargs_json')
   out_dir: str = setting(
       '~/out/tpugraphs_layout', 'folder for model_<hash> and run_<hash>.jsonz')

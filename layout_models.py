@@ -1,0 +1,2046 @@
+"""Models that rank the layout configurations of whole TPU programs.
+
+This one file replaces `tpu_graphs/baselines/layout/models.py` of the tpu_graphs
+baseline, so it imports only TensorFlow, TF-GNN, NumPy (which TensorFlow needs
+itself) and the standard library.
+
+What `layout_train.py` and `layout_evaluate.py` rely on:
+  * `ResModel(num_configs, num_ops, **kwargs)`, which is all that they ever
+    make. They have flags `--model` and `--model_kwargs_json` and ignore them;
+    `ResModel` here honours both: see `_asked_for`.
+  * `model(graph, training)` and `model.forward(graph, num_configs)` take a
+    scalar `GraphTensor` of several programs and return float32
+    `[graphs, configs]`; the lowest score is the fastest configuration.
+    `forward` also takes `backprop`, which the scripts give.
+  * Trainable variables are the whole state. They are created in an order that
+    does not depend on the data, because the scripts copy them by position.
+
+The models:
+  * `MyLayoutSAGE`: the one to train; see its docstring.
+  * `ResModel`: the baseline's. Same constructor, variables and scores (to float
+    rounding).
+  * `LayoutGCN`, `LayoutGAT`, `GRURuntimePredictor`: for comparison.
+
+Programs have thousands of nodes, of which tens to hundreds have layouts to
+choose ("configurable nodes"). No model here copies configurations onto the
+other nodes: what does not depend on them is computed once a program, and
+`forward` takes configurations in chunks, so memory does not grow with their
+number.
+
+Chapters, each of which uses only names of earlier ones:
+  tensors: a batch of programs as tensors, segments, neighbours, reach.
+  arguments: checks of what constructors are given, and the scripts' flags.
+  objectives: losses, by which models learn to rank.
+  layers: embedded opcodes, dense layers, logarithmic scales.
+  base: what all models share.
+  baseline: the baseline's model.
+  statistics: what features were scaled with, found and undone.
+  layouts: permutations of the dimensions of the tensors that they lay out.
+  sage: `MyLayoutSAGE`.
+  comparison: other models.
+
+Letters in shape remarks: `graphs` in the batch, `nodes`, `edges` and
+`configurable` nodes of all graphs together, `configs` of each graph, `reached`
+nodes whose states depend on a configuration, `F` and `G` columns of node and
+config features, `width` of a hidden layer.
+
+Sources:
+  [GCN] Kipf and Welling, ICLR 2017.  [TpuGraphs] Phothilimthana et al., 2023.
+  [GST] Cao et al., Learning Large Graph Property Prediction via Graph Segment
+  Training, NeurIPS 2023.  [ListMLE] Xia et al., ICML 2008.
+  [GraphSAGE] Hamilton et al., NeurIPS 2017.  [GAT] Velickovic et al., ICLR
+  2018.  [GRU] Cho et al., EMNLP 2014.  [Breslow] Breslow, discussion of Cox's
+  regression models, 1972.
+"""
+
+import difflib
+import functools
+import gzip
+import hashlib
+import inspect
+import json
+import logging
+import math
+import os
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_gnn as tfgnn
+
+_log = logging.getLogger(__name__)
+
+
+# ------------------------------------------------------------- chapter: tensors
+
+
+class _Inputs(NamedTuple):
+  """What a model may look at: a batch of programs without labels."""
+  opcode: tf.Tensor         # int32 [nodes]
+  node_feats: tf.Tensor     # float32 [nodes, F]
+  selected: tf.Tensor       # bool [nodes], nodes of the segment to learn from
+  node_counts: tf.Tensor    # int32 [graphs]
+  consumer: tf.Tensor       # int32 [edges], node that reads
+  producer: tf.Tensor       # int32 [edges], node that is read
+  config_feats: tf.Tensor   # float32 [configurable, configs, G]
+  config_node: tf.Tensor    # int32 [configurable], node that has the layouts
+  config_counts: tf.Tensor  # int32 [graphs]
+
+
+def _inputs_of(graph: tfgnn.GraphTensor) -> _Inputs:
+  """Takes the input tensors out of a graph, and leaves the labels behind."""
+  ops, configs = graph.node_sets['op'], graph.node_sets['nconfig']
+  feed = graph.edge_sets['feed'].adjacency
+  config = graph.edge_sets['config'].adjacency
+  feats = configs['feats']  # [configurable, configs, G]
+  node_of = tf.scatter_nd(
+      tf.cast(config.source, tf.int32)[:, tf.newaxis],
+      tf.cast(config.target, tf.int32), tf.shape(feats)[:1])
+  opcode = tf.cast(ops['op'], tf.int32)
+  selected = ops.features.get('selected')
+  if selected is None:
+    selected = tf.ones_like(opcode, tf.bool)
+  return _Inputs(
+      opcode=opcode, node_feats=ops['feats'], selected=selected,
+      node_counts=tf.cast(ops.sizes, tf.int32),
+      consumer=tf.cast(feed.source, tf.int32),
+      producer=tf.cast(feed.target, tf.int32), config_feats=feats,
+      config_node=node_of, config_counts=tf.cast(configs.sizes, tf.int32))
+
+
+def _input_specs(node_width: int, config_width: int) -> _Inputs:
+  """Shapes for which one trace serves every batch."""
+  ints = tf.TensorSpec([None], tf.int32)
+  return _Inputs(
+      opcode=ints, node_feats=tf.TensorSpec([None, node_width]),
+      selected=tf.TensorSpec([None], tf.bool), node_counts=ints, consumer=ints,
+      producer=ints, config_feats=tf.TensorSpec([None, None, config_width]),
+      config_node=ints, config_counts=ints)
+
+
+def _segment_of(inputs: _Inputs, keep_nodes: bool = False) -> _Inputs:
+  """The batch with the selected segments of its graphs alone.
+
+  Edges to other nodes and configurations of those are left out.
+
+  Args:
+    inputs: the whole batch.
+    keep_nodes: whether the other nodes stay, without any edge.
+  """
+  mask = inputs.selected
+  edges = _rows_where(
+      tf.gather(mask, inputs.consumer) & tf.gather(mask, inputs.producer))
+  is_kept = tf.gather(mask, inputs.config_node)
+  configs = _rows_where(is_kept)
+  cut = inputs._replace(
+      consumer=tf.gather(inputs.consumer, edges),
+      producer=tf.gather(inputs.producer, edges),
+      config_feats=tf.gather(inputs.config_feats, configs),
+      config_node=tf.gather(inputs.config_node, configs),
+      config_counts=_sums_by(
+          tf.cast(is_kept, tf.int32), _graph_numbers(inputs.config_counts),
+          tf.size(inputs.config_counts)))
+  if keep_nodes:
+    return cut
+  place = tf.cumsum(tf.cast(mask, tf.int32)) - 1
+  nodes = _rows_where(mask)
+  return cut._replace(
+      opcode=tf.gather(inputs.opcode, nodes),
+      node_feats=tf.gather(inputs.node_feats, nodes),
+      selected=tf.gather(mask, nodes),
+      node_counts=_sums_by(
+          tf.cast(mask, tf.int32), _graph_numbers(inputs.node_counts),
+          tf.size(inputs.node_counts)),
+      consumer=tf.gather(place, cut.consumer),
+      producer=tf.gather(place, cut.producer),
+      config_node=tf.gather(place, cut.config_node))
+
+
+def _graph_numbers(counts: tf.Tensor) -> tf.Tensor:
+  """[graphs] numbers of rows -> int32 [rows], the graph of each."""
+  ends = tf.cumsum(counts)
+  return tf.raw_ops.UpperBound(  # A sixth of the operations of tf.repeat.
+      sorted_inputs=ends[tf.newaxis],
+      values=tf.range(tf.reduce_sum(counts))[tf.newaxis])[0]
+
+
+def _rows_where(mask: tf.Tensor) -> tf.Tensor:
+  """bool [rows] -> int32 [any], the rows that are True, ascending."""
+  return tf.cast(tf.reshape(tf.where(mask), [-1]), tf.int32)
+
+
+def _sums_by(x: tf.Tensor, number: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+  """Sums rows with the same number: [rows, ...] -> [numbers, ...]."""
+  return tf.math.unsorted_segment_sum(x, number, numbers)
+
+
+class _Link(NamedTuple):
+  """A matrix [nodes, nodes] by its entries: rows receive from columns."""
+  sender: tf.Tensor    # int32 [entries]
+  receiver: tf.Tensor  # int32 [entries]
+  weight: tf.Tensor    # float32 [entries]
+
+  def times(self, x: tf.Tensor, rows: Any) -> tf.Tensor:
+    """Sums weighted senders: x [senders, ..., width] -> [rows, ..., width]."""
+    shape = tf.cast(tf.stack([rows, tf.shape(x)[0]]), tf.int64)
+    places = tf.cast(tf.stack([self.receiver, self.sender], -1), tf.int64)
+    y = tf.sparse.sparse_dense_matmul(
+        tf.SparseTensor(places, self.weight, shape),
+        tf.reshape(x, tf.stack([tf.shape(x)[0], -1])))
+    y = tf.reshape(y, tf.concat([[rows], tf.shape(x)[1:]], 0))
+    y.set_shape([None, *x.shape[1:]])
+    return y
+
+
+class _Graph:
+  """Neighbours and pooling over a batch of programs."""
+
+  def __init__(self, inputs: _Inputs):
+    self.inputs = inputs
+    self.nodes = tf.size(inputs.opcode)
+    self.graphs = tf.size(inputs.node_counts)
+    self.node_graph = _graph_numbers(inputs.node_counts)  # int32 [nodes]
+    self.config_graph = _graph_numbers(inputs.config_counts)
+
+  def neighbours(self, of: str, own: bool = True) -> _Link:
+    """Weights 1 from the 'consumers', the 'producers' or 'both' of each node.
+
+    Args:
+      of: who sends.
+      own: whether each node also sends to itself.
+    """
+    consumer, producer = self.inputs.consumer, self.inputs.producer
+    senders, receivers = {
+        'consumers': ([consumer], [producer]),
+        'producers': ([producer], [consumer]),
+        'both': ([consumer, producer], [producer, consumer])}[of]
+    if own:
+      senders, receivers = (
+          [*ends, tf.range(self.nodes)] for ends in (senders, receivers))
+    receiver = tf.concat(receivers, 0)
+    return _Link(tf.concat(senders, 0), receiver,
+                 tf.ones_like(receiver, tf.float32))
+
+  def averaged(self, link: _Link) -> _Link:
+    """The same in rows that add up to 1, or to 0 without any entry."""
+    degree = _sums_by(link.weight, link.receiver, self.nodes)
+    return link._replace(
+        weight=link.weight / tf.gather(degree, link.receiver))
+
+  def symmetric(self, link: _Link) -> _Link:
+    """D^-1/2 L D^-1/2 of a symmetric link L, D its row sums. Source: [GCN]."""
+    scale = tf.math.rsqrt(_sums_by(link.weight, link.receiver, self.nodes))
+    return link._replace(weight=link.weight * tf.gather(
+        scale, link.receiver) * tf.gather(scale, link.sender))
+
+  def pool_nodes(self, x: tf.Tensor, weight: Optional[tf.Tensor]) -> tf.Tensor:
+    """Sums over each graph's nodes: [nodes, width] -> [graphs, width].
+
+    `weight` is float32 [nodes] or None, which is 1.
+    """
+    if weight is not None:
+      x *= weight[:, tf.newaxis]
+    return _sums_by(x, self.node_graph, self.graphs)
+
+
+class _Level(NamedTuple):
+  """The nodes whose states depend on a configuration after some rounds."""
+  nodes: tf.Tensor  # int32 [reached], ascending
+  place: tf.Tensor  # int32 [nodes], row in `nodes`, or -1
+
+
+def _levels(graph: _Graph, links: Sequence[_Link], rounds: int) -> list:
+  """Which nodes depend on a configuration before and after each round.
+
+  Before the first round those that have one. A round takes it on to the
+  receivers of those; other states need not be computed once a configuration.
+
+  Args:
+    graph: the batch's graph.
+    links: whom a round sends from and to, each node to itself among them.
+    rounds: how many.
+
+  Returns:
+    rounds + 1 levels.
+  """
+  mask = tf.minimum(1, _sums_by(
+      tf.ones_like(graph.inputs.config_node), graph.inputs.config_node,
+      graph.nodes))
+  levels = []
+  for i in range(rounds + 1):
+    if i:
+      mask = functools.reduce(tf.maximum, [
+          tf.maximum(0, tf.math.unsorted_segment_max(
+              tf.gather(mask, link.sender), link.receiver, graph.nodes))
+          for link in links])
+    levels.append(_Level(
+        _rows_where(mask > 0), tf.where(mask > 0, tf.cumsum(mask) - 1, -1)))
+  return levels
+
+
+def _between(link: _Link, before: _Level, after: _Level) -> _Link:
+  """The entries that take a round from level to level, as rows of those."""
+  sender = tf.gather(before.place, link.sender)
+  entries = _rows_where(sender >= 0)
+  return _Link(
+      tf.gather(sender, entries),
+      tf.gather(after.place, tf.gather(link.receiver, entries)),
+      tf.gather(link.weight, entries))
+
+
+def _with_changed(base: tf.Tensor, changed: tf.Tensor, before: _Level,
+                  after: _Level) -> tf.Tensor:
+  """States of a level from those of the level before.
+
+  Args:
+    base: float32 [nodes, width], states without any configuration.
+    changed: float32 [reached, configs, width], those of `before`.
+    before: the level that is known.
+    after: the next level; its other nodes have the states of `base`.
+
+  Returns:
+    float32 [reached, configs, width].
+  """
+  change = changed - tf.gather(base, before.nodes)[:, tf.newaxis]
+  return tf.gather(base, after.nodes)[:, tf.newaxis] + _sums_by(
+      change, tf.gather(after.place, before.nodes), tf.size(after.nodes))
+
+
+def _matmul(x: tf.Tensor, w: tf.Tensor,
+            bias: Optional[tf.Tensor] = None) -> tf.Tensor:
+  """[..., a] times [a, b], plus [b] -> [..., b], as one matrix product."""
+  y = tf.reshape(x, [-1, x.shape[-1]]) @ w
+  if bias is not None:
+    y = tf.nn.bias_add(y, bias)
+  if x.shape.rank == 2:
+    return y
+  y = tf.reshape(y, tf.concat([tf.shape(x)[:-1], [w.shape[-1]]], 0))
+  y.set_shape([*x.shape[:-1], w.shape[-1]])
+  return y
+
+
+# ----------------------------------------------------------- chapter: arguments
+
+
+def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
+  """Raises a ValueError that names the nearest allowed value."""
+  if value not in allowed:
+    nearest = difflib.get_close_matches(str(value), allowed, 1, cutoff=0.3)
+    hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
+    raise ValueError(f'{argument} must be one of {", ".join(allowed)}; '
+                     f'got {value!r}.{hint}')
+
+
+def _check_integers(minimum: int, **arguments: Any) -> None:
+  """Raises a ValueError unless all are integers of at least `minimum`."""
+  for name, value in arguments.items():
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+      raise ValueError(
+          f'{name} must be an integer of at least {minimum}; got {value!r}.')
+
+
+def _check_fraction(argument: str, value: Any) -> None:
+  """Raises a ValueError unless `value` is at least 0 and at most 1."""
+  if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+    raise ValueError(
+        f'{argument} must be at least 0 and at most 1; got {value!r}.')
+
+
+def _check_activation(name: Any) -> None:
+  """Raises a ValueError unless it is a function of tf.nn."""
+  if not callable(getattr(tf.nn, str(name), None)):
+    raise ValueError('hidden_activation must name a function of tf.nn, such as '
+                     f'leaky_relu, relu or gelu; got {name!r}.')
+
+
+def _script_flags() -> Any:
+  """The flags of the running script of the baseline, or None."""
+  absl_flags = sys.modules.get('absl.flags')  # There, if a script has flags.
+  given = absl_flags.FLAGS if absl_flags else None
+  return given if given and given.is_parsed() else None
+
+
+def _asked_for() -> Optional[tuple]:
+  """Which model the running script was asked for: (name, arguments).
+
+  `layout_train.py` says so in its flags, which it ignores itself.
+  `layout_evaluate.py` gives the arguments, and the name is in the run files of
+  its `--dirs`. None where no such script is running.
+
+  Raises:
+    ValueError: the arguments are no JSON object, or the models to evaluate
+      differ.
+  """
+  flags = _script_flags()
+  if isinstance(getattr(flags, 'model', None), str) and hasattr(
+      flags, 'keep_nodes'):
+    return flags.model, _json_arguments(
+        getattr(flags, 'model_kwargs_json', '') or '{}')
+  if isinstance(getattr(flags, 'dirs', None), str) and hasattr(
+      flags, 'secret_path'):
+    names = sorted({_trained_name(path) for path in flags.dirs.split(',')})
+    if len(names) > 1:
+      raise ValueError('--dirs: evaluate models of one kind at a time; there '
+                       f'are {", ".join(names)}.')
+    return names[0], {}
+  return None
+
+
+def _json_arguments(text: str) -> dict:
+  """What `--model_kwargs_json` holds."""
+  try:
+    arguments = json.loads(text)
+  except ValueError as error:
+    raise ValueError(f'--model_kwargs_json is no JSON ({error}); got {text!r}.'
+                     ) from error
+  if not isinstance(arguments, dict):
+    raise ValueError('--model_kwargs_json must be a JSON object, such as '
+                     f'{{"hidden_dim": 64}}; got {text!r}.')
+  return arguments
+
+
+def _trained_name(model_dir: str) -> str:
+  """The model that `layout_train.py` was asked for, of its run file."""
+  path = os.path.expanduser(model_dir).replace('/model_', '/run_') + '.jsonz'
+  with tf.io.gfile.GFile(path, 'rb') as file, gzip.open(file, 'rb') as run:
+    return json.load(run)['args']['model']
+
+
+def _check_arguments(cls: type, arguments: Mapping[str, Any]) -> None:
+  """Raises a ValueError for the first that the class does not have."""
+  allowed = [name for name in inspect.signature(cls.__init__).parameters
+             if name not in ('self', 'num_configs', 'num_ops')]
+  for name in arguments:
+    _check_choice(f'--model_kwargs_json: an argument of {cls.__name__}', name,
+                  allowed)
+
+
+# ---------------------------------------------------------- chapter: objectives
+#
+# Labels are runtimes, float32 [graphs, configs]; scores have the same shape,
+# the lowest meaning the fastest. Each loss is the mean over graphs.
+
+
+# Part of a runtime by which repeated runs differ.
+_NOISE = 1e-4
+
+# Lets a saved model find the class of its loss again.
+_registered = tf.keras.saving.register_keras_serializable(
+    'tpu_graphs_ext.layout')
+
+
+class _Objective(tf.keras.losses.Loss):
+  """A loss without settings; subclasses define `call` and a docstring."""
+
+  def __init__(self, reduction=tf.keras.losses.Reduction.AUTO, name=None):
+    super().__init__(reduction=reduction, name=name or type(self).__name__)
+
+
+@_registered
+class ListMLEFastestFirst(_Objective):
+  """Negative log likelihood of drawing a list from the fastest on.
+
+      sum over i of  log(sum over j of exp(-s_j)) + s_i,
+      j over all that are not faster than i
+  Runtimes that differ by less than 1e-4 count as equal: in real files of unet3d
+  those of one configuration, measured over and over by a search, differ by up
+  to 8e-5. Equal ones share one denominator [Breslow], so their order in memory
+  does not matter. Source: [ListMLE], with scores and labels negated.
+  """
+
+  def call(self, y_true, y_pred):
+    least = (1 - _NOISE) * y_true
+    remains = y_true[:, tf.newaxis] >= least[:, :, tf.newaxis]  # [g, i, j]
+    utilities = tf.where(remains, -y_pred[:, tf.newaxis], y_pred.dtype.min)
+    return tf.reduce_sum(tf.reduce_logsumexp(utilities, -1) + y_pred, -1)
+
+
+class _Pairwise(_Objective):
+  """Weighted mean of a loss of s_i - s_j over pairs where i is faster than j.
+
+  A pair counts 1 / log2(2 + number of configurations faster than i), so that
+  order counts most among the fastest; 0 without any pair.
+  """
+
+  def call(self, y_true, y_pred):
+    faster = tf.cast(
+        y_true[:, :, tf.newaxis] < y_true[:, tf.newaxis], y_pred.dtype)
+    before_i = tf.reduce_sum(faster, 1)[:, :, tf.newaxis]  # [graphs, i, 1]
+    weight = faster * math.log(2) / tf.math.log(2 + before_i)
+    losses = self._loss(y_pred[:, :, tf.newaxis] - y_pred[:, tf.newaxis])
+    return tf.math.divide_no_nan(
+        tf.reduce_sum(weight * losses, [1, 2]), tf.reduce_sum(weight, [1, 2]))
+
+  def _loss(self, difference):
+    raise NotImplementedError
+
+
+@_registered
+class PairwiseLogisticFastestFirst(_Pairwise):
+  """log(1 + exp(s_i - s_j)): see `_Pairwise`. Source: Burges et al. 2005."""
+
+  def _loss(self, difference):
+    return tf.nn.softplus(difference)
+
+
+@_registered
+class PairwiseHingeFastestFirst(_Pairwise):
+  """max(0, 1 + s_i - s_j): see `_Pairwise`. Source: Herbrich et al. 1999."""
+
+  def _loss(self, difference):
+    return tf.nn.relu(1 + difference)
+
+
+@_registered
+class LayoutMinMaxMSE(_Objective):
+  """Mean squared error to runtimes scaled to [0, 1] over a graph's list.
+
+  A list of equal runtimes has labels 0.
+  """
+
+  def call(self, y_true, y_pred):
+    low = tf.reduce_min(y_true, -1, keepdims=True)
+    high = tf.reduce_max(y_true, -1, keepdims=True)
+    target = tf.math.divide_no_nan(y_true - low, high - low)
+    return tf.reduce_mean((y_pred - target) ** 2, -1)
+
+
+# None keeps the loss that the training script compiles the model with.
+_OBJECTIVES = {
+    'flags': None, 'listmle_fastest_first': ListMLEFastestFirst,
+    'pairwise_logistic': PairwiseLogisticFastestFirst,
+    'pairwise_hinge': PairwiseHingeFastestFirst,
+    'minmax_mse': LayoutMinMaxMSE}
+
+
+# -------------------------------------------------------------- chapter: layers
+
+
+def _mlp(dims, hidden_activation, l2reg=1e-4, use_bias=True):
+  """Dense layers of sizes `dims` with the activation between them."""
+  layers = []
+  for dim in dims:
+    if layers:
+      layers.append(tf.keras.layers.Activation(hidden_activation))
+    layers.append(tf.keras.layers.Dense(
+        dim, use_bias=use_bias,
+        kernel_regularizer=tf.keras.regularizers.l2(l2reg)))
+  return tf.keras.Sequential(layers)
+
+
+class _OpEmbedding(tf.keras.Model):
+  """Adds feature 'op_e', the embedded opcode, to node set 'op'."""
+
+  def __init__(self, num_ops: int, embed_d: int, l2reg: float = 1e-4):
+    super().__init__()
+    self.embedding_layer = tf.keras.layers.Embedding(
+        num_ops, embed_d, activity_regularizer=tf.keras.regularizers.l2(l2reg))
+
+  def call(self, graph: tfgnn.GraphTensor,
+           training: bool = False) -> tfgnn.GraphTensor:
+    del training
+    opcode = tf.cast(graph.node_sets['op']['op'], tf.int32)  # [nodes]
+    features = dict(graph.node_sets['op'].features)
+    features['op_e'] = self.embedding_layer(opcode)  # [nodes, embed_d]
+    return graph.replace_features(node_sets={'op': features})
+
+
+def _after_first(mlp: tf.keras.Sequential, x: tf.Tensor) -> tf.Tensor:
+  """The layers of an `_mlp` after its first product: adds that one's bias."""
+  first, *rest = mlp.layers
+  if first.use_bias:
+    x = tf.nn.bias_add(x, first.bias)
+  for layer in rest:
+    if isinstance(layer, tf.keras.layers.Dense):
+      x = _matmul(x, layer.kernel, layer.bias if layer.use_bias else None)
+    else:
+      x = layer(x)
+  return x
+
+
+def _log_scales(x: tf.Tensor) -> tf.Tensor:
+  """Columns on two logarithmic scales: sign(x) log(1 + s |x|) / log(1 + s).
+
+  Sizes span many orders of magnitude, and scaling by their maximum squashes
+  most of them to almost 0. A large s tells small values apart, a small one
+  large ones. Far outside [0, 1] the columns grow slowly too.
+  Shapes: float32 [..., F] -> [..., 2 F].
+  """
+  return tf.concat([
+      tf.sign(x) * tf.math.log1p(s * tf.abs(x)) / math.log1p(s)
+      for s in (1e2, 1e5)], -1)
+
+
+class _DenseNorm(tf.keras.layers.Layer):
+  """act(LayerNorm(x W + b)), its two halves open to callers that share work.
+
+  Source of LayerNorm: Ba et al. 2016.
+  """
+
+  def __init__(self, width: int, activation: str):
+    super().__init__()
+    self.dense = tf.keras.layers.Dense(width)
+    self._act = getattr(tf.nn, activation)
+
+  def build(self, input_shape):
+    self.dense.build(input_shape)
+    width = self.dense.units
+    self.scale = self.add_weight('scale', [width], initializer='ones')
+    self.shift = self.add_weight('shift', [width], initializer='zeros')
+    super().build(input_shape)
+
+  def call(self, x):
+    return self.finish(_matmul(x, self.dense.kernel))
+
+  def finish(self, product: tf.Tensor) -> tf.Tensor:
+    """From `x W` to the layer's output, float32 [..., width]."""
+    x = product + self.dense.bias
+    x -= tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean(x * x, -1, keepdims=True)
+    return self._act(
+        x * (tf.math.rsqrt(variance + 1e-6) * self.scale) + self.shift)
+
+
+# ---------------------------------------------------------------- chapter: base
+
+
+def _kept(inputs: _Inputs, rate: float) -> tuple:
+  """Which segments to add without gradients, and what makes up for the others.
+
+      weight 1 or 0 of a segment, drawn with probability `rate`
+      weight rate + (1 - rate) J of the selected one, J segments in the graph
+  which are right on average over segments selected at random. Source: [GST],
+  stale embedding dropout; here the added sums are not stale, but computed with
+  the weights of the step.
+  The segments are the selected one and pieces of its length beside it. The last
+  of a graph may be shorter than the others: all before it is then one piece.
+
+  Returns:
+    (float32 [nodes], float32 [graphs]).
+  """
+  graphs = tf.size(inputs.node_counts)
+  graph = _graph_numbers(inputs.node_counts)
+  start = tf.gather(tf.cumsum(inputs.node_counts, exclusive=True), graph)
+  place = tf.range(tf.size(graph)) - start
+  ones = tf.cast(inputs.selected, tf.int32)
+  length = tf.maximum(1, _sums_by(ones, graph, graphs))
+  first = tf.minimum(inputs.node_counts - 1, tf.math.unsorted_segment_min(
+      tf.where(inputs.selected, place, place.dtype.max), graph, graphs))
+  is_last = (first + length >= inputs.node_counts) & (
+      (first % length > 0) | (first > 8 * length))
+  length = tf.where(is_last, first, length)
+  number = tf.cast((inputs.node_counts + length - 1) // length, tf.float32)
+  first, length = tf.gather(first, graph), tf.gather(length, graph)
+  leader = tf.maximum(0, first + (place - first) // length * length)
+  drawn = tf.random.uniform(tf.shape(graph))
+  return (tf.cast(tf.gather(drawn, start + leader) < rate, tf.float32),
+          rate + (1 - rate) * number)
+
+
+# What to do with nodes outside of the selected segment.
+_DROPOUTS = ('fullgraph', 'dropout', 'backpropdropout')
+# Name -> class of every public model, in the order of the file.
+_MODELS = {}
+
+
+class _LayoutModel(tf.keras.Model):
+  """Scores the configurations of programs, in three stages.
+
+  `_encode` computes, once a graph, all that does not depend on a
+  configuration. `_sums` adds up, over the nodes of each graph, what does.
+  `_head` makes scores of the sums. `forward` runs the last two on chunks of
+  configurations, so a score must depend on its own configuration alone.
+
+  Segments: a graph may say by the feature 'selected' that only a part of its
+  nodes is to be learned from. `dropout` says what to do then:
+    'backpropdropout': the sums of that part have gradients; those of the other
+      nodes, in the whole graph, are added without. In training `keep_segments`
+      of the other segments are added, drawn anew each time: see `_kept`.
+    'dropout': the other nodes lose their edges and configurations.
+    'fullgraph': nothing, all nodes are alike.
+
+  Subclasses define `_build_layers`, `_encode`, `_rows`, `_sums` and `_head`.
+  """
+  # Floats of one [rows, chunk, width] tensor: 1.5 MiB, so that what is alive
+  # at once fits in a shared cache.
+  _CHUNK_FLOATS = 3 * 2 ** 17
+
+  def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int,
+               width: int, dropout: str, objective: str = 'flags',
+               keep_segments: float = 1.0):
+    super().__init__()
+    _check_choice('dropout', dropout, _DROPOUTS)
+    _check_choice('objective', objective, list(_OBJECTIVES))
+    _check_fraction('keep_segments', keep_segments)
+    self.dropout = dropout
+    self._objective = objective
+    self._keep_segments = keep_segments
+    _check_integers(1, num_configs=num_configs, num_ops=num_ops,
+                    op_embed_dim=op_embed_dim, hidden_dim=width)
+    self._num_configs = num_configs
+    self._width = width
+    self._op_embedding = _OpEmbedding(num_ops, op_embed_dim)
+    self._input_widths = None  # (F, G), known from the first graph on.
+
+  def __init_subclass__(cls, **kwargs):
+    super().__init_subclass__(**kwargs)
+    if not cls.__name__.startswith('_'):
+      _MODELS[cls.__name__] = cls
+
+  def compile(self, optimizer='rmsprop', loss=None, **kwargs):
+    """Like Keras's; `objective` comes before the given loss."""
+    own_loss = _OBJECTIVES[self._objective]
+    super().compile(
+        optimizer=optimizer, loss=own_loss() if own_loss else loss, **kwargs)
+
+  def fit(self, x=None, *args, **kwargs):
+    """Like Keras's; makes all variables first.
+
+    A step that makes variables is traced a second time.
+    """
+    spec = getattr(x, 'element_spec', None)
+    if (isinstance(spec, tuple) and isinstance(spec[0], tfgnn.GraphTensorSpec)
+        and not tf.distribute.has_strategy()):
+      self._create_for(*(
+          spec[0].node_sets_spec[name].features_spec['feats'].shape[-1]
+          for name in ('op', 'nconfig')))
+      if hasattr(self.optimizer, 'build'):  # Those of today.
+        self.optimizer.build(self.trainable_variables)
+    return super().fit(x, *args, **kwargs)
+
+  @tf.autograph.experimental.do_not_convert
+  def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
+    """Scores all configurations at once: float32 [graphs, configs]."""
+    inputs = _inputs_of(graph)
+    self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
+    # Embedded by the layer, which adds its regularizer to the losses.
+    embedded = self._op_embedding(graph).node_sets['op']['op_e']
+    return tf.cond(
+        tf.reduce_all(inputs.selected),
+        lambda: self._scores(inputs, embedded, training, 'fullgraph'),
+        lambda: self._scores(inputs, embedded, training, self.dropout))
+
+  def forward(self, graph: tfgnn.GraphTensor, num_configs: int,
+              dropout: Optional[str] = None,
+              backprop: bool = True) -> tf.Tensor:
+    """Scores any number of configurations in bounded memory.
+
+    Args:
+      graph: scalar GraphTensor of one or more programs.
+      num_configs: configurations of each program in `graph`.
+      dropout: stands in for the model's own.
+      backprop: False is the same as dropout 'fullgraph', as the scripts mean
+        it.
+
+    Returns:
+      float32 [graphs, num_configs]; lower is faster.
+    """
+    del num_configs  # The graph says it too.
+    inputs = _inputs_of(graph)
+    self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
+    dropout = dropout or self.dropout
+    _check_choice('dropout', dropout, _DROPOUTS)
+    if not backprop or (tf.executing_eagerly() and bool(
+        tf.reduce_all(inputs.selected))):
+      dropout = 'fullgraph'
+    return self._rank(dropout)(*inputs)
+
+  def _create_for(self, node_width: int, config_width: int) -> None:
+    """Creates all variables, for so many columns of features."""
+    widths = (node_width, config_width)
+    if self._input_widths is None:
+      with tf.init_scope():
+        self._op_embedding.embedding_layer.build([None])
+        self._build_layers(*widths)
+      self._input_widths = widths
+      self._rank = self._compiled_rank()
+    elif widths != self._input_widths:
+      raise ValueError(
+          'the graph has {} node and {} config columns, the model was built '
+          'for {} and {}; was it normalised with other data?'.format(
+              *widths, *self._input_widths))
+
+  def _compiled_rank(self) -> Callable[[str], Any]:
+    """`_rank_in_chunks` with one trace for each way to treat segments."""
+    compiled = {
+        dropout: tf.function(
+            functools.partial(self._rank_in_chunks, dropout), autograph=False,
+            input_signature=_input_specs(*self._input_widths))
+        for dropout in _DROPOUTS}
+    # A function, so that Keras does not save the traces.
+    return lambda dropout: compiled[dropout]
+
+  def _scores(self, inputs, embedded, training, dropout):
+    """Scores of all configurations at once, float32 [graphs, configs]."""
+    return self._joined_scores(
+        self._parts(inputs, embedded, training, dropout), inputs, inputs)
+
+  def _joined_scores(self, parts, inputs, chunk):
+    """From the sums of all parts: float32 [graphs, configs]."""
+    return self._head(
+        tf.add_n([part(chunk.config_feats) for part in parts]),
+        tf.cast(inputs.node_counts, tf.float32),
+        tf.cast(inputs.config_counts, tf.float32))
+
+  def _rank_in_chunks(self, dropout: str, *tensors: tf.Tensor) -> tf.Tensor:
+    """`_encode` once, the rest on chunks: float32 [graphs, configs]."""
+    inputs = _Inputs(*tensors)
+    embedded = tf.gather(
+        self._op_embedding.embedding_layer.embeddings, inputs.opcode)
+    parts = self._parts(inputs, embedded, False, dropout)
+    rows = functools.reduce(tf.maximum, [part.rows for part in parts])
+    configs = tf.shape(inputs.config_feats)[1]
+    chunk = tf.clip_by_value(
+        self._CHUNK_FLOATS // tf.maximum(1, rows * self._width), 8, 4096)
+    chunks = (configs + chunk - 1) // chunk
+
+    def score_chunk(i, scores):
+      of_chunk = self._joined_scores(parts, inputs, inputs._replace(
+          config_feats=inputs.config_feats[:, i * chunk:(i + 1) * chunk]))
+      return i + 1, scores.write(i, tf.transpose(of_chunk))
+
+    scores = tf.while_loop(
+        lambda i, unused_scores: i < chunks, score_chunk,
+        (0, tf.TensorArray(tf.float32, chunks, infer_shape=False,
+                           element_shape=[None, None])),
+        parallel_iterations=1)[1]
+    return tf.transpose(scores.concat())
+
+  def _parts(self, inputs, embedded, training, dropout) -> list:
+    """The parts of a batch whose sums make a score."""
+    if dropout == 'fullgraph':
+      return [_Part(self, inputs, embedded, training)]
+    configs = tf.gather(inputs.selected, inputs.config_node)
+    if dropout == 'dropout':
+      return [_Part(self, _segment_of(inputs, keep_nodes=True), embedded,
+                    training, configs=configs)]
+    rest, scale = tf.cast(~inputs.selected, tf.float32), None
+    if training and self._keep_segments < 1:
+      kept, scale = _kept(inputs, self._keep_segments)
+      rest *= kept
+    return [
+        _Part(self, _segment_of(inputs),
+              tf.gather(embedded, _rows_where(inputs.selected)), training,
+              configs=configs, scale=scale),
+        _Part(self, inputs, embedded, False, gradients=False, weight=rest)]
+
+  def _build_layers(self, node_width: int, config_width: int) -> None:
+    """Builds all layers, in the order of their attributes."""
+    raise NotImplementedError
+
+  def _encode(self, graph: _Graph, embedded: tf.Tensor, training: bool) -> Any:
+    """What does not depend on a configuration: any structure of tensors.
+
+    Args:
+      graph: the graph of a part.
+      embedded: float32 [nodes, op_embed_dim], opcodes.
+      training: whether the model is trained.
+    """
+    raise NotImplementedError
+
+  def _rows(self, graph: _Graph, encoded: Any) -> tf.Tensor:
+    """Number of rows of the largest tensor of each configuration, int32 []."""
+    raise NotImplementedError
+
+  def _sums(self, graph: _Graph, encoded: Any, config_feats: tf.Tensor,
+            weight: Optional[tf.Tensor]) -> tf.Tensor:
+    """Sums over nodes, float32 [graphs, configs, any number].
+
+    Args:
+      graph: as in `_encode`.
+      encoded: what `_encode` gave.
+      config_feats: float32 [configurable, configs, G].
+      weight: float32 [nodes], how much of a node is summed; None: all.
+    """
+    raise NotImplementedError
+
+  def _head(self, sums: tf.Tensor, nodes: tf.Tensor,
+            configurable: tf.Tensor) -> tf.Tensor:
+    """Scores from sums.
+
+    Shapes: sums float32 [graphs, configs, any number]; nodes, configurable
+    float32 [graphs], how many there are -> [graphs, configs].
+    """
+    raise NotImplementedError
+
+
+class _Part:
+  """A part of a batch, encoded; called, its sums for some configurations."""
+
+  def __init__(self, model, inputs, embedded, training, configs=None,
+               gradients=True, weight=None, scale=None):
+    """Encodes.
+
+    Args:
+      model: a `_LayoutModel`.
+      inputs: of this part.
+      embedded: float32 [nodes, op_embed_dim].
+      training: given to the model.
+      configs: bool [configurable of the batch], those that are in this part;
+        None: all.
+      gradients: whether it is learned from.
+      weight: float32 [nodes], see `_LayoutModel._sums`.
+      scale: float32 [graphs], times the sums; None: 1.
+    """
+    self._model, self._configs, self._weight = model, configs, weight
+    self._scale = scale
+    self._stop = (lambda x: x) if gradients else tf.stop_gradient
+    self._graph = _Graph(inputs)
+    self._encoded = model._encode(self._graph, embedded, training)
+    self.rows = model._rows(self._graph, self._encoded)
+
+  def __call__(self, config_feats: tf.Tensor) -> tf.Tensor:
+    if self._configs is not None:
+      config_feats = tf.gather(config_feats, _rows_where(self._configs))
+    sums = self._model._sums(
+        self._graph, self._encoded, config_feats, self._weight)
+    if self._scale is not None:
+      sums *= self._scale[:, tf.newaxis, tf.newaxis]
+    return self._stop(sums)
+
+
+# ------------------------------------------------------------ chapter: baseline
+
+
+class _Round(NamedTuple):
+  """What a round of `ResModel` needs that no configuration changes."""
+  base: tf.Tensor     # float32 [nodes, width], states before it
+  product: tf.Tensor  # float32 [nodes, links * width], base times weights
+  summed: tf.Tensor   # float32 [reached, width], links times product
+  between: tuple      # a _Link from level to level, for each of the links
+
+
+class _ResModel(_LayoutModel):
+  """`ResModel`, whatever script is running."""
+
+  def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int = 32,
+               num_gnns: int = 2, mlp_layers: int = 2,
+               hidden_activation: str = 'leaky_relu', hidden_dim: int = 32,
+               adj_normalization: str = 'sym',
+               dropout: str = 'backpropdropout'):
+    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout)
+    _check_integers(0, num_gnns=num_gnns)
+    _check_integers(1, mlp_layers=mlp_layers)
+    _check_activation(hidden_activation)
+    _check_choice('adj_normalization', adj_normalization, ['sym', 'asym'])
+    self._adj_normalization = adj_normalization
+    self._embed_width = op_embed_dim
+    self._act = getattr(tf.nn, hidden_activation)
+    self._prenet = _mlp([hidden_dim] * mlp_layers, hidden_activation)
+    self._gc_layers = [_mlp([hidden_dim] * mlp_layers, hidden_activation)
+                       for _ in range(num_gnns)]
+    self._postnet = _mlp([hidden_dim, 1], hidden_activation, use_bias=False)
+
+  def _build_layers(self, node_width, config_width):
+    self._prenet.build([None, config_width + node_width + self._embed_width])
+    links = {'sym': 1, 'asym': 2}[self._adj_normalization]
+    for layer in self._gc_layers:
+      layer.build([None, links * (config_width + self._width)])
+    self._postnet.build([None, 3 * self._width])
+
+  def _links(self, graph):
+    if self._adj_normalization == 'sym':
+      return [graph.symmetric(graph.neighbours('both'))]
+    # A takes from the source of an edge, the consumer.
+    return [graph.averaged(graph.neighbours('consumers')),
+            graph.averaged(graph.neighbours('producers'))]
+
+  def _config_rows(self, mlp, links):
+    """Of an MLP's first weights those of config columns, by link."""
+    return self._by_link(mlp, links, slice(self._input_widths[1]))
+
+  def _other_rows(self, mlp, links):
+    """Of an MLP's first weights all others, by link."""
+    return self._by_link(mlp, links, slice(self._input_widths[1], None))
+
+  def _by_link(self, mlp, links, rows):
+    kernel = mlp.layers[0].kernel
+    if links == 1:
+      return kernel[rows]
+    return tf.concat([
+        part[rows] for part in tf.split(kernel, links, axis=0)], -1)
+
+  def _encode(self, graph, embedded, training):
+    """(levels, what the prenet adds to config columns, rounds, last states)."""
+    links = self._links(graph)
+    levels = _levels(graph, links, len(self._gc_layers))
+    # Two products: in one the columns would be copied, and have gradients.
+    of_feats, of_opcode = tf.split(
+        self._other_rows(self._prenet, 1), [-1, self._embed_width])
+    start = (_matmul(graph.inputs.node_feats, of_feats)
+             + _matmul(embedded, of_opcode))
+    base, rounds = self._act(_after_first(self._prenet, start)), []
+    for i, layer in enumerate(self._gc_layers):
+      product = _matmul(base, self._other_rows(layer, len(links)))
+      summed = tf.add_n([link.times(part, graph.nodes) for link, part in zip(
+          links, tf.split(product, len(links), -1))])
+      rounds.append(_Round(
+          base, product, tf.gather(summed, levels[i + 1].nodes),
+          tuple(_between(link, *levels[i:i + 2]) for link in links)))
+      base += self._act(_after_first(layer, summed))
+    return levels, tf.gather(start, levels[0].nodes), rounds, base
+
+  def _rows(self, graph, encoded):
+    return tf.size(encoded[0][-1].nodes)
+
+  def _sums(self, graph, encoded, config_feats, weight):
+    """[sum over nodes, sum over configurable nodes], each of `width`."""
+    levels, start, rounds, last = encoded
+    config_node = graph.inputs.config_node
+
+    def configs(mlp, links, level):
+      """Config features times their weights, on the rows of a level."""
+      x = 100 * _matmul(config_feats, self._config_rows(mlp, links))
+      return _sums_by(x, tf.gather(level.place, config_node),
+                      tf.size(level.nodes))
+
+    x = self._act(_after_first(self._prenet, start[:, tf.newaxis] + configs(
+        self._prenet, 1, levels[0])))  # [reached, configs, width]
+    for i, (layer, fixed) in enumerate(zip(self._gc_layers, rounds)):
+      before, after = levels[i:i + 2]
+      links = len(fixed.between)
+      y = (_matmul(x, self._other_rows(layer, links))
+           + configs(layer, links, before)
+           - tf.gather(fixed.product, before.nodes)[:, tf.newaxis])
+      y = fixed.summed[:, tf.newaxis] + tf.add_n([
+          link.times(part, tf.size(after.nodes))
+          for link, part in zip(fixed.between, tf.split(y, links, -1))])
+      x = (_with_changed(fixed.base, x, before, after)
+           + self._act(_after_first(layer, y)))
+    level = levels[-1]
+    change = x - tf.gather(last, level.nodes)[:, tf.newaxis]
+    if weight is not None:
+      change *= tf.gather(weight, level.nodes)[:, tf.newaxis, tf.newaxis]
+    over_nodes = graph.pool_nodes(last, weight)[:, tf.newaxis] + _sums_by(
+        change, tf.gather(graph.node_graph, level.nodes), graph.graphs)
+    if weight is not None:  # The baseline pools those of the segment only.
+      return tf.concat([over_nodes, tf.zeros_like(over_nodes)], -1)
+    over_configs = _sums_by(
+        tf.gather(x, tf.gather(level.place, config_node)), graph.config_graph,
+        graph.graphs)
+    return tf.concat([over_nodes, over_configs], -1)
+
+  def _head(self, sums, nodes, configurable):
+    of_nodes, of_configs = tf.split(sums, 2, -1)
+    z = tf.concat([
+        of_nodes / tf.maximum(1.0, nodes)[:, tf.newaxis, tf.newaxis],
+        tf.nn.l2_normalize(of_nodes, -1), tf.nn.l2_normalize(of_configs, -1)
+    ], -1)
+    first = self._postnet.layers[0]
+    return tf.squeeze(_after_first(
+        self._postnet, _matmul(z, first.kernel)), -1)
+
+
+class ResModel(_ResModel):
+  """The baseline's model: graph convolutions with residual links.
+
+      f_v = 100 * config features of node v, 0 where it has none
+      x_v = act(MLP([f_v, node features, embedded opcode]))
+      x  <- x + act(MLP(L [f, x]))                        num_gnns times
+      z   = [mean of x over all nodes, l2(sum of x over all nodes),
+             l2(sum of x over configurable nodes)]
+      score = MLP(z), without biases
+  L is D^-1/2 (A + A' + I) D^-1/2 with 'sym', and with 'asym' both D^-1 (A + I)
+  and D^-1 (A' + I), side by side; A_uv counts the edges from v to u.
+  Source: [TpuGraphs], `layout/models.py`; same variables and scores. There each
+  configuration has a state for every node. Here nodes have one state, but those
+  that a configuration can reach in num_gnns rounds; the first dense layer of
+  each MLP is linear, so it is applied before L, at hidden width.
+
+  In a script of the baseline it makes the model that the script's flags name:
+  see `_asked_for`.
+
+  Args:
+    num_configs: configurations of each graph in training.
+    num_ops: number of opcodes.
+    op_embed_dim: width of an embedded opcode.
+    num_gnns: rounds of message passing.
+    mlp_layers: dense layers of each MLP.
+    hidden_activation: a function of `tf.nn`.
+    hidden_dim: width of hidden layers.
+    adj_normalization: 'sym' or 'asym'.
+    dropout: what to do with nodes outside of the selected segment: see
+      `_LayoutModel`.
+  """
+
+  def __new__(cls, *args, **kwargs):
+    asked = _asked_for() if cls is ResModel else None
+    if asked is None:
+      return super().__new__(cls, *args, **kwargs)
+    name, arguments = asked
+    _check_choice('--model', name, list(_MODELS))
+    model = _MODELS[name]
+    _check_arguments(model, arguments)
+    if model is ResModel:  # Python would go on to make it without arguments.
+      model = _ResModel
+    return model(*args, **{**arguments, **kwargs})
+
+
+# ---------------------------------------------------------- chapter: statistics
+
+_TABLE_WIDTHS = {'node': 140, 'config': 18}  # Columns of the files.
+_FIELDS = {'node': 'node_feat', 'config': 'node_config_feat'}
+_BLOCK_BYTES = 1 << 24  # Of an array that is read at a time.
+
+
+class _Statistics(tf.keras.layers.Layer):
+  """Takes scaled features back to their own units.
+
+  The scripts hand models features scaled to [0, 1], without the columns that
+  are constant, and nothing to undo that with. The minima and maxima are a
+  variable, so that they go where the weights go; its gradient is 0.
+
+  Args:
+    stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
+      all columns of the files, of the data that features are scaled with; None:
+      nothing is known, and all units are 0.
+  """
+
+  def __init__(self, stored: Optional[Mapping[str, Any]]):
+    super().__init__()
+    self._used = {}  # By table: how many columns vary, where it is known.
+    self._initial = np.zeros([2, sum(_TABLE_WIDTHS.values())], np.float32)
+    if stored is not None:
+      sides = [self._sides(stored, table) for table in _TABLE_WIDTHS]
+      self._initial = np.concatenate(sides, -1)
+      self._used = {table: int((low != high).sum())
+                    for table, (low, high) in zip(_TABLE_WIDTHS, sides)}
+
+  def _sides(self, stored, table):
+    """float32 [2, columns of a table]."""
+    try:
+      sides = np.array([stored[table][side] for side in (
+          'minimum', 'maximum')], np.float32)
+      if sides.shape == (2, _TABLE_WIDTHS[table]) and np.isfinite(sides).all():
+        return sides
+    except (KeyError, TypeError, ValueError):
+      pass
+    raise ValueError(
+        'feature_stats must hold, under node and under config, lists minimum '
+        f'and maximum of {_TABLE_WIDTHS["node"]} and {_TABLE_WIDTHS["config"]} '
+        f'finite numbers; {table} does not.')
+
+  def build_for(self, node_width: int, config_width: int) -> None:
+    """Creates the variable.
+
+    Raises:
+      ValueError: features with so many columns were scaled with others.
+    """
+    widths = {'node': node_width, 'config': config_width}
+    for table, used in self._used.items():
+      if used != widths[table]:
+        raise ValueError(
+            f'feature_stats has {used} {table} columns that vary, but the '
+            f'features have {widths[table]}; they are of other data.')
+    self._table = self.add_weight(
+        'feature_stats', self._initial.shape,
+        initializer=lambda shape, dtype: tf.constant(self._initial))
+    self.built = True
+
+  def raw(self, table: str, x: tf.Tensor) -> tf.Tensor:
+    """float32 [..., columns that vary] -> [..., all columns of the files]."""
+    start = 0 if table == 'node' else _TABLE_WIDTHS['node']
+    low, high = tf.unstack(tf.stop_gradient(self._table)[
+        :, start:start + _TABLE_WIDTHS[table]])
+    used = low != high
+    place = tf.cumsum(tf.cast(used, tf.int32)) - 1
+    zeros = x.shape[-1]  # The column of zeros that is appended.
+    x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
+    x = tf.gather(
+        x, tf.where(used, tf.minimum(place, zeros), zeros), axis=-1)
+    return tf.clip_by_value(tf.round(x * (high - low) + low), -1e12, 1e12)
+
+  def known(self) -> tf.Tensor:
+    """1.0 where there are statistics, else 0.0."""
+    return tf.cast(tf.reduce_any(
+        tf.stop_gradient(self._table) != 0), tf.float32)
+
+  def zero(self) -> tf.Tensor:
+    """Added to a score, gives the variable a gradient: trainers expect one."""
+    return 0 * tf.reduce_sum(self._table)
+
+
+def _of_running_script(node_width: int, config_width: int) -> Optional[dict]:
+  """Statistics of the data that `layout_train.py` scales features with.
+
+  Its flags say where the files are, and where it keeps a cache of those that it
+  uses, which is read where it is there: of files with more than `--max_configs`
+  configurations it draws some. Only features are read, no runtimes.
+
+  Returns:
+    What `_Statistics` takes, or None: no such script is running, or what it
+    reads are other columns.
+  """
+  flags = _script_flags()
+  if not all(isinstance(getattr(flags, name, None), str) for name in (
+      'data_root', 'source', 'search', 'cache_dir')) or not flags.source:
+    return None
+  folder = os.path.join(os.path.expanduser(flags.data_root), flags.source,
+                        flags.search, 'train')
+  sizes = (getattr(flags, 'configs', -1), getattr(flags, 'max_configs', -1))
+  toy = getattr(flags, 'toy_data', False)
+  cache = os.path.join(
+      os.path.expanduser(flags.cache_dir), hashlib.md5('{}:{}:{}:{}'.format(
+          folder, *sizes, toy).encode()).hexdigest() + '-cache.npz')
+  try:
+    if flags.cache_dir and tf.io.gfile.exists(cache):
+      found = [_bounds_of_file(cache, 0)]
+    else:
+      files = tf.io.gfile.glob(os.path.join(folder, '*.npz'))
+      found = [_bounds_of_file(path, sizes[0])
+               for path in (files[:5] if toy else files)]
+    stored = _over_files([one for one in found if one])
+  except (KeyError, OSError, ValueError, zipfile.BadZipFile,
+          tf.errors.OpError) as error:
+    _log.warning('No feature_stats: the files of %s cannot be read (%s).',
+                 folder, error)
+    return None
+  widths = {table: sum(np.not_equal(of['minimum'], of['maximum']))
+            for table, of in stored.items()}
+  if widths != {'node': node_width, 'config': config_width}:
+    _log.warning('No feature_stats: of the files of %s vary %s columns, the '
+                 'features have %d and %d.', folder, widths, node_width,
+                 config_width)
+    return None
+  return stored
+
+
+def _over_files(found: Sequence[dict]) -> dict:
+  """The bounds of several files together."""
+  if not found:
+    raise ValueError('there are none')
+  return {table: {
+      'minimum': np.min([one[table][0] for one in found], 0).tolist(),
+      'maximum': np.max([one[table][1] for one in found], 0).tolist()}
+          for table in _TABLE_WIDTHS}
+
+
+def _bounds_of_file(path: str, min_configs: int) -> Optional[dict]:
+  """Table -> (minima, maxima); None with fewer configurations than that."""
+  bounds = {}
+  with tf.io.gfile.GFile(path, 'rb') as file, zipfile.ZipFile(file) as archive:
+    for table, field in _FIELDS.items():
+      with archive.open(f'{field}.npy') as npy:
+        configs, low, high = _bounds_of_array(npy, _TABLE_WIDTHS[table])
+      if table == 'config' and configs < min_configs:
+        return None
+      bounds[table] = low, high
+  return bounds
+
+
+def _bounds_of_array(npy, width: int) -> tuple:
+  """(length, minima, maxima) of an .npy file's columns, read block by block.
+
+  Raises:
+    ValueError: it is no array of so many columns.
+  """
+  version = np.lib.format.read_magic(npy)
+  shape, by_column, dtype = (
+      np.lib.format.read_array_header_1_0 if version == (1, 0) else
+      np.lib.format.read_array_header_2_0)(npy)
+  if shape[-1] != width or dtype.hasobject:
+    raise ValueError(f'an array has the shape {shape} of {dtype}, where '
+                     f'{width} columns of numbers are expected')
+  low, high = np.full(width, np.inf), np.full(width, -np.inf)
+  if by_column:
+    rows = np.frombuffer(npy.read(), dtype).reshape(
+        shape, order='F').reshape(-1, width)
+    return shape[0], rows.min(0, initial=np.inf), rows.max(0, initial=-np.inf)
+  row_bytes = width * dtype.itemsize
+  while True:
+    block = npy.read(_BLOCK_BYTES // row_bytes * row_bytes)
+    if not block:
+      return shape[0], low, high
+    rows = np.frombuffer(block, dtype).reshape(-1, width)
+    low, high = np.minimum(low, rows.min(0)), np.maximum(high, rows.max(0))
+
+
+# ------------------------------------------------------------- chapter: layouts
+#
+# A configuration gives a node up to three layouts: of its output, its input and
+# its kernel (a filter, the right side of a product), each a list of dimension
+# numbers, the closest-packed first, -1 where there are no more.
+
+_DIMS, _LAYOUTS = 6, 3
+_SHAPE, _OWN_LAYOUT = 21, 134  # First of six node columns each.
+_LANES, _SUBLANES = 128.0, 8.0  # Elements of a TPU's layout tile, minor first.
+
+
+class _Tensors(NamedTuple):
+  """The tensors that a node's layouts lay out, as good as the files tell.
+
+  Operands are listed by node number, not by place, so input and kernel are each
+  compared with the first and with the last operand.
+  """
+  sizes: tf.Tensor   # float32 [configurable, 3 tensors, 6], 0: no dimension
+  orders: tf.Tensor  # int32 [configurable, 3 tensors, 6], as compiled
+
+  def of(self, rows: tf.Tensor) -> '_Tensors':
+    return _Tensors(tf.gather(self.sizes, rows), tf.gather(self.orders, rows))
+
+
+# The (layout, tensor) pairs that are compared.
+_LAYOUT_OF_PAIR, _TENSOR_OF_PAIR = [0, 1, 1, 2, 2], [0, 1, 2, 1, 2]
+_PAIR_COLUMNS = 8
+_FIRST_PAIR = _LAYOUTS * (_DIMS * _DIMS + 1)
+# Of `_layout_columns`.
+_LAYOUT_COLUMNS = _FIRST_PAIR + len(_LAYOUT_OF_PAIR) * _PAIR_COLUMNS
+# Those of the first pair's padding.
+_OUTPUT_PADDING = slice(_FIRST_PAIR + 2, _FIRST_PAIR + 4)
+
+
+def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
+  """Output, first and last operand of the configurable nodes.
+
+  A node without an operand stands in for it.
+  Shapes: raw float32 [nodes, 140].
+  """
+  own = tf.range(graph.nodes)
+  inputs = graph.inputs
+  first = tf.math.unsorted_segment_min(
+      inputs.producer, inputs.consumer, graph.nodes)
+  last = tf.math.unsorted_segment_max(
+      inputs.producer, inputs.consumer, graph.nodes)
+  tensors = tf.gather(tf.stack([
+      own, tf.where(first < graph.nodes, first, own),
+      tf.where(last >= 0, last, own)], -1), inputs.config_node)
+  raw = tf.gather(raw, tensors)  # [configurable, 3, 140]
+  return _Tensors(raw[..., _SHAPE:_SHAPE + _DIMS],
+                  tf.cast(raw[..., _OWN_LAYOUT:_OWN_LAYOUT + _DIMS], tf.int32))
+
+
+def _layout_columns(layouts: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
+  """What layouts are, and what they do to the tensors.
+
+  For each of the three layouts: its permutation matrix, place by dimension, and
+  whether it is left to the compiler. For each pair of a layout and a tensor
+  that it may be of, with s_0 and s_1 the sizes of its two closest-packed
+  dimensions:
+      log2 of (1 + s_0) and of (1 + s_1), by 16
+      log2 of the padding, ceil(s_0 / 128) 128 / s_0 and ceil(s_1 / 8) 8 / s_1
+      whether s_0 is a multiple of 128
+      whether all its dimensions are the tensor's
+      whether it begins with the compiled layout's first dimension, and is that
+  all 0 where the layout is left to the compiler.
+  Shapes: layouts int32 [rows, 3, 6]; tensors of [rows, ...] ->
+  float32 [rows, _LAYOUT_COLUMNS].
+  """
+  rows = tf.shape(layouts)[0]
+  hot = tf.one_hot(layouts, _DIMS)  # [rows, layout, place, dimension]
+  given = tf.cast(layouts >= 0, tf.float32)  # [rows, layout, place]
+  alone = [tf.reshape(hot, [rows, _LAYOUTS * _DIMS * _DIMS]),
+           1 - given[..., 0]]
+  of_pair = functools.partial(tf.gather, indices=_LAYOUT_OF_PAIR, axis=1)
+  sizes = tf.gather(tensors.sizes, _TENSOR_OF_PAIR, axis=1)
+  laid = tf.einsum('rlpd,rld->rlp', of_pair(hot), sizes)  # [rows, pair, place]
+  minor, second = laid[..., 0], laid[..., 1]
+  given, order = of_pair(given), of_pair(layouts)
+  same = tf.cast(tf.equal(order, tf.gather(
+      tensors.orders, _TENSOR_OF_PAIR, axis=1)), tf.float32)
+
+  def padding(size, unit):
+    padded = tf.math.ceil(size / unit) * unit
+    return _log2(tf.math.divide_no_nan(padded, size) + tf.cast(
+        tf.equal(size, 0), tf.float32)) / 8
+
+  pairs = tf.stack([
+      _log2(1 + minor) / 16, _log2(1 + second) / 16,
+      padding(minor, _LANES), padding(second, _SUBLANES),
+      tf.cast(tf.equal(tf.math.floormod(minor, _LANES), 0), tf.float32),
+      tf.reduce_min(tf.where(given * laid > 0, 1.0, 1 - given), -1),
+      same[..., 0], tf.reduce_min(same * given + (1 - given), -1)], -1)
+  pairs *= given[..., :1]
+  return tf.concat([*alone, tf.reshape(
+      pairs, [rows, len(_LAYOUT_OF_PAIR) * _PAIR_COLUMNS])], -1)
+
+
+def _log2(x: tf.Tensor) -> tf.Tensor:
+  return tf.math.log(x) / math.log(2)
+
+
+# Of `_sizes_of`, and which of them are multiplications.
+_SIZES, _PRODUCTS = 8, 3
+
+
+def _sizes_of(graph: _Graph, raw: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
+  """By what the time of configurable nodes may grow.
+
+  Elements of the output, the first and the last operand; the root of the
+  product of these three, which for the product of two matrices counts
+  multiplications; elements of the nodes that follow it (`_followers`); the most
+  elements of a tensor, and their root; 1, which is alike for all nodes.
+  Shapes: raw float32 [nodes, 140] -> float32 [configurable, _SIZES].
+  """
+  elements = _elements(tensors.sizes)
+  most = tf.reduce_max(elements, -1, keepdims=True)
+  products = tf.exp(1.5 * tf.reduce_mean(
+      tf.math.log(elements + 1e-6), -1, keepdims=True))
+  followers = _followers(graph, raw[:, _SHAPE:_SHAPE + _DIMS])
+  return tf.concat([
+      elements, products, followers[:, tf.newaxis], most, tf.sqrt(most),
+      tf.ones_like(most)], -1)
+
+
+def _elements(sizes: tf.Tensor) -> tf.Tensor:
+  """In 2^16: sizes float32 [..., 6] -> [...]; 0 without any dimension."""
+  known = tf.cast(tf.reduce_any(sizes > 0, -1), tf.float32)
+  return tf.minimum(
+      known * tf.reduce_prod(tf.maximum(1.0, sizes), -1) / 2 ** 16, 1e8)
+
+
+def _followers(graph: _Graph, sizes: tf.Tensor) -> tf.Tensor:
+  """Elements of a configurable node and of those that take its layout over.
+
+  A node without layouts of its own is taken to follow the largest tensor that
+  it reads, along up to 32 nodes.
+  Shapes: sizes float32 [nodes, 6] -> float32 [configurable].
+  """
+  inputs, elements = graph.inputs, _elements(sizes)
+  own, rows = tf.range(graph.nodes), tf.range(tf.size(inputs.config_node))
+  row = tf.math.unsorted_segment_max(rows, inputs.config_node, graph.nodes)
+  read = tf.gather(elements, inputs.producer)
+  largest = tf.math.unsorted_segment_max(read, inputs.consumer, graph.nodes)
+  leader = tf.math.unsorted_segment_max(
+      tf.where(read < tf.gather(largest, inputs.consumer), -1, inputs.producer),
+      inputs.consumer, graph.nodes)
+  leader = tf.where((row >= 0) | (leader < 0), own, leader)
+  for _ in range(5):  # Each time twice as far.
+    leader = tf.gather(leader, leader)
+  row = tf.gather(row, leader)
+  return _sums_by(tf.where(row >= 0, elements, 0.0), tf.maximum(row, 0),
+                  tf.size(rows))
+
+
+class _Distinct(NamedTuple):
+  """The distinct layouts of each node: the same few recur in thousands."""
+  node: tf.Tensor   # int32 [distinct], row of the configurable nodes
+  feats: tf.Tensor  # float32 [distinct, G]
+  index: tf.Tensor  # int32 [configurable, configs], row of those
+
+
+def _distinct(config_feats: tf.Tensor) -> _Distinct:
+  """From float32 [configurable, configs, G]."""
+  number, configs = tf.unstack(tf.shape(config_feats)[:2])
+  node = tf.broadcast_to(
+      tf.cast(tf.range(number), tf.float32)[:, tf.newaxis, tf.newaxis],
+      [number, configs, 1])
+  rows = tf.reshape(tf.concat([node, config_feats], -1),
+                    [number * configs, config_feats.shape[-1] + 1])
+  with tf.device('CPU:0'):  # TensorFlow has it for rows nowhere else.
+    found = tf.raw_ops.UniqueV2(x=rows, axis=[0])
+  # Nothing is learned of features, and the operation has no gradient.
+  found_rows = tf.ensure_shape(
+      tf.stop_gradient(found.y), [None, config_feats.shape[-1] + 1])
+  return _Distinct(tf.cast(found_rows[:, 0], tf.int32), found_rows[:, 1:],
+                   tf.reshape(found.idx, [number, configs]))
+
+
+def _partners(graph: _Graph, steps: int) -> tf.Tensor:
+  """The configurable nodes next to each one, along paths of other nodes.
+
+  Where one hands its tensor on to the next, unlike layouts need a transpose
+  between them. Of those that it reads from, along up to `steps` nodes, the
+  first and the last by number; likewise of those that read from it.
+  Shapes: int32 [configurable, 4], rows of the configurable nodes, or -1.
+  """
+  inputs = graph.inputs
+  rows = tf.range(tf.size(inputs.config_node))
+  row = tf.math.unsorted_segment_max(rows, inputs.config_node, graph.nodes)
+  none = tf.size(rows)
+
+  def found(senders, receivers, first):
+    reduced = (tf.math.unsorted_segment_min if first
+               else tf.math.unsorted_segment_max)
+    empty = none if first else -1
+    clip = tf.minimum if first else tf.maximum
+    own = tf.where(row >= 0, row, empty)
+
+    def step(reached):
+      sent = tf.where(row >= 0, own, reached)
+      return (clip(empty, reduced(
+          tf.gather(sent, senders), receivers, graph.nodes)),)
+
+    reached = tf.fill([graph.nodes], empty)
+    (reached,) = tf.while_loop(
+        lambda _: True, step, (reached,), maximum_iterations=steps,
+        shape_invariants=(tf.TensorShape([None]),), parallel_iterations=1)
+    reached = tf.gather(reached, inputs.config_node)
+    return tf.where(tf.equal(reached, none), -1, reached)
+
+  return tf.stack([
+      found(*ends, first)
+      for ends in ((inputs.producer, inputs.consumer),
+                   (inputs.consumer, inputs.producer))
+      for first in (True, False)], -1)
+
+
+# ---------------------------------------------------------------- chapter: sage
+
+
+class _SAGERound(_DenseNorm):
+  """x_v + N([p_v, c_v, x_v] W), p_v and c_v means over producers, consumers.
+
+  Zeros where a node has none. Source: [GraphSAGE], mean aggregator; ours are
+  the second direction and the residual link.
+  """
+
+  def build(self, input_shape):
+    super().build([None, 3 * input_shape[-1]])
+
+  def update(self, graph: _Graph, links: Sequence[_Link],
+             x: tf.Tensor) -> tf.Tensor:
+    """Shapes: x float32 [nodes, width] -> same."""
+    producers, consumers, own = tf.split(self.dense.kernel, 3, axis=0)
+    return x + self.finish(tf.add_n([
+        links[0].times(_matmul(x, producers), graph.nodes),
+        links[1].times(_matmul(x, consumers), graph.nodes),
+        _matmul(x, own)]))
+
+
+_LINEAR_DIM = 32  # Of the part of `MyLayoutSAGE` without LayerNorm.
+
+
+class _EncodedSage(NamedTuple):
+  """What `MyLayoutSAGE` knows of a part before any configuration."""
+  join: tf.Tensor      # float32 [configurable, joint_dim]
+  gate: tf.Tensor      # float32 [configurable, joint_dim]
+  linear: tf.Tensor    # float32 [configurable, _LINEAR_DIM]
+  sizes: tf.Tensor     # float32 [configurable, _SIZES]
+  tensors: _Tensors
+  partners: tf.Tensor  # int32 [configurable, 4]
+
+
+class MyLayoutSAGE(_LayoutModel):
+  """A time is a sum over nodes, each of its size.
+
+  Configurations join only at the nodes that have them. Every dense layer with
+  N(.) is followed by LayerNorm and the activation:
+      h_v = N([embedded opcode, log scales of node features] W)
+      h_v <- h_v + N([p_v, c_v, h_v] W)              node_rounds times
+      g_k = N([log scales of config features, layout columns] W)
+      x_k = N(h_k W + (1 + h_k U) * (g_k W') + b)    per configuration
+      x_k <- x_k + N([up_k, down_k, x_k] W)          joint_rounds times
+      y_k = x_k Y + ((1 + h_k Q) * (c_k P)) R + o_k q
+      score = 10 * sum over m of (sum_k m_k y_km) / (sum_k m_k)
+  v runs over all nodes, k over the configurable ones. p_v and c_v are means
+  over producers and consumers; up_k and down_k over the configurable nodes that
+  k reads from, and that read from k, along paths of other nodes: there a
+  transpose is due where layouts disagree (`_partners`). The layout columns c_k
+  are permutations, against the tensors that they lay out (`_layout_columns`).
+
+  m are sizes of a node (`_sizes_of`). They span orders of magnitude, of which
+  normalised states know little, and there are few programs to learn from: so
+  y is what a layout costs for each element, the same in any program. The 10
+  brings scores to where a loss tells them apart within few steps.
+
+  o_k is the padding of the output, a logarithm. That it costs multiplications,
+  since a product goes through the matrix unit in tiles of its output, need not
+  be learned: q begins as 3 for those and 0 for the other sizes, while Y and R
+  are almost 0.
+
+  The nodes' part runs once a program. A node has few distinct layouts, however
+  many configurations there are, so all up to x_k runs once for each of those.
+  In training, segments are dropped: see `_kept`.
+
+  Sources: [GraphSAGE] mean aggregation, [GST] segments; ours are the join at
+  the configurable nodes, the layout columns, paths and sizes.
+
+  Args:
+    num_configs: configurations of each graph in training.
+    num_ops: number of opcodes.
+    hidden_dim: width of the nodes' layers.
+    joint_dim: width of the layers that depend on configurations.
+    op_embed_dim: width of an embedded opcode.
+    node_rounds: rounds of message passing over all nodes.
+    joint_rounds: rounds over the configurable nodes.
+    path_nodes: longest path between configurable nodes.
+    hidden_activation: a function of `tf.nn`.
+    objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
+    dropout: what to do with nodes outside of the selected segment: see
+      `_LayoutModel`.
+    keep_segments: part of the segments that are not learned from which is
+      summed in training.
+    feature_stats: see `_Statistics`; 'auto' reads them from the files of the
+      running `layout_train.py`.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 64,
+               joint_dim: int = 64, op_embed_dim: int = 32,
+               node_rounds: int = 2, joint_rounds: int = 1,
+               path_nodes: int = 16, hidden_activation: str = 'leaky_relu',
+               objective: str = 'listmle_fastest_first',
+               dropout: str = 'backpropdropout', keep_segments: float = 0.5,
+               feature_stats: Any = 'auto'):
+    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout,
+                     objective, keep_segments)
+    _check_integers(1, joint_dim=joint_dim, path_nodes=path_nodes)
+    _check_integers(0, node_rounds=node_rounds, joint_rounds=joint_rounds)
+    _check_activation(hidden_activation)
+    self._joint_dim, self._path_nodes = joint_dim, path_nodes
+    self._embed_width = op_embed_dim
+    self._stored = lambda: feature_stats  # Keras would save the dict itself.
+    self._statistics = self._padding_cost = None  # Made with the variables.
+    self._node_encoder = _DenseNorm(hidden_dim, hidden_activation)
+    self._node_rounds = [_SAGERound(hidden_dim, hidden_activation)
+                         for _ in range(node_rounds)]
+    self._config_encoder = _DenseNorm(hidden_dim, hidden_activation)
+    self._join = _DenseNorm(joint_dim, hidden_activation)
+    self._join_gate = tf.keras.layers.Dense(joint_dim)
+    self._join_config = tf.keras.layers.Dense(joint_dim, use_bias=False)
+    self._joint_rounds = [_SAGERound(joint_dim, hidden_activation)
+                          for _ in range(joint_rounds)]
+    self._linear_config = tf.keras.layers.Dense(_LINEAR_DIM, use_bias=False)
+    self._linear_gate = tf.keras.layers.Dense(_LINEAR_DIM)
+    # Almost 0 at first: what no step has changed adds no noise to a score.
+    self._linear_adder, self._adder = (tf.keras.layers.Dense(
+        _SIZES, use_bias=False, kernel_initializer=(
+            tf.keras.initializers.VarianceScaling(1e-6))) for _ in range(2))
+
+  def _build_layers(self, node_width, config_width):
+    stored = self._stored()
+    if stored == 'auto':
+      stored = _of_running_script(node_width, config_width)
+    self._statistics = _Statistics(stored)
+    self._statistics.build_for(node_width, config_width)
+    width, joint = self._width, self._joint_dim
+    self._node_encoder.build([None, self._embed_width + 2 * node_width])
+    for layer in (*self._node_rounds, self._join, self._join_gate,
+                  self._join_config, self._linear_gate):
+      layer.build([None, width])
+    self._config_encoder.build([None, 2 * config_width + _LAYOUT_COLUMNS])
+    for layer in (*self._joint_rounds, self._adder):
+      layer.build([None, joint])
+    start = 3 * tf.one_hot(_PRODUCTS, _SIZES)
+    self._padding_cost = self.add_weight(
+        'padding_cost', [_SIZES], initializer=lambda shape, dtype: start)
+    self._linear_config.build([None, _LAYOUT_COLUMNS])
+    self._linear_adder.build([None, _LINEAR_DIM])
+
+  def _encode(self, graph, embedded, training):
+    feats = graph.inputs.node_feats
+    links = [graph.averaged(graph.neighbours(of, own=False))
+             for of in ('producers', 'consumers')]
+    h = self._node_encoder(tf.concat([embedded, _log_scales(feats)], -1))
+    for layer in self._node_rounds:
+      h = layer.update(graph, links, h)
+    at_configs = tf.gather(h, graph.inputs.config_node)
+    raw = self._statistics.raw('node', feats)
+    tensors = _tensors_of(graph, raw)
+    return _EncodedSage(
+        _matmul(at_configs, self._join.dense.kernel),
+        1 + self._join_gate(at_configs), 1 + self._linear_gate(at_configs),
+        _sizes_of(graph, raw, tensors), tensors,
+        _partners(graph, self._path_nodes))
+
+  def _rows(self, graph, encoded):
+    return 2 * tf.size(graph.inputs.config_node)
+
+  def _joined(self, encoded, distinct):
+    """x_k before any round, and the part of y_k that is no function of x_k.
+
+    Shapes: float32 [distinct, joint_dim], [distinct, _SIZES].
+    """
+    layouts = tf.reshape(
+        tf.cast(self._statistics.raw('config', distinct.feats), tf.int32),
+        [-1, _LAYOUTS, _DIMS])
+    columns = self._statistics.known() * _layout_columns(
+        layouts, encoded.tensors.of(distinct.node))
+    config = self._join_config(self._config_encoder(
+        tf.concat([_log_scales(distinct.feats), columns], -1)))
+    join, gate, linear = (tf.gather(x, distinct.node) for x in encoded[:3])
+    padding = tf.reduce_sum(columns[:, _OUTPUT_PADDING], -1, keepdims=True)
+    return self._join.finish(join + gate * config), self._linear_adder(
+        linear * self._linear_config(columns)) + padding * self._padding_cost
+
+  def _sums(self, graph, encoded, config_feats, weight):
+    """[sum m y, sum m], of `_SIZES` each."""
+    distinct = _distinct(config_feats)
+    x, linear = self._joined(encoded, distinct)
+    index = distinct.index
+    for layer in self._joint_rounds:
+      x = self._passed_on(layer, x, index, encoded.partners)
+      index = tf.reshape(tf.range(tf.size(index)), tf.shape(index))
+      x = tf.reshape(x, [-1, self._joint_dim])
+    y = tf.gather(self._adder(x), index) + tf.gather(linear, distinct.index)
+    sizes = encoded.sizes  # y float32 [configurable, configs, _SIZES]
+    if weight is not None:
+      sizes *= tf.gather(weight, graph.inputs.config_node)[:, tf.newaxis]
+    over_configs = functools.partial(
+        _sums_by, number=graph.config_graph, numbers=graph.graphs)
+    total = over_configs(sizes)[:, tf.newaxis]
+    once_a_config = tf.zeros([1, tf.shape(config_feats)[1], 1])
+    return tf.concat([over_configs(y * sizes[:, tf.newaxis]),
+                      total + once_a_config], -1)
+
+  def _passed_on(self, layer, x, index, partners):
+    """One round over the configurable nodes.
+
+    Shapes: x float32 [states, joint_dim]; index int32 [configurable, configs],
+    the state of each -> float32 [configurable, configs, joint_dim].
+    """
+    up, down, own = tf.split(layer.dense.kernel, 3, axis=0)
+    total = tf.gather(_matmul(x, own), index)
+    for side, kernel in ((0, up), (2, down)):
+      sent = _matmul(x, kernel) / 2  # The mean of first and last.
+      for partner in tf.unstack(partners[:, side:side + 2], axis=-1):
+        is_there = tf.cast(partner >= 0, tf.float32)
+        received = tf.gather(sent, tf.gather(index, tf.maximum(partner, 0)))
+        total += is_there[:, tf.newaxis, tf.newaxis] * received
+    return tf.gather(x, index) + layer.finish(total)
+
+  def _head(self, sums, nodes, configurable):
+    means = tf.math.divide_no_nan(*tf.split(sums, 2, -1))
+    return 10 * tf.reduce_sum(means, -1) + self._statistics.zero()
+
+
+# ---------------------------------------------------------- chapter: comparison
+
+
+class _PlainGNN(_LayoutModel):
+  """A graph network as published: features in, rounds, pooling, linear score.
+
+      H = [embedded opcode, log scales of node features, config features]
+      H <- act(round of H W)      num_gnns times
+      score = [sum of H over nodes / sqrt n,
+               sum of H over configurable nodes / sqrt K] w + b
+  Config features are 0 at nodes that have none. `_propagated` and `_changed`
+  are the round. States that no configuration can reach are computed once a
+  program.
+  Source: Xu et al., Based on TPUGRAPHS Predicting Model Runtimes Using Graph
+  Neural Networks, 2023, figure 1; ours are the logarithmic scales, edges in
+  both directions and the second pooling.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int = 32,
+               num_gnns: int = 3, hidden_dim: int = 64,
+               hidden_activation: str = 'leaky_relu', objective: str = 'flags',
+               dropout: str = 'backpropdropout'):
+    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout,
+                     objective)
+    _check_integers(1, num_gnns=num_gnns)
+    _check_activation(hidden_activation)
+    self._embed_width = op_embed_dim
+    self._act = getattr(tf.nn, hidden_activation)
+    self._rounds = [tf.keras.layers.Dense(hidden_dim, use_bias=False)
+                    for _ in range(num_gnns)]
+    self._scorer = tf.keras.layers.Dense(1)
+
+  def _build_layers(self, node_width, config_width):
+    width = config_width + self._embed_width + 2 * node_width
+    for layer in self._rounds:
+      layer.build([None, width])
+      width = self._width
+    self._scorer.build([None, 2 * self._width])
+
+  def _link(self, graph: _Graph) -> _Link:
+    """Who sends to whom in a round."""
+    raise NotImplementedError
+
+  def _propagated(self, i: int, graph: _Graph, link: _Link,
+                  product: tf.Tensor) -> tf.Tensor:
+    """Round `i` of all nodes: H W float32 [nodes, width] -> same."""
+    raise NotImplementedError
+
+  def _fixed(self, graph, link, before, after, product, summed) -> Any:
+    """What `_changed` needs of a round that no configuration changes."""
+    raise NotImplementedError
+
+  def _changed(self, i: int, fixed: Any, product: tf.Tensor) -> tf.Tensor:
+    """Round `i` of the nodes that configurations reach.
+
+    Shapes: H W float32 [reached before, configs, width] -> [reached, ...].
+    """
+    raise NotImplementedError
+
+  def _encode(self, graph, embedded, training):
+    link = self._link(graph)
+    levels = _levels(graph, [link], len(self._rounds))
+    config_width = self._input_widths[1]
+    product = _matmul(
+        tf.concat([embedded, _log_scales(graph.inputs.node_feats)], -1),
+        self._rounds[0].kernel[config_width:])
+    start, fixed = tf.gather(product, levels[0].nodes), []
+    states = None
+    for i, layer in enumerate(self._rounds):
+      if states is not None:
+        product = _matmul(states, layer.kernel)
+      summed = self._propagated(i, graph, link, product)
+      fixed.append(self._fixed(
+          graph, link, *levels[i:i + 2], product, summed))
+      states = self._act(summed)
+    return levels, start, fixed, states
+
+  def _rows(self, graph, encoded):
+    return tf.size(encoded[0][-1].nodes)
+
+  def _sums(self, graph, encoded, config_feats, weight):
+    """[sum over nodes, sum over configurable nodes]."""
+    levels, start, fixed, last = encoded
+    config_node = graph.inputs.config_node
+    kernel = self._rounds[0].kernel[:self._input_widths[1]]
+    product = start[:, tf.newaxis] + _sums_by(
+        _matmul(config_feats, kernel), tf.gather(levels[0].place, config_node),
+        tf.size(levels[0].nodes))
+    states = None
+    for i, of_round in enumerate(fixed):
+      if states is not None:
+        product = _matmul(states, self._rounds[i].kernel)
+      states = self._act(self._changed(i, of_round, product))
+    level = levels[-1]
+    if weight is not None:
+      last *= weight[:, tf.newaxis]
+      states *= tf.gather(weight, level.nodes)[:, tf.newaxis, tf.newaxis]
+    change = states - tf.gather(last, level.nodes)[:, tf.newaxis]
+    over_nodes = graph.pool_nodes(last, None)[:, tf.newaxis] + _sums_by(
+        change, tf.gather(graph.node_graph, level.nodes), graph.graphs)
+    over_configs = _sums_by(
+        tf.gather(states, tf.gather(level.place, config_node)),
+        graph.config_graph, graph.graphs)
+    return tf.concat([over_nodes, over_configs], -1)
+
+  def _head(self, sums, nodes, configurable):
+    over_nodes, over_configs = tf.split(sums, 2, -1)
+    z = tf.concat([
+        part / tf.sqrt(tf.maximum(1.0, count))[:, tf.newaxis, tf.newaxis]
+        for part, count in ((over_nodes, nodes),
+                            (over_configs, configurable))], -1)
+    return tf.squeeze(_matmul(z, self._scorer.kernel, self._scorer.bias), -1)
+
+
+class LayoutGCN(_PlainGNN):
+  """Graph convolutions: H <- act(D^-1/2 A D^-1/2 H W).
+
+  A counts the edges between two nodes in either direction, plus 1 on the
+  diagonal, so that a node keeps what it knows; D holds the row sums of A.
+  Source: Xu et al. 2023, eq. 1; [GCN]. The rest: see `_PlainGNN`.
+  """
+
+  def _link(self, graph):
+    return graph.symmetric(graph.neighbours('both'))
+
+  def _propagated(self, i, graph, link, product):
+    return link.times(product, graph.nodes)
+
+  def _fixed(self, graph, link, before, after, product, summed):
+    return (_between(link, before, after), tf.gather(product, before.nodes),
+            tf.gather(summed, after.nodes))
+
+  def _changed(self, i, fixed, product):
+    link, base, summed = fixed
+    return summed[:, tf.newaxis] + link.times(
+        product - base[:, tf.newaxis], tf.shape(summed)[0])
+
+
+class _Attended(NamedTuple):
+  """What a round of `LayoutGAT` needs that no configuration changes."""
+  before: _Level
+  after: _Level
+  product: tf.Tensor  # float32 [nodes, width]
+  moved: _Link        # edges from `before` to `after`, as rows of those
+  still: _Link        # edges from other nodes to `after`; senders are nodes
+
+
+class LayoutGAT(_PlainGNN):
+  """Attention over the neighbours of a node, in either direction, and itself.
+
+      a_ij = softmax over j of leaky_relu(s . [W h_i, W h_j])
+      h_i <- act(sum over j of a_ij W h_j)
+  for each of `num_heads` heads, side by side.
+  Source: Xu et al. 2023, eq. 2 and 3; [GAT]. The rest: see `_PlainGNN`.
+
+  Args:
+    num_heads: divides `hidden_dim`.
+    others: see `LayoutGCN`.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int = 32,
+               num_gnns: int = 3, hidden_dim: int = 64,
+               hidden_activation: str = 'leaky_relu', objective: str = 'flags',
+               dropout: str = 'backpropdropout', num_heads: int = 4):
+    super().__init__(num_configs, num_ops, op_embed_dim, num_gnns, hidden_dim,
+                     hidden_activation, objective, dropout)
+    _check_integers(1, num_heads=num_heads)
+    if hidden_dim % num_heads:
+      raise ValueError(f'hidden_dim must be a multiple of num_heads; got '
+                       f'{hidden_dim} and {num_heads}.')
+    self._heads = num_heads
+    self._attend = [tf.keras.layers.Dense(2 * num_heads, use_bias=False)
+                    for _ in range(num_gnns)]
+
+  def _build_layers(self, node_width, config_width):
+    super()._build_layers(node_width, config_width)
+    for layer in self._attend:
+      layer.build([None, self._width // self._heads])
+
+  def _link(self, graph):
+    return graph.neighbours('both')
+
+  def _by_head(self, x):
+    """[..., width] -> [..., heads, width / heads]."""
+    y = tf.reshape(x, tf.concat([
+        tf.shape(x)[:-1], [self._heads, self._width // self._heads]], 0))
+    y.set_shape([*x.shape[:-1], self._heads, self._width // self._heads])
+    return y
+
+  def _halves(self, i, x):
+    """What a node adds to the scores of its edges: as receiver, as sender.
+
+    Shapes: x [..., width] -> [..., heads] twice.
+    """
+    weights = tf.reshape(
+        self._attend[i].kernel, [-1, 2, self._heads])
+    return tf.unstack(tf.einsum(
+        '...hd,dth->...th', self._by_head(x), weights), axis=-2)
+
+  def _average(self, edges, receivers):
+    """Softmax averages at receivers.
+
+    Args:
+      edges: of each kind: (receiver int32 [edges], scores float32
+        [edges, ..., heads], states [edges, ..., heads, width / heads]).
+      receivers: number of them.
+
+    Returns:
+      float32 [receivers, ..., width].
+    """
+    highest = tf.stop_gradient(functools.reduce(tf.maximum, [
+        tf.math.unsorted_segment_max(scores, receiver, receivers)
+        for receiver, scores, _ in edges]))
+    total, weights = 0.0, 0.0
+    for receiver, scores, states in edges:
+      weight = tf.exp(scores - tf.gather(highest, receiver))
+      weights += _sums_by(weight, receiver, receivers)
+      total += _sums_by(weight[..., tf.newaxis] * states, receiver, receivers)
+    mean = total / weights[..., tf.newaxis]
+    y = tf.reshape(mean, tf.concat([tf.shape(mean)[:-2], [self._width]], 0))
+    y.set_shape([*mean.shape[:-2], self._width])
+    return y
+
+  def _propagated(self, i, graph, link, product):
+    received, sent = self._halves(i, product)
+    scores = tf.nn.leaky_relu(
+        tf.gather(received, link.receiver) + tf.gather(sent, link.sender))
+    return self._average([(link.receiver, scores, tf.gather(
+        self._by_head(product), link.sender))], graph.nodes)
+
+  def _fixed(self, graph, link, before, after, product, summed):
+    receiver = tf.gather(after.place, link.receiver)
+    still = _rows_where(
+        (receiver >= 0) & (tf.gather(before.place, link.sender) < 0))
+    return _Attended(
+        before, after, product, _between(link, before, after), _Link(
+            tf.gather(link.sender, still), tf.gather(receiver, still),
+            tf.gather(link.weight, still)))
+
+  def _rows(self, graph, encoded):
+    return tf.size(encoded[2][-1].moved.sender) + tf.size(
+        encoded[2][-1].still.sender)
+
+  def _changed(self, i, fixed, product):
+    before, after, base, moved, still = fixed
+    received, _ = self._halves(i, _with_changed(base, product, before, after))
+    _, sent = self._halves(i, product)
+    _, base_sent = self._halves(i, base)
+    edges = [
+        (moved.receiver, tf.gather(received, moved.receiver) + tf.gather(
+            sent, moved.sender), tf.gather(
+                self._by_head(product), moved.sender)),
+        (still.receiver, tf.gather(received, still.receiver) + tf.gather(
+            base_sent, still.sender)[:, tf.newaxis], tf.gather(
+                self._by_head(base), still.sender)[:, tf.newaxis])]
+    return self._average(
+        [(receiver, tf.nn.leaky_relu(scores), states)
+         for receiver, scores, states in edges], tf.size(after.nodes))
+
+
+class GRURuntimePredictor(_LayoutModel):
+  """A recurrent network over the feature columns of a program.
+
+      c_v = t(opcode of v) * log scales of node features of v
+      c_v <- c_v + 2 (sum of c over producers) + (sum of c over consumers)
+      c_k <- c_k + 1                                at configurable nodes
+      x_f = mean over nodes of c_f                  for each column f
+      y_f = mean over configurable nodes of c_kf * (config features of k)
+      h_f = GRU(h_{f-1}, relu(x_f) relu(y_f))       f = 1, 2, ...
+      score = mean over f of  h_f w + b
+  trained by the mean squared error.
+  Source: a public notebook on the layout collections, "GRURuntimePredictor";
+  GRU: [GRU]. There t is a table of assumed times of the opcodes, here it is
+  learned (softplus, so that it stays positive); there columns are raw and their
+  sums reach 1e12, here they are means on logarithmic scales; there a sum over
+  config columns runs on from one to the next; and edges are read in the order
+  of the file, so that some nodes pass on what they received. Labels are
+  runtimes scaled to [0, 1] over a list, where the notebook multiplies them.
+  Opcodes and columns alone distinguish nodes, so segments do not matter and
+  `dropout` is 'fullgraph'.
+
+  Args:
+    num_configs: configurations of each graph in training.
+    num_ops: number of opcodes.
+    hidden_dim: width of the GRU's state.
+    op_embed_dim: 1, the time of an opcode; other numbers are columns whose
+      mean it is.
+    objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
+  """
+
+  def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 32,
+               op_embed_dim: int = 1, objective: str = 'minmax_mse'):
+    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim,
+                     'fullgraph', objective)
+    self._gru = tf.keras.layers.GRU(hidden_dim, return_sequences=True)
+    self._scorer = tf.keras.layers.Dense(1)
+
+  def _build_layers(self, node_width, config_width):
+    self._gru.build((None, 2 * node_width, config_width))
+    self._scorer.build([None, self._width])
+
+  def _encode(self, graph, embedded, training):
+    """(c [nodes, 2 F], first configurable node of each graph, and of none)."""
+    inputs = graph.inputs
+    times = tf.nn.softplus(tf.reduce_mean(embedded, -1, keepdims=True))
+    c = times * _log_scales(inputs.node_feats)
+    producers, consumers = (
+        graph.neighbours(of, own=False).times(c, graph.nodes)
+        for of in ('producers', 'consumers'))
+    configurable = tf.minimum(1, _sums_by(
+        tf.ones_like(inputs.config_node), inputs.config_node, graph.nodes))
+    c += 2 * producers + consumers + tf.cast(
+        configurable, tf.float32)[:, tf.newaxis]
+    return c, tf.cumsum(tf.pad(inputs.config_counts, [[1, 0]]))
+
+  def _rows(self, graph, encoded):
+    return tf.constant(encoded[0].shape[-1])
+
+  def _sums(self, graph, encoded, config_feats, weight):
+    """[sum of c over nodes, sum of c times config features], 2 F (1 + G)."""
+    c, starts = encoded
+    columns, config_width = c.shape[-1], config_feats.shape[-1]
+    at_configs = tf.gather(c, graph.inputs.config_node)
+    configs = tf.shape(config_feats)[1]
+
+    def of_graph(i):
+      rows = slice(starts[i], starts[i + 1])
+      return tf.reshape(tf.einsum(
+          'kf,kcg->cfg', at_configs[rows], config_feats[rows]),
+          [configs, columns * config_width])
+
+    y = tf.map_fn(of_graph, tf.range(graph.graphs),
+                  fn_output_signature=tf.TensorSpec(
+                      [None, columns * config_width]))
+    x = graph.pool_nodes(c, weight)[:, tf.newaxis]
+    return tf.concat([x + tf.zeros_like(y[..., :1]), y], -1)
+
+  def _head(self, sums, nodes, configurable):
+    columns, config_width = 2 * self._input_widths[0], self._input_widths[1]
+    x, y = tf.split(sums, [columns, columns * config_width], -1)
+    shape = tf.shape(x)[:2]
+    x = x / tf.maximum(1.0, nodes)[:, tf.newaxis, tf.newaxis]
+    y = y / tf.maximum(1.0, configurable)[:, tf.newaxis, tf.newaxis]
+    steps = tf.nn.relu(tf.reshape(x, [-1, columns, 1])) * tf.nn.relu(
+        tf.reshape(y, [-1, columns, config_width]))
+    mean = tf.reduce_mean(self._gru(steps), 1)
+    return tf.reshape(
+        _matmul(mean, self._scorer.kernel, self._scorer.bias), shape)
