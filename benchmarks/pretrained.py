@@ -77,10 +77,10 @@ def analytic():
       graph=scoring.sample_graph(trained.stats)))
 
 
-def trees(data: str, seed: int):
+def trees(data: str, seed: int, most: int):
   splits = {split: list(inputs.read_kernels(os.path.join(data, split)))
             for split in ('train', 'valid')}
-  return booster.fit(**splits, settings=booster.Settings(), seed=seed,
+  return booster.fit(**splits, settings=booster.Settings(trees=most), seed=seed,
                      threads=os.cpu_count() or 1)
 
 
@@ -91,7 +91,7 @@ def rankers(args) -> dict[str, list]:
            for name, dirs in named.items()}
   found['the analytic part alone'] = [analytic()]
   if args.seeds:
-    found[booster.NAME] = [trees(args.data, int(seed))
+    found[booster.NAME] = [trees(args.data, int(seed), args.trees)
                            for seed in args.seeds.split(',')]
   return found
 
@@ -148,6 +148,8 @@ def main() -> int:
   flags.add_argument('--model', required=True, action='append',
                      metavar='NAME=DIR,DIR...')
   flags.add_argument('--seeds', default='', help='of LightGBM; empty: none')
+  flags.add_argument('--trees', type=int, default=booster.Settings().trees,
+                     help='of LightGBM at most (default: %(default)s)')
   args = flags.parse_args()
   try:
     found = rankers(args)
