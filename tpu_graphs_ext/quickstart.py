@@ -22,6 +22,7 @@ from tpu_graphs_ext import files, quickstart_layout
 from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import metrics
+from tpu_graphs_ext.host.results import Summary
 from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.stacks import versions
 
@@ -90,20 +91,35 @@ def train_with_own_host(out: str, data: str, name: str, epochs: int) -> str:
       out_dir=os.path.join(out, 'models'))).model_dir
 
 
-def comparison(title: str, model_dirs: dict[str, str], data: str,
-               loading: LoadSettings,
+def measured(model_dirs: dict[str, str], data: str,
+             loading: LoadSettings) -> dict[str, Summary]:
+  """Name of a model -> its means over the kernels of one labelled source."""
+  from tpu_graphs_ext.host import evaluate
+  return {name: evaluate.evaluate(model_dir, data, loading=loading).micro
+          for name, model_dir in model_dirs.items()}
+
+
+def conclusion(found: dict[str, Summary]) -> str:
+  """What a newcomer should take from the first table."""
+  best, other = (100 * found[name]['slowdown_5'] for name in MODELS)
+  chance = 100 * found[MODELS[0]]['random_5']
+  return (f'\nOf five tiles the best is {best:.2f} % slower than the fastest '
+          f'of all where {MODELS[0]}\nchooses, {other:.2f} % where '
+          f'{MODELS[1]} does, and {chance:.2f} % by chance. With one tile to '
+          "try,\ntake the compiler's default.")
+
+
+def comparison(title: str, found: dict[str, Summary],
                seconds: dict[str, float] | None = None) -> str:
-  """A table of all models on one labelled source, a row each.
+  """A table of what `measured` found, a row a model.
 
   Below them the compiler's default tile, which is one tile and so has only a
   top-1, and what tiles drawn at random are to be expected to give.
   """
-  from tpu_graphs_ext.host import evaluate
   heads = [f'top-{k}' for k in metrics.TOP_KS] + ['OPA', 'tau']
   lines = [title, f'{"":16}' + ''.join(f'{head:>10}' for head in heads)
            + ('   seconds' if seconds else '')]
-  for name, model_dir in model_dirs.items():
-    micro = evaluate.evaluate(model_dir, data, loading=loading).micro
+  for name, micro in found.items():
     cells = [f'{100 * micro[f"slowdown_{k}"]:.2f} %' for k in metrics.TOP_KS]
     cells += [f'{micro["opa"]:.3f}', f'{micro["kendall"]:.3f}']
     if seconds:
@@ -148,15 +164,17 @@ def run(out: str, epochs: int) -> str:
         else train_with_own_host(out, data, name, epochs))
     seconds[name] = time.monotonic() - started
   loading = LoadSettings(data_root=data, cache_dir=os.path.join(out, 'cache'))
+  found = measured(model_dirs, os.path.join(data, 'valid'), loading)
   print(comparison(
       f"\nValidation kernels of Google's TPU compiler after {epochs} epochs "
       '(slowdown of the best of\nthe top k over the best tile, by its own '
-      'estimates; lower is better):', model_dirs,
-      os.path.join(data, 'valid'), loading, seconds))
+      'estimates; lower is better):', found, seconds))
   real = os.path.join(root or '', checkout.REAL_KERNELS)
   if root and os.path.isfile(real):
     print(comparison('\n15 real TPU kernels, as measured (trained on the '
-                     "compiler's estimates alone):", model_dirs, real, loading))
+                     "compiler's estimates alone):",
+                     measured(model_dirs, real, loading)))
+  print(conclusion(found))
   csv = predict.predict(
       model_dirs[MODELS[0]], loading=loading,
       out=os.path.join(out, 'predictions.csv'))
