@@ -66,4 +66,10 @@ def test_a_trial_says_what_train_needs(data_root):
   # Else two data roots would be one run.
   args = settings.baseline_args()
   assert args['results_csv'] == '/out/predictions_0123456789abcdef.csv'
-  assert trial.describe() == 'MLP hidden_dim=8 lr=0.1235 seed=3'
+
+
+def test_a_row_in_a_line():
+  assert trials.describe({
+      'model': 'MLP', 'kwargs': {'hidden_dim': 8}, 'seed': 3, 'settings': {
+          'lr': 0.12345, 'cache_dir': '/c', 'recipe': 'quick'}}) == (
+              'MLP hidden_dim=8 lr=0.1235 recipe=quick seed=3')

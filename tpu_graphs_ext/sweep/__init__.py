@@ -14,3 +14,5 @@ rows         one row per kernel, as JSON and in Parquet
 rank_shard   what a worker of `rank` does
 rank_many    cuts files into shards, has them ranked, joins the rows
 """
+
+SHARD_FILES = 64  # Of `rank`; ranked again if their worker dies.

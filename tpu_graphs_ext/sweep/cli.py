@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import full_path, path_flag
 from tpu_graphs_ext.host.settings import LoadSettings
+from tpu_graphs_ext.sweep import SHARD_FILES
 
 
 def add_verbs(verbs, add_verb: Callable, add_switch: Callable) -> None:
@@ -50,7 +51,7 @@ def add_rank_flags(parser: argparse.ArgumentParser,
       help='with --workers or --scheduler: the .jsonl or .parquet to write, '
            'one row per kernel; also a URL')
   parser.add_argument(
-      '--shard_files', default=64, type=positive, metavar='N',
+      '--shard_files', default=SHARD_FILES, type=positive, metavar='N',
       help='files that a worker ranks at a time')
 
 

@@ -58,13 +58,7 @@ FIXED_SETTINGS = ('cache_dir', 'models_py')
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-  """What is tried with each seed on each data root.
-
-  Attributes:
-    model: class of the model.
-    kwargs: its arguments.
-    settings: flags of `train` that are given.
-  """
+  """A model's class, its arguments, and flags of `train` that are given."""
   model: str
   kwargs: dict[str, Any]
   settings: dict[str, Any]
@@ -94,13 +88,7 @@ class ModelSpace:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-  """How configurations are found.
-
-  Attributes:
-    method: one of `METHODS`.
-    configurations: how many a search draws; None: all of a grid.
-    seed: of the draws.
-  """
+  """A method of `METHODS`; how many configurations to draw (None: the grid)."""
   method: str = 'grid'
   configurations: Optional[int] = None
   seed: int = 0
@@ -108,12 +96,8 @@ class Search:
 
 @dataclasses.dataclass(frozen=True)
 class Prune:
-  """When poor trials end early; see `study.Curve`.
-
-  Attributes:
-    min_epochs: every trial has at least these.
-    factor: of the trials that reach a rung (min_epochs, min_epochs * factor,
-      ...) the best 1/factor continue.
+  """The best 1/factor of the trials continue after `min_epochs` times
+  1, factor, factor ** 2, ... epochs.
   """
   min_epochs: int = 1
   factor: int = 3
@@ -121,17 +105,12 @@ class Prune:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-  """A file that was read.
+  """A file that was read; the attributes are its keys.
 
   Attributes:
     path: of the file.
-    task: 'tile' or 'layout'.
-    models: at least one.
-    seeds: of each configuration.
     data_roots: full paths.
-    search: how configurations are found.
     prune: None: every trial has all its epochs.
-    goal: one of `GOALS`.
   """
   path: str
   task: str
@@ -177,9 +156,10 @@ class Grid:
   @property
   def space_hash(self) -> str:
     """Of what a search draws from, and of what it looks for."""
-    content = (self.models and [(model.name, list(model.values.items()))
-                                for model in self.models],
-               self.search.method, self.seeds, self.data_roots, self.goal)
+    models = [(model.name, list(model.values.items()), sorted(model.own))
+              for model in self.models]
+    content = (models, self.search.method, self.seeds, self.data_roots,
+               self.goal)
     return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
@@ -239,16 +219,17 @@ class _Reader:
     for root in roots:
       files.require_path(f'{self._path}: data_roots', root)
     seeds = self._list('seeds', [0], int, 'whole numbers')
-    if not all(0 <= seed <= MOST_SEED for seed in seeds):
-      raise self._fault('seeds', f'must be from 0 to {MOST_SEED}; got {seeds}')
+    self._require(all(0 <= seed <= MOST_SEED for seed in seeds), 'seeds',
+                  f'must be from 0 to {MOST_SEED}; got {seeds}')
     search = self._search()
     return Grid(
         self._path, self._task, self._models(search), seeds,
         tuple(map(files.full_path, roots)), search, self._prune(),
         self._choice('goal', 'opa', GOALS[self._task]))
 
-  def _fault(self, key: str, text: str) -> UserError:
-    return UserError(f'{self._path}: {key}: {text}')
+  def _require(self, holds: bool, key: str, text: str) -> None:
+    if not holds:
+      raise UserError(f'{self._path}: {key}: {text}')
 
   def _require_known(self, given: dict, known: tuple, where: str) -> None:
     for key in given:
@@ -258,36 +239,33 @@ class _Reader:
 
   def _choice(self, key: str, default: str, known: tuple[str, ...]) -> str:
     outer, _, inner = key.rpartition('.')
-    given = self._given[outer] if outer in self._given else self._given
-    value = given.get(inner, default)
-    if value not in known:
-      raise self._fault(key, f'must be one of {", ".join(known)}; got '
-                        f'{value!r}; {_hint(value, known)}'.rstrip('; '))
+    value = self._given.get(outer, self._given).get(inner, default)
+    self._require(value in known, key, f'must be one of {", ".join(known)}; '
+                  f'got {value!r}; {_hint(value, known)}'.rstrip('; '))
     return value
 
   def _list(self, key: str, default: list, kind: type, what: str) -> tuple:
     given = self._given.get(key, default)
-    if not isinstance(given, list) or not given or not all(
-        type(value) is kind for value in given):
-      raise self._fault(key, f'must be a list of {what}; got '
-                        f'{json.dumps(given)[:100]}')
-    if len(set(given)) < len(given):
-      raise self._fault(key, f'has one of {json.dumps(given)[:100]} twice')
+    shown = json.dumps(given)[:100]
+    self._require(
+        isinstance(given, list) and given and all(
+            type(value) is kind for value in given), key,
+        f'must be a list of {what}; got {shown}')
+    self._require(len(set(given)) == len(given), key,
+                  f'has one of {shown} twice')
     return tuple(given)
 
   def _object(self, key: str, given: dict, where: str = '') -> dict:
     value = given.get(key, {})
-    if not isinstance(value, dict):
-      raise self._fault(where + key, 'must be an object of names and values; '
-                        f'got {json.dumps(value)[:100]}')
+    self._require(isinstance(value, dict), where + key, 'must be an object of '
+                  f'names and values; got {json.dumps(value)[:100]}')
     return value
 
   def _number(self, key: str, given: dict, default: Any, least: int) -> Any:
     value = given.get(key.partition('.')[2], default)
-    if value is not default and (
-        type(value) is not int or not least <= value <= MOST_SEED):
-      raise self._fault(key, f'must be a whole number from {least} to '
-                        f'{MOST_SEED}; got {value!r}')
+    is_fine = type(value) is int and least <= value <= MOST_SEED
+    self._require(is_fine or value is default, key, 'must be a whole number '
+                  f'from {least} to {MOST_SEED}; got {value!r}')
     return value
 
   def _search(self) -> Search:
@@ -295,10 +273,10 @@ class _Reader:
     self._require_known(given, ('method', 'configurations', 'seed'), 'search.')
     method = self._choice('search.method', 'grid', METHODS)
     number = self._number('search.configurations', given, None, 1)
-    if (method == 'grid') != (number is None):
-      raise self._fault('search.configurations', (
-          'a grid has all; leave it out' if number else
-          f'how many shall {method!r} try? Give a number'))
+    self._require((method == 'grid') == (number is None),
+                  'search.configurations',
+                  'a grid has all; leave it out' if number else
+                  f'how many shall {method!r} try? Give a number')
     return Search(method, number, self._number('search.seed', given, 0, 0))
 
   def _prune(self) -> Optional[Prune]:
@@ -312,48 +290,41 @@ class _Reader:
 
   def _models(self, search: Search) -> tuple[ModelSpace, ...]:
     given = self._given.get('models')
-    if not isinstance(given, list) or not given:
-      raise self._fault('models', 'must be a list of at least one model, as '
-                        f'["MLP"]; got {json.dumps(given)[:100]}')
+    self._require(isinstance(given, list) and given, 'models', 'must be a list '
+                  'of at least one model, as ["MLP"]; got '
+                  f'{json.dumps(given)[:100]}')
     return tuple(self._model(entry, f'models[{place}]', search)
                  for place, entry in enumerate(given))
 
   def _model(self, entry: Any, where: str, search: Search) -> ModelSpace:
     if isinstance(entry, str):
       entry = {'model': entry}
-    if not isinstance(entry, dict) or not isinstance(entry.get('model'), str):
-      raise self._fault(where, 'must be the name of a model, or an object '
-                        'with "model", "kwargs" and "settings"; got '
-                        f'{json.dumps(entry)[:100]}')
+    self._require(
+        isinstance(entry, dict) and isinstance(entry.get('model'), str), where,
+        'must be the name of a model, or an object with "model", "kwargs" and '
+        f'"settings"; got {json.dumps(entry)[:100]}')
     self._require_known(entry, _MODEL_KEYS, where + '.')
     found, own = {}, set()
     for part in ('kwargs', 'settings'):
       for given, prefix in ((self._given, ''), (entry, where + '.')):
         for name, value in self._object(part, given, prefix).items():
-          found[f'{part}.{name}'] = values.parsed(
-              value, f'{self._path}: {prefix}{part}.{name}',
-              search.method != 'grid')
-          if prefix:
-            own.add(f'{part}.{name}')
-    for key, chosen in found.items():
-      part, _, name = key.partition('.')
-      if part == 'settings':
-        self._check_setting(name, chosen)
+          key = f'{part}.{name}'
+          found[key] = values.parsed(value, f'{self._path}: {prefix}{key}',
+                                     search.method != 'grid')
+          own |= {key} if prefix else set()
+          if part == 'settings':
+            self._check_setting(name, found[key])
     return ModelSpace(entry['model'], found, frozenset(own))
 
   def _check_setting(self, name: str, chosen: Values) -> None:
-    if name in OWN_SETTINGS:
-      raise self._fault(f'settings.{name}', 'is not for a grid to set; the '
-                        f'trials have it from {OWN_SETTINGS[name]}')
+    key = f'settings.{name}'
+    self._require(name not in OWN_SETTINGS, key, 'is not for a grid to set; '
+                  f'the trials have it from {OWN_SETTINGS.get(name)}')
     free = [other for other in self._fields if other not in OWN_SETTINGS]
-    if name not in free:
-      raise self._fault(f'settings.{name}', 'train has no such flag; ' + (
-          _hint(name, free) or f'it has {shortened(free, len(free))}'))
-    if name in FIXED_SETTINGS and len(chosen.tested()) > 1:
-      raise self._fault(f'settings.{name}', 'must be one value')
-
-
-# ----------------------------------------------- can it be trained at all?
+    self._require(name in free, key, 'train has no such flag; ' + (
+        _hint(name, free) or f'it has {shortened(free, len(free))}'))
+    self._require(name not in FIXED_SETTINGS or len(chosen.tested()) == 1, key,
+                  'must be one value')
 
 
 def models_py_of(task: str, settings: dict[str, Any]) -> str:

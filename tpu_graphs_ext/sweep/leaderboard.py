@@ -204,7 +204,7 @@ class Leaderboard:
       lines += ['', '## Failed', '']
     for row in failed.to_dict('records'):
       error = ' '.join(row['error'].split()).replace('|', '\\|')
-      lines.append(f'- `{row["key"]}` {describe(row, row["seed"])}: {error}')
+      lines.append(f'- `{row["key"]}` {describe(row)}: {error}')
     return '\n'.join(lines) + '\n'
 
   def csv(self) -> str:

@@ -26,20 +26,18 @@ from tpu_graphs_ext.advice import sources
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import tpu_compiler
 from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
-from tpu_graphs_ext.sweep import pool, rank_shard, rows, storage
+from tpu_graphs_ext.sweep import SHARD_FILES, pool, rank_shard, rows, storage
 from tpu_graphs_ext.sweep.rank_shard import Shard, hash_of
 
 _log = logging.getLogger(__name__)
 
-# Of a shard. Those of one are lost where a worker dies.
-SHARD_FILES = 64
 MOST_TILES = 100_000
 PARTS = '.parts'  # What follows the output's name.
 
 # Files of a folder that are looked at.
 _LISTED_ENDINGS = ('.npz',)
 _LEGAL_ENDINGS = ('.npz', '.pb', '.hlo')
-_FORMAT = 2  # Another one where other rows are made of the same files.
+_FORMAT = 2  # Changes when the same files give other rows.
 _SHOWN = 10  # Columns of `Summary.text`.
 _MOST_MESSAGES = 20
 
@@ -134,9 +132,8 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
     What was ranked. A file that cannot be ranked has a row with an error.
 
   Raises:
-    UserError: there is no file to rank, or no such generation of TPU; the
-      model cannot be loaded; the output cannot be written, or is another's
-      file; the workers cannot be reached; fsspec is not installed.
+    UserError: files, model, output, workers or the TPU's generation cannot be
+      used; fsspec is not installed.
   """
   start = time.monotonic()
   check_out(out)
@@ -222,16 +219,15 @@ def _parts_folder(folder: str) -> Iterator[None]:
   if storage.is_url(folder):
     yield
     return
-  try:
-    os.makedirs(folder, exist_ok=True)
-  except OSError as error:
-    raise files.cannot_be_written(folder, error) from error
   with contextlib.ExitStack() as stack:
     try:
+      os.makedirs(folder, exist_ok=True)
       stack.enter_context(files.held_folder(folder))
     except BlockingIOError as error:
       raise UserError(f'{folder}: another command is ranking into it; wait for '
                       'it, or name another --out') from error
+    except OSError as error:
+      raise files.cannot_be_written(folder, error) from error
     try:
       yield
     finally:

@@ -125,9 +125,7 @@ class _Model:
 
   @functools.cached_property
   def compiled(self) -> Optional[cost_model.CostModel]:
-    """The same as one program, which takes half the time of a small kernel.
-
-    None of a models.py that cannot be made one.
+    """The same as one program, in half the time for a small kernel, if it can.
     """
     try:
       return cost_model.CostModel(self.ranker)

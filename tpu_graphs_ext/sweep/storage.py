@@ -38,7 +38,7 @@ class Found:
 
   Attributes:
     name: for people, relative if what was given is.
-    path: absolute path or URL, by which any process opens it.
+    path: absolute path or URL.
     stamp: a text that changes with the file.
   """
   name: str

@@ -62,10 +62,10 @@ def _cut_torn_line(path: str) -> None:
 
 
 class Journal:
-  """The file of a sweep.
+  """The file of a sweep, in folder `out`.
 
   Args:
-    out: full path of the sweep's folder.
+    out: full path.
     mends: cuts off a line that was not finished; nobody else may write.
 
   Raises:
@@ -121,23 +121,15 @@ class Journal:
     return found
 
   def begin(self, trial: Trial, row: Optional[dict[str, Any]]) -> Trial:
-    """Notes that a trial is started; returns it with its number.
-
-    Args:
-      trial: to be started.
-      row: what is known of it; None: nothing.
-    """
-    study = self.trainings(trial)
-    number, attempts = -1, 0
-    if row:
-      attempts = row['attempts']
-      if row['state'] == STARTED and row['data_root'] == trial.data_root:
-        number = row['number']
-    running = study.ask() if number < 0 else self.running(study, number)
+    """Starts a trial of which `row` is known; returns it with its number."""
+    study, row = self.trainings(trial), row or {}
+    is_left = (row.get('state'), row.get('data_root')) == (
+        STARTED, trial.data_root)
+    running = self.running(study, row['number']) if is_left else study.ask()
     running.set_user_attr('trial', {
         'key': trial.key, **dataclasses.asdict(trial.configuration),
         'seed': trial.seed, 'data_root': trial.data_root})
-    running.set_user_attr('attempts', attempts + 1)
+    running.set_user_attr('attempts', row.get('attempts', 0) + 1)
     return dataclasses.replace(trial, number=running.number)
 
   def running(self, study: Any, number: int) -> Any:
@@ -147,22 +139,18 @@ class Journal:
 
   def end(self, trial: Trial, state: str, result: dict[str, Any]
           ) -> dict[str, Any]:
-    """Notes what became of a trial; returns its row.
-
-    Args:
-      trial: as `begin` returned it.
-      state: `FINISHED`, `STOPPED` or `FAILED`.
-      result: of `training.run`; {'error': why} of one that failed.
-    """
+    """Ends a trial by what `training.run` returned, or with its 'error'."""
     study = self.trainings(trial)
     self.running(study, trial.number).set_user_attr('result', result)
-    study.tell(trial.number, result['values']['opa'] if state == FINISHED
-               else None, state=self._optuna.trial.TrialState[_STATES[state]])
+    study.tell(
+        trial.number,
+        result['values'].get('opa', 0.) if state == FINISHED else None,
+        state=self._optuna.trial.TrialState[_STATES[state]])
     return _row(study.get_trials(deepcopy=False)[trial.number])
 
 
 def _row(trial: Any) -> dict[str, Any]:
-  """What an Optuna trial says of one of ours."""
+  """What is known of one of our trials."""
   return {'number': trial.number, 'state': _WORDS[trial.state.name],
           'attempts': trial.user_attrs.get('attempts', 0), 'error': '',
           'epochs': 0, 'best_epoch': 0, 'parameters': 0, 'seconds': 0.0,
@@ -171,12 +159,7 @@ def _row(trial: Any) -> dict[str, Any]:
 
 
 class Curve:
-  """One trial's curve among those of the others.
-
-  A trial that is resumed continues the curve that it had.
-
-  Args:
-    trial: with a `prune`, started.
+  """The curve of a trial that was started, maybe an earlier attempt's.
 
   Attributes:
     is_poor: whether the trial shall end.
@@ -191,12 +174,7 @@ class Curve:
     self.is_poor = stored.user_attrs.get('is_poor', False)
 
   def add(self, epochs: int, opa: float) -> bool:
-    """Adds a point; whether the trial shall end.
-
-    Args:
-      epochs: finished, from 1.
-      opa: on the validation split.
-    """
+    """Adds the validation OPA after some epochs; returns `is_poor`."""
     if not self.is_poor and epochs not in self._reported:
       self._reported.add(epochs)
       self._trial.report(opa, epochs)
@@ -231,11 +209,7 @@ class Draws:
         else samplers.TPESampler(seed=seed, constant_liar=True))
 
   def configurations(self, known: bool = False) -> Iterator[Configuration]:
-    """Each, in order.
-
-    Args:
-      known: only those that are known before any trial ends.
-    """
+    """Each, in order; or only those `known` before any trial ends."""
     if not self._study:
       yield from self._grid.configurations()
       return
@@ -247,12 +221,7 @@ class Draws:
           else self._study.ask())
 
   def tell(self, number: int, value: Optional[float]) -> None:
-    """Says what came of a configuration.
-
-    Args:
-      number: of the configuration, in the order of `configurations`.
-      value: of the goal; None if all its trials failed.
-    """
+    """Gives configuration `number` its goal; None if all its trials failed."""
     if not self._study:
       return
     with contextlib.suppress(ValueError):  # An earlier sweep told it.

@@ -23,7 +23,7 @@ from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.sweep import grid, leaderboard, pool, study, training
 from tpu_graphs_ext.sweep.grid import Grid
 from tpu_graphs_ext.sweep.leaderboard import Leaderboard
-from tpu_graphs_ext.sweep.trials import Maker, Trial
+from tpu_graphs_ext.sweep.trials import Maker, Trial, describe
 
 _log = logging.getLogger(__name__)
 
@@ -138,11 +138,11 @@ class _Sweep:
   def _note(self, outcome: pool.Outcome) -> None:
     trial = self._begun[outcome.key]
     state, result = outcome.result or (study.FAILED, {'error': outcome.error})
-    self._over[trial.key] = self._journal.end(trial, state, result)
+    row = self._over[trial.key] = self._journal.end(trial, state, result)
     if outcome.error:
-      _log.warning('%s: failed: %s', trial.describe(), outcome.error)
+      _log.warning('%s: failed: %s', describe(row), outcome.error)
     else:
-      _log.info('%s: %s', trial.describe(), ', '.join(
+      _log.info('%s: %s', describe(row), ', '.join(
           f'{name} {value:.4f}' for name, value in result['values'].items()))
     self._tell()
     start = time.monotonic()

@@ -30,11 +30,7 @@ class Trial:
 
   Attributes:
     key: hash of its content.
-    task: 'tile' or 'layout'.
-    configuration: what is tried.
-    seed: of weights, batches and dropout.
-    data_root: full path.
-    out: full path of the sweep's folder.
+    data_root, out: full paths; `out` is the sweep's folder.
     prune: when it may end early; None: never.
     number: in its study of Optuna's, once it was started.
   """
@@ -58,17 +54,13 @@ class Trial:
         results_csv=os.path.join(self.out, f'predictions_{self.key}.csv'),
         **tried.settings)
 
-  def describe(self) -> str:
-    """'EarlyJoinSAGE hidden_dim=32 lr=0.01 seed=0'."""
-    return describe(dataclasses.asdict(self.configuration), self.seed)
 
-
-def describe(tried: dict[str, Any], seed: int) -> str:
-  """The same of a configuration's fields."""
-  given = {**tried['kwargs'], **tried['settings']}
-  return ' '.join([tried['model'], *(
+def describe(row: dict[str, Any]) -> str:
+  """'EarlyJoinSAGE hidden_dim=32 lr=0.01 seed=0', of a row of a study."""
+  given = {**row['kwargs'], **row['settings']}
+  return ' '.join([row['model'], *(
       f'{name}={text_of(value, 4)}' for name, value in given.items()
-      if name != 'cache_dir'), f'seed={seed}'])
+      if name != 'cache_dir'), f'seed={row["seed"]}'])
 
 
 def text_of(value: Any, digits: int = 17) -> str:
@@ -79,12 +71,7 @@ def text_of(value: Any, digits: int = 17) -> str:
 
 
 class Maker:
-  """Makes the trials of a grid; reads each data root and models.py once.
-
-  Args:
-    grid: what is tried.
-    out: full path of the sweep's folder.
-  """
+  """Makes the trials of a grid; reads each data root and models.py once."""
 
   def __init__(self, grid: Grid, out: str):
     self._grid, self._out = grid, out

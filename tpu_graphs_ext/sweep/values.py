@@ -120,27 +120,25 @@ def parsed(given: Any, where: str, is_search: bool) -> Values:
 
 def _check_ends(given: dict, where: str) -> None:
   """Raises a UserError unless min, max, step and log fit together."""
+  def require(holds: bool, text: str) -> None:
+    if not holds:
+      raise UserError(where + text)
+
   for key in ('min', 'max'):
-    if key not in given:
-      raise UserError(f'{where}: is a range without {key!r}; give both ends')
+    require(key in given, f': is a range without {key!r}; give both ends')
   for key in ('min', 'max', 'step'):
     value = given.get(key, 1)
-    if type(value) not in (int, float) or not math.isfinite(value):
-      raise UserError(f'{where}.{key}: must be a number; got {value!r}')
-  if not given['min'] < given['max']:
-    raise UserError(f'{where}: min must be below max; got {given["min"]} and '
-                    f'{given["max"]}')
-  log = given.get('log', False)
-  if not isinstance(log, bool):
-    raise UserError(f'{where}.log: must be true or false; got {log!r}')
-  if log and given['min'] <= 0:
-    raise UserError(f'{where}.min: must be above 0 where log is true; got '
-                    f'{given["min"]}')
-  if 'step' in given and given['step'] <= 0:
-    raise UserError(f'{where}.step: must be above 0; got {given["step"]}')
-  if 'step' in given and (log or 'count' in given):
-    raise UserError(f'{where}: step goes with neither count nor log; leave '
-                    'one of them out')
+    require(type(value) in (int, float) and math.isfinite(value),
+            f'.{key}: must be a number; got {value!r}')
+  least, most, log = given['min'], given['max'], given.get('log', False)
+  require(least < most, f': min must be below max; got {least} and {most}')
+  require(isinstance(log, bool), f'.log: must be true or false; got {log!r}')
+  require(not log or least > 0,
+          f'.min: must be above 0 where log is true; got {least}')
+  if 'step' in given:
+    require(given['step'] > 0, f'.step: must be above 0; got {given["step"]}')
+    require(not log and 'count' not in given,
+            ': step goes with neither count nor log; leave one of them out')
 
 
 def _points(given: dict, where: str) -> list[Number]:
@@ -159,11 +157,9 @@ def _points(given: dict, where: str) -> list[Number]:
   if type(count) is not int or not 2 <= count <= _MOST_POINTS:
     raise UserError(f'{where}.count: must be a whole number from 2 to '
                     f'{_MOST_POINTS}; got {count!r}')
-  parts = [place / (count - 1) for place in range(1, count - 1)]
-  between = [float(f'{number:.12g}') for number in (
-      [least * (most / least) ** part for part in parts]
-      if given.get('log') else [least + (most - least) * part
-                                for part in parts])]
-  if _is_whole(least, most):
-    between = list(map(round, between))
-  return [least, *between, most]
+  between = [least * (most / least) ** part if given.get('log')
+             else least + (most - least) * part
+             for part in (place / (count - 1) for place in range(1, count - 1))]
+  return [least, *(
+      round(number) if _is_whole(least, most) else float(f'{number:.12g}')
+      for number in between), most]
