@@ -30,7 +30,8 @@ def on_layouts(spec: Any) -> dict[str, object]:
   Raises:
     UserError: the model, its arguments or the data cannot be used.
   """
-  from tpu_graphs_ext.layout import evaluate, programs
+  from tpu_graphs_ext.host import evaluate
+  from tpu_graphs_ext.layout import programs
   training, ranker = _trained(spec)
   row = training_columns([training])
   for split, folders in sources(spec.source, spec.real).items():
@@ -39,7 +40,7 @@ def on_layouts(spec: Any) -> dict[str, object]:
         for program in programs.read_folder(folder, cache_dir=spec.cache_dir)
         if program.is_labelled and has_choice(program)], split)
     if len(members):
-      programs.require_labels(members)
+      evaluate.require_labels(members, split, ranker.task)
       row.update(columns_of(split, members, evaluate.measure(
           ranker, members, split)))
   return row
@@ -78,7 +79,8 @@ def npz_files(folder: str) -> list[str]:
 
 def _trained(spec: Any):
   """Trains at default flags; returns (Training, the ranker as saved)."""
-  from tpu_graphs_ext.layout import scoring, settings, train
+  from tpu_graphs_ext.host import scoring, train
+  from tpu_graphs_ext.layout import settings
   root, search = os.path.split(spec.source)
   root, source = os.path.split(root)
   given = settings.LayoutTrainSettings(
@@ -121,10 +123,10 @@ def with_copies(collection: str, folder: str) -> str:
 def columns_of(split: str, members: Any, rows: Any) -> dict[str, object]:
   """Columns <split>_<measure> of programs and their measures; NaN is None."""
   from tpu_graphs_ext.host import results
-  from tpu_graphs_ext.layout import evaluate
+  from tpu_graphs_ext.layout import evaluation
   mean = results.Summary(rows, len(rows))
   perfect = [
-      evaluate.kendall_of_order(
+      evaluation.kendall_of_order(
           program.runtime_ns.astype(np.float64), program.fastest_first)
       for program in members]
   columns = {'programs': len(rows), 'kendall': mean['kendall'],

@@ -95,7 +95,7 @@ def _on_splits(spec: RunSpec) -> dict[str, object]:
     kernels = inputs.read_kernels(source)
     if split == 'test' and kernels.unlabelled():
       continue
-    evaluate.require_labels(kernels, source)
+    evaluate.require_labels(kernels, source, ranker.task)
     row.update(_measures(split, evaluate.measure(ranker, kernels, split)))
   return row
 
@@ -180,12 +180,12 @@ def _trained_booster(spec: RunSpec, data_root: str):
 
   Copies of a kernel are taken once: it draws no configurations.
   """
-  from tpu_graphs_ext.host import evaluate, inputs
+  from tpu_graphs_ext.host import evaluate, inputs, task
   splits = {}
   for split in ('train', 'valid'):
     folder = os.path.join(data_root, split)
     kernels = inputs.read_kernels(folder)
-    evaluate.require_labels(kernels, folder)
+    evaluate.require_labels(kernels, folder, task.find('tile'))
     splits[split] = list(
         {kernel.tile_id.split('.')[-1]: kernel for kernel in kernels}.values()
         if spec.protocol == LEAVE_ONE_OUT else kernels)
@@ -198,8 +198,8 @@ def _trained_booster(spec: RunSpec, data_root: str):
 
 def _measures(split: str, rows) -> dict[str, object]:
   """Columns <split>_<micro or macro>_<measure>, <split>_<choice>; no NaN."""
-  from tpu_graphs_ext.host import evaluate
-  evaluation = evaluate.Evaluation('', '', rows)
+  from tpu_graphs_ext.host import tile_results
+  evaluation = tile_results.Evaluation('', '', rows)
   columns = {f'{split}_kernels': len(rows)}
   for mean in ('micro', 'macro'):
     summary = evaluation.summary_json(getattr(evaluation, mean))

@@ -39,6 +39,7 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError, how_to_install
 from tpu_graphs_ext.hlo import layout
 from tpu_graphs_ext.host import distinct
+from tpu_graphs_ext.host import task as tasks
 
 # In the CSV and the tables.
 NAME = 'LightGBM'
@@ -297,6 +298,11 @@ class Booster:
     for kernel in kernels:
       yield kernel, distinct.Scores(
           self.scores(kernel), distinct.first_copies(kernel.config_feat))
+
+  @property
+  def task(self) -> Any:
+    """As a `Ranker` has it."""
+    return tasks.find('tile')
 
   @property
   def leaves(self) -> int:

@@ -25,7 +25,14 @@ from tpu_graphs_ext.advice import picks, sources
 from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import artifacts, evaluate, inputs, results, scoring
+from tpu_graphs_ext.host import (
+  artifacts,
+  evaluate,
+  inputs,
+  results,
+  scoring,
+  tile_results,
+)
 
 # Of real kernels with fewer tiles, few orders are wrong.
 FEWEST_TILES = 10
@@ -42,8 +49,8 @@ def data_sets(data: str, real: list[str]) -> dict[str, Partition]:
       'real, all': Partition.from_kernels(kernels)}
 
 
-def measured(ranker, kernels: Partition) -> evaluate.Evaluation:
-  return evaluate.Evaluation(
+def measured(ranker, kernels: Partition) -> tile_results.Evaluation:
+  return tile_results.Evaluation(
       '', '', evaluate.measure(ranker, kernels, 'measure'))
 
 

@@ -85,14 +85,14 @@ def host_steps(name: str, data_root: str) -> list[dict[str, Any]]:
   """A row for each epoch but the first, by `tpu-graphs-ext train`."""
   from tpu_graphs_ext.host import callbacks, threads, train
   seconds = []
-  end_epoch = callbacks.KeepBest.on_epoch_end
+  end_epoch = callbacks.Record.on_epoch_end
 
   def timed(self, epoch, logs=None):
-    before = self.progress.seconds
+    before = self._progress.seconds
     end_epoch(self, epoch, logs)
-    seconds.append(self.progress.seconds - before)
+    seconds.append(self._progress.seconds - before)
 
-  callbacks.KeepBest.on_epoch_end = timed
+  callbacks.Record.on_epoch_end = timed
   threads.one_for_each_operation()
   with tempfile.TemporaryDirectory() as folder:
     train.train(settings.TrainSettings(
@@ -166,7 +166,7 @@ def epoch_growth(data_root: str) -> list[dict[str, Any]]:
 
   from tpu_graphs_ext import load_models
   from tpu_graphs_ext.data.normalize import FeatureStats
-  from tpu_graphs_ext.host import batches, losses, threads, train
+  from tpu_graphs_ext.host import batches, losses, threads, tile
   threads.one_for_each_operation()
   dataset = read.read_dataset(data_root, min_train_configs=10,
                               cache_dir=tempfile.mkdtemp())
@@ -177,7 +177,7 @@ def epoch_growth(data_root: str) -> list[dict[str, Any]]:
   model.compile(
       loss=losses.combined_loss(settings.TrainSettings().weighted_losses),
       optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3),
-      steps_per_execution=train.STEPS_PER_CALL)
+      steps_per_execution=tile.TASK.steps_per_call)
   rng, rows, numbers, times = np.random.default_rng(0), [], [], []
   for number in (100, 300, 1000, 3000, len(dataset.train)):
     if number > len(dataset.train):

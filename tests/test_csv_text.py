@@ -19,7 +19,7 @@ def test_formulas_become_text_and_numbers_stay():
 
 @pytest.mark.parametrize('name', ['a,b', 'a"b', 'a\nb', 'a\rb'])
 def test_a_name_of_a_prediction_stays_one_cell(name):
-  text = predictions_csv.text({'plain_1': [1, 0], name: [2]})
+  text = ''.join(predictions_csv.parts({'plain_1': [1, 0], name: [2]}))
   assert text.startswith('ID,TopConfigs\ntile:xla:plain_1,1;0\n')
   assert list(csv.reader(io.StringIO(text, newline='')))[2] == [
       'tile:xla:' + name, '2']

@@ -18,10 +18,11 @@ if TYPE_CHECKING:  # Editors and type checkers take it for true.
   from tpu_graphs_ext.analytic.explain import Explanation
   from tpu_graphs_ext.data.kernel import Kernel
   from tpu_graphs_ext.errors import UserError
-  from tpu_graphs_ext.host.evaluate import Evaluation, evaluate, evaluate_all
+  from tpu_graphs_ext.host.evaluate import evaluate, evaluate_all
   from tpu_graphs_ext.host.predict import predict
   from tpu_graphs_ext.host.rank import Choice, Ranking, rank
   from tpu_graphs_ext.host.settings import LoadSettings, TrainSettings
+  from tpu_graphs_ext.host.tile_results import Evaluation
   from tpu_graphs_ext.host.train import TrainResult, train
   from tpu_graphs_ext.serving.cost_model import CostModel
   from tpu_graphs_ext.serving.export import Export, export
@@ -37,7 +38,7 @@ __all__ = [
 _HOMES = {
     'Choice': 'host.rank',
     'CostModel': 'serving.cost_model',
-    'Evaluation': 'host.evaluate',
+    'Evaluation': 'host.tile_results',
     'Explanation': 'analytic.explain',
     'Export': 'serving.export',
     'Kernel': 'data.kernel',

@@ -19,7 +19,7 @@ import sys
 import threading
 import typing
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import tpu_graphs_ext
 from tpu_graphs_ext.errors import UserError, did_you_mean, printable
@@ -28,11 +28,13 @@ from tpu_graphs_ext.handin import cli
 from tpu_graphs_ext.host.settings import (
   CSV_NAME,
   TOP_CONFIGS,
+  Loading,
   LoadSettings,
   StatsSettings,
+  Training,
   TrainSettings,
 )
-from tpu_graphs_ext.layout import cli as layout_cli
+from tpu_graphs_ext.layout import settings as layout_settings
 from tpu_graphs_ext.report import cli as report_cli
 from tpu_graphs_ext.stacks.quiet import NoTerminal
 from tpu_graphs_ext.sweep import cli as sweep_cli
@@ -42,6 +44,24 @@ _log = logging.getLogger(__name__)
 
 # Settings that are paths of which '' is none; of other paths it means no file.
 _NEEDED_PATHS = ('data_root', 'out_dir')
+
+
+class _Task(NamedTuple):
+  """What flags of a task are made of; `host.task` has the rest."""
+  training: type[Training]
+  loading: type[Loading]
+  problem: str
+  configs: str
+  top_k: str
+  csv_name: str
+
+
+_TASKS = {
+    'tile': _Task(TrainSettings, LoadSettings, 'kernel', 'tiles', '1,5,10',
+                  CSV_NAME),
+    'layout': _Task(
+        layout_settings.LayoutTrainSettings, layout_settings.LayoutLoadSettings,
+        'program', 'configurations', '1,10,100', layout_settings.CSV_NAME)}
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -65,13 +85,8 @@ def _parser(task: str = 'tile') -> argparse.ArgumentParser:
   parser.add_argument('--version', action='version',
                       version=f'%(prog)s {tpu_graphs_ext.__version__}')
   verbs = parser.add_subparsers(dest='verb', metavar='VERB', required=True)
-  if task == 'layout':
-    layout_cli.add_verbs(verbs, _verb, _add_settings, _given, {
-        'positive': _positive, 'several_positive': _several_positive,
-        'switch': _add_switch})
-  else:
-    for add in (_add_train, _add_evaluate, _add_predict, _add_rank):
-      add(verbs)
+  for add in (_add_train, _add_evaluate, _add_predict, _add_rank):
+    add(verbs, task)
   for add in (_add_export, _add_check_data, _add_featurize, _add_sample_data,
               _add_stats, _add_run):
     add(verbs)
@@ -92,59 +107,105 @@ def _verb(verbs, name: str, run, help_text: str) -> argparse.ArgumentParser:
   return parser
 
 
-def _add_train(verbs) -> None:
-  parser = _verb(verbs, 'train', _train,
-                 'train a model and predict the test split')
-  layout_cli.add_task(parser, 'tile')
-  _add_settings(parser, TrainSettings)
+def _add_task(parser: argparse.ArgumentParser, task: str) -> None:
+  """The flag that chooses the task."""
+  parser.add_argument(
+      '--task', default=task, choices=tuple(_TASKS),
+      help='of TpuGraphs; each has flags of its own: `--task layout --help` '
+           'lists those of the layout task')
 
 
-def _add_evaluate(verbs) -> None:
-  parser = _verb(verbs, 'evaluate', _evaluate,
-                 'measure a trained model on labelled kernels')
-  layout_cli.add_task(parser, 'tile')
-  _add_dir(parser, '--dirs', help_more='; several are separated by commas')
+def _add_train(verbs, task: str) -> None:
+  parser = _verb(
+      verbs, 'train', _train, 'train a model and predict the test split'
+      if task == 'tile' else 'train a layout model and rank the test split')
+  _add_task(parser, task)
+  _add_settings(parser, _TASKS[task].training)
+
+
+def _add_evaluate(verbs, task: str) -> None:
+  of = _TASKS[task]
+  parser = _verb(
+      verbs, 'evaluate', _evaluate, 'measure a trained model on labelled '
+      'kernels' if task == 'tile' else
+      'measure trained layout models on labelled programs')
+  _add_task(parser, task)
+  _add_dir(parser, '--dirs', task=task,
+           help_more='; several are separated by commas')
+  _add_data(parser, task, 'valid')
   parser.add_argument(
-      '--data', default='', metavar='PATH',
-      help='folder of .npz files, one .npz or a .pb; empty: <data_root>/valid')
-  parser.add_argument(
-      '--top_k', default='1,5,10', metavar='K,K...', type=_several_positive,
-      help='how many tiles to try, separated by commas')
+      '--top_k', default=of.top_k, metavar='K,K...', type=_several_positive,
+      help=f'how many {of.configs} to try, separated by commas')
   parser.add_argument('--csv', metavar='FILE', type=path_flag('--csv'),
-                      help='file for one CSV row a kernel and model')
-  _add_settings(parser, LoadSettings)
-  _add_switch(parser, '--by_kernel', 'print every kernel too, the slowest '
-              'choices first')
+                      help=f'file for one CSV row a {of.problem} and model')
+  _add_settings(parser, of.loading)
+  if task == 'tile':
+    _add_switch(parser, '--by_kernel', 'print every kernel too, the slowest '
+                'choices first')
   _add_switch(parser, '--json', 'print JSON instead of tables')
 
 
-def _add_predict(verbs) -> None:
-  parser = _verb(verbs, 'predict', _predict,
-                 'rank the test split with a trained model and write a CSV')
-  layout_cli.add_task(parser, 'tile')
-  _add_dir(parser)
-  parser.add_argument('--out', default=CSV_NAME, metavar='FILE',
+def _add_predict(verbs, task: str) -> None:
+  parser = _verb(
+      verbs, 'predict', _predict,
+      'rank the test split with a trained model and write a CSV'
+      if task == 'tile' else
+      'rank all configurations of the test split and write a CSV')
+  _add_task(parser, task)
+  _add_dir(parser, task=task)
+  parser.add_argument('--out', default=_TASKS[task].csv_name, metavar='FILE',
                       type=path_flag('--out'), help='the CSV to write')
-  parser.add_argument('--top_configs', default=TOP_CONFIGS,
-                      type=_positive, metavar='N',
-                      help='configurations of each kernel')
-  _add_settings(parser, LoadSettings)
+  if task == 'tile':
+    parser.add_argument('--top_configs', default=TOP_CONFIGS,
+                        type=_positive, metavar='N',
+                        help='configurations of each kernel')
+  _add_settings(parser, _TASKS[task].loading)
 
 
-def _add_rank(verbs) -> None:
-  parser = _verb(verbs, 'rank', _rank,
-                 'list the tiles that a trained model predicts to be fastest')
-  layout_cli.add_task(parser, 'tile')
-  _add_dir(parser)
+def _add_rank(verbs, task: str) -> None:
+  parser = _verb(
+      verbs, 'rank', _rank if task == 'layout' else _rank_tiles,
+      'list the tiles that a trained model predicts to be fastest'
+      if task == 'tile' else 'list the configurations that a trained layout '
+      'model predicts to be fastest')
+  _add_task(parser, task)
+  _add_dir(parser, task=task)
+  if task == 'tile':
+    _add_rank_files(parser)
+  _add_data(parser, task, 'test', 'without FILE: choose from the tiles that '
+            'are listed in a ' if task == 'tile' else '')
+  parser.add_argument('--top_k', default=TOP_CONFIGS,
+                      type=_positive, metavar='K',
+                      help=f'configurations of each {_TASKS[task].problem}')
+  if task == 'tile':
+    sweep_cli.add_rank_flags(parser, _positive)
+  _add_settings(parser, _TASKS[task].loading)
+  _add_switch(parser, '--all', f'list every {_TASKS[task].configs[:-1]}, not '
+              'the first K')
+  _add_switch(parser, '--json', 'print JSON instead of tables')
+  if task == 'tile':
+    parser.add_argument('-v', '--verbose', action='store_true',
+                        help="with FILE: also the model's score of each tile")
+
+
+def _add_data(parser: argparse.ArgumentParser, task: str, split: str,
+              before: str = '') -> None:
+  """The flag that names the problems."""
+  parser.add_argument(
+      '--data', default='', metavar='PATH',
+      help=f'{before}folder of .npz files, one .npz or a .pb; empty: '
+           f'<data_root>/{split}' if task == 'tile' else
+           f'folder of .npz files, or one; empty: '
+           f'<data_root>/<source>/<search>/{split}')
+
+
+def _add_rank_files(parser: argparse.ArgumentParser) -> None:
+  """What else than files of listed tiles can be ranked, and how."""
   parser.add_argument(
       'files', nargs='*', metavar='FILE', type=path_flag('FILE'),
       help='choose from all legal tiles of its kernels, timed or not: an .npz, '
            'tuning data, HLO as protobuf or text, or module:function of '
            'TensorFlow or JAX')
-  parser.add_argument(
-      '--data', default='', metavar='PATH',
-      help='without FILE: choose from the tiles that are listed in a folder of '
-           '.npz files, one .npz or a .pb; empty: <data_root>/test')
   parser.add_argument(
       '--shapes', default='', metavar='SHAPES',
       help="of a function's arguments, as in 'f32[512,1024] bf16[1024]', or "
@@ -168,15 +229,6 @@ def _add_rank(verbs) -> None:
       '--most_tiles', default=100_000, type=_positive, metavar='N',
       help='of a kernel with more legal tiles, an even sample of so many is '
            'ranked')
-  parser.add_argument('--top_k', default=TOP_CONFIGS,
-                      type=_positive, metavar='K',
-                      help='configurations of each kernel')
-  sweep_cli.add_rank_flags(parser, _positive)
-  _add_settings(parser, LoadSettings)
-  _add_switch(parser, '--all', 'list every tile, not the first K')
-  _add_switch(parser, '--json', 'print JSON instead of tables')
-  parser.add_argument('-v', '--verbose', action='store_true',
-                      help="with FILE: also the model's score of each tile")
 
 
 def _add_export(verbs) -> None:
@@ -257,13 +309,14 @@ def _add_stats(verbs) -> None:
 
 
 def _add_dir(parser: argparse.ArgumentParser, *other_names: str,
-             help_more: str = '') -> None:
-  """The flag that names the trained model."""
+             help_more: str = '', task: str = 'tile') -> None:
+  """The flag that names the trained model, of which the tile task has one."""
+  has_own = {'default': 'pretrained'} if task == 'tile' else {'required': True}
   parser.add_argument(
-      '--dir', *other_names, default='pretrained', type=path_flag('--dir'),
-      metavar='MODEL_DIR',
-      help='folder model_<hash>, its run file beside it, or `pretrained`, the '
-           f'trained model in the package{help_more}')
+      '--dir', *other_names, type=path_flag('--dir'), metavar='MODEL_DIR',
+      help='folder model_<hash>, its run file beside it' + (
+          ', or `pretrained`, the trained model in the package'
+          if task == 'tile' else '') + help_more, **has_own)
 
 
 def _add_settings(parser: argparse.ArgumentParser, settings_class: type,
@@ -335,38 +388,50 @@ def _several_positive(text: str) -> list[int]:
 # ------------------------------------------------------------------ verbs
 
 
+def _few_threads(args: argparse.Namespace) -> None:
+  from tpu_graphs_ext.host import threads
+  if args.task == 'tile':  # The operations of the other are not so small.
+    threads.one_for_each_operation(threads.RANKING_CORES)
+
+
+def _loading(args: argparse.Namespace) -> Loading:
+  return _given(args, _TASKS[args.task].loading)
+
+
 def _train(args: argparse.Namespace) -> int:
-  settings = _given(args, TrainSettings)
+  settings = _given(args, _TASKS[args.task].training)
   from tpu_graphs_ext.host import threads, train
-  threads.one_for_each_operation()
+  if args.task == 'tile':
+    threads.one_for_each_operation()
   print(train.train(settings).text())
   return 0
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.host import evaluate, evaluation_text, results, threads
-  threads.one_for_each_operation(threads.RANKING_CORES)
+  from tpu_graphs_ext.host import evaluate, results, task
+  _few_threads(args)
+  evaluation = task.find(args.task).evaluation
   if args.csv:
-    evaluate.CSV.check(args.csv)
+    evaluation.CSV.check(args.csv)
   evaluations = evaluate.evaluate_all(
-      args.dir.split(','), args.data, loading=_given(args, LoadSettings),
-      ks=args.top_k)
+      args.dir.split(','), args.data, loading=_loading(args), ks=args.top_k)
   if args.csv:
-    evaluate.CSV.write(args.csv, results.to_csv(evaluations))
+    evaluation.CSV.write(args.csv, results.to_csv(evaluations))
   print(json.dumps(results.to_json(evaluations), indent=2) if args.json
-        else evaluation_text.text(evaluations, args.by_kernel))
+        else evaluation.texts(evaluations, getattr(args, 'by_kernel', False)))
   return 0
 
 
 def _predict(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.host import predict, threads
-  threads.one_for_each_operation(threads.RANKING_CORES)
-  print(predict.predict(args.dir, out=args.out, top_configs=args.top_configs,
-                        loading=_given(args, LoadSettings)))
+  from tpu_graphs_ext.host import predict
+  _few_threads(args)
+  print(predict.predict(
+      args.dir, out=args.out, loading=_loading(args),
+      top_configs=getattr(args, 'top_configs', None)))
   return 0
 
 
-def _rank(args: argparse.Namespace) -> int:
+def _rank_tiles(args: argparse.Namespace) -> int:
   if sweep_cli.ranks_many(args):
     return sweep_cli.rank_many(args, _given(args, LoadSettings))
   if args.blocks:
@@ -375,11 +440,14 @@ def _rank(args: argparse.Namespace) -> int:
     return _rank_all_tiles(args)
   if args.shapes:
     raise UserError('--shapes goes with module:function; name one')
-  from tpu_graphs_ext.host import rank, threads
-  threads.one_for_each_operation(threads.RANKING_CORES)
-  rankings = rank.rank(args.dir, args.data,
-                       top_k=sys.maxsize if args.all else args.top_k,
-                       loading=_given(args, LoadSettings))
+  return _rank(args)
+
+
+def _rank(args: argparse.Namespace) -> int:
+  from tpu_graphs_ext.host import rank
+  _few_threads(args)
+  rankings = rank.rank(args.dir, args.data, loading=_loading(args),
+                       top_k=sys.maxsize if args.all else args.top_k)
   if args.json:
     print(json.dumps([ranking.to_json() for ranking in rankings], indent=2))
   else:
@@ -563,7 +631,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 def _task_of(words: list[str]) -> str:
   """The task that a verb is told whose flags depend on it."""
   chosen = 'tile'
-  if words and words[0] in layout_cli.VERBS:
+  if words and words[0] in ('train', 'evaluate', 'predict', 'rank'):
     for word, following in zip(words[1:], [*words[2:], '']):
       name, equals, value = word.partition('=')
       if name == '--task':

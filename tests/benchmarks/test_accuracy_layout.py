@@ -13,9 +13,10 @@ import pytest
 from support import eager_training, tiny_layout_models, tiny_layouts
 from support.places import BENCHMARKS
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import artifacts
+from tpu_graphs_ext.host import artifacts, evaluate
 from tpu_graphs_ext.host import results as host_results
-from tpu_graphs_ext.layout import evaluate
+from tpu_graphs_ext.host.distinct import Scores
+from tpu_graphs_ext.layout import evaluation
 from tpu_graphs_ext.layout.settings import LayoutLoadSettings
 
 sys.path.insert(0, str(BENCHMARKS))
@@ -277,8 +278,10 @@ def test_equal_runtimes_bound_tau_away_from_1():
   runtime = np.array([5, 5, 9, 9])
   program = types.SimpleNamespace(
       runtime_ns=runtime, fastest_first=np.argsort(runtime, kind='stable'),
-      name='x', num_nodes=9, num_configurable=6, num_configs=4)
-  row = evaluate.row_of(program, np.array([1.0, 2.0, 3.0, 4.0]))
+      name='x', num_nodes=9, num_configurable=6, num_configs=4,
+      runtime_rel=runtime.astype(float))
+  row = evaluation.row_of(
+      program, Scores(np.array([1.0, 2.0, 3.0, 4.0]), np.arange(4)))
   columns = accuracy_layout_run.columns_of(
       'valid', [program], host_results.table([row]))
   assert columns['valid_most_kendall'] == pytest.approx((4 / 6) ** 0.5)

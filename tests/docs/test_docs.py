@@ -12,12 +12,13 @@ from support.places import PROJECT
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.host import recipes
-from tpu_graphs_ext.layout import cli as layout_cli
 
 PAGES = ('README.md', 'CONTRIBUTING.md', 'SECURITY.md',
          'benchmarks/README.md', *sorted(
     f'docs/{path.name}' for path in (PROJECT / 'docs').glob('*.md')))
 PACKAGE = PROJECT / 'tpu_graphs_ext'
+# Verbs whose flags depend on --task.
+VERBS_OF_TASKS = ('train', 'evaluate', 'predict', 'rank')
 FOLDERS = ('.ci', 'benchmarks', 'constraints', 'docs', 'run_scripts', 'tests',
            'tpu_graphs_ext')
 # Files that pages name and that are not of this project: the baseline's and
@@ -174,7 +175,7 @@ def test_every_command_takes_the_flags_that_pages_give_it(capsys):
         if not re.fullmatch(r'[a-z][a-z-]*', verb):
           continue  # `tpu-graphs-ext VERB`
         task = ['--task=layout'] * (
-            '--task layout' in command and verb in layout_cli.VERBS)
+            '--task layout' in command and verb in VERBS_OF_TASKS)
         flags, found = printed_help(capsys, verb, *task), found + 1
         for word in words:
           if verb == 'run' and word.endswith('.py'):

@@ -10,11 +10,20 @@ import pytest
 from support import tiny_kernels
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import distinct, evaluate, results, scoring
+from tpu_graphs_ext.host import (
+  distinct,
+  evaluate,
+  results,
+  scoring,
+  task,
+  tile_results,
+)
 
 
 class ByFirstColumn:
   """Scores a configuration with minus its first column."""
+
+  task = task.find('tile')
 
   def __init__(self, keep_repeats=False):
     self._keep_repeats = keep_repeats
@@ -56,7 +65,7 @@ def evaluation():
       # Six: order 5 .. 0, top-1: 60 / 10 - 1 = 5, top-5: 20 / 10 - 1 = 1.
       kernel_of('0123456789abcdef', range(6), [10, 20, 30, 40, 50, 60]),
   ]
-  return evaluate.Evaluation('model_x', 'folder', evaluate.measure(
+  return tile_results.Evaluation('model_x', 'folder', evaluate.measure(
       ByFirstColumn(), Partition.from_kernels(kernels), 'test'))
 
 
@@ -80,7 +89,7 @@ def test_rankable_leaves_out_identical_configs(evaluation):
 def test_macro_is_the_mean_over_programs(evaluation):
   assert {name: summary['slowdown_1']
           for name, summary in evaluation.programs.items()} == {
-      evaluate.NO_PROGRAM: 5.0, 'net_a': 1.0, 'net_b': 0.5}
+      tile_results.NO_PROGRAM: 5.0, 'net_a': 1.0, 'net_b': 0.5}
   assert evaluation.macro['slowdown_1'] == pytest.approx((5 + 1 + 0.5) / 3)
 
 
@@ -119,7 +128,7 @@ def with_repeats(keep_repeats=False):
   """An evaluation of a kernel that has its second tile five times more."""
   kernels = [kernel_of('net_a_0', [3, 9, 9, 9, 9, 9, 9, 1],
                        [30, 80, 81, 82, 83, 84, 85, 20])]
-  return evaluate.Evaluation('model_x', 'folder', evaluate.measure(
+  return tile_results.Evaluation('model_x', 'folder', evaluate.measure(
       ByFirstColumn(keep_repeats), Partition.from_kernels(kernels), 'test'),
                              keep_repeats)
 
@@ -198,27 +207,21 @@ def test_equal_runtimes_have_no_order():
   assert math.isnan(result['opa']) and math.isnan(result['kendall'])
 
 
-def test_unlabelled_and_broken_labels_are_refused():
-  blank = kernel_of('blank_0', [0, 1], [0, 0])
-  good = kernel_of('good_0', [0, 1], [1, 2])
-  with pytest.raises(UserError, match=r'here: 1 of 2 kernels have no labels .*'
-                     r'first blank_0; .*tpu-graphs-ext predict'):
-    evaluate.require_labels(Partition.from_kernels([good, blank]), 'here')
-  with pytest.raises(UserError, match='bad_0: config_runtime row 1 is 0'):
-    evaluate.require_labels(
-        Partition.from_kernels([kernel_of('bad_0', [0, 1], [5, 0])]), 'here')
-
-
 def test_unlabelled_kernels_are_left_out_where_others_have_labels(caplog):
   blank = kernel_of('blank_0', [0, 1], [0, 0])
   good = kernel_of('good_0', [0, 1], [1, 2])
-  left = evaluate._labelled(Partition.from_kernels([blank, good]), 'here')
-  assert left.tile_ids == ['good_0']
+  both, tile = Partition.from_kernels([blank, good]), task.find('tile')
+  assert evaluate.labelled(both, 'here', tile).tile_ids == ['good_0']
   assert [record.message for record in caplog.records] == [
       'here: left out 1 of 2 kernels without labels (all runtimes are 0): '
       'blank_0']
+  with pytest.raises(UserError, match=r'here: 1 of 2 kernels have no labels .*'
+                     r'first blank_0; .*tpu-graphs-ext predict'):
+    evaluate.require_labels(both, 'here', tile)
   with pytest.raises(UserError, match='here: 1 of 1 kernels have no labels'):
-    evaluate._labelled(Partition.from_kernels([blank]), 'here')
+    evaluate.labelled(Partition.from_kernels([blank]), 'here', tile)
+  with pytest.raises(UserError, match='bad_0: config_runtime row 1 is 0'):
+    Partition.from_kernels([kernel_of('bad_0', [0, 1], [5, 0])])
 
 
 class FixedModel:

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from tpu_graphs_ext import errors
-from tpu_graphs_ext.host import evaluate, evaluation_text, results
+from tpu_graphs_ext.host import results, tile_results
+from tpu_graphs_ext.host.tile_results import Evaluation
 
 # Of four kernels: kind, slowdown of top 1, of the default, expected of one.
 KERNELS = {
@@ -28,7 +29,7 @@ def evaluation_of(name, more=0.0, kernels=KERNELS):
       'kendall': math.nan}
                        for tile_id, (kind, top, default, blind)
                        in kernels.items())
-  return evaluate.Evaluation(name, 'folder', rows)
+  return Evaluation(name, 'folder', rows)
 
 
 def cells_of(text, name):
@@ -71,7 +72,7 @@ def test_model_default_and_random_with_intervals():
 
 def test_no_number_is_minus_zero():
   one, other = evaluation_of('model_x'), evaluation_of('model_y', more=1e-6)
-  block = evaluation_text.of_several([one, other])
+  block = tile_results._of_several([one, other])
   assert cells_of(block, '1 - 2')[0] == '0.00 [0.00, 0.00]'
 
 
@@ -89,7 +90,7 @@ def test_kernels_on_request():
 def test_several_models_are_compared():
   evaluations = [evaluation_of('model_x'), evaluation_of('model_y', more=0.05),
                  evaluation_of('model_z')]
-  text = evaluation_text.text(evaluations)
+  text = Evaluation.texts(evaluations)
   assert text.count('micro (all kernels)  ') == 3
   block = text[text.index('3 models on folder, 4 kernels'):]
   assert '\nmodel 2: model_y\n' in block
@@ -136,7 +137,7 @@ def test_json_has_kinds_intervals_and_differences():
 def test_csv_has_a_row_a_kernel_and_model(tmp_path):
   path = tmp_path / 'sub' / 'e.csv'
   evaluations = [evaluation_of('model_x'), evaluation_of('model_y', more=0.5)]
-  evaluate.CSV.write(str(path), results.to_csv(evaluations))
+  Evaluation.CSV.write(str(path), results.to_csv(evaluations))
   rows = list(csv.DictReader(path.open(newline='')))
   assert [(row['model_dir'], row['tile_id']) for row in rows] == [
       (name, kernel) for name in ('model_x', 'model_y') for kernel in KERNELS]
@@ -148,7 +149,7 @@ def test_csv_has_a_row_a_kernel_and_model(tmp_path):
       'random_1': '0.5', 'random_3': '0.2', 'default': '0.3', 'opa': '0.5',
       'kendall': ''}
   # Its own is replaced.
-  evaluate.CSV.write(str(path), results.to_csv(evaluations[:1]))
+  Evaluation.CSV.write(str(path), results.to_csv(evaluations[:1]))
   assert path.read_text().count('\n') == 5
 
 
@@ -156,5 +157,5 @@ def test_csv_replaces_no_other_file(tmp_path):
   path = tmp_path / 'mine.csv'
   path.write_text('precious\n')
   with pytest.raises(errors.UserError, match='is no CSV of evaluate'):
-    evaluate.CSV.check(str(path))
+    Evaluation.CSV.check(str(path))
   assert path.read_text() == 'precious\n'

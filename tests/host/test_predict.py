@@ -31,6 +31,10 @@ def run(trained, tmp_path, data_root='', **changes):
     return file.read()
 
 
+def text_of(best):
+  return ''.join(predictions_csv.parts(best))
+
+
 class FixedRanker:
 
   def score_all(self, partition, what):
@@ -42,20 +46,21 @@ class FixedRanker:
 def test_best_configs_are_padded_with_0():
   partition = Partition.from_kernels(
       [tiny_kernels.make_kernel('a_0', num_configs=3)])
-  assert predict.best_configs(FixedRanker(), partition, 5) == {
-      'a_0': [1, 2, 0, 0, 0]}
-  assert predict.best_configs(FixedRanker(), partition, 2) == {'a_0': [1, 2]}
+  for count, indices in ((5, [1, 2, 0, 0, 0]), (2, [1, 2]), (None, [1, 2, 0])):
+    assert list(predict.best_configs(FixedRanker(), partition, count)) == [
+        ('a_0', indices)]
 
 
 def test_distinct_tiles_come_before_repetitions():
   kernel = tiny_kernels.make_kernel('a_0', num_configs=3)
   kernel.config_feat[2] = kernel.config_feat[1]
-  assert predict.best_configs(
-      FixedRanker(), Partition.from_kernels([kernel]), 3) == {'a_0': [1, 0, 2]}
+  assert list(predict.best_configs(
+      FixedRanker(), Partition.from_kernels([kernel]), 3)) == [
+          ('a_0', [1, 0, 2])]
 
 
 def test_csv_text():
-  assert predictions_csv.text({'b': [3, 1], 'a_0': [2, 0]}) == (
+  assert text_of({'b': [3, 1], 'a_0': [2, 0]}) == (
       'ID,TopConfigs\ntile:xla:b,3;1\ntile:xla:a_0,2;0')
 
 
@@ -63,9 +68,9 @@ def test_predictions_equal_those_made_in_training(trained, tmp_path):
   best = trained.run_info['test_predictions']
   assert len(best) == 6
   # Trained on toy data, predicted on the whole: the run's own statistics.
-  assert run(trained, tmp_path) == predictions_csv.text(
+  assert run(trained, tmp_path) == text_of(
       {tile_id: indices[:5] for tile_id, indices in best.items()})
-  assert run(trained, tmp_path, top_configs=10) == predictions_csv.text(best)
+  assert run(trained, tmp_path, top_configs=10) == text_of(best)
 
 
 def test_needs_no_train_split(trained, tmp_path):

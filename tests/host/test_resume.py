@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from support import eager_training, kill_and_resume, tiny_kernels, tiny_models
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import resume, scoring, train
+from tpu_graphs_ext.host import callbacks, resume, scoring, train
 from tpu_graphs_ext.host.settings import LoadSettings
 
 
@@ -46,7 +46,7 @@ def broken_off(monkeypatch, settings, call: int) -> None:
       raise KeyboardInterrupt
 
   with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-    patched.setattr(train.StopOnNaN, 'on_train_batch_end', interrupt)
+    patched.setattr(callbacks.StopOnNaN, 'on_train_batch_end', interrupt)
     train.train(settings)
 
 
@@ -111,8 +111,8 @@ def test_a_run_killed_before_its_last_save_is_saved(
     raise OSError
 
   with monkeypatch.context() as patched, pytest.raises(OSError):
-    patched.setattr(train.KeepBest, '_save', lambda self: None)
-    patched.setattr(train.KeepBest, 'finish', killed)
+    patched.setattr(callbacks.SaveBest, '_save', lambda self: None)
+    patched.setattr(callbacks.SaveBest, 'finish', killed)
     train.train(settings)
   assert not list(tmp_path.glob('model_*'))
   result = train.train(settings)

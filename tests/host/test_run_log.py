@@ -104,7 +104,7 @@ class Terminal(io.StringIO):
 
 def test_the_bar_counts_kernels(monkeypatch):
   monkeypatch.setattr(sys, 'stderr', Terminal())
-  bar = callbacks.ProgressBar(TrainSettings(batch=5))
+  bar = callbacks.ProgressBar(5)
   bar.params = {'epochs': 3, 'steps': 4}
   bar.on_epoch_begin(1)
   bar._bar.mininterval = 0

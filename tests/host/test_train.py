@@ -27,8 +27,8 @@ from tpu_graphs_ext.host import (
   predict,
   scoring,
   train,
-  training_data,
 )
+from tpu_graphs_ext.host import task as tasks
 from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.stacks import versions
 
@@ -151,7 +151,7 @@ def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
   ranker = scoring.load_ranker(trained.model_dir, LoadSettings(
       data_root='missing', models_py=tiny_models.__file__))
   test = read.read_split(str(data_root / 'test'))
-  assert predict.best_configs(ranker, test, 10) == (
+  assert dict(predict.best_configs(ranker, test, 10)) == (
       trained.run_info['test_predictions'])
   (kernel, scores), *_ = ranker.score_all(test, 'test')
   np.testing.assert_array_equal(scores.given, ranker.scores(kernel))
@@ -167,31 +167,34 @@ def test_training_reports_what_the_baselines_does_and_keeps_repetitions(
   result = eager_training.trained(root, tmp_path / 'out', epochs=1)
   test = read.read_split(str(root / 'test'))
   ranker = load(result.model_dir)
-  distinct = predict.best_configs(ranker, test, 10)
-  assert predict.best_configs(
-      dataclasses.replace(ranker, keep_repeats=True), test, 10) == (
+  distinct = dict(predict.best_configs(ranker, test, 10))
+  assert dict(predict.best_configs(
+      dataclasses.replace(ranker, keep_repeats=True), test, 10)) == (
           result.run_info['test_predictions']) != distinct
 
 
+class Scripted(tf.keras.callbacks.Callback):
+  """Gives each epoch a validation OPA, and keeps its weights."""
+
+  def __init__(self, opas):
+    super().__init__()
+    self._opas, self.weights = opas, []
+
+  def on_epoch_end(self, epoch, logs=None):
+    self.weights.append([v.numpy() for v in self.model.trainable_variables])
+    logs['val_opa_metric'] = self._opas[epoch]
+
+
 def test_best_epoch_is_saved_and_early_stop_counts_from_it(
-    data_root, tmp_path, monkeypatch):
-  # Scripted validation: epoch 1 is the best, an equal one later is not
-  # better, and 3 - 1 >= early_stop ends training after epoch 3.
-  opas = [0.5, 0.9, 0.7, 0.9, 1.0]
-  weights = []
-  on_epoch_end = train.KeepBest.on_epoch_end
-
-  def scripted(self, epoch, logs=None):
-    weights.append([v.numpy() for v in self.model.trainable_variables])
-    logs['val_opa_metric'] = opas[epoch]
-    on_epoch_end(self, epoch, logs)
-
-  monkeypatch.setattr(train.KeepBest, 'on_epoch_end', scripted)
+    data_root, tmp_path):
+  # Epoch 1 is the best, an equal one later is not better, and
+  # 3 - 1 >= early_stop ends training after epoch 3.
+  script = Scripted([0.5, 0.9, 0.7, 0.9, 1.0])
   result = eager_training.trained(
-      data_root, tmp_path / 'out', epochs=5, early_stop=2,
+      data_root, tmp_path / 'out', [script], epochs=5, early_stop=2,
       tensorboard=str(tmp_path / 'board'))
   assert result.run_info['train_curve']['epoch'] == [0, 1, 2, 3]
-  ranker = load(result.model_dir)
+  ranker, weights = load(result.model_dir), script.weights
   for saved, expected in zip(ranker.model.trainable_variables, weights[1]):
     np.testing.assert_array_equal(saved, expected)
   assert (weights[1][0] != weights[3][0]).any()
@@ -206,46 +209,31 @@ def test_best_epoch_is_saved_and_early_stop_counts_from_it(
 @pytest.mark.parametrize(('seconds', 'expected'), [(60, [1]), (0, [0, 1])])
 def test_a_run_of_seconds_saves_once(
     data_root, tmp_path, monkeypatch, seconds, expected):
-  opas, saved, save = [0.5, 0.9, 0.7], [], train.KeepBest._save
-  on_epoch_end = train.KeepBest.on_epoch_end
-
-  def scripted(self, epoch, logs=None):
-    on_epoch_end(self, epoch, {**logs, 'val_opa_metric': opas[epoch]})
+  saved, save = [], callbacks.SaveBest._save
 
   def counted(self):
-    saved.append(self.progress.best_epoch)
+    saved.append(self._progress.best_epoch)
     save(self)
 
-  monkeypatch.setattr(train.KeepBest, 'on_epoch_end', scripted)
-  monkeypatch.setattr(train.KeepBest, '_save', counted)
+  monkeypatch.setattr(callbacks.SaveBest, '_save', counted)
   monkeypatch.setattr(callbacks, '_FIRST_SAVE_SECONDS', seconds)
   monkeypatch.setattr(callbacks, '_SAVE_PAUSE', 1000)  # The next: at the end.
-  eager_training.trained(data_root, tmp_path, epochs=3)
+  eager_training.trained(
+      data_root, tmp_path, [Scripted([0.5, 0.9, 0.7])], epochs=3)
   assert saved == expected
-
-
-class FakeModel:
-  """Looks at two epochs of the batches that `fit` is given."""
-
-  def fit(self, train_batches, validation_data, **unused):
-    self.train, self.valid = (
-        [[labels.numpy() for unused_graph, labels in data]
-         for unused_epoch in range(2)]
-        for data in (train_batches, validation_data))
 
 
 def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
   settings = tiny_models.tiny_settings(data_root, '.', validate_batches=2)
-  data = training_data.TrainingData.read(settings)
-  model = FakeModel()
-  keep_best = types.SimpleNamespace(
-      model=model, progress=callbacks.Progress(),
-      folder=types.SimpleNamespace(seed=7))
-  train._fit(settings, data, keep_best)
-  first, second = model.train
+  task = tasks.find(settings)
+  train_batches, valid_batches = (
+      [[labels.numpy() for unused_graph, labels in data]
+       for unused_epoch in range(2)]
+      for data in task.datasets(*task.prepared(settings), 7, 0))
+  first, second = train_batches
   assert len(first) == len(second) == 23 // 5  # One of 24 has 3 configs.
   assert (np.array(first) != np.array(second)).any()
-  first, second = model.valid
+  first, second = valid_batches
   # int(2 * 5 * 1.05) = 10 kernels are taken, one of them has 3 configs.
   assert len(first) == len(second) == 1
   np.testing.assert_array_equal(first, second)
@@ -264,7 +252,7 @@ def test_one_seed_one_result_and_resuming_changes_nothing(
   settings = {**LEARNING, 'csv_log': str(tmp_path / 'parts.csv'),
               'plot': str(plot)}
   with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-    patched.setattr(train.StopOnNaN, 'on_train_batch_end', interrupt)
+    patched.setattr(callbacks.StopOnNaN, 'on_train_batch_end', interrupt)
     train.train(tiny_models.tiny_settings(
         data_root, tmp_path / 'out', **settings))
   left = sorted(name.split('_')[0] for name in os.listdir(tmp_path / 'out'))
@@ -293,9 +281,9 @@ def test_one_seed_one_result_and_resuming_changes_nothing(
 def test_cosine_brings_the_rate_down_to_0_in_the_last_epoch(data_root):
   settings = tiny_models.tiny_settings(
       data_root, '.', epochs=3, lr=0.01, lr_schedule='cosine')
-  rate = train._learning_rate(
-      settings, training_data.TrainingData.read(settings))
-  # 23 of 24 kernels have 6 configurations: 4 steps an epoch, 12 in all.
+  task = tasks.find(settings)
+  model = train._compiled_model(*task.prepared(settings), task)
+  rate = model.optimizer._learning_rate
   assert [float(rate(step)) for step in (0, 6, 12)] == pytest.approx(
       [0.01, 0.005, 0.0])
 
@@ -338,11 +326,9 @@ def test_nan_at_once_says_that_there_is_no_model(data_root, tmp_path):
 
 def test_metrics_of_a_labelled_test_split(trained, data_root):
   labelled = read.read_split(str(data_root / 'test_labelled'))
-  data = types.SimpleNamespace(valid=labelled, test=labelled)
-  ranker = load(trained.model_dir)
-  run_info = {'seconds': {}, 'final_error': {}}
-  settings = tiny_models.tiny_settings(data_root, '.', test_mode='metrics')
-  assert train._measure(settings, data, ranker, run_info) is None
+  splits = types.SimpleNamespace(valid=labelled, test=labelled)
+  run_info = {'seconds': {}, 'settings': {'test_mode': 'metrics'}}
+  assert train._measure(run_info, splits, load(trained.model_dir)) is None
   errors = run_info['final_error']
   assert errors['test'] == errors['val']
   assert errors['test']['5'] == 0.0

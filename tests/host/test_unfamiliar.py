@@ -11,7 +11,7 @@ from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import unfamiliar
+from tpu_graphs_ext.host import scoring, unfamiliar
 
 U8 = schema.NODE_COLUMN['shape_element_type_is_u8']
 SIZE = schema.NODE_COLUMN['shape_dimensions_0']
@@ -30,6 +30,13 @@ def kernel_of(tile_id='net_0', u8=(0, 0, 0, 0), size=(0, 1024, 7, 7),
       kernel, node_feat=node_feat, config_feat=config_feat)
 
 
+def warn(stats, kernels, opcodes=None):
+  unfamiliar.warn(
+      scoring.Ranker(None, stats, 256, 'model_x', opcodes=opcodes),
+      kernels if isinstance(kernels, Partition)
+      else Partition.from_kernels(kernels))
+
+
 @pytest.fixture(scope='module')
 def stats():
   return FeatureStats.of_partition(Partition.from_kernels([kernel_of()]))
@@ -38,7 +45,7 @@ def stats():
 def test_within_the_range_all_is_familiar(stats, caplog):
   kernel = kernel_of(size=(0, 1024, 1, 500), bound=(64, 1, 2))
   assert unfamiliar.of_kernel(stats, kernel) == []
-  unfamiliar.warn(stats, Partition.from_kernels([kernel]), 'model_x')
+  warn(stats, [kernel])
   assert not caplog.records
 
 
@@ -70,14 +77,14 @@ def test_opcodes_that_no_kernel_of_training_had(stats, caplog):
   kernel.node_opcode[:] = [2, 13, 0, 255]
   partition = Partition.from_kernels([kernel])
   assert partition.opcodes == [0, 2, 13, 255]
-  unfamiliar.warn(stats, partition, 'model_x')  # It is not known of which.
-  unfamiliar.warn(stats, partition, 'model_x', [0, 2, 13, 255])
+  warn(stats, partition)  # It is not known of which.
+  warn(stats, partition, [0, 2, 13, 255])
   assert not caplog.records
   assert unfamiliar.of_kernel(stats, kernel, [2]) == [
       unfamiliar.Unfamiliar('a_0', 'node_opcode', name, number, 1, 4, 0.0, 0.0)
       for name, number in (('unknown', 0.0), (schema.OPCODE_NAMES[13], 13.0),
                            ('number 255', 255.0))]
-  unfamiliar.warn(stats, partition, 'model_x', [0, 2, 13])
+  warn(stats, partition, [0, 2, 13])
   assert caplog.records[0].message.splitlines()[1:] == [
       '  opcode number 255 (in no kernel of training) in 25 % of the nodes of '
       'a_0']
@@ -87,8 +94,9 @@ def test_configurations_may_come_in_blocks(stats):
   kernel = kernel_of(bound=(128, 65, 64))
   whole, = unfamiliar.of_kernel(stats, kernel)
   assert (whole.outside, whole.rows) == (2, 3)
-  assert unfamiliar.of_tiles(
-      stats, 'net_0', np.split(kernel.config_feat, [1, 2])) == [whole]
+  assert unfamiliar.of_rows(
+      stats.config, 'net_0', 'config_feat',
+      np.split(kernel.config_feat, [1, 2])) == [whole]
 
 
 def test_one_line_a_column_names_kernels_and_shares(stats, caplog):
@@ -96,7 +104,7 @@ def test_one_line_a_column_names_kernels_and_shares(stats, caplog):
   kernels = [kernel_of('a_0', u8=(0, 0, 0, 1), size=(2048, 0, 0, 0)),
              kernel_of('b_0', size=(4816896, 1, 2, 2049)),
              kernel_of('c_0', bound=(128, 65, 64)), kernel_of('d_0')]
-  unfamiliar.warn(stats, Partition.from_kernels(kernels), 'model_x')
+  warn(stats, kernels)
   record, = caplog.records
   assert record.levelno == logging.WARNING
   assert record.message.splitlines() == [
@@ -114,7 +122,7 @@ def test_one_line_a_column_names_kernels_and_shares(stats, caplog):
 def test_many_columns_are_counted(stats, caplog):
   kernel = kernel_of()
   kernel.node_feat[0, :] = 2.5  # 1024 has no less, others are always 0.
-  unfamiliar.warn(stats, Partition.from_kernels([kernel]), 'model_x')
+  warn(stats, [kernel])
   lines = caplog.records[0].message.splitlines()
   assert len(lines) == 1 + unfamiliar.MAX_LINES + 1
   assert 'reaches 2.5 (always 0' in lines[1]
@@ -125,14 +133,14 @@ def test_many_columns_are_counted(stats, caplog):
 def test_other_columns_than_in_training_are_an_error(stats):
   narrow = tiny_kernels.make_kernel(config_width=7)
   with pytest.raises(UserError, match='config_feat has 7 columns'):
-    unfamiliar.warn(stats, Partition.from_kernels([narrow]), 'model_x')
+    warn(stats, [narrow])
 
 
 def test_real_kernels_beyond_what_sample_data_have(shared_data, caplog):
   partition = read.read_split(str(shared_data / 'real_more' / 'unlabelled'))
   stats = FeatureStats.of_partition(partition)
   stats.node.maximum[U8], stats.node.maximum[SIZE] = 0, 1048576
-  unfamiliar.warn(stats, partition, 'model_x')
+  warn(stats, partition)
   # Two parameters and what they become, of 52 nodes; one of a reshape's two.
   assert caplog.records[0].message.splitlines()[1:] == [
       '  shape_element_type_is_u8 reaches 1 (always 0 in training, so the '

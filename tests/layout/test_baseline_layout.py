@@ -23,8 +23,8 @@ from support import eager_training, tiny_layouts
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import metrics
-from tpu_graphs_ext.layout import models, programs, scoring, train
+from tpu_graphs_ext.host import metrics, scoring, train
+from tpu_graphs_ext.layout import models, programs
 from tpu_graphs_ext.layout.settings import (
   LayoutLoadSettings,
   LayoutTrainSettings,

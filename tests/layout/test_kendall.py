@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from support import tiny_layouts
-from tpu_graphs_ext.layout import evaluate, programs
+from tpu_graphs_ext.host.distinct import Scores
+from tpu_graphs_ext.layout import evaluation, programs
 
 
 @pytest.mark.parametrize('runtime, order, tau', [
@@ -25,12 +26,12 @@ from tpu_graphs_ext.layout import evaluate, programs
     ([1, 2, 1, 2], [0, 1, 2, 3], 2 / math.sqrt(4 * 6)),
 ])
 def test_by_hand(runtime, order, tau):
-  assert evaluate.kendall_of_order(
+  assert evaluation.kendall_of_order(
       np.float64(runtime), np.array(order)) == pytest.approx(tau)
 
 
 def test_equal_runtimes_have_no_order():
-  assert math.isnan(evaluate.kendall_of_order(np.ones(3), np.arange(3)))
+  assert math.isnan(evaluation.kendall_of_order(np.ones(3), np.arange(3)))
 
 
 def test_it_is_that_of_the_organisers_script():
@@ -40,7 +41,7 @@ def test_it_is_that_of_the_organisers_script():
     runtime = rng.integers(1, 2 + number // 2, number).astype(float)
     runtime[0] = 0
     scores = rng.normal(size=number)  # No two are equal.
-    assert evaluate.kendall_of_order(runtime, np.argsort(scores)) == (
+    assert evaluation.kendall_of_order(runtime, np.argsort(scores)) == (
         pytest.approx(stats.kendalltau(scores, runtime).correlation))
 
 
@@ -50,8 +51,8 @@ def test_all_measures_of_one_program(tmp_path):
   np.savez(tmp_path / 'a.npz', **arrays)
   program = programs.open_program(str(tmp_path / 'a.npz'))
   # The order 3, 1, 2, 0: one pair is wrong, (1, 3).
-  result = evaluate.row_of(
-      program, np.float32([4, 2, 3, 1]), ks=(1, 2, 100))
+  result = evaluation.row_of(
+      program, Scores(np.float32([4, 2, 3, 1]), np.arange(4)), ks=(1, 2, 100))
   assert result['kendall'] == pytest.approx(4 / 6)
   assert result['opa'] == pytest.approx(5 / 6)
   assert [result[f'slowdown_{k}'] for k in (1, 2, 100)] == [1.0, 0.0, 0.0]
@@ -59,5 +60,6 @@ def test_all_measures_of_one_program(tmp_path):
   assert [result[name] for name in ('nodes', 'configurable', 'configs')] == [
       40, 6, 4]
   # Equal scores stand in the order of the file, and no pair is right in OPA.
-  tied = evaluate.row_of(program, np.zeros(4, np.float32))
+  tied = evaluation.row_of(
+      program, Scores(np.zeros(4, np.float32), np.arange(4)))
   assert tied['opa'] == 0 and tied['kendall'] == pytest.approx(-2 / 6)

@@ -13,15 +13,18 @@ import tensorflow as tf
 from support import tiny_layout_models
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import artifacts, callbacks, predictions_csv, results
-from tpu_graphs_ext.layout import (
+from tpu_graphs_ext.host import (
+  artifacts,
+  callbacks,
   evaluate,
-  evaluation_text,
   predict,
-  programs,
+  predictions_csv,
   rank,
+  results,
   scoring,
 )
+from tpu_graphs_ext.layout import programs, task
+from tpu_graphs_ext.layout.evaluation import Evaluation
 from tpu_graphs_ext.layout.settings import (
   LayoutLoadSettings,
   LayoutTrainSettings,
@@ -73,7 +76,7 @@ def test_the_csv_has_every_configuration_of_every_test_program(
   rows = predictions_csv.read(trained.csv_path)
   assert set(rows) == {'layout:xla:random:test_0', 'layout:xla:random:test_1'}
   for name, order in rows.items():
-    program, = [one for one in scoring.read_split(ranker, loading, 'test')
+    program, = [one for one in ranker.read(loading, 'test')[1]
                 if name.endswith(one.name)]
     assert order == np.argsort(ranker.scores(program), kind='stable').tolist()
   again = predict.predict(
@@ -95,7 +98,7 @@ def test_chunks_of_configurations_change_nothing(
 
   monkeypatch.setattr(ranker.model, 'forward', forward)
   # 5 configurable nodes: 5 configurations have this many numbers.
-  monkeypatch.setattr(scoring, '_CHUNK_FLOATS',
+  monkeypatch.setattr(task, '_CHUNK_FLOATS',
                       5 * 5 * ranker.stats.config.num_used)
   np.testing.assert_allclose(ranker.scores(program), whole, rtol=1e-5)
   assert seen == [5, 5, 2]
@@ -105,7 +108,7 @@ def test_scores_that_are_not_finite_are_refused(ranker, data_root, monkeypatch):
   program = programs.read_folder(f'{data_root}/xla/random/valid')[0]
   monkeypatch.setattr(ranker.model, 'forward', lambda graph, configs: tf.fill(
       [1, configs], float('nan')))
-  with pytest.raises(UserError, match='12 of 12 scores of valid_0 are NaN'):
+  with pytest.raises(UserError, match='12 of the 12 scores of valid_0 are NaN'):
     ranker.scores(program)
   monkeypatch.setattr(ranker.model, 'forward',
                       lambda graph, configs: tf.zeros([2, configs]))
@@ -119,7 +122,7 @@ def test_evaluations_of_two_models_and_their_difference(
   assert one.to_json() == again.to_json()
   reverse = types.SimpleNamespace(
       forward=lambda *inputs: -ranker.model.forward(*inputs))
-  two = evaluate.Evaluation('reverse', one.data, evaluate.measure(
+  two = Evaluation('reverse', one.data, evaluate.measure(
       dataclasses.replace(ranker, model=reverse),
       programs.read_folder(one.data), 'valid'))
   assert one.rows['program'].tolist() == ['valid_0', 'valid_1']
@@ -130,9 +133,9 @@ def test_evaluations_of_two_models_and_their_difference(
   mean = content[0]['differences'][0]['kendall'][0]
   assert mean == pytest.approx(2 * one.mean['kendall']) and mean
   json.dumps(content, allow_nan=False)
-  text = evaluation_text.text([one, two])
+  text = Evaluation.texts([one, two])
   assert f'{one.mean["kendall"]:.3f}' in text and '1 - 2' in text
-  evaluate.CSV.write(str(tmp_path / 'e.csv'), results.to_csv([one, two]))
+  Evaluation.CSV.write(str(tmp_path / 'e.csv'), results.to_csv([one, two]))
   header, *rows = (tmp_path / 'e.csv').read_text().splitlines()
   assert len(rows) == 4 and len(rows[0].split(',')) == len(header.split(','))
   assert float(rows[3].split(',')[7]) == two.rows['kendall'][1]
@@ -216,7 +219,7 @@ def test_settings_that_cannot_be_meant(changes, said):
 @pytest.mark.parametrize('changes, said', [
     ({'configs': 13}, 'none of 4 programs has --configs=13'),
     ({'source': 'nlp'}, 'nlp/random/train, valid and test; train, valid'),
-    ({'test_mode': 'metrics'}, 'test_0.npz: config_runtime is all 0'),
+    ({'test_mode': 'metrics'}, 'random/test: 2 of 2 programs have no labels'),
     ({'model': 'TinyLayoutRankr'}, 'TinyLayoutRanker'),
 ])
 def test_runs_that_cannot_be_trained(data_root, tmp_path, changes, said):
@@ -257,7 +260,7 @@ def test_the_commands_print_what_the_functions_give(
   assert capsys.readouterr().out.strip() == out
   assert cli.main(['evaluate', *flags, '--data',
                    f'{data_root}/xla/random/test']) == 1
-  assert 'test_0.npz: config_runtime is all 0' in capsys.readouterr().err
+  assert '2 of 2 programs have no labels' in capsys.readouterr().err
   with pytest.raises(SystemExit):
     cli.main(['train', '--losses', 'MSE:1', '--task=layout'])
   assert 'unrecognized arguments: --losses' in capsys.readouterr().err

@@ -1,20 +1,14 @@
 """Programs with opcodes, sizes and layouts that training did not have."""
 
 import dataclasses
-import types
 
 import numpy as np
 import pytest
 
 from support import tiny_layout_models
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.layout import (
-  predict,
-  programs,
-  rank,
-  scoring,
-  unfamiliar,
-)
+from tpu_graphs_ext.host import predict, rank, scoring, unfamiliar
+from tpu_graphs_ext.layout import programs, task
 from tpu_graphs_ext.layout.settings import LayoutLoadSettings
 
 SIZE = schema.NODE_COLUMN['shape_dimensions_0']
@@ -27,8 +21,9 @@ def train(layout_run):
 
 @pytest.fixture(scope='module')
 def ranker(train):
-  return types.SimpleNamespace(
-      stats=train.stats, name='model_x', opcodes=frozenset(train.opcodes))
+  return scoring.Ranker(
+      None, train.stats, 256, 'model_x', opcodes=frozenset(train.opcodes),
+      of_task='layout')
 
 
 def test_programs_of_training_are_familiar(ranker, train, caplog):
@@ -50,7 +45,7 @@ def test_a_size_an_opcode_and_a_layout_beyond_training(
       program, name='wild', node_feat=node_feat, node_opcode=opcode,
       bounds=dataclasses.replace(program.bounds, config=config),
       read_layouts=lambda configs: layouts[configs])
-  monkeypatch.setattr(unfamiliar, '_BLOCK_FLOATS', 5 * 5 * 18)
+  monkeypatch.setattr(task, '_BLOCK_FLOATS', 5 * 5 * 18)
   unfamiliar.warn(ranker, programs.Programs([program, wild], 'here'))
   largest = int(ranker.stats.node.maximum[SIZE])
   least = int(ranker.stats.node.minimum[SIZE])
@@ -70,14 +65,14 @@ def test_layouts_within_the_range_are_not_read(ranker, train):
     raise AssertionError('was read')
 
   program = dataclasses.replace(train[0], read_layouts=read)
-  assert unfamiliar.of_program(ranker, program) == []
+  assert unfamiliar.of_problem(ranker, program) == []
 
 
 def test_of_which_opcodes_there_were_is_not_always_known(ranker, train):
   opcode = np.full_like(train[0].node_opcode, 255)
   program = dataclasses.replace(train[0], node_opcode=opcode)
-  ranker = types.SimpleNamespace(**{**vars(ranker), 'opcodes': None})
-  assert unfamiliar.of_program(ranker, program) == []
+  ranker = dataclasses.replace(ranker, opcodes=None)
+  assert unfamiliar.of_problem(ranker, program) == []
 
 
 def test_rank_and_predict_warn(layout_run, tmp_path, caplog):

@@ -8,6 +8,7 @@ import pytest
 from support import tiny_kernels, tiny_layouts
 from tpu_graphs_ext.data import cache
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.host import evaluate, task
 from tpu_graphs_ext.layout import programs, stored
 
 
@@ -194,14 +195,15 @@ def test_labels_that_are_missing_or_impossible(tmp_path, caplog):
   write(folder / 'a.npz')
   write(folder / 'b.npz', config_runtime=np.zeros(12, np.int64))
   members = programs.read_folder(str(folder))
-  assert programs.labelled(members).names == ['a']
+  layout = task.find('layout')
+  assert evaluate.labelled(members, 'x', layout).names == ['a']
   assert 'left out 1 of 2 programs without labels' in caplog.text
-  with pytest.raises(UserError, match='b.npz: config_runtime is all 0, so it '
-                     r'has no labels \(1 of 2 programs'):
-    programs.require_labels(members)
+  with pytest.raises(UserError, match=r'x: 1 of 2 programs have no labels .*'
+                     'first b;'):
+    evaluate.require_labels(members, 'x', layout)
   write(folder / 'b.npz', config_runtime=np.arange(12))
-  with pytest.raises(UserError, match=r'b.npz: config_runtime has 0; times'):
-    programs.labelled(programs.read_folder(str(folder)))
+  with pytest.raises(UserError, match=r'b.npz: config_runtime row 0 is 0'):
+    programs.read_folder(str(folder))
 
 
 def test_the_fastest_the_slowest_and_some_between(tmp_path):

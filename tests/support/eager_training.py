@@ -24,8 +24,8 @@ def eager_steps() -> Iterator[None]:
     yield
 
 
-def trained(data_root, out_dir, **changes) -> train.TrainResult:
+def trained(data_root, out_dir, callbacks=(), **changes) -> train.TrainResult:
   """A run of `tiny_models.tiny_settings`."""
   with eager_steps():
-    return train.train(
-        tiny_models.tiny_settings(data_root, out_dir, **changes))
+    return train.train(tiny_models.tiny_settings(
+        data_root, out_dir, **changes), callbacks)

@@ -48,8 +48,9 @@ def said_of(data_root: str, out: str) -> dict:
     said[name] = {
         'scores': {kernel.tile_id: ranker.scores(kernel).tolist()
                    for kernel in valid},
-        'errors': evaluate.top_errors(ranker, valid, 'valid'),
-        'predictions': predict.best_configs(ranker, test, 5)}
+        'errors': evaluate.measure(ranker, valid, 'valid').filter(
+            like='slowdown_').mean().to_dict(),
+        'predictions': dict(predict.best_configs(ranker, test, 5))}
   return said
 
 

@@ -52,6 +52,6 @@ def settings(data_root, out_dir, **changes):
 def trained(data_root, out_dir, **changes):
   """A run with `settings`, its few steps taken eagerly."""
   from support import eager_training
-  from tpu_graphs_ext.layout import train
+  from tpu_graphs_ext.host import train
   with eager_training.eager_steps():
     return train.train(settings(data_root, out_dir, **changes))

@@ -62,8 +62,8 @@ def test_a_trial_that_is_broken_off_is_resumed(trial, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
       training.run(trial)
   epochs = []
-  began = callbacks.KeepBest.on_epoch_begin
-  monkeypatch.setattr(callbacks.KeepBest, 'on_epoch_begin', lambda self, epoch,
+  began = callbacks.Record.on_epoch_begin
+  monkeypatch.setattr(callbacks.Record, 'on_epoch_begin', lambda self, epoch,
                       logs=None: (epochs.append(epoch), began(self, epoch)))
   state, result = training.run(trial)
   assert state == study.FINISHED
@@ -78,13 +78,13 @@ def test_a_run_that_is_in_use_is_waited_for(trial, monkeypatch):
   from tpu_graphs_ext.host import resume, train
   calls = []
 
-  def run(settings, unused_task):
+  def run(settings, unused_callbacks):
     calls.append(settings.resume)
     if len(calls) < 3:
       raise resume.InUseError('another process is training this run')
     return 'done'
 
-  monkeypatch.setattr(train, 'run', run)
+  monkeypatch.setattr(train, 'train', run)
   monkeypatch.setattr(training, '_PAUSE_SECONDS', 0)
   assert training._trained(trial) == (None, 'done')
   assert calls == [True, True, True]

@@ -247,9 +247,10 @@ def _unfamiliar(ranker, kernel, explainer,
   found = unfamiliar.of_nodes(ranker.stats, kernel, ranker.opcodes)
   if len(legal) < 2:
     return found
-  return found + unfamiliar.of_tiles(ranker.stats, kernel.tile_id, (
-      _config_features(explainer, legal.tiles(start, start + _AT_ONCE))
-      for start in range(0, len(legal), _AT_ONCE)))
+  return found + unfamiliar.of_rows(
+      ranker.stats.config, kernel.tile_id, 'config_feat', (
+          _config_features(explainer, legal.tiles(start, start + _AT_ONCE))
+          for start in range(0, len(legal), _AT_ONCE)))
 
 
 def constants_of(model: Any) -> dict[str, float]:

@@ -14,7 +14,7 @@ import zipfile
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import npz, tasks
+from tpu_graphs_ext.data import npz, schema, tasks
 from tpu_graphs_ext.errors import UserError
 
 # Attribute of `Kernel` -> key in the .npz file. The file's names carry no unit.
@@ -78,9 +78,27 @@ class Kernel:
     return bool((self.config_feat != self.config_feat[:1]).any())
 
   @property
+  def is_labelled(self) -> bool:
+    """Whether there are runtimes, which public test splits are without."""
+    return bool(self.runtime_ns.any())
+
+  @property
+  def name(self) -> str:
+    """What any ranking problem is called by: `tile_id`."""
+    return self.tile_id
+
+  @property
   def program(self) -> str:
     """The program that the kernel was cut from: `tile_id` without its hash."""
     return self.tile_id.rsplit('_', 1)[0]
+
+  def details(self, config: int) -> dict[str, list[int]]:
+    """The tile of a configuration: `output_bounds` and `kernel_bounds`.
+
+    Each without the zeros that fill the row.
+    """
+    return {group: bounds_of(self.config_feat[config], group)
+            for group in ('output_bounds', 'kernel_bounds')}
 
   @classmethod
   def load(cls, path: str) -> Kernel:
@@ -122,6 +140,13 @@ class Kernel:
         archive.writestr(member, array_bytes.getvalue())
     files.write_file(path, content.getvalue())
     return path
+
+
+def bounds_of(row: np.ndarray, group: str) -> list[int]:
+  """The bounds of one configuration, without the zeros that fill the row."""
+  bounds = row[schema.CONFIG_GROUPS[group]][:schema.MAX_DIMS]
+  used = np.flatnonzero(bounds)
+  return bounds[:used[-1] + 1].astype(int).tolist() if used.size else []
 
 
 def unreadable(path: str, error: Exception) -> UserError:

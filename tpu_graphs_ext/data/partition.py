@@ -136,6 +136,12 @@ class Partition:
         self.tile_ids, self.config_start, self.num_configs)
             if not self.runtime_ns[start:start + number].any()]
 
+  def with_opcodes_below(self, number: int) -> Partition:
+    """The same kernels, in which other opcodes are 0, the unknown opcode."""
+    opcode = self.node_opcode
+    return dataclasses.replace(self, node_opcode=np.where(
+        opcode < number, opcode, 0).astype(opcode.dtype))
+
   def kernel(self, index: int) -> Kernel:
     """Kernel number `index`; its arrays are views, nothing is copied."""
     rows = {}

@@ -1,4 +1,7 @@
-"""Keras callbacks: keep the best model, stop on NaN, resume, show progress."""
+"""Keras callbacks: each keeps, tells or ends one thing of a training run.
+
+They share a `Progress`, and come in the order in which they stand here.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host import artifacts
 from tpu_graphs_ext.host.resume import ResumeFolder
-from tpu_graphs_ext.host.settings import TrainSettings
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +35,8 @@ _CURVE = {'train_loss': 'loss', 'train_opa': 'opa_metric',
 CSV_LOG_START = ','.join(['epoch', *_CURVE.values()])
 
 
-@dataclasses.dataclass
-class Progress:
+@dataclasses.dataclass(eq=False)
+class Progress(tf.train.experimental.PythonState):
   """How far a training run is; all of it survives an interruption.
 
   Attributes:
@@ -55,180 +57,15 @@ class Progress:
   train_curve: dict[str, list] = dataclasses.field(
       default_factory=lambda: {'epoch': [], **{key: [] for key in _CURVE}})
 
-
-class _StoredProgress(tf.train.experimental.PythonState):
-  """Puts a `Progress` into a TensorFlow checkpoint, as JSON."""
-
-  def __init__(self, progress: Progress):
-    self.progress = progress
+  # For checkpoints, which have it as JSON.
 
   def serialize(self) -> str:
-    return json.dumps(dataclasses.asdict(self.progress))
+    return json.dumps(dataclasses.asdict(self))
 
   def deserialize(self, text: str) -> None:
     for key, value in json.loads(text).items():
-      if hasattr(self.progress, key):
-        setattr(self.progress, key, value)
-
-
-class KeepBest(tf.keras.callbacks.Callback):
-  """Records every epoch, saves new best models, stops early.
-
-  Best is the highest validation OPA, as in the baseline. After every epoch
-  weights, optimizer, best weights and progress go into one checkpoint. The
-  first best model is saved after a minute, later ones when saving takes no more
-  than about a tenth of the time; `finish` saves the last.
-
-  Args:
-    settings: of the run: whether to go on from the last checkpoint, when to
-      stop early, where artifacts go.
-    model: built and compiled.
-    run_info: the run file's content; its train_curve is kept up to date.
-    folder: where checkpoints go.
-
-  Raises:
-    UserError: the checkpoint is of other data or another models.py.
-  """
-
-  def __init__(self, settings: TrainSettings, model: tf.keras.Model,
-               run_info: dict[str, Any], folder: ResumeFolder):
-    super().__init__()
-    self.set_model(model)
-    self.folder = folder
-    self.progress = Progress()
-    self._stored = _StoredProgress(self.progress)
-    self.model_dir = artifacts.model_path(
-        settings.out_dir, artifacts.train_hash(run_info['args']))
-    self._settings = settings
-    self.run_info = run_info
-    self.graph_spec = None  # Of what `fit` is given, once it is known.
-    self._is_called = False
-    self._next_save = time.monotonic() + _FIRST_SAVE_SECONDS
-    self._best = [tf.Variable(variable, trainable=False)
-                  for variable in model.trainable_variables]
-    model.optimizer.build(model.trainable_variables)
-    self._open_checkpoints()
-    run_info['train_curve'] = self.progress.train_curve
-
-  def _open_checkpoints(self) -> None:
-    """Prepares checkpoints; loads the last where the run is resumed."""
-    checkpoint = tf.train.Checkpoint(
-        model=self.model, optimizer=self.model.optimizer, best=self._best,
-        progress=self._stored)
-    self._checkpoints = tf.train.CheckpointManager(
-        checkpoint, self.folder.path, max_to_keep=1)
-    last = self._checkpoints.latest_checkpoint
-    if not self._settings.resume or not last:
-      return
-    self.folder.keep_only(last)
-    try:
-      checkpoint.restore(last).assert_existing_objects_matched()
-    except (ValueError, AssertionError, tf.errors.OpError) as error:
-      raise UserError(
-          f'{self.folder.path}: does not fit the model '
-          f'({first_line(error)}); the file is damaged, or the data or '
-          'models.py changed since. Train without --resume') from error
-
-  def on_epoch_begin(self, epoch, logs=None):
-    self._epoch_start = time.monotonic()
-
-  def on_train_batch_end(self, batch, logs=None):
-    self._is_called = True
-    self._kernels = (batch + 1) * self._settings.batch
-    self._train_seconds = time.monotonic() - self._epoch_start
-
-  def on_epoch_end(self, epoch, logs=None):
-    progress = self.progress
-    # For TensorBoard, which comes later in the list and takes all logs.
-    logs['kernels_per_second'] = self._kernels / max(
-        self._train_seconds, 1e-9)
-    progress.train_curve['epoch'].append(epoch)
-    for key, log_key in _CURVE.items():
-      progress.train_curve[key].append(float(logs[log_key]))
-    val_opa = float(logs['val_opa_metric'])
-    is_best = val_opa > progress.best_val_opa
-    if is_best:
-      progress.best_val_opa = val_opa
-      progress.best_epoch = epoch
-      for best, variable in zip(self._best, self.model.trainable_variables):
-        best.assign(variable)
-    elif 0 < self._settings.early_stop <= epoch - progress.best_epoch:
-      self.model.stop_training = True
-    progress.stopped = self.model.stop_training  # Others may have set it too.
-    progress.epochs = epoch + 1
-    self._epoch_seconds = time.monotonic() - self._epoch_start
-    progress.seconds += self._epoch_seconds
-    _log.info('epoch %d: loss %.4f, validation loss %.4f, OPA %.4f%s; %.1f '
-              'kernels/s%s', epoch + 1, logs['loss'], logs['val_loss'],
-              val_opa, ' (best so far)' if is_best else '',
-              logs['kernels_per_second'], self._time_left())
-    self._write(is_best)
-
-  def _write(self, is_best: bool) -> None:
-    """What is on disk after an epoch."""
-    if is_best and time.monotonic() >= self._next_save:
-      self._save()
-    try:
-      self._checkpoints.save()
-    except (OSError, tf.errors.OpError) as error:
-      raise UserError(
-          f'{self.folder.path}: cannot be written ({first_line(error)}); '
-          f'free some space. {self.summary()}. To continue, run the same '
-          'command with --resume') from error
-    self._write_csv_log()
-
-  def _time_left(self) -> str:
-    """', at most 1:23:45 left', by the last epoch; '' where none is left."""
-    epochs = self._settings.epochs - self.progress.epochs
-    if not epochs or self.progress.stopped:
-      return ''
-    left = tqdm.format_interval(epochs * self._epoch_seconds)
-    return f', at most {left} left'
-
-  def finish(self) -> None:
-    """Gives the model its best weights, and saves it where that waited."""
-    if self.progress.best_epoch < 0:
-      return
-    for best, variable in zip(self._best, self.model.trainable_variables):
-      variable.assign(best)
-    # A run may be resumed after its model was moved away.
-    is_saved = (self.progress.saved_epoch == self.progress.best_epoch
-                and os.path.isdir(self.model_dir))
-    # Without the spec it is too early; the checkpoint has the weights.
-    if not is_saved and self.graph_spec is not None:
-      self._save()
-    self._write_csv_log()
-
-  def _save(self) -> None:
-    start = time.monotonic()
-    if not self._is_called:
-      # Keras saves what it has called, and nothing was left to train.
-      tf.function(lambda graph: self.model(graph), autograph=False
-                  ).get_concrete_function(self.graph_spec)
-      self._is_called = True
-    artifacts.save_run(self.model, self.run_info, self._settings.out_dir)
-    self._next_save = (1 + _SAVE_PAUSE) * time.monotonic() - _SAVE_PAUSE * start
-    self.progress.saved_epoch = self.progress.best_epoch
-
-  def _write_csv_log(self) -> None:
-    """One row an epoch; whole each time, so a killed run leaves no half row."""
-    if not self._settings.csv_log:
-      return
-    curve = self.progress.train_curve
-    rows = [CSV_LOG_START]
-    rows += [','.join(map(repr, row))
-             for row in zip(curve['epoch'], *(curve[key] for key in _CURVE))]
-    write_file(os.path.expanduser(self._settings.csv_log),
-               ''.join(row + '\r\n' for row in rows).encode())
-
-  def summary(self) -> str:
-    """Names the best model so far."""
-    if self.progress.best_epoch < 0:
-      return 'No epoch was finished, so there is no model'
-    where = (self.model_dir if self.progress.saved_epoch >= 0
-             else 'not saved as a model yet')
-    return (f'The best model so far (epoch {self.progress.best_epoch + 1}, '
-            f'validation OPA {self.progress.best_val_opa:.4f}) is {where}')
+      if hasattr(self, key):
+        setattr(self, key, value)
 
 
 def first_line(error: Exception) -> str:
@@ -261,6 +98,222 @@ class StopOnNaN(tf.keras.callbacks.Callback):
           f'{batch + 1}; training stopped')
 
 
+class BestWeights(tf.keras.callbacks.Callback):
+  """Keeps the weights of the epoch with the highest validation OPA.
+
+  Args:
+    progress: is told which epoch that is.
+    model: with its variables.
+  """
+
+  def __init__(self, progress: Progress, model: tf.keras.Model):
+    super().__init__()
+    self._progress = progress
+    self._of = model.trainable_variables
+    self.variables = [tf.Variable(variable, trainable=False)
+                      for variable in self._of]
+
+  def on_epoch_end(self, epoch, logs=None):
+    if float(logs['val_opa_metric']) > self._progress.best_val_opa:
+      self._progress.best_val_opa = float(logs['val_opa_metric'])
+      self._progress.best_epoch = epoch
+      for best, variable in zip(self.variables, self._of):
+        best.assign(variable)
+
+  def restore(self) -> None:
+    """Gives the model its best weights."""
+    for best, variable in zip(self.variables, self._of):
+      variable.assign(best)
+
+
+class StopEarly(tf.keras.callbacks.Callback):
+  """Ends the run after so many epochs that were not the best; 0: never."""
+
+  def __init__(self, progress: Progress, epochs: int):
+    super().__init__()
+    self._progress, self._epochs = progress, epochs
+
+  def on_epoch_end(self, epoch, logs=None):
+    if 0 < self._epochs <= epoch - self._progress.best_epoch:
+      self.model.stop_training = True
+
+
+class Record(tf.keras.callbacks.Callback):
+  """Counts each epoch, with its curve and its time, and says how it went.
+
+  Args:
+    progress: what is counted in.
+    epochs: of the run.
+    batch: kernels in a step.
+  """
+
+  def __init__(self, progress: Progress, epochs: int, batch: int):
+    super().__init__()
+    self._progress, self._epochs, self._batch = progress, epochs, batch
+
+  def on_epoch_begin(self, epoch, logs=None):
+    self._start = time.monotonic()
+
+  def on_train_batch_end(self, batch, logs=None):
+    self._kernels = (batch + 1) * self._batch
+    self._train_seconds = time.monotonic() - self._start
+
+  def on_epoch_end(self, epoch, logs=None):
+    progress = self._progress
+    # For TensorBoard, which comes later in the list and takes all logs.
+    logs['kernels_per_second'] = self._kernels / max(
+        self._train_seconds, 1e-9)
+    progress.train_curve['epoch'].append(epoch)
+    for key, log_key in _CURVE.items():
+      progress.train_curve[key].append(float(logs[log_key]))
+    progress.stopped = self.model.stop_training
+    progress.epochs = epoch + 1
+    seconds = time.monotonic() - self._start
+    progress.seconds += seconds
+    left = tqdm.format_interval((self._epochs - epoch - 1) * seconds)
+    is_last = progress.stopped or progress.epochs == self._epochs
+    _log.info('epoch %d: loss %.4f, validation loss %.4f, OPA %.4f%s; %.1f '
+              'kernels/s%s', epoch + 1, logs['loss'], logs['val_loss'],
+              logs['val_opa_metric'],
+              ' (best so far)' * (progress.best_epoch == epoch),
+              logs['kernels_per_second'],
+              '' if is_last else f', at most {left} left')
+
+
+class SaveBest(tf.keras.callbacks.Callback):
+  """Saves new best models, the first of them after a minute.
+
+  Later ones when saving takes no more than about a tenth of the time.
+
+  Args:
+    progress: says which epoch is the best.
+    best: of which the model has the weights where it is saved.
+    model: to save.
+    run_info: the run file's content, which is saved with it.
+    model_dir: the folder, whose name is of its `args`.
+
+  Attributes:
+    graph_spec: of what `fit` is given, once it is known.
+  """
+
+  def __init__(self, progress: Progress, best: BestWeights,
+               model: tf.keras.Model, run_info: dict[str, Any], model_dir: str):
+    super().__init__()
+    self.set_model(model)
+    self.graph_spec = None
+    self._progress, self._best = progress, best
+    self._run_info, self._model_dir = run_info, model_dir
+    self._is_called = False
+    self._next_save = time.monotonic() + _FIRST_SAVE_SECONDS
+
+  def on_train_batch_end(self, batch, logs=None):
+    self._is_called = True
+
+  def on_epoch_end(self, epoch, logs=None):
+    if (self._progress.best_epoch == epoch
+        and time.monotonic() >= self._next_save):
+      self._save()
+
+  def finish(self) -> None:
+    """Gives the model its best weights, and saves it where that waited."""
+    if self._progress.best_epoch < 0:
+      return
+    self._best.restore()
+    # A run may be resumed after its model was moved away.
+    is_saved = (self._progress.saved_epoch == self._progress.best_epoch
+                and os.path.isdir(self._model_dir))
+    # Without the spec it is too early; the checkpoint has the weights.
+    if not is_saved and self.graph_spec is not None:
+      self._save()
+
+  def _save(self) -> None:
+    start = time.monotonic()
+    if not self._is_called:
+      # Keras saves what it has called, and nothing was left to train.
+      tf.function(lambda graph: self.model(graph), autograph=False
+                  ).get_concrete_function(self.graph_spec)
+      self._is_called = True
+    artifacts.save_run(self.model, self._run_info,
+                       os.path.dirname(self._model_dir))
+    self._next_save = (1 + _SAVE_PAUSE) * time.monotonic() - _SAVE_PAUSE * start
+    self._progress.saved_epoch = self._progress.best_epoch
+
+  def summary(self) -> str:
+    """Names the best model so far."""
+    progress = self._progress
+    if progress.best_epoch < 0:
+      return 'No epoch was finished, so there is no model'
+    where = (self._model_dir if progress.saved_epoch >= 0
+             else 'not saved as a model yet')
+    return (f'The best model so far (epoch {progress.best_epoch + 1}, '
+            f'validation OPA {progress.best_val_opa:.4f}) is {where}')
+
+
+class Checkpoints(tf.keras.callbacks.Callback):
+  """Puts all that a run goes on from into a checkpoint, after each epoch.
+
+  Args:
+    progress: a part of it, as `best` and the model with its optimizer.
+    best: see above.
+    saved: sums up what there is where a checkpoint cannot be written.
+    folder: where checkpoints go.
+    resume: whether to go on from the last one.
+
+  Raises:
+    UserError: that is of other data or another models.py.
+  """
+
+  def __init__(self, progress: Progress, best: BestWeights, saved: SaveBest,
+               folder: ResumeFolder, resume: bool):
+    super().__init__()
+    self._folder, self._saved = folder, saved
+    optimizer = saved.model.optimizer
+    optimizer.build(saved.model.trainable_variables)
+    checkpoint = tf.train.Checkpoint(
+        model=saved.model, optimizer=optimizer, best=best.variables,
+        progress=progress)
+    self._manager = tf.train.CheckpointManager(
+        checkpoint, folder.path, max_to_keep=1)
+    last = self._manager.latest_checkpoint
+    if not resume or not last:
+      return
+    folder.keep_only(last)
+    try:
+      checkpoint.restore(last).assert_existing_objects_matched()
+    except (ValueError, AssertionError, tf.errors.OpError) as error:
+      raise UserError(
+          f'{folder.path}: does not fit the model '
+          f'({first_line(error)}); the file is damaged, or the data or '
+          'models.py changed since. Train without --resume') from error
+
+  def on_epoch_end(self, epoch, logs=None):
+    try:
+      self._manager.save()
+    except (OSError, tf.errors.OpError) as error:
+      raise UserError(
+          f'{self._folder.path}: cannot be written ({first_line(error)}); '
+          f'free some space. {self._saved.summary()}. To continue, run the '
+          'same command with --resume') from error
+
+
+class CsvLog(tf.keras.callbacks.Callback):
+  """Writes one row an epoch; all of them each time, so none is ever half."""
+
+  def __init__(self, progress: Progress, path: str):
+    super().__init__()
+    self._progress, self._path = progress, os.path.expanduser(path)
+
+  def on_epoch_end(self, epoch, logs=None):
+    self.write()
+
+  def write(self) -> None:
+    curve = self._progress.train_curve
+    rows = [CSV_LOG_START]
+    rows += [','.join(map(repr, row))
+             for row in zip(curve['epoch'], *(curve[key] for key in _CURVE))]
+    write_file(self._path, ''.join(row + '\r\n' for row in rows).encode())
+
+
 class ProgressBar(tf.keras.callbacks.Callback):
   """A bar of the kernels of the epoch, with loss and OPA, on a terminal.
 
@@ -268,12 +321,12 @@ class ProgressBar(tf.keras.callbacks.Callback):
   counts calls, each of which does several steps.
 
   Args:
-    settings: of the run.
+    batch: kernels in a step.
   """
 
-  def __init__(self, settings: TrainSettings):
+  def __init__(self, batch: int):
     super().__init__()
-    self._batch = settings.batch
+    self._batch = batch
 
   def on_epoch_begin(self, epoch, logs=None):
     steps = self.params['steps']

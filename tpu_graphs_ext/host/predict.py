@@ -2,51 +2,63 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
+from typing import Optional
 
-from tpu_graphs_ext.data import read
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.host import (
   outputs,
   predictions_csv,
   scoring,
   unfamiliar,
 )
-from tpu_graphs_ext.host.settings import CSV_NAME, TOP_CONFIGS, LoadSettings
+from tpu_graphs_ext.host import task as tasks
+from tpu_graphs_ext.host.settings import Loading, LoadSettings
 
 
-def predict(model_dir: str, *, out: str = CSV_NAME,
-            top_configs: int = TOP_CONFIGS,
-            loading: LoadSettings = LoadSettings()) -> str:
+def predict(model_dir: str, *, out: str = '',
+            top_configs: Optional[int] = None,
+            loading: Loading = LoadSettings()) -> str:
   """Ranks the test split with a trained model; returns the CSV's path.
 
   Warns of features that the model was not trained on.
 
   Args:
     model_dir: the folder model_<hash>; its run file lies beside it.
-    out: the file to write.
-    top_configs: configurations of each kernel.
+    out: the file to write; empty: one of a usual name, which is returned.
+    top_configs: configurations of each kernel; None: 5, or of a program all.
     loading: how to load the model; also where the split is.
 
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
-  path = outputs.check_file(
-      '--out', out, predictions_csv.START, predictions_csv.WHAT)
+  task = tasks.find(loading)
+  path = outputs.check_file('--out', out or task.csv_name,
+                            predictions_csv.START, predictions_csv.WHAT)
   ranker = scoring.load_ranker(model_dir, loading)
-  test = read.read_split(
-      os.path.join(loading.data_root, 'test'), cache_dir=loading.cache_dir,
-      limit=read.TOY_FILES if loading.toy_data else None)
-  unfamiliar.warn(ranker.stats, test, ranker.name, ranker.opcodes)
-  predictions_csv.write(path, best_configs(ranker, test, top_configs))
+  _, test = ranker.read(loading, 'test')
+  unfamiliar.warn(ranker, test)
+  predictions_csv.write(
+      path, best_configs(ranker, test, top_configs or task.csv_configs),
+      id_prefix(ranker, loading), task.csv_end)
   return path
 
 
-def best_configs(ranker: scoring.Ranker, partition: Partition,
-                 count: int) -> dict[str, list[int]]:
-  """tile_id -> `count` configuration indices, best first, padded with 0."""
-  best = {}
-  for kernel, scores in ranker.score_all(partition, 'predict'):
+def id_prefix(ranker: scoring.Ranker,
+              loading: Optional[Loading] = None) -> str:
+  """What stands before the names in IDs of the CSV: 'tile:xla:'."""
+  collection = ranker.task.collection(ranker.args, loading)
+  return ranker.task.csv_id + ''.join(f'{part}:' for part in collection)
+
+
+def best_configs(ranker: scoring.Ranker, problems: tasks.Problems,
+                 count: Optional[int]) -> Iterator[tuple[str, list[int]]]:
+  """Yields each problem's name and configuration indices, best first.
+
+  Args:
+    ranker: the model.
+    problems: to rank.
+    count: so many configurations, padded with 0; None: all.
+  """
+  for problem, scores in ranker.score_all(problems, 'predict'):
     indices = scores.order[:count].tolist()
-    best[kernel.tile_id] = indices + [0] * (count - len(indices))
-  return best
+    yield problem.name, indices + [0] * ((count or 0) - len(indices))

@@ -5,20 +5,27 @@
 
 Configuration indices count from 0 in the order of the file, lowest predicted
 runtime first. A kernel with fewer configurations than asked for is padded with
-0. Kernels are in the order of their file names; there is no final newline.
+0. Kernels are in the order of their file names; there is no final newline. Of
+the layout task, whose IDs are layout:<source>:<search>:<program>, all
+configurations are there and a newline ends each line, as the baseline has it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Union
 
-from tpu_graphs_ext import owned
+from tpu_graphs_ext import files, owned
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import cannot_be_read, open_ordinary, write_file
+from tpu_graphs_ext.files import cannot_be_read, open_ordinary
+
+Best = Union[Mapping[str, Sequence[int]], Iterable[tuple[str, Sequence[int]]]]
 
 HEADER = ['ID', 'TopConfigs']
 START, WHAT = ','.join(HEADER), 'predictions CSV'  # As for `owned`.
@@ -34,15 +41,19 @@ _ID = re.compile(r'[^,"\x00-\x1f\x7f]{1,300}')
 MAX_FAULTS = 10
 
 
-def text(best: dict[str, list[int]]) -> str:
-  """The file that the module's docstring describes.
+def parts(best: Best, prefix: str = TILE, end: str = '') -> Iterator[str]:
+  """The file that the module's docstring describes, line by line.
 
   Args:
-    best: tile id -> configuration indices, best first.
+    best: name -> configuration indices, best first; or these as pairs.
+    prefix: of each ID, before the name.
+    end: of the last line.
   """
-  rows = [f'{quoted(TILE + tile_id)},{";".join(map(str, indices))}'
-          for tile_id, indices in best.items()]
-  return ','.join(HEADER) + '\n' + '\n'.join(rows)
+  yield ','.join(HEADER)
+  for name, indices in (
+      best.items() if isinstance(best, Mapping) else best):
+    yield f'\n{quoted(prefix + name)},{";".join(map(str, indices))}'
+  yield end
 
 
 def quoted(name: str) -> str:
@@ -52,15 +63,17 @@ def quoted(name: str) -> str:
   return name
 
 
-def write(path: str, best: dict[str, list[int]]) -> None:
-  """Writes `text`; the file appears when complete.
+def write(path: str, best: Best, prefix: str = TILE, end: str = '') -> None:
+  """Writes `parts`, one at a time; the file appears when complete.
 
   Raises:
     UserError: it cannot be written, or replaces a file of another kind.
   """
   require_own(path)
-  content = text(best).encode()
-  write_file(path, content)
+  with contextlib.closing(parts(best, prefix, end)) as lines, files.new_file(
+      path) as file:
+    for line in lines:
+      file.write(line.encode())
 
 
 def require_own(path: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from tpu_graphs_ext import csv_text
-from tpu_graphs_ext.host import statistics
+from tpu_graphs_ext.host import outputs, statistics
 
 if TYPE_CHECKING:
   import pandas
@@ -94,17 +94,22 @@ class Results:
     model_dir: its folder.
     data: what the problems were read from, as given.
     rows: a table of the problems, see the module.
+    keep_repeats: whether configurations that repeat an earlier one's features
+      stay where the scores put them, as with the baseline, or come last.
   """
   model_dir: str
   data: str
   rows: pandas.DataFrame
+  keep_repeats: bool = False
 
   # Of the task: the column that names a problem, what JSON calls problems,
-  # measures with an interval there, and measures that models are compared by.
+  # measures with an interval there, measures that models are compared by, and
+  # the file of `to_csv`.
   NAME: ClassVar[str]
   PROBLEMS: ClassVar[str]
   INTERVALS: ClassVar[Sequence[str]]
   COMPARED: ClassVar[Sequence[str]]
+  CSV: ClassVar[outputs.Text]
 
   @property
   def ks(self) -> list[int]:
@@ -148,6 +153,17 @@ class Results:
 
   def to_json(self) -> dict[str, Any]:
     """Plain values; None where a measure is undefined."""
+    raise NotImplementedError
+
+  @classmethod
+  def texts(cls, evaluations: Sequence[Results],
+            by_kernel: bool = False) -> str:
+    """Tables of each model and, of several, of how they differ.
+
+    Args:
+      evaluations: of models on the same problems.
+      by_kernel: shows every kernel too; programs are few and always shown.
+    """
     raise NotImplementedError
 
 

@@ -2,7 +2,7 @@
 
   <out_dir>/resume_<hash>/   from the start of a run until its end
     started.json             its settings, the `args` of its run file, its seed
-    checkpoint, ckpt-*       the last finished epoch; see `KeepBest`
+    checkpoint, ckpt-*       the last finished epoch; see `callbacks`
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tpu_graphs_ext.files import (
   write_file,
 )
 from tpu_graphs_ext.host import artifacts, run_file
-from tpu_graphs_ext.host.settings import MOST_SEED, TrainSettings
+from tpu_graphs_ext.host.settings import MOST_SEED, Training
 
 _log = logging.getLogger(__name__)
 
@@ -44,22 +44,25 @@ class ResumeFolder:
 
   Attributes:
     path: <out_dir>/resume_<hash>.
+    model_dir: <out_dir>/model_<hash>, where its model goes.
     args: of the run file.
     seed: of weights, batches and dropout; drawn where none was given.
     is_new: nothing was there to go on from.
     finished: the run itself, where it is to be resumed and came to its end.
   """
 
-  def __init__(self, settings: TrainSettings, args: dict[str, Any], seed: int,
+  def __init__(self, settings: Training, args: dict[str, Any], seed: int,
                is_new: bool, finished: Optional[artifacts.Run] = None):
-    self.path = os.path.join(os.path.expanduser(settings.out_dir),
-                             'resume_' + artifacts.train_hash(args))
+    run_hash = artifacts.train_hash(args)
+    self.model_dir = artifacts.model_path(settings.out_dir, run_hash)
+    self.path = os.path.join(os.path.dirname(self.model_dir),
+                             f'resume_{run_hash}')
     self.args, self.seed, self.is_new = args, seed, is_new
     self.finished = finished
     self._settings = settings
 
   @classmethod
-  def of(cls, settings: TrainSettings) -> ResumeFolder:
+  def of(cls, settings: Training) -> ResumeFolder:
     """That of the run to resume, or else of a new one."""
     finished = None
     if settings.resume:
@@ -76,7 +79,7 @@ class ResumeFolder:
     return cls(settings, settings.baseline_args(), seed, True, finished)
 
   @classmethod
-  def _latest(cls, settings: TrainSettings) -> Optional[ResumeFolder]:
+  def _latest(cls, settings: Training) -> Optional[ResumeFolder]:
     """That of the latest run with the same settings that was broken off."""
     found, others = [], []
     for path, started in _started(os.path.expanduser(settings.out_dir)):
@@ -145,7 +148,7 @@ class ResumeFolder:
     remove_folder(self.path)
 
 
-def _finished_run(settings: TrainSettings) -> Optional[artifacts.Run]:
+def _finished_run(settings: Training) -> Optional[artifacts.Run]:
   """The latest run with the same settings that came to its end, if any."""
   out_dir = os.path.expanduser(settings.out_dir)
   found = []
@@ -165,19 +168,19 @@ def _finished_run(settings: TrainSettings) -> Optional[artifacts.Run]:
   return max(found, key=lambda item: item[:2])[2] if found else None
 
 
-def fixed(settings: TrainSettings) -> dict[str, Any]:
+def fixed(settings: Training) -> dict[str, Any]:
   """The settings that a run keeps when it is resumed."""
   return {key: value for key, value in dataclasses.asdict(settings).items()
           if key not in _FREE_SETTINGS}
 
 
-def _unlike(settings: TrainSettings, stored: dict[str, Any]) -> list[str]:
+def _unlike(settings: Training, stored: dict[str, Any]) -> list[str]:
   """Settings in which a stored run differs."""
   return [key for key, value in fixed(settings).items()
           if stored.get(key) != value]
 
 
-def _is_of(settings: TrainSettings, args: dict[str, Any]) -> bool:
+def _is_of(settings: Training, args: dict[str, Any]) -> bool:
   """Whether a run with these settings may have these `args`.
 
   The default name of the CSV has a clock in it; the folder must be the same.

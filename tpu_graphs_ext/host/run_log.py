@@ -17,7 +17,7 @@ from typing import Optional, TextIO
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import cannot_be_written
-from tpu_graphs_ext.host.settings import TrainSettings
+from tpu_graphs_ext.host.settings import Training
 
 _PACKAGE = __name__.partition('.')[0]
 
@@ -32,7 +32,7 @@ class RunLog(logging.Handler):
     settings: the first line names those that are no defaults.
   """
 
-  def __init__(self, settings: TrainSettings):
+  def __init__(self, settings: Training):
     super().__init__()
     self._settings = settings
     self._waiting: list[str] = []

@@ -1,4 +1,4 @@
-"""A trained model together with all that it takes to score a kernel."""
+"""A trained model together with all that it takes to score a problem."""
 
 from __future__ import annotations
 
@@ -6,29 +6,27 @@ import collections
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
 import numpy as np
+import tensorflow_gnn as tfgnn
 from tqdm import tqdm
 
-from tpu_graphs_ext.data import read
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import artifacts, batches, distinct
-from tpu_graphs_ext.host.settings import LoadSettings
+from tpu_graphs_ext.host import artifacts, distinct
+from tpu_graphs_ext.host import task as tasks
+from tpu_graphs_ext.host.settings import Loading, LoadSettings
 
 _log = logging.getLogger(__name__)
-
-_MOST_WORKERS = 8  # Kernels that are scored at once: each takes memory.
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranker:
-  """Scores configurations, one kernel at a time.
+  """Scores configurations, one problem at a time.
 
   Attributes:
     model: built model with `forward(graph, num_configs)`.
@@ -38,8 +36,10 @@ class Ranker:
     keep_repeats: see `distinct.Scores`.
     in_elements: whether tile bounds of its data count elements, not layout
       tiles of a TPU.
-    opcodes: that some kernel of the training data had; None where the run file
-      does not say it, as the baseline's.
+    opcodes: that some problem of the training data had; None where the run
+      file does not say it, as the baseline's.
+    of_task: what it ranks.
+    args: of its run.
   """
   model: Any
   stats: FeatureStats
@@ -48,115 +48,147 @@ class Ranker:
   keep_repeats: bool = False
   in_elements: bool = False
   opcodes: Optional[frozenset[int]] = None
+  of_task: str = 'tile'
+  args: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-  def score_all(self, partition: Partition,
-                what: str) -> Iterator[tuple[Kernel, distinct.Scores]]:
-    """Yields every kernel with its scores.
+  @property
+  def task(self) -> tasks.Task:
+    return tasks.find(self.of_task)
+
+  def read(self, loading: Loading, split: str,
+           data: str = '') -> tuple[str, tasks.Problems]:
+    """Problems to rank, and what they were read from.
+
+    Args:
+      loading: has the data root, and may name another collection there.
+      split: of the model's own collection, or of that.
+      data: a folder or file that is read instead.
+    """
+    if data:
+      return data, self.task.read(data, loading)
+    collection = self.task.collection(self.args, loading)
+    return (os.path.join(loading.data_root, *collection, split),
+            self.task.read_split(loading, collection, split))
+
+  def score_all(self, problems: tasks.Problems, what: str) -> Iterator[
+      tuple[tasks.RankingProblem, distinct.Scores]]:
+    """Yields every problem with its scores.
 
     The lowest score is predicted to be the fastest. As many kernels are
     scored at once as there are cores, up to 8, so this is faster than
     `scores` of one kernel after the other.
 
     Args:
-      partition: the kernels.
+      problems: to score.
       what: stands beside the progress bar.
 
     Raises:
-      UserError: the kernels' columns are not those of the training data, or
+      UserError: the problems' columns are not those of the training data, or
         the model gives scores of a wrong shape or that are not finite.
     """
-    self.stats.check_columns(partition)
-    partition = self._with_known_opcodes(partition)
-    workers = min(os.cpu_count() or 1, _MOST_WORKERS)
-    with tqdm(desc=what, total=len(partition), unit='kernel', disable=None,
-              leave=False) as bar, ThreadPoolExecutor(workers) as pool:
-      waiting = collections.deque()  # (kernel, its scores to come), in order.
-      for kernel, graph in zip(
-          partition, batches.kernel_graphs(partition, self.stats)):
-        waiting.append((kernel, pool.submit(self._scores_of, kernel, graph)))
+    self.task.check_columns(problems, self.stats)
+    problems = self._with_known_opcodes(problems)
+    workers = min(os.cpu_count() or 1, self.task.scored_at_once)
+    with tqdm(desc=what, total=len(problems), unit=self.task.problem,
+              disable=None, leave=False) as bar, ThreadPoolExecutor(
+                  workers) as pool:
+      waiting = collections.deque()  # (problem, scores to come), in order.
+      for problem, graphs in zip(
+          problems, self.task.all_graphs(problems, self.stats)):
+        waiting.append((problem, pool.submit(self._scored, problem, graphs)))
         if len(waiting) > 2 * workers:  # No more, for graphs take memory.
           yield _next_result(waiting, bar)
       while waiting:
         yield _next_result(waiting, bar)
 
-  def scores(self, kernel: Kernel) -> np.ndarray:
-    """What the model's `forward` gives one kernel: float32 [configs]."""
-    return self.scored(kernel).given
+  def scores(self, problem: tasks.RankingProblem) -> np.ndarray:
+    """What the model's `forward` gives one problem: float32 [configs]."""
+    return self.scored(problem).given
 
-  def prepared(self, kernel: Kernel) -> Kernel:
-    """The kernel with opcodes that the model knows, to be scored in parts.
+  def prepared(self, problem: tasks.RankingProblem) -> tasks.RankingProblem:
+    """One problem with opcodes that the model knows, to be scored in parts.
 
     Raises:
       UserError: its columns are not those of the training data.
     """
-    partition = Partition.from_kernels([kernel])
-    self.stats.check_columns(partition)
-    return self._with_known_opcodes(partition).kernel(0)
+    problems = self.task.problems([problem])
+    self.task.check_columns(problems, self.stats)
+    return next(iter(self._with_known_opcodes(problems)))
 
-  def scored(self, kernel: Kernel) -> distinct.Scores:
-    """The same, with which configurations repeat another.
+  def scored(self, problem: tasks.RankingProblem) -> distinct.Scores:
+    """Scores of one problem, and which configurations repeat another.
 
     Raises:
       UserError: see `score_all`.
     """
-    partition = self._with_known_opcodes(Partition.from_kernels([kernel]))
-    return self._scores_of(
-        kernel, batches.kernel_graph(partition.kernel(0), self.stats))
+    known = self.prepared(problem)
+    return self._scored(known, self.task.graphs(known, self.stats))
 
-  def _scores_of(self, kernel: Kernel, graph: Any) -> distinct.Scores:
-    return self.checked(
-        kernel, np.asarray(self.model.forward(graph, kernel.num_configs)),
-        graph.node_sets['config']['feats'].numpy())
+  def _scored(self, problem: tasks.RankingProblem,
+              graphs: Iterable[tfgnn.GraphTensor]) -> distinct.Scores:
+    scores, first, done = [], [], 0
+    for graph in graphs:
+      features = load_models.config_feats(graph).numpy()
+      configs = features.shape[-2]
+      scores.append(self._checked(problem, configs, np.asarray(
+          self.model.forward(graph, configs))))
+      first.append(done + self.task.first_copies(features))
+      done += configs
+    return distinct.Scores(
+        np.concatenate(scores), np.concatenate(first), self.keep_repeats)
 
-  def checked(self, kernel: Kernel, scores: np.ndarray,
+  def checked(self, problem: tasks.RankingProblem, scores: np.ndarray,
               features: np.ndarray) -> distinct.Scores:
-    """What `forward` gave one kernel, looked over.
+    """What `forward` gave one problem, looked over.
 
     Args:
-      kernel: the kernel.
+      problem: the problem.
       scores: float32 [1, configs].
-      features: float32 [configs, G], what the model saw of its configurations.
+      features: float32 [..., configs, G], what the model saw of its
+        configurations.
 
     Raises:
       UserError: the scores have another shape, or are not finite.
     """
-    if scores.shape != (1, kernel.num_configs):
+    return distinct.Scores(
+        self._checked(problem, problem.num_configs, scores),
+        self.task.first_copies(features), self.keep_repeats)
+
+  def _checked(self, problem: tasks.RankingProblem, configs: int,
+               scores: np.ndarray) -> np.ndarray:
+    """float32 [configs], some of a problem's."""
+    if scores.shape != (1, configs):
       raise UserError(
           f'{self.name}: forward gave scores of shape {scores.shape} for '
-          f'{kernel.tile_id}; it must be (1, {kernel.num_configs}), one score '
+          f'{problem.name}; it must be (1, {configs}), one score '
           'a configuration')
     if not np.isfinite(scores).all():
       raise UserError(
           f'{self.name}: {np.sum(~np.isfinite(scores))} of the '
-          f'{kernel.num_configs} scores of {kernel.tile_id} are NaN or '
+          f'{configs} scores of {problem.name} are NaN or '
           'infinite; the model cannot rank it. Train again, with a lower --lr')
-    return distinct.Scores(
-        scores[0], distinct.first_copies(features), self.keep_repeats)
+    return scores[0]
 
-  def _with_known_opcodes(self, partition: Partition) -> Partition:
+  def _with_known_opcodes(self, problems: tasks.Problems) -> tasks.Problems:
     """Opcodes beyond the embedding become 0, the unknown opcode."""
-    if partition.max_opcode < self.num_ops:
-      return partition
-    opcode = partition.node_opcode
+    if problems.max_opcode < self.num_ops:
+      return problems
     _log.warning(
         'there are opcodes up to %d, but %s was trained on data with opcodes '
         'below %d; nodes with others count as opcode 0',
-        partition.max_opcode, self.name, self.num_ops)
-    return dataclasses.replace(
-        partition,
-        node_opcode=np.where(opcode < self.num_ops, opcode, 0).astype(
-            opcode.dtype))
+        problems.max_opcode, self.name, self.num_ops)
+    return problems.with_opcodes_below(self.num_ops)
 
 
-def _next_result(waiting: collections.deque,
-                 bar: tqdm) -> tuple[Kernel, distinct.Scores]:
-  kernel, scores = waiting.popleft()
+def _next_result(waiting: collections.deque, bar: tqdm) -> tuple[
+    tasks.RankingProblem, distinct.Scores]:
+  problem, scores = waiting.popleft()
   bar.update()
-  return kernel, scores.result()
+  return problem, scores.result()
 
 
 def load_ranker(
-    model_dir: str, loading: LoadSettings = LoadSettings(),
+    model_dir: str, loading: Loading = LoadSettings(),
     known: Optional[tuple[FeatureStats, int]] = None) -> Ranker:
   """Loads a model that this package or the baseline's trainer wrote.
 
@@ -167,21 +199,20 @@ def load_ranker(
     known: what `normalisation` gives, where that was asked already.
 
   Raises:
-    UserError: a file is missing or damaged, or belongs to another model.
+    UserError: a file is missing or damaged, or belongs to another model or to
+      the other task.
   """
-  run = artifacts.load_run(model_dir)
+  task = tasks.find(loading)
+  run = artifacts.load_run(model_dir, task.name)
   stats, num_ops = known or normalisation(run, loading)
-  model = artifacts.load_model(
-      run, num_ops, sample_graph(stats), loading.models_py)
+  model = artifacts.load_model(run, num_ops, task.sample_graph(stats),
+                               task.models_file(loading.models_py))
+  opcodes = run.info.get('opcodes')
   return Ranker(model, stats, num_ops, name=model_dir,
-                keep_repeats=loading.keep_repeats,
+                keep_repeats=getattr(loading, 'keep_repeats', False),
                 in_elements=_counts_elements(run, model),
-                opcodes=_opcodes(run))
-
-
-def _opcodes(run: artifacts.Run) -> Optional[frozenset[int]]:
-  known = run.info.get('opcodes')
-  return None if known is None else frozenset(known)
+                opcodes=None if opcodes is None else frozenset(opcodes),
+                of_task=task.name, args=run.info['args'])
 
 
 def _counts_elements(run: artifacts.Run, model: Any) -> bool:
@@ -194,31 +225,20 @@ def _counts_elements(run: artifacts.Run, model: Any) -> bool:
 
 
 def normalisation(run: artifacts.Run,
-                  loading: LoadSettings) -> tuple[FeatureStats, int]:
+                  loading: Loading) -> tuple[FeatureStats, int]:
   """The statistics that features are scaled by, and the number of opcodes."""
-  if loading.stats == 'run' and 'feature_stats' in run.info:
-    return (FeatureStats.from_json(run.info['feature_stats']),
-            run.info['num_ops'])
+  task, args = tasks.find(loading), run.info['args']
   if loading.stats == 'run':
+    if 'feature_stats' in run.info:
+      return (FeatureStats.from_json(run.info['feature_stats']),
+              run.info['num_ops'])
     _log.info('%s: its run file keeps no normalisation; computing it from %s',
-              run.model_dir, loading.data_root)
-  every = loading.stats == 'all'
-  dataset = read.read_dataset(
-      loading.data_root, cache_dir=loading.cache_dir, toy_data=loading.toy_data,
-      min_train_configs=-1 if every else run.info['args']['configs'])
-  return (FeatureStats.of_partition(dataset.train),
-          run.info.get('num_ops', dataset.num_ops))
+              run.model_dir,
+              os.path.join(loading.data_root, *task.collection(args)))
+  stats, num_ops = task.statistics(args, loading)
+  return stats, run.info.get('num_ops', num_ops)
 
 
-def sample_graph(stats: FeatureStats) -> Any:
-  """Graph of one node and one configuration: builds a model's variables."""
-  return batches.kernel_graph(
-      Kernel(
-          tile_id='sample',
-          node_feat=stats.node.minimum[np.newaxis],
-          node_opcode=np.zeros(1, np.uint8),
-          edge_index=np.zeros((0, 2), np.int64),
-          config_feat=stats.config.minimum[np.newaxis],
-          runtime_ns=np.ones(1, np.int64),
-          normalizer_ns=np.ones(1, np.int64)),
-      stats)
+def sample_graph(stats: FeatureStats) -> tfgnn.GraphTensor:
+  """A kernel of one node and one configuration: builds a model's variables."""
+  return tasks.find('tile').sample_graph(stats)

@@ -1,8 +1,9 @@
-"""Trains a model from models.py, as the baseline's trainer does it.
+"""Trains a model of any task, as the baseline's trainers do it.
 
-What it writes is described in `artifacts`; the baseline's scripts read it.
-`run` goes through the epochs and keeps, resumes and tells; what is of the tile
-task alone is in `TileTask`, and the layout task has another.
+What it writes is described in `artifacts`; the baseline's scripts read it. The
+run file of the layout task has `final_kendall` and `final_opa` beside
+`final_error`, {split: mean over programs}, and no test predictions, which are
+as many as there are configurations: those are in the CSV alone.
 """
 
 from __future__ import annotations
@@ -22,12 +23,9 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import (
   artifacts,
-  batches,
+  callbacks,
   curves,
   evaluate,
-  feature_stats,
-  losses,
-  members,
   outputs,
   predict,
   predictions_csv,
@@ -35,28 +33,16 @@ from tpu_graphs_ext.host import (
   run_log,
   scoring,
 )
-from tpu_graphs_ext.host.callbacks import (
-  CSV_LOG_START,
-  KeepBest,
-  LossNotFiniteError,
-  ProgressBar,
-  StopOnNaN,
-  first_line,
-)
-from tpu_graphs_ext.host.settings import TrainSettings
-from tpu_graphs_ext.host.training_data import TrainingData
+from tpu_graphs_ext.host import results as tables
+from tpu_graphs_ext.host import task as tasks
+from tpu_graphs_ext.host.settings import Training, TrainSettings
 
 __all__ = ['TrainResult', 'TrainSettings', 'train']
 
 _log = logging.getLogger(__name__)
 
 HOST = 'tpu_graphs_ext'
-
-# Configurations of each test kernel in the run file and in --results_csv.
-TEST_CONFIGS = 10
-
-# Training steps that TensorFlow does in one call; Python comes in between.
-STEPS_PER_CALL = 10
+Callbacks = Sequence[tf.keras.callbacks.Callback]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,241 +80,83 @@ class TrainResult:
     return '\n'.join(lines)
 
 
-@dataclasses.dataclass
-class TileTask:
-  """What is of one task in training it; `run` asks for all of it in order.
-
-  Attributes:
-    callbacks: of Keras, further ones, which see the end of an epoch before it
-      is kept; one that sets `model.stop_training` ends the run for good.
-  """
-  callbacks: Sequence[tf.keras.callbacks.Callback] = ()
-
-  def prepared(self, settings: TrainSettings) -> tuple[
-      TrainSettings, TrainingData]:
-    """Reads the data; the settings may get statistics of them.
-
-    Raises:
-      UserError: data, model or settings cannot be used.
-    """
-    # Cheap checks first: a wrong name must not wait for the data.
-    settings = members.joined(settings)
-    takes_stats = load_models.takes(
-        settings.model, feature_stats.ARGUMENT, settings.models_py)
-    data = TrainingData.read(settings)
-    if takes_stats:
-      settings = feature_stats.given_to_model(
-          settings, data.stats, data.every_train)
-    return settings, data
-
-  def check_outputs(self, settings: TrainSettings) -> None:
-    """Raises a UserError where the predictions cannot be written."""
-    if settings.results_csv:
-      outputs.check_file('--results_csv', settings.results_csv,
-                         predictions_csv.START, predictions_csv.WHAT)
-
-  def compiled_model(self, settings: TrainSettings,
-                     data: TrainingData) -> tf.keras.Model:
-    """The model with its variables, and its loss, optimizer and metric."""
-    return _compiled_model(settings, data)
-
-  def datasets(
-      self, settings: TrainSettings, data: TrainingData, seed: int,
-      first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-    """Batches to train on and to validate on, an epoch a pass."""
-    sizes = dict(batch_size=settings.batch, num_configs=settings.drawn_configs,
-                 least_configs=settings.configs, seed=seed)
-    train_batches = batches.training_dataset(
-        data.train, data.stats, first_epoch=first_epoch, **sizes)
-    # One draw of configurations for all epochs, so that epochs compare.
-    return train_batches, batches.training_dataset(
-        data.validated, data.stats, shuffle=False, redraw=False,
-        **sizes).cache()
-
-  def measure(self, settings: TrainSettings, data: TrainingData,
-              model: tf.keras.Model, name: str,
-              run_info: dict[str, Any]) -> Optional[str]:
-    """Adds errors and test predictions to `run_info`; the path of the CSV.
-
-    Args:
-      settings: of the run.
-      data: its splits.
-      model: with its best weights.
-      name: stands in messages.
-      run_info: the run file's content.
-    """
-    ranker = scoring.Ranker(
-        model, data.stats, data.num_ops, name=name,
-        keep_repeats=True)  # The baseline's trainer reports no other numbers.
-    return _measure(settings, data, ranker, run_info)
-
-  def reported(self, run: artifacts.Run) -> Optional[str]:
-    """The path of the CSV of a finished run, which is there again then."""
-    if 'test_predictions' not in run.info:
-      return None
-    csv_path = os.path.expanduser(run.info['args']['results_csv'])
-    if not os.path.exists(csv_path):
-      predictions_csv.write(csv_path, run.info['test_predictions'])
-    return csv_path
-
-
-def train(settings: TrainSettings) -> TrainResult:
+def train(settings: Training, further: Callbacks = ()) -> TrainResult:
   """Trains, keeps the best epoch, evaluates it, and predicts the test split.
 
   With `settings.resume` a run that was broken off goes on, and one that is
   finished is only reported.
+
+  Args:
+    settings: `TrainSettings`, or those of another task.
+    further: callbacks of Keras, which see the end of an epoch before it is
+      kept; one that sets `model.stop_training` ends the run for good.
 
   Raises:
     UserError: data, model, settings or outputs cannot be used, or the loss
       became NaN; the best model up to then stays.
     KeyboardInterrupt: as it came; the log says how to resume.
   """
-  return run(settings, TileTask())
-
-
-def run(settings: Any, task: Any) -> TrainResult:
-  """`train` of any task.
-
-  Args:
-    settings: those of the task, such as `TrainSettings`.
-    task: what is of its own in it, such as a `TileTask`.
-  """
   with run_log.RunLog(settings) as log:
-    result = _train(settings, log, task)
+    result = _train(settings, further, log)
     if settings.plot:
       curves.write(settings.plot, result.run_info)
     log.write(result.text())
   return result
 
 
-def _train(settings: Any, log: run_log.RunLog, task: Any) -> TrainResult:
+def _train(settings: Training, further: Callbacks,
+           log: run_log.RunLog) -> TrainResult:
   """`train` without the picture and the closing lines of the log."""
   started = time.monotonic()
-  settings, data = task.prepared(settings)
+  task = tasks.find(settings)
+  settings, splits = task.prepared(settings)
+  if settings.test_mode == 'metrics':
+    evaluate.require_labels(splits.test, os.path.join(
+        settings.data_root, *task.collection(vars(settings)), 'test'), task)
   folder = resume.ResumeFolder.of(settings)
   if folder.finished:
-    return _finished(folder.finished, task)
+    return _reported(folder.finished, task)
   # Weights, and what dropout throws.
   tf.keras.utils.set_random_seed(folder.seed)
-  model = task.compiled_model(settings, data)
-  run_info = _new_run_info(settings, folder, data)
+  model = _compiled_model(settings, splits, task)
+  run_info = _new_run_info(settings, splits, folder)
   run_info['seconds']['read'] = time.monotonic() - started
-  with contextlib.ExitStack() as stack:
-    _begin(settings, folder, task, log, stack)
-    keep_best = KeepBest(settings, model, run_info, folder)
-    with _kept_if_broken_off(settings, keep_best):
-      _fit(settings, data, keep_best, task)
-      csv_path = _measure_best(settings, data, keep_best, task)
+  _check_outputs(settings)
+  with folder.held():
+    log.open(run_log.path_of(folder.model_dir), resumed=not folder.is_new)
+    kept = _Kept(settings, model, run_info, folder)
+    with kept.if_broken_off():
+      kept.fit(*task.datasets(settings, splits, folder.seed,
+                              kept.progress.epochs), further)
+      csv_path = _measure(run_info, splits, scoring.Ranker(
+          # The baseline's trainer reports no numbers but with repetitions.
+          model, splits.stats, splits.num_ops, folder.model_dir,
+          keep_repeats=True, of_task=task.name, args=folder.args))
       run_info['seconds']['total'] = time.monotonic() - started
       run_path = artifacts.save_run_file(run_info, settings.out_dir)
       folder.remove()
-      return TrainResult(keep_best.model_dir, run_path, csv_path, run_info)
+  return TrainResult(folder.model_dir, run_path, csv_path, run_info)
 
 
-def _finished(run: artifacts.Run, task: Any) -> TrainResult:
-  return TrainResult(run.model_dir, artifacts.run_path_of(run.model_dir),
-                     task.reported(run), run.info)
-
-
-def _begin(settings: Any, folder: resume.ResumeFolder, task: Any,
-           log: run_log.RunLog, stack: contextlib.ExitStack) -> None:
-  """Takes the folder of the run, and opens its log."""
-  task.check_outputs(settings)
-  _check_outputs(settings)
-  stack.enter_context(folder.held())
-  log.open(run_log.path_of(artifacts.model_path(
-      settings.out_dir, artifacts.train_hash(folder.args))),
-           resumed=not folder.is_new)
-
-
-def _measure_best(settings: Any, data: Any, keep_best: KeepBest,
-                  task: Any) -> Optional[str]:
-  """What comes after the epochs; returns the path of the CSV."""
-  keep_best.finish()
-  keep_best.run_info['seconds']['train'] = keep_best.progress.seconds
-  return task.measure(settings, data, keep_best.model, keep_best.model_dir,
-                      keep_best.run_info)
-
-
-@contextlib.contextmanager
-def _kept_if_broken_off(settings: Any, keep_best: KeepBest) -> Iterator[None]:
-  """Keeps what can be kept where the epochs, or what follows, end early."""
-  run_info = keep_best.run_info
-  try:
-    yield
-  except LossNotFiniteError as error:
-    keep_best.finish()
-    keep_best.folder.remove()
-    _draw_so_far(settings, run_info)
-    raise UserError(
-        f'{error}. {keep_best.summary()}. Try a lower --lr, another --losses, '
-        'or `check-data` on the data') from error
-  except (MemoryError, tf.errors.ResourceExhaustedError) as error:
-    raise UserError(
-        f'out of memory or disk after epoch {keep_best.progress.epochs} '
-        f'({first_line(error)}). {keep_best.summary()}. Lower --batch or '
-        '--configs, or make room and run the same command with --resume'
-    ) from error
-  except KeyboardInterrupt:
-    keep_best.finish()
-    _log.warning('interrupted after epoch %d. %s. To continue, run the same '
-                 'command with --resume', keep_best.progress.epochs,
-                 keep_best.summary())
-    _draw_so_far(settings, run_info)
-    raise
-
-
-def _draw_so_far(settings: Any, run_info: dict[str, Any]) -> None:
-  """The picture of a run that has ended too early."""
-  if settings.plot and run_info['train_curve']['epoch']:
-    curves.write(settings.plot, run_info)
-
-
-def _new_run_info(settings: Any, folder: resume.ResumeFolder,
-                  data: Any) -> dict[str, Any]:
-  """The run file's content before the first epoch."""
-  return {
-      'train_curve': {},
-      'final_error': {},
-      'args': folder.args,
-      'seed': folder.seed,
-      'feature_stats': data.stats.to_json(),
-      'num_ops': data.num_ops,
-      'opcodes': data.train.opcodes,
-      'host': HOST,
-      'versions': artifacts.versions(),
-      'seconds': {},
-      'settings': dataclasses.asdict(settings),
-  }
-
-
-def _check_outputs(settings: Any) -> None:
-  """Tries every place that is written to, when it is early."""
-  if settings.csv_log:
-    outputs.check_file(
-        '--csv_log', settings.csv_log, CSV_LOG_START, 'log of epochs')
-  if settings.plot:
-    curves.check(settings.plot)
-  if settings.tensorboard:
-    outputs.check_folder('--tensorboard', settings.tensorboard)
-  outputs.check_folder('--out_dir', settings.out_dir)
-
-
-def _compiled_model(settings: TrainSettings,
-                    data: TrainingData) -> tf.keras.Model:
+def _compiled_model(settings: Training, splits: tasks.Splits,
+                    task: tasks.Task) -> tf.keras.Model:
   """The model with its variables, and what the baseline compiles it with."""
   model = load_models.build(
-      settings.model, settings.drawn_configs, data.num_ops,
-      settings.model_kwargs, settings.models_py,
-      batches.kernel_graph(data.train.kernel(0), data.stats))
+      settings.model, settings.drawn_configs, splits.num_ops,
+      settings.model_kwargs, task.models_file(settings.models_py),
+      task.sample_graph(splits.stats))
+  steps, rest = divmod(len(splits.train), settings.batch)
   model.compile(
-      loss=losses.combined_loss(settings.weighted_losses),
+      loss=task.loss(settings),
       optimizer=tf.keras.optimizers.Adam(
-          _learning_rate(settings, data), clipnorm=settings.clip_norm),
-      steps_per_execution=STEPS_PER_CALL,
+          learning_rate(settings, steps + (
+              rest > 0 and not task.drops_last_batch)),
+          clipnorm=settings.clip_norm),
+      steps_per_execution=task.steps_per_call,
       metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])
-  for name in ('train_step', 'test_step'):
-    setattr(model, name, _traced_once(getattr(model, name)))
+  if task.steps_per_call > 1:
+    for name in ('train_step', 'test_step'):
+      setattr(model, name, _traced_once(getattr(model, name)))
   return model
 
 
@@ -342,15 +170,11 @@ def _traced_once(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
   return run
 
 
-def _learning_rate(settings: TrainSettings, data: TrainingData) -> Any:
-  return learning_rate(settings, len(data.train) // settings.batch)
-
-
-def learning_rate(settings: Any, steps: int) -> Any:
+def learning_rate(settings: Training, steps: int) -> Any:
   """A number, or what gives one for each step of all epochs.
 
   Args:
-    settings: with lr, lr_schedule and epochs.
+    settings: of the run.
     steps: of an epoch.
   """
   if settings.lr_schedule == 'constant':
@@ -359,42 +183,173 @@ def learning_rate(settings: Any, steps: int) -> Any:
       settings.lr, settings.epochs * steps)
 
 
-def _fit(settings: Any, data: Any, keep_best: KeepBest,
-         task: Any = None) -> None:
-  """Runs the epochs that are left."""
-  first_epoch = keep_best.progress.epochs
-  task = task or TileTask()
-  fed = task.datasets(settings, data, keep_best.folder.seed, first_epoch)
-  keep_best.graph_spec = fed[0].element_spec[0]
-  if keep_best.progress.stopped or first_epoch >= settings.epochs:
-    return
-  callbacks = [
-      StopOnNaN(), *task.callbacks, keep_best, ProgressBar(settings)]
+def _new_run_info(settings: Training, splits: tasks.Splits,
+                  folder: resume.ResumeFolder) -> dict[str, Any]:
+  """The run file's content before the first epoch."""
+  return {
+      'train_curve': {},
+      'final_error': {},
+      'args': folder.args,
+      'seed': folder.seed,
+      'feature_stats': splits.stats.to_json(),
+      'num_ops': splits.num_ops,
+      'opcodes': splits.train.opcodes,
+      'host': HOST,
+      'versions': artifacts.versions(),
+      'seconds': {},
+      'settings': dataclasses.asdict(settings),
+  }
+
+
+def _check_outputs(settings: Training) -> None:
+  """Tries every place that is written to, when it is early."""
+  for flag, path, start, what in (
+      ('--results_csv', settings.results_csv, predictions_csv.START,
+       predictions_csv.WHAT),
+      ('--csv_log', settings.csv_log, callbacks.CSV_LOG_START,
+       'log of epochs')):
+    if path:
+      outputs.check_file(flag, path, start, what)
+  if settings.plot:
+    curves.check(settings.plot)
   if settings.tensorboard:
-    callbacks.append(tf.keras.callbacks.TensorBoard(
-        os.path.expanduser(settings.tensorboard), write_graph=False))
-  keep_best.model.fit(
-      fed[0], validation_data=fed[1], verbose=0, epochs=settings.epochs,
-      initial_epoch=first_epoch, callbacks=callbacks)
+    outputs.check_folder('--tensorboard', settings.tensorboard)
+  outputs.check_folder('--out_dir', settings.out_dir)
 
 
-def _measure(settings: TrainSettings, data: TrainingData,
-             ranker: scoring.Ranker, run_info: dict[str, Any]) -> Optional[str]:
+class _Kept:
+  """The epochs of a run, and what is kept of them.
+
+  Args:
+    settings: of the run.
+    model: built and compiled.
+    run_info: the run file's content; its train_curve is kept up to date.
+    folder: where checkpoints go; the run goes on from one that is there.
+
+  Attributes:
+    progress: how far the run is.
+    saved: the best model on disk.
+  """
+
+  def __init__(self, settings: Training, model: tf.keras.Model,
+               run_info: dict[str, Any], folder: resume.ResumeFolder):
+    self.progress = callbacks.Progress()
+    best = callbacks.BestWeights(self.progress, model)
+    self.saved = callbacks.SaveBest(
+        self.progress, best, model, run_info, folder.model_dir)
+    checkpoints = callbacks.Checkpoints(
+        self.progress, best, self.saved, folder, settings.resume)
+    run_info['train_curve'] = self.progress.train_curve
+    self._settings, self._run_info = settings, run_info
+    self._folder = folder
+    self._csv_log = [callbacks.CsvLog(self.progress, path)
+                     for path in [settings.csv_log] if path]
+    self._callbacks = [
+        best, callbacks.StopEarly(self.progress, settings.early_stop),
+        callbacks.Record(self.progress, settings.epochs, settings.batch),
+        self.saved, checkpoints, *self._csv_log,
+        callbacks.ProgressBar(settings.batch)]
+    if settings.tensorboard:
+      self._callbacks.append(tf.keras.callbacks.TensorBoard(
+          os.path.expanduser(settings.tensorboard), write_graph=False))
+
+  def fit(self, train_batches: tf.data.Dataset, valid_batches: tf.data.Dataset,
+          further: Callbacks) -> None:
+    """Runs the epochs that are left; the model then is the best of all."""
+    epochs = self._settings.epochs
+    self.saved.graph_spec = train_batches.element_spec[0]
+    if not self.progress.stopped and self.progress.epochs < epochs:
+      self.saved.model.fit(
+          train_batches, validation_data=valid_batches, verbose=0,
+          epochs=epochs, initial_epoch=self.progress.epochs,
+          callbacks=[callbacks.StopOnNaN(), *further, *self._callbacks])
+    self._finish()
+    self._run_info['seconds']['train'] = self.progress.seconds
+
+  def _finish(self) -> None:
+    """Leaves the best epoch, if there is one, in the model and on disk."""
+    self.saved.finish()
+    for csv_log in self._csv_log[:self.progress.epochs]:
+      csv_log.write()
+
+  @contextlib.contextmanager
+  def if_broken_off(self) -> Iterator[None]:
+    """Keeps what can be kept where the epochs, or what follows, end early."""
+    try:
+      yield
+    except callbacks.LossNotFiniteError as error:
+      self._finish()
+      self._folder.remove()
+      self._draw()
+      raise UserError(
+          f'{error}. {self.saved.summary()}. Try a lower --lr, another '
+          '--losses, or `check-data` on the data') from error
+    except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+      raise UserError(
+          f'out of memory or disk after epoch {self.progress.epochs} '
+          f'({callbacks.first_line(error)}). {self.saved.summary()}. Lower '
+          '--batch or --configs, or make room and run the same command with '
+          '--resume') from error
+    except KeyboardInterrupt:
+      self._finish()
+      _log.warning('interrupted after epoch %d. %s. To continue, run the same '
+                   'command with --resume', self.progress.epochs,
+                   self.saved.summary())
+      self._draw()
+      raise
+
+  def _draw(self) -> None:
+    """The picture of a run that has ended too early."""
+    if self._settings.plot and self.progress.epochs:
+      curves.write(self._settings.plot, self._run_info)
+
+
+def _measure(run_info: dict[str, Any], splits: tasks.Splits,
+             ranker: scoring.Ranker) -> Optional[str]:
   """Adds errors and test predictions to `run_info`; returns the CSV's path."""
-  seconds = run_info['seconds']
+  seconds, task = run_info['seconds'], ranker.task
   start = time.monotonic()
-  run_info['final_error']['val'] = evaluate.top_errors(
-      ranker, data.valid, 'valid')
+  _add_errors(run_info, ranker, 'val', splits.valid, 'valid')
   seconds['validate'] = time.monotonic() - start
   start = time.monotonic()
   csv_path = None
-  if settings.test_mode == 'metrics':
-    run_info['final_error']['test'] = evaluate.top_errors(
-        ranker, data.test, 'test')
+  if run_info['settings']['test_mode'] == 'metrics':
+    _add_errors(run_info, ranker, 'test', splits.test, 'test')
   else:
     csv_path = os.path.expanduser(run_info['args']['results_csv'])
-    best = predict.best_configs(ranker, data.test, TEST_CONFIGS)
-    run_info['test_predictions'] = best
-    predictions_csv.write(csv_path, best)
+    best: predictions_csv.Best = predict.best_configs(
+        ranker, splits.test, task.test_configs)
+    if task.test_configs is not None:
+      run_info['test_predictions'] = dict(best)
+      best = run_info['test_predictions']
+    predictions_csv.write(csv_path, best, predict.id_prefix(ranker),
+                          task.csv_end)
   seconds['test'] = time.monotonic() - start
   return csv_path
+
+
+def _add_errors(run_info: dict[str, Any], ranker: scoring.Ranker, split: str,
+                problems: tasks.Problems, what: str) -> None:
+  """The means over a split that the run file has."""
+  rows = evaluate.measure(ranker, problems, what)
+  means = tables.nested(tables.Summary(rows, len(rows)).means)
+  for measure, key in ranker.task.final:
+    run_info.setdefault(key, {})[split] = means[measure]
+
+
+def _reported(run: artifacts.Run, task: tasks.Task) -> TrainResult:
+  """The result of a finished run, whose CSV is there again then."""
+  csv_path = None
+  if 'test' not in run.info['final_error']:
+    csv_path = os.path.expanduser(run.info['args']['results_csv'])
+    if os.path.exists(csv_path):
+      pass
+    elif 'test_predictions' in run.info:
+      predictions_csv.write(csv_path, run.info['test_predictions'])
+    else:
+      names = {field.name for field in dataclasses.fields(task.loading)}
+      predict.predict(run.model_dir, out=csv_path, loading=task.loading(**{
+          name: value for name, value in run.info['settings'].items()
+          if name in names}))
+  return TrainResult(run.model_dir, artifacts.run_path_of(run.model_dir),
+                     csv_path, run.info)

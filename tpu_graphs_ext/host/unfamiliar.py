@@ -1,4 +1,4 @@
-"""Features of kernels to rank that training never showed the model.
+"""Features of problems to rank that training never showed the model.
 
 Features are scaled by their least and largest value in training, and columns
 that were constant there are left out. So a value beyond the range asks the
@@ -21,8 +21,9 @@ import numpy as np
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import shortened
+from tpu_graphs_ext.host.scoring import Ranker
+from tpu_graphs_ext.host.task import Problems, RankingProblem
 
 _log = logging.getLogger(__name__)
 
@@ -68,56 +69,44 @@ class Unfamiliar:
     return self.least == self.largest
 
 
+def of_problem(ranker: Ranker, problem: RankingProblem) -> list[Unfamiliar]:
+  """All such columns of one kernel or program, and its opcodes.
+
+  Args:
+    ranker: knows the training data, whose columns the problem has.
+    problem: labelled or not.
+  """
+  return [*of_nodes(ranker.stats, problem, ranker.opcodes),
+          *of_rows(ranker.stats.config, problem.name, ranker.task.config_table,
+                   ranker.task.config_rows(problem, ranker.stats))]
+
+
 def of_kernel(stats: FeatureStats, kernel: Kernel,
               opcodes: Optional[Sequence[int]] = None) -> list[Unfamiliar]:
-  """All such columns of one kernel, and its opcodes that training had not.
-
-  Args:
-    stats: of the training data; the kernel has their columns.
-    kernel: labelled or not.
-    opcodes: that a kernel of the training data had; None: not known.
-  """
+  """`of_problem` of a kernel, by what a ranker knows; see `of_nodes`."""
   return [*of_nodes(stats, kernel, opcodes),
-          *of_tiles(stats, kernel.tile_id, [kernel.config_feat])]
+          *of_rows(stats.config, kernel.tile_id, 'config_feat',
+                   [kernel.config_feat])]
 
 
-def of_nodes(stats: FeatureStats, kernel: Kernel,
+def of_nodes(stats: FeatureStats, problem: RankingProblem,
              opcodes: Optional[Sequence[int]] = None) -> list[Unfamiliar]:
-  """`of_kernel` without configurations."""
-  return [
-      *of_rows(stats.node, kernel.tile_id, 'node_feat', [kernel.node_feat]),
-      *of_opcodes(kernel.tile_id, kernel.node_opcode, opcodes)]
-
-
-def of_opcodes(name: str, node_opcode: np.ndarray,
-               opcodes: Optional[Sequence[int]]) -> list[Unfamiliar]:
-  """The opcodes that training had not.
-
-  Args:
-    name: of the kernel or program.
-    node_opcode: uint8 [nodes].
-    opcodes: of the training data; None: not known.
-  """
-  if opcodes is None:
-    return []
-  numbers, counts = np.unique(node_opcode, return_counts=True)
-  return [
-      Unfamiliar(name, 'node_opcode', _opcode(number), float(number), count,
-                 len(node_opcode), 0.0, 0.0)
-      for number, count in zip(numbers.tolist(), counts.tolist())
-      if number not in opcodes]
-
-
-def of_tiles(stats: FeatureStats, tile_id: str,
-             blocks: Iterable[np.ndarray]) -> list[Unfamiliar]:
-  """`of_kernel` of configurations alone, which come in blocks.
+  """`of_problem` without configurations.
 
   Args:
     stats: of the training data.
-    tile_id: the kernel.
-    blocks: float32 [configs, 24], at least one of at least one row.
+    problem: see there.
+    opcodes: of the training data; None: not known.
   """
-  return of_rows(stats.config, tile_id, 'config_feat', blocks)
+  found = of_rows(stats.node, problem.name, 'node_feat', [problem.node_feat])
+  if opcodes is not None:
+    numbers, counts = np.unique(problem.node_opcode, return_counts=True)
+    found += [
+        Unfamiliar(problem.name, 'node_opcode', _opcode(number), float(number),
+                   count, problem.num_nodes, 0.0, 0.0)
+        for number, count in zip(numbers.tolist(), counts.tolist())
+        if number not in opcodes]
+  return found
 
 
 def of_rows(stats: ColumnStats, tile_id: str, name: str,
@@ -128,7 +117,7 @@ def of_rows(stats: ColumnStats, tile_id: str, name: str,
     stats: of the training data.
     tile_id: the kernel or program.
     name: of the table; see `Unfamiliar`.
-    blocks: float32 [rows, columns], at least one of at least one row.
+    blocks: float32 [rows, columns], each of at least one row.
   """
   rows, outside, least, largest = 0, 0, np.inf, -np.inf
   for block in blocks:
@@ -161,23 +150,20 @@ def _name(table: str, column: int, width: int) -> str:
   return names[column] if width == len(names) else f'column {column}'
 
 
-def warn(stats: FeatureStats, partition: Partition, model: str,
-         opcodes: Optional[Sequence[int]] = None) -> None:
+def warn(ranker: Ranker, problems: Problems) -> None:
   """Warns of what the model was not trained on, one line a column or opcode.
 
   Args:
-    stats: of the training data.
-    partition: kernels to rank.
-    model: what to call the model.
-    opcodes: that a kernel of the training data had; None: not known.
+    ranker: the model.
+    problems: to rank.
 
   Raises:
-    UserError: the kernels have other columns than the training data.
+    UserError: the problems have other columns than the training data.
   """
-  stats.check_columns(partition)
-  warn_of([found for kernel in partition
-           for found in of_kernel(stats, kernel, opcodes)],
-          len(partition), model)
+  ranker.task.check_columns(problems, ranker.stats)
+  warn_of([found for problem in problems
+           for found in of_problem(ranker, problem)],
+          len(problems), ranker.name, ranker.task.problem)
 
 
 def warn_of(every: Sequence[Unfamiliar], kernels: int, model: str,

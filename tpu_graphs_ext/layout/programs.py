@@ -13,6 +13,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tqdm
@@ -81,6 +82,20 @@ class Program:
   def is_labelled(self) -> bool:
     """Whether there are runtimes, which public test files are without."""
     return bool(self.runtime_ns.any())
+
+  @property
+  def runtime_rel(self) -> np.ndarray:
+    """float64 [configs]: what runtimes are compared by, the same in ns."""
+    return self.runtime_ns.astype(np.float64)
+
+  @property
+  def is_rankable(self) -> bool:
+    """Whether there are configurations to choose from."""
+    return self.num_configs > 1
+
+  def details(self, config: int) -> dict[str, Any]:
+    """Nothing: a configuration is layouts of many nodes."""
+    return {}
 
   @functools.cached_property
   def fastest_first(self) -> np.ndarray:
@@ -169,10 +184,16 @@ class Programs(Sequence):
             f'{len(self)} programs; train on data in which it varies')
     return stats
 
-  def where_true(self, keep: Sequence[bool]) -> Programs:
-    """Those for which `keep` is true."""
-    return Programs([program for program, kept in zip(self, keep) if kept],
+  def select(self, mask: Sequence[bool]) -> Programs:
+    """Those for which `mask` is true."""
+    return Programs([program for program, kept in zip(self, mask) if kept],
                     self.where)
+
+  def with_opcodes_below(self, number: int) -> Programs:
+    """The same programs, in which other opcodes are 0."""
+    return Programs([dataclasses.replace(program, node_opcode=np.where(
+        program.node_opcode < number, program.node_opcode, 0))
+                     for program in self], self.where)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -231,8 +252,6 @@ def read_collection(data_root: str, source: str, search: str, *,
   every = {split: read_folder(folder_of(data_root, source, search, split),
                               cache_dir=cache_dir, limit=limit)
            for split in SPLITS}
-  require_labels(every['train'])
-  require_labels(every['valid'])
 
   def to_train_on(split: str) -> Programs:
     rng = np.random.default_rng([seed, SPLITS.index(split)])
@@ -320,42 +339,7 @@ def _with_enough(programs: Programs, min_configs: int) -> Programs:
         '%s: left out %d of %d programs with fewer than %d configurations: %s',
         programs.where, len(left_out), len(programs), min_configs,
         shortened(left_out))
-  return programs.where_true(enough)
-
-
-def require_labels(programs: Programs) -> None:
-  """Raises a UserError where a program has no runtimes, or impossible ones."""
-  without = [program for program in programs if not program.is_labelled]
-  if without:
-    raise UserError(
-        f'{without[0].path}: config_runtime is all 0, so it has no labels '
-        f'({len(without)} of {len(programs)} programs of {programs.where}); '
-        'public test files are blanked. Train and evaluate on labelled files, '
-        'such as valid; `predict` and `rank` take those without')
-  for program in programs:
-    if (program.runtime_ns <= 0).any():
-      raise UserError(
-          f'{program.path}: config_runtime has {program.runtime_ns.min()}; '
-          'times in ns must be positive. Run `tpu-graphs-ext check-data '
-          '--task layout` on its folder to see every fault')
-
-
-def labelled(programs: Programs) -> Programs:
-  """Those with runtimes, which there must be; says which are left out.
-
-  Raises:
-    UserError: none has, or one has impossible ones.
-  """
-  there = [program.is_labelled for program in programs]
-  if 0 < sum(there) < len(programs):
-    _log.warning(
-        '%s: left out %d of %d programs without labels (config_runtime is all '
-        '0): %s', programs.where, len(there) - sum(there), len(there),
-        shortened([program.name for program, kept in zip(programs, there)
-                   if not kept]))
-    programs = programs.where_true(there)
-  require_labels(programs)
-  return programs
+  return programs.select(enough)
 
 
 def blocks_of(number: int, at_once: int) -> Iterator[np.ndarray]:

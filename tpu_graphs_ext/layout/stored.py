@@ -43,6 +43,7 @@ _READ_RULES = [
     if rule[2] in (rules.no_nodes, rules.edges_out_of_range,
                    layout_rules.ids_out_of_range, layout_rules.repeated_ids)
     or rule[:2] == ('node_feat', ('node_feat',))]
+_READ_RULES.append((rules.RUNTIME, (rules.RUNTIME,), rules.bad_runtimes))
 
 _log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Optional
 import numpy as np
 
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import statistics
+from tpu_graphs_ext.host import evaluate, scoring, statistics
 from tpu_graphs_ext.host.settings import DATA_ROOT, LoadSettings
-from tpu_graphs_ext.layout import evaluate, programs, scoring, settings
+from tpu_graphs_ext.layout import settings
 from tpu_graphs_ext.layout.settings import TOP_KS, LayoutLoadSettings
 from tpu_graphs_ext.report import html, overview
 from tpu_graphs_ext.report.runs import Group, Run
@@ -35,7 +35,7 @@ class Measured:
     group: the runs.
     source: where the programs are from; '' if none could be measured.
     tables: of each run that could be measured, a row a program; see
-      `evaluate.row_of`.
+      `layout.evaluation.row_of`.
   """
   group: Group
   source: str
@@ -84,9 +84,8 @@ def _measured(group: Group, data: str, loading: LoadSettings,
     try:
       own = _loading_of(run, loading)
       ranker = scoring.load_ranker(run.model_dir, own)
-      source = data or scoring.folder_for(ranker, own, 'valid')
-      members = programs.labelled(
-          programs.read_programs(source, cache_dir=own.cache_dir))
+      source, members = ranker.read(own, 'valid', data)
+      members = evaluate.labelled(members, source, ranker.task)
       tables.append(evaluate.measure(
           ranker, members, f'{run.model} {run.name[:8]}'))
     except UserError as error:

@@ -53,14 +53,11 @@ def _trained(trial: Trial) -> tuple[Any, Any]:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   from tpu_graphs_ext.host import threads, train
   from tpu_graphs_ext.host.resume import InUseError
-  from tpu_graphs_ext.layout.train import LayoutTask
   threads.one_for_each_operation()
   while True:
     curve = study.Curve(trial) if trial.prune else None
-    task = (LayoutTask if trial.task == 'layout' else train.TileTask)(
-        [_ending(curve)])
     try:
-      return curve, train.run(trial.settings(), task)
+      return curve, train.train(trial.settings(), [_ending(curve)])
     except InUseError:
       if not pool.is_wanted():
         raise
