@@ -11,7 +11,7 @@ import math
 import os
 import sys
 
-from tpu_graphs_ext.hlo import fusions, layout_choices, protos, whole
+from tpu_graphs_ext.hlo import fusions, layout_choices, protos, whole_program
 from tpu_graphs_ext.sample import programs
 
 # The real programs are large, and all of them are trained.
@@ -26,7 +26,7 @@ def main() -> None:
   for name, (split, source) in places.items():
     with open(os.path.join(folder, name + '.pb'), 'rb') as file:
       module = protos.as_module(file.read())
-    module = whole.whole_program(fusions.inlined(module), name)
+    module = whole_program.whole_program(fusions.inlined(module), name)
     nodes = sum(len(c.instructions) for c in module.computations)
     groups = {choice.group: len(choice.options)
               for choice in layout_choices.layout_choices(module)}

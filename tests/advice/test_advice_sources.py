@@ -11,8 +11,8 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
   compiling,
   dumps,
+  lowering_subprocess,
   tpu_compiler,
-  workers,
 )
 
 
@@ -200,7 +200,7 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
     return program(compiled(elementwise([64, 256])))
 
   monkeypatch.setattr(tpu_compiler, 'library', lambda: 'libtpu.so')
-  monkeypatch.setattr(workers, 'module_of_function', lowered)
+  monkeypatch.setattr(lowering_subprocess, 'module_of_function', lowered)
   monkeypatch.setattr(tpu_compiler, 'compile_program', compile_program)
   v5e, v3 = (tpu_compiler.GENERATIONS[name] for name in ('v5e', 'v3'))
   source = sources.read_source('layers:dense', 'f32[64,256]', 'v5e', 'python9')

@@ -7,7 +7,7 @@ from tensorflow.compiler.xla.service import hlo_pb2
 
 from support.tiny_hlo import convolution, elementwise
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import dumps, features, workers
+from tpu_graphs_ext.hlo import dumps, features, lowering_subprocess
 
 TEXT = b'''HloModule small, is_scheduled=true
 
@@ -77,12 +77,12 @@ def test_text_that_is_damaged():
 def test_text_without_jaxlib(monkeypatch):
   def missing():
     raise ImportError
-  monkeypatch.setattr(workers, '_parser', missing)
+  monkeypatch.setattr(lowering_subprocess, '_parser', missing)
   with pytest.raises(UserError, match=r'pip install -e "\.\[jax\]"'):
-    workers._parsed('a.txt', TEXT.decode())
+    lowering_subprocess._parsed('a.txt', TEXT.decode())
 
 
 def test_a_process_that_dies(monkeypatch):
-  monkeypatch.setattr(workers.sys, 'executable', '/bin/false')
+  monkeypatch.setattr(lowering_subprocess.sys, 'executable', '/bin/false')
   with pytest.raises(UserError, match=r'process .* ended with code 1'):
-    workers.module_of_text('a.txt', TEXT)
+    lowering_subprocess.module_of_text('a.txt', TEXT)

@@ -27,10 +27,10 @@ from tpu_graphs_ext.hlo import (
   dumps,
   features,
   lowering,
+  lowering_subprocess,
   protos,
   tpu_compiler,
   tuning,
-  workers,
 )
 from tpu_graphs_ext.host import inputs
 
@@ -103,7 +103,8 @@ def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
   path = os.path.expanduser(name)
   if not os.path.exists(path) and _FUNCTION.fullmatch(name):
     tpu_compiler.library()  # Before the function's module is run.
-    module = workers.module_of_function(name, arguments_of(shapes), jax_python)
+    module = lowering_subprocess.module_of_function(
+        name, arguments_of(shapes), jax_python)
     return of_program(name, module, 'hlo', generation)
   if not os.path.exists(path):
     raise UserError(f'{name}: no such file; a function is named as '

@@ -84,7 +84,7 @@ def program_ns(module, choices: Sequence[NodeChoice], chosen: np.ndarray,
   """float64 [configs]: runtime without noise, in nanoseconds.
 
   Args:
-    module: `HloModuleProto` of `hlo.whole`.
+    module: `HloModuleProto` of `hlo.whole_program`.
     choices: of `hlo.layout_choices`.
     chosen: int [configs, groups], which option each group of nodes takes.
     constants: the machine.

@@ -7,9 +7,9 @@ verify_layout    the same with the baseline's scripts for layouts
 sandbox          the graders' place: a folder out of this package's reach
 grader_steps     what runs there (a script)
 layout_steps     what runs there of the layout task (a script)
-confine          bounds for the code of a hand-in
+process_limits   bounds for the code of a hand-in
 without_package  hides this package from it (a script)
-reasons          why a hand-in fails
+diagnose         why a hand-in fails
 agreement        compares two rankings
 zip_file         packs a hand-in
 kaggle           the competition's file

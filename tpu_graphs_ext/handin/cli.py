@@ -11,7 +11,7 @@ from typing import Any
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import path_flag
-from tpu_graphs_ext.handin import confine
+from tpu_graphs_ext.handin import process_limits
 from tpu_graphs_ext.host import settings
 
 _ROOT_HELP = ("the baseline's checkout; empty: what the variable "
@@ -110,7 +110,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
   _add_as_in_training(parser, 'data_root')
   _add_as_in_training(parser, 'cache_dir')
   parser.add_argument('--time_limit', type=float, metavar='MINUTES',
-                      default=confine.DEFAULT_MINUTES,
+                      default=process_limits.DEFAULT_MINUTES,
                       help='time that the code of the hand-in may take in all')
 
 

@@ -27,7 +27,7 @@ from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.handin import confine, grader_steps
+from tpu_graphs_ext.handin import grader_steps, process_limits
 from tpu_graphs_ext.host import artifacts, batches, predictions_csv, settings
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -98,7 +98,8 @@ class Sandbox:
 
   def __init__(self, folder: str, model_dir: str, models_py: str,
                root: str | None,
-               minutes: float = confine.DEFAULT_MINUTES, task: str = 'tile'):
+               minutes: float = process_limits.DEFAULT_MINUTES,
+               task: str = 'tile'):
     """Copies what is handed in.
 
     Args:
@@ -113,7 +114,7 @@ class Sandbox:
       UserError: it cannot be copied.
     """
     self._folder = folder
-    self.confinement = confine.Confinement(
+    self.confinement = process_limits.Confinement(
         os.path.join(folder, 'home'), minutes)
     self._runs = 0
     self.root = root
@@ -228,7 +229,7 @@ class Sandbox:
       self.confinement.run(
           [sys.executable, '-I', os.path.join(_HERE, 'without_package.py'),
            settings_json, *arguments], self.place, log, on_line)
-    except confine.EndedError as error:
+    except process_limits.EndedError as error:
       # The log goes with the folder, so its end must do.
       end = _end_of(log)
       # A library without memory has no better way to say so.

@@ -22,11 +22,11 @@ from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.baseline import allowed_imports, checkout
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.handin import (
-    agreement,
-    confine,
-    grader_steps,
-    reasons,
-    sandbox,
+  agreement,
+  diagnose,
+  grader_steps,
+  process_limits,
+  sandbox,
 )
 from tpu_graphs_ext.handin.sandbox import Answer, Features, Sandbox
 from tpu_graphs_ext.host import artifacts, settings
@@ -87,7 +87,7 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
            data_root: str = settings.DATA_ROOT,
            cache_dir: str = settings.CACHE_DIR,
            toy_data: bool = False,
-           time_limit: float = confine.DEFAULT_MINUTES) -> Verdict:
+           time_limit: float = process_limits.DEFAULT_MINUTES) -> Verdict:
   """Grades a hand-in up to its CSV.
 
   Args:
@@ -103,7 +103,7 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
     UserError: --root is no checkout, the time limit is none, or a path is
       empty. All else is a fault of the verdict.
   """
-  confine.check_minutes(time_limit)
+  process_limits.check_minutes(time_limit)
   for flag, path in (('--model_dir', model_dir), ('--data_root', data_root)):
     files.require_path(flag, path)
   root = checkout.find(root)
@@ -116,7 +116,7 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
     verdict.faults.append(
         f'{models_path}: imports {allowed_imports.BASELINE_PACKAGE}, which '
         'only the checkout has; name it with --root to verify this file')
-  source = reasons.Source(data_root, cache_dir, toy_data, verdict.run_info)
+  source = diagnose.Source(data_root, cache_dir, toy_data, verdict.run_info)
   features = _features(source, verdict)
   if os.path.isfile(models_path):
     with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
@@ -124,7 +124,7 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
       try:
         if place:
           _grade(place, features, source, verdict)
-      except confine.OverLimitError as error:
+      except process_limits.OverLimitError as error:
         verdict.faults.append(str(error))
   else:
     verdict.facts['models.py'] = f'{models_path}, missing'
@@ -176,7 +176,7 @@ def look_at_files(verdict: Verdict) -> dict[str, Any] | None:
   return run_info
 
 
-def _features(source: reasons.Source, verdict: Verdict) -> Features | None:
+def _features(source: diagnose.Source, verdict: Verdict) -> Features | None:
   """What the grader's data gives, or None with a fault."""
   try:
     return source.graded()
@@ -186,7 +186,7 @@ def _features(source: reasons.Source, verdict: Verdict) -> Features | None:
     return None
 
 
-def _grade(place: Sandbox, features: Features | None, source: reasons.Source,
+def _grade(place: Sandbox, features: Features | None, source: diagnose.Source,
            verdict: Verdict) -> None:
   """Takes the grader's steps, and runs the course's script."""
   args = verdict.run_info['args'] if verdict.run_info else None
@@ -200,7 +200,7 @@ def _grade(place: Sandbox, features: Features | None, source: reasons.Source,
     return
   verdict.faults += answer.faults
   if answer.built is not None and answer.saved is not None and not answer.fits:
-    verdict.faults.append(reasons.variables_fault(
+    verdict.faults.append(diagnose.variables_fault(
         place, source, features, args, answer))
   if answer.scores:
     verdict.facts['ranked'] = (
@@ -209,8 +209,8 @@ def _grade(place: Sandbox, features: Features | None, source: reasons.Source,
     _compare_with_run(place, source, features, answer, verdict)
   if features and source.looks_toy() and not source.toy_data:
     verdict.toy_trained = True
-    if not any(reasons.TOY_TEXT in fault for fault in verdict.faults):
-      verdict.faults.append(reasons.TOY_TEXT)
+    if not any(diagnose.TOY_TEXT in fault for fault in verdict.faults):
+      verdict.faults.append(diagnose.TOY_TEXT)
   if features and args:
     _run_course_script(place, source, answer, verdict)
 
@@ -235,7 +235,7 @@ def _facts(place: Sandbox, args: dict[str, Any] | None,
   return facts
 
 
-def _compare_with_run(place: Sandbox, source: reasons.Source,
+def _compare_with_run(place: Sandbox, source: diagnose.Source,
                       features: Features, answer: Answer,
                       verdict: Verdict) -> None:
   """Compares the ranking with the run file's."""
@@ -250,14 +250,14 @@ def _compare_with_run(place: Sandbox, source: reasons.Source,
       f'{len(found.same):,} of {len(answer.scores):,} kernels have the '
       'configurations of the run file')
   if not found.complete:
-    outcome = reasons.differences(
+    outcome = diagnose.differences(
         place, source, features, predicted, answer, found)
     (verdict.faults if outcome.is_fault else verdict.notes).append(
         outcome.text)
     verdict.toy_trained |= outcome.toy_trained
 
 
-def _run_course_script(place: Sandbox, source: reasons.Source, answer: Answer,
+def _run_course_script(place: Sandbox, source: diagnose.Source, answer: Answer,
                        verdict: Verdict) -> None:
   """Runs what the graders run, and compares its CSV with the scores."""
   if not place.has_script():
@@ -265,7 +265,7 @@ def _run_course_script(place: Sandbox, source: reasons.Source, answer: Answer,
   _log.info('running %s', sandbox.SCRIPT)
   try:
     rows, seconds = place.run_script(source.data_root, source.toy_data)
-  except confine.OverLimitError:
+  except process_limits.OverLimitError:
     raise
   except UserError as error:
     # Often a consequence of what has been found, and still good to know.

@@ -27,7 +27,12 @@ from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.baseline import allowed_imports, checkout
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError, shortened
-from tpu_graphs_ext.handin import agreement, confine, grader_steps, verify
+from tpu_graphs_ext.handin import (
+  agreement,
+  grader_steps,
+  process_limits,
+  verify,
+)
 from tpu_graphs_ext.handin.sandbox import Answer, Sandbox
 from tpu_graphs_ext.handin.verify import Verdict
 from tpu_graphs_ext.host import artifacts, predictions_csv
@@ -45,7 +50,8 @@ _log = logging.getLogger(__name__)
 
 def verify_layout(model_dir: str, *, models_py: str = '', root: str = '',
                   data_root: str = DATA_ROOT, toy_data: bool = False,
-                  time_limit: float = confine.DEFAULT_MINUTES) -> Verdict:
+                  time_limit: float = process_limits.DEFAULT_MINUTES
+                  ) -> Verdict:
   """Does what the scripts do with a hand-in, up to a ranking.
 
   Args:
@@ -60,7 +66,7 @@ def verify_layout(model_dir: str, *, models_py: str = '', root: str = '',
     UserError: there is no checkout, the time limit is none, or a path is
       empty. All else is a fault of the verdict.
   """
-  confine.check_minutes(time_limit)
+  process_limits.check_minutes(time_limit)
   for flag, path in (('--model_dir', model_dir), ('--data_root', data_root)):
     files.require_path(flag, path)
   found = checkout.find(root)
@@ -83,7 +89,7 @@ def verify_layout(model_dir: str, *, models_py: str = '', root: str = '',
       place = Sandbox(folder, verdict.model_dir, models_path, found,
                       time_limit, 'layout')
       _grade(place, files.full_path(data_root), toy_data, verdict)
-    except (UserError, confine.OverLimitError) as error:
+    except (UserError, process_limits.OverLimitError) as error:
       verdict.faults.append(str(error))
   return verdict
 

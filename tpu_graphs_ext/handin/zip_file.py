@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 from tpu_graphs_ext import files, owned
 from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.handin import confine, verify, verify_layout
+from tpu_graphs_ext.handin import process_limits, verify, verify_layout
 from tpu_graphs_ext.host import artifacts, settings
 
 MODELS_NAME, MANIFEST_NAME = 'models.py', 'MANIFEST.json'
@@ -46,7 +46,7 @@ _AGAIN = 'pack the hand-in again with `tpu-graphs-ext package`'
 def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
             data_root: str = '',
             cache_dir: str = settings.CACHE_DIR,
-            time_limit: float = confine.DEFAULT_MINUTES,
+            time_limit: float = process_limits.DEFAULT_MINUTES,
             force: bool = False, task: str = 'tile') -> verify.Verdict:
   """Verifies a hand-in and writes it as a zip file.
 

@@ -6,7 +6,7 @@ features  HLO -> node features, opcodes, edges
 layout    how a TPU stores a tensor
 tiles     the grid of a kernel's tiles
 graph     a program's HLO before fusion, simplified
-whole     the same as one program, as the layout collection has it
+whole_program  the same as one program, as the layout collection has it
 layout_choices  which of its nodes have layouts to choose, and which layouts
 fusions   an optimised program -> its kernels
 pjrt      libtpu's C API: a program -> the program optimised for a TPU
@@ -16,6 +16,6 @@ single_kernel  one of those kernels as a module that the compiler takes again
 trips     how many trips a loop makes
 dumps     files that a compiler leaves -> HLO
 lowering  functions of TensorFlow and JAX -> HLO
-workers   HLO text, and functions by name -> HLO, in a process of their own
+lowering_subprocess  the same in a process of its own, and HLO text
 tuning    a tuning file -> kernels and layout graphs -> .npz files
 """

@@ -15,7 +15,7 @@ from tensorflow.compiler.xla.service import hlo_pb2
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import protos, workers
+from tpu_graphs_ext.hlo import lowering_subprocess, protos
 
 # Of what XLA names the files of modules that it has fused.
 _OPTIMIZED_NAME = 'after_optimizations'
@@ -75,7 +75,7 @@ def read_dump(path: str, content: bytes, jax_python: str = '') -> Dump:
   scheduled = False
   if _is_text(content):
     scheduled = _SCHEDULED in content.split(b'\n{', 1)[0][:1 << 20]
-    module = protos.as_module(workers.module_of_text(
+    module = protos.as_module(lowering_subprocess.module_of_text(
         path, content, jax_python))
   else:
     module = _module_of_proto(path, content)

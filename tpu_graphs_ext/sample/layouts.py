@@ -32,7 +32,7 @@ def sample_graph(module, name: str, search: str, configs: int,
   """A program with sampled layouts and synthetic runtimes.
 
   Args:
-    module: `HloModuleProto` of `hlo.whole`.
+    module: `HloModuleProto` of `hlo.whole_program`.
     name: of the result.
     search: of `SEARCHES`.
     configs: how many configurations.

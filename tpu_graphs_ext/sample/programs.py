@@ -30,7 +30,7 @@ class Program:
     name: of the program.
     split: train, valid or test.
     source: 'xla', or 'nlp' for programs on texts and speech.
-    module: a serialized `HloModuleProto` of `hlo.whole`.
+    module: a serialized `HloModuleProto` of `hlo.whole_program`.
   """
   name: str
   split: str

@@ -13,7 +13,7 @@ from tpu_graphs_ext.advice import sources
 from tpu_graphs_ext.analytic import blocks as analytic
 from tpu_graphs_ext.analytic import products
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import protos, tpu_compiler, workers
+from tpu_graphs_ext.hlo import lowering_subprocess, protos, tpu_compiler
 
 USUAL = 'usual'  # In place of blocks: those of `analytic.usual_blocks`.
 # Blocks, or `USUAL`.
@@ -95,7 +95,7 @@ def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
       `rank_blocks`.
   """
   if isinstance(function, str):
-    lowered = workers.module_of_function(
+    lowered = lowering_subprocess.module_of_function(
         function, sources.arguments_of(shapes), jax_python)
   else:
     lowered = sources.lowered_function(function, shapes)

@@ -18,7 +18,7 @@ from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError, shortened
-from tpu_graphs_ext.handin import agreement, confine
+from tpu_graphs_ext.handin import agreement, process_limits
 from tpu_graphs_ext.handin.agreement import Agreement
 from tpu_graphs_ext.handin.sandbox import Answer, Features, Sandbox
 
@@ -123,7 +123,7 @@ def variables_fault(place: Sandbox, source: Source, graded: Features,
 def _fits(place: Sandbox, args: dict[str, Any], features: Features) -> bool:
   try:
     return place.take_steps(args, features).fits
-  except confine.OverLimitError:
+  except process_limits.OverLimitError:
     raise
   except UserError:
     return False
@@ -246,7 +246,7 @@ def _explains(place: Sandbox, args: dict[str, Any], features: Features,
   try:
     scores = place.take_steps(args, dataclasses.replace(features, test=test),
                          copy_state=copy_state).scores
-  except confine.OverLimitError:
+  except process_limits.OverLimitError:
     raise
   except UserError:
     return False

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import lowering, protos, workers
+from tpu_graphs_ext.hlo import lowering, lowering_subprocess, protos
 
 SOURCE = '''
 import tensorflow as tf
@@ -103,12 +103,13 @@ def test_functions_of_jax_in_a_process_of_their_own(tmp_path, monkeypatch):
       'def dense(x, w):\n  return jax.nn.relu(x @ w)\n'
       'print("imported")\n')
   monkeypatch.chdir(tmp_path)
-  module = protos.as_module(workers.module_of_function(
+  module = protos.as_module(lowering_subprocess.module_of_function(
       'layers_of_jax:dense', [('bf16', [4, 8]), ('bf16', [8, 16])]))
   assert {'dot', 'call'} <= opcodes(module) or {
       'dot', 'maximum'} <= opcodes(module)
   with pytest.raises(UserError, match='layers_of_jax:dense: JAX cannot'):
-    workers.module_of_function('layers_of_jax:dense', 2 * [('f32', [4, 8])])
+    lowering_subprocess.module_of_function(
+        'layers_of_jax:dense', 2 * [('f32', [4, 8])])
 
 
 TEXT = b'HloModule m\nENTRY e {\n  ROOT a = f32[8,16] parameter(0)\n}\n'
@@ -124,7 +125,7 @@ def test_reading_text_runs_no_file_of_the_working_folder(
   # As `python -m` leaves it.
   monkeypatch.setattr(sys, 'path', [str(tmp_path), '', *sys.path])
   try:
-    protos.as_module(workers.module_of_text('a.txt', TEXT))
+    protos.as_module(lowering_subprocess.module_of_text('a.txt', TEXT))
   except UserError as error:
     assert 'needs JAX' in str(error)
   assert not (tmp_path / 'ran').exists()

@@ -12,13 +12,13 @@ import pytest
 
 from support import tiny_handin, tiny_kernels, tiny_models
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.handin import confine, sandbox, verify
+from tpu_graphs_ext.handin import process_limits, sandbox, verify
 from tpu_graphs_ext.host import train
 
 posix = pytest.mark.skipif(os.name != 'posix', reason='the system has no '
                            'process groups and no limits')
 needs_unshare = pytest.mark.skipif(
-    not confine.without_network(),
+    not process_limits.without_network(),
     reason='the system does not let a program go without the network')
 RUNNER = pathlib.Path(sandbox.__file__).with_name('without_package.py')
 
@@ -27,7 +27,7 @@ RUNNER = pathlib.Path(sandbox.__file__).with_name('without_package.py')
 def run(tmp_path):
   """Runs code under a confinement; returns what it printed."""
   def run_code(code: str, minutes: float = 1, on_line=None) -> str:
-    confined = confine.Confinement(str(tmp_path / 'home'), minutes)
+    confined = process_limits.Confinement(str(tmp_path / 'home'), minutes)
     try:
       confined.run([sys.executable, '-I', '-c', code], str(tmp_path),
                    str(tmp_path / 'log'), on_line)
@@ -49,7 +49,7 @@ def test_only_names_of_the_list_are_passed():
       # What begins as names of TensorFlow do, and is of Terraform.
       'TF_VAR_db', 'TF_TOKEN_app_terraform_io', 'TF_CLI_CONFIG_FILE',
       'CUDA_API_KEY'), 'x')
-  assert confine.passed({**kept, **dropped}) == kept
+  assert process_limits.passed({**kept, **dropped}) == kept
 
 
 def test_the_environment(run, monkeypatch, tmp_path):
@@ -57,7 +57,7 @@ def test_the_environment(run, monkeypatch, tmp_path):
   seen = json.loads(run('import json, os; print(json.dumps(dict(os.environ)))'))
   assert seen['HOME'] == str(tmp_path / 'home')
   assert 'hush' not in seen.values()
-  assert set(seen) <= {*confine.passed(dict(os.environ)), 'HOME',
+  assert set(seen) <= {*process_limits.passed(dict(os.environ)), 'HOME',
                        'TF_CPP_MIN_LOG_LEVEL', 'LC_CTYPE'}
 
 
@@ -77,7 +77,7 @@ def test_no_network(run, listener):
   code = CONNECT.format(listener.getsockname()[1])
   subprocess.run([sys.executable, '-c', code], check=True)  # It listens.
   listener.accept()[0].close()
-  with pytest.raises(confine.EndedError, match='with exit code 1'):
+  with pytest.raises(process_limits.EndedError, match='with exit code 1'):
     run(code)
   with pytest.raises(socket.timeout):
     listener.accept()
@@ -85,14 +85,14 @@ def test_no_network(run, listener):
 
 
 def test_it_is_said_where_the_network_cannot_be_taken_away(run, monkeypatch):
-  monkeypatch.setattr(confine, '_WITHOUT_NETWORK', (('no_such_program',),
+  monkeypatch.setattr(process_limits, '_WITHOUT_NETWORK', (('no_such_program',),
                                                     ('false',)))
-  confine.without_network.cache_clear()
+  process_limits.without_network.cache_clear()
   try:
     assert run('print(1)') == '1\n'
     assert run.confined.text().startswith('with network, which')
   finally:
-    confine.without_network.cache_clear()
+    process_limits.without_network.cache_clear()
 
 
 # Prints the id of a child that would live for an hour.
@@ -128,7 +128,7 @@ class Clock:
 
   def __init__(self, monkeypatch, is_time):
     self._now, self._is_time = 0, is_time
-    monkeypatch.setattr(confine, 'time', self)
+    monkeypatch.setattr(process_limits, 'time', self)
 
   def monotonic(self) -> float:
     return self._now
@@ -146,7 +146,7 @@ def has_line(path: pathlib.Path) -> bool:
 @posix
 def test_sleeping_ends_with_all_that_was_started(run, tmp_path, monkeypatch):
   Clock(monkeypatch, lambda: has_line(tmp_path / 'log'))
-  with pytest.raises(confine.OverLimitError, match=(
+  with pytest.raises(process_limits.OverLimitError, match=(
       r'has taken more than 59 minutes and was stopped.*--time_limit')):
     run(CHILD.format('') + 'time.sleep(3600)', minutes=59)
   assert is_gone(int((tmp_path / 'log').read_text()))
@@ -178,10 +178,10 @@ def test_time_is_for_all_programs_together(tmp_path, monkeypatch):
             f'\nwhile not os.path.exists("{until}"): time.sleep(.02)']
 
   Clock(monkeypatch, an_hour_has_passed)
-  confined = confine.Confinement(str(tmp_path / 'home'), 90)
+  confined = process_limits.Confinement(str(tmp_path / 'home'), 90)
   confined.run(command('go'), str(tmp_path), str(tmp_path / 'log'))
   go.unlink()
-  with pytest.raises(confine.OverLimitError):
+  with pytest.raises(process_limits.OverLimitError):
     confined.run(command('never'), str(tmp_path), str(tmp_path / 'log'))
 
 
@@ -192,15 +192,16 @@ def test_ctrl_c_ends_it(run, monkeypatch, tmp_path):
       raise KeyboardInterrupt
 
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(confine.time, 'sleep', interrupted)
+    patch.setattr(process_limits.time, 'sleep', interrupted)
     run(CHILD.format('') + 'time.sleep(3600)')
   assert is_gone(int((tmp_path / 'log').read_text()))
 
 
 def test_printing_without_end(run, monkeypatch, tmp_path):
-  monkeypatch.setattr(confine, 'MAX_OUTPUT', 1 << 20)
+  monkeypatch.setattr(process_limits, 'MAX_OUTPUT', 1 << 20)
   lines = []
-  with pytest.raises(confine.OverLimitError, match='printed more than 1,048,5'):
+  with pytest.raises(process_limits.OverLimitError,
+                     match='printed more than 1,048,5'):
     run('for i in range(10_000): print("x" * 10000, end="")',
         on_line=lines.append)
   assert max(map(len, lines)) <= 1 << 16
@@ -214,9 +215,9 @@ def test_lines_come_whole(run):
 
 
 def test_how_a_program_ended(run):
-  with pytest.raises(confine.EndedError, match='with exit code 3'):
+  with pytest.raises(process_limits.EndedError, match='with exit code 3'):
     run('raise SystemExit(3)')
-  with pytest.raises(confine.EndedError, match='by SIGABRT'):
+  with pytest.raises(process_limits.EndedError, match='by SIGABRT'):
     run('import os; os.abort()')
 
 
@@ -280,7 +281,7 @@ def test_it_ends_with_who_started_it(tmp_path):
 
 
 def test_memory_is_that_of_the_machine_but_enough():
-  assert confine.memory_limit() >= 16 << 30
+  assert process_limits.memory_limit() >= 16 << 30
 
 
 # ------------------------------------------------------- the steps' answer
@@ -367,7 +368,7 @@ HOSTILE = {
 def test_a_hostile_hand_in_gets_one_fault(trained, tmp_path, monkeypatch, name):
   code, message = HOSTILE[name]
   monkeypatch.setenv('MY_TOKEN', 'hush')
-  monkeypatch.setattr(confine, 'memory_limit', lambda: 16 << 30)
+  monkeypatch.setattr(process_limits, 'memory_limit', lambda: 16 << 30)
   minutes = {'time_limit': 0.4} if name == 'sleep' else {}
   verdict = verdict_of(trained, tmp_path, code, **minutes)
   assert message in only_fault(verdict)
