@@ -32,8 +32,7 @@ Chapters, each of which uses only names of earlier ones:
   arguments: checks of what constructors are given.
   objectives: losses, by which models learn to rank.
   layers: embedded opcodes, dense layers, rounds of message passing.
-  ranker: what all models share: averaged weights, scoring in chunks, distinct
-    tiles first.
+  ranker: averaged weights, scoring in chunks, distinct tiles first.
   baseline: the baseline's five models.
   tile ranker: `_TileRanker`, the base of the new models.
   statistics: what features were scaled with, found and undone.
@@ -62,7 +61,7 @@ import os
 import sys
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -128,13 +127,11 @@ class _Graph:
   """Neighbour sums and pooling over a batch of kernels."""
 
   def __init__(self, inputs: _Inputs):
-    self.inputs = inputs
     self.nodes = tf.size(inputs.opcode)
-    self.opcode = inputs.opcode
-    self.node_counts = inputs.node_counts
-    self.kernels = tf.size(inputs.node_counts)
+    self.opcode, self.node_counts = inputs.opcode, inputs.node_counts
+    self.kernels = tf.size(self.node_counts)
     self.kernel_of = tf.repeat(  # int32 [nodes]
-        tf.range(self.kernels), inputs.node_counts)
+        tf.range(self.kernels), self.node_counts)
     self.kernel_of.set_shape([None])
     self._edges = {  # Sum over: (sending nodes, receiving nodes), int32 [edges]
         'consumers': (inputs.consumer, inputs.producer),
@@ -143,15 +140,16 @@ class _Graph:
                  tf.concat([inputs.producer, inputs.consumer], 0))}
     shape = tf.cast(tf.stack([self.nodes, self.nodes]), tf.int64)
     # [nodes, nodes]: the number of edges from a column's to a row's node, the
-    # same in rows that add up to 1 (to 0 without any edge), and the rows' sums.
-    self._adjacency, self._mean_adjacency, self._degree = {}, {}, {}
+    # same in rows that add up to 1 (to 0 without any edge), and the rows' sums,
+    # float32 [nodes].
+    self._adjacency, self._mean_adjacency, self.degree = {}, {}, {}
     for of, (senders, receivers) in self._edges.items():
       places = tf.cast(tf.stack([receivers, senders], -1), tf.int64)
       ones = tf.ones_like(receivers, tf.float32)
       self._adjacency[of] = tf.SparseTensor(places, ones, shape)
-      self._degree[of] = self._summed(ones, receivers)
+      self.degree[of] = self._summed(ones, receivers)
       self._mean_adjacency[of] = tf.SparseTensor(
-          places, 1 / tf.gather(self._degree[of], receivers), shape)
+          places, 1 / tf.gather(self.degree[of], receivers), shape)
 
   def _summed(self, x: tf.Tensor, receivers: tf.Tensor) -> tf.Tensor:
     """[edges] -> float32 [nodes]."""
@@ -175,10 +173,6 @@ class _Graph:
   def mean_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
     """Like `sum_of`, divided by the number of edges where there are any."""
     return self._product(self._mean_adjacency[of], x)
-
-  def degree(self, of: str) -> tf.Tensor:
-    """float32 [nodes]: how many edges `sum_of(of, ...)` adds up."""
-    return self._degree[of]
 
   def number_of(self, of: str, mask: tf.Tensor) -> tf.Tensor:
     """float32 [nodes]: the edges from nodes marked by 1 in `mask`, not 0."""
@@ -206,8 +200,8 @@ class _Graph:
     """The nodes with states `x` and the edges from producer to consumer.
 
     TF-GNN takes states of rank 2, so each configuration gets a copy of the
-    graph: node v of configuration c is node v * configs + c.
-    Shapes: x float32 [nodes, ..., width] -> hidden states [nodes * ..., width].
+    graph: node v of configuration c is node v * configs + c, of x float32
+    [nodes, ..., width].
     """
     states = tf.reshape(x, [-1, x.shape[-1]])
     copies = tf.shape(states)[0] // self.nodes
@@ -246,20 +240,16 @@ def _per_row(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
   return tf.reshape(values, [-1] + [1] * (x.shape.rank - 1))
 
 
-def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
-  """`layer(x)` for any rank: one matrix product over all leading dimensions."""
-  return _matmul(x, layer.kernel, layer.bias)
-
-
-def _dense_apart(layer: tf.keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
-  """`_dense` that rounds like the layer run eagerly, op by op.
-
-  TensorFlow joins a product and a bias in one op, which may add in another
-  order; not where a control dependency is between the two.
-  """
+def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor,
+           apart: bool = False) -> tf.Tensor:
+  """`layer(x)` for any rank: one matrix product over all leading dimensions.
+  With `apart` it rounds like the layer run op by op: TensorFlow may join a
+  product and its bias, unless a control dependency is between them."""
+  if not apart:
+    return _matmul(x, layer.kernel, layer.bias)
   y = _matmul(x, layer.kernel)
   with tf.control_dependencies([y]):
-    return tf.nn.bias_add(y, layer.bias) if layer.use_bias else y
+    return tf.nn.bias_add(y, layer.bias)
 
 
 def _matmul(x: tf.Tensor, w: tf.Tensor,
@@ -300,19 +290,16 @@ def _check_integers(minimum: int, **arguments: Any) -> None:
           f'{name} must be an integer of at least {minimum}; got {value!r}.')
 
 
+_RULES = {'a positive number': lambda value: value > 0,
+          'a non-negative number': lambda value: value >= 0,
+          'at least 0 and below 1': lambda value: 0 <= value < 1}
+
+
 def _check_number(argument: str, value: Any, rule: str) -> None:
-  """Raises a ValueError unless `value` is 'positive', 'non-negative' or a
-  'fraction', which is at least 0 and below 1; that is its `rule`."""
-  is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-  if not is_number or not _NUMBERS[rule](value):
-    wanted = ('at least 0 and below 1' if rule == 'fraction'
-              else f'a {rule} number')
-    raise ValueError(f'{argument} must be {wanted}; got {value!r}.')
-
-
-_NUMBERS = {'positive': lambda value: value > 0,
-            'non-negative': lambda value: value >= 0,
-            'fraction': lambda value: 0 <= value < 1}
+  """Raises a ValueError unless `value` is a number that follows the rule."""
+  if isinstance(value, bool) or not isinstance(
+      value, (int, float)) or not _RULES[rule](value):
+    raise ValueError(f'{argument} must be {rule}; got {value!r}.')
 
 
 def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -347,13 +334,9 @@ class ListMLEFastestFirst(_Objective):
 
       sum over i of  log(sum over j of exp -s_j) + s_i,
       j over all that are at least as slow as i
-  The first factors of the likelihood compare the fastest configuration with all
-  others; the last ones only sort the slow end. Items of one runtime share
-  one denominator [Breslow], so their order in memory does not matter. The
-  denominators are logsumexps, so nothing under- or overflows.
-
-  Source: [ListMLE], Plackett-Luce, with scores and labels negated: TensorFlow
-  Ranking's draws the slowest first.
+  Items of one runtime share one denominator [Breslow], so their order in memory
+  does not matter. Source: [ListMLE], Plackett-Luce, with scores and labels
+  negated: TensorFlow Ranking's draws the slowest first.
   """
 
   def call(self, y_true, y_pred):
@@ -366,11 +349,8 @@ class ListMLEFastestFirst(_Objective):
 class StandardizedMSE(_Objective):
   """Mean squared error, each list standardised.
 
-  Labels are scaled to [0, 1] over a kernel's list, those of equal runtimes to
-  0; scores to mean 0 and deviation 1. That is part of the loss, not of the
-  score, so that a score does not depend on which other configurations are
-  ranked with it; the order of a list is the same either way. A list of equal
-  scores is finite too.
+  Labels are scaled to [0, 1] over a kernel's list, scores to mean 0 and
+  deviation 1: here, since a score must not depend on other configurations.
   """
 
   def call(self, y_true, y_pred):
@@ -385,10 +365,7 @@ class StandardizedMSE(_Objective):
 
 @_registered
 class LogMSE(_Objective):
-  """Mean squared error of scores as logarithms of runtimes.
-
-  A constant that is added to all scores of a list does not matter, so labels
-  may be in any unit.
+  """Mean squared error of scores as logarithms of runtimes, up to a constant.
   """
 
   def call(self, y_true, y_pred):
@@ -443,9 +420,8 @@ class _OpEmbedding(tf.keras.Model):
 class _LayerNorm(tf.keras.layers.Layer):
   """Zero mean and unit deviation over the last axis, then scale and shift.
 
-  `tf.keras.layers.LayerNormalization` takes a detour on CPU that costs three
-  times as much. Source: Ba et al. 2016.
-  Shapes: float32 [..., width] -> same.
+  On CPU a third of the time of `tf.keras.layers.LayerNormalization`.
+  Source: Ba et al. 2016. Shapes: float32 [..., width] -> same.
   """
 
   def build(self, input_shape):
@@ -464,11 +440,7 @@ class _LayerNorm(tf.keras.layers.Layer):
 
 
 class _DenseNorm(tf.keras.layers.Layer):
-  """act(LayerNorm(x W + b)), with x W + b open to callers that share work.
-
-  LayerNorm takes the mean over the columns away. Taken from W and b, which are
-  few numbers, it need not be taken from every state.
-  """
+  """act(LayerNorm(x W + b)), its mean taken from the few numbers of W and b."""
 
   def __init__(self, width: int, activation: str):
     super().__init__()
@@ -481,13 +453,10 @@ class _DenseNorm(tf.keras.layers.Layer):
     self.norm.build([None, self.dense.units])
     super().build(input_shape)
 
-  def centered(self, rows: slice = slice(None)) -> tuple:
-    """(W, b) whose columns have zero mean, as `finish` wants it.
-
-    Of W these rows alone, for callers that multiply the others elsewhere.
-    """
+  def centered(self) -> tuple:
+    """(W, b) whose columns have zero mean, as `finish` wants it."""
     return tuple(x - tf.reduce_mean(x, -1, keepdims=True)
-                 for x in (self.dense.kernel[rows], self.dense.bias))
+                 for x in (self.dense.kernel, self.dense.bias))
 
   def call(self, x):
     return self.finish(_matmul(x, *self.centered()))
@@ -502,8 +471,8 @@ class _SAGERound(_DenseNorm):
 
       x_v + N([p_v, c_v, x_v] W)
   with p_v and c_v the means over the producers and the consumers of node v,
-  zeros where there are none. Source: [GraphSAGE], mean aggregator; ours are the
-  second direction and the residual link.
+  zeros without any. Source: [GraphSAGE]; ours are the second direction and the
+  residual link.
   """
 
   def build(self, input_shape):
@@ -521,15 +490,14 @@ class _GCNRound(_DenseNorm):
 
       x + N(D^-1/2 A D^-1/2 x W)
   A counts the edges between two nodes in either direction, plus 1 on the
-  diagonal, so that every node has a neighbour; D holds the row sums of A.
-  Source: [GCN]. There H <- act(D^-1/2 A D^-1/2 H W); ours are LayerNorm, the
+  diagonal; D holds the row sums of A. Source: [GCN]; ours are LayerNorm, the
   bias in N and the residual link.
   """
 
   def update(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
     """Shapes: x float32 [nodes, ..., width] -> same."""
     # [nodes, 1, ...], D^-1/2
-    scale = _per_row(tf.math.rsqrt(graph.degree('both') + 1), x)
+    scale = _per_row(tf.math.rsqrt(graph.degree['both'] + 1), x)
     kernel, bias = self.centered()
     y = scale * _matmul(x, kernel)
     return x + self.finish(scale * (graph.sum_of('both', y) + y) + bias)
@@ -543,9 +511,7 @@ class _GATRound(_DenseNorm):
       a_vu = softmax over u of  k . leaky_relu(Q x_v + V x_u)
   for each head, heads side by side; c_v likewise over the consumers, with
   weights of its own. A node without producers or consumers receives zeros.
-  Source: [GATv2], TF-GNN's layer. [GAT] scores k . [V x_v, V x_u] before the
-  leaky_relu, attends along one direction and lets a node attend to itself; here
-  its own state has its own weights.
+  Source: [GATv2], TF-GNN's layer; [GAT] attends in one direction and to itself.
   """
 
   def __init__(self, width: int, activation: str, num_heads: int):
@@ -584,10 +550,8 @@ def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
   """Columns on logarithmic scales.
 
       sign(x) log(1 + s |x|) / log(1 + s)   for each s of `scales`
-  Sizes span many orders of magnitude, and scaling by their maximum squashes
-  most of them to almost 0. Large s tells small values apart, small s large
-  ones. Far outside [0, 1] the columns grow slowly too. Without scales they stay
-  as they are.
+  Sizes span many orders of magnitude; large s tells small values apart, small s
+  large ones. Without scales the columns stay as they are.
   Shapes: float32 [..., F] -> [..., max(1, len(scales)) F].
   """
   if not scales:
@@ -606,10 +570,8 @@ class _EpochAverage(tf.keras.callbacks.Callback):
 
       a <- d a + (1 - d) w   after each step,  d = min(momentum, n / (9 + n))
       w <- a                 after the epoch
-  with n steps of the epoch done before. The weights then lie in the middle of
-  what the last steps walked around, which a falling learning rate would reach
-  too; the scripts keep it constant. The average starts anew with each epoch, so
-  nothing outlives an epoch but the weights. Source: averaging after Polyak and
+  with n steps of the epoch done before. It does what a falling learning rate
+  would, which the scripts keep constant. Source: averaging after Polyak and
   Juditsky 1992; starting again from the average is ours.
   """
 
@@ -620,7 +582,7 @@ class _EpochAverage(tf.keras.callbacks.Callback):
     self._steps = None  # Scalar variable, steps of this epoch.
 
   def begin(self, weights: Sequence[tf.Variable]) -> None:
-    """Makes the averages, once. A step that makes them is traced again."""
+    """Makes the averages, once."""
     if not self._averages:
       with tf.init_scope():
         self._steps = tf.Variable(0.0, trainable=False)
@@ -636,19 +598,15 @@ class _EpochAverage(tf.keras.callbacks.Callback):
       average.assign_sub((1 - decay) * (average - weight))
     self._steps.assign_add(1.0)
 
-  def on_test_begin(self, logs=None):
-    del logs
-    self._take_average()
-
   def on_epoch_end(self, epoch, logs=None):
     del epoch, logs
-    self._take_average()  # Where no validation came before.
-
-  def _take_average(self) -> None:
     if self._steps is not None and self._steps > 0:
       for average, weight in self._averages:
         weight.assign(average)
       self._steps.assign(0)
+
+  def on_test_begin(self, logs=None):  # Validation comes before the end.
+    self.on_epoch_end(0, logs)
 
 
 def _use_one_operation(optimizer: tf.keras.optimizers.Optimizer) -> None:
@@ -682,8 +640,6 @@ def _use_one_operation(optimizer: tf.keras.optimizers.Optimizer) -> None:
 class _TrainedModel(tf.keras.Model):
   """A Keras model that may bring its own loss and average its weights.
 
-  No method needs AutoGraph, which would only make the first step slow.
-
   Args:
     objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
     averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
@@ -692,7 +648,7 @@ class _TrainedModel(tf.keras.Model):
   def __init__(self, objective: str = 'flags', averaging: float = 0.0):
     super().__init__()
     _check_choice('objective', objective, list(_OBJECTIVES))
-    _check_number('averaging', averaging, 'fraction')
+    _check_number('averaging', averaging, 'at least 0 and below 1')
     self._objective = objective
     self._average = _EpochAverage(averaging) if averaging else None
 
@@ -705,30 +661,17 @@ class _TrainedModel(tf.keras.Model):
 
   def fit(self, x=None, *args, callbacks=None, **kwargs):
     """Like Keras's, with `_EpochAverage`."""
-    if self._average:
-      callbacks = [self._average, *(callbacks or [])]
-    self._make_variables(x)
-    return super().fit(x, *args, callbacks=callbacks, **kwargs)
-
-  def _make_variables(self, data: Any) -> None:
-    """Makes those of model and optimizer, by the specs of a dataset.
-
-    A step that makes variables is traced a second time.
-    """
-    spec = getattr(data, 'element_spec', None)
-    if not isinstance(spec, tuple) or not isinstance(
-        spec[0], tfgnn.GraphTensorSpec):
-      return
-    op, config = (spec[0].node_sets_spec[name].features_spec['feats']
-                  for name in ('op', 'config'))
-    self._create_for(op.shape[-1], config.shape[-1])
-    self.optimizer.build(self.trainable_variables)
-    if self._average:
-      self._average.begin(self.trainable_variables)
-
-  def _create_for(self, node_width: int, config_width: int) -> None:
-    """Creates all variables, for so many columns of features."""
-    raise NotImplementedError
+    # A step that makes variables is traced a second time.
+    spec = getattr(x, 'element_spec', None)
+    if isinstance(spec, tuple) and isinstance(spec[0], tfgnn.GraphTensorSpec):
+      self._create_for(*(
+          spec[0].node_sets_spec[name].features_spec['feats'].shape[-1]
+          for name in ('op', 'config')))
+      self.optimizer.build(self.trainable_variables)
+      if self._average:
+        self._average.begin(self.trainable_variables)
+    own = [self._average] if self._average else []
+    return super().fit(x, *args, callbacks=own + [*(callbacks or [])], **kwargs)
 
   @tf.autograph.experimental.do_not_convert
   def train_step(self, data):
@@ -739,24 +682,27 @@ class _TrainedModel(tf.keras.Model):
 
   def _loss_step(self, data):
     """One step of the optimizer on a batch (graph, labels); returns metrics."""
-    return super().train_step(data)
+    graph, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
+    with tf.GradientTape() as tape:
+      scores, own_loss = self.scores_and_own_loss(graph, labels)
+      loss = self.compute_loss(graph, labels, scores, weights) + own_loss
+    self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+    return self.compute_metrics(graph, labels, scores, weights)
 
 
 def _first_copies(config_feats: tf.Tensor) -> tf.Tensor:
   """For each configuration the first of its kernel with the same features.
 
-  Whole rows are compared, so nothing is mistaken for its like; they are found
-  by a hash, so time and memory grow with their number alone.
+  Rows are found by a hash and compared whole.
   Shapes: float32 [kernels, configs, G] -> int32 [kernels, configs], counted
   through the batch.
   """
   kernels, configs = tf.unstack(tf.shape(config_feats)[:2])
-  kernel_of = tf.broadcast_to(
-      tf.cast(tf.range(kernels), tf.float32)[:, tf.newaxis, tf.newaxis],
-      [kernels, configs, 1])
   number = kernels * configs
-  rows = tf.reshape(tf.concat([kernel_of, config_feats], -1),
-                    [number, config_feats.shape[-1] + 1])
+  kernel_of = tf.repeat(tf.cast(tf.range(kernels), tf.float32), configs)
+  rows = tf.concat([
+      kernel_of[:, tf.newaxis],
+      tf.reshape(config_feats, [number, config_feats.shape[-1]])], 1)
   with tf.device('CPU:0'):  # TensorFlow has it for rows nowhere else.
     tile = tf.raw_ops.UniqueV2(x=rows, axis=[0]).idx  # [kernels * configs]
   first = tf.math.unsorted_segment_min(tf.range(number), tile, number)
@@ -767,14 +713,12 @@ def _with_repeats_last(scores: tf.Tensor,
                        config_feats: tf.Tensor) -> tf.Tensor:
   """Scores in which each tile's first copy is before all repetitions.
 
-  The first of several equal tiles tells what the others would, so only it is
-  worth a place among the first k. The k-th repetition, k = 1, 2, ..., has
+  Only the first of several equal tiles is worth a place among the first k. The
+  k-th repetition, k = 1, 2, ..., in the order of their first copies, has
       score = worst + k size / 1024
   with the worst score and the largest magnitude, at least 1, of a first copy:
-  finite, and float32 keeps millions of such steps apart. (Only near the end of
-  its range, at 3e38, they come to lie on one number.) Repetitions are in the
-  order of their first copies, those of one tile in the order of the file.
-  Where all configurations are alike, nothing changes.
+  float32 keeps millions of such steps apart. Where all configurations are
+  alike, nothing changes.
   Shapes: scores float32 [kernels, configs], config_feats [kernels, configs, G].
   """
   first = _first_copies(config_feats)
@@ -796,16 +740,10 @@ class _Ranker(_TrainedModel):
 
   `_encode` computes, once a kernel, all that does not depend on a
   configuration; `_score` joins the configurations to it. `forward` runs
-  `_score` on chunks of configurations, so its working set stays in cache and
-  its memory does not grow with their number; a score must therefore depend on
-  its own configuration alone. At the end `forward`, not the training, puts
-  repetitions last: see `_with_repeats_last`.
-
-  Subclasses define `_build_layers`, `_encode` and `_score`.
+  `_score` on chunks of configurations, so its memory does not grow with their
+  number; a score must therefore depend on its own configuration alone.
   """
-  # Floats of one [nodes, chunk, width] tensor: 1.5 MiB, so that what is alive
-  # at once fits in a shared cache.
-  _CHUNK_FLOATS = 3 * 2 ** 17
+  _CHUNK_FLOATS = 3 * 2 ** 17  # Of [nodes, chunk, width]; fits in a cache.
   _CHUNKS_AT_ONCE = 2  # One fills the gaps that the other leaves on the cores.
   _early = True  # Whether configurations join the nodes, or later on.
   _repeats_last = True  # Whether `forward` puts them there.
@@ -815,15 +753,14 @@ class _Ranker(_TrainedModel):
                op_embed_dim: Optional[int], width: int,
                objective: str = 'flags', averaging: float = 0.0):
     super().__init__(objective, averaging)
-    embeds = op_embed_dim is not None
+    embeds = op_embed_dim is not None  # Else `_encode` gets none.
     _check_integers(
-        1, num_configs=num_configs, num_ops=num_ops,
-        op_embed_dim=op_embed_dim if embeds else 1, hidden_dim=width)
+        1, num_configs=num_configs, num_ops=num_ops, hidden_dim=width,
+        op_embed_dim=op_embed_dim if embeds else 1)
     self._width = width
-    self._embed_width = op_embed_dim if embeds else 0
+    self._embed_width = op_embed_dim or 0
     self._state_width = width  # Of the tensors [nodes, configs, width].
-    self._op_embedding = (  # None: `_encode` gets none.
-        _OpEmbedding(num_ops, op_embed_dim) if embeds else None)
+    self._op_embedding = _OpEmbedding(num_ops, op_embed_dim) if embeds else None
     self._input_widths = None  # (F, G), known from the first graph on.
 
   @tf.autograph.experimental.do_not_convert
@@ -836,11 +773,10 @@ class _Ranker(_TrainedModel):
     """The arguments of `_score`."""
     inputs = self._inputs_for(graph)
     kernel_graph = _Graph(inputs)
-    embedded = (self._op_embedding(graph).node_sets['op']['op_e']
-                if self._op_embedding else None)
-    return (kernel_graph,
-            self._encode(kernel_graph, embedded, inputs.node_feats),
-            inputs.config_feats)
+    embedded = (self._op_embedding and
+                self._op_embedding(graph).node_sets['op']['op_e'])
+    encoded = self._encode(kernel_graph, embedded, inputs.node_feats)
+    return kernel_graph, encoded, inputs.config_feats
 
   def _inputs_for(self, graph: tfgnn.GraphTensor) -> _Inputs:
     """Those of a graph, for which it makes the variables if need be."""
@@ -850,21 +786,13 @@ class _Ranker(_TrainedModel):
 
   def scores_and_own_loss(self, graph: tfgnn.GraphTensor,
                           labels: tf.Tensor) -> tuple:
-    """Scores in training, and a loss that the model has besides the objective.
-    """
+    """Scores in training, and a loss besides the objective's."""
     del labels
     return self(graph, training=True), tf.constant(0.0)
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
-    """Scores any number of configurations in bounded memory.
-
-    Args:
-      graph: scalar GraphTensor of one or more kernels.
-      num_configs: configurations of each kernel in `graph`.
-
-    Returns:
-      float32 [kernels, num_configs]; lower is faster.
-    """
+    """Scores any number of configurations of each kernel in bounded memory:
+    float32 [kernels, num_configs], lower is faster."""
     del num_configs  # The graph says it too.
     inputs = self._inputs_for(graph)
     return self._rank(*inputs)
@@ -893,9 +821,8 @@ class _Ranker(_TrainedModel):
     """`_encode` once, `_score` on chunks: float32 [kernels, configs]."""
     inputs = _Inputs(*tensors)
     graph = _Graph(inputs)
-    embedded = tf.gather(
-        self._op_embedding.embedding_layer.embeddings, inputs.opcode
-    ) if self._op_embedding else None
+    embedded = self._op_embedding and tf.gather(
+        self._op_embedding.embedding_layer.embeddings, inputs.opcode)
     encoded = self._encode(graph, embedded, inputs.node_feats)
     chunks, chunk = self._chunks(graph, inputs.config_feats)
 
@@ -931,27 +858,14 @@ class _Ranker(_TrainedModel):
 
   def _encode(self, graph: _Graph, embedded: tf.Tensor,
               node_feats: tf.Tensor) -> Any:
-    """What does not depend on a configuration.
-
-    Args:
-      graph: the batch's graph.
-      embedded: float32 [nodes, op_embed_dim], opcodes.
-      node_feats: float32 [nodes, F].
-
-    Returns:
-      Any structure of tensors, given to `_score` as it is.
-    """
+    """What does not depend on a configuration, in any structure of tensors:
+    from opcodes, float32 [nodes, op_embed_dim], and node_feats [nodes, F]."""
     raise NotImplementedError
 
   def _score(self, graph: _Graph, encoded: Any,
              config_feats: tf.Tensor) -> tf.Tensor:
-    """Scores, float32 [kernels, configs].
-
-    Args:
-      graph: the batch's graph.
-      encoded: what `_encode` returned.
-      config_feats: float32 [kernels, configs, G].
-    """
+    """Scores float32 [kernels, configs], from what `_encode` returned and
+    config_feats, float32 [kernels, configs, G]."""
     raise NotImplementedError
 
 
@@ -964,6 +878,10 @@ class _BaselineRanker(_Ranker):
   An early join gives every node the columns [embedded opcode, config features,
   node features] before the first layer; a late join appends the config features
   to the pooled node states before the head.
+
+  Subclasses define `_postnet`, the head; `_first`, the first linear layer on
+  the node columns; `_with_configs`, which adds the config columns to it; and
+  `_pooled`, [nodes, ..., width] -> [kernels, ..., any], all up to the head.
   """
   _early = False
 
@@ -971,55 +889,50 @@ class _BaselineRanker(_Ranker):
     """Columns that the first layer on nodes reads."""
     return self._embed_width + node_width + config_width * self._early
 
-  def _head_width(self, pooled_width: int, config_width: int) -> int:
-    """Columns that the head reads."""
-    return pooled_width + config_width * (not self._early)
+  def _build_head(self, pooled_width: int, config_width: int) -> None:
+    self._postnet.build(
+        [None, None, pooled_width + config_width * (not self._early)])
 
   def _rows(self, weights: tf.Tensor):
-    """Splits a first layer's weights into (node rows, config rows).
-
-    A late join has no config rows: [0, width].
-    """
-    config_width = self._input_widths[1] * self._early
+    """Splits a first layer's weights into (node rows, config rows)."""
     embed, config, feats = tf.split(
-        weights, [self._embed_width, config_width, -1], axis=0)
+        weights, [self._embed_width, self._input_widths[1], -1], axis=0)
     return tf.concat([embed, feats], 0), config
+
+  def _encode(self, graph, embedded, node_feats):
+    """The first layer, [nodes, width], or of a late join the pooled states."""
+    y = self._first(graph, tf.concat([embedded, node_feats], -1))
+    return y if self._early else self._pooled(graph, y)
+
+  def _score(self, graph, encoded, config_feats):
+    if self._early:
+      encoded = self._pooled(
+          graph, self._with_configs(graph, encoded, config_feats))
+    return self._head(self._postnet, encoded, config_feats)
 
   def _head(self, head: tf.keras.Sequential, pooled: tf.Tensor,
             config_feats: tf.Tensor) -> tf.Tensor:
-    """Scores [kernels, configs] from pooled states.
-
-    Args:
-      head: the final layers.
-      pooled: float32 [kernels, configs, width], or [kernels, width] where
-        configurations join here.
-      config_feats: float32 [kernels, configs, G].
-    """
-    first, *rest = head.layers
+    """Scores, from pooled states [kernels, configs, width], or [kernels, width]
+    where configurations join here."""
     if not self._early:  # Joined first, as the baseline's sums are rounded.
       once_a_config = tf.zeros_like(config_feats[..., :1])
       pooled = tf.concat(
           [pooled[:, tf.newaxis] + once_a_config, config_feats], -1)
-    dense = _dense if self._early else _dense_apart
-    y = dense(first, pooled)
-    for layer in rest:
+    for layer in head.layers:
       is_dense = isinstance(layer, tf.keras.layers.Dense)
-      y = dense(layer, y) if is_dense else layer(y)
-    return tf.squeeze(y, -1)
+      pooled = (_dense(layer, pooled, apart=not self._early) if is_dense
+                else layer(pooled))
+    return tf.squeeze(pooled, -1)
 
 
 class _SAGE(_BaselineRanker):
   """GraphSAGE layers, and a head on the pooled nodes of a kernel.
 
       y_v = x_v W_self + a_v W_neighbor + b,   x_v <- finish(y_v)
-  with a_v from the neighbours of node v. Subclasses say in `_aggregated` how
-  they are put together, in `_finished` what a layer does after its linear part,
-  and in `_pooling` how nodes are pooled. An early join multiplies before it
-  aggregates, which takes fewer operations; a late join, cheap as it is, does
-  the baseline's operations in the baseline's order, so that sums which cancel
-  leave the same remainder.
-
-  Source: [GraphSAGE].
+  with a_v, `_aggregated`, from the neighbours of node v. An early join
+  multiplies before it aggregates, which takes fewer operations; a late join
+  does the baseline's operations in its order, so that sums which cancel leave
+  the same remainder. Source: [GraphSAGE].
   """
   _pooling = ('sum',)
 
@@ -1039,8 +952,7 @@ class _SAGE(_BaselineRanker):
     for layer, next_width in zip(self._gnn_layers, self._widths):
       layer.build(leading + [2 * width])  # Neighbours first, then the node.
       width = next_width
-    self._postnet.build([None, None, self._head_width(
-        len(self._pooling) * width, config_width)])
+    self._build_head(len(self._pooling) * width, config_width)
 
   def _aggregated(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
     """A linear function of each node's neighbours: [nodes, ...] -> same."""
@@ -1051,39 +963,25 @@ class _SAGE(_BaselineRanker):
     del layer
     return tf.nn.l2_normalize(self._activation_fn(y), axis=-1)
 
-  def _encode(self, graph, embedded, node_feats):
-    """Layer 1 on the node columns; a late join does the other layers too.
-
-    Returns the value of layer 1 before its activation, [nodes, width], or, for
-    a late join, the pooled node states, [kernels, width].
-    """
+  def _first(self, graph, x):
     layer = self._gnn_layers[0].layers[0]
-    x = tf.concat([embedded, node_feats], -1)  # [nodes, E + F]
     if not self._early:
-      return self._pooled(graph, self._linear(graph, layer, x))
+      return self._linear(graph, layer, x)
     neighbor, own = tf.split(layer.kernel, 2, axis=0)
     return (self._aggregated(graph, x @ self._rows(neighbor)[0])
             + x @ self._rows(own)[0] + layer.bias)
 
-  def _score(self, graph, encoded, config_feats):
-    if not self._early:
-      return self._head(self._postnet, encoded, config_feats)
+  def _with_configs(self, graph, encoded, config_feats):
     neighbor, own = tf.split(self._gnn_layers[0].layers[0].kernel, 2, axis=0)
     # Every neighbour of a node has the node's own config: what they add up to
     # is its columns times what ones add up to, such as the degree.
     ones = tf.ones_like(encoded[:, :1, tf.newaxis])  # [nodes, 1, 1]
-    y = (encoded[:, tf.newaxis]  # [nodes, configs, width]
-         + graph.on_nodes(_matmul(config_feats, self._rows(own)[1]))
-         + self._aggregated(graph, ones) * graph.on_nodes(
-             _matmul(config_feats, self._rows(neighbor)[1])))
-    return self._head(
-        self._postnet, self._pooled(graph, y), config_feats)
+    return (encoded[:, tf.newaxis]  # [nodes, configs, width]
+            + graph.on_nodes(_matmul(config_feats, self._rows(own)[1]))
+            + self._aggregated(graph, ones) * graph.on_nodes(
+                _matmul(config_feats, self._rows(neighbor)[1])))
 
   def _pooled(self, graph: _Graph, y: tf.Tensor) -> tf.Tensor:
-    """From the first layer's linear part to the pooled states of the last.
-
-    Shapes: y float32 [nodes, ..., width] -> [kernels, ..., poolings * width].
-    """
     x = self._finished(y, 0)
     for i, gnn_layer in enumerate(self._gnn_layers[1:], 1):
       x = self._finished(self._linear(graph, gnn_layer.layers[0], x), i)
@@ -1093,7 +991,8 @@ class _SAGE(_BaselineRanker):
               x: tf.Tensor) -> tf.Tensor:
     """The linear part of a layer: [nodes, ..., any] -> [nodes, ..., width]."""
     if not self._early:
-      return _dense_apart(layer, tf.concat([self._aggregated(graph, x), x], -1))
+      joined = tf.concat([self._aggregated(graph, x), x], -1)
+      return _dense(layer, joined, apart=True)
     neighbor, own = tf.split(layer.kernel, 2, axis=0)
     return (self._aggregated(graph, _matmul(x, neighbor))
             + _matmul(x, own, layer.bias))
@@ -1105,7 +1004,6 @@ class _SumSAGE(_SAGE):
       y_v = x_v W_self + (sum of x_u over neighbours u of v) W_neighbor + b
       x_v <- act(y_v) / |act(y_v)|
   and a head on the sum of x over the nodes of a kernel.
-
   Source: [GraphSAGE]; the baseline's variant of it, weight for weight.
   """
   _repeats_last = False
@@ -1130,9 +1028,8 @@ class _ResGCN(_BaselineRanker):
 
       y_v = MLP(P act(x) + P' act(x) + act(x))_v,   x_v <- x_v + y_v
   P averages a node and its consumers, P' is its transpose. `directed` gives the
-  three terms an MLP each.
-
-  Source: [GCN]; the baseline's variant of it, weight for weight.
+  three terms an MLP each. Source: [GCN]; the baseline's variant of it, weight
+  for weight.
   """
   _repeats_last = False
 
@@ -1162,30 +1059,24 @@ class _ResGCN(_BaselineRanker):
     for layers in self._gc_layers:
       for layer in layers:
         layer.build(leading + [self._width])
-    self._postnet.build(
-        [None, None, self._head_width(self._width, config_width)])
+    self._build_head(self._width, config_width)
 
-  def _encode(self, graph, embedded, node_feats):
-    """The first dense layer on the node columns; see `_SAGE._encode`."""
-    first = self._prenet.layers[0]
-    x = tf.concat([embedded, node_feats], -1)  # [nodes, E + F]
-    y = x @ self._rows(first.kernel)[0] + first.bias
-    return y if self._early else self._pooled(graph, y)
+  def _first(self, graph, x):
+    del graph
+    layer = self._prenet.layers[0]
+    kernel = self._rows(layer.kernel)[0] if self._early else layer.kernel
+    return x @ kernel + layer.bias
 
-  def _score(self, graph, encoded, config_feats):
-    if not self._early:
-      return self._head(self._postnet, encoded, config_feats)
+  def _with_configs(self, graph, encoded, config_feats):
     config_rows = self._rows(self._prenet.layers[0].kernel)[1]
-    y = (encoded[:, tf.newaxis]  # [nodes, configs, width]
-         + graph.on_nodes(_matmul(config_feats, config_rows)))
-    return self._head(self._postnet, self._pooled(graph, y), config_feats)
+    return (encoded[:, tf.newaxis]  # [nodes, configs, width]
+            + graph.on_nodes(_matmul(config_feats, config_rows)))
 
   def _pooled(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    """Shapes: x float32 [nodes, ..., width] -> [kernels, ..., width]."""
     for layer in self._prenet.layers[1:]:
       x = layer(x)
     # [nodes, 1, ...]; P = scale (A + I)
-    scale = _per_row(1 / (graph.degree('consumers') + 1), x)
+    scale = _per_row(1 / (graph.degree['consumers'] + 1), x)
     for layers in self._gc_layers:
       y = self._activation_fn(x)
       forward = scale * (graph.sum_of('consumers', y) + y)
@@ -1218,9 +1109,7 @@ class EarlyJoinSAGE(_SumSAGE):
 
 class MLP(_BaselineRanker):
   """Node features and embedded opcodes, pooled, then dense layers; no graph.
-
-  Source: the baseline's model, weight for weight.
-  """
+  Source: the baseline's model, weight for weight."""
   _repeats_last = False
 
   def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int = 32,
@@ -1252,8 +1141,7 @@ class _GatedJoin(tf.keras.layers.Layer):
   """Joins a configuration, b, to what does not depend on it, a.
 
       N(a A + (1 + a G) * (b B))
-  with biases in A and G, and N the activation of LayerNorm. What `a` takes part
-  in is computed once, by `fixed`.
+  with biases in A and G, and N the activation of LayerNorm.
   """
 
   def __init__(self, width: int, activation: str):
@@ -1275,12 +1163,8 @@ class _GatedJoin(tf.keras.layers.Layer):
     """a A and 1 + a G."""
     return _dense(self.added, a), 1 + _dense(self.gate, a)
 
-  def product(self, b: tf.Tensor) -> tf.Tensor:
-    """b B."""
-    return _dense(self.joined, b)
-
   def finish(self, fixed: tuple, product: tf.Tensor) -> tf.Tensor:
-    """From `fixed(a)` and `product(b)`, with the rows of both."""
+    """From `fixed(a)` and b B, with the rows of both."""
     added, gate = fixed
     return self.activate(self.norm(added + gate * product))
 
@@ -1295,31 +1179,23 @@ class _TileRanker(_Ranker):
       z = N(log scales of config features W)  a configuration
       z <- z + N(k A + (1 + k G) * (z B))     the join, head_layers times
       score = z w + b
-  with p_v and c_v the means over the producers and the consumers of node v
-  (zeros where there are none). That is `join` 'late', where nothing is computed
-  for a node and a configuration. 'both' pools, instead of h,
+  That is `join` 'late', where nothing is computed for a node and a
+  configuration. 'both' pools, instead of h,
       x_v = N(h_v A + (1 + h_v G) * (z B))
       x_v <- x_v + N([p_v, c_v, x_v] W)       joint_rounds times
-  and 'early' besides starts from z = k, so that configurations join the nodes
-  alone. `convolution` exchanges the rounds.
-
-  Sources: [GraphSAGE] mean aggregation, [FiLM] the gated join; ours are the
-  two directions, the residual links and the logarithmic scales.
+  and 'early' besides starts from z = k. `convolution` exchanges the rounds, for
+  which see `_SAGERound`. Source of the gated join: [FiLM].
 
   Args:
-    num_configs: configurations of each kernel in training.
-    num_ops: number of opcodes.
-    hidden_dim: width of all layers but those of joint_dim.
+    hidden_dim: width of all layers but those on x, of joint_dim.
     joint_dim: width of x, where most of the work of an early join is.
     op_embed_dim: width of an embedded opcode.
-    node_rounds: rounds of message passing before pooling or an early join.
-    joint_rounds: rounds after an early join.
+    node_rounds, joint_rounds: see above.
     head_layers: joins between pooling and the score.
     pooling: what to join of 'mean', 'max', 'sum' and 'min' over the nodes.
     log_scales: see `_log_scales`.
     hidden_activation: a function of `tf.nn`.
-    averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
-    objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
+    averaging, objective: see `_TrainedModel`.
     join: where configurations come in: 'late', 'early' or 'both'.
     convolution: kind of the rounds, one of `_ROUNDS`.
     num_heads: attention heads of convolution 'gat'.
@@ -1413,7 +1289,7 @@ class _TileRanker(_Ranker):
     """Scores, from the first z, float32 [kernels, configs, hidden_dim]."""
     if self._early:
       x = self._join.finish(  # [nodes, configs, joint_dim]
-          encoded, graph.on_nodes(self._join.product(z)))
+          encoded, graph.on_nodes(_dense(self._join.joined, z)))
       for layer in self._joint_rounds:
         x = layer.update(graph, x)
       encoded = self._of_kernels(graph, x)
@@ -1421,7 +1297,7 @@ class _TileRanker(_Ranker):
     if not self._late:
       z = k
     for layer, of_kernels in zip(self._head, fixed):
-      z += layer.finish(of_kernels, layer.product(z))
+      z += layer.finish(of_kernels, _dense(layer.joined, z))
     return tf.squeeze(_dense(self._scorer, z), -1)
 
 
@@ -1456,16 +1332,14 @@ class _Scaling(NamedTuple):
     Which statistics apply is told from each row alone, or, where they are the
     nodes of a graph, from all of a kernel together.
     """
-    node, config, _ = tf.split(
-        self.bounds, [*_TABLE_WIDTHS.values(), 1], -1)
+    node, config, _ = tf.split(self.bounds, [*_TABLE_WIDTHS.values(), 1], -1)
     low, high = tf.unstack(node if table == 'node' else config, axis=1)
     candidates = self._unscaled(x, low, high)  # [..., 2, all columns]
     broken = tf.reduce_sum(_as_float(
         tf.abs(candidates - tf.round(candidates))
         > 1e-6 * (1 + tf.abs(candidates))), -1, keepdims=True)
     if graph is not None:
-      broken = graph.on_nodes(
-          tf.math.segment_sum(broken, graph.kernel_of))
+      broken = graph.on_nodes(tf.math.segment_sum(broken, graph.kernel_of))
     first, second = tf.unstack(broken, axis=-2)
     training, every = tf.unstack(candidates, axis=-2)
     return tf.round(tf.where(second < first, every, training))
@@ -1475,9 +1349,9 @@ class _Scaling(NamedTuple):
     used = low != high  # [2, all columns]
     zeros = x.shape[-1]  # The column of zeros that is appended.
     place = tf.cumsum(tf.cast(used, tf.int32), -1) - 1
+    place = tf.where(used, tf.minimum(place, zeros), zeros)
     x = tf.pad(x, [[0, 0]] * (x.shape.rank - 1) + [[0, 1]])
-    x = tf.gather(
-        x, tf.where(used, tf.minimum(place, zeros), zeros), axis=-1)
+    x = tf.gather(x, place, axis=-1)
     return tf.clip_by_value(x * (high - low) + low, -_MOST, _MOST)
 
 
@@ -1485,9 +1359,9 @@ class _Statistics(tf.keras.layers.Layer):
   """Takes scaled features back to their own units.
 
   The baseline's trainer scales with the train kernels of enough
-  configurations, its prediction script with all of them. A model is not told
-  which of the two runs it, but features are whole numbers: of two statistics,
-  those that the features were scaled with give whole numbers back.
+  configurations, its prediction script with all of them. Features are whole
+  numbers: of two statistics, those that the features were scaled with give
+  whole numbers back.
 
   Args:
     stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
@@ -1495,56 +1369,55 @@ class _Statistics(tf.keras.layers.Layer):
       'used', true where they differ, may stand beside them, and the same of
       all train kernels under 'all_kernels', and under 'tiles' what their bounds
       count, 'elements' or 'layout tiles'. Without any, nothing is known.
-    keeps: whether they are one of the model's variables. The scripts copy
-      trainable variables into a new model and nothing else, so it has to be
-      one of those; its gradient is 0.
+    keeps: whether they are one of the model's trainable variables, which are
+      all that the scripts copy into a new model; its gradient is 0.
   """
 
   def __init__(self, stored: Optional[Mapping[str, Any]], keeps: bool):
     super().__init__()
     self._keeps = keeps
-    parts = [] if stored is None else [stored]  # Those of the training first.
-    if isinstance(stored, Mapping) and 'all_kernels' in stored:
-      parts.append(stored['all_kernels'])
-    bounds = [{table: self._bounds_of(part, table) for table in _TABLE_WIDTHS}
-              for part in parts]
-    self._numbers_of_used = {  # By table; empty where it is not known.
-        table: sum(low != high for low, high in zip(*sides))
-        for part in bounds[:1] for table, sides in part.items()}
+    self._numbers_of_used = {}  # By table; empty where it is not known.
     self._initial = tf.zeros([2, 2, sum(_TABLE_WIDTHS.values()) + 1])
-    if bounds:
-      tiles = stored.get('tiles', _TILES[0])
-      if tiles not in _TILES:
+    if stored is None:
+      return
+    training = self._bounds_of(stored)
+    every = self._bounds_of(stored.get('all_kernels', stored))
+    self._numbers_of_used = {
+        table: sum(low != high for low, high in zip(*sides))
+        for table, sides in training.items()}
+    tiles = stored.get('tiles', _TILES[0])
+    if tiles not in _TILES:
+      raise ValueError(
+          f'feature_stats: tiles must be one of {", ".join(_TILES)}; got '
+          f'{tiles!r}. `tpu-graphs-ext stats` prints them.')
+    in_elements = tf.fill([2, 1], float(tiles == _TILES[1]))
+    self._initial = tf.stack([
+        tf.concat([  # Columns that the data does not have are 0.
+            *(tf.constant([(side + (0.0,) * width)[:width]
+                           for side in part[table]])
+              for table, width in _TABLE_WIDTHS.items()), in_elements], -1)
+        for part in (training, every)])
+
+  def _bounds_of(self, stored):
+    """Minima and maxima of each table's columns."""
+    bounds = {}
+    for table in _TABLE_WIDTHS:
+      try:
+        low, high = bounds[table] = tuple(
+            tuple(map(float, stored[table][key]))
+            for key in ('minimum', 'maximum'))
+        varies = [a != b for a, b in zip(low, high)]
+        is_whole = len(low) == len(high) and varies == list(
+            stored[table].get('used', varies))
+      except (AttributeError, KeyError, TypeError, ValueError):
+        is_whole = False
+      if not is_whole:
         raise ValueError(
-            f'feature_stats: tiles must be one of {", ".join(_TILES)}; got '
-            f'{tiles!r}. `tpu-graphs-ext stats` prints them.')
-      in_elements = tf.fill([2, 1], float(tiles == _TILES[1]))
-      self._initial = tf.stack([
-          tf.concat([self._cut(part[table], width)
-                     for table, width in _TABLE_WIDTHS.items()]
-                    + [in_elements], -1)
-          for part in (bounds[0], bounds[-1])])
-
-  def _bounds_of(self, stored, table):
-    """Minima and maxima of a table's columns."""
-    try:
-      low, high = (tuple(map(float, stored[table][key]))
-                   for key in ('minimum', 'maximum'))
-      varies = [a != b for a, b in zip(low, high)]
-      if len(low) == len(high) and varies == list(
-          stored[table].get('used', varies)):
-        return low, high
-    except (AttributeError, KeyError, TypeError, ValueError):
-      pass
-    raise ValueError(
-        'feature_stats must hold, under node and under config, lists minimum '
-        'and maximum of the same length, and used, if at all, where they '
-        f'differ; {table} does not. `tpu-graphs-ext stats` prints them.')
-
-  def _cut(self, bounds, width):
-    """float32 [2, width]; columns that the data does not have are 0."""
-    return tf.constant([
-        (side + (0.0,) * width)[:width] for side in bounds])
+            'feature_stats must hold, under node and under config, lists '
+            'minimum and maximum of the same length, and used, if at all, '
+            f'where they differ; {table} does not. `tpu-graphs-ext stats` '
+            'prints them.')
+    return bounds
 
   def check(self, node_width: int, config_width: int) -> None:
     """Raises a ValueError unless so many columns vary."""
@@ -1580,18 +1453,12 @@ class _Statistics(tf.keras.layers.Layer):
 
 
 def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
-  """Statistics of the data that the running script scales features of.
+  """What `_Statistics` takes, of the data that the running script scales.
 
   The baseline's scripts hand models scaled features and nothing to undo that
-  with. But their flags say where the files are that they computed it from.
-  Only features are read, no runtimes.
-
-  Args:
-    num_configs: the trainer scales with kernels of at least so many.
-
-  Returns:
-    What `_Statistics` takes, or None: no such script is running, or its files
-    have other columns than the collection's.
+  with, but their flags say where the files are. Only features are read, no
+  runtimes; the trainer's are those of kernels of at least `num_configs`. None
+  where no such script is running, or its files have other columns.
   """
   absl_flags = sys.modules.get('absl.flags')  # There, if a script has flags.
   given = absl_flags.FLAGS if absl_flags else None
@@ -1668,13 +1535,11 @@ def _of_file(path: str) -> Mapping[str, Any]:
 
 # ------------------------------------------------------------ chapter: geometry
 #
-# Counts that follow from shapes, layouts and tile bounds alone. They need
-# features in their own units, so the models that use them take the statistics
-# that the features were scaled with. The loop nest has 12 axes: the physical
-# dimensions of the tiled tensor, most major first, then those of a
-# convolution's filter. Dimensions that are not there have size 1.
-#
-# Tensors are compared by `tf.equal`; `==` leaves the shape unknown.
+# Counts that follow from shapes, layouts and tile bounds alone, in their own
+# units. The loop nest has 12 axes: the physical dimensions of the tiled tensor,
+# most major first, then those of a convolution's filter. Dimensions that are
+# not there have size 1. Tensors are compared by `tf.equal`; `==` leaves the
+# shape unknown.
 
 _DIMS, _AXES, _SPATIAL = 6, 12, 4
 _KEYS = 1024  # Numbers of parameters that are told apart.
@@ -1732,25 +1597,20 @@ _PRESETS = {
                     matrix_row_ns=0.6 / 128 ** 2, vector_ns=0.9 / 1024)}
 
 
-_FOUND = 'found'
-
-
 def _hardware(given: Any) -> Sequence[_Hardware]:
   """A preset by name, or changes to one: {'preset': name, field: value}.
 
-  Returns:
-    Two machines: for tiles that count layout tiles, and for tiles that count
-    elements. They differ for the preset 'found' alone.
+  Two machines, where tiles count layout tiles and where they count elements;
+  they differ for the preset 'found' alone.
   """
   changes = dict(given) if isinstance(given, Mapping) else {'preset': given}
-  preset = changes.pop('preset', _FOUND)
+  preset = changes.pop('preset', 'found')
   if preset is not None:
-    _check_choice('hardware', preset,
-                  [_FOUND, *(name for name in _PRESETS if name)])
+    _check_choice('hardware', preset, ['found', 'tpu_v3'])
   for name, value in changes.items():
     _check_choice('hardware', name, _Hardware._fields)
-    _check_number(f'hardware: {name}', value, 'positive')
-  names = ('tpu_v3', None) if preset == _FOUND else (preset, preset)
+    _check_number(f'hardware: {name}', value, 'a positive number')
+  names = ('tpu_v3', None) if preset == 'found' else (preset, preset)
   return [_Hardware(*map(float, _PRESETS[name]._replace(**changes)))
           for name in names]
 
@@ -1774,11 +1634,6 @@ def _hot(index: tf.Tensor) -> tf.Tensor:
   return _as_float(tf.equal(tf.expand_dims(index, -1), _PLACES))
 
 
-def _is(mask: tf.Tensor) -> tf.Tensor:
-  """The condition that a mask, or a number, is not 0."""
-  return tf.cast(mask, tf.bool)
-
-
 def _outer(index_hot: tf.Tensor, axis_hot: tf.Tensor) -> tf.Tensor:
   """[..., dims] and [..., axes] -> [..., dims, axes]."""
   return tf.expand_dims(index_hot, -1) * tf.expand_dims(axis_hot, -2)
@@ -1794,12 +1649,12 @@ def _times(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
   For `matmul` oneDNN compiles a program for each new number of rows.
   """
-  return tf.reduce_sum(x[..., tf.newaxis] * y[:, tf.newaxis], 2)
+  return tf.reduce_sum(tf.expand_dims(x, 3) * tf.expand_dims(y, 1), 2)
 
 
 def _matvec(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
   """[rows, a, b] times [rows, b] -> [rows, a]; see `_times`."""
-  return tf.reduce_sum(x * y[:, tf.newaxis], 2)
+  return tf.reduce_sum(x * tf.expand_dims(y, 1), 2)
 
 
 def _turned(x: tf.Tensor) -> tf.Tensor:
@@ -1812,15 +1667,6 @@ def _ranks(chosen: tf.Tensor, places: int) -> tf.Tensor:
   place = tf.expand_dims(tf.cumsum(chosen, -1), -2)
   number = [[float(i + 1)] for i in range(places)]
   return tf.expand_dims(chosen, -2) * _as_float(tf.equal(place, number))
-
-
-def _with_gaps(runs: Iterable[tuple], width: int) -> list:
-  """Sizes of what is before, between and after runs (first, number)."""
-  sizes, end = [], 0
-  for first, number in runs:
-    sizes += [first - end, number]
-    end = first + number
-  return sizes + [width - end]
 
 
 class _NodeRows(NamedTuple):
@@ -1855,9 +1701,7 @@ class _Nodes:
   def __init__(self, graph: _Graph, raw: tf.Tensor, hardware: _Hardware):
     self._graph, self.kernel_of = graph, graph.kernel_of
     self._number = tf.range(graph.nodes)
-    self._columns = dict(zip(_NODE_COLUMNS, tf.split(
-        raw, _with_gaps(_NODE_COLUMNS.values(), _TABLE_WIDTHS['node']), -1
-    )[1::2]))
+    self._raw = raw
     # The parameters of a fusion and of what it calls have the same numbers.
     number = tf.cast(tf.clip_by_value(
         tf.squeeze(self.column('parameter_number'), 1), 0, _KEYS - 1), tf.int32)
@@ -1874,12 +1718,11 @@ class _Nodes:
     self._lay_out(hardware)
     self.padded = _product(tf.math.ceil(self.size / self.unit) * self.unit)
     self.stored_bytes = self.element_bytes * self.padded
-    self._table = tf.concat([
-        self.column('dimensions'),
-        tf.stack([self.rank, self.elements, self.element_bytes,
-                  self.opcode_is(_REDUCE)], 1),
-        self.shape, self.size, self.unit,
-        tf.reshape(self.order, [-1, _DIMS ** 2])], 1)
+    self._all = _NodeRows(
+        self.column('dimensions'), *(tf.expand_dims(x, 1) for x in (
+            self.rank, self.elements, self.element_bytes,
+            self.opcode_is(_REDUCE))),
+        self.shape, self.size, self.unit, self.order)
     self._find_roles(hardware)
 
   def _read_sizes(self) -> tf.Tensor:
@@ -1902,13 +1745,11 @@ class _Nodes:
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
     """What is known of some nodes, int32 [rows]."""
-    *columns, order = tf.split(
-        tf.gather(self._table, index),
-        [_DIMS] + 4 * [1] + 3 * [_DIMS] + [_DIMS ** 2], 1)
-    return _NodeRows(*columns, tf.reshape(order, [-1, _DIMS, _DIMS]))
+    return _NodeRows(*(tf.gather(x, index) for x in self._all))
 
   def column(self, name: str) -> tf.Tensor:
-    return self._columns[name]
+    first, number = _NODE_COLUMNS[name]
+    return self._raw[:, first:first + number]
 
   def opcode_is(self, opcode: int) -> tf.Tensor:
     return _as_float(self._graph.opcode == opcode)
@@ -1965,7 +1806,7 @@ class _Nodes:
   def _find_roles(self, hardware):
     parameter = self.opcode_is(_PARAMETER)
     self.is_no_root = 1 - _as_float(tf.squeeze(self.column('is_root'), 1) > 0)
-    unread = _as_float(self._graph.degree('consumers') == 0)
+    unread = _as_float(self._graph.degree['consumers'] == 0)
     root = self.marked(self.pick(unread - self.is_no_root))
     # What a fusion calls does the work; its parameters are the fusion's.
     fusion = root * self.opcode_is(_FUSION)
@@ -1974,7 +1815,7 @@ class _Nodes:
     parts = self.operands_of(main * self.opcode_is(_TUPLE))
     self.outputs = parts + main * (1 - self.any_of(parts))
     self.inputs = parameter * tf.where(
-        _is(self.any_of(body)), self.read_by(root), _as_float(self.rank > 0))
+        self.any_of(body) > 0, self.read_by(root), _as_float(self.rank > 0))
     product = self.opcode_is(_CONVOLUTION) + self.opcode_is(_DOT)
     convolution = product * tf.sign(
         self._graph.number_of('producers', self.is_no_root))
@@ -1988,11 +1829,11 @@ class _Nodes:
     in_elements = _as_float(hardware.in_elements())
     alike = in_elements * self.opcode_is(_REDUCE) * _as_float(tf.reduce_all(
         tf.equal(self.shape, tf.gather(self.shape, out)), -1))
-    reduced = tf.where(_is(self.any_of(reduced)), reduced, alike)
+    reduced = tf.where(self.any_of(reduced) > 0, reduced, alike)
     whole = self.operands_of(reduced)
-    tiled = tf.where(_is(self.any_of(whole)), whole, self.outputs)
-    self.tiled = tf.where(_is(self.has_convolution), self.convolution,
-                          self.pick(tiled))
+    tiled = tf.where(self.any_of(whole) > 0, whole, self.outputs)
+    self.tiled = tf.where(
+        self.has_convolution > 0, self.convolution, self.pick(tiled))
     tiled = self._graph.on_nodes(self.tiled)
     self._as_tiled = _as_float(
         tf.equal(self.rank, tf.gather(self.rank, tiled))
@@ -2044,13 +1885,9 @@ class _Dots:
 
   Nodes keep neither the order of operands nor which dimensions are summed
   over: both are told by sizes. Dimensions of the batch come first, then those
-  of the left operand, then those of the right one; one is summed over, which is
-  the last or the first that is not of the batch. Rows of kernels whose product
-  is none of those are of no meaning.
-
-  Args:
-    product: [kernels], the result.
-    first, last: [kernels], its operands.
+  of the left operand, then those of the right one; the one summed over is the
+  last or the first that is not of the batch. Rows are kernels; those of kernels
+  without a product have no meaning.
 
   Attributes:
     swapped: bool [kernels], whether the last operand is the left one.
@@ -2162,7 +1999,7 @@ class _Loops(NamedTuple):
   rows: tf.Tensor      # [kernels, 12], 1 for rows that meet the same weights
   features: tf.Tensor  # [kernels, 12], 1 for features in and out
   taps: tf.Tensor      # [kernels, 12], 1 where each element has own weights
-  order: tf.Tensor     # [kernels, 12, 6], 1 where an axis is a logical dim
+  bound: tf.Tensor     # int32 [kernels, 12], config columns of tile bounds
   has_convolution: tf.Tensor  # [kernels]
   has_pool: tf.Tensor         # [kernels], whether it reduces windows
   vector_ops: tf.Tensor       # [kernels]
@@ -2175,8 +2012,7 @@ class _Loops(NamedTuple):
 
 
 class _Tiles(NamedTuple):
-  """Tiles of each axis; float32 [kernels, 12, 1], the last [.., .., configs].
-  """
+  """Tiles of each axis; float32 [kernels, 12, 1], the last [.., configs]."""
   size: tf.Tensor   # As of `_Loops`.
   unit: tf.Tensor
   units: tf.Tensor  # That cover the size.
@@ -2200,42 +2036,6 @@ class _Counts(NamedTuple):
   rounding: tf.Tensor  # Layout tiles of all tiles over those of the tensor.
 
 
-def _shared(function: Callable[..., Any], *arguments: Any) -> Any:
-  """Calls a function of tensors; in a trace, by one that all models share.
-
-  Geometry is two thousand operations without a variable, and to train, rank and
-  save a model traces it several times.
-  """
-  if tf.inside_function():
-    return _by_shared_trace(function, *arguments)
-  return function(*arguments)
-
-
-def _by_shared_trace(function: Callable[..., Any], rows: tf.Tensor,
-                     *others: Any) -> Any:
-  """Calls a function by its trace for these columns and any number of rows.
-
-  Args:
-    function: a class's method or a plain function.
-    rows: of any number in all axes but the last.
-    *others: nested tensors, of any number of rows in the first axis.
-  """
-  def any_number(axes, x):
-    return tf.TensorSpec(
-        [n if i >= axes or n == 1 else None for i, n in enumerate(x.shape)],
-        x.dtype)
-
-  arguments = tf.nest.map_structure(tf.convert_to_tensor, (rows, *others))
-  specs = (any_number(rows.shape.rank - 1, rows), *tf.nest.map_structure(
-      functools.partial(any_number, 1), arguments[1:]))
-  return _trace_of(function).get_concrete_function(*specs)(*arguments)
-
-
-@functools.cache
-def _trace_of(function: Callable[..., Any]) -> Any:
-  return tf.function(function, autograph=False)
-
-
 class _Geometry:
   """Loop nests, tiles and counts; see `_Loops`, `_Tiles` and `_Counts`.
 
@@ -2251,7 +2051,7 @@ class _Geometry:
     self._hardware = hardware
 
   def hardware(self, scaling: _Scaling) -> _Hardware:
-    """The machine that the data is of; numbers, or float32 [] to be found."""
+    """The machine of the data; numbers, or float32 [] to be found."""
     in_tiles, in_elements = self._hardware
     if in_tiles == in_elements:
       return in_tiles
@@ -2263,14 +2063,6 @@ class _Geometry:
             scaling: _Scaling) -> _Loops:
     """Loop nests from node features in their own units, [nodes, 140]."""
     hardware = self.hardware(scaling)
-    inputs = graph.inputs._replace(node_feats=(), config_feats=())
-    return _shared(self._find_loops, raw, inputs, hardware)._replace(
-        hardware=hardware)
-
-  @classmethod
-  def _find_loops(cls, raw: tf.Tensor, inputs: _Inputs,
-                  hardware: _Hardware) -> _Loops:
-    graph = _Graph(inputs)
     nodes = _Nodes(graph, raw, hardware)
     tiled = nodes.rows(nodes.tiled)
     of_tiled = _turned(tiled.order)
@@ -2294,37 +2086,40 @@ class _Geometry:
         tf.concat([own, conv.own_axes[:, _DIMS:] + windows], 1),
         conv.rows, conv.features,
         conv.taps + tf.pad(windows, [[0, 0], [_DIMS, 0]]),
-        tf.concat([tiled.order, order], 1), nodes.has_convolution,
+        self._bound_columns(tf.concat([tiled.order, order], 1), hardware),
+        nodes.has_convolution,
         tf.squeeze(nodes.has_pool, 1), nodes.vector_ops, nodes.sum_bytes,
         streams, source, _minor_first(tf.concat(
             [tiled.rank, rank, source_rank], 1)), hardware)
+
+  @staticmethod
+  def _bound_columns(order: tf.Tensor, hardware: _Hardware) -> tf.Tensor:
+    """int32 [kernels, 12], config columns; the one after the last is zeros.
+
+    Bounds in elements are of logical dimensions, which `order`, [kernels, 12,
+    6], has a 1 for, those in layout tiles of physical ones.
+    """
+    dims = tf.where(hardware.in_elements(), order, tf.constant([_EYE + _EYE]))
+    places = [[x + first for x in _PLACES] for first in _BOUNDS]
+    column = tf.reduce_sum(dims * tf.repeat(places, _DIMS, 0), 2)
+    return tf.cast(tf.where(tf.reduce_sum(dims, 2) > 0, column, float(
+        _TABLE_WIDTHS['config'])), tf.int32)
 
   @classmethod
   def counts_and_columns(cls, loops: _Loops, raw: tf.Tensor) -> tuple:
     """`_Counts`, and what a network sees: [kernels, configs, NUM_COLUMNS].
 
-    Args:
-      loops: of the kernels.
-      raw: config features in their own units, [kernels, configs, 24].
+    From config features in their own units, `raw` [kernels, configs, 24].
     """
-    return _shared(cls._count, raw, loops)
-
-  @classmethod
-  def _count(cls, raw: tf.Tensor, loops: _Loops) -> tuple:
     tiles = cls.tiles(loops, raw)
     counts, source = cls.counts(loops, tiles)
     return counts, cls.columns(loops, tiles, counts, source)
 
   @staticmethod
   def tiles(loops: _Loops, raw: tf.Tensor) -> _Tiles:
-    """Tiles from config features in their own units, [kernels, configs, 24].
-    """
-    # Elements are of logical dimensions, layout tiles of physical ones.
-    orders = tf.where(loops.hardware.in_elements(), loops.order,
-                      tf.constant([_EYE + _EYE]))
-    bounds = tf.concat([
-        tf.matmul(order, raw[..., first:first + _DIMS], transpose_b=True)
-        for first, order in zip(_BOUNDS, _halves(orders))], 1)
+    """Tiles from config features in their own units."""
+    columns = tf.pad(tf.transpose(raw, [0, 2, 1]), [[0, 0], [0, 1], [0, 0]])
+    bounds = tf.gather(columns, loops.bound, batch_dims=1)
     size, unit = (tf.expand_dims(x, -1) for x in loops[:2])
     units = tf.math.ceil(size / unit)
     # A dimension without a bound is whole.
@@ -2333,12 +2128,8 @@ class _Geometry:
 
   @classmethod
   def counts(cls, loops: _Loops, tiles: _Tiles) -> tuple:
-    """What the configurations of each kernel do.
-
-    Returns:
-      `_Counts`, and the layout tiles of a block of `loops.source`, float32
-      [kernels, 6, configs].
-    """
+    """`_Counts`, and the layout tiles of a block of `loops.source`, float32
+    [kernels, 6, configs]."""
     hardware = loops.hardware
     own, row_axes, features, taps = (  # [kernels, 12, 1]
         tf.expand_dims(x, -1) for x in loops[2:6])
@@ -2380,8 +2171,7 @@ class _Geometry:
     a block, of the number of blocks and of what rounding adds, and how often 2
     divides the elements. Of a tile its elements, the steps, and the bytes of a
     block of every stream and of what is held on chip, as steps: the j-th rises
-    from 0 to 1 between 4^j and 4^(j + 1), so that one weight says what passing
-    a capacity does.
+    from 0 to 1 between 4^j and 4^(j + 1).
     Shapes: float32 [kernels, configs, NUM_COLUMNS], about 1 at most.
     """
     s = loops.streams
@@ -2410,9 +2200,8 @@ class _Geometry:
 
   @staticmethod
   def _traffic(loops: _Loops, trips: tf.Tensor, elements: tf.Tensor) -> tuple:
-    """(streams, block bytes, moved bytes, pieces, bytes held on chip), source.
-
-    Shapes: [kernels, configs] each; the last is as of `counts`.
+    """(streams, block bytes, moved bytes, pieces, bytes held on chip), all
+    [kernels, configs], and as of `counts` the blocks of `loops.source`.
 
     A block stays on chip while the next step needs it too; it changes with the
     loops that its tensor follows, and comes back each time one outside of
@@ -2422,24 +2211,24 @@ class _Geometry:
     s = loops.streams
     # Blocks that come where a loop is the innermost one to bring any.
     rounds = tf.where(trips > 1, tf.math.cumprod(trips, 1), 1.0)
-    if trips.shape[0] != 1:  # A single kernel's broadcast.
-      elements, rounds = (tf.gather(x, s.kernel) for x in (elements, rounds))
+    elements, rounds = (tf.gather(x, s.kernel) for x in (elements, rounds))
     covered = tf.clip_by_value(  # [streams, 6, configs]
         tf.math.ceil(s.reach @ elements - tf.expand_dims(s.beyond, -1)),
         1.0, tf.expand_dims(s.whole, -1))
     block = _product(covered) * s.tile_bytes
     partial = _as_float(covered < tf.expand_dims(s.whole, -1))
-    inside = tf.cumsum(partial, 1, exclusive=True, reverse=True)
-    pieces = _product(tf.where(inside > 0, covered, 1.0))
+    place = tf.constant([[x] for x in _PLACES])
+    inner = tf.reduce_max(partial * place, 1, keepdims=True)  # The last one.
+    pieces = _product(tf.where(place < inner, covered, 1.0))
     fetches = tf.minimum(_MOST, tf.reduce_max(tf.where(
         tf.expand_dims(s.follows, -1) > 0, rounds, 1.0), 1))
     # The next block comes while one is used, if there is a next one.
     held = block * (s.copies + tf.minimum(fetches, 2.0))
-    kernels = tf.shape(trips)[0]
     return tuple(
-        tf.math.unsorted_segment_sum(x, s.kernel, kernels)
+        tf.math.unsorted_segment_sum(x, s.kernel, tf.shape(trips)[0])
         for x in (tf.ones_like(block), block, block * fetches,
                   pieces * fetches, held)), tf.gather(covered, loops.source)
+
 
 def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
              pool: '_Pool', output_axes: tf.Tensor) -> tuple:
@@ -2448,17 +2237,17 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   A parameter that the image or the filter is made of goes along that, another
   input or an output along the tiled tensor. Dimensions belong together by their
   order where there are as many, by what a reduction keeps, or by their sizes,
-  from the right; before a transposition as it turns them. A tensor with as many
-  elements in other dimensions is taken for the one that it goes along.
+  from the right; before a transposition as it turns them.
 
-  Returns:
-    `_Streams`; of each kernel the largest input but a filter, or else an
-    output, int32 [kernels], and its rank, [kernels, 1].
+  Returns `_Streams`; of each kernel the largest input but a filter, or else an
+  output, int32 [kernels]; and its rank, [kernels, 1].
   """
-  kind, index = _marked_by([
+  of_kinds = tf.stack([
       nodes.inputs * conv.in_image, nodes.inputs * conv.in_filter,
       nodes.inputs * (1 - tf.maximum(conv.in_image, conv.in_filter)),
-      nodes.outputs])
+      nodes.outputs])  # [kinds, nodes], 1 for a stream.
+  kind, index = tf.unstack(
+      tf.cast(tf.where(of_kinds > 0), tf.int32), 2, axis=1)  # [streams]
   kernel = tf.gather(nodes.kernel_of, index)
   row = kind * graph.kernels + kernel
 
@@ -2480,11 +2269,11 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
       _hot(node.dimensions) * tf.expand_dims(is_removed, -1), 1)
   kept = other_exists * (1 - removed)
   is_kept = (  # [streams, 1], as the other conditions
-      _is(node.is_reduce) & (node.rank < other.rank)
+      (node.is_reduce > 0) & (node.rank < other.rank)
       & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
   elements = node.elements / other.elements
   is_part = tf.expand_dims(kind < _KINDS.index('input'), -1)
-  is_turned = _is(tf.gather(nodes.turned, index)[:, tf.newaxis]) & ~is_part
+  is_turned = (tf.gather(nodes.turned, index) > 0)[:, tf.newaxis] & ~is_part
   seen_otherwise = tf.equal(elements, 1) & tf.reduce_any(
       tf.not_equal(node.shape, other.shape), -1, keepdims=True)
   is_same = tf.equal(node.rank, other.rank) & (is_turned | ~seen_otherwise)
@@ -2554,16 +2343,9 @@ def _is_about(ratio: tf.Tensor, factor: float) -> tf.Tensor:
   return (ratio > 1 / factor) & (ratio < factor)
 
 
-def _marked_by(masks: Sequence[tf.Tensor]) -> tuple:
-  """int32 [marks] twice: number of the mask, and number of the node."""
-  places = tf.cast(tf.where(tf.stack(masks) > 0), tf.int32)
-  return tuple(tf.unstack(places, 2, axis=1))
-
-
 def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
-  """Pairs each dimension, from the last on, with the last one left like it.
-
-  What is left are the dimensions before the one that was paired last.
+  """Pairs each dimension, from the last on, with the last one like it that is
+  before the one paired last.
   Shapes: 0 or 1, float32 [streams, 6, 6] -> same, one 1 in a row at most.
   """
   # Places count from 1, so that 0 says that there is none.
@@ -2580,7 +2362,6 @@ def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
 class _Pool:
   """The windows that a kernel reduces, if any, as axes in place of a filter's.
 
-  Attributes:
     size: [kernels, 6], of a window along the physical dimensions.
     stride: [kernels, 6], of the logical dimensions; 0 where it reduces none.
     window: [kernels, 6, 12], elements of the input from tap to tap.
@@ -2603,8 +2384,7 @@ class _Convolution:
   """Where the operands of each kernel's convolution are, and their axes.
 
   All is 0 in kernels without one. Operands are stored in no order: the filter
-  is the one whose sizes agree more with the output features and the window. Of
-  matrix products see `_Dots`.
+  is the one whose sizes agree more with the output features and the window.
   """
 
   def __init__(self, graph: _Graph, nodes: _Nodes, output_axes: tf.Tensor):
@@ -2707,9 +2487,9 @@ class _Convolution:
   def _has_tap_each(size, stride, base_dilation, image, output):
     """1 where each element of the output has a tap of its own: [kernels, 4].
 
-    Such a window stands for a batch, or for the features of a product. Three
-    are in use, of n taps: n - 1 zeros between elements of the image; n - 2, at
-    a stride of n, and the image as long as the window; an image of one element.
+    Such a window stands for a batch or features. Three are in use, of n taps:
+    n - 1 zeros between elements of the image; n - 2, at a stride of n, and the
+    image as long as the window; an image of one element.
     """
     alone = tf.equal(image, 1) | (
         tf.equal(image, size) & tf.equal(stride, size)
@@ -2717,19 +2497,14 @@ class _Convolution:
     return _as_float((size > 1) & (tf.equal(base_dilation, size) | (
         alone & tf.equal(output, size))))
 
-  def _marked(self, picked):
-    """Marks the picked node of each kernel that has a convolution."""
-    return self._nodes.marked(picked) * self._graph.on_nodes(
-        self._nodes.has_convolution)
-
   def _parts_of(self, operands: Sequence[tf.Tensor]) -> list:
     """Marks the parameters that each operand is, or is fused from."""
-    nodes = self._nodes
+    nodes, key = self._nodes, self._nodes.parameter_key
     parameter = nodes.opcode_is(_PARAMETER)
-    key = nodes.parameter_key
+    has_convolution = self._graph.on_nodes(nodes.has_convolution)
     parts = []
     for operand in operands:
-      marked = self._marked(operand)
+      marked = nodes.marked(operand) * has_convolution
       fused = tf.maximum(marked, nodes.operands_of(marked)) * parameter
       of_key = tf.math.unsorted_segment_sum(
           fused, key, self._graph.kernels * _KEYS)
@@ -2747,8 +2522,7 @@ class _Machine(tf.keras.layers.Layer):
              + block_bytes / bandwidth
       m = moved_bytes / bandwidth + piece * pieces
       a = matrix_row * matrix_rows + vector * vector_registers
-  What is not hidden by an overlap are the first transfer and a part of the
-  shorter one of memory and arithmetic. Constants are positive:
+  The last term is the first transfer, which nothing hides. Constants are
   c = c_0 exp(10 w), with w = 0 at first, so that a step of 1e-3 of the
   optimizer moves a constant by 1 %.
   """
@@ -2779,13 +2553,8 @@ class _Machine(tf.keras.layers.Layer):
     return self._sharpness[0] * self._factors()[-1]
 
   def call(self, counts: _Counts, hardware: _Hardware) -> tuple:
-    """What the counts take.
-
-    Returns:
-      float32 [kernels, configs], the logarithm of the time in ns, and [kernels,
-      configs, NUM_SHARES], its terms as parts of their sum: launch, steps,
-      memory, arithmetic and first transfer.
-    """
+    """The logarithm of the time in ns, float32 [kernels, configs], and what
+    part of it each term is, [kernels, configs, NUM_SHARES]."""
     c = self.constants(hardware)
     launch = c['launch_ns'] * tf.ones_like(counts.steps)
     steps = c['step_ns'] * counts.streams * counts.steps
@@ -2799,9 +2568,6 @@ class _Machine(tf.keras.layers.Layer):
         + c['unhidden'] * tf.minimum(memory, arithmetic))
     terms = tf.stack([launch, steps, memory, arithmetic, first], -1)
     return log_time, terms / tf.reduce_sum(terms, -1, keepdims=True)
-
-
-_SURE = 10.0  # A sharpness that says that the analytic time is right.
 
 
 def _log_raw(x: tf.Tensor) -> tf.Tensor:
@@ -2825,23 +2591,20 @@ class AnalyticTileModel(_Ranker):
   features of a configuration, of the nodes' mean and of the output's.
 
   Args:
-    num_configs: configurations of each kernel in training.
-    num_ops: number of opcodes.
     feature_stats: what the features were scaled with; see `_Statistics`.
     hardware: preset 'tpu_v3'; None for tiles that are counted in elements;
       'found' for the one of the two that `feature_stats` speak of; or changes,
       such as {'preset': 'tpu_v3', 'bytes_per_ns': 100}, to fields of
       `_Hardware`.
     log_scales: see `_log_scales`; without `feature_stats` alone.
-    objective: one of `_OBJECTIVES`.
-    averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
+    objective, averaging: see `_TrainedModel`.
   """
   _early = False
   _takes_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Optional[Mapping[str, Any]] = None,
-               hardware: Any = _FOUND,
+               hardware: Any = 'found',
                log_scales: Sequence[float] = (1e2, 1e4, 1e6),
                objective: str = 'log_mse', averaging: float = 0.0):
     super().__init__(num_configs, num_ops, None, 64, objective, averaging)
@@ -2858,9 +2621,7 @@ class AnalyticTileModel(_Ranker):
 
   def constants(self, trained: bool = True) -> dict:
     """Physical constants by name with the unit; empty without feature_stats.
-
-    Those of now, or with `trained` false those that training started from.
-    """
+    With `trained` false those that training started from."""
     if not self._geometry:
       return {}
     self._machine.build_once()
@@ -2885,7 +2646,7 @@ class AnalyticTileModel(_Ranker):
       return scaling, self._geometry.loops(
           graph, scaling.raw('node', node_feats, graph), scaling)
     x = _log_scales(node_feats, self._scales)
-    unread = _as_float(graph.degree('consumers') == 0)[:, tf.newaxis]
+    unread = _as_float(graph.degree['consumers'] == 0)[:, tf.newaxis]
     return tf.concat([graph.pool('mean', x), graph.pool('mean', unread * x)],
                      -1)[:, tf.newaxis]
 
@@ -2905,24 +2666,18 @@ class HybridEarlyJoinSAGE(_TileRanker):
 
       score = sharpness * log(analytic time) + learned score
   The network sees logarithms of features in their own units, the columns of
-  `_Geometry`, logarithms of `_Counts`, and what part of the analytic time each
-  of its terms is. The learned score starts as 0. A list loss reads
-  scores as log odds, so the sharpness says how sure of the analytic time the
-  model is, and falls where the time is of no use. The physical constants are
-  fitted to the runtimes themselves, by `LogMSE`, as a part of the loss; the
-  list loss would move them for its own ends. The mean square of the learned
-  score is another part, so that few kernels do not teach it what is not so
-  elsewhere; it counts by the square of the sharpness, up to `_SURE`, for where
-  the time is of no use the learned score has to do the work.
-  The statistics are a variable, so a copy of the variables knows them too. As
-  long as they are unknown the score is the learned one, of scaled features.
+  `_Geometry`, logarithms of `_Counts`, and each term's part of the analytic
+  time. The learned score starts as 0. A list loss reads scores as log odds, so
+  the sharpness says how sure of the analytic time the model is. The physical
+  constants are fitted to the runtimes by `LogMSE`, as a part of the loss.
+  Another part is the mean square of the learned score, so that few kernels do
+  not teach it what is not so elsewhere, times the square of the sharpness over
+  10, up to 1. The statistics are a variable, so a copy of the variables knows
+  them; as long as they are unknown the score is the learned one.
 
   Args:
-    num_configs: configurations of each kernel in training.
-    num_ops: number of opcodes.
     feature_stats: what the features are scaled with, see `_Statistics`;
-      'script' takes those of the data that the running script was pointed to,
-      see `_of_running_script`, if there is one; None leaves them unknown.
+      'script': see `_of_running_script`; None leaves them unknown.
     hardware: see `AnalyticTileModel`.
     sharpness: to start from; 10 makes 10 % of the time one unit of the score.
       From 2 on a wrong time is soon given up; from 10 on it takes more than a
@@ -2934,11 +2689,11 @@ class HybridEarlyJoinSAGE(_TileRanker):
   _needs_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
-               feature_stats: Any = 'script', hardware: Any = _FOUND,
+               feature_stats: Any = 'script', hardware: Any = 'found',
                sharpness: float = 10.0, caution: float = 1.0, **kwargs):
     super().__init__(num_configs, num_ops, **kwargs)
-    _check_number('sharpness', sharpness, 'positive')
-    _check_number('caution', caution, 'non-negative')
+    _check_number('sharpness', sharpness, 'a positive number')
+    _check_number('caution', caution, 'a non-negative number')
     self._caution = caution
     self._is_found = feature_stats == 'script'
     stored = (_of_running_script(num_configs) if self._is_found
@@ -2952,9 +2707,13 @@ class HybridEarlyJoinSAGE(_TileRanker):
   constants = AnalyticTileModel.constants
 
   def _build_layers(self, node_width, config_width):
-    if self._is_found:
-      self._forget_other_data(node_width, config_width)
-    self._statistics.check(node_width, config_width)
+    try:
+      self._statistics.check(node_width, config_width)
+    except ValueError as error:
+      if not self._is_found:
+        raise
+      _log.warning('%s', error)  # The script's features are of a cache.
+      self._statistics.forget()
     scales = max(1, len(self._scales))
     self._build_for(
         scales * node_width + _TABLE_WIDTHS['node'],
@@ -2964,14 +2723,6 @@ class HybridEarlyJoinSAGE(_TileRanker):
     self._statistics.build_once()
     if self._statistics.read().known():
       self._scorer.kernel.assign(tf.zeros_like(self._scorer.kernel))
-
-  def _forget_other_data(self, node_width, config_width):
-    """The script may have its features from elsewhere, such as a cache."""
-    try:
-      self._statistics.check(node_width, config_width)
-    except ValueError as error:
-      _log.warning('%s', error)
-      self._statistics.forget()
 
   def _encode(self, graph, embedded, node_feats):
     """(what `_TileRanker` has, the scaling, the loops)."""
@@ -2985,9 +2736,8 @@ class HybridEarlyJoinSAGE(_TileRanker):
   def _first(self, layer: _DenseNorm, scaling: _Scaling, feats: tf.Tensor,
              known: Sequence[tf.Tensor],
              embedded: Sequence[tf.Tensor] = ()) -> tf.Tensor:
-    """A first layer, of columns in their own units, the `known` ones, or where
-    there are no statistics of scaled ones. Its weights have rows for both.
-    """
+    """A first layer on the `known` columns, or without statistics on scaled
+    ones. Its weights have rows for both."""
     kernel, bias = layer.centered()
     scaled = max(1, len(self._scales)) * feats.shape[-1]
     others = scaled + sum(x.shape[-1] for x in embedded)
@@ -3009,9 +2759,8 @@ class HybridEarlyJoinSAGE(_TileRanker):
             + self._statistics.zero())
 
   def _learned_and_log_times(self, graph, encoded, config_feats) -> tuple:
-    """The learned score, and the logarithm of the analytic time in ns; 0 where
-    that is not known. Both are float32 [kernels, configs].
-    """
+    """The learned score, and the logarithm of the analytic time in ns, 0 where
+    that is not known, float32 [kernels, configs]."""
     encoded, scaling, loops = encoded
     raw = scaling.raw('config', config_feats)
     counts, geometry = self._geometry.counts_and_columns(loops, raw)
@@ -3022,22 +2771,12 @@ class HybridEarlyJoinSAGE(_TileRanker):
     return (self._score_configs(graph, encoded, z),
             _as_float(scaling.known()) * log_times)
 
-  def _loss_step(self, data):
-    graph, labels = data
-    with tf.GradientTape() as tape:
-      scores, own_loss = self.scores_and_own_loss(graph, labels)
-      loss = self.compute_loss(graph, labels, scores) + own_loss
-    self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-    return self.compute_metrics(graph, labels, scores, None)
-
   def scores_and_own_loss(self, graph, labels):
     """The loss is that of the physical constants and of the learned score."""
     learned, log_times = self._learned_and_log_times(*self._encoded(graph))
-    mean = LogMSE()
-    mean._allow_sum_over_batch_size = True  # As `compile` says of its losses.
-    time_loss = mean(tf.cast(labels, log_times.dtype), log_times)
-    sure = tf.minimum(
-        tf.stop_gradient(self._machine.sharpness()) / _SURE, 1.0)
+    time_loss = tf.reduce_mean(
+        LogMSE().call(tf.cast(labels, log_times.dtype), log_times))
+    sure = tf.minimum(tf.stop_gradient(self._machine.sharpness()) / 10, 1.0)
     own_loss = time_loss + self._caution * sure ** 2 * tf.reduce_mean(
         learned ** 2)
     return (self._sum(learned, log_times),
@@ -3048,38 +2787,28 @@ class MyEarlyJoinSAGE(HybridEarlyJoinSAGE):
   """The model to train: `HybridEarlyJoinSAGE`, at first less sure of the time.
 
   So it soon gives up a time that is wrong, as on another kind of machine.
-  Under the baseline's scripts it finds `feature_stats` by itself.
-  Configurations, z, join the kernel, k, and no node, in every layer but the
-  first:
+  Configurations, z, join the kernel, k, and no node:
       z <- z + N(k A + (1 + k G) * (z B))
   """
   _needs_stats = False
 
-  def __init__(self, num_configs: int, num_ops: int, *, sharpness: float = 2.0,
-               **kwargs):
-    super().__init__(num_configs, num_ops, sharpness=sharpness, **kwargs)
+  __init__ = functools.partialmethod(
+      HybridEarlyJoinSAGE.__init__, sharpness=2.0)
 
 
 # ---------------------------------------------------------- chapter: comparison
 
 
 class EarlyJoinGCN(_TileRanker):
-  """`_TileRanker` with graph convolutions; configurations join at the nodes.
-
-      x <- x + N(D^-1/2 A D^-1/2 x W)
-  Source: [GCN]; differences in `_GCNRound`.
-  """
+  """`_TileRanker` with `_GCNRound`s; configurations join at the nodes."""
 
   def __init__(self, num_configs: int, num_ops: int, **kwargs):
-    super().__init__(num_configs, num_ops, join='early', convolution='gcn',
-                     **kwargs)
+    super().__init__(
+        num_configs, num_ops, join='early', convolution='gcn', **kwargs)
 
 
 class LateJoinGCN(_TileRanker):
-  """`EarlyJoinGCN` without configurations on the nodes: they join the kernel.
-
-  All rounds, `node_rounds`, run once a kernel.
-  """
+  """`EarlyJoinGCN` whose configurations join the kernel, after all rounds."""
 
   def __init__(self, num_configs: int, num_ops: int, *, node_rounds: int = 3,
                **kwargs):
@@ -3088,23 +2817,15 @@ class LateJoinGCN(_TileRanker):
 
 
 class EarlyJoinGAT(_TileRanker):
-  """`_TileRanker` with attention; configurations join at the nodes.
-
-      x_v <- x_v + N([p_v, c_v, x_v] W),  p_v = sum of a_vu V x_u
-  with a_vu the attention of node v to its producer u, c_v over its consumers.
-  Source: [GATv2]; formula and differences in `_GATRound`.
-  """
+  """`_TileRanker` with `_GATRound`s; configurations join at the nodes."""
 
   def __init__(self, num_configs: int, num_ops: int, **kwargs):
-    super().__init__(num_configs, num_ops, join='early', convolution='gat',
-                     **kwargs)
+    super().__init__(
+        num_configs, num_ops, join='early', convolution='gat', **kwargs)
 
 
 class LateJoinGAT(_TileRanker):
-  """`EarlyJoinGAT` without configurations on the nodes: they join the kernel.
-
-  All rounds, `node_rounds`, run once a kernel.
-  """
+  """`EarlyJoinGAT` whose configurations join the kernel, after all rounds."""
 
   def __init__(self, num_configs: int, num_ops: int, *, node_rounds: int = 3,
                **kwargs):
@@ -3113,14 +2834,8 @@ class LateJoinGAT(_TileRanker):
 
 
 class EarlyLateJoinSAGE(_TileRanker):
-  """`_TileRanker` whose every round carries configurations, and its head too.
-
-      x_v = N(h_v A + (1 + h_v G) * (z B))
-      x_v <- x_v + N([p_v, c_v, x_v] W)          3 times
-      k = N(pooled x W)
-  The depth and width of the baseline's `EarlyJoinSAGE`, with the layers of
-  `_TileRanker`; no round comes before the join.
-  """
+  """`_TileRanker` of the baseline's depth and width, whose every round carries
+  configurations, and its head too."""
 
   def __init__(self, num_configs: int, num_ops: int, *, hidden_dim: int = 64,
                node_rounds: int = 0, joint_rounds: int = 3, **kwargs):
@@ -3129,29 +2844,22 @@ class EarlyLateJoinSAGE(_TileRanker):
         node_rounds=node_rounds, joint_rounds=joint_rounds, **kwargs)
 
 
-class WideSAGE(_SAGE):
+class WideSAGE(_SumSAGE):
   """A wide GraphSAGE with mean aggregation, and configurations on the nodes.
 
-      y_v = x_v W_self + (mean of x_u over neighbours u of v) W_neighbor + b
-      x_v <- act(y_v) / |act(y_v)|
-  and a head on [mean of x, max of x] over the nodes of a kernel.
-  Consumers and producers are neighbours alike; the mean over none is 0.
-
-  Source: [GraphSAGE], and the widest of the baseline's public variants as far
-  as its results tell; the normalisation is the baseline's.
+  As `_SumSAGE`, with the mean over consumers and producers alike, and a head on
+  [mean of x, max of x]. Source: the widest of the baseline's public variants as
+  far as its results tell.
   """
   _early = True
   _pooling = ('mean', 'max')
+  _repeats_last = True
 
-  def __init__(self, num_configs: int, num_ops: int, num_gnns: int = 3,
-               final_mlp_layers: int = 2, hidden_activation: str = 'leaky_relu',
-               hidden_dim: int = 1024, op_embed_dim: int = 64,
-               objective: str = 'flags'):
-    _check_integers(1, num_gnns=num_gnns)
-    _check_integers(0, final_mlp_layers=final_mlp_layers)
-    super().__init__(
-        num_configs, num_ops, op_embed_dim, hidden_activation,
-        [hidden_dim] * num_gnns, [hidden_dim] * final_mlp_layers, objective)
+  def __init__(self, num_configs: int, num_ops: int, *, hidden_dim: int = 1024,
+               objective: str = 'flags', **kwargs):
+    super().__init__(num_configs, num_ops, hidden_dim=hidden_dim, **kwargs)
+    _check_choice('objective', objective, list(_OBJECTIVES))
+    self._objective = objective
 
   def _aggregated(self, graph, x):
     return graph.mean_of('both', x)
@@ -3162,23 +2870,13 @@ class _ConcatPoolSAGE(_SAGE):
 
       y_v = x_v W_self + (mean of x_u over producers u of v) W_neighbor + b
       x_v <- relu(y_v),  after the last layer x_v <- y_v
-      z = [mean of x, max of x over the nodes],  z <- relu(z W + b)
-      score = z w + b
-  with layers of width 128, 128 and 64, and a head of 64, 32 and 16.
-
-  Source: a public PyTorch notebook on the tile task. It standardises the scores
-  of a kernel; here the objective does, see `StandardizedMSE`. It feeds kernels
-  one by one, with raw features and Kaiming initial weights; here features are
-  scaled, kernels batched, and initial weights Keras's.
+  Source: a public PyTorch notebook on the tile task. There the model
+  standardises the scores of a kernel, here `StandardizedMSE`.
 
   Args:
-    num_configs: configurations of each kernel in training.
-    num_ops: number of opcodes.
     widths: of the graph layers.
     head_widths: of the layers between pooling and the score.
-    op_embed_dim: width of an embedded opcode.
-    hidden_activation: a function of `tf.nn`.
-    objective: one of `_OBJECTIVES`.
+    op_embed_dim, hidden_activation, objective: see `_TileRanker`.
   """
   _pooling = ('mean', 'max')
 
@@ -3189,10 +2887,9 @@ class _ConcatPoolSAGE(_SAGE):
                objective: str = 'standardized_mse'):
     if not widths:
       raise ValueError(f'widths must name at least one layer; got {widths!r}.')
-    for width in widths:
-      _check_integers(1, widths=width)
-    for width in head_widths:
-      _check_integers(1, head_widths=width)
+    for argument, given in (('widths', widths), ('head_widths', head_widths)):
+      for width in given:
+        _check_integers(1, **{argument: width})
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_activation,
                      widths, head_widths, objective)
 
@@ -3209,16 +2906,12 @@ class LateJoinConcatPoolSAGE(_ConcatPoolSAGE):
 
 
 class EarlyJoinConcatPoolSAGE(_ConcatPoolSAGE):
-  """`_ConcatPoolSAGE` with what the notebook lists as its next steps.
-
-  Config features on the nodes from the start, a list loss, and batches of
-  kernels.
-  """
+  """`_ConcatPoolSAGE` with what the notebook lists as its next steps: config
+  features on the nodes from the start, a list loss, and batches of kernels."""
   _early = True
 
-  def __init__(self, num_configs: int, num_ops: int, *,
-               objective: str = 'listmle_fastest_first', **kwargs):
-    super().__init__(num_configs, num_ops, objective=objective, **kwargs)
+  __init__ = functools.partialmethod(
+      _ConcatPoolSAGE.__init__, objective='listmle_fastest_first')
 
 
 class EnsembleRanker(_TrainedModel):
@@ -3226,27 +2919,18 @@ class EnsembleRanker(_TrainedModel):
 
       score = mean of the members' scores
       loss = mean over members of the objective on the member's own scores
-  Averages need one scale. It does not come from a kernel's list, whose
-  configurations would then change each other's scores, but from the objective:
-  under a list loss scores are log odds, so a member that is sure of a pair
-  counts for more than one that is not. The average is their logarithmic opinion
-  pool. As each member has a loss of its own, members do not lean on each other
-  and err apart.
-
-  Source: Heskes 1998, logarithmic opinion pools.
+  Under a list loss scores are log odds, so a member that is sure of a pair
+  counts for more than one that is not: the mean is their logarithmic opinion
+  pool (Heskes 1998). As each member has a loss of its own, they err apart.
 
   Args:
-    num_configs: configurations of each kernel in training.
-    num_ops: number of opcodes.
-    members: {the model's name: its keyword arguments}. The loss and averaging
-      of weights are the ensemble's own, so there are no 'objective' and
-      'averaging' among them.
+    members: {the model's name: its keyword arguments}, without 'objective' and
+      'averaging', which are the ensemble's own.
     copies: how many there are, with weights of their own.
-    feature_stats: the members', if they take them and are not given others; see
-      `MyEarlyJoinSAGE`.
-    objective: one of `_OBJECTIVES` but 'standardized_mse', which leaves the
+    feature_stats: the members', if they take them and are not given others.
+    objective: see `_TrainedModel`; not 'standardized_mse', which leaves the
       scale of scores open.
-    averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
+    averaging: see `_TrainedModel`.
   """
 
   def __init__(self, num_configs: int, num_ops: int, *,

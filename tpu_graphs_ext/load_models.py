@@ -130,13 +130,18 @@ def takes(name: str, argument: str, models_py: str = '') -> bool:
 
 
 def create_variables(model, graph) -> None:
-  """Calls a new model once, which creates its variables.
+  """Creates the variables of a new model; calls it if there is no other way.
 
   Raises:
     UserError: the model refuses the features of the graph.
   """
+  configs = config_feats(graph)
   with _as_user_errors(type(model).__name__):
-    model.forward(graph, int(config_feats(graph).shape[-2]))
+    if hasattr(model, '_create_for'):  # Takes no trace, unlike a call.
+      model._create_for(
+          graph.node_sets['op']['feats'].shape[-1], configs.shape[-1])
+    else:
+      model.forward(graph, int(configs.shape[-2]))
 
 
 def config_feats(graph):

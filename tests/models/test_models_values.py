@@ -56,7 +56,7 @@ def test_sums_over_neighbours(of, expected):
 
 def test_an_edge_that_stands_twice_counts_twice():
   graph = models._Graph(inputs([2], [(1, 0), (1, 0)]))
-  np.testing.assert_array_equal(graph.degree('producers'), [0, 2])
+  np.testing.assert_array_equal(graph.degree['producers'], [0, 2])
   np.testing.assert_array_equal(
       graph.sum_of('producers', tf.constant([[3.], [5.]]))[:, 0], [0, 6])
 
@@ -110,7 +110,7 @@ def test_a_gated_join_by_hand():
     layer.kernel.assign(weights)
   fixed = join.fixed(tf.constant([[[2.]]]))
   np.testing.assert_allclose(
-      join.finish(fixed, join.product(tf.constant([[[5.], [-5.]]]))),
+      join.finish(fixed, join.joined(tf.constant([[[5.], [-5.]]]))),
       [[[1, 0], [0, 1]]], atol=1e-5)
 
 

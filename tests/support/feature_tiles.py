@@ -46,9 +46,8 @@ def tensorflow_tiles(kernel, stats, given=None, hardware='tpu_v3') -> tuple:
   geo = models._Geometry(models._hardware(hardware))
   inputs = models._inputs_of(batches.kernel_graph(kernel, stats))
   graph = models._Graph(inputs)
-  with checks.geometry_by_trace():
-    loops = geo.loops(
-        graph, scaling.raw('node', inputs.node_feats, graph), scaling)
+  loops = geo.loops(
+      graph, scaling.raw('node', inputs.node_feats, graph), scaling)
   return geo, loops, geo.tiles(
       loops, scaling.raw('config', inputs.config_feats))
 

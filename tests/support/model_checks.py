@@ -107,16 +107,6 @@ def scores_untraced(model: tf.keras.Model, kernel: Kernel,
   return model(batches.kernel_graph(kernel, stats)).numpy()[0]
 
 
-def geometry_by_trace():
-  """A context in which tile geometry, and only that, is executed by its trace.
-
-  Faster from the third time on; a new model's random seed makes TensorFlow
-  prepare the trace anew.
-  """
-  models = load_models.models_module()
-  return mock.patch.object(models, '_shared', models._by_shared_trace)
-
-
 def copied_like_the_scripts(name: str, saved: tf.keras.Model, kernel: Kernel,
                             stats: FeatureStats, **kwargs) -> tf.keras.Model:
   """A new model with the variables of a saved one, copied by position."""
