@@ -59,7 +59,7 @@ def test_runs_whose_data_are_gone_keep_their_curves(folder, tmp_path):
   with open(path, encoding='utf-8') as file:
     page = Page(file.read())
   assert page.counts['h2'] == 2 and 'none could be read' in page.text
-  assert 'no such file or folder' in page.text
+  assert 'does not exist' in page.text
 
 
 def test_runs_of_both_tasks_do_not_compare(folder, tmp_path):

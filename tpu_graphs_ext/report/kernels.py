@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.host import rank
+from tpu_graphs_ext.data.kernel import bounds_of
 from tpu_graphs_ext.report import charts, counts, drawing, html
 from tpu_graphs_ext.report.measure import Measurements, Shown
 from tpu_graphs_ext.report.runs import Group
@@ -161,7 +161,7 @@ def _tiles_table(shown: Shown, letters: Sequence[str], best: int,
   slowdown = kernel.runtime_rel / kernel.runtime_rel.min() - 1
   rows = [('configuration', *map(str, configs))]
   for group in ('output_bounds', 'kernel_bounds'):
-    bounds = [html.TIMES.join(map(str, rank.bounds_of(
+    bounds = [html.TIMES.join(map(str, bounds_of(
         kernel.config_feat[config], group))) or html.NOTHING
               for config in configs]
     if set(bounds) != {html.NOTHING}:
