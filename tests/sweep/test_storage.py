@@ -60,6 +60,12 @@ def test_names_are_as_given_and_paths_absolute(tmp_path, monkeypatch):
   assert names(storage.find('~/deep', ('.npz',))) == ['d.npz']
 
 
+def test_a_name_that_looks_like_a_pattern(tmp_path):
+  write(f'{tmp_path}/run[1]/a.npz', b'')
+  for given in (f'{tmp_path}/run[1]', f'{tmp_path}/run[1]/a.npz'):
+    assert names(storage.find(given, ('.npz',))) == ['a.npz']
+
+
 def test_a_stamp_changes_with_the_file(folder):
   before = storage.find(f'{folder}/a.npz', ())
   assert storage.find(f'{folder}/a.npz', ()) == before

@@ -110,18 +110,18 @@ def find(given: str, endings: tuple[str, ...]) -> list[Found]:
   """
   system, path, _ = opened(given)
   with _user_errors(given, 'read'):
-    if any(sign in given for sign in '*?['):
-      infos = list(system.glob(path, detail=True).values())
-      advice = ('no file has such a name; quote the pattern, and give ** for '
-                'folders of any depth')
-    elif system.isdir(path):
+    if system.isdir(path):
       infos = [info for info in system.ls(path, detail=True, refresh=True)
                if info['name'].endswith(endings)]
       advice = (f'has no file that ends with {" or ".join(endings)}; name '
                 'others by a pattern, as in "DIR/*.txt"')
-    else:
+    elif system.exists(path) or not any(sign in given for sign in '*?['):
       infos = [system.info(path)] if system.exists(path) else []
       advice = 'no such file or folder'
+    else:
+      infos = list(system.glob(path, detail=True).values())
+      advice = ('no file has such a name; quote the pattern, and give ** for '
+                'folders of any depth')
     found = [_found(given, system, info) for info in infos
              if info['type'] != 'directory']
   if not found:
