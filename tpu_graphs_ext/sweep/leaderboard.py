@@ -62,10 +62,10 @@ class Leaderboard:
     trials['group'] = [json.dumps(parts, sort_keys=True) for parts in trials[
         ['model', 'kwargs', 'settings', 'data_root']].values.tolist()]
     self.groups = self._grouped(trials)
-    order = list(self.groups.index)
+    place = {group: place for place, group in enumerate(self.groups.index)}
     self.trials = trials.sort_values('seed', kind='stable').sort_values(
         'group', kind='stable', ignore_index=True,
-        key=lambda column: column.map(order.index))
+        key=lambda column: column.map(place))
 
   def _grouped(self, trials: pd.DataFrame) -> pd.DataFrame:
     goal, ascending = self._grid.goal, not self._grid.highest_is_best
