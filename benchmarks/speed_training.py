@@ -177,7 +177,7 @@ def epoch_growth(data_root: str) -> list[dict[str, Any]]:
   model.compile(
       loss=losses.combined_loss(settings.TrainSettings().weighted_losses),
       optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3),
-      steps_per_execution=tile.TASK.steps_per_call)
+      steps_per_execution=tile.STEPS_PER_CALL)
   rng, rows, numbers, times = np.random.default_rng(0), [], [], []
   for number in (100, 300, 1000, 3000, len(dataset.train)):
     if number > len(dataset.train):

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import callbacks, curves, run_log
+from tpu_graphs_ext.host import callbacks, curves, outputs, run_log
 from tpu_graphs_ext.host.settings import TrainSettings
 
 SETTINGS = TrainSettings(model='MLP', epochs=7, run_id='a b')
@@ -89,10 +89,6 @@ def test_a_log_that_cannot_be_written(tmp_path):
       log.open(str(tmp_path / 'run_1.log'), resumed=False)
 
 
-def test_the_log_has_the_name_of_the_run():
-  assert run_log.path_of('/out/model_0a1') == '/out/run_0a1.log'
-
-
 # ---------------------------------------------------------------- progress
 
 
@@ -154,16 +150,16 @@ def test_quiet_shows_warnings_and_results_alone(monkeypatch, capsys, tmp_path):
 
 def test_curves_are_drawn(tmp_path):
   path = tmp_path / 'sub' / 'curves.svg'
-  curves.write(str(path), RUN)
+  curves.draw(str(path), RUN)
   first = path.read_bytes()
   assert first.startswith(b'<?xml')
-  curves.write(str(path), RUN)  # Its own is replaced.
+  curves.draw(str(path), RUN)  # Its own is replaced.
   assert path.read_bytes() == first
 
 
 def test_curves_of_one_epoch_as_a_png(tmp_path):
   one = {key: values[:1] for key, values in CURVE.items()}
-  curves.write(str(tmp_path / 'one.PNG'), {**RUN, 'train_curve': one})
+  curves.draw(str(tmp_path / 'one.PNG'), {**RUN, 'train_curve': one})
   assert (tmp_path / 'one.PNG').read_bytes().startswith(b'\x89PNG')
 
 
@@ -189,7 +185,7 @@ def test_pictures_that_cannot_be_drawn(tmp_path, monkeypatch):
   other = tmp_path / 'mine.svg'
   other.write_text('not a picture')
   with pytest.raises(UserError, match='is no SVG picture'):
-    curves.check(str(other))
+    outputs.check_file('--plot', str(other), *curves.kind_of(str(other)))
   monkeypatch.setitem(sys.modules, 'matplotlib', None)
   with pytest.raises(UserError, match=r'--plot: matplotlib is not installed; '
                      r'run pip install -e "\.\[report\]"'):

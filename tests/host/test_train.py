@@ -282,7 +282,7 @@ def test_cosine_brings_the_rate_down_to_0_in_the_last_epoch(data_root):
   settings = tiny_models.tiny_settings(
       data_root, '.', epochs=3, lr=0.01, lr_schedule='cosine')
   task = tasks.find(settings)
-  model = train._compiled_model(*task.prepared(settings), task)
+  model = task.compiled_model(*task.prepared(settings))
   rate = model.optimizer._learning_rate
   assert [float(rate(step)) for step in (0, 6, 12)] == pytest.approx(
       [0.01, 0.005, 0.0])

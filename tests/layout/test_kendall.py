@@ -34,17 +34,6 @@ def test_equal_runtimes_have_no_order():
   assert math.isnan(evaluation.kendall_of_order(np.ones(3), np.arange(3)))
 
 
-def test_it_is_that_of_the_organisers_script():
-  stats = pytest.importorskip('scipy.stats')
-  rng = np.random.default_rng(0)
-  for number in (2, 7, 200):
-    runtime = rng.integers(1, 2 + number // 2, number).astype(float)
-    runtime[0] = 0
-    scores = rng.normal(size=number)  # No two are equal.
-    assert evaluation.kendall_of_order(runtime, np.argsort(scores)) == (
-        pytest.approx(stats.kendalltau(scores, runtime).correlation))
-
-
 def test_all_measures_of_one_program(tmp_path):
   arrays = tiny_layouts.program('a', configs=4)
   arrays['config_runtime'] = np.array([400, 100, 300, 200])

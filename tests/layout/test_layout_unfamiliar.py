@@ -26,11 +26,6 @@ def ranker(train):
       of_task='layout')
 
 
-def test_programs_of_training_are_familiar(ranker, train, caplog):
-  unfamiliar.warn(ranker, train)
-  assert not caplog.records
-
-
 def test_a_size_an_opcode_and_a_layout_beyond_training(
     ranker, train, monkeypatch, caplog):
   # 5 configurable nodes of 40, 12 configurations: 60 layouts of nodes.
@@ -65,13 +60,6 @@ def test_layouts_within_the_range_are_not_read(ranker, train):
     raise AssertionError('was read')
 
   program = dataclasses.replace(train[0], read_layouts=read)
-  assert unfamiliar.of_problem(ranker, program) == []
-
-
-def test_of_which_opcodes_there_were_is_not_always_known(ranker, train):
-  opcode = np.full_like(train[0].node_opcode, 255)
-  program = dataclasses.replace(train[0], node_opcode=opcode)
-  ranker = dataclasses.replace(ranker, opcodes=None)
   assert unfamiliar.of_problem(ranker, program) == []
 
 

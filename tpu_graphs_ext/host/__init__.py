@@ -4,6 +4,7 @@ Of any task:
 task             what a task is, and the problems that it ranks
 settings         what a verb is told, with its flags' help, checked when created
 train            the training loop; callbacks, losses, threads serve it
+compiled         what it trains: a model with loss, optimizer and metric
 run_log          what a run says, in a file beside it
 curves           a picture of its learning curves
 resume           the folder of a run that was broken off; finished runs

@@ -1,16 +1,19 @@
 """Keras callbacks: each keeps, tells or ends one thing of a training run.
 
-They share a `Progress`, and come in the order in which they stand here.
+They share a `Progress`, and come in the order in which they stand here. `Kept`
+puts them together.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import math
 import os
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,10 +21,13 @@ from tqdm import tqdm
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import write_file
-from tpu_graphs_ext.host import artifacts
-from tpu_graphs_ext.host.resume import ResumeFolder
+from tpu_graphs_ext.host import artifacts, curves
+from tpu_graphs_ext.host.resume import HopelessError, ResumeFolder
+from tpu_graphs_ext.host.settings import Training
 
 _log = logging.getLogger(__name__)
+
+Further = Sequence[tf.keras.callbacks.Callback]
 
 # Saving takes longer than a short epoch. So the first best model waits for so
 # many seconds, and each further one until this many times as long as the last
@@ -304,9 +310,9 @@ class CsvLog(tf.keras.callbacks.Callback):
     self._progress, self._path = progress, os.path.expanduser(path)
 
   def on_epoch_end(self, epoch, logs=None):
-    self.write()
+    self.write_rows()
 
-  def write(self) -> None:
+  def write_rows(self) -> None:
     curve = self._progress.train_curve
     rows = [CSV_LOG_START]
     rows += [','.join(map(repr, row))
@@ -340,3 +346,88 @@ class ProgressBar(tf.keras.callbacks.Callback):
 
   def on_epoch_end(self, epoch, logs=None):
     self._bar.close()
+
+
+class Kept:
+  """The epochs of a run, and what is kept of them.
+
+  Args:
+    settings: of the run.
+    model: built and compiled.
+    run_info: the run file's content; its train_curve is kept up to date.
+    folder: where checkpoints go; the run goes on from one that is there.
+
+  Attributes:
+    progress: how far the run is.
+    saved: the best model on disk.
+  """
+
+  def __init__(self, settings: Training, model: tf.keras.Model,
+               run_info: dict[str, Any], folder: ResumeFolder):
+    self.progress = Progress()
+    best = BestWeights(self.progress, model)
+    self.saved = SaveBest(
+        self.progress, best, model, run_info, folder.model_dir)
+    checkpoints = Checkpoints(
+        self.progress, best, self.saved, folder, settings.resume)
+    run_info['train_curve'] = self.progress.train_curve
+    self._settings, self._run_info = settings, run_info
+    self._csv_log = [CsvLog(self.progress, path)
+                     for path in [settings.csv_log] if path]
+    self._callbacks = [
+        best, StopEarly(self.progress, settings.early_stop),
+        Record(self.progress, settings.epochs, settings.batch),
+        self.saved, checkpoints, *self._csv_log,
+        ProgressBar(settings.batch)]
+    if settings.tensorboard:
+      self._callbacks.append(tf.keras.callbacks.TensorBoard(
+          os.path.expanduser(settings.tensorboard), write_graph=False))
+
+  def fit(self, train_batches: tf.data.Dataset, valid_batches: tf.data.Dataset,
+          further: Further) -> None:
+    """Runs the epochs that are left; the model then is the best of all."""
+    epochs = self._settings.epochs
+    self.saved.graph_spec = train_batches.element_spec[0]
+    if not self.progress.stopped and self.progress.epochs < epochs:
+      self.saved.model.fit(
+          train_batches, validation_data=valid_batches, verbose=0,
+          epochs=epochs, initial_epoch=self.progress.epochs,
+          callbacks=[StopOnNaN(), *further, *self._callbacks])
+    self._finish()
+    self._run_info['seconds']['train'] = self.progress.seconds
+
+  def _finish(self) -> None:
+    """Leaves the best epoch, if there is one, in the model and on disk."""
+    self.saved.finish()
+    for csv_log in self._csv_log[:self.progress.epochs]:
+      csv_log.write_rows()
+
+  @contextlib.contextmanager
+  def if_broken_off(self) -> Iterator[None]:
+    """Keeps what can be kept where the epochs, or what follows, end early."""
+    try:
+      yield
+    except LossNotFiniteError as error:
+      self._finish()
+      self._draw()
+      raise HopelessError(
+          f'{error}. {self.saved.summary()}. Try a lower --lr, another '
+          '--losses, or `check-data` on the data') from error
+    except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+      raise UserError(
+          f'out of memory or disk after epoch {self.progress.epochs} '
+          f'({first_line(error)}). {self.saved.summary()}. Lower '
+          '--batch or --configs, or make room and run the same command with '
+          '--resume') from error
+    except KeyboardInterrupt:
+      self._finish()
+      _log.warning('interrupted after epoch %d. %s. To continue, run the same '
+                   'command with --resume', self.progress.epochs,
+                   self.saved.summary())
+      self._draw()
+      raise
+
+  def _draw(self) -> None:
+    """The picture of a run that has ended too early."""
+    if self._settings.plot and self.progress.epochs:
+      curves.draw(self._settings.plot, self._run_info)

@@ -9,7 +9,6 @@ from typing import Any
 
 from tpu_graphs_ext.errors import UserError, how_to_install
 from tpu_graphs_ext.files import write_file
-from tpu_graphs_ext.host import outputs
 
 _log = logging.getLogger(__name__)
 
@@ -23,25 +22,26 @@ _INK, _FAINT = '#1f2328', '#d0d7de'
 
 
 def check(path: str) -> None:
-  """Makes sure, before the work, that `write` can draw the file.
-
-  Raises:
-    UserError: the ending is no format, matplotlib is missing, or the file
-      cannot be written or is something else.
+  """Raises a UserError unless `draw` can draw files of this ending; '': none.
   """
   ending = os.path.splitext(path)[1].lower()
-  if ending not in FORMATS:
+  if path and ending not in FORMATS:
     raise UserError(f'--plot={path}: must end in {" or ".join(FORMATS)}; it '
                     f'ends in {ending!r}')
   try:
-    import matplotlib  # noqa: F401  An extra; it takes a second to import.
+    if path:
+      import matplotlib  # noqa: F401  An extra; it takes a second to import.
   except ImportError as error:
     raise UserError('--plot: matplotlib is not installed; '
                     f'{how_to_install("report")}') from error
-  outputs.check_file('--plot', path, *FORMATS[ending])
 
 
-def write(path: str, run_info: dict[str, Any]) -> None:
+def kind_of(path: str) -> tuple[bytes, str]:
+  """How such a file begins, and what it is called."""
+  return FORMATS.get(os.path.splitext(path)[1].lower(), (b'', ''))
+
+
+def draw(path: str, run_info: dict[str, Any]) -> None:
   """Draws the curves; the file appears when complete.
 
   Args:
@@ -50,9 +50,8 @@ def write(path: str, run_info: dict[str, Any]) -> None:
       version of matplotlib.
 
   Raises:
-    UserError: see `check`.
+    UserError: the file cannot be written.
   """
-  check(path)
   from matplotlib import rc_context
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure

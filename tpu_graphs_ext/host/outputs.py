@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tpu_graphs_ext import owned
 from tpu_graphs_ext.errors import UserError
@@ -71,6 +73,20 @@ def check_folder(flag: str, path: str) -> str:
   expanded = require_path(flag, path)
   _try(flag, path, expanded)
   return expanded
+
+
+def check_all(places: Mapping[str, Sequence[Any]]) -> None:
+  """Raises a UserError unless all that is given can be written.
+
+  Args:
+    places: flag -> a folder, which is made where missing; or what `check_file`
+      takes after the flag. '' is not given.
+  """
+  for flag, (path, *kind) in places.items():
+    if path and kind:
+      check_file(flag, path, *kind)
+    elif path:
+      _try(flag, path, os.path.expanduser(path))
 
 
 def _try(flag: str, path: str, folder: str) -> None:

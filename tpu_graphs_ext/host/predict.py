@@ -37,17 +37,18 @@ def predict(model_dir: str, *, out: str = '',
   ranker = scoring.load_ranker(model_dir, loading)
   _, test = ranker.read(loading, 'test')
   unfamiliar.warn(ranker, test)
-  predictions_csv.write(
-      path, best_configs(ranker, test, top_configs or task.csv_configs),
-      id_prefix(ranker, loading), task.csv_end)
+  write(path, best_configs(ranker, test, top_configs or task.csv_configs),
+        ranker, loading)
   return path
 
 
-def id_prefix(ranker: scoring.Ranker,
-              loading: Optional[Loading] = None) -> str:
-  """What stands before the names in IDs of the CSV: 'tile:xla:'."""
-  collection = ranker.task.collection(ranker.args, loading)
-  return ranker.task.csv_id + ''.join(f'{part}:' for part in collection)
+def write(path: str, best: predictions_csv.Best, ranker: scoring.Ranker,
+          loading: Optional[Loading] = None) -> None:
+  """Writes what `best_configs` gives as the CSV of the ranker's task."""
+  task, collection = ranker.task, ranker.task.collection(ranker.args, loading)
+  predictions_csv.write(
+      path, best, task.csv_id + ''.join(f'{part}:' for part in collection),
+      task.csv_end)
 
 
 def best_configs(ranker: scoring.Ranker, problems: tasks.Problems,

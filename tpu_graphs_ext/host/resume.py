@@ -39,12 +39,17 @@ class InUseError(UserError):
   """Another process is training the run."""
 
 
+class HopelessError(UserError):
+  """The run came to nothing, and resuming it would not help."""
+
+
 class ResumeFolder:
   """That of one run; nothing is written before it is `held`.
 
   Attributes:
     path: <out_dir>/resume_<hash>.
     model_dir: <out_dir>/model_<hash>, where its model goes.
+    log_path: <out_dir>/run_<hash>.log.
     args: of the run file.
     seed: of weights, batches and dropout; drawn where none was given.
     is_new: nothing was there to go on from.
@@ -55,6 +60,8 @@ class ResumeFolder:
                is_new: bool, finished: Optional[artifacts.Run] = None):
     run_hash = artifacts.train_hash(args)
     self.model_dir = artifacts.model_path(settings.out_dir, run_hash)
+    self.log_path = os.path.join(os.path.dirname(self.model_dir),
+                                 f'run_{run_hash}.log')
     self.path = os.path.join(os.path.dirname(self.model_dir),
                              f'resume_{run_hash}')
     self.args, self.seed, self.is_new = args, seed, is_new
@@ -100,6 +107,8 @@ class ResumeFolder:
   def held(self) -> Iterator[None]:
     """Makes the folder of a new run; no other process may train the run.
 
+    It goes where the run is hopeless.
+
     Raises:
       InUseError: one does.
       UserError: the folder cannot be made.
@@ -110,7 +119,11 @@ class ResumeFolder:
       with held_folder(self.path):
         if self.is_new:
           self._start()
-        yield
+        try:
+          yield
+        except HopelessError:
+          self.remove()
+          raise
     except BlockingIOError as error:
       raise InUseError(
           f'{self.path}: another process is training this run now; wait for '

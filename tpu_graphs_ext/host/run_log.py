@@ -9,7 +9,6 @@ leaves what it said until then; a resumed run goes on in the same file.
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import time
 import types
@@ -55,12 +54,12 @@ class RunLog(logging.Handler):
     try:
       # A log is of use while the run goes on, so it is not made whole first.
       self._file = open(path, 'a' if resumed else 'w', encoding='utf-8')
+      waiting, self._waiting = self._waiting, []
+      self.write(shlex.join(['tpu-graphs-ext', *self._settings.command()]))
+      for line in waiting:
+        self._put(line)
     except OSError as error:
       raise cannot_be_written(path, error) from error
-    waiting, self._waiting = self._waiting, []
-    self.write(shlex.join(['tpu-graphs-ext', *self._settings.command()]))
-    for line in waiting:
-      self._put(line)
 
   def write(self, text: str) -> None:
     """Adds text that is printed, not logged."""
@@ -96,12 +95,6 @@ class RunLog(logging.Handler):
     except OSError:
       pass
     self._file = None
-
-
-def path_of(model_dir: str) -> str:
-  """The log of a model folder's run: model_<hash> -> run_<hash>.log."""
-  folder, name = os.path.split(model_dir)
-  return os.path.join(folder, f'run_{name[len("model_"):]}.log')
 
 
 def _dated(text: str) -> str:

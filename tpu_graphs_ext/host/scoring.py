@@ -206,7 +206,7 @@ def load_ranker(
   run = artifacts.load_run(model_dir, task.name)
   stats, num_ops = known or normalisation(run, loading)
   model = artifacts.load_model(run, num_ops, task.sample_graph(stats),
-                               task.models_file(loading.models_py))
+                               loading.models_file)
   opcodes = run.info.get('opcodes')
   return Ranker(model, stats, num_ops, name=model_dir,
                 keep_repeats=getattr(loading, 'keep_repeats', False),

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Optional
 
-from tpu_graphs_ext import files
+from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import parse_json
 from tpu_graphs_ext.host import recipes
@@ -32,6 +32,8 @@ STATS_SOURCES = ('run', 'train', 'all')
 
 # NumPy and TensorFlow take no more than 32 bits.
 MOST_SEED = 2 ** 32 - 1
+
+_MODELS = {'tile': '', 'layout': load_models.models_path('layout')}
 
 # What `predict` writes, and `rank` lists, unless told otherwise.
 CSV_NAME = 'predictions_model_output.csv'
@@ -179,6 +181,11 @@ class Training:
     check(name, value, value >= least, f'at least {least}')
 
   @property
+  def models_file(self) -> str:
+    """The file that the model is taken from; '' is the package's models.py."""
+    return self.models_py or _MODELS[self.TASK]
+
+  @property
   def drawn_configs(self) -> int:
     """Configurations of each kernel or program in a training step."""
     return self.configs
@@ -240,6 +247,8 @@ class Loading:
     files.require_path('--data_root', self.data_root)
     check('stats', self.stats, self.stats in self.STATS,
           f'one of {", ".join(self.STATS)}')
+
+  models_file = Training.models_file
 
 
 # ------------------------------------------------------------- the tile task

@@ -11,8 +11,8 @@ narrow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Union
+from collections.abc import Mapping, Sequence
+from typing import Union
 
 import numpy as np
 
@@ -24,57 +24,36 @@ _MOST_DRAWN = 1 << 20
 Values = Union[Sequence[float], np.ndarray]
 
 
-def bootstrap_interval(
-    values: Values, *, statistic: Callable[..., Any] = np.mean,
-    level: float = LEVEL, resamples: int = RESAMPLES,
-    seed: int = 0) -> tuple[float, float]:
-  """Interval that holds `level` of the statistics of resampled values.
+def bootstrap_interval(values: Values) -> tuple[float, float]:
+  """Interval that holds 95 % of the means of resampled values.
 
-  Each resample draws as many values as there are, with replacement. Equal
-  arguments give equal intervals.
+  Each of 2,000 resamples draws as many values as there are, with replacement.
+  Equal values give equal intervals.
 
   Args:
     values: float [values], in any order; NaN members are left out.
-    statistic: float [resamples, values], axis=1 -> float [resamples], as
-      `np.mean` and `np.median`.
-    level: part of the resamples between the two ends, above 0 and below 1.
-    resamples: how many, at least 1.
-    seed: of the draw.
 
   Returns:
     (low, high) in the unit of the values; NaN twice where fewer than two
     values are left, as one value says nothing of how values differ.
-
-  Raises:
-    ValueError: values are no vector, or level or resamples out of range.
   """
   values = np.asarray(values, np.float64)
-  if values.ndim != 1:
-    raise ValueError(f'values must be a vector; got shape {values.shape}')
-  if not 0 < level < 1:
-    raise ValueError(f'level must be above 0 and below 1; got {level}')
-  if resamples < 1:
-    raise ValueError(f'resamples must be at least 1; got {resamples}')
   values = values[~np.isnan(values)]
   if values.size < 2:
     return math.nan, math.nan
-  chance = np.random.default_rng(seed)
+  chance, found = np.random.default_rng(0), []
   at_once = max(1, _MOST_DRAWN // values.size)
-  found = []
-  for done in range(0, resamples, at_once):
-    shape = min(at_once, resamples - done), values.size
-    places = chance.integers(values.size, size=shape)
-    found.append(statistic(values[places], axis=1))
+  for done in range(0, RESAMPLES, at_once):
+    shape = min(at_once, RESAMPLES - done), values.size
+    found.append(values[chance.integers(values.size, size=shape)].mean(axis=1))
   low, high = np.quantile(
-      np.concatenate(found), [(1 - level) / 2, (1 + level) / 2])
+      np.concatenate(found), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
   return float(low), float(high)
 
 
 def paired_difference(
     a: Union[Values, Mapping[str, float]],
-    b: Union[Values, Mapping[str, float]], *, level: float = LEVEL,
-    resamples: int = RESAMPLES,
-    seed: int = 0) -> tuple[float, float, float]:
+    b: Union[Values, Mapping[str, float]]) -> tuple[float, float, float]:
   """Mean of a - b over kernels, with its interval.
 
   Pairs take the differences between kernels out, which are larger than those
@@ -84,9 +63,6 @@ def paired_difference(
     a: a measure of each kernel: float [kernels], or tile id -> value.
     b: the same measure of the same kernels, in the same order or by the same
       ids. Pairs with a NaN are left out.
-    level: see `bootstrap_interval`, as of the other two.
-    resamples: of the pairs.
-    seed: of the draw.
 
   Returns:
     (mean difference, low, high) in the unit of the measure. Chance alone, in
@@ -96,20 +72,12 @@ def paired_difference(
   Raises:
     ValueError: the two are not of the same kernels.
   """
-  if isinstance(a, Mapping) != isinstance(b, Mapping):
-    raise ValueError('one of the two has names of kernels, the other has none')
   if isinstance(a, Mapping):
-    unlike = sorted(set(a) ^ set(b))
-    if unlike:
-      raise ValueError(f'{len(unlike)} kernels are only in one of the two, '
-                       f'first {unlike[0]}')
+    if a.keys() != b.keys():
+      raise ValueError(f'{len(a.keys() ^ b.keys())} kernels are only in one of '
+                       'the two')
     a, b = [a[name] for name in a], [b[name] for name in a]
-  a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-  if a.shape != b.shape or a.ndim != 1:
-    raise ValueError('a and b must be vectors of one length; got shapes '
-                     f'{a.shape} and {b.shape}')
-  difference = a - b
+  difference = np.subtract(a, b, dtype=np.float64)
   difference = difference[~np.isnan(difference)]
   mean = float(difference.mean()) if difference.size else math.nan
-  return (mean, *bootstrap_interval(
-      difference, level=level, resamples=resamples, seed=seed))
+  return (mean, *bootstrap_interval(difference))

@@ -19,7 +19,7 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.host import results
+from tpu_graphs_ext.host import artifacts, results
 from tpu_graphs_ext.host.distinct import Scores
 from tpu_graphs_ext.host.settings import Loading, Training
 
@@ -113,8 +113,6 @@ class Task(abc.ABC):
     csv_configs: configurations of each problem in it; None: all.
     test_configs: the same in what `train` writes, which the run file then has
       too; None: all, which it has not.
-    drops_last_batch: whether an epoch leaves out a batch that is not full.
-    steps_per_call: training steps that TensorFlow does in one call.
     scored_at_once: problems that are scored side by side: each takes memory.
     config_table: the field of a file that configurations are in.
   """
@@ -129,8 +127,6 @@ class Task(abc.ABC):
   csv_end: str
   csv_configs: Optional[int]
   test_configs: Optional[int]
-  drops_last_batch: bool
-  steps_per_call: int
   scored_at_once: int
   config_table: str
 
@@ -158,6 +154,7 @@ class Task(abc.ABC):
       UserError: see `read`.
     """
 
+  @abc.abstractmethod
   def collection(self, args: Mapping[str, Any],
                  loading: Optional[Loading] = None) -> tuple[str, ...]:
     """Folders between the data root and its splits.
@@ -166,7 +163,6 @@ class Task(abc.ABC):
       args: of the run of a model.
       loading: may name another collection.
     """
-    return ()
 
   @abc.abstractmethod
   def statistics(self, args: Mapping[str, Any],
@@ -189,8 +185,9 @@ class Task(abc.ABC):
     """
 
   @abc.abstractmethod
-  def loss(self, settings: Training) -> tf.keras.losses.Loss:
-    """What a model is compiled with that brings no loss of its own."""
+  def compiled_model(self, settings: Training,
+                     splits: Splits) -> tf.keras.Model:
+    """The model with its variables, and its loss, optimizer and metric."""
 
   @abc.abstractmethod
   def datasets(
@@ -198,9 +195,9 @@ class Task(abc.ABC):
       first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     """Batches to train on and to validate on, an epoch a pass."""
 
-  def models_file(self, models_py: str) -> str:
-    """The file of models that settings name, or the package's."""
-    return models_py
+  @abc.abstractmethod
+  def reported(self, run: artifacts.Run) -> Optional[str]:
+    """The CSV of a finished run, where it has one, which is there again."""
 
   # ------------------------------------------------------------------ scoring
 
@@ -221,10 +218,10 @@ class Task(abc.ABC):
              stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
     """A problem with all its configurations, so many in a graph as fit."""
 
+  @abc.abstractmethod
   def all_graphs(self, problems: Problems, stats: FeatureStats
                  ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
     """`graphs` of each problem, in order."""
-    return (self.graphs(problem, stats) for problem in problems)
 
   @abc.abstractmethod
   def first_copies(self, features: np.ndarray) -> np.ndarray:
@@ -234,10 +231,10 @@ class Task(abc.ABC):
       features: float32 [..., c, G], as the model sees them.
     """
 
+  @abc.abstractmethod
   def config_rows(self, problem: RankingProblem,
                   stats: FeatureStats) -> Iterable[np.ndarray]:
     """Rows of `config_table`, some of which may be beyond `stats`."""
-    return ()
 
   # ---------------------------------------------------------------- measuring
 

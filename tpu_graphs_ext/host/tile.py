@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -17,8 +17,11 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host import (
+  artifacts,
   batches,
+  compiled,
   distinct,
+  evaluate,
   feature_stats,
   inputs,
   losses,
@@ -31,6 +34,9 @@ from tpu_graphs_ext.host import (
 )
 from tpu_graphs_ext.host.settings import LoadSettings, TrainSettings
 
+# Training steps of one call of TensorFlow: they are short.
+STEPS_PER_CALL = 10
+
 
 class TileTask(task.Task):
   """See `Task`."""
@@ -42,8 +48,6 @@ class TileTask(task.Task):
   csv_name, csv_configs = settings.CSV_NAME, settings.TOP_CONFIGS
   csv_id, csv_end = predictions_csv.TILE, ''
   test_configs = 10
-  drops_last_batch = True
-  steps_per_call = 10
   scored_at_once = 8
   config_table = 'config_feat'
 
@@ -56,6 +60,10 @@ class TileTask(task.Task):
         os.path.join(loading.data_root, *collection, split),
         cache_dir=loading.cache_dir,
         limit=read.TOY_FILES if loading.toy_data else None)
+
+  def collection(self, args: Mapping[str, Any],
+                 loading: Optional[LoadSettings] = None) -> tuple[str, ...]:
+    return ()
 
   def statistics(self, args: Mapping[str, Any],
                  loading: LoadSettings) -> tuple[FeatureStats, int]:
@@ -72,7 +80,7 @@ class TileTask(task.Task):
     # Cheap checks first: a wrong name must not wait for the data.
     settings = members.joined(settings)
     takes_stats = load_models.takes(
-        settings.model, feature_stats.ARGUMENT, settings.models_py)
+        settings.model, feature_stats.ARGUMENT, settings.models_file)
     read_in = read.read_dataset(
         settings.data_root, min_train_configs=settings.configs,
         cache_dir=settings.cache_dir, toy_data=settings.toy_data)
@@ -82,6 +90,9 @@ class TileTask(task.Task):
         read_in.num_ops)
     for partition in (splits.valid, splits.test):
       splits.stats.check_columns(partition)
+    if settings.test_mode == 'metrics':
+      evaluate.require_labels(
+          splits.test, os.path.join(settings.data_root, 'test'), self)
     _require_batch(splits.train, settings, 'train')
     _require_batch(splits.validated, settings, 'valid')
     if takes_stats:
@@ -89,8 +100,13 @@ class TileTask(task.Task):
           settings, splits.stats, read_in.every_train)
     return settings, splits
 
-  def loss(self, settings: TrainSettings) -> tf.keras.losses.Loss:
-    return losses.combined_loss(settings.weighted_losses)
+  def compiled_model(self, settings: TrainSettings,
+                     splits: task.Splits) -> tf.keras.Model:
+    return compiled.model(
+        settings, splits.num_ops, self.sample_graph(splits.stats),
+        losses.combined_loss(settings.weighted_losses),
+        steps=len(splits.train) // settings.batch,
+        steps_per_call=STEPS_PER_CALL)
 
   def datasets(
       self, settings: TrainSettings, splits: task.Splits, seed: int,
@@ -103,6 +119,14 @@ class TileTask(task.Task):
     return train_batches, batches.training_dataset(
         splits.validated, splits.stats, shuffle=False, redraw=False,
         **sizes).cache()
+
+  def reported(self, run: artifacts.Run) -> Optional[str]:
+    if 'test_predictions' not in run.info:
+      return None
+    csv_path = os.path.expanduser(run.info['args']['results_csv'])
+    if not os.path.exists(csv_path):
+      predictions_csv.write(csv_path, run.info['test_predictions'])
+    return csv_path
 
   # ------------------------------------------------------------------ scoring
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
@@ -14,7 +15,15 @@ import tensorflow_gnn as tfgnn
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import evaluate, feature_stats, losses, task
+from tpu_graphs_ext.host import (
+  artifacts,
+  compiled,
+  evaluate,
+  feature_stats,
+  losses,
+  predict,
+  task,
+)
 from tpu_graphs_ext.host.distinct import Scores
 from tpu_graphs_ext.layout import batches, evaluation, programs, settings
 from tpu_graphs_ext.layout.programs import Program, Programs
@@ -39,8 +48,6 @@ class LayoutTask(task.Task):
            ('opa', 'final_opa'))
   csv_name, csv_id, csv_end = settings.CSV_NAME, 'layout:', '\n'
   csv_configs = test_configs = None
-  drops_last_batch = False
-  steps_per_call = 1
   scored_at_once = 1
   config_table = 'node_config_feat'
 
@@ -71,14 +78,17 @@ class LayoutTask(task.Task):
 
   def prepared(self, settings: LayoutTrainSettings) -> tuple[
       LayoutTrainSettings, task.Splits]:
-    takes_stats = load_models.takes(settings.model, feature_stats.ARGUMENT,
-                                    self.models_file(settings.models_py))
+    takes_stats = load_models.takes(
+        settings.model, feature_stats.ARGUMENT, settings.models_file)
     collection = programs.read_collection(
         settings.data_root, settings.source, settings.search,
         min_configs=settings.configs, max_configs=settings.max_configs,
         cache_dir=settings.cache_dir, toy_data=settings.toy_data,
         seed=settings.seed or 0)
-    for split in (collection.train, collection.every_valid):
+    labelled = [collection.train, collection.every_valid]
+    if settings.test_mode == 'metrics':
+      labelled.append(collection.test)
+    for split in labelled:
       evaluate.require_labels(split, split.where, self)
     validated = collection.valid
     if settings.validate_batches >= 0:
@@ -91,8 +101,11 @@ class LayoutTask(task.Task):
         collection.train, validated, collection.every_valid, collection.test,
         stats, collection.num_ops)
 
-  def loss(self, settings: LayoutTrainSettings) -> tf.keras.losses.Loss:
-    return losses.ListMLE()
+  def compiled_model(self, settings: LayoutTrainSettings,
+                     splits: task.Splits) -> tf.keras.Model:
+    return compiled.model(
+        settings, splits.num_ops, self.sample_graph(splits.stats),
+        losses.ListMLE(), steps=-(-len(splits.train) // settings.batch))
 
   def datasets(
       self, settings: LayoutTrainSettings, splits: task.Splits, seed: int,
@@ -105,8 +118,16 @@ class LayoutTask(task.Task):
             splits.validated, splits.stats, keep_nodes=-1, shuffle=False,
             **sizes))
 
-  def models_file(self, models_py: str) -> str:
-    return models_py or load_models.models_path(self.name)
+  def reported(self, run: artifacts.Run) -> Optional[str]:
+    if 'test' in run.info['final_error']:
+      return None
+    csv_path = os.path.expanduser(run.info['args']['results_csv'])
+    if not os.path.exists(csv_path):
+      predict.predict(run.model_dir, out=csv_path, loading=LayoutLoadSettings(
+          **{name: run.info['settings'][name] for name in (
+              'data_root', 'source', 'search', 'cache_dir', 'toy_data',
+              'models_py')}))
+    return csv_path
 
   # ------------------------------------------------------------------ scoring
 
@@ -137,6 +158,10 @@ class LayoutTask(task.Task):
         problem.num_configurable * stats.config.num_used))
     for configs in programs.blocks_of(problem.num_configs, at_once):
       yield batches.program_graph(problem, configs, stats)
+
+  def all_graphs(self, problems: Programs, stats: FeatureStats
+                 ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
+    return (self.graphs(problem, stats) for problem in problems)
 
   def first_copies(self, features: np.ndarray) -> np.ndarray:
     return np.arange(features.shape[-2])  # Files list no layouts again.

@@ -28,7 +28,8 @@ class Measured:
 
   Attributes:
     run: which.
-    rows: one a kernel, in the kernels' order; see `evaluate.row_of`.
+    rows: one a kernel, in the kernels' order; see
+      `tile_results.row_of`.
     ranker: its model.
     constants: physical constant -> (where training started, where it is now);
       the first is None where the model does not tell. Empty for a model that
