@@ -9,7 +9,7 @@ import pytest
 from support import model_checks as checks
 from support.tiny_hlo import elementwise, product
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.advice import picks, sources, texts
+from tpu_graphs_ext.advice import picks, sources, told
 from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.normalize import FeatureStats
@@ -82,7 +82,7 @@ def test_a_model_without_a_time_predicts_none(found):
   advice = picks.advice_on(ranker_of(found.kernel, LargestFirst()), found, 1)
   pick, = advice.picks
   assert pick.predicted_ns is pick.over_default is None
-  assert 'analytic time' not in texts.advice_text(advice)
+  assert 'analytic time' not in told.advice_text(advice)
 
 
 def test_runs_of_the_file_tell_the_default_and_times(found):
@@ -143,7 +143,7 @@ def test_kernels_of_one_tile():
   assert not advice.picks and advice.default is None
   assert advice.notes == ['it has one legal tile, so there is nothing to '
                           'choose']
-  text = texts.source_text(picks.SourceAdvice('f', [advice], [], []))
+  text = told.source_text(picks.SourceAdvice('f', [advice], [], []))
   assert text.endswith('nothing to choose, with one legal tile: elementwise')
 
 

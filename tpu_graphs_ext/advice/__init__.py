@@ -2,5 +2,5 @@
 
 sources  what a user names (a file, or a function of their own) -> kernels
 picks    a trained model's first choices among all legal tiles, and why
-texts    the same for people to read
+told     what is told of them, and how that reads
 """

@@ -1,15 +1,107 @@
-"""Advice for people to read."""
+"""What is told of a kernel: the tiles to try, and how that reads."""
 
 from __future__ import annotations
 
-from tpu_graphs_ext.advice.picks import (
-  FROM_TIME,
-  Advice,
-  Pick,
-  SourceAdvice,
-)
+import dataclasses
+from typing import Any, Optional
+
+from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.analytic.explain import in_bytes
 from tpu_graphs_ext.errors import shortened
+from tpu_graphs_ext.host import unfamiliar
+
+# Where the default tile of a kernel is from, if not from its source.
+FROM_TIME = 'fastest by the TPU v3 formula, as no default is known'
+
+
+@dataclasses.dataclass(frozen=True)
+class Pick:
+  """One tile that the model likes, or the default.
+
+  Attributes:
+    place: from 1, among all tiles that were scored.
+    score: of the model; lower is faster, without a unit.
+    tile: what it does, with bounds in layout tiles and in elements.
+    predicted_ns: the model's analytic time; None where it has none.
+    over_default: that over the default's; None where there is none.
+    measured_ns: the fastest run of this tile in the file; None without one.
+  """
+  place: int
+  score: float
+  tile: explain.Explanation
+  predicted_ns: Optional[float]
+  over_default: Optional[float]
+  measured_ns: Optional[int]
+
+  def to_json(self) -> dict[str, Any]:
+    return {**dataclasses.asdict(self), 'tile': self.tile.to_json()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+  """The tiles to try for one kernel, best first.
+
+  Attributes:
+    name: of the kernel.
+    copies: how often it runs, with all equal kernels of the program.
+    op_name: of the operation in the user's program; '' if not known.
+    share: of the program's time, by the TPU compiler's estimate; 0 to 1.
+    cycles: of one run, by the same estimate.
+    nodes: instructions.
+    opcodes: what they do, each once; products and reductions first.
+    product: (M, N, K) of a matrix product or convolution: rows, columns and
+      summands of each element, batches left out; else None.
+    combinations: tiles by the rules for bounds, whether they fit or not.
+    fitting: how many of them fit on-chip memory, of those looked at.
+    scored: how many of these the model saw.
+    picks: the best of them; none where there is only one.
+    default: the tile to beat.
+    default_from: `FROM_TIME`, or as `sources.Found` has it.
+    notes: what to know of it, a sentence each.
+    unfamiliar: in what its nodes and tiles are unlike those of the training
+      data.
+  """
+  name: str
+  copies: int
+  op_name: str
+  share: Optional[float]
+  cycles: Optional[int]
+  nodes: int
+  opcodes: list[str]
+  product: Optional[tuple[int, int, int]]
+  combinations: int
+  fitting: int
+  scored: int
+  picks: list[Pick]
+  default: Optional[Pick]
+  default_from: str
+  notes: list[str]
+  unfamiliar: list[unfamiliar.Unfamiliar]
+
+  def to_json(self) -> dict[str, Any]:
+    own = {field.name: getattr(self, field.name)
+           for field in dataclasses.fields(self)}
+    return {**own, 'default': self.default and self.default.to_json(),
+            'picks': [pick.to_json() for pick in self.picks],
+            'unfamiliar': [dataclasses.asdict(each)
+                           for each in self.unfamiliar]}
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceAdvice:
+  """Advice on all kernels of a file or function; see `sources.Source`."""
+  name: str
+  kernels: list[Advice]
+  notes: list[str]
+  faults: list[str]
+
+  def text(self, verbose: bool = False) -> str:
+    """What `tpu-graphs-ext rank` prints; with scores where it is verbose."""
+    return source_text(self, verbose)
+
+  def to_json(self) -> dict[str, Any]:
+    return {'source': self.name, 'notes': self.notes, 'faults': self.faults,
+            'kernels': [kernel.to_json() for kernel in self.kernels]}
 
 
 def source_text(advice: SourceAdvice, verbose: bool = False) -> str:
