@@ -14,6 +14,7 @@ from support.saved_run import KERNELS
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import candidates, explain, feature_loops
 from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.host import rank, scoring
@@ -142,7 +143,7 @@ def test_a_tile_has_one_score_however_it_is_asked_for(model):
 def test_ranking_is_that_of_the_command(model, ranker):
   for kernel in KERNELS:
     (_, scores), = ranker.score_all(
-        scoring.Partition.from_kernels([kernel]), 'rank')
+        Partition.from_kernels([kernel]), 'rank')
     expected = rank.ranking_of(kernel, scores, 5)
     ranking = model.rank(kernel)
     assert [choice.index for choice in ranking.choices] == [
