@@ -3,7 +3,7 @@
   TPU_GRAPHS_ROOT=/path/to/tpu_graphs python benchmarks/speed.py
 
 Every part runs in a process of its own. Rows go to results/speed.csv, where a
-part that is measured again replaces its rows; results/speed.md and .png show
+part that is measured again replaces its rows; results/speed.md shows
 all. `benchmarks/README.md` says what is measured.
 """
 
@@ -23,7 +23,7 @@ from tqdm import tqdm
 from machine import machine
 from tpu_graphs_ext import files
 from tpu_graphs_ext.baseline import checkout
-from tpu_graphs_ext.errors import UserError, how_to_install
+from tpu_graphs_ext.errors import UserError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROJECT = os.path.dirname(HERE)
@@ -34,20 +34,14 @@ PARTS = {
     'ranking': ('speed_in_turn', 'ranking'),
     'equality': ('speed_ranking', 'equality'),
     'memory': ('speed_ranking', 'memory'),
-    'repeats': ('speed_ranking', 'repeats'),
-    'limit': ('speed_ranking', 'limit'),
-    'growth': ('speed_ranking', 'growth'),
-    'trials': ('speed_trials', 'trials'),
     'training': ('speed_training', 'training'),
     'loading': ('speed_training', 'loading'),
-    'epoch_growth': ('speed_training', 'epoch_growth'),
 }
 _WORKER_ONLY = {
     'rank_on_demand': ('speed_in_turn', 'rank_on_demand'),
     'one_kernel': ('speed_ranking', 'one_kernel'),
     'one_read': ('speed_training', 'one_read'),
     'host_steps': ('speed_training', 'host_steps'),
-    'with_cores': ('speed_trials', 'with_cores'),
 }
 _WORKER = [sys.executable, os.path.abspath(__file__), '--worker']
 
@@ -85,8 +79,8 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
       help='data to train on; sample data is made where none is given')
   parser.add_argument(
       '--full_data_root', default='',
-      help='data to read and to grow epochs on; a data root of full size is '
-           'made where none is given')
+      help='data to read; a data root of full size is made where none is '
+           'given')
   parser.add_argument('--out', default=os.path.join(HERE, 'results'))
   parser.add_argument(
       '--work_dir', default=os.path.join(PROJECT, 'out', 'speed'),
@@ -98,12 +92,10 @@ def measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
   """Rows of one part, measured in a process of its own."""
   from speed_ranking import run_worker
   given = {
-      'ranking': [root], 'memory': [root], 'repeats': [], 'limit': [],
-      'growth': [], 'trials': [],
+      'ranking': [root], 'memory': [root],
       'equality': lambda: [root, _data(args, False)],
       'training': lambda: [root, _data(args, False)],
       'loading': lambda: [root, _data(args, True)],
-      'epoch_growth': lambda: [_data(args, True)],
   }[part]
   rows = run_worker(_WORKER, part, *(given() if callable(given) else given))
   for row in rows:
@@ -152,13 +144,11 @@ def _work(part: str, *arguments: str) -> list[dict]:
     sys.modules['pandas'] = sys.modules['scipy'] = None
   module, function = {**PARTS, **_WORKER_ONLY}[part]
   call = getattr(importlib.import_module(module), function)
-  if part in ('ranking', 'memory', 'growth', 'trials', 'training', 'loading'):
+  if part in ('ranking', 'memory', 'training', 'loading'):
     return call(_WORKER, *arguments)
   if part == 'one_kernel':
     name, nodes, configs, *root = arguments
     return call(name, int(nodes), int(configs), *root)
-  if part == 'with_cores':
-    return call(int(arguments[0]))
   return call(*arguments)
 
 
@@ -166,7 +156,7 @@ def _work(part: str, *arguments: str) -> list[dict]:
 
 
 def write_results(folder: str, rows: list[dict]) -> None:
-  """Replaces the measured parts in the CSV; writes table and plot anew."""
+  """Replaces the measured parts in the CSV; writes the table anew."""
   path = os.path.join(folder, 'speed.csv')
   kept = []
   if os.path.exists(path):
@@ -183,8 +173,6 @@ def write_results(folder: str, rows: list[dict]) -> None:
   files.write_file(path, text.getvalue().encode())
   files.write_file(os.path.join(folder, 'speed.md'),
                        markdown(every).encode())
-  if any(row['part'] == 'growth' for row in every):
-    plot(every, os.path.join(folder, 'speed.png'))
 
 
 def markdown(rows: list[dict]) -> str:
@@ -203,40 +191,6 @@ def markdown(rows: list[dict]) -> str:
         f'{row["date"]}; {row["machine"]}; {row["versions"]}'
         for row in own)] + ['']
   return '\n'.join(lines)
-
-
-def plot(rows: list[dict], path: str) -> None:
-  """Draws both growth parts; without matplotlib it says so and leaves it."""
-  try:
-    import matplotlib
-  except ImportError:
-    print('no plot: matplotlib is not installed; '
-          f'{how_to_install("report")}', file=sys.stderr)
-    return
-  matplotlib.use('Agg')
-  from matplotlib import pyplot
-  figure, panels = pyplot.subplots(1, 3, figsize=(12, 3.6))
-  axes = {'configs': 'configurations, at 40 nodes, ms',
-          'nodes': 'nodes, at 1,000 configurations, ms',
-          'kernels': 'kernels, an epoch of training, s'}
-  for panel, (axis, label) in zip(panels, axes.items()):
-    lines = {}
-    for row in rows:
-      words = row['case'].split()
-      if (row['part'] in ('growth', 'epoch_growth') and words[0] == axis
-          and words[-1].isdigit()):
-        lines.setdefault(row['subject'], []).append(
-            (int(words[-1]), float(row['value'])))
-    for subject, points in lines.items():
-      panel.loglog(*zip(*sorted(points)), marker='o', label=subject)
-    panel.set_xlabel(label)
-    if lines:
-      panel.legend()
-  figure.tight_layout()
-  temporary = f'{path}.{os.getpid()}.tmp'
-  figure.savefig(temporary, format='png', dpi=100)
-  pyplot.close(figure)
-  os.replace(temporary, path)
 
 
 if __name__ == '__main__':

@@ -7,7 +7,6 @@ rows: dicts of part, subject, case, measure, value and unit.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import json
 import os
@@ -168,7 +167,7 @@ def _difference(theirs, ours, their_graphs, our_graphs, kernels) -> float:
   return worst
 
 
-# --- Memory and chunks --------------------------------------------------------
+# --- Memory -------------------------------------------------------------------
 
 
 def peak_mib() -> float:
@@ -221,7 +220,7 @@ def one_kernel(name: str, nodes: int, configs: int,
 
 
 def memory(worker: list[str], root: str) -> list[dict[str, Any]]:
-  """`one_kernel` in a process for each case, and the time over chunk sizes."""
+  """`one_kernel` in a process for each case."""
   rows = _memory_rows('TensorFlow alone', 'imported')
   for name in ('EarlyJoinSAGE', OURS):
     for configs in (100, 1000, 10_000):
@@ -230,7 +229,7 @@ def memory(worker: list[str], root: str) -> list[dict[str, Any]]:
     for configs in (1000, 10_000):
       rows += run_worker(
           worker, 'one_kernel', 'EarlyJoinSAGE', '150', str(configs), root)
-  return rows + _chunks()
+  return rows
 
 
 def run_worker(worker: list[str], *arguments: str) -> list[dict[str, Any]]:
@@ -248,149 +247,3 @@ def run_worker(worker: list[str], *arguments: str) -> list[dict[str, Any]]:
     raise UserError(f'measuring {" ".join(arguments)} ended with exit code '
                     f'{done.returncode}; its own messages are above')
   return json.loads(done.stdout.splitlines()[-1])
-
-
-def _chunks() -> list[dict[str, Any]]:
-  """Time of 150 nodes x 10,000 configs for chunks of different sizes."""
-  models = load_models.models_module()
-  kernel = speed_kernels.random_kernel(150, 10_000)
-  graph = graphs_of([kernel])
-  rows = []
-  chosen = models._Ranker._CHUNK_FLOATS
-  sizes = sorted({2 ** power for power in range(16, 24)} | {chosen})
-  for name in ('EarlyJoinSAGE', OURS):
-    loops = []
-    for floats in sizes:
-      models._Ranker._CHUNK_FLOATS = floats
-      loops.append(functools.partial(
-          rank_all, built(name, [kernel])[0], graph, [kernel]))
-      loops[-1]()  # Traced with this size.
-    seconds = dict(zip(sizes, medians_in_turn(loops, REPEATS)))
-    rows += [row('chunks', name, f'{floats // 2 ** 10} Ki floats', 'time',
-                 seconds[floats], 's') for floats in sizes]
-    rows.append(row('chunks', name, 'the size in use', 'over the fastest',
-                    seconds[chosen] / min(seconds.values()), 'times'))
-  models._Ranker._CHUNK_FLOATS = chosen
-  return rows
-
-
-# --- Repetitions last ---------------------------------------------------------
-
-
-def repeats() -> list[dict[str, Any]]:
-  """100 nodes x 10,000 configs, with repetitions found and put last or not."""
-  kernel = speed_kernels.random_kernel(100, 10_000)
-  kernel.config_feat[::1000] = kernel.config_feat[0]
-  graph, case = graphs_of([kernel]), '100 nodes x 10,000 configs'
-  rows = []
-  for name in (OURS, 'EarlyJoinGCN', 'LateJoinGCN'):
-    models = [built(name, [kernel])[0] for _ in range(2)]
-    models[1]._repeats_last = False
-    models[1]._rank = models[1]._compiled_rank()
-    last, kept = medians_in_turn(
-        [functools.partial(rank_all, model, graph, [kernel])
-         for model in models], REPEATS)
-    rows += [
-        row('repeats', name, case, 'repetitions where they are', 1e3 * kept,
-            'ms'),
-        row('repeats', name, case, 'repetitions last', 1e3 * last, 'ms'),
-        row('repeats', name, case, 'more', 100 * (last / kept - 1), '%')]
-  return rows
-
-
-# --- Near the limit -----------------------------------------------------------
-
-
-def limit() -> list[dict[str, Any]]:
-  """EarlyJoinSAGE on 40 nodes x 1842 configs against what the machine can."""
-  flops, bandwidth = _matmul_rate(), _copy_rate()
-  kernel = speed_kernels.random_kernel(40, 1842)
-  model, _ = built('EarlyJoinSAGE', [kernel])
-  seconds = median_seconds(functools.partial(
-      rank_all, model, graphs_of([kernel]), [kernel]), 20)
-  operations, moved = _needed(kernel)
-  ideal = max(operations / flops, moved / bandwidth)
-  subject, case = 'EarlyJoinSAGE', '40 nodes x 1842 configs'
-  return [
-      row('limit', 'machine', 'product of 2048 x 2048 matrices', 'rate',
-          flops / 1e9, 'GFLOP/s'),
-      row('limit', 'machine', 'copy of 256 MiB', 'rate', bandwidth / 1e9,
-          'GB/s'),
-      row('limit', subject, case, 'operations', operations / 1e9, 'GFLOP'),
-      row('limit', subject, case, 'bytes', moved / 1e6, 'MB'),
-      row('limit', subject, case, 'operations at that rate',
-          1e3 * operations / flops, 'ms'),
-      row('limit', subject, case, 'bytes at that rate',
-          1e3 * moved / bandwidth, 'ms'),
-      row('limit', subject, case, 'measured', 1e3 * seconds, 'ms'),
-      row('limit', subject, case, 'measured over needed', seconds / ideal,
-          'times')]
-
-
-def _matmul_rate() -> float:
-  """Floating-point operations a second of a large matrix product."""
-  a = tf.random.uniform([2048, 2048])
-  product = tf.function(lambda: tf.reduce_sum(a @ a))
-  return 2 * 2048 ** 3 / median_seconds(lambda: product().numpy())
-
-
-def _copy_rate() -> float:
-  """Bytes a second, read and written, of a copy that no cache holds."""
-  source = np.ones(2 ** 26, np.float32)
-  target = np.empty_like(source)
-  return 2 * source.nbytes / median_seconds(lambda: np.copyto(target, source))
-
-
-def _needed(kernel: Kernel) -> tuple[float, float]:
-  """Operations and bytes that EarlyJoinSAGE cannot do without.
-
-  Operations: layer 1 on nodes and on configs apart; layers 2 and 3 on both, a
-  product of [128, 64] each and one addition per edge, direction and column;
-  the head. Bytes: each layer's states, [nodes, configs, 64], written once and
-  read once, and the config features in.
-  """
-  nodes, configs, width = kernel.num_nodes, kernel.num_configs, 64
-  states = nodes * configs * width
-  first = 2 * 2 * width * (nodes * (64 + speed_kernels.NODE_COLUMNS)
-                           + configs * speed_kernels.CONFIG_COLUMNS)
-  layers = 2 * (states * 2 * 2 * width
-                + 2 * kernel.num_edges * configs * width)
-  head = configs * (2 * 2 * width * width + 2 * width)
-  moved = 4 * (3 * 2 * states + configs * speed_kernels.CONFIG_COLUMNS)
-  return first + layers + head, moved
-
-
-# --- Growth -------------------------------------------------------------------
-
-
-def growth(worker: list[str]) -> list[dict[str, Any]]:
-  """Time over configurations and over nodes, and memory at the ends."""
-  rows = []
-  sizes = {
-      'configs': [(40, c) for c in (10, 30, 100, 300, 1000, 3000, 10_000)],
-      'nodes': [(n, 1000) for n in (5, 15, 50, 150, 300, 500)]}
-  for name in ('EarlyJoinSAGE', OURS):
-    for axis, pairs in sizes.items():
-      number, seconds = [], []
-      for nodes, configs in pairs:
-        kernel = speed_kernels.random_kernel(nodes, configs)
-        model, _ = built(name, [kernel])
-        taken = median_seconds(functools.partial(
-            rank_all, model, graphs_of([kernel]), [kernel]))
-        number.append(configs if axis == 'configs' else nodes)
-        seconds.append(taken)
-        rows.append(row('growth', name, f'{axis} {number[-1]}', 'time',
-                        1e3 * taken, 'ms'))
-      rows.append(row('growth', name, f'{axis}, upper half', 'slope',
-                      _slope(number, seconds), 'of logarithms'))
-  for nodes, configs in ((40, 10), (40, 10_000), (5, 1000), (500, 1000)):
-    for measured in run_worker(worker, 'one_kernel', OURS, str(nodes),
-                               str(configs)):
-      rows.append({**measured, 'part': 'growth'})
-  return rows
-
-
-def _slope(numbers: list[float], seconds: list[float]) -> float:
-  """Slope on logarithmic axes over the larger half; 1 is linear growth."""
-  half = len(numbers) // 2
-  return np.polyfit(np.log(numbers[half:]), np.log(seconds[half:]), 1)[0]

@@ -14,8 +14,6 @@ import tempfile
 import time
 from typing import Any
 
-import numpy as np
-
 from speed_ranking import OURS, peak_mib, row, run_worker
 from tpu_graphs_ext.baseline import checkout
 from tpu_graphs_ext.data import read
@@ -155,43 +153,3 @@ def one_read(case: str, data_root: str, cache: str) -> list[dict[str, Any]]:
           row('loading', 'ours', case, 'peak of the process', peak_mib(),
               'MiB'),
           row('loading', 'ours', case, 'configurations', configs, '')]
-
-
-# --- Growth -------------------------------------------------------------------
-
-
-def epoch_growth(data_root: str) -> list[dict[str, Any]]:
-  """Time of an epoch of EarlyJoinSAGE's batches over the number of kernels."""
-  import tensorflow as tf
-
-  from tpu_graphs_ext import load_models
-  from tpu_graphs_ext.data.normalize import FeatureStats
-  from tpu_graphs_ext.host import batches, losses, threads, tile
-  threads.one_for_each_operation()
-  dataset = read.read_dataset(data_root, min_train_configs=10,
-                              cache_dir=tempfile.mkdtemp())
-  stats = FeatureStats.of_partition(dataset.train)
-  model = load_models.build('EarlyJoinSAGE', 10, dataset.num_ops, {})
-  kernel = dataset.train.kernel(0)
-  model.forward(batches.kernel_graph(kernel, stats), kernel.num_configs)
-  model.compile(
-      loss=losses.combined_loss(settings.TrainSettings().weighted_losses),
-      optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3),
-      steps_per_execution=tile.STEPS_PER_CALL)
-  rng, rows, numbers, times = np.random.default_rng(0), [], [], []
-  for number in (100, 300, 1000, 3000, len(dataset.train)):
-    if number > len(dataset.train):
-      break
-    part = dataset.train.select(
-        np.sort(rng.permutation(len(dataset.train))[:number]))
-    epoch = batches.training_dataset(part, stats, seed=0)
-    model.fit(epoch, verbose=0)
-    start = time.perf_counter()
-    model.fit(epoch, verbose=0)
-    times.append(time.perf_counter() - start)
-    numbers.append(number)
-    rows.append(row('epoch_growth', 'EarlyJoinSAGE', f'kernels {number}',
-                    'epoch', times[-1], 's'))
-  slope = np.polyfit(np.log(numbers), np.log(times), 1)[0]
-  return [*rows, row('epoch_growth', 'EarlyJoinSAGE', 'kernels', 'slope', slope,
-                     'of logarithms')]

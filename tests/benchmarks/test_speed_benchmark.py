@@ -25,7 +25,7 @@ from replicated_join import ReplicatedEarlyJoinSAGE
 
 
 def row(value, **changes):
-  return {'part': 'growth', 'subject': 'NetA', 'case': 'configs 10',
+  return {'part': 'memory', 'subject': 'NetA', 'case': 'configs 10',
           'measure': 'time', 'value': value, 'unit': 'ms',
           'date': '2026-01-02', 'machine': 'm', 'versions': 'v', **changes}
 
@@ -104,30 +104,16 @@ def test_the_first_call_does_not_count():
   assert len(calls) == 1 + 3
 
 
-def test_the_slope_of_squares_is_two():
-  assert speed_ranking._slope([1, 2, 4, 8], [1, 4, 16, 64]) == pytest.approx(2)
-
-
-def test_operations_of_one_node_and_one_configuration():
-  kernel = speed_kernels.random_kernel(1, 1)
-  operations, moved = speed_ranking._needed(kernel)
-  # Layer 1: own and neighbours' product, 2 operations each, of 64 + 140 node
-  # and 24 config columns by 64. Layers 2 and 3: the same of 64 by 64; no edge.
-  # Head: two of 64 by 64 and one of 64 by 1.
-  assert operations == (2 * 2 * 64 * (64 + 140 + 24) + 2 * 64 * 2 * 2 * 64
-                        + 2 * 2 * 64 * 64 + 2 * 64)
-  assert moved == 4 * (3 * 2 * 64 + 24)
-
-
 def test_a_part_measured_again_replaces_its_rows(tmp_path):
   speed.write_results(str(tmp_path), [
       row(1.0), row(2.0, case='a case of older code'),
-      row(4.0, part='limit')])
+      row(4.0, part='loading')])
   speed.write_results(str(tmp_path), [row(3.0)])
   with open(tmp_path / 'speed.csv') as file:
     found = [(each['part'], each['case'], each['value'])
              for each in csv.DictReader(file)]
-  assert found == [('limit', 'configs 10', '4'), ('growth', 'configs 10', '3')]
+  assert found == [('loading', 'configs 10', '4'),
+                   ('memory', 'configs 10', '3')]
   assert '| NetA | configs 10 | time | 3 | ms |' in (
       tmp_path / 'speed.md').read_text()
 
