@@ -258,3 +258,27 @@ def test_what_comes_with_python():
                                             'zlib', 'importlib.util'))
   assert not any(is_standard(name) for name in ('numpy', 'pytest', 'no_such'))
   assert is_standard('this') and 'this' not in sys.modules  # Not imported.
+
+
+# --- How much there is --------------------------------------------------------
+
+
+def lines_of(name: str) -> int:
+  """Of a file, or of the Python files of a folder; links count nothing."""
+  path = next(place / name for place in (PROJECT, PACKAGE)
+              if (place / name).exists())
+  files = [path] if path.is_file() else [
+      file for file in path.rglob('*.py') if not file.is_symlink()]
+  return sum(len(file.read_text(encoding='utf-8').splitlines())
+             for file in files)
+
+
+def test_nothing_is_larger_than_its_budget():
+  text = (PROJECT / 'CONTRIBUTING.md').read_text(encoding='utf-8')
+  section = text.split('\n## Budgets\n')[1].split('\n## ')[0]
+  budgets = {name: int(lines.replace(',', '')) for name, lines in re.findall(
+      r'^\| `([\w.]+)` \| ([\d,]+) \| \S', section, re.MULTILINE)}
+  assert set(MAY_IMPORT) <= set(budgets)
+  over = {name: (lines_of(name), most) for name, most in budgets.items()
+          if lines_of(name) > most}
+  assert not over, f'lines, and the budget of CONTRIBUTING.md: {over}'
