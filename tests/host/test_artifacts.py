@@ -300,11 +300,11 @@ def test_a_sound_run_file_of_either_trainer():
     ({}, {'feature_stats': {'node': STATS, 'config': {
         **STATS, 'minimum': [0.0]}}}, 'have different lengths'),
     ({}, {'feature_stats': {'node': {'minimum': [], 'maximum': []},
-                            'config': STATS}}, r'of node must .* \(0,\)'),
+                            'config': STATS}}, 'of node must be'),
     ({}, {'feature_stats': {'node': {**STATS, 'maximum': [1.0, math.nan]},
-                            'config': STATS}}, 'maximum must be .* finite'),
+                            'config': STATS}}, 'must be a list of finite'),
     ({}, {'feature_stats': {'node': {**STATS, 'maximum': [-1.0, 1.0]},
-                            'config': STATS}}, 'column 0 of node ranges'),
+                            'config': STATS}}, 'of node must be of .* least'),
 ])
 def test_a_run_file_is_not_trusted(tmp_path, args, changes, message):
   run = {**GOOD, **changes, 'args': {**GOOD['args'], **args}}

@@ -25,9 +25,8 @@ SMALL = {'hidden_dim': 8, 'op_embed_dim': 4}
 MODELS = {
     'EarlyJoinSAGE': SMALL,
     'MyEarlyJoinSAGE': SMALL,
-    'EnsembleRanker': {'members': {
-        'MyEarlyJoinSAGE': {'feature_stats': None, **SMALL},
-        'EarlyJoinGCN': SMALL}},
+    'EnsembleRanker': {'copies': 2, 'members': {
+        'MyEarlyJoinSAGE': {'feature_stats': None, **SMALL}}},
 }
 KILLS_A_RUN = 6
 TOLERANCE = 1e-5

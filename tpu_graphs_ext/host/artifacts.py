@@ -159,6 +159,11 @@ class Run:
   info: dict[str, Any]
   model_kwargs: dict[str, Any]
 
+  @property
+  def run_path(self) -> str:
+    """The run file."""
+    return run_path_of(self.model_dir)
+
 
 def load_run(model_dir: str, task: str = 'tile') -> Run:
   """Reads the run file of a model folder.

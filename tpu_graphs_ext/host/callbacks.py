@@ -22,7 +22,7 @@ from tqdm import tqdm
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import write_file
 from tpu_graphs_ext.host import artifacts, curves
-from tpu_graphs_ext.host.resume import HopelessError, ResumeFolder
+from tpu_graphs_ext.host.resume import ResumeFolder
 from tpu_graphs_ext.host.settings import Training
 
 _log = logging.getLogger(__name__)
@@ -372,6 +372,7 @@ class Kept:
         self.progress, best, self.saved, folder, settings.resume)
     run_info['train_curve'] = self.progress.train_curve
     self._settings, self._run_info = settings, run_info
+    self._folder = folder
     self._csv_log = [CsvLog(self.progress, path)
                      for path in [settings.csv_log] if path]
     self._callbacks = [
@@ -410,7 +411,8 @@ class Kept:
     except LossNotFiniteError as error:
       self._finish()
       self._draw()
-      raise HopelessError(
+      self._folder.is_over = True
+      raise UserError(
           f'{error}. {self.saved.summary()}. Try a lower --lr, another '
           '--losses, or `check-data` on the data') from error
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:

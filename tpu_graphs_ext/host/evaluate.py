@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -102,3 +102,12 @@ def measure(ranker: scoring.Ranker, problems: tasks.Problems, what: str,
   task = ranker.task
   return results.table(task.row_of(problem, scores, ks or task.top_ks)
                        for problem, scores in ranker.score_all(problems, what))
+
+
+def add_errors(run_info: dict[str, Any], ranker: scoring.Ranker, split: str,
+               problems: tasks.Problems) -> None:
+  """Adds the means over a split that the run file has, see `Task.final`."""
+  rows = measure(ranker, problems, split)
+  means = results.nested(results.Summary(rows, len(rows)).means)
+  for measured, key in ranker.task.final:
+    run_info.setdefault(key, {})[split] = means[measured]

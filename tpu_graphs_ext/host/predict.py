@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from typing import Optional
+from typing import Any, Optional
 
 from tpu_graphs_ext.host import (
   outputs,
@@ -39,6 +40,22 @@ def predict(model_dir: str, *, out: str = '',
   unfamiliar.warn(ranker, test)
   write(path, best_configs(ranker, test, top_configs or task.csv_configs),
         ranker, loading)
+  return path
+
+
+def predict_test(run_info: dict[str, Any], ranker: scoring.Ranker,
+                 test: tasks.Problems) -> str:
+  """Writes the CSV of a run, and adds it to the run file's content if short.
+
+  Returns:
+    The path of the CSV.
+  """
+  count = ranker.task.test_configs
+  best = best_configs(ranker, test, count)
+  if count is not None:
+    run_info['test_predictions'] = best = dict(best)
+  path = os.path.expanduser(run_info['args']['results_csv'])
+  write(path, best, ranker)
   return path
 
 

@@ -39,10 +39,6 @@ class InUseError(UserError):
   """Another process is training the run."""
 
 
-class HopelessError(UserError):
-  """The run came to nothing, and resuming it would not help."""
-
-
 class ResumeFolder:
   """That of one run; nothing is written before it is `held`.
 
@@ -53,6 +49,7 @@ class ResumeFolder:
     args: of the run file.
     seed: of weights, batches and dropout; drawn where none was given.
     is_new: nothing was there to go on from.
+    is_over: the run is done, or resuming it would not help.
     finished: the run itself, where it is to be resumed and came to its end.
   """
 
@@ -65,7 +62,7 @@ class ResumeFolder:
     self.path = os.path.join(os.path.dirname(self.model_dir),
                              f'resume_{run_hash}')
     self.args, self.seed, self.is_new = args, seed, is_new
-    self.finished = finished
+    self.finished, self.is_over = finished, False
     self._settings = settings
 
   @classmethod
@@ -107,7 +104,7 @@ class ResumeFolder:
   def held(self) -> Iterator[None]:
     """Makes the folder of a new run; no other process may train the run.
 
-    It goes where the run is hopeless.
+    It goes where the run `is_over` by then.
 
     Raises:
       InUseError: one does.
@@ -121,9 +118,9 @@ class ResumeFolder:
           self._start()
         try:
           yield
-        except HopelessError:
-          self.remove()
-          raise
+        finally:
+          if self.is_over:
+            remove_folder(self.path)
     except BlockingIOError as error:
       raise InUseError(
           f'{self.path}: another process is training this run now; wait for '
@@ -156,9 +153,6 @@ class ResumeFolder:
       shutil.rmtree(path, ignore_errors=True)
     else:
       os.remove(path)
-
-  def remove(self) -> None:
-    remove_folder(self.path)
 
 
 def _finished_run(settings: Training) -> Optional[artifacts.Run]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.host.settings import parse_model_kwargs
@@ -69,19 +67,9 @@ def _check_stats(stored: Any) -> None:
   """Raises a UserError unless they are least and largest values of columns."""
   stats = FeatureStats.from_json(stored)
   for table, columns in (('node', stats.node), ('config', stats.config)):
-    shapes = columns.minimum.shape, columns.maximum.shape
-    if shapes[0] != shapes[1] or len(shapes[0]) != 1 or not shapes[0][0]:
-      raise UserError(
-          f'feature_stats: minimum and maximum of {table} must be lists of as '
-          f'many numbers; their shapes are {shapes[0]} and {shapes[1]}')
-    good = (np.isfinite(columns.minimum) & np.isfinite(columns.maximum)
-            & (columns.minimum <= columns.maximum))
-    if not good.all():
-      column = int(np.flatnonzero(~good)[0])
-      raise UserError(
-          f'feature_stats: column {column} of {table} ranges from '
-          f'{columns.minimum[column]} to {columns.maximum[column]}; both must '
-          'be finite numbers, the least first')
+    if not len(columns.minimum) or (columns.minimum > columns.maximum).any():
+      raise UserError(f'feature_stats: minimum and maximum of {table} must be '
+                      'of at least one column, the least first')
 
 
 def is_finished(run_info: dict[str, Any]) -> bool:

@@ -9,7 +9,6 @@ as many as there are configurations: those are in the CSV alone.
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from typing import Any, Optional
 
@@ -27,7 +26,6 @@ from tpu_graphs_ext.host import (
   run_log,
   scoring,
 )
-from tpu_graphs_ext.host import results as tables
 from tpu_graphs_ext.host import task as tasks
 from tpu_graphs_ext.host.settings import Training, TrainSettings
 
@@ -104,8 +102,8 @@ def _train(settings: Training, further: callbacks.Further,
   folder = resume.ResumeFolder.of(settings)
   if folder.finished:
     done = folder.finished
-    return TrainResult(done.model_dir, artifacts.run_path_of(done.model_dir),
-                       task.reported(done), done.info)
+    return TrainResult(done.model_dir, done.run_path, task.reported(done),
+                       done.info)
   # Weights, and what dropout throws.
   tf.keras.utils.set_random_seed(folder.seed)
   model = task.compiled_model(settings, splits)
@@ -124,7 +122,7 @@ def _train(settings: Training, further: callbacks.Further,
           keep_repeats=True, of_task=task.name, args=folder.args))
       run_info['seconds']['total'] = time.monotonic() - started
       run_path = artifacts.save_run_file(run_info, settings.out_dir)
-      folder.remove()
+      folder.is_over = True
   return TrainResult(folder.model_dir, run_path, csv_path, run_info)
 
 
@@ -162,29 +160,14 @@ def _check_outputs(settings: Training) -> None:
 def _measure(run_info: dict[str, Any], splits: tasks.Splits,
              ranker: scoring.Ranker) -> Optional[str]:
   """Adds errors and test predictions to `run_info`; returns the CSV's path."""
-  seconds, task = run_info['seconds'], ranker.task
+  seconds, csv_path = run_info['seconds'], None
   start = time.monotonic()
-  _add_errors(run_info, ranker, 'val', splits.valid, 'valid')
+  evaluate.add_errors(run_info, ranker, 'val', splits.valid)
   seconds['validate'] = time.monotonic() - start
   start = time.monotonic()
-  csv_path = None
   if run_info['settings']['test_mode'] == 'metrics':
-    _add_errors(run_info, ranker, 'test', splits.test, 'test')
+    evaluate.add_errors(run_info, ranker, 'test', splits.test)
   else:
-    csv_path = os.path.expanduser(run_info['args']['results_csv'])
-    best: predictions_csv.Best = predict.best_configs(
-        ranker, splits.test, task.test_configs)
-    if task.test_configs is not None:
-      run_info['test_predictions'] = best = dict(best)
-    predict.write(csv_path, best, ranker)
+    csv_path = predict.predict_test(run_info, ranker, splits.test)
   seconds['test'] = time.monotonic() - start
   return csv_path
-
-
-def _add_errors(run_info: dict[str, Any], ranker: scoring.Ranker, split: str,
-                problems: tasks.Problems, what: str) -> None:
-  """The means over a split that the run file has."""
-  rows = evaluate.measure(ranker, problems, what)
-  means = tables.nested(tables.Summary(rows, len(rows)).means)
-  for measure, key in ranker.task.final:
-    run_info.setdefault(key, {})[split] = means[measure]
