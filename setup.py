@@ -36,14 +36,15 @@ setuptools.setup(
     packages=setuptools.find_packages(include=['tpu_graphs_ext*']),
     package_data={'tpu_graphs_ext': ['pretrained/*.jsonz',
                                      'pretrained/*/weights.npz',
-                                     'sample/compiled/*.xz']},
+                                     'sample/compiled/*.xz',
+                                     'report/templates/*']},
     python_requires='>=3.9,<3.14',
     install_requires=STACKS['install_requires'](
         os.environ.get(STACKS['STACK_VARIABLE'], '')),
     extras_require={
         # Plots of the reports and benchmarks; how a kernel's graph is laid
         # out in layers.
-        'report': ['matplotlib', 'grandalf'],
+        'report': ['jinja2', 'matplotlib', 'grandalf'],
         # `rank` of HLO text, which jaxlib parses, and of functions of JAX.
         'jax': ['jax>=0.4.26'],
         # Google's TPU compiler, under Google Cloud's terms: the versions that
@@ -61,13 +62,13 @@ setuptools.setup(
         'docs': ['mkdocs-material>=9.5,<10', 'mkdocstrings-python>=1.10'],
         # What benchmarks/accuracy.py compares the models with.
         'benchmarks': ['lightgbm>=4.5,<5', 'matplotlib'],
-        # matplotlib, grandalf: the tests draw what `report` draws; jaxlib: they
-        # parse HLO text; lightgbm: they train the benchmark's trees;
+        # matplotlib, grandalf, jinja2: the tests draw what `report` draws;
+        # jaxlib: they parse HLO text; lightgbm: the benchmark's trees;
         # distributed, optuna, fsspec, pyarrow: as of scale. Not jax, which
         # TensorFlow 2.15 loads where it is: a second for each process.
         'dev': ['jaxlib>=0.4.26', 'lightgbm>=4.5,<5', 'matplotlib',
-                'grandalf', 'pytest', 'pytest-xdist', 'hypothesis', 'ruff',
-                'distributed', 'optuna>=4.4', 'fsspec', 'pyarrow'],
+                'grandalf', 'jinja2', 'pytest', 'pytest-xdist', 'hypothesis',
+                'ruff', 'distributed', 'optuna>=4.4', 'fsspec', 'pyarrow'],
     },
     entry_points={
         'console_scripts': ['tpu-graphs-ext = tpu_graphs_ext.cli:main'],

@@ -1,51 +1,22 @@
-"""Figures: what becomes of matplotlib's SVG in a page."""
+"""Figures, numbers as text, and what the page makes of them."""
 
-import re
 import sys
+import xml.etree.ElementTree as ElementTree
 
 import pytest
 
 from support.tiny_runs import Page
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.report import charts, html, style
+from tpu_graphs_ext.report import charts, page, pictures, report
 
 
 @pytest.fixture(scope='module', autouse=True)
 def without_a_screen():
-  charts.require_matplotlib()
+  charts.require_packages()
 
 
-def simple(name='x'):
-  look = charts.look_of(0, 'A')
-
-  def draw(unused_figure, axes):
-    axes.plot([1, 2, 3], [1, 3, 2], color=look.colour, marker=look.mark)
-    axes.set_title('title <of> all')
-
-  return charts.svg(draw, name=name, title='a < b', description='says "it"')
-
-
-def test_a_figure_takes_all_colours_from_the_page():
-  content = simple()
-  assert not re.search(r'#[0-9a-f]{6}\b', content)
-  assert set(re.findall(r'var\(--(\w+)\)', content)) >= {'run0', 'ink', 'line'}
-  assert 'font-family' not in content and 'font:' not in content
-  assert content.count('<style') == 0
-
-
-def test_a_figure_says_in_words_what_it_shows():
-  page = Page(simple())
-  assert not page.unclosed and not page.outside
-  assert 'a < b' in page.text and 'says "it"' in page.text
-  assert 'title <of> all' in page.text  # Text stays text.
-  assert {'#x-t', '#x-d'} <= set(page.targets)
-
-
-def test_ids_of_two_figures_differ_and_all_targets_are_there():
-  page = Page(simple('one') + simple('two'))
-  assert len(page.ids) == len(set(page.ids))
-  assert {target[1:] for target in page.targets} <= set(page.ids)
-  assert any('one-' in target for target in page.targets)
+def simple():
+  return charts.svg(lambda _, axes: axes.plot([1, 2, 3], [1, 3, 2]))
 
 
 def test_equal_figures_are_equal_texts():
@@ -58,22 +29,21 @@ def test_groups_differ_in_colour_mark_or_line():
   assert len({look.mark for look in looks[:8]}) == 8
 
 
-def test_blocks_of_ranges_have_a_line_each():
-  look = charts.look_of(0, 'A')
+def test_blocks_of_ranges_have_full_names():
+  look = charts.look_of(0, 'MyModel, learning_rate=0.01')
   rows = [('one', [charts.Range(look, 1.0, 0.5, 2.0)]),
           ('two', [charts.Range(look, 3.0), charts.Range(look, 0.0)])]
 
   def draw(unused_figure, axes):
     charts.percent_scale(axes, 3.0)
     charts.draw_ranges(axes, rows)
-    assert [text.get_text() for text in axes.get_yticklabels()] == ['A'] * 3
-    assert [text.get_text() for text in axes.texts] == ['one', 'two']
+    assert [text.get_text() for text in axes.get_yticklabels()] == [
+        'MyModel,\nlearning_rate=0.01'] * 3
     least, most = axes.get_ylim()
     assert least > max(axes.get_yticks()) and most < 0
-    assert axes.get_xlim()[1] > 3
+    assert 'log' in axes.get_xlabel()
 
-  charts.svg(draw, name='r', title='t', description='d',
-             height=charts.ranges_height(rows))
+  charts.svg(draw, height=charts.ranges_height(rows))
 
 
 def luminance(colour):
@@ -84,46 +54,54 @@ def luminance(colour):
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(one, other):
-  low, high = sorted([luminance(one), luminance(other)])
-  return (high + 0.05) / (low + 0.05)
-
-
-@pytest.mark.parametrize('theme', [0, 1])
-def test_colours_stand_out_from_the_page(theme):
+def test_colours_stand_out_from_the_page():
   """WCAG 2: text 4.5 to 1, parts of figures 3 to 1."""
-  colours = {name: both[theme] for name, both in style.COLOURS.items()}
-  for name in ('ink', 'soft', 'link'):
-    for ground in ('page', 'panel'):
-      assert contrast(colours[name], colours[ground]) >= 4.5, name
-  for name in colours:
-    if name.startswith('run'):
-      assert contrast(colours[name], colours['page']) >= 3, name
+  for colours, least in (((charts.INK, charts.SOFT), 4.5), (charts.RUNS, 3)):
+    for colour in colours:
+      assert 1.05 / (luminance(colour) + 0.05) >= least, colour
 
 
 def test_without_the_extra_there_is_one_clear_error(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'grandalf.layouts', None)
+  monkeypatch.setitem(sys.modules, 'jinja2', None)
   with pytest.raises(UserError, match=r'pip install -e "\.\[report\]"'):
-    charts.require_matplotlib()
-
-
-# --------------------------------------------------------------------- html
+    charts.require_packages()
 
 
 def test_numbers_as_text():
-  assert html.number(-1.234, 1) == html.MINUS + '1.2'
-  assert html.number(float('nan')) == html.number(None) == html.NOTHING
-  assert html.percent(0.125) == '12.50'
-  assert html.with_spread(1.0, None) == '1.00'
-  assert html.with_spread(1.0, 0.25) == '1.00 ± 0.25'
-  assert html.interval(1.0, 2.0) == '1.00 to 2.00'
-  assert html.interval(float('nan'), float('nan')) == html.NOTHING
-  assert [html.count(value) for value in (1234567.0, 0.5, 1.28125)] == [
+  assert page.number(-1.234, 1) == page.MINUS + '1.2'
+  assert page.number(float('nan')) == page.number(None) == page.NOTHING
+  assert page.percent(0.125) == '12.50'
+  assert page.with_spread(1.0, None) == '1.00'
+  assert page.with_spread(1.0, 0.25) == '1.00 ± 0.25'
+  assert page.with_interval(1.5, 1.0, 2.0) == '1.50 [1.00 to 2.00]'
+  assert page.with_interval(1.5, float('nan'), float('nan')) == '1.50'
+  assert [page.count(value) for value in (1234567.0, 0.5, 1.28125)] == [
       '1\u202f234\u202f567', '0.5', '1.28']
+  # 6 921 408 512 / 2^30 = 6.446.
+  assert [page.size(value) for value in (512, 1536, 3 << 20, 6921408512)] == [
+      '512 B', '1.5 KiB', '3 MiB', '6.45 GiB']
 
 
-def test_text_of_files_is_escaped():
-  content = html.table(html.Table('<i>', ('a&b',), [('<script>', '"x"')]))
-  page = Page(content)
-  assert 'script' not in page.counts and 'i' not in page.counts
-  assert '<script>' in page.text and '"x"' in page.text
+def test_text_of_files_is_escaped_and_figures_come_back(tmp_path):
+  svg = simple()
+  content = page.page(report.START, 'T', [page.Section('First', [
+      page.Table('<i>', ('a&b',), [('<script>', '"x"')]),
+      page.Fold('<b>', [page.Figure('A & "B"', 'said', svg, size=90)])])])
+  read = Page(content)
+  assert not read.unclosed and not {'script', 'i', 'b'} & set(read.counts)
+  assert '<script>' in read.text and '"x"' in read.text
+  path = tmp_path / 'page.html'
+  path.write_text(content)
+  assert pictures.pictures(str(path)) == {'A & "B"': svg}
+  assert ElementTree.fromstring(svg).tag.endswith('svg')
+
+
+@pytest.mark.parametrize('content, message', [
+    (None, 'cannot be read'), (b'<html></html>', 'is no report'),
+    (b'\xff\xfe', 'cannot be read')])
+def test_other_files_have_no_figures(tmp_path, content, message):
+  path = tmp_path / 'page.html'
+  if content is not None:
+    path.write_bytes(content)
+  with pytest.raises(UserError, match=f'{path}: {message}'):
+    pictures.pictures(str(path))

@@ -129,7 +129,7 @@ def test_seeds_and_places_make_no_group(tmp_path):
   one, = grouped(tmp_path, run_info(seed=2, out_dir='a', results_csv='b'),
                  run_info(seed=1, out_dir='c', results_csv='d'))
   assert [run.seed for run in one.runs] == [1, 2]
-  assert one.name == 'A: TinyRanker'
+  assert one.name == 'TinyRanker'
 
 
 def test_flags_and_arguments_make_groups_that_say_how_they_differ(tmp_path):
@@ -137,8 +137,8 @@ def test_flags_and_arguments_make_groups_that_say_how_they_differ(tmp_path):
       tmp_path, run_info(), run_info(learning_rate=0.1),
       run_info(kwargs='{"width": 8}'), run_info('Other'))
   assert [group.name for group in groups] == [
-      'A: TinyRanker, learning_rate=0.01', 'B: TinyRanker, learning_rate=0.1',
-      'C: TinyRanker, width=8, learning_rate=0.01', 'D: Other']
+      'TinyRanker, learning_rate=0.01', 'TinyRanker, learning_rate=0.1',
+      'TinyRanker, width=8, learning_rate=0.01', 'Other']
 
 
 def test_mean_and_deviation_over_seeds(tmp_path):
@@ -149,9 +149,12 @@ def test_mean_and_deviation_over_seeds(tmp_path):
   assert group.spread([None] * 3) == (None, None)
 
 
-def test_letters_go_on_after_z():
-  assert [runs._letter(number) for number in (0, 25, 26, 27, 52)] == [
-      'A', 'Z', 'AA', 'AB', 'BA']
+def test_no_two_groups_have_one_name(tmp_path):
+  # Both are cut to equal texts.
+  groups = grouped(tmp_path, run_info(note='x' * 30 + 'a'),
+                   run_info(note='x' * 30 + 'b'))
+  first = f'TinyRanker, note={"x" * 23}…'
+  assert [group.name for group in groups] == [f'{first} (1)', f'{first} (2)']
 
 
 def test_long_arguments_are_cut():

@@ -5,13 +5,12 @@ report     from what a user names to the page
 runs       finds runs, and groups those that differ in their seed alone
 measure    what the models of the runs do on labelled kernels
 counts     what a configuration does: steps, bytes, padding
-document   a whole page of sections
-html       pieces of a page: tables, figures, details
-style      how it looks: on screens, phones and paper, light and dark
-charts     matplotlib's figures, as SVG that follows the page's colours
-drawing    a kernel's graph as SVG
-overview   sections of the page: runs, learning curves, physical constants
+page       what stands in a page; templates/ make HTML of it
+charts     matplotlib's figures
+drawing    a kernel's graph
+summary    the first screen: which run wins, and how certain that is
 slowdowns  sections: slowdowns by program, over kernels, between runs
+overview   sections: learning curves, physical constants, runs
 kernels    the section of single kernels
 pictures   the figures of a page as SVG pictures of their own
 

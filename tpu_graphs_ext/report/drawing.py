@@ -1,4 +1,4 @@
-"""A kernel's graph as SVG: boxes with opcode and shape, data flowing down.
+"""A kernel's graph: boxes with opcode and shape, data flowing down.
 
 grandalf lays it out, in layers as Sugiyama has them. It starts from what is
 read last, so that a constant stands above its reader and not at the far top.
@@ -14,12 +14,13 @@ import numpy as np
 
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.report import charts, html
+from tpu_graphs_ext.report import charts, page
 
 # Of larger graphs the nodes that are nearest to the last ones are drawn.
 MOST_NODES = 200
 _SWEEPS = 8  # That look for an order with few crossings.
 _LETTER, _HEIGHT, _GAP = 6.9, 36, 12  # Pixels; a letter of 11 pixels.
+_MARGIN = 6
 
 
 class Node(NamedTuple):
@@ -61,13 +62,8 @@ def nodes_of(kernel: Kernel) -> list[Node]:
   return found
 
 
-def drawing(kernel: Kernel, name: str) -> str:
-  """An SVG element, and below it the nodes as a table.
-
-  Args:
-    kernel: what to draw.
-    name: unlike all others of the page; ids are made of it.
-  """
+def drawing(kernel: Kernel) -> page.Figure:
+  """The graph of a kernel, as large as it is."""
   nodes = nodes_of(kernel)
   shown = _nearest_to_the_end(kernel)
   links = [(consumer, producer)
@@ -77,35 +73,37 @@ def drawing(kernel: Kernel, name: str) -> str:
   places, routes = _layout(shown, links, [
       max(len(node.opcode), len(node.shape)) * _LETTER + 16 for node in nodes])
   left_out = len(nodes) - len(shown)
-  description = _in_words(nodes, len(kernel.edge_index), left_out)
-  picture = _svg(nodes, places, routes, name,
-                 f'Graph of {kernel.tile_id}', description)
-  note = f' {left_out} nodes far from the result are not drawn.' * bool(
-      left_out)
-  return ('<figure class="wide">'
-          + html.scrolled(picture, f'Graph of {kernel.tile_id}', 'graph')
-          + f'<figcaption>{html.escape(description)} Data flows down; a thick '
-          f'frame is the result of a computation.{note}</figcaption>'
-          + html.details('Nodes', html.table(_table(kernel, nodes)))
-          + '</figure>')
+  width = max(x + w for x, _, w in places.values()) + 2 * _MARGIN
+  height = max(y for _, y, _ in places.values()) + _HEIGHT + 2 * _MARGIN
+  return page.Figure(
+      f'Graph of {kernel.tile_id}',
+      _in_words(nodes, len(kernel.edge_index)) + ' Data flows down; a thick '
+      'frame is the result of a computation.'
+      + f' {left_out} nodes far from the result are not drawn.' * bool(
+          left_out),
+      charts.svg(lambda _, axes: _draw(axes, nodes, places, routes),
+                 width=width / 96, height=height / 96, bare=True),
+      size=int(width))
 
 
-def _in_words(nodes: Sequence[Node], edges: int, left_out: int) -> str:
+def _in_words(nodes: Sequence[Node], edges: int) -> str:
   common = collections.Counter(node.opcode for node in nodes).most_common(6)
   return (f'{len(nodes)} nodes, {edges} edges: '
           + ', '.join(f'{number} {opcode}' for opcode, number in common)
           + (', and others.' if len({n.opcode for n in nodes}) > 6 else '.'))
 
 
-def _table(kernel: Kernel, nodes: Sequence[Node]) -> html.Table:
+def table(kernel: Kernel) -> page.Table:
+  """Its nodes, and what each reads."""
   producers = collections.defaultdict(list)
   for consumer, producer in kernel.edge_index.tolist():
     producers[consumer].append(str(producer))
-  return html.Table(
+  return page.Table(
       f'Nodes of {kernel.tile_id}, in the order of the file',
       ('node', 'opcode', 'shape', 'layout', 'reads'),
       [(str(number), node.opcode, node.shape, node.order,
-        ', '.join(producers[number])) for number, node in enumerate(nodes)])
+        ', '.join(producers[number]))
+       for number, node in enumerate(nodes_of(kernel))])
 
 
 def _nearest_to_the_end(kernel: Kernel) -> set[int]:
@@ -197,45 +195,29 @@ def _of_part(sugiyama, part) -> tuple[dict, list]:
   return boxes, ways
 
 
-def _svg(nodes: Sequence[Node], places: dict, routes: list, name: str,
-         title: str, description: str) -> str:
-  margin = 6
-  width = max(x + w for x, _, w in places.values()) + 2 * margin
-  height = max(y for _, y, _ in places.values()) + _HEIGHT + 2 * margin
-  parts = [charts.opened(
-      'kernel', f'{-margin} {-margin} {width:.0f} {height:.0f}', name, title,
-      description, f' width="{width:.0f}" height="{height:.0f}"'),
-      f'<defs><marker id="{name}-m" viewBox="0 0 8 8" refX="7" refY="4" '
-      'markerWidth="7" markerHeight="7" orient="auto">'
-      '<path d="M0 0 8 4 0 8z" fill="var(--soft)"/></marker></defs>']
+def _draw(axes, nodes: Sequence[Node], places: dict, routes: list) -> None:
+  """Draws in pixels."""
+  from matplotlib import patches, path
+  moves = {'ec': charts.SOFT, 'fc': charts.SOFT, 'lw': 0.9, 'shrinkA': 0,
+           'shrinkB': 0, 'arrowstyle': '-|>', 'mutation_scale': 7}
   for way in routes:
-    parts.append(f'<path d="{_curve(way)}" fill="none" stroke="var(--soft)" '
-                 f'stroke-width="1.2" marker-end="url(#{name}-m)"/>')
-  for number, (x, y, w) in sorted(places.items()):
+    points, codes = [way[0]], [path.Path.MOVETO]
+    for (x, y), (to_x, to_y) in zip(way, way[1:]):
+      middle = (y + to_y) / 2  # Leaves and arrives upright.
+      points += [(x, middle), (to_x, middle), (to_x, to_y)]
+      codes += 3 * [path.Path.CURVE4]
+    axes.add_patch(patches.FancyArrowPatch(path=path.Path(
+        np.array(points) + _MARGIN, codes), **moves)).set_facecolor('none')
+  for number, (x, y, width) in sorted(places.items()):
     node = nodes[number]
+    x, y = x + _MARGIN, y + _MARGIN
     is_source = node.opcode in ('parameter', 'constant', 'iota')
-    parts.append(
-        f'<g><rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" '
-        f'height="{_HEIGHT}" rx="{_HEIGHT / 2 if is_source else 3}" '
-        f'fill="var(--{"page" if is_source else "panel"})" '
-        f'stroke="var(--ink)" stroke-width="{2.4 if node.is_root else 0.9}"/>')
-    for offset, weight, text in ((15, 'bold', node.opcode),
-                                 (29, 'normal', node.shape)):
-      parts.append(
-          f'<text x="{x + w / 2:.1f}" y="{y + offset:.1f}" font-size="11" '
-          f'font-weight="{weight}" text-anchor="middle" fill="var(--ink)">'
-          f'{html.escape(text)}</text>')
-    parts.append('</g>')
-  return ''.join(parts) + '</svg>'
-
-
-def _curve(way: Sequence[tuple[float, float]]) -> str:
-  """A path that leaves and arrives upright at each point."""
-  (x, y), *rest = way
-  path = [f'M{x:.1f} {y:.1f}']
-  for to_x, to_y in rest:
-    middle = (y + to_y) / 2
-    path.append(f'C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} '
-                f'{to_x:.1f} {to_y:.1f}')
-    x, y = to_x, to_y
-  return ' '.join(path)
+    axes.add_patch(patches.FancyBboxPatch(
+        (x, y), width, _HEIGHT, ec=charts.INK,
+        boxstyle=f'round,pad=0,rounding_size={_HEIGHT / 2 if is_source else 3}',
+        fc='none' if is_source else charts.PANEL,
+        lw=1.8 if node.is_root else 0.7))
+    for offset, weight, text in ((11, 'bold', node.opcode),
+                                 (25, 'normal', node.shape)):
+      axes.text(x + width / 2, y + offset, text, fontsize=8.25,
+                fontweight=weight, ha='center', va='center')

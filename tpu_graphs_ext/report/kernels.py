@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import bounds_of
-from tpu_graphs_ext.report import charts, counts, drawing, html
+from tpu_graphs_ext.report import charts, counts, drawing, page
 from tpu_graphs_ext.report.measure import Measurements, Shown
 from tpu_graphs_ext.report.runs import Group
 
@@ -19,60 +19,50 @@ MOST_MARKS = 500
 
 
 def kernels(measurements: Measurements, chosen: Sequence[Shown],
-            in_elements: bool) -> str:
-  """One article a kernel.
+            in_elements: bool) -> page.Section:
+  """A kernel a fold.
 
   Args:
     measurements: names the groups.
     chosen: the kernels.
     in_elements: whether tile bounds count elements, not layout tiles.
   """
-  groups = {group.letter: group for group in measurements.groups}
+  groups = {group.name: group for group in measurements.groups}
   drawn = tqdm(chosen, desc='draw', unit='kernel', disable=None, leave=False)
-  listing = '<ul>' + ''.join(
-      f'<li><a href="#kernel-{number}">{html.escape(one.kernel.tile_id)}</a>: '
-      f'{html.escape(_roles(one))}</li>'
-      for number, one in enumerate(chosen, 1)) + '</ul>'
   unit = 'elements' if in_elements else 'layout tiles'
-  return html.section('Single kernels', html.paragraph(
-      'The worst and the best kernels of the first run of each group, by the '
-      'slowdown of its first tile. In the figures each mark is a tile: to the '
-      'left those that the model would try first, at the bottom the fast '
-      f'ones. Tile bounds count {unit}, most major dimension first. Steps, '
-      'bytes and padding are worked out from shapes, layouts and bounds, '
-      'not measured.') + listing + ''.join(
-          _article(number, one, groups, in_elements)
-          for number, one in enumerate(drawn, 1)))
+  return page.Section('Single kernels', [
+      page.Text('The worst and the best kernels of the first run of each '
+                'group, by the slowdown of its first tile. Steps, bytes and '
+                'padding are worked out from shapes, layouts and bounds, not '
+                f'measured. Tile bounds count {unit}, most major dimension '
+                'first.'),
+      *(page.Fold(f'{one.kernel.tile_id}: {_roles(one)}',
+                  _kernel(one, groups, in_elements)) for one in drawn)])
 
 
 def _roles(shown: Shown) -> str:
-  """'worst of A (12.3 %), best of B (0.0 %)'."""
+  """'worst of Mine (12.3 %), best of Other (0.0 %)'."""
   return ', '.join(
-      f'{role} of {letter} ({html.percent(shown.rows[letter]["slowdown_1"])} '
-      '%)' for letter, role in sorted(shown.roles.items()))
+      f'{role} of {name} ({page.percent(shown.rows[name]["slowdown_1"])} %)'
+      for name, role in shown.roles.items())
 
 
-def _article(number: int, shown: Shown, groups: dict[str, Group],
-             in_elements: bool) -> str:
+def _kernel(shown: Shown, groups: dict[str, Group],
+            in_elements: bool) -> list:
   kernel = shown.kernel
-  letters = sorted(shown.roles)
-  row = shown.rows[letters[0]]
+  names = [name for name in groups if name in shown.roles]
+  row = shown.rows[names[0]]
   best = int(np.argmin(kernel.runtime_rel))
-  roles = _roles(shown)
-  about = (f'{roles[0].upper()}{roles[1:]}. Kind: {row["kind"]}; '
-           f'{kernel.num_configs} configurations, of which the best takes '
-           f'{_microseconds(kernel.runtime_ns[best])} µs. Slowdown of the '
-           f'default tile: {html.percent(row["default"])} %.')
   order = list(groups)
-  pictures = [
-      _scatter(f'kernel-{number}-{letter}', shown, groups[letter],
-               order.index(letter), best) for letter in letters]
-  return (f'<article id="kernel-{number}">'
-          f'<h3>{html.escape(kernel.tile_id)}</h3>{html.paragraph(about)}'
-          '<div class="beside">'
-          + drawing.drawing(kernel, f'graph-{number}') + ''.join(pictures)
-          + html.table(_tiles_table(shown, letters, best, in_elements))
-          + '</div></article>')
+  return [
+      page.Text(f'Kind: {row["kind"]}; {kernel.num_configs} configurations, '
+                'of which the best takes '
+                f'{_microseconds(kernel.runtime_ns[best])} µs. Slowdown of '
+                f'the default tile: {page.percent(row["default"])} %.'),
+      page.Row([drawing.drawing(kernel), *(
+          _scatter(shown, name, order.index(name), best) for name in names)]),
+      _tiles_table(shown, names, best, in_elements),
+      page.Fold('Nodes', [drawing.table(kernel)])]
 
 
 def _microseconds(runtime_ns: float) -> str:
@@ -84,17 +74,17 @@ def _microseconds(runtime_ns: float) -> str:
 # ------------------------------------------------------------------- figures
 
 
-def _scatter(name: str, shown: Shown, group: Group, number: int,
-             best: int) -> str:
+def _scatter(shown: Shown, name: str, number: int,
+             best: int) -> page.Figure:
   """Predicted place against runtime."""
   kernel = shown.kernel
-  order = shown.scores[group.letter].order
+  order = shown.scores[name].order
   runtime = kernel.runtime_rel / kernel.runtime_rel.min() - 1
   by_place = 100 * runtime[order]  # Slowdown in % of the first to try, ...
   places = np.arange(1, len(order) + 1)
   drawn = _drawn(by_place)
   best_place = int(np.flatnonzero(order == best)[0]) + 1
-  look = charts.look_of(number, group.letter)
+  look = charts.look_of(number, name)
 
   def draw(figure, axes):
     axes.plot(places[drawn], by_place[drawn], lw=0, marker=look.mark, ms=3,
@@ -116,26 +106,28 @@ def _scatter(name: str, shown: Shown, group: Group, number: int,
                if tick <= len(order)]
       axes.set_xticks(ticks, [f'{tick:,}' for tick in ticks])
       axes.minorticks_off()
-    axes.set_xlabel(f'place that {group.letter} predicts, 1 is tried first')
-    axes.set_title(f'{group.letter}: measured, % over the best tile')
+    axes.set_xlabel('predicted place, 1 is tried first'
+                    + ' (log scale)' * (len(order) > 100))
+    axes.set_ylabel('% over the best (log scale\nabove 1 %)')
     axes.grid(True)
     charts.legend_below(figure, axes)
 
-  tau = shown.rows[group.letter]['kendall']
-  said = (f'The tile that {group.letter} tries first is {by_place[0]:.1f} % '
-          f'slower than the best one, which has place {best_place} of '
-          f"{len(order)}. Kendall's tau is {html.number(tau)}.")
+  tau = shown.rows[name]['kendall']
   left_out = len(order) - int(drawn.sum())
-  note = f' {left_out} of the tiles are not drawn.' * bool(left_out)
-  title = f'{kernel.tile_id}: place predicted by {group.name}'
   first = min(10, len(order))
-  return html.figure(
-      charts.svg(draw, name=name, title=title, description=said), said + note,
-      html.Table(f'The first {first} of {group.letter}', (
+  return page.Figure(
+      f'Measured time by the place that {name} predicts for '
+      f'{kernel.tile_id}',
+      f'Each mark is a tile. The one tried first is {by_place[0]:.1f} % '
+      f'slower than the best one, which has place {best_place} of '
+      f"{len(order)}. Kendall's tau is {page.number(tau)}."
+      + f' {left_out} of the tiles are not drawn.' * bool(left_out),
+      charts.svg(draw),
+      page.Table(f'The first {first} of {name}', (
           'place', 'configuration', 'measured, µs', '% over the best'),
           [(str(place + 1), str(int(order[place])),
             _microseconds(kernel.runtime_ns[order[place]]),
-            html.number(float(by_place[place]))) for place in range(first)]))
+            page.number(float(by_place[place]))) for place in range(first)]))
 
 
 def _drawn(by_place: np.ndarray) -> np.ndarray:
@@ -152,33 +144,33 @@ def _drawn(by_place: np.ndarray) -> np.ndarray:
 # --------------------------------------------------------------------- tables
 
 
-def _tiles_table(shown: Shown, letters: Sequence[str], best: int,
-                 in_elements: bool) -> html.Table:
+def _tiles_table(shown: Shown, names: Sequence[str], best: int,
+                 in_elements: bool) -> page.Table:
   """The best tile beside those that the runs choose, and where they differ."""
   kernel = shown.kernel
-  chosen = [int(shown.scores[letter].order[0]) for letter in letters]
+  chosen = [int(shown.scores[name].order[0]) for name in names]
   configs = [best, *chosen]
   slowdown = kernel.runtime_rel / kernel.runtime_rel.min() - 1
   rows = [('configuration', *map(str, configs))]
   for group in ('output_bounds', 'kernel_bounds'):
-    bounds = [html.TIMES.join(map(str, bounds_of(
-        kernel.config_feat[config], group))) or html.NOTHING
+    bounds = [page.TIMES.join(map(str, bounds_of(
+        kernel.config_feat[config], group))) or page.NOTHING
               for config in configs]
-    if set(bounds) != {html.NOTHING}:
+    if set(bounds) != {page.NOTHING}:
       rows.append((group, *bounds))
   rows.append(('measured, µs', *(
       _microseconds(kernel.runtime_ns[config]) for config in configs)))
   rows.append(('% over the best', *(
-      html.percent(float(slowdown[config])) for config in configs)))
-  for letter in letters:
-    order = shown.scores[letter].order.tolist()
-    rows.append((f'place that {letter} predicts', *(
+      page.percent(float(slowdown[config])) for config in configs)))
+  for name in names:
+    order = shown.scores[name].order.tolist()
+    rows.append((f'place that {name} predicts', *(
         str(order.index(config) + 1) for config in configs)))
   rows += _count_rows(kernel, configs, in_elements)
-  return html.Table(
+  return page.Table(
       f'{kernel.tile_id}: the chosen tiles against the best one; in brackets '
       'the multiple of the best, where they differ',
-      ('', 'best', *(f'chosen by {letter}' for letter in letters)), rows)
+      ('', 'best', *(f'chosen by {name}' for name in names)), rows)
 
 
 def _count_rows(kernel, configs: Sequence[int],
@@ -195,9 +187,9 @@ def _count_rows(kernel, configs: Sequence[int],
     if one.name != 'steps' and (
         not values.any() or np.array_equal(values, np.ones(len(configs)))):
       continue
-    title = f'{one.title}, {one.unit}' if one.unit else one.title
-    rows.append((title, html.count(values[0]), *(
-        html.count(value) + _multiple(value, values[0])
+    shown = page.size if one.unit == 'B' else page.count
+    rows.append((one.title, shown(values[0]), *(
+        shown(value) + _multiple(value, values[0])
         for value in values[1:])))
   return rows
 
@@ -207,4 +199,4 @@ def _multiple(value: float, best: float) -> str:
   ratio: Optional[float] = value / best if best else None
   if ratio is None or abs(ratio - 1) < 1e-6:
     return ''
-  return f' ({html.TIMES} {ratio:.3g})'
+  return f' ({page.TIMES} {ratio:.3g})'

@@ -15,7 +15,7 @@ from tpu_graphs_ext.host import evaluate, scoring, statistics
 from tpu_graphs_ext.host.settings import DATA_ROOT, LoadSettings
 from tpu_graphs_ext.layout import settings
 from tpu_graphs_ext.layout.settings import TOP_KS, LayoutLoadSettings
-from tpu_graphs_ext.report import html, overview
+from tpu_graphs_ext.report import overview, page, summary
 from tpu_graphs_ext.report.runs import Group, Run
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Measured:
 
 
 def sections(groups: Sequence[Group], data: str, loading: LoadSettings,
-             problems: list[str]) -> list[str]:
+             problems: list[str]) -> list[page.Section]:
   """Measures the runs and makes the sections of the page.
 
   Args:
@@ -64,12 +64,12 @@ def sections(groups: Sequence[Group], data: str, loading: LoadSettings,
     problems: what cannot be done is added, one message each.
   """
   measured = [_measured(group, data, loading, problems) for group in groups]
-  parts = [_runs(measured), overview.learning_curves(
-      groups, of='configurations', over='programs')]
   known = [one for one in measured if one.tables]
+  parts = [_summary(measured)]
   if known:
     parts += [_programs(known), _differences(known)]
-  return [part for part in parts if part]
+  return [part for part in [*parts, overview.learning_curves(
+      groups, of='configurations', over='programs'), _runs(measured)] if part]
 
 
 # ------------------------------------------------------------------ measuring
@@ -112,65 +112,92 @@ def _loading_of(run: Run, loading: LoadSettings) -> LayoutLoadSettings:
 # ------------------------------------------------------------------- sections
 
 
-def _runs(measured: Sequence[Measured]) -> str:
+def _summary(measured: Sequence[Measured]) -> page.Section:
+  """Which run has the best tau, and how certain that is."""
+  known = [one for one in measured if one.tables]
+  sources = list(dict.fromkeys(one.source for one in known))
+  ranked = sorted(known, key=lambda one: -(one.group.spread(
+      one.per_run('kendall'))[0] or -1.0))
+  if len(sources) > 1:
+    title, certainty = 'Runs of several collections', (
+        'Runs are compared only with those of the same programs.')
+  elif len(ranked) > 1:
+    best, other = ranked[:2]
+    title, certainty = summary.verdict(
+        best.group.name, other.group.name, statistics.paired_difference(
+            best.per_program('kendall'), other.per_program('kendall')),
+        'more tau')
+  else:
+    title = (f'One group of runs: {ranked[0].group.name}' if ranked
+             else 'Nothing could be measured')
+    certainty = 'There is nothing to compare it with.'
+  return page.Section(title, [
+      page.Facts([
+          ('Certainty', certainty),
+          ('Data', 'labelled programs of ' + (
+              ', '.join(sources) or 'nothing: none could be read')),
+          ('Trained', summary.trained([one.group for one in measured])),
+          ('Measures', "tau is Kendall's tau-b of the runtimes and the "
+                       "model's order; it and OPA are better higher. top-k "
+                       'is how much slower, in %, the fastest of the first k '
+                       'configurations is than the fastest of all.')]),
+      page.Table('Means over programs', ('group', *(
+          name for name, *_ in _MEASURES)), [
+              (one.group.name, *_spreads(one))
+              for one in [*ranked, *(m for m in measured if not m.tables)]])])
+
+
+def _runs(measured: Sequence[Measured]) -> page.Section:
   header = ('group', 'collection', 'runs', 'best validation OPA',
-            *(name for name, *_ in _MEASURES), 'epochs', 'minutes of training')
+            'epochs', 'minutes of training')
   rows = []
   for one in measured:
     group, args = one.group, one.group.runs[0].info['args']
     rows.append([
         group.name, f'{args["source"]}/{args["search"]}', str(len(group.runs)),
-        html.with_spread(*group.spread(map(overview.best_opa, group.runs)), 3),
-        *_spreads(one),
-        html.with_spread(*group.spread(
+        page.with_spread(*group.spread(map(overview.best_opa, group.runs)), 3),
+        page.with_spread(*group.spread(
             len(run.curve.get('epoch', [])) for run in group.runs), 0),
-        html.with_spread(*group.spread(map(overview.minutes, group.runs)), 1)])
-  sources = sorted({one.source for one in measured if one.source})
-  return html.section('Runs', ''.join([
-      html.paragraph(
-          'Means over the labelled programs of '
-          + (', '.join(sources) or 'nothing, as none could be read') +
-          ". tau is Kendall's tau-b of the runtimes and the model's order; it "
-          'and OPA are better higher. top-k is how much slower, in %, the '
-          'fastest of the first k configurations is than the fastest of all. '
-          'Runs that differ in their seed alone are one group: mean ± '
-          'standard deviation over its seeds.'),
-      html.table(html.Table('Groups of runs', header, rows)),
-      html.details('Flags and arguments', html.table(
-          overview.flags_table([one.group for one in measured])))]))
+        page.with_spread(*group.spread(map(overview.minutes, group.runs)), 1)])
+  return page.Section('Runs', [
+      page.Text('Runs that differ in their seed alone are one group: mean ± '
+                'standard deviation over its seeds.'),
+      page.Table('Groups of runs', header, rows),
+      page.Fold('Flags and arguments', [
+          overview.flags_table([one.group for one in measured])])])
 
 
 def _spreads(one: Measured) -> list[str]:
-  return [html.with_spread(*one.group.spread(
+  return [page.with_spread(*one.group.spread(
       factor * mean for mean in one.per_run(column)), digits)
           for _, _, factor, digits, column in _MEASURES]
 
 
-def _programs(measured: Sequence[Measured]) -> str:
+def _programs(measured: Sequence[Measured]) -> page.Section:
   tables = []
   for source, members in _by_source(measured):
     columns = [(one, [one.per_program(column) for *_, column in _MEASURES])
                for one in members]
     rows = []
     for row in members[0].tables[0].itertuples():
-      rows.append((row.program, html.count(row.nodes),
-                   html.count(row.configs), html.count(row.runtimes), *(
-                       html.number(_or_none(factor * values[row.program]),
+      rows.append((row.program, page.count(row.nodes),
+                   page.count(row.configs), page.count(row.runtimes), *(
+                       page.number(_or_none(factor * values[row.program]),
                                    digits)
                        for _, found in columns
                        for (_, _, factor, digits, _), values in zip(
                            _MEASURES, found))))
-    tables.append(html.table(html.Table(
+    tables.append(page.Table(
         f'Programs of {source}, means over the seeds',
-        ('program', 'nodes', 'configurations', 'unlike runtimes', *(
-            f'{one.group.letter} {name}'
-            for one, _ in columns for name, *_ in _MEASURES)), rows)))
-  return html.section('Programs', html.paragraph(
-      'Of a program with few unlike runtimes no order has a tau of 1.')
-      + ''.join(tables))
+        ('program', 'nodes', 'configurations', 'different runtimes', *(
+            f'{one.group.name} {name}'
+            for one, _ in columns for name, *_ in _MEASURES)), rows))
+  return page.Section('Programs', [page.Text(
+      'If a program has few different runtimes, no order has a tau of 1.'),
+      *tables])
 
 
-def _differences(measured: Sequence[Measured]) -> str:
+def _differences(measured: Sequence[Measured]) -> Optional[page.Section]:
   """Paired by program, between the groups of one source."""
   parts = []
   for source, members in _by_source(measured):
@@ -179,28 +206,23 @@ def _differences(measured: Sequence[Measured]) -> str:
       cells = [_difference(factor, digits, statistics.paired_difference(
           one.per_program(column), other.per_program(column)))
                for _, _, factor, digits, column in _MEASURES]
-      rows.append((f'{one.group.letter} {html.MINUS} {other.group.letter}',
+      rows.append((f'{one.group.name} {page.MINUS} {other.group.name}',
                    *cells))
     if rows:
-      parts.append(html.table(html.Table(
+      parts.append(page.Table(
           f'Differences on {source}, mean [95 % interval]',
           ('pair', *(f'{name}, {"above" if higher else "below"} 0: the first '
-                     'is better' for name, higher, *_ in _MEASURES)), rows)))
-  if not parts:
-    return ''
-  return html.section('Differences between runs', html.paragraph(
-      'The first minus the second, program by program. An interval that holds '
-      '0 says that these programs do not tell the two apart; of a handful of '
-      'programs it comes out too narrow, and of one there is none.')
-      + ''.join(parts))
+                     'is better' for name, higher, *_ in _MEASURES)), rows))
+  return page.Section('Differences between runs', [
+      page.Text('The first minus the second, program by program. If an '
+                'interval holds 0, these programs do not tell the two apart; '
+                'of a handful of programs it is too narrow.'),
+      *parts]) if parts else None
 
 
 def _difference(factor: float, digits: int,
                 found: tuple[float, float, float]) -> str:
-  mean, low, high = (factor * number for number in found)
-  text = html.number(_or_none(mean), digits)
-  return text if math.isnan(low) else (
-      f'{text} [{html.number(low, digits)}, {html.number(high, digits)}]')
+  return page.with_interval(*(factor * number for number in found), digits)
 
 
 def _by_source(measured: Sequence[Measured]) -> list[tuple[str, list]]:

@@ -49,7 +49,7 @@ class Measurements:
     source: where the kernels are from; '' if there are none.
     kernels: all of them with labels; None if there are none.
     groups: every group of runs.
-    of_group: letter -> its runs that could be measured, maybe none.
+    of_group: name -> its runs that could be measured, maybe none.
   """
   source: str
   kernels: Optional[Partition]
@@ -58,12 +58,12 @@ class Measurements:
 
   @property
   def measured_groups(self) -> list[Group]:
-    return [group for group in self.groups if self.of_group[group.letter]]
+    return [group for group in self.groups if self.of_group[group.name]]
 
   def per_kernel(self, group: Group, column: str) -> np.ndarray:
     """float64 [kernels]: mean of a measure over the group's runs."""
     return np.mean([measured.rows[column]
-                    for measured in self.of_group[group.letter]], axis=0)
+                    for measured in self.of_group[group.name]], axis=0)
 
   def per_run(self, group: Group, column: str) -> list[Optional[float]]:
     """For each run of the group the mean over kernels; None if not measured.
@@ -71,7 +71,7 @@ class Measurements:
     NaN of a kernel is left out.
     """
     means = {}
-    for measured in self.of_group[group.letter]:
+    for measured in self.of_group[group.name]:
       values = measured.rows[column].dropna().to_numpy()
       means[measured.run.run_path] = values.mean() if values.size else None
     return [means.get(run.run_path) for run in group.runs]
@@ -88,7 +88,7 @@ def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
     loading: how to load the models.
     problems: what cannot be done is added, one message each.
   """
-  of_group = {group.letter: [] for group in groups}
+  of_group = {group.name: [] for group in groups}
   source, loading = _source(groups, data, loading)
   try:
     kernels = _labelled(inputs.read_kernels(
@@ -102,7 +102,7 @@ def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
       if run.model_dir is None:
         continue
       try:
-        of_group[group.letter].append(_measured(run, kernels, loading))
+        of_group[group.name].append(_measured(run, kernels, loading))
       except UserError as error:
         # Of an error in the data root, say, the run is not named yet.
         problems.append(str(error) if run.model_dir in str(error)
@@ -172,9 +172,9 @@ class Shown:
 
   Attributes:
     kernel: it.
-    roles: letter of a group -> 'worst' or 'best'.
-    rows: letter -> what the group's first run measured, by column.
-    scores: letter -> what that run thinks of the configurations.
+    roles: name of a group -> 'worst' or 'best'.
+    rows: name -> what the group's first run measured, by column.
+    scores: name -> what that run thinks of the configurations.
   """
   kernel: Kernel
   roles: dict[str, str]
@@ -192,28 +192,28 @@ def chosen_kernels(measurements: Measurements, count: int) -> list[Shown]:
   """
   roles: dict[int, dict[str, str]] = {}
   for group in measurements.measured_groups:
-    rows = measurements.of_group[group.letter][0].rows
+    rows = measurements.of_group[group.name][0].rows
     for role, places in _ends(rows, count):
       for place in places:
-        roles.setdefault(place, {}).setdefault(group.letter, role)
+        roles.setdefault(place, {}).setdefault(group.name, role)
   order = sorted(roles, key=lambda place: (
       min('worst best'.index(role) for role in roles[place].values()),
-      -max(measurements.of_group[letter][0].rows['slowdown_1'][place]
-           for letter in roles[place])))
+      -max(measurements.of_group[name][0].rows['slowdown_1'][place]
+           for name in roles[place])))
   scores = {place: {} for place in order}
   for group in measurements.measured_groups:
-    own = [place for place in order if group.letter in roles[place]]
+    own = [place for place in order if group.name in roles[place]]
     if not own:
       continue
-    ranker = measurements.of_group[group.letter][0].ranker
+    ranker = measurements.of_group[group.name][0].ranker
     chosen = ranker.score_all(
-        measurements.kernels.select(own), f'kernels of {group.letter}')
+        measurements.kernels.select(own), f'kernels of {group.name}')
     for place, (_, found) in zip(own, chosen):
-      scores[place][group.letter] = found
+      scores[place][group.name] = found
   return [
       Shown(measurements.kernels.kernel(place), roles[place],
-            {letter: measurements.of_group[letter][0].rows.iloc[place]
-             for letter in roles[place]}, scores[place])
+            {name: measurements.of_group[name][0].rows.iloc[place]
+             for name in roles[place]}, scores[place])
       for place in order]
 
 

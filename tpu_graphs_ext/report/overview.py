@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 
 from tpu_graphs_ext.host import metrics
-from tpu_graphs_ext.report import charts, html
+from tpu_graphs_ext.report import charts, page
 from tpu_graphs_ext.report.measure import Measurements
 from tpu_graphs_ext.report.runs import Group, Run, shown
 
@@ -29,22 +29,14 @@ _MEANINGS = {
 # ---------------------------------------------------------------------- runs
 
 
-def runs(measurements: Measurements) -> str:
-  """What is compared."""
-  groups = measurements.groups
-  where = (f'{len(measurements.kernels)} labelled kernels of '
-           f'{measurements.source}' if measurements.kernels is not None
-           else 'the kernels that each run was validated on, as its run file '
-           'says')
-  return html.section('Runs', ''.join([
-      html.paragraph(
-          f'Slowdowns are of {where}: how much slower, in %, the best of the '
-          'first k tiles of the model is than the best tile of the kernel. '
-          'Lower is better. Runs that differ in their seed alone are one '
-          'group: mean ± standard deviation over its seeds.'),
-      html.table(_groups_table(measurements)),
-      html.details('Every run', html.table(_runs_table(measurements))),
-      html.details('Flags and arguments', html.table(flags_table(groups)))]))
+def runs(measurements: Measurements) -> page.Section:
+  """What is compared, in every detail."""
+  return page.Section('Runs', [
+      page.Text('Runs that differ in their seed alone are one group: mean ± '
+                'standard deviation over its seeds.'),
+      groups_table(measurements),
+      page.Fold('Every run', [_runs_table(measurements)]),
+      page.Fold('Flags and arguments', [flags_table(measurements.groups)])])
 
 
 def slowdowns_of(measurements: Measurements, group: Group,
@@ -55,26 +47,27 @@ def slowdowns_of(measurements: Measurements, group: Group,
   return measurements.per_run(group, f'slowdown_{k}')
 
 
-def _groups_table(measurements: Measurements) -> html.Table:
+def groups_table(measurements: Measurements) -> page.Table:
+  """A row a group: slowdowns, OPA, epochs and time."""
   rows = []
   for group in measurements.groups:
     row = [group.name, str(len(group.runs)),
-           html.with_spread(*group.spread(map(best_opa, group.runs)), 3)]
+           page.with_spread(*group.spread(map(best_opa, group.runs)), 3)]
     for k in metrics.TOP_KS:
-      row.append(html.with_spread(*group.spread(
+      row.append(page.with_spread(*group.spread(
           None if value is None else 100 * value
           for value in slowdowns_of(measurements, group, k))))
-    row.append(html.with_spread(*group.spread(
+    row.append(page.with_spread(*group.spread(
         len(run.curve.get('epoch', [])) for run in group.runs), 0))
-    row.append(html.with_spread(*group.spread(map(minutes, group.runs)), 1))
+    row.append(page.with_spread(*group.spread(map(minutes, group.runs)), 1))
     rows.append(row)
-  return html.Table(
+  return page.Table(
       'Groups of runs', ('group', 'runs', 'best validation OPA',
                          *(f'top-{k} %' for k in metrics.TOP_KS), 'epochs',
                          'minutes of training'), rows)
 
 
-def _runs_table(measurements: Measurements) -> html.Table:
+def _runs_table(measurements: Measurements) -> page.Table:
   rows = []
   for group in measurements.groups:
     slowdowns = [slowdowns_of(measurements, group, k) for k in metrics.TOP_KS]
@@ -82,23 +75,23 @@ def _runs_table(measurements: Measurements) -> html.Table:
       best = run.best_epoch
       versions = run.info.get('versions', {})
       rows.append((
-          group.letter, run.name[:8],
-          html.NOTHING if run.seed is None else str(run.seed),
-          str(run.info['args'].get('run_id', '')) or html.NOTHING,
+          group.name, run.name[:8],
+          page.NOTHING if run.seed is None else str(run.seed),
+          str(run.info['args'].get('run_id', '')) or page.NOTHING,
           str(len(run.curve.get('epoch', []))),
-          html.NOTHING if best is None else str(best + 1),
-          html.number(best_opa(run), 3),
-          *(html.percent(of[number]) for of in slowdowns),
-          *(html.percent(run.final_error(k)) for k in metrics.TOP_KS),
-          shown(versions.get('tensorflow', '')) or html.NOTHING))
+          page.NOTHING if best is None else str(best + 1),
+          page.number(best_opa(run), 3),
+          *(page.percent(of[number]) for of in slowdowns),
+          *(page.percent(run.final_error(k)) for k in metrics.TOP_KS),
+          shown(versions.get('tensorflow', '')) or page.NOTHING))
   ks = [f'top-{k} %' for k in metrics.TOP_KS]
-  return html.Table(
+  return page.Table(
       'Runs; the second three slowdowns are what the run file says',
       ('group', 'run', 'seed', 'run_id', 'epochs', 'best epoch', 'best OPA',
        *ks, *(f'{k}, run file' for k in ks), 'TensorFlow'), rows)
 
 
-def flags_table(groups: Sequence[Group]) -> html.Table:
+def flags_table(groups: Sequence[Group]) -> page.Table:
   """Every flag and argument; those that differ come first."""
   values: dict[str, list[Any]] = {}
   for number, group in enumerate(groups):
@@ -111,11 +104,11 @@ def flags_table(groups: Sequence[Group]) -> html.Table:
   for key, row in sorted(values.items(), key=lambda item: (
       not _differs(item[1]), item[0])):
     rows.append((key, 'differs' if _differs(row) else 'same', *(
-        html.NOTHING if value is None else shown(value) for value in row)))
-  return html.Table(
+        page.NOTHING if value is None else shown(value) for value in row)))
+  return page.Table(
       'What the groups were trained with, by its names in the run files; '
-      f'{html.NOTHING} is not given',
-      ('name', '', *(group.letter for group in groups)), rows)
+      f'{page.NOTHING} is not given',
+      ('name', '', *(group.name for group in groups)), rows)
 
 
 def _differs(row: Sequence[Any]) -> bool:
@@ -136,7 +129,7 @@ def minutes(run: Run) -> Optional[float]:
 
 
 def learning_curves(every: Sequence[Group], of: str = 'tiles',
-                    over: str = 'kernels') -> str:
+                    over: str = 'kernels') -> page.Section:
   """Loss and OPA by epoch: OPA of all together, losses each by itself.
 
   Args:
@@ -146,17 +139,16 @@ def learning_curves(every: Sequence[Group], of: str = 'tiles',
   """
   groups = [group for group in every if any(run.curve for run in group.runs)]
   if not groups:
-    return html.section('Learning curves', html.paragraph(
-        'No run file has a curve.'))
-  parts = [_opa_figure(every, groups, over)]
-  parts += [_loss_figure(every.index(group), group)
-            for group in groups]
-  return html.section('Learning curves', html.paragraph(
-      'A thin line is a run, a thick one the mean over the seeds of a group, '
-      f'as far as all of them went. OPA is the part of all pairs of {of} that '
-      'are put into the right order. Losses of unlike models, or of unlike '
-      'numbers of configurations, do not compare, so each group has its own '
-      'axis.') + html.figures(parts))
+    return page.Section('Learning curves', [
+        page.Text('No run file has a curve.')])
+  losses = [_loss_figure(every.index(group), group) for group in groups]
+  return page.Section('Learning curves', [
+      page.Text(
+          'A thin line is a run, a thick one the mean over the seeds of a '
+          f'group, as far as all of them went. OPA is the share of pairs of '
+          f'{of} in the right order. Losses of different models do not '
+          'compare, so each group has its own axis.'),
+      page.Row([_opa_figure(every, groups, over), *losses])])
 
 
 def _mean_curve(group: Group, key: str) -> np.ndarray:
@@ -181,12 +173,12 @@ def _lines(axes, group: Group, key: str, look: charts.Look, dash: Any,
 
 
 def _opa_figure(every: Sequence[Group], groups: Sequence[Group],
-                over: str) -> str:
+                over: str) -> page.Figure:
   def draw(figure, axes):
     for group in groups:
-      look = charts.look_of(every.index(group), group.letter)
+      look = charts.look_of(every.index(group), group.name)
       if any('val_opa' in run.curve for run in group.runs):
-        _lines(axes, group, 'val_opa', look, look.dash, group.letter)
+        _lines(axes, group, 'val_opa', look, look.dash, group.name)
     axes.set_xlabel('epoch')
     axes.set_title(f'OPA of the validation {over}')
     axes.grid(True)
@@ -194,40 +186,35 @@ def _opa_figure(every: Sequence[Group], groups: Sequence[Group],
     _whole_epochs(axes)
 
   best = ', '.join(
-      f'{group.letter} '
-      f'{html.number(group.spread(map(best_opa, group.runs))[0], 3)}'
+      f'{group.name} '
+      f'{page.number(group.spread(map(best_opa, group.runs))[0], 3)}'
       for group in groups)
-  title = 'Validation OPA by epoch'
-  return html.figure(
-      charts.svg(draw, name='opa', title=title,
-                 description=f'Best: {best}. Higher is better.'),
-      f'{title}, higher is better. {_legend(groups)}',
+  return page.Figure(
+      'Validation OPA by epoch', f'Best: {best}. Higher is better.',
+      charts.svg(draw, height=2.5 + 0.16 * len(groups)),
       _curve_table(groups, ('train_opa', 'val_opa')))
 
 
-def _loss_figure(number: int, group: Group) -> str:
-  look = charts.look_of(number, group.letter)
+def _loss_figure(number: int, group: Group) -> page.Figure:
+  look = charts.look_of(number, group.name)
 
-  def draw(unused_figure, axes):
+  def draw(figure, axes):
     for key, dash, label in (('train_loss', (0, (3, 2)), 'training'),
                              ('val_loss', '-', 'validation')):
       if any(key in run.curve for run in group.runs):
         _lines(axes, group, key, look, dash, label)
     axes.set_xlabel('epoch')
-    axes.set_title(f'Loss of {group.letter}')
+    axes.set_title('Loss')
     axes.grid(True)
-    axes.legend(loc='upper right')
+    charts.legend_below(figure, axes)
     _whole_epochs(axes)
 
   mean = _mean_curve(group, 'val_loss')
   said = (f'Validation loss {mean[0]:.4g} at first, {mean[-1]:.4g} at epoch '
           f'{len(mean)}, at its least {mean.min():.4g}.'
           if mean.size else 'No validation loss.')
-  title = f'Loss of {group.name} by epoch'
-  return html.figure(
-      charts.svg(draw, name=f'loss-{group.letter}', title=title,
-                 description=said),
-      f'{title}. {said}', _curve_table([group], ('train_loss', 'val_loss')))
+  return page.Figure(f'Loss of {group.name} by epoch', said, charts.svg(draw),
+                     _curve_table([group], ('train_loss', 'val_loss')))
 
 
 def _whole_epochs(axes) -> None:
@@ -238,41 +225,35 @@ def _whole_epochs(axes) -> None:
   axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, nbins=6))
 
 
-def _legend(groups: Sequence[Group]) -> str:
-  return '; '.join(group.name for group in groups) + '.'
-
-
-def _curve_table(groups: Sequence[Group], keys: Sequence[str]) -> html.Table:
-  curves = {f'{group.letter} {key}': _mean_curve(group, key)
+def _curve_table(groups: Sequence[Group], keys: Sequence[str]) -> page.Table:
+  curves = {f'{group.name} {key}': _mean_curve(group, key)
             for group in groups for key in keys}
-  rows = [(str(epoch), *(html.NOTHING if value is None else f'{value:.4f}'
+  rows = [(str(epoch), *(page.NOTHING if value is None else f'{value:.4f}'
                          for value in values))
           for epoch, values in enumerate(
               itertools.zip_longest(*curves.values()), 1)]
-  return html.Table('Means over the seeds', ('epoch', *curves), rows)
+  return page.Table('Means over the seeds', ('epoch', *curves), rows)
 
 
 # ----------------------------------------------------------------- constants
 
 
-def constants(measurements: Measurements) -> str:
+def constants(measurements: Measurements) -> Optional[page.Section]:
   """Physical constants: where training started, and where it came to."""
   parts = []
   for number, group in enumerate(measurements.groups):
-    told = [measured for measured in measurements.of_group[group.letter]
+    told = [measured for measured in measurements.of_group[group.name]
             if measured.constants]
     if told:
-      parts.append(_constants_figure(number, group, told))
-  if not parts:
-    return ''
-  return html.section('Physical constants', html.paragraph(
-      'A model with an analytic time fits these to the runtimes. A constant '
-      'that hardly matters for these kernels stays near its start.')
-      + ''.join(f'<div class="beside">{part}</div>' for part in parts))
+      parts.append(page.Row(_constants(number, group, told)))
+  return page.Section('Physical constants', [
+      page.Text('A model with an analytic time fits these to the runtimes. A '
+                'constant that hardly matters for these kernels stays near '
+                'its start.'), *parts]) if parts else None
 
 
-def _constants_figure(number: int, group: Group, told: Sequence) -> str:
-  look = charts.look_of(number, group.letter)
+def _constants(number: int, group: Group, told: Sequence) -> list:
+  look = charts.look_of(number, group.name)
   names = list(told[0].constants)
   rows, titles = [], []
   for name in names:
@@ -281,17 +262,17 @@ def _constants_figure(number: int, group: Group, told: Sequence) -> str:
     mean, deviation = group.spread(now)
     ratio = None if not start else mean / start
     titles.append((name, start, now, ratio))
-    rows.append((name, html.NOTHING if start is None else f'{start:.4g}',
+    rows.append((name, page.NOTHING if start is None else f'{start:.4g}',
                  f'{mean:.4g}' + ('' if deviation is None
                                   else f' ± {deviation:.2g}'),
-                 html.NOTHING if ratio is None else f'{html.TIMES} {ratio:.3g}',
+                 page.NOTHING if ratio is None else f'{page.TIMES} {ratio:.3g}',
                  _MEANINGS.get(name, '')))
-  numbers = html.Table(
+  numbers = page.Table(
       f'Physical constants of {group.name}',
       ('constant', 'at the start', 'learned', 'change', 'what it is'), rows)
   known = [row for row in titles if row[3] is not None]
   if not known:
-    return html.table(numbers)
+    return [numbers]
 
   def draw(unused_figure, axes):
     for place, (_, start, now, _) in enumerate(known):
@@ -306,16 +287,13 @@ def _constants_figure(number: int, group: Group, told: Sequence) -> str:
     axes.set_yticks(range(len(known)), [name for name, *_ in known])
     axes.set_ylim(len(known) - 0.5, -0.5)
     axes.tick_params(axis='y', length=0)
-    axes.set_xlabel('learned, as a multiple of the start')
-    axes.set_title(f'Constants of {group.letter}')
+    axes.set_xlabel('learned / start (log scale)')
     axes.grid(axis='x')
 
   said = ', '.join(f'{name} times {ratio:.3g}' for name, _, _, ratio in known)
-  title = f'Physical constants of {group.name}, learned over start'
-  return html.figure(
-      charts.svg(draw, name=f'constants-{group.letter}', title=title,
-                 description=said, height=0.9 + 0.22 * len(known)),
-      f'{title}; a mark is a run.') + html.table(numbers)
+  return [page.Figure(
+      f'Physical constants of {group.name}, learned over start', said,
+      charts.svg(draw, height=0.9 + 0.22 * len(known))), numbers]
 
 
 def _ratio_scale(axes, ratios: Sequence[float]) -> None:

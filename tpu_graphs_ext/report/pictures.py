@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import html
+import base64
+import html.parser
 import os
-import re
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.report import report, style
+from tpu_graphs_ext.report import report
 
-_FONT = 'font-family:"DejaVu Sans","Liberation Sans",Verdana,sans-serif'
-# What the page's style sheet says of figures.
-_STYLE = ('<style>*{stroke-linejoin:round;stroke-linecap:butt}'
-          f'text{{{_FONT}}}</style>')
+_SVG = 'data:image/svg+xml;base64,'
 
 
 def pictures(path: str) -> dict[str, str]:
@@ -37,23 +34,20 @@ def pictures(path: str) -> dict[str, str]:
   if not page.startswith(report.START):
     raise UserError(f'{path}: is no {report.WHAT}; name a page that `report` '
                     'wrote')
-  found = {}
-  for svg in re.findall(r'<svg.*?</svg>', page, re.DOTALL):
-    title = re.search(r'<title[^>]*>(.*?)</title>', svg, re.DOTALL)[1]
-    found[html.unescape(title)] = _alone(svg)
-  return found
+  reader = _Reader()
+  reader.feed(page)
+  return reader.found
 
 
-def _alone(svg: str) -> str:
-  """An element of the page as a document that needs none."""
-  for name, (light, _) in style.COLOURS.items():
-    svg = svg.replace(f'var(--{name})', light)
-  opening, inside = svg.split('>', 1)
-  left, top, width, height = re.search(
-      r'viewBox="([^"]+)"', opening)[1].split()
-  if ' width=' not in opening:
-    opening += f' width="{float(width):.0f}" height="{float(height):.0f}"'
-  paper = (f'<rect x="{left}" y="{top}" width="{width}" height="{height}" '
-           f'fill="{style.COLOURS["page"][0]}"/>')
-  return (opening + ' xmlns="http://www.w3.org/2000/svg" '
-          f'xmlns:xlink="http://www.w3.org/1999/xlink">{_STYLE}{paper}{inside}')
+class _Reader(html.parser.HTMLParser):
+  """Collects the pictures of a page by their titles."""
+
+  def __init__(self):
+    super().__init__()
+    self.found: dict[str, str] = {}
+
+  def handle_starttag(self, tag, attrs):
+    of = dict(attrs)
+    if tag == 'img' and of.get('src', '').startswith(_SVG):
+      self.found[of['title']] = base64.b64decode(
+          of['src'][len(_SVG):]).decode()

@@ -11,13 +11,14 @@ from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.report import (
   charts,
   cli,
-  document,
   kernels,
   layout_report,
   measure,
   overview,
+  page,
   runs,
   slowdowns,
+  summary,
 )
 
 _log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
     UserError: there is no run at all, or of both tasks, a package of the extra
       [report] is not installed, or the file cannot be written.
   """
-  charts.require_matplotlib()
+  charts.require_packages()
   path = outputs.check_file('--out', out, START, WHAT)
   found, problems = runs.find(paths)
   found, task = runs.of_one_task(found, task)
@@ -63,26 +64,27 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
     sections = _sections(measurements, num_kernels)
   for problem in problems:
     _log.warning('%s', problem)
-  content = document.document(START, TITLE, sections, problems)
+  content = page.page(START, TITLE, sections, problems)
   files.write_file(path, content.encode())
   return path
 
 
 def _sections(measurements: measure.Measurements,
-              num_kernels: int) -> list[str]:
+              num_kernels: int) -> list[page.Section]:
   """Those of runs of the tile task."""
-  sections = [overview.runs(measurements),
-              overview.learning_curves(measurements.groups)]
+  sections = [summary.summary(measurements)]
   if measurements.measured_groups:
     sections += [slowdowns.by_program(measurements),
                  slowdowns.by_kind(measurements),
                  slowdowns.distribution(measurements),
                  slowdowns.differences(measurements)]
-  sections.append(overview.constants(measurements))
+  sections += [overview.learning_curves(measurements.groups),
+               overview.constants(measurements)]
   if measurements.measured_groups:
     chosen = measure.chosen_kernels(measurements, num_kernels)
     in_elements = (feature_stats.what_tiles_count(measurements.kernels)
                    == feature_stats.TILES[1])
     if chosen:
       sections.append(kernels.kernels(measurements, chosen, in_elements))
+  sections.append(overview.runs(measurements))
   return [part for part in sections if part]

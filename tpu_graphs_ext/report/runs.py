@@ -113,17 +113,12 @@ class Group:
   """Runs that differ in their seed alone.
 
   Attributes:
-    letter: 'A', 'B', ...: stands for it in figures.
-    label: the model and what sets it apart from other groups of that model.
+    name: the model and what sets it apart from other groups of that model;
+      no two groups have the same.
     runs: at least one, by seed.
   """
-  letter: str
-  label: str
+  name: str
   runs: Sequence[Run]
-
-  @property
-  def name(self) -> str:
-    return f'{self.letter}: {self.label}'
 
   def spread(self, values: Iterable[Optional[float]]) -> tuple[
       Optional[float], Optional[float]]:
@@ -278,20 +273,15 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
     members[key].append(run)
   groups = [sorted(group, key=_by_seed) for group in members.values()]
   labels = _labels([group[0] for group in groups])
-  return [Group(_letter(number), label, group)
+  # Labels are cut where they are long, so two of them may be equal.
+  return [Group(label if labels.count(label) == 1
+                else f'{label} ({labels[:number].count(label) + 1})', group)
           for number, (group, label) in enumerate(zip(groups, labels))]
 
 
 def _by_seed(run: Run) -> tuple:
   return (run.seed is None, run.seed or 0, run.info['args'].get('run_id', ''),
           run.run_path)
-
-
-def _letter(number: int) -> str:
-  """A ... Z, AA, AB, ..."""
-  if number < 26:
-    return chr(ord('A') + number)
-  return _letter(number // 26 - 1) + _letter(number % 26)
 
 
 def shown(value: Any, most: int = 48) -> str:
