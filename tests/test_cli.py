@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 import signal
@@ -154,7 +155,45 @@ def test_switches_as_absl_writes_them():
   assert parse(['train', '--toy_data=False']).toy_data is False
 
 
+@pytest.mark.parametrize('verb', cli._EXAMPLES)
+def test_every_verb_has_two_examples_that_parse(
+    verb, capsys, monkeypatch, tmp_path):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  (tmp_path / 'out/tpugraphs_tiles/model_0').mkdir(parents=True)
+  for words in cli._EXAMPLES[verb]:
+    argv = [verb, *shlex.split(words)]
+    args, unknown = cli._parser().parse_known_args(
+        cli._spelled_out(cli._parser(), argv))
+    assert args.verb == verb and not unknown
+  with pytest.raises(SystemExit):
+    cli.main([verb, '--help'])
+  assert capsys.readouterr().out.count(f'  tpu-graphs-ext {verb} ') == 2
+
+
+def test_no_verb_is_without_examples():
+  assert set(cli._verbs_of(cli._parser())) == set(cli._EXAMPLES)
+
+
+def test_a_model_is_found_by_the_start_of_its_hash_or_as_the_latest(tmp_path):
+  for seconds, name in enumerate(('model_b2', 'model_a1', 'model_a2')):
+    (tmp_path / name).mkdir()
+    os.utime(tmp_path / name, (seconds, seconds))
+  assert cli._model_dir(f'{tmp_path}/model_b') == f'{tmp_path}/model_b2'
+  assert cli._model_dir(f'{tmp_path}/latest') == f'{tmp_path}/model_a2'
+  assert cli._model_dir(f'{tmp_path}/model_b,{tmp_path}/model_a1') == (
+      f'{tmp_path}/model_b2,{tmp_path}/model_a1')
+  assert cli._model_dir('pretrained') == 'pretrained'
+  assert cli._model_dir(f'{tmp_path}/model_c') == f'{tmp_path}/model_c'
+  with pytest.raises(UserError, match='2 folders begin so'):
+    cli._model_dir(f'{tmp_path}/model_a')
+  with pytest.raises(UserError, match='there is no model_<hash> in'):
+    cli._model_dir(f'{tmp_path}/model_b2/latest')
+
+
 def test_usage_errors(capsys):
+  assert usage_error(capsys, 'train', '--batch=x').count('\n') == 1
+  assert "value: 'x'" in usage_error(
+      capsys, '--quiet', 'train', '--batch=x')
   assert "invalid choice: 'trian'" in usage_error(capsys, 'trian')
   assert 'did you mean --epochs?' in usage_error(capsys, 'train', '--epoch=3')
   assert '--dir' in usage_error(capsys, 'evaluate', '--task=layout')

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import dataclasses
 import errno
+import glob
 import json
 import logging
 import os
@@ -22,7 +23,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 import tpu_graphs_ext
-from tpu_graphs_ext.errors import UserError, did_you_mean, printable
+from tpu_graphs_ext.errors import (
+  UserError,
+  did_you_mean,
+  printable,
+  shortened,
+)
 from tpu_graphs_ext.files import path_flag
 from tpu_graphs_ext.handin import cli
 from tpu_graphs_ext.host.settings import (
@@ -64,8 +70,51 @@ _TASKS = {
         'program', 'configurations', '1,10,100', layout_settings.CSV_NAME)}
 
 
+# Two commands for the end of each verb's help.
+_EXAMPLES = {
+    'train': ('--model=MyEarlyJoinSAGE --data_root=DATA --out_dir=out',
+              '--model=MyEarlyJoinSAGE --recipe=best --resume'),
+    'evaluate': ('--dir out/model_*',
+                 '--dir latest --data kernels.pb --csv a.csv'),
+    'predict': ('--dir latest --out predictions.csv',
+                '--dir out/model_1a2b --data_root=DATA'),
+    'rank': ("my_model.py:step --shapes 'f32[512,1024] f32[1024]' --tpu=v3",
+             '--dir latest --data DATA/valid --top_k=3'),
+    'export': ('--out saved_model', '--dir latest --out saved_model'),
+    'check-data': ('DATA', 'DATA --json'),
+    'featurize': ('tuning.pb --out kernels', 'tuning.pb --out kernels --quiet'),
+    'sample-data': ('--out DATA', '--out DATA --kernels=all --tpu=v5e'),
+    'stats': ('--data_root=DATA', '--data_root=DATA --configs=24'),
+    'run': ('tiles_train.py --model=MLP --toy_data=True',
+            'tiles_evaluate.py --dirs=out/model_1a2b'),
+    'doctor': ('--root ~/tpu_graphs', '--data_root=DATA --json'),
+    'install': ('--root ~/tpu_graphs', '--models_py my_models.py'),
+    'uninstall': ('--root ~/tpu_graphs', '--task=layout'),
+    'verify': ('--model_dir out/model_1a2b', '--package submission.zip'),
+    'package': ('--model_dir out/model_1a2b',
+                '--model_dir out/model_1a2b --out hand_in.zip'),
+    'kaggle-csv': ('--tile predictions.csv --out kaggle.csv',
+                   '--tile a.csv --layout b.csv --out kaggle.csv'),
+    'report': ('out', 'out/model_1a2b out/model_3c4d --out compared.html'),
+    'trace': ('a.json.gz --calibrate hardware.json',
+              'b.json.gz --hardware hardware.json --csv kernels.csv'),
+    'sweep': ('grid.json --out out/sweep --workers=2',
+              'grid.json --out out/sweep --retry_failed'),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+  """Says in one line what is wrong with a command."""
+
+  def error(self, message: str):
+    self.exit(2, f'{self.prog}: error: {message}; see {self.prog} --help\n')
+
+
 class _Formatter(argparse.HelpFormatter):
   """Adds the default to every flag that has one."""
+
+  def _fill_text(self, text, width, indent):
+    return text if '\n' in text else super()._fill_text(text, width, indent)
 
   def _get_help_string(self, action):
     if (action.default in (None, argparse.SUPPRESS) or action.required
@@ -77,7 +126,7 @@ class _Formatter(argparse.HelpFormatter):
 
 def _parser(task: str = 'tile') -> argparse.ArgumentParser:
   """That of all verbs, with the flags of a task where those depend on it."""
-  parser = argparse.ArgumentParser(
+  parser = _Parser(
       prog='tpu-graphs-ext', allow_abbrev=False,
       description='Train and use models that rank the tile sizes of TPU '
                   'kernels, or with --task layout the layouts of programs.',
@@ -100,7 +149,9 @@ def _parser(task: str = 'tile') -> argparse.ArgumentParser:
 def _verb(verbs, name: str, run, help_text: str) -> argparse.ArgumentParser:
   parser = verbs.add_parser(
       name, help=help_text, description=help_text[0].upper() + help_text[1:]
-      + '.', formatter_class=_Formatter, allow_abbrev=False)
+      + '.', formatter_class=_Formatter, allow_abbrev=False,
+      epilog='\n  '.join(['examples:', *(
+          f'tpu-graphs-ext {name} {words}' for words in _EXAMPLES[name])]))
   parser.set_defaults(run=run)
   _add_switch(parser, '--quiet', 'no progress on stderr, only warnings, errors '
               'and the result')
@@ -130,8 +181,8 @@ def _add_evaluate(verbs, task: str) -> None:
       'kernels' if task == 'tile' else
       'measure trained layout models on labelled programs')
   _add_task(parser, task)
-  _add_dir(parser, '--dirs', task=task,
-           help_more='; several are separated by commas')
+  _add_dir(parser, '--dirs', task=task, several=True,
+           help_more='; several are compared')
   _add_data(parser, task, 'valid')
   parser.add_argument(
       '--top_k', default=of.top_k, metavar='K,K...', type=_several_positive,
@@ -308,13 +359,43 @@ def _add_stats(verbs) -> None:
   _add_settings(parser, StatsSettings)
 
 
+def _model_dir(text: str) -> str:
+  """A model's folder, of which the hash's first digits or `latest` may stand.
+
+  Several folders may be separated by commas.
+  """
+  if ',' in text:
+    return ','.join(map(_model_dir, text.split(',')))
+  path = path_flag('--dir')(text)
+  folder, name = os.path.split(path)
+  if os.path.exists(os.path.expanduser(path)) or not (
+      name == 'latest' or name.startswith('model_')):
+    return path
+  if name == 'latest':
+    folder = folder or _TASKS['tile'].training.out_dir
+    name = 'model_'
+  found = [one for one in glob.glob(glob.escape(os.path.join(
+      os.path.expanduser(folder), name)) + '*') if os.path.isdir(one)]
+  if text.endswith('latest'):
+    if not found:
+      raise UserError(f'--dir={text}: there is no model_<hash> in {folder}')
+    return max(found, key=os.path.getmtime)
+  if len(found) > 1:
+    raise UserError(f'--dir={text}: {len(found)} folders begin so: '
+                    f'{shortened(sorted(found), 3)}; give more of the hash')
+  return found[0] if found else path
+
+
 def _add_dir(parser: argparse.ArgumentParser, *other_names: str,
-             help_more: str = '', task: str = 'tile') -> None:
+             help_more: str = '', task: str = 'tile',
+             several: bool = False) -> None:
   """The flag that names the trained model, of which the tile task has one."""
   has_own = {'default': 'pretrained'} if task == 'tile' else {'required': True}
   parser.add_argument(
-      '--dir', *other_names, type=path_flag('--dir'), metavar='MODEL_DIR',
-      help='folder model_<hash>, its run file beside it' + (
+      '--dir', *other_names, type=_model_dir, metavar='MODEL_DIR',
+      nargs='+' if several else None,
+      help='folder model_<hash>, its run file beside it; the first digits of '
+           'the hash do, and `latest` in place of the name' + (
           ', or `pretrained`, the trained model in the package'
           if task == 'tile' else '') + help_more, **has_own)
 
@@ -411,10 +492,12 @@ def _evaluate(args: argparse.Namespace) -> int:
   from tpu_graphs_ext.host import evaluate, results, task
   _few_threads(args)
   evaluation = task.find(args.task).evaluation
+  given = [args.dir] if isinstance(args.dir, str) else args.dir
+  dirs = [one for each in given for one in each.split(',')]
   if args.csv:
     evaluation.CSV.check(args.csv)
   evaluations = evaluate.evaluate_all(
-      args.dir.split(','), args.data, loading=_loading(args), ks=args.top_k)
+      dirs, args.data, loading=_loading(args), ks=args.top_k)
   if args.csv:
     evaluation.CSV.write(args.csv, results.to_csv(evaluations))
   print(json.dumps(results.to_json(evaluations), indent=2) if args.json
@@ -564,6 +647,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs one verb; returns the exit code."""
   argv = list(sys.argv[1:] if argv is None else argv)
   parser = _parser(_task_of(argv))
+  if argv[:1] == ['--quiet'] and len(argv) > 1:  # Before the verb, too.
+    argv[:2] = argv[1], '--quiet=true'
   try:
     args, unknown = parser.parse_known_args(_spelled_out(parser, argv))
   except UserError as error:
