@@ -91,6 +91,6 @@ def test_a_pallas_kernel_alone_is_an_error(rank, capsys):
 
 
 def test_arguments_of_other_shapes_are_an_error(rank, capsys):
-  assert rank('step', 'f32[3] f32[4]') == 1
+  assert rank('step', 'f32[3] f32[4] f32[5]') == 1
   error, = capsys.readouterr().err.splitlines()
   assert 'functions.py:step: JAX cannot compile it for the arguments' in error
