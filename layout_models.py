@@ -1045,7 +1045,7 @@ class ResModel(_ResModel):
       score = MLP(z), without biases
   L is D^-1/2 (A + A' + I) D^-1/2 with 'sym', and with 'asym' both D^-1 (A + I)
   and D^-1 (A' + I), side by side; A_uv counts the edges from v to u.
-  Source: [TpuGraphs], `layout/models.py`; same variables and scores. There each
+  Source: [TpuGraphs], `layout_models.py`; same variables and scores. There each
   configuration has a state for every node. Here nodes have one state, but those
   that a configuration can reach in num_gnns rounds; the first dense layer of
   each MLP is linear, so it is applied before L, at hidden width.

@@ -37,7 +37,7 @@ from accuracy_work import (
 )
 from machine import cores
 from tpu_graphs_ext import files, load_models
-from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
 # --- The list of runs --------------------------------------------------------

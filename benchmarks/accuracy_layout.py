@@ -77,7 +77,7 @@ def real_collections(root: str, cache_dir: str = '') -> list[str]:
   Raises:
     UserError: a folder is named and has none such, or a file is damaged.
   """
-  from tpu_graphs_ext.layout import programs
+  from tpu_graphs_ext.data import programs
   if not root:
     return []
   full = os.path.abspath(os.path.expanduser(root))

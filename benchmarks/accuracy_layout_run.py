@@ -30,8 +30,8 @@ def on_layouts(spec: Any) -> dict[str, object]:
   Raises:
     UserError: the model, its arguments or the data cannot be used.
   """
-  from tpu_graphs_ext.host import evaluate
-  from tpu_graphs_ext.layout import programs
+  from tpu_graphs_ext.data import programs
+  from tpu_graphs_ext.engine import evaluate
   training, ranker = _trained(spec)
   row = training_columns([training])
   for split, folders in sources(spec.source, spec.real).items():
@@ -65,7 +65,7 @@ def has_choice(program: Any) -> bool:
   Where they are, as in a public file of 20, runtimes differ by noise alone, and
   there is nothing to learn or to rank.
   """
-  from tpu_graphs_ext.layout import programs
+  from tpu_graphs_ext.data import programs
   first = program.layouts(np.arange(1))
   return any((program.layouts(configs) != first).any()
              for configs in programs.blocks_of(program.num_configs, 64))
@@ -79,11 +79,11 @@ def npz_files(folder: str) -> list[str]:
 
 def _trained(spec: Any):
   """Trains at default flags; returns (Training, the ranker as saved)."""
-  from tpu_graphs_ext.host import scoring, train
-  from tpu_graphs_ext.layout import settings
+  from tpu_graphs_ext.engine import scoring, train
+  from tpu_graphs_ext.tasks import layout_settings
   root, search = os.path.split(spec.source)
   root, source = os.path.split(root)
-  given = settings.LayoutTrainSettings(
+  given = layout_settings.LayoutTrainSettings(
       model=spec.model, model_kwargs_json=spec.kwargs, epochs=spec.epochs,
       seed=spec.seed, data_root=root, source=source, search=search,
       out_dir=spec.folder, cache_dir=spec.cache_dir, models_py=spec.models_py)
@@ -91,7 +91,7 @@ def _trained(spec: Any):
     given = dataclasses.replace(
         given, data_root=with_copies(spec.source, spec.folder))
   result = train.train(given)
-  ranker = scoring.load_ranker(result.model_dir, settings.LayoutLoadSettings(
+  ranker = scoring.load_ranker(result.model_dir, layout_settings.LayoutLoadSettings(
       models_py=spec.models_py, cache_dir=spec.cache_dir))
   return Training.of(result.run_info, ranker.model), ranker
 
@@ -122,11 +122,11 @@ def with_copies(collection: str, folder: str) -> str:
 
 def columns_of(split: str, members: Any, rows: Any) -> dict[str, object]:
   """Columns <split>_<measure> of programs and their measures; NaN is None."""
-  from tpu_graphs_ext.host import results
-  from tpu_graphs_ext.layout import evaluation
+  from tpu_graphs_ext.engine import results
+  from tpu_graphs_ext.tasks import layout_results
   mean = results.Summary(rows, len(rows))
   perfect = [
-      evaluation.kendall_of_order(
+      layout_results.kendall_of_order(
           program.runtime_ns.astype(np.float64), program.fastest_first)
       for program in members]
   columns = {'programs': len(rows), 'kendall': mean['kendall'],

@@ -74,7 +74,7 @@ def run(spec: RunSpec) -> dict[str, object]:
   Raises:
     UserError: the model, its arguments or the data cannot be used.
   """
-  from tpu_graphs_ext.host import artifacts
+  from tpu_graphs_ext.engine import artifacts
   train_and_measure = {
       SPLITS: _on_splits, LEAVE_ONE_OUT: _leave_one_out,
       LAYOUTS: accuracy_layout_run.on_layouts}[spec.protocol]
@@ -88,11 +88,12 @@ def run(spec: RunSpec) -> dict[str, object]:
 
 def _on_splits(spec: RunSpec) -> dict[str, object]:
   """Trains on the train split; measures on all labelled sources there are."""
-  from tpu_graphs_ext.host import evaluate, inputs
+  from tpu_graphs_ext.engine import evaluate
+  from tpu_graphs_ext.tasks import kernel_inputs
   training, ranker = _trained(spec, spec.source, spec.folder)
   row = training_columns([training])
   for split, source in _sources(spec).items():
-    kernels = inputs.read_kernels(source)
+    kernels = kernel_inputs.read_kernels(source)
     if split == 'test' and kernels.unlabelled():
       continue
     evaluate.require_labels(kernels, source, ranker.task)
@@ -123,10 +124,11 @@ def _leave_one_out(spec: RunSpec) -> dict[str, object]:
   import tensorflow as tf
 
   from tpu_graphs_ext.data.partition import Partition
+  from tpu_graphs_ext.engine import evaluate, settings
   from tpu_graphs_ext.errors import UserError
-  from tpu_graphs_ext.host import evaluate, inputs, settings
+  from tpu_graphs_ext.tasks import kernel_inputs
   least = settings.TrainSettings.configs
-  kernels = [kernel for kernel in inputs.read_kernels(spec.source)
+  kernels = [kernel for kernel in kernel_inputs.read_kernels(spec.source)
              if kernel.num_configs >= least]
   if len(kernels) < 2:
     raise UserError(
@@ -164,7 +166,7 @@ def _trained(spec: RunSpec, data_root: str, out_dir: str):
   """Trains at default flags; returns (Training, the ranker as saved)."""
   if spec.model == booster.NAME:
     return _trained_booster(spec, data_root)
-  from tpu_graphs_ext.host import scoring, settings, train
+  from tpu_graphs_ext.engine import scoring, settings, train
   result = train.train(settings.TrainSettings(
       model=spec.model, model_kwargs_json=spec.kwargs, epochs=spec.epochs,
       seed=spec.seed, data_root=data_root, out_dir=out_dir,
@@ -180,11 +182,12 @@ def _trained_booster(spec: RunSpec, data_root: str):
 
   Copies of a kernel are taken once: it draws no configurations.
   """
-  from tpu_graphs_ext.host import evaluate, inputs, task
+  from tpu_graphs_ext.engine import evaluate, task
+  from tpu_graphs_ext.tasks import kernel_inputs
   splits = {}
   for split in ('train', 'valid'):
     folder = os.path.join(data_root, split)
-    kernels = inputs.read_kernels(folder)
+    kernels = kernel_inputs.read_kernels(folder)
     evaluate.require_labels(kernels, folder, task.find('tile'))
     splits[split] = list(
         {kernel.tile_id.split('.')[-1]: kernel for kernel in kernels}.values()
@@ -198,7 +201,7 @@ def _trained_booster(spec: RunSpec, data_root: str):
 
 def _measures(split: str, rows) -> dict[str, object]:
   """Columns <split>_<micro or macro>_<measure>, <split>_<choice>; no NaN."""
-  from tpu_graphs_ext.host import tile_results
+  from tpu_graphs_ext.tasks import tile_results
   evaluation = tile_results.Evaluation('', '', rows)
   columns = {f'{split}_kernels': len(rows)}
   for mean in ('micro', 'macro'):

@@ -36,10 +36,10 @@ import numpy as np
 
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.engine import duplicate_configs
+from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.errors import UserError, how_to_install
 from tpu_graphs_ext.hlo import layout
-from tpu_graphs_ext.host import distinct
-from tpu_graphs_ext.host import task as tasks
 
 # In the CSV and the tables.
 NAME = 'LightGBM'
@@ -292,12 +292,12 @@ class Booster:
         num_iteration=self.best, num_threads=1)
 
   def score_all(self, kernels: Iterable[Kernel], what: str = ''
-                ) -> Iterator[tuple[Kernel, distinct.Scores]]:
+                ) -> Iterator[tuple[Kernel, duplicate_configs.Scores]]:
     """Each kernel with its scores; `what` is for equality with `Ranker`."""
     del what
     for kernel in kernels:
-      yield kernel, distinct.Scores(
-          self.scores(kernel), distinct.first_copies(kernel.config_feat))
+      yield kernel, duplicate_configs.Scores(
+          self.scores(kernel), duplicate_configs.first_copies(kernel.config_feat))
 
   @property
   def task(self) -> Any:
@@ -419,7 +419,7 @@ def _curve(model, valid: list[Kernel], reading: Reading, settings: Settings,
 
 def _mean_opa(kernels: list[Kernel], scores: list[np.ndarray]) -> float:
   """Over the kernels that have runtimes to tell apart; 0 if none has."""
-  from tpu_graphs_ext.host import metrics
+  from tpu_graphs_ext.engine import metrics
   each = [metrics.ordered_pair_accuracy(kernel.runtime_rel, own)
           for kernel, own in zip(kernels, scores)]
   defined = [opa for opa in each if not np.isnan(opa)]

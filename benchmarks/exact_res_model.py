@@ -2,7 +2,7 @@
 
 The plain way: every configuration has a state for every node, and what is
 summed is summed in float64. The formula is in the docstring of `ResModel` in
-`layout/models.py`; this is that of its default arguments.
+`layout_models.py`; this is that of its default arguments.
 """
 
 from __future__ import annotations

@@ -21,18 +21,12 @@ import numpy as np
 
 import booster
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.advice import picks, sources
 from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.engine import artifacts, evaluate, results, scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import (
-  artifacts,
-  evaluate,
-  inputs,
-  results,
-  scoring,
-  tile_results,
-)
+from tpu_graphs_ext.serving import sources, tile_search
+from tpu_graphs_ext.tasks import kernel_inputs, tile_results
 
 # Of real kernels with fewer tiles, few orders are wrong.
 FEWEST_TILES = 10
@@ -41,9 +35,9 @@ COLUMNS = ('OPA', 'tau', 'top-1', 'top-5', 'top-10')
 
 def data_sets(data: str, real: list[str]) -> dict[str, Partition]:
   """Where models are measured: name -> labelled kernels."""
-  kernels = [kernel for path in real for kernel in inputs.read_kernels(path)]
+  kernels = [kernel for path in real for kernel in kernel_inputs.read_kernels(path)]
   return {
-      'test programs': inputs.read_kernels(os.path.join(data, 'test_labelled')),
+      'test programs': kernel_inputs.read_kernels(os.path.join(data, 'test_labelled')),
       f'real, of {FEWEST_TILES} and more tiles': Partition.from_kernels(
           [one for one in kernels if one.num_configs >= FEWEST_TILES]),
       'real, all': Partition.from_kernels(kernels)}
@@ -85,7 +79,7 @@ def analytic():
 
 
 def trees(data: str, seed: int, most: int):
-  splits = {split: list(inputs.read_kernels(os.path.join(data, split)))
+  splits = {split: list(kernel_inputs.read_kernels(os.path.join(data, split)))
             for split in ('train', 'valid')}
   return booster.fit(**splits, settings=booster.Settings(trees=most), seed=seed,
                      threads=os.cpu_count() or 1)
@@ -114,7 +108,7 @@ def gains(ranker: scoring.Ranker, kernels: Partition) -> str:
   for kernel in kernels:
     default = sources.default_of(kernel)
     try:
-      explainer = explain.Explainer(kernel, picks.constants_of(ranker.model))
+      explainer = explain.Explainer(kernel, tile_search.constants_of(ranker.model))
     except UserError:
       continue
     given = explainer.tiles(kernel.config_feat)

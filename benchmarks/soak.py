@@ -92,8 +92,8 @@ def soak(folder: str, epochs: int, kernels: int, calls: int) -> list[Row]:
     kernels: of a call of `evaluate` or `predict`.
     calls: of each of the two.
   """
-  from tpu_graphs_ext.host import evaluate, predict, train
-  from tpu_graphs_ext.host.settings import LoadSettings, TrainSettings
+  from tpu_graphs_ext.engine import evaluate, predict, train
+  from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
   data = os.path.join(folder, 'data')
   write_data(data, kernels)
   log = os.path.join(folder, 'log.csv')
@@ -153,7 +153,7 @@ def table(rows: list[Row]) -> str:
       row = steps[number]
       lines.append(
           f'| {phase} | {row.step} | {row.mib:.0f} | {row.open_files} |')
-  from tpu_graphs_ext.host import artifacts
+  from tpu_graphs_ext.engine import artifacts
   versions = ', '.join(
       f'{name} {version}' for name, version in artifacts.versions().items())
   return '\n'.join([*lines, '', f'- {machine()}; {versions}', ''])

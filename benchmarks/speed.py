@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from machine import machine
 from tpu_graphs_ext import files
-from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -130,7 +130,7 @@ def _full_size(work_dir: str, sample: str) -> str:
 
 
 def _versions() -> str:
-  from tpu_graphs_ext.host import artifacts
+  from tpu_graphs_ext.engine import artifacts
   return ', '.join(f'{name} {version}'
                    for name, version in artifacts.versions().items())
 

@@ -42,7 +42,7 @@ from tqdm import tqdm
 import exact_res_model
 from machine import machine
 from tpu_graphs_ext import files
-from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -178,7 +178,7 @@ def _title(args: argparse.Namespace) -> str:
 
 
 def _versions() -> str:
-  from tpu_graphs_ext.host import artifacts
+  from tpu_graphs_ext.engine import artifacts
   return ', '.join(f'{name} {version}'
                    for name, version in artifacts.versions().items())
 
@@ -191,7 +191,7 @@ def _work(part: str, side: str, root: str, path: str, folder: str,
   """Measures one side once, and prints JSON."""
   sys.path.insert(0, root)
   if side == 'ours':  # First of all, as in the scripts.
-    from tpu_graphs_ext.layout import models
+    from tpu_graphs_ext import layout_models as models
     data = _reader()
   else:
     data = _reader()

@@ -24,12 +24,12 @@ import tensorflow as tf
 import speed_kernels
 from replicated_join import ReplicatedEarlyJoinSAGE
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import batches, feature_stats, inputs
+from tpu_graphs_ext.tasks import feature_stats, kernel_inputs, tile_batches
 
 BASELINE_NAMES = ('EarlyJoinSAGE', 'EarlyJoinResGCN', 'LateJoinSAGE',
                   'LateJoinResGCN', 'MLP')
@@ -87,7 +87,7 @@ def stats_of(kernels: list[Kernel]) -> FeatureStats:
 
 def graphs_of(kernels: list[Kernel]) -> list:
   stats = stats_of(kernels)
-  return [batches.kernel_graph(kernel, stats) for kernel in kernels]
+  return [tile_batches.kernel_graph(kernel, stats) for kernel in kernels]
 
 
 # --- Scores against the baseline's --------------------------------------------
@@ -107,10 +107,10 @@ def equality(root: str, data_root: str) -> list[dict[str, Any]]:
   for case, source in (('sample test split', os.path.join(data_root, 'test')),
                        ('real kernels', os.path.join(
                            root, checkout.REAL_KERNELS))):
-    kernels = list(inputs.read_kernels(source))
+    kernels = list(kernel_inputs.read_kernels(source))
     stats = FeatureStats.of_partition(Partition.from_kernels(kernels))
     graphs, reordered = (
-        [batches.kernel_graph(kernel, stats) for kernel in those]
+        [tile_batches.kernel_graph(kernel, stats) for kernel in those]
         for those in (kernels, map(_in_another_order, kernels)))
     for name in BASELINE_NAMES:
       tf.keras.utils.set_random_seed(0)

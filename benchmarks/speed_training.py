@@ -15,9 +15,9 @@ import time
 from typing import Any
 
 from speed_ranking import OURS, peak_mib, row, run_worker
-from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.host import settings
+from tpu_graphs_ext.engine import settings
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Keras' line of an epoch, of which the first is left out: it has the tracing.
@@ -81,7 +81,7 @@ def _script_steps(root, data_root, models_py, name) -> list[float]:
 
 def host_steps(name: str, data_root: str) -> list[dict[str, Any]]:
   """A row for each epoch but the first, by `tpu-graphs-ext train`."""
-  from tpu_graphs_ext.host import callbacks, threads, train
+  from tpu_graphs_ext.engine import callbacks, threads, train
   seconds = []
   end_epoch = callbacks.Record.on_epoch_end
 

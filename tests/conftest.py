@@ -83,7 +83,7 @@ def shared_data() -> pathlib.Path:
 @pytest.fixture(scope='session')
 def checkout_root() -> str:
   """A checkout of the baseline, not to be written to; skips without one."""
-  from tpu_graphs_ext.baseline import checkout
+  from tpu_graphs_ext.course import checkout
   path = checkout.find()
   if path is None:
     pytest.skip(f'needs a checkout of the baseline, named by '

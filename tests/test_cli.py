@@ -13,12 +13,12 @@ import pytest
 
 from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host.settings import (
+from tpu_graphs_ext.engine.settings import (
   LoadSettings,
   StatsSettings,
   TrainSettings,
 )
+from tpu_graphs_ext.errors import UserError
 
 VERBS = ('train', 'evaluate', 'predict', 'rank', 'report', 'export', 'sweep',
          'trace', 'check-data', 'featurize', 'sample-data', 'doctor', 'install',

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from tpu_graphs_ext import csv_text
-from tpu_graphs_ext.host import predictions_csv
+from tpu_graphs_ext.engine import predictions_csv
 
 
 def test_formulas_become_text_and_numbers_stay():

@@ -14,8 +14,8 @@ from support import damage
 from support import tiny_traces as tiny
 from tpu_graphs_ext import errors, files
 from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.engine import artifacts, settings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import artifacts, settings
 from tpu_graphs_ext.sweep import grid
 from tpu_graphs_ext.traces import analysis, calibrate, hardware, read
 

@@ -1,7 +1,7 @@
 """The package is a few wings that import one another in one direction.
 
-    data -> hlo, stacks -> host, analytic, baseline -> layout
-         -> handin, report, sample, advice, serving -> traces, sweep -> top
+    data -> hlo, stacks -> engine, analytic -> tasks
+         -> course, report, sample, serving -> traces, sweep -> top
 
 The tables below are the rules; a new wing is a line in `MAY_IMPORT`. They are
 read off the sources, and nothing is imported.
@@ -26,40 +26,40 @@ MAY_IMPORT = {
     'data': (),
     'stacks': (),
     'hlo': ('data',),
-    'host': ('data', 'stacks', 'load_models', 'models'),
+    'engine': ('data', 'stacks', 'load_models', 'models'),
     'analytic': ('data', 'hlo'),
-    'baseline': ('stacks', 'load_models'),
-    'layout': ('data', 'host', 'load_models'),
+    'tasks': ('data', 'engine', 'load_models'),
     'sample': ('data', 'hlo', 'analytic'),
-    'advice': ('data', 'hlo', 'analytic', 'host'),
-    'handin': ('data', 'stacks', 'host', 'baseline', 'load_models'),
-    'report': ('data', 'analytic', 'host', 'layout'),
-    'serving': ('data', 'hlo', 'host', 'analytic', 'advice', 'load_models'),
-    'traces': ('host', 'analytic'),
-    'sweep': ('data', 'stacks', 'hlo', 'host', 'layout', 'advice',
-              'serving', 'load_models'),
+    'course': ('data', 'stacks', 'engine', 'tasks', 'load_models'),
+    'report': ('data', 'analytic', 'engine', 'tasks'),
+    'serving': ('data', 'hlo', 'engine', 'analytic', 'tasks', 'load_models'),
+    'traces': ('engine', 'analytic'),
+    'sweep': ('data', 'stacks', 'hlo', 'engine', 'tasks', 'serving',
+              'load_models'),
 }
 # Every wing may import these, and the package itself (its version).
-FOR_ALL = ('errors', 'files', 'owned', 'csv_text')
+FOR_ALL = ('errors', 'files', 'file_ownership', 'csv_text')
 # Files of the top, and what each may import.
 TOP = {
     # Keras must be chosen first; the others are for type checkers alone.
-    '__init__': ('stacks', 'errors', 'data', 'host', 'analytic', 'serving'),
+    '__init__': ('stacks', 'errors', 'data', 'engine', 'tasks', 'analytic',
+                 'serving'),
     'errors': (),
     'files': ('errors',),
-    'owned': ('errors', 'files'),
+    'file_ownership': ('errors', 'files'),
     'csv_text': (),
     'models': (),
-    'load_models': ('errors', 'models', 'layout'),
+    'layout_models': (),
+    'load_models': ('errors', 'models', 'layout_models'),
     'cli': (*MAY_IMPORT, *FOR_ALL, 'load_models'),
     'quickstart': (*MAY_IMPORT, *FOR_ALL, 'load_models', 'quickstart_layout'),
     'quickstart_layout': (*MAY_IMPORT, *FOR_ALL, 'load_models'),
 }
 # A file's imports against the direction, which must be inside functions.
-LATE = {'host/inputs.py': ('hlo.tuning',)}
+LATE = {'tasks/kernel_inputs.py': ('hlo.tuning',)}
 # Other people's packages, where not all are allowed, when a module is loaded.
 THEIRS = {'data': ('numpy', 'tqdm'), 'stacks': (), 'errors': (), 'files': (),
-          'owned': (), 'csv_text': (), 'load_models': (), '__init__': ()}
+          'file_ownership': (), 'csv_text': (), 'load_models': (), '__init__': ()}
 # Folders of tests that are no wing's.
 OTHER_TESTS = {'models', 'benchmarks', 'docs', 'run_scripts', 'support'}
 
@@ -69,7 +69,7 @@ def imports_of(tree, place):
 
   Args:
     tree: of the file.
-    place: of the file within the package, as 'host/inputs.py'.
+    place: of the file within the package, as 'tasks/kernel_inputs.py'.
   """
   late = {id(inner) for node in ast.walk(tree)
           if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
@@ -134,7 +134,7 @@ def faults_of(place: str, source: str) -> list:
 
 
 def files_of(folder: pathlib.Path) -> list:
-  """Places of the Python files, within the folder, as 'host/inputs.py'."""
+  """Places of the Python files, within the folder, as 'tasks/kernel_inputs.py'."""
   return sorted(path.relative_to(folder).as_posix()
                 for path in folder.rglob('*.py'))
 
@@ -217,12 +217,12 @@ def only(wing):
     ('data/read.py', 'from tpu_graphs_ext import models', only('data')),
     ('hlo/tiles.py', 'def f():\n  from tpu_graphs_ext.analytic import tpu',
      only('hlo')),
-    ('analytic/tpu.py', 'from tpu_graphs_ext.host import rank',
+    ('analytic/tpu.py', 'from tpu_graphs_ext.engine import rank',
      only('analytic')),
-    ('host/rank.py', 'def f():\n  from tpu_graphs_ext.hlo import tuning',
-     only('host')),
-    ('host/inputs.py', 'from tpu_graphs_ext.hlo import tuning',
-     'host/inputs.py may import it only inside a function'),
+    ('engine/rank.py', 'def f():\n  from tpu_graphs_ext.hlo import tuning',
+     only('engine')),
+    ('tasks/kernel_inputs.py', 'from tpu_graphs_ext.hlo import tuning',
+     'tasks/kernel_inputs.py may import it only inside a function'),
     ('files.py', 'from tpu_graphs_ext.data import read',
      'of ours, files may import only errors'),
     ('errors.py', 'from tpu_graphs_ext import files',
@@ -243,10 +243,10 @@ def test_imports_that_are_refused(place, source, rule):
     ('data/read.py', 'import os, numpy\nfrom tpu_graphs_ext.data import check'),
     ('data/read.py', 'from tpu_graphs_ext.errors import UserError'),
     ('data/read.py', 'from . import check'),
-    ('host/artifacts.py', 'from tpu_graphs_ext import __version__'),
-    ('host/inputs.py', 'def f():\n  from tpu_graphs_ext.hlo import tuning'),
+    ('engine/artifacts.py', 'from tpu_graphs_ext import __version__'),
+    ('tasks/kernel_inputs.py', 'def f():\n  from tpu_graphs_ext.hlo import tuning'),
     ('stacks/imports.py', 'def f():\n  import tensorflow'),
-    ('host/train.py', 'import tensorflow'),
+    ('engine/train.py', 'import tensorflow'),
     ('sample/tiles.py', 'from tpu_graphs_ext.analytic import tpu'),
 ])
 def test_imports_that_are_fine(place, source):

@@ -3,7 +3,7 @@
 import types
 
 from tpu_graphs_ext import quickstart
-from tpu_graphs_ext.host import evaluate, results
+from tpu_graphs_ext.engine import evaluate, results
 
 ERRORS = {'a': {1: 0.021, 5: 0.0, 10: 0.0}, 'b': {1: 0.4, 5: 0.2, 10: 0.1}}
 

@@ -17,15 +17,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # Editors and type checkers take it for true.
   from tpu_graphs_ext.analytic.explain import Explanation
   from tpu_graphs_ext.data.kernel import Kernel
+  from tpu_graphs_ext.engine.evaluate import evaluate, evaluate_all
+  from tpu_graphs_ext.engine.predict import predict
+  from tpu_graphs_ext.engine.rank import Choice, Ranking, rank
+  from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
+  from tpu_graphs_ext.engine.train import TrainResult, train
   from tpu_graphs_ext.errors import UserError
-  from tpu_graphs_ext.host.evaluate import evaluate, evaluate_all
-  from tpu_graphs_ext.host.predict import predict
-  from tpu_graphs_ext.host.rank import Choice, Ranking, rank
-  from tpu_graphs_ext.host.settings import LoadSettings, TrainSettings
-  from tpu_graphs_ext.host.tile_results import Evaluation
-  from tpu_graphs_ext.host.train import TrainResult, train
   from tpu_graphs_ext.serving.cost_model import CostModel
   from tpu_graphs_ext.serving.export import Export, export
+  from tpu_graphs_ext.tasks.tile_results import Evaluation
 
 __version__ = '0.2.0'
 

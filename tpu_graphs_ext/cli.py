@@ -23,15 +23,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 import tpu_graphs_ext
-from tpu_graphs_ext.errors import (
-  UserError,
-  did_you_mean,
-  printable,
-  shortened,
-)
-from tpu_graphs_ext.files import path_flag
-from tpu_graphs_ext.handin import cli
-from tpu_graphs_ext.host.settings import (
+from tpu_graphs_ext.course import cli
+from tpu_graphs_ext.engine.settings import (
   CSV_NAME,
   TOP_CONFIGS,
   Loading,
@@ -40,10 +33,17 @@ from tpu_graphs_ext.host.settings import (
   Training,
   TrainSettings,
 )
-from tpu_graphs_ext.layout import settings as layout_settings
+from tpu_graphs_ext.errors import (
+  UserError,
+  did_you_mean,
+  printable,
+  shortened,
+)
+from tpu_graphs_ext.files import path_flag
 from tpu_graphs_ext.report import cli as report_cli
 from tpu_graphs_ext.stacks.quiet import NoTerminal
 from tpu_graphs_ext.sweep import cli as sweep_cli
+from tpu_graphs_ext.tasks import layout_settings as layout_settings
 from tpu_graphs_ext.traces import cli as traces_cli
 
 _log = logging.getLogger(__name__)
@@ -470,7 +470,7 @@ def _several_positive(text: str) -> list[int]:
 
 
 def _few_threads(args: argparse.Namespace) -> None:
-  from tpu_graphs_ext.host import threads
+  from tpu_graphs_ext.engine import threads
   if args.task == 'tile':  # The operations of the other are not so small.
     threads.one_for_each_operation(threads.RANKING_CORES)
 
@@ -481,7 +481,7 @@ def _loading(args: argparse.Namespace) -> Loading:
 
 def _train(args: argparse.Namespace) -> int:
   settings = _given(args, _TASKS[args.task].training)
-  from tpu_graphs_ext.host import threads, train
+  from tpu_graphs_ext.engine import threads, train
   if args.task == 'tile':
     threads.one_for_each_operation()
   print(train.train(settings).text())
@@ -489,7 +489,7 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.host import evaluate, results, task
+  from tpu_graphs_ext.engine import evaluate, results, task
   _few_threads(args)
   evaluation = task.find(args.task).evaluation
   given = [args.dir] if isinstance(args.dir, str) else args.dir
@@ -506,7 +506,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def _predict(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.host import predict
+  from tpu_graphs_ext.engine import predict
   _few_threads(args)
   print(predict.predict(
       args.dir, out=args.out, loading=_loading(args),
@@ -527,7 +527,7 @@ def _rank_tiles(args: argparse.Namespace) -> int:
 
 
 def _rank(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.host import rank
+  from tpu_graphs_ext.engine import rank
   _few_threads(args)
   rankings = rank.rank(args.dir, args.data, loading=_loading(args),
                        top_k=sys.maxsize if args.all else args.top_k)
@@ -556,10 +556,10 @@ def _rank_all_tiles(args: argparse.Namespace) -> int:
     raise UserError(f'--data={args.data}: ranks the tiles that files list, and '
                     f'{args.files[0]} all that are legal; give one of the two')
   _log.info('loading TensorFlow and the model, about ten seconds ...')
-  from tpu_graphs_ext.advice import picks
-  from tpu_graphs_ext.host import threads
+  from tpu_graphs_ext.engine import threads
+  from tpu_graphs_ext.serving import tile_search
   threads.one_for_each_operation(threads.RANKING_CORES)
-  advice = picks.advise(
+  advice = tile_search.advise(
       args.dir, args.files, shapes=args.shapes, tpu=args.tpu,
       jax_python=args.jax_python, most_tiles=args.most_tiles,
       top_k=None if args.all else args.top_k,
@@ -623,7 +623,7 @@ def _layout_sample_data(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.baseline import checkout, run_script
+  from tpu_graphs_ext.course import checkout, run_script
   path, root = run_script.find_script(args.script, args.root)
   sys.stdout.flush()
   # From here on this process is the script, with its signals and exit code.
@@ -632,7 +632,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _stats(args: argparse.Namespace) -> int:
-  from tpu_graphs_ext.host import feature_stats
+  from tpu_graphs_ext.tasks import feature_stats
   print(feature_stats.model_kwargs_json(_given(args, StatsSettings)))
   return 0
 

@@ -19,11 +19,11 @@ import time
 from tqdm import tqdm
 
 from tpu_graphs_ext import files, quickstart_layout
-from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.course import checkout
+from tpu_graphs_ext.engine import metrics
+from tpu_graphs_ext.engine.results import Summary
+from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import metrics
-from tpu_graphs_ext.host.results import Summary
-from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.stacks import versions
 
 MODELS = ('MyEarlyJoinSAGE', 'EarlyJoinSAGE')
@@ -83,7 +83,7 @@ def train_with_baseline(root: str, out: str, data: str, name: str,
 
 def train_with_own_host(out: str, data: str, name: str, epochs: int) -> str:
   """Trains by `tpu-graphs-ext train`; returns the model's folder."""
-  from tpu_graphs_ext.host import threads, train
+  from tpu_graphs_ext.engine import threads, train
   threads.one_for_each_operation()
   return train.train(train.TrainSettings(
       model=name, epochs=epochs, data_root=data,
@@ -94,7 +94,7 @@ def train_with_own_host(out: str, data: str, name: str, epochs: int) -> str:
 def measured(model_dirs: dict[str, str], data: str,
              loading: LoadSettings) -> dict[str, Summary]:
   """Name of a model -> its means over the kernels of one labelled source."""
-  from tpu_graphs_ext.host import evaluate
+  from tpu_graphs_ext.engine import evaluate
   return {name: evaluate.evaluate(model_dir, data, loading=loading).micro
           for name, model_dir in model_dirs.items()}
 
@@ -140,7 +140,7 @@ def run(out: str, epochs: int) -> str:
       is replaced.
     epochs: passes over the train kernels, for both models.
   """
-  from tpu_graphs_ext.host import predict
+  from tpu_graphs_ext.engine import predict
   out = os.path.abspath(files.require_path('--out', out))
   os.makedirs(out, exist_ok=True)
   data = os.path.join(out, 'sample_data')

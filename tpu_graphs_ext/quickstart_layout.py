@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
 MODELS = ('MyLayoutSAGE', 'ResModel')

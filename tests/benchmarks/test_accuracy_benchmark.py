@@ -206,7 +206,7 @@ def test_leave_one_out_measures_each_kernel_by_a_model_of_the_others(
   # Sizes 12, 11 and 4; the last has too few configurations for training.
   kernels = [tiny_kernels.make_kernel(f'net_{i}', num_configs=n, base=20 * i)
              for i, n in enumerate((12, 11, 4))]
-  monkeypatch.setattr('tpu_graphs_ext.host.inputs.read_kernels',
+  monkeypatch.setattr('tpu_graphs_ext.tasks.kernel_inputs.read_kernels',
                       lambda _: Partition.from_kernels(kernels))
   folds = []
 
@@ -220,7 +220,7 @@ def test_leave_one_out_measures_each_kernel_by_a_model_of_the_others(
   monkeypatch.setattr(accuracy_run, 'training_columns', lambda *_: {})
   monkeypatch.setattr(accuracy_run, '_measures', lambda split, rows: {
       split: rows['tile_id'].tolist()})
-  monkeypatch.setattr('tpu_graphs_ext.host.evaluate.measure',
+  monkeypatch.setattr('tpu_graphs_ext.engine.evaluate.measure',
                       lambda _, kernels, __: pandas.DataFrame(
                           {'tile_id': kernels.tile_ids}))
   spec = accuracy_run.RunSpec(
@@ -276,7 +276,7 @@ def test_a_run_is_measured_and_a_failed_one_recorded(finished):
   assert good['real_kernels'] == ''
   assert (good['best_epoch'], good['epochs_done']) == ('1', '1')
   # The numbers are those of the host's own evaluation of the saved model.
-  from tpu_graphs_ext.host import evaluate, settings
+  from tpu_graphs_ext.engine import evaluate, settings
   (model_dir,) = (folder / 'work' / 'runs').glob('tiny_TinyRanker*/model_*')
   again = evaluate.evaluate(
       str(model_dir), str(folder / 'data' / 'test_labelled'),

@@ -12,12 +12,12 @@ import pytest
 
 from support import eager_training, tiny_layout_models, tiny_layouts
 from support.places import BENCHMARKS
+from tpu_graphs_ext.engine import artifacts, evaluate
+from tpu_graphs_ext.engine import results as host_results
+from tpu_graphs_ext.engine.duplicate_configs import Scores
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import artifacts, evaluate
-from tpu_graphs_ext.host import results as host_results
-from tpu_graphs_ext.host.distinct import Scores
-from tpu_graphs_ext.layout import evaluation
-from tpu_graphs_ext.layout.settings import LayoutLoadSettings
+from tpu_graphs_ext.tasks import layout_results
+from tpu_graphs_ext.tasks.layout_settings import LayoutLoadSettings
 
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -194,15 +194,15 @@ class NoRanker(TinyLayoutRanker):
   with pytest.MonkeyPatch.context() as patched:
     patched.setattr(accuracy_work.Processes, 'run', run)
     # The tiny programs have 12 configurations, fewer than a step draws.
-    patched.setattr('tpu_graphs_ext.layout.settings.LayoutTrainSettings',
+    patched.setattr('tpu_graphs_ext.tasks.layout_settings.LayoutTrainSettings',
                     _with_few_configs())
     code = accuracy.main(flags)
   return folder, flags, code, rows_of(folder)
 
 
 def _with_few_configs():
-  from tpu_graphs_ext.layout import settings
-  original = settings.LayoutTrainSettings
+  from tpu_graphs_ext.tasks import layout_settings
+  original = layout_settings.LayoutTrainSettings
   return lambda **given: original(configs=6, **given)
 
 
@@ -280,7 +280,7 @@ def test_equal_runtimes_bound_tau_away_from_1():
       runtime_ns=runtime, fastest_first=np.argsort(runtime, kind='stable'),
       name='x', num_nodes=9, num_configurable=6, num_configs=4,
       runtime_rel=runtime.astype(float))
-  row = evaluation.row_of(
+  row = layout_results.row_of(
       program, Scores(np.array([1.0, 2.0, 3.0, 4.0]), np.arange(4)))
   columns = accuracy_layout_run.columns_of(
       'valid', [program], host_results.table([row]))

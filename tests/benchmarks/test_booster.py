@@ -11,8 +11,8 @@ from support import tiny_kernels
 from support.places import BENCHMARKS
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.engine import evaluate
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import evaluate
 
 sys.path.insert(0, str(BENCHMARKS))
 

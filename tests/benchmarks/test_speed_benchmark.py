@@ -12,7 +12,7 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import batches
+from tpu_graphs_ext.tasks import tile_batches
 
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -53,7 +53,7 @@ def test_the_stand_in_scores_as_the_model_whose_weights_it_has():
   stats = FeatureStats.of_partition(Partition.from_kernels(kernels))
   model = load_models.build('EarlyJoinSAGE', 10, speed_kernels.NUM_OPS, {})
   for kernel in kernels:
-    graph = batches.kernel_graph(kernel, stats)
+    graph = tile_batches.kernel_graph(kernel, stats)
     expected = model.forward(graph, kernel.num_configs)
     found = ReplicatedEarlyJoinSAGE(model).forward(graph, kernel.num_configs)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 
 from support import tiny_layouts
 from support.places import BENCHMARKS
-from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.course import checkout
 
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -53,10 +53,10 @@ def test_medians_and_their_ratio():
 def test_scores_in_float64_are_those_of_our_model():
   import tensorflow as tf
 
-  from tpu_graphs_ext.layout import models
+  from tpu_graphs_ext import layout_models
   tf.keras.utils.set_random_seed(1)
   graph = tiny_layouts.graph([tiny_layouts.program('tiny', 20, 4, 3)])
-  model = models._ResModel(3, tiny_layouts.NUM_OPS, 4, hidden_dim=6)
+  model = layout_models._ResModel(3, tiny_layouts.NUM_OPS, 4, hidden_dim=6)
   model.forward(graph, 3)  # Makes the variables.
   for weight in model.trainable_variables:  # Biases are 0 at first.
     weight.assign(tf.random.normal(weight.shape, stddev=0.3))

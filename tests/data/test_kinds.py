@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tpu_graphs_ext.data import kinds, schema
+from tpu_graphs_ext.data import kernel_kinds, schema
 
 
 @pytest.mark.parametrize('names, kind', [
@@ -23,20 +23,20 @@ from tpu_graphs_ext.data import kinds, schema
 def test_kinds(names, kind):
   opcodes = np.array([schema.OPCODES[name] for name in names.split()],
                      np.uint8)
-  assert kinds.kind_of(opcodes) == kind
-  assert kinds.kind_of(opcodes[::-1]) == kind
+  assert kernel_kinds.kind_of(opcodes) == kind
+  assert kernel_kinds.kind_of(opcodes[::-1]) == kind
 
 
 def test_unknown_opcodes_are_no_known_kind():
   parameter = schema.OPCODES['parameter']
   for unknown in (schema.UNKNOWN_OPCODE, 255):
-    assert kinds.kind_of(np.array([parameter, unknown], np.uint8)) == 'other'
+    assert kernel_kinds.kind_of(np.array([parameter, unknown], np.uint8)) == 'other'
 
 
 def test_every_kind_is_listed_and_no_opcode_is_of_two():
-  found = {kinds.kind_of(np.array([number], np.uint8))
+  found = {kernel_kinds.kind_of(np.array([number], np.uint8))
            for number in schema.OPCODE_NAMES}
-  assert found == set(kinds.KINDS)
-  tables = [kinds._PRODUCTS, kinds._REDUCTIONS, kinds._MOVES,
-            kinds._ELEMENT_WISE]
+  assert found == set(kernel_kinds.KINDS)
+  tables = [kernel_kinds._PRODUCTS, kernel_kinds._REDUCTIONS, kernel_kinds._MOVES,
+            kernel_kinds._ELEMENT_WISE]
   assert sum(table.astype(int) for table in tables).max() == 1

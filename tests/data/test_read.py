@@ -18,7 +18,7 @@ from tpu_graphs_ext.data import cache, read
 from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import inputs
+from tpu_graphs_ext.tasks import kernel_inputs
 
 
 def assert_same_kernel(kernel: Kernel, expected: Kernel) -> None:
@@ -332,17 +332,17 @@ def test_data_root_without_splits(data_root, tmp_path):
 
 
 def test_read_kernels_of_one_file(folder):
-  partition = inputs.read_kernels(folder + '/diamond_0.npz')
+  partition = kernel_inputs.read_kernels(folder + '/diamond_0.npz')
   assert_same_kernel(partition.kernel(0), tiny_kernels.diamond())
 
 
 def test_read_kernels_of_a_folder(folder):
-  assert len(inputs.read_kernels(folder)) == 5
-  assert len(inputs.read_kernels(folder, min_configs=1)) == 6
+  assert len(kernel_inputs.read_kernels(folder)) == 5
+  assert len(kernel_inputs.read_kernels(folder, min_configs=1)) == 6
 
 
 def test_read_kernels_of_tuning_data(shared_data):
-  partition = inputs.read_kernels(str(shared_data / 'op_tuning_data.pb'))
+  partition = kernel_inputs.read_kernels(str(shared_data / 'op_tuning_data.pb'))
   assert len(partition) == 15
   # Runs that were timed: 752 less the 2 that ended in an error.
   assert partition.num_configs.max() == 579
@@ -350,10 +350,10 @@ def test_read_kernels_of_tuning_data(shared_data):
 
 def test_read_kernels_of_something_else(tmp_path):
   with pytest.raises(UserError, match='no such file or folder'):
-    inputs.read_kernels(str(tmp_path / 'x.npz'))
+    kernel_inputs.read_kernels(str(tmp_path / 'x.npz'))
   (tmp_path / 'x.csv').write_text('')
   with pytest.raises(UserError, match=r'x\.csv: expected a folder of \.npz'):
-    inputs.read_kernels(str(tmp_path / 'x.csv'))
+    kernel_inputs.read_kernels(str(tmp_path / 'x.csv'))
 
 
 def test_files_of_the_layout_task_are_named_as_such(tmp_path):
@@ -362,7 +362,7 @@ def test_files_of_the_layout_task_are_named_as_such(tmp_path):
   for source in (tmp_path, path):
     with pytest.raises(UserError, match=(
         r'unet\.npz: is a file of the layout task: it has node_config_feat')):
-      inputs.read_kernels(str(source))
+      kernel_inputs.read_kernels(str(source))
 
 
 # --------------------------------------------------------------------- cache

@@ -11,11 +11,11 @@ import tensorflow as tf
 from support import tiny_kernels
 from support.dump_baseline_data import flat
 from support.places import SUPPORT
-from tpu_graphs_ext.baseline.checkout import script_command
+from tpu_graphs_ext.course.checkout import script_command
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import STORED_NAMES
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.host import batches
+from tpu_graphs_ext.tasks import tile_batches
 
 pytestmark = pytest.mark.baseline
 
@@ -104,12 +104,12 @@ def test_same_number_of_opcodes(baseline, dataset):
 
 
 def test_same_spec_and_graph_of_one_kernel(baseline, dataset, stats):
-  graphs = batches.kernel_graphs(dataset.valid, stats)
+  graphs = tile_batches.kernel_graphs(dataset.valid, stats)
   assert repr(graphs.element_spec) == str(baseline['kernel_spec'])
   for i in range(2):
     name, = baseline[f'graph{i}.g.tile_id']
     kernel = dataset.valid.kernel(dataset.valid.tile_ids.index(name))
-    graph = flat(batches.kernel_graph(kernel, stats))
+    graph = flat(tile_batches.kernel_graph(kernel, stats))
     for name, value in graph.items():
       theirs = baseline[f'graph{i}.{name}']
       np.testing.assert_array_equal(value, theirs, err_msg=name)
@@ -117,7 +117,7 @@ def test_same_spec_and_graph_of_one_kernel(baseline, dataset, stats):
 
 
 def test_same_spec_and_graph_of_a_batch(baseline, dataset, stats):
-  training = batches.training_dataset(
+  training = tile_batches.training_dataset(
       dataset.train, stats, batch_size=BATCH, num_configs=CONFIGS)
   graph_spec, label_spec = training.element_spec
   assert repr(graph_spec) == str(baseline['batch_spec'])
@@ -130,7 +130,7 @@ def test_same_spec_and_graph_of_a_batch(baseline, dataset, stats):
   drawn = np.stack([
       [int(np.flatnonzero(kernel.runtime_rel == value)[0]) for value in row]
       for kernel, row in zip(kernels, runtimes)])
-  graph = flat(batches.batch_graph(kernels, drawn, stats))
+  graph = flat(tile_batches.batch_graph(kernels, drawn, stats))
   for name, value in graph.items():
     theirs = baseline['batch.' + name]
     np.testing.assert_array_equal(value, theirs, err_msg=name)

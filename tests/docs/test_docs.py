@@ -11,7 +11,7 @@ import tpu_graphs_ext
 from support.places import PROJECT
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.host import recipes
+from tpu_graphs_ext.engine import recipes
 
 PAGES = ('README.md', 'CONTRIBUTING.md', 'SECURITY.md',
          'benchmarks/README.md', *sorted(

@@ -13,9 +13,9 @@ from support import eager_training, tiny_kernels
 from support import model_checks as checks
 from support.places import PROJECT
 from tpu_graphs_ext import cli, load_models
-from tpu_graphs_ext.baseline import allowed_imports
+from tpu_graphs_ext.course import allowed_imports
 from tpu_graphs_ext.data.read import read_split
-from tpu_graphs_ext.host import batches
+from tpu_graphs_ext.tasks import tile_batches
 
 PAGE = (PROJECT / 'docs' / 'extending.md').read_text(encoding='utf-8')
 MODEL = PROJECT / 'docs' / 'my_model.py'
@@ -84,7 +84,7 @@ def test_graders_can_import_it_and_it_takes_what_its_base_takes(here):
 def test_its_messages_are_those_of_the_formula(here):
   models = load_models.models_module(joined(here))
   kernel = tiny_kernels.chain()  # 1 consumes 0 and 2 consumes 1.
-  graph = models._Graph(models._inputs_of(batches.kernel_graph(
+  graph = models._Graph(models._inputs_of(tile_batches.kernel_graph(
       kernel, checks.stats_of([kernel]))))
   layer = models._GatedRound(2, 'relu')
   layer.build([None, 2])

@@ -13,8 +13,8 @@ from tpu_graphs_ext.analytic import explain, feature_loops, tile_counts
 from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.engine import metrics
 from tpu_graphs_ext.hlo import tuning
-from tpu_graphs_ext.host import metrics
 from tpu_graphs_ext.sample import write
 
 models = load_models.models_module()

@@ -6,7 +6,7 @@ import pytest
 from support import model_checks as checks
 from support import tiny_kernels
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.host import batches
+from tpu_graphs_ext.tasks import tile_batches
 
 
 @pytest.mark.parametrize('name', [
@@ -22,7 +22,7 @@ def test_a_chunk_is_of_the_same_size_whatever_the_configurations(
     kernel.node_opcode[:] %= checks.NUM_OPS
   stats = checks.stats_of(kernels)
   model = checks.make(name)
-  graphs = [batches.kernel_graph(kernel, stats) for kernel in kernels]
+  graphs = [tile_batches.kernel_graph(kernel, stats) for kernel in kernels]
   model(graphs[0])
   monkeypatch.setattr(models._Ranker, '_CHUNK_FLOATS', 2 ** 17)
   widths = []

@@ -11,7 +11,7 @@ import tensorflow as tf
 from support import model_checks as checks
 from support import tiny_kernels
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.host import batches
+from tpu_graphs_ext.tasks import tile_batches
 
 MODELS = load_models.model_names()
 # Models of tile geometry are another model with feature_stats than without.
@@ -76,7 +76,7 @@ class Graphs:
   def of(self, kernel):
     """The graph of one kernel."""
     if id(kernel) not in self._made:
-      self._made[id(kernel)] = batches.kernel_graph(
+      self._made[id(kernel)] = tile_batches.kernel_graph(
           kernel, NARROW_STATS if kernel is NARROW else STATS)
     return self._made[id(kernel)]
 
@@ -84,7 +84,7 @@ class Graphs:
     """The graph of the first few of `KERNELS` and their configurations."""
     key = number, num_configs
     if key not in self._made:
-      self._made[key] = batches.batch_graph(
+      self._made[key] = tile_batches.batch_graph(
           KERNELS[:number], np.tile(np.arange(num_configs), (number, 1)),
           STATS)
     return self._made[key]

@@ -11,7 +11,7 @@ import pytest
 from support import model_checks as checks
 from support.places import PROJECT
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.host import batches
+from tpu_graphs_ext.tasks import tile_batches
 
 ALLOWED = {'numpy', 'tensorflow', 'tensorflow_gnn'}
 
@@ -42,7 +42,7 @@ def test_the_package_reaches_the_one_copy():
 def test_the_layout_baselines_op_embedding_is_there():
   module = load_models.models_module()
   kernel = checks.kernels()[0]
-  graph = batches.kernel_graph(kernel, checks.stats_of([kernel]))
+  graph = tile_batches.kernel_graph(kernel, checks.stats_of([kernel]))
   layer = module._OpEmbedding(checks.NUM_OPS, 5)
   embedded = layer(graph).node_sets['op']['op_e']
   table = layer.embedding_layer.embeddings.numpy()

@@ -11,7 +11,7 @@ from support import model_checks as checks
 from support import tiny_kernels
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import batches
+from tpu_graphs_ext.tasks import tile_batches
 
 models = load_models.models_module()
 NAMES = ('AnalyticTileModel', 'HybridEarlyJoinSAGE')
@@ -111,7 +111,7 @@ def test_a_model_tells_where_its_constants_started():
 
 def test_one_step_of_training_moves_the_correction_and_the_constants():
   hybrid = checks.make('HybridEarlyJoinSAGE' + checks.RAW)
-  graph = batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), STATS)
+  graph = tile_batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), STATS)
   labels = np.stack([kernel.runtime_rel[:10] for kernel in KERNELS])
   hybrid.compile(optimizer='adam', run_eagerly=True)
   hybrid(graph)
@@ -124,7 +124,7 @@ def test_one_step_of_training_moves_the_correction_and_the_constants():
 def test_scores_move_the_sharpness_but_not_the_physical_constants():
   """Those follow the runtimes alone: an order of tiles says less of them."""
   hybrid = checks.make('HybridEarlyJoinSAGE' + checks.RAW)
-  graph = batches.kernel_graph(KERNELS[0], STATS)
+  graph = tile_batches.kernel_graph(KERNELS[0], STATS)
   hybrid(graph)
   with tf.GradientTape(persistent=True) as tape:
     learned, log_times = hybrid._learned_and_log_times(*hybrid._encoded(graph))
@@ -142,7 +142,7 @@ def test_scores_move_the_sharpness_but_not_the_physical_constants():
 def test_where_the_time_is_of_no_use_the_sharpness_falls():
   """Labels are the reverse of the analytic order."""
   hybrid = checks.make('HybridEarlyJoinSAGE' + checks.RAW)
-  graph = batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), STATS)
+  graph = tile_batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), STATS)
   # Other tests train hybrids eagerly; here the step is traced.
   hybrid.compile(optimizer=tf.keras.optimizers.Adam(1e-3))
   hybrid(graph)
@@ -160,7 +160,7 @@ def test_my_model_is_the_hybrid_where_it_has_feature_stats():
       checks.make(name + checks.RAW, hidden_dim=16, sharpness=3.0)
       for name in ('HybridEarlyJoinSAGE', 'MyEarlyJoinSAGE'))
   for model in (hybrid, mine):
-    model(batches.kernel_graph(KERNELS[0], STATS))
+    model(tile_batches.kernel_graph(KERNELS[0], STATS))
     model._scorer.bias.assign([0.5])
   np.testing.assert_allclose(
       checks.scores_untraced(mine, KERNELS[0], STATS),
@@ -171,7 +171,7 @@ def test_my_model_starts_less_sure_of_the_time():
   sharpness = {}
   for name in ('HybridEarlyJoinSAGE', 'MyEarlyJoinSAGE'):
     model = checks.make(name + checks.RAW, hidden_dim=16)
-    model(batches.kernel_graph(KERNELS[0], STATS))
+    model(tile_batches.kernel_graph(KERNELS[0], STATS))
     sharpness[name] = float(model._machine.sharpness())
   assert sharpness == pytest.approx(
       {'HybridEarlyJoinSAGE': 10, 'MyEarlyJoinSAGE': 2})
@@ -185,7 +185,7 @@ def test_my_model_says_nothing_without_feature_stats(recwarn):
 def test_it_learns_the_constants_of_another_machine():
   """Labels are the analytic times with a fifth of the bandwidth."""
   stats = checks.stats_of(KERNELS)
-  graph = batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), stats)
+  graph = tile_batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), stats)
   other = checks.make('AnalyticTileModel' + checks.RAW,
                       hardware={'bytes_per_ns': 108.0, 'step_ns': 90.0})
   times = tf.exp(other(graph))
@@ -224,7 +224,7 @@ def test_statistics_of_other_data_are_refused(name):
     checks.scores(model, KERNELS[0], STATS)
   with pytest.raises(UserError, match=f'{name}: feature_stats has 9 node'):
     load_models.create_variables(
-        model, batches.kernel_graph(KERNELS[0], STATS))
+        model, tile_batches.kernel_graph(KERNELS[0], STATS))
 
 
 TABLE = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1.0]}
@@ -277,7 +277,7 @@ def test_wrong_weights_are_refused(argument, value, rule):
 def test_caution_is_the_weight_of_the_mean_square_of_the_correction(
     sharpness, expected):
   """The correction's bias is 3, so its square 9."""
-  graph = batches.kernel_graph(KERNELS[0], STATS)
+  graph = tile_batches.kernel_graph(KERNELS[0], STATS)
   losses = []
   for caution in (0.0, 2.0):
     model = checks.make('HybridEarlyJoinSAGE' + checks.RAW, caution=caution,

@@ -11,7 +11,8 @@ from support import model_checks as checks
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.host import batches, losses, settings
+from tpu_graphs_ext.engine import losses, settings
+from tpu_graphs_ext.tasks import tile_batches
 
 NAMES = [
     *load_models.model_names(),
@@ -31,13 +32,13 @@ def trained(name: str, epochs: int) -> None:
   """Three steps an epoch with the losses of the baseline's flags."""
   model = checks.make(name, stats=STATS)
   load_models.create_variables(
-      model, batches.kernel_graph(TRAIN.kernel(0), STATS))
+      model, tile_batches.kernel_graph(TRAIN.kernel(0), STATS))
   model.compile(
       loss=losses.combined_loss(
           settings.parse_losses('ListMLELoss:1,MSE:0.02')),
       optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3))
   history = model.fit(
-      batches.training_dataset(
+      tile_batches.training_dataset(
           TRAIN, STATS, batch_size=2, num_configs=5, seed=1),
       epochs=epochs, verbose=0)
   assert np.isfinite(history.history['loss']).all()
@@ -49,7 +50,7 @@ def trained(name: str, epochs: int) -> None:
 @pytest.mark.parametrize('name', NAMES)
 def test_untrained_scores_are_numbers(name):
   scored(checks.make_with_variables(
-      name, batches.kernel_graph(TRAIN.kernel(0), STATS), STATS))
+      name, tile_batches.kernel_graph(TRAIN.kernel(0), STATS), STATS))
 
 
 @pytest.mark.survive

@@ -12,8 +12,8 @@ from support import model_checks as checks
 from support import tiny_kernels
 from tpu_graphs_ext import load_models, models
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.host import batches, feature_stats
-from tpu_graphs_ext.host.settings import StatsSettings
+from tpu_graphs_ext.engine.settings import StatsSettings
+from tpu_graphs_ext.tasks import feature_stats, tile_batches
 
 KERNELS = checks.kernels()
 
@@ -173,7 +173,7 @@ def test_features_of_other_files_leave_them_unknown(data_root, script, caplog):
 def test_training_leaves_them_as_they_are():
   stats = checks.stats_of(KERNELS)
   model = checks.make('MyEarlyJoinSAGE' + checks.RAW)
-  graph = batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), stats)
+  graph = tile_batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), stats)
   labels = np.stack([kernel.runtime_rel[:10] for kernel in KERNELS])
   # Eagerly: tracing the step would take longer.
   model.compile(optimizer=tf.keras.optimizers.Adam(0.1), run_eagerly=True)
@@ -191,7 +191,7 @@ def test_unknown_ones_let_it_learn_from_scaled_features(
     averaging, steps, eagerly):
   stats = checks.stats_of(KERNELS)
   model = checks.make('MyEarlyJoinSAGE', averaging=averaging)
-  graph = batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), stats)
+  graph = tile_batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), stats)
   labels = np.stack([kernel.runtime_rel[:10] for kernel in KERNELS])
   model.compile(
       optimizer=tf.keras.optimizers.Adam(2e-3), run_eagerly=eagerly)
@@ -204,7 +204,7 @@ def test_unknown_ones_let_it_learn_from_scaled_features(
 
 def test_the_variable_is_one_that_the_scripts_copy():
   model = load_models.build('MyEarlyJoinSAGE', 10, checks.NUM_OPS, {})
-  model(batches.kernel_graph(KERNELS[0], checks.stats_of(KERNELS)))
+  model(tile_batches.kernel_graph(KERNELS[0], checks.stats_of(KERNELS)))
   assert any(variable is model._statistics._table
              for variable in model.trainable_variables)
   assert not model.non_trainable_variables

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.host import train
-from tpu_graphs_ext.host.settings import TrainSettings
+from tpu_graphs_ext.engine import train
+from tpu_graphs_ext.engine.settings import TrainSettings
 from tpu_graphs_ext.sample import write
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from support import model_checks as checks
 from support import tiny_kernels
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import batches
+from tpu_graphs_ext.tasks import tile_batches
 
 models = load_models.models_module()
 CHAIN = inputs([3], [(1, 0), (2, 1)], configs=2)  # x = 1, 2, 4; config 1, 2
@@ -185,7 +185,7 @@ MEMBERS = {'members': {'LateJoinGCN': SMALL}, 'copies': 2}
 @pytest.fixture
 def batch():
   kernels = checks.kernels()
-  graph = batches.batch_graph(
+  graph = tile_batches.batch_graph(
       kernels, np.tile(np.arange(10), (4, 1)), checks.stats_of(kernels))
   labels = np.stack([kernel.runtime_rel[:10] for kernel in kernels])
   return graph, tf.constant(labels, tf.float32)

@@ -7,8 +7,8 @@ import pytest
 
 from support import tiny_handin, tiny_layout_models
 from support.tiny_runs import Page, run_info, write_run
+from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.report import report, runs
 
 LOADING = LoadSettings(models_py=tiny_layout_models.__file__)

@@ -16,9 +16,9 @@ from support import (
 from support.tiny_runs import Page, run_info, write_run
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.engine import evaluate
+from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import evaluate
-from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.report import measure, report, runs
 
 SECTIONS = ['Slowdown by program', 'Slowdown by kind of kernel',

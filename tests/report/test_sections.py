@@ -8,7 +8,7 @@ import numpy as np
 from support import tiny_kernels
 from support.tiny_runs import run_info
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.host import distinct, results
+from tpu_graphs_ext.engine import duplicate_configs, results
 from tpu_graphs_ext.report import (
   measure,
   overview,
@@ -33,7 +33,7 @@ class FixedRanker:
 
   def score_all(self, partition, what):
     for kernel in partition:
-      yield kernel, distinct.Scores(
+      yield kernel, duplicate_configs.Scores(
           -np.arange(kernel.num_configs, dtype=np.float32),
           np.arange(kernel.num_configs))
 

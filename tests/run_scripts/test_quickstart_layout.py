@@ -9,7 +9,7 @@ import pytest
 
 from support import tiny_layouts
 from tpu_graphs_ext import quickstart, quickstart_layout
-from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sample import write_layouts
 

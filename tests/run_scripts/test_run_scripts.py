@@ -13,7 +13,7 @@ import subprocess
 import pytest
 
 from support.places import PROJECT
-from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.course import checkout
 
 SCRIPTS = PROJECT / 'run_scripts'
 TOOLS = ('awk', 'bash', 'cat', 'cksum', 'dirname', 'env', 'grep', 'mkdir',
@@ -176,7 +176,7 @@ def test_ci_tests_a_second_stack_where_there_is_a_second_python(
       *('ran: -m pytest --numprocesses auto tests/models '
         f'across {other_python} in  oneDNN {value}' for value in (0, 1)),
       'ran: -m pytest --numprocesses auto --numprocesses 0 -m slow '
-      'tests/handin/test_quickstart_environment.py '
+      'tests/course/test_quickstart_environment.py '
       f'across {other_python} in {other_python} oneDNN ']
   # An environment with JAX where libtpu has a Python.
   assert (project / '.venv-jax').is_dir() == (there[0] != '3.9')

@@ -9,7 +9,7 @@ import pytest
 
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.analytic.layout_cost import LayoutConstants
-from tpu_graphs_ext.baseline import checkout
+from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data import check, schema
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import layout_choices, protos

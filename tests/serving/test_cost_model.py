@@ -15,10 +15,10 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import candidates, explain, feature_loops
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.engine import rank, scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.host import rank, scoring
-from tpu_graphs_ext.serving import given
+from tpu_graphs_ext.serving import arguments
 from tpu_graphs_ext.serving.cost_model import CostModel
 
 KERNEL, REPEATING = KERNELS[:2]
@@ -100,7 +100,7 @@ def test_forms_of_one_tile_are_one_row():
   choice = rank.Choice(0, 0.0, [16, 32], [3, 5], None, None)
 
   def rows_of(tiles, *limits):
-    return given.config_rows(KERNEL, tiles, lambda: limits)
+    return arguments.config_rows(KERNEL, tiles, lambda: limits)
 
   for tile in (([16, 32], [3, 5]), (np.array([16, 32]), (3, 5)), choice, row,
                row.tolist()):

@@ -16,8 +16,8 @@ from support import model_checks, saved_run, tiny_kernels
 from support.places import PROJECT, SUPPORT
 from support.saved_run import KERNELS
 from tpu_graphs_ext import cli, load_models
+from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import scoring
 from tpu_graphs_ext.serving import export
 
 PAGE = PROJECT / 'docs' / 'serving.md'

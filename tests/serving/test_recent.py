@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tpu_graphs_ext.host.distinct import Scores
-from tpu_graphs_ext.serving.recent import Recent
+from tpu_graphs_ext.engine.duplicate_configs import Scores
+from tpu_graphs_ext.serving.score_cache import Recent
 
 
 class Model:

@@ -8,7 +8,7 @@ import pytest
 
 from support import fake_tensorflow
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.baseline import checkout, run_script
+from tpu_graphs_ext.course import checkout, run_script
 from tpu_graphs_ext.errors import UserError
 
 SCRIPT = '''"""What the script is."""

@@ -12,7 +12,7 @@ from unittest import mock
 import tensorflow as tf
 
 from support import tiny_models
-from tpu_graphs_ext.host import train
+from tpu_graphs_ext.engine import train
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from tpu_graphs_ext.analytic import feature_loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.host import batches
+from tpu_graphs_ext.tasks import tile_batches
 
 models = load_models.models_module()
 
@@ -44,7 +44,7 @@ def tensorflow_tiles(kernel, stats, given=None, hardware='tpu_v3') -> tuple:
   statistics.build_once()
   scaling = statistics.read()
   geo = models._Geometry(models._hardware(hardware))
-  inputs = models._inputs_of(batches.kernel_graph(kernel, stats))
+  inputs = models._inputs_of(tile_batches.kernel_graph(kernel, stats))
   graph = models._Graph(inputs)
   loops = geo.loops(
       graph, scaling.raw('node', inputs.node_feats, graph), scaling)

@@ -50,7 +50,7 @@ def started(argv: list[str], log: str) -> int:
     os.dup2(handle, 2)
     code = 70
     try:
-      from tpu_graphs_ext.host import callbacks
+      from tpu_graphs_ext.engine import callbacks
       # Else no run of these would come to save before its end.
       callbacks._FIRST_SAVE_SECONDS = 0
       if '--model=EarlyJoinSAGE' not in argv:
@@ -146,7 +146,7 @@ def main() -> None:
   folder, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
   rng = random.Random(seed)
   # Imported here, so that a forked child has it; no operation runs.
-  from tpu_graphs_ext.host import train  # noqa: F401
+  from tpu_graphs_ext.engine import train  # noqa: F401
   longest, done = {}, 0
   for model in MODELS:
     start = time.monotonic()

@@ -15,7 +15,7 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.host import batches
+from tpu_graphs_ext.tasks import tile_batches
 
 NUM_OPS = 108
 # Float32 sums in another order: the last bits differ.
@@ -97,14 +97,14 @@ def make_with_variables(name: str, graph: tfgnn.GraphTensor,
 def scores(model: tf.keras.Model, kernel: Kernel,
            stats: FeatureStats) -> np.ndarray:
   """Scores [configs] of one kernel, as the prediction script gets them."""
-  graph = batches.kernel_graph(kernel, stats)
+  graph = tile_batches.kernel_graph(kernel, stats)
   return model.forward(graph, kernel.num_configs).numpy()[0]
 
 
 def scores_untraced(model: tf.keras.Model, kernel: Kernel,
                     stats: FeatureStats) -> np.ndarray:
   """The same without a trace: faster, where a model scores once or twice."""
-  return model(batches.kernel_graph(kernel, stats)).numpy()[0]
+  return model(tile_batches.kernel_graph(kernel, stats)).numpy()[0]
 
 
 def copied_like_the_scripts(name: str, saved: tf.keras.Model, kernel: Kernel,

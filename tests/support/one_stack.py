@@ -15,7 +15,7 @@ import sys
 
 from support import model_checks
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.host import evaluate, predict, scoring, train
+from tpu_graphs_ext.engine import evaluate, predict, scoring, train
 from tpu_graphs_ext.stacks import versions
 
 # Layers of Keras, of our own and of TF-GNN; one model nested in another.

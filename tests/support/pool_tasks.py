@@ -5,8 +5,8 @@ import pathlib
 import signal
 import time
 
+from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import threads
 from tpu_graphs_ext.sweep import pool
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from support import model_checks, tiny_kernels
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.host import artifacts, batches
+from tpu_graphs_ext.engine import artifacts
+from tpu_graphs_ext.tasks import tile_batches
 
 NAME = 'EarlyJoinSAGE'
 KWARGS = {'num_gnns': 1, 'final_mlp_layers': 1, 'hidden_dim': 8}
@@ -26,7 +27,7 @@ def save(out_dir: str, name: str = NAME, kwargs: dict | None = None) -> str:
   """Writes model_<hash> and its run file; returns the folder's path."""
   kwargs = KWARGS if kwargs is None else kwargs
   stats = model_checks.stats_of(KERNELS)
-  graph = batches.kernel_graph(KERNELS[0], stats)
+  graph = tile_batches.kernel_graph(KERNELS[0], stats)
   model = model_checks.make(name, **kwargs)
   model(graph)
   args = {'model': name, 'model_kwargs_json': json.dumps(kwargs),

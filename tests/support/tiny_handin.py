@@ -11,7 +11,7 @@ import numpy as np
 
 from support import tiny_kernels, tiny_models
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.host import artifacts
+from tpu_graphs_ext.engine import artifacts
 
 # All of tiny_models but the part that needs this package.
 STUDENT = pathlib.Path(tiny_models.__file__).read_text().split(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html.parser
 import os
 
-from tpu_graphs_ext.host import artifacts
+from tpu_graphs_ext.engine import artifacts
 
 
 def run_info(model: str = 'TinyRanker', seed: int = 1, epochs: int = 3,

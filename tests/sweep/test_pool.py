@@ -15,8 +15,8 @@ import pytest
 from support import dask_cluster, pool_tasks
 from support.places import PROJECT, TESTS
 from support.waiting import wait_for
+from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import threads
 from tpu_graphs_ext.sweep import pool
 
 SECONDS = 60  # Until a test gives up.

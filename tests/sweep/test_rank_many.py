@@ -14,10 +14,10 @@ import pytest
 
 from support import inline_pool, tiny_kernels
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.advice import sources
 from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import threads
+from tpu_graphs_ext.serving import sources
 from tpu_graphs_ext.sweep import pool, rank_many, rank_shard, rows, storage
 
 
@@ -347,7 +347,7 @@ def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
                                   monkeypatch):
   """Of HLO: a kernel that has tiles, one whose tensor has none, and damage."""
   from support.tiny_hlo import convolution
-  from tpu_graphs_ext.advice import picks
+  from tpu_graphs_ext.serving import tile_search
   (tmp_path / 'a.hlo').write_bytes(convolution().SerializeToString())
   (tmp_path / 'b.hlo').write_bytes(b'HloM')
   (tmp_path / 'c.txt').write_bytes(b'')
@@ -355,7 +355,7 @@ def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
 
   def advice_on(ranker, found, top_k, most_tiles, at_once):
     scored.append((top_k, most_tiles, at_once))
-    return picks.Advice(
+    return tile_search.Advice(
         name=found.kernel.tile_id, copies=1, op_name='', share=None,
         cycles=None, nodes=3, opcodes=['convolution'], product=None,
         combinations=4, fitting=4, scored=4, picks=[], default=None,

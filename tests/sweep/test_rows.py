@@ -8,9 +8,9 @@ import pytest
 
 from support import model_checks, tiny_kernels
 from support.tiny_hlo import product
-from tpu_graphs_ext.advice import picks, sources
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.host import distinct, rank, scoring
+from tpu_graphs_ext.engine import duplicate_configs, rank, scoring
+from tpu_graphs_ext.serving import sources, tile_search
 from tpu_graphs_ext.sweep import rows
 
 
@@ -29,13 +29,13 @@ def legal_row():
   kernel, _ = sources._kernel(module, 'dense')
   stats = model_checks.stats_of([tiny_kernels.make_kernel(num_configs=9)])
   ranker = scoring.Ranker(FirstFirst(), stats, schema.NUM_OPCODES)
-  advice = picks.advice_on(ranker, sources.Found(kernel, 2, ('own',)), 2)
+  advice = tile_search.advice_on(ranker, sources.Found(kernel, 2, ('own',)), 2)
   return advice, rows.of_advice('a.hlo', ['of the file'], advice)
 
 
 def listed_row():
   kernel = tiny_kernels.make_kernel()
-  scores = distinct.Scores(np.array([2, 1, 3, 4], np.float32), np.arange(4))
+  scores = duplicate_configs.Scores(np.array([2, 1, 3, 4], np.float32), np.arange(4))
   return rows.of_ranking('a.npz', rank.ranking_of(kernel, scores, 2), [])
 
 

@@ -12,7 +12,7 @@ from support import (
   tiny_layouts,
   tiny_models,
 )
-from tpu_graphs_ext.host import artifacts, callbacks
+from tpu_graphs_ext.engine import artifacts, callbacks
 from tpu_graphs_ext.report import runs
 from tpu_graphs_ext.sweep import grid, pool, study, training, trials
 
@@ -75,7 +75,7 @@ def test_a_trial_that_is_broken_off_is_resumed(trial, monkeypatch):
 
 
 def test_a_run_that_is_in_use_is_waited_for(trial, monkeypatch):
-  from tpu_graphs_ext.host import resume, train
+  from tpu_graphs_ext.engine import resume, train
   calls = []
 
   def run(settings, unused_callbacks):

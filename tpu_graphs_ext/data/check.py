@@ -10,7 +10,7 @@ import numpy as np
 import tqdm
 
 from tpu_graphs_ext.data import kernel as kernel_lib
-from tpu_graphs_ext.data import layout_rules, npz, rules, schema, tasks
+from tpu_graphs_ext.data import layout_rules, npz, rules, schema, task_of_file
 from tpu_graphs_ext.data.rules import Arrays
 from tpu_graphs_ext.errors import UserError, shortened
 
@@ -63,8 +63,8 @@ def load_arrays(path: str, task: str = 'tile') -> tuple[
   except npz.DamagedError as error:
     return {}, [Fault(path, '', f'cannot be read as .npz ({error}); it may be '
                       'cut short or pickled')]
-  if task == 'layout' and tasks.FEATURES[task] in faults:
-    other = tasks.of_other_task(path, task)
+  if task == 'layout' and task_of_file.FEATURES[task] in faults:
+    other = task_of_file.of_other_task(path, task)
     if other:
       return {}, [Fault(path, '', other)]
   return arrays, [Fault(path, *fault) for fault in faults.items()]
@@ -283,7 +283,7 @@ def _check_file(path: str, may_hide: bool, task: str) -> _FileCheck:
   if task == 'tile' and is_layout(path, arrays):
     return _FileCheck(path, [layout_fault(path)], None, False, False, True)
   withheld = may_hide and its.is_withheld(arrays)
-  configs = arrays.get(tasks.FEATURES[task])
+  configs = arrays.get(task_of_file.FEATURES[task])
   axes = {its.FIELDS[name].axes[0]: len(array)
           for name, array in arrays.items() if array.ndim}
   return _FileCheck(

@@ -14,7 +14,7 @@ import zipfile
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import npz, schema, tasks
+from tpu_graphs_ext.data import npz, schema, task_of_file
 from tpu_graphs_ext.errors import UserError
 
 # Attribute of `Kernel` -> key in the .npz file. The file's names carry no unit.
@@ -112,7 +112,7 @@ class Kernel:
       if faults:
         raise npz.DamagedError(' '.join(next(iter(faults.items()))))
     except npz.DamagedError as error:
-      other = tasks.of_other_task(path, 'tile')
+      other = task_of_file.of_other_task(path, 'tile')
       if other:
         raise UserError(f'{path}: {other}') from error
       raise unreadable(path, error) from error

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.files import path_flag
-from tpu_graphs_ext.host.settings import LoadSettings
 
 # Single kernels of each kind, best and worst, of each group, unless told.
 KERNELS = 2

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
+from tpu_graphs_ext.engine import evaluate, scoring, statistics
+from tpu_graphs_ext.engine.settings import DATA_ROOT, LoadSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import evaluate, scoring, statistics
-from tpu_graphs_ext.host.settings import DATA_ROOT, LoadSettings
-from tpu_graphs_ext.layout import settings
-from tpu_graphs_ext.layout.settings import TOP_KS, LayoutLoadSettings
 from tpu_graphs_ext.report import overview, page, summary
 from tpu_graphs_ext.report.runs import Group, Run
+from tpu_graphs_ext.tasks import layout_settings
+from tpu_graphs_ext.tasks.layout_settings import TOP_KS, LayoutLoadSettings
 
 if TYPE_CHECKING:
   import pandas
@@ -99,10 +99,10 @@ def _loading_of(run: Run, loading: LoadSettings) -> LayoutLoadSettings:
   trained = run.info.get('settings', {})
   root = loading.data_root
   if root == DATA_ROOT:
-    root = trained.get('data_root') or settings.DATA_ROOT
+    root = trained.get('data_root') or layout_settings.DATA_ROOT
   cache_dir = loading.cache_dir
   if cache_dir == LoadSettings().cache_dir:
-    cache_dir = trained.get('cache_dir', settings.CACHE_DIR)
+    cache_dir = trained.get('cache_dir', layout_settings.CACHE_DIR)
   return LayoutLoadSettings(
       stats='train' if loading.stats == 'all' else loading.stats,
       data_root=root, cache_dir=cache_dir, toy_data=loading.toy_data,

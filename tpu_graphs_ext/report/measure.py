@@ -13,10 +13,11 @@ import numpy as np
 
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.engine import duplicate_configs, evaluate, scoring
+from tpu_graphs_ext.engine.settings import DATA_ROOT, LoadSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import distinct, evaluate, inputs, scoring
-from tpu_graphs_ext.host.settings import DATA_ROOT, LoadSettings
 from tpu_graphs_ext.report.runs import Group, Run
+from tpu_graphs_ext.tasks import kernel_inputs
 
 if TYPE_CHECKING:
   import pandas
@@ -91,7 +92,7 @@ def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
   of_group = {group.name: [] for group in groups}
   source, loading = _source(groups, data, loading)
   try:
-    kernels = _labelled(inputs.read_kernels(
+    kernels = _labelled(kernel_inputs.read_kernels(
         source, cache_dir=loading.cache_dir), source, problems)
   except UserError as error:
     problems.append(f'{error}. Without kernels the report has only what the '
@@ -179,7 +180,7 @@ class Shown:
   kernel: Kernel
   roles: dict[str, str]
   rows: dict[str, Any]
-  scores: dict[str, distinct.Scores]
+  scores: dict[str, duplicate_configs.Scores]
 
 
 def chosen_kernels(measurements: Measurements, count: int) -> list[Shown]:

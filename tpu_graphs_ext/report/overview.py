@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tpu_graphs_ext.host import metrics
+from tpu_graphs_ext.engine import metrics
 from tpu_graphs_ext.report import charts, page
 from tpu_graphs_ext.report.measure import Measurements
 from tpu_graphs_ext.report.runs import Group, Run, shown

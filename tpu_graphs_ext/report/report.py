@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.host import feature_stats, outputs
-from tpu_graphs_ext.host.settings import LoadSettings
+from tpu_graphs_ext.engine import output_paths
+from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.report import (
   charts,
   cli,
@@ -20,6 +20,7 @@ from tpu_graphs_ext.report import (
   slowdowns,
   summary,
 )
+from tpu_graphs_ext.tasks import feature_stats
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
       [report] is not installed, or the file cannot be written.
   """
   charts.require_packages()
-  path = outputs.check_file('--out', out, START, WHAT)
+  path = output_paths.check_file('--out', out, START, WHAT)
   found, problems = runs.find(paths)
   found, task = runs.of_one_task(found, task)
   groups = runs.grouped(found)

@@ -11,10 +11,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
+from tpu_graphs_ext.engine import artifacts
+from tpu_graphs_ext.engine.settings import parse_model_kwargs
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import TEMPORARY, full_path
-from tpu_graphs_ext.host import artifacts
-from tpu_graphs_ext.host.settings import parse_model_kwargs
 
 # Arguments of a run that say where things lie or tell repetitions apart, and
 # nothing of what was trained.

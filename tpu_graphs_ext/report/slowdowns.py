@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
-from tpu_graphs_ext.data import kinds
-from tpu_graphs_ext.host import metrics, statistics
+from tpu_graphs_ext.data import kernel_kinds
+from tpu_graphs_ext.engine import metrics, statistics
 from tpu_graphs_ext.report import charts, page
 from tpu_graphs_ext.report.charts import Look, Range
 from tpu_graphs_ext.report.measure import Measurements
@@ -98,7 +98,7 @@ def by_program(measurements: Measurements) -> page.Section:
 def by_kind(measurements: Measurements) -> Optional[page.Section]:
   """The same by the kind of work that a kernel does; None if it is one."""
   kind_of = _any_rows(measurements)['kind'].to_numpy(str)
-  parts = [(kind, kind_of == kind) for kind in kinds.KINDS
+  parts = [(kind, kind_of == kind) for kind in kernel_kinds.KINDS
            if (kind_of == kind).any()]
   if len(parts) < 2:
     return None

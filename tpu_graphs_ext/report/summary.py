@@ -10,7 +10,7 @@ from typing import Optional
 
 import numpy as np
 
-from tpu_graphs_ext.host import metrics, statistics
+from tpu_graphs_ext.engine import metrics, statistics
 from tpu_graphs_ext.report import overview, page, slowdowns
 from tpu_graphs_ext.report.measure import Measurements
 from tpu_graphs_ext.report.runs import Group

@@ -14,7 +14,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from tpu_graphs_ext import files, owned
+from tpu_graphs_ext import file_ownership, files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
 
@@ -55,7 +55,7 @@ def write_folders(out: str, what: str, folders: Sequence[str],
           files.new_folder(os.path.join(out, folder))) for folder in folders}
       statistics = fill(places)
       written = {f'{folder}/{path}': content for folder in folders
-                 for path, content in owned.sums(places[folder]).items()}
+                 for path, content in file_ownership.sums(places[folder]).items()}
       # Once more, for that took minutes. While the folders change their
       # places, this marker knows both.
       earlier = _read_marker(out, what, folders).get('files', {})
@@ -88,7 +88,7 @@ def _read_marker(out: str, what: str, folders: Sequence[str]) -> dict:
     strangers = [name]
     if name in folders and marker and not os.path.islink(
         os.path.join(out, name)):
-      strangers = [f'{name}/{path}' for path in owned.foreign(
+      strangers = [f'{name}/{path}' for path in file_ownership.foreign(
           os.path.join(out, name),
           *(_below(name, paths) for paths in known))]
     if strangers:

@@ -22,7 +22,7 @@ from typing import Callable
 
 import tensorflow as tf
 
-from tpu_graphs_ext.host import scoring
+from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.serving import program
 
 OUTPUT = 'scores'

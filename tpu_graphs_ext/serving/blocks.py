@@ -9,11 +9,11 @@ from typing import Any, Callable, Union
 
 import numpy as np
 
-from tpu_graphs_ext.advice import sources
 from tpu_graphs_ext.analytic import blocks as analytic
 from tpu_graphs_ext.analytic import products
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import lowering_subprocess, protos, tpu_compiler
+from tpu_graphs_ext.serving import sources
 
 USUAL = 'usual'  # In place of blocks: those of `analytic.usual_blocks`.
 # Blocks, or `USUAL`.

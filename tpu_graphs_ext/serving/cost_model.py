@@ -10,18 +10,17 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 import tensorflow as tf
 
-from tpu_graphs_ext.advice import picks, sources
-from tpu_graphs_ext.advice.sources import DEFAULT_TPU
 from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.engine import artifacts, duplicate_configs, rank, scoring
+from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo.features import config_features
-from tpu_graphs_ext.host import artifacts, distinct, rank, scoring
-from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
+from tpu_graphs_ext.serving import arguments, program, sources, tile_search
 from tpu_graphs_ext.serving import blocks as blocks_lib
-from tpu_graphs_ext.serving import given, program
-from tpu_graphs_ext.serving.given import BoundsLike, KernelLike
-from tpu_graphs_ext.serving.recent import Recent
+from tpu_graphs_ext.serving.arguments import BoundsLike, KernelLike
+from tpu_graphs_ext.serving.score_cache import Recent
+from tpu_graphs_ext.serving.sources import DEFAULT_TPU
 
 _MOST_TILES = 100_000  # Of one kernel, where none are given.
 
@@ -142,7 +141,7 @@ class CostModel:
            bounds: Optional[BoundsLike] = None,
            blocks: Optional[blocks_lib.BlocksLike] = None,
            tpu: str = DEFAULT_TPU, jax_python: str = '') -> Union[
-               rank.Ranking, picks.SourceAdvice, blocks_lib.BlockRanking]:
+               rank.Ranking, tile_search.SourceAdvice, blocks_lib.BlockRanking]:
     """The tiles to try first: of a kernel, or of all kernels of a function.
 
         model.rank('kernel.npz')
@@ -188,16 +187,16 @@ class CostModel:
                                       jax_python)
     if callable(kernel) or shapes is not None:
       return self._rank_function(kernel, shapes, top, bounds, tpu, jax_python)
-    own = given.kernel_of(kernel)
+    own = arguments.kernel_of(kernel)
     if bounds is None and own.config_feat.ndim and not own.num_configs:
       bounds = self._legal_tiles(own)
     return rank.ranking_of(*self._scores(own, bounds), top)
 
   def _rank_function(self, function, shapes, top, bounds, tpu,
-                     jax_python) -> picks.SourceAdvice:
+                     jax_python) -> tile_search.SourceAdvice:
     if bounds is not None:
       raise UserError('bounds= goes with a kernel; a function has several')
-    picks.require_tpu(self._ranker)
+    tile_search.require_tpu(self._ranker)
     if callable(function):
       source = sources.of_function(function, shapes, tpu)
     elif isinstance(function, str) and isinstance(shapes, str):
@@ -206,7 +205,7 @@ class CostModel:
       raise UserError(
           f'shapes={shapes!r}: goes with a function, or as text with a '
           "function's name; how many tiles to give is top=")
-    return picks.advice_on_source(self._ranker, source, top)
+    return tile_search.advice_on_source(self._ranker, source, top)
 
   def explain(self, kernel: KernelLike, bound: Any) -> explain.Explanation:
     """What one tile does, and where its time goes, by the analytic formula.
@@ -226,10 +225,10 @@ class CostModel:
     Raises:
       UserError: `bound` is no tile, or the kernel's graph makes no sense.
     """
-    of = given.kernel_of(kernel)
-    given.require_graph(of)
-    row = given.config_row(of, bound, lambda: self._limits(of))
-    given.require_rows(of, row[np.newaxis])
+    of = arguments.kernel_of(kernel)
+    arguments.require_graph(of)
+    row = arguments.config_row(of, bound, lambda: self._limits(of))
+    arguments.require_rows(of, row[np.newaxis])
     return self._explainer(of).explain(row)
 
   def _explainer(self, kernel: Kernel) -> explain.Explainer:
@@ -245,7 +244,7 @@ class CostModel:
       raise UserError(
           f'{kernel.tile_id}: has no config_feat, and which tiles are legal is '
           'known of TPUs alone; say which are meant with bounds=')
-    given.require_graph(kernel)
+    arguments.require_graph(kernel)
     loops = self._explainer(kernel).loops
     legal = candidates.candidates(loops, most=_MOST_TILES)
     if not len(legal):
@@ -268,15 +267,15 @@ class CostModel:
     return output, filters
 
   def _scores(self, kernel: KernelLike, bounds: Optional[BoundsLike]
-              ) -> tuple[Kernel, distinct.Scores]:
+              ) -> tuple[Kernel, duplicate_configs.Scores]:
     """The kernel with the tiles that are meant, and what the model says."""
-    own = given.kernel_of(kernel)
-    kernel = given.with_tiles(own, bounds, lambda: self._limits(own))
+    own = arguments.kernel_of(kernel)
+    kernel = arguments.with_tiles(own, bounds, lambda: self._limits(own))
     arrays = (kernel.node_feat, kernel.node_opcode, kernel.edge_index,
               kernel.config_feat)
     return kernel, self._recent.scores(arrays, lambda: self._new_scores(kernel))
 
-  def _new_scores(self, kernel: Kernel) -> distinct.Scores:
+  def _new_scores(self, kernel: Kernel) -> duplicate_configs.Scores:
     stats = self._ranker.stats
     features = stats.config.apply(kernel.config_feat, 'config_feat')
     stats.node.apply(kernel.node_feat[:0], 'node_feat')  # Counts its columns.

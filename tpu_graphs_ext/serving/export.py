@@ -20,10 +20,10 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 import tpu_graphs_ext
-from tpu_graphs_ext import files, owned
+from tpu_graphs_ext import file_ownership, files
+from tpu_graphs_ext.engine import artifacts, scoring
+from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import artifacts, scoring
-from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.serving import batch, program
 
 BATCH, ONE = 'serving_default', 'one_kernel'
@@ -123,7 +123,7 @@ def _write_mark(folder: str, ranker: scoring.Ranker,
       'num_ops': ranker.num_ops,
       'versions': {'tpu_graphs_ext': tpu_graphs_ext.__version__,
                    'tensorflow': tf.__version__},
-      'files': owned.sums(folder)}
+      'files': file_ownership.sums(folder)}
   files.write_file(os.path.join(folder, MARK),
                    json.dumps(content, indent=2).encode())
 
@@ -135,7 +135,7 @@ def _require_ours(path: str) -> None:
   if os.path.islink(path) or not os.path.isdir(path):
     raise UserError(f'--out={path}: is {_kind(path)}; name a folder')
   known = _sums_in(os.path.join(path, MARK))
-  strangers = [name for name in owned.foreign(path, known)
+  strangers = [name for name in file_ownership.foreign(path, known)
                if not known or name != MARK]
   if strangers:
     raise UserError(

@@ -14,8 +14,9 @@ import tensorflow as tf
 
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import ColumnStats
+from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import batches, scoring
+from tpu_graphs_ext.tasks import tile_batches
 
 # A function of node_feat, node_opcode, edge_index and config_feat.
 KernelFunction = Callable[..., tf.Tensor]
@@ -47,7 +48,7 @@ def kernel_function(ranker: scoring.Ranker) -> KernelFunction:
                       tf.zeros_like(node_opcode))
     of_nodes = tf.zeros_like(node_opcode, tf.int64)  # All of kernel 0.
     of_configs = tf.zeros_like(config_feat[:, 0], tf.int64)
-    graph = batches.graph_tensor({
+    graph = tile_batches.graph_tensor({
         'op': opcode,
         'op_feats': _scaled(ranker.stats.node, node_feat),
         'op_sizes': tf.shape(node_feat, tf.int64)[:1],

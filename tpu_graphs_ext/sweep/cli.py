@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import full_path, path_flag
-from tpu_graphs_ext.host.settings import LoadSettings
 from tpu_graphs_ext.sweep import SHARD_FILES
 
 

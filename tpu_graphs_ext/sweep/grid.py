@@ -27,11 +27,11 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext.engine.settings import MOST_SEED, TrainSettings
 from tpu_graphs_ext.errors import UserError, did_you_mean, shortened
-from tpu_graphs_ext.host.settings import MOST_SEED, TrainSettings
-from tpu_graphs_ext.layout.settings import LayoutTrainSettings
 from tpu_graphs_ext.sweep import values
 from tpu_graphs_ext.sweep.values import Values
+from tpu_graphs_ext.tasks.layout_settings import LayoutTrainSettings
 
 SETTINGS = {'tile': TrainSettings, 'layout': LayoutTrainSettings}
 # Each takes a second at least, and an entry in memory.

@@ -15,7 +15,7 @@ from typing import Any, Optional
 import pandas as pd
 
 from tpu_graphs_ext import csv_text, files
-from tpu_graphs_ext.host import outputs
+from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.sweep.grid import GOALS, Grid
 from tpu_graphs_ext.sweep.study import FAILED, FINISHED, STOPPED
 from tpu_graphs_ext.sweep.trials import describe, text_of
@@ -34,7 +34,7 @@ _FIRST = ['key', 'model', 'kwargs', 'settings', 'seed', 'data_root', 'state',
 def check(out: str) -> None:
   """Raises a UserError where a sweep would replace somebody else's file."""
   for name, start in _STARTS.items():
-    outputs.check_file('--out', os.path.join(out, name), start,
+    output_paths.check_file('--out', os.path.join(out, name), start,
                        'table of a sweep')
 
 

@@ -26,8 +26,8 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from tqdm import tqdm
 
+from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
-from tpu_graphs_ext.host import threads
 
 # How often an item is tried whose process dies. A cluster's scheduler counts
 # itself (distributed.scheduler.allowed-failures, 3 more by default).

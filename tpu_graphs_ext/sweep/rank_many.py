@@ -21,11 +21,11 @@ from typing import Any, BinaryIO, Optional
 from tqdm import tqdm
 
 import tpu_graphs_ext
-from tpu_graphs_ext import files, load_models, owned
-from tpu_graphs_ext.advice import sources
+from tpu_graphs_ext import file_ownership, files, load_models
+from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import tpu_compiler
-from tpu_graphs_ext.host.settings import TOP_CONFIGS, LoadSettings
+from tpu_graphs_ext.serving import sources
 from tpu_graphs_ext.sweep import SHARD_FILES, pool, rank_shard, rows, storage
 from tpu_graphs_ext.sweep.rank_shard import Shard, hash_of
 
@@ -170,7 +170,7 @@ def check_out(out: str) -> None:
     rows.require_parquet(out)
   start, what = kinds[ending]
   if not storage.is_url(out):
-    owned.require_file(files.full_path(out), start, what)
+    file_ownership.require_file(files.full_path(out), start, what)
   elif storage.read(out, len(start)) not in (b'', start):
     raise UserError(f'{out}: is no {what}, so it is not replaced; name another '
                     'file')
@@ -182,7 +182,7 @@ def _settings(model_dir: str, out: str, loading: LoadSettings,
   import numpy as np
   import tensorflow as tf
 
-  from tpu_graphs_ext.host import artifacts, scoring
+  from tpu_graphs_ext.engine import artifacts, scoring
   run = artifacts.load_run(model_dir)
   folder = files.full_path(run.model_dir)
   stats, num_ops = scoring.normalisation(run, loading)

@@ -23,15 +23,15 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from tpu_graphs_ext.advice import picks, sources
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.engine import out_of_range, rank, scoring, threads
+from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError, reason_of
-from tpu_graphs_ext.host import inputs, rank, scoring, threads, unfamiliar
-from tpu_graphs_ext.host.settings import LoadSettings
-from tpu_graphs_ext.serving import cost_model
+from tpu_graphs_ext.serving import cost_model, sources, tile_search
 from tpu_graphs_ext.stacks import quiet
 from tpu_graphs_ext.sweep import rows, storage
+from tpu_graphs_ext.tasks import kernel_inputs
 
 PART = '.rows'  # How the names of parts end.
 
@@ -193,7 +193,7 @@ def _model(settings: Settings) -> _Model:
         (FeatureStats.from_json(settings.stats), settings.num_ops)))
   model = _loaded[settings.model]
   if settings.all_tiles:
-    picks.require_tpu(model.ranker)
+    tile_search.require_tpu(model.ranker)
   else:
     _ = model.compiled  # Now, as a part of loading it.
   return model
@@ -231,13 +231,13 @@ def _listed(model: _Model, settings: Settings, name: str,
             path: str) -> Iterator[Any]:
   """Rows of the tiles that a file lists, or errors of single kernels."""
   stats = model.ranker.stats
-  partition = inputs.read_kernels(path, min_configs=1)
+  partition = kernel_inputs.read_kernels(path, min_configs=1)
   stats.check_columns(partition)
   for kernel in partition:
     try:
       yield rows.of_ranking(
           name, model.ranking(kernel, settings.top_k),
-          unfamiliar.of_kernel(stats, kernel, model.opcodes))
+          out_of_range.of_kernel(stats, kernel, model.opcodes))
     except Exception as error:  # Of this kernel alone.
       yield error
 
@@ -250,7 +250,7 @@ def _legal(model: _Model, settings: Settings, name: str,
     yield rows.row(rows.LEGAL, name, notes=source.notes)
   for found in source.found:
     try:
-      advice = picks.advice_on(model.ranker, found, settings.top_k,
+      advice = tile_search.advice_on(model.ranker, found, settings.top_k,
                                settings.most_tiles, at_once=1)
       yield rows.of_advice(name, source.notes, advice)
     except Exception as error:  # Of this kernel alone.

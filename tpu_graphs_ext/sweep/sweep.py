@@ -18,8 +18,8 @@ from typing import Any, Callable
 from tqdm import tqdm
 
 from tpu_graphs_ext import files
+from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.sweep import grid, leaderboard, pool, study, training
 from tpu_graphs_ext.sweep.grid import Grid
 from tpu_graphs_ext.sweep.leaderboard import Leaderboard
@@ -53,7 +53,7 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
       is written.
   """
   tried = grid.read(path)
-  out = files.full_path(outputs.check_folder('--out', out))
+  out = files.full_path(output_paths.check_folder('--out', out))
   leaderboard.check(out)
   try:
     with files.held_folder(out):

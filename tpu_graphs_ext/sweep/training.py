@@ -51,8 +51,8 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
 def _trained(trial: Trial) -> tuple[Any, Any]:
   """(the curve of a trial that may be stopped, the result of `train`)."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  from tpu_graphs_ext.host import threads, train
-  from tpu_graphs_ext.host.resume import InUseError
+  from tpu_graphs_ext.engine import threads, train
+  from tpu_graphs_ext.engine.resume import InUseError
   threads.one_for_each_operation()
   while True:
     curve = study.Curve(trial) if trial.prune else None
@@ -83,7 +83,7 @@ def _ending(curve: Any) -> Any:
 
 
 def _parameters(model_dir: str) -> int:
-  from tpu_graphs_ext.host import saved_weights
+  from tpu_graphs_ext.engine import saved_weights
   return sum(math.prod(variable.shape) for variable
              in saved_weights.SavedWeights(model_dir).variables)
 

@@ -18,8 +18,8 @@ from typing import Any, Optional
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import cache
+from tpu_graphs_ext.engine import recipes
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import recipes
 from tpu_graphs_ext.sweep import grid as grids
 from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
 

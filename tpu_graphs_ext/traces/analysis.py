@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from tpu_graphs_ext import csv_text
+from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.traces import calibrate, kineto, read, replay, sizes
 from tpu_graphs_ext.traces.calibrate import Calibration, Curve
 from tpu_graphs_ext.traces.kineto import Trace
@@ -20,7 +20,7 @@ from tpu_graphs_ext.traces.kineto import Trace
 ALL = 'all of these'
 COLUMNS = ['kernel', 'operator', 'kind', 'start_us', 'measured_us',
            'predicted_us', 'error', *calibrate.SIZES]
-CSV = outputs.Text('--csv', ','.join(COLUMNS), 'CSV of trace')
+CSV = output_paths.Text('--csv', ','.join(COLUMNS), 'CSV of trace')
 
 
 class Comparison(NamedTuple):

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tpu_graphs_ext import files
+from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.errors import UserError, shortened
-from tpu_graphs_ext.host import outputs
 from tpu_graphs_ext.traces.calibrate import SIZES, Calibration, Curve, Function
 
-FILE = outputs.Text('--calibrate', '{\n "calibration": {', 'calibration')
+FILE = output_paths.Text('--calibrate', '{\n "calibration": {', 'calibration')
 _MOST_BYTES = 64 << 20
 _LIMITS = {'least_us': (1e-9, 1e12), 'us_per_million': (1e-30, 1e18),
            'exponent': (0.1, 2), 'spread': (0, 1000), 'count': (1, 1e18),

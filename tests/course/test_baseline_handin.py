@@ -1,0 +1,219 @@
+"""The assignment from the first step to the last, in a real checkout.
+
+Run with `TPU_GRAPHS_ROOT=/path/to/tpu_graphs pytest -m baseline`. Everything
+happens in clones; the checkout itself stays as it is.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from support import tiny_kernels
+from tpu_graphs_ext import cli
+from tpu_graphs_ext.course import (
+  allowed_imports,
+  checkout,
+  doctor,
+  swap,
+  verify,
+)
+from tpu_graphs_ext.engine import predictions_csv
+from tpu_graphs_ext.stacks import versions
+
+pytestmark = pytest.mark.baseline
+
+
+@pytest.fixture(scope='module')
+def scripts(checkout_root) -> str:
+  """Folder of the course's scripts."""
+  folder = checkout.course_scripts(checkout_root)
+  if folder is None:
+    pytest.skip('needs the course\'s scripts in the checkout or in a folder '
+                f'{checkout.COURSE_FOLDER} beside it')
+  return folder
+
+
+def test_what_their_scripts_import_is_installed_by_default(
+    checkout_root, scripts):
+  """`doctor` looks at each of these packages, too."""
+  imported = set()
+  for folder in (checkout_root, scripts):
+    for path in pathlib.Path(folder).rglob('*.py'):
+      imported |= {module.name for module in
+                   allowed_imports.imports(path.read_text(encoding='utf-8'))}
+  theirs = {name for name in imported
+            if not allowed_imports.is_standard(name)}
+  assert 'tensorflow' in theirs
+  for stack in versions.STACKS.values():
+    assert theirs - {allowed_imports.BASELINE_PACKAGE} <= {
+        doctor.MODULES[package] for package in stack.requirements}
+
+
+@pytest.fixture
+def clone(checkout_root, scripts):
+  """Makes clean clones with the course's scripts beside them."""
+  def make(folder) -> str:
+    beside = os.path.join(folder, checkout.COURSE_FOLDER)
+    os.makedirs(beside)
+    root = os.path.join(folder, 'tpu_graphs')
+    subprocess.run(['git', 'clone', '--quiet', checkout_root, root], check=True)
+    for name in checkout.COURSE_FILES:
+      shutil.copy(os.path.join(scripts, name), beside)
+    return root
+
+  return make
+
+
+@pytest.fixture(scope='module')
+def data(scripts, tmp_path_factory) -> str:
+  """Tiny data whose test kernels are named as the competition's 844."""
+  folder = tmp_path_factory.mktemp('data')
+  tiny_kernels.write_data_root(folder, num_test=1)
+  shutil.rmtree(folder / 'test')
+  (folder / 'test').mkdir()
+  names = [name for name in predictions_csv.read(
+      os.path.join(scripts, 'sample_submission.csv')) if 'tile' in name]
+  assert len(names) == 844
+  for i, name in enumerate(names):
+    tiny_kernels.make_kernel(
+        name.rsplit(':', 1)[1], num_configs=3 + i % 5, base=i % 9,
+    ).save(str(folder / 'test'))
+  return str(folder)
+
+
+def git_status(root: str) -> str:
+  return subprocess.run(['git', '-C', root, 'status', '--porcelain'],
+                        check=True, capture_output=True, text=True).stdout
+
+
+def python(folder: str, *arguments: str) -> None:
+  """Runs a script of the checkout as a person would, on either stack."""
+  command = ([sys.executable, *arguments] if versions.stack_name() == 'classic'
+             else checkout.script_command(arguments))
+  done = subprocess.run(
+      command, cwd=folder, text=True, capture_output=True, check=False)
+  assert done.returncode == 0, done.stderr[-2000:]
+
+
+def train(root: str, data: str, out: str, *flags: str) -> str:
+  """Two epochs of the unchanged tiles_train.py; returns the model folder."""
+  python(root, 'tiles_train.py', '--epochs=2', '--batch=5',
+         f'--data_root={data}', '--cache_dir=', f'--out_dir={out}', *flags)
+  (model_dir,) = glob.glob(f'{out}/model_*')
+  return model_dir
+
+
+def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path,
+                       monkeypatch, capsys):
+  monkeypatch.delenv(checkout.ROOT_VARIABLE)
+  status = git_status(checkout_root)
+  root = clone(tmp_path / 'student')
+  submission = str(tmp_path / 'submission.zip')
+  place = [f'--data_root={data}', '--cache_dir=']
+
+  assert cli.main(['install', '--root', root]) == 0
+  states = {finding.what: finding.state
+            for finding in doctor.checkout_findings(root)}
+  assert states['models.py in place'] == doctor.FINE
+  model_dir = train(root, data, str(tmp_path / 'out'),
+                    '--model=MyEarlyJoinSAGE')
+  assert cli.main(['package', f'--model_dir={model_dir}/', f'--root={root}',
+                   f'--out={submission}', *place]) == 0
+  output = capsys.readouterr().out
+  assert 'tiles_gen_predictions_csv.py wrote 844 rows' in output
+  assert cli.main(['verify', f'--package={submission}', *place]) == 0
+  assert "this package's own host" in capsys.readouterr().out
+
+  theirs = clone(tmp_path / 'grader')
+  grade_by_hand(theirs, scripts, data, submission)
+  with zipfile.ZipFile(submission) as archive:
+    assert json.loads(archive.read('MANIFEST.json'))['graded_by'] == (
+        'tiles_gen_predictions_csv.py')
+  mine = str(tmp_path / 'kaggle.csv')
+  assert cli.main([
+      'kaggle-csv', f'--tile={theirs}/predictions_model_output.csv',
+      f'--out={mine}', f'--sample={scripts}/sample_submission.csv',
+      f'--data_root={data}']) == 0
+  assert capsys.readouterr().out.endswith(f'894 rows: {mine}\n')
+  # The course's file, which goes by position, holds the same rows.
+  assert predictions_csv.read(mine) == predictions_csv.read(
+      f'{theirs}/predictions_kaggle.csv')
+
+  assert cli.main(['uninstall', '--root', root]) == 0
+  assert git_status(root) == ''
+  assert git_status(checkout_root) == status
+
+
+def grade_by_hand(root: str, scripts: str, data: str,
+                  submission: str) -> None:
+  """Sections 5 and 7 of the assignment, command by command."""
+  handed_in = os.path.join(os.path.dirname(root), 'handed_in')
+  with zipfile.ZipFile(submission) as archive:
+    archive.extractall(handed_in)
+  shutil.copy(os.path.join(handed_in, 'models.py'),
+              os.path.join(root, checkout.MODELS_PY))
+  for name in checkout.COURSE_FILES:
+    shutil.copy(os.path.join(scripts, name), root)
+  (model_dir,) = glob.glob(f'{handed_in}/model_*')
+  python(root, 'tiles_gen_predictions_csv.py', '--dir', model_dir,
+         f'--data_root={data}', '--cache_dir=')
+  python(root, 'create_kaggle_csv.py')
+
+
+@pytest.fixture(scope='module')
+def small_data(tmp_path_factory) -> str:
+  return str(tiny_kernels.write_data_root(tmp_path_factory.mktemp('small')))
+
+
+def test_the_baselines_own_file_is_a_hand_in_too(
+    clone, small_data, tmp_path, monkeypatch):
+  """It imports the checkout's package, so it takes a checkout to verify."""
+  root = clone(tmp_path)
+  model_dir = train(root, small_data, str(tmp_path / 'out'), '--model=MLP')
+  models_py = os.path.join(root, checkout.MODELS_PY)
+  given = {'models_py': models_py, 'data_root': small_data, 'cache_dir': ''}
+  verdict = verify.verify(model_dir, root=root, **given)
+  assert verdict.faults == []
+  assert verdict.graded_by == 'tiles_gen_predictions_csv.py'
+  # This project's class of that name takes the same weights.
+  assert verify.verify(
+      model_dir, root=root, **{**given, 'models_py': ''}).faults == []
+  monkeypatch.delenv(checkout.ROOT_VARIABLE)
+  (first, *_) = verify.verify(model_dir, **given).faults
+  assert 'imports tpu_graphs, which only the checkout has' in first
+  assert git_status(root) == ''
+
+
+def test_the_courses_script_is_run_where_this_package_is_out_of_reach(
+    clone, small_data, tmp_path):
+  """A class that needs this package late: after import, when it is called."""
+  root = clone(tmp_path)
+  swap.install(root)
+  model_dir = train(root, small_data, str(tmp_path / 'out'), '--model=MLP')
+  models_py = tmp_path / 'mine.py'
+  with open(os.path.join(root, checkout.MODELS_PY)) as file:
+    models_py.write_text(file.read() + '''
+
+class MLP(MLP):
+
+  def forward(self, graph, num_configs):
+    exec('import tpu_graphs_ext')
+    return super().forward(graph, num_configs)
+''')
+  verdict = verify.verify(model_dir, root=root, models_py=str(models_py),
+                          data_root=small_data, cache_dir='')
+  assert not verdict.ok
+  assert any('forward(graph, num_configs) fails' in fault
+             and "No module named 'tpu_graphs_ext'" in fault
+             for fault in verdict.faults), verdict.text()
+  assert any('tiles_gen_predictions_csv.py breaks off' in note
+             for note in verdict.notes), verdict.text()

@@ -1,0 +1,358 @@
+"""The baseline's unchanged scripts with our models.py in place.
+
+Run with `TPU_GRAPHS_ROOT=/path/to/tpu_graphs pytest -m baseline`. Everything
+happens in copies; the checkout stays as it is. The course's scripts are taken
+from the checkout or from a folder `tpu_graphs_scripts` beside it.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import glob
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from support import model_checks as checks
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.course import checkout
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.engine import artifacts, evaluate, predict, scoring, train
+from tpu_graphs_ext.engine.settings import LoadSettings, StatsSettings
+from tpu_graphs_ext.sample import write
+from tpu_graphs_ext.tasks import feature_stats, tile_batches
+
+pytestmark = pytest.mark.baseline
+
+BASELINE_MODELS = ('EarlyJoinSAGE', 'LateJoinSAGE', 'EarlyJoinResGCN',
+                   'LateJoinResGCN', 'MLP')
+# Models of tile geometry also with what `tpu-graphs-ext stats` prints.
+CASES = load_models.model_names() + [
+    name + checks.RAW for name in load_models.model_names()
+    if load_models.takes(name, feature_stats.ARGUMENT)]
+every_model = pytest.mark.parametrize('name', CASES)
+
+
+@pytest.fixture(scope='session')
+def data(tmp_path_factory) -> str:
+  """Sample data with 100 train, 20 valid and 20 test kernels."""
+  folder = str(tmp_path_factory.mktemp('data') / 'sample')
+  write.write_sample_data(
+      write.SampleDataSettings(out=folder, kernels=140))
+  return folder
+
+
+@pytest.fixture(scope='session')
+def swapped(checkout_root, tmp_path_factory) -> str:
+  """A working copy with our models.py."""
+  return checkout.working_copy(
+      checkout_root, str(tmp_path_factory.mktemp('swapped') / 'tpu_graphs'),
+      load_models.models_module().__file__)
+
+
+@pytest.fixture(scope='session')
+def untouched(checkout_root, tmp_path_factory) -> str:
+  """A working copy with the baseline's own models.py."""
+  return checkout.working_copy(
+      checkout_root, str(tmp_path_factory.mktemp('untouched') / 'tpu_graphs'))
+
+
+def run_train(copy: str, data: str, folder, *flags: str) -> str:
+  """Runs tiles_train.py for two epochs; returns the model's folder."""
+  folder.mkdir(parents=True, exist_ok=True)
+  checkout.run_script(
+      copy, ['tiles_train.py', '--epochs=2', f'--data_root={data}',
+             f'--cache_dir={folder}/cache', f'--out_dir={folder}', *flags],
+      f'{folder}/train.log')
+  (model_dir,) = glob.glob(f'{folder}/model_*')
+  return model_dir
+
+
+@pytest.fixture(scope='session')
+def trained(swapped, data, tmp_path_factory):
+  """name -> folder of the model trained by tiles_train.py; trains once."""
+  folders = {}
+
+  def get(name: str) -> str:
+    if name not in folders:
+      model = name.removesuffix(checks.RAW)
+      kwargs = json.dumps(checks.SMALL.get(model, {}))
+      if model != name:
+        kwargs = feature_stats.model_kwargs_json(StatsSettings(
+            data_root=data, model_kwargs_json=kwargs, cache_dir=''))
+      folders[name] = run_train(
+          swapped, data, tmp_path_factory.mktemp(model) / 'out',
+          f'--model={model}', f'--model_kwargs_json={kwargs}')
+    return folders[name]
+
+  return get
+
+
+def all_kernels(data: str) -> LoadSettings:
+  """Loads a model as the baseline's scripts do."""
+  return LoadSettings(
+      stats='all', keep_repeats=True, data_root=data, cache_dir='')
+
+
+def rows_of(path: str) -> dict[str, list[int]]:
+  """ID -> configuration indices of a predictions CSV."""
+  with open(path, encoding='utf-8') as lines:
+    header, *rows = csv.reader(lines)
+  assert header == ['ID', 'TopConfigs']
+  return {row[0]: [int(index) for index in row[1].split(';')] for row in rows}
+
+
+def kernel_scores(model, kernels, stats) -> np.ndarray:
+  """Scores of all configurations of all kernels, one after another."""
+  return np.concatenate(
+      [checks.scores(model, kernel, feature_stats) for kernel in kernels])
+
+
+def assert_close(got: np.ndarray, want: np.ndarray) -> None:
+  """1e-5 of the scores' size: one that happens to be near 0 is a difference
+  of large terms, and no closer than they are."""
+  np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+@every_model
+def test_tiles_train_writes_model_run_file_and_csv(trained, data, name):
+  model_dir = trained(name)
+  run_info = artifacts.load_run(model_dir).info
+  assert run_info['train_curve']['epoch'] == [0, 1]
+  for curve in ('train_loss', 'train_opa', 'val_loss', 'val_opa'):
+    assert np.isfinite(run_info['train_curve'][curve]).all()
+  assert set(run_info['final_error']['val']) == {'1', '5', '10'}
+  test_kernels = len(os.listdir(f'{data}/test'))
+  assert len(run_info['test_predictions']) == test_kernels
+  (results,) = glob.glob(os.path.join(os.path.dirname(model_dir), 'results_*'))
+  assert len(rows_of(results)) == test_kernels
+
+
+@every_model
+def test_our_host_gives_their_scripts_numbers(
+    swapped, trained, data, tmp_path, name):
+  """tiles_evaluate.py and tiles_gen_predictions_csv.py against ours."""
+  model_dir = trained(name)
+  theirs = evaluate_script(swapped, model_dir, data, tmp_path)
+  ours = evaluate.evaluate(
+      model_dir, f'{data}/valid', loading=all_kernels(data))
+  for k in (1, 5):
+    assert set(theirs[str(k)]) == set(ours.programs)
+    for program, error in theirs[str(k)].items():
+      assert error == pytest.approx(
+          ours.programs[program][f'slowdown_{k}'], rel=1e-5, abs=1e-7)
+  compare_predictions(swapped, model_dir, data, tmp_path)
+
+
+def evaluate_script(copy: str, model_dir: str, data: str, folder) -> dict:
+  """What tiles_evaluate.py prints: k -> program -> error."""
+  log = folder / 'evaluate.log'
+  checkout.run_script(
+      copy, ['tiles_evaluate.py', f'--dirs={model_dir}', f'--data_root={data}',
+             f'--cache_dir={folder}/cache_evaluate'], str(log))
+  text = log.read_text()
+  return json.JSONDecoder().raw_decode(text[text.rindex('{\n  "1"'):])[0]
+
+
+def predictions_script(copy: str, model_dir: str, data: str,
+                       folder) -> dict[str, list[int]]:
+  """Rows of the CSV that tiles_gen_predictions_csv.py writes."""
+  skip_without_course_scripts(copy)
+  checkout.run_script(
+      copy, ['tiles_gen_predictions_csv.py', f'--dir={model_dir}',
+             f'--data_root={data}', f'--cache_dir={folder}/cache_predict'],
+      str(folder / 'predict.log'))
+  return rows_of(f'{copy}/predictions_model_output.csv')
+
+
+def compare_predictions(copy: str, model_dir: str, data: str, folder) -> None:
+  """Their prediction script's CSV equals ours, row by row."""
+  theirs = predictions_script(copy, model_dir, data, folder)
+  ours = predict.predict(model_dir, out=str(folder / 'ours.csv'),
+                         loading=all_kernels(data))
+  assert theirs == rows_of(ours)
+
+
+def skip_without_course_scripts(copy: str) -> None:
+  if checkout.course_scripts(copy) != copy:
+    pytest.skip('needs the course\'s scripts in the checkout or in a folder '
+                f'{checkout.COURSE_FOLDER} beside it')
+
+
+@pytest.mark.parametrize('name, recipe', [
+    ('EarlyJoinSAGE', 'default'), ('MyEarlyJoinSAGE', 'default'),
+    ('AnalyticTileModel', 'default'), ('MyEarlyJoinSAGE', 'best')])
+def test_a_model_of_our_host_is_read_by_their_scripts(
+    swapped, data, tmp_path, name, recipe):
+  result = train.train(train.TrainSettings(
+      model=name, recipe=recipe, epochs=2, data_root=data, cache_dir='',
+      out_dir=str(tmp_path / 'out'), seed=3))
+  theirs = evaluate_script(swapped, result.model_dir, data, tmp_path)
+  ours = evaluate.evaluate(
+      result.model_dir, f'{data}/valid', loading=all_kernels(data))
+  for program, error in theirs['5'].items():
+    assert error == pytest.approx(
+        ours.programs[program]['slowdown_5'], rel=1e-5, abs=1e-7)
+  compare_predictions(swapped, result.model_dir, data, tmp_path)
+
+
+@pytest.mark.parametrize('name', BASELINE_MODELS)
+def test_a_model_trained_before_the_swap_predicts_the_same(
+    untouched, swapped, data, tmp_path, name):
+  """Before and after, the CSV's places hold the lowest scores, lowest first.
+
+  Scores that are equal but for rounding may change places.
+  """
+  model_dir = run_train(
+      untouched, data, tmp_path / 'out', f'--model={name}')
+  before = predictions_script(untouched, model_dir, data, tmp_path)
+  after = predictions_script(swapped, model_dir, data, tmp_path)
+  assert set(before) == set(after)
+  ranker = scoring.load_ranker(model_dir, all_kernels(data))
+  scores = {f'tile:xla:{kernel.tile_id}': ranker.scores(kernel)
+            for kernel in read.read_split(f'{data}/test')}
+  rounding = 1e-5 * max(np.abs(s).max() for s in scores.values())
+  for tile_id, of_kernel in scores.items():
+    places = min(5, len(of_kernel))
+    for rows in (before, after):
+      np.testing.assert_allclose(
+          of_kernel[rows[tile_id][:places]],
+          np.sort(of_kernel)[:places], rtol=0, atol=rounding)
+
+
+@pytest.fixture(scope='session')
+def their_models(untouched):
+  """The baseline's module models."""
+  sys.path.insert(0, untouched)
+  try:
+    yield importlib.import_module('tpu_graphs.baselines.tiles.models')
+  finally:
+    sys.path.remove(untouched)
+
+
+@pytest.mark.parametrize('name,kwargs', [
+    ('EarlyJoinSAGE', {}), ('EarlyJoinSAGE', {'num_gnns': 1}),
+    ('EarlyJoinSAGE', {'final_mlp_layers': 0, 'hidden_activation': 'relu'}),
+    ('LateJoinSAGE', {}), ('LateJoinSAGE', {'hidden_dim': 32}),
+    ('EarlyJoinResGCN', {}), ('LateJoinResGCN', {}),
+    ('EarlyJoinResGCN', {'directed': True, 'mlp_layers': 3}),
+    ('LateJoinResGCN', {'directed': True, 'reduction': 'mean'}),
+    ('MLP', {}), ('MLP', {'mlp_layers': 0, 'reduction': 'mean'}),
+])
+def test_same_weights_give_the_same_scores_and_losses(
+    their_models, data, name, kwargs):
+  kernels = [Kernel.load(path)
+             for path in sorted(glob.glob(f'{data}/valid/*.npz'))]
+  feature_stats = checks.stats_of(kernels)
+  graph = tile_batches.batch_graph(
+      kernels[:4], np.zeros((4, 10), int) + np.arange(10) % 2, feature_stats)
+  ours = checks.make(name, **kwargs)
+  tf.keras.utils.set_random_seed(2)
+  theirs = getattr(their_models, name)(10, checks.NUM_OPS, **kwargs)
+  theirs(graph)
+  ours(graph)
+  for target, source in zip(
+      ours.trainable_variables, theirs.trainable_variables):
+    assert target.shape == source.shape
+    target.assign(source)
+  assert len(ours.trainable_variables) == len(theirs.trainable_variables)
+  for kernel in kernels:
+    assert_close(checks.scores(ours, kernel, feature_stats),
+                 checks.scores(theirs, kernel, feature_stats))
+  assert_close(ours(graph).numpy(), theirs(graph).numpy())
+  assert float(tf.add_n(ours.losses)) == pytest.approx(
+      float(tf.add_n(theirs.losses)), rel=1e-5)
+
+
+SEEDED_TRAINING = '''
+import sys, runpy, tensorflow as tf
+tf.keras.utils.set_random_seed(7)
+tf.config.experimental.enable_op_determinism()
+runpy.run_path('tiles_train.py', run_name='__main__')
+'''
+
+
+def test_one_seed_trains_to_the_same_losses(
+    untouched, swapped, data, tmp_path):
+  curves = []
+  for copy in (untouched, swapped):
+    with open(os.path.join(copy, 'seeded_train.py'), 'w') as script:
+      script.write(SEEDED_TRAINING)
+    folder = tmp_path / os.path.basename(os.path.dirname(copy))
+    folder.mkdir()
+    checkout.run_script(
+        copy, ['seeded_train.py', '--model=EarlyJoinSAGE', '--epochs=2',
+               f'--data_root={data}', f'--cache_dir={folder}/cache',
+               f'--out_dir={folder}'], f'{folder}/train.log')
+    (model_dir,) = glob.glob(f'{folder}/model_*')
+    curves.append(artifacts.load_run(model_dir).info['train_curve'])
+  # Rounding differs and grows with every step, faster on some data than on
+  # other.
+  for key in ('train_loss', 'val_loss'):
+    for epoch, tolerance in ((0, 1e-4), (1, 3e-3)):
+      assert curves[1][key][epoch] == pytest.approx(
+          curves[0][key][epoch], rel=tolerance)
+
+
+def test_the_layout_baseline_still_imports(swapped):
+  done = subprocess.run(
+      [sys.executable, '-c',
+       'import tpu_graphs_ext; '
+       'from tpu_graphs.baselines.layout import models; '
+       'models.ResModel(10, 120)'],
+      cwd=swapped, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+
+
+def test_the_kaggle_file_holds_our_tile_rows(swapped, data, trained, tmp_path):
+  """844 kernels under the competition's names, through both course scripts."""
+  skip_without_course_scripts(swapped)
+  kaggle_data = tmp_path / 'data'
+  for split in ('train', 'valid'):
+    shutil.copytree(f'{data}/{split}', kaggle_data / split)
+  (kaggle_data / 'test').mkdir()
+  sample = rows_of(f'{swapped}/sample_submission.csv')
+  tile_ids = sorted(row.rsplit(':', 1)[1] for row in sample if 'tile' in row)
+  assert len(tile_ids) == 844
+  kernels = [Kernel.load(path)
+             for path in sorted(glob.glob(f'{data}/test/*.npz'))]
+  for i, tile_id in enumerate(tile_ids):
+    kernel = kernels[i % len(kernels)]
+    few = slice(0, 6 + i % 5)
+    dataclasses.replace(
+        kernel, tile_id=tile_id, config_feat=kernel.config_feat[few],
+        runtime_ns=kernel.runtime_ns[few],
+        normalizer_ns=kernel.normalizer_ns[few],
+    ).save(str(kaggle_data / 'test'))
+  model_dir = trained('MyEarlyJoinSAGE')
+  checkout.run_script(
+      swapped, ['tiles_gen_predictions_csv.py', f'--dir={model_dir}',
+                f'--data_root={kaggle_data}',
+                f'--cache_dir={tmp_path}/cache'], f'{tmp_path}/predict.log')
+  checkout.run_script(
+      swapped, ['create_kaggle_csv.py', '--inputcsv',
+                'predictions_model_output.csv'], f'{tmp_path}/kaggle.log')
+  kaggle = rows_of(f'{swapped}/predictions_kaggle.csv')
+  assert len(kaggle) == 894
+  tile_rows = rows_of(f'{swapped}/predictions_model_output.csv')
+  assert {key: kaggle[key] for key in tile_rows} == tile_rows
+  assert all(len(set(row)) == 5 for row in tile_rows.values())
+
+
+def test_the_checkout_is_left_as_it_was(checkout_root, swapped, trained):
+  trained('MyEarlyJoinSAGE')
+  if not os.path.isdir(os.path.join(checkout_root, '.git')):
+    pytest.skip(f'{checkout_root} is no git checkout, so changes cannot be '
+                'listed')
+  done = subprocess.run(['git', 'status', '--porcelain'], cwd=checkout_root,
+                        check=True, capture_output=True, text=True)
+  assert done.stdout == ''

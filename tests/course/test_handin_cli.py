@@ -1,0 +1,159 @@
+"""The verbs of the assignment: text in, exit code and text out."""
+
+import json
+
+import pytest
+
+from tpu_graphs_ext import cli
+from tpu_graphs_ext.course import checkout, doctor, verify, zip_file
+from tpu_graphs_ext.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def no_checkout(monkeypatch):
+  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def verdicts(monkeypatch):
+  """Keeps what `verify` is asked for; its verdict has the faults given."""
+  asked, faults = [], []
+
+  def fake(model_dir, **kwargs):
+    asked.append({'model_dir': model_dir, **kwargs})
+    return verify.Verdict(model_dir, 'm.py', faults=list(faults))
+
+  monkeypatch.setattr(verify, 'verify', fake)
+  return asked, faults
+
+
+def test_verify(verdicts, capsys):
+  asked, faults = verdicts
+  assert cli.main(['verify', '--model_dir=model_a', '--root=r',
+                   '--models_py=m.py', '--data_root=d', '--cache_dir=',
+                   '--toy_data', '--time_limit=0.5']) == 0
+  assert asked == [{'model_dir': 'model_a', 'models_py': 'm.py', 'root': 'r',
+                    'data_root': 'd', 'cache_dir': '', 'toy_data': True,
+                    'time_limit': 0.5}]
+  assert capsys.readouterr().out == 'this hand-in works\n'
+  faults.append('it is broken')
+  assert cli.main(['verify', '--model_dir=model_a', '--json']) == 1
+  content = json.loads(capsys.readouterr().out)
+  assert (content['ok'], content['faults']) == (False, ['it is broken'])
+
+
+def test_the_help_says_whose_rights_the_code_has(capsys):
+  for verb in ('verify', 'package'):
+    with pytest.raises(SystemExit):
+      cli.main([verb, '--help'])
+    text = ' '.join(capsys.readouterr().out.split())
+    assert 'runs the code of the hand-in, as you' in text
+    assert '--time_limit MINUTES' in text and '(default: 240)' in text
+
+
+def test_verify_a_package(verdicts, monkeypatch):
+  def unpack(path, folder):
+    assert path == 's.zip'
+    return folder + '/model_a', folder + '/models.py'
+
+  monkeypatch.setattr(zip_file, 'unpack', unpack)
+  assert cli.main(['verify', '--package=s.zip']) == 0
+  (asked,) = verdicts[0]
+  assert asked['models_py'] == asked['model_dir'].replace('model_a',
+                                                          'models.py')
+
+
+def test_empty_paths(capsys):
+  for flags, name in ((['verify', '--model_dir='], '--model_dir'),
+                      (['verify', '--package='], '--package'),
+                      (['verify', '--dir=m', '--data_root= '], '--data_root'),
+                      (['package', '--dir=m', '--out='], '--out'),
+                      (['kaggle-csv', '--tile=t', '--out='], '--out')):
+    with pytest.raises(SystemExit) as exit_info:
+      cli.main(flags)
+    assert exit_info.value.code == 2
+    assert f'error: {name} is empty' in capsys.readouterr().err
+
+
+def test_verify_takes_one_of_folder_and_package(capsys):
+  for flags in ([], ['--model_dir=a', '--package=b']):
+    with pytest.raises(SystemExit) as exit_info:
+      cli.main(['verify', *flags])
+    assert exit_info.value.code == 2
+  assert cli.main(['verify', '--package=b', '--models_py=c']) == 1
+  assert 'a package has its own' in capsys.readouterr().err
+
+
+def test_package(monkeypatch, capsys):
+  def fake(model_dir, out, *, force, **unused_place):
+    if not force:
+      raise UserError('toy')
+    return verify.Verdict(model_dir, 'm.py')
+
+  monkeypatch.setattr(zip_file, 'package', fake)
+  assert cli.main(['package', '--model_dir=model_a', '--out=o.zip']) == 1
+  assert capsys.readouterr().err == 'error: toy\n'
+  assert cli.main(['package', '--model_dir=model_a', '--force']) == 0
+  assert capsys.readouterr().out == 'this hand-in works\nsubmission.zip\n'
+
+
+@pytest.mark.parametrize('state, code', [
+    (doctor.FINE, 0), (doctor.WARNING, 0), (doctor.BROKEN, 1)])
+def test_doctor(monkeypatch, capsys, state, code):
+  monkeypatch.setattr(doctor, 'doctor', lambda root, data_root:
+                      doctor.Diagnosis([doctor.Finding(
+                          root, state, data_root, 'mend it')]))
+  assert cli.main(['doctor', '--root=r', '--data_root=d']) == code
+  assert '-> mend it' in capsys.readouterr().out
+  assert cli.main(['doctor', '--root=r', '--json']) == code
+  assert json.loads(capsys.readouterr().out)['findings'][0]['state'] == state
+
+
+def test_marks_where_the_terminal_has_no_such_letters(monkeypatch, capsys):
+  monkeypatch.setattr(doctor, 'doctor', lambda *unused: doctor.Diagnosis([
+      doctor.Finding('a', doctor.FINE, 'b')]))
+  monkeypatch.setattr('sys.stdout', AsciiOut())
+  assert cli.main(['doctor']) == 0
+
+
+class AsciiOut:
+  """A terminal of plain letters."""
+  encoding = 'ascii'
+
+  def write(self, text: str) -> None:
+    text.encode('ascii')
+
+  def flush(self) -> None:
+    pass
+
+
+def test_install_and_uninstall(tmp_path, capsys):
+  target = tmp_path / checkout.MODELS_PY
+  target.parent.mkdir(parents=True)
+  target.write_text('')
+  (tmp_path / 'tiles_train.py').write_text('')
+  assert cli.main(['install', f'--root={tmp_path}']) == 1  # Whose is it?
+  assert 'has changes that install did not make' in capsys.readouterr().err
+  mine = tmp_path / 'mine.py'
+  mine.write_text('')
+  assert cli.main(['install', f'--root={tmp_path}',
+                   f'--models_py={mine}']) == 0
+  assert capsys.readouterr().out == f'already in place: {target}\n'
+  assert cli.main(['install', '--models_py=x']) == 1
+  assert 'no checkout of the tpu_graphs baseline' in capsys.readouterr().err
+  assert cli.main(['uninstall']) == 1
+  assert cli.main(['install', f'--root={tmp_path}', '--task=layout']) == 1
+  assert 'layout_models.py: is missing' in capsys.readouterr().err
+
+
+def test_kaggle_csv(tmp_path, capsys):
+  for name, row in (('t', 'tile:xla:a,4;3;2;1;0'),
+                    ('s', 'tile:xla:a,0;1;2;3;4\nlayout:xla:random:n,0;1')):
+    (tmp_path / f'{name}.csv').write_text(f'ID,TopConfigs\n{row}\n')
+  flags = [f'--tile={tmp_path}/t.csv', f'--out={tmp_path}/k.csv']
+  assert cli.main(['kaggle-csv', *flags, f'--sample={tmp_path}/s.csv']) == 0
+  assert capsys.readouterr().out.endswith(f'2 rows: {tmp_path}/k.csv\n')
+  assert (tmp_path / 'k.csv').read_text() == (
+      'ID,TopConfigs\ntile:xla:a,4;3;2;1;0\nlayout:xla:random:n,0;1\n')
+  assert cli.main(['kaggle-csv', *flags, f'--data_root={tmp_path}']) == 1
+  assert capsys.readouterr().err.startswith(f'error: {tmp_path}/test: ')

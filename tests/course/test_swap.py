@@ -1,0 +1,295 @@
+"""models.py in and out of a checkout: what is kept, what is refused."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.course import checkout, swap
+from tpu_graphs_ext.errors import UserError
+
+THEIRS = b'# the original\n'
+
+
+@pytest.fixture
+def root(tmp_path, plain_git):
+  """A checkout in git with a models.py of its own."""
+  root = tmp_path / 'tpu_graphs'
+  (root / checkout.MODELS_PY).parent.mkdir(parents=True)
+  (root / checkout.MODELS_PY).write_bytes(THEIRS)
+  (root / 'tiles_train.py').write_text('')
+  git(root, 'init', '--quiet')
+  git(root, 'add', '.')
+  git(root, '-c', 'user.name=a', '-c', 'user.email=a@b', 'commit', '--quiet',
+      '-m', 'first')
+  return root
+
+
+def git(root, *arguments: str) -> str:
+  return subprocess.run(['git', '-C', str(root), *arguments], check=True,
+                        capture_output=True, text=True).stdout
+
+
+def in_place(root) -> bytes:
+  return (root / checkout.MODELS_PY).read_bytes()
+
+
+def ours() -> bytes:
+  with open(load_models.models_path(), 'rb') as file:
+    return file.read()
+
+
+def state(root) -> str:
+  return swap.state(str(root / checkout.MODELS_PY))
+
+
+def test_in_twice_and_out_twice(root, monkeypatch, tmp_path):
+  assert state(root) == swap.COMMITTED
+  assert swap.install(str(root)).startswith('installed ')
+  assert in_place(root) == ours()
+  assert state(root) == swap.OURS
+  # From another folder, by a relative path and by the variable.
+  monkeypatch.chdir(tmp_path)
+  assert swap.install('tpu_graphs/').startswith('already in place')
+  monkeypatch.setenv(checkout.ROOT_VARIABLE, 'tpu_graphs')
+  assert swap.install().startswith('already in place')
+  assert swap.uninstall().startswith('restored')
+  assert in_place(root) == THEIRS
+  assert git(root, 'status', '--porcelain') == ''
+  assert swap.uninstall(str(root)).startswith("already the checkout's own")
+
+
+def test_a_students_file_and_its_next_version(root, tmp_path):
+  student = tmp_path / 'mine.py'
+  student.write_text('import numpy\n')
+  swap.install(str(root), str(student))
+  assert in_place(root) == b'import numpy\n'
+  assert state(root) == swap.INSTALLED
+  student.write_text('import numpy as np\n')
+  swap.install(str(root), str(student))
+  assert in_place(root) == b'import numpy as np\n'
+  swap.install(str(root))
+  assert in_place(root) == ours()
+  swap.uninstall(str(root))
+  assert in_place(root) == THEIRS
+  assert git(root, 'status', '--porcelain') == ''
+
+
+@pytest.mark.parametrize('installed_before', [False, True])
+def test_changes_by_hand_are_not_lost(root, tmp_path, installed_before):
+  if installed_before:
+    swap.install(str(root))
+  (root / checkout.MODELS_PY).write_text('# mine\n')
+  assert state(root) == swap.OTHER
+  with pytest.raises(UserError, match='has changes that install did not make'):
+    swap.install(str(root))
+  with pytest.raises(UserError, match=r'cp .* my_models.py'):
+    swap.uninstall(str(root))
+  assert in_place(root) == b'# mine\n'
+  # What the message advises.
+  copy = tmp_path / 'my_models.py'
+  copy.write_bytes(in_place(root))
+  swap.install(str(root), str(copy))
+  swap.uninstall(str(root))
+  assert in_place(root) == THEIRS
+  assert git(root, 'status', '--porcelain') == ''
+
+
+def test_a_file_that_was_copied_by_hand_is_known(root):
+  (root / checkout.MODELS_PY).write_bytes(ours())
+  assert state(root) == swap.OURS
+  swap.uninstall(str(root))
+  assert in_place(root) == THEIRS
+
+
+def test_without_git_the_copy_beside_is_restored(root):
+  swap.install(str(root))
+  os.rename(root / '.git', root / 'no_git')
+  swap.uninstall(str(root))
+  assert in_place(root) == THEIRS
+
+
+def test_without_git_an_unknown_file_is_kept(root):
+  os.rename(root / '.git', root / 'no_git')
+  with pytest.raises(UserError, match='has changes'):
+    swap.install(str(root))
+  (root / checkout.MODELS_PY).write_bytes(ours())
+  with pytest.raises(UserError, match='the original is neither in'):
+    swap.uninstall(str(root))
+
+
+def test_an_interrupted_install_is_finished_by_the_next(root, monkeypatch):
+  write = swap.files.write_file
+
+  def fails_on_target(path, content):
+    if path.endswith('models.py'):
+      raise KeyboardInterrupt
+    write(path, content)
+
+  monkeypatch.setattr(swap.files, 'write_file', fails_on_target)
+  with pytest.raises(KeyboardInterrupt):
+    swap.install(str(root))
+  monkeypatch.undo()
+  assert in_place(root) == THEIRS
+  swap.install(str(root))
+  swap.uninstall(str(root))
+  assert git(root, 'status', '--porcelain') == ''
+
+
+def test_a_file_that_cannot_run_there_is_refused(root, tmp_path):
+  student = tmp_path / 'mine.py'
+  student.write_text('import torch\n')
+  with pytest.raises(UserError, match='line 1 imports torch'):
+    swap.install(str(root), str(student))
+  assert in_place(root) == THEIRS
+
+
+def test_no_checkout(monkeypatch, tmp_path):
+  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
+  with pytest.raises(UserError, match=r'no checkout .* is named; give'):
+    swap.install()
+  with pytest.raises(UserError, match='is no checkout of the tpu_graphs'):
+    swap.uninstall(str(tmp_path))
+
+
+# --------------------------------- broken off, and files of somebody else
+
+
+def test_broken_off_between_any_two_steps(root, tmp_path, monkeypatch):
+  """The next call, in or out, finishes what was broken off."""
+  write, remove = swap.files.write_file, os.remove
+  one, two = tmp_path / 'one.py', tmp_path / 'two.py'
+  one.write_text('import numpy\n')
+  two.write_text('import numpy as np\n')
+  calls = (lambda: swap.install(str(root), str(one)),
+           lambda: swap.install(str(root), str(two)),
+           lambda: swap.install(str(root)), lambda: swap.uninstall(str(root)))
+  # At most three files are written or removed by one call.
+  for number, call in enumerate(calls):
+    for steps in range(3):
+      for mend in (lambda: swap.install(str(root), str(two)),
+                   lambda: swap.uninstall(str(root))):
+        for before in calls[:number]:
+          before()
+        left = [steps]
+
+        def stopping(function, left=left):
+          def step(*args):
+            if not left[0]:
+              raise KeyboardInterrupt
+            left[0] -= 1
+            function(*args)
+          return step
+
+        with monkeypatch.context() as patch:
+          patch.setattr(swap.files, 'write_file', stopping(write))
+          patch.setattr(swap.os, 'remove', stopping(remove))
+          try:
+            call()
+          except KeyboardInterrupt:
+            pass
+        mend()
+        swap.uninstall(str(root))
+        assert in_place(root) == THEIRS
+        assert git(root, 'status', '--porcelain') == ''
+
+
+@pytest.mark.parametrize('ending', [swap.ORIGINAL, swap.RECORD])
+def test_a_file_of_somebody_else_is_never_touched(root, ending):
+  other = root / (checkout.MODELS_PY + ending)
+  other.write_text('# of somebody else\n')
+  with pytest.raises(UserError, match=f'{ending}: install did not make it'):
+    swap.install(str(root))
+  assert in_place(root) == THEIRS
+  # Also where models.py was copied into place by hand.
+  (root / checkout.MODELS_PY).write_bytes(ours())
+  assert f'left {other}: install did not make it' in swap.uninstall(str(root))
+  assert in_place(root) == THEIRS
+  assert other.read_text() == '# of somebody else\n'
+
+
+def test_a_copy_that_was_changed_is_not_taken_for_the_original(root):
+  swap.install(str(root))
+  kept = root / (checkout.MODELS_PY + swap.ORIGINAL)
+  kept.write_text('# changed\n')
+  assert f'left {kept}' in swap.uninstall(str(root))
+  assert in_place(root) == THEIRS
+  assert kept.read_text() == '# changed\n'
+
+
+def test_a_record_of_an_earlier_version(root):
+  swap.install(str(root))
+  record = root / (checkout.MODELS_PY + swap.RECORD)
+  content = json.loads(record.read_text())
+  record.write_text(json.dumps(
+      {name: content[name] for name in ('sha256', 'source')}))
+  swap.uninstall(str(root))
+  assert git(root, 'status', '--porcelain') == ''
+
+
+@pytest.mark.parametrize('record', [
+    100_000 * '[', '[]', '{"sha256": 3}', '{"sha256": "x"}', '\0', '',
+    '{"sha256": ["a"]}', '1' + 5000 * '0'])
+def test_a_record_that_is_none(root, tmp_path, record):
+  student = tmp_path / 'mine.py'
+  student.write_text('import numpy\n')
+  swap.install(str(root), str(student))
+  path = root / (checkout.MODELS_PY + swap.RECORD)
+  path.write_text(record)
+  assert state(root) == swap.OTHER
+  for call in (swap.install, swap.uninstall):
+    with pytest.raises(UserError, match='has changes that install did not'):
+      call(str(root))
+  assert in_place(root) == b'import numpy\n'
+
+
+def test_what_is_no_file(root, tmp_path):
+  os.mkfifo(tmp_path / 'pipe.py')
+  with pytest.raises(UserError, match='is no ordinary file'):
+    swap.install(str(root), str(tmp_path / 'pipe.py'))
+  (root / (checkout.MODELS_PY + swap.ORIGINAL)).mkdir()
+  with pytest.raises(UserError, match='install did not make it'):
+    swap.install(str(root))
+  assert 'left ' in swap.uninstall(str(root))
+
+
+# ------------------------------------------------------------ the layout task
+
+
+@pytest.fixture
+def both(root):
+  """The checkout with the layout task's models in its last commit."""
+  (root / checkout.LAYOUT_MODELS_PY).parent.mkdir(parents=True)
+  (root / checkout.LAYOUT_MODELS_PY).write_bytes(b'# of layouts\n')
+  git(root, 'add', '.')
+  git(root, '-c', 'user.name=a', '-c', 'user.email=a@b', 'commit', '--quiet',
+      '-m', 'second')
+  return root
+
+
+def test_each_task_has_its_own_file(both):
+  layout = both / checkout.LAYOUT_MODELS_PY
+  swap.install(str(both), task='layout')
+  assert in_place(both) == THEIRS
+  with open(load_models.models_path('layout'), 'rb') as file:
+    assert layout.read_bytes() == file.read() != ours()
+  assert swap.state(str(layout)) == swap.OURS
+  swap.install(str(both))
+  assert swap.uninstall(str(both), task='layout').startswith('restored')
+  assert layout.read_bytes() == b'# of layouts\n'
+  assert in_place(both) == ours()
+  swap.uninstall(str(both))
+  assert git(both, 'status', '--porcelain') == ''
+
+
+def test_the_advice_names_the_task(both):
+  (both / checkout.LAYOUT_MODELS_PY).write_text('# mine\n')
+  with pytest.raises(UserError, match='install --task layout --models_py'):
+    swap.uninstall(str(both), task='layout')
+
+
+def test_a_checkout_without_the_tasks_file(root):
+  with pytest.raises(UserError, match=r'layout_models.py: is missing'):
+    swap.install(str(root), task='layout')

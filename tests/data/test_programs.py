@@ -1,0 +1,226 @@
+"""Files of the layout task: read, cached, and refused where they are bad."""
+
+import os
+
+import numpy as np
+import pytest
+
+from support import tiny_kernels, tiny_layouts
+from tpu_graphs_ext.data import cache, programs, stored_programs
+from tpu_graphs_ext.engine import evaluate, task
+from tpu_graphs_ext.errors import UserError
+
+
+def write(path, **changes) -> str:
+  """A file with some arrays replaced; None leaves one out."""
+  arrays = {**tiny_layouts.program('a'), **changes}
+  np.savez_compressed(path, **{
+      name: array for name, array in arrays.items() if array is not None})
+  return str(path)
+
+
+@pytest.mark.parametrize('with_cache', [False, True])
+def test_a_program_is_what_its_file_holds(tmp_path, with_cache):
+  arrays = tiny_layouts.program('a')
+  path = write(tmp_path / 'a.npz')
+  cache_dir = str(tmp_path / 'cache') if with_cache else ''
+  for _ in range(2):  # Written, and opened again.
+    program = programs.open_program(path, cache_dir)
+    for ours, stored_name in stored_programs.ARRAYS.items():
+      np.testing.assert_array_equal(
+          getattr(program, ours), arrays[stored_name])
+    chosen = np.array([7, 0, 7])
+    layouts = program.layouts(chosen)
+    assert layouts.dtype == np.float32
+    np.testing.assert_array_equal(layouts, arrays['node_config_feat'][chosen])
+  assert program.name == 'a' and program.is_labelled
+  bounds = tiny_layouts.bounds([arrays])
+  for table, columns in (('node', program.bounds.node),
+                         ('config', program.bounds.config)):
+    np.testing.assert_array_equal(columns.minimum, bounds[table]['minimum'])
+    np.testing.assert_array_equal(columns.maximum, bounds[table]['maximum'])
+  if with_cache:
+    entry, = (tmp_path / 'cache').iterdir()
+    assert (entry / stored_programs.LAYOUTS).stat().st_size == (
+        arrays['node_config_feat'].size)
+
+
+def test_a_program_without_edges(tmp_path):
+  path = write(tmp_path / 'a.npz', edge_index=np.zeros((0, 2), np.int64))
+  assert programs.open_program(path).num_edges == 0
+
+
+def test_only_blocks_that_are_asked_for_are_read(tmp_path, monkeypatch):
+  monkeypatch.setattr(stored_programs, '_BLOCK_BYTES', 3 * 6 * 18)  # 3 configurations.
+  # Six at a time are read from the file, so there are two parts.
+  monkeypatch.setattr(stored_programs, '_READ_BYTES', 4 * 6 * 6 * 18)
+  path = write(tmp_path / 'a.npz')
+  program = programs.open_program(path, str(tmp_path / 'cache'))
+  entry, = (tmp_path / 'cache').iterdir()
+  content = bytearray((entry / stored_programs.LAYOUTS).read_bytes())
+  content[4 * 6 * 18] ^= 1  # Configuration 4, in the second block.
+  (entry / stored_programs.LAYOUTS).write_bytes(content)
+  program = programs.open_program(path, str(tmp_path / 'cache'))
+  program.layouts(np.array([0, 2, 6, 11]))
+  with pytest.raises(UserError, match='does not have its checksum'):
+    program.layouts(np.array([3]))
+  # The next run builds the entry anew.
+  again = programs.open_program(path, str(tmp_path / 'cache'))
+  np.testing.assert_array_equal(
+      again.layouts(np.arange(12)),
+      tiny_layouts.program('a')['node_config_feat'])
+
+
+@pytest.mark.parametrize('name', [*stored_programs.ARRAYS, cache.META_FILE])
+def test_a_damaged_entry_is_built_again(tmp_path, name, caplog):
+  path = write(tmp_path / 'a.npz')
+  programs.open_program(path, str(tmp_path / 'cache'))
+  entry, = (tmp_path / 'cache').iterdir()
+  content = bytearray((entry / name).read_bytes())
+  content[len(content) // 2] ^= 1
+  (entry / name).write_bytes(content)
+  program = programs.open_program(path, str(tmp_path / 'cache'))
+  assert 'will be built again' in caplog.text
+  np.testing.assert_array_equal(
+      program.node_feat, tiny_layouts.program('a')['node_feat'])
+
+
+def test_other_peoples_files_are_left_alone(tmp_path):
+  path = write(tmp_path / 'a.npz')
+  programs.open_program(path, str(tmp_path / 'cache'))
+  entry, = (tmp_path / 'cache').iterdir()
+  os.remove(entry / cache.META_FILE)
+  (entry / 'thesis.txt').write_text('x')
+  with pytest.raises(UserError, match=r"holds 'thesis.txt'"):
+    programs.open_program(path, str(tmp_path / 'cache'))
+
+
+def layouts_with(value, place) -> np.ndarray:
+  feat = tiny_layouts.program('a')['node_config_feat'].copy()
+  feat[place] = value
+  return feat
+
+
+IDS = tiny_layouts.program('a')['node_config_ids']
+
+
+@pytest.mark.parametrize('changes, said', [
+    ({'node_config_ids': None}, 'a.npz: node_config_ids is missing'),
+    ({'config_runtime': None}, 'config_runtime is missing'),
+    ({'node_config_ids': IDS + 40}, 'a node must be in 0 to 39'),
+    ({'node_config_ids': IDS * 0 + 3}, 'an earlier row is the same node'),
+    ({'node_config_ids': IDS[:-1]},
+     'has 6 configurable nodes (axis 1), but node_config_ids has 5'),
+    ({'node_config_ids': IDS.astype(np.float32)}, 'has dtype float32'),
+    ({'config_runtime': np.ones(11, np.int64)}, 'config_runtime has 11'),
+    ({'node_config_feat': layouts_with(2, (5, 3, slice(0, 2)))},
+     'configuration 5 gives configurable node 3 the output_layout [2.0, 2.0'),
+    ({'node_config_feat': layouts_with(6, (0, 0, 17))}, 'the kernel_layout'),
+    ({'node_config_feat': layouts_with(0.5, (0, 0, 6))}, 'the input_layout'),
+    ({'node_config_feat': layouts_with(np.nan, (0, 0, 6))}, 'input_layout'),
+    ({'node_config_feat': layouts_with(0, (0, 0, 0))[:1],
+      'config_runtime': np.ones(1, np.int64)}, 'has 1 configurations'),
+    ({'node_config_feat': layouts_with(0, (0, 0, 0))[..., :10]},
+     'node_config_feat has shape (12, 6, 10)'),
+    ({'edge_index': np.array([[40, 0]])}, 'both nodes must be in 0 to 39'),
+    ({'node_feat': np.full((40, 140), np.inf, np.float32)},
+     'values must be finite'),
+])
+def test_bad_files_name_the_field_and_the_rule(tmp_path, changes, said):
+  with pytest.raises(UserError) as raised:
+    programs.open_program(write(tmp_path / 'a.npz', **changes),
+                          str(tmp_path / 'cache'))
+  assert said in str(raised.value)
+  assert 'check-data --task layout' in str(raised.value)
+  assert os.listdir(tmp_path / 'cache') == []
+
+
+def test_files_of_the_other_task_and_no_files(tmp_path):
+  kernel = tiny_kernels.make_kernel('t').save(str(tmp_path))
+  with pytest.raises(UserError, match=r't.npz: is a file of the tile task: it '
+                     'has config_feat and no node_config_feat'):
+    programs.open_program(kernel)
+  (tmp_path / 'b.npz').write_bytes(b'PK')
+  with pytest.raises(UserError, match=r'b.npz: cannot be read'):
+    programs.open_program(str(tmp_path / 'b.npz'))
+  with pytest.raises(UserError, match='no such file or folder'):
+    programs.read_programs(str(tmp_path / 'none'))
+  with pytest.raises(UserError, match=r'expected a folder of .npz files, or'):
+    (tmp_path / 'c.pb').write_bytes(b'')
+    programs.read_programs(str(tmp_path / 'c.pb'))
+
+
+def test_a_file_cut_short_after_its_directory(tmp_path):
+  """The sum of the layouts' bytes is wrong, which shows when they are read."""
+  path = write(tmp_path / 'a.npz')
+  content = bytearray((tmp_path / 'a.npz').read_bytes())
+  place = content.index(b'node_config_feat.npy') + 400
+  content[place:place + 20] = bytes(20)
+  (tmp_path / 'a.npz').write_bytes(content)
+  with pytest.raises(UserError, match=r'node_config_feat .*cannot be read|'
+                     'node_config_feat configuration'):
+    programs.open_program(path, str(tmp_path / 'cache'))
+  assert os.listdir(tmp_path / 'cache') == []
+
+
+def test_a_collection_and_what_is_left_out(tmp_path, caplog):
+  root = tiny_layouts.write_collection(str(tmp_path))
+  few = tiny_layouts.program('few', configs=4)
+  np.savez_compressed(f'{root}/xla/random/train/few.npz', **few)
+  found = programs.read_collection(root, 'xla', 'random', min_configs=6)
+  assert len(found.train) == 4 and len(found.valid) == 2
+  assert 'left out 1 of 5 programs with fewer than 6' in caplog.text
+  everything = [tiny_layouts.program(f'train {i}', 40 + 5 * i, 5 + i)
+                for i in range(4)]
+  bounds = tiny_layouts.bounds(everything)
+  np.testing.assert_array_equal(
+      found.train.stats.node.maximum, bounds['node']['maximum'])
+  np.testing.assert_array_equal(
+      found.train.stats.config.maximum, bounds['config']['maximum'])
+  assert found.num_ops == 1 + max(
+      split.max_opcode for split in (
+          found.train, found.every_valid, found.test))
+  assert not any(program.is_labelled for program in found.test)
+  with pytest.raises(UserError, match='name the folder that xla/ or nlp/ is'):
+    programs.read_collection(f'{root}/xla/random', 'xla', 'random',
+                             min_configs=6)
+  with pytest.raises(UserError, match='it does not exist'):
+    programs.read_collection(f'{root}/none', 'xla', 'random', min_configs=6)
+
+
+def test_labels_that_are_missing_or_impossible(tmp_path, caplog):
+  folder = tmp_path / 'x'
+  folder.mkdir()
+  write(folder / 'a.npz')
+  write(folder / 'b.npz', config_runtime=np.zeros(12, np.int64))
+  members = programs.read_folder(str(folder))
+  left = evaluate.labelled(members, 'x', task.find('layout'))
+  assert left.names == ['a']
+  assert 'left out 1 of 2 programs without labels' in caplog.text
+  write(folder / 'b.npz', config_runtime=np.arange(12))
+  with pytest.raises(UserError, match=r'b.npz: config_runtime row 0 is 0'):
+    programs.read_folder(str(folder))
+
+
+def test_the_fastest_the_slowest_and_some_between(tmp_path):
+  program = programs.open_program(write(tmp_path / 'a.npz'))
+  order = program.fastest_first
+  kept = program.at_most(7, np.random.default_rng(0))
+  assert kept.num_configs == 7
+  assert kept.rows[:2].tolist() == order[:2].tolist()
+  assert kept.rows[2:4].tolist() == order[-2:].tolist()
+  assert len(set(kept.rows)) == 7
+  np.testing.assert_array_equal(
+      kept.runtime_ns, program.runtime_ns[kept.rows])
+  np.testing.assert_array_equal(
+      kept.layouts(np.array([6, 1])), program.layouts(kept.rows[[6, 1]]))
+  assert program.at_most(-1, None) is program
+  assert program.at_most(12, None) is program
+
+
+def test_features_that_never_vary(tmp_path):
+  same = np.broadcast_to(layouts_with(0, (0, 0, 0))[1:2, :1], (12, 6, 18))
+  program = programs.open_program(
+      write(tmp_path / 'a.npz', node_config_feat=same))
+  with pytest.raises(UserError, match='node_config_feat is the same in all'):
+    _ = programs.Programs([program], 'here').stats

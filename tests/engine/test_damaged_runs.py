@@ -1,0 +1,236 @@
+"""Damaged run files, predictions and JSON arguments: an error, or the same."""
+
+import gzip
+import json
+import math
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies
+
+from support import damage
+from tpu_graphs_ext.engine import artifacts, predictions_csv, settings
+from tpu_graphs_ext.errors import UserError
+
+RUN = {
+    'train_curve': {'epoch': [0, 1], 'train_loss': [2.5, 1.25],
+                    'val_opa': [0.5, 0.75]},
+    'final_error': {'val': {'1': 0.25, '5': 0.125, '10': 0.0}},
+    'args': settings.TrainSettings(seed=1).baseline_args(),
+    'test_predictions': {'a': [3, 0, 2], 'b': [1, 1, 0]},
+    'feature_stats': {name: {'low': [0.0, 1.0], 'high': [1.0, 1e9],
+                             'used': [True, False]}
+                      for name in ('node_feat', 'config_feat')},
+    'num_ops': 120, 'host': 'tpu_graphs_ext', 'versions': {'python': '3.11.0'},
+    'seconds': {'train': 1.5}, 'settings': {'epochs': 2}}
+
+
+# ----------------------------------------------------------- run files
+
+
+def run_file_is_sound_or_refused(path, content: bytes, sound) -> None:
+  """What gzip's checksum lets pass must be what was written."""
+  path.write_bytes(content)
+  with damage.within_limits(content[:100]):
+    try:
+      read = artifacts.read_run_file(str(path))
+    except UserError as error:
+      assert str(path) in str(error)
+    else:
+      assert sound is None or read == sound
+
+
+def fuzz_runs(tmp_path, rounds: int) -> None:
+  content = gzip.compress(json.dumps(RUN).encode(), mtime=0)
+  for seed in range(rounds):
+    run_file_is_sound_or_refused(
+        tmp_path / 'run.jsonz',
+        damage.mutated(content, np.random.default_rng(seed)), RUN)
+
+
+def test_damaged_run_files(tmp_path):
+  fuzz_runs(tmp_path, 100)
+
+
+def test_run_files_cut_off(tmp_path):
+  content = gzip.compress(json.dumps(RUN).encode(), mtime=0)
+  for end in range(0, len(content), 7):
+    run_file_is_sound_or_refused(tmp_path / 'run.jsonz', content[:end], RUN)
+
+
+@pytest.mark.survive
+def test_many_damaged_run_files(tmp_path):
+  fuzz_runs(tmp_path, 4000)
+
+
+def load_run_of(folder, content) -> None:
+  """A run file that is sound as a file, of a model folder beside it."""
+  (folder / 'model_x').mkdir(exist_ok=True)
+  path = folder / 'run_x.jsonz'
+  path.write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
+  with damage.within_limits(content):
+    try:
+      run = artifacts.load_run(str(folder / 'model_x'))
+    except UserError as error:
+      assert str(path) in str(error)
+      return
+  args = run.info['args']
+  assert isinstance(run.model_kwargs, dict)
+  assert isinstance(args['model'], str) and isinstance(args['configs'], int)
+
+
+PATHS = strategies.lists(strategies.integers(0, 15), max_size=4)
+
+
+@damage.examples(100)
+@hypothesis.given(path=PATHS, value=damage.JSON)
+def test_any_run_file(tmp_path_factory, path, value):
+  load_run_of(tmp_path_factory.getbasetemp(),
+              damage.with_something_else(RUN, path, value))
+
+
+@pytest.mark.survive
+@damage.examples(3000)
+@hypothesis.given(path=PATHS, value=damage.JSON)
+def test_many_run_files(tmp_path_factory, path, value):
+  load_run_of(tmp_path_factory.getbasetemp(),
+              damage.with_something_else(RUN, path, value))
+
+
+@pytest.mark.parametrize('member, value', [
+    ('args', []), ('args.model', None), ('args.model_kwargs_json', '{'),
+    ('args.model_kwargs_json', '[' * 100_000), ('args.configs', '6'),
+    ('args.model_kwargs_json', 3)])
+def test_run_files_that_were_believed(tmp_path, member, value):
+  content = json.loads(json.dumps(RUN))
+  place = content
+  *folders, name = member.split('.')
+  for folder in folders:
+    place = place[folder]
+  place[name] = value
+  load_run_of(tmp_path, content)
+
+
+def test_a_run_file_in_a_run_file(tmp_path):
+  (tmp_path / 'run.jsonz').write_bytes(gzip.compress(b'[' * 1_000_000))
+  with pytest.raises(UserError, match=r'run\.jsonz'):
+    artifacts.read_run_file(str(tmp_path / 'run.jsonz'))
+
+
+def test_a_run_file_of_gigabytes(tmp_path):
+  path = tmp_path / 'run.jsonz'
+  # Parts one after another are one file: 1.5 GB in 1.5 MB.
+  path.write_bytes(96 * gzip.compress(bytes(1 << 24)))
+  with damage.within_limits('bomb'), pytest.raises(UserError):
+    artifacts.read_run_file(str(path))
+
+
+# --------------------------------------------------------- predictions
+
+
+BEST = {f'net_{i:016x}': [i, 0, 17, 1000 + i] for i in range(8)}
+
+
+def read_csv(path, content: bytes) -> None:
+  path.write_bytes(content)
+  with damage.within_limits(content[:100]):
+    try:
+      rows = predictions_csv.read(str(path))
+    except UserError as error:
+      assert str(path) in str(error)
+      return
+  for name, indices in rows.items():
+    assert isinstance(name, str)
+    assert all(isinstance(index, int) and index >= 0 for index in indices)
+
+
+def fuzz_csv(tmp_path, rounds: int) -> None:
+  content = ''.join(predictions_csv.parts(BEST)).encode()
+  for seed in range(rounds):
+    read_csv(tmp_path / 'x.csv',
+             damage.mutated(content, np.random.default_rng(seed)))
+
+
+def test_damaged_predictions(tmp_path):
+  fuzz_csv(tmp_path, 300)
+
+
+@pytest.mark.survive
+def test_many_damaged_predictions(tmp_path):
+  fuzz_csv(tmp_path, 4000)
+
+
+@pytest.mark.parametrize('row', [
+    'tile:xla:a,²', 'tile:xla:a,١', 'tile:xla:a,' + '9' * 5000,  # noqa: RUF001
+    'tile:xla:a,-1', 'tile:xla:a,1.0', 'tile:xla:a,', 'tile:xla:a',
+    'tile:xla:a,1\0', '"tile:xla:a,1', 'tile:xla:a,1,2'])
+def test_rows_that_are_refused(tmp_path, row):
+  path = tmp_path / 'x.csv'
+  path.write_text('ID,TopConfigs\n' + row, encoding='utf-8')
+  with pytest.raises(UserError, match=r'x\.csv'):
+    predictions_csv.read(str(path))
+
+
+@damage.examples(50)
+@hypothesis.given(strategies.dictionaries(
+    strategies.text('abc_:. -0123456789', min_size=1),
+    strategies.lists(strategies.integers(0, 10 ** 6), min_size=1)))
+def test_what_was_written_is_read(tmp_path_factory, best):
+  path = str(tmp_path_factory.getbasetemp() / 'round_trip.csv')
+  predictions_csv.write(path, best)
+  assert predictions_csv.read(path) == {
+      predictions_csv.TILE + name: indices for name, indices in best.items()}
+
+
+# ------------------------------------------------------ JSON arguments
+
+
+TEXTS = strategies.text(max_size=60) | damage.JSON.map(json.dumps) | (
+    strategies.sampled_from(['[' * 100_000, '{"a":' * 100_000, '"', 'NaN',
+                             '1e999', '{"a": 1e999}', '\ud800', '\0']))
+
+
+def arguments_are_read_or_refused(text: str) -> None:
+  with damage.within_limits(text[:100]):
+    try:
+      kwargs = settings.parse_model_kwargs(text)
+    except UserError:
+      pass
+    else:
+      assert isinstance(kwargs, dict)
+      assert repr(kwargs) == repr(json.loads(text))
+    try:
+      losses = settings.parse_losses(text)
+    except UserError:
+      pass
+    else:
+      assert all(0 < weight < math.inf for _, weight in losses)
+    try:
+      settings.TrainSettings(model_kwargs_json=text)
+    except UserError as error:
+      assert len(str(error)) < 2000
+
+
+@damage.examples(100)
+@hypothesis.given(TEXTS)
+def test_any_arguments(text):
+  arguments_are_read_or_refused(text)
+
+
+@pytest.mark.survive
+@damage.examples(2500)
+@hypothesis.given(TEXTS)
+def test_many_arguments(text):
+  arguments_are_read_or_refused(text)
+
+
+PARTS = strategies.lists(strategies.sampled_from(
+    ['ListMLELoss', 'MSE', ':', ',', '1', '0', '-1', 'nan', 'inf', '1e999',
+     ' ', '1e-9', '_', '']), max_size=8).map(''.join)
+
+
+@damage.examples(100)
+@hypothesis.given(PARTS)
+def test_any_losses(text):
+  arguments_are_read_or_refused(text)

@@ -1,0 +1,214 @@
+"""A run that is broken off goes on as if nothing had been."""
+
+import json
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+import tensorflow as tf
+
+from support import eager_training, kill_and_resume, tiny_kernels, tiny_models
+from tpu_graphs_ext.engine import callbacks, resume, scoring, train
+from tpu_graphs_ext.engine.settings import LoadSettings
+from tpu_graphs_ext.errors import UserError
+
+
+@pytest.fixture(scope='module')
+def data_root(tmp_path_factory):
+  return tiny_kernels.write_data_root(tmp_path_factory.mktemp('data'))
+
+
+@pytest.fixture
+def variables_only(monkeypatch):
+  """Saves the variables where the rest of the model does not matter."""
+  def save(model, path, **_):
+    with open(os.path.join(path, 'variables'), 'wb') as file:
+      file.write(b''.join(v.numpy().tobytes() for v in model.variables))
+
+  monkeypatch.setattr(tf.keras.Model, 'save', save)
+
+
+@pytest.fixture
+def untraced():
+  with eager_training.eager_steps():
+    yield
+
+
+def broken_off(monkeypatch, settings, call: int) -> None:
+  """Trains until so many calls of the training step are done."""
+  calls = []
+
+  def interrupt(self, batch, logs=None):
+    calls.append(batch)
+    if len(calls) == call:
+      raise KeyboardInterrupt
+
+  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    patched.setattr(callbacks.StopOnNaN, 'on_train_batch_end', interrupt)
+    train.train(settings)
+
+
+def variables_of(result: train.TrainResult) -> bytes:
+  with open(os.path.join(result.model_dir, 'variables'), 'rb') as file:
+    return file.read()
+
+
+def test_same_seed_same_bytes_whole_or_in_parts(
+    data_root, tmp_path, monkeypatch, variables_only, untraced):
+  def settings(out):
+    return tiny_models.tiny_settings(
+        data_root, tmp_path / out, model='LateJoinConcatPoolSAGE', models_py='',
+        model_kwargs_json=json.dumps({
+            'widths': [8], 'head_widths': [8],
+            'objective': 'flags'}),
+        epochs=3, lr_schedule='cosine', list_size=8, resume=True)
+
+  whole = train.train(settings('whole'))
+  broken_off(monkeypatch, settings('parts'), 2)  # Of one call an epoch.
+  parts = train.train(settings('parts'))
+  for key in ('train_curve', 'final_error', 'test_predictions', 'seed'):
+    assert parts.run_info[key] == whole.run_info[key]
+  assert variables_of(parts) == variables_of(whole)
+
+
+def test_a_loop_of_resume_ends_with_the_report_of_the_finished_run(
+    data_root, tmp_path, monkeypatch, variables_only, untraced, caplog):
+  caplog.set_level('INFO')
+  settings = tiny_models.tiny_settings(
+      data_root, tmp_path / 'out', seed=None, resume=True)
+  broken_off(monkeypatch, settings, 1)
+  assert 'a new one starts' in caplog.text
+  result = train.train(settings)
+  seed = result.run_info['seed']
+  assert result.run_info['settings']['seed'] is None
+
+  # The weights started from the drawn seed, though no epoch had been saved.
+  whole = train.train(tiny_models.tiny_settings(
+      data_root, tmp_path / 'whole', seed=seed))
+  assert whole.run_info['train_curve'] == result.run_info['train_curve']
+
+  def fit(*unused_args, **unused_kwargs):
+    raise AssertionError('is trained already')
+
+  monkeypatch.setattr(tf.keras.Model, 'fit', fit)
+  os.remove(result.csv_path)
+  again = train.train(settings)
+  assert again.text() == result.text()
+  assert os.path.exists(again.csv_path)
+  with pytest.raises(AssertionError, match='is trained already'):
+    train.train(tiny_models.tiny_settings(
+        data_root, tmp_path / 'out', seed=None, resume=True, lr=0.02))
+
+
+def test_a_run_killed_before_its_last_save_is_saved(
+    data_root, tmp_path, monkeypatch, untraced):
+  settings = tiny_models.tiny_settings(
+      data_root, tmp_path, epochs=1, resume=True)
+
+  def killed(unused_self):
+    raise OSError
+
+  with monkeypatch.context() as patched, pytest.raises(OSError):
+    patched.setattr(callbacks.SaveBest, '_save', lambda self: None)
+    patched.setattr(callbacks.SaveBest, 'finish', killed)
+    train.train(settings)
+  assert not list(tmp_path.glob('model_*'))
+  result = train.train(settings)
+  scoring.load_ranker(
+      result.model_dir, LoadSettings(models_py=tiny_models.__file__))
+
+
+def test_a_run_with_other_settings_is_left_alone_and_named(
+    data_root, tmp_path, caplog):
+  caplog.set_level('INFO')
+  other = resume.ResumeFolder.of(tiny_models.tiny_settings(
+      data_root, tmp_path, epochs=7, configs=3))
+  with other.held():
+    pass
+  folder = resume.ResumeFolder.of(
+      tiny_models.tiny_settings(data_root, tmp_path, resume=True))
+  assert folder.is_new and folder.path != other.path
+  assert 'differs in --epochs, --configs' in caplog.text
+  assert os.listdir(other.path) == ['started.json']
+
+
+def test_one_run_is_trained_by_one_process_at_a_time(data_root, tmp_path):
+  settings = tiny_models.tiny_settings(
+      data_root, tmp_path, results_csv=str(tmp_path / 'r.csv'))
+  with resume.ResumeFolder.of(settings).held():
+    with pytest.raises(UserError, match='another process is training this run'):
+      train.train(settings)
+    # Of another seed: another run, in the same folder.
+    other = tiny_models.tiny_settings(
+        data_root, tmp_path, results_csv=str(tmp_path / 'r.csv'), seed=2)
+    with resume.ResumeFolder.of(other).held():
+      assert len(list(tmp_path.glob('resume_*'))) == 2
+
+
+@pytest.mark.parametrize('change', [
+    lambda started: started['args'].update(results_csv='/etc/passwd'),
+    lambda started: started['args'].update(epochs=3),
+    lambda started: started.update(seed=-1),
+    lambda started: started.update(seed=None),
+    lambda started: started.update(args=[]),
+    lambda started: started.update(settings=None),
+    lambda started: started.clear(),
+])
+def test_a_changed_start_is_not_resumed(data_root, tmp_path, change):
+  settings = tiny_models.tiny_settings(
+      data_root, tmp_path, seed=None, resume=True)
+  folder = resume.ResumeFolder.of(settings)
+  with folder.held():
+    pass
+  assert not resume.ResumeFolder.of(settings).is_new
+  path = os.path.join(folder.path, 'started.json')
+  with open(path, encoding='utf-8') as file:
+    started = json.load(file)
+  change(started)
+  with open(path, 'w', encoding='utf-8') as file:
+    json.dump(started, file)
+  assert resume.ResumeFolder.of(settings).is_new
+
+
+def test_half_written_checkpoints_go(data_root, tmp_path):
+  folder = resume.ResumeFolder.of(
+      tiny_models.tiny_settings(data_root, tmp_path))
+  with folder.held():
+    for name in ('ckpt-2.index', 'ckpt-3.data-00000-of-00001', 'checkpoint'):
+      open(os.path.join(folder.path, name), 'w').close()
+    os.mkdir(os.path.join(folder.path, 'ckpt-3_temp'))
+    folder.keep_only(os.path.join(folder.path, 'ckpt-2'))
+    assert sorted(os.listdir(folder.path)) == [
+        'checkpoint', 'ckpt-2.index', 'started.json']
+    folder.is_over = True
+  assert os.listdir(tmp_path) == []
+
+
+def test_the_harness_sees_differences():
+  same = {'a': [1.0, 2], 'b': {'c': 'x'}}
+  assert kill_and_resume.difference(same, same) == 0
+  assert kill_and_resume.difference(same, {**same, 'a': [1.0, 5]}) == 3
+  for other in ({'a': [1.0, 2]}, {**same, 'a': [1.0]}, {**same, 'b': None},
+                {**same, 'b': {'c': 'y'}}):
+    assert kill_and_resume.difference(same, other) == float('inf')
+  assert kill_and_resume.ended(types.SimpleNamespace, 0) is None
+
+
+@pytest.mark.survive
+@pytest.mark.skipif(not hasattr(os, 'fork'), reason='needs fork')
+@pytest.mark.parametrize('half', ['1', '2'])  # Which two processes share.
+def test_fifty_kills_at_random_moments(tmp_path, half):
+  kills = 25
+  tiny_kernels.write_data_root(tmp_path / 'data')
+  done = subprocess.run(
+      [sys.executable, kill_and_resume.__file__, str(tmp_path), str(kills),
+       half], check=True, capture_output=True, text=True)
+  reports = [json.loads(line) for line in done.stdout.splitlines()]
+  killed = [report for report in reports if 'killed' in report]
+  assert sum(len(report['killed']) for report in killed) == kills
+  assert all(report['codes'][-1] == 0 for report in reports)
+  assert {report['model'] for report in killed} == set(kill_and_resume.MODELS)
+  assert all(report['difference'] <= kill_and_resume.TOLERANCE
+             for report in killed), killed

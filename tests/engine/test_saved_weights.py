@@ -1,0 +1,121 @@
+"""Weights come out of a model folder; nothing else in it is run."""
+
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from support import damage
+from tpu_graphs_ext.engine import saved_weights
+
+
+class Nested(tf.keras.Model):
+  """More than ten variables, some of them in a list, one not trained."""
+
+  def __init__(self):
+    super().__init__()
+    self._layers_in_list = [tf.keras.layers.Dense(2) for _ in range(6)]
+    self._first = tf.keras.layers.Dense(3)
+    self._counter = tf.Variable(7, trainable=False)
+
+  def call(self, x):
+    x = self._first(x)
+    for layer in self._layers_in_list:
+      x = layer(x)
+    return x
+
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+  """A model and its folder."""
+  tf.keras.utils.set_random_seed(1)
+  model = Nested()
+  model(tf.ones([1, 4]))
+  folder = str(tmp_path_factory.mktemp('saved') / 'model_x')
+  model.save(folder, save_format='tf')
+  return model, folder
+
+
+def test_weights_are_those_of_the_model_in_its_order(saved):
+  model, folder = saved
+  weights = saved_weights.SavedWeights(folder)
+  assert len(weights.variables) == len(model.trainable_variables) == 14
+  for variable, stored in zip(model.trainable_variables, weights.variables):
+    assert stored.shape == tuple(variable.shape)
+    assert stored.name == variable.name.split(':')[0]
+    np.testing.assert_array_equal(weights.value(stored), variable.numpy())
+
+
+def test_code_in_a_model_is_not_run(tmp_path, monkeypatch):
+  path = tmp_path / 'ran'
+
+  def leave_a_trace(x):
+    os.close(os.open(os.environ['TRACE'], os.O_CREAT))
+    return x
+
+  monkeypatch.setenv('TRACE', str(path))
+  model = tf.keras.Sequential([
+      tf.keras.layers.Dense(2, input_shape=(3,)),
+      tf.keras.layers.Lambda(leave_a_trace)])
+  model.save(str(tmp_path / 'model_x'), save_format='tf')
+  path.unlink()  # It ran when the model was made.
+  tf.keras.models.load_model(str(tmp_path / 'model_x'))
+  path.unlink()  # Keras runs it.
+  weights = saved_weights.SavedWeights(str(tmp_path / 'model_x'))
+  assert [weights.value(stored).shape for stored in weights.variables] == [
+      (3, 2), (2,)]
+  assert not path.exists()
+
+
+def test_weights_that_are_no_numbers(tmp_path):
+  model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,))])
+  model.trainable_variables[0].assign(np.full((3, 2), np.nan, np.float32))
+  model.save(str(tmp_path / 'model_x'), save_format='tf')
+  weights = saved_weights.SavedWeights(str(tmp_path / 'model_x'))
+  with pytest.raises(ValueError, match='values that are not finite'):
+    weights.value(weights.variables[0])
+
+
+def fuzz(saved, tmp_path, rounds: int) -> None:
+  _, sound = saved
+  folder = tmp_path / 'model_x'
+  expected = [weights.value(stored) for weights in [
+      saved_weights.SavedWeights(sound)] for stored in weights.variables]
+  shutil.copytree(sound, folder)
+  paths = sorted((folder / 'variables').iterdir())
+  for seed in range(rounds):
+    path = paths[seed % len(paths)]
+    content = path.read_bytes()
+    path.write_bytes(damage.mutated(content, np.random.default_rng(seed)))
+    with damage.within_limits(seed):
+      try:
+        weights = saved_weights.SavedWeights(str(folder))
+        found = [weights.value(stored) for stored in weights.variables]
+      except ValueError:
+        found = expected
+    for value, right in zip(found, expected):
+      np.testing.assert_array_equal(value, right, err_msg=str(seed))
+    path.write_bytes(content)
+
+
+def test_damaged_folders(saved, tmp_path):
+  fuzz(saved, tmp_path, 60)
+
+
+@pytest.mark.survive
+def test_many_damaged_folders(saved, tmp_path):
+  fuzz(saved, tmp_path, 2000)
+
+
+@pytest.mark.parametrize('name', [
+    'saved_model.pb', 'variables/variables.index',
+    'variables/variables.data-00000-of-00001'])
+def test_half_a_folder(saved, tmp_path, name):
+  folder = pathlib.Path(shutil.copytree(saved[1], tmp_path / 'model_x'))
+  os.remove(folder / name)
+  with pytest.raises(ValueError, match=r'\w'):
+    saved_weights.SavedWeights(str(folder)).value(
+        saved_weights.SavedWeights(str(folder)).variables[0])

@@ -1,0 +1,417 @@
+"""Training end to end with a small model on small learnable kernels."""
+
+import csv
+import dataclasses
+import gzip
+import json
+import logging
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from support import eager_training, tiny_kernels, tiny_models
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.engine import (
+  artifacts,
+  callbacks,
+  losses,
+  predict,
+  scoring,
+  train,
+)
+from tpu_graphs_ext.engine import task as tasks
+from tpu_graphs_ext.engine.settings import LoadSettings
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.stacks import versions
+
+
+@pytest.fixture(scope='module')
+def data_root(tmp_path_factory):
+  return tiny_kernels.write_data_root(tmp_path_factory.mktemp('data'))
+
+
+LEARNING = {
+    'epochs': 12, 'batch': 1, 'lr': 0.1, 'losses': 'PairwiseHingeLoss:1'}
+
+
+@pytest.fixture(scope='module')
+def trained(data_root, tmp_path_factory):
+  """Learns the rule of `tiny_kernels.learnable_kernel`."""
+  out = tmp_path_factory.mktemp('out')
+  log = logging.getLogger('tpu_graphs_ext')
+  level = log.level
+  log.setLevel(logging.INFO)  # As the command line has it.
+  try:
+    return train.train(tiny_models.tiny_settings(
+        data_root, out, csv_log=str(out.parent / 'whole.csv'),
+        plot=str(out.parent / 'curves.svg'), **LEARNING))
+  finally:
+    log.setLevel(level)
+
+
+@pytest.fixture
+def quick_save(monkeypatch):
+  """Saves an empty folder where the saved model does not matter."""
+  monkeypatch.setattr(
+      tf.keras.Model, 'save', lambda unused_self, path, **_: None)
+
+
+def read_run(path):
+  with gzip.open(path) as file:
+    return json.load(file)
+
+
+def load(model_dir):
+  return scoring.load_ranker(
+      model_dir, LoadSettings(models_py=tiny_models.__file__))
+
+
+def fit_nothing(*unused_args, **unused_kwargs):
+  raise AssertionError('must fail before training')
+
+
+def test_learns_that_the_smallest_tile_is_the_fastest(trained):
+  errors = trained.run_info['final_error']['val']
+  # By chance: the best of 5 out of 26 is 2 to 3 times as slow as the best.
+  assert errors['5'] == errors['10'] == 0.0
+  assert errors['1'] < 0.5
+  curve = trained.run_info['train_curve']
+  assert curve['val_opa'][-1] > 0.94 > curve['val_opa'][0]
+
+
+def test_run_file_has_the_baseline_keys_and_ours(trained):
+  run = read_run(trained.run_path)
+  assert run == json.loads(json.dumps(trained.run_info))
+  assert list(run) == [
+      'train_curve', 'final_error', 'args', 'seed', 'feature_stats', 'num_ops',
+      'opcodes', 'host', 'versions', 'seconds', 'settings', 'test_predictions']
+  assert run['seed'] == 1
+  assert run['train_curve']['epoch'] == list(range(12))
+  assert all(len(values) == 12 for values in run['train_curve'].values())
+  assert run['args']['run_id'] == 'seed1'
+  assert run['args']['model_kwargs_json'] == '{}'  # It takes no statistics.
+  assert run['seconds'].keys() == {
+      'read', 'train', 'validate', 'test', 'total'}
+  name = artifacts.train_hash(run['args'])
+  assert trained.model_dir.endswith('model_' + name)
+  assert trained.run_path.endswith(f'run_{name}.jsonz')
+
+
+def test_nothing_but_the_artifacts_is_left(trained):
+  name = artifacts.train_hash(trained.run_info['args'])
+  assert sorted(os.listdir(os.path.dirname(trained.model_dir))) == sorted([
+      f'model_{name}', f'run_{name}.jsonz', f'run_{name}.log',
+      os.path.basename(trained.run_info['args']['results_csv'])])
+
+
+def test_what_was_said_is_in_the_log_and_the_curves_are_drawn(trained):
+  text = pathlib.Path(
+      trained.model_dir.replace('/model_', '/run_') + '.log').read_text()
+  first, *lines = text.splitlines()
+  assert ' tpu-graphs-ext train --epochs=12 ' in first and '--seed=1' in first
+  epochs = [re.search(r'epoch (\d+): loss .*; ([\d.]+) kernels/s(.*)', line)
+            for line in lines if ' epoch ' in line]
+  assert [int(found[1]) for found in epochs] == list(range(1, 13))
+  assert all(float(found[2]) > 0 for found in epochs)
+  assert re.fullmatch(r', at most \d\d:\d\d left', epochs[0][3])
+  assert epochs[-1][3] == ''
+  assert text.endswith(trained.text() + '\n')
+  curves = pathlib.Path(trained.run_info['settings']['plot'])
+  assert curves.read_bytes().startswith(b'<?xml')
+
+
+def test_csv_and_run_file_hold_the_same_ten_configs(trained, data_root):
+  with open(trained.csv_path, encoding='utf-8') as file:
+    rows = list(csv.reader(file))
+  assert rows[0] == ['ID', 'TopConfigs']
+  predictions = trained.run_info['test_predictions']
+  assert rows[1:] == [
+      ['tile:xla:' + tile_id, ';'.join(map(str, best))]
+      for tile_id, best in predictions.items()]
+  for tile_id, best in predictions.items():
+    assert len(best) == 10
+    kernel = Kernel.load(str(data_root / 'test_labelled' / f'{tile_id}.npz'))
+    assert np.argmin(kernel.runtime_ns) in best[:5]
+    if kernel.num_configs == 3:
+      assert best[3:] == [0] * 7  # Padded with 0.
+      assert sorted(best[:3]) == [0, 1, 2]
+    else:
+      assert len(set(best)) == 10
+
+
+def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
+  ranker = scoring.load_ranker(trained.model_dir, LoadSettings(
+      data_root='missing', models_py=tiny_models.__file__))
+  test = read.read_split(str(data_root / 'test'))
+  assert dict(predict.best_configs(ranker, test, 10)) == (
+      trained.run_info['test_predictions'])
+  (kernel, scores), *_ = ranker.score_all(test, 'test')
+  np.testing.assert_array_equal(scores.given, ranker.scores(kernel))
+
+
+def test_training_reports_what_the_baselines_does_and_keeps_repetitions(
+    tmp_path):
+  root = tiny_kernels.write_data_root(tmp_path / 'data', num_test=2)
+  for path in sorted((root / 'test').glob('*.npz')):
+    kernel = Kernel.load(str(path))
+    kernel.config_feat[1::2] = kernel.config_feat[0]
+    kernel.save(str(root / 'test'))
+  result = eager_training.trained(root, tmp_path / 'out', epochs=1)
+  test = read.read_split(str(root / 'test'))
+  ranker = load(result.model_dir)
+  distinct = dict(predict.best_configs(ranker, test, 10))
+  assert dict(predict.best_configs(
+      dataclasses.replace(ranker, keep_repeats=True), test, 10)) == (
+          result.run_info['test_predictions']) != distinct
+
+
+class Scripted(tf.keras.callbacks.Callback):
+  """Gives each epoch a validation OPA, and keeps its weights."""
+
+  def __init__(self, opas):
+    super().__init__()
+    self._opas, self.weights = opas, []
+
+  def on_epoch_end(self, epoch, logs=None):
+    self.weights.append([v.numpy() for v in self.model.trainable_variables])
+    logs['val_opa_metric'] = self._opas[epoch]
+
+
+def test_best_epoch_is_saved_and_early_stop_counts_from_it(
+    data_root, tmp_path):
+  # Epoch 1 is the best, an equal one later is not better, and
+  # 3 - 1 >= early_stop ends training after epoch 3.
+  script = Scripted([0.5, 0.9, 0.7, 0.9, 1.0])
+  result = eager_training.trained(
+      data_root, tmp_path / 'out', [script], epochs=5, early_stop=2,
+      tensorboard=str(tmp_path / 'board'))
+  assert result.run_info['train_curve']['epoch'] == [0, 1, 2, 3]
+  ranker, weights = load(result.model_dir), script.weights
+  for saved, expected in zip(ranker.model.trainable_variables, weights[1]):
+    np.testing.assert_array_equal(saved, expected)
+  assert (weights[1][0] != weights[3][0]).any()
+  assert list((tmp_path / 'board' / 'validation').glob('events*'))
+  events, = (tmp_path / 'board' / 'train').glob('events*')
+  speeds = [value for event in tf.compat.v1.train.summary_iterator(str(events))
+            for value in event.summary.value
+            if value.tag == 'epoch_kernels_per_second']
+  assert len(speeds) == 4
+
+
+@pytest.mark.parametrize(('seconds', 'expected'), [(60, [1]), (0, [0, 1])])
+def test_a_run_of_seconds_saves_once(
+    data_root, tmp_path, monkeypatch, seconds, expected):
+  saved, save = [], callbacks.SaveBest._save
+
+  def counted(self):
+    saved.append(self._progress.best_epoch)
+    save(self)
+
+  monkeypatch.setattr(callbacks.SaveBest, '_save', counted)
+  monkeypatch.setattr(callbacks, '_FIRST_SAVE_SECONDS', seconds)
+  monkeypatch.setattr(callbacks, '_SAVE_PAUSE', 1000)  # The next: at the end.
+  eager_training.trained(
+      data_root, tmp_path, [Scripted([0.5, 0.9, 0.7])], epochs=3)
+  assert saved == expected
+
+
+def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
+  settings = tiny_models.tiny_settings(data_root, '.', validate_batches=2)
+  task = tasks.find(settings)
+  train_batches, valid_batches = (
+      [[labels.numpy() for unused_graph, labels in data]
+       for unused_epoch in range(2)]
+      for data in task.datasets(*task.prepared(settings), 7, 0))
+  first, second = train_batches
+  assert len(first) == len(second) == 23 // 5  # One of 24 has 3 configs.
+  assert (np.array(first) != np.array(second)).any()
+  first, second = valid_batches
+  # int(2 * 5 * 1.05) = 10 kernels are taken, one of them has 3 configs.
+  assert len(first) == len(second) == 1
+  np.testing.assert_array_equal(first, second)
+
+
+def test_one_seed_one_result_and_resuming_changes_nothing(
+    trained, data_root, tmp_path, monkeypatch, quick_save):
+  steps = []
+
+  def interrupt(self, batch, logs=None):
+    steps.append(batch)
+    if len(steps) == 8:  # 3 calls of 10, 10 and 3 steps: Ctrl-C in epoch 3.
+      raise KeyboardInterrupt
+
+  plot = tmp_path / 'curves.svg'
+  settings = {**LEARNING, 'csv_log': str(tmp_path / 'parts.csv'),
+              'plot': str(plot)}
+  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    patched.setattr(callbacks.StopOnNaN, 'on_train_batch_end', interrupt)
+    train.train(tiny_models.tiny_settings(
+        data_root, tmp_path / 'out', **settings))
+  left = sorted(name.split('_')[0] for name in os.listdir(tmp_path / 'out'))
+  assert left == ['model', 'resume', 'run', 'run']  # The file and the log.
+  of_two_epochs = plot.read_bytes()
+  parts = train.train(tiny_models.tiny_settings(
+      data_root, tmp_path / 'out', resume=True, **settings))
+
+  for key in ('train_curve', 'final_error', 'test_predictions'):
+    assert parts.run_info[key] == trained.run_info[key]
+  whole_plot = trained.run_info['settings']['plot']
+  assert of_two_epochs != plot.read_bytes() == pathlib.Path(
+      whole_plot).read_bytes()
+  whole_csv = trained.run_info['settings']['csv_log']
+  with open(whole_csv, encoding='utf-8') as file:
+    assert (tmp_path / 'parts.csv').read_text() == file.read()
+  left = sorted(name.split('_')[0] for name in os.listdir(tmp_path / 'out'))
+  assert left == ['model', 'results', 'run', 'run']
+  log, = (tmp_path / 'out').glob('run_*.log')
+  text = log.read_text()
+  # One file of both calls.
+  assert text.count(' tpu-graphs-ext train ') == 2
+  assert text.count('interrupted\n') == 1 and '--resume=True' in text
+
+
+def test_cosine_brings_the_rate_down_to_0_in_the_last_epoch(data_root):
+  settings = tiny_models.tiny_settings(
+      data_root, '.', epochs=3, lr=0.01, lr_schedule='cosine')
+  task = tasks.find(settings)
+  model = task.compiled_model(*task.prepared(settings))
+  rate = model.optimizer._learning_rate
+  assert [float(rate(step)) for step in (0, 6, 12)] == pytest.approx(
+      [0.01, 0.005, 0.0])
+
+
+def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
+  # 4 batches an epoch, in one call: step 6 is one of epoch 2.
+  with pytest.raises(
+      UserError, match='loss became nan in epoch 2, by step 4; training '
+      r'stopped. The best model so far \(epoch 1, .*model_'):
+    eager_training.trained(
+        data_root, tmp_path, epochs=3,
+        model_kwargs_json='{"nan_from_step": 6}')
+  names = sorted(os.listdir(tmp_path))
+  assert [name.split('_')[0] for name in names] == ['model', 'run', 'run']
+  ranker = load(str(tmp_path / names[0]))
+  assert np.isfinite(ranker.scores(tiny_kernels.chain())).all()
+
+
+def test_a_full_disk_in_the_first_minute_claims_no_model(
+    data_root, tmp_path, monkeypatch):
+  def full(unused_self, *unused_args, **unused_kwargs):
+    raise OSError('No space left on device')
+
+  monkeypatch.setattr(tf.train.CheckpointManager, 'save', full)
+  with pytest.raises(UserError, match=r'cannot be written .* is not saved as a '
+                     r'model yet. To continue'):
+    eager_training.trained(data_root, tmp_path, epochs=2)
+  assert not list(tmp_path.glob('model_*'))
+
+
+def test_nan_at_once_says_that_there_is_no_model(data_root, tmp_path):
+  settings = tiny_models.tiny_settings(
+      data_root, tmp_path, model_kwargs_json='{"nan_from_step": 1}')
+  with pytest.raises(
+      UserError, match=r'epoch 1, by step 4; .*there is no model'):
+    train.train(settings)
+  log, = tmp_path.iterdir()  # It says why there is no model.
+  assert 'error: the loss became nan in epoch 1' in log.read_text()
+
+
+def test_metrics_of_a_labelled_test_split(trained, data_root):
+  labelled = read.read_split(str(data_root / 'test_labelled'))
+  splits = types.SimpleNamespace(valid=labelled, test=labelled)
+  run_info = {'seconds': {}, 'settings': {'test_mode': 'metrics'}}
+  assert train._measure(run_info, splits, load(trained.model_dir)) is None
+  errors = run_info['final_error']
+  assert errors['test'] == errors['val']
+  assert errors['test']['5'] == 0.0
+  assert 'test_predictions' not in run_info
+
+
+@pytest.mark.parametrize('changes, message', [
+    ({'model': 'TinyRankr'}, "no model 'TinyRankr'.*did you mean TinyRanker"),
+    ({'model_kwargs_json': '{"widht": 3}'},
+     "no argument 'widht'.*did you mean width"),
+    ({'data_root': '/nowhere'}, '/nowhere.* does not exist'),
+    # No kernel has more than 40.
+    ({'configs': 41}, 'none of 24 kernels has 41 or more configurations'),
+    # 12 valid kernels, one of them with 3 configurations.
+    ({'batch': 12}, 'valid: only 11 of 12 kernels have at least --configs=6 '
+     'configurations, fewer than one --batch=12'),
+    # int(1 * 10 * 1.05) = 10 kernels are taken, one of them has 3.
+    ({'validate_batches': 1, 'batch': 10}, 'valid: only 9 of 10 kernels'),
+    ({'test_mode': 'metrics'}, 'test: 6 of 6 kernels have no labels'),
+    ({'results_csv': '/'}, '--results_csv=/: is a folder; name a file'),
+    ({'csv_log': __file__ + '/x'}, '--csv_log=.*/x: cannot be written'),
+    ({'tensorboard': __file__ + '/x'}, '--tensorboard=.*/x: cannot be written'),
+    ({'plot': 'curves.pdf'}, '--plot=curves.pdf: must end in .svg or .png'),
+    ({'plot': __file__ + '/x.svg'}, '--plot=.*/x.svg: cannot be written'),
+    ({'results_csv': '/dev/null'}, '--results_csv=/dev/null: is a device'),
+    ({'results_csv': __file__}, 'is no predictions CSV, so it is not replaced'),
+    ({'csv_log': __file__}, 'is no log of epochs, so it is not replaced'),
+])
+def test_bad_input_fails_before_training_and_writes_nothing(
+    data_root, tmp_path, monkeypatch, changes, message):
+  monkeypatch.setattr(tf.keras.Model, 'fit', fit_nothing)
+  settings = tiny_models.tiny_settings(data_root, tmp_path / 'out')
+  with pytest.raises(UserError, match=message):
+    train.train(dataclasses.replace(settings, **changes))
+  assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.survive
+def test_a_model_too_large_for_memory_is_an_error(data_root, tmp_path):
+  """In a process of its own: TensorFlow keeps the memory that it took."""
+  done = subprocess.run(
+      [sys.executable, '-m', 'tpu_graphs_ext.cli', 'train',
+       '--model=EarlyJoinSAGE', '--model_kwargs_json={"hidden_dim": 100000000}',
+       f'--data_root={data_root}', '--cache_dir=', '--batch=5', '--configs=6',
+       f'--out_dir={tmp_path / "out"}'], stderr=subprocess.PIPE, text=True)
+  assert done.returncode == 1
+  assert re.search(
+      r'^error: .*EarlyJoinSAGE cannot be made .*a lower hidden_dim',
+      done.stderr, re.MULTILINE)
+  assert not (tmp_path / 'out').exists()
+
+
+def test_out_dir_that_is_a_file(data_root, tmp_path, monkeypatch):
+  monkeypatch.setattr(tf.keras.Model, 'fit', fit_nothing)
+  (tmp_path / 'out').write_text('')
+  with pytest.raises(UserError, match=r'--out_dir=.*out: cannot be written'):
+    train.train(tiny_models.tiny_settings(data_root, tmp_path / 'out'))
+
+
+def test_combined_loss_is_the_weighted_mean():
+  # Squared errors of (1, 2) and (1, 11): (0 + 81) / 2 = 40.5. The list is drawn
+  # slowest first; scores over 10 are 0.1 and 1.1, so the first draw is right
+  # with 1 / (1 + e^-1), whose negative logarithm is log(1 + 1/e) = 0.3132617,
+  # and the second with certainty. Weights 1 and 3:
+  # (40.5 + 3 * 0.3132617) / 4 = 10.3599463.
+  loss = losses.combined_loss([('MSE', 1.0), ('ListMLELoss', 3.0)])
+  value = loss(tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 11.0]]))
+  assert float(value) == pytest.approx(10.3599463)
+
+
+def test_pairwise_hinge_loss_by_hand():
+  """TensorFlow Ranking 0.5.3 does not divide its scores by 10, 0.5.5 does."""
+  # The only pair of unlike runtimes: max(0, 1 - (1.4 - 1) / t), over 2 items.
+  value = losses.combined_loss([('PairwiseHingeLoss', 1.0)])(
+      tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 1.4]]))
+  expected = 0.3 if versions.stack_name() == 'current' else 0.48
+  assert float(value) == pytest.approx(expected)
+
+
+def test_combined_loss_is_rebuilt_from_its_name_as_keras_does():
+  loss = losses.combined_loss([('MSE', 1.0)])
+  stored = tf.keras.losses.serialize(loss)
+  assert stored['class_name'] == 'CombinedLoss'
+  assert stored.get('registered_name') in (None, 'CombinedLoss')
+  rebuilt = losses.CombinedLoss.from_config(loss.get_config())
+  assert np.isfinite(float(rebuilt(tf.ones([1, 2]), tf.ones([1, 2]))))

@@ -1,0 +1,150 @@
+"""Values and columns that training did not have."""
+
+import dataclasses
+import logging
+
+import numpy as np
+import pytest
+
+from support import tiny_kernels
+from tpu_graphs_ext.data import read, schema
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.engine import out_of_range, scoring
+from tpu_graphs_ext.errors import UserError
+
+U8 = schema.NODE_COLUMN['shape_element_type_is_u8']
+SIZE = schema.NODE_COLUMN['shape_dimensions_0']
+BOUND = schema.CONFIG_COLUMN['kernel_bounds_0']
+
+
+def kernel_of(tile_id='net_0', u8=(0, 0, 0, 0), size=(0, 1024, 7, 7),
+              bound=(1, 64, 8)):
+  """Four nodes and three configurations; all else is 0."""
+  kernel = tiny_kernels.make_kernel(tile_id, num_nodes=4, num_configs=3)
+  node_feat = np.zeros_like(kernel.node_feat)
+  node_feat[:, U8], node_feat[:, SIZE] = u8, size
+  config_feat = np.zeros_like(kernel.config_feat)
+  config_feat[:, BOUND] = bound
+  return dataclasses.replace(
+      kernel, node_feat=node_feat, config_feat=config_feat)
+
+
+def warn(stats, kernels, opcodes=None):
+  out_of_range.warn(
+      scoring.Ranker(None, stats, 256, 'model_x', opcodes=opcodes),
+      kernels if isinstance(kernels, Partition)
+      else Partition.from_kernels(kernels))
+
+
+@pytest.fixture(scope='module')
+def stats():
+  return FeatureStats.of_partition(Partition.from_kernels([kernel_of()]))
+
+
+def test_within_the_range_all_is_familiar(stats, caplog):
+  kernel = kernel_of(size=(0, 1024, 1, 500), bound=(64, 1, 2))
+  assert out_of_range.of_kernel(stats, kernel) == []
+  warn(stats, [kernel])
+  assert not caplog.records
+
+
+def test_values_beyond_the_range_and_unknown_columns(stats):
+  kernel = kernel_of('new_0', u8=(0, 1, 1, 1), size=(2048, 4816896, -5, 7),
+                     bound=(0, 64, 1))
+  assert out_of_range.of_kernel(stats, kernel) == [
+      out_of_range.Unfamiliar('new_0', 'node_feat', 'shape_element_type_is_u8',
+                            1.0, 3, 4, 0.0, 0.0),
+      out_of_range.Unfamiliar('new_0', 'node_feat', 'shape_dimensions_0',
+                            4816896.0, 3, 4, 0.0, 1024.0),
+      out_of_range.Unfamiliar('new_0', 'config_feat', 'kernel_bounds_0',
+                            0.0, 1, 3, 1.0, 64.0)]
+  unknown = [found.is_unknown for found in out_of_range.of_kernel(stats, kernel)]
+  assert unknown == [True, False, False]
+
+
+def test_the_farthest_value_may_lie_below(stats):
+  kernel = kernel_of(size=(-9000, 2000, 7, 7))
+  found, = out_of_range.of_kernel(stats, kernel)
+  assert found.value == -9000.0
+  assert out_of_range._line([found]) == (
+      'shape_dimensions_0 falls to -9,000 (0 to 1,024 in training) in 50 % of '
+      'the nodes of net_0')
+
+
+def test_opcodes_that_no_kernel_of_training_had(stats, caplog):
+  kernel = kernel_of('a_0')
+  kernel.node_opcode[:] = [2, 13, 0, 255]
+  partition = Partition.from_kernels([kernel])
+  assert partition.opcodes == [0, 2, 13, 255]
+  warn(stats, partition)  # It is not known of which.
+  warn(stats, partition, [0, 2, 13, 255])
+  assert not caplog.records
+  assert out_of_range.of_kernel(stats, kernel, [2]) == [
+      out_of_range.Unfamiliar('a_0', 'node_opcode', name, number, 1, 4, 0.0, 0.0)
+      for name, number in (('unknown', 0.0), (schema.OPCODE_NAMES[13], 13.0),
+                           ('number 255', 255.0))]
+  warn(stats, partition, [0, 2, 13])
+  assert caplog.records[0].message.splitlines()[1:] == [
+      '  opcode number 255 (in no kernel of training) in 25 % of the nodes of '
+      'a_0']
+
+
+def test_configurations_may_come_in_blocks(stats):
+  kernel = kernel_of(bound=(128, 65, 64))
+  whole, = out_of_range.of_kernel(stats, kernel)
+  assert (whole.outside, whole.rows) == (2, 3)
+  assert out_of_range.of_rows(
+      stats.config, 'net_0', 'config_feat',
+      np.split(kernel.config_feat, [1, 2])) == [whole]
+
+
+def test_one_line_a_column_names_kernels_and_shares(stats, caplog):
+  caplog.set_level(logging.WARNING)
+  kernels = [kernel_of('a_0', u8=(0, 0, 0, 1), size=(2048, 0, 0, 0)),
+             kernel_of('b_0', size=(4816896, 1, 2, 2049)),
+             kernel_of('c_0', bound=(128, 65, 64)), kernel_of('d_0')]
+  warn(stats, kernels)
+  record, = caplog.records
+  assert record.levelno == logging.WARNING
+  assert record.message.splitlines() == [
+      '3 of 4 kernels have features that model_x was not trained on; their '
+      'order is less certain:',
+      '  shape_element_type_is_u8 reaches 1 (always 0 in training, so the '
+      'model has no such column) in 25 % of the nodes of a_0',
+      # 1 of 4 nodes, and 2 of 4.
+      '  shape_dimensions_0 reaches 4,816,896 (0 to 1,024 in training) in '
+      '38 % of the nodes of a_0, b_0',
+      '  kernel_bounds_0 reaches 128 (1 to 64 in training) in 67 % of the '
+      'configurations of c_0']
+
+
+def test_many_columns_are_counted(stats, caplog):
+  kernel = kernel_of()
+  kernel.node_feat[0, :] = 2.5  # 1024 has no less, others are always 0.
+  warn(stats, [kernel])
+  lines = caplog.records[0].message.splitlines()
+  assert len(lines) == 1 + out_of_range.MAX_LINES + 1
+  assert 'reaches 2.5 (always 0' in lines[1]
+  others = len(schema.NODE_FEATURES) - 1
+  assert lines[-1] == f'  and {others - out_of_range.MAX_LINES} more columns'
+
+
+def test_other_columns_than_in_training_are_an_error(stats):
+  narrow = tiny_kernels.make_kernel(config_width=7)
+  with pytest.raises(UserError, match='config_feat has 7 columns'):
+    warn(stats, [narrow])
+
+
+def test_real_kernels_beyond_what_sample_data_have(shared_data, caplog):
+  partition = read.read_split(str(shared_data / 'real_more' / 'unlabelled'))
+  stats = FeatureStats.of_partition(partition)
+  stats.node.maximum[U8], stats.node.maximum[SIZE] = 0, 1048576
+  warn(stats, partition)
+  # Two parameters and what they become, of 52 nodes; one of a reshape's two.
+  assert caplog.records[0].message.splitlines()[1:] == [
+      '  shape_element_type_is_u8 reaches 1 (always 0 in training, so the '
+      'model has no such column) in 8 % of the nodes of '
+      '0a3585c3e686065389227fa374175e48',
+      '  shape_dimensions_0 reaches 4,816,896 (0 to 1,048,576 in training) in '
+      '50 % of the nodes of d6f5f54247bd1e58a10b9e7062c636ab']

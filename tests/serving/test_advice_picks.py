@@ -1,0 +1,242 @@
+"""Choosing among all legal tiles with a model of fixed scores."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from support import model_checks as checks
+from support.tiny_hlo import elementwise, product
+from tpu_graphs_ext import cli
+from tpu_graphs_ext.analytic import candidates, explain
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.engine import scoring
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.serving import sources, tile_advice, tile_search
+
+
+class LargestFirst:
+  """The more layout tiles of the output, the faster."""
+
+  def forward(self, graph, num_configs):
+    feats = graph.node_sets['config']['feats'].numpy()
+    return -feats[np.newaxis, :, self.column]
+
+
+class WithTime(LargestFirst):
+
+  def constants(self):
+    return {'launch_ns': 1000.0}
+
+
+def found_of(module) -> sources.Found:
+  kernel, notes = sources._kernel(module, module.name)
+  return sources.Found(kernel, notes=tuple(notes))
+
+
+def measured(found, bounds, times):
+  """The same with runs; the first is the default."""
+  config_feat = np.zeros((len(bounds), 24), np.float32)
+  start = schema.CONFIG_GROUPS['output_bounds'].start
+  config_feat[:, start:start + len(bounds[0])] = bounds
+  return dataclasses.replace(found, kernel=dataclasses.replace(
+      found.kernel, config_feat=config_feat, runtime_ns=np.array(times),
+      normalizer_ns=np.full(len(times), times[0])))
+
+
+def ranker_of(kernel, model) -> scoring.Ranker:
+  stats = checks.stats_of([dataclasses.replace(
+      kernel, config_feat=np.tile(np.float32([[0], [99]]), 24),
+      runtime_ns=np.ones(2, np.int64), normalizer_ns=np.ones(2, np.int64))])
+  assert isinstance(stats, FeatureStats)
+  model.column = schema.CONFIG_COLUMN['output_bounds_product']
+  return scoring.Ranker(model, stats, schema.NUM_OPCODES)
+
+
+@pytest.fixture(scope='module')
+def found():
+  """f32 [32, 256]: bounds 4, 2, 1 by 2, 1."""
+  return found_of(elementwise([32, 256]))
+
+
+def test_the_best_first_and_why(found):
+  advice = tile_search.advice_on(ranker_of(found.kernel, WithTime()), found, 2)
+  assert (advice.scored, advice.fitting, advice.combinations) == (6, 6, 6)
+  first, second = advice.picks
+  assert (first.place, first.tile.output_bounds) == (1, (4, 2))
+  # [4, 1] and [2, 2] have one score; the analytic time puts whole rows first.
+  assert second.tile.output_bounds == (2, 2)
+  plain = explain.Explainer(found.kernel, {'launch_ns': 1000.0})
+  assert first.predicted_ns == plain.explain_tiles(
+      np.array([[4, 2]]))[0].time_ns
+  assert advice.default_from == tile_search.FROM_TIME
+  assert advice.default.over_default == 1
+  assert second.over_default == pytest.approx(
+      second.predicted_ns / advice.default.predicted_ns)
+  assert first.measured_ns is None
+
+
+def test_a_model_without_a_time_predicts_none(found):
+  advice = tile_search.advice_on(ranker_of(found.kernel, LargestFirst()), found, 1)
+  pick, = advice.picks
+  assert pick.predicted_ns is pick.over_default is None
+  assert 'analytic time' not in tile_advice.advice_text(advice)
+
+
+def test_runs_of_the_file_tell_the_default_and_times(found):
+  """A tile of 3 rows is none of ours, but it was measured; it is scored too."""
+  timed = measured(found, [[1, 2], [4, 2], [3, 2], [4, 2]],
+                   [200, 100, 170, 90])
+  advice = tile_search.advice_on(ranker_of(found.kernel, WithTime()), timed, None)
+  assert advice.default_from == sources.FROM_FILE
+  assert advice.default.tile.output_bounds == (1, 2)
+  assert advice.default.measured_ns == 200
+  assert len(advice.picks) == advice.scored == 7
+  assert [pick.measured_ns for pick in advice.picks][:2] == [90, 170]
+  assert sorted(pick.place for pick in advice.picks) == list(range(1, 8))
+
+
+def test_what_is_unlike_training_is_named_of_nodes_and_tiles(
+    found, monkeypatch, caplog):
+  ranker = dataclasses.replace(
+      ranker_of(found.kernel, WithTime()),
+      opcodes=frozenset(found.kernel.node_opcode.tolist()))
+  monkeypatch.setattr(tile_search.scoring, 'load_ranker', lambda *unused: ranker)
+
+  def read(name, *unused):
+    return sources.Source(name, [found_of(elementwise(
+        [32, 256 * int(name)], opcode='tanh' if name == '1' else 'negate'
+    ))], [], [])
+
+  monkeypatch.setattr(tile_search.sources, 'read_source', read)
+  one, = tile_search.advise('model_x', ['1'])
+  assert not caplog.records and one.kernels[0].unfamiliar == []
+  # 4 x 128 layout tiles: bounds from 1 to 4, and from 1 to 128.
+  wide, = tile_search.advise('model_x', ['64'])
+  lines = caplog.records[0].message.splitlines()
+  assert lines[0].startswith('1 of 1 kernels have features that ')
+  assert any(line.startswith('  shape_dimensions_1 reaches 16,384 ')
+             for line in lines)
+  # Of 3 x 22 tiles those of 128.
+  assert ('  output_bounds_1 reaches 128 (0 to 99 in training) in 5 % of the '
+          'configurations of elementwise') in lines
+  assert any(line.startswith('  opcode negate (in no kernel of training) in ')
+             for line in lines)
+  told = wide.to_json()['kernels'][0]['unfamiliar']
+  assert {'config_feat', 'node_feat', 'node_opcode'} == {
+      each['table'] for each in told}
+
+
+def test_a_model_of_tiles_in_elements_is_refused(found, monkeypatch):
+  ranker = dataclasses.replace(
+      ranker_of(found.kernel, WithTime()), in_elements=True)
+  monkeypatch.setattr(tile_search.scoring, 'load_ranker', lambda *unused: ranker)
+  with pytest.raises(UserError, match=r'counted in elements.*--data'):
+    tile_search.advise('model_x', ['x.npz'])
+
+
+def test_kernels_of_one_tile():
+  found = found_of(elementwise([32, 256], opcode='reshape'))
+  advice = tile_search.advice_on(ranker_of(found.kernel, WithTime()), found)
+  assert not advice.picks and advice.default is None
+  assert advice.notes == ['it has one legal tile, so there is nothing to '
+                          'choose']
+  text = tile_advice.source_text(tile_search.SourceAdvice('f', [advice], [], []))
+  assert text.endswith('nothing to choose, with one legal tile: elementwise')
+
+
+def test_parts_give_what_the_whole_gives(monkeypatch):
+  found = found_of(product(1024, 512, 384))
+  ranker = ranker_of(found.kernel, WithTime())
+  whole = tile_search.advice_on(ranker, found, 20)
+  monkeypatch.setattr(tile_search, '_AT_ONCE', 60)
+  assert tile_search.advice_on(ranker, found, 20) == whole
+  some = tile_search.advice_on(ranker, found, None, most_tiles=30)
+  assert len(some.picks) == 30 and some.fitting == whole.scored > 30
+
+
+def test_of_too_many_tiles_a_part_is_looked_at(monkeypatch):
+  monkeypatch.setattr(candidates, 'MOST_COMBINATIONS', 40)
+  monkeypatch.setattr(candidates, '_AT_ONCE', 20)
+  found = found_of(product(1024, 512, 384))
+  advice = tile_search.advice_on(ranker_of(found.kernel, WithTime()), found)
+  assert advice.notes[0].startswith('of 207 combinations of bounds ')
+
+
+def test_a_summary_of_a_compiled_program(found):
+  """The TPU compiler's tile, 2x1, is the model's fifth choice of six."""
+  known = dataclasses.replace(
+      measured(found, [[2, 1]], [1]), default_from=sources.FROM_COMPILER,
+      copies=3, op_name='jit(f)/tanh', cycles=70, share=0.875)
+  other = dataclasses.replace(found, share=0.125, cycles=30)
+  ranker = ranker_of(found.kernel, WithTime())
+  advice = [tile_search.advice_on(ranker, one, 1) for one in (known, other)]
+  text = tile_search.SourceAdvice('f', advice, [], []).text()
+  assert [line.split() for line in text.split('\n\n')[1].split('\n')] == [
+      ['kernel', 'share', 'of', 'time', 'first', 'choice', 'analytic', 'time',
+       'default', 'tile', 'its', 'place', 'operation'],
+      ['elementwise', 'x3', '87.5%', '4x2', '-14.1', '%', '2x1', '5', 'of', '6',
+       'jit(f)/tanh'],
+      ['elementwise', '12.5%', '4x2', '0.0', '%']]
+  assert "default, the TPU compiler's; the model puts it at place 5" in text
+
+
+# -------------------------------------------------------- command line
+
+
+@pytest.fixture
+def fixed_model(found, monkeypatch):
+  monkeypatch.setattr(scoring, 'load_ranker', lambda *unused: ranker_of(
+      found.kernel, WithTime()))
+
+
+def written(folder, name, module):
+  (folder / name).write_bytes(module.SerializeToString())
+  return str(folder / name)
+
+
+def test_text(tmp_path, fixed_model, capsys):
+  path = written(tmp_path, 'a.after_optimizations.hlo.pb',
+                 elementwise([32, 256], opcode='tanh'))
+  assert cli.main(['rank', '--dir', 'model_0', '--top_k', '1', path]) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[:7] == [
+      f'{path}: 1 kernel',
+      "  not known to be a TPU's: nothing in it says what compiler optimised "
+      'it',
+      '  bounds: layout tiles and elements of each physical dimension, most '
+      'major first',
+      '', 'elementwise: 2 nodes (tanh), 6 tiles',
+      '  1  output 4x2 = 32x256 elements',
+      '     analytic time 1.3 us, 0.0 % to the default; 64.0 KiB on chip']
+  assert lines[7] == ('     1 step, 64.0 KiB moved (1.00 x the least), padding '
+                      '0 %, bound by launching it')
+  assert lines[8].startswith('  default, fastest by the TPU v3 formula')
+
+
+def test_json_and_what_cannot_be_ranked(tmp_path, fixed_model, capsys):
+  path = written(tmp_path, 'a.after_optimizations.hlo.pb',
+                 elementwise([32, 256]))
+  code = cli.main(['rank', '--dir', 'model_0', '--json', '--all', 'none.pb',
+                   path])
+  printed = capsys.readouterr()
+  assert code == 1
+  assert printed.err.splitlines()[-1] == (
+      'error: none.pb: no such file; a function is named as module:function')
+  none, one = json.loads(printed.out)
+  assert none['faults'] and not none['kernels']
+  kernel, = one['kernels']
+  assert len(kernel['picks']) == kernel['scored'] == 6
+  assert kernel['picks'][0]['tile']['steps'] == 1
+  assert kernel['default']['tile']['bound_by']
+  assert one['notes'][0].startswith("not known to be a TPU's")
+
+
+@pytest.mark.parametrize('arguments, rule', [
+    (['a.pb', '--data', 'b'], 'give one of the two'),
+    (['--shapes', 'f32[3]'], '--shapes goes with module:function')])
+def test_flags_that_do_not_go_together(arguments, rule, capsys):
+  assert cli.main(['rank', '--dir', 'model_0', *arguments]) == 1
+  assert rule in capsys.readouterr().err

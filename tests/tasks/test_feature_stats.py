@@ -1,0 +1,171 @@
+"""Printed statistics, and the host that passes them by itself."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from support import eager_training, tiny_kernels
+from tpu_graphs_ext import cli, models
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.engine import scoring, train
+from tpu_graphs_ext.engine.settings import (
+  LoadSettings,
+  StatsSettings,
+  TrainSettings,
+)
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import feature_stats
+
+
+@pytest.fixture(scope='module')
+def data_root(tmp_path_factory):
+  """A data root; its kernel of 3 configurations has the largest features."""
+  root = tiny_kernels.write_data_root(tmp_path_factory.mktemp('data'))
+  few = next(path for path in sorted((root / 'train').iterdir())
+             if Kernel.load(str(path)).num_configs == 3)
+  kernel = Kernel.load(str(few))
+  dataclasses.replace(
+      kernel, node_feat=kernel.node_feat * np.where(
+          np.arange(140) == 21, 3, 1).astype(np.float32)).save(str(few.parent))
+  return root
+
+
+def kwargs_of(data_root, **flags):
+  return json.loads(feature_stats.model_kwargs_json(
+      StatsSettings(data_root=str(data_root), cache_dir='', **flags)))
+
+
+def test_statistics_are_those_of_the_trainer(data_root):
+  folder = str(data_root / 'train')
+  stored = kwargs_of(data_root, configs=10)['feature_stats']
+  for least, part in ((10, stored), (-1, stored['all_kernels'])):
+    expected = FeatureStats.of_partition(
+        read.read_split(folder, min_configs=least))
+    found = FeatureStats.from_json(part)
+    for table in ('node', 'config'):
+      for bound in ('minimum', 'maximum'):  # To the last bit.
+        np.testing.assert_array_equal(
+            getattr(getattr(found, table), bound),
+            getattr(getattr(expected, table), bound))
+
+
+def test_equal_statistics_are_stored_once(data_root):
+  assert 'all_kernels' not in kwargs_of(data_root, configs=2)['feature_stats']
+
+
+def partition_of(part, node_columns=140, config_columns=24):
+  """Four kernels whose largest tile is a part of 10,000; one has no bounds."""
+  kernels = []
+  for i, factor in enumerate([0, 1, 1, 1]):
+    kernel = tiny_kernels.make_kernel(f'net_{i}')
+    kernel.node_feat[:, 28], kernel.config_feat[:, 15] = 0, 0
+    kernel.node_feat[0, 28] = 10000
+    kernel.config_feat[-1, 15] = np.rint(10000 * part * factor)
+    kernels.append(dataclasses.replace(
+        kernel, node_feat=kernel.node_feat[:, :node_columns].copy(),
+        config_feat=kernel.config_feat[:, :config_columns].copy()))
+  return Partition.from_kernels(kernels)
+
+
+@pytest.mark.parametrize('part,expected', [
+    (1.0, 'elements'), (0.0201, 'elements'), (0.0199, 'layout tiles'),
+    (0.001, 'layout tiles'), (0.0, 'layout tiles')])
+def test_what_tiles_count_is_decided_as_in_models(part, expected):
+  every = partition_of(part)
+  assert feature_stats.what_tiles_count(every) == expected
+  assert feature_stats.TILES == models._TILES
+  kernels = [every.kernel(i) for i in range(len(every))]
+  assert expected == models._TILES[models._count_elements([
+      {name: (table.min(0), table.max(0)) for name, table in (
+          ('node', kernel.node_feat), ('config', kernel.config_feat))}
+      for kernel in kernels])]
+
+
+def test_kernels_that_are_left_out_have_no_say():
+  first = partition_of(1.0).select(np.array([True, False, False, False]))
+  assert feature_stats.what_tiles_count(first) == 'layout tiles'
+
+
+def test_without_the_column_of_tiles_they_are_as_a_tpus():
+  assert feature_stats.what_tiles_count(
+      partition_of(1.0, config_columns=15)) == 'layout tiles'
+
+
+def test_statistics_say_what_tiles_count(data_root):
+  expected = feature_stats.what_tiles_count(
+      read.read_split(str(data_root / 'train'), min_configs=-1))
+  assert kwargs_of(data_root)['feature_stats']['tiles'] == expected
+
+
+def test_further_arguments_are_printed_with_them(data_root, capsys):
+  assert cli.main(['stats', f'--data_root={data_root}', '--cache_dir=',
+                   '--model_kwargs_json', '{"sharpness": 3}']) == 0
+  printed = capsys.readouterr().out
+  assert printed.count('\n') == 1
+  assert "'" not in printed  # Fits between single quotes of a shell.
+  kwargs = json.loads(printed)
+  assert list(kwargs) == ['sharpness', 'feature_stats']
+  assert kwargs['feature_stats'] == kwargs_of(data_root)['feature_stats']
+
+
+def test_refusals(data_root, tmp_path, capsys):
+  with pytest.raises(UserError, match='no kernel has --configs=1000 or more'):
+    kwargs_of(data_root, configs=1000)
+  assert cli.main(['stats', f'--data_root={tmp_path}', '--cache_dir=']) == 1
+  assert f'{tmp_path}/train: does not exist' in capsys.readouterr().err
+  assert cli.main(['stats', '--model_kwargs_json=[]']) == 1
+  assert 'must be a JSON object' in capsys.readouterr().err
+
+
+# --- The host ----------------------------------------------------------------
+
+
+def settings(data_root, out, **changes):
+  return TrainSettings(**{
+      'model': 'AnalyticTileModel', 'epochs': 1, 'batch': 5, 'seed': 1,
+      'data_root': str(data_root), 'out_dir': str(out), 'cache_dir': '',
+      **changes})
+
+
+def test_the_host_passes_and_keeps_them(data_root, tmp_path):
+  with eager_training.eager_steps():
+    result = train.train(settings(data_root, tmp_path))
+  kept = json.loads(result.run_info['args']['model_kwargs_json'])
+  assert kept == kwargs_of(data_root)
+  ranker = scoring.load_ranker(result.model_dir)
+  assert ranker.model.constants()['bytes_per_ns'] > 0
+  # The baseline scales with all kernels: raw sizes come out the same.
+  kernel = Kernel.load(str(next((data_root / 'valid').iterdir())))
+  as_baseline = scoring.load_ranker(
+      result.model_dir,
+      LoadSettings(stats='all', data_root=str(data_root), cache_dir=''))
+  np.testing.assert_allclose(
+      as_baseline.scores(kernel), ranker.scores(kernel), rtol=1e-5)
+
+
+def test_the_host_refuses_other_statistics(data_root, tmp_path):
+  given = kwargs_of(data_root)
+  given['feature_stats']['node']['maximum'][0] += 1
+  with pytest.raises(UserError, match='are not those of the train split'):
+    train.train(settings(data_root, tmp_path,
+                         model_kwargs_json=json.dumps(given)))
+  given = kwargs_of(data_root)
+  given['feature_stats']['tiles'] = next(
+      name for name in feature_stats.TILES
+      if name != given['feature_stats']['tiles'])
+  with pytest.raises(UserError, match='are not those of the train split'):
+    feature_stats.given_to_model(settings(
+        data_root, tmp_path, model_kwargs_json=json.dumps(given)),
+        FeatureStats.from_json(kwargs_of(data_root)['feature_stats']),
+        read.read_split(str(data_root / 'train'), min_configs=-1))
+
+
+def test_a_null_stays(data_root, tmp_path):
+  without = settings(
+      data_root, tmp_path, model_kwargs_json='{"feature_stats": null}')
+  assert feature_stats.given_to_model(without, None, None) is without

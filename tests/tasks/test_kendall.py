@@ -1,0 +1,55 @@
+"""Kendall's tau of an order, against values worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from support import tiny_layouts
+from tpu_graphs_ext.data import programs
+from tpu_graphs_ext.engine.duplicate_configs import Scores
+from tpu_graphs_ext.tasks import layout_results
+
+
+@pytest.mark.parametrize('runtime, order, tau', [
+    # Right, reversed.
+    ([10, 20, 30], [0, 1, 2], 1),
+    ([10, 20, 30], [2, 1, 0], -1),
+    # Of 6 pairs only (0, 1) is the wrong way round: (5 - 1) / 6.
+    ([10, 20, 30, 40], [1, 0, 2, 3], 4 / 6),
+    # 3 before 0 and 1 before 0: (4 - 2) / 6.
+    ([40, 20, 30, 10], [3, 1, 0, 2], 4 / 6),
+    ([10, 20, 30, 40], [3, 0, 1, 2], 0),
+    # Two runtimes are equal: 5 pairs, all right; 5 / sqrt(5 * 6).
+    ([10, 10, 30, 40], [0, 1, 2, 3], 5 / math.sqrt(5 * 6)),
+    ([10, 10, 30, 40], [1, 0, 2, 3], 5 / math.sqrt(5 * 6)),
+    # Two levels of two each: 4 pairs, of which one is wrong: 2 / sqrt(4 * 6).
+    ([1, 2, 1, 2], [0, 1, 2, 3], 2 / math.sqrt(4 * 6)),
+])
+def test_by_hand(runtime, order, tau):
+  assert layout_results.kendall_of_order(
+      np.float64(runtime), np.array(order)) == pytest.approx(tau)
+
+
+def test_equal_runtimes_have_no_order():
+  assert math.isnan(layout_results.kendall_of_order(np.ones(3), np.arange(3)))
+
+
+def test_all_measures_of_one_program(tmp_path):
+  arrays = tiny_layouts.program('a', configs=4)
+  arrays['config_runtime'] = np.array([400, 100, 300, 200])
+  np.savez(tmp_path / 'a.npz', **arrays)
+  program = programs.open_program(str(tmp_path / 'a.npz'))
+  # The order 3, 1, 2, 0: one pair is wrong, (1, 3).
+  result = layout_results.row_of(
+      program, Scores(np.float32([4, 2, 3, 1]), np.arange(4)), ks=(1, 2, 100))
+  assert result['kendall'] == pytest.approx(4 / 6)
+  assert result['opa'] == pytest.approx(5 / 6)
+  assert [result[f'slowdown_{k}'] for k in (1, 2, 100)] == [1.0, 0.0, 0.0]
+  assert result['random_1'] == pytest.approx(1.5)  # (0 + 1 + 2 + 3) / 4.
+  assert [result[name] for name in ('nodes', 'configurable', 'configs')] == [
+      40, 6, 4]
+  # Equal scores stand in the order of the file, and no pair is right in OPA.
+  tied = layout_results.row_of(
+      program, Scores(np.zeros(4, np.float32), np.arange(4)))
+  assert tied['opa'] == 0 and tied['kendall'] == pytest.approx(-2 / 6)

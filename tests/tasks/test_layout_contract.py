@@ -1,0 +1,224 @@
+"""What must hold for every model of the layout task."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from support import tiny_layouts
+from tpu_graphs_ext import layout_models
+
+PROGRAMS = [tiny_layouts.program('a', 40, 6, 7),
+            tiny_layouts.program('b', 60, 9, 7)]
+STATS = tiny_layouts.bounds(PROGRAMS)
+CONFIGS = 7
+SMALL = {'hidden_dim': 8}
+# Float32 sums in another order: the last bits differ.
+CLOSE = dict(rtol=2e-5, atol=2e-5)
+every_model = pytest.mark.parametrize('name', list(layout_models._MODELS))
+# Where the others go the same way, and tracing them takes seconds.
+two_models_and_slowly_all = pytest.mark.parametrize('name', [
+    name if name in ('ResModel', 'MyLayoutSAGE') else
+    pytest.param(name, marks=pytest.mark.slow) for name in layout_models._MODELS])
+
+
+def make(name: str, seed: int = 1, **kwargs) -> layout_models._LayoutModel:
+  tf.keras.utils.set_random_seed(seed)
+  if name == 'MyLayoutSAGE':
+    kwargs = {'joint_dim': 8, 'feature_stats': STATS, **kwargs}
+  return layout_models._MODELS[name](
+      CONFIGS, tiny_layouts.NUM_OPS, **{**SMALL, **kwargs})
+
+
+def graph(programs=PROGRAMS, selected=None):
+  return tiny_layouts.graph(programs, STATS, selected)
+
+
+@pytest.fixture(scope='module')
+def made():
+  """name -> (model, its scores of PROGRAMS); made once."""
+  known = {}
+
+  def get(name):
+    if name not in known:
+      model = make(name)
+      known[name] = model, model(graph()).numpy()
+    return known[name]
+
+  return get
+
+
+@every_model
+def test_scores_of_some_size_and_no_nan(made, name):
+  _, scores = made(name)
+  assert scores.shape == (2, CONFIGS) and np.isfinite(scores).all()
+  assert (scores.std(-1) > 1e-7).all()
+
+
+@every_model
+def test_a_score_depends_on_its_own_program_and_configuration(made, name):
+  model, scores = made(name)
+  order = np.array([6, 2, 0, 1, 5, 4, 3])
+  turned = [{**one, 'node_config_feat': one['node_config_feat'][order]}
+            for one in PROGRAMS[::-1]]
+  np.testing.assert_allclose(
+      model(graph(turned)), scores[::-1, order], **CLOSE)
+  alone = [{**PROGRAMS[1],
+            'node_config_feat': PROGRAMS[1]['node_config_feat'][2:3]}]
+  alone[0]['config_runtime'] = PROGRAMS[1]['config_runtime'][2:3]
+  np.testing.assert_allclose(model(graph(alone)), scores[1:, 2:3], **CLOSE)
+
+
+@every_model
+def test_the_order_of_nodes_does_not_matter(made, name):
+  model, scores = made(name)
+  order = np.random.default_rng(2).permutation(40)
+  if name == 'MyLayoutSAGE':  # First and last operands are by number.
+    order = np.arange(40)
+  place = np.argsort(order)
+  one = PROGRAMS[0]
+  turned = {**one, 'node_feat': one['node_feat'][order],
+            'node_opcode': one['node_opcode'][order],
+            'edge_index': place[one['edge_index'][::-1]],
+            'node_config_ids': place[one['node_config_ids']][::-1],
+            'node_config_feat': one['node_config_feat'][:, ::-1]}
+  np.testing.assert_allclose(model(graph([turned])), scores[:1], **CLOSE)
+
+
+@two_models_and_slowly_all
+def test_forward_gives_the_same_in_chunks(made, name, monkeypatch):
+  model, scores = made(name)
+  monkeypatch.setattr(type(model), '_CHUNK_FLOATS', 1)  # Eight at a time.
+  many = [{**one, 'node_config_feat': np.concatenate(
+      [one['node_config_feat']] * 3)} for one in PROGRAMS]
+  for backprop in (True, False):
+    np.testing.assert_allclose(
+        model.forward(graph(many), 3 * CONFIGS, backprop=backprop),
+        np.tile(scores, 3), **CLOSE)
+
+
+@every_model
+def test_every_variable_learns_from_segments(made, name):
+  """All but what is no matter of learning have a gradient that is not 0."""
+  model, _ = made(name)
+  selected = [np.arange(40) < 25, np.arange(60) >= 30]
+  with tf.GradientTape() as tape:
+    scores = model(graph(selected=selected), training=True)
+    loss = tf.reduce_sum(tf.sin(3 * scores) + scores)
+  gradients = tape.gradient(loss, model.trainable_variables)
+  for variable, gradient in zip(model.trainable_variables, gradients):
+    gradient = tf.convert_to_tensor(gradient).numpy()
+    assert np.isfinite(gradient).all(), variable.name
+    assert gradient.any() or 'feature_stats' in variable.name, variable.name
+
+
+def test_the_first_step_is_traced_once(monkeypatch):
+  model, steps = make('LayoutGCN'), []
+  train_step = type(model).train_step
+
+  def counted(self, data):
+    steps.append(tf.executing_eagerly())
+    return train_step(self, data)
+
+  monkeypatch.setattr(type(model), 'train_step', counted, raising=False)
+  model.compile(loss=layout_models.PairwiseLogisticFastestFirst(),
+                optimizer=tf.keras.optimizers.Adam(1e-2))
+  labels = np.float32([one['config_runtime'] for one in PROGRAMS]) / 1e7
+  model.fit(tf.data.Dataset.from_tensors((graph(), labels)).repeat(2),
+            epochs=2, verbose=0)
+  assert steps == [False]
+
+
+@pytest.mark.slow
+@every_model
+def test_it_learns_in_compiled_steps(name):
+  """On segments of two programs, as the script trains."""
+  model = make(name, objective='pairwise_logistic') if (
+      name != 'ResModel') else make(name)
+  model.compile(loss=layout_models.PairwiseLogisticFastestFirst(),
+                optimizer=tf.keras.optimizers.Adam(1e-2, clipnorm=1e-2))
+  selected = [np.arange(40) < 25, np.arange(60) >= 30]
+  labels = np.float32([one['config_runtime'] for one in PROGRAMS]) / 1e7
+  batches = tf.data.Dataset.from_tensors((graph(selected=selected), labels))
+  losses = model.fit(
+      batches.repeat(15), epochs=3, verbose=0).history['loss']
+  assert np.isfinite(losses).all()
+  assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize('saves', [
+    False, pytest.param(True, marks=pytest.mark.slow)])
+@two_models_and_slowly_all
+def test_weights_are_the_whole_state(made, name, tmp_path, saves):
+  """As layout_evaluate.py has it: saved, loaded, copied by position."""
+  saved, scores = made(name)
+  if saves:
+    saved.save(str(tmp_path / 'model'))
+    saved = tf.keras.models.load_model(str(tmp_path / 'model'))
+  copy = make(name, seed=2, **(
+      {'feature_stats': None} if name == 'MyLayoutSAGE' else {}))
+  copy(graph())
+  assert len(copy.trainable_variables) == len(saved.trainable_variables)
+  for target, source in zip(
+      copy.trainable_variables, saved.trainable_variables):
+    assert target.shape == source.shape
+    target.assign(source)
+  np.testing.assert_allclose(copy(graph()), scores, **CLOSE)
+
+
+@every_model
+def test_odd_programs_have_finite_scores(made, name):
+  model, _ = made(name)
+  one = PROGRAMS[0]
+  node = {'node_feat': one['node_feat'][:1], 'node_config_ids': np.zeros(1),
+          'node_opcode': one['node_opcode'][:1],
+          'node_config_feat': one['node_config_feat'][:, :1]}
+  odd = [
+      {**one, **node, 'edge_index': np.zeros([0, 2], np.int64)},
+      {**one, 'node_config_ids': np.zeros(0, np.int64),
+       'node_config_feat': one['node_config_feat'][:, :0]},
+      {**one, 'node_feat': one['node_feat'] * 1e9,
+       'node_config_feat': one['node_config_feat'] * 0 - 1}]
+  for program in odd:
+    program['node_config_ids'] = program['node_config_ids'].astype(np.int64)
+  scores = model(graph(odd)).numpy()
+  assert np.isfinite(scores).all()
+  np.testing.assert_allclose(scores[1:], scores[1:, :1] + 0 * scores[1:],
+                             **CLOSE)
+
+
+@every_model
+def test_features_scaled_with_other_data_are_refused(made, name):
+  model, _ = made(name)
+  with pytest.raises(ValueError, match='normalised with other data'):
+    model(tiny_layouts.graph(PROGRAMS[:1], {
+        **STATS, 'config': {'minimum': [0.] * 18,
+                            'maximum': [1.] * 17 + [0.]}}))
+
+
+@pytest.mark.parametrize('name, kwargs, said', [
+    ('ResModel', {'dropout': 'fulgraph'}, "Did you mean 'fullgraph'"),
+    ('ResModel', {'adj_normalization': 'none'}, 'adj_normalization must be'),
+    ('ResModel', {'num_gnns': -1}, 'num_gnns must be an integer'),
+    ('LayoutGCN', {'hidden_activation': 'tanhh'}, 'a function of tf.nn'),
+    ('LayoutGAT', {'num_heads': 3}, 'multiple of num_heads; got 8 and 3'),
+    ('MyLayoutSAGE', {'keep_segments': 2}, 'keep_segments must be'),
+    ('MyLayoutSAGE', {'objective': 'listmle'}, 'listmle_fastest_first'),
+    ('GRURuntimePredictor', {'hidden_dim': True}, 'hidden_dim must be'),
+])
+def test_arguments_are_checked_at_once(name, kwargs, said):
+  with pytest.raises(ValueError, match=said):
+    make(name, **kwargs)
+
+
+@pytest.mark.parametrize('stats, said', [
+    ({'node': 1}, 'feature_stats must hold'),
+    ({**STATS, 'config': {'minimum': [0.] * 17, 'maximum': [1.] * 17}},
+     'of 140 and 18 finite numbers; config does not'),
+    ({**STATS, 'config': {'minimum': [0.] * 18, 'maximum': [0.] * 18}},
+     'feature_stats has 0 config columns that vary'),
+])
+def test_statistics_that_cannot_be_meant(stats, said):
+  with pytest.raises(ValueError, match=said):
+    make('MyLayoutSAGE', feature_stats=stats)(graph())

@@ -1,0 +1,252 @@
+"""Training, evaluating, predicting and ranking with a small layout model."""
+
+import dataclasses
+import gzip
+import json
+import os
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from support import tiny_layout_models
+from tpu_graphs_ext import cli
+from tpu_graphs_ext.data import programs
+from tpu_graphs_ext.engine import (
+  artifacts,
+  callbacks,
+  evaluate,
+  predict,
+  predictions_csv,
+  rank,
+  results,
+  scoring,
+)
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import layout
+from tpu_graphs_ext.tasks.layout_results import Evaluation
+from tpu_graphs_ext.tasks.layout_settings import (
+  LayoutLoadSettings,
+  LayoutTrainSettings,
+)
+
+
+@pytest.fixture(scope='module')
+def data_root(layout_run):
+  return layout_run[1]
+
+
+@pytest.fixture(scope='module')
+def trained(layout_run):
+  return layout_run[0]
+
+
+@pytest.fixture(scope='module')
+def loading(data_root):
+  return LayoutLoadSettings(
+      data_root=data_root, cache_dir='',
+      models_py=tiny_layout_models.__file__)
+
+
+@pytest.fixture(scope='module')
+def ranker(trained, loading):
+  return scoring.load_ranker(trained.model_dir, loading)
+
+
+def test_the_run_file_is_the_baselines_and_more(trained, data_root):
+  with gzip.open(trained.run_path) as file:
+    run = json.load(file)
+  assert run == trained.run_info
+  assert set(run['args']) == {
+      'source', 'search', 'model', 'model_kwargs_json', 'epochs', 'batch_size',
+      'configs', 'max_configs', 'early_stop', 'keep_nodes', 'learning_rate',
+      'clip_norm', 'out_dir', 'results_csv', 'validate_batches', 'run_id'}
+  assert set(run['final_error']['val']) == {'1', '10', '100'}
+  assert -1 <= run['final_kendall']['val'] <= 1
+  curve = run['train_curve']
+  assert curve['epoch'] == [0, 1, 2] and np.isfinite(curve['val_loss']).all()
+  assert 'test_predictions' not in run
+  # The folder of the hash is not part of it, as in the baseline.
+  name = os.path.basename(trained.model_dir)
+  assert name == 'model_' + artifacts.train_hash({**run['args'], 'out_dir': ''})
+
+
+def test_the_csv_has_every_configuration_of_every_test_program(
+    trained, ranker, loading, tmp_path):
+  rows = predictions_csv.read(trained.csv_path)
+  assert set(rows) == {'layout:xla:random:test_0', 'layout:xla:random:test_1'}
+  for name, order in rows.items():
+    program, = [one for one in ranker.read(loading, 'test')[1]
+                if name.endswith(one.name)]
+    assert order == np.argsort(ranker.scores(program), kind='stable').tolist()
+  again = predict.predict(
+      trained.model_dir, out=str(tmp_path / 'p.csv'), loading=loading)
+  with open(again, 'rb') as new, open(trained.csv_path, 'rb') as old:
+    content = new.read()
+    assert content == old.read() and content.endswith(b'\n')
+
+
+def test_chunks_of_configurations_change_nothing(
+    ranker, data_root, monkeypatch):
+  program = programs.read_folder(f'{data_root}/xla/random/valid')[0]
+  whole = ranker.scores(program)
+  seen = []
+
+  def forward(graph, num_configs):
+    seen.append(num_configs)
+    return type(ranker.model).forward(ranker.model, graph, num_configs)
+
+  monkeypatch.setattr(ranker.model, 'forward', forward)
+  # 5 configurable nodes: 5 configurations have this many numbers.
+  monkeypatch.setattr(layout, '_CHUNK_FLOATS',
+                      5 * 5 * ranker.stats.config.num_used)
+  np.testing.assert_allclose(ranker.scores(program), whole, rtol=1e-5)
+  assert seen == [5, 5, 2]
+
+
+def test_evaluations_of_two_models_and_their_difference(
+    trained, ranker, data_root, loading, tmp_path):
+  one, again = evaluate.evaluate_all(2 * [trained.model_dir], loading=loading)
+  assert one.to_json() == again.to_json()
+  reverse = types.SimpleNamespace(
+      forward=lambda *inputs: -ranker.model.forward(*inputs))
+  two = Evaluation('reverse', one.data, evaluate.measure(
+      dataclasses.replace(ranker, model=reverse),
+      programs.read_folder(one.data), 'valid'))
+  assert one.rows['program'].tolist() == ['valid_0', 'valid_1']
+  assert trained.run_info['final_kendall']['val'] == one.mean['kendall']
+  assert trained.run_info['final_error']['val'] == {
+      str(k): one.mean[f'slowdown_{k}'] for k in one.ks}
+  content = results.to_json([one, two])
+  mean = content[0]['differences'][0]['kendall'][0]
+  assert mean == pytest.approx(2 * one.mean['kendall']) and mean
+  json.dumps(content, allow_nan=False)
+  text = Evaluation.texts([one, two])
+  assert f'{one.mean["kendall"]:.3f}' in text and '1 - 2' in text
+  Evaluation.CSV.write(str(tmp_path / 'e.csv'), results.to_csv([one, two]))
+  header, *rows = (tmp_path / 'e.csv').read_text().splitlines()
+  assert len(rows) == 4 and len(rows[0].split(',')) == len(header.split(','))
+  assert float(rows[3].split(',')[7]) == two.rows['kendall'][1]
+
+
+def test_the_first_choices_of_a_ranking(trained, loading, data_root):
+  labelled, _ = rank.rank(trained.model_dir, f'{data_root}/xla/random/valid',
+                          top_k=3, loading=loading)
+  assert len(labelled.choices) == 3
+  scores = [choice.score for choice in labelled.choices]
+  assert scores == sorted(scores)
+  program = programs.read_folder(f'{data_root}/xla/random/valid')[0]
+  best = labelled.choices[0]
+  assert best.runtime_ns == program.runtime_ns[best.index]
+  assert best.slowdown == pytest.approx(
+      best.runtime_ns / program.runtime_ns.min() - 1)
+  blank = rank.rank(trained.model_dir, top_k=99, loading=loading)[0]
+  assert len(blank.choices) == 12 and blank.choices[0].runtime_ns is None
+  assert blank.text().count('\n') == 13
+
+
+def test_resuming_changes_nothing(trained, data_root, tmp_path, monkeypatch):
+  """Ctrl-C in the second of three epochs, then --resume."""
+  def interrupt(self, batch, logs=None):
+    if self._epoch == 1:
+      raise KeyboardInterrupt
+
+  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    patched.setattr(callbacks.StopOnNaN, 'on_train_batch_end', interrupt)
+    tiny_layout_models.trained(data_root, tmp_path, epochs=3)
+  again = tiny_layout_models.trained(
+      data_root, tmp_path, epochs=3, resume=True)
+  for key in ('train_curve', 'final_error', 'final_kendall', 'final_opa'):
+    assert again.run_info[key] == trained.run_info[key], key
+  with open(again.csv_path) as new, open(trained.csv_path) as old:
+    assert new.read() == old.read()
+  names = sorted(name.split('_')[0] for name in os.listdir(tmp_path))
+  assert names == ['model', 'results', 'run', 'run']
+  os.remove(again.csv_path)  # A finished run is reported, and whole again.
+  reported = tiny_layout_models.trained(
+      data_root, tmp_path, epochs=3, resume=True)
+  assert reported.text() == again.text() and os.path.exists(again.csv_path)
+
+
+def test_any_model_that_keras_loads_is_the_saved_one(trained, ranker):
+  """The organisers' script does so, without this package's classes."""
+  loaded = tf.keras.models.load_model(trained.model_dir)
+  for ours, theirs in zip(ranker.model.trainable_variables,
+                          loaded.trainable_variables):
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_statistics_of_the_data_where_the_run_file_has_none(
+    trained, data_root, loading, tmp_path, caplog):
+  info = {key: trained.run_info[key] for key in ('args', 'train_curve')}
+  model_dir = artifacts.model_path(
+      str(tmp_path), artifacts.train_hash(info['args']))
+  os.symlink(trained.model_dir, model_dir)
+  artifacts.save_run_file(info, str(tmp_path))
+  caplog.set_level('INFO')
+  found = scoring.load_ranker(model_dir, loading)
+  assert 'keeps no normalisation' in caplog.text
+  assert found.stats.to_json() == trained.run_info['feature_stats']
+
+
+@pytest.mark.parametrize('changes, said', [
+    ({'source': 'tpu'}, '--source=tpu: must be xla or nlp'),
+    ({'search': 'greedy'}, '--search=greedy: must be random or default'),
+    ({'keep_nodes': 0}, '--keep_nodes=0: must be -1'),
+    ({'max_configs': 3}, '--max_configs=3: must be -1'),
+])
+def test_settings_that_cannot_be_meant(changes, said):
+  with pytest.raises(UserError) as raised:
+    LayoutTrainSettings(**changes)
+  assert said in str(raised.value)
+
+
+@pytest.mark.parametrize('changes, said', [
+    ({'configs': 13}, 'none of 4 programs has --configs=13'),
+    ({'source': 'nlp'}, 'nlp/random/train, valid and test; train, valid'),
+    ({'test_mode': 'metrics'}, 'random/test: 2 of 2 programs have no labels'),
+    ({'model': 'TinyLayoutRankr'}, 'TinyLayoutRanker'),
+])
+def test_runs_that_cannot_be_trained(data_root, tmp_path, changes, said):
+  with pytest.raises(UserError) as raised:
+    tiny_layout_models.trained(data_root, tmp_path, **changes)
+  assert said in str(raised.value)
+  assert not os.listdir(tmp_path)
+
+
+def test_a_run_file_that_names_no_collection(trained, tmp_path):
+  info = {**trained.run_info, 'args': {
+      **trained.run_info['args'], 'source': '../../etc'}}
+  with pytest.raises(UserError, match='its source must be xla or nlp'):
+    artifacts.read_run_file(artifacts.save_run_file(info, str(tmp_path)))
+
+
+def test_models_of_the_other_task_are_refused(
+    trained, saved_model_dir, loading, capsys):
+  with pytest.raises(UserError, match='of the tile task; leave --task'):
+    scoring.load_ranker(saved_model_dir, loading)
+  assert cli.main(['evaluate', '--dir', trained.model_dir]) == 1
+  assert 'of the layout task; add --task layout' in capsys.readouterr().err
+
+
+def test_the_commands_print_what_the_functions_give(
+    trained, data_root, capsys, tmp_path):
+  flags = ['--task', 'layout', '--data_root', data_root, '--cache_dir',
+           str(tmp_path / 'cache'), '--models_py', tiny_layout_models.__file__,
+           '--dir', trained.model_dir]
+  assert cli.main(['evaluate', *flags, '--json', '--top_k', '2']) == 0
+  printed = json.loads(capsys.readouterr().out)
+  assert list(printed['mean']['slowdown']) == ['2']
+  assert cli.main(['rank', *flags, '--json', '--top_k', '1']) == 0
+  printed = json.loads(capsys.readouterr().out)
+  assert [len(program['choices']) for program in printed] == [1, 1]
+  out = str(tmp_path / 'p.csv')
+  assert cli.main(['predict', *flags, '--out', out]) == 0
+  assert capsys.readouterr().out.strip() == out
+  assert cli.main(['evaluate', *flags, '--data',
+                   f'{data_root}/xla/random/test']) == 1
+  assert '2 of 2 programs have no labels' in capsys.readouterr().err
+  with pytest.raises(SystemExit):
+    cli.main(['train', '--losses', 'MSE:1', '--task=layout'])
+  assert 'unrecognized arguments: --losses' in capsys.readouterr().err

@@ -1,0 +1,85 @@
+"""Programs with opcodes, sizes and layouts that training did not have."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from support import tiny_layout_models
+from tpu_graphs_ext.data import programs, schema
+from tpu_graphs_ext.engine import out_of_range, predict, rank, scoring
+from tpu_graphs_ext.tasks import layout
+from tpu_graphs_ext.tasks.layout_settings import LayoutLoadSettings
+
+SIZE = schema.NODE_COLUMN['shape_dimensions_0']
+
+
+@pytest.fixture(scope='module')
+def train(layout_run):
+  return programs.read_folder(f'{layout_run[1]}/xla/random/train')
+
+
+@pytest.fixture(scope='module')
+def ranker(train):
+  return scoring.Ranker(
+      None, train.stats, 256, 'model_x', opcodes=frozenset(train.opcodes),
+      of_task='layout')
+
+
+def test_a_size_an_opcode_and_a_layout_beyond_training(
+    ranker, train, monkeypatch, caplog):
+  # 5 configurable nodes of 40, 12 configurations: 60 layouts of nodes.
+  program = train[0]
+  node_feat, opcode = program.node_feat.copy(), program.node_opcode.copy()
+  node_feat[3, SIZE], opcode[:2] = 1e6, 255
+  layouts = program.layouts(np.arange(12))
+  layouts[[0, 4, 11], 1, 3] = 5  # Of three dimensions, so always -1.
+  config = dataclasses.replace(
+      program.bounds.config, maximum=layouts.max((0, 1)))
+  wild = dataclasses.replace(
+      program, name='wild', node_feat=node_feat, node_opcode=opcode,
+      bounds=dataclasses.replace(program.bounds, config=config),
+      read_layouts=lambda configs: layouts[configs])
+  monkeypatch.setattr(layout, '_BLOCK_FLOATS', 5 * 5 * 18)
+  out_of_range.warn(ranker, programs.Programs([program, wild], 'here'))
+  largest = int(ranker.stats.node.maximum[SIZE])
+  least = int(ranker.stats.node.minimum[SIZE])
+  assert caplog.records[0].message.splitlines() == [
+      '1 of 2 programs have features that model_x was not trained on; their '
+      'order is less certain:',
+      f'  shape_dimensions_0 reaches 1,000,000 ({least} to {largest} in '
+      'training) in 2 % of the nodes of wild',
+      '  opcode number 255 (in no program of training) in 5 % of the nodes of '
+      'wild',
+      f'  {schema.LAYOUT_CONFIG_FEATURES[3]} reaches 5 (always -1 in training, '
+      'so the model has no such column) in 5 % of the layouts of nodes of wild']
+
+
+def test_layouts_within_the_range_are_not_read(ranker, train):
+  def read(configs):
+    raise AssertionError('was read')
+
+  program = dataclasses.replace(train[0], read_layouts=read)
+  assert out_of_range.of_problem(ranker, program) == []
+
+
+def test_rank_and_predict_warn(layout_run, tmp_path, caplog):
+  trained, root = layout_run
+  loading = LayoutLoadSettings(
+      data_root=root, cache_dir='', models_py=tiny_layout_models.__file__)
+  ranker = scoring.load_ranker(trained.model_dir, loading)
+  assert ranker.opcodes == set(
+      programs.read_folder(f'{root}/xla/random/train').opcodes)
+  rank.rank(trained.model_dir, f'{root}/xla/random/train/train_0.npz',
+            loading=loading)
+  assert not caplog.records
+  test = programs.read_folder(f'{root}/xla/random/test')
+  strange = sorted(set(test.opcodes) - ranker.opcodes)
+  assert strange  # They are drawn for each program.
+  rank.rank(trained.model_dir, loading=loading)
+  predict.predict(trained.model_dir, loading=loading,
+                  out=str(tmp_path / 'p.csv'))
+  for record in caplog.records:
+    assert 'programs have features' in record.message
+    assert f'opcode {schema.OPCODE_NAMES[strange[0]]} (in no' in record.message
+  assert len(caplog.records) == 2

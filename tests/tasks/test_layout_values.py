@@ -1,0 +1,304 @@
+"""Parts of the layout models by numbers worked out by hand."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from support import tiny_layouts
+from tpu_graphs_ext import layout_models
+
+LEFT = [-1] * 6  # A layout that is left to the compiler.
+
+
+def chain(node_counts, config_node, config_counts, edges, selected=None):
+  """Inputs of which only numbers matter, edges (consumer, producer)."""
+  nodes = sum(node_counts)
+  consumer, producer = np.array(edges, np.int32).reshape(-1, 2).T
+  return layout_models._Inputs(
+      opcode=tf.zeros([nodes], tf.int32), node_feats=tf.zeros([nodes, 1]),
+      selected=tf.constant([True] * nodes if selected is None else selected),
+      node_counts=tf.constant(node_counts), consumer=tf.constant(consumer),
+      producer=tf.constant(producer),
+      config_feats=tf.zeros([len(config_node), 1, 1]),
+      config_node=tf.constant(config_node, tf.int32),
+      config_counts=tf.constant(config_counts))
+
+
+# ---------------------------------------------------------------- the graph
+
+
+def test_rounds_reach_neighbours_of_neighbours():
+  """0 - 1 - 2 - 3 - 4, of which 1 has layouts."""
+  graph = layout_models._Graph(chain(
+      [5], [1], [1], [(1, 0), (2, 1), (3, 2), (4, 3)]))
+  levels = layout_models._levels(graph, [graph.neighbours('both')], 2)
+  assert [level.nodes.numpy().tolist() for level in levels] == [
+      [1], [0, 1, 2], [0, 1, 2, 3]]
+  assert levels[1].place.numpy().tolist() == [0, 1, 2, -1, -1]
+
+
+def test_partners_are_found_along_paths_of_other_nodes():
+  """0 <- 1 <- 3, 0 <- 2 <- 3 <- 4 with layouts at 0, 2 and 4."""
+  graph = layout_models._Graph(chain(
+      [5], [0, 2, 4], [3], [(1, 0), (2, 0), (3, 1), (3, 2), (4, 3)]))
+  # Rows 0, 1 and 2; first and last read from, then first and last readers.
+  assert layout_models._partners(graph, 4).numpy().tolist() == [
+      [-1, -1, 1, 2], [0, 0, 2, 2], [0, 1, -1, -1]]
+  assert layout_models._partners(graph, 1).numpy().tolist() == [
+      [-1, -1, 1, 1], [0, 0, -1, -1], [-1, -1, -1, -1]]
+
+
+def test_a_segment_has_its_own_nodes_edges_and_configurations():
+  inputs = chain([3, 2], [0, 2, 4], [2, 1], [(1, 0), (2, 1), (4, 3)],
+                 selected=[False, True, True, False, True])
+  cut = layout_models._segment_of(inputs)
+  assert cut.node_counts.numpy().tolist() == [2, 1]
+  assert cut.config_counts.numpy().tolist() == [1, 1]
+  assert cut.config_node.numpy().tolist() == [1, 2]
+  assert (cut.consumer.numpy().tolist(), cut.producer.numpy().tolist()) == (
+      [1], [0])
+  whole = layout_models._segment_of(inputs, keep_nodes=True)
+  assert whole.node_counts.numpy().tolist() == [3, 2]
+  assert whole.config_node.numpy().tolist() == [2, 4]
+
+
+@pytest.mark.parametrize('nodes, selected, pieces', [
+    (6, range(0, 2), [[0, 1], [2, 3], [4, 5]]),
+    (6, range(2, 4), [[0, 1], [2, 3], [4, 5]]),
+    (6, range(4, 6), [[0, 1], [2, 3], [4, 5]]),
+    (5, range(0, 2), [[0, 1], [2, 3], [4]]),
+    # The last is shorter: what lies before it is one piece.
+    (8, range(5, 8), [[0, 1, 2, 3, 4], [5, 6, 7]]),
+    (20, range(18, 20), [list(range(18)), [18, 19]]),
+    (6, range(6), [list(range(6))]),
+])
+@pytest.mark.parametrize('rate', [0.0, 0.5, 1.0])
+def test_dropped_segments_are_made_up_for(nodes, selected, pieces, rate):
+  inputs = chain([nodes, 1], [0], [1, 0], [],
+                 selected=[i in selected for i in range(nodes)] + [True])
+  drawn = [layout_models._kept(inputs, rate) for _ in range(8)]
+  for kept, scale in drawn:
+    np.testing.assert_allclose(scale, [rate + (1 - rate) * len(pieces), 1])
+    for piece in pieces:  # As a whole, or not at all.
+      assert len(set(kept.numpy()[piece])) == 1
+  if rate in (0.0, 1.0):
+    assert all((kept.numpy() == rate).all() for kept, _ in drawn)
+
+
+# -------------------------------------------------------------- the layouts
+
+
+def columns_of(layouts, sizes, orders):
+  """Columns of one node: (permutations and flags, pairs [5, 8])."""
+  row = layout_models._layout_columns(
+      tf.constant([layouts]), layout_models._Tensors(
+          tf.constant([sizes], tf.float32), tf.constant([orders]))).numpy()[0]
+  assert row.shape == (layout_models._LAYOUT_COLUMNS,)
+  return row[:111], row[111:].reshape(5, 8)
+
+
+def test_a_layout_is_compared_with_the_tensor_it_lays_out():
+  """An output of 8 x 100 x 3 with the second dimension closest-packed."""
+  alone, pairs = columns_of(
+      [[1, 0, 2, -1, -1, -1], LEFT, LEFT],
+      [[8, 100, 3, 0, 0, 0]] * 3, [[1, 2, 0, 0, 0, 0]] * 3)
+  permutation = alone[:36].reshape(6, 6)
+  assert np.argwhere(permutation).tolist() == [[0, 1], [1, 0], [2, 2]]
+  assert alone[108:].tolist() == [0, 1, 1]  # What the compiler chooses.
+  np.testing.assert_allclose(pairs[0], [
+      math.log2(101) / 16, math.log2(9) / 16, math.log2(1.28) / 8, 0, 0, 1,
+      1, 0], atol=1e-6)  # Begins like [1, 2, 0], but is another.
+  assert not pairs[1:].any()
+
+
+def test_a_layout_of_more_dimensions_than_the_operand_has():
+  """An input layout of three dimensions: the last operand's, not the first's.
+  """
+  _, pairs = columns_of(
+      [LEFT, [2, 1, 0, -1, -1, -1], LEFT],
+      [[5, 0, 0, 0, 0, 0], [7, 9, 0, 0, 0, 0], [4, 16, 256, 0, 0, 0]],
+      [[0] * 6, [1, 0, 0, 0, 0, 0], [2, 1, 0, 0, 0, 0]])
+  assert pairs[1, 5] == 0 and pairs[2, 5] == 1
+  np.testing.assert_allclose(pairs[2], [
+      math.log2(257) / 16, math.log2(17) / 16, 0, 0, 1, 1, 1, 1], atol=1e-6)
+
+
+def test_sizes_of_a_product_and_of_what_follows_it():
+  """2 reads 0 and 1, 3 goes over what 2 made, and so does 5; 4 reads 3."""
+  graph = layout_models._Graph(chain(
+      [6], [2, 4], [2], [(2, 0), (2, 1), (3, 2), (4, 3), (5, 3), (5, 1)]))
+  shapes = [[256, 256], [256, 512], [256, 512], [256, 512], [64, 1024],
+            [256, 1024]]
+  raw = np.zeros([6, 140], np.float32)
+  raw[:, layout_models._SHAPE:layout_models._SHAPE + 2] = shapes
+  raw[1, layout_models._SHAPE] = 255  # So that 5 reads more of 3.
+  sizes = layout_models._sizes_of(
+      graph, tf.constant(raw), layout_models._tensors_of(graph, tf.constant(raw)))
+  last = 255 / 128
+  np.testing.assert_allclose(sizes, [
+      [2, 1, last, math.sqrt(2 * last), 2 + 2 + 4, 2, math.sqrt(2), 1],
+      [1, 2, 2, 2, 1, 2, math.sqrt(2), 1]], rtol=1e-5)
+
+
+def test_equal_layouts_of_a_node_are_computed_once():
+  feats = np.array([[[1, 2], [3, 4], [1, 2]], [[1, 2], [1, 2], [1, 2]]],
+                   np.float32)
+  found = layout_models._distinct(tf.constant(feats))
+  assert len(found.node) == 3
+  np.testing.assert_array_equal(
+      found.feats.numpy()[found.index.numpy()], feats)
+  assert found.node.numpy()[found.index.numpy()].tolist() == [
+      [0, 0, 0], [1, 1, 1]]
+
+
+# ----------------------------------------------------------- the statistics
+
+
+def test_features_in_their_own_units_again():
+  one = tiny_layouts.program('a')
+  stats = tiny_layouts.bounds([one])
+  graph = tiny_layouts.graph([one], stats)
+  layer = layout_models._Statistics(stats)
+  node, config = (graph.node_sets[name]['feats'] for name in ('op', 'nconfig'))
+  layer.build_for(node.shape[-1], config.shape[-1])
+  np.testing.assert_array_equal(layer.raw('node', node), one['node_feat'])
+  np.testing.assert_array_equal(
+      layer.raw('config', config),
+      one['node_config_feat'].transpose(1, 0, 2))
+  assert layer.known() == 1
+  unknown = layout_models._Statistics(None)
+  unknown.build_for(140, 18)
+  assert unknown.known() == 0 and not unknown.raw(
+      'node', tf.constant(one['node_feat'])).numpy().any()
+
+
+@pytest.fixture
+def running(monkeypatch):
+  """Makes the flags of a script of the baseline that is running."""
+  def run(**flags):
+    flags = types.SimpleNamespace(is_parsed=lambda: True, **flags)
+    monkeypatch.setitem(layout_models.sys.modules, 'absl.flags',
+                        types.SimpleNamespace(FLAGS=flags))
+  return run
+
+
+@pytest.mark.parametrize('cached', [False, True])
+def test_statistics_of_what_the_script_reads(running, tmp_path, cached):
+  root = tiny_layouts.write_collection(str(tmp_path / 'npz'), train=2)
+  programs = [tiny_layouts.program(f'train {i}', 40 + 5 * i, 5 + i)
+              for i in range(2)]
+  np.savez(f'{root}/xla/random/train/small.npz', **{
+      **programs[0], 'node_feat': programs[0]['node_feat'] + 100,
+      'node_config_feat': programs[0]['node_config_feat'][:3]})
+  np.savez(f'{root}/xla/random/train/columns.npz', **{
+      **programs[1], 'node_feat': np.asfortranarray(programs[1]['node_feat'])})
+  if cached:  # The script's own, of what it has drawn.
+    programs = programs[:1]
+    name = f'{root}/xla/random/train:6:-1:False'
+    np.savez(tmp_path / f'{hashlib.md5(name.encode()).hexdigest()}-cache.npz',
+             node_feat=programs[0]['node_feat'],
+             node_config_feat=programs[0]['node_config_feat'].reshape(-1, 18))
+  running(data_root=root, source='xla', search='random', configs=6,
+          max_configs=-1, cache_dir=str(tmp_path), toy_data=False)
+  want = tiny_layouts.bounds(programs)
+  widths = [int(np.not_equal(of['minimum'], of['maximum']).sum())
+            for of in want.values()]
+  assert layout_models._of_running_script(*widths) == want
+  assert layout_models._of_running_script(widths[0] + 1, widths[1]) is None
+
+
+def test_statistics_of_files_that_cannot_be_read(running, tmp_path, caplog):
+  folder = tmp_path / 'xla' / 'random' / 'train'
+  folder.mkdir(parents=True)
+  (folder / 'a.npz').write_text('no archive')
+  running(data_root=str(tmp_path), source='xla', search='random', cache_dir='')
+  assert layout_models._of_running_script(140, 18) is None
+  assert 'cannot be read' in caplog.text
+
+
+# ---------------------------------------------------- the flags of scripts
+
+
+def test_the_scripts_flags_are_honoured(running):
+  running(model='LayoutGAT', keep_nodes=5,
+          model_kwargs_json='{"hidden_dim": 12}')
+  model = layout_models.ResModel(3, 9)
+  assert type(model) is layout_models.LayoutGAT and model._width == 12
+  running(model='ResModel', keep_nodes=5,
+          model_kwargs_json='{"dropout": "fullgraph", "hidden_dim": 12}')
+  model = layout_models.ResModel(3, 9)
+  assert isinstance(model, layout_models._ResModel)
+  assert (model.dropout, model._width) == ('fullgraph', 12)
+  running(model='LateJoinSAGE')  # A script of the tile task.
+  assert type(layout_models.ResModel(3, 9)) is layout_models.ResModel
+
+
+@pytest.mark.parametrize('flags, said', [
+    ({'model': 'MyLayoutSAG'}, "--model must be one of .* 'MyLayoutSAGE'"),
+    ({'model_kwargs_json': '{'}, '--model_kwargs_json is no JSON'),
+    ({'model_kwargs_json': '3'}, 'must be a JSON object'),
+    ({'model_kwargs_json': '{"hiden_dim": 3}'}, "Did you mean 'hidden_dim'"),
+    ({'model_kwargs_json': '{"num_ops": 3}'}, 'an argument of ResModel'),
+])
+def test_flags_that_cannot_be_meant(running, flags, said):
+  running(**{'model': 'ResModel', 'keep_nodes': 5, 'model_kwargs_json': '',
+             **flags})
+  with pytest.raises(ValueError, match=said):
+    layout_models.ResModel(3, 9)
+
+
+def test_a_model_is_evaluated_as_what_it_was_trained(running, tmp_path):
+  for name in ('LayoutGCN', 'LayoutGAT'):
+    with gzip.open(tmp_path / f'run_{name}.jsonz', 'wt') as file:
+      json.dump({'args': {'model': name}}, file)
+  running(dirs=f'{tmp_path}/model_LayoutGCN', secret_path='')
+  model = layout_models.ResModel(num_configs=3, num_ops=9, hidden_dim=12)
+  assert type(model) is layout_models.LayoutGCN and model._width == 12
+  running(dirs=f'{tmp_path}/model_LayoutGCN,{tmp_path}/model_LayoutGAT',
+          secret_path='')
+  with pytest.raises(ValueError, match='one kind at a time'):
+    layout_models.ResModel(num_configs=3, num_ops=9)
+
+
+# ------------------------------------------------------------ the objectives
+
+
+@pytest.mark.parametrize('name, scores, want', [
+    # Two of three are drawn before the last: log 3 and log 2.
+    ('listmle_fastest_first', [0, 0, 0], math.log(3) + math.log(2)),
+    # exp(2), 1 and 1 are left, then 1 and 1.
+    ('listmle_fastest_first', [-2, 0, 0],
+     math.log(math.exp(2) + 2) - 2 + math.log(2)),
+    ('pairwise_logistic', [0, 0, 0], math.log(2)),
+    # Pairs (0, 1) and (0, 2) weigh 1, (1, 2) weighs log(2) / log(3).
+    ('pairwise_hinge', [0, 2, 1.5],
+     1.5 * math.log(2) / math.log(3) / (2 + math.log(2) / math.log(3))),
+    # Labels 0, 1/2 and 1.
+    ('minmax_mse', [0, 1, 1], 1 / 12),
+])
+def test_objectives(name, scores, want):
+  loss = layout_models._OBJECTIVES[name]()
+  assert float(loss(tf.constant([[1., 2., 3.]]), tf.constant(
+      [scores], tf.float32))) == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.parametrize('name', ['pairwise_logistic', 'minmax_mse'])
+def test_equal_runtimes_say_nothing(name):
+  loss = layout_models._OBJECTIVES[name]()
+  assert float(loss(tf.ones([1, 3]), tf.zeros([1, 3]))) == 0
+
+
+def test_noise_of_repeated_runs_is_no_order():
+  loss = layout_models._OBJECTIVES['listmle_fastest_first']()
+  scores = tf.constant([[0.5, -1, 2]])
+  values = [float(loss(tf.constant([labels]), scores)) for labels in (
+      [1., 1., 2.], [1., 1.00005, 2.], [1.00005, 1., 2.], [1.0002, 1., 2.])]
+  assert values[0] == values[1] == values[2] > values[3]

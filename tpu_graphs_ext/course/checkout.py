@@ -1,0 +1,197 @@
+"""The tpu_graphs baseline: finding a checkout and running its scripts.
+
+The checkout itself is never written to: `working_copy` copies it, puts a
+models.py in place there, and `run_script` runs the unchanged scripts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+from tpu_graphs_ext import file_ownership, files
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.stacks import versions
+
+URL = 'https://github.com/google-research-datasets/tpu_graphs'
+COURSE_URL = 'https://github.com/ADAPT-uiuc/tpu_graphs_scripts'
+# The commit that this package was tested with.
+COMMIT = 'ddd187c'
+
+ROOT_VARIABLE = 'TPU_GRAPHS_ROOT'
+MODELS_PY = os.path.join('tpu_graphs', 'baselines', 'tiles', 'models.py')
+LAYOUT_MODELS_PY = os.path.join(
+    'tpu_graphs', 'baselines', 'layout', 'models.py')
+# Task -> its file of models in the checkout.
+TASKS = {'tile': MODELS_PY, 'layout': LAYOUT_MODELS_PY}
+# What tells a checkout from another folder.
+_CHECKOUT_FILES = ('tiles_train.py', MODELS_PY)
+# Kernels timed on a TPU, which the baseline ships for its own C++ tests.
+REAL_KERNELS = os.path.join(
+    'tpu_graphs', 'process_data', 'tensorflow_ops', 'testdata',
+    'op_tuning_data.pb')
+# The course's scripts lie in the checkout, or in a folder beside it.
+COURSE_FOLDER = 'tpu_graphs_scripts'
+COURSE_FILES = ('tiles_gen_predictions_csv.py', 'create_kaggle_csv.py',
+                'sample_submission.csv')
+# What people keep in a checkout that no script needs, and that may be large.
+_NOT_COPIED = ('.git', '__pycache__', '.venv', 'venv', 'out', '*.npz', '*.tar',
+               '*' + files.TEMPORARY)
+# In a copy: the sums of all that was copied.
+COPY_MARK = '.tpu_graphs_ext_copy.json'
+# What Python leaves beside the files that it runs.
+_LEFT_BY_PYTHON = ('__pycache__',)
+
+
+def find(root: str | None = None) -> str | None:
+  """Absolute path of the baseline's checkout, or None if none is named.
+
+  Args:
+    root: its path; None or '': what the variable TPU_GRAPHS_ROOT holds.
+
+  Raises:
+    UserError: a path is named, but there is no checkout.
+  """
+  root = root or os.environ.get(ROOT_VARIABLE)
+  if not root:
+    return None
+  root = files.full_path(root)
+  for name in _CHECKOUT_FILES:
+    if not os.path.isfile(os.path.join(root, name)):
+      raise UserError(
+          f'{root} is no checkout of the tpu_graphs baseline: it has no '
+          f'{name}; set {ROOT_VARIABLE} to the folder that '
+          f'`git clone {URL}` made')
+  return root
+
+
+def is_checkout(folder: str) -> bool:
+  """Whether a folder is a checkout of the baseline."""
+  return all(os.path.isfile(os.path.join(folder, name))
+             for name in _CHECKOUT_FILES)
+
+
+def course_scripts(root: str) -> str | None:
+  """Folder with the course's scripts: the checkout or one beside it."""
+  for folder in (root, os.path.join(os.path.dirname(root), COURSE_FOLDER)):
+    if all(os.path.isfile(os.path.join(folder, name))
+           for name in COURSE_FILES):
+      return folder
+  return None
+
+
+def working_copy(root: str, folder: str, models_py: str | None = None,
+                 task: str = 'tile') -> str:
+  """Copies the checkout and swaps models.py there.
+
+  Args:
+    root: the checkout; stays as it is.
+    folder: where the copy goes; an earlier copy there is replaced.
+    models_py: file to put in place; None keeps the baseline's own.
+    task: whose models.py that is, of `TASKS`.
+
+  Returns:
+    The copy's path. The course's scripts are in it, where they can be found;
+    environments, data and models are not.
+
+  Raises:
+    UserError: the folder holds something that was not copied there.
+    OSError: it cannot be written.
+  """
+  _require_copy(folder)
+  with files.new_folder(folder) as new:
+    shutil.copytree(root, new, ignore=shutil.ignore_patterns(*_NOT_COPIED),
+                    dirs_exist_ok=True)
+    scripts = course_scripts(root)
+    if scripts and scripts != root:
+      for name in COURSE_FILES:
+        shutil.copy(os.path.join(scripts, name), os.path.join(new, name))
+    if models_py:
+      shutil.copyfile(models_py, os.path.join(new, TASKS[task]))
+    mark = os.path.join(new, COPY_MARK)
+    if os.path.exists(mark):  # The checkout is such a copy itself.
+      os.remove(mark)
+    content = json.dumps(file_ownership.sums(new, _LEFT_BY_PYTHON), indent=1)
+    files.write_file(mark, content.encode())
+    _require_copy(folder)
+  return folder
+
+
+def _require_copy(folder: str) -> None:
+  """Raises a UserError unless a folder is missing, empty or our own copy."""
+  if not os.path.lexists(folder):
+    return
+  if os.path.islink(folder) or not os.path.isdir(folder):
+    raise UserError(f'{folder}: a copy of the baseline goes there, but it is '
+                    'no folder; choose another name')
+  copied = _copied(folder)
+  found = (file_ownership.foreign(folder, copied, passed_over=_LEFT_BY_PYTHON)
+           if copied else sorted(os.listdir(folder)))
+  found = [path for path in found if path != COPY_MARK]
+  if found:
+    raise UserError(
+        f'{folder}: a copy of the baseline goes there, but it holds '
+        f'{found[0]!r}, which was not copied or was changed since; move the '
+        'folder away, or choose another')
+
+
+def _copied(folder: str) -> dict[str, str]:
+  """The sums in a copy's mark; none where it is no copy."""
+  try:
+    with open(os.path.join(folder, COPY_MARK), 'rb') as file:
+      copied = files.parse_json(file.read(), COPY_MARK)
+  except (OSError, UserError):
+    return {}
+  return copied if isinstance(copied, dict) else {}
+
+
+def script_command(arguments: Sequence[str], root: str = '') -> list[str]:
+  """The command that starts a script in a prepared Python.
+
+  Args:
+    arguments: path of the script, and its arguments.
+    root: checkout that it may import from, where the script lies elsewhere.
+  """
+  return [sys.executable, '-m', 'tpu_graphs_ext.course.run_script', root,
+          *arguments]
+
+
+def run_script(copy: str, arguments: Sequence[str], log: str,
+               on_line: Callable[[str], None] | None = None) -> None:
+  """Runs `python <arguments>` in a working copy, as a student would.
+
+  On the current stack it is `tpu-graphs-ext run <arguments>`.
+
+  Args:
+    copy: folder that `working_copy` made; becomes the working folder.
+    arguments: script name and flags.
+    log: file that gets all output of the script.
+    on_line: called with each line of the output as it comes.
+
+  Raises:
+    UserError: the script failed; shows its last lines.
+  """
+  environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2')
+  if versions.stack_name() == 'classic':
+    command = [sys.executable, *arguments]
+  else:
+    command = script_command(arguments)
+  with open(log, 'w', encoding='utf-8') as output, subprocess.Popen(
+      command, cwd=copy, env=environment,
+      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding='utf-8',
+      errors='replace') as process:
+    for line in process.stdout:
+      output.write(line)
+      if on_line:
+        on_line(line)
+  if process.returncode:
+    with open(log, encoding='utf-8') as output:
+      last_lines = ''.join(output.readlines()[-15:])
+    raise UserError(
+        f'{os.path.basename(arguments[0])} ended with exit code '
+        f'{process.returncode}; all of its output is in {log}, which ends\n'
+        f'{last_lines}')

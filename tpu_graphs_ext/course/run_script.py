@@ -1,0 +1,84 @@
+"""Starts a script of the baseline, unchanged, on either stack.
+
+`python -m tpu_graphs_ext.course.run_script ROOT SCRIPT ARGS...` is what plain
+`python SCRIPT ARGS...` would be, but TensorFlow comes with Keras 2 (see
+`stacks.imports`). With ROOT, which may be empty, the script may lie outside of
+the checkout that it imports `tpu_graphs` from.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import types
+from collections.abc import Sequence
+from typing import Optional
+
+from tpu_graphs_ext.course import checkout
+from tpu_graphs_ext.errors import UserError, did_you_mean
+from tpu_graphs_ext.stacks import quiet
+
+
+def find_script(script: str, root: Optional[str] = None) -> tuple[str, str]:
+  """Looks a script up, and the checkout that it may import from.
+
+  Args:
+    script: path, or name in one of the folders below.
+    root: checkout to look in, and in the course's folder beside it. None: the
+      working folder first; then its checkout is the working folder itself, or
+      what TPU_GRAPHS_ROOT names.
+
+  Returns:
+    Absolute path of the script, and of the checkout or ''.
+
+  Raises:
+    UserError: there is no such script, or no checkout where one is named.
+  """
+  here = os.getcwd()
+  found = checkout.find(
+      here if not root and checkout.is_checkout(here) else root)
+  folders = [] if root else [here]
+  if found:
+    folders += [found, os.path.join(os.path.dirname(found),
+                                    checkout.COURSE_FOLDER)]
+  for folder in folders:
+    path = os.path.join(folder, os.path.expanduser(script))
+    if os.path.isfile(path):
+      return path, found or ''
+  raise UserError(_no_script(script, folders, found is not None))
+
+
+def _no_script(script: str, folders: Sequence[str], has_checkout: bool) -> str:
+  names = {name for folder in folders if os.path.isdir(folder)
+           for name in os.listdir(folder) if name.endswith('.py')}
+  hint = did_you_mean(script, sorted(names))
+  advice = '' if has_checkout else (
+      '; name the checkout of the baseline with --root or '
+      f'{checkout.ROOT_VARIABLE}')
+  return (f'run: there is no script {script} in '
+          f'{" or ".join(dict.fromkeys(folders))}'
+          f'{"; " if hint else ""}{hint}{advice}')
+
+
+def main() -> None:
+  """Becomes the script that the command line names."""
+  root, path, *arguments = sys.argv[1:]
+  sys.argv = [path, *arguments]
+  # As Python does it for a script; -m had put the working folder there.
+  sys.path[0] = os.path.dirname(os.path.abspath(path))
+  if root:
+    sys.path.insert(1, root)
+  quiet.ignore_saving_warning()
+  module = types.ModuleType('__main__')
+  module.__dict__.update(__file__=path, __builtins__=builtins)
+  with open(path, 'rb') as file:
+    code = compile(file.read(), path, 'exec', dont_inherit=True)
+  # The module that runs this function must outlive its name.
+  module.__dict__['_started_by'] = sys.modules['__main__']
+  sys.modules['__main__'] = module
+  exec(code, module.__dict__)
+
+
+if __name__ == '__main__':
+  main()

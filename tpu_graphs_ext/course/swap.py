@@ -1,0 +1,225 @@
+"""Puts a models.py into a checkout of the baseline, and takes it out again.
+
+Beside the file in the checkout two more appear, and go with `uninstall`:
+
+  models.py.original    the checkout's own file
+  models.py.installed   JSON: the SHA-256 sums of what was put in place, of what
+                        that replaced, and of the checkout's own file
+
+A file that neither the checkout nor this module put there is never replaced or
+removed. Each file is whole or absent, and what was broken off between two of
+them is finished by the next call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+
+from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext.course import allowed_imports, checkout
+from tpu_graphs_ext.errors import UserError
+
+ORIGINAL, RECORD = '.original', '.installed'
+_MAX_RECORD = 1 << 16
+# SHA-256 of the baseline's own models.py -> commit that has it.
+RELEASED = {
+    '1b6b492e5e25a7f30eae64e7c8678125adbba43b13bdb4ac84bc1e989e2263f6':
+        checkout.COMMIT,
+    '673203783f3d1258c080c3776b0b50cbbe88ab0c31ed195397694c94084d4fb4':
+        checkout.COMMIT,
+}
+# Who wrote the file that is in place.
+THEIRS, COMMITTED, OURS, INSTALLED, OTHER = (
+    "the baseline's", 'as committed', "this project's", 'installed',
+    'changed by hand')
+
+
+def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
+  """Puts models.py in place; a second call changes nothing.
+
+  Args:
+    root: the checkout; empty: what TPU_GRAPHS_ROOT names.
+    models_py: the file to put there; empty: the package's.
+    task: whose models, 'tile' or 'layout'.
+
+  Returns:
+    What was done, for the user.
+
+  Raises:
+    UserError: there is no checkout, the new file cannot run there, or the
+      file in place has changes that would be lost.
+  """
+  target = _target(root, task)
+  source = files.full_path(models_py or load_models.models_path(task))
+  faults = allowed_imports.faults_of(source)
+  if faults:
+    raise UserError('\n  '.join(faults))
+  new = _content(source)
+  kind = state(target)
+  if kind == OTHER and _content(target) != new:
+    raise UserError(
+        f'{target}: has changes that install did not make and would lose; to '
+        f'keep them copy the file away, for example `cp {target} '
+        'my_models.py`, and give the copy as --models_py')
+  old = _content(target)
+  for ending in (ORIGINAL, RECORD):
+    if os.path.lexists(target + ending) and not _is_own(target, ending):
+      raise UserError(f'{target + ending}: install did not make it and would '
+                      'replace it; move it away, and install again')
+  record = {**_record(target), 'sha256': _sum(new), 'source': source}
+  if kind in (THEIRS, COMMITTED) and old != new:
+    files.write_file(target + ORIGINAL, old)
+    record['original'] = _sum(old)
+  # Until the last step it is still the old file that is in place.
+  record['previous'] = _sum(old)
+  files.write_file(target + RECORD,
+                   (json.dumps(record, indent=2) + '\n').encode())
+  if old == new:
+    return f'already in place: {target}'
+  files.write_file(target, new)
+  return f'installed {source}\nas        {target}'
+
+
+def uninstall(root: str = '', task: str = 'tile') -> str:
+  """Puts the checkout's own models.py back; a second call changes nothing.
+
+  Args:
+    root: the checkout; empty: what TPU_GRAPHS_ROOT names.
+    task: whose models, 'tile' or 'layout'.
+
+  Returns:
+    What was done, for the user.
+
+  Raises:
+    UserError: there is no checkout, the file in place has changes that would
+      be lost, or the original is nowhere.
+  """
+  target = _target(root, task)
+  kind = state(target)
+  if kind == OTHER:
+    which = '' if task == 'tile' else f' --task {task}'
+    raise UserError(
+        f'{target}: has changes that install did not make and would lose; copy '
+        f'the file away, for example `cp {target} my_models.py`, run '
+        f'`tpu-graphs-ext install{which} --models_py my_models.py`, and '
+        'uninstall again')
+  done = f'already the checkout\'s own: {target}'
+  if kind in (OURS, INSTALLED):
+    files.write_file(target, _original(target))
+    done = f'restored {target}'
+  # The record last: it says whose the other is.
+  for ending in (ORIGINAL, RECORD):
+    path = target + ending
+    if not os.path.lexists(path):
+      continue
+    if not _is_own(target, ending):
+      done += f'\nleft {path}: install did not make it'
+      continue
+    try:
+      os.remove(path)
+    except OSError as error:
+      raise UserError(f'{path}: cannot be removed ({error}); remove it by '
+                      'hand') from error
+  return done
+
+
+def state(target: str) -> str:
+  """Who wrote the models.py in place: THEIRS, COMMITTED, OURS and so on."""
+  content = _content(target)
+  if _sum(content) in RELEASED:
+    return THEIRS
+  if content in (_content(load_models.models_path(task))
+                 for task in checkout.TASKS):
+    return OURS
+  record = _record(target)
+  # Without git only the record knows the checkout's own file.
+  if content == _committed(target) or _sum(content) == record.get('original'):
+    return COMMITTED
+  if _sum(content) in (record.get('sha256'), record.get('previous')):
+    return INSTALLED
+  return OTHER
+
+
+def _target(root: str, task: str) -> str:
+  root = checkout.find(root)
+  if root is None:
+    raise UserError(
+        '--root: no checkout of the tpu_graphs baseline is named; give --root '
+        f'or set {checkout.ROOT_VARIABLE} to the folder that `git clone '
+        f'{checkout.URL}` made')
+  target = os.path.join(root, checkout.TASKS[task])
+  if not os.path.isfile(target):
+    raise UserError(
+        f'{target}: is missing, so there is nothing to replace; mend the '
+        f'checkout, for example by `git -C {root} checkout .`')
+  return target
+
+
+def _original(target: str) -> bytes:
+  """The checkout's own file: kept beside, or as git has it."""
+  if _is_own(target, ORIGINAL):
+    return _content(target + ORIGINAL)
+  committed = _committed(target)
+  if committed is None or committed == _content(target):
+    raise UserError(
+        f'{target}: the original is neither in {target + ORIGINAL} nor in git; '
+        'clone the baseline again')
+  return committed
+
+
+def _committed(target: str) -> bytes | None:
+  """The file as the checkout's last commit has it; None without git."""
+  folder, name = os.path.split(target)
+  try:
+    done = subprocess.run(
+        ['git', '-C', folder, 'show', f'HEAD:./{name}'],
+        capture_output=True, check=False)
+  except OSError:
+    return None
+  return done.stdout if done.returncode == 0 else None
+
+
+def _is_own(target: str, ending: str) -> bool:
+  """Whether a file beside models.py is of install, by what is in it."""
+  record = _record(target)
+  if ending == RECORD:
+    return bool(record)
+  try:
+    content = _content(target + ORIGINAL)
+  except UserError:
+    return False
+  found = _sum(content)
+  # Records of earlier versions do not have its sum.
+  recorded = bool(record) and record.get('original', found) == found
+  return recorded or found in RELEASED or content in (
+      _content(target), _committed(target))
+
+
+def _record(target: str) -> dict[str, str]:
+  """What install noted; empty where there is nothing of that kind."""
+  try:
+    with files.open_ordinary(target + RECORD) as file:
+      record = files.parse_json(file.read(_MAX_RECORD), target + RECORD)
+  except (OSError, UserError):
+    return {}
+  known = isinstance(record, dict) and 'sha256' in record and all(
+      isinstance(value, str) for value in record.values()) and all(
+          re.fullmatch('[0-9a-f]{64}', record[name])
+          for name in ('sha256', 'previous', 'original') if name in record)
+  return record if known else {}
+
+
+def _content(path: str) -> bytes:
+  try:
+    with files.open_ordinary(path) as file:
+      return file.read()
+  except OSError as error:
+    raise files.cannot_be_read(path, error) from error
+
+
+def _sum(content: bytes) -> str:
+  return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,113 @@
+"""How well trained models order the configurations of labelled problems."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+
+from tpu_graphs_ext.engine import results, scoring
+from tpu_graphs_ext.engine import task as tasks
+from tpu_graphs_ext.engine.settings import Loading, LoadSettings
+from tpu_graphs_ext.errors import UserError, shortened
+
+if TYPE_CHECKING:
+  import pandas
+
+_log = logging.getLogger(__name__)
+
+
+def evaluate(model_dir: str, data: str = '', *,
+             loading: Loading = LoadSettings(),
+             ks: Optional[Sequence[int]] = None) -> results.Results:
+  """Measures a trained model on labelled kernels; see `evaluate_all`."""
+  evaluation, = evaluate_all([model_dir], data, loading=loading, ks=ks)
+  return evaluation
+
+
+def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
+                 loading: Loading = LoadSettings(),
+                 ks: Optional[Sequence[int]] = None) -> list[results.Results]:
+  """Measures trained models on the same labelled kernels, or programs.
+
+  Args:
+    model_dirs: folders model_<hash>; the run file of each lies beside it.
+    data: folder of .npz files, one .npz or a .pb; empty: valid of the data
+      root of `loading`, or of the first model's collection. Problems without
+      labels are left out, with a warning that names them.
+    loading: how to load the models; also data_root and cache_dir of `data`.
+    ks: how many configurations to try, each at least 1; None: 1, 5 and 10, or
+      of programs 1, 10 and 100.
+
+  Raises:
+    UserError: a file is missing or damaged, has no labels, or belongs to
+      another model or task.
+  """
+  # All models first: a wrong name must not wait for the others' scores.
+  rankers = [scoring.load_ranker(model_dir, loading)
+             for model_dir in model_dirs]
+  source, problems = rankers[0].read(loading, 'valid', data)
+  problems = labelled(problems, source, rankers[0].task)
+  return [ranker.task.evaluation(
+      ranker.name, source, measure(ranker, problems, 'evaluate', ks),
+      ranker.keep_repeats) for ranker in rankers]
+
+
+def labelled(problems: tasks.Problems, source: str,
+             task: tasks.Task) -> tasks.Problems:
+  """Those that have runtimes, which some must; says which are left out.
+
+  Args:
+    problems: read from `source`.
+    source: stands in messages.
+    task: of the problems.
+  """
+  has_labels = np.array([problem.is_labelled for problem in problems])
+  if has_labels.any() and not has_labels.all():
+    left_out = [problem.name for problem in problems.select(~has_labels)]
+    _log.warning(
+        '%s: left out %d of %d %ss without labels (all runtimes are 0): %s',
+        source, len(left_out), len(problems), task.problem,
+        shortened(sorted(left_out)))
+    problems = problems.select(has_labels)
+  require_labels(problems, source, task)
+  return problems
+
+
+def require_labels(problems: tasks.Problems, source: str,
+                   task: tasks.Task) -> None:
+  """Raises a UserError where a problem has no runtimes; see `labelled`."""
+  without = [problem.name for problem in problems if not problem.is_labelled]
+  if without:
+    raise UserError(
+        f'{source}: {len(without)} of {len(problems)} {task.problem}s have no '
+        f'labels (all runtimes are 0), first {without[0]}; a public test '
+        'split is blanked. Evaluate on valid or on a labelled copy, or write '
+        'its predictions with `tpu-graphs-ext predict`')
+
+
+def measure(ranker: scoring.Ranker, problems: tasks.Problems, what: str,
+            ks: Optional[Sequence[int]] = None) -> pandas.DataFrame:
+  """Scores and measures every problem: a row each, see `Task.row_of`.
+
+  Args:
+    ranker: the model.
+    problems: labelled.
+    what: stands beside the progress bar.
+    ks: how many configurations to try, one measure for each; None: as the
+      task has it.
+  """
+  task = ranker.task
+  return results.table(task.row_of(problem, scores, ks or task.top_ks)
+                       for problem, scores in ranker.score_all(problems, what))
+
+
+def add_errors(run_info: dict[str, Any], ranker: scoring.Ranker, split: str,
+               problems: tasks.Problems) -> None:
+  """Adds the means over a split that the run file has, see `Task.final`."""
+  rows = measure(ranker, problems, split)
+  means = results.nested(results.Summary(rows, len(rows)).means)
+  for measured, key in ranker.task.final:
+    run_info.setdefault(key, {})[split] = means[measured]

@@ -1,0 +1,78 @@
+"""Cells and rows of the tables that `evaluate` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from tpu_graphs_ext.engine.results import Results, Summary, columns_of
+
+_NAMES = {'slowdown': 'top-{} %', 'random': 'random-{} %',
+          'default': 'default %', 'opa': 'OPA', 'kendall': 'tau'}
+SCORES = ('opa', 'kendall')  # Not slowdowns, which are in per cent.
+INTERVAL_LINES = [
+    '[low, high]: interval that holds the mean of 95 % of the sets that are '
+    'drawn from',
+    'these kernels; macro: from these programs.']
+DIFFERENCE_LINES = [
+    'a - b: mean over kernels of the difference, in per cent of the best '
+    "tile's time;",
+    'below 0 a is better. Chance alone seldom gives an interval without 0 '
+    'in it.']
+
+def heads(measures: Iterable[str], ks: Sequence[int]) -> list[str]:
+  """What the columns of some measures are called."""
+  return [_NAMES[measure].format(k)
+          for measure, k, _ in columns_of(measures, ks)]
+
+
+def values(of: Mapping[str, float] | Summary, measures: Iterable[str],
+           ks: Sequence[int]) -> list[str]:
+  """A cell for each column: of a row of a table, or of means."""
+  return [cell(measure, of[column])
+          for measure, _, column in columns_of(measures, ks)]
+
+
+def intervals(summary: Summary, measures: Iterable[str],
+              ks: Sequence[int]) -> list[str]:
+  """The same with intervals of the means."""
+  return [cell(measure, summary[column], *summary.interval(column))
+          for measure, _, column in columns_of(measures, ks)]
+
+
+def pairs(evaluations: Sequence[Results],
+          ks: Sequence[int]) -> list[tuple[str, ...]]:
+  """A row for each two models: what they differ by, paired by problem."""
+  return [
+      (f'{i + 1} - {j + 1}', *(
+          cell(measure, *one.mean.minus(column, evaluations[j].mean))
+          for measure, _, column in columns_of(one.COMPARED, ks)))
+      for i, one in enumerate(evaluations)
+      for j in range(i + 1, len(evaluations))]
+
+
+def numbered(evaluations: Sequence[Results]) -> list[str]:
+  return [f'model {number}: {evaluation.model_dir}'
+          for number, evaluation in enumerate(evaluations, 1)]
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+  """First column to the left, numbers to the right."""
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  return ['  '.join([row[0].ljust(widths[0])] + [
+      cell.rjust(width) for cell, width in zip(row[1:], widths[1:])])
+          for row in rows]
+
+
+def cell(measure: str, value: float, low: float = math.nan,
+          high: float = math.nan) -> str:
+  scale, digits = (1, 3) if measure in SCORES else (100, 2)
+  text, *ends = (_number(scale * number, digits)
+                 for number in (value, low, high))
+  return text if math.isnan(low) else f'{text} [{", ".join(ends)}]'
+
+
+def _number(value: float, digits: int) -> str:
+  # The sum turns -0.0 into 0.0.
+  return ('-' if math.isnan(value)
+          else f'{round(value, digits) + 0.0:.{digits}f}')

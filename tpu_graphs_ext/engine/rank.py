@@ -1,0 +1,148 @@
+"""Lists the configurations that a trained model predicts to be best."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Optional
+
+from tpu_graphs_ext.engine import out_of_range, scoring
+from tpu_graphs_ext.engine.duplicate_configs import Scores
+from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading, LoadSettings
+from tpu_graphs_ext.engine.task import RankingProblem
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """One configuration that the model likes.
+
+  Attributes:
+    index: its row in the file, from 0.
+    score: what the model gave its tile; lower is faster, without a unit.
+    output_bounds: tile size of the output in layout tiles, most major physical
+      dimension first; empty where the configuration sets none. None in the
+      layout task.
+    kernel_bounds: the same of a convolution's kernel.
+    runtime_ns: measured time; None where not measured.
+    slowdown: runtime over that of the best configuration, minus 1; None where
+      not measured.
+  """
+  index: int
+  score: float
+  output_bounds: Optional[list[int]] = None
+  kernel_bounds: Optional[list[int]] = None
+  runtime_ns: Optional[int] = None
+  slowdown: Optional[float] = None
+
+  def to_json(self) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(self).items()
+            if self.output_bounds is not None or not name.endswith('_bounds')}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranking:
+  """The model's first choices for one kernel, best first.
+
+  Attributes:
+    tile_id: its name, or that of a program.
+    nodes: of its graph.
+    configs: how many there are to choose from.
+    rankable: whether any two of them differ in their features.
+    choices: the best, in order.
+    configurable: of a program its nodes that have layouts; None of a kernel.
+  """
+  tile_id: str
+  nodes: int
+  configs: int
+  rankable: bool
+  choices: list[Choice]
+  configurable: Optional[int] = None
+
+  def to_json(self) -> dict[str, Any]:
+    choices = [choice.to_json() for choice in self.choices]
+    if self.configurable is None:
+      return {'tile_id': self.tile_id, 'nodes': self.nodes,
+              'configs': self.configs, 'rankable': self.rankable,
+              'choices': choices}
+    return {'name': self.tile_id, 'nodes': self.nodes,
+            'configurable': self.configurable, 'configs': self.configs,
+            'choices': choices}
+
+  def text(self) -> str:
+    """A heading and one line a choice."""
+    if self.configurable is None:
+      lines = [f'{self.tile_id}: {self.nodes} nodes, {self.configs} '
+               'configurations']
+      if not self.rankable:
+        lines.append(
+            '  all configurations are identical; listed as in the file')
+      own, digits = f'{"output_bounds":<16} {"kernel_bounds":<16} ', 1
+      widths = 5, 6, 9, 12
+    else:
+      lines = [f'{self.tile_id}: {self.nodes:,} nodes, {self.configurable:,} '
+               f'of them configurable, {self.configs:,} configurations']
+      own, digits = '', 2
+      widths = 6, 7, 10, 15
+
+    def line(place: Any, index: Any, score: Any, own: str, runtime: Any,
+             slowdown: str) -> str:
+      return (f'  {place:>{widths[0]}} {index:>{widths[1]}} '
+              f'{score:>{widths[2]}}  {own}{runtime:>{widths[3]}} '
+              f'{slowdown:>9}')
+
+    lines.append(line(
+        'place', 'config', 'score', own, 'runtime_ns', 'over best'))
+    for place, choice in enumerate(self.choices, 1):
+      tile = '' if choice.output_bounds is None else (
+          f'{_shape(choice.output_bounds):<16} '
+          f'{_shape(choice.kernel_bounds):<16} ')
+      lines.append(line(
+          place, choice.index, f'{choice.score:.4f}', tile,
+          '-' if choice.runtime_ns is None else choice.runtime_ns,
+          '-' if choice.slowdown is None
+          else f'{100 * choice.slowdown:.{digits}f} %'))
+    return '\n'.join(lines)
+
+
+def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
+         loading: Loading = LoadSettings()) -> list[Ranking]:
+  """Ranks the configurations of every kernel or program, labelled or not.
+
+  Warns of features that the model was not trained on.
+
+  Args:
+    model_dir: the folder model_<hash>; its run file lies beside it.
+    data: folder of .npz files, one .npz or a .pb; empty: test of the data root
+      of `loading`, or of the model's collection.
+    top_k: configurations of each to list.
+    loading: how to load the model; also data_root and cache_dir of `data`.
+
+  Raises:
+    UserError: a file is missing or damaged, or belongs to another model.
+  """
+  ranker = scoring.load_ranker(model_dir, loading)
+  _, problems = ranker.read(loading, 'test', data)
+  out_of_range.warn(ranker, problems)
+  return [ranking_of(problem, scores, top_k)
+          for problem, scores in ranker.score_all(problems, 'rank')]
+
+
+def ranking_of(problem: RankingProblem, scores: Scores,
+               top_k: Optional[int]) -> Ranking:
+  """The first `top_k` configurations to try; fewer where there are fewer."""
+  runtime = problem.runtime_rel if (problem.runtime_ns > 0).all() else None
+  choices = []
+  for index in scores.order[:top_k].tolist():
+    measured = {} if runtime is None else {
+        'runtime_ns': int(problem.runtime_ns[index]),
+        'slowdown': float(runtime[index] / runtime.min() - 1)}
+    choices.append(Choice(index, float(scores.of_tiles[index]),
+                          **problem.details(index), **measured))
+  return Ranking(
+      tile_id=problem.name, nodes=problem.num_nodes,
+      configs=problem.num_configs, rankable=problem.is_rankable,
+      choices=choices,
+      configurable=getattr(problem, 'num_configurable', None))
+
+
+def _shape(bounds: list[int]) -> str:
+  return 'x'.join(map(str, bounds)) or '-'

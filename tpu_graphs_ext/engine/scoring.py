@@ -1,0 +1,244 @@
+"""A trained model together with all that it takes to score a problem."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow_gnn as tfgnn
+from tqdm import tqdm
+
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.engine import artifacts, duplicate_configs
+from tpu_graphs_ext.engine import task as tasks
+from tpu_graphs_ext.engine.settings import Loading, LoadSettings
+from tpu_graphs_ext.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranker:
+  """Scores configurations, one problem at a time.
+
+  Attributes:
+    model: built model with `forward(graph, num_configs)`.
+    stats: how features are normalised.
+    num_ops: opcodes that the model has an embedding for.
+    name: stands in error messages.
+    keep_repeats: see `distinct.Scores`.
+    in_elements: whether tile bounds of its data count elements, not layout
+      tiles of a TPU.
+    opcodes: that some problem of the training data had; None where the run
+      file does not say it, as the baseline's.
+    of_task: what it ranks.
+    args: of its run.
+  """
+  model: Any
+  stats: FeatureStats
+  num_ops: int
+  name: str = 'the model'
+  keep_repeats: bool = False
+  in_elements: bool = False
+  opcodes: Optional[frozenset[int]] = None
+  of_task: str = 'tile'
+  args: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def task(self) -> tasks.Task:
+    return tasks.find(self.of_task)
+
+  def read(self, loading: Loading, split: str,
+           data: str = '') -> tuple[str, tasks.Problems]:
+    """Problems to rank, and what they were read from.
+
+    Args:
+      loading: has the data root, and may name another collection there.
+      split: of the model's own collection, or of that.
+      data: a folder or file that is read instead.
+    """
+    if data:
+      return data, self.task.read(data, loading)
+    collection = self.task.collection(self.args, loading)
+    return (os.path.join(loading.data_root, *collection, split),
+            self.task.read_split(loading, collection, split))
+
+  def score_all(self, problems: tasks.Problems, what: str) -> Iterator[
+      tuple[tasks.RankingProblem, duplicate_configs.Scores]]:
+    """Yields every problem with its scores.
+
+    The lowest score is predicted to be the fastest. As many kernels are
+    scored at once as there are cores, up to 8, so this is faster than
+    `scores` of one kernel after the other.
+
+    Args:
+      problems: to score.
+      what: stands beside the progress bar.
+
+    Raises:
+      UserError: the problems' columns are not those of the training data, or
+        the model gives scores of a wrong shape or that are not finite.
+    """
+    self.task.check_columns(problems, self.stats)
+    problems = self._with_known_opcodes(problems)
+    workers = min(os.cpu_count() or 1, self.task.scored_at_once)
+    with tqdm(desc=what, total=len(problems), unit=self.task.problem,
+              disable=None, leave=False) as bar, ThreadPoolExecutor(
+                  workers) as pool:
+      waiting = collections.deque()  # (problem, scores to come), in order.
+      for problem, graphs in zip(
+          problems, self.task.all_graphs(problems, self.stats)):
+        waiting.append((problem, pool.submit(self._scored, problem, graphs)))
+        if len(waiting) > 2 * workers:  # No more, for graphs take memory.
+          yield _next_result(waiting, bar)
+      while waiting:
+        yield _next_result(waiting, bar)
+
+  def scores(self, problem: tasks.RankingProblem) -> np.ndarray:
+    """What the model's `forward` gives one problem: float32 [configs]."""
+    return self.scored(problem).given
+
+  def prepared(self, problem: tasks.RankingProblem) -> tasks.RankingProblem:
+    """One problem with opcodes that the model knows, to be scored in parts.
+
+    Raises:
+      UserError: its columns are not those of the training data.
+    """
+    problems = self.task.problems([problem])
+    self.task.check_columns(problems, self.stats)
+    return next(iter(self._with_known_opcodes(problems)))
+
+  def scored(self, problem: tasks.RankingProblem) -> duplicate_configs.Scores:
+    """Scores of one problem, and which configurations repeat another.
+
+    Raises:
+      UserError: see `score_all`.
+    """
+    known = self.prepared(problem)
+    return self._scored(known, self.task.graphs(known, self.stats))
+
+  def _scored(self, problem: tasks.RankingProblem,
+              graphs: Iterable[tfgnn.GraphTensor]) -> duplicate_configs.Scores:
+    scores, first, done = [], [], 0
+    for graph in graphs:
+      features = load_models.config_feats(graph).numpy()
+      configs = features.shape[-2]
+      scores.append(self._checked(problem, configs, np.asarray(
+          self.model.forward(graph, configs))))
+      first.append(done + self.task.first_copies(features))
+      done += configs
+    return duplicate_configs.Scores(
+        np.concatenate(scores), np.concatenate(first), self.keep_repeats)
+
+  def checked(self, problem: tasks.RankingProblem, scores: np.ndarray,
+              features: np.ndarray) -> duplicate_configs.Scores:
+    """What `forward` gave one problem, looked over.
+
+    Args:
+      problem: the problem.
+      scores: float32 [1, configs].
+      features: float32 [..., configs, G], what the model saw of its
+        configurations.
+
+    Raises:
+      UserError: the scores have another shape, or are not finite.
+    """
+    return duplicate_configs.Scores(
+        self._checked(problem, problem.num_configs, scores),
+        self.task.first_copies(features), self.keep_repeats)
+
+  def _checked(self, problem: tasks.RankingProblem, configs: int,
+               scores: np.ndarray) -> np.ndarray:
+    """float32 [configs], some of a problem's."""
+    if scores.shape != (1, configs):
+      raise UserError(
+          f'{self.name}: forward gave scores of shape {scores.shape} for '
+          f'{problem.name}; it must be (1, {configs}), one score '
+          'a configuration')
+    if not np.isfinite(scores).all():
+      raise UserError(
+          f'{self.name}: {np.sum(~np.isfinite(scores))} of the '
+          f'{configs} scores of {problem.name} are NaN or '
+          'infinite; the model cannot rank it. Train again, with a lower --lr')
+    return scores[0]
+
+  def _with_known_opcodes(self, problems: tasks.Problems) -> tasks.Problems:
+    """Opcodes beyond the embedding become 0, the unknown opcode."""
+    if problems.max_opcode < self.num_ops:
+      return problems
+    _log.warning(
+        'there are opcodes up to %d, but %s was trained on data with opcodes '
+        'below %d; nodes with others count as opcode 0',
+        problems.max_opcode, self.name, self.num_ops)
+    return problems.with_opcodes_below(self.num_ops)
+
+
+def _next_result(waiting: collections.deque, bar: tqdm) -> tuple[
+    tasks.RankingProblem, duplicate_configs.Scores]:
+  problem, scores = waiting.popleft()
+  bar.update()
+  return problem, scores.result()
+
+
+def load_ranker(
+    model_dir: str, loading: Loading = LoadSettings(),
+    known: Optional[tuple[FeatureStats, int]] = None) -> Ranker:
+  """Loads a model that this package or the baseline's trainer wrote.
+
+  Args:
+    model_dir: the folder model_<hash>; its run file lies beside it.
+    loading: where its normalisation and its class come from. The data are
+      read only to compute the normalisation.
+    known: what `normalisation` gives, where that was asked already.
+
+  Raises:
+    UserError: a file is missing or damaged, or belongs to another model or to
+      the other task.
+  """
+  task = tasks.find(loading)
+  run = artifacts.load_run(model_dir, task.name)
+  stats, num_ops = known or normalisation(run, loading)
+  model = artifacts.load_model(run, num_ops, task.sample_graph(stats),
+                               loading.models_file)
+  opcodes = run.info.get('opcodes')
+  return Ranker(model, stats, num_ops, name=model_dir,
+                keep_repeats=getattr(loading, 'keep_repeats', False),
+                in_elements=_counts_elements(run, model),
+                opcodes=None if opcodes is None else frozenset(opcodes),
+                of_task=task.name, args=run.info['args'])
+
+
+def _counts_elements(run: artifacts.Run, model: Any) -> bool:
+  """By the statistics that the model was given, or else found by itself."""
+  given = run.model_kwargs.get('feature_stats')
+  if isinstance(given, dict):
+    return given.get('tiles') == 'elements'
+  found = getattr(model, '_statistics', None)  # In the baseline's trainer.
+  return hasattr(found, 'read') and bool(found.read().in_elements())
+
+
+def normalisation(run: artifacts.Run,
+                  loading: Loading) -> tuple[FeatureStats, int]:
+  """The statistics that features are scaled by, and the number of opcodes."""
+  task, args = tasks.find(loading), run.info['args']
+  if loading.stats == 'run':
+    if 'feature_stats' in run.info:
+      return (FeatureStats.from_json(run.info['feature_stats']),
+              run.info['num_ops'])
+    _log.info('%s: its run file keeps no normalisation; computing it from %s',
+              run.model_dir,
+              os.path.join(loading.data_root, *task.collection(args)))
+  stats, num_ops = task.statistics(args, loading)
+  return stats, run.info.get('num_ops', num_ops)
+
+
+def sample_graph(stats: FeatureStats) -> tfgnn.GraphTensor:
+  """A kernel of one node and one configuration: builds a model's variables."""
+  return tasks.find('tile').sample_graph(stats)

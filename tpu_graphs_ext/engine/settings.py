@@ -1,0 +1,396 @@
+"""Settings of training, of loading a model and of `stats`, and their help.
+
+The names are the flags of the command line, which makes them of the fields.
+Settings are checked when created. `Training` and `Loading` have what all tasks
+share, the classes after them what is of the tile task. Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar, Optional
+
+from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext.engine import recipes
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import parse_json
+
+LOSS_NAMES = ('ListMLELoss', 'PairwiseHingeLoss', 'MSE')
+TEST_MODES = ('predictions', 'metrics')
+LR_SCHEDULES = ('constant', 'cosine')
+
+DATA_ROOT = '~/data/tpugraphs/npz/tile/xla'
+CACHE_DIR = '~/data/tpugraphs/cache/tile'
+
+# Where the normalisation of features comes from; see `LoadSettings.stats`.
+STATS_SOURCES = ('run', 'train', 'all')
+
+# NumPy and TensorFlow take no more than 32 bits.
+MOST_SEED = 2 ** 32 - 1
+
+_MODELS = {'tile': '', 'layout': load_models.models_path('layout')}
+
+# What `predict` writes, and `rank` lists, unless told otherwise.
+CSV_NAME = 'predictions_model_output.csv'
+TOP_CONFIGS = 5
+
+
+def parse_losses(text: str) -> list[tuple[str, float]]:
+  """Reads 'ListMLELoss:1,MSE:0.02' into (name, weight) pairs.
+
+  Raises:
+    UserError: an unknown name, or a weight that is no positive number.
+  """
+  losses = []
+  for part in text.split(','):
+    name, colon, weight_text = part.strip().partition(':')
+    if name not in LOSS_NAMES:
+      raise UserError(
+          f'--losses={text}: there is no loss {name!r}; choose from '
+          f'{", ".join(LOSS_NAMES)}, each with a weight, as in '
+          'ListMLELoss:1,MSE:0.02')
+    try:
+      weight = float(weight_text)
+    except ValueError:
+      weight = math.nan
+    if not colon or not 0 < weight < math.inf:
+      raise UserError(
+          f'--losses={text}: the weight of {name} must be a positive number; '
+          f'got {weight_text!r}. Write, for example, {name}:1')
+    losses.append((name, weight))
+  return losses
+
+
+def parse_model_kwargs(text: str) -> dict[str, Any]:
+  """Reads --model_kwargs_json.
+
+  Raises:
+    UserError: the text is no JSON object.
+  """
+  flag = f'--model_kwargs_json={str(text)[:200]}'
+  try:
+    if not isinstance(text, str):
+      raise UserError(f'is not JSON, but a {type(text).__name__}')
+    kwargs = parse_json(text, 'it')
+  except UserError as error:
+    raise UserError(
+        f'{flag}: {error}; write, for example, \'{{"hidden_dim": 128}}\''
+    ) from error
+  if not isinstance(kwargs, dict):
+    raise UserError(
+        f'{flag}: must be a JSON object of constructor arguments; got a '
+        f'{type(kwargs).__name__}')
+  return kwargs
+
+
+def setting(default: Any, help_text: str,
+            choices: Optional[tuple[str, ...]] = None) -> Any:
+  """A field with the help, and the choices, of its flag."""
+  return dataclasses.field(
+      default=default, metadata={'help': help_text, 'choices': choices})
+
+
+def as_in(settings_class: type, name: str) -> Any:
+  """A field with the default and the help that another class gives it."""
+  field = settings_class.__dataclass_fields__[name]
+  return dataclasses.field(default=field.default, metadata=field.metadata)
+
+
+def check(name: str, value: Any, holds: bool, rule: str) -> None:
+  """Raises a UserError with the flag and the rule unless it holds."""
+  if not holds:
+    raise UserError(f'--{name}={value}: must be {rule}')
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+  """What to train, on what, and how, in every task.
+
+  The fields of the first block have other defaults in each task. Those of the
+  baseline's trainers have its names and defaults.
+  """
+  epochs: int
+  early_stop: int
+  lr: float
+  lr_schedule: str
+  clip_norm: float
+  configs: int
+  batch: int
+  model: str
+  models_py: str
+  out_dir: str
+  results_csv: str
+  validate_batches: int
+  data_root: str
+  cache_dir: str
+  toy_data: bool
+
+  model_kwargs_json: str = setting(
+      '{}', 'further constructor arguments of the model, as a JSON object')
+  test_mode: str = setting(
+      'predictions', "write the test split's predictions as a CSV, or compute "
+      'its errors', TEST_MODES)
+  run_id: str = setting(
+      '', 'free text that becomes part of the hash; empty: seed<S> where '
+      '--seed is given')
+  seed: Optional[int] = setting(
+      None, 'seed of weights, batch order and dropout; not given: one is '
+      'drawn, which the run file keeps')
+  resume: bool = setting(
+      False, 'continue the interrupted run that had the same settings, or '
+      'report it if it is finished; where there is none, start one')
+  tensorboard: str = setting('', 'folder for TensorBoard logs; empty: none')
+  csv_log: str = setting('', 'file for one CSV row an epoch; empty: none')
+  plot: str = setting(
+      '', 'file for a picture of the learning curves, .svg or .png; empty: '
+      'none. Needs the extra [report]')
+
+  # Of the task: its name, the `args` of its run files, what the default name of
+  # --results_csv ends with, and what settings that make runs differ and are
+  # none of the `args` usually are.
+  TASK: ClassVar[str]
+  ARGS: ClassVar[tuple[str, ...]]
+  CSV_SUFFIX: ClassVar[str]
+  APART_BY: ClassVar[Mapping[str, Any]]
+
+  def __post_init__(self):
+    for name in ('data_root', 'out_dir'):
+      files.require_path('--' + name, getattr(self, name))
+    for name, least in (('epochs', 1), ('early_stop', 0), ('configs', 2),
+                        ('batch', 1)):
+      self._check_least(name, least)
+    for name in ('lr', 'clip_norm'):
+      check(name, getattr(self, name), 0 < getattr(self, name) < math.inf,
+            'a positive number')
+    for name, known in (('lr_schedule', LR_SCHEDULES),
+                        ('test_mode', TEST_MODES)):
+      check(name, getattr(self, name), getattr(self, name) in known,
+            ' or '.join(known))
+    if self.seed is not None:
+      check('seed', self.seed, 0 <= self.seed <= MOST_SEED,
+            f'0 to {MOST_SEED}')
+    _ = self.model_kwargs  # Parsed here, so that bad text is refused at once.
+
+  def _check_least(self, name: str, least: int) -> None:
+    value = getattr(self, name)
+    check(name, value, value >= least, f'at least {least}')
+
+  @property
+  def models_file(self) -> str:
+    """The file that the model is taken from; '' is the package's models.py."""
+    return self.models_py or _MODELS[self.TASK]
+
+  @property
+  def drawn_configs(self) -> int:
+    """Configurations of each kernel or program in a training step."""
+    return self.configs
+
+  @functools.cached_property
+  def model_kwargs(self) -> dict[str, Any]:
+    """What `model_kwargs_json` says: constructor arguments of the model."""
+    return parse_model_kwargs(self.model_kwargs_json)
+
+  def baseline_args(self) -> dict[str, Any]:
+    """The `args` of a run file: exactly the keys that the baseline stores.
+
+    Where no results_csv is given its name carries the clock, so every call
+    gives another hash, as in the baseline. Runs of unlike seeds never share
+    one: a seed without a run_id becomes the run_id 'seed<seed>'; nor do runs
+    of unlike settings that these keys lack, which follow it there.
+    """
+    apart = [] if self.seed is None else [f'seed{self.seed}']
+    apart += [f'{name}={getattr(self, name)}'
+              for name, usual in self.APART_BY.items()
+              if getattr(self, name) != usual]
+    clock = int(time.time() * 1000)
+    named = {
+        'batch_size': self.batch,
+        'learning_rate': self.lr,
+        'results_csv': self.results_csv or os.path.join(
+            os.path.expanduser(self.out_dir), f'results_{clock}'
+            f'{self.CSV_SUFFIX.format(**vars(self))}.csv'),
+        'run_id': self.run_id or '_'.join(apart)}
+    return {key: named[key] if key in named else getattr(self, key)
+            for key in self.ARGS}
+
+  def usual(self) -> dict[str, Any]:
+    """What each setting is where it is not given."""
+    return {field.name: field.default for field in dataclasses.fields(self)}
+
+  def command(self) -> list[str]:
+    """The words of a command line that gives these settings."""
+    task = [] if self.TASK == 'tile' else [f'--task={self.TASK}']
+    return ['train', *task, *(
+        f'--{name}={getattr(self, name)}'
+        for name, usual in self.usual().items()
+        if getattr(self, name) != usual)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loading:
+  """What it takes to load a trained model of any task, besides its folder."""
+  stats: str
+  data_root: str
+  cache_dir: str
+  toy_data: bool
+  models_py: str
+
+  TASK: ClassVar[str]
+  STATS: ClassVar[tuple[str, ...]]  # What `stats` may be.
+
+  def __post_init__(self):
+    files.require_path('--data_root', self.data_root)
+    check('stats', self.stats, self.stats in self.STATS,
+          f'one of {", ".join(self.STATS)}')
+
+  models_file = Training.models_file
+
+
+# ------------------------------------------------------------- the tile task
+
+
+def _from_recipe(name: str, help_text: str,
+                 choices: Optional[tuple[str, ...]] = None) -> Any:
+  """A field that the recipe fills in where it is not given."""
+  return setting(None, f'{help_text} ({recipes.values_of(name)})', choices)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings(Training):
+  """What to train, on what, and how.
+
+  A setting of `recipes` that is not given is None only until the recipe fills
+  it in.
+  """
+  epochs: Optional[int] = _from_recipe(
+      'epochs', 'passes over the train kernels at most')
+  early_stop: Optional[int] = _from_recipe(
+      'early_stop', 'stop after this many epochs without a better validation '
+      'OPA; 0 never stops early')
+  lr: Optional[float] = _from_recipe('lr', 'learning rate of Adam')
+  lr_schedule: Optional[str] = _from_recipe(
+      'lr_schedule', 'how the learning rate goes on; cosine: down to 0 in the '
+      'last of all --epochs', LR_SCHEDULES)
+  clip_norm: float = setting(
+      1e-3, 'largest L2 norm of the gradient of one variable')
+  configs: int = setting(
+      10, 'configurations drawn from each kernel for a training step; kernels '
+      'with fewer are not trained on')
+  batch: int = setting(10, 'kernels in a training step')
+  model: str = setting('EarlyJoinSAGE', 'class in models.py')
+  models_py: str = setting(
+      '', "another models.py to take the model from; empty: the package's")
+  out_dir: str = setting(
+      '~/out/tpugraphs_tiles', 'folder for model_<hash> and run_<hash>.jsonz')
+  results_csv: str = setting(
+      '', 'file for the test predictions; empty: '
+      '<out_dir>/results_<milliseconds>.csv')
+  validate_batches: int = setting(
+      -1, 'validate on this many batches while training; -1: all')
+  data_root: str = setting(
+      DATA_ROOT, 'folder with the splits train, valid and test')
+  cache_dir: str = setting(
+      CACHE_DIR, 'folder for memory-mapped copies of the splits; empty: none')
+  toy_data: bool = setting(
+      False, 'read only the first 100 files of each split')
+
+  eval_every: int = setting(
+      5, 'ignored, as in the baseline: every epoch is validated')
+  losses: str = setting(
+      'ListMLELoss:1,MSE:0.02',
+      f'comma-separated name:weight of {", ".join(LOSS_NAMES)}; a model may '
+      'bring its own loss instead, as MyEarlyJoinSAGE does')
+  recipe: str = setting(
+      recipes.DEFAULT, 'named settings for flags that are not given; the flags '
+      'whose help names recipes are those', tuple(recipes.RECIPES))
+  list_size: Optional[int] = _from_recipe(
+      'list_size', 'configurations drawn from each kernel where --configs are '
+      'fewer; a kernel that has fewer gives each of them several times')
+  members: Optional[int] = _from_recipe(
+      'members', 'train so many of the model together, with weights of their '
+      'own, whose scores are averaged: an EnsembleRanker')
+
+  TASK, CSV_SUFFIX = 'tile', ''
+  ARGS = (
+      'epochs', 'eval_every', 'batch_size', 'configs', 'early_stop', 'losses',
+      'learning_rate', 'clip_norm', 'model', 'model_kwargs_json', 'test_mode',
+      'out_dir', 'results_csv', 'validate_batches', 'run_id')
+  APART_BY: ClassVar[Mapping[str, Any]] = {
+      name: recipes.RECIPES[recipes.DEFAULT][name]
+      for name in ('lr_schedule', 'list_size', 'members')}
+
+  def __post_init__(self):
+    for name, value in recipes.recipe(self.recipe).items():
+      if getattr(self, name) is None:
+        object.__setattr__(self, name, value)
+    super().__post_init__()
+    for name, least in (('list_size', 0), ('members', 1)):
+      self._check_least(name, least)
+    check('validate_batches', self.validate_batches,
+          self.validate_batches == -1 or self.validate_batches >= 1,
+          '-1 (all batches) or at least 1')
+    _ = self.weighted_losses
+
+  @property
+  def drawn_configs(self) -> int:
+    return max(self.configs, self.list_size)
+
+  @functools.cached_property
+  def weighted_losses(self) -> list[tuple[str, float]]:
+    """What `losses` says: (name, weight) pairs."""
+    return parse_losses(self.losses)
+
+  def usual(self) -> dict[str, Any]:
+    return {**super().usual(), **recipes.recipe(self.recipe)}
+
+
+def training_field(name: str) -> dataclasses.Field:
+  """The field of `TrainSettings`, for verbs that have the same flag."""
+  return TrainSettings.__dataclass_fields__[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadSettings(Loading):
+  """What it takes to load a trained model, besides its folder.
+
+  The data are read where statistics are to be computed, and where a verb works
+  on a split of them.
+  """
+  stats: str = setting(
+      'run', 'what features are normalised by; run: the statistics in the run '
+      "file, or where it has none, as the baseline's, the same as train; "
+      'train: those of the train kernels of at least --configs '
+      'configurations, which the model was trained on; all: those of all '
+      "train kernels, as the baseline's evaluation and prediction scripts do",
+      STATS_SOURCES)
+  data_root: str = as_in(TrainSettings, 'data_root')
+  cache_dir: str = as_in(TrainSettings, 'cache_dir')
+  toy_data: bool = as_in(TrainSettings, 'toy_data')
+  models_py: str = as_in(TrainSettings, 'models_py')
+  keep_repeats: bool = setting(
+      False, "leave configurations that repeat an earlier one's features where "
+      "the model's scores put them, as the baseline's scripts do; otherwise "
+      'they come last')
+
+  TASK, STATS = 'tile', STATS_SOURCES
+
+
+@dataclasses.dataclass(frozen=True)
+class StatsSettings:
+  """Of which kernels `stats` prints the statistics, and what else with them.
+
+  They are those that a trainer with the same flags scales features with.
+  """
+  data_root: str = as_in(TrainSettings, 'data_root')
+  configs: int = as_in(TrainSettings, 'configs')
+  model_kwargs_json: str = as_in(TrainSettings, 'model_kwargs_json')
+  cache_dir: str = as_in(TrainSettings, 'cache_dir')
+  toy_data: bool = as_in(TrainSettings, 'toy_data')
+
+  def __post_init__(self):
+    files.require_path('--data_root', self.data_root)

@@ -1,0 +1,173 @@
+"""Trains a model of any task, as the baseline's trainers do it.
+
+What it writes is described in `artifacts`; the baseline's scripts read it. The
+run file of the layout task has `final_kendall` and `final_opa` beside
+`final_error`, {split: mean over programs}, and no test predictions, which are
+as many as there are configurations: those are in the CSV alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from tpu_graphs_ext.engine import (
+  artifacts,
+  callbacks,
+  curves,
+  evaluate,
+  output_paths,
+  predict,
+  predictions_csv,
+  resume,
+  run_log,
+  scoring,
+)
+from tpu_graphs_ext.engine import task as tasks
+from tpu_graphs_ext.engine.settings import Training, TrainSettings
+
+__all__ = ['TrainResult', 'TrainSettings', 'train']
+
+HOST = 'tpu_graphs_ext'
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainResult:
+  """What `train` returns: the artifacts of a finished run.
+
+  Attributes:
+    model_dir: the saved model of the best epoch.
+    run_path: the run file.
+    csv_path: test predictions, or None with test_mode 'metrics'.
+    run_info: content of the run file.
+  """
+  model_dir: str
+  run_path: str
+  csv_path: Optional[str]
+  run_info: dict[str, Any]
+
+  def text(self) -> str:
+    """Errors and paths, a line each."""
+    lines = []
+    for split, errors in self.run_info['final_error'].items():
+      lines.append(f'{split} slowdown: ' + ', '.join(
+          f'top-{k} {100 * error:.2f} %' for k, error in errors.items()))
+    for split, tau in self.run_info.get('final_kendall', {}).items():
+      lines.append(f"{split} Kendall's tau: " + (
+          '-' if tau is None else f'{tau:.4f}'))
+    curve = self.run_info['train_curve']
+    lines.append(f'best validation OPA: {max(curve["val_opa"]):.4f} in '
+                 f'{len(curve["epoch"])} epochs, '
+                 f'{self.run_info["seconds"]["train"]:.1f} s')
+    lines.append(f'model:       {self.model_dir}')
+    lines.append(f'run file:    {self.run_path}')
+    if self.csv_path:
+      lines.append(f'predictions: {self.csv_path}')
+    return '\n'.join(lines)
+
+
+def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
+  """Trains, keeps the best epoch, evaluates it, and predicts the test split.
+
+  With `settings.resume` a run that was broken off goes on, and one that is
+  finished is only reported.
+
+  Args:
+    settings: `TrainSettings`, or those of another task.
+    further: callbacks of Keras, which see the end of an epoch before it is
+      kept; one that sets `model.stop_training` ends the run for good.
+
+  Raises:
+    UserError: data, model, settings or outputs cannot be used, or the loss
+      became NaN; the best model up to then stays.
+    KeyboardInterrupt: as it came; the log says how to resume.
+  """
+  with run_log.RunLog(settings) as log:
+    result = _train(settings, further, log)
+    if settings.plot:
+      curves.draw(settings.plot, result.run_info)
+    log.write(result.text())
+  return result
+
+
+def _train(settings: Training, further: callbacks.Further,
+           log: run_log.RunLog) -> TrainResult:
+  """`train` without the picture and the closing lines of the log."""
+  started = time.monotonic()
+  task = tasks.find(settings)
+  settings, splits = task.prepared(settings)
+  folder = resume.ResumeFolder.of(settings)
+  if folder.finished:
+    done = folder.finished
+    return TrainResult(done.model_dir, done.run_path, task.reported(done),
+                       done.info)
+  # Weights, and what dropout throws.
+  tf.keras.utils.set_random_seed(folder.seed)
+  model = task.compiled_model(settings, splits)
+  run_info = _new_run_info(settings, splits, folder)
+  run_info['seconds']['read'] = time.monotonic() - started
+  _check_outputs(settings)
+  with folder.held():
+    log.open(folder.log_path, resumed=not folder.is_new)
+    kept = callbacks.Kept(settings, model, run_info, folder)
+    with kept.if_broken_off():
+      kept.fit(*task.datasets(settings, splits, folder.seed,
+                              kept.progress.epochs), further)
+      csv_path = _measure(run_info, splits, scoring.Ranker(
+          # The baseline's trainer reports no numbers but with repetitions.
+          model, splits.stats, splits.num_ops, folder.model_dir,
+          keep_repeats=True, of_task=task.name, args=folder.args))
+      run_info['seconds']['total'] = time.monotonic() - started
+      run_path = artifacts.save_run_file(run_info, settings.out_dir)
+      folder.is_over = True
+  return TrainResult(folder.model_dir, run_path, csv_path, run_info)
+
+
+def _new_run_info(settings: Training, splits: tasks.Splits,
+                  folder: resume.ResumeFolder) -> dict[str, Any]:
+  """The run file's content before the first epoch."""
+  return {
+      'train_curve': {},
+      'final_error': {},
+      'args': folder.args,
+      'seed': folder.seed,
+      'feature_stats': splits.stats.to_json(),
+      'num_ops': splits.num_ops,
+      'opcodes': splits.train.opcodes,
+      'host': HOST,
+      'versions': artifacts.versions(),
+      'seconds': {},
+      'settings': dataclasses.asdict(settings),
+  }
+
+
+def _check_outputs(settings: Training) -> None:
+  """Tries every place that is written to, when it is early."""
+  curves.check(settings.plot)
+  output_paths.check_all({
+      '--results_csv': (settings.results_csv, predictions_csv.START,
+                        predictions_csv.WHAT),
+      '--csv_log': (settings.csv_log, callbacks.CSV_LOG_START,
+                    'log of epochs'),
+      '--plot': (settings.plot, *curves.kind_of(settings.plot)),
+      '--tensorboard': (settings.tensorboard,),
+      '--out_dir': (settings.out_dir,)})
+
+
+def _measure(run_info: dict[str, Any], splits: tasks.Splits,
+             ranker: scoring.Ranker) -> Optional[str]:
+  """Adds errors and test predictions to `run_info`; returns the CSV's path."""
+  seconds, csv_path = run_info['seconds'], None
+  start = time.monotonic()
+  evaluate.add_errors(run_info, ranker, 'val', splits.valid)
+  seconds['validate'] = time.monotonic() - start
+  start = time.monotonic()
+  if run_info['settings']['test_mode'] == 'metrics':
+    evaluate.add_errors(run_info, ranker, 'test', splits.test)
+  else:
+    csv_path = predict.predict_test(run_info, ranker, splits.test)
+  seconds['test'] = time.monotonic() - start
+  return csv_path

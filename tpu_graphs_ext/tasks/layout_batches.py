@@ -1,0 +1,278 @@
+"""Programs as `GraphTensor`s, with the baseline's node sets, names and dtypes.
+
+The graph of B programs, each with c configurations drawn of its own:
+  node set `op`: `op` uint8 [nodes], `feats` float32 [nodes, F], `selected`
+    bool [nodes]: in the segment to learn from;
+  node set `nconfig`: `feats` float32 [configurable, c, G];
+  node set `g`: `graph_id` string [B], `runtimes` int64 [B, c] in ns,
+    `kept_node_ratio` float32 [B], part of the nodes that is selected;
+  edge set `feed` (op -> op): source is the consumer, target the producer;
+  edge set `config` (nconfig -> op); `sampled_feed` and `sampled_config`: those
+    edges of the two between selected nodes;
+  edge sets `g_op` and `g_config`: from each root to its nodes.
+Sizes and indices are int32. F and G are the columns that normalising keeps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_gnn as tfgnn
+
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.programs import Program, Programs
+from tpu_graphs_ext.tasks import tile_batches as host_batches
+
+# Batches made ahead of the model's step; each may have 100 MB.
+PREFETCH = 2
+# Labels are runtimes over this, in ns, as in the baseline.
+LABEL_UNIT_NS = 1e7
+
+
+def program_graph(program: Program, configs: np.ndarray,
+                  stats: FeatureStats) -> tfgnn.GraphTensor:
+  """A program with some of its configurations, as a batch of one.
+
+  Args:
+    program: the program.
+    configs: int64 [n], which configurations.
+    stats: normalisation of the features.
+  """
+  return graph_tensor(batch_arrays(
+      [program], [configs], [slice(0, program.num_nodes)], stats))
+
+
+def training_dataset(
+    programs: Programs, stats: FeatureStats, *, batch_size: int,
+    num_configs: int, keep_nodes: int, seed: int, first_epoch: int = 0,
+    shuffle: bool = True) -> tf.data.Dataset:
+  """Batches of programs with a few configurations each, and their labels.
+
+  Each pass draws anew: the order of the programs; configurations of each, the
+  fast ones sooner (`drawn`); and one segment of at most `keep_nodes` nodes to
+  learn from, in the order of the file. The last batch may be smaller. Only the
+  configurations that are drawn are read.
+
+  Args:
+    programs: all with at least `num_configs` configurations.
+    stats: normalisation of the features.
+    batch_size: programs in a batch.
+    num_configs: configurations of each.
+    keep_nodes: of a segment; -1 selects all nodes.
+    seed: fixes what is drawn.
+    first_epoch: number of the epoch that the first pass is, so that resumed
+      training draws what uninterrupted training would have.
+    shuffle: False keeps the order of the programs, and each pass draws the
+      same configurations, so that epochs compare.
+
+  Returns:
+    A dataset of (GraphTensor, float32 [programs, num_configs]: runtimes in
+    10 ms). It knows its number of batches.
+  """
+  known, epochs = weakref.ref(programs), itertools.count(first_epoch)
+
+  def one_epoch() -> Iterator[dict[str, np.ndarray]]:
+    return epoch_arrays(
+        known(), stats, [next(epochs) if shuffle else 0, seed], batch_size,
+        num_configs, keep_nodes, shuffle)
+
+  def with_label(arrays: dict[str, tf.Tensor]):
+    label = tf.cast(arrays['runtimes'], tf.float32) / LABEL_UNIT_NS
+    return graph_tensor(arrays), label
+
+  # TensorFlow keeps its functions, and they shall not keep the programs.
+  dataset = host_batches.keeping(programs, tf.data.Dataset.from_generator(
+      one_epoch, output_signature=array_signature(num_configs, stats)))
+  dataset = dataset.apply(tf.data.experimental.assert_cardinality(
+      math.ceil(len(programs) / batch_size)))
+  return host_batches.untuned(dataset.map(with_label).prefetch(PREFETCH))
+
+
+def epoch_arrays(
+    programs: Programs, stats: FeatureStats, seed: Sequence[int],
+    batch_size: int, num_configs: int, keep_nodes: int,
+    shuffle: bool) -> Iterator[dict[str, np.ndarray]]:
+  """The batches of one pass, which `seed` fixes; see `training_dataset`."""
+  rng, number = np.random.default_rng(seed), len(programs)
+  order = rng.permutation(number) if shuffle else np.arange(number)
+  for start in range(0, number, batch_size):
+    chosen = [programs[i] for i in order[start:start + batch_size]]
+    yield batch_arrays(
+        chosen, [drawn(rng, program, num_configs) for program in chosen],
+        [segment(rng, program.num_nodes, keep_nodes) for program in chosen],
+        stats)
+
+
+def drawn(rng: np.random.Generator, program: Program,
+          number: int) -> np.ndarray:
+  """int64 [number] configurations, none twice, fast ones sooner.
+
+  The i-th fastest of n, from 0, is drawn in proportion to exp(1 - i / n), by
+  the Gumbel-max trick. Source: the baseline's `to_graph_tensor`.
+  """
+  n = program.num_configs
+  keys = 1 - np.arange(n) / n + rng.gumbel(size=n)
+  best = np.argpartition(-keys, number - 1)[:number] if number < n else (
+      np.arange(n))
+  return program.fastest_first[best[np.argsort(-keys[best])]]
+
+
+def segment(rng: np.random.Generator, num_nodes: int,
+            keep_nodes: int) -> slice:
+  """One of the segments that a program falls into, each as likely."""
+  if keep_nodes < 0:
+    return slice(0, num_nodes)
+  start = int(rng.integers(math.ceil(num_nodes / keep_nodes))) * keep_nodes
+  return slice(start, min(start + keep_nodes, num_nodes))
+
+
+def array_signature(num_configs: int | None,
+                    stats: FeatureStats) -> dict[str, tf.TensorSpec]:
+  """Shapes and dtypes of what `batch_arrays` returns."""
+  spec, ints = tf.TensorSpec, tf.TensorSpec([None], tf.int32)
+  return {
+      'op': spec([None], tf.uint8),
+      'op_feats': spec([None, stats.node.num_used], tf.float32),
+      'selected': spec([None], tf.bool),
+      'op_sizes': ints, 'op_graph': ints,
+      'consumer': ints, 'producer': ints, 'feed_sizes': ints,
+      'sampled_consumer': ints, 'sampled_producer': ints,
+      'sampled_feed_sizes': ints,
+      'config_feats': spec(
+          [None, num_configs, stats.config.num_used], tf.float32),
+      'config_node': ints, 'nconfig_sizes': ints, 'nconfig_graph': ints,
+      'sampled_config': ints, 'sampled_config_sizes': ints,
+      'graph_id': spec([None], tf.string),
+      'runtimes': spec([None, num_configs], tf.int64),
+      'kept_node_ratio': spec([None], tf.float32),
+  }
+
+
+def batch_arrays(programs: Sequence[Program], configs: Sequence[np.ndarray],
+                 segments: Sequence[slice],
+                 stats: FeatureStats) -> dict[str, np.ndarray]:
+  """Reads and joins the arrays of a batch.
+
+  Args:
+    programs: at least one.
+    configs: of each int64 [c], its configurations.
+    segments: of each the nodes that are selected.
+    stats: normalisation of the features.
+
+  Returns:
+    The arrays that `graph_tensor` takes, as `array_signature` says.
+  """
+  num_nodes = _counts(programs, 'num_nodes')
+  num_edges = _counts(programs, 'num_edges')
+  num_configurable = _counts(programs, 'num_configurable')
+  first_node = np.cumsum(num_nodes) - num_nodes
+  selected = np.zeros(num_nodes.sum(), bool)
+  for first, nodes in zip(first_node, segments):
+    selected[first + nodes.start:first + nodes.stop] = True
+  edges = np.concatenate([program.edge_index for program in programs])
+  edges = (edges + np.repeat(first_node, num_edges)[:, np.newaxis]).astype(
+      np.int32)
+  ids = np.concatenate([program.node_config_ids for program in programs])
+  ids = (ids + np.repeat(first_node, num_configurable)).astype(np.int32)
+  in_segment, is_sampled = selected[edges].all(axis=1), selected[ids]
+  number = np.arange(len(programs), dtype=np.int32)
+  edge_graph = np.repeat(number, num_edges)
+  config_graph = np.repeat(number, num_configurable)
+  return {
+      'op': np.concatenate([program.node_opcode for program in programs]),
+      'op_feats': np.concatenate([
+          stats.node.apply(program.node_feat, 'node_feat')
+          for program in programs]),
+      'selected': selected,
+      'op_sizes': num_nodes,
+      'op_graph': np.repeat(number, num_nodes),
+      'consumer': edges[:, 0],
+      'producer': edges[:, 1],
+      'feed_sizes': num_edges,
+      'sampled_consumer': edges[in_segment, 0],
+      'sampled_producer': edges[in_segment, 1],
+      'sampled_feed_sizes': _sizes(edge_graph[in_segment], len(programs)),
+      'config_feats': np.concatenate([
+          _config_feats(program, chosen, stats)
+          for program, chosen in zip(programs, configs)]),
+      'config_node': ids,
+      'nconfig_sizes': num_configurable,
+      'nconfig_graph': config_graph,
+      'sampled_config': np.flatnonzero(is_sampled).astype(np.int32),
+      'sampled_config_sizes': _sizes(config_graph[is_sampled], len(programs)),
+      'graph_id': np.array(
+          [program.name.encode() for program in programs], object),
+      'runtimes': np.stack([program.runtime_ns[chosen]
+                            for program, chosen in zip(programs, configs)]),
+      'kept_node_ratio': np.float32([
+          (nodes.stop - nodes.start) / program.num_nodes
+          for nodes, program in zip(segments, programs)]),
+  }
+
+
+def _counts(programs: Sequence[Program], what: str) -> np.ndarray:
+  return np.array([getattr(program, what) for program in programs], np.int32)
+
+
+def _sizes(graph: np.ndarray, number: int) -> np.ndarray:
+  return np.bincount(graph, minlength=number).astype(np.int32)
+
+
+def _config_feats(program: Program, configs: np.ndarray,
+                  stats: FeatureStats) -> np.ndarray:
+  """float32 [configurable, configs, G], scaled."""
+  layouts = program.layouts(configs).transpose(1, 0, 2)
+  rows = stats.config.apply(
+      layouts.reshape(-1, layouts.shape[-1]), 'node_config_feat')
+  return rows.reshape(*layouts.shape[:2], rows.shape[-1])
+
+
+def graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
+  """Names the arrays of a batch as the baseline's graph does."""
+  arrays = {name: tf.convert_to_tensor(array)
+            for name, array in arrays.items()}
+  one_each = tf.ones_like(arrays['op_sizes'])
+  configurable = tf.range(tf.size(arrays['config_node']))
+
+  def edge_set(sizes, source, target):
+    return tfgnn.EdgeSet.from_fields(
+        sizes=arrays[sizes],
+        adjacency=tfgnn.Adjacency.from_indices(source, target))
+
+  def from_root(name):
+    root = arrays[name + '_graph']
+    return edge_set(name + '_sizes', ('g', root),
+                    (name, tf.range(tf.size(root))))
+
+  return tfgnn.GraphTensor.from_pieces(
+      context=tfgnn.Context.from_fields(sizes=one_each),
+      node_sets={
+          'op': tfgnn.NodeSet.from_fields(
+              sizes=arrays['op_sizes'], features={
+                  'op': arrays['op'], 'feats': arrays['op_feats'],
+                  'selected': arrays['selected']}),
+          'nconfig': tfgnn.NodeSet.from_fields(
+              sizes=arrays['nconfig_sizes'],
+              features={'feats': arrays['config_feats']}),
+          'g': tfgnn.NodeSet.from_fields(sizes=one_each, features={
+              name: arrays[name]
+              for name in ('graph_id', 'runtimes', 'kept_node_ratio')})},
+      edge_sets={
+          'feed': edge_set('feed_sizes', ('op', arrays['consumer']),
+                           ('op', arrays['producer'])),
+          'config': edge_set('nconfig_sizes', ('nconfig', configurable),
+                             ('op', arrays['config_node'])),
+          'sampled_feed': edge_set(
+              'sampled_feed_sizes', ('op', arrays['sampled_consumer']),
+              ('op', arrays['sampled_producer'])),
+          'sampled_config': edge_set(
+              'sampled_config_sizes', ('nconfig', arrays['sampled_config']),
+              ('op', tf.gather(arrays['config_node'],
+                               arrays['sampled_config']))),
+          'g_op': from_root('op'),
+          'g_config': from_root('nconfig')})

@@ -1,0 +1,194 @@
+"""The tile task: kernels whose tiles are to be ranked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_gnn as tfgnn
+
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.engine import (
+  artifacts,
+  compiled_model,
+  duplicate_configs,
+  evaluate,
+  losses,
+  metrics,
+  predictions_csv,
+  settings,
+  task,
+)
+from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import (
+  ensembling,
+  feature_stats,
+  kernel_inputs,
+  tile_batches,
+  tile_results,
+)
+
+# Training steps of one call of TensorFlow: they are short.
+STEPS_PER_CALL = 10
+
+
+class TileTask(task.Task):
+  """See `Task`."""
+  name, problem = 'tile', 'kernel'
+  loading = LoadSettings
+  evaluation = tile_results.Evaluation
+  top_ks = metrics.TOP_KS
+  final = (('slowdown', 'final_error'),)
+  csv_name, csv_configs = settings.CSV_NAME, settings.TOP_CONFIGS
+  csv_id, csv_end = predictions_csv.TILE, ''
+  test_configs = 10
+  scored_at_once = 8
+  config_table = 'config_feat'
+
+  def read(self, path: str, loading: LoadSettings) -> Partition:
+    return kernel_inputs.read_kernels(path, cache_dir=loading.cache_dir)
+
+  def read_split(self, loading: LoadSettings, collection: Sequence[str],
+                 split: str) -> Partition:
+    return read.read_split(
+        os.path.join(loading.data_root, *collection, split),
+        cache_dir=loading.cache_dir,
+        limit=read.TOY_FILES if loading.toy_data else None)
+
+  def collection(self, args: Mapping[str, Any],
+                 loading: Optional[LoadSettings] = None) -> tuple[str, ...]:
+    return ()
+
+  def statistics(self, args: Mapping[str, Any],
+                 loading: LoadSettings) -> tuple[FeatureStats, int]:
+    dataset = read.read_dataset(
+        loading.data_root, cache_dir=loading.cache_dir,
+        toy_data=loading.toy_data,
+        min_train_configs=-1 if loading.stats == 'all' else args['configs'])
+    return FeatureStats.of_partition(dataset.train), dataset.num_ops
+
+  # ----------------------------------------------------------------- training
+
+  def prepared(self, settings: TrainSettings) -> tuple[
+      TrainSettings, task.Splits]:
+    # Cheap checks first: a wrong name must not wait for the data.
+    settings = ensembling.joined(settings)
+    takes_stats = load_models.takes(
+        settings.model, feature_stats.ARGUMENT, settings.models_file)
+    read_in = read.read_dataset(
+        settings.data_root, min_train_configs=settings.configs,
+        cache_dir=settings.cache_dir, toy_data=settings.toy_data)
+    splits = task.Splits(
+        read_in.train, _validated(read_in.valid, settings), read_in.valid,
+        read_in.test, FeatureStats.of_partition(read_in.train),
+        read_in.num_ops)
+    for partition in (splits.valid, splits.test):
+      splits.stats.check_columns(partition)
+    if settings.test_mode == 'metrics':
+      evaluate.require_labels(
+          splits.test, os.path.join(settings.data_root, 'test'), self)
+    _require_batch(splits.train, settings, 'train')
+    _require_batch(splits.validated, settings, 'valid')
+    if takes_stats:
+      settings = feature_stats.given_to_model(
+          settings, splits.stats, read_in.every_train)
+    return settings, splits
+
+  def compiled_model(self, settings: TrainSettings,
+                     splits: task.Splits) -> tf.keras.Model:
+    return compiled_model.model(
+        settings, splits.num_ops, self.sample_graph(splits.stats),
+        losses.combined_loss(settings.weighted_losses),
+        steps=len(splits.train) // settings.batch,
+        steps_per_call=STEPS_PER_CALL)
+
+  def datasets(
+      self, settings: TrainSettings, splits: task.Splits, seed: int,
+      first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+    sizes = dict(batch_size=settings.batch, num_configs=settings.drawn_configs,
+                 least_configs=settings.configs, seed=seed)
+    train_batches = tile_batches.training_dataset(
+        splits.train, splits.stats, first_epoch=first_epoch, **sizes)
+    # One draw of configurations for all epochs, so that epochs compare.
+    return train_batches, tile_batches.training_dataset(
+        splits.validated, splits.stats, shuffle=False, redraw=False,
+        **sizes).cache()
+
+  def reported(self, run: artifacts.Run) -> Optional[str]:
+    if 'test_predictions' not in run.info:
+      return None
+    csv_path = os.path.expanduser(run.info['args']['results_csv'])
+    if not os.path.exists(csv_path):
+      predictions_csv.write(csv_path, run.info['test_predictions'])
+    return csv_path
+
+  # ------------------------------------------------------------------ scoring
+
+  def check_columns(self, problems: Partition, stats: FeatureStats) -> None:
+    stats.check_columns(problems)
+
+  def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
+    return tile_batches.kernel_graph(
+        Kernel(
+            tile_id='sample',
+            node_feat=stats.node.minimum[np.newaxis],
+            node_opcode=np.zeros(1, np.uint8),
+            edge_index=np.zeros((0, 2), np.int64),
+            config_feat=stats.config.minimum[np.newaxis],
+            runtime_ns=np.ones(1, np.int64),
+            normalizer_ns=np.ones(1, np.int64)),
+        stats)
+
+  def problems(self, members: Sequence[Kernel]) -> Partition:
+    return Partition.from_kernels(members)
+
+  def graphs(self, problem: Kernel,
+             stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
+    return [tile_batches.kernel_graph(problem, stats)]
+
+  def all_graphs(self, problems: Partition, stats: FeatureStats
+                 ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
+    # Made ahead of use.
+    return ([graph] for graph in tile_batches.kernel_graphs(problems, stats))
+
+  def first_copies(self, features: np.ndarray) -> np.ndarray:
+    return duplicate_configs.first_copies(features)
+
+  def config_rows(self, problem: Kernel,
+                  stats: FeatureStats) -> Iterable[np.ndarray]:
+    return [problem.config_feat]
+
+  def row_of(self, problem: Kernel, scores: duplicate_configs.Scores,
+             ks: Sequence[int]) -> dict[str, Any]:
+    return tile_results.row_of(problem, scores, ks)
+
+
+def _validated(valid: Partition, settings: TrainSettings) -> Partition:
+  if settings.validate_batches < 0:
+    return valid
+  # As the baseline: 5 % more kernels than the batches hold, for those that
+  # drop out because they have too few configurations.
+  count = int(settings.validate_batches * settings.batch * 1.05)
+  return valid.select(np.arange(min(count, len(valid))))
+
+
+def _require_batch(partition: Partition, settings: TrainSettings,
+                   split: str) -> None:
+  usable = int((partition.num_configs >= settings.configs).sum())
+  if usable < settings.batch:
+    raise UserError(
+        f'{os.path.join(settings.data_root, split)}: only {usable} of '
+        f'{len(partition)} kernels have at least --configs='
+        f'{settings.configs} configurations, fewer than one --batch='
+        f'{settings.batch}; lower --batch or --configs')
+
+
+TASK = TileTask()
