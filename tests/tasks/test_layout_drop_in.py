@@ -10,7 +10,7 @@ from support.places import PROJECT
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.course import allowed_imports
 
-PATH = PROJECT / 'tpu_graphs_ext' / 'layout' / 'models.py'
+PATH = PROJECT / 'layout_models.py'
 SOURCE = PATH.read_text()
 MODULE = ast.parse(SOURCE)
 HEADINGS = {line: found[1] for line, text in enumerate(SOURCE.splitlines(), 1)
