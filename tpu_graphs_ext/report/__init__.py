@@ -16,3 +16,6 @@ pictures   the figures of a page as SVG pictures of their own
 
 layout_report  the sections of runs of the layout task
 """
+
+# Kernels of each kind, best and worst, that a page shows of each group.
+KERNELS = 2

@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.files import path_flag
-
-# Single kernels of each kind, best and worst, of each group, unless told.
-KERNELS = 2
+from tpu_graphs_ext.report import KERNELS
 
 
 def add_verbs(verbs, add_verb: Callable, add_settings: Callable,

@@ -9,8 +9,8 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.report import (
+  KERNELS,
   charts,
-  cli,
   kernels,
   layout_report,
   measure,
@@ -30,7 +30,7 @@ TITLE = 'What the models learned'
 
 
 def report(paths: Sequence[str], *, out: str, data: str = '',
-           num_kernels: int = cli.KERNELS, task: str = '',
+           num_kernels: int = KERNELS, task: str = '',
            loading: LoadSettings = LoadSettings()) -> str:
   """Writes a page about training runs; returns its path.
 
