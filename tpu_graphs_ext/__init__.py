@@ -36,23 +36,23 @@ __all__ = [
 
 # Name -> the module that has it.
 _HOMES = {
-    'Choice': 'host.rank',
+    'Choice': 'engine.rank',
     'CostModel': 'serving.cost_model',
-    'Evaluation': 'host.tile_results',
+    'Evaluation': 'tasks.tile_results',
     'Explanation': 'analytic.explain',
     'Export': 'serving.export',
     'Kernel': 'data.kernel',
-    'LoadSettings': 'host.settings',
-    'Ranking': 'host.rank',
-    'TrainResult': 'host.train',
-    'TrainSettings': 'host.settings',
+    'LoadSettings': 'engine.settings',
+    'Ranking': 'engine.rank',
+    'TrainResult': 'engine.train',
+    'TrainSettings': 'engine.settings',
     'UserError': 'errors',
-    'evaluate': 'host.evaluate',
-    'evaluate_all': 'host.evaluate',
+    'evaluate': 'engine.evaluate',
+    'evaluate_all': 'engine.evaluate',
     'export': 'serving.export',
-    'predict': 'host.predict',
-    'rank': 'host.rank',
-    'train': 'host.train',
+    'predict': 'engine.predict',
+    'rank': 'engine.rank',
+    'train': 'engine.train',
 }
 
 imports.install()
