@@ -1,4 +1,4 @@
-"""The only place that knows where layout_models.py is and which models it has."""
+"""The only place that knows where models.py is and which models it has."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def models_path(task: str = 'tile') -> str:
   """The project's models of a task, found without importing TensorFlow.
 
   Args:
-    task: 'tile': layout_models.py; 'layout': layout_models.py.
+    task: 'tile': models.py; 'layout': layout_models.py.
   """
-  folder = os.path.dirname(os.path.abspath(__file__))
   return os.path.join(
-      folder, {'tile': '', 'layout': 'layout'}[task], 'models.py')
+      os.path.dirname(os.path.abspath(__file__)),
+      {'tile': 'models.py', 'layout': 'layout_models.py'}[task])
 
 
 def models_module(models_py: str = ''):
-  """The project's layout_models.py, or a student's own.
+  """The project's models.py, or a student's own.
 
   Args:
-    models_py: path of another layout_models.py; empty: the project's.
+    models_py: path of another models.py; empty: the project's.
 
   Raises:
     UserError: the file is missing or cannot be imported.
@@ -43,7 +43,7 @@ def models_module(models_py: str = ''):
     return layout_models
   if not os.path.isfile(path):
     raise UserError(
-        f'--models_py: no file {path}; give the path of a layout_models.py')
+        f'--models_py: no file {path}; give the path of a models.py')
   name = 'models_' + str(abs(hash(path)))
   if name not in sys.modules:
     loader = _Source(name, path)
@@ -60,7 +60,7 @@ def models_module(models_py: str = ''):
 
 
 class _Source(importlib.machinery.SourceFileLoader):
-  """Loads a source whatever its name ends with, as layout_models.py.original does."""
+  """Loads a source whatever its name ends with, as models.py.original does."""
 
   def path_stats(self, path):
     if not path.endswith('.py'):  # Else x.a and x.b would share a .pyc.
@@ -91,7 +91,7 @@ def model_class(name: str, models_py: str = '') -> type:
   if name not in names:
     hint = did_you_mean(name, names, 3, cutoff=0.4)
     raise UserError(
-        f'--model: there is no model {name!r} in layout_models.py; {hint}'
+        f'--model: there is no model {name!r} in models.py; {hint}'
         f'{" " if hint else ""}the models are {", ".join(names)}')
   return getattr(module, name)
 

@@ -45,7 +45,7 @@ def test_messages_before_the_run_has_a_name_are_kept(tmp_path, package_log):
     package_log.warning('left out %d kernels', 3)
     assert not path.exists()
     log.open(str(path), resumed=False)
-    logging.getLogger('tpu_graphs_ext.host.x').info('epoch 1')
+    logging.getLogger('tpu_graphs_ext.engine.x').info('epoch 1')
     assert messages_of(path)[-1] == 'epoch 1'  # At once, not at the end.
     log.write('best OPA')
   package_log.warning('not of this run')

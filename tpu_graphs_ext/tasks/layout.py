@@ -91,7 +91,7 @@ class LayoutTask(task.Task):
         cache_dir=settings.cache_dir, toy_data=settings.toy_data,
         seed=settings.seed or 0)
     labelled = [collection.train, collection.every_valid]
-    if layout_settings.test_mode == 'metrics':
+    if settings.test_mode == 'metrics':
       labelled.append(collection.test)
     for split in labelled:
       evaluate.require_labels(split, split.where, self)
