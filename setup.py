@@ -68,7 +68,8 @@ setuptools.setup(
         # TensorFlow 2.15 loads where it is: a second for each process.
         'dev': ['jaxlib>=0.4.26', 'lightgbm>=4.5,<5', 'matplotlib',
                 'grandalf', 'jinja2', 'pytest', 'pytest-xdist', 'hypothesis',
-                'ruff', 'distributed', 'optuna>=4.4', 'fsspec', 'pyarrow'],
+                'ruff', 'distributed', 'optuna>=4.4', 'fsspec', 'pyarrow',
+                'nbclient', 'ipykernel'],
     },
     entry_points={
         'console_scripts': ['tpu-graphs-ext = tpu_graphs_ext.cli:main'],
