@@ -33,9 +33,12 @@ COLORS = {1: '#c2410c', 5: '#1d4ed8'}
 
 def slowdowns(rows: pandas.DataFrame, split: str) -> dict[str, dict]:
   """Label -> {k: mean slowdown over seeds in per cent}; k is 1 or 5."""
-  found = {label: {k: 100 * runs[f'{split}_micro_top{k}'].mean() for k in COLORS}
-           for name, label in MODELS.items()
-           if len(runs := rows[rows['name'] == name])}
+  found = {}
+  for name, label in MODELS.items():
+    runs = rows[rows['name'] == name]
+    if len(runs):
+      found[label] = {k: 100 * runs[f'{split}_micro_top{k}'].mean()
+                      for k in COLORS}
   first = rows.iloc[0]
   found[CHOICES['default']] = {1: 100 * first[f'{split}_default']}
   found[CHOICES['random']] = {k: 100 * first[f'{split}_random{k}']

@@ -3,6 +3,7 @@
 import os
 import sys
 
+import pandas
 import pytest
 
 from support.places import BENCHMARKS
@@ -16,29 +17,28 @@ pytestmark = pytest.mark.skipif(
 
 
 def rows(phase, mib, open_files):
-  return [soak.Row(phase, step, *values)
-          for step, values in enumerate(zip(mib, open_files), 1)]
+  return pandas.DataFrame({
+      'phase': phase, 'step': range(1, len(mib) + 1), 'mib': mib,
+      'open_files': open_files})
 
 
 def test_growth_is_found(tmp_path):
-  flat = [row for phase in ('evaluate', 'predict')
-          for row in rows(phase, [100] * 20, [9] * 20)]
+  flat = [rows(phase, [100] * 20, [9] * 20)
+          for phase in ('evaluate', 'predict')]
   steady = rows('train', [50, 90, *[100, 103] * 9], [5, 7, *[9] * 18])
-  assert not soak.faults(steady + flat, settled=4, most_mib=20)
-  growing = rows('train', range(100, 300, 10), range(5, 25))
-  found = soak.faults(growing + flat, settled=4, most_mib=20)
-  assert found == ['train: 110.0 MiB more memory', 'train: 11 more open files']
-  soak.write(str(tmp_path / 'x.csv'), growing)
-  assert soak.read(str(tmp_path / 'x.csv')) == growing
-  lines = soak.table(steady + flat).splitlines()
+  assert not soak.faults(pandas.concat([steady, *flat]), settled=4)
+  growing = rows('train', [*range(100, 300, 10)], [*range(5, 25)])
+  assert soak.faults(pandas.concat([growing, *flat]), settled=4) == [
+      'train: 110.0 MiB more memory', 'train: 11 more open files']
+  soak.write(tmp_path, pandas.concat([steady, *flat]))
+  lines = (tmp_path / 'soak.md').read_text().splitlines()
   assert '| train | 10 | 103 | 9 |' in lines
   assert '| predict | 20 | 100 | 9 |' in lines
-  soak.draw(str(tmp_path / 'x.svg'), steady + flat)
-  assert '</svg>' in (tmp_path / 'x.svg').read_text()
+  assert '</svg>' in (tmp_path / 'soak.svg').read_text()
 
 
 @pytest.mark.survive
 def test_long_runs_do_not_grow(tmp_path):
-  found = soak.soak(str(tmp_path / 'soak'), epochs=200, kernels=500, calls=20)
-  assert len([row for row in found if row.phase == 'train']) > 100
-  assert not soak.faults(found, settled=10, most_mib=20)
+  found = soak.soak(str(tmp_path / 'soak'))
+  assert (found['phase'] == 'train').sum() > 100
+  assert not soak.faults(found)

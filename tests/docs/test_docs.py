@@ -79,8 +79,8 @@ def test_every_relative_link_leads_somewhere():
       target = (PROJECT / page).parent / path if path else PROJECT / page
       if re.match('https?:', link):
         continue
-      if not target.exists() or anchor and anchor not in anchors_of(
-          target.read_text(encoding='utf-8')):
+      if not target.exists() or (anchor and anchor not in anchors_of(
+          target.read_text(encoding='utf-8'))):
         lost.append((page, link))
   assert not lost
 
@@ -203,8 +203,8 @@ def test_every_script_takes_the_flags_that_pages_give_it():
 def test_recipes_are_those_of_the_engine():
   assert dict(re.findall(r'^- `(\w+)`: `(--.*)`$', section_of(
       'docs/commands.md', 'Recipes'), re.MULTILINE)) == {
-          name: ' '.join(f'--{flag} {value}' for flag, value in settings.items())
-          for name, settings in recipes.RECIPES.items()}
+          name: ' '.join(f'--{flag} {value}' for flag, value in flags.items())
+          for name, flags in recipes.RECIPES.items()}
 
 
 # --- Models and data ---------------------------------------------------------
