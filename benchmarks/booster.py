@@ -21,7 +21,7 @@ bounds, the operand of a reduction.
 Tile bounds of the public files count layout tiles, by physical dimension. Data
 of other machines may count elements, or go by logical dimension; which it is
 (see `Reading`) is taken from the train kernels. LightGBM comes with
-`pip install -e ".[benchmarks]"` in a clone.
+`pip install -e ".[dev]"` in a clone.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ def lightgbm():
     import lightgbm as module
   except ImportError as error:
     raise UserError(
-        f'{NAME} is not installed ({error}); {how_to_install("benchmarks")}, '
+        f'{NAME} is not installed ({error}); {how_to_install("dev")}, '
         'or leave it out of --models') from error
   return module
 

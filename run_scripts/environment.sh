@@ -133,8 +133,8 @@ make_environment() {
   find_environment
   PYTHON=$VENV/bin/python
   constraints=$PROJECT/constraints/$STACK-python$(python_version "$PYTHON").txt
-  stamp=$VENV/installed-$extras-$(cat "$PROJECT/setup.py" \
-    "$PROJECT/tpu_graphs_ext/stacks/versions.py" "$constraints" | cksum | tr ' ' '-')
+  stamp=$VENV/installed-$extras-$(cat "$PROJECT"/{setup.py,pyproject.toml} \
+    "$PROJECT"/tpu_graphs_ext/stacks/*.txt "$constraints" | cksum | tr ' ' '-')
   [ -e "$stamp" ] && return
   check_disk
   echo "Installing the $STACK stack and the project (about two minutes) ..."

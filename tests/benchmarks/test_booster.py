@@ -186,7 +186,7 @@ def test_without_lightgbm_it_says_what_to_install(
   monkeypatch.setitem(sys.modules, 'lightgbm', None)
   assert accuracy.main(flags_of(tmp_path)) == 1
   error = capsys.readouterr().err
-  assert 'pip install -e ".[benchmarks]"' in error
+  assert 'pip install -e ".[dev]"' in error
   assert not (tmp_path / 'accuracy.csv').exists()
 
 

@@ -31,7 +31,7 @@ SCRIPTS = PROJECT / 'run_scripts'
 # What would let a test's own packages or settings in.
 NOT_HANDED_ON = ('PYTHONPATH', 'VIRTUAL_ENV', 'TF_USE_LEGACY_KERAS', 'PYTHON',
                  checkout.ROOT_VARIABLE)
-EXTRAS = ('pytest', 'xdist', 'ruff', 'matplotlib')
+EXTRAS = ('pytest', 'xdist', 'ruff', 'lightgbm')
 # Rows of a competition with as few kernels as the sample data.
 LAYOUT_ROWS = {'layout:xla:random:net': [0, 1], 'layout:nlp:default:net': [0]}
 # Few and small steps, whatever host takes them.
@@ -85,7 +85,7 @@ def student(tmp_path_factory) -> Iterator[Student]:
   variables = {key: value for key, value in os.environ.items()
                if key not in NOT_HANDED_ON}
   variables.update({'VENV': str(venv),
-                    versions.STACK_VARIABLE: versions.stack_name()})
+                    'TPU_GRAPHS_EXT_STACK': versions.stack_name()})
   if not venv.exists():
     Student(home, venv, {**variables, 'PYTHON': sys.executable}).run(
         'bash', '-euo', 'pipefail', '-c', 'source "$0"; make_environment',
@@ -94,7 +94,7 @@ def student(tmp_path_factory) -> Iterator[Student]:
   variables.update({'HOME': str(home), 'DATA_ROOT': str(home / 'data'),
                     'OUT_DIR': str(home / 'out')})
   made = Student(home, venv, variables)
-  variables[versions.STACK_VARIABLE] = made.stack()
+  variables['TPU_GRAPHS_EXT_STACK'] = made.stack()
   made.verb('sample-data', f'--out={home}/data', '--kernels=24')
   yield made
   shutil.rmtree(home / 'venv', ignore_errors=True)  # Pytest keeps the rest.

@@ -139,7 +139,8 @@ def project(tmp_path):
   for name in ('run_scripts', 'constraints', 'tpu_graphs_ext', '.ci'):
     shutil.copytree(PROJECT / name, folder / name,
                     ignore=shutil.ignore_patterns('__pycache__'))
-  shutil.copy(PROJECT / 'setup.py', folder)
+  for name in ('setup.py', 'pyproject.toml'):
+    shutil.copy(PROJECT / name, folder)
   return folder
 
 

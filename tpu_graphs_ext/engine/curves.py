@@ -30,10 +30,10 @@ def check(path: str) -> None:
                     f'ends in {ending!r}')
   try:
     if path:
-      import matplotlib  # noqa: F401  An extra; it takes a second to import.
+      import matplotlib  # noqa: F401  Takes a second to import.
   except ImportError as error:
     raise UserError('--plot: matplotlib is not installed; '
-                    f'{how_to_install("report")}') from error
+                    f'{how_to_install()}') from error
 
 
 def kind_of(path: str) -> tuple[bytes, str]:

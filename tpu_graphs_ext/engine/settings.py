@@ -148,7 +148,7 @@ class Training:
   csv_log: str = setting('', 'file for one CSV row an epoch; empty: none')
   plot: str = setting(
       '', 'file for a picture of the learning curves, .svg or .png; empty: '
-      'none. Needs the extra [report]')
+      'none')
 
   # Of the task: its name, the `args` of its run files, what the default name of
   # --results_csv ends with, and what settings that make runs differ and are

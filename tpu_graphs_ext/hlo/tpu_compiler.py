@@ -5,7 +5,7 @@ any Linux machine with an x86-64 processor. It comes under Google Cloud's terms
 and is the user's own install; nothing of it is in this package.
 
 What the optimised program says of a kernel's tile is not promised by anybody,
-so the versions that were tested are pinned in setup.py.
+so the versions that were tested are pinned in pyproject.toml.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def look_of(number: int, name: str) -> Look:
 
 
 def require_packages() -> None:
-  """Raises a UserError where a package of the extra [report] is missing."""
+  """Raises a UserError where a package that draws is missing."""
   try:
     import grandalf.layouts  # noqa: F401
     import jinja2  # noqa: F401
@@ -54,7 +54,7 @@ def require_packages() -> None:
   except ImportError as error:
     raise UserError(
         f'report draws with packages that are not installed ({error}); '
-        f'{how_to_install("report")}') from error
+        f'{how_to_install()}') from error
   matplotlib.use('Agg')
 
 

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import os
 import platform
 import re
 import sys
 from typing import Optional
-
-# Chooses a stack for installing on a Python that both support.
-STACK_VARIABLE = 'TPU_GRAPHS_EXT_STACK'
 
 # Packages that bring the module tensorflow.
 _TENSORFLOWS = ('tensorflow', 'tensorflow-cpu', 'tensorflow-gpu',
@@ -39,59 +37,24 @@ class Stack:
   requirements: dict[str, str]
 
 
-# What else the scripts of the baseline and of the course import; this package
-# needs scipy and tqdm of it.
-_OF_SCRIPTS = {
-    'absl-py': '>=1.4,<3',
-    'apache-beam': '>=2.50,<3',
-    'pandas': '>=2,<4',
-    'scipy': '>=1.11,<2',
-    'tqdm': '>=4.60,<5',
-}
-CLASSIC = Stack('classic', ('3.9', '3.10', '3.11'), {
-    'tensorflow': '>=2.15.1,<2.16',
-    'keras': '>=2.15,<3',
-    'tensorflow_gnn': '>=1.0.3,<1.1',
-    'tensorflow-ranking': '>=0.5.5,<0.6',
-    'numpy': '>=1.22,<2',
-    **_OF_SCRIPTS,
-})
-CURRENT = Stack('current', ('3.10', '3.11', '3.12', '3.13'), {
-    'tensorflow': '>=2.21,<2.22',
-    'tf_keras': '>=2.21,<2.22',
-    'tensorflow_gnn': '>=1.0.3,<1.1',
-    # The newest that does not ask for a TensorFlow below 2.16.
-    'tensorflow-ranking': '>=0.5.3,<0.6',
-    'numpy': '>=1.26,<3',
-    # No longer comes with TensorFlow.
-    'tensorboard': '>=2.20,<3',
-    **_OF_SCRIPTS,
-})
+def _stack(name: str, *pythons: str) -> Stack:
+  """The requirements in the .txt files beside this one; setup.py reads them."""
+  requirements = {}
+  for part in (name, 'scripts'):
+    path = os.path.join(os.path.dirname(__file__), f'{part}.txt')
+    with open(path, encoding='utf-8') as file:
+      requirements.update(re.findall(r'^([\w-]+)(>=.+)$', file.read(), re.M))
+  return Stack(name, pythons, requirements)
+
+
+CLASSIC = _stack('classic', '3.9', '3.10', '3.11')
+CURRENT = _stack('current', '3.10', '3.11', '3.12', '3.13')
 STACKS = {stack.name: stack for stack in (CLASSIC, CURRENT)}
 
 
 def default_stack(python: str) -> str:
   """The stack that a Python such as '3.11' gets unless another is chosen."""
   return 'classic' if python in CLASSIC.pythons else 'current'
-
-
-def install_requires(chosen: str = '') -> list[str]:
-  """Requirements for setup.py, with markers for the version of Python.
-
-  Args:
-    chosen: the stack for a Python that both support; empty: classic.
-
-  Raises:
-    ValueError: there is no such stack.
-  """
-  if chosen and chosen not in STACKS:
-    raise ValueError(f'{STACK_VARIABLE}={chosen}: there is no such stack; '
-                     f'choose {" or ".join(STACKS)}, or unset it')
-  first_current = '3.10' if chosen == 'current' else '3.12'
-  return [
-      f'{package}{versions}; python_version {relation} "{first_current}"'
-      for stack, relation in ((CLASSIC, '<'), (CURRENT, '>='))
-      for package, versions in stack.requirements.items()]
 
 
 # ------------------------------------------------------------- what is in use
