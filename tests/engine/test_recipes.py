@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tpu_graphs_ext import cli
+from tpu_graphs_ext.cli import app, flags
 from tpu_graphs_ext.engine import recipes
 from tpu_graphs_ext.engine.settings import TrainSettings
 from tpu_graphs_ext.errors import UserError
@@ -41,12 +41,10 @@ def test_what_is_given_comes_first_even_where_it_is_the_default():
   assert settings.lr_schedule == recipes.RECIPES['quick']['lr_schedule']
 
 
-def test_flags_come_before_the_recipe(monkeypatch):
-  given = []
-  monkeypatch.setattr(
-      cli, '_train', lambda args: given.append(cli._given(args, TrainSettings)))
-  cli.main(['train', '--recipe=best', '--epochs=7'])
-  assert given == [TrainSettings(recipe='best', epochs=7)]
+def test_flags_come_before_the_recipe():
+  args = app.parse(['train', '--recipe=best', '--epochs=7'])
+  assert flags.given(args, TrainSettings) == TrainSettings(
+      recipe='best', epochs=7)
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest():

@@ -9,6 +9,7 @@ import pytest
 from tqdm import tqdm
 
 from tpu_graphs_ext import cli
+from tpu_graphs_ext.cli.flags import VERBS
 from tpu_graphs_ext.engine import callbacks, curves, output_paths, run_log
 from tpu_graphs_ext.engine.settings import TrainSettings
 from tpu_graphs_ext.errors import UserError
@@ -127,7 +128,8 @@ def test_quiet_shows_warnings_and_results_alone(monkeypatch, capsys, tmp_path):
     print('result')
     return 0
 
-  monkeypatch.setattr(cli, '_check_data', work)
+  monkeypatch.setitem(
+      VERBS, 'check-data', VERBS['check-data']._replace(run=work))
   shown = {}
   try:
     for flags in ([], ['--quiet'], []):

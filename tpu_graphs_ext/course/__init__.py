@@ -1,6 +1,5 @@
 """The course's assignment: checked as the graders do, packed, sent.
 
-cli              the verbs of this wing
 checkout         finding a checkout of the baseline, copying it, running its
                  scripts
 swap             puts a models.py into the checkout and takes it out again

@@ -1,6 +1,5 @@
 """One page that compares training runs: what they learned, where they err.
 
-cli        the verb `report`
 report     from what a user names to the page
 runs       finds runs, and groups those that differ in their seed alone
 measure    what the models of the runs do on labelled kernels

@@ -1,6 +1,5 @@
 """Many trainings, or rankings of many files, in many processes.
 
-cli          the verb `sweep`, and the flags of `rank` that name workers
 pool         runs a function on items, by workers that may die
 grid         what a sweep tries, from a file
 values       the values of one argument

@@ -1,6 +1,5 @@
 """Traces of PyTorch: what kernels take, learned from one to predict others.
 
-cli         the verb `trace`
 read        a file -> a trace
 kineto      the profiler's events: calls of the host, work of the GPU
 sizes       what a kernel computes and moves, off its operator's shapes

@@ -1,0 +1,334 @@
+"""Runs one command: words in; exit code, stdout and stderr out.
+
+Results go to stdout, progress and warnings to stderr. Exit code 0: done; 1: a
+fault in the input, named in one `error:` line; 2: wrong usage; 130: Ctrl-C;
+143: SIGTERM. TensorFlow is imported only when a verb runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import NoReturn, Optional
+
+import tpu_graphs_ext
+from tpu_graphs_ext.cli import assignment, flags, many, rank, verbs
+from tpu_graphs_ext.errors import UserError, did_you_mean, printable
+from tpu_graphs_ext.files import open_ordinary, parse_json
+from tpu_graphs_ext.stacks.quiet import NoTerminal
+
+_MODULES = verbs, rank, many, assignment  # Their import adds the verbs.
+# The order of --help.
+_ORDER = (
+    'train', 'evaluate', 'predict', 'rank', 'report', 'export', 'sweep',
+    'check-data', 'featurize', 'sample-data', 'stats', 'doctor', 'install',
+    'uninstall', 'verify', 'package', 'kaggle-csv', 'run', 'trace')
+
+_EVERY_VERB = (
+    flags.path('--config', help='JSON object of flags, such as {"epochs": 5}; '
+               'flags of the command line win'),
+    flags.switch('--quiet', 'print no progress, only warnings, errors and the '
+                 'result'))
+# What stands for a file or folder in --help.
+_PATHS = {'FILE', 'FILE.json', 'FILE.pb', 'GRID.json', 'DIR', 'PATH', 'RUN',
+          'MODEL_DIR', 'CSV', 'CHECKOUT', 'SCRIPT', 'DATA_ROOT', 'OUT_DIR',
+          'CACHE_DIR', 'MODELS_PY', 'RESULTS_CSV', 'TENSORBOARD', 'CSV_LOG',
+          'PLOT', 'PYTHON'}
+
+
+# ------------------------------------------------------------------ the words
+
+
+class _Parser(argparse.ArgumentParser):
+  """Says in one line what is wrong with a command."""
+
+  def error(self, message: str) -> NoReturn:
+    self.exit(2, f'{self.prog}: error: {message}; see {self.prog} --help\n')
+
+
+class _Formatter(argparse.HelpFormatter):
+  """Keeps the lines of the examples; adds defaults, but not of switches."""
+
+  def _format_args(self, action, default_metavar):
+    if action.type is flags.boolean:
+      return ''
+    return super()._format_args(action, default_metavar)
+
+  def _fill_text(self, text, width, indent):
+    return text if '\n' in text else super()._fill_text(text, width, indent)
+
+  def _get_help_string(self, action):
+    if (action.default in (None, argparse.SUPPRESS, False, ())
+        or action.required or not action.option_strings):
+      return action.help
+    default = repr(action.default) if action.default == '' else '%(default)s'
+    return f'{action.help} (default: {default})'
+
+
+class _Completion(argparse.Action):
+  """Prints the script of a shell."""
+
+  def __call__(self, parser, namespace, values, option_string=None):
+    import shtab  # Takes longer than all of --help.
+    every = make_parser()
+    for verb in flags.VERBS:
+      for one in _parser_of(every, verb)._actions:
+        if one.metavar in _PATHS:
+          one.complete = shtab.FILE
+    print(shtab.complete(every, values))
+    parser.exit()
+
+
+def make_parser(only: Optional[str] = None,
+                task: str = 'tile') -> argparse.ArgumentParser:
+  """The parser of all verbs.
+
+  Args:
+    only: the verb that gets its flags; None: every verb does.
+    task: whose flags.
+  """
+  parser = _Parser(
+      prog='tpu-graphs-ext', allow_abbrev=False, usage='%(prog)s VERB [FLAGS]',
+      description='Train and use models that rank the tile sizes of TPU '
+                  'kernels, or with --task layout the layouts of programs.',
+      epilog='`tpu-graphs-ext VERB --help` lists the flags of a verb. Flags '
+             'may be written with dashes (--data-root), and switches take a '
+             'value (--quiet=false).')
+  parser.add_argument('--version', action='version',
+                      version=f'%(prog)s {tpu_graphs_ext.__version__}')
+  parser.add_argument('--print_completion', '--print-completion',
+                      action=_Completion, choices=('bash', 'zsh'),
+                      help='print what makes the Tab key complete verbs and '
+                           'flags; see docs/commands.md')
+  subparsers = parser.add_subparsers(
+      dest='verb', metavar='VERB', required=True, prog=parser.prog,
+      title='verbs')
+  for name in _ORDER:
+    verb = flags.VERBS[name]
+    summary = verb.summary
+    one = subparsers.add_parser(
+        name, help=summary, formatter_class=_Formatter, allow_abbrev=False,
+        description=f'{summary[0].upper()}{summary[1:]}. {verb.more}'.strip(),
+        epilog='\n  '.join(['examples:', *(
+            f'tpu-graphs-ext {name} {words}' for words in verb.examples)]))
+    if only in (None, name):
+      _add_flags(one, [*_EVERY_VERB, *verb.flags(task)])
+  return parser
+
+
+def _add_flags(parser: argparse.ArgumentParser,
+               added: Sequence[flags.Flag]) -> None:
+  """Adds flags, each under the heading that `flags.GROUPS` has for it."""
+  places = {name: group for title, names in flags.GROUPS.items()
+            for group in [parser.add_argument_group(title)]
+            for name in names.split()}
+  one_of = None
+  usage = []
+  for names, options in added:
+    place = places.get(names[0].lstrip('-'), parser)
+    options = dict(options)
+    if options.pop('one_of', False):
+      one_of = one_of or parser.add_mutually_exclusive_group(required=True)
+      place = one_of
+    action = place.add_argument(*names, **options)
+    if action.required:
+      usage.append(' '.join([*action.option_strings[:1], action.metavar]))
+  parser.usage = ' '.join(['%(prog)s', *usage, '[FLAGS]'])
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+  """Reads a command, or exits with 2 and one line about what is wrong."""
+  words = list(argv)
+  if words[:1] == ['--quiet'] and len(words) > 1:  # Before the verb, too.
+    words[:2] = words[1], '--quiet=true'
+  top = make_parser(only='')
+  name = words[0] if words else ''
+  if name not in flags.VERBS:
+    if name and not name.startswith('-'):
+      hint = did_you_mean(name, list(flags.VERBS), cutoff=0.7)
+      top.error(f'there is no verb {name!r}{"; " if hint else ""}{hint}')
+    return top.parse_args(words)
+  try:
+    if name != 'run':  # The rest of its words are a script's.
+      words[1:] = _dashes_and_config(words[1:])
+    parser = make_parser(name, _task_of(words))
+    if name != 'run':
+      words[1:] = _spelled_out(_parser_of(parser, name), words[1:])
+    args, unknown = parser.parse_known_args(words)
+  except UserError as error:
+    top.error(str(error))
+  if unknown:
+    _refuse(parser, name, unknown)
+  return args
+
+
+def _parser_of(parser: argparse.ArgumentParser,
+               verb: str) -> argparse.ArgumentParser:
+  return next(action for action in parser._actions
+              if action.dest == 'verb').choices[verb]
+
+
+def _flags_of(parser: argparse.ArgumentParser) -> list[str]:
+  return [name for action in parser._actions for name in action.option_strings]
+
+
+def _task_of(words: Sequence[str]) -> str:
+  """The task on which the flags of a verb depend."""
+  task = 'tile'
+  for word, following in zip(words, [*words[1:], '']):
+    name, equals, value = word.partition('=')
+    if name == '--task':
+      task = value if equals else following
+  return task if task in flags.TASKS else 'tile'
+
+
+def _dashes_and_config(words: Sequence[str]) -> list[str]:
+  """--data-root as --data_root, and the flags of --config before the others."""
+  plain = []
+  for word in words:
+    name, equals, value = word.partition('=')
+    if name.startswith('--'):
+      name = '--' + name[2:].replace('-', '_')
+    plain.append(name + equals + value)
+  for word, following in zip(plain, [*plain[1:], '']):
+    name, equals, value = word.partition('=')
+    if name == '--config':
+      return [*_read_config(value if equals else following), *plain]
+  return plain
+
+
+def _read_config(path: str) -> list[str]:
+  """The words of a command line that a JSON file of flags stands for.
+
+  Raises:
+    UserError: it cannot be read, or is not a JSON object of flags.
+  """
+  try:
+    with open_ordinary(os.path.expanduser(path)) as file:
+      content = parse_json(file.read(), path)
+  except OSError as error:
+    raise UserError(f'--config={path}: cannot be read '
+                    f'({error.strerror or error})') from error
+  if not isinstance(content, dict):
+    raise UserError(f'--config={path}: must be a JSON object of flags, such as '
+                    f'{{"epochs": 5}}; got a {type(content).__name__}')
+  words = []
+  for name, value in content.items():
+    if isinstance(value, list):
+      words += [f'--{name}', *map(str, value)]
+    elif value is not None:
+      words.append(f'--{name}=' + (
+          value if isinstance(value, str) else json.dumps(value)))
+  return words
+
+
+def _spelled_out(verb: argparse.ArgumentParser,
+                 words: Sequence[str]) -> list[str]:
+  """`--json FILE` as `--json=true FILE`, so that a switch takes no file."""
+  switches = {flag for action in verb._actions if action.type is flags.boolean
+              for flag in action.option_strings}
+  return [
+      f'{word}=true' if word in switches and not flags.is_boolean(following)
+      else word for word, following in zip(words, [*words[1:], ''])]
+
+
+def _refuse(parser: argparse.ArgumentParser, verb: str,
+            unknown: Sequence[str]) -> NoReturn:
+  """Names the nearest flags of the verb, and exits with 2."""
+  name = unknown[0].partition('=')[0]
+  known = _flags_of(_parser_of(parser, verb))
+  nearest = [flag for flag in known if len(name) > 3 and flag.startswith(name)]
+  # Stricter than for names, as all flags have their dashes in common.
+  hint = (f'did you mean {" or ".join(nearest)}?' if 0 < len(nearest) < 3
+          else did_you_mean(name, known, cutoff=0.7))
+  for task in flags.TASKS:
+    if not hint and name in _flags_of(
+        _parser_of(make_parser(verb, task), verb)):
+      hint = f'{name} goes with --task {task}'
+  _parser_of(parser, verb).error(
+      f'unrecognized arguments: {" ".join(unknown)}'
+      f'{"; " if hint else ""}{hint}')
+
+
+# ------------------------------------------------------------------- the verb
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+  """Runs one verb; returns the exit code."""
+  args = parse(sys.argv[1:] if argv is None else argv)
+  _set_up_logging(args.quiet)
+  # Its C++ start-up messages, even without a GPU, are at level 'error'; what
+  # matters is raised as an exception. Read when TensorFlow is imported.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  try:
+    with _ended_by_sigterm(), _progress(args.quiet):
+      code = flags.VERBS[args.verb].run(args)
+    sys.stdout.flush()
+    return code or 0
+  except UserError as error:
+    print(f'error: {printable(str(error))}', file=sys.stderr)
+  except KeyboardInterrupt as error:
+    print('interrupted', file=sys.stderr)
+    return 143 if isinstance(error, _Terminated) else 130
+  except SystemExit as error:  # No verb does; a models.py may.
+    print(f'error: models.py ended the program (exit code {error.code}); take '
+          'the call out of it', file=sys.stderr)
+  except BrokenPipeError:  # `| head`: nobody reads on.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  except OSError as error:
+    advice = '; free some space' if error.errno == errno.ENOSPC else ''
+    print(f'error: {error}{advice}', file=sys.stderr)
+  return 1
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[None]:
+  """Messages go above progress bars; when quiet there are no bars."""
+  from tqdm.contrib.logging import logging_redirect_tqdm
+  if not quiet:
+    with logging_redirect_tqdm():
+      yield
+    return
+  with contextlib.redirect_stderr(NoTerminal(sys.stderr)):
+    yield
+
+
+class _Terminated(KeyboardInterrupt):
+  """SIGTERM, as a queue sends it when the time is up."""
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+  """SIGTERM ends what runs as Ctrl-C does; so it is put in order first."""
+  def end(unused_number, unused_frame):
+    raise _Terminated
+
+  if (threading.current_thread() is not threading.main_thread()
+      or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
+    yield
+    return
+  signal.signal(signal.SIGTERM, end)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _set_up_logging(quiet: bool) -> None:
+  """The package's messages to stderr; TensorFlow's only when they matter."""
+  logging.basicConfig(format='%(message)s', stream=sys.stderr)
+  for handler in logging.root.handlers:
+    if type(handler) is logging.StreamHandler:  # The one that was just made.
+      # Not the logger's level: the log of a run has what is not shown.
+      handler.setLevel(logging.WARNING if quiet else logging.NOTSET)
+  logging.getLogger('tpu_graphs_ext').setLevel(logging.INFO)
+  for name in ('tensorflow', 'absl'):
+    logging.getLogger(name).setLevel(logging.ERROR)

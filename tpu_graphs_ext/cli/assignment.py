@@ -1,0 +1,149 @@
+"""The verbs of the assignment: from a checkout to a file for Kaggle."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from argparse import Namespace
+from typing import Any
+
+from tpu_graphs_ext.cli import flags
+from tpu_graphs_ext.cli.flags import JSON, flag, path, switch
+from tpu_graphs_ext.course import process_limits
+from tpu_graphs_ext.engine.settings import DATA_ROOT, TrainSettings
+from tpu_graphs_ext.errors import UserError
+
+_RUNS_CODE = (
+    'This runs the code of the hand-in, as you: it can read and write your '
+    'files, and on Linux the environment variables of your other processes '
+    '(/proc). It has no network where the system can take it away, and has '
+    'limits of time and memory. Give it only what you would run yourself, or '
+    'use an account or container made for it.')
+_TASK = flags.choice('--task', flags.TASKS, 'whose models: those of '
+                     'tiles_train.py, or of layout_train.py', 'tile')
+_MODELS_PY = flag('--models_py', default='', metavar='FILE',
+                  help="the models.py to hand in; empty: the package's")
+_ROOT = flag('--root', default='', metavar='CHECKOUT', help="the baseline's "
+             'checkout; empty: what the variable TPU_GRAPHS_ROOT names')
+_AS_IN_TRAINING = {
+    one.names[0]: one for one in flags.of_settings(TrainSettings)}
+# What it takes to grade.
+_PLACE = (
+    _MODELS_PY, _ROOT, _AS_IN_TRAINING['--data_root'],
+    _AS_IN_TRAINING['--cache_dir'],
+    flag('--time_limit', type=float, metavar='MINUTES',
+         default=process_limits.DEFAULT_MINUTES,
+         help='time that the code of the hand-in may take in all'))
+_MODEL_DIR = {'metavar': 'MODEL_DIR',
+              'help': 'folder model_<hash>, with its run file beside it'}
+
+
+def _print(result: Any, as_json: bool) -> int:
+  """Prints; 1 if something is broken."""
+  text = (json.dumps(result.to_json(), indent=2, ensure_ascii=False)
+          if as_json else result.text())
+  encoding = sys.stdout.encoding or 'ascii'
+  print(text.encode(encoding, 'replace').decode(encoding))
+  return 0 if result.ok else 1
+
+
+@flags.verb('check versions, checkout, data, disk and memory',
+            '--root ~/tpu_graphs', '--data_root=DATA --json',
+            flags=[_ROOT, _AS_IN_TRAINING['--data_root'], JSON])
+def doctor(args: Namespace) -> int:
+  from tpu_graphs_ext.course import doctor
+  return _print(doctor.doctor(args.root, args.data_root), args.json)
+
+
+@flags.verb('put models.py into a checkout of the baseline',
+            '--root ~/tpu_graphs', '--models_py my_models.py',
+            flags=[_TASK, _ROOT, _MODELS_PY])
+def install(args: Namespace) -> None:
+  from tpu_graphs_ext.course import swap
+  print(swap.install(args.root, args.models_py, args.task))
+
+
+@flags.verb("put the checkout's own models.py back", '--root ~/tpu_graphs',
+            '--task=layout', flags=[_TASK, _ROOT])
+def uninstall(args: Namespace) -> None:
+  from tpu_graphs_ext.course import swap
+  print(swap.uninstall(args.root, args.task))
+
+
+@flags.verb(
+    'do with a hand-in what the graders do, and name every reason why it fails',
+    '--model_dir out/model_1a2b', '--package submission.zip', more=_RUNS_CODE,
+    flags=[_TASK, path('--model_dir', '--dir', one_of=True, **_MODEL_DIR),
+           path('--package', one_of=True,
+                help='a .zip that `package` wrote'), *_PLACE,
+           switch('--toy_data', 'grade with the first 100 files of each split '
+                  'only; of layouts with 5'), JSON])
+def verify(args: Namespace) -> int:
+  from tpu_graphs_ext.course import verify, verify_layout, zip_file
+  check = {'tile': verify.verify,
+           'layout': verify_layout.verify_layout}[args.task]
+  place = _place(args)
+  with tempfile.TemporaryDirectory(prefix='package_') as folder:
+    if args.package:
+      if args.models_py:
+        raise UserError('--models_py: a package has its own; leave one of '
+                        '--package and --models_py out')
+      args.model_dir, place['models_py'] = zip_file.unpack(
+          args.package, folder)
+    return _print(check(args.model_dir, **place, toy_data=args.toy_data),
+                  args.json)
+
+
+@flags.verb(
+    'verify a hand-in and pack it into one zip file',
+    '--model_dir out/model_1a2b',
+    '--model_dir out/model_1a2b --out hand_in.zip', more=_RUNS_CODE,
+    flags=[_TASK, path('--model_dir', '--dir', required=True, **_MODEL_DIR),
+           path('--out', default='submission.zip', help='the .zip to write'),
+           *_PLACE,
+           switch('--force', 'pack a model that was trained on toy data')])
+def package(args: Namespace) -> None:
+  from tpu_graphs_ext.course import zip_file
+  verdict = zip_file.package(args.model_dir, args.out, **_place(args),
+                             force=args.force, task=args.task)
+  print(verdict.text())
+  print(args.out)
+
+
+def _place(args: Namespace) -> dict[str, Any]:
+  place = {name: getattr(args, name)
+           for name in ('models_py', 'root', 'data_root', 'cache_dir',
+                        'time_limit')}
+  if args.task == 'layout':  # Read by the baseline alone, without its cache.
+    from tpu_graphs_ext.course import verify_layout
+    del place['cache_dir']
+    if place['data_root'] == DATA_ROOT:
+      place['data_root'] = verify_layout.DATA_ROOT
+  return place
+
+
+@flags.verb(
+    "write the competition's file of 894 rows",
+    '--tile predictions.csv --out kaggle.csv',
+    '--tile a.csv --layout b.csv --out kaggle.csv', flags=[
+        path('--tile', required=True, metavar='CSV',
+             help="a model's predictions"),
+        path('--layout', action='append', metavar='CSV',
+             help='layout rows; may be given several times; not given: those '
+             "of the sample or the files' order"),
+        path('--out', required=True, help='the CSV to write'),
+        flag('--sample', default='', metavar='CSV',
+             help="the course's sample_submission.csv, which names the rows; "
+             'empty: they follow from the data'),
+        flag('--data_root', default='', metavar='DATA_ROOT',
+             help='folder with the split test, to check indices against; '
+             f'empty: unchecked with a sample, else {DATA_ROOT}'),
+        flag('--layout_root', default='', metavar='DIR',
+             help='the same for the layout collection; empty: unchecked with a '
+             'sample, else ~/data/tpugraphs/npz/layout')])
+def kaggle_csv(args: Namespace) -> None:
+  from tpu_graphs_ext.course import kaggle
+  print(kaggle.kaggle_csv(
+      args.tile, args.out, layout=args.layout or (), sample=args.sample,
+      data_root=args.data_root, layout_root=args.layout_root).text())

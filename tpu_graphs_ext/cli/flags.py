@@ -1,0 +1,290 @@
+"""Flags and verbs: what the modules beside this one are written in.
+
+A verb is a function with the decorator `verb`, which names its flags. A field
+of a settings dataclass becomes a flag by `of_settings`, with the field's name,
+type, default, help and choices: a new field needs only a heading in `GROUPS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import glob
+import json
+import os
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from tpu_graphs_ext.engine.settings import (
+  CSV_NAME,
+  Loading,
+  LoadSettings,
+  Training,
+  TrainSettings,
+)
+from tpu_graphs_ext.errors import UserError, did_you_mean, shortened
+from tpu_graphs_ext.files import path_flag
+from tpu_graphs_ext.tasks import layout_settings
+
+# Under which heading of --help a flag stands; the others come first.
+GROUPS = {
+    'data':
+        'task data data_root cache_dir toy_data source search max_configs',
+    'model':
+        'dir model models_py model_kwargs_json members stats keep_repeats',
+    'training':
+        'recipe epochs early_stop lr lr_schedule clip_norm losses batch '
+        'configs list_size keep_nodes seed validate_batches eval_every',
+    'output':
+        'out out_dir results_csv run_id test_mode resume tensorboard csv_log '
+        'plot csv json by_kernel all verbose quiet'}
+# Settings that must not be empty; other paths may be: it means no file.
+_NEEDED_PATHS = ('data_root', 'out_dir')
+
+
+class Task(NamedTuple):
+  """What the flags of a task are made of; `engine.task` has the rest."""
+  training: type[Training]
+  loading: type[Loading]
+  problem: str
+  configs: str
+  top_k: str
+  csv_name: str
+
+
+TASKS = {
+    'tile': Task(TrainSettings, LoadSettings, 'kernel', 'tiles', '1,5,10',
+                 CSV_NAME),
+    'layout': Task(
+        layout_settings.LayoutTrainSettings, layout_settings.LayoutLoadSettings,
+        'program', 'configurations', '1,10,100', layout_settings.CSV_NAME)}
+
+
+class Flag(NamedTuple):
+  """The arguments of `ArgumentParser.add_argument`.
+
+  With the option `one_of` exactly one of the verb's flags with it is given.
+  """
+  names: tuple[str, ...]
+  options: dict[str, Any]
+
+
+class Verb(NamedTuple):
+  """A verb; `flags` gives those for a task, `run` the exit code or None."""
+  summary: str
+  more: str
+  examples: tuple[str, ...]
+  flags: Callable[[str], Iterable[Flag]]
+  run: Callable[[argparse.Namespace], int | None]
+
+
+VERBS: dict[str, Verb] = {}
+
+
+def verb(summary: str, *examples: str, flags: Any = (),
+         more: str = '') -> Callable:
+  """Makes a function the verb of its name; `flags` may depend on the task."""
+  def add(run):
+    VERBS[run.__name__.replace('_', '-')] = Verb(
+        summary, more, examples,
+        flags if callable(flags) else lambda _: flags, run)
+    return run
+
+  return add
+
+
+# ------------------------------------------------------------ what flags read
+
+
+_BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
+
+
+def is_boolean(text: str) -> bool:
+  return text.lower() in _BOOLEANS
+
+
+def boolean(text: str) -> bool:
+  if not is_boolean(text):
+    raise argparse.ArgumentTypeError(f'must be true or false; got {text!r}')
+  return _BOOLEANS[text.lower()]
+
+
+def positive(text: str) -> int:
+  return _whole(text, 1)
+
+
+def not_negative(text: str) -> int:
+  return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+  if not (text.isascii() and text.isdigit() and len(text) < 19
+          and int(text) >= least):
+    raise argparse.ArgumentTypeError(
+        f'must be a whole number of at least {least}; got {text!r}')
+  return int(text)
+
+
+def several_positive(text: str) -> list[int]:
+  """[1, 5] of '5,1'."""
+  return sorted({positive(part.strip()) for part in text.split(',')})
+
+
+def model_dir(text: str, out_dir: str) -> str:
+  """The folder of a model of which the first digits, or `latest`, are given.
+
+  Args:
+    text: what was given; several are separated by commas.
+    out_dir: where `latest` alone looks.
+
+  Raises:
+    UserError: there is no model, or several have these digits.
+  """
+  if ',' in text:
+    return ','.join(model_dir(part, out_dir) for part in text.split(','))
+  place = path_flag('--dir')(text)
+  folder, name = os.path.split(place)
+  if os.path.exists(os.path.expanduser(place)) or not (
+      name == 'latest' or name.startswith('model_')):
+    return place
+  latest = name == 'latest'
+  if latest:
+    folder, name = folder or out_dir, 'model_'
+  found = [one for one in glob.glob(glob.escape(os.path.join(
+      os.path.expanduser(folder), name)) + '*') if os.path.isdir(one)]
+  if latest:
+    if not found:
+      raise UserError(f'--dir={text}: there is no model_<hash> in {folder}')
+    return max(found, key=os.path.getmtime)
+  if len(found) > 1:
+    raise UserError(f'--dir={text}: {len(found)} folders begin like this: '
+                    f'{shortened(sorted(found), 3)}; give more of the hash')
+  return found[0] if found else place
+
+
+# ------------------------------------------------------------- kinds of flags
+
+
+def flag(*names: str, **options: Any) -> Flag:
+  """Any flag, or without dashes an argument."""
+  return Flag(names, options)
+
+
+def switch(name: str, help: str, default: bool = False) -> Flag:
+  """A flag that is on when named; also --flag=false, as absl reads it."""
+  return flag(name, nargs='?', const=True, default=default, type=boolean,
+              metavar='true|false', help=help)
+
+
+def path(*names: str, metavar: str = 'FILE', **options: Any) -> Flag:
+  """A file or folder; empty is refused, as an unset variable gives that."""
+  label = names[0] if names[0].startswith('-') else metavar
+  return flag(*names, metavar=metavar, type=path_flag(label), **options)
+
+
+def number(name: str, default: Any, help: str, least: int = 1,
+           metavar: str = 'N') -> Flag:
+  """A whole number of at least `least`."""
+  return flag(name, default=default, metavar=metavar, help=help,
+              type=positive if least else not_negative)
+
+
+def choice(name: str, choices: Iterable[str], help: str, default: Any,
+           type: Callable = str) -> Flag:
+  """One of a few words; a misspelt one is answered by the nearest."""
+  choices = tuple(choices)
+
+  def chosen(text: str) -> Any:
+    if text not in choices:
+      hint = did_you_mean(text, choices)
+      raise argparse.ArgumentTypeError(
+          f'must be {" or ".join(map(repr, choices))}; got {text!r}'
+          f'{"; " if hint else ""}{hint}')
+    return type(text)
+
+  return flag(name, choices=choices, type=chosen, default=default, help=help)
+
+
+def task_flag(task: str) -> Flag:
+  """Chooses the task, on which other flags of the verb depend."""
+  return choice('--task', TASKS, 'what to rank: tiles of kernels or layouts of '
+                'programs; `--task layout --help` lists the flags of the '
+                'latter', task)
+
+
+def model_flag(task: str, *other_names: str, help: str = '',
+               **options: Any) -> Flag:
+  """Names the trained model; the tile task has one in the package."""
+  options.update({'default': 'pretrained'} if task == 'tile'
+                 else {'required': True})
+  return flag(
+      '--dir', *other_names, metavar='MODEL_DIR', **options,
+      type=lambda text: model_dir(text, TASKS[task].training.out_dir),
+      help='folder model_<hash>, with its run file beside it. The first digits '
+           'of the hash are enough; `latest` is the newest in its folder' + (
+               '; `pretrained` is the model in this package'
+               if task == 'tile' else '') + help)
+
+
+def of_settings(settings_class: type, *without: str) -> list[Flag]:
+  """A flag for each field but some, which `given` leaves at their defaults."""
+  types = typing.get_type_hints(settings_class)
+  found = []
+  for field in dataclasses.fields(settings_class):
+    if field.name in without:
+      continue
+    name, help = '--' + field.name, field.metadata['help']
+    # int of Optional[int].
+    of = (typing.get_args(types[field.name]) or [types[field.name]])[0]
+    if of is bool:
+      found.append(switch(name, help, field.default))
+    elif field.metadata['choices']:
+      found.append(choice(name, field.metadata['choices'], help,
+                          field.default, of))
+    else:
+      found.append(flag(
+          name, default=field.default, help=help, metavar=field.name.upper(),
+          type=path_flag(name) if field.name in _NEEDED_PATHS else of))
+  return found
+
+
+def loading(args: argparse.Namespace) -> Loading:
+  """How to load the task's models."""
+  return given(args, TASKS[args.task].loading)
+
+
+def given(args: argparse.Namespace, settings_class: type) -> Any:
+  """The settings that the flags of `of_settings` give."""
+  return settings_class(**{
+      field.name: getattr(args, field.name)
+      for field in dataclasses.fields(settings_class)
+      if hasattr(args, field.name)})
+
+
+TASK = choice('--task', TASKS, 'kernels with tiles, or programs with layouts',
+              'tile')
+JSON = switch('--json', 'print JSON instead of text')
+
+
+def data_flag(task: str, split: str, before: str = '') -> Flag:
+  """Names the kernels or programs."""
+  return flag('--data', default='', metavar='PATH', help=before + (
+      'folder of .npz files, one .npz or a .pb; empty: <data_root>/' + split
+      if task == 'tile' else 'folder of .npz files, or one; empty: '
+      '<data_root>/<source>/<search>/' + split))
+
+
+# ------------------------------------------------------------- what verbs share
+
+
+def few_threads(args: argparse.Namespace) -> None:
+  """One thread an operation, for the small ones of the tile task."""
+  from tpu_graphs_ext.engine import threads
+  if args.task == 'tile':
+    threads.one_for_each_operation(threads.RANKING_CORES)
+
+
+def print_json(content: Any) -> None:
+  """Prints what a verb found, for --json."""
+  print(json.dumps(content, indent=2))

@@ -1,0 +1,207 @@
+"""Training, ranking, and the data for both."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from tpu_graphs_ext.cli import flags
+from tpu_graphs_ext.cli.flags import (
+  JSON,
+  TASK,
+  TASKS,
+  flag,
+  given,
+  number,
+  path,
+  switch,
+)
+from tpu_graphs_ext.engine.settings import (
+  TOP_CONFIGS,
+  LoadSettings,
+  StatsSettings,
+)
+from tpu_graphs_ext.errors import UserError
+
+
+@flags.verb(
+    'train a model and predict the test split',
+    '--model=MyEarlyJoinSAGE --data_root=DATA --out_dir=out',
+    '--model=MyEarlyJoinSAGE --recipe=best --resume',
+    flags=lambda task: [flags.task_flag(task),
+                        *flags.of_settings(TASKS[task].training)])
+def train(args: Namespace) -> None:
+  settings = given(args, TASKS[args.task].training)
+  from tpu_graphs_ext.engine import threads, train
+  if args.task == 'tile':
+    threads.one_for_each_operation()
+  print(train.train(settings).text())
+
+
+def _evaluate_flags(task: str) -> Iterator[flags.Flag]:
+  yield flags.task_flag(task)
+  yield flags.model_flag(task, '--dirs', nargs='+',
+                         help='. Several models are compared')
+  yield flags.data_flag(task, 'valid')
+  yield flag('--top_k', default=TASKS[task].top_k, metavar='K,K...',
+             type=flags.several_positive,
+             help=f'numbers of {TASKS[task].configs} to try')
+  yield path('--csv', help='file for one CSV row for each '
+             f'{TASKS[task].problem} and model')
+  yield from flags.of_settings(TASKS[task].loading)
+  if task == 'tile':
+    yield switch('--by_kernel', 'also print every kernel, the slowest choices '
+                 'first')
+  yield JSON
+
+
+@flags.verb('measure trained models on labelled kernels or programs',
+            '--dir out/model_*',
+            '--dir latest --data kernels.pb --csv a.csv', flags=_evaluate_flags)
+def evaluate(args: Namespace) -> None:
+  from tpu_graphs_ext.engine import evaluate, results, task
+  flags.few_threads(args)
+  evaluation = task.find(args.task).evaluation
+  named = [args.dir] if isinstance(args.dir, str) else args.dir
+  if args.csv:
+    evaluation.CSV.check(args.csv)
+  evaluations = evaluate.evaluate_all(
+      [one for each in named for one in each.split(',')], args.data,
+      loading=flags.loading(args), ks=args.top_k)
+  if args.csv:
+    evaluation.CSV.write(args.csv, results.to_csv(evaluations))
+  if args.json:
+    flags.print_json(results.to_json(evaluations))
+  else:
+    print(evaluation.texts(evaluations, getattr(args, 'by_kernel', False)))
+
+
+def _predict_flags(task: str) -> Iterator[flags.Flag]:
+  yield flags.task_flag(task)
+  yield flags.model_flag(task)
+  yield path('--out', default=TASKS[task].csv_name, help='the CSV to write')
+  if task == 'tile':
+    yield number('--top_configs', TOP_CONFIGS, 'configurations of each kernel')
+  yield from flags.of_settings(TASKS[task].loading)
+
+
+@flags.verb('rank the test split with a trained model and write a CSV',
+            '--dir latest --out predictions.csv',
+            '--dir out/model_1a2b --data_root=DATA', flags=_predict_flags)
+def predict(args: Namespace) -> None:
+  from tpu_graphs_ext.engine import predict
+  flags.few_threads(args)
+  print(predict.predict(args.dir, out=args.out, loading=flags.loading(args),
+                        top_configs=getattr(args, 'top_configs', None)))
+
+
+@flags.verb(
+    'write a trained model as a SavedModel that runs without this package',
+    '--out saved_model', '--dir latest --out saved_model', flags=[
+        flags.model_flag('tile'),
+        path('--out', required=True, metavar='DIR',
+             help='folder to write; replaces nothing but an older export'),
+        # The model's own `forward` decides where duplicates stand.
+        *flags.of_settings(LoadSettings, 'keep_repeats')])
+def export(args: Namespace) -> None:
+  from tpu_graphs_ext.serving import export
+  print(export.export(args.dir, args.out, given(args, LoadSettings)).text())
+
+
+@flags.verb('count kernels and list every fault of every file', 'DATA',
+            'DATA --json', flags=[
+                path('folder', metavar='DIR', help='data root with train, '
+                     'valid and test, or a folder of .npz files'), TASK, JSON])
+def check_data(args: Namespace) -> int:
+  from tpu_graphs_ext.data import check
+  report = check.check_data(args.folder, args.task)
+  if args.json:
+    flags.print_json(report.to_json())
+  else:
+    print(report.text())
+  return 1 if report.faults else 0
+
+
+@flags.verb('turn tuning data into .npz files', 'tuning.pb --out kernels',
+            'tuning.pb --out kernels --quiet', flags=[
+                path('file', metavar='FILE.pb', help='TuningData or '
+                     'ModuleTuningData, tile or layout'),
+                path('--out', required=True, metavar='DIR',
+                     help='folder for the .npz files')])
+def featurize(args: Namespace) -> None:
+  from tpu_graphs_ext.hlo import tuning
+  for file in tuning.featurize_file(args.file, args.out):
+    print(file)
+
+
+@flags.verb(
+    "write a data root to try everything on: kernels of Google's TPU compiler",
+    '--out DATA', '--out DATA --kernels=all --tpu=v5e', flags=[
+        path('--out', required=True, metavar='DIR', help='folder to write'),
+        flag('--kernels', metavar='N',
+             type=lambda text: text if text == 'all' else flags.positive(text),
+             help='kernels of all splits together, or `all`; not given: enough '
+             'to train for a few minutes'),
+        flags.choice('--tpu', ('v3', 'v5e'), 'generation that the kernels were '
+                     'compiled for; not given: v3', None),
+        switch('--noise', 'scatter the runtimes like repeated measurements'),
+        TASK,
+        number('--programs', None, 'with --task layout: programs of each '
+               'source, all splits together; not given: what two minutes are '
+               'enough for'),
+        flag('--seed', default=0, type=int, metavar='SEED',
+             help='equal seeds give equal files')])
+def sample_data(args: Namespace) -> None:
+  if args.task == 'layout':
+    from tpu_graphs_ext.sample import write_layouts
+    print(write_layouts.write_layout_data(write_layouts.LayoutSampleSettings(
+        out=args.out, seed=args.seed,
+        **_own(args, ('programs',), ('kernels', 'tpu', 'noise')))).text())
+    return
+  from tpu_graphs_ext.sample import write
+  chosen = _own(args, ('kernels', 'tpu'), ('programs',))
+  if args.kernels == 'all':
+    chosen['kernels'] = None
+  print(write.write_sample_data(write.SampleDataSettings(
+      out=args.out, seed=args.seed, noise=args.noise, **chosen)).text())
+
+
+def _own(args: Namespace, own: tuple[str, ...],
+         others: tuple[str, ...]) -> dict[str, Any]:
+  """The task's own flags that are given; those of the other are refused."""
+  for name in others:
+    if getattr(args, name):
+      other, = set(TASKS) - {args.task}
+      raise UserError(f'--{name} goes with --task {other}; leave it out')
+  return {name: getattr(args, name) for name in own
+          if getattr(args, name) is not None}
+
+
+@flags.verb('print what features are scaled with, as --model_kwargs_json of a '
+            'model that takes feature_stats', '--data_root=DATA',
+            '--data_root=DATA --configs=24',
+            flags=flags.of_settings(StatsSettings))
+def stats(args: Namespace) -> None:
+  from tpu_graphs_ext.tasks import feature_stats
+  print(feature_stats.model_kwargs_json(given(args, StatsSettings)))
+
+
+@flags.verb(
+    "run one of the baseline's scripts, unchanged",
+    'tiles_train.py --model=MLP --toy_data=True',
+    'tiles_evaluate.py --dirs=out/model_1a2b', flags=[
+        path('--root', metavar='CHECKOUT', help="the baseline's checkout; not "
+             'given: the working folder, or what TPU_GRAPHS_ROOT names'),
+        path('script', metavar='SCRIPT', help='for example tiles_train.py'),
+        flag('arguments', metavar='ARGS', nargs='...',
+             help="the script's own flags")])
+def run(args: Namespace) -> None:
+  from tpu_graphs_ext.course import checkout, run_script
+  script, root = run_script.find_script(args.script, args.root)
+  sys.stdout.flush()
+  # From here on this process is the script, with its signals and exit code.
+  command = checkout.script_command([script, *args.arguments], root)
+  os.execv(command[0], command)
