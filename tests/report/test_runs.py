@@ -13,7 +13,7 @@ from tpu_graphs_ext.report import runs
 
 
 def names(found):
-  return [(run.model, run.seed) for run in found]
+  return [(run.model, run.info['seed']) for run in found]
 
 
 def test_a_folder_a_run_file_and_a_model_folder_name_the_same_run(tmp_path):
@@ -36,13 +36,6 @@ def test_runs_are_found_at_any_depth_and_sorted_by_model(tmp_path):
   # But paths stay in the order in which they are given.
   found, _ = runs.find([str(tmp_path / 'a'), str(tmp_path / 'b')])
   assert names(found) == [('Zeta', 1), ('Alpha', 1)]
-
-
-def test_a_run_file_alone_is_a_run_and_is_said_to_be_alone(tmp_path):
-  path = write_run(tmp_path, run_info())
-  (run,), (problem,) = runs.find([path])
-  assert run.model_dir is None
-  assert problem.startswith(f'{path}: its model folder is not beside it')
 
 
 def put(folder, name, content=b''):
@@ -76,7 +69,9 @@ def cut(folder):
      'resume_ab: left by a training that is not finished'),
     (lambda folder: write_run(folder, {**run_info('Other'), 'final_error': {}},
                               with_model=True),
-     'is not finished; of it is here what it had done by epoch 3'),
+     'is not finished; this is its state at epoch 3'),
+    (lambda folder: write_run(folder, run_info('Other')),
+     'its model folder is not beside it'),
 ])
 def test_what_is_no_run_gets_one_message_and_the_rest_is_read(
     tmp_path, spoil, said):
@@ -90,21 +85,17 @@ def test_what_is_no_run_gets_one_message_and_the_rest_is_read(
   assert len(problems) == bool(said)
 
 
-@pytest.mark.parametrize('files, said', [
-    ([], 'it is empty'),
-    (['saved_model.pb', 'fingerprint.pb'],
-     'it has fingerprint.pb, saved_model.pb. Name the --out_dir'),
-    (list('abcdefg'), 'it has a, b, c, d, e, ....')])
-def test_a_folder_without_runs_is_refused_with_what_it_has(
-    tmp_path, files, said):
-  for name in files:
+def test_a_folder_without_runs_is_refused_with_what_it_has(tmp_path):
+  with pytest.raises(UserError, match=r'there is no run to report:\n.*it is '
+                     'empty'):
+    runs.find([str(tmp_path)])
+  for name in 'abcdefg':
     put(tmp_path, name)
   with pytest.raises(UserError) as error:
     runs.find([str(tmp_path)])
-  assert 'there is no run to report' in str(error.value)
   assert f'{tmp_path}: has no run, which is a folder model_<hash>' in str(
       error.value)
-  assert said in str(error.value)
+  assert 'it has a, b, c, d, e, .... Name the --out_dir' in str(error.value)
 
 
 def test_a_path_that_is_not_there_does_not_stop_the_others(tmp_path):
@@ -112,6 +103,19 @@ def test_a_path_that_is_not_there_does_not_stop_the_others(tmp_path):
   found, (problem,) = runs.find([path, str(tmp_path / 'no')])
   assert len(found) == 1
   assert problem.startswith(f'{tmp_path}/no: no such file or folder')
+
+
+def test_runs_of_both_tasks_do_not_compare(tmp_path):
+  write_run(tmp_path, run_info())
+  found, _ = runs.find([str(tmp_path)])
+  args = {**found[0].info['args'], 'keep_nodes': 5}
+  other = runs.Run('x', {**found[0].info, 'args': args}, None)
+  assert other.task == 'layout'
+  with pytest.raises(UserError, match='choose --task tile or --task layout'):
+    runs.of_one_task([*found, other], '')
+  assert runs.of_one_task([*found, other], 'layout') == [other]
+  with pytest.raises(UserError, match='all 1 runs are of the tile task'):
+    runs.of_one_task(found, 'layout')
 
 
 # ------------------------------------------------------------------ grouping
@@ -128,7 +132,7 @@ def grouped(tmp_path, *infos):
 def test_seeds_and_places_make_no_group(tmp_path):
   one, = grouped(tmp_path, run_info(seed=2, out_dir='a', results_csv='b'),
                  run_info(seed=1, out_dir='c', results_csv='d'))
-  assert [run.seed for run in one.runs] == [1, 2]
+  assert [run.info['seed'] for run in one.runs] == [1, 2]
   assert one.name == 'TinyRanker'
 
 
@@ -141,38 +145,24 @@ def test_flags_and_arguments_make_groups_that_say_how_they_differ(tmp_path):
       'TinyRanker, width=8, learning_rate=0.01', 'Other']
 
 
-def test_mean_and_deviation_over_seeds(tmp_path):
-  group, = grouped(tmp_path, run_info(), run_info(seed=2), run_info(seed=3))
-  # Deviations of 1, 2, 3 from 2: 1, 0, 1; over n - 1 = 2.
-  assert group.spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
-  assert group.spread([1.0, None, None]) == (1.0, None)
-  assert group.spread([None] * 3) == (None, None)
-
-
 def test_no_two_groups_have_one_name(tmp_path):
   # Both are cut to equal texts.
   groups = grouped(tmp_path, run_info(note='x' * 30 + 'a'),
                    run_info(note='x' * 30 + 'b'))
   first = f'TinyRanker, note={"x" * 23}…'
   assert [group.name for group in groups] == [f'{first} (1)', f'{first} (2)']
-
-
-def test_long_arguments_are_cut():
   assert runs.shown({'node': [0] * 140, 'config': [0] * 24}) == 'given'
-  assert runs.shown('x' * 60) == 'x' * 47 + '…'
   assert runs.shown(0.5) == '0.5'
 
 
-def test_a_curve_of_unlike_lengths_is_only_what_is_whole():
+def test_of_a_curve_only_whole_columns_are_read(tmp_path):
   info = run_info()
   info['train_curve']['val_opa'] = [0.5]
   info['train_curve']['train_opa'] = ['much']
-  run = runs.Run('run_x.jsonz', info, {}, None)
-  assert set(run.curve) == {'epoch', 'train_loss', 'val_loss'}
-  assert run.best_epoch is None
-  assert runs.Run('x', {**info, 'train_curve': {}}, {}, None).curve == {}
-
-
-def test_the_name_is_the_hash():
-  run = runs.Run(os.path.join('a', 'run_0123.jsonz'), run_info(), {}, None)
-  assert run.name == '0123'
+  run = runs.Run(write_run(tmp_path, info), info, None)
+  assert run.curve['val_loss'].to_dict() == {1: 3.5, 2: 3.25, 3: 3.0}
+  assert list(run.curve) == ['train_loss', 'val_loss']
+  record = run.record([1, 5])
+  assert record['best_epoch'] is None and record['epochs'] == 3
+  assert (record['final_5'], record['minutes']) == (0.25, 1.0)
+  assert runs.Run('x', {**info, 'train_curve': {}}, None).curve.empty

@@ -1,19 +1,16 @@
 """One page that compares training runs: what they learned, where they err.
 
 report     from what a user names to the page
-runs       finds runs, and groups those that differ in their seed alone
-measure    what the models of the runs do on labelled kernels
-counts     what a configuration does: steps, bytes, padding
-page       what stands in a page; templates/ make HTML of it
-charts     matplotlib's figures
+runs       finds runs, and groups those that differ only in their seed
+measure    what their models do on labelled problems, as pandas frames
+compare    which run is better: first screen, by program, in pairs
+overview   learning curves, physical constants, the runs themselves
+kernels    single kernels: where models do worst and best
+counts     what a tile does: steps, bytes, padding
 drawing    a kernel's graph
-summary    the first screen: which run wins, and how certain that is
-slowdowns  sections: slowdowns by program, over kernels, between runs
-overview   sections: learning curves, physical constants, runs
-kernels    the section of single kernels
-pictures   the figures of a page as SVG pictures of their own
-
-layout_report  the sections of runs of the layout task
+charts     matplotlib's figures
+page       tables, figures and numbers; templates/ makes HTML of them
+pictures   the figures of a page as SVG documents
 """
 
 # Kernels of each kind, best and worst, that a page shows of each group.

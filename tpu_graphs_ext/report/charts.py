@@ -1,52 +1,55 @@
-"""matplotlib's figures, in the colours of a light page.
+"""Figures by matplotlib, in the colours of a light page.
 
-Figures are drawn as wide as a phone, so that their letters are never smaller
-than 11 pixels; where there is room the page puts several side by side.
+They are as wide as a phone, so that letters are never smaller than 11 pixels;
+the page puts several side by side where there is room.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Optional
+from typing import NamedTuple
+
+import numpy as np
 
 from tpu_graphs_ext.errors import UserError, how_to_install
 
 WIDTH = 3.7  # Inches of 96 pixels: 355 pixels.
-_ROW = 0.165  # Inches of a line of `draw_ranges`.
+_LINE = 0.165  # Inches of a line of `forest`.
 INK, SOFT, LINE, PANEL = '#1b1f24', '#57606a', '#c9d0d8', '#f5f6f8'
-# Those of Okabe and Ito, which colour-blind readers tell apart, made darker
-# so that each stands out from the page by 3 to 1 and more. The shape of a
-# mark says the same without any colour.
+# Those of Okabe and Ito, which colour-blind readers can tell apart, darkened
+# to a contrast of at least 3 to 1. Marks differ as well.
 RUNS = ('#0072b2', '#c24e00', '#007a5a', '#a3457f', '#7a6000', '#3f4a9e')
-_MARKS = 'osD^vPX*<>h'  # As many as no number of colours divides.
+_MARKS = 'osD^vPX*<>h'
 _DASHES = ('-', (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
-_TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10 ** 4, 10 ** 5, 10 ** 6)
-PERCENT = 'slowdown in % (log scale above 1 %)'
+_STYLE = {
+    'svg.fonttype': 'none', 'svg.hashsalt': 'report', 'font.size': 8.5,
+    'font.family': 'DejaVu Sans', 'text.color': INK, 'axes.labelcolor': INK,
+    'axes.edgecolor': LINE, 'xtick.color': INK, 'ytick.color': INK,
+    'axes.titlesize': 9, 'axes.labelsize': 8.5, 'legend.fontsize': 8.5,
+    'axes.facecolor': 'none', 'axes.spines.top': False,
+    'axes.spines.right': False, 'grid.color': LINE, 'grid.linewidth': 0.6,
+    'axes.axisbelow': True, 'axes.titlelocation': 'left',
+    'legend.frameon': False}
 
 
 class Look(NamedTuple):
-  """How a series differs from others: name and matplotlib's styles."""
+  """The name of a series, and its colour, mark and dash in matplotlib."""
   name: str
-  colour: str
-  mark: str
-  dash: object
-
-
-DEFAULT = Look('default tile', SOFT, '|', (0, (1, 1)))
-RANDOM = Look('random tiles', SOFT, 'x', (0, (3, 3)))
+  colour: str = SOFT
+  mark: str = 'x'
+  dash: object = (0, (3, 3))
 
 
 def look_of(number: int, name: str) -> Look:
-  """The look of the group of that number, from 0."""
+  """The look of the group of runs with that number, from 0."""
   return Look(name, RUNS[number % len(RUNS)], _MARKS[number % len(_MARKS)],
               _DASHES[number // len(RUNS) % len(_DASHES)])
 
 
 def require_packages() -> None:
-  """Raises a UserError where a package that draws is missing."""
+  """Raises UserError if a package that draws is missing."""
   try:
     import grandalf.layouts  # noqa: F401
     import jinja2  # noqa: F401
@@ -60,7 +63,7 @@ def require_packages() -> None:
 
 def svg(draw: Callable, *, height: float = 2.6, width: float = WIDTH,
         bare: bool = False) -> str:
-  """An SVG document of one figure.
+  """An SVG document.
 
   Args:
     draw: called with matplotlib's figure and its only axes.
@@ -69,23 +72,13 @@ def svg(draw: Callable, *, height: float = 2.6, width: float = WIDTH,
   """
   from matplotlib import pyplot
   content = io.StringIO()
-  with pyplot.rc_context({
-      'svg.fonttype': 'none', 'svg.hashsalt': 'report', 'font.size': 9,
-      'font.family': 'DejaVu Sans',
-      'text.color': INK, 'axes.labelcolor': INK, 'axes.edgecolor': LINE,
-      'xtick.color': INK, 'ytick.color': INK, 'axes.titlesize': 9,
-      'axes.labelsize': 8.5, 'xtick.labelsize': 8.5, 'ytick.labelsize': 8.5,
-      'legend.fontsize': 8.5, 'axes.facecolor': 'none',
-      'axes.spines.top': False, 'axes.spines.right': False,
-      'grid.color': LINE, 'grid.linewidth': 0.6, 'axes.axisbelow': True,
-      'axes.titlelocation': 'left', 'legend.frameon': False}):
+  with pyplot.rc_context(_STYLE):
     figure = pyplot.figure(figsize=(width, height),
                            layout=None if bare else 'constrained')
     axes = figure.add_axes([0, 0, 1, 1]) if bare else figure.subplots()
     if bare:
-      axes.set_xlim(0, 96 * width)
-      axes.set_ylim(96 * height, 0)
       axes.axis('off')
+      axes.set(xlim=(0, 96 * width), ylim=(96 * height, 0))
     draw(figure, axes)
     figure.savefig(content, format='svg', transparent=True,
                    metadata={'Date': None})
@@ -93,25 +86,31 @@ def svg(draw: Callable, *, height: float = 2.6, width: float = WIDTH,
   return content.getvalue()
 
 
-# ------------------------------------------------------------------- drawing
+def log_scale(axes, name: str, least: float, most: float) -> None:
+  """Makes an axis linear from -1 to 1 and logarithmic beyond.
 
-
-def percent_scale(axes, most: float) -> None:
-  """An x axis of slowdowns in %: even up to 1 %, from there on logarithmic."""
-  axes.set_xscale('symlog', linthresh=1, linscale=0.5)
-  most = max(most, 3.0)
-  axes.set_xlim(-0.08, most * 1.15)  # Marks at 0 keep off their names.
-  ticks = [tick for tick in _TICKS if tick <= most * 1.15]
-  if len(ticks) > 7:  # Room for as many labels.
-    ticks = [tick for tick in ticks if not str(tick).startswith('3')]
-  axes.set_xticks(ticks, [f'{tick:,}' for tick in ticks])
+  Args:
+    axes: matplotlib's.
+    name: 'x' or 'y'.
+    least, most: of the values; from 0 to 3 is shown in any case.
+  """
+  least, most = 1.3 * least if least < 0 else 0, 1.3 * max(most, 3)
+  for steps in ((1, 3), (1,)):
+    ticks = np.outer(10.0 ** np.arange(7), steps).ravel()
+    ticks = np.concatenate([-ticks[::-1], [0], ticks])
+    ticks = ticks[(ticks >= least) & (ticks <= most)]
+    if len(ticks) <= 8:  # Room for their labels.
+      break
+  getattr(axes, f'set_{name}scale')('symlog', linthresh=1, linscale=0.5)
+  # Marks at 0 keep their distance from the names beside the axis.
+  getattr(axes, f'set_{name}lim')(min(least, -0.08), most)
+  getattr(axes, f'set_{name}ticks')(
+      ticks, [f'{tick:,.0f}'.replace('-', '\u2212') for tick in ticks])
   axes.minorticks_off()
-  axes.set_xlabel(PERCENT)
-  axes.grid(axis='x')
 
 
 def legend_below(figure, axes) -> None:
-  """Below the axes, where it covers no line."""
+  """A legend below the axes, where it covers no line."""
   marks, names = axes.get_legend_handles_labels()
   columns = 2 if max(map(len, names), default=0) <= 20 else 1
   figure.legend(marks, [_wrapped(name, 48 // columns) for name in names],
@@ -123,59 +122,56 @@ def _wrapped(name: str, most: int = 20) -> str:
   return '\n'.join(textwrap.wrap(name, most))
 
 
-class Range(NamedTuple):
-  """A mark and the interval around it; the interval may be missing."""
+class Bar(NamedTuple):
+  """A mean and its interval, whose ends are NaN where there is none."""
   look: Look
-  middle: float
-  low: Optional[float] = None
-  high: Optional[float] = None
+  mean: float
+  low: float
+  high: float
 
 
-_Ranges = Sequence[tuple[str, Sequence[Range]]]
+def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
+           is_log: bool, is_difference: bool = False) -> str:
+  """Means and intervals from top to bottom, as an SVG document.
 
-
-def ranges_height(rows: _Ranges) -> float:
-  """Inches that `draw_ranges` takes."""
-  return 0.95 + _ROW * sum(bool(title) + 0.4 + sum(map(_lines, of))
-                           for title, of in rows)
-
-
-def _lines(one: Range) -> int:
-  return _wrapped(one.look.name).count('\n') + 1
-
-
-def draw_ranges(axes, rows: _Ranges) -> None:
-  """A block a title, a line a range, from top to bottom.
-
-  Titles stand above their lines, inside of the axes: beside them they would
-  leave no room on a phone.
+  Args:
+    blocks: a title, which may be empty, and its bars. Titles stand above
+      their bars: beside them they would leave no room on a phone.
+    label: of the x axis.
+    is_log: whether the x axis is that of `log_scale`.
+    is_difference: whether a line marks 0.
   """
-  y, places, names = 0.0, [], []
-  for title, of in rows:
-    if title:
-      axes.text(0.0, y, title, fontsize=8.5, fontweight='bold', va='center',
-                transform=axes.get_yaxis_transform())
-      y += 1
-    for one in of:
-      middle = y + (_lines(one) - 1) / 2
-      if one.low is not None and one.high is not None:
-        axes.plot([one.low, one.high], [middle, middle],
-                  color=one.look.colour, lw=1.8, alpha=0.65,
-                  solid_capstyle='butt')
-      axes.plot(one.middle, middle, color=one.look.colour,
-                marker=one.look.mark, ms=5, lw=0, clip_on=False, zorder=3,
-                mew=1.6 if one.look.mark in '|x' else 0.5)
-      places.append(middle)
-      names.append(_wrapped(one.look.name))
-      y += _lines(one)
-    y += 0.4
-  axes.set_yticks(places, names)
-  axes.set_ylim(y - 0.4 + 0.3, -0.7)
-  axes.tick_params(axis='y', length=0, pad=5)
-  axes.spines['left'].set_visible(False)
+  lines = sum(bool(title) + 0.4 + sum(
+      1 + _wrapped(bar.look.name).count('\n') for bar in bars)
+              for title, bars in blocks)
 
+  def draw(unused_figure, axes):
+    y, names = 0.0, {}
+    ends = np.array([bar[1:] for _, bars in blocks for bar in bars])
+    if is_log:
+      log_scale(axes, 'x', np.nanmin(ends, initial=-is_difference),
+                np.nanmax(ends, initial=0))
+    if is_difference:
+      axes.axvline(0, color=SOFT, lw=1)
+    for title, bars in blocks:
+      if title:
+        axes.text(0, y, textwrap.shorten(title, 44, placeholder='…'),
+                  fontweight='bold', va='center',
+                  transform=axes.get_yaxis_transform())
+        y += 1
+      for look, mean, low, high in bars:
+        name = _wrapped(look.name)
+        y += name.count('\n') / 2
+        axes.plot([low, high], [y, y], color=look.colour, lw=1.8, alpha=0.65)
+        axes.plot(mean, y, look.mark, color=look.colour, ms=5, mew=1.4,
+                  clip_on=False, zorder=3)
+        names[y] = name
+        y += name.count('\n') / 2 + 1
+      y += 0.4
+    axes.set(xlabel=label, ylim=(y - 0.1, -0.7))
+    axes.set_yticks(list(names), list(names.values()))
+    axes.tick_params(axis='y', length=0, pad=5)
+    axes.spines['left'].set_visible(False)
+    axes.grid(axis='x')
 
-def finite(values: Sequence[Optional[float]]) -> list[float]:
-  """Those that are numbers."""
-  return [value for value in values
-          if value is not None and math.isfinite(value)]
+  return svg(draw, height=0.95 + _LINE * lines)

@@ -1,51 +1,38 @@
-"""What a configuration does: steps, bytes, padding, off features alone.
+"""What a tile does: steps, bytes and padding, from its features alone.
 
-They are the counts that the models of models.py with tile geometry see, so
-they stand beside a model's choice whether it has seen them or not.
+They are what the models with tile geometry compute, so a reader can compare
+the chosen tile with the best one by them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from tpu_graphs_ext.analytic import feature_loops, tile_counts
 from tpu_graphs_ext.data.kernel import Kernel
 
-
-class Count(NamedTuple):
-  """One count of a configuration.
-
-  Attributes:
-    name: in `tile_counts.counts`, and of the field of `_Counts` in models.py.
-    title: what a reader is told.
-    unit: of the values; '' for a number of things.
-  """
-  name: str
-  title: str
-  unit: str = ''
-
-
-# Those that a reader can follow; products of padding come last.
-COUNTS = (
-    Count('steps', 'steps'),
-    Count('output_tiles', 'tiles of the output'),
-    Count('kernel_tiles', "tiles of a product's filter"),
-    Count('moved_bytes', 'bytes moved, re-reads and padding included', 'B'),
-    Count('block_bytes', 'first transfer, one block of each tensor', 'B'),
-    Count('pieces', 'contiguous pieces of all transfers'),
-    Count('matrix_rows', 'rows through the matrix unit'),
-    Count('footprint_bytes', 'on-chip memory, two blocks a tensor', 'B'),
-    Count('tile_elements', 'elements of an output tile'),
-    Count('padding', 'padded to whole layout tiles, times'),
-    Count('rounding', 'padded to whole tiles of this size, times'))
+# Name in `tile_counts.counts` -> what a reader sees.
+BYTES = {
+    'moved_bytes': 'bytes moved, with re-reads and padding',
+    'block_bytes': 'first transfer: one block of each tensor',
+    'footprint_bytes': 'on-chip memory: two blocks a tensor'}
+COUNTS = {
+    'steps': 'steps', 'output_tiles': 'tiles of the output',
+    'kernel_tiles': "tiles of a product's filter", **BYTES,
+    'pieces': 'contiguous pieces of all transfers',
+    'matrix_rows': 'rows through the matrix unit',
+    'tile_elements': 'elements of an output tile',
+    'padding': 'padding to whole layout tiles, factor',
+    'rounding': 'padding to whole tiles of this size, factor'}
 
 
 def counts_of(kernel: Kernel, configs: Sequence[int],
               in_elements: bool) -> dict[str, np.ndarray]:
-  """Name of a count -> float64 [configs].
+  """What a reader sees -> float64 [configs].
+
+  Counts that say nothing of a kernel, such as a padding of 1, are left out.
 
   Args:
     kernel: features in their own units, all columns of the files.
@@ -55,4 +42,6 @@ def counts_of(kernel: Kernel, configs: Sequence[int],
   loops = feature_loops.kernel_loops(kernel, in_elements)
   tiles = feature_loops.loop_tiles(loops, kernel.config_feat[list(configs)])
   found = tile_counts.counts(loops, tiles)
-  return {count.name: found[count.name] for count in COUNTS}
+  return {title: found[name] for name, title in COUNTS.items()
+          if name == 'steps' or (found[name].any()
+                                 and (found[name] != 1).any())}

@@ -1,7 +1,6 @@
-"""A kernel's graph: boxes with opcode and shape, data flowing down.
+"""A kernel's graph: boxes with opcode and shape; data flows down.
 
-grandalf lays it out, in layers as Sugiyama has them. It starts from what is
-read last, so that a constant stands above its reader and not at the far top.
+grandalf lays it out in layers, by Sugiyama's method.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.report import charts, page
 
-# Of larger graphs the nodes that are nearest to the last ones are drawn.
+# Of larger graphs only the nodes nearest to the results are drawn.
 MOST_NODES = 200
-_SWEEPS = 8  # That look for an order with few crossings.
+_SWEEPS = 8  # In search of an order with few crossings.
 _LETTER, _HEIGHT, _GAP = 6.9, 36, 12  # Pixels; a letter of 11 pixels.
 _MARGIN = 6
 
 
 class Node(NamedTuple):
-  """What is told of an instruction.
+  """What a reader sees of an instruction.
 
   Attributes:
     opcode: its name; 'unknown' for a number that is not listed.
@@ -64,33 +63,26 @@ def nodes_of(kernel: Kernel) -> list[Node]:
 
 def drawing(kernel: Kernel) -> page.Figure:
   """The graph of a kernel, as large as it is."""
-  nodes = nodes_of(kernel)
-  shown = _nearest_to_the_end(kernel)
-  links = [(consumer, producer)
-           for consumer, producer in np.unique(
-               kernel.edge_index, axis=0).tolist()
-           if consumer in shown and producer in shown and consumer != producer]
-  places, routes = _layout(shown, links, [
+  nodes, shown = nodes_of(kernel), _nearest_to_the_end(kernel)
+  links = [(consumer, producer) for consumer, producer in np.unique(
+      kernel.edge_index, axis=0).tolist()
+           if {consumer, producer} <= shown and consumer != producer]
+  places, routes = layout(sorted(shown), links, [
       max(len(node.opcode), len(node.shape)) * _LETTER + 16 for node in nodes])
-  left_out = len(nodes) - len(shown)
   width = max(x + w for x, _, w in places.values()) + 2 * _MARGIN
   height = max(y for _, y, _ in places.values()) + _HEIGHT + 2 * _MARGIN
+  common = collections.Counter(node.opcode for node in nodes).most_common()
+  said = (f'Nodes: {len(nodes)}; edges: {len(kernel.edge_index)}; '
+          + ', '.join(f'{number} {opcode}' for opcode, number in common[:6])
+          + ', and others' * (len(common) > 6) + '. Data flows down; a thick '
+          'frame is the result of a computation.')
+  if len(shown) < len(nodes):
+    said += (f' {len(nodes) - len(shown)} nodes far from the result are not '
+             'drawn.')
   return page.Figure(
-      f'Graph of {kernel.tile_id}',
-      _in_words(nodes, len(kernel.edge_index)) + ' Data flows down; a thick '
-      'frame is the result of a computation.'
-      + f' {left_out} nodes far from the result are not drawn.' * bool(
-          left_out),
-      charts.svg(lambda _, axes: _draw(axes, nodes, places, routes),
-                 width=width / 96, height=height / 96, bare=True),
-      size=int(width))
-
-
-def _in_words(nodes: Sequence[Node], edges: int) -> str:
-  common = collections.Counter(node.opcode for node in nodes).most_common(6)
-  return (f'{len(nodes)} nodes, {edges} edges: '
-          + ', '.join(f'{number} {opcode}' for opcode, number in common)
-          + (', and others.' if len({n.opcode for n in nodes}) > 6 else '.'))
+      f'Graph of {kernel.tile_id}', said, charts.svg(
+          lambda _, axes: _draw(axes, nodes, places, routes),
+          width=width / 96, height=height / 96, bare=True), size=int(width))
 
 
 def table(kernel: Kernel) -> page.Table:
@@ -98,21 +90,20 @@ def table(kernel: Kernel) -> page.Table:
   producers = collections.defaultdict(list)
   for consumer, producer in kernel.edge_index.tolist():
     producers[consumer].append(str(producer))
-  return page.Table(
+  return page.table(
       f'Nodes of {kernel.tile_id}, in the order of the file',
       ('node', 'opcode', 'shape', 'layout', 'reads'),
-      [(str(number), node.opcode, node.shape, node.order,
+      ((number, node.opcode, node.shape, node.order,
         ', '.join(producers[number]))
-       for number, node in enumerate(nodes_of(kernel))])
+       for number, node in enumerate(nodes_of(kernel))))
 
 
 def _nearest_to_the_end(kernel: Kernel) -> set[int]:
-  """At most `MOST_NODES` nodes, those that the last ones read first."""
+  """At most `MOST_NODES` nodes, those nearest to the last ones."""
   producers = collections.defaultdict(list)
-  read = set()
   for consumer, producer in kernel.edge_index.tolist():
     producers[consumer].append(producer)
-    read.add(producer)
+  read = set(kernel.edge_index[:, 1].tolist())
   waiting = collections.deque(
       node for node in range(kernel.num_nodes - 1, -1, -1) if node not in read)
   found: set[int] = set()
@@ -124,90 +115,78 @@ def _nearest_to_the_end(kernel: Kernel) -> set[int]:
   return found
 
 
-class _Box:
-  """What grandalf asks of a node's picture; it sets `xy`, the middle."""
+class _View:
+  """What grandalf asks of a box (w, h; it sets xy) and of an edge (setpath)."""
 
-  def __init__(self, w: float, h: float):
-    self.w, self.h = w, h
-    self.xy = (0.0, 0.0)
+  def __init__(self, w: float = 0, h: float = _HEIGHT):
+    self.w, self.h, self.xy, self.path = w, h, (0.0, 0.0), np.zeros((0, 2))
+
+  def setpath(self, points: Sequence[tuple[float, float]]) -> None:
+    self.path = np.array(points)
 
 
-def _layout(shown: set[int], links: Sequence[tuple[int, int]],
-            widths: Sequence[float]) -> tuple[dict, list]:
-  """Places of the boxes and the points that the edges go through.
+def layout(nodes: Sequence[int], links: Sequence[tuple[int, int]],
+           widths: Sequence[float]) -> tuple[dict, list[np.ndarray]]:
+  """Places of the boxes, and the points that the edges go through.
+
+  Args:
+    nodes: numbers of the nodes.
+    links: (consumer, producer), each once.
+    widths: of the box of each node, in pixels.
 
   Returns:
-    Node -> (left, top, width), and lists of points from producer to consumer;
-    the top left corner is (0, 0).
+    Node -> (left, top, width), and [points, 2] from producer to consumer; the
+    top left corner is (0, 0).
   """
   from grandalf.graphs import Edge, Graph, Vertex
   from grandalf.layouts import SugiyamaLayout
-  vertices = {node: Vertex(node) for node in sorted(shown)}
+  vertices = {node: Vertex(node) for node in nodes}
   for node, vertex in vertices.items():
-    vertex.view = _Box(widths[node], _HEIGHT)
-  # From the reader to the read: the first layer is that of the results.
+    vertex.view = _View(widths[node])
+  # From consumer to producer: results are the first layer, and a constant
+  # stands above its consumer, not at the far top.
   edges = [Edge(vertices[consumer], vertices[producer])
            for consumer, producer in links]
-  places, routes, left = {}, [], 0.0
+  for edge in edges:
+    edge.view = _View()
+  left = 0.0
   for part in Graph(list(vertices.values()), edges).C:
     sugiyama = SugiyamaLayout(part)
     sugiyama.xspace, sugiyama.yspace = _GAP, 26
     sugiyama.init_all(optimize=True)
     sugiyama.draw(_SWEEPS)
-    own, ways = _of_part(sugiyama, part)
-    right = max(x + width for x, _, width in own.values())
-    shift = left - min(x for x, _, _ in own.values())
-    places.update({node: (x + shift, y, width)
-                   for node, (x, y, width) in own.items()})
-    routes += [[(x + shift, y) for x, y in way] for way in ways]
-    left += right - (left - shift) + 2 * _GAP
-  depth = max(y for _, y, _ in places.values()) + _HEIGHT
-  return ({node: (x, depth - y - _HEIGHT, width)
-           for node, (x, y, width) in places.items()},
-          [[(x, depth - y) for x, y in way] for way in routes])
+    boxes = [vertex.view for vertex in part.sV]
+    shift = left - min(box.xy[0] - box.w / 2 for box in boxes)
+    for box in boxes:
+      box.xy = box.xy[0] + shift, box.xy[1]
+    for edge in part.sE:
+      edge.view.path = edge.view.path + [shift, 0]
+    left = max(box.xy[0] + box.w / 2 for box in boxes) + 2 * _GAP
+  bottom = max(vertex.view.xy[1] for vertex in vertices.values())
+  places = {node: (vertex.view.xy[0] - vertex.view.w / 2,
+                   bottom - vertex.view.xy[1], vertex.view.w)
+            for node, vertex in vertices.items()}
+  routes = []
+  for edge in edges:
+    route = edge.view.path[::-1] * [1, -1] + [0, bottom + _HEIGHT / 2]
+    route[[0, -1], 1] += [_HEIGHT / 2, -_HEIGHT / 2]  # From edge to edge.
+    routes.append(route)
+  return places, routes
 
 
-def _of_part(sugiyama, part) -> tuple[dict, list]:
-  """Boxes and ways of a connected part, results on top."""
-  boxes = {}
-  for vertex in part.sV:
-    x, y = vertex.view.xy
-    boxes[vertex.data] = (x - vertex.view.w / 2, y - _HEIGHT / 2,
-                          vertex.view.w)
-  ways = []
-  # In a fixed order: that of its set goes by addresses in memory.
-  for edge in sorted(part.sE, key=lambda edge: (edge.v[0].data,
-                                                edge.v[1].data)):
-    consumer, producer = edge.v
-    bends = []
-    # A long edge has a point in each layer that it crosses.
-    if edge in sugiyama.ctrls:
-      ranks = sorted(sugiyama.ctrls[edge])
-      if sugiyama.grx[consumer].rank > sugiyama.grx[producer].rank:
-        ranks.reverse()
-      for rank in ranks:
-        dummy = sugiyama.ctrls[edge][rank]
-        if dummy is not consumer and dummy is not producer:
-          bends.append(dummy.view.xy)
-    ways.append([(producer.view.xy[0], producer.view.xy[1] - _HEIGHT / 2),
-                 *reversed(bends),
-                 (consumer.view.xy[0], consumer.view.xy[1] + _HEIGHT / 2)])
-  return boxes, ways
-
-
-def _draw(axes, nodes: Sequence[Node], places: dict, routes: list) -> None:
+def _draw(axes, nodes: Sequence[Node], places: dict,
+          routes: Sequence[np.ndarray]) -> None:
   """Draws in pixels."""
   from matplotlib import patches, path
-  moves = {'ec': charts.SOFT, 'fc': charts.SOFT, 'lw': 0.9, 'shrinkA': 0,
-           'shrinkB': 0, 'arrowstyle': '-|>', 'mutation_scale': 7}
-  for way in routes:
-    points, codes = [way[0]], [path.Path.MOVETO]
-    for (x, y), (to_x, to_y) in zip(way, way[1:]):
+  for route in [way + _MARGIN for way in routes]:
+    points, codes = [route[0]], [path.Path.MOVETO]
+    for (x, y), (to_x, to_y) in zip(route, route[1:]):
       middle = (y + to_y) / 2  # Leaves and arrives upright.
       points += [(x, middle), (to_x, middle), (to_x, to_y)]
       codes += 3 * [path.Path.CURVE4]
-    axes.add_patch(patches.FancyArrowPatch(path=path.Path(
-        np.array(points) + _MARGIN, codes), **moves)).set_facecolor('none')
+    axes.add_patch(patches.FancyArrowPatch(
+        path=path.Path(points, codes), ec=charts.SOFT, fc='none', lw=0.9,
+        arrowstyle='-|>', mutation_scale=7))
   for number, (x, y, width) in sorted(places.items()):
     node = nodes[number]
     x, y = x + _MARGIN, y + _MARGIN

@@ -1,241 +1,219 @@
-"""What the models of the runs do on labelled kernels."""
+"""What the models of the runs do on labelled problems, as pandas frames."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
-import math
 import os
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import numpy as np
 
-from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.engine import duplicate_configs, evaluate, scoring
-from tpu_graphs_ext.engine.settings import DATA_ROOT, LoadSettings
+from tpu_graphs_ext.engine import evaluate, scoring, statistics
+from tpu_graphs_ext.engine import task as tasks
+from tpu_graphs_ext.engine.settings import DATA_ROOT, Loading, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report.runs import Group, Run
-from tpu_graphs_ext.tasks import kernel_inputs
 
 if TYPE_CHECKING:
   import pandas
 
+DEFAULT = 'default tile'
+RANDOM = {'tile': 'random tiles', 'layout': 'random layouts'}
+
+
+class Measure(NamedTuple):
+  """A column of the rows, and how it reads.
+
+  Attributes:
+    column: such as 'slowdown_5'.
+    name: such as 'top-5 %'.
+    unit: of a difference.
+    scale, digits: shown numbers are `scale` times those of the column.
+    higher_is_better: whether it is; slowdowns are best low.
+  """
+  column: str
+  name: str
+  unit: str = ''
+  scale: int = 1
+  digits: int = 3
+  higher_is_better: bool = True
+
+  @property
+  def short(self) -> str:
+    """'top-5' of 'top-5 %'."""
+    return self.name.replace(' %', '')
+
+
+def measures_of(task: tasks.Task) -> list[Measure]:
+  """Those that a report compares; the first one decides which run wins."""
+  slowdowns = [Measure(f'slowdown_{k}', f'top-{k} %',
+                       f'percentage points less slowdown at top-{k}', 100, 2,
+                       False) for k in task.top_ks]
+  return slowdowns if task.name == 'tile' else [
+      Measure('kendall', 'tau', 'more tau'), Measure('opa', 'OPA', 'more OPA'),
+      *slowdowns]
+
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """A run on the kernels.
+  """A run on the problems of a comparison.
 
   Attributes:
     run: which.
-    rows: one a kernel, in the kernels' order; see
-      `tile_results.row_of`.
     ranker: its model.
-    constants: physical constant -> (where training started, where it is now);
-      the first is None where the model does not tell. Empty for a model that
-      has none.
+    rows: a row a problem, in their order; see `Task.row_of`.
   """
   run: Run
-  rows: pandas.DataFrame
   ranker: scoring.Ranker
-  constants: dict[str, tuple[Optional[float], float]]
+  rows: pandas.DataFrame
+
+  @functools.cached_property
+  def constants(self) -> dict[str, tuple[Optional[float], float]]:
+    """Physical constant -> (before training, now).
+
+    The first is None if the model does not say; empty without constants.
+    """
+    constants = getattr(self.ranker.model, 'constants', None)
+    if not callable(constants):
+      return {}
+    is_told = 'trained' in inspect.signature(constants).parameters
+    before = constants(trained=False) if is_told else {}
+    return {name: (before.get(name), value)
+            for name, value in constants().items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurements:
-  """What the sections of the page are made of.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+  """Runs on the same problems.
 
   Attributes:
-    source: where the kernels are from; '' if there are none.
-    kernels: all of them with labels; None if there are none.
-    groups: every group of runs.
-    of_group: name -> its runs that could be measured, maybe none.
+    task, source: of the problems.
+    problems: all with labels.
+    groups: name of a group -> its runs that could be measured.
   """
+  task: tasks.Task
   source: str
-  kernels: Optional[Partition]
-  groups: Sequence[Group]
-  of_group: dict[str, list[Measured]]
+  problems: tasks.Problems
+  groups: dict[str, list[Measured]] = dataclasses.field(default_factory=dict)
 
   @property
-  def measured_groups(self) -> list[Group]:
-    return [group for group in self.groups if self.of_group[group.name]]
+  def rows(self) -> pandas.DataFrame:
+    """Of the first run: for the columns that no model changes."""
+    return next(iter(self.groups.values()))[0].rows
 
-  def per_kernel(self, group: Group, column: str) -> np.ndarray:
-    """float64 [kernels]: mean of a measure over the group's runs."""
-    return np.mean([measured.rows[column]
-                    for measured in self.of_group[group.name]], axis=0)
+  def values(self, measure: Measure) -> pandas.DataFrame:
+    """[problems, who chooses]: means over the runs of a group, scaled.
 
-  def per_run(self, group: Group, column: str) -> list[Optional[float]]:
-    """For each run of the group the mean over kernels; None if not measured.
-
-    NaN of a kernel is left out.
+    After the groups come the default tile and random choices, for measures
+    that they have.
     """
-    means = {}
-    for measured in self.of_group[group.name]:
-      values = measured.rows[column].dropna().to_numpy()
-      means[measured.run.run_path] = values.mean() if values.size else None
-    return [means.get(run.run_path) for run in group.runs]
+    import pandas
+    found = {name: np.mean([run.rows[measure.column] for run in of], axis=0)
+             for name, of in self.groups.items()}
+    if measure.column.startswith('slowdown'):
+      if 'default' in self.rows and self.rows['default'].notna().any():
+        found[DEFAULT] = self.rows['default']
+      found[RANDOM[self.task.name]] = self.rows[
+          measure.column.replace('slowdown', 'random')]
+    return measure.scale * pandas.DataFrame(found)
+
+
+def mean_interval(values: pandas.Series) -> tuple[float, float, float]:
+  """(mean, low, high); NaN is left out, and stands for what is unknown."""
+  return (float(values.mean()), *statistics.bootstrap_interval(values))
+
+
+def difference(values: pandas.DataFrame, one: str,
+               other: str) -> tuple[float, float, float]:
+  """(mean, low, high) of one column minus another, paired by problem."""
+  return statistics.paired_difference(values[one], values[other])
+
+
+def gain(measure: Measure, values: pandas.DataFrame, one: str,
+         other: str) -> tuple[float, float, float]:
+  """By how much `one` is better than `other`."""
+  return difference(values, *((one, other) if measure.higher_is_better
+                              else (other, one)))
 
 
 def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
-            problems: list[str]) -> Measurements:
-  """Ranks all labelled kernels with every model that can be loaded.
+            problems: list[str]) -> list[Comparison]:
+  """Ranks labelled problems with every model that can be loaded.
 
   Args:
-    groups: the runs.
-    data: folder of .npz files, one .npz or a .pb; empty: the valid split of
-      the data root that is given, else of the one that the runs name.
+    groups: the runs, of one task.
+    data: labelled problems: a folder of .npz files, a .npz or, for tiles, a
+      .pb; empty: each run's valid split, below the data root that `loading`
+      gives or else the run's own.
     loading: how to load the models.
-    problems: what cannot be done is added, one message each.
+    problems: a message is added for everything that cannot be done.
+
+  Returns:
+    A comparison for each source of problems.
   """
-  of_group = {group.name: [] for group in groups}
-  source, loading = _source(groups, data, loading)
-  try:
-    kernels = _labelled(kernel_inputs.read_kernels(
-        source, cache_dir=loading.cache_dir), source, problems)
-  except UserError as error:
-    problems.append(f'{error}. Without kernels the report has only what the '
-                    'run files say; --data names a folder of them')
-    return Measurements('', None, groups, of_group)
+  runs = [run for group in groups for run in group.runs]
+  roots = {run.settings.get('data_root') for run in runs} - {None, ''}
+  only_root = roots.pop() if len(roots) == 1 else ''
+  found: dict[str, Optional[Comparison]] = {}
   for group in groups:
     for run in group.runs:
       if run.model_dir is None:
         continue
       try:
-        of_group[group.name].append(_measured(run, kernels, loading))
+        task = tasks.find(run.task)
+        own = _loading_of(task, run, loading, only_root)
+        collection = task.collection(run.info['args'], own)
+        source = data or os.path.join(own.data_root, *collection, 'valid')
+        if source not in found:
+          found[source] = None
+          found[source] = Comparison(task, source, _labelled(
+              task, task.read(source, own) if data else task.read_split(
+                  own, collection, 'valid'), source, problems))
+        if found[source]:
+          ranker = scoring.load_ranker(run.model_dir, own)
+          found[source].groups.setdefault(group.name, []).append(Measured(
+              run, ranker, evaluate.measure(
+                  ranker, found[source].problems,
+                  f'{run.model} {run.name[:8]}')))
       except UserError as error:
-        # Of an error in the data root, say, the run is not named yet.
-        problems.append(str(error) if run.model_dir in str(error)
-                        else f'{run.model_dir}: {error}')
-  return Measurements(source, kernels, groups, of_group)
+        text = str(error)
+        problems.append(text if run.model_dir in text or text.startswith(
+            source) else f'{run.model_dir}: {text}')
+  return [one for one in found.values() if one and one.groups]
 
 
-def _source(groups: Sequence[Group], data: str,
-            loading: LoadSettings) -> tuple[str, LoadSettings]:
-  """Where kernels are read, and `loading` with the data root of the runs."""
-  roots = {run.info.get('settings', {}).get('data_root')
-           for group in groups for run in group.runs}
-  root, = roots if len(roots) == 1 else (None,)
-  if loading.data_root == DATA_ROOT and isinstance(root, str) and root:
-    loading = dataclasses.replace(loading, data_root=root)
-  return data or os.path.join(loading.data_root, 'valid'), loading
+def _loading_of(task: tasks.Task, run: Run, given: LoadSettings,
+                only_root: str) -> Loading:
+  """How to load a run: as given, else with the folders it was trained with."""
+  names = {field.name for field in dataclasses.fields(task.loading)}
+  chosen = {name: value for name, value in dataclasses.asdict(given).items()
+            if name in names}
+  if given.stats not in task.loading.STATS:
+    chosen['stats'] = 'train'
+  default = task.loading()
+  if given.data_root == DATA_ROOT:
+    chosen['data_root'] = (run.settings.get('data_root') or only_root
+                           or default.data_root)
+  if given.cache_dir == LoadSettings().cache_dir:
+    chosen['cache_dir'] = run.settings.get('cache_dir', default.cache_dir)
+  return task.loading(**chosen)
 
 
-def _labelled(kernels: Partition, source: str,
-              problems: list[str]) -> Partition:
-  """The kernels that have runtimes.
+def _labelled(task: tasks.Task, read: tasks.Problems, source: str,
+              problems: list[str]) -> tasks.Problems:
+  """The problems that have runtimes.
 
   Raises:
     UserError: none has.
   """
-  good = np.array([
-      bool((kernel.runtime_ns > 0).all() and (kernel.normalizer_ns > 0).all())
-      for kernel in kernels])
-  if not good.any():
-    raise UserError(
-        f'{source}: none of its {len(kernels)} kernels has labels (runtimes '
-        'above 0); a public test split is blanked, so name valid or a '
-        'labelled copy')
-  if not good.all():
-    first = kernels.tile_ids[int(np.flatnonzero(~good)[0])]
-    problems.append(
-        f'{source}: {np.sum(~good)} of {len(kernels)} kernels have no labels '
-        f'(runtimes above 0), first {first}; they are left out')
-  return kernels if good.all() else kernels.select(good)
-
-
-def _measured(run: Run, kernels: Partition, loading: LoadSettings) -> Measured:
-  ranker = scoring.load_ranker(run.model_dir, loading)
-  rows = evaluate.measure(ranker, kernels, f'{run.model} {run.name[:8]}')
-  return Measured(run, rows, ranker, _constants(run, ranker, loading))
-
-
-def _constants(run: Run, ranker: scoring.Ranker, loading: LoadSettings
-               ) -> dict[str, tuple[Optional[float], float]]:
-  """See `Measured`."""
-  tell = getattr(ranker.model, 'constants', None)
-  if not callable(tell):
-    return {}
-  now = tell()
-  starts = {}
-  if 'trained' in inspect.signature(tell).parameters:
-    starts = tell(trained=False)
-  return {name: (starts.get(name), value) for name, value in now.items()}
-
-
-# ------------------------------------------------------------ single kernels
-
-
-@dataclasses.dataclass(frozen=True)
-class Shown:
-  """A kernel to look at, and for whom it is a good or a bad one.
-
-  Attributes:
-    kernel: it.
-    roles: name of a group -> 'worst' or 'best'.
-    rows: name -> what the group's first run measured, by column.
-    scores: name -> what that run thinks of the configurations.
-  """
-  kernel: Kernel
-  roles: dict[str, str]
-  rows: dict[str, Any]
-  scores: dict[str, duplicate_configs.Scores]
-
-
-def chosen_kernels(measurements: Measurements, count: int) -> list[Shown]:
-  """The `count` worst and the `count` best kernels of each group's first run.
-
-  Worst is where the first tile to try is slowest against the best one; of
-  equal ones that where the order of all is worse. The best are the other end,
-  of kernels with more than ten tiles if there are so many. Kernels whose
-  configurations are all alike are not among them.
-  """
-  roles: dict[int, dict[str, str]] = {}
-  for group in measurements.measured_groups:
-    rows = measurements.of_group[group.name][0].rows
-    for role, places in _ends(rows, count):
-      for place in places:
-        roles.setdefault(place, {}).setdefault(group.name, role)
-  order = sorted(roles, key=lambda place: (
-      min('worst best'.index(role) for role in roles[place].values()),
-      -max(measurements.of_group[name][0].rows['slowdown_1'][place]
-           for name in roles[place])))
-  scores = {place: {} for place in order}
-  for group in measurements.measured_groups:
-    own = [place for place in order if group.name in roles[place]]
-    if not own:
-      continue
-    ranker = measurements.of_group[group.name][0].ranker
-    chosen = ranker.score_all(
-        measurements.kernels.select(own), f'kernels of {group.name}')
-    for place, (_, found) in zip(own, chosen):
-      scores[place][group.name] = found
-  return [
-      Shown(measurements.kernels.kernel(place), roles[place],
-            {name: measurements.of_group[name][0].rows.iloc[place]
-             for name in roles[place]}, scores[place])
-      for place in order]
-
-
-def _ends(rows: pandas.DataFrame,
-          count: int) -> Iterable[tuple[str, list[int]]]:
-  """('worst', places) and ('best', places), no place in both."""
-  places = np.flatnonzero(rows['rankable']).tolist()
-  many = [place for place in places if rows['configs'][place] > 10]
-
-  def badness(place: int) -> tuple:
-    row = rows.iloc[place]
-    tau = -1.0 if math.isnan(row['kendall']) else row['kendall']
-    return (-row['slowdown_1'], tau, row['tile_id'])
-
-  def goodness(place: int) -> tuple:
-    slowdown, tau, tile_id = badness(place)
-    return (-slowdown, -tau, tile_id)
-
-  worst = sorted(places, key=badness)[:count]
-  rest = many if len(set(many) - set(worst)) >= count else places
-  best = sorted(set(rest) - set(worst), key=goodness)[:count]
-  return [('worst', worst), ('best', best)]
-
-
+  mask = np.array([problem.is_labelled for problem in read])
+  if mask.all() or not mask.any():
+    evaluate.require_labels(read, source, task)
+    return read
+  problems.append(
+      f'{source}: {np.sum(~mask)} of {len(mask)} {task.problem}s have no '
+      'labels (all runtimes are 0) and are left out')
+  return read.select(mask)

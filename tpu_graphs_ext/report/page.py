@@ -1,8 +1,4 @@
-"""A page of sections: what stands in it, and how numbers are written.
-
-Sections are data; `templates/page.html` makes HTML of them and escapes what
-comes from files.
-"""
+"""The page: what stands in it, how numbers are written, and its template."""
 
 from __future__ import annotations
 
@@ -10,40 +6,24 @@ import base64
 import math
 import os
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from tpu_graphs_ext import __version__
 
-# Stands where there is no number.
-NOTHING = '\u2013'
+if TYPE_CHECKING:
+  import pandas
+
+NOTHING = '\u2013'  # Stands where there is no number.
 MINUS, TIMES = '\u2212', '\u00d7'
-
-
-class Text(NamedTuple):
-  """A paragraph."""
-  text: str
-  kind = 'text'
-
-
-class Facts(NamedTuple):
-  """What a reader wants to know first: names and what is said of each."""
-  pairs: Sequence[tuple[str, str]]
-  kind = 'facts'
+# How a page begins, by which an earlier one is recognised.
+START = '<!DOCTYPE html>\n<!-- tpu_graphs_ext report -->'
 
 
 class Table(NamedTuple):
-  """Rows of text.
-
-  Attributes:
-    caption: what it says, also for those who do not see it.
-    head: names of the columns.
-    rows: cells; the first of each names the row.
-  """
+  """A table of texts; its first column names the rows."""
   caption: str
-  head: Sequence[str]
-  rows: Sequence[Sequence[str]]
-  kind = 'table'
+  frame: pandas.DataFrame
 
 
 class Figure(NamedTuple):
@@ -52,102 +32,71 @@ class Figure(NamedTuple):
   Attributes:
     title: its name.
     said: what it shows, in words.
-    svg: a whole SVG document.
-    table: its numbers, folded away below it.
-    size: its width in pixels, if it is not one of the charts, which are all
-      of one width.
+    svg: an SVG document.
+    table: its numbers, folded shut below it.
+    size: its width in pixels; 0: that of all charts.
   """
   title: str
   said: str
   svg: str
   table: Optional[Table] = None
   size: int = 0
-  kind = 'figure'
 
 
-class Fold(NamedTuple):
-  """What is folded away until it is asked for."""
-  title: str
-  blocks: Sequence[Any]
-  kind = 'fold'
+def table(caption: str, columns: Iterable[str],
+          rows: Iterable[Iterable[Any]]) -> Table:
+  """A table by rows."""
+  import pandas
+  return Table(caption, pandas.DataFrame(rows, columns=list(columns)))
 
 
-class Row(NamedTuple):
-  """Blocks side by side where there is room."""
-  blocks: Sequence[Any]
-  kind = 'row'
-
-
-class Section(NamedTuple):
-  """A part of the page with a title."""
-  title: str
-  blocks: Sequence[Any]
-
-
-def page(start: str, title: str, sections: Sequence[Section],
-         problems: Sequence[str] = ()) -> str:
-  """One HTML file that loads nothing.
-
-  Args:
-    start: its first lines, by which its kind is recognised.
-    title: of the page.
-    sections: the first one is the summary.
-    problems: what could not be read or measured.
-  """
+def render(**content: Any) -> str:
+  """One HTML file that loads nothing: `templates/report.html`, filled in."""
   import jinja2
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(
           os.path.join(os.path.dirname(__file__), 'templates')),
       autoescape=True, trim_blocks=True, lstrip_blocks=True,
       undefined=jinja2.StrictUndefined)
-  environment.filters.update(
-      anchor=anchor, base64=lambda text: base64.b64encode(
-          text.encode()).decode())
-  environment.tests['a_number'] = _is_number
-  content = environment.get_template('page.html').render(
-      title=title, sections=sections, problems=problems, version=__version__)
-  return f'{start}\n{content.strip()}\n'
-
-
-def anchor(text: str) -> str:
-  """A name that can stand in an address."""
-  return re.sub(r'[^a-z0-9]+', '-', text.lower()).strip('-')
-
-
-def _is_number(cell: str) -> bool:
-  return cell == NOTHING or bool(
-      re.match(rf'[{MINUS}{TIMES}+-]?\s?\d', cell))
-
-
-# ------------------------------------------------------------------- numbers
+  environment.filters['base64'] = lambda text: base64.b64encode(
+      text.encode()).decode()
+  environment.filters['anchor'] = lambda text: re.sub(
+      r'[^a-z0-9]+', '-', text.lower()).strip('-')
+  environment.tests['a_number'] = lambda cell: cell == NOTHING or re.match(
+      rf'[{MINUS}{TIMES}+-]?\s?\d', str(cell))
+  page = environment.get_template('report.html').render(
+      version=__version__, **content)
+  return f'{START}\n{page.strip()}\n'
 
 
 def number(value: Optional[float], digits: int = 2) -> str:
-  """A number as text; a dash where there is none."""
+  """A number as text; a dash where there is none.
+
+  Args:
+    value: the number.
+    digits: behind the point, below 10; one less from 10 on, two from 100 on.
+  """
   if value is None or math.isnan(value):
     return NOTHING
-  return f'{value:.{digits}f}'.replace('-', MINUS)
+  digits = max(0, digits - (abs(value) >= 10) - (abs(value) >= 100))
+  # The sum turns -0.0 into 0.0.
+  return f'{round(value, digits) + 0.0:.{digits}f}'.replace('-', MINUS)
 
 
-def percent(value: Optional[float], digits: int = 2) -> str:
-  """0.125 as '12.50'."""
-  return number(None if value is None else 100 * value, digits)
-
-
-def with_spread(mean: Optional[float], deviation: Optional[float],
-                digits: int = 2) -> str:
-  """'1.25 ± 0.10'; only the mean where there was a single run."""
+def spread(mean: float, deviation: float, digits: int = 2) -> str:
+  """'1.25 ± 0.10'; only the mean where there is no deviation."""
   text = number(mean, digits)
-  return text if deviation is None else f'{text} ± {number(deviation, digits)}'
+  if math.isnan(deviation):
+    return text
+  # As many digits as the mean has.
+  return f'{text} ± {deviation:.{len(text.partition(".")[2])}f}'
 
 
-def with_interval(mean: Optional[float], low: Optional[float],
-                  high: Optional[float], digits: int = 2) -> str:
+def interval(mean: float, low: float, high: float, digits: int = 2) -> str:
   """'1.25 [1.00 to 1.50]'; only the mean where there is no interval."""
   text = number(mean, digits)
-  if low is None or high is None or math.isnan(low) or math.isnan(high):
-    return text
-  return f'{text} [{number(low, digits)} to {number(high, digits)}]'
+  return text if math.isnan(low) else (
+      f'{text} [{number(low, digits)}\u00a0to\u00a0{number(high, digits)}]')
 
 
 def count(value: float) -> str:

@@ -11,22 +11,18 @@ from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.report import (
   KERNELS,
   charts,
+  compare,
   kernels,
-  layout_report,
   measure,
   overview,
   page,
   runs,
-  slowdowns,
-  summary,
 )
-from tpu_graphs_ext.tasks import feature_stats
 
 _log = logging.getLogger(__name__)
 
-START = '<!DOCTYPE html>\n<!-- tpu_graphs_ext report -->'
-WHAT = 'report of this package'
-TITLE = 'What the models learned'
+_UNMEASURED = ('Unknown: nothing was measured here. Slowdowns are those that '
+               'each trainer wrote into its run file, perhaps of other data.')
 
 
 def report(paths: Sequence[str], *, out: str, data: str = '',
@@ -40,52 +36,42 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
   Args:
     paths: model folders, run files, or folders of them.
     out: the file to write.
-    data: labelled kernels: a folder of .npz files, one .npz or a .pb; empty:
-      <data_root>/valid of `loading`, or where that has the default, of the
-      data root that the runs were trained on, if it is one.
-    num_kernels: so many of the worst and of the best kernels of each group
-      are shown one by one; of the layout task none is.
+    data: labelled problems: a folder of .npz files, a .npz, or for tiles a
+      .pb; empty: each run's valid split, below the data root of `loading`,
+      or if that has the default, the run's own.
+    num_kernels: number of the worst and of the best kernels of each group
+      that are shown one by one; the layout task has none.
     task: 'tile' or 'layout', whose runs are reported; '': those that are
       there, which must be of one task.
     loading: how to load the models.
 
   Raises:
-    UserError: there is no run at all, or of both tasks, a package of the extra
-      [report] is not installed, or the file cannot be written.
+    UserError: there is no run, or there are runs of both tasks, a package of
+      the extra [report] is not installed, or the file cannot be written.
   """
   charts.require_packages()
-  path = output_paths.check_file('--out', out, START, WHAT)
+  path = output_paths.check_file(
+      '--out', out, page.START, 'report of this package')
   found, problems = runs.find(paths)
-  found, task = runs.of_one_task(found, task)
-  groups = runs.grouped(found)
-  if task == 'layout':
-    sections = layout_report.sections(groups, data, loading, problems)
-  else:
-    measurements = measure.measure(groups, data, loading, problems)
-    sections = _sections(measurements, num_kernels)
+  groups = runs.grouped(runs.of_one_task(found, task))
+  comparisons = measure.measure(groups, data, loading, problems)
   for problem in problems:
     _log.warning('%s', problem)
-  content = page.page(START, TITLE, sections, problems)
+  looks = compare.looks_of([group.name for group in groups])
+  sections = [compare.section(one, looks) for one in comparisons]
+  of_runs = overview.section(groups, comparisons, looks)
+  title, certainty = of_runs['by_run_files'], _UNMEASURED
+  if sections:
+    title = (sections[0]['title'] if len(sections) == 1 else
+             f'Runs on {len(sections)} sets of data')
+    certainty = 'Runs are compared only on the same data, below.'
+  task = groups[0].runs[0].task
+  noun = 'kernel' if task == 'tile' else 'program'
+  content = page.render(
+      title=title, certainty=certainty, comparisons=sections, task=task,
+      noun=noun, nouns=f'{noun}s', problems=problems,
+      choices='tiles' if task == 'tile' else 'layouts', kernels=[
+          kernels.section(one, num_kernels, looks) for one in comparisons],
+      **of_runs)
   files.write_file(path, content.encode())
   return path
-
-
-def _sections(measurements: measure.Measurements,
-              num_kernels: int) -> list[page.Section]:
-  """Those of runs of the tile task."""
-  sections = [summary.summary(measurements)]
-  if measurements.measured_groups:
-    sections += [slowdowns.by_program(measurements),
-                 slowdowns.by_kind(measurements),
-                 slowdowns.distribution(measurements),
-                 slowdowns.differences(measurements)]
-  sections += [overview.learning_curves(measurements.groups),
-               overview.constants(measurements)]
-  if measurements.measured_groups:
-    chosen = measure.chosen_kernels(measurements, num_kernels)
-    in_elements = (feature_stats.what_tiles_count(measurements.kernels)
-                   == feature_stats.TILES[1])
-    if chosen:
-      sections.append(kernels.kernels(measurements, chosen, in_elements))
-  sections.append(overview.runs(measurements))
-  return [part for part in sections if part]

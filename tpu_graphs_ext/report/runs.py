@@ -1,27 +1,32 @@
-"""Finds training runs, and groups those that differ in their seed alone."""
+"""Finds training runs, and groups those that differ only in their seed."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import json
 import os
 import re
-import statistics
+import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import TEMPORARY, full_path
 
-# Arguments of a run that say where things lie or tell repetitions apart, and
-# nothing of what was trained.
+if TYPE_CHECKING:
+  import pandas
+
+# Arguments that say where files are or tell repetitions apart: they do not
+# change what is trained.
 _NOT_TRAINED = ('model', 'model_kwargs_json', 'out_dir', 'results_csv',
                 'run_id', 'test_mode')
-_MODEL, _RUN, _RUN_END = 'model_', 'run_', '.jsonz'
-_RESUME = 'resume_'
+_MODEL, _RUN, _RUN_END, _RESUME = 'model_', 'run_', '.jsonz', 'resume_'
+# What the trainers of the baseline are called; their run files do not say it.
+_BASELINE = {'tile': 'tiles_train.py', 'layout': 'layout_train.py'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +36,10 @@ class Run:
   Attributes:
     run_path: its run file.
     info: content of that file.
-    kwargs: what its model_kwargs_json says.
-    model_dir: its model folder; None where only the run file is there.
+    model_dir: its model folder; None if there is only the run file.
   """
   run_path: str
   info: dict[str, Any]
-  kwargs: dict[str, Any]
   model_dir: Optional[str]
 
   @property
@@ -44,11 +47,6 @@ class Run:
     """The name of its run file, without 'run_' and the ending."""
     name = os.path.basename(self.run_path)
     return name[len(_RUN) * name.startswith(_RUN):].split(_RUN_END)[0]
-
-  @property
-  def seed(self) -> Optional[int]:
-    """None where the host keeps none, as the baseline's trainer."""
-    return self.info.get('seed')
 
   @property
   def task(self) -> str:
@@ -59,75 +57,83 @@ class Run:
   def model(self) -> str:
     return self.info['args']['model']
 
+  @functools.cached_property
+  def kwargs(self) -> dict[str, Any]:
+    return parse_model_kwargs(self.info['args']['model_kwargs_json'])
+
+  @property
+  def settings(self) -> dict[str, Any]:
+    """Of this package's `train`; empty for a run of the baseline's."""
+    return self.info.get('settings', {})
+
   @property
   def flags(self) -> dict[str, Any]:
     """What it was trained with, besides the model and its arguments."""
     flags = {key: value for key, value in sorted(self.info['args'].items())
              if key not in _NOT_TRAINED}
-    settings = self.info.get('settings', {})
-    for key in ('data_root', 'toy_data'):
-      if key in settings:
-        flags[key] = settings[key]
-    flags['host'] = self.info.get('host', {
-        'tile': 'tiles_train.py', 'layout': 'layout_train.py'}[self.task])
+    flags.update({key: self.settings[key] for key in ('data_root', 'toy_data')
+                  if key in self.settings})
+    flags['host'] = self.info.get('host', _BASELINE[self.task])
     return flags
 
-  @property
-  def curve(self) -> dict[str, list]:
-    """train_loss, train_opa, val_loss and val_opa, a number an epoch each.
+  @functools.cached_property
+  def curve(self) -> pandas.DataFrame:
+    """train_loss, train_opa, val_loss and val_opa by epoch, from 1.
 
-    Only what is there whole: one number for each of its `epoch`s.
+    Columns that the run file has only in part are left out.
     """
+    import pandas
     stored = self.info.get('train_curve', {})
-    epochs = stored.get('epoch')
-    if not _are_numbers(epochs):
-      return {}
-    return {key: values for key, values in stored.items()
-            if _are_numbers(values) and len(values) == len(epochs)}
-
-  @property
-  def best_epoch(self) -> Optional[int]:
-    """Place of the highest validation OPA in the curve, from 0."""
-    opa = self.curve.get('val_opa')
-    return max(range(len(opa)), key=opa.__getitem__) if opa else None
+    epochs = stored.get('epoch') or []
+    return pandas.DataFrame(
+        {key: values for key, values in stored.items()
+         if key != 'epoch' and isinstance(values, list)
+         and len(values) == len(epochs) and all(
+             type(value) in (int, float) for value in values)},
+        pandas.RangeIndex(1, len(epochs) + 1, name='epoch'), dtype=float)
 
   @property
   def is_finished(self) -> bool:
     """Whether the trainer measured its best model, which it does at the end."""
     return bool(self.info.get('final_error'))
 
-  def final_error(self, k: int) -> Optional[float]:
-    """Slowdown on the valid kernels that the run file tells, or None."""
+  def record(self, ks: Iterable[int]) -> dict[str, Any]:
+    """What the run file says, a cell for each column of the tables of runs.
+
+    Args:
+      ks: numbers of configurations to try, of the slowdowns.
+    """
+    opa = self.curve.get('val_opa')
+    seconds = self.info.get('seconds', {}).get('train')
     errors = self.info.get('final_error', {}).get('val', {})
-    value = errors.get(str(k)) if isinstance(errors, dict) else None
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _are_numbers(values: Any) -> bool:
-  return isinstance(values, list) and bool(values) and all(
-      type(value) in (int, float) for value in values)
+    found = {f'final_{k}': errors.get(str(k)) if isinstance(errors, dict)
+             else None for k in ks}
+    return {
+        'seed': self.info.get('seed'),
+        'run_id': str(self.info['args'].get('run_id', '')),
+        'epochs': len(self.curve),
+        'best_epoch': None if opa is None or opa.empty else opa.idxmax(),
+        'best_opa': None if opa is None else opa.max(),
+        'minutes': seconds / 60 if type(seconds) in (int, float) else None,
+        'tensorflow': shown(self.info.get('versions', {}).get(
+            'tensorflow', '')),
+        'written': time.strftime('%Y-%m-%d %H:%M', time.localtime(
+            os.path.getmtime(self.run_path))),
+        **{name: float(value) if type(value) in (int, float) else None
+           for name, value in found.items()}}
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """Runs that differ in their seed alone.
+  """Runs that differ only in their seed.
 
   Attributes:
-    name: the model and what sets it apart from other groups of that model;
-      no two groups have the same.
+    name: the model, and how it differs from other groups of that model; no
+      two groups have the same name.
     runs: at least one, by seed.
   """
   name: str
   runs: Sequence[Run]
-
-  def spread(self, values: Iterable[Optional[float]]) -> tuple[
-      Optional[float], Optional[float]]:
-    """Mean and standard deviation over the runs; None where undefined."""
-    there = [value for value in values if value is not None]
-    if not there:
-      return None, None
-    return (statistics.fmean(there),
-            statistics.stdev(there) if len(there) > 1 else None)
 
 
 # ------------------------------------------------------------------- finding
@@ -140,7 +146,7 @@ def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
     paths: model folders, run files, or folders of them, at any depth.
 
   Raises:
-    UserError: there is not one run.
+    UserError: there is not a single run.
   """
   found, problems = {}, []
   for path in paths:
@@ -150,7 +156,7 @@ def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
         read.append(_read(candidate, problems))
       except UserError as error:
         problems.append(str(error))
-    # Names of runs are hashes, whose order says nothing.
+    # The names of runs are hashes, whose order means nothing.
     for run in sorted(read, key=lambda run: (run.model, run.name)):
       found.setdefault(os.path.realpath(run.run_path), run)
   if not found:
@@ -159,27 +165,22 @@ def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
   return list(found.values()), list(dict.fromkeys(problems))
 
 
-def of_one_task(found: Sequence[Run], task: str) -> tuple[list[Run], str]:
-  """The runs of a task, and which.
-
-  Args:
-    found: at least one run.
-    task: 'tile' or 'layout'; '': that of all of them.
+def of_one_task(found: Sequence[Run], task: str) -> list[Run]:
+  """The runs of a task: 'tile', 'layout', or '' for the task of all of them.
 
   Raises:
-    UserError: there is none of the task, or of both and none is named.
+    UserError: there is none, or there are both tasks and neither is named.
   """
   there = sorted({run.task for run in found})
   if not task and len(there) > 1:
     raise UserError('there are runs of the tile task and of the layout task, '
-                    'which do not compare; choose by --task tile or --task '
+                    'which cannot be compared; choose --task tile or --task '
                     'layout')
-  task = task or there[0]
-  chosen = [run for run in found if run.task == task]
+  chosen = [run for run in found if run.task == (task or there[0])]
   if not chosen:
-    raise UserError(f'--task {task}: none of the {len(found)} runs is of the '
-                    f'{task} task; all are of the {there[0]} task')
-  return chosen, task
+    raise UserError(f'--task {task}: all {len(found)} runs are of the '
+                    f'{there[0]} task')
+  return chosen
 
 
 def _candidates(path: str, problems: list[str]) -> list[str]:
@@ -191,23 +192,23 @@ def _candidates(path: str, problems: list[str]) -> list[str]:
     return []
   if not os.path.isdir(full) or _is_model(full):
     return [full]
-  found, halves = [], []
+  found = []
   for parent, folders, names in os.walk(full):
-    halves += [os.path.join(parent, name) for name in folders
-               if name.startswith(_RESUME) or name.endswith(TEMPORARY)]
-    # A model whose run file is there is found by that one.
-    found += [os.path.join(parent, name) for name in sorted(folders)
-              if _is_model(name) and f'{_RUN}{name[len(_MODEL):]}{_RUN_END}'
-              not in names]
-    found += [os.path.join(parent, name) for name in sorted(names)
-              if name.startswith(_RUN) and name.endswith(_RUN_END)]
+    for name in folders:
+      if name.startswith(_RESUME):
+        problems.append(f'{parent}/{name}: left by a training that is not '
+                        'finished; `train --resume` continues it')
+      elif name.endswith(TEMPORARY):
+        problems.append(f'{parent}/{name}: a folder that was never finished; '
+                        'remove it')
+    # A model whose run file is there is found by that file.
+    inside = [name for name in sorted(folders) if _is_model(name) and
+              f'{_RUN}{name[len(_MODEL):]}{_RUN_END}' not in names]
+    inside += [name for name in sorted(names)
+               if name.startswith(_RUN) and name.endswith(_RUN_END)]
+    found += [os.path.join(parent, name) for name in inside]
     folders[:] = sorted(name for name in folders if not _is_model(name)
                         and not name.startswith((_RESUME, '.')))
-  for half in halves:
-    problems.append(
-        f'{half}: left by a training that is not finished; `train --resume` '
-        'goes on with it' if os.path.basename(half).startswith(_RESUME) else
-        f'{half}: a folder that was never finished; remove it')
   if not found:
     problems.append(_nothing_in(path, full))
   return found
@@ -233,21 +234,18 @@ def _read(path: str, problems: list[str]) -> Run:
     UserError: its run file is missing or damaged.
   """
   if os.path.isdir(path):
-    run_path = artifacts.run_path_of(path)
-    info = artifacts.load_run(path, task='').info
+    run = Run(artifacts.run_path_of(path),
+              artifacts.load_run(path, task='').info, path)
   else:
-    run_path, info = path, artifacts.read_run_file(path)
-  run = Run(run_path, info,
-            parse_model_kwargs(info['args']['model_kwargs_json']),
-            path if os.path.isdir(path) else _model_beside(path, info))
+    info = artifacts.read_run_file(path)
+    run = Run(path, info, _model_beside(path, info))
+  _ = run.kwargs  # Raises if they are damaged.
   if run.model_dir is None:
     problems.append(f'{path}: its model folder is not beside it, so only what '
                     'the run file says is here; copy the folder there')
   if not run.is_finished:
-    problems.append(
-        f'{path}: the run is not finished; of it is here what it had done by '
-        f'epoch {len(run.curve.get("epoch", []))}. `train --resume` goes on '
-        'with it')
+    problems.append(f'{path}: the run is not finished; this is its state at '
+                    f'epoch {len(run.curve)}. `train --resume` continues it')
   return run
 
 
@@ -269,18 +267,18 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
   """Groups in the order of their first run."""
   members = collections.defaultdict(list)
   for run in runs:
-    key = json.dumps([run.model, run.kwargs, run.flags], sort_keys=True)
-    members[key].append(run)
+    members[_text([run.model, run.kwargs, run.flags])].append(run)
   groups = [sorted(group, key=_by_seed) for group in members.values()]
   labels = _labels([group[0] for group in groups])
-  # Labels are cut where they are long, so two of them may be equal.
+  # Long labels are cut, so two of them may be equal.
   return [Group(label if labels.count(label) == 1
                 else f'{label} ({labels[:number].count(label) + 1})', group)
           for number, (group, label) in enumerate(zip(groups, labels))]
 
 
 def _by_seed(run: Run) -> tuple:
-  return (run.seed is None, run.seed or 0, run.info['args'].get('run_id', ''),
+  seed = run.info.get('seed')  # The baseline's trainer keeps none.
+  return (seed is None, seed or 0, run.info['args'].get('run_id', ''),
           run.run_path)
 
 
@@ -292,17 +290,19 @@ def shown(value: Any, most: int = 48) -> str:
   return text if len(text) <= most else text[:most - 1] + '…'
 
 
+def _text(value: Any) -> str:
+  return json.dumps(value, sort_keys=True)
+
+
 def _labels(runs: Sequence[Run]) -> list[str]:
-  """The model of each, and in which arguments it is unlike its namesakes."""
+  """The model of each run, and the arguments that only some of them share."""
   labels = []
   for run in runs:
     namesakes = [other for other in runs if other.model == run.model]
-    parts = []
-    for own, others in ((run.kwargs, [o.kwargs for o in namesakes]),
-                        (run.flags, [o.flags for o in namesakes])):
-      for key in sorted(set().union(*others)):
-        if len({json.dumps(other.get(key, ''), sort_keys=True)
-                for other in others}) > 1 and key in own:
-          parts.append(f'{key}={shown(own[key], 24)}')
+    parts = [
+        f'{key}={shown(value, 24)}' for part in ('kwargs', 'flags')
+        for key, value in sorted(getattr(run, part).items())
+        if len({_text(getattr(other, part).get(key, ''))
+                for other in namesakes}) > 1]
     labels.append(', '.join([run.model, *parts]))
   return labels

@@ -3,24 +3,17 @@
 import sys
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 
 from support.tiny_runs import Page
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.report import charts, page, pictures, report
+from tpu_graphs_ext.report import charts, page, pictures
 
 
 @pytest.fixture(scope='module', autouse=True)
 def without_a_screen():
   charts.require_packages()
-
-
-def simple():
-  return charts.svg(lambda _, axes: axes.plot([1, 2, 3], [1, 3, 2]))
-
-
-def test_equal_figures_are_equal_texts():
-  assert simple() == simple()
 
 
 def test_groups_differ_in_colour_mark_or_line():
@@ -29,21 +22,29 @@ def test_groups_differ_in_colour_mark_or_line():
   assert len({look.mark for look in looks[:8]}) == 8
 
 
-def test_blocks_of_ranges_have_full_names():
+def test_bars_have_full_names_and_equal_ones_give_equal_figures():
   look = charts.look_of(0, 'MyModel, learning_rate=0.01')
-  rows = [('one', [charts.Range(look, 1.0, 0.5, 2.0)]),
-          ('two', [charts.Range(look, 3.0), charts.Range(look, 0.0)])]
+  blocks = [('one', [charts.Bar(look, 1.0, 0.5, 2.0)]),
+            ('', [charts.Bar(look, 3.0, np.nan, np.nan)])]
+  svg = charts.forest(blocks, 'in % (log scale)', True)
+  assert svg == charts.forest(blocks, 'in % (log scale)', True)
+  assert ElementTree.fromstring(svg).tag.endswith('svg')
+  for text in ('>one<', '>MyModel,<', '>learning_rate=0.01<', '(log scale)'):
+    assert text in svg, text
+
+
+def test_ticks_of_log_axes_are_plain_numbers():
+  ticks = []
 
   def draw(unused_figure, axes):
-    charts.percent_scale(axes, 3.0)
-    charts.draw_ranges(axes, rows)
-    assert [text.get_text() for text in axes.get_yticklabels()] == [
-        'MyModel,\nlearning_rate=0.01'] * 3
-    least, most = axes.get_ylim()
-    assert least > max(axes.get_yticks()) and most < 0
-    assert 'log' in axes.get_xlabel()
+    for least, most in ((0, 2), (-40, 2000), (0, 5e5)):
+      charts.log_scale(axes, 'x', least, most)
+      ticks.append([text.get_text() for text in axes.get_xticklabels()])
 
-  charts.svg(draw, height=charts.ranges_height(rows))
+  charts.svg(draw)
+  assert ticks == [['0', '1', '3'], [
+      '\u221210', '\u22121', '0', '1', '10', '100', '1,000'],
+                   ['0', '1', '10', '100', '1,000', '10,000', '100,000']]
 
 
 def luminance(colour):
@@ -68,13 +69,14 @@ def test_without_the_extra_there_is_one_clear_error(monkeypatch):
 
 
 def test_numbers_as_text():
-  assert page.number(-1.234, 1) == page.MINUS + '1.2'
-  assert page.number(float('nan')) == page.number(None) == page.NOTHING
-  assert page.percent(0.125) == '12.50'
-  assert page.with_spread(1.0, None) == '1.00'
-  assert page.with_spread(1.0, 0.25) == '1.00 ± 0.25'
-  assert page.with_interval(1.5, 1.0, 2.0) == '1.50 [1.00 to 2.00]'
-  assert page.with_interval(1.5, float('nan'), float('nan')) == '1.50'
+  nan = float('nan')
+  assert [page.number(value) for value in (-1.234, -0.001, 12.34, 265.14)] == [
+      page.MINUS + '1.23', '0.00', '12.3', '265']
+  assert page.number(nan) == page.number(None) == page.NOTHING
+  assert page.spread(1.0, nan) == '1.00'
+  assert page.spread(1.0, 0.25) == '1.00 ± 0.25'
+  assert page.interval(1.5, 1.0, 2.0) == '1.50 [1.00\u00a0to\u00a02.00]'
+  assert page.interval(1.5, nan, nan) == '1.50'
   assert [page.count(value) for value in (1234567.0, 0.5, 1.28125)] == [
       '1\u202f234\u202f567', '0.5', '1.28']
   # 6 921 408 512 / 2^30 = 6.446.
@@ -83,21 +85,24 @@ def test_numbers_as_text():
 
 
 def test_text_of_files_is_escaped_and_figures_come_back(tmp_path):
-  svg = simple()
-  content = page.page(report.START, 'T', [page.Section('First', [
-      page.Table('<i>', ('a&b',), [('<script>', '"x"')]),
-      page.Fold('<b>', [page.Figure('A & "B"', 'said', svg, size=90)])])])
+  svg = charts.svg(lambda _, axes: axes.plot([1, 2, 3], [1, 3, 2]))
+  evil = page.table('<i>', ('a&b',), [('<script>',)])
+  content = page.render(
+      title='<b>', certainty='', comparisons=[], task='tile', noun='', nouns='',
+      problems=['<u>'], choices='', kernels=[], trained='', constants=[],
+      curves=[page.Figure('A & "B"', 'said', svg, evil, size=90)],
+      groups=evil, runs=evil, flags=evil)
   read = Page(content)
-  assert not read.unclosed and not {'script', 'i', 'b'} & set(read.counts)
-  assert '<script>' in read.text and '"x"' in read.text
+  assert not read.unclosed
+  assert not {'script', 'i', 'b', 'u'} & set(read.counts)
+  assert '<script>' in read.text and '<u>' in read.text
   path = tmp_path / 'page.html'
   path.write_text(content)
   assert pictures.pictures(str(path)) == {'A & "B"': svg}
-  assert ElementTree.fromstring(svg).tag.endswith('svg')
 
 
 @pytest.mark.parametrize('content, message', [
-    (None, 'cannot be read'), (b'<html></html>', 'is no report'),
+    (None, 'cannot be read'), (b'<html></html>', 'is not a report'),
     (b'\xff\xfe', 'cannot be read')])
 def test_other_files_have_no_figures(tmp_path, content, message):
   path = tmp_path / 'page.html'

@@ -1,0 +1,201 @@
+"""Sections of the page, of results that are written by hand."""
+
+import os
+
+import numpy as np
+import pytest
+
+from support import tiny_kernels
+from support.tiny_runs import run_info
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.engine import duplicate_configs, results
+from tpu_graphs_ext.engine import task as tasks
+from tpu_graphs_ext.report import (
+  compare,
+  kernels,
+  measure,
+  overview,
+  page,
+  runs,
+)
+
+
+def result(tile_id, slowdown, program='net', configs=20, **changes):
+  return {
+      'tile_id': tile_id, 'program': program, 'kind': 'copy',
+      'configs': configs, 'rankable': True, 'repeats': 0,
+      'slowdown_1': slowdown, 'slowdown_5': slowdown / 2, 'slowdown_10': 0.0,
+      'random_1': 2.0, 'random_5': 1.0, 'random_10': 0.5, 'default': 0.1,
+      'opa': 0.9, 'kendall': 0.8, **changes}
+
+
+class FixedRanker:
+  """Thinks that the last configuration is the fastest."""
+
+  def __init__(self, constants=None):
+    self.model = self
+    if constants:
+      self.constants = lambda trained=True: {
+          name: values[trained] for name, values in constants.items()}
+
+  def score_all(self, partition, what):
+    for kernel in partition:
+      yield kernel, duplicate_configs.Scores(
+          -np.arange(kernel.num_configs, dtype=np.float32),
+          np.arange(kernel.num_configs))
+
+
+def comparison(*of_runs, constants=None, **changes):
+  """Groups of one run each, each a list of slowdowns at top-1."""
+  groups = {}
+  for number, values in enumerate(of_runs):
+    info = run_info(f'Model{number}')
+    groups[f'Model{number}'] = [measure.Measured(
+        runs.Run(f'run_{number}.jsonz', info, 'm'), FixedRanker(constants),
+        results.table(result(f'net_{i}', value, f'net{i % 2}', **changes)
+                      for i, value in enumerate(values)))]
+  problems = Partition.from_kernels([
+      tiny_kernels.make_kernel(f'net_{i}', num_configs=20)
+      for i in range(len(of_runs[0]))])
+  return measure.Comparison(tasks.find('tile'), 'here', problems, groups)
+
+
+LOOKS = compare.looks_of([f'Model{number}' for number in range(5)])
+
+
+def cells(tables, row):
+  if isinstance(tables, page.Table):
+    tables = [tables]
+  return next(rest for table in tables
+              for first, *rest in table.frame.values.tolist() if first == row)
+
+
+def number(cell):
+  return float(cell.split(' ')[0].replace(page.MINUS, '-'))
+
+
+def test_worst_and_best_kernels_of_each_group():
+  chosen = kernels.chosen(
+      comparison([0.0, 0.5, 0.1, 0.2], [0.3, 0.0, 0.0, 0.9]), 1)
+  assert {one.kernel.tile_id: one.roles for one in chosen} == {
+      'net_3': {'Model1': 'worst'}, 'net_0': {'Model0': 'best'},
+      'net_1': {'Model0': 'worst', 'Model1': 'best'}}
+  # The worst of all comes first; scores are of the groups concerned.
+  assert chosen[0].kernel.tile_id == 'net_3'
+  assert chosen[0].scores['Model1'].order[0] == 19
+  assert set(chosen[1].scores) == {'Model0', 'Model1'}
+
+
+def test_kernels_that_nothing_can_rank_are_not_shown():
+  rows = results.table([
+      result('a', 5.0, rankable=False), result('b', 1.0),
+      result('c', 0.0, configs=3), result('d', 0.2)])
+  assert kernels.ends(rows, 1) == ([1], [3])
+  assert kernels.ends(rows, 9) == ([1, 3, 2], [])
+
+
+def test_means_by_program_and_what_they_are_held_against():
+  found = comparison([0.0, 0.5, 0.2, 0.7])
+  table = compare.by_program(found, LOOKS)['tables'][0]
+  # net0 has kernels 0 and 2, net1 the others; default 10 %, random 200 %.
+  kernels_of, *means = cells(table, 'net0')
+  assert (kernels_of, *map(number, means)) == ('2', 10, 10, 200)
+  assert number(cells(table, 'net1')[1]) == 60
+  assert number(cells(table, 'all kernels')[1]) == 35
+  assert compare.by_kind(found, LOOKS) == {}  # There is one kind.
+
+
+def test_of_many_programs_the_common_are_drawn(monkeypatch):
+  monkeypatch.setattr(compare, 'MOST_PROGRAMS', 1)
+  found = comparison([0.0] * 5)
+  found.rows['program'] = ['a', 'b', 'c', 'b', 'a']
+  section = compare.by_program(found, LOOKS)
+  svg = section['figures'][0].svg
+  assert 'a (2)' in svg and 'the other programs (3)' in svg
+  assert 'b (2)' not in svg and cells(section['tables'], 'b')[0] == '2'
+  assert (section['drawn'], section['number']) == (1, 3)
+
+
+def test_distribution_over_kernels():
+  found = comparison([0.0, 0.04, 0.2, 1.0] * 3)
+  figure = compare.distributions(found, LOOKS)[0]
+  # At the best 1 of 4, within 5 % 2 of 4; median (4 + 20) / 2.
+  assert list(map(float, cells(figure.table, 'Model0')[:3])) == [25, 50, 12]
+  assert cells(figure.table, 'Model0')[-1] == '100'
+  assert cells(figure.table, 'default tile')[2] == '10.0'
+
+
+def test_paired_differences():
+  found = compare.differences(
+      comparison([0.1, 0.2, 0.3], [0.2, 0.3, 0.4]), LOOKS)
+  # Ten points in every kernel: the interval has no width.
+  minus = page.MINUS
+  assert cells(found['difference_table'], f'Model0 {minus} Model1')[0] == (
+      f'{minus}10.0 [{minus}10.0\u00a0to\u00a0{minus}10.0]')
+  assert number(cells(found['difference_table'],
+                      f'Model0 {minus} default tile')[0]) == 10
+
+
+def test_many_groups_are_compared_with_the_best():
+  found = compare.differences(comparison(*[[0.1 * i] * 2
+                                           for i in (3, 2, 1, 4, 5)]), LOOKS)
+  assert set(found['difference_table'].frame['pair']) == {
+      *(f'Model2 {page.MINUS} Model{other}' for other in (0, 1, 3, 4)),
+      *(f'Model{own} {page.MINUS} default tile' for own in range(5))}
+
+
+def test_constants_beside_where_they_started():
+  found = comparison([0.0], constants={'launch_ns': (200.0, 300.0),
+                                       'own_ns': (400.0, 4.0)})
+  (figure, table), = overview.constants([found], LOOKS)
+  assert cells(table, 'launch_ns') == [
+      '200', '300', f'{page.TIMES} 1.5', 'time of a kernel that does nothing']
+  assert cells(table, 'own_ns')[:3] == ['400', '4', f'{page.TIMES} 0.01']
+  assert 'launch_ns' in figure.said
+
+
+@pytest.mark.parametrize('of_runs, title, certainty', [
+    # Both are behind the default tile, which has 10 % everywhere.
+    ([[.2, .3, .4], [.3, .4, .5]],
+     'Model0 wins: 10.0 percentage points less slowdown at top-1 than Model1. '
+     'The default tile is 20.0 points ahead of both',
+     '95 % interval of the difference: 10.0 to 10.0. Model0 minus the default '
+     'tile: 20.0 [10.0\u00a0to\u00a030.0] points. One run of '
+     'Model0 and Model1:'),
+    ([[0, 0, .1], [0, .1, 0]],
+     'No clear winner: Model0 has 0.00 percentage points less slowdown at '
+     'top-1 than Model1', 'It includes 0, so this may be chance. Model0 minus '
+     f'the default tile: {page.MINUS}6.67'),
+    ([[.3, .3]], 'The default tile wins: 20.0 percentage points less slowdown '
+     'at top-1 than Model0', 'One run of Model0'),
+    ([[.05]], 'Model0 leads: 5.00 percentage points less slowdown at top-1 '
+     'than the default tile', 'too few problems')])
+def test_the_headline(of_runs, title, certainty):
+  found = compare.headline(comparison(*of_runs))
+  assert found[0] == title and certainty in found[1]
+
+
+def test_kernels_without_a_default_tile():
+  found = comparison([0.3, 0.4], default=np.nan)
+  assert compare.headline(found)[0] == (
+      'Model0 wins: 165 percentage points less slowdown at top-1 than random '
+      'tiles')
+  assert list(compare.means_table(found).frame['who chooses']) == [
+      'Model0', 'random tiles']
+
+
+def test_tables_of_runs(monkeypatch):
+  monkeypatch.setattr(os.path, 'getmtime', lambda path: 0.0)
+  infos = [run_info(seed=seed, top1=seed / 10) for seed in (1, 2, 3)]
+  groups = [runs.Group('Mine', [runs.Run(f'run_{i}.jsonz', info, None)
+                                for i, info in enumerate(infos)])]
+  found = overview.section(groups, [], LOOKS | compare.looks_of(['Mine']))
+  # Nothing was measured: mean and deviation of 10, 20 and 30 % in run files.
+  assert cells(found['groups'], 'Mine')[:3] == [3, '0.650 ± 0.000',
+                                                '20.0 ± 10.0']
+  assert found['by_run_files'] == ('According to its run file Mine leads: 20.0 '
+                                   '% slowdown at top-1')
+  assert '3 runs, written 1970' in found['trained']
+  assert [row[2] for row in found['runs'].frame.values] == ['1', '2', '3']
+  assert cells(found['flags'], 'learning_rate') == ['same', '0.01']
+  assert 'nan' not in str(found)
