@@ -23,7 +23,6 @@ from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report import measure, page, report, runs
 
-pytest.importorskip('grandalf', reason='needs the extra [report]')
 UNMEASURED = ['Learning curves', 'Runs']
 
 
