@@ -1,7 +1,7 @@
 """Runs docs/tour.ipynb from its first cell to its last and keeps the outputs.
 
-  pip install nbclient ipykernel
-  python run_scripts/run_tour.py
+  pip install -e ".[dev,tpu]"
+  TPU_GRAPHS_ROOT=/path/to/tpu_graphs python run_scripts/run_tour.py
 
 For maintainers, after changes of models or sample data. It takes some minutes;
 what the notebook writes goes to a temporary folder.
@@ -11,31 +11,30 @@ from __future__ import annotations
 
 import os
 import pathlib
-import sys
 import tempfile
 
 import nbclient
 import nbformat
 
-PROJECT = pathlib.Path(__file__).parent.parent
+PROJECT = pathlib.Path(__file__).resolve().parent.parent
 TOUR = PROJECT / 'docs' / 'tour.ipynb'
 
 
-def main() -> int:
+def run(folder: str) -> nbformat.NotebookNode:
+  """The notebook with the outputs of a run in `folder`; stderr is left out."""
   os.environ['PYTHONPATH'] = os.pathsep.join(
       filter(None, [str(PROJECT), os.environ.get('PYTHONPATH')]))
   notebook = nbformat.read(TOUR, as_version=4)
-  with tempfile.TemporaryDirectory() as folder:
-    nbclient.NotebookClient(
-        notebook, timeout=None, kernel_name='python3', record_timing=False,
-        resources={'metadata': {'path': folder}}).execute()
+  nbclient.NotebookClient(
+      notebook, timeout=None, kernel_name='python3', record_timing=False,
+      resources={'metadata': {'path': folder}}).execute()
   for cell in notebook.cells:
-    if cell.cell_type == 'code':  # Progress and warnings tell of one machine.
+    if cell.cell_type == 'code':
       cell.outputs = [output for output in cell.outputs
                       if output.get('name') != 'stderr']
-  nbformat.write(notebook, TOUR)
-  return 0
+  return notebook
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  with tempfile.TemporaryDirectory() as temporary:
+    nbformat.write(run(temporary), TOUR)

@@ -1,7 +1,7 @@
-"""What mkdocs.yml does to pages that GitHub shows as they are.
+"""Adapts the pages to the site that mkdocs builds.
 
-The first page is the README. Links out of docs/ have no place on the site, so
-what they name stands there alone.
+The README becomes the first page. Links out of docs/ lead nowhere on the site,
+so only their text stays.
 """
 
 import pathlib
