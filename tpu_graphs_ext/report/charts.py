@@ -53,12 +53,11 @@ def require_packages() -> None:
   try:
     import grandalf.layouts  # noqa: F401
     import jinja2  # noqa: F401
-    import matplotlib
+    import matplotlib  # noqa: F401
   except ImportError as error:
     raise UserError(
         f'report draws with packages that are not installed ({error}); '
         f'{how_to_install()}') from error
-  matplotlib.use('Agg')
 
 
 def svg(draw: Callable, *, height: float = 2.6, width: float = WIDTH,
@@ -70,11 +69,13 @@ def svg(draw: Callable, *, height: float = 2.6, width: float = WIDTH,
     height, width: in inches.
     bare: without axes: a drawing in pixels, y downward.
   """
-  from matplotlib import pyplot
+  # Not pyplot: its backend is the notebook's.
+  import matplotlib
+  from matplotlib.figure import Figure
   content = io.StringIO()
-  with pyplot.rc_context(_STYLE):
-    figure = pyplot.figure(figsize=(width, height),
-                           layout=None if bare else 'constrained')
+  with matplotlib.rc_context(_STYLE):
+    figure = Figure(figsize=(width, height),
+                    layout=None if bare else 'constrained')
     axes = figure.add_axes([0, 0, 1, 1]) if bare else figure.subplots()
     if bare:
       axes.axis('off')
@@ -82,7 +83,6 @@ def svg(draw: Callable, *, height: float = 2.6, width: float = WIDTH,
     draw(figure, axes)
     figure.savefig(content, format='svg', transparent=True,
                    metadata={'Date': None})
-    pyplot.close(figure)
   return content.getvalue()
 
 
