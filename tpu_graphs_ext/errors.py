@@ -38,7 +38,9 @@ def did_you_mean(name: str, names: list[str], most: int = 2,
     cutoff: how near they must be; from 0, anything, to 1, equal.
   """
   import difflib  # Only here: Python's start-up may read this file.
-  nearest = difflib.get_close_matches(name, names, most, cutoff)
+  begin = [one for one in names if len(name) > 3 and one.startswith(name)]
+  nearest = begin[:most] or difflib.get_close_matches(
+      name, names, most, cutoff)
   return f'did you mean {" or ".join(nearest)}?' if nearest else ''
 
 

@@ -22,7 +22,7 @@ from typing import NoReturn, Optional
 import tpu_graphs_ext
 from tpu_graphs_ext.cli import assignment, flags, many, rank, verbs
 from tpu_graphs_ext.errors import UserError, did_you_mean, printable
-from tpu_graphs_ext.files import open_ordinary, parse_json
+from tpu_graphs_ext.files import cannot_be_read, open_ordinary, parse_json
 from tpu_graphs_ext.stacks.quiet import NoTerminal
 
 _MODULES = verbs, rank, many, assignment  # Their import adds the verbs.
@@ -33,15 +33,10 @@ _ORDER = (
     'uninstall', 'verify', 'package', 'kaggle-csv', 'run', 'trace')
 
 _EVERY_VERB = (
-    flags.path('--config', help='JSON object of flags, such as {"epochs": 5}; '
-               'flags of the command line win'),
+    flags.path('--config', 'FILE', 'JSON object of flags, such as '
+               '{"epochs": 5}; flags of the command line win'),
     flags.switch('--quiet', 'print no progress, only warnings, errors and the '
                  'result'))
-# What stands for a file or folder in --help.
-_PATHS = {'FILE', 'FILE.json', 'FILE.pb', 'GRID.json', 'DIR', 'PATH', 'RUN',
-          'MODEL_DIR', 'CSV', 'CHECKOUT', 'SCRIPT', 'DATA_ROOT', 'OUT_DIR',
-          'CACHE_DIR', 'MODELS_PY', 'RESULTS_CSV', 'TENSORBOARD', 'CSV_LOG',
-          'PLOT', 'PYTHON'}
 
 
 # ------------------------------------------------------------------ the words
@@ -81,7 +76,7 @@ class _Completion(argparse.Action):
     every = make_parser()
     for verb in flags.VERBS:
       for one in _parser_of(every, verb)._actions:
-        if one.metavar in _PATHS:
+        if one.metavar and one.type not in (int, float, flags.boolean):
           one.complete = shtab.FILE
     print(shtab.complete(every, values))
     parser.exit()
@@ -157,12 +152,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       top.error(f'there is no verb {name!r}{"; " if hint else ""}{hint}')
     return top.parse_args(words)
   try:
-    if name != 'run':  # The rest of its words are a script's.
-      words[1:] = _dashes_and_config(words[1:])
-    parser = make_parser(name, _task_of(words))
-    if name != 'run':
-      words[1:] = _spelled_out(_parser_of(parser, name), words[1:])
-    args, unknown = parser.parse_known_args(words)
+    if name == 'run':  # The rest of its words are a script's.
+      return make_parser(name).parse_args(words)
+    words = list(map(_underscored, words))
+    early = _Parser(prog=f'{top.prog} {name}', add_help=False,
+                    allow_abbrev=False)
+    early.add_argument('--config')
+    early.add_argument('--task')
+    if config := early.parse_known_args(words)[0].config:
+      words[1:1] = _read_config(config)
+    task = early.parse_known_args(words)[0].task
+    parser = make_parser(name, task if task in flags.TASKS else 'tile')
+    args, unknown = parser.parse_known_args(
+        _spelled_out(_parser_of(parser, name), words))
   except UserError as error:
     top.error(str(error))
   if unknown:
@@ -180,33 +182,15 @@ def _flags_of(parser: argparse.ArgumentParser) -> list[str]:
   return [name for action in parser._actions for name in action.option_strings]
 
 
-def _task_of(words: Sequence[str]) -> str:
-  """The task on which the flags of a verb depend."""
-  task = 'tile'
-  for word, following in zip(words, [*words[1:], '']):
-    name, equals, value = word.partition('=')
-    if name == '--task':
-      task = value if equals else following
-  return task if task in flags.TASKS else 'tile'
-
-
-def _dashes_and_config(words: Sequence[str]) -> list[str]:
-  """--data-root as --data_root, and the flags of --config before the others."""
-  plain = []
-  for word in words:
-    name, equals, value = word.partition('=')
-    if name.startswith('--'):
-      name = '--' + name[2:].replace('-', '_')
-    plain.append(name + equals + value)
-  for word, following in zip(plain, [*plain[1:], '']):
-    name, equals, value = word.partition('=')
-    if name == '--config':
-      return [*_read_config(value if equals else following), *plain]
-  return plain
+def _underscored(word: str) -> str:
+  """--data_root=a-b of --data-root=a-b."""
+  name, equals, value = word.partition('=')
+  return (name.replace('-', '_').replace('__', '--', 1) + equals + value
+          if name.startswith('--') else word)
 
 
 def _read_config(path: str) -> list[str]:
-  """The words of a command line that a JSON file of flags stands for.
+  """The words that a JSON file of flags stands for.
 
   Raises:
     UserError: it cannot be read, or is not a JSON object of flags.
@@ -215,10 +199,9 @@ def _read_config(path: str) -> list[str]:
     with open_ordinary(os.path.expanduser(path)) as file:
       content = parse_json(file.read(), path)
   except OSError as error:
-    raise UserError(f'--config={path}: cannot be read '
-                    f'({error.strerror or error})') from error
+    raise cannot_be_read(path, error) from error
   if not isinstance(content, dict):
-    raise UserError(f'--config={path}: must be a JSON object of flags, such as '
+    raise UserError(f'{path}: must be a JSON object of flags, such as '
                     f'{{"epochs": 5}}; got a {type(content).__name__}')
   words = []
   for name, value in content.items():
@@ -235,23 +218,19 @@ def _spelled_out(verb: argparse.ArgumentParser,
   """`--json FILE` as `--json=true FILE`, so that a switch takes no file."""
   switches = {flag for action in verb._actions if action.type is flags.boolean
               for flag in action.option_strings}
-  return [
-      f'{word}=true' if word in switches and not flags.is_boolean(following)
-      else word for word, following in zip(words, [*words[1:], ''])]
+  return [f'{word}=true' if word in switches
+          and following.lower() not in flags.BOOLEANS else word
+          for word, following in zip(words, [*words[1:], ''])]
 
 
 def _refuse(parser: argparse.ArgumentParser, verb: str,
             unknown: Sequence[str]) -> NoReturn:
   """Names the nearest flags of the verb, and exits with 2."""
   name = unknown[0].partition('=')[0]
-  known = _flags_of(_parser_of(parser, verb))
-  nearest = [flag for flag in known if len(name) > 3 and flag.startswith(name)]
   # Stricter than for names, as all flags have their dashes in common.
-  hint = (f'did you mean {" or ".join(nearest)}?' if 0 < len(nearest) < 3
-          else did_you_mean(name, known, cutoff=0.7))
+  hint = did_you_mean(name, _flags_of(_parser_of(parser, verb)), cutoff=0.7)
   for task in flags.TASKS:
-    if not hint and name in _flags_of(
-        _parser_of(make_parser(verb, task), verb)):
+    if name in _flags_of(_parser_of(make_parser(verb, task), verb)):
       hint = f'{name} goes with --task {task}'
   _parser_of(parser, verb).error(
       f'unrecognized arguments: {" ".join(unknown)}'

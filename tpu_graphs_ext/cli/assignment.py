@@ -22,21 +22,19 @@ _RUNS_CODE = (
     'use an account or container made for it.')
 _TASK = flags.choice('--task', flags.TASKS, 'whose models: those of '
                      'tiles_train.py, or of layout_train.py', 'tile')
-_MODELS_PY = flag('--models_py', default='', metavar='FILE',
-                  help="the models.py to hand in; empty: the package's")
-_ROOT = flag('--root', default='', metavar='CHECKOUT', help="the baseline's "
-             'checkout; empty: what the variable TPU_GRAPHS_ROOT names')
-_AS_IN_TRAINING = {
-    one.names[0]: one for one in flags.of_settings(TrainSettings)}
+_MODELS_PY = flag('--models_py', 'FILE',
+                  "the models.py to hand in; empty: the package's", '')
+_ROOT = flag('--root', 'CHECKOUT', "the baseline's checkout; empty: what the "
+             'variable TPU_GRAPHS_ROOT names', '')
+_OF_TRAINING = {one.names[0]: one for one in flags.of_settings(TrainSettings)}
+_DATA_ROOT = _OF_TRAINING['--data_root']
 # What it takes to grade.
 _PLACE = (
-    _MODELS_PY, _ROOT, _AS_IN_TRAINING['--data_root'],
-    _AS_IN_TRAINING['--cache_dir'],
-    flag('--time_limit', type=float, metavar='MINUTES',
-         default=process_limits.DEFAULT_MINUTES,
-         help='time that the code of the hand-in may take in all'))
-_MODEL_DIR = {'metavar': 'MODEL_DIR',
-              'help': 'folder model_<hash>, with its run file beside it'}
+    _MODELS_PY, _ROOT, _DATA_ROOT, _OF_TRAINING['--cache_dir'],
+    flag('--time_limit', 'MINUTES', 'time that the code of the hand-in may '
+         'take in all', process_limits.DEFAULT_MINUTES, type=float))
+_MODEL_DIR = ('--model_dir --dir', 'MODEL_DIR',
+              'folder model_<hash>, with its run file beside it')
 
 
 def _print(result: Any, as_json: bool) -> int:
@@ -50,7 +48,7 @@ def _print(result: Any, as_json: bool) -> int:
 
 @flags.verb('check versions, checkout, data, disk and memory',
             '--root ~/tpu_graphs', '--data_root=DATA --json',
-            flags=[_ROOT, _AS_IN_TRAINING['--data_root'], JSON])
+            flags=[_ROOT, _DATA_ROOT, JSON])
 def doctor(args: Namespace) -> int:
   from tpu_graphs_ext.course import doctor
   return _print(doctor.doctor(args.root, args.data_root), args.json)
@@ -74,9 +72,9 @@ def uninstall(args: Namespace) -> None:
 @flags.verb(
     'do with a hand-in what the graders do, and name every reason why it fails',
     '--model_dir out/model_1a2b', '--package submission.zip', more=_RUNS_CODE,
-    flags=[_TASK, path('--model_dir', '--dir', one_of=True, **_MODEL_DIR),
-           path('--package', one_of=True,
-                help='a .zip that `package` wrote'), *_PLACE,
+    flags=[_TASK, path(*_MODEL_DIR, one_of=True),
+           path('--package', 'FILE', 'a .zip that `package` wrote',
+                one_of=True), *_PLACE,
            switch('--toy_data', 'grade with the first 100 files of each split '
                   'only; of layouts with 5'), JSON])
 def verify(args: Namespace) -> int:
@@ -99,8 +97,8 @@ def verify(args: Namespace) -> int:
     'verify a hand-in and pack it into one zip file',
     '--model_dir out/model_1a2b',
     '--model_dir out/model_1a2b --out hand_in.zip', more=_RUNS_CODE,
-    flags=[_TASK, path('--model_dir', '--dir', required=True, **_MODEL_DIR),
-           path('--out', default='submission.zip', help='the .zip to write'),
+    flags=[_TASK, path(*_MODEL_DIR, required=True),
+           path('--out', 'FILE', 'the .zip to write', 'submission.zip'),
            *_PLACE,
            switch('--force', 'pack a model that was trained on toy data')])
 def package(args: Namespace) -> None:
@@ -127,21 +125,19 @@ def _place(args: Namespace) -> dict[str, Any]:
     "write the competition's file of 894 rows",
     '--tile predictions.csv --out kaggle.csv',
     '--tile a.csv --layout b.csv --out kaggle.csv', flags=[
-        path('--tile', required=True, metavar='CSV',
-             help="a model's predictions"),
-        path('--layout', action='append', metavar='CSV',
-             help='layout rows; may be given several times; not given: those '
-             "of the sample or the files' order"),
-        path('--out', required=True, help='the CSV to write'),
-        flag('--sample', default='', metavar='CSV',
-             help="the course's sample_submission.csv, which names the rows; "
-             'empty: they follow from the data'),
-        flag('--data_root', default='', metavar='DATA_ROOT',
-             help='folder with the split test, to check indices against; '
-             f'empty: unchecked with a sample, else {DATA_ROOT}'),
-        flag('--layout_root', default='', metavar='DIR',
-             help='the same for the layout collection; empty: unchecked with a '
-             'sample, else ~/data/tpugraphs/npz/layout')])
+        path('--tile', 'CSV', "a model's predictions", required=True),
+        path('--layout', 'CSV', 'layout rows; may be given several times; not '
+             "given: those of the sample or the files' order",
+             action='append'),
+        path('--out', 'FILE', 'the CSV to write', required=True),
+        flag('--sample', 'CSV', "the course's sample_submission.csv, which "
+             'names the rows; empty: they follow from the data', ''),
+        flag('--data_root', 'DATA_ROOT', 'folder with the split test, to check '
+             'indices against; empty: unchecked with a sample, else '
+             f'{DATA_ROOT}', ''),
+        flag('--layout_root', 'DIR', 'the same for the layout collection; '
+             'empty: unchecked with a sample, else ~/data/tpugraphs/npz/layout',
+             '')])
 def kaggle_csv(args: Namespace) -> None:
   from tpu_graphs_ext.course import kaggle
   print(kaggle.kaggle_csv(

@@ -14,7 +14,7 @@ import json
 import os
 import typing
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from tpu_graphs_ext.engine.settings import (
   CSV_NAME,
@@ -66,7 +66,7 @@ class Flag(NamedTuple):
 
   With the option `one_of` exactly one of the verb's flags with it is given.
   """
-  names: tuple[str, ...]
+  names: list[str]
   options: dict[str, Any]
 
 
@@ -97,33 +97,27 @@ def verb(summary: str, *examples: str, flags: Any = (),
 # ------------------------------------------------------------ what flags read
 
 
-_BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
-
-
-def is_boolean(text: str) -> bool:
-  return text.lower() in _BOOLEANS
+BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
 
 
 def boolean(text: str) -> bool:
-  if not is_boolean(text):
+  if text.lower() not in BOOLEANS:
     raise argparse.ArgumentTypeError(f'must be true or false; got {text!r}')
-  return _BOOLEANS[text.lower()]
+  return BOOLEANS[text.lower()]
 
 
-def positive(text: str) -> int:
-  return _whole(text, 1)
+def at_least(least: int) -> Callable[[str], int]:
+  def whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19
+            and int(text) >= least):
+      raise argparse.ArgumentTypeError(
+          f'must be a whole number of at least {least}; got {text!r}')
+    return int(text)
+
+  return whole
 
 
-def not_negative(text: str) -> int:
-  return _whole(text, 0)
-
-
-def _whole(text: str, least: int) -> int:
-  if not (text.isascii() and text.isdigit() and len(text) < 19
-          and int(text) >= least):
-    raise argparse.ArgumentTypeError(
-        f'must be a whole number of at least {least}; got {text!r}')
-  return int(text)
+not_negative, positive = at_least(0), at_least(1)
 
 
 def several_positive(text: str) -> list[int]:
@@ -143,54 +137,47 @@ def model_dir(text: str, out_dir: str) -> str:
   """
   if ',' in text:
     return ','.join(model_dir(part, out_dir) for part in text.split(','))
-  place = path_flag('--dir')(text)
-  folder, name = os.path.split(place)
-  if os.path.exists(os.path.expanduser(place)) or not (
-      name == 'latest' or name.startswith('model_')):
-    return place
-  latest = name == 'latest'
+  folder, name = os.path.split(path_flag('--dir')(text))
+  latest = name == 'latest' and not os.path.exists(os.path.expanduser(text))
   if latest:
     folder, name = folder or out_dir, 'model_'
-  found = [one for one in glob.glob(glob.escape(os.path.join(
-      os.path.expanduser(folder), name)) + '*') if os.path.isdir(one)]
-  if latest:
-    if not found:
-      raise UserError(f'--dir={text}: there is no model_<hash> in {folder}')
-    return max(found, key=os.path.getmtime)
-  if len(found) > 1:
+  start = os.path.expanduser(os.path.join(folder, name))
+  if os.path.exists(start) or not name.startswith('model_'):
+    return text
+  found = sorted(filter(os.path.isdir, glob.glob(glob.escape(start) + '*')),
+                 key=os.path.getmtime)
+  if latest and not found:
+    raise UserError(f'--dir={text}: there is no model_<hash> in {folder}')
+  if len(found) > 1 and not latest:
     raise UserError(f'--dir={text}: {len(found)} folders begin like this: '
-                    f'{shortened(sorted(found), 3)}; give more of the hash')
-  return found[0] if found else place
+                    f'{shortened(sorted(found))}; give more of the hash')
+  return found[-1] if found else text
 
 
 # ------------------------------------------------------------- kinds of flags
 
 
-def flag(*names: str, **options: Any) -> Flag:
-  """Any flag, or without dashes an argument."""
-  return Flag(names, options)
+def flag(name: str, metavar: Optional[str], help: str, default: Any = None,
+         **options: Any) -> Flag:
+  """Any flag, or an argument without dashes; '--a --b' has two names."""
+  return Flag(name.split(), {
+      'metavar': metavar, 'help': help, 'default': default, **options})
 
 
 def switch(name: str, help: str, default: bool = False) -> Flag:
   """A flag that is on when named; also --flag=false, as absl reads it."""
-  return flag(name, nargs='?', const=True, default=default, type=boolean,
-              metavar='true|false', help=help)
+  return flag(name, 'true|false', help, default, nargs='?', const=True,
+              type=boolean)
 
 
-def path(*names: str, metavar: str = 'FILE', **options: Any) -> Flag:
+def path(name: str, metavar: str, help: str, default: Any = None,
+         **options: Any) -> Flag:
   """A file or folder; empty is refused, as an unset variable gives that."""
-  label = names[0] if names[0].startswith('-') else metavar
-  return flag(*names, metavar=metavar, type=path_flag(label), **options)
+  label = name.split()[0] if name.startswith('-') else metavar
+  return flag(name, metavar, help, default, type=path_flag(label), **options)
 
 
-def number(name: str, default: Any, help: str, least: int = 1,
-           metavar: str = 'N') -> Flag:
-  """A whole number of at least `least`."""
-  return flag(name, default=default, metavar=metavar, help=help,
-              type=positive if least else not_negative)
-
-
-def choice(name: str, choices: Iterable[str], help: str, default: Any,
+def choice(name: str, choices: Iterable[str], help: str, default: Any = None,
            type: Callable = str) -> Flag:
   """One of a few words; a misspelt one is answered by the nearest."""
   choices = tuple(choices)
@@ -203,7 +190,7 @@ def choice(name: str, choices: Iterable[str], help: str, default: Any,
           f'{"; " if hint else ""}{hint}')
     return type(text)
 
-  return flag(name, choices=choices, type=chosen, default=default, help=help)
+  return flag(name, None, help, default, choices=choices, type=chosen)
 
 
 def task_flag(task: str) -> Flag:
@@ -213,18 +200,30 @@ def task_flag(task: str) -> Flag:
                 'latter', task)
 
 
-def model_flag(task: str, *other_names: str, help: str = '',
+def model_flag(task: str, names: str = '--dir', more: str = '',
                **options: Any) -> Flag:
   """Names the trained model; the tile task has one in the package."""
-  options.update({'default': 'pretrained'} if task == 'tile'
-                 else {'required': True})
+  in_package = task == 'tile'
   return flag(
-      '--dir', *other_names, metavar='MODEL_DIR', **options,
+      names, 'MODEL_DIR', 'folder model_<hash>, with its run file beside it. '
+      'The first digits of the hash are enough; `latest` is the newest in its '
+      'folder' + in_package * '; `pretrained` is the model in this package'
+      + more, 'pretrained' if in_package else None, required=not in_package,
       type=lambda text: model_dir(text, TASKS[task].training.out_dir),
-      help='folder model_<hash>, with its run file beside it. The first digits '
-           'of the hash are enough; `latest` is the newest in its folder' + (
-               '; `pretrained` is the model in this package'
-               if task == 'tile' else '') + help)
+      **options)
+
+
+def data_flag(task: str, split: str, before: str = '') -> Flag:
+  """Names the kernels or programs."""
+  return flag('--data', 'PATH', before + (
+      f'folder of .npz files, one .npz or a .pb; empty: <data_root>/{split}'
+      if task == 'tile' else 'folder of .npz files, or one; empty: '
+      f'<data_root>/<source>/<search>/{split}'), '')
+
+
+TASK = choice('--task', TASKS, 'kernels with tiles, or programs with layouts',
+              'tile')
+JSON = switch('--json', 'print JSON instead of text')
 
 
 def of_settings(settings_class: type, *without: str) -> list[Flag]:
@@ -244,7 +243,7 @@ def of_settings(settings_class: type, *without: str) -> list[Flag]:
                           field.default, of))
     else:
       found.append(flag(
-          name, default=field.default, help=help, metavar=field.name.upper(),
+          name, field.name.upper(), help, field.default,
           type=path_flag(name) if field.name in _NEEDED_PATHS else of))
   return found
 
@@ -260,19 +259,6 @@ def given(args: argparse.Namespace, settings_class: type) -> Any:
       field.name: getattr(args, field.name)
       for field in dataclasses.fields(settings_class)
       if hasattr(args, field.name)})
-
-
-TASK = choice('--task', TASKS, 'kernels with tiles, or programs with layouts',
-              'tile')
-JSON = switch('--json', 'print JSON instead of text')
-
-
-def data_flag(task: str, split: str, before: str = '') -> Flag:
-  """Names the kernels or programs."""
-  return flag('--data', default='', metavar='PATH', help=before + (
-      'folder of .npz files, one .npz or a .pb; empty: <data_root>/' + split
-      if task == 'tile' else 'folder of .npz files, or one; empty: '
-      '<data_root>/<source>/<search>/' + split))
 
 
 # ------------------------------------------------------------- what verbs share

@@ -6,7 +6,7 @@ import argparse
 from argparse import Namespace
 
 from tpu_graphs_ext.cli import flags
-from tpu_graphs_ext.cli.flags import JSON, flag, given, number, path, switch
+from tpu_graphs_ext.cli.flags import JSON, flag, not_negative, path, switch
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import full_path
@@ -16,39 +16,38 @@ from tpu_graphs_ext.report import KERNELS
 @flags.verb(
     'write a page that compares training runs and shows where they err', 'out',
     'out/model_1a2b out/model_3c4d --out compared.html', flags=[
-        path('runs', nargs='+', metavar='RUN',
-             help='model folder, run file, or a folder of them'),
-        path('--out', default='report.html', help='the .html to write'),
-        flag('--data', default='', metavar='PATH',
-             help='labelled kernels: a folder of .npz files, one .npz or a '
-             '.pb; empty: the split valid of --data_root, or without that flag '
-             'of the data root that the runs were trained on'),
+        path('runs', 'RUN', 'model folder, run file, or a folder of them',
+             nargs='+'),
+        path('--out', 'FILE', 'the .html to write', 'report.html'),
+        flag('--data', 'PATH', 'labelled kernels: a folder of .npz files, one '
+             '.npz or a .pb; empty: the split valid of --data_root, or without '
+             'that flag of the data root that the runs were trained on', ''),
         flags.choice('--task', ('', *flags.TASKS), 'whose runs to report; '
                      'empty: all, if they are of one task', ''),
-        number('--kernels', KERNELS, 'number of the worst and of the best '
-               'kernels of each group of runs to show one by one', least=0),
+        flag('--kernels', 'N', 'number of the worst and of the best kernels of '
+             'each group of runs to show one by one', KERNELS,
+             type=not_negative),
         *flags.of_settings(LoadSettings)])
 def report(args: Namespace) -> None:
   from tpu_graphs_ext.report import report
-  print(report.report(args.runs, out=args.out, data=args.data,
-                      num_kernels=args.kernels, task=args.task,
-                      loading=given(args, LoadSettings)))
+  print(report.report(
+      args.runs, out=args.out, data=args.data, num_kernels=args.kernels,
+      task=args.task, loading=flags.given(args, LoadSettings)))
 
 
 @flags.verb(
     'train many models: a whole grid, or what a search draws',
     'grid.json --out out/sweep --workers=2',
     'grid.json --out out/sweep --retry_failed', flags=[
-        path('grid', metavar='GRID.json',
-             help='models, arguments, settings, seeds and data roots'),
-        path('--out', required=True, metavar='DIR',
-             help='folder for runs and leaderboard; the same command continues '
-             'what is in it'),
-        number('--workers', 0, 'number of processes, which share the cores; 0: '
-               'one, or as many as the cluster has workers', least=0),
-        flag('--scheduler', default='', metavar='ADDRESS',
-             help='Dask scheduler, such as tcp://10.0.0.5:8786; empty: '
-             'processes of this machine'),
+        path('grid', 'GRID.json',
+             'models, arguments, settings, seeds and data roots'),
+        path('--out', 'DIR', 'folder for runs and leaderboard; the same '
+             'command continues what is in it', required=True),
+        flag('--workers', 'N', 'number of processes, which share the cores; 0: '
+             'one, or as many as the cluster has workers', 0,
+             type=not_negative),
+        flag('--scheduler', 'ADDRESS', 'Dask scheduler, such as '
+             'tcp://10.0.0.5:8786; empty: processes of this machine', ''),
         switch('--retry_failed', 'also repeat failed trials')])
 def sweep(args: Namespace) -> int:
   from tpu_graphs_ext.sweep import sweep
@@ -60,7 +59,7 @@ def sweep(args: Namespace) -> int:
 
 def _steps(text: str) -> range:
   first, _, last = text.partition('-')
-  low, high = flags.not_negative(first), flags.not_negative(last or first)
+  low, high = not_negative(first), not_negative(last or first)
   if not low <= high < low + 1_000_000:
     raise argparse.ArgumentTypeError(f'must be N or N-M, N first; got {text!r}')
   return range(low, high + 1)
@@ -70,18 +69,18 @@ def _steps(text: str) -> range:
     'learn from a PyTorch trace how long kernels take, and predict another',
     'a.json.gz --calibrate hardware.json',
     'b.json.gz --hardware hardware.json --csv kernels.csv', flags=[
-        path('file', help="the profiler's trace: .json or .json.gz"),
-        flag('--step', type=_steps, metavar='N[-M]',
-             help='only these steps (ProfilerStep#N); not given: all'),
-        path('--calibrate', metavar='FILE.json', help="learn the GPU's "
-             'constants from this trace, for --hardware'),
-        path('--hardware', metavar='FILE.json', help='predict with what '
-             '--calibrate learned from another trace'),
-        path('--ranks', nargs='+', default=(), help='with --hardware: traces '
-             'of the other ranks that this one waits for'),
-        number('--top', 15, 'number of kernel functions to show', least=0),
-        path('--csv', help='file for one CSV row for each kernel'),
-        JSON])
+        path('file', 'FILE', "the profiler's trace: .json or .json.gz"),
+        path('--calibrate', 'FILE.json', "learn the GPU's constants from this "
+             'trace, for --hardware'),
+        path('--hardware', 'FILE.json', 'predict with what --calibrate learned '
+             'from another trace'),
+        flag('--step', 'N[-M]', 'only these steps (ProfilerStep#N); not given: '
+             'all', type=_steps),
+        path('--ranks', 'FILE', 'with --hardware: traces of the other ranks '
+             'that this one waits for', (), nargs='+'),
+        flag('--top', 'N', 'number of kernel functions to show', 15,
+             type=not_negative),
+        path('--csv', 'FILE', 'file for one CSV row for each kernel'), JSON])
 def trace(args: Namespace) -> None:
   if bool(args.calibrate) == bool(args.hardware):
     raise UserError('name one of --calibrate FILE.json, which learns from the '

@@ -1,4 +1,4 @@
-"""Training, ranking, and the data for both."""
+"""Training, evaluation, prediction, and the data for them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tpu_graphs_ext.cli import flags
-from tpu_graphs_ext.cli.flags import (
-  JSON,
-  TASK,
-  TASKS,
-  flag,
-  given,
-  number,
-  path,
-  switch,
-)
+from tpu_graphs_ext.cli.flags import JSON, TASK, TASKS, flag, path, switch
 from tpu_graphs_ext.engine.settings import (
   TOP_CONFIGS,
   LoadSettings,
@@ -30,11 +21,10 @@ from tpu_graphs_ext.errors import UserError
 @flags.verb(
     'train a model and predict the test split',
     '--model=MyEarlyJoinSAGE --data_root=DATA --out_dir=out',
-    '--model=MyEarlyJoinSAGE --recipe=best --resume',
-    flags=lambda task: [flags.task_flag(task),
-                        *flags.of_settings(TASKS[task].training)])
+    '--model=MyEarlyJoinSAGE --recipe=best --resume', flags=lambda task: [
+        flags.task_flag(task), *flags.of_settings(TASKS[task].training)])
 def train(args: Namespace) -> None:
-  settings = given(args, TASKS[args.task].training)
+  settings = flags.given(args, TASKS[args.task].training)
   from tpu_graphs_ext.engine import threads, train
   if args.task == 'tile':
     threads.one_for_each_operation()
@@ -42,16 +32,16 @@ def train(args: Namespace) -> None:
 
 
 def _evaluate_flags(task: str) -> Iterator[flags.Flag]:
+  of = TASKS[task]
   yield flags.task_flag(task)
-  yield flags.model_flag(task, '--dirs', nargs='+',
-                         help='. Several models are compared')
+  yield flags.model_flag(task, '--dir --dirs', '. Several models are compared',
+                         nargs='+')
   yield flags.data_flag(task, 'valid')
-  yield flag('--top_k', default=TASKS[task].top_k, metavar='K,K...',
-             type=flags.several_positive,
-             help=f'numbers of {TASKS[task].configs} to try')
-  yield path('--csv', help='file for one CSV row for each '
-             f'{TASKS[task].problem} and model')
-  yield from flags.of_settings(TASKS[task].loading)
+  yield flag('--top_k', 'K,K...', f'numbers of {of.configs} to try', of.top_k,
+             type=flags.several_positive)
+  yield path('--csv', 'FILE', 'file for one CSV row for each '
+             f'{of.problem} and model')
+  yield from flags.of_settings(of.loading)
   if task == 'tile':
     yield switch('--by_kernel', 'also print every kernel, the slowest choices '
                  'first')
@@ -82,9 +72,10 @@ def evaluate(args: Namespace) -> None:
 def _predict_flags(task: str) -> Iterator[flags.Flag]:
   yield flags.task_flag(task)
   yield flags.model_flag(task)
-  yield path('--out', default=TASKS[task].csv_name, help='the CSV to write')
+  yield path('--out', 'FILE', 'the CSV to write', TASKS[task].csv_name)
   if task == 'tile':
-    yield number('--top_configs', TOP_CONFIGS, 'configurations of each kernel')
+    yield flag('--top_configs', 'N', 'configurations of each kernel',
+               TOP_CONFIGS, type=flags.positive)
   yield from flags.of_settings(TASKS[task].loading)
 
 
@@ -102,19 +93,20 @@ def predict(args: Namespace) -> None:
     'write a trained model as a SavedModel that runs without this package',
     '--out saved_model', '--dir latest --out saved_model', flags=[
         flags.model_flag('tile'),
-        path('--out', required=True, metavar='DIR',
-             help='folder to write; replaces nothing but an older export'),
+        path('--out', 'DIR', 'folder to write; replaces only an older export',
+             required=True),
         # The model's own `forward` decides where duplicates stand.
         *flags.of_settings(LoadSettings, 'keep_repeats')])
 def export(args: Namespace) -> None:
   from tpu_graphs_ext.serving import export
-  print(export.export(args.dir, args.out, given(args, LoadSettings)).text())
+  print(export.export(
+      args.dir, args.out, flags.given(args, LoadSettings)).text())
 
 
 @flags.verb('count kernels and list every fault of every file', 'DATA',
             'DATA --json', flags=[
-                path('folder', metavar='DIR', help='data root with train, '
-                     'valid and test, or a folder of .npz files'), TASK, JSON])
+                path('folder', 'DIR', 'data root with train, valid and test, '
+                     'or a folder of .npz files'), TASK, JSON])
 def check_data(args: Namespace) -> int:
   from tpu_graphs_ext.data import check
   report = check.check_data(args.folder, args.task)
@@ -127,10 +119,10 @@ def check_data(args: Namespace) -> int:
 
 @flags.verb('turn tuning data into .npz files', 'tuning.pb --out kernels',
             'tuning.pb --out kernels --quiet', flags=[
-                path('file', metavar='FILE.pb', help='TuningData or '
-                     'ModuleTuningData, tile or layout'),
-                path('--out', required=True, metavar='DIR',
-                     help='folder for the .npz files')])
+                path('file', 'FILE.pb', 'TuningData or ModuleTuningData, tile '
+                     'or layout'),
+                path('--out', 'DIR', 'folder for the .npz files',
+                     required=True)])
 def featurize(args: Namespace) -> None:
   from tpu_graphs_ext.hlo import tuning
   for file in tuning.featurize_file(args.file, args.out):
@@ -140,20 +132,18 @@ def featurize(args: Namespace) -> None:
 @flags.verb(
     "write a data root to try everything on: kernels of Google's TPU compiler",
     '--out DATA', '--out DATA --kernels=all --tpu=v5e', flags=[
-        path('--out', required=True, metavar='DIR', help='folder to write'),
-        flag('--kernels', metavar='N',
-             type=lambda text: text if text == 'all' else flags.positive(text),
-             help='kernels of all splits together, or `all`; not given: enough '
-             'to train for a few minutes'),
+        path('--out', 'DIR', 'folder to write', required=True),
+        flag('--kernels', 'N', 'kernels of all splits together, or `all`; not '
+             'given: enough to train for a few minutes',
+             type=lambda text: text if text == 'all' else flags.positive(text)),
         flags.choice('--tpu', ('v3', 'v5e'), 'generation that the kernels were '
-                     'compiled for; not given: v3', None),
+                     'compiled for; not given: v3'),
         switch('--noise', 'scatter the runtimes like repeated measurements'),
         TASK,
-        number('--programs', None, 'with --task layout: programs of each '
-               'source, all splits together; not given: what two minutes are '
-               'enough for'),
-        flag('--seed', default=0, type=int, metavar='SEED',
-             help='equal seeds give equal files')])
+        flag('--programs', 'N', 'with --task layout: programs of each source, '
+             'all splits together; not given: what two minutes are enough for',
+             type=flags.positive),
+        flag('--seed', 'SEED', 'equal seeds give equal files', 0, type=int)])
 def sample_data(args: Namespace) -> None:
   if args.task == 'layout':
     from tpu_graphs_ext.sample import write_layouts
@@ -162,11 +152,11 @@ def sample_data(args: Namespace) -> None:
         **_own(args, ('programs',), ('kernels', 'tpu', 'noise')))).text())
     return
   from tpu_graphs_ext.sample import write
-  chosen = _own(args, ('kernels', 'tpu'), ('programs',))
+  own = _own(args, ('kernels', 'tpu'), ('programs',))
   if args.kernels == 'all':
-    chosen['kernels'] = None
+    own['kernels'] = None
   print(write.write_sample_data(write.SampleDataSettings(
-      out=args.out, seed=args.seed, noise=args.noise, **chosen)).text())
+      out=args.out, seed=args.seed, noise=args.noise, **own)).text())
 
 
 def _own(args: Namespace, own: tuple[str, ...],
@@ -186,18 +176,17 @@ def _own(args: Namespace, own: tuple[str, ...],
             flags=flags.of_settings(StatsSettings))
 def stats(args: Namespace) -> None:
   from tpu_graphs_ext.tasks import feature_stats
-  print(feature_stats.model_kwargs_json(given(args, StatsSettings)))
+  print(feature_stats.model_kwargs_json(flags.given(args, StatsSettings)))
 
 
 @flags.verb(
     "run one of the baseline's scripts, unchanged",
     'tiles_train.py --model=MLP --toy_data=True',
     'tiles_evaluate.py --dirs=out/model_1a2b', flags=[
-        path('--root', metavar='CHECKOUT', help="the baseline's checkout; not "
-             'given: the working folder, or what TPU_GRAPHS_ROOT names'),
-        path('script', metavar='SCRIPT', help='for example tiles_train.py'),
-        flag('arguments', metavar='ARGS', nargs='...',
-             help="the script's own flags")])
+        path('--root', 'CHECKOUT', "the baseline's checkout; not given: the "
+             'working folder, or what TPU_GRAPHS_ROOT names'),
+        path('script', 'SCRIPT', 'for example tiles_train.py'),
+        flag('arguments', 'ARGS', "the script's own flags", nargs='...')])
 def run(args: Namespace) -> None:
   from tpu_graphs_ext.course import checkout, run_script
   script, root = run_script.find_script(args.script, args.root)
