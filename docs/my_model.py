@@ -1,4 +1,4 @@
-"""A model of one's own: goes at the end of models.py, see extending.md."""
+"""A model of your own: append it to models.py, see extending.md."""
 # ruff: noqa: F821
 
 
