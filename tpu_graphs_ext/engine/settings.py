@@ -1,8 +1,8 @@
-"""Settings of training, of loading a model and of `stats`, and their help.
+"""Settings of training, of loading a model and of `stats`, with their help.
 
-The names are the flags of the command line, which makes them of the fields.
-Settings are checked when created. `Training` and `Loading` have what all tasks
-share, the classes after them what is of the tile task. Imports no TensorFlow.
+The command line makes its flags from the fields. Settings are checked when they
+are created. `Training` and `Loading` have what all tasks share; the classes
+after them are the tile task's. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -131,24 +131,24 @@ class Training:
   toy_data: bool
 
   model_kwargs_json: str = setting(
-      '{}', 'further constructor arguments of the model, as a JSON object')
+      '{}', 'constructor arguments of the model, as a JSON object')
   test_mode: str = setting(
-      'predictions', "write the test split's predictions as a CSV, or compute "
-      'its errors', TEST_MODES)
+      'predictions', 'write the predictions for the test split as a CSV, or '
+      'compute its errors', TEST_MODES)
   run_id: str = setting(
-      '', 'free text that becomes part of the hash; empty: seed<S> where '
-      '--seed is given')
+      '', 'free text that goes into the hash; empty: seed<S> if --seed is '
+      'given')
   seed: Optional[int] = setting(
-      None, 'seed of weights, batch order and dropout; not given: one is '
-      'drawn, which the run file keeps')
+      None, 'seed of weights and batch order; not given: drawn at random and '
+      'kept in the run file')
   resume: bool = setting(
-      False, 'continue the interrupted run that had the same settings, or '
-      'report it if it is finished; where there is none, start one')
+      False, 'continue the interrupted run with these settings; a finished one '
+      'is only reported, and without one a new run starts')
   tensorboard: str = setting('', 'folder for TensorBoard logs; empty: none')
-  csv_log: str = setting('', 'file for one CSV row an epoch; empty: none')
+  csv_log: str = setting(
+      '', 'file for one CSV row for each epoch; empty: none')
   plot: str = setting(
-      '', 'file for a picture of the learning curves, .svg or .png; empty: '
-      'none')
+      '', 'file for the learning curves, .svg or .png; empty: none')
 
   # Of the task: its name, the `args` of its run files, what the default name of
   # --results_csv ends with, and what settings that make runs differ and are
@@ -268,30 +268,30 @@ class TrainSettings(Training):
   it in.
   """
   epochs: Optional[int] = _from_recipe(
-      'epochs', 'passes over the train kernels at most')
+      'epochs', 'maximum number of passes over the train kernels')
   early_stop: Optional[int] = _from_recipe(
       'early_stop', 'stop after this many epochs without a better validation '
-      'OPA; 0 never stops early')
+      'OPA; 0: never')
   lr: Optional[float] = _from_recipe('lr', 'learning rate of Adam')
   lr_schedule: Optional[str] = _from_recipe(
-      'lr_schedule', 'how the learning rate goes on; cosine: down to 0 in the '
-      'last of all --epochs', LR_SCHEDULES)
+      'lr_schedule', 'learning-rate schedule; `cosine` decays to 0 at the last '
+      'epoch', LR_SCHEDULES)
   clip_norm: float = setting(
-      1e-3, 'largest L2 norm of the gradient of one variable')
+      1e-3, "clip each variable's gradient to this L2 norm")
   configs: int = setting(
       10, 'configurations drawn from each kernel for a training step; kernels '
-      'with fewer are not trained on')
-  batch: int = setting(10, 'kernels in a training step')
+      'with fewer are left out')
+  batch: int = setting(10, 'kernels per training step')
   model: str = setting('EarlyJoinSAGE', 'class in models.py')
   models_py: str = setting(
-      '', "another models.py to take the model from; empty: the package's")
+      '', "file with the model's class; empty: the package's models.py")
   out_dir: str = setting(
       '~/out/tpugraphs_tiles', 'folder for model_<hash> and run_<hash>.jsonz')
   results_csv: str = setting(
       '', 'file for the test predictions; empty: '
       '<out_dir>/results_<milliseconds>.csv')
   validate_batches: int = setting(
-      -1, 'validate on this many batches while training; -1: all')
+      -1, 'batches to validate on after each epoch; -1: all')
   data_root: str = setting(
       DATA_ROOT, 'folder with the splits train, valid and test')
   cache_dir: str = setting(
@@ -300,20 +300,20 @@ class TrainSettings(Training):
       False, 'read only the first 100 files of each split')
 
   eval_every: int = setting(
-      5, 'ignored, as in the baseline: every epoch is validated')
+      5, 'has no effect, as in the baseline: every epoch is validated')
   losses: str = setting(
       'ListMLELoss:1,MSE:0.02',
-      f'comma-separated name:weight of {", ".join(LOSS_NAMES)}; a model may '
-      'bring its own loss instead, as MyEarlyJoinSAGE does')
+      f'comma-separated name:weight of {", ".join(LOSS_NAMES)}; a model with '
+      'its own loss, such as MyEarlyJoinSAGE, ignores them')
   recipe: str = setting(
-      recipes.DEFAULT, 'named settings for flags that are not given; the flags '
-      'whose help names recipes are those', tuple(recipes.RECIPES))
+      recipes.DEFAULT, 'preset for the flags you leave out; their help lists '
+      'its values', tuple(recipes.RECIPES))
   list_size: Optional[int] = _from_recipe(
-      'list_size', 'configurations drawn from each kernel where --configs are '
-      'fewer; a kernel that has fewer gives each of them several times')
+      'list_size', 'draw this many configurations from each kernel if that is '
+      'more than --configs; small kernels repeat theirs')
   members: Optional[int] = _from_recipe(
-      'members', 'train so many of the model together, with weights of their '
-      'own, whose scores are averaged: an EnsembleRanker')
+      'members', 'number of ensemble members trained together; their scores '
+      'are averaged (EnsembleRanker)')
 
   TASK, CSV_SUFFIX = 'tile', ''
   ARGS = (
@@ -362,29 +362,27 @@ class LoadSettings(Loading):
   on a split of them.
   """
   stats: str = setting(
-      'run', 'what features are normalised by; run: the statistics in the run '
-      "file, or where it has none, as the baseline's, the same as train; "
-      'train: those of the train kernels of at least --configs '
-      'configurations, which the model was trained on; all: those of all '
-      "train kernels, as the baseline's evaluation and prediction scripts do",
+      'run', 'statistics to normalise features by; run: those in the run file, '
+      'or if it has none, as train; train: of the train kernels with at least '
+      '--configs configurations, as in training; all: of all train kernels, '
+      "as the baseline's evaluation and prediction scripts do",
       STATS_SOURCES)
   data_root: str = as_in(TrainSettings, 'data_root')
   cache_dir: str = as_in(TrainSettings, 'cache_dir')
   toy_data: bool = as_in(TrainSettings, 'toy_data')
   models_py: str = as_in(TrainSettings, 'models_py')
   keep_repeats: bool = setting(
-      False, "leave configurations that repeat an earlier one's features where "
-      "the model's scores put them, as the baseline's scripts do; otherwise "
-      'they come last')
+      False, "rank duplicate configurations by the model's scores, as the "
+      "baseline's scripts do; otherwise they come last")
 
   TASK, STATS = 'tile', STATS_SOURCES
 
 
 @dataclasses.dataclass(frozen=True)
 class StatsSettings:
-  """Of which kernels `stats` prints the statistics, and what else with them.
+  """Kernels whose statistics `stats` prints.
 
-  They are those that a trainer with the same flags scales features with.
+  A trainer with the same flags scales features with these.
   """
   data_root: str = as_in(TrainSettings, 'data_root')
   configs: int = as_in(TrainSettings, 'configs')

@@ -1,6 +1,6 @@
-"""Settings of the verbs with `--task layout`, and their help.
+"""Settings of the verbs with `--task layout`, with their help.
 
-As `host.settings`, whose classes these are. Imports no TensorFlow.
+See `engine.settings`, whose classes these extend. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -32,49 +32,46 @@ TOP_KS = (1, 10, 100)
 @dataclasses.dataclass(frozen=True)
 class LayoutTrainSettings(Training):
   """What to train, on what, and how."""
-  epochs: int = setting(50, 'passes over the train programs at most')
+  epochs: int = setting(50, 'maximum number of passes over the train programs')
   early_stop: int = setting(
-      25, 'stop after this many epochs without a better validation OPA; 0 '
-      'never stops early')
+      25, 'stop after this many epochs without a better validation OPA; 0: '
+      'never')
   lr: float = setting(1e-3, 'learning rate of Adam')
   lr_schedule: str = setting(
-      'constant', 'how the learning rate goes on; cosine: down to 0 in the '
-      'last of all --epochs', LR_SCHEDULES)
+      'constant', 'learning-rate schedule; `cosine` decays to 0 at the last '
+      'epoch', LR_SCHEDULES)
   clip_norm: float = setting(
-      1e-2, 'largest L2 norm of the gradient of one variable')
+      1e-2, "clip each variable's gradient to this L2 norm")
   configs: int = setting(
       16, 'configurations drawn from each program for a training step, fast '
-      'ones sooner; programs with fewer are not trained on')
-  batch: int = setting(8, 'programs in a training step')
+      'ones more often; programs with fewer are left out')
+  batch: int = setting(8, 'programs per training step')
   model: str = setting('ResModel', 'class in layout_models.py')
   models_py: str = setting(
-      '', "another file of layout models; empty: the package's")
+      '', "file with the model's class; empty: the package's layout_models.py")
   out_dir: str = setting(
       '~/out/tpugraphs_layout', 'folder for model_<hash> and run_<hash>.jsonz')
   results_csv: str = setting(
       '', 'file for the test predictions; empty: '
       '<out_dir>/results_<milliseconds>_<source>_<search>.csv')
   validate_batches: int = setting(
-      10, 'validate on this many batches while training; -1: all')
+      10, 'batches to validate on after each epoch; -1: all')
   data_root: str = setting(
       DATA_ROOT, 'folder with <source>/<search>/train, valid and test')
   cache_dir: str = setting(
-      CACHE_DIR, 'folder for copies of the files as they are read, '
-      'memory-mapped and a quarter as large as their arrays; empty: a '
-      'temporary one')
+      CACHE_DIR, 'folder for memory-mapped copies of the splits, a quarter as '
+      'large as the arrays; empty: a temporary one')
   toy_data: bool = setting(False, 'read only the first 5 files of each split')
 
   source: str = setting('xla', 'collection of programs', SOURCES)
   search: str = setting(
-      'random', 'collection of configurations: how they were looked for, at '
-      "random or from the compiler's default on", SEARCHES)
+      'random', 'collection of configurations: drawn at random, or by a search '
+      "from the compiler's default", SEARCHES)
   max_configs: int = setting(
-      -1, 'configurations of each program that are trained on: the fastest and '
-      'the slowest thirds and some between; -1: all. Memory does not grow '
-      'with them')
+      -1, 'configurations of each program to train on: the fastest and the '
+      'slowest thirds, and some between; -1: all, in the same memory')
   keep_nodes: int = setting(
-      5000, 'nodes of the segment of each program that a step learns from; -1: '
-      'all')
+      5000, 'nodes of a program in a training step, a random segment; -1: all')
 
   TASK, CSV_SUFFIX = 'layout', '_{source}_{search}'
   ARGS = (
@@ -97,18 +94,17 @@ class LayoutTrainSettings(Training):
 class LayoutLoadSettings(Loading):
   """What it takes to load a trained model, besides its folder."""
   stats: str = setting(
-      'run', 'what features are normalised by; run: the statistics in the run '
-      "file, or where it has none, as the baseline's, the same as train; "
-      'train: those of the train programs that the model was trained on, of '
+      'run', 'statistics to normalise features by; run: those in the run file, '
+      'or if it has none, as train; train: of the train programs in '
       '--data_root', ('run', 'train'))
   data_root: str = as_in(LayoutTrainSettings, 'data_root')
   cache_dir: str = as_in(LayoutTrainSettings, 'cache_dir')
   toy_data: bool = as_in(LayoutTrainSettings, 'toy_data')
   models_py: str = as_in(LayoutTrainSettings, 'models_py')
   source: str = setting(
-      '', 'collection of programs; empty: that of the model', ('', *SOURCES))
+      '', "collection of programs; empty: the model's", ('', *SOURCES))
   search: str = setting(
-      '', 'collection of configurations; empty: that of the model',
+      '', "collection of configurations; empty: the model's",
       ('', *SEARCHES))
 
   TASK, STATS = 'layout', ('run', 'train')
