@@ -1,8 +1,10 @@
 """What quickstart.sh prints of the models that it trained."""
 
+import shlex
 import types
 
 from tpu_graphs_ext import quickstart
+from tpu_graphs_ext.cli import app
 from tpu_graphs_ext.engine import evaluate, results
 
 ERRORS = {'a': {1: 0.021, 5: 0.0, 10: 0.0}, 'b': {1: 0.4, 5: 0.2, 10: 0.1}}
@@ -31,7 +33,35 @@ def test_the_comparison_has_the_default_tile_and_a_random_choice(monkeypatch):
 
 
 def test_it_ends_with_what_to_conclude(monkeypatch):
-  assert ' '.join(quickstart.conclusion(found(monkeypatch)).split()) == (
-      'Of five tiles the best is 0.00 % slower than the fastest of all where '
-      'MyEarlyJoinSAGE chooses, 20.00 % where EarlyJoinSAGE does, and 30.00 % '
-      "by chance. With one tile to try, take the compiler's default.")
+  means = found(monkeypatch)
+  text = ' '.join(quickstart.conclusion(means).split())
+  assert text == (
+      'Conclusion: time the five tiles that MyEarlyJoinSAGE ranks first. The '
+      'best of them is 0.00 % slower than the fastest tile of all; of five '
+      'that EarlyJoinSAGE ranks first, 20.00 %; of five at random, 30.00 %. If '
+      "you can try only one tile, take the compiler's default tile: it is 0.30 "
+      "% slower, and MyEarlyJoinSAGE's first choice 2.10 %.")
+  means['MyEarlyJoinSAGE']['default'] = 0.05
+  assert "take MyEarlyJoinSAGE's first choice: it is 2.10 %" in ' '.join(
+      quickstart.conclusion(means).split())
+
+
+def test_the_next_commands_can_be_pasted(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(quickstart.sys, 'executable',
+                      f'{tmp_path}/.venv/bin/python')
+  (tmp_path / 'out/a b/models/model_0123456789').mkdir(parents=True)
+  out = f'{tmp_path}/out/a b'
+  text = quickstart.closing_text(
+      f'{out}/models/model_0123456789', f'{out}/p.csv', f'{out}/data',
+      '/real.pb', f'{out}/models')
+  lines = [line[2:] for line in text.splitlines() if line.startswith('  ')]
+  assert len(lines) == 3
+  for line in lines:
+    command, *words = shlex.split(line)
+    assert command == '.venv/bin/tpu-graphs-ext'
+    args = app.parse(words)
+    assert args.data_root == 'out/a b/data'
+  args = app.parse(shlex.split(lines[0])[1:])
+  assert (args.dir, args.data) == ('out/a b/models/model_0123456789',
+                                   '/real.pb')

@@ -1,9 +1,9 @@
-"""The main job from start to end on sample data: what quickstart.sh runs.
+"""What quickstart.sh runs: the tile task on sample data, from start to end.
 
-Makes the sample data, trains `MyEarlyJoinSAGE` and the baseline's
+Writes the sample data, trains `MyEarlyJoinSAGE` and the baseline's
 `EarlyJoinSAGE`, compares them on the validation split and on real TPU kernels,
-and writes the predictions CSV. With a checkout of the baseline it trains
-through the unchanged `tiles_train.py`, else through this package's own host.
+and writes the predictions CSV. With a checkout of the baseline its unchanged
+`tiles_train.py` trains, else this package.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import argparse
 import glob
 import logging
 import os
+import shlex
 import subprocess
 import sys
+import textwrap
 import time
 
 from tqdm import tqdm
 
-from tpu_graphs_ext import files, quickstart_layout
+from tpu_graphs_ext import files, load_models, quickstart_layout
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.engine import metrics
 from tpu_graphs_ext.engine.results import Summary
@@ -49,17 +51,9 @@ def find_baseline(out: str) -> str | None:
   return checkout.find(clone)
 
 
-def make_sample_data(folder: str) -> None:
-  """Writes the sample data unless it is there."""
-  from tpu_graphs_ext.sample import write
-  print(write.write_sample_data(
-      write.SampleDataSettings(out=folder)).text())
-
-
 def train_with_baseline(root: str, out: str, data: str, name: str,
                         epochs: int) -> str:
-  """Trains by the unchanged tiles_train.py; returns the model's folder."""
-  from tpu_graphs_ext import load_models
+  """Trains with the unchanged tiles_train.py; returns the model's folder."""
   copy = checkout.working_copy(
       root, os.path.join(out, 'baseline_copy'),
       load_models.models_module().__file__)
@@ -81,8 +75,8 @@ def train_with_baseline(root: str, out: str, data: str, name: str,
   return model_dir
 
 
-def train_with_own_host(out: str, data: str, name: str, epochs: int) -> str:
-  """Trains by `tpu-graphs-ext train`; returns the model's folder."""
+def train_here(out: str, data: str, name: str, epochs: int) -> str:
+  """Trains like `tpu-graphs-ext train`; returns the model's folder."""
   from tpu_graphs_ext.engine import threads, train
   threads.one_for_each_operation()
   return train.train(train.TrainSettings(
@@ -99,114 +93,118 @@ def measured(model_dirs: dict[str, str], data: str,
           for name, model_dir in model_dirs.items()}
 
 
-def conclusion(found: dict[str, Summary]) -> str:
-  """What a newcomer should take from the first table."""
-  best, other = (100 * found[name]['slowdown_5'] for name in MODELS)
-  chance = 100 * found[MODELS[0]]['random_5']
-  return (f'\nOf five tiles the best is {best:.2f} % slower than the fastest '
-          f'of all where {MODELS[0]}\nchooses, {other:.2f} % where '
-          f'{MODELS[1]} does, and {chance:.2f} % by chance. With one tile to '
-          "try,\ntake the compiler's default.")
-
-
 def comparison(title: str, found: dict[str, Summary],
                seconds: dict[str, float] | None = None) -> str:
   """A table of what `measured` found, a row a model.
 
   Below them the compiler's default tile, which is one tile and so has only a
-  top-1, and what tiles drawn at random are to be expected to give.
+  top-1, and the expected slowdown of tiles drawn at random.
   """
-  heads = [f'top-{k}' for k in metrics.TOP_KS] + ['OPA', 'tau']
-  lines = [title, f'{"":16}' + ''.join(f'{head:>10}' for head in heads)
-           + ('   seconds' if seconds else '')]
-  for name, micro in found.items():
-    cells = [f'{100 * micro[f"slowdown_{k}"]:.2f} %' for k in metrics.TOP_KS]
-    cells += [f'{micro["opa"]:.3f}', f'{micro["kendall"]:.3f}']
-    if seconds:
-      cells.append(f'{seconds[name]:.0f}')
-    lines.append(f'{name:16}' + ''.join(f'{cell:>10}' for cell in cells))
-  lines.append(f'{"default tile":16}{100 * micro["default"]:>8.2f} %')
-  lines.append(f'{"random choice":16}' + ''.join(
-      f'{100 * micro[f"random_{k}"]:>8.2f} %' for k in metrics.TOP_KS))
-  return '\n'.join(lines)
+  def row(name, slowdowns, *more):
+    cells = [f'{100 * slowdown:.2f} %' for slowdown in slowdowns]
+    return f'{name:16}' + ''.join(f'{cell:>10}' for cell in [*cells, *more])
+
+  ks = metrics.TOP_KS
+  heads = [*(f'top-{k}' for k in ks), 'OPA', 'tau',
+           *(['seconds'] if seconds else [])]
+  lines = [title, f'{"":16}' + ''.join(f'{head:>10}' for head in heads)]
+  lines += [row(name, [micro[f'slowdown_{k}'] for k in ks],
+                f'{micro["opa"]:.3f}', f'{micro["kendall"]:.3f}',
+                *([f'{seconds[name]:.0f}'] if seconds else []))
+            for name, micro in found.items()]
+  same = found[MODELS[0]]  # For every model.
+  return '\n'.join([
+      *lines, row('default tile', [same['default']]),
+      row('random choice', [same[f'random_{k}'] for k in ks])])
+
+
+def conclusion(found: dict[str, Summary]) -> str:
+  """What a newcomer should take from the last table."""
+  mine, theirs = (found[name] for name in MODELS)
+  first, default = (100 * mine[key] for key in ('slowdown_1', 'default'))
+  only = (f"{MODELS[0]}'s first choice: it is {first:.2f} % slower, and the "
+          f"compiler's default tile {default:.2f} %" if first < default else
+          f"the compiler's default tile: it is {default:.2f} % slower, and "
+          f"{MODELS[0]}'s first choice {first:.2f} %")
+  return '\n' + textwrap.fill(
+      f'Conclusion: time the five tiles that {MODELS[0]} ranks first. The best '
+      f'of them is {100 * mine["slowdown_5"]:.2f} % slower than the fastest '
+      f'tile of all; of five that {MODELS[1]} ranks first, '
+      f'{100 * theirs["slowdown_5"]:.2f} %; of five at random, '
+      f'{100 * mine["random_5"]:.2f} %. If you can try only one tile, take '
+      f'{only}.', 79)
 
 
 def run(out: str, epochs: int) -> str:
   """Does it all; returns the closing text.
 
   Args:
-    out: folder for everything that is written; what is there is reused, but
-      the models are trained anew. Nothing that another program wrote there
-      is replaced.
+    out: folder for everything that is written. Data are reused, models are
+      trained anew, and nothing that another program wrote is replaced.
     epochs: passes over the train kernels, for both models.
   """
   from tpu_graphs_ext.engine import predict
-  out = os.path.abspath(files.require_path('--out', out))
-  os.makedirs(out, exist_ok=True)
-  data = os.path.join(out, 'sample_data')
-  described = versions.describe()
-  print(f'{described.name.capitalize()} stack, Python {described.python}: '
-        f'{described.why}.\n')
-  make_sample_data(data)
+  from tpu_graphs_ext.sample import write
+  data, models = os.path.join(out, 'sample_data'), os.path.join(out, 'models')
+  stack = versions.describe()
+  print(f'{stack.name.capitalize()} stack, Python {stack.python}: '
+        f'{stack.why}.\n')
+  print(write.write_sample_data(write.SampleDataSettings(out=data)).text())
   root = find_baseline(out)
-  if root:
-    print(f'\nTraining through the unchanged tiles_train.py of {root},\nin a '
-          'copy with this models.py swapped in.')
-  else:
-    print('\nTraining through this package\'s own host: '
-          f'{checkout.ROOT_VARIABLE} names no\ncheckout of the baseline, and '
-          'cloning it did not work.')
+  print(f'\nTraining with the unchanged tiles_train.py of {root},\nin a copy '
+        'that has this models.py.' if root else
+        f'\nTraining with this package: {checkout.ROOT_VARIABLE} names no '
+        'checkout of the\nbaseline, and cloning it did not work.')
   model_dirs, seconds = {}, {}
   for name in MODELS:
     started = time.monotonic()
     model_dirs[name] = (
         train_with_baseline(root, out, data, name, epochs) if root
-        else train_with_own_host(out, data, name, epochs))
+        else train_here(out, data, name, epochs))
     seconds[name] = time.monotonic() - started
   loading = LoadSettings(data_root=data, cache_dir=os.path.join(out, 'cache'))
   found = measured(model_dirs, os.path.join(data, 'valid'), loading)
   print(comparison(
       f"\nValidation kernels of Google's TPU compiler after {epochs} epochs "
-      '(slowdown of the best of\nthe top k over the best tile, by its own '
-      'estimates; lower is better):', found, seconds))
+      '(slowdown of the best of\nthe top k against the fastest tile, by its '
+      'own estimates; lower is better):', found, seconds))
   real = os.path.join(root or '', checkout.REAL_KERNELS)
+  labelled = os.path.join(data, 'valid')
   if root and os.path.isfile(real):
+    labelled, found = real, measured(model_dirs, real, loading)
     print(comparison('\n15 real TPU kernels, as measured (trained on the '
-                     "compiler's estimates alone):",
-                     measured(model_dirs, real, loading)))
+                     "compiler's estimates alone):", found))
   print(conclusion(found))
-  csv = predict.predict(
-      model_dirs[MODELS[0]], loading=loading,
-      out=os.path.join(out, 'predictions.csv'))
-  return _closing_text(out, model_dirs[MODELS[0]], csv, data,
-                       real if root else None)
+  csv = predict.predict(model_dirs[MODELS[0]], loading=loading,
+                        out=os.path.join(out, 'predictions.csv'))
+  return closing_text(model_dirs[MODELS[0]], csv, data, labelled, models)
 
 
-def _closing_text(out: str, model_dir: str, csv: str, data: str,
-                  real: str | None) -> str:
-  command = os.path.join(os.path.dirname(sys.executable), 'tpu-graphs-ext')
-  run_file = model_dir.replace('/model_', '/run_') + '.jsonz'
-  return '\n'.join([
-      '',
-      f'sample data: {data}',
-      f'model:       {model_dir}',
-      f'run file:    {run_file}',
-      f'predictions: {csv}',
-      '',
-      'Next:',
-      f'  {command} rank --dir {model_dir} '
-      f'--data {real or os.path.join(data, "valid")} --data_root {data}',
-      f'  {command} evaluate --dir {model_dir} '
-      f'--data {os.path.join(data, "test_labelled")} --data_root {data}',
-      f'  {command} train --model MyEarlyJoinSAGE --data_root {data} '
-      f'--out_dir {os.path.join(out, "models")}'])
+def closing_text(model_dir: str, csv: str, data: str, labelled: str,
+                 models: str) -> str:
+  """Where things are, and three commands to go on with.
 
+  They are relative to the working folder, which quickstart.sh makes the clone.
+  """
+  def short(path):
+    relative = os.path.relpath(path)
+    return shlex.quote(path if relative.startswith(os.pardir) else relative)
 
-def _run_layout(out: str, epochs: int) -> str:
-  """The layout task, whose scripts are shown by themselves."""
-  out = os.path.abspath(files.require_path('--out', out))
-  os.makedirs(out, exist_ok=True)
-  return quickstart_layout.run(out, epochs, find_baseline(out))
+  command = short(os.path.join(os.path.dirname(sys.executable),
+                               'tpu-graphs-ext'))
+  report = short(os.path.join(os.path.dirname(models), 'report.html'))
+  start = short(os.path.join(models, os.path.basename(model_dir)[:14]))
+  of_data, models = f'--data_root {short(data)}', short(models)
+  longer = f'--model {MODELS[0]} --recipe best --out_dir {models}'
+  return f'''
+Model: {short(model_dir)}
+Data: {short(data)}, predictions: {short(csv)}
+
+Next, in {os.getcwd()}, the tiles to try first, a page that
+compares both models, and an ensemble of three, trained for longer:
+  {command} rank --dir {start} --data {short(labelled)} {of_data}
+  {command} report {models} --out {report} {of_data}
+  {command} train {longer} {of_data}'''
 
 
 def main() -> int:
@@ -222,14 +220,21 @@ def main() -> int:
                       'programs (default: %(default)s)')
   parser.add_argument('--epochs', type=int,
                       help='epochs of both models (default: '
-                      f'{EPOCHS}; of layouts {quickstart_layout.EPOCHS})')
+                      f'{EPOCHS}; for layouts {quickstart_layout.EPOCHS})')
+  parser.add_argument('-v', '--verbose', action='store_true',
+                      help='print each feature outside the training data')
   args = parser.parse_args()
   logging.basicConfig(format='%(message)s')  # As the commands do.
+  if args.verbose:
+    logging.getLogger('tpu_graphs_ext').setLevel(logging.DEBUG)
   try:
+    out = os.path.abspath(files.require_path('--out', args.out))
+    os.makedirs(out, exist_ok=True)
     if args.task == 'layout':
-      print(_run_layout(args.out, args.epochs or quickstart_layout.EPOCHS))
+      print(quickstart_layout.run(
+          out, args.epochs or quickstart_layout.EPOCHS, find_baseline(out)))
     else:
-      print(run(args.out, args.epochs or EPOCHS))
+      print(run(out, args.epochs or EPOCHS))
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1
