@@ -138,7 +138,9 @@ def test_switches_as_absl_writes_them():
     assert app.parse(['train', *words.split()]).toy_data is on
   args = app.parse(['check-data', '--json', 'folder'])
   assert args.json and args.folder == 'folder'
-  assert app.parse(['--quiet', 'train']).quiet
+  for flag in ('--quiet', '-v', '--verbose'):
+    args = app.parse([flag, 'train'])
+    assert (args.quiet, args.verbose) == (flag == '--quiet', flag != '--quiet')
 
 
 def test_the_flags_of_a_script_are_its_own():

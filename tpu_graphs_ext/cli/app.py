@@ -36,7 +36,9 @@ _EVERY_VERB = (
     flags.path('--config', 'FILE', 'JSON object of flags, such as '
                '{"epochs": 5}; flags of the command line win'),
     flags.switch('--quiet', 'print no progress, only warnings, errors and the '
-                 'result'))
+                 'result'),
+    flags.switch('-v --verbose', 'print more: each feature outside the '
+                 'training data, and with `rank FILE` the scores'))
 
 
 # ------------------------------------------------------------------ the words
@@ -142,8 +144,8 @@ def _add_flags(parser: argparse.ArgumentParser,
 def parse(argv: Sequence[str]) -> argparse.Namespace:
   """Reads a command, or exits with 2 and one line about what is wrong."""
   words = list(argv)
-  if words[:1] == ['--quiet'] and len(words) > 1:  # Before the verb, too.
-    words[:2] = words[1], '--quiet=true'
+  if words[1:] and words[0] in ('--quiet', '-v', '--verbose'):
+    words[:2] = words[1], f'{words[0]}=true'  # Before the verb, too.
   top = make_parser(only='')
   name = words[0] if words else ''
   if name not in flags.VERBS:
@@ -243,7 +245,7 @@ def _refuse(parser: argparse.ArgumentParser, verb: str,
 def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs one verb; returns the exit code."""
   args = parse(sys.argv[1:] if argv is None else argv)
-  _set_up_logging(args.quiet)
+  _set_up_logging(args.quiet, args.verbose)
   # Its C++ start-up messages, even without a GPU, are at level 'error'; what
   # matters is raised as an exception. Read when TensorFlow is imported.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -301,13 +303,14 @@ def _ended_by_sigterm() -> Iterator[None]:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _set_up_logging(quiet: bool) -> None:
+def _set_up_logging(quiet: bool, verbose: bool) -> None:
   """The package's messages to stderr; TensorFlow's only when they matter."""
   logging.basicConfig(format='%(message)s', stream=sys.stderr)
   for handler in logging.root.handlers:
     if type(handler) is logging.StreamHandler:  # The one that was just made.
       # Not the logger's level: the log of a run has what is not shown.
       handler.setLevel(logging.WARNING if quiet else logging.NOTSET)
-  logging.getLogger('tpu_graphs_ext').setLevel(logging.INFO)
+  logging.getLogger('tpu_graphs_ext').setLevel(
+      logging.DEBUG if verbose else logging.INFO)
   for name in ('tensorflow', 'absl'):
     logging.getLogger(name).setLevel(logging.ERROR)

@@ -43,9 +43,7 @@ _OF_TILES = (
     path('--out', 'FILE', 'with --workers or --scheduler: the .jsonl or '
          '.parquet to write, one row per kernel; may be a URL'),
     flag('--shard_files', 'N', 'files that a worker ranks at a time',
-         SHARD_FILES, type=positive),
-    switch('-v --verbose', "with FILE: also print the model's score of each "
-           'tile'))
+         SHARD_FILES, type=positive))
 
 
 def _flags(task: str) -> Iterator[flags.Flag]:
