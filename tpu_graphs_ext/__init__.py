@@ -5,16 +5,15 @@
     model = tpu_graphs_ext.CostModel.load('out/model_<hash>')
     print(model.rank('kernel.npz').text())
 
-`__all__` has the names that programs may rely on; docs/api.md describes them.
-Importing this package imports nothing: what a name needs comes with its first
-use. It only sees to it that TensorFlow will come with Keras 2 (see `stacks`),
-so it must be imported before Keras is used.
+Programs may rely on the names in `__all__`; docs/api.md describes them. Each is
+imported at its first use. Importing the package itself only makes TensorFlow
+come with Keras 2 (see `stacks`), so import it before Keras is used.
 """
 
 from tpu_graphs_ext.stacks import imports
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # Editors and type checkers take it for true.
+if TYPE_CHECKING:  # True for editors and type checkers.
   from tpu_graphs_ext.analytic.explain import Explanation
   from tpu_graphs_ext.data.kernel import Kernel
   from tpu_graphs_ext.engine.evaluate import evaluate, evaluate_all
@@ -34,26 +33,22 @@ __all__ = [
     'LoadSettings', 'Ranking', 'TrainResult', 'TrainSettings', 'UserError',
     'evaluate', 'evaluate_all', 'export', 'predict', 'rank', 'train']
 
-# Name -> the module that has it.
-_HOMES = {
-    'Choice': 'engine.rank',
-    'CostModel': 'serving.cost_model',
-    'Evaluation': 'tasks.tile_results',
-    'Explanation': 'analytic.explain',
-    'Export': 'serving.export',
-    'Kernel': 'data.kernel',
-    'LoadSettings': 'engine.settings',
-    'Ranking': 'engine.rank',
-    'TrainResult': 'engine.train',
-    'TrainSettings': 'engine.settings',
-    'UserError': 'errors',
-    'evaluate': 'engine.evaluate',
-    'evaluate_all': 'engine.evaluate',
-    'export': 'serving.export',
-    'predict': 'engine.predict',
-    'rank': 'engine.rank',
-    'train': 'engine.train',
+_NAMES = {
+    'analytic.explain': 'Explanation',
+    'data.kernel': 'Kernel',
+    'engine.evaluate': 'evaluate evaluate_all',
+    'engine.predict': 'predict',
+    'engine.rank': 'Choice Ranking rank',
+    'engine.settings': 'LoadSettings TrainSettings',
+    'engine.train': 'TrainResult train',
+    'errors': 'UserError',
+    'serving.cost_model': 'CostModel',
+    'serving.export': 'Export export',
+    'tasks.tile_results': 'Evaluation',
 }
+# Name -> the module that has it.
+_HOMES = {name: module for module, names in _NAMES.items()
+          for name in names.split()}
 
 imports.install()
 

@@ -26,7 +26,7 @@ def in_use(python='3.10.1', name='classic', **changes):
       package.replace('_ranking', '-ranking'): version
       for package, version in changes.items()}}
   return versions.StackInUse(name, 'why', python, installed,
-                             versions.STACKS[name].requirements, [])
+                             versions.STACKS[name].requirements)
 
 
 def states(findings) -> dict[str, str]:

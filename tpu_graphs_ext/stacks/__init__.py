@@ -1,9 +1,10 @@
-"""Which TensorFlow and Keras are in use, and the baseline on today's.
+"""Which TensorFlow and Keras are in use; the baseline on TensorFlow 2.21.
 
-Imports nothing but the standard library, as it must come before TensorFlow.
+Imports only the standard library, as it must come before TensorFlow. The .txt
+files are the requirements of both stacks, which setup.py reads.
 
 versions        the two sets of versions, and the one in use
 imports         makes `import tensorflow` give what is needed
-estimator_stub  stands in for what TensorFlow Ranking misses today
-quiet           keeps back what TensorFlow says to nobody
+estimator_stub  stands in for what TensorFlow Ranking no longer finds
+quiet           drops messages of TensorFlow that nobody can act on
 """

@@ -1,15 +1,13 @@
 """Makes `import tensorflow` give what the baseline and this package need.
 
-With TensorFlow 2.15 there is nothing to do. From 2.16 on
+TensorFlow 2.15 is left as it is. From 2.16 on
   * `tf.keras` is Keras 3, which TF-GNN cannot use, unless TF_USE_LEGACY_KERAS
-    is 1 before TensorFlow is imported; it then is Keras 2, from tf_keras;
-  * `tensorflow_ranking` cannot be imported, because `tensorflow.estimator` is
-    gone; see `estimator_stub`;
-  * Keras 2.15 cannot read every model that is saved; now it can.
+    is 1 before TensorFlow is imported; then it is Keras 2, from tf_keras;
+  * `tensorflow_ranking` needs `tensorflow.estimator`; see `estimator_stub`;
+  * saved models have a field that Keras 2.15 cannot read; it is left out.
 
-`install` puts a finder in place that sees to each when its module is imported,
-and does nothing before: importing this module imports nothing but the smallest
-parts of the standard library.
+`install` adds a finder that does each when its module is imported. Importing
+this module imports only the smallest parts of the standard library.
 """
 
 from __future__ import annotations
@@ -27,18 +25,17 @@ class KerasVersionError(UserError, ImportError):
 
 
 class _Finder:
-  """Looks at every import; changes how the three modules below are loaded."""
+  """Changes how the three modules in `_LOADING` are loaded."""
 
   def find_spec(self, name, path=None, target=None):
     load = _LOADING.get(name)
-    # On the classic stack the variable can only do harm, which is told.
+    # On the classic stack the variable can only do harm, which is an error.
     if load is None or not (_is_current() or _wants_tf_keras()):
       return None
-    for other in sys.meta_path:
-      spec = None if other is self else other.find_spec(name, path, target)
-      if spec is not None:
-        break
-    else:
+    specs = (other.find_spec(name, path, target)
+             for other in sys.meta_path if other is not self)
+    spec = next(filter(None, specs), None)
+    if spec is None:
       return None
     execute = spec.loader.exec_module
     # A loader is made anew for each spec, so this changes no other module.
@@ -55,7 +52,8 @@ def install() -> None:
     return
   sys.meta_path.insert(0, finder)
   if 'tensorflow' in sys.modules and _is_current():
-    _choose_keras()  # Not too late as long as nobody has used tf.keras.
+    # Not too late as long as nobody has used tf.keras.
+    os.environ.setdefault(KERAS_VARIABLE, '1')
 
 
 def _is_current() -> bool:
@@ -68,14 +66,9 @@ def _wants_tf_keras() -> bool:
   return os.environ.get(KERAS_VARIABLE) in ('1', 'true', 'True')
 
 
-def _choose_keras() -> None:
-  """Asks for Keras 2; what the user set stays, see `require_keras_2`."""
-  os.environ.setdefault(KERAS_VARIABLE, '1')
-
-
 def _load_tensorflow(execute, module) -> None:
   from tpu_graphs_ext.stacks import quiet
-  _choose_keras()
+  os.environ.setdefault(KERAS_VARIABLE, '1')  # What the user set stays.
   quiet.ignore_saving_warning()
   with quiet.without_startup_notes():
     execute(module)
@@ -90,9 +83,8 @@ def _load_gnn(execute, module) -> None:
 def _leave_out_new_defaults() -> None:
   """Lets Keras 2.15 read the models that are saved here.
 
-  Later versions add `optional` to what is saved of an input layer, and 2.15
-  refuses a word that it does not know. Where it is False, which is the default,
-  it is left out; a later version reads that just as well.
+  Later versions save `optional` with an input layer, which 2.15 refuses.
+  Without it they assume False, so False need not be saved.
   """
   import tensorflow as tf
   layer_class = tf.keras.layers.InputLayer

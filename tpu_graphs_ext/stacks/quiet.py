@@ -1,7 +1,4 @@
-"""Keeps back what TensorFlow says although nobody can do anything about it.
-
-Everything else that it says stays.
-"""
+"""Drops those of TensorFlow's messages that nobody can act on."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _STARTUP_NOTE = re.compile(
 
 
 class NoTerminal:
-  """A stream that says it is no terminal, so that nobody draws bars on it."""
+  """A stream that denies being a terminal, so that no bars are drawn on it."""
 
   def __init__(self, stream: Any):
     self._stream = stream
@@ -39,17 +36,16 @@ class NoTerminal:
 
 
 def ignore_saving_warning() -> None:
-  """Drops the one warning that saving a graph model gives, from now on."""
+  """Drops the warning that saving a graph model gives, from now on."""
   warnings.filterwarnings('ignore', SAVING_WARNING, UserWarning)
 
 
 @contextlib.contextmanager
 def without_startup_notes() -> Iterator[None]:
-  """Drops the notes that today's TensorFlow writes while it is imported.
+  """Drops the notes that TensorFlow 2.21 writes while it is imported.
 
-  They are written before TensorFlow looks at TF_CPP_MIN_LOG_LEVEL; so they are
-  dropped here, where that variable is at least 1. What else is written to
-  stderr meanwhile appears at the end.
+  It writes them before it reads TF_CPP_MIN_LOG_LEVEL; here they are dropped if
+  that is at least 1. Whatever else is written to stderr appears at the end.
   """
   if os.environ.get(LEVEL_VARIABLE) not in ('1', '2', '3'):
     yield

@@ -53,11 +53,8 @@ STACKS = {stack.name: stack for stack in (CLASSIC, CURRENT)}
 
 
 def default_stack(python: str) -> str:
-  """The stack that a Python such as '3.11' gets unless another is chosen."""
+  """What a Python such as '3.11' gets unless TPU_GRAPHS_EXT_STACK is set."""
   return 'classic' if python in CLASSIC.pythons else 'current'
-
-
-# ------------------------------------------------------------- what is in use
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,22 +67,12 @@ class StackInUse:
     python: its version, such as '3.12.1'.
     versions: package -> installed version, None where it is missing.
     expected: package -> supported versions, as pip writes it.
-    faults: one sentence for each version that is not supported.
   """
   name: str
   why: str
   python: str
   versions: dict[str, Optional[str]]
   expected: dict[str, str]
-  faults: list[str]
-
-  def text(self) -> str:
-    """Name, reason, versions and faults, a line each."""
-    lines = [f'{self.name} stack: {self.why}', f'  Python {self.python}']
-    for package, version in self.versions.items():
-      lines.append(f'  {package} {version or "is missing"} '
-                   f'(supported: {self.expected[package]})')
-    return '\n'.join(lines + self.faults)
 
 
 def tensorflow_version() -> Optional[str]:
@@ -93,11 +80,7 @@ def tensorflow_version() -> Optional[str]:
   module = sys.modules.get('tensorflow')
   if hasattr(module, '__version__'):
     return module.__version__
-  for package in _TENSORFLOWS:
-    version = _installed(package)
-    if version:
-      return version
-  return None
+  return next(filter(None, map(_installed, _TENSORFLOWS)), None)
 
 
 def stack_name() -> str:
@@ -112,10 +95,9 @@ def stack_name() -> str:
 
 
 def describe() -> StackInUse:
-  """Which stack the running Python has, why, and whether it is whole."""
+  """Which stack the running Python has, and why."""
   name, tensorflow = stack_name(), tensorflow_version()
   python = platform.python_version()
-  stack = STACKS[name]
   if tensorflow is None:
     why = f'what Python {python} gets; TensorFlow is not installed'
   elif name == 'classic':
@@ -123,17 +105,10 @@ def describe() -> StackInUse:
   else:
     why = (f'TensorFlow {tensorflow} is 2.16 or later, so Keras 2 comes from '
            'tf_keras')
-  versions = {package: _installed(package) for package in stack.requirements}
+  expected = STACKS[name].requirements
+  versions = {package: _installed(package) for package in expected}
   versions['tensorflow'] = tensorflow
-  faults = [
-      f'{package} {version or "is missing"}; the {name} stack needs '
-      f'{package}{stack.requirements[package]}'
-      for package, version in versions.items()
-      if not version or not within(version, stack.requirements[package])]
-  if '.'.join(python.split('.')[:2]) not in stack.pythons:
-    faults.append(f'Python {python}; the {name} stack needs one of '
-                  f'{", ".join(stack.pythons)}')
-  return StackInUse(name, why, python, versions, stack.requirements, faults)
+  return StackInUse(name, why, python, versions, expected)
 
 
 def _installed(package: str) -> Optional[str]:
