@@ -31,5 +31,7 @@ setuptools.setup(install_requires=[
     *requirements('scripts'),
     # The pages of `report`, and the curves of `train --plot`.
     'jinja2>=3,<4', 'matplotlib>=3.7,<4', 'grandalf>=0.8,<1',
+    # The scores that `CostModel` keeps: a least-recently-used cache by size.
+    'cachetools>=5,<9',
     # Completion of the command line; pure Python that needs nothing.
     'shtab>=1.6,<2'])

@@ -25,7 +25,7 @@ from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import artifacts, evaluate, results, scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.serving import sources, tile_search
+from tpu_graphs_ext.serving import kernel_sources, tile_search
 from tpu_graphs_ext.tasks import kernel_inputs, tile_results
 
 # Of real kernels with fewer tiles, few orders are wrong.
@@ -106,7 +106,7 @@ def gains(ranker: scoring.Ranker, kernels: Partition) -> str:
   from scipy import stats
   firsts, tiles, together = [], [], []
   for kernel in kernels:
-    default = sources.default_of(kernel)
+    default = kernel_sources.default_of(kernel)
     try:
       explainer = explain.Explainer(kernel, tile_search.constants_of(ranker.model))
     except UserError:

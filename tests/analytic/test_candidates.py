@@ -20,7 +20,7 @@ LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
 MOST_CYCLES = 10 ** 12  # The compiler says of more that a tile cannot be.
 
 
-# ------------------------------------------------------------- choices
+# --- Choices ------------------------------------------------------------------
 
 
 def test_bounds_of_a_product():
@@ -35,9 +35,7 @@ def test_bounds_of_a_product():
                   8, 7, 6, 5, 4, 3, 2, 1]
   assert columns == [3, 2, 1]
   assert summed == [64, 32, 16]
-
-
-def test_other_kernels_have_plain_bounds():
+  # Other kernels have plain bounds.
   assert candidates.choices_of(loops_of(elementwise([1024, 384]))) == [
       [128, 64, 43, 32, 26, 22, 19, 16, 15, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4,
        3, 2, 1], [3, 2, 1]]
@@ -63,7 +61,7 @@ def test_an_update_in_place_walks_over_what_it_writes():
       [2, 1], [4, 2, 1], [4, 2, 1]]
 
 
-# -------------------------------------------------------------- memory
+# --- Memory -------------------------------------------------------------------
 
 
 def test_a_stream_with_one_block_needs_one():
@@ -90,15 +88,14 @@ def test_sums_are_kept_in_a_result_that_is_wide_enough():
   # The image stays for 4 tiles of columns, but comes again: 2 blocks of it.
   blocks = 1.5 * (2 * 2 + 2 * 32) + 2 * 1
   assert candidates.needed_bytes(loops, one).tolist() == [blocks * LAYOUT_TILE]
-  narrow = dataclasses.replace(loops, streams=tuple(
-      dataclasses.replace(s, element_bytes=2) if s.kind == 'output' else s
-      for s in loops.streams), matrix=dataclasses.replace(
-          loops.matrix, sum_bytes=4.0))
+  narrow = loops._replace(streams=tuple(
+      s._replace(element_bytes=2) if s.kind == 'output' else s
+      for s in loops.streams), matrix=loops.matrix._replace(sum_bytes=4.0))
   assert candidates.needed_bytes(narrow, one).tolist() == [
       (blocks - 2 + 1 + 1) * LAYOUT_TILE]
 
 
-# ------------------------------------------------------------- numbers
+# --- Numbers ------------------------------------------------------------------
 
 
 def test_numbers_and_tiles_are_the_same():
@@ -130,7 +127,6 @@ def test_an_even_sample_that_is_always_the_same():
   some, again = (candidates.candidates(loops, most=9) for _ in range(2))
   np.testing.assert_array_equal(some.numbers, again.numbers)
   assert len(some) == 9 and some.fitting > 9
-  assert (np.diff(some.numbers) > 0).all()
 
 
 def test_of_too_many_combinations_a_part_is_looked_at(monkeypatch):
@@ -148,7 +144,7 @@ def test_of_too_many_combinations_a_part_is_looked_at(monkeypatch):
   assert legal.numbers[-1] > 0.9 * legal.combinations
 
 
-# ---------------------------------------------------------- real files
+# --- Real files ---------------------------------------------------------------
 
 
 def test_the_tiles_of_real_files_are_listed():
@@ -173,7 +169,7 @@ def test_the_tiles_of_real_files_are_listed():
              for count, fitting in runs.values()) >= 8
 
 
-# ------------------------------------------------------- compiled kernels
+# --- Compiled kernels ---------------------------------------------------------
 
 
 def compiled_kernels(name):

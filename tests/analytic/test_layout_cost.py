@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from support import tiny_hlo
 from tpu_graphs_ext.analytic import layout_cost, tpu
-from tpu_graphs_ext.hlo import compile as hlo_compile
 from tpu_graphs_ext.hlo import layout_choices, whole_program
 
 # One byte takes a nanosecond; arithmetic and launches are free.
@@ -22,7 +22,7 @@ TALL, WIDE = 4 * 256 * 128, 4 * 8 * 256  # [256, 8], rows or columns innermost.
 
 
 def program_of(fn, *shapes):
-  module = whole_program.whole_program(hlo_compile.function_module(
+  module = whole_program.whole_program(tiny_hlo.lowered(
       fn, *(tf.TensorSpec(shape, tf.float32) for shape in shapes)))
   return module, layout_choices.layout_choices(module)
 

@@ -74,28 +74,10 @@ def test_backward_by_hand():
       TINY, SLOW) == pytest.approx(1.408)
 
 
-def test_half_a_row_a_bag_and_narrow_values():
-  # 12 bags a table of half an index (one sector), rows of 8 * 2 = 16 bytes
-  # in a sector: 24 * (64 + 32 + 32 + 2 * 0.5 * 32) = 3840 bytes.
-  bags = EmbeddingBags(batch_size=12, rows=4, tables=2, bag_size=0.5, width=8,
-                       value_bytes=2, index_bytes_each=8)
-  assert roofline.embedding_backward_sgd_us(bags, SLOW) == pytest.approx(3.840)
-  # 8-byte indices: 5 of them are 40 bytes, two sectors.
-  assert dataclasses.replace(bags, bag_size=5).index_bytes == 64
-
-
 def test_more_draws_than_cached_rows_never_all_hit():
   # 3 rows are cached; 4 draws of 4 rows meet the fourth.
   bags = dataclasses.replace(TINY, batch_size=4)
   assert roofline.hit_rate(bags, SLOW) == 0.0
-
-
-def test_one_row_that_is_not_cached():
-  # 300 draws of 1000 rows leave it out with a chance of 700 / 1000.
-  bags = EmbeddingBags(batch_size=300, rows=1000, tables=1, bag_size=1,
-                       width=8, rows_per_block=1)
-  gpu = Gpu(l2_bytes=999 * 32, multiprocessors=1)
-  assert roofline.hit_rate(bags, gpu) == pytest.approx(700 / 1000)
 
 
 def test_a_product_at_peak():

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from support import tiny_hlo
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.hlo import compile as hlo_compile
 from tpu_graphs_ext.hlo import features, layout_choices, whole_program
 from tpu_graphs_ext.hlo.layout_choices import Layouts
 
 
 def program_of(fn, *shapes):
-  return whole_program.whole_program(hlo_compile.function_module(
+  return whole_program.whole_program(tiny_hlo.lowered(
       fn, *(tf.TensorSpec(shape, tf.float32) for shape in shapes)))
 
 

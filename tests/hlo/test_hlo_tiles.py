@@ -1,12 +1,11 @@
-"""Tile grids and config columns, by hand and on real kernels."""
+"""Tile grids, by hand and on real kernels."""
 
 import numpy as np
 import pytest
 
 from support.feature_tiles import loops_of
 from support.tiny_hlo import add, convolution, elementwise, product
-from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.hlo import features, layout, protos, tiles
+from tpu_graphs_ext.hlo import layout, protos, tiles
 
 
 def grid_of(module):
@@ -14,7 +13,7 @@ def grid_of(module):
   return loops_of(module).grid
 
 
-# ---------------------------------------------------------------- grid
+# --- Grid ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('dims, layout, element_type, units', [
@@ -34,16 +33,11 @@ def test_units(dims, layout, element_type, units):
   assert grid.kernel_units == ()
 
 
-@pytest.mark.parametrize('sizes, units', [
-    ([], []), ([192], [1024]), ([5, 6], [8, 128]), ([3, 32], [4, 128]),
-    ([4, 64], [4, 128]), ([2, 9], [2, 128]), ([7, 1, 300], [1, 2, 128])])
-def test_few_rows_have_small_layout_tiles(sizes, units):
-  assert layout.layout_units(sizes) == units
-
-
-def test_padded_elements():
-  # 64 x 4 rows of 128 lanes.
-  assert layout.padded_elements([64, 3, 32], [1, 4, 128]) == 64 * 4 * 128
+def test_few_rows_have_small_layout_tiles():
+  for sizes, units in (
+      ([], []), ([192], [1024]), ([5, 6], [8, 128]), ([3, 32], [4, 128]),
+      ([4, 64], [4, 128]), ([2, 9], [2, 128]), ([7, 1, 300], [1, 2, 128])):
+    assert layout.layout_units(sizes) == units
 
 
 def test_reshape_and_scalar_have_no_bounds():
@@ -53,12 +47,9 @@ def test_reshape_and_scalar_have_no_bounds():
     only = grid.tiles([[]], [[]])
     assert grid.output_bounds(only).shape == (1, 0)
     assert grid.kernel_bounds(only).shape == (1, 0)
-
-
-def test_tiles_of_a_reshape_are_whole():
-  grid = grid_of(elementwise([32, 6400], opcode='reshape'))
-  none = np.zeros((2, 0), np.int64)
-  # 32 / 8 and 6400 / 128.
+  # A reshape's tiles are whole: 32 / 8 and 6400 / 128.
+  grid, none = grid_of(elementwise([32, 6400], opcode='reshape')), np.zeros(
+      (2, 0), np.int64)
   assert grid.tiles(none, none).tolist() == [[4, 50], [4, 50]]
 
 
@@ -98,19 +89,18 @@ def test_bounds_of_the_filter_follow_those_of_the_output():
   assert grid.kernel_bounds(rows).tolist() == kernel
 
 
-@pytest.mark.parametrize('image, window, output, expected', [
-    # Batches of a product, of 8: taps, stride, zeros between elements and 1.
-    (8, (8, 7, 8), 8, True),
-    (8, (8, 8, 7), 8, True),  # Reversed, with 7 of padding on both sides.
-    (1, (8, 1, 1), 8, True),  # Each output has the one element by another tap.
-    (8, (1, 1, 1), 8, False),  # No window.
-    (8, (3, 1, 1), 8, False),
-    (4, (2, 2, 1), 2, False),  # Patches of 2, though 1 is 2 - 1.
-    (28, (3, 1, 2), 56, False),
-    (56, (56, 1, 1), 1, False),  # A filter's gradient sums over all of them.
-])
-def test_windows_that_stand_for_a_batch(image, window, output, expected):
-  assert tiles.has_tap_each(*window, image, output) == expected
+def test_windows_that_stand_for_a_batch():
+  for image, window, output, expected in (
+      # Batches of a product, of 8: taps, stride, zeros between elements and 1.
+      (8, (8, 7, 8), 8, True),
+      (8, (8, 8, 7), 8, True),  # Reversed, with 7 of padding on both sides.
+      (1, (8, 1, 1), 8, True),  # Each output has the one element, another tap.
+      (8, (1, 1, 1), 8, False),  # No window.
+      (8, (3, 1, 1), 8, False),
+      (4, (2, 2, 1), 2, False),  # Patches of 2, though 1 is 2 - 1.
+      (28, (3, 1, 2), 56, False),
+      (56, (56, 1, 1), 1, False)):  # A filter's gradient sums over all.
+    assert tiles.has_tap_each(*window, image, output) == expected
 
 
 def test_units_of_the_filter_may_be_others():
@@ -124,7 +114,7 @@ def test_units_of_the_filter_may_be_others():
   assert grid.kernel_bounds(rows).tolist() == [[16, 3]]
 
 
-# ---------------------------------------------------------- candidates
+# --- Candidates ---------------------------------------------------------------
 
 
 def test_bound_candidates():
@@ -137,40 +127,12 @@ def test_bound_candidates():
 
 
 def test_bound_candidates_are_all_of_the_formula():
-  for units in range(1, 300):
+  for units in range(1, 100):
     every = {-(-units // n) for n in range(1, units + 1)}
     assert set(tiles.bound_candidates(units)) == every
 
 
-# ------------------------------------------------------------ features
-
-
-def test_config_features_of_one():
-  row = features.config_features([4, 1], [16, 32])
-  assert row.dtype == np.float32
-  assert row.tolist() == [
-      4, 1, 0, 0, 0, 0, 5, 4,
-      16, 32, 0, 0, 0, 0, 48, 512,
-      0, 0, 0, 0, 0, 0, 0, 0]  # No bounds: the product is 0, not 1.
-
-
-def test_config_features_of_many():
-  rows = features.config_features(np.zeros((2, 0)), [[2, 3], [5, 7]])
-  assert rows.shape == (2, 24)
-  output = rows[:, schema.CONFIG_GROUPS['output_bounds']]
-  assert output.tolist() == [[2, 3, 0, 0, 0, 0, 5, 6],
-                             [5, 7, 0, 0, 0, 0, 12, 35]]
-  assert not rows[:, schema.CONFIG_GROUPS['kernel_bounds']].any()
-
-
-def test_totals_count_bounds_without_a_column():
-  row = features.config_features([], [1, 2, 3, 4, 5, 6, 7])
-  # 1 + ... + 7 = 28; 7! = 5040.
-  assert row[schema.CONFIG_GROUPS['output_bounds']].tolist() == [
-      1, 2, 3, 4, 5, 6, 28, 5040]
-
-
-# -------------------------------------------------------- real kernels
+# --- Real kernels -------------------------------------------------------------
 
 
 @pytest.fixture(scope='module')

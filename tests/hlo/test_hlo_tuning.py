@@ -23,7 +23,7 @@ def write(path, message):
   return str(path)
 
 
-# ----------------------------------------------------------- tiles
+# --- Tiles --------------------------------------------------------------------
 
 
 def test_runs_that_count():
@@ -45,7 +45,9 @@ def test_program_name_and_unsafe_characters():
   assert kernel.tile_id == '_a_b_c_00000000000000ab'
   kernel, = tuning.tile_kernels(tile_data(), program='alexnet')
   assert kernel.tile_id == 'alexnet_00000000000000ab'
-  assert kernel.program == 'alexnet'
+  # A file that is named like its kernel keeps its name.
+  kernel, = tuning.tile_kernels(tile_data(), program='net_00000000000000ab')
+  assert kernel.tile_id == 'net_00000000000000ab'
 
 
 def test_modules_that_are_left_out_are_reported(caplog):
@@ -66,7 +68,7 @@ def test_modules_that_are_left_out_are_reported(caplog):
 
 
 def test_empty_bounds_are_a_configuration():
-  # A reshape: its runs carry bounds of no dimension.
+  # A reshape: its runs have bounds of no dimension.
   data = tile_data()
   for run in data.modules[0].runs:
     del run.op_config.tile_size_config.output_bounds[:]
@@ -82,19 +84,16 @@ def test_repeated_kernels_are_joined_and_the_last_default_counts():
   data.modules[1].runs[1].profile.compute_time_ns = 120
   kernel, = tuning.tile_kernels(data)
   assert kernel.runtime_ns.tolist() == [100, 150, 120, 150]
-  # One normalizer a module name.
+  # A module name has one normalizer.
   assert kernel.normalizer_ns.tolist() == [120] * 4
 
 
-def test_different_kernels_with_one_id():
+def test_kernels_that_contradict_themselves():
   data = tile_data()
   data.modules.add().CopyFrom(tile_data(size=4096).modules[0])
   with pytest.raises(UserError, match='two different modules have the tile '
                                       'id tanh_00000000000000ab'):
     tuning.tile_kernels(data)
-
-
-def test_kernel_without_default():
   data = tile_data()
   data.modules[0].runs[1].is_default = False
   with pytest.raises(UserError,
@@ -102,7 +101,7 @@ def test_kernel_without_default():
     tuning.tile_kernels(data)
 
 
-# --------------------------------------------------------- layouts
+# --- Layouts ------------------------------------------------------------------
 
 
 def test_layout_runs():
@@ -147,7 +146,7 @@ def test_damaged_layout_data(damage, message):
     tuning.layout_graphs(protos.TuningData(modules=[data]))
 
 
-# ----------------------------------------------------------- files
+# --- Files --------------------------------------------------------------------
 
 
 def test_kinds_of_file_are_told_apart(tmp_path):
@@ -160,30 +159,21 @@ def test_kinds_of_file_are_told_apart(tmp_path):
   assert [os.path.basename(path) for path in written] == [
       'tanh_00000000000000ab.npz', 'alexnet_00000000000000ab.npz', 'unet.npz']
   assert sorted(os.listdir(out)) == sorted(map(os.path.basename, written))
-  with np.load(written[-1]) as stored:
-    assert list(stored) == [field.name for field in schema.LAYOUT_FIELDS]
-
-
-def test_file_named_like_its_kernel_keeps_its_name(tmp_path):
-  path = write(tmp_path / 'net_00000000000000ab.pb', tile_data().modules[0])
-  kernel, = tuning.read_tile_kernels(path)
-  assert kernel.tile_id == 'net_00000000000000ab'
-
-
-def test_written_files_read_back(tmp_path):
-  path = write(tmp_path / 'several.pb', tile_data())
-  written, = tuning.featurize_file(path, str(tmp_path))
   expected, = tuning.tile_kernels(tile_data())
-  got = Kernel.load(written)
+  got = Kernel.load(written[0])
   assert got.tile_id == expected.tile_id
   np.testing.assert_array_equal(got.node_feat, expected.node_feat)
   np.testing.assert_array_equal(got.runtime_ns, expected.runtime_ns)
+  with np.load(written[-1]) as stored:
+    assert list(stored) == [field.name for field in schema.LAYOUT_FIELDS]
+  again, = tuning.featurize_file(layout, str(tmp_path / 'again'))
+  with open(written[-1], 'rb') as a, open(again, 'rb') as b:
+    assert a.read() == b.read()
 
 
 def test_unknown_opcodes_are_named_once(tmp_path, caplog):
   data = tile_data()
-  nodes = data.modules[0].module.computations[0].instructions
-  nodes[0].opcode = 'quantum-dot'
+  data.modules[0].module.computations[0].instructions[0].opcode = 'quantum-dot'
   path = write(tmp_path / 'several.pb', data)
   tuning.featurize_file(path, str(tmp_path))
   warning, = [record.message for record in caplog.records
@@ -191,81 +181,37 @@ def test_unknown_opcodes_are_named_once(tmp_path, caplog):
   assert "'quantum-dot' (" in warning and ' nodes)' in warning
 
 
-def test_layout_file_has_the_same_bytes_every_time(tmp_path):
-  path = write(tmp_path / 'unet.pb', layout_data())
-  first, = tuning.featurize_file(path, str(tmp_path / 'a'))
-  second, = tuning.featurize_file(path, str(tmp_path / 'b'))
-  with open(first, 'rb') as a, open(second, 'rb') as b:
-    assert a.read() == b.read()
-
-
-def test_missing_file_and_folder(tmp_path):
-  with pytest.raises(UserError, match=r'missing\.pb: cannot be read'):
-    tuning.featurize_file(str(tmp_path / 'missing.pb'), str(tmp_path))
-  with pytest.raises(UserError, match='cannot be read'):
-    tuning.featurize_file(str(tmp_path), str(tmp_path))
-
-
-def test_out_that_is_a_file(tmp_path):
+def test_files_that_cannot_be_used(tmp_path):
+  out = tmp_path / 'out'
+  faulty = tile_data()
+  faulty.modules.add().CopyFrom(tile_data(name='bad').modules[0])
+  faulty.modules[1].module.computations[0].instructions[1].operand_ids[0] = 5
+  few = tile_data()
+  del few.modules[0].runs[2:]
+  cases = {
+      str(tmp_path / 'missing.pb'): r'missing\.pb: cannot be read',
+      str(tmp_path): 'cannot be read',
+      write(tmp_path / 'hlo.pb', tile_data().modules[0].module):
+          'an HLO module, but no measured runs',
+      write(tmp_path / 'faulty.pb', faulty):
+          r"faulty\.pb: .*'bad': operand 5 of",
+      write(tmp_path / 'few.pb', few): 'none of its 1 modules has 2 runs'}
+  for name, content in (('0', b''), ('1', b'hello'), ('2', b'\x00' * 64),
+                        ('3', b'PK\x03')):
+    (tmp_path / name).write_bytes(content)
+    cases[str(tmp_path / name)] = f'its {len(content)} bytes are no whole'
+  for path, message in cases.items():
+    with pytest.raises(UserError, match=message):
+      tuning.featurize_file(path, str(out))
+  assert not out.exists()
+  with pytest.raises(UserError, match='none of its 1 modules has 2 tile-size'):
+    tuning.read_tile_kernels(str(tmp_path / 'few.pb'))
   path = write(tmp_path / 'a.pb', tile_data())
   with pytest.raises(UserError, match=r'a\.pb: cannot be written'):
     tuning.featurize_file(path, path)
 
 
-@pytest.mark.parametrize('content', [b'', b'hello', b'\x00' * 64, b'PK\x03'])
-def test_other_content(tmp_path, content):
-  path = tmp_path / 'other.pb'
-  path.write_bytes(content)
-  with pytest.raises(UserError, match=f'its {len(content)} bytes are no whole'):
-    tuning.featurize_file(str(path), str(tmp_path / 'out'))
-  assert not (tmp_path / 'out').exists()
-
-
-def test_module_without_runs(tmp_path):
-  path = write(tmp_path / 'hlo.pb', tile_data().modules[0].module)
-  with pytest.raises(UserError, match='an HLO module, but no measured runs'):
-    tuning.featurize_file(path, str(tmp_path / 'out'))
-
-
-def test_fault_inside_names_the_file_and_writes_nothing(tmp_path):
-  data = tile_data()
-  data.modules.add().CopyFrom(tile_data(name='bad').modules[0])
-  data.modules[1].module.computations[0].instructions[1].operand_ids[0] = 5
-  path = write(tmp_path / 'faulty.pb', data)
-  with pytest.raises(UserError, match=r"faulty\.pb: .*'bad': operand 5 of"):
-    tuning.featurize_file(path, str(tmp_path / 'out'))
-  assert not (tmp_path / 'out').exists()
-
-
-def test_nothing_to_write(tmp_path):
-  data = tile_data()
-  del data.modules[0].runs[2:]
-  path = write(tmp_path / 'few.pb', data)
-  with pytest.raises(UserError, match='none of its 1 modules has 2 runs'):
-    tuning.featurize_file(path, str(tmp_path / 'out'))
-  with pytest.raises(UserError, match='none of its 1 modules has 2 tile-size'):
-    tuning.read_tile_kernels(path)
-
-
-def test_any_damage_is_a_user_error(tmp_path):
-  whole = tile_data().SerializeToString()
-  random = np.random.default_rng(0)
-  path = tmp_path / 'damaged.pb'
-  refused = 0
-  for _ in range(300):
-    damaged = bytearray(whole[:random.integers(1, len(whole) + 1)])
-    for place in random.integers(len(damaged), size=3):
-      damaged[place] = random.integers(256)
-    path.write_bytes(damaged)
-    try:
-      tuning.read_tile_kernels(str(path))
-    except UserError as error:
-      assert 'damaged.pb: ' in str(error)
-      refused += 1
-  assert refused > 200
-
-
-# ------------------------------------------------------ real files
+# --- Real files ---------------------------------------------------------------
 
 # name: nodes, configs, distinct, best, worst, default time in ns.
 REAL_KERNELS = {

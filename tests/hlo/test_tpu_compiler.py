@@ -1,14 +1,15 @@
-"""Google's TPU compiler, where it is installed."""
+"""The compiler's process, with a fake; Google's compiler where installed."""
 
 import os
+import sys
+import time
 
 import pytest
 
 from support.libtpu import needs_libtpu
-from support.places import SHARED_DATA
 from support.tiny_hlo import elementwise
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import compiling, protos, single_kernel, tpu_compiler
+from tpu_graphs_ext.hlo import compiler_process, pjrt, tpu_compiler
 
 V3 = tpu_compiler.GENERATIONS['v3']
 # tanh(a @ b), then a loop of five trips over sine.
@@ -37,12 +38,81 @@ func.func @main(%a: tensor<128x256xf32>, %b: tensor<256x256xf32>)
 """
 
 
-def test_generation_that_is_none():
+def test_positions_are_those_of_the_header():
+  import tensorflow as tf
+  path = os.path.join(os.path.dirname(tf.__file__),
+                      'include/xla/pjrt/c/pjrt_c_api.h')
+  with open(path, encoding='utf-8') as header:
+    names = [line.split('(')[1].split(')')[0] for line in header
+             if line.startswith('  _PJRT_API_STRUCT_FIELD(')]
+  assert pjrt.FUNCTIONS == {name: names.index(name) for name in pjrt.FUNCTIONS}
+
+
+# --- The process --------------------------------------------------------------
+
+
+class _Fake(compiler_process.CompilerProcess):
+  """A script answers instead of libtpu."""
+
+  def __init__(self, answers: str, **settings):
+    super().__init__('unused', 'unused', **settings)
+    self._answers = answers
+
+  def _command(self):
+    return [sys.executable, '-c', f"""
+import os, sys, time
+from tpu_graphs_ext.hlo import compiler_process
+class Compiler:
+  def __init__(self, library, topology): pass
+  def compile(self, program, program_format):
+{self._answers}
+compiler_process.pjrt.Compiler = Compiler
+compiler_process._serve('', '', sys.argv[1])"""]
+
+
+def test_many_programs_in_one_process_each_with_its_log():
+  with _Fake("""
+    if program == b'bad': raise compiler_process.pjrt.PjrtError('no\\n shape')
+    print('printed', program.decode(), flush=True)
+    return program_format.encode() + b'%d' % os.getpid()""") as process:
+    first = process.compile(b'a' * 200_000)
+    assert process.log == b'printed ' + b'a' * 200_000 + b'\n'
+    with pytest.raises(compiler_process.CompileError, match='no shape'):
+      process.compile(b'bad')
+    assert process.compile(b'b') == first
+    assert process.log == b'printed b\n'
+
+
+def test_process_that_ends_or_hangs_is_started_again():
+  with _Fake("""
+    if program == b'abort':
+      sys.stderr.write('F0000 Check failed: x'); sys.stderr.flush()
+      os.abort()
+    if program == b'hang': time.sleep(60)
+    return program""", time_limit_seconds=5) as process:
+    with pytest.raises(compiler_process.CompileError,
+                       match=r'ended with code -6 .F0000 Check failed: x'):
+      process.compile(b'abort')
+    assert process.compile(b'more') == b'more'
+    start = time.monotonic()
+    with pytest.raises(compiler_process.CompileError, match='more than 5 s'):
+      process.compile(b'hang')
+    assert time.monotonic() - start < 30
+    assert process.compile(b'more') == b'more'
+
+
+def test_library_that_is_none():
+  with compiler_process.CompilerProcess(os.__file__, 'v3:2x2x1') as process:
+    with pytest.raises(UserError, match=r'cannot be loaded .*\[tpu\]'):
+      process.compile(b'')
+
+
+# --- The compiler -------------------------------------------------------------
+
+
+def test_generation_and_library_that_are_missing(monkeypatch):
   with pytest.raises(UserError, match=r"v5x.* v2, v3, v4, v5e.*did you mean"):
     tpu_compiler.generation_of('v5x')
-
-
-def test_without_libtpu_a_sentence_says_what_to_install(monkeypatch):
   monkeypatch.delenv(tpu_compiler.LIBRARY_VARIABLE, raising=False)
   monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
   with pytest.raises(UserError, match=r'pip install -e "\.\[tpu\]"'):
@@ -52,80 +122,42 @@ def test_without_libtpu_a_sentence_says_what_to_install(monkeypatch):
     tpu_compiler.library()
 
 
-def test_windows_that_are_none_or_infeasible():
-  module = elementwise([64, 256])
-  root = tpu_compiler.root_of(module)
+def test_windows_that_are_missing_or_infeasible():
+  root = tpu_compiler.root_of(elementwise([64, 256]))
   assert tpu_compiler.window_of(root) is None
   root.backend_config = b'{"window_config": {"estimated_cycles": "9223372036854'
   assert tpu_compiler.window_of(root) is None
   root.backend_config += b'775807", "output_window_bounds": ["8", "2"]}}'
-  assert tpu_compiler.window_of(root) == tpu_compiler.Window((8, 2), (), None)
+  assert tpu_compiler.window_of(root) == ((8, 2), (), None)
 
 
 def test_pallas_kernels_of_another_jax(monkeypatch):
-  class Refuses:
-    def __enter__(self):
-      return self
+  def refuse(self, *_):
+    raise compiler_process.CompileError('the compiler refuses it (locations)')
 
-    def __exit__(self, *_):
-      pass
-
-    def compile(self, *_):
-      raise compiling.CompileError('the compiler refuses it (debug_locations)')
-
-  monkeypatch.setattr(tpu_compiler, 'process', lambda _: Refuses())
-  with pytest.raises(compiling.CompileError, match=r'debug_locations\)$'):
+  monkeypatch.setattr(tpu_compiler, 'library', lambda: 'unused')
+  monkeypatch.setattr(compiler_process.CompilerProcess, 'compile', refuse)
+  with pytest.raises(compiler_process.CompileError, match=r'locations\)$'):
     tpu_compiler.compile_program(b'sine', V3)
-  with pytest.raises(compiling.CompileError, match=r'libtpu of the JAX that '
-                     r'lowers them: name that one in TPU_GRAPHS_EXT_LIBTPU'):
+  with pytest.raises(compiler_process.CompileError, match=r'libtpu of the JAX '
+                     r'that lowers them: name that one in TPU_GRAPHS_EXT_LIB'):
     tpu_compiler.compile_program(b'.. tpu_custom_call ..', V3)
 
 
 @needs_libtpu
-@pytest.mark.parametrize('name', tpu_compiler.GENERATIONS)
-def test_every_generation_compiles(name):
-  program = tpu_compiler.compile_program(
-      PROGRAM, tpu_compiler.GENERATIONS[name], 'mlir')
-  runs = {kernel.module.name: kernel.runs for kernel in program.kernels}
-  assert runs['sine.2'] == 5 and program.open_loops == 0
-  windows = [kernel.window for kernel in program.kernels if kernel.window]
-  assert [(len(window.output_bounds), len(window.kernel_bounds))
-          for window in windows] == [(2, 2), (2, 0)]
-  assert all(500 < window.cycles < 10_000 for window in windows)
-
-
-@needs_libtpu
-def test_kernels_compile_alone_to_the_same_tile():
-  program = tpu_compiler.compile_program(PROGRAM, V3, 'mlir')
-  with tpu_compiler.process(V3) as process:
-    for kernel in program.kernels:
-      again, = tpu_compiler.kernels_of(tpu_compiler.optimized_module(
-          single_kernel.alone(kernel.module).compiled_by(process))).kernels
-      assert again.window == kernel.window
+def test_every_generation_compiles():
+  for generation in tpu_compiler.GENERATIONS.values():
+    program = tpu_compiler.compile_program(PROGRAM, generation, 'mlir')
+    runs = {kernel.module.name: kernel.runs for kernel in program.kernels}
+    assert runs['sine.2'] == 5 and program.open_loops == 0, generation
+    windows = [kernel.window for kernel in program.kernels if kernel.window]
+    assert [(len(window.output_bounds), len(window.kernel_bounds))
+            for window in windows] == [(2, 2), (2, 0)], generation
+    assert all(500 < window.cycles < 10_000 for window in windows)
 
 
 @needs_libtpu
 def test_programs_that_do_not_compile():
-  with pytest.raises(compiling.CompileError, match=r'refuses it .*garbage'):
+  with pytest.raises(compiler_process.CompileError,
+                     match=r'refuses it .*garbage'):
     tpu_compiler.compile_program(b'garbage', V3, 'mlir')
-
-
-@needs_libtpu
-@pytest.mark.skipif(not SHARED_DATA, reason='needs the measured kernels')
-def test_measured_kernels_compile_as_one_kernel_each():
-  path = os.path.join(SHARED_DATA, 'op_tuning_data.pb')
-  with open(path, 'rb') as file:
-    modules = protos.TuningData.FromString(file.read()).modules
-  assert len(modules) == 15
-  defaults = 0
-  with tpu_compiler.process(V3) as process:
-    for data in modules:
-      compiled, = tpu_compiler.kernels_of(tpu_compiler.optimized_module(
-          single_kernel.alone(data.module).compiled_by(process))).kernels
-      known = next(run.op_config.tile_size_config for run in data.runs
-                   if run.is_default)
-      if compiled.window:
-        defaults += (
-            compiled.window.output_bounds == tuple(known.output_bounds)
-            and compiled.window.kernel_bounds == tuple(known.kernel_bounds))
-  assert defaults == 9  # Of 12 with tiles: the timed compiler was another.

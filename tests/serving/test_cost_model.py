@@ -4,6 +4,7 @@ import concurrent.futures
 import dataclasses
 import os
 
+import cachetools
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,7 +19,7 @@ from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import rank, scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.serving import arguments
+from tpu_graphs_ext.serving import cost_model, kernel_arguments
 from tpu_graphs_ext.serving.cost_model import CostModel
 
 KERNEL, REPEATING = KERNELS[:2]
@@ -72,6 +73,7 @@ def test_a_kernel_is_a_path_a_kernel_or_arrays(model, tmp_path):
     np.testing.assert_array_equal(model.score(kernel), expected)
   del arrays['config_feat']
   np.testing.assert_array_equal(model.score(arrays, TILES), expected)
+  assert model.score({**arrays, 'edge_index': []}, TILES).shape == (8,)
 
 
 @pytest.mark.parametrize('change, message', [
@@ -88,11 +90,6 @@ def test_features_of_another_type(model, tmp_path, change, message):
       ask(str(tmp_path / 'a.npz'))
 
 
-def test_a_kernel_without_edges(model):
-  arrays = {**saved_run.arrays_of(KERNEL), 'edge_index': []}
-  assert model.score(arrays).shape == (8,)
-
-
 def test_forms_of_one_tile_are_one_row():
   row = np.zeros(24, np.float32)
   row[:6], row[6:8] = [3, 5, 0, 0, 0, 0], [8, 15]
@@ -100,7 +97,7 @@ def test_forms_of_one_tile_are_one_row():
   choice = rank.Choice(0, 0.0, [16, 32], [3, 5], None, None)
 
   def rows_of(tiles, *limits):
-    return arguments.config_rows(KERNEL, tiles, lambda: limits)
+    return kernel_arguments.config_rows(KERNEL, tiles, lambda: limits)
 
   for tile in (([16, 32], [3, 5]), (np.array([16, 32]), (3, 5)), choice, row,
                row.tolist()):
@@ -239,7 +236,7 @@ def test_explains_with_the_constants_of_the_model(monkeypatch):
       TILED, row_of([2048, 4]), {'bytes_per_ns': 3.0}, in_elements=True)
   arrays = saved_run.arrays_of(TILED)
   del arrays['config_feat']
-  with pytest.raises(UserError, match='which tiles are legal is known of TPUs'):
+  with pytest.raises(UserError, match='legal tiles are known only for TPUs'):
     model.rank(arrays)
   with pytest.raises(UserError, match=r'at most \[2048, 8192\]'):
     model.explain(TILED, [2049, 4])
@@ -281,8 +278,8 @@ def changed(**values):
 
 @pytest.mark.parametrize('kernel, message', [
     (3, 'a kernel is a int; give the path'),
-    ('', 'an empty path: is no kernel'),
-    ('kernel.pb', 'kernel.pb: is no kernel; give the path of an .npz'),
+    ('', 'an empty path: is not a kernel'),
+    ('kernel.pb', 'kernel.pb: is not a kernel; give the path of an .npz'),
     ('/nowhere/k.npz', '/nowhere/k.npz: cannot be read as a tile kernel'),
     (without('node_opcode'), 'node_opcode not given; they are'),
     (without('config_feat'), 'has no config_feat; say which tiles'),
@@ -313,7 +310,59 @@ def test_tiles_that_are_refused(model, bounds, message):
     model.score(TILED, bounds)
 
 
-@pytest.mark.parametrize('top', [0, -1, 1.5, True, '5'])
-def test_numbers_of_tiles_that_are_refused(model, top):
-  with pytest.raises(UserError, match='must be a whole number of at least 1'):
-    model.rank(KERNEL, top=top)
+def test_numbers_of_tiles_that_are_refused(model):
+  for top in (0, -1, 1.5, True, '5'):
+    with pytest.raises(UserError, match='must be a whole number of at least 1'):
+      model.rank(KERNEL, top=top)
+
+
+# --- The cache ----------------------------------------------------------------
+
+
+@pytest.fixture
+def counted(ranker, monkeypatch):
+  """A model whose cache is empty, and a list with an entry for each call."""
+  model = CostModel(ranker)
+  calls, program = [], model._program
+  monkeypatch.setattr(model, '_program', lambda *tensors: calls.append(
+      len(tensors[-1])) or program(*tensors))
+  return model, calls
+
+
+def test_equal_arrays_are_scored_once(counted, tmp_path):
+  model, calls = counted
+  expected = model.score(KERNEL)
+  for kernel in (KERNEL.save(str(tmp_path)), saved_run.arrays_of(KERNEL)):
+    np.testing.assert_array_equal(model.score(kernel), expected)
+  assert calls == [8]
+  with pytest.raises(ValueError, match='read-only'):
+    model._scores(KERNEL, None)[1].given[0] = 9
+  arrays = saved_run.arrays_of(KERNEL)
+  model.score({**arrays, 'config_feat': TILES + 1})
+  model.score({**arrays, 'node_feat': arrays['node_feat'] + 1})
+  model.score({**arrays, 'config_feat': TILES[::-1]})
+  assert len(calls) == 4
+
+
+def test_the_cache_keeps_the_last_tiles(counted, monkeypatch):
+  model, calls = counted
+  monkeypatch.setattr(cost_model, '_CACHED_TILES', 16)
+  model._cache = cachetools.LRUCache(16, getsizeof=model._cache.getsizeof)
+  for shift in (0, 1, 0, 2, 0):  # Two kernels of eight tiles fit.
+    model.score(KERNEL, TILES + shift)
+  assert len(calls) == 3
+  model.score(KERNEL, TILES + 1)
+  assert len(calls) == 4
+  for _ in range(2):  # More than the cache holds.
+    model.score(REPEATING)
+  assert len(calls) == 6
+
+
+def test_errors_are_not_cached(counted, monkeypatch):
+  model, _ = counted
+  program = model._program
+  monkeypatch.setattr(model, '_program', lambda *_: 1 / 0)
+  with pytest.raises(ZeroDivisionError):
+    model.score(KERNEL)
+  monkeypatch.setattr(model, '_program', program)
+  assert model.score(KERNEL).shape == (8,)

@@ -70,13 +70,10 @@ def test_one_kernel(loaded, expected):
         run(loaded, arrays, signature), expected[:8], rtol=1e-5, atol=1e-5)
 
 
-def test_empty_config_splits_are_equal_parts(loaded, expected):
+def test_equal_parts_and_the_order_of_edges(loaded, expected):
   scores = run(loaded, {**SAME, 'config_splits': np.array([], np.int64)})
   np.testing.assert_allclose(
       scores, np.tile(expected[:8], 3), rtol=1e-5, atol=1e-5)
-
-
-def test_the_order_of_edges_does_not_matter(loaded, expected):
   scores = run(loaded, {**BATCH, 'edge_index': BATCH['edge_index'][::-1]})
   np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
 
@@ -115,7 +112,7 @@ def edges(*rows):
     ({'config_feat': BATCH['config_feat'][:, 1:]},
      r'Shape of tensor config_feat \[34,23\] is not compatible'),
     ({'node_opcode': BATCH['node_opcode'][1:]},
-     'node_feat and node_opcode must have one row a node; they have'),
+     'node_feat and node_opcode must have one row for each node; they have'),
     ({'node_feat': BATCH['node_feat'] * np.float32(np.nan)},
      'node_feat has values that are NaN or infinite'),
     ({'config_feat': BATCH['config_feat'] + np.float32(np.inf)},
@@ -282,7 +279,7 @@ def test_places_that_cannot_be(model_dir, tmp_path):
   os.symlink(tmp_path, tmp_path / 'link')
   for out, message in (
       ('', '--out is empty'), (' ', '--out is empty'),
-      (tmp_path / 'file', 'is no folder; name a folder'),
+      (tmp_path / 'file', 'is not a folder; name a folder'),
       (tmp_path / 'link', 'is a link; name a folder'),
       (tmp_path / 'file' / 'x', 'cannot be written'),
       (os.path.dirname(model_dir), 'which no export wrote')):

@@ -86,7 +86,7 @@ def test_a_pallas_kernel_alone_is_an_error(rank, capsys):
   assert rank('doubled', 'f32[256,512]') == 1
   error, = capsys.readouterr().err.splitlines()
   # The second where libtpu is older than JAX.
-  assert 'written in Pallas, so their author' in error or (
+  assert 'written in Pallas, so the author' in error or (
       'which may need the libtpu of the JAX' in error)
 
 

@@ -1,6 +1,11 @@
 """Hand-made HLO modules of one kernel each."""
 
-from tpu_graphs_ext.hlo import protos
+from tpu_graphs_ext.hlo import lowering, protos
+
+
+def lowered(function, *specs):
+  """The HLO module of a TensorFlow function."""
+  return protos.as_module(lowering.lower(function, specs))
 
 
 def add(computation, number, opcode, dims, layout=None, operands=(),

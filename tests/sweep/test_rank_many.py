@@ -17,7 +17,7 @@ from tpu_graphs_ext import cli
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.serving import sources
+from tpu_graphs_ext.serving import kernel_sources
 from tpu_graphs_ext.sweep import pool, rank_many, rank_shard, rows, storage
 
 
@@ -333,10 +333,10 @@ def test_the_command(saved_model_dir, folder, tmp_path, inline, capsys):
     ('--out=a.jsonl', 'goes with --workers'),
     ('--workers=2', '--workers needs --out'),
     ('--scheduler=tcp://a:1', '--workers needs --out'),
-    ('--workers=2 --out=a.jsonl --json', '--json is of what is printed'),
+    ('--workers=2 --out=a.jsonl --json', '--json changes what is printed'),
     ('--workers=2 --out=a.jsonl --shapes=f32[8]', 'workers rank files'),
     ('--workers=2 --out=a.jsonl --blocks=usual', 'workers rank files'),
-    ('--workers=2 --out=a.jsonl --tpu=v9 a.npz', "'v9' is no generation"),
+    ('--workers=2 --out=a.jsonl --tpu=v9 a.npz', "'v9' is not a TPU gener"),
     ('--workers=2 --out=a.jsonl a.npz --data=b', 'give one of the two')])
 def test_flags_that_do_not_go_together(flags, rule, capsys):
   assert cli.main(['rank', '--dir=m', *flags.split()]) == 1
@@ -361,7 +361,7 @@ def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
         combinations=4, fitting=4, scored=4, picks=[], default=None,
         default_from='', notes=['a note'], unfamiliar=[])
 
-  monkeypatch.setattr(rank_shard.picks, 'advice_on', advice_on)
+  monkeypatch.setattr(rank_shard.tile_search, 'advice_on', advice_on)
   out = str(tmp_path / 'out.jsonl')
   summary = rank_many.rank_many(
       saved_model_dir, [str(tmp_path)], out, all_tiles=True, top_k=3,
@@ -384,7 +384,7 @@ def test_programs_are_compiled_for_the_generation_asked_for(
     asked.append((program_format, generation.name))
     raise UserError(f'{name}: refused')
 
-  monkeypatch.setattr(sources, 'of_program', of_program)
+  monkeypatch.setattr(kernel_sources, 'from_program', of_program)
   assert cli.main(['rank', '--dir', saved_model_dir, f'{tmp_path}/a.mlir',
                    '--workers=1', f'--out={tmp_path}/out.jsonl',
                    '--tpu=v5e']) == 1

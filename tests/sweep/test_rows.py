@@ -10,7 +10,7 @@ from support import model_checks, tiny_kernels
 from support.tiny_hlo import product
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import duplicate_configs, rank, scoring
-from tpu_graphs_ext.serving import sources, tile_search
+from tpu_graphs_ext.serving import kernel_sources, tile_search
 from tpu_graphs_ext.sweep import rows
 
 
@@ -26,10 +26,11 @@ class FirstFirst:
 
 def legal_row():
   module = product(64, 128, 256)
-  kernel, _ = sources._kernel(module, 'dense')
+  kernel, _ = kernel_sources.untiled_kernel(module, 'dense')
   stats = model_checks.stats_of([tiny_kernels.make_kernel(num_configs=9)])
   ranker = scoring.Ranker(FirstFirst(), stats, schema.NUM_OPCODES)
-  advice = tile_search.advice_on(ranker, sources.Found(kernel, 2, ('own',)), 2)
+  advice = tile_search.advice_on(
+      ranker, kernel_sources.SourceKernel(kernel, 2, ('own',)), 2)
   return advice, rows.of_advice('a.hlo', ['of the file'], advice)
 
 

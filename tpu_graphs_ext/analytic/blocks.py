@@ -1,18 +1,18 @@
-"""The time of a matrix product as a Pallas kernel with blocks of a given size.
+"""The time of a matrix product as a Pallas kernel, by the size of its blocks.
 
 A kernel of `pl.pallas_call` with the grid (batch, m / bm, n / bn, k / bk), the
 last one innermost, runs its steps one after the other. While a step computes,
-the blocks of the next one come in and the result of the last one goes out; a
-block that the next step needs too stays where it is.
+the next one's blocks come in and the last one's result goes out. A block that
+the next step needs too stays on chip.
 
     time = first blocks in + sum over steps of
            max(matrix unit + accumulation + overhead, blocks of the next step
                in + result of the previous step out) + last block out
 
-The first blocks in and the last one out have nothing to hide behind, which is
-what the largest blocks pay for. The overhead is the core's own work for a step,
-so it hides behind transfers as computing does: small blocks cost nothing more
-where memory is the bottleneck.
+Nothing hides the first blocks in and the last one out, which makes the largest
+blocks expensive. The overhead is the core's own work for a step, so transfers
+hide it as they hide computing: small blocks cost nothing more where memory is
+the bottleneck.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ import numpy as np
 
 LANES = 128
 STEP_NS = 800.0  # Overhead of a step of the grid.
-# Part of the on-chip memory that blocks may take; the compiler needs some.
+# Share of the on-chip memory that blocks may take; the compiler needs some.
 _USABLE = 0.75
 # Accumulators that pass the vector unit: 8 bytes read and written, per ns.
 _ACCUMULATED_BYTES_PER_NS = 1e4
-_MOST_ROWS = 4096  # Of a block of the usual grid.
+_MOST_ROWS = 4096  # Of a block in the usual grid.
+_MIB = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +40,13 @@ class Machine:
   Attributes:
     bytes_per_ns: bandwidth of main memory.
     flops_per_ns: of bfloat16; two for each multiply-add.
-    int8_speedup, fp8_speedup: how many times as many operations on numbers of
-      8 bits; 1 where that type has no figure.
-    matrix_unit: its rows and columns. A block of weights of that size takes as
-      many cycles to load as it has rows, so fewer rows of input cost the same.
+    int8_speedup, fp8_speedup: how many times as many operations on 8-bit
+      numbers; 1 if that type has no public figure.
+    matrix_unit: its rows and columns. Loading a block of weights of that size
+      takes as many cycles as it has rows, so fewer rows of input cost the same.
     vmem_bytes: on-chip memory.
-    accumulates: whether the matrix unit adds to its last result itself: it
-      has accumulators, by JAX's own table of generations.
+    accumulates: whether the matrix unit adds to its last result itself: JAX's
+      table of generations says that it has accumulators.
   """
   bytes_per_ns: float
   flops_per_ns: float
@@ -61,7 +62,6 @@ class Machine:
     return int(_USABLE * self.vmem_bytes)
 
 
-_MIB = 2**20
 MACHINES = {
     'v2': Machine(300, 22.5e3, 1, 1, 128, 16 * _MIB),
     'v3': Machine(450, 61.5e3, 1, 1, 128, 16 * _MIB),
@@ -80,7 +80,7 @@ class Product:
   Attributes:
     batch, m, k, n: sizes; batch is 1 for plain matrices.
     x_bytes, w_bytes, out_bytes: of an element in main memory.
-    narrow: 'int8' or 'fp8' where such numbers are multiplied, else ''.
+    narrow: 'int8' or 'fp8' if such numbers are multiplied, else ''.
   """
   batch: int
   m: int
@@ -93,15 +93,15 @@ class Product:
 
   @property
   def sublanes(self) -> int:
-    """Rows that a block of the output is a multiple of."""
+    """An output block's rows are a multiple of this."""
     return 8 * 4 // min(4, self.x_bytes, self.out_bytes)
 
 
 def vmem_bytes(product: Product, blocks: np.ndarray) -> np.ndarray:
   """On-chip memory that blocks take: float64 [blocks].
 
-  Two of each operand and of the result, and the sums in float32 where a
-  result takes several steps.
+  Two of each operand and of the result, and sums in float32 if a result takes
+  several steps.
 
   Args:
     product: what is computed.
@@ -114,12 +114,12 @@ def vmem_bytes(product: Product, blocks: np.ndarray) -> np.ndarray:
 
 def times_ns(product: Product, blocks: np.ndarray,
              machine: Machine) -> np.ndarray:
-  """What the module's formula gives: float64 [blocks], ns.
+  """The time by this module's formula: float64 [blocks], ns.
 
   Args:
     product: what is computed.
     blocks: int64 [blocks, 3], bm, bk, bn in elements.
-    machine: that runs it.
+    machine: what runs it.
   """
   bm, bk, bn = blocks.T.astype(float)
   rows, inner, columns = (
@@ -129,8 +129,8 @@ def times_ns(product: Product, blocks: np.ndarray,
   x, w, out = (part / machine.bytes_per_ns
                for part in _block_bytes(product, blocks))
   compute = _compute_ns(product, blocks, machine, inner > 1)
-  # A step that goes on to other columns; one that goes on to other rows. With
-  # one block of weights in all, the rows go on without another.
+  # A step that goes on to other columns; one that goes on to other rows. If one
+  # block holds all weights, other rows need no new one.
   many_weights = (inner * columns > 1) | (product.batch > 1)
   next_columns = np.maximum(compute, w + out)
   next_rows = np.maximum(compute, x + np.where(many_weights, w, 0) + out)
@@ -142,7 +142,7 @@ def times_ns(product: Product, blocks: np.ndarray,
 
 
 def _compute_ns(product, blocks, machine, in_parts) -> np.ndarray:
-  """One step's overhead, matrix unit, and sums where k is in parts."""
+  """A step's overhead, matrix unit, and sums if k is in parts."""
   bm, bk, bn = blocks.T.astype(float)
   unit = machine.matrix_unit
   per_ns = machine.flops_per_ns * {
@@ -166,21 +166,18 @@ def _block_bytes(product, blocks) -> tuple:
 def usual_blocks(product: Product, machine: Machine) -> np.ndarray:
   """Blocks that a tuner would try: int64 [blocks, 3], bm, bk, bn in elements.
 
-  Rows are powers of two from 128, or all if there are fewer; of k and n all
-  divisors that are multiples of 128 lanes, or the whole. Of an n without such
-  divisors they are multiples that leave the last block partly empty. Only
-  blocks that fit on-chip memory are among them.
+  Rows are powers of two from 128, or all if there are fewer; k and n have their
+  divisors that are multiples of 128 lanes, and the whole. An n without such
+  divisors has multiples that leave the last block partly empty. Blocks that do
+  not fit on-chip memory are left out.
   """
-  sizes = [_rows(product), _divisors(product.k),
+  most = min(_MOST_ROWS, _rounded_up(product.m, product.sublanes))
+  sizes = [sorted({min(rows, most) for rows in _powers(LANES, _MOST_ROWS)}),
+           _divisors(product.k),
            _divisors(product.n) if product.n % LANES == 0
            else _powers(LANES, product.n)]
   grid = np.stack(np.meshgrid(*sizes, indexing='ij'), -1).reshape(-1, 3)
   return grid[vmem_bytes(product, grid) <= machine.usable_bytes]
-
-
-def _rows(product: Product) -> list[int]:
-  most = min(_MOST_ROWS, _rounded_up(product.m, product.sublanes))
-  return sorted({min(rows, most) for rows in _powers(LANES, _MOST_ROWS)})
 
 
 def _powers(first: int, size: int) -> list[int]:
@@ -201,20 +198,20 @@ def _rounded_up(size: int, unit: int) -> int:
 
 def fault_of(product: Product, block: Sequence[int],
              machine: Machine) -> str:
-  """Why a Pallas kernel cannot have a block; empty if it can."""
+  """Why a Pallas kernel cannot have a block; '' if it can."""
   bm, bk, bn = block
   for name, size, whole, unit in (
       ('bm', bm, product.m, product.sublanes), ('bk', bk, product.k, LANES),
       ('bn', bn, product.n, LANES)):
     if size % unit and size != whole:
-      return f'{name} is no multiple of {unit}, nor the whole {whole:,}'
+      return f'{name} is neither a multiple of {unit} nor the whole {whole:,}'
     if size > _rounded_up(whole, unit):
       return f'{name} is larger than the whole {whole:,}'
   if product.k % bk:
     return (f'bk does not divide {product.k:,}, so the last block would have '
-            'values that are not defined')
+            'undefined values')
   needed = float(vmem_bytes(product, np.array([block]))[0])
   if needed > machine.usable_bytes:
     return (f'takes {needed / _MIB:,.1f} MiB; blocks may take '
-            f'{machine.usable_bytes / _MIB:,.0f} of on-chip memory')
+            f'{machine.usable_bytes / _MIB:,.0f} MiB of on-chip memory')
   return ''

@@ -1,18 +1,18 @@
-"""The tiles that a kernel may have: what the tuner of a TPU would choose from.
+"""The tiles that a kernel may have: those that a TPU's tuner would choose from.
 
-Bounds of a loop are {ceil(units / n) for n = 1, 2, ...}, as
-`hlo.tiles.bound_candidates` has them, or the whole dimension. They are rounded
-up to multiples of a step where a tile would otherwise end inside of something
-that is moved whole: the lanes of another tensor of a product, or of a result;
-an element of an image with zeros in between. 1000 features that are rows of 8
-in the output and lanes of 128 in the filter go by 16 rows. Rows of a product
-that are no tensor's lanes have both the plain and the rounded bounds.
+A loop's bounds are {ceil(units / n) for n = 1, 2, ...}, from
+`hlo.tiles.bound_candidates`. They are rounded up to a multiple of a step where
+a tile would otherwise end inside something that is moved whole: the lanes of
+another tensor of a product, or of a result; an element of an image with zeros
+in between. 1000 features that are rows of 8 in the output and lanes of 128 in
+the filter go in steps of 16 rows. Rows of a product that are no tensor's lanes
+have both the plain and the rounded bounds.
 
 A tile must fit on-chip memory, by estimate: two blocks of each stream, or one
-where it has no other; of a product also the operands as the matrix unit takes
+if it has no other; for a product also the operands as the matrix unit takes
 them, and the sums unless the output's block holds them. Some measured tiles
-need more than there is, so a tolerance lets them pass. How many tiles of real
-files and of the compiler these rules list is measured in docs/ranking.md.
+need more than there is, so there is a tolerance. docs/ranking.md says which
+share of real and of the compiler's tiles these rules list.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tpu_graphs_ext.analytic import tile_counts, tpu
 from tpu_graphs_ext.analytic.loops import Loops
 from tpu_graphs_ext.hlo import layout, tiles
 
-# Combinations of bounds that are looked at; of more a random sample.
+# Combinations of bounds to try; of more, an even sample.
 MOST_COMBINATIONS = 2**22
 TOLERANCE = 1.2  # Of the estimate of on-chip memory.
-PRODUCT_TOLERANCE = 1.04  # The same of a product.
-_OPERAND_BYTES = 2  # Of what the matrix unit multiplies.
+PRODUCT_TOLERANCE = 1.04  # The same for a product.
+_OPERAND_BYTES = 2  # Of an element that the matrix unit multiplies.
 _AT_ONCE = 2**15  # Combinations in memory.
 
 
@@ -42,10 +42,10 @@ class Candidates:
 
   Attributes:
     choices: bounds of each loop, largest first.
-    numbers: int64 [tiles], of a tile among all combinations of bounds, in
-      rising order; the last loop's bound changes fastest.
+    numbers: int64 [tiles], rising: the tiles' numbers among all combinations
+      of bounds; the last loop's bound changes fastest.
     extra: int64 [others, axes], tiles that come after those.
-    combinations: how many there are of all bounds, whether they fit or not.
+    combinations: number of all combinations.
     looked_at: how many of them were tried.
     fitting: how many of those fit.
   """
@@ -67,7 +67,7 @@ class Candidates:
         [listed, self.extra[max(0, start - own):max(0, stop - own)]])
 
   def place_of(self, tile: np.ndarray) -> int:
-    """The place of int64 [axes]; it must be one of them."""
+    """The place of int64 [axes], which must be one of the tiles."""
     number = numbers_of(tile[np.newaxis], self.choices)[0]
     place = int(np.searchsorted(self.numbers, number))
     if number >= 0 and place < len(self.numbers) and (
@@ -77,7 +77,7 @@ class Candidates:
         (self.extra == tile).all(axis=1))[0])
 
   def with_extra(self, others: np.ndarray) -> Candidates:
-    """The same with those of int64 [others, axes] that are not listed yet."""
+    """Adds those of int64 [others, axes] that are not listed yet."""
     others = np.unique(others, axis=0)
     known = np.isin(numbers_of(others, self.choices), self.numbers)
     return dataclasses.replace(
@@ -93,11 +93,11 @@ def candidates(loops: Loops, constants: tpu.TpuConstants = tpu.TPU_V3_LIKE, *,
   Args:
     loops: the kernel.
     constants: the machine; only its `memory_bytes` counts.
-    most: at most so many, drawn evenly and always the same; None for all.
-    progress: told now and then how many more combinations were looked at.
+    most: at most this many, drawn evenly and always the same; None for all.
+    progress: called now and then with how many more combinations were tried.
 
   Returns:
-    The tiles; those of a kernel without bounds, such as a reshape, are one.
+    The tiles; a kernel without bounds, such as a reshape, has one.
   """
   choices = choices_of(loops)
   total = math.prod(map(len, choices))
@@ -119,29 +119,29 @@ def candidates(loops: Loops, constants: tpu.TpuConstants = tpu.TPU_V3_LIKE, *,
 
 
 def _numbers(total: int) -> Iterator[np.ndarray]:
-  """Numbers below `total` in parts: all, or evenly drawn ones if many."""
+  """Numbers below `total` in parts: all of them, or an even sample."""
   if total <= MOST_COMBINATIONS:
     for first in range(0, total, _AT_ONCE):
       yield np.arange(first, min(total, first + _AT_ONCE))
     return
-  chance = np.random.default_rng(0)
+  random = np.random.default_rng(0)
   parts = MOST_COMBINATIONS // _AT_ONCE
-  for part in range(parts):  # Each from a stretch of its own: no doubles.
+  for part in range(parts):  # Each from its own stretch, so none comes twice.
     first, end = part * total // parts, (part + 1) * total // parts
-    yield np.unique(chance.integers(first, end, _AT_ONCE))
+    yield np.unique(random.integers(first, end, _AT_ONCE))
 
 
 def choices_of(loops: Loops) -> list[list[int]]:
   """The bounds of each loop, largest first."""
-  grid = loops.grid
-  if not grid.bounded:
-    return [[axis.units] for axis in grid.axes]
-  return [_bounds(loops, number, axis) for number, axis in enumerate(grid.axes)]
+  axes = loops.grid.axes
+  if not loops.grid.bounded:
+    return [[axis.units] for axis in axes]
+  return [_bounds(loops, number, axis) for number, axis in enumerate(axes)]
 
 
 def _bounds(loops: Loops, number: int, axis: tiles.Axis) -> list[int]:
-  if loops.updated:  # Of a tensor that is updated in place, the rest stays.
-    axis = dataclasses.replace(axis, size=loops.updated[number])
+  if loops.updated:  # An update in place leaves the rest of the tensor.
+    axis = axis._replace(size=loops.updated[number])
   step = 1
   for stream in loops.streams:
     for extent in stream.extents:
@@ -149,8 +149,8 @@ def _bounds(loops: Loops, number: int, axis: tiles.Axis) -> list[int]:
       if number in (extent.axis, extent.window) and (
           extent.window >= 0 and extent.scale < 1):
         step = math.lcm(step, round(1 / extent.scale))
-      # Whole lanes of what is read for a product, and of what is written;
-      # what has but a part of them is written as it comes.
+      # Whole lanes of a product's operands, and of results that have more
+      # than one tile of lanes.
       if extent.axis == number and extent.unit >= layout.LANES and (
           stream.kind in ('image', 'filter')
           or (stream.kind == 'output' and extent.size > layout.LANES)):
@@ -174,19 +174,17 @@ def needed_bytes(loops: Loops, tile_bounds: np.ndarray) -> np.ndarray:
   total = np.zeros(len(tile_bounds))
   for stream in loops.streams:
     block = tile_counts.block_bytes(loops, stream, tile_bounds)
-    if stream.is_operand:  # Made ready for the matrix unit beside.
+    if stream.is_operand:  # A copy in the matrix unit's own type.
       block *= 1 + _OPERAND_BYTES / stream.element_bytes
     total += block * (1 + (tile_counts.fetches(loops, stream, tile_bounds) > 1))
   if loops.matrix is not None:
-    total += loops.matrix.sum_bytes * np.prod(
-        [tile_bounds[:, number].astype(np.float64) * axis.unit
-         for number, axis in enumerate(loops.grid.axes)
-         if number < loops.grid.num_output_axes], axis=0)
+    total += loops.matrix.sum_bytes * tile_counts.tile_elements(
+        loops, tile_bounds)
   return total
 
 
 def tiles_of(numbers: np.ndarray, choices: list[list[int]]) -> np.ndarray:
-  """int64 [tiles, axes] of their numbers among all combinations."""
+  """int64 [tiles, axes] from their numbers among all combinations."""
   found = np.empty((len(numbers), len(choices)), np.int64)
   for column in range(len(choices) - 1, -1, -1):
     numbers, place = np.divmod(numbers, len(choices[column]))
@@ -196,7 +194,7 @@ def tiles_of(numbers: np.ndarray, choices: list[list[int]]) -> np.ndarray:
 
 def numbers_of(tile_bounds: np.ndarray,
                choices: list[list[int]]) -> np.ndarray:
-  """int64 [tiles]: the numbers of tiles; -1 where a bound is not a choice."""
+  """int64 [tiles]: the tiles' numbers; -1 if a bound is not a choice."""
   numbers = np.zeros(len(tile_bounds), np.int64)
   listed = np.ones(len(tile_bounds), bool)
   for bounds, choice in zip(tile_bounds.T, choices):

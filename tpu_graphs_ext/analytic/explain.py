@@ -1,7 +1,6 @@
-"""Says of one tile of a kernel what it does, and what its time is made of.
+"""Says what one tile of a kernel does, and what its time is made of.
 
-With a model's own `constants()` the sum of the terms is that model's analytic
-time.
+With a model's own `constants()` the terms add up to that model's analytic time.
 """
 
 from __future__ import annotations
@@ -26,11 +25,18 @@ _ELEMENTWISE = dataclasses.replace(
     tpu.TPU_V3_LIKE, matrix_min_rows=1,
     matrix_row_ns=tpu.TPU_V3_LIKE.matrix_row_ns / layout.LANES ** 2,
     vector_ns=tpu.TPU_V3_LIKE.vector_ns / layout.RANK_1_UNIT)
+# The terms of a time, in words.
+BOUND_BY = {
+    'launch': 'launching it', 'steps': 'overhead of steps',
+    'traffic': 'moving bytes', 'pieces': 'short pieces of transfers',
+    'matrix': 'matrix unit', 'vector': 'vector unit',
+    'first_transfer': 'first transfer',
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Terms:
-  """The parts of an analytic time, in ns; or arrays of them, one a tile.
+  """The parts of an analytic time, in ns; or arrays of them, one for each tile.
 
       time = launch + steps + max(m, a) + unhidden * min(m, a) + first_transfer
       m = traffic + pieces,  a = matrix + vector
@@ -38,12 +44,11 @@ class Terms:
   Attributes:
     launch: of a kernel that does nothing.
     steps: starting and awaiting the transfers of every step.
-    traffic: moving all blocks at full bandwidth, re-reads included.
-    pieces: for the contiguous runs of memory that the blocks are in.
+    traffic: moving all blocks at full bandwidth, including re-reads.
+    pieces: overhead of the contiguous runs of memory that make up the blocks.
     matrix: rows through the matrix unit.
     vector: element-wise work.
-    first_transfer: the first blocks in and the last out, beside which nothing
-      runs.
+    first_transfer: the first blocks in and the last out, which hide nothing.
     unhidden: share, from 0 to 1, of the shorter of memory and arithmetic.
   """
   launch: Any
@@ -72,10 +77,10 @@ class Terms:
 
   @property
   def bound(self) -> str:
-    """The largest term of a single tile, by its attribute's name.
+    """The name of a single tile's largest term.
 
-    Of memory and arithmetic only the longer one counts, for it hides the
-    other; it goes by the name of its own larger part.
+    The longer of memory and arithmetic hides the other, so only it counts,
+    under the name of its own larger part.
     """
     longer = (('traffic', 'pieces') if self.memory >= self.arithmetic
               else ('matrix', 'vector'))
@@ -86,39 +91,29 @@ class Terms:
     return max(parts, key=parts.__getitem__)
 
 
-# What `Terms.bound` says, for people.
-BOUND_BY = {
-    'launch': 'launching it', 'steps': 'overhead of steps',
-    'traffic': 'moving bytes', 'pieces': 'short pieces of transfers',
-    'matrix': 'matrix unit', 'vector': 'vector unit',
-    'first_transfer': 'first transfer',
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class Explanation:
   """One tile of a kernel: what it does, and where its analytic time goes.
 
   Attributes:
-    output_bounds: layout tiles of the tiled tensor that a tile has along each
-      physical dimension, most major first; those of the whole dimension where
-      the configuration says nothing.
+    output_bounds: layout tiles of the tiled tensor in a tile, along each
+      physical dimension, most major first; the whole dimension where the
+      configuration has no bound.
     kernel_bounds: the same of a convolution's filter; empty without one.
-    output_elements, kernel_elements: the same in elements, no more than the
-      dimension has.
+    output_elements, kernel_elements: the same in elements, at most the
+      dimension's.
     output_tiles: tiles that the tiled tensor is cut into.
-    kernel_tiles: steps of the contraction in each of them; 1 without one.
+    kernel_tiles: steps of the contraction in each of them, at least 1.
     streams: tensors that come and go in each step.
-    moved_bytes: between main and on-chip memory: padding, and what is read
-      again, included.
-    least_bytes: what a single tile for the whole kernel would move.
-    block_bytes: of one block of every stream: the first transfer.
-    footprint_bytes: on-chip memory taken, by estimate: two blocks of every
-      stream, and a product's sums.
-    padding: elements of the layout tiles that the tiled tensor is stored in,
-      over its own; at least 1.
-    rounding: the same of the cut tiles over those layout tiles: above 1 where
-      a bound does not divide its dimension.
+    moved_bytes: between main and on-chip memory, including padding and
+      re-reads.
+    least_bytes: the same for a single tile that covers the whole kernel.
+    block_bytes: one block of every stream: the first transfer.
+    footprint_bytes: on-chip memory, by estimate: two blocks of every stream,
+      and a product's sums.
+    padding: elements in whole layout tiles over the tiled tensor's own.
+    rounding: layout tiles in whole tiles over the tiled tensor's own: above 1
+      if a bound does not divide its dimension.
     terms: parts of the time, ns.
   """
   output_bounds: tuple
@@ -157,7 +152,7 @@ class Explanation:
             'time_ns': self.time_ns, 'bound_by': self.bound_by}
 
   def text(self) -> str:
-    """One line: steps, bytes, padding, and what bounds it."""
+    """One line: steps, bytes, padding, and what bounds the time."""
     again = self.moved_bytes / self.least_bytes
     waste = self.padding * self.rounding - 1
     return (f'{self.steps:,} step{"s" * (self.steps != 1)}, '
@@ -166,14 +161,14 @@ class Explanation:
 
 
 def in_bytes(count: float) -> str:
-  """'3.5 MiB': bytes in the unit that suits their number."""
+  """'3.5 MiB': a number of bytes in a suitable unit."""
   units = ['B', 'KiB', 'MiB', 'GiB']
   power = min(3, int(math.log(max(1, count), 1024)))
   return f'{count / 1024 ** power:.{min(power, 1)}f} {units[power]}'
 
 
 class Explainer:
-  """Explains the tiles of one kernel, whose loop nest is read off once.
+  """Explains the tiles of one kernel, whose loop nest it reads once.
 
   Attributes:
     loops: the loop nest.
@@ -185,14 +180,14 @@ class Explainer:
     """Reads the loop nest of a kernel off its features.
 
     Args:
-      kernel: its configurations and times are not looked at.
+      kernel: its configurations and times are ignored.
       constants: the machine; or some of its constants by name, such as a
         model's `constants()`, which replace those of a TPU v3.
-      in_elements: whether bounds count elements of logical dimensions, not
-        layout tiles, as of machines that are no TPU.
+      in_elements: whether bounds count elements of logical dimensions instead
+        of layout tiles, as on machines other than TPUs.
 
     Raises:
-      UserError: the kernel has no graph that makes sense.
+      UserError: the kernel's graph makes no sense.
     """
     base = _ELEMENTWISE if in_elements else tpu.TPU_V3_LIKE
     if not isinstance(constants, tpu.TpuConstants):
@@ -200,20 +195,21 @@ class Explainer:
     self.constants = constants
     try:
       self.loops = feature_loops.kernel_loops(kernel, in_elements)
-      self._least_bytes = int(tile_counts.counts(
-          self.loops, np.array([[axis.units for axis in self.loops.grid.axes]],
-                               np.int64))['moved_bytes'][0])
+      whole = np.array(
+          [[axis.units for axis in self.loops.grid.axes]], np.int64)
+      self._least_bytes = int(
+          tile_counts.counts(self.loops, whole)['moved_bytes'][0])
     except (LookupError, ValueError, ArithmeticError) as error:
       raise UserError(
           f'{kernel.tile_id}: its graph has no loops to cut into tiles '
           f'({error!r}); see `tpu-graphs-ext check-data`') from error
 
   def terms(self, tiles: np.ndarray) -> Terms:
-    """Arrays float64 [configs] of tiles int64 [configs, axes]."""
+    """Arrays float64 [configs] for tiles int64 [configs, axes]."""
     return _terms(tile_counts.counts(self.loops, tiles), self.constants)
 
   def tiles(self, config_feat: np.ndarray) -> np.ndarray:
-    """int64 [configs, axes]: what float32 [configs, 24] cuts each loop to."""
+    """int64 [configs, axes]: tile bounds of rows of float32 [configs, 24]."""
     return feature_loops.loop_tiles(self.loops, config_feat)
 
   def explain(self, config_row: np.ndarray) -> Explanation:
@@ -226,10 +222,11 @@ class Explainer:
     return self.explain_tiles(self.tiles(config_row[np.newaxis]))[0]
 
   def explain_tiles(self, tiles: np.ndarray) -> list[Explanation]:
-    """Explains int64 [configs, axes], as `loops.grid` has them."""
+    """Explains int64 [configs, axes], the loops of `loops.grid`."""
     grid = self.loops.grid
     counted = tile_counts.counts(self.loops, tiles)
-    elements = _elements(grid, tiles)
+    elements = np.minimum(tiles * [axis.unit for axis in grid.axes],
+                          [axis.size for axis in grid.axes])
     columns = {
         'output_bounds': tiles[:, :grid.num_output_axes],
         'kernel_bounds': grid.kernel_bounds(tiles),
@@ -252,14 +249,12 @@ class Explainer:
 def explain(kernel: Kernel, config_row: np.ndarray,
             constants: Optional[Constants] = None, *,
             in_elements: bool = False) -> Explanation:
-  """Explains one configuration of a kernel.
-
-  For several of one kernel an `Explainer` is faster.
+  """Explains one configuration of a kernel; for several use an `Explainer`.
 
   Args:
-    kernel: only its graph is looked at.
+    kernel: only its graph is used.
     config_row: float32 [24], columns of `schema.CONFIG_FEATURES`: a row of
-      `kernel.config_feat`, or of `hlo.features.config_features`.
+      `kernel.config_feat`, or from `hlo.features.config_features`.
     constants, in_elements: see `Explainer`.
 
   Raises:
@@ -270,7 +265,7 @@ def explain(kernel: Kernel, config_row: np.ndarray,
 
 
 def _terms(counted: Mapping[str, Any], constants: tpu.TpuConstants) -> Terms:
-  """Of counts by name, single ones or arrays."""
+  """From counts by name, numbers or arrays."""
   return Terms(
       launch=constants.launch_ns + 0 * counted['steps'],
       steps=constants.step_ns * counted['streams'] * counted['steps'],
@@ -280,10 +275,3 @@ def _terms(counted: Mapping[str, Any], constants: tpu.TpuConstants) -> Terms:
       vector=constants.vector_ns * counted['vector_registers'],
       first_transfer=counted['block_bytes'] / constants.bytes_per_ns,
       unhidden=constants.unhidden)
-
-
-def _elements(grid, tiles: np.ndarray) -> np.ndarray:
-  """int64 [configs, axes]: elements of each loop's dimension in a tile."""
-  unit = np.array([axis.unit for axis in grid.axes], np.int64)
-  size = np.array([axis.size for axis in grid.axes], np.int64)
-  return np.minimum(tiles * unit, size)

@@ -1,8 +1,7 @@
 """Matrix products read off stored sizes alone, as the convolutions they are.
 
-Neither the order of operands nor the dimensions that are summed over are in an
-.npz file. `models.py` tells both by sizes, for all nodes at once; here it is
-done a node at a time, with lists.
+An .npz file has neither the order of operands nor the contracted dimensions.
+The sizes tell both.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ class Dot(NamedTuple):
 
 
 def read_dot(out: list, producers: list, dims: list) -> Dot:
-  """A matrix product, as the order and the sums that fit its sizes best.
+  """The order of operands, and the contraction, that fit the sizes best.
 
   Args:
     out: sizes of the result.
-    producers: nodes that the result is made of; the first and the last count.
+    producers: nodes of its operands; the first and the last count.
     dims: sizes of every node.
   """
   first, last = min(producers), max(producers)
@@ -44,7 +43,7 @@ def read_dot(out: list, producers: list, dims: list) -> Dot:
     choices += [(left, right, batch, of_x, of_y)
                 for of_x in (len(x) - 1, batch)
                 for of_y in (batch, len(y) - 1)]
-  left, right, batch, of_x, of_y = max(  # Of equal ones, the first.
+  left, right, batch, of_x, of_y = max(  # The first of equal ones.
       choices, key=lambda choice: _agreeing(out, dims, *choice))
   rows = [d for d in range(batch, len(dims[left])) if d != of_x]
   columns = [d for d in range(batch, len(dims[right])) if d != of_y]

@@ -1,16 +1,21 @@
 """The loop nest of a kernel, read off its stored features alone.
 
-Operands are sorted there, so that a convolution's image and filter have to be
-told apart by their sizes, and computations have no borders. Besides what a TPU
-runs there are matrix products that no compiler has made convolutions of
-(`feature_dots.py`), and tiles that count elements. `models.py` reads the same
-in TensorFlow.
+Features store operands in sorted order, so a convolution's image and filter
+have to be told apart by their sizes; nor do they say where computations begin.
+Besides what a TPU runs, this reads matrix products that no compiler has turned
+into convolutions (`feature_dots.py`), and tiles that count elements.
+
+`models.py` reads the same in TensorFlow. Both stay: a student edits models.py
+or brings another, so what `rank`, `explain` and `report` print cannot depend on
+it; they also need each stream by itself, in float64, within a millisecond; and
+tests hold the two against each other.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +26,7 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.hlo import layout
 from tpu_graphs_ext.hlo.tiles import Axis, TileGrid, has_tap_each
 
-# Vector instructions an element of the result takes: none, many, else one.
+# Vector instructions for an element of the result: none, many, else one.
 FREE = frozenset((
     'parameter', 'constant', 'bitcast', 'tuple', 'fusion', 'get-tuple-element',
     'convolution', 'dot', 'reshape', 'broadcast', 'iota'))
@@ -33,17 +38,16 @@ SLOW_COST = 8.0
 
 
 class _Graph:
-  """The nodes of a kernel, and what its features say about each."""
+  """The nodes of a kernel, and what their features say."""
 
   def __init__(self, kernel: Kernel, in_elements: bool = False):
     self.in_elements = in_elements
-    wide = np.zeros((kernel.num_nodes, len(schema.NODE_FEATURES)))
-    known = min(wide.shape[1], kernel.node_feat.shape[1])
-    wide[:, :known] = kernel.node_feat[:, :known]
-    self._table = np.rint(wide)
+    self.nodes = range(kernel.num_nodes)
+    self._table = np.rint(_widened(
+        kernel.node_feat, len(schema.NODE_FEATURES), float))
     self.opcode = [schema.OPCODE_NAMES.get(int(number), '')
                    for number in kernel.node_opcode]
-    self.producers = [[] for _ in range(kernel.num_nodes)]
+    self.producers = [[] for _ in self.nodes]
     self.consumed = np.zeros(kernel.num_nodes, bool)
     for consumer, producer in kernel.edge_index:
       self.producers[consumer].append(int(producer))
@@ -69,34 +73,36 @@ class _Graph:
   def elements(self, node: int) -> int:
     return math.prod(self.dims[node])
 
-  def physical_dims(self, node: int) -> list:
+  def largest(self, nodes: Sequence[int]) -> int:
+    return max(nodes, key=self.elements)
+
+  def physical_dims(self, node: int) -> list[int]:
     """Logical dimensions in physical order; row-major without a layout."""
     rank = len(self.dims[node])
     return layout.physical_dims(
         self.columns('layout_minor_to_major')[node, :rank], rank)
 
-  def layout_units(self, node: int) -> list:
-    """Elements that a bound of 1 covers, by physical dimension."""
-    sizes = [self.dims[node][d] for d in self.physical_dims(node)]
-    return [1] * len(sizes) if self.in_elements else layout.layout_units(sizes)
+  def axes(self, node: int) -> list[Axis]:
+    """Size and layout unit of each physical dimension."""
+    sizes = [self.dims[node][dim] for dim in self.physical_dims(node)]
+    units = [1] * len(sizes) if self.in_elements else layout.layout_units(sizes)
+    return list(map(Axis, sizes, units))
 
   def padded(self, node: int) -> int:
-    """Elements of the layout tiles that the tensor takes."""
-    return layout.padded_elements(
-        [self.dims[node][d] for d in self.physical_dims(node)],
-        self.layout_units(node))
+    """Elements of the layout tiles that hold the tensor."""
+    return math.prod(axis.units * axis.unit for axis in self.axes(node))
 
   def element_bytes(self, node: int) -> float:
     one_hot = self.columns('shape_element_type')[node] > 0
     return float(max([layout.element_bytes(name) for name, is_type in zip(
         schema.ELEMENT_TYPES, one_hot) if is_type] or [4]))
 
-  def operands(self, node: int) -> list:
+  def operands(self, node: int) -> list[int]:
     """Producers but the roots of computations that the node calls."""
     return [p for p in self.producers[node] if not self.is_root[p]]
 
-  def turn(self, node: int, tiled: int) -> list:
-    """The tiled dimensions of those of a tensor before a transposition.
+  def turn(self, node: int, tiled: int) -> list[int]:
+    """For a tensor before a transposition, the tiled dimension of each of its.
 
     Empty for a node that does not come before one.
     """
@@ -114,22 +120,25 @@ class _Graph:
     rank = len(self.dims[tiled])
     return [order[:rank].index(d) for d in range(rank)]
 
-  def largest(self, nodes) -> int:
-    return max(nodes, key=self.elements)
+
+def _widened(table: np.ndarray, width: int, dtype) -> np.ndarray:
+  """The table cut, or padded with zeros, to a number of columns."""
+  wide = np.zeros((len(table), width), dtype)
+  known = min(width, table.shape[1])
+  wide[:, :known] = np.rint(table[:, :known])
+  return wide
 
 
 def loop_tiles(loops: Loops, config_feat: np.ndarray) -> np.ndarray:
   """int64 [configs, axes]: tile bounds of each loop.
 
-  A bound of 0, and one without a column, is the whole dimension.
+  A bound of 0, or without a column, is the whole dimension.
 
   Args:
-    loops: of `kernel_loops`.
+    loops: from `kernel_loops`.
     config_feat: float32 [configs, columns of `schema.CONFIG_FEATURES`].
   """
-  wide = np.zeros((len(config_feat), len(schema.CONFIG_FEATURES)), np.int64)
-  known = min(wide.shape[1], config_feat.shape[1])
-  wide[:, :known] = np.rint(config_feat[:, :known])
+  wide = _widened(config_feat, len(schema.CONFIG_FEATURES), np.int64)
   output, kernel = (wide[:, schema.CONFIG_GROUPS[group]][:, :schema.MAX_DIMS]
                     for group in ('output_bounds', 'kernel_bounds'))
   if loops.in_elements:
@@ -146,12 +155,12 @@ def kernel_loops(kernel: Kernel, in_elements: bool = False) -> Loops:
   """The loop nest of a kernel, from its node features and edges.
 
   Args:
-    kernel: its `node_feat` has the columns of `schema.NODE_FEATURES`; columns
-      beyond those that it has count as 0.
+    kernel: its `node_feat` has the columns of `schema.NODE_FEATURES`; missing
+      columns count as 0.
+    in_elements: whether tile bounds count elements, not layout tiles.
   """
   graph = _Graph(kernel, in_elements)
-  nodes = range(kernel.num_nodes)
-  root = max(nodes, key=lambda n: (
+  root = max(graph.nodes, key=lambda n: (
       int(graph.is_root[n]) - int(graph.consumed[n]), graph.elements(n)))
   main = root  # The root of the computation that the kernel fuses.
   for producer in graph.producers[root]:
@@ -160,13 +169,12 @@ def kernel_loops(kernel: Kernel, in_elements: bool = False) -> Loops:
   outputs = [main]
   if graph.opcode[main] == 'tuple' and graph.operands(main):
     outputs = graph.operands(main)
-  if main == root:  # Parameters of a reduction's own computation are scalars.
-    inputs = [n for n in nodes
-              if graph.opcode[n] == 'parameter' and graph.dims[n]]
-  else:
-    inputs = [n for n in graph.producers[root]
-              if graph.opcode[n] == 'parameter']
-  products = [n for n in nodes if graph.opcode[n] in ('convolution', 'dot')
+  # Without a fusion: the parameters of a reduction's computation are scalars.
+  inputs = [n for n in (graph.nodes if main == root else graph.producers[root])
+            if graph.opcode[n] == 'parameter' and (
+                main != root or graph.dims[n])]
+  products = [n for n in graph.nodes
+              if graph.opcode[n] in ('convolution', 'dot')
               and graph.operands(n)]
   if products:
     return _convolution_loops(
@@ -175,33 +183,27 @@ def kernel_loops(kernel: Kernel, in_elements: bool = False) -> Loops:
       graph, inputs, outputs, bounded=graph.opcode[root] != 'reshape')
 
 
-def _axes(graph, node) -> list:
-  dims = graph.dims[node]
-  return [Axis(dims[d], unit) for d, unit in zip(
-      graph.physical_dims(node), graph.layout_units(node))]
-
-
 def _vector_ops(graph, tiled) -> float:
-  """Vector instructions per element of the tiled tensor."""
+  """Vector instructions for an element of the tiled tensor."""
   return sum(
       SLOW_COST if opcode in SLOW else float(opcode not in FREE)
       for node, opcode in enumerate(graph.opcode)
       if graph.dims[node] == graph.dims[tiled])
 
 
-# --- Kernels without a convolution -------------------------------------------
+# --- Kernels without a convolution --------------------------------------------
 
 
 def _plain_loops(graph, inputs, outputs, bounded) -> Loops:
   tiled = graph.largest(outputs)
   reductions = [n for n in outputs if graph.opcode[n] == 'reduce']
-  if graph.in_elements and not reductions:  # What is made of its result.
+  if graph.in_elements and not reductions:  # Operations follow the reduction.
     reductions = [n for n, opcode in enumerate(graph.opcode)
                   if opcode == 'reduce' and graph.dims[n] == graph.dims[tiled]]
   reduced = [operand for n in reductions for operand in graph.operands(n)]
   if reduced:
     tiled = graph.largest(reduced)
-  axes = _axes(graph, tiled)
+  axes = graph.axes(tiled)
   streams = [_stream(graph, node, tiled, 'output') for node in outputs]
   streams += [_stream(graph, node, tiled, 'input') for node in inputs]
   return Loops(
@@ -224,7 +226,22 @@ def _updated(graph, tiled) -> tuple:
 
 def _stream(graph, node, tiled, kind) -> Stream:
   """A tensor read or written along the tiled one."""
-  return _mapped(graph, node, tiled, kind, _dims_along(graph, node, tiled))
+  mapping = _dims_along(graph, node, tiled)
+  element_bytes = graph.element_bytes(node)
+  if mapping is None:  # The tiled tensor, seen in other dimensions.
+    element_bytes *= graph.padded(node) / graph.padded(tiled)
+    node, mapping = tiled, list(range(len(graph.dims[tiled])))
+  others = graph.dims[tiled]
+  axis_of = {d: a for a, d in enumerate(graph.physical_dims(tiled))}
+  extents = []
+  for dim, (size, unit) in zip(graph.physical_dims(node), graph.axes(node)):
+    target = mapping[dim]
+    scale = size / others[target] if target >= 0 else 0.0
+    if 0.2 < scale < 5:
+      extents.append(Extent(size, unit, axis_of[target], scale))
+    else:  # Broadcast, or with another meaning: taken whole.
+      extents.append(Extent(size, unit))
+  return Stream(kind, tuple(extents), element_bytes)
 
 
 def _dims_along(graph, node, tiled):
@@ -234,27 +251,27 @@ def _dims_along(graph, node, tiled):
   """
   dims, others = graph.dims[node], graph.dims[tiled]
   turn = graph.turn(node, tiled)
-  if len(dims) == len(others) and (turn or not _seen_otherwise(dims, others)):
+  if len(dims) == len(others) and (turn or not _reshaped(dims, others)):
     return turn or list(range(len(dims)))
   if graph.opcode[node] == 'reduce' and len(dims) < len(others):
     removed = graph.columns('dimensions')[node, :len(others) - len(dims)]
     kept = [d for d in range(len(others)) if d not in removed]
     if len(kept) == len(dims):
       return kept
-  if _as_many(dims, others):
+  if _similar_size(dims, others):
     return None
   mapping = _matched_from_right(
       dims, [others[d] for d in turn] if turn else others)
   return [turn[d] if turn and d >= 0 else d for d in mapping]
 
 
-def _seen_otherwise(dims, others) -> bool:
+def _reshaped(dims, others) -> bool:
   """Whether a tensor has as many elements, but in other dimensions."""
   return dims != others and math.prod(dims) == math.prod(others)
 
 
-def _matched_from_right(dims, others) -> list:
-  """For each dimension the last one left of its size, or -1."""
+def _matched_from_right(dims, others) -> list[int]:
+  """For each dimension the last unmatched one of its size, or -1."""
   mapping, last = [], len(others) - 1
   for size in reversed(dims):
     match = max((d for d in range(last + 1) if others[d] == size), default=-1)
@@ -263,33 +280,14 @@ def _matched_from_right(dims, others) -> list:
   return mapping
 
 
-def _as_many(dims, others) -> bool:
+def _similar_size(dims, others) -> bool:
   return 0.5 < math.prod(dims) / math.prod(others) < 2
 
 
-def _mapped(graph, node, tiled, kind, mapping) -> Stream:
-  element_bytes = graph.element_bytes(node)
-  if mapping is None:
-    element_bytes *= graph.padded(node) / graph.padded(tiled)
-    node, mapping = tiled, list(range(len(graph.dims[tiled])))
-  dims, others = graph.dims[node], graph.dims[tiled]
-  axis_of = {d: a for a, d in enumerate(graph.physical_dims(tiled))}
-  extents = []
-  for dim, unit in zip(graph.physical_dims(node), graph.layout_units(node)):
-    target = mapping[dim]
-    scale = dims[dim] / others[target] if target >= 0 else 0.0
-    if 0.2 < scale < 5:
-      extents.append(Extent(dims[dim], unit, axis_of[target], scale))
-    else:  # Broadcast, or of another meaning: taken whole.
-      extents.append(Extent(dims[dim], unit))
-  return Stream(kind, tuple(extents), element_bytes)
+# --- Convolutions -------------------------------------------------------------
 
 
-# --- Convolutions ------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class _Numbers:
+class _Numbers(NamedTuple):
   """Which dimension of a convolution's tensors is what."""
   image_batch: int
   image_feature: int
@@ -301,25 +299,25 @@ class _Numbers:
   output_feature: int
   output_spatial: tuple
 
-  @classmethod
-  def of(cls, graph, node) -> _Numbers:
-    row = [int(n) for n in graph.columns('convolution_dim_numbers')[node]]
-    rank = len(graph.dims[node])
-    named = sum(number >= 0 for number in row[12:14])
-    spatial = max(0, min(rank - named, schema.MAX_SPATIAL_DIMS))
-    # The output's spatial dimensions are not stored: those that are left.
-    left = [d for d in range(rank) if d not in row[12:14]]
-    return cls(row[0], row[1], tuple(row[2:2 + spatial]), row[6], row[7],
-               tuple(row[8:8 + spatial]), row[12], row[13],
-               tuple(left[:spatial]))
+
+def _numbers_of(graph, conv) -> _Numbers:
+  row = [int(n) for n in graph.columns('convolution_dim_numbers')[conv]]
+  rank = len(graph.dims[conv])
+  named = sum(number >= 0 for number in row[12:14])
+  spatial = max(0, min(rank - named, schema.MAX_SPATIAL_DIMS))
+  # The output's spatial dimensions are not stored: they are those left over.
+  left = [d for d in range(rank) if d not in row[12:14]]
+  return _Numbers(row[0], row[1], tuple(row[2:2 + spatial]), row[6], row[7],
+                  tuple(row[8:8 + spatial]), row[12], row[13],
+                  tuple(left[:spatial]))
 
 
 def _size(dims, dim) -> int:
   return dims[dim] if 0 <= dim < len(dims) else 0
 
 
-def _operands(graph, conv, numbers) -> tuple:
-  """(image, filter): which is which is told by the sizes that must agree."""
+def _operands(graph, conv, numbers) -> tuple[int, int]:
+  """(image, filter), told apart by the sizes that must agree."""
   if conv in graph.dots:
     return graph.dots[conv].left, graph.dots[conv].right
   out, windows = graph.dims[conv], graph.columns('window_size')[conv]
@@ -340,54 +338,46 @@ def _operands(graph, conv, numbers) -> tuple:
 
 
 def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
-  numbers = _Numbers.of(graph, conv)
+  numbers = _numbers_of(graph, conv)
   image, filters = _operands(graph, conv, numbers)
-  axes = _axes(graph, conv)
+  axes = graph.axes(conv)
   rank = len(axes)
   axis_of = {d: a for a, d in enumerate(graph.physical_dims(conv))}
   # Only a matrix product with a vector has no features.
   feature = axis_of.get(numbers.output_feature,
                         -1 if conv in graph.dots else rank - 1)
-  spatial = [axis_of[d] for d in numbers.output_spatial]
-  filter_axis = {numbers.filter_out: feature}
-  batch_axes, windows = [], {}
-  sizes, stride, dilation = (graph.columns(f'window_{name}')[conv] for name in (
-      'size', 'stride', 'base_dilation'))
-  for number, dim in enumerate(numbers.filter_spatial):
-    if has_tap_each(
-        sizes[number], stride[number], dilation[number],
-        _size(graph.dims[image], numbers.image_spatial[number]),
-        graph.dims[conv][numbers.output_spatial[number]]):
-      filter_axis[dim] = spatial[number]
-      batch_axes.append(spatial[number])
-    elif 0 <= dim < len(graph.dims[filters]):  # Features hold six.
-      windows[number] = dim
+  batch, windows = _filter_axes(
+      graph, conv, image, filters, numbers, axis_of)
+  batch_axes = tuple(batch.values())
+  filter_axis = {numbers.filter_out: feature, **batch}
   kernel_axes = []
-  for dim, unit in zip(
-      graph.physical_dims(filters), graph.layout_units(filters)):
+  for dim, axis in zip(graph.physical_dims(filters), graph.axes(filters)):
     if dim not in filter_axis:
       filter_axis[dim] = len(axes)
-      axes.append(Axis(graph.dims[filters][dim], unit))
-    kernel_axes.append((filter_axis[dim], unit))
+      axes.append(axis)
+    kernel_axes.append((filter_axis[dim], axis.unit))
   matrix = Matrix(
       row_axes=tuple(a for a in range(rank)
                      if a != feature and a not in batch_axes),
-      batch_axes=tuple(batch_axes),
+      batch_axes=batch_axes,
       window_axes=tuple(filter_axis[d] for d in windows.values()),
-      contracted=filter_axis.get(numbers.filter_in, -1),
-      feature=feature, sum_bytes=_sum_bytes(graph, conv, outputs))
-  image_axis = _image_axes(
-      graph, conv, image, numbers, axis_of, filter_axis, windows)
-  filter_map = {d: (a,) for d, a in filter_axis.items()}
+      contracted=filter_axis.get(numbers.filter_in, -1), feature=feature,
+      # A float32 result of the same size has room for the sums.
+      sum_bytes=0.0 if any(
+          graph.element_bytes(n) == 4
+          and graph.elements(n) == graph.elements(conv)
+          for n in outputs) else 4.0)
   streams, used = [], set()
-  for kind, operand, axis_map in (('image', image, image_axis),
-                                  ('filter', filters, filter_map)):
-    parts = _parameters(graph, operand, inputs)
-    used.update(parts)
+  for kind, operand, axis_map in (
+      ('image', image, _image_axes(
+          graph, conv, image, numbers, axis_of, filter_axis, windows)),
+      ('filter', filters, {d: (a,) for d, a in filter_axis.items()})):
+    nodes = _parameters(graph, operand, inputs)
+    used.update(nodes)
     parts = [_operand_stream(graph, node, operand, kind, axis_map)
-             for node in parts]
+             for node in nodes]
     first = next((n for n, part in enumerate(parts) if part.kind == kind), -1)
-    streams += [dataclasses.replace(part, is_operand=n == first)
+    streams += [part._replace(is_operand=n == first)
                 for n, part in enumerate(parts)]
   streams += [_stream(graph, node, conv, 'output') for node in outputs]
   streams += [_stream(graph, node, conv, 'input')
@@ -399,10 +389,23 @@ def _convolution_loops(graph, conv, inputs, outputs) -> Loops:
       filter_dims=tuple(graph.physical_dims(filters)))
 
 
-def _sum_bytes(graph, conv, outputs) -> float:
-  return 0.0 if any(
-      graph.element_bytes(n) == 4 and graph.elements(n) == graph.elements(conv)
-      for n in outputs) else 4.0
+def _filter_axes(graph, conv, image, filters, numbers,
+                 axis_of) -> tuple[dict, dict]:
+  """(filter dimension -> output axis that it is a batch of, window number ->
+  filter dimension of its taps)."""
+  batch, windows = {}, {}
+  sizes, stride, dilation = (graph.columns(f'window_{name}')[conv] for name in (
+      'size', 'stride', 'base_dilation'))
+  for number, dim in enumerate(numbers.filter_spatial):
+    output = numbers.output_spatial[number]
+    if has_tap_each(
+        sizes[number], stride[number], dilation[number],
+        _size(graph.dims[image], numbers.image_spatial[number]),
+        graph.dims[conv][output]):
+      batch[dim] = axis_of[output]
+    elif 0 <= dim < len(graph.dims[filters]):  # Features hold six.
+      windows[number] = dim
+  return batch, windows
 
 
 def _image_axes(
@@ -431,11 +434,10 @@ def _image_axes(
   return found
 
 
-def _parameters(graph, operand, inputs) -> list:
-  """Kernel inputs that an operand of a convolution is made of."""
-  fused = [operand] + graph.operands(operand)
+def _parameters(graph, operand, inputs) -> list[int]:
+  """Kernel inputs that a convolution's operand is computed from."""
   number = graph.columns('parameter_number')[:, 0]
-  numbers = {number[node] for node in fused
+  numbers = {number[node] for node in [operand, *graph.operands(operand)]
              if graph.opcode[node] == 'parameter'}
   return [node for node in inputs if number[node] in numbers]
 
@@ -444,22 +446,21 @@ def _operand_stream(graph, node, operand, kind, axis_map) -> Stream:
   """A kernel input, cut like the operand that it becomes a part of."""
   dims, whole = graph.dims[node], graph.dims[operand]
   element_bytes = graph.element_bytes(node)
-  alike = len(dims) == len(whole) and not _seen_otherwise(
-      dims, whole) and all(
-          a < 5 * b and b < 5 * a for a, b in zip(dims, whole))
+  alike = len(dims) == len(whole) and not _reshaped(dims, whole) and all(
+      a < 5 * b and b < 5 * a for a, b in zip(dims, whole))
   if not alike:
-    if _as_many(dims, whole):
+    if _similar_size(dims, whole):
       element_bytes *= graph.padded(node) / graph.padded(operand)
       node, dims = operand, whole
     else:  # Something small that is broadcast.
       kind, matched = 'input', _matched_from_right(dims, whole)
-      whole, unit = dims, dict(zip(
-          graph.physical_dims(node), graph.layout_units(node)))
+      unit = {dim: axis.unit for dim, axis in zip(
+          graph.physical_dims(node), graph.axes(node))}
+      whole = dims
       axis_map = {dim: axis_map[other] for dim, other in enumerate(matched)
                   if other in axis_map and dims[dim] > unit[dim]}
   extents = []
-  for dim, unit in zip(graph.physical_dims(node), graph.layout_units(node)):
-    extent = Extent(dims[dim], unit, *axis_map.get(dim, ()))
-    extents.append(dataclasses.replace(
-        extent, scale=extent.scale * dims[dim] / whole[dim]))
+  for dim, (size, unit) in zip(graph.physical_dims(node), graph.axes(node)):
+    extent = Extent(size, unit, *axis_map.get(dim, ()))
+    extents.append(extent._replace(scale=extent.scale * size / whole[dim]))
   return Stream(kind, tuple(extents), element_bytes)

@@ -1,4 +1,4 @@
-"""A function's HLO module -> the one matrix product that it is."""
+"""A function's HLO module -> the one matrix product that it computes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tpu_graphs_ext.analytic.blocks import Product
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import fusions, protos
 
-# Beside the product, what moves or rounds numbers but computes nothing.
+# Allowed beside the product: they move or round numbers, but compute nothing.
 _MOVES = frozenset({'parameter', 'transpose', 'reshape', 'copy', 'bitcast',
                     'bitcast-convert', 'convert', 'tuple'})
 _NARROW = {'S8': 'int8', 'U8': 'int8', 'F8E4M3FN': 'fp8', 'F8E5M2': 'fp8'}
@@ -18,15 +18,14 @@ _BYTES = {'F32': 4, 'BF16': 2, 'F16': 2, 'S32': 4, **dict.fromkeys(_NARROW, 1)}
 def product_of(module: protos.HloModuleProto) -> Product:
   """The product that a module computes of its two parameters.
 
-  Its rows are those of the first parameter, its columns those of the second.
-  Elements have the types that they have in main memory, before and after any
-  conversion.
+  Rows are the first parameter's, columns the second's. Element types are those
+  in main memory, before and after any conversion.
 
   Args:
-    module: not optimised, as a function was lowered.
+    module: not optimised, as the function was lowered.
 
   Raises:
-    UserError: it computes anything else, or of other types.
+    UserError: it computes anything else, or with other types.
   """
   module = fusions.inlined(module)
   entry = next(c for c in module.computations
@@ -46,13 +45,13 @@ def product_of(module: protos.HloModuleProto) -> Product:
 
 
 def _product(name, dot, nodes, root) -> Product:
-  left, right = (_source(nodes, number) for number in dot.operand_ids)
+  operands = [nodes[number] for number in dot.operand_ids]
   numbers = dot.dot_dimension_numbers
-  batch, inner, rows = _sizes(
-      nodes[dot.operand_ids[0]], numbers.lhs_batch_dimensions,
-      numbers.lhs_contracting_dimensions)
-  columns = _sizes(nodes[dot.operand_ids[1]], numbers.rhs_batch_dimensions,
+  batch, inner, rows = _sizes(operands[0], numbers.lhs_batch_dimensions,
+                              numbers.lhs_contracting_dimensions)
+  columns = _sizes(operands[1], numbers.rhs_batch_dimensions,
                    numbers.rhs_contracting_dimensions)[2]
+  left, right = (_parameter(nodes, node) for node in operands)
   if left.id == right.id:
     raise UserError(f'{name}: multiplies an argument by itself; blocks are '
                     'ranked for products of two arguments')
@@ -60,33 +59,27 @@ def _product(name, dot, nodes, root) -> Product:
     left, right, rows, columns = right, left, columns, rows
   while root.opcode == 'tuple' and len(root.operand_ids) == 1:
     root = nodes[root.operand_ids[0]]
+  narrow = {_NARROW.get(_type(node), '') for node in operands}
   return Product(
       batch, rows, inner, columns, *(
           _bytes(name, node) for node in (left, right, root)),
-      narrow=_narrow([nodes[number] for number in dot.operand_ids]))
+      narrow=narrow.pop() if len(narrow) == 1 else '')
 
 
-def _narrow(operands) -> str:
-  """As `Product.narrow`: both operands must be of such a type."""
-  left, right = (_NARROW.get(_type(node), '') for node in operands)
-  return left if left == right else ''
-
-
-def _source(nodes, number):
-  """The parameter that an operand is made of."""
-  node = nodes[number]
+def _parameter(nodes, node):
+  """The parameter that an operand is computed from."""
   while node.operand_ids:
     node = nodes[node.operand_ids[0]]
   return node
 
 
 def _sizes(node, batch, contracted) -> tuple[int, int, int]:
-  """(batch, contracted, free) elements of an operand."""
+  """(batch, contracted, other) elements of an operand."""
   sizes = list(node.shape.dimensions)
-  free = [size for dim, size in enumerate(sizes)
-          if dim not in batch and dim not in contracted]
+  others = [size for dim, size in enumerate(sizes)
+            if dim not in batch and dim not in contracted]
   return (math.prod(sizes[dim] for dim in batch),
-          math.prod(sizes[dim] for dim in contracted), math.prod(free))
+          math.prod(sizes[dim] for dim in contracted), math.prod(others))
 
 
 def _type(node) -> str:

@@ -1,8 +1,9 @@
 """What a tile does: steps, bytes, pieces, rows through the matrix unit.
 
-Sizes are rounded up to layout tiles and every tile costs as much as a full
-one, so that a bound that does not divide its dimension wastes work. `models.py`
-computes the same numbers in TensorFlow.
+Sizes are rounded up to layout tiles, and every tile costs as much as a full
+one, so a bound that does not divide its dimension wastes work. `models.py`
+computes the same numbers in TensorFlow, in float32 and for batches; legal tiles
+and explanations need them in float64, and without tracing a graph.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 import numpy as np
 
 from tpu_graphs_ext.analytic import tpu
-from tpu_graphs_ext.analytic.loops import Loops
+from tpu_graphs_ext.analytic.loops import Loops, Stream
 from tpu_graphs_ext.hlo.layout import LANES, RANK_1_UNIT
 
 
 def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
   """What each tile of a kernel does, by name with its unit.
 
-  Where tiles count elements a layout tile, a register and a block of weights
-  are one element each.
+  If tiles count elements, a layout tile, a register and a block of weights are
+  one element each.
 
   Args:
     loops: the kernel.
@@ -26,33 +27,32 @@ def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
 
   Returns:
     float64 [configs] each:
-    output_tiles, kernel_tiles: tiles of the output and of the filter; 1 where
-      there is none.
+    output_tiles, kernel_tiles: tiles of the output and of the filter, at least
+      1.
     steps: of the loop nest, output tiles x kernel tiles.
     streams: tensors that come and go.
-    moved_bytes: of all streams, padding and re-reads included.
-    block_bytes: of one block of every stream: the first transfer.
-    pieces: contiguous runs of memory that the transfers are in.
+    moved_bytes: of all streams, including padding and re-reads.
+    block_bytes: one block of every stream: the first transfer.
+    pieces: contiguous runs of memory in all transfers.
     matrix_rows: rows through 128 x 128 blocks of weights.
     vector_registers: vector instructions on 1024 elements each.
-    tile_elements: elements of a tile of the output, padding included.
+    tile_elements: elements of an output tile, including padding.
     footprint_bytes: of blocks on chip; see `occupied_bytes`.
-    padding, rounding: how many times the elements of the tensor the whole
-      layout tiles have, and how many times those the tiles have.
+    padding, rounding: elements in whole layout tiles over the tensor's own;
+      layout tiles in whole tiles over the tensor's own.
   """
   rank = loops.grid.num_output_axes
   axes = loops.grid.axes[:rank]
-  units = np.array([axis.units for axis in axes], float)
-  unit = np.array([axis.unit for axis in axes], float)
-  sizes = np.array([axis.size for axis in axes], float)
+  units, unit, sizes = (np.array(column, float) for column in (
+      [axis.units for axis in axes], [axis.unit for axis in axes],
+      [axis.size for axis in axes]))
   trip, none = trips(loops, tiles), np.zeros(len(tiles))
-  covers = (tiles[:, :rank] * trip[:, :rank]).prod(1, dtype=float)
   blocks = [block_bytes(loops, s, tiles) for s in loops.streams]
   moves = [fetches(loops, s, tiles) for s in loops.streams]
   return {
       'output_tiles': trip[:, :rank].prod(1, dtype=float),
       'kernel_tiles': trip[:, rank:].prod(1, dtype=float),
-      'steps': steps(loops, tiles),
+      'steps': trip.prod(1, dtype=float),
       'streams': np.full(len(tiles), float(len(loops.streams))),
       'moved_bytes': sum(
           (block * times for block, times in zip(blocks, moves)), none),
@@ -61,24 +61,21 @@ def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
                      for s, times in zip(loops.streams, moves)), none),
       'matrix_rows': matrix_rows(loops, tiles),
       'vector_registers': vector_registers(loops, tiles),
-      'tile_elements': _tile_elements(loops, tiles),
+      'tile_elements': tile_elements(loops, tiles),
       'footprint_bytes': occupied_bytes(loops, tiles),
       'padding': np.full(len(tiles), (units * unit).prod() / sizes.prod()),
-      'rounding': covers / units.prod()}
+      'rounding': (tiles[:, :rank] * trip[:, :rank]).prod(
+          1, dtype=float) / units.prod()}
 
 
-def trips(loops: Loops, tiles) -> np.ndarray:
-  """int64 [configs, axes]: iterations of each loop, partial ones included."""
+def trips(loops: Loops, tiles: np.ndarray) -> np.ndarray:
+  """int64 [configs, axes]: iterations of each loop, counting a partial one."""
   units = np.array([axis.units for axis in loops.grid.axes], np.int64)
   return -(-units // tiles)
 
 
-def steps(loops: Loops, tiles) -> np.ndarray:
-  """float64 [configs]: steps of the whole nest, output tiles x filter tiles."""
-  return trips(loops, tiles).prod(1, dtype=np.float64)
-
-
-def covered_units(loops: Loops, stream, tiles) -> np.ndarray:
+def covered_units(loops: Loops, stream: Stream,
+                  tiles: np.ndarray) -> np.ndarray:
   """int64 [configs, rank]: layout tiles that a block of a stream covers."""
   columns = []
   for extent in stream.extents:
@@ -89,7 +86,7 @@ def covered_units(loops: Loops, stream, tiles) -> np.ndarray:
     axis = loops.grid.axes[extent.axis]
     elements = tiles[:, extent.axis] * axis.unit * extent.scale
     if extent.window >= 0:
-      # From the first tap of the first element to the last tap of the last one.
+      # From the first tap of the first element to the last tap of the last.
       taps = tiles[:, extent.window] * loops.grid.axes[extent.window].unit
       elements = (elements - max(extent.scale - 1, 0)
                   + extent.spread * (taps - 1))
@@ -98,26 +95,26 @@ def covered_units(loops: Loops, stream, tiles) -> np.ndarray:
   return np.stack(columns, 1) if columns else np.ones((len(tiles), 1), int)
 
 
-def block_bytes(loops: Loops, stream, tiles) -> np.ndarray:
-  """float64 [configs]: bytes of one block of a stream, padding included."""
+def block_bytes(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
+  """float64 [configs]: bytes of one block of a stream, including padding."""
   layout_tile = np.prod([extent.unit for extent in stream.extents] or [1])
   units = covered_units(loops, stream, tiles).prod(1, dtype=np.float64)
   return units * layout_tile * stream.element_bytes
 
 
-def fetches(loops: Loops, stream, tiles) -> np.ndarray:
+def fetches(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
   """float64 [configs]: how many blocks of a stream are moved.
 
-  A block stays on chip as long as it is the next one too. It changes with the
-  loops that walk over its tensor, and comes back from the start each time a
-  loop outside of those advances: weights are read again for every tile of
-  rows, unless a single block holds them all.
+  A block stays on chip while the next step needs it too. It changes with the
+  loops that walk over its tensor, and starts over each time a loop outside
+  those advances: weights are read again for every tile of rows, unless a
+  single block holds them all.
   """
   counts = trips(loops, tiles)
   total = np.ones(len(tiles))
   changes = np.zeros(len(tiles), bool)  # In this loop, or one further inside.
-  followed = {a for extent in stream.extents
-              for a in (extent.axis, extent.window) if a >= 0}
+  followed = {axis for extent in stream.extents
+              for axis in (extent.axis, extent.window) if axis >= 0}
   for axis in range(len(loops.grid.axes) - 1, -1, -1):
     if axis in followed:
       changes |= counts[:, axis] > 1
@@ -125,14 +122,14 @@ def fetches(loops: Loops, stream, tiles) -> np.ndarray:
   return total
 
 
-def pieces(loops: Loops, stream, tiles) -> np.ndarray:
-  """float64 [configs]: contiguous pieces that a block of a stream is in.
+def pieces(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
+  """float64 [configs]: contiguous pieces of a stream's block.
 
   Dimensions that are covered whole join with the next more major one.
   """
   covered = covered_units(loops, stream, tiles)
   count = np.ones(len(tiles))
-  joined = np.ones(len(tiles), bool)  # So far, one piece from the minor end.
+  joined = np.ones(len(tiles), bool)  # One piece so far, from the minor end.
   for column in range(len(stream.extents) - 1, -1, -1):
     extent = stream.extents[column]
     count *= np.where(joined, 1, covered[:, column])
@@ -140,12 +137,12 @@ def pieces(loops: Loops, stream, tiles) -> np.ndarray:
   return count
 
 
-def occupied_bytes(loops: Loops, tiles) -> np.ndarray:
+def occupied_bytes(loops: Loops, tiles: np.ndarray) -> np.ndarray:
   """float64 [configs]: on-chip memory of a step.
 
-  The block of each stream and the next one, if there is a next one. A product
-  has its operands in float32 besides, and its sums, unless its result has room
-  for them.
+  Each stream's block and the next one, if there is a next one. A product also
+  has its operands in float32, and its sums unless its result has room for
+  them.
   """
   total = np.zeros(len(tiles))
   for stream in loops.streams:
@@ -154,19 +151,21 @@ def occupied_bytes(loops: Loops, tiles) -> np.ndarray:
       blocks = blocks + 4 / stream.element_bytes
     total += blocks * block_bytes(loops, stream, tiles)
   if loops.matrix is not None:
-    total += loops.matrix.sum_bytes * _tile_elements(loops, tiles)
+    total += loops.matrix.sum_bytes * tile_elements(loops, tiles)
   return total
 
 
-def matrix_rows(loops: Loops, tiles) -> np.ndarray:
-  """float64 [configs]: rows through the matrix unit; few cost as the least."""
+def matrix_rows(loops: Loops, tiles: np.ndarray) -> np.ndarray:
+  """float64 [configs]: rows through the matrix unit; few cost the minimum."""
   if loops.matrix is None:
     return np.zeros(len(tiles))
-  matrix, elements = loops.matrix, _elements(loops, tiles)
+  matrix = loops.matrix
+  elements = [tiles[:, number].astype(np.float64) * axis.unit
+              for number, axis in enumerate(loops.grid.axes)]
   side, least = (1, 1) if loops.in_elements else (
       LANES, tpu.TPU_V3_LIKE.matrix_min_rows)
-  rows = np.prod([elements[a] for a in matrix.row_axes], axis=0)
-  total = steps(loops, tiles) * np.maximum(rows, least)
+  rows = np.prod([elements[axis] for axis in matrix.row_axes], axis=0)
+  total = trips(loops, tiles).prod(1, dtype=float) * np.maximum(rows, least)
   for axis in (matrix.feature, matrix.contracted):
     if axis >= 0:  # A product with a vector has no features.
       total = total * np.ceil(elements[axis] / side)
@@ -175,26 +174,20 @@ def matrix_rows(loops: Loops, tiles) -> np.ndarray:
   return total
 
 
-def vector_registers(loops: Loops, tiles) -> np.ndarray:
+def vector_registers(loops: Loops, tiles: np.ndarray) -> np.ndarray:
   """float64 [configs]: vector instructions, each on a register of elements."""
-  output_tiles = trips(loops, tiles)[:, :loops.grid.num_output_axes].prod(
-      1, dtype=np.float64)
-  registers = _tile_elements(loops, tiles) / (
+  trip = trips(loops, tiles)
+  output_tiles = trip[:, :loops.grid.num_output_axes].prod(1, dtype=np.float64)
+  registers = tile_elements(loops, tiles) / (
       1 if loops.in_elements else RANK_1_UNIT)
   total = loops.vector_ops * registers * output_tiles
   if loops.matrix is not None:
-    # Adding up partial sums: once for each further step of the contraction.
-    total = total + registers * (steps(loops, tiles) - output_tiles)
+    # Partial sums are added once for each further step of the contraction.
+    total = total + registers * (trip.prod(1, dtype=float) - output_tiles)
   return total
 
 
-def _elements(loops, tiles) -> list:
-  """For each axis float64 [configs]: elements that a tile spans, padded."""
-  return [tiles[:, a].astype(np.float64) * axis.unit
-          for a, axis in enumerate(loops.grid.axes)]
-
-
-def _tile_elements(loops, tiles) -> np.ndarray:
+def tile_elements(loops: Loops, tiles: np.ndarray) -> np.ndarray:
   """float64 [configs]: elements of a tile of the tiled tensor, padded."""
   axes = loops.grid.axes[:loops.grid.num_output_axes]
   unit = np.array([axis.unit for axis in axes], np.float64)

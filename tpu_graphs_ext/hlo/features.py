@@ -1,18 +1,16 @@
-"""HLO module -> node features, opcodes and edges, as the C++ encoder has them.
+"""HLO module -> node features, opcodes and edges, as the C++ encoder does it.
 
 Nodes are the instructions of all computations in stored order, callees first.
 An instruction consumes its operands, and the roots of the computations that
-it calls. All features are whole numbers, gathered as int64 and then rounded
-to float32 once.
+it calls. All features are whole numbers, rounded to float32 at the end.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Union
+from typing import NamedTuple, Union
 
 import numpy as np
 
@@ -25,8 +23,7 @@ from tpu_graphs_ext.hlo import protos
 _MAIN_COMPUTATION = ('cluster', 'while', 'cond')
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ModuleArrays:
+class ModuleArrays(NamedTuple):
   """One HLO module as arrays; see `schema.py` for the columns.
 
   Attributes:
@@ -43,10 +40,10 @@ class ModuleArrays:
 
 
 def module_arrays(module: Union[protos.HloModuleProto, bytes]) -> ModuleArrays:
-  """Featurizes a module, given as message or as serialized bytes.
+  """Featurizes a module, given as a message or as serialized bytes.
 
   Raises:
-    UserError: no HLO module, a module without instructions, or one that
+    UserError: not an HLO module, or one without instructions, or one that
       refers to instructions or computations that it does not have.
   """
   module = protos.as_module(module)
@@ -70,7 +67,7 @@ def module_arrays(module: Union[protos.HloModuleProto, bytes]) -> ModuleArrays:
       node_splits=np.array([splits], np.int64))
 
 
-# --------------------------------------------------------------- graph
+# --- Graph --------------------------------------------------------------------
 
 
 def _node_numbers(module) -> dict:
@@ -101,24 +98,24 @@ def _edges(module, instruction, numbers: dict, roots: dict) -> list:
       if producer not in numbers or producer == instruction.id:
         raise UserError(
             f'HLO module {module.name!r}: {kind} {given} of '
-            f'{instruction.name!r} is not another one of the module; the '
-            'module is incomplete or damaged')
+            f'{instruction.name!r} is not another one of the module, which '
+            'is incomplete or damaged')
       producers.append(numbers[producer])
   return [(consumer, producer) for producer in producers]
 
 
-# ------------------------------------------------------------ features
+# --- Features -----------------------------------------------------------------
 
 
 def _int64(value: int) -> int:
-  """Wrapped around at 64 bits, like the machine's own arithmetic."""
+  """Wraps around at 64 bits, as the encoder's arithmetic does."""
   if -2**63 <= value < 2**63:
     return value
   return (value + 2**63) % 2**64 - 2**63
 
 
 def _first(values: Sequence[int], width: int) -> list:
-  """The first `width` values, 0 where there are none."""
+  """The first `width` values, padded with 0."""
   kept = list(values[:width])
   return kept + [0] * (width - len(kept))
 
@@ -178,7 +175,7 @@ def _padding(instruction) -> list:
           *_slots([d.edge_padding_high for d in dims])]
 
 
-# Most instructions have none of these, so their columns are worked out once.
+# Most instructions have none of these, so their columns are made once.
 _BLANK = protos.HloInstructionProto()
 _NO_WINDOW = _window(_BLANK)
 _NO_CONVOLUTION = _convolution(_BLANK)
@@ -213,15 +210,15 @@ def _row(instruction, is_root: bool) -> list:
   ]
 
 
-# ------------------------------------------------------ configurations
+# --- Configurations -----------------------------------------------------------
 
 
 def config_features(kernel_bounds: Sequence[int], output_bounds: Sequence[int],
                     input_bounds: Sequence[int] = ()) -> np.ndarray:
   """Tile bounds as the columns of `schema.CONFIG_FEATURES`.
 
-  Each group has the first six bounds, then the sum and product of all; over
-  no bounds all are 0, also the product.
+  Each group has the first six bounds, then the sum and product of all bounds;
+  without bounds everything is 0, including the product.
 
   Args:
     kernel_bounds, output_bounds, input_bounds: layout tiles, most major

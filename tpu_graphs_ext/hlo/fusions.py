@@ -1,28 +1,29 @@
-"""The kernels of a program: of an optimised one its fusions, as they are.
+"""Splits an optimised program into its kernels: its fusions, as they are.
 
-Besides fusions these are the instructions that a compiler left alone and that
-have tiles of their own. What runs otherwise (custom calls, loops as such,
-transfers between chips) is counted, not made.
+Instructions outside fusions that have tiles of their own are kernels too.
+Everything else (custom calls, loops, transfers between chips) is only counted.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
-import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Optional
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos
-from tpu_graphs_ext.hlo.trips import trip_count
 
-# Run by other means than a loop over tiles.
-_OPAQUE = frozenset({
+# They do not run as a loop over tiles.
+_WITHOUT_TILES = frozenset({
     'cholesky', 'custom-call', 'dynamic-update-slice', 'fft', 'gather', 'map',
     'reverse-sequence', 'rng-bit-generator', 'scatter', 'sort',
     'triangular-solve'})
-# Their computations run as the entry does.
+# Their computations run like the entry.
 _CONTROL = frozenset({'while', 'conditional', 'call'})
-# No work, or a name for some.
+# They do no work.
 _FREE = frozenset({'parameter', 'constant', 'bitcast', 'tuple', 'after-all',
                    'get-tuple-element', 'partition-id', 'replica-id',
                    'add-dependency', 'domain', 'opt-barrier', 'copy-done'})
@@ -30,16 +31,15 @@ _TRANSFERS = ('all-', 'async-', 'collective-', 'send', 'recv', 'infeed',
               'outfeed', 'reduce-scatter', 'copy-start', 'rng-get')
 
 
-@dataclasses.dataclass(frozen=True)
-class Kernels:
+class Kernels(NamedTuple):
   """Kernels of a program.
 
   Attributes:
-    modules: `HloModuleProto` of each, in the program's order, named like the
-      instruction that it is.
-    passed_over: opcode -> how many that are no kernels with tiles.
+    modules: `HloModuleProto` of each, in the program's order, named like its
+      instruction.
+    passed_over: opcode -> number of instructions that are not kernels.
     runs: how often each module runs when the program runs once.
-    open_loops: loops without a known trip count, counted as one trip.
+    open_loops: loops with an unknown trip count, counted as one trip.
   """
   modules: list
   passed_over: dict[str, int]
@@ -47,44 +47,51 @@ class Kernels:
   open_loops: int
 
 
-def kernels_of(module: protos.HloModuleProto) -> Kernels:
-  """Takes an optimised program apart.
-
-  A module that is a single kernel is given back as it is.
-
-  Raises:
-    UserError: the module refers to what it does not have.
-  """
-  computations = {c.id: c for c in module.computations}
-  found, passed_over = [], collections.Counter()
+@contextlib.contextmanager
+def _missing_parts_reported(module) -> Iterator[None]:
   try:
-    runs, open_loops = _runs(module, computations)
-    for number, times in runs.items():
-      computation = computations[number]
-      nodes = {node.id: node for node in computation.instructions}
-      for node in computation.instructions:
-        if node.opcode in _FREE or node.opcode in _CONTROL:
-          continue
-        if node.opcode in _OPAQUE or node.opcode.startswith(_TRANSFERS):
-          passed_over[node.opcode] += 1
-          continue
-        found.append((node, nodes, times))
-    if len(found) == 1 and _is_alone(module, computations, found[0][0]):
-      return Kernels([module], dict(passed_over), [found[0][2]], open_loops)
-    modules = [_kernel(node, nodes, module, computations)
-               for node, nodes, _ in found]
-  except LookupError as error:
+    yield
+  except (LookupError, StopIteration) as error:
     raise UserError(
         f'HLO module {module.name!r} refers to {error}, which it does not '
         'have; it is incomplete or damaged') from error
+
+
+def kernels_of(module: protos.HloModuleProto) -> Kernels:
+  """Splits an optimised program.
+
+  A module that is a single kernel is returned unchanged.
+
+  Raises:
+    UserError: the module refers to a computation or instruction that it does
+      not have.
+  """
+  computations = {c.id: c for c in module.computations}
+  found, passed_over = [], collections.Counter()
+  with _missing_parts_reported(module):
+    runs, open_loops = _runs(module, computations)
+    for number, times in runs.items():
+      nodes = {node.id: node for node in computations[number].instructions}
+      for node in computations[number].instructions:
+        if node.opcode in _FREE or node.opcode in _CONTROL:
+          continue
+        if node.opcode in _WITHOUT_TILES or node.opcode.startswith(_TRANSFERS):
+          passed_over[node.opcode] += 1
+          continue
+        found.append((node, nodes, times))
+    if len(found) == 1 and _is_whole_program(module, computations, found[0][0]):
+      modules = [module]
+    else:
+      modules = [_kernel(node, nodes, module, computations)
+                 for node, nodes, _ in found]
   return Kernels(modules, dict(passed_over), [times for _, _, times in found],
                  open_loops)
 
 
 def _runs(module, computations) -> tuple[dict[int, int], int]:
-  """How often the entry, loop bodies and branches run; loops left open.
+  """How often the entry, loop bodies and branches run; number of open loops.
 
-  A branch counts as if it were always taken.
+  Branches count as always taken.
   """
   runs, open_loops = collections.Counter(), 0
   waiting = [(module.entry_computation_id, 1, ())]
@@ -93,7 +100,7 @@ def _runs(module, computations) -> tuple[dict[int, int], int]:
     if number in within:
       raise LookupError(f'a loop that contains itself, {number}')
     runs[number] += times
-    nodes = {node.id: node for node in computations[number].instructions}
+    nodes = _nodes(computations[number])
     for node in nodes.values():
       if node.opcode not in _CONTROL:
         continue
@@ -106,7 +113,7 @@ def _runs(module, computations) -> tuple[dict[int, int], int]:
   return dict(runs), open_loops
 
 
-def _is_alone(module, computations, node) -> bool:
+def _is_whole_program(module, computations, node) -> bool:
   entry = computations[module.entry_computation_id]
   return node.id == entry.root_id and all(
       other.id == node.id or other.opcode in ('parameter', 'constant')
@@ -122,12 +129,12 @@ def _kernel(node, nodes, module, computations) -> protos.HloModuleProto:
       kernel.computations.add().CopyFrom(computation)
   largest = max([node.id, *computations, *(
       inner.id for c in kernel.computations for inner in c.instructions)])
-  # New ids for all of the entry, the root too: XLA asks for ids whose lower 32
+  # The whole entry gets new ids, the root too: XLA wants ids whose lower 32
   # bits differ within a computation.
   entry = kernel.computations.add(
       id=largest + 1, name=node.name,
       root_id=largest + 2 + len(set(node.operand_ids)))
-  new_ids = {}
+  new_ids, parameters = {}, 0
   for number, operand in enumerate(dict.fromkeys(node.operand_ids)):
     source = nodes[operand]
     scalar = source.opcode == 'constant' and not source.shape.dimensions
@@ -137,8 +144,8 @@ def _kernel(node, nodes, module, computations) -> protos.HloModuleProto:
         opcode='constant' if scalar else 'parameter')
     argument.shape.CopyFrom(source.shape)
     if not scalar:
-      argument.parameter_number = sum(
-          other.opcode == 'parameter' for other in entry.instructions) - 1
+      argument.parameter_number = parameters
+      parameters += 1
     elif source.HasField('literal'):
       argument.literal.CopyFrom(source.literal)
   root = entry.instructions.add()
@@ -151,7 +158,7 @@ def _kernel(node, nodes, module, computations) -> protos.HloModuleProto:
 
 
 def _called(node, computations) -> set:
-  """Ids of all computations that an instruction calls, and those in turn."""
+  """Ids of all computations that an instruction calls, directly or not."""
   found, waiting = set(), list(node.called_computation_ids)
   while waiting:
     number = waiting.pop()
@@ -162,37 +169,109 @@ def _called(node, computations) -> set:
   return found
 
 
-# --------------------------------------------------------------- calls
+# --- Trip counts --------------------------------------------------------------
+#
+# `fori_loop` and `scan` compile to a counter that starts at a constant, changes
+# by a constant in the body, and is compared with a constant.
+
+_DIRECTIONS = {'LT': 1, 'LE': 1, 'GT': -1, 'GE': -1}
+
+
+def trip_count(loop: Any, nodes: Mapping[int, Any],
+               computations: Mapping[int, Any]) -> Optional[int]:
+  """Trips of a `while` instruction; None if they are not constant.
+
+  Args:
+    loop: the instruction.
+    nodes: id -> instruction, of the computation with the loop.
+    computations: id -> computation, of the module.
+
+  Raises:
+    LookupError: the module refers to something that it does not have.
+  """
+  called = [computations[i] for i in loop.called_computation_ids]
+  roots = [_nodes(c)[c.root_id] for c in called]
+  if len(called) != 2 or {root.opcode for root in roots} != {
+      'compare', 'tuple'}:
+    return None
+  place = [root.opcode for root in roots].index('compare')
+  compare, condition = roots[place], _nodes(called[place])
+  counter, limit = (condition[i] for i in compare.operand_ids)
+  result, body = roots[1 - place], _nodes(called[1 - place])
+  end = _constant(limit, condition)
+  if counter.opcode != 'get-tuple-element' or end is None:
+    return None
+  index = counter.tuple_index
+  step = _step(body[result.operand_ids[index]], index, body)
+  initial = nodes[loop.operand_ids[0]]
+  if initial.opcode != 'tuple' or not step:
+    return None
+  start = _constant(nodes[initial.operand_ids[index]], nodes)
+  direction = _DIRECTIONS.get(compare.comparison_direction, 0)
+  if start is None or direction * step <= 0:
+    return None
+  inclusive = compare.comparison_direction in ('LE', 'GE')
+  return max(0, math.ceil((end - start + direction * inclusive) / step))
+
+
+def _nodes(computation) -> dict:
+  return {node.id: node for node in computation.instructions}
+
+
+def _constant(node, nodes) -> Optional[int]:
+  """The value of a constant whole number, or of a copy of one."""
+  while node.opcode == 'copy':
+    node = nodes[node.operand_ids[0]]
+  if node.opcode == 'constant':
+    literal = node.literal
+    for values in (literal.s32s, literal.s64s, literal.u32s, literal.u64s):
+      if len(values) == 1:
+        return values[0]
+  return None
+
+
+def _step(node, index: int, nodes) -> Optional[int]:
+  """What the body adds to its counter."""
+  if node.opcode not in ('add', 'subtract'):
+    return None
+  operands = [nodes[i] for i in node.operand_ids]
+  counters = [n for n in operands if n.opcode == 'get-tuple-element'
+              and n.tuple_index == index]
+  steps = [value for n in operands if (value := _constant(n, nodes))
+           is not None]
+  if len(counters) != 1 or len(steps) != 1:
+    return None
+  return -steps[0] if node.opcode == 'subtract' else steps[0]
+
+
+# --- Calls --------------------------------------------------------------------
 
 
 def inlined(module: protos.HloModuleProto) -> protos.HloModuleProto:
-  """The program with the bodies of its calls in their place.
+  """The program with its calls inlined.
 
-  JAX writes a call for each jitted function within a function.
+  JAX writes a call for each jitted function inside a function.
 
   Raises:
-    UserError: the module refers to what it does not have, or calls itself.
+    UserError: the module refers to something that it does not have, or calls
+      itself.
   """
   computations = {c.id: c for c in module.computations}
   whole = protos.HloModuleProto()
   whole.CopyFrom(module)
-  try:
+  with _missing_parts_reported(module):
     entry = next(c for c in whole.computations
                  if c.id == module.entry_computation_id)
-    writer = _Inliner(module, computations)
-    root = writer.add(computations[entry.id], {}, ())
-  except (LookupError, StopIteration) as error:
-    raise UserError(
-        f'HLO module {module.name!r} refers to {error}, which it does not '
-        'have; it is incomplete or damaged') from error
+    inliner = _Inliner(module, computations)
+    root = inliner.add(computations[entry.id], {}, ())
   del entry.instructions[:]
-  entry.instructions.extend(writer.nodes)
+  entry.instructions.extend(inliner.nodes)
   entry.root_id = root
   return whole
 
 
 class _Inliner:
-  """Writes instructions one after another, calls as what they call."""
+  """Writes one list of instructions, without calls."""
 
   def __init__(self, module, computations):
     self.nodes, self._by_id = [], {}
@@ -204,8 +283,8 @@ class _Inliner:
     """Adds a computation's instructions; returns the id of its result.
 
     Args:
-      computation: the entry, or what a call calls.
-      arguments: parameter number -> id of what is passed; none for the entry.
+      computation: the entry, or a called computation.
+      arguments: parameter number -> id of the argument; {} for the entry.
       within: ids of the computations that are being added.
     """
     if computation.id in within:

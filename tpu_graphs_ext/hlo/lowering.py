@@ -1,8 +1,8 @@
-"""Functions of TensorFlow and JAX -> HLO, before any compiler has seen it.
+"""TensorFlow and JAX functions -> HLO that no compiler has changed yet.
 
-JAX functions are lowered for a TPU, whatever JAX itself runs on, so that what
-depends on the platform is the TPU's. This file needs neither TensorFlow nor
-JAX until a function of theirs is lowered.
+JAX functions are lowered for a TPU, whatever JAX itself runs on, so that
+platform-dependent code takes the TPU's branch. Imports neither TensorFlow nor
+JAX before it lowers a function of theirs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 from typing import Any, Callable, Union
 
@@ -23,59 +24,74 @@ from tpu_graphs_ext.errors import (
 
 NEEDS_JAX = (f'needs JAX, which is not installed; {how_to_install("jax")}, or '
              'name the Python of an environment that has it with --jax_python')
+# XLA's name of an element type -> NumPy's.
 _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
           'f64': 'float64', 'pred': 'bool', 's8': 'int8', 's16': 'int16',
           's32': 'int32', 's64': 'int64', 'u8': 'uint8', 'u16': 'uint16',
           'u32': 'uint32', 'u64': 'uint64', 'f8e4m3fn': 'float8_e4m3fn',
           'f8e5m2': 'float8_e5m2'}
-TYPES = tuple(_TYPES)
+_SHAPE = re.compile(r'([a-z][a-z\d]*)\[([\d,\s]*)\]')
+_NAME = re.compile(r'([\w./~-]+:)?[A-Za-z_][\w.]*')
+# Libraries on top of JAX: modules that use them may not import JAX itself.
+_JAX_LIBRARIES = frozenset({'jax', 'flax', 'haiku', 'equinox', 'optax'})
 
-# [(XLA's name of the type, sizes)] of flat arguments; or the name of something
-# in the function's own module, or of 'module:something', that is the arguments
-# or returns them.
+# Flat arguments as [(XLA's type name, sizes)]; or the name of a function that
+# returns the arguments, in the lowered function's module or as 'module:name'.
 Arguments = Union[list, str]
 
 
-def module_of(target: str, arguments: Arguments) -> bytes:
-  """Imports 'module:function' and lowers it: serialized `HloModuleProto`.
+def parse_arguments(text: str) -> Arguments:
+  """Reads what `--shapes` takes: shapes, or a function's name.
+
+      'f32[512,1024] s32[]' -> [('f32', [512, 1024]), ('s32', [])]
 
   Raises:
-    UserError: the module or function is missing, or cannot be lowered.
+    UserError: it is neither, or names an unknown type.
   """
-  function = named(target)
+  if _NAME.fullmatch(text.strip()) and text.strip() not in _TYPES:
+    return text.strip()
+  found, rest = [], _SHAPE.sub('', text)
+  for name, sizes in _SHAPE.findall(text):
+    if name not in _TYPES:
+      raise UserError(f'--shapes={text}: there is no type {name!r}; choose '
+                      f'from {", ".join(_TYPES)}')
+    try:
+      found.append((name, [int(size) for size in sizes.split(',')
+                           if sizes.strip()]))
+    except ValueError:
+      rest = sizes
+  if rest.strip(' ,;'):
+    raise UserError(f'--shapes={text}: cannot be read at {rest.strip()!r}; '
+                    'write, for example, "f32[512,1024] bf16[1024,4096]", '
+                    'or name a function that returns the arguments')
+  return found
+
+
+def lower_named(target: str, arguments: Arguments) -> bytes:
+  """Imports 'module:function' or 'file.py:function' and lowers it.
+
+  Returns:
+    Serialized `HloModuleProto`.
+
+  Raises:
+    UserError: the function is missing, or cannot be lowered.
+  """
+  function = _import(target)
   if not callable(function):
-    raise UserError(f'{target}: is no function, but of the type '
+    raise UserError(f'{target}: is not a function, but a '
                     f'{type(function).__name__}')
-  if not isinstance(arguments, str):
-    _require_as_many(function, len(arguments), target)
-  given = (_named_arguments(target, arguments) if isinstance(arguments, str)
-           else arguments_of_shapes(function, arguments))
-  text = arguments if isinstance(arguments, str) else ' '.join(
-      f'{name}[{",".join(map(str, sizes))}]' for name, sizes in arguments)
-  return lowered(function, given, target, text)
-
-
-def _require_as_many(function: Callable, number: int, target: str) -> None:
-  """Refuses fewer arguments than the function takes, and names those."""
-  if not number and getattr(function, 'input_signature', None):
-    return
-  try:
-    parameters = inspect.signature(function).parameters.values()
-  except (TypeError, ValueError):
-    return  # Nobody knows.
-  names = [one.name for one in parameters if one.default is one.empty
-           and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-  if number < len(names):
-    count = f'{len(names)} shapes' if len(names) > 1 else 'one shape'
-    raise UserError(
-        f'{target} takes {", ".join(names)}: give {count} with --shapes, as in '
-        "'f32[512,1024] bf16[1024]', or the name of a function that returns "
-        f'the arguments{f"; {number} given" if number else ""}')
+  if isinstance(arguments, str):
+    return lower(function, _call_for_arguments(target, arguments), target,
+                 arguments)
+  _require_all_arguments(function, len(arguments), target)
+  return lower(function, arguments_of_shapes(function, arguments), target,
+               ' '.join(f'{name}[{",".join(map(str, sizes))}]'
+                        for name, sizes in arguments))
 
 
 def arguments_of_shapes(function: Callable, shapes: list) -> tuple:
-  """[(XLA's name of the type, sizes)] -> what `lowered` takes."""
-  if is_of_jax(function):
+  """[(XLA's type name, sizes)] -> abstract arguments for `lower`."""
+  if is_jax(function):
     import jax
     return tuple(jax.ShapeDtypeStruct(tuple(sizes), _TYPES[name])
                  for name, sizes in shapes)
@@ -84,45 +100,44 @@ def arguments_of_shapes(function: Callable, shapes: list) -> tuple:
                for name, sizes in shapes)
 
 
-def lowered(function: Callable, arguments: tuple, name: str,
-            text: str = '') -> bytes:
-  """A function of TensorFlow or JAX -> serialized `HloModuleProto`.
+def lower(function: Callable, arguments: tuple, name: str = '',
+          shown_arguments: str = '') -> bytes:
+  """Lowers a TensorFlow or JAX function to a serialized `HloModuleProto`.
 
   Args:
     function: jitted or not.
-    arguments: of the function, in any nesting: arrays, or what says a shape
-      and a type (`jax.ShapeDtypeStruct`, `tf.TensorSpec`).
-    name: of the function, for messages.
-    text: the arguments, for messages.
+    arguments: nested in any way: arrays, `jax.ShapeDtypeStruct`s,
+      `tf.TensorSpec`s. Only shapes and types matter. May be empty for a
+      `tf.function` with an input signature.
+    name: of the function in messages; by default its own.
+    shown_arguments: the arguments in messages.
 
   Raises:
     UserError: it cannot be traced or lowered for these arguments.
   """
-  of_jax = is_of_jax(function)
-  arguments = arguments or tuple(
-      getattr(function, 'input_signature', None) or ())
+  name = name or getattr(function, '__name__', type(function).__name__)
+  arguments = tuple(arguments or getattr(function, 'input_signature', None)
+                    or ())
+  framework, lower_it = (('JAX', _lower_jax) if is_jax(function) else
+                         ('XLA', _lower_tensorflow))
   try:
-    return (_by_jax if of_jax else _by_tensorflow)(function, arguments)
-  except UserError as error:
-    raise UserError(f'{name}: {error}') from error
+    return lower_it(function, arguments)
   except Exception as error:  # The user's function may raise anything.
+    shown = shown_arguments or ', '.join(
+        str(argument)[:60] for argument in arguments[:6])
     raise UserError(
-        f'{name}: {"JAX" if of_jax else "XLA"} cannot compile it for the '
-        f'arguments {text or _listed(arguments) or "(none; give --shapes)"} '
-        f'({type(error).__name__}: {reason_of(error)})') from error
+        f'{name}: {framework} cannot compile it for the arguments '
+        f'{shown or "(none; give --shapes)"} ({type(error).__name__}: '
+        f'{reason_of(error)})') from error
 
 
-def _listed(arguments: tuple) -> str:
-  return ', '.join(str(argument)[:60] for argument in arguments[:6])
-
-
-def _by_jax(function, arguments: tuple) -> bytes:
+def _lower_jax(function, arguments: tuple) -> bytes:
   import jax
 
   def abstract(leaf):
     if hasattr(leaf, 'shape') and hasattr(leaf, 'dtype'):
       return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-    return leaf  # A number, or an argument that is static.
+    return leaf  # A number, or a static argument.
 
   if not hasattr(function, 'lower'):
     function = jax.jit(function)
@@ -134,10 +149,9 @@ def _by_jax(function, arguments: tuple) -> bytes:
   return low.compiler_ir(dialect='hlo').as_serialized_hlo_module_proto()
 
 
-def _by_tensorflow(function, arguments: tuple) -> bytes:
+def _lower_tensorflow(function, arguments: tuple) -> bytes:
   import tensorflow as tf
-
-  from tpu_graphs_ext.hlo import compile as hlo_compile
+  # A tf.function is unwrapped: it may have been made without jit_compile.
   function = getattr(function, 'python_function', function)
   leaves = tf.nest.flatten(arguments)
   places = [place for place, leaf in enumerate(leaves)
@@ -150,63 +164,56 @@ def _by_tensorflow(function, arguments: tuple) -> bytes:
     return function(*tf.nest.pack_sequence_as(arguments, given))
 
   flat.__name__ = getattr(function, '__name__', 'function')
-  module = hlo_compile.function_module(flat, *(
+  return tf.function(flat, jit_compile=True).experimental_get_compiler_ir(*(
       tf.TensorSpec(leaves[place].shape, leaves[place].dtype)
-      for place in places))
-  return module.SerializeToString()
+      for place in places))(stage='hlo_serialized')
 
 
-def _named_arguments(target: str, name: str) -> tuple:
-  """Of 'function', in the target's own module, or 'module:function'."""
+def _require_all_arguments(function: Callable, number: int,
+                           target: str) -> None:
+  """Names the arguments that a function takes where shapes are missing."""
+  if not number and getattr(function, 'input_signature', None):
+    return
+  try:
+    parameters = inspect.signature(function).parameters.values()
+  except (TypeError, ValueError):
+    return  # A built-in function; tracing it will tell.
+  names = [one.name for one in parameters if one.default is one.empty
+           and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+  if number < len(names):
+    count = f'{len(names)} shapes' if len(names) > 1 else 'one shape'
+    raise UserError(
+        f'{target} takes {", ".join(names)}: give {count} with --shapes, as in '
+        "'f32[512,1024] bf16[1024]', or the name of a function that returns "
+        f'the arguments{f"; {number} given" if number else ""}')
+
+
+def _call_for_arguments(target: str, name: str) -> tuple:
+  """The arguments that another function, or a constant, stands for."""
   if ':' not in name:
     name = f'{target.rpartition(":")[0]}:{name}'
-  found = named(name)
+  found = _import(name)
   if callable(found):
     try:
       found = found()
     except Exception as error:  # The user's function may raise anything.
       raise UserError(
-          f'{name}: must return the arguments of {target} when it is called '
-          f'without any ({type(error).__name__}: {reason_of(error)})'
-          ) from error
+          f'{name}: must return the arguments of {target} when called without '
+          f'any ({type(error).__name__}: {reason_of(error)})') from error
   return tuple(found) if isinstance(found, (tuple, list)) else (found,)
 
 
-# ----------------------------------------------------------------- names
-
-# Libraries on top of JAX whose modules may import no JAX themselves.
-_OF_JAX = frozenset({'jax', 'flax', 'haiku', 'equinox', 'optax'})
+# --- Names --------------------------------------------------------------------
 
 
-def named(target: str) -> Any:
-  """The object that 'module:name' or 'file.py:name' names; imports it.
-
-  Raises:
-    UserError: there is none, or the module cannot be imported.
-  """
+def _import(target: str) -> Any:
+  """The object that 'module:name' or 'file.py:name' names."""
   module_name, _, attribute = target.rpartition(':')
   try:
-    if module_name.endswith('.py'):
-      module = _run_file(module_name)
-    else:
-      module = importlib.import_module(module_name)
+    module = (_run_file(module_name) if module_name.endswith('.py')
+              else importlib.import_module(module_name))
   except (Exception, SystemExit) as error:
-    missing = (isinstance(error, ModuleNotFoundError)
-               and error.name in (module_name, module_name.split('.')[0])
-               ) or isinstance(error, FileNotFoundError)
-    if isinstance(error, ModuleNotFoundError) and (
-        error.name or '').split('.')[0] in ('jax', 'jaxlib'):
-      raise UserError(f'{target}: {NEEDS_JAX}') from error
-    if missing and module_name.endswith('.py'):
-      raise UserError(f'{target}: there is no file {module_name}') from error
-    if missing:
-      raise UserError(
-          f'{target}: there is no module {module_name!r} in {os.getcwd()} or '
-          'on PYTHONPATH; name one that `python -c "import ..."` '
-          'finds, or a file as in layers.py:dense') from error
-    raise UserError(f'{target}: {module_name} cannot be imported '
-                    f'({type(error).__name__}: {reason_of(error)})'
-                    ) from error
+    raise _import_error(target, module_name, error) from error
   found = module
   for part in attribute.split('.'):
     if not hasattr(found, part):
@@ -218,8 +225,26 @@ def named(target: str) -> Any:
   return found
 
 
+def _import_error(target: str, module_name: str,
+                  error: BaseException) -> UserError:
+  missing = (error.name or '' if isinstance(error, ModuleNotFoundError)
+             else module_name if isinstance(error, FileNotFoundError) else None)
+  if missing is not None:
+    if missing.split('.')[0] in ('jax', 'jaxlib'):
+      return UserError(f'{target}: {NEEDS_JAX}')
+    if missing in (module_name, module_name.split('.')[0]):
+      if module_name.endswith('.py'):
+        return UserError(f'{target}: there is no file {module_name}')
+      return UserError(
+          f'{target}: there is no module {module_name!r} in {os.getcwd()} or '
+          'on PYTHONPATH; name one that `python -c "import ..."` '
+          'finds, or a file as in layers.py:dense')
+  return UserError(f'{target}: {module_name} cannot be imported '
+                   f'({type(error).__name__}: {reason_of(error)})')
+
+
 def _run_file(path: str) -> Any:
-  """A file as a module, run once; its folder is looked through, too."""
+  """A file as a module, run once, with its folder on the import path."""
   name = 'file_' + ''.join(c if c.isalnum() else '_' for c in path)
   if name not in sys.modules:
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
@@ -230,8 +255,8 @@ def _run_file(path: str) -> Any:
   return sys.modules[name]
 
 
-def is_of_jax(function) -> bool:
-  """Whether a function is JAX's: jitted, or of a module that imports JAX."""
+def is_jax(function) -> bool:
+  """Whether JAX jitted the function, or its module imports JAX."""
   owner = type(function).__module__.split('.')[0]
   if owner in ('jax', 'jaxlib'):
     return True
@@ -242,6 +267,6 @@ def is_of_jax(function) -> bool:
   names = {getattr(value, '__name__', '').split('.')[0]
            for value in getattr(inner, '__globals__', {}).values()
            if type(value).__name__ in ('module', 'LazyLoader')}
-  if 'tensorflow' in names or names & _OF_JAX:
+  if 'tensorflow' in names or names & _JAX_LIBRARIES:
     return 'tensorflow' not in names
   return 'jax' in sys.modules and 'tensorflow' not in sys.modules

@@ -2,14 +2,12 @@
 
 `GetPjrtApi` of libtpu.so returns a table of functions, declared by the public
 header `xla/pjrt/c/pjrt_c_api.h`. New functions are only ever added at the end
-of the table, so the positions below stay. Needs the standard library alone.
+of the table, so the positions below stay. Needs only the standard library.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
-from typing import Optional, Union
 
 # Position of each function in `PJRT_Api`, after its three leading fields.
 FUNCTIONS = {
@@ -23,8 +21,10 @@ FUNCTIONS = {
 }
 # struct_size, extension_start, and a version of 24 bytes: one whole struct.
 _TABLE_OFFSET = 40
-
-Override = Union[bool, int, str]
+# A serialized CompileOptionsProto (xla/pjrt/proto/compile_options.proto), which
+# TensorFlow has no class for. Field 3, 15 bytes: device_ordinal (field 1) -1,
+# num_replicas (4) 1, num_partitions (5) 1.
+_ONE_DEVICE = b'\x1a\x0f\x08' + 9 * b'\xff' + b'\x01\x20\x01\x28\x01'
 
 
 class PjrtError(Exception):
@@ -66,7 +66,7 @@ _Optimized = _struct('_Optimized', ('executable', _POINTER),
 class Compiler:
   """libtpu, loaded into this process, compiling for one topology.
 
-  Malformed programs can end the process: see `compiling.CompilingProcess`.
+  Malformed programs can end the process: see `CompilerProcess`.
   """
 
   def __init__(self, library: str, topology: str):
@@ -93,14 +93,12 @@ class Compiler:
     self._call('PJRT_TopologyDescription_Create', arguments)
     self._topology = arguments.topology
 
-  def compile(self, program: bytes, program_format: str = 'hlo',
-              options: bytes = b'') -> bytes:
-    """Compiles a program.
+  def compile(self, program: bytes, program_format: str) -> bytes:
+    """Compiles a program for one device.
 
     Args:
       program: a serialized `HloModuleProto`, or MLIR (StableHLO).
       program_format: 'hlo' or 'mlir'.
-      options: see `compile_options`.
 
     Returns:
       The optimised program, a serialized `HloModuleProtoWithConfig`. Its first
@@ -109,14 +107,13 @@ class Compiler:
     Raises:
       PjrtError: the compiler refuses the program.
     """
-    options = options or compile_options()
     code = ctypes.create_string_buffer(program, len(program))
     form = program_format.encode()
     source = _Program(code=ctypes.addressof(code), code_size=len(program),
                       format=form, format_size=len(form))
     arguments = _Compile(
         topology=self._topology, program=ctypes.addressof(source),
-        options=options, options_size=len(options))
+        options=_ONE_DEVICE, options_size=len(_ONE_DEVICE))
     self._call('PJRT_Compile', arguments)
     try:
       return self._optimized(arguments.executable)
@@ -143,54 +140,3 @@ class Compiler:
     text = ctypes.string_at(message.message, message.message_size)
     self._functions['PJRT_Error_Destroy'](ctypes.byref(_Destroy(target=error)))
     raise PjrtError(text.decode(errors='replace'))
-
-
-# ------------------------------------------------------------- options
-#
-# A CompileOptionsProto (xla/pjrt/proto/compile_options.proto), which
-# TensorFlow has no Python class for; written field by field.
-
-
-def compile_options(overrides: Optional[Mapping[str, Override]] = None,
-                    argument_layouts: Sequence[bytes] = (),
-                    result_layout: Optional[bytes] = None) -> bytes:
-  """A serialized CompileOptionsProto for one device.
-
-  Args:
-    overrides: compiler options by name, as JAX's `compiler_options`.
-    argument_layouts: a serialized `ShapeProto` for each parameter; without
-      them the compiler chooses.
-    result_layout: the same for the result.
-  """
-  build = _number(1, -1)  # device_ordinal: none.
-  if result_layout is not None:
-    build += _field(2, result_layout)
-  build += _number(4, 1) + _number(5, 1)  # num_replicas, num_partitions.
-  written = b''.join(_field(1, shape) for shape in argument_layouts)
-  written += _field(3, build)
-  for name, value in (overrides or {}).items():
-    if isinstance(value, bool):
-      held = _number(2, int(value))
-    elif isinstance(value, int):
-      held = _number(3, value)
-    else:
-      held = _field(1, str(value).encode())
-    written += _field(7, _field(1, name.encode()) + _field(2, held))
-  return written
-
-
-def _varint(number: int) -> bytes:
-  number &= (1 << 64) - 1
-  written = b''
-  while number > 127:
-    written += bytes([number & 127 | 128])
-    number >>= 7
-  return written + bytes([number])
-
-
-def _field(number: int, value: bytes) -> bytes:
-  return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
-def _number(field: int, value: int) -> bytes:
-  return _varint(field << 3) + _varint(value)

@@ -1,19 +1,21 @@
 """The protobuf messages: HLO from TensorFlow, tuning files defined here.
 
-A tuning file holds HLO modules and what was measured on them. The message
-classes are made at import, so that nothing has to be generated; only field
-numbers and types matter for reading, and those are the files'.
+A tuning file holds HLO modules and their measured runs. Its message classes
+are made at import, so that there is no generated code; reading needs only the
+field numbers and types.
 """
 
 from __future__ import annotations
 
-from typing import Union
+import os
+from typing import Any, Optional, Union
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 
 HloModuleProto = hlo_pb2.HloModuleProto
@@ -22,10 +24,10 @@ HloInstructionProto = hlo_pb2.HloInstructionProto
 ShapeProto = xla_data_pb2.ShapeProto
 PrimitiveType = xla_data_pb2.PrimitiveType
 
-# What no compiler writes; more would take minutes, or all memory.
+# No compiler writes more; reading it would take minutes, or all memory.
 MAX_FILE_BYTES = 1 << 28
 MAX_INSTRUCTIONS = 1_000_000  # The largest programs have some 50,000.
-MAX_RANK = 128  # Dimensions of a shape, and of all that goes by dimension.
+MAX_RANK = 128  # Dimensions of a shape, and entries of any list of dimensions.
 
 _FILE = 'tpu_graphs_ext/tuning.proto'
 _PACKAGE = 'tpu_graphs_ext.tuning'
@@ -96,52 +98,75 @@ ModuleTuningData = _CLASSES['ModuleTuningData']
 ConfigProfile = _CLASSES['ConfigProfile']
 
 
+def read_bytes(path: str) -> bytes:
+  """The content of a file.
+
+  Raises:
+    UserError: it cannot be read, or exceeds `MAX_FILE_BYTES`.
+  """
+  try:
+    with files.open_ordinary(os.path.expanduser(path)) as file:
+      content = file.read(MAX_FILE_BYTES + 1)
+  except (OSError, ValueError) as error:
+    raise UserError(f'{path}: cannot be read ({error})') from error
+  if len(content) > MAX_FILE_BYTES:
+    raise UserError(f'{path}: has more than {MAX_FILE_BYTES:,} bytes, the most '
+                    'that is read; split it')
+  return content
+
+
+def parse(message_class: Any, content: bytes) -> Optional[Any]:
+  """A message from its serialized form; None if it is not one."""
+  try:
+    return message_class.FromString(content)
+  except (DecodeError, TypeError):
+    return None
+
+
+def has_opcodes(module: HloModuleProto) -> bool:
+  """Whether this is HLO, not other bytes that happen to parse as such."""
+  return any(node.opcode for computation in module.computations
+             for node in computation.instructions)
+
+
 def as_module(module: Union[HloModuleProto, bytes]) -> HloModuleProto:
   """The module itself, or parsed from its serialized form.
 
   Raises:
-    UserError: the bytes are no serialized HloModuleProto, or it is beyond
-      what any compiler writes.
+    UserError: it is not a serialized HloModuleProto, or it exceeds the limits.
   """
   if not isinstance(module, HloModuleProto):
-    try:
-      module = HloModuleProto.FromString(module)
-    except (DecodeError, TypeError) as error:
-      raise UserError(
-          f'not an HLO module: {error}; give an HloModuleProto or its '
-          'serialized bytes') from error
-  _check_limits(module)
-  return module
-
-
-def _check_limits(module: HloModuleProto) -> None:
+    module = parse(HloModuleProto, module)
+    if module is None:
+      raise UserError('not an HLO module; give an HloModuleProto or its '
+                      'serialized bytes')
+  name = module.name[:100]
   count = sum(len(c.instructions) for c in module.computations)
   if count > MAX_INSTRUCTIONS:
     raise UserError(
-        f'HLO module {module.name[:100]!r}: has {count:,} instructions; at '
-        f'most {MAX_INSTRUCTIONS:,} are read')
+        f'HLO module {name!r}: has {count:,} instructions; at most '
+        f'{MAX_INSTRUCTIONS:,} are read')
   for computation in module.computations:
-    for instruction in computation.instructions:
-      rank = _largest_rank(instruction)
+    for node in computation.instructions:
+      rank = _longest_list(node)
       if rank > MAX_RANK:
         raise UserError(
-            f'HLO module {module.name[:100]!r}: instruction '
-            f'{instruction.name[:100]!r} has {rank:,} dimensions; at most '
-            f'{MAX_RANK} are read, so the module is damaged')
+            f'HLO module {name!r}: instruction {node.name[:100]!r} has '
+            f'{rank:,} dimensions; at most {MAX_RANK} are read, so the module '
+            'is damaged')
+  return module
 
 
-def _largest_rank(instruction: HloInstructionProto) -> int:
-  """The length of the longest list that has an entry a dimension."""
-  shape, lists = instruction.shape, [
-      instruction.dimensions, instruction.slice_dimensions,
-      instruction.dynamic_slice_sizes]
-  lists += [shape.dimensions, shape.layout.minor_to_major]
-  if instruction.HasField('window'):
-    lists.append(instruction.window.dimensions)
-  if instruction.HasField('padding_config'):
-    lists.append(instruction.padding_config.dimensions)
-  if instruction.HasField('convolution_dimension_numbers'):
-    numbers = instruction.convolution_dimension_numbers
+def _longest_list(node: HloInstructionProto) -> int:
+  """The length of the longest list with an entry for each dimension."""
+  lists = [node.dimensions, node.slice_dimensions, node.dynamic_slice_sizes,
+           node.shape.dimensions, node.shape.layout.minor_to_major]
+  if node.HasField('window'):
+    lists.append(node.window.dimensions)
+  if node.HasField('padding_config'):
+    lists.append(node.padding_config.dimensions)
+  if node.HasField('convolution_dimension_numbers'):
+    numbers = node.convolution_dimension_numbers
     lists += [numbers.input_spatial_dimensions,
               numbers.kernel_spatial_dimensions,
               numbers.output_spatial_dimensions]

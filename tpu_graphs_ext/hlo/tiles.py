@@ -1,26 +1,25 @@
-"""Tile geometry: which loops the tile bounds of a kernel divide, and how.
+"""Tile geometry: which loops a kernel's tile bounds divide, and how.
 
 A TPU stores a tensor in layout tiles (see `layout`). Tile bounds count them,
-one bound a physical dimension, most major first: `output_bounds` are those of
-the tiled tensor, `kernel_bounds` those of a convolution's second operand, its
-filter. The tiled tensor is a convolution's output; else the operand of a
-reduction at the root; else the root. A reshape has no bounds.
+one bound for each physical dimension, most major first: `output_bounds` are
+the tiled tensor's, `kernel_bounds` those of a convolution's second operand, its
+filter. The tiled tensor is a convolution's output; otherwise the operand of a
+reduction at the root; otherwise the root. A reshape has no bounds.
 
-Bounds of the filter that follow the output's are no choice: a grid has one
-loop for both. These rules are read off measured kernels; they are not the
-compiler's own.
+The filter has no bound of its own along dimensions that it shares with the
+output: a grid has one loop for both. These rules were inferred from measured
+kernels; the compiler's own are not public.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 
-@dataclasses.dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
   """One loop over tiles.
 
   Attributes:
@@ -36,20 +35,19 @@ class Axis:
     return math.ceil(self.size / self.unit)
 
 
-@dataclasses.dataclass(frozen=True)
-class TileGrid:
+class TileGrid(NamedTuple):
   """The loops over a kernel's tiles, and the bounds that set them.
 
-  In an array of tiles, int64 [configs, axes], each row has one bound a loop.
+  An array of tiles, int64 [configs, axes], has one bound for each loop.
 
   Attributes:
-    axes: outermost first: those of the tiled tensor, then the contracted ones
-      of a convolution.
+    axes: `Axis` of each loop, outermost first: the tiled tensor's, then a
+      convolution's contracted ones.
     num_output_axes: how many are the tiled tensor's.
     kernel_axes: for each physical dimension of the filter, most major first,
       (axis, unit): the loop that its tile bound sets or follows, and the
-      elements of one unit of that bound.
-    bounded: False for a reshape, whose configurations say no bounds.
+      elements that a bound of 1 covers.
+    bounded: False for a reshape, whose configurations have no bounds.
   """
   axes: tuple
   num_output_axes: int
@@ -71,8 +69,7 @@ class TileGrid:
 
     Args:
       output_bounds: int [configs, output axes].
-      kernel_bounds: int [configs, filter rank]; [configs, 0] for other
-        kernels.
+      kernel_bounds: int [configs, filter rank]; [configs, 0] without a filter.
     """
     if not self.bounded:
       return self._whole(len(output_bounds))
@@ -84,14 +81,11 @@ class TileGrid:
     return tiles
 
   def output_bounds(self, tiles: np.ndarray) -> np.ndarray:
-    """int64 [configs, output axes]: the tiled tensor's part of the tiles."""
+    """int64 [configs, output axes]: the tiled tensor's bounds."""
     return tiles[:, :self.num_output_axes if self.bounded else 0]
 
   def kernel_bounds(self, tiles: np.ndarray) -> np.ndarray:
-    """int64 [configs, filter rank]: the filter's part of the tiles.
-
-    The output features of the filter follow those of the output tile.
-    """
+    """int64 [configs, filter rank]: the filter's bounds."""
     columns = []
     for axis, unit in self.kernel_axes:
       elements = tiles[:, axis] * self.axes[axis].unit
@@ -112,9 +106,9 @@ def has_tap_each(size: int, stride: int, base_dilation: int, image: int,
   """Whether each element of the output has one tap, and no other has it.
 
   Such a window stands for a batch, or for the features of a product: it picks
-  from the filter what belongs to the element. Three are in use, of n taps:
-  n - 1 zeros between elements of the image; n - 2, at a stride of n, and the
-  image as long as the window; and an image of one element.
+  the element's own part of the filter. The compiler writes three kinds, of n
+  taps: n - 1 zeros between elements of the image; n - 2, at a stride of n, and
+  the image as long as the window; and an image of one element.
 
   Args:
     size: taps of the window.
@@ -128,8 +122,8 @@ def has_tap_each(size: int, stride: int, base_dilation: int, image: int,
   return base_dilation == size or (alone and output == size)
 
 
-def bound_candidates(units: int, step: int = 1) -> list:
-  """Tile bounds tried along a dimension, largest first.
+def bound_candidates(units: int, step: int = 1) -> list[int]:
+  """Tile bounds to try along a dimension, largest first.
 
       {ceil(units / n) for n = 1, 2, ...}, rounded up to a multiple of `step`
 
@@ -137,8 +131,7 @@ def bound_candidates(units: int, step: int = 1) -> list:
   """
   root = math.isqrt(units)
   bounds = {-(-units // n) for n in range(1, root + 2)}
-  # Below the root every bound is reached: it has a span of n to itself.
-  bounds |= set(range(1, root + 1))
+  bounds |= set(range(1, root + 1))  # Below the root each bound has its n.
   if step > 1:
     bounds = {min(units, -(-bound // step) * step) for bound in bounds}
   return sorted(bounds, reverse=True)

@@ -1,15 +1,14 @@
 """Tuning files (.pb) -> kernels and layout graphs -> .npz files.
 
-A `TuningData` file holds many modules, a `ModuleTuningData` file one; which of
-the two a file is, and whether its runs chose tile sizes or layouts, is told
-from its content. Runs are kept, dropped and normalised by the rules of the
-data set's own encoder:
+A `TuningData` file holds many modules, a `ModuleTuningData` file one. The
+content says which of the two a file is, and whether its runs chose tile sizes
+or layouts. The rules for runs are those of the data set's own encoder:
 
-- a tile run counts if it is no error and took more than 1 ns; a kernel needs
-  two such runs, bounds on every run, and a default run that counts, whose time
-  is the normalizer of all runs of that module name;
-- a layout run counts if it is no error and has a profile; without a default
-  run among them, none counts.
+- A tile run counts if it has no error and took more than 1 ns. A kernel needs
+  two such runs, bounds on every run, and a default run that counts; the
+  default's time is the normalizer of all runs of that module name.
+- A layout run counts if it has no error and has a profile. If the default run
+  is not among them, none counts.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from collections.abc import Sequence
 from typing import Optional, Union
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import npz, schema
@@ -44,7 +42,7 @@ class LayoutGraph:
   """A whole program and its measured layouts; see `schema.LAYOUT_FIELDS`.
 
   Attributes:
-    name: file name without ending.
+    name: file name without the ending.
     node_feat: float32 [nodes, 140].
     node_opcode: uint8 [nodes].
     edge_index: int64 [edges, 2], rows (consumer, producer).
@@ -65,30 +63,36 @@ class LayoutGraph:
   def save(self, folder: str) -> str:
     """Writes `<folder>/<name>.npz`, whole or not at all; returns its path."""
     path = os.path.join(folder, self.name + '.npz')
-    arrays = {field.name: getattr(self, field.name)
-              for field in schema.LAYOUT_FIELDS}
     with files.new_file(path) as file:
-      np.savez_compressed(file, **arrays)
+      np.savez_compressed(file, **_stored(self))
     return path
 
 
-# ----------------------------------------------------------- files
+def _stored(result: Union[Kernel, LayoutGraph]) -> dict[str, np.ndarray]:
+  """The arrays of a result by their names in the file."""
+  if isinstance(result, Kernel):
+    return {key: getattr(result, name) for name, key in STORED_NAMES.items()}
+  return {field.name: getattr(result, field.name)
+          for field in schema.LAYOUT_FIELDS}
 
 
-def featurize_file(path: str, out_dir: str) -> list:
-  """Writes one .npz a kernel or layout graph of a tuning file.
+# --- Files --------------------------------------------------------------------
+
+
+def featurize_file(path: str, out_dir: str) -> list[str]:
+  """Writes one .npz for each kernel or layout graph of a tuning file.
 
   Args:
-    path: `TuningData` or `ModuleTuningData`, serialized.
-    out_dir: folder to write to, made if missing.
+    path: serialized `TuningData` or `ModuleTuningData`.
+    out_dir: folder to write to; made if missing.
 
   Returns:
     Paths written, in the file's order.
 
   Raises:
-    UserError: the file cannot be read, is something else or is damaged, holds
-      nothing to write, or the folder cannot be written. Nothing is written
-      before the whole file has been understood.
+    UserError: the file cannot be read, is something else or damaged, or has no
+      usable runs; or the folder cannot be written, or holds other results
+      under the same names. Nothing is written before the whole file is read.
   """
   out_dir = files.require_path('--out', out_dir)
   modules, stem = _read(path)
@@ -99,7 +103,9 @@ def featurize_file(path: str, out_dir: str) -> list:
   if not results:
     raise UserError(f'{path}: none of its {len(modules.modules)} modules has '
                     f'{MIN_RUNS} runs that can be used; nothing was written')
-  _require_own(out_dir, results)
+  for result in results:
+    name = result.tile_id if isinstance(result, Kernel) else result.name
+    _require_same(os.path.join(out_dir, name + '.npz'), _stored(result))
   _warn_of_unknown_opcodes(path, modules)
   try:
     os.makedirs(out_dir, exist_ok=True)
@@ -109,44 +115,27 @@ def featurize_file(path: str, out_dir: str) -> list:
                     'folder') from error
 
 
-def _require_own(out_dir: str, results: list) -> None:
-  """Raises a UserError where a file in the way holds other values.
-
-  Whoever wrote it, nothing is lost by replacing equal arrays.
-  """
-  for result in results:
-    tile = isinstance(result, Kernel)
-    path = os.path.join(out_dir, (result.tile_id if tile else result.name)
-                        + '.npz')
-    if not os.path.lexists(path):
-      continue
-    arrays = ({key: getattr(result, name)
-               for name, key in STORED_NAMES.items()} if tile else
-              {field.name: getattr(result, field.name)
-               for field in schema.LAYOUT_FIELDS})
-    if not _holds(path, arrays):
-      raise UserError(
-          f'{path}: does not hold what featurize would write, so it is not '
-          'replaced; move it away, or choose another folder')
-
-
-def _holds(path: str, arrays: dict[str, np.ndarray]) -> bool:
-  """Whether an .npz file has these arrays and no others."""
+def _require_same(path: str, arrays: dict[str, np.ndarray]) -> None:
+  """Raises a UserError if there is a file with other arrays."""
+  if not os.path.lexists(path):
+    return
   try:
-    if npz.array_names(path) != set(arrays):
-      return False
     found, _ = npz.read_arrays(
         path, list(arrays), max(array.nbytes for array in arrays.values())
         + npz.MAX_BYTES)
+    same = npz.array_names(path) == set(found) == set(arrays) and all(
+        found[name].dtype == array.dtype and np.array_equal(found[name], array)
+        for name, array in arrays.items())
   except npz.DamagedError:
-    return False
-  return all(name in found and found[name].dtype == array.dtype
-             and np.array_equal(found[name], array)
-             for name, array in arrays.items())
+    same = False
+  if not same:
+    raise UserError(
+        f'{path}: does not hold what featurize would write, so it is not '
+        'replaced; move it away, or choose another folder')
 
 
 def _warn_of_unknown_opcodes(path: str, modules) -> None:
-  """Names opcodes that the table does not have; they get the number 0."""
+  """Names opcodes without a number; they are written as 0."""
   unknown = collections.Counter(
       instruction.opcode for data in modules.modules
       for computation in data.module.computations
@@ -160,12 +149,12 @@ def _warn_of_unknown_opcodes(path: str, modules) -> None:
         'baseline does: %s', path, len(unknown), named)
 
 
-def read_tile_kernels(path: str) -> list:
-  """The tile kernels of a tuning file, as `tile_kernels` has them.
+def read_tile_kernels(path: str) -> list[Kernel]:
+  """Reads the tile kernels of a tuning file; see `tile_kernels`.
 
   Raises:
-    UserError: the file cannot be read, is something else or is damaged, or
-      has no tile kernel.
+    UserError: the file cannot be read, is something else or damaged, or has no
+      tile kernel.
   """
   modules, stem = _read(path)
   try:
@@ -179,13 +168,13 @@ def read_tile_kernels(path: str) -> list:
 
 
 def _read(path: str) -> tuple:
-  """(TuningData, file name without ending if it has one module, else '')."""
-  serialized = _content(path)
-  found = data_in(path, serialized)
+  """(TuningData, the file's stem if it has one module, else '')."""
+  serialized = protos.read_bytes(path)
+  found = parse_tuning_data(path, serialized)
   if found is not None:
     return found
-  module = _parsed(protos.HloModuleProto, serialized)
-  if module is not None and _is_module(module):
+  module = protos.parse(protos.HloModuleProto, serialized)
+  if module is not None and protos.has_opcodes(module):
     raise UserError(f'{path}: holds an HLO module, but no measured runs; give '
                     'a TuningData or ModuleTuningData protobuf')
   raise UserError(
@@ -194,82 +183,54 @@ def _read(path: str) -> tuple:
       'kind: copy it again')
 
 
-def data_in(path: str, serialized: bytes) -> Optional[tuple]:
-  """What `_read` gives, of a file's content; None if it is something else."""
-  single = _parsed(protos.ModuleTuningData, serialized)
-  if single is not None and _is_module(single.module):
+def parse_tuning_data(path: str, serialized: bytes) -> Optional[tuple]:
+  """(TuningData, the file's stem or ''); None for other content."""
+  single = protos.parse(protos.ModuleTuningData, serialized)
+  if single is not None and protos.has_opcodes(single.module):
     stem = os.path.splitext(os.path.basename(path))[0]
     return protos.TuningData(modules=[single]), stem
-  several = _parsed(protos.TuningData, serialized)
-  if several is not None and any(_is_module(m.module)
-                                 for m in several.modules):
+  several = protos.parse(protos.TuningData, serialized)
+  if several is not None and any(protos.has_opcodes(data.module)
+                                 for data in several.modules):
     return several, ''
   return None
 
 
-def _content(path: str) -> bytes:
-  try:
-    with files.open_ordinary(os.path.expanduser(path)) as file:
-      serialized = file.read(protos.MAX_FILE_BYTES + 1)
-  except (OSError, ValueError) as error:
-    raise UserError(f'{path}: cannot be read ({error})') from error
-  if len(serialized) > protos.MAX_FILE_BYTES:
-    raise UserError(f'{path}: has more than {protos.MAX_FILE_BYTES:,} bytes, '
-                    'the most that a tuning file may have; split it')
-  return serialized
+# --- Tiles --------------------------------------------------------------------
 
 
-def _parsed(message_class, serialized: bytes):
-  try:
-    return message_class.FromString(serialized)
-  except DecodeError:
-    return None
-
-
-def _is_module(module) -> bool:
-  """Whether this is HLO, not other bytes that happen to parse as such."""
-  return any(instruction.opcode for computation in module.computations
-             for instruction in computation.instructions)
-
-
-# ----------------------------------------------------------- tiles
-
-
-def tile_kernels(tuning_data: Union[protos.TuningData, bytes],
-                 program: str = '') -> list:
-  """The kernels of a file whose runs chose tile sizes.
+def tile_kernels(tuning_data: protos.TuningData,
+                 program: str = '') -> list[Kernel]:
+  """The kernels whose runs chose tile sizes.
 
   Args:
-    tuning_data: `TuningData`, as message or serialized. Modules with layout
-      runs are passed over.
-    program: name for the tile ids; not given: each module's own name. The
-      tile id is `<program>_<16 hex digits of the fingerprint>`.
+    tuning_data: its modules with layout runs are skipped.
+    program: name for the tile ids; by default each module's own. The tile id
+      is `<program>_<16 hex digits of the fingerprint>`.
 
   Returns:
-    `Kernel`s in the file's order. Runs of modules that have the same tile id
-    and graph are one kernel. Modules without enough runs are left out, and
-    reported once through `logging`.
+    `Kernel`s in the file's order. Modules with the same tile id and graph
+    become one kernel. Modules without enough runs are left out, with one
+    warning.
 
   Raises:
     UserError: the data is damaged, or a kernel has no default run that counts.
   """
-  modules = [m for m in _as_tuning_data(tuning_data).modules
-             if not _is_layout(m)]
+  modules = [data for data in tuning_data.modules if not _is_layout(data)]
   defaults, kernels, left_out = {}, {}, []
   for data in modules:
     default = next((run for run in _counting(data) if run.is_default), None)
-    if default is not None and _all_have_bounds(data):
+    if default is not None:
       defaults[data.module.name] = default.profile.compute_time_ns
   for data in modules:
-    name = data.module.name
-    runs = _counting(data)
-    if len(runs) < MIN_RUNS or not _all_have_bounds(data):
+    name, runs = data.module.name, _counting(data)
+    if len(runs) < MIN_RUNS:
       left_out.append(name or '(no name)')
       continue
     if not any(run.is_default for run in runs):
       raise UserError(
           f'module {name!r}: none of its {len(runs)} runs that count is the '
-          'default, so that times cannot be normalised; measure the default')
+          'default, so its times cannot be normalised; measure the default')
     kernel = _kernel(data, runs, defaults[name], program)
     kernels.setdefault(kernel.tile_id, []).append(kernel)
   if left_out:
@@ -280,29 +241,20 @@ def tile_kernels(tuning_data: Union[protos.TuningData, bytes],
   return [_joined(parts) for parts in kernels.values()]
 
 
-def _as_tuning_data(tuning_data):
-  if isinstance(tuning_data, protos.TuningData):
-    return tuning_data
-  parsed = _parsed(protos.TuningData, tuning_data)
-  if parsed is None:
-    raise UserError('not a serialized TuningData protobuf')
-  return parsed
-
-
 def _is_layout(data) -> bool:
   return bool(data.config_index_to_node) or any(
       run.HasField('module_config') for run in data.runs)
 
 
 def _counting(data) -> list:
-  """Tile runs that count."""
+  """Tile runs that count; none unless all runs have bounds.
+
+  A reshape's runs have bounds too, of no dimension.
+  """
+  if not all(run.op_config.HasField('tile_size_config') for run in data.runs):
+    return []
   return [run for run in data.runs
           if not run.error and run.profile.compute_time_ns > 1]
-
-
-def _all_have_bounds(data) -> bool:
-  """True also for a reshape, whose runs have bounds for no dimension."""
-  return all(run.op_config.HasField('tile_size_config') for run in data.runs)
 
 
 def _kernel(data, runs: Sequence, normalizer_ns: int, program: str) -> Kernel:
@@ -314,7 +266,7 @@ def _kernel(data, runs: Sequence, normalizer_ns: int, program: str) -> Kernel:
       edge_index=graph.edge_index,
       config_feat=np.stack([
           features.config_features(c.kernel_bounds, c.output_bounds,
-                                c.input_bounds) for c in configs]),
+                                   c.input_bounds) for c in configs]),
       runtime_ns=np.array([run.profile.compute_time_ns for run in runs],
                           np.int64),
       normalizer_ns=np.full(len(runs), normalizer_ns, np.int64))
@@ -325,10 +277,9 @@ def _joined(parts: Sequence[Kernel]) -> Kernel:
   first, *others = parts
   if not others:
     return first
-  same = all(np.array_equal(getattr(first, name), getattr(other, name))
+  if not all(np.array_equal(getattr(first, name), getattr(other, name))
              for name in ('node_feat', 'node_opcode', 'edge_index')
-             for other in others)
-  if not same:
+             for other in others):
     raise UserError(f'two different modules have the tile id {first.tile_id}; '
                     'give them different names or fingerprints')
   return dataclasses.replace(first, **{
@@ -350,27 +301,26 @@ def _file_name(name: str) -> str:
   return safe.lstrip('.') or 'module'
 
 
-# --------------------------------------------------------- layouts
+# --- Layouts ------------------------------------------------------------------
 
 
-def layout_graphs(tuning_data: Union[protos.TuningData, bytes],
-                  name: str = '') -> list:
-  """The graphs of a file whose runs chose layouts.
+def layout_graphs(tuning_data: protos.TuningData,
+                  name: str = '') -> list[LayoutGraph]:
+  """The graphs whose runs chose layouts.
 
   Args:
-    tuning_data: `TuningData`, as message or serialized. Modules with tile
-      runs are passed over.
-    name: name of the only graph; not given: `<module>_<fingerprint>`.
+    tuning_data: its modules with tile runs are skipped.
+    name: of the only graph; by default `<module>_<fingerprint>`.
 
   Returns:
     `LayoutGraph`s in the file's order. One whose runs do not count has no
-    configurations, which is reported through `logging`.
+    configurations, with a warning.
 
   Raises:
     UserError: the data is damaged.
   """
   return [_layout_graph(data, name)
-          for data in _as_tuning_data(tuning_data).modules if _is_layout(data)]
+          for data in tuning_data.modules if _is_layout(data)]
 
 
 def _layout_graph(data, name: str) -> LayoutGraph:
@@ -403,12 +353,7 @@ def _layout_graph(data, name: str) -> LayoutGraph:
 
 
 def _layouts(module: str, runs: Sequence, num_nodes: int) -> np.ndarray:
-  """float32 [runs, nodes, 18]: the layouts asked for; -1 where none."""
-  for run in runs:
-    count = len(run.module_config.layout_config.nodes)
-    if count != num_nodes:
-      raise UserError(f'module {module!r}: a run has layouts for {count} '
-                      f'nodes; config_index_to_node names {num_nodes}')
+  """float32 [runs, nodes, 18]: the layouts that runs set, else -1."""
   groups = list(schema.LAYOUT_CONFIG_GROUPS.values())
   shape = len(runs), num_nodes, len(schema.LAYOUT_CONFIG_FEATURES)
   if math.prod(shape) > _MAX_LAYOUT_VALUES:
@@ -417,7 +362,11 @@ def _layouts(module: str, runs: Sequence, num_nodes: int) -> np.ndarray:
                     'runs')
   layouts = np.full(shape, schema.LAYOUT_PADDING, np.float32)
   for layout, run in zip(layouts, runs):
-    for row, node in zip(layout, run.module_config.layout_config.nodes):
+    nodes = run.module_config.layout_config.nodes
+    if len(nodes) != num_nodes:
+      raise UserError(f'module {module!r}: a run has layouts for {len(nodes)} '
+                      f'nodes; config_index_to_node names {num_nodes}')
+    for row, node in zip(layout, nodes):
       if len(node.tensors) > len(groups):
         raise UserError(
             f'module {module!r}: a node has layouts for {len(node.tensors)} '

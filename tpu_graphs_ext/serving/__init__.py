@@ -1,13 +1,11 @@
-"""A trained model in other people's programs, and the tiles to try.
+"""A trained model in your program, and the tiles to try for your kernels.
 
-cost_model   the model as an object: score, rank, explain
-tile_search  a model's first choices among all legal tiles, and why
-tile_advice  the result of that search, and how it reads
-sources      what a user names (a file, or a function of their own) -> kernels
-blocks       blocks for a product that is a Pallas kernel, in order
-score_cache  scores of recent requests
-arguments    the kernels and tiles that a caller passes
-program      the model as one TensorFlow program on plain tensors
-batch        the same for several kernels at once, with checks that speak
-export       the SavedModel of that, for whoever has TensorFlow alone
+cost_model        the model as an object: score, rank, explain
+kernel_arguments  reads the kernels and tiles that its callers pass
+tile_search       a model's first choices among all legal tiles, and why
+tile_advice       the result of that search, as data and as text
+kernel_sources    a file or a function -> the kernels to rank
+blocks            ranks blocks for a product that is a Pallas kernel
+tf_program        the model as one TensorFlow program on plain tensors
+export            that program as a SavedModel, which needs TensorFlow alone
 """

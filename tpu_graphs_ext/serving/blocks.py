@@ -1,4 +1,4 @@
-"""Blocks for a matrix product that somebody writes as a Pallas kernel."""
+"""Ranks blocks for a matrix product that somebody writes as a Pallas kernel."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import numpy as np
 from tpu_graphs_ext.analytic import blocks as analytic
 from tpu_graphs_ext.analytic import products
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import lowering_subprocess, protos, tpu_compiler
-from tpu_graphs_ext.serving import sources
+from tpu_graphs_ext.hlo import (
+  lowering,
+  lowering_subprocess,
+  protos,
+  tpu_compiler,
+)
+from tpu_graphs_ext.serving import kernel_sources
 
 USUAL = 'usual'  # In place of blocks: those of `analytic.usual_blocks`.
-# Blocks, or `USUAL`.
-BlocksLike = Union[str, Sequence[Sequence[int]]]
+BlocksLike = Union[str, Sequence[Sequence[int]]]  # Blocks, or `USUAL`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,10 +29,10 @@ class BlockChoice:
   """Blocks of one size.
 
   Attributes:
-    index: its place among the candidates, counted from 0.
+    index: its place among the candidates, from 0.
     block: bm, bk, bn in elements, as for `pl.BlockSpec`.
-    time_ns: by the formula of `analytic.blocks`; good for the order, not for
-      the time that passes.
+    time_ns: by the formula of `analytic.blocks`; good for the order, not as a
+      runtime.
     vmem_bytes: on-chip memory that the blocks take.
   """
   index: int
@@ -43,11 +47,10 @@ class BlockRanking:
 
   Attributes:
     product: its sizes, and the bytes of its elements.
-    tpu: the generation that they are for.
+    tpu: the generation.
     choices: best first.
-    candidates: how many there were.
-    dropped: of those that no kernel can have, the place among the candidates
-      and the reason.
+    candidates: number of candidates.
+    dropped: place of each candidate that no kernel can have -> the reason.
   """
   product: analytic.Product
   tpu: str
@@ -59,7 +62,7 @@ class BlockRanking:
     return dataclasses.asdict(self)
 
   def text(self) -> str:
-    """What to tell the user: a heading and one line a choice."""
+    """A heading, and one line for each choice."""
     product = self.product
     sizes = f'm {product.m:,} x k {product.k:,} x n {product.n:,}'
     if product.batch > 1:
@@ -80,25 +83,25 @@ class BlockRanking:
 def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
                   tpu: str, blocks: BlocksLike = USUAL, top: int = 5,
                   jax_python: str = '') -> BlockRanking:
-  """`rank_blocks` of the product that a function of JAX or TensorFlow is.
+  """`rank_blocks` for a JAX or TensorFlow function that is one product.
 
   Args:
-    function: of two arrays, or its name as 'module:function' or
+    function: of two arrays; or its name as 'module:function' or
       'file.py:function', which is lowered in a process of its own.
-    shapes: of its arguments, as `CostModel.rank` takes them.
+    shapes: of its arguments, as for `CostModel.rank`.
     tpu, blocks, top: see `rank_blocks`.
-    jax_python: of a function's name alone: the Python that has JAX; empty:
-      this one.
+    jax_python: for a function's name: the Python that has JAX; '' for this
+      one.
 
   Raises:
     UserError: the function cannot be lowered, or is not one product; or see
       `rank_blocks`.
   """
   if isinstance(function, str):
-    lowered = lowering_subprocess.module_of_function(
-        function, sources.arguments_of(shapes), jax_python)
+    lowered = lowering_subprocess.lower_named(
+        function, lowering.parse_arguments(shapes), jax_python)
   else:
-    lowered = sources.lowered_function(function, shapes)
+    lowered = kernel_sources.lower_function(function, shapes)
   product = products.product_of(protos.as_module(lowered))
   return rank_blocks(product, tpu, blocks, top)
 
@@ -111,11 +114,11 @@ def rank_blocks(product: analytic.Product, tpu: str,
     product: what the kernel computes; see `analytic.products`.
     tpu: generation, such as 'v5e'.
     blocks: (bm, bk, bn) in elements; 'usual': `analytic.blocks.usual_blocks`.
-    top: how many to give.
+    top: how many to return.
 
   Raises:
-    UserError: an unknown generation; blocks that are not three whole numbers;
-      or no kernel can have any of them, with the reason of the first.
+    UserError: the generation is unknown; blocks are not three whole numbers;
+      or no kernel can have any of them, with the first one's reason.
   """
   tpu = tpu_compiler.generation_of(tpu).name
   machine = analytic.MACHINES[tpu]

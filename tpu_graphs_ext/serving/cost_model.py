@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import weakref
 from typing import Any, Callable, Optional, Union
 
+import cachetools
 import numpy as np
 import tensorflow as tf
 
@@ -16,13 +18,18 @@ from tpu_graphs_ext.engine import artifacts, duplicate_configs, rank, scoring
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo.features import config_features
-from tpu_graphs_ext.serving import arguments, program, sources, tile_search
 from tpu_graphs_ext.serving import blocks as blocks_lib
-from tpu_graphs_ext.serving.arguments import BoundsLike, KernelLike
-from tpu_graphs_ext.serving.score_cache import Recent
-from tpu_graphs_ext.serving.sources import DEFAULT_TPU
+from tpu_graphs_ext.serving import (
+  kernel_arguments,
+  kernel_sources,
+  tf_program,
+  tile_search,
+)
+from tpu_graphs_ext.serving.kernel_arguments import BoundsLike, KernelLike
+from tpu_graphs_ext.serving.kernel_sources import DEFAULT_TPU
 
-_MOST_TILES = 100_000  # Of one kernel, where none are given.
+_MOST_TILES = 100_000  # Legal tiles of a kernel to score; of more, a sample.
+_CACHED_TILES = 1_000_000  # Of all cached kernels together: 12 MB.
 
 
 class CostModel:
@@ -31,53 +38,54 @@ class CostModel:
       model = CostModel.load()  # Or CostModel.load('out/model_<hash>').
       print(model.rank('kernel.npz').text())
 
-  `kernel` is in all methods the path of an .npz file, a `Kernel`, or the arrays
+  In all methods `kernel` is the path of an .npz file, a `Kernel`, or the arrays
   of such a file by their names: `node_feat` float32 [nodes, 140], `node_opcode`
   uint8 [nodes], `edge_index` int64 [edges, 2] and, if tiles are known,
-  `config_feat` float32 [configs, 24]. A file is read anew each time, so of what
-  is asked often keep a `Kernel`.
+  `config_feat` float32 [configs, 24]. A file is read again each time, so keep a
+  `Kernel` for repeated calls.
 
   A tile is one of
     - layout tiles along the tiled tensor's physical dimensions, most major
       first, such as `[16, 32]`;
-    - these with those of a convolution's filter, as `([16, 32], [4, 8])`;
-    - a `Choice` of a ranking, or whatever else has `output_bounds` and
+    - these and a convolution filter's, as `([16, 32], [4, 8])`;
+    - a `Choice` of a ranking, or any object with `output_bounds` and
       `kernel_bounds`;
     - a row of `config_feat`, 24 numbers;
-    - the number of one of the kernel's own configurations, counted from 0.
+    - the number of one of the kernel's own configurations, from 0.
 
-  The methods may be called by several threads at once. The model is compiled
-  when it is loaded, for kernels of all sizes, and called once on a kernel of
-  two nodes, so that no call of yours is the slow first one.
-  Scores of the last million tiles are kept: programs repeat their kernels.
+  Several threads may call the methods at once. Loading compiles the model for
+  kernels of all sizes and calls it once on a kernel of two nodes, so none of
+  your calls is the slow first one. The scores of the last million tiles are
+  cached, because programs repeat their kernels.
 
   Attributes:
     name: the folder that it was loaded from.
     num_ops: opcodes that it has seen; others count as unknown.
-    constants: physical constants that it has learned, those of `explain`, by
+    constants: physical constants that it has learned, as in `explain`, by
       names that end in the unit; empty for a model without an analytic time.
   """
 
   def __init__(self, ranker: scoring.Ranker):
-    """Compiles a model; `load` is what makes one from a folder.
+    """Compiles a model; use `load` for one in a folder.
 
     Args:
-      ranker: the model and what its features are scaled with.
+      ranker: the model, and its features' normalisation.
 
     Raises:
       UserError: the model cannot be compiled.
     """
     self._ranker = ranker
     self._in_elements = ranker.in_elements
-    self._specs = program.input_specs(ranker)
-    self._program = program.compiled(
-        ranker, program.kernel_function(ranker), self._specs
+    self._specs = tf_program.kernel_specs(ranker)
+    self._program = tf_program.compiled(
+        ranker, tf_program.kernel_function(ranker), self._specs
     ).get_concrete_function()
     constants = getattr(ranker.model, 'constants', dict)
     self._constants = constants() or None
-    self._explainers = weakref.WeakKeyDictionary()  # Of kernels that are kept.
+    self._explainers = weakref.WeakKeyDictionary()  # Of kernels that live.
+    self._cache = cachetools.LRUCache(
+        _CACHED_TILES, getsizeof=lambda scores: scores.given.size)
     self._lock = threading.Lock()
-    self._recent = Recent()
     # The first call takes seconds: TensorFlow then optimises the graph.
     self._program(*(tf.zeros([2, *spec.shape[1:]], spec.dtype)
                     for spec in self._specs))
@@ -88,17 +96,16 @@ class CostModel:
     """Loads the package's model, or one that you trained.
 
     Args:
-      model_dir: the folder model_<hash>, its run file beside it, as `train` or
-        the baseline's trainer wrote them. Not given: the pretrained model,
-        see docs/pretrained.md.
+      model_dir: the folder model_<hash>, with its run file beside it, as
+        `train` or the baseline's trainer wrote them. By default the pretrained
+        model, see docs/pretrained.md.
       loading: where its normalisation and its class come from. The defaults
-        are right for what `train` wrote.
+        are right for models by `train`.
 
     Raises:
       UserError: a file is missing or damaged, or belongs to another model.
     """
-    ranker = scoring.load_ranker(os.fspath(model_dir), loading)
-    return cls(ranker)
+    return cls(scoring.load_ranker(os.fspath(model_dir), loading))
 
   @property
   def name(self) -> str:
@@ -119,20 +126,20 @@ class CostModel:
             bounds: Optional[BoundsLike] = None) -> np.ndarray:
     """Scores of tiles; the lowest is predicted to be the fastest.
 
-    A score depends on the kernel and its own tile alone, and equal tiles have
-    equal scores. Only scores of one kernel are comparable. They have no unit.
+    A score depends only on the kernel and its own tile, and equal tiles have
+    equal scores. Scores have no unit, and cannot be compared between kernels.
 
     Args:
       kernel: see the class.
-      bounds: the tiles, at least one; None: the kernel's own configurations.
+      bounds: the tiles, at least one; None for the kernel's own
+        configurations.
 
     Returns:
       float32 [tiles].
 
     Raises:
       UserError: a file cannot be read, arrays make no sense together, bounds
-        are not those of the kernel's tensors, or the model gives no finite
-        score.
+        do not fit the kernel's tensors, or the model's scores are not finite.
     """
     return self._scores(kernel, bounds)[1].of_tiles
 
@@ -142,7 +149,7 @@ class CostModel:
            blocks: Optional[blocks_lib.BlocksLike] = None,
            tpu: str = DEFAULT_TPU, jax_python: str = '') -> Union[
                rank.Ranking, tile_search.SourceAdvice, blocks_lib.BlockRanking]:
-    """The tiles to try first: of a kernel, or of all kernels of a function.
+    """The tiles to try first, for a kernel or for all kernels of a function.
 
         model.rank('kernel.npz')
         model.rank(step, (params, batch), tpu='v5e')
@@ -152,28 +159,28 @@ class CostModel:
     Args:
       kernel: see the class; or a function of JAX or TensorFlow, or its name as
         'module:function', which Google's TPU compiler compiles (extra [tpu]).
-      shapes: of a function alone: the tuple of its arguments, nested as they
-        are, of arrays or `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s. For a
-        name what `--shapes` of the command takes.
-      top: how many, at least 1; fewer where there are fewer tiles.
-      bounds: of a kernel alone: the tiles to choose from; None: the kernel's
-        own configurations, or if it has none all legal tiles, of very many an
-        even sample of 100,000.
-      blocks: of a function that is one matrix product, which somebody writes
-        as a Pallas kernel: the (bm, bk, bn) to choose from, in elements, or
-        'usual' for those that a tuner would try; see docs/blocks.md. They are
-        ranked by a formula, not by the trained model.
-      tpu: of a function alone: v2, v3, v4, v5e, v5p, v6e or v7x.
-      jax_python: of a function's name alone: the Python that has JAX; not
-        given: this one.
+      shapes: only for a function: the tuple of its arguments, nested as they
+        are, with arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s; for a
+        name what the command takes as `--shapes`.
+      top: how many, at least 1; fewer if there are fewer tiles.
+      bounds: only for a kernel: the tiles to choose from; None for the kernel's
+        own configurations, or if it has none all legal tiles, sampled evenly
+        above 100,000.
+      blocks: for a function that is one matrix product, which you write as a
+        Pallas kernel: the (bm, bk, bn) to choose from, in elements, or 'usual'
+        for those that a tuner would try; see docs/blocks.md. A formula ranks
+        them, not the trained model.
+      tpu: only for a function: v2, v3, v4, v5e, v5p, v6e or v7x.
+      jax_python: only for a function's name: the Python that has JAX; '' for
+        this one.
 
     Returns:
-      Of a kernel a `Ranking`: its `choices`, best first, have `index`, the
-      place among the tiles counted from 0, `score`, and the bounds. One tile
-      given several times comes once before all others do. Of a function a
-      `SourceAdvice`: its `kernels`, those with most estimated time first, have
-      `op_name`, `share`, the compiler's tile as `default`, and `picks`. Of
-      blocks a `BlockRanking`: its `choices`, best first, have `block`.
+      For a kernel a `Ranking`: its `choices`, best first, have `index`, the
+      place among the tiles from 0, `score`, and the bounds. Of duplicate tiles
+      one is ranked normally, the rest last. For a function a `SourceAdvice`:
+      its `kernels`, those with most estimated time first, have `op_name`,
+      `share`, the compiler's tile as `default`, and `picks`. For blocks a
+      `BlockRanking`: its `choices`, best first, have `block`.
 
     Raises:
       UserError: see `score`; or `top` is below 1; or no tile of the kernel
@@ -187,7 +194,7 @@ class CostModel:
                                       jax_python)
     if callable(kernel) or shapes is not None:
       return self._rank_function(kernel, shapes, top, bounds, tpu, jax_python)
-    own = arguments.kernel_of(kernel)
+    own = kernel_arguments.kernel_of(kernel)
     if bounds is None and own.config_feat.ndim and not own.num_configs:
       bounds = self._legal_tiles(own)
     return rank.ranking_of(*self._scores(own, bounds), top)
@@ -198,21 +205,21 @@ class CostModel:
       raise UserError('bounds= goes with a kernel; a function has several')
     tile_search.require_tpu(self._ranker)
     if callable(function):
-      source = sources.of_function(function, shapes, tpu)
+      source = kernel_sources.from_function(function, shapes, tpu)
     elif isinstance(function, str) and isinstance(shapes, str):
-      source = sources.read_source(function, shapes, tpu, jax_python)
+      source = kernel_sources.read_source(function, shapes, tpu, jax_python)
     else:
       raise UserError(
           f'shapes={shapes!r}: goes with a function, or as text with a '
-          "function's name; how many tiles to give is top=")
+          "function's name; how many tiles to return is top=")
     return tile_search.advice_on_source(self._ranker, source, top)
 
   def explain(self, kernel: KernelLike, bound: Any) -> explain.Explanation:
     """What one tile does, and where its time goes, by the analytic formula.
 
-    The formula is that of `AnalyticTileModel`, with the physical constants
-    that this model has learned if it has any, else those of a TPU v3. Other
-    models do not look at it, so for them it is no account of the score.
+    The formula is `AnalyticTileModel`'s, with this model's learned physical
+    constants, else those of a TPU v3. Models without such constants do not use
+    it, so for them it does not account for the score.
 
     Args:
       kernel: see the class.
@@ -223,13 +230,14 @@ class CostModel:
       that bounds it.
 
     Raises:
-      UserError: `bound` is no tile, or the kernel's graph makes no sense.
+      UserError: `bound` is not a tile, or the kernel's graph makes no sense.
     """
-    of = arguments.kernel_of(kernel)
-    arguments.require_graph(of)
-    row = arguments.config_row(of, bound, lambda: self._limits(of))
-    arguments.require_rows(of, row[np.newaxis])
-    return self._explainer(of).explain(row)
+    kernel = kernel_arguments.kernel_of(kernel)
+    kernel_arguments.require_graph(kernel)
+    row = kernel_arguments.config_row(
+        kernel, bound, lambda: self._limits(kernel))
+    kernel_arguments.require_rows(kernel, row[np.newaxis])
+    return self._explainer(kernel).explain(row)
 
   def _explainer(self, kernel: Kernel) -> explain.Explainer:
     with self._lock:
@@ -242,9 +250,9 @@ class CostModel:
     """Rows of `config_feat`, float32 [tiles, 24]."""
     if self._in_elements:
       raise UserError(
-          f'{kernel.tile_id}: has no config_feat, and which tiles are legal is '
-          'known of TPUs alone; say which are meant with bounds=')
-    arguments.require_graph(kernel)
+          f'{kernel.tile_id}: has no config_feat, and legal tiles are known '
+          'only for TPUs; say which tiles are meant with bounds=')
+    kernel_arguments.require_graph(kernel)
     loops = self._explainer(kernel).loops
     legal = candidates.candidates(loops, most=_MOST_TILES)
     if not len(legal):
@@ -268,19 +276,41 @@ class CostModel:
 
   def _scores(self, kernel: KernelLike, bounds: Optional[BoundsLike]
               ) -> tuple[Kernel, duplicate_configs.Scores]:
-    """The kernel with the tiles that are meant, and what the model says."""
-    own = arguments.kernel_of(kernel)
-    kernel = arguments.with_tiles(own, bounds, lambda: self._limits(own))
-    arrays = (kernel.node_feat, kernel.node_opcode, kernel.edge_index,
-              kernel.config_feat)
-    return kernel, self._recent.scores(arrays, lambda: self._new_scores(kernel))
+    """The kernel with the tiles to score, and their scores."""
+    own = kernel_arguments.kernel_of(kernel)
+    kernel = kernel_arguments.with_tiles(
+        own, bounds, lambda: self._limits(own))
+    key = _digest(kernel)
+    with self._lock:
+      if key in self._cache:
+        return kernel, self._cache[key]
+    scores = self._new_scores(kernel)
+    for array in (scores.given, scores.first):
+      array.flags.writeable = False
+    with self._lock:
+      if scores.given.size <= _CACHED_TILES:
+        self._cache[key] = scores
+    return kernel, scores
 
   def _new_scores(self, kernel: Kernel) -> duplicate_configs.Scores:
     stats = self._ranker.stats
     features = stats.config.apply(kernel.config_feat, 'config_feat')
     stats.node.apply(kernel.node_feat[:0], 'node_feat')  # Counts its columns.
-    scores = self._program(*(
-        tf.constant(array, spec.dtype) for array, spec in zip(
-            (kernel.node_feat, kernel.node_opcode, kernel.edge_index,
-             kernel.config_feat), self._specs)))
+    scores = self._program(*(tf.constant(array, spec.dtype)
+                             for array, spec in zip(_inputs(kernel),
+                                                    self._specs)))
     return self._ranker.checked(kernel, scores.numpy()[np.newaxis], features)
+
+
+def _inputs(kernel: Kernel) -> tuple[np.ndarray, ...]:
+  """All that scores depend on."""
+  return (kernel.node_feat, kernel.node_opcode, kernel.edge_index,
+          kernel.config_feat)
+
+
+def _digest(kernel: Kernel) -> bytes:
+  digest = hashlib.blake2b(digest_size=32)
+  for array in _inputs(kernel):
+    digest.update(f'{array.dtype.str}{array.shape}'.encode())
+    digest.update(np.ascontiguousarray(array))
+  return digest.digest()

@@ -1,12 +1,12 @@
-"""Writes a trained model as a SavedModel that anybody's TensorFlow can run.
+"""Writes a trained model as a SavedModel that needs TensorFlow alone.
 
-What is in the folder:
+The folder holds
     saved_model.pb, variables/, fingerprint.pb   as TensorFlow wants them
-    assets.extra/tpu_graphs_ext.json             what model it is, sums of the
-                                                 other files
+    assets.extra/tpu_graphs_ext.json             the model's name, checksums of
+                                                 the other files
 
-It has two signatures, which docs/serving.md describes: `serving_default`, any
-number of kernels at once, and `one_kernel`.
+docs/serving.md describes its two signatures: `serving_default` for any number
+of kernels at once, and `one_kernel`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tpu_graphs_ext import file_ownership, files
 from tpu_graphs_ext.engine import artifacts, scoring
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.serving import batch, program
+from tpu_graphs_ext.serving import tf_program
 
 BATCH, ONE = 'serving_default', 'one_kernel'
-# TensorFlow leaves what is in such a folder to whoever wrote it.
+# TensorFlow ignores this folder.
 MARK = 'assets.extra/tpu_graphs_ext.json'
 _WHAT = 'A ranking model of tpu_graphs_ext, exported for serving.'
 _VERSION = 1  # Of the signatures.
@@ -49,11 +49,12 @@ class Export:
   inputs: dict[str, str]
 
   def text(self) -> str:
-    """What to tell the user."""
+    """A heading, and a line for each input and the output."""
     lines = [f'{self.out}: {self.model} as a SavedModel, signatures {BATCH} '
              f'and {ONE} (without the splits)']
     lines += [f'  {name:<12} {spec}' for name, spec in self.inputs.items()]
-    lines.append(f'  -> {batch.OUTPUT:<9} float32 [configs], lower is faster')
+    lines.append(f'  -> {tf_program.OUTPUT:<9} float32 [configs], lower is '
+                 'faster')
     return '\n'.join(lines)
 
 
@@ -61,14 +62,14 @@ def export(model_dir: str, out: str,
            loading: LoadSettings = LoadSettings()) -> Export:
   """Writes a model for programs that have neither this package nor TF-GNN.
 
-  The SavedModel takes kernels' arrays as the .npz files have them and gives
-  the scores of the model's `forward`. The folder is there whole or not at all.
+  The SavedModel takes the arrays of .npz files and returns the scores of the
+  model's `forward`. The folder is written whole or not at all.
 
   Args:
-    model_dir: the folder model_<hash>; its run file lies beside it.
+    model_dir: the folder model_<hash>, with its run file beside it.
     out: the folder to write. It may be new, empty, or an export that nobody
       changed, which is replaced.
-    loading: how to load the model. `keep_repeats` changes nothing: scores are
+    loading: how to load the model. `keep_repeats` has no effect: scores are
       `forward`'s.
 
   Raises:
@@ -77,19 +78,19 @@ def export(model_dir: str, out: str,
   """
   path = os.path.normpath(files.require_path('--out', out))
   _require_ours(path)
-  with _told_as_unwritable(path):
+  with _write_errors_reported(path):
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
   ranker = scoring.load_ranker(model_dir, loading)
   module, signatures = servable(ranker)
-  with _told_as_unwritable(path), files.new_folder(path) as temporary:
+  with _write_errors_reported(path), files.new_folder(path) as temporary:
     with artifacts.quiet_keras():
       tf.saved_model.save(module, temporary, signatures=signatures)
     _write_mark(temporary, ranker, artifacts.load_run(model_dir))
-    _require_ours(path)  # Once more, for that took a while.
+    _require_ours(path)  # Again, because saving takes a while.
   return Export(
       path, type(ranker.model).__name__, ranker.num_ops,
       {spec.name: f'{spec.dtype.name} [{_axes(spec)}]'
-       for spec in batch.input_specs(ranker)})
+       for spec in tf_program.batch_specs(ranker)})
 
 
 def _axes(spec: tf.TensorSpec) -> str:
@@ -100,14 +101,16 @@ def _axes(spec: tf.TensorSpec) -> str:
 
 
 def servable(ranker: scoring.Ranker) -> tuple[tf.Module, dict]:
-  """What is to be saved: the variables, and a function a signature."""
+  """The variables to save, and a function for each signature."""
   module = tf.Module()
   module.model_variables = list(ranker.model.variables)
   signatures = {
-      BATCH: program.compiled(
-          ranker, batch.batch_function(ranker), batch.input_specs(ranker)),
-      ONE: program.compiled(
-          ranker, batch.one_function(ranker), program.input_specs(ranker))}
+      BATCH: tf_program.compiled(
+          ranker, tf_program.batch_function(ranker),
+          tf_program.batch_specs(ranker)),
+      ONE: tf_program.compiled(
+          ranker, tf_program.checked_kernel_function(ranker),
+          tf_program.kernel_specs(ranker))}
   return module, signatures
 
 
@@ -116,7 +119,7 @@ def servable(ranker: scoring.Ranker) -> tuple[tf.Module, dict]:
 
 def _write_mark(folder: str, ranker: scoring.Ranker,
                 run: artifacts.Run) -> None:
-  """Says what the model is, and by sums which files are of this export."""
+  """Writes the model's name, and checksums of the export's files."""
   content = {
       'what': _WHAT, 'version': _VERSION, 'model': type(ranker.model).__name__,
       'run': os.path.basename(artifacts.run_path_of(run.model_dir)),
@@ -129,11 +132,12 @@ def _write_mark(folder: str, ranker: scoring.Ranker,
 
 
 def _require_ours(path: str) -> None:
-  """Raises a UserError where the folder has anything but an export."""
+  """Raises a UserError if the folder holds anything but an export."""
   if not os.path.lexists(path):
     return
   if os.path.islink(path) or not os.path.isdir(path):
-    raise UserError(f'--out={path}: is {_kind(path)}; name a folder')
+    kind = 'a link' if os.path.islink(path) else 'not a folder'
+    raise UserError(f'--out={path}: is {kind}; name a folder')
   known = _sums_in(os.path.join(path, MARK))
   strangers = [name for name in file_ownership.foreign(path, known)
                if not known or name != MARK]
@@ -144,12 +148,8 @@ def _require_ours(path: str) -> None:
         'this one by hand if nothing in it is needed')
 
 
-def _kind(path: str) -> str:
-  return 'a link' if os.path.islink(path) else 'no folder'
-
-
 def _sums_in(path: str) -> dict[str, str]:
-  """The sums in the mark of an export; none where there is no such mark."""
+  """The checksums in an export's mark; {} without such a mark."""
   try:
     if os.path.islink(path):
       return {}
@@ -163,8 +163,8 @@ def _sums_in(path: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _told_as_unwritable(path: str) -> Iterator[None]:
-  """TensorFlow and the system say in many ways that a disk is full."""
+def _write_errors_reported(path: str) -> Iterator[None]:
+  """TensorFlow and the system report a full disk in many ways."""
   try:
     yield
   except OSError as error:

@@ -1,4 +1,4 @@
-"""What is told of a kernel: the tiles to try, and how that reads."""
+"""The tiles to try for a kernel, as data and as text."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Pick:
   """One tile that the model likes, or the default.
 
   Attributes:
-    place: from 1, among all tiles that were scored.
-    score: of the model; lower is faster, without a unit.
+    place: from 1, among all scored tiles.
+    score: the model's; lower is faster, without a unit.
     tile: what it does, with bounds in layout tiles and in elements.
-    predicted_ns: the model's analytic time; None where it has none.
-    over_default: that over the default's; None where there is none.
+    predicted_ns: the model's analytic time; None if it has none.
+    over_default: that time over the default's; None if there is none.
     measured_ns: the fastest run of this tile in the file; None without one.
   """
   place: int
@@ -43,23 +43,23 @@ class Advice:
 
   Attributes:
     name: of the kernel.
-    copies: how often it runs, with all equal kernels of the program.
-    op_name: of the operation in the user's program; '' if not known.
+    copies: how often it runs, counting all equal kernels of the program.
+    op_name: the operation in the user's program; '' if unknown.
     share: of the program's time, by the TPU compiler's estimate; 0 to 1.
     cycles: of one run, by the same estimate.
-    nodes: instructions.
+    nodes: number of instructions.
     opcodes: what they do, each once; products and reductions first.
-    product: (M, N, K) of a matrix product or convolution: rows, columns and
-      summands of each element, batches left out; else None.
+    product: (M, N, K) of a matrix product or convolution without its batches:
+      rows, columns and summands of each element; else None.
     combinations: tiles by the rules for bounds, whether they fit or not.
     fitting: how many of them fit on-chip memory, of those looked at.
-    scored: how many of these the model saw.
-    picks: the best of them; none where there is only one.
+    scored: how many of these the model scored.
+    picks: the best of them; empty if there is only one.
     default: the tile to beat.
-    default_from: `FROM_TIME`, or as `sources.Found` has it.
-    notes: what to know of it, a sentence each.
-    unfamiliar: in what its nodes and tiles are unlike those of the training
-      data.
+    default_from: `FROM_TIME`, or as in `kernel_sources.SourceKernel`.
+    notes: a sentence each.
+    unfamiliar: features of its nodes and tiles outside the training data's
+      range.
   """
   name: str
   copies: int
@@ -89,53 +89,44 @@ class Advice:
 
 @dataclasses.dataclass(frozen=True)
 class SourceAdvice:
-  """Advice on all kernels of a file or function; see `sources.Source`."""
+  """Advice on all kernels of a file or function; see `kernel_sources.Source`.
+  """
   name: str
   kernels: list[Advice]
   notes: list[str]
   faults: list[str]
 
   def text(self, verbose: bool = False) -> str:
-    """What `tpu-graphs-ext rank` prints; with scores where it is verbose."""
-    return source_text(self, verbose)
+    """What `tpu-graphs-ext rank` prints; with scores if verbose."""
+    choosing = [kernel for kernel in self.kernels if kernel.picks]
+    lines = [f'{self.name}: {_count(len(self.kernels), "kernel")}',
+             *(f'  {note}' for note in self.notes)]
+    if choosing:
+      lines.append('  bounds: layout tiles and elements of each physical '
+                   'dimension, most major first')
+    fixed = [kernel for kernel in self.kernels if not kernel.picks]
+    if fixed:
+      lines.append('  nothing to choose, with one legal tile: '
+                   + shortened([kernel.name for kernel in fixed], 8))
+    parts = ['\n'.join(lines)]
+    if len(self.kernels) > 1 or any(
+        kernel.share is not None for kernel in self.kernels):
+      parts.append(_summary(self.kernels))
+    return '\n\n'.join([*parts, *(
+        _details(kernel, verbose) for kernel in choosing)])
 
   def to_json(self) -> dict[str, Any]:
     return {'source': self.name, 'notes': self.notes, 'faults': self.faults,
             'kernels': [kernel.to_json() for kernel in self.kernels]}
 
 
-def source_text(advice: SourceAdvice, verbose: bool = False) -> str:
-  """Notes and a summary, then every kernel with tiles to choose from.
+def _summary(kernels: list[Advice]) -> str:
+  """A table with a line for each kernel, in the order given.
 
-  Args:
-    advice: of a file or function.
-    verbose: whether to name the model's scores.
+  The TPU compiler knows the share and its own tile; the model the rest. Columns
+  without any value are left out.
   """
-  lines = [f'{advice.name}: {_count(len(advice.kernels), "kernel")}',
-           *(f'  {note}' for note in advice.notes)]
-  if any(kernel.picks for kernel in advice.kernels):
-    lines.append('  bounds: layout tiles and elements of each physical '
-                 'dimension, most major first')
-  alone = [kernel.name for kernel in advice.kernels if not kernel.picks]
-  if alone:
-    lines.append(f'  nothing to choose, with one legal tile: '
-                 f'{shortened(alone, 8)}')
-  parts = ['\n'.join(lines)]
-  if len(advice.kernels) > 1 or any(
-      kernel.share is not None for kernel in advice.kernels):
-    parts.append(summary_text(advice.kernels))
-  return '\n\n'.join([*parts, *(
-      advice_text(kernel, verbose) for kernel in advice.kernels
-      if kernel.picks)])
-
-
-def summary_text(kernels: list[Advice]) -> str:
-  """A table of a program's kernels, in the order given.
-
-  Share and compiler's tile are the TPU compiler's, place and first choice the
-  model's. Columns of which nothing is known are left out.
-  """
-  rows = [('kernel', 'share of time', 'first choice', 'analytic time',
+  rows = [('kernel', 'share of time', 'best tile', 'analytic time',
            'default tile', 'its place', 'operation')]
   rows += [_summary_row(kernel) for kernel in kernels]
   columns = [column for column in zip(*rows) if any(column[1:])]
@@ -154,12 +145,12 @@ def _summary_row(kernel: Advice) -> tuple[str, ...]:
   known = place = ''
   if kernel.default_from != FROM_TIME:
     known, place = _bounds(default), f'{default.place:,} of {kernel.scored:,}'
-  return (name, share, _bounds(best), _change(best), known, place,
+  return (name, share, _bounds(best), _against_default(best), known, place,
           kernel.op_name)
 
 
-def _change(pick: Pick) -> str:
-  """The analytic time over the default's, as in '-11.1 %'."""
+def _against_default(pick: Pick) -> str:
+  """The analytic time against the default's, as in '-11.1 %'."""
   if pick.over_default is None:
     return ''
   percent = round(100 * (pick.over_default - 1), 1)
@@ -172,8 +163,8 @@ def _bounds(pick: Pick) -> str:
       f' | {_sizes(filters)}' if filters else '')
 
 
-def advice_text(advice: Advice, verbose: bool = False) -> str:
-  """A heading, the default tile, and three lines a pick."""
+def _details(advice: Advice, verbose: bool) -> str:
+  """A heading, three lines for each pick, and the default tile."""
   copies = f', {advice.copies} times' if advice.copies > 1 else ''
   tiles = f'{advice.scored:,} tiles'
   if advice.fitting > advice.scored:
@@ -182,19 +173,17 @@ def advice_text(advice: Advice, verbose: bool = False) -> str:
       f'{advice.name}{copies}: {_count(advice.nodes, "node")} '
       f'({shortened(advice.opcodes, 6)}), {tiles}',
       *([f'  {advice.op_name}'] if advice.op_name else []),
-      *([_product_text(advice.product)] if advice.product else []),
+      *(['  a product of M = {:,}, N = {:,}, K = {:,}'.format(*advice.product)]
+        if advice.product else []),
       *(f'  {note}' for note in advice.notes)]
   for pick in advice.picks:
     lines += _pick_lines(f'{pick.place:>3}', pick, verbose)
   if advice.default:
     lines.append(f'  default, {advice.default_from}; the model puts it at '
                  f'place {advice.default.place:,}')
-    lines += _pick_lines('  -', advice.default, verbose)
+    if advice.default.place > len(advice.picks):
+      lines += _pick_lines('  -', advice.default, verbose)
   return '\n'.join(lines)
-
-
-def _product_text(product: tuple[int, int, int]) -> str:
-  return '  a product of M = {:,}, N = {:,}, K = {:,}'.format(*product)
 
 
 def _pick_lines(place: str, pick: Pick, verbose: bool) -> list[str]:
@@ -206,9 +195,9 @@ def _pick_lines(place: str, pick: Pick, verbose: bool) -> list[str]:
                f'= {_sizes(tile.kernel_elements)}')
   worth = [f'score {pick.score:.4f}'] if verbose else []
   if pick.predicted_ns is not None:
-    against = _change(pick)
+    against = _against_default(pick)
     worth.append(f'analytic time {pick.predicted_ns / 1000:,.1f} us' + (
-        f', {against} to the default' if place.strip() != '-' else ''))
+        f', {against} against the default' if place.strip() != '-' else ''))
   if pick.measured_ns is not None:
     worth.append(f'measured {pick.measured_ns / 1000:,.1f} us')
   worth.append(f'{in_bytes(tile.footprint_bytes)} on chip')

@@ -1,8 +1,7 @@
 """A trained model's first choices among all legal tiles of a kernel, and why.
 
-Tiles are scored in parts and kept by number, so memory does not grow with them
-but for 20 bytes each. What the model cannot tell apart is tried in the order of
-the analytic time.
+Tiles are scored in parts and kept by number, so a tile takes only 20 bytes of
+memory. Tiles with equal scores are ordered by analytic time.
 """
 
 from __future__ import annotations
@@ -24,54 +23,64 @@ from tpu_graphs_ext.engine import out_of_range, scoring
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.serving import sources
-from tpu_graphs_ext.serving.tile_advice import FROM_TIME, Advice, Pick, SourceAdvice
+from tpu_graphs_ext.serving import kernel_sources
+from tpu_graphs_ext.serving.tile_advice import (
+  FROM_TIME,
+  Advice,
+  Pick,
+  SourceAdvice,
+)
 
-# Tiles that are scored, of a kernel with more: an even sample.
-MOST_TILES = 100_000
-_AT_ONCE = 8192  # Tiles of one call of the model.
-_MOST_WORKERS = 8  # Parts that are scored at once: each takes memory.
+MOST_TILES = 100_000  # Scored tiles of a kernel; of more, an even sample.
+_AT_ONCE = 8192  # Tiles in one call of the model.
+_MOST_WORKERS = 8  # Parts that are scored side by side: each takes memory.
 
 
 def advise(model_dir: str, names: list[str], *, shapes: str = '',
-           tpu: str = sources.DEFAULT_TPU, jax_python: str = '',
+           tpu: str = kernel_sources.DEFAULT_TPU, jax_python: str = '',
            top_k: Optional[int] = TOP_CONFIGS, most_tiles: int = MOST_TILES,
            loading: LoadSettings = LoadSettings()) -> list[SourceAdvice]:
   """Ranks the legal tiles of kernels, whether or not they were ever timed.
 
   Args:
-    model_dir: the folder model_<hash>; its run file lies beside it.
-    names: files or functions, see `sources`.
-    shapes, tpu, jax_python: see `sources.read_source`.
-    top_k: tiles of each kernel to give; None for all.
-    most_tiles: of a kernel with more, an even sample of so many is ranked.
+    model_dir: the folder model_<hash>, with its run file beside it.
+    names: files or functions, see `kernel_sources`.
+    shapes, tpu, jax_python: see `kernel_sources.read_source`.
+    top_k: tiles to return for each kernel; None for all.
+    most_tiles: of a kernel with more, an even sample is ranked.
     loading: how to load the model.
 
   Returns:
-    One for each name; what cannot be ranked is among its faults.
+    One entry for each name, with what cannot be ranked in its faults.
 
   Raises:
-    UserError: the model cannot be loaded, or is of other hardware.
+    UserError: the model cannot be loaded, or is for other hardware.
   """
-  ranker = scoring.load_ranker(model_dir, loading)
-  require_tpu(ranker)
-  advice = []
-  for name in names:
+  def read(name: str) -> kernel_sources.Source:
     try:
-      source = sources.read_source(name, shapes, tpu, jax_python)
+      return kernel_sources.read_source(name, shapes, tpu, jax_python)
     except UserError as error:
-      advice.append(SourceAdvice(name, [], [], [str(error)]))
-      continue
-    advice.append(advice_on_source(ranker, source, top_k, most_tiles))
-  return advice
+      return kernel_sources.Source(name, [], [], [str(error)])
+
+  # Compiling the first function in another process hides loading the model.
+  pool = ThreadPoolExecutor(1)
+  first = pool.submit(read, names[0])
+  try:
+    ranker = scoring.load_ranker(model_dir, loading)
+    require_tpu(ranker)
+  finally:
+    pool.shutdown(wait=False)
+  return [advice_on_source(ranker, first.result() if number == 0
+                           else read(name), top_k, most_tiles)
+          for number, name in enumerate(names)]
 
 
-def advice_on_source(ranker: scoring.Ranker, source: sources.Source,
+def advice_on_source(ranker: scoring.Ranker, source: kernel_sources.Source,
                      top_k: Optional[int] = TOP_CONFIGS,
                      most_tiles: int = MOST_TILES) -> SourceAdvice:
   """Ranks the legal tiles of each kernel of a file or function."""
   kernels, faults = [], list(source.faults)
-  for found in tqdm(source.found, 'kernels', unit='kernel', disable=None,
+  for found in tqdm(source.kernels, 'kernels', unit='kernel', disable=None,
                     leave=False):
     try:
       kernels.append(advice_on(ranker, found, top_k, most_tiles))
@@ -84,29 +93,28 @@ def advice_on_source(ranker: scoring.Ranker, source: sources.Source,
 
 
 def require_tpu(ranker: scoring.Ranker) -> None:
-  """Raises a UserError where the model is of hardware with other tiles."""
+  """Raises a UserError if the model is for hardware with other tiles."""
   if ranker.in_elements:
     raise UserError(
         f'{ranker.name}: was trained on tiles that are counted in elements, '
-        'and which tiles are legal is known of TPUs alone; rank those that a '
-        'file lists, with --data')
+        'but legal tiles are known only for TPUs; rank the tiles that a file '
+        'lists, with --data')
 
 
-def advice_on(ranker: scoring.Ranker, found: sources.Found,
+def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
               top_k: Optional[int] = TOP_CONFIGS, most_tiles: int = MOST_TILES,
               at_once: int = _MOST_WORKERS) -> Advice:
-  """Ranks the legal tiles of one kernel; arguments as of `advise`.
+  """Ranks the legal tiles of one kernel; arguments as for `advise`.
 
   Args:
-    at_once: parts of its tiles that are scored side by side, no more than
-      there are cores.
+    at_once: parts of its tiles to score side by side, at most one for each
+      core.
 
   Raises:
     UserError: the kernel cannot be ranked.
   """
-  kernel = found.kernel
-  explainer = explain.Explainer(kernel, constants_of(ranker.model))
-  has_time = bool(constants_of(ranker.model))
+  kernel, constants = found.kernel, constants_of(ranker.model)
+  explainer = explain.Explainer(kernel, constants)
   legal = _legal(explainer, kernel, most_tiles)
   notes = list(found.notes)
   if legal.looked_at < legal.combinations:
@@ -120,25 +128,31 @@ def advice_on(ranker: scoring.Ranker, found: sources.Found,
         ranker, kernel, explainer, legal, at_once)
     order = np.lexsort((times, scores))
     chosen, default_from = _default(found, explainer, legal)
+    place = int(np.flatnonzero(order == chosen)[0])
     make = _PickMaker(kernel, explainer, legal, scores, order,
-                      float(times[chosen]) if has_time else None)
+                      float(times[chosen]) if constants else None)
     count = len(order) if top_k is None else min(top_k, len(order))
     for start in range(0, count, _AT_ONCE):
       picks += make(start, min(count, start + _AT_ONCE))
-    place = int(np.flatnonzero(order == chosen)[0])
     default, = make(place, place + 1)
   return Advice(
       name=kernel.tile_id, copies=found.copies, op_name=found.op_name,
       share=found.share, cycles=found.cycles, nodes=kernel.num_nodes,
-      opcodes=_opcodes(kernel), product=_product_of(explainer.loops),
+      opcodes=_opcodes(kernel), product=product_of(explainer.loops),
       combinations=legal.combinations,
       fitting=legal.fitting, scored=len(legal), picks=picks, default=default,
       default_from=default_from, notes=notes,
       unfamiliar=_unfamiliar(ranker, kernel, explainer, legal))
 
 
-def _product_of(loops: Loops) -> Optional[tuple[int, int, int]]:
-  """`Advice.product`."""
+def constants_of(model: Any) -> dict[str, float]:
+  """A model's physical constants; empty if it has no analytic time."""
+  given = getattr(model, 'constants', None)
+  return dict(given()) if callable(given) else {}
+
+
+def product_of(loops: Loops) -> Optional[tuple[int, int, int]]:
+  """(M, N, K) of a product or convolution, without its batches; else None."""
   matrix = loops.matrix
   if matrix is None:
     return None
@@ -150,7 +164,6 @@ def _product_of(loops: Loops) -> Optional[tuple[int, int, int]]:
 
 def _unfamiliar(ranker, kernel, explainer,
                 legal) -> list[out_of_range.Unfamiliar]:
-  """Of the nodes, and of the tiles where there is a choice."""
   found = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
   if len(legal) < 2:
     return found
@@ -160,14 +173,8 @@ def _unfamiliar(ranker, kernel, explainer,
           for start in range(0, len(legal), _AT_ONCE)))
 
 
-def constants_of(model: Any) -> dict[str, float]:
-  """A model's physical constants; none if it has no analytic time."""
-  given = getattr(model, 'constants', None)
-  return dict(given()) if callable(given) else {}
-
-
 def _legal(explainer, kernel, most_tiles) -> candidates.Candidates:
-  """The legal tiles, those of the file and its default among them."""
+  """The legal tiles, with the file's own and its default among them."""
   with tqdm(desc='tiles', unit='tile', disable=None, leave=False) as bar:
     legal = candidates.candidates(
         explainer.loops, most=most_tiles, progress=bar.update)
@@ -178,15 +185,14 @@ def _legal(explainer, kernel, most_tiles) -> candidates.Candidates:
 
 def _default(found, explainer, legal) -> tuple[int, str]:
   """(place among the tiles, where it is from)."""
-  kernel = found.kernel
-  row = sources.default_of(kernel)
+  row = kernel_sources.default_of(found.kernel)
   if row is None:
-    # The model's own constants may be learned; a compiler knows none of them.
-    plain = explain.Explainer(kernel)
-    least = [plain.terms(legal.tiles(start, start + _AT_ONCE)).time
+    # The model's own constants may be learned; a compiler does not know them.
+    plain = explain.Explainer(found.kernel)
+    times = [plain.terms(legal.tiles(start, start + _AT_ONCE)).time
              for start in range(0, len(legal), _AT_ONCE)]
-    return int(np.argmin(np.concatenate(least))), FROM_TIME
-  wanted = explainer.tiles(kernel.config_feat[row:row + 1])
+    return int(np.argmin(np.concatenate(times))), FROM_TIME
+  wanted = explainer.tiles(found.kernel.config_feat[row:row + 1])
   return legal.place_of(wanted[0]), found.default_from
 
 
@@ -212,7 +218,7 @@ def _scores_and_times(ranker, kernel, explainer, legal, at_once) -> tuple:
 
 
 def _with_tiles(kernel: Kernel, explainer, tiles: np.ndarray) -> Kernel:
-  """The kernel with these configurations, unmeasured."""
+  """The kernel with these configurations, never timed."""
   ones = np.ones(len(tiles), np.int64)
   return dataclasses.replace(
       kernel, runtime_ns=ones, normalizer_ns=ones,
@@ -227,7 +233,7 @@ def _config_features(explainer, tiles: np.ndarray) -> np.ndarray:
 
 
 class _PickMaker:
-  """Makes the `Pick`s of places in the order."""
+  """Makes the `Pick`s at places of the order."""
 
   def __init__(self, kernel, explainer, legal, scores, order, default_ns):
     self._explainer, self._legal = explainer, legal
@@ -238,20 +244,21 @@ class _PickMaker:
   def __call__(self, start: int, stop: int) -> list[Pick]:
     chosen = self._order[start:stop].tolist()
     tiles = np.concatenate([self._legal.tiles(i, i + 1) for i in chosen])
-    return [self._pick(start + 1 + number, index, tile, told)
-            for number, (index, tile, told) in enumerate(zip(
-                chosen, tiles.tolist(), self._explainer.explain_tiles(tiles)))]
-
-  def _pick(self, place, index, tile, told) -> Pick:
-    predicted = over = None
-    if self._default_ns is not None:
-      predicted, over = told.time_ns, told.time_ns / self._default_ns
-    return Pick(place, float(self._scores[index]), told, predicted, over,
-                self._measured.get(tuple(tile)))
+    picks = []
+    for index, tile, explained in zip(
+        chosen, tiles.tolist(), self._explainer.explain_tiles(tiles)):
+      predicted = over = None
+      if self._default_ns is not None:
+        predicted = explained.time_ns
+        over = predicted / self._default_ns
+      picks.append(Pick(
+          start + 1 + len(picks), float(self._scores[index]), explained,
+          predicted, over, self._measured.get(tuple(tile))))
+    return picks
 
 
 def _measured(kernel, explainer) -> dict[tuple, int]:
-  """Tile bounds -> the fastest run with them, ns; empty without runs."""
+  """Tile bounds -> their fastest run, ns; empty without runs."""
   if not kernel.num_configs or not (kernel.runtime_ns > 1).all():
     return {}
   slowest_first = np.argsort(-kernel.runtime_ns, kind='stable')
@@ -260,7 +267,7 @@ def _measured(kernel, explainer) -> dict[tuple, int]:
                   kernel.runtime_ns[slowest_first].tolist()))
 
 
-# What every kernel has, and what says most about one.
+# Opcodes that nearly every kernel has, and those that say most about one.
 _PLAIN = frozenset({'parameter', 'fusion', 'constant', 'tuple', 'broadcast',
                     'bitcast', 'get-tuple-element'})
 _TELLING = ('convolution', 'dot', 'reduce', 'reduce-window',

@@ -25,7 +25,7 @@ from tpu_graphs_ext import file_ownership, files, load_models
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import tpu_compiler
-from tpu_graphs_ext.serving import sources
+from tpu_graphs_ext.serving import kernel_sources
 from tpu_graphs_ext.sweep import SHARD_FILES, pool, rank_shard, rows, storage
 from tpu_graphs_ext.sweep.rank_shard import Shard, hash_of
 
@@ -106,7 +106,8 @@ class Summary:
 
 def rank_many(model_dir: str, given: Sequence[str], out: str, *,
               all_tiles: bool = False, top_k: Optional[int] = TOP_CONFIGS,
-              most_tiles: int = MOST_TILES, tpu: str = sources.DEFAULT_TPU,
+              most_tiles: int = MOST_TILES,
+              tpu: str = kernel_sources.DEFAULT_TPU,
               workers: int = 0, scheduler: str = '',
               shard_files: int = SHARD_FILES,
               loading: LoadSettings = LoadSettings()) -> Summary:

@@ -28,7 +28,7 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import out_of_range, rank, scoring, threads
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError, reason_of
-from tpu_graphs_ext.serving import cost_model, sources, tile_search
+from tpu_graphs_ext.serving import cost_model, kernel_sources, tile_search
 from tpu_graphs_ext.stacks import quiet
 from tpu_graphs_ext.sweep import rows, storage
 from tpu_graphs_ext.tasks import kernel_inputs
@@ -245,10 +245,10 @@ def _listed(model: _Model, settings: Settings, name: str,
 def _legal(model: _Model, settings: Settings, name: str,
            path: str) -> Iterator[Any]:
   """The same of all legal tiles."""
-  source = sources.read_source(path, tpu=settings.tpu)
-  if not source.found and not source.faults:
+  source = kernel_sources.read_source(path, tpu=settings.tpu)
+  if not source.kernels and not source.faults:
     yield rows.row(rows.LEGAL, name, notes=source.notes)
-  for found in source.found:
+  for found in source.kernels:
     try:
       advice = tile_search.advice_on(model.ranker, found, settings.top_k,
                                settings.most_tiles, at_once=1)

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from support import model_checks as checks
-from support.tiny_hlo import elementwise, product
+from support.tiny_hlo import convolution, elementwise, product
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.analytic import candidates, explain
+from tpu_graphs_ext.analytic import candidates, explain, feature_loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.serving import sources, tile_advice, tile_search
+from tpu_graphs_ext.serving import kernel_sources, tile_search
+from tpu_graphs_ext.serving.tile_search import advice_on
 
 
 class LargestFirst:
@@ -31,9 +32,9 @@ class WithTime(LargestFirst):
     return {'launch_ns': 1000.0}
 
 
-def found_of(module) -> sources.Found:
-  kernel, notes = sources._kernel(module, module.name)
-  return sources.Found(kernel, notes=tuple(notes))
+def found_of(module) -> kernel_sources.SourceKernel:
+  kernel, notes = kernel_sources.untiled_kernel(module, module.name)
+  return kernel_sources.SourceKernel(kernel, notes=tuple(notes))
 
 
 def measured(found, bounds, times):
@@ -55,6 +56,10 @@ def ranker_of(kernel, model) -> scoring.Ranker:
   return scoring.Ranker(model, stats, schema.NUM_OPCODES)
 
 
+def text_of(*advice):
+  return tile_search.SourceAdvice('f', list(advice), [], []).text()
+
+
 @pytest.fixture(scope='module')
 def found():
   """f32 [32, 256]: bounds 4, 2, 1 by 2, 1."""
@@ -62,7 +67,7 @@ def found():
 
 
 def test_the_best_first_and_why(found):
-  advice = tile_search.advice_on(ranker_of(found.kernel, WithTime()), found, 2)
+  advice = advice_on(ranker_of(found.kernel, WithTime()), found, 2)
   assert (advice.scored, advice.fitting, advice.combinations) == (6, 6, 6)
   first, second = advice.picks
   assert (first.place, first.tile.output_bounds) == (1, (4, 2))
@@ -79,18 +84,18 @@ def test_the_best_first_and_why(found):
 
 
 def test_a_model_without_a_time_predicts_none(found):
-  advice = tile_search.advice_on(ranker_of(found.kernel, LargestFirst()), found, 1)
+  advice = advice_on(ranker_of(found.kernel, LargestFirst()), found, 1)
   pick, = advice.picks
   assert pick.predicted_ns is pick.over_default is None
-  assert 'analytic time' not in tile_advice.advice_text(advice)
+  assert 'analytic time' not in text_of(advice)
 
 
 def test_runs_of_the_file_tell_the_default_and_times(found):
   """A tile of 3 rows is none of ours, but it was measured; it is scored too."""
   timed = measured(found, [[1, 2], [4, 2], [3, 2], [4, 2]],
                    [200, 100, 170, 90])
-  advice = tile_search.advice_on(ranker_of(found.kernel, WithTime()), timed, None)
-  assert advice.default_from == sources.FROM_FILE
+  advice = advice_on(ranker_of(found.kernel, WithTime()), timed, None)
+  assert advice.default_from == kernel_sources.FROM_FILE
   assert advice.default.tile.output_bounds == (1, 2)
   assert advice.default.measured_ns == 200
   assert len(advice.picks) == advice.scored == 7
@@ -103,14 +108,14 @@ def test_what_is_unlike_training_is_named_of_nodes_and_tiles(
   ranker = dataclasses.replace(
       ranker_of(found.kernel, WithTime()),
       opcodes=frozenset(found.kernel.node_opcode.tolist()))
-  monkeypatch.setattr(tile_search.scoring, 'load_ranker', lambda *unused: ranker)
+  monkeypatch.setattr(scoring, 'load_ranker', lambda *unused: ranker)
 
   def read(name, *unused):
-    return sources.Source(name, [found_of(elementwise(
+    return kernel_sources.Source(name, [found_of(elementwise(
         [32, 256 * int(name)], opcode='tanh' if name == '1' else 'negate'
     ))], [], [])
 
-  monkeypatch.setattr(tile_search.sources, 'read_source', read)
+  monkeypatch.setattr(tile_search.kernel_sources, 'read_source', read)
   one, = tile_search.advise('model_x', ['1'])
   assert not caplog.records and one.kernels[0].unfamiliar == []
   # 4 x 128 layout tiles: bounds from 1 to 4, and from 1 to 128.
@@ -132,28 +137,28 @@ def test_what_is_unlike_training_is_named_of_nodes_and_tiles(
 def test_a_model_of_tiles_in_elements_is_refused(found, monkeypatch):
   ranker = dataclasses.replace(
       ranker_of(found.kernel, WithTime()), in_elements=True)
-  monkeypatch.setattr(tile_search.scoring, 'load_ranker', lambda *unused: ranker)
+  monkeypatch.setattr(scoring, 'load_ranker', lambda *unused: ranker)
   with pytest.raises(UserError, match=r'counted in elements.*--data'):
     tile_search.advise('model_x', ['x.npz'])
 
 
 def test_kernels_of_one_tile():
   found = found_of(elementwise([32, 256], opcode='reshape'))
-  advice = tile_search.advice_on(ranker_of(found.kernel, WithTime()), found)
+  advice = advice_on(ranker_of(found.kernel, WithTime()), found)
   assert not advice.picks and advice.default is None
   assert advice.notes == ['it has one legal tile, so there is nothing to '
                           'choose']
-  text = tile_advice.source_text(tile_search.SourceAdvice('f', [advice], [], []))
-  assert text.endswith('nothing to choose, with one legal tile: elementwise')
+  assert text_of(advice).endswith(
+      'nothing to choose, with one legal tile: elementwise')
 
 
 def test_parts_give_what_the_whole_gives(monkeypatch):
   found = found_of(product(1024, 512, 384))
   ranker = ranker_of(found.kernel, WithTime())
-  whole = tile_search.advice_on(ranker, found, 20)
+  whole = advice_on(ranker, found, 20)
   monkeypatch.setattr(tile_search, '_AT_ONCE', 60)
-  assert tile_search.advice_on(ranker, found, 20) == whole
-  some = tile_search.advice_on(ranker, found, None, most_tiles=30)
+  assert advice_on(ranker, found, 20) == whole
+  some = advice_on(ranker, found, None, most_tiles=30)
   assert len(some.picks) == 30 and some.fitting == whole.scored > 30
 
 
@@ -161,21 +166,21 @@ def test_of_too_many_tiles_a_part_is_looked_at(monkeypatch):
   monkeypatch.setattr(candidates, 'MOST_COMBINATIONS', 40)
   monkeypatch.setattr(candidates, '_AT_ONCE', 20)
   found = found_of(product(1024, 512, 384))
-  advice = tile_search.advice_on(ranker_of(found.kernel, WithTime()), found)
+  advice = advice_on(ranker_of(found.kernel, WithTime()), found)
   assert advice.notes[0].startswith('of 207 combinations of bounds ')
 
 
 def test_a_summary_of_a_compiled_program(found):
   """The TPU compiler's tile, 2x1, is the model's fifth choice of six."""
   known = dataclasses.replace(
-      measured(found, [[2, 1]], [1]), default_from=sources.FROM_COMPILER,
+      measured(found, [[2, 1]], [1]), default_from=kernel_sources.FROM_COMPILER,
       copies=3, op_name='jit(f)/tanh', cycles=70, share=0.875)
   other = dataclasses.replace(found, share=0.125, cycles=30)
   ranker = ranker_of(found.kernel, WithTime())
-  advice = [tile_search.advice_on(ranker, one, 1) for one in (known, other)]
-  text = tile_search.SourceAdvice('f', advice, [], []).text()
+  advice = [advice_on(ranker, one, 1) for one in (known, other)]
+  text = text_of(*advice)
   assert [line.split() for line in text.split('\n\n')[1].split('\n')] == [
-      ['kernel', 'share', 'of', 'time', 'first', 'choice', 'analytic', 'time',
+      ['kernel', 'share', 'of', 'time', 'best', 'tile', 'analytic', 'time',
        'default', 'tile', 'its', 'place', 'operation'],
       ['elementwise', 'x3', '87.5%', '4x2', '-14.1', '%', '2x1', '5', 'of', '6',
        'jit(f)/tanh'],
@@ -183,7 +188,17 @@ def test_a_summary_of_a_compiled_program(found):
   assert "default, the TPU compiler's; the model puts it at place 5" in text
 
 
-# -------------------------------------------------------- command line
+def test_rows_columns_and_summands_of_a_product():
+  for module, expected in (
+      (product(64, 256, 512), (64, 512, 256)),
+      # 32 images of 4 x 4, 3 x 3 taps of 256 features.
+      (convolution(), (32 * 16, 384, 9 * 256)),
+      (elementwise([32, 256]), None)):
+    assert tile_search.product_of(feature_loops.kernel_loops(
+        found_of(module).kernel)) == expected
+
+
+# --- Command line -------------------------------------------------------------
 
 
 @pytest.fixture
@@ -210,7 +225,7 @@ def test_text(tmp_path, fixed_model, capsys):
       'major first',
       '', 'elementwise: 2 nodes (tanh), 6 tiles',
       '  1  output 4x2 = 32x256 elements',
-      '     analytic time 1.3 us, 0.0 % to the default; 64.0 KiB on chip']
+      '     analytic time 1.3 us, 0.0 % against the default; 64.0 KiB on chip']
   assert lines[7] == ('     1 step, 64.0 KiB moved (1.00 x the least), padding '
                       '0 %, bound by launching it')
   assert lines[8].startswith('  default, fastest by the TPU v3 formula')

@@ -1,11 +1,11 @@
-"""What callers name a kernel and its tiles by, as a `Kernel`'s arrays."""
+"""Reads the kernel and the tiles that a caller of `CostModel` passes."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Union
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from tpu_graphs_ext.errors import UserError, did_you_mean
 from tpu_graphs_ext.hlo.features import config_features
 
 KernelLike = Union[Kernel, str, 'os.PathLike[str]', Mapping[str, Any]]
-# One tile, or several; see `config_rows`.
-BoundsLike = Any
-# The largest bounds of a kernel's tiled tensor and of its filter, which are
-# asked for only where a tile is given by its bounds.
+BoundsLike = Any  # One tile, or several; see `config_rows`.
+# The largest bounds of a kernel's tiled tensor and of its filter; called only
+# if a tile is given by its bounds.
 Limits = Callable[[], tuple[Sequence[int], Sequence[int]]]
 
 _GRAPH = tuple(field.name for field in schema.TILE_FIELDS[:3])
@@ -29,34 +28,31 @@ _CONFIG_WIDTH = len(schema.CONFIG_FEATURES)
 
 
 def kernel_of(given: KernelLike) -> Kernel:
-  """The kernel that a caller names.
+  """The kernel that a caller passes.
 
   Args:
-    given: a `Kernel`; the path of an .npz file; or the arrays of one by their
-      names there. Of arrays, those of the labels may be missing, and
-      `config_feat` where tiles are given apart; lists and wider types will do
-      where no value changes.
+    given: a `Kernel`; the path of an .npz file; or its arrays by their names
+      in the file. Arrays of labels may be missing, and so may `config_feat` if
+      tiles are passed separately. Lists and wider types are converted if no
+      value changes.
 
   Raises:
-    UserError: there is no such file, or it is damaged; an array is missing, or
-      is no array of numbers of the right type.
+    UserError: the file is missing or damaged; or an array is missing, or does
+      not hold numbers of the right type.
   """
   if isinstance(given, Kernel):
     return given
   if isinstance(given, (str, os.PathLike)):
-    return _from_file(os.path.expanduser(os.fspath(given)))
+    path = os.path.expanduser(os.fspath(given))
+    if not path.endswith('.npz'):
+      raise UserError(f'{path or "an empty path"}: is not a kernel; give the '
+                      'path of an .npz file')
+    return Kernel.load(path)
   if isinstance(given, Mapping):
     return _from_arrays(given)
   raise UserError(
       f'a kernel is a {type(given).__name__}; give the path of an .npz file, a '
       f'Kernel, or a dict with the arrays {", ".join(_GRAPH)}')
-
-
-def _from_file(path: str) -> Kernel:
-  if not path.endswith('.npz'):
-    raise UserError(f'{path or "an empty path"}: is no kernel; give the path '
-                    'of an .npz file')
-  return Kernel.load(path)
 
 
 def _from_arrays(given: Mapping[str, Any]) -> Kernel:
@@ -71,7 +67,7 @@ def _from_arrays(given: Mapping[str, Any]) -> Kernel:
   if missing:
     raise UserError(f'arrays of a kernel: {", ".join(missing)} not given; '
                     f'they are {", ".join(names)}')
-  arrays = {name: _as_stored(name, value) for name, value in given.items()}
+  arrays = {name: _converted(name, value) for name, value in given.items()}
   configs = arrays.setdefault(
       _CONFIG, np.zeros((0, _CONFIG_WIDTH), np.float32))
   arrays.setdefault(_RUNTIME, np.zeros(len(configs), np.int64))
@@ -80,8 +76,8 @@ def _from_arrays(given: Mapping[str, Any]) -> Kernel:
       name: arrays[key] for name, key in STORED_NAMES.items()})
 
 
-def _as_stored(name: str, value: Any) -> np.ndarray:
-  """An array of the type that files have, with the same values."""
+def _converted(name: str, value: Any) -> np.ndarray:
+  """An array in the file's type, with the same values."""
   field = rules.FIELDS[name]
   try:
     array = np.asarray(value)
@@ -89,7 +85,7 @@ def _as_stored(name: str, value: Any) -> np.ndarray:
       raise ValueError(f'it holds {array.dtype}, not numbers')
     with np.errstate(all='ignore'):
       stored = array.astype(field.dtype)
-    # Features of float64 are rounded; whole numbers must stay what they are.
+    # Features in float64 are rounded; whole numbers must not change.
     if field.dtype != 'float32' and (stored != array).any():
       raise ValueError(f'a value does not fit into {field.dtype}')
   except (ValueError, TypeError) as error:
@@ -106,15 +102,15 @@ def with_tiles(kernel: Kernel, bounds: BoundsLike, limits: Limits) -> Kernel:
 
   Args:
     kernel: from `kernel_of`.
-    bounds: several tiles; see `config_rows`. None: the kernel's own.
+    bounds: several tiles; see `config_rows`. None for the kernel's own.
     limits: of the kernel's bounds.
 
   Raises:
-    UserError: there is no tile, or what the arrays say makes no sense.
+    UserError: there is no tile, or the arrays make no sense.
   """
   if bounds is not None:
     require_graph(kernel)
-    kernel = _of_rows(kernel, config_rows(kernel, bounds, limits))
+    kernel = _with_rows(kernel, config_rows(kernel, bounds, limits))
   elif kernel.config_feat.ndim and not kernel.num_configs:
     raise UserError(f'{kernel.tile_id}: has no config_feat; say which tiles '
                     'are meant with bounds=')
@@ -123,18 +119,17 @@ def with_tiles(kernel: Kernel, bounds: BoundsLike, limits: Limits) -> Kernel:
 
 
 def require_graph(kernel: Kernel) -> None:
-  """Raises a UserError where the graph of a kernel makes no sense."""
+  """Raises a UserError if a kernel's graph makes no sense."""
   require_rows(kernel, np.zeros((1, _CONFIG_WIDTH), np.float32))
 
 
 def require_rows(kernel: Kernel, rows: np.ndarray) -> None:
-  """The same, also for rows of `config_feat` with values that are not finite.
-  """
-  require_readable(_of_rows(kernel, rows))
+  """The same, and if rows of `config_feat` have values that are not finite."""
+  require_readable(_with_rows(kernel, rows))
 
 
-def _of_rows(kernel: Kernel, rows: np.ndarray) -> Kernel:
-  """The kernel with other configurations, of which no time is known."""
+def _with_rows(kernel: Kernel, rows: np.ndarray) -> Kernel:
+  """The kernel with other configurations, never timed."""
   return dataclasses.replace(
       kernel, config_feat=rows, runtime_ns=np.zeros(len(rows), np.int64),
       normalizer_ns=np.ones(len(rows), np.int64))
@@ -145,51 +140,49 @@ def config_rows(kernel: Kernel, bounds: Sequence[Any],
   """Tiles as rows of `config_feat`: float32 [tiles, 24].
 
   Args:
-    kernel: whose tiles they are.
+    kernel: the tiles' kernel.
     limits: of its bounds.
     bounds: tiles, each in one of these forms, or an array of one form:
       - layout tiles along the tiled tensor's physical dimensions, most major
         first, such as [16, 32];
-      - these and those of a convolution's filter, as ([16, 32], [4, 8]);
-      - anything with both as `output_bounds` and `kernel_bounds`, such as a
+      - these and a convolution filter's, as ([16, 32], [4, 8]);
+      - an object with both as `output_bounds` and `kernel_bounds`, such as a
         `Choice` of a ranking;
       - a row of `config_feat`, 24 numbers;
       - the number of one of the kernel's own configurations, from 0.
 
   Raises:
-    UserError: it is none of these, or a bound is no whole number from 1 to the
-      whole dimension, or there are too few or too many. Rows are not looked
-      at.
+    UserError: it is none of these; or a bound is not a whole number from 1 to
+      the whole dimension; or there are too few or too many. Rows are not
+      checked.
   """
   if isinstance(bounds, (str, bytes, Mapping)) or not hasattr(
       bounds, '__len__') or not hasattr(bounds, '__iter__'):
     raise UserError(f'bounds must be a list of tiles; got {bounds!r:.100}')
   if not len(bounds):
     raise UserError('bounds must name at least one tile; got none')
-  table = _table(bounds)
+  table = _as_table(bounds)
   if table is not None and table.shape[1] == _CONFIG_WIDTH:
     return table.astype(np.float32)
-  if table is not None:
-    return config_features(*_checked_table(table, limits))
-  rows = np.empty((len(bounds), _CONFIG_WIDTH), np.float32)
-  for row, tile in zip(rows, bounds):
-    row[:] = config_row(kernel, tile, limits)
-  return rows
+  if table is not None:  # Thousands of tiles at once.
+    try:
+      return config_features(*_checked((), table, '', limits))
+    except UserError:
+      bounds = table.tolist()  # The first bad tile is named below.
+  return np.stack([config_row(kernel, tile, limits) for tile in bounds])
 
 
-def _table(bounds: Sequence[Any]) -> np.ndarray | None:
-  """[tiles, numbers] where all tiles have one form of numbers alone."""
+def _as_table(bounds: Sequence[Any]) -> Optional[np.ndarray]:
+  """[tiles, numbers] if all tiles are equally many numbers."""
   try:
     table = np.asarray(bounds)
-  except ValueError:  # Of unequal lengths.
+  except ValueError:  # Unequal lengths.
     return None
   return table if table.ndim == 2 and table.dtype.kind in 'iuf' else None
 
 
 def config_row(kernel: Kernel, tile: Any, limits: Limits) -> np.ndarray:
-  """A single tile as a row of `config_feat`: float32 [24].
-
-  See `config_rows`.
+  """A single tile as a row of `config_feat`, float32 [24]: see `config_rows`.
   """
   if isinstance(tile, (int, np.integer)) and not isinstance(tile, bool):
     if not 0 <= tile < kernel.num_configs:
@@ -200,7 +193,8 @@ def config_row(kernel: Kernel, tile: Any, limits: Limits) -> np.ndarray:
   output, filters = tile, ()
   if hasattr(tile, 'output_bounds'):
     output, filters = tile.output_bounds, tile.kernel_bounds
-  elif _is_pair(tile):
+  elif isinstance(tile, (tuple, list)) and len(tile) == 2 and all(
+      hasattr(part, '__len__') for part in tile):
     output, filters = tile
   output = _numbers(output, tile)
   if output.shape == (_CONFIG_WIDTH,):
@@ -209,14 +203,8 @@ def config_row(kernel: Kernel, tile: Any, limits: Limits) -> np.ndarray:
       *_checked(_numbers(filters, tile), output, tile, limits))
 
 
-def _is_pair(tile: Any) -> bool:
-  """Whether it is ([16, 32], [4, 8])."""
-  return (isinstance(tile, (tuple, list)) and len(tile) == 2
-          and all(hasattr(part, '__len__') for part in tile))
-
-
 def _numbers(bounds: Any, tile: Any) -> np.ndarray:
-  """The bounds of one tensor, or a row, as an array of one axis."""
+  """One tensor's bounds, or a row, as an array with one axis."""
   try:
     numbers = np.asarray(bounds, np.float64)
   except (ValueError, TypeError):
@@ -224,19 +212,9 @@ def _numbers(bounds: Any, tile: Any) -> np.ndarray:
   if numbers.ndim != 1:
     raise UserError(
         f'a tile is {tile!r:.100}; it must be bounds such as [16, 32], with '
-        'those of a filter as ([16, 32], [4, 8]), a row of config_feat, or the '
+        "a filter's as ([16, 32], [4, 8]), a row of config_feat, or the "
         "number of one of the kernel's configurations")
   return numbers
-
-
-def _checked_table(table: np.ndarray, limits: Limits) -> list[np.ndarray]:
-  """`_checked` of many tiles; an error names the first that is wrong."""
-  try:
-    return _checked((), table, table, limits)
-  except UserError:
-    for tile in table:
-      _checked((), tile, tile.tolist(), limits)
-    raise
 
 
 def _checked(filters: Any, output: np.ndarray, tile: Any,

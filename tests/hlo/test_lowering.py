@@ -1,0 +1,163 @@
+"""TensorFlow and JAX functions -> HLO, in this process and another."""
+
+import importlib.util
+import sys
+
+import pytest
+import tensorflow as tf
+
+from support import tiny_hlo
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import lowering, lowering_subprocess, protos
+
+SOURCE = '''
+import tensorflow as tf
+
+def dense(x, w):
+  return tf.nn.relu(x @ w)
+
+@tf.function(input_signature=[tf.TensorSpec([8, 16], tf.bfloat16)])
+def signed(x):
+  return tf.tanh(x)
+
+class Layer:
+  @staticmethod
+  def call(x):
+    return x + 1
+
+def fails(x):
+  raise KeyError('no such layer')
+
+def nested(inputs, bias):
+  return inputs['x'] + bias
+
+def arguments():
+  return {'x': tf.TensorSpec([4, 8])}, tf.TensorSpec([8])
+
+def broken_arguments():
+  return 1 / 0
+
+number = 3
+'''
+
+
+@pytest.fixture
+def module_name(tmp_path, monkeypatch):
+  name = 'functions_of_a_user'
+  (tmp_path / f'{name}.py').write_text(SOURCE)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
+  yield name
+  sys.modules.pop(f'file_{name}_py', None)
+  sys.modules.pop(name, None)
+
+
+def lowered(target, shapes=()):
+  return protos.as_module(lowering.lower_named(
+      target, shapes if isinstance(shapes, str) else list(shapes)))
+
+
+def nodes(module):
+  return {node.opcode: node for computation in module.computations
+          for node in computation.instructions}
+
+
+def test_shapes_and_names_of_arguments():
+  assert lowering.parse_arguments(' f32[512, 1024] bf16[],s32[3]') == [
+      ('f32', [512, 1024]), ('bf16', []), ('s32', [3])]
+  assert lowering.parse_arguments('') == []
+  for name in ('example_arguments', ' models.py:args', 'a.b:C.args'):
+    assert lowering.parse_arguments(name) == name.strip()
+  for text, rule in (('f23[3]', "no type 'f23'"), ('f32', "read at 'f32'"),
+                     ('f32[3', r"read at 'f32\[3'"), ('f32[3]x', "at 'x'"),
+                     ('f32[3,,4]', "read at '3,,4'")):
+    with pytest.raises(UserError, match=rule):
+      lowering.parse_arguments(text)
+
+
+def test_functions_of_modules_and_files(module_name):
+  shapes = [('f32', [4, 8]), ('f32', [8, 16])]
+  found = nodes(lowered(f'{module_name}:dense', shapes))
+  assert {'dot', 'maximum'} <= set(found)
+  assert list(found['dot'].shape.dimensions) == [4, 16]
+  assert set(nodes(lowered(f'{module_name}.py:dense', shapes))) == set(found)
+  assert 'add' in nodes(lowered(f'{module_name}:Layer.call', [('s32', [4])]))
+  # The signature has the shapes; a function returns nested arguments.
+  signed = nodes(lowered(f'{module_name}:signed'))['parameter']
+  assert list(signed.shape.dimensions) == [8, 16]
+  assert list(nodes(lowered(f'{module_name}:nested', 'arguments'))[
+      'add'].shape.dimensions) == [4, 8]
+
+
+@pytest.mark.parametrize('target, shapes, rule', [
+    ('{}:dens', [], "has no 'dens'; did you mean dense"),
+    ('{}:number', [], 'is not a function, but a int'),
+    ('{}:fails', [('f32', [3])], r'XLA cannot compile it for the arguments '
+     r"f32\[3\] \(KeyError: KeyError: 'no such layer'\)"),
+    ('{}:dense', [('f32', [3])], r"takes x, w: give 2 shapes with --shapes, as "
+     r"in 'f32\[512,1024\] .*; 1 given"),
+    ('{}:signed', 'broken_arguments', 'broken_arguments: must return the '
+     r'arguments of .*ZeroDivisionError'),
+    ('no_such_module:dense', [], "there is no module 'no_such_module'"),
+    ('no_such.py:dense', [], r'there is no file no_such\.py'),
+    ('broken.py:f', [], r'broken\.py cannot be imported \(ZeroDivisionError'),
+    ('needs_jax.py:f', [], r'pip install -e "\.\[jax\]"')])
+def test_what_cannot_be_lowered(module_name, tmp_path, target, shapes, rule):
+  (tmp_path / 'broken.py').write_text('1 / 0')
+  (tmp_path / 'needs_jax.py').write_text(
+      'raise ModuleNotFoundError(name="jax")')
+  with pytest.raises(UserError, match=rule):
+    lowered(target.format(module_name), shapes)
+
+
+def test_functions_that_xla_refuses():
+  @tf.function
+  def wrong(x):
+    return tf.reshape(x, [7])
+  with pytest.raises(UserError, match=r'wrong: .* arguments .*reshape.*7'):
+    tiny_hlo.lowered(wrong, tf.TensorSpec([3]))
+  with pytest.raises(UserError, match='as_string: XLA cannot compile it'):
+    tiny_hlo.lowered(tf.strings.as_string, tf.TensorSpec([3]))
+
+
+@pytest.mark.skipif(importlib.util.find_spec('jax') is None,
+                    reason='jax is not installed')
+def test_functions_of_jax_in_another_process(tmp_path, monkeypatch):
+  (tmp_path / 'layers_of_jax.py').write_text(
+      'import jax\n'
+      'def dense(x, w):\n  return jax.nn.relu(x @ w)\n'
+      'print("imported")\n')
+  monkeypatch.chdir(tmp_path)
+  module = protos.as_module(lowering_subprocess.lower_named(
+      'layers_of_jax:dense', [('bf16', [4, 8]), ('bf16', [8, 16])]))
+  assert 'dot' in nodes(module)
+  with pytest.raises(UserError, match='layers_of_jax:dense: JAX cannot'):
+    lowering_subprocess.lower_named(
+        'layers_of_jax:dense', 2 * [('f32', [4, 8])])
+
+
+TEXT = b'HloModule m\nENTRY e {\n  ROOT a = f32[8,16] parameter(0)\n}\n'
+
+
+@pytest.mark.parametrize('name', ['jaxlib', 'tempfile', 'json', 'numpy'])
+def test_parsing_text_runs_no_file_of_the_working_folder(
+    tmp_path, monkeypatch, name):
+  (tmp_path / f'{name}.py').write_text(
+      f'open({str(tmp_path / "ran")!r}, "w")\n')
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+  # As `python -m` leaves it.
+  monkeypatch.setattr(sys, 'path', [str(tmp_path), '', *sys.path])
+  try:
+    protos.as_module(lowering_subprocess.parse_text('a.txt', TEXT))
+  except UserError as error:
+    assert 'needs jaxlib' in str(error)
+  assert not (tmp_path / 'ran').exists()
+
+
+def test_a_process_that_dies(monkeypatch):
+  monkeypatch.setattr(lowering_subprocess.sys, 'executable', '/bin/false')
+  with pytest.raises(UserError, match=r'process .* ended with code 1'):
+    lowering_subprocess.parse_text('a.txt', TEXT)
+  with pytest.raises(UserError, match=r'--jax_python=/no/python: cannot be'):
+    lowering_subprocess.parse_text('a.txt', TEXT, '/no/python')

@@ -1,0 +1,260 @@
+"""What a user names -> kernels."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from support import tiny_kernels, tiny_tuning
+from support.libtpu import needs_libtpu
+from support.tiny_hlo import add, convolution, elementwise
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import (
+  compiler_process,
+  hlo_files,
+  lowering_subprocess,
+  tpu_compiler,
+)
+from tpu_graphs_ext.serving import kernel_sources
+
+V3 = tpu_compiler.GENERATIONS['v3']
+
+
+def written(folder, name, message):
+  path = folder / name
+  path.write_bytes(message.SerializeToString())
+  return str(path)
+
+
+def compiled(module, **fields):
+  """A kernel as the TPU compiler made it, run once and without a window."""
+  return tpu_compiler.CompiledKernel(
+      module, **{'op_name': '', 'window': None, 'runs': 1, **fields})
+
+
+def window(bounds, cycles=100):
+  return tpu_compiler.Window(bounds, (), cycles)
+
+
+def from_compiled(*kernels, passed_over=(), pallas=(), open_loops=0):
+  return kernel_sources._from_compiled('f', tpu_compiler.CompiledProgram(
+      list(kernels), dict(passed_over), list(pallas), open_loops), [])
+
+
+def names(source):
+  return [one.kernel.tile_id for one in source.kernels]
+
+
+# --- Files --------------------------------------------------------------------
+
+
+def test_an_npz_is_one_kernel(tmp_path):
+  path = tiny_kernels.make_kernel('net_0').save(str(tmp_path))
+  source = kernel_sources.read_source(path)
+  assert names(source) == ['net_0'] and not source.notes
+  assert source.kernels[0].kernel.num_configs
+
+
+def test_tuning_data_has_runs(tmp_path):
+  data = tiny_tuning.tile_data()
+  unmeasured = data.modules.add(fingerprint=0xCD)
+  tiny_tuning.fill_module(unmeasured.module, name='other', size=4096)
+  source = kernel_sources.read_source(written(tmp_path, 'data.pb', data))
+  measured, other = (one.kernel for one in source.kernels)
+  assert (measured.num_configs, other.num_configs) == (2, 0)
+  assert kernel_sources.default_of(measured) == 0
+  assert kernel_sources.default_of(other) is None
+  assert "'other' is ranked as one that was never timed" in source.notes[0]
+
+
+def test_fusions_of_an_optimised_dump_each_once(tmp_path):
+  module = convolution()
+  entry = module.computations[1]
+  twin = add(entry, 24, 'fusion', [32, 4, 4, 384], [3, 0, 2, 1], [20, 21, 22],
+             called_computation_ids=[1])
+  twin.name = 'fusion.twin'
+  add(entry, 25, 'custom-call', [4], operands=[24])
+  source = kernel_sources.read_source(
+      written(tmp_path, 'module_1.after_optimizations.hlo.pb', module))
+  assert names(source) == ['fusion.23'] and source.kernels[0].copies == 2
+  assert source.notes == [
+      "not known to be a TPU's: nothing in it says what compiler optimised it",
+      'passed over, because they have no tiles: 1 custom-call']
+  assert source.kernels[0].kernel.config_feat.shape == (0, 24)
+
+
+@pytest.mark.parametrize('change, machine', [
+    (lambda node: node.__setattr__('custom_call_target', '__cublas$gemm'),
+     'a GPU'),
+    (lambda node: node.__setattr__(
+        'backend_config', b'{"fusion_backend_config":{}}'), 'a GPU'),
+    (lambda node: node.__setattr__(
+        'backend_config', b'{"outer_dimension_partitions":["2"]}'), 'a CPU')])
+def test_dumps_for_other_machines_are_refused(tmp_path, change, machine):
+  module = convolution()
+  change(module.computations[1].instructions[3])
+  path = written(tmp_path, 'a.pb', module)
+  with pytest.raises(UserError, match=rf'a\.pb: was optimised for {machine}, '
+                     '.* before_optimizations'):
+    kernel_sources.read_source(path)
+
+
+def test_a_schedule_without_tiled_layouts_is_not_a_tpus(tmp_path):
+  module = convolution()
+  module.schedule.sequences[2].instruction_ids.append(23)
+  path = written(tmp_path, 'a.pb', module)
+  with pytest.raises(UserError, match='optimised for a CPU or GPU'):
+    kernel_sources.read_source(path)
+  tile = module.computations[1].instructions[0].shape.layout.tiles.add()
+  tile.dimensions.extend([8, 128])
+  source = kernel_sources.read_source(written(tmp_path, 'a.pb', module))
+  assert names(source) == ['conv'] and not source.notes
+
+
+def test_what_cannot_be_ranked(tmp_path):
+  for name, rule in (
+      ('none.pb', 'no such file; a function is named as module:function'),
+      ('', 'no such file'), ('.', 'is a folder')):
+    with pytest.raises(UserError, match=rule):
+      kernel_sources.read_source(name)
+  path = written(tmp_path, 'a.pb', elementwise([64, 256]))
+  with pytest.raises(UserError, match='--shapes goes with a function'):
+    kernel_sources.read_source(path, 'f32[3]')
+  module = elementwise([64, 256])
+  module.computations[0].instructions[1].operand_ids[0] = 77
+  source = kernel_sources.read_source(
+      written(tmp_path, 'b.after_optimizations.hlo.pb', module))
+  assert "b.after_optimizations.hlo.pb: HLO module 'elementwise': " in (
+      source.faults[0])
+
+
+# --- Compiled programs --------------------------------------------------------
+
+
+def test_a_compiled_program_with_most_time_first():
+  # Bounds of f32 [64, 256]: 8 by 2 layout tiles; of [64, 512]: 8 by 4.
+  small, large = elementwise([64, 256]), elementwise([64, 512])
+  source = from_compiled(
+      compiled(small, op_name='jit(f)/tanh', window=window((8, 2), 50)),
+      compiled(large, window=window((4, 4), 300)),
+      compiled(small, window=window((8, 2), 50), runs=11),
+      compiled(elementwise([])), passed_over={'sort': 1}, open_loops=1)
+  assert source.notes == [
+      'passed over, because they have no tiles: 1 sort, 1 operation on scalars',
+      '1 of its loops have an unknown number of trips; their kernels count '
+      'once']
+  first, second = source.kernels
+  # 12 runs of 50 cycles of 900; 300 of 900.
+  assert (first.copies, first.cycles, first.share) == (12, 50, 600 / 900)
+  assert (second.copies, second.share) == (1, 300 / 900)
+  assert first.op_name == 'jit(f)/tanh'
+  assert first.default_from == kernel_sources.FROM_COMPILER
+  assert kernel_sources.default_of(second.kernel) == 0
+  assert second.kernel.config_feat[0, 8:10].tolist() == [4, 4]
+
+
+def test_a_window_of_another_tensor_is_not_a_default():
+  one, = from_compiled(compiled(
+      elementwise([64, 256]), window=window((9, 2)))).kernels
+  assert kernel_sources.default_of(one.kernel) is None
+  assert 'output [9, 2], kernel [], belongs to another' in one.notes[0]
+
+
+def test_pallas_kernels():
+  source = from_compiled(compiled(elementwise([64, 256])), pallas=['attend'])
+  assert len(source.kernels) == 1
+  assert source.notes[0].startswith('attend: written in Pallas')
+  with pytest.raises(UserError, match=r'f: has no kernel to rank\. attend: '):
+    from_compiled(pallas=['attend'])
+
+
+def test_names_are_told_apart_and_odd_kernels_named():
+  source = from_compiled(*(
+      compiled(elementwise([64, 256 * n])) for n in (1, 2, 2)))
+  assert [(one.kernel.tile_id, one.copies) for one in source.kernels] == [
+      ('elementwise', 1), ('elementwise (2)', 2)]
+  # A kernel of eight dimensions, and one of a new opcode.
+  high = elementwise([2] * 7 + [128])
+  source = from_compiled(
+      compiled(high), compiled(elementwise([64, 256], opcode='erf')))
+  assert source.faults == [
+      'f: elementwise: parameter.10 has 8 dimensions; features have columns '
+      'for 6, so this kernel cannot be ranked']
+  assert source.kernels[0].notes == (
+      'the model does not know what erf does: no number of the data set '
+      'stands for it',)
+  assert kernel_sources._from_hlo(
+      'f.pb', hlo_files.HloFile(high, True), V3).faults[0].startswith('f.pb: ')
+
+
+def test_programs_are_compiled(tmp_path, monkeypatch):
+  asked = []
+  content = elementwise([64, 256]).SerializeToString()
+
+  def lower_named(*arguments):
+    asked.append(arguments)
+    return content
+
+  def compile_program(*arguments):
+    asked.append(arguments)
+    if b'bad' in arguments[0]:
+      raise compiler_process.CompileError('the compiler refuses it')
+    return tpu_compiler.CompiledProgram(
+        [compiled(elementwise([64, 256]))], {}, [], 0)
+
+  monkeypatch.setattr(tpu_compiler, 'library', lambda: 'libtpu.so')
+  monkeypatch.setattr(lowering_subprocess, 'lower_named', lower_named)
+  monkeypatch.setattr(tpu_compiler, 'compile_program', compile_program)
+  read = kernel_sources.read_source
+  source = read('layers:dense', 'f32[64,256]', 'v5e', 'python9')
+  assert asked == [('layers:dense', [('f32', [64, 256])], 'python9'),
+                   (content, tpu_compiler.GENERATIONS['v5e'], 'hlo')]
+  assert source.notes == ['compiled for a TPU v5e by libtpu']
+  read('layers:dense', 'example_arguments')
+  assert asked[2] == ('layers:dense', 'example_arguments', '')
+  read(written(tmp_path, 'a.pb', elementwise([64, 256])))
+  assert asked[-1] == (content, V3, 'hlo')
+  path = tmp_path / 'a.mlir'
+  path.write_bytes(b'func.func @main() { stablehlo.add } // bad')
+  with pytest.raises(UserError, match=r'a\.mlir: the compiler refuses it'):
+    read(str(path))
+  assert asked[-1][2] == 'mlir'
+
+
+@needs_libtpu
+def test_functions_and_what_the_compiler_wrote(tmp_path):
+  """A TensorFlow function; then the optimised program, read back."""
+  def dense(inputs, bias):
+    return tf.nn.relu(inputs['x'] @ inputs['w'] + bias)
+
+  arguments = ({'x': tf.TensorSpec([256, 512]),
+                'w': tf.TensorSpec([512, 1024])}, tf.TensorSpec([1024]))
+  source = kernel_sources.from_function(dense, arguments)
+  one, = source.kernels
+  assert one.share == 1 and one.op_name
+  assert kernel_sources.default_of(one.kernel) == 0
+  with tpu_compiler.process(V3) as process:
+    optimized = process.compile(
+        kernel_sources.lower_function(dense, arguments))
+  path = tmp_path / 'a.hlo.pb'
+  path.write_bytes(optimized)
+  again = kernel_sources.read_source(str(path))
+  assert not again.notes and again.kernels[0].cycles == one.cycles
+  assert kernel_sources.from_function(
+      lambda x: tf.tanh(x), 'f32[256,512]', 'v5e').notes == [
+          'compiled for a TPU v5e by libtpu']
+  with pytest.raises(UserError, match=r'dense: .*XLA cannot compile it'):
+    kernel_sources.from_function(dense, 'f32[3] f32[4]')
+  with pytest.raises(UserError, match='goes with the name of a function'):
+    kernel_sources.from_function(dense, 'arguments')
+
+
+def test_a_default_whose_time_is_withheld_is_the_tile_listed_most():
+  kernel = tiny_kernels.make_kernel('net_0', num_configs=5)
+  kernel = dataclasses.replace(
+      kernel, runtime_ns=np.zeros(5, np.int64),
+      normalizer_ns=np.ones(5, np.int64))
+  assert kernel_sources.default_of(kernel) == 0
+  kernel.config_feat[4] = kernel.config_feat[2]
+  assert kernel_sources.default_of(kernel) == 2

@@ -1,0 +1,373 @@
+"""What a user names as something to rank -> kernels, measured or not.
+
+  .npz                 the kernel; its own tiles tell the default
+  tuning data (.pb)    the kernels, with their runs
+  HLO, StableHLO       compiled for a TPU; if a TPU's compiler has optimised
+                       the program already, its kernels as they are
+  module:function      of TensorFlow or JAX: lowered for shapes, then compiled
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from tpu_graphs_ext.analytic import feature_loops
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.errors import UserError, shortened
+from tpu_graphs_ext.hlo import (
+  compiler_process,
+  features,
+  hlo_files,
+  lowering,
+  lowering_subprocess,
+  protos,
+  tpu_compiler,
+  tuning,
+)
+from tpu_graphs_ext.tasks import kernel_inputs
+
+# A function's name; not a Windows path, which has a slash after ':'.
+_FUNCTION = re.compile(r'[\w./~-]+:[A-Za-z_][\w.]*')
+DEFAULT_TPU = 'v3'  # What the data set was timed on.
+
+# Where the default tile of a kernel is from.
+FROM_FILE = 'of the file'
+FROM_COMPILER = "the TPU compiler's"
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceKernel:
+  """One kernel of a source.
+
+  Attributes:
+    kernel: named by `tile_id`; without configurations if no tile is known.
+    copies: how often it runs, counting all equal kernels of the program.
+    notes: a sentence each.
+    default_from: where its default tile is from, if it has one.
+    op_name: the operation in the user's program that it is named after.
+    cycles: of one run, by the TPU compiler's estimate; None without one.
+    share: of the estimated cycles of the whole program, 0 to 1; None as above.
+  """
+  kernel: Kernel
+  copies: int = 1
+  notes: tuple = ()
+  default_from: str = FROM_FILE
+  op_name: str = ''
+  cycles: Optional[int] = None
+  share: Optional[float] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """Kernels of one file or function.
+
+  Attributes:
+    name: as the user gave it.
+    kernels: each graph once.
+    notes: how they were made, and what was left out, a sentence each.
+    faults: a message for each kernel that cannot be ranked.
+  """
+  name: str
+  kernels: list[SourceKernel]
+  notes: list[str]
+  faults: list[str]
+
+
+def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
+                jax_python: str = '') -> Source:
+  """Reads a file, or lowers a function, and compiles what is a program.
+
+  Args:
+    name: see the module's docstring.
+    shapes: of a function's arguments; see `lowering.parse_arguments`.
+    tpu: the generation to compile for; see `tpu_compiler.GENERATIONS`.
+    jax_python: the Python with the user's JAX, which also parses HLO text; ''
+      for this one.
+
+  Raises:
+    UserError: nothing can be read, with the reason.
+  """
+  generation = tpu_compiler.generation_of(tpu)
+  path = os.path.expanduser(name)
+  if not os.path.exists(path) and _FUNCTION.fullmatch(name):
+    tpu_compiler.library()  # Before the function's module runs.
+    module = lowering_subprocess.lower_named(
+        name, lowering.parse_arguments(shapes), jax_python)
+    return from_program(name, module, 'hlo', generation)
+  if not os.path.exists(path):
+    raise UserError(f'{name}: no such file; a function is named as '
+                    'module:function')
+  if shapes:
+    raise UserError(f'--shapes goes with a function; {name} is a file')
+  if os.path.isdir(path):
+    raise UserError(f'{name}: is a folder; name a file of it, or rank the '
+                    'tiles of its .npz files with --data')
+  if path.endswith('.npz'):
+    kernels = kernel_inputs.read_kernels(path)
+    return Source(name, list(map(SourceKernel, kernels)), [], [])
+  content = protos.read_bytes(path)
+  if hlo_files.is_stablehlo(content):
+    return from_program(name, content, 'mlir', generation)
+  # XLA's own dumps have the first field of tuning data too.
+  data = None if path.endswith('.hlo.pb') else tuning.parse_tuning_data(
+      path, content)
+  if data is not None and any(
+      run.HasField('op_config') or run.HasField('module_config')
+      for module in data[0].modules for run in module.runs):
+    return _from_tuning_data(name, *data, generation)
+  return _from_hlo(
+      name, hlo_files.read_hlo(name, content, jax_python), generation)
+
+
+def from_function(function: Callable, arguments: Any,
+                  tpu: str = DEFAULT_TPU) -> Source:
+  """Lowers a function in this process and compiles it.
+
+  Args:
+    function: of JAX or TensorFlow, jitted or not.
+    arguments: see `lower_function`.
+    tpu: the generation to compile for.
+
+  Raises:
+    UserError: it cannot be lowered or compiled.
+  """
+  generation = tpu_compiler.generation_of(tpu)
+  tpu_compiler.library()  # Before anything takes long.
+  return from_program(
+      getattr(function, '__name__', type(function).__name__),
+      lower_function(function, arguments), 'hlo', generation)
+
+
+def lower_function(function: Callable, arguments: Any) -> bytes:
+  """Lowers a function in this process: serialized `HloModuleProto`.
+
+  Args:
+    function: of JAX or TensorFlow, jitted or not.
+    arguments: the tuple of its arguments, see `lowering.lower`; or text with
+      their shapes; or None for a `tf.function` with a signature.
+
+  Raises:
+    UserError: it cannot be lowered.
+  """
+  if isinstance(arguments, str):
+    shapes = lowering.parse_arguments(arguments)
+    if isinstance(shapes, str):
+      raise UserError(f'shapes={arguments!r}: goes with the name of a '
+                      'function; give shapes such as "f32[512,1024]"')
+    arguments = lowering.arguments_of_shapes(function, shapes)
+  elif arguments is None:
+    arguments = ()
+  elif not isinstance(arguments, (tuple, list)):
+    arguments = (arguments,)
+  return lowering.lower(function, tuple(arguments))
+
+
+def default_of(kernel: Kernel) -> Optional[int]:
+  """The configuration that is the compiler's default; None without any.
+
+  It is the one whose time is the normalizer. If times are withheld, it is the
+  tile that is listed several times, else the first.
+  """
+  if not kernel.num_configs:
+    return None
+  same = np.flatnonzero(kernel.runtime_ns == kernel.normalizer_ns)
+  if same.size and (kernel.runtime_ns > 1).all():
+    return int(same[0])
+  _, first, count = np.unique(kernel.config_feat, axis=0, return_index=True,
+                              return_counts=True)
+  return int(first[np.argmax(count)]) if count.max() > 1 else 0
+
+
+def _from_tuning_data(name: str, data, stem: str, generation) -> Source:
+  parts = []
+  for module_data in data.modules:
+    try:
+      kernels = tuning.tile_kernels(
+          protos.TuningData(modules=[module_data]), stem)
+      unmeasured = 'it has no two runs that count'
+    except UserError as error:
+      kernels, unmeasured = [], str(error)
+    if kernels:
+      parts.append(Source(name, list(map(SourceKernel, kernels)), [], []))
+      continue
+    module = protos.as_module(module_data.module)
+    # The data set's modules are kernels that a TPU's compiler made.
+    part = _from_hlo(name, hlo_files.HloFile(module, True), generation)
+    part.notes.insert(0, f'module {module.name!r} is ranked as one that was '
+                      f'never timed: {unmeasured}')
+    parts.append(part)
+  return Source(name, *(
+      [one for part in parts for one in getattr(part, field)]
+      for field in ('kernels', 'notes', 'faults')))
+
+
+# --- Programs -----------------------------------------------------------------
+
+
+def _from_hlo(name: str, file: hlo_files.HloFile, generation) -> Source:
+  """The kernels of a module, compiled unless a TPU's compiler has done it."""
+  if not file.is_optimized:
+    return from_program(
+        name, file.module.SerializeToString(), 'hlo', generation)
+  machine = hlo_files.other_machine(file.module)
+  if machine:
+    raise UserError(
+        f'{name}: was optimised for {machine}, whose kernels are not a TPU\'s; '
+        'give the module before optimisation, whose name has '
+        'before_optimizations')
+  try:
+    program = tpu_compiler.kernels_of(file.module)
+  except UserError as error:
+    raise UserError(f'{name}: {error}') from error
+  return _from_compiled(
+      name, program, [] if hlo_files.is_for_tpu(file.module) else [
+          "not known to be a TPU's: nothing in it says what compiler "
+          'optimised it'])
+
+
+def from_program(name: str, content: bytes, program_format: str,
+                 generation: tpu_compiler.Generation) -> Source:
+  """Compiles a program for a TPU and takes its kernels.
+
+  Args:
+    name: for messages.
+    content: serialized `HloModuleProto`, or StableHLO.
+    program_format: 'hlo' or 'mlir'.
+    generation: of the TPU.
+
+  Raises:
+    UserError: libtpu is missing, the program does not compile, or all its
+      kernels are Pallas kernels.
+  """
+  try:
+    program = tpu_compiler.compile_program(content, generation, program_format)
+  except compiler_process.CompileError as error:
+    raise UserError(f'{name}: {error}') from error
+  return _from_compiled(name, program, [
+      f'compiled for a TPU {generation.name} by libtpu'])
+
+
+def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
+                   notes: list[str]) -> Source:
+  kernels = [kernel for kernel in program.kernels if _has_tiles(kernel)]
+  if program.pallas:
+    written = (f'{shortened(program.pallas)}: written in Pallas, so the author '
+               'chooses the blocks, and the compiler no tile')
+    if not kernels:
+      raise UserError(
+          f'{name}: has no kernel to rank. {written}. If it is one matrix '
+          'product, rank its blocks: --blocks usual with a plain function of '
+          'that product')
+    notes.append(f'{written}; shares of time are without them')
+  passed_over = collections.Counter(program.passed_over)
+  passed_over['operation on scalars'] += len(program.kernels) - len(kernels)
+  if +passed_over:
+    notes.append('passed over, because they have no tiles: ' + ', '.join(
+        f'{count} {opcode}' for opcode, count in (+passed_over).items()))
+  if program.open_loops:
+    notes.append(f'{program.open_loops} of its loops have an unknown number of '
+                 'trips; their kernels count once')
+  found, faults = _each_once(kernels)
+  if not found and not faults:
+    notes.append('it has no kernel with tiles')
+  return Source(name, _with_shares(found), notes,
+                [f'{name}: {fault}' for fault in faults])
+
+
+def _has_tiles(kernel: tpu_compiler.CompiledKernel) -> bool:
+  shape = tpu_compiler.root_of(kernel.module).shape
+  parts = shape.tuple_shapes or [shape]
+  return kernel.window is not None or any(part.dimensions for part in parts)
+
+
+def _each_once(kernels: Sequence[tpu_compiler.CompiledKernel]
+               ) -> tuple[list[SourceKernel], list[str]]:
+  """(kernels with different graphs, messages of those without features)."""
+  found, faults, uses = {}, [], collections.Counter()
+  for compiled in kernels:
+    name = compiled.module.name
+    uses[name] += 1
+    if uses[name] > 1:
+      name += f' ({uses[name]})'
+    try:
+      kernel, notes = untiled_kernel(compiled.module, name)
+    except UserError as error:
+      faults.append(str(error))
+      continue
+    key = (kernel.node_feat.tobytes(), kernel.node_opcode.tobytes(),
+           kernel.edge_index.tobytes(), compiled.window)
+    if key in found:
+      found[key] = dataclasses.replace(
+          found[key], copies=found[key].copies + compiled.runs)
+      continue
+    kernel, more = _with_window(kernel, compiled.window)
+    found[key] = SourceKernel(
+        kernel, compiled.runs, (*notes, *more), FROM_COMPILER,
+        compiled.op_name, compiled.window and compiled.window.cycles)
+  return list(found.values()), faults
+
+
+def untiled_kernel(module, name: str) -> tuple[Kernel, list[str]]:
+  """A kernel without configurations, and notes on it.
+
+  Raises:
+    UserError: a tensor has more dimensions than features have columns.
+  """
+  nodes = [node for computation in module.computations
+           for node in computation.instructions]
+  for node in nodes:
+    if len(node.shape.dimensions) > schema.MAX_DIMS:
+      raise UserError(
+          f'{name}: {node.name} has {len(node.shape.dimensions)} dimensions; '
+          f'features have columns for {schema.MAX_DIMS}, so this kernel cannot '
+          'be ranked')
+  unknown = sorted({node.opcode for node in nodes
+                    if node.opcode not in schema.OPCODES})
+  notes = [f'the model does not know what {shortened(unknown)} does: no '
+           'number of the data set stands for it'] if unknown else []
+  arrays = features.module_arrays(module)
+  none = np.zeros(0, np.int64)
+  return Kernel(
+      tile_id=name, node_feat=arrays.node_feat,
+      node_opcode=arrays.node_opcode, edge_index=arrays.edge_index,
+      config_feat=np.zeros((0, len(schema.CONFIG_FEATURES)), np.float32),
+      runtime_ns=none, normalizer_ns=none), notes
+
+
+def _with_window(kernel: Kernel, window: Optional[tpu_compiler.Window]
+                 ) -> tuple[Kernel, list[str]]:
+  """The kernel with the compiler's tile as its one configuration."""
+  if window is None:
+    return kernel, []
+  grid = feature_loops.kernel_loops(kernel).grid
+  output, filters = window.output_bounds, window.kernel_bounds
+  units = grid.output_units, grid.kernel_units
+  if not grid.bounded or (len(output), len(filters)) != tuple(
+      map(len, units)) or not all(
+          0 < bound <= most for bounds, limits in zip((output, filters), units)
+          for bound, most in zip(bounds, limits)):
+    return kernel, [
+        f"the compiler's tile, output {list(output)}, kernel {list(filters)}, "
+        'belongs to another tensor than the one that is tiled here']
+  one = np.ones(1, np.int64)
+  return dataclasses.replace(
+      kernel, runtime_ns=one, normalizer_ns=one,
+      config_feat=features.config_features(filters, output)[np.newaxis]), []
+
+
+def _with_shares(found: list[SourceKernel]) -> list[SourceKernel]:
+  """The kernels with most estimated time first, each with its share."""
+  total = sum((one.cycles or 0) * one.copies for one in found)
+  if not total:
+    return found
+  shared = [one if one.cycles is None else dataclasses.replace(
+      one, share=one.cycles * one.copies / total) for one in found]
+  return sorted(shared, key=lambda one: -(one.share or 0))

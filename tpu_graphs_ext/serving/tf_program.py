@@ -1,0 +1,272 @@
+"""A trained model as a TensorFlow program on plain tensors in their own units.
+
+The program drops the columns that training dropped, scales the rest, turns
+opcodes that the model never saw into 0, and calls the model's `forward`. Once
+traced it needs neither this package nor TF-GNN. Users of a served model do not
+have this package's Python, so the program itself checks its tensors and raises
+`InvalidArgumentError` with a message.
+
+    node_feat     float32 [nodes, 140]    of all kernels, one after another
+    node_opcode   uint8 [nodes]
+    edge_index    int64 [edges, 2]        (consumer, producer), nodes counted
+                                          through the whole batch
+    config_feat   float32 [configs, 24]   of all kernels, one after another
+    node_splits   int64 [kernels + 1]     kernel k has the nodes from
+                                          node_splits[k] to node_splits[k + 1]
+    config_splits int64 [kernels + 1]     the same for configurations
+
+Empty `node_splits` mean one kernel; empty `config_splits` mean that all kernels
+have the same number of configurations.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import tensorflow as tf
+
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data.normalize import ColumnStats
+from tpu_graphs_ext.engine import scoring
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.tasks import tile_batches
+
+OUTPUT = 'scores'
+# node_feat, node_opcode, edge_index, config_feat -> float32 [configs].
+KernelFunction = Callable[..., tf.Tensor]
+# The same, or a batch -> {'scores': float32 [configs]}; lower is faster.
+ScoringFunction = Callable[..., dict[str, tf.Tensor]]
+_AT_ONCE = 2  # Kernels: one fills the gaps that the other leaves on the cores.
+
+
+def kernel_specs(ranker: scoring.Ranker) -> tuple[tf.TensorSpec, ...]:
+  """Shapes and types of one kernel's arrays, as the files store them."""
+  return (
+      tf.TensorSpec(
+          [None, len(ranker.stats.node.minimum)], tf.float32, 'node_feat'),
+      tf.TensorSpec([None], tf.uint8, 'node_opcode'),
+      tf.TensorSpec([None, 2], tf.int64, 'edge_index'),
+      tf.TensorSpec(
+          [None, len(ranker.stats.config.minimum)], tf.float32,
+          'config_feat'))
+
+
+def batch_specs(ranker: scoring.Ranker) -> tuple[tf.TensorSpec, ...]:
+  """Shapes and types of a batch; the splits may be left out."""
+  return (*kernel_specs(ranker), *(
+      tf.TensorSpec([None], tf.int64, name)
+      for name in ('node_splits', 'config_splits')))
+
+
+def compiled(ranker: scoring.Ranker, function: Callable[..., Any],
+             specs: tuple[tf.TensorSpec, ...]
+             ) -> tf.types.experimental.PolymorphicFunction:
+  """A function of a ranker's model, traced once for all sizes.
+
+  Raises:
+    UserError: the model cannot be traced.
+  """
+  # The package's own models need no AutoGraph, which makes tracing slow.
+  own = type(ranker.model).__module__ == load_models.models_module().__name__
+  program = tf.function(function, input_signature=specs, autograph=not own)
+  try:
+    program.get_concrete_function()
+  except Exception as error:  # A user's models.py may raise anything.
+    reason = ' '.join(str(error).split())[:300]
+    raise UserError(
+        f'{ranker.name}: forward of {type(ranker.model).__name__} cannot be '
+        f'compiled for kernels of any size ({type(error).__name__}: {reason});'
+        ' it must use TensorFlow operations alone, and take num_configs as a '
+        'tensor') from error
+  return program
+
+
+def kernel_function(ranker: scoring.Ranker) -> KernelFunction:
+  """Scores one kernel with the model's `forward`; to be traced."""
+  forward, num_ops = ranker.model.forward, ranker.num_ops
+
+  def scores(node_feat, node_opcode, edge_index, config_feat):
+    opcode = tf.where(tf.cast(node_opcode, tf.int32) < num_ops, node_opcode,
+                      tf.zeros_like(node_opcode))
+    node_graph = tf.zeros_like(node_opcode, tf.int64)  # All of kernel 0.
+    config_graph = tf.zeros_like(config_feat[:, 0], tf.int64)
+    graph = tile_batches.graph_tensor({
+        'op': opcode,
+        'op_feats': _scaled(ranker.stats.node, node_feat),
+        'op_sizes': tf.shape(node_feat, tf.int64)[:1],
+        'op_graph': node_graph,
+        'consumer': edge_index[:, 0],
+        'producer': edge_index[:, 1],
+        'feed_sizes': tf.shape(edge_index, tf.int64)[:1],
+        'config_feats': _scaled(ranker.stats.config, config_feat),
+        'runtimes': tf.ones_like(config_graph, tf.float64),  # Never read.
+        'normalizers': tf.ones_like(config_graph),
+        'config_sizes': tf.shape(config_feat, tf.int64)[:1],
+        'config_graph': config_graph,
+        'tile_id': tf.constant([b'']),
+    })
+    return tf.reshape(forward(graph, tf.shape(config_feat)[0]), [-1])
+
+  return scores
+
+
+def _scaled(stats: ColumnStats, table: tf.Tensor) -> tf.Tensor:
+  """What `stats.apply` gives, to the last bit."""
+  columns, low, width = stats.scale
+  return (tf.gather(table, columns, axis=1) - low) / width
+
+
+def checked_kernel_function(ranker: scoring.Ranker) -> ScoringFunction:
+  """Checks one kernel's tensors, then scores it."""
+  score = kernel_function(ranker)
+
+  def scores(node_feat, node_opcode, edge_index, config_feat):
+    tensors = _with_shapes(
+        ranker, node_feat, node_opcode, edge_index, config_feat)
+    with tf.control_dependencies(_tensor_checks(*tensors)):
+      return {OUTPUT: _finite(score(*map(tf.identity, tensors)))}
+
+  return scores
+
+
+def batch_function(ranker: scoring.Ranker) -> ScoringFunction:
+  """Checks the tensors of several kernels, then scores each by itself."""
+  score = kernel_function(ranker)
+  none = tf.constant([], tf.int64)  # Eager: the signature's default.
+
+  def scores(node_feat, node_opcode, edge_index, config_feat,
+             node_splits=none, config_splits=none):
+    tensors = _with_shapes(
+        ranker, node_feat, node_opcode, edge_index, config_feat)
+    nodes, configs = (tf.shape(tensors[i], tf.int64)[0] for i in (0, 3))
+    splits = _filled_splits(nodes, configs, node_splits, config_splits)
+    with tf.control_dependencies(
+        _tensor_checks(*tensors) + _split_checks(nodes, configs, *splits)):
+      node_splits, config_splits = map(tf.identity, splits)
+    with tf.control_dependencies([_edge_check(tensors[2], node_splits)]):
+      tensors = tuple(map(tf.identity, tensors))
+    edge_index, edge_splits = _by_kernel(tensors[2], node_splits)
+    return {OUTPUT: _finite(_one_by_one(
+        score, (*tensors[:2], edge_index, tensors[3]),
+        (node_splits, node_splits, edge_splits, config_splits)))}
+
+  return scores
+
+
+def _one_by_one(score: KernelFunction, tensors: tuple,
+                splits: tuple) -> tf.Tensor:
+  """The scores of every kernel, one after another: float32 [configs]."""
+  kernels = tf.size(splits[0]) - 1
+
+  def step(k, found):
+    node_feat, opcode, edges, config_feat = (
+        tensor[split[k]:split[k + 1]]
+        for tensor, split in zip(tensors, splits))
+    own = score(node_feat, opcode, edges - splits[0][k], config_feat)
+    return k + 1, found.write(k, own)
+
+  found = tf.TensorArray(
+      tf.float32, kernels, infer_shape=False, element_shape=[None])
+  return tf.while_loop(
+      lambda k, unused_found: k < kernels, step, (0, found),
+      parallel_iterations=_AT_ONCE)[1].concat()
+
+
+def _filled_splits(nodes: tf.Tensor, configs: tf.Tensor,
+                   node_splits: tf.Tensor,
+                   config_splits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+  """The splits, with what empty ones stand for."""
+  node_splits = tf.cond(
+      tf.size(node_splits) > 0, lambda: node_splits,
+      lambda: tf.stack([tf.zeros_like(nodes), nodes]))
+  kernels = tf.maximum(tf.size(node_splits, tf.int64) - 1, 1)
+  config_splits = tf.cond(
+      tf.size(config_splits) > 0, lambda: config_splits,
+      lambda: tf.range(kernels + 1) * (configs // kernels))
+  return node_splits, config_splits
+
+
+def _by_kernel(edge_index: tf.Tensor, node_splits: tf.Tensor) -> tuple:
+  """Edges in the order of their kernels, and the splits of that order."""
+  kernel = tf.searchsorted(
+      node_splits, edge_index[:, 0], side='right', out_type=tf.int64) - 1
+  order = tf.argsort(kernel, stable=True)
+  return tf.gather(edge_index, order), tf.searchsorted(
+      tf.gather(kernel, order), tf.range(tf.size(node_splits, tf.int64)),
+      out_type=tf.int64)
+
+
+# --- Checks -------------------------------------------------------------------
+
+
+def _with_shapes(ranker: scoring.Ranker, *tensors: tf.Tensor) -> tuple:
+  """Checks shapes when the program runs; static ones bind only Python."""
+  return tuple(
+      tf.ensure_shape(tensor, spec.shape, name=spec.name)
+      for tensor, spec in zip(tensors, kernel_specs(ranker)))
+
+
+def _check(condition: tf.Tensor, text: str, *values: tf.Tensor):
+  """An operation that fails with the text and the values."""
+  return tf.debugging.Assert(condition, [text, *values], summarize=8)
+
+
+def _tensor_checks(node_feat: tf.Tensor, node_opcode: tf.Tensor,
+                   edge_index: tf.Tensor, config_feat: tf.Tensor) -> list:
+  """Checks that do not depend on the splits."""
+  nodes = tf.shape(node_feat, tf.int64)[0]
+  opcodes = tf.size(node_opcode, tf.int64)
+  low, high = tf.reduce_min(edge_index), tf.reduce_max(edge_index)
+  some = tf.size(edge_index) > 0
+  return [
+      _check(nodes > 0, 'node_feat has no rows; a kernel has at least one '
+             'node'),
+      _check(tf.equal(nodes, opcodes), 'node_feat and node_opcode must have '
+             'one row for each node; they have', nodes, opcodes),
+      _check(tf.shape(config_feat)[0] > 0, 'config_feat has no rows; a kernel '
+             'has at least one configuration'),
+      _check(~some | ((low >= 0) & (high < nodes)), 'edge_index must hold '
+             'nodes of the batch, counted from 0; least, largest and number '
+             'of nodes are', low, high, nodes),
+      *(_check(tf.reduce_all(tf.math.is_finite(table)),
+               f'{name} has values that are NaN or infinite')
+        for name, table in (('node_feat', node_feat),
+                            ('config_feat', config_feat)))]
+
+
+def _split_checks(nodes: tf.Tensor, configs: tf.Tensor, node_splits: tf.Tensor,
+                  config_splits: tf.Tensor) -> list:
+  checks = [_check(
+      tf.equal(tf.size(node_splits), tf.size(config_splits)),
+      'node_splits and config_splits must have one entry more than there are '
+      'kernels; they have', tf.size(node_splits), tf.size(config_splits))]
+  for name, splits, rows, what in (
+      ('node_splits', node_splits, nodes, 'nodes'),
+      ('config_splits', config_splits, configs, 'configurations')):
+    rises = tf.reduce_all(splits[1:] > splits[:-1])
+    checks.append(_check(
+        rises & tf.reduce_all(tf.equal(splits[:1], 0))
+        & tf.reduce_all(tf.equal(splits[-1:], rows))
+        & (tf.size(splits) > 1),
+        f'{name} must begin with 0, rise, and end with the number of {what} '
+        '(empty config_splits: all kernels have the same number); that number '
+        'and the splits are', rows, splits))
+  return checks
+
+
+def _edge_check(edge_index: tf.Tensor, node_splits: tf.Tensor):
+  """Checks that both ends of an edge belong to one kernel."""
+  ends = tf.reshape(tf.searchsorted(
+      node_splits, tf.reshape(edge_index, [-1]), side='right'), [-1, 2])
+  return _check(
+      tf.reduce_all(tf.equal(ends[:, 0], ends[:, 1])), 'edge_index has an edge '
+      'between two kernels; nodes are counted through the whole batch, so add '
+      "its entry of node_splits to each kernel's own numbers; they are",
+      node_splits)
+
+
+def _finite(scores: tf.Tensor) -> tf.Tensor:
+  with tf.control_dependencies([_check(
+      tf.reduce_all(tf.math.is_finite(scores)),
+      'the model gives scores that are NaN or infinite')]):
+    return tf.identity(scores)
