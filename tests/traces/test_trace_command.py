@@ -80,10 +80,11 @@ def test_the_tables(capsys, trace, learned):
   lines = out.splitlines()
   assert lines[0].endswith('t.json.gz: a GPU, steps 2')
   row, = (line.split() for line in lines if line.startswith('element-wise'))
-  assert row == ['element-wise', '1', '10.0', '8.0', '0.800', '20.0%', '20.0%']
-  assert '100.0% of the time of the GPU is predicted' in out
-  assert ('measured 65.0, predicted 48.5 (-25.4%), with communication as '
-          'recorded 68.5 (+5.4%)') in out
+  assert row == ['element-wise', '1', '10.0', '8.0', '0.800', '20.0', '%',
+                 '20.0', '%']
+  assert '100.0 % of the time of the GPU is predicted' in out
+  assert ('measured 65.0, predicted 48.5 (-25.4 %), with communication as '
+          'recorded 68.5 (+5.4 %)') in out
   assert 'communication, which takes 40 us' in out
   assert ADD in out
   assert ADD not in run(capsys, trace, f'--hardware={learned}', '--top=0')[1]
@@ -136,7 +137,7 @@ def test_what_a_trace_lacks_is_said(capsys, learned, tmp_path):
                      f'--hardware={learned}')
   assert code == 0 and 'note: the trace has no shapes' in out
   # Nor does it tell threads.
-  assert '0.0% of the time' in out
+  assert '0.0 % of the time' in out
 
 
 # ------------------------------------------------------------------ bad input

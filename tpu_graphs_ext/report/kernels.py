@@ -104,7 +104,7 @@ def _kernel(shown: Shown, looks: Looks, in_elements: bool) -> dict[str, Any]:
   return {
       'title': f'{kernel.tile_id}: {roles}',
       'text': f'Kind: {row["kind"]}; {kernel.num_configs} configurations, the '
-              f'best of which takes {_us(kernel.runtime_ns[best])} µs. '
+              f'best of which takes {_us(kernel.runtime_ns[best])} us. '
               'Slowdown of the default tile: '
               f'{page.number(100 * row["default"])} %.',
       'figures': [drawing.drawing(kernel), *(
@@ -163,7 +163,7 @@ def _scatter(shown: Shown, name: str, looks: Looks, best: int) -> page.Figure:
       + f' {left_out} of the tiles are not drawn.' * bool(left_out),
       charts.svg(draw), page.table(
           f'The first choices of {name}', (
-              'place', 'configuration', 'measured, µs', '% over the best'),
+              'place', 'configuration', 'measured, us', '% over the best'),
           ((place + 1, order[place], _us(kernel.runtime_ns[order[place]]),
             page.number(by_place[place]))
            for place in range(min(10, len(order))))))
@@ -196,7 +196,7 @@ def _tiles_table(shown: Shown, best: int, in_elements: bool) -> page.Table:
     if any(bounds):
       rows.append((group, *(of or page.NOTHING for of in bounds)))
   rows += [
-      ('measured, µs', *(_us(kernel.runtime_ns[c]) for c in configs)),
+      ('measured, us', *(_us(kernel.runtime_ns[c]) for c in configs)),
       ('% over the best', *(page.number(slowdown[c]) for c in configs)),
       *((f'place that {name} predicts', *(order.index(c) + 1 for c in configs))
         for name, order in orders.items()),

@@ -156,14 +156,16 @@ def text(found: Comparison, top: int = 15) -> str:
            *(f'  note: {note}' for note in found.notes), '',
            'By kind; times in us, errors |predicted - measured| / measured',
            _table(summary(kernels)),
-           f'{found.coverage:.1%} of the time of the GPU is predicted, without '
-           f'communication, which takes {found.communication_us:,.0f} us']
+           f'{_percent(found.coverage)} of the time of the GPU is predicted, '
+           'without communication, which takes '
+           f'{found.communication_us:,.0f} us']
   if found.step:
     measured, predicted, known = found.step.values()
     lines += ['', 'From the first launch to the last end, in us: measured '
               f'{measured:,.1f}, predicted {predicted:,.1f} '
-              f'({predicted / measured - 1:+.1%}), with communication as '
-              f'recorded {known:,.1f} ({known / measured - 1:+.1%})']
+              f'({_percent(predicted / measured - 1, "+")}), with '
+              f'communication as recorded {known:,.1f} '
+              f'({_percent(known / measured - 1, "+")})']
   by_function = summary(kernels, 'kernel').drop(ALL, errors='ignore')
   off = (by_function.predicted_us - by_function.measured_us).abs()
   dearest = off.sort_values(ascending=False).index[:top]
@@ -172,11 +174,16 @@ def text(found: Comparison, top: int = 15) -> str:
       _table(by_function.loc[dearest])])
 
 
-_FORMATS = {'kernels': '{:,d}', 'ratio': '{:.3f}', 'exponent': '{:.2f}',
-            'us_per_million': '{:.3g}', 'least_us': '{:.2f}',
-            **dict.fromkeys(('measured_us', 'predicted_us'), '{:,.1f}'),
+def _percent(share: float, sign: str = '') -> str:
+  return f'{100 * share:{sign}.1f} %'
+
+
+_FORMATS = {'kernels': '{:,d}'.format, 'ratio': '{:.3f}'.format,
+            'exponent': '{:.2f}'.format, 'us_per_million': '{:.3g}'.format,
+            'least_us': '{:.2f}'.format,
+            **dict.fromkeys(('measured_us', 'predicted_us'), '{:,.1f}'.format),
             **dict.fromkeys(('mean_error', 'geometric_error', 'spread'),
-                            '{:.1%}')}
+                            _percent)}
 
 
 def _table(frame: pd.DataFrame) -> str:
@@ -184,8 +191,7 @@ def _table(frame: pd.DataFrame) -> str:
     return '  none'
   shown = frame.rename(lambda name: name[:60]).rename_axis(None)
   return shown.to_string(formatters={
-      name: (lambda value, form=form: '-' if value != value
-             else form.format(value))
+      name: (lambda value, form=form: '-' if value != value else form(value))
       for name, form in _FORMATS.items() if name in frame})
 
 
