@@ -30,7 +30,8 @@ def kernel_of(tile_id='net_0', u8=(0, 0, 0, 0), size=(0, 1024, 7, 7),
       kernel, node_feat=node_feat, config_feat=config_feat)
 
 
-def warn(stats, kernels, opcodes=None):
+def warn(stats, kernels, opcodes=None, level=logging.DEBUG):
+  logging.getLogger(out_of_range.__name__).setLevel(level)
   out_of_range.warn(
       scoring.Ranker(None, stats, 256, 'model_x', opcodes=opcodes),
       kernels if isinstance(kernels, Partition)
@@ -117,6 +118,13 @@ def test_one_line_a_column_names_kernels_and_shares(stats, caplog):
       '38 % of the nodes of a_0, b_0',
       '  kernel_bounds_0 reaches 128 (1 to 64 in training) in 67 % of the '
       'configurations of c_0']
+
+
+def test_one_line_unless_it_is_verbose(stats, caplog):
+  warn(stats, [kernel_of('a_0', size=(2048, 0, 0, 0))], level=logging.INFO)
+  assert [record.message for record in caplog.records] == [
+      '1 of 1 kernels have features that model_x was not trained on; their '
+      'order is less certain (1 columns or opcodes; --verbose lists them)']
 
 
 def test_many_columns_are_counted(stats, caplog):

@@ -1,6 +1,7 @@
 """Programs with opcodes, sizes and layouts that training did not have."""
 
 import dataclasses
+import logging
 
 import numpy as np
 import pytest
@@ -12,6 +13,11 @@ from tpu_graphs_ext.tasks import layout
 from tpu_graphs_ext.tasks.layout_settings import LayoutLoadSettings
 
 SIZE = schema.NODE_COLUMN['shape_dimensions_0']
+
+
+@pytest.fixture(autouse=True)
+def verbose(caplog):
+  caplog.set_level(logging.DEBUG, out_of_range.__name__)
 
 
 @pytest.fixture(scope='module')

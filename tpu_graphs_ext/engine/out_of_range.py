@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
+import os
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
@@ -184,10 +185,13 @@ def warn_of(every: Sequence[Unfamiliar], kernels: int, model: str,
   lines = [_line(members, what) for members in columns.values()]
   if len(lines) > MAX_LINES:
     lines[MAX_LINES:] = [f'and {len(lines) - MAX_LINES} more columns']
+  details = (
+      '\n  '.join([':', *lines]) if _log.isEnabledFor(logging.DEBUG) else
+      f' ({len(columns)} columns or opcodes; --verbose lists them)')
   _log.warning(
       '%d of %d %ss have features that %s was not trained on; their order '
-      'is less certain:\n%s', len({found.tile_id for found in every}), kernels,
-      what, model, '\n'.join('  ' + line for line in lines))
+      'is less certain%s', len({found.tile_id for found in every}), kernels,
+      what, os.path.basename(model), details)
 
 
 def _line(members: list[Unfamiliar], what: str = 'kernel') -> str:
