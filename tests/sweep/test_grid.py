@@ -46,7 +46,7 @@ def test_a_search(read):
   found = read({'models': ['MLP'], 'prune': True,
                 'search': {'method': 'bayes', 'configurations': 7, 'seed': 5},
                 'settings': {'lr': {'min': 1e-4, 'max': 1e-2, 'log': True}}})
-  assert found.search == grid.Search('bayes', 7, 5)
+  assert (found.method, found.draws, found.search_seed) == ('bayes', 7, 5)
   assert found.prune == grid.Prune() and found.num_trials == 7
 
 
@@ -123,6 +123,81 @@ def test_faults(read, given, said):
   with pytest.raises(UserError) as caught:
     read(given)
   assert 'grid.json: ' in str(caught.value) and said in str(caught.value)
+
+
+@pytest.mark.parametrize('given, expected', [
+    (3, [3]), (None, [None]), ([1, 2.5], [1, 2.5]),
+    ([[1], {'a': 2}], [[1], {'a': 2}]), ({'value': [1, 2]}, [[1, 2]]),
+    ({'min': 1, 'max': 4, 'step': 1}, [1, 2, 3, 4]),
+    ({'min': 1, 'max': 4, 'step': 2}, [1, 3]),
+    ({'min': 0, 'max': 0.3, 'step': 0.1}, [0, 0.1, 0.2, 0.30000000000000004]),
+    ({'min': 1e-4, 'max': 1e-2, 'count': 3, 'log': True}, [1e-4, 1e-3, 1e-2]),
+    ({'min': 8, 'max': 128, 'count': 5, 'log': True}, [8, 16, 32, 64, 128]),
+    ({'min': 1, 'max': 3, 'count': 9}, [1, 2, 3]),  # Whole ones, once each.
+])
+def test_values(given, expected):
+  found = grid.values_of(given, 'x', False)
+  assert found == expected and type(found[-1]) is type(expected[-1])
+
+
+@pytest.mark.parametrize('given, said', [
+    ([], 'x: is an empty list'), ([1, 2, 1], 'x: has 1 twice'),
+    ({'min': 1, 'max': 2, 'cuont': 2}, "key 'cuont'; did you mean count"),
+    ({'a': 1}, 'write an object that is itself the value as {"value"'),
+    ({'min': 1}, "x: is a range without 'max'"),
+    ({'min': 'a', 'max': 2}, "x.min: must be a number; got 'a'"),
+    ({'min': True, 'max': 2}, 'x.min: must be a number; got True'),
+    ({'min': 2, 'max': 2, 'step': 1}, 'min must be below max; got 2 and 2'),
+    ({'min': 1, 'max': 2}, 'x: how many numbers?'),
+    ({'min': 1, 'max': 2, 'count': 1}, 'x.count: must be a whole'),
+    ({'min': 1, 'max': 2, 'step': 0}, 'x.step: must be above 0'),
+    ({'min': 1, 'max': 2, 'step': 1e-9}, 'x.step: gives more than 10000'),
+    ({'min': 1, 'max': 2, 'step': 1, 'count': 2}, 'step goes with neither'),
+    ({'min': 0, 'max': 2, 'count': 2, 'log': True}, 'x.min: must be above 0'),
+    ({'min': 1, 'max': 2, 'log': 'yes'}, "x.log: must be true or false; got"),
+])
+def test_faults_of_values(given, said):
+  with pytest.raises(UserError) as caught:
+    grid.values_of(given, 'x', False)
+  assert said in str(caught.value)
+
+
+class Draws:
+  """Stands for Optuna's trial: draws the last there is, and notes how."""
+
+  def __init__(self):
+    self.asked = []
+
+  def suggest_categorical(self, name, choices):
+    self.asked.append((name, choices))
+    return choices[-1]
+
+  def suggest_int(self, name, low, high, **options):
+    self.asked.append((name, low, high, options))
+    return high
+
+  suggest_float = suggest_int
+
+
+def test_what_a_search_draws(read):
+  found = read({
+      'search': {'method': 'random', 'configurations': 1},
+      'models': ['MLP', {'model': 'MLP', 'kwargs': {'hidden_dim': [[8], 16]}}],
+      'kwargs': {'hidden_dim': {'min': 1, 'max': 9, 'step': 2}}, 'settings': {
+          'lr': {'min': 0.5, 'max': 9, 'log': True}, 'epochs': 7}})
+  draws = Draws()
+  assert found.drawn(draws) == Configuration(
+      'MLP', {'hidden_dim': 16}, {'lr': 9, 'epochs': 7})
+  assert draws.asked == [
+      ('model', [0, 1]), ('models[1].kwargs.hidden_dim', ['[8]', '16']),
+      ('settings.lr', 0.5, 9, {'log': True})]
+  draws = Draws()
+  draws.suggest_categorical = lambda *_: 0
+  assert found.drawn(draws).kwargs == {'hidden_dim': 9}
+  assert draws.asked[0] == ('kwargs.hidden_dim', 1, 9,
+                            {'log': False, 'step': 2})
+  with pytest.raises(UserError, match='a search draws between'):
+    grid.values_of({'min': 1, 'max': 2, 'count': 3}, 'x', True)
 
 
 def test_too_many_trials_are_counted_not_listed(read):

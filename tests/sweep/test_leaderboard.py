@@ -21,8 +21,7 @@ def row(width, seed, opa=None, state=study.FINISHED, **more):
 
 
 def board(rows, goal='opa'):
-  return Leaderboard(grid.Grid('/x/g.json', 'tile', (), (0,), ('/data',),
-                               grid.Search(), None, goal), rows)
+  return Leaderboard(grid.Grid('/x/g.json', 'tile', (), goal=goal), rows)
 
 
 def rows_of(text):

@@ -1,5 +1,6 @@
-"""What a row holds, and that Parquet keeps it."""
+"""What a row and a part hold, and that Parquet keeps it."""
 
+import dataclasses
 import io
 import json
 
@@ -11,7 +12,8 @@ from support.tiny_hlo import product
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import duplicate_configs, rank, scoring
 from tpu_graphs_ext.serving import kernel_sources, tile_search
-from tpu_graphs_ext.sweep import rows
+from tpu_graphs_ext.sweep import rank_shard, rows
+from tpu_graphs_ext.sweep.storage import Found
 
 
 class FirstFirst:
@@ -25,8 +27,7 @@ class FirstFirst:
 
 
 def legal_row():
-  module = product(64, 128, 256)
-  kernel, _ = kernel_sources.untiled_kernel(module, 'dense')
+  kernel, _ = kernel_sources.untiled_kernel(product(64, 128, 256), 'dense')
   stats = model_checks.stats_of([tiny_kernels.make_kernel(num_configs=9)])
   ranker = scoring.Ranker(FirstFirst(), stats, schema.NUM_OPCODES)
   advice = tile_search.advice_on(
@@ -35,9 +36,10 @@ def legal_row():
 
 
 def listed_row():
-  kernel = tiny_kernels.make_kernel()
-  scores = duplicate_configs.Scores(np.array([2, 1, 3, 4], np.float32), np.arange(4))
-  return rows.of_ranking('a.npz', rank.ranking_of(kernel, scores, 2), [])
+  scores = duplicate_configs.Scores(
+      np.array([2, 1, 3, 4], np.float32), np.arange(4))
+  return rows.of_ranking('a.npz', rank.ranking_of(
+      tiny_kernels.make_kernel(), scores, 2), [])
 
 
 def read(kind, lines):
@@ -55,6 +57,8 @@ def test_a_row_of_legal_tiles():
   assert [pick['place'] for pick in row['picks']] == [1, 2]
   assert row['unfamiliar'] == [
       f'{found.table}.{found.column}' for found in advice.unfamiliar]
+  with pytest.raises(ValueError, match='colour'):
+    rows.row(rows.LISTED, 'a.npz', colour=1)
 
 
 @pytest.mark.parametrize('kind', [rows.LISTED, rows.LEGAL])
@@ -62,12 +66,9 @@ def test_parquet_keeps_every_value(kind):
   row = legal_row()[1] if kind is rows.LEGAL else listed_row()
   lines = [rows.line_of(row), rows.line_of(
       rows.row(kind, 'b.npz', error='damaged'))]
-  found = read(kind, lines).read().to_pylist()
-  assert found == [json.loads(line) for line in lines]
-
-
-def test_no_rows_at_all():
-  assert read(rows.LISTED, []).read().column_names == list(rows.LISTED)
+  assert read(kind, lines).read().to_pylist() == [
+      json.loads(line) for line in lines]
+  assert read(kind, []).read().column_names == list(kind)
 
 
 def test_groups_depend_on_rows_alone(monkeypatch):
@@ -79,6 +80,30 @@ def test_groups_depend_on_rows_alone(monkeypatch):
   assert read(rows.LISTED, lines).metadata.row_group(0).num_rows == 3
 
 
-def test_a_column_that_is_not_there():
-  with pytest.raises(ValueError, match='colour'):
-    rows.row(rows.LISTED, 'a.npz', colour=1)
+# --------------------------------------------------------------------- parts
+
+
+def names(files, size=2, basis='model'):
+  return [shard.part for shard in rank_shard.shards(files, size, basis)]
+
+
+def test_a_part_is_named_by_all_that_its_rows_depend_on():
+  files = [Found(f'{name}.npz', f'/d/{name}.npz', 'stamp') for name in 'abcde']
+  assert len(set(names(files))) == 3 and names(files) == names(files)
+  assert not set(names(files)) & set(names(files, basis='another'))
+  changed = [*files[:2], dataclasses.replace(files[2], stamp='new'),
+             *files[3:]]
+  assert [old == new for old, new in zip(names(files), names(changed))] == [
+      True, False, True]
+
+
+def test_a_damaged_part_is_none(tmp_path):
+  pytest.importorskip('fsspec', reason='needs the extra [scale]')
+  parts = rank_shard.parts_in(str(tmp_path))
+  lines = [b'{"file":"a"}\n', '{"file":"é"}\n'.encode()]
+  whole = parts['a'] = rank_shard.sealed(lines, 1.5)
+  assert rank_shard.read_part(parts, 'a') == (lines, 1.5)
+  for place in range(len(whole)):
+    for damaged in (whole[:place] + b'#' + whole[place + 1:], whole[:place]):
+      assert rank_shard.read_part({'a': damaged}, 'a') is None, damaged
+  assert rank_shard.read_part(parts, 'b') is None

@@ -120,7 +120,7 @@ def test_trials_of_the_layout_task(tmp_path):
       'data_roots': [str(data)], 'goal': 'kendall'}))
   space = grid.read(str(grid_path))
   configuration, = space.configurations()
-  trial, = trials.Maker(space, str(tmp_path / 'out')).trials(configuration)
+  trial, = trials.trials_of(space, str(tmp_path / 'out'), configuration)
   state, result = training.run(trial)
   assert state == study.FINISHED and result['parameters'] > 0
   assert {'opa', 'kendall', 'top1', 'top10'} <= set(result['values'])

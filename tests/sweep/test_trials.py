@@ -21,10 +21,9 @@ def key(data_root, tmp_path):
   def of(root=data_root, out='/out', kwargs=(), prune=None, models_py=None,
          seed=0, **settings):
     settings['models_py'] = str(models_py or tiny_models.__file__)
-    space = grid.Grid('g.json', 'tile', (), (seed,), (str(root),),
-                      grid.Search(), prune, 'opa')
-    trial, = trials.Maker(space, out).trials(
-        Configuration('TinyRanker', dict(kwargs), settings))
+    space = grid.Grid('g.json', 'tile', (), (seed,), (str(root),), prune=prune)
+    trial, = trials.trials_of(
+        space, out, Configuration('TinyRanker', dict(kwargs), settings))
     return trial.key
 
   return of

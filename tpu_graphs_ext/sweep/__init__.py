@@ -1,8 +1,7 @@
 """Many trainings, or rankings of many files, in many processes.
 
-pool         runs a function on items, by workers that may die
+pool         runs a function on items, in workers that may die
 grid         what a sweep tries, from a file
-values       the values of one argument
 trials       what a trial is, and its key
 study        the Optuna studies of a sweep
 training     what a worker does with a trial

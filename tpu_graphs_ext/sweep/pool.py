@@ -1,10 +1,10 @@
-"""Runs a function on many items, by processes any of which may die.
+"""Runs a function on many items, in processes any of which may die.
 
 On this machine the processes are pools of concurrent.futures; elsewhere they
-are the workers of a Dask cluster, which anybody starts by Dask's own commands:
+are the workers of a Dask cluster, which Dask's own commands start:
 
   dask scheduler                                  on one machine
-  dask worker tcp://ADDRESS:8786 --nthreads 1     on each, as often as it may
+  dask worker tcp://ADDRESS:8786 --nthreads 1     on each, once per task
 
   for key, result, error in pool.run(work, items, workers=4):
     print(key, error or result)
@@ -20,17 +20,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from tqdm import tqdm
 
 from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 
-# How often an item is tried whose process dies. A cluster's scheduler counts
-# itself (distributed.scheduler.allowed-failures, 3 more by default).
+# Attempts at an item whose process dies. A cluster has its own number:
+# distributed.scheduler.allowed-failures, by default 3 more attempts.
 TRIES = 3
 _DIED = 'its worker died'
 
@@ -59,16 +59,14 @@ def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
         workers: int = 0, scheduler: str = '') -> Iterator[Outcome]:
   """Yields how each item ended, in the order in which they end.
 
-  A task is done again if its worker dies before the result is fetched.
-
   Args:
     function: at the top of a module that workers can import. What it raises
       becomes an `error`, and is not retried.
     items: (key, item) pairs, taken one by one as workers become free, so an
-      iterator may look at what was yielded before.
+      iterator may depend on what was yielded before.
     workers: tasks at a time. 0: one on this machine, as many as a cluster has
       workers.
-    scheduler: address of a Dask scheduler, as tcp://10.0.0.5:8786; '':
+    scheduler: address of a Dask scheduler, such as tcp://10.0.0.5:8786; '':
       processes of this machine, started by spawn.
 
   Raises:
@@ -96,18 +94,17 @@ def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
 
 def died(times: int) -> str:
   """The error of an item whose worker died each time."""
-  return (f'{_DIED}, {times} times (killed by somebody, or by the system for '
-          'want of memory)')
+  return f'{_DIED}, {times} times (killed, or out of memory)'
 
 
 def is_death(error: str) -> bool:
-  """Whether an error is that of `died`, and not what the function raised."""
+  """Whether an error is one of `died`, not raised by the function."""
   return error.startswith(_DIED)
 
 
 def called(function: Callable[[Any], Any],
            item: Any) -> tuple[Optional[Any], str]:
-  """What a worker does: (result, '') or (None, what went wrong)."""
+  """In a worker: (result, '') or (None, what went wrong)."""
   try:
     return function(item), ''
   except UserError as error:
@@ -121,18 +118,14 @@ def _described(error: BaseException) -> str:
 
 
 class _Processes:
-  """A thread for each process, which replaces it when it dies.
-
-  A pool breaks when one of its processes dies, so each has one.
-  """
+  """Threads, each with a pool of one process: a pool breaks if one dies."""
 
   def __init__(self, workers: int):
     self._workers = workers
     self._threads = concurrent.futures.ThreadPoolExecutor(workers)
     self._own = threading.local()
     self._pools: list[concurrent.futures.Executor] = []
-    # A copy of this process (fork) would have TensorFlow's locks, but not its
-    # threads.
+    # A fork would have TensorFlow's locks, but not its threads.
     self._context = multiprocessing.get_context('spawn')
     self._reader, self._writer = self._context.Pipe(duplex=False)
 
@@ -168,7 +161,7 @@ class _Processes:
     return self._own.pool
 
   def stop(self) -> None:
-    self._writer.close()  # Ends every process, whatever it does.
+    self._writer.close()  # Ends every process, whatever it is doing.
     self._threads.shutdown(cancel_futures=True)
     for pool in self._pools:
       pool.shutdown()
@@ -176,7 +169,7 @@ class _Processes:
 
 
 def _begin(reader: Any, workers: int) -> None:
-  """What a process does first: it ends when its starter closes the pipe."""
+  """Prepares a process, which ends when its starter closes the pipe or dies."""
   def end() -> None:
     with contextlib.suppress(EOFError, OSError):
       reader.recv()
@@ -184,9 +177,9 @@ def _begin(reader: Any, workers: int) -> None:
 
   # Ctrl-C goes to all processes of a terminal; the first one decides.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
-  # As it is in a new program; what started this one may ignore it.
+  # As in a new program; whoever started this one may ignore it.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
-  # Its own has a semaphore, which a process that ends like that leaves behind.
+  # tqdm's own lock is a semaphore, which `os._exit` would leave behind.
   tqdm.set_lock(threading.RLock())
   threading.Thread(target=end, daemon=True).start()
   threads.divide(workers)
@@ -222,7 +215,7 @@ class _Cluster:
           '--nthreads 1` starts one, on any machine') from error
 
   def _hosts(self) -> dict[str, int]:
-    """How many workers each machine has."""
+    """Number of workers of each machine."""
     try:
       return collections.Counter(map(_host, self._client.nthreads()))
     except (OSError, RuntimeError, TimeoutError,
@@ -248,8 +241,7 @@ class _Cluster:
       return None, _described(error)
 
   def stop(self) -> None:
-    # Lets go of its tasks; those that wait are dropped, see `is_wanted`.
-    self._client.close()
+    self._client.close()  # Waiting tasks are dropped; others see `is_wanted`.
 
   def _gone(self) -> UserError:
     return UserError(
@@ -264,7 +256,7 @@ def _host(address: str) -> str:
 
 def _on_cluster(function: Callable[[Any], Any], item: Any,
                 hosts: dict[str, int]) -> tuple[Any, str]:
-  """What a worker does that shares its machine with those of `hosts`."""
+  """In a worker that shares its machine with those of `hosts`."""
   import distributed
   neighbours = hosts.get(_host(distributed.get_worker().address), 1)
   with _one_at_a_time:
@@ -275,14 +267,14 @@ def _on_cluster(function: Callable[[Any], Any], item: Any,
 def is_wanted() -> bool:
   """Whether anybody still waits for the task that this code runs in.
 
-  On a cluster a task outlives who asked for it. A long one should ask now and
-  then, and give up. A worker of this machine ends with who started it.
+  On a cluster a task outlives the command that asked for it: a long one should
+  ask now and then, and give up. A worker of this machine ends with its command.
   """
   if 'distributed' not in sys.modules:
     return True
   try:
     worker = sys.modules['distributed'].get_worker()
     task = worker.state.tasks.get(worker.get_current_task())
-  except (ValueError, AttributeError):  # Not in a task of a worker's.
+  except (ValueError, AttributeError):  # Not in a task.
     return True
   return task is not None and task.state != 'cancelled'

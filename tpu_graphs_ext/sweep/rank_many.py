@@ -1,8 +1,8 @@
-"""Ranks the kernels of very many files by many workers, into one file.
+"""Ranks the kernels of very many files with many workers, into one file.
 
 Files are cut into shards, and each shard's rows are written into a part beside
-the output, so a run that was broken off goes on with the shards that are
-missing. At the end the parts become the output, in the order of the files.
+the output, so an interrupted run continues with the missing shards. At the end
+the parts become the output, in the order of the files.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, Optional
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Optional
 
 from tqdm import tqdm
 
@@ -27,18 +28,18 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import tpu_compiler
 from tpu_graphs_ext.serving import kernel_sources
 from tpu_graphs_ext.sweep import SHARD_FILES, pool, rank_shard, rows, storage
-from tpu_graphs_ext.sweep.rank_shard import Shard, hash_of
+from tpu_graphs_ext.sweep.rank_shard import Settings, Shard, hash_of
 
 _log = logging.getLogger(__name__)
 
 MOST_TILES = 100_000
 PARTS = '.parts'  # What follows the output's name.
 
-# Files of a folder that are looked at.
+# Files of a folder that are ranked.
 _LISTED_ENDINGS = ('.npz',)
 _LEGAL_ENDINGS = ('.npz', '.pb', '.hlo')
 _FORMAT = 2  # Changes when the same files give other rows.
-_SHOWN = 10  # Columns of `Summary.text`.
+_SHOWN = 10  # Features in `Summary.text`.
 _MOST_MESSAGES = 20
 
 
@@ -49,12 +50,12 @@ class Summary:
   Attributes:
     out: the file with the rows.
     files, kernels, configs: numbers of what was ranked.
-    kept: files whose rows an earlier run had left.
+    kept: files that an earlier run had ranked.
     seconds: of this run.
-    worked: seconds of processor time, without loading the model, of all runs.
-    strange: kernels with features that the model was not trained on.
+    worked: processor seconds of all runs, without loading the model.
+    strange: kernels with features outside the training data.
     columns: such a feature -> kernels that have it.
-    errors, messages: number of rows that have an error instead; the first.
+    errors, messages: number of rows with an error; the first errors.
   """
   out: str
   files: int = 0
@@ -73,8 +74,7 @@ class Summary:
     """Counts one more row."""
     if row['error'] is not None:
       self.errors += 1
-      if self.errors <= _MOST_MESSAGES:
-        self.messages.append(row['error'])
+      self.messages += [row['error']][:_MOST_MESSAGES - len(self.messages)]
     elif row['tile_id'] is not None:
       self.kernels += 1
       self.configs += row['scored'] if 'scored' in row else row['configs']
@@ -82,7 +82,7 @@ class Summary:
     self.strange += bool(row['unfamiliar'])
 
   def text(self) -> str:
-    """What there is, and what about it is uncertain."""
+    """How much was ranked, and what is uncertain about it."""
     lines = [f'{self.kernels:,} kernels with {self.configs:,} tiles ranked, of '
              f'{self.files:,} files, in {self.seconds:,.0f} s: {self.out}',
              f'{self.worked:,.1f} s of processor time, without loading the '
@@ -93,8 +93,8 @@ class Summary:
     if self.strange:
       common = sorted(self.columns.items(), key=lambda item: (-item[1], item))
       lines += [
-          f'{self.strange:,} kernels have features that the model was not '
-          'trained on; their order is less certain:', *(
+          f'{self.strange:,} kernels have features outside the training data; '
+          'their order is less certain:', *(
               f'  {name}: {count:,} kernels'
               for name, count in common[:_SHOWN])]
       if len(common) > _SHOWN:
@@ -113,16 +113,16 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
               loading: LoadSettings = LoadSettings()) -> Summary:
   """Ranks the kernels of files, in any number, and writes a row for each.
 
-  The bytes of the output follow from the files, the model and what is asked
-  of it, not from the workers, nor from whether a run was broken off.
+  The bytes of the output depend on the files, the model and what is asked,
+  not on the workers, nor on whether a run was interrupted.
 
   Args:
     model_dir: the folder model_<hash>; its run file lies beside it. All
       workers must be able to read both.
     given: folders, files and patterns, paths or URLs; see `storage.find`.
     out: the .jsonl or .parquet to write, a path or a URL.
-    all_tiles: rank all legal tiles, as `advice.picks.advise` does, not those
-      that the files list.
+    all_tiles: rank all legal tiles, as `tile_search.advise` does, instead of
+      those that the files list.
     top_k: tiles of each kernel; None for all.
     most_tiles, tpu: with `all_tiles`, see `advise`.
     workers, scheduler: see `pool.run`.
@@ -143,42 +143,45 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
       one, _LEGAL_ENDINGS if all_tiles else _LISTED_ENDINGS)}
   settings = _settings(model_dir, out, loading, all_tiles=all_tiles,
                        top_k=top_k, most_tiles=most_tiles, tpu=tpu)
-  shards = rank_shard.shards(list(found.values()), shard_files, settings.basis)
-  summary = Summary(out, len(found))
   with _parts_folder(settings.folder):
-    done = _kept(settings.folder, shards)
-    summary.kept = sum(len(shard.files) for shard in shards
-                       if shard.key in done)
-    pieces = _ranked(settings, shards, done, workers, scheduler)
+    ranking = _Ranking(settings, workers, scheduler, Summary(out, len(found)))
+    pieces = ranking.rank(rank_shard.shards(
+        list(found.values()), shard_files, settings.basis))
+    lines = ranking.lines(pieces)
     with storage.new_file(out) as file:
-      _write(file, out, _lines(settings, pieces, summary), all_tiles)
-    storage.remove(settings.folder, [
-        name for name in storage.names_in(settings.folder)
-        if rank_shard.PART in name])
-  summary.seconds = time.monotonic() - start
-  return summary
+      if out.endswith('.parquet'):
+        rows.write_parquet(file, lines, settings.columns)
+      else:
+        file.writelines(lines)
+    ranking.remove_parts()
+  ranking.summary.seconds = time.monotonic() - start
+  return ranking.summary
 
 
 def check_out(out: str) -> None:
-  """Raises a UserError where no rows can be written under that name."""
+  """Raises UserError if no rows can be written under that name."""
   kinds = {'.jsonl': (rows.START, 'file of rankings'),
            '.parquet': (rows.PARQUET_START, 'file of Parquet')}
   ending = os.path.splitext(out)[1]
   if ending not in kinds:
     raise UserError(f'--out={out}: must end with {" or ".join(kinds)}, which '
-                    'say what is written')
+                    'choose the format')
   if ending == '.parquet':
     rows.require_parquet(out)
   start, what = kinds[ending]
   if not storage.is_url(out):
     file_ownership.require_file(files.full_path(out), start, what)
-  elif storage.read(out, len(start)) not in (b'', start):
-    raise UserError(f'{out}: is no {what}, so it is not replaced; name another '
-                    'file')
+    return
+  system, inner, _ = storage.opened(out)
+  with storage.user_errors(out, 'read'):
+    if system.exists(inner) and system.read_block(
+        inner, 0, len(start)) not in (b'', start):
+      raise UserError(f'{out}: is no {what}, so it is not replaced; name '
+                      'another file')
 
 
 def _settings(model_dir: str, out: str, loading: LoadSettings,
-              **asked: Any) -> rank_shard.Settings:
+              **asked: Any) -> Settings:
   """All that a worker must know, with the hash of it and of the model."""
   import numpy as np
   import tensorflow as tf
@@ -191,27 +194,16 @@ def _settings(model_dir: str, out: str, loading: LoadSettings,
     loading = dataclasses.replace(
         loading, models_py=files.full_path(loading.models_py))
   source = loading.models_py or load_models.models_path()
+  with open(source, 'rb') as file:
+    source_sum = hashlib.sha256(file.read()).hexdigest()
   model = hash_of([
       tpu_graphs_ext.__version__, tf.__version__, np.__version__, run.info,
-      _sums(folder), _sums(source), stats.to_json(), num_ops,
+      file_ownership.sums(folder), source_sum, stats.to_json(), num_ops,
       loading.keep_repeats])
-  return rank_shard.Settings(
+  return Settings(
       basis=hash_of([_FORMAT, model, asked]), model=model, model_dir=folder,
       loading=loading, stats=stats.to_json(), num_ops=num_ops,
       folder=storage.full(out) + PARTS, **asked)
-
-
-def _sums(path: str) -> list[list[str]]:
-  """(name, hash of the content) of one file, or of all in a folder."""
-  found = [path] if os.path.isfile(path) else sorted(
-      os.path.join(parent, name) for parent, _, names in os.walk(path)
-      for name in names)
-  sums = []
-  for file in found:
-    with open(file, 'rb') as opened:
-      sums.append([os.path.relpath(file, path),
-                   hashlib.sha256(opened.read()).hexdigest()])
-  return sums
 
 
 @contextlib.contextmanager
@@ -236,97 +228,106 @@ def _parts_folder(folder: str) -> Iterator[None]:
         os.rmdir(folder)
 
 
-def _kept(folder: str, shards: Sequence[Shard]) -> set[str]:
-  """Keys of the shards whose parts are there and whole."""
-  names = set(storage.names_in(folder))
-  there = [shard for shard in shards if shard.part in names]
-  return {shard.key for shard, part in tqdm(
-      storage.ahead(lambda shard: rank_shard.read_part(folder, shard), there),
-      desc='look over', total=len(there), unit='part', disable=None,
-      leave=False) if part.result()}
+class _Ranking:
+  """One command at work."""
 
+  def __init__(self, settings: Settings, workers: int, scheduler: str,
+               summary: Summary):
+    self._settings, self.summary = settings, summary
+    self._asked = {'workers': workers, 'scheduler': scheduler}
+    self._parts = rank_shard.parts_in(settings.folder)
+    self._done: set[str] = set()  # Names of parts.
 
-def _ranked(settings: rank_shard.Settings, shards: Sequence[Shard],
-            done: set[str], workers: int,
-            scheduler: str) -> list[tuple[Shard, str]]:
-  """Every shard with '', or with why it has no part, in order.
+  def rank(self, shards: Sequence[Shard]) -> list[tuple[Shard, str]]:
+    """Every shard with '', or with why it has no part, in order.
 
-  A shard whose worker dies is ranked file by file, so that one kernel costs
-  no other its row.
-  """
-  pieces, again = [], []
-  with tqdm(desc='rank', total=sum(len(shard.files) for shard in shards),
-            unit='file', disable=None, leave=False) as bar:
-    try:
-      failed = _run(settings, shards, done, bar, workers, scheduler)
-      for shard in shards:
-        singles = [shard] if shard.key not in failed else rank_shard.shards(
-            list(shard.files), 1, settings.basis)
-        again += singles if shard.key in failed else []
-        pieces += singles
-      done |= _kept(settings.folder, again)
-      failed = _run(settings, again, done, bar, workers, scheduler)
-    except BaseException:
-      if done:
-        _log.warning('what is ranked is kept in %s; the same command goes on '
-                     'from there', settings.folder)
-      raise
-  return [(piece, failed.get(piece.key, '')) for piece in pieces]
+    A shard whose worker dies is ranked file by file, so that one kernel costs
+    no other its row.
+    """
+    self._find_done(shards)
+    self.summary.kept = sum(
+        len(shard.files) for shard in shards if shard.part in self._done)
+    pieces = []
+    with tqdm(desc='rank', total=self.summary.files, unit='file',
+              disable=None, leave=False) as bar:
+      try:
+        failed = self._run(shards, bar)
+        for shard in shards:
+          pieces += [shard] if shard.part not in failed else rank_shard.shards(
+              shard.files, 1, self._settings.basis)
+        again = [piece for piece in pieces if piece.part not in self._done]
+        self._find_done(again)
+        failed = self._run(again, bar)
+      except BaseException:
+        if self._done:
+          _log.warning('what is ranked is kept in %s; the same command '
+                       'continues from there', self._settings.folder)
+        raise
+    return [(piece, failed.get(piece.part, '')) for piece in pieces]
 
+  def _find_done(self, shards: Sequence[Shard]) -> None:
+    """Notes the shards whose parts are there and whole."""
+    with storage.user_errors(self._settings.folder, 'read'):
+      there = set(self._parts)
+    names = [shard.part for shard in shards if shard.part in there]
+    self._done.update(name for name, part in zip(names, self._read(
+        names, 'check')) if part)
 
-def _run(settings: rank_shard.Settings, shards: Sequence[Shard],
-         done: set[str], bar: tqdm, workers: int,
-         scheduler: str) -> dict[str, str]:
-  """Ranks shards; adds to `done`, and returns why others have no part."""
-  failed, by_key = {}, {shard.key: shard for shard in shards}
-  for key in done & set(by_key):
-    bar.update(len(by_key.pop(key).files))
-  if not by_key:
-    return {}
-  tasks = ((key, (settings, shard)) for key, shard in by_key.items())
-  with contextlib.closing(pool.run(
-      rank_shard.rank_shard, tasks, workers=workers,
-      scheduler=scheduler)) as outcomes:
-    for key, fault, error in outcomes:
-      if pool.is_death(error):
-        failed[key] = error
-        continue
-      if error or fault:  # All others would end like that.
-        raise UserError(fault or f'a worker cannot rank: {error}')
-      done.add(key)
-      bar.update(len(by_key[key].files))
-  return failed
+  def _read(self, names: Sequence[str], what: str) -> Iterator[Any]:
+    """Parts in order, a few read ahead; None for a damaged one."""
+    # In blocks: a pool would read them all ahead of use.
+    block = 4 * storage.AT_ONCE
+    with ThreadPoolExecutor(storage.AT_ONCE) as readers, tqdm(
+        desc=what, total=len(names), unit='part', disable=None,
+        leave=False) as bar:
+      for start in range(0, len(names), block):
+        for part in readers.map(lambda name: rank_shard.read_part(
+            self._parts, name), names[start:start + block]):
+          bar.update()
+          yield part
 
+  def _run(self, shards: Iterable[Shard], bar: tqdm) -> dict[str, str]:
+    """Ranks shards; returns why a worker died of some."""
+    by_name = {shard.part: shard for shard in shards}
+    failed: dict[str, str] = {}
+    for name in self._done & set(by_name):
+      bar.update(len(by_name.pop(name).files))
+    if not by_name:
+      return failed
+    tasks = ((name, (self._settings, shard))
+             for name, shard in by_name.items())
+    with contextlib.closing(pool.run(
+        rank_shard.rank_shard, tasks, **self._asked)) as outcomes:
+      for name, fault, error in outcomes:
+        if pool.is_death(error):
+          failed[name] = error
+          continue
+        if error or fault:  # All others would end like that.
+          raise UserError(fault or f'a worker cannot rank: {error}')
+        self._done.add(name)
+        bar.update(len(by_name[name].files))
+    return failed
 
-def _lines(settings: rank_shard.Settings, pieces: Sequence[tuple[Shard, str]],
-           summary: Summary) -> Iterator[bytes]:
-  """The lines of all rows, in order, which are added to the summary."""
-  def part_of(piece: tuple[Shard, str]) -> tuple[list[bytes], float]:
-    shard, error = piece
-    if error:
-      name = shard.files[0].name
-      return [rows.line_of(rows.row(
-          rows.columns(settings.all_tiles), name, error=f'{name}: {error}'))], 0
-    part = rank_shard.read_part(settings.folder, shard)
-    if part is None:
-      raise UserError(f'{settings.folder}: a part was damaged or removed while '
-                      'parts were joined; run the same command')
-    return part
+  def lines(self, pieces: Sequence[tuple[Shard, str]]) -> Iterator[bytes]:
+    """The lines of all rows, in order, which are added to the summary."""
+    parts = self._read([shard.part for shard, error in pieces if not error],
+                       'join')
+    for shard, error in pieces:
+      if error:
+        part = [rows.line_of(self._settings.failed(
+            shard.files[0].name, error))], 0.0
+      else:
+        part = next(parts)
+      if part is None:
+        raise UserError(f'{self._settings.folder}: a part was damaged or '
+                        'removed while parts were joined; run the same command')
+      lines, seconds = part
+      self.summary.worked += seconds
+      for line in lines:
+        self.summary.add(json.loads(line))
+        yield line
 
-  for _, part in tqdm(storage.ahead(part_of, pieces), desc='join',
-                      total=len(pieces), unit='part', disable=None,
-                      leave=False):
-    lines, seconds = part.result()
-    summary.worked += seconds
-    for line in lines:
-      summary.add(json.loads(line))
-      yield line
-
-
-def _write(file: BinaryIO, out: str, lines: Iterator[bytes],
-           all_tiles: bool) -> None:
-  if out.endswith('.parquet'):
-    rows.write_parquet(file, lines, rows.columns(all_tiles))
-    return
-  for line in lines:
-    file.write(line)
+  def remove_parts(self) -> None:
+    with storage.user_errors(self._settings.folder, 'written'):
+      self._parts.delitems([name for name in self._parts
+                            if name.endswith(rank_shard.PART)])

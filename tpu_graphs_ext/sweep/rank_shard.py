@@ -1,12 +1,12 @@
 """What a worker of `rank --workers` does: it ranks a shard's kernels.
 
-One kernel at a time, so that a worker's memory is that of the model and of one
-kernel. A worker keeps to one core and to one thread: scores are then the same
-bits whatever the number of workers, and of cores.
+One kernel at a time, so that memory is that of the model and one kernel; on a
+single thread, so that scores are the same bits for any number of workers and
+cores.
 
-The rows of a shard are a part: a file of JSON lines, and a last line with a
-checksum. Its name is a hash of everything that its rows follow from, so a part
-that is there is right, whoever wrote it.
+The rows of a shard are a part: JSON lines, and a last line with a checksum.
+Its name is a hash of everything that the rows depend on, so a part that is
+there is right, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import logging
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any, Optional
 
 from tpu_graphs_ext.data.kernel import Kernel
@@ -41,8 +41,8 @@ class Settings:
   """How kernels are ranked.
 
   Attributes:
-    basis: hash of all that rows follow from but their file.
-    model: hash of what among these belongs to the model.
+    basis: hash of everything that rows depend on, except their file.
+    model: hash of the part of it that is the model.
     model_dir, loading, stats, num_ops: the model, see `scoring.load_ranker`.
     all_tiles, top_k, most_tiles, tpu: see `rank_many`.
     folder: of the parts, a path or a URL.
@@ -59,74 +59,85 @@ class Settings:
   tpu: str
   folder: str
 
+  @property
+  def columns(self) -> dict[str, Any]:
+    return rows.LEGAL if self.all_tiles else rows.LISTED
+
+  def failed(self, name: str, error: Any, path: str = '') -> dict[str, Any]:
+    """The row of a file that cannot be ranked, or of its copy at `path`."""
+    text = str(error) if isinstance(error, (UserError, str)) else (
+        f'{type(error).__name__}: {reason_of(error)}')
+    text = text.replace(path, name) if path else text
+    return rows.row(self.columns, name,
+                    error=text if name in text else f'{name}: {text}')
+
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
   """Files that one worker ranks at a time.
 
   Attributes:
-    key: hash of what its rows follow from.
+    part: name of its part, from a hash of what its rows depend on.
     files: in order.
   """
-  key: str
+  part: str
   files: tuple[storage.Found, ...]
 
-  @property
-  def part(self) -> str:
-    return self.key + PART
 
-
-def shards(files: list[storage.Found], size: int, basis: str) -> list[Shard]:
-  """Files in shards of a size, whose rows also follow from a `basis`."""
+def shards(files: Sequence[storage.Found], size: int,
+           basis: str) -> list[Shard]:
+  """Files in shards of a size, whose rows also depend on a `basis`."""
   cut = [files[start:start + size] for start in range(0, len(files), size)]
-  return [Shard(hash_of([basis, list(map(dataclasses.astuple, chosen))]),
+  return [Shard(hash_of([basis, list(map(dataclasses.astuple, chosen))]) + PART,
                 tuple(chosen)) for chosen in cut]
 
 
 def hash_of(content: Any) -> str:
-  """Of anything that JSON can hold."""
+  """Hash of anything that JSON can hold."""
   text = json.dumps(content, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def write_part(folder: str, shard: Shard, lines: list[bytes],
-               seconds: float) -> None:
-  """Writes the rows of a shard, and how long ranking them took."""
+def parts_in(folder: str) -> MutableMapping[str, bytes]:
+  """Name of a part -> its content, in a folder or at a URL."""
+  import fsspec
+  system, _, _ = storage.opened(folder)
+  system.invalidate_cache()
+  return fsspec.get_mapper(storage.full(folder))
+
+
+def sealed(lines: Sequence[bytes], seconds: float) -> bytes:
+  """A part of these rows, which took some processor time to rank."""
   body = b''.join(lines)
-  with storage.new_file(storage.join(folder, shard.part)) as file:
-    file.write(body + _last_line(body, seconds))
+  return body + rows.line_of({
+      'seconds': seconds, 'crc32': zlib.crc32(body + repr(seconds).encode())})
 
 
-def _last_line(body: bytes, seconds: float) -> bytes:
-  return rows.line_of({'seconds': seconds,
-                  'crc32': zlib.crc32(body + repr(seconds).encode())})
-
-
-def read_part(folder: str, shard: Shard) -> Optional[tuple[list[bytes], float]]:
-  """(rows, seconds); None if the part is damaged or gone."""
+def read_part(parts: MutableMapping[str, bytes],
+              name: str) -> Optional[tuple[list[bytes], float]]:
+  """(rows, seconds); None if the part is damaged or missing."""
   try:
-    content = storage.read(storage.join(folder, shard.part))
-    end = content.rfind(b'\n', 0, -1) + 1
-    seconds = json.loads(content[end:])['seconds']
-  except (UserError, ValueError, TypeError, KeyError):
+    content = parts[name]
+    *lines, last = content.splitlines(keepends=True)
+    seconds = json.loads(last)['seconds']
+  except Exception:  # Whatever a file system or a damaged line raises.
     return None
-  body = content[:end]
-  if content[end:] != _last_line(body, seconds):
-    return None
-  return body.splitlines(keepends=True), seconds
+  return (lines, seconds) if content == sealed(lines, seconds) else None
 
 
 class _Model:
   """A loaded model, and the opcodes that it has at least a place for."""
 
-  def __init__(self, ranker: scoring.Ranker):
-    self.ranker = ranker
-    self.opcodes = ranker.opcodes or frozenset(range(ranker.num_ops))
+  def __init__(self, settings: Settings):
+    threads.one_alone()
+    self.ranker = scoring.load_ranker(
+        settings.model_dir, settings.loading,
+        (FeatureStats.from_json(settings.stats), settings.num_ops))
+    self.opcodes = self.ranker.opcodes or frozenset(range(self.ranker.num_ops))
 
   @functools.cached_property
   def compiled(self) -> Optional[cost_model.CostModel]:
-    """The same as one program, in half the time for a small kernel, if it can.
-    """
+    """The model as one program, twice as fast on small kernels; or None."""
     try:
       return cost_model.CostModel(self.ranker)
     except UserError:
@@ -147,20 +158,18 @@ _loaded: dict[str, _Model] = {}
 def rank_shard(task: tuple[Settings, Shard]) -> str:
   """Ranks a shard and writes its part; returns why no shard can be ranked.
 
-  What is wrong with a file stands in its row.
+  Faults of a file are in its row.
   """
   settings, shard = task
   try:
     with _without_progress():
       model = _model(settings)
-      start, lines = time.process_time(), []
-      for file, path, fault in storage.local_copies(shard.files):
-        for row in _rows_of(model, settings, file, path, fault):
-          try:
-            lines.append(rows.line_of(row))
-          except ValueError as error:  # A number that JSON cannot hold.
-            lines.append(rows.line_of(_failed(settings, file, path, error)))
-      write_part(settings.folder, shard, lines, time.process_time() - start)
+      start = time.process_time()
+      lines = [line for copy in storage.local_copies(shard.files)
+               for line in _lines_of(model, settings, *copy)]
+      with storage.user_errors(settings.folder, 'written'):
+        parts_in(settings.folder)[shard.part] = sealed(
+            lines, time.process_time() - start)
     return ''
   except UserError as error:
     return str(error)
@@ -168,7 +177,7 @@ def rank_shard(task: tuple[Settings, Shard]) -> str:
 
 @contextlib.contextmanager
 def _without_progress() -> Iterator[None]:
-  """What there is to say of a kernel stands in its row."""
+  """Messages about a kernel are in its row."""
   logger = logging.getLogger('tpu_graphs_ext')
   level = logger.level
   logger.setLevel(logging.ERROR)
@@ -183,14 +192,11 @@ def _model(settings: Settings) -> _Model:
   """The model, loaded once a process.
 
   Raises:
-    UserError: it cannot be loaded, or knows nothing of legal tiles.
+    UserError: it cannot be loaded, or cannot rank legal tiles.
   """
   if settings.model not in _loaded:
-    threads.one_alone()
     _loaded.clear()  # Workers of a cluster outlive a command.
-    _loaded[settings.model] = _Model(scoring.load_ranker(
-        settings.model_dir, settings.loading,
-        (FeatureStats.from_json(settings.stats), settings.num_ops)))
+    _loaded[settings.model] = _Model(settings)
   model = _loaded[settings.model]
   if settings.all_tiles:
     tile_search.require_tpu(model.ranker)
@@ -199,32 +205,21 @@ def _model(settings: Settings) -> _Model:
   return model
 
 
-def _rows_of(model: _Model, settings: Settings, file: storage.Found,
-             path: str, fault: str) -> Iterator[dict[str, Any]]:
-  """The rows of a file."""
-  if fault:
-    yield _failed(settings, file, path, fault)
-    return
-  made = (_legal if settings.all_tiles else _listed)(
+def _lines_of(model: _Model, settings: Settings, file: storage.Found,
+              path: str, fault: str) -> Iterator[bytes]:
+  """The rows of a file, which is at `path` on this machine, as lines."""
+  made = [fault] if fault else (_legal if settings.all_tiles else _listed)(
       model, settings, file.name, path)
   try:
     for row in made:
-      yield (_failed(settings, file, path, row) if isinstance(row, Exception)
-             else row)
+      if not isinstance(row, dict):
+        row = settings.failed(file.name, row, path)
+      try:
+        yield rows.line_of(row)
+      except ValueError as error:  # A number that JSON does not have.
+        yield rows.line_of(settings.failed(file.name, error, path))
   except Exception as error:  # A file may be damaged in any way.
-    yield _failed(settings, file, path, error)
-
-
-def _failed(settings: Settings, file: storage.Found, path: str,
-            error: Any) -> dict[str, Any]:
-  """The row of what cannot be ranked."""
-  text = str(error) if isinstance(error, (UserError, str)) else (
-      f'{type(error).__name__}: {reason_of(error)}')
-  # By the name that was given, not by that of a copy.
-  text = text.replace(path, file.name) if path else text
-  if file.name not in text:
-    text = f'{file.name}: {text}'
-  return rows.row(rows.columns(settings.all_tiles), file.name, error=text)
+    yield rows.line_of(settings.failed(file.name, error, path))
 
 
 def _listed(model: _Model, settings: Settings, name: str,
@@ -244,16 +239,14 @@ def _listed(model: _Model, settings: Settings, name: str,
 
 def _legal(model: _Model, settings: Settings, name: str,
            path: str) -> Iterator[Any]:
-  """The same of all legal tiles."""
+  """The same for all legal tiles."""
   source = kernel_sources.read_source(path, tpu=settings.tpu)
   if not source.kernels and not source.faults:
     yield rows.row(rows.LEGAL, name, notes=source.notes)
   for found in source.kernels:
     try:
-      advice = tile_search.advice_on(model.ranker, found, settings.top_k,
-                               settings.most_tiles, at_once=1)
-      yield rows.of_advice(name, source.notes, advice)
+      yield rows.of_advice(name, source.notes, tile_search.advice_on(
+          model.ranker, found, settings.top_k, settings.most_tiles, at_once=1))
     except Exception as error:  # Of this kernel alone.
       yield error
-  for fault in source.faults:
-    yield UserError(fault)
+  yield from source.faults

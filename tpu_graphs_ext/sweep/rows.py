@@ -1,10 +1,9 @@
-"""A row a kernel: what it holds, of both kinds of ranking, and its columns.
+"""The rows of `rank --workers`: one per kernel, with the columns of its kind.
 
-  listed   the tiles that a file lists, as `rank --data`
-  legal    all legal tiles, as `rank FILE`
+  LISTED   the tiles that a file lists, as `rank --data`
+  LEGAL    all legal tiles, as `rank FILE`
 
-Every row has every column of its kind; a file that cannot be ranked has a row
-too, with `file` and `error` alone.
+A file that cannot be ranked has a row with `file` and `error` alone.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import Any, BinaryIO
 
 from tpu_graphs_ext.errors import UserError, how_to_install
 
-# Of what lies in a column: a name of a type, [what a list has], or a dict of
-# the names in a structure.
+# The type of a column: a name, [type of the items of a list], or a structure.
 _BOUNDS = ['int64']
 _CHOICE = {
     'index': 'int64', 'score': 'float64', 'output_bounds': _BOUNDS,
@@ -48,23 +46,14 @@ LEGAL = {**_FIRST, 'copies': 'int64', 'op_name': 'string',
          'notes': ['string'], **_LAST}
 
 # How every file of rows begins.
-START = b'{"file":'
-PARQUET_START = b'PAR1'
-
-# Of Parquet: rows, and tiles in them, that are in memory at a time.
-_GROUP_ROWS = 4096
-_GROUP_TILES = 1 << 18
-
-
-def columns(all_tiles: bool) -> dict[str, Any]:
-  """The columns of a kind of ranking."""
-  return LEGAL if all_tiles else LISTED
+START, PARQUET_START = b'{"file":', b'PAR1'
+# Parquet: rows, and tiles in them, that are in memory at a time.
+_GROUP_ROWS, _GROUP_TILES = 4096, 1 << 18
 
 
 def row(kind: dict[str, Any], file: str, **values: Any) -> dict[str, Any]:
   """A row with its columns in order; None in those without a value."""
-  unknown = set(values) - set(kind)
-  if unknown:
+  if unknown := set(values) - set(kind):
     raise ValueError(f'there are no columns {sorted(unknown)}')
   return {**dict.fromkeys(kind), 'file': file, **values}
 
@@ -73,37 +62,33 @@ def line_of(row: dict[str, Any]) -> bytes:
   """A row as a line of JSON.
 
   Raises:
-    ValueError: it has a number that JSON cannot hold.
+    ValueError: it has a number that JSON does not have, such as NaN.
   """
   return json.dumps(row, allow_nan=False, ensure_ascii=False,
                     separators=(',', ':')).encode() + b'\n'
 
 
-def names_of(unfamiliar: Sequence[Any]) -> list[str]:
-  """'node_feat.is_root': the features of `host.unfamiliar`, by name alone."""
-  return [f'{found.table}.{found.column}' for found in unfamiliar]
-
-
-def of_ranking(file: str, ranking: Any, unfamiliar: Sequence[Any]) -> dict:
-  """A row of a `host.rank.Ranking`."""
+def of_ranking(file: str, ranking: Any,
+               out_of_range: Sequence[Any]) -> dict[str, Any]:
+  """A row of LISTED, from an `engine.rank.Ranking`."""
   return row(LISTED, file, **ranking.to_json(),
-             unfamiliar=names_of(unfamiliar))
+             unfamiliar=_names(out_of_range))
 
 
-def of_advice(file: str, notes: Sequence[str], advice: Any) -> dict:
-  """A row of an `advice.picks.Advice`; `notes` are of its file."""
-  told = advice.to_json()
-  name = told.pop('name')
-  return row(LEGAL, file, tile_id=name, **{
-      **told, 'notes': [*notes, *advice.notes],
-      'unfamiliar': names_of(advice.unfamiliar)})
+def of_advice(file: str, notes: Sequence[str], advice: Any) -> dict[str, Any]:
+  """A row of LEGAL, from a `tile_advice.Advice`; `notes` are on its file."""
+  found = advice.to_json()
+  return row(LEGAL, file, tile_id=found.pop('name'), **{
+      **found, 'notes': [*notes, *advice.notes],
+      'unfamiliar': _names(advice.unfamiliar)})
 
 
-# ---------------------------------------------------------------- Parquet
+def _names(out_of_range: Sequence[Any]) -> list[str]:
+  return [f'{found.table}.{found.column}' for found in out_of_range]
 
 
 def require_parquet(out: str) -> None:
-  """Raises a UserError where pyarrow is not installed."""
+  """Raises UserError if pyarrow is not installed."""
   try:
     import pyarrow.parquet  # noqa: F401
   except ImportError as error:
@@ -119,12 +104,12 @@ def write_parquet(file: BinaryIO, lines: Iterable[bytes],
   schema = pa.schema(_arrow(kind))
   with parquet.ParquetWriter(file, schema) as writer:
     for group in _groups(lines):
-      table = pa.Table.from_pylist(group, schema)
-      writer.write_table(table, row_group_size=len(group))
+      writer.write_table(pa.Table.from_pylist(group, schema),
+                         row_group_size=len(group))
 
 
 def _groups(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
-  """The same ones whatever parts the lines come from."""
+  """Groups that depend on the rows alone, not on the parts they come from."""
   group, tiles = [], 0
   for line in lines:
     group.append(json.loads(line))
@@ -145,6 +130,6 @@ def _arrow(kind: dict[str, Any]) -> list[Any]:
       return pa.struct(_arrow(what))
     if isinstance(what, list):
       return pa.list_(of(what[0]))
-    return getattr(pa, {'bool': 'bool_'}.get(what, what))()
+    return getattr(pa, 'bool_' if what == 'bool' else what)()
 
   return [pa.field(name, of(what)) for name, what in kind.items()]

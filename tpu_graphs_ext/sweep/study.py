@@ -1,13 +1,12 @@
-"""A sweep's studies of Optuna, in one journal file.
+"""A sweep's Optuna studies, in one journal file.
 
   <out>/sweep.journal
-    trainings ...  an Optuna trial for each trial: what it is, its curve, and
-                   what became of it
+    trainings ...  an Optuna trial for each trial: its content, curve and result
     search ...     an Optuna trial for each configuration that a search draws
 
-A trial that is still running belongs to a sweep that was killed, for a folder
-has one sweep at a time; it is handed out again. `optuna-dashboard` and Optuna
-itself read the file.
+A folder has one sweep at a time, so a trial that is still running belongs to a
+sweep that was killed; it is handed out again. `optuna-dashboard` reads the
+file, too.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ FILE = 'sweep.journal'
 
 _MOST_LINE = 1 << 20  # Bytes; Optuna writes a few hundred.
 
-# What became of a trial, and Optuna's word for it.
+# The state of a trial, and what Optuna calls it.
 STARTED, FINISHED, STOPPED, FAILED = 'started', 'finished', 'stopped', 'failed'
 _STATES = {STARTED: 'RUNNING', FINISHED: 'COMPLETE', STOPPED: 'PRUNED',
            FAILED: 'FAIL'}
@@ -66,7 +65,7 @@ class Journal:
 
   Args:
     out: full path.
-    mends: cuts off a line that was not finished; nobody else may write.
+    mends: cuts off an unfinished line; nobody else may be writing.
 
   Raises:
     UserError: Optuna is missing, or the file is damaged.
@@ -87,7 +86,7 @@ class Journal:
 
   def study(self, name: str, *, maximize: bool = True,
             prune: Optional[Prune] = None, sampler: Any = None) -> Any:
-    """A study, made if it is not there.
+    """A study, created if it is missing.
 
     Pruning is asynchronous successive halving (ASHA): a trial that reaches a
     rung continues if its validation OPA is among the best 1/factor of those
@@ -104,13 +103,13 @@ class Journal:
         else optuna.pruners.NopPruner())
 
   def trainings(self, trial: Trial) -> Any:
-    """A trial's study: curves of other data, or rungs elsewhere, differ."""
+    """A trial's study: only curves on the same data and rungs compare."""
     prune = trial.prune and f'{trial.prune.min_epochs} {trial.prune.factor}'
     return self.study(f'trainings {prune} {trial.task} {trial.data_root}',
                       prune=trial.prune)
 
   def rows(self) -> dict[str, dict[str, Any]]:
-    """Key of a trial -> what is known of it; the last of several attempts."""
+    """Key of a trial -> its row; of several attempts the last."""
     found = {}
     for summary in self._storage.get_all_studies():
       for trial in self._storage.get_all_trials(
@@ -121,7 +120,7 @@ class Journal:
     return found
 
   def begin(self, trial: Trial, row: Optional[dict[str, Any]]) -> Trial:
-    """Starts a trial of which `row` is known; returns it with its number."""
+    """Starts a trial with a known `row`, if any; returns it numbered."""
     study, row = self.trainings(trial), row or {}
     is_left = (row.get('state'), row.get('data_root')) == (
         STARTED, trial.data_root)
@@ -133,7 +132,7 @@ class Journal:
     return dataclasses.replace(trial, number=running.number)
 
   def running(self, study: Any, number: int) -> Any:
-    """The Optuna trial of that number, to go on with."""
+    """The Optuna trial of that number, to continue."""
     return self._optuna.trial.Trial(
         study, study.get_trials(deepcopy=False)[number]._trial_id)
 
@@ -150,7 +149,7 @@ class Journal:
 
 
 def _row(trial: Any) -> dict[str, Any]:
-  """What is known of one of our trials."""
+  """The row of an Optuna trial: what `training.run` says, and more."""
   return {'number': trial.number, 'state': _WORDS[trial.state.name],
           'attempts': trial.user_attrs.get('attempts', 0), 'error': '',
           'epochs': 0, 'best_epoch': 0, 'parameters': 0, 'seconds': 0.0,
@@ -159,10 +158,10 @@ def _row(trial: Any) -> dict[str, Any]:
 
 
 class Curve:
-  """The curve of a trial that was started, maybe an earlier attempt's.
+  """The curve of a trial that was started, perhaps in an earlier attempt.
 
   Attributes:
-    is_poor: whether the trial shall end.
+    is_poor: whether the trial is to end.
   """
 
   def __init__(self, trial: Trial):
@@ -188,24 +187,22 @@ class Draws:
   """Configurations of a sweep: all of a grid, or those that Optuna draws.
 
   Bayesian draws are by its tree-structured Parzen estimator (Bergstra et al.
-  2011, Algorithms for Hyper-Parameter Optimization), whose first ten are
-  random; a configuration that is under way counts as a bad one there, so that
-  workers do not crowd.
+  2011, Algorithms for Hyper-Parameter Optimization), after ten random ones.
+  There a configuration that is still being trained counts as a bad one, so
+  that workers do not crowd.
   """
 
   def __init__(self, grid: Grid, journal: Journal):
     self._grid, self._journal, self._study = grid, journal, None
-    if grid.search.method == 'grid':
+    if grid.method == 'grid':
       return
-    samplers = _optuna().samplers
-    name = f'search {grid.space_hash}'
+    samplers, name = _optuna().samplers, f'search {grid.space_hash}'
     drawn = len(journal.study(name, maximize=grid.highest_is_best)
                 .get_trials(deepcopy=False))
-    seed = grid.search.seed + drawn  # Else the same would be drawn again.
+    seed = grid.search_seed + drawn  # Else the same would be drawn again.
     self._study = journal.study(
         name, maximize=grid.highest_is_best,
-        sampler=samplers.RandomSampler(seed)
-        if grid.search.method == 'random'
+        sampler=samplers.RandomSampler(seed) if grid.method == 'random'
         else samplers.TPESampler(seed=seed, constant_liar=True))
 
   def configurations(self, known: bool = False) -> Iterator[Configuration]:
@@ -214,14 +211,14 @@ class Draws:
       yield from self._grid.configurations()
       return
     drawn = len(self._study.get_trials(deepcopy=False))
-    most = self._grid.search.configurations
+    most = self._grid.draws
     for number in range(min(drawn, most) if known else most):
       yield self._grid.drawn(
           self._journal.running(self._study, number) if number < drawn
           else self._study.ask())
 
   def tell(self, number: int, value: Optional[float]) -> None:
-    """Gives configuration `number` its goal; None if all its trials failed."""
+    """Reports the goal of a configuration; None if all its trials failed."""
     if not self._study:
       return
     with contextlib.suppress(ValueError):  # An earlier sweep told it.

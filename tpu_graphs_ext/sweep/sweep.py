@@ -1,11 +1,11 @@
-"""A sweep: the trials of a grid by workers, and a leaderboard of them.
+"""A sweep: workers run the trials of a grid; a leaderboard compares them.
 
   <out>/model_<hash>, run_<hash>.jsonz, run_<hash>.log   of each trial, as
                        `train` leaves them
   <out>/sweep.journal, leaderboard.*, trials.csv   see `study`, `leaderboard`
 
-What is finished is never done again, and what was broken off is resumed: the
-same command continues after whatever ended it.
+Finished trials are never repeated and interrupted ones are resumed: the same
+command continues after whatever ended it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import grid, leaderboard, pool, study, training
 from tpu_graphs_ext.sweep.grid import Grid
 from tpu_graphs_ext.sweep.leaderboard import Leaderboard
-from tpu_graphs_ext.sweep.trials import Maker, Trial, describe
+from tpu_graphs_ext.sweep.trials import (
+  Trial,
+  describe,
+  forget_files,
+  trials_of,
+)
 
 _log = logging.getLogger(__name__)
 
-# Writing the leaderboard may take this part of the time, in long sweeps.
+# Writing the leaderboard may take this fraction of the time.
 _TABLES_SHARE = .05
 
 
@@ -35,22 +40,22 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
           retry_failed: bool = False,
           work: Callable[[Trial], tuple[str, dict[str, Any]]] = training.run
           ) -> Leaderboard:
-  """Does the trials that are left; returns the leaderboard of all.
+  """Runs the missing trials; returns the leaderboard of all.
 
   Args:
     path: the grid; see `grid`.
     out: folder for everything. On a cluster, one that all machines have under
       this path, as the data roots.
     workers, scheduler: see `pool.run`.
-    retry_failed: does failed trials again, too.
+    retry_failed: also repeat failed trials.
     work: what a worker does with a trial.
 
   Raises:
     UserError: the grid, the data or the folder cannot be used, another sweep
       is at work in the folder, Optuna is missing, or the scheduler is not
       there. A trial that fails is a row.
-    KeyboardInterrupt: as it came, once workers have ended and the leaderboard
-      is written.
+    KeyboardInterrupt: passed on when the workers have ended and the
+      leaderboard is written.
   """
   tried = grid.read(path)
   out = files.full_path(output_paths.check_folder('--out', out))
@@ -67,8 +72,8 @@ class _Sweep:
   """One sweep at work."""
 
   def __init__(self, tried: Grid, out: str, retry_failed: bool):
+    forget_files()
     self._grid, self._out, self._retry = tried, out, retry_failed
-    self._maker = Maker(tried, out)
     self._journal = study.Journal(out, mends=True)
     self._draws = study.Draws(tried, self._journal)
     self._known = self._journal.rows()
@@ -81,7 +86,7 @@ class _Sweep:
   def run(self, work: Callable[[Trial], tuple[str, dict[str, Any]]],
           workers: int, scheduler: str) -> Leaderboard:
     for configuration in self._draws.configurations(known=True):
-      for trial in self._maker.trials(configuration):
+      for trial in trials_of(self._grid, self._out, configuration):
         self._look_up(trial)
     total, before = self._grid.num_trials, len(self._over)
     if before:
@@ -116,7 +121,7 @@ class _Sweep:
   def _left(self) -> Iterator[tuple[str, Trial]]:
     """Trials that are neither over nor under way, as workers become free."""
     for number, configuration in enumerate(self._draws.configurations()):
-      tried = list(self._maker.trials(configuration))
+      tried = list(trials_of(self._grid, self._out, configuration))
       self._open[number] = [trial.key for trial in tried]
       for trial in tried:
         if not self._look_up(trial) and trial.key not in self._begun:
@@ -126,7 +131,7 @@ class _Sweep:
       self._tell()
 
   def _tell(self) -> None:
-    """Tells the search of configurations whose trials are all over."""
+    """Reports configurations whose trials are all over to the search."""
     over = [number for number, keys in self._open.items()
             if all(key in self._over for key in keys)]
     for number in over:

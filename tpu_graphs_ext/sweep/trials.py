@@ -1,9 +1,8 @@
-"""Trials of a sweep: a configuration with a seed and a data root each.
+"""Trials of a sweep: a configuration with a seed and a data root.
 
 A trial's key is a hash of its content: task, model, arguments, settings, seed,
-the content of the data and of the file that the model is from. So a sweep that
-is started again, or whose grid has grown, knows what is done, and what was
-done with other data or another models.py is not mistaken for it.
+and the content of the data and of models.py. So a sweep that is started again,
+or whose grid has grown, knows which trials are done with these very files.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-  """One training, as a worker is told it.
+  """One training, as a worker gets it.
 
   Attributes:
     key: hash of its content.
     data_root, out: full paths; `out` is the sweep's folder.
     prune: when it may end early; None: never.
-    number: in its study of Optuna's, once it was started.
+    number: in its Optuna study, once it is started.
   """
   key: str
   task: str
@@ -70,43 +69,39 @@ def text_of(value: Any, digits: int = 17) -> str:
   return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-class Maker:
-  """Makes the trials of a grid; reads each data root and models.py once."""
+def trials_of(grid: Grid, out: str,
+              configuration: Configuration) -> Iterator[Trial]:
+  """A configuration with each seed on each data root.
 
-  def __init__(self, grid: Grid, out: str):
-    self._grid, self._out = grid, out
-    self._data_key = functools.lru_cache(None)(_data_key)
-    self._file_sum = functools.lru_cache(None)(_file_sum)
+  Args:
+    grid: the sweep.
+    out: its folder.
+    configuration: one of the grid's.
 
-  def trials(self, configuration: Configuration) -> Iterator[Trial]:
-    """Each seed on each data root.
+  Raises:
+    UserError: a data root has no kernels, or a file cannot be read.
+  """
+  for root in grid.data_roots:
+    for seed in grid.seeds:
+      trial = Trial('', grid.task, configuration, seed, root, out, grid.prune)
+      yield dataclasses.replace(trial, key=_key(trial))
 
-    Raises:
-      UserError: a data root has no kernels, or a file cannot be read.
-    """
-    for root in self._grid.data_roots:
-      for seed in self._grid.seeds:
-        trial = Trial('', self._grid.task, configuration, seed, root,
-                      self._out, self._grid.prune)
-        yield dataclasses.replace(trial, key=self._key(trial))
 
-  def _key(self, trial: Trial) -> str:
-    settings = trial.settings()
-    content = {
-        'format': 'tpu_graphs_ext trial 1', 'task': trial.task,
-        'model': trial.configuration.model,
-        'kwargs': trial.configuration.kwargs,
-        'settings': _not_default(settings), 'seed': trial.seed,
-        'data': self._data_key(grids.data_folder(trial.data_root, settings)),
-        'prune': trial.prune and dataclasses.asdict(trial.prune),
-        'models_py': self._file_sum(grids.models_py_of(
-            trial.task, trial.configuration.settings))}
-    return hashlib.sha256(json.dumps(
-        content, sort_keys=True).encode()).hexdigest()[:16]
+def _key(trial: Trial) -> str:
+  settings, tried = trial.settings(), trial.configuration
+  content = {
+      'format': 'tpu_graphs_ext trial 1', 'task': trial.task,
+      'model': tried.model, 'kwargs': tried.kwargs,
+      'settings': _not_default(settings), 'seed': trial.seed,
+      'data': _data_key(grids.data_folder(trial.data_root, settings)),
+      'prune': trial.prune and dataclasses.asdict(trial.prune),
+      'models_py': _file_sum(grids.models_py_of(trial.task, tried.settings))}
+  return hashlib.sha256(json.dumps(
+      content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _not_default(settings: Any) -> dict[str, Any]:
-  """What decides the training; so a flag of a later version changes no key."""
+  """The settings that matter; a flag of a later version changes no key."""
   defaults = {field.name: field.default
               for field in dataclasses.fields(settings)}
   if hasattr(settings, 'recipe'):  # The recipe's values are in the others.
@@ -116,8 +111,15 @@ def _not_default(settings: Any) -> dict[str, Any]:
           and value != defaults[name]}
 
 
+def forget_files() -> None:
+  """Before each sweep: files are read once, but may change in between."""
+  _data_key.cache_clear()
+  _file_sum.cache_clear()
+
+
+@functools.lru_cache(None)
 def _data_key(folder: str) -> str:
-  """Hash of all .npz files below a folder, by their places and checksums.
+  """Hash of all .npz files below a folder, by their paths and checksums.
 
   Raises:
     UserError: there is none, or one is damaged.
@@ -136,6 +138,7 @@ def _data_key(folder: str) -> str:
   return hashlib.sha256(''.join(found).encode()).hexdigest()
 
 
+@functools.lru_cache(None)
 def _file_sum(path: str) -> str:
   try:
     with open(files.full_path(path), 'rb') as file:
