@@ -95,7 +95,7 @@ def test_a_folder_without_runs_is_refused_with_what_it_has(tmp_path):
     runs.find([str(tmp_path)])
   assert f'{tmp_path}: has no run, which is a folder model_<hash>' in str(
       error.value)
-  assert 'it has a, b, c, d, e, .... Name the --out_dir' in str(error.value)
+  assert 'it has a, b, c, d, e and 2 more. Name' in str(error.value)
 
 
 def test_a_path_that_is_not_there_does_not_stop_the_others(tmp_path):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, Optional
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ import pandas as pd
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.report import charts, page
 from tpu_graphs_ext.report.compare import Looks
-from tpu_graphs_ext.report.measure import Comparison, Measured, measures_of
+from tpu_graphs_ext.report.measure import Comparison, measures_of
 from tpu_graphs_ext.report.runs import Group, shown
 
 # What a physical constant is; the unit ends its name.
@@ -211,66 +211,35 @@ def _curve_figure(title: str, said: str, label: str, lines: Sequence[tuple],
 # ----------------------------------------------------------------- constants
 
 
-def constants(comparisons: Sequence[Comparison],
-              looks: Looks) -> list[tuple[Optional[page.Figure], page.Table]]:
+def constants(comparisons: Sequence[Comparison]) -> list[page.Table]:
   """Physical constants of each group that has some: before and after."""
-  return [_constants(name, measured, looks)
+  return [_constants(name, [one.constants for one in of if one.constants])
           for comparison in comparisons
           for name, of in comparison.groups.items()
-          for measured in [[one for one in of if one.constants]] if measured]
+          if any(one.constants for one in of)]
 
 
-def _constants(group: str, measured: Sequence[Measured],
-               looks: Looks) -> tuple[Optional[page.Figure], page.Table]:
-  before = pd.Series({name: start for name, (start, _)
-                      in measured[0].constants.items()}, dtype=float)
-  now = pd.DataFrame([{name: value for name, (_, value)
-                       in one.constants.items()} for one in measured])
-  mean, deviation = now.mean(), now.std()
-  ratio = (mean / before.where(before != 0)).dropna()
-  table = page.table(
+def _constants(group: str, runs: Sequence[Mapping[str, tuple]]) -> page.Table:
+  frame = pd.DataFrame([
+      {'name': name, 'before': before, 'now': now}
+      for run in runs for name, (before, now) in run.items()])
+  of = frame.groupby('name', sort=False).agg(
+      before=('before', 'first'), mean=('now', 'mean'), std=('now', 'std'))
+
+  def cells(row: Any) -> tuple[str, ...]:
+    learned = f'{row.mean:.4g}'
+    if row.std == row.std:
+      learned += f' ± {row.std:.2g}'
+    if not row.before or row.before != row.before:
+      return page.NOTHING, learned, page.NOTHING
+    return (f'{row.before:.4g}', learned,
+            f'{page.TIMES} {row.mean / row.before:.3g}')
+
+  return page.table(
       f'Physical constants of {group}',
       ('constant', 'before training', 'learned', 'change', 'meaning'),
-      ((name, _short(before[name]), _short(mean[name]) + (
-          '' if np.isnan(deviation[name]) else f' ± {deviation[name]:.2g}'),
-        f'{page.TIMES} {ratio[name]:.3g}' if name in ratio else page.NOTHING,
-        _MEANINGS.get(name, '')) for name in now))
-  return (_constants_figure(group, now[ratio.index] / before[ratio.index],
-                            looks) if len(ratio) else None), table
-
-
-def _short(value: float) -> str:
-  return page.NOTHING if np.isnan(value) else f'{value:.4g}'
-
-
-def _constants_figure(group: str, ratios: pd.DataFrame,
-                      looks: Looks) -> page.Figure:
-  """Learned over initial value: a line a constant, a mark a run."""
-  look = looks[group]
-
-  def draw(unused_figure, axes):
-    for place, name in enumerate(ratios):
-      places = [place] * len(ratios)
-      axes.hlines(places, 1, ratios[name], color=look.colour, alpha=0.6)
-      axes.plot(ratios[name], places, look.mark, color=look.colour, ms=5,
-                clip_on=False)
-    axes.axvline(1, color=charts.SOFT, lw=1)
-    axes.set(xscale='log', xlabel='learned / before training (log scale)',
-             ylim=(len(ratios.columns) - 0.5, -0.5))
-    # Five round numbers; matplotlib would mark only powers of ten.
-    ticks = {float(f'{tick:.2g}') for tick in np.geomspace(*axes.get_xlim(), 7)
-             [1:-1]}
-    axes.set_xticks(sorted(ticks), [f'{tick:g}' for tick in sorted(ticks)])
-    axes.minorticks_off()
-    axes.set_yticks(range(len(ratios.columns)), ratios.columns)
-    axes.tick_params(axis='y', length=0)
-    axes.grid(axis='x')
-
-  said = ', '.join(f'{name} {page.TIMES} {ratio:.3g}'
-                   for name, ratio in ratios.mean().items())
-  return page.Figure(
-      f'Physical constants of {group}, learned over initial', said,
-      charts.svg(draw, height=0.9 + 0.22 * len(ratios.columns)))
+      ((row.Index, *cells(row), _MEANINGS.get(row.Index, ''))
+       for row in of.itertuples()))
 
 
 def section(groups: Sequence[Group], comparisons: Sequence[Comparison],
@@ -280,7 +249,7 @@ def section(groups: Sequence[Group], comparisons: Sequence[Comparison],
   runs = frame_of(groups, comparisons)
   return {'trained': trained(runs, groups),
           'curves': learning_curves(groups, looks),
-          'constants': constants(comparisons, looks),
+          'constants': constants(comparisons),
           'by_run_files': by_run_files(runs, task.top_ks[0]),
           'groups': groups_table(runs, task),
           'runs': runs_table(runs, task), 'flags': flags_table(groups)}

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import os
+import pathlib
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.files import TEMPORARY, full_path
 
 if TYPE_CHECKING:
@@ -185,13 +186,13 @@ def of_one_task(found: Sequence[Run], task: str) -> list[Run]:
 
 def _candidates(path: str, problems: list[str]) -> list[str]:
   """Model folders and run files that a path stands for."""
-  full = full_path(path)
-  if not os.path.exists(full):
+  full = pathlib.Path(full_path(path))
+  if not full.exists():
     problems.append(f'{path}: no such file or folder; name a model folder, a '
                     'run file or a folder of them')
     return []
-  if not os.path.isdir(full) or _is_model(full):
-    return [full]
+  if not full.is_dir() or _is_model(full.name):
+    return [str(full)]
   found = []
   for parent, folders, names in os.walk(full):
     for name in folders:
@@ -202,29 +203,26 @@ def _candidates(path: str, problems: list[str]) -> list[str]:
         problems.append(f'{parent}/{name}: a folder that was never finished; '
                         'remove it')
     # A model whose run file is there is found by that file.
-    inside = [name for name in sorted(folders) if _is_model(name) and
-              f'{_RUN}{name[len(_MODEL):]}{_RUN_END}' not in names]
-    inside += [name for name in sorted(names)
-               if name.startswith(_RUN) and name.endswith(_RUN_END)]
-    found += [os.path.join(parent, name) for name in inside]
+    models = {f'{_RUN}{name[len(_MODEL):]}{_RUN_END}': name
+              for name in folders if _is_model(name)}
+    runs = {name: name for name in names
+            if name.startswith(_RUN) and name.endswith(_RUN_END)}
+    found += [os.path.join(parent, name)
+              for name in sorted({**models, **runs}.values())]
     folders[:] = sorted(name for name in folders if not _is_model(name)
                         and not name.startswith((_RESUME, '.')))
   if not found:
-    problems.append(_nothing_in(path, full))
+    there = sorted(os.listdir(full))
+    has = f'it has {shortened(there, 5)}' if there else 'it is empty'
+    problems.append(
+        f'{path}: has no run, which is a folder model_<hash> and a file '
+        f'run_<hash>.jsonz as `train` or tiles_train.py write them; {has}. '
+        'Name the --out_dir of a training')
   return found
 
 
-def _is_model(path: str) -> bool:
-  return re.fullmatch(_MODEL + r'[^.]+', os.path.basename(path)) is not None
-
-
-def _nothing_in(path: str, full: str) -> str:
-  there = sorted(os.listdir(full))
-  has = f'it has {", ".join(there[:5])}{", ..." * (len(there) > 5)}'
-  return (f'{path}: has no run, which is a folder model_<hash> and a file '
-          f'run_<hash>.jsonz as `train` or tiles_train.py write them; '
-          f'{has if there else "it is empty"}. Name the --out_dir of a '
-          'training')
+def _is_model(name: str) -> bool:
+  return re.fullmatch(_MODEL + r'[^.]+', name) is not None
 
 
 def _read(path: str, problems: list[str]) -> Run:
