@@ -47,21 +47,6 @@ def test_ticks_of_log_axes_are_plain_numbers():
                    ['0', '1', '10', '100', '1,000', '10,000', '100,000']]
 
 
-def luminance(colour):
-  """Of sRGB, by WCAG 2."""
-  parts = [int(colour[place:place + 2], 16) / 255 for place in (1, 3, 5)]
-  red, green, blue = (part / 12.92 if part <= 0.04045
-                      else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def test_colours_stand_out_from_the_page():
-  """WCAG 2: text 4.5 to 1, parts of figures 3 to 1."""
-  for colours, least in (((charts.INK, charts.SOFT), 4.5), (charts.RUNS, 3)):
-    for colour in colours:
-      assert 1.05 / (luminance(colour) + 0.05) >= least, colour
-
-
 def test_without_its_packages_there_is_one_clear_error(monkeypatch):
   monkeypatch.setitem(sys.modules, 'jinja2', None)
   with pytest.raises(UserError, match=r'pip install -e \.'):

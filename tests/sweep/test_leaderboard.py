@@ -52,12 +52,14 @@ def test_the_lowest_slowdown_comes_first():
 
 
 def test_spread_of_seeds():
-  groups = board([row(8, seed, 0.1 * (seed + 1)) for seed in range(3)] + [
-      row(9, 0, 0.01), row(9, 1, 0.03), row(10, 0, 0.001)]).groups
+  found = board([row(8, seed, 0.1 * (seed + 1)) for seed in range(3)] + [
+      row(9, 0, 0.01), row(9, 1, 0.03), row(10, 0, 0.001)])
+  groups = found.groups
   # Half of the interval: 4.302653 * 0.1 / sqrt(3) = 0.248414.
   assert groups[['opa_mean', 'opa_deviation', 'opa_low', 'opa_high']].iloc[
       0].tolist() == pytest.approx([0.2, 0.1, -0.048414, 0.448414], abs=1e-6)
   assert groups['opa_deviation'].iloc[1] == pytest.approx(0.02 / 2 ** 0.5)
+  assert '| 0.2000 ± 0.1000 (-0.0484 to 0.4484) |' in found.markdown()
   assert groups['opa_low'].isna().tolist() == [False, True, True]
   assert groups['opa_deviation'].isna().tolist() == [False, False, True]
 
@@ -74,11 +76,6 @@ def test_the_table_for_people():
   assert 'All with epochs=2.' in text
   assert ('- `16-1` MLP width=16 epochs=2 seed=1: '
           'out of memory \\| lost') in text
-
-
-def test_the_interval_stands_beside_the_mean():
-  text = board([row(8, seed, 0.1 * (seed + 1)) for seed in range(3)]).markdown()
-  assert '| 0.2000 ± 0.1000 (-0.0484 to 0.4484) |' in text
 
 
 def test_tables_for_programs():
@@ -99,19 +96,17 @@ def test_tables_for_programs():
   assert rows[3]['key'] == '8-0' and rows[0]['kwargs'] == '{"width": 16}'
 
 
+def test_drawn_numbers_and_data_roots():
+  found = board([row(0.00123456789, 0, 0.5), row(2, 0, 0.4),
+                 row(2, 0, 0.3, data_root='/other')])
+  # Rounded for people alone.
+  assert found.table()['width'].tolist() == ['0.001235', '2', '2']
+  assert rows_of(found.csv())[0]['width'] == '0.00123456789'
+  assert found.table()['data_root'].tolist() == ['/data', '/data', '/other']
+
+
 def test_nothing_was_measured():
   found = board([row(8, 0, state=study.FAILED, error='=boom')])
   assert found.best is None and 'Best model' not in found.markdown()
   assert rows_of(found.trials_csv())[0]['error'] == "'=boom"
   assert board([]).counts() == '0 trials: 0 finished'
-
-
-def test_numbers_that_were_drawn_are_rounded_for_people_alone():
-  found = board([row(0.00123456789, 0, 0.5), row(2, 0, 0.4)])
-  assert found.table()['width'].tolist() == ['0.001235', '2']
-  assert rows_of(found.csv())[0]['width'] == '0.00123456789'
-
-
-def test_data_roots_are_groups_of_their_own():
-  found = board([row(8, 0, 0.5), row(8, 0, 0.6, data_root='/other')])
-  assert found.table()['data_root'].tolist() == ['/other', '/data']

@@ -49,10 +49,6 @@ def test_results_come_by_key(monkeypatch):
       pool.Outcome(f'k{number}', (2 * number, '7')) for number in range(5)]
 
 
-def test_nothing_to_do():
-  assert run(pool_tasks.doubled, []) == []
-
-
 def test_what_a_task_raises_is_the_error_of_its_item():
   items = [(name, name) for name in ('user', 'exit', 'odd result', 'memory')]
   found = {key: (result, error)
@@ -180,17 +176,13 @@ def test_tasks_of_a_cluster_learn_that_nobody_waits(address, tmp_path):
 
 
 @pytest.mark.slow
-def test_nobody_answers(monkeypatch):
+def test_a_scheduler_that_is_not_there_or_goes_away(monkeypatch, tmp_path):
   pytest.importorskip('distributed', reason='needs the extra [scale]')
   monkeypatch.setattr(pool, '_ANSWER_SECONDS', 1)
   with pytest.raises(UserError, match=r'--scheduler=tcp://127.0.0.1:9: no Dask '
                      r'scheduler answers there .*; `dask scheduler` starts'):
     run(pool_tasks.doubled, [('a', 1)], scheduler='tcp://127.0.0.1:9')
-
-
-@pytest.mark.slow
-def test_a_scheduler_that_has_no_workers_or_goes_away(monkeypatch, tmp_path):
-  pytest.importorskip('distributed', reason='needs the extra [scale]')
+  monkeypatch.setattr(pool, '_ANSWER_SECONDS', 20)
   monkeypatch.setattr(pool, '_WORKER_SECONDS', 0.1)
   with dask_cluster.started(tmp_path, workers=0) as address, pytest.raises(
       UserError, match='it has no workers; `dask worker tcp://'):

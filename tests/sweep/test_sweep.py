@@ -87,12 +87,6 @@ def test_failures_are_rows_until_they_are_tried_again(
   assert board.counts() == '2 trials: 1 finished, 1 failed'
 
 
-def test_two_configurations_that_are_one_are_trained_once(swept):
-  model = {'model': 'TinyRanker', 'kwargs': {'width': 4}}
-  board, crew = swept(models=[model, model], seeds=[0])
-  assert len(crew.done) == len(board.trials) == 1
-
-
 def test_one_sweep_a_folder(swept, tmp_path):
   swept(seeds=[0])
   with files.held_folder(str(tmp_path / 'out')):
