@@ -121,17 +121,18 @@ def comparison(title: str, found: dict[str, Summary],
 def conclusion(found: dict[str, Summary]) -> str:
   """What a newcomer should take from the last table."""
   mine, theirs = (found[name] for name in MODELS)
-  first, default = (100 * mine[key] for key in ('slowdown_1', 'default'))
-  only = (f"{MODELS[0]}'s first choice: it is {first:.2f} % slower, and the "
-          f"compiler's default tile {default:.2f} %" if first < default else
-          f"the compiler's default tile: it is {default:.2f} % slower, and "
-          f"{MODELS[0]}'s first choice {first:.2f} %")
+  (least, best), (more, other) = sorted([
+      (100 * mine['default'], "the compiler's default tile"),
+      (100 * mine['slowdown_1'], f"{MODELS[0]}'s first choice")])
+  only = (f'{best} ({least:.2f} % slower) and {other} ({more:.2f} %) are about '
+          'as good' if more - least < 1 else
+          f'take {best}: it is {least:.2f} % slower, and {other} {more:.2f} %')
   return '\n' + textwrap.fill(
       f'Conclusion: time the five tiles that {MODELS[0]} ranks first. The best '
       f'of them is {100 * mine["slowdown_5"]:.2f} % slower than the fastest '
       f'tile of all; of five that {MODELS[1]} ranks first, '
       f'{100 * theirs["slowdown_5"]:.2f} %; of five at random, '
-      f'{100 * mine["random_5"]:.2f} %. If you can try only one tile, take '
+      f'{100 * mine["random_5"]:.2f} %. If you can try only one tile, '
       f'{only}.', 79)
 
 
