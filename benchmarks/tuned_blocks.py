@@ -3,8 +3,8 @@
   python benchmarks/tuned_blocks.py tuned_block_sizes.py
 
 The file is `tpu_inference/kernels/quantized_matmul/tuned_block_sizes.py` of
-vllm-project/tpu-inference as of February 2026: the blocks of a Pallas kernel
-that its authors measured to be the fastest, by TPU, sizes and types.
+vllm-project/tpu-inference (version of August 2026): the blocks of a Pallas
+kernel that its authors measured to be the fastest, by TPU, sizes and types.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Entry(NamedTuple):
   """One line of the table.
 
   Attributes:
-    group: the row of ours that it counts in.
+    group: the row of our table that it counts in.
     tpu: generation.
-    product: activations and results are bfloat16 in main memory; weights that
-      are packed count as bytes.
+    product: activations and results are bfloat16 in main memory; packed
+      weights count as bytes.
     best: bm, bk, bn.
   """
   group: str
@@ -46,7 +46,7 @@ def entries(source: str) -> list[Entry]:
   """The entries of the file's text.
 
   Raises:
-    UserError: it has no table of such keys and values.
+    UserError: it holds no such table.
   """
   try:
     table = next(ast.literal_eval(node.value)
@@ -56,14 +56,14 @@ def entries(source: str) -> list[Entry]:
     return [_entry(*key, value) for key, value in table.items()]
   except (SyntaxError, StopIteration, ValueError, TypeError,
           KeyError) as error:
-    raise UserError(f'there is no table of blocks in it ({error})') from error
+    raise UserError(f'it holds no table of blocks ({error})') from error
 
 
 def _entry(version: int, m: int, n: int, k: int, x_type: str, w_type: str,
            value: Sequence[int]) -> Entry:
   tpu = _TPUS[version]
   bm, bn, bk = value[:3]
-  # A fourth number is of the repository's other kernel, for scales by block.
+  # A fourth number marks the repository's other kernel, with scales by block.
   group = f'{x_type} x {w_type} on {tpu}' + (
       ', another kernel' if len(value) > 3 else '')
   narrow = 'int8' if x_type == 'int8' else 'fp8'
@@ -72,7 +72,8 @@ def _entry(version: int, m: int, n: int, k: int, x_type: str, w_type: str,
 
 
 def shares(group: Sequence[Entry]) -> tuple[float, ...]:
-  """(median of candidates, of the others the share where the best is found)."""
+  """(median of candidates; for each other column how often the best is found).
+  """
   rows = []
   for entry in group:
     machine = blocks.MACHINES[entry.tpu]
@@ -89,7 +90,7 @@ def shares(group: Sequence[Entry]) -> tuple[float, ...]:
 
 
 def table(every: Sequence[Entry]) -> str:
-  """Markdown, a row a group."""
+  """Markdown, a row for each group."""
   lines = ['| ' + ' | '.join(_HEADS) + ' |',
            '| --- |' + ' ---: |' * (len(_HEADS) - 1)]
   for name in dict.fromkeys(entry.group for entry in every):

@@ -131,9 +131,13 @@ def _summary(kernels: list[Advice]) -> str:
   rows += [_summary_row(kernel) for kernel in kernels]
   columns = [column for column in zip(*rows) if any(column[1:])]
   widths = [max(map(len, column)) for column in columns][:-1]
-  return '\n'.join('  '.join([
+  lines = ['  '.join([
       *(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]
-                              ).rstrip() for row in zip(*columns))
+                     ).rstrip() for row in zip(*columns)]
+  if any(kernel.picks and kernel.picks[0].over_default for kernel in kernels):
+    lines.append("analytic time: the best tile's against the default's, by "
+                 'formula; it does not predict the gain, so measure both')
+  return '\n'.join(lines)
 
 
 def _summary_row(kernel: Advice) -> tuple[str, ...]:
