@@ -80,7 +80,7 @@ def test_a_changed_copy_stays(root, tmp_path):
 
 def test_a_copy_where_a_file_is(root, tmp_path):
   (tmp_path / 'copy').write_text('mine')
-  with pytest.raises(UserError, match='it is no folder'):
+  with pytest.raises(UserError, match='it is not a folder'):
     checkout.working_copy(root, str(tmp_path / 'copy'))
   assert (tmp_path / 'copy').read_text() == 'mine'
 

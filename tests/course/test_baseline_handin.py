@@ -129,9 +129,9 @@ def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path,
   assert cli.main(['package', f'--model_dir={model_dir}/', f'--root={root}',
                    f'--out={submission}', *place]) == 0
   output = capsys.readouterr().out
-  assert 'tiles_gen_predictions_csv.py wrote 844 rows' in output
+  assert 'tiles_gen_predictions_csv.py ranked 844 kernels' in output
   assert cli.main(['verify', f'--package={submission}', *place]) == 0
-  assert "this package's own host" in capsys.readouterr().out
+  assert 'this package, in a process of its own' in capsys.readouterr().out
 
   theirs = clone(tmp_path / 'grader')
   grade_by_hand(theirs, scripts, data, submission)
@@ -195,7 +195,7 @@ def test_the_baselines_own_file_is_a_hand_in_too(
 
 def test_the_courses_script_is_run_where_this_package_is_out_of_reach(
     clone, small_data, tmp_path):
-  """A class that needs this package late: after import, when it is called."""
+  """A class that needs this package late, and only in the course's script."""
   root = clone(tmp_path)
   swap.install(root)
   model_dir = train(root, small_data, str(tmp_path / 'out'), '--model=MLP')
@@ -206,14 +206,13 @@ def test_the_courses_script_is_run_where_this_package_is_out_of_reach(
 class MLP(MLP):
 
   def forward(self, graph, num_configs):
-    exec('import tpu_graphs_ext')
+    import sys
+    if 'tiles_gen' in sys.argv[0]:
+      exec('import tpu_graphs_ext')
     return super().forward(graph, num_configs)
 ''')
   verdict = verify.verify(model_dir, root=root, models_py=str(models_py),
                           data_root=small_data, cache_dir='')
-  assert not verdict.ok
-  assert any('forward(graph, num_configs) fails' in fault
-             and "No module named 'tpu_graphs_ext'" in fault
-             for fault in verdict.faults), verdict.text()
-  assert any('tiles_gen_predictions_csv.py breaks off' in note
-             for note in verdict.notes), verdict.text()
+  (fault,) = verdict.faults
+  assert 'tiles_gen_predictions_csv.py breaks off with exit code 1' in fault
+  assert "No module named 'tpu_graphs_ext'" in fault

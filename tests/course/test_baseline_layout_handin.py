@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from support import tiny_layouts
 from tpu_graphs_ext import cli, load_models
-from tpu_graphs_ext.course import checkout, verify_layout
+from tpu_graphs_ext.course import checkout, verify
 
 pytestmark = pytest.mark.baseline
 SMALL = {'hidden_dim': 8, 'op_embed_dim': 4}
@@ -53,9 +53,9 @@ def trained(checkout_root, tmp_path_factory):
 
 def verified(trained, root, model_dir='', **changes):
   folder, own = trained
-  return verify_layout.verify_layout(
-      model_dir or own, **{'root': root, 'data_root': f'{folder}/data',
-                           **changes})
+  return verify.verify(
+      model_dir or own, **{'task': 'layout', 'root': root,
+                           'data_root': f'{folder}/data', **changes})
 
 
 def test_a_hand_in_works_and_can_be_packed(
@@ -80,8 +80,6 @@ def test_faults_of_files_are_named(trained, checkout_root, tmp_path):
   copied = tmp_path / os.path.basename(model_dir)
   shutil.copytree(model_dir, copied)
   assert 'run file' in verified(trained, checkout_root, str(copied)).faults[0]
-  verdict = verified(trained, checkout_root, data_root=str(tmp_path))
-  assert 'has no folder train, valid, test' in verdict.faults[0]
   models_py = tmp_path / 'models.py'
   models_py.write_text('import tensorflow as tf\n')
   verdict = verified(trained, checkout_root, models_py=str(models_py))
@@ -111,7 +109,7 @@ def test_weights_and_predictions_of_different_trainings(
   finally:
     csv_path.write_text(before)
   assert len(verdict.faults) == 1
-  assert 'ranks 1 programs otherwise than the saved model' in verdict.faults[0]
+  assert 'ranks 1 programs differently from the saved' in verdict.faults[0]
 
 
 def test_a_model_that_draws_its_scores(trained, checkout_root, tmp_path):
@@ -132,7 +130,7 @@ MyLayoutSAGE.forward = _noisy
   verdict = verified(trained, checkout_root, models_py=str(models_py))
   assert any('other scores when it is called again' in fault
              for fault in verdict.faults), verdict.text()
-  assert any('layout_evaluate.py ranks 2 programs otherwise' in fault
+  assert any('layout_evaluate.py ranks 2 programs differently' in fault
              for fault in verdict.faults)
 
 
@@ -149,4 +147,4 @@ def test_a_model_of_toy_data(trained, checkout_root, tmp_path):
   np.savez_compressed(last, **arrays)
   verdict = verified(trained, checkout_root, data_root=str(data))
   assert verdict.toy_trained
-  assert any('is of toy data' in fault for fault in verdict.faults)
+  assert any('trained with --toy_data' in fault for fault in verdict.faults)

@@ -1,4 +1,4 @@
-"""Each thing that doctor looks at, fine and broken, and what mends it."""
+"""Each thing that doctor checks, fine and broken, and what mends it."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from support import tiny_kernels
+from support.places import PROJECT
 from tpu_graphs_ext.course import checkout, doctor, swap
 from tpu_graphs_ext.course.doctor import BROKEN, FINE, WARNING
 from tpu_graphs_ext.data import check, schema
@@ -20,72 +21,71 @@ CLASSIC = {'tensorflow': '2.15.1', 'keras': '2.15.0',
            'scipy': '1.17.1', 'tqdm': '4.70.1'}
 
 
-def in_use(python='3.10.1', name='classic', **changes):
+def in_use(python='3.10.1', **changes):
   """A classic stack, with some versions changed."""
   installed = {**CLASSIC, **{
       package.replace('_ranking', '-ranking'): version
       for package, version in changes.items()}}
-  return versions.StackInUse(name, 'why', python, installed,
-                             versions.STACKS[name].requirements)
+  return versions.StackInUse('classic', 'why', python, installed,
+                             versions.STACKS['classic'].requirements)
 
 
 def states(findings) -> dict[str, str]:
   return {finding.what: finding.state for finding in findings}
 
 
+def broken(stack, errors=()):
+  (found,) = [finding for finding in
+              doctor.version_findings(stack, dict(errors))
+              if finding.state != FINE]
+  assert found.state == BROKEN
+  return found
+
+
 def test_a_whole_stack():
-  for python in ('3.9.18', '3.10.1', '3.11.7'):
-    found = states(doctor.version_findings(in_use(python), {}))
-    assert len(found) == 12  # The stack, Python and ten packages.
-    assert set(found.values()) == {FINE}
-
-
-@pytest.mark.parametrize('python', ['3.8.10', '3.12.1', '3.13.0'])
-def test_another_python(python):
-  found = list(doctor.version_findings(in_use(python), {}))
-  assert found[1].state == BROKEN
-  assert f'{python}; the classic stack needs 3.9 to 3.11' in found[1].text
-  assert '--python /path/to/python3.11' in found[1].fix
-
-
-@pytest.mark.parametrize('package, version', [
-    ('tensorflow', '2.15.0'), ('keras', '3.4.1'), ('numpy', '2.0.0'),
-    ('tensorflow_ranking', '0.5.4'), ('tensorflow_gnn', None),
-    ('pandas', None), ('scipy', '1.10.1')])
-def test_another_version(package, version):
-  found = list(doctor.version_findings(in_use(**{package: version}), {}))
-  (broken,) = [finding for finding in found if finding.state != FINE]
-  name = package.replace('_ranking', '-ranking')
-  assert (broken.what, broken.state) == (name, BROKEN)
-  assert (version or 'is missing') in broken.text
-  assert f"-m pip install '{name}>=" in broken.fix
-
-
-def test_a_package_that_cannot_be_imported():
-  found = list(doctor.version_findings(in_use(), {
-      'tensorflow_ranking': 'ImportError: no estimator'}))
-  (broken,) = [finding for finding in found if finding.state != FINE]
-  assert broken.what == 'tensorflow-ranking'
-  assert 'cannot be imported (ImportError: no estimator)' in broken.text
-
-
-def test_every_package_of_a_stack_has_a_module():
+  found = states(doctor.version_findings(in_use('3.9.18'), {}))
+  assert len(found) == 12  # The stack, Python and ten packages.
+  assert set(found.values()) == {FINE}
   for each in versions.STACKS.values():
     assert set(each.requirements) <= set(doctor.MODULES)
 
 
-def test_errors_are_those_of_a_real_import(monkeypatch):
+def test_this_environment():
+  """The one check of versions that is not faked."""
+  assert set(states(doctor.version_findings(
+      versions.describe(), doctor.import_errors())).values()) == {FINE}
+
+
+def test_what_is_wrong_with_a_stack():
+  found = broken(in_use('3.12.1'))
+  assert '3.12.1; the classic stack needs 3.9 to 3.11' in found.text
+  assert '--python /path/to/python3.11' in found.fix
+  for package, version in (('tensorflow', '2.15.0'), ('numpy', '2.0.0'),
+                           ('tensorflow_ranking', '0.5.4'), ('pandas', None)):
+    found = broken(in_use(**{package: version}))
+    name = package.replace('_ranking', '-ranking')
+    assert found.what == name
+    assert (version or 'is missing') in found.text
+    assert f"-m pip install '{name}>=" in found.fix
+  found = broken(in_use(), {'tensorflow_ranking': 'ImportError: no estimator'})
+  assert found.what == 'tensorflow-ranking'
+  assert 'cannot be imported (ImportError: no estimator)' in found.text
+
+
+def test_import_errors(monkeypatch):
   monkeypatch.setattr(doctor, 'MODULES', {
       **dict.fromkeys(doctor.MODULES, 'json'), 'numpy': 'no_such_module'})
   assert doctor.import_errors() == {
       'no_such_module':
           "ModuleNotFoundError: No module named 'no_such_module'"}
-
-
-def test_an_import_that_ends_python(monkeypatch):
-  monkeypatch.setattr(doctor, '_IMPORTS', 'raise SystemExit("libx missing")')
-  assert set(doctor.import_errors().values()) == {
-      'import ends Python: libx missing'}
+  for code, message in (
+      ('raise SystemExit("libx missing")', 'libx missing'),
+      ('print("no JSON")', 'no message'), ('print("[]")', 'no message'),
+      ('print("[" * 100000)', 'no message'),
+      ('import os; os.write(1, b"\\xff")', 'no message')):
+    monkeypatch.setattr(doctor, '_IMPORTS', code)
+    assert set(doctor.import_errors().values()) == {
+        f'import ends Python: {message}'}
 
 
 # ---------------------------------------------------------------- checkout
@@ -130,65 +130,76 @@ def test_a_changed_checkout(root):
   for path in (root.parent / checkout.COURSE_FOLDER).iterdir():
     path.unlink()
   first, models, scripts = doctor.checkout_findings(str(root))
-  assert first.state == WARNING
+  assert first.state == models.state == WARNING
   assert 'changes that the graders do not have: tiles_train.py' in first.text
-  assert models.state == WARNING
   assert models.text.startswith('changed by hand')
   assert 'install --root' in models.fix
   assert scripts.state == BROKEN
-  assert scripts.fix == f'cd {root.parent} && git clone {checkout.COURSE_URL}'
+  assert scripts.fix == (f'git clone {checkout.COURSE_URL} '
+                         f'{root.parent / checkout.COURSE_FOLDER}')
 
 
-def test_another_commit_and_no_git(root):
+def test_another_commit_and_no_git(root, tmp_path, monkeypatch):
+  """What is to be pasted has the folder of this package's command."""
+  (tmp_path / 'bin').mkdir()
+  (tmp_path / 'bin' / 'tpu-graphs-ext').touch()
+  monkeypatch.setattr('sys.executable', str(tmp_path / 'bin' / 'python'))
+  monkeypatch.chdir(tmp_path)
   first, models, _ = doctor.checkout_findings(str(root))
   assert (first.state, models.state) == (WARNING, WARNING)
   assert f'git -C {root} checkout ddd187c' == first.fix
-  assert models.fix == f'tpu-graphs-ext install --root {root}'
+  assert models.fix.endswith(f'./bin/tpu-graphs-ext install --root {root}')
+  monkeypatch.chdir(root)
+  assert checkout.own_command() == str(tmp_path / 'bin' / 'tpu-graphs-ext')
+  monkeypatch.setenv('PATH', str(tmp_path / 'bin'))
+  (tmp_path / 'bin' / 'tpu-graphs-ext').chmod(0o755)
+  assert checkout.own_command() == 'tpu-graphs-ext'
   (root / '.git').rename(root / 'no_git')
-  assert 'is no git checkout' in next(doctor.checkout_findings(str(root))).text
+  assert 'is not a git checkout' in next(
+      doctor.checkout_findings(str(root))).text
 
 
 def test_no_checkout(monkeypatch, tmp_path):
   monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
   (finding,) = doctor.checkout_findings()
   assert (finding.state, 'git clone' in finding.fix) == (WARNING, True)
-  (finding,) = doctor.checkout_findings(str(tmp_path))
+  (finding,) = doctor.checkout_findings(str(tmp_path / 'no'))
   assert finding.state == BROKEN
+  assert 'there is no such folder' in finding.text
+  assert finding.fix == f'git clone {checkout.URL} {tmp_path}/no'
 
 
 # -------------------------------------------------------------------- data
 
 
-def test_data_of_the_published_counts(tmp_path, monkeypatch):
-  tiny_kernels.write_data_root(tmp_path)
-  monkeypatch.setattr(schema, 'PUBLISHED_KERNELS',
-                      {'train': 24, 'valid': 12, 'test': 6})
-  found = states(doctor.data_findings(str(tmp_path)))
-  assert found == {'data, train': FINE, 'data, valid': FINE,
-                   'data, test': FINE, 'data, files': FINE}
-
-
-def test_missing_and_faulty_files(tmp_path):
-  tiny_kernels.write_data_root(tmp_path)
-  (tmp_path / 'valid' / 'cut_0.npz').write_bytes(b'PK')
+def test_data(tmp_path, monkeypatch):
+  """Whole, missing and faulty, of the sample, absent."""
+  monkeypatch.chdir(tmp_path)
+  root = tmp_path / 'npz' / 'tile' / 'xla'
+  (finding,) = doctor.data_findings(str(root))
+  assert finding.state == BROKEN
+  assert f'{PROJECT}/run_scripts/download_data.sh' in finding.fix
+  tiny_kernels.write_data_root(root)
+  with monkeypatch.context() as patch:
+    patch.setattr(schema, 'PUBLISHED_KERNELS',
+                  {'train': 24, 'valid': 12, 'test': 6})
+    assert states(doctor.data_findings(str(root))) == {
+        'data, train': FINE, 'data, valid': FINE, 'data, test': FINE,
+        'data, files': FINE}
+  mark = root / schema.SAMPLE_DATA_MARK
+  mark.write_text('{}')
+  assert set(states(doctor.data_findings(str(root))).values()) == {
+      WARNING, FINE}
+  mark.unlink()
+  (root / 'valid' / 'cut_0.npz').write_bytes(b'PK')
   found = {finding.what: finding
-           for finding in doctor.data_findings(str(tmp_path))}
+           for finding in doctor.data_findings(str(root))}
   assert found['data, train'].state == BROKEN
-  assert found['data, train'].text == (
-      '24 kernels; the collection has 5,709')
-  assert found['data, train'].fix == doctor.DOWNLOAD
+  assert found['data, train'].text == '24 kernels; the collection has 5,709'
+  # The script downloads to that folder.
+  assert found['data, train'].fix.endswith(f'download_data.sh {tmp_path}')
   assert 'cut_0.npz' in found['data, files'].text
   assert 'tpu-graphs-ext check-data' in found['data, files'].fix
-
-
-def test_sample_data_is_a_warning_and_none_is_broken(tmp_path):
-  tiny_kernels.write_data_root(tmp_path / 'data')
-  (tmp_path / 'data' / schema.SAMPLE_DATA_MARK).write_text('{}')
-  assert set(states(doctor.data_findings(str(tmp_path / 'data'))).values()) == {
-      WARNING, FINE}
-  (finding,) = doctor.data_findings(str(tmp_path / 'nowhere'))
-  assert finding.state == BROKEN
-  assert finding.fix.startswith('run_scripts/download_data.sh')
 
 
 def test_hostile_places(root, tmp_path, monkeypatch):
@@ -213,17 +224,8 @@ def test_hostile_places(root, tmp_path, monkeypatch):
   (finding,) = doctor.data_findings(str(tmp_path))
   assert 'cannot be read ([Errno 13] Permission denied)' in finding.text
   monkeypatch.setattr(swap.files, 'open_ordinary', refuses)
-  found = states(doctor.checkout_findings(str(root)))
-  assert found['models.py in place'] == BROKEN
-
-
-@pytest.mark.parametrize('code', [
-    'print("no JSON")', 'print("[]")', 'print("[" * 100000)',
-    'import os; os.write(1, b"\\xff")'])
-def test_an_import_that_prints(monkeypatch, code):
-  monkeypatch.setattr(doctor, '_IMPORTS', code)
-  assert set(doctor.import_errors().values()) == {
-      'import ends Python: no message'}
+  assert states(doctor.checkout_findings(str(root)))[
+      'models.py in place'] == BROKEN
 
 
 def test_disk_and_memory():
@@ -236,9 +238,8 @@ def test_disk_and_memory():
 
 def test_the_whole_report(root, tmp_path, monkeypatch):
   monkeypatch.setattr(doctor, 'import_errors', dict)
-  monkeypatch.setattr(doctor, '_memory', lambda: 16 * 10 ** 9)
+  monkeypatch.setattr(doctor, '_memory_bytes', lambda: 16 * 10 ** 9)
   monkeypatch.setattr(versions, 'describe', in_use)
-  monkeypatch.setattr(check.tqdm, 'tqdm', lambda paths, **_: paths)
   diagnosis = doctor.doctor(str(root), str(tmp_path / 'no' / 'data'))
   assert not diagnosis.ok
   lines = diagnosis.text().splitlines()
@@ -250,10 +251,3 @@ def test_the_whole_report(root, tmp_path, monkeypatch):
   assert content['ok'] is False
   assert content['findings'][0] == {
       'what': 'stack', 'state': 'fine', 'text': 'classic: why', 'fix': ''}
-
-
-def test_this_environment():
-  """The one check that is not faked."""
-  found = states(doctor.version_findings(versions.describe(),
-                                         doctor.import_errors()))
-  assert set(found.values()) == {FINE}

@@ -15,16 +15,25 @@ THEIRS = b'# the original\n'
 
 @pytest.fixture
 def root(tmp_path, plain_git):
-  """A checkout in git with a models.py of its own."""
+  """A checkout in git with models of its own for both tasks."""
   root = tmp_path / 'tpu_graphs'
-  (root / checkout.MODELS_PY).parent.mkdir(parents=True)
-  (root / checkout.MODELS_PY).write_bytes(THEIRS)
+  for name in checkout.TASKS.values():
+    (root / name).parent.mkdir(parents=True)
+    (root / name).write_bytes(THEIRS)
   (root / 'tiles_train.py').write_text('')
   git(root, 'init', '--quiet')
   git(root, 'add', '.')
   git(root, '-c', 'user.name=a', '-c', 'user.email=a@b', 'commit', '--quiet',
       '-m', 'first')
   return root
+
+
+@pytest.fixture
+def student(tmp_path):
+  """A models.py of a student's own."""
+  path = tmp_path / 'mine.py'
+  path.write_text('import numpy\n')
+  return path
 
 
 def git(root, *arguments: str) -> str:
@@ -36,13 +45,19 @@ def in_place(root) -> bytes:
   return (root / checkout.MODELS_PY).read_bytes()
 
 
-def ours() -> bytes:
-  with open(load_models.models_path(), 'rb') as file:
+def ours(task: str = 'tile') -> bytes:
+  with open(load_models.models_path(task), 'rb') as file:
     return file.read()
 
 
 def state(root) -> str:
   return swap.state(str(root / checkout.MODELS_PY))
+
+
+def assert_clean(root) -> None:
+  """The checkout is as it was cloned."""
+  assert in_place(root) == THEIRS
+  assert git(root, 'status', '--porcelain') == ''
 
 
 def test_in_twice_and_out_twice(root, monkeypatch, tmp_path):
@@ -56,14 +71,11 @@ def test_in_twice_and_out_twice(root, monkeypatch, tmp_path):
   monkeypatch.setenv(checkout.ROOT_VARIABLE, 'tpu_graphs')
   assert swap.install().startswith('already in place')
   assert swap.uninstall().startswith('restored')
-  assert in_place(root) == THEIRS
-  assert git(root, 'status', '--porcelain') == ''
+  assert_clean(root)
   assert swap.uninstall(str(root)).startswith("already the checkout's own")
 
 
-def test_a_students_file_and_its_next_version(root, tmp_path):
-  student = tmp_path / 'mine.py'
-  student.write_text('import numpy\n')
+def test_a_students_file_and_its_next_version(root, student):
   swap.install(str(root), str(student))
   assert in_place(root) == b'import numpy\n'
   assert state(root) == swap.INSTALLED
@@ -73,8 +85,7 @@ def test_a_students_file_and_its_next_version(root, tmp_path):
   swap.install(str(root))
   assert in_place(root) == ours()
   swap.uninstall(str(root))
-  assert in_place(root) == THEIRS
-  assert git(root, 'status', '--porcelain') == ''
+  assert_clean(root)
 
 
 @pytest.mark.parametrize('installed_before', [False, True])
@@ -93,77 +104,50 @@ def test_changes_by_hand_are_not_lost(root, tmp_path, installed_before):
   copy.write_bytes(in_place(root))
   swap.install(str(root), str(copy))
   swap.uninstall(str(root))
-  assert in_place(root) == THEIRS
-  assert git(root, 'status', '--porcelain') == ''
+  assert_clean(root)
 
 
-def test_a_file_that_was_copied_by_hand_is_known(root):
-  (root / checkout.MODELS_PY).write_bytes(ours())
-  assert state(root) == swap.OURS
-  swap.uninstall(str(root))
-  assert in_place(root) == THEIRS
-
-
-def test_without_git_the_copy_beside_is_restored(root):
+def test_without_git(root):
+  """The copy beside is restored; an unknown file is kept."""
   swap.install(str(root))
   os.rename(root / '.git', root / 'no_git')
   swap.uninstall(str(root))
   assert in_place(root) == THEIRS
-
-
-def test_without_git_an_unknown_file_is_kept(root):
-  os.rename(root / '.git', root / 'no_git')
   with pytest.raises(UserError, match='has changes'):
     swap.install(str(root))
+  # Copied by hand: known, but not what it replaced.
   (root / checkout.MODELS_PY).write_bytes(ours())
   with pytest.raises(UserError, match='the original is neither in'):
     swap.uninstall(str(root))
-
-
-def test_an_interrupted_install_is_finished_by_the_next(root, monkeypatch):
-  write = swap.files.write_file
-
-  def fails_on_target(path, content):
-    if path.endswith('models.py'):
-      raise KeyboardInterrupt
-    write(path, content)
-
-  monkeypatch.setattr(swap.files, 'write_file', fails_on_target)
-  with pytest.raises(KeyboardInterrupt):
-    swap.install(str(root))
-  monkeypatch.undo()
-  assert in_place(root) == THEIRS
-  swap.install(str(root))
+  os.rename(root / 'no_git', root / '.git')
   swap.uninstall(str(root))
-  assert git(root, 'status', '--porcelain') == ''
+  assert_clean(root)
 
 
-def test_a_file_that_cannot_run_there_is_refused(root, tmp_path):
-  student = tmp_path / 'mine.py'
+def test_what_cannot_be_installed(root, student, monkeypatch, tmp_path):
   student.write_text('import torch\n')
   with pytest.raises(UserError, match='line 1 imports torch'):
     swap.install(str(root), str(student))
-  assert in_place(root) == THEIRS
-
-
-def test_no_checkout(monkeypatch, tmp_path):
+  os.mkfifo(tmp_path / 'pipe.py')
+  with pytest.raises(UserError, match='is no ordinary file'):
+    swap.install(str(root), str(tmp_path / 'pipe.py'))
+  assert_clean(root)
   monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
-  with pytest.raises(UserError, match=r'no checkout .* is named; give'):
+  with pytest.raises(UserError, match=r'names no checkout .* give --root'):
     swap.install()
-  with pytest.raises(UserError, match='is no checkout of the tpu_graphs'):
+  with pytest.raises(UserError, match='is not a checkout of the tpu_graphs'):
     swap.uninstall(str(tmp_path))
+  (root / checkout.LAYOUT_MODELS_PY).unlink()
+  with pytest.raises(UserError, match=r'layout/models.py: is missing'):
+    swap.install(str(root), task='layout')
 
 
-# --------------------------------- broken off, and files of somebody else
-
-
-def test_broken_off_between_any_two_steps(root, tmp_path, monkeypatch):
+def test_broken_off_between_any_two_steps(root, student, monkeypatch):
   """The next call, in or out, finishes what was broken off."""
   write, remove = swap.files.write_file, os.remove
-  one, two = tmp_path / 'one.py', tmp_path / 'two.py'
-  one.write_text('import numpy\n')
+  two = student.with_name('two.py')
   two.write_text('import numpy as np\n')
-  calls = (lambda: swap.install(str(root), str(one)),
+  calls = (lambda: swap.install(str(root), str(student)),
            lambda: swap.install(str(root), str(two)),
            lambda: swap.install(str(root)), lambda: swap.uninstall(str(root)))
   # At most three files are written or removed by one call.
@@ -192,8 +176,7 @@ def test_broken_off_between_any_two_steps(root, tmp_path, monkeypatch):
             pass
         mend()
         swap.uninstall(str(root))
-        assert in_place(root) == THEIRS
-        assert git(root, 'status', '--porcelain') == ''
+        assert_clean(root)
 
 
 @pytest.mark.parametrize('ending', [swap.ORIGINAL, swap.RECORD])
@@ -219,77 +202,37 @@ def test_a_copy_that_was_changed_is_not_taken_for_the_original(root):
   assert kept.read_text() == '# changed\n'
 
 
-def test_a_record_of_an_earlier_version(root):
+def test_records(root, student):
+  """One of an earlier version is understood, a damaged one is not."""
   swap.install(str(root))
   record = root / (checkout.MODELS_PY + swap.RECORD)
   content = json.loads(record.read_text())
   record.write_text(json.dumps(
       {name: content[name] for name in ('sha256', 'source')}))
   swap.uninstall(str(root))
-  assert git(root, 'status', '--porcelain') == ''
-
-
-@pytest.mark.parametrize('record', [
-    100_000 * '[', '[]', '{"sha256": 3}', '{"sha256": "x"}', '\0', '',
-    '{"sha256": ["a"]}', '1' + 5000 * '0'])
-def test_a_record_that_is_none(root, tmp_path, record):
-  student = tmp_path / 'mine.py'
-  student.write_text('import numpy\n')
+  assert_clean(root)
   swap.install(str(root), str(student))
-  path = root / (checkout.MODELS_PY + swap.RECORD)
-  path.write_text(record)
-  assert state(root) == swap.OTHER
-  for call in (swap.install, swap.uninstall):
-    with pytest.raises(UserError, match='has changes that install did not'):
-      call(str(root))
-  assert in_place(root) == b'import numpy\n'
+  for text in (100_000 * '[', '[]', '{"sha256": 3}', '{"sha256": "x"}', '\0',
+               '', '{"sha256": ["a"]}', '1' + 5000 * '0'):
+    record.write_text(text)
+    assert state(root) == swap.OTHER
+    for call in (swap.install, swap.uninstall):
+      with pytest.raises(UserError, match='has changes that install did not'):
+        call(str(root))
+    assert in_place(root) == b'import numpy\n'
 
 
-def test_what_is_no_file(root, tmp_path):
-  os.mkfifo(tmp_path / 'pipe.py')
-  with pytest.raises(UserError, match='is no ordinary file'):
-    swap.install(str(root), str(tmp_path / 'pipe.py'))
-  (root / (checkout.MODELS_PY + swap.ORIGINAL)).mkdir()
-  with pytest.raises(UserError, match='install did not make it'):
-    swap.install(str(root))
-  assert 'left ' in swap.uninstall(str(root))
-
-
-# ------------------------------------------------------------ the layout task
-
-
-@pytest.fixture
-def both(root):
-  """The checkout with the layout task's models in its last commit."""
-  (root / checkout.LAYOUT_MODELS_PY).parent.mkdir(parents=True)
-  (root / checkout.LAYOUT_MODELS_PY).write_bytes(b'# of layouts\n')
-  git(root, 'add', '.')
-  git(root, '-c', 'user.name=a', '-c', 'user.email=a@b', 'commit', '--quiet',
-      '-m', 'second')
-  return root
-
-
-def test_each_task_has_its_own_file(both):
-  layout = both / checkout.LAYOUT_MODELS_PY
-  swap.install(str(both), task='layout')
-  assert in_place(both) == THEIRS
-  with open(load_models.models_path('layout'), 'rb') as file:
-    assert layout.read_bytes() == file.read() != ours()
-  assert swap.state(str(layout)) == swap.OURS
-  swap.install(str(both))
-  assert swap.uninstall(str(both), task='layout').startswith('restored')
-  assert layout.read_bytes() == b'# of layouts\n'
-  assert in_place(both) == ours()
-  swap.uninstall(str(both))
-  assert git(both, 'status', '--porcelain') == ''
-
-
-def test_the_advice_names_the_task(both):
-  (both / checkout.LAYOUT_MODELS_PY).write_text('# mine\n')
+def test_each_task_has_its_own_file(root):
+  layout = root / checkout.LAYOUT_MODELS_PY
+  swap.install(str(root), task='layout')
+  assert in_place(root) == THEIRS
+  assert layout.read_bytes() == ours('layout') != ours()
+  swap.install(str(root))
+  assert swap.uninstall(str(root), task='layout').startswith('restored')
+  assert layout.read_bytes() == THEIRS
+  assert in_place(root) == ours()
+  swap.uninstall(str(root))
+  assert_clean(root)
+  layout.write_text('# mine\n')
   with pytest.raises(UserError, match='install --task layout --models_py'):
-    swap.uninstall(str(both), task='layout')
-
-
-def test_a_checkout_without_the_tasks_file(root):
-  with pytest.raises(UserError, match=r'layout_models.py: is missing'):
-    swap.install(str(root), task='layout')
+    swap.uninstall(str(root), task='layout')

@@ -11,25 +11,21 @@ import pytest
 import tensorflow as tf
 
 from support import eager_training, tiny_handin, tiny_kernels
-from tpu_graphs_ext.course import checkout, grader_steps, sandbox, verify
+from tpu_graphs_ext.course import checkout, sandbox, verify
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import artifacts
 
 STUDENT = tiny_handin.STUDENT
+IMPORT = 'import tensorflow as tf\n'
+SCORES = 'return tf.squeeze(self._head(hidden), -1)'
 UNSTEADY = STUDENT.replace(
-    'return tf.squeeze(self._head(hidden), -1)',
-    'scores = tf.squeeze(self._head(hidden), -1)\n'
+    SCORES, f'scores = {SCORES[7:]}\n'
     '    return scores + tf.random.normal(tf.shape(scores))')
-REVERSED = STUDENT.replace(
-    'return tf.squeeze(self._head(hidden), -1)',
-    'return -tf.squeeze(self._head(hidden), -1)')
-WITH_NAN = REVERSED.replace(
-    'return -tf', "return float('nan') * tf")
+REVERSED = STUDENT.replace(SCORES, f'return -{SCORES[7:]}')
+WITH_NAN = STUDENT.replace(SCORES, f"return float('nan') * {SCORES[7:]}")
 ONE_MORE = STUDENT.replace(
-    '    return tf.squeeze(self._head(hidden), -1)',
-    '    hidden = self._more(hidden)\n'
-    '    return tf.squeeze(self._head(hidden), -1)').replace(
+    SCORES, f'hidden = self._more(hidden)\n    {SCORES}').replace(
         '    self._step =', '    self._more = tf.keras.layers.Dense(\n'
         '        width, use_bias=False)\n    self._step =')
 # What shifts the configurations moves in training, but no gradient does it.
@@ -88,7 +84,7 @@ def no_checkout(monkeypatch):
 @pytest.fixture
 def in_process(monkeypatch):
   """Takes the steps in this process: faster, but without its walls."""
-  def run(self, arguments, on_line=None):
+  def run(self, arguments, on_output=None):
     script, *rest = arguments
     monkeypatch.setattr(sys, 'argv', [script, *rest])
     monkeypatch.syspath_prepend(self.place)
@@ -96,7 +92,7 @@ def in_process(monkeypatch):
     importlib.invalidate_caches()
     runpy.run_path(script, run_name='__main__')
 
-  monkeypatch.setattr(sandbox.Sandbox, '_run', run)
+  monkeypatch.setattr(sandbox.Sandbox, 'run', run)
 
 
 def check(folder, model_dir, tmp_path, source: str = STUDENT,
@@ -114,12 +110,16 @@ def fault(verdict: verify.Verdict, *parts: str) -> None:
   assert f'{len(verdict.faults)} reason' in verdict.text()
 
 
-# ------------------------------------------------- in a process of its own
-
-
-def test_a_sound_hand_in_passes_and_names_its_host(folder, copied, tmp_path):
-  verdict = check(folder, f'{copied}/', tmp_path)
+def test_a_sound_hand_in_passes_and_says_who_graded_it(
+    folder, copied, tmp_path, monkeypatch):
+  """In a process of its own, which changes nothing here."""
+  monkeypatch.setenv('MY_TOKEN', 'hush')
+  before = dict(os.environ)
+  verdict = check(folder, f'{copied}/', tmp_path, STUDENT.replace(
+      IMPORT, IMPORT + "import os\nassert 'MY_TOKEN' not in os.environ\n"
+      "os.environ['PATH'] = '/nowhere'\n", 1))
   assert verdict.faults == []
+  assert dict(os.environ) == before
   assert verdict.text().endswith('this hand-in works')
   assert 'no checkout of the baseline is named' in verdict.facts['graded by']
   assert verdict.facts['ranked'].startswith('12 test kernels')
@@ -127,54 +127,49 @@ def test_a_sound_hand_in_passes_and_names_its_host(folder, copied, tmp_path):
   (note,) = verdict.notes
   assert 'train kernels of at least 6 configurations' in note
   assert 'it is no fault' in note
+  content = verdict.to_json()
+  assert (content['ok'], content['graded_by']) == (True, 'tpu_graphs_ext')
+  assert content['facts']['class'] == 'TinyRanker {}'
 
 
 def test_this_package_cannot_be_imported(folder, copied, tmp_path):
-  hidden = STUDENT.replace(
-      'import tensorflow as tf\n',
-      "import tensorflow as tf\nexec('import tpu_graphs_ext')\n", 1)
-  verdict = check(folder, copied, tmp_path, hidden)
+  verdict = check(folder, copied, tmp_path, STUDENT.replace(
+      IMPORT, IMPORT + "exec('import tpu_graphs_ext')\n", 1))
   fault(verdict, 'models.py cannot be imported at line 9',
         "No module named 'tpu_graphs_ext': the graders do not have it")
 
 
-# ------------------------------------------------------------- the class
+# ----------------------------------------------- models.py and the run file
 
 
-def test_models_py_that_imports_this_package(
-    folder, copied, tmp_path, in_process):
-  verdict = check(folder, copied, tmp_path, STUDENT.replace(
-      'import tensorflow as tf\n',
-      'import tensorflow as tf\nfrom tpu_graphs_ext.data import schema\n', 1))
-  fault(verdict, 'line 9 imports tpu_graphs_ext', 'must stand alone')
+@pytest.mark.parametrize('source, parts', [
+    (STUDENT.replace(IMPORT, f'{IMPORT}from tpu_graphs_ext.data import schema\n'
+                     ), ['line 9 imports tpu_graphs_ext', 'must stand alone']),
+    (ONE_MORE, ['7 are saved, and the class has 8']),
+    (WITH_NAN, ['scores of 12 of 12 test kernels are NaN or infinite']),
+    (UNSTEADY, ['gives other scores when it is called again',
+                'dropout or noise is on']),
+    (REVERSED, ['12 kernels have other configurations in the run file',
+                'are from different trainings, or models.py']),
+], ids=['imports', 'one more', 'NaN', 'unsteady', 'reversed'])
+def test_models_py(folder, copied, tmp_path, in_process, source, parts):
+  fault(check(folder, copied, tmp_path, source), *parts)
 
 
-def test_wrong_class(folder, copied, tmp_path, in_process):
+@pytest.mark.parametrize('args, parts', [
+    ({'model': 'TinyRankr'}, ['makes the class TinyRankr',
+                              'did you mean TinyRanker?']),
+    ({'model_kwargs_json': '{"deep": 2}'},
+     ['TinyRanker cannot be built', '{"deep": 2}',
+      "unexpected keyword argument 'deep'"]),
+    ({'model_kwargs_json': '{"width": 5}'},
+     ['(60, 4) is saved where the class has', '(60, 5)',
+      "the class's arguments have changed since training"])])
+def test_args_of_the_run_file(folder, copied, tmp_path, in_process, args,
+                              parts):
   model_dir = tiny_handin.change_run(
-      copied, lambda run: run['args'].update(model='TinyRankr'))
-  fault(check(folder, model_dir, tmp_path), 'names the class TinyRankr',
-        'did you mean TinyRanker?')
-
-
-def test_argument_that_the_class_does_not_take(
-    folder, copied, tmp_path, in_process):
-  model_dir = tiny_handin.change_run(
-      copied, lambda run: run['args'].update(model_kwargs_json='{"deep": 2}'))
-  fault(check(folder, model_dir, tmp_path), 'TinyRanker cannot be built',
-        '{"deep": 2}', "unexpected keyword argument 'deep'")
-
-
-def test_changed_arguments(folder, copied, tmp_path, in_process):
-  model_dir = tiny_handin.change_run(
-      copied, lambda run: run['args'].update(model_kwargs_json='{"width": 5}'))
-  fault(check(folder, model_dir, tmp_path), '(60, 4) is saved where the class '
-        'has', '(60, 5)', "the class's arguments have changed since training")
-
-
-def test_missing_variable(folder, copied, tmp_path, in_process):
-  fault(check(folder, copied, tmp_path, ONE_MORE),
-        '7 are saved, and the class has 8', '(4, 4) is in the class and not '
-        'saved')
+      copied, lambda run: run['args'].update(args))
+  fault(check(folder, model_dir, tmp_path), *parts)
 
 
 @pytest.mark.slow
@@ -189,34 +184,11 @@ def test_loss_that_is_not_registered(folder, tmp_path, in_process):
         'cannot be loaded with its loss', 'register your classes')
 
 
-# ------------------------------------------------------------ the numbers
-
-
-def test_nan_scores(folder, copied, tmp_path, in_process):
-  verdict = check(folder, copied, tmp_path, WITH_NAN)
-  fault(verdict, 'scores of 12 of 12 test kernels are NaN or infinite',
-        'meaningless rows')
-  assert len(verdict.faults) == 1
-
-
-def test_scores_that_change_from_call_to_call(
-    folder, copied, tmp_path, in_process):
-  fault(check(folder, copied, tmp_path, UNSTEADY),
-        'gives other scores when it is called again', 'dropout or noise is on')
-
-
-def test_models_py_that_scores_otherwise_than_in_training(
-    folder, copied, tmp_path, in_process):
-  fault(check(folder, copied, tmp_path, REVERSED),
-        '12 kernels have other configurations in the run file',
-        'models.py or the data has changed since')
-
-
 @pytest.mark.slow
 def test_state_that_the_grader_does_not_copy(folder, tmp_path, in_process):
   model_dir = trained(folder, 'state', WITH_STATE)
   fault(check(folder, model_dir, tmp_path, WITH_STATE),
-        'variables that are not trained are copied')
+        'variables that are not trained, as batch normalisation has')
 
 
 # ---------------------------------------------------------------- the data
@@ -241,32 +213,29 @@ def test_other_num_ops(folder, copied, tmp_path, in_process):
   data_root = other_data(folder, tmp_path, one_opcode)
   verdict = check(folder, copied, tmp_path, data_root=data_root)
   fault(verdict, '(60, 4) is saved where the class has', '(71, 4)',
-        'They fit the data that the run file describes', 'num_ops=60')
+        'trained on other data, with num_ops=60')
   # A run file of the baseline keeps no such description.
   model_dir = tiny_handin.change_run(copied, tiny_handin.as_baseline)
   fault(check(folder, model_dir, tmp_path, data_root=data_root), '(71, 4)',
-        'or the data is')
+        'or the data has changed')
 
 
-def test_other_kernels(folder, copied, tmp_path, in_process):
+def test_another_test_split(folder, copied, tmp_path, in_process):
   root = tiny_kernels.write_data_root(tmp_path / 'other', num_test=12, seed=5)
   fault(check(folder, copied, tmp_path, data_root=str(root)),
         '12 kernels are not in the run file',
         '12 kernels of the run file are not in the data',
         'name the data that the model was trained on')
 
-
-def test_fewer_configurations(folder, copied, tmp_path, in_process):
   def first_five(split, kernel):
     if split == 'test':
       for name in ('config_feat', 'runtime_ns', 'normalizer_ns'):
         object.__setattr__(kernel, name, getattr(kernel, name)[:5])
     return kernel
 
-  verdict = check(folder, copied, tmp_path,
-                  data_root=other_data(folder, tmp_path, first_five))
-  fault(verdict, 'have configurations in the run file that they lack',
-        'another test split')
+  fault(check(folder, copied, tmp_path,
+              data_root=other_data(folder, tmp_path, first_five)),
+        'have configurations in the run file that they lack')
 
 
 def test_toy_data(folder, tmp_path, in_process, monkeypatch):
@@ -283,32 +252,22 @@ def test_toy_data(folder, tmp_path, in_process, monkeypatch):
   assert check(folder, copy, tmp_path, toy_data=True).ok
 
 
-def test_without_data_the_rest_is_still_looked_at(
+def test_without_data_everything_else_is_checked(
     folder, copied, tmp_path, in_process):
-  model_dir = tiny_handin.change_run(
-      copied, lambda run: run['args'].update(model='Other'))
-  verdict = check(folder, model_dir, tmp_path, data_root='/nowhere')
-  fault(verdict, 'nothing could be ranked', '/nowhere')
-  fault(verdict, 'names the class Other')
-
-
-@pytest.mark.parametrize('change', [lambda run: None, tiny_handin.as_baseline])
-def test_without_data_a_sound_hand_in_has_one_fault(
-    folder, copied, tmp_path, in_process, change):
   """The number of opcodes is in the run file, or in the data alone."""
-  model_dir = tiny_handin.change_run(copied, change)
-  verdict = check(folder, model_dir, tmp_path, data_root='/nowhere')
-  assert len(verdict.faults) == 1, verdict.faults
-  fault(verdict, 'nothing could be ranked', '/nowhere')
-
-
-def test_without_data_arguments_are_looked_at(
-    folder, copied, tmp_path, in_process):
-  model_dir = tiny_handin.change_run(copied, lambda run: run['args'].update(
-      model_kwargs_json='{"depth": 3}'))
-  verdict = check(folder, model_dir, tmp_path, data_root='/nowhere')
-  assert len(verdict.faults) == 2, verdict.faults
-  fault(verdict, 'cannot be built with the arguments', '"depth": 3')
+  for change, expected in (
+      ({}, ['nothing could be ranked']),
+      ({'model': 'Other'}, ['nothing could be ranked', 'the class Other']),
+      ({'model': 'TinyRanker', 'model_kwargs_json': '{"depth": 3}'},
+       ['nothing could be ranked', '"depth": 3'])):
+    copied = tiny_handin.change_run(
+        copied, lambda run, change=change: run['args'].update(change))
+    verdict = check(folder, copied, tmp_path, data_root='/nowhere')
+    assert len(verdict.faults) == len(expected), verdict.faults
+    for part in expected:
+      fault(verdict, part)
+  copied = tiny_handin.change_run(copied, tiny_handin.as_baseline)
+  assert len(check(folder, copied, tmp_path, data_root='/nowhere').faults) == 1
 
 
 # --------------------------------------------------------------- the files
@@ -324,46 +283,30 @@ def test_truncated_variables_file(folder, copied, tmp_path, in_process):
 @pytest.mark.slow
 def test_weights_that_are_nan(folder, tmp_path, in_process):
   """The weights of a training that has diverged."""
-  diverged = STUDENT.replace(
-      '    self._step =', '    self._diverges = width == 3\n    self._step ='
-  ).replace('  def call(', '  def save(self, *args, **kwargs):\n'
-            '    if self._diverges:\n'
-            '      self._head.bias.assign([float("nan")])\n'
-            '    super().save(*args, **kwargs)\n\n  def call(', 1)
-  model_dir = trained(folder, 'nan', diverged, test_mode='metrics',
-                      model_kwargs_json='{"width": 3}',
-                      data_root=labelled(folder))
-  verdict = check(folder, model_dir, tmp_path, diverged)
-  fault(verdict, '1 of the 7 saved variables hold NaN', 'dense')
+  diverged = STUDENT.replace('  def call(', '''\
+  def save(self, *args, **kwargs):
+    bias = self._head.bias.numpy()
+    self._head.bias.assign([float("nan")])
+    super().save(*args, **kwargs)
+    self._head.bias.assign(bias)
+
+  def call(''', 1)
+  model_dir = trained(folder, 'nan', diverged)
+  fault(check(folder, model_dir, tmp_path, diverged),
+        '1 of the 7 saved variables hold NaN', 'dense')
 
 
-def labelled(folder) -> pathlib.Path:
-  """The data with a test split whose labels are there."""
-  root = folder / 'labelled'
-  if not root.exists():
-    root.mkdir()
-    for split in ('train', 'valid'):
-      os.symlink(folder / 'data' / split, root / split)
-    os.symlink(folder / 'data' / 'test_labelled', root / 'test')
-  return root
-
-
-def test_run_file_of_another_model(folder, copied, tmp_path, in_process):
-  """Both the name and the variables tell."""
+def test_run_files(folder, copied, tmp_path, in_process):
+  """Of another model, damaged, missing."""
+  path = pathlib.Path(artifacts.run_path_of(str(copied)))
   other = trained(folder, 'wide', model_kwargs_json='{"width": 6}')
-  with open(artifacts.run_path_of(other), 'rb') as source, open(
-      artifacts.run_path_of(str(copied)), 'wb') as target:
-    target.write(source.read())
+  path.write_bytes(pathlib.Path(artifacts.run_path_of(other)).read_bytes())
   verdict = check(folder, copied, tmp_path)
   fault(verdict, 'holds another run: its args have the hash')
   fault(verdict, '(60, 4) is saved where the class has', '(60, 6)')
-
-
-@pytest.mark.parametrize('content', [
-    b'no gzip', gzip.compress(b'{"args": 1}', mtime=0)])
-def test_damaged_run_file(folder, copied, tmp_path, in_process, content):
-  pathlib.Path(artifacts.run_path_of(str(copied))).write_bytes(content)
-  fault(check(folder, copied, tmp_path), 'cannot be read as a run file')
+  for content in (b'no gzip', gzip.compress(b'{"args": 1}', mtime=0)):
+    path.write_bytes(content)
+    fault(check(folder, copied, tmp_path), 'cannot be read as a run file')
 
 
 def test_everything_is_named_at_once(folder, copied, tmp_path, in_process):
@@ -378,29 +321,34 @@ def test_everything_is_named_at_once(folder, copied, tmp_path, in_process):
 
 
 def test_missing_folder_missing_models_py_and_a_name_without_hash(tmp_path):
-  verdict = verify.verify(str(tmp_path / 'mine'), data_root='/nowhere',
+  verdict = verify.verify(str(tmp_path / 'model_zoo' / 'mine'),
+                          data_root='/nowhere',
                           models_py=str(tmp_path / 'no.py'))
   fault(verdict, 'there is no such model folder')
   fault(verdict, "named model_<hash>", "got 'mine'")
   fault(verdict, 'no.py: cannot be read')
-
-
-def test_a_path_that_the_courses_script_cannot_use(
-    folder, copied, tmp_path, in_process):
-  awkward = tiny_handin.copy_run(str(copied), tmp_path / 'model_zoo' / 'a')
-  verdict = check(folder, awkward, tmp_path)
+  # The script replaces '/model_' anywhere.
   assert any('replaces every "/model_"' in note for note in verdict.notes)
 
 
-def test_json(folder, copied, tmp_path, in_process):
-  content = check(folder, copied, tmp_path).to_json()
-  assert content['ok'] is True
-  assert content['graded_by'] == 'tpu_graphs_ext'
-  assert content['facts']['class'] == 'TinyRanker {}'
+# ------------------------------------------------------- hostile hand-ins
+
+HOSTILE = {
+    'exit': ('raise SystemExit(0)\n', 'cannot be imported at line 9 (SystemEx'),
+    'exit at once': ('import os\nos._exit(0)\n', 'ends Python before'),
+    'abort': ('import os\nos.abort()\n', 'breaks off by SIGABRT'),
+    'sleep': ('import time\ntime.sleep(1e6)\n', 'more than 0.4 minutes'),
+}
 
 
-def test_long_arguments_are_cut():
-  assert grader_steps.brief('{"a": 1}') == '{"a": 1}'
-  # 7 characters before 300 digits, and 2 after them.
-  text = '{"a": "' + 300 * '1' + '"}'
-  assert grader_steps.brief(text) == text[:200] + '... (309 characters)'
+@pytest.mark.skipif(os.name != 'posix', reason='needs signals')
+@pytest.mark.survive
+@pytest.mark.parametrize('name', HOSTILE)
+def test_a_hostile_hand_in_gets_one_fault(folder, copied, tmp_path, name):
+  code, message = HOSTILE[name]
+  minutes = {'time_limit': 0.4} if name == 'sleep' else {}
+  verdict = check(folder, copied, tmp_path,
+                  STUDENT.replace(IMPORT, IMPORT + code, 1), **minutes)
+  (only,) = verdict.faults
+  assert message in only
+  assert 'Traceback' not in verdict.text()

@@ -45,15 +45,16 @@ def verdicts(monkeypatch, handed_in, tmp_path):
   return given, calls
 
 
-def packed(handed_in, tmp_path, **kwargs) -> str:
+@pytest.fixture
+def packed(handed_in, verdicts, tmp_path):
+  """Path of a submission."""
   path = str(tmp_path / 'sub' / 'submission.zip')
-  zip_file.package(str(handed_in), path, **kwargs)
+  zip_file.package(str(handed_in), path)
   return path
 
 
-def test_layout_and_round_trip(handed_in, verdicts, tmp_path):
-  path = packed(handed_in, tmp_path)
-  with zipfile.ZipFile(path) as archive:
+def test_names_and_round_trip(packed, handed_in, tmp_path):
+  with zipfile.ZipFile(packed) as archive:
     names = archive.namelist()
     manifest = json.loads(archive.read('MANIFEST.json'))
   assert sorted(names) == sorted([
@@ -64,63 +65,82 @@ def test_layout_and_round_trip(handed_in, verdicts, tmp_path):
       'sha256': hashlib.sha256(b'# mine\n').hexdigest(), 'bytes': 7}
   assert (manifest['model'], manifest['toy_data']) == ('M', False)
   assert set(manifest['files']) == set(names) - {'MANIFEST.json'}
-  model_dir, models_py = zip_file.unpack(path, str(tmp_path / 'there'))
+  model_dir, models_py = zip_file.unpack(packed, str(tmp_path / 'there'))
   assert artifacts.load_run(model_dir).info == RUN_INFO
-  with open(models_py) as file:
-    assert file.read() == '# mine\n'
-  with open(f'{model_dir}/variables/variables.index') as file:
-    assert file.read() == 'index'
-
-
-def test_the_same_hand_in_gives_the_same_bytes(handed_in, verdicts, tmp_path):
-  with open(packed(handed_in, tmp_path), 'rb') as file:
-    first = file.read()
+  assert pathlib.Path(models_py).read_text() == '# mine\n'
+  index = pathlib.Path(model_dir, 'variables', 'variables.index')
+  assert index.read_text() == 'index'
+  # The same hand-in gives the same bytes.
+  first = pathlib.Path(packed).read_bytes()
   os.utime(handed_in / 'saved_model.pb', (1, 1))
-  with open(packed(handed_in, tmp_path), 'rb') as file:
-    assert file.read() == first
+  zip_file.package(str(handed_in), packed)
+  assert pathlib.Path(packed).read_bytes() == first
 
 
 def test_a_failed_hand_in_is_not_packed(handed_in, verdicts, tmp_path):
   verdicts[0].append({'faults': ['one', 'two']})
   with pytest.raises(UserError, match='not packed, because\n  one\n  two'):
-    packed(handed_in, tmp_path)
+    zip_file.package(str(handed_in), str(tmp_path / 'sub' / 'x.zip'))
   assert not os.path.exists(tmp_path / 'sub')
+  with pytest.raises(UserError, match='is a folder; name a'):
+    zip_file.package(str(handed_in), str(tmp_path))
 
 
 def test_toy_data_is_packed_only_when_forced(handed_in, verdicts, tmp_path):
   given, calls = verdicts
-  toy = {'faults': ['toy'], 'toy_trained': True}
-  given.append(dict(toy))
+  toy, path = {'faults': ['toy'], 'toy_trained': True}, str(tmp_path / 'x.zip')
+  given.append(toy)
   with pytest.raises(UserError, match=r'not packed \(--force packs it all'):
-    packed(handed_in, tmp_path)
-  given += [dict(toy), {}]
-  path = packed(handed_in, tmp_path, force=True)
+    zip_file.package(str(handed_in), path)
+  given += [{'faults': ['toy'], 'toy_trained': True}, {}]
+  zip_file.package(str(handed_in), path, force=True)
   assert calls[-1]['toy_data'] is True
   with zipfile.ZipFile(path) as archive:
     assert json.loads(archive.read('MANIFEST.json'))['toy_data'] is True
   # Other faults than toy data stay faults.
-  given += [dict(toy), {'faults': ['NaN']}]
+  given += [{'faults': ['toy'], 'toy_trained': True}, {'faults': ['NaN']}]
   with pytest.raises(UserError, match='NaN'):
-    packed(handed_in, tmp_path, force=True)
+    zip_file.package(str(handed_in), path, force=True)
 
 
-def test_out_is_a_folder(handed_in, verdicts, tmp_path):
-  with pytest.raises(UserError, match='is a folder; name a'):
-    zip_file.package(str(handed_in), str(tmp_path))
+def test_a_package_is_whole_or_absent(
+    packed, handed_in, tmp_path, monkeypatch):
+  before = pathlib.Path(packed).read_bytes()
+
+  def fails(*unused):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(zipfile.ZipFile, 'writestr', fails)
+  with pytest.raises(UserError,
+                     match=r'cannot be written .* free some space'):
+    zip_file.package(str(handed_in), packed)
+  assert pathlib.Path(packed).read_bytes() == before
+  assert os.listdir(os.path.dirname(packed)) == ['submission.zip']
+
+
+def test_another_zip_is_not_replaced(handed_in, verdicts, tmp_path):
+  path = tmp_path / 'mine.zip'
+  for name in ('photos.txt', 'MANIFEST.json'):
+    with zipfile.ZipFile(path, 'w') as archive:
+      archive.writestr(name, 'mine')
+    before = path.read_bytes()
+    with pytest.raises(UserError, match='was not written by `package`'):
+      zip_file.package(str(handed_in), str(path))
+    assert path.read_bytes() == before
 
 
 # --------------------------------------------------------------- unpacking
 
 
 def rewritten(path: str, change, method: int = zipfile.ZIP_STORED) -> str:
-  """The archive with other members: `change` gets name -> content."""
+  """A copy of the archive; `change` changes name -> content."""
   with zipfile.ZipFile(path) as archive:
     members = {name: archive.read(name) for name in archive.namelist()}
-  members = change(members) or members
-  with zipfile.ZipFile(path, 'w', method) as archive:
+  change(members)
+  with zipfile.ZipFile(path + '.new', 'w', method) as archive:
     for name, content in members.items():
       archive.writestr(name, content)
-  return path
+  return path + '.new'
 
 
 def refused(path: str, tmp_path, *parts: str) -> None:
@@ -134,82 +154,39 @@ def refused(path: str, tmp_path, *parts: str) -> None:
   assert not list(tmp_path.rglob('evil*'))
 
 
-@pytest.mark.parametrize('name', [
-    '../evil', 'model_x/../../evil', '/tmp/evil', '..\\evil', 'C:evil',
-    './evil', 'a//evil', '..'])
-def test_paths_outside_the_target(handed_in, verdicts, tmp_path, name):
-  path = rewritten(packed(handed_in, tmp_path),
-                   lambda members: members.update({name: b'x'}))
-  refused(path, tmp_path, 'is a path outside the target folder')
-
-
-def test_links(handed_in, verdicts, tmp_path):
-  path = packed(handed_in, tmp_path)
-  link = zipfile.ZipInfo('evil')
-  link.external_attr = (stat.S_IFLNK | 0o777) << 16
-  with zipfile.ZipFile(path, 'a') as archive:
-    archive.writestr(link, '/etc/passwd')
-  refused(path, tmp_path, "'evil' is a link or a special file")
+def test_paths_outside_the_target_and_other_odd_names(packed, tmp_path):
+  for name in ('../evil', 'model_x/../../evil', '/tmp/evil', '..\\evil',
+               'C:evil', './evil', 'a//evil', '..', 'evil\n', 300 * 'n'):
+    path = rewritten(packed, lambda members, name=name: members.update(
+        {name: b'x'}))
+    refused(path, tmp_path, 'may lie outside the target folder')
 
 
 @pytest.mark.filterwarnings('ignore:Duplicate name')
-def test_a_name_twice(handed_in, verdicts, tmp_path):
-  path = packed(handed_in, tmp_path)
-  with zipfile.ZipFile(path, 'a') as archive:
+def test_links_doubles_and_encryption(packed, tmp_path):
+  link = zipfile.ZipInfo('evil')
+  link.external_attr = (stat.S_IFLNK | 0o777) << 16
+  with zipfile.ZipFile(packed, 'a') as archive:
+    archive.writestr(link, '/etc/passwd')
     archive.writestr('MODELS.py', 'x')
-  refused(path, tmp_path, "'MODELS.py' is there twice")
+  refused(packed, tmp_path, "'evil' is a link or a special file",
+          "'MODELS.py' is there twice")
+  data = bytearray(pathlib.Path(packed).read_bytes())
+  data[data.index(b'PK\x01\x02') + 8] |= 1  # The first of the directory.
+  pathlib.Path(packed).write_bytes(data)
+  refused(packed, tmp_path, 'is encrypted')
 
 
-def test_too_large(handed_in, verdicts, tmp_path, monkeypatch):
-  path = packed(handed_in, tmp_path)
-  monkeypatch.setattr(zip_file, 'MAX_BYTES', 100)
-  refused(path, tmp_path, 'unpacks to', 'that is no hand-in')
+@pytest.mark.parametrize('method', [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_other_compressions(packed, tmp_path, method):
+  path = rewritten(packed, lambda members: None, method)
+  refused(path, tmp_path, f"'models.py' is encrypted, or compressed by method "
+          f'{method}')
 
 
-def test_every_difference_to_the_manifest_is_named(
-    handed_in, verdicts, tmp_path):
-  def change(members):
-    members['models.py'] = b'# nine\n'
-    members[f'model_{HASH}/saved_model.pb'] = b'longer graph'
-    members['more'] = b''
-    del members[f'run_{HASH}.jsonz']
-
-  refused(rewritten(packed(handed_in, tmp_path), change), tmp_path,
-          'models.py has the SHA-256 sum', 'more is not listed in',
-          'saved_model.pb has 12 bytes, but MANIFEST.json says 5',
-          f'run_{HASH}.jsonz is missing, which MANIFEST.json lists')
-
-
-@pytest.mark.parametrize('manifest, message', [
-    (None, 'its MANIFEST.json is missing'), ('{', 'is not JSON'),
-    ('[]', 'is damaged: it has no object `files`'),
-    (100_000 * '[', 'is not JSON'), ('\0', 'is not JSON'),
-    ('{"format": 1, "files": []}', 'is damaged: it has no object `files`'),
-    ('{"format": NaN, "run_hash": "a", "files": {}}', 'another format than 1'),
-    ('{"format": 1, "run_hash": 3, "files": {}}',
-     "run_hash must be letters and digits, got '3'"),
-    ('{"format": 1, "run_hash": "a", "files": {"x": {"bytes": 1e400}}}',
-     "files, 'x' must have sha256 and bytes, got {'bytes': inf}"),
-    ('{"format": 1, "run_hash": "a", "files": {"x": 1}}', "got 1"),
-    ((1 << 20) * ' ' + '{}', 'has 1,048,578 bytes; 1,048,576 are allowed'),
-    ('{"format": 2, "run_hash": "a", "files": {}}', 'another format than 1'),
-    ('{"format": 1, "run_hash": "../a", "files": {}}',
-     "run_hash must be letters and digits, got '../a'"),
-    ('{"format": 1, "run_hash": "a", "files": {}}',
-     'models.py is missing, which every hand-in has')])
-def test_bad_manifest(handed_in, verdicts, tmp_path, manifest, message):
-  def change(members):
-    del members['MANIFEST.json']
-    if manifest:
-      members['MANIFEST.json'] = manifest
-
-  refused(rewritten(packed(handed_in, tmp_path), change), tmp_path, message)
-
-
-def test_a_large_member_is_not_unpacked(
-    handed_in, verdicts, tmp_path, monkeypatch):
+def test_large_members_are_not_unpacked(packed, tmp_path, monkeypatch):
   """By what the archive declares, and by what the manifest says."""
-  path = rewritten(packed(handed_in, tmp_path),
+  path = rewritten(packed,
                    lambda members: members.update({'models.py': bytes(5000)}),
                    zipfile.ZIP_DEFLATED)
   opened = []
@@ -223,71 +200,53 @@ def test_a_large_member_is_not_unpacked(
   monkeypatch.setattr(zip_file, 'MAX_FILE_BYTES', 4999)
   refused(path, tmp_path, "'models.py' has 5,000 bytes; 4,999 are allowed")
   assert not opened
+  monkeypatch.setattr(zip_file, 'MAX_FILES', 4)
+  refused(path, tmp_path, 'unpacks to', 'that is not a hand-in')
 
 
-@pytest.mark.parametrize('method', [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
-def test_other_compressions(handed_in, verdicts, tmp_path, method):
-  path = rewritten(packed(handed_in, tmp_path), lambda members: None, method)
-  refused(path, tmp_path, f"'models.py' is compressed by method {method}")
+def test_every_difference_to_the_manifest_is_named(packed, tmp_path):
+  def change(members):
+    members['models.py'] = b'# nine\n'
+    members[f'model_{HASH}/saved_model.pb'] = b'longer graph'
+    members['more'] = b''
+    del members[f'run_{HASH}.jsonz']
+
+  refused(rewritten(packed, change), tmp_path,
+          'models.py has the SHA-256 sum', 'more is not listed in',
+          'saved_model.pb has 12 bytes, but MANIFEST.json says 5',
+          f'run_{HASH}.jsonz is missing, which MANIFEST.json lists')
 
 
-def test_an_encrypted_member(handed_in, verdicts, tmp_path):
-  path = pathlib.Path(packed(handed_in, tmp_path))
-  data = bytearray(path.read_bytes())
-  data[data.index(b'PK\x01\x02') + 8] |= 1  # The first of the directory.
-  path.write_bytes(data)
-  refused(str(path), tmp_path, 'is encrypted')
+@pytest.mark.parametrize('manifest, message', [
+    (None, 'its MANIFEST.json is missing'), ('{', 'is not JSON'),
+    ('[]', 'is damaged: it has no object `files`'),
+    (100_000 * '[', 'is not JSON'),
+    ('{"format": 1, "files": []}', 'is damaged: it has no object `files`'),
+    ('{"format": NaN, "run_hash": "a", "files": {}}', 'another format than 1'),
+    ('{"format": 2, "run_hash": "a", "files": {}}', 'another format than 1'),
+    ('{"format": 1, "run_hash": "../a", "files": {}}',
+     "run_hash must be letters and digits, got '../a'"),
+    ('{"format": 1, "run_hash": "a", "files": {"x": {"bytes": 1e400}}}',
+     "files, 'x' must have sha256 and bytes, got {'bytes': inf}"),
+    ((1 << 20) * ' ' + '{}', 'has 1,048,578 bytes; 1,048,576 are allowed'),
+    ('{"format": 1, "run_hash": "a", "files": {}}',
+     'models.py is missing, which every hand-in has')])
+def test_bad_manifest(packed, tmp_path, manifest, message):
+  def change(members):
+    del members['MANIFEST.json']
+    if manifest:
+      members['MANIFEST.json'] = manifest
+
+  refused(rewritten(packed, change), tmp_path, message)
 
 
-def test_long_names(handed_in, verdicts, tmp_path):
-  path = rewritten(packed(handed_in, tmp_path),
-                   lambda members: members.update({300 * 'n': b'x'}))
-  refused(path, tmp_path, 'is a name of 300 characters')
-
-
-def test_a_folder_and_a_pipe(tmp_path):
-  refused(str(tmp_path), tmp_path, 'is no ordinary file')
+def test_what_is_not_a_zip_file(packed, tmp_path):
   os.mkfifo(tmp_path / 'pipe.zip')
-  refused(str(tmp_path / 'pipe.zip'), tmp_path, 'is no ordinary file')
-
-
-def test_a_package_is_whole_or_absent(
-    handed_in, verdicts, tmp_path, monkeypatch):
-  path = packed(handed_in, tmp_path)
-  before = pathlib.Path(path).read_bytes()
-
-  def fails(*unused):
-    raise OSError(errno.ENOSPC, 'No space left on device')
-
-  monkeypatch.setattr(zipfile.ZipFile, 'writestr', fails)
-  with pytest.raises(UserError,
-                     match=r'cannot be written .* free some space'):
-    zip_file.package(str(handed_in), path)
-  assert pathlib.Path(path).read_bytes() == before
-  assert os.listdir(os.path.dirname(path)) == ['submission.zip']
-
-
-@pytest.mark.parametrize('name', ['photos.txt', 'MANIFEST.json'])
-def test_another_zip_is_not_replaced(handed_in, verdicts, tmp_path, name):
-  path = tmp_path / 'mine.zip'
-  with zipfile.ZipFile(path, 'w') as archive:
-    archive.writestr(name, 'mine')
-  before = path.read_bytes()
-  with pytest.raises(UserError, match='is no hand-in of `package`'):
-    zip_file.package(str(handed_in), str(path))
-  assert path.read_bytes() == before
-
-
-def test_no_zip(tmp_path):
+  for name in ('', 'pipe.zip'):
+    refused(str(tmp_path / name), tmp_path, 'is no ordinary file')
   (tmp_path / 'a.zip').write_bytes(b'PK not a zip')
-  refused(str(tmp_path / 'a.zip'), tmp_path, 'is no whole zip file')
+  refused(str(tmp_path / 'a.zip'), tmp_path, 'is not a whole zip file')
   refused(str(tmp_path / 'no.zip'), tmp_path, 'No such file')
-
-
-def test_a_cut_file(handed_in, verdicts, tmp_path):
-  path = packed(handed_in, tmp_path)
-  with open(path, 'rb') as file:
-    content = file.read()
-  with open(path, 'wb') as file:
-    file.write(content[:-30])
-  refused(path, tmp_path, 'is no whole zip file')
+  content = pathlib.Path(packed).read_bytes()
+  pathlib.Path(packed).write_bytes(content[:-30])
+  refused(packed, tmp_path, 'is not a whole zip file')

@@ -107,4 +107,4 @@ def test_a_script_that_is_not_there(root, elsewhere, capsys):
 
 def test_a_root_that_is_no_checkout(elsewhere, capsys):
   assert cli.main(['run', '--root', str(elsewhere), 'tiles_train.py']) == 1
-  assert 'is no checkout of the tpu_graphs baseline' in capsys.readouterr().err
+  assert 'is not a checkout of the tpu_graphs' in capsys.readouterr().err

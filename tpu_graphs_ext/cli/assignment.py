@@ -17,9 +17,9 @@ from tpu_graphs_ext.errors import UserError
 _RUNS_CODE = (
     'This runs the code of the hand-in, as you: it can read and write your '
     'files, and on Linux the environment variables of your other processes '
-    '(/proc). It has no network where the system can take it away, and has '
-    'limits of time and memory. Give it only what you would run yourself, or '
-    'use an account or container made for it.')
+    '(/proc). It has a time limit, and no network where the system can take it '
+    'away. Give it only what you would run yourself, or use an account or '
+    'container made for it.')
 _TASK = flags.choice('--task', flags.TASKS, 'whose models: those of '
                      'tiles_train.py, or of layout_train.py', 'tile')
 _MODELS_PY = flag('--models_py', 'FILE',
@@ -78,9 +78,7 @@ def uninstall(args: Namespace) -> None:
            switch('--toy_data', 'grade with the first 100 files of each split '
                   'only; of layouts with 5'), JSON])
 def verify(args: Namespace) -> int:
-  from tpu_graphs_ext.course import verify, verify_layout, zip_file
-  check = {'tile': verify.verify,
-           'layout': verify_layout.verify_layout}[args.task]
+  from tpu_graphs_ext.course import verify, zip_file
   place = _place(args)
   with tempfile.TemporaryDirectory(prefix='package_') as folder:
     if args.package:
@@ -89,8 +87,8 @@ def verify(args: Namespace) -> int:
                         '--package and --models_py out')
       args.model_dir, place['models_py'] = zip_file.unpack(
           args.package, folder)
-    return _print(check(args.model_dir, **place, toy_data=args.toy_data),
-                  args.json)
+    return _print(verify.verify(args.model_dir, **place,
+                                toy_data=args.toy_data), args.json)
 
 
 @flags.verb(
@@ -104,20 +102,17 @@ def verify(args: Namespace) -> int:
 def package(args: Namespace) -> None:
   from tpu_graphs_ext.course import zip_file
   verdict = zip_file.package(args.model_dir, args.out, **_place(args),
-                             force=args.force, task=args.task)
+                             force=args.force)
   print(verdict.text())
   print(args.out)
 
 
 def _place(args: Namespace) -> dict[str, Any]:
   place = {name: getattr(args, name)
-           for name in ('models_py', 'root', 'data_root', 'cache_dir',
+           for name in ('task', 'models_py', 'root', 'data_root', 'cache_dir',
                         'time_limit')}
-  if args.task == 'layout':  # Read by the baseline alone, without its cache.
-    from tpu_graphs_ext.course import verify_layout
-    del place['cache_dir']
-    if place['data_root'] == DATA_ROOT:
-      place['data_root'] = verify_layout.DATA_ROOT
+  if place['data_root'] == DATA_ROOT:
+    place['data_root'] = ''  # The default of the task.
   return place
 
 

@@ -1,19 +1,17 @@
 """The course's assignment: checked as the graders do, packed, sent.
 
-checkout         finding a checkout of the baseline, copying it, running its
-                 scripts
+checkout         finds a checkout of the baseline, copies it, runs its scripts
 swap             puts a models.py into the checkout and takes it out again
 allowed_imports  what a models.py may import there
 run_script       starts one of its scripts on either stack
-doctor           versions, checkout, data, disk and memory
+doctor           checks versions, checkout, data, disk and memory
 verify           does what the graders do; names every reason to fail
-verify_layout    the same with the baseline's scripts for layouts
-sandbox          where that runs: a folder out of this package's reach
-grader_steps     what runs there (a script)
-layout_steps     what runs there of the layout task (a script)
-process_limits   bounds for the code of a hand-in
+grade_tiles      the part of it that only tile models need
+grade_layouts    the part that only layout models need
+sandbox          the temporary folder where a hand-in is run
+steps            what runs there (a script)
+process_limits   no secrets, no network, a time limit for it
 without_package  hides this package from it (a script)
-diagnose         why a hand-in fails
 agreement        compares two rankings
 zip_file         packs a hand-in
 kaggle           the competition's file

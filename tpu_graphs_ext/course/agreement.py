@@ -33,10 +33,14 @@ class Agreement:
   missing: list[str]
 
   @property
+  def odd(self) -> list[str]:
+    """All but `same`."""
+    return self.different + self.impossible + self.unknown + self.missing
+
+  @property
   def complete(self) -> bool:
     """Every kernel has a choice, and it follows from the scores."""
-    return not (self.different or self.impossible or self.unknown
-                or self.missing)
+    return not self.odd
 
 
 def compare(chosen: Mapping[str, Sequence[int]],
@@ -47,24 +51,23 @@ def compare(chosen: Mapping[str, Sequence[int]],
     chosen: tile id -> configuration indices, best first, padded with 0.
     scores: tile id -> float [configs], lower is better.
   """
-  result = Agreement(
-      same=[], different=[], impossible=[],
-      unknown=[tile_id for tile_id in chosen if tile_id not in scores],
-      missing=[tile_id for tile_id in scores if tile_id not in chosen])
+  result = Agreement([], [], [],
+                     unknown=[name for name in chosen if name not in scores],
+                     missing=[name for name in scores if name not in chosen])
   # A small score may be a difference of large terms, and no more exact.
   size = np.median([np.abs(s).max() for s in scores.values()] or [0])
-  for tile_id in scores:
-    if tile_id not in chosen:
+  for name in scores:
+    if name not in chosen:
       continue
-    of_kernel, places = scores[tile_id], list(chosen[tile_id])
+    of_kernel, places = scores[name], list(chosen[name])
     if not is_possible(places, len(of_kernel)):
-      result.impossible.append(tile_id)
+      result.impossible.append(name)
       continue
-    tolerance = ROUNDING * max(size, np.abs(of_kernel).max())
     number = min(len(places), len(of_kernel))
-    follows = np.allclose(of_kernel[places[:number]],
-                          np.sort(of_kernel)[:number], rtol=0, atol=tolerance)
-    (result.same if follows else result.different).append(tile_id)
+    follows = np.allclose(
+        of_kernel[places[:number]], np.sort(of_kernel)[:number], rtol=0,
+        atol=ROUNDING * max(size, np.abs(of_kernel).max()))
+    (result.same if follows else result.different).append(name)
   return result
 
 

@@ -7,11 +7,10 @@ itself needs, and nothing of this package.
 from __future__ import annotations
 
 import ast
-import dataclasses
-import os
+import importlib.util
 import sys
-import sysconfig
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tpu_graphs_ext import files
 
@@ -21,21 +20,17 @@ ALLOWED = ('absl', 'numpy', 'tensorflow', 'tensorflow_gnn',
 # The checkout's own package; a relative import reaches it too.
 BASELINE_PACKAGE = 'tpu_graphs'
 OWN_PACKAGE = 'tpu_graphs_ext'
-
-_GUARDS = ('ImportError', 'ModuleNotFoundError', 'Exception')
-
-
-# Of a models.py. This project's has 120 KB.
+# This project's models.py has 120 KB.
 MAX_BYTES = 8 << 20
-# What reading Python raises; the last two where it is nested without end.
+_GUARDS = ('ImportError', 'ModuleNotFoundError', 'Exception')
+# What parsing raises; the last two where the text is nested without end.
 _NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
-@dataclasses.dataclass(frozen=True)
-class Import:
-  """One imported module: its first name, and the line of the import."""
-  name: str
+class Import(NamedTuple):
+  """One imported module: the line of the import, and the first name."""
   line: int
+  name: str
 
 
 def imports(source: str) -> list[Import]:
@@ -44,10 +39,9 @@ def imports(source: str) -> list[Import]:
   Left out are imports in a `try` that goes on without the module.
 
   Raises:
-    SyntaxError: the text is no Python.
+    SyntaxError: the text is not Python.
   """
-  return sorted(set(_imports_of(ast.parse(source))),
-                key=lambda found: (found.line, found.name))
+  return sorted(set(_imports_of(ast.parse(source))))
 
 
 def faults_of(path: str) -> list[str]:
@@ -58,23 +52,37 @@ def faults_of(path: str) -> list[str]:
     return [f'{path}: cannot be read ({error.strerror or error}); name the '
             'models.py to hand in with --models_py']
   except _NO_PYTHON as error:
-    return [f'{path}: is no Python file ({error}); mend it']
-  return [_fault(path, module) for module in found
-          if module.name not in (*ALLOWED, BASELINE_PACKAGE)
-          and not is_standard(module.name)]
+    return [f'{path}: is not a Python file ({error}); mend it']
+  return [f'{path}: line {line} imports {name}, ' + (
+      'which the graders do not have: models.py must stand alone; copy what it '
+      'needs into it' if name == OWN_PACKAGE else
+      'which an environment for the baseline need not have; it has the '
+      f'standard library, {", ".join(ALLOWED)}')
+          for line, name in found
+          if name not in (*ALLOWED, BASELINE_PACKAGE) and not is_standard(name)]
 
 
 def needs_baseline(path: str) -> bool:
   """True where a models.py imports the checkout's package."""
   try:
-    return any(module.name == BASELINE_PACKAGE
-               for module in _imports_in(path))
+    return BASELINE_PACKAGE in [name for _, name in _imports_in(path)]
   except (OSError, *_NO_PYTHON):
     return False
 
 
+def is_standard(name: str) -> bool:
+  """True for a module of the standard library."""
+  if hasattr(sys, 'stdlib_module_names'):
+    return name in sys.stdlib_module_names
+  try:  # Python 3.9 has no list.
+    origin = str(getattr(importlib.util.find_spec(name), 'origin', ''))
+  except ValueError:
+    return False
+  return origin in ('built-in', 'frozen') or (
+      origin.startswith(sys.base_prefix) and '-packages' not in origin)
+
+
 def _imports_in(path: str) -> list[Import]:
-  """Every module that a file imports; see `imports`."""
   with files.open_ordinary(path) as file:
     text = file.read(MAX_BYTES + 1)
   if len(text) > MAX_BYTES:
@@ -82,39 +90,16 @@ def _imports_in(path: str) -> list[Import]:
   return imports(text.decode())
 
 
-def is_standard(name: str) -> bool:
-  """True for a module of the standard library."""
-  if hasattr(sys, 'stdlib_module_names'):
-    return name in sys.stdlib_module_names
-  # Python 3.9 has no list; its library is one folder.
-  folder = sysconfig.get_paths()['stdlib']
-  compiled = os.path.join(folder, 'lib-dynload')
-  return name in sys.builtin_module_names or any((
-      os.path.exists(os.path.join(folder, name + '.py')),
-      os.path.isdir(os.path.join(folder, name)),
-      os.path.isdir(compiled) and any(
-          file.split('.')[0] == name for file in os.listdir(compiled))))
-
-
-def _fault(path: str, module: Import) -> str:
-  if module.name == OWN_PACKAGE:
-    why = ('which the graders do not have: models.py must stand alone; copy '
-           'what it needs into it')
-  else:
-    why = ('which an environment for the baseline need not have; it has the '
-           f'standard library, {", ".join(ALLOWED)}')
-  return f'{path}: line {module.line} imports {module.name}, {why}'
-
-
 def _imports_of(node: ast.AST) -> Iterator[Import]:
+  names = []
   if isinstance(node, ast.Import):
-    for alias in node.names:
-      yield Import(alias.name.split('.')[0], node.lineno)
+    names = [alias.name for alias in node.names]
   elif isinstance(node, ast.ImportFrom):
-    name = node.module.split('.')[0] if not node.level else BASELINE_PACKAGE
-    yield Import(name, node.lineno)
-  elif isinstance(node, ast.Call) and node.args and _is_import_call(node):
-    yield Import(node.args[0].value.split('.')[0], node.lineno)
+    names = [BASELINE_PACKAGE if node.level else node.module]
+  elif isinstance(node, ast.Call) and _is_import_call(node):
+    names = [node.args[0].value]
+  for name in names:
+    yield Import(node.lineno, name.split('.')[0])
   guarded = isinstance(node, ast.Try) and any(map(_catches, node.handlers))
   for child in ast.iter_child_nodes(node):
     if not (guarded and child in node.body):
@@ -123,15 +108,13 @@ def _imports_of(node: ast.AST) -> Iterator[Import]:
 
 def _is_import_call(node: ast.Call) -> bool:
   """True for __import__('x') and importlib.import_module('x')."""
-  function = node.func
-  name = getattr(function, 'attr', getattr(function, 'id', ''))
-  return (name in ('__import__', 'import_module')
+  name = getattr(node.func, 'attr', getattr(node.func, 'id', ''))
+  return (name in ('__import__', 'import_module') and bool(node.args)
           and isinstance(node.args[0], ast.Constant)
           and isinstance(node.args[0].value, str))
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:
   """True where a handler goes on without the module."""
-  types = getattr(handler.type, 'elts', [handler.type])
   return any(kind is None or getattr(kind, 'id', '') in _GUARDS
-             for kind in types)
+             for kind in getattr(handler.type, 'elts', [handler.type]))

@@ -43,29 +43,30 @@ _NOT_COPIED = ('.git', '__pycache__', '.venv', 'venv', 'out', '*.npz', '*.tar',
                '*' + files.TEMPORARY)
 # In a copy: the sums of all that was copied.
 COPY_MARK = '.tpu_graphs_ext_copy.json'
+_COMMAND = 'tpu-graphs-ext'
 # What Python leaves beside the files that it runs.
 _LEFT_BY_PYTHON = ('__pycache__',)
 
 
 def find(root: str | None = None) -> str | None:
-  """Absolute path of the baseline's checkout, or None if none is named.
+  """Full path of the baseline's checkout, or None if none is named.
 
   Args:
     root: its path; None or '': what the variable TPU_GRAPHS_ROOT holds.
 
   Raises:
-    UserError: a path is named, but there is no checkout.
+    UserError: the path is not a checkout.
   """
   root = root or os.environ.get(ROOT_VARIABLE)
   if not root:
     return None
   root = files.full_path(root)
-  for name in _CHECKOUT_FILES:
-    if not os.path.isfile(os.path.join(root, name)):
-      raise UserError(
-          f'{root} is no checkout of the tpu_graphs baseline: it has no '
-          f'{name}; set {ROOT_VARIABLE} to the folder that '
-          f'`git clone {URL}` made')
+  if not is_checkout(root):
+    why = (f'it lacks {" or ".join(_CHECKOUT_FILES)}' if os.path.isdir(root)
+           else 'there is no such folder')
+    raise UserError(
+        f'{root} is not a checkout of the tpu_graphs baseline: {why}; set '
+        f'{ROOT_VARIABLE} to the folder that `git clone {URL}` made')
   return root
 
 
@@ -75,9 +76,28 @@ def is_checkout(folder: str) -> bool:
              for name in _CHECKOUT_FILES)
 
 
+def shown_path(path: str) -> str:
+  """A path as one would type it here: ./run_scripts/x for a file below."""
+  relative = os.path.relpath(path)
+  return os.path.normpath(path) if relative.startswith(os.pardir) else (
+      os.path.join(os.curdir, relative))
+
+
+def own_command() -> str:
+  """This package's command, to be pasted: with its folder unless on PATH."""
+  beside = os.path.join(os.path.dirname(sys.executable), _COMMAND)
+  on_path = shutil.which(_COMMAND) == beside or not os.path.isfile(beside)
+  return _COMMAND if on_path else shown_path(beside)
+
+
+def course_folders(root: str) -> tuple[str, str]:
+  """Where the course's scripts may be: in the checkout, or beside it."""
+  return root, os.path.join(os.path.dirname(root), COURSE_FOLDER)
+
+
 def course_scripts(root: str) -> str | None:
-  """Folder with the course's scripts: the checkout or one beside it."""
-  for folder in (root, os.path.join(os.path.dirname(root), COURSE_FOLDER)):
+  """The folder that has all of the course's scripts, if there is one."""
+  for folder in course_folders(root):
     if all(os.path.isfile(os.path.join(folder, name))
            for name in COURSE_FILES):
       return folder
@@ -127,26 +147,20 @@ def _require_copy(folder: str) -> None:
     return
   if os.path.islink(folder) or not os.path.isdir(folder):
     raise UserError(f'{folder}: a copy of the baseline goes there, but it is '
-                    'no folder; choose another name')
-  copied = _copied(folder)
-  found = (file_ownership.foreign(folder, copied, passed_over=_LEFT_BY_PYTHON)
-           if copied else sorted(os.listdir(folder)))
-  found = [path for path in found if path != COPY_MARK]
+                    'not a folder; choose another name')
+  try:
+    with open(os.path.join(folder, COPY_MARK), 'rb') as file:
+      copied = dict(files.parse_json(file.read(), COPY_MARK))
+  except (OSError, UserError, TypeError, ValueError):  # Not a copy.
+    copied = {}
+  found = [path for path in (
+      file_ownership.foreign(folder, copied, passed_over=_LEFT_BY_PYTHON)
+      if copied else sorted(os.listdir(folder))) if path != COPY_MARK]
   if found:
     raise UserError(
         f'{folder}: a copy of the baseline goes there, but it holds '
         f'{found[0]!r}, which was not copied or was changed since; move the '
         'folder away, or choose another')
-
-
-def _copied(folder: str) -> dict[str, str]:
-  """The sums in a copy's mark; none where it is no copy."""
-  try:
-    with open(os.path.join(folder, COPY_MARK), 'rb') as file:
-      copied = files.parse_json(file.read(), COPY_MARK)
-  except (OSError, UserError):
-    return {}
-  return copied if isinstance(copied, dict) else {}
 
 
 def script_command(arguments: Sequence[str], root: str = '') -> list[str]:
@@ -175,13 +189,11 @@ def run_script(copy: str, arguments: Sequence[str], log: str,
   Raises:
     UserError: the script failed; shows its last lines.
   """
-  environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2')
-  if versions.stack_name() == 'classic':
-    command = [sys.executable, *arguments]
-  else:
-    command = script_command(arguments)
+  command = ([sys.executable, *arguments]
+             if versions.stack_name() == 'classic'
+             else script_command(arguments))
   with open(log, 'w', encoding='utf-8') as output, subprocess.Popen(
-      command, cwd=copy, env=environment,
+      command, cwd=copy, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2'),
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding='utf-8',
       errors='replace') as process:
     for line in process.stdout:

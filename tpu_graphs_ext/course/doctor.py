@@ -1,12 +1,11 @@
-"""Looks over all that the assignment needs, and says what mends it.
+"""Checks everything that the assignment needs, and says how to mend it.
 
-One line a thing: fine, a warning (something will be missing or slow), or
+One line a finding: fine, a warning (something will be missing or slow), or
 broken (a step of the assignment will fail).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import shutil
@@ -24,14 +23,15 @@ from tpu_graphs_ext.stacks import versions
 
 FINE, WARNING, BROKEN = 'fine', 'warning', 'broken'
 MARKS = {FINE: '✓', WARNING: '!', BROKEN: '✗'}
-
-CLONE = f'git clone {checkout.URL}'
-DOWNLOAD = 'run_scripts/download_data.sh'
-
-# The archives, the files in them and the caches; the environment not counted.
-DISK_GB = 10
+_CLONE = f'git clone {checkout.URL}'
+_SCRIPTS = os.path.normpath(os.path.join(
+    files.full_path(__file__), *3 * [os.pardir], 'run_scripts'))
+# Where the archives are unpacked, below the folder of the download.
+_UNPACKED = os.path.join('npz', 'tile', 'xla')
+# The archives, the files in them and the caches; without the environment.
+_DISK_GB = 10
 # The baseline keeps a gigabyte of features, and copies them once.
-MEMORY_GB, LEAST_MEMORY_GB = 8, 4
+_MEMORY_GB, _LEAST_MEMORY_GB = 8, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Finding:
   """One line.
 
   Attributes:
-    what: what was looked at.
+    what: what was checked.
     state: FINE, WARNING or BROKEN.
     text: what was found.
     fix: command or step that mends it; empty if there is nothing to mend.
@@ -65,11 +65,9 @@ class Diagnosis:
     return all(finding.state != BROKEN for finding in self.findings)
 
   def text(self) -> str:
-    counts = {state: sum(finding.state == state for finding in self.findings)
-              for state in MARKS}
-    lines = [str(finding) for finding in self.findings]
-    return '\n'.join([*lines, ', '.join(
-        f'{number} {state}' for state, number in counts.items())])
+    states = [finding.state for finding in self.findings]
+    return '\n'.join([*map(str, self.findings), ', '.join(
+        f'{states.count(state)} {state}' for state in MARKS)])
 
   def to_json(self) -> dict[str, Any]:
     return {'ok': self.ok, 'findings': [
@@ -77,7 +75,7 @@ class Diagnosis:
 
 
 def doctor(root: str = '', data_root: str = settings.DATA_ROOT) -> Diagnosis:
-  """Looks at versions, checkout, data, disk and memory.
+  """Checks versions, checkout, data, disk and memory.
 
   Args:
     root: the baseline's checkout; empty: what TPU_GRAPHS_ROOT names.
@@ -86,8 +84,7 @@ def doctor(root: str = '', data_root: str = settings.DATA_ROOT) -> Diagnosis:
   return Diagnosis([
       *version_findings(versions.describe(), import_errors()),
       *checkout_findings(root), *data_findings(data_root),
-      disk_finding(shutil.disk_usage(_nearest(data_root)).free),
-      memory_finding(_memory())])
+      disk_finding(_free_bytes(data_root)), memory_finding(_memory_bytes())])
 
 
 # ---------------------------------------------------------------- versions
@@ -100,8 +97,8 @@ MODULES = {'tensorflow': 'tensorflow', 'keras': 'keras',
            'tensorboard': 'tensorboard', 'absl-py': 'absl',
            'apache-beam': 'apache_beam', 'pandas': 'pandas', 'scipy': 'scipy',
            'tqdm': 'tqdm'}
-# Imports for real: a package may be there and not work with another. This
-# package comes first, so that the current stack is prepared.
+# A package may be there and not work with another, so all are imported. This
+# package comes first: it prepares the current stack.
 _IMPORTS = '''
 import importlib, json, sys
 import tpu_graphs_ext
@@ -116,21 +113,20 @@ print(json.dumps(errors))
 
 
 def import_errors() -> dict[str, str]:
-  """Module -> what is said when it is imported; modules that work are not in.
-  """
+  """Module -> its error when imported; modules that work are left out."""
   needed = [MODULES[package] for package in
             versions.STACKS[versions.stack_name()].requirements]
   done = subprocess.run(
       [sys.executable, '-c', _IMPORTS, *needed],
       capture_output=True, encoding='utf-8', errors='replace', check=False,
       env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL='3'))
-  lines = done.stdout.splitlines()
-  if done.returncode == 0 and lines:
-    # What a package prints at the end of Python would be no answer.
-    with contextlib.suppress(UserError):
-      errors = files.parse_json(lines[-1], 'imports')
-      if isinstance(errors, dict):
-        return errors
+  try:
+    # What a package prints at the end of Python would not be an answer.
+    errors = files.parse_json((done.stdout.splitlines() or [''])[-1], 'imports')
+  except UserError:
+    errors = None
+  if done.returncode == 0 and isinstance(errors, dict):
+    return errors
   last = (done.stderr.strip().splitlines() or ['no message'])[-1]
   return dict.fromkeys(needed, f'import ends Python: {last}')
 
@@ -140,8 +136,8 @@ def version_findings(in_use: versions.StackInUse,
   """Compares with the stack that is in use.
 
   Args:
-    in_use: of `versions.describe`.
-    errors: of `import_errors`.
+    in_use: from `versions.describe`.
+    errors: from `import_errors`.
   """
   yield Finding('stack', FINE, f'{in_use.name}: {in_use.why}')
   pythons = versions.STACKS[in_use.name].pythons
@@ -150,64 +146,58 @@ def version_findings(in_use: versions.StackInUse,
   else:
     yield Finding(
         'Python', BROKEN, f'{in_use.python}; the {in_use.name} stack needs '
-        f'{pythons[0]} to {pythons[-1]}', 'run_scripts/quickstart.sh --python '
-        f'/path/to/python{pythons[-1]} makes .venv with it')
+        f'{pythons[0]} to {pythons[-1]}', f'{_script("quickstart.sh")} '
+        f'--python /path/to/python{pythons[-1]} makes .venv with it')
   for package, version in in_use.versions.items():
-    wanted = in_use.expected[package]
-    fix = f"{sys.executable} -m pip install '{package}{wanted}'"
-    error = errors.get(MODULES[package])
+    wanted, error = in_use.expected[package], errors.get(MODULES[package])
+    text = ''
     if not version:
-      yield Finding(package, BROKEN, 'is missing', fix)
+      text = 'is missing'
     elif not versions.within(version, wanted):
-      yield Finding(package, BROKEN, f'{version}; the {in_use.name} stack '
-                    f'needs {package}{wanted}', fix)
+      text = f'{version}; the {in_use.name} stack needs {package}{wanted}'
     elif error:
-      yield Finding(package, BROKEN, f'{version} cannot be imported ({error})',
-                    fix)
-    else:
-      yield Finding(package, FINE, version)
+      text = f'{version} cannot be imported ({error})'
+    yield Finding(
+        package, BROKEN, text, f'{checkout.shown_path(sys.executable)} -m pip '
+        f"install '{package}{wanted}'") if text else Finding(
+            package, FINE, version)
 
 
 # ---------------------------------------------------------------- checkout
 
 
 def checkout_findings(root: str = '') -> Iterator[Finding]:
-  """Looks at the checkout, its models.py and the course's scripts."""
+  """Checks the checkout, its models.py and the course's scripts."""
   try:
     folder = checkout.find(root)
   except UserError as error:
-    yield Finding('checkout', BROKEN, str(error), CLONE)
+    yield Finding('checkout', BROKEN, str(error), f'{_CLONE} '
+                  + (root or os.environ.get(checkout.ROOT_VARIABLE, '')))
     return
   if folder is None:
     yield Finding(
-        'checkout', WARNING, 'none is named, so verify and package use this '
-        "package's own host", f'{CLONE}; then give --root tpu_graphs or set '
+        'checkout', WARNING, 'none is named, so verify and package cannot run '
+        "the graders' script", f'{_CLONE}; then give --root tpu_graphs or set '
         f'{checkout.ROOT_VARIABLE}')
     return
   yield _commit(folder)
   yield _models_file(folder)
-  scripts = checkout.course_scripts(folder)
-  if scripts:
-    yield Finding('course scripts', FINE, scripts)
-  else:
-    parent = os.path.dirname(folder)
-    yield Finding(
-        'course scripts', BROKEN, f'neither in {folder} nor in '
-        f'{os.path.join(parent, checkout.COURSE_FOLDER)}',
-        f'cd {parent} && git clone {checkout.COURSE_URL}')
+  scripts, (_, beside) = (checkout.course_scripts(folder),
+                          checkout.course_folders(folder))
+  yield Finding('course scripts', FINE, scripts) if scripts else Finding(
+      'course scripts', BROKEN, f'neither in {folder} nor in {beside}',
+      f'git clone {checkout.COURSE_URL} {beside}')
 
 
 def _commit(folder: str) -> Finding:
-  """The checkout's commit, and what has changed besides models.py."""
+  """The checkout's commit, and changes to other files than models.py."""
   commit = _git(folder, 'rev-parse', '--short=7', 'HEAD')
   if not commit:
-    return Finding('checkout', WARNING, f'{folder} is no git checkout, so '
-                   'changes cannot be seen', CLONE)
-  own = [path + ending for path in checkout.TASKS.values()
-         for ending in ('', swap.ORIGINAL, swap.RECORD)]
+    return Finding('checkout', WARNING, f'{folder} is not a git checkout, so '
+                   'changes cannot be seen', _CLONE)
   changed = [line[3:] for line in _git(
       folder, 'status', '--porcelain', '--untracked-files=no').splitlines()
-             if line[3:] not in own]
+             if line[3:] not in checkout.TASKS.values()]
   if changed:
     return Finding(
         'checkout', WARNING, f'{folder}, commit {commit}, with changes that '
@@ -221,22 +211,21 @@ def _commit(folder: str) -> Finding:
 
 
 def _models_file(folder: str) -> Finding:
-  what = 'models.py in place'
+  what, path = 'models.py in place', os.path.join(folder, checkout.MODELS_PY)
+  install = f'{checkout.own_command()} install --root {folder}'
   try:
-    kind = swap.state(os.path.join(folder, checkout.MODELS_PY))
+    kind = swap.state(path)
   except UserError as error:
-    return Finding(what, BROKEN, str(error),
-                   f'chmod u+r {folder}/{checkout.MODELS_PY}')
-  command = f'tpu-graphs-ext install --root {folder}'
+    return Finding(what, BROKEN, str(error), f'chmod u+r {path}')
   if kind in (swap.OURS, swap.INSTALLED):
     return Finding(what, FINE, kind)
   if kind == swap.OTHER:
     return Finding(what, WARNING, f'{kind}: neither the checkout\'s nor one '
-                   'that install put there',
-                   f'cp {folder}/{checkout.MODELS_PY} my_models.py && '
-                   f'{command} --models_py my_models.py')
+                   'that install put there', f'cp {path} my_models.py && '
+                   f'{install} --models_py my_models.py')
   return Finding(what, WARNING, f'{kind}: models of this project cannot be '
-                 'trained in it yet', command)
+                 'trained in it yet', f'{_script("assignment_train.sh")} does '
+                 f'it, or {install}')
 
 
 def _git(folder: str, *arguments: str) -> str:
@@ -257,39 +246,49 @@ def data_findings(data_root: str) -> Iterator[Finding]:
   """Counts the kernels of the splits and looks for faults in the files."""
   try:
     folder = os.path.abspath(files.require_path('--data_root', data_root))
-  except UserError as error:
-    yield Finding('data', BROKEN, str(error), DOWNLOAD)
-    return
-  sample = os.path.isfile(os.path.join(folder, schema.SAMPLE_DATA_MARK))
-  try:
+    download = _download(folder)
     report = check.check_data(folder)
   except OSError as error:
     yield Finding('data', BROKEN, f'{folder} cannot be read ({error})',
                   f'chmod -R u+rX {folder}, or name another --data_root')
     return
-  except UserError:
-    yield Finding('data', BROKEN, f'{folder} has no train, valid and test '
-                  'with .npz files', f'{DOWNLOAD}, or name another --data_root')
+  except UserError as error:
+    yield Finding('data', BROKEN, ' '.join(str(error).split()),
+                  f'{_download("")}, or name another --data_root')
     return
+  sample = os.path.isfile(os.path.join(folder, schema.SAMPLE_DATA_MARK))
   for split in schema.SPLITS:
     found = report.counts.get(split, {}).get('kernels', 0)
-    text = f'{found:,} kernels'
-    if found == schema.PUBLISHED_KERNELS[split]:
-      yield Finding(f'data, {split}', FINE, text)
+    published = schema.PUBLISHED_KERNELS[split]
+    what, text = f'data, {split}', f'{found:,} kernels'
+    if found == published:
+      yield Finding(what, FINE, text)
     elif sample and found:
-      yield Finding(f'data, {split}', WARNING, text + ' of sample data, '
-                    'never timed: good for a trial, not for a grade', DOWNLOAD)
+      yield Finding(what, WARNING, f'{text} of sample data, never timed: good '
+                    'for a rehearsal, not for a grade', download)
     else:
-      yield Finding(f'data, {split}', BROKEN,
-                    f'{text}; the collection has '
-                    f'{schema.PUBLISHED_KERNELS[split]:,}', DOWNLOAD)
-  if report.faults:
-    yield Finding(
-        'data, files', BROKEN, f'{len(report.faults):,} faults, the first: '
-        f'{report.faults[0]}', f'tpu-graphs-ext check-data {folder} lists '
-        f'them; delete those files and run {DOWNLOAD}')
-  else:
-    yield Finding('data, files', FINE, 'no faults')
+      yield Finding(what, BROKEN, f'{text}; the collection has {published:,}',
+                    download)
+  yield Finding(
+      'data, files', BROKEN, f'{len(report.faults):,} faults, the first: '
+      f'{report.faults[0]}', f'{checkout.own_command()} check-data {folder} '
+      f'lists them; delete those files and run {download}'
+  ) if report.faults else Finding('data, files', FINE, 'no faults')
+
+
+def _script(name: str) -> str:
+  """A script of the clone that this package was installed from."""
+  path = os.path.join(_SCRIPTS, name)
+  return (checkout.shown_path(path) if os.path.isfile(path)
+          else f'run_scripts/{name}')
+
+
+def _download(folder: str) -> str:
+  """The command that downloads the data, to that data root if it can."""
+  base = folder.removesuffix(os.sep + _UNPACKED)
+  default = files.full_path(settings.DATA_ROOT)
+  return _script('download_data.sh') + (
+      f' {base}' if base != folder != default else '')
 
 
 # ----------------------------------------------------------------- machine
@@ -297,41 +296,40 @@ def data_findings(data_root: str) -> Iterator[Finding]:
 
 def disk_finding(free_bytes: int) -> Finding:
   """Free space where the data lies or will lie."""
-  free = free_bytes / 1e9
-  if free < DISK_GB:
-    return Finding('disk', WARNING, f'{free:.1f} GB free; downloading and '
-                   f'training take up to {DISK_GB} GB',
+  text = f'{free_bytes / 1e9:.1f} GB free'
+  if free_bytes < _DISK_GB * 1e9:
+    return Finding('disk', WARNING, f'{text}; downloading and training take up '
+                   f'to {_DISK_GB} GB',
                    'free some, or name --data_root and --out_dir elsewhere')
-  return Finding('disk', FINE, f'{free:.1f} GB free')
+  return Finding('disk', FINE, text)
 
 
 def memory_finding(total_bytes: int | None) -> Finding:
   """Memory of the machine."""
   if total_bytes is None:
-    return Finding('memory', WARNING, 'cannot be told on this system')
-  total = total_bytes / 1e9
-  if total < LEAST_MEMORY_GB:
-    return Finding('memory', BROKEN, f'{total:.1f} GB; training through the '
-                   f'baseline takes {LEAST_MEMORY_GB} GB and more',
-                   'use another machine, or `tpu-graphs-ext train`, which maps '
-                   'the data from disk')
-  if total < MEMORY_GB:
-    return Finding('memory', WARNING, f'{total:.1f} GB; {MEMORY_GB} GB are '
-                   'comfortable', 'close other programs, or use '
-                   '`tpu-graphs-ext train`, which maps the data from disk')
-  return Finding('memory', FINE, f'{total:.1f} GB')
+    return Finding('memory', WARNING, 'unknown on this system')
+  text, advice = f'{total_bytes / 1e9:.1f} GB', (
+      'use `tpu-graphs-ext train`, which maps the data from disk')
+  if total_bytes < _LEAST_MEMORY_GB * 1e9:
+    return Finding('memory', BROKEN, f'{text}; training through the baseline '
+                   f'takes {_LEAST_MEMORY_GB} GB and more',
+                   f'take another machine, or {advice}')
+  if total_bytes < _MEMORY_GB * 1e9:
+    return Finding('memory', WARNING, f'{text}; {_MEMORY_GB} GB are '
+                   'comfortable', f'close other programs, or {advice}')
+  return Finding('memory', FINE, text)
 
 
-def _memory() -> int | None:
+def _memory_bytes() -> int | None:
   try:
     return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
   except (AttributeError, ValueError, OSError):
     return None
 
 
-def _nearest(path: str) -> str:
-  """The path, or the first folder above it that exists."""
+def _free_bytes(path: str) -> int:
+  """Of the disk of a folder, or of the first folder above that exists."""
   folder = files.full_path(path)
   while not os.path.isdir(folder):
     folder = os.path.dirname(folder)
-  return folder
+  return shutil.disk_usage(folder).free

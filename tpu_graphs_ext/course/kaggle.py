@@ -4,11 +4,10 @@
   tile:xla:<tile_id>,<i>;<i>;<i>;<i>;<i>
   layout:<xla|nlp>:<default|random>:<graph>,<i>;<i>; ... every configuration
 
-Tile rows come from a model of tiles, layout rows from models of the layout
-task. Of a collection that is not given they are those of the course's sample
-(every configuration, in the file's order).
-Rows are put together by their ID: their order in the inputs does not matter.
-The course's create_kaggle_csv.py goes by the row number.
+Tile rows come from a model of tiles, layout rows from models of layouts. A
+collection that is not given keeps the rows of the course's sample: every
+configuration, in the file's order. Rows are matched by their ID; the course's
+create_kaggle_csv.py goes by the row number.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import logging
 import os
 from collections.abc import Sequence
 
-from tpu_graphs_ext import files
 from tpu_graphs_ext.course import agreement
 from tpu_graphs_ext.data import kernel, npz, read, schema
 from tpu_graphs_ext.engine import predictions_csv, settings
 from tpu_graphs_ext.errors import UserError, shortened
+from tpu_graphs_ext.files import require_path
 
 TILE = predictions_csv.TILE
 LAYOUTS = tuple(f'layout:{source}:{search}:' for source in ('xla', 'nlp')
@@ -31,11 +30,12 @@ LAYOUTS = tuple(f'layout:{source}:{search}:' for source in ('xla', 'nlp')
 PUBLISHED = {TILE: schema.PUBLISHED_KERNELS['test'],
              'layout:xla:default:': 8, 'layout:xla:random:': 8,
              'layout:nlp:default:': 17, 'layout:nlp:random:': 17}
-# What a tile row has, and what the competition looks at.
+# Configurations of a tile row; the competition looks at no more.
 TILE_PLACES = settings.TOP_CONFIGS
 LAYOUT_ROOT = '~/data/tpugraphs/npz/layout'
 
 _log = logging.getLogger(__name__)
+Rows = dict[str, list[int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,18 +45,18 @@ class KaggleFile:
   Attributes:
     path: the file.
     counts: start of the ID -> rows.
-    given: start of the ID -> rows of it that came from --tile or --layout.
+    given: start of the ID -> rows that came from --tile or --layout.
   """
   path: str
   counts: dict[str, int]
   given: dict[str, int]
 
   def text(self) -> str:
-    total = sum(self.counts.values())
     lines = [f'{prefix}* {number} rows'
              + ('' if self.given[prefix] else ', in the order of their files')
              for prefix, number in self.counts.items() if number]
-    return '\n'.join([*lines, f'{total} rows: {self.path}'])
+    return '\n'.join(
+        [*lines, f'{sum(self.counts.values())} rows: {self.path}'])
 
 
 def kaggle_csv(tile: str, out: str, *, layout: Sequence[str] = (),
@@ -67,55 +67,47 @@ def kaggle_csv(tile: str, out: str, *, layout: Sequence[str] = (),
   Args:
     tile: CSV of the tile rows, five or more configurations each.
     out: the file to write.
-    layout: CSVs of layout rows, as `predict --task layout` writes them: of
-      each collection that is in them all programs, of each all configurations.
+    layout: CSVs of layout rows, as `predict --task layout` writes them: all
+      programs of each of their collections, all configurations of each.
     sample: the course's sample_submission.csv, which names the rows; empty:
       the rows follow from the data.
-    data_root: folder whose `test` holds the tile kernels; indices are checked
-      against them. Empty: not checked, unless there is no sample.
+    data_root: folder whose `test` holds the tile kernels, to check indices
+      against. Empty: not checked, unless there is no sample.
     layout_root: folder with {xla,nlp}/{default,random}/test of the layout
       collection; the same.
 
   Raises:
     UserError: a file cannot be read, or its rows do not fit; lists all faults.
   """
-  out = files.require_path('--out', out)
+  out = require_path('--out', out)
   counts = _config_counts(data_root, layout_root, sample)
   expected = predictions_csv.read(sample) if sample else {
       name: list(range(count)) for name, count in counts.items()}
   if data_root and sample:
     _compare_ids(sample, expected, data_root, counts)
-  rows = _checked(tile, predictions_csv.read(tile), TILE, expected, counts)
-  _require_all(tile, rows, TILE, expected, 'tile kernels')
-  layouts = {}
+  rows = _checked(tile, TILE, expected, counts)
+  _require_all(tile, rows, TILE, expected)
   for path in layout:
-    found = _checked(path, predictions_csv.read(path), 'layout:', expected,
-                     counts)
-    double = [name for name in found if name in layouts]
+    found = _checked(path, 'layout:', expected, counts)
+    double = [name for name in found if name in rows]
     if double:
       raise UserError(f'{path}: {len(double)} rows are in another --layout '
                       f'file too ({shortened(double)})')
-    layouts.update(found)
+    rows.update(found)
   for prefix in LAYOUTS:
-    if _number(layouts, prefix):
-      _require_all(', '.join(layout), layouts, prefix, expected,
-                   f'{prefix}* programs')
-  rows.update(layouts)
+    if _number(rows, prefix):
+      _require_all(', '.join(layout), rows, prefix, expected)
   merged = {name: rows.get(name, order) for name, order in expected.items()}
-  return _write(out, merged, {
-      prefix: _number(rows, prefix) for prefix in PUBLISHED})
-
-
-def _require_all(where: str, rows: dict[str, list[int]], prefix: str,
-                 expected: dict[str, list[int]], what: str) -> None:
-  """Raises a UserError unless there is a row for each that is expected."""
-  missing = [name for name in expected
-             if name.startswith(prefix) and name not in rows]
-  if missing:
-    raise UserError(
-        f'{where}: has no row for {len(missing)} of the '
-        f'{_number(expected, prefix)} {what} ({shortened(missing)}); was the '
-        'model run on all of the test split?')
+  predictions_csv.write(out, merged, prefix='', end='\n')
+  result = KaggleFile(out, *({prefix: _number(some, prefix)
+                              for prefix in PUBLISHED}
+                             for some in (merged, rows)))
+  if result.counts != PUBLISHED:
+    tiles = result.counts[TILE]
+    _log.warning(
+        'Kaggle will refuse %s: it has %d tile and %d layout rows, and the '
+        'competition has 844 and 50', out, tiles, len(merged) - tiles)
+  return result
 
 
 def tile_fault(indices: Sequence[int], num_configs: int | None) -> str:
@@ -123,8 +115,8 @@ def tile_fault(indices: Sequence[int], num_configs: int | None) -> str:
 
   Args:
     indices: the row's configurations.
-    num_configs: of the kernel; None if not known: then it may be as few as
-      the row's padding says.
+    num_configs: of the kernel; None: unknown, and it may be as few as the
+      row's padding says.
   """
   if len(indices) < TILE_PLACES:
     return f'has {len(indices)} indices; it must have {TILE_PLACES}'
@@ -133,12 +125,13 @@ def tile_fault(indices: Sequence[int], num_configs: int | None) -> str:
               else [2, 3, 4, max(TILE_PLACES, *places) + 1])
   if any(agreement.is_possible(places, number) for number in possible):
     return ''
+  shown = ';'.join(map(str, places))
   if num_configs is None or (
       num_configs >= TILE_PLACES and max(places) < num_configs):
-    return f'is {_joined(places)}; the indices must differ'
-  return (f'is {_joined(places)}, but the kernel has {num_configs} '
-          f'configurations, 0 to {num_configs - 1}, each to be named once '
-          '(and 0 where there are none left)')
+    return f'is {shown}; the indices must differ'
+  return (f'is {shown}, but the kernel has {num_configs} configurations, 0 to '
+          f'{num_configs - 1}, each to be named once (and 0 where there are '
+          'none left)')
 
 
 def _layout_fault(indices: Sequence[int], num_configs: int) -> str:
@@ -154,23 +147,22 @@ def _layout_fault(indices: Sequence[int], num_configs: int) -> str:
   return ''
 
 
-def _checked(path: str, rows: dict[str, list[int]], prefix: str,
-             expected: dict[str, list[int]],
-             counts: dict[str, int]) -> dict[str, list[int]]:
-  """The rows of one kind, tile rows cut to five places.
+def _checked(path: str, prefix: str, expected: Rows,
+             counts: dict[str, int]) -> Rows:
+  """The rows of a CSV, tile rows cut to five places.
 
   Raises:
     UserError: lists the faults of all rows.
   """
   faults, chosen = [], {}
-  for name, indices in rows.items():
+  for name, indices in predictions_csv.read(path).items():
     if not name.startswith(prefix):
-      faults.append(f'{name} is no {prefix}* row; give it to the other flag')
+      faults.append(f'{name} is not a {prefix}* row; give it to the other flag')
     elif name not in expected:
       faults.append(f'{name} is none of the {_number(expected, prefix)} rows '
                     f'{prefix}* of the competition')
     else:
-      # A row of the sample has every configuration of the layout task.
+      # A layout row of the sample has every configuration.
       fault = (tile_fault(indices, counts.get(name)) if prefix == TILE else
                _layout_fault(indices, counts.get(name, len(expected[name]))))
       if fault:
@@ -180,77 +172,57 @@ def _checked(path: str, rows: dict[str, list[int]], prefix: str,
   return chosen
 
 
+def _require_all(where: str, rows: Rows, prefix: str, expected: Rows) -> None:
+  """Raises a UserError unless there is a row for each that is expected."""
+  missing = [name for name in expected
+             if name.startswith(prefix) and name not in rows]
+  if missing:
+    raise UserError(
+        f'{where}: has no row for {len(missing)} of the '
+        f'{_number(expected, prefix)} rows {prefix}* ({shortened(missing)}); '
+        'was the model run on all of the test split?')
+
+
 def _config_counts(data_root: str, layout_root: str,
                    sample: str) -> dict[str, int]:
-  """ID -> configurations, of the data at hand.
+  """ID -> configurations, as the files in the named folders have them.
 
   Raises:
-    UserError: a folder is missing, or both are needed and one is not named.
+    UserError: a folder is missing, or a file in it is damaged.
   """
   if not sample:
     data_root = data_root or settings.DATA_ROOT
     layout_root = layout_root or LAYOUT_ROOT
-  counts = {}
-  if data_root:
-    folder = os.path.join(data_root, 'test')
-    for path in read.find_npz(folder):
-      name = TILE + kernel.tile_id_of(path)
-      counts[name] = _num_configs(path, 'config_feat')
-  if layout_root:
-    for prefix in LAYOUTS:
-      _, source, search, _ = prefix.split(':')
-      folder = os.path.join(layout_root, source, search, 'test')
-      for path in read.find_npz(folder):
-        name = prefix + kernel.tile_id_of(path)
-        counts[name] = _num_configs(path, 'config_runtime')
-  return counts
+  folders = [(TILE, os.path.join(data_root, 'test'), 'config_feat')
+             ] if data_root else []
+  for prefix in LAYOUTS if layout_root else ():
+    _, source, search, _ = prefix.split(':')
+    folders.append((prefix, os.path.join(layout_root, source, search, 'test'),
+                    'config_runtime'))
+  return {prefix + kernel.tile_id_of(path): _num_configs(path, key)
+          for prefix, folder, key in folders for path in read.find_npz(folder)}
 
 
 def _num_configs(path: str, key: str) -> int:
-  """Rows of one array of an .npz file, without reading the others."""
   try:
-    stored, faults = npz.read_arrays(path, [key])
-  except npz.DamagedError as error:
-    faults = {key: f'cannot be read ({error})'}
-  if faults or not stored[key].ndim:
-    raise UserError(f'{path}: {key} {faults.get(key, "is a single number")}; '
-                    'copy the file again')
-  return len(stored[key])
+    return npz.shape_of(path, key)[0]
+  except (npz.DamagedError, KeyError, IndexError) as error:
+    raise UserError(f'{path}: {key} cannot be read ({error}); copy the file '
+                    'again') from error
 
 
-def _compare_ids(sample: str, expected: dict[str, list[int]], data_root: str,
+def _compare_ids(sample: str, expected: Rows, data_root: str,
                  counts: dict[str, int]) -> None:
   """Raises a UserError unless sample and data name the same tile kernels."""
   named = {name for name in expected if name.startswith(TILE)}
   there = {name for name in counts if name.startswith(TILE)}
   if named != there:
     raise UserError(
-        f'{data_root}: its test split is not that of {sample}: '
+        f'{data_root}: its test split does not match {sample}: '
         f'{len(named - there)} kernels of the sample are missing and '
         f'{len(there - named)} others are there; name the real data, or leave '
         'out one of the two')
 
 
-def _write(path: str, rows: dict[str, list[int]],
-           given: dict[str, int]) -> KaggleFile:
-  lines = [','.join(predictions_csv.HEADER)] + [
-      f'{predictions_csv.quoted(name)},{_joined(indices)}'
-      for name, indices in rows.items()]
-  predictions_csv.require_own(path)
-  files.write_file(path, ('\n'.join(lines) + '\n').encode())
-  counts = {prefix: _number(rows, prefix) for prefix in PUBLISHED}
-  if counts != PUBLISHED:
-    _log.warning(
-        'Kaggle will refuse %s: it has %d tile and %d layout rows, and the '
-        'competition has %d and %d', path, counts[TILE],
-        len(rows) - counts[TILE], PUBLISHED[TILE],
-        sum(PUBLISHED.values()) - PUBLISHED[TILE])
-  return KaggleFile(path, counts, given)
-
-
-def _number(rows, prefix: str) -> int:
+def _number(rows: Rows, prefix: str) -> int:
   return sum(name.startswith(prefix) for name in rows)
-
-
-def _joined(indices: Sequence[int]) -> str:
-  return ';'.join(map(str, indices))

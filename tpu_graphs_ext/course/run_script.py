@@ -12,7 +12,6 @@ import builtins
 import os
 import sys
 import types
-from collections.abc import Sequence
 from typing import Optional
 
 from tpu_graphs_ext.course import checkout
@@ -26,39 +25,34 @@ def find_script(script: str, root: Optional[str] = None) -> tuple[str, str]:
   Args:
     script: path, or name in one of the folders below.
     root: checkout to look in, and in the course's folder beside it. None: the
-      working folder first; then its checkout is the working folder itself, or
-      what TPU_GRAPHS_ROOT names.
+      working folder first; its checkout is the working folder itself, or the
+      one that TPU_GRAPHS_ROOT names.
 
   Returns:
-    Absolute path of the script, and of the checkout or ''.
+    Full path of the script, and of the checkout or ''.
 
   Raises:
-    UserError: there is no such script, or no checkout where one is named.
+    UserError: there is no such script, or the path named is not a checkout.
   """
   here = os.getcwd()
   found = checkout.find(
       here if not root and checkout.is_checkout(here) else root)
-  folders = [] if root else [here]
-  if found:
-    folders += [found, os.path.join(os.path.dirname(found),
-                                    checkout.COURSE_FOLDER)]
+  folders = [*([] if root else [here]),
+             *(checkout.course_folders(found) if found else ())]
   for folder in folders:
     path = os.path.join(folder, os.path.expanduser(script))
     if os.path.isfile(path):
       return path, found or ''
-  raise UserError(_no_script(script, folders, found is not None))
-
-
-def _no_script(script: str, folders: Sequence[str], has_checkout: bool) -> str:
   names = {name for folder in folders if os.path.isdir(folder)
            for name in os.listdir(folder) if name.endswith('.py')}
-  hint = did_you_mean(script, sorted(names))
-  advice = '' if has_checkout else (
-      '; name the checkout of the baseline with --root or '
-      f'{checkout.ROOT_VARIABLE}')
-  return (f'run: there is no script {script} in '
-          f'{" or ".join(dict.fromkeys(folders))}'
-          f'{"; " if hint else ""}{hint}{advice}')
+  parts = [f'run: there is no script {script} in '
+           + ' or '.join(dict.fromkeys(folders))]
+  if hint := did_you_mean(script, sorted(names)):
+    parts.append(hint)
+  if not found:
+    parts.append('name the checkout of the baseline with --root or '
+                 + checkout.ROOT_VARIABLE)
+  raise UserError('; '.join(parts))
 
 
 def main() -> None:

@@ -25,13 +25,10 @@ from tpu_graphs_ext.errors import UserError
 
 ORIGINAL, RECORD = '.original', '.installed'
 _MAX_RECORD = 1 << 16
-# SHA-256 of the baseline's own models.py -> commit that has it.
-RELEASED = {
-    '1b6b492e5e25a7f30eae64e7c8678125adbba43b13bdb4ac84bc1e989e2263f6':
-        checkout.COMMIT,
-    '673203783f3d1258c080c3776b0b50cbbe88ab0c31ed195397694c94084d4fb4':
-        checkout.COMMIT,
-}
+# SHA-256 of the two models.py of the baseline, at `checkout.COMMIT`.
+RELEASED = (
+    '1b6b492e5e25a7f30eae64e7c8678125adbba43b13bdb4ac84bc1e989e2263f6',
+    '673203783f3d1258c080c3776b0b50cbbe88ab0c31ed195397694c94084d4fb4')
 # Who wrote the file that is in place.
 THEIRS, COMMITTED, OURS, INSTALLED, OTHER = (
     "the baseline's", 'as committed', "this project's", 'installed',
@@ -55,27 +52,24 @@ def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
   """
   target = _target(root, task)
   source = files.full_path(models_py or load_models.models_path(task))
-  faults = allowed_imports.faults_of(source)
-  if faults:
+  if faults := allowed_imports.faults_of(source):
     raise UserError('\n  '.join(faults))
-  new = _content(source)
-  kind = state(target)
-  if kind == OTHER and _content(target) != new:
+  new, old, kind = _content(source), _content(target), state(target)
+  if kind == OTHER and old != new:
     raise UserError(
         f'{target}: has changes that install did not make and would lose; to '
         f'keep them copy the file away, for example `cp {target} '
         'my_models.py`, and give the copy as --models_py')
-  old = _content(target)
   for ending in (ORIGINAL, RECORD):
     if os.path.lexists(target + ending) and not _is_own(target, ending):
       raise UserError(f'{target + ending}: install did not make it and would '
                       'replace it; move it away, and install again')
-  record = {**_record(target), 'sha256': _sum(new), 'source': source}
+  # Until the last step the old file is in place: `previous`.
+  record = {**_record(target), 'sha256': _sum(new), 'source': source,
+            'previous': _sum(old)}
   if kind in (THEIRS, COMMITTED) and old != new:
     files.write_file(target + ORIGINAL, old)
     record['original'] = _sum(old)
-  # Until the last step it is still the old file that is in place.
-  record['previous'] = _sum(old)
   files.write_file(target + RECORD,
                    (json.dumps(record, indent=2) + '\n').encode())
   if old == new:
@@ -87,12 +81,7 @@ def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
 def uninstall(root: str = '', task: str = 'tile') -> str:
   """Puts the checkout's own models.py back; a second call changes nothing.
 
-  Args:
-    root: the checkout; empty: what TPU_GRAPHS_ROOT names.
-    task: whose models, 'tile' or 'layout'.
-
-  Returns:
-    What was done, for the user.
+  Args and Returns: as `install`.
 
   Raises:
     UserError: there is no checkout, the file in place has changes that would
@@ -105,37 +94,33 @@ def uninstall(root: str = '', task: str = 'tile') -> str:
     raise UserError(
         f'{target}: has changes that install did not make and would lose; copy '
         f'the file away, for example `cp {target} my_models.py`, run '
-        f'`tpu-graphs-ext install{which} --models_py my_models.py`, and '
-        'uninstall again')
+        f'`{checkout.own_command()} install{which} --models_py my_models.py`, '
+        'and uninstall again')
   done = f'already the checkout\'s own: {target}'
   if kind in (OURS, INSTALLED):
     files.write_file(target, _original(target))
     done = f'restored {target}'
   # The record last: it says whose the other is.
-  for ending in (ORIGINAL, RECORD):
-    path = target + ending
-    if not os.path.lexists(path):
-      continue
-    if not _is_own(target, ending):
+  for path in (target + ending for ending in (ORIGINAL, RECORD)):
+    if os.path.lexists(path) and not _is_own(target, path[len(target):]):
       done += f'\nleft {path}: install did not make it'
-      continue
-    try:
-      os.remove(path)
-    except OSError as error:
-      raise UserError(f'{path}: cannot be removed ({error}); remove it by '
-                      'hand') from error
+    elif os.path.lexists(path):
+      try:
+        os.remove(path)
+      except OSError as error:
+        raise UserError(f'{path}: cannot be removed ({error}); remove it by '
+                        'hand') from error
   return done
 
 
 def state(target: str) -> str:
   """Who wrote the models.py in place: THEIRS, COMMITTED, OURS and so on."""
-  content = _content(target)
+  content, record = _content(target), _record(target)
   if _sum(content) in RELEASED:
     return THEIRS
   if content in (_content(load_models.models_path(task))
                  for task in checkout.TASKS):
     return OURS
-  record = _record(target)
   # Without git only the record knows the checkout's own file.
   if content == _committed(target) or _sum(content) == record.get('original'):
     return COMMITTED
@@ -148,8 +133,8 @@ def _target(root: str, task: str) -> str:
   root = checkout.find(root)
   if root is None:
     raise UserError(
-        '--root: no checkout of the tpu_graphs baseline is named; give --root '
-        f'or set {checkout.ROOT_VARIABLE} to the folder that `git clone '
+        '--root: names no checkout of the tpu_graphs baseline; give --root or '
+        f'set {checkout.ROOT_VARIABLE} to the folder that `git clone '
         f'{checkout.URL}` made')
   target = os.path.join(root, checkout.TASKS[task])
   if not os.path.isfile(target):
@@ -184,7 +169,7 @@ def _committed(target: str) -> bytes | None:
 
 
 def _is_own(target: str, ending: str) -> bool:
-  """Whether a file beside models.py is of install, by what is in it."""
+  """Whether install made a file beside models.py, by its content."""
   record = _record(target)
   if ending == RECORD:
     return bool(record)
@@ -207,9 +192,9 @@ def _record(target: str) -> dict[str, str]:
   except (OSError, UserError):
     return {}
   known = isinstance(record, dict) and 'sha256' in record and all(
-      isinstance(value, str) for value in record.values()) and all(
-          re.fullmatch('[0-9a-f]{64}', record[name])
-          for name in ('sha256', 'previous', 'original') if name in record)
+      isinstance(value, str) and (
+          name == 'source' or re.fullmatch('[0-9a-f]{64}', value))
+      for name, value in record.items())
   return record if known else {}
 
 

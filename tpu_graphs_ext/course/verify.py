@@ -2,12 +2,9 @@
 
 The graders swap models.py into the baseline, load the model folder, build the
 class that the run file names, copy the weights by position and rank the test
-split. So does `verify`, in a temporary folder, in a process that cannot import
-this package; with a checkout through the course's unchanged script, else
-through this package's own host.
-
-That runs the code of models.py, with the caller's rights: `confine` says what
-it is kept from, and what not.
+split. So does `verify`, in a `sandbox`; with a checkout also through the
+course's unchanged script. `grade_tiles` and `grade_layouts` hold what differs
+between the tasks.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ import dataclasses
 import logging
 import os
 import tempfile
+import time
 from typing import Any
 
 from tpu_graphs_ext import files, load_models
@@ -23,21 +21,24 @@ from tpu_graphs_ext.course import (
   agreement,
   allowed_imports,
   checkout,
-  diagnose,
-  grader_steps,
+  grade_layouts,
+  grade_tiles,
   process_limits,
   sandbox,
 )
-from tpu_graphs_ext.course.sandbox import Answer, Features, Sandbox
 from tpu_graphs_ext.engine import artifacts, settings
 from tpu_graphs_ext.errors import UserError, shortened
 
 _log = logging.getLogger(__name__)
 
-# Files without which a folder is no saved Keras model.
-MODEL_FILES = ('saved_model.pb', 'keras_metadata.pb',
-               os.path.join('variables', 'variables.index'),
-               os.path.join('variables', 'variables.data-00000-of-00001'))
+GRADERS = {'tile': grade_tiles.TileGrader,
+           'layout': grade_layouts.LayoutGrader}
+DATA_ROOTS = {'tile': settings.DATA_ROOT,
+              'layout': '~/data/tpugraphs/npz/layout'}
+# Without one of these a folder is not a saved Keras model.
+_MODEL_FILES = ('saved_model.pb', 'keras_metadata.pb',
+                os.path.join('variables', 'variables.index'),
+                os.path.join('variables', 'variables.data-00000-of-00001'))
 
 
 @dataclasses.dataclass
@@ -49,8 +50,8 @@ class Verdict:
     models_py: full path of the file that was swapped in.
     facts: what was done, title -> text.
     faults: every reason why it fails.
-    notes: what is worth knowing, but no reason.
-    graded_by: the script or host that ranked.
+    notes: what is worth knowing but not a reason to fail.
+    graded_by: the script that ranked, or this package.
     toy_trained: the model was trained on a part of the data.
     run_info: the run file's content, or None.
   """
@@ -84,207 +85,182 @@ class Verdict:
             'graded_by', 'toy_trained')}}
 
 
-def verify(model_dir: str, *, models_py: str = '', root: str = '',
-           data_root: str = settings.DATA_ROOT,
-           cache_dir: str = settings.CACHE_DIR,
-           toy_data: bool = False,
+def verify(model_dir: str, *, task: str = 'tile', models_py: str = '',
+           root: str = '', data_root: str = '',
+           cache_dir: str = settings.CACHE_DIR, toy_data: bool = False,
            time_limit: float = process_limits.DEFAULT_MINUTES) -> Verdict:
   """Grades a hand-in up to its CSV.
 
   Args:
     model_dir: folder model_<hash>, its run file beside it.
+    task: 'tile' or 'layout'.
     models_py: the file to hand in; empty: the package's.
-    root: the baseline's checkout; empty: what TPU_GRAPHS_ROOT names, if any.
-    data_root: folder of the splits train, valid and test.
-    cache_dir: see `read.read_dataset`.
-    toy_data: grade with the first 100 files of each split only.
+    root: the baseline's checkout; empty: what TPU_GRAPHS_ROOT names. The
+      layout task needs one.
+    data_root: where the data is; empty: the place in `DATA_ROOTS`.
+    cache_dir: see `read.read_dataset`; of tiles only.
+    toy_data: grade with the first files of each split only.
     time_limit: minutes that the code of the hand-in may take in all.
 
   Raises:
-    UserError: --root is no checkout, the time limit is none, or a path is
-      empty. All else is a fault of the verdict.
+    UserError: --root is not a checkout, the time limit is not a positive
+      number, or a path is empty. Everything else is a fault of the verdict.
   """
-  process_limits.check_minutes(time_limit)
-  for flag, path in (('--model_dir', model_dir), ('--data_root', data_root)):
-    files.require_path(flag, path)
-  root = checkout.find(root)
+  files.require_path('--model_dir', model_dir)
+  found = checkout.find(root)
+  if task == 'layout' and not found:
+    raise UserError(
+        '--root names no checkout of the baseline, whose scripts verify a '
+        f'layout hand-in; name one, or set {checkout.ROOT_VARIABLE}')
   models_path = files.full_path(models_py) if models_py else (
-      load_models.models_path())
+      load_models.models_path(task))
   verdict = Verdict(files.full_path(model_dir), models_path)
-  verdict.run_info = look_at_files(verdict)
+  verdict.run_info = _look_at_files(verdict)
   verdict.faults += allowed_imports.faults_of(models_path)
-  if not root and allowed_imports.needs_baseline(models_path):
+  if not found and allowed_imports.needs_baseline(models_path):
     verdict.faults.append(
         f'{models_path}: imports {allowed_imports.BASELINE_PACKAGE}, which '
         'only the checkout has; name it with --root to verify this file')
-  source = diagnose.Source(data_root, cache_dir, toy_data, verdict.run_info)
-  features = _features(source, verdict)
-  if os.path.isfile(models_path):
-    with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
-      place = _place(folder, models_path, root, time_limit, verdict)
+  grader = GRADERS[task](verdict.run_info, data_root or DATA_ROOTS[task],
+                         cache_dir, toy_data)
+  verdict.faults += grader.faults
+  with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
+    confinement = process_limits.Confinement(
+        os.path.join(folder, 'home'), time_limit)
+    if os.path.isfile(models_path):
       try:
-        if place:
-          _grade(place, features, source, verdict)
-      except process_limits.OverLimitError as error:
+        place = sandbox.Sandbox(folder, verdict.model_dir, models_path, found,
+                                confinement, task)
+        _grade(place, grader, verdict)
+      except UserError as error:
         verdict.faults.append(str(error))
-  else:
-    verdict.facts['models.py'] = f'{models_path}, missing'
+      except OSError as error:
+        reason = ' '.join(str(error).split())[:300]
+        verdict.faults.append(f'the hand-in could not be run: {reason}')
   return verdict
 
 
-def _place(folder: str, models_path: str, root: str | None,
-           time_limit: float, verdict: Verdict) -> Sandbox | None:
-  """The graders' place, or None with a fault."""
-  try:
-    return Sandbox(folder, verdict.model_dir, models_path, root, time_limit)
-  except UserError as error:
-    verdict.faults.append(str(error))
-    return None
-
-
-def look_at_files(verdict: Verdict) -> dict[str, Any] | None:
+def _look_at_files(verdict: Verdict) -> dict[str, Any] | None:
   """Checks names and files; returns what the run file holds, if readable."""
   faults, path = verdict.faults, verdict.model_dir
   if not os.path.isdir(path):
     faults.append(f'{path}: there is no such model folder')
   else:
     faults += [f'{path}: {name} is missing or empty; copy the whole folder '
-               'again from where it was trained' for name in MODEL_FILES
+               'again from where it was trained' for name in _MODEL_FILES
                if not _has_content(os.path.join(path, name))]
   if '/model_' in os.path.dirname(path):
     verdict.notes.append(
         f'{os.path.dirname(path)}: the course\'s script replaces every '
         '"/model_" of a path, so it will not find the run file there; hand in '
         'from a folder whose path has none')
+  run_info = None
   try:
     run_path = artifacts.run_path_of(path)
-  except UserError as error:
-    faults.append(str(error))
-    return None
-  if not os.path.exists(run_path):
-    faults.append(f'{path}: its run file {run_path} is missing; it says how '
-                  'the model is built, so copy it from where it was trained')
-    return None
-  try:
+    if not os.path.exists(run_path):
+      raise UserError(
+          f'{path}: its run file {run_path} is missing; it says how the model '
+          'is built, so copy it from where it was trained')
     run_info = artifacts.read_run_file(run_path)
-  except UserError as error:
-    faults.append(str(error))
-    return None
-  try:
     artifacts.check_hash(run_path, run_info)
   except UserError as error:
     faults.append(str(error))
   return run_info
 
 
-def _features(source: diagnose.Source, verdict: Verdict) -> Features | None:
-  """What the grader's data gives, or None with a fault."""
-  try:
-    return source.graded()
-  except UserError as error:
-    verdict.faults.append(
-        f'nothing could be ranked: {error}')
-    return None
+def _has_content(path: str) -> bool:
+  return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
-def _grade(place: Sandbox, features: Features | None, source: diagnose.Source,
-           verdict: Verdict) -> None:
-  """Takes the grader's steps, and runs the course's script."""
-  args = verdict.run_info['args'] if verdict.run_info else None
-  verdict.facts.update(_facts(place, args, features, verdict))
-  try:
-    # Without data the class is built for as many opcodes as in training.
-    answer = place.take_steps(
-        args, features, num_ops=(verdict.run_info or {}).get('num_ops'))
-  except UserError as error:
-    verdict.faults.append(str(error))
-    return
+def _grade(place: sandbox.Sandbox, grader, verdict: Verdict) -> None:
+  """Takes the grader's steps, and runs the script.
+
+  Raises:
+    UserError: a process was ended or spoilt its answer.
+  """
+  verdict.facts.update(_facts(place, grader, verdict))
+  answer = grader.ask(place)
   verdict.faults += answer.faults
   if answer.built is not None and answer.saved is not None and not answer.fits:
-    verdict.faults.append(diagnose.variables_fault(
-        place, source, features, args, answer))
-  if answer.scores:
-    verdict.facts['ranked'] = (
-        f'{len(answer.scores):,} test kernels in {answer.seconds:.1f} s')
+    verdict.faults.append(
+        f'the saved variables are not those of {grader.args["model"]} built '
+        f'for {grader.data_text()}: {_first_difference(answer)}')
+    verdict.faults[-1] += '. ' + grader.explain_variables(place)
   if answer.ranked:
-    _compare_with_run(place, source, features, answer, verdict)
-  if features and source.looks_toy() and not source.toy_data:
+    _compare_with_training(place, grader, answer, verdict)
+    _run_script(place, grader, answer, verdict)
+  if grader.toy_trained():
     verdict.toy_trained = True
-    if not any(diagnose.TOY_TEXT in fault for fault in verdict.faults):
-      verdict.faults.append(diagnose.TOY_TEXT)
-  if features and args:
-    _run_course_script(place, source, answer, verdict)
+    if not any('--toy_data' in fault for fault in verdict.faults):
+      verdict.faults.append(grade_tiles.TOY_TEXT)
 
 
-def _facts(place: Sandbox, args: dict[str, Any] | None,
-           features: Features | None, verdict: Verdict) -> dict[str, str]:
-  host = (f'{sandbox.SCRIPT} in a copy of {place.root}' if place.has_script()
-          else "this package's own host, in a process of its own")
-  if place.root is None:
-    host += ' (no checkout of the baseline is named with --root)'
-  elif not place.has_script():
-    host += (f' (the course\'s scripts are neither in {place.root} nor in a '
-             f'folder {checkout.COURSE_FOLDER} beside it)')
+def _facts(place: sandbox.Sandbox, grader, verdict: Verdict) -> dict[str, str]:
   facts = {'models.py': verdict.models_py, 'model': verdict.model_dir}
-  if args:
-    kwargs = grader_steps.brief(args['model_kwargs_json'])
-    facts['class'] = f'{args["model"]} {kwargs}'
-  facts['graded by'] = host
+  if verdict.run_info:
+    args = verdict.run_info['args']
+    facts['class'] = (
+        f'{args["model"]} {sandbox.brief(args["model_kwargs_json"])}')
+  if place.has(grader.script):
+    facts['graded by'] = f'{grader.script} in a copy of {place.root}'
+  else:
+    why = ('no checkout of the baseline is named with --root'
+           if place.root is None else
+           f'the course\'s scripts are neither in {place.root} nor in a folder '
+           f'{checkout.COURSE_FOLDER} beside it')
+    facts['graded by'] = f'this package, in a process of its own ({why})'
   facts['confined'] = place.confinement.text()
-  if features:
-    facts['data'] = features.text()
+  if grader.data_text():
+    facts['data'] = grader.data_text()
   return facts
 
 
-def _compare_with_run(place: Sandbox, source: diagnose.Source,
-                      features: Features, answer: Answer,
-                      verdict: Verdict) -> None:
-  """Compares the ranking with the run file's."""
-  predicted = verdict.run_info.get('test_predictions')
-  if not predicted:
-    verdict.notes.append(
-        'the run file has no test_predictions to compare with (training was '
-        'interrupted, or had --test_mode=metrics)')
+def _compare_with_training(place: sandbox.Sandbox, grader,
+                           answer: sandbox.Answer, verdict: Verdict) -> None:
+  """Compares the ranking with the one that training left."""
+  scores = grader.scores_after_training(answer)
+  verdict.facts['ranked'] = (f'{len(scores):,} test {grader.item}s in '
+                             f'{answer.seconds:.1f} s')
+  choices, where = grader.trained_choices()
+  if not choices:
+    verdict.notes.append(where)
     return
-  found = agreement.compare(predicted, answer.scores)
-  verdict.facts['agrees'] = (
-      f'{len(found.same):,} of {len(answer.scores):,} kernels have the '
-      'configurations of the run file')
+  found = agreement.compare(choices, scores)
+  verdict.facts['agrees'] = (f'{len(found.same):,} of {len(scores):,} '
+                             f'{grader.item}s are ranked as in {where}')
   if not found.complete:
-    outcome = diagnose.differences(
-        place, source, features, predicted, answer, found)
-    (verdict.faults if outcome.is_fault else verdict.notes).append(
-        outcome.text)
-    verdict.toy_trained |= outcome.toy_trained
+    text, is_fault = grader.explain_choices(place, answer, found)
+    (verdict.faults if is_fault else verdict.notes).append(text)
 
 
-def _run_course_script(place: Sandbox, source: diagnose.Source, answer: Answer,
-                       verdict: Verdict) -> None:
-  """Runs what the graders run, and compares its CSV with the scores."""
-  if not place.has_script():
+def _run_script(place: sandbox.Sandbox, grader, answer: sandbox.Answer,
+                verdict: Verdict) -> None:
+  """Runs what the graders run, and compares its ranking."""
+  if not place.has(grader.script):
     return
-  _log.info('running %s', sandbox.SCRIPT)
-  try:
-    rows, seconds = place.run_script(source.data_root, source.toy_data)
-  except process_limits.OverLimitError:
-    raise
-  except UserError as error:
-    # Often a consequence of what has been found, and still good to know.
-    (verdict.notes if verdict.faults else verdict.faults).append(str(error))
+  if grader.why_not_compared():
+    verdict.notes.append(grader.why_not_compared())
     return
-  verdict.graded_by = sandbox.SCRIPT
+  _log.info('running %s', grader.script)
+  start = time.monotonic()
+  rows, odd = grader.run_script(place, answer)
+  verdict.graded_by = grader.script
   verdict.facts['script'] = (
-      f'{sandbox.SCRIPT} wrote {len(rows):,} rows in {seconds:.1f} s')
-  if not answer.ranked:
-    return
-  found = agreement.compare(rows, answer.scores)
-  if not found.complete:
-    odd = (found.different + found.impossible + found.unknown + found.missing)
+      f'{grader.script} ranked {rows:,} {grader.item}s in '
+      f'{time.monotonic() - start:.1f} s, {rows - len(odd):,} of them as here')
+  if odd:
     verdict.faults.append(
-        f'{sandbox.SCRIPT} gives {len(odd)} kernels other configurations than '
-        f'loading the model here ({shortened(odd)}); the model '
-        'depends on more than its trained variables')
+        f'{grader.script} ranks {len(odd)} {grader.item}s differently from '
+        f'loading the model here ({shortened(odd)}); the model depends on '
+        'more than its trained variables')
 
 
-def _has_content(path: str) -> bool:
-  return os.path.isfile(path) and os.path.getsize(path) > 0
+def _first_difference(answer: sandbox.Answer) -> str:
+  """The numbers of variables, and the first two that differ in shape."""
+  saved, built = answer.saved, answer.built
+  text = f'{len(saved)} are saved, and the class has {len(built)}'
+  for (name, shape), (other, wanted) in zip(saved, built):
+    if shape != wanted:
+      return (f'{text}; {name} {tuple(shape)} is saved where the class has '
+              f'{other} {tuple(wanted)}')
+  return text

@@ -1,7 +1,6 @@
 """A hand-in as one zip file, and reading such a file safely.
 
-  models.py              to swap for baselines/tiles/models.py, or of the
-                         layout task baselines/layout/models.py
+  models.py              to swap for the checkout's models.py of its task
   model_<hash>/...       the saved model
   run_<hash>.jsonz       its run file
   MANIFEST.json          {"format": 1, "model", "model_kwargs_json", "run_hash",
@@ -25,38 +24,35 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from tpu_graphs_ext import file_ownership, files
-from tpu_graphs_ext.course import process_limits, verify, verify_layout
+from tpu_graphs_ext.course import process_limits, verify
 from tpu_graphs_ext.data import npz
 from tpu_graphs_ext.engine import artifacts, settings
 from tpu_graphs_ext.errors import UserError
 
 MODELS_NAME, MANIFEST_NAME = 'models.py', 'MANIFEST.json'
 FORMAT = 1
-# A hand-in is a few MB; what claims to be larger is no hand-in. Of all files
-# together, of one, and of the manifest.
+# A hand-in has a few MB. Limits for all files together, one, the manifest.
 MAX_BYTES, MAX_FILE_BYTES, MAX_MANIFEST_BYTES = 2 << 30, 512 << 20, 1 << 20
 MAX_FILES = 1000
-MAX_PACKED_BYTES = MAX_BYTES + (1 << 20)  # With names and sums.
 _COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # As `package`.
 _ENCRYPTED = 1  # Bit of a member's flags.
-_BLOCK = 1 << 20
+# Each part of a name; neither . nor ..
+_PART = re.compile(r'(?!\.{1,2}$)[A-Za-z0-9_ .+@=~#,()-]{1,200}')
 _AGAIN = 'pack the hand-in again with `tpu-graphs-ext package`'
 
 
 def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
-            data_root: str = '',
-            cache_dir: str = settings.CACHE_DIR,
+            data_root: str = '', cache_dir: str = settings.CACHE_DIR,
             time_limit: float = process_limits.DEFAULT_MINUTES,
             force: bool = False, task: str = 'tile') -> verify.Verdict:
   """Verifies a hand-in and writes it as a zip file.
 
   Args:
     model_dir: see `verify.verify`, also for the arguments from models_py on.
-    data_root: empty: where the data of the task are by default.
     out: the .zip to write.
-    force: pack a model that was trained on toy data; it then is verified on
+    force: pack a model that was trained on toy data; it is then verified on
       toy data.
-    task: 'tile' or 'layout', whose hand-in it is.
+    task: 'tile' or 'layout'.
 
   Returns:
     What `verify` found.
@@ -68,16 +64,11 @@ def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
   if os.path.isdir(path):
     raise UserError(f'--out={out}: is a folder; name a .zip file')
   _require_own(path)
-  data_root = data_root or {'tile': settings.DATA_ROOT,
-                            'layout': verify_layout.DATA_ROOT}[task]
-  where = {'models_py': models_py, 'root': root, 'data_root': data_root,
-           'time_limit': time_limit}
-  check = verify_layout.verify_layout
-  if task == 'tile':
-    check, where = verify.verify, {**where, 'cache_dir': cache_dir}
-  verdict = check(model_dir, **where)
+  how = {'models_py': models_py, 'root': root, 'data_root': data_root,
+         'cache_dir': cache_dir, 'time_limit': time_limit, 'task': task}
+  verdict = verify.verify(model_dir, **how)
   if verdict.toy_trained and force:
-    verdict = check(model_dir, **where, toy_data=True)
+    verdict = verify.verify(model_dir, **how, toy_data=True)
     verdict.toy_trained = True
     verdict.notes.append('packed although it was trained on toy data')
   if not verdict.ok:
@@ -90,43 +81,23 @@ def package(model_dir: str, out: str, *, models_py: str = '', root: str = '',
   return verdict
 
 
-def _require_own(path: str) -> None:
-  """Raises a UserError where writing would replace anything but a hand-in."""
-  file_ownership.require_file(path, b'PK', 'zip file')
-  if not os.path.lexists(path) or not os.path.getsize(path):
-    return
-  try:
-    with _archive(path) as archive:
-      _raise_all(path, _unsafe(archive))
-      _manifest(path, archive.read(MANIFEST_NAME))
-  except UserError as error:
-    raise UserError(f'{path}: is no hand-in of `package`, so it is not '
-                    'replaced; move it away, or name another file') from error
-
-
 def unpack(path: str, folder: str) -> tuple[str, str]:
   """Reads a hand-in; returns the paths of its model folder and models.py.
 
   Nothing is written unless every name stays inside the folder and every file
-  has the size and the sum that the manifest says. What the archive declares is
-  looked at before anything is unpacked.
+  has the size and the sum in the manifest. What the archive declares is checked
+  before anything is unpacked.
 
   Args:
     path: the .zip file.
     folder: where its files go; created where missing.
 
   Raises:
-    UserError: it is no hand-in, or not a safe one; lists all faults.
+    UserError: it is not a hand-in, or not a safe one; lists all faults.
   """
   with _archive(path) as archive:
-    _raise_all(path, _unsafe(archive))
-    members = {info.filename: info for info in archive.infolist()
-               if not info.is_dir()}
-    if MANIFEST_NAME not in members:
-      raise UserError(f'{path}: its {MANIFEST_NAME} is missing; {_AGAIN}')
-    manifest = _manifest(path, archive.read(MANIFEST_NAME))
-    _raise_all(path, _unlike_manifest(manifest, members)
-               + _wrong_sums(manifest, archive, members))
+    manifest = _manifest(path, archive)
+    _raise_all(path, _unlike_manifest(manifest['files'], archive))
     for name in manifest['files']:
       with archive.open(name) as member, files.new_file(
           os.path.join(folder, *name.split('/'))) as file:
@@ -135,30 +106,24 @@ def unpack(path: str, folder: str) -> tuple[str, str]:
           os.path.join(folder, MODELS_NAME))
 
 
-@contextlib.contextmanager
-def _archive(path: str) -> Iterator[zipfile.ZipFile]:
-  """Opens an archive; all that goes wrong in the `with` is a UserError."""
+def _require_own(path: str) -> None:
+  """Raises a UserError where writing would replace anything but a hand-in."""
+  file_ownership.require_file(path, b'PK', 'zip file')
+  if not os.path.lexists(path) or not os.path.getsize(path):
+    return
   try:
-    with files.open_ordinary(os.path.expanduser(path)) as file:
-      size = os.fstat(file.fileno()).st_size
-      if size > MAX_PACKED_BYTES:
-        raise UserError(f'{path}: has {size:,} bytes; no hand-in has more than '
-                        f'{MAX_PACKED_BYTES:,}')
-      npz.require_short_directory(file)
-      with zipfile.ZipFile(file) as archive:
-        yield archive
-  except UserError:
-    raise
-  except OSError as error:
-    raise files.cannot_be_read(path, error) from error
-  except Exception as error:  # Whatever zipfile and zlib stumble over.
-    reason = ' '.join(str(error).split())[:200] or type(error).__name__
-    raise UserError(f'{path}: is no whole zip file ({reason}); copy or pack it '
-                    'again') from error
+    with _archive(path) as archive:
+      _manifest(path, archive)
+  except UserError as error:
+    raise UserError(f'{path}: was not written by `package`, so it is not '
+                    'replaced; move it away, or name another file') from error
+
+
+# ----------------------------------------------------------------- writing
 
 
 def _write_zip(file: BinaryIO, verdict: verify.Verdict) -> None:
-  """Writes the archive, without a clock in it."""
+  """Writes the archive, without the time in it."""
   contents = _contents(verdict)
   args = verdict.run_info['args']
   manifest = {
@@ -167,7 +132,8 @@ def _write_zip(file: BinaryIO, verdict: verify.Verdict) -> None:
       'run_hash': os.path.basename(verdict.model_dir)[len('model_'):],
       'toy_data': verdict.toy_trained,
       'graded_by': verdict.graded_by,
-      'files': {name: {'sha256': _sum(content), 'bytes': len(content)}
+      'files': {name: {'sha256': hashlib.sha256(content).hexdigest(),
+                       'bytes': len(content)}
                 for name, content in contents.items()},
   }
   contents[MANIFEST_NAME] = (json.dumps(manifest, indent=2) + '\n').encode()
@@ -181,10 +147,10 @@ def _write_zip(file: BinaryIO, verdict: verify.Verdict) -> None:
 
 def _contents(verdict: verify.Verdict) -> dict[str, bytes]:
   """Name in the archive -> content, sorted by name."""
-  parent, model_name = os.path.split(verdict.model_dir)
+  parent = os.path.dirname(verdict.model_dir)
   run_path = artifacts.run_path_of(verdict.model_dir)
   paths = {MODELS_NAME: verdict.models_py, os.path.basename(run_path): run_path}
-  for folder, _, names in os.walk(os.path.join(parent, model_name)):
+  for folder, _, names in os.walk(verdict.model_dir):
     for name in names:
       full = os.path.join(folder, name)
       paths[os.path.relpath(full, parent).replace(os.sep, '/')] = full
@@ -195,118 +161,124 @@ def _contents(verdict: verify.Verdict) -> dict[str, bytes]:
   return contents
 
 
-def _unsafe(archive: zipfile.ZipFile) -> list[str]:
-  """Members that must not be unpacked, by what the archive declares."""
-  faults, seen = [], set()
-  members = archive.infolist()
+# ----------------------------------------------------------------- reading
+
+
+@contextlib.contextmanager
+def _archive(path: str) -> Iterator[zipfile.ZipFile]:
+  """Opens an archive whose declarations are safe.
+
+  Raises:
+    UserError: it is not such an archive, or reading it in the `with` fails.
+  """
+  try:
+    with files.open_ordinary(os.path.expanduser(path)) as file:
+      if os.fstat(file.fileno()).st_size > MAX_BYTES:
+        raise UserError(f'{path}: no hand-in has more than {MAX_BYTES:,} bytes')
+      npz.require_short_directory(file)
+      with zipfile.ZipFile(file) as archive:
+        _raise_all(path, _unsafe(archive.infolist()))
+        yield archive
+  except UserError:
+    raise
+  except OSError as error:
+    raise files.cannot_be_read(path, error) from error
+  except Exception as error:  # Whatever zipfile and zlib stumble over.
+    reason = ' '.join(str(error).split())[:200] or type(error).__name__
+    raise UserError(f'{path}: is not a whole zip file ({reason}); copy or pack '
+                    'it again') from error
+
+
+def _unsafe(members: list[zipfile.ZipInfo]) -> list[str]:
+  """Why an archive must not be unpacked, by what it declares."""
   total = sum(info.file_size for info in members)
   if total > MAX_BYTES or len(members) > MAX_FILES:
     return [f'unpacks to {total:,} bytes in {len(members):,} files, more than '
-            f'{MAX_BYTES:,} and {MAX_FILES:,}; that is no hand-in']
+            f'{MAX_BYTES:,} and {MAX_FILES:,}; that is not a hand-in']
+  faults, seen = [], set()
   for info in members:
     # As stored: the module cuts names at a zero byte.
     name = info.orig_filename
-    fault = _unsafe_name(name) or _unsafe_content(info)
-    if fault:
-      faults.append(f'{name[:200]!r} {fault}')
-    elif name.lower() in seen:
-      faults.append(f'{name!r} is there twice')
+    fault = _unsafe_member(name, info)
+    if fault or name.lower() in seen:
+      faults.append(f'{name[:200]!r} {fault or "is there twice"}')
     seen.add(name.lower())
   return faults
 
 
-def _unsafe_name(name: str) -> str:
-  """Why a name may not be written to, or ''."""
-  parts = name.rstrip('/').split('/')
-  if (name.startswith('/') or '\\' in name or re.match('[A-Za-z]:', name)
-      or any(part in ('', '.', '..') for part in parts)
-      or any(ord(letter) < 32 for letter in name)):
-    return 'is a path outside the target folder, or may be read as one'
-  if max(map(len, parts)) > 200 or len(name) > 1000:
-    return f'is a name of {len(name):,} characters; files have shorter ones'
-  return ''
-
-
-def _unsafe_content(info: zipfile.ZipInfo) -> str:
+def _unsafe_member(name: str, info: zipfile.ZipInfo) -> str:
   """Why a member may not be unpacked, or ''."""
+  if len(name) > 1000 or not all(
+      _PART.fullmatch(part) for part in name.rstrip('/').split('/')):
+    return 'may lie outside the target folder: `package` writes no such name'
   if stat.S_IFMT(info.external_attr >> 16) not in (
       0, stat.S_IFREG, stat.S_IFDIR):
     return 'is a link or a special file'
-  if info.flag_bits & _ENCRYPTED:
-    return 'is encrypted'
-  if info.compress_type not in _COMPRESSIONS:
-    return (f'is compressed by method {info.compress_type}; `package` stores '
-            'or deflates')
-  most = (MAX_MANIFEST_BYTES if info.filename == MANIFEST_NAME
-          else MAX_FILE_BYTES)
+  if info.flag_bits & _ENCRYPTED or info.compress_type not in _COMPRESSIONS:
+    return (f'is encrypted, or compressed by method {info.compress_type}; '
+            '`package` stores or deflates')
+  most = MAX_MANIFEST_BYTES if name == MANIFEST_NAME else MAX_FILE_BYTES
   if info.file_size > most:
     return f'has {info.file_size:,} bytes; {most:,} are allowed'
   return ''
 
 
-def _manifest(path: str, text: bytes) -> dict[str, Any]:
-  """The manifest, of which `run_hash` and `files` are what they must be."""
-  manifest = files.parse_json(text, f'{path}: {MANIFEST_NAME}')
-  if not isinstance(manifest, dict) or not isinstance(
-      manifest.get('files'), dict):
-    raise UserError(f'{path}: its {MANIFEST_NAME} is damaged: it has no object '
-                    f'`files`; {_AGAIN}')
-  if type(manifest.get('format')) is not int or manifest['format'] != FORMAT:
+def _manifest(path: str, archive: zipfile.ZipFile) -> dict[str, Any]:
+  """The manifest, with `run_hash` and `files` as they must be."""
+  where = f'{path}: its {MANIFEST_NAME}'
+  if MANIFEST_NAME not in archive.namelist():
+    raise UserError(f'{where} is missing; {_AGAIN}')
+  manifest = files.parse_json(archive.read(MANIFEST_NAME), where)
+  listed = manifest.get('files') if isinstance(manifest, dict) else None
+  if not isinstance(listed, dict):
+    raise UserError(f'{where} is damaged: it has no object `files`; {_AGAIN}')
+  if manifest.get('format') is True or manifest.get('format') != FORMAT:
     found = str(manifest.get('format'))[:40]
-    raise UserError(f'{path}: its {MANIFEST_NAME} has another format than '
-                    f'{FORMAT}: {found}; pack it again with this version')
+    raise UserError(f'{where} has another format than {FORMAT}: {found}; pack '
+                    'it again with this version')
   run_hash = manifest.get('run_hash')
   if not isinstance(run_hash, str) or not re.fullmatch(
       r'[0-9A-Za-z_]{1,200}', run_hash):
-    raise UserError(f'{path}: its {MANIFEST_NAME} is damaged: run_hash must be '
-                    f'letters and digits, got {str(run_hash)[:40]!r}; {_AGAIN}')
-  for name, entry in manifest['files'].items():
+    raise UserError(f'{where} is damaged: run_hash must be letters and digits, '
+                    f'got {str(run_hash)[:40]!r}; {_AGAIN}')
+  for name, entry in listed.items():
     if (not isinstance(entry, dict) or type(entry.get('bytes')) is not int
         or not re.fullmatch('[0-9a-f]{64}', str(entry.get('sha256')))):
-      raise UserError(
-          f'{path}: its {MANIFEST_NAME} is damaged: files, {name[:80]!r} must '
-          f'have sha256 and bytes, got {str(entry)[:80]}; {_AGAIN}')
+      raise UserError(f'{where} is damaged: files, {name[:80]!r} must have '
+                      f'sha256 and bytes, got {str(entry)[:80]}; {_AGAIN}')
+  needed = (MODELS_NAME, f'run_{run_hash}.jsonz',
+            f'model_{run_hash}/saved_model.pb')
+  _raise_all(path, [f'{name} is missing, which every hand-in has'
+                    for name in needed if name not in listed])
   return manifest
 
 
-def _unlike_manifest(manifest: dict[str, Any],
-                     members: Mapping[str, zipfile.ZipInfo]) -> list[str]:
-  """Files too many, missing or of another size."""
-  listed = manifest['files']
-  needed = (MODELS_NAME, f'run_{manifest["run_hash"]}.jsonz',
-            f'model_{manifest["run_hash"]}/saved_model.pb')
-  return [
-      *(f'{name} is missing, which every hand-in has'
-        for name in needed if name not in listed),
-      *(f'{name[:200]} is missing, which {MANIFEST_NAME} lists'
-        for name in listed if name not in members or name == MANIFEST_NAME),
-      *(f'{name} is not listed in {MANIFEST_NAME}'
-        for name in members if name not in (*listed, MANIFEST_NAME)),
-      *(f'{name} has {info.file_size:,} bytes, but {MANIFEST_NAME} says '
-        f'{listed[name]["bytes"]:,}'
-        for name, info in members.items()
-        if name in listed and info.file_size != listed[name]['bytes'])]
-
-
-def _wrong_sums(manifest: dict[str, Any], archive: zipfile.ZipFile,
-                members: Mapping[str, zipfile.ZipInfo]) -> list[str]:
-  """Files of the right size whose content is not what was packed."""
-  faults = []
-  for name, entry in manifest['files'].items():
-    if name not in members or members[name].file_size != entry['bytes']:
-      continue
-    found = hashlib.sha256()
-    with archive.open(members[name]) as member:
-      while block := member.read(_BLOCK):
-        found.update(block)
-    if found.hexdigest() != entry['sha256']:
-      faults.append(f'{name} has the SHA-256 sum {found.hexdigest()[:12]}..., '
-                    f'but {MANIFEST_NAME} says {entry["sha256"][:12]}...')
+def _unlike_manifest(listed: Mapping[str, dict[str, Any]],
+                     archive: zipfile.ZipFile) -> list[str]:
+  """Files too many, missing, of another size or with another content."""
+  members = {info.filename: info for info in archive.infolist()
+             if not info.is_dir() and info.filename != MANIFEST_NAME}
+  faults = [f'{name[:200]} is missing, which {MANIFEST_NAME} lists'
+            for name in listed if name not in members]
+  for name, info in members.items():
+    entry = listed.get(name)
+    if entry is None:
+      faults.append(f'{name} is not listed in {MANIFEST_NAME}')
+    elif info.file_size != entry['bytes']:  # Before anything is unpacked.
+      faults.append(f'{name} has {info.file_size:,} bytes, but {MANIFEST_NAME} '
+                    f'says {entry["bytes"]:,}')
+    elif (found := _sum(archive, info)) != entry['sha256']:
+      faults.append(f'{name} has the SHA-256 sum {found[:12]}..., but '
+                    f'{MANIFEST_NAME} says {entry["sha256"][:12]}...')
   return faults
 
 
-def _sum(content: bytes) -> str:
-  return hashlib.sha256(content).hexdigest()
+def _sum(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
+  digest = hashlib.sha256()
+  with archive.open(info) as member:
+    while block := member.read(1 << 20):
+      digest.update(block)
+  return digest.hexdigest()
 
 
 def _raise_all(path: str, faults: list[str]) -> None:

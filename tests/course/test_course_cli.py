@@ -27,61 +27,45 @@ def verdicts(monkeypatch):
   return asked, faults
 
 
-def test_verify(verdicts, capsys):
+def test_verify(verdicts, monkeypatch, capsys):
   asked, faults = verdicts
   assert cli.main(['verify', '--model_dir=model_a', '--root=r',
                    '--models_py=m.py', '--data_root=d', '--cache_dir=',
                    '--toy_data', '--time_limit=0.5']) == 0
-  assert asked == [{'model_dir': 'model_a', 'models_py': 'm.py', 'root': 'r',
-                    'data_root': 'd', 'cache_dir': '', 'toy_data': True,
-                    'time_limit': 0.5}]
+  assert asked == [{'model_dir': 'model_a', 'task': 'tile', 'models_py': 'm.py',
+                    'root': 'r', 'data_root': 'd', 'cache_dir': '',
+                    'toy_data': True, 'time_limit': 0.5}]
   assert capsys.readouterr().out == 'this hand-in works\n'
   faults.append('it is broken')
   assert cli.main(['verify', '--model_dir=model_a', '--json']) == 1
   content = json.loads(capsys.readouterr().out)
   assert (content['ok'], content['faults']) == (False, ['it is broken'])
+  monkeypatch.setattr(zip_file, 'unpack', lambda path, folder: (
+      f'{folder}/model_{path}', f'{folder}/models.py'))
+  assert cli.main(['verify', '--package=b']) == 1
+  assert asked[-1]['model_dir'].endswith('/model_b')
+  assert asked[-1]['models_py'].endswith('/models.py')
 
 
-def test_the_help_says_whose_rights_the_code_has(capsys):
+def test_usage(capsys):
+  for flags, message in (
+      (['verify', '--model_dir='], '--model_dir is empty'),
+      (['verify', '--dir=m', '--data_root= '], '--data_root is empty'),
+      (['package', '--dir=m', '--out='], '--out is empty'),
+      (['kaggle-csv', '--tile=t', '--out='], '--out is empty'),
+      (['verify'], ''), (['verify', '--model_dir=a', '--package=b'], '')):
+    with pytest.raises(SystemExit) as exit_info:
+      cli.main(flags)
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err
+  assert cli.main(['verify', '--package=b', '--models_py=c']) == 1
+  assert 'a package has its own' in capsys.readouterr().err
   for verb in ('verify', 'package'):
     with pytest.raises(SystemExit):
       cli.main([verb, '--help'])
     text = ' '.join(capsys.readouterr().out.split())
     assert 'runs the code of the hand-in, as you' in text
-    assert '--time_limit MINUTES' in text and '(default: 240)' in text
-
-
-def test_verify_a_package(verdicts, monkeypatch):
-  def unpack(path, folder):
-    assert path == 's.zip'
-    return folder + '/model_a', folder + '/models.py'
-
-  monkeypatch.setattr(zip_file, 'unpack', unpack)
-  assert cli.main(['verify', '--package=s.zip']) == 0
-  (asked,) = verdicts[0]
-  assert asked['models_py'] == asked['model_dir'].replace('model_a',
-                                                          'models.py')
-
-
-def test_empty_paths(capsys):
-  for flags, name in ((['verify', '--model_dir='], '--model_dir'),
-                      (['verify', '--package='], '--package'),
-                      (['verify', '--dir=m', '--data_root= '], '--data_root'),
-                      (['package', '--dir=m', '--out='], '--out'),
-                      (['kaggle-csv', '--tile=t', '--out='], '--out')):
-    with pytest.raises(SystemExit) as exit_info:
-      cli.main(flags)
-    assert exit_info.value.code == 2
-    assert f'error: {name} is empty' in capsys.readouterr().err
-
-
-def test_verify_takes_one_of_folder_and_package(capsys):
-  for flags in ([], ['--model_dir=a', '--package=b']):
-    with pytest.raises(SystemExit) as exit_info:
-      cli.main(['verify', *flags])
-    assert exit_info.value.code == 2
-  assert cli.main(['verify', '--package=b', '--models_py=c']) == 1
-  assert 'a package has its own' in capsys.readouterr().err
+    assert '--time_limit' in text and '240' in text
 
 
 def test_package(monkeypatch, capsys):
@@ -97,25 +81,6 @@ def test_package(monkeypatch, capsys):
   assert capsys.readouterr().out == 'this hand-in works\nsubmission.zip\n'
 
 
-@pytest.mark.parametrize('state, code', [
-    (doctor.FINE, 0), (doctor.WARNING, 0), (doctor.BROKEN, 1)])
-def test_doctor(monkeypatch, capsys, state, code):
-  monkeypatch.setattr(doctor, 'doctor', lambda root, data_root:
-                      doctor.Diagnosis([doctor.Finding(
-                          root, state, data_root, 'mend it')]))
-  assert cli.main(['doctor', '--root=r', '--data_root=d']) == code
-  assert '-> mend it' in capsys.readouterr().out
-  assert cli.main(['doctor', '--root=r', '--json']) == code
-  assert json.loads(capsys.readouterr().out)['findings'][0]['state'] == state
-
-
-def test_marks_where_the_terminal_has_no_such_letters(monkeypatch, capsys):
-  monkeypatch.setattr(doctor, 'doctor', lambda *unused: doctor.Diagnosis([
-      doctor.Finding('a', doctor.FINE, 'b')]))
-  monkeypatch.setattr('sys.stdout', AsciiOut())
-  assert cli.main(['doctor']) == 0
-
-
 class AsciiOut:
   """A terminal of plain letters."""
   encoding = 'ascii'
@@ -125,6 +90,21 @@ class AsciiOut:
 
   def flush(self) -> None:
     pass
+
+
+def test_doctor(monkeypatch, capsys):
+  for state, code in ((doctor.FINE, 0), (doctor.WARNING, 0),
+                      (doctor.BROKEN, 1)):
+    monkeypatch.setattr(doctor, 'doctor', lambda root, data_root, state=state:
+                        doctor.Diagnosis([doctor.Finding(
+                            root, state, data_root, 'mend it')]))
+    assert cli.main(['doctor', '--root=r', '--data_root=d']) == code
+    assert '-> mend it' in capsys.readouterr().out
+    assert cli.main(['doctor', '--root=r', '--json']) == code
+    found = json.loads(capsys.readouterr().out)['findings'][0]
+    assert found['state'] == state
+  monkeypatch.setattr('sys.stdout', AsciiOut())
+  assert cli.main(['doctor']) == 1
 
 
 def test_install_and_uninstall(tmp_path, capsys):
@@ -139,11 +119,8 @@ def test_install_and_uninstall(tmp_path, capsys):
   assert cli.main(['install', f'--root={tmp_path}',
                    f'--models_py={mine}']) == 0
   assert capsys.readouterr().out == f'already in place: {target}\n'
-  assert cli.main(['install', '--models_py=x']) == 1
-  assert 'no checkout of the tpu_graphs baseline' in capsys.readouterr().err
   assert cli.main(['uninstall']) == 1
-  assert cli.main(['install', f'--root={tmp_path}', '--task=layout']) == 1
-  assert 'layout_models.py: is missing' in capsys.readouterr().err
+  assert 'names no checkout of the tpu_graphs' in capsys.readouterr().err
 
 
 def test_kaggle_csv(tmp_path, capsys):
