@@ -9,27 +9,27 @@
 #
 #   894 rows: /home/you/out/tpugraphs_tiles/kaggle.csv
 #
-# With the sample data's test split the file has its kernels instead: Kaggle
-# refuses it, but every step before has been done once.
+# On sample data the file has its kernels instead, and a warning says that Kaggle
+# would refuse it.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/assignment.sh"
 
 make_environment
 MODEL_DIR=$(model_or_newest "${1:-}")
-SAMPLE=sample_submission.csv
-for folder in "$TPU_GRAPHS_ROOT" \
-    "$(dirname "$TPU_GRAPHS_ROOT")/tpu_graphs_scripts"; do
-  [ -f "$folder/$SAMPLE" ] && SAMPLE=$folder/$SAMPLE && break
-done
+SAMPLE=$TPU_GRAPHS_ROOT/sample_submission.csv
+[ -f "$SAMPLE" ] ||
+  SAMPLE=$(dirname "$TPU_GRAPHS_ROOT")/tpu_graphs_scripts/sample_submission.csv
+[ -f "$SAMPLE" ] || stop "sample_submission.csv is neither in $TPU_GRAPHS_ROOT \
+nor in tpu_graphs_scripts beside it; get the course's scripts with \
+./run_scripts/assignment_setup.sh"
+PREDICTIONS=$OUT_DIR/predictions.csv
 verb predict --dir "$MODEL_DIR" --models_py "$MODELS_PY" --stats all \
-  --data_root "$DATA_ROOT" --out "$OUT_DIR/predictions.csv"
-if grep -q '^tile:' "$OUT_DIR/predictions.csv" &&
-    [ "$(grep -c '^tile:' "$OUT_DIR/predictions.csv")" != 844 ]; then
-  echo "A rehearsal: $DATA_ROOT is not the real collection, so Kaggle would \
-refuse this file." >&2
-  { head -n 1 "$SAMPLE"; grep '^tile:' "$OUT_DIR/predictions.csv"
+  --data_root "$DATA_ROOT" --out "$PREDICTIONS"
+if [ "$(grep -c '^tile:' "$PREDICTIONS")" != 844 ]; then
+  # A rehearsal on other data: the rows of its kernels.
+  { head -n 1 "$SAMPLE"; grep '^tile:' "$PREDICTIONS"
     grep '^layout:' "$SAMPLE"; } > "$OUT_DIR/rehearsal_sample.csv"
   SAMPLE=$OUT_DIR/rehearsal_sample.csv
 fi
-verb kaggle-csv --tile "$OUT_DIR/predictions.csv" --sample "$SAMPLE" \
+verb kaggle-csv --tile "$PREDICTIONS" --sample "$SAMPLE" \
   --data_root "$DATA_ROOT" --out "$OUT_DIR/kaggle.csv"

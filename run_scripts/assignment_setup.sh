@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Step 1: clones the baseline and the course's scripts, and looks everything
-# over.
+# Step 1: clones the baseline and the course's scripts, and checks everything.
 #
 #   ./run_scripts/assignment_setup.sh
 #
-# What is there already is kept. By estimate three minutes with installing, one
-# without (it reads every file of the data). Prints one line a thing; the last
-# is, when all is well, `20 fine, 1 warning, 0 broken`: the warning says that
-# models.py is still the baseline's. Get the data before, with
-# ./run_scripts/download_data.sh
+# A clone that exists is kept, and course scripts that lie in the checkout are
+# used. Without a network it lists what is missing. About three minutes with
+# installing, one without (an estimate: it reads every file of the data). Prints
+# one line per check; when all is well the last one is
+# `20 fine, 1 warning, 0 broken`: the warning says that models.py is still the
+# baseline's. Get the data first, with ./run_scripts/download_data.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/assignment.sh"
 

@@ -12,14 +12,23 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/assignment.sh"
 
-case " $*" in *" --data_root"*) ;; *)
-  [ -n "$(find "$DATA_ROOT/train" -name '*.npz' -print -quit 2>/dev/null)" ] ||
-    stop "there are no .npz files in $DATA_ROOT/train; get them with \
-run_scripts/download_data.sh, or name another folder as DATA_ROOT." ;;
-esac
+# Before anything is changed: the baseline would end in `No files matched`.
+previous=
+for flag in "$@"; do
+  case $flag in -data_root=*|--data_root=*) DATA_ROOT=${flag#*=} ;; esac
+  case $previous in -data_root|--data_root) DATA_ROOT=$flag ;; esac
+  previous=$flag
+done
+DATA_ROOT=${DATA_ROOT/#\~/$HOME}
+for split in train valid test; do
+  [ -n "$(find "$DATA_ROOT/$split" -name '*.npz' -print -quit 2>/dev/null)" ] ||
+    stop "there are no .npz files in $DATA_ROOT/$split; get them with \
+./run_scripts/download_data.sh, or name another folder as DATA_ROOT."
+done
 make_environment
 verb install --root "$TPU_GRAPHS_ROOT" --models_py "$MODELS_PY"
 cd "$TPU_GRAPHS_ROOT"
 verb run tiles_train.py --model=MyEarlyJoinSAGE --data_root="$DATA_ROOT" \
   --out_dir="$OUT_DIR" "$@"
 echo "trained: $(model_or_newest)"
+echo "next:    ./run_scripts/assignment_hand_in.sh"
