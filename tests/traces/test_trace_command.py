@@ -171,7 +171,7 @@ def test_a_step_that_is_not_there(capsys, trace, tmp_path):
 def test_a_trace_without_work_of_a_gpu(capsys, tmp_path, learned):
   path = tiny.write(tmp_path / 'host.json', [op('a', 0, 10)])
   for flag in (f'--calibrate={tmp_path / "new.json"}', f'--hardware={learned}'):
-    assert 'has no work of a GPU; record it' in error_of(capsys, path, flag)
+    assert 'has no GPU work; record it' in error_of(capsys, path, flag)
 
 
 def test_a_trace_that_is_cut_off(capsys, trace, learned, tmp_path):
@@ -240,7 +240,7 @@ def test_no_odd_value_anywhere_does_harm(tmp_path):
         try:
           found = analysis.compared(path, None, learned)
         except UserError as error:  # A step of no length.
-          assert 'has no work of a GPU' in str(error)
+          assert 'has no GPU work' in str(error)
           continue
         said = analysis.text(found)
         assert key == 'name' or 'nan' not in said

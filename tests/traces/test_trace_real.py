@@ -99,5 +99,5 @@ def test_calibrated_on_one_worker_predicted_on_others(folder):
 def test_a_trace_without_work_of_a_gpu(folder):
   """A trace of the host alone: rank_non_gpu.json.gz of
   HolisticTraceAnalysis."""
-  with pytest.raises(UserError, match='has no work of a GPU'):
+  with pytest.raises(UserError, match='has no GPU work'):
     analysis.calibrated(find(folder, 'rank_non_gpu.json.gz'))

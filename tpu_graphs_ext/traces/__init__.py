@@ -1,8 +1,8 @@
-"""Traces of PyTorch: what kernels take, learned from one to predict others.
+"""Traces of PyTorch: kernel times learned from one predict those of others.
 
 read        a file -> a trace
 kineto      the profiler's events: calls of the host, work of the GPU
-sizes       what a kernel computes and moves, off its operator's shapes
+sizes       what a kernel computes and moves, by its operator's shapes
 calibrate   constants of a GPU, learned from a trace's kernels
 hardware    the file that keeps them
 replay      the time of a step: launches, streams, dependencies

@@ -26,12 +26,12 @@ CSV = output_paths.Text('--csv', ','.join(COLUMNS), 'CSV of trace')
 class Comparison(NamedTuple):
   """Attributes:
     trace: what was compared.
-    source: what was learned from, in words.
-    kernels: of `COLUMNS`, a row each kernel, copy and fill, by start;
-      NaN is what is not known.
-    step: microseconds from the first launch to the last end of work, by name:
-      measured, predicted, and predicted with communication as recorded; {}
-      where nothing is launched.
+    source: description of the calibration's trace.
+    kernels: columns `COLUMNS`, one row per kernel, copy and fill, by start;
+      NaN where a value is unknown.
+    step: microseconds from the first launch to the last end of work: measured,
+      predicted, and predicted with communication as recorded; {} if nothing is
+      launched.
     notes: what could not be done, and why.
   """
   trace: Trace
@@ -42,13 +42,13 @@ class Comparison(NamedTuple):
 
   @property
   def communication_us(self) -> float:
-    """Of kernels that wait for other machines."""
+    """Time of kernels that wait for other processes."""
     us = self.kernels.measured_us
     return float(us[self.kernels.kind == calibrate.COMMUNICATION].sum())
 
   @property
   def coverage(self) -> float:
-    """How much of the GPU's time without communication is predicted."""
+    """Share of the GPU's time without communication that is predicted."""
     us = self.kernels.measured_us
     rest = us.sum() - self.communication_us
     return float(us[self.kernels.predicted_us.notna()].sum() / rest
@@ -59,12 +59,12 @@ def calibrated(path: str, steps: Optional[Sequence[int]] = None) -> Calibration:
   """Learns the constants of a GPU from the kernels of a trace's steps, or all.
 
   Raises:
-    UserError: the file is no usable trace, has no work of a GPU, or lacks a
+    UserError: the file is not a usable trace, has no GPU work, or lacks a
       step.
   """
   trace = _work_of(path, steps)
   if not any(one.duration_us > 0 for one in trace.work):
-    raise UserError(f'{path}: its work of a GPU takes no time')
+    raise UserError(f'{path}: its GPU work takes no time')
   where = f'steps {trace.steps[0]}-{trace.steps[-1]}' if trace.steps else 'all'
   return calibrate.calibrate(
       f'{os.path.basename(path)}, {trace.gpu}, {where}',
@@ -77,10 +77,10 @@ def compared(path: str, steps: Optional[Sequence[int]], learned: Calibration,
   """Predicts the kernels and the steps of a trace.
 
   Args:
-    others: traces of the ranks that it waits for; its own is left out.
+    others: traces of the ranks that it waits for; the path itself is skipped.
 
   Raises:
-    UserError: as of `calibrated`, or the ranks are not of one run.
+    UserError: as `calibrated`, or the ranks are not from one run.
   """
   trace = _work_of(path, steps)
   rows = []
@@ -109,7 +109,7 @@ def compared(path: str, steps: Optional[Sequence[int]], learned: Calibration,
 def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
   trace = kineto.steps_of(read.read(path), steps)
   if not trace.work:
-    raise UserError(f'{path}: has no work of a GPU'
+    raise UserError(f'{path}: has no GPU work'
                     + (' in these steps' if steps is not None else '')
                     + '; record it with ProfilerActivity.CUDA')
   return trace
@@ -129,9 +129,9 @@ def _step(ranks: Sequence[Trace], learned: Calibration) -> dict[str, float]:
 
 
 def summary(kernels: pd.DataFrame, by: str = 'kind') -> pd.DataFrame:
-  """Predicted kernels by a column, the dearest first, and all of them last.
+  """Predicted kernels by a column, the longest first, all of them last.
 
-  The geometric error takes those below 1 % for 1 %, so that a single 0 does
+  In the geometric mean errors below 1 % count as 1 %, so that a single 0 does
   not decide.
   """
   known = kernels[kernels.predicted_us.notna()]
@@ -148,7 +148,7 @@ def summary(kernels: pd.DataFrame, by: str = 'kind') -> pd.DataFrame:
 
 
 def text(found: Comparison, top: int = 15) -> str:
-  """Tables of kinds, of the step, and of the `top` largest errors in us."""
+  """Tables of the kinds, the step, and the `top` largest errors in us."""
   trace, kernels = found.trace, found.kernels
   steps = ', '.join(map(str, trace.steps)) or 'all of it'
   lines = [f'{trace.path}: {trace.gpu}, steps {steps}',
@@ -196,7 +196,7 @@ def _table(frame: pd.DataFrame) -> str:
 
 
 def to_json(found: Comparison) -> dict[str, Any]:
-  """All of it; times in microseconds, errors as parts of 1."""
+  """Everything; times in microseconds, errors as fractions."""
   kinds, kernels = (
       json.loads(frame.to_json(orient='records', double_precision=15))
       for frame in (summary(found.kernels).reset_index(), found.kernels))
@@ -209,14 +209,14 @@ def to_json(found: Comparison) -> dict[str, Any]:
 
 
 def csv_of(found: Comparison) -> str:
-  """A row a kernel; empty where there is no number."""
+  """One row per kernel; empty where a number is unknown."""
   kernels = found.kernels.astype(object)
   return csv_text.of_rows([
       COLUMNS, *kernels.where(kernels.notna(), '').values.tolist()])
 
 
 def calibration_text(learned: Calibration, path: str) -> str:
-  """What was learned of each kind of kernel; where it is kept."""
+  """A table of the kinds of kernels, under the name of the file."""
   frame = pd.DataFrame.from_dict(
       {kind: [one.count, size, *curve] for kind, one in learned.kinds.items()
        for size, curve in [*one.curves.items()][:1]},

@@ -2,10 +2,10 @@
 
     time = least_us + us_per_million * (size / 1e6) ** exponent
 
-A kernel's size is what its operator computes (`multiply_adds`), what it moves
-(`bytes`), or the `threads` that it launches, whichever explains its times
-best. Each kind of kernel has such curves, and so has each kernel function,
-whose curve is drawn to that of its kind where it was seen at few sizes.
+A kernel's size is what its operator computes (`multiply_adds`) or moves
+(`bytes`), or the `threads` that it launches, whichever explains its times best.
+Each kind of kernel has such curves, and so does each kernel function; a
+function seen at few sizes is shrunk towards the curve of its kind.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
     ('indexing', r'index|gather|scatter|permute|jagged|bucketize|sparse|'
                  r'lengths|segment'),
     ('element-wise', r'elementwise|Functor|_kernel_cuda'))]
-# They read some rows of their inputs alone.
+# They read only some rows of their inputs.
 LOOKING_UP = 'embedding', 'indexing'
 SIZES = ('multiply_adds', 'bytes', 'threads')
 
-# How far log(least), log(rest) and exponent of a curve are from those that it
-# is drawn to: all kernels' from next to nothing, a kind's, a function's.
+# Standard deviations of log(least), log(rest) and exponent around the prior of
+# the curve of all kernels (almost free), of a kind, of a function.
 _OF_ALL, _OF_KIND, _OF_FUNCTION = (
     (2.0, 20.0, 0.05), (1.0, 1.5, 0.05), (0.5, 1.5, 0.05))
 _EXPONENT = 0.95
-_NOISE = 0.1  # Of the logarithm of a duration.
+_NOISE = 0.1  # Standard deviation of the logarithm of a duration.
 _BOUNDS = ((-5.0, -50.0, 0.2), (20.0, 30.0, 1.3))
 _MOST_REPEATS = 10
 
@@ -62,15 +62,15 @@ class Curve(NamedTuple):
 
 
 class Function(NamedTuple):
-  """What is known of a kernel function, or of all of a kind.
+  """The times of a kernel function, or of all functions of a kind.
 
   Attributes:
-    count: kernels that it was learned from.
-    typical_us: the median, or the mean of communication, where sizes are not
-      known and the sum over a step is what counts.
-    mean_ratio: the sum of measured times over that of predicted ones. Half of
-      the kernels take longer than the median, some much longer, so medians
-      add up to too little (the smearing estimate of Duan, 1983).
+    count: number of kernels that it was learned from.
+    typical_us: the median; for communication, whose sizes are unknown, the
+      mean, because the sum over a step is what counts.
+    mean_ratio: sum of measured times / sum of predicted times. Half of the
+      kernels take longer than the median, some much longer, so medians add up
+      to too little (the smearing estimate of Duan, 1983).
     curves: size (of `SIZES`) -> curve, the best first.
     launches: sizes, in the order of `SIZES`, 0 if unknown -> time.
   """
@@ -81,7 +81,7 @@ class Function(NamedTuple):
   launches: Mapping[tuple, float]
 
   def us(self, sizes: Mapping[str, float]) -> Optional[float]:
-    """The predicted duration; None of unknown sizes."""
+    """The predicted duration; None if the sizes are unknown."""
     seen = self.launches.get(_key(sizes))
     if seen is not None:
       return seen
@@ -100,9 +100,9 @@ class Calibration(NamedTuple):
 
   def us(self, name: str, sizes: Mapping[str, float],
          mean: bool = False) -> Optional[float]:
-    """The predicted duration of a kernel; None of unknown sizes.
+    """The predicted duration of a kernel; None if its sizes are unknown.
 
-    It is the median, or the `mean`, which adds up to the time of many.
+    The median, or with `mean` the mean, which adds up to the time of many.
     """
     kind = kind_of(name)
     others = self.kinds.get(ANY_OTHER) if kind != COMMUNICATION else None
@@ -120,7 +120,7 @@ def kind_of(name: str) -> str:
 
 def calibrate(source: str, kernels: Iterable[tuple],
               host: Mapping[str, float]) -> Calibration:
-  """Learns from (name, {size: value}, microseconds) of one kernel or more."""
+  """Learns from a (name, {size: value}, microseconds) per kernel."""
   by_kind, by_name = (collections.defaultdict(list) for _ in range(2))
   for name, sizes, us in kernels:
     if us > 0:
@@ -151,7 +151,7 @@ def _around(function: Function) -> dict[str, tuple]:
 
 def _learned(kind: str, rows: Sequence[tuple], around: Mapping[str, tuple],
              scatter: tuple, launches: bool = False) -> Function:
-  """What (sizes, microseconds) of kernels tell."""
+  """Learns from (sizes, microseconds) of kernels."""
   if kind == COMMUNICATION:
     return Function(
         len(rows), statistics.fmean(us for _, us in rows), 1.0, {}, {})
@@ -172,7 +172,7 @@ def _learned(kind: str, rows: Sequence[tuple], around: Mapping[str, tuple],
 
 
 def _seen(rows: Sequence[tuple], function: Function) -> dict[tuple, float]:
-  """The time of each size seen, drawn to the curves' as if one more seen."""
+  """Median time per size seen; the curve's time counts as one more kernel."""
   times, curve = collections.defaultdict(list), {}
   for sizes, us in rows:
     times[_key(sizes)].append(us)

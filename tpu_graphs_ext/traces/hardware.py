@@ -1,4 +1,4 @@
-"""The file that a calibration is kept in, and read from with every check."""
+"""Writes a calibration to a file, and reads it with every field checked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def to_json(learned: Calibration) -> str:
 
 
 def read(path: str) -> Calibration:
-  """What `--calibrate` wrote; UserError where a value is missing or odd."""
+  """Reads what `--calibrate` wrote; UserError if a value is missing or bad."""
   where = f'--hardware={path}'
   try:
     with files.open_ordinary(os.path.expanduser(path)) as file:
@@ -84,7 +84,7 @@ def _numbers(where: str, content: dict, names: Sequence[str]) -> dict:
 
 
 def _number(where: str, value: Any, least: float, most: float) -> float:
-  """A number within limits, which neither NaN nor a huge integer is."""
+  """A number within limits, which excludes NaN and huge integers."""
   if type(value) not in (int, float) or not least <= value <= most:
     raise UserError(f'{where} is {value!r:.80}; it must be a number from '
                     f'{least:g} to {most:g}')

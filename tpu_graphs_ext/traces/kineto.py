@@ -22,10 +22,10 @@ _HOST = {
     'hip_runtime': RUNTIME}
 _GPU = ('kernel', 'memcpy', 'gpu_memcpy', 'memset', 'gpu_memset')
 
-# Older traces count in whole microseconds, start and duration each cut off,
-# so that a call may seem to end after the one that it lies within.
+# Older traces truncate start and duration to whole microseconds, so a call may
+# seem to end after the call that contains it.
 _ROUNDING_US = 1.0
-# Beyond all that is measured in nanoseconds or bytes; sides of a grid.
+# Larger than any number of nanoseconds or bytes; than a side of a grid.
 _MOST, _MOST_SIDE = 1e19, 2**32
 # Python refuses to read thousands of digits.
 _WHOLE = re.compile('[0-9]{1,18}')
@@ -40,8 +40,8 @@ class Call:
     kind: `OPERATOR`, `ANNOTATION` or `RUNTIME`.
     thread: process and thread, as texts.
     start, end: in microseconds since the first event.
-    args: what the trace tells beside: shapes, types, numbers.
-    parent: the innermost call that it lies within.
+    args: everything else in the trace: shapes, types, numbers.
+    parent: the innermost call that contains it.
   """
   name: str
   kind: str
@@ -53,7 +53,7 @@ class Call:
 
   @property
   def step(self) -> Optional[int]:
-    """The number of the step, where this is one's annotation."""
+    """The number of the step, if this is the annotation of one."""
     match = _STEP.fullmatch(self.name)
     return int(match[1]) if match else None
 
@@ -70,11 +70,11 @@ class Work:
   """A kernel, a copy or a fill on a GPU.
 
   Attributes:
-    name: of the kernel; copies say their direction in it.
+    name: of the kernel; the name of a copy contains its direction.
     stream: device and stream that it ran on.
-    start, end, args: as of calls.
-    moved_bytes: of copies and fills; 0 where it is not told.
-    threads: of all blocks; 0 where they are not told.
+    start, end, args: as in `Call`.
+    moved_bytes: by copies and fills; 0 if unknown.
+    threads: of all blocks; 0 if unknown.
     launch: the runtime's call.
     caller: the innermost operator, or else annotation, around the launch.
   """
@@ -97,11 +97,11 @@ class Trace(NamedTuple):
   """A trace, or some steps of it.
 
   Attributes:
-    calls: of all threads, those around others first.
-    work: by start; in steps, what was launched in them, whenever it ran.
+    calls: of all threads, outer calls first.
+    work: by start; of steps, all work launched in them, whenever it ran.
     all_work: of the whole trace.
-    gpu: the name of the first GPU that is told, or 'a GPU'.
-    steps: numbers of the profiler's steps; () of a whole trace.
+    gpu: the name of the first GPU in the file, or 'a GPU'.
+    steps: numbers of the profiler's steps; () for a whole trace.
     notes: what was left out, and why.
     began_us: the first event, on the clock that ranks of a run share.
   """
@@ -119,7 +119,7 @@ def trace_of(path: str, events: Sequence[Any], devices: Any = None,
              base_ns: Any = 0) -> Trace:
   """A trace of a file's events, `deviceProperties` and `baseTimeNanoseconds`.
 
-  Events of other categories, and those that do not last, are left aside.
+  Events of other categories, and those without a duration, are skipped.
   """
   host: list[Call] = []
   gpu: list[Work] = []
@@ -159,7 +159,7 @@ def trace_of(path: str, events: Sequence[Any], devices: Any = None,
 
 
 def _is_number(value: Any) -> bool:
-  """Whether it is one that can be reckoned with; NaN is not."""
+  """Whether it is a number in range; NaN is not."""
   return type(value) in (int, float) and -_MOST < value < _MOST
 
 
@@ -171,12 +171,12 @@ def _whole(value: Any) -> Optional[int]:
 
 
 def _external(one: Union[Call, Work]) -> Optional[int]:
-  """The number of an operator, which what it launches may name too."""
+  """The number of an operator; the work that it launches may have it too."""
   return _whole(one.args.get('External id', one.args.get('external id')))
 
 
 def _correlation(one: Union[Call, Work]) -> Optional[int]:
-  """The number of a runtime's call, which what it launches has too."""
+  """The number of a runtime call; the work that it launches has it too."""
   return _whole(one.args.get('correlation'))
 
 
@@ -190,7 +190,7 @@ def _work(event: dict, name: str, times: tuple, args: dict) -> Work:
 
 
 def _product(sides: Any) -> int:
-  """Of the three sides of a block or grid; 0 if they are not told."""
+  """Product of the three sides of a block or grid; 0 if they are missing."""
   told = isinstance(sides, list) and len(sides) == 3 and all(
       type(side) is int and 0 < side < _MOST_SIDE for side in sides)
   return math.prod(sides) if told else 0
@@ -199,9 +199,8 @@ def _product(sides: Any) -> int:
 def _nested(calls: list[Call]) -> list[Call]:
   """The calls by thread and start, each with its parent.
 
-  A call lies within the innermost one of its thread that begins before it and
-  ends after it. Of operators with equal times the one with the smaller number
-  is the outer one.
+  The parent is the innermost call of the thread that begins before and ends
+  after it. If two operators have equal times, the smaller number is the outer.
   """
   around: list[Call] = []
   calls.sort(key=lambda call: (
@@ -220,9 +219,9 @@ def _nested(calls: list[Call]) -> list[Call]:
 def _attribute(calls: Sequence[Call], work: Sequence[Work]) -> None:
   """Sets `launch` and `caller` of all work.
 
-  The runtime's call with the same correlation number launched it. Without one
-  the number of an operator ('External id') decides. Some versions write the
-  correlation number there, which says nothing.
+  The runtime call with the same correlation number launched it. Without one the
+  number of an operator ('External id') decides, unless a version has written
+  the correlation number there.
   """
   launches, operators = {}, {}
   for call in calls:
@@ -243,10 +242,10 @@ def _attribute(calls: Sequence[Call], work: Sequence[Work]) -> None:
 
 
 def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
-  """Some steps of a trace, or all; without any it is the whole trace.
+  """Some steps of a trace, or all steps; a trace without steps as a whole.
 
   Raises:
-    UserError: a step that is wanted is not in it.
+    UserError: a wanted step is missing.
   """
   found: dict[int, tuple[float, float]] = {}
   for call in trace.calls:

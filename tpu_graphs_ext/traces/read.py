@@ -10,7 +10,7 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.traces import kineto
 
-# Of text, and of the memory that its objects take.
+# Limits on the text, and on the memory of its objects.
 MOST_BYTES = 2**30
 MOST_PARSED_BYTES = 4 * 2**30
 
@@ -19,11 +19,11 @@ def read(path: str) -> kineto.Trace:
   """Reads a trace of PyTorch's profiler: JSON, packed by gzip or not.
 
   Args:
-    path: an object with `traceEvents` or a list of events, as Chrome has it.
+    path: an object with `traceEvents`, or a list of events, in Chrome's format.
 
   Raises:
-    UserError: the file cannot be read, is cut off, is no JSON, no trace, or
-      holds no operators.
+    UserError: the file cannot be read, is truncated, is not JSON, is not a
+      trace, or holds no operators.
   """
   content = _parsed(path)
   devices = base_ns = None
@@ -32,10 +32,10 @@ def read(path: str) -> kineto.Trace:
     base_ns = content.get('baseTimeNanoseconds')
     content = content.get('traceEvents')
     if not isinstance(content, list):
-      raise UserError(f'{path}: is no trace: it has no list traceEvents; its '
-                      f'keys are {shortened(keys, 6) or "none"}')
+      raise UserError(f'{path}: is not a trace: it has no list traceEvents; '
+                      f'its keys are {shortened(keys, 6) or "none"}')
   if not isinstance(content, list):
-    raise UserError(f'{path}: is no trace: it holds a '
+    raise UserError(f'{path}: is not a trace: it holds a '
                     f'{type(content).__name__}')
   trace = kineto.trace_of(path, content, devices, base_ns)
   if not any(call.kind == kineto.OPERATOR for call in trace.calls):

@@ -25,8 +25,8 @@ TRANSFER = 'transfer'  # Before a name: the least time of communication.
 
 
 class Event(NamedTuple):
-  """A call of the runtime that launches work or waits for some; pauses are
-  told apart by its name, which is that of the operator and of the work."""
+  """A runtime call that launches work or waits for it; its name, operator and
+  work, distinguishes pauses."""
   call: Call
   work: Sequence[Work]
   waits_for: Optional[Work]
@@ -62,11 +62,11 @@ def events_of(trace: Trace) -> list[Event]:
 
 
 def host_of(trace: Trace) -> dict[str, float]:
-  """Means of the host's pauses and calls, and of the GPU's latencies.
+  """Mean times of the host's pauses and calls, and of the GPU's latencies.
 
-  Keys are the words above, with names of events behind them where they are
-  told apart: 'pause A > B' is between events named A and B; and 'stall A > B'
-  of long waits of a stream that nothing in the trace explains.
+  Keys are the words above, some followed by names of events: 'pause A > B' is
+  the pause between events A and B, 'stall A > B' a long wait of a stream that
+  nothing in the trace explains.
   """
   times = collections.defaultdict(list)
   events = events_of(trace)
@@ -94,7 +94,7 @@ def host_of(trace: Trace) -> dict[str, float]:
 
 
 def _stall(before: Optional[Work], one: Work) -> str:
-  """Of time in which a stream waits for nothing that the trace shows."""
+  """The key of a wait that nothing in the trace explains."""
   return f'stall {before.name if before else ""} > {one.name}'
 
 
@@ -105,8 +105,8 @@ def _pause_keys(before: Event, event: Event) -> list[str]:
 
 
 def _queues(trace: Trace) -> list[tuple]:
-  """(work, the one before on its stream, the one of another that it waited
-  for) of all work launched in the part, by its start."""
+  """(work, the work before it on its stream, the work of another stream that it
+  waited for) for all work launched in the part, by start."""
   ended = sorted(trace.all_work, key=lambda one: one.end)
   ends = [one.end for one in ended]
   found, last = [], {}
@@ -130,10 +130,12 @@ def replay(ranks: Sequence[Trace], host: Mapping[str, float],
            duration_us: Mapping[Work, float]) -> tuple[float, float]:
   """(predicted, measured) microseconds from the first launch to the last end.
 
-  Of the first of the `ranks`; 0, 0 where nothing is launched. With several
-  ranks communication ends for all at once, and takes its least time after the
-  last one began it; UserError if they did not communicate with one another.
-  `host` is that of `host_of`, of these or other steps.
+  For the first of the `ranks`; 0, 0 if nothing is launched. With several ranks
+  communication ends for all at once: its shortest time after the last rank
+  began it. `host` comes from `host_of`, for these or other steps.
+
+  Raises:
+    UserError: the ranks did not communicate with one another.
   """
   if len(ranks) > 1:
     _require_one_run(ranks)
@@ -167,8 +169,8 @@ def _require_one_run(ranks: Sequence[Trace]) -> None:
 
 def _run(trace: Trace, host: Mapping[str, float],
          duration_us: Mapping[Work, float], together: bool) -> Generator:
-  """Yields (communication, its start) and is sent its end, on the clock of
-  all; at last (None, what `replay` returns)."""
+  """Yields (communication, its start) and is sent its end, on the shared clock;
+  finally yields (None, the result of `replay`)."""
   events = events_of(trace)
   if not any(event.work for event in events):
     yield None, (0.0, 0.0)

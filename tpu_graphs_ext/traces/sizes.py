@@ -1,8 +1,8 @@
-"""What a kernel computes and moves, off the shapes of its operator.
+"""What a kernel computes and moves, by the shapes of its operator.
 
 `Input Dims` and `Input type` of `record_shapes=True`; older versions wrote
 `Input dims` and `Input Types`. Positions of arguments are those of the
-operators' schemas. Embeddings move what the formulas of `roofline` say.
+operators' schemas. For embeddings the formulas of `roofline` are used.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _BYTES = {
     'signed char': 1, 'unsigned char': 1, 'bool': 1, 'Float8_e4m3fn': 1,
     'Float8_e5m2': 1, 'complex<float>': 8, 'complex<double>': 16}
 _MOST = 1e30
-# A byte takes a nanosecond, and nothing else takes time.
+# A byte takes a nanosecond; nothing else takes any time.
 _BY_BYTES = Gpu(dram_gb_s=1, l2_gb_s=math.inf, l2_bytes=1, gflop_s=math.inf)
 
 
 class _UnknownError(Exception):
-  """The trace does not tell a size."""
+  """The trace does not contain a size."""
 
 
 class Tensor(NamedTuple):
-  """Shape, () of a single value, and bytes of one value."""
+  """Shape, () for a single value, and bytes of one value."""
   shape: tuple
   value_bytes: int
 
@@ -50,7 +50,7 @@ Argument = Union[Tensor, list, None]
 
 
 def sizes_of(work: Work) -> dict[str, float]:
-  """What a duration may depend on: sizes by name; see `calibrate`."""
+  """Size by name that a duration may depend on; see `calibrate`."""
   found = ({'bytes': work.moved_bytes} if work.moved_bytes
            else _sizes_of_operator(work))
   if work.threads:
@@ -60,16 +60,16 @@ def sizes_of(work: Work) -> dict[str, float]:
 
 
 def _sizes_of_operator(work: Work) -> dict[str, float]:
-  """Of the innermost operator around a kernel that tells them."""
+  """From the innermost operator around a kernel that has shapes."""
   kind = calibrate.kind_of(work.name)
   for call in work.caller.upward() if work.caller else ():
     formula = _FORMULAS.get(call.name.removeprefix('aten::'))
     if formula is None:
-      # What looks rows up reads some of its inputs alone.
+      # A lookup reads only some rows of its inputs.
       if call.name.startswith('aten::') and kind not in calibrate.LOOKING_UP:
         formula = _moved
     elif kind == calibrate.SORT:
-      return {}  # Of indices, on the way to what the operator is for.
+      return {}  # It sorts indices, only a step of the operator.
     try:
       if formula and (found := formula(call, _arguments(call))):
         return found
@@ -79,7 +79,7 @@ def _sizes_of_operator(work: Work) -> dict[str, float]:
 
 
 def _arguments(call: Call) -> list[Argument]:
-  """A tensor, a list of tensors, or None of what is neither."""
+  """A tensor, a list of tensors, or None for anything else."""
   dims, types = (next((call.args[key] for key in keys if call.args.get(key)),
                       None)
                  for keys in (('Input Dims', 'Input dims'),
@@ -134,8 +134,8 @@ def _product(call: Call, given: Sequence[Argument]) -> dict[str, float]:
 
 
 def _moved(_: Call, given: Sequence[Argument]) -> dict[str, float]:
-  """Other operators read their inputs, and write what is as large as the
-  largest one; a factor makes no difference, as it is calibrated."""
+  """Other operators read their inputs and write as much as the largest one; a
+  constant factor is calibrated away."""
   inputs = [sum(part.bytes for part in one) if isinstance(one, list)
             else one.bytes for one in given if one is not None]
   return {'bytes': sum(inputs) + max(inputs)} if inputs else {}
@@ -143,7 +143,7 @@ def _moved(_: Call, given: Sequence[Argument]) -> dict[str, float]:
 
 def _bytes_of(us_of: Callable, bags: int, rows: int, row: Tensor,
               indices: Tensor) -> dict[str, float]:
-  """What a formula says is moved; `row` has the width of one."""
+  """Bytes moved by a formula; `row` has the width of a table's row."""
   return {'bytes': 1000 * us_of(EmbeddingBags(
       batch_size=bags, rows=rows, tables=1, width=row.shape[-1],
       bag_size=indices.values / max(bags, 1), value_bytes=row.value_bytes,
@@ -151,7 +151,7 @@ def _bytes_of(us_of: Callable, bags: int, rows: int, row: Tensor,
 
 
 def _one_table(call: Call, given: Sequence[Argument]) -> dict[str, float]:
-  """weight, indices; of bags also offsets, scale_grad_by_freq, mode, sparse,
+  """weight, indices; for bags also offsets, scale_grad_by_freq, mode, sparse,
   per_sample_weights, include_last_offset."""
   table, indices = _tensor(given, 0), _tensor(given, 1)
   if len(table.shape) != 2:
