@@ -74,28 +74,22 @@ def test_a_script_runs_as_under_plain_python(packages, root, elsewhere, script):
   assert done.returncode == 7, done.stderr
 
 
-def test_in_a_checkout_no_root_is_needed(root, monkeypatch):
-  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
-  monkeypatch.chdir(root)
+def test_where_a_script_is_looked_for(root, elsewhere, monkeypatch):
+  """In --root, the working folder, then the checkout of the variable."""
+  monkeypatch.setenv(checkout.ROOT_VARIABLE, str(root))
+  script = str(root / 'tiles_train.py')
+  assert run_script.find_script('tiles_train.py') == (script, str(root))
+  (elsewhere / 'tiles_train.py').write_text('')
   assert run_script.find_script('tiles_train.py') == (
-      str(root / 'tiles_train.py'), str(root))
+      str(elsewhere / 'tiles_train.py'), str(root))
+  assert run_script.find_script('tiles_train.py', str(root))[0] == script
+  monkeypatch.delenv(checkout.ROOT_VARIABLE)
+  monkeypatch.chdir(root)
   path, found = run_script.find_script('course.py')
   assert (os.path.basename(path), found) == ('course.py', str(root))
 
 
-def test_the_working_folder_comes_before_the_variable(
-    root, elsewhere, monkeypatch):
-  monkeypatch.setenv(checkout.ROOT_VARIABLE, str(root))
-  assert run_script.find_script('tiles_train.py')[0] == str(
-      root / 'tiles_train.py')
-  (elsewhere / 'tiles_train.py').write_text('')
-  assert run_script.find_script('tiles_train.py') == (
-      str(elsewhere / 'tiles_train.py'), str(root))
-  assert run_script.find_script('tiles_train.py', str(root))[0] == str(
-      root / 'tiles_train.py')
-
-
-def test_a_script_that_is_not_there(root, elsewhere, capsys):
+def test_a_script_or_root_that_is_not_there(root, elsewhere, capsys):
   assert cli.main(['run', '--root', str(root), 'tile_train.py']) == 1
   error = capsys.readouterr().err
   assert f'run: there is no script tile_train.py in {root} or ' in error
@@ -103,8 +97,5 @@ def test_a_script_that_is_not_there(root, elsewhere, capsys):
   with pytest.raises(UserError, match='name the checkout of the baseline with '
                      f'--root or {checkout.ROOT_VARIABLE}'):
     run_script.find_script('tiles_train.py')
-
-
-def test_a_root_that_is_no_checkout(elsewhere, capsys):
   assert cli.main(['run', '--root', str(elsewhere), 'tiles_train.py']) == 1
   assert 'is not a checkout of the tpu_graphs' in capsys.readouterr().err

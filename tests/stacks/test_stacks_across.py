@@ -65,22 +65,15 @@ def test_the_other_python_has_the_other_stack(across):
 
 @pytest.mark.parametrize('trained', ['here', 'there'])
 @every_model
-def test_scores_are_the_same(across, name, trained):
-  """To 1e-5 of the scores' size."""
-  ours = across[trained]['here'][name]['scores']
-  theirs = across[trained]['there'][name]['scores']
-  assert list(ours) == list(theirs)
-  size = max(np.abs(scores).max() for scores in ours.values())
-  assert size > 0
-  for tile_id, scores in ours.items():
-    np.testing.assert_allclose(scores, theirs[tile_id], rtol=0,
-                               atol=1e-5 * size)
-
-
-@pytest.mark.parametrize('trained', ['here', 'there'])
-@every_model
-def test_errors_and_predictions_are_the_same(across, name, trained):
+def test_both_say_the_same(across, name, trained):
+  """Scores to 1e-5 of their size; the same errors and predictions."""
   ours, theirs = (across[trained][who][name] for who in ('here', 'there'))
+  assert list(ours['scores']) == list(theirs['scores'])
+  size = max(np.abs(scores).max() for scores in ours['scores'].values())
+  assert size > 0
+  for tile_id, scores in ours['scores'].items():
+    np.testing.assert_allclose(scores, theirs['scores'][tile_id], rtol=0,
+                               atol=1e-5 * size)
   assert len(ours['predictions']) == 6  # What `write_data_root` makes.
   assert ours['predictions'] == theirs['predictions']
   # The mean over kernels is rounded differently by NumPy 1 and 2.

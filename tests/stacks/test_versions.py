@@ -31,37 +31,28 @@ def installed(monkeypatch):
   return packages
 
 
-def set_python(monkeypatch, version):
-  monkeypatch.setattr(platform, 'python_version', lambda: version)
-  monkeypatch.setattr(platform, 'python_version_tuple',
-                      lambda: tuple(version.split('.')))
+def test_the_name_follows_from_tensorflow(installed):
+  for version, name in (
+      ('2.15.1', 'classic'), ('2.9.0', 'classic'), ('2.16.0rc0', 'current'),
+      ('2.21.0', 'current'), ('3.0.0', 'current')):
+    installed['tensorflow-cpu'] = version
+    assert versions.stack_name() == name
+    assert versions.describe().versions['tensorflow'] == version
 
 
-@pytest.mark.parametrize('version,name', [
-    ('2.15.1', 'classic'), ('2.9.0', 'classic'), ('2.16.0rc0', 'current'),
-    ('2.21.0', 'current'), ('3.0.0', 'current')])
-def test_the_name_follows_from_tensorflow(installed, version, name):
-  installed['tensorflow'] = version
-  assert versions.stack_name() == name
-
-
-def test_another_package_may_bring_tensorflow(installed):
-  installed['tensorflow-cpu'] = '2.15.1'
-  assert versions.tensorflow_version() == '2.15.1'
-
-
-@pytest.mark.parametrize('python,name', [
-    ('3.9.1', 'classic'), ('3.11.7', 'classic'), ('3.12.0', 'current'),
-    ('3.13.2', 'current')])
-def test_without_tensorflow_it_follows_from_python(
-    installed, monkeypatch, python, name):
-  set_python(monkeypatch, python)
-  assert versions.stack_name() == name
-  described = versions.describe()
-  assert described.why == (f'what Python {python} gets; TensorFlow is not '
-                           'installed')
-  assert described.versions['tensorflow'] is None
-  assert described.expected == versions.STACKS[name].requirements
+def test_without_tensorflow_it_follows_from_python(installed, monkeypatch):
+  for python, name in (('3.9.1', 'classic'), ('3.11.7', 'classic'),
+                       ('3.12.0', 'current'), ('3.13.2', 'current')):
+    monkeypatch.setattr(platform, 'python_version',
+                        lambda python=python: python)
+    monkeypatch.setattr(platform, 'python_version_tuple',
+                        lambda python=python: tuple(python.split('.')))
+    described = versions.describe()
+    assert described.name == versions.stack_name() == name
+    assert described.why == (f'what Python {python} gets; TensorFlow is not '
+                             'installed')
+    assert described.versions['tensorflow'] is None
+    assert described.expected == versions.STACKS[name].requirements
 
 
 def test_versions_are_compared_by_number():
