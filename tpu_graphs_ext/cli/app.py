@@ -130,7 +130,8 @@ def _add_flags(parser: argparse.ArgumentParser,
   one_of = None
   usage = []
   for names, options in added:
-    place = places.get(names[0].lstrip('-'), parser)
+    place = next((places[name] for name in (
+        name.lstrip('-') for name in names) if name in places), parser)
     options = dict(options)
     if options.pop('one_of', False):
       one_of = one_of or parser.add_mutually_exclusive_group(required=True)
