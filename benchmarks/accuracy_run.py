@@ -94,7 +94,7 @@ def _on_splits(spec: RunSpec) -> dict[str, object]:
   row = training_columns([training])
   for split, source in _sources(spec).items():
     kernels = kernel_inputs.read_kernels(source)
-    if split == 'test' and kernels.unlabelled():
+    if split == 'test' and not all(kernel.is_labelled for kernel in kernels):
       continue
     evaluate.require_labels(kernels, source, ranker.task)
     row.update(_measures(split, evaluate.measure(ranker, kernels, split)))

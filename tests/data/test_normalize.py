@@ -18,59 +18,44 @@ def table(*rows) -> np.ndarray:
 
 
 def test_values_by_hand():
-  stats = ColumnStats.of([table([0, 5, -2], [4, 5, 6]), table([2, 5, 2])])
+  stats = ColumnStats.of([np.zeros((0, 3), np.float32),
+                          table([0, 5, -2], [4, 5, 6]), table([2, 5, 2])])
   assert stats.minimum.tolist() == [0, 5, -2]
   assert stats.maximum.tolist() == [4, 5, 6]
   # The second column is always 5, so it goes.
   assert stats.used.tolist() == [True, False, True]
   assert stats.num_used == 2
   # (1 - 0) / 4, (0 + 2) / 8; outside the training range: (8 - 0) / 4, ...
-  scaled = stats.apply(table([1, 9, 0], [8, 9, -4]))
+  data = table([1, 9, 0], [8, 9, -4])
+  scaled = stats.apply(data)
   assert scaled.tolist() == [[0.25, 0.25], [2.0, -0.25]]
   assert scaled.dtype == np.float32
+  assert data.tolist() == [[1, 9, 0], [8, 9, -4]]
+  assert stats.apply(data[:0]).shape == (0, 2)
 
 
-def test_applying_leaves_the_input_alone():
-  data = table([0, 1], [2, 3])
-  stats = ColumnStats.of([data])
-  stats.apply(data)
-  assert data.tolist() == [[0, 1], [2, 3]]
-
-
-def test_empty_blocks_and_no_rows():
-  assert ColumnStats.of([np.zeros((0, 1), np.float32), table([3])]
-                        ).maximum.tolist() == [3]
-  assert ColumnStats.of([table([3], [4])]).apply(
-      np.zeros((0, 1), np.float32)).shape == (0, 1)
+def test_tables_that_cannot_be_used():
   with pytest.raises(UserError, match='node_feat has no rows'):
     ColumnStats.of([], 'node_feat')
-
-
-@pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
-def test_values_must_be_finite(bad):
-  with pytest.raises(UserError, match=r'config_feat column 1 ranges from .*'
-                     'check-data'):
-    ColumnStats.of([table([1, 2], [1, bad])], 'config_feat')
-
-
-def test_another_number_of_columns():
-  stats = ColumnStats.of([table([1, 2], [3, 4])])
+  for bad in (np.nan, np.inf, -np.inf):
+    with pytest.raises(UserError, match=r'config_feat column 1 ranges from .*'
+                       'check-data'):
+      ColumnStats.of([table([1, 2], [1, bad])], 'config_feat')
   with pytest.raises(UserError, match='node_feat has 3 columns, but the '
-                     'statistics are of 2'):
-    stats.apply(table([1, 2, 3]), 'node_feat')
+                     'statistics have 2'):
+    ColumnStats.of([table([1, 2], [3, 4])]).apply(
+        table([1, 2, 3]), 'node_feat')
 
 
-def test_statistics_are_of_the_selection_only():
+def test_statistics_cover_the_selection_only():
   kernels = tiny_kernels.corner_cases()
   stats = FeatureStats.of_partition(
       Partition.from_kernels(kernels).select([1, 2]))
   # Features are base + row + ..., column 0: the chain has base 10 and three
   # nodes, the diamond base 20 and four: 10 ... 20 + 3.
-  assert stats.node.minimum[0] == 10
-  assert stats.node.maximum[0] == 23
+  assert (stats.node.minimum[0], stats.node.maximum[0]) == (10, 23)
   # base + 2 configuration: 10 ... 20 + 2 * 4.
-  assert stats.config.minimum[0] == 10
-  assert stats.config.maximum[0] == 28
+  assert (stats.config.minimum[0], stats.config.maximum[0]) == (10, 28)
 
 
 def test_json_round_trip_is_exact():
@@ -80,18 +65,14 @@ def test_json_round_trip_is_exact():
   data[:, 2] = 0.1
   stats = FeatureStats(ColumnStats.of([data]), ColumnStats.of([data[:, :3]]))
   again = FeatureStats.from_json(json.loads(json.dumps(stats.to_json())))
-  for before, after in ((stats.node, again.node),
-                        (stats.config, again.config)):
-    for name in ('minimum', 'maximum', 'used'):
-      np.testing.assert_array_equal(getattr(before, name),
-                                    getattr(after, name))
-      assert getattr(before, name).dtype == getattr(after, name).dtype
-  np.testing.assert_array_equal(stats.node.apply(data), again.node.apply(data))
-
-
-@pytest.mark.parametrize('stored', [
-    {}, {'node': {}, 'config': {}}, {'node': None, 'config': None},
-    {'node': {'minimum': ['x'], 'maximum': [1]}, 'config': {}}, []])
-def test_stored_statistics_that_are_none(stored):
-  with pytest.raises(UserError, match='feature statistics cannot be read'):
-    FeatureStats.from_json(stored)
+  for name in ('minimum', 'maximum', 'used'):
+    for side in ('node', 'config'):
+      before, after = (getattr(getattr(one, side), name)
+                       for one in (stats, again))
+      np.testing.assert_array_equal(before, after)
+      assert before.dtype == after.dtype
+  for stored in ({}, [], {'node': {}, 'config': {}},
+                 {'node': None, 'config': None},
+                 {'node': {'minimum': ['x'], 'maximum': [1]}, 'config': {}}):
+    with pytest.raises(UserError, match='feature statistics cannot be read'):
+      FeatureStats.from_json(stored)

@@ -45,21 +45,20 @@ def test_the_arrays_are_those_that_numpy_reads(path):
       assert array.dtype == stored[name].dtype
 
 
-@pytest.mark.parametrize('order', ['C', 'F'])
-@pytest.mark.parametrize('version', [(1, 0), (2, 0), (3, 0)])
-def test_every_version_and_order(tmp_path, order, version):
-  array = np.asarray(np.arange(6).reshape(2, 3), order=order)
+def test_fortran_order_is_read_and_another_version_refused(tmp_path):
+  array = np.asarray(np.arange(6).reshape(2, 3), order='F')
   with zipfile.ZipFile(tmp_path / 'x.npz', 'w') as archive:
-    with archive.open('a.npy', 'w') as member:
-      np.lib.format.write_array(member, array, version=version)
-  arrays, faults = npz.read_arrays(str(tmp_path / 'x.npz'), ['a'])
-  assert not faults
-  np.testing.assert_array_equal(arrays['a'], array)
+    for version in (1, 2):
+      with archive.open(f'{version}.npy', 'w') as member:
+        np.lib.format.write_array(member, array, version=(version, 0))
+  arrays, faults = npz.read_arrays(str(tmp_path / 'x.npz'), ['1', '2'])
+  np.testing.assert_array_equal(arrays['1'], array)
+  assert 'has version (2, 0) of the .npy format' in faults['2']
 
 
-@pytest.mark.parametrize('content, message', [
-    (b'', 'is no .npy file'),
-    (b'\x93NUMPY\x07\x00' + bytes(20), 'is no .npy file of version 1 to 3'),
+HEADERS = [
+    (b'', 'cannot be read'),
+    (b'\x93NUMPY\x07\x00' + bytes(20), 'has version .7, 0. of the .npy'),
     (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}", b'1234'),
      r'says \(2, 3\) of float32, 24 bytes, but there are 4'),
     # As much memory as nobody has, and more than fits a number.
@@ -68,21 +67,25 @@ def test_every_version_and_order(tmp_path, order, version):
     (npy("{'descr': '<f8', 'fortran_order': False, 'shape': "
          f'({2 ** 62}, {2 ** 62}, 0, 1)}}', b'x'), '0 bytes, but there are 1'),
     (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}"), 'shape'),
+    (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}"
+         + ' ' * 20000, bytes(4)), 'cannot be read'),
     (npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}"),
      'object, not numbers'),
     (npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}"),
-     'records'),
+     'not numbers'),
     (npy('(' * 5000), 'cannot be read'),
     (npy("'''"), 'cannot be read'),
     (npy('__import__("os")'), 'cannot be read'),
-    (b'\x93NUMPY\x02\x00' + struct.pack('<I', 2 ** 31), '2,147,483,648 bytes'),
-])
-def test_a_header_that_is_not_believed(path, content, message):
-  with_array(path, 'config_feat', content)
-  with pytest.raises(UserError, match=rf'diamond_0\.npz: .*{message}'):
-    Kernel.load(path)
-  fault, = check.check_kernel_file(path)
-  assert fault.field == 'config_feat'
+]
+
+
+def test_a_header_that_is_not_believed(path):
+  for content, message in HEADERS:
+    with_array(path, 'config_feat', content)
+    with pytest.raises(UserError, match=rf'diamond_0\.npz: .*{message}'):
+      Kernel.load(path)
+    fault, = check.check_kernel_file(path)
+    assert fault.field == 'config_feat'
 
 
 def test_other_compressions_are_refused(path):

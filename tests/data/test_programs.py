@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support import tiny_kernels, tiny_layouts
-from tpu_graphs_ext.data import cache, programs, stored_programs
+from tpu_graphs_ext.data import cache, program_cache, programs, rules
 from tpu_graphs_ext.engine import evaluate, task
 from tpu_graphs_ext.errors import UserError
 
@@ -19,14 +19,13 @@ def write(path, **changes) -> str:
   return str(path)
 
 
-@pytest.mark.parametrize('with_cache', [False, True])
-def test_a_program_is_what_its_file_holds(tmp_path, with_cache):
+def test_a_program_is_what_its_file_holds(tmp_path):
   arrays = tiny_layouts.program('a')
   path = write(tmp_path / 'a.npz')
-  cache_dir = str(tmp_path / 'cache') if with_cache else ''
-  for _ in range(2):  # Written, and opened again.
+  # Written to a temporary folder, to the cache, and opened again.
+  for cache_dir in ('', str(tmp_path / 'cache'), str(tmp_path / 'cache')):
     program = programs.open_program(path, cache_dir)
-    for ours, stored_name in stored_programs.ARRAYS.items():
+    for ours, stored_name in program_cache.ARRAYS.items():
       np.testing.assert_array_equal(
           getattr(program, ours), arrays[stored_name])
     chosen = np.array([7, 0, 7])
@@ -39,10 +38,9 @@ def test_a_program_is_what_its_file_holds(tmp_path, with_cache):
                          ('config', program.bounds.config)):
     np.testing.assert_array_equal(columns.minimum, bounds[table]['minimum'])
     np.testing.assert_array_equal(columns.maximum, bounds[table]['maximum'])
-  if with_cache:
-    entry, = (tmp_path / 'cache').iterdir()
-    assert (entry / stored_programs.LAYOUTS).stat().st_size == (
-        arrays['node_config_feat'].size)
+  entry, = (tmp_path / 'cache').iterdir()
+  assert (entry / rules.LAYOUTS).stat().st_size == (
+      arrays['node_config_feat'].size)
 
 
 def test_a_program_without_edges(tmp_path):
@@ -51,15 +49,15 @@ def test_a_program_without_edges(tmp_path):
 
 
 def test_only_blocks_that_are_asked_for_are_read(tmp_path, monkeypatch):
-  monkeypatch.setattr(stored_programs, '_BLOCK_BYTES', 3 * 6 * 18)  # 3 configurations.
-  # Six at a time are read from the file, so there are two parts.
-  monkeypatch.setattr(stored_programs, '_READ_BYTES', 4 * 6 * 6 * 18)
+  monkeypatch.setattr(program_cache, '_BLOCK_BYTES', 3 * 6 * 18)
+  # Blocks of three configurations; the file is read in two parts of six.
+  monkeypatch.setattr(program_cache, '_READ_BYTES', 4 * 6 * 6 * 18)
   path = write(tmp_path / 'a.npz')
   program = programs.open_program(path, str(tmp_path / 'cache'))
   entry, = (tmp_path / 'cache').iterdir()
-  content = bytearray((entry / stored_programs.LAYOUTS).read_bytes())
+  content = bytearray((entry / rules.LAYOUTS).read_bytes())
   content[4 * 6 * 18] ^= 1  # Configuration 4, in the second block.
-  (entry / stored_programs.LAYOUTS).write_bytes(content)
+  (entry / rules.LAYOUTS).write_bytes(content)
   program = programs.open_program(path, str(tmp_path / 'cache'))
   program.layouts(np.array([0, 2, 6, 11]))
   with pytest.raises(UserError, match='does not have its checksum'):
@@ -71,18 +69,19 @@ def test_only_blocks_that_are_asked_for_are_read(tmp_path, monkeypatch):
       tiny_layouts.program('a')['node_config_feat'])
 
 
-@pytest.mark.parametrize('name', [*stored_programs.ARRAYS, cache.META_FILE])
-def test_a_damaged_entry_is_built_again(tmp_path, name, caplog):
+def test_a_damaged_entry_is_built_again(tmp_path, caplog):
   path = write(tmp_path / 'a.npz')
   programs.open_program(path, str(tmp_path / 'cache'))
   entry, = (tmp_path / 'cache').iterdir()
-  content = bytearray((entry / name).read_bytes())
-  content[len(content) // 2] ^= 1
-  (entry / name).write_bytes(content)
-  program = programs.open_program(path, str(tmp_path / 'cache'))
-  assert 'will be built again' in caplog.text
-  np.testing.assert_array_equal(
-      program.node_feat, tiny_layouts.program('a')['node_feat'])
+  for name in [*program_cache.ARRAYS, cache.META_FILE]:
+    content = bytearray((entry / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (entry / name).write_bytes(content)
+    caplog.clear()
+    program = programs.open_program(path, str(tmp_path / 'cache'))
+    assert 'will be built again' in caplog.text, name
+    np.testing.assert_array_equal(
+        program.node_feat, tiny_layouts.program('a')['node_feat'])
 
 
 def test_other_peoples_files_are_left_alone(tmp_path):
@@ -104,7 +103,7 @@ def layouts_with(value, place) -> np.ndarray:
 IDS = tiny_layouts.program('a')['node_config_ids']
 
 
-@pytest.mark.parametrize('changes, said', [
+BAD = [
     ({'node_config_ids': None}, 'a.npz: node_config_ids is missing'),
     ({'config_runtime': None}, 'config_runtime is missing'),
     ({'node_config_ids': IDS + 40}, 'a node must be in 0 to 39'),
@@ -112,7 +111,7 @@ IDS = tiny_layouts.program('a')['node_config_ids']
     ({'node_config_ids': IDS[:-1]},
      'has 6 configurable nodes (axis 1), but node_config_ids has 5'),
     ({'node_config_ids': IDS.astype(np.float32)}, 'has dtype float32'),
-    ({'config_runtime': np.ones(11, np.int64)}, 'config_runtime has 11'),
+    ({'config_runtime': np.ones(11, np.int64)}, 'but config_runtime has 11'),
     ({'node_config_feat': layouts_with(2, (5, 3, slice(0, 2)))},
      'configuration 5 gives configurable node 3 the output_layout [2.0, 2.0'),
     ({'node_config_feat': layouts_with(6, (0, 0, 17))}, 'the kernel_layout'),
@@ -125,13 +124,16 @@ IDS = tiny_layouts.program('a')['node_config_ids']
     ({'edge_index': np.array([[40, 0]])}, 'both nodes must be in 0 to 39'),
     ({'node_feat': np.full((40, 140), np.inf, np.float32)},
      'values must be finite'),
-])
-def test_bad_files_name_the_field_and_the_rule(tmp_path, changes, said):
-  with pytest.raises(UserError) as raised:
-    programs.open_program(write(tmp_path / 'a.npz', **changes),
-                          str(tmp_path / 'cache'))
-  assert said in str(raised.value)
-  assert 'check-data --task layout' in str(raised.value)
+]
+
+
+def test_bad_files_name_the_field_and_the_rule(tmp_path):
+  for changes, said in BAD:
+    with pytest.raises(UserError) as raised:
+      programs.open_program(write(tmp_path / 'a.npz', **changes),
+                            str(tmp_path / 'cache'))
+    assert said in str(raised.value)
+    assert 'check-data --task layout' in str(raised.value)
   assert os.listdir(tmp_path / 'cache') == []
 
 
@@ -169,6 +171,7 @@ def test_a_collection_and_what_is_left_out(tmp_path, caplog):
   np.savez_compressed(f'{root}/xla/random/train/few.npz', **few)
   found = programs.read_collection(root, 'xla', 'random', min_configs=6)
   assert len(found.train) == 4 and len(found.valid) == 2
+  assert found.every_train.names[0] == 'few'
   assert 'left out 1 of 5 programs with fewer than 6' in caplog.text
   everything = [tiny_layouts.program(f'train {i}', 40 + 5 * i, 5 + i)
                 for i in range(4)]
@@ -179,12 +182,13 @@ def test_a_collection_and_what_is_left_out(tmp_path, caplog):
       found.train.stats.config.maximum, bounds['config']['maximum'])
   assert found.num_ops == 1 + max(
       split.max_opcode for split in (
-          found.train, found.every_valid, found.test))
+          found.train, found.valid, found.test))
   assert not any(program.is_labelled for program in found.test)
-  with pytest.raises(UserError, match='name the folder that xla/ or nlp/ is'):
+  with pytest.raises(UserError, match='holds test, train, valid, but a data '
+                     'root has the folders xla/random/train, valid and test'):
     programs.read_collection(f'{root}/xla/random', 'xla', 'random',
                              min_configs=6)
-  with pytest.raises(UserError, match='it does not exist'):
+  with pytest.raises(UserError, match='does not exist, but'):
     programs.read_collection(f'{root}/none', 'xla', 'random', min_configs=6)
 
 

@@ -287,7 +287,7 @@ def changed(**values):
     (changed(node_opcode=['add'] * KERNEL.num_nodes), 'not numbers'),
     (changed(node_opcode=[300] * KERNEL.num_nodes), 'not fit into uint8'),
     (changed(edge_index=[[1, 99]]), 'edge_index row 0 is .1, 99.'),
-    (changed(node_opcode=[1]), 'node_opcode has 1 rows'),
+    (changed(node_opcode=[1]), 'node_opcode has 1 nodes'),
     (changed(config_feat=TILES[0]), 'config_feat has 1 dimensions'),
     (changed(config_feat=TILES[:, :5]), 'config_feat has 5 columns'),
     (changed(node_feat=KERNEL.node_feat[:, 1:]), 'node_feat has 139 columns'),

@@ -10,7 +10,7 @@ import pathlib
 
 import numpy as np
 
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel
 
 NODE_WIDTH = 140
 CONFIG_WIDTH = 24
@@ -79,6 +79,15 @@ def corner_cases() -> list[Kernel]:
   """One of each of the above."""
   return [one_node(), chain(), diamond(), no_edges(), one_config(),
           identical_configs()]
+
+
+def assert_same(kernel: Kernel, expected: Kernel) -> None:
+  """Fails unless name, values and dtypes are equal."""
+  assert kernel.tile_id == expected.tile_id
+  for name in STORED_NAMES:
+    np.testing.assert_array_equal(getattr(kernel, name),
+                                  getattr(expected, name))
+    assert getattr(kernel, name).dtype == getattr(expected, name).dtype
 
 
 def learnable_kernel(tile_id: str, rng: np.random.Generator,

@@ -1,8 +1,4 @@
-"""One kernel of the tile collection: its graph, its configurations, its times.
-
-A `Kernel` is what one .npz file holds. `Kernel.load` only checks that the
-arrays can be read; the rules between them are in `rules.py`.
-"""
+"""One kernel of the tile collection: its graph, configurations and runtimes."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import zipfile
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import npz, schema, task_of_file
+from tpu_graphs_ext.data import npz, rules, schema
 from tpu_graphs_ext.errors import UserError
 
 # Attribute of `Kernel` -> key in the .npz file. The file's names carry no unit.
@@ -84,7 +80,7 @@ class Kernel:
 
   @property
   def name(self) -> str:
-    """What any ranking problem is called by: `tile_id`."""
+    """`tile_id`, under the name that problems of both tasks have."""
     return self.tile_id
 
   @property
@@ -93,16 +89,13 @@ class Kernel:
     return self.tile_id.rsplit('_', 1)[0]
 
   def details(self, config: int) -> dict[str, list[int]]:
-    """The tile of a configuration: `output_bounds` and `kernel_bounds`.
-
-    Each without the zeros that fill the row.
-    """
+    """The tile of a configuration; see `bounds_of`."""
     return {group: bounds_of(self.config_feat[config], group)
             for group in ('output_bounds', 'kernel_bounds')}
 
   @classmethod
   def load(cls, path: str) -> Kernel:
-    """Reads one .npz file.
+    """Reads one .npz file; `require_readable` checks what is in it.
 
     Raises:
       UserError: the file is missing, damaged, pickled or lacks a key.
@@ -112,8 +105,7 @@ class Kernel:
       if faults:
         raise npz.DamagedError(' '.join(next(iter(faults.items()))))
     except npz.DamagedError as error:
-      other = task_of_file.of_other_task(path, 'tile')
-      if other:
+      if other := rules.belongs_to_other_task(path, 'tile'):
         raise UserError(f'{path}: {other}') from error
       raise unreadable(path, error) from error
     return cls(tile_id=tile_id_of(path), **{
@@ -122,9 +114,8 @@ class Kernel:
   def save(self, folder: str) -> str:
     """Writes `<folder>/<tile_id>.npz` and returns its path.
 
-    The file appears under its name only when complete, and the same kernel
-    always gives the same bytes. Compressed less than by numpy's own writer,
-    for speed: the sample data has thousands of files.
+    The same kernel always gives the same bytes. Compressed less than by
+    NumPy's own writer, for speed: the sample data has thousands of files.
     """
     path = os.path.join(folder, self.tile_id + '.npz')
     content = io.BytesIO()
@@ -150,7 +141,7 @@ def bounds_of(row: np.ndarray, group: str) -> list[int]:
 
 
 def unreadable(path: str, error: Exception) -> UserError:
-  """What to tell of a file that is no whole kernel."""
+  """The error for a file that is not a whole kernel."""
   return UserError(
       f'{path}: cannot be read as a tile kernel ({error}); copy the file '
       'again, or run `tpu-graphs-ext check-data` on its folder to see every '

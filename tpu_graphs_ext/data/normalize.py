@@ -40,16 +40,13 @@ class ColumnStats:
     Raises:
       UserError: there is no row, or a value is NaN or infinite.
     """
-    minimum = maximum = None
-    for block in blocks:
-      if not len(block):
-        continue
-      low, high = block.min(axis=0), block.max(axis=0)
-      minimum = low if minimum is None else np.minimum(minimum, low)
-      maximum = high if maximum is None else np.maximum(maximum, high)
-    if minimum is None:
+    sides = [(block.min(axis=0), block.max(axis=0))
+             for block in blocks if len(block)]
+    if not sides:
       raise UserError(f'{name} has no rows to take minimum and maximum of; '
                       'the training data is empty')
+    minimum, maximum = (side(values, axis=0) for side, values in zip(
+        (np.min, np.max), zip(*sides)))
     bad = np.flatnonzero(~(np.isfinite(minimum) & np.isfinite(maximum)))
     if len(bad):
       raise UserError(
@@ -90,7 +87,7 @@ class ColumnStats:
     """
     if table.shape[1] != len(self.minimum):
       raise UserError(
-          f'{name} has {table.shape[1]} columns, but the statistics are of '
+          f'{name} has {table.shape[1]} columns, but the statistics have '
           f'{len(self.minimum)}; use data with the same columns as in training')
     columns, low, width = self.scale
     scaled = table.take(columns, axis=1)
@@ -123,7 +120,7 @@ class ColumnStats:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FeatureStats:
-  """Statistics of the node features and of the configuration features."""
+  """Statistics of the node features and the configuration features."""
   node: ColumnStats
   config: ColumnStats
 
@@ -135,7 +132,7 @@ class FeatureStats:
         config=ColumnStats.of(partition.blocks('config_feat'), 'config_feat'))
 
   def check_columns(self, partition: Partition) -> None:
-    """Raises a UserError unless the features have the columns of these."""
+    """Raises UserError unless the features have these columns."""
     self.node.apply(partition.node_feat[:0], 'node_feat')
     self.config.apply(partition.config_feat[:0], 'config_feat')
 

@@ -1,14 +1,13 @@
 """Arrays out of .npz files that may be damaged, or made to do harm.
 
 An .npz file is a zip archive with one .npy file an array. Nothing in it is
-believed before it is checked: what a header declares must be what the archive
-holds, so that no memory is taken for an array that is not there, and objects
-are refused, because reading one runs code.
+believed before it is checked: what a header declares must match what the
+archive holds, so that no memory is taken for an array that is not there, and
+objects are refused, because reading one runs code.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import math
 import os
@@ -23,8 +22,6 @@ from tpu_graphs_ext import files
 
 # Of one array. The largest of the published kernels has 2 MB.
 MAX_BYTES = 1 << 28
-# Of the header of one array. NumPy's own limit.
-_MAX_HEADER = 10_000
 _COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # As NumPy writes.
 # Of the list of members, 46 bytes and a name each; a kernel has six.
 MAX_DIRECTORY = 1 << 20
@@ -42,8 +39,8 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
   """The archive of a file.
 
   Raises:
-    DamagedError: there is no such file, or it is no zip archive. What goes
-      wrong inside of the `with` is one, too.
+    DamagedError: there is no such file, it is not a zip archive, or what the
+      `with` block reads is damaged.
   """
   try:
     with files.open_ordinary(path) as file:
@@ -57,10 +54,10 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
 
 
 def require_short_directory(file: BinaryIO) -> None:
-  """Raises a DamagedError where a zip archive lists far too many members.
+  """Raises DamagedError if a zip archive lists far too many members.
 
-  zipfile makes an object of each as soon as it opens an archive. Looks only at
-  the archive's end; what is no archive passes.
+  zipfile makes an object of each as soon as it opens an archive. This reads
+  the archive's end only; a file that is not an archive passes.
   """
   size = file.seek(0, os.SEEK_END)
   file.seek(max(0, size - _MAX_END))
@@ -71,7 +68,7 @@ def require_short_directory(file: BinaryIO) -> None:
     return
   found, = struct.unpack_from('<I', end, at + 12)
   locator = end[max(0, at - 20):at]
-  if locator[:4] == _END_64_LOCATOR:  # What it points to goes first.
+  if locator[:4] == _END_64_LOCATOR:  # zipfile prefers what it points to.
     place, = struct.unpack_from('<Q', locator, 8)
     file.seek(min(place, size))
     record = file.read(48)
@@ -84,7 +81,7 @@ def require_short_directory(file: BinaryIO) -> None:
 
 
 def array_names(path: str) -> set[str]:
-  """Names of the arrays that a file says it has, without `.npy`.
+  """Names of the arrays that a file claims to have, without `.npy`.
 
   Raises:
     DamagedError: the file as a whole cannot be read.
@@ -96,12 +93,12 @@ def array_names(path: str) -> set[str]:
 def read_arrays(path: str, names: Sequence[str],
                 max_bytes: int | None = None) -> tuple[
                     dict[str, np.ndarray], dict[str, str]]:
-  """The arrays of these names that can be read, and what is wrong with others.
+  """The arrays of these names that can be read, and faults of the others.
 
   Args:
     path: an .npz file.
-    names: of the arrays, without `.npy`.
-    max_bytes: of one array; larger ones are refused. None: `MAX_BYTES`.
+    names: array names, without `.npy`.
+    max_bytes: larger arrays are refused. None: `MAX_BYTES`.
 
   Raises:
     DamagedError: the file as a whole cannot be read.
@@ -117,7 +114,10 @@ def read_arrays(path: str, names: Sequence[str],
                         f'{", ".join(there) or "nothing"}'[:500])
         continue
       try:
-        arrays[name] = _array(archive, info, max_bytes or MAX_BYTES)
+        with _member(archive, info, max_bytes) as (member, header):
+          dtype, order, shape = header
+          content = bytearray(member.read())  # At its end zip checks a sum.
+        arrays[name] = np.frombuffer(content, dtype).reshape(shape, order=order)
       except Exception as error:  # As above.
         faults[name] = (f'cannot be read ({_text(error)}); it may be damaged '
                         'or pickled')
@@ -125,7 +125,7 @@ def read_arrays(path: str, names: Sequence[str],
 
 
 def shape_of(path: str, name: str) -> tuple[int, ...]:
-  """The shape of an array, as its header says, without reading the array.
+  """The shape of an array according to its header; reads no more.
 
   Raises:
     DamagedError: it cannot be read.
@@ -136,91 +136,62 @@ def shape_of(path: str, name: str) -> tuple[int, ...]:
 
 def blocks(path: str, name: str, rows: int,
            max_bytes: int | None = None) -> Iterator[np.ndarray]:
-  """The rows of an array, so many at a time, in order.
+  """The rows of an array in order, `rows` at a time; the last may be fewer.
 
   An array that is stored column by column is read as a whole.
-
-  Args:
-    path: an .npz file.
-    name: of the array, without `.npy`.
-    rows: of a block; the last may have fewer.
-    max_bytes: as of `read_arrays`.
 
   Raises:
     DamagedError: the array cannot be read; maybe only after some blocks.
   """
-  with opened(path) as archive:
-    info = archive.getinfo(name + '.npy')
-    _require_readable(info, max_bytes or MAX_BYTES)
-    with archive.open(info) as member:
-      dtype, order, shape, start = _header(member)
-      _require_size(info, dtype, shape, start)
-      if order == 'F' or not shape:
-        whole = np.frombuffer(member.read(), dtype).reshape(shape, order=order)
-        yield from (whole[row:row + rows] for row in range(0, len(whole), rows))
-        return
-      for row in range(0, shape[0], rows):
-        part = (min(rows, shape[0] - row), *shape[1:])
-        yield np.frombuffer(
-            member.read(math.prod(part) * dtype.itemsize), dtype).reshape(part)
-      member.read()  # To the end, where zip checks a sum.
+  with opened(path) as archive, _member(
+      archive, archive.getinfo(name + '.npy'), max_bytes) as (member, header):
+    dtype, order, shape = header
+    if order == 'F' or not shape:
+      whole = np.frombuffer(member.read(), dtype).reshape(shape, order=order)
+      yield from (whole[row:row + rows] for row in range(0, len(whole), rows))
+      return
+    for row in range(0, shape[0], rows):
+      part = (min(rows, shape[0] - row), *shape[1:])
+      yield np.frombuffer(
+          member.read(math.prod(part) * dtype.itemsize), dtype).reshape(part)
+    member.read()  # To the end, where zip checks a sum.
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo,
-           max_bytes: int) -> np.ndarray:
-  _require_readable(info, max_bytes)
-  with archive.open(info) as member:
-    dtype, order, shape, start = _header(member)
-    _require_size(info, dtype, shape, start)
-    content = bytearray(member.read())  # To the end, where zip checks a sum.
-  return np.frombuffer(content, dtype).reshape(shape, order=order)
-
-
-def _require_readable(info: zipfile.ZipInfo, max_bytes: int) -> None:
+@contextlib.contextmanager
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo,
+            max_bytes: int | None) -> Iterator[tuple[BinaryIO, tuple]]:
+  """An open array, at its first number, and its dtype, order and shape."""
   if info.flag_bits & _ENCRYPTED:
     raise DamagedError('is encrypted')
   if info.compress_type not in _COMPRESSIONS:
     raise DamagedError(f'is compressed by method {info.compress_type}; NumPy '
                        'stores or deflates')
-  if info.file_size > max_bytes:
+  most = max_bytes or MAX_BYTES
+  if info.file_size > most:
     raise DamagedError(f'has {info.file_size:,} bytes; no kernel has more than '
-                       f'{max_bytes:,}')
+                       f'{most:,}')
+  with archive.open(info) as member:
+    dtype, _, shape = header = _header(member)
+    size, there = math.prod(shape) * dtype.itemsize, (
+        info.file_size - member.tell())
+    if size != there:
+      raise DamagedError(f'its header says {shape} of {dtype}, {size:,} bytes, '
+                         f'but there are {there:,}')
+    yield member, header
 
 
-def _require_size(info: zipfile.ZipInfo, dtype: np.dtype, shape: tuple,
-                  start: int) -> None:
-  size = math.prod(shape) * dtype.itemsize
-  if size != info.file_size - start:
-    raise DamagedError(
-        f'its header says {shape} of {dtype}, {size:,} bytes, but there are '
-        f'{info.file_size - start:,}')
-
-
-def _header(member) -> tuple[np.dtype, str, tuple, int]:
-  """dtype, order, shape and length of the header of an .npy file."""
-  start = member.read(8)
-  if start[:6] != b'\x93NUMPY' or len(start) < 8 or start[6] not in (1, 2, 3):
-    raise DamagedError('is no .npy file of version 1 to 3')
-  length_format = '<H' if start[6] == 1 else '<I'
-  width = struct.calcsize(length_format)
-  length, = struct.unpack(length_format, member.read(width))
-  if length > _MAX_HEADER:
-    raise DamagedError(f'has a header of {length:,} bytes; {_MAX_HEADER:,} are '
-                       'allowed')
-  header = ast.literal_eval(member.read(length).decode('latin1').strip())
-  if not isinstance(header, dict) or set(header) != {
-      'descr', 'fortran_order', 'shape'}:
-    raise DamagedError('has a header that is not of the .npy format')
-  if not isinstance(header['descr'], str):
-    raise DamagedError('is an array of records')
-  dtype, shape = np.dtype(header['descr']), header['shape']
+def _header(member: BinaryIO) -> tuple[np.dtype, str, tuple[int, ...]]:
+  """dtype, order and shape of an .npy file, which is read up to its numbers."""
+  version = np.lib.format.read_magic(member)
+  if version != (1, 0):  # Others may have headers of gigabytes.
+    raise DamagedError(f'has version {version} of the .npy format; numbers '
+                       'have version (1, 0)')
+  shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(member)
   if dtype.hasobject or dtype.kind not in 'biufc':
     raise DamagedError(f'holds {dtype}, not numbers')
-  if not isinstance(shape, tuple) or len(shape) > 32 or not all(
-      isinstance(size, int) and size >= 0 for size in shape):
+  if len(shape) > 32 or min(shape, default=0) < 0:
     raise DamagedError(f'has the shape {str(shape)[:100]}')
-  return dtype, 'F' if header['fortran_order'] else 'C', shape, (
-      8 + width + length)
+  return dtype, 'F' if is_fortran else 'C', shape
 
 
 def _text(error: Exception) -> str:

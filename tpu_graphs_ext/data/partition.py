@@ -17,13 +17,11 @@ from tpu_graphs_ext.data import rules
 from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel
 from tpu_graphs_ext.errors import UserError
 
-# Rows handed out at once by `Partition.blocks`: 24 columns of float32 make
+# Rows that `Partition.blocks` yields at once: 24 columns of float32 make
 # 6 MB, small enough to stay in cache and large enough to hide Python's cost.
 BLOCK_ROWS = 1 << 16
-
-
 # Attribute of `Kernel` and of `Partition` -> the field as stored.
-FLAT_ARRAYS = {name: rules.FIELDS[key]
+FLAT_ARRAYS = {name: rules.TILE.fields[key]
                for name, key in STORED_NAMES.items()}
 AXES = ('nodes', 'edges', 'configs')
 
@@ -45,12 +43,8 @@ class Partition:
     config_feat: float32 [rows, config columns].
     runtime_ns: int64 [rows], same rows as `config_feat`; nanoseconds.
     normalizer_ns: int64 [rows], same rows as `config_feat`; nanoseconds.
-    node_start: int64 [kernels], first row of each kernel's nodes.
-    edge_start: int64 [kernels].
-    config_start: int64 [kernels].
-    num_nodes: int64 [kernels], rows of each kernel's nodes.
-    num_edges: int64 [kernels].
-    num_configs: int64 [kernels].
+    node_start, edge_start, config_start: int64 [kernels], first row of each.
+    num_nodes, num_edges, num_configs: int64 [kernels], rows of each.
   """
   tile_ids: Sequence[str]
   node_feat: np.ndarray
@@ -77,12 +71,11 @@ class Partition:
       arrays: the flat arrays, one for each of `FLAT_ARRAYS`.
     """
     number = {axis: np.asarray(counts[axis], np.int64) for axis in AXES}
-    start = {axis: np.cumsum(n) - n for axis, n in number.items()}
     return cls(
         tile_ids=list(tile_ids), **arrays,
-        node_start=start['nodes'], edge_start=start['edges'],
-        config_start=start['configs'], num_nodes=number['nodes'],
-        num_edges=number['edges'], num_configs=number['configs'])
+        **{f'num_{axis}': n for axis, n in number.items()},
+        **{f'{axis[:-1]}_start': np.cumsum(n) - n
+           for axis, n in number.items()})
 
   @classmethod
   def from_kernels(cls, kernels: Iterable[Kernel]) -> Partition:
@@ -114,9 +107,9 @@ class Partition:
     return (self.kernel(i) for i in range(len(self)))
 
   @property
-  def programs(self) -> list[str]:
-    """The program that each kernel was cut from."""
-    return [tile_id.rsplit('_', 1)[0] for tile_id in self.tile_ids]
+  def names(self) -> Sequence[str]:
+    """`tile_ids`, under the name that problems of both tasks have."""
+    return self.tile_ids
 
   @functools.cached_property
   def max_opcode(self) -> int:
@@ -126,15 +119,9 @@ class Partition:
 
   @functools.cached_property
   def opcodes(self) -> list[int]:
-    """The opcodes that some node has, in rising order."""
+    """The opcodes of all nodes, each once, ascending."""
     return sorted({opcode for block in self.blocks('node_opcode')
                    for opcode in np.unique(block).tolist()})
-
-  def unlabelled(self) -> list[str]:
-    """Names of the kernels without runtimes, as in a public test split."""
-    return [tile_id for tile_id, start, number in zip(
-        self.tile_ids, self.config_start, self.num_configs)
-            if not self.runtime_ns[start:start + number].any()]
 
   def with_opcodes_below(self, number: int) -> Partition:
     """The same kernels, in which other opcodes are 0, the unknown opcode."""
@@ -145,18 +132,16 @@ class Partition:
   def kernel(self, index: int) -> Kernel:
     """Kernel number `index`; its arrays are views, nothing is copied."""
     rows = {}
-    for axis, start, number in (
-        ('nodes', self.node_start, self.num_nodes),
-        ('edges', self.edge_start, self.num_edges),
-        ('configs', self.config_start, self.num_configs)):
-      rows[axis] = slice(start[index], start[index] + number[index])
+    for axis in AXES:
+      start = getattr(self, axis[:-1] + '_start')[index]
+      rows[axis] = slice(start, start + getattr(self, 'num_' + axis)[index])
     return Kernel(
         tile_id=self.tile_ids[index],
         **{name: getattr(self, name)[rows[field.axes[0]]]
            for name, field in FLAT_ARRAYS.items()})
 
   def select(self, kernels: Sequence[int] | np.ndarray) -> Partition:
-    """The kernels of these numbers, or where a mask is true, in that order.
+    """The kernels with these numbers, or where a mask is true, in that order.
 
     The result shares this partition's arrays.
     """
@@ -169,69 +154,65 @@ class Partition:
     chosen = chosen.astype(np.int64)  # An empty list comes as float64.
     return dataclasses.replace(
         self, tile_ids=[self.tile_ids[i] for i in chosen],
-        **{name: getattr(self, name)[chosen] for name in (
-            'node_start', 'edge_start', 'config_start',
-            'num_nodes', 'num_edges', 'num_configs')})
+        **{name: getattr(self, name)[chosen] for axis in AXES
+           for name in (f'{axis[:-1]}_start', f'num_{axis}')})
 
   def blocks(self, name: str) -> Iterator[np.ndarray]:
     """Views that together hold the rows of array `name` of these kernels.
 
     At most `BLOCK_ROWS` rows each, so that a pass over them needs no memory.
     """
-    array = getattr(self, name)
-    axis = FLAT_ARRAYS[name].axes[0]
-    number = getattr(self, 'num_' + axis)
+    if not len(self):
+      return
+    array, axis = getattr(self, name), FLAT_ARRAYS[name].axes[0]
     start = getattr(self, axis[:-1] + '_start')  # nodes -> node_start
-    end = start + number
+    end = start + getattr(self, 'num_' + axis)
     # A run ends where the next kernel does not begin at this one's end.
     breaks = np.flatnonzero(start[1:] != end[:-1])
-    run_starts = start[np.concatenate([[0], breaks + 1])] if len(self) else []
-    run_ends = end[np.concatenate([breaks, [-1]])] if len(self) else []
-    for run_start, run_end in zip(run_starts, run_ends):
+    for run_start, run_end in zip(start[np.append(0, breaks + 1)],
+                                  end[np.append(breaks, -1)]):
       for row in range(run_start, run_end, BLOCK_ROWS):
         yield array[row:min(row + BLOCK_ROWS, run_end)]
 
 
 def require_same_widths(kernel: Kernel, first: Kernel,
                         where: str | None = None) -> None:
-  """Raises a UserError where two kernels have unequal feature widths."""
+  """Raises UserError if two kernels have different feature widths."""
   for name in ('node_feat', 'config_feat'):
     width = getattr(kernel, name).shape[1]
     expected = getattr(first, name).shape[1]
     if width != expected:
       raise UserError(
-          f'{where or kernel.tile_id}: {name} has {width} columns, but that '
-          f'of {first.tile_id} has {expected}; kernels read together must '
+          f'{where or kernel.tile_id}: {name} has {width} columns, but in '
+          f'{first.tile_id} it has {expected}; kernels read together must '
           'have the same columns')
 
 
 def require_readable(kernel: Kernel, where: str | None = None) -> None:
-  """Raises a UserError where the arrays of a kernel make no sense together.
+  """Raises UserError if the arrays of a kernel make no sense together.
 
-  Feature widths and narrower integers than stored in the real files are let
-  through, but no bool, and no features other than float32: sums over int8
-  would overflow. `rules.py` has all rules.
+  Other feature widths than in the real files and narrower integers pass, but
+  no bool, and only float32 features: sums over int8 would overflow.
+  `check-data` applies all rules.
   """
   arrays = {key: getattr(kernel, name) for name, key in STORED_NAMES.items()}
-  faults = []
-  for key, array in arrays.items():
-    field = rules.FIELDS[key]
-    if (array.dtype.kind != np.dtype(field.dtype).kind
-        and array.dtype.kind != 'u') or not np.can_cast(
-            array.dtype, field.dtype, 'safe'):
-      faults.append((key, f'has dtype {array.dtype}; it must be '
-                     f'{field.dtype}'))
-    if array.ndim != len(field.axes):
-      faults.append((key, f'has {array.ndim} dimensions; it must have '
-                     f'{len(field.axes)}'))
-  faults = faults or list(rules.unequal_counts(arrays))
-  if not faults and arrays['edge_index'].shape[1] != 2:
-    faults = [('edge_index', 'has rows of another length than 2')]
-  if not faults:
-    faults = [(key, message) for key, _, rule in rules.READ_RULES
-              for message in rule(arrays)]
-  if faults:
-    key, message = faults[0]
+  for key, message in _faults(arrays):
     raise UserError(
         f'{where or kernel.tile_id}: {key} {message}; copy the file again, '
         'or run `tpu-graphs-ext check-data` on its folder to see every fault')
+
+
+def _faults(arrays: rules.Arrays) -> Iterator[tuple[str, str]]:
+  """(field, message); after the first, the later rules may not apply."""
+  for key, array in arrays.items():
+    field = rules.TILE.fields[key]
+    if (array.dtype.kind not in (np.dtype(field.dtype).kind, 'u')
+        or not np.can_cast(array.dtype, field.dtype, 'safe')):
+      yield key, f'has dtype {array.dtype}; it must be {field.dtype}'
+    if array.ndim != len(field.axes):
+      yield key, f'has {array.ndim} dimensions; it must have {len(field.axes)}'
+  yield from rules.TILE.unequal_counts(arrays)
+  if arrays['edge_index'].shape[1] != 2:
+    yield 'edge_index', 'has rows of another length than 2'
+  for key, _, rule in (*rules.TILE.read_rules, rules.READ_RUNTIMES):
+    yield from ((key, message) for message in rule(arrays))

@@ -1,16 +1,15 @@
 """Programs of the layout collections, of which little is in memory.
 
-A `Program` is what one .npz file holds: a graph of up to tens of thousands of
-nodes, up to a hundred thousand configurations, and for each of those the
-layouts of tens to hundreds of nodes, gigabytes as float32. They lie in the
-cache, see `stored`, and only the configurations that are asked for are read.
+One .npz file holds a graph of up to tens of thousands of nodes, up to a hundred
+thousand configurations, and for each of those the layouts of tens to hundreds
+of nodes, gigabytes as float32. They lie in `program_cache`, and only the
+configurations that are asked for are read.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,17 +17,12 @@ from typing import Any
 import numpy as np
 import tqdm
 
-from tpu_graphs_ext.data import read, stored_programs
+from tpu_graphs_ext.data import program_cache, read, schema
 from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
-from tpu_graphs_ext.errors import UserError, shortened
+from tpu_graphs_ext.errors import UserError
 
-SPLITS = ('train', 'valid', 'test')
 # How many files of each split `toy_data` reads, as in the baseline.
 TOY_FILES = 5
-# A single configuration leaves nothing to rank.
-MIN_CONFIGS = 2
-
-_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,7 +41,7 @@ class Program:
       the file.
     read_layouts: int64 [n] -> float32 [n, configurable, 18], configurations by
       their rows in the file.
-    rows: int64 [configs], those of the file that are used; None: all.
+    rows: int64 [configs], the rows of the file that are used; None: all.
   """
   name: str
   path: str
@@ -79,12 +73,12 @@ class Program:
 
   @property
   def is_labelled(self) -> bool:
-    """Whether there are runtimes, which public test files are without."""
+    """Whether there are runtimes; public test files have none."""
     return bool(self.runtime_ns.any())
 
   @property
   def runtime_rel(self) -> np.ndarray:
-    """float64 [configs]: what runtimes are compared by, the same in ns."""
+    """float64 [configs]: what runtimes are compared by, here also in ns."""
     return self.runtime_ns.astype(np.float64)
 
   @property
@@ -113,14 +107,10 @@ class Program:
         configs if self.rows is None else self.rows[configs])
 
   def at_most(self, number: int, rng: np.random.Generator) -> Program:
-    """So many of the configurations, as the baseline's --max_configs has them.
+    """A selection of `number` configurations, as the baseline's --max_configs.
 
-    A third are the fastest, a third the slowest, the rest is drawn from those
-    between.
-
-    Args:
-      number: how many; -1: all.
-      rng: draws.
+    The fastest third, the slowest third, and a draw from those between. -1
+    keeps all.
     """
     if not 0 < number < self.num_configs:
       return self
@@ -154,6 +144,11 @@ class Programs(Sequence):
     return [program.name for program in self]
 
   @property
+  def num_configs(self) -> list[int]:
+    """How many configurations each program has."""
+    return [program.num_configs for program in self]
+
+  @property
   def max_opcode(self) -> int:
     return max(int(program.node_opcode.max()) for program in self)
 
@@ -168,20 +163,19 @@ class Programs(Sequence):
     """Least and largest value of each column over all of them.
 
     Raises:
-      UserError: all are the same everywhere, so a model would see nothing.
+      UserError: no column varies, so a model would see nothing.
     """
-    stats = FeatureStats(*(
-        ColumnStats(np.min([of.minimum for of in sides], axis=0),
-                    np.max([of.maximum for of in sides], axis=0))
-        for sides in zip(*((program.bounds.node, program.bounds.config)
-                           for program in self))))
-    for field, columns in (('node_feat', stats.node),
-                           ('node_config_feat', stats.config)):
+    node, config = (
+        ColumnStats(np.min([one.minimum for one in columns], axis=0),
+                    np.max([one.maximum for one in columns], axis=0))
+        for columns in zip(*((program.bounds.node, program.bounds.config)
+                             for program in self)))
+    for field, columns in (('node_feat', node), ('node_config_feat', config)):
       if not columns.num_used:
         raise UserError(
             f'{self.where}: {field} is the same in all rows of all '
             f'{len(self)} programs; train on data in which it varies')
-    return stats
+    return FeatureStats(node, config)
 
   def select(self, mask: Sequence[bool]) -> Programs:
     """Those for which `mask` is true."""
@@ -194,38 +188,19 @@ class Programs(Sequence):
         program.node_opcode < number, program.node_opcode, 0))
                      for program in self], self.where)
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Collection:
-  """The splits of a collection, such as xla/random.
-
-  Attributes:
-    train: programs with enough configurations to train on.
-    valid: the same, to look at while training.
-    every_valid: with two configurations or more, and all of them.
-    test: the same.
-  """
-  train: Programs
-  valid: Programs
-  every_valid: Programs
-  test: Programs
-
-  @property
-  def num_ops(self) -> int:
-    """One more than the largest opcode in any split: rows of an embedding."""
-    return 1 + max(split.max_opcode for split in (
-        self.train, self.every_valid, self.test))
-
-
-def folder_of(data_root: str, source: str, search: str, split: str) -> str:
-  """<data_root>/<source>/<search>/<split>."""
-  return os.path.join(data_root, source, search, split)
+  def to_train_on(self, min_configs: int, max_configs: int,
+                  seed: Sequence[int]) -> Programs:
+    """Those with enough configurations, `Program.at_most` max_configs each."""
+    rng = np.random.default_rng(seed)
+    chosen = read.with_enough_configs(self, self.where, min_configs, 'program')
+    return Programs([program.at_most(max_configs, rng) for program in chosen],
+                    self.where)
 
 
 def read_collection(data_root: str, source: str, search: str, *,
                     min_configs: int, max_configs: int = -1,
                     cache_dir: str = '', toy_data: bool = False,
-                    seed: int = 0) -> Collection:
+                    seed: int = 0) -> read.Dataset[Programs]:
   """Reads `<data_root>/<source>/<search>/{train,valid,test}`.
 
   Args:
@@ -233,49 +208,24 @@ def read_collection(data_root: str, source: str, search: str, *,
     source: 'xla' or 'nlp'.
     search: 'random' or 'default'.
     min_configs: programs with fewer are not trained on.
-    max_configs: see `Program.at_most`, of the programs to train on.
+    max_configs: see `Program.at_most`, for the programs to train on.
     cache_dir: see `read_folder`.
     toy_data: only 5 files of each split.
-    seed: of what `max_configs` draws.
+    seed: fixes what `max_configs` draws.
 
   Raises:
     UserError: a folder is missing or empty, or a file is damaged or of the
       other task.
   """
-  root = os.path.join(os.path.expanduser(data_root), source, search)
-  missing = [split for split in SPLITS
-             if not os.path.isdir(os.path.join(root, split))]
-  if missing:
-    raise UserError(_no_collection(data_root, source, search, missing))
-  limit = TOY_FILES if toy_data else None
-  every = {split: read_folder(folder_of(data_root, source, search, split),
-                              cache_dir=cache_dir, limit=limit)
-           for split in SPLITS}
-
-  def to_train_on(split: str) -> Programs:
-    rng = np.random.default_rng([seed, SPLITS.index(split)])
-    chosen = _with_enough(every[split], min_configs)
-    return Programs([program.at_most(max_configs, rng) for program in chosen],
-                    chosen.where)
-
-  return Collection(to_train_on('train'), to_train_on('valid'),
-                    every['valid'], every['test'])
-
-
-def _no_collection(data_root: str, source: str, search: str,
-                   missing: Sequence[str]) -> str:
-  root = os.path.expanduser(data_root)
-  there = sorted(os.listdir(root)) if os.path.isdir(root) else []
-  advice = ''
-  if set(SPLITS) & set(there):
-    advice = (f'; {data_root} has {shortened(there)} itself: name the folder '
-              'that xla/ or nlp/ is in')
-  elif not os.path.isdir(root):
-    advice = '; it does not exist'
-  return (f'--data_root={data_root}: a data root of the layout task has the '
-          f'folders {source}/{search}/train, valid and test; '
-          f'{", ".join(missing)} not found{advice}. Other collections are '
-          'named by --source xla|nlp and --search random|default')
+  every = {
+      split: read_folder(folder, cache_dir=cache_dir,
+                         limit=TOY_FILES if toy_data else None)
+      for split, folder in read.split_folders(
+          data_root, (source, search)).items()}
+  return read.Dataset(
+      every['train'].to_train_on(
+          min_configs, max_configs, [seed, schema.SPLITS.index('train')]),
+      every['train'], every['valid'], every['test'])
 
 
 def read_folder(folder: str, *, cache_dir: str = '',
@@ -300,12 +250,11 @@ def read_folder(folder: str, *, cache_dir: str = '',
                             leave=False)], folder)
 
 
-def read_programs(path: str, *, cache_dir: str = '',
-                  limit: int | None = None) -> Programs:
+def read_programs(path: str, *, cache_dir: str = '') -> Programs:
   """Reads a folder of .npz files or a single one; else as `read_folder`."""
   full = os.path.expanduser(path)
   if os.path.isdir(full):
-    return read_folder(path, cache_dir=cache_dir, limit=limit)
+    return read_folder(path, cache_dir=cache_dir)
   if not os.path.exists(full):
     raise UserError(f'{path}: no such file or folder')
   if not full.endswith('.npz'):
@@ -316,29 +265,10 @@ def read_programs(path: str, *, cache_dir: str = '',
 
 def open_program(path: str, cache_dir: str = '') -> Program:
   """The program of one file; see `read_folder`."""
-  entry = stored_programs.open_file(path, os.path.expanduser(cache_dir or ''))
+  entry = program_cache.open_file(path, os.path.expanduser(cache_dir or ''))
   return Program(
       name=os.path.splitext(os.path.basename(path))[0], path=path,
       bounds=entry.bounds, read_layouts=entry.layouts, **entry.arrays)
-
-
-def _with_enough(programs: Programs, min_configs: int) -> Programs:
-  """The programs with enough configurations; says which are left out."""
-  enough = [program.num_configs >= min_configs for program in programs]
-  if not any(enough):
-    most = max(program.num_configs for program in programs)
-    raise UserError(
-        f'{programs.where}: none of {len(programs)} programs has '
-        f'--configs={min_configs} or more configurations (the largest has '
-        f'{most}); lower --configs, or name other data')
-  left_out = [program.name for program, kept in zip(programs, enough)
-              if not kept]
-  if left_out:
-    _log.warning(
-        '%s: left out %d of %d programs with fewer than %d configurations: %s',
-        programs.where, len(left_out), len(programs), min_configs,
-        shortened(left_out))
-  return programs.select(enough)
 
 
 def blocks_of(number: int, at_once: int) -> Iterator[np.ndarray]:

@@ -1,9 +1,7 @@
 """Data roots and folders of .npz files as partitions of kernels.
 
-The same kernels as the baseline's reader gives, kernels with too few
-configurations left out (and said so). They come sorted by file name; the
-baseline takes them as the file system lists them, so that its order differs
-from machine to machine.
+Kernels come sorted by file name; the baseline takes them as the file system
+lists them, so that its order differs from machine to machine.
 """
 
 from __future__ import annotations
@@ -11,8 +9,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
-from tpu_graphs_ext.data import cache
+import numpy as np
+
+from tpu_graphs_ext.data import cache, schema
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError, shortened
 
@@ -21,25 +23,26 @@ TOY_FILES = 100
 # A single configuration leaves nothing to rank.
 MIN_CONFIGS = 2
 
+Problems = TypeVar('Problems')  # A `Partition`, or `Programs`.
 _log = logging.getLogger(__name__)
 # (folder, min_configs) of warnings given: one process may read a split often.
 _reported = set()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(Generic[Problems]):
   """The three splits of a data root, features as stored.
 
   Attributes:
-    train: kernels with enough configurations to train on.
-    every_train: the others too; the arrays are the same.
-    valid: kernels with two configurations or more.
+    train: kernels or programs with enough configurations to train on.
+    every_train: the others too.
+    valid: those with two configurations or more.
     test: the same.
   """
-  train: Partition
-  every_train: Partition
-  valid: Partition
-  test: Partition
+  train: Problems
+  every_train: Problems
+  valid: Problems
+  test: Problems
 
   @property
   def num_ops(self) -> int:
@@ -50,37 +53,26 @@ class Dataset:
 
 def read_dataset(data_root: str, *, min_train_configs: int = -1,
                  cache_dir: str | None = None,
-                 toy_data: bool = False) -> Dataset:
+                 toy_data: bool = False) -> Dataset[Partition]:
   """Reads `<data_root>/{train,valid,test}`.
 
   Args:
     data_root: folder with the three split folders; `~` is expanded.
     min_train_configs: train kernels with fewer configurations are left out;
-      in valid and test, those with fewer than 2 are.
+      in valid and test, those with fewer than 2.
     cache_dir: see `read_split`.
-    toy_data: only 100 files of each split, before the filter; which ones,
-      see `find_npz`.
+    toy_data: only 100 files of each split, before the filter; see `find_npz`.
 
   Raises:
     UserError: a folder is missing or empty, or a file is damaged.
   """
-  root = os.path.expanduser(data_root)
   limit = TOY_FILES if toy_data else None
-  minimum = {'train': min_train_configs, 'valid': MIN_CONFIGS,
-             'test': MIN_CONFIGS}
-  missing = [split for split in minimum
-             if not os.path.isdir(os.path.join(root, split))]
-  if missing:
-    raise UserError(
-        f'{data_root}: {_what_is_there(root)}, but a data root has the '
-        f'folders train, valid and test; {", ".join(missing)} not found. '
-        'Name another --data_root, or make sample data with `tpu-graphs-ext '
-        'sample-data --out DIR`')
   every, chosen = {}, {}
-  for split, least in minimum.items():
-    folder = os.path.join(root, split)
+  for split, folder in split_folders(data_root).items():
     every[split] = _read_all(folder, cache_dir, limit)
-    chosen[split] = _with_enough(every[split], folder, least)
+    chosen[split] = with_enough_configs(
+        every[split], folder,
+        min_train_configs if split == 'train' else MIN_CONFIGS)
   return Dataset(every_train=every['train'], **chosen)
 
 
@@ -95,14 +87,14 @@ def read_split(folder: str, *, min_configs: int = MIN_CONFIGS,
       warning that names them.
     cache_dir: keeps the arrays here for the next run, which maps them into
       memory instead of reading; empty or None keeps nothing.
-    limit: only this many files, before the filter; which ones, see
-      `find_npz`.
+    limit: only this many files, before the filter; see `find_npz`.
 
   Raises:
     UserError: the folder is missing, has no .npz file or none with enough
       configurations, or a file is damaged.
   """
-  return _with_enough(_read_all(folder, cache_dir, limit), folder, min_configs)
+  return with_enough_configs(
+      _read_all(folder, cache_dir, limit), folder, min_configs)
 
 
 def _read_all(folder: str, cache_dir: str | None,
@@ -112,23 +104,57 @@ def _read_all(folder: str, cache_dir: str | None,
       os.path.expanduser(cache_dir) if cache_dir else None)
 
 
-def _with_enough(every: Partition, folder: str, min_configs: int) -> Partition:
-  """The kernels with enough configurations; says which are left out."""
-  enough = every.num_configs >= min_configs
+def split_folders(data_root: str,
+                  collection: Sequence[str] = ()) -> dict[str, str]:
+  """Split -> its folder in a data root.
+
+  Args:
+    data_root: `~` is expanded.
+    collection: folders between it and the splits.
+
+  Raises:
+    UserError: a folder is missing.
+  """
+  root = os.path.expanduser(data_root)
+  folders = {split: os.path.join(root, *collection, split)
+             for split in schema.SPLITS}
+  missing = [split for split, folder in folders.items()
+             if not os.path.isdir(folder)]
+  if missing:
+    task = ' --task layout' if collection else ''
+    raise UserError(
+        f'{data_root}: {_what_is_there(root)}, but a data root has the folders '
+        f'{"/".join([*collection, "train"])}, valid and test; '
+        f'{", ".join(missing)} not found. Name another --data_root'
+        f'{", --source or --search" if collection else ""}, or make sample '
+        f'data with `tpu-graphs-ext sample-data{task} --out DIR`')
+  return folders
+
+
+def with_enough_configs(every: Problems, where: str, min_configs: int,
+                        what: str = 'kernel') -> Problems:
+  """The kernels or programs with enough configurations.
+
+  Warns of those left out, once a process: `where` is where they were read.
+
+  Raises:
+    UserError: none has enough.
+  """
+  enough = np.asarray(every.num_configs) >= min_configs
   if enough.all():
     return every
   if not enough.any():
     raise UserError(
-        f'{folder}: none of {len(every)} kernels has {min_configs} or more '
-        f'configurations (the largest has {every.num_configs.max()}); use a '
+        f'{where}: none of {len(every)} {what}s has {min_configs} or more '
+        f'configurations (the largest has {max(every.num_configs)}); use a '
         'smaller --configs, or other data')
-  skipped = every.select(~enough).tile_ids
-  if (folder, min_configs) not in _reported:
-    _reported.add((folder, min_configs))
+  skipped = every.select(~enough).names
+  if (where, min_configs) not in _reported:
+    _reported.add((where, min_configs))
     _log.warning(
-        '%s: left out %d of %d kernels with fewer than %d configurations: %s',
-        folder, len(skipped), len(every), min_configs, shortened(skipped))
-    _log.debug('%s: left out %s', folder, ' '.join(skipped))
+        '%s: left out %d of %d %ss with fewer than %d configurations: %s',
+        where, len(skipped), len(every), what, min_configs, shortened(skipped))
+    _log.debug('%s: left out %s', where, ' '.join(skipped))
   return every.select(enough)
 
 

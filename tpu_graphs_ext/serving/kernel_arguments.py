@@ -78,7 +78,7 @@ def _from_arrays(given: Mapping[str, Any]) -> Kernel:
 
 def _converted(name: str, value: Any) -> np.ndarray:
   """An array in the file's type, with the same values."""
-  field = rules.FIELDS[name]
+  field = rules.TILE.fields[name]
   try:
     array = np.asarray(value)
     if array.dtype.kind not in 'iuf':

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.data import programs
+from tpu_graphs_ext.data import programs, schema
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.programs import Program, Programs
 from tpu_graphs_ext.engine import (
@@ -62,7 +62,7 @@ class LayoutTask(task.Task):
   def read_split(self, loading: LayoutLoadSettings, collection: Sequence[str],
                  split: str) -> Programs:
     return programs.read_folder(
-        programs.folder_of(loading.data_root, *collection, split),
+        os.path.join(loading.data_root, *collection, split),
         cache_dir=loading.cache_dir,
         limit=programs.TOY_FILES if loading.toy_data else None)
 
@@ -90,12 +90,14 @@ class LayoutTask(task.Task):
         min_configs=settings.configs, max_configs=settings.max_configs,
         cache_dir=settings.cache_dir, toy_data=settings.toy_data,
         seed=settings.seed or 0)
-    labelled = [collection.train, collection.every_valid]
+    labelled = [collection.train, collection.valid]
     if settings.test_mode == 'metrics':
       labelled.append(collection.test)
     for split in labelled:
       evaluate.require_labels(split, split.where, self)
-    validated = collection.valid
+    validated = collection.valid.to_train_on(
+        settings.configs, settings.max_configs,
+        [settings.seed or 0, schema.SPLITS.index('valid')])
     if settings.validate_batches >= 0:
       number = settings.validate_batches * settings.batch
       validated = Programs(validated[:number], validated.where)
@@ -103,7 +105,7 @@ class LayoutTask(task.Task):
     if takes_stats:
       settings = with_stats(settings, stats)
     return settings, task.Splits(
-        collection.train, validated, collection.every_valid, collection.test,
+        collection.train, validated, collection.valid, collection.test,
         stats, collection.num_ops)
 
   def compiled_model(self, settings: LayoutTrainSettings,

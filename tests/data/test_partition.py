@@ -1,0 +1,95 @@
+"""Kernels as flat arrays, and what of them is kept out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from support import tiny_kernels
+from support.tiny_kernels import assert_same
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.errors import UserError
+
+KERNELS = tiny_kernels.corner_cases()
+
+
+def test_kernels_come_back():
+  partition = Partition.from_kernels(KERNELS)
+  assert len(partition) == 6
+  for kernel, expected in zip(partition, KERNELS):
+    assert_same(kernel, expected)
+  assert partition.num_nodes.tolist() == [1, 3, 4, 2, 3, 3]
+  assert partition.num_edges.tolist() == [0, 2, 4, 0, 2, 2]
+  assert partition.num_configs.tolist() == [4, 4, 5, 4, 1, 4]
+  # Each start is the sum of the counts before it.
+  assert partition.node_start.tolist() == [0, 1, 4, 8, 10, 13]
+  # Opcodes are base % 50 + node + 2: the largest is 40 + 2 + 2 = 44.
+  assert partition.max_opcode == 44
+  with pytest.raises(ValueError, match='read-only'):
+    partition.node_feat[0, 0] = 1
+
+
+def test_selection_keeps_order_and_shares_memory():
+  partition = Partition.from_kernels(KERNELS)
+  for chosen in ([4, 1, 1], np.array([False, True, False, True, True, False])):
+    selected = partition.select(chosen)
+    numbers = np.arange(6)[np.asarray(chosen)]
+    assert len(selected) == len(numbers)
+    for kernel, number in zip(selected, numbers):
+      assert_same(kernel, KERNELS[number])
+    assert selected.config_feat is partition.config_feat
+    assert np.shares_memory(selected.kernel(0).node_feat, partition.node_feat)
+  assert len(partition.select([])) == 0
+  assert list(partition.select([]).blocks('node_feat')) == []
+  assert partition.select([]).max_opcode == -1
+  assert partition.select([3, 1, 0]).select([1]).tile_ids == ['chain_0']
+  with pytest.raises(ValueError, match=r'shape \(2,\); it must be \(6,\)'):
+    partition.select(np.array([True, False]))
+
+
+def test_blocks_hold_the_rows_of_the_selection_only(monkeypatch):
+  monkeypatch.setattr('tpu_graphs_ext.data.partition.BLOCK_ROWS', 4)
+  # Kernels 0 and 1 adjoin, 1 + 3 nodes; 3 stands alone, 2 nodes; 2 comes last
+  # with 4: runs of 4, 2 and 4 rows.
+  selected = Partition.from_kernels(KERNELS).select([0, 1, 3, 2])
+  blocks = list(selected.blocks('node_opcode'))
+  assert [len(block) for block in blocks] == [4, 2, 4]
+  np.testing.assert_array_equal(
+      np.concatenate(blocks),
+      np.concatenate([KERNELS[i].node_opcode for i in (0, 1, 3, 2)]))
+  # Five configurations of the diamond do not fit into one block of four.
+  assert [len(block) for block in selected.select([3]).blocks('config_feat')
+          ] == [4, 1]
+
+
+BAD = [
+    ('node_opcode', np.zeros(4, np.uint8),
+     'node_opcode has 4 nodes (axis 0), but node_feat has 3'),
+    ('runtime_ns', np.ones(3, np.int64),
+     'config_runtime has 3 configs (axis 0), but config_feat has 4'),
+    ('edge_index', np.array([[1, 0], [3, 1]]),
+     'edge_index row 1 is [3, 1]; both nodes must be in 0 to 2'),
+    ('edge_index', np.zeros(2, np.int64), 'edge_index has 1 dimensions'),
+    ('edge_index', np.zeros((2, 3), np.int64), 'another length than 2'),
+    ('config_feat', np.zeros((4, 24)), 'config_feat has dtype float64'),
+    ('normalizer_ns', np.array([1, 1, 0, 1]), 'row 2 is 0; times in ns'),
+    ('runtime_ns', np.array([5, -7, 6, 6]), 'row 1 is -7; times in ns must be'),
+    ('runtime_ns', np.array([5, 0, 6, 6]), 'row 1 is 0; times in ns must be'),
+    ('config_feat', np.zeros((4, 24), bool), 'config_feat has dtype bool'),
+    ('node_feat', np.zeros((3, 140), np.int8), 'node_feat has dtype int8'),
+    ('node_opcode', np.ones(3, bool), 'node_opcode has dtype bool')]
+
+
+def test_kernels_that_make_no_sense():
+  for field, value, message in BAD:
+    kernel = tiny_kernels.chain()
+    object.__setattr__(kernel, field, value)
+    with pytest.raises(UserError) as raised:
+      Partition.from_kernels([kernel])
+    assert message in str(raised.value)
+  with pytest.raises(UserError, match='no kernels'):
+    Partition.from_kernels([])
+  with pytest.raises(UserError, match='chain_0: node_feat has 5 columns, but '
+                     'in one_node_0 it has 140'):
+    Partition.from_kernels(
+        [tiny_kernels.one_node(), tiny_kernels.chain(node_width=5)])
