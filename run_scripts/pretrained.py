@@ -14,7 +14,7 @@ import os
 import sys
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine import artifacts, weights_only
+from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.errors import UserError
 
 
@@ -25,7 +25,7 @@ def main() -> int:
   folder = artifacts.PRETRAINED_FOLDER
   try:
     with files.new_folder(folder) as temporary:
-      weights_only.write(parser.parse_args().model_dir, temporary)
+      artifacts.save_weights_only(parser.parse_args().model_dir, temporary)
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1

@@ -108,6 +108,6 @@ def test_a_cache_entry_with_something_else_stays(tmp_path):
   (entry / 'notes.txt').write_text('mine')
   assert len(cache.open_files([path], str(folder))) == 1
   (entry / cache.META_FILE).write_text('{}')
-  with pytest.raises(UserError, match=r"holds 'notes\.txt', which is no part"):
+  with pytest.raises(UserError, match=r"holds 'notes\.txt', which does not"):
     cache.open_files([path], str(folder))
   assert (entry / 'notes.txt').read_text() == 'mine'

@@ -15,10 +15,10 @@ MOST_LETTERS = 500  # Of a line of an error.
 
 
 def printable(message: str) -> str:
-  """A message whose lines have 500 characters at most, which can be printed.
+  """A message with lines of at most 500 characters, which can be printed.
 
-  The beginning names the file and the field, the end says what to do: a line
-  that is too long loses its middle.
+  The beginning names the file and the field, the end says what to do: a long
+  line loses its middle.
   """
   message = message.encode(errors='backslashreplace').decode()
   return '\n'.join(
@@ -29,13 +29,13 @@ def printable(message: str) -> str:
 
 def did_you_mean(name: str, names: list[str], most: int = 2,
                  cutoff: float = 0.6) -> str:
-  """'did you mean a or b?', or '' where no name is near.
+  """'did you mean a or b?', or '' if no name is near.
 
   Args:
-    name: what was given.
-    names: what could have been.
-    most: names in the question.
-    cutoff: how near they must be; from 0, anything, to 1, equal.
+    name: the misspelt name.
+    names: the possible ones.
+    most: largest number of names in the question.
+    cutoff: least similarity, from 0, anything, to 1, equal.
   """
   import difflib  # Only here: Python's start-up may read this file.
   begin = [one for one in names if len(name) > 3 and one.startswith(name)]
@@ -57,7 +57,7 @@ def shortened(names: list[str], most: int = 3) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-  """What somebody's error says, without the stack traces that some have."""
+  """The message of any error, without the stack trace that some have."""
   lines = [line.strip() for line in str(error).split('\n') if line.strip()]
   if lines and lines[0].startswith('in user code'):
     lines = lines[-1:]  # After a stack trace of AutoGraph's.

@@ -1,8 +1,8 @@
-"""Proof that what lies in a folder was written by this package.
+"""Proof that the files in a folder were written by this package.
 
-A command that may replace a folder keeps the sums of all files that it wrote
-there. What is in the folder and has no such sum belongs to somebody else, and
-stops the command.
+A command that may replace a folder keeps the checksums of all files that it
+wrote there. A file with another checksum belongs to somebody else, and stops
+the command.
 """
 
 from __future__ import annotations
@@ -11,22 +11,18 @@ import hashlib
 import os
 from collections.abc import Collection, Mapping
 
-from tpu_graphs_ext import files
-from tpu_graphs_ext.errors import UserError
-
 _BLOCK_BYTES = 1 << 20
 
 
 def sums(folder: str, passed_over: Collection[str] = ()) -> dict[str, str]:
-  """Path in the folder -> sum of the file's content, in the paths' order.
+  """Path in the folder, with '/' -> checksum of the file, sorted by path.
+
+  An empty folder has the checksum 'empty'; links, pipes and the like have '',
+  which is never known.
 
   Args:
-    folder: a folder; one that is missing has no files.
-    passed_over: names of folders that do not count, nor what is in them.
-
-  Returns:
-    Paths with '/'. An empty folder has the sum 'empty'; links, pipes and the
-    like have '', which is never known.
+    folder: a folder; a missing one has no files.
+    passed_over: names of folders that do not count, nor their files.
   """
   found = {}
   for parent, folders, names in os.walk(folder):
@@ -35,48 +31,23 @@ def sums(folder: str, passed_over: Collection[str] = ()) -> dict[str, str]:
              if os.path.islink(os.path.join(parent, name))]
     for name in [*names, *links]:
       path = os.path.join(parent, name)
-      found[_relative(path, folder)] = _sum(path)
+      found[path] = _sum(path)
     if not folders and not names and parent != folder:
-      found[_relative(parent, folder)] = 'empty'
-  return dict(sorted(found.items()))
+      found[parent] = 'empty'
+  return {os.path.relpath(path, folder).replace(os.sep, '/'): content
+          for path, content in sorted(found.items())}
 
 
 def foreign(folder: str, *known: Mapping[str, str],
             passed_over: Collection[str] = ()) -> list[str]:
-  """The paths of `sums` that have none of the sums known for them."""
+  """The paths of `sums` whose checksum is not a known one."""
   return [path for path, content in sums(folder, passed_over).items()
           if not content
           or content not in [sums_of.get(path) for sums_of in known]]
 
 
-def require_file(path: str, start: bytes, what: str) -> None:
-  """Raises a UserError where writing a file would destroy another one.
-
-  Args:
-    path: to be written. A file that is missing or empty is nobody's.
-    start: how files of the kind begin.
-    what: the kind, for the message.
-  """
-  files.require_replaceable(path)
-  try:
-    if not os.path.isfile(path):  # What else it may be cannot be replaced.
-      return
-    with open(path, 'rb') as file:
-      found = file.read(len(start))
-  except OSError as error:
-    raise UserError(f'{path}: cannot be replaced ({error}); name another '
-                    'file') from error
-  if found and found != start:
-    raise UserError(f'{path}: is no {what}, so it is not replaced; move it '
-                    'away, or name another file')
-
-
-def _relative(path: str, folder: str) -> str:
-  return os.path.relpath(path, folder).replace(os.sep, '/')
-
-
 def _sum(path: str) -> str:
-  """Of an ordinary file; '' of anything else."""
+  """The checksum of an ordinary file; '' for anything else."""
   if os.path.islink(path) or not os.path.isfile(path):
     return ''
   digest = hashlib.sha256()

@@ -1,9 +1,8 @@
-"""Files and folders that are there whole or not at all, and JSON not trusted.
+"""Files and folders written as a whole or not at all, and untrusted JSON.
 
-What is written gets a temporary name in the same folder, goes to the disk, and
-then takes its own name. The process that fills it holds a lock on it, so what
-a killed process left behind can be told from what is being written, and is
-removed by the next one that writes there.
+A file gets a temporary name in the same folder, goes to the disk, and then
+takes its own name. The process that fills it holds a lock on it, so that the
+next process can tell what a killed one left behind, and removes it.
 """
 
 from __future__ import annotations
@@ -36,17 +35,16 @@ TEMPORARY = '.tpu_graphs_ext.tmp'
 _ASIDE = '.aside' + TEMPORARY
 _LEFTOVER = re.compile(
     r'(?P<final>.+)\.[0-9a-f]{8}(?P<aside>\.aside)?' + re.escape(TEMPORARY))
-_tidied: set[str] = set()  # Folders that this process has looked through.
+_tidied: set[str] = set()  # Folders that this process has already tidied.
 # A file is made a moment before it is locked.
 _YOUNG_SECONDS = 60
 
 
-def require_path(flag: str, path: str) -> str:
-  """Expands ~; an empty path is an error, for it would mean this folder.
+# ---------------------------------------------------------------------- paths
 
-  Raises:
-    UserError: the path is empty. An unset variable of a shell gives that.
-  """
+
+def require_path(flag: str, path: str) -> str:
+  """Expands ~; raises UserError for an empty path, which means this folder."""
   if not path.strip():
     raise UserError(f'{flag} is empty; name a file or folder (is the variable '
                     'that should hold it set?)')
@@ -54,7 +52,7 @@ def require_path(flag: str, path: str) -> str:
 
 
 def path_flag(flag: str) -> Callable[[str], str]:
-  """What checks a path of the command line, and leaves it as it is."""
+  """A function that checks a path of the command line, and returns it."""
   def check(path: str) -> str:
     require_path(flag, path)
     return path
@@ -62,14 +60,19 @@ def path_flag(flag: str) -> Callable[[str], str]:
   return check
 
 
+def full_path(path: str) -> str:
+  """The absolute path of '~/a' or 'a'."""
+  return os.path.abspath(os.path.expanduser(path))
+
+
 def open_ordinary(path: str) -> BinaryIO:
-  """Opens a file for reading that may be something else than a file.
+  """Opens a file for reading.
 
   Raises:
-    OSError: it cannot be opened, or is no ordinary file: a named pipe would be
-      waited for, and a device never end.
+    OSError: it cannot be opened, or is not an ordinary file: a named pipe
+      would block, and a device never end.
   """
-  # Without O_NONBLOCK opening a pipe waits for somebody who writes.
+  # Without O_NONBLOCK opening a pipe waits for a writer.
   handle = os.open(path, os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0)
                    | getattr(os, 'O_BINARY', 0))
   try:
@@ -81,37 +84,11 @@ def open_ordinary(path: str) -> BinaryIO:
     raise
 
 
-@contextlib.contextmanager
-def new_file(path: str) -> Iterator[BinaryIO]:
-  """A file to fill, which then replaces an ordinary file of its name.
-
-  Raises:
-    UserError: it cannot be written, or the name is that of a link, a pipe or a
-      device.
-  """
-  require_replaceable(path)
-  temporary = _temporary_name(path)
-  try:
-    os.makedirs(os.path.dirname(temporary), exist_ok=True)
-    remove_leftovers(os.path.dirname(temporary))
-    try:
-      with open(temporary, 'xb') as file, _locked(file.fileno()):
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-      with contextlib.suppress(FileNotFoundError):
-        os.remove(temporary)
-  except OSError as error:
-    raise cannot_be_written(path, error) from error
-
-
 def require_replaceable(path: str) -> None:
-  """Raises a UserError where writing would replace anything but a file."""
+  """Raises UserError if writing would replace a link, a pipe or a device."""
   try:
     mode = os.lstat(path).st_mode
-  except OSError:  # Not there, or writing will say what is wrong.
+  except OSError:  # Missing, or writing will say what is wrong.
     return
   if stat.S_ISLNK(mode):
     raise UserError(f'{path}: is a link, which would be replaced; name the '
@@ -121,9 +98,45 @@ def require_replaceable(path: str) -> None:
                     'name a file')
 
 
-def full_path(path: str) -> str:
-  """The absolute path of '~/a' or 'a'."""
-  return os.path.abspath(os.path.expanduser(path))
+def cannot_be_read(path: str, error: OSError) -> UserError:
+  """The error for a file that cannot be opened or is not a file."""
+  return UserError(f'{path}: cannot be read ({error.strerror or error})')
+
+
+def cannot_be_written(path: str, error: OSError) -> UserError:
+  """The error for a file or folder that the system refuses."""
+  advice = ('; free some space, or choose another place'
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) else '')
+  return UserError(f'{path}: cannot be written ({error}){advice}')
+
+
+# -------------------------------------------------------------------- writing
+
+
+@contextlib.contextmanager
+def new_file(path: str) -> Iterator[BinaryIO]:
+  """A file to fill, which then replaces an ordinary file of its name.
+
+  Raises:
+    UserError: it cannot be written, or the name is taken by a link, a pipe or
+      a device.
+  """
+  require_replaceable(path)
+  try:
+    temporary = _temporary_name(path)
+  except OSError as error:
+    raise cannot_be_written(path, error) from error
+  try:
+    with open(temporary, 'xb') as file, _locked(file.fileno()):
+      yield file
+      file.flush()
+      os.fsync(file.fileno())
+      os.replace(temporary, path)
+  except OSError as error:
+    raise cannot_be_written(path, error) from error
+  finally:
+    with contextlib.suppress(OSError):
+      os.remove(temporary)
 
 
 def write_file(path: str, content: bytes) -> None:
@@ -142,36 +155,31 @@ def new_folder(path: str, replace: bool = True) -> Iterator[str]:
 
   Args:
     path: its name.
-    replace: whether it takes the place of a folder of that name; else that
-      one stays, and the new one goes.
+    replace: whether it replaces a folder of that name; otherwise the old one
+      stays and the new one is dropped.
 
   Raises:
     OSError: it cannot be written.
   """
   temporary = _temporary_name(path)
-  os.makedirs(os.path.dirname(temporary), exist_ok=True)
-  remove_leftovers(os.path.dirname(temporary))
   os.mkdir(temporary)
   try:
     with _locked_folder(temporary):
       yield temporary
-      _sync(temporary)
+      for parent, _, names in os.walk(temporary):
+        for name in names:
+          with open(os.path.join(parent, name), 'rb') as file:
+            os.fsync(file.fileno())
       if replace:
         _replace_folder(temporary, path)
       else:
-        with contextlib.suppress(FileExistsError):
-          _rename_to_nothing(temporary, path)
+        try:
+          os.rename(temporary, path)
+        except OSError as error:
+          if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
   finally:
     shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _rename_to_nothing(new: str, path: str) -> None:
-  try:
-    os.rename(new, path)
-  except OSError as error:
-    if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-      raise
-    raise FileExistsError(path) from error
 
 
 def _replace_folder(new: str, path: str) -> None:
@@ -184,15 +192,15 @@ def _replace_folder(new: str, path: str) -> None:
       with contextlib.suppress(FileNotFoundError):
         os.rename(path, aside)
       os.rename(new, path)
-    finally:  # Also where a signal came in between.
+    finally:  # Also if a signal interrupted.
       if os.path.exists(aside) and not os.path.exists(path):
         os.rename(aside, path)
       shutil.rmtree(aside, ignore_errors=True)
 
 
 def remove_folder(path: str) -> None:
-  """Removes a folder, which is whole or gone for whoever looks."""
-  away = _temporary_name(path)
+  """Removes a folder; other processes see it whole or not at all."""
+  away = f'{os.path.abspath(path)}.{secrets.token_hex(4)}{TEMPORARY}'
   with contextlib.suppress(OSError):
     os.rename(path, away)
   shutil.rmtree(away, ignore_errors=True)
@@ -205,20 +213,11 @@ def held_folder(path: str) -> Iterator[None]:
   Raises:
     BlockingIOError: another one has it.
   """
-  if fcntl is None:
+  with _locked_folder(path, is_exclusive=True):
     yield
-    return
-  handle = os.open(path, os.O_RDONLY)
-  try:
-    try:
-      fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      raise
-    except OSError:  # Some network file systems have no locks.
-      pass
-    yield
-  finally:
-    os.close(handle)
+
+
+# -------------------------------------------------------------------- leftovers
 
 
 def remove_leftovers(folder: str) -> None:
@@ -231,19 +230,22 @@ def remove_leftovers(folder: str) -> None:
   if folder in _tidied:
     return
   _tidied.add(folder)
-  for name in _names(folder):
+  try:
+    names = os.listdir(folder)
+  except OSError:
+    return
+  for name in names:
     match = _LEFTOVER.fullmatch(name)
     left = os.path.join(folder, name)
     if not match or not _is_abandoned(left):
       continue
     final = os.path.join(folder, match['final'])
-    if match['aside'] and not os.path.exists(final):
-      with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+      if match['aside'] and not os.path.exists(final):
         os.rename(left, final)
-    elif os.path.isdir(left):
-      shutil.rmtree(left, ignore_errors=True)
-    else:
-      with contextlib.suppress(OSError):
+      elif os.path.isdir(left):
+        shutil.rmtree(left, ignore_errors=True)
+      else:
         os.remove(left)
 
 
@@ -252,7 +254,7 @@ def _is_abandoned(path: str) -> bool:
   if fcntl is None:
     return False
   try:
-    # What steps aside is locked before it does.
+    # A folder that steps aside is locked before it does.
     age = time.time() - os.lstat(path).st_mtime
     if os.path.islink(path) or (
         age < _YOUNG_SECONDS and not path.endswith(_ASIDE)):
@@ -270,64 +272,62 @@ def _is_abandoned(path: str) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(handle: int) -> Iterator[None]:
+def _locked(handle: int, is_exclusive: bool = False) -> Iterator[None]:
   """Holds the lock of an open file; it goes with the process."""
-  if fcntl is not None:
-    # Some network file systems have no locks.
-    with contextlib.suppress(OSError):
+  try:
+    if fcntl is not None:
       fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    if is_exclusive:
+      raise
+  except OSError:  # Some network file systems have no locks.
+    pass
   yield
 
 
 @contextlib.contextmanager
-def _locked_folder(path: str) -> Iterator[None]:
+def _locked_folder(path: str, is_exclusive: bool = False) -> Iterator[None]:
   if fcntl is None:
     yield
     return
   handle = os.open(path, os.O_RDONLY)
   try:
-    with _locked(handle):
+    with _locked(handle, is_exclusive):
       yield
   finally:
     os.close(handle)
 
 
-def _sync(folder: str) -> None:
-  """Brings the files of a folder to the disk."""
-  for parent, _, names in os.walk(folder):
-    for name in names:
-      with open(os.path.join(parent, name), 'rb') as file:
-        os.fsync(file.fileno())
-
-
 def _temporary_name(path: str) -> str:
-  return f'{os.path.abspath(path)}.{secrets.token_hex(4)}{TEMPORARY}'
+  """A name in the same folder, which is made and tidied."""
+  path = os.path.abspath(path)
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  remove_leftovers(os.path.dirname(path))
+  return f'{path}.{secrets.token_hex(4)}{TEMPORARY}'
 
 
-def _names(folder: str) -> list[str]:
+# ------------------------------------------------------------------------ JSON
+
+
+def read_json(path: str) -> Any:
+  """`parse_json` of an ordinary file.
+
+  Raises:
+    UserError: it cannot be read, or is not such JSON.
+  """
   try:
-    return os.listdir(folder)
-  except OSError:
-    return []
-
-
-def cannot_be_read(path: str, error: OSError) -> UserError:
-  """What to tell of a file that cannot be opened or is no file."""
-  return UserError(f'{path}: cannot be read ({error.strerror or error})')
-
-
-def cannot_be_written(path: str, error: OSError) -> UserError:
-  """What to tell of a file or folder that the system refuses."""
-  advice = ('; free some space, or choose another place'
-            if error.errno in (errno.ENOSPC, errno.EDQUOT) else '')
-  return UserError(f'{path}: cannot be written ({error}){advice}')
+    with open_ordinary(path) as file:
+      content = file.read()
+  except OSError as error:
+    raise cannot_be_read(path, error) from error
+  return parse_json(content, path)
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-  """Reads JSON that anybody may have written.
+  """Reads JSON from an untrusted source.
 
   Raises:
-    UserError: it is no JSON, nested deeper than Python goes, would take more
+    UserError: it is not JSON, nested deeper than Python goes, would take more
       than `MOST_JSON_BYTES` of memory, or holds a number or text that the
       rest of the program could not handle.
   """
@@ -341,16 +341,15 @@ def parse_json(text: str | bytes, where: str) -> Any:
 
 def require_parsable(text: str | bytes, where: str,
                      most_bytes: int = MOST_JSON_BYTES) -> None:
-  """Raises a UserError where JSON would take too much memory as objects.
+  """Raises UserError if JSON would take too much memory as objects.
 
   A list or object takes 64 to 232 bytes, another value 40 with its place; a
   file of `{},` takes 24 times its size.
   """
-  if isinstance(text, str):
-    count = text.count
-  else:
-    def count(character):
-      return text.count(character.encode())
+  def count(character: str) -> int:
+    return text.count(
+        character if isinstance(text, str) else character.encode())
+
   needed = (len(text) + 240 * count('{') + 64 * count('[')
             + 40 * count(','))
   if needed > most_bytes:

@@ -15,21 +15,17 @@ from tpu_graphs_ext.errors import UserError, did_you_mean
 
 
 def models_path(task: str = 'tile') -> str:
-  """The project's models of a task, found without importing TensorFlow.
-
-  Args:
-    task: 'tile': models.py; 'layout': layout_models.py.
-  """
+  """The package's models.py of a task, found without importing TensorFlow."""
   return os.path.join(
       os.path.dirname(os.path.abspath(__file__)),
       {'tile': 'models.py', 'layout': 'layout_models.py'}[task])
 
 
 def models_module(models_py: str = ''):
-  """The project's models.py, or a student's own.
+  """The package's models.py, or a student's own.
 
   Args:
-    models_py: path of another models.py; empty: the project's.
+    models_py: path of another models.py; empty: the package's.
 
   Raises:
     UserError: the file is missing or cannot be imported.
@@ -38,7 +34,7 @@ def models_module(models_py: str = ''):
     from tpu_graphs_ext import models
     return models
   path = os.path.abspath(os.path.expanduser(models_py))
-  if path == models_path('layout'):  # Imported once, whoever asks.
+  if path == models_path('layout'):  # Imported only once.
     from tpu_graphs_ext import layout_models
     return layout_models
   if not os.path.isfile(path):
@@ -60,7 +56,7 @@ def models_module(models_py: str = ''):
 
 
 class _Source(importlib.machinery.SourceFileLoader):
-  """Loads a source whatever its name ends with, as models.py.original does."""
+  """Loads a source with any ending, such as models.py.original."""
 
   def path_stats(self, path):
     if not path.endswith('.py'):  # Else x.a and x.b would share a .pyc.
@@ -70,11 +66,8 @@ class _Source(importlib.machinery.SourceFileLoader):
 
 def model_names(models_py: str = '') -> list[str]:
   """Names of the public model classes, in the order of the file."""
-  return _names_in(models_module(models_py))
-
-
-def _names_in(module) -> list[str]:
   import tensorflow as tf
+  module = models_module(models_py)
   return [name for name, value in vars(module).items()
           if inspect.isclass(value) and issubclass(value, tf.keras.Model)
           and value.__module__ == module.__name__ and not name.startswith('_')]
@@ -86,20 +79,19 @@ def model_class(name: str, models_py: str = '') -> type:
   Raises:
     UserError: there is no such model; names the nearest.
   """
-  module = models_module(models_py)
-  names = _names_in(module)
+  names = model_names(models_py)
   if name not in names:
     hint = did_you_mean(name, names, 3, cutoff=0.4)
     raise UserError(
         f'--model: there is no model {name!r} in models.py; {hint}'
         f'{" " if hint else ""}the models are {", ".join(names)}')
-  return getattr(module, name)
+  return getattr(models_module(models_py), name)
 
 
 def constructor_arguments(cls: type) -> tuple[dict[str, Any], bool]:
   """Keywords of a model with their defaults, and whether it takes others too.
 
-  A constructor with **kwargs hands them on to the next class, which knows them.
+  A constructor with **kwargs passes them to the next class, which knows them.
   """
   import tensorflow as tf
   allowed = {}
@@ -110,11 +102,10 @@ def constructor_arguments(cls: type) -> tuple[dict[str, Any], bool]:
       continue
     parameters = inspect.signature(base.__init__).parameters
     allowed = {**parameters, **allowed}  # A subclass's default goes first.
-    if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD
-           for parameter in parameters.values()):
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD
+                    for parameter in parameters.values())
+    if not takes_any:
       break
-  takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD
-                  for parameter in parameters.values())
   return {name: parameter.default for name, parameter in allowed.items()
           if name not in ('self', 'num_configs', 'num_ops')
           and parameter.kind is not inspect.Parameter.VAR_KEYWORD}, takes_any
@@ -130,14 +121,14 @@ def takes(name: str, argument: str, models_py: str = '') -> bool:
 
 
 def create_variables(model, graph) -> None:
-  """Creates the variables of a new model; calls it if there is no other way.
+  """Creates the variables of a new model, if need be by calling it.
 
   Raises:
     UserError: the model refuses the features of the graph.
   """
   configs = config_feats(graph)
   with _as_user_errors(type(model).__name__):
-    if hasattr(model, '_create_for'):  # Takes no trace, unlike a call.
+    if hasattr(model, '_create_for'):  # Needs no trace, unlike a call.
       model._create_for(
           graph.node_sets['op']['feats'].shape[-1], configs.shape[-1])
     else:
@@ -152,7 +143,7 @@ def config_feats(graph):
 
 @contextlib.contextmanager
 def _as_user_errors(name: str) -> Iterator[None]:
-  """Tells what a model says of its arguments, or that it is too large."""
+  """Reports why a model refuses its arguments, or that it is too large."""
   import tensorflow as tf
   try:
     yield
@@ -175,9 +166,9 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
     name: class name of the model.
     num_configs: configurations of each kernel in training.
     num_ops: number of opcodes.
-    kwargs: what `--model_kwargs_json` holds.
+    kwargs: constructor arguments, from `--model_kwargs_json`.
     models_py: see `models_module`.
-    graph: where given, the variables are created from it.
+    graph: if given, the variables are created from it.
 
   Raises:
     UserError: unknown model, unknown key, or a value or features that the

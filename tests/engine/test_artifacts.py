@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -13,11 +14,12 @@ import sys
 import numpy as np
 import pytest
 
-from support import eager_training, tiny_kernels, tiny_models
+from support import eager_training, saved_run, tiny_kernels, tiny_models
+from tpu_graphs_ext import cli
 from tpu_graphs_ext.engine import artifacts, run_file, scoring, train
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import write_file
+from tpu_graphs_ext.serving.cost_model import CostModel
 
 DROPPED = object()  # In place of a value.
 RUN_INFO = {'args': {'model': 'M', 'model_kwargs_json': '{}', 'configs': 2}}
@@ -54,11 +56,15 @@ def copied(trained, tmp_path):
           tmp_path / 'out' / os.path.basename(trained.run_path))
 
 
-def rewrite(copied, change):
-  """Changes the run's content, and the names to its new hash."""
-  model_dir, run_path = copied
+def read(run_path):
   with gzip.open(run_path) as file:
-    run = json.load(file)
+    return json.load(file)
+
+
+def rewrite(model_dir, change):
+  """Changes the run's content, and the names to its new hash."""
+  run_path = pathlib.Path(artifacts.run_path_of(str(model_dir)))
+  run = read(run_path)
   change(run)
   run_path.unlink()
   artifacts.save_run_file(run, str(model_dir.parent))
@@ -72,51 +78,37 @@ def load(model_dir, **changes):
       'cache_dir': '', **changes}))
 
 
-def test_hash_does_not_depend_on_the_order_of_keys():
+def test_hash_and_paths(monkeypatch, tmp_path):
   # printf '{"a": 1, "b": "x"}' | md5sum
   for args in ({'a': 1, 'b': 'x'}, {'b': 'x', 'a': 1}):
     assert artifacts.train_hash(args) == '4f5f4713d180fb0cb1041f7caf4faaaa'
-
-
-def test_run_path_of_any_spelling(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv('HOME', str(tmp_path))
-  expected = str(tmp_path / 'run_abc.jsonz')
   for spelling in ('model_abc', 'model_abc/', './model_abc//', '~/model_abc',
                    str(tmp_path / 'model_abc')):
-    assert artifacts.run_path_of(spelling) == expected
+    assert artifacts.run_path_of(spelling) == str(tmp_path / 'run_abc.jsonz')
   # The baseline's scripts replace every '/model_' of the path.
   assert artifacts.run_path_of('/model_zoo/model_abc/') == (
       '/model_zoo/run_abc.jsonz')
 
 
-def test_save_and_load_a_run(tmp_path):
+def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
   model_dir, run_path = artifacts.save_run(
-      FakeModel('one'), RUN_INFO, str(tmp_path / 'new' / 'folder'))
+      FakeModel('old'), RUN_INFO, str(tmp_path / 'out'))
   assert artifacts.load_run(model_dir + '/').info == RUN_INFO
-  first = (tmp_path / 'new' / 'folder').joinpath(run_path).read_bytes()
-  artifacts.save_run_file(RUN_INFO, str(tmp_path / 'new' / 'folder'))
-  with open(run_path, 'rb') as file:
-    assert file.read() == first  # No clock in the file.
+  first = pathlib.Path(run_path).read_bytes()
+  names = sorted(os.listdir(tmp_path / 'out'))
 
+  def is_old():
+    with open(os.path.join(model_dir, 'saved_model.pb')) as file:
+      assert file.read() == 'old'
+    assert sorted(os.listdir(tmp_path / 'out')) == names
 
-def test_interrupted_save_keeps_the_old_model_and_no_remains(tmp_path):
-  model_dir, run_path = artifacts.save_run(
-      FakeModel('old'), RUN_INFO, str(tmp_path))
   with pytest.raises(KeyboardInterrupt):
     artifacts.save_run(
-        FakeModel('new', breaks=True), RUN_INFO, str(tmp_path))
-  with open(os.path.join(model_dir, 'saved_model.pb')) as file:
-    assert file.read() == 'old'
-  assert sorted(os.listdir(tmp_path)) == sorted(
-      [os.path.basename(model_dir), os.path.basename(run_path)])
-
-
-def test_interrupted_replacement_puts_the_old_model_back(
-    tmp_path, monkeypatch):
-  model_dir = artifacts.save_run(FakeModel('old'), RUN_INFO, str(tmp_path))[0]
-  rename = os.rename
-  calls = []
+        FakeModel('new', breaks=True), RUN_INFO, str(tmp_path / 'out'))
+  is_old()
+  rename, calls = os.rename, []
 
   def second_fails(source, target):
     calls.append(target)
@@ -124,25 +116,14 @@ def test_interrupted_replacement_puts_the_old_model_back(
       raise KeyboardInterrupt
     rename(source, target)
 
-  monkeypatch.setattr(os, 'rename', second_fails)
-  with pytest.raises(KeyboardInterrupt):
-    artifacts.save_run(FakeModel('new'), RUN_INFO, str(tmp_path))
-  with open(os.path.join(model_dir, 'saved_model.pb')) as file:
-    assert file.read() == 'old'
-  assert len(os.listdir(tmp_path)) == 2
-
-
-def test_second_save_replaces_the_whole_folder(tmp_path):
-  model_dir = artifacts.save_run(FakeModel('old'), RUN_INFO, str(tmp_path))[0]
+  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    patched.setattr(os, 'rename', second_fails)
+    artifacts.save_run(FakeModel('new'), RUN_INFO, str(tmp_path / 'out'))
+  is_old()
   open(os.path.join(model_dir, 'stale'), 'w').close()
-  artifacts.save_run(FakeModel('new'), RUN_INFO, str(tmp_path))
+  artifacts.save_run(FakeModel('new'), RUN_INFO, str(tmp_path / 'out'))
   assert os.listdir(model_dir) == ['saved_model.pb']
-
-
-def test_loaded_variables_equal_the_saved(trained):
-  ranker = load(trained.model_dir)
-  assert ranker.num_ops == trained.run_info['num_ops']
-  assert len(ranker.model.trainable_variables) == 7
+  assert pathlib.Path(run_path).read_bytes() == first  # No clock in the file.
 
 
 def test_a_run_file_of_the_baseline_needs_the_data(trained, copied):
@@ -153,139 +134,97 @@ def test_a_run_file_of_the_baseline_needs_the_data(trained, copied):
         del run[key]
 
   kernel = tiny_kernels.chain()
-  expected = load(trained.model_dir).scores(kernel)
-  model_dir = rewrite(copied, as_baseline)
+  ranker = load(trained.model_dir)
+  assert ranker.num_ops == trained.run_info['num_ops']
+  assert len(ranker.model.trainable_variables) == 7
+  model_dir = rewrite(copied[0], as_baseline)
   data_root = trained.run_info['settings']['data_root']
   np.testing.assert_array_equal(
-      load(model_dir, data_root=data_root).scores(kernel), expected)
+      load(model_dir, data_root=data_root).scores(kernel),
+      ranker.scores(kernel))
   with pytest.raises(UserError, match=r'/nowhere.*does not exist'):
     load(model_dir)
-
-
-def test_stats_of_all_kernels_differ_from_those_of_training(trained):
   # One train kernel has 3 configurations, so training left it out.
-  data_root = trained.run_info['settings']['data_root']
   stored, train_only, everything = (
       load(trained.model_dir, stats=stats, data_root=data_root).stats.to_json()
       for stats in ('run', 'train', 'all'))
   assert stored == train_only != everything
 
 
-def test_missing_folder_names_the_models_that_are_there(copied):
-  model_dir, _ = copied
+def test_folders_that_are_not_a_model(trained, copied):
+  model_dir, run_path = copied
+  run = read(run_path)
   with pytest.raises(UserError, match=(
       f'there is no such model folder. Models in .*: {model_dir.name}')):
     load(model_dir.parent / 'model_x')
   with pytest.raises(UserError, match=(
       f"named model_<hash>.*got 'out'. Models in .*: {model_dir.name}")):
     load(model_dir.parent)
-
-
-def test_missing_run_file(copied):
-  model_dir, run_path = copied
-  run_path.unlink()
-  with pytest.raises(UserError, match=f'run file .*{run_path.name} is missing'):
-    load(model_dir)
-
-
-@pytest.mark.parametrize('content', [
-    b'not gzip', *(gzip.compress(text, mtime=0) for text in (
-        b'not json', b'[1]', b'{"a": 1}')),
-    gzip.compress(b'{"args": {}}', mtime=0)[:-5]])
-def test_damaged_run_file(copied, content):
-  model_dir, run_path = copied
-  run_path.write_bytes(content)
-  with pytest.raises(UserError, match='cannot be read as a run file'):
-    load(model_dir)
-
-
-def test_run_file_without_needed_args(copied):
-  model_dir, run_path = copied
-  run_path.write_bytes(gzip.compress(b'{"args": {"model": "M"}}'))
-  with pytest.raises(UserError, match='lack model_kwargs_json, configs'):
-    load(model_dir)
-
-
-@pytest.mark.parametrize('text, message', [
-    ('{width: 1}', 'is not JSON'), ('[1]', 'must be a JSON object'),
-    (None, 'is not JSON')])
-def test_run_file_whose_model_arguments_are_no_object(copied, text, message):
-  model_dir = rewrite(
-      copied, lambda run: run['args'].update(model_kwargs_json=text))
-  with pytest.raises(UserError, match=f'run_.*jsonz: .*{message}'):
-    load(model_dir)
-
-
-def test_run_file_of_another_run(copied):
-  model_dir, run_path = copied
-  with gzip.open(run_path) as file:
-    run = json.load(file)
+  with pytest.raises(UserError, match="no model 'TinyRanker'"):
+    load(model_dir, models_py='')
+  for content in (b'not gzip', gzip.compress(b'{"args": {}}', mtime=0)[:-5],
+                  *map(gzip.compress, (b'not json', b'[1]', b'{"a": 1}',
+                                       b'[' * 10 ** 5, b'{"args": 3}'))):
+    run_path.write_bytes(content)
+    with pytest.raises(UserError, match='cannot be read as a run file'):
+      load(model_dir)
+  for text in ('{"args": []}', '{"args": {"model": "M"}}', '"args"'):
+    run_path.write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(UserError, match=r'run_.*jsonz: '):
+      load(model_dir)
   other = copy.deepcopy(run)
   other['args']['epochs'] += 1
   run_path.write_bytes(gzip.compress(json.dumps(other).encode()))
   with pytest.raises(UserError, match='holds another run: its args have'):
     load(model_dir)
+  run_path.unlink()
+  with pytest.raises(UserError, match=f'run file .*{run_path.name} is missing'):
+    load(model_dir)
   # A name given by hand has no hash to compare.
   model_dir.rename(model_dir.parent / 'model_mine')
-  run_path.rename(run_path.parent / 'run_mine.jsonz')
+  run_path.with_name('run_mine.jsonz').write_bytes(
+      gzip.compress(json.dumps(other).encode()))
   load(model_dir.parent / 'model_mine')
 
 
-def test_model_of_other_arguments(copied):
+def test_models_of_another_run_file(copied):
+  model_dir = copied[0]
+  for change, message in (
+      (lambda run: run['args'].update(model_kwargs_json='{"width": 5}'),
+       r'variable 0 \(.*\) has shape \(60, 4\), but in TinyRanker built for '
+       r'num_ops=60, 137 node and 23 config columns it has \(60, 5\)'),
+      (lambda run: (run['args'].update(model_kwargs_json='{}'),
+                    run.update(num_ops=61)), r'\(60, 4\), but in .*=61')):
+    model_dir = rewrite(model_dir, change)
+    with pytest.raises(UserError, match=message):
+      load(model_dir)
   model_dir = rewrite(
-      copied, lambda run: run['args'].update(model_kwargs_json='{"width": 5}'))
-  with pytest.raises(UserError, match=(
-      r'variable 0 \(.*\) has shape \(60, 4\), but in TinyRanker built for '
-      r'num_ops=60, 137 node and 23 config columns it has \(60, 5\)')):
-    load(model_dir)
-
-
-def test_model_of_other_num_ops(copied):
-  model_dir = rewrite(copied, lambda run: run.update(num_ops=61))
-  with pytest.raises(UserError, match=r'\(60, 4\), but in .*num_ops=61'):
-    load(model_dir)
-
-
-def test_another_model(copied):
-  model_dir = rewrite(
-      copied, lambda run: run['args'].update(model='LateJoinSAGE'))
+      model_dir, lambda run: run['args'].update(model='LateJoinSAGE'))
   with pytest.raises(UserError, match=r'holds 7 variables, but LateJoinSAGE'):
     load(model_dir, models_py='')
 
 
-def test_model_that_models_py_does_not_have(trained):
-  with pytest.raises(UserError, match="no model 'TinyRanker'"):
-    load(trained.model_dir, models_py='')
-
-
-@pytest.mark.parametrize('spoil', [
-    lambda folder: (folder / 'saved_model.pb').unlink(),
-    lambda folder: (folder / 'saved_model.pb').write_bytes(b'\x00' * 100),
-    lambda folder: shutil.rmtree(folder / 'variables'),
-])
-def test_damaged_model_folder(copied, spoil):
-  spoil(copied[0])
-  with pytest.raises(UserError, match='cannot be read as a saved Keras model'):
-    load(copied[0])
+def test_damaged_model_folder(copied):
+  for spoil in (
+      lambda folder: (folder / 'saved_model.pb').write_bytes(b'\x00' * 100),
+      lambda folder: (folder / 'saved_model.pb').unlink(),
+      lambda folder: shutil.rmtree(folder / 'variables')):
+    spoil(copied[0])
+    with pytest.raises(UserError, match='cannot be read as a saved Keras mode'):
+      load(copied[0])
 
 
 STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1.0]}
 GOOD = {**RUN_INFO, 'num_ops': 3,
         'feature_stats': {'node': STATS, 'config': STATS}}
-
-
-def test_a_sound_run_file_of_either_trainer():
-  for run in (RUN_INFO, GOOD):
-    run_file.check('r', run)
-
-
-@pytest.mark.parametrize('args, changes, message', [
+WRONG = [
     ({'model': None}, {}, 'its model must be a name; it is None'),
     ({'model': ''}, {}, 'its model must be a name'),
     ({'configs': '2'}, {}, 'its configs must be a whole number from 1'),
     ({'configs': True}, {}, 'its configs must be a whole number from 1'),
     ({'configs': 0}, {}, 'its configs must be a whole number from 1'),
     ({'model_kwargs_json': '{'}, {}, 'is not JSON'),
+    ({'model_kwargs_json': '[1]'}, {}, 'must be a JSON object'),
     ({'model_kwargs_json': '[' * 10 ** 5}, {}, 'is not JSON'),
     ({'model_kwargs_json': 3}, {}, 'is not JSON, but a int'),
     ({}, {'num_ops': 10 ** 12}, 'its num_ops must be a whole number from 1 to'),
@@ -304,29 +243,21 @@ def test_a_sound_run_file_of_either_trainer():
     ({}, {'feature_stats': {'node': {**STATS, 'maximum': [1.0, math.nan]},
                             'config': STATS}}, 'must be a list of finite'),
     ({}, {'feature_stats': {'node': {**STATS, 'maximum': [-1.0, 1.0]},
-                            'config': STATS}}, 'of node must be of .* least'),
-])
-def test_a_run_file_is_not_trusted(tmp_path, args, changes, message):
-  run = {**GOOD, **changes, 'args': {**GOOD['args'], **args}}
-  run = {key: value for key, value in run.items() if value is not DROPPED}
-  path = artifacts.save_run_file(run, str(tmp_path))
-  with pytest.raises(UserError, match=f'run_.*jsonz: .*{message}') as caught:
-    artifacts.read_run_file(path)
-  assert len(str(caught.value)) < 800
+                            'config': STATS}}, 'of node must be the minimum')]
 
 
-@pytest.mark.parametrize('text', [
-    '[' * 10 ** 5, '{"args": []}', '{"args": 3}', '{"args": null}', '"args"'])
-def test_a_run_file_without_arguments(tmp_path, text):
-  path = tmp_path / 'run_x.jsonz'
-  path.write_bytes(gzip.compress(text.encode()))
-  with pytest.raises(UserError, match=r'run_x\.jsonz: '):
-    artifacts.read_run_file(str(path))
-
-
-def test_a_run_file_that_unpacks_to_more_than_any(tmp_path, monkeypatch):
-  monkeypatch.setattr(artifacts, '_MOST_BYTES', 100)
-  path = artifacts.save_run_file(GOOD, str(tmp_path))
+def test_a_run_file_is_not_trusted(tmp_path, monkeypatch):
+  for run in (RUN_INFO, GOOD):
+    assert artifacts.read_run_file(
+        artifacts.save_run_file(run, str(tmp_path))) == run
+  for args, changes, message in WRONG:
+    run = {**GOOD, **changes, 'args': {**GOOD['args'], **args}}
+    run = {key: value for key, value in run.items() if value is not DROPPED}
+    path = artifacts.save_run_file(run, str(tmp_path))
+    with pytest.raises(UserError, match=f'run_.*jsonz: .*{message}') as caught:
+      artifacts.read_run_file(path)
+    assert len(str(caught.value)) < 800
+  monkeypatch.setattr(run_file, '_MOST_BYTES', 100)
   with pytest.raises(UserError, match='more than 100 bytes'):
     artifacts.read_run_file(path)
 
@@ -376,7 +307,74 @@ def test_full_disk_keeps_the_last_good_model(trained, tmp_path):
     subprocess.run(['umount', disk], check=True)
 
 
-def test_write_file_where_a_folder_cannot_be_made(tmp_path):
-  (tmp_path / 'file').write_text('')
-  with pytest.raises(UserError, match='cannot be written'):
-    write_file(str(tmp_path / 'file' / 'x.csv'), b'')
+# ------------------------------------------- weights only, the package's model
+
+
+@pytest.fixture
+def pretrained(saved_model_dir, tmp_path, monkeypatch):
+  """The package with `saved_model_dir` as its own model."""
+  folder = tmp_path / 'pretrained'
+  monkeypatch.setattr(artifacts, 'PRETRAINED_FOLDER', str(folder))
+  return pathlib.Path(
+      artifacts.save_weights_only(saved_model_dir, str(folder)))
+
+
+def test_weights_only_give_the_same_scores(saved_model_dir, tmp_path):
+  made = artifacts.save_weights_only(saved_model_dir, str(tmp_path))
+  assert os.path.basename(made) == os.path.basename(saved_model_dir)
+  assert sorted(os.listdir(made)) == ['weights.npz']
+  one, other = map(scoring.load_ranker, (saved_model_dir, made))
+  for kernel in saved_run.KERNELS:
+    np.testing.assert_array_equal(one.scores(kernel), other.scores(kernel))
+  again = artifacts.save_weights_only(made, str(tmp_path / 'again'))
+  assert (pathlib.Path(again) / 'weights.npz').read_bytes() == (
+      pathlib.Path(made) / 'weights.npz').read_bytes()
+
+
+def test_verbs_and_python_without_a_model_take_the_packages(
+    pretrained, saved_model_dir, tmp_path, capsys, monkeypatch):
+  path, = [kernel.save(str(tmp_path)) for kernel in saved_run.KERNELS[:1]]
+  printed = []
+  for flags in ([], ['--dir=pretrained'], [f'--dir={saved_model_dir}']):
+    assert cli.main(['rank', *flags, f'--data={path}', '--json']) == 0
+    printed.append(json.loads(capsys.readouterr().out))
+  assert printed[0] == printed[1] == printed[2]
+  assert cli.main(['evaluate', f'--data={path}', '--json']) == 0
+  assert json.loads(capsys.readouterr().out)['model_dir'] == 'pretrained'
+  model = CostModel.load()
+  assert model.name == 'pretrained'
+  assert [choice.index for choice in model.rank(path).choices] == [
+      choice['index'] for choice in printed[0][0]['choices']]
+  monkeypatch.setattr(artifacts, 'PRETRAINED_FOLDER', str(tmp_path / 'none'))
+  assert cli.main(['rank', '--data=x.npz']) == 1
+  assert 'has no pretrained model; name one that you trained, as --dir ' in (
+      capsys.readouterr().err)
+
+
+def test_weights_that_do_not_fit_models_py(
+    pretrained, saved_model_dir, tmp_path):
+  made = pathlib.Path(
+      artifacts.save_weights_only(saved_model_dir, str(tmp_path / 'made')))
+  info = artifacts.load_run(str(made)).info
+  artifacts.save_run_file(
+      {**info, 'versions': {'tpu_graphs_ext': '0.0.9'}}, str(made.parent))
+  arrays = dict(np.load(made / 'weights.npz'))
+  first, last = min(arrays), max(arrays)
+  wider = {last: np.zeros(arrays[last].shape + (1,), np.float32)}
+  fewer = {name: arrays[name] for name in arrays.keys() - {last}}
+  for folder, content, message in (
+      ('pretrained', fewer, r'another version of models\.py'),
+      ('pretrained', {**arrays, **wider}, r'another version of models\.py'),
+      (made, fewer, r'trained with tpu_graphs_ext 0\.0\.9 and needs'),
+      (pretrained, {**arrays, first: np.full(
+          arrays[first].shape, np.nan, np.float32)}, 'not finite'),
+      (pretrained, {**arrays, first: np.zeros(
+          arrays[first].shape, np.int32)}, f'{first} is of int32')):
+    np.savez_compressed(
+        (made if folder is made else pretrained) / 'weights.npz', **content)
+    with pytest.raises(UserError, match=message):
+      scoring.load_ranker(str(folder))
+  path = pretrained / 'weights.npz'
+  path.write_bytes(path.read_bytes()[:500])
+  with pytest.raises(UserError, match='cannot be read as a saved Keras model'):
+    scoring.load_ranker(str(pretrained))

@@ -1,5 +1,6 @@
-"""Measures of kernels whose scores are set by hand."""
+"""Measures, tables, JSON and CSV of kernels whose scores are set by hand."""
 
+import csv
 import dataclasses
 import json
 import math
@@ -9,15 +10,10 @@ import pytest
 
 from support import tiny_kernels
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.engine import (
-  duplicate_configs,
-  evaluate,
-  results,
-  scoring,
-  task,
-)
+from tpu_graphs_ext.engine import duplicate_configs, evaluate, results, task
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import tile_results
+from tpu_graphs_ext.tasks.tile_results import Evaluation
 
 
 class ByFirstColumn:
@@ -31,31 +27,32 @@ class ByFirstColumn:
   def score_all(self, partition, what):
     for kernel in partition:
       yield kernel, duplicate_configs.Scores(
-          -kernel.config_feat[:, 0], duplicate_configs.first_copies(kernel.config_feat),
+          -kernel.config_feat[:, 0],
+          duplicate_configs.first_copies(kernel.config_feat),
           self._keep_repeats)
 
 
-def kernel_of(tile_id, first_column, runtime_ns):
+def kernel_of(tile_id, first_column, runtime_ns, **changes):
   kernel = tiny_kernels.make_kernel(tile_id, num_configs=len(runtime_ns))
   config_feat = np.zeros_like(kernel.config_feat)
   config_feat[:, 0] = first_column
-  return dataclasses.replace(
-      kernel, config_feat=config_feat,
-      runtime_ns=np.array(runtime_ns, np.int64),
-      normalizer_ns=np.ones(len(runtime_ns), np.int64))
+  return dataclasses.replace(kernel, **{
+      'config_feat': config_feat, 'runtime_ns': np.array(runtime_ns, np.int64),
+      'normalizer_ns': np.ones(len(runtime_ns), np.int64), **changes})
+
+
+def measured(*kernels, keep_repeats=False, ks=None):
+  return evaluate.measure(ByFirstColumn(keep_repeats),
+                          Partition.from_kernels(kernels), 'test', ks)
 
 
 def slowdowns(summary, measure='slowdown'):
   return results.nested(summary.means)[measure]
 
 
-def measured(*arguments, **ks):
-  return evaluate.measure(*arguments, **ks).to_dict('records')
-
-
 @pytest.fixture
 def evaluation():
-  kernels = [
+  return Evaluation('model_x', 'folder', measured(
       # Order by score: 2, 1, 0. Top-1: 30 / 10 - 1 = 2. All pairs wrong.
       kernel_of('net_a_0', [0, 1, 2], [10, 20, 30]),
       # Order 0, 1. Top-1: 0. The only pair right.
@@ -63,13 +60,10 @@ def evaluation():
       # Identical: order of the file. Top-1: 15 / 10 - 1 = 0.5. Ties: wrong.
       kernel_of('net_b_0', [5, 5], [15, 10]),
       # Six: order 5 .. 0, top-1: 60 / 10 - 1 = 5, top-5: 20 / 10 - 1 = 1.
-      kernel_of('0123456789abcdef', range(6), [10, 20, 30, 40, 50, 60]),
-  ]
-  return tile_results.Evaluation('model_x', 'folder', evaluate.measure(
-      ByFirstColumn(), Partition.from_kernels(kernels), 'test'))
+      kernel_of('0123456789abcdef', range(6), [10, 20, 30, 40, 50, 60])))
 
 
-def test_micro_is_the_mean_over_all_kernels(evaluation):
+def test_means_over_kernels_and_programs(evaluation):
   micro = evaluation.micro
   assert micro.problems == 4
   assert slowdowns(micro) == {
@@ -77,16 +71,10 @@ def test_micro_is_the_mean_over_all_kernels(evaluation):
   assert micro['opa'] == (0 + 1 + 0 + 0) / 4
   # Tau is undefined where all scores are equal: that kernel is left out.
   assert micro['kendall'] == pytest.approx((-1 + 1 - 1) / 3)
-
-
-def test_rankable_leaves_out_identical_configs(evaluation):
   rankable = evaluation.rankable
   assert rankable.problems == 3
   assert rankable['slowdown_1'] == pytest.approx((2 + 0 + 5) / 3)
   assert rankable['opa'] == pytest.approx(1 / 3)
-
-
-def test_macro_is_the_mean_over_programs(evaluation):
   assert {name: summary['slowdown_1']
           for name, summary in evaluation.programs.items()} == {
       tile_results.NO_PROGRAM: 5.0, 'net_a': 1.0, 'net_b': 0.5}
@@ -94,7 +82,8 @@ def test_macro_is_the_mean_over_programs(evaluation):
 
 
 def test_table_says_which_number_is_which(evaluation):
-  lines = evaluation.text().splitlines()
+  text = evaluation.text()
+  lines = text.splitlines()
   assert lines[0] == 'model_x on folder'
   assert lines[2].split() == [
       'kernels', 'top-1', '%', 'top-5', '%', 'top-10', '%', 'OPA', 'tau']
@@ -105,14 +94,12 @@ def test_table_says_which_number_is_which(evaluation):
       ['4', '216.67', '33.33', '0.00', '0.167', '-0.500'],
       ['4', '187.50', '25.00', '0.00', '0.250', '-0.333'],
       ['3', '233.33', '33.33', '0.00', '0.333', '-0.333']]
-  text = evaluation.text()
   assert "micro (all kernels) is the baseline's number." in text
   assert '1 of 4 kernels cannot be ranked' in text
 
 
 def test_json_is_strict(evaluation):
-  content = json.loads(
-      json.dumps(evaluation.to_json(), allow_nan=False))
+  content = json.loads(json.dumps(evaluation.to_json(), allow_nan=False))
   assert content['micro']['slowdown']['1'] == 1.875
   assert content['programs']['net_b']['kendall'] is None
   assert content['kernels']['net_b_0'] == {
@@ -124,32 +111,24 @@ def test_json_is_strict(evaluation):
       'random': {'1': 0.25, '5': 0.0, '10': 0.0}, 'default': None}
 
 
-def with_repeats(keep_repeats=False):
-  """An evaluation of a kernel that has its second tile five times more."""
-  kernels = [kernel_of('net_a_0', [3, 9, 9, 9, 9, 9, 9, 1],
-                       [30, 80, 81, 82, 83, 84, 85, 20])]
-  return tile_results.Evaluation('model_x', 'folder', evaluate.measure(
-      ByFirstColumn(keep_repeats), Partition.from_kernels(kernels), 'test'),
-                             keep_repeats)
-
-
-def test_distinct_picks_and_what_they_gain():
-  evaluation = with_repeats()
-  micro = evaluation.micro
+def test_duplicates_come_last_or_stay():
+  # The second tile is listed five times more.
+  kernel = kernel_of('net_a_0', [3, 9, 9, 9, 9, 9, 9, 1],
+                     [30, 80, 81, 82, 83, 84, 85, 20])
+  last = Evaluation('model_x', 'folder', measured(kernel))
   # Picks 1, 0, 7, 2, 3: the best of five is the best of all, 20. With the
-  # repetitions kept they are 1 ... 5: 80 / 20 - 1 = 3.
-  assert slowdowns(micro) == {'1': 3.0, '5': 0.0, '10': 0.0}
-  assert slowdowns(micro, 'slowdown_kept') == {'1': 3.0, '5': 3.0, '10': 0.0}
-  # Repetitions share the score of their tile: of 28 pairs the 6 of tiles 0 and
+  # duplicates kept they are 1 ... 5: 80 / 20 - 1 = 3.
+  assert slowdowns(last.micro) == {'1': 3.0, '5': 0.0, '10': 0.0}
+  assert slowdowns(last.micro, 'slowdown_kept') == {
+      '1': 3.0, '5': 3.0, '10': 0.0}
+  # Duplicates share the score of their tile: of 28 pairs the 6 of tiles 0 and
   # 1, those of 1 and 7, and that of 0 and 7 are wrong, and 15 ties are. Tau:
   # -13 / sqrt(28 (28 - 15)).
-  assert micro['opa'] == 0.0
-  assert evaluation.rows['repeats'].tolist() == [5]
-  content = evaluation.to_json()
+  assert last.micro['opa'] == 0.0
+  content = last.to_json()
   assert content['keep_repeats'] is False
-  assert content['micro']['slowdown_kept'] == {'1': 3.0, '5': 3.0, '10': 0.0}
   assert content['kernels']['net_a_0']['repeats'] == 5
-  lines = evaluation.text().splitlines()
+  lines = last.text().splitlines()
   assert lines[5].split()[-6:] == [
       '1', '300.00', '0.00', '0.00', '0.000', '-0.681']
   assert lines[6].split() == [
@@ -158,51 +137,35 @@ def test_distinct_picks_and_what_they_gain():
   assert lines[9] == ('micro (all kernels) with --keep_repeats is the '
                       "baseline's number.")
   assert lines[10].startswith('5 of 8 configurations repeat another')
-
-
-def test_keeping_repetitions_gives_the_models_own_order():
-  evaluation = with_repeats(keep_repeats=True)
-  assert slowdowns(evaluation.micro) == {'1': 3.0, '5': 3.0, '10': 0.0}
-  assert evaluation.to_json()['keep_repeats'] is True
-  assert 'repeti' not in evaluation.text()
-  assert "\nmicro (all kernels) is the baseline's number." in evaluation.text()
-
-
-def test_runtimes_are_divided_by_their_normalizers():
-  # 30 / 30 = 1 beats 20 / 10 = 2: choosing index 1 is twice as slow.
-  kernel = kernel_of('a_0', [0, 1], [30, 20])
-  kernel = dataclasses.replace(kernel, normalizer_ns=np.array([30, 10]))
-  result, = measured(
-      ByFirstColumn(), Partition.from_kernels([kernel]), 'test')
-  assert result['slowdown_1'] == pytest.approx(1.0)
+  kept = Evaluation('model_x', 'folder', measured(kernel, keep_repeats=True),
+                    True)
+  assert slowdowns(kept.micro) == {'1': 3.0, '5': 3.0, '10': 0.0}
+  assert kept.to_json()['keep_repeats'] is True
+  assert 'repeti' not in kept.text()
 
 
 def test_default_tile_random_choice_and_kind():
   # Twice the tile 8, which took 40 and 30: tiles 40 and 20, mean 30. With
-  # repetitions in their places 40, 30, 20: the same mean. The default took 25.
-  kernel = dataclasses.replace(
-      kernel_of('a_0', [8, 8, 1], [40, 30, 20]),
-      node_opcode=np.array([63, 26, 63], np.uint8),  # With a convolution.
-      normalizer_ns=np.full(3, 25))
-  result, = measured(
-      ByFirstColumn(), Partition.from_kernels([kernel]), 'test', ks=(1, 2))
+  # duplicates in their places 40, 30, 20: the same mean. The default took 25.
+  kernel = kernel_of(
+      'a_0', [8, 8, 1], [40, 30, 20], normalizer_ns=np.full(3, 25),
+      node_opcode=np.array([63, 26, 63], np.uint8))  # With a convolution.
+  result, = measured(kernel, ks=(1, 2)).to_dict('records')
   assert result['kind'] == 'convolution'
   assert result['default'] == pytest.approx(25 / 20 - 1)
   assert (result['slowdown_1'], result['slowdown_2']) == (
       pytest.approx(1.0), 0.0)
   assert (result['random_1'], result['random_2']) == (
       pytest.approx(30 / 20 - 1), 0.0)
-  kept, = measured(
-      ByFirstColumn(keep_repeats=True), Partition.from_kernels([kernel]),
-      'test', ks=(2,))
+  kept, = measured(kernel, keep_repeats=True, ks=(2,)).to_dict('records')
   # {40, 30}, {40, 20}, {30, 20}: mean of the least 70 / 3.
   assert kept['random_2'] == pytest.approx(70 / 3 / 20 - 1)
-
-
-def test_equal_runtimes_have_no_order():
-  result, = measured(
-      ByFirstColumn(),
-      Partition.from_kernels([kernel_of('a_0', [0, 1], [7, 7])]), 'test')
+  # 30 / 30 = 1 beats 20 / 10 = 2: choosing index 1 is twice as slow.
+  result, = measured(kernel_of(
+      'a_0', [0, 1], [30, 20], normalizer_ns=np.array([30, 10]))
+                     ).to_dict('records')
+  assert result['slowdown_1'] == pytest.approx(1.0)
+  result, = measured(kernel_of('a_0', [0, 1], [7, 7])).to_dict('records')
   assert result['slowdown_1'] == 0.0
   assert math.isnan(result['opa']) and math.isnan(result['kendall'])
 
@@ -212,7 +175,7 @@ def test_unlabelled_kernels_are_left_out_where_others_have_labels(caplog):
   good = kernel_of('good_0', [0, 1], [1, 2])
   both, tile = Partition.from_kernels([blank, good]), task.find('tile')
   assert evaluate.labelled(both, 'here', tile).tile_ids == ['good_0']
-  assert [record.message for record in caplog.records] == [
+  assert caplog.messages == [
       'here: left out 1 of 2 kernels without labels (all runtimes are 0): '
       'blank_0']
   with pytest.raises(UserError, match=r'here: 1 of 2 kernels have no labels .*'
@@ -220,53 +183,119 @@ def test_unlabelled_kernels_are_left_out_where_others_have_labels(caplog):
     evaluate.require_labels(both, 'here', tile)
   with pytest.raises(UserError, match='here: 1 of 1 kernels have no labels'):
     evaluate.labelled(Partition.from_kernels([blank]), 'here', tile)
-  with pytest.raises(UserError, match='bad_0: config_runtime row 1 is 0'):
-    Partition.from_kernels([kernel_of('bad_0', [0, 1], [5, 0])])
 
 
-class FixedModel:
-  """Returns what it is told to."""
+# ------------------------------------------------------ intervals, models
 
-  def __init__(self, scores):
-    self._scores = np.array(scores, np.float32)
-    self.opcodes = None
-
-  def forward(self, graph, num_configs):
-    self.opcodes = graph.node_sets['op']['op'].numpy().tolist()
-    return self._scores
-
-
-def ranker_of(scores, kernel, num_ops=256):
-  from tpu_graphs_ext.data.normalize import FeatureStats
-  stats = FeatureStats.of_partition(Partition.from_kernels([kernel]))
-  return scoring.Ranker(FixedModel(scores), stats, num_ops, name='model_x')
+# Of four kernels: kind, slowdown of top 1, of the default, expected of one.
+KERNELS = {
+    'a_0': ('convolution', 0.1, 0.3, 0.5),
+    'a_1': ('copy', 0.3, 0.3, 0.5),
+    'b_0': ('convolution', 0.1, 0.1, 0.5),
+    'b_1': ('copy', 0.3, 0.1, 0.5),
+}
 
 
-def test_scores_must_have_one_number_a_config_and_be_finite():
-  kernel = tiny_kernels.make_kernel(num_configs=2)
-  with pytest.raises(UserError, match=r'model_x: forward gave scores of shape '
-                     r'\(1, 3\) for tiny_net_0; it must be \(1, 2\)'):
-    ranker_of([[1, 2, 3]], kernel).scores(kernel)
-  with pytest.raises(UserError, match='1 of the 2 scores of tiny_net_0'):
-    ranker_of([[1, math.nan]], kernel).scores(kernel)
+def evaluation_of(name, more=0.0, kernels=KERNELS):
+  """Top-1 slowdowns are as above and `more`; those of top 3 are 0."""
+  return Evaluation(name, 'folder', results.table({
+      'tile_id': tile_id, 'program': tile_id[0], 'kind': kind, 'configs': 7,
+      'rankable': True, 'repeats': 0, 'slowdown_1': top + more,
+      'slowdown_3': 0.0, 'slowdown_kept_1': top + more, 'slowdown_kept_3': 0.0,
+      'random_1': blind, 'random_3': 0.2, 'default': default, 'opa': 0.5,
+      'kendall': math.nan}
+      for tile_id, (kind, top, default, blind) in kernels.items()))
 
 
-def test_opcodes_beyond_the_embedding_count_as_unknown(caplog):
-  kernel = tiny_kernels.make_kernel(num_configs=2)  # Opcodes 2, 3, 4.
-  ranker = ranker_of([[1, 2]], kernel, num_ops=4)
-  (_, scores), = ranker.score_all(Partition.from_kernels([kernel]), 'test')
-  np.testing.assert_array_equal(scores.given, [1, 2])
-  assert ranker.model.opcodes == [2, 3, 0]
-  assert [record.message for record in caplog.records] == [
-      'there are opcodes up to 4, but model_x was trained on data with opcodes '
-      'below 4; nodes with others count as opcode 0']
-  ranker_of([[1, 2]], kernel, num_ops=5).scores(kernel)
-  assert len(caplog.records) == 1
+def cells_of(text, name):
+  """Cells of the last row of this name."""
+  line = [line for line in text.splitlines() if line.startswith(name)][-1]
+  return [cell.strip() for cell in line[len(name):].split('  ')
+          if cell.strip()]
 
 
-def test_other_columns_are_refused():
-  kernel = tiny_kernels.make_kernel(num_configs=2)
-  narrow = tiny_kernels.make_kernel(num_configs=2, config_width=7)
-  with pytest.raises(UserError, match=r'config_feat has 7 columns, but .* 24'):
-    next(ranker_of([[1, 2]], kernel).score_all(
-        Partition.from_kernels([narrow]), 'test'))
+def test_intervals_by_kind_and_beside_other_choices():
+  text = evaluation_of('model_x').text()
+  assert cells_of(text, 'kind of kernel') == [
+      'kernels', 'top-1 %', 'top-3 %', 'OPA', 'tau']
+  assert cells_of(text, 'convolution') == [
+      '2', '10.00 [10.00, 10.00]', '0.00 [0.00, 0.00]', '0.500', '-']
+  # Means of four draws of 0.1 or 0.3 each: all four are 0.1 with probability
+  # 1 / 16, so 95 % reach from end to end.
+  assert cells_of(text, 'the model (micro)') == [
+      '20.00 [10.00, 30.00]', '0.00 [0.00, 0.00]']
+  # Both programs have the mean 0.2.
+  assert cells_of(text, 'the model (macro)') == [
+      '20.00 [20.00, 20.00]', '0.00 [0.00, 0.00]']
+  assert cells_of(text, 'the default tile') == 2 * ['20.00 [10.00, 30.00]']
+  assert cells_of(text, 'a random choice') == [
+      '50.00 [50.00, 50.00]', '20.00 [20.00, 20.00]']
+  # Pairs: -0.2, 0, 0, 0.2. All four the lowest: 1 / 256; the mean of three
+  # of those and a 0 is -0.15: 4 * 2 / 256 = 3.1 % in all lie at or below.
+  assert cells_of(text, 'model - default')[0] == '0.00 [-15.00, 15.00]'
+  # Above -0.3 and below -0.5 + 0.3; here end to end again.
+  assert cells_of(text, 'model - random') == [
+      '-30.00 [-40.00, -20.00]', '-20.00 [-20.00, -20.00]']
+  one = evaluation_of('model_x', kernels={'a_0': KERNELS['a_0']})
+  assert cells_of(one.text(), 'the model (micro)') == ['10.00', '0.00']
+  micro = one.to_json()['micro']
+  assert micro['interval']['slowdown'] == {'1': None, '3': None}
+
+
+def test_kernels_on_request():
+  lines = evaluation_of('model_x').text(by_kernel=True).split(
+      '\n\n')[-1].splitlines()
+  assert [line.split()[0] for line in lines] == [
+      'kernel', 'a_1', 'b_1', 'a_0', 'b_0']
+  assert lines[1].split() == [
+      'a_1', 'copy', '7', '30.00', '0.00', '30.00', '50.00', '0.500', '-']
+
+
+def test_several_models_are_compared():
+  evaluations = [evaluation_of('model_x'), evaluation_of('model_y', more=0.05),
+                 evaluation_of('model_z', more=1e-6)]
+  text = Evaluation.texts(evaluations)
+  assert text.count('micro (all kernels)  ') == 3
+  block = text[text.index('3 models on folder, 4 kernels'):]
+  assert '\nmodel 2: model_y\n' in block
+  assert cells_of(block, 'model 2 ')[0] == '25.00 [15.00, 35.00]'
+  # The difference is the same in each kernel, whatever the kernels.
+  assert cells_of(block, '1 - 2')[0] == '-5.00 [-5.00, -5.00]'
+  assert cells_of(block, '1 - 3')[0] == '0.00 [0.00, 0.00]'  # Not -0.00.
+  assert cells_of(block, '2 - 3')[-2:] == ['0.000 [0.000, 0.000]', '-']
+  content = json.loads(
+      json.dumps(results.to_json(evaluations[:2]), allow_nan=False))
+  assert [part['model_dir'] for part in content] == ['model_x', 'model_y']
+  assert content[0]['kinds']['copy']['slowdown'] == {'1': 0.3, '3': 0.0}
+  micro = content[0]['micro']
+  assert micro['interval']['slowdown']['1'] == pytest.approx([0.1, 0.3])
+  assert micro['interval']['kendall'] is None
+  assert micro['random'] == {'1': 0.5, '3': pytest.approx(0.2)}
+  assert content[0]['against']['default']['1']['mean'] == pytest.approx(0)
+  difference, = content[1]['differences']
+  assert difference['to'] == 'model_x'
+  assert difference['slowdown']['1'] == {
+      'mean': pytest.approx(0.05), 'interval': pytest.approx([0.05, 0.05])}
+  assert difference['kendall'] == {'mean': None, 'interval': None}
+
+
+def test_csv_has_a_row_a_kernel_and_model(tmp_path):
+  path = tmp_path / 'sub' / 'e.csv'
+  evaluations = [evaluation_of('model_x'), evaluation_of('model_y', more=0.5)]
+  Evaluation.CSV.write(str(path), results.to_csv(evaluations))
+  rows = list(csv.DictReader(path.open(newline='')))
+  assert [(row['model_dir'], row['tile_id']) for row in rows] == [
+      (name, kernel) for name in ('model_x', 'model_y') for kernel in KERNELS]
+  assert rows[4] == {
+      'model_dir': 'model_y', 'data': 'folder', 'tile_id': 'a_0',
+      'program': 'a', 'kind': 'convolution', 'configs': '7',
+      'rankable': 'True', 'repeats': '0', 'slowdown_1': '0.6',
+      'slowdown_3': '0.0', 'slowdown_kept_1': '0.6', 'slowdown_kept_3': '0.0',
+      'random_1': '0.5', 'random_3': '0.2', 'default': '0.3', 'opa': '0.5',
+      'kendall': ''}
+  # It replaces its own file, and no other.
+  Evaluation.CSV.write(str(path), results.to_csv(evaluations[:1]))
+  assert path.read_text().count('\n') == 5
+  path.write_text('precious\n')
+  with pytest.raises(UserError, match='is no CSV of evaluate'):
+    Evaluation.CSV.check(str(path))

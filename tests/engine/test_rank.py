@@ -1,12 +1,22 @@
-"""Listing the top tiles of a kernel."""
+"""The first choices of a model, listed and as a CSV."""
 
 import dataclasses
+import shutil
 
 import numpy as np
+import pytest
 
-from support import tiny_kernels
+from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.engine import duplicate_configs, rank
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.engine import (
+  duplicate_configs,
+  predict,
+  predictions_csv,
+  rank,
+)
+from tpu_graphs_ext.engine.settings import LoadSettings
+from tpu_graphs_ext.errors import UserError
 
 GIVEN = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
 SCORES = duplicate_configs.Scores(GIVEN, np.arange(4))
@@ -21,7 +31,7 @@ def tiled_kernel():
   config_feat[:, column['output_bounds_1']] = [2, 32, 0, 5]
   config_feat[1, column['kernel_bounds_0']] = 3
   config_feat[1, column['kernel_bounds_2']] = 7  # 0 in between is kept.
-  config_feat[:, column['output_bounds_sum']] = 99  # No bound.
+  config_feat[:, column['output_bounds_sum']] = 99  # Not a bound.
   return dataclasses.replace(
       kernel, config_feat=config_feat,
       runtime_ns=np.array([300, 250, 200, 100]),
@@ -35,10 +45,6 @@ def test_choices_in_order_with_their_tiles_and_times():
       # 250 / 100 - 1 = 1.5, 200 / 100 - 1 = 1.
       rank.Choice(1, -1.0, [16, 32], [3, 0, 7], 250, 1.5),
       rank.Choice(2, 0.25, [8], [], 200, 1.0)]
-
-
-def test_text():
-  ranking = rank.ranking_of(tiled_kernel(), SCORES, 2)
   assert ranking.text() == '\n'.join([
       'tiny_net_0: 3 nodes, 4 configurations',
       '  place config     score  output_bounds    kernel_bounds    '
@@ -47,32 +53,77 @@ def test_text():
       '         250   150.0 %',
       '      2      2    0.2500  8                -                '
       '         200   100.0 %'])
-
-
-def test_a_repetition_comes_last_with_the_score_of_its_tile():
-  given = np.array([0.5, -1.0, 3.0, 2.0], np.float32)  # The model says so too.
-  scores = duplicate_configs.Scores(given, np.array([0, 1, 1, 3]))
+  # A duplicate comes last, with the score of its tile.
+  scores = duplicate_configs.Scores(
+      np.array([0.5, -1.0, 3.0, 2.0], np.float32), np.array([0, 1, 1, 3]))
   ranking = rank.ranking_of(tiled_kernel(), scores, 4)
   assert [(choice.index, choice.score) for choice in ranking.choices] == [
       (1, -1.0), (0, 0.5), (3, 2.0), (2, -1.0)]
 
 
-def test_unmeasured_kernel_has_no_times():
+def test_unmeasured_and_identical_configurations():
   kernel = dataclasses.replace(
       tiled_kernel(), runtime_ns=np.zeros(4, np.int64),
       normalizer_ns=np.ones(4, np.int64))
   ranking = rank.ranking_of(kernel, SCORES, 1)
-  assert ranking.choices[0].runtime_ns is None
-  assert ranking.choices[0].slowdown is None
+  assert ranking.choices[0].runtime_ns is ranking.choices[0].slowdown is None
   assert ranking.text().endswith('            -         -')
-
-
-def test_fewer_configs_than_asked_for_and_identical_ones():
-  kernel = tiny_kernels.identical_configs()
   alike = duplicate_configs.Scores(GIVEN, np.zeros(4, np.int64))
-  ranking = rank.ranking_of(kernel, alike, 9)
+  ranking = rank.ranking_of(tiny_kernels.identical_configs(), alike, 9)
   assert [choice.index for choice in ranking.choices] == [0, 1, 2, 3]
-  assert len(ranking.choices) == 4  # No padding here.
   assert not ranking.rankable
   assert 'all configurations are identical' in ranking.text()
   assert ranking.to_json()['choices'][0]['output_bounds'] == []
+
+
+# ---------------------------------------------------------------- predictions
+
+
+class FixedRanker:
+
+  def score_all(self, partition, what):
+    for kernel in partition:
+      yield kernel, duplicate_configs.Scores(
+          np.array([3.0, 1.0, 2.0]),
+          duplicate_configs.first_copies(kernel.config_feat))
+
+
+def test_best_configs_are_padded_with_0_and_duplicates_come_last():
+  kernel = tiny_kernels.make_kernel('a_0', num_configs=3)
+  partition = Partition.from_kernels([kernel])
+  for count, indices in ((5, [1, 2, 0, 0, 0]), (2, [1, 2]), (None, [1, 2, 0])):
+    assert list(predict.best_configs(FixedRanker(), partition, count)) == [
+        ('a_0', indices)]
+  kernel.config_feat[2] = kernel.config_feat[1]
+  assert list(predict.best_configs(
+      FixedRanker(), Partition.from_kernels([kernel]), 3)) == [
+          ('a_0', [1, 0, 2])]
+
+
+def test_predictions_equal_those_made_in_training(tmp_path):
+  # A model of the first 100 of 104 train files: --toy_data.
+  root = tiny_kernels.write_data_root(tmp_path / 'data', num_train=104)
+  trained = eager_training.trained(
+      root, tmp_path / 'out', epochs=1, toy_data=True)
+
+  def predicted(data_root, **changes):
+    path = predict.predict(
+        trained.model_dir, out=str(tmp_path / 'p.csv'), loading=LoadSettings(
+            data_root=str(data_root), cache_dir='',
+            models_py=tiny_models.__file__), **changes)
+    with open(path, encoding='utf-8', newline='') as file:
+      return file.read()
+
+  best = trained.run_info['test_predictions']
+  assert len(best) == 6
+  # Trained on toy data, predicted on the whole: the run's own statistics.
+  assert predicted(root) == ''.join(predictions_csv.parts(
+      {tile_id: indices[:5] for tile_id, indices in best.items()}))
+  assert predicted(root, top_configs=10) == ''.join(predictions_csv.parts(best))
+  # The train split is not needed.
+  shutil.copytree(root / 'test', tmp_path / 'alone' / 'test')
+  assert predicted(tmp_path / 'alone').count('\n') == 6
+  (tmp_path / 'p.csv').unlink()
+  with pytest.raises(UserError, match='test: does not exist'):
+    predicted(tmp_path / 'nowhere')
+  assert not (tmp_path / 'p.csv').exists()

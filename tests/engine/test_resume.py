@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import types
@@ -147,29 +148,27 @@ def test_one_run_is_trained_by_one_process_at_a_time(data_root, tmp_path):
       assert len(list(tmp_path.glob('resume_*'))) == 2
 
 
-@pytest.mark.parametrize('change', [
-    lambda started: started['args'].update(results_csv='/etc/passwd'),
-    lambda started: started['args'].update(epochs=3),
-    lambda started: started.update(seed=-1),
-    lambda started: started.update(seed=None),
-    lambda started: started.update(args=[]),
-    lambda started: started.update(settings=None),
-    lambda started: started.clear(),
-])
-def test_a_changed_start_is_not_resumed(data_root, tmp_path, change):
+def test_a_changed_start_is_not_resumed(data_root, tmp_path):
   settings = tiny_models.tiny_settings(
       data_root, tmp_path, seed=None, resume=True)
   folder = resume.ResumeFolder.of(settings)
   with folder.held():
     pass
   assert not resume.ResumeFolder.of(settings).is_new
-  path = os.path.join(folder.path, 'started.json')
-  with open(path, encoding='utf-8') as file:
-    started = json.load(file)
-  change(started)
-  with open(path, 'w', encoding='utf-8') as file:
-    json.dump(started, file)
-  assert resume.ResumeFolder.of(settings).is_new
+  path = pathlib.Path(folder.path) / 'started.json'
+  content = path.read_text()
+  for change in (
+      lambda started: started['args'].update(results_csv='/etc/passwd'),
+      lambda started: started['args'].update(epochs=3),
+      lambda started: started.update(seed=-1),
+      lambda started: started.update(seed=None),
+      lambda started: started.update(args=[]),
+      lambda started: started.update(settings=None),
+      lambda started: started.clear()):
+    started = json.loads(content)
+    change(started)
+    path.write_text(json.dumps(started))
+    assert resume.ResumeFolder.of(settings).is_new
 
 
 def test_half_written_checkpoints_go(data_root, tmp_path):

@@ -63,31 +63,25 @@ def test_a_resumed_run_goes_on_in_its_log_and_a_new_one_replaces_it(tmp_path):
     assert len(messages_of(path)) == 1 + resumed
 
 
-@pytest.mark.parametrize('error, last', [
-    (UserError('the loss became nan'), 'error: the loss became nan'),
-    (KeyboardInterrupt(), 'interrupted'),
-    (ValueError('odd'), 'ValueError: odd')])
-def test_how_a_run_ended(tmp_path, error, last):
-  path = tmp_path / 'run_1.log'
-  with pytest.raises(type(error)), run_log.RunLog(SETTINGS) as log:
-    log.open(str(path), resumed=False)
-    raise error
-  assert messages_of(path)[-1] == last
-
-
-def test_a_run_without_a_name_leaves_nothing(tmp_path, monkeypatch):
+def test_how_a_run_ended(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(UserError), run_log.RunLog(SETTINGS) as log:
     log.write('something')
     raise UserError('no data')
-  assert list(tmp_path.iterdir()) == []
-
-
-def test_a_log_that_cannot_be_written(tmp_path):
-  (tmp_path / 'run_1.log').mkdir()
-  with pytest.raises(UserError, match=r'run_1\.log: cannot be written'):
+  assert list(tmp_path.iterdir()) == []  # A run without a name.
+  path = tmp_path / 'run_1.log'
+  for error, last in (
+      (UserError('the loss became nan'), 'error: the loss became nan'),
+      (KeyboardInterrupt(), 'interrupted'),
+      (ValueError('odd'), 'ValueError: odd')):
+    with pytest.raises(type(error)), run_log.RunLog(SETTINGS) as log:
+      log.open(str(path), resumed=False)
+      raise error
+    assert messages_of(path)[-1] == last
+  (tmp_path / 'run_2.log').mkdir()
+  with pytest.raises(UserError, match=r'run_2\.log: cannot be written'):
     with run_log.RunLog(SETTINGS) as log:
-      log.open(str(tmp_path / 'run_1.log'), resumed=False)
+      log.open(str(tmp_path / 'run_2.log'), resumed=False)
 
 
 # ---------------------------------------------------------------- progress
@@ -157,9 +151,6 @@ def test_curves_are_drawn(tmp_path):
   assert first.startswith(b'<?xml')
   curves.draw(str(path), RUN)  # Its own is replaced.
   assert path.read_bytes() == first
-
-
-def test_curves_of_one_epoch_as_a_png(tmp_path):
   one = {key: values[:1] for key, values in CURVE.items()}
   curves.draw(str(tmp_path / 'one.PNG'), {**RUN, 'train_curve': one})
   assert (tmp_path / 'one.PNG').read_bytes().startswith(b'\x89PNG')
@@ -183,7 +174,7 @@ def test_what_is_in_the_picture():
 
 def test_pictures_that_cannot_be_drawn(tmp_path, monkeypatch):
   with pytest.raises(UserError, match='--plot=curves: must end in'):
-    curves.check('curves')
+    curves.kind_of('curves')
   other = tmp_path / 'mine.svg'
   other.write_text('not a picture')
   with pytest.raises(UserError, match='is no SVG picture'):
@@ -191,4 +182,4 @@ def test_pictures_that_cannot_be_drawn(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'matplotlib', None)
   with pytest.raises(UserError, match=r'--plot: matplotlib is not installed; '
                      r'run pip install -e "\.\[report\]"'):
-    curves.check(str(tmp_path / 'a.svg'))
+    curves.kind_of(str(tmp_path / 'a.svg'))

@@ -1,15 +1,19 @@
-"""Kernels are scored at once, and come out in order."""
+"""Kernels are scored side by side, in order; duplicates of a tile come last."""
 
+import dataclasses
+import math
 import threading
 import types
 
 import numpy as np
 import pytest
 
-from support import tiny_kernels
+from support import model_checks, tiny_kernels
+from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.engine import artifacts, scoring
+from tpu_graphs_ext.engine import artifacts, duplicate_configs, scoring
+from tpu_graphs_ext.errors import UserError
 
 KERNELS = [tiny_kernels.make_kernel(f'net_{i}', num_configs=i + 2, base=i)
            for i in range(12)]
@@ -17,14 +21,10 @@ PARTITION = Partition.from_kernels(KERNELS)
 
 
 class Gathering:
-  """Scores are the number of configurations.
+  """Gives each configuration the number of configurations as score.
 
-  No kernel is done before `together` have been looked at at once, and the
-  first not before another.
-
-  Args:
-    together: 1 for no waiting.
-    fails: a number of configurations that gets NaN.
+  No kernel is done before `together` are being scored, and the first not
+  before another. `fails` is a number of configurations that gets NaN.
   """
 
   def __init__(self, together=1, fails=None):
@@ -48,12 +48,13 @@ class Gathering:
     return np.full([1, num_configs], value, np.float32)
 
   def _wait_for(self, condition):
-    """Where it never comes, the test fails and does not hang."""
+    """If it never comes true, the test fails instead of hanging."""
     assert self._change.wait_for(condition, timeout=300)
 
 
-def ranker_of(model):
-  return scoring.Ranker(model, FeatureStats.of_partition(PARTITION), 100)
+def ranker_of(model, kernels=PARTITION, num_ops=100):
+  return scoring.Ranker(
+      model, FeatureStats.of_partition(kernels), num_ops, name='model_x')
 
 
 @pytest.mark.parametrize('cores, at_once', [(1, 1), (3, 3), (64, 8)])
@@ -72,20 +73,102 @@ def test_a_kernel_without_scores_is_named_after_those_before_it():
   scored = ranker_of(Gathering(fails=5)).score_all(PARTITION, 'score')
   assert [next(scored)[0].tile_id for _ in range(3)] == [
       'net_0', 'net_1', 'net_2']
-  with pytest.raises(scoring.UserError, match='scores of net_3 are NaN'):
+  with pytest.raises(UserError, match='scores of net_3 are NaN'):
     next(scored)
 
 
-@pytest.mark.parametrize('kwargs, found, expected', [
-    ({'feature_stats': {'tiles': 'elements'}}, None, True),
-    ({'feature_stats': {'tiles': 'layout tiles'}}, True, False),
-    ({}, True, True), ({}, False, False),
-    ({'feature_stats': None}, None, False)])
-def test_what_tiles_count_is_what_the_model_was_told_or_found(
-    kwargs, found, expected):
-  scaling = types.SimpleNamespace(in_elements=lambda: found)
-  statistics = types.SimpleNamespace(read=lambda: scaling)
-  model = types.SimpleNamespace(
-      **({} if found is None else {'_statistics': statistics}))
-  run = artifacts.Run('model_x', {}, kwargs)
-  assert scoring._counts_elements(run, model) is expected
+class FixedModel:
+  """Returns given scores, and keeps the opcodes that it sees."""
+
+  def __init__(self, scores):
+    self._scores = np.array(scores, np.float32)
+
+  def forward(self, graph, num_configs):
+    self.opcodes = graph.node_sets['op']['op'].numpy().tolist()
+    return self._scores
+
+
+def test_scores_columns_and_opcodes_that_do_not_fit(caplog):
+  kernel = tiny_kernels.make_kernel(num_configs=2)  # Opcodes 2, 3, 4.
+  one = Partition.from_kernels([kernel])
+  with pytest.raises(UserError, match=r'model_x: forward gave scores of shape '
+                     r'\(1, 3\) for tiny_net_0; it must be \(1, 2\)'):
+    ranker_of(FixedModel([[1, 2, 3]]), one).scores(kernel)
+  with pytest.raises(UserError, match='1 of the 2 scores of tiny_net_0'):
+    ranker_of(FixedModel([[1, math.nan]]), one).scores(kernel)
+  narrow = tiny_kernels.make_kernel(num_configs=2, config_width=7)
+  with pytest.raises(UserError, match=r'config_feat has 7 columns, but .* 24'):
+    ranker_of(FixedModel([[1, 2]]), one).scores(narrow)
+  ranker = ranker_of(FixedModel([[1, 2]]), one, num_ops=4)
+  assert ranker.scores(kernel).tolist() == [1, 2]
+  assert ranker.model.opcodes == [2, 3, 0]
+  assert caplog.messages == [
+      'there are opcodes up to 4, but model_x was trained on data with opcodes '
+      'below 4; nodes with others count as opcode 0']
+  ranker_of(FixedModel([[1, 2]]), one, num_ops=5).scores(kernel)
+  assert len(caplog.records) == 1
+
+
+def test_what_tiles_count_according_to_the_model():
+  for kwargs, found, expected in (
+      ({'feature_stats': {'tiles': 'elements'}}, None, True),
+      ({'feature_stats': {'tiles': 'layout tiles'}}, True, False),
+      ({}, True, True), ({}, False, False),
+      ({'feature_stats': None}, None, False)):
+    scaling = types.SimpleNamespace(in_elements=lambda found=found: found)
+    statistics = types.SimpleNamespace(read=lambda scaling=scaling: scaling)
+    model = types.SimpleNamespace(
+        **({} if found is None else {'_statistics': statistics}))
+    run = artifacts.Run('model_x', {}, kwargs)
+    assert scoring._counts_elements(run, model) is expected
+
+
+# --------------------------------------------------------- duplicate tiles
+
+# Tiles a, b, a, c, b, a.
+FIRST = np.array([0, 1, 0, 3, 1, 0])
+
+
+def test_first_copies():
+  rows = np.float32([[1, 2], [1, 3], [1, 2], [0, 2], [1, 3], [1, 2]])
+  np.testing.assert_array_equal(duplicate_configs.first_copies(rows), FIRST)
+  near = np.nextafter(np.float32(1), np.float32(2))
+  np.testing.assert_array_equal(
+      duplicate_configs.first_copies(np.float32([[1], [near], [0.0], [-0.0]])),
+      [0, 1, 2, 2])
+  np.testing.assert_array_equal(
+      duplicate_configs.first_copies(np.zeros([3, 0], np.float32)), [0, 0, 0])
+
+
+def test_order_of_duplicates():
+  plain = np.float32([2, 1, 2, 3, 1, 2])
+  # The second model puts duplicates last itself, a's before b's.
+  for given, kept in ((plain, [1, 4, 0, 2, 5, 3]),
+                      (np.float32([2, 1, 8, 3, 9, 8]), [1, 0, 3, 2, 5, 4])):
+    scores = duplicate_configs.Scores(given, FIRST)
+    assert scores.repeats.tolist() == [False, False, True, False, True, True]
+    assert scores.of_tiles.tolist() == plain.tolist()
+    # b 1, a 2, c 3; then b's copy and those of a, as in the file.
+    assert scores.order.tolist() == [1, 0, 3, 4, 2, 5]
+    assert dataclasses.replace(
+        scores, keep_repeats=True).order.tolist() == kept
+  alike = duplicate_configs.Scores(np.float32([5, 5, 5]), np.zeros(3, np.int64))
+  assert not alike.repeats.any() and alike.order.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize('name', ['EarlyJoinSAGE', 'LateJoinConcatPoolSAGE'])
+def test_engine_and_models_agree_which_tiles_come_first(name):
+  """The second puts duplicates last in `forward`, the first does not."""
+  rng = np.random.default_rng(0)
+  kernel = tiny_kernels.learnable_kernel('net_0', rng, 30)
+  kernel.config_feat[20:] = kernel.config_feat[rng.integers(0, 20, 10)]
+  stats = model_checks.stats_of([kernel])
+  model = model_checks.make(name)
+  ranker = scoring.Ranker(model, stats, 100)
+  scores = ranker.scored(kernel)
+  kept = dataclasses.replace(ranker, keep_repeats=True).scored(kernel)
+  assert sorted(scores.order[:20]) == list(range(20))
+  given = model_checks.scores(model, kernel, stats)
+  np.testing.assert_array_equal(kept.order, np.argsort(given, kind='stable'))
+  last_itself = load_models.model_class(name)._repeats_last
+  assert np.array_equal(kept.order, scores.order) == last_itself

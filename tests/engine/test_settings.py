@@ -1,4 +1,4 @@
-"""Settings are checked when created, one clear message each."""
+"""Settings are checked when created; recipes fill in what is not given."""
 
 import dataclasses
 import hashlib
@@ -6,54 +6,23 @@ import json
 
 import pytest
 
-from tpu_graphs_ext.engine import artifacts
-from tpu_graphs_ext.engine.settings import (
-  LoadSettings,
-  TrainSettings,
-  parse_losses,
-)
+from tpu_graphs_ext.cli import app, flags
+from tpu_graphs_ext.engine import artifacts, recipes
+from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
 from tpu_graphs_ext.errors import UserError
 
-
-def test_losses_are_read():
-  assert parse_losses('ListMLELoss:1, MSE:0.02') == [
-      ('ListMLELoss', 1.0), ('MSE', 0.02)]
-
-
-@pytest.mark.parametrize('text, message', [
-    ('ListMLE:1', "no loss 'ListMLE'; choose from ListMLELoss, Pairwise"),
-    ('', "no loss ''"),
-    ('MSE', "weight of MSE must be a positive number; got ''"),
-    ('MSE:x', "weight of MSE must be a positive number; got 'x'"),
-    ('MSE:0', "weight of MSE must be a positive number; got '0'"),
-    ('MSE:nan', "weight of MSE must be a positive number; got 'nan'"),
-])
-def test_bad_losses(text, message):
-  with pytest.raises(UserError, match=message):
-    TrainSettings(losses=text)
-
-
-@pytest.mark.parametrize('text, message', [
-    ('{hidden_dim: 1}', 'is not JSON'),
-    ('[1]', 'must be a JSON object of constructor arguments; got a list'),
-])
-def test_bad_model_kwargs(text, message):
-  with pytest.raises(UserError, match=message):
-    TrainSettings(model_kwargs_json=text)
-
-
-def test_text_is_parsed_once():
-  settings = TrainSettings(
-      losses='MSE:2', model_kwargs_json='{"hidden_dim": 8}')
-  assert settings.weighted_losses == [('MSE', 2.0)]
-  assert settings.model_kwargs == {'hidden_dim': 8}
-  assert settings.weighted_losses is settings.weighted_losses
-  assert settings.model_kwargs is settings.model_kwargs
-  # What is parsed is no setting, so it is not stored in a run file.
-  assert 'model_kwargs' not in dataclasses.asdict(settings)
-
-
-@pytest.mark.parametrize('wrong, message', [
+# The baseline's own flags.
+BASELINE = {'epochs': 100, 'early_stop': 20, 'lr': 1e-3}
+WRONG = [
+    ({'losses': 'ListMLE:1'}, "no loss 'ListMLE'; choose from ListMLELoss, Pa"),
+    ({'losses': ''}, "no loss ''"),
+    ({'losses': 'MSE'}, "weight of MSE must be a positive number; got ''"),
+    ({'losses': 'MSE:x'}, "weight of MSE must be a positive number; got 'x'"),
+    ({'losses': 'MSE:0'}, "weight of MSE must be a positive number; got '0'"),
+    ({'losses': 'MSE:nan'}, 'weight of MSE must be a positive number; got'),
+    ({'model_kwargs_json': '{hidden_dim: 1}'}, 'is not JSON'),
+    ({'model_kwargs_json': '[1]'},
+     'must be a JSON object of constructor arguments; got a list'),
     ({'epochs': 0}, '--epochs=0: must be at least 1'),
     ({'configs': 1}, '--configs=1: must be at least 2'),
     ({'batch': 0}, '--batch=0: must be at least 1'),
@@ -64,15 +33,30 @@ def test_text_is_parsed_once():
     ({'test_mode': 'x'}, '--test_mode=x: must be predictions or metrics'),
     ({'out_dir': ''}, '--out_dir is empty; name a file or folder'),
     ({'seed': -1}, '--seed=-1: must be 0 to'),
-])
-def test_bad_numbers(wrong, message):
-  with pytest.raises(UserError, match=message):
-    TrainSettings(**wrong)
+    ({'members': 0}, '--members=0: must be at least 1'),
+    ({'list_size': -1}, '--list_size=-1: must be at least 0'),
+    ({'lr_schedule': 'linear'}, '--lr_schedule=linear: must be constant or'),
+    ({'recipe': 'quik'}, '--recipe=quik: there is no such recipe; did you mean '
+     'quick? the recipes are default, quick, best')]
 
 
-def test_unknown_source_of_statistics():
+def test_bad_settings():
+  for wrong, message in WRONG:
+    with pytest.raises(UserError) as raised:
+      TrainSettings(**wrong)
+    assert message in str(raised.value)
   with pytest.raises(UserError, match='--stats=x: must be one of run, train'):
     LoadSettings(stats='x')
+
+
+def test_text_is_parsed_once():
+  settings = TrainSettings(
+      losses='MSE:2, ListMLELoss:1', model_kwargs_json='{"hidden_dim": 8}')
+  assert settings.weighted_losses == [('MSE', 2.0), ('ListMLELoss', 1.0)]
+  assert settings.model_kwargs == {'hidden_dim': 8}
+  assert settings.model_kwargs is settings.model_kwargs
+  # Parsed values are not settings, so a run file does not store them.
+  assert 'model_kwargs' not in dataclasses.asdict(settings)
 
 
 def test_args_have_the_baseline_keys_and_its_hash():
@@ -90,18 +74,33 @@ def test_args_have_the_baseline_keys_and_its_hash():
   assert args == expected and list(args) == list(expected)
   text = json.dumps(expected, sort_keys=True).encode()
   assert artifacts.train_hash(args) == hashlib.md5(text).hexdigest()
-
-
-def test_runs_of_unlike_seeds_have_unlike_hashes():
-  first, second, named = (
-      TrainSettings(results_csv='r.csv', seed=seed, run_id=run_id)
-      .baseline_args()
-      for seed, run_id in ((1, ''), (2, ''), (2, 'mine')))
-  assert first['run_id'] == 'seed1'
-  assert named['run_id'] == 'mine'
-  assert artifacts.train_hash(first) != artifacts.train_hash(second)
-
-
-def test_default_csv_lies_in_out_dir_and_carries_the_time():
   csv = TrainSettings(out_dir='/o').baseline_args()['results_csv']
-  assert csv.startswith('/o/results_') and csv[11:-4].isdigit()
+  assert csv.startswith('/o/results_') and csv[11:-4].isdigit()  # The time.
+
+
+def test_different_runs_have_different_hashes():
+  """By the run_id, for settings that the baseline's `args` lack."""
+  ids = [TrainSettings(seed=1, **own).baseline_args()['run_id'] for own in (
+      {}, {'list_size': 32}, {'lr_schedule': 'cosine', 'members': 2})]
+  assert ids == [
+      'seed1', 'seed1_list_size=32', 'seed1_lr_schedule=cosine_members=2']
+  assert TrainSettings(
+      run_id='mine', members=2).baseline_args()['run_id'] == 'mine'
+
+
+def test_recipes():
+  default = TrainSettings()
+  assert {name: getattr(default, name) for name in BASELINE} == BASELINE
+  assert (default.lr_schedule, default.members) == ('constant', 1)
+  assert default.drawn_configs == default.configs == 10
+  for name, values in recipes.RECIPES.items():
+    assert list(values) == list(recipes.RECIPES['default'])
+    settings = dataclasses.asdict(TrainSettings(recipe=name))
+    assert settings['recipe'] == name and values.items() <= settings.items()
+  # A given value wins, even if it is the default.
+  settings = TrainSettings(recipe='quick', **BASELINE)
+  assert {name: getattr(settings, name) for name in BASELINE} == BASELINE
+  assert settings.lr_schedule == recipes.RECIPES['quick']['lr_schedule']
+  args = app.parse(['train', '--recipe=best', '--epochs=7'])
+  assert flags.given(args, TrainSettings) == TrainSettings(
+      recipe='best', epochs=7)

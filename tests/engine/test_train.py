@@ -22,7 +22,7 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import (
   artifacts,
   callbacks,
-  losses,
+  compiled_model,
   predict,
   scoring,
   train,
@@ -74,10 +74,6 @@ def load(model_dir):
       model_dir, LoadSettings(models_py=tiny_models.__file__))
 
 
-def fit_nothing(*unused_args, **unused_kwargs):
-  raise AssertionError('must fail before training')
-
-
 def test_learns_that_the_smallest_tile_is_the_fastest(trained):
   errors = trained.run_info['final_error']['val']
   # By chance: the best of 5 out of 26 is 2 to 3 times as slow as the best.
@@ -103,10 +99,7 @@ def test_run_file_has_the_baseline_keys_and_ours(trained):
   name = artifacts.train_hash(run['args'])
   assert trained.model_dir.endswith('model_' + name)
   assert trained.run_path.endswith(f'run_{name}.jsonz')
-
-
-def test_nothing_but_the_artifacts_is_left(trained):
-  name = artifacts.train_hash(trained.run_info['args'])
+  # Nothing else is left.
   assert sorted(os.listdir(os.path.dirname(trained.model_dir))) == sorted([
       f'model_{name}', f'run_{name}.jsonz', f'run_{name}.log',
       os.path.basename(trained.run_info['args']['results_csv'])])
@@ -327,15 +320,17 @@ def test_nan_at_once_says_that_there_is_no_model(data_root, tmp_path):
 def test_metrics_of_a_labelled_test_split(trained, data_root):
   labelled = read.read_split(str(data_root / 'test_labelled'))
   splits = types.SimpleNamespace(valid=labelled, test=labelled)
-  run_info = {'seconds': {}, 'settings': {'test_mode': 'metrics'}}
-  assert train._measure(run_info, splits, load(trained.model_dir)) is None
+  run_info = {'seconds': {}, 'final_error': {}}
+  settings = types.SimpleNamespace(test_mode='metrics')
+  assert train._measure(
+      settings, run_info, splits, load(trained.model_dir)) is None
   errors = run_info['final_error']
   assert errors['test'] == errors['val']
   assert errors['test']['5'] == 0.0
   assert 'test_predictions' not in run_info
 
 
-@pytest.mark.parametrize('changes, message', [
+BAD = [
     ({'model': 'TinyRankr'}, "no model 'TinyRankr'.*did you mean TinyRanker"),
     ({'model_kwargs_json': '{"widht": 3}'},
      "no argument 'widht'.*did you mean width"),
@@ -355,15 +350,23 @@ def test_metrics_of_a_labelled_test_split(trained, data_root):
     ({'plot': __file__ + '/x.svg'}, '--plot=.*/x.svg: cannot be written'),
     ({'results_csv': '/dev/null'}, '--results_csv=/dev/null: is a device'),
     ({'results_csv': __file__}, 'is no predictions CSV, so it is not replaced'),
-    ({'csv_log': __file__}, 'is no log of epochs, so it is not replaced'),
-])
+    ({'csv_log': __file__}, 'is no log of epochs, so it is not replaced')]
+
+
 def test_bad_input_fails_before_training_and_writes_nothing(
-    data_root, tmp_path, monkeypatch, changes, message):
+    data_root, tmp_path, monkeypatch):
+  def fit_nothing(*unused_args, **unused_kwargs):
+    raise AssertionError('must fail before training')
+
   monkeypatch.setattr(tf.keras.Model, 'fit', fit_nothing)
   settings = tiny_models.tiny_settings(data_root, tmp_path / 'out')
-  with pytest.raises(UserError, match=message):
-    train.train(dataclasses.replace(settings, **changes))
-  assert not (tmp_path / 'out').exists()
+  for changes, message in BAD:
+    with pytest.raises(UserError, match=message):
+      train.train(dataclasses.replace(settings, **changes))
+    assert not (tmp_path / 'out').exists()
+  (tmp_path / 'out').write_text('')
+  with pytest.raises(UserError, match=r'--out_dir=.*out: cannot be written'):
+    train.train(settings)
 
 
 @pytest.mark.survive
@@ -381,37 +384,27 @@ def test_a_model_too_large_for_memory_is_an_error(data_root, tmp_path):
   assert not (tmp_path / 'out').exists()
 
 
-def test_out_dir_that_is_a_file(data_root, tmp_path, monkeypatch):
-  monkeypatch.setattr(tf.keras.Model, 'fit', fit_nothing)
-  (tmp_path / 'out').write_text('')
-  with pytest.raises(UserError, match=r'--out_dir=.*out: cannot be written'):
-    train.train(tiny_models.tiny_settings(data_root, tmp_path / 'out'))
-
-
-def test_combined_loss_is_the_weighted_mean():
+def test_losses_by_hand():
   # Squared errors of (1, 2) and (1, 11): (0 + 81) / 2 = 40.5. The list is drawn
   # slowest first; scores over 10 are 0.1 and 1.1, so the first draw is right
   # with 1 / (1 + e^-1), whose negative logarithm is log(1 + 1/e) = 0.3132617,
   # and the second with certainty. Weights 1 and 3:
   # (40.5 + 3 * 0.3132617) / 4 = 10.3599463.
-  loss = losses.combined_loss([('MSE', 1.0), ('ListMLELoss', 3.0)])
+  loss = compiled_model.combined_loss([('MSE', 1.0), ('ListMLELoss', 3.0)])
   value = loss(tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 11.0]]))
   assert float(value) == pytest.approx(10.3599463)
-
-
-def test_pairwise_hinge_loss_by_hand():
-  """TensorFlow Ranking 0.5.3 does not divide its scores by 10, 0.5.5 does."""
-  # The only pair of unlike runtimes: max(0, 1 - (1.4 - 1) / t), over 2 items.
-  value = losses.combined_loss([('PairwiseHingeLoss', 1.0)])(
+  # The only pair of different runtimes: max(0, 1 - (1.4 - 1) / t), over 2
+  # items. Since 0.5.5 TensorFlow Ranking divides scores by t = 10 here.
+  value = compiled_model.combined_loss([('PairwiseHingeLoss', 1.0)])(
       tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 1.4]]))
   expected = 0.3 if versions.stack_name() == 'current' else 0.48
   assert float(value) == pytest.approx(expected)
 
 
 def test_combined_loss_is_rebuilt_from_its_name_as_keras_does():
-  loss = losses.combined_loss([('MSE', 1.0)])
+  loss = compiled_model.combined_loss([('MSE', 1.0)])
   stored = tf.keras.losses.serialize(loss)
   assert stored['class_name'] == 'CombinedLoss'
   assert stored.get('registered_name') in (None, 'CombinedLoss')
-  rebuilt = losses.CombinedLoss.from_config(loss.get_config())
+  rebuilt = compiled_model.CombinedLoss.from_config(loss.get_config())
   assert np.isfinite(float(rebuilt(tf.ones([1, 2]), tf.ones([1, 2]))))

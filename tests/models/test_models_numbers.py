@@ -11,7 +11,7 @@ from support import model_checks as checks
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.engine import losses, settings
+from tpu_graphs_ext.engine import compiled_model, settings
 from tpu_graphs_ext.tasks import tile_batches
 
 NAMES = [
@@ -34,7 +34,7 @@ def trained(name: str, epochs: int) -> None:
   load_models.create_variables(
       model, tile_batches.kernel_graph(TRAIN.kernel(0), STATS))
   model.compile(
-      loss=losses.combined_loss(
+      loss=compiled_model.combined_loss(
           settings.parse_losses('ListMLELoss:1,MSE:0.02')),
       optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3))
   history = model.fit(

@@ -52,9 +52,7 @@ def test_statistics_are_those_of_the_trainer(data_root):
         np.testing.assert_array_equal(
             getattr(getattr(found, table), bound),
             getattr(getattr(expected, table), bound))
-
-
-def test_equal_statistics_are_stored_once(data_root):
+  # Equal ones are stored once.
   assert 'all_kernels' not in kwargs_of(data_root, configs=2)['feature_stats']
 
 
@@ -72,34 +70,24 @@ def partition_of(part, node_columns=140, config_columns=24):
   return Partition.from_kernels(kernels)
 
 
-@pytest.mark.parametrize('part,expected', [
-    (1.0, 'elements'), (0.0201, 'elements'), (0.0199, 'layout tiles'),
-    (0.001, 'layout tiles'), (0.0, 'layout tiles')])
-def test_what_tiles_count_is_decided_as_in_models(part, expected):
-  every = partition_of(part)
-  assert feature_stats.what_tiles_count(every) == expected
+def test_what_tiles_count_is_decided_as_in_models(data_root):
   assert feature_stats.TILES == models._TILES
-  kernels = [every.kernel(i) for i in range(len(every))]
-  assert expected == models._TILES[models._count_elements([
-      {name: (table.min(0), table.max(0)) for name, table in (
-          ('node', kernel.node_feat), ('config', kernel.config_feat))}
-      for kernel in kernels])]
-
-
-def test_kernels_that_are_left_out_have_no_say():
+  for part, expected in (
+      (1.0, 'elements'), (0.0201, 'elements'), (0.0199, 'layout tiles'),
+      (0.001, 'layout tiles'), (0.0, 'layout tiles')):
+    every = partition_of(part)
+    assert feature_stats.what_tiles_count(every) == expected
+    assert expected == models._TILES[models._count_elements([
+        {name: (table.min(0), table.max(0)) for name, table in (
+            ('node', kernel.node_feat), ('config', kernel.config_feat))}
+        for kernel in every])]
+  # A kernel without bounds has no say, nor one without that column.
   first = partition_of(1.0).select(np.array([True, False, False, False]))
-  assert feature_stats.what_tiles_count(first) == 'layout tiles'
-
-
-def test_without_the_column_of_tiles_they_are_as_a_tpus():
-  assert feature_stats.what_tiles_count(
-      partition_of(1.0, config_columns=15)) == 'layout tiles'
-
-
-def test_statistics_say_what_tiles_count(data_root):
-  expected = feature_stats.what_tiles_count(
-      read.read_split(str(data_root / 'train'), min_configs=-1))
-  assert kwargs_of(data_root)['feature_stats']['tiles'] == expected
+  for every in (first, partition_of(1.0, config_columns=15)):
+    assert feature_stats.what_tiles_count(every) == 'layout tiles'
+  assert kwargs_of(data_root)['feature_stats']['tiles'] == (
+      feature_stats.what_tiles_count(
+          read.read_split(str(data_root / 'train'), min_configs=-1)))
 
 
 def test_further_arguments_are_printed_with_them(data_root, capsys):
@@ -151,21 +139,20 @@ def test_the_host_passes_and_keeps_them(data_root, tmp_path):
 def test_the_host_refuses_other_statistics(data_root, tmp_path):
   given = kwargs_of(data_root)
   given['feature_stats']['node']['maximum'][0] += 1
-  with pytest.raises(UserError, match='are not those of the train split'):
+  with pytest.raises(UserError, match='differ from those of the train'):
     train.train(settings(data_root, tmp_path,
                          model_kwargs_json=json.dumps(given)))
   given = kwargs_of(data_root)
   given['feature_stats']['tiles'] = next(
       name for name in feature_stats.TILES
       if name != given['feature_stats']['tiles'])
-  with pytest.raises(UserError, match='are not those of the train split'):
+  with pytest.raises(UserError, match='differ from those of the train'):
     feature_stats.given_to_model(settings(
         data_root, tmp_path, model_kwargs_json=json.dumps(given)),
-        FeatureStats.from_json(kwargs_of(data_root)['feature_stats']),
-        read.read_split(str(data_root / 'train'), min_configs=-1))
+        kwargs_of(data_root)['feature_stats'])
 
 
 def test_a_null_stays(data_root, tmp_path):
   without = settings(
       data_root, tmp_path, model_kwargs_json='{"feature_stats": null}')
-  assert feature_stats.given_to_model(without, None, None) is without
+  assert feature_stats.given_to_model(without, {}) is without

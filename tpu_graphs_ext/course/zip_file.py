@@ -23,10 +23,10 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-from tpu_graphs_ext import file_ownership, files
+from tpu_graphs_ext import files
 from tpu_graphs_ext.course import process_limits, verify
 from tpu_graphs_ext.data import npz
-from tpu_graphs_ext.engine import artifacts, settings
+from tpu_graphs_ext.engine import artifacts, output_paths, settings
 from tpu_graphs_ext.errors import UserError
 
 MODELS_NAME, MANIFEST_NAME = 'models.py', 'MANIFEST.json'
@@ -108,7 +108,7 @@ def unpack(path: str, folder: str) -> tuple[str, str]:
 
 def _require_own(path: str) -> None:
   """Raises a UserError where writing would replace anything but a hand-in."""
-  file_ownership.require_file(path, b'PK', 'zip file')
+  output_paths.require_file(path, b'PK', 'zip file')
   if not os.path.lexists(path) or not os.path.getsize(path):
     return
   try:

@@ -1,8 +1,8 @@
-"""What a training run leaves behind, in the baseline's format.
+"""The output of a training run, in the baseline's format.
 
   <out_dir>/model_<hash>/      Keras SavedModel
   <out_dir>/run_<hash>.jsonz   gzip of one JSON object, the run file
-  <out_dir>/run_<hash>.log     what the run said; see `run_log`
+  <out_dir>/run_<hash>.log     its messages; see `run_log`
 
 `<hash>` is `train_hash` of the run's arguments. Keys of the run file that the
 baseline writes too: `train_curve` {epoch, train_loss, train_opa, val_loss,
@@ -23,15 +23,16 @@ import contextlib
 import dataclasses
 import gzip
 import hashlib
+import io
 import json
 import os
 import platform
 import re
 import warnings
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 import tpu_graphs_ext
@@ -40,8 +41,8 @@ from tpu_graphs_ext.engine import run_file, saved_weights
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import (
+  full_path,
   new_folder,
-  parse_json,
   remove_leftovers,
   write_file,
 )
@@ -53,12 +54,6 @@ PRETRAINED = 'pretrained'
 PRETRAINED_FOLDER = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'pretrained')
 
-# `args` that must be there to build a model again.
-_NEEDED_ARGS = ('model', 'model_kwargs_json', 'configs')
-
-# Of a run file, unpacked: a thousand times as many as the largest ever had.
-_MOST_BYTES = 2 ** 28
-
 # What Keras and TensorFlow raise on a folder that holds no whole SavedModel.
 _LOAD_ERRORS = (OSError, ValueError, KeyError, AttributeError, RuntimeError,
                 tf.errors.OpError)
@@ -67,7 +62,7 @@ _LOAD_ERRORS = (OSError, ValueError, KeyError, AttributeError, RuntimeError,
 def train_hash(args: dict[str, Any]) -> str:
   """MD5 of the arguments as sorted JSON: the name of a run.
 
-  That of the layout task does not depend on the folder, as in the baseline.
+  In the layout task it does not depend on the folder, as in the baseline.
   """
   if task_of(args) == 'layout':
     args = {key: value for key, value in args.items() if key != 'out_dir'}
@@ -84,14 +79,12 @@ def model_path(out_dir: str, run_hash: str) -> str:
 
 
 def run_path_of(model_dir: str) -> str:
-  """The run file of a model folder.
-
-  `model_dir` may start with ~, end with a slash or have no folder part.
+  """The run file of a model folder, whose path may start with ~.
 
   Raises:
     UserError: the last part of the path is not model_<hash>.
   """
-  folder, name = os.path.split(_full_path(model_dir))
+  folder, name = os.path.split(full_path(model_dir))
   if not name.startswith('model_'):
     raise UserError(
         f'{model_dir}: a model folder is named model_<hash>, which tells its '
@@ -148,12 +141,12 @@ def save_run_file(run_info: dict[str, Any], out_dir: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A model folder and what its run file says.
+  """A model folder and its run file.
 
   Attributes:
     model_dir: folder written by `save_run` or by the baseline's trainer.
     info: content of the run file.
-    model_kwargs: what its model_kwargs_json says.
+    model_kwargs: constructor arguments, from its model_kwargs_json.
   """
   model_dir: str
   info: dict[str, Any]
@@ -170,21 +163,21 @@ def load_run(model_dir: str, task: str = 'tile') -> Run:
 
   Args:
     model_dir: the folder; 'pretrained' is the one in the package.
-    task: 'tile' or 'layout', whose model it ought to be; '': of either.
+    task: 'tile' or 'layout', the expected task; '': either.
 
   Raises:
-    UserError: the folder or its run file is missing, damaged, not of a pair or
-      of the other task.
+    UserError: the folder or its run file is missing or damaged, belongs to
+      another run or to the other task.
   """
   if model_dir == PRETRAINED:
     model_dir = pretrained_dir()
   path = run_path_of(model_dir)
-  if not os.path.isdir(_full_path(model_dir)):
+  if not os.path.isdir(full_path(model_dir)):
     remove_leftovers(os.path.dirname(path))  # The old model may come back.
-  if not os.path.isdir(_full_path(model_dir)):
+  if not os.path.isdir(full_path(model_dir)):
     raise UserError(
         f'{model_dir}: there is no such model folder.'
-        f'{_models_in(os.path.dirname(_full_path(model_dir)))}')
+        f'{_models_in(os.path.dirname(full_path(model_dir)))}')
   if not os.path.exists(path):
     raise UserError(
         f'{model_dir}: its run file {path} is missing; it says how the model '
@@ -202,33 +195,12 @@ def load_run(model_dir: str, task: str = 'tile') -> Run:
 
 
 def read_run_file(path: str) -> dict[str, Any]:
-  """Reads a run file, whatever its name.
-
-  Raises:
-    UserError: the file is damaged, or lacks what it takes to build the model.
-  """
-  try:
-    with gzip.open(path, 'rb') as file:
-      text = file.read(_MOST_BYTES + 1)
-    if len(text) > _MOST_BYTES:
-      raise ValueError(f'it holds more than {_MOST_BYTES} bytes')
-    run_info = parse_json(text, 'its content')
-    missing = [key for key in _NEEDED_ARGS if key not in run_info['args']]
-  except (OSError, EOFError, ValueError, KeyError, TypeError, UserError,
-          zlib.error) as error:
-    raise UserError(
-        f'{path}: cannot be read as a run file ({error!r}); copy it again from '
-        'where the model was trained') from error
-  if missing:
-    raise UserError(
-        f'{path}: its args lack {", ".join(missing)}; it is no run file of '
-        'the tile or layout collection')
-  run_file.check(path, run_info)
-  return run_info
+  """Reads a run file, whatever its name; see `run_file.read`."""
+  return run_file.read(path)
 
 
 def check_hash(path: str, run_info: dict[str, Any]) -> None:
-  """Raises a UserError unless the file's name is the hash of its args."""
+  """Raises UserError unless the file's name is the hash of its args."""
   args = run_info['args']
   named_hash = os.path.basename(path)[len('run_'):-len('.jsonz')]
   # A folder renamed by hand has no hash to compare.
@@ -244,17 +216,17 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
                models_py: str = '') -> tf.keras.Model:
   """Builds the class that the run file names, with the saved weights.
 
-  The weights are copied by position, as the baseline's scripts do it, so a
-  model may come from either of the two. Of the folder only they are read.
+  The weights are copied by position, as the baseline's scripts do, so a model
+  may come from either trainer. Only weights are read from the folder.
 
   Args:
     run: the folder and its run file, from `load_run`.
     num_ops: opcodes that the model was built for.
-    sample_graph: normalised scalar GraphTensor; tells the column counts.
-    models_py: another models.py to take the class from; empty: the package's.
+    sample_graph: normalised scalar GraphTensor with the right columns.
+    models_py: another models.py with the class; empty: the package's.
 
   Raises:
-    UserError: the folder holds no model, or not the one of the run file.
+    UserError: the folder holds no model, or another than its run file says.
   """
   args = run.info['args']
   try:
@@ -265,7 +237,7 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
       raise UserError(f'{run.model_dir}: {error}. {needed}') from error
     raise
   try:
-    saved = saved_weights.of_folder(_full_path(run.model_dir))
+    saved = saved_weights.of_folder(full_path(run.model_dir))
     _check_same_shapes(run, num_ops, sample_graph, model.trainable_variables,
                        saved.variables)
     for variable, stored in zip(model.trainable_variables, saved.variables):
@@ -278,7 +250,7 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
 
 
 def _other_version(run) -> str:
-  """What a model needs that another version of the package trained, if so."""
+  """Names the version of the package that trained a model, if another."""
   known = run.info.get('versions')
   trained_with = isinstance(known, dict) and known.get('tpu_graphs_ext')
   if not trained_with or trained_with == tpu_graphs_ext.__version__:
@@ -315,8 +287,7 @@ def _check_same_shapes(run, num_ops, sample_graph, built, saved):
 
 
 def versions() -> dict[str, str]:
-  """Versions of what takes part in a training run, and the stack's name."""
-  import numpy as np
+  """Versions of the libraries of a training run, and the stack's name."""
   import tensorflow_gnn as tfgnn
   import tensorflow_ranking as tfr
 
@@ -335,8 +306,7 @@ def versions() -> dict[str, str]:
 def quiet_keras() -> Iterator[None]:
   """Drops warnings that saving and loading any graph model gives.
 
-  They speak of what nobody needs here: the metric, and that a reader must
-  import TF-GNN.
+  They concern the metric, and that a reader must import TF-GNN.
   """
   logger = tf.get_logger()
   level = logger.level
@@ -349,23 +319,57 @@ def quiet_keras() -> Iterator[None]:
     logger.setLevel(level)
 
 
-def _full_path(path: str) -> str:
-  return os.path.abspath(os.path.expanduser(path))
-
-
 def _model_names(folder: str) -> list[str]:
   """Names of the model folders in a folder, if there is such a folder."""
   try:
-    return sorted(name for name in os.listdir(_full_path(folder))
+    return sorted(name for name in os.listdir(full_path(folder))
                   if re.fullmatch('model_[^.]+', name))
   except OSError:
     return []
 
 
 def _models_in(folder: str) -> str:
-  """' Models in <folder>: ...', or nothing where there are none."""
+  """' Models in <folder>: ...', or '' if there are none."""
   names = _model_names(folder)
   if not names:
     return ''
   more = f' and {len(names) - 5} more' if len(names) > 5 else ''
-  return f' Models in {_full_path(folder)}: {", ".join(names[:5])}{more}'
+  return f' Models in {full_path(folder)}: {", ".join(names[:5])}{more}'
+
+
+# What builds a model and scales its features, and how it was trained.
+_KEPT = ('args', 'feature_stats', 'num_ops', 'opcodes', 'seed', 'versions',
+         'final_error')
+
+
+def save_weights_only(model_dir: str, folder: str) -> str:
+  """Writes a trained model's weights and how to build it, half a megabyte.
+
+    <folder>/model_<hash>/weights.npz   float32 arrays, named by their place
+                                        among the trainable variables: '0007'
+    <folder>/run_<hash>.jsonz           the run file, as far as verbs need it
+
+  Every verb takes such a folder; the baseline's scripts do not.
+
+  Args:
+    model_dir: the folder model_<hash>; its run file lies beside it.
+    folder: made if missing.
+
+  Returns:
+    The new model folder.
+
+  Raises:
+    UserError: a file is missing or damaged, or `folder` cannot be written.
+  """
+  run = load_run(model_dir)
+  saved = saved_weights.of_folder(full_path(run.model_dir))
+  buffer = io.BytesIO()
+  np.savez_compressed(buffer, **{
+      f'{place:04d}': np.asarray(saved.value(variable), np.float32)
+      for place, variable in enumerate(saved.variables)})
+  new_dir = model_path(folder, train_hash(run.info['args']))
+  write_file(os.path.join(new_dir, saved_weights.COMPACT_FILE),
+             buffer.getvalue())
+  save_run_file(
+      {key: run.info[key] for key in _KEPT if key in run.info}, folder)
+  return new_dir

@@ -1,7 +1,6 @@
-"""Keras callbacks: each keeps, tells or ends one thing of a training run.
+"""Keras callbacks with one duty each, and `Epochs`, which runs them.
 
-They share a `Progress`, and come in the order in which they stand here. `Kept`
-puts them together.
+They share a `Progress`, and run in the order in which they stand here.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ _log = logging.getLogger(__name__)
 
 Further = Sequence[tf.keras.callbacks.Callback]
 
-# Saving takes longer than a short epoch. So the first best model waits for so
-# many seconds, and each further one until this many times as long as the last
-# saving took has passed.
+# Saving takes longer than a short epoch. So the first best model waits for a
+# minute, and a later one for 10 times as long as the last saving took.
 _FIRST_SAVE_SECONDS = 60
 _SAVE_PAUSE = 10
 
@@ -43,14 +41,14 @@ CSV_LOG_START = ','.join(['epoch', *_CURVE.values()])
 
 @dataclasses.dataclass(eq=False)
 class Progress(tf.train.experimental.PythonState):
-  """How far a training run is; all of it survives an interruption.
+  """The progress of a training run, a part of its checkpoints.
 
   Attributes:
-    epochs: epochs finished.
+    epochs: finished epochs.
     best_epoch: number, from 0, of the best epoch; -1 before the first.
     best_val_opa: its validation OPA, on the batches that validation uses.
     saved_epoch: the epoch whose model is on disk; -1 before the first.
-    stopped: no further epoch is to come.
+    stopped: no further epoch follows.
     seconds: spent in finished epochs, validation included.
     train_curve: the run file's.
   """
@@ -63,8 +61,6 @@ class Progress(tf.train.experimental.PythonState):
   train_curve: dict[str, list] = dataclasses.field(
       default_factory=lambda: {'epoch': [], **{key: [] for key in _CURVE}})
 
-  # For checkpoints, which have it as JSON.
-
   def serialize(self) -> str:
     return json.dumps(dataclasses.asdict(self))
 
@@ -74,25 +70,20 @@ class Progress(tf.train.experimental.PythonState):
         setattr(self, key, value)
 
 
-def first_line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
   """TensorFlow's errors go on for pages."""
   return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 class LossNotFiniteError(UserError):
-  """Training cannot go on, and resuming would not help."""
+  """Training cannot continue, and resuming would not help."""
 
 
 class StopOnNaN(tf.keras.callbacks.Callback):
-  """Ends training where the loss is not a finite number.
+  """Ends training if the loss is not finite after a call of several steps.
 
-  It looks after each call of the compiled step, which does several steps.
   Keras' TerminateOnNaN would still validate and count the epoch.
   """
-
-  def __init__(self):
-    super().__init__()
-    self._epoch = 0
 
   def on_epoch_begin(self, epoch, logs=None):
     self._epoch = epoch
@@ -108,7 +99,7 @@ class BestWeights(tf.keras.callbacks.Callback):
   """Keeps the weights of the epoch with the highest validation OPA.
 
   Args:
-    progress: is told which epoch that is.
+    progress: receives the number of that epoch.
     model: with its variables.
   """
 
@@ -127,28 +118,29 @@ class BestWeights(tf.keras.callbacks.Callback):
         best.assign(variable)
 
   def restore(self) -> None:
-    """Gives the model its best weights."""
+    """Copies the best weights back into the model."""
     for best, variable in zip(self.variables, self._of):
       variable.assign(best)
 
 
 class StopEarly(tf.keras.callbacks.Callback):
-  """Ends the run after so many epochs that were not the best; 0: never."""
+  """Ends the run after `patience` epochs without a better one; 0: never."""
 
-  def __init__(self, progress: Progress, epochs: int):
+  def __init__(self, progress: Progress, patience: int):
     super().__init__()
-    self._progress, self._epochs = progress, epochs
+    self._progress, self._patience = progress, patience
 
   def on_epoch_end(self, epoch, logs=None):
-    if 0 < self._epochs <= epoch - self._progress.best_epoch:
+    if self._patience and (
+        epoch - self._progress.best_epoch >= self._patience):
       self.model.stop_training = True
 
 
 class Record(tf.keras.callbacks.Callback):
-  """Counts each epoch, with its curve and its time, and says how it went.
+  """Adds an epoch to the progress, and logs it.
 
   Args:
-    progress: what is counted in.
+    progress: to update.
     epochs: of the run.
     batch: kernels in a step.
   """
@@ -166,7 +158,7 @@ class Record(tf.keras.callbacks.Callback):
 
   def on_epoch_end(self, epoch, logs=None):
     progress = self._progress
-    # For TensorBoard, which comes later in the list and takes all logs.
+    # For TensorBoard, which comes later in the list and writes all logs.
     logs['kernels_per_second'] = self._kernels / max(
         self._train_seconds, 1e-9)
     progress.train_curve['epoch'].append(epoch)
@@ -187,19 +179,17 @@ class Record(tf.keras.callbacks.Callback):
 
 
 class SaveBest(tf.keras.callbacks.Callback):
-  """Saves new best models, the first of them after a minute.
-
-  Later ones when saving takes no more than about a tenth of the time.
+  """Saves a new best model, if that takes at most a tenth of the time.
 
   Args:
     progress: says which epoch is the best.
-    best: of which the model has the weights where it is saved.
+    best: its weights.
     model: to save.
     run_info: the run file's content, which is saved with it.
-    model_dir: the folder, whose name is of its `args`.
+    model_dir: the folder, named by the hash of the `args`.
 
   Attributes:
-    graph_spec: of what `fit` is given, once it is known.
+    graph_spec: spec of the model's input, once it is known.
   """
 
   def __init__(self, progress: Progress, best: BestWeights,
@@ -221,7 +211,7 @@ class SaveBest(tf.keras.callbacks.Callback):
       self._save()
 
   def finish(self) -> None:
-    """Gives the model its best weights, and saves it where that waited."""
+    """Gives the model its best weights, and saves it if not saved yet."""
     if self._progress.best_epoch < 0:
       return
     self._best.restore()
@@ -235,7 +225,7 @@ class SaveBest(tf.keras.callbacks.Callback):
   def _save(self) -> None:
     start = time.monotonic()
     if not self._is_called:
-      # Keras saves what it has called, and nothing was left to train.
+      # Keras saves only a called model, and nothing was left to train.
       tf.function(lambda graph: self.model(graph), autograph=False
                   ).get_concrete_function(self.graph_spec)
       self._is_called = True
@@ -256,17 +246,16 @@ class SaveBest(tf.keras.callbacks.Callback):
 
 
 class Checkpoints(tf.keras.callbacks.Callback):
-  """Puts all that a run goes on from into a checkpoint, after each epoch.
+  """Writes a checkpoint after each epoch; restores the last one if resumed.
 
   Args:
-    progress: a part of it, as `best` and the model with its optimizer.
-    best: see above.
-    saved: sums up what there is where a checkpoint cannot be written.
+    progress, best: parts of it, beside model and optimizer.
+    saved: the model on disk.
     folder: where checkpoints go.
-    resume: whether to go on from the last one.
+    resume: whether to restore the last one.
 
   Raises:
-    UserError: that is of other data or another models.py.
+    UserError: it belongs to other data or another models.py.
   """
 
   def __init__(self, progress: Progress, best: BestWeights, saved: SaveBest,
@@ -289,7 +278,7 @@ class Checkpoints(tf.keras.callbacks.Callback):
     except (ValueError, AssertionError, tf.errors.OpError) as error:
       raise UserError(
           f'{folder.path}: does not fit the model '
-          f'({first_line(error)}); the file is damaged, or the data or '
+          f'({_first_line(error)}); the file is damaged, or the data or '
           'models.py changed since. Train without --resume') from error
 
   def on_epoch_end(self, epoch, logs=None):
@@ -297,7 +286,7 @@ class Checkpoints(tf.keras.callbacks.Callback):
       self._manager.save()
     except (OSError, tf.errors.OpError) as error:
       raise UserError(
-          f'{self._folder.path}: cannot be written ({first_line(error)}); '
+          f'{self._folder.path}: cannot be written ({_first_line(error)}); '
           f'free some space. {self._saved.summary()}. To continue, run the '
           'same command with --resume') from error
 
@@ -310,9 +299,6 @@ class CsvLog(tf.keras.callbacks.Callback):
     self._progress, self._path = progress, os.path.expanduser(path)
 
   def on_epoch_end(self, epoch, logs=None):
-    self.write_rows()
-
-  def write_rows(self) -> None:
     curve = self._progress.train_curve
     rows = [CSV_LOG_START]
     rows += [','.join(map(repr, row))
@@ -321,13 +307,9 @@ class CsvLog(tf.keras.callbacks.Callback):
 
 
 class ProgressBar(tf.keras.callbacks.Callback):
-  """A bar of the kernels of the epoch, with loss and OPA, on a terminal.
+  """On a terminal, a bar of the kernels of an epoch, with loss and OPA.
 
-  It shows kernels a second and the time left of the epoch. tqdm's own callback
-  counts calls, each of which does several steps.
-
-  Args:
-    batch: kernels in a step.
+  tqdm's own callback counts calls, each of which does several steps.
   """
 
   def __init__(self, batch: int):
@@ -348,49 +330,47 @@ class ProgressBar(tf.keras.callbacks.Callback):
     self._bar.close()
 
 
-class Kept:
-  """The epochs of a run, and what is kept of them.
+class Epochs:
+  """The epochs of a run, with the callbacks above.
 
   Args:
     settings: of the run.
     model: built and compiled.
     run_info: the run file's content; its train_curve is kept up to date.
-    folder: where checkpoints go; the run goes on from one that is there.
+    folder: where checkpoints go; the run continues from one that is there.
 
   Attributes:
     progress: how far the run is.
-    saved: the best model on disk.
   """
 
   def __init__(self, settings: Training, model: tf.keras.Model,
                run_info: dict[str, Any], folder: ResumeFolder):
     self.progress = Progress()
-    best = BestWeights(self.progress, model)
-    self.saved = SaveBest(
-        self.progress, best, model, run_info, folder.model_dir)
-    checkpoints = Checkpoints(
-        self.progress, best, self.saved, folder, settings.resume)
-    run_info['train_curve'] = self.progress.train_curve
     self._settings, self._run_info = settings, run_info
     self._folder = folder
+    best = BestWeights(self.progress, model)
+    self._saved = SaveBest(
+        self.progress, best, model, run_info, folder.model_dir)
+    checkpoints = Checkpoints(
+        self.progress, best, self._saved, folder, settings.resume)
+    run_info['train_curve'] = self.progress.train_curve
     self._csv_log = [CsvLog(self.progress, path)
                      for path in [settings.csv_log] if path]
     self._callbacks = [
         best, StopEarly(self.progress, settings.early_stop),
         Record(self.progress, settings.epochs, settings.batch),
-        self.saved, checkpoints, *self._csv_log,
-        ProgressBar(settings.batch)]
+        self._saved, checkpoints, *self._csv_log, ProgressBar(settings.batch)]
     if settings.tensorboard:
       self._callbacks.append(tf.keras.callbacks.TensorBoard(
           os.path.expanduser(settings.tensorboard), write_graph=False))
 
   def fit(self, train_batches: tf.data.Dataset, valid_batches: tf.data.Dataset,
           further: Further) -> None:
-    """Runs the epochs that are left; the model then is the best of all."""
+    """Runs the remaining epochs; the model is the best of all afterwards."""
     epochs = self._settings.epochs
-    self.saved.graph_spec = train_batches.element_spec[0]
+    self._saved.graph_spec = train_batches.element_spec[0]
     if not self.progress.stopped and self.progress.epochs < epochs:
-      self.saved.model.fit(
+      self._saved.model.fit(
           train_batches, validation_data=valid_batches, verbose=0,
           epochs=epochs, initial_epoch=self.progress.epochs,
           callbacks=[StopOnNaN(), *further, *self._callbacks])
@@ -399,13 +379,14 @@ class Kept:
 
   def _finish(self) -> None:
     """Leaves the best epoch, if there is one, in the model and on disk."""
-    self.saved.finish()
-    for csv_log in self._csv_log[:self.progress.epochs]:
-      csv_log.write_rows()
+    self._saved.finish()
+    if self.progress.epochs:
+      for csv_log in self._csv_log:
+        csv_log.on_epoch_end(self.progress.epochs)
 
   @contextlib.contextmanager
-  def if_broken_off(self) -> Iterator[None]:
-    """Keeps what can be kept where the epochs, or what follows, end early."""
+  def saved_if_interrupted(self) -> Iterator[None]:
+    """Keeps the best epoch if the `with` block ends early, and says how."""
     try:
       yield
     except LossNotFiniteError as error:
@@ -413,23 +394,22 @@ class Kept:
       self._draw()
       self._folder.is_over = True
       raise UserError(
-          f'{error}. {self.saved.summary()}. Try a lower --lr, another '
+          f'{error}. {self._saved.summary()}. Try a lower --lr, another '
           '--losses, or `check-data` on the data') from error
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
       raise UserError(
           f'out of memory or disk after epoch {self.progress.epochs} '
-          f'({first_line(error)}). {self.saved.summary()}. Lower '
+          f'({_first_line(error)}). {self._saved.summary()}. Lower '
           '--batch or --configs, or make room and run the same command with '
           '--resume') from error
     except KeyboardInterrupt:
       self._finish()
       _log.warning('interrupted after epoch %d. %s. To continue, run the same '
                    'command with --resume', self.progress.epochs,
-                   self.saved.summary())
+                   self._saved.summary())
       self._draw()
       raise
 
   def _draw(self) -> None:
-    """The picture of a run that has ended too early."""
     if self._settings.plot and self.progress.epochs:
       curves.draw(self._settings.plot, self._run_info)

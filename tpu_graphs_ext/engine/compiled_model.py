@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
@@ -11,20 +11,23 @@ import tensorflow_ranking as tfr
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.engine.settings import Training
 
+# Divides the scores before a ranking loss sees them.
+TEMPERATURE = 10
+
 
 def model(settings: Training, num_ops: int, graph: tfgnn.GraphTensor,
           loss: tf.keras.losses.Loss, steps: int,
           steps_per_call: int = 1) -> tf.keras.Model:
-  """What the baseline compiles.
+  """A compiled model, like the baseline's.
 
   Args:
     settings: of the run.
     num_ops: rows of an embedding of the opcodes.
     graph: creates the variables.
-    loss: of a model that brings none of its own, as MyEarlyJoinSAGE does.
+    loss: for a model without its own, which MyEarlyJoinSAGE has.
     steps: of an epoch.
-    steps_per_call: training steps that TensorFlow does in one call; Python
-      comes in between.
+    steps_per_call: training steps in one call of TensorFlow, after which
+      control returns to Python.
 
   Raises:
     UserError: there is no such model, or it refuses its arguments.
@@ -32,10 +35,14 @@ def model(settings: Training, num_ops: int, graph: tfgnn.GraphTensor,
   built = load_models.build(
       settings.model, settings.drawn_configs, num_ops, settings.model_kwargs,
       settings.models_file, graph)
+  learning_rate = settings.lr
+  if settings.lr_schedule == 'cosine':
+    learning_rate = tf.keras.optimizers.schedules.CosineDecay(
+        settings.lr, settings.epochs * steps)
   built.compile(
       loss=loss,
       optimizer=tf.keras.optimizers.Adam(
-          learning_rate(settings, steps), clipnorm=settings.clip_norm),
+          learning_rate, clipnorm=settings.clip_norm),
       steps_per_execution=steps_per_call,
       metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])
   if steps_per_call > 1:
@@ -54,9 +61,63 @@ def _traced_once(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
   return run
 
 
-def learning_rate(settings: Training, steps: int) -> Any:
-  """A number, or what gives one for each of the `steps` of all epochs."""
-  if settings.lr_schedule == 'constant':
-    return settings.lr
-  return tf.keras.optimizers.schedules.CosineDecay(
-      settings.lr, settings.epochs * steps)
+class CombinedLoss(tf.keras.losses.Loss):
+  """Weighted mean of losses:  sum_i w_i loss_i / sum_i w_i.
+
+  The class name goes into the saved model, where the baseline's scripts look
+  for their own class of that name; so it must be `CombinedLoss`, unregistered.
+  Its constructor can be called without losses, as Keras does on loading; the
+  weights then are lost, like in the baseline.
+
+  Shapes: y_true (runtimes, lower is better) and y_pred float32
+  [kernels, configs] -> scalar.
+  """
+
+  def __init__(
+      self,
+      weighted_losses: Optional[
+          list[tuple[float, tf.keras.losses.Loss]]] = None,
+      reduction: str = tf.keras.losses.Reduction.AUTO,
+      name: Optional[str] = None):
+    super().__init__(reduction=reduction, name=name)
+    if weighted_losses is None:
+      weighted_losses = [(1.0, _loss('ListMLELoss'))]
+    total = sum(weight for weight, unused_loss in weighted_losses)
+    self._weighted_losses = [
+        (weight / total, loss) for weight, loss in weighted_losses]
+    for unused_weight, part in self._weighted_losses:
+      # As `compile` does: under a strategy Keras then leaves means to the host.
+      part._allow_sum_over_batch_size = True
+
+  def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    return tf.add_n([
+        weight * loss(y_true, y_pred)
+        for weight, loss in self._weighted_losses])
+
+
+class ListMLE(tfr.keras.losses.ListMLELoss):
+  """TensorFlow Ranking's, but equal runtimes keep their order in the batch.
+
+  TensorFlow Ranking shuffles them anew in each process, so a resumed run would
+  differ from an uninterrupted one. Batches come in a random order anyway.
+  """
+
+  def __call__(self, y_true, y_pred, sample_weight=None):
+    # Only the order of the labels counts; places have no equals.
+    places = tf.argsort(tf.argsort(y_true))
+    return super().__call__(
+        tf.cast(places, tf.float32), y_pred, sample_weight)
+
+
+def combined_loss(weighted_losses: list[tuple[str, float]]) -> CombinedLoss:
+  """The loss of (name, weight) pairs; see `TrainSettings.weighted_losses`."""
+  return CombinedLoss(
+      [(weight, _loss(name)) for name, weight in weighted_losses])
+
+
+def _loss(name: str) -> tf.keras.losses.Loss:
+  if name == 'ListMLELoss':
+    return ListMLE(temperature=TEMPERATURE)
+  if name == 'PairwiseHingeLoss':
+    return tfr.keras.losses.PairwiseHingeLoss(temperature=TEMPERATURE)
+  return tf.keras.losses.MeanSquaredError()

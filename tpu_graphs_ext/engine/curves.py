@@ -12,33 +12,32 @@ from tpu_graphs_ext.files import write_file
 
 _log = logging.getLogger(__name__)
 
-# Ending -> how such files begin, and what they are called.
+# Ending -> the first bytes of such files, and their kind.
 FORMATS = {'.svg': (b'<?xml', 'SVG picture'), '.png': (b'\x89PNG', 'PNG file')}
-# Colours that colour-blind readers tell apart (Okabe and Ito), and dashes for
-# those who see none.
+# Colours that colour-blind readers can tell apart (Okabe and Ito).
 _TRAIN = {'color': '#0072B2', 'linestyle': '--', 'label': 'train'}
 _VALID = {'color': '#D55E00', 'linestyle': '-', 'label': 'valid'}
 _INK, _FAINT = '#1f2328', '#d0d7de'
 
 
-def check(path: str) -> None:
-  """Raises a UserError unless `draw` can draw files of this ending; '': none.
+def kind_of(path: str) -> tuple[bytes, str]:
+  """The first bytes and the kind of a file for `draw`; empty for ''.
+
+  Raises:
+    UserError: `draw` cannot draw such a file.
   """
+  if not path:
+    return b'', ''
   ending = os.path.splitext(path)[1].lower()
-  if path and ending not in FORMATS:
+  if ending not in FORMATS:
     raise UserError(f'--plot={path}: must end in {" or ".join(FORMATS)}; it '
                     f'ends in {ending!r}')
   try:
-    if path:
-      import matplotlib  # noqa: F401  Takes a second to import.
+    import matplotlib  # noqa: F401  Takes a second to import.
   except ImportError as error:
     raise UserError('--plot: matplotlib is not installed; '
                     f'{how_to_install()}') from error
-
-
-def kind_of(path: str) -> tuple[bytes, str]:
-  """How such a file begins, and what it is called."""
-  return FORMATS.get(os.path.splitext(path)[1].lower(), (b'', ''))
+  return FORMATS[ending]
 
 
 def draw(path: str, run_info: dict[str, Any]) -> None:

@@ -1,9 +1,8 @@
-"""Which configurations of a kernel repeat another, and what comes first then.
+"""Duplicate configurations of a kernel, and which to try first.
 
-Files list one tile several times, mostly the compiler's default. A model gives
-what it cannot tell apart one score, so if it likes such a tile its first picks
-are all that one. Trying the tile once tells as much as trying it five times:
-repetitions are worth a place only after every other tile.
+Files list one tile several times, mostly the compiler's default, and a model
+gives duplicates one score. Trying a tile once tells as much as trying it five
+times: duplicates are worth a place only after every other tile.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 
 
 def first_copies(features: np.ndarray) -> np.ndarray:
-  """For each row the first that equals it: [configs, G] -> int64 [configs]."""
+  """The first row that equals each: [configs, G] -> int64 [configs]."""
   # Equal numbers have equal bytes once -0 is 0. A table of them finds copies in
   # a fraction of the time that sorting rows takes.
   rows = np.asarray(features, np.float32) + np.float32(0)
@@ -27,14 +26,13 @@ def first_copies(features: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """What a model thinks of the configurations of one kernel; lower = faster.
+  """A model's scores of the configurations of one problem; lower = faster.
 
   Attributes:
-    given: float32 [configs], as the model's `forward` gave them. It may have
-      put repetitions last itself, as the new models of models.py do.
-    first: int64 [configs], see `first_copies`; of features as the model sees
-      them.
-    keep_repeats: leave the order to `given` alone.
+    given: float32 [configs], from the model's `forward`. It may have put
+      duplicates last itself, as the new models of models.py do.
+    first: int64 [configs], `first_copies` of the features that the model sees.
+    keep_repeats: sort by `given` alone.
   """
   given: np.ndarray
   first: np.ndarray
@@ -42,9 +40,9 @@ class Scores:
 
   @property
   def repeats(self) -> np.ndarray:
-    """bool [configs]: which have the features of an earlier one.
+    """bool [configs]: which are duplicates of an earlier one.
 
-    None are marked where all are alike, as there nothing else can be tried.
+    If all are alike, none is marked: there is nothing else to try.
     """
     repeats = self.first != np.arange(self.first.size)
     return repeats & (np.count_nonzero(~repeats) > 1)
@@ -56,10 +54,10 @@ class Scores:
 
   @property
   def order(self) -> np.ndarray:
-    """int64 [configs]: indices, the one to try first before all others.
+    """int64 [configs]: indices, in the order to try them.
 
-    Repetitions come last, in the order of their tiles' scores; what is equal
-    keeps the order of the file.
+    Duplicates come last, sorted by their tiles' scores; ties keep the order of
+    the file.
     """
     if self.keep_repeats:
       return np.argsort(self.given, kind='stable')

@@ -1,4 +1,4 @@
-"""How well trained models order the configurations of labelled problems."""
+"""Measures how well trained models order the configurations of problems."""
 
 from __future__ import annotations
 
@@ -57,16 +57,14 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
 
 def labelled(problems: tasks.Problems, source: str,
              task: tasks.Task) -> tasks.Problems:
-  """Those that have runtimes, which some must; says which are left out.
+  """The problems with runtimes; warns of the others.
 
-  Args:
-    problems: read from `source`.
-    source: stands in messages.
-    task: of the problems.
+  Raises:
+    UserError: none has runtimes; names `source`.
   """
   has_labels = np.array([problem.is_labelled for problem in problems])
   if has_labels.any() and not has_labels.all():
-    left_out = [problem.name for problem in problems.select(~has_labels)]
+    left_out = problems.select(~has_labels).names
     _log.warning(
         '%s: left out %d of %d %ss without labels (all runtimes are 0): %s',
         source, len(left_out), len(problems), task.problem,
@@ -78,7 +76,7 @@ def labelled(problems: tasks.Problems, source: str,
 
 def require_labels(problems: tasks.Problems, source: str,
                    task: tasks.Task) -> None:
-  """Raises a UserError where a problem has no runtimes; see `labelled`."""
+  """Raises UserError if a problem has no runtimes; see `labelled`."""
   without = [problem.name for problem in problems if not problem.is_labelled]
   if without:
     raise UserError(
@@ -96,18 +94,19 @@ def measure(ranker: scoring.Ranker, problems: tasks.Problems, what: str,
     ranker: the model.
     problems: labelled.
     what: stands beside the progress bar.
-    ks: how many configurations to try, one measure for each; None: as the
-      task has it.
+    ks: how many configurations to try; None: the task's default.
   """
-  task = ranker.task
-  return results.table(task.row_of(problem, scores, ks or task.top_ks)
-                       for problem, scores in ranker.score_all(problems, what))
+  ks = ks or ranker.task.top_ks
+  rows = [ranker.task.row_of(problem, scores, ks)
+          for problem, scores in ranker.score_all(problems, what)]
+  return results.table(rows)
 
 
-def add_errors(run_info: dict[str, Any], ranker: scoring.Ranker, split: str,
-               problems: tasks.Problems) -> None:
-  """Adds the means over a split that the run file has, see `Task.final`."""
-  rows = measure(ranker, problems, split)
-  means = results.nested(results.Summary(rows, len(rows)).means)
-  for measured, key in ranker.task.final:
-    run_info.setdefault(key, {})[split] = means[measured]
+def means(ranker: scoring.Ranker, problems: tasks.Problems,
+          what: str) -> dict[str, Any]:
+  """Means over labelled problems, in the form of a run file.
+
+  {'slowdown': {'1': ...}, 'opa': ...}; None where a measure is undefined.
+  """
+  rows = measure(ranker, problems, what)
+  return results.nested(results.Summary(rows, len(rows)).means)

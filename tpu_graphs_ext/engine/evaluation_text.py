@@ -10,18 +10,10 @@ from tpu_graphs_ext.engine.results import Results, Summary, columns_of
 _NAMES = {'slowdown': 'top-{} %', 'random': 'random-{} %',
           'default': 'default %', 'opa': 'OPA', 'kendall': 'tau'}
 SCORES = ('opa', 'kendall')  # Not slowdowns, which are in per cent.
-INTERVAL_LINES = [
-    '[low, high]: interval that holds the mean of 95 % of the sets that are '
-    'drawn from',
-    'these kernels; macro: from these programs.']
-DIFFERENCE_LINES = [
-    'a - b: mean over kernels of the difference, in per cent of the best '
-    "tile's time;",
-    'below 0 a is better. Chance alone seldom gives an interval without 0 '
-    'in it.']
+
 
 def heads(measures: Iterable[str], ks: Sequence[int]) -> list[str]:
-  """What the columns of some measures are called."""
+  """Headings of the columns of some measures."""
   return [_NAMES[measure].format(k)
           for measure, k, _ in columns_of(measures, ks)]
 
@@ -40,13 +32,12 @@ def intervals(summary: Summary, measures: Iterable[str],
           for measure, _, column in columns_of(measures, ks)]
 
 
-def pairs(evaluations: Sequence[Results],
-          ks: Sequence[int]) -> list[tuple[str, ...]]:
-  """A row for each two models: what they differ by, paired by problem."""
+def differences(evaluations: Sequence[Results]) -> list[tuple[str, ...]]:
+  """A row for each two models: their differences, paired by problem."""
   return [
       (f'{i + 1} - {j + 1}', *(
           cell(measure, *one.mean.minus(column, evaluations[j].mean))
-          for measure, _, column in columns_of(one.COMPARED, ks)))
+          for measure, _, column in columns_of(one.COMPARED, one.ks)))
       for i, one in enumerate(evaluations)
       for j in range(i + 1, len(evaluations))]
 
@@ -65,14 +56,11 @@ def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def cell(measure: str, value: float, low: float = math.nan,
-          high: float = math.nan) -> str:
+         high: float = math.nan) -> str:
+  """'1.23', or '1.23 [0.9, 1.5]'; '-' where undefined."""
   scale, digits = (1, 3) if measure in SCORES else (100, 2)
-  text, *ends = (_number(scale * number, digits)
+  # The sum turns -0.0 into 0.0.
+  text, *ends = ('-' if math.isnan(number) else
+                 f'{round(scale * number, digits) + 0.0:.{digits}f}'
                  for number in (value, low, high))
   return text if math.isnan(low) else f'{text} [{", ".join(ends)}]'
-
-
-def _number(value: float, digits: int) -> str:
-  # The sum turns -0.0 into 0.0.
-  return ('-' if math.isnan(value)
-          else f'{round(value, digits) + 0.0:.{digits}f}')

@@ -1,11 +1,8 @@
-"""Features of problems to rank that training never showed the model.
+"""Features of problems that are out of the range of the training data.
 
-Features are scaled by their least and largest value in training, and columns
-that were constant there are left out. So a value beyond the range asks the
-model to go on where it was never fitted, and a column that varies here alone
-is not seen at all. What is learned of an opcode that no training kernel had is
-what it was at the start, by chance. None is an error, but whoever ranks should
-know.
+A model extrapolates where a value is out of range, does not see a column that
+was constant in training, and has random weights for an opcode that no training
+kernel had. None is an error, but the ranking is less certain.
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 # Columns and opcodes in one warning; the rest is only counted.
 MAX_LINES = 20
+# Table -> its rows, and the names of its columns.
 _ROWS = {'node_feat': 'nodes', 'node_opcode': 'nodes',
          'config_feat': 'configurations',
          'node_config_feat': 'layouts of nodes'}
@@ -39,21 +37,20 @@ _NAMES = {'node_feat': schema.NODE_FEATURES,
 
 
 @dataclasses.dataclass(frozen=True)
-class Unfamiliar:
-  """A column, or an opcode, of one kernel that training did not have like that.
+class OutOfRange:
+  """A column of one problem with values out of range, or an unseen opcode.
 
   Attributes:
-    tile_id: the kernel, or of the layout task the program's name.
-    table: 'node_feat', 'config_feat' ('node_config_feat' of the layout task) or
-      'node_opcode'.
-    column: its name in `schema`; of an opcode that.
-    value: the one farthest from the range; an opcode's number.
-    outside: how many rows, nodes or configurations (of the layout task the
-      layouts of a node in one), are outside, or have the opcode.
-    rows: how many there are.
-    least: in training; 0 of an opcode.
-    largest: in training; where it is the least too, the model has no such
-      column.
+    tile_id: name of the kernel or program.
+    table: 'node_feat', 'node_opcode', or 'config_feat' ('node_config_feat' in
+      the layout task).
+    column: its name in `schema`, or the opcode's.
+    value: the one farthest from the range, or the opcode's number.
+    outside: number of rows (nodes, configurations, or in the layout task
+      layouts of a node) that are out of range or have the opcode.
+    rows: number of all rows.
+    least: in training; 0 for an opcode.
+    largest: in training; equal to `least`, the model has no such column.
   """
   tile_id: str
   table: str
@@ -70,55 +67,51 @@ class Unfamiliar:
     return self.least == self.largest
 
 
-def of_problem(ranker: Ranker, problem: RankingProblem) -> list[Unfamiliar]:
-  """All such columns of one kernel or program, and its opcodes.
-
-  Args:
-    ranker: knows the training data, whose columns the problem has.
-    problem: labelled or not.
-  """
+def of_problem(ranker: Ranker, problem: RankingProblem) -> list[OutOfRange]:
+  """All such columns of one kernel or program, and its unseen opcodes."""
   return [*of_nodes(ranker.stats, problem, ranker.opcodes),
           *of_rows(ranker.stats.config, problem.name, ranker.task.config_table,
                    ranker.task.config_rows(problem, ranker.stats))]
 
 
 def of_kernel(stats: FeatureStats, kernel: Kernel,
-              opcodes: Optional[Sequence[int]] = None) -> list[Unfamiliar]:
-  """`of_problem` of a kernel, by what a ranker knows; see `of_nodes`."""
+              opcodes: Optional[Sequence[int]] = None) -> list[OutOfRange]:
+  """`of_problem` of a kernel, without a ranker; see `of_nodes`."""
   return [*of_nodes(stats, kernel, opcodes),
           *of_rows(stats.config, kernel.tile_id, 'config_feat',
                    [kernel.config_feat])]
 
 
 def of_nodes(stats: FeatureStats, problem: RankingProblem,
-             opcodes: Optional[Sequence[int]] = None) -> list[Unfamiliar]:
+             opcodes: Optional[Sequence[int]] = None) -> list[OutOfRange]:
   """`of_problem` without configurations.
 
   Args:
     stats: of the training data.
-    problem: see there.
-    opcodes: of the training data; None: not known.
+    problem: labelled or not, with the same columns.
+    opcodes: of the training data; None: unknown.
   """
   found = of_rows(stats.node, problem.name, 'node_feat', [problem.node_feat])
   if opcodes is not None:
     numbers, counts = np.unique(problem.node_opcode, return_counts=True)
     found += [
-        Unfamiliar(problem.name, 'node_opcode', _opcode(number), float(number),
+        OutOfRange(problem.name, 'node_opcode', schema.OPCODE_NAMES.get(
+            number, f'number {number}' if number else 'unknown'), float(number),
                    count, problem.num_nodes, 0.0, 0.0)
         for number, count in zip(numbers.tolist(), counts.tolist())
         if number not in opcodes]
   return found
 
 
-def of_rows(stats: ColumnStats, tile_id: str, name: str,
-            blocks: Iterable[np.ndarray]) -> list[Unfamiliar]:
-  """The columns of one table, whose rows come in blocks, that go beyond.
+def of_rows(stats: ColumnStats, tile_id: str, table: str,
+            blocks: Iterable[np.ndarray]) -> list[OutOfRange]:
+  """The columns of one table with values out of range.
 
   Args:
     stats: of the training data.
     tile_id: the kernel or program.
-    name: of the table; see `Unfamiliar`.
-    blocks: float32 [rows, columns], each of at least one row.
+    table: see `OutOfRange`.
+    blocks: its rows, float32 [rows, columns], each of at least one row.
   """
   rows, outside, least, largest = 0, 0, np.inf, -np.inf
   for block in blocks:
@@ -127,39 +120,24 @@ def of_rows(stats: ColumnStats, tile_id: str, name: str,
     largest = np.maximum(largest, block.max(axis=0))
     outside = outside + (
         (block < stats.minimum) | (block > stats.maximum)).sum(axis=0)
-  found = []
+  found, names = [], _NAMES[table]
   for column in np.flatnonzero(outside):
-    low, high = stats.minimum[column], stats.maximum[column]
-    ends = least[column], largest[column]
-    beyond = float(low) - float(ends[0]), float(ends[1]) - float(high)
-    found.append(Unfamiliar(
-        tile_id=tile_id, table=name,
-        column=_name(name, column, len(stats.minimum)),
-        value=float(ends[beyond[1] >= beyond[0]]),
-        outside=int(outside[column]), rows=rows, least=float(low),
-        largest=float(high)))
+    low, high = float(stats.minimum[column]), float(stats.maximum[column])
+    ends = float(least[column]), float(largest[column])
+    found.append(OutOfRange(
+        tile_id=tile_id, table=table,
+        column=(names[column] if len(stats.minimum) == len(names)
+                else f'column {column}'),
+        value=ends[ends[1] - high >= low - ends[0]],
+        outside=int(outside[column]), rows=rows, least=low, largest=high))
   return found
 
 
-def _opcode(number: int) -> str:
-  return schema.OPCODE_NAMES.get(number, f'number {number}' if number else
-                                 'unknown')
-
-
-def _name(table: str, column: int, width: int) -> str:
-  names = _NAMES[table]
-  return names[column] if width == len(names) else f'column {column}'
-
-
 def warn(ranker: Ranker, problems: Problems) -> None:
-  """Warns of what the model was not trained on, one line a column or opcode.
-
-  Args:
-    ranker: the model.
-    problems: to rank.
+  """Warns of values that the model was not trained on, a line a column.
 
   Raises:
-    UserError: the problems have other columns than the training data.
+    UserError: the problems do not have the columns of the training data.
   """
   ranker.task.check_columns(problems, ranker.stats)
   warn_of([found for problem in problems
@@ -167,15 +145,15 @@ def warn(ranker: Ranker, problems: Problems) -> None:
           len(problems), ranker.name, ranker.task.problem)
 
 
-def warn_of(every: Sequence[Unfamiliar], kernels: int, model: str,
+def warn_of(every: Sequence[OutOfRange], kernels: int, model: str,
             what: str = 'kernel') -> None:
-  """The same of what was found already in so many kernels.
+  """The same for columns that were found already.
 
   Args:
     every: all that was found.
-    kernels: how many were looked at.
-    model: what to call the model.
-    what: what to call one of the kernels.
+    kernels: how many were searched.
+    model: name of the model.
+    what: noun for a kernel or program.
   """
   columns = collections.defaultdict(list)
   for found in every:
@@ -194,12 +172,13 @@ def warn_of(every: Sequence[Unfamiliar], kernels: int, model: str,
       what, os.path.basename(model), details)
 
 
-def _line(members: list[Unfamiliar], what: str = 'kernel') -> str:
-  """Of one column: what was found where, and what training had."""
+def _line(members: list[OutOfRange], what: str) -> str:
+  """One column: which values were found where, and the range in training."""
   first = members[0]
-  rows = sum(found.rows for found in members)
-  share = 100 * sum(found.outside for found in members) / rows
-  where = (f'in {_percent(share)} of the {_ROWS[first.table]} of '
+  share = 100 * sum(found.outside for found in members) / sum(
+      found.rows for found in members)
+  where = (f'in {share:{".0f" if share >= 1 else ".2g"}} % of the '
+           f'{_ROWS[first.table]} of '
            f'{shortened([found.tile_id for found in members])}')
   if first.table == 'node_opcode':
     return f'opcode {first.column} (in no {what} of training) {where}'
@@ -214,7 +193,3 @@ def _line(members: list[Unfamiliar], what: str = 'kernel') -> str:
 
 def _number(value: float) -> str:
   return f'{value:,.0f}' if value == int(value) else f'{value:,.6g}'
-
-
-def _percent(share: float) -> str:
-  return f'{share:.0f} %' if share >= 1 else f'{share:.2g} %'

@@ -1,4 +1,4 @@
-"""Whether files can be written, tried before the work that fills them."""
+"""Checks that files can be written, before the work that fills them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,48 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpu_graphs_ext import file_ownership
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import TEMPORARY, require_path, write_file
+from tpu_graphs_ext.files import (
+  TEMPORARY,
+  require_path,
+  require_replaceable,
+  write_file,
+)
+
+
+def require_file(path: str, start: bytes, what: str) -> None:
+  """Raises UserError if writing a file would destroy one of another kind.
+
+  Args:
+    path: to be written. A missing or empty file may be replaced.
+    start: the first bytes of files of this kind.
+    what: the kind, for the message.
+  """
+  require_replaceable(path)
+  try:
+    if not os.path.isfile(path):  # Anything else cannot be replaced.
+      return
+    with open(path, 'rb') as file:
+      found = file.read(len(start))
+  except OSError as error:
+    raise UserError(f'{path}: cannot be replaced ({error}); name another '
+                    'file') from error
+  if found and found != start:
+    raise UserError(f'{path}: is no {what}, so it is not replaced; move it '
+                    'away, or name another file')
 
 
 def check_file(flag: str, path: str, start: str | bytes, what: str) -> str:
   """The path of a file that can be written, ~ expanded; makes its folder.
 
   Args:
-    flag: names it in errors.
+    flag: names the path in errors.
     path: as given.
-    start: how files of its kind begin; another one is not replaced.
+    start: the first bytes of files of this kind; another is not replaced.
     what: the kind.
 
   Raises:
-    UserError: it cannot, or is something else than such a file.
+    UserError: it cannot be written, or is not such a file.
   """
   expanded = require_path(flag, path)
   full = os.path.abspath(expanded)
@@ -32,19 +58,18 @@ def check_file(flag: str, path: str, start: str | bytes, what: str) -> str:
   if os.path.exists(full) and not os.path.isfile(full):
     raise UserError(f'{flag}={path}: is a device or a pipe, which would be '
                     'replaced; name a file')
-  file_ownership.require_file(
-      full, start.encode() if isinstance(start, str) else start, what)
-  _try(flag, path, os.path.dirname(full))
+  require_file(full, start.encode() if isinstance(start, str) else start, what)
+  check_folder(flag, os.path.dirname(full), path)
   return expanded
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-  """A file of text that a verb writes where its flag says.
+  """A kind of text file that a verb writes where its flag says.
 
   Attributes:
-    flag: names it in errors.
-    start: how files of its kind begin; another one is not replaced.
+    flag: names the path in errors.
+    start: the beginning of files of this kind; another file is not replaced.
     what: the kind.
   """
   flag: str
@@ -52,48 +77,38 @@ class Text:
   what: str
 
   def check(self, path: str) -> str:
-    """The path, ~ expanded; raises a UserError unless `write` may write it."""
+    """The path, ~ expanded; raises UserError unless `write` may write it."""
     return check_file(self.flag, path, self.start, self.what)
 
   def write(self, path: str, text: str) -> None:
-    """Writes the file, which appears when complete.
-
-    Raises:
-      UserError: it cannot be written, or replaces a file of another kind.
-    """
+    """Writes the file, which appears when complete; errors as of `check`."""
     write_file(self.check(path), text.encode())
 
 
-def check_folder(flag: str, path: str) -> str:
-  """The path of a folder that files can be put into, made where missing.
+def check_folder(flag: str, path: str, given: str = '') -> str:
+  """The path of a folder in which files can be written, made where missing.
 
   Raises:
-    UserError: they cannot.
+    UserError: they cannot; `given` stands in the message if not empty.
   """
-  expanded = require_path(flag, path)
-  _try(flag, path, expanded)
-  return expanded
-
-
-def check_all(places: Mapping[str, Sequence[Any]]) -> None:
-  """Raises a UserError unless all that is given can be written.
-
-  Args:
-    places: flag -> a folder, which is made where missing; or what `check_file`
-      takes after the flag. '' is not given.
-  """
-  for flag, (path, *kind) in places.items():
-    if path and kind:
-      check_file(flag, path, *kind)
-    elif path:
-      _try(flag, path, os.path.expanduser(path))
-
-
-def _try(flag: str, path: str, folder: str) -> None:
+  folder = require_path(flag, path)
   try:
     os.makedirs(folder, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder, suffix=TEMPORARY) as file:
       file.write(b'x')
   except OSError as error:
-    raise UserError(f'{flag}={path}: cannot be written ({error}); choose '
-                    'another place') from error
+    raise UserError(f'{flag}={given or path}: cannot be written ({error}); '
+                    'choose another place') from error
+  return folder
+
+
+def check_all(outputs: Mapping[str, Sequence[Any]]) -> None:
+  """Raises UserError unless all outputs can be written.
+
+  Args:
+    outputs: flag -> a folder, which is made where missing; or the arguments
+      of `check_file` after the flag. An empty path is skipped.
+  """
+  for flag, (path, *kind) in outputs.items():
+    if path:
+      check_file(flag, path, *kind) if kind else check_folder(flag, path)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Optional
 
 from tpu_graphs_ext.engine import (
   out_of_range,
@@ -25,7 +24,7 @@ def predict(model_dir: str, *, out: str = '',
 
   Args:
     model_dir: the folder model_<hash>; its run file lies beside it.
-    out: the file to write; empty: one of a usual name, which is returned.
+    out: the file to write; empty: the task's default name.
     top_configs: configurations of each kernel; None: 5, or of a program all.
     loading: how to load the model; also where the split is.
 
@@ -34,38 +33,37 @@ def predict(model_dir: str, *, out: str = '',
   """
   task = tasks.find(loading)
   path = output_paths.check_file('--out', out or task.csv_name,
-                            predictions_csv.START, predictions_csv.WHAT)
+                                 predictions_csv.START, predictions_csv.WHAT)
   ranker = scoring.load_ranker(model_dir, loading)
   _, test = ranker.read(loading, 'test')
   out_of_range.warn(ranker, test)
-  write(path, best_configs(ranker, test, top_configs or task.csv_configs),
-        ranker, loading)
+  write(path, ranker, test, top_configs or task.csv_configs, loading)
   return path
 
 
-def predict_test(run_info: dict[str, Any], ranker: scoring.Ranker,
-                 test: tasks.Problems) -> str:
-  """Writes the CSV of a run, and adds it to the run file's content if short.
+def write(path: str, ranker: scoring.Ranker, problems: tasks.Problems,
+          count: Optional[int],
+          loading: Optional[Loading] = None) -> predictions_csv.Best:
+  """Ranks problems and writes the CSV of the ranker's task.
+
+  Args:
+    path: the file.
+    ranker: the model.
+    problems: to rank.
+    count: configurations of each; None: all, which are not kept in memory.
+    loading: may name another collection than the model's.
 
   Returns:
-    The path of the CSV.
+    With a count, {name: configuration indices, best first}.
   """
-  count = ranker.task.test_configs
-  best = best_configs(ranker, test, count)
+  best = best_configs(ranker, problems, count)
   if count is not None:
-    run_info['test_predictions'] = best = dict(best)
-  path = os.path.expanduser(run_info['args']['results_csv'])
-  write(path, best, ranker)
-  return path
-
-
-def write(path: str, best: predictions_csv.Best, ranker: scoring.Ranker,
-          loading: Optional[Loading] = None) -> None:
-  """Writes what `best_configs` gives as the CSV of the ranker's task."""
+    best = dict(best)
   task, collection = ranker.task, ranker.task.collection(ranker.args, loading)
   predictions_csv.write(
       path, best, task.csv_id + ''.join(f'{part}:' for part in collection),
       task.csv_end)
+  return best
 
 
 def best_configs(ranker: scoring.Ranker, problems: tasks.Problems,
@@ -75,7 +73,7 @@ def best_configs(ranker: scoring.Ranker, problems: tasks.Problems,
   Args:
     ranker: the model.
     problems: to rank.
-    count: so many configurations, padded with 0; None: all.
+    count: number of indices, padded with 0; None: all.
   """
   for problem, scores in ranker.score_all(problems, 'predict'):
     indices = scores.order[:count].tolist()

@@ -5,9 +5,9 @@
 
 Configuration indices count from 0 in the order of the file, lowest predicted
 runtime first. A kernel with fewer configurations than asked for is padded with
-0. Kernels are in the order of their file names; there is no final newline. Of
+0. Kernels are in the order of their file names; there is no final newline. In
 the layout task, whose IDs are layout:<source>:<search>:<program>, all
-configurations are there and a newline ends each line, as the baseline has it.
+configurations are listed and a newline ends each line, as in the baseline.
 """
 
 from __future__ import annotations
@@ -21,35 +21,34 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Union
 
-from tpu_graphs_ext import file_ownership, files
+from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import cannot_be_read, open_ordinary
+from tpu_graphs_ext.files import cannot_be_read, new_file, open_ordinary
 
 Best = Union[Mapping[str, Sequence[int]], Iterable[tuple[str, Sequence[int]]]]
 
 HEADER = ['ID', 'TopConfigs']
-START, WHAT = ','.join(HEADER), 'predictions CSV'  # As for `owned`.
+START, WHAT = ','.join(HEADER), 'predictions CSV'  # For `output_paths`.
 TILE = 'tile:xla:'
 # Of a file. The layout rows of the competition take 30 MB.
 MAX_BYTES = 1 << 28
-# Not longer than a number that the rest can handle, and no other alphabet's
-# digits.
+# A number that fits int32, in ASCII digits.
 _INDEX = re.compile('[0-9]{1,9}')
-# Nothing that would have to stand in quotes.
+# Nothing that would need quotes.
 _ID = re.compile(r'[^,"\x00-\x1f\x7f]{1,300}')
 # Faults in one message; the rest is only counted.
 MAX_FAULTS = 10
 
 
 def parts(best: Best, prefix: str = TILE, end: str = '') -> Iterator[str]:
-  """The file that the module's docstring describes, line by line.
+  """The file described above, line by line.
 
   Args:
     best: name -> configuration indices, best first; or these as pairs.
     prefix: of each ID, before the name.
     end: of the last line.
   """
-  yield ','.join(HEADER)
+  yield START
   for name, indices in (
       best.items() if isinstance(best, Mapping) else best):
     yield f'\n{quoted(prefix + name)},{";".join(map(str, indices))}'
@@ -57,35 +56,35 @@ def parts(best: Best, prefix: str = TILE, end: str = '') -> Iterator[str]:
 
 
 def quoted(name: str) -> str:
-  """A name as a cell: in quotes where it holds a comma, quote or line end."""
+  """A name as a cell: in quotes if it holds a comma, quote or line end."""
   if re.search(r'[,"\r\n]', name):
     return '"' + name.replace('"', '""') + '"'
   return name
 
 
 def write(path: str, best: Best, prefix: str = TILE, end: str = '') -> None:
-  """Writes `parts`, one at a time; the file appears when complete.
+  """Writes `parts`; the file appears when complete.
 
   Raises:
     UserError: it cannot be written, or replaces a file of another kind.
   """
   require_own(path)
-  with contextlib.closing(parts(best, prefix, end)) as lines, files.new_file(
+  with contextlib.closing(parts(best, prefix, end)) as lines, new_file(
       path) as file:
     for line in lines:
       file.write(line.encode())
 
 
 def require_own(path: str) -> None:
-  """Raises a UserError where a file of another kind has the name."""
-  file_ownership.require_file(path, START.encode(), WHAT)
+  """Raises UserError if a file of another kind has the name."""
+  output_paths.require_file(path, START.encode(), WHAT)
 
 
 def read(path: str) -> dict[str, list[int]]:
   """ID -> configuration indices of a predictions CSV.
 
   Raises:
-    UserError: the file is missing or no such CSV; lists all faults.
+    UserError: the file is missing or not such a CSV; lists all faults.
   """
   # A layout row with every configuration is longer than csv's limit.
   csv.field_size_limit(min(sys.maxsize, 2 ** 31 - 1))
@@ -96,7 +95,7 @@ def read(path: str) -> dict[str, list[int]]:
   except csv.Error as error:
     raise UserError(f'{path}: is no CSV ({error})') from error
   if header != HEADER:
-    raise UserError(f'{path}: its first line must be {",".join(HEADER)}; it '
+    raise UserError(f'{path}: its first line must be {START}; it '
                     f'is {",".join(header)[:80]!r}')
   for number, line in enumerate(lines, 2):
     if not line:
@@ -115,11 +114,6 @@ def read(path: str) -> dict[str, list[int]]:
 
 
 def _text(path: str) -> str:
-  """The text of a file that may be anything.
-
-  Raises:
-    UserError: it is not there, no text, or too long.
-  """
   try:
     with open_ordinary(os.path.expanduser(path)) as file:
       content = file.read(MAX_BYTES + 1)
@@ -138,7 +132,7 @@ def _text(path: str) -> str:
 
 
 def raise_all(path: str, faults: list[str]) -> None:
-  """Raises one UserError for all faults of a file; none: does nothing."""
+  """Raises one UserError for all faults of a file, if there are any."""
   if faults:
     more = len(faults) - MAX_FAULTS
     shown = faults[:MAX_FAULTS] + ([f'and {more} more'] if more > 0 else [])

@@ -13,15 +13,15 @@ from tpu_graphs_ext.engine.task import RankingProblem
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """One configuration that the model likes.
+  """One of the model's first choices.
 
   Attributes:
-    index: its row in the file, from 0.
-    score: what the model gave its tile; lower is faster, without a unit.
+    index: row of the configuration in the file, from 0.
+    score: the model's score of its tile; lower is faster, without a unit.
     output_bounds: tile size of the output in layout tiles, most major physical
       dimension first; empty where the configuration sets none. None in the
       layout task.
-    kernel_bounds: the same of a convolution's kernel.
+    kernel_bounds: the same for a convolution's kernel.
     runtime_ns: measured time; None where not measured.
     slowdown: runtime over that of the best configuration, minus 1; None where
       not measured.
@@ -40,15 +40,16 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-  """The model's first choices for one kernel, best first.
+  """The model's first choices for one kernel or program, best first.
 
   Attributes:
-    tile_id: its name, or that of a program.
-    nodes: of its graph.
-    configs: how many there are to choose from.
+    tile_id: name of the kernel or program.
+    nodes: number of nodes of its graph.
+    configs: number of its configurations.
     rankable: whether any two of them differ in their features.
     choices: the best, in order.
-    configurable: of a program its nodes that have layouts; None of a kernel.
+    configurable: number of a program's nodes that have layouts; None of a
+      kernel.
   """
   tile_id: str
   nodes: int
@@ -75,31 +76,31 @@ class Ranking:
       if not self.rankable:
         lines.append(
             '  all configurations are identical; listed as in the file')
-      own, digits = f'{"output_bounds":<16} {"kernel_bounds":<16} ', 1
+      bounds, digits = f'{"output_bounds":<16} {"kernel_bounds":<16} ', 1
       widths = 5, 6, 9, 12
     else:
       lines = [f'{self.tile_id}: {self.nodes:,} nodes, {self.configurable:,} '
                f'of them configurable, {self.configs:,} configurations']
-      own, digits = '', 2
+      bounds, digits = '', 2
       widths = 6, 7, 10, 15
 
-    def line(place: Any, index: Any, score: Any, own: str, runtime: Any,
-             slowdown: str) -> str:
+    def line(*cells: Any) -> str:
+      place, index, score, bounds, runtime, slowdown = cells
       return (f'  {place:>{widths[0]}} {index:>{widths[1]}} '
-              f'{score:>{widths[2]}}  {own}{runtime:>{widths[3]}} '
+              f'{score:>{widths[2]}}  {bounds}{runtime:>{widths[3]}} '
               f'{slowdown:>9}')
 
     lines.append(line(
-        'place', 'config', 'score', own, 'runtime_ns', 'over best'))
+        'place', 'config', 'score', bounds, 'runtime_ns', 'over best'))
     for place, choice in enumerate(self.choices, 1):
-      tile = '' if choice.output_bounds is None else (
-          f'{_shape(choice.output_bounds):<16} '
-          f'{_shape(choice.kernel_bounds):<16} ')
+      bounds = '' if choice.output_bounds is None else ''.join(
+          f'{"x".join(map(str, sizes)) or "-":<16} '
+          for sizes in (choice.output_bounds, choice.kernel_bounds))
+      measured = choice.runtime_ns is not None
       lines.append(line(
-          place, choice.index, f'{choice.score:.4f}', tile,
-          '-' if choice.runtime_ns is None else choice.runtime_ns,
-          '-' if choice.slowdown is None
-          else f'{100 * choice.slowdown:.{digits}f} %'))
+          place, choice.index, f'{choice.score:.4f}', bounds,
+          choice.runtime_ns if measured else '-',
+          f'{100 * choice.slowdown:.{digits}f} %' if measured else '-'))
     return '\n'.join(lines)
 
 
@@ -128,7 +129,7 @@ def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
 
 def ranking_of(problem: RankingProblem, scores: Scores,
                top_k: Optional[int]) -> Ranking:
-  """The first `top_k` configurations to try; fewer where there are fewer."""
+  """The first `top_k` configurations to try, or all."""
   runtime = problem.runtime_rel if (problem.runtime_ns > 0).all() else None
   choices = []
   for index in scores.order[:top_k].tolist():
@@ -142,7 +143,3 @@ def ranking_of(problem: RankingProblem, scores: Scores,
       configs=problem.num_configs, rankable=problem.is_rankable,
       choices=choices,
       configurable=getattr(problem, 'num_configurable', None))
-
-
-def _shape(bounds: list[int]) -> str:
-  return 'x'.join(map(str, bounds)) or '-'

@@ -1,9 +1,9 @@
-"""What an evaluation measured, as one table that everything is made from.
+"""The results of an evaluation: one table, and the means, JSON and CSV of it.
 
 The table is a pandas DataFrame with a row for each problem: a kernel, or a
-program of the layout task. Its columns name and describe the problem; those of
-floats are measures, NaN where undefined. A measure that depends on the number
-of configurations to try has a column for each, such as `slowdown_5`.
+program of the layout task. Some columns name and describe the problem; float
+columns are measures, NaN where undefined. A measure that depends on k, the
+number of configurations to try, has a column for each, such as `slowdown_5`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BY_K = ('slowdown', 'slowdown_kept', 'random')
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
   """A table of rows {column: value}, which have the same columns."""
-  import pandas  # Takes .4 s, which a verb that measures nothing should not.
+  import pandas  # Takes .4 s, which not every verb needs.
   return pandas.DataFrame(list(rows))
 
 
@@ -36,7 +36,7 @@ def by_k(name: str, values: Mapping[int, float]) -> dict[str, float]:
 
 
 def ks_of(columns: Iterable[str]) -> list[int]:
-  """The numbers of configurations to try that a table has columns for."""
+  """The numbers k that a table has columns for."""
   found = (name.rpartition('_') for name in columns)
   return [int(k) for name, _, k in found if name == BY_K[0] and k.isdigit()]
 
@@ -62,7 +62,7 @@ class Summary:
 
   @functools.cached_property
   def means(self) -> dict[str, float]:
-    """Column -> its mean, of all measures."""
+    """Column -> its mean, for all measures."""
     return {name: _mean(values)
             for name, values in self.rows.select_dtypes('float').items()}
 
@@ -82,6 +82,7 @@ class Summary:
 
 
 def _mean(values: Iterable[float]) -> float:
+  # In the order of the rows, for the same last digits as the baseline.
   defined = [value for value in values if not math.isnan(value)]
   return sum(defined) / len(defined) if defined else math.nan
 
@@ -92,19 +93,19 @@ class Results:
 
   Attributes:
     model_dir: its folder.
-    data: what the problems were read from, as given.
+    data: where the problems were read from, as given.
     rows: a table of the problems, see the module.
-    keep_repeats: whether configurations that repeat an earlier one's features
-      stay where the scores put them, as with the baseline, or come last.
+    keep_repeats: whether duplicate configurations stay where the scores put
+      them, as with the baseline, or come last.
   """
   model_dir: str
   data: str
   rows: pandas.DataFrame
   keep_repeats: bool = False
 
-  # Of the task: the column that names a problem, what JSON calls problems,
-  # measures with an interval there, measures that models are compared by, and
-  # the file of `to_csv`.
+  # Set by each task: the column that names a problem, JSON's name for
+  # problems, measures with an interval there, measures to compare models by,
+  # and the file of `to_csv`.
   NAME: ClassVar[str]
   PROBLEMS: ClassVar[str]
   INTERVALS: ClassVar[Sequence[str]]
@@ -143,7 +144,7 @@ class Results:
         column: self.difference_json(*self.mean.minus(column, other.mean))
         for *_, column in columns_of(self.COMPARED, self.ks)})
 
-  # How the task's JSON writes the two; None where they are undefined.
+  # The task's JSON format of the two.
 
   def interval_json(self, low: float, high: float) -> Any:
     return [or_none(low), or_none(high)]
@@ -183,31 +184,23 @@ def to_json(evaluations: Sequence[Results]) -> Any:
   return contents
 
 
-def combined(evaluations: Sequence[Results]) -> pandas.DataFrame:
-  """One table of all, a row a problem and model: the columns of the CSV."""
-  import pandas
-  return pandas.concat([
-      pandas.concat([pandas.DataFrame(
-          {'model_dir': one.model_dir, 'data': one.data},
-          index=one.rows.index), one.rows], axis=1)
-      for one in evaluations], ignore_index=True)
-
-
 def to_csv(evaluations: Sequence[Results]) -> str:
-  """`combined` as a CSV; empty where a measure is undefined.
+  """A CSV, a row a problem and model; empty where a measure is undefined.
 
-  Slowdowns are fractions: 0.2 is 20 %.
-
-  Args:
-    evaluations: all with the same `ks`.
+  Slowdowns are fractions: 0.2 is 20 %. All evaluations have the same `ks`.
   """
-  rows = combined(evaluations)
-  return rows.apply(lambda column: column.map(csv_text.safe)).to_csv(
-      index=False, lineterminator='\n')
+  import pandas
+  rows = pandas.concat([
+      one.rows.assign(model_dir=one.model_dir, data=one.data)
+      for one in evaluations])
+  first = ['model_dir', 'data']
+  return rows[first + rows.columns.drop(first).tolist()].apply(
+      lambda column: column.map(csv_text.safe)).to_csv(
+          index=False, lineterminator='\n')
 
 
 def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
-  """Columns as JSON has them: {'slowdown': {'5': ...}, 'opa': ...}."""
+  """Columns in the form of the JSON: {'slowdown': {'5': ...}, 'opa': ...}."""
   found: dict[str, Any] = {}
   for column, value in columns.items():
     name, _, k = column.rpartition('_')

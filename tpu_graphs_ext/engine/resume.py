@@ -1,4 +1,4 @@
-"""What lets a run that was broken off go on, and a finished one be found.
+"""The folder of an interrupted run, and finished runs with the same settings.
 
   <out_dir>/resume_<hash>/   from the start of a run until its end
     started.json             its settings, the `args` of its run file, its seed
@@ -21,7 +21,7 @@ from tpu_graphs_ext.engine.settings import MOST_SEED, Training
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import (
   held_folder,
-  parse_json,
+  read_json,
   remove_folder,
   remove_leftovers,
   write_file,
@@ -29,7 +29,7 @@ from tpu_graphs_ext.files import (
 
 _log = logging.getLogger(__name__)
 
-# Settings that do not change what is trained: a resumed run may differ here.
+# Settings that do not change the model: a resumed run may differ here.
 _FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard', 'csv_log', 'plot')
 
 _STARTED = 'started.json'
@@ -40,39 +40,38 @@ class InUseError(UserError):
 
 
 class ResumeFolder:
-  """That of one run; nothing is written before it is `held`.
+  """The folder of one run; nothing is written before it is `held`.
 
   Attributes:
     path: <out_dir>/resume_<hash>.
-    model_dir: <out_dir>/model_<hash>, where its model goes.
+    model_dir: <out_dir>/model_<hash>, for its model.
     log_path: <out_dir>/run_<hash>.log.
-    args: of the run file.
+    args: the `args` of the run file.
     seed: of weights, batches and dropout; drawn where none was given.
-    is_new: nothing was there to go on from.
+    is_new: there is nothing to continue from.
     is_over: the run is done, or resuming it would not help.
-    finished: the run itself, where it is to be resumed and came to its end.
+    finished: the run itself, if it is to be resumed and already ended.
   """
 
   def __init__(self, settings: Training, args: dict[str, Any], seed: int,
                is_new: bool, finished: Optional[artifacts.Run] = None):
     run_hash = artifacts.train_hash(args)
     self.model_dir = artifacts.model_path(settings.out_dir, run_hash)
-    self.log_path = os.path.join(os.path.dirname(self.model_dir),
-                                 f'run_{run_hash}.log')
-    self.path = os.path.join(os.path.dirname(self.model_dir),
-                             f'resume_{run_hash}')
+    out_dir = os.path.dirname(self.model_dir)
+    self.log_path = os.path.join(out_dir, f'run_{run_hash}.log')
+    self.path = os.path.join(out_dir, f'resume_{run_hash}')
     self.args, self.seed, self.is_new = args, seed, is_new
     self.finished, self.is_over = finished, False
     self._settings = settings
 
   @classmethod
   def of(cls, settings: Training) -> ResumeFolder:
-    """That of the run to resume, or else of a new one."""
+    """The folder of the run to resume, or else of a new one."""
     finished = None
     if settings.resume:
-      broken_off = cls._latest(settings)
-      if broken_off:
-        return broken_off
+      interrupted = cls._latest(settings)
+      if interrupted:
+        return interrupted
       finished = _finished_run(settings)
       _log.info('--resume: this run is finished' if finished else
                 '--resume: no run with these settings was broken off in '
@@ -84,16 +83,15 @@ class ResumeFolder:
 
   @classmethod
   def _latest(cls, settings: Training) -> Optional[ResumeFolder]:
-    """That of the latest run with the same settings that was broken off."""
+    """The folder of the latest interrupted run with the same settings."""
     found, others = [], []
     for path, started in _started(os.path.expanduser(settings.out_dir)):
-      unlike = _unlike(settings, started['settings'])
-      if unlike:
+      if different := _different(settings, started['settings']):
         others.append(f'{os.path.basename(path)} (differs in '
-                      f'{", ".join("--" + key for key in unlike)})')
+                      f'{", ".join("--" + key for key in different)})')
         continue
       folder = cls(settings, started['args'], started['seed'], is_new=False)
-      if folder.path == path and _is_of(settings, started['args']):
+      if folder.path == path and _may_have(settings, started['args']):
         found.append((os.path.getmtime(path), path, folder))
     if not found and others:
       _log.info('--resume: interrupted runs in %s with other settings: %s',
@@ -104,10 +102,10 @@ class ResumeFolder:
   def held(self) -> Iterator[None]:
     """Makes the folder of a new run; no other process may train the run.
 
-    It goes where the run `is_over` by then.
+    Removes it at the end if the run `is_over`.
 
     Raises:
-      InUseError: one does.
+      InUseError: another process trains it.
       UserError: the folder cannot be made.
     """
     remove_leftovers(os.path.dirname(self.path))
@@ -130,10 +128,10 @@ class ResumeFolder:
                       'another --out_dir') from error
 
   def _start(self) -> None:
-    """Leaves nothing in the folder but what the run starts from."""
+    """Removes an older run's files and writes what the run starts from."""
     started = os.path.join(self.path, _STARTED)
     with contextlib.suppress(FileNotFoundError):
-      os.remove(started)  # First: it says that the rest counts.
+      os.remove(started)  # First: without it, nobody resumes from the rest.
     for name in os.listdir(self.path):
       self._remove(name)
     write_file(started, json.dumps({
@@ -156,7 +154,7 @@ class ResumeFolder:
 
 
 def _finished_run(settings: Training) -> Optional[artifacts.Run]:
-  """The latest run with the same settings that came to its end, if any."""
+  """The latest finished run with the same settings, if any."""
   out_dir = os.path.expanduser(settings.out_dir)
   found = []
   for name in _names(out_dir):
@@ -167,10 +165,10 @@ def _finished_run(settings: Training) -> Optional[artifacts.Run]:
       run = artifacts.load_run(
           artifacts.model_path(out_dir, name[len('run_'):-len('.jsonz')]),
           task='')
-    except UserError:  # Not the one, or no use.
+    except UserError:  # Another run, or a damaged one.
       continue
-    if (_is_of(settings, run.info['args']) and run_file.is_finished(run.info)
-        and not _unlike(settings, run.info['settings'])):
+    if (_may_have(settings, run.info['args']) and run_file.is_finished(run.info)
+        and not _different(settings, run.info['settings'])):
       found.append((os.path.getmtime(path), path, run))
   return max(found, key=lambda item: item[:2])[2] if found else None
 
@@ -181,13 +179,13 @@ def fixed(settings: Training) -> dict[str, Any]:
           if key not in _FREE_SETTINGS}
 
 
-def _unlike(settings: Training, stored: dict[str, Any]) -> list[str]:
+def _different(settings: Training, stored: dict[str, Any]) -> list[str]:
   """Settings in which a stored run differs."""
   return [key for key, value in fixed(settings).items()
           if stored.get(key) != value]
 
 
-def _is_of(settings: Training, args: dict[str, Any]) -> bool:
+def _may_have(settings: Training, args: dict[str, Any]) -> bool:
   """Whether a run with these settings may have these `args`.
 
   The default name of the CSV has a clock in it; the folder must be the same.
@@ -208,21 +206,16 @@ def _started(out_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if not name.startswith('resume_') or not os.path.isfile(file_path):
       continue
     try:
-      with open(file_path, 'rb') as file:
-        started = parse_json(file.read(), file_path)
-      if not _is_sound(started):
-        raise UserError(f'{file_path}: is not what a run starts with')
+      started = read_json(file_path)
+      if not (isinstance(started, dict)
+              and isinstance(started.get('args'), dict)
+              and isinstance(started.get('settings'), dict)
+              and type(started.get('seed')) is int
+              and 0 <= started['seed'] <= MOST_SEED):
+        raise UserError(f'{file_path}: is not the start of a run')
       yield path, started
-    except (OSError, UserError) as error:
+    except UserError as error:
       _log.warning('%s: cannot be resumed (%s)', path, error)
-
-
-def _is_sound(started: Any) -> bool:
-  return (isinstance(started, dict)
-          and isinstance(started.get('args'), dict)
-          and isinstance(started.get('settings'), dict)
-          and type(started.get('seed')) is int
-          and 0 <= started['seed'] <= MOST_SEED)
 
 
 def _names(folder: str) -> list[str]:

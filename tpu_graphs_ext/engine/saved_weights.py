@@ -1,9 +1,9 @@
-"""The weights in a model folder, read without running what else is in it.
+"""The weights in a model folder, read without running anything in it.
 
-A SavedModel is a program: Keras runs what its layers' settings hold, and
-TensorFlow its graph. Here only the tensors of its checkpoint are read, in the
-order of the model's `trainable_variables`, which the checkpoint knows. A
-compact model folder has these tensors alone, as an .npz file.
+A SavedModel is a program: Keras runs code from its layers' settings, and
+TensorFlow its graph. This module reads only the tensors of its checkpoint, in
+the order of the model's `trainable_variables`, which the checkpoint stores. A
+folder of `artifacts.save_weights_only` has these tensors as an .npz file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Iterator
 from typing import Union
 
@@ -23,7 +24,7 @@ from tensorflow.core.protobuf import (
 
 from tpu_graphs_ext.data import npz
 
-# The one file of a compact model folder; see `compact`.
+# The one file of a folder with weights only.
 COMPACT_FILE = 'weights.npz'
 
 _OBJECT_GRAPH = '_CHECKPOINTABLE_OBJECT_GRAPH'
@@ -55,7 +56,7 @@ class SavedWeights:
   """
 
   def __init__(self, model_dir: str):
-    with _said_as_value_error():
+    with _as_value_error():
       # Not needed here, but the baseline's scripts load it.
       with open(os.path.join(model_dir, 'saved_model.pb'), 'rb') as file:
         saved_model_pb2.SavedModel.FromString(file.read())
@@ -72,20 +73,21 @@ class SavedWeights:
           for attribute in nodes[node].attributes]
 
   def value(self, variable: SavedVariable) -> np.ndarray:
-    """Reads a variable; one that is no number is a ValueError."""
+    """Reads a variable; raises ValueError if it is not a float."""
     if not self._types[variable.key].is_floating:
-      raise ValueError(f'{variable.name} is of {self._types[variable.key]}')
-    with _said_as_value_error():
+      raise ValueError(f'{variable.name} has the type '
+                       f'{self._types[variable.key]}')
+    with _as_value_error():
       value = self._reader.get_tensor(variable.key)
     return _finite(variable, value)
 
 
 class CompactWeights:
-  """`SavedWeights` of a folder that `compact.write` wrote."""
+  """`SavedWeights` of a folder of `artifacts.save_weights_only`."""
 
   def __init__(self, model_dir: str):
     path = os.path.join(model_dir, COMPACT_FILE)
-    with _said_as_value_error():
+    with _as_value_error():
       names = sorted(npz.array_names(path))
       self._arrays, faults = npz.read_arrays(path, names)
     for name, fault in faults.items():
@@ -94,7 +96,7 @@ class CompactWeights:
                       for name, array in self._arrays.items()]
 
   def value(self, variable: SavedVariable) -> np.ndarray:
-    """Reads a variable; one that is no number is a ValueError."""
+    """Reads a variable; raises ValueError if it is not a float."""
     return _finite(variable, self._arrays[variable.key])
 
 
@@ -118,7 +120,7 @@ def _finite(variable: SavedVariable, value: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _said_as_value_error() -> Iterator[None]:
+def _as_value_error() -> Iterator[None]:
   """TensorFlow's reader raises IndexError and many others."""
   try:
     yield
@@ -128,18 +130,14 @@ def _said_as_value_error() -> Iterator[None]:
 
 
 def _members(nodes, name: str) -> list[int]:
-  """Numbers of the nodes in a list of the root's, in order."""
+  """Numbers of the nodes in one of the root's lists, in order."""
   found = [child.node_id for child in (nodes[0].children if nodes else ())
            if child.local_name == name]
   if len(found) != 1 or not 0 <= found[0] < len(nodes):
     raise ValueError(f'its checkpoint has no {name}')
   members = {int(child.local_name): child.node_id
              for child in nodes[found[0]].children
-             if _is_number(child.local_name)}
+             if re.fullmatch('[0-9]{1,9}', child.local_name)}
   if any(not 0 <= node < len(nodes) for node in members.values()):
     raise ValueError(f'{name} of its checkpoint names what is not there')
   return [members[number] for number in sorted(members)]
-
-
-def _is_number(name: str) -> bool:
-  return name.isascii() and name.isdigit() and len(name) < 10

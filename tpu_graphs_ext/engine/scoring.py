@@ -1,4 +1,4 @@
-"""A trained model together with all that it takes to score a problem."""
+"""A trained model, ready to score problems."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from tqdm import tqdm
 
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.engine import artifacts, duplicate_configs
+from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine import task as tasks
+from tpu_graphs_ext.engine.duplicate_configs import Scores
 from tpu_graphs_ext.engine.settings import Loading, LoadSettings
 from tpu_graphs_ext.errors import UserError
 
@@ -30,16 +31,16 @@ class Ranker:
 
   Attributes:
     model: built model with `forward(graph, num_configs)`.
-    stats: how features are normalised.
+    stats: scale of the features.
     num_ops: opcodes that the model has an embedding for.
-    name: stands in error messages.
-    keep_repeats: see `distinct.Scores`.
+    name: for error messages.
+    keep_repeats: see `duplicate_configs.Scores`.
     in_elements: whether tile bounds of its data count elements, not layout
       tiles of a TPU.
-    opcodes: that some problem of the training data had; None where the run
-      file does not say it, as the baseline's.
-    of_task: what it ranks.
-    args: of its run.
+    opcodes: those in the training data; None if unknown, as from the
+      baseline's run files.
+    of_task: name of the task.
+    args: the arguments of its run.
   """
   model: Any
   stats: FeatureStats
@@ -57,12 +58,12 @@ class Ranker:
 
   def read(self, loading: Loading, split: str,
            data: str = '') -> tuple[str, tasks.Problems]:
-    """Problems to rank, and what they were read from.
+    """Problems to rank, and where they were read from.
 
     Args:
       loading: has the data root, and may name another collection there.
-      split: of the model's own collection, or of that.
-      data: a folder or file that is read instead.
+      split: a split of the model's own collection, or of that one.
+      data: a folder or file to read instead.
     """
     if data:
       return data, self.task.read(data, loading)
@@ -71,61 +72,60 @@ class Ranker:
             self.task.read_split(loading, collection, split))
 
   def score_all(self, problems: tasks.Problems, what: str) -> Iterator[
-      tuple[tasks.RankingProblem, duplicate_configs.Scores]]:
-    """Yields every problem with its scores.
+      tuple[tasks.RankingProblem, Scores]]:
+    """Yields every problem with its scores; the lowest is the fastest.
 
-    The lowest score is predicted to be the fastest. As many kernels are
-    scored at once as there are cores, up to 8, so this is faster than
-    `scores` of one kernel after the other.
+    Scores `task.scored_at_once` problems side by side, which is faster than
+    `scored` of one after the other.
 
     Args:
       problems: to score.
       what: stands beside the progress bar.
 
     Raises:
-      UserError: the problems' columns are not those of the training data, or
-        the model gives scores of a wrong shape or that are not finite.
+      UserError: the problems do not have the columns of the training data, or
+        the model's scores have a wrong shape or are not finite.
     """
     self.task.check_columns(problems, self.stats)
     problems = self._with_known_opcodes(problems)
     workers = min(os.cpu_count() or 1, self.task.scored_at_once)
+    waiting = collections.deque()  # (problem, future), in order.
     with tqdm(desc=what, total=len(problems), unit=self.task.problem,
               disable=None, leave=False) as bar, ThreadPoolExecutor(
                   workers) as pool:
-      waiting = collections.deque()  # (problem, scores to come), in order.
+      def finished(most: int) -> Iterator[tuple[tasks.RankingProblem, Scores]]:
+        while len(waiting) > most:
+          problem, scores = waiting.popleft()
+          bar.update()
+          yield problem, scores.result()
+
       for problem, graphs in zip(
           problems, self.task.all_graphs(problems, self.stats)):
         waiting.append((problem, pool.submit(self._scored, problem, graphs)))
-        if len(waiting) > 2 * workers:  # No more, for graphs take memory.
-          yield _next_result(waiting, bar)
-      while waiting:
-        yield _next_result(waiting, bar)
+        yield from finished(2 * workers)  # More graphs would take memory.
+      yield from finished(0)
 
   def scores(self, problem: tasks.RankingProblem) -> np.ndarray:
-    """What the model's `forward` gives one problem: float32 [configs]."""
+    """The output of `forward` for one problem: float32 [configs]."""
     return self.scored(problem).given
 
   def prepared(self, problem: tasks.RankingProblem) -> tasks.RankingProblem:
     """One problem with opcodes that the model knows, to be scored in parts.
 
     Raises:
-      UserError: its columns are not those of the training data.
+      UserError: it does not have the columns of the training data.
     """
     problems = self.task.problems([problem])
     self.task.check_columns(problems, self.stats)
     return next(iter(self._with_known_opcodes(problems)))
 
-  def scored(self, problem: tasks.RankingProblem) -> duplicate_configs.Scores:
-    """Scores of one problem, and which configurations repeat another.
-
-    Raises:
-      UserError: see `score_all`.
-    """
+  def scored(self, problem: tasks.RankingProblem) -> Scores:
+    """Scores and duplicates of one problem; errors as of `score_all`."""
     known = self.prepared(problem)
     return self._scored(known, self.task.graphs(known, self.stats))
 
   def _scored(self, problem: tasks.RankingProblem,
-              graphs: Iterable[tfgnn.GraphTensor]) -> duplicate_configs.Scores:
+              graphs: Iterable[tfgnn.GraphTensor]) -> Scores:
     scores, first, done = [], [], 0
     for graph in graphs:
       features = load_models.config_feats(graph).numpy()
@@ -134,23 +134,23 @@ class Ranker:
           self.model.forward(graph, configs))))
       first.append(done + self.task.first_copies(features))
       done += configs
-    return duplicate_configs.Scores(
+    return Scores(
         np.concatenate(scores), np.concatenate(first), self.keep_repeats)
 
   def checked(self, problem: tasks.RankingProblem, scores: np.ndarray,
-              features: np.ndarray) -> duplicate_configs.Scores:
-    """What `forward` gave one problem, looked over.
+              features: np.ndarray) -> Scores:
+    """The output of `forward` for one problem, checked.
 
     Args:
       problem: the problem.
       scores: float32 [1, configs].
-      features: float32 [..., configs, G], what the model saw of its
-        configurations.
+      features: float32 [..., configs, G] of its configurations, as the model
+        saw them.
 
     Raises:
       UserError: the scores have another shape, or are not finite.
     """
-    return duplicate_configs.Scores(
+    return Scores(
         self._checked(problem, problem.num_configs, scores),
         self.task.first_copies(features), self.keep_repeats)
 
@@ -180,13 +180,6 @@ class Ranker:
     return problems.with_opcodes_below(self.num_ops)
 
 
-def _next_result(waiting: collections.deque, bar: tqdm) -> tuple[
-    tasks.RankingProblem, duplicate_configs.Scores]:
-  problem, scores = waiting.popleft()
-  bar.update()
-  return problem, scores.result()
-
-
 def load_ranker(
     model_dir: str, loading: Loading = LoadSettings(),
     known: Optional[tuple[FeatureStats, int]] = None) -> Ranker:
@@ -194,9 +187,9 @@ def load_ranker(
 
   Args:
     model_dir: the folder model_<hash>; its run file lies beside it.
-    loading: where its normalisation and its class come from. The data are
-      read only to compute the normalisation.
-    known: what `normalisation` gives, where that was asked already.
+    loading: the source of its normalisation and its class. The data are read
+      only to compute the normalisation.
+    known: the result of `normalisation`, if already computed.
 
   Raises:
     UserError: a file is missing or damaged, or belongs to another model or to
@@ -216,7 +209,7 @@ def load_ranker(
 
 
 def _counts_elements(run: artifacts.Run, model: Any) -> bool:
-  """By the statistics that the model was given, or else found by itself."""
+  """According to the statistics that the model was given or has found."""
   given = run.model_kwargs.get('feature_stats')
   if isinstance(given, dict):
     return given.get('tiles') == 'elements'
@@ -226,7 +219,7 @@ def _counts_elements(run: artifacts.Run, model: Any) -> bool:
 
 def normalisation(run: artifacts.Run,
                   loading: Loading) -> tuple[FeatureStats, int]:
-  """The statistics that features are scaled by, and the number of opcodes."""
+  """The scale of a model's features, and its number of opcodes."""
   task, args = tasks.find(loading), run.info['args']
   if loading.stats == 'run':
     if 'feature_stats' in run.info:

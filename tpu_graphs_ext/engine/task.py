@@ -1,9 +1,8 @@
-"""What the verbs know of a task: the protocol of a problem, and `Task`.
+"""The protocol of a ranking problem, and what the engine needs of a task.
 
-A problem has configurations that are to be ranked: a kernel has tiles, a
-program layouts. Training, scoring, evaluating, predicting and ranking are
-written once, against what is here; what is of one task alone is in its `TASK`.
-For a further task, name the module of its `TASK` in `_HOMES`.
+A problem has configurations to rank: a kernel has tiles, a program layouts.
+Training, scoring, evaluating, predicting and ranking are written once, against
+this module. For a further task, name the module of its `TASK` in `_HOMES`.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class RankingProblem(Protocol):
 
   Attributes:
     name: the file name without its ending.
-    num_nodes: of its graph.
-    num_configs: how many are to be ranked.
+    num_nodes: number of nodes of its graph.
+    num_configs: number of configurations to rank.
     node_feat: float32 [nodes, columns].
     node_opcode: uint8 [nodes].
     runtime_ns: int64 [configs], measured; 0 where withheld.
@@ -60,9 +59,11 @@ class Problems(Protocol):
   """A `Partition` of kernels, or `Programs`.
 
   Attributes:
-    max_opcode: the largest of any node.
-    opcodes: of all nodes, each once, ascending.
+    names: name of each problem.
+    max_opcode: the largest opcode of any node.
+    opcodes: the opcodes of all nodes, each once, ascending.
   """
+  names: Sequence[str]
   max_opcode: int
   opcodes: list[int]
 
@@ -71,7 +72,7 @@ class Problems(Protocol):
   def __iter__(self) -> Iterator[RankingProblem]: ...
 
   def select(self, mask: np.ndarray) -> Problems:
-    """Those where bool [problems] is true."""
+    """The problems where bool [problems] is true."""
 
   def with_opcodes_below(self, number: int) -> Problems:
     """The same, in which other opcodes are 0."""
@@ -79,14 +80,14 @@ class Problems(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Splits:
-  """What a run trains on and measures itself by.
+  """The data of a training run.
 
   Attributes:
     train: problems with enough configurations.
-    validated: those that are looked at after each epoch.
-    valid: all that its model is measured on.
-    test: labelled where the run measures it.
-    stats: scale of the features: that of `train`.
+    validated: the problems to validate on after each epoch.
+    valid: all that the final model is measured on.
+    test: labelled if the run measures it.
+    stats: scale of the features, from `train`.
     num_ops: rows of an embedding of the opcodes.
   """
   train: Problems
@@ -98,23 +99,23 @@ class Splits:
 
 
 class Task(abc.ABC):
-  """What is of one task alone.
+  """The part of the engine that depends on the task.
 
   Attributes:
     name: 'tile' or 'layout'.
-    problem: what one problem is called.
-    loading: the settings of loading its models.
-    evaluation: `Results` that its rows are of.
+    problem: noun for one problem.
+    loading: the settings class for loading a model.
+    evaluation: the `Results` class.
     top_ks: how many configurations an evaluation tries.
-    final: means of them that a run file has: (measure, its key).
-    csv_name: what `predict` writes, unless told otherwise.
-    csv_id: what IDs in it begin with, before the collection.
-    csv_end: of its last line.
+    final: means in a run file: (measure, key).
+    csv_name: the file that `predict` writes by default.
+    csv_id: beginning of its IDs, before the collection.
+    csv_end: end of its last line.
     csv_configs: configurations of each problem in it; None: all.
-    test_configs: the same in what `train` writes, which the run file then has
-      too; None: all, which it has not.
-    scored_at_once: problems that are scored side by side: each takes memory.
-    config_table: the field of a file that configurations are in.
+    test_configs: the same in what `train` writes, which the run file then
+      stores too; None: all, which it does not store.
+    scored_at_once: problems to score side by side: each takes memory.
+    config_table: the field of a file with the configurations.
   """
   name: str
   problem: str
@@ -134,25 +135,16 @@ class Task(abc.ABC):
 
   @abc.abstractmethod
   def read(self, path: str, loading: Loading) -> Problems:
-    """What a user names as problems: a folder or a file.
+    """The problems in a folder or file that a user names.
 
     Raises:
-      UserError: it is not there, of another kind, or damaged.
+      UserError: it is missing, of another kind, or damaged.
     """
 
   @abc.abstractmethod
   def read_split(self, loading: Loading, collection: Sequence[str],
                  split: str) -> Problems:
-    """A split of a collection; its first files alone with `toy_data`.
-
-    Args:
-      loading: has the data root.
-      collection: see `collection`.
-      split: 'train', 'valid' or 'test'.
-
-    Raises:
-      UserError: see `read`.
-    """
+    """A split of a collection below `loading.data_root`; errors as `read`."""
 
   @abc.abstractmethod
   def collection(self, args: Mapping[str, Any],
@@ -160,25 +152,20 @@ class Task(abc.ABC):
     """Folders between the data root and its splits.
 
     Args:
-      args: of the run of a model.
+      args: the arguments of a model's run.
       loading: may name another collection.
     """
 
   @abc.abstractmethod
   def statistics(self, args: Mapping[str, Any],
                  loading: Loading) -> tuple[FeatureStats, int]:
-    """What a model was scaled by, computed anew, and the number of opcodes.
-
-    Args:
-      args: of its run.
-      loading: where the data are.
-    """
+    """Recomputes the scale of a model's features and its number of opcodes."""
 
   # ----------------------------------------------------------------- training
 
   @abc.abstractmethod
   def prepared(self, settings: Training) -> tuple[Training, Splits]:
-    """Reads the data; the settings may get statistics of them.
+    """Reads the data; adds its statistics to the settings if a model takes it.
 
     Raises:
       UserError: data, model or settings cannot be used.
@@ -193,30 +180,30 @@ class Task(abc.ABC):
   def datasets(
       self, settings: Training, splits: Splits, seed: int,
       first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-    """Batches to train on and to validate on, an epoch a pass."""
+    """Batches to train on and to validate on, one pass an epoch."""
 
   @abc.abstractmethod
   def reported(self, run: artifacts.Run) -> Optional[str]:
-    """The CSV of a finished run, where it has one, which is there again."""
+    """The CSV of a finished run, restored if it is gone; None without one."""
 
   # ------------------------------------------------------------------ scoring
 
   @abc.abstractmethod
   def check_columns(self, problems: Problems, stats: FeatureStats) -> None:
-    """Raises a UserError unless the features have the columns of `stats`."""
+    """Raises UserError unless the features have the columns of `stats`."""
 
   @abc.abstractmethod
   def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
-    """A graph of one node, which builds a model's variables."""
+    """A graph of one node, to build a model's variables with."""
 
   @abc.abstractmethod
   def problems(self, members: Sequence[RankingProblem]) -> Problems:
-    """Several problems as one."""
+    """Joins several problems."""
 
   @abc.abstractmethod
   def graphs(self, problem: RankingProblem,
              stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
-    """A problem with all its configurations, so many in a graph as fit."""
+    """A problem with all its configurations, as many in a graph as fit."""
 
   @abc.abstractmethod
   def all_graphs(self, problems: Problems, stats: FeatureStats
@@ -225,16 +212,12 @@ class Task(abc.ABC):
 
   @abc.abstractmethod
   def first_copies(self, features: np.ndarray) -> np.ndarray:
-    """For each configuration of a graph the first that equals it: int64 [c].
-
-    Args:
-      features: float32 [..., c, G], as the model sees them.
-    """
+    """The first configuration equal to each: [..., c, G] -> int64 [c]."""
 
   @abc.abstractmethod
   def config_rows(self, problem: RankingProblem,
                   stats: FeatureStats) -> Iterable[np.ndarray]:
-    """Rows of `config_table`, some of which may be beyond `stats`."""
+    """Rows of `config_table`; may skip those within `stats`."""
 
   # ---------------------------------------------------------------- measuring
 
@@ -245,6 +228,6 @@ class Task(abc.ABC):
 
 
 def find(name: Union[str, Training, Loading]) -> Task:
-  """The task of that name, or of settings."""
+  """The task with that name, or that settings belong to."""
   return importlib.import_module(
       _HOMES[name if isinstance(name, str) else name.TASK]).TASK

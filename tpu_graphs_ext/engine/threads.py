@@ -5,45 +5,39 @@ from __future__ import annotations
 import contextlib
 import os
 
-# Up to so many cores, one thread an operation was seen to be the faster.
+# On up to 4 cores, one thread an operation is faster.
 _FEW_CORES = 4
 # Models rank two chunks of configurations at a time, each on a core.
 RANKING_CORES = 2
 
-# TensorFlow's own variable; who sets it knows better.
+# TensorFlow's own variable; whoever sets it knows better.
 VARIABLE = 'TF_NUM_INTRAOP_THREADS'
-# It reads the others as well, or libraries in it do.
+# TensorFlow, or libraries in it, read the others as well.
 _VARIABLES = (VARIABLE, 'TF_NUM_INTEROP_THREADS', 'OMP_NUM_THREADS')
 
 
 def one_for_each_operation(most_cores: int = _FEW_CORES) -> None:
-  """Lets each operation keep to one thread; several still run side by side.
+  """Lets each operation use one thread; several still run side by side.
 
-  The operations of a training step are so small that sharing one among the
-  cores costs more than it brings: a fifth of the processor time on 2 cores, and
-  more of it in ranking.
-  Does nothing on machines of many cores, or where TensorFlow already runs.
-
-  Args:
-    most_cores: of a machine that has few.
+  The operations of a training step are so small that splitting one among cores
+  costs more than it gains: a fifth of the processor time on 2 cores, and more
+  in ranking. Does nothing on machines with more than `most_cores`, or where
+  TensorFlow already runs.
   """
   if VARIABLE in os.environ or (os.cpu_count() or 1) > most_cores:
     return
   import tensorflow as tf
-  try:
+  with contextlib.suppress(RuntimeError):  # TensorFlow has made its threads.
     tf.config.threading.set_intra_op_parallelism_threads(1)
-  except RuntimeError:  # It is too late: TensorFlow has made its threads.
-    pass
 
 
 def divide(processes: int) -> None:
-  """Gives this process its part of the machine, before TensorFlow starts.
+  """Gives this process its share of the cores, before TensorFlow starts.
 
-  Does nothing where it has the machine for itself. A variable that is set
-  already stays: who sets it knows better.
+  Variables that are set already stay: whoever sets them knows better.
 
   Args:
-    processes: that share the cores, this one among them.
+    processes: number of processes that share the cores; 1 changes nothing.
   """
   if processes <= 1:
     return
@@ -58,8 +52,8 @@ def divide(processes: int) -> None:
 def one_alone() -> None:
   """Lets TensorFlow use one thread, and with it one core, in this process.
 
-  For processes that share the machine, and whose numbers shall be the same on
-  machines with any number of cores. Does nothing where TensorFlow already runs.
+  For processes that share the machine, and whose numbers must not depend on
+  its cores. Does nothing where TensorFlow already runs.
   """
   import tensorflow as tf
   with contextlib.suppress(RuntimeError):

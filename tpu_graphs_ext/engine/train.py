@@ -1,14 +1,15 @@
-"""Trains a model of any task, as the baseline's trainers do it.
+"""Trains a model of any task, as the baseline's trainers do.
 
-What it writes is described in `artifacts`; the baseline's scripts read it. The
-run file of the layout task has `final_kendall` and `final_opa` beside
+`artifacts` describes the output, which the baseline's scripts read. The run
+file of the layout task has `final_kendall` and `final_opa` beside
 `final_error`, {split: mean over programs}, and no test predictions, which are
-as many as there are configurations: those are in the CSV alone.
+as many as there are configurations: only the CSV has those.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from typing import Any, Optional
 
@@ -36,7 +37,7 @@ HOST = 'tpu_graphs_ext'
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-  """What `train` returns: the artifacts of a finished run.
+  """The artifacts of a finished run.
 
   Attributes:
     model_dir: the saved model of the best epoch.
@@ -51,19 +52,18 @@ class TrainResult:
 
   def text(self) -> str:
     """Errors and paths, a line each."""
-    lines = []
-    for split, errors in self.run_info['final_error'].items():
-      lines.append(f'{split} slowdown: ' + ', '.join(
-          f'top-{k} {100 * error:.2f} %' for k, error in errors.items()))
+    lines = [f'{split} slowdown: ' + ', '.join(
+        f'top-{k} {100 * error:.2f} %' for k, error in errors.items())
+             for split, errors in self.run_info['final_error'].items()]
     for split, tau in self.run_info.get('final_kendall', {}).items():
-      lines.append(f"{split} Kendall's tau: " + (
-          '-' if tau is None else f'{tau:.4f}'))
+      lines.append(f"{split} Kendall's tau: "
+                   f'{"-" if tau is None else format(tau, ".4f")}')
     curve = self.run_info['train_curve']
-    lines.append(f'best validation OPA: {max(curve["val_opa"]):.4f} in '
-                 f'{len(curve["epoch"])} epochs, '
-                 f'{self.run_info["seconds"]["train"]:.1f} s')
-    lines.append(f'model:       {self.model_dir}')
-    lines.append(f'run file:    {self.run_path}')
+    lines += [f'best validation OPA: {max(curve["val_opa"]):.4f} in '
+              f'{len(curve["epoch"])} epochs, '
+              f'{self.run_info["seconds"]["train"]:.1f} s',
+              f'model:       {self.model_dir}',
+              f'run file:    {self.run_path}']
     if self.csv_path:
       lines.append(f'predictions: {self.csv_path}')
     return '\n'.join(lines)
@@ -72,12 +72,12 @@ class TrainResult:
 def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   """Trains, keeps the best epoch, evaluates it, and predicts the test split.
 
-  With `settings.resume` a run that was broken off goes on, and one that is
-  finished is only reported.
+  With `settings.resume` an interrupted run continues, and a finished one is
+  only reported.
 
   Args:
-    settings: `TrainSettings`, or those of another task.
-    further: callbacks of Keras, which see the end of an epoch before it is
+    settings: `TrainSettings`, or `LayoutTrainSettings`.
+    further: Keras callbacks, which see the end of an epoch before it is
       kept; one that sets `model.stop_training` ends the run for good.
 
   Raises:
@@ -100,27 +100,26 @@ def _train(settings: Training, further: callbacks.Further,
   task = tasks.find(settings)
   settings, splits = task.prepared(settings)
   folder = resume.ResumeFolder.of(settings)
-  if folder.finished:
-    done = folder.finished
-    return TrainResult(done.model_dir, done.run_path, task.reported(done),
-                       done.info)
-  # Weights, and what dropout throws.
-  tf.keras.utils.set_random_seed(folder.seed)
+  if run := folder.finished:
+    return TrainResult(run.model_dir, run.run_path, task.reported(run),
+                       run.info)
+  tf.keras.utils.set_random_seed(folder.seed)  # Of weights and dropout.
   model = task.compiled_model(settings, splits)
   run_info = _new_run_info(settings, splits, folder)
-  run_info['seconds']['read'] = time.monotonic() - started
+  seconds = run_info['seconds']
+  seconds['read'] = time.monotonic() - started
   _check_outputs(settings)
   with folder.held():
     log.open(folder.log_path, resumed=not folder.is_new)
-    kept = callbacks.Kept(settings, model, run_info, folder)
-    with kept.if_broken_off():
-      kept.fit(*task.datasets(settings, splits, folder.seed,
-                              kept.progress.epochs), further)
-      csv_path = _measure(run_info, splits, scoring.Ranker(
-          # The baseline's trainer reports no numbers but with repetitions.
+    epochs = callbacks.Epochs(settings, model, run_info, folder)
+    with epochs.saved_if_interrupted():
+      epochs.fit(*task.datasets(settings, splits, folder.seed,
+                                epochs.progress.epochs), further)
+      csv_path = _measure(settings, run_info, splits, scoring.Ranker(
+          # The baseline's trainer leaves duplicates in their places.
           model, splits.stats, splits.num_ops, folder.model_dir,
           keep_repeats=True, of_task=task.name, args=folder.args))
-      run_info['seconds']['total'] = time.monotonic() - started
+      seconds['total'] = time.monotonic() - started
       run_path = artifacts.save_run_file(run_info, settings.out_dir)
       folder.is_over = True
   return TrainResult(folder.model_dir, run_path, csv_path, run_info)
@@ -145,8 +144,7 @@ def _new_run_info(settings: Training, splits: tasks.Splits,
 
 
 def _check_outputs(settings: Training) -> None:
-  """Tries every place that is written to, when it is early."""
-  curves.check(settings.plot)
+  """Tries to write every output, before the time is spent."""
   output_paths.check_all({
       '--results_csv': (settings.results_csv, predictions_csv.START,
                         predictions_csv.WHAT),
@@ -157,17 +155,25 @@ def _check_outputs(settings: Training) -> None:
       '--out_dir': (settings.out_dir,)})
 
 
-def _measure(run_info: dict[str, Any], splits: tasks.Splits,
-             ranker: scoring.Ranker) -> Optional[str]:
+def _measure(settings: Training, run_info: dict[str, Any],
+             splits: tasks.Splits, ranker: scoring.Ranker) -> Optional[str]:
   """Adds errors and test predictions to `run_info`; returns the CSV's path."""
   seconds, csv_path = run_info['seconds'], None
-  start = time.monotonic()
-  evaluate.add_errors(run_info, ranker, 'val', splits.valid)
-  seconds['validate'] = time.monotonic() - start
-  start = time.monotonic()
-  if run_info['settings']['test_mode'] == 'metrics':
-    evaluate.add_errors(run_info, ranker, 'test', splits.test)
-  else:
-    csv_path = predict.predict_test(run_info, ranker, splits.test)
-  seconds['test'] = time.monotonic() - start
+  measured = {'val': splits.valid}
+  if settings.test_mode == 'metrics':
+    measured['test'] = splits.test
+  for split, problems in measured.items():
+    start = time.monotonic()
+    means = evaluate.means(ranker, problems, split)
+    for measure, key in ranker.task.final:
+      run_info.setdefault(key, {})[split] = means[measure]
+    seconds['validate' if split == 'val' else split] = time.monotonic() - start
+  if settings.test_mode == 'predictions':
+    start = time.monotonic()
+    csv_path = os.path.expanduser(run_info['args']['results_csv'])
+    count = ranker.task.test_configs
+    best = predict.write(csv_path, ranker, splits.test, count)
+    if count is not None:
+      run_info['test_predictions'] = best
+    seconds['test'] = time.monotonic() - start
   return csv_path

@@ -76,7 +76,7 @@ class Advice:
   default: Optional[Pick]
   default_from: str
   notes: list[str]
-  unfamiliar: list[out_of_range.Unfamiliar]
+  unfamiliar: list[out_of_range.OutOfRange]
 
   def to_json(self) -> dict[str, Any]:
     own = {field.name: getattr(self, field.name)

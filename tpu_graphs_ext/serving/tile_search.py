@@ -163,7 +163,7 @@ def product_of(loops: Loops) -> Optional[tuple[int, int, int]]:
 
 
 def _unfamiliar(ranker, kernel, explainer,
-                legal) -> list[out_of_range.Unfamiliar]:
+                legal) -> list[out_of_range.OutOfRange]:
   found = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
   if len(legal) < 2:
     return found

@@ -22,7 +22,8 @@ from typing import Any, Optional
 from tqdm import tqdm
 
 import tpu_graphs_ext
-from tpu_graphs_ext import file_ownership, files, load_models
+from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import tpu_compiler
@@ -170,7 +171,7 @@ def check_out(out: str) -> None:
     rows.require_parquet(out)
   start, what = kinds[ending]
   if not storage.is_url(out):
-    file_ownership.require_file(files.full_path(out), start, what)
+    output_paths.require_file(files.full_path(out), start, what)
     return
   system, inner, _ = storage.opened(out)
   with storage.user_errors(out, 'read'):

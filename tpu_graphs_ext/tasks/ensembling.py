@@ -1,4 +1,4 @@
-"""Several of a model, trained together, in one artifact."""
+"""Several members of a model, trained together, in one artifact."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from tpu_graphs_ext.engine.settings import TrainSettings
 from tpu_graphs_ext.errors import UserError
 
 _ENSEMBLE = 'EnsembleRanker'
-# Arguments that an ensemble has in place of its members, and what they are
-# where a model has no such argument.
+# Arguments of an ensemble, not of its members, and their values for a model
+# that has no such argument.
 _OF_ALL = {'objective': 'flags', 'averaging': 0.0}
 
 
 def joined(settings: TrainSettings) -> TrainSettings:
-  """The settings, in which `members` of the model are one `EnsembleRanker`.
+  """The settings with `members` of the model as one `EnsembleRanker`.
 
-  Its scores are the mean of theirs. An ensemble that is trained itself has
-  each of its own members as often.
+  Its scores are their mean. Of an ensemble, each member is multiplied.
 
   Raises:
     UserError: there is no such model, or the models.py has no ensembles.

@@ -1,6 +1,6 @@
-"""What the features of a data root are scaled with, as a model's argument.
+"""The scale of the features, as an argument of a model.
 
-Both hosts hand a model features that are scaled by the train split and lack
+Both trainers give a model features that are scaled by the train split and lack
 its constant columns. Models that need sizes in their own units, such as
 `AnalyticTileModel`, take the statistics as the argument `feature_stats`.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,15 +19,17 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine.settings import (
   StatsSettings,
-  TrainSettings,
+  Training,
   parse_model_kwargs,
 )
 from tpu_graphs_ext.errors import UserError
 
 ARGUMENT = 'feature_stats'
 TILES = ('layout tiles', 'elements')  # What tile bounds can count.
-# In layout tiles, the largest tile has a smaller part of a tensor's elements.
+# In layout tiles, the largest tile has a smaller share of a tensor's elements.
 _LEAST_PART = 0.02
+
+_Settings = TypeVar('_Settings', bound=Training)
 
 
 def model_kwargs_json(settings: StatsSettings) -> str:
@@ -36,8 +38,8 @@ def model_kwargs_json(settings: StatsSettings) -> str:
   A float32 survives it exactly.
 
   Raises:
-    UserError: the data cannot be used, or `settings.model_kwargs_json` is no
-      JSON object.
+    UserError: the data cannot be used, or `settings.model_kwargs_json` is not
+      a JSON object.
   """
   kwargs = parse_model_kwargs(settings.model_kwargs_json)
   every = read.read_split(
@@ -50,32 +52,60 @@ def model_kwargs_json(settings: StatsSettings) -> str:
         f'{os.path.join(settings.data_root, "train")}: no kernel has '
         f'--configs={settings.configs} or more configurations; lower --configs')
   stats = FeatureStats.of_partition(every.select(enough))
-  return json.dumps(_with_stats(kwargs, stats, every), separators=(',', ':'))
+  return json.dumps(_with_stats(kwargs, of_kernels(stats, every)),
+                    separators=(',', ':'))
 
 
-def given_to_model(settings: TrainSettings, stats: FeatureStats,
-                   every: Partition) -> TrainSettings:
-  """The settings, in which a model that takes statistics is given `stats`.
+def given_to_model(settings: _Settings, stored: dict[str, Any]) -> _Settings:
+  """The settings with statistics for a model that takes them.
 
-  A null that is given already stays: the model then goes without.
+  A null that is given already stays: the model then does without.
 
   Args:
     settings: of the run.
-    stats: what training scales with.
-    every: all train kernels.
+    stored: the statistics, see `of_kernels` and `of_programs`.
 
   Raises:
-    UserError: the model is given other statistics already.
+    UserError: other statistics are given already.
   """
   if settings.model_kwargs.get(ARGUMENT, '') is None:
     return settings
-  kwargs = _with_stats(settings.model_kwargs, stats, every)
-  return dataclasses.replace(settings, model_kwargs_json=json.dumps(kwargs))
+  return dataclasses.replace(settings, model_kwargs_json=json.dumps(
+      _with_stats(settings.model_kwargs, stored)))
 
 
-def _with_stats(kwargs: dict[str, Any], stats: FeatureStats,
-               every: Partition) -> dict[str, Any]:
-  """A model's arguments with the statistics that its features are scaled with.
+def _with_stats(kwargs: dict[str, Any],
+                stored: dict[str, Any]) -> dict[str, Any]:
+  given = kwargs.get(ARGUMENT, 'auto')
+  if given not in (None, '', 'auto') and not (
+      isinstance(given, dict)
+      and _bounds(given) == _bounds(stored)
+      and given.get('tiles') in (None, stored.get('tiles'))):
+    raise UserError(
+        f'--model_kwargs_json: {ARGUMENT} differ from those of the train '
+        'split; leave them out, and they are filled in')
+  return {**kwargs, ARGUMENT: stored}
+
+
+def _bounds(stored: dict[str, Any]) -> dict[str, Any]:
+  """Least and largest values as float32, for comparison.
+
+  Raises:
+    UserError: they are not there.
+  """
+  stats = FeatureStats.from_json(stored).to_json()
+  return {table: (columns['minimum'], columns['maximum'])
+          for table, columns in stats.items()}
+
+
+def of_programs(stats: FeatureStats) -> dict[str, Any]:
+  """Statistics in the form in which layout models take them."""
+  return {table: {side: columns[side] for side in ('minimum', 'maximum')}
+          for table, columns in stats.to_json().items()}
+
+
+def of_kernels(stats: FeatureStats, every: Partition) -> dict[str, Any]:
+  """Statistics in the form in which tile models take them.
 
   The baseline's trainer scales with the train kernels that have enough
   configurations, its evaluation and prediction scripts with all of them.
@@ -83,28 +113,17 @@ def _with_stats(kwargs: dict[str, Any], stats: FeatureStats,
   other columns than in training those scripts cannot run, so then it is not.
 
   Args:
-    kwargs: arguments of the model; `feature_stats` may be among them.
-    stats: what training scales with.
+    stats: the scale in training.
     every: all train kernels.
-
-  Raises:
-    UserError: the arguments hold other statistics already.
   """
-  given, tiles = kwargs.get(ARGUMENT), what_tiles_count(every)
-  if given is not None and not (
-      _equal(FeatureStats.from_json(given), stats)
-      and given.get('tiles', tiles) == tiles):
-    raise UserError(
-        f'--model_kwargs_json: {ARGUMENT} are not those of the train split; '
-        'leave them out, and they are filled in')
-  stored = {**stats.to_json(), 'tiles': tiles}
+  stored = {**stats.to_json(), 'tiles': what_tiles_count(every)}
   of_all = FeatureStats.of_partition(every)
   same_columns = all(
       np.array_equal(a.used, b.used)
       for a, b in ((stats.node, of_all.node), (stats.config, of_all.config)))
-  if same_columns and not _equal(stats, of_all):
+  if same_columns and of_all.to_json() != stats.to_json():
     stored['all_kernels'] = of_all.to_json()
-  return {**kwargs, ARGUMENT: stored}
+  return stored
 
 
 def what_tiles_count(every: Partition) -> str:
@@ -120,15 +139,9 @@ def what_tiles_count(every: Partition) -> str:
 
 def _largest(table: np.ndarray, name: str, columns: dict[str, int],
              start: np.ndarray, number: np.ndarray) -> np.ndarray:
-  """float64 [kernels]: largest value of a column; 0 if it is not there."""
+  """float64 [kernels]: largest value of a column; 0 without that column."""
   if columns[name] >= table.shape[1]:
     return np.zeros(len(start))
   column = table[:, columns[name]]  # A view: nothing is copied.
   return np.array([column[first:first + rows].max(initial=0)
                    for first, rows in zip(start, number)], float)
-
-
-def _equal(one: FeatureStats, other: FeatureStats) -> bool:
-  return all(np.array_equal(getattr(a, bound), getattr(b, bound))
-             for a, b in ((one.node, other.node), (one.config, other.config))
-             for bound in ('minimum', 'maximum'))

@@ -1,4 +1,4 @@
-"""What a user names as kernels to work on: a folder, an .npz or a .pb file."""
+"""The kernels of a folder, an .npz or a .pb file that a user names."""
 
 from __future__ import annotations
 

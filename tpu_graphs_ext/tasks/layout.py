@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
@@ -20,12 +18,10 @@ from tpu_graphs_ext.engine import (
   artifacts,
   compiled_model,
   evaluate,
-  losses,
   predict,
   task,
 )
 from tpu_graphs_ext.engine.duplicate_configs import Scores
-from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import (
   feature_stats,
   layout_batches,
@@ -37,8 +33,8 @@ from tpu_graphs_ext.tasks.layout_settings import (
   LayoutTrainSettings,
 )
 
-# Of the configurations that a model is given at once: 64 MB of float32, beside
-# which the program's own features are small.
+# Configurations for a model at once: 64 MB of float32, beside which the
+# program's own features are small.
 _CHUNK_FLOATS = 1 << 24
 _BLOCK_FLOATS = 1 << 22  # Of layouts that are counted at once.
 
@@ -74,10 +70,10 @@ class LayoutTask(task.Task):
 
   def statistics(self, args: Mapping[str, Any],
                  loading: LayoutLoadSettings) -> tuple[FeatureStats, int]:
-    collection = programs.read_collection(
+    data = programs.read_collection(
         loading.data_root, *self.collection(args), min_configs=args['configs'],
         cache_dir=loading.cache_dir, toy_data=loading.toy_data)
-    return collection.train.stats, collection.num_ops
+    return data.train.stats, data.num_ops
 
   # ----------------------------------------------------------------- training
 
@@ -85,34 +81,32 @@ class LayoutTask(task.Task):
       LayoutTrainSettings, task.Splits]:
     takes_stats = load_models.takes(
         settings.model, feature_stats.ARGUMENT, settings.models_file)
-    collection = programs.read_collection(
+    data = programs.read_collection(
         settings.data_root, settings.source, settings.search,
         min_configs=settings.configs, max_configs=settings.max_configs,
         cache_dir=settings.cache_dir, toy_data=settings.toy_data,
         seed=settings.seed or 0)
-    labelled = [collection.train, collection.valid]
-    if settings.test_mode == 'metrics':
-      labelled.append(collection.test)
-    for split in labelled:
+    for split in (data.train, data.valid) + (
+        (data.test,) if settings.test_mode == 'metrics' else ()):
       evaluate.require_labels(split, split.where, self)
-    validated = collection.valid.to_train_on(
+    validated = data.valid.to_train_on(
         settings.configs, settings.max_configs,
         [settings.seed or 0, schema.SPLITS.index('valid')])
     if settings.validate_batches >= 0:
       number = settings.validate_batches * settings.batch
       validated = Programs(validated[:number], validated.where)
-    stats = collection.train.stats
+    stats = data.train.stats
     if takes_stats:
-      settings = with_stats(settings, stats)
+      settings = feature_stats.given_to_model(
+          settings, feature_stats.of_programs(stats))
     return settings, task.Splits(
-        collection.train, validated, collection.valid, collection.test,
-        stats, collection.num_ops)
+        data.train, validated, data.valid, data.test, stats, data.num_ops)
 
   def compiled_model(self, settings: LayoutTrainSettings,
                      splits: task.Splits) -> tf.keras.Model:
     return compiled_model.model(
         settings, splits.num_ops, self.sample_graph(splits.stats),
-        losses.ListMLE(), steps=-(-len(splits.train) // settings.batch))
+        compiled_model.ListMLE(), steps=-(-len(splits.train) // settings.batch))
 
   def datasets(
       self, settings: LayoutTrainSettings, splits: task.Splits, seed: int,
@@ -171,7 +165,7 @@ class LayoutTask(task.Task):
     return (self.graphs(problem, stats) for problem in problems)
 
   def first_copies(self, features: np.ndarray) -> np.ndarray:
-    return np.arange(features.shape[-2])  # Files list no layouts again.
+    return np.arange(features.shape[-2])  # Files list no duplicates.
 
   def config_rows(self, problem: Program,
                   stats: FeatureStats) -> Iterable[np.ndarray]:
@@ -186,31 +180,6 @@ class LayoutTask(task.Task):
   def row_of(self, problem: Program, scores: Scores,
              ks: Sequence[int]) -> dict[str, Any]:
     return layout_results.row_of(problem, scores, ks)
-
-
-def with_stats(settings: LayoutTrainSettings,
-               stats: FeatureStats) -> LayoutTrainSettings:
-  """The settings, in which a model that takes statistics is given `stats`.
-
-  A null that is given already stays: the model then goes without.
-
-  Raises:
-    UserError: the model is given other statistics already.
-  """
-  kwargs = settings.model_kwargs
-  given = kwargs.get(feature_stats.ARGUMENT, '')
-  if given is None:
-    return settings
-  stored = {table: {side: getattr(columns, side).tolist()
-                    for side in ('minimum', 'maximum')}
-            for table, columns in (('node', stats.node),
-                                   ('config', stats.config))}
-  if given not in ('', 'auto', stored):
-    raise UserError(
-        f'--model_kwargs_json: {feature_stats.ARGUMENT} are not those of the '
-        'train split; leave them out, and they are filled in')
-  return dataclasses.replace(settings, model_kwargs_json=json.dumps(
-      {**kwargs, feature_stats.ARGUMENT: stored}))
 
 
 TASK = LayoutTask()

@@ -1,14 +1,14 @@
 """Programs as `GraphTensor`s, with the baseline's node sets, names and dtypes.
 
-The graph of B programs, each with c configurations drawn of its own:
+The graph of B programs, each with its own c configurations:
   node set `op`: `op` uint8 [nodes], `feats` float32 [nodes, F], `selected`
-    bool [nodes]: in the segment to learn from;
+    bool [nodes]: in the training segment;
   node set `nconfig`: `feats` float32 [configurable, c, G];
   node set `g`: `graph_id` string [B], `runtimes` int64 [B, c] in ns,
-    `kept_node_ratio` float32 [B], part of the nodes that is selected;
+    `kept_node_ratio` float32 [B], share of selected nodes;
   edge set `feed` (op -> op): source is the consumer, target the producer;
-  edge set `config` (nconfig -> op); `sampled_feed` and `sampled_config`: those
-    edges of the two between selected nodes;
+  edge set `config` (nconfig -> op); `sampled_feed` and `sampled_config`: the
+    same between selected nodes;
   edge sets `g_op` and `g_config`: from each root to its nodes.
 Sizes and indices are int32. F and G are the columns that normalising keeps.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import weakref
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -26,7 +25,7 @@ import tensorflow_gnn as tfgnn
 
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.programs import Program, Programs
-from tpu_graphs_ext.tasks import tile_batches as host_batches
+from tpu_graphs_ext.tasks.tile_batches import edge_set, generated, untuned
 
 # Batches made ahead of the model's step; each may have 100 MB.
 PREFETCH = 2
@@ -41,7 +40,7 @@ def program_graph(program: Program, configs: np.ndarray,
   Args:
     program: the program.
     configs: int64 [n], which configurations.
-    stats: normalisation of the features.
+    stats: scale of the features.
   """
   return graph_tensor(batch_arrays(
       [program], [configs], [slice(0, program.num_nodes)], stats))
@@ -53,20 +52,20 @@ def training_dataset(
     shuffle: bool = True) -> tf.data.Dataset:
   """Batches of programs with a few configurations each, and their labels.
 
-  Each pass draws anew: the order of the programs; configurations of each, the
-  fast ones sooner (`drawn`); and one segment of at most `keep_nodes` nodes to
-  learn from, in the order of the file. The last batch may be smaller. Only the
-  configurations that are drawn are read.
+  Each pass draws the order of the programs, configurations of each, fast ones
+  with higher probability (`drawn`), and one training segment of at most
+  `keep_nodes` nodes, in the order of the file. The last batch may be smaller.
+  Only drawn configurations are read.
 
   Args:
     programs: all with at least `num_configs` configurations.
-    stats: normalisation of the features.
+    stats: scale of the features.
     batch_size: programs in a batch.
     num_configs: configurations of each.
     keep_nodes: of a segment; -1 selects all nodes.
-    seed: fixes what is drawn.
-    first_epoch: number of the epoch that the first pass is, so that resumed
-      training draws what uninterrupted training would have.
+    seed: fixes the draws.
+    first_epoch: number of the first pass, so that resumed training draws what
+      uninterrupted training would have.
     shuffle: False keeps the order of the programs, and each pass draws the
       same configurations, so that epochs compare.
 
@@ -74,30 +73,28 @@ def training_dataset(
     A dataset of (GraphTensor, float32 [programs, num_configs]: runtimes in
     10 ms). It knows its number of batches.
   """
-  known, epochs = weakref.ref(programs), itertools.count(first_epoch)
+  epochs = itertools.count(first_epoch)
 
-  def one_epoch() -> Iterator[dict[str, np.ndarray]]:
+  def one_epoch(programs: Programs) -> Iterator[dict[str, np.ndarray]]:
     return epoch_arrays(
-        known(), stats, [next(epochs) if shuffle else 0, seed], batch_size,
+        programs, stats, [next(epochs) if shuffle else 0, seed], batch_size,
         num_configs, keep_nodes, shuffle)
 
   def with_label(arrays: dict[str, tf.Tensor]):
     label = tf.cast(arrays['runtimes'], tf.float32) / LABEL_UNIT_NS
     return graph_tensor(arrays), label
 
-  # TensorFlow keeps its functions, and they shall not keep the programs.
-  dataset = host_batches.keeping(programs, tf.data.Dataset.from_generator(
-      one_epoch, output_signature=array_signature(num_configs, stats)))
+  dataset = generated(programs, one_epoch, array_signature(num_configs, stats))
   dataset = dataset.apply(tf.data.experimental.assert_cardinality(
       math.ceil(len(programs) / batch_size)))
-  return host_batches.untuned(dataset.map(with_label).prefetch(PREFETCH))
+  return untuned(dataset.map(with_label).prefetch(PREFETCH))
 
 
 def epoch_arrays(
     programs: Programs, stats: FeatureStats, seed: Sequence[int],
     batch_size: int, num_configs: int, keep_nodes: int,
     shuffle: bool) -> Iterator[dict[str, np.ndarray]]:
-  """The batches of one pass, which `seed` fixes; see `training_dataset`."""
+  """The batches of one pass; see `training_dataset`."""
   rng, number = np.random.default_rng(seed), len(programs)
   order = rng.permutation(number) if shuffle else np.arange(number)
   for start in range(0, number, batch_size):
@@ -110,10 +107,10 @@ def epoch_arrays(
 
 def drawn(rng: np.random.Generator, program: Program,
           number: int) -> np.ndarray:
-  """int64 [number] configurations, none twice, fast ones sooner.
+  """int64 [number] different configurations, preferably fast ones.
 
-  The i-th fastest of n, from 0, is drawn in proportion to exp(1 - i / n), by
-  the Gumbel-max trick. Source: the baseline's `to_graph_tensor`.
+  The i-th fastest of n, from 0, has a weight of exp(1 - i / n), by the
+  Gumbel-max trick. Source: the baseline's `to_graph_tensor`.
   """
   n = program.num_configs
   keys = 1 - np.arange(n) / n + rng.gumbel(size=n)
@@ -124,7 +121,7 @@ def drawn(rng: np.random.Generator, program: Program,
 
 def segment(rng: np.random.Generator, num_nodes: int,
             keep_nodes: int) -> slice:
-  """One of the segments that a program falls into, each as likely."""
+  """One of the segments of a program, drawn uniformly."""
   if keep_nodes < 0:
     return slice(0, num_nodes)
   start = int(rng.integers(math.ceil(num_nodes / keep_nodes))) * keep_nodes
@@ -133,7 +130,7 @@ def segment(rng: np.random.Generator, num_nodes: int,
 
 def array_signature(num_configs: int | None,
                     stats: FeatureStats) -> dict[str, tf.TensorSpec]:
-  """Shapes and dtypes of what `batch_arrays` returns."""
+  """Shapes and dtypes of the result of `batch_arrays`."""
   spec, ints = tf.TensorSpec, tf.TensorSpec([None], tf.int32)
   return {
       'op': spec([None], tf.uint8),
@@ -160,12 +157,12 @@ def batch_arrays(programs: Sequence[Program], configs: Sequence[np.ndarray],
 
   Args:
     programs: at least one.
-    configs: of each int64 [c], its configurations.
-    segments: of each the nodes that are selected.
-    stats: normalisation of the features.
+    configs: int64 [c] for each, its configurations.
+    segments: for each, its selected nodes.
+    stats: scale of the features.
 
   Returns:
-    The arrays that `graph_tensor` takes, as `array_signature` says.
+    The arguments of `graph_tensor`, see `array_signature`.
   """
   num_nodes = _counts(programs, 'num_nodes')
   num_edges = _counts(programs, 'num_edges')
@@ -239,15 +236,12 @@ def graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
   one_each = tf.ones_like(arrays['op_sizes'])
   configurable = tf.range(tf.size(arrays['config_node']))
 
-  def edge_set(sizes, source, target):
-    return tfgnn.EdgeSet.from_fields(
-        sizes=arrays[sizes],
-        adjacency=tfgnn.Adjacency.from_indices(source, target))
+  def edges(name, source, target):
+    return edge_set(arrays[name + '_sizes'], source, target)
 
   def from_root(name):
     root = arrays[name + '_graph']
-    return edge_set(name + '_sizes', ('g', root),
-                    (name, tf.range(tf.size(root))))
+    return edges(name, ('g', root), (name, tf.range(tf.size(root))))
 
   return tfgnn.GraphTensor.from_pieces(
       context=tfgnn.Context.from_fields(sizes=one_each),
@@ -263,15 +257,15 @@ def graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
               name: arrays[name]
               for name in ('graph_id', 'runtimes', 'kept_node_ratio')})},
       edge_sets={
-          'feed': edge_set('feed_sizes', ('op', arrays['consumer']),
-                           ('op', arrays['producer'])),
-          'config': edge_set('nconfig_sizes', ('nconfig', configurable),
-                             ('op', arrays['config_node'])),
-          'sampled_feed': edge_set(
-              'sampled_feed_sizes', ('op', arrays['sampled_consumer']),
+          'feed': edges('feed', ('op', arrays['consumer']),
+                        ('op', arrays['producer'])),
+          'config': edges('nconfig', ('nconfig', configurable),
+                          ('op', arrays['config_node'])),
+          'sampled_feed': edges(
+              'sampled_feed', ('op', arrays['sampled_consumer']),
               ('op', arrays['sampled_producer'])),
-          'sampled_config': edge_set(
-              'sampled_config_sizes', ('nconfig', arrays['sampled_config']),
+          'sampled_config': edges(
+              'sampled_config', ('nconfig', arrays['sampled_config']),
               ('op', tf.gather(arrays['config_node'],
                                arrays['sampled_config']))),
           'g_op': from_root('op'),

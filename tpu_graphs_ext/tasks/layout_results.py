@@ -1,15 +1,14 @@
 """How well a trained model orders the configurations of measured programs.
 
-Means are over programs. Of each program:
+Means are over programs. For each program:
   tau       Kendall's tau-b of the runtimes and the places in the model's order
-            of all configurations, which is what a CSV of predictions holds.
-            The competition scores layout collections by Kendall's tau of that
-            order; tau-b is what `scipy.stats.kendalltau` gives, by which the
-            organisers' `layout_evaluate.py` measures. An order has no ties;
-            equal runtimes are corrected for.
+            of all configurations, which a CSV of predictions holds. It is
+            `scipy.stats.kendalltau`, as in the organisers'
+            `layout_evaluate.py`. An order has no ties; equal runtimes are
+            corrected for.
   top-k     how much slower the fastest of the first k configurations is than
             the fastest of all
-  OPA       part of the pairs of unlike runtime that the scores order alike
+  OPA       share of the pairs of different runtime that the scores order alike
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from tpu_graphs_ext.data.programs import Program
 from tpu_graphs_ext.engine import metrics, output_paths, results
 from tpu_graphs_ext.engine.duplicate_configs import Scores
 from tpu_graphs_ext.engine.evaluation_text import (
+  differences,
   heads,
   intervals,
   numbered,
-  pairs,
   table,
   values,
 )
@@ -50,14 +49,13 @@ def row_of(program: Program, scores: Scores,
 
   Returns:
     program: its name.
-    nodes: how many.
-    configurable: nodes with layouts.
-    configs: configurations.
-    runtimes: distinct runtimes; few of them bound tau away from 1.
+    nodes, configurable, configs: number of nodes, of those with layouts, and
+      of configurations.
+    runtimes: number of distinct runtimes; few bound tau away from 1.
     kendall: see the module; NaN where all runtimes are equal.
     opa: NaN where all runtimes are equal.
     slowdown_<k>: `metrics.top_k_slowdown`.
-    random_<k>: the expected slowdown of as many drawn at random.
+    random_<k>: the expected slowdown of k drawn at random.
   """
   runtime, order = program.runtime_rel, scores.order
   return {
@@ -75,10 +73,10 @@ def row_of(program: Program, scores: Scores,
 
 
 def kendall_of_order(runtime: np.ndarray, order: np.ndarray) -> float:
-  """Kendall's tau-b of runtimes and the places of an order.
+  """Kendall's tau-b of runtimes and the places in an order.
 
-  With c pairs ordered alike, d the other way and t pairs of equal runtime,
-  of n configurations:
+  With n configurations, c concordant and d discordant pairs, and t pairs of
+  equal runtime:
       tau = (c - d) / sqrt((n (n - 1) / 2 - t) n (n - 1) / 2)
 
   Args:
@@ -109,13 +107,13 @@ class Evaluation(results.Results):
   @classmethod
   def texts(cls, evaluations: Sequence[Evaluation],
             by_kernel: bool = False) -> str:
-    """The programs of each model, its means, and how several differ."""
+    """The programs and means of each model, and the models' differences."""
     blocks = ['\n'.join(_of_model(evaluation)) for evaluation in evaluations]
     if len(evaluations) > 1:
       ks = evaluations[0].ks
       blocks.append('\n'.join([*numbered(evaluations), '', *table([
           ('difference, paired by program', *heads(cls.COMPARED, ks)),
-          *pairs(evaluations, ks)])]))
+          *differences(evaluations)])]))
     return '\n\n'.join([*blocks, '\n'.join(_NOTES)])
 
 

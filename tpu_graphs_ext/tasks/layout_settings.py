@@ -114,8 +114,9 @@ class LayoutLoadSettings(Loading):
     check_collection(self, ('',))
 
 
-def check_collection(settings: Any, more: tuple[str, ...] = ()) -> None:
-  """Raises a UserError where source or search is none that there is."""
+def check_collection(settings: LayoutTrainSettings | LayoutLoadSettings,
+                     more: tuple[str, ...] = ()) -> None:
+  """Raises UserError unless source and search are known, or among `more`."""
   for name, known in (('source', SOURCES), ('search', SEARCHES)):
     value = getattr(settings, name)
     check(name, value, value in (*known, *more), ' or '.join(known))

@@ -20,7 +20,6 @@ from tpu_graphs_ext.engine import (
   compiled_model,
   duplicate_configs,
   evaluate,
-  losses,
   metrics,
   predictions_csv,
   settings,
@@ -36,7 +35,7 @@ from tpu_graphs_ext.tasks import (
   tile_results,
 )
 
-# Training steps of one call of TensorFlow: they are short.
+# Training steps in one call of TensorFlow: they are short.
 STEPS_PER_CALL = 10
 
 
@@ -83,30 +82,40 @@ class TileTask(task.Task):
     settings = ensembling.joined(settings)
     takes_stats = load_models.takes(
         settings.model, feature_stats.ARGUMENT, settings.models_file)
-    read_in = read.read_dataset(
+    data = read.read_dataset(
         settings.data_root, min_train_configs=settings.configs,
         cache_dir=settings.cache_dir, toy_data=settings.toy_data)
-    splits = task.Splits(
-        read_in.train, _validated(read_in.valid, settings), read_in.valid,
-        read_in.test, FeatureStats.of_partition(read_in.train),
-        read_in.num_ops)
-    for partition in (splits.valid, splits.test):
-      splits.stats.check_columns(partition)
+    validated = data.valid
+    if settings.validate_batches >= 0:
+      # As the baseline: 5 % more kernels than the batches hold, for those that
+      # drop out because they have too few configurations.
+      count = int(settings.validate_batches * settings.batch * 1.05)
+      validated = validated.select(np.arange(min(count, len(validated))))
+    stats = FeatureStats.of_partition(data.train)
+    for partition in (data.valid, data.test):
+      stats.check_columns(partition)
     if settings.test_mode == 'metrics':
       evaluate.require_labels(
-          splits.test, os.path.join(settings.data_root, 'test'), self)
-    _require_batch(splits.train, settings, 'train')
-    _require_batch(splits.validated, settings, 'valid')
+          data.test, os.path.join(settings.data_root, 'test'), self)
+    for split, kernels in (('train', data.train), ('valid', validated)):
+      usable = int((kernels.num_configs >= settings.configs).sum())
+      if usable < settings.batch:
+        raise UserError(
+            f'{os.path.join(settings.data_root, split)}: only {usable} of '
+            f'{len(kernels)} kernels have at least --configs='
+            f'{settings.configs} configurations, fewer than one --batch='
+            f'{settings.batch}; lower --batch or --configs')
     if takes_stats:
       settings = feature_stats.given_to_model(
-          settings, splits.stats, read_in.every_train)
-    return settings, splits
+          settings, feature_stats.of_kernels(stats, data.every_train))
+    return settings, task.Splits(
+        data.train, validated, data.valid, data.test, stats, data.num_ops)
 
   def compiled_model(self, settings: TrainSettings,
                      splits: task.Splits) -> tf.keras.Model:
     return compiled_model.model(
         settings, splits.num_ops, self.sample_graph(splits.stats),
-        losses.combined_loss(settings.weighted_losses),
+        compiled_model.combined_loss(settings.weighted_losses),
         steps=len(splits.train) // settings.batch,
         steps_per_call=STEPS_PER_CALL)
 
@@ -117,7 +126,7 @@ class TileTask(task.Task):
                  least_configs=settings.configs, seed=seed)
     train_batches = tile_batches.training_dataset(
         splits.train, splits.stats, first_epoch=first_epoch, **sizes)
-    # One draw of configurations for all epochs, so that epochs compare.
+    # The same configurations in all epochs, so that epochs compare.
     return train_batches, tile_batches.training_dataset(
         splits.validated, splits.stats, shuffle=False, redraw=False,
         **sizes).cache()
@@ -169,26 +178,6 @@ class TileTask(task.Task):
   def row_of(self, problem: Kernel, scores: duplicate_configs.Scores,
              ks: Sequence[int]) -> dict[str, Any]:
     return tile_results.row_of(problem, scores, ks)
-
-
-def _validated(valid: Partition, settings: TrainSettings) -> Partition:
-  if settings.validate_batches < 0:
-    return valid
-  # As the baseline: 5 % more kernels than the batches hold, for those that
-  # drop out because they have too few configurations.
-  count = int(settings.validate_batches * settings.batch * 1.05)
-  return valid.select(np.arange(min(count, len(valid))))
-
-
-def _require_batch(partition: Partition, settings: TrainSettings,
-                   split: str) -> None:
-  usable = int((partition.num_configs >= settings.configs).sum())
-  if usable < settings.batch:
-    raise UserError(
-        f'{os.path.join(settings.data_root, split)}: only {usable} of '
-        f'{len(partition)} kernels have at least --configs='
-        f'{settings.configs} configurations, fewer than one --batch='
-        f'{settings.batch}; lower --batch or --configs')
 
 
 TASK = TileTask()

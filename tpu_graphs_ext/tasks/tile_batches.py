@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -34,28 +35,21 @@ PREFETCH = 4
 
 def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
   """One kernel with all its configurations, as a batch of one component."""
-  arrays = batch_arrays(
-      Partition.from_kernels([kernel]), np.zeros(1, np.int64),
-      np.arange(kernel.num_configs)[np.newaxis], stats)
-  return graph_tensor(arrays)
+  return batch_graph([kernel], np.arange(kernel.num_configs)[np.newaxis], stats)
 
 
 def kernel_graphs(partition: Partition,
                   stats: FeatureStats) -> tf.data.Dataset:
-  """Every kernel in order as `kernel_graph` gives it, made ahead of use."""
-  known = weakref.ref(partition)  # See `keeping`.
-
-  def one_by_one() -> Iterator[dict[str, np.ndarray]]:
-    kernels = known()
+  """`kernel_graph` of every kernel in order, made ahead of use."""
+  def one_by_one(kernels: Partition) -> Iterator[dict[str, np.ndarray]]:
     for index, number in enumerate(kernels.num_configs):
       yield batch_arrays(kernels, np.array([index]),
                          np.arange(number)[np.newaxis], stats)
 
-  dataset = keeping(partition, tf.data.Dataset.from_generator(
-      one_by_one, output_signature=array_signature(1, stats)))
-  dataset = dataset.apply(
-      tf.data.experimental.assert_cardinality(len(partition)))
-  return untuned(dataset.map(graph_tensor).prefetch(PREFETCH))
+  return untuned(generated(
+      partition, one_by_one, array_signature(1, stats)).apply(
+          tf.data.experimental.assert_cardinality(len(partition))).map(
+              graph_tensor).prefetch(PREFETCH))
 
 
 def batch_graph(kernels: Sequence[Kernel], config_indices: np.ndarray,
@@ -65,38 +59,36 @@ def batch_graph(kernels: Sequence[Kernel], config_indices: np.ndarray,
   Args:
     kernels: the kernels.
     config_indices: int [kernels, configs], which configurations of each.
-    stats: normalisation of the features.
+    stats: scale of the features.
   """
-  arrays = batch_arrays(
+  return graph_tensor(batch_arrays(
       Partition.from_kernels(kernels), np.arange(len(kernels)),
-      np.asarray(config_indices), stats)
-  return graph_tensor(arrays)
+      np.asarray(config_indices), stats))
 
 
 def training_dataset(
     partition: Partition, stats: FeatureStats, *, batch_size: int = 10,
     num_configs: int = 10, least_configs: int | None = None,
-    shuffle: bool = True, seed: int | None = None, repeat: bool = False,
-    first_epoch: int = 0, redraw: bool = True) -> tf.data.Dataset:
+    shuffle: bool = True, seed: int | None = None, first_epoch: int = 0,
+    redraw: bool = True) -> tf.data.Dataset:
   """Batches of kernels with a few configurations each, and their labels.
 
   Each pass over the dataset is one epoch: it draws a new order of the kernels
   and new configurations, uniformly and without replacement. A kernel with
-  fewer than asked for gives all of them, each equally often but for a drawn
-  rest. Kernels with too few are left out, and so is an incomplete last batch.
+  fewer than asked for gives each of them equally often, but for a random rest.
+  Kernels with too few are left out, and so is an incomplete last batch.
 
   Args:
     partition: the kernels.
-    stats: normalisation of the features.
+    stats: scale of the features.
     batch_size: kernels in a batch.
     num_configs: configurations drawn from each kernel.
     least_configs: kernels with fewer are left out; None: num_configs.
     shuffle: False keeps the order of the kernels.
-    seed: fixes what is drawn in every epoch; None draws anew in each process.
-    repeat: True never ends; False ends after each epoch.
-    first_epoch: number of the epoch that the first pass is, so that resumed
-      training draws what uninterrupted training would have.
-    redraw: False draws for all passes what the first one draws.
+    seed: fixes the draws of every epoch; None differs in each process.
+    first_epoch: number of the first pass, so that resumed training draws what
+      uninterrupted training would have.
+    redraw: False repeats the draws of the first pass in all.
 
   Returns:
     A dataset of (GraphTensor, float32 [batch_size, num_configs] of runtimes
@@ -105,14 +97,19 @@ def training_dataset(
   Raises:
     UserError: too few kernels have enough configurations for one batch.
   """
-  usable = _usable_kernels(
-      partition, batch_size, least_configs or num_configs)
+  least = least_configs or num_configs
+  usable = np.flatnonzero(partition.num_configs >= least)
+  if len(usable) < batch_size:
+    raise UserError(
+        f'a batch needs {batch_size} kernels with at least {least} '
+        f'configurations, but only {len(usable)} of {len(partition)} kernels '
+        'have them; use a smaller --batch or --configs, or more data')
   num_batches = len(usable) // batch_size
   entropy = np.random.SeedSequence(seed).entropy
   epochs = (itertools.count if redraw else itertools.repeat)(first_epoch)
   numbers = partition.num_configs
 
-  def one_epoch() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  def one_epoch(_: Partition) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     rng = np.random.default_rng([next(epochs), entropy])
     order = rng.permutation(usable) if shuffle else usable
     chosen = order[:num_batches * batch_size]
@@ -120,24 +117,18 @@ def training_dataset(
     yield (chosen.reshape(num_batches, batch_size),
            configs.reshape(num_batches, batch_size, num_configs))
 
-  dataset = keeping(partition, tf.data.Dataset.from_generator(
-      one_epoch, output_signature=(
-          tf.TensorSpec([num_batches, batch_size], tf.int64),
-          tf.TensorSpec([num_batches, batch_size, num_configs], tf.int64))))
+  dataset = generated(partition, one_epoch, (
+      tf.TensorSpec([num_batches, batch_size], tf.int64),
+      tf.TensorSpec([num_batches, batch_size, num_configs], tf.int64)))
   dataset = dataset.unbatch().apply(
       tf.data.experimental.assert_cardinality(num_batches))
-  if repeat:
-    dataset = dataset.repeat()
-  batch = _maker_of_batches(partition, stats, batch_size, num_configs)
-  return untuned(dataset.map(batch).prefetch(PREFETCH))
+  return untuned(dataset.map(_batch_function(
+      partition, stats, batch_size, num_configs)).prefetch(PREFETCH))
 
 
-def _maker_of_batches(partition: Partition, stats: FeatureStats, kernels: int,
-                      num_configs: int) -> Callable:
-  """What makes a batch and its labels of the numbers of what is in it.
-
-  It takes int64 [kernels] and int64 [kernels, num_configs].
-  """
+def _batch_function(partition: Partition, stats: FeatureStats, kernels: int,
+                    num_configs: int) -> Callable:
+  """int64 [kernels], int64 [kernels, num_configs] -> a batch and its labels."""
   known, signature = weakref.ref(partition), array_signature(kernels, stats)
 
   def cut(chosen: np.ndarray, configs: np.ndarray) -> list[np.ndarray]:
@@ -155,20 +146,8 @@ def _maker_of_batches(partition: Partition, stats: FeatureStats, kernels: int,
   return batch
 
 
-def _usable_kernels(partition: Partition, batch_size: int,
-                    num_configs: int) -> np.ndarray:
-  """Numbers of the kernels with enough configurations, at least a batch."""
-  usable = np.flatnonzero(partition.num_configs >= num_configs)
-  if len(usable) < batch_size:
-    raise UserError(
-        f'a batch needs {batch_size} kernels with at least {num_configs} '
-        f'configurations, but only {len(usable)} of {len(partition)} kernels '
-        'have them; use a smaller --batch or --configs, or more data')
-  return usable
-
-
 def _drawn(rng: np.random.Generator, there: int, number: int) -> np.ndarray:
-  """int64 [number] below `there`, none more than once oftener than another."""
+  """int64 [number] below `there`, each as often as the others, or once more."""
   if number <= there:
     return rng.choice(there, number, replace=False)
   whole, rest = divmod(number, there)
@@ -176,18 +155,22 @@ def _drawn(rng: np.random.Generator, there: int, number: int) -> np.ndarray:
                          rng.choice(there, rest, replace=False)])
 
 
-def keeping(partition: Partition, dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """Keeps a partition as long as a dataset, or one made of it, is there.
+def generated(owner: Any, make: Callable[[Any], Iterator],
+              signature: Any) -> tf.data.Dataset:
+  """A dataset of `make(owner)`, anew in each pass, which keeps `owner` alive.
 
-  TensorFlow keeps the functions of a dataset to the end of the process. So
-  they do not hold the partition, and with it memory and open files.
+  TensorFlow keeps the functions of a dataset until the process ends. So they
+  do not hold the owner, and with it memory and open files.
   """
-  dataset.partition = partition
+  known = weakref.ref(owner)
+  dataset = tf.data.Dataset.from_generator(
+      lambda: make(known()), output_signature=signature)
+  dataset.owner = owner
   return dataset
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """Without tf.data's tuner: here is nothing to tune, and it costs time.
+  """Turns tf.data's autotuner off: there is nothing to tune.
 
   Its thread sleeps twice as long each time, and the end of an epoch waits for
   it to wake: an epoch of 0.4 s takes 0.66 s.
@@ -199,25 +182,21 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def array_signature(batch_size: int,
                     stats: FeatureStats) -> dict[str, tf.TensorSpec]:
-  """Shapes and dtypes of what `batch_arrays` returns.
+  """Shapes and dtypes of the result of `batch_arrays`.
 
   As the signature of a `tf.function` that calls `graph_tensor` it makes one
   trace serve all kernels, and the graph is not built in Python each time.
   """
-  spec = tf.TensorSpec
+  spec, ints = tf.TensorSpec, tf.TensorSpec([None], tf.int64)
+  sizes = spec([batch_size], tf.int64)
   return {
       'op': spec([None], tf.uint8),
       'op_feats': spec([None, stats.node.num_used], tf.float32),
-      'op_sizes': spec([batch_size], tf.int64),
-      'op_graph': spec([None], tf.int64),
-      'consumer': spec([None], tf.int64),
-      'producer': spec([None], tf.int64),
-      'feed_sizes': spec([batch_size], tf.int64),
+      'op_sizes': sizes, 'op_graph': ints,
+      'consumer': ints, 'producer': ints, 'feed_sizes': sizes,
       'config_feats': spec([None, stats.config.num_used], tf.float32),
-      'runtimes': spec([None], tf.float64),
-      'normalizers': spec([None], tf.int64),
-      'config_sizes': spec([batch_size], tf.int64),
-      'config_graph': spec([None], tf.int64),
+      'runtimes': spec([None], tf.float64), 'normalizers': ints,
+      'config_sizes': sizes, 'config_graph': ints,
       'tile_id': spec([batch_size], tf.string),
   }
 
@@ -231,10 +210,10 @@ def batch_arrays(partition: Partition, chosen: np.ndarray,
     partition: the kernels.
     chosen: int64 [batch], numbers of the batch's kernels.
     configs: int64 [batch, configs], counted from 0 inside each kernel.
-    stats: normalisation of the features.
+    stats: scale of the features.
 
   Returns:
-    The arrays that `graph_tensor` takes, as `array_signature` says.
+    The arguments of `graph_tensor`, see `array_signature`.
   """
   num_nodes = partition.num_nodes[chosen]
   num_edges = partition.num_edges[chosen]
@@ -283,15 +262,10 @@ def graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
   def node_set(sizes, **features):
     return tfgnn.NodeSet.from_fields(sizes=sizes, features=features)
 
-  def edge_set(sizes, source, target):
-    return tfgnn.EdgeSet.from_fields(
-        sizes=sizes, adjacency=tfgnn.Adjacency.from_indices(source, target))
-
   def from_root(name):
-    sizes = arrays[name + '_sizes']
     root = arrays[name + '_graph']
-    number = tf.range(tf.size(root, out_type=tf.int64))
-    return edge_set(sizes, source=('g', root), target=(name, number))
+    return edge_set(arrays[name + '_sizes'], ('g', root),
+                    (name, tf.range(tf.size(root, out_type=tf.int64))))
 
   return tfgnn.GraphTensor.from_pieces(
       context=tfgnn.Context.from_fields(sizes=one_each),
@@ -305,9 +279,15 @@ def graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
           'g': node_set(one_each, tile_id=arrays['tile_id']),
       },
       edge_sets={
-          'feed': edge_set(arrays['feed_sizes'],
-                           source=('op', arrays['consumer']),
-                           target=('op', arrays['producer'])),
+          'feed': edge_set(arrays['feed_sizes'], ('op', arrays['consumer']),
+                           ('op', arrays['producer'])),
           'g_op': from_root('op'),
           'g_config': from_root('config'),
       })
+
+
+def edge_set(sizes: tf.Tensor, source: tuple[str, tf.Tensor],
+             target: tuple[str, tf.Tensor]) -> tfgnn.EdgeSet:
+  """Edges between the nodes of two node sets, given as (name, indices)."""
+  return tfgnn.EdgeSet.from_fields(
+      sizes=sizes, adjacency=tfgnn.Adjacency.from_indices(source, target))

@@ -1,12 +1,12 @@
 """How close a trained model comes to the best tile of measured kernels.
 
-Three readings of the same kernels:
-  micro    mean over kernels. This is the number that the baseline's trainer
-           reports; its test on every kernel includes those that nothing can
-           rank because all their configurations are identical. Its scripts
-           leave repetitions in their places: so does `keep_repeats`.
+Three means of the same kernels:
+  micro    over kernels: the number that the baseline's trainer reports. Its
+           test on every kernel includes those that nothing can rank because
+           all their configurations are identical. Its scripts leave duplicates
+           in their places: so does `keep_repeats`.
   rankable micro without those kernels.
-  macro    mean over programs of the mean over a program's kernels.
+  macro    over programs, of the mean over a program's kernels.
 Each has intervals, over kernels or, for macro, over programs.
 """
 
@@ -27,14 +27,12 @@ from tpu_graphs_ext.engine import (
   results,
 )
 from tpu_graphs_ext.engine.evaluation_text import (
-  DIFFERENCE_LINES,
-  INTERVAL_LINES,
   SCORES,
   cell,
+  differences,
   heads,
   intervals,
   numbered,
-  pairs,
   table,
   values,
 )
@@ -43,6 +41,15 @@ from tpu_graphs_ext.engine.results import Summary
 # Hidden test kernels are named by a hash alone.
 NO_PROGRAM = '(no program name)'
 
+_INTERVAL_LINES = (
+    '[low, high]: interval that holds the mean of 95 % of the sets that are '
+    'drawn from',
+    'these kernels; macro: from these programs.',
+    'a - b: mean over kernels of the difference, in per cent of the best '
+    "tile's time;",
+    'below 0 a is better. Chance alone seldom gives an interval without 0 '
+    'in it.')
+
 
 def row_of(kernel: Kernel, scores: duplicate_configs.Scores,
            ks: Sequence[int] = metrics.TOP_KS) -> dict[str, Any]:
@@ -50,24 +57,24 @@ def row_of(kernel: Kernel, scores: duplicate_configs.Scores,
 
   Returns:
     tile_id: its name.
-    program: what it was cut from, or `NO_PROGRAM`.
-    kind: one of `kinds.KINDS`.
+    program: the program that it was cut from, or `NO_PROGRAM`.
+    kind: one of `kernel_kinds.KINDS`.
     configs: number of configurations.
     rankable: whether any two configurations differ in their features.
-    repeats: how many of them have the features of an earlier one.
+    repeats: number of duplicates of an earlier one.
     slowdown_<k>: `metrics.slowdown_of` the first k to try.
-    slowdown_kept_<k>: the same if each repetition comes right after its tile.
-    random_<k>: the expected slowdown of as many tiles drawn at random.
+    slowdown_kept_<k>: the same if duplicates come right after their tile.
+    random_<k>: the expected slowdown of k tiles drawn at random.
     default: slowdown of the compiler's default tile; below 0 where that is
       faster than all that are listed. NaN where its time is not stored.
-    opa: ordered pair accuracy of the tiles' scores, which repetitions share;
+    opa: ordered pair accuracy of the tiles' scores, which duplicates share;
       of the model's own with `keep_repeats`. NaN where all runtimes are equal.
-    kendall: tau-b of them; NaN where all runtimes or all scores are equal.
+    kendall: their tau-b; NaN where all runtimes or all scores are equal.
   """
   runtime = kernel.runtime_rel
-  blind = scores.repeats & (not scores.keep_repeats)
+  last = scores.repeats & (not scores.keep_repeats)
   kept = metrics.best_first(scores.of_tiles)
-  pairs = metrics.PairCounts.of(
+  opa, kendall = metrics.pair_agreement(
       runtime, scores.given if scores.keep_repeats else scores.of_tiles)
   return {
       'tile_id': kernel.tile_id,
@@ -81,11 +88,10 @@ def row_of(kernel: Kernel, scores: duplicate_configs.Scores,
       **results.by_k('slowdown_kept', {
           k: metrics.slowdown_of(runtime, kept[:k]) for k in ks}),
       **results.by_k('random', {
-          k: metrics.random_slowdown(runtime, blind, k) for k in ks}),
+          k: metrics.random_slowdown(runtime, last, k) for k in ks}),
       'default': (metrics.default_slowdown(runtime)
                   if (kernel.normalizer_ns != 1).any() else math.nan),
-      'opa': pairs.opa,
-      'kendall': pairs.kendall}
+      'opa': opa, 'kendall': kendall}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,7 +125,7 @@ class Evaluation(results.Results):
 
   @functools.cached_property
   def kinds(self) -> dict[str, Summary]:
-    """Kind -> micro over its kernels, in the order of `kinds.KINDS`."""
+    """Kind -> micro over its kernels, in the order of `kernel_kinds.KINDS`."""
     return dict(sorted(self._grouped('kind'),
                        key=lambda item: kernel_kinds.KINDS.index(item[0])))
 
@@ -134,7 +140,7 @@ class Evaluation(results.Results):
       yield name, self.over(rows)
 
   def against(self, other: str) -> list[tuple[float, float, float]]:
-    """The model's slowdown minus that of another choice, for each k.
+    """The model's slowdown minus another choice's, for each k.
 
     Args:
       other: 'default' or 'random'; the default tile is one, whatever k is.
@@ -168,10 +174,9 @@ class Evaluation(results.Results):
             'interval': self.interval_json(low, high)}
 
   def text(self, by_kernel: bool = False) -> str:
-    """By program with the means over all, by kind of kernel, means with
+    """Tables by program, by kind, and beside the default and random choice.
 
-    intervals beside the default tile and a random choice, and with
-    `by_kernel` every kernel, the worst first choices first.
+    With `by_kernel` also of every kernel, the worst first choices first.
     """
     blocks = [_programs(self), _kinds(self), _intervals(self)]
     if by_kernel:
@@ -188,41 +193,43 @@ class Evaluation(results.Results):
 
 
 def _of_several(evaluations: Sequence[Evaluation]) -> str:
-  """Models beside one another, by number, and what each pair differs by."""
+  """Models side by side, by number, and the difference of each pair."""
   first = evaluations[0]
-  measures, ks = first.COMPARED, first.ks
-  rows = [('', *heads(measures, ks))]
-  rows += [(f'model {number}', *intervals(evaluation.micro, measures, ks))
-           for number, evaluation in enumerate(evaluations, 1)]
-  rows += [(*row, '-', '-') for row in _others(first)]
-  rows += pairs(evaluations, ks)
+  rows = [('', *heads(first.COMPARED, first.ks))]
+  rows += [
+      (f'model {number}', *intervals(one.micro, first.COMPARED, first.ks))
+      for number, one in enumerate(evaluations, 1)]
+  rows += [(*row, '-', '-') for row in _other_choices(first)]
+  rows += differences(evaluations)
   return '\n'.join([
       f'{len(evaluations)} models on {first.data}, {len(first.rows)} kernels',
-      '', *numbered(evaluations), '', *table(rows), '', *INTERVAL_LINES,
-      *DIFFERENCE_LINES])
+      '', *numbered(evaluations), '', *table(rows), '', *_INTERVAL_LINES])
 
 
 def _programs(evaluation: Evaluation) -> list[str]:
-  """The first table, and what its rows are."""
+  """The first table, with an explanation of its rows."""
   measures, ks = evaluation.COMPARED, evaluation.ks
 
-  def row(name: str, summary: Summary) -> tuple[str, ...]:
-    return (name, str(summary.problems), *values(summary, measures, ks))
+  def row(name: str, of: Summary | Mapping[str, float],
+          problems: int) -> tuple[str, ...]:
+    return (name, str(problems), *values(of, measures, ks))
 
   micro, kernels = evaluation.micro, evaluation.rows
   rows = [('', 'kernels', *heads(measures, ks))]
-  rows += [row(*program) for program in evaluation.programs.items()]
-  rows.append(row('macro (mean over programs)', evaluation.macro))
-  rows.append(row('micro (all kernels)', micro))
+  rows += [row(name, summary, summary.problems) for name, summary in (
+      *evaluation.programs.items(),
+      ('macro (mean over programs)', evaluation.macro),
+      ('micro (all kernels)', micro))]
   unrankable = len(kernels) - evaluation.rankable.problems
   if unrankable:
-    rows.append(row('micro (rankable kernels)', evaluation.rankable))
+    rows.append(row('micro (rankable kernels)', evaluation.rankable,
+                    evaluation.rankable.problems))
   repeats = kernels['repeats'].sum()
   last = repeats and not evaluation.keep_repeats
   if last:
     kept = {f'slowdown_{k}': micro[f'slowdown_kept_{k}'] for k in ks}
-    rows.append(('micro (repetitions kept)', str(len(kernels)),
-                 *values({**micro.means, **kept}, measures, ks)))
+    rows.append(row('micro (repetitions kept)', {**micro.means, **kept},
+                    len(kernels)))
   lines = [f'{evaluation.model_dir} on {evaluation.data}', '', *table(rows),
            '', 'top-k %: how much slower the best of the k chosen tiles is '
            'than the best tile.',
@@ -254,14 +261,14 @@ def _intervals(evaluation: Evaluation) -> list[str]:
   rows = [('', *heads(tops, ks)),
           ('the model (micro)', *intervals(evaluation.micro, tops, ks)),
           ('the model (macro)', *intervals(evaluation.macro, tops, ks)),
-          *_others(evaluation)]
-  for other in ('default', 'random'):
-    rows.append((f'model - {other}', *(
-        cell('slowdown', *found) for found in evaluation.against(other))))
-  return [*table(rows), '', *INTERVAL_LINES, *DIFFERENCE_LINES]
+          *_other_choices(evaluation)]
+  rows += [(f'model - {other}', *(
+      cell('slowdown', *found) for found in evaluation.against(other)))
+           for other in ('default', 'random')]
+  return [*table(rows), '', *_INTERVAL_LINES]
 
 
-def _others(evaluation: Evaluation) -> list[tuple[str, ...]]:
+def _other_choices(evaluation: Evaluation) -> list[tuple[str, ...]]:
   """The default tile, the same for all k, and a random choice."""
   micro, ks = evaluation.micro, evaluation.ks
   return [('the default tile', *len(ks) * intervals(micro, ['default'], ks)),
@@ -270,16 +277,12 @@ def _others(evaluation: Evaluation) -> list[tuple[str, ...]]:
 
 def _kernels(evaluation: Evaluation) -> list[str]:
   ks = evaluation.ks
-  tops = [f'slowdown_{k}' for k in ks]
-
-  def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return (row['tile_id'], row['kind'], str(row['configs']),
-            *values(row, ['slowdown', 'default'], ks),
-            *values(row, ['random'], ks[:1]), *values(row, SCORES, ks))
-
+  rows = sorted(evaluation.rows.to_dict('records'),
+                key=lambda row: [-row[f'slowdown_{k}'] for k in ks])
   return table([
       ('kernel', 'kind', 'configs', *heads(['slowdown', 'default'], ks),
        *heads(['random'], ks[:1]), *heads(SCORES, ks)),
-      *map(cells, sorted(
-          evaluation.rows.to_dict('records'),
-          key=lambda row: [-row[column] for column in tops]))])
+      *((row['tile_id'], row['kind'], str(row['configs']),
+         *values(row, ['slowdown', 'default'], ks),
+         *values(row, ['random'], ks[:1]), *values(row, SCORES, ks))
+        for row in rows)])

@@ -43,32 +43,24 @@ def stats():
   return FeatureStats.of_partition(Partition.from_kernels([kernel_of()]))
 
 
-def test_within_the_range_all_is_familiar(stats, caplog):
+def test_values_beyond_the_range_and_unknown_columns(stats, caplog):
   kernel = kernel_of(size=(0, 1024, 1, 500), bound=(64, 1, 2))
   assert out_of_range.of_kernel(stats, kernel) == []
   warn(stats, [kernel])
   assert not caplog.records
-
-
-def test_values_beyond_the_range_and_unknown_columns(stats):
   kernel = kernel_of('new_0', u8=(0, 1, 1, 1), size=(2048, 4816896, -5, 7),
                      bound=(0, 64, 1))
-  assert out_of_range.of_kernel(stats, kernel) == [
-      out_of_range.Unfamiliar('new_0', 'node_feat', 'shape_element_type_is_u8',
-                            1.0, 3, 4, 0.0, 0.0),
-      out_of_range.Unfamiliar('new_0', 'node_feat', 'shape_dimensions_0',
-                            4816896.0, 3, 4, 0.0, 1024.0),
-      out_of_range.Unfamiliar('new_0', 'config_feat', 'kernel_bounds_0',
-                            0.0, 1, 3, 1.0, 64.0)]
-  unknown = [found.is_unknown for found in out_of_range.of_kernel(stats, kernel)]
-  assert unknown == [True, False, False]
-
-
-def test_the_farthest_value_may_lie_below(stats):
-  kernel = kernel_of(size=(-9000, 2000, 7, 7))
-  found, = out_of_range.of_kernel(stats, kernel)
-  assert found.value == -9000.0
-  assert out_of_range._line([found]) == (
+  found = out_of_range.of_kernel(stats, kernel)
+  assert found == [
+      out_of_range.OutOfRange('new_0', 'node_feat', 'shape_element_type_is_u8',
+                              1.0, 3, 4, 0.0, 0.0),
+      out_of_range.OutOfRange('new_0', 'node_feat', 'shape_dimensions_0',
+                              4816896.0, 3, 4, 0.0, 1024.0),
+      out_of_range.OutOfRange('new_0', 'config_feat', 'kernel_bounds_0',
+                              0.0, 1, 3, 1.0, 64.0)]
+  assert [one.is_unknown for one in found] == [True, False, False]
+  warn(stats, [kernel_of(size=(-9000, 2000, 7, 7))])
+  assert caplog.messages[0].endswith(
       'shape_dimensions_0 falls to -9,000 (0 to 1,024 in training) in 50 % of '
       'the nodes of net_0')
 
@@ -77,16 +69,16 @@ def test_opcodes_that_no_kernel_of_training_had(stats, caplog):
   kernel = kernel_of('a_0')
   kernel.node_opcode[:] = [2, 13, 0, 255]
   partition = Partition.from_kernels([kernel])
-  assert partition.opcodes == [0, 2, 13, 255]
-  warn(stats, partition)  # It is not known of which.
+  warn(stats, partition)  # The opcodes of training are unknown.
   warn(stats, partition, [0, 2, 13, 255])
   assert not caplog.records
   assert out_of_range.of_kernel(stats, kernel, [2]) == [
-      out_of_range.Unfamiliar('a_0', 'node_opcode', name, number, 1, 4, 0.0, 0.0)
+      out_of_range.OutOfRange(
+          'a_0', 'node_opcode', name, number, 1, 4, 0.0, 0.0)
       for name, number in (('unknown', 0.0), (schema.OPCODE_NAMES[13], 13.0),
                            ('number 255', 255.0))]
   warn(stats, partition, [0, 2, 13])
-  assert caplog.records[0].message.splitlines()[1:] == [
+  assert caplog.messages[0].splitlines()[1:] == [
       '  opcode number 255 (in no kernel of training) in 25 % of the nodes of '
       'a_0']
 
