@@ -1,4 +1,4 @@
-"""What a run says, shows and draws beside its artifacts."""
+"""The log and the progress bar of a run."""
 
 import io
 import logging
@@ -10,15 +10,11 @@ from tqdm import tqdm
 
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.cli.flags import VERBS
-from tpu_graphs_ext.engine import callbacks, curves, output_paths, run_log
+from tpu_graphs_ext.engine import callbacks, run_log
 from tpu_graphs_ext.engine.settings import TrainSettings
 from tpu_graphs_ext.errors import UserError
 
 SETTINGS = TrainSettings(model='MLP', epochs=7, run_id='a b')
-CURVE = {'epoch': [0, 1, 2], 'train_loss': [3.0, 2.0, 1.0],
-         'val_loss': [3.5, 2.5, 2.6], 'train_opa': [0.5, 0.7, 0.9],
-         'val_opa': [0.5, 0.8, 0.8]}
-RUN = {'train_curve': CURVE, 'seed': 3, 'args': {'model': 'MLP'}}
 
 
 @pytest.fixture
@@ -139,47 +135,3 @@ def test_quiet_shows_warnings_and_results_alone(monkeypatch, capsys, tmp_path):
     log.setLevel(level)
   assert shown[True] == 'odd kernel\n'
   assert 'reading' in shown[False] and 'a bar' in shown[False]
-
-
-# ------------------------------------------------------------------ curves
-
-
-def test_curves_are_drawn(tmp_path):
-  path = tmp_path / 'sub' / 'curves.svg'
-  curves.draw(str(path), RUN)
-  first = path.read_bytes()
-  assert first.startswith(b'<?xml')
-  curves.draw(str(path), RUN)  # Its own is replaced.
-  assert path.read_bytes() == first
-  one = {key: values[:1] for key, values in CURVE.items()}
-  curves.draw(str(tmp_path / 'one.PNG'), {**RUN, 'train_curve': one})
-  assert (tmp_path / 'one.PNG').read_bytes().startswith(b'\x89PNG')
-
-
-def test_what_is_in_the_picture():
-  figure_module = pytest.importorskip('matplotlib.figure')
-  figure = figure_module.Figure()
-  curves._draw(figure, RUN)
-  # Epochs count from 1; of equal ones the first is kept.
-  assert figure._suptitle.get_text() == (
-      'MLP, seed 3: best validation OPA 0.8000 in epoch 2 (grey line)')
-  loss, opa = figure.axes
-  train, valid, _ = loss.lines
-  assert train.get_xydata().tolist() == [[1, 3], [2, 2], [3, 1]]
-  assert list(valid.get_ydata()) == [3.5, 2.5, 2.6]
-  assert list(opa.lines[1].get_ydata()) == [0.5, 0.8, 0.8]
-  assert [text.get_text() for text in opa.get_legend().get_texts()] == [
-      'train', 'valid']
-
-
-def test_pictures_that_cannot_be_drawn(tmp_path, monkeypatch):
-  with pytest.raises(UserError, match='--plot=curves: must end in'):
-    curves.kind_of('curves')
-  other = tmp_path / 'mine.svg'
-  other.write_text('not a picture')
-  with pytest.raises(UserError, match='is no SVG picture'):
-    output_paths.check_file('--plot', str(other), *curves.kind_of(str(other)))
-  monkeypatch.setitem(sys.modules, 'matplotlib', None)
-  with pytest.raises(UserError, match=r'--plot: matplotlib is not installed; '
-                     r'run pip install -e \. in'):
-    curves.kind_of(str(tmp_path / 'a.svg'))

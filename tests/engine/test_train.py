@@ -51,8 +51,7 @@ def trained(data_root, tmp_path_factory):
   log.setLevel(logging.INFO)  # As the command line has it.
   try:
     return train.train(tiny_models.tiny_settings(
-        data_root, out, csv_log=str(out.parent / 'whole.csv'),
-        plot=str(out.parent / 'curves.svg'), **LEARNING))
+        data_root, out, csv_log=str(out.parent / 'whole.csv'), **LEARNING))
   finally:
     log.setLevel(level)
 
@@ -105,7 +104,7 @@ def test_run_file_has_the_baseline_keys_and_ours(trained):
       os.path.basename(trained.run_info['args']['results_csv'])])
 
 
-def test_what_was_said_is_in_the_log_and_the_curves_are_drawn(trained):
+def test_the_messages_are_in_the_log(trained):
   text = pathlib.Path(
       trained.model_dir.replace('/model_', '/run_') + '.log').read_text()
   first, *lines = text.splitlines()
@@ -117,8 +116,6 @@ def test_what_was_said_is_in_the_log_and_the_curves_are_drawn(trained):
   assert re.fullmatch(r', at most \d\d:\d\d left', epochs[0][3])
   assert epochs[-1][3] == ''
   assert text.endswith(trained.text() + '\n')
-  curves = pathlib.Path(trained.run_info['settings']['plot'])
-  assert curves.read_bytes().startswith(b'<?xml')
 
 
 def test_csv_and_run_file_hold_the_same_ten_configs(trained, data_root):
@@ -241,24 +238,18 @@ def test_one_seed_one_result_and_resuming_changes_nothing(
     if len(steps) == 8:  # 3 calls of 10, 10 and 3 steps: Ctrl-C in epoch 3.
       raise KeyboardInterrupt
 
-  plot = tmp_path / 'curves.svg'
-  settings = {**LEARNING, 'csv_log': str(tmp_path / 'parts.csv'),
-              'plot': str(plot)}
+  settings = {**LEARNING, 'csv_log': str(tmp_path / 'parts.csv')}
   with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
     patched.setattr(callbacks.StopOnNaN, 'on_train_batch_end', interrupt)
     train.train(tiny_models.tiny_settings(
         data_root, tmp_path / 'out', **settings))
   left = sorted(name.split('_')[0] for name in os.listdir(tmp_path / 'out'))
   assert left == ['model', 'resume', 'run', 'run']  # The file and the log.
-  of_two_epochs = plot.read_bytes()
   parts = train.train(tiny_models.tiny_settings(
       data_root, tmp_path / 'out', resume=True, **settings))
 
   for key in ('train_curve', 'final_error', 'test_predictions'):
     assert parts.run_info[key] == trained.run_info[key]
-  whole_plot = trained.run_info['settings']['plot']
-  assert of_two_epochs != plot.read_bytes() == pathlib.Path(
-      whole_plot).read_bytes()
   whole_csv = trained.run_info['settings']['csv_log']
   with open(whole_csv, encoding='utf-8') as file:
     assert (tmp_path / 'parts.csv').read_text() == file.read()
@@ -346,8 +337,6 @@ BAD = [
     ({'results_csv': '/'}, '--results_csv=/: is a folder; name a file'),
     ({'csv_log': __file__ + '/x'}, '--csv_log=.*/x: cannot be written'),
     ({'tensorboard': __file__ + '/x'}, '--tensorboard=.*/x: cannot be written'),
-    ({'plot': 'curves.pdf'}, '--plot=curves.pdf: must end in .svg or .png'),
-    ({'plot': __file__ + '/x.svg'}, '--plot=.*/x.svg: cannot be written'),
     ({'results_csv': '/dev/null'}, '--results_csv=/dev/null: is a device'),
     ({'results_csv': __file__}, 'is no predictions CSV, so it is not replaced'),
     ({'csv_log': __file__}, 'is no log of epochs, so it is not replaced')]

@@ -38,7 +38,7 @@ GROUPS = {
         'configs list_size keep_nodes seed validate_batches eval_every',
     'output':
         'out out_dir results_csv run_id test_mode resume tensorboard csv_log '
-        'plot csv json by_kernel all verbose quiet'}
+        'csv json by_kernel all verbose quiet'}
 # Settings that must not be empty; other paths may be: it means no file.
 _NEEDED_PATHS = ('data_root', 'out_dir')
 

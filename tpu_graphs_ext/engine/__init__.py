@@ -6,7 +6,6 @@ recipes            named settings, for `train --recipe`
 train              the training loop; callbacks, threads serve it
 compiled_model     the model to train, with loss, optimizer and metric
 run_log            a run's messages, in a file beside it
-curves             a picture of its learning curves
 resume             the folder of an interrupted run; finished runs
 output_paths       whether files can be written, before work begins
 scoring            a trained model, ready to score problems

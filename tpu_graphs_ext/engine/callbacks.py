@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 from tqdm import tqdm
 
-from tpu_graphs_ext.engine import artifacts, curves
+from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine.resume import ResumeFolder
 from tpu_graphs_ext.engine.settings import Training
 from tpu_graphs_ext.errors import UserError
@@ -391,7 +391,6 @@ class Epochs:
       yield
     except LossNotFiniteError as error:
       self._finish()
-      self._draw()
       self._folder.is_over = True
       raise UserError(
           f'{error}. {self._saved.summary()}. Try a lower --lr, another '
@@ -407,9 +406,4 @@ class Epochs:
       _log.warning('interrupted after epoch %d. %s. To continue, run the same '
                    'command with --resume', self.progress.epochs,
                    self._saved.summary())
-      self._draw()
       raise
-
-  def _draw(self) -> None:
-    if self._settings.plot and self.progress.epochs:
-      curves.draw(self._settings.plot, self._run_info)

@@ -30,7 +30,7 @@ from tpu_graphs_ext.files import (
 _log = logging.getLogger(__name__)
 
 # Settings that do not change the model: a resumed run may differ here.
-_FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard', 'csv_log', 'plot')
+_FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard', 'csv_log')
 
 _STARTED = 'started.json'
 

@@ -147,8 +147,6 @@ class Training:
   tensorboard: str = setting('', 'folder for TensorBoard logs; empty: none')
   csv_log: str = setting(
       '', 'file for one CSV row for each epoch; empty: none')
-  plot: str = setting(
-      '', 'file for the learning curves, .svg or .png; empty: none')
 
   # Of the task: its name, the `args` of its run files, what the default name of
   # --results_csv ends with, and what settings that make runs differ and are

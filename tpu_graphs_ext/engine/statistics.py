@@ -38,11 +38,12 @@ def bootstrap_interval(values: Values) -> tuple[float, float]:
   if values.size < 2:
     return math.nan, math.nan
   from scipy import stats  # Takes a second, which not all need.
-  found = stats.bootstrap(
+  means = stats.bootstrap(
       (values,), np.mean, n_resamples=RESAMPLES, method='percentile',
-      batch=max(1, _MOST_DRAWN // values.size), confidence_level=LEVEL,
-      random_state=np.random.default_rng(0)).confidence_interval
-  return float(found.low), float(found.high)
+      batch=max(1, _MOST_DRAWN // values.size),
+      random_state=np.random.default_rng(0)).bootstrap_distribution
+  low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+  return float(low), float(high)
 
 
 def paired_difference(

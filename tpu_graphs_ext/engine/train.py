@@ -18,7 +18,6 @@ import tensorflow as tf
 from tpu_graphs_ext.engine import (
   artifacts,
   callbacks,
-  curves,
   evaluate,
   output_paths,
   predict,
@@ -87,15 +86,13 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   """
   with run_log.RunLog(settings) as log:
     result = _train(settings, further, log)
-    if settings.plot:
-      curves.draw(settings.plot, result.run_info)
     log.write(result.text())
   return result
 
 
 def _train(settings: Training, further: callbacks.Further,
            log: run_log.RunLog) -> TrainResult:
-  """`train` without the picture and the closing lines of the log."""
+  """`train` without the closing lines of the log."""
   started = time.monotonic()
   task = tasks.find(settings)
   settings, splits = task.prepared(settings)
@@ -150,7 +147,6 @@ def _check_outputs(settings: Training) -> None:
                         predictions_csv.WHAT),
       '--csv_log': (settings.csv_log, callbacks.CSV_LOG_START,
                     'log of epochs'),
-      '--plot': (settings.plot, *curves.kind_of(settings.plot)),
       '--tensorboard': (settings.tensorboard,),
       '--out_dir': (settings.out_dir,)})
 

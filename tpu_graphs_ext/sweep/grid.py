@@ -56,7 +56,7 @@ OWN_SETTINGS = {
     'model': '"models"', 'model_kwargs_json': '"kwargs"', 'seed': '"seeds"',
     'data_root': '"data_roots"', 'out_dir': '--out', 'run_id': 'the trial',
     'results_csv': '--out', 'resume': 'the sweep', 'tensorboard': 'nobody',
-    'csv_log': 'nobody', 'plot': 'nobody'}
+    'csv_log': 'nobody'}
 # Places, which must be the same for all trials.
 FIXED_SETTINGS = ('cache_dir', 'models_py')
 

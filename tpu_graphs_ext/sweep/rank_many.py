@@ -22,7 +22,7 @@ from typing import Any, Optional
 from tqdm import tqdm
 
 import tpu_graphs_ext
-from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext import file_ownership, files, load_models
 from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
