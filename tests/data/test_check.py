@@ -308,7 +308,7 @@ def test_a_kernel_in_two_splits_and_missing_splits(root, tmp_path):
   (root / 'valid' / leaked.name).write_bytes(leaked.read_bytes())
   fault, = check.check_data(str(root)).faults
   assert fault.file == str(root / 'valid' / leaked.name)
-  assert fault.message == (f'the tile id is also that of {leaked}; each kernel '
+  assert fault.message == (f'{leaked} has the same tile id; each kernel '
                            'belongs to one split')
   (root / 'valid').rename(root / 'validation')
   for path in (root / 'test').iterdir():

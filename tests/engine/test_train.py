@@ -147,7 +147,7 @@ def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
   np.testing.assert_array_equal(scores.given, ranker.scores(kernel))
 
 
-def test_training_reports_what_the_baselines_does_and_keeps_repetitions(
+def test_predictions_in_training_keep_duplicates_as_the_baseline_does(
     tmp_path):
   root = tiny_kernels.write_data_root(tmp_path / 'data', num_test=2)
   for path in sorted((root / 'test').glob('*.npz')):

@@ -1,4 +1,4 @@
-"""Printed statistics, and the host that passes them by itself."""
+"""Statistics that are printed, and those that `train` gives a model."""
 
 import dataclasses
 import json
@@ -110,7 +110,7 @@ def test_refusals(data_root, tmp_path, capsys):
   assert 'must be a JSON object' in capsys.readouterr().err
 
 
-# --- The host ----------------------------------------------------------------
+# ------------------------------------------------------------------ training
 
 
 def settings(data_root, out, **changes):
@@ -120,7 +120,7 @@ def settings(data_root, out, **changes):
       **changes})
 
 
-def test_the_host_passes_and_keeps_them(data_root, tmp_path):
+def test_train_passes_and_keeps_them(data_root, tmp_path):
   with eager_training.eager_steps():
     result = train.train(settings(data_root, tmp_path))
   kept = json.loads(result.run_info['args']['model_kwargs_json'])
@@ -136,7 +136,7 @@ def test_the_host_passes_and_keeps_them(data_root, tmp_path):
       as_baseline.scores(kernel), ranker.scores(kernel), rtol=1e-5)
 
 
-def test_the_host_refuses_other_statistics(data_root, tmp_path):
+def test_train_refuses_other_statistics(data_root, tmp_path):
   given = kwargs_of(data_root)
   given['feature_stats']['node']['maximum'][0] += 1
   with pytest.raises(UserError, match='differ from those of the train'):

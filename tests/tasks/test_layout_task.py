@@ -208,15 +208,12 @@ def test_settings_and_data_that_cannot_be_used(data_root, tmp_path):
     assert not os.listdir(tmp_path)
 
 
-def test_a_run_file_that_names_no_collection(trained, tmp_path):
+def test_models_of_the_other_task_are_refused(
+    trained, saved_model_dir, loading, capsys, tmp_path):
   info = {**trained.run_info, 'args': {
       **trained.run_info['args'], 'source': '../../etc'}}
   with pytest.raises(UserError, match='its source must be xla or nlp'):
     artifacts.read_run_file(artifacts.save_run_file(info, str(tmp_path)))
-
-
-def test_models_of_the_other_task_are_refused(
-    trained, saved_model_dir, loading, capsys):
   with pytest.raises(UserError, match='of the tile task; leave --task'):
     scoring.load_ranker(saved_model_dir, loading)
   assert cli.main(['evaluate', '--dir', trained.model_dir]) == 1

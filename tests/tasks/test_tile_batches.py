@@ -15,6 +15,9 @@ from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import tile_batches
 
+CORNER_CASES = tiny_kernels.corner_cases()
+CORNER_STATS = FeatureStats.of_partition(Partition.from_kernels(CORNER_CASES))
+
 
 @pytest.fixture(scope='module')
 def partition() -> Partition:
@@ -27,11 +30,6 @@ def partition() -> Partition:
 @pytest.fixture(scope='module')
 def stats(partition) -> FeatureStats:
   return FeatureStats.of_partition(partition)
-
-
-def corner_stats() -> FeatureStats:
-  return FeatureStats.of_partition(
-      Partition.from_kernels(tiny_kernels.corner_cases()))
 
 
 def flat(graph) -> dict:
@@ -47,15 +45,16 @@ def flat(graph) -> dict:
   return {name: value.numpy() for name, value in values.items()}
 
 
+def assert_equal_graphs(graph: dict, expected: dict) -> None:
+  for name, value in graph.items():
+    np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
 # ----------------------------------------------------------------- one graph
 
 
 def test_kernel_graph_by_hand():
-  kernel = tiny_kernels.chain()
-  graph = flat(tile_batches.kernel_graph(kernel, corner_stats()))
-  assert graph['context'].tolist() == [1]
-  assert graph['op.op'].tolist() == [12, 13, 14]
-  assert graph['op.sizes'].tolist() == [3]
+  graph = flat(tile_batches.kernel_graph(tiny_kernels.chain(), CORNER_STATS))
   # Column 0 of all corner cases spans 0 (one_node) to 50 + 2
   # (identical_configs); the chain has 10, 11, 12.
   np.testing.assert_allclose(
@@ -68,60 +67,40 @@ def test_kernel_graph_by_hand():
   np.testing.assert_allclose(
       graph['config.runtimes'],
       [11000 / 1000, 12000 / 1001, 13000 / 1002, 14000 / 1003])
-  assert graph['config.normalizers'].tolist() == [1000, 1001, 1002, 1003]
-  assert graph['config.sizes'].tolist() == [4]
-  assert graph['g.tile_id'].tolist() == [b'chain_0']
-  assert graph['feed.source'].tolist() == [1, 2]  # consumers
-  assert graph['feed.target'].tolist() == [0, 1]  # producers
-  assert graph['feed.sizes'].tolist() == [2]
-  assert graph['g_op.source'].tolist() == [0, 0, 0]
-  assert graph['g_op.target'].tolist() == [0, 1, 2]
-  assert graph['g_config.source'].tolist() == [0, 0, 0, 0]
-  assert graph['g_config.target'].tolist() == [0, 1, 2, 3]
+  for name, expected in {
+      'context': [1], 'op.op': [12, 13, 14], 'op.sizes': [3],
+      'config.normalizers': [1000, 1001, 1002, 1003], 'config.sizes': [4],
+      'g.tile_id': [b'chain_0'],
+      'feed.source': [1, 2],  # consumers
+      'feed.target': [0, 1],  # producers
+      'feed.sizes': [2], 'g_op.source': [0, 0, 0], 'g_op.target': [0, 1, 2],
+      'g_config.source': [0, 0, 0, 0], 'g_config.target': [0, 1, 2, 3]}.items():
+    assert graph[name].tolist() == expected, name
+  with pytest.raises(UserError, match='node_feat has 9 columns'):
+    tile_batches.kernel_graph(tiny_kernels.chain(node_width=9), CORNER_STATS)
 
 
 def test_batch_graph_by_hand():
   graph = flat(tile_batches.batch_graph(
       [tiny_kernels.chain(), tiny_kernels.one_node(), tiny_kernels.diamond()],
-      np.array([[3, 0], [1, 2], [4, 4]]), corner_stats()))
-  assert graph['op.sizes'].tolist() == [3, 1, 4]
-  assert graph['op.op'].tolist() == [12, 13, 14, 2, 22, 23, 24, 25]
-  # The diamond's nodes follow 3 + 1 others; one_node has no edge.
-  assert graph['feed.source'].tolist() == [1, 2, 5, 6, 7, 7]
-  assert graph['feed.target'].tolist() == [0, 1, 4, 4, 5, 6]
-  assert graph['feed.sizes'].tolist() == [2, 0, 4]
-  assert graph['config.sizes'].tolist() == [2, 2, 2]
-  assert graph['config.normalizers'].tolist() == [
-      1003, 1000, 1001, 1002, 1004, 1004]
-  assert graph['g_op.source'].tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
-  assert graph['g_config.source'].tolist() == [0, 0, 1, 1, 2, 2]
-  assert graph['g_config.target'].tolist() == [0, 1, 2, 3, 4, 5]
-  assert graph['g.tile_id'].tolist() == [b'chain_0', b'one_node_0',
-                                         b'diamond_0']
+      np.array([[3, 0], [1, 2], [4, 4]]), CORNER_STATS))
+  for name, expected in {
+      'op.sizes': [3, 1, 4], 'op.op': [12, 13, 14, 2, 22, 23, 24, 25],
+      # The diamond's nodes follow 3 + 1 others; one_node has no edge.
+      'feed.source': [1, 2, 5, 6, 7, 7], 'feed.target': [0, 1, 4, 4, 5, 6],
+      'feed.sizes': [2, 0, 4], 'config.sizes': [2, 2, 2],
+      'config.normalizers': [1003, 1000, 1001, 1002, 1004, 1004],
+      'g_op.source': [0, 0, 0, 1, 2, 2, 2, 2],
+      'g_config.source': [0, 0, 1, 1, 2, 2],
+      'g_config.target': [0, 1, 2, 3, 4, 5],
+      'g.tile_id': [b'chain_0', b'one_node_0', b'diamond_0']}.items():
+    assert graph[name].tolist() == expected, name
 
 
-@pytest.mark.parametrize('kernel', tiny_kernels.corner_cases(),
-                         ids=lambda kernel: kernel.tile_id)
-def test_corner_cases_have_one_graph_each(kernel):
-  graph = tile_batches.kernel_graph(kernel, corner_stats())
-  assert int(graph.num_components) == 1
-  assert graph.node_sets['op'].sizes.numpy().tolist() == [kernel.num_nodes]
-  assert graph.node_sets['config'].sizes.numpy().tolist() == [
-      kernel.num_configs]
-  assert graph.edge_sets['feed'].sizes.numpy().tolist() == [kernel.num_edges]
-
-
-def test_kernel_graphs_equal_kernel_graph(partition, stats):
+def test_kernel_graphs_equal_kernel_graph_and_share_one_trace(
+    partition, stats):
   dataset = tile_batches.kernel_graphs(partition, stats)
   assert int(dataset.cardinality()) == 11
-  for kernel, graph in zip(partition, dataset):
-    expected = flat(tile_batches.kernel_graph(kernel, stats))
-    for name, value in flat(graph).items():
-      np.testing.assert_array_equal(value, expected[name], err_msg=name)
-
-
-def test_one_trace_serves_all_kernels(partition, stats):
-  """The arrays of any kernel fit the signature of a compiled function."""
   traces = []
 
   @tf.function(input_signature=[tile_batches.array_signature(1, stats)])
@@ -129,24 +108,31 @@ def test_one_trace_serves_all_kernels(partition, stats):
     traces.append(True)
     return tile_batches.graph_tensor(arrays).node_sets['op'].total_size
 
-  for i in range(3):
-    arrays = tile_batches.batch_arrays(
+  for i, (kernel, graph) in enumerate(zip(partition, dataset)):
+    assert_equal_graphs(flat(graph), flat(
+        tile_batches.kernel_graph(kernel, stats)))
+    assert int(count_nodes(tile_batches.batch_arrays(
         partition, np.array([i]), np.arange(partition.num_configs[i])[None],
-        stats)
-    assert int(count_nodes(arrays)) == partition.num_nodes[i]
+        stats))) == kernel.num_nodes
   assert len(traces) == 1
-
-
-def test_features_of_another_width(stats):
-  with pytest.raises(UserError, match='node_feat has 9 columns'):
-    tile_batches.kernel_graph(tiny_kernels.chain(node_width=9), stats)
+  for kernel in CORNER_CASES:
+    graph = tile_batches.kernel_graph(kernel, CORNER_STATS)
+    assert int(graph.num_components) == 1
+    for sizes, number in ((graph.node_sets['op'].sizes, kernel.num_nodes),
+                          (graph.node_sets['config'].sizes, kernel.num_configs),
+                          (graph.edge_sets['feed'].sizes, kernel.num_edges)):
+      assert sizes.numpy().tolist() == [number]
 
 
 # ------------------------------------------------------------------ training
 
 
-def epoch(dataset) -> list:
-  return [(flat(graph), label.numpy()) for graph, label in dataset]
+def batches_of(partition, stats, passes=1, **changes) -> list:
+  """(graph, labels) of each batch of some passes, as NumPy."""
+  dataset = tile_batches.training_dataset(partition, stats, **{
+      'batch_size': 3, 'num_configs': 6, 'seed': 0, **changes})
+  return [[(flat(graph), label.numpy()) for graph, label in dataset]
+          for _ in range(passes)]
 
 
 def names(batch_list) -> list:
@@ -155,100 +141,69 @@ def names(batch_list) -> list:
 
 def test_each_epoch_has_every_usable_kernel_once(partition, stats):
   # Kernels have 4 ... 14 configurations: nine have 6 or more, in 3 batches.
-  dataset = tile_batches.training_dataset(
-      partition, stats, batch_size=3, num_configs=6, seed=0)
-  assert int(dataset.cardinality()) == 3
-  first, second = epoch(dataset), epoch(dataset)
   usable = [f'net_{i}'.encode() for i in range(2, 11)]
-  assert sorted(names(first)) == sorted(usable)
-  assert sorted(names(second)) == sorted(usable)
+  first, second = batches_of(partition, stats, 2)
+  assert len(first) == 3
+  assert sorted(names(first)) == sorted(names(second)) == sorted(usable)
   assert names(first) != names(second)
-
-
-def test_incomplete_batch_is_left_out(partition, stats):
+  first, second = batches_of(partition, stats, 2, shuffle=False)
+  assert names(first) == names(second) == usable
+  assert not np.array_equal(first[0][1], second[0][1])
   dataset = tile_batches.training_dataset(
-      partition, stats, batch_size=4, num_configs=6, seed=0)
-  assert int(dataset.cardinality()) == len(epoch(dataset)) == 2
+      partition, stats, batch_size=4, num_configs=6)  # The last is incomplete.
+  assert int(dataset.cardinality()) == 2
+  with pytest.raises(UserError, match='a batch needs 10 kernels with at least '
+                     '6 configurations, but only 9 of 11'):
+    batches_of(partition, stats, batch_size=10)
 
 
-def test_batches_hold_what_their_kernels_hold(partition, stats):
-  dataset = tile_batches.training_dataset(
-      partition, stats, batch_size=3, num_configs=6, seed=0)
+def test_batches_hold_the_values_of_their_kernels(partition, stats):
   by_name = {kernel.tile_id.encode(): kernel for kernel in partition}
-  for graph, label in epoch(dataset):
-    assert label.shape == (3, 6)
-    assert label.dtype == np.float32
+  for graph, label in batches_of(partition, stats)[0]:
+    assert label.shape == (3, 6) and label.dtype == np.float32
     np.testing.assert_array_equal(
         label.ravel(), graph['config.runtimes'].astype(np.float32))
     kernels = [by_name[name] for name in graph['g.tile_id']]
-    # The runtime is 1000 (t + 1) ns, t in config column 0: it gives back
-    # which configurations were drawn.
-    drawn = []
+    # The runtime is 1000 (t + 1) ns, t in config column 0: it tells which
+    # configurations were drawn.
     runtimes = graph['config.runtimes'] * graph['config.normalizers']
-    for kernel, row in zip(kernels, runtimes.reshape(3, 6)):
-      drawn.append([int(np.argmin(np.abs(kernel.runtime_ns - value)))
-                    for value in row])
-      assert len(set(drawn[-1])) == 6  # Without replacement.
-    expected = flat(tile_batches.batch_graph(kernels, np.array(drawn), stats))
-    for name, value in graph.items():
-      np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    drawn = [[int(np.argmin(np.abs(kernel.runtime_ns - value)))
+              for value in row]
+             for kernel, row in zip(kernels, runtimes.reshape(3, 6))]
+    assert all(len(set(row)) == 6 for row in drawn)  # Without replacement.
+    assert_equal_graphs(graph, flat(
+        tile_batches.batch_graph(kernels, np.array(drawn), stats)))
 
 
-def test_configs_are_drawn_anew_and_uniformly(partition, stats):
-  # 6 of the 14 configurations of one kernel, 200 epochs: each is expected
-  # 200 * 6 / 14 = 85.7 times, with a deviation of sqrt(200 p (1 - p)) = 7;
-  # five deviations on either side fail once in a hundred thousand seeds.
-  dataset = tile_batches.training_dataset(
-      partition.select([10]), stats, batch_size=1, num_configs=6, seed=0)
-  runtime_rel = partition.kernel(10).runtime_rel
-  times = [0] * 14
-  labels = dataset.map(lambda graph, label: label)
-  for value in np.ravel([label for _ in range(200) for label in labels]):
-    times[int(np.argmin(np.abs(runtime_rel - value)))] += 1
-  assert sum(times) == 1200
-  assert 50 < min(times) and max(times) < 121
+def test_configs_are_drawn_uniformly():
+  # 6 of 14 configurations, 200 times: each is expected 200 * 6 / 14 = 85.7
+  # times, with a deviation of sqrt(200 p (1 - p)) = 7; five deviations on
+  # either side fail once in a hundred thousand seeds.
+  rng = np.random.default_rng(0)
+  times = np.bincount(np.ravel([
+      tile_batches._drawn(rng, 14, 6) for _ in range(200)]))
+  assert times.sum() == 1200 and len(times) == 14
+  assert 50 < times.min() and times.max() < 121
 
 
 def test_seed_fixes_every_epoch(partition, stats):
   def labels(seed, first_epoch=0):
-    dataset = tile_batches.training_dataset(
-        partition, stats, batch_size=3, num_configs=6, seed=seed,
-        first_epoch=first_epoch)
-    dataset = dataset.map(lambda graph, label: label)
-    return [np.stack([label.numpy() for label in dataset]) for _ in range(2)]
+    return [np.stack([label for _, label in batches]) for batches in batches_of(
+        partition, stats, 2, seed=seed, first_epoch=first_epoch)]
 
   first = labels(seed=5)
   np.testing.assert_array_equal(first, labels(seed=5))
   assert not np.array_equal(first, labels(seed=6))
   assert not np.array_equal(labels(None), labels(None))
-  # Training that resumes at epoch 1 goes on with what came second.
+  # Training that resumes at epoch 1 continues with the second.
   np.testing.assert_array_equal(first[1], labels(seed=5, first_epoch=1)[0])
 
 
-def test_without_shuffling_kernels_keep_their_order(partition, stats):
-  dataset = tile_batches.training_dataset(
-      partition, stats, batch_size=3, num_configs=6, shuffle=False, seed=0)
-  first, second = epoch(dataset), epoch(dataset)
-  assert names(first) == names(second) == [
-      f'net_{i}'.encode() for i in range(2, 11)]
-  assert not np.array_equal(first[0][1], second[0][1])
-
-
-def test_too_few_kernels_for_a_batch(partition, stats):
-  with pytest.raises(UserError, match='a batch needs 10 kernels with at least '
-                     '6 configurations, but only 9 of 11'):
-    tile_batches.training_dataset(
-        partition, stats, batch_size=10, num_configs=6)
-
-
-def test_a_kernel_with_fewer_gives_each_as_often_but_for_a_drawn_rest(
-    partition, stats):
+def test_a_kernel_with_fewer_gives_each_equally_often(partition, stats):
   """Kernel i has 4 + i configurations; 4 are too few here."""
-  dataset = tile_batches.training_dataset(
-      partition, stats, batch_size=1, num_configs=13, least_configs=5,
-      shuffle=False, seed=0)
-  drawn = [np.unique(label, return_counts=True)[1].tolist()
-           for unused_graph, label in epoch(dataset)]
+  batches, = batches_of(partition, stats, batch_size=1, num_configs=13,
+                        least_configs=5, shuffle=False)
+  drawn = [np.unique(label, return_counts=True)[1] for _, label in batches]
   assert len(drawn) == 10
   for configs, times in zip(range(5, 15), drawn):
     least, rest = divmod(13, configs)
@@ -275,7 +230,7 @@ def test_nothing_keeps_kernels_that_were_read():
       [tiny_kernels.diamond(), tiny_kernels.diamond()])
   stats = FeatureStats.of_partition(partition)
   gone = weakref.ref(partition)
-  # The dataset keeps them: here nothing else does.
+  # Only the datasets keep them here.
   ranked = iter(tile_batches.kernel_graphs(partition, stats))
   trained = iter(tile_batches.training_dataset(
       partition, stats, batch_size=2, num_configs=2).cache())

@@ -202,7 +202,7 @@ def check_data(root: str, task: str = 'tile') -> Report:
       tile_id = kernel_lib.tile_id_of(path)
       if tile_id in first:
         report.faults.append(Fault(
-            path, '', f'the tile id is also that of {first[tile_id]}; '
+            path, '', f'{first[tile_id]} has the same tile id; '
             'each kernel belongs to one split'))
       first.setdefault(tile_id, path)
   return report

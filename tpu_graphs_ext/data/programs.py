@@ -1,4 +1,4 @@
-"""Programs of the layout collections, of which little is in memory.
+"""Programs of the layout collections, mostly on disk.
 
 One .npz file holds a graph of up to tens of thousands of nodes, up to a hundred
 thousand configurations, and for each of those the layouts of tens to hundreds

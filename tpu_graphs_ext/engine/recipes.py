@@ -1,6 +1,6 @@
-"""Named sets of training settings, which `train --recipe` takes.
+"""Presets of training settings, for `train --recipe`.
 
-Settings that are given by themselves come first. Imports no TensorFlow.
+A setting that is given wins. Imports no TensorFlow.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ MOST_SEED = 2 ** 32 - 1
 
 _MODELS = {'tile': '', 'layout': load_models.models_path('layout')}
 
-# What `predict` writes, and `rank` lists, unless told otherwise.
+# Defaults of `predict`'s file and of the number of `rank`'s choices.
 CSV_NAME = 'predictions_model_output.csv'
 TOP_CONFIGS = 5
 
@@ -44,7 +44,7 @@ def parse_losses(text: str) -> list[tuple[str, float]]:
   """Reads 'ListMLELoss:1,MSE:0.02' into (name, weight) pairs.
 
   Raises:
-    UserError: an unknown name, or a weight that is no positive number.
+    UserError: an unknown name, or a weight that is not positive.
   """
   losses = []
   for part in text.split(','):
@@ -70,7 +70,7 @@ def parse_model_kwargs(text: str) -> dict[str, Any]:
   """Reads --model_kwargs_json.
 
   Raises:
-    UserError: the text is no JSON object.
+    UserError: the text is not a JSON object.
   """
   flag = f'--model_kwargs_json={str(text)[:200]}'
   try:
@@ -96,23 +96,23 @@ def setting(default: Any, help_text: str,
 
 
 def as_in(settings_class: type, name: str) -> Any:
-  """A field with the default and the help that another class gives it."""
+  """A field with the default and the help of another class."""
   field = settings_class.__dataclass_fields__[name]
   return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
 def check(name: str, value: Any, holds: bool, rule: str) -> None:
-  """Raises a UserError with the flag and the rule unless it holds."""
+  """Raises UserError with the flag and the rule unless `holds`."""
   if not holds:
     raise UserError(f'--{name}={value}: must be {rule}')
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-  """What to train, on what, and how, in every task.
+  """Settings of training in every task.
 
-  The fields of the first block have other defaults in each task. Those of the
-  baseline's trainers have its names and defaults.
+  Each task gives the fields of the first block its own defaults. Fields that
+  the baseline's trainers have too keep their names and defaults.
   """
   epochs: int
   early_stop: int
@@ -148,13 +148,13 @@ class Training:
   csv_log: str = setting(
       '', 'file for one CSV row for each epoch; empty: none')
 
-  # Of the task: its name, the `args` of its run files, what the default name of
-  # --results_csv ends with, and what settings that make runs differ and are
-  # none of the `args` usually are.
+  # Set by each task: its name, the `args` of its run files, the end of the
+  # default name of --results_csv, and the settings that make runs differ but
+  # are not among the `args`, with their defaults.
   TASK: ClassVar[str]
   ARGS: ClassVar[tuple[str, ...]]
   CSV_SUFFIX: ClassVar[str]
-  APART_BY: ClassVar[Mapping[str, Any]]
+  IN_RUN_ID: ClassVar[Mapping[str, Any]]
 
   def __post_init__(self):
     for name in ('data_root', 'out_dir'):
@@ -180,7 +180,7 @@ class Training:
 
   @property
   def models_file(self) -> str:
-    """The file that the model is taken from; '' is the package's models.py."""
+    """The file with the model's class; '' is the package's models.py."""
     return self.models_py or _MODELS[self.TASK]
 
   @property
@@ -190,21 +190,20 @@ class Training:
 
   @functools.cached_property
   def model_kwargs(self) -> dict[str, Any]:
-    """What `model_kwargs_json` says: constructor arguments of the model."""
+    """Constructor arguments of the model, from `model_kwargs_json`."""
     return parse_model_kwargs(self.model_kwargs_json)
 
   def baseline_args(self) -> dict[str, Any]:
     """The `args` of a run file: exactly the keys that the baseline stores.
 
-    Where no results_csv is given its name carries the clock, so every call
-    gives another hash, as in the baseline. Runs of unlike seeds never share
-    one: a seed without a run_id becomes the run_id 'seed<seed>'; nor do runs
-    of unlike settings that these keys lack, which follow it there.
+    The default results_csv contains the time, so every call gives another
+    hash, as in the baseline. Runs with different seeds, or different settings
+    that these keys lack, have different hashes: the default run_id names them.
     """
-    apart = [] if self.seed is None else [f'seed{self.seed}']
-    apart += [f'{name}={getattr(self, name)}'
-              for name, usual in self.APART_BY.items()
-              if getattr(self, name) != usual]
+    run_id = [] if self.seed is None else [f'seed{self.seed}']
+    run_id += [f'{name}={getattr(self, name)}'
+               for name, default in self.IN_RUN_ID.items()
+               if getattr(self, name) != default]
     clock = int(time.time() * 1000)
     named = {
         'batch_size': self.batch,
@@ -212,12 +211,12 @@ class Training:
         'results_csv': self.results_csv or os.path.join(
             os.path.expanduser(self.out_dir), f'results_{clock}'
             f'{self.CSV_SUFFIX.format(**vars(self))}.csv'),
-        'run_id': self.run_id or '_'.join(apart)}
+        'run_id': self.run_id or '_'.join(run_id)}
     return {key: named[key] if key in named else getattr(self, key)
             for key in self.ARGS}
 
-  def usual(self) -> dict[str, Any]:
-    """What each setting is where it is not given."""
+  def defaults(self) -> dict[str, Any]:
+    """The value of each setting that is not given."""
     return {field.name: field.default for field in dataclasses.fields(self)}
 
   def command(self) -> list[str]:
@@ -225,13 +224,13 @@ class Training:
     task = [] if self.TASK == 'tile' else [f'--task={self.TASK}']
     return ['train', *task, *(
         f'--{name}={getattr(self, name)}'
-        for name, usual in self.usual().items()
-        if getattr(self, name) != usual)]
+        for name, default in self.defaults().items()
+        if getattr(self, name) != default)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Loading:
-  """What it takes to load a trained model of any task, besides its folder."""
+  """Settings for loading a trained model of any task."""
   stats: str
   data_root: str
   cache_dir: str
@@ -254,16 +253,15 @@ class Loading:
 
 def _from_recipe(name: str, help_text: str,
                  choices: Optional[tuple[str, ...]] = None) -> Any:
-  """A field that the recipe fills in where it is not given."""
+  """A field that the recipe fills in if it is not given."""
   return setting(None, f'{help_text} ({recipes.values_of(name)})', choices)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings(Training):
-  """What to train, on what, and how.
+  """Settings of training in the tile task.
 
-  A setting of `recipes` that is not given is None only until the recipe fills
-  it in.
+  A setting of `recipes` that is not given is None until the recipe fills it in.
   """
   epochs: Optional[int] = _from_recipe(
       'epochs', 'maximum number of passes over the train kernels')
@@ -318,7 +316,7 @@ class TrainSettings(Training):
       'epochs', 'eval_every', 'batch_size', 'configs', 'early_stop', 'losses',
       'learning_rate', 'clip_norm', 'model', 'model_kwargs_json', 'test_mode',
       'out_dir', 'results_csv', 'validate_batches', 'run_id')
-  APART_BY: ClassVar[Mapping[str, Any]] = {
+  IN_RUN_ID: ClassVar[Mapping[str, Any]] = {
       name: recipes.RECIPES[recipes.DEFAULT][name]
       for name in ('lr_schedule', 'list_size', 'members')}
 
@@ -340,11 +338,11 @@ class TrainSettings(Training):
 
   @functools.cached_property
   def weighted_losses(self) -> list[tuple[str, float]]:
-    """What `losses` says: (name, weight) pairs."""
+    """(name, weight) pairs, from `losses`."""
     return parse_losses(self.losses)
 
-  def usual(self) -> dict[str, Any]:
-    return {**super().usual(), **recipes.recipe(self.recipe)}
+  def defaults(self) -> dict[str, Any]:
+    return {**super().defaults(), **recipes.recipe(self.recipe)}
 
 
 def training_field(name: str) -> dataclasses.Field:
@@ -354,10 +352,9 @@ def training_field(name: str) -> dataclasses.Field:
 
 @dataclasses.dataclass(frozen=True)
 class LoadSettings(Loading):
-  """What it takes to load a trained model, besides its folder.
+  """Settings for loading a trained model of the tile task.
 
-  The data are read where statistics are to be computed, and where a verb works
-  on a split of them.
+  The data are read if statistics must be computed, or a verb uses a split.
   """
   stats: str = setting(
       'run', 'statistics to normalise features by; run: those in the run file, '

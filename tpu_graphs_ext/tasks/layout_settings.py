@@ -22,10 +22,10 @@ SOURCES = ('xla', 'nlp')
 SEARCHES = ('random', 'default')
 DATA_ROOT = '~/data/tpugraphs/npz/layout'
 CACHE_DIR = '~/data/tpugraphs/cache/layout'
-# What `predict` writes, and `rank` lists, unless told otherwise.
+# Defaults of `predict`'s file and of the number of `rank`'s choices.
 CSV_NAME = 'predictions_layout.csv'
 TOP_CONFIGS = 5
-# How many configurations `evaluate` tries: those of the organisers' script.
+# How many configurations `evaluate` tries, as the organisers' script.
 TOP_KS = (1, 10, 100)
 
 
@@ -78,7 +78,7 @@ class LayoutTrainSettings(Training):
       'source', 'search', 'model', 'model_kwargs_json', 'epochs', 'batch_size',
       'configs', 'max_configs', 'early_stop', 'keep_nodes', 'learning_rate',
       'clip_norm', 'out_dir', 'results_csv', 'validate_batches', 'run_id')
-  APART_BY: ClassVar[Mapping[str, Any]] = {'lr_schedule': LR_SCHEDULES[0]}
+  IN_RUN_ID: ClassVar[Mapping[str, Any]] = {'lr_schedule': LR_SCHEDULES[0]}
 
   def __post_init__(self):
     check_collection(self)
