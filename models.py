@@ -123,6 +123,15 @@ def _input_specs(node_width: int, config_width: int) -> _Inputs:
       producer=ints, config_feats=tf.TensorSpec([None, None, config_width]))
 
 
+def _traced(function: Callable[..., Any], *specs: Any) -> Callable[..., Any]:
+  """The function as one trace, which is made when it is called first."""
+  # A partial, so that TensorFlow counts each model's traces apart.
+  trace = tf.function(functools.partial(function), autograph=False,
+                      input_signature=specs)
+  # A function, so that Keras does not save the trace.
+  return lambda *arguments: trace(*arguments)
+
+
 class _Graph:
   """Neighbour sums and pooling over a batch of kernels."""
 
@@ -767,16 +776,25 @@ class _Ranker(_TrainedModel):
   def call(self, graph: tfgnn.GraphTensor, training: bool = False) -> tf.Tensor:
     """Scores all configurations at once: float32 [kernels, configs]."""
     del training  # There is no dropout.
-    return self._score(*self._encoded(graph))
-
-  def _encoded(self, graph: tfgnn.GraphTensor) -> tuple:
-    """The arguments of `_score`."""
     inputs = self._inputs_for(graph)
-    kernel_graph = _Graph(inputs)
-    embedded = (self._op_embedding and
-                self._op_embedding(graph).node_sets['op']['op_e'])
-    encoded = self._encode(kernel_graph, embedded, inputs.node_feats)
-    return kernel_graph, encoded, inputs.config_feats
+    # Keras traces a call three times to save a model, 4 s without this trace.
+    score = self._at_once if tf.inside_function() else self._score_at_once
+    return score(inputs, self._embedded(graph))
+
+  def _score_at_once(self, inputs: _Inputs, embedded: tf.Tensor) -> tf.Tensor:
+    return self._score(*self._encoded(inputs, embedded))
+
+  def _embedded(self, graph: tfgnn.GraphTensor) -> tf.Tensor:
+    """By Keras's layer, which adds its loss: [nodes, op_embed_dim]."""
+    if self._op_embedding:
+      return self._op_embedding(graph).node_sets['op']['op_e']
+    return graph.node_sets['op']['feats'][:, :0]
+
+  def _encoded(self, inputs: _Inputs, embedded: tf.Tensor) -> tuple:
+    """The arguments of `_score`."""
+    graph = _Graph(inputs)
+    encoded = self._encode(graph, embedded, inputs.node_feats)
+    return graph, encoded, inputs.config_feats
 
   def _inputs_for(self, graph: tfgnn.GraphTensor) -> _Inputs:
     """Those of a graph, for which it makes the variables if need be."""
@@ -788,7 +806,8 @@ class _Ranker(_TrainedModel):
                           labels: tf.Tensor) -> tuple:
     """Scores in training, and a loss besides the objective's."""
     del labels
-    return self(graph, training=True), tf.constant(0.0)
+    scores = self._score_at_once(self._inputs_for(graph), self._embedded(graph))
+    return scores, tf.constant(0.0)
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int) -> tf.Tensor:
     """Scores any number of configurations of each kernel in bounded memory:
@@ -805,12 +824,10 @@ class _Ranker(_TrainedModel):
           self._op_embedding.embedding_layer.build([None])
         self._build_layers(*widths)
       self._input_widths = widths
-      rank = tf.function(
-          # A partial, so that TensorFlow counts each model's traces apart.
-          functools.partial(self._rank_in_chunks), autograph=False,
-          input_signature=_input_specs(*widths))
-      # A function, so that Keras does not save the trace.
-      self._rank = lambda *tensors: rank(*tensors)
+      specs = _input_specs(*widths)
+      self._rank = _traced(self._rank_in_chunks, *specs)
+      self._at_once = _traced(
+          self._score_at_once, specs, tf.TensorSpec([None, self._embed_width]))
     elif widths != self._input_widths:
       raise ValueError(
           'the graph has {} node and {} config columns, the model was built '
@@ -2773,7 +2790,8 @@ class HybridEarlyJoinSAGE(_TileRanker):
 
   def scores_and_own_loss(self, graph, labels):
     """The loss is that of the physical constants and of the learned score."""
-    learned, log_times = self._learned_and_log_times(*self._encoded(graph))
+    learned, log_times = self._learned_and_log_times(*self._encoded(
+        self._inputs_for(graph), self._embedded(graph)))
     time_loss = tf.reduce_mean(
         LogMSE().call(tf.cast(labels, log_times.dtype), log_times))
     sure = tf.minimum(tf.stop_gradient(self._machine.sharpness()) / 10, 1.0)
