@@ -5,39 +5,37 @@ baseline, so it imports only TensorFlow, TF-GNN, NumPy (which TensorFlow needs
 itself) and the standard library.
 
 What the training and prediction scripts rely on:
-  * `Model(num_configs, num_ops, **kwargs)`; `num_configs` is the number of
-    configurations a kernel has in training, `num_ops` the number of opcodes.
+  * `Model(num_configs, num_ops, **kwargs)`: configurations per kernel in
+    training, and the number of opcodes.
   * `model(graph, training)` and `model.forward(graph, num_configs)` take a
     scalar `GraphTensor` of several kernels and return float32
     `[kernels, configs]`; the lowest score is the fastest configuration.
     `forward` of all but the baseline's five ranks duplicate configurations
     last: see `_with_repeats_last`.
-  * Trainable variables are the whole state. They are created in an order that
-    does not depend on the data, because the scripts copy them by position.
+  * The trainable variables are the whole state, in an order that does not
+    depend on the data: the scripts copy them by position.
 
 The models:
-  * `MyEarlyJoinSAGE`: the one to train.
+  * `MyEarlyJoinSAGE`: the one to train. `HybridEarlyJoinSAGE` trusts the
+    analytic runtime more, `AnalyticTileModel` has nothing else.
   * `EarlyJoinSAGE`, `LateJoinSAGE`, `EarlyJoinResGCN`, `LateJoinResGCN`, `MLP`:
     the baseline's five, computed without copying config features onto nodes.
-  * `EarlyJoinGCN`, `LateJoinGCN`, `EarlyJoinGAT`, `LateJoinGAT`,
-    `EarlyLateJoinSAGE`: other convolutions and joins.
-  * `LateJoinConcatPoolSAGE`, `EarlyJoinConcatPoolSAGE`, `WideSAGE`: plain
-    GraphSAGE with mean aggregation, for comparison.
-  * `AnalyticTileModel`, `HybridEarlyJoinSAGE`: an analytic runtime from tile
-    geometry, alone and corrected by `MyEarlyJoinSAGE`'s layers.
-  * `EnsembleRanker`: several of these, trained and scored together.
+  * To compare: `EarlyJoinGCN`, `LateJoinGCN`, `EarlyJoinGAT`, `LateJoinGAT`,
+    `LateJoinConcatPoolSAGE`, `EarlyJoinConcatPoolSAGE`.
+  * `EnsembleRanker`: copies of a model, trained and scored together.
 
 Chapters, each of which uses only names of earlier ones:
-  tensors: a batch of kernels as tensors, neighbour sums, products.
-  arguments: checks of what constructors are given.
-  objectives: losses, by which models learn to rank.
-  layers: embedded opcodes, dense layers, rounds of message passing.
-  ranker: averaged weights, scoring in chunks, distinct tiles first.
+  host: what touches the environment, the script's flags and its files.
+  shared with layout_models.py: checks, products, layers of the baseline.
+  tensors: a batch of kernels as tensors, neighbour sums, dense layers.
+  objectives: losses that rank.
+  layers: LayerNorm, rounds of message passing.
+  ranker: averaged weights, scoring in chunks, duplicates last.
   baseline: the baseline's five models.
   tile ranker: `_TileRanker`, the base of the new models.
-  statistics: what features were scaled with, found and undone.
+  statistics: undoes the scaling of features.
   geometry: loop nests, and what each configuration does in them.
-  analytic: time from counts; `MyEarlyJoinSAGE` and what it is made of.
+  analytic: time from counts; `MyEarlyJoinSAGE`.
   comparison: other models, and the ensemble.
 
 Letters in shape remarks: `kernels` in the batch, `configs` of each kernel,
@@ -59,7 +57,6 @@ import logging
 import math
 import os
 import sys
-import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -72,6 +69,9 @@ from tensorflow_gnn.models import gat_v2
 _log = logging.getLogger(__name__)
 
 
+# ---------------------------------------------------------------- chapter: host
+
+
 # On few cores the baseline's scripts give each operation one thread: sharing
 # thousands of small operations among cores takes a fifth of a training step.
 # TensorFlow reads the variable when it runs its first operation.
@@ -80,6 +80,173 @@ _CORES_WITHOUT_SHARING = {'tiles_train.py': 4, 'tiles_evaluate.py': 2,
 _SCRIPT = os.path.basename((getattr(sys, 'argv', None) or [''])[0])
 if (os.cpu_count() or 1) <= _CORES_WITHOUT_SHARING.get(_SCRIPT, 0):
   os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
+
+_TABLE_WIDTHS = {'node': 140, 'config': 24}  # Columns of the files.
+# Columns: product of the output's bounds, and of the shape of a node.
+_BOUNDS_PRODUCT, _SHAPE_PRODUCT = 15, 28
+_LEAST_PART = 0.02
+_TILES = ('layout tiles', 'elements')  # What tile bounds can count.
+
+
+def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
+  """What `_Statistics` takes, of the data that the running script scales.
+
+  The baseline's scripts hand models scaled features and nothing to undo that
+  with, but their flags say where the files are. Only features are read, no
+  runtimes; the trainer's are those of kernels of at least `num_configs`. None
+  where no such script is running, or its files have other columns.
+  """
+  absl_flags = sys.modules.get('absl.flags')  # There, if a script has flags.
+  given = absl_flags.FLAGS if absl_flags else None
+  if not given or not given.is_parsed() or not isinstance(
+      getattr(given, 'data_root', None), str):
+    return None
+  folder = os.path.join(os.path.expanduser(given.data_root), 'train')
+  try:
+    return _of_files(folder, num_configs, getattr(given, 'toy_data', False))
+  except (IndexError, KeyError, OSError, SyntaxError, TypeError, ValueError,
+          zipfile.BadZipFile, tf.errors.OpError) as error:
+    _log.warning(
+        'No feature_stats: the kernels under %s cannot be read (%s).', folder,
+        error)
+    return None
+
+
+@functools.cache
+def _of_files(folder: str, num_configs: int,
+              toy_data: bool) -> Optional[Mapping[str, Any]]:
+  """Statistics of the .npz files in a folder, or None; see above."""
+  files = tf.io.gfile.glob(os.path.join(folder, '*.npz'))
+  files = files[:100] if toy_data else files  # As the baseline's reader does.
+  _log.info('Reading feature_stats from %d kernels under %s.', len(files),
+            folder)
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    kernels = list(pool.map(_of_file, files))
+  enough = [kernel for kernel in kernels if kernel['configs'] >= num_configs]
+  if not enough or any(kernel[table][0].shape != (width,) for kernel in kernels
+                       for table, width in _TABLE_WIDTHS.items()):
+    return None
+  stored, of_all = _over_kernels(enough), _over_kernels(kernels)
+  stored['tiles'] = _TILES[_count_elements(kernels)]
+  if all(stored[table]['used'] == of_all[table]['used']
+         for table in _TABLE_WIDTHS):
+    stored['all_kernels'] = of_all
+  return stored
+
+
+def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
+  stored = {}
+  for table in _TABLE_WIDTHS:
+    lows, highs = zip(*(kernel[table] for kernel in kernels))
+    low, high = np.min(lows, 0), np.max(highs, 0)
+    stored[table] = {'minimum': low.tolist(), 'maximum': high.tolist(),
+                     'used': (low != high).tolist()}
+  return stored
+
+
+def _count_elements(kernels: Sequence[Mapping[str, Any]]) -> bool:
+  """Whether tile bounds count elements, by each kernel's largest tile.
+
+  A TPU's layout tile holds up to 1,024 elements, so that there a tile of the
+  whole tensor has a small part of its elements in bounds.
+  """
+  parts = [kernel['config'][1][_BOUNDS_PRODUCT]
+           / max(1.0, kernel['node'][1][_SHAPE_PRODUCT]) for kernel in kernels]
+  parts = [part for part in parts if part > 0]
+  return bool(parts) and float(np.median(parts)) > _LEAST_PART
+
+
+def _of_file(path: str) -> Mapping[str, Any]:
+  """Number of configurations, minima and maxima of a kernel's columns."""
+  tables = {}
+  with tf.io.gfile.GFile(path, 'rb') as file, zipfile.ZipFile(file) as archive:
+    for name in _TABLE_WIDTHS:
+      with archive.open(f'{name}_feat.npy') as npy:
+        tables[name] = np.lib.format.read_array(
+            npy, allow_pickle=False).astype(np.float32, copy=False)
+  return {'configs': len(tables['config']), **{
+      name: (table.min(0, initial=np.inf), table.max(0, initial=-np.inf))
+      for name, table in tables.items()}}
+
+
+# ------------------------------------ chapter: shared with layout_models.py
+#
+# Byte for byte the same in both files, because each must work alone.
+
+
+def _matmul(x: tf.Tensor, w: tf.Tensor,
+            bias: Optional[tf.Tensor] = None) -> tf.Tensor:
+  """[..., a] times [a, b], plus [b] -> [..., b], as one matrix product."""
+  flat = tf.reshape(x, [-1, w.shape[0]]) @ w
+  if bias is not None:
+    flat = tf.nn.bias_add(flat, bias)
+  if x.shape.rank == 2:
+    return flat
+  y = tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [w.shape[1]]], 0))
+  y.set_shape(x.shape[:-1] + [w.shape[1]])
+  return y
+
+
+def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
+  """Raises a ValueError that names the nearest allowed value."""
+  if value not in allowed:
+    nearest = difflib.get_close_matches(str(value), allowed, 1, cutoff=0.3)
+    hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
+    raise ValueError(f'{argument} must be one of {", ".join(allowed)}; '
+                     f'got {value!r}.{hint}')
+
+
+def _check_integers(minimum: int, **arguments: Any) -> None:
+  """Raises a ValueError unless all are integers of at least `minimum`."""
+  for name, value in arguments.items():
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+      raise ValueError(
+          f'{name} must be an integer of at least {minimum}; got {value!r}.')
+
+
+def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+  """The function `tf.nn.<name>`, for example 'leaky_relu' or 'gelu'."""
+  function = getattr(tf.nn, str(name), None)
+  if not callable(function):
+    raise ValueError('hidden_activation must name a function of tf.nn, such as '
+                     f'leaky_relu, relu or gelu; got {name!r}.')
+  return function
+
+
+class _Objective(tf.keras.losses.Loss):
+  """A loss without settings; subclasses define `call` and a docstring."""
+
+  def __init__(self, reduction=tf.keras.losses.Reduction.AUTO, name=None):
+    super().__init__(reduction=reduction, name=name or type(self).__name__)
+
+
+def _mlp(dims, hidden_activation, l2reg=1e-4, use_bias=True):
+  """Dense layers of sizes `dims` with the activation between them."""
+  layers = []
+  for dim in dims:
+    if layers:
+      layers.append(tf.keras.layers.Activation(hidden_activation))
+    layers.append(tf.keras.layers.Dense(
+        dim, use_bias=use_bias,
+        kernel_regularizer=tf.keras.regularizers.l2(l2reg)))
+  return tf.keras.Sequential(layers)
+
+
+class _OpEmbedding(tf.keras.Model):
+  """Adds feature 'op_e', the embedded opcode, to node set 'op'."""
+
+  def __init__(self, num_ops: int, embed_d: int, l2reg: float = 1e-4):
+    super().__init__()
+    self.embedding_layer = tf.keras.layers.Embedding(
+        num_ops, embed_d, activity_regularizer=tf.keras.regularizers.l2(l2reg))
+
+  def call(self, graph: tfgnn.GraphTensor,
+           training: bool = False) -> tfgnn.GraphTensor:
+    del training
+    opcode = tf.cast(graph.node_sets['op']['op'], tf.int32)  # [nodes]
+    features = dict(graph.node_sets['op'].features)
+    features['op_e'] = self.embedding_layer(opcode)  # [nodes, embed_d]
+    return graph.replace_features(node_sets={'op': features})
 
 
 # ------------------------------------------------------------- chapter: tensors
@@ -249,56 +416,6 @@ def _per_row(values: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
   return tf.reshape(values, [-1] + [1] * (x.shape.rank - 1))
 
 
-def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor,
-           apart: bool = False) -> tf.Tensor:
-  """`layer(x)` for any rank: one matrix product over all leading dimensions.
-  With `apart` it rounds like the layer run op by op: TensorFlow may join a
-  product and its bias, unless a control dependency is between them."""
-  if not apart:
-    return _matmul(x, layer.kernel, layer.bias)
-  y = _matmul(x, layer.kernel)
-  with tf.control_dependencies([y]):
-    return tf.nn.bias_add(y, layer.bias)
-
-
-def _matmul(x: tf.Tensor, w: tf.Tensor,
-            bias: Optional[tf.Tensor] = None) -> tf.Tensor:
-  """[..., a] times [a, b], plus [b] -> [..., b], as one matrix product."""
-  flat = tf.reshape(x, [-1, w.shape[0]]) @ w
-  if bias is not None:
-    flat = tf.nn.bias_add(flat, bias)
-  if x.shape.rank == 2:
-    return flat
-  y = tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [w.shape[1]]], 0))
-  y.set_shape(x.shape[:-1] + [w.shape[1]])
-  return y
-
-
-def _as_float(condition: tf.Tensor) -> tf.Tensor:
-  """1 where it holds, else 0."""
-  return tf.cast(condition, tf.float32)
-
-
-# ----------------------------------------------------------- chapter: arguments
-
-
-def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
-  """Raises a ValueError that names the nearest allowed value."""
-  if value not in allowed:
-    nearest = difflib.get_close_matches(str(value), allowed, 1, cutoff=0.3)
-    hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
-    raise ValueError(f'{argument} must be one of {", ".join(allowed)}; '
-                     f'got {value!r}.{hint}')
-
-
-def _check_integers(minimum: int, **arguments: Any) -> None:
-  """Raises a ValueError unless all are integers of at least `minimum`."""
-  for name, value in arguments.items():
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-      raise ValueError(
-          f'{name} must be an integer of at least {minimum}; got {value!r}.')
-
-
 _RULES = {'a positive number': lambda value: value > 0,
           'a non-negative number': lambda value: value >= 0,
           'at least 0 and below 1': lambda value: 0 <= value < 1}
@@ -311,13 +428,21 @@ def _check_number(argument: str, value: Any, rule: str) -> None:
     raise ValueError(f'{argument} must be {rule}; got {value!r}.')
 
 
-def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-  """The function `tf.nn.<name>`, for example 'leaky_relu' or 'gelu'."""
-  function = getattr(tf.nn, str(name), None)
-  if not callable(function):
-    raise ValueError('hidden_activation must name a function of tf.nn, such as '
-                     f'leaky_relu, relu or gelu; got {name!r}.')
-  return function
+def _dense(layer: tf.keras.layers.Dense, x: tf.Tensor,
+           apart: bool = False) -> tf.Tensor:
+  """`layer(x)` for any rank: one matrix product over all leading dimensions.
+  With `apart` it rounds like the layer run op by op: TensorFlow may join a
+  product and its bias, unless a control dependency is between them."""
+  if not apart:
+    return _matmul(x, layer.kernel, layer.bias)
+  y = _matmul(x, layer.kernel)
+  with tf.control_dependencies([y]):
+    return tf.nn.bias_add(y, layer.bias)
+
+
+def _as_float(condition: tf.Tensor) -> tf.Tensor:
+  """1 where it holds, else 0."""
+  return tf.cast(condition, tf.float32)
 
 
 # ---------------------------------------------------------- chapter: objectives
@@ -328,13 +453,6 @@ def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
 
 # Lets a saved model find the class of its loss again.
 _registered = tf.keras.saving.register_keras_serializable('tpu_graphs_ext')
-
-
-class _Objective(tf.keras.losses.Loss):
-  """A loss without settings; subclasses define `call` and a docstring."""
-
-  def __init__(self, reduction=tf.keras.losses.Reduction.AUTO, name=None):
-    super().__init__(reduction=reduction, name=name or type(self).__name__)
 
 
 @_registered
@@ -391,41 +509,6 @@ _OBJECTIVES = {
 # -------------------------------------------------------------- chapter: layers
 
 
-def _mlp(dims, hidden_activation, l2reg=1e-4, use_bias=True):
-  """Dense layers of sizes `dims` with the activation between them.
-
-  The baseline's layout models import this function by name.
-  """
-  layers = []
-  for dim in dims:
-    if layers:
-      layers.append(tf.keras.layers.Activation(hidden_activation))
-    layers.append(tf.keras.layers.Dense(
-        dim, use_bias=use_bias,
-        kernel_regularizer=tf.keras.regularizers.l2(l2reg)))
-  return tf.keras.Sequential(layers)
-
-
-class _OpEmbedding(tf.keras.Model):
-  """Adds feature 'op_e', the embedded opcode, to node set 'op'.
-
-  The baseline's layout models import this class by name.
-  """
-
-  def __init__(self, num_ops: int, embed_d: int, l2reg: float = 1e-4):
-    super().__init__()
-    self.embedding_layer = tf.keras.layers.Embedding(
-        num_ops, embed_d, activity_regularizer=tf.keras.regularizers.l2(l2reg))
-
-  def call(self, graph: tfgnn.GraphTensor,
-           training: bool = False) -> tfgnn.GraphTensor:
-    del training
-    opcode = tf.cast(graph.node_sets['op']['op'], tf.int32)  # [nodes]
-    features = dict(graph.node_sets['op'].features)
-    features['op_e'] = self.embedding_layer(opcode)  # [nodes, embed_d]
-    return graph.replace_features(node_sets={'op': features})
-
-
 class _LayerNorm(tf.keras.layers.Layer):
   """Zero mean and unit deviation over the last axis, then scale and shift.
 
@@ -440,16 +523,13 @@ class _LayerNorm(tf.keras.layers.Layer):
     super().build(input_shape)
 
   def call(self, x):
-    return self.of_centered(x - tf.reduce_mean(x, -1, keepdims=True))
-
-  def of_centered(self, x: tf.Tensor) -> tf.Tensor:
-    """The same of an `x` whose mean over the last axis is zero."""
+    x -= tf.reduce_mean(x, -1, keepdims=True)
     variance = tf.reduce_mean(x * x, -1, keepdims=True)
     return x * (tf.math.rsqrt(variance + 1e-6) * self.scale) + self.shift
 
 
 class _DenseNorm(tf.keras.layers.Layer):
-  """act(LayerNorm(x W + b)), its mean taken from the few numbers of W and b."""
+  """act(LayerNorm(x W + b))."""
 
   def __init__(self, width: int, activation: str):
     super().__init__()
@@ -462,17 +542,12 @@ class _DenseNorm(tf.keras.layers.Layer):
     self.norm.build([None, self.dense.units])
     super().build(input_shape)
 
-  def centered(self) -> tuple:
-    """(W, b) whose columns have zero mean, as `finish` wants it."""
-    return tuple(x - tf.reduce_mean(x, -1, keepdims=True)
-                 for x in (self.dense.kernel, self.dense.bias))
-
   def call(self, x):
-    return self.finish(_matmul(x, *self.centered()))
+    return self.finish(_matmul(x, self.dense.kernel, self.dense.bias))
 
   def finish(self, linear: tf.Tensor) -> tf.Tensor:
-    """From `x W + b` with `centered` weights, to the layer's output."""
-    return self.activate(self.norm.of_centered(linear))
+    """From `x W + b` to the layer's output."""
+    return self.activate(self.norm(linear))
 
 
 class _SAGERound(_DenseNorm):
@@ -507,9 +582,9 @@ class _GCNRound(_DenseNorm):
     """Shapes: x float32 [nodes, ..., width] -> same."""
     # [nodes, 1, ...], D^-1/2
     scale = _per_row(tf.math.rsqrt(graph.degree['both'] + 1), x)
-    kernel, bias = self.centered()
-    y = scale * _matmul(x, kernel)
-    return x + self.finish(scale * (graph.sum_of('both', y) + y) + bias)
+    y = scale * _matmul(x, self.dense.kernel)
+    return x + self.finish(
+        scale * (graph.sum_of('both', y) + y) + self.dense.bias)
 
 
 class _GATRound(_DenseNorm):
@@ -753,7 +828,6 @@ class _Ranker(_TrainedModel):
   number; a score must therefore depend on its own configuration alone.
   """
   _CHUNK_FLOATS = 3 * 2 ** 17  # Of [nodes, chunk, width]; fits in a cache.
-  _CHUNKS_AT_ONCE = 2  # One fills the gaps that the other leaves on the cores.
   _early = True  # Whether configurations join the nodes, or later on.
   _repeats_last = True  # Whether `forward` puts them there.
   _takes_stats = False  # Whether `feature_stats` is an argument.
@@ -837,14 +911,13 @@ class _Ranker(_TrainedModel):
   def _rank_in_chunks(self, *tensors: tf.Tensor) -> tf.Tensor:
     """`_encode` once, `_score` on chunks: float32 [kernels, configs]."""
     inputs = _Inputs(*tensors)
-    graph = _Graph(inputs)
     embedded = self._op_embedding and tf.gather(
         self._op_embedding.embedding_layer.embeddings, inputs.opcode)
-    encoded = self._encode(graph, embedded, inputs.node_feats)
-    chunks, chunk = self._chunks(graph, inputs.config_feats)
+    graph, encoded, config_feats = self._encoded(inputs, embedded)
+    chunks, chunk = self._chunks(graph, config_feats)
 
     def score_chunk(i, scores):
-      own = inputs.config_feats[:, i * chunk:(i + 1) * chunk]
+      own = config_feats[:, i * chunk:(i + 1) * chunk]
       own_scores = self._score(graph, encoded, own)
       return i + 1, scores.write(i, tf.transpose(own_scores))
 
@@ -852,9 +925,9 @@ class _Ranker(_TrainedModel):
         lambda i, unused_scores: i < chunks, score_chunk,
         (0, tf.TensorArray(tf.float32, chunks, infer_shape=False,
                            element_shape=[None, None])),
-        parallel_iterations=self._CHUNKS_AT_ONCE)
+        parallel_iterations=2)  # One fills the gaps of the other.
     scores = tf.transpose(scores.concat())
-    return (_with_repeats_last(scores, inputs.config_feats)
+    return (_with_repeats_last(scores, config_feats)
             if self._repeats_last else scores)
 
   def _chunks(self, graph: _Graph, config_feats: tf.Tensor) -> tuple:
@@ -863,10 +936,6 @@ class _Ranker(_TrainedModel):
     states = graph.nodes if self._early else 1  # Of a configuration.
     chunk = tf.clip_by_value(
         self._CHUNK_FLOATS // (states * self._state_width), 16, 4096)
-    chunks = (configs + chunk - 1) // chunk
-    # Alike in size, and no core is left over at the end.
-    chunks += tf.cast(chunks > 1, tf.int32) * (-chunks % self._CHUNKS_AT_ONCE)
-    chunk = tf.maximum((configs + chunks - 1) // chunks, 1)
     return (configs + chunk - 1) // chunk, chunk
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
@@ -1196,12 +1265,12 @@ class _TileRanker(_Ranker):
       z = N(log scales of config features W)  a configuration
       z <- z + N(k A + (1 + k G) * (z B))     the join, head_layers times
       score = z w + b
-  That is `join` 'late', where nothing is computed for a node and a
-  configuration. 'both' pools, instead of h,
+  That is `join` 'late': nothing is computed for a node under a configuration.
+  'early' pools, instead of h,
       x_v = N(h_v A + (1 + h_v G) * (z B))
       x_v <- x_v + N([p_v, c_v, x_v] W)       joint_rounds times
-  and 'early' besides starts from z = k. `convolution` exchanges the rounds, for
-  which see `_SAGERound`. Source of the gated join: [FiLM].
+  and its head starts from z = k. `convolution` chooses the rounds; the formula
+  above is `_SAGERound`. Source of the gated join: [FiLM].
 
   Args:
     hidden_dim: width of all layers but those on x, of joint_dim.
@@ -1213,7 +1282,7 @@ class _TileRanker(_Ranker):
     log_scales: see `_log_scales`.
     hidden_activation: a function of `tf.nn`.
     averaging, objective: see `_TrainedModel`.
-    join: where configurations come in: 'late', 'early' or 'both'.
+    join: where configurations come in: 'late' or 'early'.
     convolution: kind of the rounds, one of `_ROUNDS`.
     num_heads: attention heads of convolution 'gat'.
   """
@@ -1229,8 +1298,8 @@ class _TileRanker(_Ranker):
                convolution: str = 'sage', num_heads: int = 4):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, objective,
                      averaging)
-    _check_choice('join', join, ['early', 'late', 'both'])
-    self._early, self._late = join != 'late', join != 'early'
+    _check_choice('join', join, ['early', 'late'])
+    self._early = join == 'early'
     if joint_rounds is None:
       joint_rounds = int(self._early)
     _check_integers(1, joint_dim=joint_dim, head_layers=head_layers)
@@ -1311,7 +1380,7 @@ class _TileRanker(_Ranker):
         x = layer.update(graph, x)
       encoded = self._of_kernels(graph, x)
     k, fixed = encoded
-    if not self._late:
+    if self._early:
       z = k
     for layer, of_kernels in zip(self._head, fixed):
       z += layer.finish(of_kernels, _dense(layer.joined, z))
@@ -1320,11 +1389,6 @@ class _TileRanker(_Ranker):
 
 # ---------------------------------------------------------- chapter: statistics
 
-_TABLE_WIDTHS = {'node': 140, 'config': 24}  # Columns of the files.
-# Columns: product of the output's bounds, and of the shape of a node.
-_BOUNDS_PRODUCT, _SHAPE_PRODUCT = 15, 28
-_LEAST_PART = 0.02
-_TILES = ('layout tiles', 'elements')  # What tile bounds can count.
 _MOST = 1e12  # No count is larger, so that sums and products stay finite.
 
 
@@ -1467,87 +1531,6 @@ class _Statistics(tf.keras.layers.Layer):
   def zero(self) -> tf.Tensor:
     """Added to a score, gives the variable a gradient: trainers expect one."""
     return 0 * tf.reduce_sum(self._table)
-
-
-def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
-  """What `_Statistics` takes, of the data that the running script scales.
-
-  The baseline's scripts hand models scaled features and nothing to undo that
-  with, but their flags say where the files are. Only features are read, no
-  runtimes; the trainer's are those of kernels of at least `num_configs`. None
-  where no such script is running, or its files have other columns.
-  """
-  absl_flags = sys.modules.get('absl.flags')  # There, if a script has flags.
-  given = absl_flags.FLAGS if absl_flags else None
-  if not given or not given.is_parsed() or not isinstance(
-      getattr(given, 'data_root', None), str):
-    return None
-  folder = os.path.join(os.path.expanduser(given.data_root), 'train')
-  try:
-    return _of_files(folder, num_configs, getattr(given, 'toy_data', False))
-  except (IndexError, KeyError, OSError, SyntaxError, TypeError, ValueError,
-          zipfile.BadZipFile, tf.errors.OpError) as error:
-    _log.warning(
-        'No feature_stats: the kernels under %s cannot be read (%s).', folder,
-        error)
-    return None
-
-
-@functools.cache
-def _of_files(folder: str, num_configs: int,
-              toy_data: bool) -> Optional[Mapping[str, Any]]:
-  """Statistics of the .npz files in a folder, or None; see above."""
-  files = tf.io.gfile.glob(os.path.join(folder, '*.npz'))
-  files = files[:100] if toy_data else files  # As the baseline's reader does.
-  _log.info('Reading feature_stats from %d kernels under %s.', len(files),
-            folder)
-  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    kernels = list(pool.map(_of_file, files))
-  enough = [kernel for kernel in kernels if kernel['configs'] >= num_configs]
-  if not enough or any(kernel[table][0].shape != (width,) for kernel in kernels
-                       for table, width in _TABLE_WIDTHS.items()):
-    return None
-  stored, of_all = _over_kernels(enough), _over_kernels(kernels)
-  stored['tiles'] = _TILES[_count_elements(kernels)]
-  if all(stored[table]['used'] == of_all[table]['used']
-         for table in _TABLE_WIDTHS):
-    stored['all_kernels'] = of_all
-  return stored
-
-
-def _over_kernels(kernels: Sequence[Mapping[str, Any]]) -> dict:
-  stored = {}
-  for table in _TABLE_WIDTHS:
-    lows, highs = zip(*(kernel[table] for kernel in kernels))
-    low, high = np.min(lows, 0), np.max(highs, 0)
-    stored[table] = {'minimum': low.tolist(), 'maximum': high.tolist(),
-                     'used': (low != high).tolist()}
-  return stored
-
-
-def _count_elements(kernels: Sequence[Mapping[str, Any]]) -> bool:
-  """Whether tile bounds count elements, by each kernel's largest tile.
-
-  A TPU's layout tile holds up to 1,024 elements, so that there a tile of the
-  whole tensor has a small part of its elements in bounds.
-  """
-  parts = [kernel['config'][1][_BOUNDS_PRODUCT]
-           / max(1.0, kernel['node'][1][_SHAPE_PRODUCT]) for kernel in kernels]
-  parts = [part for part in parts if part > 0]
-  return bool(parts) and float(np.median(parts)) > _LEAST_PART
-
-
-def _of_file(path: str) -> Mapping[str, Any]:
-  """Number of configurations, minima and maxima of a kernel's columns."""
-  tables = {}
-  with tf.io.gfile.GFile(path, 'rb') as file, zipfile.ZipFile(file) as archive:
-    for name in _TABLE_WIDTHS:
-      with archive.open(f'{name}_feat.npy') as npy:
-        tables[name] = np.lib.format.read_array(
-            npy, allow_pickle=False).astype(np.float32, copy=False)
-  return {'configs': len(tables['config']), **{
-      name: (table.min(0, initial=np.inf), table.max(0, initial=-np.inf))
-      for name, table in tables.items()}}
 
 
 # ------------------------------------------------------------ chapter: geometry
@@ -1718,10 +1701,11 @@ class _Nodes:
   def __init__(self, graph: _Graph, raw: tf.Tensor, hardware: _Hardware):
     self._graph, self.kernel_of = graph, graph.kernel_of
     self._number = tf.range(graph.nodes)
-    self._raw = raw
+    self.column = {name: raw[:, first:first + number]
+                   for name, (first, number) in _NODE_COLUMNS.items()}
     # The parameters of a fusion and of what it calls have the same numbers.
     number = tf.cast(tf.clip_by_value(
-        tf.squeeze(self.column('parameter_number'), 1), 0, _KEYS - 1), tf.int32)
+        tf.squeeze(self.column['parameter_number'], 1), 0, _KEYS - 1), tf.int32)
     self.parameter_key = self.kernel_of * _KEYS + number
     sizes = self._read_sizes()
     self.rank = tf.reduce_sum(_as_float(sizes > 0), -1)
@@ -1729,22 +1713,23 @@ class _Nodes:
     self.elements = _product(self.shape)
     self.log_elements = tf.reduce_sum(tf.math.log(self.shape), -1)
     self._tie_break = self.log_elements / 1000  # Below 0.2.
-    types = _as_float(self.column('element_type') > 0)
+    types = _as_float(self.column['element_type'] > 0)
     self.element_bytes = tf.reduce_max(types * _ELEMENT_BYTES, -1)
     self.element_bytes += 4 * _as_float(self.element_bytes == 0)
     self._lay_out(hardware)
     self.padded = _product(tf.math.ceil(self.size / self.unit) * self.unit)
     self.stored_bytes = self.element_bytes * self.padded
-    self._all = _NodeRows(
-        self.column('dimensions'), *(tf.expand_dims(x, 1) for x in (
+    self._rows = tf.concat([
+        self.column['dimensions'], tf.stack([
             self.rank, self.elements, self.element_bytes,
-            self.opcode_is(_REDUCE))),
-        self.shape, self.size, self.unit, self.order)
+            self.opcode_is(_REDUCE)], 1),
+        self.shape, self.size, self.unit,
+        tf.reshape(self.order, [-1, _DIMS ** 2])], 1)
     self._find_roles(hardware)
 
   def _read_sizes(self) -> tf.Tensor:
     """Sizes [nodes, 6]; of what a slice alone reads only what it takes."""
-    graph, sizes = self._graph, self.column('shape')
+    graph, sizes = self._graph, self.column['shape']
     first, last = graph.first_and_last('consumers')
     reader = tf.gather(graph.opcode, last)
     taken = tf.gather(sizes, last)
@@ -1762,11 +1747,10 @@ class _Nodes:
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
     """What is known of some nodes, int32 [rows]."""
-    return _NodeRows(*(tf.gather(x, index) for x in self._all))
-
-  def column(self, name: str) -> tf.Tensor:
-    first, number = _NODE_COLUMNS[name]
-    return self._raw[:, first:first + number]
+    *parts, order = tf.split(
+        tf.gather(self._rows, index),
+        [_DIMS, 1, 1, 1, 1, _DIMS, _DIMS, _DIMS, _DIMS ** 2], 1)
+    return _NodeRows(*parts, tf.reshape(order, [-1, _DIMS, _DIMS]))
 
   def opcode_is(self, opcode: int) -> tf.Tensor:
     return _as_float(self._graph.opcode == opcode)
@@ -1776,7 +1760,7 @@ class _Nodes:
     position = tf.constant(_PLACES)
     exists = _as_float(position < rank)  # [nodes, 6]
     places = tf.cast(tf.maximum(rank - 1 - position, 0), tf.int32)
-    stored = tf.gather(self.column('minor_to_major'), places, batch_dims=1)
+    stored = tf.gather(self.column['minor_to_major'], places, batch_dims=1)
     on_rows = tf.expand_dims(exists, -1)
     order = _hot(stored) * on_rows
     valid = tf.reduce_all(tf.equal(tf.reduce_sum(order, 1), exists), -1)
@@ -1822,7 +1806,7 @@ class _Nodes:
 
   def _find_roles(self, hardware):
     parameter = self.opcode_is(_PARAMETER)
-    self.is_no_root = 1 - _as_float(tf.squeeze(self.column('is_root'), 1) > 0)
+    self.is_no_root = 1 - _as_float(tf.squeeze(self.column['is_root'], 1) > 0)
     unread = _as_float(self._graph.degree['consumers'] == 0)
     root = self.marked(self.pick(unread - self.is_no_root))
     # What a fusion calls does the work; its parameters are the fusion's.
@@ -1883,7 +1867,7 @@ class _Nodes:
     self.turned = turned
     exists = _as_float(tf.constant(_PLACES) < tf.gather(
         self.rank, picked)[:, tf.newaxis])
-    self.turn = _turned(_hot(tf.gather(self.column('dimensions'), picked))
+    self.turn = _turned(_hot(tf.gather(self.column['dimensions'], picked))
                         * tf.expand_dims(exists, -1))
 
   def _vector_ops(self, reduced: tf.Tensor) -> tf.Tensor:
@@ -2386,7 +2370,7 @@ class _Pool:
 
   def __init__(self, nodes: _Nodes, tiled: _NodeRows):
     size, stride, spread, zeros = (
-        tf.maximum(tf.gather(nodes.column(name), nodes.pool), 1) for name in (
+        tf.maximum(tf.gather(nodes.column[name], nodes.pool), 1) for name in (
             'window', 'stride', 'window_dilation', 'base_dilation'))
     self.size = tf.maximum(
         nodes.has_pool * _matvec(tiled.order, size), 1)
@@ -2413,7 +2397,7 @@ class _Convolution:
     dots = _Dots(conv, *map(nodes.rows, both))
     is_dot = tf.gather(graph.opcode == _DOT, nodes.convolution)
     columns = {
-        name: tf.gather(nodes.column(name), nodes.convolution)[:, :width]
+        name: tf.gather(nodes.column[name], nodes.convolution)[:, :width]
         for name, width in _OF_CONVOLUTION.items()}
     columns.update({
         name: tf.where(is_dot[:, tf.newaxis], column, columns[name])
@@ -2592,55 +2576,39 @@ def _log_raw(x: tf.Tensor) -> tf.Tensor:
   return tf.sign(x) * _log2(1 + tf.abs(x)) / 10
 
 
-def _say_what_lacks(model: tf.keras.Model) -> None:
-  warnings.warn(
-      f'{type(model).__name__} has no feature_stats: it goes by logarithms '
-      'of the scaled features instead of tile geometry. `tpu-graphs-ext '
-      'stats --data_root DIR` prints what to pass as --model_kwargs_json.',
-      stacklevel=3)
-
-
 class AnalyticTileModel(_Ranker):
   """The logarithm of an analytic runtime: `_Machine` on `_Counts`.
 
   Only the physical constants are trained; it ranks without any training.
-  Without `feature_stats` it is a linear function of logarithms of the scaled
-  features of a configuration, of the nodes' mean and of the output's.
 
   Args:
-    feature_stats: what the features were scaled with; see `_Statistics`.
+    feature_stats: as for `MyEarlyJoinSAGE`, but it cannot do without them.
     hardware: preset 'tpu_v3'; None for tiles that are counted in elements;
-      'found' for the one of the two that `feature_stats` speak of; or changes,
-      such as {'preset': 'tpu_v3', 'bytes_per_ns': 100}, to fields of
-      `_Hardware`.
-    log_scales: see `_log_scales`; without `feature_stats` alone.
+      'found' for the one of the two that `feature_stats` name; or changes to
+      fields of `_Hardware`, such as {'preset': 'tpu_v3', 'bytes_per_ns': 100}.
     objective, averaging: see `_TrainedModel`.
   """
   _early = False
   _takes_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
-               feature_stats: Optional[Mapping[str, Any]] = None,
-               hardware: Any = 'found',
-               log_scales: Sequence[float] = (1e2, 1e4, 1e6),
+               feature_stats: Any = 'script', hardware: Any = 'found',
                objective: str = 'log_mse', averaging: float = 0.0):
     super().__init__(num_configs, num_ops, None, 64, objective, averaging)
-    self._scales = tuple(log_scales)
-    hardware = _hardware(hardware)
-    self._geometry = None
+    if feature_stats == 'script':
+      feature_stats = _of_running_script(num_configs)
     if feature_stats is None:
-      _say_what_lacks(self)
-      self._linear = tf.keras.layers.Dense(1)
-    else:
-      self._statistics = _Statistics(feature_stats, keeps=False)
-      self._geometry = _Geometry(hardware)
-      self._machine = _Machine()
+      raise ValueError(
+          'AnalyticTileModel needs feature_stats, and the data of the running '
+          'script do not give them; `tpu-graphs-ext stats --data_root DIR` '
+          'prints what to pass as --model_kwargs_json.')
+    self._statistics = _Statistics(feature_stats, keeps=False)
+    self._geometry = _Geometry(_hardware(hardware))
+    self._machine = _Machine()
 
   def constants(self, trained: bool = True) -> dict:
-    """Physical constants by name with the unit; empty without feature_stats.
+    """Physical constants by names that end in their unit.
     With `trained` false those that training started from."""
-    if not self._geometry:
-      return {}
     self._machine.build_once()
     self._statistics.build_once()
     hardware = self._geometry.hardware(self._statistics.read())
@@ -2649,65 +2617,53 @@ class AnalyticTileModel(_Ranker):
     return {name: float(value) for name, value in found.items()}
 
   def _build_layers(self, node_width, config_width):
-    if self._geometry:
-      self._statistics.check(node_width, config_width)
-      self._statistics.build_once()
-      self._machine.build_once()
-    else:
-      scales = max(1, len(self._scales))
-      self._linear.build([None, scales * (2 * node_width + config_width)])
+    self._statistics.check(node_width, config_width)
+    self._statistics.build_once()
+    self._machine.build_once()
 
   def _encode(self, graph, embedded, node_feats):
-    if self._geometry:
-      scaling = self._statistics.read()
-      return scaling, self._geometry.loops(
-          graph, scaling.raw('node', node_feats, graph), scaling)
-    x = _log_scales(node_feats, self._scales)
-    unread = _as_float(graph.degree['consumers'] == 0)[:, tf.newaxis]
-    return tf.concat([graph.pool('mean', x), graph.pool('mean', unread * x)],
-                     -1)[:, tf.newaxis]
+    scaling = self._statistics.read()
+    return scaling, self._geometry.loops(
+        graph, scaling.raw('node', node_feats, graph), scaling)
 
   def _score(self, graph, encoded, config_feats):
-    if self._geometry:
-      scaling, loops = encoded
-      counts, _ = self._geometry.counts_and_columns(
-          loops, scaling.raw('config', config_feats))
-      return self._machine(counts, loops.hardware)[0]
-    x = _log_scales(config_feats, self._scales)
-    encoded += tf.zeros_like(x[..., :1])  # Once a configuration.
-    return tf.squeeze(_dense(self._linear, tf.concat([encoded, x], -1)), -1)
+    scaling, loops = encoded
+    counts, _ = self._geometry.counts_and_columns(
+        loops, scaling.raw('config', config_feats))
+    return self._machine(counts, loops.hardware)[0]
 
 
-class HybridEarlyJoinSAGE(_TileRanker):
-  """`_TileRanker` with tile geometry, as a correction of an analytic runtime.
+class MyEarlyJoinSAGE(_TileRanker):
+  """The model to train: `_TileRanker` corrects an analytic runtime.
 
       score = sharpness * log(analytic time) + learned score
+      z <- z + N(k A + (1 + k G) * (z B))   where configurations z join a kernel
   The network sees logarithms of features in their own units, the columns of
-  `_Geometry`, logarithms of `_Counts`, and each term's part of the analytic
-  time. The learned score starts as 0. A list loss reads scores as log odds, so
-  the sharpness says how sure of the analytic time the model is. The physical
-  constants are fitted to the runtimes by `LogMSE`, as a part of the loss.
-  Another part is the mean square of the learned score, so that few kernels do
-  not teach it what is not so elsewhere, times the square of the sharpness over
-  10, up to 1. The statistics are a variable, so a copy of the variables knows
-  them; as long as they are unknown the score is the learned one.
+  `_Geometry`, logarithms of `_Counts`, and each term's share of the analytic
+  time. The learned score starts at 0. A list loss reads scores as log odds, so
+  the sharpness says how much the model trusts the analytic time. `LogMSE` fits
+  the physical constants to the runtimes, as a part of the loss. Another part
+  keeps the learned score small where few kernels were seen: its mean square,
+  times the square of the sharpness over 10, at most 1. The statistics are a
+  variable, so a copy of the variables carries them; without statistics the
+  score is the learned one alone.
 
   Args:
     feature_stats: what the features are scaled with, see `_Statistics`;
       'script': see `_of_running_script`; None leaves them unknown.
     hardware: see `AnalyticTileModel`.
-    sharpness: to start from; 10 makes 10 % of the time one unit of the score.
-      From 2 on a wrong time is soon given up; from 10 on it takes more than a
-      few kernels to turn the score away from a right one.
+    sharpness: at the start; 10 makes 10 % of the time one unit of the score.
+      From 2 on training soon gives up a wrong time, as on another kind of
+      machine; from 10 on it takes more than a few kernels to overrule a right
+      one.
     caution: weight of the mean square of the learned score in the loss.
     **kwargs: arguments of `_TileRanker`.
   """
   _takes_stats = True
-  _needs_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Any = 'script', hardware: Any = 'found',
-               sharpness: float = 10.0, caution: float = 1.0, **kwargs):
+               sharpness: float = 2.0, caution: float = 1.0, **kwargs):
     super().__init__(num_configs, num_ops, **kwargs)
     _check_number('sharpness', sharpness, 'a positive number')
     _check_number('caution', caution, 'a non-negative number')
@@ -2715,8 +2671,6 @@ class HybridEarlyJoinSAGE(_TileRanker):
     self._is_found = feature_stats == 'script'
     stored = (_of_running_script(num_configs) if self._is_found
               else feature_stats)
-    if stored is None and self._needs_stats:
-      _say_what_lacks(self)
     self._statistics = _Statistics(stored, keeps=True)
     self._geometry = _Geometry(_hardware(hardware))
     self._machine = _Machine(sharpness)
@@ -2755,7 +2709,7 @@ class HybridEarlyJoinSAGE(_TileRanker):
              embedded: Sequence[tf.Tensor] = ()) -> tf.Tensor:
     """A first layer on the `known` columns, or without statistics on scaled
     ones. Its weights have rows for both."""
-    kernel, bias = layer.centered()
+    kernel, bias = layer.dense.kernel, layer.dense.bias
     scaled = max(1, len(self._scales)) * feats.shape[-1]
     others = scaled + sum(x.shape[-1] for x in embedded)
     return layer.finish(tf.cond(
@@ -2801,17 +2755,11 @@ class HybridEarlyJoinSAGE(_TileRanker):
             _as_float(self._statistics.read().known()) * own_loss)
 
 
-class MyEarlyJoinSAGE(HybridEarlyJoinSAGE):
-  """The model to train: `HybridEarlyJoinSAGE`, at first less sure of the time.
+class HybridEarlyJoinSAGE(MyEarlyJoinSAGE):
+  """`MyEarlyJoinSAGE` that trusts the analytic time more at first: for a TPU
+  with few kernels to train on."""
 
-  So it soon gives up a time that is wrong, as on another kind of machine.
-  Configurations, z, join the kernel, k, and no node:
-      z <- z + N(k A + (1 + k G) * (z B))
-  """
-  _needs_stats = False
-
-  __init__ = functools.partialmethod(
-      HybridEarlyJoinSAGE.__init__, sharpness=2.0)
+  __init__ = functools.partialmethod(MyEarlyJoinSAGE.__init__, sharpness=10.0)
 
 
 # ---------------------------------------------------------- chapter: comparison
@@ -2820,67 +2768,29 @@ class MyEarlyJoinSAGE(HybridEarlyJoinSAGE):
 class EarlyJoinGCN(_TileRanker):
   """`_TileRanker` with `_GCNRound`s; configurations join at the nodes."""
 
-  def __init__(self, num_configs: int, num_ops: int, **kwargs):
-    super().__init__(
-        num_configs, num_ops, join='early', convolution='gcn', **kwargs)
+  __init__ = functools.partialmethod(
+      _TileRanker.__init__, join='early', convolution='gcn')
 
 
 class LateJoinGCN(_TileRanker):
   """`EarlyJoinGCN` whose configurations join the kernel, after all rounds."""
 
-  def __init__(self, num_configs: int, num_ops: int, *, node_rounds: int = 3,
-               **kwargs):
-    super().__init__(num_configs, num_ops, join='late', convolution='gcn',
-                     node_rounds=node_rounds, **kwargs)
+  __init__ = functools.partialmethod(
+      _TileRanker.__init__, join='late', convolution='gcn', node_rounds=3)
 
 
 class EarlyJoinGAT(_TileRanker):
   """`_TileRanker` with `_GATRound`s; configurations join at the nodes."""
 
-  def __init__(self, num_configs: int, num_ops: int, **kwargs):
-    super().__init__(
-        num_configs, num_ops, join='early', convolution='gat', **kwargs)
+  __init__ = functools.partialmethod(
+      _TileRanker.__init__, join='early', convolution='gat')
 
 
 class LateJoinGAT(_TileRanker):
   """`EarlyJoinGAT` whose configurations join the kernel, after all rounds."""
 
-  def __init__(self, num_configs: int, num_ops: int, *, node_rounds: int = 3,
-               **kwargs):
-    super().__init__(num_configs, num_ops, join='late', convolution='gat',
-                     node_rounds=node_rounds, **kwargs)
-
-
-class EarlyLateJoinSAGE(_TileRanker):
-  """`_TileRanker` of the baseline's depth and width, whose every round carries
-  configurations, and its head too."""
-
-  def __init__(self, num_configs: int, num_ops: int, *, hidden_dim: int = 64,
-               node_rounds: int = 0, joint_rounds: int = 3, **kwargs):
-    super().__init__(
-        num_configs, num_ops, join='both', hidden_dim=hidden_dim,
-        node_rounds=node_rounds, joint_rounds=joint_rounds, **kwargs)
-
-
-class WideSAGE(_SumSAGE):
-  """A wide GraphSAGE with mean aggregation, and configurations on the nodes.
-
-  As `_SumSAGE`, with the mean over consumers and producers alike, and a head on
-  [mean of x, max of x]. Source: the widest of the baseline's public variants as
-  far as its results tell.
-  """
-  _early = True
-  _pooling = ('mean', 'max')
-  _repeats_last = True
-
-  def __init__(self, num_configs: int, num_ops: int, *, hidden_dim: int = 1024,
-               objective: str = 'flags', **kwargs):
-    super().__init__(num_configs, num_ops, hidden_dim=hidden_dim, **kwargs)
-    _check_choice('objective', objective, list(_OBJECTIVES))
-    self._objective = objective
-
-  def _aggregated(self, graph, x):
-    return graph.mean_of('both', x)
+  __init__ = functools.partialmethod(
+      _TileRanker.__init__, join='late', convolution='gat', node_rounds=3)
 
 
 class _ConcatPoolSAGE(_SAGE):

@@ -1,6 +1,5 @@
 """Matrix products, tiles in elements, and columns of the axes: by hand."""
 
-import dataclasses
 
 import numpy as np
 import pytest
@@ -8,8 +7,6 @@ import pytest
 from support import feature_tiles
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import feature_dots
-from tpu_graphs_ext.data import read
 
 models = load_models.models_module()
 kernel_of = feature_tiles.kernel_of_nodes
@@ -78,13 +75,6 @@ def test_a_product_of_a_tensor_with_itself():
   np.testing.assert_array_equal(counts['matrix_rows'], [512] * 3)
 
 
-def test_a_product_with_a_vector_has_no_features():
-  counts = counts_of(dot_kernel((6, 10), (10,), (6,), [(6,), (2,)]))
-  np.testing.assert_array_equal(counts['steps'], [1, 3])
-  np.testing.assert_array_equal(counts['matrix_rows'], [60, 60])
-  np.testing.assert_array_equal(counts['block_bytes'], [4 * 76, 4 * 32])
-
-
 @pytest.mark.parametrize('vector', [(3, 10), (10,)])
 def test_products_with_vectors_are_cut_along_the_batch(vector):
   """[3, 6, 10] x a vector for each of 3, or one for all."""
@@ -95,24 +85,6 @@ def test_products_with_vectors_are_cut_along_the_batch(vector):
   whole = np.prod(vector)
   np.testing.assert_array_equal(counts['block_bytes'], [
       4 * (180 + whole + 18), 4 * (60 + 10 + 6), 4 * (60 + whole + 6)])
-
-
-def test_layout_tiles_of_a_matrix_product():
-  """As a convolution's: 128 x 128 weights meet all rows of a step."""
-  counts = counts_of(dot_kernel(
-      (1024, 256), (256, 512), (1024, 512), [(128, 4), (64, 4)]), 'tpu_v3')
-  np.testing.assert_array_equal(counts['steps'], [1, 2])
-  np.testing.assert_array_equal(counts['matrix_rows'], [8 * 1024] * 2)
-  np.testing.assert_array_equal(counts['vector_registers'], [0, 0])
-
-
-def test_numbers_of_products_by_hand():
-  none = -1
-  dot = feature_dots.read_dot([2, 6, 14], [0, 1], [[2, 10, 6], [2, 14, 10]])
-  assert (dot.left, dot.right) == (0, 1)
-  assert dot.window == [2, 1, 1, 1]
-  assert dot.numbers == [
-      2, 1, 0, none, none, none, 2, 1, 0, none, none, none, 1, 2]
 
 
 # --- Tiles that count elements -----------------------------------------------
@@ -131,14 +103,6 @@ def test_elements_are_of_logical_dimensions():
       counts['pieces'], [2 * 4, 2 * 4 * 64, 2 * 64])
 
 
-def test_layout_tiles_are_of_physical_dimensions():
-  by_columns = {'layout_minor_to_major': (0, 1)}
-  counts = counts_of(kernel_of(
-      [(READ, (256, 24), [], by_columns),
-       ('negate', (256, 24), [0], by_columns)], [(3, 1), (1, 2)]), 'tpu_v3')
-  np.testing.assert_array_equal(counts['steps'], [2, 3])
-
-
 # The root of the sums of each row.
 NORMS = [(READ, (4096, 32), []),
          ('reduce', (4096,), [0], {'dimensions': (1,)}), ('sqrt', (4096,), [1])]
@@ -151,28 +115,6 @@ def test_what_is_made_of_a_reduction_is_tiled_as_its_operand():
       counts['block_bytes'], [4 * 33 * 4096, 4 * 17 * 1024])
   # The reduction itself, of all that is tiled.
   np.testing.assert_array_equal(counts['vector_registers'], [32 * 4096] * 2)
-
-
-def test_in_layout_tiles_it_is_tiled_as_the_root():
-  counts = counts_of(kernel_of(NORMS, [(4,), (1,)]), 'tpu_v3')
-  np.testing.assert_array_equal(counts['steps'], [1, 4])
-
-
-@pytest.fixture(scope='module')
-def measured(shared_data):
-  """Kernels of the tiles measured on a CPU: every fifth, a few tiles each."""
-  folder = shared_data / 'measured_tiles' / 'valid'
-  if not folder.is_dir():
-    pytest.skip('no measured_tiles')
-  return [dataclasses.replace(
-      kernel, config_feat=kernel.config_feat[:9],
-      runtime_ns=kernel.runtime_ns[:9], normalizer_ns=kernel.normalizer_ns[:9])
-          for kernel in list(read.read_split(str(folder), cache_dir=''))[::5]]
-
-
-def test_both_agree_on_measured_kernels(measured):
-  for kernel in measured:
-    counts_of(kernel)
 
 
 # --- Columns of the axes -----------------------------------------------------
@@ -230,15 +172,6 @@ def test_steps_by_hand():
   np.testing.assert_allclose(held, 2 * [1] + [.5] + 9 * [0])
 
 
-def test_evenness_counts_to_128():
-  columns = columns_of(kernel_of(
-      [(READ, (1, 512), []), ('negate', (1, 512), [0])],
-      [(1, 256), (1, 128), (1, 64), (1, 96), (1, 1)]))
-  np.testing.assert_allclose(
-      columns[:, 3, 0], [1, 1, 6 / 7, 5 / 7, 0], rtol=1e-5)
-  assert not columns[:, 3, 1].any()  # An extent of 1 is no axis to be even in.
-
-
 def test_the_minor_axis_comes_first_at_any_rank_and_layout():
   for sizes, layout in (((64,), (0,)), ((24, 64), (1, 0)), ((64, 24), (0, 1)),
                         ((3, 64, 24), (1, 2, 0))):
@@ -247,14 +180,6 @@ def test_the_minor_axis_comes_first_at_any_rank_and_layout():
         [(READ, sizes, [], groups), ('negate', sizes, [0], groups)], [sizes]))
     assert columns[0, 0, 0] == pytest.approx(6 / 5)  # log2(64) / 5
     assert np.count_nonzero(columns[0, 0]) == len(sizes)
-
-
-def test_columns_of_a_filter_come_after_those_of_the_output():
-  columns = columns_of(dot_kernel(
-      (6, 32), (32, 16), (6, 16), [(6, 16)], [(8, 16)]))
-  assert columns[0, 0, :2] == pytest.approx([4 / 5, np.log2(6) / 5])
-  assert columns[0, 0, 6:8] == pytest.approx([4 / 5, 3 / 5])
-  assert columns[0, 1, 7] == pytest.approx(2 / 5)  # 32 in 4 trips of 8.
 
 
 # A tensor [16, 6, 40] with its last two dimensions exchanged, and a row.
@@ -282,14 +207,6 @@ def test_what_is_read_before_a_transposition_is_turned():
   np.testing.assert_allclose(columns[1, :2, :3], np.log2(
       [[40, 1, 16], [1, 6, 1]]) / 5, rtol=1e-5, atol=1e-6)
   assert not columns[:, :, 3:].any()
-
-
-def test_layout_tiles_are_not_turned():
-  """Where they are, the compiler turns tensors by their layouts."""
-  counts = counts_of(kernel_of(TURNED, [(8, 5, 1)]), 'tpu_v3')
-  np.testing.assert_array_equal(counts['steps'], [2])
-  columns = input_columns_of(kernel_of(TURNED, [(8, 5, 1)]), 'tpu_v3')
-  np.testing.assert_allclose(columns[0, 1, :3], [0, 0, 1 / 5])
 
 
 def test_the_largest_input_is_not_the_filter():

@@ -9,21 +9,26 @@ SOURCE = (PROJECT / 'models.py').read_text()
 MODULE = ast.parse(SOURCE)
 HEADINGS = {line: found[1] for line, text in enumerate(SOURCE.splitlines(), 1)
             if (found := re.fullmatch(r'# -+ chapter: (.+)', text))}
-# In the order of the file. All of them may use the few names of its beginning.
+# In the order of the file. All may use the few names of its beginning.
 USES = {
-    'tensors': set(),
-    'arguments': set(),
-    'objectives': set(),
-    'layers': {'tensors', 'arguments'},
-    'ranker': {'tensors', 'arguments', 'objectives', 'layers'},
-    'baseline': {'tensors', 'arguments', 'layers', 'ranker'},
-    'tile ranker': {'tensors', 'arguments', 'layers', 'ranker'},
-    'statistics': {'tensors'},
-    'geometry': {'tensors', 'arguments', 'statistics'},
-    'analytic': {'tensors', 'arguments', 'objectives', 'layers', 'ranker',
-                 'tile ranker', 'statistics', 'geometry'},
-    'comparison': {'tensors', 'arguments', 'objectives', 'ranker', 'baseline',
-                   'tile ranker'},
+    'host': set(),
+    'shared with layout_models.py': set(),
+    'tensors': {'shared with layout_models.py'},
+    'objectives': {'shared with layout_models.py'},
+    'layers': {'shared with layout_models.py', 'tensors'},
+    'ranker': {'shared with layout_models.py', 'tensors', 'objectives'},
+    'baseline': {'shared with layout_models.py', 'tensors', 'ranker'},
+    'tile ranker': {
+        'shared with layout_models.py', 'tensors', 'layers', 'ranker'},
+    'statistics': {'host', 'tensors'},
+    'geometry': {
+        'host', 'shared with layout_models.py', 'tensors', 'statistics'},
+    'analytic': {
+        'host', 'shared with layout_models.py', 'tensors', 'objectives',
+        'layers', 'ranker', 'tile ranker', 'statistics', 'geometry'},
+    'comparison': {
+        'shared with layout_models.py', 'tensors', 'objectives', 'ranker',
+        'baseline', 'tile ranker'},
 }
 
 

@@ -13,242 +13,172 @@ from support import tiny_kernels
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.tasks import tile_batches
 
-MODELS = load_models.model_names()
-# Models of tile geometry are another model with feature_stats than without.
-CASES = MODELS + [name + checks.RAW for name in MODELS
-                  if load_models.takes(name, 'feature_stats')]
 BASELINE = {
     'EarlyJoinSAGE', 'LateJoinSAGE', 'EarlyJoinResGCN', 'LateJoinResGCN', 'MLP'}
+# A model of tile geometry is another one with feature_stats than without;
+# these two are used with them alone.
+CASES = [
+    *BASELINE, 'MyEarlyJoinSAGE', 'MyEarlyJoinSAGE' + checks.RAW,
+    'HybridEarlyJoinSAGE' + checks.RAW, 'AnalyticTileModel' + checks.RAW,
+    'EarlyJoinGCN', 'LateJoinGCN', 'EarlyJoinGAT', 'LateJoinGAT',
+    'LateJoinConcatPoolSAGE', 'EarlyJoinConcatPoolSAGE', 'EnsembleRanker']
 # Its layers are those of another model, and saving takes seconds.
 SAVED_LIKE_ANOTHER = {
     'LateJoinSAGE', 'LateJoinResGCN', 'LateJoinGCN', 'LateJoinGAT',
-    'EarlyLateJoinSAGE', 'WideSAGE', 'EarlyJoinConcatPoolSAGE',
-    'HybridEarlyJoinSAGE', 'HybridEarlyJoinSAGE' + checks.RAW,
-    'EnsembleRanker' + checks.RAW}
-
-
-def for_models(slow=()):
-  """Runs a test for each case, right after the other tests of that case."""
-  return pytest.mark.parametrize('name', [
-      pytest.param(name, marks=pytest.mark.slow) if name in slow else name
-      for name in CASES], scope='module')
-
-
-every_model = for_models()
+    'EarlyJoinConcatPoolSAGE', 'HybridEarlyJoinSAGE' + checks.RAW}
 KERNELS = checks.kernels()
 STATS = checks.stats_of(KERNELS)
-CORNER_CASES = tiny_kernels.corner_cases()
 MANY_CONFIGS = checks.kernels(num_configs=50)[0]
 ORDER = np.random.default_rng(0).permutation(KERNELS[0].num_configs)
 SOME = np.array([7, 2, 3])
-FAR_OUTSIDE = dataclasses.replace(
-    KERNELS[0], node_feat=KERNELS[0].node_feat * -1e4,
-    config_feat=KERNELS[0].config_feat * 1e6)
-# Repetition -> first copy, here and there: in one chunk of 16, in later ones,
-# and in another block of two chunks.
-COPIES = {5: 4, 17: 3, 33: 3, 40: 39, 49: 16}
-WITH_COPIES = checks.permuted_configs(
-    MANY_CONFIGS, np.array([COPIES.get(i, i) for i in range(50)]))
-PERMUTED = checks.permuted_configs(KERNELS[0], ORDER)
-SELECTED = checks.permuted_configs(KERNELS[0], SOME)
-RENUMBERED = [
-    checks.renumbered_nodes(
-        kernel, np.random.default_rng(0).permutation(kernel.num_nodes))
-    for kernel in KERNELS]
-OTHER_LABELS = dataclasses.replace(
-    KERNELS[0], runtime_ns=KERNELS[0].runtime_ns[::-1] * 7,
-    normalizer_ns=np.ones_like(KERNELS[0].normalizer_ns))
-LARGEST = max(KERNELS, key=lambda kernel: kernel.num_nodes)
-FEWER_EDGES = dataclasses.replace(LARGEST, edge_index=LARGEST.edge_index[:1])
 NARROW = tiny_kernels.make_kernel(node_width=9, config_width=3)
 NARROW_STATS = checks.stats_of([NARROW])
+# Repetition -> first copy, here and there: in one chunk of 16 and in others.
+COPIES = {5: 4, 17: 3, 33: 3, 40: 39, 49: 16}
 
 
-class Graphs:
-  """GraphTensors of this module's kernels, which every case scores again.
-
-  Making one takes ten times as long as scoring it.
-  """
-
-  def __init__(self):
-    self._made = {}  # Ids of kernels that live as long as this; numbers.
-
-  def of(self, kernel):
-    """The graph of one kernel."""
-    if id(kernel) not in self._made:
-      self._made[id(kernel)] = tile_batches.kernel_graph(
-          kernel, NARROW_STATS if kernel is NARROW else STATS)
-    return self._made[id(kernel)]
-
-  def of_first(self, number, num_configs=12):
-    """The graph of the first few of `KERNELS` and their configurations."""
-    key = number, num_configs
-    if key not in self._made:
-      self._made[key] = tile_batches.batch_graph(
-          KERNELS[:number], np.tile(np.arange(num_configs), (number, 1)),
-          STATS)
-    return self._made[key]
+def graph_of(kernel):
+  return tile_batches.kernel_graph(
+      kernel, NARROW_STATS if kernel is NARROW else STATS)
 
 
-GRAPHS = Graphs()
+def batch_of(number, num_configs=12):
+  return tile_batches.batch_graph(
+      KERNELS[:number], np.tile(np.arange(num_configs), (number, 1)), STATS)
 
 
 def scores_of(model, kernel) -> np.ndarray:
   """Scores [configs] of a kernel, as the prediction script gets them."""
-  return model.forward(GRAPHS.of(kernel), kernel.num_configs).numpy()[0]
+  return model.forward(graph_of(kernel), kernel.num_configs).numpy()[0]
 
 
-def batch_scores(model, number=4) -> np.ndarray:
-  """Scores [number, 12] of the first few of `KERNELS` at once."""
-  return model.forward(GRAPHS.of_first(number), 12).numpy()
+def assert_close(scores, expected):
+  np.testing.assert_allclose(scores, expected, **checks.CLOSE)
 
 
-@pytest.fixture(scope='module')
-def traces():
-  """A list that grows by the model whenever a model's ranking is traced.
-
-  Chunks are small, so that a few configurations make several.
-  """
-  ranker = load_models.models_module()._Ranker
-  found, traced = [], ranker._rank_in_chunks
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(
-        ranker, '_rank_in_chunks',
-        lambda self, *tensors: found.append(self) or traced(self, *tensors))
-    patch.setattr(ranker, '_CHUNK_FLOATS', 1)
-    yield found
+# --- Properties of the scores of a model that is made and traced --------------
 
 
-@pytest.fixture(scope='module')
-def model(name, traces) -> tf.keras.Model:
-  """One that all tests of a case share, so that it is traced once."""
-  traces.clear()
-  model = checks.make(name)
-  scores_of(model, KERNELS[0])
-  return model
-
-
-def test_all_names_are_there():
-  assert set(MODELS) == BASELINE | {
-      'MyEarlyJoinSAGE', 'EarlyJoinGCN', 'LateJoinGCN', 'EarlyJoinGAT',
-      'LateJoinGAT', 'EarlyLateJoinSAGE', 'WideSAGE', 'LateJoinConcatPoolSAGE',
-      'EarlyJoinConcatPoolSAGE', 'EnsembleRanker', 'AnalyticTileModel',
-      'HybridEarlyJoinSAGE'}
-
-
-@every_model
-def test_corner_cases_get_one_finite_score_a_configuration(model):
-  for kernel in CORNER_CASES:
+def one_finite_score_a_configuration(model, name):
+  far = dataclasses.replace(KERNELS[0], node_feat=KERNELS[0].node_feat * -1e4,
+                            config_feat=KERNELS[0].config_feat * 1e6)
+  for kernel in [*tiny_kernels.corner_cases(), far]:
     scores = scores_of(model, kernel)
     assert scores.shape == (kernel.num_configs,)
     assert scores.dtype == np.float32
     assert np.isfinite(scores).all(), kernel.tile_id
 
 
-@every_model
-def test_features_far_outside_the_train_range_give_finite_scores(model):
-  assert np.isfinite(scores_of(model, FAR_OUTSIDE)).all()
+def configurations_are_scored_alone_in_any_order(model, name):
+  for order in (ORDER, SOME):
+    assert_close(scores_of(model, checks.permuted_configs(KERNELS[0], order)),
+                 scores_of(model, KERNELS[0])[order])
 
 
-@every_model
-def test_scores_differ_between_configurations_and_kernels(model):
-  scores = batch_scores(model)
-  assert scores.std(axis=1).min() > 0
-  assert scores.mean(axis=1).std() > 0
+def numbering_of_nodes_and_order_of_edges_do_not_matter(model, name):
+  for kernel in KERNELS:
+    order = np.random.default_rng(0).permutation(kernel.num_nodes)
+    assert_close(scores_of(model, checks.renumbered_nodes(kernel, order)),
+                 scores_of(model, kernel))
 
 
-@every_model
-def test_permuted_configurations_have_permuted_scores(model):
-  np.testing.assert_allclose(
-      scores_of(model, PERMUTED), scores_of(model, KERNELS[0])[ORDER],
-      **checks.CLOSE)
-
-
-@every_model
-def test_numbering_of_nodes_and_order_of_edges_do_not_matter(model):
-  for kernel, renumbered in zip(KERNELS, RENUMBERED):
-    np.testing.assert_allclose(
-        scores_of(model, renumbered), scores_of(model, kernel), **checks.CLOSE)
-
-
-@every_model
-def test_edges_matter_unless_the_model_is_an_mlp(model, name):
-  same = np.allclose(scores_of(model, FEWER_EDGES), scores_of(model, LARGEST),
+def edges_matter_unless_it_is_an_mlp(model, name):
+  largest = max(KERNELS, key=lambda kernel: kernel.num_nodes)
+  fewer = dataclasses.replace(largest, edge_index=largest.edge_index[:1])
+  same = np.allclose(scores_of(model, fewer), scores_of(model, largest),
                      rtol=1e-5)
   assert same == (name == 'MLP')
 
 
-@every_model
-def test_other_kernels_of_the_batch_do_not_matter(model):
-  for kernel, scores in zip(KERNELS, batch_scores(model)):
-    np.testing.assert_allclose(
-        scores, scores_of(model, kernel), **checks.CLOSE)
+def kernels_of_a_batch_are_scored_alone_and_differ(model, name):
+  scores = model.forward(batch_of(4), 12).numpy()
+  for kernel, row in zip(KERNELS, scores):
+    assert_close(row, scores_of(model, kernel))
+  assert scores.std(axis=1).min() > 0
+  assert scores.mean(axis=1).std() > 0
 
 
-@every_model
-def test_other_configurations_do_not_matter(model):
-  np.testing.assert_allclose(
-      scores_of(model, SELECTED), scores_of(model, KERNELS[0])[SOME],
-      **checks.CLOSE)
+def chunks_give_the_scores_of_all_configurations_at_once(model, name):
+  # 16 is the smallest chunk: 50 configurations make four, the last smaller.
+  graph = graph_of(MANY_CONFIGS)
+  assert_close(model.forward(graph, 50), model(graph, training=False))
 
 
-@every_model
-def test_one_trace_serves_every_batch(model, traces):
-  """Counted are the traces of the tests before this one too."""
-  for kernel in CORNER_CASES:
-    scores_of(model, kernel)
-  for number in (2, 3, 4):
-    batch_scores(model, number)
-  members = getattr(model, '_members', [model])
-  assert [sum(traced is member for traced in traces)
-          for member in members] == [1] * len(members)
-
-
-@every_model
-def test_chunks_give_the_scores_of_all_configurations_at_once(model):
-  # 16 is the smallest chunk: 50 configurations make four of 13, the last less.
-  graph = GRAPHS.of(MANY_CONFIGS)
-  np.testing.assert_allclose(
-      model.forward(graph, 50), model(graph, training=False), **checks.CLOSE)
-
-
-@every_model
-def test_distinct_tiles_come_first_but_in_the_baselines_models(model, name):
+def distinct_tiles_come_first_but_in_the_baselines_models(model, name):
   copies, of = map(list, zip(*COPIES.items()))
   tiles = [i for i in range(50) if i not in COPIES]
-  apart = scores_of(model, MANY_CONFIGS)
-  scores = scores_of(model, WITH_COPIES)
-  np.testing.assert_allclose(scores[tiles], apart[tiles], **checks.CLOSE)
-  np.testing.assert_allclose(  # In training nothing changes.
-      model(GRAPHS.of(WITH_COPIES), training=False)[0],
-      [apart[COPIES.get(i, i)] for i in range(50)], **checks.CLOSE)
+  repeated = checks.permuted_configs(
+      MANY_CONFIGS, np.array([COPIES.get(i, i) for i in range(50)]))
+  apart, scores = scores_of(model, MANY_CONFIGS), scores_of(model, repeated)
+  assert_close(scores[tiles], apart[tiles])
+  assert_close(model(graph_of(repeated), training=False)[0],  # As in training.
+               [apart[COPIES.get(i, i)] for i in range(50)])
   if name in BASELINE:
-    np.testing.assert_allclose(scores[copies], scores[of], **checks.CLOSE)
+    assert_close(scores[copies], scores[of])
   else:
     assert scores[copies].min() > scores[tiles].max()
-    assert np.argsort(scores)[-5:].tolist() == sorted(
-        copies, key=lambda copy: (scores[COPIES[copy]], copy))
 
 
-@every_model
-def test_labels_do_not_reach_a_score(model):
-  np.testing.assert_allclose(
-      scores_of(model, OTHER_LABELS), scores_of(model, KERNELS[0]),
-      **checks.CLOSE)
+def labels_do_not_reach_a_score(model, name):
+  other = dataclasses.replace(
+      KERNELS[0], runtime_ns=KERNELS[0].runtime_ns[::-1] * 7,
+      normalizer_ns=np.ones_like(KERNELS[0].normalizer_ns))
+  assert_close(scores_of(model, other), scores_of(model, KERNELS[0]))
 
 
-@every_model
-def test_the_state_is_trainable_variables_alone(model):
-  assert model.trainable_variables
-  assert not model.non_trainable_variables
+PROPERTIES = [
+    one_finite_score_a_configuration,
+    configurations_are_scored_alone_in_any_order,
+    numbering_of_nodes_and_order_of_edges_do_not_matter,
+    edges_matter_unless_it_is_an_mlp,
+    kernels_of_a_batch_are_scored_alone_and_differ,
+    chunks_give_the_scores_of_all_configurations_at_once,
+    distinct_tiles_come_first_but_in_the_baselines_models,
+    labels_do_not_reach_a_score]
 
 
-@every_model
-def test_every_variable_gets_a_finite_gradient(name):
+def test_all_names_are_there():
+  assert set(load_models.model_names()) == {
+      case.removesuffix(checks.RAW) for case in CASES}
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_scores(name, monkeypatch):
+  """All properties by one trace. Small chunks, so that 50 make several."""
+  ranker = load_models.models_module()._Ranker
+  traced, rank = [], ranker._rank_in_chunks
+  monkeypatch.setattr(ranker, '_CHUNK_FLOATS', 1)
+  monkeypatch.setattr(
+      ranker, '_rank_in_chunks',
+      lambda self, *tensors: traced.append(self) or rank(self, *tensors))
+  model = checks.make(name)
+  scores_of(model, KERNELS[0])
+  for check in PROPERTIES:
+    check(model, name)
+  members = getattr(model, '_members', [model])
+  assert [sum(one is member for one in traced) for member in members] == [
+      1] * len(members)
+  with pytest.raises(ValueError, match='the model was built for'):
+    scores_of(model, NARROW)
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_variables(name):
+  """They are trainable, the same for every data, and all can learn."""
   # Seeds 1 and 2 start an attention whose logits are linear on these kernels.
   model = checks.make(name, seed=4)
-  graph = GRAPHS.of_first(4)
-  model(graph)
+  graph = batch_of(4)
+  load_models.create_variables(model, graph)
+  assert model.trainable_variables
+  assert not model.non_trainable_variables
+  other = checks.make(name, seed=4)
+  load_models.create_variables(other, graph_of(KERNELS[1]))
+  for a, b in zip(model.trainable_variables, other.trainable_variables):
+    np.testing.assert_array_equal(a, b)
+  narrow = checks.make(name, stats=NARROW_STATS)
+  load_models.create_variables(narrow, graph_of(NARROW))
+  assert ([variable.shape.rank for variable in model.trainable_variables]
+          == [variable.shape.rank for variable in narrow.trainable_variables])
   for variable in model.trainable_variables:
     # Away from the start, where a correction may be exactly zero.
     variable.assign_add(tf.random.normal(variable.shape, stddev=0.01))
@@ -266,92 +196,75 @@ def test_every_variable_gets_a_finite_gradient(name):
       assert np.abs(gradient).max() > 0, variable.name
 
 
-@every_model
-def test_one_seed_gives_one_model_whatever_the_data(model, name):
-  other = checks.make_with_variables(name, GRAPHS.of(KERNELS[1]))
-  for a, b in zip(model.trainable_variables, other.trainable_variables):
-    np.testing.assert_array_equal(a, b)
+class CombinedLoss(tf.keras.losses.Loss):
+  """Like the baseline's: unregistered, made without arguments."""
+
+  def __init__(self, reduction=None, name=None):
+    super().__init__()
+
+  def call(self, y_true, y_pred):
+    return tf.reduce_mean((y_true - y_pred) ** 2, -1)
 
 
-@every_model
-def test_variable_order_does_not_depend_on_column_counts(model, name):
-  narrow = checks.make_with_variables(name, GRAPHS.of(NARROW), NARROW_STATS)
-  assert ([variable.shape.rank for variable in model.trainable_variables]
-          == [variable.shape.rank for variable in narrow.trainable_variables])
-
-
-@every_model
-def test_other_column_counts_than_at_first_are_refused(model):
-  with pytest.raises(ValueError, match='the model was built for'):
-    scores_of(model, NARROW)
-
-
-@every_model
-def test_all_variables_are_there_before_the_first_step(
-    model, name, host_loss, monkeypatch):
-  new, found = checks.make(name, stats=STATS), []
-  monkeypatch.setattr(tf.keras.Model, 'fit', lambda self, *_, **__:
-                      found.extend([*self.trainable_variables,
-                                    len(self.optimizer.variables)]))
-  new.compile(loss=host_loss(), optimizer='adam')
-  new.fit(tf.data.Dataset.from_tensors(
-      (GRAPHS.of_first(4, 10), np.zeros((4, 10), np.float32))))
-  # Adam has two for each besides its counts.
-  assert found.pop() >= 2 * len(found)
-  assert [variable.shape for variable in found] == [
-      variable.shape for variable in model.trainable_variables]
-
-
-def test_the_first_step_is_traced_once(host_loss, monkeypatch):
-  model = checks.make('MyEarlyJoinSAGE', stats=STATS)
-  loss_step, steps = type(model)._loss_step, []
-
-  def counted(self, data):
-    steps.append(tf.executing_eagerly())
-    return loss_step(self, data)
-
-  monkeypatch.setattr(type(model), '_loss_step', counted)
-  model.compile(loss=host_loss(), optimizer=tf.keras.optimizers.Adam(1e-3))
-  data = tf.data.Dataset.from_tensors(
-      (GRAPHS.of_first(4, 10), np.ones((4, 10), np.float32)))
-  model.fit(data.repeat(2), epochs=2, verbose=0)
-  assert steps == [False]
-
-
-@pytest.fixture
-def trained(model, host_loss):
-  """The model of the case after a step of training, which is taken back."""
-  weights = model.get_weights()
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=pytest.mark.slow) if name in SAVED_LIKE_ANOTHER
+    else name for name in CASES])
+def test_trained_saved_and_copied_by_position(tmp_path, name, monkeypatch):
+  """As the scripts do it. All variables are there before the first step."""
+  model, steps = checks.make(name, stats=STATS), []
+  take_step = type(model)._loss_step
+  monkeypatch.setattr(
+      type(model), '_loss_step', lambda self, data: steps.append(
+          len(self.trainable_variables)) or take_step(self, data))
   # Eagerly: tracing the step would take longer than all the rest.
-  model.compile(loss=host_loss(), optimizer='adam', run_eagerly=True)
+  model.compile(loss=CombinedLoss(), optimizer='adam', run_eagerly=True)
   labels = np.stack([kernel.runtime_rel[:10] for kernel in KERNELS])
   data = tf.data.Dataset.from_tensors(
-      (GRAPHS.of_first(4, 10), labels.astype(np.float32)))
-  model.fit(data, validation_data=data, verbose=0)  # As either host does.
-  yield model
-  model.set_weights(weights)
-
-
-@for_models(slow=SAVED_LIKE_ANOTHER)
-def test_saved_and_copied_by_position_keeps_the_scores(
-    tmp_path, host_loss, trained, name):
-  trained.save(tmp_path / 'model_x')
-  with tf.keras.saving.custom_object_scope({'CombinedLoss': host_loss}):
+      (batch_of(4, 10), labels.astype(np.float32)))
+  model.fit(data, validation_data=data, verbose=0)
+  assert steps == [len(model.trainable_variables)]
+  model.save(tmp_path / 'model_x')
+  with tf.keras.saving.custom_object_scope({'CombinedLoss': CombinedLoss}):
     saved = tf.keras.models.load_model(tmp_path / 'model_x')
   copied = checks.copied_like_the_scripts(name, saved, KERNELS[1], STATS)
   for kernel in KERNELS:
-    np.testing.assert_allclose(
-        scores_of(copied, kernel), scores_of(trained, kernel), **checks.CLOSE)
+    assert_close(scores_of(copied, kernel),
+                 checks.scores_untraced(model, kernel, STATS))
 
 
-@pytest.fixture
-def host_loss():
-  """A loss class like the baseline's: unregistered, made without arguments."""
-  class CombinedLoss(tf.keras.losses.Loss):
-    def __init__(self, reduction=None, name=None):
-      super().__init__()
+def test_later_epochs_and_savings_trace_nothing(tmp_path, monkeypatch):
+  """Traces of geometry take most of the time of a short run."""
+  models = load_models.models_module()
+  made, init = [], models._Nodes.__init__
+  monkeypatch.setattr(
+      models._Nodes, '__init__',
+      lambda self, *args: made.append(self) or init(self, *args))
+  model = checks.make('MyEarlyJoinSAGE' + checks.RAW, stats=STATS)
+  model.compile(loss=CombinedLoss(), optimizer=tf.keras.optimizers.Adam(1e-3))
+  data = tf.data.Dataset.from_tensors(
+      (batch_of(4, 10), np.ones((4, 10), np.float32)))
+  for _ in range(2):
+    model.fit(data.repeat(2), validation_data=data, epochs=2, verbose=0)
+    model.save(tmp_path / 'model_x')
+    assert len(made) == 3  # Of a step, of a call, and of a call to save.
 
-    def call(self, y_true, y_pred):
-      return tf.reduce_mean((y_true - y_pred) ** 2, -1)
 
-  return CombinedLoss
+@pytest.mark.parametrize('name', ['EarlyJoinSAGE', 'MyEarlyJoinSAGE'])
+def test_memory_does_not_grow_with_configurations(monkeypatch, name):
+  """No tensor [nodes, chunk, width] is larger than `_CHUNK_FLOATS`."""
+  models = load_models.models_module()
+  kernel = tiny_kernels.make_kernel(num_nodes=40, num_configs=2000)
+  kernel.node_opcode[:] %= checks.NUM_OPS
+  graph = tile_batches.kernel_graph(kernel, checks.stats_of([kernel]))
+  model, widths = checks.make(name), []
+  load_models.create_variables(model, graph)
+  score = type(model)._score
+  monkeypatch.setattr(models._Ranker, '_CHUNK_FLOATS', 2 ** 17)
+  monkeypatch.setattr(
+      type(model), '_score', lambda self, graph, encoded, config_feats:
+      widths.append(config_feats.shape[1]) or score(
+          self, graph, encoded, config_feats))
+  model._rank_in_chunks(*models._inputs_of(graph))
+  assert sum(widths) == 2000
+  states = 40 if model._early else 1
+  assert max(widths) * states * model._state_width <= 2 ** 17

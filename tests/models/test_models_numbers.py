@@ -15,7 +15,8 @@ from tpu_graphs_ext.engine import compiled_model, settings
 from tpu_graphs_ext.tasks import tile_batches
 
 NAMES = [
-    *load_models.model_names(),
+    *(name for name in load_models.model_names()
+      if name != 'AnalyticTileModel'),
     *(name + checks.RAW for name in load_models.model_names()
       if load_models.takes(name, 'feature_stats'))]
 TRAIN = Partition.from_kernels(extreme_kernels.training_kernels())
@@ -47,10 +48,10 @@ def trained(name: str, epochs: int) -> None:
   scored(model)
 
 
-@pytest.mark.parametrize('name', NAMES)
-def test_untrained_scores_are_numbers(name):
-  scored(checks.make_with_variables(
-      name, tile_batches.kernel_graph(TRAIN.kernel(0), STATS), STATS))
+def test_untrained_scores_are_numbers():
+  for name in NAMES:
+    scored(checks.make_with_variables(
+        name, tile_batches.kernel_graph(TRAIN.kernel(0), STATS), STATS))
 
 
 @pytest.mark.survive

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_ranking as tfr
 
 from tpu_graphs_ext import load_models
 
@@ -49,16 +48,6 @@ def test_standardized_mse_by_hand():
     assert value == pytest.approx((1 + 0) / 2, rel=1e-4)
 
 
-def test_fastest_first_is_tensorflow_rankings_of_what_is_negated():
-  rng = np.random.default_rng(0)
-  labels = rng.random((5, 10)).astype(np.float32)
-  scores = rng.normal(size=(5, 10)).astype(np.float32)
-  theirs = tfr.keras.losses.ListMLELoss()(1 - labels, -scores).numpy()
-  value, unused_gradient = value_and_gradient(
-      'listmle_fastest_first', labels, scores)
-  assert value == pytest.approx(theirs, rel=1e-5)
-
-
 @every_loss
 @pytest.mark.parametrize('labels,scores', [
     ([[1, 2, 3, 4]], [[0, 1e6, -1e6, 5e5]]),
@@ -71,31 +60,6 @@ def test_values_and_gradients_are_finite(name, labels, scores):
   value, gradient = value_and_gradient(name, labels, scores)
   assert np.isfinite(value)
   assert np.isfinite(gradient).all()
-
-
-@every_loss
-def test_the_loss_is_a_mean_over_kernels(name):
-  labels, scores = [[1, 2, 4], [3, 1, 2]], [[1, 3, 2], [1, 2, 4]]
-  both = value_and_gradient(name, labels, scores)[0]
-  apart = [value_and_gradient(name, [label], [score])[0]
-           for label, score in zip(labels, scores)]
-  assert both == pytest.approx(np.mean(apart), rel=1e-6)
-
-
-@every_loss
-def test_a_step_against_the_gradient_improves_the_order(name):
-  """From equal scores, the fastest must go down and the slowest up."""
-  gradient = value_and_gradient(name, [[1, 2, 4]], [[0.5, 0.5, 0.5]])[1][0]
-  assert -gradient[0] < -gradient[2]
-
-
-@every_loss
-def test_configurations_in_another_order_have_the_same_loss(name):
-  labels = np.array([[3, 1, 2, 2]], np.float32)
-  scores = np.array([[0.1, 0.7, -0.4, 0.2]], np.float32)
-  order = [2, 0, 3, 1]
-  assert value_and_gradient(name, labels, scores)[0] == pytest.approx(
-      value_and_gradient(name, labels[:, order], scores[:, order])[0])
 
 
 @every_loss

@@ -10,10 +10,10 @@ from absl import flags
 
 from support import model_checks as checks
 from support import tiny_kernels
-from tpu_graphs_ext import load_models, models
+from tpu_graphs_ext import models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine.settings import StatsSettings
-from tpu_graphs_ext.tasks import feature_stats, tile_batches
+from tpu_graphs_ext.tasks import feature_stats
 
 KERNELS = checks.kernels()
 
@@ -106,16 +106,6 @@ def test_files_that_cannot_be_used_are_left_alone(data_root, script, caplog):
   assert models._of_running_script(10) is None
 
 
-def test_tables_of_objects_are_left_alone(data_root, script, caplog):
-  """They are pickled, and to read them could run anything."""
-  np.savez(data_root / 'train' / 'pickled.npz',
-           node_feat=KERNELS[0].node_feat,
-           config_feat=KERNELS[0].config_feat.astype(object))
-  script(data_root)
-  assert models._of_running_script(10) is None
-  assert 'allow_pickle=False' in caplog.text
-
-
 def test_tables_may_be_stored_in_any_way(data_root, script):
   """As other numbers, in another byte order, compressed or column by column."""
   script(data_root)
@@ -168,43 +158,3 @@ def test_features_of_other_files_leave_them_unknown(data_root, script, caplog):
   assert np.isfinite(checks.scores_untraced(model, other[0], stats)).all()
   assert not bool(model._statistics.read().known())
   assert 'they are of other data' in caplog.text
-
-
-def test_training_leaves_them_as_they_are():
-  stats = checks.stats_of(KERNELS)
-  model = checks.make('MyEarlyJoinSAGE' + checks.RAW)
-  graph = tile_batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), stats)
-  labels = np.stack([kernel.runtime_rel[:10] for kernel in KERNELS])
-  # Eagerly: tracing the step would take longer.
-  model.compile(optimizer=tf.keras.optimizers.Adam(0.1), run_eagerly=True)
-  model(graph)
-  before = model._statistics._table.numpy()
-  model.fit(tf.data.Dataset.from_tensors((graph, labels)),
-            epochs=2, verbose=0)
-  np.testing.assert_array_equal(model._statistics._table, before)
-
-
-@pytest.mark.parametrize('averaging,steps,eagerly', [
-    (0.0, 5, True),  # So few steps take less time than to trace one.
-    pytest.param(0.99, 20, False, marks=pytest.mark.slow)])
-def test_unknown_ones_let_it_learn_from_scaled_features(
-    averaging, steps, eagerly):
-  stats = checks.stats_of(KERNELS)
-  model = checks.make('MyEarlyJoinSAGE', averaging=averaging)
-  graph = tile_batches.batch_graph(KERNELS, np.tile(np.arange(10), (4, 1)), stats)
-  labels = np.stack([kernel.runtime_rel[:10] for kernel in KERNELS])
-  model.compile(
-      optimizer=tf.keras.optimizers.Adam(2e-3), run_eagerly=eagerly)
-  losses = model.fit(
-      tf.data.Dataset.from_tensors((graph, labels)).repeat(steps),
-      epochs=2, verbose=0).history['loss']
-  assert losses[1] < losses[0]
-  assert not np.any(model._machine.changes)
-
-
-def test_the_variable_is_one_that_the_scripts_copy():
-  model = load_models.build('MyEarlyJoinSAGE', 10, checks.NUM_OPS, {})
-  model(tile_batches.kernel_graph(KERNELS[0], checks.stats_of(KERNELS)))
-  assert any(variable is model._statistics._table
-             for variable in model.trainable_variables)
-  assert not model.non_trainable_variables

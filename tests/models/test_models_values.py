@@ -54,13 +54,6 @@ def test_sums_over_neighbours(of, expected):
       graph.sum_of(of, per_config)[:, 1, 0], np.multiply(expected, 10))
 
 
-def test_an_edge_that_stands_twice_counts_twice():
-  graph = models._Graph(inputs([2], [(1, 0), (1, 0)]))
-  np.testing.assert_array_equal(graph.degree['producers'], [0, 2])
-  np.testing.assert_array_equal(
-      graph.sum_of('producers', tf.constant([[3.], [5.]]))[:, 0], [0, 6])
-
-
 def test_means_over_neighbours_are_zero_without_neighbours():
   graph = models._Graph(CHAIN_AND_PAIR)
   np.testing.assert_array_equal(
@@ -114,19 +107,6 @@ def test_a_gated_join_by_hand():
       [[[1, 0], [0, 1]]], atol=1e-5)
 
 
-@pytest.mark.parametrize('shape', [[5, 3], [2, 5, 3]])
-def test_centered_weights_are_layer_norm_of_the_plain_ones(shape):
-  layer = models._DenseNorm(4, 'relu')
-  layer.build([None, 3])
-  rng = np.random.default_rng(0)
-  for variable in layer.trainable_variables:
-    variable.assign(rng.normal(2, 1, variable.shape))
-  x = tf.constant(rng.normal(1, 2, shape), tf.float32)
-  plain = tf.tensordot(x, layer.dense.kernel, 1) + layer.dense.bias
-  np.testing.assert_allclose(
-      layer(x), tf.nn.relu(layer.norm(plain)), rtol=1e-4, atol=1e-5)
-
-
 def test_one_sage_layer_with_weights_of_one():
   """Chain 1 -> 2 -> 4 with config column 1, then 2; every weight 1, bias 0.
 
@@ -152,35 +132,6 @@ def test_one_sage_layer_with_weights_of_one():
       model._rank(*chain), [[6 / math.sqrt(2)] * 2], rtol=1e-5)
 
 
-def test_mlp_with_weights_of_one():
-  """Pooled x 1 + 2 + 4, embeddings 0, config 1 and 2: scores 7 + 1, 7 + 2."""
-  model = models.MLP(2, 5, op_embed_dim=3, mlp_layers=0)
-  chain = inputs([3], [(1, 0), (2, 1)], configs=2)
-  model._create_for(chain.node_feats.shape[-1], chain.config_feats.shape[-1])
-  for variable in model.trainable_variables:
-    is_weight = 'kernel' in variable.name
-    variable.assign(tf.fill(variable.shape, 1. if is_weight else 0.))
-  np.testing.assert_allclose(model._rank(*chain), [[8, 9]])
-
-
-@pytest.mark.parametrize('kwargs,message', [
-    ({'pooling': ['avg']}, "pooling must be one of .*; got 'avg'"),
-    ({'objective': 'listmle_first'}, "Did you mean 'listmle_fastest_first'"),
-    ({'pooling': []}, 'pooling must name at least one of'),
-    ({'hidden_dim': 0}, 'hidden_dim must be an integer of at least 1; got 0'),
-    ({'hidden_activation': 'rellu'}, 'must name a function of tf.nn'),
-    ({'averaging': 1.0}, 'averaging must be at least 0 and below 1'),
-])
-def test_wrong_arguments_are_refused_by_name(kwargs, message):
-  with pytest.raises(ValueError, match=message):
-    models.MyEarlyJoinSAGE(10, 5, **kwargs)
-
-
-def test_wrong_reduction_of_a_baseline_model_is_refused():
-  with pytest.raises(ValueError, match='reduction must be one of sum, mean'):
-    models.MLP(10, 5, reduction='avg')
-
-
 def test_the_epoch_ends_on_the_average_of_its_steps():
   """Weights 8, 4, 2 after three steps; d = 0, 1/10, 2/11.
 
@@ -196,14 +147,3 @@ def test_the_epoch_ends_on_the_average_of_its_steps():
     assert weight.numpy() == pytest.approx(26.8 / 11)
     average.on_epoch_end(0)  # Already done.
     assert weight.numpy() == pytest.approx(26.8 / 11)
-
-
-def test_the_average_keeps_no_more_than_its_momentum():
-  """Weights 8, 4 with momentum 0: the last."""
-  weight = tf.Variable(0.0)
-  average = models._EpochAverage(0.0)
-  for value in (8.0, 4.0):
-    weight.assign(value)
-    average.update([weight])
-  average.on_epoch_end(0)
-  assert weight.numpy() == 4

@@ -28,8 +28,6 @@ SMALL = {
     'LateJoinGCN': _ONE_ROUND,
     'EarlyJoinGAT': _ONE_ROUND,
     'LateJoinGAT': _ONE_ROUND,
-    'EarlyLateJoinSAGE': {'hidden_dim': 16, 'joint_rounds': 2},
-    'WideSAGE': {'hidden_dim': 32, 'num_gnns': 2, 'final_mlp_layers': 1},
     'EarlyJoinConcatPoolSAGE': {'widths': [32, 16], 'head_widths': [16]},
     'HybridEarlyJoinSAGE': _ONE_ROUND,
     'EnsembleRanker': {'copies': 2, 'members': {
