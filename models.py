@@ -822,10 +822,16 @@ def _with_repeats_last(scores: tf.Tensor,
 class _Ranker(_TrainedModel):
   """Scores the configurations of kernels, in two stages.
 
-  `_encode` computes, once a kernel, all that does not depend on a
-  configuration; `_score` joins the configurations to it. `forward` runs
-  `_score` on chunks of configurations, so its memory does not grow with their
-  number; a score must therefore depend on its own configuration alone.
+  Subclasses define
+    _build_layers(node_width, config_width): builds all layers, in the order of
+      their attributes;
+    _encode(graph, embedded, node_feats): once per kernel, whatever does not
+      depend on a configuration, in any structure of tensors; from float32
+      [nodes, op_embed_dim] and [nodes, F];
+    _score(graph, encoded, config_feats): float32 [kernels, configs], from that
+      and config_feats [kernels, configs, G].
+  `forward` runs `_score` on chunks of configurations, so that its memory does
+  not grow with their number. A score depends on its own configuration alone.
   """
   _CHUNK_FLOATS = 3 * 2 ** 17  # Of [nodes, chunk, width]; fits in a cache.
   _early = True  # Whether configurations join the nodes, or later on.
@@ -938,22 +944,6 @@ class _Ranker(_TrainedModel):
         self._CHUNK_FLOATS // (states * self._state_width), 16, 4096)
     return (configs + chunk - 1) // chunk, chunk
 
-  def _build_layers(self, node_width: int, config_width: int) -> None:
-    """Builds all layers, in the order of their attributes."""
-    raise NotImplementedError
-
-  def _encode(self, graph: _Graph, embedded: tf.Tensor,
-              node_feats: tf.Tensor) -> Any:
-    """What does not depend on a configuration, in any structure of tensors:
-    from opcodes, float32 [nodes, op_embed_dim], and node_feats [nodes, F]."""
-    raise NotImplementedError
-
-  def _score(self, graph: _Graph, encoded: Any,
-             config_feats: tf.Tensor) -> tf.Tensor:
-    """Scores float32 [kernels, configs], from what `_encode` returned and
-    config_feats, float32 [kernels, configs, G]."""
-    raise NotImplementedError
-
 
 # ------------------------------------------------------------ chapter: baseline
 
@@ -1015,10 +1005,10 @@ class _SAGE(_BaselineRanker):
   """GraphSAGE layers, and a head on the pooled nodes of a kernel.
 
       y_v = x_v W_self + a_v W_neighbor + b,   x_v <- finish(y_v)
-  with a_v, `_aggregated`, from the neighbours of node v. An early join
-  multiplies before it aggregates, which takes fewer operations; a late join
-  does the baseline's operations in its order, so that sums which cancel leave
-  the same remainder. Source: [GraphSAGE].
+  with a_v, `_aggregated` of a subclass, linear in the neighbours of node v. An
+  early join multiplies before it aggregates, which takes fewer operations; a
+  late join does the baseline's operations in the same order, so that sums that
+  cancel leave the same remainder. Source: [GraphSAGE].
   """
   _pooling = ('sum',)
 
@@ -1039,10 +1029,6 @@ class _SAGE(_BaselineRanker):
       layer.build(leading + [2 * width])  # Neighbours first, then the node.
       width = next_width
     self._build_head(len(self._pooling) * width, config_width)
-
-  def _aggregated(self, graph: _Graph, x: tf.Tensor) -> tf.Tensor:
-    """A linear function of each node's neighbours: [nodes, ...] -> same."""
-    raise NotImplementedError
 
   def _finished(self, y: tf.Tensor, layer: int) -> tf.Tensor:
     """From the linear part of a layer, counted from 0, to its output."""
@@ -1393,16 +1379,16 @@ _MOST = 1e12  # No count is larger, so that sums and products stay finite.
 
 
 class _Scaling(NamedTuple):
-  """What `_Statistics` knows, as tensors."""
+  """The statistics as tensors."""
   # [2 statistics, minimum and maximum, node and config columns and 1]
   bounds: tf.Tensor
 
   def in_elements(self) -> tf.Tensor:
-    """Whether tile bounds count elements, not layout tiles: bool []."""
+    """Whether tile bounds count elements: bool []."""
     return self.bounds[0, 0, -1] > 0
 
   def known(self) -> tf.Tensor:
-    """Whether there are any: bool []."""
+    """bool []."""
     low, high = tf.unstack(self.bounds, axis=1)
     return tf.reduce_any(low != high)
 
@@ -1410,8 +1396,8 @@ class _Scaling(NamedTuple):
           graph: Optional[_Graph] = None) -> tf.Tensor:
     """[..., used columns] -> whole numbers [..., all columns].
 
-    Which statistics apply is told from each row alone, or, where they are the
-    nodes of a graph, from all of a kernel together.
+    Each row chooses between the two statistics; with a graph, whose nodes they
+    are, each kernel does.
     """
     node, config, _ = tf.split(self.bounds, [*_TABLE_WIDTHS.values(), 1], -1)
     low, high = tf.unstack(node if table == 'node' else config, axis=1)
@@ -1439,19 +1425,18 @@ class _Scaling(NamedTuple):
 class _Statistics(tf.keras.layers.Layer):
   """Takes scaled features back to their own units.
 
-  The baseline's trainer scales with the train kernels of enough
+  The baseline's trainer scales with the train kernels that have enough
   configurations, its prediction script with all of them. Features are whole
-  numbers: of two statistics, those that the features were scaled with give
-  whole numbers back.
+  numbers, so only the right statistics give whole numbers back.
 
   Args:
     stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
-      all columns of the files; a column is dropped where the two are equal.
-      'used', true where they differ, may stand beside them, and the same of
-      all train kernels under 'all_kernels', and under 'tiles' what their bounds
-      count, 'elements' or 'layout tiles'. Without any, nothing is known.
-    keeps: whether they are one of the model's trainable variables, which are
-      all that the scripts copy into a new model; its gradient is 0.
+      all columns of the files; columns with equal bounds are dropped. Optional
+      keys: 'used' beside the bounds, true where they differ; 'all_kernels', the
+      same over all train kernels; 'tiles', whether tile bounds count 'elements'
+      or 'layout tiles'. None: unknown.
+    keeps: whether they are a trainable variable of the model, with gradient 0:
+      the scripts copy nothing else into a new model.
   """
 
   def __init__(self, stored: Optional[Mapping[str, Any]], keeps: bool):
@@ -1511,7 +1496,7 @@ class _Statistics(tf.keras.layers.Layer):
             'those of this data with `tpu-graphs-ext stats --data_root`.')
 
   def forget(self) -> None:
-    """Before `build_once`: as if made without any."""
+    """Makes them unknown; before `build_once`."""
     self._numbers_of_used, self._initial = {}, tf.zeros_like(self._initial)
 
   def build_once(self) -> None:
@@ -1525,11 +1510,11 @@ class _Statistics(tf.keras.layers.Layer):
     self.built = True
 
   def read(self) -> _Scaling:
-    """The numbers, without a way back for gradients."""
+    """The numbers, without a gradient."""
     return _Scaling(tf.stop_gradient(self._table))
 
   def zero(self) -> tf.Tensor:
-    """Added to a score, gives the variable a gradient: trainers expect one."""
+    """Gives the variable a gradient when added to a score."""
     return 0 * tf.reduce_sum(self._table)
 
 
@@ -2793,13 +2778,13 @@ class LateJoinGAT(_TileRanker):
       _TileRanker.__init__, join='late', convolution='gat', node_rounds=3)
 
 
-class _ConcatPoolSAGE(_SAGE):
+class LateJoinConcatPoolSAGE(_SAGE):
   """GraphSAGE on producers, mean and max over the nodes side by side, an MLP.
 
       y_v = x_v W_self + (mean of x_u over producers u of v) W_neighbor + b
       x_v <- relu(y_v),  after the last layer x_v <- y_v
-  Source: a public PyTorch notebook on the tile task. There the model
-  standardises the scores of a kernel, here `StandardizedMSE`.
+  Config features join at the head. Source: a public PyTorch notebook on the
+  tile task; its model standardises the scores, here `StandardizedMSE` does.
 
   Args:
     widths: of the graph layers.
@@ -2829,17 +2814,13 @@ class _ConcatPoolSAGE(_SAGE):
     return y if is_last else self._activation_fn(y)
 
 
-class LateJoinConcatPoolSAGE(_ConcatPoolSAGE):
-  """`_ConcatPoolSAGE` on nodes; config features join at the head."""
-
-
-class EarlyJoinConcatPoolSAGE(_ConcatPoolSAGE):
-  """`_ConcatPoolSAGE` with what the notebook lists as its next steps: config
-  features on the nodes from the start, a list loss, and batches of kernels."""
+class EarlyJoinConcatPoolSAGE(LateJoinConcatPoolSAGE):
+  """What the notebook lists as next steps: config features on the nodes from
+  the start, a list loss, and batches of kernels."""
   _early = True
 
   __init__ = functools.partialmethod(
-      _ConcatPoolSAGE.__init__, objective='listmle_fastest_first')
+      LateJoinConcatPoolSAGE.__init__, objective='listmle_fastest_first')
 
 
 class EnsembleRanker(_TrainedModel):
@@ -2847,15 +2828,15 @@ class EnsembleRanker(_TrainedModel):
 
       score = mean of the members' scores
       loss = mean over members of the objective on the member's own scores
-  Under a list loss scores are log odds, so a member that is sure of a pair
-  counts for more than one that is not: the mean is their logarithmic opinion
-  pool (Heskes 1998). As each member has a loss of its own, they err apart.
+  Under a list loss scores are log odds, and their mean is the logarithmic
+  opinion pool (Heskes 1998): a member that is sure of a pair counts for more.
+  Each member has its own loss, so their errors differ.
 
   Args:
-    members: {the model's name: its keyword arguments}, without 'objective' and
-      'averaging', which are the ensemble's own.
-    copies: how many there are, with weights of their own.
-    feature_stats: the members', if they take them and are not given others.
+    members: {the model's name: its keyword arguments}; 'objective' and
+      'averaging' are the ensemble's.
+    copies: number of members, which differ in their first weights.
+    feature_stats: for members that take them and were given none.
     objective: see `_TrainedModel`; not 'standardized_mse', which leaves the
       scale of scores open.
     averaging: see `_TrainedModel`.

@@ -42,37 +42,6 @@ from tpu_graphs_ext.errors import UserError
 
 # --- The list of runs --------------------------------------------------------
 
-# Compared are all models of models.py, as their defaults stand. These are
-# changes to one of them; one that is its default already is left out.
-ABLATED = 'MyEarlyJoinSAGE'
-ABLATIONS = {
-    'no log scales': {'log_scales': []},
-    'one log scale': {'log_scales': [1e4]},
-    'configurations at the nodes': {'join': 'early'},
-    'at the nodes and the kernel': {'join': 'both', 'joint_rounds': 0},
-    'no node rounds': {'node_rounds': 0},
-    'mean pooling only': {'pooling': ['mean']},
-    'sum pooling only': {'pooling': ['sum']},
-    'one join': {'head_layers': 1},
-    'width 64': {'hidden_dim': 64},
-    'width 256': {'hidden_dim': 256},
-    'no averaging': {'averaging': 0},
-    'loss of the flags': {'objective': 'flags'},
-    'standardized MSE': {'objective': 'standardized_mse'},
-}
-
-# Each is made without the statistics of features: with them the analytic part
-# ranks, and the learned one has little left to do.
-UNTOLD = {'feature_stats': None}
-
-# Analytic parts that know less, without and with a learned part to make up for
-# it. A constant of 1e-9 ns is none; training multiplies it by e^10 at most.
-LESSER_LAWS = {
-    'no pieces': {'hardware': {'piece_ns': 1e-9}},
-    'roofline': {'hardware': {'piece_ns': 1e-9, 'step_ns': 1e-9}},
-}
-WITH_A_LAW = 'AnalyticTileModel', 'HybridEarlyJoinSAGE'
-
 # Kernels of Google's TPU compiler, with its estimates as runtimes.
 COMPILED = 'compiled_v3'
 REAL = 'real'
@@ -175,7 +144,6 @@ def run_list(args, sets: list[DataSet],
   Raises:
     UserError: there is no such model.
   """
-  from tpu_graphs_ext import load_models
   names = ([name for name in args.models.split(',') if name]
            if args.models is not None
            else [*load_models.model_names(models_py), booster.NAME])
@@ -184,40 +152,13 @@ def run_list(args, sets: list[DataSet],
       load_models.model_class(name, models_py)
   rows = [(name, name, {}) for name in names]
   rows += [changed_row(text, models_py) for text in args.changed]
-  with_ablations = (args.models is None if args.ablations is None
-                    else args.ablations)
-  ablations = (
-      ablation_rows(load_models.model_class(ABLATED, models_py)) + law_rows()
-      if with_ablations else [])
   runs = []
   for seed in args.seeds:
     for data in sets:
-      loo = data.protocol == LEAVE_ONE_OUT
-      for name, model, kwargs in rows + ([] if loo else ablations):
+      for name, model, kwargs in rows:
         runs.append((_spec(args, data, name, model, kwargs, seed, models_py),
                      data))
   return sorted(runs, key=lambda run: run[1].protocol == LEAVE_ONE_OUT)
-
-
-def ablation_rows(model: type) -> list[tuple[str, str, dict[str, Any]]]:
-  """(name, model, kwargs) of the ablations that change a default."""
-  defaults, _ = load_models.constructor_arguments(model)
-  rows = [('without feature_stats', model.__name__, UNTOLD)]
-  for name, kwargs in ABLATIONS.items():
-    # A default may be a tuple where JSON has a list.
-    changed = any(
-        key not in defaults
-        or json.loads(json.dumps(defaults[key], default=str)) != value
-        for key, value in kwargs.items())
-    if changed:
-      rows.append((name, model.__name__, {**UNTOLD, **kwargs}))
-  return rows
-
-
-def law_rows() -> list[tuple[str, str, dict[str, Any]]]:
-  """(name, model, kwargs) of the lesser laws."""
-  return [(name, model, kwargs) for model in WITH_A_LAW
-          for name, kwargs in LESSER_LAWS.items()]
 
 
 def _spec(args, data: DataSet, name: str, model: str, kwargs: dict[str, Any],
@@ -261,12 +202,8 @@ def parser() -> argparse.ArgumentParser:
       description=__doc__.splitlines()[0],
       formatter_class=argparse.ArgumentDefaultsHelpFormatter)
   add = flags.add_argument
-  add('--models', help=f'comma-separated; all of models.py, {booster.NAME}, '
-      'and the ablations, if not given; empty: none')
-  add('--ablations', action='store_true', default=None,
-      help=f'also ablations of {ABLATED}, and lesser laws')
-  add('--no_ablations', dest='ablations', action='store_false', default=None,
-      help='no ablations')
+  add('--models', help='comma-separated; if not given all of models.py and '
+      f'{booster.NAME}; empty: none')
   add('--data', help=f'comma-separated: {", ".join(KNOWN)}, and '
       'names of --extra_data; all there are if not given')
   add('--extra_data', action='append', default=[], metavar='NAME=DIR',

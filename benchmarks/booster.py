@@ -297,7 +297,8 @@ class Booster:
     del what
     for kernel in kernels:
       yield kernel, duplicate_configs.Scores(
-          self.scores(kernel), duplicate_configs.first_copies(kernel.config_feat))
+          self.scores(kernel),
+          duplicate_configs.first_copies(kernel.config_feat))
 
   @property
   def task(self) -> Any:

@@ -35,9 +35,10 @@ COLUMNS = ('OPA', 'tau', 'top-1', 'top-5', 'top-10')
 
 def data_sets(data: str, real: list[str]) -> dict[str, Partition]:
   """Where models are measured: name -> labelled kernels."""
-  kernels = [kernel for path in real for kernel in kernel_inputs.read_kernels(path)]
+  read = kernel_inputs.read_kernels
+  kernels = [kernel for path in real for kernel in read(path)]
   return {
-      'test programs': kernel_inputs.read_kernels(os.path.join(data, 'test_labelled')),
+      'test programs': read(os.path.join(data, 'test_labelled')),
       f'real, of {FEWEST_TILES} and more tiles': Partition.from_kernels(
           [one for one in kernels if one.num_configs >= FEWEST_TILES]),
       'real, all': Partition.from_kernels(kernels)}
@@ -108,7 +109,8 @@ def gains(ranker: scoring.Ranker, kernels: Partition) -> str:
   for kernel in kernels:
     default = kernel_sources.default_of(kernel)
     try:
-      explainer = explain.Explainer(kernel, tile_search.constants_of(ranker.model))
+      explainer = explain.Explainer(
+          kernel, tile_search.constants_of(ranker.model))
     except UserError:
       continue
     given = explainer.tiles(kernel.config_feat)
