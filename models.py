@@ -834,6 +834,7 @@ class _Ranker(_TrainedModel):
   not grow with their number. A score depends on its own configuration alone.
   """
   _CHUNK_FLOATS = 3 * 2 ** 17  # Of [nodes, chunk, width]; fits in a cache.
+  _CHUNKS_AT_ONCE = 2  # One fills the gaps that the other leaves on the cores.
   _early = True  # Whether configurations join the nodes, or later on.
   _repeats_last = True  # Whether `forward` puts them there.
   _takes_stats = False  # Whether `feature_stats` is an argument.
@@ -931,7 +932,7 @@ class _Ranker(_TrainedModel):
         lambda i, unused_scores: i < chunks, score_chunk,
         (0, tf.TensorArray(tf.float32, chunks, infer_shape=False,
                            element_shape=[None, None])),
-        parallel_iterations=2)  # One fills the gaps of the other.
+        parallel_iterations=self._CHUNKS_AT_ONCE)
     scores = tf.transpose(scores.concat())
     return (_with_repeats_last(scores, config_feats)
             if self._repeats_last else scores)
@@ -942,6 +943,10 @@ class _Ranker(_TrainedModel):
     states = graph.nodes if self._early else 1  # Of a configuration.
     chunk = tf.clip_by_value(
         self._CHUNK_FLOATS // (states * self._state_width), 16, 4096)
+    chunks = (configs + chunk - 1) // chunk
+    # Alike in size, and as many as run at once.
+    chunks += tf.cast(chunks > 1, tf.int32) * (chunks % self._CHUNKS_AT_ONCE)
+    chunk = tf.maximum((configs + chunks - 1) // chunks, 1)
     return (configs + chunk - 1) // chunk, chunk
 
 
