@@ -76,20 +76,6 @@ def test_a_kernel_is_a_path_a_kernel_or_arrays(model, tmp_path):
   assert model.score({**arrays, 'edge_index': []}, TILES).shape == (8,)
 
 
-@pytest.mark.parametrize('change, message', [
-    (lambda feat: feat.astype(bool), 'config_feat has dtype bool; it must be'),
-    (lambda feat: feat.astype(np.int8), 'config_feat has dtype int8'),
-    (lambda feat: feat[0, 0], 'config_feat has 0 dimensions')])
-def test_features_of_another_type(model, tmp_path, change, message):
-  with np.load(KERNEL.save(str(tmp_path))) as stored:
-    arrays = dict(stored)
-  np.savez(tmp_path / 'a.npz', **{
-      **arrays, 'config_feat': change(arrays['config_feat'])})
-  for ask in (model.score, model.rank):
-    with pytest.raises(UserError, match=message):
-      ask(str(tmp_path / 'a.npz'))
-
-
 def test_forms_of_one_tile_are_one_row():
   row = np.zeros(24, np.float32)
   row[:6], row[6:8] = [3, 5, 0, 0, 0, 0], [8, 15]
@@ -276,7 +262,7 @@ def changed(**values):
   return {**saved_run.arrays_of(KERNEL), **values}
 
 
-@pytest.mark.parametrize('kernel, message', [
+REFUSED_KERNELS = [
     (3, 'a kernel is a int; give the path'),
     ('', 'an empty path: is not a kernel'),
     ('kernel.pb', 'kernel.pb: is not a kernel; give the path of an .npz'),
@@ -292,25 +278,28 @@ def changed(**values):
     (changed(config_feat=TILES[:, :5]), 'config_feat has 5 columns'),
     (changed(node_feat=KERNEL.node_feat[:, 1:]), 'node_feat has 139 columns'),
     (changed(config_feat=TILES * np.nan), 'values must be finite'),
-])
-def test_kernels_that_are_refused(model, kernel, message):
-  with pytest.raises(UserError, match=message):
-    model.score(kernel)
-
-
-@pytest.mark.parametrize('bounds, message', [
+]
+REFUSED_TILES = [
     ([], 'at least one tile; got none'), ('16x32', 'must be a list of tiles'),
     (16, 'must be a list of tiles'), ([[16, 0]], 'whole numbers of at least'),
     ([[1.5, 2]], 'whole numbers of at least 1'), ([99], 'no configuration 99'),
     ([[float('nan'), 2.0]], 'whole numbers'), ([['a']], 'a tile is'),
     ([None], 'a tile is None; it must be bounds'), ([True], 'a tile is True'),
-])
-def test_tiles_that_are_refused(model, bounds, message):
-  with pytest.raises(UserError, match=message):
-    model.score(TILED, bounds)
+]
 
 
-def test_numbers_of_tiles_that_are_refused(model):
+def test_arguments_that_are_refused(model, tmp_path):
+  for kernel, message in REFUSED_KERNELS:
+    with pytest.raises(UserError, match=message):
+      model.score(kernel)
+  for bounds, message in REFUSED_TILES:
+    with pytest.raises(UserError, match=message):
+      model.score(TILED, bounds)
+  arrays = {**np.load(KERNEL.save(str(tmp_path)))}
+  np.savez(tmp_path / 'a.npz', **{**arrays, 'config_feat': TILES.astype(bool)})
+  for ask in (model.score, model.rank):
+    with pytest.raises(UserError, match='config_feat has dtype bool; it must'):
+      ask(str(tmp_path / 'a.npz'))
   for top in (0, -1, 1.5, True, '5'):
     with pytest.raises(UserError, match='must be a whole number of at least 1'):
       model.rank(KERNEL, top=top)
@@ -320,9 +309,10 @@ def test_numbers_of_tiles_that_are_refused(model):
 
 
 @pytest.fixture
-def counted(ranker, monkeypatch):
+def counted(model, monkeypatch):
   """A model whose cache is empty, and a list with an entry for each call."""
-  model = CostModel(ranker)
+  monkeypatch.setattr(model, '_cache', cachetools.LRUCache(
+      cost_model._CACHED_TILES, getsizeof=model._cache.getsizeof))
   calls, program = [], model._program
   monkeypatch.setattr(model, '_program', lambda *tensors: calls.append(
       len(tensors[-1])) or program(*tensors))
