@@ -9,9 +9,9 @@ import pytest
 from support.libtpu import needs_libtpu
 from support.tiny_hlo import elementwise
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import compiler_process, pjrt, tpu_compiler
+from tpu_graphs_ext.hlo import compiler_process, libtpu, pjrt, tpu_compiler
 
-V3 = tpu_compiler.GENERATIONS['v3']
+V3 = libtpu.GENERATIONS['v3']
 # tanh(a @ b), then a loop of five trips over sine.
 PROGRAM = b"""
 func.func @main(%a: tensor<128x256xf32>, %b: tensor<256x256xf32>)
@@ -112,14 +112,14 @@ def test_library_that_is_none():
 
 def test_generation_and_library_that_are_missing(monkeypatch):
   with pytest.raises(UserError, match=r"v5x.* v2, v3, v4, v5e.*did you mean"):
-    tpu_compiler.generation_of('v5x')
-  monkeypatch.delenv(tpu_compiler.LIBRARY_VARIABLE, raising=False)
+    libtpu.generation_of('v5x')
+  monkeypatch.delenv(libtpu.LIBRARY_VARIABLE, raising=False)
   monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
   with pytest.raises(UserError, match=r'pip install -e "\.\[tpu\]"'):
-    tpu_compiler.library()
-  monkeypatch.setenv(tpu_compiler.LIBRARY_VARIABLE, '/no/libtpu.so')
+    libtpu.library()
+  monkeypatch.setenv(libtpu.LIBRARY_VARIABLE, '/no/libtpu.so')
   with pytest.raises(UserError, match=r'/no/libtpu\.so: no such file'):
-    tpu_compiler.library()
+    libtpu.library()
 
 
 def test_windows_that_are_missing_or_infeasible():
@@ -146,7 +146,7 @@ def test_pallas_kernels_of_another_jax(monkeypatch):
 
 @needs_libtpu
 def test_every_generation_compiles():
-  for generation in tpu_compiler.GENERATIONS.values():
+  for generation in libtpu.GENERATIONS.values():
     program = tpu_compiler.compile_program(PROGRAM, generation, 'mlir')
     runs = {kernel.module.name: kernel.runs for kernel in program.kernels}
     assert runs['sine.2'] == 5 and program.open_loops == 0, generation

@@ -13,12 +13,13 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
   compiler_process,
   hlo_files,
+  libtpu,
   lowering_subprocess,
   tpu_compiler,
 )
 from tpu_graphs_ext.serving import kernel_sources
 
-V3 = tpu_compiler.GENERATIONS['v3']
+V3 = libtpu.GENERATIONS['v3']
 
 
 def written(folder, name, message):
@@ -203,13 +204,13 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
     return tpu_compiler.CompiledProgram(
         [compiled(elementwise([64, 256]))], {}, [], 0)
 
-  monkeypatch.setattr(tpu_compiler, 'library', lambda: 'libtpu.so')
+  monkeypatch.setattr(libtpu, 'library', lambda: 'libtpu.so')
   monkeypatch.setattr(lowering_subprocess, 'lower_named', lower_named)
   monkeypatch.setattr(tpu_compiler, 'compile_program', compile_program)
   read = kernel_sources.read_source
   source = read('layers:dense', 'f32[64,256]', 'v5e', 'python9')
   assert asked == [('layers:dense', [('f32', [64, 256])], 'python9'),
-                   (content, tpu_compiler.GENERATIONS['v5e'], 'hlo')]
+                   (content, libtpu.GENERATIONS['v5e'], 'hlo')]
   assert source.notes == ['compiled for a TPU v5e by libtpu']
   read('layers:dense', 'example_arguments')
   assert asked[2] == ('layers:dense', 'example_arguments', '')

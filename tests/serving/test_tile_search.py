@@ -254,8 +254,10 @@ def test_json_and_what_cannot_be_ranked(tmp_path, fixed_model, capsys):
 
 
 @pytest.mark.parametrize('arguments, rule', [
+    (['a.pb', 'b.pb'], 'a.pb: no such file; a function is named as module:'),
+    (['a.py:f', '--tpu=v9'], "'v9' is not a TPU generation"),
     (['a.pb', '--data', 'b'], 'give one of the two'),
     (['--shapes', 'f32[3]'], '--shapes goes with module:function')])
-def test_flags_that_do_not_go_together(arguments, rule, capsys):
+def test_names_and_flags_that_are_refused_at_once(arguments, rule, capsys):
   assert cli.main(['rank', '--dir', 'model_0', *arguments]) == 1
   assert rule in capsys.readouterr().err

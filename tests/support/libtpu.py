@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from tpu_graphs_ext.hlo import tpu_compiler
+from tpu_graphs_ext.hlo import libtpu
 
 needs_libtpu = pytest.mark.skipif(
-    not os.environ.get(tpu_compiler.LIBRARY_VARIABLE)
+    not os.environ.get(libtpu.LIBRARY_VARIABLE)
     and importlib.util.find_spec('libtpu') is None,
     reason='needs the extra [tpu]')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -105,7 +106,21 @@ def _blocks(args: Namespace) -> int:
   return 0
 
 
+def _check_names(args: Namespace) -> None:
+  """Finds wrong names before TensorFlow loads, which takes seconds."""
+  from tpu_graphs_ext.hlo import libtpu, lowering
+  libtpu.generation_of(args.tpu)
+  functions = [name for name in args.files if lowering.names_function(name)]
+  if len(functions) == len(args.files):
+    libtpu.library()
+  elif not functions and not args.json and not any(
+      os.path.exists(os.path.expanduser(name)) for name in args.files):
+    raise UserError(f'{args.files[0]}: no such file; a function is named as '
+                    'module:function')
+
+
 def _all_tiles(args: Namespace) -> int:
+  _check_names(args)
   _log.info('loading TensorFlow and the model, about ten seconds ...')
   from tpu_graphs_ext.engine import threads
   from tpu_graphs_ext.serving import tile_search

@@ -7,6 +7,7 @@ lowering             a TensorFlow or JAX function -> HLO
 lowering_subprocess  the same in a process of its own, and HLO text
 hlo_files            HLO files of compilers -> HLO
 tpu_compiler         Google's TPU compiler: HLO -> kernels and their tiles
+libtpu               the TPUs that libtpu compiles for, and where it is
 compiler_process     the process that it runs in
 pjrt                 its C API
 fusions              an optimised program -> kernels; trip counts; inlined calls

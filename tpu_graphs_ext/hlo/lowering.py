@@ -31,13 +31,21 @@ _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
           'u32': 'uint32', 'u64': 'uint64', 'f8e4m3fn': 'float8_e4m3fn',
           'f8e5m2': 'float8_e5m2'}
 _SHAPE = re.compile(r'([a-z][a-z\d]*)\[([\d,\s]*)\]')
-_NAME = re.compile(r'([\w./~-]+:)?[A-Za-z_][\w.]*')
+# A function's name; not a Windows path, which has a slash after ':'.
+_FUNCTION = re.compile(r'[\w./~-]+:[A-Za-z_][\w.]*')
+_NAME = re.compile(f'({_FUNCTION.pattern})|[A-Za-z_][\\w.]*')
 # Libraries on top of JAX: modules that use them may not import JAX itself.
 _JAX_LIBRARIES = frozenset({'jax', 'flax', 'haiku', 'equinox', 'optax'})
 
 # Flat arguments as [(XLA's type name, sizes)]; or the name of a function that
 # returns the arguments, in the lowered function's module or as 'module:name'.
 Arguments = Union[list, str]
+
+
+def names_function(name: str) -> bool:
+  """Whether this is 'module:function', and not the path of a file."""
+  return not os.path.exists(os.path.expanduser(name)) and bool(
+      _FUNCTION.fullmatch(name))
 
 
 def parse_arguments(text: str) -> Arguments:

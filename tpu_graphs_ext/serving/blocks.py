@@ -13,10 +13,10 @@ from tpu_graphs_ext.analytic import blocks as analytic
 from tpu_graphs_ext.analytic import products
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
+  libtpu,
   lowering,
   lowering_subprocess,
   protos,
-  tpu_compiler,
 )
 from tpu_graphs_ext.serving import kernel_sources
 
@@ -120,7 +120,7 @@ def rank_blocks(product: analytic.Product, tpu: str,
     UserError: the generation is unknown; blocks are not three whole numbers;
       or no kernel can have any of them, with the first one's reason.
   """
-  tpu = tpu_compiler.generation_of(tpu).name
+  tpu = libtpu.generation_of(tpu).name
   machine = analytic.MACHINES[tpu]
   given = (analytic.usual_blocks(product, machine)
            if isinstance(blocks, str) and blocks == USUAL

@@ -12,7 +12,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-import re
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
@@ -26,6 +25,7 @@ from tpu_graphs_ext.hlo import (
   compiler_process,
   features,
   hlo_files,
+  libtpu,
   lowering,
   lowering_subprocess,
   protos,
@@ -34,8 +34,6 @@ from tpu_graphs_ext.hlo import (
 )
 from tpu_graphs_ext.tasks import kernel_inputs
 
-# A function's name; not a Windows path, which has a slash after ':'.
-_FUNCTION = re.compile(r'[\w./~-]+:[A-Za-z_][\w.]*')
 DEFAULT_TPU = 'v3'  # What the data set was timed on.
 
 # Where the default tile of a kernel is from.
@@ -88,17 +86,17 @@ def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
   Args:
     name: see the module's docstring.
     shapes: of a function's arguments; see `lowering.parse_arguments`.
-    tpu: the generation to compile for; see `tpu_compiler.GENERATIONS`.
+    tpu: the generation to compile for; see `libtpu.GENERATIONS`.
     jax_python: the Python with the user's JAX, which also parses HLO text; ''
       for this one.
 
   Raises:
     UserError: nothing can be read, with the reason.
   """
-  generation = tpu_compiler.generation_of(tpu)
+  generation = libtpu.generation_of(tpu)
   path = os.path.expanduser(name)
-  if not os.path.exists(path) and _FUNCTION.fullmatch(name):
-    tpu_compiler.library()  # Before the function's module runs.
+  if lowering.names_function(name):
+    libtpu.library()  # Before the function's module runs.
     module = lowering_subprocess.lower_named(
         name, lowering.parse_arguments(shapes), jax_python)
     return from_program(name, module, 'hlo', generation)
@@ -139,8 +137,8 @@ def from_function(function: Callable, arguments: Any,
   Raises:
     UserError: it cannot be lowered or compiled.
   """
-  generation = tpu_compiler.generation_of(tpu)
-  tpu_compiler.library()  # Before anything takes long.
+  generation = libtpu.generation_of(tpu)
+  libtpu.library()  # Before anything takes long.
   return from_program(
       getattr(function, '__name__', type(function).__name__),
       lower_function(function, arguments), 'hlo', generation)
@@ -234,7 +232,7 @@ def _from_hlo(name: str, file: hlo_files.HloFile, generation) -> Source:
 
 
 def from_program(name: str, content: bytes, program_format: str,
-                 generation: tpu_compiler.Generation) -> Source:
+                 generation: libtpu.Generation) -> Source:
   """Compiles a program for a TPU and takes its kernels.
 
   Args:

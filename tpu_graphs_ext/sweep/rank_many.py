@@ -26,7 +26,7 @@ from tpu_graphs_ext import file_ownership, files, load_models
 from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import tpu_compiler
+from tpu_graphs_ext.hlo import libtpu
 from tpu_graphs_ext.serving import kernel_sources
 from tpu_graphs_ext.sweep import SHARD_FILES, pool, rank_shard, rows, storage
 from tpu_graphs_ext.sweep.rank_shard import Settings, Shard, hash_of
@@ -139,7 +139,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
   """
   start = time.monotonic()
   check_out(out)
-  tpu_compiler.generation_of(tpu)
+  libtpu.generation_of(tpu)
   found = {file.path: file for one in given for file in storage.find(
       one, _LEGAL_ENDINGS if all_tiles else _LISTED_ENDINGS)}
   settings = _settings(model_dir, out, loading, all_tiles=all_tiles,
