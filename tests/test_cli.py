@@ -104,6 +104,9 @@ def test_every_setting_of_a_training_has_a_heading():
     assert {field.name for field in dataclasses.fields(settings)} <= set(
         grouped)
   assert len(grouped) == len(set(grouped))
+  assert set(grouped) <= {
+      action.dest for verb in VERBS for task in flags.TASKS
+      for action in actions_of(verb, task)}
 
 
 @pytest.mark.parametrize('shell', ['bash', 'zsh'])

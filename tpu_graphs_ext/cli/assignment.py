@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from argparse import Namespace
 from typing import Any
@@ -33,17 +31,6 @@ _PLACE = (
     _MODELS_PY, _ROOT, _DATA_ROOT, _OF_TRAINING['--cache_dir'],
     flag('--time_limit', 'MINUTES', 'time that the code of the hand-in may '
          'take in all', process_limits.DEFAULT_MINUTES, type=float))
-_MODEL_DIR = ('--model_dir --dir', 'MODEL_DIR',
-              'folder model_<hash>, with its run file beside it')
-
-
-def _print(result: Any, as_json: bool) -> int:
-  """Prints; 1 if something is broken."""
-  text = (json.dumps(result.to_json(), indent=2, ensure_ascii=False)
-          if as_json else result.text())
-  encoding = sys.stdout.encoding or 'ascii'
-  print(text.encode(encoding, 'replace').decode(encoding))
-  return 0 if result.ok else 1
 
 
 @flags.verb('check versions, checkout, data, disk and memory',
@@ -51,7 +38,9 @@ def _print(result: Any, as_json: bool) -> int:
             flags=[_ROOT, _DATA_ROOT, JSON])
 def doctor(args: Namespace) -> int:
   from tpu_graphs_ext.course import doctor
-  return _print(doctor.doctor(args.root, args.data_root), args.json)
+  diagnosis = doctor.doctor(args.root, args.data_root)
+  flags.show(args, diagnosis.to_json, diagnosis.text)
+  return 0 if diagnosis.ok else 1
 
 
 @flags.verb('put models.py into a checkout of the baseline',
@@ -72,11 +61,12 @@ def uninstall(args: Namespace) -> None:
 @flags.verb(
     'do with a hand-in what the graders do, and name every reason why it fails',
     '--model_dir out/model_1a2b', '--package submission.zip', more=_RUNS_CODE,
-    flags=[_TASK, path(*_MODEL_DIR, one_of=True),
-           path('--package', 'FILE', 'a .zip that `package` wrote',
-                one_of=True), *_PLACE,
-           switch('--toy_data', 'grade with the first 100 files of each split '
-                  'only; of layouts with 5'), JSON])
+    flags=lambda task: [
+        _TASK, flags.model_flag(task, '--model_dir --dir', one_of=True),
+        path('--package', 'FILE', 'a .zip that `package` wrote', one_of=True),
+        *_PLACE, JSON,
+        switch('--toy_data', 'grade with the first 100 files of each split '
+               'only; of layouts with 5')])
 def verify(args: Namespace) -> int:
   from tpu_graphs_ext.course import verify, zip_file
   place = _place(args)
@@ -87,18 +77,19 @@ def verify(args: Namespace) -> int:
                         '--package and --models_py out')
       args.model_dir, place['models_py'] = zip_file.unpack(
           args.package, folder)
-    return _print(verify.verify(args.model_dir, **place,
-                                toy_data=args.toy_data), args.json)
+    verdict = verify.verify(args.model_dir, **place, toy_data=args.toy_data)
+  flags.show(args, verdict.to_json, verdict.text)
+  return 0 if verdict.ok else 1
 
 
 @flags.verb(
     'verify a hand-in and pack it into one zip file',
     '--model_dir out/model_1a2b',
     '--model_dir out/model_1a2b --out hand_in.zip', more=_RUNS_CODE,
-    flags=[_TASK, path(*_MODEL_DIR, required=True),
-           path('--out', 'FILE', 'the .zip to write', 'submission.zip'),
-           *_PLACE,
-           switch('--force', 'pack a model that was trained on toy data')])
+    flags=lambda task: [
+        _TASK, flags.model_flag(task, '--model_dir --dir', required=True),
+        path('--out', 'FILE', 'the .zip to write', 'submission.zip'), *_PLACE,
+        switch('--force', 'pack a model that was trained on toy data')])
 def package(args: Namespace) -> None:
   from tpu_graphs_ext.course import zip_file
   verdict = zip_file.package(args.model_dir, args.out, **_place(args),

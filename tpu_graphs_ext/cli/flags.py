@@ -12,6 +12,7 @@ import dataclasses
 import glob
 import json
 import os
+import sys
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
@@ -125,19 +126,20 @@ def several_positive(text: str) -> list[int]:
   return sorted({positive(part.strip()) for part in text.split(',')})
 
 
-def model_dir(text: str, out_dir: str) -> str:
+def model_dir(text: str, out_dir: str, label: str = '--dir') -> str:
   """The folder of a model of which the first digits, or `latest`, are given.
 
   Args:
     text: what was given; several are separated by commas.
     out_dir: where `latest` alone looks.
+    label: for messages.
 
   Raises:
     UserError: there is no model, or several have these digits.
   """
   if ',' in text:
     return ','.join(model_dir(part, out_dir) for part in text.split(','))
-  folder, name = os.path.split(path_flag('--dir')(text))
+  folder, name = os.path.split(path_flag(label)(text))
   latest = name == 'latest' and not os.path.exists(os.path.expanduser(text))
   if latest:
     folder, name = folder or out_dir, 'model_'
@@ -147,9 +149,9 @@ def model_dir(text: str, out_dir: str) -> str:
   found = sorted(filter(os.path.isdir, glob.glob(glob.escape(start) + '*')),
                  key=os.path.getmtime)
   if latest and not found:
-    raise UserError(f'--dir={text}: there is no model_<hash> in {folder}')
+    raise UserError(f'{label}={text}: there is no model_<hash> in {folder}')
   if len(found) > 1 and not latest:
-    raise UserError(f'--dir={text}: {len(found)} folders begin like this: '
+    raise UserError(f'{label}={text}: {len(found)} folders begin like this: '
                     f'{shortened(sorted(found))}; give more of the hash')
   return found[-1] if found else text
 
@@ -202,15 +204,21 @@ def task_flag(task: str) -> Flag:
 
 def model_flag(task: str, names: str = '--dir', more: str = '',
                **options: Any) -> Flag:
-  """Names the trained model; the tile task has one in the package."""
-  in_package = task == 'tile'
+  """Names the trained model."""
   return flag(
       names, 'MODEL_DIR', 'folder model_<hash>, with its run file beside it. '
       'The first digits of the hash are enough; `latest` is the newest in its '
-      'folder' + in_package * '; `pretrained` is the model in this package'
-      + more, 'pretrained' if in_package else None, required=not in_package,
-      type=lambda text: model_dir(text, TASKS[task].training.out_dir),
-      **options)
+      'folder' + more, **options, type=lambda text: model_dir(
+          text, TASKS[task].training.out_dir, names.split()[0]))
+
+
+def any_model_flag(task: str, names: str = '--dir', more: str = '',
+                   **options: Any) -> Flag:
+  """The same of verbs that also take the package's model of the tile task."""
+  if task != 'tile':
+    return model_flag(task, names, more, required=True, **options)
+  more = '; `pretrained` is the model in this package' + more
+  return model_flag(task, names, more, default='pretrained', **options)
 
 
 def data_flag(task: str, split: str, before: str = '') -> Flag:
@@ -271,6 +279,9 @@ def few_threads(args: argparse.Namespace) -> None:
     threads.one_for_each_operation(threads.RANKING_CORES)
 
 
-def print_json(content: Any) -> None:
-  """Prints what a verb found, for --json."""
-  print(json.dumps(content, indent=2))
+def show(args: argparse.Namespace, to_json: Callable[[], Any],
+         text: Callable[[], str]) -> None:
+  """Prints what a verb found; letters that the terminal lacks become '?'."""
+  found = json.dumps(to_json(), indent=2) if args.json else text()
+  encoding = sys.stdout.encoding or 'ascii'
+  print(found.encode(encoding, 'replace').decode(encoding))

@@ -102,7 +102,5 @@ def trace(args: Namespace) -> None:
                             args.ranks)
   if args.csv:
     analysis.CSV.write(args.csv, analysis.csv_of(found))
-  if args.json:
-    flags.print_json(analysis.to_json(found))
-  else:
-    print(analysis.text(found, args.top))
+  flags.show(args, lambda: analysis.to_json(found),
+             lambda: analysis.text(found, args.top))

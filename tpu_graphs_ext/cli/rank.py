@@ -49,7 +49,7 @@ _OF_TILES = (
 
 def _flags(task: str) -> Iterator[flags.Flag]:
   yield flags.task_flag(task)
-  yield flags.model_flag(task)
+  yield flags.any_model_flag(task)
   yield flags.data_flag(
       task, 'test', 'without FILE, choose from the tiles that these list: '
       if task == 'tile' else '')
@@ -84,10 +84,8 @@ def rank(args: Namespace) -> int:
   flags.few_threads(args)
   rankings = rank.rank(args.dir, args.data, loading=flags.loading(args),
                        top_k=args.most)
-  if args.json:
-    flags.print_json([ranking.to_json() for ranking in rankings])
-  else:
-    print('\n\n'.join(ranking.text() for ranking in rankings))
+  flags.show(args, lambda: [ranking.to_json() for ranking in rankings],
+             lambda: '\n\n'.join(ranking.text() for ranking in rankings))
   return 0
 
 
@@ -99,10 +97,7 @@ def _blocks(args: Namespace) -> int:
   ranking = blocks.rank_function(
       args.files[0], args.shapes, args.tpu, blocks.parsed_blocks(args.blocks),
       args.most, args.jax_python)
-  if args.json:
-    flags.print_json(ranking.to_json())
-  else:
-    print(ranking.text())
+  flags.show(args, ranking.to_json, ranking.text)
   return 0
 
 
@@ -129,11 +124,10 @@ def _all_tiles(args: Namespace) -> int:
       args.dir, args.files, shapes=args.shapes, tpu=args.tpu,
       jax_python=args.jax_python, most_tiles=args.most_tiles,
       top_k=None if args.all else args.top_k, loading=flags.loading(args))
-  if args.json:
-    flags.print_json([one.to_json() for one in advice])
-  elif texts := [one.text(args.verbose) for one in advice
-                 if one.kernels or one.notes]:
-    print('\n\n'.join(texts))
+  told = [one for one in advice if one.kernels or one.notes]
+  if args.json or told:
+    flags.show(args, lambda: [one.to_json() for one in advice],
+               lambda: '\n\n'.join(one.text(args.verbose) for one in told))
   return _failed([fault for one in advice for fault in one.faults])
 
 

@@ -34,8 +34,8 @@ def train(args: Namespace) -> None:
 def _evaluate_flags(task: str) -> Iterator[flags.Flag]:
   of = TASKS[task]
   yield flags.task_flag(task)
-  yield flags.model_flag(task, '--dir --dirs', '. Several models are compared',
-                         nargs='+')
+  yield flags.any_model_flag(task, '--dir --dirs',
+                             '. Several models are compared', nargs='+')
   yield flags.data_flag(task, 'valid')
   yield flag('--top_k', 'K,K...', f'numbers of {of.configs} to try', of.top_k,
              type=flags.several_positive)
@@ -63,15 +63,13 @@ def evaluate(args: Namespace) -> None:
       loading=flags.loading(args), ks=args.top_k)
   if args.csv:
     evaluation.CSV.write(args.csv, results.to_csv(evaluations))
-  if args.json:
-    flags.print_json(results.to_json(evaluations))
-  else:
-    print(evaluation.texts(evaluations, getattr(args, 'by_kernel', False)))
+  flags.show(args, lambda: results.to_json(evaluations), lambda: (
+      evaluation.texts(evaluations, getattr(args, 'by_kernel', False))))
 
 
 def _predict_flags(task: str) -> Iterator[flags.Flag]:
   yield flags.task_flag(task)
-  yield flags.model_flag(task)
+  yield flags.any_model_flag(task)
   yield path('--out', 'FILE', 'the CSV to write', TASKS[task].csv_name)
   if task == 'tile':
     yield flag('--top_configs', 'N', 'configurations of each kernel',
@@ -92,7 +90,7 @@ def predict(args: Namespace) -> None:
 @flags.verb(
     'write a trained model as a SavedModel that runs without this package',
     '--out saved_model', '--dir latest --out saved_model', flags=[
-        flags.model_flag('tile'),
+        flags.any_model_flag('tile'),
         path('--out', 'DIR', 'folder to write; replaces only an older export',
              required=True),
         # The model's own `forward` decides where duplicates stand.
@@ -110,10 +108,7 @@ def export(args: Namespace) -> None:
 def check_data(args: Namespace) -> int:
   from tpu_graphs_ext.data import check
   report = check.check_data(args.folder, args.task)
-  if args.json:
-    flags.print_json(report.to_json())
-  else:
-    print(report.text())
+  flags.show(args, report.to_json, report.text)
   return 1 if report.faults else 0
 
 
