@@ -126,20 +126,18 @@ def test_distribution_over_kernels():
 
 
 def test_paired_differences():
-  found = compare.differences(
-      comparison([0.1, 0.2, 0.3], [0.2, 0.3, 0.4]), LOOKS)
+  table = compare.differences(comparison([0.1, 0.2, 0.3], [0.2, 0.3, 0.4]))
   # Ten points in every kernel: the interval has no width.
   minus = page.MINUS
-  assert cells(found['difference_table'], f'Model0 {minus} Model1')[0] == (
+  assert cells(table, f'Model0 {minus} Model1')[0] == (
       f'{minus}10.0 [{minus}10.0\u00a0to\u00a0{minus}10.0]')
-  assert number(cells(found['difference_table'],
-                      f'Model0 {minus} default tile')[0]) == 10
+  assert number(cells(table, f'Model0 {minus} default tile')[0]) == 10
 
 
 def test_many_groups_are_compared_with_the_best():
   found = compare.differences(comparison(*[[0.1 * i] * 2
-                                           for i in (3, 2, 1, 4, 5)]), LOOKS)
-  assert set(found['difference_table'].frame['pair']) == {
+                                           for i in (3, 2, 1, 4, 5)]))
+  assert set(found.frame['pair']) == {
       *(f'Model2 {page.MINUS} Model{other}' for other in (0, 1, 3, 4)),
       *(f'Model{own} {page.MINUS} default tile' for own in range(5))}
 

@@ -94,68 +94,59 @@ def test_equal_bytes_for_shards_of_any_size(ranked, folder):
   assert ranked(f'{folder}/*.npz')[1] == expected
 
 
-def test_a_run_that_was_broken_off_goes_on(ranked, inline, tmp_path, caplog):
+def test_a_run_that_was_interrupted_continues(ranked, inline, tmp_path,
+                                              folder, caplog):
   _, expected = ranked()
-  inline.done, inline.stop_after = [], 2
-  with pytest.raises(KeyboardInterrupt):
-    ranked(name='again.jsonl')
+
+  def interrupted(**chosen):
+    inline.done, inline.stop_after = [], 2
+    with pytest.raises(KeyboardInterrupt):
+      ranked(name='again.jsonl', **chosen)
+    inline.done, inline.stop_after = [], None
+
+  interrupted()
   kept = tmp_path / 'again.jsonl.parts'
   assert f'what is ranked is kept in {kept}' in caplog.text
   assert len(list(kept.iterdir())) == 2
   assert not (tmp_path / 'again.jsonl').exists()
-  inline.done, inline.stop_after = [], None
   summary, content = ranked(name='again.jsonl')
   assert inline.ranked == [['net_6.npz']] and content == expected
   assert summary.kept == 6 and 'by an earlier run' in summary.text()
   assert not kept.exists()
+  interrupted()
+  ranked(name='again.jsonl', top_k=1)  # Other rows: nothing is kept.
+  assert len(inline.ranked) == 3
+  # A changed file, and a damaged part.
+  interrupted()
+  tiny_kernels.make_kernel('net_1').save(str(folder))
+  _, content = ranked(name='again.jsonl')
+  assert inline.ranked == [['net_0.npz', 'net_1.npz', 'net_2.npz'],
+                           ['net_6.npz']]
+  assert rows_in(content)[1]['nodes'] == 3
+  interrupted()
+  part = next(kept.iterdir())
+  part.write_bytes(part.read_bytes().replace(b'net', b'not'))
+  assert ranked(name='again.jsonl')[1] == content
+  assert len(inline.ranked) == 2
 
 
-@pytest.fixture
-def broken_off(ranked, inline):
-  """All shards but the last were ranked; then one may change something."""
+def test_another_model_uses_no_part(ranked, inline, saved_model_dir, folder,
+                                    tmp_path):
   inline.stop_after = 2
   with pytest.raises(KeyboardInterrupt):
     ranked()
-  inline.done, inline.stop_after = [], None
-  return ranked
-
-
-def test_what_changed_is_ranked_again(ranked, inline, folder, tmp_path):
-  inline.stop_after = 3
-  with pytest.raises(KeyboardInterrupt):
-    ranked(shard_files=2)
-  tiny_kernels.make_kernel('net_1').save(str(folder))
-  damaged, = (part for part in (tmp_path / 'out.jsonl.parts').iterdir()
-              if b'net_4' in part.read_bytes())
-  damaged.write_bytes(damaged.read_bytes().replace(b'net', b'not'))
-  inline.done, inline.stop_after = [], None
-  _, content = ranked(shard_files=2)
-  assert inline.ranked == [['net_0.npz', 'net_1.npz'],
-                           ['net_4.npz', 'net_5.npz'], ['net_6.npz']]
-  assert rows_in(content)[1]['nodes'] == 3
-
-
-@pytest.mark.parametrize('changes', [{'top_k': 1}, {'shard_files': 2}])
-def test_other_flags_use_no_part(broken_off, inline, changes):
-  broken_off(**changes)
-  assert [name for names in inline.ranked for name in names] == [
-      f'net_{number}.npz' for number in range(7)]
-
-
-def test_another_model_uses_no_part(broken_off, inline, saved_model_dir,
-                                    folder, tmp_path):
   copy = tmp_path / 'model_copy'
   shutil.copytree(saved_model_dir, copy)
   run = saved_model_dir.replace('model_', 'run_') + '.jsonz'
   shutil.copy(run, tmp_path / 'run_copy.jsonz')
   out = str(tmp_path / 'out.jsonl')
   # The same content under another name is the same model.
-  rank_many.rank_many(str(copy), [str(folder)], out, shard_files=3)
-  assert inline.ranked == [['net_6.npz']]
-  (copy / 'fingerprint.pb').write_bytes(b'other')
-  inline.done = []
-  rank_many.rank_many(str(copy), [str(folder)], out, shard_files=3)
-  assert len(inline.ranked) == 3
+  for parts_left, change in ((1, None), (3, b'other')):
+    if change:
+      (copy / 'fingerprint.pb').write_bytes(change)
+    inline.done, inline.stop_after = [], None
+    rank_many.rank_many(str(copy), [str(folder)], out, shard_files=3)
+    assert len(inline.ranked) == parts_left
 
 
 def test_files_that_cannot_be_ranked_have_rows(ranked, folder, tmp_path):
@@ -260,45 +251,25 @@ def test_a_model_that_cannot_be_compiled_ranks_too(ranked, monkeypatch):
     assert row == expected
 
 
-def test_one_command_at_a_time(ranked, tmp_path):
+def test_outputs_that_are_refused(ranked, tmp_path):
+  pytest.importorskip('fsspec', reason='needs the extra [scale]')
   with rank_many._parts_folder(str(tmp_path / 'out.jsonl.parts')):
     with pytest.raises(UserError, match='another command is ranking into it'):
       ranked()
-  ranked()
-
-
-@pytest.mark.parametrize('name, content, rule', [
-    ('out.csv', None, 'must end with .jsonl or .parquet'),
-    ('out.jsonl', '{"mine": 1}', 'is no file of rankings'),
-    ('out.parquet', 'mine', 'is no file of Parquet')])
-def test_outputs_that_are_refused(tmp_path, name, content, rule):
-  path = tmp_path / name
-  if content:
-    path.write_text(content)
-  with pytest.raises(UserError, match=rule):
-    rank_many.check_out(str(path))
-  assert content is None or path.read_text() == content
-
-
-def test_a_url_of_another_file_is_not_replaced():
-  pytest.importorskip('fsspec', reason='needs the extra [scale]')
   url = f'memory://{uuid.uuid4().hex}/out.jsonl'
-  with storage.new_file(url) as file:
-    file.write(b'{"mine": 1}')
-  with pytest.raises(UserError, match='is no file of rankings, so it is not'):
-    rank_many.check_out(url)
+  for path, content, rule in (
+      ('out.csv', None, 'must end with .jsonl or .parquet'),
+      (f'{tmp_path}/mine.jsonl', b'{"mine": 1}', 'is no file of rankings'),
+      (f'{tmp_path}/out.parquet', b'mine', 'is no file of Parquet'),
+      (url, b'{"mine": 1}', 'is no file of rankings, so it is not')):
+    if content:
+      with storage.new_file(path) as file:
+        file.write(content)
+    with pytest.raises(UserError, match=rule):
+      rank_many.check_out(path)
 
 
-def test_what_no_worker_can_do_ends_it(ranked, monkeypatch):
-  def fails(function, items, **_):
-    yield pool.Outcome(next(items)[0], None, 'ModuleNotFoundError: x')
-
-  monkeypatch.setattr(pool, 'run', fails)
-  with pytest.raises(UserError, match='a worker cannot rank: ModuleNotFound'):
-    ranked()
-
-
-def test_summary_of_strange_features():
+def test_summary_of_features_outside_the_training_data():
   summary = rank_many.Summary('o.jsonl', 12, worked=2.5, seconds=2.0)
   for number in range(1, 13):
     summary.add(rows.row(rows.LISTED, 'a', tile_id='a', configs=10, unfamiliar=[

@@ -131,7 +131,7 @@ class Bar(NamedTuple):
 
 
 def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
-           is_log: bool, is_difference: bool = False) -> str:
+           is_log: bool) -> str:
   """Means and intervals from top to bottom, as an SVG document.
 
   Args:
@@ -139,7 +139,6 @@ def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
       their bars: beside them they would leave no room on a phone.
     label: of the x axis.
     is_log: whether the x axis is that of `log_scale`.
-    is_difference: whether a line marks 0.
   """
   lines = sum(bool(title) + 0.4 + sum(
       1 + _wrapped(bar.look.name).count('\n') for bar in bars)
@@ -149,10 +148,8 @@ def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
     y, names = 0.0, {}
     ends = np.array([bar[1:] for _, bars in blocks for bar in bars])
     if is_log:
-      log_scale(axes, 'x', np.nanmin(ends, initial=-is_difference),
+      log_scale(axes, 'x', np.nanmin(ends, initial=0),
                 np.nanmax(ends, initial=0))
-    if is_difference:
-      axes.axvline(0, color=SOFT, lw=1)
     for title, bars in blocks:
       if title:
         axes.text(0, y, textwrap.shorten(title, 44, placeholder='…'),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
       'programs': by_program(comparison, looks),
       'kinds': by_kind(comparison, looks),
       'distributions': distributions(comparison, looks),
-      **differences(comparison, looks)}
+      'differences': differences(comparison)}
 
 
 # -------------------------------------------------------------- first screen
@@ -278,7 +278,7 @@ def _distribution(values: pandas.DataFrame, measure: Measure,
 # -------------------------------------------------------------- between runs
 
 
-def differences(comparison: Comparison, looks: Looks) -> dict[str, Any]:
+def differences(comparison: Comparison) -> Optional[page.Table]:
   """Between groups, and between each group and the default tile."""
   measures = measures_of(comparison.task)
   values = {measure: comparison.values(measure) for measure in measures}
@@ -288,33 +288,11 @@ def differences(comparison: Comparison, looks: Looks) -> dict[str, Any]:
            else [(groups[0], other) for other in groups[1:]])
   if DEFAULT in values[measures[0]]:
     pairs += [(name, DEFAULT) for name in comparison.groups]
-  names = {pair: f'{pair[0]} {page.MINUS} {pair[1]}' for pair in pairs}
-  found = {measure: {pair: difference(of, *pair) for pair in pairs}
-           for measure, of in values.items()}
-  return {
-      'difference_figures': pairs and [
-          _difference_figure(measure, [
-              Bar(looks[pair[0]]._replace(name=names[pair]), *of[pair])
-              for pair in pairs if not math.isnan(of[pair][0])])
-          for measure, of in found.items()],
-      'difference_table': pairs and page.table(
-          'Difference, mean [95 % interval]', ('pair', *(
-              f'{measure.name}, '
-              f'{"above" if measure.higher_is_better else "below"} 0: the '
-              'first is better' for measure in measures)),
-          ((names[pair], *(page.interval(*of[pair], measure.digits)
-                           for measure, of in found.items()))
-           for pair in pairs))}
-
-
-def _difference_figure(measure: Measure, bars: Sequence[Bar]) -> page.Figure:
-  said = ', '.join(f'{bar.look.name}: {bar.mean:+.{measure.digits}f}'
-                   for bar in bars)
-  return page.Figure(
-      f'Paired differences, {measure.short}',
-      f'{said}. {"Right" if measure.higher_is_better else "Left"} of 0 the '
-      'first is better.', charts.forest(
-          [('', bars)], f'difference in {measure.name}'
-          if measure.higher_is_better
-          else 'percentage points (log scale beyond ±1)',
-          not measure.higher_is_better, is_difference=True))
+  return page.table(
+      'Difference, mean [95 % interval]', ('pair', *(
+          f'{measure.name}, {"above" if measure.higher_is_better else "below"} '
+          '0: the first is better' for measure in measures)),
+      ((f'{one} {page.MINUS} {other}', *(
+          page.interval(*difference(of, one, other), measure.digits)
+          for measure, of in values.items())) for one, other in pairs)
+  ) if pairs else None

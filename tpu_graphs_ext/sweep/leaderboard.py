@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable
 from typing import Any, Optional
@@ -125,19 +126,26 @@ class Leaderboard:
 
   # ------------------------------------------------------------------ tables
 
-  def _cells(self, differ: bool, digits: int = 17) -> dict[str, list[str]]:
-    """Texts of the arguments in which groups differ, or of those alike."""
-    cells = {}
+  def _arguments(self, differ: bool, digits: int = 17) -> pd.DataFrame:
+    """A column of texts for each argument that differs between groups, or not.
+
+    Args:
+      differ: which of the two.
+      digits: of numbers.
+    """
+    groups, cells = self.groups, {}
     for part in ('kwargs', 'settings'):
-      column = self.groups[part]
-      for name in dict.fromkeys(name for given in column for name in given):
+      for name in dict.fromkeys(
+          name for given in groups[part] for name in given):
         texts = [text_of(given[name], digits) if name in given else ''
-                 for given in column]
+                 for given in groups[part]]
         if name != 'cache_dir' and (len(set(texts)) > 1) == differ:
-          cells[f'{part}.{name}'] = texts
-    if differ and self.groups['data_root'].nunique() > 1:
-      cells['.data_root'] = list(self.groups['data_root'])
-    return cells
+          cells[part, name] = texts
+    if differ and groups['data_root'].nunique() > 1:
+      cells['', 'data_root'] = list(groups['data_root'])
+    table = pd.DataFrame(cells, groups.index)
+    # Arguments of a model and flags may have the same names.
+    return table.set_axis([name for _, name in cells], axis=1)
 
   def table(self, link: bool = True) -> pd.DataFrame:
     """The table for people, of texts.
@@ -148,32 +156,27 @@ class Leaderboard:
     groups, goal = self.groups, self._grid.goal
     runs = [f'model_{run}' if isinstance(run, str) else ''
             for run in groups['best_run']]
-    columns = {
-        '': groups['rank'].astype('string').fillna(''),
-        'model': groups['model'], **self._cells(True, 4),
-        'seeds': groups['seeds'].astype(str) + ' of '
-                 + groups['trials'].astype(str)}
+    first = pd.DataFrame({'': groups['rank'].astype('string').fillna(''),
+                          'model': groups['model']})
+    rest = {'seeds': [f'{seeds} of {trials}' for seeds, trials in groups[
+        ['seeds', 'trials']].values]}
     for name in self._measures:
       parts = ('mean', 'deviation', 'low', 'high')[:4 if name == goal else 2]
-      columns[_head(name)] = [_spread(name, *row) for row in groups[
+      rest[_head(name)] = [_spread(name, *row) for row in groups[
           [f'{name}_{part}' for part in parts]].values]
-    columns.update({
+    rest.update({
         'seconds': groups['seconds'].map('{:.0f}'.format).replace('nan', ''),
         'stopped': groups[STOPPED].astype(str).replace('0', ''),
         'failed': groups[FAILED].astype(str).replace('0', ''),
         'best run': [f'[{run[6:14]}]({run})' if run and link else run
                      for run in runs]})
-    table = pd.DataFrame({name: list(cells) for name, cells in columns.items()})
-    return table.rename(columns=lambda name: name.partition('.')[2] or name)
+    return pd.concat([first, self._arguments(True, 4),
+                      pd.DataFrame(rest, groups.index)], axis=1)
 
   def text(self, out: str) -> str:
     """The first rows, and where the rest is."""
     table = self.table(link=False).iloc[:_SHOWN, :-1]
-    rows = [list(table.columns), *table.values.tolist()]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ['  '.join(cell.ljust(width) for cell, width in zip(row, widths)
-                       ).rstrip() for row in rows]
-    lines += ['', self.counts()]
+    lines = [table.to_string(index=False), '', self.counts()]
     if self.best:
       lines.append(f'best model:  {out}/model_{self.best["run"]}')
     lines += [f'leaderboard: {out}/{NAME}.md, .csv; {TRIALS_NAME}',
@@ -181,38 +184,33 @@ class Leaderboard:
     return '\n'.join(lines)
 
   def markdown(self) -> str:
-    goal = self._grid.goal
-    table = self.table()
-    shared = ', '.join(f'{key.partition(".")[2]}={texts[0]}'
-                       for key, texts in self._cells(False).items())
+    goal, table, best = self._grid.goal, self.table(), self.best
+    shared = ', '.join(f'{name}={texts.iloc[0]}' for name, texts
+                       in self._arguments(False).items())
     most = 'highest' if self._grid.highest_is_best else 'lowest'
     lines = [
         f'# Sweep of {os.path.basename(self._grid.path)}', '',
         f'{self.counts()}. The {most} {_head(goal)} on the validation split '
         'first: mean over seeds, ± deviation, and from three seeds on its '
-        f'(95 % interval).{f" All with {shared}." if shared else ""}', '']
-    lines += ['| ' + ' | '.join(str(cell).replace('|', '\\|') for cell in row)
-              + ' |' for row in (table.columns, ['---'] * table.shape[1],
-                                 *table.values)]
-    best = self.best
+        f'(95 % interval).{f" All with {shared}." if shared else ""}', '', *(
+            '| ' + ' | '.join(str(cell).replace('|', '\\|') for cell in row)
+            + ' |' for row in (table.columns, ['---'] * table.shape[1],
+                               *table.values))]
     if best:
       run = f'model_{best["run"]}'
       lines += ['', f'Best model: [{run}]({run}), seed {best["seed"]}, '
                 f'{_head(goal)} {_number(goal, best[goal])}.']
-    failed = self.trials[self.trials['state'] == FAILED]
-    if len(failed):
-      lines += ['', '## Failed', '']
-    for row in failed.to_dict('records'):
+    failed = self.trials[self.trials['state'] == FAILED].to_dict('records')
+    lines += ['', '## Failed', ''] if failed else []
+    for row in failed:
       error = ' '.join(row['error'].split()).replace('|', '\\|')
       lines.append(f'- `{row["key"]}` {describe(row)}: {error}')
     return '\n'.join(lines) + '\n'
 
   def csv(self) -> str:
     groups = self.groups
-    cells = pd.DataFrame(self._cells(True), index=groups.index).rename(
-        columns=lambda name: name.partition('.')[2])
     return _csv(pd.concat([
-        groups[['rank', 'model']], cells,
+        groups[['rank', 'model']], self._arguments(True),
         groups[['seeds', 'trials', STOPPED, FAILED, *(
             f'{name}_{part}' for name in self._measures
             for part in ('mean', 'deviation', 'low', 'high'))]],
@@ -220,8 +218,7 @@ class Leaderboard:
         axis=1))
 
   def trials_csv(self) -> str:
-    table = self.trials.drop(columns='group')
-    table['seconds'] = table['seconds'].round(1)
+    table = self.trials.drop(columns='group').round({'seconds': 1})
     for part in ('kwargs', 'settings'):
       table[part] = [json.dumps(given, sort_keys=True)
                      for given in table[part]]
@@ -229,25 +226,22 @@ class Leaderboard:
 
 
 def _head(name: str) -> str:
-  if name.startswith('top'):
-    return f'top-{name[3:]} %'
-  return {'opa': 'OPA', 'kendall': "Kendall's tau"}[name]
+  return {'opa': 'OPA', 'kendall': "Kendall's tau"}.get(
+      name, f'top-{name[3:]} %')
 
 
 def _number(name: str, value: float) -> str:
   return f'{100 * value:.2f}' if name.startswith('top') else f'{value:.4f}'
 
 
-def _spread(name: str, mean: float, deviation: float, *ends: float) -> str:
+def _spread(name: str, mean: float, deviation: float, low: float = math.nan,
+            high: float = math.nan) -> str:
   """'0.2000 ± 0.1000 (-0.0484 to 0.4484)', as far as there are numbers."""
-  if pd.isna(mean):
-    return ''
-  text = _number(name, mean)
-  if not pd.isna(deviation):
-    text += f' ± {_number(name, deviation)}'
-  if ends and not pd.isna(ends[0]):
-    text += ' ({} to {})'.format(*(_number(name, end) for end in ends))
-  return text
+  mean, deviation, low, high = (
+      '' if math.isnan(value) else _number(name, value)
+      for value in (mean, deviation, low, high))
+  return (mean + f' ± {deviation}' * bool(deviation)
+          + f' ({low} to {high})' * bool(low))
 
 
 def _csv(table: pd.DataFrame) -> str:
