@@ -157,14 +157,14 @@ def test_constants_beside_where_they_started():
      'Model0 wins: 10.0 percentage points less slowdown at top-1 than Model1. '
      'The default tile is 20.0 points ahead of both',
      '95 % interval of the difference: 10.0 to 10.0. Model0 minus the default '
-     'tile: 20.0 [10.0\u00a0to\u00a030.0] points. One run of '
-     'Model0 and Model1:'),
+     'tile: 20.0 [10.0\u00a0to\u00a030.0] points. One run '
+     'each: another seed'),
     ([[0, 0, .1], [0, .1, 0]],
      'No clear winner: Model0 has 0.00 percentage points less slowdown at '
      'top-1 than Model1', 'It includes 0, so this may be chance. Model0 minus '
      f'the default tile: {page.MINUS}6.67'),
     ([[.3, .3]], 'The default tile wins: 20.0 percentage points less slowdown '
-     'at top-1 than Model0', 'One run of Model0'),
+     'at top-1 than Model0', 'One run each'),
     ([[.05]], 'Model0 leads: 5.00 percentage points less slowdown at top-1 '
      'than the default tile', 'too few problems')])
 def test_the_headline(of_runs, title, certainty):

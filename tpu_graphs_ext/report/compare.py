@@ -99,10 +99,10 @@ def headline(comparison: Comparison) -> tuple[str, str]:
                 f'of {"both" if len(others) == 1 else "all"}')
     certainty += (f' {best} minus the default tile: {page.interval(*ahead)} '
                   'points.')
-  single = [name for name, of in comparison.groups.items() if len(of) == 1]
-  if single:
-    certainty += (f' One run of {" and ".join(single)}: another seed may '
-                  'change this.')
+  runs = [len(of) for of in comparison.groups.values()]
+  if min(runs) == 1:
+    who = 'One run each' if max(runs) == 1 else 'Some have one run'
+    certainty += f' {who}: another seed may change this.'
   return title, certainty
 
 
