@@ -80,8 +80,7 @@ MODEL = {'models': ['MLP']}
     ({**MODEL, 'settings': {'epoch': 3}},
      'settings.epoch: train has no such flag; did you mean epochs?'),
     ({**MODEL, 'settings': {'seed': 3}},
-     'settings.seed: is not for a grid to set; the trials have it from '
-     '"seeds"'),
+     'settings.seed: cannot be set here: "seeds" does'),
     ({**MODEL, 'settings': {'lr': [0.1, -1]}},
      ': settings.lr: --lr=-1: must be a positive number'),
     ({**MODEL, 'settings': {'lr': {'min': 0.0, 'max': 1.0, 'step': 0.5}}},

@@ -51,12 +51,13 @@ GOALS = {'tile': ('opa', 'top1', 'top5', 'top10'),
 _KEYS = ('task', 'models', 'kwargs', 'settings', 'seeds', 'data_roots',
          'search', 'prune', 'goal')
 _RANGE = ('min', 'max', 'step', 'count', 'log')
-# Settings that the sweep gives each trial, and where they come from.
+# Settings that the sweep gives each trial, and who sets them instead.
 OWN_SETTINGS = {
-    'model': '"models"', 'model_kwargs_json': '"kwargs"', 'seed': '"seeds"',
-    'data_root': '"data_roots"', 'out_dir': '--out', 'run_id': 'the trial',
-    'results_csv': '--out', 'resume': 'the sweep', 'tensorboard': 'nobody',
-    'csv_log': 'nobody'}
+    'model': '"models" does', 'model_kwargs_json': '"kwargs" does',
+    'seed': '"seeds" does', 'data_root': '"data_roots" does',
+    'out_dir': '--out does', 'results_csv': '--out does',
+    'run_id': 'the sweep does', 'resume': 'the sweep does',
+    'tensorboard': 'trials have none', 'csv_log': 'trials have none'}
 # Places, which must be the same for all trials.
 FIXED_SETTINGS = ('cache_dir', 'models_py')
 
@@ -332,8 +333,8 @@ class _Reader:
 
   def _check_setting(self, name: str, values: Any) -> None:
     key = f'settings.{name}'
-    self._require(name not in OWN_SETTINGS, key, 'is not for a grid to set; '
-                  f'the trials have it from {OWN_SETTINGS.get(name)}')
+    self._require(name not in OWN_SETTINGS, key, 'cannot be set here: '
+                  f'{OWN_SETTINGS.get(name)}')
     free = [other for other in self._fields if other not in OWN_SETTINGS]
     self._require(name in free, key, 'train has no such flag; ' + (
         _hint(name, free) or f'it has {shortened(free, len(free))}'))
