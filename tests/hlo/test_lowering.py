@@ -101,9 +101,11 @@ def test_functions_of_modules_and_files(module_name):
     ('no_such_module:dense', [], "there is no module 'no_such_module'"),
     ('no_such.py:dense', [], r'there is no file no_such\.py'),
     ('broken.py:f', [], r'broken\.py cannot be imported \(ZeroDivisionError'),
+    ('reads.py:f', [], r'reads\.py cannot be imported \(FileNotFoundError'),
     ('needs_jax.py:f', [], r'pip install -e "\.\[jax\]"')])
 def test_what_cannot_be_lowered(module_name, tmp_path, target, shapes, rule):
   (tmp_path / 'broken.py').write_text('1 / 0')
+  (tmp_path / 'reads.py').write_text('open("no_such_data")')
   (tmp_path / 'needs_jax.py').write_text(
       'raise ModuleNotFoundError(name="jax")')
   with pytest.raises(UserError, match=rule):

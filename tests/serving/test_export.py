@@ -106,7 +106,7 @@ def edges(*rows):
   return np.array(rows, np.int64).reshape(-1, 2)
 
 
-@pytest.mark.parametrize('change, message', [
+SENSELESS = [
     ({'node_feat': BATCH['node_feat'][:, 1:]},
      r'Shape of tensor node_feat \[\d+,139\] is not compatible with .*140'),
     ({'config_feat': BATCH['config_feat'][:, 1:]},
@@ -129,13 +129,13 @@ def edges(*rows):
     ({'config_splits': np.array([], np.int64)},
      'config_splits must begin with 0, rise, and end with the number of conf'),
     ({'config_feat': BATCH['config_feat'][:0]}, 'config_feat has no rows'),
-])
-def test_tensors_that_make_no_sense(loaded, change, message):
-  with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-    run(loaded, {**BATCH, **change})
+]
 
 
-def test_one_kernel_that_makes_no_sense(loaded):
+def test_tensors_that_make_no_sense(loaded):
+  for change, message in SENSELESS:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+      run(loaded, {**BATCH, **change})
   arrays = {**saved_run.arrays_of(KERNELS[0]), 'edge_index': edges([99, 0])}
   with pytest.raises(tf.errors.InvalidArgumentError,
                      match='edge_index must hold nodes of the batch'):
@@ -242,21 +242,20 @@ def test_an_export_replaces_an_export(model_dir, tmp_path, unsaved):
   export.export(model_dir, str(out))
 
 
-@pytest.mark.parametrize('spoil', [
-    lambda out: (out / 'mine.txt').write_text('x'),
-    lambda out: (out / 'saved_model.pb').write_text('changed'),
-    lambda out: (out / export.MARK).write_text('{}'),
-    lambda out: (out / 'empty').mkdir(),
-    lambda out: os.symlink('saved_model.pb', out / 'link'),
-])
-def test_what_is_not_ours_is_left_alone(model_dir, tmp_path, unsaved, spoil):
-  out = tmp_path / 'out'
-  export.export(model_dir, str(out))
-  spoil(out)
-  before = names_in(out)
-  with pytest.raises(UserError, match='which no export wrote, or which was'):
+def test_what_is_not_ours_is_left_alone(model_dir, tmp_path, unsaved):
+  for number, spoil in enumerate((
+      lambda out: (out / 'mine.txt').write_text('x'),
+      lambda out: (out / 'saved_model.pb').write_text('changed'),
+      lambda out: (out / export.MARK).write_text('{}'),
+      lambda out: (out / 'empty').mkdir(),
+      lambda out: os.symlink('saved_model.pb', out / 'link'))):
+    out = tmp_path / str(number)
     export.export(model_dir, str(out))
-  assert names_in(out) == before
+    spoil(out)
+    before = names_in(out)
+    with pytest.raises(UserError, match='which no export wrote, or which was'):
+      export.export(model_dir, str(out))
+    assert names_in(out) == before
 
 
 def test_what_comes_meanwhile_is_left_alone(
@@ -287,7 +286,7 @@ def test_places_that_cannot_be(model_dir, tmp_path):
       export.export(model_dir, str(out))
 
 
-def test_an_interrupted_export_leaves_what_was_there(
+def test_an_interrupted_export_and_a_full_disk_change_nothing(
     model_dir, tmp_path, monkeypatch, unsaved):
   out = tmp_path / 'out'
   export.export(model_dir, str(out))
@@ -296,21 +295,17 @@ def test_an_interrupted_export_leaves_what_was_there(
     open(os.path.join(folder, 'half'), 'w').close()
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(tf.saved_model, 'save', broken)
-  with pytest.raises(KeyboardInterrupt):
-    export.export(model_dir, str(out))
-  assert os.listdir(tmp_path) == ['out']
-  assert names_in(out) == [export.MARK, 'saved_model.pb']
-
-
-def test_a_full_disk(model_dir, tmp_path, monkeypatch, unsaved):
   def full(module, folder, signatures):
     raise tf.errors.ResourceExhaustedError(None, None, 'No space left')
 
+  monkeypatch.setattr(tf.saved_model, 'save', broken)
+  with pytest.raises(KeyboardInterrupt):
+    export.export(model_dir, str(out))
   monkeypatch.setattr(tf.saved_model, 'save', full)
   with pytest.raises(UserError, match=r'No space left\)?; free some space'):
-    export.export(model_dir, str(tmp_path / 'out'))
-  assert os.listdir(tmp_path) == []
+    export.export(model_dir, str(out))
+  assert os.listdir(tmp_path) == ['out']
+  assert names_in(out) == [export.MARK, 'saved_model.pb']
 
 
 def test_from_the_command_line(model_dir, tmp_path, capsys, unsaved):

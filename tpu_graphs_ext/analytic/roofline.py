@@ -2,11 +2,11 @@
 
     time = the larger of  bytes / bandwidth  and  operations / throughput
 
-The oldest form of analytic model, to compare with: it knows what an operator
-moves and computes, and nothing of tiles. The formulas of embeddings and of
-products are those of a public notebook on DLRM training, whose GPU (a V100)
-is the default. Times are in microseconds, 1e6 / s; bandwidths in GB/s, 1e9
-bytes; memory is moved in sectors of 32 bytes, and values have 4 unless told.
+The oldest analytic model, for comparison: it knows what an operator moves and
+computes, but not its tiles. The formulas for embeddings and products come from
+a public notebook on DLRM training, whose GPU (a V100) is the default. Times are
+in microseconds, bandwidths in GB/s (1e9 bytes); memory moves in sectors of 32
+bytes, and values have 4 bytes by default.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Gpu:
   """Attributes:
     dram_gb_s, l2_gb_s: bandwidth of main memory and of the second-level cache.
     l2_bytes: size of that cache.
-    multiprocessors: how many of them.
-    gflop_s: 1e9 multiply-adds a second, of 4-byte floats.
+    multiprocessors: their number.
+    gflop_s: 1e9 multiply-adds of 4-byte floats in a second.
   """
   dram_gb_s: float = 809.0
   l2_gb_s: float = 2888.0
@@ -46,12 +46,12 @@ class EmbeddingBags:
   Attributes:
     batch_size: bags of each table.
     rows: of each table.
-    tables: how many.
-    bag_size: rows that are summed for one bag; a mean may be a fraction.
+    tables: their number.
+    bag_size: rows in the sum of one bag; a mean may be a fraction.
     width: values of a row.
     rows_per_block: warps of a thread block, a bag each.
-    shared_memory: whether indices are kept on the multiprocessor.
-    value_bytes, index_bytes_each: of a value of a row, and of an index.
+    shared_memory: whether the multiprocessor keeps the indices.
+    value_bytes, index_bytes_each: of a row's value, and of an index.
   """
   batch_size: int
   rows: int
@@ -100,7 +100,7 @@ _OFFSET_BYTES = 2 * SECTOR_BYTES
 
 
 def cached_table_bytes(bags: EmbeddingBags, gpu: Gpu) -> int:
-  """Share of the cache that each of the tables in use at a time has."""
+  """Bytes of the cache for each of the tables in use at the same time."""
   warps = gpu.multiprocessors * bags.rows_per_block
   tables = -(-warps // bags.batch_size)
   return min(gpu.l2_bytes // tables,
@@ -108,20 +108,20 @@ def cached_table_bytes(bags: EmbeddingBags, gpu: Gpu) -> int:
 
 
 def hit_rate(bags: EmbeddingBags, gpu: Gpu) -> float:
-  """Chance that all of a table's lookups find their rows in the cache.
+  """Probability that the cache holds the rows of all of a table's lookups.
 
       C(x, b) / C(n, b) = product over i < b of (x - i) / (n - i)
   with x of the table's n rows in the cache and b = batch_size draws without
-  repetition. It is next to 0 unless almost the whole table is cached.
+  repetition. It is close to 0 unless almost the whole table is cached.
   """
   held = cached_table_bytes(bags, gpu)
   if not bags.shared_memory:
     held -= bags.index_bytes
   cached = held // bags.value_bytes // bags.width
   draws = min(bags.batch_size, bags.rows)
-  if cached < draws:  # One factor at least is 0.
+  if cached < draws:  # At least one factor is 0.
     return 0.0
-  # Logarithms of n * (n - 1) * ..., of so many factors.
+  # Logarithms of n * (n - 1) * ..., with `draws` factors.
   reached, possible = (math.lgamma(n + 1) - math.lgamma(n - draws + 1)
                        for n in (cached, bags.rows))
   return math.exp(reached - possible)
@@ -130,7 +130,7 @@ def hit_rate(bags: EmbeddingBags, gpu: Gpu) -> float:
 def embedding_forward_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
   """Time of the lookup: the larger of main memory's and the cache's.
 
-  Rows that hit come from the cache, all else from main memory.
+  Rows that hit come from the cache, everything else from main memory.
   """
   rate = hit_rate(bags, gpu)
   cached = cached_table_bytes(bags, gpu)

@@ -24,7 +24,7 @@ _MAIN_COMPUTATION = ('cluster', 'while', 'cond')
 
 
 class ModuleArrays(NamedTuple):
-  """One HLO module as arrays; see `schema.py` for the columns.
+  """An HLO module as arrays; see `schema.py` for the columns.
 
   Attributes:
     node_feat: float32 [nodes, 140].

@@ -1,9 +1,9 @@
-"""How a TPU lays out a tensor in memory: the one place that knows.
+"""How a TPU stores a tensor.
 
-A tensor is stored in layout tiles of 8 x 128 elements on its two most minor
-physical dimensions, or of 1024 elements at rank 1. Tile bounds count them.
-Where 2 or 4 rows hold the second most minor dimension, they have no more rows:
-HLO that says its layouts has T(4,128) for [3, 32] and [4, 64].
+It comes in layout tiles of 8 x 128 elements on its two most minor physical
+dimensions, or of 1024 elements at rank 1. Tile bounds count these. If 2 or 4
+rows are enough for the second most minor dimension, a layout tile has only
+those: HLO with layouts has T(4,128) for [3, 32] and [4, 64].
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BYTES = {'PRED': 1, 'S8': 1, 'U8': 1, 'S16': 2, 'U16': 2, 'F16': 2,
 
 
 def element_bytes(type_name: str) -> int:
-  """Bytes of one element of a type, by XLA's name of it; 4 unless known."""
+  """Bytes of one element of a type, by XLA's name; 4 if unknown."""
   return _BYTES.get(type_name, 4)
 
 
@@ -41,7 +41,7 @@ def layout_units(sizes: Sequence[int]) -> list[int]:
 
 
 def padded_elements(sizes: Sequence[int], units: Sequence[int]) -> int:
-  """Elements that whole layout tiles of a tensor hold."""
+  """Elements in the whole layout tiles of a tensor."""
   return math.prod(
       math.ceil(size / unit) * unit for size, unit in zip(sizes, units))
 
@@ -49,8 +49,8 @@ def padded_elements(sizes: Sequence[int], units: Sequence[int]) -> int:
 def physical_dims(minor_to_major: Sequence[int], rank: int) -> list[int]:
   """Logical dimensions in physical order, most major first.
 
-  A tensor without a layout, or with one that is no permutation of its
-  dimensions, is row-major.
+  A tensor is row-major if its layout is missing or is not a permutation of its
+  dimensions.
   """
   dims = [int(dim) for dim in minor_to_major][::-1]
   return dims if sorted(dims) == list(range(rank)) else list(range(rank))
@@ -60,7 +60,7 @@ def physical_shape(shape) -> list[tuple[int, int]]:
   """The dimensions of an HLO array in physical order, most major first.
 
   Returns:
-    (logical dimension, elements of a layout tile along it) of each.
+    (logical dimension, elements of a layout tile along it) for each.
   """
   rank = len(shape.dimensions)
   dims = physical_dims(shape.layout.minor_to_major, rank)

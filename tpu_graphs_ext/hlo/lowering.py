@@ -235,14 +235,13 @@ def _import(target: str) -> Any:
 
 def _import_error(target: str, module_name: str,
                   error: BaseException) -> UserError:
-  missing = (error.name or '' if isinstance(error, ModuleNotFoundError)
-             else module_name if isinstance(error, FileNotFoundError) else None)
-  if missing is not None:
+  if module_name.endswith('.py') and not os.path.exists(module_name):
+    return UserError(f'{target}: there is no file {module_name}')
+  if isinstance(error, ModuleNotFoundError):
+    missing = error.name or ''
     if missing.split('.')[0] in ('jax', 'jaxlib'):
       return UserError(f'{target}: {NEEDS_JAX}')
     if missing in (module_name, module_name.split('.')[0]):
-      if module_name.endswith('.py'):
-        return UserError(f'{target}: there is no file {module_name}')
       return UserError(
           f'{target}: there is no module {module_name!r} in {os.getcwd()} or '
           'on PYTHONPATH; name one that `python -c "import ..."` '

@@ -62,6 +62,8 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
     except UserError as error:
       return kernel_sources.Source(name, [], [], [str(error)])
 
+  if not names:
+    return []
   # Compiling the first function in another process hides loading the model.
   pool = ThreadPoolExecutor(1)
   first = pool.submit(read, names[0])
