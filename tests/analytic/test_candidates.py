@@ -44,8 +44,8 @@ def test_bounds_of_a_product():
 def test_a_reshape_has_one_tile_though_it_does_not_fit():
   loops = loops_of(elementwise([2 ** 14, 2 ** 14], opcode='reshape'))
   legal = candidates.candidates(loops)
-  assert (len(legal), legal.fitting, legal.combinations) == (1, 1, 1)
-  assert legal.tiles(0, 1).tolist() == [[2 ** 11, 2 ** 7]]
+  assert (len(legal.tiles), legal.fitting, legal.combinations) == (1, 1, 1)
+  assert legal.tiles.tolist() == [[2 ** 11, 2 ** 7]]
 
 
 def test_an_update_in_place_walks_over_what_it_writes():
@@ -73,7 +73,7 @@ def test_a_stream_with_one_block_needs_one():
   tight = dataclasses.replace(
       tpu.TPU_V3_LIKE, memory_bytes=4 * LAYOUT_TILE / candidates.TOLERANCE)
   legal = candidates.candidates(loops, tight)
-  assert legal.tiles(0, 9).tolist() == [[1, 1]]
+  assert legal.tiles.tolist() == [[1, 1]]
   assert legal.fitting == 1 and legal.looked_at == 3 * 2
 
 
@@ -95,38 +95,30 @@ def test_sums_are_kept_in_a_result_that_is_wide_enough():
       (blocks - 2 + 1 + 1) * LAYOUT_TILE]
 
 
-# --- Numbers ------------------------------------------------------------------
+# --- Lists --------------------------------------------------------------------
 
 
-def test_numbers_and_tiles_are_the_same():
+def test_tiles_are_distinct_and_the_whole_comes_first():
   loops = loops_of(convolution())
-  legal = candidates.candidates(loops)
-  tiles = legal.tiles(0, len(legal))
-  assert len(np.unique(tiles, axis=0)) == len(tiles) == len(legal)
-  np.testing.assert_array_equal(
-      candidates.numbers_of(tiles, legal.choices), legal.numbers)
-  np.testing.assert_array_equal(legal.tiles(5, 9), tiles[5:9])
-  assert legal.place_of(tiles[7]) == 7
+  tiles = candidates.candidates(loops).tiles
+  assert len(np.unique(tiles, axis=0)) == len(tiles) > 100
   assert (tiles[0] == [axis.units for axis in loops.grid.axes]).all()
 
 
 def test_tiles_of_a_file_that_the_rules_do_not_list_come_last():
   legal = candidates.candidates(loops_of(elementwise([1024, 384])))
-  odd = np.array([[100, 3], [1, 1], [100, 3], [14, 2]])
-  more = legal.with_extra(odd)
-  assert len(more) == len(legal) + 2
-  assert more.tiles(len(legal), len(more)).tolist() == [[14, 2], [100, 3]]
-  assert more.tiles(len(legal) - 1, len(legal) + 1).tolist() == [[1, 1],
-                                                                 [14, 2]]
-  assert more.place_of(np.array([100, 3])) == len(legal) + 1
-  assert more.place_of(np.array([1, 1])) == len(legal) - 1
+  more = legal.with_extra(np.array([[100, 3], [1, 1], [100, 3], [14, 2]]))
+  assert more.tiles[len(legal.tiles) - 1:].tolist() == [
+      [1, 1], [14, 2], [100, 3]]
+  scalar = candidates.candidates(loops_of(elementwise([])))
+  assert scalar.with_extra(np.zeros((1, 0), int)).tiles.shape == (1, 0)
 
 
 def test_an_even_sample_that_is_always_the_same():
   loops = loops_of(elementwise([1024, 384]))
   some, again = (candidates.candidates(loops, most=9) for _ in range(2))
-  np.testing.assert_array_equal(some.numbers, again.numbers)
-  assert len(some) == 9 and some.fitting > 9
+  np.testing.assert_array_equal(some.tiles, again.tiles)
+  assert len(some.tiles) == 9 and some.fitting > 9
 
 
 def test_of_too_many_combinations_a_part_is_looked_at(monkeypatch):
@@ -139,9 +131,9 @@ def test_of_too_many_combinations_a_part_is_looked_at(monkeypatch):
   legal = candidates.candidates(loops, progress=seen.append)
   assert legal.combinations == len(legal.choices[0]) ** 3 > 200_000
   assert sum(seen) == legal.looked_at <= 4000
-  assert 0 < len(legal) == len(np.unique(legal.numbers))
-  # From all over.
-  assert legal.numbers[-1] > 0.9 * legal.combinations
+  assert 0 < len(legal.tiles) == len(np.unique(legal.tiles, axis=0))
+  # From all over: the first loop's bounds fall to one of its last choices.
+  assert legal.tiles[-1, 0] in legal.choices[0][-len(legal.choices[0]) // 10:]
 
 
 # --- Real files ---------------------------------------------------------------
@@ -161,8 +153,8 @@ def test_the_tiles_of_real_files_are_listed():
     if not explainer.loops.grid.bounded:
       continue
     legal = candidates.candidates(explainer.loops)
-    assert not len(legal.with_extra(
-        explainer.tiles(kernel.config_feat)).extra), kernel.tile_id
+    more = legal.with_extra(explainer.tiles(kernel.config_feat))
+    assert len(more.tiles) == len(legal.tiles), kernel.tile_id
     runs[kernel.tile_id.split('_')[0]] = (kernel.num_configs, legal.fitting)
   # The tuner took a tenth of what fits, rounded up, and the default.
   assert sum(count == 1 + -(-fitting // 10)
@@ -203,11 +195,11 @@ def test_the_tiles_that_the_compiler_weighs_are_listed(name):
         loops.grid.tiles(*(np.array(bounds).reshape(len(tiles), -1)
                            for bounds in zip(*tiles)))
         for tiles in (weighed, [default]))
-    assert (legal.tiles(0, len(legal)) == chosen).all(1).any(), module.name
-    more = len(legal.with_extra(theirs).extra)
+    assert (legal.tiles == chosen).all(1).any(), module.name
+    more = len(legal.with_extra(theirs).tiles) - len(legal.tiles)
     common = len(np.unique(theirs, axis=0)) - more
     shares[loops.matrix is not None].append(
-        (common / (common + more), common / len(legal)))
+        (common / (common + more), common / len(legal.tiles)))
   for of_kind in shares.values():
     recall, precision = np.mean(of_kind, axis=0)
     assert len(of_kind) > 15 and recall >= 0.99 and precision >= 0.95

@@ -154,7 +154,7 @@ def test_ranking_of_all_legal_tiles(model):
   del arrays['config_feat']
   legal = candidates.candidates(feature_loops.kernel_loops(CONVOLUTION))
   ranking = model.rank(arrays, top=3)
-  assert ranking.configs == len(legal) > 100
+  assert ranking.configs == len(legal.tiles) > 100
   scores = model.score(CONVOLUTION, [
       (choice.output_bounds, choice.kernel_bounds)
       for choice in ranking.choices])

@@ -17,10 +17,9 @@ share of real and of the compiler's tiles these rules list.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Callable, Optional
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -36,59 +35,43 @@ _OPERAND_BYTES = 2  # Of an element that the matrix unit multiplies.
 _AT_ONCE = 2**15  # Combinations in memory.
 
 
-@dataclasses.dataclass(frozen=True)
-class Candidates:
-  """Tiles of one kernel, kept by number: 8 bytes each.
+class Candidates(NamedTuple):
+  """Tiles of one kernel.
 
   Attributes:
+    tiles: int64 [tiles, axes], bounds of each loop, in rising order of their
+      places in `choices`, the last loop's changing fastest.
     choices: bounds of each loop, largest first.
-    numbers: int64 [tiles], rising: the tiles' numbers among all combinations
-      of bounds; the last loop's bound changes fastest.
-    extra: int64 [others, axes], tiles that come after those.
-    combinations: number of all combinations.
+    combinations: number of all combinations of bounds.
     looked_at: how many of them were tried.
     fitting: how many of those fit.
   """
+  tiles: np.ndarray
   choices: list[list[int]]
-  numbers: np.ndarray
-  extra: np.ndarray
   combinations: int
   looked_at: int
   fitting: int
 
-  def __len__(self) -> int:
-    return len(self.numbers) + len(self.extra)
-
-  def tiles(self, start: int, stop: int) -> np.ndarray:
-    """int64 [stop - start, axes]: some of the tiles, by place."""
-    own = len(self.numbers)
-    listed = tiles_of(self.numbers[start:stop], self.choices)
-    return np.concatenate(
-        [listed, self.extra[max(0, start - own):max(0, stop - own)]])
-
-  def place_of(self, tile: np.ndarray) -> int:
-    """The place of int64 [axes], which must be one of the tiles."""
-    number = numbers_of(tile[np.newaxis], self.choices)[0]
-    place = int(np.searchsorted(self.numbers, number))
-    if number >= 0 and place < len(self.numbers) and (
-        self.numbers[place] == number):
-      return place
-    return len(self.numbers) + int(np.flatnonzero(
-        (self.extra == tile).all(axis=1))[0])
-
   def with_extra(self, others: np.ndarray) -> Candidates:
-    """Adds those of int64 [others, axes] that are not listed yet."""
+    """Appends those of int64 [others, axes] that are not listed yet."""
+    if not others.shape[1]:  # A scalar has one tile.
+      return self
     others = np.unique(others, axis=0)
-    known = np.isin(numbers_of(others, self.choices), self.numbers)
-    return dataclasses.replace(
-        self, extra=np.concatenate([self.extra, others[~known]]))
+    listed = np.isin(_as_records(others), _as_records(self.tiles))
+    return self._replace(tiles=np.concatenate([self.tiles, others[~listed]]))
+
+
+def _as_records(tiles: np.ndarray) -> np.ndarray:
+  """[tiles]: each row as one value, to look it up."""
+  tiles = np.ascontiguousarray(tiles, np.int64)
+  return tiles.view([('', np.int64)] * tiles.shape[1])[:, 0]
 
 
 def candidates(loops: Loops, constants: tpu.TpuConstants = tpu.TPU_V3_LIKE, *,
                most: Optional[int] = None,
                progress: Callable[[int], object] = lambda looked_at: None
                ) -> Candidates:
-  """The legal tiles of a kernel, in bounded memory.
+  """The legal tiles of a kernel.
 
   Args:
     loops: the kernel.
@@ -114,8 +97,8 @@ def candidates(loops: Loops, constants: tpu.TpuConstants = tpu.TPU_V3_LIKE, *,
   if most is not None and count > most:
     numbers = np.sort(np.random.default_rng(0).choice(
         numbers, most, replace=False))
-  return Candidates(choices, numbers, np.zeros((0, len(choices)), np.int64),
-                    total, looked_at, count)
+  return Candidates(
+      tiles_of(numbers, choices), choices, total, looked_at, count)
 
 
 def _numbers(total: int) -> Iterator[np.ndarray]:
@@ -190,16 +173,3 @@ def tiles_of(numbers: np.ndarray, choices: list[list[int]]) -> np.ndarray:
     numbers, place = np.divmod(numbers, len(choices[column]))
     found[:, column] = np.array(choices[column], np.int64)[place]
   return found
-
-
-def numbers_of(tile_bounds: np.ndarray,
-               choices: list[list[int]]) -> np.ndarray:
-  """int64 [tiles]: the tiles' numbers; -1 if a bound is not a choice."""
-  numbers = np.zeros(len(tile_bounds), np.int64)
-  listed = np.ones(len(tile_bounds), bool)
-  for bounds, choice in zip(tile_bounds.T, choices):
-    rising = np.array(choice[::-1], np.int64)
-    place = np.minimum(np.searchsorted(rising, bounds), len(rising) - 1)
-    listed &= rising[place] == bounds
-    numbers = numbers * len(choice) + (len(choice) - 1 - place)
-  return np.where(listed, numbers, -1)

@@ -258,13 +258,12 @@ class CostModel:
     kernel_arguments.require_graph(kernel)
     loops = self._explainer(kernel).loops
     legal = candidates.candidates(loops, most=_MOST_TILES)
-    if not len(legal):
+    if not len(legal.tiles):
       raise UserError(f'{kernel.tile_id}: none of its {legal.combinations:,} '
                       'tiles fits on-chip memory, by estimate; say which are '
                       'meant with bounds=')
-    tiles = legal.tiles(0, len(legal))
-    return config_features(
-        loops.grid.kernel_bounds(tiles), loops.grid.output_bounds(tiles))
+    return config_features(loops.grid.kernel_bounds(legal.tiles),
+                           loops.grid.output_bounds(legal.tiles))
 
   def _limits(self, kernel: Kernel) -> tuple[list[int], list[int]]:
     """Largest bounds of the tiled tensor, and of a filter."""

@@ -1,7 +1,6 @@
 """A trained model's first choices among all legal tiles of a kernel, and why.
 
-Tiles are scored in parts and kept by number, so a tile takes only 20 bytes of
-memory. Tiles with equal scores are ordered by analytic time.
+Tiles are scored in parts. Those with equal scores are ordered by analytic time.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
     notes.append(f'of {legal.combinations:,} combinations of bounds '
                  f'{legal.looked_at:,} were looked at, evenly spread')
   picks, default, default_from = [], None, ''
-  if len(legal) < 2:
+  if len(legal.tiles) < 2:
     notes.append('it has one legal tile, so there is nothing to choose')
   else:
     scores, times = _scores_and_times(
@@ -131,8 +130,8 @@ def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
     order = np.lexsort((times, scores))
     chosen, default_from = _default(found, explainer, legal)
     place = int(np.flatnonzero(order == chosen)[0])
-    make = _PickMaker(kernel, explainer, legal, scores, order,
-                      float(times[chosen]) if constants else None)
+    make = _pick_maker(kernel, explainer, legal.tiles, scores, order,
+                       float(times[chosen]) if constants else None)
     count = len(order) if top_k is None else min(top_k, len(order))
     for start in range(0, count, _AT_ONCE):
       picks += make(start, min(count, start + _AT_ONCE))
@@ -142,8 +141,8 @@ def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
       share=found.share, cycles=found.cycles, nodes=kernel.num_nodes,
       opcodes=_opcodes(kernel), product=product_of(explainer.loops),
       combinations=legal.combinations,
-      fitting=legal.fitting, scored=len(legal), picks=picks, default=default,
-      default_from=default_from, notes=notes,
+      fitting=legal.fitting, scored=len(legal.tiles), picks=picks,
+      default=default, default_from=default_from, notes=notes,
       unfamiliar=_unfamiliar(ranker, kernel, explainer, legal))
 
 
@@ -167,12 +166,12 @@ def product_of(loops: Loops) -> Optional[tuple[int, int, int]]:
 def _unfamiliar(ranker, kernel, explainer,
                 legal) -> list[out_of_range.OutOfRange]:
   found = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
-  if len(legal) < 2:
+  if len(legal.tiles) < 2:
     return found
   return found + out_of_range.of_rows(
       ranker.stats.config, kernel.tile_id, 'config_feat', (
-          _config_features(explainer, legal.tiles(start, start + _AT_ONCE))
-          for start in range(0, len(legal), _AT_ONCE)))
+          _config_features(explainer, legal.tiles[start:start + _AT_ONCE])
+          for start in range(0, len(legal.tiles), _AT_ONCE)))
 
 
 def _legal(explainer, kernel, most_tiles) -> candidates.Candidates:
@@ -191,27 +190,28 @@ def _default(found, explainer, legal) -> tuple[int, str]:
   if row is None:
     # The model's own constants may be learned; a compiler does not know them.
     plain = explain.Explainer(found.kernel)
-    times = [plain.terms(legal.tiles(start, start + _AT_ONCE)).time
-             for start in range(0, len(legal), _AT_ONCE)]
+    times = [plain.terms(legal.tiles[start:start + _AT_ONCE]).time
+             for start in range(0, len(legal.tiles), _AT_ONCE)]
     return int(np.argmin(np.concatenate(times))), FROM_TIME
   wanted = explainer.tiles(found.kernel.config_feat[row:row + 1])
-  return legal.place_of(wanted[0]), found.default_from
+  place = (legal.tiles == wanted).all(axis=1).argmax()
+  return int(place), found.default_from
 
 
 def _scores_and_times(ranker, kernel, explainer, legal, at_once) -> tuple:
   """(float32 [tiles], float64 [tiles]): model's scores, analytic times."""
-  kernel = ranker.prepared(_with_tiles(kernel, explainer, legal.tiles(0, 1)))
+  kernel = ranker.prepared(_with_tiles(kernel, explainer, legal.tiles[:1]))
 
   def part(start: int) -> tuple:
-    tiles = legal.tiles(start, start + _AT_ONCE)
+    tiles = legal.tiles[start:start + _AT_ONCE]
     scores = ranker.scored(_with_tiles(kernel, explainer, tiles))
     return scores.of_tiles, explainer.terms(tiles).time
 
-  starts = range(0, len(legal), _AT_ONCE)
+  starts = range(0, len(legal.tiles), _AT_ONCE)
   parts = []
   workers = min(os.cpu_count() or 1, at_once, len(starts))
   with ThreadPoolExecutor(workers) as pool, tqdm(
-      desc=kernel.tile_id, total=len(legal), unit='tile', disable=None,
+      desc=kernel.tile_id, total=len(legal.tiles), unit='tile', disable=None,
       leave=False) as bar:
     for scores, times in pool.map(part, starts):
       parts.append((scores, times))
@@ -234,29 +234,25 @@ def _config_features(explainer, tiles: np.ndarray) -> np.ndarray:
       grid.kernel_bounds(tiles), grid.output_bounds(tiles))
 
 
-class _PickMaker:
-  """Makes the `Pick`s at places of the order."""
+def _pick_maker(kernel, explainer, tiles, scores, order, default_ns):
+  """A function of a range of places in the order -> their `Pick`s."""
+  measured = _measured(kernel, explainer)
 
-  def __init__(self, kernel, explainer, legal, scores, order, default_ns):
-    self._explainer, self._legal = explainer, legal
-    self._scores, self._order = scores, order
-    self._default_ns = default_ns
-    self._measured = _measured(kernel, explainer)
-
-  def __call__(self, start: int, stop: int) -> list[Pick]:
-    chosen = self._order[start:stop].tolist()
-    tiles = np.concatenate([self._legal.tiles(i, i + 1) for i in chosen])
+  def make(start: int, stop: int) -> list[Pick]:
+    chosen = order[start:stop]
     picks = []
-    for index, tile, explained in zip(
-        chosen, tiles.tolist(), self._explainer.explain_tiles(tiles)):
+    for score, tile, explained in zip(
+        scores[chosen].tolist(), tiles[chosen].tolist(),
+        explainer.explain_tiles(tiles[chosen])):
       predicted = over = None
-      if self._default_ns is not None:
+      if default_ns is not None:
         predicted = explained.time_ns
-        over = predicted / self._default_ns
-      picks.append(Pick(
-          start + 1 + len(picks), float(self._scores[index]), explained,
-          predicted, over, self._measured.get(tuple(tile))))
+        over = predicted / default_ns
+      picks.append(Pick(start + 1 + len(picks), score, explained, predicted,
+                        over, measured.get(tuple(tile))))
     return picks
+
+  return make
 
 
 def _measured(kernel, explainer) -> dict[tuple, int]:
