@@ -105,26 +105,18 @@ IDS = tiny_layouts.program('a')['node_config_ids']
 
 BAD = [
     ({'node_config_ids': None}, 'a.npz: node_config_ids is missing'),
-    ({'config_runtime': None}, 'config_runtime is missing'),
-    ({'node_config_ids': IDS + 40}, 'a node must be in 0 to 39'),
     ({'node_config_ids': IDS * 0 + 3}, 'an earlier row is the same node'),
     ({'node_config_ids': IDS[:-1]},
      'has 6 configurable nodes (axis 1), but node_config_ids has 5'),
     ({'node_config_ids': IDS.astype(np.float32)}, 'has dtype float32'),
-    ({'config_runtime': np.ones(11, np.int64)}, 'but config_runtime has 11'),
     ({'node_config_feat': layouts_with(2, (5, 3, slice(0, 2)))},
      'configuration 5 gives configurable node 3 the output_layout [2.0, 2.0'),
-    ({'node_config_feat': layouts_with(6, (0, 0, 17))}, 'the kernel_layout'),
-    ({'node_config_feat': layouts_with(0.5, (0, 0, 6))}, 'the input_layout'),
-    ({'node_config_feat': layouts_with(np.nan, (0, 0, 6))}, 'input_layout'),
     ({'node_config_feat': layouts_with(0, (0, 0, 0))[:1],
       'config_runtime': np.ones(1, np.int64)}, 'has 1 configurations'),
     ({'node_config_feat': layouts_with(0, (0, 0, 0))[..., :10]},
      'node_config_feat has shape (12, 6, 10)'),
-    ({'edge_index': np.array([[40, 0]])}, 'both nodes must be in 0 to 39'),
     ({'node_feat': np.full((40, 140), np.inf, np.float32)},
-     'values must be finite'),
-]
+     'values must be finite')]
 
 
 def test_bad_files_name_the_field_and_the_rule(tmp_path):

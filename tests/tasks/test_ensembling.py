@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from support import eager_training, tiny_kernels, tiny_models
+from support import tiny_kernels, tiny_models
 from tpu_graphs_ext.engine import scoring
+from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import TrainSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import ensembling
@@ -48,21 +49,20 @@ def test_a_models_py_without_ensembles_is_told():
     joined('TinyRankr', models_py=tiny_models.__file__)
 
 
-def test_members_are_trained_saved_and_loaded_as_one_artifact(tmp_path):
-  """With a recipe's other settings; no kernel has so long a list."""
+def test_members_are_compiled_as_one_model(tmp_path):
   root = tiny_kernels.write_data_root(tmp_path / 'data', num_test=2)
-  result = eager_training.trained(
-      root, tmp_path / 'out', model='MLP', models_py='', epochs=1, members=2,
-      model_kwargs_json='{"hidden_dim": 4}', lr_schedule='cosine', list_size=50)
-  args = result.run_info['args']
+  settings = TrainSettings(
+      model='MLP', members=2, model_kwargs_json='{"hidden_dim": 4}', seed=1,
+      lr_schedule='cosine', list_size=50, configs=6, batch=5,
+      data_root=str(root), cache_dir='')
+  task = tasks.find(settings)
+  prepared, splits = task.prepared(settings)
+  args = prepared.baseline_args()
   assert args['model'] == 'EnsembleRanker' and args['configs'] == 6
   assert args['run_id'] == 'seed1_lr_schedule=cosine_list_size=50_members=2'
-  settings = result.run_info['settings']
-  assert (settings['members'], settings['recipe']) == (2, 'default')
-  ranker = scoring.load_ranker(result.model_dir)
-  kernel = tiny_kernels.chain()
-  first, second = (
-      scoring.Ranker(member, ranker.stats, ranker.num_ops).scores(kernel)
-      for member in ranker.model._members)
+  model, kernel = task.compiled_model(prepared, splits), tiny_kernels.chain()
+  whole, first, second = (
+      scoring.Ranker(one, splits.stats, splits.num_ops).scores(kernel)
+      for one in (model, *model._members))
   assert np.abs(first - second).max() > 0
-  assert len(ranker.scores(kernel)) == kernel.num_configs
+  assert len(whole) == kernel.num_configs
