@@ -22,11 +22,13 @@ def test_a_file_is_known_by_its_path_and_content(tmp_path):
   assert file_ownership.foreign(str(tmp_path), known) == []
   assert file_ownership.foreign(str(tmp_path), {}, {'y': known['y']}) == [
       'a/x', 'empty']
-  assert file_ownership.foreign(str(tmp_path), {}, passed_over=('a',)) == ['empty', 'y']
+  assert file_ownership.foreign(
+      str(tmp_path), {}, passed_over=('a',)) == ['empty', 'y']
   (tmp_path / 'y').write_text('three')
   os.symlink('x', tmp_path / 'a' / 'link')
   os.symlink('a', tmp_path / 'linked')
-  assert file_ownership.foreign(str(tmp_path), known) == ['a/link', 'linked', 'y']
+  assert file_ownership.foreign(str(tmp_path), known) == [
+      'a/link', 'linked', 'y']
   assert file_ownership.sums(str(tmp_path / 'missing')) == {}
 
 

@@ -34,15 +34,14 @@ def made(folder, hash_seed: str) -> dict:
       '--configs=5', '--epochs=2', f'--model_kwargs_json={SMALL}',
       f'--out_dir={out}', f'--results_csv={folder / "results.csv"}', *flags)
   model_dir, = out.glob('model_*')
-  weights = saved_weights.SavedWeights(str(model_dir))
   evaluation = json.loads(
       ran(hash_seed, 'evaluate', f'--dir={model_dir}', '--json', *flags))
   assert evaluation.pop('model_dir') == str(model_dir)
   assert evaluation.pop('data').startswith(str(data))
   return {'data': contents(data), 'evaluation': json.dumps(evaluation),
           'predictions': (folder / 'results.csv').read_bytes(),
-          'weights': [weights.value(variable).tobytes()
-                      for variable in weights.variables]}
+          'weights': [value.tobytes() for _, value in saved_weights.read(
+              str(model_dir))]}
 
 
 @pytest.mark.survive

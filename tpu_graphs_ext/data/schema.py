@@ -141,7 +141,6 @@ CONFIG_GROUPS = _slices(_CONFIG_GROUPS)
 # Columns of `node_config_feat`: dimension numbers, most minor first; -1 where
 # there is none. A layout of -1 only leaves the choice to the compiler.
 LAYOUT_CONFIG_FEATURES = _flatten(_LAYOUT_CONFIG_GROUPS)
-LAYOUT_CONFIG_COLUMN = _positions(LAYOUT_CONFIG_FEATURES)
 LAYOUT_CONFIG_GROUPS = _slices(_LAYOUT_CONFIG_GROUPS)
 LAYOUT_PADDING = -1
 

@@ -11,8 +11,8 @@ val_opa: one number an epoch}, `final_error` {val: {'1', '5', '10': slowdown}},
 0}. Keys of this package: `feature_stats` (how features were normalised),
 `num_ops`, `seed`, `host`, `versions`, `seconds`, `settings`.
 
-The package's own model, and any that `compact` wrote, is a folder with the
-weights alone, as an .npz file.
+The package's own model is a folder with the weights alone; see
+`save_weights_only`.
 
 Every write is atomic: a reader sees the old artifact or the new one.
 """
@@ -237,11 +237,11 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
       raise UserError(f'{run.model_dir}: {error}. {needed}') from error
     raise
   try:
-    saved = saved_weights.of_folder(full_path(run.model_dir))
+    saved = saved_weights.read(full_path(run.model_dir))
     _check_same_shapes(run, num_ops, sample_graph, model.trainable_variables,
-                       saved.variables)
-    for variable, stored in zip(model.trainable_variables, saved.variables):
-      variable.assign(saved.value(stored))
+                       saved)
+    for variable, (_, value) in zip(model.trainable_variables, saved):
+      variable.assign(value)
   except _LOAD_ERRORS as error:
     raise UserError(
         f'{run.model_dir}: cannot be read as a saved Keras model ({error}); '
@@ -260,16 +260,14 @@ def _other_version(run) -> str:
 
 
 def _check_same_shapes(run, num_ops, sample_graph, built, saved):
-  """Raises a UserError naming the first variable that does not fit."""
+  """Raises UserError that names the first variable that does not fit."""
   built_for = (
       f'{run.info["args"]["model"]} built for num_ops={num_ops}, '
       f'{sample_graph.node_sets["op"]["feats"].shape[-1]} node and '
       f'{load_models.config_feats(sample_graph).shape[-1]} config columns')
   advice = _other_version(run) or (
       'The run file, or the data that these numbers were taken from, belongs '
-      'to another model: give --data_root the data that it was trained on. If '
-      'it was trained with the models.py of tpu_graphs_ext 0.1.0, it needs '
-      'that version')
+      'to another model: give --data_root the data that it was trained on')
   if os.path.dirname(run.model_dir) == PRETRAINED_FOLDER:
     advice = (
         'The pretrained model belongs to another version of models.py: install '
@@ -278,12 +276,11 @@ def _check_same_shapes(run, num_ops, sample_graph, built, saved):
     raise UserError(
         f'{run.model_dir}: holds {len(saved)} variables, but {built_for} has '
         f'{len(built)}. {advice}')
-  for i, (ours, theirs) in enumerate(zip(built, saved)):
-    if ours.shape != theirs.shape:
+  for i, (variable, (name, value)) in enumerate(zip(built, saved)):
+    if variable.shape != value.shape:
       raise UserError(
-          f'{run.model_dir}: variable {i} ({theirs.name}) has shape '
-          f'{tuple(theirs.shape)}, but in {built_for} it has '
-          f'{tuple(ours.shape)}. {advice}')
+          f'{run.model_dir}: variable {i} ({name}) has shape {value.shape}, '
+          f'but in {built_for} it has {tuple(variable.shape)}. {advice}')
 
 
 def versions() -> dict[str, str]:
@@ -362,11 +359,11 @@ def save_weights_only(model_dir: str, folder: str) -> str:
     UserError: a file is missing or damaged, or `folder` cannot be written.
   """
   run = load_run(model_dir)
-  saved = saved_weights.of_folder(full_path(run.model_dir))
   buffer = io.BytesIO()
   np.savez_compressed(buffer, **{
-      f'{place:04d}': np.asarray(saved.value(variable), np.float32)
-      for place, variable in enumerate(saved.variables)})
+      f'{place:04d}': np.asarray(value, np.float32)
+      for place, (_, value) in enumerate(
+          saved_weights.read(full_path(run.model_dir)))})
   new_dir = model_path(folder, train_hash(run.info['args']))
   write_file(os.path.join(new_dir, saved_weights.COMPACT_FILE),
              buffer.getvalue())

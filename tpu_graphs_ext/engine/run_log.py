@@ -8,20 +8,33 @@ up to then; a resumed run continues the same file.
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import logging.handlers
 import shlex
-import time
+import sys
 import types
-from typing import Optional, TextIO
+from typing import Optional
 
 from tpu_graphs_ext.engine.settings import Training
 from tpu_graphs_ext.errors import UserError
 
-_PACKAGE = __name__.partition('.')[0]
+_LOG = logging.getLogger(__name__.partition('.')[0])  # Of the package.
 
 
-class RunLog(logging.Handler):
+class _File(logging.FileHandler):
+  """A file with a time before each message."""
+
+  def __init__(self, path: str, mode: str):
+    super().__init__(path, mode, encoding='utf-8')
+    self.setFormatter(
+        logging.Formatter('%(asctime)s  %(message)s', '%Y-%m-%d %H:%M:%S'))
+
+  def handleError(  # noqa: N802
+      self, record: logging.LogRecord) -> None:
+    """On a full disk the run itself says so where it matters."""
+
+
+class RunLog(logging.handlers.MemoryHandler):
   """Collects the messages of the package; from `open` on, in a file.
 
   A run has no name before its data are read, so messages wait until `open`. A
@@ -32,14 +45,16 @@ class RunLog(logging.Handler):
   """
 
   def __init__(self, settings: Training):
-    super().__init__()
+    super().__init__(sys.maxsize, flushOnClose=False)
     self._settings = settings
-    self._waiting: list[str] = []
-    self._file: Optional[TextIO] = None
 
   def __enter__(self) -> RunLog:
-    logging.getLogger(_PACKAGE).addHandler(self)
+    _LOG.addHandler(self)
     return self
+
+  def shouldFlush(  # noqa: N802
+      self, record: logging.LogRecord) -> bool:
+    return self.target is not None
 
   def open(self, path: str, resumed: bool) -> None:
     """Starts the file at `path`, or continues it if resumed.
@@ -48,43 +63,32 @@ class RunLog(logging.Handler):
       UserError: it cannot be written.
     """
     try:
-      # A log is of use while the run lasts, so it does not appear as a whole.
-      self._file = open(path, 'a' if resumed else 'w', encoding='utf-8')
-      waiting, self._waiting = self._waiting, []
-      self.write(shlex.join(['tpu-graphs-ext', *self._settings.command()]))
-      for line in waiting:
-        self._put(line)
+      file = _File(path, 'a' if resumed else 'w')
     except OSError as error:
       raise UserError(f'{path}: cannot be written ({error})') from error
+    file.emit(_record(
+        shlex.join(['tpu-graphs-ext', *self._settings.command()])))
+    self.setTarget(file)
+    self.flush()
 
   def write(self, text: str) -> None:
     """Adds text that is printed, not logged."""
-    self._put(f'{time.strftime("%Y-%m-%d %H:%M:%S")}  {text}\n')
-
-  def emit(self, record: logging.LogRecord) -> None:
-    self.write(record.getMessage())
-
-  def _put(self, line: str) -> None:
-    if self._file is None:
-      self._waiting.append(line)
-      return
-    # On a full disk the run itself says so where it matters.
-    with contextlib.suppress(OSError):
-      self._file.write(line)
-      self._file.flush()
+    self.emit(_record(text))
 
   def __exit__(self, kind: Optional[type[BaseException]],
                error: Optional[BaseException],
                unused_trace: Optional[types.TracebackType]) -> None:
-    logging.getLogger(_PACKAGE).removeHandler(self)
-    if self._file is None:
-      return
+    _LOG.removeHandler(self)
     if isinstance(error, UserError):
       self.write(f'error: {error}')
     elif isinstance(error, KeyboardInterrupt):
       self.write('interrupted')
     elif error is not None:
       self.write(f'{kind.__name__}: {error}')
-    with contextlib.suppress(OSError):
-      self._file.close()
-    self._file = None
+    if self.target is not None:
+      self.target.close()
+    self.close()
+
+
+def _record(text: str) -> logging.LogRecord:
+  return logging.makeLogRecord({'msg': text})

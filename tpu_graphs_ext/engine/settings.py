@@ -345,11 +345,6 @@ class TrainSettings(Training):
     return {**super().defaults(), **recipes.recipe(self.recipe)}
 
 
-def training_field(name: str) -> dataclasses.Field:
-  """The field of `TrainSettings`, for verbs that have the same flag."""
-  return TrainSettings.__dataclass_fields__[name]
-
-
 @dataclasses.dataclass(frozen=True)
 class LoadSettings(Loading):
   """Settings for loading a trained model of the tile task.

@@ -84,8 +84,7 @@ def _ending(curve: Any) -> Any:
 
 def _parameters(model_dir: str) -> int:
   from tpu_graphs_ext.engine import saved_weights
-  return sum(math.prod(variable.shape) for variable
-             in saved_weights.SavedWeights(model_dir).variables)
+  return sum(value.size for _, value in saved_weights.read(model_dir))
 
 
 @contextlib.contextmanager
