@@ -63,10 +63,6 @@ def content_key(paths: list[str], salt: str = FORMAT) -> str:
   A .npz is a zip archive, whose directory at the end holds the CRC-32 of
   each array: the content is known without decompressing it.
 
-  Args:
-    paths: the files.
-    salt: also in the hash.
-
   Raises:
     UserError: a file is not a zip archive.
   """

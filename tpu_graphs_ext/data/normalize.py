@@ -31,11 +31,9 @@ class ColumnStats:
 
   @classmethod
   def of(cls, blocks: Iterable[np.ndarray], name: str = 'table') -> ColumnStats:
-    """Statistics of the rows of all blocks together.
+    """Statistics of the rows of all blocks float32 [rows, columns] together.
 
-    Args:
-      blocks: float32 [rows, columns], any number of them.
-      name: what to call the table in an error.
+    `name` is the table's in errors.
 
     Raises:
       UserError: there is no row, or a value is NaN or infinite.
@@ -75,12 +73,7 @@ class ColumnStats:
   def apply(self, table: np.ndarray, name: str = 'table') -> np.ndarray:
     """Scales a table; values outside the training range leave [0, 1].
 
-    Args:
-      table: float32 [rows, columns].
-      name: what to call the table in an error.
-
-    Returns:
-      float32 [rows, used columns], a new array.
+    float32 [rows, columns] -> a new float32 [rows, used columns].
 
     Raises:
       UserError: the table has another number of columns.

@@ -96,9 +96,7 @@ class Program:
     return np.argsort(self.runtime_ns, kind='stable')
 
   def layouts(self, configs: np.ndarray) -> np.ndarray:
-    """float32 [n, configurable, 18] of n configurations, read now.
-
-    Columns are `schema.LAYOUT_CONFIG_FEATURES`.
+    """float32 [n, configurable, 18] of int64 [n] configurations, read now.
 
     Raises:
       UserError: the cache is damaged there.

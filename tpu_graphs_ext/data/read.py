@@ -106,11 +106,7 @@ def _read_all(folder: str, cache_dir: str | None,
 
 def split_folders(data_root: str,
                   collection: Sequence[str] = ()) -> dict[str, str]:
-  """Split -> its folder in a data root.
-
-  Args:
-    data_root: `~` is expanded.
-    collection: folders between it and the splits.
+  """Split -> its folder in a data root, below the folders of `collection`.
 
   Raises:
     UserError: a folder is missing.

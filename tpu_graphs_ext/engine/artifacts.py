@@ -109,10 +109,7 @@ def save_run(model: tf.keras.Model, run_info: dict[str, Any],
              out_dir: str) -> tuple[str, str]:
   """Writes the model folder, then the run file; returns both paths.
 
-  Args:
-    model: built Keras model.
-    run_info: the run file's content; `run_info['args']` gives the hash.
-    out_dir: folder, created where missing.
+  `run_info` is the run file's content, whose `args` give the hash.
 
   Raises:
     UserError: the folder cannot be written.
@@ -347,10 +344,6 @@ def save_weights_only(model_dir: str, folder: str) -> str:
     <folder>/run_<hash>.jsonz           the run file, as far as verbs need it
 
   Every verb takes such a folder; the baseline's scripts do not.
-
-  Args:
-    model_dir: the folder model_<hash>; its run file lies beside it.
-    folder: made if missing.
 
   Returns:
     The new model folder.

@@ -96,12 +96,7 @@ class StopOnNaN(tf.keras.callbacks.Callback):
 
 
 class BestWeights(tf.keras.callbacks.Callback):
-  """Keeps the weights of the epoch with the highest validation OPA.
-
-  Args:
-    progress: receives the number of that epoch.
-    model: with its variables.
-  """
+  """Keeps the weights of the epoch with the highest validation OPA."""
 
   def __init__(self, progress: Progress, model: tf.keras.Model):
     super().__init__()
@@ -137,13 +132,7 @@ class StopEarly(tf.keras.callbacks.Callback):
 
 
 class Record(tf.keras.callbacks.Callback):
-  """Adds an epoch to the progress, and logs it.
-
-  Args:
-    progress: to update.
-    epochs: of the run.
-    batch: kernels in a step.
-  """
+  """Adds an epoch to the progress, and logs it; `batch`: kernels in a step."""
 
   def __init__(self, progress: Progress, epochs: int, batch: int):
     super().__init__()
@@ -182,11 +171,8 @@ class SaveBest(tf.keras.callbacks.Callback):
   """Saves a new best model, if that takes at most a tenth of the time.
 
   Args:
-    progress: says which epoch is the best.
-    best: its weights.
-    model: to save.
-    run_info: the run file's content, which is saved with it.
-    model_dir: the folder, named by the hash of the `args`.
+    progress: says which epoch is the best; `best` has its weights.
+    model: to save in `model_dir`, with the run file's content `run_info`.
 
   Attributes:
     graph_spec: spec of the model's input, once it is known.
@@ -247,12 +233,6 @@ class SaveBest(tf.keras.callbacks.Callback):
 
 class Checkpoints(tf.keras.callbacks.Callback):
   """Writes a checkpoint after each epoch; restores the last one if resumed.
-
-  Args:
-    progress, best: parts of it, beside model and optimizer.
-    saved: the model on disk.
-    folder: where checkpoints go.
-    resume: whether to restore the last one.
 
   Raises:
     UserError: it belongs to other data or another models.py.

@@ -88,11 +88,10 @@ def require_labels(problems: tasks.Problems, source: str,
 
 def measure(ranker: scoring.Ranker, problems: tasks.Problems, what: str,
             ks: Optional[Sequence[int]] = None) -> pandas.DataFrame:
-  """Scores and measures every problem: a row each, see `Task.row_of`.
+  """Scores and measures labelled problems: a row each, see `Task.row_of`.
 
   Args:
-    ranker: the model.
-    problems: labelled.
+    ranker, problems: the model, and the problems.
     what: stands beside the progress bar.
     ks: how many configurations to try; None: the task's default.
   """

@@ -105,12 +105,10 @@ def of_nodes(stats: FeatureStats, problem: RankingProblem,
 
 def of_rows(stats: ColumnStats, tile_id: str, table: str,
             blocks: Iterable[np.ndarray]) -> list[OutOfRange]:
-  """The columns of one table with values out of range.
+  """The columns of one table with values out of the range of `stats`.
 
   Args:
-    stats: of the training data.
-    tile_id: the kernel or program.
-    table: see `OutOfRange`.
+    tile_id, table: see `OutOfRange`.
     blocks: its rows, float32 [rows, columns], each of at least one row.
   """
   rows, outside, least, largest = 0, 0, np.inf, -np.inf
@@ -147,13 +145,9 @@ def warn(ranker: Ranker, problems: Problems) -> None:
 
 def warn_of(every: Sequence[OutOfRange], kernels: int, model: str,
             what: str = 'kernel') -> None:
-  """The same for columns that were found already.
+  """The same for columns that were found already, of `kernels` searched.
 
-  Args:
-    every: all that was found.
-    kernels: how many were searched.
-    model: name of the model.
-    what: noun for a kernel or program.
+  `what` is the noun for a kernel or program.
   """
   columns = collections.defaultdict(list)
   for found in every:

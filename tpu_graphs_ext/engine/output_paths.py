@@ -42,11 +42,7 @@ def require_file(path: str, start: bytes, what: str) -> None:
 def check_file(flag: str, path: str, start: str | bytes, what: str) -> str:
   """The path of a file that can be written, ~ expanded; makes its folder.
 
-  Args:
-    flag: names the path in errors.
-    path: as given.
-    start: the first bytes of files of this kind; another is not replaced.
-    what: the kind.
+  `flag` names it in errors; `start` and `what` are as in `require_file`.
 
   Raises:
     UserError: it cannot be written, or is not such a file.

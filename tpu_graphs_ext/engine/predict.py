@@ -70,10 +70,7 @@ def best_configs(ranker: scoring.Ranker, problems: tasks.Problems,
                  count: Optional[int]) -> Iterator[tuple[str, list[int]]]:
   """Yields each problem's name and configuration indices, best first.
 
-  Args:
-    ranker: the model.
-    problems: to rank.
-    count: number of indices, padded with 0; None: all.
+  `count` is the number of indices, padded with 0; None: all.
   """
   for problem, scores in ranker.score_all(problems, 'predict'):
     indices = scores.order[:count].tolist()

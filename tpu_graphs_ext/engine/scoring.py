@@ -60,10 +60,8 @@ class Ranker:
            data: str = '') -> tuple[str, tasks.Problems]:
     """Problems to rank, and where they were read from.
 
-    Args:
-      loading: has the data root, and may name another collection there.
-      split: a split of the model's own collection, or of that one.
-      data: a folder or file to read instead.
+    The problems in `data`, or a split of the model's collection, unless
+    `loading` names another one.
     """
     if data:
       return data, self.task.read(data, loading)
@@ -78,9 +76,7 @@ class Ranker:
     Scores `task.scored_at_once` problems side by side, which is faster than
     `scored` of one after the other.
 
-    Args:
-      problems: to score.
-      what: stands beside the progress bar.
+    `what` stands beside the progress bar.
 
     Raises:
       UserError: the problems do not have the columns of the training data, or
@@ -139,13 +135,10 @@ class Ranker:
 
   def checked(self, problem: tasks.RankingProblem, scores: np.ndarray,
               features: np.ndarray) -> Scores:
-    """The output of `forward` for one problem, checked.
+    """The output of `forward` for one problem, float32 [1, configs], checked.
 
-    Args:
-      problem: the problem.
-      scores: float32 [1, configs].
-      features: float32 [..., configs, G] of its configurations, as the model
-        saw them.
+    `features` float32 [..., configs, G] are its configurations as the model
+    saw them.
 
     Raises:
       UserError: the scores have another shape, or are not finite.

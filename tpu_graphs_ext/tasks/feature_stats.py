@@ -59,11 +59,8 @@ def model_kwargs_json(settings: StatsSettings) -> str:
 def given_to_model(settings: _Settings, stored: dict[str, Any]) -> _Settings:
   """The settings with statistics for a model that takes them.
 
-  A null that is given already stays: the model then does without.
-
-  Args:
-    settings: of the run.
-    stored: the statistics, see `of_kernels` and `of_programs`.
+  A null that is given already stays: the model then does without. `stored` is
+  the result of `of_kernels` or `of_programs`.
 
   Raises:
     UserError: other statistics are given already.

@@ -35,13 +35,7 @@ LABEL_UNIT_NS = 1e7
 
 def program_graph(program: Program, configs: np.ndarray,
                   stats: FeatureStats) -> tfgnn.GraphTensor:
-  """A program with some of its configurations, as a batch of one.
-
-  Args:
-    program: the program.
-    configs: int64 [n], which configurations.
-    stats: scale of the features.
-  """
+  """A program with configurations int64 [n], as a batch of one."""
   return graph_tensor(batch_arrays(
       [program], [configs], [slice(0, program.num_nodes)], stats))
 

@@ -56,10 +56,7 @@ def batch_graph(kernels: Sequence[Kernel], config_indices: np.ndarray,
                 stats: FeatureStats) -> tfgnn.GraphTensor:
   """Several kernels as one graph, a component each.
 
-  Args:
-    kernels: the kernels.
-    config_indices: int [kernels, configs], which configurations of each.
-    stats: scale of the features.
+  `config_indices` int [kernels, configs] are the configurations of each.
   """
   return graph_tensor(batch_arrays(
       Partition.from_kernels(kernels), np.arange(len(kernels)),
