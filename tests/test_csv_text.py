@@ -3,8 +3,6 @@
 import csv
 import io
 
-import pytest
-
 from tpu_graphs_ext import csv_text
 from tpu_graphs_ext.engine import predictions_csv
 
@@ -17,9 +15,9 @@ def test_formulas_become_text_and_numbers_stay():
           'a=1,-1,-1.5,,,"b,""c""\nd"\n')
 
 
-@pytest.mark.parametrize('name', ['a,b', 'a"b', 'a\nb', 'a\rb'])
-def test_a_name_of_a_prediction_stays_one_cell(name):
-  text = ''.join(predictions_csv.parts({'plain_1': [1, 0], name: [2]}))
-  assert text.startswith('ID,TopConfigs\ntile:xla:plain_1,1;0\n')
-  assert list(csv.reader(io.StringIO(text, newline='')))[2] == [
-      'tile:xla:' + name, '2']
+def test_a_name_of_a_prediction_stays_one_cell():
+  for name in ('a,b', 'a"b', 'a\nb', 'a\rb'):
+    text = ''.join(predictions_csv.parts({'plain_1': [1, 0], name: [2]}))
+    assert text.startswith('ID,TopConfigs\ntile:xla:plain_1,1;0\n')
+    assert list(csv.reader(io.StringIO(text, newline='')))[2] == [
+        'tile:xla:' + name, '2']

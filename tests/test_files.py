@@ -45,16 +45,13 @@ def test_a_folder_is_old_or_new(tmp_path):
   assert os.listdir(tmp_path) == ['x']
 
 
-def test_a_folder_where_a_file_cannot_be(tmp_path):
+def test_paths_that_cannot_be_written(tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(UserError, match=r'file/x: cannot be written \('):
     files.write_file(str(tmp_path / 'file' / 'x'), b'')
-
-
-@pytest.mark.parametrize('path', ['', '  '])
-def test_an_empty_path_is_no_path(path):
-  with pytest.raises(UserError, match='--out is empty; name a file or folder'):
-    files.require_path('--out', path)
+  for path in ('', '  '):
+    with pytest.raises(UserError, match='--out is empty; name a file or'):
+      files.require_path('--out', path)
 
 
 KILLED = '''
@@ -114,31 +111,33 @@ def test_a_folder_that_stepped_aside_comes_back(tmp_path):
   assert (tmp_path / 'x' / 'a').read_text() == 'old'
 
 
-@pytest.mark.parametrize('text', ['', '{', '[' * 100_000, 'NaN"', b'\xff{}'])
-def test_what_is_no_json(text):
-  with pytest.raises(UserError, match=r'^x\.json: is not JSON \('):
-    files.parse_json(text, 'x.json')
-
-
-@pytest.mark.parametrize('text, rule', [
-    ('[1' + '0' * 400 + ']', 'has 401 digits; 300 are allowed'),
-    ('["\\ud800"]', 'half a surrogate pair'),
-    (b'["\\uD83D"]', 'half a surrogate pair')])
-def test_values_that_the_rest_could_not_handle(text, rule):
-  with pytest.raises(UserError, match=rule):
-    files.parse_json(text, 'x.json')
+def test_json(tmp_path):
+  path = tmp_path / 'x.json'
+  path.write_text(json.dumps({'a': [1]}))
+  assert files.read_json(str(path)) == {'a': [1]}
+  with pytest.raises(UserError, match=r'y\.json: cannot be read'):
+    files.read_json(str(tmp_path / 'y.json'))
+  for text in ('', '{', '[' * 100_000, 'NaN"', b'\xff{}'):
+    with pytest.raises(UserError, match=r'^x\.json: is not JSON \('):
+      files.parse_json(text, 'x.json')
+  for text, rule in (
+      ('[1' + '0' * 400 + ']', 'has 401 digits; 300 are allowed'),
+      ('["\\ud800"]', 'half a surrogate pair'),
+      (b'["\\uD83D"]', 'half a surrogate pair')):
+    with pytest.raises(UserError, match=rule):
+      files.parse_json(text, 'x.json')
   assert files.parse_json(r'["\ud83d\ude00"]', 'x') == ['\U0001f600']
 
 
-@pytest.mark.parametrize('kind', [str, bytes])
-def test_json_of_too_many_values_is_not_parsed(kind, monkeypatch):
+def test_json_of_too_many_values_is_not_parsed(monkeypatch):
   def parsed(*unused, **more_unused):
     raise AssertionError('was parsed')
 
   text = '[' + '{},' * 5_000_000 + '{}]'  # 15 MB, as objects 360 MB and more.
   monkeypatch.setattr(json, 'loads', parsed)
-  with pytest.raises(UserError, match=r'about 1\.3 GiB of memory; 1 GiB are'):
-    files.parse_json(text if kind is str else text.encode(), 'x.json')
+  for given in (text, text.encode()):
+    with pytest.raises(UserError, match=r'about 1\.3 GiB of memory; 1 GiB ar'):
+      files.parse_json(given, 'x.json')
 
 
 @pytest.mark.parametrize('kind', ['link', 'pipe'])
@@ -156,7 +155,3 @@ def test_only_files_are_replaced(tmp_path, kind):
   assert (tmp_path / 'mine').read_text() == 'mine'
   assert sorted(os.listdir(tmp_path)) == ['mine', 'out']
   assert os.path.islink(path) or not os.path.isfile(path)
-
-
-def test_json():
-  assert files.parse_json(json.dumps({'a': [1]}), 'x') == {'a': [1]}
