@@ -83,7 +83,7 @@ def test_faults_of_files_are_named(trained, checkout_root, tmp_path):
   models_py = tmp_path / 'models.py'
   models_py.write_text('import tensorflow as tf\n')
   verdict = verified(trained, checkout_root, models_py=str(models_py))
-  assert any('has no class ResModel' in fault for fault in verdict.faults)
+  assert any('makes the class ResModel' in fault for fault in verdict.faults)
 
 
 def test_the_baselines_own_file_does_not_take_what_the_script_gives(
