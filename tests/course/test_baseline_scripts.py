@@ -108,12 +108,6 @@ def rows_of(path: str) -> dict[str, list[int]]:
   return {row[0]: [int(index) for index in row[1].split(';')] for row in rows}
 
 
-def kernel_scores(model, kernels, stats) -> np.ndarray:
-  """Scores of all configurations of all kernels, one after another."""
-  return np.concatenate(
-      [checks.scores(model, kernel, feature_stats) for kernel in kernels])
-
-
 def assert_close(got: np.ndarray, want: np.ndarray) -> None:
   """1e-5 of the scores' size: one that happens to be near 0 is a difference
   of large terms, and no closer than they are."""
@@ -137,9 +131,21 @@ def test_tiles_train_writes_model_run_file_and_csv(trained, data, name):
 @pytest.mark.parametrize('name', COMPARED)
 def test_our_host_gives_their_scripts_numbers(
     swapped, trained, data, tmp_path, name):
+  compare_with_scripts(swapped, trained(name), data, tmp_path)
+
+
+@pytest.mark.parametrize('recipe', ['default', 'best'])
+def test_a_model_of_our_host_is_read_by_their_scripts(
+    swapped, data, tmp_path, recipe):
+  result = train.train(train.TrainSettings(
+      model='MyEarlyJoinSAGE', recipe=recipe, epochs=2, data_root=data,
+      cache_dir='', out_dir=str(tmp_path / 'out'), seed=3))
+  compare_with_scripts(swapped, result.model_dir, data, tmp_path)
+
+
+def compare_with_scripts(copy: str, model_dir: str, data: str, folder) -> None:
   """tiles_evaluate.py and tiles_gen_predictions_csv.py against ours."""
-  model_dir = trained(name)
-  theirs = evaluate_script(swapped, model_dir, data, tmp_path)
+  theirs = evaluate_script(copy, model_dir, data, folder)
   ours = evaluate.evaluate(
       model_dir, f'{data}/valid', loading=all_kernels(data))
   for k in (1, 5):
@@ -147,7 +153,9 @@ def test_our_host_gives_their_scripts_numbers(
     for program, error in theirs[str(k)].items():
       assert error == pytest.approx(
           ours.programs[program][f'slowdown_{k}'], rel=1e-5, abs=1e-7)
-  compare_predictions(swapped, model_dir, data, tmp_path)
+  rows = predictions_script(copy, model_dir, data, folder)
+  assert rows == rows_of(predict.predict(
+      model_dir, out=str(folder / 'ours.csv'), loading=all_kernels(data)))
 
 
 def evaluate_script(copy: str, model_dir: str, data: str, folder) -> dict:
@@ -163,41 +171,14 @@ def evaluate_script(copy: str, model_dir: str, data: str, folder) -> dict:
 def predictions_script(copy: str, model_dir: str, data: str,
                        folder) -> dict[str, list[int]]:
   """Rows of the CSV that tiles_gen_predictions_csv.py writes."""
-  skip_without_course_scripts(copy)
+  if checkout.course_scripts(copy) != copy:
+    pytest.skip('needs the course\'s scripts in the checkout or in a folder '
+                f'{checkout.COURSE_FOLDER} beside it')
   checkout.run_script(
       copy, ['tiles_gen_predictions_csv.py', f'--dir={model_dir}',
              f'--data_root={data}', f'--cache_dir={folder}/cache_predict'],
       str(folder / 'predict.log'))
   return rows_of(f'{copy}/predictions_model_output.csv')
-
-
-def compare_predictions(copy: str, model_dir: str, data: str, folder) -> None:
-  """Their prediction script's CSV equals ours, row by row."""
-  theirs = predictions_script(copy, model_dir, data, folder)
-  ours = predict.predict(model_dir, out=str(folder / 'ours.csv'),
-                         loading=all_kernels(data))
-  assert theirs == rows_of(ours)
-
-
-def skip_without_course_scripts(copy: str) -> None:
-  if checkout.course_scripts(copy) != copy:
-    pytest.skip('needs the course\'s scripts in the checkout or in a folder '
-                f'{checkout.COURSE_FOLDER} beside it')
-
-
-@pytest.mark.parametrize('recipe', ['default', 'best'])
-def test_a_model_of_our_host_is_read_by_their_scripts(
-    swapped, data, tmp_path, recipe):
-  result = train.train(train.TrainSettings(
-      model='MyEarlyJoinSAGE', recipe=recipe, epochs=2, data_root=data,
-      cache_dir='', out_dir=str(tmp_path / 'out'), seed=3))
-  theirs = evaluate_script(swapped, result.model_dir, data, tmp_path)
-  ours = evaluate.evaluate(
-      result.model_dir, f'{data}/valid', loading=all_kernels(data))
-  for program, error in theirs['5'].items():
-    assert error == pytest.approx(
-        ours.programs[program]['slowdown_5'], rel=1e-5, abs=1e-7)
-  compare_predictions(swapped, result.model_dir, data, tmp_path)
 
 
 @pytest.mark.parametrize('name', ['EarlyJoinSAGE', 'LateJoinResGCN'])

@@ -148,7 +148,8 @@ def test_another_commit_and_no_git(root, tmp_path, monkeypatch):
   first, models, _ = doctor.checkout_findings(str(root))
   assert (first.state, models.state) == (WARNING, WARNING)
   assert f'git -C {root} checkout ddd187c' == first.fix
-  assert models.fix.endswith(f'./bin/tpu-graphs-ext install --root {root}')
+  assert models.fix.startswith(
+      f'./bin/tpu-graphs-ext install --root {root}  #')
   monkeypatch.chdir(root)
   assert checkout.own_command() == str(tmp_path / 'bin' / 'tpu-graphs-ext')
   monkeypatch.setenv('PATH', str(tmp_path / 'bin'))

@@ -42,7 +42,7 @@ class Finding:
     what: what was checked.
     state: FINE, WARNING or BROKEN.
     text: what was found.
-    fix: command or step that mends it; empty if there is nothing to mend.
+    fix: command to paste, or step, that mends it; '' if nothing needs mending.
   """
   what: str
   state: str
@@ -147,7 +147,7 @@ def version_findings(in_use: versions.StackInUse,
     yield Finding(
         'Python', BROKEN, f'{in_use.python}; the {in_use.name} stack needs '
         f'{pythons[0]} to {pythons[-1]}', f'{_script("quickstart.sh")} '
-        f'--python /path/to/python{pythons[-1]} makes .venv with it')
+        f'--python /path/to/python{pythons[-1]}  # makes .venv with it')
   for package, version in in_use.versions.items():
     wanted, error = in_use.expected[package], errors.get(MODULES[package])
     text = ''
@@ -177,8 +177,8 @@ def checkout_findings(root: str = '') -> Iterator[Finding]:
   if folder is None:
     yield Finding(
         'checkout', WARNING, 'none is named, so verify and package cannot run '
-        "the graders' script", f'{_CLONE}; then give --root tpu_graphs or set '
-        f'{checkout.ROOT_VARIABLE}')
+        "the graders' script", f'{_CLONE}  # then give --root tpu_graphs or '
+        f'set {checkout.ROOT_VARIABLE}')
     return
   yield _commit(folder)
   yield _models_file(folder)
@@ -224,8 +224,8 @@ def _models_file(folder: str) -> Finding:
                    'that install put there', f'cp {path} my_models.py && '
                    f'{install} --models_py my_models.py')
   return Finding(what, WARNING, f'{kind}: models of this project cannot be '
-                 'trained in it yet', f'{_script("assignment_train.sh")} does '
-                 f'it, or {install}')
+                 'trained in it yet', f'{install}  # as assignment_train.sh '
+                 'does')
 
 
 def _git(folder: str, *arguments: str) -> str:
@@ -250,11 +250,11 @@ def data_findings(data_root: str) -> Iterator[Finding]:
     report = check.check_data(folder)
   except OSError as error:
     yield Finding('data', BROKEN, f'{folder} cannot be read ({error})',
-                  f'chmod -R u+rX {folder}, or name another --data_root')
+                  f'chmod -R u+rX {folder}  # or name another --data_root')
     return
   except UserError as error:
     yield Finding('data', BROKEN, ' '.join(str(error).split()),
-                  f'{_download("")}, or name another --data_root')
+                  f'{_download("")}  # or name another --data_root')
     return
   sample = os.path.isfile(os.path.join(folder, schema.SAMPLE_DATA_MARK))
   for split in schema.SPLITS:
@@ -272,7 +272,7 @@ def data_findings(data_root: str) -> Iterator[Finding]:
   yield Finding(
       'data, files', BROKEN, f'{len(report.faults):,} faults, the first: '
       f'{report.faults[0]}', f'{checkout.own_command()} check-data {folder} '
-      f'lists them; delete those files and run {download}'
+      f' # lists them; delete those files and run {download}'
   ) if report.faults else Finding('data, files', FINE, 'no faults')
 
 
