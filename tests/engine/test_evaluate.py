@@ -10,7 +10,13 @@ import pytest
 
 from support import tiny_kernels
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.engine import duplicate_configs, evaluate, results, task
+from tpu_graphs_ext.engine import (
+  duplicate_configs,
+  evaluate,
+  evaluation_text,
+  results,
+  task,
+)
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import tile_results
 from tpu_graphs_ext.tasks.tile_results import Evaluation
@@ -132,16 +138,16 @@ def test_duplicates_come_last_or_stay():
   assert lines[5].split()[-6:] == [
       '1', '300.00', '0.00', '0.00', '0.000', '-0.681']
   assert lines[6].split() == [
-      'micro', '(repetitions', 'kept)', '1', '300.00', '300.00', '0.00',
+      'micro', '(duplicates', 'kept)', '1', '300.00', '300.00', '0.00',
       '0.000', '-0.681']
   assert lines[9] == ('micro (all kernels) with --keep_repeats is the '
                       "baseline's number.")
-  assert lines[10].startswith('5 of 8 configurations repeat another')
+  assert lines[10].startswith('5 of 8 configurations are duplicates')
   kept = Evaluation('model_x', 'folder', measured(kernel, keep_repeats=True),
                     True)
   assert slowdowns(kept.micro) == {'1': 3.0, '5': 3.0, '10': 0.0}
   assert kept.to_json()['keep_repeats'] is True
-  assert 'repeti' not in kept.text()
+  assert 'duplicate' not in kept.text()
 
 
 def test_default_tile_random_choice_and_kind():
@@ -252,17 +258,22 @@ def test_kernels_on_request():
 
 
 def test_several_models_are_compared():
-  evaluations = [evaluation_of('model_x'), evaluation_of('model_y', more=0.05),
-                 evaluation_of('model_z', more=1e-6)]
+  evaluations = [
+      dataclasses.replace(evaluation_of(folder, more), model=model)
+      for folder, more, model in (('model_x', 0.0, 'A'), ('model_y', 0.05, 'B'),
+                                  ('model_z', 1e-6, 'C'))]
   text = Evaluation.texts(evaluations)
   assert text.count('micro (all kernels)  ') == 3
   block = text[text.index('3 models on folder, 4 kernels'):]
-  assert '\nmodel 2: model_y\n' in block
-  assert cells_of(block, 'model 2 ')[0] == '25.00 [15.00, 35.00]'
+  assert '\nB: model_y\n' in block
+  assert cells_of(block, 'B  ')[0] == '25.00 [15.00, 35.00]'
   # The difference is the same in each kernel, whatever the kernels.
-  assert cells_of(block, '1 - 2')[0] == '-5.00 [-5.00, -5.00]'
-  assert cells_of(block, '1 - 3')[0] == '0.00 [0.00, 0.00]'  # Not -0.00.
-  assert cells_of(block, '2 - 3')[-2:] == ['0.000 [0.000, 0.000]', '-']
+  assert cells_of(block, 'A - B')[0] == '-5.00 [-5.00, -5.00]'
+  assert cells_of(block, 'A - C')[0] == '0.00 [0.00, 0.00]'  # Not -0.00.
+  assert cells_of(block, 'B - C')[-2:] == ['0.000 [0.000, 0.000]', '-']
+  assert evaluation_text.names_of(
+      [evaluations[0], *(dataclasses.replace(one, model='B')
+                         for one in evaluations[1:])]) == ['A', 'B y', 'B z']
   content = json.loads(
       json.dumps(results.to_json(evaluations[:2]), allow_nan=False))
   assert [part['model_dir'] for part in content] == ['model_x', 'model_y']

@@ -123,7 +123,8 @@ def test_evaluations_of_two_models_and_their_difference(
   assert mean == pytest.approx(2 * one.mean['kendall']) and mean
   json.dumps(content, allow_nan=False)
   text = Evaluation.texts([one, two])
-  assert f'{one.mean["kendall"]:.3f}' in text and '1 - 2' in text
+  assert f'{one.mean["kendall"]:.3f}' in text and (
+      f'\n{one.model} - reverse  ' in text)
   Evaluation.CSV.write(str(tmp_path / 'e.csv'), results.to_csv([one, two]))
   header, *rows = (tmp_path / 'e.csv').read_text().splitlines()
   assert len(rows) == 4 and len(rows[0].split(',')) == len(header.split(','))

@@ -52,7 +52,7 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
   problems = labelled(problems, source, rankers[0].task)
   return [ranker.task.evaluation(
       ranker.name, source, measure(ranker, problems, 'evaluate', ks),
-      ranker.keep_repeats) for ranker in rankers]
+      ranker.keep_repeats, type(ranker.model).__name__) for ranker in rankers]
 
 
 def labelled(problems: tasks.Problems, source: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from tpu_graphs_ext.engine.results import Results, Summary, columns_of
@@ -34,17 +35,28 @@ def intervals(summary: Summary, measures: Iterable[str],
 
 def differences(evaluations: Sequence[Results]) -> list[tuple[str, ...]]:
   """A row for each two models: their differences, paired by problem."""
+  names = names_of(evaluations)
   return [
-      (f'{i + 1} - {j + 1}', *(
+      (f'{names[i]} - {names[j]}', *(
           cell(measure, *one.mean.minus(column, evaluations[j].mean))
           for measure, _, column in columns_of(one.COMPARED, one.ks)))
       for i, one in enumerate(evaluations)
       for j in range(i + 1, len(evaluations))]
 
 
-def numbered(evaluations: Sequence[Results]) -> list[str]:
-  return [f'model {number}: {evaluation.model_dir}'
-          for number, evaluation in enumerate(evaluations, 1)]
+def names_of(evaluations: Sequence[Results]) -> list[str]:
+  """The models' classes; with the start of the hash where one comes twice."""
+  folders = [os.path.basename(os.path.normpath(one.model_dir)).removeprefix(
+      'model_') for one in evaluations]
+  classes = [one.model or folder for one, folder in zip(evaluations, folders)]
+  return [name if classes.count(name) == 1 else f'{name} {folder[:8]}'
+          for name, folder in zip(classes, folders)]
+
+
+def places(evaluations: Sequence[Results]) -> list[str]:
+  """A line for each model: its name and folder."""
+  return [f'{name}: {evaluation.model_dir}'
+          for name, evaluation in zip(names_of(evaluations), evaluations)]
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -97,11 +97,13 @@ class Results:
     rows: a table of the problems, see the module.
     keep_repeats: whether duplicate configurations stay where the scores put
       them, as with the baseline, or come last.
+    model: the model's class; '' where it is not known.
   """
   model_dir: str
   data: str
   rows: pandas.DataFrame
   keep_repeats: bool = False
+  model: str = ''
 
   # Set by each task: the column that names a problem, JSON's name for
   # problems, measures with an interval there, measures to compare models by,

@@ -26,7 +26,7 @@ from tpu_graphs_ext.engine.evaluation_text import (
   differences,
   heads,
   intervals,
-  numbered,
+  places,
   table,
   values,
 )
@@ -111,7 +111,7 @@ class Evaluation(results.Results):
     blocks = ['\n'.join(_of_model(evaluation)) for evaluation in evaluations]
     if len(evaluations) > 1:
       ks = evaluations[0].ks
-      blocks.append('\n'.join([*numbered(evaluations), '', *table([
+      blocks.append('\n'.join([*places(evaluations), '', *table([
           ('difference, paired by program', *heads(cls.COMPARED, ks)),
           *differences(evaluations)])]))
     return '\n\n'.join([*blocks, '\n'.join(_NOTES)])

@@ -32,7 +32,8 @@ from tpu_graphs_ext.engine.evaluation_text import (
   differences,
   heads,
   intervals,
-  numbered,
+  names_of,
+  places,
   table,
   values,
 )
@@ -42,13 +43,12 @@ from tpu_graphs_ext.engine.results import Summary
 NO_PROGRAM = '(no program name)'
 
 _INTERVAL_LINES = (
-    '[low, high]: interval that holds the mean of 95 % of the sets that are '
-    'drawn from',
-    'these kernels; macro: from these programs.',
-    'a - b: mean over kernels of the difference, in per cent of the best '
+    '[low, high]: 95 % bootstrap interval of the mean over kernels; macro: '
+    'over programs.',
+    'a - b: mean difference over kernels, in per cent of the fastest '
     "tile's time;",
-    'below 0 a is better. Chance alone seldom gives an interval without 0 '
-    'in it.')
+    'a is better below 0. If the interval excludes 0, chance alone is an '
+    'unlikely cause.')
 
 
 def row_of(kernel: Kernel, scores: duplicate_configs.Scores,
@@ -193,17 +193,16 @@ class Evaluation(results.Results):
 
 
 def _of_several(evaluations: Sequence[Evaluation]) -> str:
-  """Models side by side, by number, and the difference of each pair."""
+  """Models side by side, and the difference of each pair."""
   first = evaluations[0]
   rows = [('', *heads(first.COMPARED, first.ks))]
-  rows += [
-      (f'model {number}', *intervals(one.micro, first.COMPARED, first.ks))
-      for number, one in enumerate(evaluations, 1)]
+  rows += [(name, *intervals(one.micro, first.COMPARED, first.ks))
+           for name, one in zip(names_of(evaluations), evaluations)]
   rows += [(*row, '-', '-') for row in _other_choices(first)]
   rows += differences(evaluations)
   return '\n'.join([
       f'{len(evaluations)} models on {first.data}, {len(first.rows)} kernels',
-      '', *numbered(evaluations), '', *table(rows), '', *_INTERVAL_LINES])
+      '', *places(evaluations), '', *table(rows), '', *_INTERVAL_LINES])
 
 
 def _programs(evaluation: Evaluation) -> list[str]:
@@ -228,18 +227,18 @@ def _programs(evaluation: Evaluation) -> list[str]:
   last = repeats and not evaluation.keep_repeats
   if last:
     kept = {f'slowdown_{k}': micro[f'slowdown_kept_{k}'] for k in ks}
-    rows.append(row('micro (repetitions kept)', {**micro.means, **kept},
+    rows.append(row('micro (duplicates kept)', {**micro.means, **kept},
                     len(kernels)))
   lines = [f'{evaluation.model_dir} on {evaluation.data}', '', *table(rows),
-           '', 'top-k %: how much slower the best of the k chosen tiles is '
-           'than the best tile.',
+           '', 'top-k %: how much slower the fastest of the k chosen tiles is '
+           'than the fastest of all.',
            f'micro (all kernels){" with --keep_repeats" * bool(last)} is the '
            "baseline's number."]
   if last:
     lines.append(
-        f'{repeats} of {kernels["configs"].sum()} configurations repeat '
-        'another of their kernel and are chosen last; kept: right after the '
-        'tile that they repeat.')
+        f'{repeats:,} of {kernels["configs"].sum():,} configurations are '
+        'duplicates and are chosen last; kept: right after the tile that they '
+        'duplicate.')
   if unrankable:
     lines.append(
         f'{unrankable} of {len(kernels)} kernels cannot be ranked: '
