@@ -1440,14 +1440,19 @@ class _Statistics(tf.keras.layers.Layer):
       keys: 'used' beside the bounds, true where they differ; 'all_kernels', the
       same over all train kernels; 'tiles', whether tile bounds count 'elements'
       or 'layout tiles'. None: unknown.
+      'script': see `_of_running_script`.
+    num_configs: the model's.
     keeps: whether they are a trainable variable of the model, with gradient 0:
       the scripts copy nothing else into a new model.
   """
 
-  def __init__(self, stored: Optional[Mapping[str, Any]], keeps: bool):
+  def __init__(self, stored: Any, num_configs: int = 0, keeps: bool = True):
     super().__init__()
     self._keeps = keeps
-    self._numbers_of_used = {}  # By table; empty where it is not known.
+    self._is_found = stored == 'script'
+    if self._is_found:
+      stored = _of_running_script(num_configs)
+    self._numbers_of_used = {}  # By table; empty where they are unknown.
     self._initial = tf.zeros([2, 2, sum(_TABLE_WIDTHS.values()) + 1])
     if stored is None:
       return
@@ -1491,18 +1496,22 @@ class _Statistics(tf.keras.layers.Layer):
     return bounds
 
   def check(self, node_width: int, config_width: int) -> None:
-    """Raises a ValueError unless so many columns vary."""
+    """Raises a ValueError unless that many columns vary; before `build_once`.
+
+    Statistics of the running script become unknown: its features may come from
+    a cache that is older than the files.
+    """
     widths = {'node': node_width, 'config': config_width}
     for table, used in self._numbers_of_used.items():
       if used != widths[table]:
-        raise ValueError(
+        message = (
             f'feature_stats has {used} {table} columns that vary, but the '
             f'features have {widths[table]}; they are of other data. Print '
             'those of this data with `tpu-graphs-ext stats --data_root`.')
-
-  def forget(self) -> None:
-    """Makes them unknown; before `build_once`."""
-    self._numbers_of_used, self._initial = {}, tf.zeros_like(self._initial)
+        if not self._is_found:
+          raise ValueError(message)
+        _log.warning('%s', message)
+        self._initial = tf.zeros_like(self._initial)
 
   def build_once(self) -> None:
     if self.built:
@@ -2572,7 +2581,8 @@ class AnalyticTileModel(_Ranker):
   Only the physical constants are trained; it ranks without any training.
 
   Args:
-    feature_stats: as for `MyEarlyJoinSAGE`, but it cannot do without them.
+    feature_stats: as for `MyEarlyJoinSAGE`, but it cannot do without them;
+      those given are no variable.
     hardware: preset 'tpu_v3'; None for tiles that are counted in elements;
       'found' for the one of the two that `feature_stats` name; or changes to
       fields of `_Hardware`, such as {'preset': 'tpu_v3', 'bytes_per_ns': 100}.
@@ -2585,14 +2595,12 @@ class AnalyticTileModel(_Ranker):
                feature_stats: Any = 'script', hardware: Any = 'found',
                objective: str = 'log_mse', averaging: float = 0.0):
     super().__init__(num_configs, num_ops, None, 64, objective, averaging)
-    if feature_stats == 'script':
-      feature_stats = _of_running_script(num_configs)
     if feature_stats is None:
       raise ValueError(
-          'AnalyticTileModel needs feature_stats, and the data of the running '
-          'script do not give them; `tpu-graphs-ext stats --data_root DIR` '
-          'prints what to pass as --model_kwargs_json.')
-    self._statistics = _Statistics(feature_stats, keeps=False)
+          'AnalyticTileModel needs feature_stats; leave the argument out, or '
+          'pass what `tpu-graphs-ext stats --data_root DIR` prints.')
+    self._statistics = _Statistics(
+        feature_stats, num_configs, keeps=feature_stats == 'script')
     self._geometry = _Geometry(_hardware(hardware))
     self._machine = _Machine()
 
@@ -2620,7 +2628,7 @@ class AnalyticTileModel(_Ranker):
     scaling, loops = encoded
     counts, _ = self._geometry.counts_and_columns(
         loops, scaling.raw('config', config_feats))
-    return self._machine(counts, loops.hardware)[0]
+    return self._machine(counts, loops.hardware)[0] + self._statistics.zero()
 
 
 class MyEarlyJoinSAGE(_TileRanker):
@@ -2658,23 +2666,14 @@ class MyEarlyJoinSAGE(_TileRanker):
     _check_number('sharpness', sharpness, 'a positive number')
     _check_number('caution', caution, 'a non-negative number')
     self._caution = caution
-    self._is_found = feature_stats == 'script'
-    stored = (_of_running_script(num_configs) if self._is_found
-              else feature_stats)
-    self._statistics = _Statistics(stored, keeps=True)
+    self._statistics = _Statistics(feature_stats, num_configs)
     self._geometry = _Geometry(_hardware(hardware))
     self._machine = _Machine(sharpness)
 
   constants = AnalyticTileModel.constants
 
   def _build_layers(self, node_width, config_width):
-    try:
-      self._statistics.check(node_width, config_width)
-    except ValueError as error:
-      if not self._is_found:
-        raise
-      _log.warning('%s', error)  # The script's features are of a cache.
-      self._statistics.forget()
+    self._statistics.check(node_width, config_width)
     scales = max(1, len(self._scales))
     self._build_for(
         scales * node_width + _TABLE_WIDTHS['node'],

@@ -221,7 +221,7 @@ def test_an_ensemble_trains_each_member_by_its_own_loss(batch):
     ('EarlyJoinSAGE', {'num_gnns': 0}, 'num_gnns must be an integer'),
     ('EarlyJoinGCN', {'hiden_dim': 8}, 'did you mean hidden_dim'),
     ('MLP', {'reduction': 'avg'}, 'reduction must be one of sum, mean'),
-    ('AnalyticTileModel', {}, 'AnalyticTileModel needs feature_stats'),
+    ('AnalyticTileModel', {'feature_stats': None}, 'needs feature_stats'),
     ('MyEarlyJoinSAGE', {'sharpness': 'x'}, 'sharpness must be a positive'),
     ('MyEarlyJoinSAGE', {'caution': -1}, 'caution must be a non-negative'),
     ('MyEarlyJoinSAGE', {'pooling': ['avg']}, "pooling must be .*; got 'avg'"),
