@@ -84,10 +84,9 @@ def workers_of(process):
   return found
 
 
-@pytest.mark.parametrize('workers', [1, 2])
-def test_undisturbed(start, expected, tmp_path, workers):
+def test_two_workers_give_the_same_bytes(start, expected, tmp_path):
   out = tmp_path / 'out.jsonl'
-  ended(start(out, workers))
+  ended(start(out))
   assert out.read_bytes() == expected
   assert os.listdir(tmp_path) == ['out.jsonl']
 

@@ -87,13 +87,6 @@ def test_failures_are_rows_until_they_are_tried_again(
   assert board.counts() == '2 trials: 1 finished, 1 failed'
 
 
-def test_one_sweep_a_folder(swept, tmp_path):
-  swept(seeds=[0])
-  with files.held_folder(str(tmp_path / 'out')):
-    with pytest.raises(UserError, match='another sweep is at work in this'):
-      swept()
-
-
 def test_faults_come_before_any_trial(swept, tmp_path):
   with pytest.raises(UserError, match=r'grid.json: kwargs.widht: TinyRanker '
                      r'has no such argument; did you mean width\?'):
@@ -104,8 +97,11 @@ def test_faults_come_before_any_trial(swept, tmp_path):
   assert not os.path.exists(tmp_path / 'out' / 'leaderboard.md')
 
 
-def test_somebody_elses_table_is_not_replaced(swept, tmp_path):
+def test_folders_that_are_refused(swept, tmp_path):
   (tmp_path / 'out').mkdir()
+  with files.held_folder(str(tmp_path / 'out')):
+    with pytest.raises(UserError, match='another sweep is at work in this'):
+      swept()
   (tmp_path / 'out' / 'trials.csv').write_text('my,trials\n')
   with pytest.raises(UserError, match=r'trials\.csv: is no table of a'):
     swept()
@@ -131,15 +127,6 @@ def test_a_search_goes_on_with_what_it_drew(swept):
   assert len(swept(**more)[1].done) == 4
   # Other seeds: another search.
   assert len(swept(**{**search, 'seeds': [5]})[1].done) == 6
-
-
-def test_bayesian_draws_come_near_what_was_good(swept):
-  width = {'min': 1, 'max': 1000}
-  unused_board, crew = swept(
-      seeds=[0], kwargs={'width': width}, search={
-          'method': 'bayes', 'configurations': 30})
-  found = [width for width, _ in widths(crew.done)]
-  assert sum(found[10:]) / 20 > sum(found[:10]) / 10
 
 
 def test_without_the_extra(swept, monkeypatch):
