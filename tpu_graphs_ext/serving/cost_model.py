@@ -236,10 +236,8 @@ class CostModel:
       UserError: `bound` is not a tile, or the kernel's graph makes no sense.
     """
     kernel = kernel_arguments.kernel_of(kernel)
-    kernel_arguments.require_graph(kernel)
-    row = kernel_arguments.config_row(
-        kernel, bound, lambda: self._limits(kernel))
-    kernel_arguments.require_rows(kernel, row[np.newaxis])
+    row, = kernel_arguments.with_tiles(
+        kernel, [bound], lambda: self._limits(kernel)).config_feat
     return self._explainer(kernel).explain(row)
 
   def _explainer(self, kernel: Kernel) -> explain.Explainer:

@@ -103,7 +103,7 @@ def with_tiles(kernel: Kernel, bounds: BoundsLike, limits: Limits) -> Kernel:
   Args:
     kernel: from `kernel_of`.
     bounds: several tiles; see `config_rows`. None for the kernel's own.
-    limits: of the kernel's bounds.
+    limits: the kernel's largest bounds.
 
   Raises:
     UserError: there is no tile, or the arrays make no sense.
@@ -120,12 +120,8 @@ def with_tiles(kernel: Kernel, bounds: BoundsLike, limits: Limits) -> Kernel:
 
 def require_graph(kernel: Kernel) -> None:
   """Raises a UserError if a kernel's graph makes no sense."""
-  require_rows(kernel, np.zeros((1, _CONFIG_WIDTH), np.float32))
-
-
-def require_rows(kernel: Kernel, rows: np.ndarray) -> None:
-  """The same, and if rows of `config_feat` have values that are not finite."""
-  require_readable(_with_rows(kernel, rows))
+  require_readable(_with_rows(
+      kernel, np.zeros((1, _CONFIG_WIDTH), np.float32)))
 
 
 def _with_rows(kernel: Kernel, rows: np.ndarray) -> Kernel:
@@ -141,7 +137,7 @@ def config_rows(kernel: Kernel, bounds: Sequence[Any],
 
   Args:
     kernel: the tiles' kernel.
-    limits: of its bounds.
+    limits: its largest bounds.
     bounds: tiles, each in one of these forms, or an array of one form:
       - layout tiles along the tiled tensor's physical dimensions, most major
         first, such as [16, 32];
@@ -169,7 +165,7 @@ def config_rows(kernel: Kernel, bounds: Sequence[Any],
       return config_features(*_checked((), table, '', limits))
     except UserError:
       bounds = table.tolist()  # The first bad tile is named below.
-  return np.stack([config_row(kernel, tile, limits) for tile in bounds])
+  return np.stack([_config_row(kernel, tile, limits) for tile in bounds])
 
 
 def _as_table(bounds: Sequence[Any]) -> Optional[np.ndarray]:
@@ -181,9 +177,8 @@ def _as_table(bounds: Sequence[Any]) -> Optional[np.ndarray]:
   return table if table.ndim == 2 and table.dtype.kind in 'iuf' else None
 
 
-def config_row(kernel: Kernel, tile: Any, limits: Limits) -> np.ndarray:
-  """A single tile as a row of `config_feat`, float32 [24]: see `config_rows`.
-  """
+def _config_row(kernel: Kernel, tile: Any, limits: Limits) -> np.ndarray:
+  """One tile as a row of `config_feat`: float32 [24]."""
   if isinstance(tile, (int, np.integer)) and not isinstance(tile, bool):
     if not 0 <= tile < kernel.num_configs:
       raise UserError(
