@@ -48,11 +48,11 @@ def test_choices_in_order_with_their_tiles_and_times():
   assert ranking.text() == '\n'.join([
       'tiny_net_0: 3 nodes, 4 configurations',
       '  place config     score  output_bounds    kernel_bounds    '
-      '  runtime_ns over best',
+      ' measured us over best',
       '      1      1   -1.0000  16x32            3x0x7            '
-      '         250   150.0 %',
+      '       0.250   150.0 %',
       '      2      2    0.2500  8                -                '
-      '         200   100.0 %'])
+      '       0.200   100.0 %'])
   # A duplicate comes last, with the score of its tile.
   scores = duplicate_configs.Scores(
       np.array([0.5, -1.0, 3.0, 2.0], np.float32), np.array([0, 1, 1, 3]))

@@ -91,7 +91,7 @@ class Ranking:
               f'{slowdown:>9}')
 
     lines.append(line(
-        'place', 'config', 'score', bounds, 'runtime_ns', 'over best'))
+        'place', 'config', 'score', bounds, 'measured us', 'over best'))
     for place, choice in enumerate(self.choices, 1):
       bounds = '' if choice.output_bounds is None else ''.join(
           f'{"x".join(map(str, sizes)) or "-":<16} '
@@ -99,7 +99,7 @@ class Ranking:
       measured = choice.runtime_ns is not None
       lines.append(line(
           place, choice.index, f'{choice.score:.4f}', bounds,
-          choice.runtime_ns if measured else '-',
+          f'{choice.runtime_ns / 1000:,.3f}' if measured else '-',
           f'{100 * choice.slowdown:.{digits}f} %' if measured else '-'))
     return '\n'.join(lines)
 
