@@ -59,6 +59,9 @@ class _Formatter(argparse.HelpFormatter):
       return ''
     return super()._format_args(action, default_metavar)
 
+  def _format_action_invocation(self, action):
+    return super()._format_action_invocation(action).replace(' ,', ',')
+
   def _fill_text(self, text, width, indent):
     return text if '\n' in text else super()._fill_text(text, width, indent)
 
@@ -101,8 +104,8 @@ def make_parser(only: Optional[str] = None,
              'value (--quiet=false).')
   parser.add_argument('--version', action='version',
                       version=f'%(prog)s {tpu_graphs_ext.__version__}')
-  parser.add_argument('--print_completion', '--print-completion',
-                      action=_Completion, choices=('bash', 'zsh'),
+  parser.add_argument('--print-completion', action=_Completion,
+                      choices=('bash', 'zsh'),
                       help='print what makes the Tab key complete verbs and '
                            'flags; see docs/commands.md')
   subparsers = parser.add_subparsers(

@@ -195,13 +195,6 @@ def choice(name: str, choices: Iterable[str], help: str, default: Any = None,
   return flag(name, None, help, default, choices=choices, type=chosen)
 
 
-def task_flag(task: str) -> Flag:
-  """Chooses the task, on which other flags of the verb depend."""
-  return choice('--task', TASKS, 'what to rank: tiles of kernels or layouts of '
-                'programs; `--task layout --help` lists the flags of the '
-                'latter', task)
-
-
 def model_flag(task: str, names: str = '--dir', more: str = '',
                **options: Any) -> Flag:
   """Names the trained model."""
@@ -231,6 +224,10 @@ def data_flag(task: str, split: str, before: str = '') -> Flag:
 
 TASK = choice('--task', TASKS, 'kernels with tiles, or programs with layouts',
               'tile')
+# Of verbs whose other flags depend on the task.
+CHOSEN_TASK = choice('--task', TASKS, 'what to rank: tiles of kernels or '
+                     'layouts of programs; `--task layout --help` lists the '
+                     'flags of the latter', 'tile')
 JSON = switch('--json', 'print JSON instead of text')
 
 

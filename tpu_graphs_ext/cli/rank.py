@@ -48,7 +48,7 @@ _OF_TILES = (
 
 
 def _flags(task: str) -> Iterator[flags.Flag]:
-  yield flags.task_flag(task)
+  yield flags.CHOSEN_TASK
   yield flags.any_model_flag(task)
   yield flags.data_flag(
       task, 'test', 'without FILE, choose from the tiles that these list: '

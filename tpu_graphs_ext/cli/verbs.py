@@ -22,7 +22,7 @@ from tpu_graphs_ext.errors import UserError
     'train a model and predict the test split',
     '--model=MyEarlyJoinSAGE --data_root=DATA --out_dir=out',
     '--model=MyEarlyJoinSAGE --recipe=best --resume', flags=lambda task: [
-        flags.task_flag(task), *flags.of_settings(TASKS[task].training)])
+        flags.CHOSEN_TASK, *flags.of_settings(TASKS[task].training)])
 def train(args: Namespace) -> None:
   settings = flags.given(args, TASKS[args.task].training)
   from tpu_graphs_ext.engine import threads, train
@@ -33,7 +33,7 @@ def train(args: Namespace) -> None:
 
 def _evaluate_flags(task: str) -> Iterator[flags.Flag]:
   of = TASKS[task]
-  yield flags.task_flag(task)
+  yield flags.CHOSEN_TASK
   yield flags.any_model_flag(task, '--dir --dirs',
                              '. Several models are compared', nargs='+')
   yield flags.data_flag(task, 'valid')
@@ -68,7 +68,7 @@ def evaluate(args: Namespace) -> None:
 
 
 def _predict_flags(task: str) -> Iterator[flags.Flag]:
-  yield flags.task_flag(task)
+  yield flags.CHOSEN_TASK
   yield flags.any_model_flag(task)
   yield path('--out', 'FILE', 'the CSV to write', TASKS[task].csv_name)
   if task == 'tile':
