@@ -91,13 +91,12 @@ def test_split_without_edges_and_with_narrow_integers(tmp_path, cache_dir):
     assert_same(partition.kernel(0), tiny_kernels.one_node())
 
 
-def test_tilde_and_trailing_slash(folder, tmp_path, monkeypatch):
+def test_paths_of_folders(folder, tmp_path, monkeypatch):
   monkeypatch.setenv('HOME', str(tmp_path))
-  assert len(read.read_split('~/valid/', cache_dir='~/cache/')) == 5
-  assert (tmp_path / 'cache').is_dir()
-
-
-def test_missing_and_empty_folders(tmp_path):
+  assert len(read.read_split('~/valid/', cache_dir='~/made/')) == 5
+  assert (tmp_path / 'made').is_dir()
+  tmp_path = tmp_path / 'empty'
+  tmp_path.mkdir()
   with pytest.raises(UserError, match=r'nowhere: does not exist; expected .*'):
     read.read_split(str(tmp_path / 'nowhere'))
   with pytest.raises(UserError, match=r'is empty; expected \.npz files'):

@@ -9,7 +9,7 @@ values, and say nothing about kernels of other programs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Union
 
 import numpy as np
@@ -46,31 +46,24 @@ def bootstrap_interval(values: Values) -> tuple[float, float]:
   return float(low), float(high)
 
 
-def paired_difference(
-    a: Union[Values, Mapping[str, float]],
-    b: Union[Values, Mapping[str, float]]) -> tuple[float, float, float]:
+def paired_difference(a: Values, b: Values) -> tuple[float, float, float]:
   """Mean of a - b over kernels, with its interval.
 
   Pairing removes the differences between kernels, which are larger than those
   between models: it separates models whose own intervals overlap.
 
   Args:
-    a: a measure of each kernel: float [kernels], or tile id -> value.
-    b: the same measure of the same kernels, in the same order or by the same
-      ids. Pairs with a NaN are left out.
+    a: a measure of each kernel: float [kernels].
+    b: the same measure of the same kernels, in the same order. Pairs with a
+      NaN are left out.
 
   Returns:
     (mean difference, low, high) in the unit of the measure; NaN where there
     are too few pairs.
 
   Raises:
-    ValueError: the two have different kernels.
+    ValueError: the two have different numbers of kernels.
   """
-  if isinstance(a, Mapping):
-    if a.keys() != b.keys():
-      raise ValueError(f'{len(a.keys() ^ b.keys())} kernels are only in one of '
-                       'the two')
-    a, b = [a[name] for name in a], [b[name] for name in a]
   difference = np.subtract(a, b, dtype=np.float64)
   difference = difference[~np.isnan(difference)]
   mean = float(difference.mean()) if difference.size else math.nan
