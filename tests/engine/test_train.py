@@ -198,7 +198,7 @@ def test_best_epoch_is_saved_and_early_stop_counts_from_it(
 
 @pytest.mark.parametrize(('seconds', 'expected'), [(60, [1]), (0, [0, 1])])
 def test_a_run_of_seconds_saves_once(
-    data_root, tmp_path, monkeypatch, seconds, expected):
+    data_root, tmp_path, monkeypatch, quick_save, seconds, expected):
   saved, save = [], callbacks.SaveBest._save
 
   def counted(self):
