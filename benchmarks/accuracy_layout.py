@@ -52,7 +52,7 @@ def data_sets(args) -> list[DataSet]:
   Raises:
     UserError: there is no such collection, or it cannot be trained on.
   """
-  known = [f'sample:{name}' for name in COLLECTIONS]
+  known = [f'sample:{name}' for name in COLLECTIONS if name[:3] == 'xla']
   real = real_collections(args.real, _cache_dir(args))
   known += [f'real:{name}' for name in real]
   chosen = args.data.split(',') if args.data else known
@@ -103,11 +103,10 @@ def _cache_dir(args) -> str:
 def _sample(args) -> str:
   """The sample data's root, made where it is missing."""
   from tpu_graphs_ext.sample import write_layouts
-  settings = write_layouts.LayoutSampleSettings(
-      out=os.path.join(args.work_dir, 'layout_sample'), programs=args.programs,
-      most_configs=args.most_configs, workers=args.jobs)
-  print(write_layouts.write_layout_data(settings).text(), file=sys.stderr)
-  return settings.out
+  written = write_layouts.write_layout_data(
+      os.path.join(args.work_dir, 'layout_sample'))
+  print(written.text(), file=sys.stderr)
+  return written.out
 
 
 def _data_set(name: str, sample: str, args) -> DataSet:
@@ -116,9 +115,7 @@ def _data_set(name: str, sample: str, args) -> DataSet:
     root, recipe = os.path.abspath(os.path.expanduser(args.real)), (
         'files of the public collections, as given')
   else:
-    root, recipe = sample, (
-        f'`tpu-graphs-ext sample-data --task layout`, seed 0, {args.programs} '
-        f'programs, up to {args.most_configs} configurations')
+    root, recipe = sample, '`tpu-graphs-ext sample-data --task layout`'
   folder = os.path.join(root, source, search)
   sizes = '/'.join(str(len(npz_files(os.path.join(folder, split))))
                    for split in ('train', 'valid', 'test'))
@@ -191,12 +188,8 @@ def parser() -> argparse.ArgumentParser:
       help='data root of real files, <source>/<search>/train, valid and test; '
       f'if not given, what {REAL_VARIABLE} names')
   add('--epochs', type=positive, default=50, help='at most, for all models')
-  add('--programs', type=positive, default=14,
-      help='of each source of the sample data')
-  add('--most_configs', type=positive, default=1000,
-      help='of a program of the sample data')
   add_flags(add, 'layout', 'accuracy_layout.csv',
-            os.path.join('tpu_graphs_ext', 'layout', 'models.py'))
+            'layout_models.py')
   return flags
 
 

@@ -91,8 +91,9 @@ def _trained(spec: Any):
     given = dataclasses.replace(
         given, data_root=with_copies(spec.source, spec.folder))
   result = train.train(given)
-  ranker = scoring.load_ranker(result.model_dir, layout_settings.LayoutLoadSettings(
-      models_py=spec.models_py, cache_dir=spec.cache_dir))
+  loading = layout_settings.LayoutLoadSettings(
+      models_py=spec.models_py, cache_dir=spec.cache_dir)
+  ranker = scoring.load_ranker(result.model_dir, loading)
   return Training.of(result.run_info, ranker.model), ranker
 
 

@@ -21,9 +21,7 @@ from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
 MODELS = ('MyLayoutSAGE', 'ResModel')
-SOURCE, SEARCH = 'nlp', 'random'
-# Programs of each source: few, so that all of it takes minutes.
-PROGRAMS = 7
+SOURCE, SEARCH = 'xla', 'random'
 EPOCHS = 10
 _COLUMNS = ('tau', 'top-1', 'top-10', 'top-100')
 
@@ -47,8 +45,7 @@ def run(out: str, epochs: int, root: str | None) -> str:
         f'cloning {checkout.URL} did not work; the layout task is shown by its '
         'scripts')
   data = os.path.join(out, 'layout_sample_data')
-  print(write_layouts.write_layout_data(write_layouts.LayoutSampleSettings(
-      out=data, programs=PROGRAMS)).text())
+  print(write_layouts.write_layout_data(data).text())
   print(f'\nTraining on {SOURCE}:{SEARCH} through the unchanged '
         f'layout_train.py of\n{root}, in a copy with this package\'s layout '
         'models swapped in.')
@@ -61,7 +58,7 @@ def run(out: str, epochs: int, root: str | None) -> str:
     means = {name: evaluate(copy, out, data, hidden, model_dir)
              for name, (model_dir, _) in trained.items()}
   print(comparison(
-      f'\nSynthetic test programs after {epochs} epochs (Kendall\'s tau, and '
+      f'\nTest programs after {epochs} epochs (Kendall\'s tau, and '
       'slowdown of the best of\nthe top k; lower is better):', means))
   model_dir, predictions = trained[MODELS[0]]
   return '\n'.join(['', f'sample data: {data}', f'model:       {model_dir}',

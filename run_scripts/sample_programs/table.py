@@ -10,13 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 
-from sample_programs import images, layers, operations, others, sequences
+from sample_programs import images, layers, operations, others, sequences, small
 
 STEPS = ('infer', 'sgd', 'momentum', 'adam')
 _INTEGERS = jnp.int32
-_NLP = (sequences.encoder, sequences.decoder, sequences.seq2seq,
-        sequences.mixture, sequences.conformer, sequences.lstm, sequences.gru,
-        sequences.state_space)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +36,6 @@ class Program:
   dtype: str
   step: str
   options: Mapping
-
-  @property
-  def source(self) -> str:
-    """'nlp' of texts and speech, else 'xla', as the layout task has it."""
-    return 'nlp' if self.network in _NLP else 'xla'
 
   def function_and_shapes(self):
     """(function, its arguments as trees of `jax.ShapeDtypeStruct`)."""
@@ -119,7 +111,7 @@ def _training_step(apply, loss, step):
 
 # --- The table ---------------------------------------------------------------
 
-i, s, o, p = images, sequences, others, operations
+i, s, o, p, m = images, sequences, others, operations, small
 train, valid, test = 'train', 'valid', 'test'
 f32, bf16 = 'float32', 'bfloat16'
 # (label, split, network, inputs, dtype, step, options)
@@ -267,21 +259,63 @@ _ROWS = [
 ]
 
 
-def _programs() -> dict[str, Program]:
+# Programs of which the compiler judges hundreds of layouts each.
+_LAYOUT_ROWS = [
+  ('conv_net', train, m.convolutions, [(16, 24, 24, 16)], bf16, 'sgd', {}),
+  ('conv_3d', train, m.convolutions, [(4, 6, 10, 10, 24)], bf16, 'sgd',
+   dict(widths=(48, 64))),
+  ('residual', train, m.residual, [(32, 14, 14, 64)], bf16, 'infer', {}),
+  ('inverted_residual', train, m.inverted_residual, [(16, 28, 28, 24)], bf16,
+   'infer', {}),
+  ('hourglass', train, m.hourglass, [(8, 24, 24, 16)], bf16, 'infer', {}),
+  ('bottleneck_coder', train, m.bottleneck_coder, [(64, 16, 16, 8)], bf16,
+   'infer', {}),
+  ('attention', train, m.attention, [(4, 48, 128)], bf16, 'infer', {}),
+  ('mixer', train, m.mixer, [(16, 64, 96)], bf16, 'infer', {}),
+  ('messages', train, m.messages, [(300, 48), (1000, 'i'), (1000, 'i')], f32,
+   'infer', {}),
+  ('recommender', train, m.recommender, [(256, 24), (256, 9, 32)], f32,
+   'infer', {}),
+  ('branches', valid, m.branches, [(16, 14, 14, 96)], bf16, 'infer', {}),
+  ('patches', valid, m.patches, [(8, 32, 32, 12)], bf16, 'infer', {}),
+  ('speech', valid, m.speech, [(6, 96, 64)], bf16, 'infer', {}),
+  ('dilated', test, m.dilated, [(4, 33, 33, 16)], bf16, 'infer', {}),
+  ('factored', test, m.factored, [(6, 8, 12, 12, 20)], bf16, 'infer', {}),
+  ('shuffled', test, m.shuffled, [(24, 14, 14, 48)], bf16, 'infer', {}),
+  ('cross_attention', test, m.cross_attention, [(4, 24, 96), (4, 40, 80)],
+   bf16, 'infer', {}),
+  ('recurrent', test, m.recurrent, [(40, 3, 64)], bf16, 'infer', {}),
+  ('vgg', train, i.vgg, [(32, 32, 32, 16)], bf16, 'sgd',
+   dict(widths=(32, 64), dense=128, classes=100)),
+  ('resnet', train, i.resnet, [(16, 64, 64, 3)], bf16, 'infer',
+   dict(widths=(64, 128))),
+  ('resnet_basic', train, i.resnet, [(64, 32, 32, 8)], f32, 'sgd',
+   dict(widths=(32,), bottleneck=False, classes=10)),
+  ('densenet', train, i.densenet, [(32, 64, 64, 3)], f32, 'infer',
+   dict(growth=16, steps=2)),
+  ('mobilenet', train, i.mobilenet, [(48, 96, 96, 3)], bf16, 'infer',
+   dict(widths=(24, 40))),
+  ('efficientnet', train, i.mobilenet, [(8, 64, 64, 3)], f32, 'infer',
+   dict(widths=(16, 24), squeeze=True)),
+]
+
+
+def _programs(rows) -> dict[str, Program]:
   """Name -> program.
 
   Raises:
     ValueError: two have the same name.
   """
   programs = {}
-  for label, split, network, inputs, dtype, step, options in _ROWS:
+  for label, split, network, inputs, dtype, step, options in rows:
     kind = {f32: 'f32', bf16: 'bf16'}[dtype]
     name = f'{label}_batch_{inputs[0][0]}_{step}_{kind}'
     programs[name] = Program(name, split, network, inputs, dtype, step,
                              options)
-  if len(programs) != len(_ROWS):
+  if len(programs) != len(rows):
     raise ValueError('two programs have the same name')
   return programs
 
 
-PROGRAMS = _programs()
+PROGRAMS = _programs(_ROWS)
+LAYOUT_PROGRAMS = _programs(_LAYOUT_ROWS)

@@ -144,12 +144,12 @@ def test_runs_are_measured_on_real_files_besides_their_own(tmp_path):
       '--real', str(tmp_path), '--work_dir', str(tmp_path), '--changed',
       'narrow=ResModel{"hidden_dim": 8}', '--seeds', '0'])
   sets = [accuracy_work.DataSet(name, f'/x/{name}', 'layout splits', '', '')
-          for name in ('sample:nlp:default', DATA)]
+          for name in ('sample:xla:default', DATA)]
   specs = [spec for spec, _ in accuracy_layout.run_list(
       args, sets, args.models_py)]
   assert len({spec.folder for spec in specs}) == len(specs) == 2 * 6
   assert {spec.data: spec.real for spec in specs} == {
-      'sample:nlp:default': str(tmp_path / 'nlp' / 'default'),
+      'sample:xla:default': str(tmp_path / 'xla' / 'default'),
       DATA: str(tmp_path / 'xla' / 'default')}
   assert {(spec.name, spec.model, spec.kwargs) for spec in specs} >= {
       ('narrow', 'ResModel', '{"hidden_dim": 8}'),

@@ -14,7 +14,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sample import write_layouts
 
 
-def write_tiny(settings):
+def write_tiny(out):
   """Stands in for the sample data: programs of 20 configurations."""
   for split, number in (('train', 3), ('valid', 1), ('test', 1)):
     for i in range(number):
@@ -24,7 +24,7 @@ def write_tiny(settings):
         parts = {'test': 0 * arrays['config_runtime'],
                  'test_labelled': arrays['config_runtime']}
       for name, runtime in parts.items():
-        folder = os.path.join(settings.out, 'nlp', 'random', name)
+        folder = os.path.join(out, 'xla', 'random', name)
         os.makedirs(folder, exist_ok=True)
         np.savez(os.path.join(folder, f'{split}_{i}.npz'),
                  **{**arrays, 'config_runtime': runtime})
@@ -61,9 +61,9 @@ def test_the_table():
 
 def test_hidden_labels_are_those_of_the_labelled_test_split(tmp_path):
   data, hidden = str(tmp_path / 'data'), str(tmp_path / 'hidden')
-  write_tiny(types.SimpleNamespace(out=data))
+  write_tiny(data)
   quickstart_layout.hide_labels(data, hidden)
-  path = os.path.join(hidden, 'nlp', 'random', 'test_export', 'secret',
+  path = os.path.join(hidden, 'xla', 'random', 'test_export', 'secret',
                       'test_0.npz')
   with np.load(path) as stored:
     assert str(stored['input_file']) == 'test_0.npz'

@@ -1,6 +1,5 @@
 """The sample data of the layout task: on disk, and of one program."""
 
-import dataclasses
 import os
 import pathlib
 
@@ -8,36 +7,22 @@ import numpy as np
 import pytest
 
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.analytic.layout_cost import LayoutConstants
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data import check, schema
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import layout_choices, protos
-from tpu_graphs_ext.sample import layouts, programs, write_layouts
-from tpu_graphs_ext.sample.write_layouts import LayoutSampleSettings
-
-_programs_of = write_layouts._programs
-COLLECTIONS = [(source, search) for source in ('xla', 'nlp')
-               for search in ('default', 'random')]
-
-
-def smallest(source, split) -> programs.Program:
-  return min((program for program in programs.load()
-              if (program.source, program.split) == (source, split)),
-             key=lambda program: len(program.module))
+from tpu_graphs_ext.sample import layouts, write_layouts
 
 
 @pytest.fixture(scope='module')
-def tiny(tmp_path_factory):
-  """(settings, summary) of a program in each split of each source."""
-  patch = pytest.MonkeyPatch()
-  patch.setattr(write_layouts, '_programs', lambda source, split, seed: [
-      smallest(source, split)])
-  settings = LayoutSampleSettings(
-      str(tmp_path_factory.mktemp('layouts') / 'data'), most_configs=40,
-      workers=1)
-  yield settings, write_layouts.write_layout_data(settings)
-  patch.undo()
+def written(tmp_path_factory):
+  out = str(tmp_path_factory.mktemp('layouts') / 'data')
+  return write_layouts.write_layout_data(out)
+
+
+@pytest.fixture(scope='module')
+def programs():
+  return layouts.load()
 
 
 def arrays_of(path) -> dict:
@@ -53,162 +38,126 @@ def files_in(folder) -> dict:
 # --- The folder --------------------------------------------------------------
 
 
-@pytest.mark.parametrize('source, search', COLLECTIONS)
-def test_files_pass_the_checks_of_the_layout_task(tiny, source, search):
-  folder = os.path.join(tiny[0].out, source, search)
-  report = check.check_data(folder, 'layout')
-  assert report.ok, report.text()
-  assert {split: counts['kernels'] for split, counts in report.counts.items()
-          } == {'train': 1, 'valid': 1, 'test': 1}
-  assert sorted(os.listdir(folder)) == [
-      'test', 'test_labelled', 'train', 'valid']
+def test_both_collections_pass_the_checks_of_the_layout_task(written):
+  folders = [os.path.join(written.out, 'xla', search)
+             for search in layouts.SEARCHES]
+  for folder in folders:
+    report = check.check_data(folder, 'layout')
+    assert report.ok, report.text()
+    counts = {split: counts['kernels']
+              for split, counts in report.counts.items()}
+    assert counts['train'] >= 8 and min(counts.values()) >= 3
+  for split in ('train', 'valid', 'test', 'test_labelled'):
+    names = [sorted(os.listdir(os.path.join(folder, split)))
+             for folder in folders]
+    assert names[0] == names[1]
 
 
-def test_both_searches_have_the_same_programs(tiny):
-  for source in ('xla', 'nlp'):
-    for split in ('train', 'valid', 'test', 'test_labelled'):
-      names = [sorted(os.listdir(os.path.join(
-          tiny[0].out, source, search, split)))
-               for search in ('default', 'random')]
-      assert names[0] == names[1]
+def test_labels_of_test_are_blanked_and_kept_aside(written):
+  folder = os.path.join(written.out, 'xla', 'random')
+  for name in os.listdir(os.path.join(folder, 'test')):
+    assert len(name) == 32 + len('.npz')
+    hidden, full = (arrays_of(os.path.join(folder, split, name))
+                    for split in ('test', 'test_labelled'))
+    assert not hidden['config_runtime'].any()
+    assert (full['config_runtime'] > 0).all()
+    for field in schema.LAYOUT_FIELDS:
+      assert full[field.name].dtype == field.dtype
+      if field.name != 'config_runtime':
+        np.testing.assert_array_equal(hidden[field.name], full[field.name])
 
 
-def test_labels_of_test_are_blanked_and_kept_aside(tiny):
-  folder = os.path.join(tiny[0].out, 'nlp', 'random')
-  name, = os.listdir(os.path.join(folder, 'test'))
-  assert len(name) == 32 + len('.npz')
-  hidden, full = (arrays_of(os.path.join(folder, split, name))
-                  for split in ('test', 'test_labelled'))
-  assert not hidden['config_runtime'].any()
-  assert (full['config_runtime'] > 0).all()
-  for field in schema.LAYOUT_FIELDS:
-    assert full[field.name].dtype == field.dtype
-    if field.name != 'config_runtime':
-      np.testing.assert_array_equal(hidden[field.name], full[field.name])
+def test_train_programs_are_in_several_files_of_distinct_configurations(
+    written):
+  folder = os.path.join(written.out, 'xla', 'random', 'train')
+  parts = [arrays_of(os.path.join(folder, name))
+           for name in sorted(os.listdir(folder))[:write_layouts.PARTS]]
+  layouts_of = [
+      {row.tobytes() for row in part['node_config_feat']} for part in parts]
+  assert sum(map(len, layouts_of)) == len(set.union(*layouts_of))
+  assert min(map(len, layouts_of)) >= 16
+  assert len({part['node_feat'].tobytes() for part in parts}) == 1
 
 
-def test_same_settings_are_not_written_twice_and_give_the_same_bytes(
-    tiny, tmp_path):
-  settings, summary = tiny
-  again = write_layouts.write_layout_data(settings)
-  assert again.reused and again.collections == summary.collections
-  assert 'already there' in again.text()
-  other = dataclasses.replace(settings, out=str(tmp_path / 'again'))
-  write_layouts.write_layout_data(other)
-  assert files_in(other.out) == files_in(settings.out)
-
-
-def test_text_sets_real_files_beside_and_says_modelled(tiny):
-  text = tiny[1].text()
-  assert 'runtimes are modelled' in text and 'real files' in text
-  assert 'xla:default' in text and 'nlp:random' in text
-  assert text.count('2,026') == 1
+def test_it_is_not_written_twice_and_the_same_each_time(written, tmp_path):
+  again = write_layouts.write_layout_data(written.out)
+  assert again.reused and again.collections == written.collections
+  assert 'already there' in again.text() and 'xla:default' in again.text()
+  other = write_layouts.write_layout_data(str(tmp_path / 'again'))
+  assert files_in(other.out) == files_in(written.out)
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path):
   (tmp_path / 'xla').mkdir()
   with pytest.raises(UserError, match="holds 'xla', which is not sample"):
-    write_layouts.write_layout_data(LayoutSampleSettings(str(tmp_path)))
+    write_layouts.write_layout_data(str(tmp_path))
 
 
-@pytest.mark.parametrize('field, value', [
-    ('programs', 6), ('most_configs', 1), ('seed', -1), ('workers', 0)])
-def test_settings_are_checked(field, value):
-  with pytest.raises(UserError, match=f'{field} is {value}; it must be'):
-    LayoutSampleSettings('out', **{field: value})
-
-
-@pytest.mark.parametrize('flags, said', [
-    (['--task', 'layout', '--kernels', '70'], '--kernels is of the tile task'),
-    (['--task', 'layout', '--noise'], '--noise is of the tile task'),
-    (['--programs', '7'], '--programs is of the layout task'),
-])
-def test_flags_of_the_other_task(capsys, tmp_path, flags, said):
-  assert cli.main(['sample-data', '--out', str(tmp_path / 'd'), *flags]) == 1
-  assert said in capsys.readouterr().err
+@pytest.mark.parametrize('flags', [
+    ['--kernels', '70'], ['--noise'], ['--tpu', 'v3'], ['--seed', '1']])
+def test_flags_of_the_tile_task(capsys, tmp_path, flags):
+  assert cli.main(['sample-data', '--task', 'layout', '--out',
+                   str(tmp_path / 'd'), *flags]) == 1
+  assert flags[0] in capsys.readouterr().err
   assert not (tmp_path / 'd').exists()
 
 
-def test_seed_and_count_choose_programs():
-  names = {seed: [program.name for program in _programs_of(
-      'xla', 'train', seed)] for seed in (0, 1)}
-  assert names[0] != names[1] and sorted(names[0]) == sorted(names[1])
-  assert len(names[0]) >= 10
-
-
 def test_a_damaged_file_of_the_package_is_named(tmp_path):
-  path = tmp_path / 'programs.xz'
-  path.write_bytes(b'no programs')
-  with pytest.raises(UserError, match='install the package again'):
-    programs.load(str(path))
+  path = tmp_path / 'layouts.xz'
+  content = bytearray(pathlib.Path(layouts.PATH).read_bytes())
+  content[len(content) // 2] ^= 1
+  for damaged in (b'no programs', bytes(content)):
+    path.write_bytes(damaged)
+    with pytest.raises(UserError, match='install the package again'):
+      layouts.load(str(path))
 
 
-# --- One program -------------------------------------------------------------
+# --- Programs ----------------------------------------------------------------
 
 
-@pytest.fixture(scope='module')
-def module():
-  return protos.as_module(smallest('xla', 'train').module)
+def test_configurations_are_distinct_and_start_at_the_compilers_own(programs):
+  assert len({program.name for program in programs}) == len(programs) >= 14
+  for program in programs:
+    own = set()
+    for search in layouts.SEARCHES:
+      chosen, cycles = program.searches[search]
+      assert len(np.unique(chosen, axis=0)) == len(chosen) == len(cycles)
+      assert len(chosen) >= 50 and cycles.min() > 0
+      own.add((tuple(chosen[0].tolist()), int(cycles[0])))
+    assert len(own) == 1  # The same in both searches.
 
 
-def graph_of(module, search, configs=200, **constants):
-  return layouts.sample_graph(
-      module, 'p', search, configs, LayoutConstants(**constants), 5)
+def test_a_search_finds_faster_layouts_than_chance(programs):
+  medians = [[np.median(program.searches[search][1])
+              for search in layouts.SEARCHES] for program in programs]
+  assert sum(a < b for a, b in medians) > 0.8 * len(programs)
 
 
-@pytest.mark.parametrize('search', layouts.SEARCHES)
-def test_layouts_are_options_of_their_nodes(module, search):
-  graph = graph_of(module, search)
-  choices = layout_choices.layout_choices(module)
+def test_layouts_are_options_of_their_nodes(programs):
+  program = min(programs, key=lambda program: len(program.module))
+  graph = program.graph('random')
+  choices = layout_choices.layout_choices(protos.as_module(program.module))
   assert graph.node_config_ids.tolist() == [c.node for c in choices]
-  groups = schema.LAYOUT_CONFIG_GROUPS.values()
-  for place, choice in enumerate(choices):
-    asked = {tuple(tuple(int(d) for d in row[columns] if d >= 0)
-                   for columns in groups)
-             for row in graph.node_config_feat[:, place]}
-    assert asked <= {tuple(option) for option in choice.options}
-  # The first is the compiler's own.
-  assert [tuple(int(d) for d in row[:6] if d >= 0)
-          for row in graph.node_config_feat[0]] == [
-              choice.options[0].output for choice in choices]
-
-
-def test_nodes_with_the_same_options_are_configured_alike(module):
-  feats = graph_of(module, 'random').node_config_feat
-  choices = layout_choices.layout_choices(module)
-  groups = len({choice.group for choice in choices})
-  columns = {feats[:, place].tobytes() for place in range(len(choices))}
-  assert len(columns) == groups < len(choices)
-
-
-def test_a_search_finds_faster_layouts_than_chance(module):
-  searched, random = (
-      graph_of(module, search, noise=0.0).config_runtime
-      for search in layouts.SEARCHES)
-  assert np.median(searched) < np.median(random)
-  assert searched[0] == random[0]
-  assert np.median(searched[100:]) < np.median(searched[1:13])
-
-
-def test_equal_layouts_differ_by_noise_alone(module):
-  quiet, noisy = (graph_of(module, 'default', noise=noise)
-                  for noise in (0.0, 1e-3))
-  flat = quiet.node_config_feat.reshape(200, -1)
-  _, first, group = np.unique(
-      flat, axis=0, return_index=True, return_inverse=True)
-  group = group.reshape(-1)
-  assert len(first) < 200  # The search comes back to the same ones.
+  chosen, cycles = program.searches['random']
   np.testing.assert_array_equal(
-      quiet.config_runtime, quiet.config_runtime[first][group])
-  assert len(set(noisy.config_runtime)) > len(first)
+      graph.config_runtime, np.rint(cycles / 0.94).astype(int))
+  for config, place in ((0, 0), (5, -1)):
+    choice = choices[place]
+    asked = tuple(tuple(int(d) for d in graph.node_config_feat[
+        config, place, columns] if d >= 0)
+                  for columns in schema.LAYOUT_CONFIG_GROUPS.values())
+    assert asked == tuple(choice.options[chosen[config, choice.group]])
 
 
-def test_a_program_without_a_choice_is_none():
-  entry = protos.HloComputationProto(id=1, name='entry', root_id=2)
-  entry.instructions.add(id=2, name='p', opcode='parameter')
-  module = protos.HloModuleProto(entry_computation_id=1)
-  module.computations.append(entry)
-  assert graph_of(module, 'random') is None
+def test_programs_come_back_as_they_were_packed(programs, tmp_path):
+  path = str(tmp_path / 'layouts.xz')
+  layouts.save(programs[:2], 'a compiler', path)
+  for one, other in zip(programs, layouts.load(path)):
+    assert (one.name, one.split, one.module) == (
+        other.name, other.split, other.module)
+    for search in layouts.SEARCHES:
+      for a, b in zip(one.searches[search], other.searches[search]):
+        np.testing.assert_array_equal(a, b)
 
 
 # --- The baseline ------------------------------------------------------------
@@ -221,14 +170,12 @@ flags.FLAGS(['read'])
 partitions = data.get_npz_dataset(
     sys.argv[1], min_train_configs=4, cache_dir=sys.argv[2])
 for name in ('train', 'validation', 'test'):
-  graphs = list(getattr(partitions, name).iter_graph_tensors())
-  print('READ', name, len(graphs), *(
-      graph.node_sets['g']['runtimes'].shape[1] for graph in graphs))
+  print('READ', name, len(list(getattr(partitions, name).iter_graph_tensors())))
 '''
 
 
 @pytest.mark.baseline
-def test_the_baselines_unchanged_reader_takes_them(tiny, tmp_path):
+def test_the_baselines_unchanged_reader_takes_them(written, tmp_path):
   root = checkout.find()
   if root is None:
     pytest.skip('needs a checkout of the baseline, named by '
@@ -237,14 +184,12 @@ def test_the_baselines_unchanged_reader_takes_them(tiny, tmp_path):
   with open(os.path.join(copy, 'read_layouts.py'), 'w') as file:
     file.write(READ)
   log = str(tmp_path / 'read.log')
-  checkout.run_script(copy, [
-      'read_layouts.py', os.path.join(tiny[0].out, 'nlp', 'default'),
-      str(tmp_path / 'cache')], log)
+  folder = os.path.join(written.out, 'xla', 'default')
+  checkout.run_script(
+      copy, ['read_layouts.py', folder, str(tmp_path / 'cache')], log)
   with open(log) as file:
-    read = [line.split() for line in file if line.startswith('READ')]
-  assert [words[1:3] for words in read] == [
-      ['train', '1'], ['validation', '1'], ['test', '1']]
-  folder = os.path.join(tiny[0].out, 'nlp', 'default')
-  name, = os.listdir(os.path.join(folder, 'test'))
-  configs = len(arrays_of(os.path.join(folder, 'test', name))['config_runtime'])
-  assert read[2][3] == str(configs)
+    read = [line.split()[1:] for line in file if line.startswith('READ')]
+  assert read == [
+      [name, str(len(os.listdir(os.path.join(folder, split))))]
+      for name, split in (('train', 'train'), ('validation', 'valid'),
+                          ('test', 'test'))]

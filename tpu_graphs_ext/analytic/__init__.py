@@ -5,7 +5,6 @@ feature_loops  reads it off the kernel's features
 feature_dots   matrix products among those
 tile_counts    loop nest and tile bounds -> steps, bytes, rows
 tpu            what a machine's work costs
-layout_cost    a whole program and its layouts -> nanoseconds
 candidates     the tiles that a kernel may have
 products       HLO -> the one matrix product that it is
 blocks         the blocks of a matrix product as a Pallas kernel

@@ -135,19 +135,15 @@ def featurize(args: Namespace) -> None:
                      'compiled for; not given: v3'),
         switch('--noise', 'scatter the runtimes like repeated measurements'),
         TASK,
-        flag('--programs', 'N', 'with --task layout: programs of each source, '
-             'all splits together; not given: what two minutes are enough for',
-             type=flags.positive),
         flag('--seed', 'SEED', 'equal seeds give equal files', 0, type=int)])
 def sample_data(args: Namespace) -> None:
   if args.task == 'layout':
     from tpu_graphs_ext.sample import write_layouts
-    print(write_layouts.write_layout_data(write_layouts.LayoutSampleSettings(
-        out=args.out, seed=args.seed,
-        **_own(args, ('programs',), ('kernels', 'tpu', 'noise')))).text())
+    _own(args, (), ('kernels', 'tpu', 'noise', 'seed'))
+    print(write_layouts.write_layout_data(args.out).text())
     return
   from tpu_graphs_ext.sample import write
-  own = _own(args, ('kernels', 'tpu'), ('programs',))
+  own = _own(args, ('kernels', 'tpu'), ())
   if args.kernels == 'all':
     own['kernels'] = None
   print(write.write_sample_data(write.SampleDataSettings(

@@ -15,7 +15,6 @@ features             HLO -> node features, opcodes, edges
 tuning               a tuning file -> kernels and layout graphs -> .npz files
 layout               how a TPU stores a tensor
 tiles                the grid of a kernel's tiles
-whole_program        a program before fusion, as the layout collection has it
 layout_choices       which of its nodes have layouts to choose, and which
 protos               the messages: HLO as TensorFlow defines it, tuning files
 """

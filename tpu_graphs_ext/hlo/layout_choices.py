@@ -13,9 +13,10 @@ others follow in row-major order:
     together, which its input and output then share, so that no element moves.
     It may leave both to the compiler.
 
-Nodes of one kind that have the same choices are configured alike: real files
-with up to 848 such nodes have from 7 to 26 different columns of layouts. These
-rules are read off real files; they are not the compiler's own.
+Nodes of one kind that have the same choices are configured alike, in small
+programs only if their sizes are the same, too: real files with up to 848 such
+nodes have from 7 to 26 different columns of layouts. These rules are read off
+real files; they are not the compiler's own.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from tpu_graphs_ext.data import schema
 CONFIGURABLE = ('convolution', 'dot', 'reshape')
 # Groups of a reshape beyond these are not permuted: real files have up to 6.
 _MAX_ORDERS = 6
+# With more kinds of nodes, those of unlike sizes are configured alike, too.
+_MAX_GROUPS = 14
 NO_LAYOUT = ()
 
 
@@ -46,11 +49,13 @@ class NodeChoice(NamedTuple):
   Attributes:
     node: its number, as `features.module_arrays` counts.
     instruction_id: its id in the module.
+    name: the instruction's.
     options: tuple of `Layouts`, the row-major ones first.
     group: number of the nodes that are configured alike.
   """
   node: int
   instruction_id: int
+  name: str
   options: tuple
   group: int
 
@@ -63,17 +68,22 @@ def layout_choices(module) -> list[NodeChoice]:
   """
   entry = module.computations[-1]
   first = sum(len(c.instructions) for c in module.computations[:-1])
-  shapes = {node.id: list(node.shape.dimensions)
+  shapes = {node.id: tuple(node.shape.dimensions)
             for node in entry.instructions}
-  groups, found = {}, []
+  found = []
   for number, node in enumerate(entry.instructions, first):
     if node.opcode not in CONFIGURABLE:
       continue
-    options = node_options(node, [shapes[i] for i in node.operand_ids])
+    sizes = tuple(shapes[i] for i in (node.id, *node.operand_ids))
+    options = node_options(node, sizes[1:])
     if options:
-      group = groups.setdefault((node.opcode, options), len(groups))
-      found.append(NodeChoice(number, node.id, options, group))
-  return found
+      found.append((number, node, options, sizes))
+  kinds = [(node.opcode, options, sizes) for _, node, options, sizes in found]
+  if len(set(kinds)) > _MAX_GROUPS:
+    kinds = [kind[:2] for kind in kinds]
+  groups = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
+  return [NodeChoice(number, node.id, node.name, options, groups[kind])
+          for (number, node, options, _), kind in zip(found, kinds)]
 
 
 def node_options(node, operand_dims: Sequence[Sequence[int]]) -> tuple:

@@ -8,6 +8,7 @@ of the table, so the positions below stay. Needs only the standard library.
 from __future__ import annotations
 
 import ctypes
+from typing import Optional
 
 # Position of each function in `PJRT_Api`, after its three leading fields.
 FUNCTIONS = {
@@ -93,12 +94,14 @@ class Compiler:
     self._call('PJRT_TopologyDescription_Create', arguments)
     self._topology = arguments.topology
 
-  def compile(self, program: bytes, program_format: str) -> bytes:
+  def compile(self, program: bytes, program_format: str,
+              options: Optional[bytes] = None) -> bytes:
     """Compiles a program for one device.
 
     Args:
       program: a serialized `HloModuleProto`, or MLIR (StableHLO).
       program_format: 'hlo' or 'mlir'.
+      options: a serialized `CompileOptionsProto`; None: one device.
 
     Returns:
       The optimised program, a serialized `HloModuleProtoWithConfig`. Its first
@@ -107,13 +110,14 @@ class Compiler:
     Raises:
       PjrtError: the compiler refuses the program.
     """
+    options = options or _ONE_DEVICE
     code = ctypes.create_string_buffer(program, len(program))
     form = program_format.encode()
     source = _Program(code=ctypes.addressof(code), code_size=len(program),
                       format=form, format_size=len(form))
     arguments = _Compile(
         topology=self._topology, program=ctypes.addressof(source),
-        options=_ONE_DEVICE, options_size=len(_ONE_DEVICE))
+        options=options, options_size=len(options))
     self._call('PJRT_Compile', arguments)
     try:
       return self._optimized(arguments.executable)

@@ -7,10 +7,8 @@ but only where the sums say that all in it was written here.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import json
-import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -55,7 +53,8 @@ def write_folders(out: str, what: str, folders: Sequence[str],
           files.new_folder(os.path.join(out, folder))) for folder in folders}
       statistics = fill(places)
       written = {f'{folder}/{path}': content for folder in folders
-                 for path, content in file_ownership.sums(places[folder]).items()}
+                 for path, content in file_ownership.sums(
+                     places[folder]).items()}
       # Once more, for that took minutes. While the folders change their
       # places, this marker knows both.
       earlier = _read_marker(out, what, folders).get('files', {})
@@ -123,24 +122,3 @@ def _marker_in(path: str, what: str) -> dict:
 def _write_marker(out: str, what: str, content: dict) -> None:
   text = json.dumps({'what': what, **content}, indent=1)
   files.write_file(os.path.join(out, _MARKER), text.encode())
-
-
-# --- Workers -----------------------------------------------------------------
-
-
-def pool(workers: int) -> concurrent.futures.Executor:
-  """Runs jobs in other processes, or in this one for a single worker."""
-  if workers == 1:
-    return _HereAndNow()
-  # TensorFlow does not survive a fork.
-  return concurrent.futures.ProcessPoolExecutor(
-      workers, multiprocessing.get_context('spawn'))
-
-
-class _HereAndNow(concurrent.futures.Executor):
-  """An executor whose jobs are done when `submit` returns."""
-
-  def submit(self, fn, *args):
-    future = concurrent.futures.Future()
-    future.set_result(fn(*args))
-    return future

@@ -1,79 +1,75 @@
-"""Synthetic measurements of one real program graph: layouts and runtimes.
+"""The programs of the layout task that the package brings, and their layouts.
 
-The graph is compiled HLO; which nodes have layouts to choose, and which, is as
-in the real files; the runtimes come from `analytic/layout_cost.py` and are
-synthetic. The collections' two ways to choose configurations:
+Google's TPU compiler judged hundreds of layout configurations of each program:
+`run_scripts/compile_layouts.py` asked for the layouts and added up the cycles
+of the kernels. `compiled/layouts.xz` is an .npz, compressed as a whole:
 
-  random   every group of nodes takes one of its options by chance
-  default  a search from the compiler's own layouts on: each next configuration
-           is bred from the fastest so far
+  about    JSON: format, compiler, [name, split, bytes of HLO, groups, searches]
+           of each program; searches: name -> configurations
+  modules  the HLO of all programs, one after another
+  chosen   uint8, the option of each group of nodes: [groups, configurations] of
+           a search after another
+  cycles   int64, of all configurations
 """
 
 from __future__ import annotations
 
+import dataclasses
+import io
+import json
+import lzma
+import os
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
-from tpu_graphs_ext.analytic import layout_cost
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.hlo import features, layout_choices
-from tpu_graphs_ext.hlo.tuning import LayoutGraph
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.sample.kernels import CLOCK_GHZ, FOLDER
 
+PATH = os.path.join(FOLDER, 'layouts.xz')
+TPU = 'v3'
 SEARCHES = ('default', 'random')
-# Of the search: how many are bred at a time, from how many of the fastest, and
-# the chance of a group to change by itself.
-_GENERATIONS = 16
-_PARENTS = 12
-_MUTATION = 0.12
+_FORMAT = 1
 
 
-def sample_graph(module, name: str, search: str, configs: int,
-                 constants: layout_cost.LayoutConstants,
-                 seed) -> LayoutGraph | None:
-  """A program with sampled layouts and synthetic runtimes.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+  """A program before layouts are assigned, and what the compiler judged.
 
-  Args:
-    module: `HloModuleProto` of `hlo.whole_program`.
-    name: of the result.
-    search: of `SEARCHES`.
-    configs: how many configurations.
-    constants: the machine.
-    seed: of the sample and the noise.
-
-  Returns:
-    The graph; its first configuration is the compiler's own. None if it has
-    fewer than two configurations.
+  Attributes:
+    name: of the program.
+    split: train, valid or test.
+    module: a serialized `HloModuleProto`.
+    searches: search -> (options int [configs, groups], cycles int64
+      [configs]), the compiler's own layouts first.
   """
-  choices = layout_choices.layout_choices(module)
-  sizes = _group_sizes(choices)
-  if not len(sizes):
-    return None
-  chance = np.random.default_rng(seed)
+  name: str
+  split: str
+  module: bytes
+  searches: Mapping[str, tuple[np.ndarray, np.ndarray]]
 
-  def measured(chosen):
-    true_ns = layout_cost.program_ns(module, choices, chosen, constants)
-    noise = chance.normal(0, constants.noise, len(true_ns))
-    return np.maximum(1, np.rint(true_ns * np.exp(noise))).astype(np.int64)
-
-  if search == 'random':
-    chosen = chance.integers(sizes, size=(configs, len(sizes)))
-    chosen[0] = 0
-    runtime = measured(chosen)
-  else:
-    chosen, runtime = _searched(sizes, configs, measured, chance)
-  arrays = features.module_arrays(module)
-  return LayoutGraph(
-      name=name, node_feat=arrays.node_feat, node_opcode=arrays.node_opcode,
-      edge_index=arrays.edge_index,
-      node_config_feat=config_features(choices, chosen),
-      node_config_ids=np.array([c.node for c in choices], np.int64),
-      config_runtime=runtime, node_splits=arrays.node_splits)
+  def graph(self, search: str):
+    """A `LayoutGraph` with the configurations of a search."""
+    from tpu_graphs_ext.hlo import features, layout_choices, protos, tuning
+    module = protos.as_module(self.module)
+    arrays = features.module_arrays(module)
+    choices = layout_choices.layout_choices(module)
+    chosen, cycles = self.searches[search]
+    return tuning.LayoutGraph(
+        name=self.name, node_feat=arrays.node_feat,
+        node_opcode=arrays.node_opcode, edge_index=arrays.edge_index,
+        node_config_feat=config_features(choices, chosen),
+        node_config_ids=np.array([c.node for c in choices], np.int64),
+        config_runtime=np.rint(cycles / CLOCK_GHZ[TPU]).astype(np.int64),
+        node_splits=arrays.node_splits)
 
 
 def config_features(choices, chosen: np.ndarray) -> np.ndarray:
   """float32 [configs, configurable nodes, 18]: the layouts that were chosen.
 
   Args:
-    choices: of `layout_choices`.
+    choices: of `hlo.layout_choices`.
     chosen: int [configs, groups], which option each group takes.
   """
   feats = np.empty((len(chosen), len(choices),
@@ -88,25 +84,53 @@ def config_features(choices, chosen: np.ndarray) -> np.ndarray:
   return feats
 
 
-def _group_sizes(choices) -> np.ndarray:
-  """int64 [groups]: options of each group."""
-  sizes = {choice.group: len(choice.options) for choice in choices}
-  return np.array([sizes[group] for group in range(len(sizes))], np.int64)
+def load(path: str = PATH) -> list[Program]:
+  """All programs.
+
+  Raises:
+    UserError: the file is missing, damaged, or of another format.
+  """
+  try:
+    with lzma.open(path) as file, np.load(
+        io.BytesIO(file.read()), allow_pickle=False) as stored:
+      about = json.loads(stored['about'].tobytes())
+      modules = stored['modules'].tobytes()
+      chosen, cycles = stored['chosen'], stored['cycles']
+    if about['format'] != _FORMAT:
+      raise ValueError(f'format {about["format"]}, not {_FORMAT}')
+    programs = []
+    for name, split, size, groups, counts in about['programs']:
+      searches = {}
+      for search, count in counts.items():
+        options = chosen[:groups * count].reshape(groups, count).T
+        searches[search] = options, cycles[:count]
+        chosen, cycles = chosen[groups * count:], cycles[count:]
+      programs.append(Program(name, split, modules[:size], searches))
+      modules = modules[size:]
+  except (OSError, EOFError, ValueError, LookupError,
+          lzma.LZMAError) as error:
+    raise UserError(
+        f'{path}: cannot be read ({error}); it is a part of the package: '
+        'install the package again') from error
+  return programs
 
 
-def _searched(sizes, configs, measured, chance):
-  """Configurations and their runtimes, in the order of the search."""
-  chosen = np.zeros((1, len(sizes)), np.int64)
-  runtime = measured(chosen)
-  step = max(1, configs // _GENERATIONS)
-  while len(chosen) < configs:
-    count = min(step, configs - len(chosen))
-    best = chosen[np.argsort(runtime, kind='stable')[:_PARENTS]]
-    mother, father = best[chance.integers(len(best), size=(2, count))]
-    children = np.where(
-        chance.random(mother.shape) < 0.5, mother, father)
-    children = np.where(chance.random(mother.shape) < _MUTATION,
-                        chance.integers(sizes, size=mother.shape), children)
-    chosen = np.concatenate([chosen, children])
-    runtime = np.concatenate([runtime, measured(children)])
-  return chosen, runtime
+def save(programs: Sequence[Program], compiler: str, path: str = PATH) -> None:
+  """Writes a file that `load` reads; for maintainers."""
+  about = {'format': _FORMAT, 'compiler': compiler, 'programs': [
+      [p.name, p.split, len(p.module),
+       next(iter(p.searches.values()))[0].shape[1],
+       {search: len(cycles) for search, (_, cycles) in p.searches.items()}]
+      for p in programs]}
+  judged = [one for p in programs for one in p.searches.values()]
+  content = io.BytesIO()
+  np.savez(content,
+           about=np.frombuffer(json.dumps(about).encode(), np.uint8),
+           modules=np.frombuffer(
+               b''.join(p.module for p in programs), np.uint8),
+           chosen=np.concatenate(
+               [options.T.reshape(-1) for options, _ in judged]).astype(
+                   np.uint8),
+           cycles=np.concatenate([cycles for _, cycles in judged]))
+  with lzma.open(path, 'wb', preset=9 | lzma.PRESET_EXTREME) as file:
+    file.write(content.getvalue())

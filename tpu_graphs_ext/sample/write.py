@@ -40,13 +40,8 @@ _VERSION = 4
 REAL_TILE_XLA = {
     'kernels': schema.PUBLISHED_KERNELS,
     'nodes_mean': 39.5, 'edges_mean': 41.5, 'configs_mean': 1917.6,
-    'nodes_quantiles': [2, 7, 19, 37, 58, 94, 154],
-    'edges_quantiles': [1, 6, 19, 40, 60, 102, 249],
-    'runtime_rel_mean': 4.98, 'runtime_rel_std': 8.2,
-    'kernel_mean_quantiles': [
-        0.278, 1.187, 1.75, 3.192, 4.898, 7.782, 26.427],
+    'runtime_rel_mean': 4.98,
 }
-_QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,12 +114,6 @@ class Summary:
       real = REAL_TILE_XLA[key]
       cells.append(real['train'] if isinstance(real, dict) else real)
       lines.append(f'{label:34}' + ''.join(f'{c:>10,}' for c in cells))
-    for key, label in _QUANTILE_ROWS.items():
-      for quantile, position in (('median', 3), ('95 %', 5)):
-        cells = [self.splits[split][key][position] for split in SPLITS]
-        cells.append(REAL_TILE_XLA[key][position])
-        lines.append(f'{label + ", " + quantile:34}'
-                     + ''.join(f'{c:>10,}' for c in cells))
     return '\n'.join(lines)
 
 
@@ -133,11 +122,6 @@ _ROWS = {
     'edges_mean': 'edges of a kernel, mean',
     'configs_mean': 'configurations of a kernel, mean',
     'runtime_rel_mean': 'runtime over normalizer, mean',
-    'runtime_rel_std': 'runtime over normalizer, std',
-}
-_QUANTILE_ROWS = {
-    'nodes_quantiles': 'nodes',
-    'kernel_mean_quantiles': "a kernel's mean runtime",
 }
 
 
@@ -156,7 +140,7 @@ def write_sample_data(settings: SampleDataSettings) -> Summary:
       lambda places: _write_splits(settings, places),
       lambda splits: all(
           isinstance(splits.get(split), dict)
-          and {*_ROWS, *_QUANTILE_ROWS} <= set(splits[split])
+          and set(_ROWS) <= set(splits[split])
           for split in SPLITS))
   return Summary(out, splits, reused)
 
@@ -205,34 +189,17 @@ def _blanked(kernel: Kernel) -> Kernel:
       normalizer_ns=np.ones_like(kernel.normalizer_ns))
 
 
-def _facts(kernel: Kernel) -> dict:
-  relative = kernel.runtime_rel
-  return {'nodes': kernel.num_nodes,
-          'edges': kernel.num_edges, 'configs': kernel.num_configs,
-          'relative_sum': float(relative.sum()),
-          'relative_square': float(np.square(relative).sum())}
+def _facts(kernel: Kernel) -> tuple:
+  return (kernel.num_nodes, kernel.num_edges, kernel.num_configs,
+          float(kernel.runtime_rel.sum()))
 
 
 def _statistics(facts) -> dict:
   """Statistics of a split, with the keys of `REAL_TILE_XLA`."""
-  column = {key: np.array([fact[key] for fact in facts])
-            for key in ('nodes', 'edges', 'configs', 'relative_sum',
-                        'relative_square')}
-  configs = column['configs'].sum()
-  mean = column['relative_sum'].sum() / configs
-  spread = np.sqrt(column['relative_square'].sum() / configs - mean ** 2)
-
-  def quantiles(values, digits):
-    return [round(float(q), digits)
-            for q in np.quantile(values, _QUANTILES)]
-
+  nodes, edges, configs, relative = np.array(facts).T
   return {
-      'kernels': len(facts), 'configs': int(configs),
-      **{f'{key}_mean': round(float(column[key].mean()), 1)
-         for key in ('nodes', 'edges', 'configs')},
-      'nodes_quantiles': quantiles(column['nodes'], 1),
-      'edges_quantiles': quantiles(column['edges'], 1),
-      'runtime_rel_mean': round(float(mean), 2),
-      'runtime_rel_std': round(float(spread), 2),
-      'kernel_mean_quantiles': quantiles(
-          column['relative_sum'] / column['configs'], 3)}
+      'kernels': len(facts), 'configs': int(configs.sum()),
+      'nodes_mean': round(float(nodes.mean()), 1),
+      'edges_mean': round(float(edges.mean()), 1),
+      'configs_mean': round(float(configs.mean()), 1),
+      'runtime_rel_mean': round(float(relative.sum() / configs.sum()), 2)}
