@@ -142,7 +142,8 @@ def test_a_run_file_of_the_baseline_needs_the_data(trained, copied):
   np.testing.assert_array_equal(
       load(model_dir, data_root=data_root).scores(kernel),
       ranker.scores(kernel))
-  with pytest.raises(UserError, match=r'/nowhere.*does not exist'):
+  with pytest.raises(UserError, match=(
+      r'does not exist.*; --data_root must name the data that .*trained')):
     load(model_dir)
   # One train kernel has 3 configurations, so training left it out.
   stored, train_only, everything = (

@@ -221,7 +221,11 @@ def normalisation(run: artifacts.Run,
     _log.info('%s: its run file keeps no normalisation; computing it from %s',
               run.model_dir,
               os.path.join(loading.data_root, *task.collection(args)))
-  stats, num_ops = task.statistics(args, loading)
+  try:
+    stats, num_ops = task.statistics(args, loading)
+  except UserError as error:
+    raise UserError(f'{error}; --data_root must name the data that '
+                    f'{run.model_dir} was trained on') from error
   return stats, run.info.get('num_ops', num_ops)
 
 
