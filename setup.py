@@ -29,8 +29,6 @@ setuptools.setup(install_requires=[
     *(f'{line}; python_version >= "{FIRST_CURRENT}"'
       for line in requirements('current')),
     *requirements('scripts'),
-    # The pages of `report`.
-    'jinja2>=3,<4', 'matplotlib>=3.7,<4', 'grandalf>=0.8,<1',
     # The scores that `CostModel` keeps: a least-recently-used cache by size.
     'cachetools>=5,<9',
     # Completion of the command line; pure Python that needs nothing.

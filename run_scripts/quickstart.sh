@@ -27,6 +27,6 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-make_environment
+make_environment report  # For the last command that it prints.
 cd "$PROJECT"
 exec "$PYTHON" -m tpu_graphs_ext.quickstart ${arguments[@]+"${arguments[@]}"}

@@ -44,10 +44,9 @@ def did_you_mean(name: str, names: list[str], most: int = 2,
   return f'did you mean {" or ".join(nearest)}?' if nearest else ''
 
 
-def how_to_install(extra: str = '') -> str:
+def how_to_install(extra: str) -> str:
   """The command for a missing dependency: this package is on no index."""
-  what = f'".[{extra}]"' if extra else '.'
-  return f'run pip install -e {what} in your clone of tpu_graphs_ext'
+  return f'run pip install -e ".[{extra}]" in your clone of tpu_graphs_ext'
 
 
 def shortened(names: list[str], most: int = 3) -> str:

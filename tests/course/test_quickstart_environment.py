@@ -30,6 +30,7 @@ SCRIPTS = PROJECT / 'run_scripts'
 # What would let a test's own packages or settings in.
 NOT_HANDED_ON = ('PYTHONPATH', 'VIRTUAL_ENV', 'TF_USE_LEGACY_KERAS', 'PYTHON',
                  checkout.ROOT_VARIABLE)
+STACK_VARIABLE = 'TPU_GRAPHS_EXT_STACK'
 EXTRAS = ('pytest', 'xdist', 'ruff', 'lightgbm')
 # Rows of a competition with as few kernels as the sample data.
 LAYOUT_ROWS = {'layout:xla:random:net': [0, 1], 'layout:nlp:default:net': [0]}
@@ -44,7 +45,7 @@ class Student:
     self.home, self.venv = home, venv
     self.variables = {key: value for key, value in os.environ.items()
                       if key not in NOT_HANDED_ON}
-    self.variables.update({'VENV': str(venv), versions.STACK_VARIABLE:
+    self.variables.update({'VENV': str(venv), STACK_VARIABLE:
                            versions.stack_name()})
 
   def run(self, *command: str, codes: tuple[int, ...] = (0,)) -> str:
@@ -76,7 +77,7 @@ def student(tmp_path_factory) -> Iterator[Student]:
   # From here on the default folders lie in a home of their own.
   student.variables.update({'HOME': str(home), 'DATA_ROOT': str(home / 'data'),
                             'OUT_DIR': str(home / 'out')})
-  student.variables[versions.STACK_VARIABLE] = student.python(
+  student.variables[STACK_VARIABLE] = student.python(
       'from tpu_graphs_ext.stacks import versions\n'
       'print(versions.stack_name())')
   student.verb('sample-data', f'--out={home}/data', '--kernels=24')
@@ -102,7 +103,7 @@ def test_by_the_packages_own_commands(student):
       'doctor', '--json', f'--data_root={student.home}/data', codes=(0, 1))
   states = {finding['what']: finding['state']
             for finding in json.loads(diagnosis)['findings']}
-  stack = student.variables[versions.STACK_VARIABLE]
+  stack = student.variables[STACK_VARIABLE]
   for package in ('Python', *versions.STACKS[stack].requirements):
     assert states[package] == 'fine', diagnosis
   data, out = f'--data_root={student.home}/data', student.home / 'own'

@@ -49,7 +49,7 @@ def test_ticks_of_log_axes_are_plain_numbers():
 
 def test_without_its_packages_there_is_one_clear_error(monkeypatch):
   monkeypatch.setitem(sys.modules, 'jinja2', None)
-  with pytest.raises(UserError, match=r'pip install -e \.'):
+  with pytest.raises(UserError, match=r'pip install -e \"\.\[report\]\"'):
     charts.require_packages()
 
 

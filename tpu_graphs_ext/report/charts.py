@@ -57,7 +57,7 @@ def require_packages() -> None:
   except ImportError as error:
     raise UserError(
         f'report draws with packages that are not installed ({error}); '
-        f'{how_to_install()}') from error
+        f'{how_to_install("report")}') from error
 
 
 def svg(draw: Callable, *, height: float = 2.6, width: float = WIDTH,
