@@ -293,7 +293,7 @@ def _text(value: Any) -> str:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-  """The model of each run, and the arguments that only some of them share."""
+  """Each run's model, with up to two arguments that differ, or its hash."""
   labels = []
   for run in runs:
     namesakes = [other for other in runs if other.model == run.model]
@@ -302,5 +302,6 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         for key, value in sorted(getattr(run, part).items())
         if len({_text(getattr(other, part).get(key, ''))
                 for other in namesakes}) > 1]
-    labels.append(', '.join([run.model, *parts]))
+    labels.append(', '.join([run.model, *parts]) if len(parts) <= 2
+                  else f'{run.model} {run.name[:8]}')
   return labels
