@@ -22,14 +22,15 @@ The models:
   * `LayoutGCN`, `LayoutGAT`, `GRURuntimePredictor`: for comparison.
 
 Programs have thousands of nodes, of which tens to hundreds have layouts to
-choose ("configurable nodes"). No model here copies configurations onto the
-other nodes: what does not depend on them is computed once a program, and
+choose ("configurable nodes"). `MyLayoutSAGE` and `ResModel` copy configurations
+onto no other nodes: what does not depend on them is computed once a program.
 `forward` takes configurations in chunks, so memory does not grow with their
 number.
 
 Chapters, each of which uses only names of earlier ones:
+  shared with models.py: checks, products, layers of the baseline.
   tensors: a batch of programs as tensors, segments, neighbours, reach.
-  arguments: checks of what constructors are given, and the scripts' flags.
+  arguments: the scripts' flags, and what they ask for.
   objectives: losses, by which models learn to rank.
   layers: embedded opcodes, dense layers, logarithmic scales.
   base: what all models share.
@@ -72,6 +73,86 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 _log = logging.getLogger(__name__)
+
+
+# ------------------------------------------- chapter: shared with models.py
+#
+# Byte for byte the same in both files, because each must work alone.
+
+
+def _matmul(x: tf.Tensor, w: tf.Tensor,
+            bias: Optional[tf.Tensor] = None) -> tf.Tensor:
+  """[..., a] times [a, b], plus [b] -> [..., b], as one matrix product."""
+  flat = tf.reshape(x, [-1, w.shape[0]]) @ w
+  if bias is not None:
+    flat = tf.nn.bias_add(flat, bias)
+  if x.shape.rank == 2:
+    return flat
+  y = tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [w.shape[1]]], 0))
+  y.set_shape(x.shape[:-1] + [w.shape[1]])
+  return y
+
+
+def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
+  """Raises a ValueError that names the nearest allowed value."""
+  if value not in allowed:
+    nearest = difflib.get_close_matches(str(value), allowed, 1, cutoff=0.3)
+    hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
+    raise ValueError(f'{argument} must be one of {", ".join(allowed)}; '
+                     f'got {value!r}.{hint}')
+
+
+def _check_integers(minimum: int, **arguments: Any) -> None:
+  """Raises a ValueError unless all are integers of at least `minimum`."""
+  for name, value in arguments.items():
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+      raise ValueError(
+          f'{name} must be an integer of at least {minimum}; got {value!r}.')
+
+
+def _activation(name: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+  """The function `tf.nn.<name>`, for example 'leaky_relu' or 'gelu'."""
+  function = getattr(tf.nn, str(name), None)
+  if not callable(function):
+    raise ValueError('hidden_activation must name a function of tf.nn, such as '
+                     f'leaky_relu, relu or gelu; got {name!r}.')
+  return function
+
+
+class _Objective(tf.keras.losses.Loss):
+  """A loss without settings; subclasses define `call` and a docstring."""
+
+  def __init__(self, reduction=tf.keras.losses.Reduction.AUTO, name=None):
+    super().__init__(reduction=reduction, name=name or type(self).__name__)
+
+
+def _mlp(dims, hidden_activation, l2reg=1e-4, use_bias=True):
+  """Dense layers of sizes `dims` with the activation between them."""
+  layers = []
+  for dim in dims:
+    if layers:
+      layers.append(tf.keras.layers.Activation(hidden_activation))
+    layers.append(tf.keras.layers.Dense(
+        dim, use_bias=use_bias,
+        kernel_regularizer=tf.keras.regularizers.l2(l2reg)))
+  return tf.keras.Sequential(layers)
+
+
+class _OpEmbedding(tf.keras.Model):
+  """Adds feature 'op_e', the embedded opcode, to node set 'op'."""
+
+  def __init__(self, num_ops: int, embed_d: int, l2reg: float = 1e-4):
+    super().__init__()
+    self.embedding_layer = tf.keras.layers.Embedding(
+        num_ops, embed_d, activity_regularizer=tf.keras.regularizers.l2(l2reg))
+
+  def call(self, graph: tfgnn.GraphTensor,
+           training: bool = False) -> tfgnn.GraphTensor:
+    del training
+    opcode = tf.cast(graph.node_sets['op']['op'], tf.int32)  # [nodes]
+    features = dict(graph.node_sets['op'].features)
+    features['op_e'] = self.embedding_layer(opcode)  # [nodes, embed_d]
+    return graph.replace_features(node_sets={'op': features})
 
 
 # ------------------------------------------------------------- chapter: tensors
@@ -309,51 +390,7 @@ def _with_changed(base: tf.Tensor, changed: tf.Tensor, before: _Level,
       change, tf.gather(after.place, before.nodes), tf.size(after.nodes))
 
 
-def _matmul(x: tf.Tensor, w: tf.Tensor,
-            bias: Optional[tf.Tensor] = None) -> tf.Tensor:
-  """[..., a] times [a, b], plus [b] -> [..., b], as one matrix product."""
-  y = tf.reshape(x, [-1, x.shape[-1]]) @ w
-  if bias is not None:
-    y = tf.nn.bias_add(y, bias)
-  if x.shape.rank == 2:
-    return y
-  y = tf.reshape(y, tf.concat([tf.shape(x)[:-1], [w.shape[-1]]], 0))
-  y.set_shape([*x.shape[:-1], w.shape[-1]])
-  return y
-
-
 # ----------------------------------------------------------- chapter: arguments
-
-
-def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
-  """Raises a ValueError that names the nearest allowed value."""
-  if value not in allowed:
-    nearest = difflib.get_close_matches(str(value), allowed, 1, cutoff=0.3)
-    hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
-    raise ValueError(f'{argument} must be one of {", ".join(allowed)}; '
-                     f'got {value!r}.{hint}')
-
-
-def _check_integers(minimum: int, **arguments: Any) -> None:
-  """Raises a ValueError unless all are integers of at least `minimum`."""
-  for name, value in arguments.items():
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-      raise ValueError(
-          f'{name} must be an integer of at least {minimum}; got {value!r}.')
-
-
-def _check_fraction(argument: str, value: Any) -> None:
-  """Raises a ValueError unless `value` is at least 0 and at most 1."""
-  if not isinstance(value, (int, float)) or not 0 <= value <= 1:
-    raise ValueError(
-        f'{argument} must be at least 0 and at most 1; got {value!r}.')
-
-
-def _check_activation(name: Any) -> None:
-  """Raises a ValueError unless it is a function of tf.nn."""
-  if not callable(getattr(tf.nn, str(name), None)):
-    raise ValueError('hidden_activation must name a function of tf.nn, such as '
-                     f'leaky_relu, relu or gelu; got {name!r}.')
 
 
 def _script_flags() -> Any:
@@ -432,13 +469,6 @@ _registered = tf.keras.saving.register_keras_serializable(
     'tpu_graphs_ext.layout')
 
 
-class _Objective(tf.keras.losses.Loss):
-  """A loss without settings; subclasses define `call` and a docstring."""
-
-  def __init__(self, reduction=tf.keras.losses.Reduction.AUTO, name=None):
-    super().__init__(reduction=reduction, name=name or type(self).__name__)
-
-
 @_registered
 class ListMLEFastestFirst(_Objective):
   """Negative log likelihood of drawing a list from the fastest on.
@@ -458,42 +488,6 @@ class ListMLEFastestFirst(_Objective):
     return tf.reduce_sum(tf.reduce_logsumexp(utilities, -1) + y_pred, -1)
 
 
-class _Pairwise(_Objective):
-  """Weighted mean of a loss of s_i - s_j over pairs where i is faster than j.
-
-  A pair counts 1 / log2(2 + number of configurations faster than i), so that
-  order counts most among the fastest; 0 without any pair.
-  """
-
-  def call(self, y_true, y_pred):
-    faster = tf.cast(
-        y_true[:, :, tf.newaxis] < y_true[:, tf.newaxis], y_pred.dtype)
-    before_i = tf.reduce_sum(faster, 1)[:, :, tf.newaxis]  # [graphs, i, 1]
-    weight = faster * math.log(2) / tf.math.log(2 + before_i)
-    losses = self._loss(y_pred[:, :, tf.newaxis] - y_pred[:, tf.newaxis])
-    return tf.math.divide_no_nan(
-        tf.reduce_sum(weight * losses, [1, 2]), tf.reduce_sum(weight, [1, 2]))
-
-  def _loss(self, difference):
-    raise NotImplementedError
-
-
-@_registered
-class PairwiseLogisticFastestFirst(_Pairwise):
-  """log(1 + exp(s_i - s_j)): see `_Pairwise`. Source: Burges et al. 2005."""
-
-  def _loss(self, difference):
-    return tf.nn.softplus(difference)
-
-
-@_registered
-class PairwiseHingeFastestFirst(_Pairwise):
-  """max(0, 1 + s_i - s_j): see `_Pairwise`. Source: Herbrich et al. 1999."""
-
-  def _loss(self, difference):
-    return tf.nn.relu(1 + difference)
-
-
 @_registered
 class LayoutMinMaxMSE(_Objective):
   """Mean squared error to runtimes scaled to [0, 1] over a graph's list.
@@ -511,41 +505,10 @@ class LayoutMinMaxMSE(_Objective):
 # None keeps the loss that the training script compiles the model with.
 _OBJECTIVES = {
     'flags': None, 'listmle_fastest_first': ListMLEFastestFirst,
-    'pairwise_logistic': PairwiseLogisticFastestFirst,
-    'pairwise_hinge': PairwiseHingeFastestFirst,
     'minmax_mse': LayoutMinMaxMSE}
 
 
 # -------------------------------------------------------------- chapter: layers
-
-
-def _mlp(dims, hidden_activation, l2reg=1e-4, use_bias=True):
-  """Dense layers of sizes `dims` with the activation between them."""
-  layers = []
-  for dim in dims:
-    if layers:
-      layers.append(tf.keras.layers.Activation(hidden_activation))
-    layers.append(tf.keras.layers.Dense(
-        dim, use_bias=use_bias,
-        kernel_regularizer=tf.keras.regularizers.l2(l2reg)))
-  return tf.keras.Sequential(layers)
-
-
-class _OpEmbedding(tf.keras.Model):
-  """Adds feature 'op_e', the embedded opcode, to node set 'op'."""
-
-  def __init__(self, num_ops: int, embed_d: int, l2reg: float = 1e-4):
-    super().__init__()
-    self.embedding_layer = tf.keras.layers.Embedding(
-        num_ops, embed_d, activity_regularizer=tf.keras.regularizers.l2(l2reg))
-
-  def call(self, graph: tfgnn.GraphTensor,
-           training: bool = False) -> tfgnn.GraphTensor:
-    del training
-    opcode = tf.cast(graph.node_sets['op']['op'], tf.int32)  # [nodes]
-    features = dict(graph.node_sets['op'].features)
-    features['op_e'] = self.embedding_layer(opcode)  # [nodes, embed_d]
-    return graph.replace_features(node_sets={'op': features})
 
 
 def _after_first(mlp: tf.keras.Sequential, x: tf.Tensor) -> tf.Tensor:
@@ -607,39 +570,6 @@ class _DenseNorm(tf.keras.layers.Layer):
 # ---------------------------------------------------------------- chapter: base
 
 
-def _kept(inputs: _Inputs, rate: float) -> tuple:
-  """Which segments to add without gradients, and what makes up for the others.
-
-      weight 1 or 0 of a segment, drawn with probability `rate`
-      weight rate + (1 - rate) J of the selected one, J segments in the graph
-  which are right on average over segments selected at random. Source: [GST],
-  stale embedding dropout; here the added sums are not stale, but computed with
-  the weights of the step.
-  The segments are the selected one and pieces of its length beside it. The last
-  of a graph may be shorter than the others: all before it is then one piece.
-
-  Returns:
-    (float32 [nodes], float32 [graphs]).
-  """
-  graphs = tf.size(inputs.node_counts)
-  graph = _graph_numbers(inputs.node_counts)
-  start = tf.gather(tf.cumsum(inputs.node_counts, exclusive=True), graph)
-  place = tf.range(tf.size(graph)) - start
-  ones = tf.cast(inputs.selected, tf.int32)
-  length = tf.maximum(1, _sums_by(ones, graph, graphs))
-  first = tf.minimum(inputs.node_counts - 1, tf.math.unsorted_segment_min(
-      tf.where(inputs.selected, place, place.dtype.max), graph, graphs))
-  is_last = (first + length >= inputs.node_counts) & (
-      (first % length > 0) | (first > 8 * length))
-  length = tf.where(is_last, first, length)
-  number = tf.cast((inputs.node_counts + length - 1) // length, tf.float32)
-  first, length = tf.gather(first, graph), tf.gather(length, graph)
-  leader = tf.maximum(0, first + (place - first) // length * length)
-  drawn = tf.random.uniform(tf.shape(graph))
-  return (tf.cast(tf.gather(drawn, start + leader) < rate, tf.float32),
-          rate + (1 - rate) * number)
-
-
 # What to do with nodes outside of the selected segment.
 _DROPOUTS = ('fullgraph', 'dropout', 'backpropdropout')
 # Name -> class of every public model, in the order of the file.
@@ -657,8 +587,7 @@ class _LayoutModel(tf.keras.Model):
   Segments: a graph may say by the feature 'selected' that only a part of its
   nodes is to be learned from. `dropout` says what to do then:
     'backpropdropout': the sums of that part have gradients; those of the other
-      nodes, in the whole graph, are added without. In training `keep_segments`
-      of the other segments are added, drawn anew each time: see `_kept`.
+      nodes, in the whole graph, are added without. Source: [GST].
     'dropout': the other nodes lose their edges and configurations.
     'fullgraph': nothing, all nodes are alike.
 
@@ -669,15 +598,12 @@ class _LayoutModel(tf.keras.Model):
   _CHUNK_FLOATS = 3 * 2 ** 17
 
   def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int,
-               width: int, dropout: str, objective: str = 'flags',
-               keep_segments: float = 1.0):
+               width: int, dropout: str, objective: str = 'flags'):
     super().__init__()
     _check_choice('dropout', dropout, _DROPOUTS)
     _check_choice('objective', objective, list(_OBJECTIVES))
-    _check_fraction('keep_segments', keep_segments)
     self.dropout = dropout
     self._objective = objective
-    self._keep_segments = keep_segments
     _check_integers(1, num_configs=num_configs, num_ops=num_ops,
                     op_embed_dim=op_embed_dim, hidden_dim=width)
     self._num_configs = num_configs
@@ -817,14 +743,11 @@ class _LayoutModel(tf.keras.Model):
     if dropout == 'dropout':
       return [_Part(self, _segment_of(inputs, keep_nodes=True), embedded,
                     training, configs=configs)]
-    rest, scale = tf.cast(~inputs.selected, tf.float32), None
-    if training and self._keep_segments < 1:
-      kept, scale = _kept(inputs, self._keep_segments)
-      rest *= kept
+    rest = tf.cast(~inputs.selected, tf.float32)
     return [
         _Part(self, _segment_of(inputs),
               tf.gather(embedded, _rows_where(inputs.selected)), training,
-              configs=configs, scale=scale),
+              configs=configs),
         _Part(self, inputs, embedded, False, gradients=False, weight=rest)]
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
@@ -871,7 +794,7 @@ class _Part:
   """A part of a batch, encoded; called, its sums for some configurations."""
 
   def __init__(self, model, inputs, embedded, training, configs=None,
-               gradients=True, weight=None, scale=None):
+               gradients=True, weight=None):
     """Encodes.
 
     Args:
@@ -883,10 +806,8 @@ class _Part:
         None: all.
       gradients: whether it is learned from.
       weight: float32 [nodes], see `_LayoutModel._sums`.
-      scale: float32 [graphs], times the sums; None: 1.
     """
     self._model, self._configs, self._weight = model, configs, weight
-    self._scale = scale
     self._stop = (lambda x: x) if gradients else tf.stop_gradient
     self._graph = _Graph(inputs)
     self._encoded = model._encode(self._graph, embedded, training)
@@ -897,8 +818,6 @@ class _Part:
       config_feats = tf.gather(config_feats, _rows_where(self._configs))
     sums = self._model._sums(
         self._graph, self._encoded, config_feats, self._weight)
-    if self._scale is not None:
-      sums *= self._scale[:, tf.newaxis, tf.newaxis]
     return self._stop(sums)
 
 
@@ -924,11 +843,10 @@ class _ResModel(_LayoutModel):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout)
     _check_integers(0, num_gnns=num_gnns)
     _check_integers(1, mlp_layers=mlp_layers)
-    _check_activation(hidden_activation)
     _check_choice('adj_normalization', adj_normalization, ['sym', 'asym'])
     self._adj_normalization = adj_normalization
     self._embed_width = op_embed_dim
-    self._act = getattr(tf.nn, hidden_activation)
+    self._act = _activation(hidden_activation)
     self._prenet = _mlp([hidden_dim] * mlp_layers, hidden_activation)
     self._gc_layers = [_mlp([hidden_dim] * mlp_layers, hidden_activation)
                        for _ in range(num_gnns)]
@@ -1083,7 +1001,6 @@ class ResModel(_ResModel):
 
 _TABLE_WIDTHS = {'node': 140, 'config': 18}  # Columns of the files.
 _FIELDS = {'node': 'node_feat', 'config': 'node_config_feat'}
-_BLOCK_BYTES = 1 << 24  # Of an array that is read at a time.
 
 
 class _Statistics(tf.keras.layers.Layer):
@@ -1221,41 +1138,18 @@ def _over_files(found: Sequence[dict]) -> dict:
 def _bounds_of_file(path: str, min_configs: int) -> Optional[dict]:
   """Table -> (minima, maxima); None with fewer configurations than that."""
   bounds = {}
-  with tf.io.gfile.GFile(path, 'rb') as file, zipfile.ZipFile(file) as archive:
+  with tf.io.gfile.GFile(path, 'rb') as file, np.load(file) as stored:
     for table, field in _FIELDS.items():
-      with archive.open(f'{field}.npy') as npy:
-        configs, low, high = _bounds_of_array(npy, _TABLE_WIDTHS[table])
-      if table == 'config' and configs < min_configs:
+      rows = stored[field]  # The script holds all of them itself.
+      if rows.shape[-1] != _TABLE_WIDTHS[table]:
+        raise ValueError(f'{field} has {rows.shape[-1]} columns instead of '
+                         f'{_TABLE_WIDTHS[table]}')
+      if table == 'config' and len(rows) < min_configs:
         return None
-      bounds[table] = low, high
+      rows = rows.reshape(-1, rows.shape[-1])
+      bounds[table] = (rows.min(0, initial=np.inf),
+                       rows.max(0, initial=-np.inf))
   return bounds
-
-
-def _bounds_of_array(npy, width: int) -> tuple:
-  """(length, minima, maxima) of an .npy file's columns, read block by block.
-
-  Raises:
-    ValueError: it is no array of so many columns.
-  """
-  version = np.lib.format.read_magic(npy)
-  shape, by_column, dtype = (
-      np.lib.format.read_array_header_1_0 if version == (1, 0) else
-      np.lib.format.read_array_header_2_0)(npy)
-  if shape[-1] != width or dtype.hasobject:
-    raise ValueError(f'an array has the shape {shape} of {dtype}, where '
-                     f'{width} columns of numbers are expected')
-  low, high = np.full(width, np.inf), np.full(width, -np.inf)
-  if by_column:
-    rows = np.frombuffer(npy.read(), dtype).reshape(
-        shape, order='F').reshape(-1, width)
-    return shape[0], rows.min(0, initial=np.inf), rows.max(0, initial=-np.inf)
-  row_bytes = width * dtype.itemsize
-  while True:
-    block = npy.read(_BLOCK_BYTES // row_bytes * row_bytes)
-    if not block:
-      return shape[0], low, high
-    rows = np.frombuffer(block, dtype).reshape(-1, width)
-    low, high = np.minimum(low, rows.min(0)), np.maximum(high, rows.max(0))
 
 
 # ------------------------------------------------------------- chapter: layouts
@@ -1266,111 +1160,122 @@ def _bounds_of_array(npy, width: int) -> tuple:
 
 _DIMS, _LAYOUTS = 6, 3
 _SHAPE, _OWN_LAYOUT = 21, 134  # First of six node columns each.
+# Node columns of a convolution: batch and features of its input, input and
+# output features of its kernel, batch and features of its output.
+_CONVOLUTION = [93, 94, 99, 100, 105, 106]
 _LANES, _SUBLANES = 128.0, 8.0  # Elements of a TPU's layout tile, minor first.
 
 
 class _Tensors(NamedTuple):
-  """The tensors that a node's layouts lay out, as good as the files tell.
-
-  Operands are listed by node number, not by place, so input and kernel are each
-  compared with the first and with the last operand.
-  """
-  sizes: tf.Tensor   # float32 [configurable, 3 tensors, 6], 0: no dimension
-  orders: tf.Tensor  # int32 [configurable, 3 tensors, 6], as compiled
+  """The output, input and kernel of each configurable node."""
+  node: tf.Tensor      # int32 [configurable, 3], that makes them
+  sizes: tf.Tensor     # float32 [configurable, 3, 6], 0: no dimension
+  stored: tf.Tensor    # int32 [configurable, 3], closest-packed dimension
+  features: tf.Tensor  # int32 [configurable, 3], of a convolution
 
   def of(self, rows: tf.Tensor) -> '_Tensors':
-    return _Tensors(tf.gather(self.sizes, rows), tf.gather(self.orders, rows))
-
-
-# The (layout, tensor) pairs that are compared.
-_LAYOUT_OF_PAIR, _TENSOR_OF_PAIR = [0, 1, 1, 2, 2], [0, 1, 2, 1, 2]
-_PAIR_COLUMNS = 8
-_FIRST_PAIR = _LAYOUTS * (_DIMS * _DIMS + 1)
-# Of `_layout_columns`.
-_LAYOUT_COLUMNS = _FIRST_PAIR + len(_LAYOUT_OF_PAIR) * _PAIR_COLUMNS
-# Those of the first pair's padding.
-_OUTPUT_PADDING = slice(_FIRST_PAIR + 2, _FIRST_PAIR + 4)
+    return _Tensors(*(tf.gather(x, rows) for x in self))
 
 
 def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
-  """Output, first and last operand of the configurable nodes.
+  """From the nodes' features in their own units, float32 [nodes, 140].
 
-  A node without an operand stands in for it.
-  Shapes: raw float32 [nodes, 140].
+  Files list operands by node number, not by place; those of a convolution are
+  told apart by their sizes. A node without an operand stands in for it.
   """
-  own = tf.range(graph.nodes)
-  inputs = graph.inputs
-  first = tf.math.unsorted_segment_min(
-      inputs.producer, inputs.consumer, graph.nodes)
-  last = tf.math.unsorted_segment_max(
-      inputs.producer, inputs.consumer, graph.nodes)
-  tensors = tf.gather(tf.stack([
-      own, tf.where(first < graph.nodes, first, own),
-      tf.where(last >= 0, last, own)], -1), inputs.config_node)
-  raw = tf.gather(raw, tensors)  # [configurable, 3, 140]
-  return _Tensors(raw[..., _SHAPE:_SHAPE + _DIMS],
-                  tf.cast(raw[..., _OWN_LAYOUT:_OWN_LAYOUT + _DIMS], tf.int32))
+  inputs, own = graph.inputs, graph.inputs.config_node
+  first = tf.gather(tf.math.unsorted_segment_min(
+      inputs.producer, inputs.consumer, graph.nodes), own)
+  last = tf.gather(tf.math.unsorted_segment_max(
+      inputs.producer, inputs.consumer, graph.nodes), own)
+  first = tf.where(first < graph.nodes, first, own)
+  last = tf.where(last >= 0, last, own)
+  sizes = raw[:, _SHAPE:_SHAPE + _DIMS]
+  dims = tf.cast(tf.gather(
+      tf.gather(raw, own), _CONVOLUTION, axis=1), tf.int32)
+
+  def size(node, dim):
+    return tf.gather(tf.gather(sizes, node), tf.clip_by_value(
+        dims[:, dim], 0, _DIMS - 1), batch_dims=1)
+
+  def fit(input_, kernel):
+    return tf.equal(size(input_, 0), size(own, 4)) & tf.equal(
+        size(kernel, 3), size(own, 5))
+
+  turned = fit(last, first) & ~fit(first, last)
+  nodes = tf.stack([own, tf.where(turned, last, first),
+                    tf.where(turned, first, last)], -1)
+  return _Tensors(
+      nodes, tf.gather(sizes, nodes),
+      tf.cast(tf.gather(raw[:, _OWN_LAYOUT], nodes), tf.int32),
+      tf.gather(dims, [5, 1, 3], axis=1))
+
+
+_TENSOR_COLUMNS = 9
+_FIRST_TENSOR = _LAYOUTS * (_DIMS * _DIMS + 1)
+_LAYOUT_COLUMNS = _FIRST_TENSOR + _LAYOUTS * _TENSOR_COLUMNS
+# Of each tensor, what its padding adds.
+_PADDING = slice(_FIRST_TENSOR + 4, None, _TENSOR_COLUMNS)
 
 
 def _layout_columns(layouts: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
   """What layouts are, and what they do to the tensors.
 
   For each of the three layouts: its permutation matrix, place by dimension, and
-  whether it is left to the compiler. For each pair of a layout and a tensor
-  that it may be of, with s_0 and s_1 the sizes of its two closest-packed
-  dimensions:
-      log2 of (1 + s_0) and of (1 + s_1), by 16
-      log2 of the padding, ceil(s_0 / 128) 128 / s_0 and ceil(s_1 / 8) 8 / s_1
+  whether it is left to the compiler. For each of them again, with s_0 and s_1
+  the sizes of its two closest-packed dimensions,
+  p_0 = ceil(s_0 / 128) 128 / s_0 and p_1 = ceil(s_1 / 8) 8 / s_1:
+      log2 of (1 + s_0) and of (1 + s_1), by 16; log2 of p_0 and of p_1, by 8
+      p_0 p_1 - 1, at most 16, by 4: the padding
       whether s_0 is a multiple of 128
-      whether all its dimensions are the tensor's
-      whether it begins with the compiled layout's first dimension, and is that
+      whether it begins with the dimension that the tensor is stored by
+      whether a convolution's features come first, or second
   all 0 where the layout is left to the compiler.
   Shapes: layouts int32 [rows, 3, 6]; tensors of [rows, ...] ->
   float32 [rows, _LAYOUT_COLUMNS].
   """
   rows = tf.shape(layouts)[0]
   hot = tf.one_hot(layouts, _DIMS)  # [rows, layout, place, dimension]
-  given = tf.cast(layouts >= 0, tf.float32)  # [rows, layout, place]
-  alone = [tf.reshape(hot, [rows, _LAYOUTS * _DIMS * _DIMS]),
-           1 - given[..., 0]]
-  of_pair = functools.partial(tf.gather, indices=_LAYOUT_OF_PAIR, axis=1)
-  sizes = tf.gather(tensors.sizes, _TENSOR_OF_PAIR, axis=1)
-  laid = tf.einsum('rlpd,rld->rlp', of_pair(hot), sizes)  # [rows, pair, place]
-  minor, second = laid[..., 0], laid[..., 1]
-  given, order = of_pair(given), of_pair(layouts)
-  same = tf.cast(tf.equal(order, tf.gather(
-      tensors.orders, _TENSOR_OF_PAIR, axis=1)), tf.float32)
+  given = tf.cast(layouts[..., 0] >= 0, tf.float32)  # [rows, layout]
+  minor, second = tf.unstack(tf.einsum(
+      'rlpd,rld->rlp', hot[:, :, :2], tensors.sizes), axis=-1)
 
   def padding(size, unit):
-    padded = tf.math.ceil(size / unit) * unit
-    return _log2(tf.math.divide_no_nan(padded, size) + tf.cast(
-        tf.equal(size, 0), tf.float32)) / 8
+    return tf.maximum(1.0, tf.math.divide_no_nan(
+        tf.math.ceil(size / unit) * unit, size))
 
-  pairs = tf.stack([
+  def flag(condition):
+    return tf.cast(condition, tf.float32)
+
+  lanes, sublanes = padding(minor, _LANES), padding(second, _SUBLANES)
+  columns = tf.stack([
       _log2(1 + minor) / 16, _log2(1 + second) / 16,
-      padding(minor, _LANES), padding(second, _SUBLANES),
-      tf.cast(tf.equal(tf.math.floormod(minor, _LANES), 0), tf.float32),
-      tf.reduce_min(tf.where(given * laid > 0, 1.0, 1 - given), -1),
-      same[..., 0], tf.reduce_min(same * given + (1 - given), -1)], -1)
-  pairs *= given[..., :1]
-  return tf.concat([*alone, tf.reshape(
-      pairs, [rows, len(_LAYOUT_OF_PAIR) * _PAIR_COLUMNS])], -1)
+      _log2(lanes) / 8, _log2(sublanes) / 8,
+      tf.minimum(lanes * sublanes - 1, 16) / 4,
+      flag(tf.equal(tf.math.floormod(minor, _LANES), 0)),
+      flag(tf.equal(layouts[..., 0], tensors.stored)),
+      flag(tf.equal(layouts[..., 0], tensors.features)),
+      flag(tf.equal(layouts[..., 1], tensors.features))], -1)
+  return tf.concat([
+      tf.reshape(hot, [rows, _LAYOUTS * _DIMS * _DIMS]), 1 - given,
+      tf.reshape(columns * given[..., tf.newaxis],
+                 [rows, _LAYOUTS * _TENSOR_COLUMNS])], -1)
 
 
 def _log2(x: tf.Tensor) -> tf.Tensor:
   return tf.math.log(x) / math.log(2)
 
 
-# Of `_sizes_of`, and which of them are multiplications.
-_SIZES, _PRODUCTS = 8, 3
+_SIZES = 8  # Columns of `_sizes_of`.
 
 
-def _sizes_of(graph: _Graph, raw: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
+def _sizes_of(graph: _Graph, raw: tf.Tensor, tensors: _Tensors,
+              leaders: tf.Tensor) -> tf.Tensor:
   """By what the time of configurable nodes may grow.
 
-  Elements of the output, the first and the last operand; the root of the
-  product of these three, which for the product of two matrices counts
-  multiplications; elements of the nodes that follow it (`_followers`); the most
+  Elements of the output, the input and the kernel; the root of the product of
+  these three, which for the product of two matrices counts multiplications;
+  elements of the nodes that take the layout over (`_leaders`); the most
   elements of a tensor, and their root; 1, which is alike for all nodes.
   Shapes: raw float32 [nodes, 140] -> float32 [configurable, _SIZES].
   """
@@ -1378,7 +1283,9 @@ def _sizes_of(graph: _Graph, raw: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
   most = tf.reduce_max(elements, -1, keepdims=True)
   products = tf.exp(1.5 * tf.reduce_mean(
       tf.math.log(elements + 1e-6), -1, keepdims=True))
-  followers = _followers(graph, raw[:, _SHAPE:_SHAPE + _DIMS])
+  followers = _sums_by(
+      tf.where(leaders >= 0, _elements(raw[:, _SHAPE:_SHAPE + _DIMS]), 0.0),
+      tf.maximum(leaders, 0), tf.size(graph.inputs.config_node))
   return tf.concat([
       elements, products, followers[:, tf.newaxis], most, tf.sqrt(most),
       tf.ones_like(most)], -1)
@@ -1391,14 +1298,13 @@ def _elements(sizes: tf.Tensor) -> tf.Tensor:
       known * tf.reduce_prod(tf.maximum(1.0, sizes), -1) / 2 ** 16, 1e8)
 
 
-def _followers(graph: _Graph, sizes: tf.Tensor) -> tf.Tensor:
-  """Elements of a configurable node and of those that take its layout over.
+def _leaders(graph: _Graph, raw: tf.Tensor) -> tf.Tensor:
+  """Whose layout each node takes over: int32 [nodes], a row or -1.
 
-  A node without layouts of its own is taken to follow the largest tensor that
-  it reads, along up to 32 nodes.
-  Shapes: sizes float32 [nodes, 6] -> float32 [configurable].
+  The row is that of a configurable node. A node without layouts of its own is
+  taken to follow the largest tensor that it reads, along up to 32 nodes.
   """
-  inputs, elements = graph.inputs, _elements(sizes)
+  inputs, elements = graph.inputs, _elements(raw[:, _SHAPE:_SHAPE + _DIMS])
   own, rows = tf.range(graph.nodes), tf.range(tf.size(inputs.config_node))
   row = tf.math.unsorted_segment_max(rows, inputs.config_node, graph.nodes)
   read = tf.gather(elements, inputs.producer)
@@ -1409,9 +1315,61 @@ def _followers(graph: _Graph, sizes: tf.Tensor) -> tf.Tensor:
   leader = tf.where((row >= 0) | (leader < 0), own, leader)
   for _ in range(5):  # Each time twice as far.
     leader = tf.gather(leader, leader)
-  row = tf.gather(row, leader)
-  return _sums_by(tf.where(row >= 0, elements, 0.0), tf.maximum(row, 0),
-                  tf.size(rows))
+  return tf.maximum(-1, tf.gather(row, leader))
+
+
+class _Reads(NamedTuple):
+  """From which configurable nodes each has its input and its kernel."""
+  row: tf.Tensor      # int32 [configurable, 2], that one's row, or -1
+  alike: tf.Tensor    # float32 [configurable, 2], 1: its output has this shape
+  is_last: tf.Tensor  # float32 [configurable], 1: none reads its output
+
+
+def _reads_of(tensors: _Tensors, leaders: tf.Tensor) -> _Reads:
+  row = tf.gather(leaders, tensors.node[:, 1:])
+  own = tf.range(tf.shape(row)[0])[:, tf.newaxis]
+  row = tf.where(tf.equal(row, own), -1, row)  # It stands in for an operand.
+  alike = (row >= 0) & tf.reduce_all(tf.equal(
+      tf.gather(tensors.sizes[:, 0], tf.maximum(row, 0)),
+      tensors.sizes[:, 1:]), -1)
+  is_read = _sums_by(tf.reshape(tf.cast(row >= 0, tf.float32), [-1]),
+                     tf.reshape(tf.maximum(row, 0), [-1]), tf.shape(row)[0])
+  return _Reads(row, tf.cast(alike, tf.float32),
+                tf.cast(tf.equal(is_read, 0), tf.float32))
+
+
+_READ_COLUMNS = 13
+
+
+def _read_columns(reads: _Reads, tensors: _Tensors,
+                  asked: tf.Tensor) -> tf.Tensor:
+  """Where a tensor is read in another layout than it is made in: copies.
+
+  For the input and the kernel: whether their closest-packed dimension, or one
+  of the first two, is not the one in which the configurable node that they come
+  from makes them; where they come from none, whether it is not the stored one;
+  which of these cases it is. For an output that none reads, whether it is not
+  the stored one.
+  Shapes: asked int32 [configurable, configs, 3, 2], the two closest-packed
+  dimensions of each layout -> float32 [configurable, configs, _READ_COLUMNS].
+  """
+  given = tf.cast(asked[..., 0] >= 0, tf.float32)
+  turned = tf.cast(tf.not_equal(
+      asked[..., 0], tensors.stored[:, tf.newaxis]), tf.float32) * given
+  columns = [reads.is_last[:, tf.newaxis] * turned[..., 0]]
+  for place in (0, 1):
+    source = tf.maximum(reads.row[:, place], 0)
+    made, read = tf.gather(asked[:, :, 0], source), asked[:, :, place + 1]
+    is_given = given[..., place + 1]
+    known = reads.alike[:, place, tf.newaxis] * is_given * tf.gather(
+        given[..., 0], source)
+    none = tf.cast(reads.row[:, place] < 0, tf.float32)[:, tf.newaxis]
+    unlike = tf.cast(tf.not_equal(made, read), tf.float32)
+    columns += [
+        known * unlike[..., 0], known * tf.reduce_max(unlike, -1),
+        none * turned[..., place + 1], none * is_given, known,
+        (1 - known) * (1 - none) * is_given]
+  return tf.stack(columns, -1)
 
 
 class _Distinct(NamedTuple):
@@ -1438,45 +1396,6 @@ def _distinct(config_feats: tf.Tensor) -> _Distinct:
                    tf.reshape(found.idx, [number, configs]))
 
 
-def _partners(graph: _Graph, steps: int) -> tf.Tensor:
-  """The configurable nodes next to each one, along paths of other nodes.
-
-  Where one hands its tensor on to the next, unlike layouts need a transpose
-  between them. Of those that it reads from, along up to `steps` nodes, the
-  first and the last by number; likewise of those that read from it.
-  Shapes: int32 [configurable, 4], rows of the configurable nodes, or -1.
-  """
-  inputs = graph.inputs
-  rows = tf.range(tf.size(inputs.config_node))
-  row = tf.math.unsorted_segment_max(rows, inputs.config_node, graph.nodes)
-  none = tf.size(rows)
-
-  def found(senders, receivers, first):
-    reduced = (tf.math.unsorted_segment_min if first
-               else tf.math.unsorted_segment_max)
-    empty = none if first else -1
-    clip = tf.minimum if first else tf.maximum
-    own = tf.where(row >= 0, row, empty)
-
-    def step(reached):
-      sent = tf.where(row >= 0, own, reached)
-      return (clip(empty, reduced(
-          tf.gather(sent, senders), receivers, graph.nodes)),)
-
-    reached = tf.fill([graph.nodes], empty)
-    (reached,) = tf.while_loop(
-        lambda _: True, step, (reached,), maximum_iterations=steps,
-        shape_invariants=(tf.TensorShape([None]),), parallel_iterations=1)
-    reached = tf.gather(reached, inputs.config_node)
-    return tf.where(tf.equal(reached, none), -1, reached)
-
-  return tf.stack([
-      found(*ends, first)
-      for ends in ((inputs.producer, inputs.consumer),
-                   (inputs.consumer, inputs.producer))
-      for first in (True, False)], -1)
-
-
 # ---------------------------------------------------------------- chapter: sage
 
 
@@ -1500,17 +1419,18 @@ class _SAGERound(_DenseNorm):
         _matmul(x, own)]))
 
 
-_LINEAR_DIM = 32  # Of the part of `MyLayoutSAGE` without LayerNorm.
+_LINEAR_DIM = 32  # Of the parts of `MyLayoutSAGE` without LayerNorm.
 
 
 class _EncodedSage(NamedTuple):
   """What `MyLayoutSAGE` knows of a part before any configuration."""
-  join: tf.Tensor      # float32 [configurable, joint_dim]
-  gate: tf.Tensor      # float32 [configurable, joint_dim]
-  linear: tf.Tensor    # float32 [configurable, _LINEAR_DIM]
-  sizes: tf.Tensor     # float32 [configurable, _SIZES]
+  join: tf.Tensor         # float32 [configurable, joint_dim]
+  gate: tf.Tensor         # float32 [configurable, joint_dim]
+  linear_gate: tf.Tensor  # float32 [configurable, _LINEAR_DIM]
+  read_gate: tf.Tensor    # float32 [configurable, _LINEAR_DIM]
+  sizes: tf.Tensor        # float32 [configurable, _SIZES]
   tensors: _Tensors
-  partners: tf.Tensor  # int32 [configurable, 4]
+  reads: _Reads
 
 
 class MyLayoutSAGE(_LayoutModel):
@@ -1522,31 +1442,29 @@ class MyLayoutSAGE(_LayoutModel):
       h_v <- h_v + N([p_v, c_v, h_v] W)              node_rounds times
       g_k = N([log scales of config features, layout columns] W)
       x_k = N(h_k W + (1 + h_k U) * (g_k W') + b)    per configuration
-      x_k <- x_k + N([up_k, down_k, x_k] W)          joint_rounds times
-      y_k = x_k Y + ((1 + h_k Q) * (c_k P)) R + o_k q
+      y_k = p_k q + x_k Y + ((1 + h_k Q) * (c_k P)) R
+            + ((1 + h_k Q') * (r_k P')) R'
       score = 10 * sum over m of (sum_k m_k y_km) / (sum_k m_k)
   v runs over all nodes, k over the configurable ones. p_v and c_v are means
-  over producers and consumers; up_k and down_k over the configurable nodes that
-  k reads from, and that read from k, along paths of other nodes: there a
-  transpose is due where layouts disagree (`_partners`). The layout columns c_k
-  are permutations, against the tensors that they lay out (`_layout_columns`).
+  over producers and consumers. The layout columns c_k are permutations, and
+  what they do to the tensors that they lay out (`_layout_columns`); r_k says
+  where a tensor is read in another layout than it is made in
+  (`_read_columns`).
 
   m are sizes of a node (`_sizes_of`). They span orders of magnitude, of which
   normalised states know little, and there are few programs to learn from: so
   y is what a layout costs for each element, the same in any program. The 10
   brings scores to where a loss tells them apart within few steps.
 
-  o_k is the padding of the output, a logarithm. That it costs multiplications,
-  since a product goes through the matrix unit in tiles of its output, need not
-  be learned: q begins as 3 for those and 0 for the other sizes, while Y and R
-  are almost 0.
+  p_k is the padding of output, input and kernel to whole layout tiles. That a
+  tensor costs as much as it holds with its padding need not be learned: q
+  begins as 0.1 for the elements of each, while Y, R and R' are almost 0.
 
   The nodes' part runs once a program. A node has few distinct layouts, however
-  many configurations there are, so all up to x_k runs once for each of those.
-  In training, segments are dropped: see `_kept`.
+  many configurations there are, so x_k is computed once for each of those.
 
   Sources: [GraphSAGE] mean aggregation, [GST] segments; ours are the join at
-  the configurable nodes, the layout columns, paths and sizes.
+  the configurable nodes, the columns, paths and sizes.
 
   Args:
     num_configs: configurations of each graph in training.
@@ -1555,32 +1473,25 @@ class MyLayoutSAGE(_LayoutModel):
     joint_dim: width of the layers that depend on configurations.
     op_embed_dim: width of an embedded opcode.
     node_rounds: rounds of message passing over all nodes.
-    joint_rounds: rounds over the configurable nodes.
-    path_nodes: longest path between configurable nodes.
     hidden_activation: a function of `tf.nn`.
     objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
     dropout: what to do with nodes outside of the selected segment: see
       `_LayoutModel`.
-    keep_segments: part of the segments that are not learned from which is
-      summed in training.
     feature_stats: see `_Statistics`; 'auto' reads them from the files of the
       running `layout_train.py`.
   """
 
   def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 64,
                joint_dim: int = 64, op_embed_dim: int = 32,
-               node_rounds: int = 2, joint_rounds: int = 1,
-               path_nodes: int = 16, hidden_activation: str = 'leaky_relu',
+               node_rounds: int = 2, hidden_activation: str = 'leaky_relu',
                objective: str = 'listmle_fastest_first',
-               dropout: str = 'backpropdropout', keep_segments: float = 0.5,
-               feature_stats: Any = 'auto'):
+               dropout: str = 'backpropdropout', feature_stats: Any = 'auto'):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout,
-                     objective, keep_segments)
-    _check_integers(1, joint_dim=joint_dim, path_nodes=path_nodes)
-    _check_integers(0, node_rounds=node_rounds, joint_rounds=joint_rounds)
-    _check_activation(hidden_activation)
-    self._joint_dim, self._path_nodes = joint_dim, path_nodes
-    self._embed_width = op_embed_dim
+                     objective)
+    _check_integers(1, joint_dim=joint_dim)
+    _check_integers(0, node_rounds=node_rounds)
+    _activation(hidden_activation)  # Refuses what is none.
+    self._joint_dim, self._embed_width = joint_dim, op_embed_dim
     self._stored = lambda: feature_stats  # Keras would save the dict itself.
     self._statistics = self._padding_cost = None  # Made with the variables.
     self._node_encoder = _DenseNorm(hidden_dim, hidden_activation)
@@ -1588,16 +1499,16 @@ class MyLayoutSAGE(_LayoutModel):
                          for _ in range(node_rounds)]
     self._config_encoder = _DenseNorm(hidden_dim, hidden_activation)
     self._join = _DenseNorm(joint_dim, hidden_activation)
-    self._join_gate = tf.keras.layers.Dense(joint_dim)
-    self._join_config = tf.keras.layers.Dense(joint_dim, use_bias=False)
-    self._joint_rounds = [_SAGERound(joint_dim, hidden_activation)
-                          for _ in range(joint_rounds)]
-    self._linear_config = tf.keras.layers.Dense(_LINEAR_DIM, use_bias=False)
-    self._linear_gate = tf.keras.layers.Dense(_LINEAR_DIM)
+    dense = tf.keras.layers.Dense
+    self._join_gate = dense(joint_dim)
+    self._join_config = dense(joint_dim, use_bias=False)
+    self._linear_gate, self._read_gate = dense(_LINEAR_DIM), dense(_LINEAR_DIM)
+    self._linear_config = dense(_LINEAR_DIM, use_bias=False)
+    self._read_config = dense(_LINEAR_DIM, use_bias=False)
     # Almost 0 at first: what no step has changed adds no noise to a score.
-    self._linear_adder, self._adder = (tf.keras.layers.Dense(
-        _SIZES, use_bias=False, kernel_initializer=(
-            tf.keras.initializers.VarianceScaling(1e-6))) for _ in range(2))
+    self._adder, self._linear_adder, self._read_adder = (
+        dense(_SIZES, use_bias=False, kernel_initializer=(
+            tf.keras.initializers.VarianceScaling(1e-6))) for _ in range(3))
 
   def _build_layers(self, node_width, config_width):
     stored = self._stored()
@@ -1605,19 +1516,19 @@ class MyLayoutSAGE(_LayoutModel):
       stored = _of_running_script(node_width, config_width)
     self._statistics = _Statistics(stored)
     self._statistics.build_for(node_width, config_width)
-    width, joint = self._width, self._joint_dim
     self._node_encoder.build([None, self._embed_width + 2 * node_width])
     for layer in (*self._node_rounds, self._join, self._join_gate,
-                  self._join_config, self._linear_gate):
-      layer.build([None, width])
+                  self._join_config, self._linear_gate, self._read_gate):
+      layer.build([None, self._width])
     self._config_encoder.build([None, 2 * config_width + _LAYOUT_COLUMNS])
-    for layer in (*self._joint_rounds, self._adder):
-      layer.build([None, joint])
-    start = 3 * tf.one_hot(_PRODUCTS, _SIZES)
-    self._padding_cost = self.add_weight(
-        'padding_cost', [_SIZES], initializer=lambda shape, dtype: start)
     self._linear_config.build([None, _LAYOUT_COLUMNS])
-    self._linear_adder.build([None, _LINEAR_DIM])
+    self._read_config.build([None, _READ_COLUMNS])
+    self._adder.build([None, self._joint_dim])
+    for layer in (self._linear_adder, self._read_adder):
+      layer.build([None, _LINEAR_DIM])
+    start = 0.1 * tf.eye(_LAYOUTS, _SIZES)  # Elements of each tensor.
+    self._padding_cost = self.add_weight(
+        'padding_cost', start.shape, initializer=lambda shape, dtype: start)
 
   def _encode(self, graph, embedded, training):
     feats = graph.inputs.node_feats
@@ -1628,20 +1539,21 @@ class MyLayoutSAGE(_LayoutModel):
       h = layer.update(graph, links, h)
     at_configs = tf.gather(h, graph.inputs.config_node)
     raw = self._statistics.raw('node', feats)
-    tensors = _tensors_of(graph, raw)
+    tensors, leaders = _tensors_of(graph, raw), _leaders(graph, raw)
     return _EncodedSage(
         _matmul(at_configs, self._join.dense.kernel),
-        1 + self._join_gate(at_configs), 1 + self._linear_gate(at_configs),
-        _sizes_of(graph, raw, tensors), tensors,
-        _partners(graph, self._path_nodes))
+        *(1 + gate(at_configs) for gate in (
+            self._join_gate, self._linear_gate, self._read_gate)),
+        _sizes_of(graph, raw, tensors, leaders), tensors,
+        _reads_of(tensors, leaders))
 
   def _rows(self, graph, encoded):
     return 2 * tf.size(graph.inputs.config_node)
 
-  def _joined(self, encoded, distinct):
-    """x_k before any round, and the part of y_k that is no function of x_k.
+  def _of_nodes(self, encoded, distinct):
+    """The part of y_k of each node's own layouts, and those layouts.
 
-    Shapes: float32 [distinct, joint_dim], [distinct, _SIZES].
+    Shapes: float32 [distinct, _SIZES], int32 [distinct, 3, 6].
     """
     layouts = tf.reshape(
         tf.cast(self._statistics.raw('config', distinct.feats), tf.int32),
@@ -1651,20 +1563,20 @@ class MyLayoutSAGE(_LayoutModel):
     config = self._join_config(self._config_encoder(
         tf.concat([_log_scales(distinct.feats), columns], -1)))
     join, gate, linear = (tf.gather(x, distinct.node) for x in encoded[:3])
-    padding = tf.reduce_sum(columns[:, _OUTPUT_PADDING], -1, keepdims=True)
-    return self._join.finish(join + gate * config), self._linear_adder(
-        linear * self._linear_config(columns)) + padding * self._padding_cost
+    return (_matmul(columns[:, _PADDING], self._padding_cost)
+            + self._adder(self._join.finish(join + gate * config))
+            + self._linear_adder(linear * self._linear_config(columns))
+            ), layouts
 
   def _sums(self, graph, encoded, config_feats, weight):
     """[sum m y, sum m], of `_SIZES` each."""
     distinct = _distinct(config_feats)
-    x, linear = self._joined(encoded, distinct)
-    index = distinct.index
-    for layer in self._joint_rounds:
-      x = self._passed_on(layer, x, index, encoded.partners)
-      index = tf.reshape(tf.range(tf.size(index)), tf.shape(index))
-      x = tf.reshape(x, [-1, self._joint_dim])
-    y = tf.gather(self._adder(x), index) + tf.gather(linear, distinct.index)
+    y, layouts = self._of_nodes(encoded, distinct)
+    reads = self._statistics.known() * _read_columns(
+        encoded.reads, encoded.tensors, tf.gather(
+            layouts[..., :2], distinct.index))
+    y = tf.gather(y, distinct.index) + self._read_adder(
+        encoded.read_gate[:, tf.newaxis] * self._read_config(reads))
     sizes = encoded.sizes  # y float32 [configurable, configs, _SIZES]
     if weight is not None:
       sizes *= tf.gather(weight, graph.inputs.config_node)[:, tf.newaxis]
@@ -1674,22 +1586,6 @@ class MyLayoutSAGE(_LayoutModel):
     once_a_config = tf.zeros([1, tf.shape(config_feats)[1], 1])
     return tf.concat([over_configs(y * sizes[:, tf.newaxis]),
                       total + once_a_config], -1)
-
-  def _passed_on(self, layer, x, index, partners):
-    """One round over the configurable nodes.
-
-    Shapes: x float32 [states, joint_dim]; index int32 [configurable, configs],
-    the state of each -> float32 [configurable, configs, joint_dim].
-    """
-    up, down, own = tf.split(layer.dense.kernel, 3, axis=0)
-    total = tf.gather(_matmul(x, own), index)
-    for side, kernel in ((0, up), (2, down)):
-      sent = _matmul(x, kernel) / 2  # The mean of first and last.
-      for partner in tf.unstack(partners[:, side:side + 2], axis=-1):
-        is_there = tf.cast(partner >= 0, tf.float32)
-        received = tf.gather(sent, tf.gather(index, tf.maximum(partner, 0)))
-        total += is_there[:, tf.newaxis, tf.newaxis] * received
-    return tf.gather(x, index) + layer.finish(total)
 
   def _head(self, sums, nodes, configurable):
     means = tf.math.divide_no_nan(*tf.split(sums, 2, -1))
@@ -1706,9 +1602,8 @@ class _PlainGNN(_LayoutModel):
       H <- act(round of H W)      num_gnns times
       score = [sum of H over nodes / sqrt n,
                sum of H over configurable nodes / sqrt K] w + b
-  Config features are 0 at nodes that have none. `_propagated` and `_changed`
-  are the round. States that no configuration can reach are computed once a
-  program.
+  Config features are 0 at nodes that have none; every configuration has a state
+  of every node. `_propagated` is the round.
   Source: Xu et al., Based on TPUGRAPHS Predicting Model Runtimes Using Graph
   Neural Networks, 2023, figure 1; ours are the logarithmic scales, edges in
   both directions and the second pooling.
@@ -1721,9 +1616,8 @@ class _PlainGNN(_LayoutModel):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout,
                      objective)
     _check_integers(1, num_gnns=num_gnns)
-    _check_activation(hidden_activation)
     self._embed_width = op_embed_dim
-    self._act = getattr(tf.nn, hidden_activation)
+    self._act = _activation(hidden_activation)
     self._rounds = [tf.keras.layers.Dense(hidden_dim, use_bias=False)
                     for _ in range(num_gnns)]
     self._scorer = tf.keras.layers.Dense(1)
@@ -1741,65 +1635,34 @@ class _PlainGNN(_LayoutModel):
 
   def _propagated(self, i: int, graph: _Graph, link: _Link,
                   product: tf.Tensor) -> tf.Tensor:
-    """Round `i` of all nodes: H W float32 [nodes, width] -> same."""
-    raise NotImplementedError
-
-  def _fixed(self, graph, link, before, after, product, summed) -> Any:
-    """What `_changed` needs of a round that no configuration changes."""
-    raise NotImplementedError
-
-  def _changed(self, i: int, fixed: Any, product: tf.Tensor) -> tf.Tensor:
-    """Round `i` of the nodes that configurations reach.
-
-    Shapes: H W float32 [reached before, configs, width] -> [reached, ...].
-    """
+    """Round `i`: H W float32 [nodes, configs, width] -> same."""
     raise NotImplementedError
 
   def _encode(self, graph, embedded, training):
-    link = self._link(graph)
-    levels = _levels(graph, [link], len(self._rounds))
-    config_width = self._input_widths[1]
-    product = _matmul(
-        tf.concat([embedded, _log_scales(graph.inputs.node_feats)], -1),
-        self._rounds[0].kernel[config_width:])
-    start, fixed = tf.gather(product, levels[0].nodes), []
-    states = None
-    for i, layer in enumerate(self._rounds):
-      if states is not None:
-        product = _matmul(states, layer.kernel)
-      summed = self._propagated(i, graph, link, product)
-      fixed.append(self._fixed(
-          graph, link, *levels[i:i + 2], product, summed))
-      states = self._act(summed)
-    return levels, start, fixed, states
+    feats = tf.concat([embedded, _log_scales(graph.inputs.node_feats)], -1)
+    return self._link(graph), _matmul(
+        feats, self._rounds[0].kernel[self._input_widths[1]:])
 
   def _rows(self, graph, encoded):
-    return tf.size(encoded[0][-1].nodes)
+    return graph.nodes + tf.size(encoded[0].sender)
 
   def _sums(self, graph, encoded, config_feats, weight):
     """[sum over nodes, sum over configurable nodes]."""
-    levels, start, fixed, last = encoded
+    link, start = encoded
     config_node = graph.inputs.config_node
-    kernel = self._rounds[0].kernel[:self._input_widths[1]]
     product = start[:, tf.newaxis] + _sums_by(
-        _matmul(config_feats, kernel), tf.gather(levels[0].place, config_node),
-        tf.size(levels[0].nodes))
-    states = None
-    for i, of_round in enumerate(fixed):
-      if states is not None:
-        product = _matmul(states, self._rounds[i].kernel)
-      states = self._act(self._changed(i, of_round, product))
-    level = levels[-1]
+        _matmul(config_feats, self._rounds[0].kernel[:self._input_widths[1]]),
+        config_node, graph.nodes)
+    states = self._act(self._propagated(0, graph, link, product))
+    for i, layer in enumerate(self._rounds[1:], 1):
+      states = self._act(self._propagated(
+          i, graph, link, _matmul(states, layer.kernel)))
     if weight is not None:
-      last *= weight[:, tf.newaxis]
-      states *= tf.gather(weight, level.nodes)[:, tf.newaxis, tf.newaxis]
-    change = states - tf.gather(last, level.nodes)[:, tf.newaxis]
-    over_nodes = graph.pool_nodes(last, None)[:, tf.newaxis] + _sums_by(
-        change, tf.gather(graph.node_graph, level.nodes), graph.graphs)
-    over_configs = _sums_by(
-        tf.gather(states, tf.gather(level.place, config_node)),
-        graph.config_graph, graph.graphs)
-    return tf.concat([over_nodes, over_configs], -1)
+      states *= weight[:, tf.newaxis, tf.newaxis]
+    return tf.concat([
+        _sums_by(states, graph.node_graph, graph.graphs), _sums_by(
+            tf.gather(states, config_node), graph.config_graph, graph.graphs)
+    ], -1)
 
   def _head(self, sums, nodes, configurable):
     over_nodes, over_configs = tf.split(sums, 2, -1)
@@ -1823,24 +1686,6 @@ class LayoutGCN(_PlainGNN):
 
   def _propagated(self, i, graph, link, product):
     return link.times(product, graph.nodes)
-
-  def _fixed(self, graph, link, before, after, product, summed):
-    return (_between(link, before, after), tf.gather(product, before.nodes),
-            tf.gather(summed, after.nodes))
-
-  def _changed(self, i, fixed, product):
-    link, base, summed = fixed
-    return summed[:, tf.newaxis] + link.times(
-        product - base[:, tf.newaxis], tf.shape(summed)[0])
-
-
-class _Attended(NamedTuple):
-  """What a round of `LayoutGAT` needs that no configuration changes."""
-  before: _Level
-  after: _Level
-  product: tf.Tensor  # float32 [nodes, width]
-  moved: _Link        # edges from `before` to `after`, as rows of those
-  still: _Link        # edges from other nodes to `after`; senders are nodes
 
 
 class LayoutGAT(_PlainGNN):
@@ -1878,82 +1723,24 @@ class LayoutGAT(_PlainGNN):
   def _link(self, graph):
     return graph.neighbours('both')
 
-  def _by_head(self, x):
-    """[..., width] -> [..., heads, width / heads]."""
-    y = tf.reshape(x, tf.concat([
-        tf.shape(x)[:-1], [self._heads, self._width // self._heads]], 0))
-    y.set_shape([*x.shape[:-1], self._heads, self._width // self._heads])
-    return y
-
-  def _halves(self, i, x):
-    """What a node adds to the scores of its edges: as receiver, as sender.
-
-    Shapes: x [..., width] -> [..., heads] twice.
-    """
-    weights = tf.reshape(
-        self._attend[i].kernel, [-1, 2, self._heads])
-    return tf.unstack(tf.einsum(
-        '...hd,dth->...th', self._by_head(x), weights), axis=-2)
-
-  def _average(self, edges, receivers):
-    """Softmax averages at receivers.
-
-    Args:
-      edges: of each kind: (receiver int32 [edges], scores float32
-        [edges, ..., heads], states [edges, ..., heads, width / heads]).
-      receivers: number of them.
-
-    Returns:
-      float32 [receivers, ..., width].
-    """
-    highest = tf.stop_gradient(functools.reduce(tf.maximum, [
-        tf.math.unsorted_segment_max(scores, receiver, receivers)
-        for receiver, scores, _ in edges]))
-    total, weights = 0.0, 0.0
-    for receiver, scores, states in edges:
-      weight = tf.exp(scores - tf.gather(highest, receiver))
-      weights += _sums_by(weight, receiver, receivers)
-      total += _sums_by(weight[..., tf.newaxis] * states, receiver, receivers)
-    mean = total / weights[..., tf.newaxis]
-    y = tf.reshape(mean, tf.concat([tf.shape(mean)[:-2], [self._width]], 0))
-    y.set_shape([*mean.shape[:-2], self._width])
-    return y
-
   def _propagated(self, i, graph, link, product):
-    received, sent = self._halves(i, product)
+    width = self._width // self._heads
+    shape = tf.shape(product)
+    x = tf.reshape(product, [shape[0], shape[1], self._heads, width])
+    # What a node adds to the scores of its edges: as receiver, as sender.
+    received, sent = tf.unstack(tf.einsum(
+        'nchd,dth->ncth', x, tf.reshape(
+            self._attend[i].kernel, [width, 2, self._heads])), axis=2)
     scores = tf.nn.leaky_relu(
         tf.gather(received, link.receiver) + tf.gather(sent, link.sender))
-    return self._average([(link.receiver, scores, tf.gather(
-        self._by_head(product), link.sender))], graph.nodes)
-
-  def _fixed(self, graph, link, before, after, product, summed):
-    receiver = tf.gather(after.place, link.receiver)
-    still = _rows_where(
-        (receiver >= 0) & (tf.gather(before.place, link.sender) < 0))
-    return _Attended(
-        before, after, product, _between(link, before, after), _Link(
-            tf.gather(link.sender, still), tf.gather(receiver, still),
-            tf.gather(link.weight, still)))
-
-  def _rows(self, graph, encoded):
-    return tf.size(encoded[2][-1].moved.sender) + tf.size(
-        encoded[2][-1].still.sender)
-
-  def _changed(self, i, fixed, product):
-    before, after, base, moved, still = fixed
-    received, _ = self._halves(i, _with_changed(base, product, before, after))
-    _, sent = self._halves(i, product)
-    _, base_sent = self._halves(i, base)
-    edges = [
-        (moved.receiver, tf.gather(received, moved.receiver) + tf.gather(
-            sent, moved.sender), tf.gather(
-                self._by_head(product), moved.sender)),
-        (still.receiver, tf.gather(received, still.receiver) + tf.gather(
-            base_sent, still.sender)[:, tf.newaxis], tf.gather(
-                self._by_head(base), still.sender)[:, tf.newaxis])]
-    return self._average(
-        [(receiver, tf.nn.leaky_relu(scores), states)
-         for receiver, scores, states in edges], tf.size(after.nodes))
+    highest = tf.stop_gradient(tf.math.unsorted_segment_max(
+        scores, link.receiver, graph.nodes))
+    weights = tf.exp(scores - tf.gather(highest, link.receiver))
+    total = _sums_by(weights[..., tf.newaxis] * tf.gather(x, link.sender),
+                     link.receiver, graph.nodes)
+    mean = total / _sums_by(
+        weights, link.receiver, graph.nodes)[..., tf.newaxis]
+    return tf.reshape(mean, shape)
 
 
 class GRURuntimePredictor(_LayoutModel):

@@ -20,7 +20,8 @@ every_model = pytest.mark.parametrize('name', list(layout_models._MODELS))
 # Where the others go the same way, and tracing them takes seconds.
 two_models_and_slowly_all = pytest.mark.parametrize('name', [
     name if name in ('ResModel', 'MyLayoutSAGE') else
-    pytest.param(name, marks=pytest.mark.slow) for name in layout_models._MODELS])
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in layout_models._MODELS])
 
 
 def make(name: str, seed: int = 1, **kwargs) -> layout_models._LayoutModel:
@@ -122,7 +123,7 @@ def test_the_first_step_is_traced_once(monkeypatch):
     return train_step(self, data)
 
   monkeypatch.setattr(type(model), 'train_step', counted, raising=False)
-  model.compile(loss=layout_models.PairwiseLogisticFastestFirst(),
+  model.compile(loss=layout_models.ListMLEFastestFirst(),
                 optimizer=tf.keras.optimizers.Adam(1e-2))
   labels = np.float32([one['config_runtime'] for one in PROGRAMS]) / 1e7
   model.fit(tf.data.Dataset.from_tensors((graph(), labels)).repeat(2),
@@ -134,9 +135,9 @@ def test_the_first_step_is_traced_once(monkeypatch):
 @every_model
 def test_it_learns_in_compiled_steps(name):
   """On segments of two programs, as the script trains."""
-  model = make(name, objective='pairwise_logistic') if (
+  model = make(name, objective='listmle_fastest_first') if (
       name != 'ResModel') else make(name)
-  model.compile(loss=layout_models.PairwiseLogisticFastestFirst(),
+  model.compile(loss=layout_models.ListMLEFastestFirst(),
                 optimizer=tf.keras.optimizers.Adam(1e-2, clipnorm=1e-2))
   selected = [np.arange(40) < 25, np.arange(60) >= 30]
   labels = np.float32([one['config_runtime'] for one in PROGRAMS]) / 1e7
@@ -203,7 +204,7 @@ def test_features_scaled_with_other_data_are_refused(made, name):
     ('ResModel', {'num_gnns': -1}, 'num_gnns must be an integer'),
     ('LayoutGCN', {'hidden_activation': 'tanhh'}, 'a function of tf.nn'),
     ('LayoutGAT', {'num_heads': 3}, 'multiple of num_heads; got 8 and 3'),
-    ('MyLayoutSAGE', {'keep_segments': 2}, 'keep_segments must be'),
+    ('MyLayoutSAGE', {'node_rounds': -1}, 'node_rounds must be'),
     ('MyLayoutSAGE', {'objective': 'listmle'}, 'listmle_fastest_first'),
     ('GRURuntimePredictor', {'hidden_dim': True}, 'hidden_dim must be'),
 ])

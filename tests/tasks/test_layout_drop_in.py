@@ -1,6 +1,7 @@
 """What layout_models.py must be to take the place of the baseline's file."""
 
 import ast
+import os
 import re
 import sys
 
@@ -19,7 +20,7 @@ CHAPTERS = ['', *HEADINGS.values()]
 
 
 def test_it_is_found_without_tensorflow():
-  assert load_models.models_path('layout') == str(PATH)
+  assert os.path.samefile(load_models.models_path('layout'), PATH)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 10),
@@ -48,3 +49,16 @@ def test_chapters_are_listed_and_use_names_of_earlier_ones():
             for node in ast.walk(MODULE) if isinstance(node, ast.Name)
             and home.get(node.id, 0) > chapter(node)]
   assert not faults
+
+
+def test_the_shared_chapter_is_the_same_in_both_files():
+  """Each file must work alone, so there are two copies of it."""
+  chapters = []
+  for path, other in ((PATH, 'models.py'),
+                      (PROJECT / 'models.py', 'layout_models.py')):
+    text = path.read_text()
+    heading = re.search(
+        rf'^# -+ chapter: shared with {re.escape(other)}$', text, re.MULTILINE)
+    chapters.append(re.split(
+        r'^# -+ chapter: ', text[heading.end():], flags=re.MULTILINE)[0])
+  assert chapters[0] == chapters[1] and chapters[0].count('\ndef ') >= 3

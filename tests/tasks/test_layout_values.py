@@ -45,17 +45,6 @@ def test_rounds_reach_neighbours_of_neighbours():
   assert levels[1].place.numpy().tolist() == [0, 1, 2, -1, -1]
 
 
-def test_partners_are_found_along_paths_of_other_nodes():
-  """0 <- 1 <- 3, 0 <- 2 <- 3 <- 4 with layouts at 0, 2 and 4."""
-  graph = layout_models._Graph(chain(
-      [5], [0, 2, 4], [3], [(1, 0), (2, 0), (3, 1), (3, 2), (4, 3)]))
-  # Rows 0, 1 and 2; first and last read from, then first and last readers.
-  assert layout_models._partners(graph, 4).numpy().tolist() == [
-      [-1, -1, 1, 2], [0, 0, 2, 2], [0, 1, -1, -1]]
-  assert layout_models._partners(graph, 1).numpy().tolist() == [
-      [-1, -1, 1, 1], [0, 0, -1, -1], [-1, -1, -1, -1]]
-
-
 def test_a_segment_has_its_own_nodes_edges_and_configurations():
   inputs = chain([3, 2], [0, 2, 4], [2, 1], [(1, 0), (2, 1), (4, 3)],
                  selected=[False, True, True, False, True])
@@ -70,82 +59,89 @@ def test_a_segment_has_its_own_nodes_edges_and_configurations():
   assert whole.config_node.numpy().tolist() == [2, 4]
 
 
-@pytest.mark.parametrize('nodes, selected, pieces', [
-    (6, range(0, 2), [[0, 1], [2, 3], [4, 5]]),
-    (6, range(2, 4), [[0, 1], [2, 3], [4, 5]]),
-    (6, range(4, 6), [[0, 1], [2, 3], [4, 5]]),
-    (5, range(0, 2), [[0, 1], [2, 3], [4]]),
-    # The last is shorter: what lies before it is one piece.
-    (8, range(5, 8), [[0, 1, 2, 3, 4], [5, 6, 7]]),
-    (20, range(18, 20), [list(range(18)), [18, 19]]),
-    (6, range(6), [list(range(6))]),
-])
-@pytest.mark.parametrize('rate', [0.0, 0.5, 1.0])
-def test_dropped_segments_are_made_up_for(nodes, selected, pieces, rate):
-  inputs = chain([nodes, 1], [0], [1, 0], [],
-                 selected=[i in selected for i in range(nodes)] + [True])
-  drawn = [layout_models._kept(inputs, rate) for _ in range(8)]
-  for kept, scale in drawn:
-    np.testing.assert_allclose(scale, [rate + (1 - rate) * len(pieces), 1])
-    for piece in pieces:  # As a whole, or not at all.
-      assert len(set(kept.numpy()[piece])) == 1
-  if rate in (0.0, 1.0):
-    assert all((kept.numpy() == rate).all() for kept, _ in drawn)
-
-
 # -------------------------------------------------------------- the layouts
 
 
-def columns_of(layouts, sizes, orders):
-  """Columns of one node: (permutations and flags, pairs [5, 8])."""
-  row = layout_models._layout_columns(
-      tf.constant([layouts]), layout_models._Tensors(
-          tf.constant([sizes], tf.float32), tf.constant([orders]))).numpy()[0]
-  assert row.shape == (layout_models._LAYOUT_COLUMNS,)
-  return row[:111], row[111:].reshape(5, 8)
+def tensors(sizes, stored=(0, 0, 0), features=(0, 0, 0)):
+  """Of one node."""
+  return layout_models._Tensors(
+      tf.constant([[0, 0, 0]]), tf.constant([sizes], tf.float32),
+      tf.constant([stored]), tf.constant([features]))
 
 
 def test_a_layout_is_compared_with_the_tensor_it_lays_out():
   """An output of 8 x 100 x 3 with the second dimension closest-packed."""
-  alone, pairs = columns_of(
-      [[1, 0, 2, -1, -1, -1], LEFT, LEFT],
-      [[8, 100, 3, 0, 0, 0]] * 3, [[1, 2, 0, 0, 0, 0]] * 3)
-  permutation = alone[:36].reshape(6, 6)
-  assert np.argwhere(permutation).tolist() == [[0, 1], [1, 0], [2, 2]]
-  assert alone[108:].tolist() == [0, 1, 1]  # What the compiler chooses.
-  np.testing.assert_allclose(pairs[0], [
-      math.log2(101) / 16, math.log2(9) / 16, math.log2(1.28) / 8, 0, 0, 1,
-      1, 0], atol=1e-6)  # Begins like [1, 2, 0], but is another.
-  assert not pairs[1:].any()
+  row = layout_models._layout_columns(
+      tf.constant([[[1, 0, 2, -1, -1, -1], LEFT, LEFT]]), tensors(
+          [[8, 100, 3, 0, 0, 0]] * 3, (1, 0, 0), (2, 0, 0))).numpy()[0]
+  assert row.shape == (layout_models._LAYOUT_COLUMNS,)
+  assert np.argwhere(row[:36].reshape(6, 6)).tolist() == [
+      [0, 1], [1, 0], [2, 2]]
+  assert row[108:111].tolist() == [0, 1, 1]  # What the compiler chooses.
+  np.testing.assert_allclose(row[111:120], [
+      math.log2(101) / 16, math.log2(9) / 16, math.log2(1.28) / 8, 0,
+      0.28 / 4, 0, 1, 0, 0], atol=1e-6)
+  assert not row[120:].any()
+  np.testing.assert_allclose(
+      row[layout_models._PADDING], [0.07, 0, 0], atol=1e-6)
 
 
-def test_a_layout_of_more_dimensions_than_the_operand_has():
-  """An input layout of three dimensions: the last operand's, not the first's.
-  """
-  _, pairs = columns_of(
-      [LEFT, [2, 1, 0, -1, -1, -1], LEFT],
-      [[5, 0, 0, 0, 0, 0], [7, 9, 0, 0, 0, 0], [4, 16, 256, 0, 0, 0]],
-      [[0] * 6, [1, 0, 0, 0, 0, 0], [2, 1, 0, 0, 0, 0]])
-  assert pairs[1, 5] == 0 and pairs[2, 5] == 1
-  np.testing.assert_allclose(pairs[2], [
-      math.log2(257) / 16, math.log2(17) / 16, 0, 0, 1, 1, 1, 1], atol=1e-6)
+def raw_of(*sizes):
+  raw = np.zeros([len(sizes), 140], np.float32)
+  for row, dims in zip(raw, sizes):
+    row[layout_models._SHAPE:layout_models._SHAPE + len(dims)] = dims
+  return raw
+
+
+def test_the_operands_of_a_convolution_are_told_apart_by_their_sizes():
+  """The filter comes first: its features are the output's, its batch is not."""
+  graph = layout_models._Graph(chain([3], [2], [1], [(2, 0), (2, 1)]))
+  raw = raw_of([3, 3, 16, 32], [8, 9, 9, 16], [8, 9, 9, 32])
+  raw[2, layout_models._CONVOLUTION] = [0, 3, 2, 3, 0, 3]
+  found = layout_models._tensors_of(graph, tf.constant(raw))
+  assert found.node.numpy().tolist() == [[2, 1, 0]]
+  assert found.features.numpy().tolist() == [[3, 3, 3]]
 
 
 def test_sizes_of_a_product_and_of_what_follows_it():
   """2 reads 0 and 1, 3 goes over what 2 made, and so does 5; 4 reads 3."""
   graph = layout_models._Graph(chain(
       [6], [2, 4], [2], [(2, 0), (2, 1), (3, 2), (4, 3), (5, 3), (5, 1)]))
-  shapes = [[256, 256], [256, 512], [256, 512], [256, 512], [64, 1024],
-            [256, 1024]]
-  raw = np.zeros([6, 140], np.float32)
-  raw[:, layout_models._SHAPE:layout_models._SHAPE + 2] = shapes
-  raw[1, layout_models._SHAPE] = 255  # So that 5 reads more of 3.
-  sizes = layout_models._sizes_of(
-      graph, tf.constant(raw), layout_models._tensors_of(graph, tf.constant(raw)))
+  raw = tf.constant(raw_of([256, 256], [255, 512], [256, 512], [256, 512],
+                           [64, 1024], [256, 1024]))  # 5 reads more of 3.
+  leaders = layout_models._leaders(graph, raw)
+  assert leaders.numpy().tolist() == [-1, -1, 0, 0, 1, 0]
+  found = layout_models._tensors_of(graph, raw)
   last = 255 / 128
-  np.testing.assert_allclose(sizes, [
-      [2, 1, last, math.sqrt(2 * last), 2 + 2 + 4, 2, math.sqrt(2), 1],
-      [1, 2, 2, 2, 1, 2, math.sqrt(2), 1]], rtol=1e-5)
+  np.testing.assert_allclose(
+      layout_models._sizes_of(graph, raw, found, leaders), [
+          [2, 1, last, math.sqrt(2 * last), 2 + 2 + 4, 2, math.sqrt(2), 1],
+          [1, 2, 2, 2, 1, 2, math.sqrt(2), 1]], rtol=1e-5)
+  reads = layout_models._reads_of(found, leaders)
+  assert reads.row.numpy().tolist() == [[-1, -1], [0, 0]]
+  assert reads.alike.numpy().tolist() == [[0, 0], [1, 1]]
+  assert reads.is_last.numpy().tolist() == [0, 1]
+
+
+def test_a_tensor_read_as_it_is_not_made_needs_a_copy():
+  """Node 1 reads what node 0 makes; both are stored by dimension 1."""
+  reads = layout_models._Reads(
+      tf.constant([[-1, -1], [0, -1]]), tf.constant([[0., 0.], [1., 0.]]),
+      tf.constant([0., 1.]))
+  both = layout_models._Tensors(
+      tf.zeros([2, 3], tf.int32), tf.zeros([2, 3, 6]),
+      tf.ones([2, 3], tf.int32), tf.zeros([2, 3], tf.int32))
+  left = [-1, -1]
+  asked = tf.constant([
+      [[[1, 0], [0, 1], left], [[1, 0], left, left]],   # Node 0.
+      [[[0, 1], [0, 1], left], [[1, 0], [1, 0], left]]])
+  found = layout_models._read_columns(reads, both, asked).numpy()
+  # Its output; its input: first, any, stored, no source, known, unknown.
+  assert found[0, :, :7].tolist() == [
+      [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0]]
+  assert found[1, :, :7].tolist() == [
+      [1, 1, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1, 0]]
+  assert not found[..., 7:].any()
 
 
 def test_equal_layouts_of_a_node_are_computed_once():
@@ -198,8 +194,6 @@ def test_statistics_of_what_the_script_reads(running, tmp_path, cached):
   np.savez(f'{root}/xla/random/train/small.npz', **{
       **programs[0], 'node_feat': programs[0]['node_feat'] + 100,
       'node_config_feat': programs[0]['node_config_feat'][:3]})
-  np.savez(f'{root}/xla/random/train/columns.npz', **{
-      **programs[1], 'node_feat': np.asfortranarray(programs[1]['node_feat'])})
   if cached:  # The script's own, of what it has drawn.
     programs = programs[:1]
     name = f'{root}/xla/random/train:6:-1:False'
@@ -277,10 +271,6 @@ def test_a_model_is_evaluated_as_what_it_was_trained(running, tmp_path):
     # exp(2), 1 and 1 are left, then 1 and 1.
     ('listmle_fastest_first', [-2, 0, 0],
      math.log(math.exp(2) + 2) - 2 + math.log(2)),
-    ('pairwise_logistic', [0, 0, 0], math.log(2)),
-    # Pairs (0, 1) and (0, 2) weigh 1, (1, 2) weighs log(2) / log(3).
-    ('pairwise_hinge', [0, 2, 1.5],
-     1.5 * math.log(2) / math.log(3) / (2 + math.log(2) / math.log(3))),
     # Labels 0, 1/2 and 1.
     ('minmax_mse', [0, 1, 1], 1 / 12),
 ])
@@ -290,9 +280,8 @@ def test_objectives(name, scores, want):
       [scores], tf.float32))) == pytest.approx(want, rel=1e-5)
 
 
-@pytest.mark.parametrize('name', ['pairwise_logistic', 'minmax_mse'])
-def test_equal_runtimes_say_nothing(name):
-  loss = layout_models._OBJECTIVES[name]()
+def test_equal_runtimes_say_nothing():
+  loss = layout_models._OBJECTIVES['minmax_mse']()
   assert float(loss(tf.ones([1, 3]), tf.zeros([1, 3]))) == 0
 
 
