@@ -1,4 +1,4 @@
-"""The part `ranking`: the baseline's models and ours, in two processes in turn.
+"""The part `ranking`: the baseline's model and ours, in two processes in turn.
 
 Each process runs as its users run it: models.py changes a setting of TensorFlow
 that would make the baseline faster too, if it were in the same process.
@@ -18,58 +18,55 @@ from typing import Any
 import numpy as np
 
 import speed_kernels
-from speed_ranking import (
-  BASELINE_NAMES,
-  OURS,
-  built,
-  graphs_of,
-  rank_all,
-  row,
-  the_baselines,
-)
+from speed_ranking import OURS, built, graphs_of, rank_all, row, the_baselines
 from tpu_graphs_ext.errors import UserError
 
 KERNELS = 12
 REPEATS = 3
+REFERENCE = 'EarlyJoinSAGE'  # The best of the baseline's.
 
 
 def ranking(worker: list[str], root: str) -> list[dict[str, Any]]:
   """Eager loop over kernels like the collection's, ours and the baseline's.
 
+  Times are of the processor, because the clock depends on what else runs.
+
   Args:
     worker: command of a process of `speed.py`.
-    root: checkout of the baseline; empty: `replicated_join` stands in for its
-      EarlyJoinSAGE, and the other models are left out.
+    root: checkout of the baseline; empty: `replicated_join` stands in for it.
   """
   rows = []
-  for name in (*BASELINE_NAMES, OURS):
-    reference = 'EarlyJoinSAGE' if name == OURS else name
-    with tempfile.TemporaryDirectory() as folder:
-      with _Process(worker, 'ours', name, '', folder) as ours:
-        rows.append(row('ranking', name, 'first call', 'time', ours.answer(),
-                        's'))
-        if not root and reference != 'EarlyJoinSAGE':
-          continue
-        with _Process(worker, 'theirs', reference, root, folder) as theirs:
-          theirs.answer()
-          rows += _compared(name, reference, theirs, ours, folder)
+  for onednn in ('0', '1'):
+    env = {**os.environ, 'TF_ENABLE_ONEDNN_OPTS': onednn}
+    for name in (REFERENCE, OURS):
+      with tempfile.TemporaryDirectory() as folder:
+        with _Process(worker, 'ours', name, '', folder, env) as ours:
+          first_call = ours.answer()
+          with _Process(worker, 'theirs', REFERENCE, root, folder,
+                        env) as theirs:
+            theirs.answer()
+            rows += [{**made, 'case': f'oneDNN {onednn}, {made["case"]}'}
+                     for made in (
+                         row('ranking', name, 'first call', 'time',
+                             first_call, 's'),
+                         *_compared(name, theirs, ours, folder))]
   return rows
 
 
-def _compared(name, reference, theirs, ours, folder) -> list[dict[str, Any]]:
+def _compared(name, theirs, ours, folder) -> list[dict[str, Any]]:
   """Rows of two processes that are ready."""
   seconds = np.array([
       [process.ask('rank') for process in (theirs, ours)]
       for _ in range(1 + REPEATS)])[1:]  # The first does not count.
   their_time, our_time = map(statistics.median, seconds.T)
   rows = []
-  if name == reference:
+  if name == REFERENCE:
     theirs.ask('scores')
     ours.ask('scores')
     rows.append(row('ranking', name, 'all kernels', 'largest difference',
                     _difference(folder), 'of scores'))
   return rows + [
-      row('ranking', name, 'all kernels', f'baseline {reference}', their_time,
+      row('ranking', name, 'all kernels', f'baseline {REFERENCE}', their_time,
           's'),
       row('ranking', name, 'all kernels', 'ours', our_time, 's'),
       row('ranking', name, 'all kernels', 'ratio', their_time / our_time,
@@ -87,10 +84,10 @@ def _difference(folder: str) -> float:
 class _Process:
   """A process of `rank_on_demand`; answers are JSON, a line each."""
 
-  def __init__(self, worker, side, name, root, folder):
+  def __init__(self, worker, side, name, root, folder, env):
     self._what = f'{name} ({side})'
     self._process = subprocess.Popen(
-        [*worker, 'rank_on_demand', side, name, root, folder],
+        [*worker, 'rank_on_demand', side, name, root, folder], env=env,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding='utf-8')
 
   def __enter__(self) -> _Process:
@@ -142,9 +139,9 @@ def rank_on_demand(side: str, name: str, root: str, folder: str) -> None:
                *rank_all(model, graphs, kernels))
       _say('written')
     else:
-      start = time.perf_counter()
+      start = time.process_time()
       rank_all(model, graphs, kernels)
-      _say(time.perf_counter() - start)
+      _say(time.process_time() - start)
 
 
 def _take_weights(model, stored) -> None:

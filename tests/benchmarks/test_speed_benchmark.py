@@ -1,6 +1,7 @@
 """The speed benchmark: its kernels, its stand-in and its tables, not times."""
 
 import csv
+import os
 import sys
 import textwrap
 
@@ -76,11 +77,12 @@ ANSWERING = textwrap.dedent('''
 ''')
 
 
-def test_two_processes_rank_in_turn(tmp_path, monkeypatch):
-  monkeypatch.setattr(speed_in_turn, 'BASELINE_NAMES', ('EarlyJoinSAGE',))
+def test_two_processes_rank_in_turn(tmp_path):
   rows = speed_in_turn.ranking(
       [sys.executable, '-c', ANSWERING], str(tmp_path))
-  assert {(row['subject'], row['measure']): row['value'] for row in rows} == {
+  assert len(rows) == 2 * 9
+  assert {(row['subject'], row['measure']): row['value'] for row in rows
+          if row['case'].startswith('oneDNN 1')} == {
       ('EarlyJoinSAGE', 'time'): 0.25,
       ('EarlyJoinSAGE', 'largest difference'): 0.25,  # 0.5 off, of 2.
       ('EarlyJoinSAGE', 'baseline EarlyJoinSAGE'): 8,
@@ -92,7 +94,8 @@ def test_two_processes_rank_in_turn(tmp_path, monkeypatch):
 
 def test_a_process_that_ends_is_named():
   with speed_in_turn._Process(
-      [sys.executable, '-c', 'print(1)'], 'ours', 'MLP', '', '') as process:
+      [sys.executable, '-c', 'print(1)'], 'ours', 'MLP', '', '',
+      dict(os.environ)) as process:
     assert process.answer() == 1
     with pytest.raises(UserError, match=r'MLP \(ours\) ended'):
       process.ask('rank')
