@@ -18,7 +18,7 @@ BASELINE = {
 # A model of tile geometry is another one with feature_stats than without;
 # these two are used with them alone.
 CASES = [
-    *BASELINE, 'MyEarlyJoinSAGE', 'MyEarlyJoinSAGE' + checks.RAW,
+    *sorted(BASELINE), 'MyEarlyJoinSAGE', 'MyEarlyJoinSAGE' + checks.RAW,
     'HybridEarlyJoinSAGE' + checks.RAW, 'AnalyticTileModel' + checks.RAW,
     'EarlyJoinGCN', 'LateJoinGCN', 'EarlyJoinGAT', 'LateJoinGAT',
     'LateJoinConcatPoolSAGE', 'EarlyJoinConcatPoolSAGE', 'EnsembleRanker']
