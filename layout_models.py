@@ -1424,8 +1424,6 @@ _LINEAR_DIM = 32  # Of the parts of `MyLayoutSAGE` without LayerNorm.
 
 class _EncodedSage(NamedTuple):
   """What `MyLayoutSAGE` knows of a part before any configuration."""
-  join: tf.Tensor         # float32 [configurable, joint_dim]
-  gate: tf.Tensor         # float32 [configurable, joint_dim]
   linear_gate: tf.Tensor  # float32 [configurable, _LINEAR_DIM]
   read_gate: tf.Tensor    # float32 [configurable, _LINEAR_DIM]
   sizes: tf.Tensor        # float32 [configurable, _SIZES]
@@ -1436,14 +1434,11 @@ class _EncodedSage(NamedTuple):
 class MyLayoutSAGE(_LayoutModel):
   """A time is a sum over nodes, each of its size.
 
-  Configurations join only at the nodes that have them. Every dense layer with
-  N(.) is followed by LayerNorm and the activation:
+  Configurations join only at the nodes that have them, y once for each. Every
+  dense layer with N(.) is followed by LayerNorm and the activation:
       h_v = N([embedded opcode, log scales of node features] W)
       h_v <- h_v + N([p_v, c_v, h_v] W)              node_rounds times
-      g_k = N([log scales of config features, layout columns] W)
-      x_k = N(h_k W + (1 + h_k U) * (g_k W') + b)    per configuration
-      y_k = p_k q + x_k Y + ((1 + h_k Q) * (c_k P)) R
-            + ((1 + h_k Q') * (r_k P')) R'
+      y_k = p_k q + ((1 + h_k Q) * (c_k P)) R + ((1 + h_k Q') * (r_k P')) R'
       score = 10 * sum over m of (sum_k m_k y_km) / (sum_k m_k)
   v runs over all nodes, k over the configurable ones. p_v and c_v are means
   over producers and consumers. The layout columns c_k are permutations, and
@@ -1458,10 +1453,15 @@ class MyLayoutSAGE(_LayoutModel):
 
   p_k is the padding of output, input and kernel to whole layout tiles. That a
   tensor costs as much as it holds with its padding need not be learned: q
-  begins as 0.1 for the elements of each, while Y, R and R' are almost 0.
+  begins as 0.1 for the elements of each, while R and R' are almost 0.
+
+  Without `feature_stats` there are no such columns; log scales of the config
+  features take the place of c_k.
 
   The nodes' part runs once a program. A node has few distinct layouts, however
-  many configurations there are, so x_k is computed once for each of those.
+  many configurations there are, so c_k is computed once for each of those. y is
+  linear in what a configuration changes: with layers between, it ranked unseen
+  programs worse.
 
   Sources: [GraphSAGE] mean aggregation, [GST] segments; ours are the join at
   the configurable nodes, the columns, paths and sizes.
@@ -1470,7 +1470,6 @@ class MyLayoutSAGE(_LayoutModel):
     num_configs: configurations of each graph in training.
     num_ops: number of opcodes.
     hidden_dim: width of the nodes' layers.
-    joint_dim: width of the layers that depend on configurations.
     op_embed_dim: width of an embedded opcode.
     node_rounds: rounds of message passing over all nodes.
     hidden_activation: a function of `tf.nn`.
@@ -1482,33 +1481,28 @@ class MyLayoutSAGE(_LayoutModel):
   """
 
   def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 64,
-               joint_dim: int = 64, op_embed_dim: int = 32,
-               node_rounds: int = 2, hidden_activation: str = 'leaky_relu',
+               op_embed_dim: int = 32, node_rounds: int = 2,
+               hidden_activation: str = 'leaky_relu',
                objective: str = 'listmle_fastest_first',
                dropout: str = 'backpropdropout', feature_stats: Any = 'auto'):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout,
                      objective)
-    _check_integers(1, joint_dim=joint_dim)
     _check_integers(0, node_rounds=node_rounds)
     _activation(hidden_activation)  # Refuses what is none.
-    self._joint_dim, self._embed_width = joint_dim, op_embed_dim
+    self._embed_width = op_embed_dim
     self._stored = lambda: feature_stats  # Keras would save the dict itself.
     self._statistics = self._padding_cost = None  # Made with the variables.
     self._node_encoder = _DenseNorm(hidden_dim, hidden_activation)
     self._node_rounds = [_SAGERound(hidden_dim, hidden_activation)
                          for _ in range(node_rounds)]
-    self._config_encoder = _DenseNorm(hidden_dim, hidden_activation)
-    self._join = _DenseNorm(joint_dim, hidden_activation)
     dense = tf.keras.layers.Dense
-    self._join_gate = dense(joint_dim)
-    self._join_config = dense(joint_dim, use_bias=False)
     self._linear_gate, self._read_gate = dense(_LINEAR_DIM), dense(_LINEAR_DIM)
     self._linear_config = dense(_LINEAR_DIM, use_bias=False)
     self._read_config = dense(_LINEAR_DIM, use_bias=False)
     # Almost 0 at first: what no step has changed adds no noise to a score.
-    self._adder, self._linear_adder, self._read_adder = (
+    self._linear_adder, self._read_adder = (
         dense(_SIZES, use_bias=False, kernel_initializer=(
-            tf.keras.initializers.VarianceScaling(1e-6))) for _ in range(3))
+            tf.keras.initializers.VarianceScaling(1e-6))) for _ in range(2))
 
   def _build_layers(self, node_width, config_width):
     stored = self._stored()
@@ -1517,13 +1511,10 @@ class MyLayoutSAGE(_LayoutModel):
     self._statistics = _Statistics(stored)
     self._statistics.build_for(node_width, config_width)
     self._node_encoder.build([None, self._embed_width + 2 * node_width])
-    for layer in (*self._node_rounds, self._join, self._join_gate,
-                  self._join_config, self._linear_gate, self._read_gate):
+    for layer in (*self._node_rounds, self._linear_gate, self._read_gate):
       layer.build([None, self._width])
-    self._config_encoder.build([None, 2 * config_width + _LAYOUT_COLUMNS])
-    self._linear_config.build([None, _LAYOUT_COLUMNS])
+    self._linear_config.build([None, _LAYOUT_COLUMNS + 2 * config_width])
     self._read_config.build([None, _READ_COLUMNS])
-    self._adder.build([None, self._joint_dim])
     for layer in (self._linear_adder, self._read_adder):
       layer.build([None, _LINEAR_DIM])
     start = 0.1 * tf.eye(_LAYOUTS, _SIZES)  # Elements of each tensor.
@@ -1541,9 +1532,7 @@ class MyLayoutSAGE(_LayoutModel):
     raw = self._statistics.raw('node', feats)
     tensors, leaders = _tensors_of(graph, raw), _leaders(graph, raw)
     return _EncodedSage(
-        _matmul(at_configs, self._join.dense.kernel),
-        *(1 + gate(at_configs) for gate in (
-            self._join_gate, self._linear_gate, self._read_gate)),
+        1 + self._linear_gate(at_configs), 1 + self._read_gate(at_configs),
         _sizes_of(graph, raw, tensors, leaders), tensors,
         _reads_of(tensors, leaders))
 
@@ -1558,15 +1547,14 @@ class MyLayoutSAGE(_LayoutModel):
     layouts = tf.reshape(
         tf.cast(self._statistics.raw('config', distinct.feats), tf.int32),
         [-1, _LAYOUTS, _DIMS])
-    columns = self._statistics.known() * _layout_columns(
+    known = self._statistics.known()
+    columns = known * _layout_columns(
         layouts, encoded.tensors.of(distinct.node))
-    config = self._join_config(self._config_encoder(
-        tf.concat([_log_scales(distinct.feats), columns], -1)))
-    join, gate, linear = (tf.gather(x, distinct.node) for x in encoded[:3])
+    linear = self._linear_config(tf.concat([
+        columns, (1 - known) * _log_scales(distinct.feats)], -1))
+    gate = tf.gather(encoded.linear_gate, distinct.node)
     return (_matmul(columns[:, _PADDING], self._padding_cost)
-            + self._adder(self._join.finish(join + gate * config))
-            + self._linear_adder(linear * self._linear_config(columns))
-            ), layouts
+            + self._linear_adder(gate * linear)), layouts
 
   def _sums(self, graph, encoded, config_feats, weight):
     """[sum m y, sum m], of `_SIZES` each."""

@@ -27,7 +27,7 @@ two_models_and_slowly_all = pytest.mark.parametrize('name', [
 def make(name: str, seed: int = 1, **kwargs) -> layout_models._LayoutModel:
   tf.keras.utils.set_random_seed(seed)
   if name == 'MyLayoutSAGE':
-    kwargs = {'joint_dim': 8, 'feature_stats': STATS, **kwargs}
+    kwargs = {'feature_stats': STATS, **kwargs}
   return layout_models._MODELS[name](
       CONFIGS, tiny_layouts.NUM_OPS, **{**SMALL, **kwargs})
 
