@@ -141,16 +141,6 @@ def test_one_ablation_may_be_asked_for_alone():
       'without feature_stats', 'MyEarlyJoinSAGE', {'feature_stats': None})
 
 
-def test_another_format_of_the_cache_is_no_other_data(tmp_path, monkeypatch):
-  from tpu_graphs_ext.data import cache, read
-  root = tiny_kernels.write_data_root(tmp_path)
-  paths = read.find_npz(str(root / 'train'))
-  before = accuracy.content_of(str(root)), cache.content_key(paths)
-  monkeypatch.setattr(cache, 'FORMAT', 'another')
-  assert accuracy.content_of(str(root)) == before[0]
-  assert cache.content_key(paths) != before[1]
-
-
 @pytest.mark.parametrize('flags, message', [
     (['--data', 'nowhere'], "no data set 'nowhere'; choose from compiled_v3"),
     (['--data', 'real'], 'there are no real kernels; give --real'),

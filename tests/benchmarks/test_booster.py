@@ -174,9 +174,9 @@ def test_odd_kernels_have_finite_columns():
 
 def flags_of(folder, *more):
   return ['--data', 'measured_tiles', '--measured_tiles', str(folder / 'data'),
-          '--models', 'LightGBM', '--no_ablations', '--seeds', '0', '--epochs',
-          '1', '--work_dir', str(folder / 'work'), '--results',
-          str(folder / 'accuracy.csv'), *more]
+          '--models', 'LightGBM', '--seeds', '0', '--epochs', '1',
+          '--work_dir', str(folder / 'work'),
+          '--results', str(folder / 'accuracy.csv'), *more]
 
 
 def test_without_lightgbm_it_says_what_to_install(

@@ -184,7 +184,7 @@ def test_everything_is_installed_once(machine):
   assert first.endswith('ran: -m tpu_graphs_ext.quickstart --epochs 3\n')
   installed = (machine.parent / 'venv/bin/python.pip').read_text()
   assert 'constraints/classic-python3.9.txt' in installed
-  assert installed.endswith(f'--editable {PROJECT}\n')  # Without extras.
+  assert installed.endswith(f'--editable {PROJECT}[report]\n')
   code, second, error = run(machine, 'quickstart.sh', '--epochs', '3')
   assert code == 0, error
   assert second == 'ran: -m tpu_graphs_ext.quickstart --epochs 3\n'
