@@ -22,6 +22,7 @@ import numpy as np
 import booster
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain
+from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import artifacts, evaluate, results, scoring
 from tpu_graphs_ext.errors import UserError
@@ -79,9 +80,22 @@ def analytic():
       graph=scoring.sample_graph(trained.stats)))
 
 
-def trees(data: str, seed: int, most: int):
-  splits = {split: list(kernel_inputs.read_kernels(os.path.join(data, split)))
-            for split in ('train', 'valid')}
+def some_tiles(kernel: Kernel, most: int) -> Kernel:
+  """The kernel with at most so many of its tiles, drawn with seed 0."""
+  if kernel.num_configs <= most:
+    return kernel
+  chosen = np.sort(np.random.default_rng(0).choice(
+      kernel.num_configs, most, replace=False))
+  return dataclasses.replace(kernel, **{
+      name: getattr(kernel, name)[chosen]
+      for name in ('config_feat', 'runtime_ns', 'normalizer_ns')})
+
+
+def trees(data: str, seed: int, most: int, tiles: int):
+  splits = {
+      split: [some_tiles(kernel, tiles) for kernel in
+              kernel_inputs.read_kernels(os.path.join(data, split))]
+      for split in ('train', 'valid')}
   return booster.fit(**splits, settings=booster.Settings(trees=most), seed=seed,
                      threads=os.cpu_count() or 1)
 
@@ -93,7 +107,7 @@ def rankers(args) -> dict[str, list]:
            for name, dirs in named.items()}
   found['the analytic part alone'] = [analytic()]
   if args.seeds:
-    found[booster.NAME] = [trees(args.data, int(seed), args.trees)
+    found[booster.NAME] = [trees(args.data, int(seed), args.trees, args.tiles)
                            for seed in args.seeds.split(',')]
   return found
 
@@ -153,6 +167,9 @@ def main() -> int:
   flags.add_argument('--seeds', default='', help='of LightGBM; empty: none')
   flags.add_argument('--trees', type=int, default=booster.Settings().trees,
                      help='of LightGBM at most (default: %(default)s)')
+  flags.add_argument('--tiles', type=int, default=1000,
+                     help='of a kernel that LightGBM learns from, at most '
+                     '(default: %(default)s)')
   args = flags.parse_args()
   try:
     found = rankers(args)
