@@ -1460,8 +1460,8 @@ class MyLayoutSAGE(_LayoutModel):
 
   The nodes' part runs once a program. A node has few distinct layouts, however
   many configurations there are, so c_k is computed once for each of those. y is
-  linear in what a configuration changes: with layers between, it ranked unseen
-  programs worse.
+  linear in what a configuration changes: with layers between, it ranked the
+  sample data's validation and test programs a little worse.
 
   Sources: [GraphSAGE] mean aggregation, [GST] segments; ours are the join at
   the configurable nodes, the columns, paths and sizes.
