@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 _BLOCK_BYTES = 1 << 20
 
 
-def sums(folder: str, passed_over: Collection[str] = ()) -> dict[str, str]:
+def sums(folder: str) -> dict[str, str]:
   """Path in the folder, with '/' -> checksum of the file, sorted by path.
 
   An empty folder has the checksum 'empty'; links, pipes and the like have '',
-  which is never known.
-
-  Args:
-    folder: a folder; a missing one has no files.
-    passed_over: names of folders that do not count, nor their files.
+  which is never known. A missing folder has no files.
   """
   found = {}
   for parent, folders, names in os.walk(folder):
-    folders[:] = sorted(set(folders) - set(passed_over))
+    folders.sort()
     links = [name for name in folders
              if os.path.islink(os.path.join(parent, name))]
     for name in [*names, *links]:
@@ -38,10 +34,9 @@ def sums(folder: str, passed_over: Collection[str] = ()) -> dict[str, str]:
           for path, content in sorted(found.items())}
 
 
-def foreign(folder: str, *known: Mapping[str, str],
-            passed_over: Collection[str] = ()) -> list[str]:
+def foreign(folder: str, *known: Mapping[str, str]) -> list[str]:
   """The paths of `sums` whose checksum is not a known one."""
-  return [path for path, content in sums(folder, passed_over).items()
+  return [path for path, content in sums(folder).items()
           if not content
           or content not in [sums_of.get(path) for sums_of in known]]
 

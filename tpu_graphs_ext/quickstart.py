@@ -15,6 +15,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -54,24 +55,20 @@ def find_baseline(out: str) -> str | None:
 def train_with_baseline(root: str, out: str, data: str, name: str,
                         epochs: int) -> str:
   """Trains with the unchanged tiles_train.py; returns the model's folder."""
-  copy = checkout.working_copy(
-      root, os.path.join(out, 'baseline_copy'),
-      load_models.models_module().__file__)
-  models_before = set(glob.glob(os.path.join(out, 'models', 'model_*')))
-  with tqdm(total=epochs, desc=f'{name}, epochs') as bar:
-    def count_epochs(line):
-      ended = line.count('val_opa_metric:')
-      if ended:
-        bar.update(ended)
-
+  pattern = os.path.join(out, 'models', 'model_*')
+  before = set(glob.glob(pattern))
+  with tempfile.TemporaryDirectory() as folder, tqdm(
+      total=epochs, desc=f'{name}, epochs') as bar:
+    copy = checkout.working_copy(
+        root, os.path.join(folder, 'tpu_graphs'), load_models.models_path())
     checkout.run_script(
         copy,
         ['tiles_train.py', f'--model={name}', f'--epochs={epochs}',
          f'--data_root={data}', f'--cache_dir={os.path.join(out, "cache_tf")}',
          f'--out_dir={os.path.join(out, "models")}'],
-        os.path.join(out, f'{name}.log'), count_epochs)
-  (model_dir,) = (
-      set(glob.glob(os.path.join(out, 'models', 'model_*'))) - models_before)
+        os.path.join(out, f'{name}.log'),
+        lambda line: bar.update(line.count('val_opa_metric:')))
+  (model_dir,) = set(glob.glob(pattern)) - before
   return model_dir
 
 

@@ -49,12 +49,13 @@ def run(out: str, epochs: int, root: str | None) -> str:
   print(f'\nTraining on {SOURCE}:{SEARCH} through the unchanged '
         f'layout_train.py of\n{root}, in a copy with this package\'s layout '
         'models swapped in.')
-  copy = checkout.working_copy(
-      root, os.path.join(out, 'baseline_layout_copy'),
-      load_models.models_path('layout'), 'layout')
-  trained = {name: train(copy, out, data, name, epochs) for name in MODELS}
-  with tempfile.TemporaryDirectory() as hidden:
+  with tempfile.TemporaryDirectory() as folder:
+    copy = checkout.working_copy(
+        root, os.path.join(folder, 'tpu_graphs'),
+        load_models.models_path('layout'), 'layout')
+    hidden = os.path.join(folder, 'hidden')
     hide_labels(data, hidden)
+    trained = {name: train(copy, out, data, name, epochs) for name in MODELS}
     means = {name: evaluate(copy, out, data, hidden, model_dir)
              for name, (model_dir, _) in trained.items()}
   print(comparison(
@@ -63,8 +64,8 @@ def run(out: str, epochs: int, root: str | None) -> str:
   model_dir, predictions = trained[MODELS[0]]
   return '\n'.join(['', f'sample data: {data}', f'model:       {model_dir}',
                     f'predictions: {predictions}', '', 'Next:',
-                    '  tpu-graphs-ext verify --task layout --root '
-                    f'{root} --model_dir {model_dir} --data_root {data}'])
+                    f'  tpu-graphs-ext evaluate --task layout --dir {model_dir}'
+                    f' --data_root {data}'])
 
 
 def train(copy: str, out: str, data: str, name: str,

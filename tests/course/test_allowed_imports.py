@@ -16,28 +16,21 @@ def faults(tmp_path, source: str) -> list[str]:
 
 def test_allowed(tmp_path):
   assert allowed_imports.faults_of(load_models.models_path()) == []
-  assert not allowed_imports.needs_baseline(load_models.models_path())
   for source in (
       'import tensorflow as tf', 'import numpy.linalg', 'import os, json',
       'from tensorflow_gnn.models import gat_v2', 'from absl import logging',
-      'import _ctypes', '__import__("math")',
+      'import _ctypes', 'from . import implicit',
+      'from tpu_graphs.baselines.tiles import implicit',
       # May fail.
       *(f'try:\n  import torch\nexcept {error}:\n  pass' for error in (
           'ImportError', '(OSError, ImportError)', 'Exception', ''))):
     assert faults(tmp_path, source) == [], source
-    assert not allowed_imports.needs_baseline(str(tmp_path / 'models.py'))
-  for source in ('from tpu_graphs.baselines.tiles import implicit',
-                 'from . import implicit'):
-    assert faults(tmp_path, source) == []
-    assert allowed_imports.needs_baseline(str(tmp_path / 'models.py'))
 
 
 @pytest.mark.parametrize('source, line, name', [
     ('import os, torch.nn', 1, 'torch'),
     ('\ndef f():\n  from tpu_graphs_ext.hlo import tuning', 3,
      'tpu_graphs_ext'),
-    ('import importlib\nimportlib.import_module("pandas.core")', 2, 'pandas'),
-    ('__import__("wandb")', 1, 'wandb'),
     ('try:\n  import torch\nexcept ValueError:\n  pass', 2, 'torch'),
     ('try:\n  import os\nexcept ImportError:\n  import torch', 4, 'torch'),
 ])
@@ -56,21 +49,16 @@ def test_standard_library_without_its_list(monkeypatch):
     assert not allowed_imports.is_standard(name)
 
 
-def test_what_is_not_python(tmp_path, monkeypatch):
+def test_what_is_not_python(tmp_path):
   path = tmp_path / 'models.py'
   for text in (b'def f(:\n', b'\xff', b'\0', 100_000 * b'(',
                b'x = ' + 20_000 * b'-' + b'1\n', b'x = 1' + 50_000 * b'+1'):
     path.write_bytes(text)
     (fault,) = allowed_imports.faults_of(str(path))
     assert 'is not a Python file' in fault
-    assert not allowed_imports.needs_baseline(str(path))
   os.mkfifo(tmp_path / 'pipe.py')
   for name, reason in (('.', 'is no ordinary file'),
                        ('pipe.py', 'is no ordinary file'),
                        ('no.py', 'No such file or directory')):
     (fault,) = allowed_imports.faults_of(str(tmp_path / name))
     assert f'cannot be read ({reason})' in fault
-  assert not allowed_imports.needs_baseline(str(tmp_path / 'no.py'))
-  monkeypatch.setattr(allowed_imports, 'MAX_BYTES', 10)
-  (fault,) = faults(tmp_path, 'import numpy')
-  assert 'more than 10 bytes' in fault

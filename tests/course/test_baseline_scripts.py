@@ -7,12 +7,10 @@ from the checkout or from a folder `tpu_graphs_scripts` beside it.
 
 from __future__ import annotations
 
-import csv
 import glob
 import importlib
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -21,10 +19,17 @@ import tensorflow as tf
 
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.course import checkout
+from tpu_graphs_ext.course import agreement, checkout
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.engine import artifacts, evaluate, predict, scoring, train
+from tpu_graphs_ext.engine import (
+  artifacts,
+  evaluate,
+  predict,
+  predictions_csv,
+  scoring,
+  train,
+)
 from tpu_graphs_ext.engine.settings import LoadSettings, StatsSettings
 from tpu_graphs_ext.sample import write
 from tpu_graphs_ext.tasks import feature_stats, tile_batches
@@ -100,14 +105,6 @@ def all_kernels(data: str) -> LoadSettings:
       stats='all', keep_repeats=True, data_root=data, cache_dir='')
 
 
-def rows_of(path: str) -> dict[str, list[int]]:
-  """ID -> configuration indices of a predictions CSV."""
-  with open(path, encoding='utf-8') as lines:
-    header, *rows = csv.reader(lines)
-  assert header == ['ID', 'TopConfigs']
-  return {row[0]: [int(index) for index in row[1].split(';')] for row in rows}
-
-
 def assert_close(got: np.ndarray, want: np.ndarray) -> None:
   """1e-5 of the scores' size: one that happens to be near 0 is a difference
   of large terms, and no closer than they are."""
@@ -125,7 +122,7 @@ def test_tiles_train_writes_model_run_file_and_csv(trained, data, name):
   test_kernels = len(os.listdir(f'{data}/test'))
   assert len(run_info['test_predictions']) == test_kernels
   (results,) = glob.glob(os.path.join(os.path.dirname(model_dir), 'results_*'))
-  assert len(rows_of(results)) == test_kernels
+  assert len(predictions_csv.read(results)) == test_kernels
 
 
 @pytest.mark.parametrize('name', COMPARED)
@@ -134,11 +131,10 @@ def test_our_host_gives_their_scripts_numbers(
   compare_with_scripts(swapped, trained(name), data, tmp_path)
 
 
-@pytest.mark.parametrize('recipe', ['default', 'best'])
 def test_a_model_of_our_host_is_read_by_their_scripts(
-    swapped, data, tmp_path, recipe):
+    swapped, data, tmp_path):
   result = train.train(train.TrainSettings(
-      model='MyEarlyJoinSAGE', recipe=recipe, epochs=2, data_root=data,
+      model='MyEarlyJoinSAGE', recipe='best', epochs=2, data_root=data,
       cache_dir='', out_dir=str(tmp_path / 'out'), seed=3))
   compare_with_scripts(swapped, result.model_dir, data, tmp_path)
 
@@ -154,7 +150,7 @@ def compare_with_scripts(copy: str, model_dir: str, data: str, folder) -> None:
       assert error == pytest.approx(
           ours.programs[program][f'slowdown_{k}'], rel=1e-5, abs=1e-7)
   rows = predictions_script(copy, model_dir, data, folder)
-  assert rows == rows_of(predict.predict(
+  assert rows == predictions_csv.read(predict.predict(
       model_dir, out=str(folder / 'ours.csv'), loading=all_kernels(data)))
 
 
@@ -178,7 +174,7 @@ def predictions_script(copy: str, model_dir: str, data: str,
       copy, ['tiles_gen_predictions_csv.py', f'--dir={model_dir}',
              f'--data_root={data}', f'--cache_dir={folder}/cache_predict'],
       str(folder / 'predict.log'))
-  return rows_of(f'{copy}/predictions_model_output.csv')
+  return predictions_csv.read(f'{copy}/predictions_model_output.csv')
 
 
 @pytest.mark.parametrize('name', ['EarlyJoinSAGE', 'LateJoinResGCN'])
@@ -192,17 +188,11 @@ def test_a_model_trained_before_the_swap_predicts_the_same(
       untouched, data, tmp_path / 'out', f'--model={name}')
   before = predictions_script(untouched, model_dir, data, tmp_path)
   after = predictions_script(swapped, model_dir, data, tmp_path)
-  assert set(before) == set(after)
   ranker = scoring.load_ranker(model_dir, all_kernels(data))
   scores = {f'tile:xla:{kernel.tile_id}': ranker.scores(kernel)
             for kernel in read.read_split(f'{data}/test')}
-  rounding = 1e-5 * max(np.abs(s).max() for s in scores.values())
-  for tile_id, of_kernel in scores.items():
-    places = min(5, len(of_kernel))
-    for rows in (before, after):
-      np.testing.assert_allclose(
-          of_kernel[rows[tile_id][:places]],
-          np.sort(of_kernel)[:places], rtol=0, atol=rounding)
+  for rows in (before, after):
+    assert not agreement.compare(rows, scores).odd
 
 
 @pytest.fixture(scope='session')
@@ -277,13 +267,3 @@ def test_one_seed_trains_to_the_same_losses(
     for epoch, tolerance in ((0, 1e-4), (1, 3e-3)):
       assert curves[1][key][epoch] == pytest.approx(
           curves[0][key][epoch], rel=tolerance)
-
-
-def test_the_layout_baseline_still_imports(swapped):
-  done = subprocess.run(
-      [sys.executable, '-c',
-       'import tpu_graphs_ext; '
-       'from tpu_graphs.baselines.layout import models; '
-       'models.ResModel(10, 120)'],
-      cwd=swapped, capture_output=True, text=True, check=False)
-  assert done.returncode == 0, done.stderr

@@ -31,10 +31,9 @@ def test_verify(verdicts, monkeypatch, capsys):
   asked, faults = verdicts
   assert cli.main(['verify', '--model_dir=model_a', '--root=r',
                    '--models_py=m.py', '--data_root=d', '--cache_dir=',
-                   '--toy_data', '--time_limit=0.5']) == 0
-  assert asked == [{'model_dir': 'model_a', 'task': 'tile', 'models_py': 'm.py',
-                    'root': 'r', 'data_root': 'd', 'cache_dir': '',
-                    'toy_data': True, 'time_limit': 0.5}]
+                   '--time_limit=0.5']) == 0
+  assert asked == [{'model_dir': 'model_a', 'models_py': 'm.py', 'root': 'r',
+                    'data_root': 'd', 'cache_dir': '', 'time_limit': 0.5}]
   assert capsys.readouterr().out == 'this hand-in works\n'
   faults.append('it is broken')
   assert cli.main(['verify', '--model_dir=model_a', '--json']) == 1
@@ -69,15 +68,15 @@ def test_usage(capsys):
 
 
 def test_package(monkeypatch, capsys):
-  def fake(model_dir, out, *, force, **unused_place):
-    if not force:
-      raise UserError('toy')
+  def fake(model_dir, out, **unused_place):
+    if out == 'o.zip':
+      raise UserError('it fails')
     return verify.Verdict(model_dir, 'm.py')
 
   monkeypatch.setattr(zip_file, 'package', fake)
   assert cli.main(['package', '--model_dir=model_a', '--out=o.zip']) == 1
-  assert capsys.readouterr().err == 'error: toy\n'
-  assert cli.main(['package', '--model_dir=model_a', '--force']) == 0
+  assert capsys.readouterr().err == 'error: it fails\n'
+  assert cli.main(['package', '--model_dir=model_a']) == 0
   assert capsys.readouterr().out == 'this hand-in works\nsubmission.zip\n'
 
 
@@ -132,5 +131,5 @@ def test_kaggle_csv(tmp_path, capsys):
   assert capsys.readouterr().out.endswith(f'2 rows: {tmp_path}/k.csv\n')
   assert (tmp_path / 'k.csv').read_text() == (
       'ID,TopConfigs\ntile:xla:a,4;3;2;1;0\nlayout:xla:random:n,0;1\n')
-  assert cli.main(['kaggle-csv', *flags, f'--data_root={tmp_path}']) == 1
-  assert capsys.readouterr().err.startswith(f'error: {tmp_path}/test: ')
+  assert cli.main(['kaggle-csv', *flags]) == 1
+  assert capsys.readouterr().err.startswith('error: --sample is missing')

@@ -2,11 +2,10 @@
 
 import os
 
-import numpy as np
 import pytest
 
 from support import tiny_kernels
-from tpu_graphs_ext.course import kaggle
+from tpu_graphs_ext.course import checkout, kaggle
 from tpu_graphs_ext.engine import predictions_csv
 from tpu_graphs_ext.errors import UserError
 
@@ -30,16 +29,11 @@ def sample(tmp_path) -> str:
 
 @pytest.fixture
 def data(tmp_path):
-  """Tile kernels aa of 7 and bb of 3 configurations; a layout graph each."""
-  tile = tmp_path / 'tile' / 'test'
-  tile.mkdir(parents=True)
+  """Tile kernels aa of 7 and bb of 3 configurations."""
+  (tmp_path / 'test').mkdir()
   for name, number in (('aa', 7), ('bb', 3)):
-    tiny_kernels.make_kernel(name, num_configs=number).save(str(tile))
-  for prefix in kaggle.LAYOUTS:
-    _, source, search, _ = prefix.split(':')
-    folder = tmp_path / 'layout' / source / search / 'test'
-    folder.mkdir(parents=True)
-    np.savez(folder / 'net.npz', config_runtime=np.zeros(4))
+    tiny_kernels.make_kernel(name, num_configs=number).save(
+        str(tmp_path / 'test'))
   return tmp_path
 
 
@@ -58,32 +52,35 @@ def test_rows_are_matched_by_id_and_have_five_places(tmp_path, sample):
       'layout:xla:default:net,0;1;2', 'layout:nlp:random:bert,0;1']
 
 
-def test_rows_of_the_data(data):
-  """Without a sample the rows are those of the files, sorted."""
-  lines = run(data, {'tile:xla:bb': '2;0;1;0;0', 'tile:xla:aa': '6;5;4;3;2'},
-              data_root=str(data / 'tile'), layout_root=str(data / 'layout'))
-  assert lines[1:] == [
-      'tile:xla:aa,6;5;4;3;2', 'tile:xla:bb,2;0;1;0;0',
-      *(f'{prefix}net,0;1;2;3' for prefix in kaggle.LAYOUTS)]
-  (data / 'tile/test/aa.npz').write_bytes(b'PK')
-  with pytest.raises(UserError, match=r'aa.npz: config_feat cannot be read'):
-    run(data, TILES, data_root=str(data / 'tile'))
+def test_the_sample_of_the_checkout(tmp_path, sample, monkeypatch):
+  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
+  with pytest.raises(UserError, match='--sample is missing'):
+    run(tmp_path, TILES)
+  root = tmp_path / 'tpu_graphs'
+  (root / checkout.MODELS_PY).parent.mkdir(parents=True)
+  for name in ('tiles_train.py', checkout.MODELS_PY, *checkout.COURSE_FILES):
+    (root / name).touch()
+  write(root / 'sample_submission.csv', SAMPLE)
+  monkeypatch.setenv(checkout.ROOT_VARIABLE, str(root))
+  assert run(tmp_path, TILES) == run(tmp_path, TILES, sample=sample)
 
 
 @pytest.mark.parametrize('name, indices, message', [
     ('aa', '7;5;4;3;2', 'the kernel has 7 configurations, 0 to 6'),
     ('aa', '6;6;4;3;2', 'is 6;6;4;3;2; the indices must differ'),
-    ('aa', '6;5;4;0;0', 'the indices must differ'),
     ('aa', '6;5;4;3', 'has 4 indices; it must have 5'),
     # Each of its three once, then zeros.
-    ('bb', '0;1;2;1;0', 'has 3 configurations, 0 to 2'),
-    ('bb', '0;1;3;0;0', 'has 3 configurations, 0 to 2'),
-    ('bb', '0;1;0;0;0', 'has 3 configurations, 0 to 2')])
+    ('bb', '0;1;2;1;0', 'has 3 configurations, 0 to 2')])
 def test_tile_rows_against_the_data(data, name, indices, message):
   sample = write(data / 'sample.csv', SAMPLE)
+  damaged = data / 'damaged' / 'test'
+  damaged.mkdir(parents=True)
+  (damaged / 'aa.npz').write_bytes(b'PK')
+  with pytest.raises(UserError, match=r'aa.npz: config_feat cannot be read'):
+    run(data, TILES, sample=sample, data_root=str(damaged.parent))
   with pytest.raises(UserError, match=message):
     run(data, {**TILES, f'tile:xla:{name}': indices}, sample=sample,
-        data_root=str(data / 'tile'))
+        data_root=str(data))
 
 
 def test_tile_rows_without_data():
@@ -98,17 +95,17 @@ def test_tile_rows_without_data():
 
 def test_faults_of_the_rows(tmp_path, sample, data):
   with pytest.raises(UserError, match=(
-      r'(?s)3 faults\n  tile:xla:aa has 1 indices.*tile:xla:zz is none of '
-      r'the 2 rows tile:xla:\* of the.*\n  layout:x is not a tile:xla:\* row')):
+      r'(?s)3 faults\n  tile:xla:aa has 1 indices.*tile:xla:zz is not a row of '
+      r'the competition\n  layout:x is not a tile:xla:\* row')):
     run(tmp_path, {'tile:xla:aa': '1', 'tile:xla:zz': '0;1;2;3;4',
                    'layout:x': '1'}, sample=sample)
   with pytest.raises(UserError, match=(
-      r'has no row for 1 of the 2 rows tile:xla:\* \(tile:xla:bb\)')):
+      r'has no row for 1 of the 4 rows of the competition \(tile:xla:bb\)')):
     run(tmp_path, {'tile:xla:aa': '0;1;2;3;4'}, sample=sample)
   with pytest.raises(UserError, match='1 kernels of the sample are missing'):
     run(tmp_path, {}, sample=write(
         tmp_path / 'other.csv', {**SAMPLE, 'tile:xla:cc': '0;1;2;3;4'}),
-        data_root=str(data / 'tile'))
+        data_root=str(data))
   with pytest.raises(UserError, match='--out is empty'):
     kaggle.kaggle_csv(sample, '', sample=sample)
 
@@ -125,14 +122,10 @@ def test_given_layout_rows(tmp_path, sample):
       **SAMPLE, 'layout:xla:default:other': '0;1;2'})
   for rows, message in (
       (TILES, 'is not a layout:\\* row'),
-      ({'layout:xla:default:net': '1;1'}, 'names a configuration twice'),
-      ({'layout:xla:default:net': '0;1'},
-       'net names 2 of 3 configurations; a layout row names'),
-      ({'layout:xla:default:net': '0;1;3'},
-       'names configuration 3, but the graph has 3, 0 to 2'),
+      ({'layout:xla:default:net': '0;1;1'},
+       'each of its 3 configurations once; it has 3 indices, 2 of them'),
       ({'layout:xla:default:net': '2;1;0'},
-       r'no row for 1 of the 2 rows layout:xla:default:\* '
-       r'\(layout:xla:default:other\)')):
+       r'no row for 1 of the 5 rows .* \(layout:xla:default:other\)')):
     with pytest.raises(UserError, match=message):
       run(tmp_path, TILES, sample=sample,
           layout=[write(tmp_path / 'layout.csv', rows)])
@@ -146,19 +139,15 @@ def test_a_whole_file(tmp_path, caplog):
   sample = write(tmp_path / 'sample.csv', rows)
   tile = write(tmp_path / 'tile.csv', {
       name: '4;3;2;1;0' for name in reversed(rows) if 'tile' in name})
-  result = kaggle.kaggle_csv(tile, str(tmp_path / 'k.csv'), sample=sample)
-  assert result.text().endswith(f'894 rows: {tmp_path / "k.csv"}')
-  assert result.text().count('in the order of their files') == 4
-  assert list(predictions_csv.read(str(tmp_path / 'k.csv'))) == list(rows)
-  # All five collections from models, a file of each.
-  layouts = [write(tmp_path / f'{number}.csv', {
-      name: '2;4;0;1;3' for name in reversed(rows) if name.startswith(prefix)})
-             for number, prefix in enumerate(kaggle.LAYOUTS)]
-  result = kaggle.kaggle_csv(tile, str(tmp_path / 'all.csv'), sample=sample,
-                             layout=layouts)
-  assert caplog.text == ''
-  assert result.given == result.counts == kaggle.PUBLISHED
-  assert 'in the order' not in result.text()
+  text = kaggle.kaggle_csv(tile, str(tmp_path / 'k.csv'), sample=sample)
+  assert text.endswith(f'894 rows: {tmp_path / "k.csv"}')
+  assert text.count('in the order of their files') == 4
+  # All five collections from models.
+  layout = write(tmp_path / 'layout.csv', {
+      name: '2;4;0;1;3' for name in reversed(rows) if 'layout' in name})
+  text = kaggle.kaggle_csv(tile, str(tmp_path / 'all.csv'), sample=sample,
+                           layout=[layout])
+  assert caplog.text == '' and 'in the order' not in text
   written = predictions_csv.read(str(tmp_path / 'all.csv'))
   assert list(written) == list(rows)
   assert all(order == ([4, 3, 2, 1, 0] if name.startswith('tile') else

@@ -1,6 +1,5 @@
 """Every broken link between a trained model and its grade, named."""
 
-import gzip
 import importlib
 import os
 import pathlib
@@ -15,6 +14,7 @@ from tpu_graphs_ext.course import checkout, sandbox, verify
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import artifacts
+from tpu_graphs_ext.errors import UserError
 
 STUDENT = tiny_handin.STUDENT
 IMPORT = 'import tensorflow as tf\n'
@@ -84,10 +84,10 @@ def no_checkout(monkeypatch):
 @pytest.fixture
 def in_process(monkeypatch):
   """Takes the steps in this process: faster, but without its walls."""
-  def run(self, arguments, on_output=None):
+  def run(self, arguments):
     script, *rest = arguments
     monkeypatch.setattr(sys, 'argv', [script, *rest])
-    monkeypatch.syspath_prepend(self.place)
+    monkeypatch.syspath_prepend(self.folder)
     sys.modules.pop('models', None)
     importlib.invalidate_caches()
     runpy.run_path(script, run_name='__main__')
@@ -121,7 +121,6 @@ def test_a_sound_hand_in_passes_and_says_who_graded_it(
   assert verdict.faults == []
   assert dict(os.environ) == before
   assert verdict.text().endswith('this hand-in works')
-  assert 'no checkout of the baseline is named' in verdict.facts['graded by']
   assert verdict.facts['ranked'].startswith('12 test kernels')
   # The run's own statistics leave the largest kernel out, the grader's do not.
   (note,) = verdict.notes
@@ -130,6 +129,7 @@ def test_a_sound_hand_in_passes_and_says_who_graded_it(
   content = verdict.to_json()
   assert (content['ok'], content['graded_by']) == (True, 'tpu_graphs_ext')
   assert content['facts']['class'] == 'TinyRanker {}'
+  assert 'no checkout of the baseline is named' in content['facts']['graded by']
 
 
 def test_this_package_cannot_be_imported(folder, copied, tmp_path):
@@ -214,16 +214,11 @@ def test_other_num_ops(folder, copied, tmp_path, in_process):
   verdict = check(folder, copied, tmp_path, data_root=data_root)
   fault(verdict, '(60, 4) is saved where the class has', '(71, 4)',
         'trained on other data, with num_ops=60')
-  # A run file of the baseline keeps no such description.
-  model_dir = tiny_handin.change_run(copied, tiny_handin.as_baseline)
-  fault(check(folder, model_dir, tmp_path, data_root=data_root), '(71, 4)',
-        'or the data has changed')
 
 
 def test_another_test_split(folder, copied, tmp_path, in_process):
   root = tiny_kernels.write_data_root(tmp_path / 'other', num_test=12, seed=5)
   fault(check(folder, copied, tmp_path, data_root=str(root)),
-        '12 kernels are not in the run file',
         '12 kernels of the run file are not in the data',
         'name the data that the model was trained on')
 
@@ -248,26 +243,17 @@ def test_toy_data(folder, tmp_path, in_process, monkeypatch):
   copy = tiny_handin.change_run(tiny_handin.copy_run(
       model_dir, tmp_path / 'out'), tiny_handin.as_baseline)
   fault(check(folder, copy, tmp_path), 'trained with --toy_data')
-  # Graded with the same toy data it is sound.
-  assert check(folder, copy, tmp_path, toy_data=True).ok
 
 
 def test_without_data_everything_else_is_checked(
     folder, copied, tmp_path, in_process):
-  """The number of opcodes is in the run file, or in the data alone."""
-  for change, expected in (
-      ({}, ['nothing could be ranked']),
-      ({'model': 'Other'}, ['nothing could be ranked', 'the class Other']),
-      ({'model': 'TinyRanker', 'model_kwargs_json': '{"depth": 3}'},
-       ['nothing could be ranked', '"depth": 3'])):
-    copied = tiny_handin.change_run(
-        copied, lambda run, change=change: run['args'].update(change))
-    verdict = check(folder, copied, tmp_path, data_root='/nowhere')
-    assert len(verdict.faults) == len(expected), verdict.faults
-    for part in expected:
-      fault(verdict, part)
-  copied = tiny_handin.change_run(copied, tiny_handin.as_baseline)
-  assert len(check(folder, copied, tmp_path, data_root='/nowhere').faults) == 1
+  """The number of opcodes is in the run file."""
+  copied = tiny_handin.change_run(
+      copied, lambda run: run['args'].update(model_kwargs_json='{"depth": 3}'))
+  verdict = check(folder, copied, tmp_path, data_root='/nowhere')
+  assert len(verdict.faults) == 2
+  fault(verdict, 'nothing could be ranked')
+  fault(verdict, '"depth": 3')
 
 
 # --------------------------------------------------------------- the files
@@ -304,9 +290,8 @@ def test_run_files(folder, copied, tmp_path, in_process):
   verdict = check(folder, copied, tmp_path)
   fault(verdict, 'holds another run: its args have the hash')
   fault(verdict, '(60, 4) is saved where the class has', '(60, 6)')
-  for content in (b'no gzip', gzip.compress(b'{"args": 1}', mtime=0)):
-    path.write_bytes(content)
-    fault(check(folder, copied, tmp_path), 'cannot be read as a run file')
+  path.write_bytes(b'no gzip')
+  fault(check(folder, copied, tmp_path), 'cannot be read as a run file')
 
 
 def test_everything_is_named_at_once(folder, copied, tmp_path, in_process):
@@ -320,9 +305,8 @@ def test_everything_is_named_at_once(folder, copied, tmp_path, in_process):
     fault(verdict, part)
 
 
-def test_missing_folder_missing_models_py_and_a_name_without_hash(tmp_path):
+def test_missing_files_and_a_name_without_hash(tmp_path):
   verdict = verify.verify(str(tmp_path / 'model_zoo' / 'mine'),
-                          data_root='/nowhere',
                           models_py=str(tmp_path / 'no.py'))
   fault(verdict, 'there is no such model folder')
   fault(verdict, "named model_<hash>", "got 'mine'")
@@ -331,13 +315,27 @@ def test_missing_folder_missing_models_py_and_a_name_without_hash(tmp_path):
   assert any('replaces every "/model_"' in note for note in verdict.notes)
 
 
+def test_a_model_of_layouts_is_no_hand_in(copied, tmp_path):
+  model_dir = tiny_handin.change_run(
+      copied, lambda run: run['args'].update(
+          keep_nodes=1000, source='xla', search='random'))
+  (only,) = verify.verify(str(model_dir)).faults
+  assert 'ranks layouts, and the assignment hands in models of tiles' in only
+
+
+@pytest.mark.parametrize('minutes', [0, -1, float('nan'), float('inf')])
+def test_what_is_not_a_time_limit(minutes):
+  with pytest.raises(UserError, match=f'--time_limit must be .* got {minutes}'):
+    verify.verify('model_a', time_limit=minutes)
+
+
 # ------------------------------------------------------- hostile hand-ins
 
 HOSTILE = {
     'exit': ('raise SystemExit(0)\n', 'cannot be imported at line 9 (SystemEx'),
     'exit at once': ('import os\nos._exit(0)\n', 'ends Python before'),
     'abort': ('import os\nos.abort()\n', 'breaks off by SIGABRT'),
-    'sleep': ('import time\ntime.sleep(1e6)\n', 'more than 0.4 minutes'),
+    'sleep': ('import time\ntime.sleep(1e6)\n', 'more time than --time_limit'),
 }
 
 

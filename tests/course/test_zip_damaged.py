@@ -33,7 +33,7 @@ def packed(tmp_path_factory) -> bytes:
   artifacts.save_run_file(RUN, str(folder))
   (folder / 'models.py').write_text('# mine\n')
   content = io.BytesIO()
-  zip_file._write_zip(content, verify.Verdict(
+  zip_file.write(content, verify.Verdict(
       str(model_dir), str(folder / 'models.py'), run_info=RUN))
   return content.getvalue()
 

@@ -7,9 +7,9 @@ from argparse import Namespace
 from typing import Any
 
 from tpu_graphs_ext.cli import flags
-from tpu_graphs_ext.cli.flags import JSON, flag, path, switch
-from tpu_graphs_ext.course import process_limits
-from tpu_graphs_ext.engine.settings import DATA_ROOT, TrainSettings
+from tpu_graphs_ext.cli.flags import JSON, flag, path
+from tpu_graphs_ext.course import checkout
+from tpu_graphs_ext.engine.settings import TrainSettings
 from tpu_graphs_ext.errors import UserError
 
 _RUNS_CODE = (
@@ -30,7 +30,7 @@ _DATA_ROOT = _OF_TRAINING['--data_root']
 _PLACE = (
     _MODELS_PY, _ROOT, _DATA_ROOT, _OF_TRAINING['--cache_dir'],
     flag('--time_limit', 'MINUTES', 'time that the code of the hand-in may '
-         'take in all', process_limits.DEFAULT_MINUTES, type=float))
+         'take in all', checkout.TIME_LIMIT_MINUTES, type=float))
 
 
 @flags.verb('check versions, checkout, data, disk and memory',
@@ -61,12 +61,9 @@ def uninstall(args: Namespace) -> None:
 @flags.verb(
     'do with a hand-in what the graders do, and name every reason why it fails',
     '--model_dir out/model_1a2b', '--package submission.zip', more=_RUNS_CODE,
-    flags=lambda task: [
-        _TASK, flags.model_flag(task, '--model_dir --dir', one_of=True),
-        path('--package', 'FILE', 'a .zip that `package` wrote', one_of=True),
-        *_PLACE, JSON,
-        switch('--toy_data', 'grade with the first 100 files of each split '
-               'only; of layouts with 5')])
+    flags=[flags.model_flag('tile', '--model_dir --dir', one_of=True),
+           path('--package', 'FILE', 'a .zip that `package` wrote',
+                one_of=True), *_PLACE, JSON])
 def verify(args: Namespace) -> int:
   from tpu_graphs_ext.course import verify, zip_file
   place = _place(args)
@@ -77,7 +74,7 @@ def verify(args: Namespace) -> int:
                         '--package and --models_py out')
       args.model_dir, place['models_py'] = zip_file.unpack(
           args.package, folder)
-    verdict = verify.verify(args.model_dir, **place, toy_data=args.toy_data)
+    verdict = verify.verify(args.model_dir, **place)
   flags.show(args, verdict.to_json, verdict.text)
   return 0 if verdict.ok else 1
 
@@ -86,25 +83,19 @@ def verify(args: Namespace) -> int:
     'verify a hand-in and pack it into one zip file',
     '--model_dir out/model_1a2b',
     '--model_dir out/model_1a2b --out hand_in.zip', more=_RUNS_CODE,
-    flags=lambda task: [
-        _TASK, flags.model_flag(task, '--model_dir --dir', required=True),
-        path('--out', 'FILE', 'the .zip to write', 'submission.zip'), *_PLACE,
-        switch('--force', 'pack a model that was trained on toy data')])
+    flags=[flags.model_flag('tile', '--model_dir --dir', required=True),
+           path('--out', 'FILE', 'the .zip to write', 'submission.zip'),
+           *_PLACE])
 def package(args: Namespace) -> None:
   from tpu_graphs_ext.course import zip_file
-  verdict = zip_file.package(args.model_dir, args.out, **_place(args),
-                             force=args.force)
+  verdict = zip_file.package(args.model_dir, args.out, **_place(args))
   print(verdict.text())
   print(args.out)
 
 
 def _place(args: Namespace) -> dict[str, Any]:
-  place = {name: getattr(args, name)
-           for name in ('task', 'models_py', 'root', 'data_root', 'cache_dir',
-                        'time_limit')}
-  if place['data_root'] == DATA_ROOT:
-    place['data_root'] = ''  # The default of the task.
-  return place
+  return {name: getattr(args, name) for name in (
+      'models_py', 'root', 'data_root', 'cache_dir', 'time_limit')}
 
 
 @flags.verb(
@@ -113,19 +104,15 @@ def _place(args: Namespace) -> dict[str, Any]:
     '--tile a.csv --layout b.csv --out kaggle.csv', flags=[
         path('--tile', 'CSV', "a model's predictions", required=True),
         path('--layout', 'CSV', 'layout rows; may be given several times; not '
-             "given: those of the sample or the files' order",
-             action='append'),
+             'given: those of the sample', action='append'),
         path('--out', 'FILE', 'the CSV to write', required=True),
         flag('--sample', 'CSV', "the course's sample_submission.csv, which "
-             'names the rows; empty: they follow from the data', ''),
+             'names the rows; empty: that of the checkout that '
+             'TPU_GRAPHS_ROOT names', ''),
         flag('--data_root', 'DATA_ROOT', 'folder with the split test, to check '
-             'indices against; empty: unchecked with a sample, else '
-             f'{DATA_ROOT}', ''),
-        flag('--layout_root', 'DIR', 'the same for the layout collection; '
-             'empty: unchecked with a sample, else ~/data/tpugraphs/npz/layout',
-             '')])
+             'indices against; empty: unchecked', '')])
 def kaggle_csv(args: Namespace) -> None:
   from tpu_graphs_ext.course import kaggle
   print(kaggle.kaggle_csv(
       args.tile, args.out, layout=args.layout or (), sample=args.sample,
-      data_root=args.data_root, layout_root=args.layout_root).text())
+      data_root=args.data_root))

@@ -6,11 +6,8 @@ allowed_imports  what a models.py may import there
 run_script       starts one of its scripts on either stack
 doctor           checks versions, checkout, data, disk and memory
 verify           does what the graders do; names every reason to fail
-grade_tiles      the part of it that only tile models need
-grade_layouts    the part that only layout models need
-sandbox          the temporary folder where a hand-in is run
+sandbox          the temporary folder where a hand-in is run, and its limits
 steps            what runs there (a script)
-process_limits   no secrets, no network, a time limit for it
 without_package  hides this package from it (a script)
 agreement        compares two rankings
 zip_file         packs a hand-in

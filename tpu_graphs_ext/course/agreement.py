@@ -6,8 +6,8 @@ kernel with fewer configurations than places is padded with 0.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,16 +15,15 @@ import numpy as np
 ROUNDING = 1e-5
 
 
-@dataclasses.dataclass(frozen=True)
-class Agreement:
-  """Kernels by what became of their chosen configurations.
+class Agreement(NamedTuple):
+  """Names of kernels, sorted into five lists.
 
   Attributes:
     same: the choice follows from the scores.
     different: it does not.
     impossible: the kernel has no such configurations, or one is named twice.
-    unknown: chosen for, but there are no scores.
-    missing: there are scores, but nothing was chosen.
+    unknown: a choice without scores.
+    missing: scores without a choice.
   """
   same: list[str]
   different: list[str]
@@ -36,11 +35,6 @@ class Agreement:
   def odd(self) -> list[str]:
     """All but `same`."""
     return self.different + self.impossible + self.unknown + self.missing
-
-  @property
-  def complete(self) -> bool:
-    """Every kernel has a choice, and it follows from the scores."""
-    return not self.odd
 
 
 def compare(chosen: Mapping[str, Sequence[int]],
@@ -56,16 +50,14 @@ def compare(chosen: Mapping[str, Sequence[int]],
                      missing=[name for name in scores if name not in chosen])
   # A small score may be a difference of large terms, and no more exact.
   size = np.median([np.abs(s).max() for s in scores.values()] or [0])
-  for name in scores:
-    if name not in chosen:
-      continue
+  for name in [name for name in scores if name in chosen]:
     of_kernel, places = scores[name], list(chosen[name])
+    first = places[:len(of_kernel)]
     if not is_possible(places, len(of_kernel)):
       result.impossible.append(name)
       continue
-    number = min(len(places), len(of_kernel))
     follows = np.allclose(
-        of_kernel[places[:number]], np.sort(of_kernel)[:number], rtol=0,
+        of_kernel[first], np.sort(of_kernel)[:len(first)], rtol=0,
         atol=ROUNDING * max(size, np.abs(of_kernel).max()))
     (result.same if follows else result.different).append(name)
   return result

@@ -1,19 +1,17 @@
 """The tpu_graphs baseline: finding a checkout and running its scripts.
 
-The checkout itself is never written to: `working_copy` copies it, puts a
-models.py in place there, and `run_script` runs the unchanged scripts.
+Scripts run in a `working_copy`; the checkout itself is never written to.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from tpu_graphs_ext import file_ownership, files
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import versions
 
@@ -28,7 +26,7 @@ LAYOUT_MODELS_PY = os.path.join(
     'tpu_graphs', 'baselines', 'layout', 'models.py')
 # Task -> its file of models in the checkout.
 TASKS = {'tile': MODELS_PY, 'layout': LAYOUT_MODELS_PY}
-# What tells a checkout from another folder.
+# A folder with these is a checkout.
 _CHECKOUT_FILES = ('tiles_train.py', MODELS_PY)
 # Kernels timed on a TPU, which the baseline ships for its own C++ tests.
 REAL_KERNELS = os.path.join(
@@ -41,11 +39,9 @@ COURSE_FILES = ('tiles_gen_predictions_csv.py', 'create_kaggle_csv.py',
 # What people keep in a checkout that no script needs, and that may be large.
 _NOT_COPIED = ('.git', '__pycache__', '.venv', 'venv', 'out', '*.npz', '*.tar',
                '*' + files.TEMPORARY)
-# In a copy: the sums of all that was copied.
-COPY_MARK = '.tpu_graphs_ext_copy.json'
 _COMMAND = 'tpu-graphs-ext'
-# What Python leaves beside the files that it runs.
-_LEFT_BY_PYTHON = ('__pycache__',)
+# What the code of a hand-in may take in all, unless --time_limit says more.
+TIME_LIMIT_MINUTES = 240
 
 
 def find(root: str | None = None) -> str | None:
@@ -97,70 +93,37 @@ def course_folders(root: str) -> tuple[str, str]:
 
 def course_scripts(root: str) -> str | None:
   """The folder that has all of the course's scripts, if there is one."""
-  for folder in course_folders(root):
-    if all(os.path.isfile(os.path.join(folder, name))
-           for name in COURSE_FILES):
-      return folder
-  return None
+  return next((folder for folder in course_folders(root) if all(
+      os.path.isfile(os.path.join(folder, name)) for name in COURSE_FILES)),
+              None)
 
 
 def working_copy(root: str, folder: str, models_py: str | None = None,
                  task: str = 'tile') -> str:
-  """Copies the checkout and swaps models.py there.
+  """Copies the checkout and the course's scripts, and swaps models.py there.
+
+  Environments, data and models are not copied.
 
   Args:
     root: the checkout; stays as it is.
-    folder: where the copy goes; an earlier copy there is replaced.
+    folder: where the copy goes; it must not exist yet.
     models_py: file to put in place; None keeps the baseline's own.
     task: whose models.py that is, of `TASKS`.
 
   Returns:
-    The copy's path. The course's scripts are in it, where they can be found;
-    environments, data and models are not.
+    The copy's path.
 
   Raises:
-    UserError: the folder holds something that was not copied there.
-    OSError: it cannot be written.
+    OSError: the folder exists, or cannot be written.
   """
-  _require_copy(folder)
-  with files.new_folder(folder) as new:
-    shutil.copytree(root, new, ignore=shutil.ignore_patterns(*_NOT_COPIED),
-                    dirs_exist_ok=True)
-    scripts = course_scripts(root)
-    if scripts and scripts != root:
-      for name in COURSE_FILES:
-        shutil.copy(os.path.join(scripts, name), os.path.join(new, name))
-    if models_py:
-      shutil.copyfile(models_py, os.path.join(new, TASKS[task]))
-    mark = os.path.join(new, COPY_MARK)
-    if os.path.exists(mark):  # The checkout is such a copy itself.
-      os.remove(mark)
-    content = json.dumps(file_ownership.sums(new, _LEFT_BY_PYTHON), indent=1)
-    files.write_file(mark, content.encode())
-    _require_copy(folder)
+  shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+  scripts = course_scripts(root)
+  if scripts and scripts != root:
+    for name in COURSE_FILES:
+      shutil.copy(os.path.join(scripts, name), folder)
+  if models_py:
+    shutil.copyfile(models_py, os.path.join(folder, TASKS[task]))
   return folder
-
-
-def _require_copy(folder: str) -> None:
-  """Raises a UserError unless a folder is missing, empty or our own copy."""
-  if not os.path.lexists(folder):
-    return
-  if os.path.islink(folder) or not os.path.isdir(folder):
-    raise UserError(f'{folder}: a copy of the baseline goes there, but it is '
-                    'not a folder; choose another name')
-  try:
-    with open(os.path.join(folder, COPY_MARK), 'rb') as file:
-      copied = dict(files.parse_json(file.read(), COPY_MARK))
-  except (OSError, UserError, TypeError, ValueError):  # Not a copy.
-    copied = {}
-  found = [path for path in (
-      file_ownership.foreign(folder, copied, passed_over=_LEFT_BY_PYTHON)
-      if copied else sorted(os.listdir(folder))) if path != COPY_MARK]
-  if found:
-    raise UserError(
-        f'{folder}: a copy of the baseline goes there, but it holds '
-        f'{found[0]!r}, which was not copied or was changed since; move the '
-        'folder away, or choose another')
 
 
 def script_command(arguments: Sequence[str], root: str = '') -> list[str]:

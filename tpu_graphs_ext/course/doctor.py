@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tpu_graphs_ext import files
@@ -23,7 +23,6 @@ from tpu_graphs_ext.stacks import versions
 
 FINE, WARNING, BROKEN = 'fine', 'warning', 'broken'
 MARKS = {FINE: '✓', WARNING: '!', BROKEN: '✗'}
-_CLONE = f'git clone {checkout.URL}'
 _SCRIPTS = os.path.normpath(os.path.join(
     files.full_path(__file__), *3 * [os.pardir], 'run_scripts'))
 # Where the archives are unpacked, below the folder of the download.
@@ -31,7 +30,7 @@ _UNPACKED = os.path.join('npz', 'tile', 'xla')
 # The archives, the files in them and the caches; without the environment.
 _DISK_GB = 10
 # The baseline keeps a gigabyte of features, and copies them once.
-_MEMORY_GB, _LEAST_MEMORY_GB = 8, 4
+_MEMORY_GB = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +65,10 @@ class Diagnosis:
 
   def text(self) -> str:
     states = [finding.state for finding in self.findings]
-    return '\n'.join([*map(str, self.findings), ', '.join(
-        f'{states.count(state)} {state}' for state in MARKS)])
+    fine, warnings, broken = map(states.count, MARKS)
+    return '\n'.join([
+        *map(str, self.findings), f'{fine} fine, {warnings} '
+        f'warning{"s" * (warnings != 1)}, {broken} broken'])
 
   def to_json(self) -> dict[str, Any]:
     return {'ok': self.ok, 'findings': [
@@ -81,64 +82,30 @@ def doctor(root: str = '', data_root: str = settings.DATA_ROOT) -> Diagnosis:
     root: the baseline's checkout; empty: what TPU_GRAPHS_ROOT names.
     data_root: folder of the splits train, valid and test.
   """
-  return Diagnosis([
-      *version_findings(versions.describe(), import_errors()),
-      *checkout_findings(root), *data_findings(data_root),
-      disk_finding(_free_bytes(data_root)), memory_finding(_memory_bytes())])
+  # (heading and fix for an error of the check, the check)
+  checks = (
+      ('versions', '', version_findings(versions.describe())),
+      ('checkout', _clone(root), checkout_findings(root)),
+      ('data', f'{_script("download_data.sh")}  # or name another --data_root',
+       data_findings(data_root)),
+      ('machine', '', machine_findings(data_root)))
+  return Diagnosis([finding for check_it in checks
+                    for finding in _findings(*check_it)])
+
+
+def _findings(what: str, fix: str,
+              check_it: Iterable[Finding]) -> Iterator[Finding]:
+  """The findings of a check; its error is one too."""
+  try:
+    yield from check_it
+  except (UserError, OSError, ValueError, AttributeError) as error:
+    yield Finding(what, BROKEN, ' '.join(str(error).split()), fix)
 
 
 # ---------------------------------------------------------------- versions
 
-# Package for pip -> module.
-MODULES = {'tensorflow': 'tensorflow', 'keras': 'keras',
-           'tf_keras': 'tf_keras',
-           'tensorflow_gnn': 'tensorflow_gnn',
-           'tensorflow-ranking': 'tensorflow_ranking', 'numpy': 'numpy',
-           'tensorboard': 'tensorboard', 'absl-py': 'absl',
-           'apache-beam': 'apache_beam', 'pandas': 'pandas', 'scipy': 'scipy',
-           'tqdm': 'tqdm'}
-# A package may be there and not work with another, so all are imported. This
-# package comes first: it prepares the current stack.
-_IMPORTS = '''
-import importlib, json, sys
-import tpu_graphs_ext
-errors = {}
-for name in sys.argv[1:]:
-  try:
-    importlib.import_module(name)
-  except Exception as error:
-    errors[name] = f'{type(error).__name__}: {error}'
-print(json.dumps(errors))
-'''
-
-
-def import_errors() -> dict[str, str]:
-  """Module -> its error when imported; modules that work are left out."""
-  needed = [MODULES[package] for package in
-            versions.STACKS[versions.stack_name()].requirements]
-  done = subprocess.run(
-      [sys.executable, '-c', _IMPORTS, *needed],
-      capture_output=True, encoding='utf-8', errors='replace', check=False,
-      env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL='3'))
-  try:
-    # What a package prints at the end of Python would not be an answer.
-    errors = files.parse_json((done.stdout.splitlines() or [''])[-1], 'imports')
-  except UserError:
-    errors = None
-  if done.returncode == 0 and isinstance(errors, dict):
-    return errors
-  last = (done.stderr.strip().splitlines() or ['no message'])[-1]
-  return dict.fromkeys(needed, f'import ends Python: {last}')
-
-
-def version_findings(in_use: versions.StackInUse,
-                     errors: dict[str, str]) -> Iterator[Finding]:
-  """Compares with the stack that is in use.
-
-  Args:
-    in_use: from `versions.describe`.
-    errors: from `import_errors`.
-  """
+def version_findings(in_use: versions.StackInUse) -> Iterator[Finding]:
+  """Compares what is installed with the stack that is in use."""
   yield Finding('stack', FINE, f'{in_use.name}: {in_use.why}')
   pythons = versions.STACKS[in_use.name].pythons
   if '.'.join(in_use.python.split('.')[:2]) in pythons:
@@ -149,39 +116,37 @@ def version_findings(in_use: versions.StackInUse,
         f'{pythons[0]} to {pythons[-1]}', f'{_script("quickstart.sh")} '
         f'--python /path/to/python{pythons[-1]}  # makes .venv with it')
   for package, version in in_use.versions.items():
-    wanted, error = in_use.expected[package], errors.get(MODULES[package])
-    text = ''
-    if not version:
-      text = 'is missing'
-    elif not versions.within(version, wanted):
-      text = f'{version}; the {in_use.name} stack needs {package}{wanted}'
-    elif error:
-      text = f'{version} cannot be imported ({error})'
-    yield Finding(
-        package, BROKEN, text, f'{checkout.shown_path(sys.executable)} -m pip '
-        f"install '{package}{wanted}'") if text else Finding(
-            package, FINE, version)
+    wanted = in_use.expected[package]
+    if version and versions.within(version, wanted):
+      yield Finding(package, FINE, version)
+    else:
+      yield Finding(
+          package, BROKEN, f'{version}; the {in_use.name} stack needs '
+          f'{package}{wanted}' if version else 'is missing',
+          f"{checkout.shown_path(sys.executable)} -m pip install "
+          f"'{package}{wanted}'")
 
 
 # ---------------------------------------------------------------- checkout
 
 
 def checkout_findings(root: str = '') -> Iterator[Finding]:
-  """Checks the checkout, its models.py and the course's scripts."""
-  try:
-    folder = checkout.find(root)
-  except UserError as error:
-    yield Finding('checkout', BROKEN, str(error), f'{_CLONE} '
-                  + (root or os.environ.get(checkout.ROOT_VARIABLE, '')))
-    return
+  """Checks the checkout, its models.py and the course's scripts.
+
+  Raises:
+    UserError: the folder is not a checkout.
+  """
+  folder = checkout.find(root)
   if folder is None:
     yield Finding(
         'checkout', WARNING, 'none is named, so verify and package cannot run '
-        "the graders' script", f'{_CLONE}  # then give --root tpu_graphs or '
-        f'set {checkout.ROOT_VARIABLE}')
+        "the graders' script", f'{_clone("")}  # then give --root tpu_graphs '
+        f'or set {checkout.ROOT_VARIABLE}')
     return
   yield _commit(folder)
-  yield _models_file(folder)
+  path = os.path.join(folder, checkout.MODELS_PY)
+  yield from _findings('models.py in place', f'chmod u+r {path}',
+                       _models_findings(folder, path))
   scripts, (_, beside) = (checkout.course_scripts(folder),
                           checkout.course_folders(folder))
   yield Finding('course scripts', FINE, scripts) if scripts else Finding(
@@ -189,43 +154,29 @@ def checkout_findings(root: str = '') -> Iterator[Finding]:
       f'git clone {checkout.COURSE_URL} {beside}')
 
 
+def _clone(root: str) -> str:
+  root = root or os.environ.get(checkout.ROOT_VARIABLE, '')
+  return f'git clone {checkout.URL} {root}'.rstrip()
+
+
 def _commit(folder: str) -> Finding:
   """The checkout's commit, and changes to other files than models.py."""
   commit = _git(folder, 'rev-parse', '--short=7', 'HEAD')
   if not commit:
     return Finding('checkout', WARNING, f'{folder} is not a git checkout, so '
-                   'changes cannot be seen', _CLONE)
+                   'changes cannot be seen', f'git clone {checkout.URL}')
+  text = f'{folder}, commit {commit}'
   changed = [line[3:] for line in _git(
       folder, 'status', '--porcelain', '--untracked-files=no').splitlines()
              if line[3:] not in checkout.TASKS.values()]
   if changed:
-    return Finding(
-        'checkout', WARNING, f'{folder}, commit {commit}, with changes that '
-        f'the graders do not have: {", ".join(changed)}',
-        f'git -C {folder} stash')
-  if commit != checkout.COMMIT:
-    return Finding('checkout', WARNING, f'{folder}, commit {commit}; this '
-                   f'package was tested with {checkout.COMMIT}',
-                   f'git -C {folder} checkout {checkout.COMMIT}')
-  return Finding('checkout', FINE, f'{folder}, commit {commit}, unchanged')
-
-
-def _models_file(folder: str) -> Finding:
-  what, path = 'models.py in place', os.path.join(folder, checkout.MODELS_PY)
-  install = f'{checkout.own_command()} install --root {folder}'
-  try:
-    kind = swap.state(path)
-  except UserError as error:
-    return Finding(what, BROKEN, str(error), f'chmod u+r {path}')
-  if kind in (swap.OURS, swap.INSTALLED):
-    return Finding(what, FINE, kind)
-  if kind == swap.OTHER:
-    return Finding(what, WARNING, f'{kind}: neither the checkout\'s nor one '
-                   'that install put there', f'cp {path} my_models.py && '
-                   f'{install} --models_py my_models.py')
-  return Finding(what, WARNING, f'{kind}: models of this project cannot be '
-                 'trained in it yet', f'{install}  # as assignment_train.sh '
-                 'does')
+    return Finding('checkout', WARNING, f'{text}, with changes that the '
+                   f'graders do not have: {", ".join(changed)}',
+                   f'git -C {folder} stash')
+  return Finding('checkout', FINE, f'{text}, unchanged') if (
+      commit == checkout.COMMIT) else Finding(
+          'checkout', WARNING, f'{text}; this package was tested with '
+          f'{checkout.COMMIT}', f'git -C {folder} checkout {checkout.COMMIT}')
 
 
 def _git(folder: str, *arguments: str) -> str:
@@ -239,23 +190,34 @@ def _git(folder: str, *arguments: str) -> str:
   return done.stdout.rstrip() if done.returncode == 0 else ''
 
 
+def _models_findings(folder: str, path: str) -> Iterator[Finding]:
+  install = f'{checkout.own_command()} install --root {folder}'
+  kind = swap.state(path)
+  if kind == swap.INSTALLED:
+    yield Finding('models.py in place', FINE, kind)
+  elif kind == swap.OTHER:
+    yield Finding('models.py in place', WARNING, f"{kind}: neither the "
+                  "checkout's nor one that install put there",
+                  f'cp {path} my_models.py && {install} --models_py '
+                  'my_models.py')
+  else:
+    yield Finding('models.py in place', WARNING, f'{kind}: models of this '
+                  'project cannot be trained in it yet',
+                  f'{install}  # as assignment_train.sh does')
+
+
 # -------------------------------------------------------------------- data
 
 
 def data_findings(data_root: str) -> Iterator[Finding]:
-  """Counts the kernels of the splits and looks for faults in the files."""
-  try:
-    folder = os.path.abspath(files.require_path('--data_root', data_root))
-    download = _download(folder)
-    report = check.check_data(folder)
-  except OSError as error:
-    yield Finding('data', BROKEN, f'{folder} cannot be read ({error})',
-                  f'chmod -R u+rX {folder}  # or name another --data_root')
-    return
-  except UserError as error:
-    yield Finding('data', BROKEN, ' '.join(str(error).split()),
-                  f'{_download("")}  # or name another --data_root')
-    return
+  """Counts the kernels of the splits and looks for faults in the files.
+
+  Raises:
+    UserError: there is no such folder of splits.
+    OSError: it cannot be read.
+  """
+  folder = files.full_path(files.require_path('--data_root', data_root))
+  report, download = check.check_data(folder), _download(folder)
   sample = os.path.isfile(os.path.join(folder, schema.SAMPLE_DATA_MARK))
   for split in schema.SPLITS:
     found = report.counts.get(split, {}).get('kernels', 0)
@@ -278,58 +240,32 @@ def data_findings(data_root: str) -> Iterator[Finding]:
 
 def _script(name: str) -> str:
   """A script of the clone that this package was installed from."""
-  path = os.path.join(_SCRIPTS, name)
-  return (checkout.shown_path(path) if os.path.isfile(path)
-          else f'run_scripts/{name}')
+  return checkout.shown_path(os.path.join(_SCRIPTS, name))
 
 
 def _download(folder: str) -> str:
   """The command that downloads the data, to that data root if it can."""
   base = folder.removesuffix(os.sep + _UNPACKED)
-  default = files.full_path(settings.DATA_ROOT)
+  is_default = folder == files.full_path(settings.DATA_ROOT)
   return _script('download_data.sh') + (
-      f' {base}' if base != folder != default else '')
+      f' {base}' if base != folder and not is_default else '')
 
 
 # ----------------------------------------------------------------- machine
 
 
-def disk_finding(free_bytes: int) -> Finding:
-  """Free space where the data lies or will lie."""
-  text = f'{free_bytes / 1e9:.1f} GB free'
-  if free_bytes < _DISK_GB * 1e9:
-    return Finding('disk', WARNING, f'{text}; downloading and training take up '
-                   f'to {_DISK_GB} GB',
-                   'free some, or name --data_root and --out_dir elsewhere')
-  return Finding('disk', FINE, text)
-
-
-def memory_finding(total_bytes: int | None) -> Finding:
-  """Memory of the machine."""
-  if total_bytes is None:
-    return Finding('memory', WARNING, 'unknown on this system')
-  text, advice = f'{total_bytes / 1e9:.1f} GB', (
-      'use `tpu-graphs-ext train`, which maps the data from disk')
-  if total_bytes < _LEAST_MEMORY_GB * 1e9:
-    return Finding('memory', BROKEN, f'{text}; training through the baseline '
-                   f'takes {_LEAST_MEMORY_GB} GB and more',
-                   f'take another machine, or {advice}')
-  if total_bytes < _MEMORY_GB * 1e9:
-    return Finding('memory', WARNING, f'{text}; {_MEMORY_GB} GB are '
-                   'comfortable', f'close other programs, or {advice}')
-  return Finding('memory', FINE, text)
-
-
-def _memory_bytes() -> int | None:
-  try:
-    return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-  except (AttributeError, ValueError, OSError):
-    return None
-
-
-def _free_bytes(path: str) -> int:
-  """Of the disk of a folder, or of the first folder above that exists."""
-  folder = files.full_path(path)
+def machine_findings(data_root: str) -> Iterator[Finding]:
+  """Free disk where the data is or will be, and memory."""
+  folder = files.full_path(data_root)
   while not os.path.isdir(folder):
     folder = os.path.dirname(folder)
-  return shutil.disk_usage(folder).free
+  free = shutil.disk_usage(folder).free / 1e9
+  yield Finding('disk', FINE, f'{free:.1f} GB free') if free >= _DISK_GB else (
+      Finding('disk', WARNING, f'{free:.1f} GB free; downloading and training '
+              f'take up to {_DISK_GB} GB', 'free some, or name --data_root and '
+              '--out_dir elsewhere'))
+  total = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9
+  yield Finding('memory', FINE, f'{total:.1f} GB') if total >= _MEMORY_GB else (
+      Finding('memory', WARNING, f'{total:.1f} GB; training through the '
+              f'baseline is comfortable with {_MEMORY_GB} GB', 'use '
+              '`tpu-graphs-ext train`, which maps the data from disk'))

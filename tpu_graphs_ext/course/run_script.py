@@ -8,10 +8,9 @@ the checkout that it imports `tpu_graphs` from.
 
 from __future__ import annotations
 
-import builtins
 import os
+import runpy
 import sys
-import types
 from typing import Optional
 
 from tpu_graphs_ext.course import checkout
@@ -20,7 +19,7 @@ from tpu_graphs_ext.stacks import quiet
 
 
 def find_script(script: str, root: Optional[str] = None) -> tuple[str, str]:
-  """Looks a script up, and the checkout that it may import from.
+  """Finds a script, and the checkout that it may import from.
 
   Args:
     script: path, or name in one of the folders below.
@@ -45,14 +44,12 @@ def find_script(script: str, root: Optional[str] = None) -> tuple[str, str]:
       return path, found or ''
   names = {name for folder in folders if os.path.isdir(folder)
            for name in os.listdir(folder) if name.endswith('.py')}
-  parts = [f'run: there is no script {script} in '
-           + ' or '.join(dict.fromkeys(folders))]
-  if hint := did_you_mean(script, sorted(names)):
-    parts.append(hint)
-  if not found:
-    parts.append('name the checkout of the baseline with --root or '
-                 + checkout.ROOT_VARIABLE)
-  raise UserError('; '.join(parts))
+  raise UserError('; '.join(filter(None, (
+      f'run: there is no script {script} in '
+      + ' or '.join(dict.fromkeys(folders)),
+      did_you_mean(script, sorted(names)),
+      '' if found else 'name the checkout of the baseline with --root or '
+      + checkout.ROOT_VARIABLE))))
 
 
 def main() -> None:
@@ -64,14 +61,7 @@ def main() -> None:
   if root:
     sys.path.insert(1, root)
   quiet.ignore_saving_warning()
-  module = types.ModuleType('__main__')
-  module.__dict__.update(__file__=path, __builtins__=builtins)
-  with open(path, 'rb') as file:
-    code = compile(file.read(), path, 'exec', dont_inherit=True)
-  # The module that runs this function must outlive its name.
-  module.__dict__['_started_by'] = sys.modules['__main__']
-  sys.modules['__main__'] = module
-  exec(code, module.__dict__)
+  runpy.run_path(path, run_name='__main__')
 
 
 if __name__ == '__main__':

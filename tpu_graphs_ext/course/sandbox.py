@@ -1,49 +1,61 @@
-"""The graders' place: a temporary folder where a hand-in is run.
+"""A temporary folder where a hand-in is run as the graders would run it.
 
-It holds a copy of the model folder and its run file, and a copy of the
-baseline's checkout with models.py swapped, or models.py alone. What runs there
-runs in another process, without this package (`without_package`), within
-`process_limits`. Its answer is checked: it may be anybody's.
+It holds copies of the model folder and its run file, and of the baseline's
+checkout with models.py swapped, or models.py alone. What runs there is another
+process, without this package (`without_package`), without secrets and network,
+for a limited time. That guards against accidents, not against attackers: the
+code runs as you.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import json
+import math
 import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.course import checkout, process_limits
+from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-# What `steps` prints for each kernel.
-_RANKED = b'ranked a kernel\n'
+# What TensorFlow, Python and the linker read; nothing else is passed on.
+_PASSED = frozenset((
+    'PATH', 'LANG', 'LANGUAGE', 'TZ', 'TMPDIR', 'TEMP', 'TMP', 'SYSTEMROOT',
+    'LD_LIBRARY_PATH', 'DYLD_LIBRARY_PATH', 'VIRTUAL_ENV', 'PYTHONHASHSEED'))
+_PASSED_STARTS = ('LC_', 'TF_', 'CUDA_', 'XLA_', 'OMP_', 'KMP_')
+# Terraform's names begin with TF_ too, and hold credentials.
+_SECRET_PARTS = ('TF_VAR_', 'TF_CLI_', 'TOKEN', 'SECRET', 'PASSWORD',
+                 'CREDENTIAL', 'API_KEY')
+_WITHOUT_NETWORK = (('unshare', '--net', '--'),
+                    ('unshare', '--map-root-user', '--net', '--'))
 # Characters of a model's arguments that are shown.
 _MOST_SHOWN = 200
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """What `steps` answered; see its docstring.
+  """What `steps` answered.
 
   Attributes:
     faults: reasons why the hand-in fails.
-    saved: [name, shape] of each trained variable of the model folder.
-    built: the same of the class; None if it could not be built.
+    misfit: how the saved variables differ from those of the class, or ''.
     state: number of variables in the model folder that are not trained.
     seconds: time of ranking.
-    scores: kernel or program -> float32 [configs]; empty if none was ranked.
+    scores: kernel -> float32 [configs]; empty if none was ranked.
   """
   faults: list[str]
-  saved: list[list[Any]] | None
-  built: list[list[Any]] | None
+  misfit: str
   state: int
   seconds: float
   scores: dict[str, np.ndarray]
@@ -54,99 +66,135 @@ class Answer:
     return bool(self.scores) and all(
         np.isfinite(scores).all() for scores in self.scores.values())
 
-  @property
-  def fits(self) -> bool:
-    """The saved variables have the shapes of the class's variables."""
-    return (self.saved is not None and self.built is not None
-            and [shape for _, shape in self.saved]
-            == [shape for _, shape in self.built])
-
 
 class Sandbox:
   """A temporary folder with the hand-in, and what is run there."""
 
-  def __init__(self, folder: str, model_dir: str, models_py: str,
-               root: str | None, confinement: process_limits.Confinement,
-               task: str = 'tile'):
+  def __init__(self, temporary: str, model_dir: str, models_py: str,
+               root: str | None, minutes: float):
     """Copies what is handed in.
 
     Args:
-      folder: a folder that the caller throws away.
+      temporary: a folder that the caller throws away.
       model_dir: the model folder; its run file beside it may be missing.
       models_py: the file to swap in.
       root: the baseline's checkout, or None.
-      confinement: runs the programs.
-      task: whose models.py that is, of `checkout.TASKS`.
+      minutes: what all programs together may take.
 
     Raises:
       OSError: something cannot be copied, such as a special file.
     """
-    self._folder, self._requests, self._task = folder, 0, task
-    self.confinement, self.root = confinement, root
-    self.model_dir = _copy_model(model_dir, os.path.join(folder, 'handed_in'))
-    self.place = os.path.join(folder, 'place')
-    self._module = os.path.splitext(checkout.TASKS[task])[0].replace(
-        os.sep, '.') if root else 'models'
+    self._temporary, self._requests, self._root = temporary, 0, root
+    self._deadline = time.monotonic() + 60 * minutes
+    self.model_dir = _copy_model(model_dir, self.new_folder())
+    self._home = self.new_folder()
+    # The working folder of what runs here.
+    self.folder = os.path.join(temporary, 'place')
     if root:
-      checkout.working_copy(root, self.place, models_py, task)
+      checkout.working_copy(root, self.folder, models_py)
     else:
-      os.makedirs(self.place)
-      shutil.copyfile(models_py, os.path.join(self.place, 'models.py'))
+      os.mkdir(self.folder)
+      shutil.copyfile(models_py, os.path.join(self.folder, 'models.py'))
 
   def new_folder(self) -> str:
     """An empty folder."""
     self._requests += 1
-    folder = os.path.join(self._folder, f'request_{self._requests}')
-    os.makedirs(folder)
+    folder = os.path.join(self._temporary, str(self._requests))
+    os.mkdir(folder)
     return folder
 
-  def ask(self, request: dict[str, Any], total: int | None = None) -> Answer:
+  def has(self, script: str) -> bool:
+    """Whether the checkout, or the folder beside it, has a script."""
+    return os.path.isfile(os.path.join(self.folder, script))
+
+  def ask(self, request: dict[str, Any]) -> Answer:
     """Runs `steps` with the hand-in.
 
     Args:
-      request: what it needs besides the hand-in; see there.
-      total: number of kernels to rank, for the progress bar.
+      request: its `args`, `graphs` and `num_ops`.
 
     Raises:
-      UserError: the process died, or spoilt its answer.
-      OutOfTimeError: the time limit has passed.
+      UserError: the process died, spoilt its answer, or took too long.
     """
     folder = self.new_folder()
     request = {
-        **request, 'task': self._task, 'module': self._module,
-        'model_dir': self.model_dir, 'answer': f'{folder}/answer.json',
-        'scores': f'{folder}/scores.npz',
+        **request, 'model_dir': self.model_dir,
+        'module': ('tpu_graphs.baselines.tiles.models' if self._root
+                   else 'models'),
+        'answer': f'{folder}/answer.json',
         'shown': request['args'] and brief(
             request['args']['model_kwargs_json'])}
     with open(f'{folder}/request.json', 'w', encoding='utf-8') as file:
       json.dump(request, file)
-    with tqdm(total=total, unit='kernel', desc='rank as graded', disable=None,
-              leave=False) as bar:
-      self.run([os.path.join(_HERE, 'steps.py'), f'{folder}/request.json'],
-               lambda output: bar.update(output.count(_RANKED)))
-    return _answer(request['answer'], request['scores'])
+    self.run([os.path.join(_HERE, 'steps.py'), f'{folder}/request.json'])
+    return read_answer(request['answer'])
 
-  def has(self, script: str) -> bool:
-    """Whether the checkout, or the folder beside it, has a script."""
-    return os.path.isfile(os.path.join(self.place, script))
-
-  def run(self, arguments: list[str], on_output=lambda unused: None) -> None:
-    """Runs a script in the place.
+  def run(self, arguments: list[str]) -> None:
+    """Runs a script to its end, and ends whatever it leaves running.
 
     Raises:
-      UserError: it failed; shows its last lines.
-      OutOfTimeError: the time limit has passed.
+      UserError: it failed, which shows its last lines, or took too long.
     """
     # -I drops PYTHONPATH and the user's own packages; TensorFlow may be there.
     packages = [folder for folder in sys.path if os.path.basename(folder) in (
         'site-packages', 'dist-packages')]
-    log = os.path.join(self._folder, 'output.log')
-    failure = self.confinement.run(
-        [sys.executable, '-I', os.path.join(_HERE, 'without_package.py'),
-         os.pathsep.join(packages), *arguments], self.place, log, on_output)
-    if failure:
-      raise UserError(f'{os.path.basename(arguments[0])} breaks off {failure}: '
-                      f'{_end_of(log)}')
+    log = os.path.join(self._temporary, 'output.log')
+    # A file: a pipe may be held open by what outlives the program.
+    with open(log, 'wb') as output:
+      process = subprocess.Popen(
+          [*without_network(), sys.executable, '-I',
+           os.path.join(_HERE, 'without_package.py'),
+           os.pathsep.join(packages), *arguments], cwd=self.folder,
+          env={**passed(os.environ), 'HOME': self._home,
+               'TF_CPP_MIN_LOG_LEVEL': '2'},
+          stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+          start_new_session=True)
+      try:
+        process.wait(max(0, self._deadline - time.monotonic()))
+      except subprocess.TimeoutExpired as error:
+        raise UserError(
+            'the hand-in has taken more time than --time_limit allows and was '
+            'stopped; look for a loop without end, or allow more') from error
+      finally:
+        _kill_group(process)
+    if process.returncode:
+      raise UserError(f'{os.path.basename(arguments[0])} breaks off '
+                      f'{_failure(process.returncode)}: {_end_of(log)}')
+
+
+def check_minutes(minutes: float) -> None:
+  """Raises UserError unless a time limit is positive and finite."""
+  if not (math.isfinite(minutes) and minutes > 0):
+    raise UserError('--time_limit must be a number of minutes above 0; got '
+                    f'{minutes}')
+
+
+def limits_text(minutes: float) -> str:
+  """What holds for a program in a sandbox, for the user."""
+  network = ('no network' if without_network() else
+             'with network (this system does not let a program go without)')
+  return (f'{network}, none of your environment variables, at most '
+          f'{minutes:g} minutes; your files are not protected')
+
+
+def passed(environment: dict[str, str]) -> dict[str, str]:
+  """The variables that a hand-in may see."""
+  return {
+      name: value for name, value in environment.items()
+      if (name in _PASSED or name.startswith(_PASSED_STARTS))
+      and not any(part in name for part in _SECRET_PARTS)}
+
+
+@functools.cache
+def without_network() -> tuple[str, ...]:
+  """Prefix of a command that must not reach the network; () if none works."""
+  for prefix in _WITHOUT_NETWORK:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+      if subprocess.run([*prefix, 'true'], stdin=subprocess.DEVNULL,
+                        capture_output=True, timeout=10,
+                        check=False).returncode == 0:
+        return prefix
+  return ()
 
 
 def brief(kwargs_json: str) -> str:
@@ -158,7 +206,6 @@ def brief(kwargs_json: str) -> str:
 
 def _copy_model(model_dir: str, folder: str) -> str:
   """Copies a model folder, and its run file if there is one."""
-  os.makedirs(folder)
   parent, name = os.path.split(model_dir)
   run_path = os.path.join(parent, name.replace('model_', 'run_', 1) + '.jsonz')
   copy = os.path.join(folder, name)
@@ -169,6 +216,22 @@ def _copy_model(model_dir: str, folder: str) -> str:
   return copy
 
 
+def _kill_group(process: subprocess.Popen) -> None:
+  if hasattr(os, 'killpg'):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+      os.killpg(process.pid, signal.SIGKILL)
+  if process.poll() is None:
+    process.kill()
+  process.wait()
+
+
+def _failure(code: int) -> str:
+  if code > 0:
+    return f'with exit code {code}'
+  name = signal.Signals(-code).name
+  return f'by {name}' + (' (out of memory?)' if name == 'SIGKILL' else '')
+
+
 def _end_of(log: str) -> str:
   """The last lines that were printed, on one line that is not too long."""
   with open(log, 'rb') as file:
@@ -177,7 +240,7 @@ def _end_of(log: str) -> str:
   return ' | '.join(lines)[-600:] or 'it printed nothing'
 
 
-def _answer(path: str, scores_path: str) -> Answer:
+def read_answer(path: str) -> Answer:
   """Reads the answer of `steps`.
 
   Raises:
@@ -188,9 +251,10 @@ def _answer(path: str, scores_path: str) -> Answer:
       content = files.parse_json(file.read(), path)
     return Answer(
         faults=[str(fault) for fault in content['faults']],
-        saved=_variables(content['saved']), built=_variables(content['built']),
-        state=int(content['state']), seconds=float(content['seconds']),
-        scores=_read_scores(scores_path))
+        misfit=str(content['misfit']), state=int(content['state']),
+        seconds=float(content['seconds']),
+        scores={name: np.asarray(scores, np.float32).reshape(-1)
+                for name, scores in content['scores'].items()})
   except FileNotFoundError as error:
     raise UserError('the code of models.py ends Python before the steps of '
                     'the grader are done; take its exit out') from error
@@ -199,18 +263,3 @@ def _answer(path: str, scores_path: str) -> Answer:
     raise UserError('the code of models.py has spoilt the answer of the '
                     f'grader\'s steps ({reason}); it must write no files'
                     ) from error
-
-
-def _variables(listed: Any) -> list[list[Any]] | None:
-  return None if listed is None else [
-      [str(name), [int(size) for size in shape]] for name, shape in listed]
-
-
-def _read_scores(path: str) -> dict[str, np.ndarray]:
-  if not os.path.exists(path):
-    return {}
-  with files.open_ordinary(path) as file, np.load(
-      file, allow_pickle=False) as stored:
-    ends = np.cumsum(stored['counts'])
-    parts = np.split(np.asarray(stored['scores'], np.float32), ends[:-1])
-    return dict(zip(stored['names'].tolist(), parts))

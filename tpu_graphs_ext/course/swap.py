@@ -7,8 +7,8 @@ Beside the file in the checkout two more appear, and go with `uninstall`:
                         that replaced, and of the checkout's own file
 
 A file that neither the checkout nor this module put there is never replaced or
-removed. Each file is whole or absent, and what was broken off between two of
-them is finished by the next call.
+removed. Every file is whole or absent, and the next call finishes what was
+interrupted between two of them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ RELEASED = (
     '1b6b492e5e25a7f30eae64e7c8678125adbba43b13bdb4ac84bc1e989e2263f6',
     '673203783f3d1258c080c3776b0b50cbbe88ab0c31ed195397694c94084d4fb4')
 # Who wrote the file that is in place.
-THEIRS, COMMITTED, OURS, INSTALLED, OTHER = (
-    "the baseline's", 'as committed', "this project's", 'installed',
-    'changed by hand')
+THEIRS, INSTALLED, OTHER = "the baseline's", 'installed', 'changed by hand'
 
 
 def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
@@ -67,11 +65,13 @@ def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
   # Until the last step the old file is in place: `previous`.
   record = {**_record(target), 'sha256': _sum(new), 'source': source,
             'previous': _sum(old)}
-  if kind in (THEIRS, COMMITTED) and old != new:
-    files.write_file(target + ORIGINAL, old)
+  replaces_original = kind == THEIRS and old != new
+  if replaces_original:
     record['original'] = _sum(old)
   files.write_file(target + RECORD,
                    (json.dumps(record, indent=2) + '\n').encode())
+  if replaces_original:
+    files.write_file(target + ORIGINAL, old)
   if old == new:
     return f'already in place: {target}'
   files.write_file(target, new)
@@ -90,41 +90,36 @@ def uninstall(root: str = '', task: str = 'tile') -> str:
   target = _target(root, task)
   kind = state(target)
   if kind == OTHER:
-    which = '' if task == 'tile' else f' --task {task}'
+    flag = '' if task == 'tile' else f' --task {task}'
     raise UserError(
         f'{target}: has changes that install did not make and would lose; copy '
         f'the file away, for example `cp {target} my_models.py`, run '
-        f'`{checkout.own_command()} install{which} --models_py my_models.py`, '
+        f'`{checkout.own_command()} install{flag} --models_py my_models.py`, '
         'and uninstall again')
   done = f'already the checkout\'s own: {target}'
-  if kind in (OURS, INSTALLED):
+  if kind == INSTALLED:
     files.write_file(target, _original(target))
     done = f'restored {target}'
-  # The record last: it says whose the other is.
-  for path in (target + ending for ending in (ORIGINAL, RECORD)):
-    if os.path.lexists(path) and not _is_own(target, path[len(target):]):
-      done += f'\nleft {path}: install did not make it'
-    elif os.path.lexists(path):
-      try:
-        os.remove(path)
-      except OSError as error:
-        raise UserError(f'{path}: cannot be removed ({error}); remove it by '
-                        'hand') from error
+  for ending in (ORIGINAL, RECORD):  # The record last: it proves the other.
+    if not os.path.lexists(target + ending):
+      continue
+    if _is_own(target, ending):
+      os.remove(target + ending)
+    else:
+      done += f'\nleft {target + ending}: install did not make it'
   return done
 
 
 def state(target: str) -> str:
-  """Who wrote the models.py in place: THEIRS, COMMITTED, OURS and so on."""
+  """Who wrote the models.py in place: THEIRS, INSTALLED or OTHER."""
   content, record = _content(target), _record(target)
-  if _sum(content) in RELEASED:
-    return THEIRS
-  if content in (_content(load_models.models_path(task))
-                 for task in checkout.TASKS):
-    return OURS
   # Without git only the record knows the checkout's own file.
-  if content == _committed(target) or _sum(content) == record.get('original'):
-    return COMMITTED
-  if _sum(content) in (record.get('sha256'), record.get('previous')):
+  if (_sum(content) in (*RELEASED, record.get('original'))
+      or content == _committed(target)):
+    return THEIRS
+  ours = [_content(load_models.models_path(task)) for task in checkout.TASKS]
+  if content in ours or _sum(content) in (
+      record.get('sha256'), record.get('previous')):
     return INSTALLED
   return OTHER
 
@@ -169,33 +164,25 @@ def _committed(target: str) -> bytes | None:
 
 
 def _is_own(target: str, ending: str) -> bool:
-  """Whether install made a file beside models.py, by its content."""
+  """Whether install made a file beside models.py."""
   record = _record(target)
   if ending == RECORD:
     return bool(record)
-  try:
-    content = _content(target + ORIGINAL)
-  except UserError:
-    return False
-  found = _sum(content)
-  # Records of earlier versions do not have its sum.
-  recorded = bool(record) and record.get('original', found) == found
-  return recorded or found in RELEASED or content in (
-      _content(target), _committed(target))
+  return os.path.isfile(target + ending) and (
+      _sum(_content(target + ending)) == record.get('original'))
 
 
 def _record(target: str) -> dict[str, str]:
-  """What install noted; empty where there is nothing of that kind."""
+  """What install noted; empty if there is no such file or it is damaged."""
   try:
     with files.open_ordinary(target + RECORD) as file:
-      record = files.parse_json(file.read(_MAX_RECORD), target + RECORD)
-  except (OSError, UserError):
+      record = dict(files.parse_json(file.read(_MAX_RECORD), target + RECORD))
+  except (OSError, UserError, TypeError, ValueError):
     return {}
-  known = isinstance(record, dict) and 'sha256' in record and all(
-      isinstance(value, str) and (
-          name == 'source' or re.fullmatch('[0-9a-f]{64}', value))
-      for name, value in record.items())
-  return record if known else {}
+  record.pop('source', None)
+  sums = all(re.fullmatch('[0-9a-f]{64}', str(value))
+             for value in record.values())
+  return record if sums and 'sha256' in record else {}
 
 
 def _content(path: str) -> bytes:

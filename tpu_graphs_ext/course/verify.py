@@ -3,8 +3,7 @@
 The graders swap models.py into the baseline, load the model folder, build the
 class that the run file names, copy the weights by position and rank the test
 split. So does `verify`, in a `sandbox`; with a checkout also through the
-course's unchanged script. `grade_tiles` and `grade_layouts` hold what differs
-between the tasks.
+course's unchanged script.
 """
 
 from __future__ import annotations
@@ -14,31 +13,31 @@ import logging
 import os
 import tempfile
 import time
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tpu_graphs_ext import files, load_models
-from tpu_graphs_ext.course import (
-  agreement,
-  allowed_imports,
-  checkout,
-  grade_layouts,
-  grade_tiles,
-  process_limits,
-  sandbox,
-)
-from tpu_graphs_ext.engine import artifacts, settings
+from tpu_graphs_ext.course import agreement, allowed_imports, checkout, sandbox
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.engine import artifacts, predictions_csv, settings
 from tpu_graphs_ext.errors import UserError, shortened
+from tpu_graphs_ext.tasks import tile_batches
 
-_log = logging.getLogger(__name__)
-
-GRADERS = {'tile': grade_tiles.TileGrader,
-           'layout': grade_layouts.LayoutGrader}
-DATA_ROOTS = {'tile': settings.DATA_ROOT,
-              'layout': '~/data/tpugraphs/npz/layout'}
+SCRIPT = checkout.COURSE_FILES[0]
 # Without one of these a folder is not a saved Keras model.
 _MODEL_FILES = ('saved_model.pb', 'keras_metadata.pb',
                 os.path.join('variables', 'variables.index'),
                 os.path.join('variables', 'variables.data-00000-of-00001'))
+# Kernels that are ranked once more with the statistics of training.
+_TRIED_KERNELS = 50
+_TOY_TEXT = (
+    'the model was trained with --toy_data, the first '
+    f'{read.TOY_FILES} files of each split, and cannot be graded on the whole '
+    'data; train again without --toy_data')
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -73,33 +72,28 @@ class Verdict:
     lines += [f'note: {note}' for note in self.notes]
     lines += [f'fault: {fault}' for fault in self.faults]
     number = len(self.faults)
-    lines.append(
+    return '\n'.join([*lines, (
         f'{number} reason{"s" * (number > 1)} why this hand-in fails'
-        if number else 'this hand-in works')
-    return '\n'.join(lines)
+        if number else 'this hand-in works')])
 
   def to_json(self) -> dict[str, Any]:
-    return {'ok': self.ok, **{
-        name: getattr(self, name) for name in (
-            'model_dir', 'models_py', 'facts', 'faults', 'notes',
-            'graded_by', 'toy_trained')}}
+    content = dataclasses.asdict(self)
+    del content['run_info']
+    return {'ok': self.ok, **content}
 
 
-def verify(model_dir: str, *, task: str = 'tile', models_py: str = '',
-           root: str = '', data_root: str = '',
-           cache_dir: str = settings.CACHE_DIR, toy_data: bool = False,
-           time_limit: float = process_limits.DEFAULT_MINUTES) -> Verdict:
+def verify(model_dir: str, *, models_py: str = '', root: str = '',
+           data_root: str = settings.DATA_ROOT,
+           cache_dir: str = settings.CACHE_DIR,
+           time_limit: float = checkout.TIME_LIMIT_MINUTES) -> Verdict:
   """Grades a hand-in up to its CSV.
 
   Args:
     model_dir: folder model_<hash>, its run file beside it.
-    task: 'tile' or 'layout'.
     models_py: the file to hand in; empty: the package's.
-    root: the baseline's checkout; empty: what TPU_GRAPHS_ROOT names. The
-      layout task needs one.
-    data_root: where the data is; empty: the place in `DATA_ROOTS`.
-    cache_dir: see `read.read_dataset`; of tiles only.
-    toy_data: grade with the first files of each split only.
+    root: the baseline's checkout; empty: what TPU_GRAPHS_ROOT names.
+    data_root: folder of the splits train, valid and test.
+    cache_dir: see `read.read_dataset`.
     time_limit: minutes that the code of the hand-in may take in all.
 
   Raises:
@@ -107,31 +101,26 @@ def verify(model_dir: str, *, task: str = 'tile', models_py: str = '',
       number, or a path is empty. Everything else is a fault of the verdict.
   """
   files.require_path('--model_dir', model_dir)
-  found = checkout.find(root)
-  if task == 'layout' and not found:
-    raise UserError(
-        '--root names no checkout of the baseline, whose scripts verify a '
-        f'layout hand-in; name one, or set {checkout.ROOT_VARIABLE}')
-  models_path = files.full_path(models_py) if models_py else (
-      load_models.models_path(task))
-  verdict = Verdict(files.full_path(model_dir), models_path)
-  verdict.run_info = _look_at_files(verdict)
-  verdict.faults += allowed_imports.faults_of(models_path)
-  if not found and allowed_imports.needs_baseline(models_path):
-    verdict.faults.append(
-        f'{models_path}: imports {allowed_imports.BASELINE_PACKAGE}, which '
-        'only the checkout has; name it with --root to verify this file')
-  grader = GRADERS[task](verdict.run_info, data_root or DATA_ROOTS[task],
-                         cache_dir, toy_data)
-  verdict.faults += grader.faults
-  with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
-    confinement = process_limits.Confinement(
-        os.path.join(folder, 'home'), time_limit)
-    if os.path.isfile(models_path):
+  sandbox.check_minutes(time_limit)
+  root = checkout.find(root)
+  models_py = (files.full_path(models_py) if models_py
+               else load_models.models_path())
+  verdict = Verdict(files.full_path(model_dir), models_py)
+  _read_run_file(verdict)
+  if verdict.run_info and artifacts.task_of(verdict.run_info['args']) != 'tile':
+    verdict.faults = [
+        f'{verdict.model_dir}: ranks layouts, and the assignment hands in '
+        'models of tiles; `evaluate --task layout` measures this one']
+    return verdict
+  verdict.faults += [*_faults_of_folder(verdict.model_dir),
+                     *allowed_imports.faults_of(models_py)]
+  if os.path.isfile(models_py):
+    with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
       try:
-        place = sandbox.Sandbox(folder, verdict.model_dir, models_path, found,
-                                confinement, task)
-        _grade(place, grader, verdict)
+        place = sandbox.Sandbox(
+            folder, verdict.model_dir, models_py, root, time_limit)
+        verdict.facts.update(_facts(verdict, root, place, time_limit))
+        _Grader(verdict, place, data_root, cache_dir).grade()
       except UserError as error:
         verdict.faults.append(str(error))
       except OSError as error:
@@ -140,127 +129,232 @@ def verify(model_dir: str, *, task: str = 'tile', models_py: str = '',
   return verdict
 
 
-def _look_at_files(verdict: Verdict) -> dict[str, Any] | None:
-  """Checks names and files; returns what the run file holds, if readable."""
-  faults, path = verdict.faults, verdict.model_dir
-  if not os.path.isdir(path):
-    faults.append(f'{path}: there is no such model folder')
-  else:
-    faults += [f'{path}: {name} is missing or empty; copy the whole folder '
-               'again from where it was trained' for name in _MODEL_FILES
-               if not _has_content(os.path.join(path, name))]
-  if '/model_' in os.path.dirname(path):
-    verdict.notes.append(
-        f'{os.path.dirname(path)}: the course\'s script replaces every '
-        '"/model_" of a path, so it will not find the run file there; hand in '
-        'from a folder whose path has none')
-  run_info = None
+def _read_run_file(verdict: Verdict) -> None:
   try:
-    run_path = artifacts.run_path_of(path)
-    if not os.path.exists(run_path):
+    path = artifacts.run_path_of(verdict.model_dir)
+    if not os.path.exists(path):
       raise UserError(
-          f'{path}: its run file {run_path} is missing; it says how the model '
-          'is built, so copy it from where it was trained')
-    run_info = artifacts.read_run_file(run_path)
-    artifacts.check_hash(run_path, run_info)
+          f'{verdict.model_dir}: its run file {path} is missing; it says how '
+          'the model is built, so copy it from where it was trained')
+    verdict.run_info = artifacts.read_run_file(path)
+    artifacts.check_hash(path, verdict.run_info)
   except UserError as error:
-    faults.append(str(error))
-  return run_info
+    verdict.faults.append(str(error))
+  folder = os.path.dirname(verdict.model_dir)
+  if '/model_' in folder:
+    verdict.notes.append(
+        f'{folder}: the course\'s script replaces every "/model_" of a path, '
+        'so it will not find the run file there; hand in from a folder whose '
+        'path has none')
 
 
-def _has_content(path: str) -> bool:
-  return os.path.isfile(path) and os.path.getsize(path) > 0
+def _faults_of_folder(model_dir: str) -> list[str]:
+  if not os.path.isdir(model_dir):
+    return [f'{model_dir}: there is no such model folder']
+  paths = {name: os.path.join(model_dir, name) for name in _MODEL_FILES}
+  return [f'{model_dir}: {name} is missing or empty; copy the whole folder '
+          'again from where it was trained' for name, path in paths.items()
+          if not (os.path.isfile(path) and os.path.getsize(path))]
 
 
-def _grade(place: sandbox.Sandbox, grader, verdict: Verdict) -> None:
-  """Takes the grader's steps, and runs the script.
-
-  Raises:
-    UserError: a process was ended or spoilt its answer.
-  """
-  verdict.facts.update(_facts(place, grader, verdict))
-  answer = grader.ask(place)
-  verdict.faults += answer.faults
-  if answer.built is not None and answer.saved is not None and not answer.fits:
-    verdict.faults.append(
-        f'the saved variables are not those of {grader.args["model"]} built '
-        f'for {grader.data_text()}: {_first_difference(answer)}')
-    verdict.faults[-1] += '. ' + grader.explain_variables(place)
-  if answer.ranked:
-    _compare_with_training(place, grader, answer, verdict)
-    _run_script(place, grader, answer, verdict)
-  if grader.toy_trained():
-    verdict.toy_trained = True
-    if not any('--toy_data' in fault for fault in verdict.faults):
-      verdict.faults.append(grade_tiles.TOY_TEXT)
-
-
-def _facts(place: sandbox.Sandbox, grader, verdict: Verdict) -> dict[str, str]:
+def _facts(verdict: Verdict, root: str | None, place: sandbox.Sandbox,
+           minutes: float) -> dict[str, str]:
   facts = {'models.py': verdict.models_py, 'model': verdict.model_dir}
   if verdict.run_info:
     args = verdict.run_info['args']
     facts['class'] = (
         f'{args["model"]} {sandbox.brief(args["model_kwargs_json"])}')
-  if place.has(grader.script):
-    facts['graded by'] = f'{grader.script} in a copy of {place.root}'
+  if place.has(SCRIPT):
+    facts['graded by'] = f'{SCRIPT} in a copy of {root}'
   else:
-    why = ('no checkout of the baseline is named with --root'
-           if place.root is None else
-           f'the course\'s scripts are neither in {place.root} nor in a folder '
-           f'{checkout.COURSE_FOLDER} beside it')
+    why = (f'the course\'s scripts are neither in {root} nor in a folder '
+           f'{checkout.COURSE_FOLDER} beside it' if root
+           else 'no checkout of the baseline is named with --root')
     facts['graded by'] = f'this package, in a process of its own ({why})'
-  facts['confined'] = place.confinement.text()
-  if grader.data_text():
-    facts['data'] = grader.data_text()
+  facts['confined'] = sandbox.limits_text(minutes)
   return facts
 
 
-def _compare_with_training(place: sandbox.Sandbox, grader,
-                           answer: sandbox.Answer, verdict: Verdict) -> None:
-  """Compares the ranking with the one that training left."""
-  scores = grader.scores_after_training(answer)
-  verdict.facts['ranked'] = (f'{len(scores):,} test {grader.item}s in '
-                             f'{answer.seconds:.1f} s')
-  choices, where = grader.trained_choices()
-  if not choices:
-    verdict.notes.append(where)
-    return
-  found = agreement.compare(choices, scores)
-  verdict.facts['agrees'] = (f'{len(found.same):,} of {len(scores):,} '
-                             f'{grader.item}s are ranked as in {where}')
-  if not found.complete:
-    text, is_fault = grader.explain_choices(place, answer, found)
-    (verdict.faults if is_fault else verdict.notes).append(text)
+# ----------------------------------------------------------------- grading
 
 
-def _run_script(place: sandbox.Sandbox, grader, answer: sandbox.Answer,
-                verdict: Verdict) -> None:
-  """Runs what the graders run, and compares its ranking."""
-  if not place.has(grader.script):
-    return
-  if grader.why_not_compared():
-    verdict.notes.append(grader.why_not_compared())
-    return
-  _log.info('running %s', grader.script)
-  start = time.monotonic()
-  rows, odd = grader.run_script(place, answer)
-  verdict.graded_by = grader.script
-  verdict.facts['script'] = (
-      f'{grader.script} ranked {rows:,} {grader.item}s in '
-      f'{time.monotonic() - start:.1f} s, {rows - len(odd):,} of them as here')
-  if odd:
-    verdict.faults.append(
-        f'{grader.script} ranks {len(odd)} {grader.item}s differently from '
-        f'loading the model here ({shortened(odd)}); the model depends on '
-        'more than its trained variables')
+class _Features(NamedTuple):
+  """The kernels to rank, and what turns them into a model's input."""
+  stats: FeatureStats
+  num_ops: int
+  test: Partition
+  largest_split: int  # Kernels.
+
+  def text(self) -> str:
+    return (f'{self.stats.node.num_used} node and '
+            f'{self.stats.config.num_used} config columns, '
+            f'num_ops={self.num_ops}')
 
 
-def _first_difference(answer: sandbox.Answer) -> str:
-  """The numbers of variables, and the first two that differ in shape."""
-  saved, built = answer.saved, answer.built
-  text = f'{len(saved)} are saved, and the class has {len(built)}'
-  for (name, shape), (other, wanted) in zip(saved, built):
-    if shape != wanted:
-      return (f'{text}; {name} {tuple(shape)} is saved where the class has '
-              f'{other} {tuple(wanted)}')
-  return text
+class _Grader:
+  """Runs a hand-in in its place; writes what it finds into the verdict."""
+
+  def __init__(self, verdict: Verdict, place: sandbox.Sandbox, data_root: str,
+               cache_dir: str):
+    self._verdict, self._place = verdict, place
+    self._run = verdict.run_info or {}
+    self._predicted = self._run.get('test_predictions') or {}
+    self._data_root, self._cache_dir = data_root, cache_dir or None
+    self._graded = None
+    try:
+      # As the grader's script does it: statistics of all train kernels.
+      self._graded = self._features(least_configs=-1)
+      verdict.facts['data'] = self._graded.text()
+      verdict.toy_trained = self._toy_trained()
+    except UserError as error:
+      verdict.faults.append(f'nothing could be ranked: {error}')
+
+  def grade(self) -> None:
+    """Takes the grader's steps, then runs the course's script.
+
+    Raises:
+      UserError: a process was ended, or spoilt its answer.
+    """
+    verdict, answer = self._verdict, self._ask(self._graded)
+    verdict.faults += answer.faults
+    if answer.misfit:
+      verdict.faults.append(
+          'the saved variables are not those of '
+          f'{self._run["args"]["model"]} built for {self._graded.text()}: '
+          f'{answer.misfit}. {self._explain_misfit()}')
+    if answer.ranked:
+      verdict.facts['ranked'] = (f'{len(answer.scores):,} test kernels in '
+                                 f'{answer.seconds:.1f} s')
+      self._compare_with_training(answer)
+      if self._place.has(SCRIPT):
+        self._run_script(answer)
+    if verdict.toy_trained and not any(
+        '--toy_data' in fault for fault in verdict.faults):
+      verdict.faults.append(_TOY_TEXT)
+
+  def _toy_trained(self) -> bool:
+    """Whether the run file shows that training read only a part of the data."""
+    if self._graded.largest_split > read.TOY_FILES and (
+        self._run.get('settings', {}).get('toy_data')):
+      return True
+    return len(self._graded.test) > len(self._predicted) == read.TOY_FILES
+
+  def _explain_misfit(self) -> str:
+    num_ops = self._run.get('num_ops', self._graded.num_ops)
+    if self._verdict.toy_trained:
+      return _TOY_TEXT
+    if num_ops != self._graded.num_ops:
+      return (f'The model was trained on other data, with num_ops={num_ops}: '
+              'name it with --data_root, or train again')
+    return ('models.py or the class\'s arguments have changed since training, '
+            'or the run file belongs to another model, or the data has '
+            'changed, or --configs left out train kernels that the grader '
+            'reads')
+
+  def _compare_with_training(self, answer: sandbox.Answer) -> None:
+    """Compares the ranking with the one in the run file."""
+    verdict = self._verdict
+    if not self._predicted:
+      verdict.notes.append(
+          'the run file has no test_predictions to compare with (training was '
+          'interrupted, or had --test_mode=metrics)')
+      return
+    found = agreement.compare(self._predicted, answer.scores)
+    verdict.facts['agrees'] = (
+        f'{len(found.same):,} of {len(answer.scores):,} kernels are ranked as '
+        'in the run file')
+    if not found.odd:
+      return
+    what = '; '.join(
+        f'{len(names)} kernels {text} ({shortened(names, 1)})'
+        for names, text in (
+            (found.different, 'have other configurations in the run file'),
+            (found.impossible,
+             'have configurations in the run file that they lack'),
+            (found.missing, 'are not in the run file'),
+            (found.unknown, 'of the run file are not in the data')) if names)
+    why, is_fault = self._explain_choices(found, answer)
+    (verdict.faults if is_fault else verdict.notes).append(f'{what}: {why}')
+
+  def _explain_choices(self, found: agreement.Agreement,
+                       answer: sandbox.Answer) -> tuple[str, bool]:
+    """Why the run file has other choices, and whether that is a fault."""
+    if self._verdict.toy_trained:
+      return _TOY_TEXT, True
+    if found.unknown or found.impossible or found.missing:
+      return ('the run file was written with another test split than the one '
+              f'in {self._data_root}; name the data that the model was trained '
+              'on'), True
+    if self._statistics_explain(found.different):
+      return ('training took the statistics that features are normalised by '
+              'from the train kernels of at least '
+              f'{self._run["args"]["configs"]} configurations, and the grader '
+              'takes them from all. The baseline does so with every model, so '
+              'it is no fault; `tpu-graphs-ext evaluate --stats all` shows '
+              'what it costs'), False
+    state = (f' It has {answer.state} variables that are not trained, as batch '
+             'normalisation has; the grader copies trained variables only, so '
+             'keep no other state.' if answer.state else '')
+    return ('the model folder and the run file are from different trainings, '
+            'or models.py (perhaps the order in which the class creates its '
+            f'variables) or the data has changed since.{state}'), True
+
+  def _statistics_explain(self, names: list[str]) -> bool:
+    """Whether the model ranks as in training with training's statistics."""
+    try:
+      trained = self._features(self._run['args']['configs'])
+    except UserError:  # No train kernel has so many configurations.
+      return False
+    tried = np.flatnonzero(np.isin(trained.test.tile_ids, names))
+    scores = self._ask(trained._replace(
+        test=trained.test.select(tried[:_TRIED_KERNELS]))).scores
+    return bool(scores) and not agreement.compare(
+        {name: self._predicted[name] for name in scores}, scores).odd
+
+  def _run_script(self, answer: sandbox.Answer) -> None:
+    """Runs the course's script and compares its CSV.
+
+    Raises:
+      UserError: the script failed, or its CSV cannot be read.
+    """
+    _log.info('running %s', SCRIPT)
+    start = time.monotonic()
+    # An empty cache folder: a cache of the baseline does not notice that the
+    # data behind it has changed.
+    self._place.run([
+        SCRIPT, f'--dir={self._place.model_dir}', '--cache_dir=',
+        f'--data_root={files.full_path(self._data_root)}'])
+    rows = {name.rsplit(':', 1)[1]: indices for name, indices in
+            predictions_csv.read(os.path.join(
+                self._place.folder, settings.CSV_NAME)).items()}
+    odd = agreement.compare(rows, answer.scores).odd
+    self._verdict.graded_by = SCRIPT
+    self._verdict.facts['script'] = (
+        f'{SCRIPT} ranked {len(rows):,} kernels in '
+        f'{time.monotonic() - start:.1f} s, {len(rows) - len(odd):,} of them '
+        'as here')
+    if odd:
+      self._verdict.faults.append(
+          f'{SCRIPT} ranks {len(odd)} kernels differently from loading the '
+          f'model here ({shortened(odd)}); the model depends on more than its '
+          'trained variables')
+
+  def _features(self, least_configs: int) -> _Features:
+    dataset = read.read_dataset(
+        self._data_root, min_train_configs=least_configs,
+        cache_dir=self._cache_dir)
+    return _Features(
+        FeatureStats.of_partition(dataset.train), dataset.num_ops, dataset.test,
+        max(map(len, (dataset.train, dataset.valid, dataset.test))))
+
+  def _ask(self, features: _Features | None) -> sandbox.Answer:
+    """Takes the grader's steps; without data as far as they go."""
+    request = {'args': self._run.get('args'), 'graphs': None,
+               'num_ops': self._run.get('num_ops')}
+    if features:
+      graphs = os.path.join(self._place.new_folder(), 'graphs')
+      with artifacts.quiet_keras():
+        tile_batches.kernel_graphs(features.test, features.stats).save(graphs)
+      request.update(graphs=graphs, num_ops=features.num_ops)
+      _log.info('ranking %d kernels', len(features.test))
+    return self._place.ask(request)

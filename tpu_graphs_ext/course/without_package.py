@@ -1,11 +1,9 @@
-"""Runs a script where this package cannot be imported, as at the graders'.
+"""Runs a script where this package cannot be imported, as for the graders.
 
   python -I without_package.py FOLDERS SCRIPT [ARG ...]
 
 The script sees its working folder, the standard library and what is installed;
-FOLDERS names more folders to import from, joined as in PYTHONPATH. A plain
-Python of the current stack cannot run the baseline, so there the imports are
-prepared first, as `tpu-graphs-ext run` does it.
+FOLDERS names more folders to import from, joined as in PYTHONPATH.
 """
 
 import importlib
@@ -15,6 +13,7 @@ import runpy
 import sys
 
 HIDDEN = 'tpu_graphs_ext'
+PROJECT = os.path.abspath(os.path.join(__file__, *3 * [os.pardir]))
 
 
 class Hide(importlib.abc.MetaPathFinder):
@@ -27,14 +26,10 @@ class Hide(importlib.abc.MetaPathFinder):
     return None
 
 
-def prepare_imports(project: str) -> None:
-  """Has `stacks.imports` do its work, then forgets the package again.
-
-  Args:
-    project: folder that holds the package.
-  """
+def prepare_imports() -> None:
+  """On the current stack, has `stacks.imports` load Keras 2; then hides it."""
   path = sys.path[:]
-  sys.path.insert(0, project)
+  sys.path.insert(0, PROJECT)
   imports = importlib.import_module(HIDDEN + '.stacks.imports')
   versions = importlib.import_module(HIDDEN + '.stacks.versions')
   if versions.stack_name() == 'current':
@@ -45,16 +40,12 @@ def prepare_imports(project: str) -> None:
     if name.partition('.')[0] == HIDDEN:
       del sys.modules[name]
   sys.path[:] = path
-
-
-def main() -> None:
-  folders, script = sys.argv[1].split(os.pathsep), sys.argv[2]
-  del sys.argv[:2]
-  sys.path[:] = [os.getcwd(), *sys.path, *folders]
-  prepare_imports(os.path.abspath(os.path.join(__file__, *3 * [os.pardir])))
   sys.meta_path.insert(0, Hide())
-  runpy.run_path(script, run_name='__main__')
 
 
 if __name__ == '__main__':
-  main()
+  folders, script = sys.argv[1].split(os.pathsep), sys.argv[2]
+  del sys.argv[:2]
+  sys.path[:] = [os.getcwd(), *sys.path, *folders]
+  prepare_imports()
+  runpy.run_path(script, run_name='__main__')
