@@ -46,7 +46,7 @@ def test_it_was_run_from_its_first_cell_to_its_last():
 
 @pytest.mark.slow
 def test_it_runs(tmp_path, monkeypatch):
-  for package in ('nbclient', 'ipykernel', 'libtpu', 'grandalf'):
+  for package in ('nbclient', 'ipykernel', 'libtpu', 'matplotlib'):
     pytest.importorskip(package)
   import run_tour
   monkeypatch.setenv('PYTHONPATH', str(PROJECT))

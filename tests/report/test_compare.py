@@ -5,11 +5,13 @@ import os
 import numpy as np
 import pytest
 
-from support import tiny_kernels
+from support import tiny_hlo, tiny_kernels
 from support.tiny_runs import run_info
+from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import duplicate_configs, results
 from tpu_graphs_ext.engine import task as tasks
+from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.report import (
   compare,
   kernels,
@@ -32,26 +34,18 @@ def result(tile_id, slowdown, program='net', configs=20, **changes):
 class FixedRanker:
   """Thinks that the last configuration is the fastest."""
 
-  def __init__(self, constants=None):
-    self.model = self
-    if constants:
-      self.constants = lambda trained=True: {
-          name: values[trained] for name, values in constants.items()}
-
-  def score_all(self, partition, what):
-    for kernel in partition:
-      yield kernel, duplicate_configs.Scores(
-          -np.arange(kernel.num_configs, dtype=np.float32),
-          np.arange(kernel.num_configs))
+  def scored(self, kernel):
+    places = np.arange(kernel.num_configs)
+    return duplicate_configs.Scores(-places.astype(np.float32), places)
 
 
-def comparison(*of_runs, constants=None, **changes):
+def comparison(*of_runs, **changes):
   """Groups of one run each, each a list of slowdowns at top-1."""
   groups = {}
   for number, values in enumerate(of_runs):
     info = run_info(f'Model{number}')
     groups[f'Model{number}'] = [measure.Measured(
-        runs.Run(f'run_{number}.jsonz', info, 'm'), FixedRanker(constants),
+        runs.Run(f'run_{number}.jsonz', info, 'm'), FixedRanker(),
         results.table(result(f'net_{i}', value, f'net{i % 2}', **changes)
                       for i, value in enumerate(values)))]
   problems = Partition.from_kernels([
@@ -75,15 +69,60 @@ def number(cell):
 
 
 def test_worst_and_best_kernels_of_each_group():
-  chosen = kernels.chosen(
-      comparison([0.0, 0.5, 0.1, 0.2], [0.3, 0.0, 0.0, 0.9]), 1)
-  assert {one.kernel.tile_id: one.roles for one in chosen} == {
-      'net_3': {'Model1': 'worst'}, 'net_0': {'Model0': 'best'},
-      'net_1': {'Model0': 'worst', 'Model1': 'best'}}
-  # The worst of all comes first; scores are of the groups concerned.
-  assert chosen[0].kernel.tile_id == 'net_3'
-  assert chosen[0].scores['Model1'].order[0] == 19
-  assert set(chosen[1].scores) == {'Model0', 'Model1'}
+  found = comparison([0.0, 0.5, 0.1, 0.2], [0.3, 0.0, 0.1, 0.9])
+  # The worst of all comes first.
+  assert list(kernels.chosen(found, 1).items()) == [
+      (3, {'Model1': 'worst'}), (1, {'Model0': 'worst', 'Model1': 'best'}),
+      (0, {'Model0': 'best'})]
+  section = kernels.section(found, 1, LOOKS)
+  assert section['unit'] == 'elements'
+  first, second, _ = section['kernels']
+  assert first['title'] == 'net_3: worst of Model1 (90.0 %)'
+  assert 'Each mark is a tile' in first['figures'][0].said
+  # The last configuration is tried first.
+  assert cells(first['tiles'], 'configuration')[1] == 19
+  assert cells(first['tiles'], 'place that Model1 predicts')[1] == 1
+  assert len(second['figures']) == 2
+
+
+def test_nodes_say_opcode_shape_and_layout():
+  arrays = features.module_arrays(tiny_hlo.convolution())
+  one = np.ones(1, np.int64)
+  nodes = kernels.nodes_of(Kernel(
+      'net_0', arrays.node_feat, arrays.node_opcode, arrays.edge_index,
+      features.config_features([], [[1, 1]]), one, one)).values.tolist()
+  assert nodes[1] == [1, 'parameter', 'f32[32,10,10,256]', '{3,0,2,1}', '']
+  assert nodes[2][2] == 'bf16[3,3,256,384]'
+  assert nodes[5][1:4] == ['add', 'f32[32,4,4,384]', '{3,0,2,1}']
+  assert nodes[5][4]  # It reads other nodes.
+  odd = tiny_kernels.make_kernel(node_width=12)
+  odd.node_opcode[0] = 250
+  assert kernels.nodes_of(odd).values[0, 1:4].tolist() == ['unknown', '?[]', '']
+
+
+def test_counts_of_an_elementwise_kernel():
+  """f32 [256, 512] is 32 x 4 layout tiles of 8 x 128; it is read and written.
+
+  Tiles of 8 x 2: 4 x 2 steps of 64 * 256 * 4 bytes in and out. Tiles of 5 x 4:
+  7 steps, which are 35 rows of layout tiles instead of 32.
+  """
+  arrays = features.module_arrays(tiny_hlo.elementwise([256, 512]))
+  kernel = Kernel(
+      'net_0', arrays.node_feat, arrays.node_opcode, arrays.edge_index,
+      features.config_features([], [[1, 1], [8, 2], [5, 4]]),
+      np.arange(3) + 1, np.ones(3, np.int64))
+  found = {title: row for title, *row in kernels.count_rows(
+      kernel, [1, 2], in_elements=False)}
+  names, times = kernels.COUNTS, page.TIMES
+  assert found[names['steps']] == ['8', f'7 ({times} 0.875)']
+  assert found[names['block_bytes']] == [
+      '128.0 KiB', f'160.0 KiB ({times} 1.25)']
+  assert found[names['moved_bytes']][0] == '1.0 MiB'
+  assert found[names['rounding']] == ['1', f'1.09 ({times} 1.09)']
+  # Nothing is padded, and there is no product.
+  assert not {names['padding'], names['matrix_rows']} & set(found)
+  for odd in (tiny_kernels.no_edges(), tiny_kernels.one_config()):
+    assert 'inf' not in str(list(kernels.count_rows(odd, [0], False)))
 
 
 def test_kernels_that_nothing_can_rank_are_not_shown():
@@ -96,33 +135,32 @@ def test_kernels_that_nothing_can_rank_are_not_shown():
 
 def test_means_by_program_and_what_they_are_held_against():
   found = comparison([0.0, 0.5, 0.2, 0.7])
-  table = compare.by_program(found, LOOKS)['tables'][0]
+  table = compare.by(found, 'program', LOOKS)['tables'][0]
   # net0 has kernels 0 and 2, net1 the others; default 10 %, random 200 %.
   kernels_of, *means = cells(table, 'net0')
   assert (kernels_of, *map(number, means)) == ('2', 10, 10, 200)
   assert number(cells(table, 'net1')[1]) == 60
   assert number(cells(table, 'all kernels')[1]) == 35
-  assert compare.by_kind(found, LOOKS) == {}  # There is one kind.
+  assert compare.by(found, 'kind', LOOKS) == {}  # There is one kind.
 
 
 def test_of_many_programs_the_common_are_drawn(monkeypatch):
-  monkeypatch.setattr(compare, 'MOST_PROGRAMS', 1)
+  monkeypatch.setattr(compare, 'MOST_DRAWN', 1)
   found = comparison([0.0] * 5)
   found.rows['program'] = ['a', 'b', 'c', 'b', 'a']
-  section = compare.by_program(found, LOOKS)
+  section = compare.by(found, 'program', LOOKS)
   svg = section['figures'][0].svg
-  assert 'a (2)' in svg and 'the other programs (3)' in svg
-  assert 'b (2)' not in svg and cells(section['tables'], 'b')[0] == '2'
+  assert 'a (2)' in svg and 'b (2)' not in svg
+  assert cells(section['tables'], 'b')[0] == '2'
   assert (section['drawn'], section['number']) == (1, 3)
 
 
 def test_distribution_over_kernels():
   found = comparison([0.0, 0.04, 0.2, 1.0] * 3)
-  figure = compare.distributions(found, LOOKS)[0]
-  # At the best 1 of 4, within 5 % 2 of 4; median (4 + 20) / 2.
-  assert list(map(float, cells(figure.table, 'Model0')[:3])) == [25, 50, 12]
-  assert cells(figure.table, 'Model0')[-1] == '100'
-  assert cells(figure.table, 'default tile')[2] == '10.0'
+  # Median (4 + 20) / 2.
+  assert compare.distributions(found, LOOKS)[0].said.startswith(
+      'Model0: median 12.00 %, 90 % within 100.0 %, worst 100.0 %; default '
+      'tile: median 10.00 %')
 
 
 def test_paired_differences():
@@ -137,18 +175,10 @@ def test_paired_differences():
 def test_many_groups_are_compared_with_the_best():
   found = compare.differences(comparison(*[[0.1 * i] * 2
                                            for i in (3, 2, 1, 4, 5)]))
+  # The best one is Model2.
   assert set(found.frame['pair']) == {
       *(f'Model2 {page.MINUS} Model{other}' for other in (0, 1, 3, 4)),
       *(f'Model{own} {page.MINUS} default tile' for own in range(5))}
-
-
-def test_constants_beside_where_they_started():
-  found = comparison([0.0], constants={'launch_ns': (200.0, 300.0),
-                                       'own_ns': (400.0, 4.0)})
-  table, = overview.constants([found])
-  assert cells(table, 'launch_ns') == [
-      '200', '300', f'{page.TIMES} 1.5', 'time of a kernel that does nothing']
-  assert cells(table, 'own_ns')[:3] == ['400', '4', f'{page.TIMES} 0.01']
 
 
 @pytest.mark.parametrize('of_runs, title, certainty', [
@@ -188,8 +218,8 @@ def test_tables_of_runs(monkeypatch):
                                 for i, info in enumerate(infos)])]
   found = overview.section(groups, [], LOOKS | compare.looks_of(['Mine']))
   # Nothing was measured: mean and deviation of 10, 20 and 30 % in run files.
-  assert cells(found['groups'], 'Mine')[:3] == [3, '0.650 ± 0.000',
-                                                '20.0 ± 10.0']
+  assert cells(found['groups'], 'Mine')[:4] == [
+      3, '3 ± 0', '0.650 ± 0.000', '20.0 ± 10.0']
   assert found['by_run_files'] == ('According to its run file Mine leads: 20.0 '
                                    '% slowdown at top-1')
   assert '3 runs, written 1970' in found['trained']

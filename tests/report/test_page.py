@@ -8,18 +8,12 @@ import pytest
 
 from support.tiny_runs import Page
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.report import charts, page, pictures
+from tpu_graphs_ext.report import charts, page
 
 
-@pytest.fixture(scope='module', autouse=True)
-def without_a_screen():
-  charts.require_packages()
-
-
-def test_groups_differ_in_colour_mark_or_line():
+def test_groups_differ_in_colour_or_mark():
   looks = [charts.look_of(number, '') for number in range(24)]
   assert len({(look.colour, look.mark) for look in looks}) == 24
-  assert len({look.mark for look in looks[:8]}) == 8
 
 
 def test_bars_have_full_names_and_equal_ones_give_equal_figures():
@@ -37,14 +31,15 @@ def test_ticks_of_log_axes_are_plain_numbers():
   ticks = []
 
   def draw(unused_figure, axes):
-    for least, most in ((0, 2), (-40, 2000), (0, 5e5)):
+    for least, most in ((0, 2), (-40, 2000)):
       charts.log_scale(axes, 'x', least, most)
-      ticks.append([text.get_text() for text in axes.get_xticklabels()])
+      low, high = axes.get_xlim()
+      ticks.append([text.get_text() for text in axes.get_xticklabels()
+                    if low <= text.get_position()[0] <= high])
 
   charts.svg(draw)
-  assert ticks == [['0', '1', '3'], [
-      '\u221210', '\u22121', '0', '1', '10', '100', '1,000'],
-                   ['0', '1', '10', '100', '1,000', '10,000', '100,000']]
+  assert ticks == [['0', '1', '3'],
+                   ['\u221210', '\u22121', '0', '1', '10', '100', '1,000']]
 
 
 def test_without_its_packages_there_is_one_clear_error(monkeypatch):
@@ -62,36 +57,16 @@ def test_numbers_as_text():
   assert page.spread(1.0, 0.25) == '1.00 ± 0.25'
   assert page.interval(1.5, 1.0, 2.0) == '1.50 [1.00\u00a0to\u00a02.00]'
   assert page.interval(1.5, nan, nan) == '1.50'
-  assert [page.count(value) for value in (1234567.0, 0.5, 1.28125)] == [
-      '1\u202f234\u202f567', '0.5', '1.28']
-  # 6 921 408 512 / 2^30 = 6.446.
-  assert [page.size(value) for value in (512, 1536, 3 << 20, 6921408512)] == [
-      '512 B', '1.5 KiB', '3 MiB', '6.45 GiB']
 
 
-def test_text_of_files_is_escaped_and_figures_come_back(tmp_path):
+def test_text_of_files_is_escaped():
   svg = charts.svg(lambda _, axes: axes.plot([1, 2, 3], [1, 3, 2]))
   evil = page.table('<i>', ('a&b',), [('<script>',)])
   content = page.render(
-      title='<b>', certainty='', comparisons=[], task='tile', noun='', nouns='',
-      problems=['<u>'], choices='', kernels=[], trained='', constants=[],
-      curves=[page.Figure('A & "B"', 'said', svg, evil, size=90)],
+      by_run_files='<b>', comparisons=[], task='tile', problems=['<u>'],
+      kernels=[], trained='', curves=[page.Figure('A & "B"', 'said', svg)],
       groups=evil, runs=evil, flags=evil)
   read = Page(content)
-  assert not read.unclosed
+  assert not read.unclosed and read.counts['img'] == 1
   assert not {'script', 'i', 'b', 'u'} & set(read.counts)
   assert '<script>' in read.text and '<u>' in read.text
-  path = tmp_path / 'page.html'
-  path.write_text(content)
-  assert pictures.pictures(str(path)) == {'A & "B"': svg}
-
-
-@pytest.mark.parametrize('content, message', [
-    (None, 'cannot be read'), (b'<html></html>', 'is not a report'),
-    (b'\xff\xfe', 'cannot be read')])
-def test_other_files_have_no_figures(tmp_path, content, message):
-  path = tmp_path / 'page.html'
-  if content is not None:
-    path.write_bytes(content)
-  with pytest.raises(UserError, match=f'{path}: {message}'):
-    pictures.pictures(str(path))

@@ -8,7 +8,6 @@ import pytest
 
 from support.tiny_runs import run_info, write_run
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import TEMPORARY
 from tpu_graphs_ext.report import runs
 
 
@@ -54,8 +53,6 @@ def cut(folder):
 @pytest.mark.parametrize('spoil, said', [
     (lambda folder: (folder / 'bad').mkdir(), None),
     (lambda folder: put(folder, 'bad/saved_model.pb'), None),
-    (lambda folder: (folder / 'model_0123').mkdir(),
-     'model_0123: its run file'),
     (cut, 'cannot be read as a run file'),
     (lambda folder: put(folder, 'run_x.jsonz', b'hello'),
      'run_x.jsonz: cannot be read as a run file'),
@@ -63,10 +60,7 @@ def cut(folder):
      'run_x.jsonz: cannot be read as a run file'),
     (lambda folder: put(folder, 'run_x.jsonz', gzip.compress(
         b'{"args": {"lr": 1}}')), 'its args lack model, model_kwargs_json'),
-    (lambda folder: (folder / f'model_ab.01234567{TEMPORARY}').mkdir(),
-     'a folder that was never finished; remove it'),
-    (lambda folder: (folder / 'resume_ab').mkdir(),
-     'resume_ab: left by a training that is not finished'),
+    (lambda folder: put(folder, 'resume_ab/run_x.jsonz', b'hello'), None),
     (lambda folder: write_run(folder, {**run_info('Other'), 'final_error': {}},
                               with_model=True),
      'is not finished; this is its state at epoch 3'),

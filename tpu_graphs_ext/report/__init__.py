@@ -4,13 +4,10 @@ report     from what a user names to the page
 runs       finds runs, and groups those that differ only in their seed
 measure    what their models do on labelled problems, as pandas frames
 compare    which run is better: first screen, by program, in pairs
-overview   learning curves, physical constants, the runs themselves
+overview   learning curves, the runs themselves
 kernels    single kernels: where models do worst and best
-counts     what a tile does: steps, bytes, padding
-drawing    a kernel's graph
 charts     matplotlib's figures
 page       tables, figures and numbers; templates/ makes HTML of them
-pictures   the figures of a page as SVG documents
 """
 
 # Kernels of each kind, best and worst, that a page shows of each group.

@@ -2,83 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+import collections
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from tqdm import tqdm
 
+from tpu_graphs_ext.analytic import feature_loops, tile_counts
+from tpu_graphs_ext.analytic.explain import in_bytes
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, bounds_of
 from tpu_graphs_ext.engine.duplicate_configs import Scores
-from tpu_graphs_ext.report import charts, counts, drawing, page
+from tpu_graphs_ext.report import charts, page
+from tpu_graphs_ext.report.charts import Look
 from tpu_graphs_ext.report.compare import Looks
 from tpu_graphs_ext.report.measure import Comparison
 from tpu_graphs_ext.tasks import feature_stats
 
-if TYPE_CHECKING:
-  import pandas
-
-# Configurations that a figure shows; of more, some are left out.
-MOST_MARKS = 500
-
-
-@dataclasses.dataclass(frozen=True)
-class Shown:
-  """A kernel, and for whom it is a good or a bad one.
-
-  Attributes:
-    kernel: the kernel.
-    roles: name of a group -> 'worst' or 'best'.
-    rows: name -> what the group's first run measured, by column.
-    scores: name -> how that run scores the configurations.
-  """
-  kernel: Kernel
-  roles: dict[str, str]
-  rows: dict[str, Any]
-  scores: dict[str, Scores]
-
-
-def chosen(comparison: Comparison, count: int) -> list[Shown]:
-  """The `count` worst and best kernels of each group's first run.
-
-  Worst: the first tile to try is slowest against the best one; of equal ones
-  the lowest tau. Best: the other end, among kernels with more than ten tiles
-  if there are enough. Kernels whose configurations all have the same features
-  are left out.
-  """
-  first = {name: of[0] for name, of in comparison.groups.items()}
-  roles: dict[int, dict[str, str]] = {}
-  for name, measured in first.items():
-    for role, places in zip(('worst', 'best'), ends(measured.rows, count)):
-      for place in places:
-        roles.setdefault(place, {})[name] = role
-  order = sorted(roles, key=lambda place: (
-      'worst' not in roles[place].values(),
-      -max(first[name].rows['slowdown_1'][place] for name in roles[place])))
-  scores: dict[int, dict[str, Scores]] = {place: {} for place in order}
-  for name, measured in first.items():
-    own = [place for place in order if name in roles[place]]
-    of = measured.ranker.score_all(
-        comparison.problems.select(own), f'kernels of {name}') if own else ()
-    for place, (_, found) in zip(own, of):
-      scores[place][name] = found
-  return [Shown(comparison.problems.kernel(place), roles[place],
-                {name: first[name].rows.iloc[place] for name in roles[place]},
-                scores[place]) for place in order]
-
-
-def ends(rows: pandas.DataFrame, count: int) -> tuple[list[int], list[int]]:
-  """Places of the worst and of the best kernels; none is in both."""
-  by = rows[rows['rankable']].fillna({'kendall': -1}).sort_values(
-      ['slowdown_1', 'kendall', 'tile_id'], ascending=[False, True, True])
-  worst = list(by.index[:count])
-  # Equal ones in the order of their names, in both.
-  rest = by.drop(worst).sort_values(
-      ['slowdown_1', 'kendall', 'tile_id'], ascending=[True, False, True])
-  many = rest[rest['configs'] > 10]
-  return worst, list((many if len(many) >= count else rest).index[:count])
+# Name in `tile_counts.counts` -> what a reader sees. Models with tile geometry
+# compute them, so they tell the chosen tile from the best one.
+COUNTS = {
+    'steps': 'steps', 'output_tiles': 'tiles of the output',
+    'kernel_tiles': "tiles of a product's filter",
+    'moved_bytes': 'bytes moved, with re-reads and padding',
+    'block_bytes': 'first transfer: one block of each tensor',
+    'footprint_bytes': 'on-chip memory: two blocks a tensor',
+    'pieces': 'contiguous pieces of all transfers',
+    'matrix_rows': 'rows through the matrix unit',
+    'tile_elements': 'elements of an output tile',
+    'padding': 'padding to whole layout tiles, factor',
+    'rounding': 'padding to whole tiles of this size, factor'}
 
 
 def section(comparison: Comparison, count: int,
@@ -88,34 +43,77 @@ def section(comparison: Comparison, count: int,
     return {}
   in_elements = (feature_stats.what_tiles_count(comparison.problems)
                  == feature_stats.TILES[1])
-  kernels = tqdm(chosen(comparison, count), desc='draw', unit='kernel',
+  kernels = tqdm(chosen(comparison, count).items(), desc='draw', unit='kernel',
                  disable=None, leave=False)
   return {'unit': 'elements' if in_elements else 'layout tiles',
-          'kernels': [_kernel(one, looks, in_elements) for one in kernels]}
+          'kernels': [_kernel(comparison, place, roles, looks, in_elements)
+                      for place, roles in kernels]}
 
 
-def _kernel(shown: Shown, looks: Looks, in_elements: bool) -> dict[str, Any]:
-  kernel = shown.kernel
-  row = next(iter(shown.rows.values()))
-  best = int(np.argmin(kernel.runtime_rel))
-  roles = ', '.join(
-      f'{role} of {name} ({page.number(100 * shown.rows[name]["slowdown_1"])} '
-      '%)' for name, role in shown.roles.items())
+def chosen(comparison: Comparison, count: int) -> dict[int, dict[str, str]]:
+  """Place of a kernel -> name of a group -> 'worst' or 'best'.
+
+  They are the `count` worst and best kernels of each group's first run, by
+  `ends`; the worst of all come first.
+  """
+  rows = {name: of[0].rows for name, of in comparison.groups.items()}
+  roles: dict[int, dict[str, str]] = {}
+  for name in rows:
+    for role, places in zip(('worst', 'best'), ends(rows[name], count)):
+      for place in places:
+        roles.setdefault(place, {})[name] = role
+  return dict(sorted(roles.items(), key=lambda item: (
+      'worst' not in item[1].values(),
+      -max(rows[name]['slowdown_1'][item[0]] for name in item[1]))))
+
+
+def ends(rows: pd.DataFrame, count: int) -> tuple[list[int], list[int]]:
+  """Places of the worst and of the best kernels; none is in both.
+
+  Worst: the first tile to try is slowest against the best one; of equal ones
+  the lowest tau. Best: the other end, among kernels with more than ten tiles
+  if there are enough. Kernels whose configurations all have the same features
+  are left out.
+  """
+  by = rows[rows['rankable']].fillna({'kendall': -1}).sort_values(
+      ['slowdown_1', 'kendall', 'tile_id'], ascending=[False, True, True])
+  worst, rest = list(by.index[:count]), by.iloc[count:][::-1]
+  many = rest[rest['configs'] > 10]
+  return worst, list((many if len(many) >= count else rest).index[:count])
+
+
+def _kernel(comparison: Comparison, place: int, roles: Mapping[str, str],
+            looks: Looks, in_elements: bool) -> dict[str, Any]:
+  kernel = comparison.problems.kernel(place)
+  first = {name: comparison.groups[name][0] for name in roles}
+  rows = {name: one.rows.iloc[place] for name, one in first.items()}
+  scores = {name: one.ranker.scored(kernel) for name, one in first.items()}
+  row, best = next(iter(rows.values())), int(np.argmin(kernel.runtime_rel))
+  said = ', '.join(
+      f'{role} of {name} ({page.number(100 * rows[name]["slowdown_1"])} %)'
+      for name, role in roles.items())
   return {
-      'title': f'{kernel.tile_id}: {roles}',
+      'title': f'{kernel.tile_id}: {said}',
       'text': f'Kind: {row["kind"]}; {kernel.num_configs} configurations, the '
               f'best of which takes {_us(kernel.runtime_ns[best])} us. '
               'Slowdown of the default tile: '
               f'{page.number(100 * row["default"])} %.',
-      'figures': [drawing.drawing(kernel), *(
-          _scatter(shown, name, looks, best) for name in shown.roles)],
-      'tiles': _tiles_table(shown, best, in_elements),
-      'nodes': drawing.table(kernel)}
+      'figures': [
+          _scatter(kernel, looks[name], of, best, rows[name]['kendall'])
+          for name, of in scores.items()],
+      'tiles': _tiles_table(kernel, scores, best, in_elements),
+      'nodes': page.Table(f'Nodes of {kernel.tile_id}, in the order of the '
+                          'file', nodes_of(kernel))}
 
 
 def _us(runtime_ns: float) -> str:
-  value = float(runtime_ns) / 1000
-  return page.count(round(value)) if value >= 1000 else f'{value:.3g}'
+  return _plain(float(runtime_ns) / 1000)
+
+
+def _plain(value: float) -> str:
+  """Three digits; of large and of whole numbers all, with their thousands."""
+  return (f'{value:,.0f}' if value >= 1000 or value == round(value)
+          else f'{value:.3g}')
 
 
 def _slowdown(kernel: Kernel) -> np.ndarray:
@@ -123,21 +121,17 @@ def _slowdown(kernel: Kernel) -> np.ndarray:
   return 100 * (kernel.runtime_rel / kernel.runtime_rel.min() - 1)
 
 
-# ------------------------------------------------------------------- figures
-
-
-def _scatter(shown: Shown, name: str, looks: Looks, best: int) -> page.Figure:
-  """Predicted place against runtime."""
-  kernel, order = shown.kernel, shown.scores[name].order
-  by_place = _slowdown(kernel)[order]  # Of the first to try, the second, ...
-  places = np.arange(1, len(order) + 1)
-  drawn = _drawn(by_place)
-  best_place = int(np.flatnonzero(order == best)[0]) + 1
-  look, is_long = looks[name], len(order) > 100
+def _scatter(kernel: Kernel, look: Look, scores: Scores, best: int,
+             tau: float) -> page.Figure:
+  """Measured time by predicted place."""
+  by_place = _slowdown(kernel)[scores.order]  # Of the first to try, ...
+  best_place = int(np.flatnonzero(scores.order == best)[0]) + 1
+  is_long = len(by_place) > 100
 
   def draw(figure, axes):
-    axes.plot(places[drawn], by_place[drawn], look.mark, ms=3, mew=0.4,
-              color=look.colour, alpha=0.75, clip_on=False)
+    axes.plot(np.arange(1, len(by_place) + 1), by_place, look.mark, ms=3,
+              mew=0.4, color=look.colour, alpha=0.75, clip_on=False,
+              rasterized=is_long)  # Thousands of marks are large as vectors.
     for place, text, mark in ((1, 'chosen', 's'), (best_place, 'best', 'o')):
       axes.plot(place, by_place[place - 1], mark, ms=10, mfc='none',
                 mec=charts.INK, mew=1.4, label=text, clip_on=False)
@@ -148,51 +142,28 @@ def _scatter(shown: Shown, name: str, looks: Looks, best: int) -> page.Figure:
     axes.set(xlabel='predicted place; 1 is tried first'
              + ' (log scale)' * is_long,
              ylabel='% over the best (log scale\nabove 1 %)')
-    axes.minorticks_off()
     axes.grid(True)
     charts.legend_below(figure, axes)
 
-  left_out = len(order) - int(drawn.sum())
   return page.Figure(
-      f'Measured time by the place that {name} predicts for '
+      f'Measured time by the place that {look.name} predicts for '
       f'{kernel.tile_id}',
       f'Each mark is a tile. The one tried first is {by_place[0]:.1f} % '
       f'slower than the best one, which has place {best_place} of '
-      f"{len(order)}. Kendall's tau is "
-      f'{page.number(shown.rows[name]["kendall"])}.'
-      + f' {left_out} of the tiles are not drawn.' * bool(left_out),
-      charts.svg(draw), page.table(
-          f'The first choices of {name}', (
-              'place', 'configuration', 'measured, us', '% over the best'),
-          ((place + 1, order[place], _us(kernel.runtime_ns[order[place]]),
-            page.number(by_place[place]))
-           for place in range(min(10, len(order))))))
+      f"{len(by_place)}. Kendall's tau is {page.number(tau)}.",
+      charts.svg(draw))
 
 
-def _drawn(by_place: np.ndarray) -> np.ndarray:
-  """bool [configs]: the first and the fastest ones, and some of the others."""
-  if by_place.size <= MOST_MARKS:
-    return np.ones(by_place.size, bool)
-  drawn = np.zeros(by_place.size, bool)
-  drawn[:20] = True
-  drawn[np.argsort(by_place)[:20]] = True
-  drawn[np.linspace(0, by_place.size - 1, MOST_MARKS - 40).astype(int)] = True
-  return drawn
-
-
-# --------------------------------------------------------------------- tables
-
-
-def _tiles_table(shown: Shown, best: int, in_elements: bool) -> page.Table:
+def _tiles_table(kernel: Kernel, scores: Mapping[str, Scores], best: int,
+                 in_elements: bool) -> page.Table:
   """The best tile beside those that the runs choose, and where they differ."""
-  kernel, orders = shown.kernel, {
-      name: shown.scores[name].order.tolist() for name in shown.roles}
+  orders = {name: of.order.tolist() for name, of in scores.items()}
   configs = [best, *(order[0] for order in orders.values())]
   slowdown = _slowdown(kernel)
   rows = [('configuration', *configs)]
   for group in ('output_bounds', 'kernel_bounds'):
-    bounds = [page.TIMES.join(map(str, bounds_of(
-        kernel.config_feat[config], group))) for config in configs]
+    bounds = ['x'.join(map(str, bounds_of(kernel.config_feat[config], group)))
+              for config in configs]
     if any(bounds):
       rows.append((group, *(of or page.NOTHING for of in bounds)))
   rows += [
@@ -200,23 +171,64 @@ def _tiles_table(shown: Shown, best: int, in_elements: bool) -> page.Table:
       ('% over the best', *(page.number(slowdown[c]) for c in configs)),
       *((f'place that {name} predicts', *(order.index(c) + 1 for c in configs))
         for name, order in orders.items()),
-      *_count_rows(kernel, configs, in_elements)]
+      *count_rows(kernel, configs, in_elements)]
   return page.table(
       f'{kernel.tile_id}: the chosen tiles against the best one; in brackets '
       'the multiple of the best, where they differ',
       ('', 'best', *(f'chosen by {name}' for name in orders)), rows)
 
 
-def _count_rows(kernel: Kernel, configs: Sequence[int],
-                in_elements: bool) -> Iterable[tuple[str, ...]]:
-  """Steps, bytes and padding; none if the file lacks their columns."""
+def count_rows(kernel: Kernel, configs: Sequence[int],
+               in_elements: bool) -> Iterator[tuple[str, ...]]:
+  """Steps, bytes and padding of configurations, from a kernel's features.
+
+  None if the file lacks their columns. Counts that say nothing of a kernel,
+  such as a padding of 1, are left out.
+  """
   if (kernel.node_feat.shape[1] < len(schema.NODE_FEATURES)
       or kernel.config_feat.shape[1] < len(schema.CONFIG_FEATURES)):
     return
-  for title, (best, *others) in counts.counts_of(
-      kernel, configs, in_elements).items():
-    text = page.size if title in counts.BYTES.values() else page.count
-    yield (title, text(best), *(
+  loops = feature_loops.kernel_loops(kernel, in_elements)
+  found = tile_counts.counts(loops, feature_loops.loop_tiles(
+      loops, kernel.config_feat[list(configs)]))
+  for name, title in COUNTS.items():
+    values = found[name]
+    if name != 'steps' and not (values.any() and (values != 1).any()):
+      continue
+    text = in_bytes if name.endswith('_bytes') else _plain
+    best = values[0]
+    yield (title, *(
         text(value) if not best or abs(value / best - 1) < 1e-6
         else f'{text(value)} ({page.TIMES} {value / best:.3g})'
-        for value in others))
+        for value in values.tolist()))
+
+
+def nodes_of(kernel: Kernel) -> pd.DataFrame:
+  """A row a node, in the order of the file: node, opcode, shape, layout, reads.
+
+  Shapes are as HLO writes them, such as 'f32[128,64]'; layouts have the most
+  minor dimension first; `reads` are the producers' numbers.
+  """
+  features = np.zeros((kernel.num_nodes, len(schema.NODE_FEATURES)))
+  known = min(features.shape[1], kernel.node_feat.shape[1])
+  features[:, :known] = np.rint(kernel.node_feat[:, :known])
+  sizes, types, minor = (
+      features[:, schema.NODE_GROUPS[group]].astype(np.int64) for group in (
+          'shape_dimensions', 'shape_element_type', 'layout_minor_to_major'))
+  parts = features[:, schema.NODE_COLUMN['shape_tuple_shapes_size']]
+  producers = collections.defaultdict(list)
+  for consumer, producer in kernel.edge_index.tolist():
+    producers[consumer].append(str(producer))
+  rows = []
+  for node, opcode in enumerate(kernel.node_opcode.tolist()):
+    dims = [str(size) for size in sizes[node, :schema.MAX_DIMS] if size > 0]
+    is_type = np.flatnonzero(types[node] == 1)
+    kind = schema.ELEMENT_TYPES[is_type[0]].lower() if is_type.size else '?'
+    order = ','.join(map(str, minor[node, :len(dims)]))
+    rows.append((
+        node, schema.OPCODE_NAMES.get(opcode, 'unknown'),
+        f'tuple of {int(parts[node])}' if kind == 'tuple'
+        else f'{kind}[{",".join(dims)}]', f'{{{order}}}' if dims else '',
+        ', '.join(producers[node])))
+  return pd.DataFrame(
+      rows, columns=['node', 'opcode', 'shape', 'layout', 'reads'])

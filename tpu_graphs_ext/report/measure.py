@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
+import pandas as pd
 
 from tpu_graphs_ext.engine import evaluate, scoring, statistics
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import DATA_ROOT, Loading, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report.runs import Group, Run
-
-if TYPE_CHECKING:
-  import pandas
 
 DEFAULT = 'default tile'
 RANDOM = {'tile': 'random tiles', 'layout': 'random layouts'}
@@ -41,11 +37,6 @@ class Measure(NamedTuple):
   digits: int = 3
   higher_is_better: bool = True
 
-  @property
-  def short(self) -> str:
-    """'top-5' of 'top-5 %'."""
-    return self.name.replace(' %', '')
-
 
 def measures_of(task: tasks.Task) -> list[Measure]:
   """Those that a report compares; the first one decides which run wins."""
@@ -57,32 +48,11 @@ def measures_of(task: tasks.Task) -> list[Measure]:
       *slowdowns]
 
 
-@dataclasses.dataclass(frozen=True)
-class Measured:
-  """A run on the problems of a comparison.
-
-  Attributes:
-    run: which.
-    ranker: its model.
-    rows: a row a problem, in their order; see `Task.row_of`.
-  """
+class Measured(NamedTuple):
+  """A run, its model, and a row a problem; see `Task.row_of`."""
   run: Run
   ranker: scoring.Ranker
-  rows: pandas.DataFrame
-
-  @functools.cached_property
-  def constants(self) -> dict[str, tuple[Optional[float], float]]:
-    """Physical constant -> (before training, now).
-
-    The first is None if the model does not say; empty without constants.
-    """
-    constants = getattr(self.ranker.model, 'constants', None)
-    if not callable(constants):
-      return {}
-    is_told = 'trained' in inspect.signature(constants).parameters
-    before = constants(trained=False) if is_told else {}
-    return {name: (before.get(name), value)
-            for name, value in constants().items()}
+  rows: pd.DataFrame
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,43 +70,32 @@ class Comparison:
   groups: dict[str, list[Measured]] = dataclasses.field(default_factory=dict)
 
   @property
-  def rows(self) -> pandas.DataFrame:
+  def rows(self) -> pd.DataFrame:
     """Of the first run: for the columns that no model changes."""
     return next(iter(self.groups.values()))[0].rows
 
-  def values(self, measure: Measure) -> pandas.DataFrame:
+  def values(self, measure: Measure) -> pd.DataFrame:
     """[problems, who chooses]: means over the runs of a group, scaled.
 
-    After the groups come the default tile and random choices, for measures
-    that they have.
+    The best group comes first; after the groups come the default tile and
+    random choices, for measures that they have.
     """
-    import pandas
-    found = {name: np.mean([run.rows[measure.column] for run in of], axis=0)
-             for name, of in self.groups.items()}
+    found = pd.DataFrame({
+        name: np.mean([run.rows[measure.column] for run in of], axis=0)
+        for name, of in self.groups.items()})
+    means = found.mean() * (1 if measure.higher_is_better else -1)
+    found = found[means.sort_values(ascending=False, kind='stable').index]
     if measure.column.startswith('slowdown'):
       if 'default' in self.rows and self.rows['default'].notna().any():
         found[DEFAULT] = self.rows['default']
       found[RANDOM[self.task.name]] = self.rows[
           measure.column.replace('slowdown', 'random')]
-    return measure.scale * pandas.DataFrame(found)
+    return measure.scale * found
 
 
-def mean_interval(values: pandas.Series) -> tuple[float, float, float]:
+def mean_interval(values: pd.Series) -> tuple[float, float, float]:
   """(mean, low, high); NaN is left out, and stands for what is unknown."""
   return (float(values.mean()), *statistics.bootstrap_interval(values))
-
-
-def difference(values: pandas.DataFrame, one: str,
-               other: str) -> tuple[float, float, float]:
-  """(mean, low, high) of one column minus another, paired by problem."""
-  return statistics.paired_difference(values[one], values[other])
-
-
-def gain(measure: Measure, values: pandas.DataFrame, one: str,
-         other: str) -> tuple[float, float, float]:
-  """By how much `one` is better than `other`."""
-  return difference(values, *((one, other) if measure.higher_is_better
-                              else (other, one)))
 
 
 def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
@@ -154,46 +113,44 @@ def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
   Returns:
     A comparison for each source of problems.
   """
-  runs = [run for group in groups for run in group.runs]
-  roots = {run.settings.get('data_root') for run in runs} - {None, ''}
+  every = [(group, run) for group in groups for run in group.runs]
+  roots = {run.settings.get('data_root') for _, run in every} - {None, ''}
   only_root = roots.pop() if len(roots) == 1 else ''
   found: dict[str, Optional[Comparison]] = {}
-  for group in groups:
-    for run in group.runs:
-      if run.model_dir is None:
-        continue
-      try:
-        task = tasks.find(run.task)
-        own = _loading_of(task, run, loading, only_root)
-        collection = task.collection(run.info['args'], own)
-        source = data or os.path.join(own.data_root, *collection, 'valid')
-        if source not in found:
-          found[source] = None
-          found[source] = Comparison(task, source, _labelled(
-              task, task.read(source, own) if data else task.read_split(
-                  own, collection, 'valid'), source, problems))
-        if found[source]:
-          ranker = scoring.load_ranker(run.model_dir, own)
-          found[source].groups.setdefault(group.name, []).append(Measured(
-              run, ranker, evaluate.measure(
-                  ranker, found[source].problems,
-                  f'{run.model} {run.name[:8]}')))
-      except UserError as error:
-        text = str(error)
-        problems.append(text if run.model_dir in text or text.startswith(
-            source) else f'{run.model_dir}: {text}')
+  for group, run in every:
+    if run.model_dir is None:
+      continue
+    try:
+      task = tasks.find(run.task)
+      own = _loading_of(task, run, loading, only_root)
+      collection = task.collection(run.info['args'], own)
+      source = data or os.path.join(own.data_root, *collection, 'valid')
+      if source not in found:
+        found[source] = None  # If it cannot be read, say so once.
+        found[source] = Comparison(task, source, _labelled(
+            task, task.read(source, own) if data else task.read_split(
+                own, collection, 'valid'), source, problems))
+      if found[source]:
+        ranker = scoring.load_ranker(run.model_dir, own)
+        rows = evaluate.measure(ranker, found[source].problems,
+                                f'{run.model} {run.name[:8]}')
+        found[source].groups.setdefault(group.name, []).append(
+            Measured(run, ranker, rows))
+    except UserError as error:
+      text = str(error)
+      problems.append(text if run.model_dir in text or text.startswith(source)
+                      else f'{run.model_dir}: {text}')
   return [one for one in found.values() if one and one.groups]
 
 
 def _loading_of(task: tasks.Task, run: Run, given: LoadSettings,
                 only_root: str) -> Loading:
   """How to load a run: as given, else with the folders it was trained with."""
-  names = {field.name for field in dataclasses.fields(task.loading)}
+  default = task.loading()
   chosen = {name: value for name, value in dataclasses.asdict(given).items()
-            if name in names}
+            if hasattr(default, name)}
   if given.stats not in task.loading.STATS:
     chosen['stats'] = 'train'
-  default = task.loading()
   if given.data_root == DATA_ROOT:
     chosen['data_root'] = (run.settings.get('data_root') or only_root
                            or default.data_root)
@@ -204,11 +161,7 @@ def _loading_of(task: tasks.Task, run: Run, given: LoadSettings,
 
 def _labelled(task: tasks.Task, read: tasks.Problems, source: str,
               problems: list[str]) -> tasks.Problems:
-  """The problems that have runtimes.
-
-  Raises:
-    UserError: none has.
-  """
+  """The problems that have runtimes; raises UserError if none has."""
   mask = np.array([problem.is_labelled for problem in read])
   if mask.all() or not mask.any():
     evaluate.require_labels(read, source, task)

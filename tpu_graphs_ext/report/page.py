@@ -1,4 +1,4 @@
-"""The page: what stands in it, how numbers are written, and its template."""
+"""The page: its tables and figures, how it writes numbers, and its template."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import math
 import os
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
+
+import pandas as pd
 
 from tpu_graphs_ext import __version__
-
-if TYPE_CHECKING:
-  import pandas
 
 NOTHING = '\u2013'  # Stands where there is no number.
 MINUS, TIMES = '\u2212', '\u00d7'
@@ -23,7 +22,7 @@ START = '<!DOCTYPE html>\n<!-- tpu_graphs_ext report -->'
 class Table(NamedTuple):
   """A table of texts; its first column names the rows."""
   caption: str
-  frame: pandas.DataFrame
+  frame: pd.DataFrame
 
 
 class Figure(NamedTuple):
@@ -33,21 +32,16 @@ class Figure(NamedTuple):
     title: its name.
     said: what it shows, in words.
     svg: an SVG document.
-    table: its numbers, folded shut below it.
-    size: its width in pixels; 0: that of all charts.
   """
   title: str
   said: str
   svg: str
-  table: Optional[Table] = None
-  size: int = 0
 
 
 def table(caption: str, columns: Iterable[str],
           rows: Iterable[Iterable[Any]]) -> Table:
   """A table by rows."""
-  import pandas
-  return Table(caption, pandas.DataFrame(rows, columns=list(columns)))
+  return Table(caption, pd.DataFrame(rows, columns=list(columns)))
 
 
 def render(**content: Any) -> str:
@@ -70,7 +64,7 @@ def render(**content: Any) -> str:
 
 
 def number(value: Optional[float], digits: int = 2) -> str:
-  """A number as text; a dash where there is none.
+  """A number as text; a dash if there is none.
 
   Args:
     value: the number.
@@ -84,7 +78,7 @@ def number(value: Optional[float], digits: int = 2) -> str:
 
 
 def spread(mean: float, deviation: float, digits: int = 2) -> str:
-  """'1.25 ± 0.10'; only the mean where there is no deviation."""
+  """'1.25 ± 0.10'; only the mean if there is no deviation."""
   text = number(mean, digits)
   if math.isnan(deviation):
     return text
@@ -93,23 +87,7 @@ def spread(mean: float, deviation: float, digits: int = 2) -> str:
 
 
 def interval(mean: float, low: float, high: float, digits: int = 2) -> str:
-  """'1.25 [1.00 to 1.50]'; only the mean where there is no interval."""
+  """'1.25 [1.00 to 1.50]'; only the mean if there is no interval."""
   text = number(mean, digits)
   return text if math.isnan(low) else (
       f'{text} [{number(low, digits)}\u00a0to\u00a0{number(high, digits)}]')
-
-
-def count(value: float) -> str:
-  """A whole number with its thousands apart; others with three digits."""
-  if value == round(value):
-    return f'{int(value):,}'.replace(',', '\u202f')
-  return f'{value:.3g}'
-
-
-def size(num_bytes: float) -> str:
-  """6921408512 as '6.45 GiB'."""
-  for unit in ('B', 'KiB', 'MiB', 'GiB'):
-    if num_bytes < 1024 or unit == 'GiB':
-      break
-    num_bytes /= 1024
-  return f'{num_bytes:.4g} {unit}' if unit == 'B' else f'{num_bytes:.3g} {unit}'

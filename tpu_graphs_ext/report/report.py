@@ -21,9 +21,6 @@ from tpu_graphs_ext.report import (
 
 _log = logging.getLogger(__name__)
 
-_UNMEASURED = ('Unknown: nothing was measured here. Slowdowns are those that '
-               'each trainer wrote into its run file, perhaps of other data.')
-
 
 def report(paths: Sequence[str], *, out: str, data: str = '',
            num_kernels: int = KERNELS, task: str = '',
@@ -41,8 +38,8 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
       or if that has the default, the run's own.
     num_kernels: number of the worst and of the best kernels of each group
       that are shown one by one; the layout task has none.
-    task: 'tile' or 'layout', whose runs are reported; '': those that are
-      there, which must be of one task.
+    task: 'tile' or 'layout', whose runs are reported; '': those found, which
+      must be of one task.
     loading: how to load the models.
 
   Raises:
@@ -58,20 +55,11 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
   for problem in problems:
     _log.warning('%s', problem)
   looks = compare.looks_of([group.name for group in groups])
-  sections = [compare.section(one, looks) for one in comparisons]
-  of_runs = overview.section(groups, comparisons, looks)
-  title, certainty = of_runs['by_run_files'], _UNMEASURED
-  if sections:
-    title = (sections[0]['title'] if len(sections) == 1 else
-             f'Runs on {len(sections)} sets of data')
-    certainty = 'Runs are compared only on the same data, below.'
-  task = groups[0].runs[0].task
-  noun = 'kernel' if task == 'tile' else 'program'
   content = page.render(
-      title=title, certainty=certainty, comparisons=sections, task=task,
-      noun=noun, nouns=f'{noun}s', problems=problems,
-      choices='tiles' if task == 'tile' else 'layouts', kernels=[
-          kernels.section(one, num_kernels, looks) for one in comparisons],
-      **of_runs)
+      comparisons=[compare.section(one, looks) for one in comparisons],
+      kernels=[kernels.section(one, num_kernels, looks)
+               for one in comparisons],
+      task=groups[0].runs[0].task, problems=problems,
+      **overview.section(groups, comparisons, looks))
   files.write_file(path, content.encode())
   return path

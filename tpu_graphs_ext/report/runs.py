@@ -8,24 +8,21 @@ import functools
 import json
 import os
 import pathlib
-import re
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
+
+import pandas as pd
 
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
 from tpu_graphs_ext.errors import UserError, shortened
-from tpu_graphs_ext.files import TEMPORARY, full_path
-
-if TYPE_CHECKING:
-  import pandas
+from tpu_graphs_ext.files import full_path
 
 # Arguments that say where files are or tell repetitions apart: they do not
 # change what is trained.
 _NOT_TRAINED = ('model', 'model_kwargs_json', 'out_dir', 'results_csv',
                 'run_id', 'test_mode')
-_MODEL, _RUN, _RUN_END, _RESUME = 'model_', 'run_', '.jsonz', 'resume_'
 # What the trainers of the baseline are called; their run files do not say it.
 _BASELINE = {'tile': 'tiles_train.py', 'layout': 'layout_train.py'}
 
@@ -47,7 +44,7 @@ class Run:
   def name(self) -> str:
     """The name of its run file, without 'run_' and the ending."""
     name = os.path.basename(self.run_path)
-    return name[len(_RUN) * name.startswith(_RUN):].split(_RUN_END)[0]
+    return name.removeprefix('run_').split('.jsonz')[0]
 
   @property
   def task(self) -> str:
@@ -70,28 +67,25 @@ class Run:
   @property
   def flags(self) -> dict[str, Any]:
     """What it was trained with, besides the model and its arguments."""
-    flags = {key: value for key, value in sorted(self.info['args'].items())
-             if key not in _NOT_TRAINED}
-    flags.update({key: self.settings[key] for key in ('data_root', 'toy_data')
-                  if key in self.settings})
-    flags['host'] = self.info.get('host', _BASELINE[self.task])
-    return flags
+    return {**{key: value for key, value in sorted(self.info['args'].items())
+               if key not in _NOT_TRAINED},
+            **{key: self.settings[key] for key in ('data_root', 'toy_data')
+               if key in self.settings},
+            'host': self.info.get('host', _BASELINE[self.task])}
 
   @functools.cached_property
-  def curve(self) -> pandas.DataFrame:
+  def curve(self) -> pd.DataFrame:
     """train_loss, train_opa, val_loss and val_opa by epoch, from 1.
 
     Columns that the run file has only in part are left out.
     """
-    import pandas
     stored = self.info.get('train_curve', {})
-    epochs = stored.get('epoch') or []
-    return pandas.DataFrame(
+    epochs = len(stored.get('epoch') or [])
+    return pd.DataFrame(
         {key: values for key, values in stored.items()
          if key != 'epoch' and isinstance(values, list)
-         and len(values) == len(epochs) and all(
-             type(value) in (int, float) for value in values)},
-        pandas.RangeIndex(1, len(epochs) + 1, name='epoch'), dtype=float)
+         and len(values) == epochs and all(map(_is_number, values))},
+        pd.RangeIndex(1, epochs + 1, name='epoch'), dtype=float)
 
   @property
   def is_finished(self) -> bool:
@@ -101,27 +95,25 @@ class Run:
   def record(self, ks: Iterable[int]) -> dict[str, Any]:
     """What the run file says, a cell for each column of the tables of runs.
 
-    Args:
-      ks: numbers of configurations to try, of the slowdowns.
+    `ks` are numbers of configurations to try, of the slowdowns `final_<k>`.
     """
-    opa = self.curve.get('val_opa')
+    opa = self.curve.get('val_opa', pd.Series(dtype=float))
     seconds = self.info.get('seconds', {}).get('train')
-    errors = self.info.get('final_error', {}).get('val', {})
-    found = {f'final_{k}': errors.get(str(k)) if isinstance(errors, dict)
-             else None for k in ks}
+    errors = self.info.get('final_error', {}).get('val')
+    errors = errors if isinstance(errors, dict) else {}
     return {
         'seed': self.info.get('seed'),
         'run_id': str(self.info['args'].get('run_id', '')),
         'epochs': len(self.curve),
-        'best_epoch': None if opa is None or opa.empty else opa.idxmax(),
-        'best_opa': None if opa is None else opa.max(),
-        'minutes': seconds / 60 if type(seconds) in (int, float) else None,
+        'best_epoch': None if opa.empty else opa.idxmax(),
+        'best_opa': None if opa.empty else opa.max(),
+        'minutes': seconds / 60 if _is_number(seconds) else None,
         'tensorflow': shown(self.info.get('versions', {}).get(
             'tensorflow', '')),
         'written': time.strftime('%Y-%m-%d %H:%M', time.localtime(
             os.path.getmtime(self.run_path))),
-        **{name: float(value) if type(value) in (int, float) else None
-           for name, value in found.items()}}
+        **{f'final_{k}': errors.get(str(k)) if _is_number(errors.get(str(k)))
+           else None for k in ks}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +127,10 @@ class Group:
   """
   name: str
   runs: Sequence[Run]
+
+
+def _is_number(value: Any) -> bool:
+  return type(value) in (int, float)
 
 
 # ------------------------------------------------------------------- finding
@@ -152,11 +148,14 @@ def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
   found, problems = {}, []
   for path in paths:
     read = []
-    for candidate in _candidates(path, problems):
-      try:
-        read.append(_read(candidate, problems))
-      except UserError as error:
-        problems.append(str(error))
+    try:
+      for run_path in _run_paths(path):
+        try:
+          read.append(_read(run_path, problems))
+        except UserError as error:
+          problems.append(str(error))
+    except UserError as error:
+      problems.append(str(error))
     # The names of runs are hashes, whose order means nothing.
     for run in sorted(read, key=lambda run: (run.model, run.name)):
       found.setdefault(os.path.realpath(run.run_path), run)
@@ -184,78 +183,45 @@ def of_one_task(found: Sequence[Run], task: str) -> list[Run]:
   return chosen
 
 
-def _candidates(path: str, problems: list[str]) -> list[str]:
-  """Model folders and run files that a path stands for."""
+def _run_paths(path: str) -> list[str]:
+  """Run files that a path stands for."""
   full = pathlib.Path(full_path(path))
   if not full.exists():
-    problems.append(f'{path}: no such file or folder; name a model folder, a '
+    raise UserError(f'{path}: no such file or folder; name a model folder, a '
                     'run file or a folder of them')
-    return []
-  if not full.is_dir() or _is_model(full.name):
+  if full.name.startswith('model_'):
+    return [artifacts.run_path_of(str(full))]
+  if not full.is_dir():
     return [str(full)]
-  found = []
-  for parent, folders, names in os.walk(full):
-    for name in folders:
-      if name.startswith(_RESUME):
-        problems.append(f'{parent}/{name}: left by a training that is not '
-                        'finished; `train --resume` continues it')
-      elif name.endswith(TEMPORARY):
-        problems.append(f'{parent}/{name}: a folder that was never finished; '
-                        'remove it')
-    # A model whose run file is there is found by that file.
-    models = {f'{_RUN}{name[len(_MODEL):]}{_RUN_END}': name
-              for name in folders if _is_model(name)}
-    runs = {name: name for name in names
-            if name.startswith(_RUN) and name.endswith(_RUN_END)}
-    found += [os.path.join(parent, name)
-              for name in sorted({**models, **runs}.values())]
-    folders[:] = sorted(name for name in folders if not _is_model(name)
-                        and not name.startswith((_RESUME, '.')))
+  found = [str(one) for one in sorted(full.rglob('run_*.jsonz'))
+           if not any(part.startswith(('.', 'resume_', 'model_'))
+                      for part in one.relative_to(full).parts)]
   if not found:
     there = sorted(os.listdir(full))
     has = f'it has {shortened(there, 5)}' if there else 'it is empty'
-    problems.append(
+    raise UserError(
         f'{path}: has no run, which is a folder model_<hash> and a file '
         f'run_<hash>.jsonz as `train` or tiles_train.py write them; {has}. '
         'Name the --out_dir of a training')
   return found
 
 
-def _is_model(name: str) -> bool:
-  return re.fullmatch(_MODEL + r'[^.]+', name) is not None
-
-
 def _read(path: str, problems: list[str]) -> Run:
-  """The run of a model folder or a run file.
-
-  Raises:
-    UserError: its run file is missing or damaged.
-  """
-  if os.path.isdir(path):
-    run = Run(artifacts.run_path_of(path),
-              artifacts.load_run(path, task='').info, path)
+  """The run of a run file; raises UserError if it is missing or damaged."""
+  info = artifacts.read_run_file(path)
+  artifacts.check_hash(path, info)
+  run = Run(path, info, None)
+  model_dir = os.path.join(os.path.dirname(path), f'model_{run.name}')
+  if os.path.isdir(model_dir):
+    run = dataclasses.replace(run, model_dir=model_dir)
   else:
-    info = artifacts.read_run_file(path)
-    run = Run(path, info, _model_beside(path, info))
-  _ = run.kwargs  # Raises if they are damaged.
-  if run.model_dir is None:
     problems.append(f'{path}: its model folder is not beside it, so only what '
                     'the run file says is here; copy the folder there')
+  _ = run.kwargs  # Raises if they are damaged.
   if not run.is_finished:
     problems.append(f'{path}: the run is not finished; this is its state at '
                     f'epoch {len(run.curve)}. `train --resume` continues it')
   return run
-
-
-def _model_beside(path: str, info: dict[str, Any]) -> Optional[str]:
-  """The model folder of a run file, or None."""
-  name = os.path.basename(path)
-  if not (name.startswith(_RUN) and name.endswith(_RUN_END)):
-    return None
-  artifacts.check_hash(path, info)
-  model_dir = os.path.join(
-      os.path.dirname(path), _MODEL + name[len(_RUN):-len(_RUN_END)])
-  return model_dir if os.path.isdir(model_dir) else None
 
 
 # ------------------------------------------------------------------ grouping
