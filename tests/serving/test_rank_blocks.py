@@ -110,15 +110,16 @@ def test_the_usual_blocks_are_ranked_where_none_are_given():
   assert ranking.candidates > 100
 
 
-@pytest.mark.parametrize('given, message', [
-    ([], 'must name at least one'),
-    ([(1, 2)], r'\(1, 2\) must be three whole numbers'),
-    ([(128, 128.0, 128)], 'must be three whole numbers'),
-    ('all', "blocks='all': must be 'usual', or a list"),
-    (GIVEN[:1], r'can have none of the 1; the first is \(2048, 8192, 8192\)')])
-def test_wrong_blocks(given, message):
-  with pytest.raises(UserError, match=message):
-    blocks.rank_blocks(PRODUCT, 'v5e', given)
+def test_wrong_blocks():
+  for given, message in (
+      ([], 'list of .bm, bk, bn. in elements'),
+      ([(1, 2)], 'three whole numbers of at least 1'),
+      ([(128, 128.0, 128)], 'three whole numbers'),
+      ('all', "blocks='all': must be 'usual', or a list"),
+      (GIVEN[:1],
+       r'can have none of the 1; the first is \(2048, 8192, 8192\)')):
+    with pytest.raises(UserError, match=message):
+      blocks.rank_blocks(PRODUCT, 'v5e', given)
 
 
 def test_blocks_as_text():

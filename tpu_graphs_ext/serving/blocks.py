@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any, Callable, Union
 
@@ -67,17 +68,17 @@ class BlockRanking:
     sizes = f'm {product.m:,} x k {product.k:,} x n {product.n:,}'
     if product.batch > 1:
       sizes += f', {product.batch:,} times'
-    lines = [f'{sizes} on {self.tpu}: {self.candidates:,} blocks, '
-             f'{len(self.dropped):,} that no kernel can have']
-    lines += [f'  {count:,}: {reason}' for reason, count in
-              collections.Counter(self.dropped.values()).most_common(3)]
-    lines.append(f'  {"place":>5} {"bm":>6} {"bk":>6} {"bn":>6} {"us":>9} '
-                 f'{"VMEM MiB":>9}')
-    for place, choice in enumerate(self.choices, 1):
-      lines.append(
-          f'  {place:>5} ' + ' '.join(f'{size:>6}' for size in choice.block)
-          + f' {choice.time_ns / 1e3:>9.1f} {choice.vmem_bytes / 2**20:>9.1f}')
-    return '\n'.join(lines)
+    return '\n'.join([
+        f'{sizes} on {self.tpu}: {self.candidates:,} blocks, '
+        f'{len(self.dropped):,} that no kernel can have',
+        *(f'  {count:,}: {reason}' for reason, count in
+          collections.Counter(self.dropped.values()).most_common(3)),
+        f'  {"place":>5} {"bm":>6} {"bk":>6} {"bn":>6} {"us":>9} '
+        f'{"VMEM MiB":>9}',
+        *(f'  {place:>5} {choice.block[0]:>6} {choice.block[1]:>6} '
+          f'{choice.block[2]:>6} {choice.time_ns / 1e3:>9.1f} '
+          f'{choice.vmem_bytes / 2**20:>9.1f}'
+          for place, choice in enumerate(self.choices, 1))])
 
 
 def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
@@ -125,16 +126,14 @@ def rank_blocks(product: analytic.Product, tpu: str,
   given = (analytic.usual_blocks(product, machine)
            if isinstance(blocks, str) and blocks == USUAL
            else _checked(blocks))
-  faults = (analytic.fault_of(product, block, machine)
-            for block in given.tolist())
+  faults = [analytic.fault_of(product, block, machine)
+            for block in given.tolist()]
   dropped = {index: fault for index, fault in enumerate(faults) if fault}
-  kept = np.array([index for index in range(len(given))
-                   if index not in dropped], np.int64)
+  kept = np.flatnonzero([not fault for fault in faults])
   if not len(kept):
     raise UserError(
         f'blocks: a Pallas kernel can have none of the {len(given)}; the first '
-        f'is {tuple(given[0].tolist())}: {dropped[0]}' if len(given) else
-        'blocks must name at least one; got none')
+        f'is {tuple(given[0].tolist())}: {faults[0]}')
   times = analytic.times_ns(product, given[kept], machine)
   memory = analytic.vmem_bytes(product, given[kept])
   order = np.argsort(times, kind='stable')[:top]
@@ -152,25 +151,22 @@ def parsed_blocks(text: str) -> BlocksLike:
   """
   if text == USUAL:
     return USUAL
-  words = [word.split('x') for word in text.replace(',', ' ').split()]
-  if not words or not all(
-      len(word) == 3 and all(size.isdecimal() for size in word)
-      for word in words):
+  words = text.replace(',', ' ').split()
+  if not words or not all(re.fullmatch(r'\d+x\d+x\d+', word) for word in words):
     raise UserError(f'--blocks={text:.200}: must be `{USUAL}`, or bm x bk x bn '
                     "in elements, as in '128x1024x512 256x512x512'")
-  return [tuple(map(int, word)) for word in words]
+  return [tuple(map(int, word.split('x'))) for word in words]
 
 
 def _checked(blocks: Sequence[Sequence[int]]) -> np.ndarray:
   """int64 [blocks, 3]."""
-  if isinstance(blocks, str) or not hasattr(blocks, '__iter__'):
-    raise UserError(f'blocks={blocks!r}: must be {USUAL!r}, or a list of '
-                    '(bm, bk, bn) in elements')
-  for block in blocks:
-    numbers = list(block) if hasattr(block, '__iter__') else []
-    if len(numbers) != 3 or not all(
-        isinstance(size, (int, np.integer)) and not isinstance(size, bool)
-        and size >= 1 for size in numbers):
-      raise UserError(f'blocks: {block!r:.100} must be three whole numbers of '
-                      'at least 1: bm, bk and bn in elements')
-  return np.array(list(map(list, blocks)), np.int64).reshape(-1, 3)
+  try:
+    found = np.asarray([] if isinstance(blocks, str) else blocks)
+  except ValueError:  # Of unequal lengths.
+    found = np.zeros(0)
+  if found.ndim != 2 or found.shape[1] != 3 or found.dtype.kind not in (
+      'i', 'u') or (found < 1).any():
+    raise UserError(
+        f'blocks={blocks!r:.100}: must be {USUAL!r}, or a list of (bm, bk, bn)'
+        ' in elements, three whole numbers of at least 1 each')
+  return found.astype(np.int64)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import threading
-import weakref
 from typing import Any, Callable, Optional, Union
 
 import cachetools
@@ -17,7 +17,6 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import artifacts, duplicate_configs, rank, scoring
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo.features import config_features
 from tpu_graphs_ext.serving import blocks as blocks_lib
 from tpu_graphs_ext.serving import (
   kernel_arguments,
@@ -28,8 +27,8 @@ from tpu_graphs_ext.serving import (
 from tpu_graphs_ext.serving.kernel_arguments import BoundsLike, KernelLike
 from tpu_graphs_ext.serving.kernel_sources import DEFAULT_TPU
 
-_MOST_TILES = 100_000  # Legal tiles of a kernel to score; of more, a sample.
 _CACHED_TILES = 1_000_000  # Of all cached kernels together: 12 MB.
+_CACHED_EXPLAINERS = 64  # Of kernels that are asked about repeatedly.
 
 
 class CostModel:
@@ -76,22 +75,24 @@ class CostModel:
     """
     self._ranker = ranker
     self._in_elements = ranker.in_elements
-    self._specs = tf_program.kernel_specs(ranker)
+    self._specs = specs = tf_program.kernel_specs(ranker)
     self._program = tf_program.compiled(
-        ranker, tf_program.kernel_function(ranker), self._specs
+        ranker, tf_program.kernel_function(ranker), specs
     ).get_concrete_function()
-    constants = getattr(ranker.model, 'constants', dict)
-    self._constants = constants() or None
-    self._explainers = weakref.WeakKeyDictionary()  # Of kernels that live.
-    self._cache = cachetools.LRUCache(
-        _CACHED_TILES, getsizeof=lambda scores: scores.given.size)
-    self._lock = threading.Lock()
+    self._constants = tile_search.constants_of(ranker.model)
+    self._explainer = functools.lru_cache(_CACHED_EXPLAINERS)(
+        lambda kernel: explain.Explainer(
+            kernel, self._constants, in_elements=self._in_elements))
+    self._scores_of = cachetools.cached(
+        cachetools.LRUCache(
+            _CACHED_TILES, getsizeof=lambda scores: scores.given.size),
+        key=_digest, lock=threading.Lock())(self._new_scores)
     # TensorFlow optimises the graph in the first call, which takes seconds, and
     # finds memory for a kernel of usual size in the second.
     for _ in range(2):
       self._program(*(
           tf.zeros([rows, *spec.shape[1:]], spec.dtype)
-          for rows, spec in zip((30, 30, 30, 1000), self._specs)))
+          for rows, spec in zip((30, 30, 30, 1000), specs)))
 
   @classmethod
   def load(cls, model_dir: Union[str, os.PathLike[str]] = artifacts.PRETRAINED,
@@ -120,7 +121,7 @@ class CostModel:
 
   @property
   def constants(self) -> dict[str, float]:
-    return dict(self._constants or {})
+    return dict(self._constants)
 
   def __repr__(self) -> str:
     return f'CostModel({self.name!r}: {type(self._ranker.model).__name__})'
@@ -144,7 +145,7 @@ class CostModel:
       UserError: a file cannot be read, arrays make no sense together, bounds
         do not fit the kernel's tensors, or the model's scores are not finite.
     """
-    return self._scores(kernel, bounds)[1].of_tiles
+    return self._scores_of(self._with_tiles(kernel, bounds)).of_tiles
 
   def rank(self, kernel: Union[KernelLike, Callable[..., Any]],
            shapes: Any = None, *, top: int = TOP_CONFIGS,
@@ -200,7 +201,8 @@ class CostModel:
     own = kernel_arguments.kernel_of(kernel)
     if bounds is None and own.config_feat.ndim and not own.num_configs:
       bounds = self._legal_tiles(own)
-    return rank.ranking_of(*self._scores(own, bounds), top)
+    own = self._with_tiles(own, bounds)
+    return rank.ranking_of(own, self._scores_of(own), top)
 
   def _rank_function(self, function, shapes, top, bounds, tpu,
                      jax_python) -> tile_search.SourceAdvice:
@@ -235,33 +237,27 @@ class CostModel:
     Raises:
       UserError: `bound` is not a tile, or the kernel's graph makes no sense.
     """
-    kernel = kernel_arguments.kernel_of(kernel)
-    row, = kernel_arguments.with_tiles(
-        kernel, [bound], lambda: self._limits(kernel)).config_feat
-    return self._explainer(kernel).explain(row)
-
-  def _explainer(self, kernel: Kernel) -> explain.Explainer:
-    with self._lock:
-      if kernel not in self._explainers:
-        self._explainers[kernel] = explain.Explainer(
-            kernel, self._constants, in_elements=self._in_elements)
-      return self._explainers[kernel]
+    own = kernel_arguments.kernel_of(kernel)
+    row, = self._with_tiles(own, [bound]).config_feat
+    return self._explainer(own).explain(row)
 
   def _legal_tiles(self, kernel: Kernel) -> np.ndarray:
     """Rows of `config_feat`, float32 [tiles, 24]."""
-    if self._in_elements:
-      raise UserError(
-          f'{kernel.tile_id}: has no config_feat, and legal tiles are known '
-          'only for TPUs; say which tiles are meant with bounds=')
+    tile_search.require_tpu(self._ranker)
     kernel_arguments.require_graph(kernel)
     loops = self._explainer(kernel).loops
-    legal = candidates.candidates(loops, most=_MOST_TILES)
+    legal = candidates.candidates(loops, most=tile_search.MOST_TILES)
     if not len(legal.tiles):
       raise UserError(f'{kernel.tile_id}: none of its {legal.combinations:,} '
                       'tiles fits on-chip memory, by estimate; say which are '
                       'meant with bounds=')
-    return config_features(loops.grid.kernel_bounds(legal.tiles),
-                           loops.grid.output_bounds(legal.tiles))
+    return tile_search.config_rows(loops, legal.tiles)
+
+  def _with_tiles(self, kernel: KernelLike,
+                  bounds: Optional[BoundsLike]) -> Kernel:
+    """The kernel with the tiles to score as its configurations."""
+    own = kernel_arguments.kernel_of(kernel)
+    return kernel_arguments.with_tiles(own, bounds, lambda: self._limits(own))
 
   def _limits(self, kernel: Kernel) -> tuple[list[int], list[int]]:
     """Largest bounds of the tiled tensor, and of a filter."""
@@ -273,24 +269,6 @@ class CostModel:
       filters = [filters[loops.filter_dims.index(dim)]
                  for dim in range(len(filters))]
     return output, filters
-
-  def _scores(self, kernel: KernelLike, bounds: Optional[BoundsLike]
-              ) -> tuple[Kernel, duplicate_configs.Scores]:
-    """The kernel with the tiles to score, and their scores."""
-    own = kernel_arguments.kernel_of(kernel)
-    kernel = kernel_arguments.with_tiles(
-        own, bounds, lambda: self._limits(own))
-    key = _digest(kernel)
-    with self._lock:
-      if key in self._cache:
-        return kernel, self._cache[key]
-    scores = self._new_scores(kernel)
-    for array in (scores.given, scores.first):
-      array.flags.writeable = False
-    with self._lock:
-      if scores.given.size <= _CACHED_TILES:
-        self._cache[key] = scores
-    return kernel, scores
 
   def _new_scores(self, kernel: Kernel) -> duplicate_configs.Scores:
     stats = self._ranker.stats

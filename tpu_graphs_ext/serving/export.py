@@ -1,12 +1,8 @@
 """Writes a trained model as a SavedModel that needs TensorFlow alone.
 
-The folder holds
-    saved_model.pb, variables/, fingerprint.pb   as TensorFlow wants them
-    assets.extra/tpu_graphs_ext.json             the model's name, checksums of
-                                                 the other files
-
 docs/serving.md describes its two signatures: `serving_default` for any number
-of kernels at once, and `one_kernel`.
+of kernels at once, and `one_kernel`. The file `MARK` in the folder has the
+model's name and the checksums of the other files.
 """
 
 from __future__ import annotations
@@ -31,6 +27,8 @@ BATCH, ONE = 'serving_default', 'one_kernel'
 MARK = 'assets.extra/tpu_graphs_ext.json'
 _WHAT = 'A ranking model of tpu_graphs_ext, exported for serving.'
 _VERSION = 1  # Of the signatures.
+_ROWS = {'node_feat': 'nodes', 'node_opcode': 'nodes', 'edge_index': 'edges',
+         'config_feat': 'configs'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +48,11 @@ class Export:
 
   def text(self) -> str:
     """A heading, and a line for each input and the output."""
-    lines = [f'{self.out}: {self.model} as a SavedModel, signatures {BATCH} '
-             f'and {ONE} (without the splits)']
-    lines += [f'  {name:<12} {spec}' for name, spec in self.inputs.items()]
-    lines.append(f'  -> {tf_program.OUTPUT:<9} float32 [configs], lower is '
-                 'faster')
-    return '\n'.join(lines)
+    return '\n'.join([
+        f'{self.out}: {self.model} as a SavedModel, signatures {BATCH} and '
+        f'{ONE} (without the splits)',
+        *(f'  {name:<12} {spec}' for name, spec in self.inputs.items()),
+        f'  -> {tf_program.OUTPUT:<9} float32 [configs], lower is faster'])
 
 
 def export(model_dir: str, out: str,
@@ -85,19 +82,21 @@ def export(model_dir: str, out: str,
   with _write_errors_reported(path), files.new_folder(path) as temporary:
     with artifacts.quiet_keras():
       tf.saved_model.save(module, temporary, signatures=signatures)
-    _write_mark(temporary, ranker, artifacts.load_run(model_dir))
+    run_path = artifacts.run_path_of(artifacts.load_run(model_dir).model_dir)
+    files.write_file(os.path.join(temporary, MARK), json.dumps({
+        'what': _WHAT, 'version': _VERSION,
+        'model': type(ranker.model).__name__,
+        'run': os.path.basename(run_path), 'num_ops': ranker.num_ops,
+        'versions': {'tpu_graphs_ext': tpu_graphs_ext.__version__,
+                     'tensorflow': tf.__version__},
+        'files': file_ownership.sums(temporary)}, indent=2).encode())
     _require_ours(path)  # Again, because saving takes a while.
-  return Export(
-      path, type(ranker.model).__name__, ranker.num_ops,
-      {spec.name: f'{spec.dtype.name} [{_axes(spec)}]'
-       for spec in tf_program.batch_specs(ranker)})
-
-
-def _axes(spec: tf.TensorSpec) -> str:
-  """'nodes, 140'."""
-  rows = {'node_feat': 'nodes', 'node_opcode': 'nodes', 'edge_index': 'edges',
-          'config_feat': 'configs'}.get(spec.name, 'kernels + 1, or 0')
-  return ', '.join(str(size or rows) for size in spec.shape)
+  inputs = {}
+  for spec in tf_program.batch_specs(ranker):
+    rows = _ROWS.get(spec.name, 'kernels + 1, or 0')
+    axes = ', '.join(str(size or rows) for size in spec.shape)
+    inputs[spec.name] = f'{spec.dtype.name} [{axes}]'
+  return Export(path, type(ranker.model).__name__, ranker.num_ops, inputs)
 
 
 def servable(ranker: scoring.Ranker) -> tuple[tf.Module, dict]:
@@ -112,23 +111,6 @@ def servable(ranker: scoring.Ranker) -> tuple[tf.Module, dict]:
           ranker, tf_program.checked_kernel_function(ranker),
           tf_program.kernel_specs(ranker))}
   return module, signatures
-
-
-# --- The folder ---------------------------------------------------------------
-
-
-def _write_mark(folder: str, ranker: scoring.Ranker,
-                run: artifacts.Run) -> None:
-  """Writes the model's name, and checksums of the export's files."""
-  content = {
-      'what': _WHAT, 'version': _VERSION, 'model': type(ranker.model).__name__,
-      'run': os.path.basename(artifacts.run_path_of(run.model_dir)),
-      'num_ops': ranker.num_ops,
-      'versions': {'tpu_graphs_ext': tpu_graphs_ext.__version__,
-                   'tensorflow': tf.__version__},
-      'files': file_ownership.sums(folder)}
-  files.write_file(os.path.join(folder, MARK),
-                   json.dumps(content, indent=2).encode())
 
 
 def _require_ours(path: str) -> None:
@@ -151,11 +133,8 @@ def _require_ours(path: str) -> None:
 def _sums_in(path: str) -> dict[str, str]:
   """The checksums in an export's mark; {} without such a mark."""
   try:
-    if os.path.islink(path):
-      return {}
-    with files.open_ordinary(path) as file:
-      mark = files.parse_json(file.read(), path)
-  except (OSError, UserError):
+    mark = {} if os.path.islink(path) else files.read_json(path)
+  except UserError:
     return {}
   whole = isinstance(mark, dict) and mark.get('what') == _WHAT and isinstance(
       mark.get('files'), dict)

@@ -48,21 +48,16 @@ def kernel_of(given: KernelLike) -> Kernel:
       raise UserError(f'{path or "an empty path"}: is not a kernel; give the '
                       'path of an .npz file')
     return Kernel.load(path)
-  if isinstance(given, Mapping):
-    return _from_arrays(given)
-  raise UserError(
-      f'a kernel is a {type(given).__name__}; give the path of an .npz file, a '
-      f'Kernel, or a dict with the arrays {", ".join(_GRAPH)}')
-
-
-def _from_arrays(given: Mapping[str, Any]) -> Kernel:
+  if not isinstance(given, Mapping):
+    raise UserError(
+        f'a kernel is a {type(given).__name__}; give the path of an .npz file, '
+        f'a Kernel, or a dict with the arrays {", ".join(_GRAPH)}')
   names = list(STORED_NAMES.values())
   for name in given:
     if name not in names:
-      hint = did_you_mean(str(name), names)
       raise UserError(
-          f'arrays of a kernel: there is none of the name {name!r}; {hint}'
-          f'{" " if hint else ""}they are {", ".join(names)}')
+          f'arrays of a kernel: there is none of the name {name!r}; '
+          f'{did_you_mean(str(name), names)} They are {", ".join(names)}')
   missing = [name for name in _GRAPH if name not in given]
   if missing:
     raise UserError(f'arrays of a kernel: {", ".join(missing)} not given; '
@@ -97,7 +92,8 @@ def _converted(name: str, value: Any) -> np.ndarray:
   return stored.reshape([0, *field.axes[1:]])  # [] of no edges.
 
 
-def with_tiles(kernel: Kernel, bounds: BoundsLike, limits: Limits) -> Kernel:
+def with_tiles(kernel: Kernel, bounds: Optional[BoundsLike],
+               limits: Limits) -> Kernel:
   """The kernel with these tiles as its configurations, checked.
 
   Args:
@@ -133,101 +129,74 @@ def _with_rows(kernel: Kernel, rows: np.ndarray) -> Kernel:
 
 def config_rows(kernel: Kernel, bounds: Sequence[Any],
                 limits: Limits) -> np.ndarray:
-  """Tiles as rows of `config_feat`: float32 [tiles, 24].
+  """Tiles as rows of `config_feat`: float32 [tiles, 24], not checked.
 
   Args:
     kernel: the tiles' kernel.
     limits: its largest bounds.
-    bounds: tiles, each in one of these forms, or an array of one form:
-      - layout tiles along the tiled tensor's physical dimensions, most major
-        first, such as [16, 32];
-      - these and a convolution filter's, as ([16, 32], [4, 8]);
-      - an object with both as `output_bounds` and `kernel_bounds`, such as a
-        `Choice` of a ranking;
-      - a row of `config_feat`, 24 numbers;
-      - the number of one of the kernel's own configurations, from 0.
+    bounds: tiles in one of the forms that `CostModel` lists.
 
   Raises:
     UserError: it is none of these; or a bound is not a whole number from 1 to
-      the whole dimension; or there are too few or too many. Rows are not
-      checked.
+      the whole dimension; or there are too few or too many.
   """
   if isinstance(bounds, (str, bytes, Mapping)) or not hasattr(
       bounds, '__len__') or not hasattr(bounds, '__iter__'):
     raise UserError(f'bounds must be a list of tiles; got {bounds!r:.100}')
   if not len(bounds):
     raise UserError('bounds must name at least one tile; got none')
-  table = _as_table(bounds)
-  if table is not None and table.shape[1] == _CONFIG_WIDTH:
-    return table.astype(np.float32)
-  if table is not None:  # Thousands of tiles at once.
-    try:
-      return config_features(*_checked((), table, '', limits))
-    except UserError:
-      bounds = table.tolist()  # The first bad tile is named below.
-  return np.stack([_config_row(kernel, tile, limits) for tile in bounds])
-
-
-def _as_table(bounds: Sequence[Any]) -> Optional[np.ndarray]:
-  """[tiles, numbers] if all tiles are equally many numbers."""
   try:
     table = np.asarray(bounds)
-  except ValueError:  # Unequal lengths.
-    return None
-  return table if table.ndim == 2 and table.dtype.kind in 'iuf' else None
+  except ValueError:  # Tiles of unequal lengths.
+    table = np.zeros(0)
+  if table.ndim == 2 and table.dtype.kind in 'iuf':  # Thousands at once.
+    return _rows(table, np.zeros((len(table), 0)), limits)
+  return np.concatenate([_row(kernel, tile, limits) for tile in bounds])
 
 
-def _config_row(kernel: Kernel, tile: Any, limits: Limits) -> np.ndarray:
-  """One tile as a row of `config_feat`: float32 [24]."""
+def _row(kernel: Kernel, tile: Any, limits: Limits) -> np.ndarray:
+  """One tile as a row of `config_feat`: float32 [1, 24]."""
   if isinstance(tile, (int, np.integer)) and not isinstance(tile, bool):
     if not 0 <= tile < kernel.num_configs:
       raise UserError(
           f'{kernel.tile_id}: there is no configuration {tile}; it has '
           f'{kernel.num_configs}, counted from 0')
-    return np.asarray(kernel.config_feat[tile], np.float32)
+    return np.asarray(kernel.config_feat[tile:tile + 1], np.float32)
   output, filters = tile, ()
   if hasattr(tile, 'output_bounds'):
     output, filters = tile.output_bounds, tile.kernel_bounds
   elif isinstance(tile, (tuple, list)) and len(tile) == 2 and all(
       hasattr(part, '__len__') for part in tile):
     output, filters = tile
-  output = _numbers(output, tile)
-  if output.shape == (_CONFIG_WIDTH,):
-    return output.astype(np.float32)
-  return config_features(
-      *_checked(_numbers(filters, tile), output, tile, limits))
-
-
-def _numbers(bounds: Any, tile: Any) -> np.ndarray:
-  """One tensor's bounds, or a row, as an array with one axis."""
   try:
-    numbers = np.asarray(bounds, np.float64)
-  except (ValueError, TypeError):
-    numbers = np.zeros(())
-  if numbers.ndim != 1:
+    output, filters = (np.asarray(part, np.float64)[np.newaxis]
+                       for part in (output, filters))
+    if output.ndim != 2 or filters.ndim != 2:
+      raise ValueError
+  except (ValueError, TypeError) as error:
     raise UserError(
         f'a tile is {tile!r:.100}; it must be bounds such as [16, 32], with '
         "a filter's as ([16, 32], [4, 8]), a row of config_feat, or the "
-        "number of one of the kernel's configurations")
-  return numbers
+        "number of one of the kernel's configurations") from error
+  return _rows(output, filters, limits)
 
 
-def _checked(filters: Any, output: np.ndarray, tile: Any,
-             limits: Limits) -> list[np.ndarray]:
-  """The bounds of the filter and of the output, int64 [..., dimensions]."""
-  checked = []
+def _rows(output: np.ndarray, filters: np.ndarray,
+          limits: Limits) -> np.ndarray:
+  """Rows of `config_feat` as they are, or of bounds [tiles, dimensions]."""
+  if output.shape[1] == _CONFIG_WIDTH:
+    return output.astype(np.float32)
   for bounds, most, of in zip(
-      (np.asarray(filters), output), reversed(limits()),
+      (filters, output), reversed(limits()),
       ("of a product's filter", 'of the tiled tensor')):
-    if bounds.shape[-1] != len(most):
+    if bounds.shape[1] != len(most):
       raise UserError(
-          f'a tile is {tile!r:.100}; it has {bounds.shape[-1]} bounds {of}, '
-          f'and it must have {len(most)}: up to {list(most)}')
-    with np.errstate(invalid='ignore'):
-      whole = bounds.astype(np.int64)
-    if (whole != bounds).any() or (whole < 1).any() or (whole > most).any():
+          f'a tile has {bounds.shape[1]} bounds {of}, and it must have '
+          f'{len(most)}: up to {list(most)}')
+    bad = ~((bounds == np.floor(bounds)) & (bounds >= 1)
+            & (bounds <= most)).all(axis=1)
+    if bad.any():
       raise UserError(
-          f'a tile is {tile!r:.100}; bounds {of} must be whole numbers of at '
-          f'least 1 and at most {list(most)}')
-    checked.append(whole)
-  return checked
+          f'a tile is {bounds[bad][0].tolist()}; bounds {of} must be whole '
+          f'numbers of at least 1 and at most {list(most)}')
+  return config_features(filters.astype(np.int64), output.astype(np.int64))

@@ -75,8 +75,8 @@ class Source:
   """
   name: str
   kernels: list[SourceKernel]
-  notes: list[str]
-  faults: list[str]
+  notes: list[str] = dataclasses.field(default_factory=list)
+  faults: list[str] = dataclasses.field(default_factory=list)
 
 
 def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
@@ -109,8 +109,8 @@ def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
     raise UserError(f'{name}: is a folder; name a file of it, or rank the '
                     'tiles of its .npz files with --data')
   if path.endswith('.npz'):
-    kernels = kernel_inputs.read_kernels(path)
-    return Source(name, list(map(SourceKernel, kernels)), [], [])
+    return Source(name, list(map(
+        SourceKernel, kernel_inputs.read_kernels(path))))
   content = protos.read_bytes(path)
   if hlo_files.is_stablehlo(content):
     return from_program(name, content, 'mlir', generation)
@@ -127,15 +127,10 @@ def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
 
 def from_function(function: Callable, arguments: Any,
                   tpu: str = DEFAULT_TPU) -> Source:
-  """Lowers a function in this process and compiles it.
+  """Lowers a function in this process and compiles it for a TPU `tpu`.
 
-  Args:
-    function: of JAX or TensorFlow, jitted or not.
-    arguments: see `lower_function`.
-    tpu: the generation to compile for.
-
-  Raises:
-    UserError: it cannot be lowered or compiled.
+  The first two arguments and errors are as of `lower_function`; it raises
+  UserError too if the function cannot be compiled.
   """
   generation = libtpu.generation_of(tpu)
   libtpu.library()  # Before anything takes long.
@@ -184,8 +179,9 @@ def default_of(kernel: Kernel) -> Optional[int]:
   return int(first[np.argmax(count)]) if count.max() > 1 else 0
 
 
-def _from_tuning_data(name: str, data, stem: str, generation) -> Source:
-  parts = []
+def _from_tuning_data(name: str, data, stem: str,
+                      generation: libtpu.Generation) -> Source:
+  found = Source(name, [])
   for module_data in data.modules:
     try:
       kernels = tuning.tile_kernels(
@@ -193,24 +189,24 @@ def _from_tuning_data(name: str, data, stem: str, generation) -> Source:
       unmeasured = 'it has no two runs that count'
     except UserError as error:
       kernels, unmeasured = [], str(error)
-    if kernels:
-      parts.append(Source(name, list(map(SourceKernel, kernels)), [], []))
-      continue
-    module = protos.as_module(module_data.module)
-    # The data set's modules are kernels that a TPU's compiler made.
-    part = _from_hlo(name, hlo_files.HloFile(module, True), generation)
-    part.notes.insert(0, f'module {module.name!r} is ranked as one that was '
-                      f'never timed: {unmeasured}')
-    parts.append(part)
-  return Source(name, *(
-      [one for part in parts for one in getattr(part, field)]
-      for field in ('kernels', 'notes', 'faults')))
+    found.kernels.extend(map(SourceKernel, kernels))
+    if not kernels:
+      module = protos.as_module(module_data.module)
+      found.notes.append(f'module {module.name!r} is ranked as one that was '
+                         f'never timed: {unmeasured}')
+      # The data set's modules are kernels that a TPU's compiler made.
+      part = _from_hlo(name, hlo_files.HloFile(module, True), generation)
+      found.kernels.extend(part.kernels)
+      found.notes.extend(part.notes)
+      found.faults.extend(part.faults)
+  return found
 
 
 # --- Programs -----------------------------------------------------------------
 
 
-def _from_hlo(name: str, file: hlo_files.HloFile, generation) -> Source:
+def _from_hlo(name: str, file: hlo_files.HloFile,
+              generation: libtpu.Generation) -> Source:
   """The kernels of a module, compiled unless a TPU's compiler has done it."""
   if not file.is_optimized:
     return from_program(
@@ -265,19 +261,24 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
           'product, rank its blocks: --blocks usual with a plain function of '
           'that product')
     notes.append(f'{written}; shares of time are without them')
-  passed_over = collections.Counter(program.passed_over)
-  passed_over['operation on scalars'] += len(program.kernels) - len(kernels)
-  if +passed_over:
+  passed_over = +collections.Counter({
+      **program.passed_over,
+      'operation on scalars': len(program.kernels) - len(kernels)})
+  if passed_over:
     notes.append('passed over, because they have no tiles: ' + ', '.join(
-        f'{count} {opcode}' for opcode, count in (+passed_over).items()))
+        f'{count} {opcode}' for opcode, count in passed_over.items()))
   if program.open_loops:
     notes.append(f'{program.open_loops} of its loops have an unknown number of '
                  'trips; their kernels count once')
   found, faults = _each_once(kernels)
   if not found and not faults:
     notes.append('it has no kernel with tiles')
-  return Source(name, _with_shares(found), notes,
-                [f'{name}: {fault}' for fault in faults])
+  total = sum((one.cycles or 0) * one.copies for one in found)
+  if total:  # The kernels with most estimated time first.
+    found = sorted((dataclasses.replace(
+        one, share=one.cycles and one.cycles * one.copies / total)
+                    for one in found), key=lambda one: -(one.share or 0))
+  return Source(name, found, notes, [f'{name}: {fault}' for fault in faults])
 
 
 def _has_tiles(kernel: tpu_compiler.CompiledKernel) -> bool:
@@ -291,7 +292,7 @@ def _each_once(kernels: Sequence[tpu_compiler.CompiledKernel]
   """(kernels with different graphs, messages of those without features)."""
   found, faults, uses = {}, [], collections.Counter()
   for compiled in kernels:
-    name = compiled.module.name
+    name, window = compiled.module.name, compiled.window
     uses[name] += 1
     if uses[name] > 1:
       name += f' ({uses[name]})'
@@ -301,15 +302,17 @@ def _each_once(kernels: Sequence[tpu_compiler.CompiledKernel]
       faults.append(str(error))
       continue
     key = (kernel.node_feat.tobytes(), kernel.node_opcode.tobytes(),
-           kernel.edge_index.tobytes(), compiled.window)
+           kernel.edge_index.tobytes(), window)
     if key in found:
       found[key] = dataclasses.replace(
           found[key], copies=found[key].copies + compiled.runs)
       continue
-    kernel, more = _with_window(kernel, compiled.window)
+    if window is not None:
+      kernel, more = _with_window(kernel, window)
+      notes += more
     found[key] = SourceKernel(
-        kernel, compiled.runs, (*notes, *more), FROM_COMPILER,
-        compiled.op_name, compiled.window and compiled.window.cycles)
+        kernel, compiled.runs, tuple(notes), FROM_COMPILER, compiled.op_name,
+        window and window.cycles)
   return list(found.values()), faults
 
 
@@ -327,8 +330,7 @@ def untiled_kernel(module, name: str) -> tuple[Kernel, list[str]]:
           f'{name}: {node.name} has {len(node.shape.dimensions)} dimensions; '
           f'features have columns for {schema.MAX_DIMS}, so this kernel cannot '
           'be ranked')
-  unknown = sorted({node.opcode for node in nodes
-                    if node.opcode not in schema.OPCODES})
+  unknown = sorted({node.opcode for node in nodes} - set(schema.OPCODES))
   notes = [f'the model does not know what {shortened(unknown)} does: no '
            'number of the data set stands for it'] if unknown else []
   arrays = features.module_arrays(module)
@@ -340,32 +342,21 @@ def untiled_kernel(module, name: str) -> tuple[Kernel, list[str]]:
       runtime_ns=none, normalizer_ns=none), notes
 
 
-def _with_window(kernel: Kernel, window: Optional[tpu_compiler.Window]
-                 ) -> tuple[Kernel, list[str]]:
+def _with_window(kernel: Kernel,
+                 window: tpu_compiler.Window) -> tuple[Kernel, list[str]]:
   """The kernel with the compiler's tile as its one configuration."""
-  if window is None:
-    return kernel, []
   grid = feature_loops.kernel_loops(kernel).grid
-  output, filters = window.output_bounds, window.kernel_bounds
-  units = grid.output_units, grid.kernel_units
-  if not grid.bounded or (len(output), len(filters)) != tuple(
-      map(len, units)) or not all(
-          0 < bound <= most for bounds, limits in zip((output, filters), units)
-          for bound, most in zip(bounds, limits)):
+  given = window.output_bounds, window.kernel_bounds
+  limits = grid.output_units, grid.kernel_units
+  if not grid.bounded or list(map(len, given)) != list(map(len, limits)) or any(
+      not 0 < bound <= most for bounds, largest in zip(given, limits)
+      for bound, most in zip(bounds, largest)):
     return kernel, [
-        f"the compiler's tile, output {list(output)}, kernel {list(filters)}, "
-        'belongs to another tensor than the one that is tiled here']
+        f"the compiler's tile, output {list(given[0])}, kernel "
+        f'{list(given[1])}, belongs to another tensor than the one that is '
+        'tiled here']
   one = np.ones(1, np.int64)
   return dataclasses.replace(
       kernel, runtime_ns=one, normalizer_ns=one,
-      config_feat=features.config_features(filters, output)[np.newaxis]), []
-
-
-def _with_shares(found: list[SourceKernel]) -> list[SourceKernel]:
-  """The kernels with most estimated time first, each with its share."""
-  total = sum((one.cycles or 0) * one.copies for one in found)
-  if not total:
-    return found
-  shared = [one if one.cycles is None else dataclasses.replace(
-      one, share=one.cycles * one.copies / total) for one in found]
-  return sorted(shared, key=lambda one: -(one.share or 0))
+      config_feat=features.config_features(
+          given[1], given[0])[np.newaxis]), []

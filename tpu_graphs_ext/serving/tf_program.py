@@ -2,9 +2,8 @@
 
 The program drops the columns that training dropped, scales the rest, turns
 opcodes that the model never saw into 0, and calls the model's `forward`. Once
-traced it needs neither this package nor TF-GNN. Users of a served model do not
-have this package's Python, so the program itself checks its tensors and raises
-`InvalidArgumentError` with a message.
+traced it needs neither this package nor TF-GNN, so it checks its tensors itself
+and raises `InvalidArgumentError` with a message.
 
     node_feat     float32 [nodes, 140]    of all kernels, one after another
     node_opcode   uint8 [nodes]
@@ -41,14 +40,12 @@ _AT_ONCE = 2  # Kernels: one fills the gaps that the other leaves on the cores.
 
 def kernel_specs(ranker: scoring.Ranker) -> tuple[tf.TensorSpec, ...]:
   """Shapes and types of one kernel's arrays, as the files store them."""
-  return (
-      tf.TensorSpec(
-          [None, len(ranker.stats.node.minimum)], tf.float32, 'node_feat'),
-      tf.TensorSpec([None], tf.uint8, 'node_opcode'),
-      tf.TensorSpec([None, 2], tf.int64, 'edge_index'),
-      tf.TensorSpec(
-          [None, len(ranker.stats.config.minimum)], tf.float32,
-          'config_feat'))
+  node, config = (len(stats.minimum)
+                  for stats in (ranker.stats.node, ranker.stats.config))
+  return (tf.TensorSpec([None, node], tf.float32, 'node_feat'),
+          tf.TensorSpec([None], tf.uint8, 'node_opcode'),
+          tf.TensorSpec([None, 2], tf.int64, 'edge_index'),
+          tf.TensorSpec([None, config], tf.float32, 'config_feat'))
 
 
 def batch_specs(ranker: scoring.Ranker) -> tuple[tf.TensorSpec, ...]:
@@ -118,92 +115,46 @@ def _scaled(stats: ColumnStats, table: tf.Tensor) -> tf.Tensor:
 
 def checked_kernel_function(ranker: scoring.Ranker) -> ScoringFunction:
   """Checks one kernel's tensors, then scores it."""
-  score = kernel_function(ranker)
+  score, specs = kernel_function(ranker), kernel_specs(ranker)
 
   def scores(node_feat, node_opcode, edge_index, config_feat):
-    tensors = _with_shapes(
-        ranker, node_feat, node_opcode, edge_index, config_feat)
-    with tf.control_dependencies(_tensor_checks(*tensors)):
-      return {OUTPUT: _finite(score(*map(tf.identity, tensors)))}
+    tensors = _checked(specs, node_feat, node_opcode, edge_index, config_feat)
+    return {OUTPUT: _finite(score(*tensors))}
 
   return scores
 
 
 def batch_function(ranker: scoring.Ranker) -> ScoringFunction:
   """Checks the tensors of several kernels, then scores each by itself."""
-  score = kernel_function(ranker)
+  score, specs = kernel_function(ranker), kernel_specs(ranker)
   none = tf.constant([], tf.int64)  # Eager: the signature's default.
 
   def scores(node_feat, node_opcode, edge_index, config_feat,
              node_splits=none, config_splits=none):
-    tensors = _with_shapes(
-        ranker, node_feat, node_opcode, edge_index, config_feat)
-    nodes, configs = (tf.shape(tensors[i], tf.int64)[0] for i in (0, 3))
-    splits = _filled_splits(nodes, configs, node_splits, config_splits)
-    with tf.control_dependencies(
-        _tensor_checks(*tensors) + _split_checks(nodes, configs, *splits)):
-      node_splits, config_splits = map(tf.identity, splits)
-    with tf.control_dependencies([_edge_check(tensors[2], node_splits)]):
-      tensors = tuple(map(tf.identity, tensors))
-    edge_index, edge_splits = _by_kernel(tensors[2], node_splits)
-    return {OUTPUT: _finite(_one_by_one(
-        score, (*tensors[:2], edge_index, tensors[3]),
-        (node_splits, node_splits, edge_splits, config_splits)))}
+    tensors = _checked(specs, node_feat, node_opcode, edge_index, config_feat)
+    splits = _splits(tensors, node_splits, config_splits)
+    kernels = tf.size(splits[0]) - 1
+
+    def step(k, found):
+      (first, end), (first_config, end_config) = (
+          (split[k], split[k + 1]) for split in splits)
+      consumer = tensors[2][:, 0]
+      edges = tf.boolean_mask(
+          tensors[2], (consumer >= first) & (consumer < end))
+      return k + 1, found.write(k, score(
+          tensors[0][first:end], tensors[1][first:end], edges - first,
+          tensors[3][first_config:end_config]))
+
+    found = tf.TensorArray(
+        tf.float32, kernels, infer_shape=False, element_shape=[None])
+    return {OUTPUT: _finite(tf.while_loop(
+        lambda k, unused_found: k < kernels, step, (0, found),
+        parallel_iterations=_AT_ONCE)[1].concat())}
 
   return scores
 
 
-def _one_by_one(score: KernelFunction, tensors: tuple,
-                splits: tuple) -> tf.Tensor:
-  """The scores of every kernel, one after another: float32 [configs]."""
-  kernels = tf.size(splits[0]) - 1
-
-  def step(k, found):
-    node_feat, opcode, edges, config_feat = (
-        tensor[split[k]:split[k + 1]]
-        for tensor, split in zip(tensors, splits))
-    own = score(node_feat, opcode, edges - splits[0][k], config_feat)
-    return k + 1, found.write(k, own)
-
-  found = tf.TensorArray(
-      tf.float32, kernels, infer_shape=False, element_shape=[None])
-  return tf.while_loop(
-      lambda k, unused_found: k < kernels, step, (0, found),
-      parallel_iterations=_AT_ONCE)[1].concat()
-
-
-def _filled_splits(nodes: tf.Tensor, configs: tf.Tensor,
-                   node_splits: tf.Tensor,
-                   config_splits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-  """The splits, with what empty ones stand for."""
-  node_splits = tf.cond(
-      tf.size(node_splits) > 0, lambda: node_splits,
-      lambda: tf.stack([tf.zeros_like(nodes), nodes]))
-  kernels = tf.maximum(tf.size(node_splits, tf.int64) - 1, 1)
-  config_splits = tf.cond(
-      tf.size(config_splits) > 0, lambda: config_splits,
-      lambda: tf.range(kernels + 1) * (configs // kernels))
-  return node_splits, config_splits
-
-
-def _by_kernel(edge_index: tf.Tensor, node_splits: tf.Tensor) -> tuple:
-  """Edges in the order of their kernels, and the splits of that order."""
-  kernel = tf.searchsorted(
-      node_splits, edge_index[:, 0], side='right', out_type=tf.int64) - 1
-  order = tf.argsort(kernel, stable=True)
-  return tf.gather(edge_index, order), tf.searchsorted(
-      tf.gather(kernel, order), tf.range(tf.size(node_splits, tf.int64)),
-      out_type=tf.int64)
-
-
 # --- Checks -------------------------------------------------------------------
-
-
-def _with_shapes(ranker: scoring.Ranker, *tensors: tf.Tensor) -> tuple:
-  """Checks shapes when the program runs; static ones bind only Python."""
-  return tuple(
-      tf.ensure_shape(tensor, spec.shape, name=spec.name)
-      for tensor, spec in zip(tensors, kernel_specs(ranker)))
 
 
 def _check(condition: tf.Tensor, text: str, *values: tf.Tensor):
@@ -211,31 +162,48 @@ def _check(condition: tf.Tensor, text: str, *values: tf.Tensor):
   return tf.debugging.Assert(condition, [text, *values], summarize=8)
 
 
-def _tensor_checks(node_feat: tf.Tensor, node_opcode: tf.Tensor,
-                   edge_index: tf.Tensor, config_feat: tf.Tensor) -> list:
-  """Checks that do not depend on the splits."""
+def _passed(checks: list, *tensors: tf.Tensor) -> list[tf.Tensor]:
+  with tf.control_dependencies(checks):
+    return [tf.identity(tensor) for tensor in tensors]
+
+
+def _checked(specs: tuple[tf.TensorSpec, ...],
+             *tensors: tf.Tensor) -> list[tf.Tensor]:
+  """The four tensors of kernels, after checks that need no splits."""
+  # Static shapes bind only Python; these are checked when the program runs.
+  tensors = [tf.ensure_shape(tensor, spec.shape, name=spec.name)
+             for tensor, spec in zip(tensors, specs)]
+  node_feat, node_opcode, edge_index, config_feat = tensors
   nodes = tf.shape(node_feat, tf.int64)[0]
   opcodes = tf.size(node_opcode, tf.int64)
   low, high = tf.reduce_min(edge_index), tf.reduce_max(edge_index)
-  some = tf.size(edge_index) > 0
-  return [
+  return _passed([
       _check(nodes > 0, 'node_feat has no rows; a kernel has at least one '
              'node'),
       _check(tf.equal(nodes, opcodes), 'node_feat and node_opcode must have '
              'one row for each node; they have', nodes, opcodes),
       _check(tf.shape(config_feat)[0] > 0, 'config_feat has no rows; a kernel '
              'has at least one configuration'),
-      _check(~some | ((low >= 0) & (high < nodes)), 'edge_index must hold '
-             'nodes of the batch, counted from 0; least, largest and number '
-             'of nodes are', low, high, nodes),
+      _check(tf.equal(tf.size(edge_index), 0) | ((low >= 0) & (high < nodes)),
+             'edge_index must hold nodes of the batch, counted from 0; least, '
+             'largest and number of nodes are', low, high, nodes),
       *(_check(tf.reduce_all(tf.math.is_finite(table)),
                f'{name} has values that are NaN or infinite')
         for name, table in (('node_feat', node_feat),
-                            ('config_feat', config_feat)))]
+                            ('config_feat', config_feat)))], *tensors)
 
 
-def _split_checks(nodes: tf.Tensor, configs: tf.Tensor, node_splits: tf.Tensor,
-                  config_splits: tf.Tensor) -> list:
+def _splits(tensors: list[tf.Tensor], node_splits: tf.Tensor,
+            config_splits: tf.Tensor) -> list[tf.Tensor]:
+  """The checked splits, with what empty ones stand for."""
+  nodes, configs = (tf.shape(tensors[i], tf.int64)[0] for i in (0, 3))
+  node_splits = tf.cond(
+      tf.size(node_splits) > 0, lambda: node_splits,
+      lambda: tf.stack([tf.zeros_like(nodes), nodes]))
+  kernels = tf.maximum(tf.size(node_splits, tf.int64) - 1, 1)
+  config_splits = tf.cond(
+      tf.size(config_splits) > 0, lambda: config_splits,
+      lambda: tf.range(kernels + 1) * (configs // kernels))
   checks = [_check(
       tf.equal(tf.size(node_splits), tf.size(config_splits)),
       'node_splits and config_splits must have one entry more than there are '
@@ -243,30 +211,24 @@ def _split_checks(nodes: tf.Tensor, configs: tf.Tensor, node_splits: tf.Tensor,
   for name, splits, rows, what in (
       ('node_splits', node_splits, nodes, 'nodes'),
       ('config_splits', config_splits, configs, 'configurations')):
-    rises = tf.reduce_all(splits[1:] > splits[:-1])
     checks.append(_check(
-        rises & tf.reduce_all(tf.equal(splits[:1], 0))
-        & tf.reduce_all(tf.equal(splits[-1:], rows))
-        & (tf.size(splits) > 1),
+        tf.reduce_all(splits[1:] > splits[:-1])
+        & tf.reduce_all(tf.equal(splits[:1], 0))
+        & tf.reduce_all(tf.equal(splits[-1:], rows)) & (tf.size(splits) > 1),
         f'{name} must begin with 0, rise, and end with the number of {what} '
         '(empty config_splits: all kernels have the same number); that number '
         'and the splits are', rows, splits))
-  return checks
-
-
-def _edge_check(edge_index: tf.Tensor, node_splits: tf.Tensor):
-  """Checks that both ends of an edge belong to one kernel."""
+  node_splits, config_splits = _passed(checks, node_splits, config_splits)
   ends = tf.reshape(tf.searchsorted(
-      node_splits, tf.reshape(edge_index, [-1]), side='right'), [-1, 2])
-  return _check(
+      node_splits, tf.reshape(tensors[2], [-1]), side='right'), [-1, 2])
+  return _passed([_check(
       tf.reduce_all(tf.equal(ends[:, 0], ends[:, 1])), 'edge_index has an edge '
       'between two kernels; nodes are counted through the whole batch, so add '
       "its entry of node_splits to each kernel's own numbers; they are",
-      node_splits)
+      node_splits)], node_splits, config_splits)
 
 
 def _finite(scores: tf.Tensor) -> tf.Tensor:
-  with tf.control_dependencies([_check(
+  return _passed([_check(
       tf.reduce_all(tf.math.is_finite(scores)),
-      'the model gives scores that are NaN or infinite')]):
-    return tf.identity(scores)
+      'the model gives scores that are NaN or infinite')], scores)[0]

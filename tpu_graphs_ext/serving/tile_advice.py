@@ -36,6 +36,21 @@ class Pick:
   def to_json(self) -> dict[str, Any]:
     return {**dataclasses.asdict(self), 'tile': self.tile.to_json()}
 
+  @property
+  def against_default(self) -> str:
+    """The analytic time against the default's, as in '-11.1 %'."""
+    if self.over_default is None:
+      return ''
+    percent = round(100 * (self.over_default - 1), 1)
+    return f'{percent:+,.1f} %' if percent else '0.0 %'
+
+  @property
+  def bounds(self) -> str:
+    """'16x32', or '16x32 | 4x8' with a filter's."""
+    filters = self.tile.kernel_bounds
+    return _sizes(self.tile.output_bounds) + (
+        f' | {_sizes(filters)}' if filters else '')
+
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
@@ -79,12 +94,9 @@ class Advice:
   unfamiliar: list[out_of_range.OutOfRange]
 
   def to_json(self) -> dict[str, Any]:
-    own = {field.name: getattr(self, field.name)
-           for field in dataclasses.fields(self)}
-    return {**own, 'default': self.default and self.default.to_json(),
+    return {**vars(self), 'default': self.default and self.default.to_json(),
             'picks': [pick.to_json() for pick in self.picks],
-            'unfamiliar': [dataclasses.asdict(each)
-                           for each in self.unfamiliar]}
+            'unfamiliar': list(map(dataclasses.asdict, self.unfamiliar))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,10 +116,10 @@ class SourceAdvice:
     if choosing:
       lines.append('  bounds: layout tiles and elements of each physical '
                    'dimension, most major first')
-    fixed = [kernel for kernel in self.kernels if not kernel.picks]
+    fixed = [kernel.name for kernel in self.kernels if not kernel.picks]
     if fixed:
       lines.append('  nothing to choose, with one legal tile: '
-                   + shortened([kernel.name for kernel in fixed], 8))
+                   + shortened(fixed, 8))
     parts = ['\n'.join(lines)]
     if len(self.kernels) > 1 or any(
         kernel.share is not None for kernel in self.kernels):
@@ -121,16 +133,12 @@ class SourceAdvice:
 
 
 def _summary(kernels: list[Advice]) -> str:
-  """A table with a line for each kernel, in the order given.
-
-  The TPU compiler knows the share and its own tile; the model the rest. Columns
-  without any value are left out.
-  """
+  """A line for each kernel; columns without any value are left out."""
   rows = [('kernel', 'share of time', 'best tile', 'analytic time',
-           'default tile', 'its place', 'operation')]
-  rows += [_summary_row(kernel) for kernel in kernels]
+           'default tile', 'its place', 'operation'),
+          *map(_summary_row, kernels)]
   columns = [column for column in zip(*rows) if any(column[1:])]
-  widths = [max(map(len, column)) for column in columns][:-1]
+  widths = [max(map(len, column)) for column in columns[:-1]]
   lines = ['  '.join([
       *(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]
                      ).rstrip() for row in zip(*columns)]
@@ -146,25 +154,11 @@ def _summary_row(kernel: Advice) -> tuple[str, ...]:
   if not kernel.picks:
     return name, share, 'no choice', '', '', '', kernel.op_name
   best, default = kernel.picks[0], kernel.default
-  known = place = ''
-  if kernel.default_from != FROM_TIME:
-    known, place = _bounds(default), f'{default.place:,} of {kernel.scored:,}'
-  return (name, share, _bounds(best), _against_default(best), known, place,
+  is_known = kernel.default_from != FROM_TIME
+  return (name, share, best.bounds, best.against_default,
+          default.bounds if is_known else '',
+          f'{default.place:,} of {kernel.scored:,}' if is_known else '',
           kernel.op_name)
-
-
-def _against_default(pick: Pick) -> str:
-  """The analytic time against the default's, as in '-11.1 %'."""
-  if pick.over_default is None:
-    return ''
-  percent = round(100 * (pick.over_default - 1), 1)
-  return f'{percent:+,.1f} %' if percent else '0.0 %'
-
-
-def _bounds(pick: Pick) -> str:
-  filters = pick.tile.kernel_bounds
-  return _sizes(pick.tile.output_bounds) + (
-      f' | {_sizes(filters)}' if filters else '')
 
 
 def _details(advice: Advice, verbose: bool) -> str:
@@ -182,11 +176,10 @@ def _details(advice: Advice, verbose: bool) -> str:
       *(f'  {note}' for note in advice.notes)]
   for pick in advice.picks:
     lines += _pick_lines(f'{pick.place:>3}', pick, verbose)
-  if advice.default:
-    lines.append(f'  default, {advice.default_from}; the model puts it at '
-                 f'place {advice.default.place:,}')
-    if advice.default.place > len(advice.picks):
-      lines += _pick_lines('  -', advice.default, verbose)
+  lines.append(f'  default, {advice.default_from}; the model puts it at '
+               f'place {advice.default.place:,}')
+  if advice.default.place > len(advice.picks):
+    lines += _pick_lines('  -', advice.default, verbose)
   return '\n'.join(lines)
 
 
@@ -199,9 +192,9 @@ def _pick_lines(place: str, pick: Pick, verbose: bool) -> list[str]:
                f'= {_sizes(tile.kernel_elements)}')
   worth = [f'score {pick.score:.4f}'] if verbose else []
   if pick.predicted_ns is not None:
-    against = _against_default(pick)
     worth.append(f'analytic time {pick.predicted_ns / 1000:,.1f} us' + (
-        f', {against} against the default' if place.strip() != '-' else ''))
+        f', {pick.against_default} against the default'
+        if place.strip() != '-' else ''))
   if pick.measured_ns is not None:
     worth.append(f'measured {pick.measured_ns / 1000:,.1f} us')
   worth.append(f'{in_bytes(tile.footprint_bytes)} on chip')

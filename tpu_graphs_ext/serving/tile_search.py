@@ -1,4 +1,4 @@
-"""A trained model's first choices among all legal tiles of a kernel, and why.
+"""A model's first choices among all legal tiles of a kernel, and why.
 
 Tiles are scored in parts. Those with equal scores are ordered by analytic time.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
@@ -43,7 +44,7 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
 
   Args:
     model_dir: the folder model_<hash>, with its run file beside it.
-    names: files or functions, see `kernel_sources`.
+    names: files or functions, see `kernel_sources`; at least one.
     shapes, tpu, jax_python: see `kernel_sources.read_source`.
     top_k: tiles to return for each kernel; None for all.
     most_tiles: of a kernel with more, an even sample is ranked.
@@ -61,8 +62,6 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
     except UserError as error:
       return kernel_sources.Source(name, [], [], [str(error)])
 
-  if not names:
-    return []
   # Compiling the first function in another process hides loading the model.
   pool = ThreadPoolExecutor(1)
   first = pool.submit(read, names[0])
@@ -98,8 +97,8 @@ def require_tpu(ranker: scoring.Ranker) -> None:
   if ranker.in_elements:
     raise UserError(
         f'{ranker.name}: was trained on tiles that are counted in elements, '
-        'but legal tiles are known only for TPUs; rank the tiles that a file '
-        'lists, with --data')
+        'but legal tiles are known only for TPUs; rank given tiles: those '
+        'that a file lists, with --data, or in Python bounds=')
 
 
 def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
@@ -116,34 +115,37 @@ def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
   """
   kernel, constants = found.kernel, constants_of(ranker.model)
   explainer = explain.Explainer(kernel, constants)
-  legal = _legal(explainer, kernel, most_tiles)
+  legal = candidates.candidates(explainer.loops, most=most_tiles)
+  if kernel.num_configs and explainer.loops.grid.bounded:
+    legal = legal.with_extra(explainer.tiles(kernel.config_feat))
   notes = list(found.notes)
   if legal.looked_at < legal.combinations:
     notes.append(f'of {legal.combinations:,} combinations of bounds '
                  f'{legal.looked_at:,} were looked at, evenly spread')
+  unfamiliar = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
   picks, default, default_from = [], None, ''
   if len(legal.tiles) < 2:
     notes.append('it has one legal tile, so there is nothing to choose')
   else:
-    scores, times = _scores_and_times(
-        ranker, kernel, explainer, legal, at_once)
+    unfamiliar += out_of_range.of_rows(
+        ranker.stats.config, kernel.tile_id, 'config_feat',
+        _parts(explainer, legal.tiles))
+    scores = _scores(ranker, kernel, explainer, legal.tiles, at_once)
+    times = explainer.terms(legal.tiles).time
     order = np.lexsort((times, scores))
-    chosen, default_from = _default(found, explainer, legal)
+    chosen, default_from = _default(found, explainer, legal.tiles)
     place = int(np.flatnonzero(order == chosen)[0])
-    make = _pick_maker(kernel, explainer, legal.tiles, scores, order,
-                       float(times[chosen]) if constants else None)
-    count = len(order) if top_k is None else min(top_k, len(order))
-    for start in range(0, count, _AT_ONCE):
-      picks += make(start, min(count, start + _AT_ONCE))
-    default, = make(place, place + 1)
+    default_ns = float(times[chosen]) if constants else None
+    picks, (default,) = (
+        _picks(kernel, explainer, legal.tiles, scores, order, part, default_ns)
+        for part in (slice(0, top_k), slice(place, place + 1)))
   return Advice(
       name=kernel.tile_id, copies=found.copies, op_name=found.op_name,
       share=found.share, cycles=found.cycles, nodes=kernel.num_nodes,
       opcodes=_opcodes(kernel), product=product_of(explainer.loops),
-      combinations=legal.combinations,
-      fitting=legal.fitting, scored=len(legal.tiles), picks=picks,
-      default=default, default_from=default_from, notes=notes,
-      unfamiliar=_unfamiliar(ranker, kernel, explainer, legal))
+      combinations=legal.combinations, fitting=legal.fitting,
+      scored=len(legal.tiles), picks=picks, default=default,
+      default_from=default_from, notes=notes, unfamiliar=unfamiliar)
 
 
 def constants_of(model: Any) -> dict[str, float]:
@@ -163,99 +165,67 @@ def product_of(loops: Loops) -> Optional[tuple[int, int, int]]:
                    (matrix.contracted, *matrix.window_axes)))
 
 
-def _unfamiliar(ranker, kernel, explainer,
-                legal) -> list[out_of_range.OutOfRange]:
-  found = out_of_range.of_nodes(ranker.stats, kernel, ranker.opcodes)
-  if len(legal.tiles) < 2:
-    return found
-  return found + out_of_range.of_rows(
-      ranker.stats.config, kernel.tile_id, 'config_feat', (
-          _config_features(explainer, legal.tiles[start:start + _AT_ONCE])
-          for start in range(0, len(legal.tiles), _AT_ONCE)))
+def config_rows(loops: Loops, tiles: np.ndarray) -> np.ndarray:
+  """Tiles int64 [tiles, axes] as rows of `config_feat`, float32 [tiles, 24]."""
+  return features.config_features(
+      loops.grid.kernel_bounds(tiles), loops.grid.output_bounds(tiles))
 
 
-def _legal(explainer, kernel, most_tiles) -> candidates.Candidates:
-  """The legal tiles, with the file's own and its default among them."""
-  with tqdm(desc='tiles', unit='tile', disable=None, leave=False) as bar:
-    legal = candidates.candidates(
-        explainer.loops, most=most_tiles, progress=bar.update)
-  if not kernel.num_configs or not explainer.loops.grid.bounded:
-    return legal
-  return legal.with_extra(explainer.tiles(kernel.config_feat))
+def _parts(explainer: explain.Explainer,
+           tiles: np.ndarray) -> Iterator[np.ndarray]:
+  """Rows of `config_feat`, not all at once."""
+  for start in range(0, len(tiles), _AT_ONCE):
+    yield config_rows(explainer.loops, tiles[start:start + _AT_ONCE])
 
 
-def _default(found, explainer, legal) -> tuple[int, str]:
+def _scores(ranker: scoring.Ranker, kernel: Kernel,
+            explainer: explain.Explainer, tiles: np.ndarray,
+            at_once: int) -> np.ndarray:
+  """float32 [tiles]: the model's scores."""
+  def never_timed(rows: np.ndarray) -> Kernel:
+    ones = np.ones(len(rows), np.int64)
+    return dataclasses.replace(
+        kernel, config_feat=rows, runtime_ns=ones, normalizer_ns=ones)
+
+  kernel = ranker.prepared(never_timed(config_rows(explainer.loops, tiles[:1])))
+  parts = _parts(explainer, tiles)
+  workers = min(os.cpu_count() or 1, at_once, -(-len(tiles) // _AT_ONCE))
+  with ThreadPoolExecutor(workers) as pool:
+    return np.concatenate(list(pool.map(
+        lambda rows: ranker.scored(never_timed(rows)).of_tiles, parts)))
+
+
+def _default(found: kernel_sources.SourceKernel,
+             explainer: explain.Explainer,
+             tiles: np.ndarray) -> tuple[int, str]:
   """(place among the tiles, where it is from)."""
   row = kernel_sources.default_of(found.kernel)
   if row is None:
     # The model's own constants may be learned; a compiler does not know them.
-    plain = explain.Explainer(found.kernel)
-    times = [plain.terms(legal.tiles[start:start + _AT_ONCE]).time
-             for start in range(0, len(legal.tiles), _AT_ONCE)]
-    return int(np.argmin(np.concatenate(times))), FROM_TIME
+    times = explain.Explainer(found.kernel).terms(tiles).time
+    return int(np.argmin(times)), FROM_TIME
   wanted = explainer.tiles(found.kernel.config_feat[row:row + 1])
-  place = (legal.tiles == wanted).all(axis=1).argmax()
-  return int(place), found.default_from
+  return int((tiles == wanted).all(axis=1).argmax()), found.default_from
 
 
-def _scores_and_times(ranker, kernel, explainer, legal, at_once) -> tuple:
-  """(float32 [tiles], float64 [tiles]): model's scores, analytic times."""
-  kernel = ranker.prepared(_with_tiles(kernel, explainer, legal.tiles[:1]))
-
-  def part(start: int) -> tuple:
-    tiles = legal.tiles[start:start + _AT_ONCE]
-    scores = ranker.scored(_with_tiles(kernel, explainer, tiles))
-    return scores.of_tiles, explainer.terms(tiles).time
-
-  starts = range(0, len(legal.tiles), _AT_ONCE)
-  parts = []
-  workers = min(os.cpu_count() or 1, at_once, len(starts))
-  with ThreadPoolExecutor(workers) as pool, tqdm(
-      desc=kernel.tile_id, total=len(legal.tiles), unit='tile', disable=None,
-      leave=False) as bar:
-    for scores, times in pool.map(part, starts):
-      parts.append((scores, times))
-      bar.update(len(scores))
-  return tuple(np.concatenate(column) for column in zip(*parts))
+def _picks(kernel: Kernel, explainer: explain.Explainer, tiles: np.ndarray,
+           scores: np.ndarray, order: np.ndarray, part: slice,
+           default_ns: Optional[float]) -> list[Pick]:
+  """A part of the order; times only against a default's."""
+  chosen, measured = order[part], _measured(kernel, explainer)
+  picks = []
+  for place, score, tile, explained in zip(
+      range(part.start + 1, len(order) + 1), scores[chosen].tolist(),
+      tiles[chosen].tolist(), explainer.explain_tiles(tiles[chosen])):
+    time_ns = None if default_ns is None else explained.time_ns
+    picks.append(Pick(
+        place, score, explained, time_ns, time_ns and time_ns / default_ns,
+        measured.get(tuple(tile))))
+  return picks
 
 
-def _with_tiles(kernel: Kernel, explainer, tiles: np.ndarray) -> Kernel:
-  """The kernel with these configurations, never timed."""
-  ones = np.ones(len(tiles), np.int64)
-  return dataclasses.replace(
-      kernel, runtime_ns=ones, normalizer_ns=ones,
-      config_feat=_config_features(explainer, tiles))
-
-
-def _config_features(explainer, tiles: np.ndarray) -> np.ndarray:
-  """float32 [tiles, 24]."""
-  grid = explainer.loops.grid
-  return features.config_features(
-      grid.kernel_bounds(tiles), grid.output_bounds(tiles))
-
-
-def _pick_maker(kernel, explainer, tiles, scores, order, default_ns):
-  """A function of a range of places in the order -> their `Pick`s."""
-  measured = _measured(kernel, explainer)
-
-  def make(start: int, stop: int) -> list[Pick]:
-    chosen = order[start:stop]
-    picks = []
-    for score, tile, explained in zip(
-        scores[chosen].tolist(), tiles[chosen].tolist(),
-        explainer.explain_tiles(tiles[chosen])):
-      predicted = over = None
-      if default_ns is not None:
-        predicted = explained.time_ns
-        over = predicted / default_ns
-      picks.append(Pick(start + 1 + len(picks), score, explained, predicted,
-                        over, measured.get(tuple(tile))))
-    return picks
-
-  return make
-
-
-def _measured(kernel, explainer) -> dict[tuple, int]:
+def _measured(kernel: Kernel,
+              explainer: explain.Explainer) -> dict[tuple, int]:
   """Tile bounds -> their fastest run, ns; empty without runs."""
   if not kernel.num_configs or not (kernel.runtime_ns > 1).all():
     return {}
