@@ -32,27 +32,17 @@ class Comparison(NamedTuple):
     step: microseconds from the first launch to the last end of work: measured,
       predicted, and predicted with communication as recorded; {} if nothing is
       launched.
+    communication_us: time of kernels that wait for other processes.
+    coverage: share of the GPU's other time that is predicted.
     notes: what could not be done, and why.
   """
   trace: Trace
   source: str
   kernels: pd.DataFrame
   step: dict[str, float]
+  communication_us: float
+  coverage: float
   notes: list[str]
-
-  @property
-  def communication_us(self) -> float:
-    """Time of kernels that wait for other processes."""
-    us = self.kernels.measured_us
-    return float(us[self.kernels.kind == calibrate.COMMUNICATION].sum())
-
-  @property
-  def coverage(self) -> float:
-    """Share of the GPU's time without communication that is predicted."""
-    us = self.kernels.measured_us
-    rest = us.sum() - self.communication_us
-    return float(us[self.kernels.predicted_us.notna()].sum() / rest
-                 ) if rest else 0.0
 
 
 def calibrated(path: str, steps: Optional[Sequence[int]] = None) -> Calibration:
@@ -93,8 +83,10 @@ def compared(path: str, steps: Optional[Sequence[int]], learned: Calibration,
                  *(size.get(name) for name in calibrate.SIZES)])
   kernels = pd.DataFrame(rows, columns=COLUMNS).astype(
       dict.fromkeys(COLUMNS[3:], float))
-  measured = kernels.measured_us.where(kernels.measured_us > 0)
-  kernels['error'] = (kernels.predicted_us - measured).abs() / measured
+  us, predicted = kernels.measured_us, kernels.predicted_us
+  kernels['error'] = (predicted - us).abs() / us.where(us > 0)
+  communication_us = us[kernels.kind == calibrate.COMMUNICATION].sum()
+  rest = us.sum() - communication_us
   notes = list(trace.notes)
   if not any(call.args.get('Input Dims') or call.args.get('Input dims')
              for call in trace.calls):
@@ -102,8 +94,10 @@ def compared(path: str, steps: Optional[Sequence[int]], learned: Calibration,
                  'record_shapes=True records them')
   ranks = [trace, *(_work_of(other, steps) for other in others
                     if os.path.realpath(other) != os.path.realpath(path))]
-  return Comparison(trace, learned.source, kernels, _step(ranks, learned),
-                    notes)
+  return Comparison(
+      trace, learned.source, kernels, _step(ranks, learned),
+      float(communication_us),
+      float(us[predicted.notna()].sum() / rest) if rest else 0.0, notes)
 
 
 def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths
@@ -13,7 +13,6 @@ from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.traces.calibrate import SIZES, Calibration, Curve, Function
 
 FILE = output_paths.Text('--calibrate', '{\n "calibration": {', 'calibration')
-_MOST_BYTES = 64 << 20
 _LIMITS = {'least_us': (1e-9, 1e12), 'us_per_million': (1e-30, 1e18),
            'exponent': (0.1, 2), 'spread': (0, 1000), 'count': (1, 1e18),
            'typical_us': (1e-9, 1e12), 'mean_ratio': (1e-3, 1e3)}
@@ -36,36 +35,31 @@ def to_json(learned: Calibration) -> str:
 def read(path: str) -> Calibration:
   """Reads what `--calibrate` wrote; UserError if a value is missing or bad."""
   where = f'--hardware={path}'
-  try:
-    with files.open_ordinary(os.path.expanduser(path)) as file:
-      content = files.parse_json(file.read(_MOST_BYTES), where)
-  except OSError as error:
-    raise files.cannot_be_read(path, error) from error
-  _fields(where, content, ('calibration',))
-  where, content = f'{where}: calibration', content['calibration']
-  _fields(where, content, Calibration._fields)
+  content = files.read_json(os.path.expanduser(path))
+  content = _object(where, content, ('calibration',))['calibration']
+  where += ': calibration'
+  content = _object(where, content, Calibration._fields)
   if not isinstance(source := content['source'], str):
     raise UserError(f'{where}: source is {source!r:.80}; it must be text')
-  found = {}
-  for name in ('kinds', 'functions', 'host'):
-    _fields(f'{where}: {name}', content[name])
-    found[name] = {
-        key: (_number(f'{where}: host: {key!a:.80}', value, 0, 1e12)
-              if name == 'host'
-              else _function(f'{where}: {name}: {key!a:.80}', value))
-        for key, value in content[name].items()}
-  return Calibration(source, **found)
+
+  def each(name: str, made: Callable) -> dict[str, Any]:
+    place = f'{where}: {name}'
+    return {key: made(f'{place}: {key!a:.80}', value)
+            for key, value in _object(place, content[name]).items()}
+
+  return Calibration(
+      source, each('kinds', _function), each('functions', _function),
+      each('host', lambda place, us: _number(place, us, 0, 1e12)))
 
 
 def _function(where: str, content: Any) -> Function:
-  _fields(where, content, Function._fields)
-  _fields(f'{where}: curves', content['curves'])
-  curves, launches = {}, {}
-  for size, curve in content['curves'].items():
-    _fields(f'{where}: {size!a:.80}', curve, Curve._fields)
-    curves[size] = Curve(**_numbers(f'{where}: {size!a:.80}', curve,
-                                    Curve._fields))
-  rows = content['launches']
+  content = _object(where, content, Function._fields)
+  curves = {}
+  for size, curve in _object(f'{where}: curves', content['curves']).items():
+    place = f'{where}: {size!a:.80}'
+    curves[size] = Curve(**_numbers(
+        place, _object(place, curve, Curve._fields), Curve._fields))
+  rows, launches = content['launches'], {}
   if not isinstance(rows, list) or not all(
       isinstance(row, list) and len(row) == len(SIZES) + 1 for row in rows):
     raise UserError(f'{where}: launches must be a list of '
@@ -91,8 +85,8 @@ def _number(where: str, value: Any, least: float, most: float) -> float:
   return value
 
 
-def _fields(where: str, content: Any, needed: Sequence[str] = ()) -> None:
-  """Raises a UserError unless it is an object with these fields, if any."""
+def _object(where: str, content: Any, needed: Sequence[str] = ()) -> dict:
+  """An object with exactly the needed fields, if any are."""
   if not isinstance(content, dict):
     raise UserError(f'{where}: must hold an object; it holds a '
                     f'{type(content).__name__}')
@@ -100,3 +94,4 @@ def _fields(where: str, content: Any, needed: Sequence[str] = ()) -> None:
     raise UserError(f'{where}: its fields must be {", ".join(needed)}, as '
                     '--calibrate writes them; they are '
                     f'{shortened([*map(ascii, content)], 8)[:200] or "none"}')
+  return content

@@ -247,21 +247,20 @@ def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
   Raises:
     UserError: a wanted step is missing.
   """
-  found: dict[int, tuple[float, float]] = {}
+  times: dict[int, list[float]] = {}
   for call in trace.calls:
-    if (number := call.step) is not None:
-      start, end = found.get(number, (call.start, call.end))
-      found[number] = min(start, call.start), max(end, call.end)
-  chosen = sorted(found) if wanted is None else wanted
+    if call.step is not None:
+      times.setdefault(call.step, []).extend((call.start, call.end))
+  chosen = sorted(times) if wanted is None else wanted
   for number in chosen:
-    if number not in found:
-      names = shortened([str(one) for one in sorted(found)], 8) or 'none'
+    if number not in times:
+      names = shortened([str(one) for one in sorted(times)], 8) or 'none'
       raise UserError(f'{trace.path}: has no step {number}; its steps are: '
                       f'{names}')
   if not chosen:
     return trace
-  start = min(found[number][0] for number in chosen)
-  end = max(found[number][1] for number in chosen)
+  start = min(min(times[number]) for number in chosen)
+  end = max(max(times[number]) for number in chosen)
   return trace._replace(
       steps=tuple(chosen),
       calls=[call for call in trace.calls if start <= call.start < end],

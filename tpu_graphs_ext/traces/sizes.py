@@ -53,10 +53,8 @@ def sizes_of(work: Work) -> dict[str, float]:
   """Size by name that a duration may depend on; see `calibrate`."""
   found = ({'bytes': work.moved_bytes} if work.moved_bytes
            else _sizes_of_operator(work))
-  if work.threads:
-    found['threads'] = work.threads
-  return {name: float(size) for name, size in found.items()
-          if 0 < size < _MOST}
+  return {name: float(size) for name, size in {
+      **found, 'threads': work.threads}.items() if 0 < size < _MOST}
 
 
 def _sizes_of_operator(work: Work) -> dict[str, float]:
@@ -78,18 +76,21 @@ def _sizes_of_operator(work: Work) -> dict[str, float]:
   return {}
 
 
+def _require(condition: bool) -> None:
+  if not condition:
+    raise _UnknownError
+
+
 def _arguments(call: Call) -> list[Argument]:
   """A tensor, a list of tensors, or None for anything else."""
   dims, types = (next((call.args[key] for key in keys if call.args.get(key)),
                       None)
                  for keys in (('Input Dims', 'Input dims'),
                               ('Input type', 'Input Types', 'Input types')))
-  if not isinstance(dims, list):
-    raise _UnknownError
+  _require(isinstance(dims, list))
   if not isinstance(types, list):  # Of the oldest traces.
     types = ['float' if one else '' for one in dims]
-  if len(types) != len(dims):
-    raise _UnknownError
+  _require(len(types) == len(dims))
   return [_argument(one, str(kind)) for one, kind in zip(dims, types)]
 
 
@@ -100,15 +101,13 @@ def _argument(dims: Any, kind: str) -> Argument:
         dims, list) else None
   if kind not in _BYTES:
     return None
-  if not isinstance(dims, list) or not all(
-      type(side) is int and side >= 0 for side in dims):
-    raise _UnknownError
+  _require(isinstance(dims, list) and all(
+      type(side) is int and side >= 0 for side in dims))
   return Tensor(tuple(dims), _BYTES[kind])
 
 
 def _tensor(given: Sequence[Argument], place: int) -> Tensor:
-  if place >= len(given) or not isinstance(given[place], Tensor):
-    raise _UnknownError
+  _require(place < len(given) and isinstance(given[place], Tensor))
   return given[place]
 
 
@@ -117,17 +116,14 @@ def _product(call: Call, given: Sequence[Argument]) -> dict[str, float]:
   first = int('add' in name)  # After what is added.
   left, right = _tensor(given, first), _tensor(given, first + 1)
   if name == 'linear':  # [..., k] and [n, k]
-    if len(left.shape) < 2 or len(right.shape) != 2:
-      raise _UnknownError
+    _require(len(left.shape) >= 2 == len(right.shape))
     *rows, k = left.shape
     batch, m, (n, inner) = [], math.prod(rows), right.shape
   else:
-    if not 2 <= len(left.shape) == len(right.shape) <= 3:
-      raise _UnknownError
+    _require(2 <= len(left.shape) == len(right.shape) <= 3)
     *batch, m, k = left.shape
     *_, inner, n = right.shape
-  if inner != k:
-    raise _UnknownError
+  _require(inner == k)
   batch = math.prod(batch)
   return {'multiply_adds': batch * m * n * k,
           'bytes': batch * (m * k + k * n + m * n) * left.value_bytes}
@@ -154,12 +150,11 @@ def _one_table(call: Call, given: Sequence[Argument]) -> dict[str, float]:
   """weight, indices; for bags also offsets, scale_grad_by_freq, mode, sparse,
   per_sample_weights, include_last_offset."""
   table, indices = _tensor(given, 0), _tensor(given, 1)
-  if len(table.shape) != 2:
-    raise _UnknownError
+  _require(len(table.shape) == 2)
   bags = indices.values  # Each index is one.
   if 'bag' in call.name:
-    told = call.args.get('Concrete Inputs')
-    last = isinstance(told, list) and [*map(str, told[7:8])] == ['True']
+    values = call.args.get('Concrete Inputs')
+    last = isinstance(values, list) and [*map(str, values[7:8])] == ['True']
     bags = _tensor(given, 2).values - last
   return _bytes_of(roofline.embedding_forward_us, bags, table.shape[0], table,
                    indices)
@@ -168,8 +163,7 @@ def _one_table(call: Call, given: Sequence[Argument]) -> dict[str, float]:
 def _gradient_rows(call: Call, given: Sequence[Argument]) -> dict[str, float]:
   """gradient, indices: rows of the table's gradient are read and written."""
   gradient, indices = _tensor(given, 0), _tensor(given, 1)
-  if not gradient.shape:
-    raise _UnknownError
+  _require(len(gradient.shape) > 0)
   bags = gradient.shape[0] if 'bag' in call.name else indices.values
   return _bytes_of(roofline.embedding_backward_sgd_us, bags, indices.values,
                    gradient, indices)
