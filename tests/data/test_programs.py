@@ -43,14 +43,9 @@ def test_a_program_is_what_its_file_holds(tmp_path):
       arrays['node_config_feat'].size)
 
 
-def test_a_program_without_edges(tmp_path):
-  path = write(tmp_path / 'a.npz', edge_index=np.zeros((0, 2), np.int64))
-  assert programs.open_program(path).num_edges == 0
-
-
 def test_only_blocks_that_are_asked_for_are_read(tmp_path, monkeypatch):
-  monkeypatch.setattr(program_cache, '_BLOCK_BYTES', 3 * 6 * 18)
   # Blocks of three configurations; the file is read in two parts of six.
+  monkeypatch.setattr(cache, 'BLOCK_BYTES', 3 * 6 * 18)
   monkeypatch.setattr(program_cache, '_READ_BYTES', 4 * 6 * 6 * 18)
   path = write(tmp_path / 'a.npz')
   program = programs.open_program(path, str(tmp_path / 'cache'))
@@ -82,16 +77,6 @@ def test_a_damaged_entry_is_built_again(tmp_path, caplog):
     assert 'will be built again' in caplog.text, name
     np.testing.assert_array_equal(
         program.node_feat, tiny_layouts.program('a')['node_feat'])
-
-
-def test_other_peoples_files_are_left_alone(tmp_path):
-  path = write(tmp_path / 'a.npz')
-  programs.open_program(path, str(tmp_path / 'cache'))
-  entry, = (tmp_path / 'cache').iterdir()
-  os.remove(entry / cache.META_FILE)
-  (entry / 'thesis.txt').write_text('x')
-  with pytest.raises(UserError, match=r"holds 'thesis.txt'"):
-    programs.open_program(path, str(tmp_path / 'cache'))
 
 
 def layouts_with(value, place) -> np.ndarray:

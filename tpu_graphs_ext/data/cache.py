@@ -1,60 +1,47 @@
-"""Files kept on disk as raw arrays between runs, and many kernels as one entry.
+"""Arrays of input files kept on disk between runs, mapped into memory.
 
-A cache entry is a folder `<cache_dir>/<key>/` with one raw file an array and
-`meta.json`; opening it checks the files and maps them into memory, and copies
-nothing. The key is a hash of the files' *content*, so a changed, added or
-removed file makes another entry, and a moved or renamed folder finds its own
-again. An entry appears under its name only when complete; two processes that
-build the same one at once end up sharing the first. An entry whose checksum
-is wrong, or which breaks a rule that the .npz files must keep, is built again.
+A cache entry is a folder `<cache_dir>/<key>/` with one raw file an array, and
+`meta.json` with their shapes and a checksum of each block. The key is a hash
+of the input files' *content*, so a changed, added or removed file makes
+another entry, and a moved or renamed folder finds its own again. An entry
+appears under its name only when complete; two processes that build the same
+one at once end up sharing the first. A damaged entry is built again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import logging
 import math
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable
-from typing import BinaryIO, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import tqdm
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import npz, rules
-from tpu_graphs_ext.data.kernel import (
-  STORED_NAMES,
-  Kernel,
-  tile_id_of,
-  unreadable,
-)
+from tpu_graphs_ext.data import npz
+from tpu_graphs_ext.data.kernel import Kernel, tile_id_of, unreadable
 from tpu_graphs_ext.data.partition import (
   AXES,
   FLAT_ARRAYS,
   Partition,
-  require_readable,
-  require_same_widths,
+  readable,
 )
 from tpu_graphs_ext.errors import UserError
 
 # Part of every key: a change of the format makes old entries unreachable.
-FORMAT = 'tpu_graphs_ext tile cache 3'
+FORMAT = 'tpu_graphs_ext cache 4'
 META_FILE = 'meta.json'
-BLOCK_BYTES = 1 << 20  # Read at once by a check; fits a processor's cache.
-# Of a kernel, and of a row: more than any has.
-_MOST_ROWS, _MOST_COLUMNS = 1 << 31, 1 << 16
+BLOCK_BYTES = 1 << 20  # With a checksum of its own; fits a processor's cache.
 
 _log = logging.getLogger(__name__)
 _T = TypeVar('_T')
-
-
-# ------------------------------------------------------------ any cache entry
 
 
 def content_key(paths: list[str], salt: str = FORMAT) -> str:
@@ -80,228 +67,177 @@ def content_key(paths: list[str], salt: str = FORMAT) -> str:
 
 def open_or_build(entry: str, names: Iterable[str],
                   build: Callable[[str], None],
-                  read: Callable[[str], _T]) -> _T:
+                  read: Callable[[Entry], _T]) -> _T:
   """What `read` makes of an entry, built first if missing or damaged.
 
   Args:
     entry: its folder, which need not be there.
     names: its files, besides `META_FILE`; others keep it from being built.
-    build: fills a folder.
-    read: reads the folder; raises OSError, ValueError, KeyError, TypeError or
-      UserError where it is damaged.
+    build: fills a folder by `write`.
+    read: raises OSError, ValueError, KeyError, TypeError or UserError where
+      the entry is damaged.
 
   Raises:
     UserError: a source file is damaged, the cache cannot be written, or the
       entry holds files of somebody else.
   """
-  for is_new in (False, True):
+  if os.path.isdir(entry):
     try:
-      if os.path.isdir(entry):
-        return read(entry)
+      return read(Entry(entry))
     except (OSError, ValueError, KeyError, TypeError, UserError) as error:
-      if not is_new:
-        _log.warning('%s: the cache is damaged (%s) and will be built again',
-                     entry, str(error))
-    if is_new:
-      break
-    _remove(entry, names)
-    try:
-      with files.new_folder(entry, replace=False) as temporary:
-        build(temporary)
-    except OSError as error:
+      _log.warning('%s: the cache is damaged (%s) and will be built again',
+                   entry, str(error))
+    others = sorted(set(os.listdir(entry)) - {META_FILE, *names})
+    if others or os.path.islink(entry):
       raise UserError(
-          f'{os.path.dirname(entry)}: the cache cannot be written ({error}); '
-          'free some space, name another --cache_dir, or give an empty one to '
-          'do without a cache') from error
-  raise UserError(f'{entry}: was written but cannot be read back; check the '
-                  'disk, or name another --cache_dir')
-
-
-def _remove(entry: str, names: Iterable[str]) -> None:
-  if not os.path.isdir(entry):
-    return
-  others = sorted(set(os.listdir(entry)) - {META_FILE, *names})
-  if others or os.path.islink(entry):
+          f'{entry}: a cache entry goes there, but it holds '
+          f'{(others or ["a link"])[0]!r}, which does not belong to one; move '
+          'it away, or name another --cache_dir')
+    shutil.rmtree(entry, ignore_errors=True)
+  try:
+    with files.new_folder(entry, replace=False) as temporary:
+      build(temporary)
+    return read(Entry(entry))
+  except (OSError, ValueError) as error:
     raise UserError(
-        f'{entry}: a cache entry goes there, but it holds '
-        f'{(others or ["a link"])[0]!r}, which does not belong to one; move '
-        'it away, or name another --cache_dir')
-  shutil.rmtree(entry, ignore_errors=True)
+        f'{os.path.dirname(entry)}: the cache cannot be written ({error}); '
+        'free some space, name another --cache_dir, or give an empty one to '
+        'do without a cache') from error
 
 
-def read_meta(entry: str) -> dict:
-  """The content of `META_FILE`, if its own checksum is right.
+@contextlib.contextmanager
+def write(entry: str, names: Iterable[str], **more: Any) -> Iterator[
+    dict[str, Writer]]:
+  """Writers of the arrays of an entry; at the end, its `META_FILE`.
 
-  Raises:
-    OSError, ValueError, KeyError, TypeError, UserError: it is damaged.
+  Args:
+    entry: an empty folder.
+    names: of the arrays.
+    **more: also goes into `META_FILE`; may change in the `with` block.
   """
-  with files.open_ordinary(os.path.join(entry, META_FILE)) as file:
-    stored = files.parse_json(file.read(), META_FILE)
-  text = stored['meta'] if isinstance(stored['meta'], str) else ''
-  if stored['crc32'] != zlib.crc32(text.encode()):
-    raise ValueError(f'{META_FILE} does not have its checksum')
-  return files.parse_json(text, META_FILE)
-
-
-def write_meta(entry: str, meta: dict) -> None:
-  """Writes `META_FILE` of an entry, with its own checksum."""
-  text = json.dumps(meta)
+  with contextlib.ExitStack() as stack:
+    writers = {name: Writer(stack.enter_context(
+        open(os.path.join(entry, name), 'wb'))) for name in names}
+    yield writers
+  text = json.dumps({**more, 'arrays': {
+      name: {'shape': [writer.rows, *writer.row_shape],
+             'crc32s': writer.crc32s} for name, writer in writers.items()}})
   with open(os.path.join(entry, META_FILE), 'w', encoding='utf-8') as file:
     json.dump({'crc32': zlib.crc32(text.encode()), 'meta': text}, file)
 
 
-def mapped(path: str) -> np.ndarray:
-  """uint8 [bytes] of a file, which stays on disk; an empty one has no map."""
-  return (np.memmap(path, np.uint8, 'r') if os.path.getsize(path)
-          else np.zeros(0, np.uint8))
+class Writer:
+  """Appends rows to one array, and keeps a checksum of each block."""
+
+  def __init__(self, file: Any):
+    self._file, self._size = file, 0
+    self.rows, self.row_shape, self.crc32s = 0, (), []
+
+  def append(self, array: np.ndarray, dtype: Any) -> None:
+    array = np.ascontiguousarray(array, dtype)
+    self.rows, self.row_shape = self.rows + len(array), array.shape[1:]
+    content = memoryview(array.reshape(-1).view(np.uint8))
+    while content:
+      part = content[:BLOCK_BYTES - self._size % BLOCK_BYTES]
+      if self._size % BLOCK_BYTES == 0:
+        self.crc32s.append(0)
+      self.crc32s[-1] = zlib.crc32(part, self.crc32s[-1])
+      self._size += self._file.write(part)
+      content = content[len(part):]
+
+
+class Entry:
+  """An entry that is there.
+
+  Raises:
+    OSError, ValueError, KeyError, TypeError, UserError: it is damaged.
+  """
+
+  def __init__(self, folder: str):
+    self.folder = folder
+    with files.open_ordinary(os.path.join(folder, META_FILE)) as file:
+      stored = files.parse_json(file.read(), META_FILE)
+    text = stored['meta'] if isinstance(stored['meta'], str) else ''
+    if stored['crc32'] != zlib.crc32(text.encode()):
+      raise ValueError(f'{META_FILE} does not have its checksum')
+    self.meta = files.parse_json(text, META_FILE)
+
+  def mapped(self, name: str, dtype: Any) -> tuple[
+      np.ndarray, Callable[[int, int], None]]:
+    """An array on disk, and what checks a range of its bytes when called."""
+    stored, path = self.meta['arrays'][name], os.path.join(self.folder, name)
+    shape, crc32s = stored['shape'], stored['crc32s']
+    size = os.path.getsize(path)
+    if not all(type(length) is int and length >= 0 for length in shape) or (
+        math.prod(shape) * np.dtype(dtype).itemsize != size) or (
+            len(crc32s) != -(-size // BLOCK_BYTES)):
+      raise ValueError(f'{name} has {size} bytes')
+    raw = np.memmap(path, np.uint8, 'r') if size else np.zeros(0, np.uint8)
+    array = raw.view(dtype).reshape(shape)
+    array.setflags(write=False)
+    checked = set()
+
+    def check(start: int, stop: int) -> None:
+      for block in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
+        first = block * BLOCK_BYTES
+        if block not in checked and crc32s[block] != zlib.crc32(
+            raw[first:first + BLOCK_BYTES]):
+          raise ValueError(f'{name} does not have its checksum')
+        checked.add(block)
+
+    return array, check
+
+  def array(self, name: str, dtype: Any) -> np.ndarray:
+    """The same, checked as a whole."""
+    array, check = self.mapped(name, dtype)
+    check(0, array.nbytes)
+    return array
 
 
 # -------------------------------------------------------------------- kernels
+
+_COUNTS = ['num_' + axis for axis in AXES]
 
 
 def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
   """The kernels in these files, in this order.
 
   Args:
-    paths: at least one .npz file.
+    paths: at least one .npz file, all of one folder.
     cache_dir: folder of the cache, made if missing; None reads every file
       into memory.
 
   Raises:
     UserError: a file is damaged, or the cache cannot be written.
   """
+  folder = os.path.dirname(paths[0])
+  loaded = map(Kernel.load, tqdm.tqdm(
+      paths, desc=os.path.basename(folder), unit='kernel', disable=None))
   if not cache_dir:
-    buffers = {name: io.BytesIO() for name in FLAT_ARRAYS}
-    meta = _stream(paths, buffers)
-    return _partition(meta, {
-        name: buffer.getbuffer() for name, buffer in buffers.items()})
-  tile_ids = [tile_id_of(path) for path in paths]
+    return Partition.from_kernels(loaded, folder)
   return open_or_build(
-      os.path.join(cache_dir, content_key(paths)), FLAT_ARRAYS,
-      lambda folder: _build(paths, folder),
-      lambda entry: _read(entry, tile_ids))
+      os.path.join(cache_dir, content_key(paths)), (*FLAT_ARRAYS, *_COUNTS),
+      lambda entry: _build(readable(loaded, folder), entry),
+      lambda entry: _read(entry, [tile_id_of(path) for path in paths]))
 
 
-def _stream(paths: list[str], sinks: dict[str, BinaryIO]) -> dict:
-  """Appends each file's arrays to the sinks; returns what `meta.json` holds.
-
-  Only one kernel at a time is in memory.
-  """
-  counts = {axis: [] for axis in AXES}
-  tile_ids = []
-  first = None
-  split = os.path.basename(os.path.dirname(paths[0]))
-  for path in tqdm.tqdm(paths, desc=split, unit='kernel', disable=None):
-    kernel = Kernel.load(path)
-    require_readable(kernel, path)
-    first = first or kernel
-    require_same_widths(kernel, first, path)
-    for name, field in FLAT_ARRAYS.items():
-      array = np.ascontiguousarray(getattr(kernel, name), field.dtype)
-      sinks[name].write(array.data if array.size else b'')
-    for axis in AXES:
-      counts[axis].append(getattr(kernel, 'num_' + axis))
-    tile_ids.append(kernel.tile_id)
-  return {
-      'format': FORMAT, 'tile_ids': tile_ids, 'counts': counts,
-      'widths': {name: getattr(first, name).shape[1:] for name in FLAT_ARRAYS},
-  }
+def _build(kernels: Iterable[Kernel], entry: str) -> None:
+  """Copies kernels, of which one at a time is in memory."""
+  with write(entry, (*FLAT_ARRAYS, *_COUNTS)) as writers:
+    for kernel in kernels:
+      for name, field in FLAT_ARRAYS.items():
+        writers[name].append(getattr(kernel, name), field.dtype)
+      for name in _COUNTS:
+        writers[name].append(np.array([getattr(kernel, name)]), np.int64)
 
 
-class _Sink:
-  """A file that knows the checksum of what was written to it."""
-
-  def __init__(self, file: BinaryIO):
-    self._file = file
-    self.crc32 = 0
-
-  def write(self, content) -> None:
-    self.crc32 = zlib.crc32(content, self.crc32)
-    self._file.write(content)
-
-
-def _build(paths: list[str], folder: str) -> None:
-  with contextlib.ExitStack() as stack:
-    sinks = {name: _Sink(stack.enter_context(
-        open(os.path.join(folder, name), 'wb'))) for name in FLAT_ARRAYS}
-    meta = _stream(paths, sinks)
-  meta['crc32'] = {name: sink.crc32 for name, sink in sinks.items()}
-  write_meta(folder, meta)
-
-
-def _partition(meta: dict, buffers: dict[str, BinaryIO]) -> Partition:
-  """Lays the arrays of `meta` over raw bytes.
-
-  Raises:
-    ValueError: the bytes are more or fewer than `meta` says.
-  """
-  arrays = {}
+def _read(entry: Entry, tile_ids: list[str]) -> Partition:
+  arrays = {name: entry.array(name, field.dtype)
+            for name, field in FLAT_ARRAYS.items()}
+  counts = {axis: entry.array('num_' + axis, np.int64) for axis in AXES}
   for name, field in FLAT_ARRAYS.items():
-    shape = (sum(meta['counts'][field.axes[0]]), *meta['widths'][name])
-    array = np.frombuffer(buffers[name], field.dtype).reshape(shape)
-    array.setflags(write=False)
-    arrays[name] = array
-  return Partition.of_flat(meta['tile_ids'], meta['counts'], arrays)
-
-
-def _read(entry: str, tile_ids: list[str]) -> Partition:
-  """Checks an entry and maps it into memory; see `open_or_build`."""
-  meta = read_meta(entry)
-  _require_sizes(meta)
-  if meta['tile_ids'] != tile_ids:
-    raise ValueError(f'{META_FILE} names other kernels')
-  buffers = {}
-  for name in FLAT_ARRAYS:
-    path = os.path.join(entry, name)
-    _check_file(path, name, meta)
-    buffers[name] = mapped(path)
-  partition = _partition(meta, buffers)
-  if not len(partition) or min(
-      partition.num_nodes.min(), partition.num_configs.min()) < 1:
-    raise ValueError('there is a kernel without nodes or configurations')
-  nodes = np.repeat(partition.num_nodes, partition.num_edges)[:, np.newaxis]
-  if ((partition.edge_index < 0) | (partition.edge_index >= nodes)).any():
-    raise ValueError('edge_index names nodes that are not there')
-  return partition
-
-
-def _require_sizes(meta: dict) -> None:
-  """Raises a ValueError unless its numbers can be sizes of arrays."""
-  columns = {name: meta['widths'][name] for name in FLAT_ARRAYS}
-  rows = {axis: meta['counts'][axis] for axis in AXES}
-  for name, sizes in {**columns, **rows}.items():
-    if not isinstance(sizes, list) or not all(
-        type(size) is int and 0 <= size <= _MOST_ROWS for size in sizes):
-      raise ValueError(f'{META_FILE}: {name} has no list of sizes')
-  for name, sizes in columns.items():
-    if not 1 <= math.prod(sizes) <= _MOST_COLUMNS:
-      raise ValueError(f'{META_FILE}: {name} has rows of {sizes} numbers')
-  if {len(sizes) for sizes in rows.values()} != {len(meta['tile_ids'])}:
-    raise ValueError(f'{META_FILE}: sizes and kernels differ in number')
-
-
-def _check_file(path: str, name: str, meta: dict) -> None:
-  """Reads an array once: its checksum, and the rules for its values.
-
-  Block by block, so that the values are checked while they are in the
-  processor's cache and the process does not grow.
-
-  Raises:
-    ValueError: the file does not hold what was written, or never could have.
-  """
-  field, key = FLAT_ARRAYS[name], STORED_NAMES[name]
-  value_rules = [rule for _, needed, rule in rules.TILE.read_rules
-                 if needed == (key,)]
-  width = meta['widths'][name]
-  row = np.dtype(field.dtype).itemsize * math.prod(width)
-  crc32, block = 0, bytearray(max(1, BLOCK_BYTES // row) * row)
-  with open(path, 'rb') as file:
-    while size := file.readinto(block):
-      view = memoryview(block)[:size]
-      crc32 = zlib.crc32(view, crc32)
-      rows = np.frombuffer(view, field.dtype).reshape(-1, *width)
-      for rule in value_rules:
-        for fault in rule({key: rows}):
-          raise ValueError(f'{name} {fault}')
-  if crc32 != meta['crc32'][name]:
-    raise ValueError(f'{name} does not have its checksum')
+    number = counts[field.axes[0]]
+    if (number.shape != (len(tile_ids),) or number.sum() != len(arrays[name])
+        or arrays[name].ndim != len(field.axes)):
+      raise ValueError(f'{name} has the shape {arrays[name].shape}')
+  return Partition.of_flat(tile_ids, counts, arrays)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
 from typing import Any
 
 import numpy as np
 import tqdm
 
-from tpu_graphs_ext.data import kernel as kernel_lib
 from tpu_graphs_ext.data import npz, rules, schema
 from tpu_graphs_ext.errors import UserError, shortened
 
@@ -23,13 +23,7 @@ MAX_LINES = 200
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-  """One broken rule in one file.
-
-  Attributes:
-    file: path of the file (or folder).
-    field: name of the array as stored; empty if it is the whole file.
-    message: the rule and the value found.
-  """
+  """A broken rule in a file or folder, and in a field unless that is ''."""
   file: str
   field: str
   message: str
@@ -92,7 +86,7 @@ class Report:
 
 @dataclasses.dataclass
 class _File:
-  """What is kept of one file: no array."""
+  """The result of checking one file."""
   path: str
   faults: list[Fault] = dataclasses.field(default_factory=list)
   sizes: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -127,11 +121,15 @@ def _check_file(path: str, task: str, may_hide: bool = False,
     found.faults = [Fault(path, '', f'cannot be read as .npz ({error}); it may '
                           'be cut short or pickled')]
     return found
-  found.withheld = may_hide and its.is_withheld(arrays)
+  is_withheld = its.is_withheld(arrays)
+  found.withheld = may_hide and is_withheld
   if labelled is None:
     labelled = not found.withheld
   found.faults = [Fault(path, *fault) for fault in (
-      *faults.items(), *_faults(its, arrays, labelled))]
+      *faults.items(), *its.all_faults(arrays, labelled))]
+  if not labelled and not is_withheld:
+    found.faults.append(Fault(path, rules.RUNTIME, 'is not all 0 with '
+                              'normalizers of 1, as a withheld label is'))
   found.sizes = {its.fields[name].axes[0]: len(array)
                  for name, array in arrays.items() if array.ndim}
   configs = arrays.get(its.features)
@@ -139,29 +137,6 @@ def _check_file(path: str, task: str, may_hide: bool = False,
       configs is not None and configs.ndim and len(configs) > 1
       and (configs == configs[0]).all())
   return found
-
-
-def _faults(its: rules.TaskRules, arrays: rules.Arrays,
-            labelled: bool) -> list[tuple[str, str]]:
-  """(field, message) of all that is wrong with the arrays of one file."""
-  faults, sound = [], {}
-  for name, array in arrays.items():
-    field = its.fields[name]
-    shape_faults = list(rules.wrong_shape(array, field))
-    faults += [(name, message) for message in (
-        *rules.wrong_dtype(array, field), *shape_faults)]
-    if not shape_faults and array.dtype.kind in 'iuf':
-      sound[name] = array
-  faults += its.unequal_counts(sound)
-  for name, needed, rule in (*its.read_rules, *its.check_rules,
-                             *(its.label_rules if labelled else ())):
-    if sound.keys() >= set(needed):
-      faults += [(name, message) for message in rule(sound)]
-  if (not labelled and {rules.RUNTIME, rules.NORMALIZER} <= sound.keys()
-      and not its.is_withheld(sound)):
-    faults.append((rules.RUNTIME, 'is not all 0 with normalizers of 1, as a '
-                   'withheld label is'))
-  return faults
 
 
 # -------------------------------------------------------------- many files
@@ -190,7 +165,7 @@ def check_data(root: str, task: str = 'tile') -> Report:
     report.faults += [
         Fault(root, '', f'the split folder {split} is missing')
         for split in schema.SPLITS if split not in folders]
-  elif _npz_files(folder):
+  elif glob.glob(os.path.join(glob.escape(folder), '*.npz')):
     folders = {os.path.basename(folder): folder}
   else:
     raise UserError(
@@ -199,25 +174,19 @@ def check_data(root: str, task: str = 'tile') -> Report:
   first = {}  # Kernel -> the first file with that name.
   for split, split_folder in folders.items():
     for path in _check_split(split, split_folder, report, task):
-      tile_id = kernel_lib.tile_id_of(path)
-      if tile_id in first:
+      name = os.path.basename(path)
+      if name in first:
         report.faults.append(Fault(
-            path, '', f'{first[tile_id]} has the same tile id; '
+            path, '', f'{first[name]} has the same tile id; '
             'each kernel belongs to one split'))
-      first.setdefault(tile_id, path)
+      first.setdefault(name, path)
   return report
-
-
-def _npz_files(folder: str) -> list[str]:
-  names = os.listdir(folder) if os.path.isdir(folder) else []
-  return [os.path.join(folder, name) for name in sorted(names)
-          if name.endswith('.npz')]
 
 
 def _check_split(split: str, folder: str, report: Report,
                  task: str) -> list[str]:
   """Adds a folder's faults, notes and sizes; returns the paths of its files."""
-  paths = _npz_files(folder)
+  paths = sorted(glob.glob(os.path.join(glob.escape(folder), '*.npz')))
   if not paths:
     report.faults.append(Fault(folder, '', 'has no .npz files'))
   may_hide = split == HIDDEN_SPLIT or split not in schema.SPLITS
@@ -235,9 +204,15 @@ def _check_split(split: str, folder: str, report: Report,
                           'features, so they cannot be ranked')
   checks = [check for check in checks if not check.other_task]
   hidden = [check.path for check in checks if check.withheld]
-  if split != HIDDEN_SPLIT:
-    report.notes += _unlabelled_note(folder, hidden, len(checks))
-  elif len(hidden) < len(checks):
+  if hidden and split != HIDDEN_SPLIT:
+    names = shortened([os.path.basename(path) for path in hidden])
+    which = (f'none of the {len(checks)} kernels has labels'
+             if len(hidden) == len(checks) else
+             f'{len(hidden)} of {len(checks)} kernels have no labels ({names})')
+    report.notes.append(
+        f'{folder}: {which}, as all their runtimes are 0; they can be ranked, '
+        'but not be trained or evaluated on')
+  elif len(hidden) < len(checks):  # None, or in the test split.
     report.faults += [
         Fault(path, rules.RUNTIME, 'is withheld, but '
               f'{len(checks) - len(hidden)} other files of the folder have '
@@ -245,17 +220,6 @@ def _check_split(split: str, folder: str, report: Report,
         for path in hidden]
   _add_sizes(split, checks, len(hidden), report)
   return [check.path for check in checks]
-
-
-def _unlabelled_note(folder: str, hidden: list[str], number: int) -> list[str]:
-  """One note for all kernels of a plain folder that have no labels."""
-  if not hidden:
-    return []
-  names = shortened([os.path.basename(path) for path in hidden])
-  which = (f'none of the {number} kernels has labels' if len(hidden) == number
-           else f'{len(hidden)} of {number} kernels have no labels ({names})')
-  return [f'{folder}: {which}, as all their runtimes are 0; they can be '
-          'ranked, but not be trained or evaluated on']
 
 
 def _add_sizes(split: str, checks: list[_File], hidden: int,

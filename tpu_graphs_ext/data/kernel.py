@@ -80,7 +80,7 @@ class Kernel:
 
   @property
   def name(self) -> str:
-    """`tile_id`, under the name that problems of both tasks have."""
+    """`tile_id`; problems of both tasks have a `name`."""
     return self.tile_id
 
   @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -70,6 +71,8 @@ class Partition:
       counts: for each of `AXES`, the number of rows of each kernel.
       arrays: the flat arrays, one for each of `FLAT_ARRAYS`.
     """
+    for array in arrays.values():
+      array.setflags(write=False)
     number = {axis: np.asarray(counts[axis], np.int64) for axis in AXES}
     return cls(
         tile_ids=list(tile_ids), **arrays,
@@ -78,24 +81,21 @@ class Partition:
            for axis, n in number.items()})
 
   @classmethod
-  def from_kernels(cls, kernels: Iterable[Kernel]) -> Partition:
-    """Copies kernels, all of the same feature widths, into flat arrays.
+  def from_kernels(cls, kernels: Iterable[Kernel],
+                   folder: str = '') -> Partition:
+    """Copies kernels, perhaps of a folder's files, into flat arrays.
 
     Raises:
-      UserError: there are no kernels, or their feature widths differ.
+      UserError: there are no kernels, one makes no sense, or their feature
+        widths differ.
     """
-    kernels = list(kernels)
+    kernels = list(readable(kernels, folder))
     if not kernels:
       raise UserError('there are no kernels to work on')
-    for kernel in kernels:
-      require_readable(kernel)
-      require_same_widths(kernel, kernels[0])
-    arrays = {}
-    for name, field in FLAT_ARRAYS.items():
-      arrays[name] = np.concatenate(
-          [getattr(kernel, name) for kernel in kernels],
-          dtype=field.dtype, casting='safe')
-      arrays[name].setflags(write=False)
+    arrays = {
+        name: np.concatenate([getattr(kernel, name) for kernel in kernels],
+                             dtype=field.dtype, casting='safe')
+        for name, field in FLAT_ARRAYS.items()}
     counts = {axis: [getattr(kernel, 'num_' + axis) for kernel in kernels]
               for axis in AXES}
     return cls.of_flat([k.tile_id for k in kernels], counts, arrays)
@@ -108,7 +108,7 @@ class Partition:
 
   @property
   def names(self) -> Sequence[str]:
-    """`tile_ids`, under the name that problems of both tasks have."""
+    """`tile_ids`; problems of both tasks have `names`."""
     return self.tile_ids
 
   @functools.cached_property
@@ -175,44 +175,36 @@ class Partition:
         yield array[row:min(row + BLOCK_ROWS, run_end)]
 
 
-def require_same_widths(kernel: Kernel, first: Kernel,
-                        where: str | None = None) -> None:
-  """Raises UserError if two kernels have different feature widths."""
-  for name in ('node_feat', 'config_feat'):
-    width = getattr(kernel, name).shape[1]
-    expected = getattr(first, name).shape[1]
-    if width != expected:
-      raise UserError(
-          f'{where or kernel.tile_id}: {name} has {width} columns, but in '
-          f'{first.tile_id} it has {expected}; kernels read together must '
-          'have the same columns')
+def readable(kernels: Iterable[Kernel], folder: str = '') -> Iterator[Kernel]:
+  """The kernels, each checked when its turn comes.
+
+  Raises:
+    UserError: a kernel makes no sense, or has other feature widths than the
+      first; names it by its file if they come from a `folder`.
+  """
+  first = None
+  for kernel in kernels:
+    where = os.path.join(folder, kernel.tile_id + '.npz') if folder else ''
+    require_readable(kernel, where)
+    first = first or kernel
+    for name in ('node_feat', 'config_feat'):
+      width, expected = (getattr(one, name).shape[1] for one in (kernel, first))
+      if width != expected:
+        raise UserError(
+            f'{where or kernel.tile_id}: {name} has {width} columns, but in '
+            f'{first.tile_id} it has {expected}; kernels read together must '
+            'have the same columns')
+    yield kernel
 
 
-def require_readable(kernel: Kernel, where: str | None = None) -> None:
+def require_readable(kernel: Kernel, where: str = '') -> None:
   """Raises UserError if the arrays of a kernel make no sense together.
 
-  Other feature widths than in the real files and narrower integers pass, but
-  no bool, and only float32 features: sums over int8 would overflow.
+  Other feature widths than in the real files and narrower integers pass.
   `check-data` applies all rules.
   """
   arrays = {key: getattr(kernel, name) for name, key in STORED_NAMES.items()}
-  for key, message in _faults(arrays):
+  for key, message in rules.TILE.faults(arrays):
     raise UserError(
         f'{where or kernel.tile_id}: {key} {message}; copy the file again, '
         'or run `tpu-graphs-ext check-data` on its folder to see every fault')
-
-
-def _faults(arrays: rules.Arrays) -> Iterator[tuple[str, str]]:
-  """(field, message); after the first, the later rules may not apply."""
-  for key, array in arrays.items():
-    field = rules.TILE.fields[key]
-    if (array.dtype.kind not in (np.dtype(field.dtype).kind, 'u')
-        or not np.can_cast(array.dtype, field.dtype, 'safe')):
-      yield key, f'has dtype {array.dtype}; it must be {field.dtype}'
-    if array.ndim != len(field.axes):
-      yield key, f'has {array.ndim} dimensions; it must have {len(field.axes)}'
-  yield from rules.TILE.unequal_counts(arrays)
-  if arrays['edge_index'].shape[1] != 2:
-    yield 'edge_index', 'has rows of another length than 2'
-  for key, _, rule in (*rules.TILE.read_rules, rules.READ_RUNTIMES):
-    yield from ((key, message) for message in rule(arrays))

@@ -20,22 +20,28 @@ Rule = tuple[str, tuple[str, ...], Callable[[Arrays], Iterator[str]]]
 
 RUNTIME, NORMALIZER = 'config_runtime', 'config_runtime_normalizers'
 LAYOUTS, IDS, SPLITS = 'node_config_feat', 'node_config_ids', 'node_splits'
+_ROWS_AT_ONCE = 1 << 16  # Of layouts, of which files have up to a gigabyte.
 _BITS = np.array([0] + [1 << i for i in range(schema.MAX_DIMS)], np.uint8)
 
 
-# ------------------------------------------------------------- one array
+# ----------------------------------------------------------- dtype and shape
 
 
-def wrong_dtype(array: np.ndarray, field: schema.Field) -> Iterator[str]:
-  """The dtype is exactly the schema's."""
-  if array.dtype != field.dtype:
+def _wrong_dtype(array: np.ndarray, field: schema.Field,
+                 strict: bool) -> Iterator[str]:
+  # Narrower integers may be read, but no bool, and only float32 features: sums
+  # over int8 would overflow.
+  if array.dtype != field.dtype and (
+      strict or array.dtype.kind not in (np.dtype(field.dtype).kind, 'u')
+      or not np.can_cast(array.dtype, field.dtype, 'safe')):
     yield f'has dtype {array.dtype}; it must be {field.dtype}'
 
 
-def wrong_shape(array: np.ndarray, field: schema.Field) -> Iterator[str]:
-  """The number of dimensions and the fixed sizes are the schema's."""
+def _wrong_shape(array: np.ndarray, field: schema.Field,
+                 strict: bool) -> Iterator[str]:
+  any_width = not strict and field.name in ('node_feat', 'config_feat')
   fits = array.ndim == len(field.axes) and all(
-      size == axis for size, axis in zip(array.shape, field.axes)
+      size == axis or any_width for size, axis in zip(array.shape, field.axes)
       if isinstance(axis, int))
   if not fits:
     comma = ',' if len(field.axes) == 1 else ''  # As NumPy writes a shape.
@@ -43,37 +49,7 @@ def wrong_shape(array: np.ndarray, field: schema.Field) -> Iterator[str]:
            f'({", ".join(map(str, field.axes))}{comma})')
 
 
-def no_rows(name: str, what: str) -> Callable[[Arrays], Iterator[str]]:
-  """The rule that an array has a row."""
-  def rule(arrays: Arrays) -> Iterator[str]:
-    if not len(arrays[name]):
-      yield f'has no rows; a kernel has at least one {what}'
-  return rule
-
-
-def not_finite(name: str) -> Callable[[Arrays], Iterator[str]]:
-  """The rule that an array of features has no NaN or infinity."""
-  def rule(arrays: Arrays) -> Iterator[str]:
-    bad = ~np.isfinite(arrays[name])
-    if bad.any():
-      row, column = np.argwhere(bad)[0]
-      yield (f'row {row} column {column} is {arrays[name][row, column]}; '
-             f'values must be finite ({bad.sum()} are not)')
-  return rule
-
-
-def not_positive(name: str) -> Callable[[Arrays], Iterator[str]]:
-  """The rule that every time in an array is above zero."""
-  def rule(arrays: Arrays) -> Iterator[str]:
-    times = arrays[name]
-    yield from _bad_rows(times, times <= 0, 'times in ns must be positive')
-  return rule
-
-
-def bad_runtimes(arrays: Arrays) -> Iterator[str]:
-  """Every runtime is above zero, or all are 0: a hidden label."""
-  if arrays[RUNTIME].any():
-    yield from not_positive(RUNTIME)(arrays)
+# --------------------------------------------------------------------- values
 
 
 def _bad_rows(rows: np.ndarray, bad: np.ndarray, rule: str) -> Iterator[str]:
@@ -84,11 +60,37 @@ def _bad_rows(rows: np.ndarray, bad: np.ndarray, rule: str) -> Iterator[str]:
            f'({bad.sum()} of {len(rows)} rows break this)')
 
 
-# ----------------------------------------------------------------- graphs
+def _no_rows(name: str, what: str) -> Rule:
+  def rule(arrays: Arrays) -> Iterator[str]:
+    if not len(arrays[name]):
+      yield f'has no rows; a kernel has at least one {what}'
+  return name, (name,), rule
 
 
-def edges_out_of_range(arrays: Arrays) -> Iterator[str]:
-  """Both ends of every edge are nodes of the graph."""
+def _not_finite(name: str) -> Rule:
+  def rule(arrays: Arrays) -> Iterator[str]:
+    bad = ~np.isfinite(arrays[name])
+    if bad.any():
+      row, column = np.argwhere(bad)[0]
+      yield (f'row {row} column {column} is {arrays[name][row, column]}; '
+             f'values must be finite ({bad.sum()} are not)')
+  return name, (name,), rule
+
+
+def _not_positive(name: str) -> Rule:
+  def rule(arrays: Arrays) -> Iterator[str]:
+    times = arrays[name]
+    yield from _bad_rows(times, times <= 0, 'times in ns must be positive')
+  return name, (name,), rule
+
+
+def _partly_hidden(arrays: Arrays) -> Iterator[str]:
+  """Every runtime is above zero, or all are 0: a hidden label."""
+  if arrays[RUNTIME].any():
+    yield from _POSITIVE_RUNTIMES[2](arrays)
+
+
+def _edges_out_of_range(arrays: Arrays) -> Iterator[str]:
   edges, nodes = arrays['edge_index'], len(arrays['node_feat'])
   yield from _bad_rows(edges, ((edges < 0) | (edges >= nodes)).any(axis=1),
                        f'both nodes must be in 0 to {nodes - 1}')
@@ -108,19 +110,12 @@ def _unknown_opcodes(arrays: Arrays) -> Iterator[str]:
                        f'(1 to {schema.NUM_OPCODES - 1})')
 
 
-# ------------------------------------------------------------------ tiles
-
-
 def _one_config(arrays: Arrays) -> Iterator[str]:
   if len(arrays['config_feat']) == 1:  # Another rule reports none at all.
     yield 'has 1 configurations; it takes 2 or more to rank'
 
 
-# ---------------------------------------------------------------- layouts
-
-
-def nothing_to_rank(arrays: Arrays) -> Iterator[str]:
-  """There are two configurations, and a node that they configure."""
+def _nothing_to_rank(arrays: Arrays) -> Iterator[str]:
   configs, nodes = arrays[LAYOUTS].shape[:2]
   if configs < 2:
     yield f'has {configs} configurations; it takes 2 or more to rank'
@@ -128,45 +123,45 @@ def nothing_to_rank(arrays: Arrays) -> Iterator[str]:
     yield 'has no configurable node; a program to rank has at least one'
 
 
-def ids_out_of_range(arrays: Arrays) -> Iterator[str]:
-  """Every configurable node is a node of the program."""
+def _ids_out_of_range(arrays: Arrays) -> Iterator[str]:
   ids, nodes = arrays[IDS], len(arrays['node_feat'])
   yield from _bad_rows(ids, (ids < 0) | (ids >= nodes),
                        f'a node must be in 0 to {nodes - 1}')
 
 
-def repeated_ids(arrays: Arrays) -> Iterator[str]:
-  """No node is configured twice."""
+def _repeated_ids(arrays: Arrays) -> Iterator[str]:
   ids = arrays[IDS]
   first = np.zeros(len(ids), bool)
   first[np.unique(ids, return_index=True)[1]] = True
   yield from _bad_rows(ids, ~first, 'an earlier row is the same node')
 
 
-def _not_permutations(arrays: Arrays) -> Iterator[str]:
+def not_permutations(arrays: Arrays, first: int = 0) -> Iterator[str]:
+  """A layout lists different dimensions, then -1.
+
+  `first` is the number of the first configuration, in a part of a file.
+  """
+  layouts = arrays[LAYOUTS]
+  at_once = max(1, _ROWS_AT_ONCE // max(1, layouts.shape[1]))
   for group, columns in schema.LAYOUT_CONFIG_GROUPS.items():
-    first, number = None, 0
-    # A configuration at a time: files have up to a gigabyte of them.
-    for config, layouts in enumerate(arrays[LAYOUTS][..., columns]):
-      bad = is_no_layout(layouts)
-      if first is None and bad.any():
-        first = no_permutation(group, config, layouts, bad)
+    shown, number = '', 0
+    for start in range(0, len(layouts), at_once):
+      block = layouts[start:start + at_once, :, columns]
+      bad = _is_no_layout(
+          block.reshape(-1, block.shape[-1])).reshape(block.shape[:2])
+      if not shown and bad.any():
+        config, node = np.argwhere(bad)[0]
+        shown = (f'configuration {first + start + config} gives configurable '
+                 f'node {node} the {group} {block[config, node].tolist()}; a '
+                 'layout lists different dimensions of 0 to '
+                 f'{schema.MAX_DIMS - 1}, and then {schema.LAYOUT_PADDING} to '
+                 'its end')
       number += bad.sum()
-    if first:
-      yield f'{first} ({number} do not)'
+    if shown:
+      yield f'{shown} ({number} do not)'
 
 
-def no_permutation(group: str, config: int, layouts: np.ndarray,
-                   bad: np.ndarray) -> str:
-  """Describes the first bad layout of a configuration."""
-  node = int(np.argmax(bad))
-  return (f'configuration {config} gives configurable node {node} the '
-          f'{group} {layouts[node].tolist()}; a layout lists different '
-          f'dimensions of 0 to {schema.MAX_DIMS - 1}, and then '
-          f'{schema.LAYOUT_PADDING} to its end')
-
-
-def is_no_layout(layouts: np.ndarray) -> np.ndarray:
+def _is_no_layout(layouts: np.ndarray) -> np.ndarray:
   """[nodes, 6] -> bool [nodes]: does not list dimensions, then -1."""
   with np.errstate(invalid='ignore'):  # NaN, which equals no number.
     numbers = layouts.astype(np.int8)
@@ -188,7 +183,7 @@ def _splits_out_of_order(arrays: Arrays) -> Iterator[str]:
            f'number of nodes, {nodes}')
 
 
-# -------------------------------------------------------------- both tasks
+# ---------------------------------------------------------------------- tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,17 +196,46 @@ class TaskRules:
     max_bytes: largest size of one array.
     read_rules: without these, reading a file would give nonsense.
     check_rules: what `check-data` checks besides.
-    label_rules: the same where the label is not withheld.
+    any_width: files with other numbers of feature columns may be read.
   """
   fields: Mapping[str, schema.Field]
   features: str
   max_bytes: int
   read_rules: tuple[Rule, ...]
   check_rules: tuple[Rule, ...]
-  label_rules: tuple[Rule, ...]
+  any_width: bool
 
-  def unequal_counts(self, arrays: Arrays) -> Iterator[tuple[str, str]]:
-    """Yields (field, message); the first array with an axis sets its size."""
+  def faults(self, arrays: Arrays, rules: tuple[Rule, ...] = (),
+             strict: bool = False) -> Iterator[tuple[str, str]]:
+    """Yields (field, message) for all that is wrong with the arrays of a file.
+
+    Args:
+      arrays: some or all arrays of the file.
+      rules: on values. None given: those that reading needs.
+      strict: whether dtypes and widths must be those of the published files.
+    """
+    sound, strict = {}, strict or not self.any_width
+    for name, array in arrays.items():
+      yield from ((name, message) for message in _wrong_dtype(
+          array, self.fields[name], strict))
+      shape_faults = list(_wrong_shape(array, self.fields[name], strict))
+      yield from ((name, message) for message in shape_faults)
+      if not shape_faults and array.dtype.kind in 'iuf':
+        sound[name] = array
+    yield from self._unequal_counts(sound)
+    for name, needed, rule in rules or (*self.read_rules, _READ_RUNTIMES):
+      if sound.keys() >= set(needed):
+        yield from ((name, message) for message in rule(sound))
+
+  def all_faults(self, arrays: Arrays,
+                 labelled: bool) -> Iterator[tuple[str, str]]:
+    """The same by every rule; `labelled`: whether runtimes must be known."""
+    labels = (_POSITIVE_RUNTIMES,) if labelled else ()
+    return self.faults(
+        arrays, (*self.read_rules, *self.check_rules, *labels), strict=True)
+
+  def _unequal_counts(self, arrays: Arrays) -> Iterator[tuple[str, str]]:
+    """The first array with an axis sets its size."""
     first = {}
     for name, array in arrays.items():
       for place, axis in enumerate(self.fields[name].axes):
@@ -229,40 +253,34 @@ class TaskRules:
             NORMALIZER in arrays and bool((arrays[NORMALIZER] == 1).all()))))
 
 
-_GRAPH = (('node_opcode', ('node_opcode',), _unknown_opcodes),
-          ('edge_index', ('edge_index',), _edges_against_order))
-_EDGES = ('edge_index', ('edge_index', 'node_feat'), edges_out_of_range)
-_NODES = (('node_feat', ('node_feat',), no_rows('node_feat', 'node')),
-          ('node_feat', ('node_feat',), not_finite('node_feat')))
-_LABELS = (RUNTIME, (RUNTIME,), not_positive(RUNTIME))
+_POSITIVE_RUNTIMES = _not_positive(RUNTIME)
+_READ_RUNTIMES: Rule = (RUNTIME, (RUNTIME,), _partly_hidden)
+_GRAPH_READ = (
+    _no_rows('node_feat', 'node'), _not_finite('node_feat'),
+    ('edge_index', ('edge_index', 'node_feat'), _edges_out_of_range))
+_GRAPH_CHECK = (('node_opcode', ('node_opcode',), _unknown_opcodes),
+                ('edge_index', ('edge_index',), _edges_against_order))
 
 TILE = TaskRules(
     fields={field.name: field for field in schema.TILE_FIELDS},
-    features='config_feat', max_bytes=npz.MAX_BYTES,
+    features='config_feat', max_bytes=npz.MAX_BYTES, any_width=True,
     read_rules=(
-        *_NODES, _EDGES,
-        ('config_feat', ('config_feat',),
-         no_rows('config_feat', 'configuration')),
-        ('config_feat', ('config_feat',), not_finite('config_feat')),
-        (NORMALIZER, (NORMALIZER,), not_positive(NORMALIZER))),
+        *_GRAPH_READ, _no_rows('config_feat', 'configuration'),
+        _not_finite('config_feat'), _not_positive(NORMALIZER)),
     check_rules=(
-        *_GRAPH, ('config_feat', ('config_feat',), _one_config)),
-    label_rules=(_LABELS,))
+        *_GRAPH_CHECK, ('config_feat', ('config_feat',), _one_config)))
 LAYOUT = TaskRules(
     fields={field.name: field for field in schema.LAYOUT_FIELDS},
     # The largest of the published arrays has 1.3 GB.
-    features=LAYOUTS, max_bytes=1 << 32,
+    features=LAYOUTS, max_bytes=1 << 32, any_width=False,
     read_rules=(
-        *_NODES, _EDGES, (LAYOUTS, (LAYOUTS,), nothing_to_rank),
-        (IDS, (IDS, 'node_feat'), ids_out_of_range),
-        (IDS, (IDS,), repeated_ids)),
+        *_GRAPH_READ, (LAYOUTS, (LAYOUTS,), _nothing_to_rank),
+        (IDS, (IDS, 'node_feat'), _ids_out_of_range),
+        (IDS, (IDS,), _repeated_ids)),
     check_rules=(
-        *_GRAPH, (LAYOUTS, (LAYOUTS,), _not_permutations),
-        (SPLITS, (SPLITS, 'node_feat'), _splits_out_of_order)),
-    label_rules=(_LABELS,))
+        *_GRAPH_CHECK, (LAYOUTS, (LAYOUTS,), not_permutations),
+        (SPLITS, (SPLITS, 'node_feat'), _splits_out_of_order)))
 TASKS = {'tile': TILE, 'layout': LAYOUT}
-# Also checked on reading, of all rows of a file at once.
-READ_RUNTIMES: Rule = (RUNTIME, (RUNTIME,), bad_runtimes)
 
 
 def belongs_to_other_task(path: str, task: str) -> str:

@@ -17,21 +17,17 @@ SAMPLE_DATA_MARK = 'sample_data.json'
 
 
 class Field(NamedTuple):
-  """One array of an .npz file.
+  """One array of an .npz file; docs/data.md says what is in it.
 
   Attributes:
     name: key in the file.
     dtype: name of the NumPy type as stored.
     axes: one entry an axis: a name for a size that differs between files
       (equal names are equal sizes within a file), a number for a fixed one.
-    unit: of the values; 'none' for counts, codes and positions.
-    meaning: one sentence.
   """
   name: str
   dtype: str
   axes: tuple
-  unit: str
-  meaning: str
 
 
 # ------------------------------------------------------------- columns
@@ -148,39 +144,26 @@ LAYOUT_PADDING = -1
 # -------------------------------------------------------------- fields
 
 _GRAPH_FIELDS = (
-    Field('node_feat', 'float32', ('nodes', len(NODE_FEATURES)), 'none',
-          'One row an HLO instruction, columns NODE_FEATURES; operands come '
-          'before their consumers.'),
-    Field('node_opcode', 'uint8', ('nodes',), 'none',
-          'Number of the instruction in OPCODES; 0 is unknown.'),
-    Field('edge_index', 'int64', ('edges', 2), 'none',
-          'Rows (consumer, producer), counted from 0; sorted, no doubles.'),
+    Field('node_feat', 'float32', ('nodes', len(NODE_FEATURES))),
+    Field('node_opcode', 'uint8', ('nodes',)),
+    # Rows (consumer, producer); operands come before their consumers.
+    Field('edge_index', 'int64', ('edges', 2)),
 )
 
 TILE_FIELDS = _GRAPH_FIELDS + (
-    Field('config_feat', 'float32', ('configs', len(CONFIG_FEATURES)),
-          'layout tiles',
-          'One row a tile-size configuration, columns CONFIG_FEATURES.'),
-    Field('config_runtime', 'int64', ('configs',), 'ns',
-          'Measured time of the kernel; 0 where the label is withheld.'),
-    Field('config_runtime_normalizers', 'int64', ('configs',), 'ns',
-          'Time of the default configuration on the same machine; 1 where '
-          'the label is withheld.'),
+    Field('config_feat', 'float32', ('configs', len(CONFIG_FEATURES))),
+    Field('config_runtime', 'int64', ('configs',)),  # ns; 0: withheld.
+    # ns, of the default tile on the same machine; 1: withheld.
+    Field('config_runtime_normalizers', 'int64', ('configs',)),
 )
 
 LAYOUT_FIELDS = _GRAPH_FIELDS + (
-    Field('node_config_feat', 'float32',
-          ('configs', 'configurable nodes', len(LAYOUT_CONFIG_FEATURES)),
-          'none',
-          'Layouts asked for at each configurable node, columns '
-          'LAYOUT_CONFIG_FEATURES.'),
-    Field('node_config_ids', 'int64', ('configurable nodes',), 'none',
-          'Which nodes the layouts belong to, counted from 0.'),
-    Field('config_runtime', 'int64', ('configs',), 'ns',
-          'Measured time of the whole program.'),
-    Field('node_splits', 'int64', (1, 'splits'), 'none',
-          'Node numbers that bound the main computations: 0 first, the '
-          'number of nodes last.'),
+    Field('node_config_feat', 'float32', (
+        'configs', 'configurable nodes', len(LAYOUT_CONFIG_FEATURES))),
+    Field('node_config_ids', 'int64', ('configurable nodes',)),
+    Field('config_runtime', 'int64', ('configs',)),
+    # Node numbers that bound the main computations, from 0 to all nodes.
+    Field('node_splits', 'int64', (1, 'splits')),
 )
 
 
