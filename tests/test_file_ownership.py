@@ -5,7 +5,7 @@ import os
 import pytest
 
 from support import tiny_kernels
-from tpu_graphs_ext import file_ownership
+from tpu_graphs_ext import files
 from tpu_graphs_ext.data import cache
 from tpu_graphs_ext.engine import predictions_csv
 from tpu_graphs_ext.errors import UserError
@@ -16,17 +16,17 @@ def test_a_file_is_known_by_its_path_and_content(tmp_path):
   (tmp_path / 'a' / 'x').write_text('one')
   (tmp_path / 'y').write_text('two')
   (tmp_path / 'empty').mkdir()
-  known = file_ownership.sums(str(tmp_path))
+  known = files.sums(str(tmp_path))
   assert list(known) == ['a/x', 'empty', 'y']
-  assert file_ownership.foreign(str(tmp_path), known) == []
-  assert file_ownership.foreign(str(tmp_path), {}, {'y': known['y']}) == [
+  assert files.foreign(str(tmp_path), known) == []
+  assert files.foreign(str(tmp_path), {}, {'y': known['y']}) == [
       'a/x', 'empty']
   (tmp_path / 'y').write_text('three')
   os.symlink('x', tmp_path / 'a' / 'link')
   os.symlink('a', tmp_path / 'linked')
-  assert file_ownership.foreign(str(tmp_path), known) == [
+  assert files.foreign(str(tmp_path), known) == [
       'a/link', 'linked', 'y']
-  assert file_ownership.sums(str(tmp_path / 'missing')) == {}
+  assert files.sums(str(tmp_path / 'missing')) == {}
 
 
 # ------------------------------------------------------------- others

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 
+import pandas
 import pytest
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 
-LONG_AGO = time.time() - 3600
+LONG_AGO = time.time() - 48 * 3600
 
 
 def test_a_file_is_old_or_new(tmp_path):
@@ -78,12 +79,12 @@ def left_behind(path, kind: str) -> str:
 @pytest.mark.parametrize('kind', ['file', 'folder'])
 def test_what_a_killed_process_left_is_removed(tmp_path, kind):
   process, left = left_behind(tmp_path / 'x', kind)
-  os.utime(left, (LONG_AGO, LONG_AGO))
-  files._tidied.clear()
-  files.remove_leftovers(str(tmp_path))
-  assert left.exists()  # It is still being written.
   process.send_signal(signal.SIGKILL)
   process.wait()
+  files._tidied.clear()
+  files.remove_leftovers(str(tmp_path))
+  assert left.exists()  # For all we know it is still being written.
+  os.utime(left, (LONG_AGO, LONG_AGO))
   files._tidied.clear()
   files.write_file(str(tmp_path / 'other'), b'')
   assert os.listdir(tmp_path) == ['other']
@@ -109,6 +110,15 @@ def test_a_folder_that_stepped_aside_comes_back(tmp_path):
   files._tidied.clear()
   files.remove_leftovers(str(tmp_path))
   assert (tmp_path / 'x' / 'a').read_text() == 'old'
+
+
+def test_csv_cells_that_no_spreadsheet_runs():
+  frame = pandas.DataFrame({
+      'a': ['=cmd|x', '+1', '\t=1', 'a=1', None], 'b': [-1, -1.5, 2, 3, 4],
+      'c': ['@a', '-1', 'b,"c"\nd', '', '=HYPERLINK("a")']})
+  assert files.csv_of(frame) == (
+      "a,b,c\n'=cmd|x,-1.0,'@a\n'+1,-1.5,'-1\n'\t=1,2.0,"
+      '"b,""c""\nd"\na=1,3.0,\n,4.0,"\'=HYPERLINK(""a"")"\n')
 
 
 def test_json(tmp_path):

@@ -28,7 +28,7 @@ RUN = {
 GRID = {
     'models': ['MLP', {'model': 'MLP', 'kwargs': {'hidden_dim': [1, 2]}}],
     'settings': {'epochs': 2, 'lr': {'min': 1, 'max': 4, 'step': 1}},
-    'seeds': [0, 1], 'data_roots': ['a'], 'prune': {'min_epochs': 1},
+    'seeds': [0, 1], 'data_root': 'a', 'prune': {'min_epochs': 1},
     'search': {'method': 'random', 'configurations': 2, 'seed': 1}}
 
 
@@ -45,7 +45,7 @@ def read_run(folder, content):
 def read_grid(unused_folder, content):
   given = files.parse_json(json.dumps(content), 'grid.json')
   found = grid.parsed('grid.json', given)
-  assert 0 < found.num_trials <= grid.MOST_TRIALS and found.space_hash
+  assert 0 < found.num_trials <= grid.MOST_TRIALS and found.study_name
 
 
 def read_kwargs(unused_folder, content):

@@ -59,7 +59,7 @@ def test_reading_and_help_need_no_tensorflow():
   """Packages that only some may load: import-linter does not see when."""
   modules = [f'tpu_graphs_ext.data.{path.stem}'
              for path in PACKAGE.glob('data/*.py')] + [
-                 'tpu_graphs_ext.load_models', 'tpu_graphs_ext.file_ownership']
+                 'tpu_graphs_ext.load_models']
   code = (f'import sys, {", ".join(modules)}\n'
           'print({"tensorflow", "pandas", "scipy"} & set(sys.modules))\n'
           'import tpu_graphs_ext.cli.app\n'

@@ -1,14 +1,15 @@
-"""Files and folders written as a whole or not at all, and untrusted JSON.
+"""Files and folders written as a whole or not at all; JSON and CSV with care.
 
 A file gets a temporary name in the same folder, goes to the disk, and then
-takes its own name. The process that fills it holds a lock on it, so that the
-next process can tell what a killed one left behind, and removes it.
+takes its own name. What a killed process left half-written is removed a day
+later.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import re
@@ -16,14 +17,14 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from tpu_graphs_ext.errors import UserError
 
 try:
   import fcntl
-except ImportError:  # Not on Windows: there leftovers stay.
+except ImportError:  # Not on Windows: there `held_folder` does not lock.
   fcntl = None
 
 # Of JSON once it is parsed, as `require_parsable` estimates it.
@@ -36,8 +37,11 @@ _ASIDE = '.aside' + TEMPORARY
 _LEFTOVER = re.compile(
     r'(?P<final>.+)\.[0-9a-f]{8}(?P<aside>\.aside)?' + re.escape(TEMPORARY))
 _tidied: set[str] = set()  # Folders that this process has already tidied.
-# A file is made a moment before it is locked.
-_YOUNG_SECONDS = 60
+_LEFTOVER_SECONDS = 24 * 3600  # Nobody fills a file or folder for longer.
+_BLOCK_BYTES = 1 << 20
+# What makes Excel and LibreOffice read a cell as a formula (OWASP, "CSV
+# Injection").
+_FORMULA_STARTS = ('=', '+', '-', '@', '\t', '\r', '\n')
 
 
 # ---------------------------------------------------------------------- paths
@@ -99,12 +103,10 @@ def require_replaceable(path: str) -> None:
 
 
 def cannot_be_read(path: str, error: OSError) -> UserError:
-  """The error for a file that cannot be opened or is not a file."""
   return UserError(f'{path}: cannot be read ({error.strerror or error})')
 
 
 def cannot_be_written(path: str, error: OSError) -> UserError:
-  """The error for a file or folder that the system refuses."""
   advice = ('; free some space, or choose another place'
             if error.errno in (errno.ENOSPC, errno.EDQUOT) else '')
   return UserError(f'{path}: cannot be written ({error}){advice}')
@@ -122,16 +124,14 @@ def new_file(path: str) -> Iterator[BinaryIO]:
       a device.
   """
   require_replaceable(path)
+  temporary = ''
   try:
     temporary = _temporary_name(path)
-  except OSError as error:
-    raise cannot_be_written(path, error) from error
-  try:
-    with open(temporary, 'xb') as file, _locked(file.fileno()):
+    with open(temporary, 'xb') as file:
       yield file
       file.flush()
       os.fsync(file.fileno())
-      os.replace(temporary, path)
+    os.replace(temporary, path)
   except OSError as error:
     raise cannot_be_written(path, error) from error
   finally:
@@ -164,20 +164,19 @@ def new_folder(path: str, replace: bool = True) -> Iterator[str]:
   temporary = _temporary_name(path)
   os.mkdir(temporary)
   try:
-    with _locked_folder(temporary):
-      yield temporary
-      for parent, _, names in os.walk(temporary):
-        for name in names:
-          with open(os.path.join(parent, name), 'rb') as file:
-            os.fsync(file.fileno())
-      if replace:
-        _replace_folder(temporary, path)
-      else:
-        try:
-          os.rename(temporary, path)
-        except OSError as error:
-          if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-            raise
+    yield temporary
+    for parent, _, names in os.walk(temporary):
+      for name in names:
+        with open(os.path.join(parent, name), 'rb') as file:
+          os.fsync(file.fileno())
+    if replace:
+      _replace_folder(temporary, path)
+    else:
+      try:
+        os.rename(temporary, path)
+      except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+          raise
   finally:
     shutil.rmtree(temporary, ignore_errors=True)
 
@@ -185,17 +184,14 @@ def new_folder(path: str, replace: bool = True) -> Iterator[str]:
 def _replace_folder(new: str, path: str) -> None:
   """Folders cannot replace one another: the old one steps aside first."""
   aside = path + '.' + secrets.token_hex(4) + _ASIDE
-  with contextlib.ExitStack() as stack:
+  try:
     with contextlib.suppress(FileNotFoundError):
-      stack.enter_context(_locked_folder(path))  # See `_is_abandoned`.
-    try:
-      with contextlib.suppress(FileNotFoundError):
-        os.rename(path, aside)
-      os.rename(new, path)
-    finally:  # Also if a signal interrupted.
-      if os.path.exists(aside) and not os.path.exists(path):
-        os.rename(aside, path)
-      shutil.rmtree(aside, ignore_errors=True)
+      os.rename(path, aside)
+    os.rename(new, path)
+  finally:  # Also if a signal interrupted.
+    if os.path.exists(aside) and not os.path.exists(path):
+      os.rename(aside, path)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def remove_folder(path: str) -> None:
@@ -208,16 +204,25 @@ def remove_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def held_folder(path: str) -> Iterator[None]:
-  """Keeps a folder for one process at a time.
+  """Keeps a folder, or a file, for one process at a time.
 
   Raises:
     BlockingIOError: another one has it.
   """
-  with _locked_folder(path, is_exclusive=True):
+  if fcntl is None:
     yield
-
-
-# -------------------------------------------------------------------- leftovers
+    return
+  handle = os.open(path, os.O_RDONLY)
+  try:
+    try:
+      fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise
+    except OSError:  # Some network file systems have no locks.
+      pass
+    yield
+  finally:
+    os.close(handle)  # The lock goes, too, as when the process dies.
 
 
 def remove_leftovers(folder: str) -> None:
@@ -230,72 +235,24 @@ def remove_leftovers(folder: str) -> None:
   if folder in _tidied:
     return
   _tidied.add(folder)
-  try:
-    names = os.listdir(folder)
-  except OSError:
+  with contextlib.suppress(OSError):
+    for name in os.listdir(folder):
+      if match := _LEFTOVER.fullmatch(name):
+        with contextlib.suppress(OSError):
+          _remove_leftover(os.path.join(folder, name),
+                           os.path.join(folder, match['final']),
+                           bool(match['aside']))
+
+
+def _remove_leftover(left: str, final: str, is_aside: bool) -> None:
+  if is_aside and not os.path.exists(final):
+    os.rename(left, final)
+  elif time.time() - os.lstat(left).st_mtime < _LEFTOVER_SECONDS:
     return
-  for name in names:
-    match = _LEFTOVER.fullmatch(name)
-    left = os.path.join(folder, name)
-    if not match or not _is_abandoned(left):
-      continue
-    final = os.path.join(folder, match['final'])
-    with contextlib.suppress(OSError):
-      if match['aside'] and not os.path.exists(final):
-        os.rename(left, final)
-      elif os.path.isdir(left):
-        shutil.rmtree(left, ignore_errors=True)
-      else:
-        os.remove(left)
-
-
-def _is_abandoned(path: str) -> bool:
-  """Whether no living process fills a temporary file or folder."""
-  if fcntl is None:
-    return False
-  try:
-    # A folder that steps aside is locked before it does.
-    age = time.time() - os.lstat(path).st_mtime
-    if os.path.islink(path) or (
-        age < _YOUNG_SECONDS and not path.endswith(_ASIDE)):
-      return False
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-  except OSError:
-    return False
-  try:
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return True
-  except OSError:
-    return False
-  finally:
-    os.close(handle)
-
-
-@contextlib.contextmanager
-def _locked(handle: int, is_exclusive: bool = False) -> Iterator[None]:
-  """Holds the lock of an open file; it goes with the process."""
-  try:
-    if fcntl is not None:
-      fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    if is_exclusive:
-      raise
-  except OSError:  # Some network file systems have no locks.
-    pass
-  yield
-
-
-@contextlib.contextmanager
-def _locked_folder(path: str, is_exclusive: bool = False) -> Iterator[None]:
-  if fcntl is None:
-    yield
-    return
-  handle = os.open(path, os.O_RDONLY)
-  try:
-    with _locked(handle, is_exclusive):
-      yield
-  finally:
-    os.close(handle)
+  elif os.path.isdir(left) and not os.path.islink(left):
+    shutil.rmtree(left, ignore_errors=True)
+  else:
+    os.remove(left)
 
 
 def _temporary_name(path: str) -> str:
@@ -306,7 +263,64 @@ def _temporary_name(path: str) -> str:
   return f'{path}.{secrets.token_hex(4)}{TEMPORARY}'
 
 
-# ------------------------------------------------------------------------ JSON
+# ------------------------------------------------------------------ ownership
+
+
+def sums(folder: str) -> dict[str, str]:
+  """Path in the folder, with '/' -> checksum of the file, sorted by path.
+
+  A command that may replace a folder keeps these checksums of all that it
+  wrote there. A file with another checksum belongs to somebody else, and stops
+  the command. An empty folder has the checksum 'empty'; links, pipes and the
+  like have '', which is never known. A missing folder has no files.
+  """
+  found = {}
+  for parent, folders, names in os.walk(folder):
+    folders.sort()
+    links = [name for name in folders
+             if os.path.islink(os.path.join(parent, name))]
+    for path in [os.path.join(parent, name) for name in [*names, *links]]:
+      found[path] = _sum(path)
+    if not folders and not names and parent != folder:
+      found[parent] = 'empty'
+  return {os.path.relpath(path, folder).replace(os.sep, '/'): content
+          for path, content in sorted(found.items())}
+
+
+def foreign(folder: str, *known: Mapping[str, str]) -> list[str]:
+  """The paths of `sums` whose checksum is not a known one."""
+  return [path for path, content in sums(folder).items()
+          if not content
+          or content not in [sums_of.get(path) for sums_of in known]]
+
+
+def _sum(path: str) -> str:
+  """The checksum of an ordinary file; '' for anything else."""
+  if os.path.islink(path) or not os.path.isfile(path):
+    return ''
+  digest = hashlib.sha256()
+  with open(path, 'rb') as file:
+    while block := file.read(_BLOCK_BYTES):
+      digest.update(block)
+  return digest.hexdigest()[:32]
+
+
+# --------------------------------------------------------------- CSV and JSON
+
+
+def csv_of(frame: Any) -> str:
+  """A pandas frame as CSV whose texts no spreadsheet runs as formulas.
+
+  Texts that begin like a formula get an apostrophe in front, which
+  spreadsheets take for "this is text". Numbers stay as they are.
+  """
+  def safe(cell: Any) -> Any:
+    return ("'" + cell if isinstance(cell, str)
+            and cell.startswith(_FORMULA_STARTS) else cell)
+
+  return frame.apply(
+      lambda column: column if column.dtype.kind in 'iufb'
+      else column.map(safe)).to_csv(index=False, lineterminator='\n')
 
 
 def read_json(path: str) -> Any:

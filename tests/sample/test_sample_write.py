@@ -273,7 +273,7 @@ def test_what_a_killed_run_left_goes(tmp_path, monkeypatch):
   left = os.listdir(out)
   assert len(left) == 4
   for name in left:
-    os.utime(out / name, (time.time() - 3600,) * 2)
+    os.utime(out / name, (time.time() - 48 * 3600,) * 2)
   write.write_sample_data(SampleDataSettings(str(out)))
   assert sorted(os.listdir(out)) == [
       'sample_data.json', 'test', 'test_labelled', 'train', 'valid']

@@ -42,5 +42,5 @@ def write_grid(folder, data_root, models_py, **more):
   path.write_text(json.dumps({
       'models': ['TinyRanker'], 'kwargs': {'width': [2, 4, 8]},
       'settings': {'epochs': 2, 'models_py': str(models_py)},
-      'data_roots': [data_root], 'seeds': [0, 1], **more}))
+      'data_root': data_root, 'seeds': [0, 1], **more}))
   return str(path)

@@ -69,7 +69,7 @@ class Show:
           stdout=log, stderr=log)
 
   def _rows(self) -> dict[str, dict]:
-    return (study.Journal(str(self._out)).rows() if self._out.is_dir() else {})
+    return study.rows(str(self._out)) if self._out.is_dir() else {}
 
   def _finished(self) -> list[str]:
     return [key for key, row in self._rows().items()

@@ -15,7 +15,7 @@ from support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-KERNELS = 400  # Of two files a part: there is time to kill something.
+KERNELS = 400  # There is time to kill something.
 SECONDS = 300
 
 
@@ -36,7 +36,7 @@ def start(folder, saved_model_dir):
     return subprocess.Popen(
         [sys.executable, '-m', 'tpu_graphs_ext.cli', 'rank', '--dir',
          saved_model_dir, '--data', str(folder), '--workers', str(workers),
-         '--out', str(out), '--shard_files', '2', *more],
+         '--out', str(out), *more],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, 'PYTHONPATH': os.pathsep.join(
             [str(PROJECT), str(TESTS), os.environ.get('PYTHONPATH', '')])})
@@ -60,15 +60,14 @@ def ended(process):
   return out
 
 
-def some_parts(out, process, number=5):
+def some_rows(out, process, number=10):
   """Waits until there are so many, and others are not there yet."""
-  folder = pathlib.Path(f'{out}.parts')
+  journal = pathlib.Path(f'{out}.partial')
   assert wait_for(
-      lambda: process.poll() is not None
-      or len(list(folder.glob('*.rows'))) >= number,
+      lambda: process.poll() is not None or (
+          journal.exists() and journal.read_bytes().count(b'{"file"') > number),
       SECONDS, pause=0.005)
   assert process.poll() is None, 'it was done before it could be killed'
-  return set(folder.glob('*.rows'))
 
 
 def workers_of(process):
@@ -94,7 +93,7 @@ def test_two_workers_give_the_same_bytes(start, expected, tmp_path):
 def test_a_worker_that_is_killed(start, expected, tmp_path):
   out = tmp_path / 'out.jsonl'
   process = start(out)
-  some_parts(out, process)
+  some_rows(out, process)
   os.kill(workers_of(process)[0], signal.SIGKILL)
   ended(process)
   assert out.read_bytes() == expected
@@ -104,7 +103,7 @@ def test_a_worker_that_is_killed(start, expected, tmp_path):
 def test_the_whole_command_is_killed(start, expected, tmp_path, number):
   out = tmp_path / 'out.jsonl'
   process = start(out)
-  some_parts(out, process)
+  some_rows(out, process)
   workers = workers_of(process)
   process.send_signal(number)
   process.communicate(timeout=SECONDS)
@@ -113,8 +112,8 @@ def test_the_whole_command_is_killed(start, expected, tmp_path, number):
                       and pathlib.Path(f'/proc/{worker}/maps').read_text()
                       for worker in workers), SECONDS)
   assert not out.exists()
-  parts = sorted(pathlib.Path(f'{out}.parts').glob('*.rows'))
-  assert 5 <= len(parts) < KERNELS / 2
+  journal = pathlib.Path(f'{out}.partial').read_bytes()
+  assert 10 <= journal.count(b'{"file"') < KERNELS - 1
   assert 'by an earlier run' in ended(start(out))
   assert out.read_bytes() == expected
 

@@ -1,4 +1,4 @@
-"""Ranking many files in shards; the shards are ranked in this process.
+"""Ranking many files, one after the other in this process.
 
 With processes, and what kills them: tests/sweep/test_rank_killed.py.
 """
@@ -7,27 +7,25 @@ import dataclasses
 import json
 import os
 import shutil
-import uuid
 
 import numpy as np
 import pytest
 
 from support import inline_pool, tiny_kernels
-from tpu_graphs_ext import cli
+from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import pool, rank_many, rank_shard, rows, storage
+from tpu_graphs_ext.sweep import pool, rank_file, rank_many
 
 
 class Inline(inline_pool.InlinePool):
-  """Ranks shards in this process."""
+  """Ranks files in this process."""
 
   @property
   def ranked(self):
-    """Names of the files of each item."""
-    return [[os.path.basename(file.name) for file in shard.files]
-            for _, shard in self.done]
+    """Numbers of the files that were ranked."""
+    return ''.join(file.name[-len('4.npz')] for _, file in self.done)
 
 
 @pytest.fixture
@@ -60,11 +58,24 @@ def ranked(saved_model_dir, folder, tmp_path, inline):
   """A function that ranks the folder; gives the summary and the bytes."""
   def call(given=None, name='out.jsonl', **chosen):
     out = str(tmp_path / name)
+    inline.done = []
     summary = rank_many.rank_many(
-        saved_model_dir, [str(given or folder)], out,
-        **{'shard_files': 3, **chosen})
+        saved_model_dir, [str(given or folder)], out, **chosen)
     with open(out, 'rb') as file:
       return summary, file.read()
+
+  return call
+
+
+@pytest.fixture
+def interrupted(ranked, inline, tmp_path):
+  """A function that ranks four files; returns the journal's path."""
+  def call():
+    inline.stop_after = 4
+    with pytest.raises(KeyboardInterrupt):
+      ranked(name='again.jsonl')
+    inline.stop_after = None
+    return tmp_path / 'again.jsonl.partial'
 
   return call
 
@@ -73,80 +84,79 @@ def rows_in(content):
   return [json.loads(line) for line in content.splitlines()]
 
 
-def test_rows_are_what_the_model_says(ranked, saved_model_dir, folder):
+def test_rows_are_what_the_model_says(ranked, folder, inline):
   summary, content = ranked(top_k=2)
   assert (summary.files, summary.kernels) == (7, 7)
   assert summary.configs == 25 and not summary.errors
-  model = rank_shard._loaded.popitem()[1].compiled
+  model = rank_file.loaded(inline.done[0][0]).compiled
   for number, row in enumerate(rows_in(content)):
-    assert list(row) == list(rows.LISTED)
+    assert list(row) == list(rank_file.LISTED)
     path = str(folder / f'net_{number}.npz')
     expected = model.rank(path, top=2).to_json()
     assert row['file'] == path and row['error'] is None
     assert {name: row[name] for name in expected} == expected
   assert row['choices'][0]['runtime_ns']
+  assert ranked(f'{folder}/*.npz', top_k=2)[1] == content
 
 
-def test_equal_bytes_for_shards_of_any_size(ranked, folder):
-  _, expected = ranked(shard_files=1)
-  for size in (2, 7, 64):
-    assert ranked(shard_files=size)[1] == expected
-  assert ranked(f'{folder}/*.npz')[1] == expected
-
-
-def test_a_run_that_was_interrupted_continues(ranked, inline, tmp_path,
-                                              folder, caplog):
+def test_a_run_that_was_interrupted_continues(
+    ranked, interrupted, inline, folder, caplog):
   _, expected = ranked()
-
-  def interrupted(**chosen):
-    inline.done, inline.stop_after = [], 2
-    with pytest.raises(KeyboardInterrupt):
-      ranked(name='again.jsonl', **chosen)
-    inline.done, inline.stop_after = [], None
-
-  interrupted()
-  kept = tmp_path / 'again.jsonl.parts'
-  assert f'what is ranked is kept in {kept}' in caplog.text
-  assert len(list(kept.iterdir())) == 2
-  assert not (tmp_path / 'again.jsonl').exists()
+  journal = interrupted()
+  assert f'the rows so far are kept in {journal}' in caplog.text
+  assert not os.path.exists(str(journal)[:-len('.partial')])
   summary, content = ranked(name='again.jsonl')
-  assert inline.ranked == [['net_6.npz']] and content == expected
-  assert summary.kept == 6 and 'by an earlier run' in summary.text()
-  assert not kept.exists()
+  assert inline.ranked == '456' and content == expected
+  assert summary.kept == 4 and 'by an earlier run' in summary.text()
+  assert not journal.exists()
   interrupted()
   ranked(name='again.jsonl', top_k=1)  # Other rows: nothing is kept.
-  assert len(inline.ranked) == 3
-  # A changed file, and a damaged part.
+  assert inline.ranked == '0123456'
   interrupted()
   tiny_kernels.make_kernel('net_1').save(str(folder))
   _, content = ranked(name='again.jsonl')
-  assert inline.ranked == [['net_0.npz', 'net_1.npz', 'net_2.npz'],
-                           ['net_6.npz']]
+  assert inline.ranked == '1456'
   assert rows_in(content)[1]['nodes'] == 3
-  interrupted()
-  part = next(kept.iterdir())
-  part.write_bytes(part.read_bytes().replace(b'net', b'not'))
-  assert ranked(name='again.jsonl')[1] == content
-  assert len(inline.ranked) == 2
 
 
-def test_another_model_uses_no_part(ranked, inline, saved_model_dir, folder,
-                                    tmp_path):
-  inline.stop_after = 2
-  with pytest.raises(KeyboardInterrupt):
-    ranked()
+def test_a_damaged_journal(ranked, interrupted, inline):
+  _, expected = ranked()
+  journal = interrupted()
+  whole = journal.read_bytes()
+  start = whole.index(b'\n') + 1
+  rng = np.random.default_rng(0)
+  for place in [start, len(whole) - 1, *rng.integers(start, len(whole), 12)]:
+    for damaged in (whole[:place] + b'#' + whole[place + 1:], whole[:place]):
+      journal.write_bytes(damaged)
+      assert ranked(name='again.jsonl')[1] == expected
+      assert inline.ranked.endswith('3456' if place > start else '0123456')
+
+
+def test_a_journal_that_is_not_ours_or_in_use(ranked, interrupted):
+  journal = interrupted()
+  with files.held_folder(str(journal)):
+    with pytest.raises(UserError, match='another command is ranking into it'):
+      ranked(name='again.jsonl')
+  journal.write_bytes(b'mine')
+  with pytest.raises(UserError, match='is no journal of rankings'):
+    ranked(name='again.jsonl')
+  assert journal.read_bytes() == b'mine'
+
+
+def test_another_model_uses_no_row(interrupted, inline, saved_model_dir,
+                                   folder, tmp_path):
   copy = tmp_path / 'model_copy'
   shutil.copytree(saved_model_dir, copy)
   run = saved_model_dir.replace('model_', 'run_') + '.jsonz'
   shutil.copy(run, tmp_path / 'run_copy.jsonz')
-  out = str(tmp_path / 'out.jsonl')
   # The same content under another name is the same model.
-  for parts_left, change in ((1, None), (3, b'other')):
+  for left, change in (('456', None), ('0123456', b'other')):
     if change:
       (copy / 'fingerprint.pb').write_bytes(change)
-    inline.done, inline.stop_after = [], None
-    rank_many.rank_many(str(copy), [str(folder)], out, shard_files=3)
-    assert len(inline.ranked) == parts_left
+    interrupted()
+    inline.done = []
+    rank_many.rank_many(str(copy), [str(folder)], f'{tmp_path}/again.jsonl')
+    assert inline.ranked == left
 
 
 def test_files_that_cannot_be_ranked_have_rows(ranked, folder, tmp_path):
@@ -171,12 +181,8 @@ def test_files_that_cannot_be_ranked_have_rows(ranked, folder, tmp_path):
 
 
 def test_a_file_whose_worker_dies_costs_no_other_its_row(ranked, inline):
-  inline.kills = lambda item: any(
-      'net_4' in file.name for file in item[1].files)
+  inline.kills = lambda item: 'net_4' in item[1].name
   summary, content = ranked()
-  assert inline.ranked[1:] == [
-      ['net_3.npz', 'net_4.npz', 'net_5.npz'], ['net_6.npz'],
-      ['net_3.npz'], ['net_4.npz'], ['net_5.npz']]
   found = rows_in(content)
   assert [row['file'][-9:] for row in found if row['error']] == ['net_4.npz']
   assert 'net_4.npz: its worker died, 3 times' in found[4]['error']
@@ -187,53 +193,27 @@ def test_a_file_whose_worker_dies_costs_no_other_its_row(ranked, inline):
     assert sound.splitlines()[number] == content.splitlines()[number]
 
 
-def test_parquet_has_the_same_rows(ranked):
-  parquet = pytest.importorskip('pyarrow.parquet')
-  _, lines = ranked()
-  _, first = ranked(name='out.parquet')
-  _, second = ranked(name='out.parquet', shard_files=2)
-  assert first == second and first.startswith(rows.PARQUET_START)
-  import pyarrow
-  table = parquet.read_table(pyarrow.BufferReader(first))
-  assert table.to_pylist() == rows_in(lines)
-
-
-def test_inputs_and_outputs_by_url(ranked, saved_model_dir, folder, inline):
-  pytest.importorskip('fsspec', reason='needs the extra [scale]')
+def test_inputs_by_url(ranked, folder):
+  fsspec = pytest.importorskip('fsspec', reason='needs the extra [scale]')
+  memory = fsspec.filesystem('memory')
   (folder / 'net_1.npz').write_bytes(b'no archive')
-  base = f'memory://{uuid.uuid4().hex}'
   for path in folder.iterdir():
-    with storage.new_file(f'{base}/data/{path.name}') as file:
-      file.write(path.read_bytes())
-
-  def by_url():
-    rank_many.rank_many(saved_model_dir, [f'{base}/data'],
-                        f'{base}/out.jsonl', shard_files=3)
-
-  inline.stop_after = 2
-  with pytest.raises(KeyboardInterrupt):
-    by_url()
-  parts = rank_shard.parts_in(f'{base}/out.jsonl.parts')
-  assert len(parts) == 2
-  inline.done, inline.stop_after = [], None
-  by_url()
-  assert len(inline.ranked) == 1
-  assert not len(parts)
-  system, path, _ = storage.opened(f'{base}/out.jsonl')
-  content = system.cat_file(path)
+    memory.pipe_file(f'/ranked/{path.name}', path.read_bytes())
+  _, content = ranked('memory:///ranked')
   root = rows_in(content)[0]['file'].rpartition('/')[0]
   assert content.replace(root.encode(), str(folder).encode()) == ranked()[1]
 
 
-def test_a_model_that_cannot_be_loaded_ends_it(ranked, inline, monkeypatch):
+def test_a_model_that_cannot_be_loaded_ends_it(
+    ranked, inline, monkeypatch, tmp_path):
   def refuse(*_):
     raise UserError('model_0: cannot be read as a saved Keras model')
 
-  rank_shard._loaded.clear()
-  monkeypatch.setattr(rank_shard.scoring, 'load_ranker', refuse)
+  rank_file.loaded.cache_clear()
+  monkeypatch.setattr(rank_file.scoring, 'load_ranker', refuse)
   with pytest.raises(UserError, match='model_0: cannot be read as'):
     ranked()
-  assert len(inline.ranked) == 1
+  assert inline.ranked == '0' and os.listdir(tmp_path) == ['data']
 
 
 def test_a_model_that_cannot_be_compiled_ranks_too(ranked, monkeypatch):
@@ -241,30 +221,22 @@ def test_a_model_that_cannot_be_compiled_ranks_too(ranked, monkeypatch):
     raise UserError('cannot be compiled')
 
   _, compiled = ranked()
-  rank_shard._loaded.clear()
-  monkeypatch.setattr(rank_shard.cost_model, 'CostModel', refuse)
+  rank_file.loaded.cache_clear()
+  monkeypatch.setattr(rank_file.cost_model, 'CostModel', refuse)
   _, content = ranked()
-  rank_shard._loaded.clear()
+  rank_file.loaded.cache_clear()
   for row, expected in zip(rows_in(content), rows_in(compiled)):
     for choice, other in zip(row['choices'], expected['choices']):
       assert choice.pop('score') == pytest.approx(other.pop('score'), 1e-4)
     assert row == expected
 
 
-def test_outputs_that_are_refused(ranked, tmp_path):
-  pytest.importorskip('fsspec', reason='needs the extra [scale]')
-  with rank_many._parts_folder(str(tmp_path / 'out.jsonl.parts')):
-    with pytest.raises(UserError, match='another command is ranking into it'):
-      ranked()
-  url = f'memory://{uuid.uuid4().hex}/out.jsonl'
-  for path, content, rule in (
-      ('out.csv', None, 'must end with .jsonl or .parquet'),
-      (f'{tmp_path}/mine.jsonl', b'{"mine": 1}', 'is no file of rankings'),
-      (f'{tmp_path}/out.parquet', b'mine', 'is no file of Parquet'),
-      (url, b'{"mine": 1}', 'is no file of rankings, so it is not')):
-    if content:
-      with storage.new_file(path) as file:
-        file.write(content)
+def test_outputs_that_are_refused(tmp_path):
+  (tmp_path / 'mine.jsonl').write_text('{"mine": 1}')
+  for path, rule in (
+      ('out.csv', 'must be the path of a .jsonl'),
+      ('gs://bucket/out.jsonl', 'must be the path of a .jsonl'),
+      (f'{tmp_path}/mine.jsonl', 'is no file of rankings')):
     with pytest.raises(UserError, match=rule):
       rank_many.check_out(path)
 
@@ -272,16 +244,15 @@ def test_outputs_that_are_refused(ranked, tmp_path):
 def test_summary_of_features_outside_the_training_data():
   summary = rank_many.Summary('o.jsonl', 12, worked=2.5, seconds=2.0)
   for number in range(1, 13):
-    summary.add(rows.row(rows.LISTED, 'a', tile_id='a', configs=10, unfamiliar=[
-        f'node_feat.{i}' for i in range(number, 13)]))
-  summary.add(rows.row(rows.LISTED, 'a', error='damaged'))
+    summary.add({'tile_id': 'a', 'configs': 10, 'error': None, 'unfamiliar': [
+        f'node_feat.{i}' for i in range(number, 13)]})
   text = summary.text()
   assert text.startswith(
       '12 kernels with 120 tiles ranked, of 12 files, in 2 s: o.jsonl\n'
       '2.5 s of processor time, without loading the model\n'
       '12 kernels have features outside the training data;')
   assert text.index('node_feat.12: 12 ker') < text.index('node_feat.3: 3 ker')
-  assert text.endswith('and 2 more\n1 rows have an error')
+  assert text.endswith('and 2 more')
 
 
 # ------------------------------------------------------------- the command
@@ -331,14 +302,14 @@ def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
         combinations=4, fitting=4, scored=4, picks=[], default=None,
         default_from='', notes=['a note'], unfamiliar=[])
 
-  monkeypatch.setattr(rank_shard.tile_search, 'advice_on', advice_on)
+  monkeypatch.setattr(rank_file.tile_search, 'advice_on', advice_on)
   out = str(tmp_path / 'out.jsonl')
   summary = rank_many.rank_many(
       saved_model_dir, [str(tmp_path)], out, all_tiles=True, top_k=3,
       most_tiles=50)
   with open(out, 'rb') as file:
     first, second = rows_in(file.read())
-  assert list(first) == list(second) == list(rows.LEGAL)
+  assert list(first) == list(second) == list(rank_file.LEGAL)
   assert first['tile_id'] and first['notes'][-1] == 'a note'
   assert scored == [(3, 50, 1)]
   assert 'b.hlo' in second['error'] and 'neither HLO text' in second['error']

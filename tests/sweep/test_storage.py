@@ -1,4 +1,4 @@
-"""Finding, reading and writing files by paths and by URLs."""
+"""Finding files by paths and by URLs, and reading those that are elsewhere."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ import pytest
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import storage
 
-pytest.importorskip('fsspec', reason='needs the extra [scale]')
+fsspec = pytest.importorskip('fsspec', reason='needs the extra [scale]')
 
 
 @pytest.fixture(params=['path', 'file', 'memory'])
@@ -23,32 +23,29 @@ def folder(request, tmp_path):
 
 
 def write(path, content):
-  with storage.new_file(path) as file:
-    file.write(content)
+  system, inner = fsspec.core.url_to_fs(path)
+  system.makedirs(os.path.dirname(inner), exist_ok=True)
+  system.pipe_file(inner, content)
 
 
 def names(found):
   return [os.path.basename(file.name) for file in found]
 
 
-@pytest.mark.parametrize('given, expected', [
-    ('', ['a.npz', 'b.npz']),  # A folder: files with the ending, no deeper.
-    ('/c.txt', ['c.txt']),
-    ('/[ab]*', ['a.npz', 'b.npz']),
-    ('/**/*.npz', ['a.npz', 'b.npz', 'd.npz'])])
-def test_files_that_are_found(folder, given, expected):
-  found = storage.find(folder + given, ('.npz',))
-  assert names(found) == expected
-  assert all(file.path == file.name for file in found)
-
-
-@pytest.mark.parametrize('given, rule', [
-    ('/no_such', 'no_such: no such file or folder'),
-    ('/*.zip', r'\*.zip: no file has such a name; quote the pattern'),
-    ('', 'no file that ends with .hlo; name others by a pattern')])
-def test_nothing_found(folder, given, rule):
-  with pytest.raises(UserError, match=rule):
-    storage.find(folder + given, ('.hlo',))
+def test_files_that_are_found(folder):
+  for given, expected in (
+      ('', ['a.npz', 'b.npz']),  # A folder: files with the ending, no deeper.
+      ('/c.txt', ['c.txt']), ('/[ab]*', ['a.npz', 'b.npz']),
+      ('/**/*.npz', ['a.npz', 'b.npz', 'd.npz'])):
+    found = storage.find(folder + given, ('.npz',))
+    assert names(found) == expected
+    assert all(file.path == file.name for file in found)
+  for given, rule in (
+      ('/no_such', 'no_such: no such file or folder'),
+      ('/*.zip', r'\*.zip: no such file or folder; quote a pattern'),
+      ('', 'no file that ends with .hlo; name others by a pattern')):
+    with pytest.raises(UserError, match=rule):
+      storage.find(folder + given, ('.hlo',))
 
 
 def test_names_are_as_given_and_paths_absolute(tmp_path, monkeypatch):
@@ -58,9 +55,7 @@ def test_names_are_as_given_and_paths_absolute(tmp_path, monkeypatch):
   assert (file.name, file.path) == ('deep/d.npz', f'{tmp_path}/deep/d.npz')
   monkeypatch.setenv('HOME', str(tmp_path))
   assert names(storage.find('~/deep', ('.npz',))) == ['d.npz']
-
-
-def test_a_name_that_looks_like_a_pattern(tmp_path):
+  # A name that looks like a pattern.
   write(f'{tmp_path}/run[1]/a.npz', b'')
   for given in (f'{tmp_path}/run[1]', f'{tmp_path}/run[1]/a.npz'):
     assert names(storage.find(given, ('.npz',))) == ['a.npz']
@@ -84,55 +79,22 @@ def test_a_change_behind_a_link_or_of_the_same_age_is_seen(tmp_path):
   assert storage.find(str(link), ()) != before
 
 
-def test_a_file_is_written_whole_or_not_at_all(folder):
-  def content():
-    system, path, _ = storage.opened(f'{folder}/a.npz')
-    return system.cat_file(path)
-
-  with pytest.raises(KeyboardInterrupt):
-    with storage.new_file(f'{folder}/a.npz') as file:
-      file.write(b'new')
-      raise KeyboardInterrupt
-  assert content() == b'a.npz' and len(storage.find(folder, ('',))) == 3
-  write(f'{folder}/a.npz', b'new')
-  assert content() == b'new'
-  with pytest.raises(UserError, match='/d: cannot be written'):
-    write(f'{folder}/c.txt/d', b'')
-
-
-def test_copies_of_urls_come_in_order_and_go():
-  url = f'memory:///{uuid.uuid4().hex}'
-  for number in range(3 * storage.AT_ONCE):
-    write(f'{url}/{number:02}.npz', str(number).encode())
-  found = storage.find(url, ('.npz',))
-  found.insert(5, storage.Found(f'{url}/x.npz', f'{url}/x.npz', ''))
-  read, paths = [], []
-  for file, path, fault in storage.local_copies(found):
-    if fault:
-      assert 'x.npz: cannot be read (FileNotFound' in fault and not path
-      continue
-    assert os.path.basename(path) == os.path.basename(file.name)
-    paths.append(path)
+def test_a_file_elsewhere_is_copied_for_a_while(folder):
+  file, = storage.find(f'{folder}/a.npz', ())
+  with storage.local_copy(file) as path:
     with open(path) as copy:
-      read.append(int(copy.read()))
-  assert read == list(range(12)) and not any(map(os.path.exists, paths))
+      assert copy.read() == 'a.npz'
+    assert os.path.basename(path) == 'a.npz'
+  assert os.path.exists(path) == ('://' not in folder)
+  gone = storage.Found('x.npz', 'memory:///x.npz', '')
+  with pytest.raises(UserError, match=r'x.npz: cannot be read \(FileNotFound'):
+    with storage.local_copy(gone):
+      pass
 
 
-def test_files_of_this_machine_are_not_copied(tmp_path):
-  write(f'{tmp_path}/a.npz', b'')
-  for given in (str(tmp_path), f'file://{tmp_path}'):
-    found = storage.find(given, ('.npz',))
-    assert [path for _, path, _ in storage.local_copies(found)] == [
-        f'{tmp_path}/a.npz']
-  assert (tmp_path / 'a.npz').exists()
-
-
-def test_a_protocol_that_nobody_knows():
-  with pytest.raises(UserError, match=r'not known: nosuch.*fsspec knows'):
+def test_protocols_that_cannot_be_read(monkeypatch):
+  with pytest.raises(UserError, match=r'nosuch://bucket/a: .*not known: nosuc'):
     storage.find('nosuch://bucket/a', ())
-
-
-def test_without_fsspec(monkeypatch):
   monkeypatch.setitem(sys.modules, 'fsspec', None)
   with pytest.raises(UserError, match=r'gs://b/a: .*-e "\.\[scale\]"'):
     storage.find('gs://b/a', ())

@@ -29,7 +29,8 @@ def swept(data_root, tmp_path, monkeypatch):
     crew.stop_after = interrupted_after
     monkeypatch.setattr(pool, 'run', crew)
     path = fake_trials.write_grid(
-        tmp_path, data_root, tiny_models.__file__, **more)
+        tmp_path, more.pop('data_root', data_root), tiny_models.__file__,
+        **more)
     return sweep.sweep(path, str(tmp_path / 'out'), work=fake_trials.trained,
                        retry_failed=retry_failed), crew
 
@@ -92,7 +93,7 @@ def test_faults_come_before_any_trial(swept, tmp_path):
                      r'has no such argument; did you mean width\?'):
     swept(kwargs={'widht': 3})
   with pytest.raises(UserError, match=r'has no \.npz files'):
-    swept(data_roots=[str(tmp_path / 'nothing')])
+    swept(data_root=str(tmp_path / 'nothing'))
   assert not swept.crew.done
   assert not os.path.exists(tmp_path / 'out' / 'leaderboard.md')
 

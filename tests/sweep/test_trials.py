@@ -1,27 +1,38 @@
-"""What makes a trial another one, and what is known of it later."""
+"""What makes a trial another one, and trials that train a tiny model here."""
 
+import dataclasses
+import json
 import shutil
 
 import pytest
+import tensorflow as tf
 
-from support import fake_trials, tiny_models
+from support import (
+  fake_trials,
+  tiny_kernels,
+  tiny_layout_models,
+  tiny_layouts,
+  tiny_models,
+)
+from tpu_graphs_ext.engine import artifacts, callbacks
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import grid, trials
+from tpu_graphs_ext.report import runs
+from tpu_graphs_ext.sweep import grid, pool, study, trials
 from tpu_graphs_ext.sweep.grid import Configuration
 
 
 @pytest.fixture(scope='module')
-def data_root(tmp_path_factory):
-  return fake_trials.write_data(tmp_path_factory.mktemp('data'))
+def small_root(tmp_path_factory):
+  return fake_trials.write_data(tmp_path_factory.mktemp('small'))
 
 
 @pytest.fixture
-def key(data_root, tmp_path):
+def key(small_root, tmp_path):
   """Returns a function: the key of one trial, with changes."""
-  def of(root=data_root, out='/out', kwargs=(), prune=None, models_py=None,
+  def of(root=small_root, out='/out', kwargs=(), prune=None, models_py=None,
          seed=0, **settings):
     settings['models_py'] = str(models_py or tiny_models.__file__)
-    space = grid.Grid('g.json', 'tile', (), (seed,), (str(root),), prune=prune)
+    space = grid.Grid('g.json', 'tile', (), (seed,), str(root), prune=prune)
     trial, = trials.trials_of(
         space, out, Configuration('TinyRanker', dict(kwargs), settings))
     return trial.key
@@ -38,17 +49,17 @@ def test_what_decides_the_training_makes_another_trial(key, tmp_path):
   assert len(set(keys)) == len(keys)
 
 
-def test_what_does_not_decide_it_makes_none(key, tmp_path, data_root):
+def test_what_does_not_decide_it_makes_none(key, tmp_path, small_root):
   moved = tmp_path / 'moved'
-  shutil.copytree(data_root, moved)
+  shutil.copytree(small_root, moved)
   # 100 is the default.
   assert {key(root=moved), key(out='/other'), key(cache_dir='/c'),
           key(epochs=100)} == {key()}
 
 
-def test_other_data_make_another_trial(key, tmp_path, data_root):
+def test_other_data_make_another_trial(key, tmp_path, small_root):
   other = tmp_path / 'other'
-  shutil.copytree(data_root, other)
+  shutil.copytree(small_root, other)
   file, = (other / 'valid').glob('*.npz')
   file.rename(other / 'train' / file.name)
   assert key(root=other) != key()
@@ -56,19 +67,123 @@ def test_other_data_make_another_trial(key, tmp_path, data_root):
     key(root=tmp_path / 'nowhere')
 
 
-def test_a_trial_says_what_train_needs(data_root):
-  trial = trials.Trial('0123456789abcdef', 'tile', Configuration(
-      'MLP', {'hidden_dim': 8}, {'lr': 0.12345}), 3, data_root, '/out', None)
-  settings = trial.settings()
-  assert settings.model_kwargs == {'hidden_dim': 8} and settings.resume
-  assert (settings.lr, settings.seed, settings.out_dir) == (0.12345, 3, '/out')
-  # Else two data roots would be one run.
-  args = settings.baseline_args()
-  assert args['results_csv'] == '/out/predictions_0123456789abcdef.csv'
-
-
 def test_a_row_in_a_line():
   assert trials.describe({
       'model': 'MLP', 'kwargs': {'hidden_dim': 8}, 'seed': 3, 'settings': {
           'lr': 0.12345, 'cache_dir': '/c', 'recipe': 'quick'}}) == (
               'MLP hidden_dim=8 lr=0.1235 recipe=quick seed=3')
+
+
+# ------------------------------------------------------------------- trainings
+
+
+@pytest.fixture(scope='module')
+def data_root(tmp_path_factory):
+  return str(tiny_kernels.write_data_root(
+      tmp_path_factory.mktemp('data'), num_train=8, num_valid=4, num_test=2))
+
+
+@pytest.fixture
+def trial(data_root, tmp_path, monkeypatch):
+  # Keras writes for seconds what takes a moment to train.
+  def save(model, path, **unused):
+    tf.train.Checkpoint(model=model).write(f'{path}/variables/variables')
+
+  monkeypatch.setattr(tf.keras.Model, 'save', save)
+  monkeypatch.setattr(trials, '_parameters', lambda _: 7)
+  return trials.Trial('ab' * 8, 'tile', Configuration(
+      'TinyRanker', {'width': 3}, {
+          'models_py': tiny_models.__file__, 'epochs': 3, 'batch': 2,
+          'configs': 6, 'cache_dir': ''}), 5, data_root,
+                      str(tmp_path), None)
+
+
+def test_a_trial_is_an_ordinary_run(trial):
+  # Else two data roots would be one run.
+  assert trial.settings().baseline_args()['results_csv'] == (
+      f'{trial.out}/predictions_{trial.key}.csv')
+  state, result = trials.run(trial)
+  assert (state, result['epochs'], result['parameters']) == (
+      study.FINISHED, 3, 7)
+  values = result['values']
+  assert set(values) == {'opa', 'top1', 'top5', 'top10'}
+  info = artifacts.read_run_file(f'{trial.out}/run_{result["run"]}.jsonz')
+  curve = info['train_curve']['val_opa']
+  assert values['opa'] == max(curve) == curve[result['best_epoch'] - 1]
+  assert info['seed'] == 5 and info['args']['model'] == 'TinyRanker'
+  found, problems = runs.find([trial.out])
+  assert [run.name for run in found] == [result['run']] and not problems
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_broken_off_is_resumed(trial, monkeypatch):
+  _, whole = trials.run(dataclasses.replace(trial, key='cd' * 8))
+  with monkeypatch.context() as patch:
+    asked = iter(range(100))
+    # Twice an epoch: after its steps, and at its end.
+    patch.setattr(pool, 'is_wanted', lambda: next(asked) < 3)
+    with pytest.raises(KeyboardInterrupt):
+      trials.run(trial)
+  epochs = []
+  began = callbacks.Record.on_epoch_begin
+  monkeypatch.setattr(callbacks.Record, 'on_epoch_begin', lambda self, epoch,
+                      logs=None: (epochs.append(epoch), began(self, epoch)))
+  state, result = trials.run(trial)
+  assert state == study.FINISHED
+  assert epochs and epochs[0] > 0  # The first was not done again.
+  assert result['values'] == pytest.approx(whole['values'], abs=1e-5)
+  del epochs[:]
+  assert trials.run(trial)[1]['run'] == result['run']
+  assert not epochs  # Its end is known.
+
+
+def test_a_run_that_is_in_use_is_waited_for(trial, monkeypatch):
+  from tpu_graphs_ext.engine import resume, train
+  calls = []
+
+  def run(settings, unused_callbacks):
+    calls.append(settings.resume)
+    if len(calls) < 3:
+      raise resume.InUseError('another process is training this run')
+    return 'done'
+
+  monkeypatch.setattr(train, 'train', run)
+  monkeypatch.setattr(trials, '_PAUSE_SECONDS', 0)
+  assert trials._trained(trial)[1] == 'done'
+  assert calls == [True, True, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('goal', ['opa', 'top5'])
+def test_poor_trials_end_early(trial, goal):
+  pytest.importorskip('optuna', reason='needs the extra [scale]')
+  tried = grid.Grid('g.json', 'tile', (), prune=grid.Prune(1, 2), goal=goal)
+  studied = study.Study(tried, trial.out)
+  good, poor = (studied.begin(dataclasses.replace(
+      trial, key=key * 16, prune=tried.prune, study=tried.study_name), None)
+                for key in 'ab')
+  assert not study.is_poor(good, 1, 1.1)  # No trial's OPA is that high.
+  state, result = trials.run(poor)
+  assert (state, result['epochs']) == (study.STOPPED, 1)
+  assert 'top5' in result['values']  # It was measured all the same.
+  assert studied.end(poor, state, result)['state'] == study.STOPPED
+  assert study.rows(trial.out)['b' * 16]['run'] == result['run']
+
+
+@pytest.mark.slow
+def test_trials_of_the_layout_task(tmp_path):
+  data = tmp_path / 'data'
+  tiny_layouts.write_collection(str(data))
+  settings = tiny_layout_models.settings(data, tmp_path)
+  given = {name: getattr(settings, name) for name in (
+      'models_py', 'epochs', 'batch', 'configs', 'cache_dir')}
+  grid_path = tmp_path / 'grid.json'
+  grid_path.write_text(json.dumps({
+      'task': 'layout', 'models': [settings.model], 'settings': given,
+      'data_root': str(data), 'goal': 'kendall'}))
+  space = grid.read(str(grid_path))
+  configuration, = space.configurations()
+  trial, = trials.trials_of(space, str(tmp_path / 'out'), configuration)
+  state, result = trials.run(trial)
+  assert state == study.FINISHED and result['parameters'] > 0
+  assert {'opa', 'kendall', 'top1', 'top10'} <= set(result['values'])

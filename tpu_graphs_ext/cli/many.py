@@ -40,7 +40,7 @@ def report(args: Namespace) -> None:
     'grid.json --out out/sweep --workers=2',
     'grid.json --out out/sweep --retry_failed', flags=[
         path('grid', 'GRID.json',
-             'models, arguments, settings, seeds and data roots'),
+             'models, arguments, settings and seeds'),
         path('--out', 'DIR', 'folder for runs and leaderboard; the same '
              'command continues what is in it', required=True),
         flag('--workers', 'N', 'number of processes, which share the cores; 0: '

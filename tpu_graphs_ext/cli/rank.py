@@ -12,7 +12,6 @@ from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import JSON, TASKS, flag, path, positive, switch
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import SHARD_FILES
 
 _log = logging.getLogger(__name__)
 
@@ -41,10 +40,8 @@ _OF_TILES = (
     flag('--scheduler', 'ADDRESS', 'Dask scheduler whose workers rank, such as '
          'tcp://HOST:8786; without --workers all of them. Needs the extra '
          '[scale]', ''),
-    path('--out', 'FILE', 'with --workers or --scheduler: the .jsonl or '
-         '.parquet to write, one row per kernel; may be a URL'),
-    flag('--shard_files', 'N', 'files that a worker ranks at a time',
-         SHARD_FILES, type=positive))
+    path('--out', 'FILE', 'with --workers or --scheduler: the .jsonl to write, '
+         'one row per kernel'))
 
 
 def _flags(task: str) -> Iterator[flags.Flag]:
@@ -145,8 +142,7 @@ def _wants_workers(args: Namespace) -> bool:
           f'--out={args.out}: goes with --workers, as in --workers 1')
     return False
   if not args.out:
-    raise UserError('--workers needs --out; name the .jsonl or .parquet to '
-                    'write')
+    raise UserError('--workers needs --out; name the .jsonl to write')
   if args.json:
     raise UserError('--json changes what is printed; name a .jsonl as --out')
   for name in ('shapes', 'blocks', 'jax_python'):
@@ -164,7 +160,7 @@ def _with_workers(args: Namespace) -> int:
       args.out, all_tiles=bool(args.files),
       top_k=None if args.all else args.top_k, most_tiles=args.most_tiles,
       tpu=args.tpu, workers=args.workers or 0, scheduler=args.scheduler,
-      shard_files=args.shard_files, loading=loading)
+      loading=loading)
   print(summary.text())
   more = summary.errors - len(summary.messages)
   return _failed([*summary.messages, *(

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from tpu_graphs_ext import csv_text
+from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths, statistics
 
 if TYPE_CHECKING:
@@ -196,9 +196,7 @@ def to_csv(evaluations: Sequence[Results]) -> str:
       one.rows.assign(model_dir=one.model_dir, data=one.data)
       for one in evaluations])
   first = ['model_dir', 'data']
-  return rows[first + rows.columns.drop(first).tolist()].apply(
-      lambda column: column.map(csv_text.safe)).to_csv(
-          index=False, lineterminator='\n')
+  return files.csv_of(rows[first + rows.columns.drop(first).tolist()])
 
 
 def nested(columns: Mapping[str, Any]) -> dict[str, Any]:

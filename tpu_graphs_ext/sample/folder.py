@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from tpu_graphs_ext import file_ownership, files
+from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
 
@@ -53,7 +53,7 @@ def write_folders(out: str, what: str, folders: Sequence[str],
           files.new_folder(os.path.join(out, folder))) for folder in folders}
       statistics = fill(places)
       written = {f'{folder}/{path}': content for folder in folders
-                 for path, content in file_ownership.sums(
+                 for path, content in files.sums(
                      places[folder]).items()}
       # Once more, for that took minutes. While the folders change their
       # places, this marker knows both.
@@ -87,7 +87,7 @@ def _read_marker(out: str, what: str, folders: Sequence[str]) -> dict:
     strangers = [name]
     if name in folders and marker and not os.path.islink(
         os.path.join(out, name)):
-      strangers = [f'{name}/{path}' for path in file_ownership.foreign(
+      strangers = [f'{name}/{path}' for path in files.foreign(
           os.path.join(out, name),
           *(_below(name, paths) for paths in known))]
     if strangers:

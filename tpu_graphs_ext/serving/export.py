@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 import tpu_graphs_ext
-from tpu_graphs_ext import file_ownership, files
+from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import artifacts, scoring
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
@@ -89,7 +89,7 @@ def export(model_dir: str, out: str,
         'run': os.path.basename(run_path), 'num_ops': ranker.num_ops,
         'versions': {'tpu_graphs_ext': tpu_graphs_ext.__version__,
                      'tensorflow': tf.__version__},
-        'files': file_ownership.sums(temporary)}, indent=2).encode())
+        'files': files.sums(temporary)}, indent=2).encode())
     _require_ours(path)  # Again, because saving takes a while.
   inputs = {}
   for spec in tf_program.batch_specs(ranker):
@@ -121,7 +121,7 @@ def _require_ours(path: str) -> None:
     kind = 'a link' if os.path.islink(path) else 'not a folder'
     raise UserError(f'--out={path}: is {kind}; name a folder')
   known = _sums_in(os.path.join(path, MARK))
-  strangers = [name for name in file_ownership.foreign(path, known)
+  strangers = [name for name in files.foreign(path, known)
                if not known or name != MARK]
   if strangers:
     raise UserError(

@@ -5,21 +5,19 @@
    "kwargs": {"op_embed_dim": 16},
    "settings": {"epochs": 20, "lr": {"min": 1e-4, "max": 1e-2, "log": true}},
    "seeds": [0, 1, 2],
-   "data_roots": ["~/data/tpugraphs/npz/tile/xla"],
+   "data_root": "~/data/tpugraphs/npz/tile/xla",
    "search": {"method": "bayes", "configurations": 30},
    "prune": {"min_epochs": 3, "factor": 3},
    "goal": "opa"}
 
 Only "models" is required. A model's own kwargs and settings override those of
 all models. A configuration is a model with one value for each; a trial is a
-configuration with a seed and a data root. A value is one of
+configuration with a seed. A value is one of
 
-  0.001                            this value
-  [1, 2, 4]                        each of them
-  {"min": 1, "max": 4, "step": 1}  1, 2, 3, 4
-  {"min": 1e-4, "max": 1e-2, "count": 3, "log": true}   1e-4, 1e-3, 1e-2
+  0.001                                     this value
+  [1, 2, 4]                                 each of them
+  {"min": 1, "max": 9, "step": 2}           any of 1, 3, ..., 9; for a search
   {"min": 1e-4, "max": 1e-2, "log": true}   any between them; for a search
-  {"value": [1, 2]}                a value that is itself a list or an object
 """
 
 from __future__ import annotations
@@ -31,35 +29,181 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
-
-import numpy as np
+from typing import Any, Optional, TypeVar
 
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.engine.settings import MOST_SEED, TrainSettings
-from tpu_graphs_ext.errors import UserError, did_you_mean, shortened
+from tpu_graphs_ext.errors import UserError, did_you_mean
 from tpu_graphs_ext.tasks.layout_settings import LayoutTrainSettings
 
 SETTINGS = {'tile': TrainSettings, 'layout': LayoutTrainSettings}
 MOST_TRIALS = 100_000
-_MOST_POINTS = 10_000  # Of one range.
-METHODS = ('grid', 'random', 'bayes')
 # By task: means over the validation split. Slowdowns are best low.
 GOALS = {'tile': ('opa', 'top1', 'top5', 'top10'),
          'layout': ('opa', 'kendall', 'top1', 'top10', 'top100')}
-
-_KEYS = ('task', 'models', 'kwargs', 'settings', 'seeds', 'data_roots',
-         'search', 'prune', 'goal')
-_RANGE = ('min', 'max', 'step', 'count', 'log')
 # Settings that the sweep gives each trial, and who sets them instead.
 OWN_SETTINGS = {
     'model': '"models" does', 'model_kwargs_json': '"kwargs" does',
-    'seed': '"seeds" does', 'data_root': '"data_roots" does',
+    'seed': '"seeds" does', 'data_root': '"data_root" does',
     'out_dir': '--out does', 'results_csv': '--out does',
     'run_id': 'the sweep does', 'resume': 'the sweep does',
     'tensorboard': 'trials have none', 'csv_log': 'trials have none'}
 # Places, which must be the same for all trials.
 FIXED_SETTINGS = ('cache_dir', 'models_py')
+
+_T = TypeVar('_T')
+
+
+def _require(holds: Any, text: str) -> None:
+  if not holds:
+    raise UserError(text)
+
+
+def _choice(name: str, value: str, known: Sequence[str]) -> None:
+  _require(value in known, f'{name}: must be one of {", ".join(known)}; got '
+           f'{value!r}; {did_you_mean(value, list(known))}'.rstrip('; '))
+
+
+def _whole(name: str, value: int, least: int) -> None:
+  _require(least <= value <= MOST_SEED, f'{name}: must be a whole number from '
+           f'{least} to {MOST_SEED}; got {value}')
+
+
+# ----------------------------------------------------- the objects of a file
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+  """Numbers that a search draws, whole if the ends are."""
+  min: float
+  max: float
+  step: Optional[float] = None
+  log: bool = False
+
+  def __post_init__(self):
+    _require(self.min < self.max,
+             f'min must be below max; got {self.min} and {self.max}')
+    _require(self.min > 0 or not self.log,
+             f'min must be above 0 where log is true; got {self.min}')
+    _require(self.step is None or (self.step > 0 and not self.log),
+             f'step must be above 0, and goes without log; got {self.step}')
+
+  def drawn(self, trial: Any, name: str) -> Any:
+    """A number, drawn by an Optuna trial under a name."""
+    is_whole = all(type(number) is int for number in (
+        self.min, self.max, self.step or 1))
+    draw = trial.suggest_int if is_whole else trial.suggest_float
+    step = {'step': self.step} if self.step else {}
+    return draw(name, self.min, self.max, log=self.log, **step)
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+  """How configurations are chosen: all of a grid, or as Optuna draws them."""
+  method: str = 'grid'
+  configurations: int = 0
+  seed: int = 0
+
+  def __post_init__(self):
+    _choice('method', self.method, ('grid', 'random', 'bayes'))
+    _whole('seed', self.seed, 0)
+    if self.method == 'grid':
+      _require(not self.configurations,
+               'configurations: a grid tries all; leave it out')
+    else:
+      _whole('configurations', self.configurations, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prune:
+  """The best 1/factor of the trials continue after `min_epochs` times
+  1, factor, factor ** 2, ... epochs.
+  """
+  min_epochs: int = 1
+  factor: int = 3
+
+  def __post_init__(self):
+    _whole('min_epochs', self.min_epochs, 1)
+    _whole('factor', self.factor, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Model:
+  model: str
+  kwargs: dict = dataclasses.field(default_factory=dict)
+  settings: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+  models: list
+  task: str = 'tile'
+  kwargs: dict = dataclasses.field(default_factory=dict)
+  settings: dict = dataclasses.field(default_factory=dict)
+  seeds: list = dataclasses.field(default_factory=lambda: [0])
+  data_root: Optional[str] = None
+  search: dict = dataclasses.field(default_factory=dict)
+  prune: Any = None
+  goal: str = 'opa'
+
+  def __post_init__(self):
+    _choice('task', self.task, tuple(SETTINGS))
+    _choice('goal', self.goal, GOALS[self.task])
+    _require(self.models, 'models: must be a list of at least one model, as '
+             '["MLP"]; got []')
+    _require(self.seeds and all(
+        type(seed) is int and 0 <= seed <= MOST_SEED for seed in self.seeds)
+             and len(set(self.seeds)) == len(self.seeds),
+             'seeds: must be a list of different whole numbers from 0 to '
+             f'{MOST_SEED}; got {_cut(self.seeds)}')
+
+
+_KINDS = {'int': ((int,), 'a whole number'), 'str': ((str,), 'a text'),
+          'float': ((int, float), 'a number'), 'list': ((list,), 'a list'),
+          'bool': ((bool,), 'true or false'),
+          'dict': ((dict,), 'an object of names and values')}
+
+
+def _require_kind(field: dataclasses.Field, value: Any, where: str) -> None:
+  """Raises UserError unless a value has the type of a dataclass's field."""
+  kind = field.type.replace('Optional[', '').rstrip(']')
+  if kind == 'Any':
+    return
+  types, what = _KINDS[kind]
+  _require(type(value) in types and (
+      type(value) is not float or math.isfinite(value)),
+           f'{where}: must be {what}; got {_cut(value)}')
+
+
+def _filled(cls: type[_T], given: Any, where: str) -> _T:
+  """An object of the file as a dataclass; raises UserError after `where`."""
+  _require(isinstance(given, dict),
+           f'{where}: must be an object; got {_cut(given)}')
+  fields = {field.name: field for field in dataclasses.fields(cls)}
+  for key, value in given.items():
+    _require(key in fields, f'{where}: there is no key {key!r}; '
+             f'{_hint(key, fields)}the keys are {", ".join(fields)}')
+    _require_kind(fields[key], value, f'{where}: {key}')
+  for name, field in fields.items():
+    _require(name in given or field.default is not dataclasses.MISSING
+             or field.default_factory is not dataclasses.MISSING,
+             f'{where}: the key {name!r} is missing')
+  try:
+    return cls(**given)
+  except UserError as error:
+    raise UserError(f'{where}: {error}') from error
+
+
+def _hint(name: str, known: Any) -> str:
+  hint = did_you_mean(name, list(known))
+  return f'{hint} ' if hint else ''
+
+
+def _cut(value: Any) -> str:
+  return json.dumps(value)[:100]
+
+
+# ------------------------------------------------------------------- the grid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,25 +212,6 @@ class Configuration:
   model: str
   kwargs: dict[str, Any]
   settings: dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Range:
-  """Numbers from `low` to `high` that a search draws; see optuna's suggest.
-
-  Whole numbers if the ends are.
-  """
-  low: float
-  high: float
-  step: Optional[float] = None
-  log: bool = False
-
-  def drawn(self, trial: Any, name: str) -> Any:
-    is_whole = all(type(number) is int for number in (
-        self.low, self.high, self.step or 1))
-    draw = trial.suggest_int if is_whole else trial.suggest_float
-    step = {'step': self.step} if self.step else {}
-    return draw(name, self.low, self.high, log=self.log, **step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,34 +237,15 @@ class ModelSpace:
 
 
 @dataclasses.dataclass(frozen=True)
-class Prune:
-  """The best 1/factor of the trials continue after `min_epochs` times
-  1, factor, factor ** 2, ... epochs.
-  """
-  min_epochs: int = 1
-  factor: int = 3
-
-
-@dataclasses.dataclass(frozen=True)
 class Grid:
-  """A file that was read; see there.
-
-  Attributes:
-    path: of the file.
-    data_roots: full paths.
-    method: of `METHODS`.
-    draws: number of configurations that a search draws.
-    prune: None: every trial has all its epochs.
-  """
+  """A file that was read; `data_root` is a full path."""
   path: str
   task: str
   models: tuple[ModelSpace, ...]
   seeds: tuple[int, ...] = (0,)
-  data_roots: tuple[str, ...] = ()
-  method: str = 'grid'
-  draws: int = 0
-  search_seed: int = 0
-  prune: Optional[Prune] = None
+  data_root: str = ''
+  search: Search = Search()
+  prune: Optional[Prune] = None  # None: every trial has all its epochs.
   goal: str = 'opa'
 
   @property
@@ -172,17 +278,20 @@ class Grid:
 
   @property
   def num_trials(self) -> int:
-    number = self.draws or sum(
+    number = self.search.configurations or sum(
         math.prod(map(len, model.values.values())) for model in self.models)
-    return number * len(self.seeds) * len(self.data_roots)
+    return number * len(self.seeds)
 
   @property
-  def space_hash(self) -> str:
-    """Hash of what a search draws from, and of its goal."""
-    content = ([(model.name, list(model.values.items()), sorted(model.own))
-                for model in self.models], self.method, self.seeds,
-               self.data_roots, self.goal)
-    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+  def study_name(self) -> str:
+    """Trials of one study are compared: by a search, and by pruning."""
+    content: list[Any] = [self.task, self.data_root, self.goal, self.prune]
+    if self.search.method != 'grid':
+      content += [self.seeds, *(
+          (model.name, list(model.values.items()), sorted(model.own))
+          for model in self.models)]
+    content_hash = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+    return f'{self.search.method} {content_hash}'
 
 
 def read(path: str) -> Grid:
@@ -192,13 +301,9 @@ def read(path: str) -> Grid:
     UserError: it cannot be read, has an unknown key, model or argument, or a
       value that no training takes; names file and key.
   """
-  try:
-    with files.open_ordinary(files.full_path(path)) as file:
-      text = file.read()
-  except OSError as error:
-    raise files.cannot_be_read(path, error) from error
-  found = parsed(path, files.parse_json(text, path))
-  _check(found)
+  found = parsed(path, files.read_json(files.full_path(path)))
+  for place, model in enumerate(found.models):
+    _check_model(found, model, f'models[{place}]')
   return found
 
 
@@ -208,216 +313,54 @@ def parsed(path: str, given: Any) -> Grid:
   Raises:
     UserError: it is not a grid, or asks for too many trials.
   """
-  if not isinstance(given, dict):
-    raise UserError(f'{path}: must be a JSON object, as {{"models": ["MLP"]}}; '
-                    f'got a {type(given).__name__}')
-  found = _Reader(path, given).grid()
-  if found.num_trials > MOST_TRIALS:
-    raise UserError(f'{path}: asks for {found.num_trials:,} trials; '
-                    f'{MOST_TRIALS:,} are allowed. Give fewer values, or let a '
-                    '"search" draw from them')
+  file = _filled(_File, given, path)
+  search = _filled(Search, file.search, f'{path}: search')
+  data_root = (SETTINGS[file.task].data_root if file.data_root is None
+               else file.data_root)
+  prune = file.prune and _filled(
+      Prune, {} if file.prune is True else file.prune, f'{path}: prune')
+  found = Grid(
+      path, file.task,
+      tuple(_space(file, entry, f'{path}: models[{place}]', path,
+                   search.method != 'grid')
+            for place, entry in enumerate(file.models)),
+      tuple(file.seeds), files.full_path(
+          files.require_path(f'{path}: data_root', data_root)),
+      search, prune or None, file.goal)
+  _require(found.num_trials <= MOST_TRIALS,
+           f'{path}: asks for {found.num_trials:,} trials; {MOST_TRIALS:,} are '
+           'allowed. Give fewer values, or let a "search" draw from them')
   return found
 
 
-def _hint(name: Any, known: Any) -> str:
-  """'did you mean a? ' or ''."""
-  hint = did_you_mean(str(name), list(known))
-  return f'{hint} ' if hint else ''
+def _space(file: _File, entry: Any, where: str, path: str,
+           is_search: bool) -> ModelSpace:
+  model = _filled(
+      _Model, {'model': entry} if isinstance(entry, str) else entry, where)
+  values, own = {}, set()
+  for part in ('kwargs', 'settings'):
+    for given, prefix in ((file, f'{path}: '), (model, f'{where}.')):
+      for name, value in getattr(given, part).items():
+        key = f'{part}.{name}'
+        values[key] = _values(value, prefix + key, is_search)
+        own |= {key} if given is model else set()
+  return ModelSpace(model.model, values, frozenset(own))
 
 
-class _Reader:
-  """Reads one file's object; each method raises UserErrors."""
-
-  def __init__(self, path: str, given: dict[str, Any]):
-    self._path, self._given = path, given
-    self._known(given, _KEYS)
-    self._task = self._choice('task', 'tile', tuple(SETTINGS))
-    self._fields = {field.name: field for field in dataclasses.fields(
-        SETTINGS[self._task])}
-
-  def grid(self) -> Grid:
-    roots = self._list('data_roots', [self._fields['data_root'].default], str,
-                       'paths of data roots')
-    for root in roots:
-      files.require_path(f'{self._path}: data_roots', root)
-    seeds = self._list('seeds', [0], int, 'whole numbers')
-    self._require(all(0 <= seed <= MOST_SEED for seed in seeds), 'seeds',
-                  f'must be from 0 to {MOST_SEED}; got {seeds}')
-    search = self._object('search', self._given)
-    self._known(search, ('method', 'configurations', 'seed'), 'search.')
-    method = self._choice('search.method', 'grid', METHODS)
-    draws = self._number('search.configurations', search, 0, 1)
-    self._require((method == 'grid') == (not draws), 'search.configurations',
-                  'a grid has all; leave it out' if draws else
-                  f'how many shall {method!r} try? Give a number')
-    models = self._given.get('models')
-    self._require(isinstance(models, list) and models, 'models', 'must be a '
-                  f'list of at least one model, as ["MLP"]; got {_cut(models)}')
-    return Grid(
-        self._path, self._task,
-        tuple(self._model(entry, f'models[{place}]', method != 'grid')
-              for place, entry in enumerate(models)), seeds,
-        tuple(map(files.full_path, roots)), method, draws,
-        self._number('search.seed', search, 0, 0), self._prune(),
-        self._choice('goal', 'opa', GOALS[self._task]))
-
-  def _require(self, holds: Any, key: str, text: str) -> None:
-    if not holds:
-      raise UserError(f'{self._path}: {key}: {text}')
-
-  def _known(self, given: dict, known: tuple, where: str = '') -> None:
-    for key in given:
-      if key not in known:
-        raise UserError(f'{self._path}: there is no key {where + key!r}; '
-                        f'{_hint(key, known)}the keys are {", ".join(known)}')
-
-  def _choice(self, key: str, default: str, known: tuple[str, ...]) -> str:
-    outer, _, inner = key.rpartition('.')
-    value = self._given.get(outer, self._given).get(inner, default)
-    self._require(value in known, key, f'must be one of {", ".join(known)}; '
-                  f'got {value!r}; {_hint(value, known)}'.rstrip('; '))
-    return value
-
-  def _list(self, key: str, default: list, kind: type, what: str) -> tuple:
-    given = self._given.get(key, default)
-    self._require(isinstance(given, list) and given and all(
-        type(value) is kind for value in given), key,
-                  f'must be a list of {what}; got {_cut(given)}')
-    self._require(len(set(given)) == len(given), key,
-                  f'has one of {_cut(given)} twice')
-    return tuple(given)
-
-  def _object(self, key: str, given: dict, where: str = '') -> dict:
-    value = given.get(key, {})
-    self._require(isinstance(value, dict), where + key,
-                  f'must be an object of names and values; got {_cut(value)}')
-    return value
-
-  def _number(self, key: str, given: dict, default: int, least: int) -> int:
-    name = key.partition('.')[2]
-    value = given.get(name, default)
-    self._require(name not in given or (
-        type(value) is int and least <= value <= MOST_SEED), key,
-                  f'must be a whole number from {least} to {MOST_SEED}; got '
-                  f'{value!r}')
-    return value
-
-  def _prune(self) -> Optional[Prune]:
-    if self._given.get('prune') in (None, False):
-      return None
-    given = ({} if self._given['prune'] is True
-             else self._object('prune', self._given))
-    self._known(given, ('min_epochs', 'factor'), 'prune.')
-    return Prune(self._number('prune.min_epochs', given, 1, 1),
-                 self._number('prune.factor', given, 3, 2))
-
-  def _model(self, entry: Any, where: str, is_search: bool) -> ModelSpace:
-    if isinstance(entry, str):
-      entry = {'model': entry}
-    self._require(
-        isinstance(entry, dict) and isinstance(entry.get('model'), str), where,
-        'must be the name of a model, or an object with "model", "kwargs" and '
-        f'"settings"; got {_cut(entry)}')
-    self._known(entry, ('model', 'kwargs', 'settings'), where + '.')
-    found, own = {}, set()
-    for part in ('kwargs', 'settings'):
-      for given, prefix in ((self._given, ''), (entry, where + '.')):
-        for name, value in self._object(part, given, prefix).items():
-          key = f'{part}.{name}'
-          found[key] = values_of(
-              value, f'{self._path}: {prefix}{key}', is_search)
-          own |= {key} if prefix else set()
-          if part == 'settings':
-            self._check_setting(name, found[key])
-    return ModelSpace(entry['model'], found, frozenset(own))
-
-  def _check_setting(self, name: str, values: Any) -> None:
-    key = f'settings.{name}'
-    self._require(name not in OWN_SETTINGS, key, 'cannot be set here: '
-                  f'{OWN_SETTINGS.get(name)}')
-    free = [other for other in self._fields if other not in OWN_SETTINGS]
-    self._require(name in free, key, 'train has no such flag; ' + (
-        _hint(name, free) or f'it has {shortened(free, len(free))}'))
-    self._require(name not in FIXED_SETTINGS or len(_tested(values)) == 1, key,
-                  'must be one value')
-
-
-def _cut(value: Any) -> str:
-  return json.dumps(value)[:100]
-
-
-# -------------------------------------------------------------------- values
-
-
-def values_of(given: Any, where: str, is_search: bool) -> Any:
-  """The values of one argument: a list, or for a search a `Range`.
-
-  Args:
-    given: from the file; see the module.
-    where: the file and the key, for messages.
-    is_search: a search draws numbers of a range; a grid has them as points.
-
-  Raises:
-    UserError: it has none of the forms of a value.
-  """
-  def require(holds: Any, text: str) -> None:
-    if not holds:
-      raise UserError(where + text)
-
-  if isinstance(given, list):
-    require(given, ': is an empty list; give values, or leave the key out')
-    texts = [json.dumps(value, sort_keys=True) for value in given]
-    twice = [text for text in texts if texts.count(text) > 1] if len(
-        set(texts)) < len(texts) else []
-    require(not twice, f': has {(twice or [""])[0]} twice; each value once')
-    return given
-  if not isinstance(given, dict):
+def _values(given: Any, where: str, is_search: bool) -> Any:
+  """The values of one argument: a list, or for a search a `Range`."""
+  if isinstance(given, dict):
+    _require(set(given) & {'min', 'max'}, f'{where}: is not a range, which has '
+             'min and max; write an object that is itself the value as [{...}]')
+    _require(is_search, f'{where}: only a "search" draws from a range; list '
+             'the values of a grid')
+    return _filled(Range, given, where)
+  if not isinstance(given, list):
     return [given]
-  if set(given) == {'value'}:
-    return [given['value']]
-  for key in given:
-    require(key in _RANGE, f': has the unknown key {key!r}; '
-            f'{_hint(key, [*_RANGE, "value"])}a range has '
-            f'{", ".join(_RANGE)}; write an object that is itself the value as '
-            '{"value": {...}}')
-  for key in ('min', 'max'):
-    require(key in given, f': is a range without {key!r}; give both ends')
-  for key in ('min', 'max', 'step'):
-    value = given.get(key, 1)
-    require(type(value) in (int, float) and math.isfinite(value),
-            f'.{key}: must be a number; got {value!r}')
-  low, high, step = given['min'], given['max'], given.get('step')
-  count, log = given.get('count'), given.get('log', False)
-  require(low < high, f': min must be below max; got {low} and {high}')
-  require(isinstance(log, bool), f'.log: must be true or false; got {log!r}')
-  require(not log or low > 0,
-          f'.min: must be above 0 where log is true; got {low}')
-  require(step is None or step > 0, f'.step: must be above 0; got {step}')
-  require(step is None or not (log or 'count' in given),
-          ': step goes with neither count nor log; leave one of them out')
-  if is_search:
-    require('count' not in given, '.count: a search draws between min and max; '
-            'leave it out, or give "step"')
-    return Range(low, high, step, log)
-  if step is not None:
-    require((high - low) / step <= _MOST_POINTS,
-            f'.step: gives more than {_MOST_POINTS} points; got {step}')
-    return [low + place * step
-            for place in range(1 + math.floor((high - low) / step + 1e-9))]
-  require('count' in given, ': how many numbers? A grid needs "count" or '
-          '"step"; "search" can draw between min and max')
-  require(type(count) is int and 2 <= count <= _MOST_POINTS,
-          f'.count: must be a whole number from 2 to {_MOST_POINTS}; got '
-          f'{count!r}')
-  points = (np.geomspace if log else np.linspace)(low, high, count).tolist()
-  if type(low) is type(high) is int:
-    return list(dict.fromkeys(map(round, points)))
-  return [low, *(float(f'{point:.12g}') for point in points[1:-1]), high]
-
-
-def _tested(values: Any) -> Sequence[Any]:
-  """Values such that if they are allowed, all are."""
-  return [values.low, values.high] if isinstance(values, Range) else values
+  texts = [json.dumps(value, sort_keys=True) for value in given]
+  _require(given and len(set(texts)) == len(texts), f'{where}: must list at '
+           f'least one value, and each once; got {_cut(given)}')
+  return given
 
 
 # ------------------------------------------------------- models and settings
@@ -435,52 +378,53 @@ def data_folder(root: str, settings: Any) -> str:
   return root
 
 
-def _check(grid: Grid) -> None:
+def _check_model(grid: Grid, model: ModelSpace, where: str) -> None:
   """Tries every value by itself; raises a UserError that names the key.
 
   What only a model can know about a value, such as that a width must be
   positive, shows when its trial starts.
   """
-  for place, model in enumerate(grid.models):
-    where = f'models[{place}]'
-    models_py = model.values.get('settings.models_py', [''])[0]
-    try:
-      cls = load_models.model_class(model.name, models_py or (
-          load_models.models_path(grid.task) if grid.task == 'layout' else ''))
-    except UserError as error:
-      text = str(error).replace('--model: ', '')
-      raise UserError(f'{grid.path}: {where}: {text}') from error
-    allowed, takes_any = load_models.constructor_arguments(cls)
-    for key, values in model.values.items():
-      part, _, name = key.partition('.')
-      full = f'{grid.path}: {f"{where}.{key}" if key in model.own else key}: '
-      if part == 'settings':
-        for value in _tested(values):
-          _check_value(SETTINGS[grid.task], name, value, full)
-      elif name not in allowed and not takes_any:
-        hint = did_you_mean(name, list(allowed), 1, cutoff=0.4)
-        raise UserError(
-            f'{full}{model.name} has no such argument; '
-            f'{hint}{" " if hint else ""}it takes {", ".join(allowed)}')
+  def key_of(key: str) -> str:
+    return f'{grid.path}: {f"{where}.{key}" if key in model.own else key}'
 
-
-_TYPES = {'int': ((int,), 'a whole number'), 'str': ((str,), 'a text'),
-          'float': ((int, float), 'a number'),
-          'bool': ((bool,), 'true or false')}
-
-
-def _check_value(settings: type, name: str, value: Any, where: str) -> None:
-  """Raises a UserError, after `where`, unless a flag of `train` may be so."""
-  field, = [field for field in dataclasses.fields(settings)
-            if field.name == name]
-  types, problem = _TYPES[field.type.replace('Optional[', '').rstrip(']')]
-  if type(value) in types:
-    choices = field.metadata['choices']
-    problem = '' if not choices or value in choices else (
-        f'one of {", ".join(choices)}; {_hint(value, choices)}'.rstrip('; '))
+  arguments = {}
+  for key, values in model.values.items():
+    part, _, name = key.partition('.')
+    if part == 'settings':
+      _check_setting(SETTINGS[grid.task], name, values, key_of(key))
+    else:
+      arguments[key] = name
+  models_py = model.values.get('settings.models_py', [''])[0]
   try:
-    if problem:
-      raise UserError(f'must be {problem}; got {value!r}')
-    settings(**{name: value})
+    cls = load_models.model_class(model.name, models_py or (
+        load_models.models_path(grid.task) if grid.task == 'layout' else ''))
   except UserError as error:
-    raise UserError(f'{where}{error}') from error
+    text = str(error).replace('--model: ', '')
+    raise UserError(f'{grid.path}: {where}: {text}') from error
+  allowed, takes_any = load_models.constructor_arguments(cls)
+  for key, name in arguments.items():
+    _require(name in allowed or takes_any,
+             f'{key_of(key)}: {model.name} has no such argument; '
+             f'{_hint(name, allowed)}it takes {", ".join(allowed)}')
+
+
+def _check_setting(settings: type, name: str, values: Any, where: str) -> None:
+  """Raises UserError unless flags of `train` take the values."""
+  fields = {field.name: field for field in dataclasses.fields(settings)}
+  _require(name not in OWN_SETTINGS,
+           f'{where}: cannot be set here: {OWN_SETTINGS.get(name)}')
+  _require(name in fields, f'{where}: train has no such flag; '
+           + (_hint(name, fields) or f'it has {", ".join(fields)}'))
+  if isinstance(values, Range):  # If the ends are allowed, all are.
+    values = [values.min, values.max]
+  _require(name not in FIXED_SETTINGS or len(values) == 1,
+           f'{where}: must be one value')
+  choices = fields[name].metadata['choices']
+  for value in values:
+    _require_kind(fields[name], value, where)
+    try:
+      if choices:
+        _choice(name, value, choices)
+      settings(**{name: value})
+    except UserError as error:
+      raise UserError(f'{where}: {error}') from error

@@ -1,7 +1,7 @@
 """A sweep's tables: configurations with their seeds together, best first.
 
   <out>/leaderboard.md    for people, with links to models
-  <out>/leaderboard.csv   one row a configuration and data root
+  <out>/leaderboard.csv   one row a configuration
   <out>/trials.csv        one row a trial, failed ones with the reason
 """
 
@@ -15,28 +15,27 @@ from typing import Any, Optional
 
 import pandas as pd
 
-from tpu_graphs_ext import csv_text, files
+from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.sweep.grid import GOALS, Grid
 from tpu_graphs_ext.sweep.study import FAILED, FINISHED, STOPPED
 from tpu_graphs_ext.sweep.trials import describe, text_of
 
-NAME = 'leaderboard'
-TRIALS_NAME = 'trials.csv'
 # How each file begins; another one of its name is not replaced.
-_STARTS = {f'{NAME}.md': '# Sweep of ', f'{NAME}.csv': 'rank,model,',
-           TRIALS_NAME: 'key,model,kwargs,'}
+_STARTS = {'leaderboard.md': '# Sweep of ', 'leaderboard.csv': 'rank,model,',
+           'trials.csv': 'key,model,kwargs,'}
 _SHOWN = 10  # Rows that are printed.
-# Columns of trials.csv, between which are those of what was measured.
+# Columns of trials.csv before those of what was measured.
 _FIRST = ['key', 'model', 'kwargs', 'settings', 'seed', 'data_root', 'state',
           'error', 'attempts', 'epochs', 'best_epoch', 'parameters', 'seconds']
+_PARTS = ('mean', 'deviation', 'low', 'high')
 
 
 def check(out: str) -> None:
   """Raises a UserError where a sweep would replace somebody else's file."""
   for name, start in _STARTS.items():
     output_paths.check_file('--out', os.path.join(out, name), start,
-                       'table of a sweep')
+                            'table of a sweep')
 
 
 class Leaderboard:
@@ -44,10 +43,10 @@ class Leaderboard:
 
   Args:
     grid: what was tried.
-    rows: of all trials that are over, as `study.Journal.rows` has them.
+    rows: of all trials that are over, as `study.rows` has them.
 
   Attributes:
-    trials: the columns of trials.csv, and `group`: configuration and data root.
+    trials: the columns of trials.csv, and `group`, their configuration.
     groups: a row a group, best first; of each measure `_mean`, `_deviation` (of
       a sample), `_low` and `_high` (95 % interval of the mean by Student's t,
       from three seeds on).
@@ -61,7 +60,7 @@ class Leaderboard:
                           columns=[*_FIRST, *self._measures, 'run'])
     trials = trials.astype(dict.fromkeys(self._measures, float))
     trials['group'] = [json.dumps(parts, sort_keys=True) for parts in trials[
-        ['model', 'kwargs', 'settings', 'data_root']].values.tolist()]
+        ['model', 'kwargs', 'settings']].values.tolist()]
     self.groups = self._grouped(trials)
     place = {group: place for place, group in enumerate(self.groups.index)}
     self.trials = trials.sort_values('seed', kind='stable').sort_values(
@@ -74,7 +73,7 @@ class Leaderboard:
         goal, ascending=ascending, kind='stable')
     by = measured.groupby('group')
     groups = trials.drop_duplicates('group').set_index('group')[
-        ['model', 'kwargs', 'settings', 'data_root']]
+        ['model', 'kwargs', 'settings']]
     groups['trials'] = trials.groupby('group').size()
     groups['seeds'] = by.size().reindex(groups.index, fill_value=0)
     for state in (STOPPED, FAILED):
@@ -119,20 +118,14 @@ class Leaderboard:
     Raises:
       UserError: one cannot be written.
     """
-    for name, text in ((f'{NAME}.md', self.markdown()),
-                       (f'{NAME}.csv', self.csv()),
-                       (TRIALS_NAME, self.trials_csv())):
+    for name, text in zip(_STARTS, (
+        self.markdown(), self.csv(), self.trials_csv())):
       files.write_file(os.path.join(out, name), text.encode())
 
   # ------------------------------------------------------------------ tables
 
   def _arguments(self, differ: bool, digits: int = 17) -> pd.DataFrame:
-    """A column of texts for each argument that differs between groups, or not.
-
-    Args:
-      differ: which of the two.
-      digits: of numbers.
-    """
+    """Texts of the arguments that differ between groups, or do not."""
     groups, cells = self.groups, {}
     for part in ('kwargs', 'settings'):
       for name in dict.fromkeys(
@@ -141,45 +134,37 @@ class Leaderboard:
                  for given in groups[part]]
         if name != 'cache_dir' and (len(set(texts)) > 1) == differ:
           cells[part, name] = texts
-    if differ and groups['data_root'].nunique() > 1:
-      cells['', 'data_root'] = list(groups['data_root'])
     table = pd.DataFrame(cells, groups.index)
     # Arguments of a model and flags may have the same names.
     return table.set_axis([name for _, name in cells], axis=1)
 
-  def table(self, link: bool = True) -> pd.DataFrame:
-    """The table for people, of texts.
-
-    Args:
-      link: whether the best run of a row is a link, or its hash.
-    """
+  def table(self) -> pd.DataFrame:
+    """The table for people, of texts."""
     groups, goal = self.groups, self._grid.goal
-    runs = [f'model_{run}' if isinstance(run, str) else ''
-            for run in groups['best_run']]
     first = pd.DataFrame({'': groups['rank'].astype('string').fillna(''),
                           'model': groups['model']})
     rest = {'seeds': [f'{seeds} of {trials}' for seeds, trials in groups[
         ['seeds', 'trials']].values]}
     for name in self._measures:
-      parts = ('mean', 'deviation', 'low', 'high')[:4 if name == goal else 2]
+      parts = _PARTS[:4 if name == goal else 2]
       rest[_head(name)] = [_spread(name, *row) for row in groups[
           [f'{name}_{part}' for part in parts]].values]
     rest.update({
         'seconds': groups['seconds'].map('{:.0f}'.format).replace('nan', ''),
         'stopped': groups[STOPPED].astype(str).replace('0', ''),
         'failed': groups[FAILED].astype(str).replace('0', ''),
-        'best run': [f'[{run[6:14]}]({run})' if run and link else run
-                     for run in runs]})
+        'best run': [f'[{run[:8]}](model_{run})' if isinstance(run, str) and run
+                     else '' for run in groups['best_run']]})
     return pd.concat([first, self._arguments(True, 4),
                       pd.DataFrame(rest, groups.index)], axis=1)
 
   def text(self, out: str) -> str:
     """The first rows, and where the rest is."""
-    table = self.table(link=False).iloc[:_SHOWN, :-1]
+    table = self.table().iloc[:_SHOWN, :-1]
     lines = [table.to_string(index=False), '', self.counts()]
     if self.best:
       lines.append(f'best model:  {out}/model_{self.best["run"]}')
-    lines += [f'leaderboard: {out}/{NAME}.md, .csv; {TRIALS_NAME}',
+    lines += [f'leaderboard: {out}/leaderboard.md, .csv; trials.csv',
               f'to compare:  tpu-graphs-ext report {out}']
     return '\n'.join(lines)
 
@@ -209,11 +194,10 @@ class Leaderboard:
 
   def csv(self) -> str:
     groups = self.groups
-    return _csv(pd.concat([
+    return files.csv_of(pd.concat([
         groups[['rank', 'model']], self._arguments(True),
         groups[['seeds', 'trials', STOPPED, FAILED, *(
-            f'{name}_{part}' for name in self._measures
-            for part in ('mean', 'deviation', 'low', 'high'))]],
+            f'{name}_{part}' for name in self._measures for part in _PARTS)]],
         groups[['seconds']].round(1), groups[['best_seed', 'best_run']]],
         axis=1))
 
@@ -222,7 +206,7 @@ class Leaderboard:
     for part in ('kwargs', 'settings'):
       table[part] = [json.dumps(given, sort_keys=True)
                      for given in table[part]]
-    return _csv(table)
+    return files.csv_of(table)
 
 
 def _head(name: str) -> str:
@@ -242,9 +226,3 @@ def _spread(name: str, mean: float, deviation: float, low: float = math.nan,
       for value in (mean, deviation, low, high))
   return (mean + f' ± {deviation}' * bool(deviation)
           + f' ({low} to {high})' * bool(low))
-
-
-def _csv(table: pd.DataFrame) -> str:
-  return csv_text.of_rows([list(table.columns), *(
-      ['' if pd.isna(cell) else cell for cell in row]
-      for row in table.astype(object).values.tolist())])

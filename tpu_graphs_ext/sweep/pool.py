@@ -21,8 +21,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -43,13 +44,7 @@ _one_at_a_time = threading.Lock()
 
 
 class Outcome(NamedTuple):
-  """How one item ended.
-
-  Attributes:
-    key: of the item.
-    result: what the function returned; None after an error.
-    error: why it did not return; '' if it did.
-  """
+  """How the item `key` ended: with a `result`, or else with an `error`."""
   key: str
   result: Any
   error: str = ''
@@ -64,8 +59,8 @@ def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
       becomes an `error`, and is not retried.
     items: (key, item) pairs, taken one by one as workers become free, so an
       iterator may depend on what was yielded before.
-    workers: tasks at a time. 0: one on this machine, as many as a cluster has
-      workers.
+    workers: tasks at a time. 0: one on this machine; on a cluster, one for
+      each of its workers.
     scheduler: address of a Dask scheduler, such as tcp://10.0.0.5:8786; '':
       processes of this machine, started by spawn.
 
@@ -102,8 +97,7 @@ def is_death(error: str) -> bool:
   return error.startswith(_DIED)
 
 
-def called(function: Callable[[Any], Any],
-           item: Any) -> tuple[Optional[Any], str]:
+def called(function: Callable[[Any], Any], item: Any) -> tuple[Any, str]:
   """In a worker: (result, '') or (None, what went wrong)."""
   try:
     return function(item), ''
@@ -132,18 +126,22 @@ class _Processes:
   def size(self) -> int:
     return self._workers
 
-  def submit(self, function: Callable[[Any], Any],
-             item: Any) -> concurrent.futures.Future:
+  def submit(self, function: Callable[[Any], Any], item: Any) -> Future:
     return self._threads.submit(self._call, function, item)
 
-  def result(self, future: concurrent.futures.Future) -> tuple[Any, str]:
+  def result(self, future: Future) -> tuple[Any, str]:
     return future.result()
 
   def _call(self, function: Callable[[Any], Any],
             item: Any) -> tuple[Any, str]:
     for _ in range(TRIES):
+      if getattr(self._own, 'pool', None) is None:
+        self._own.pool = concurrent.futures.ProcessPoolExecutor(
+            1, mp_context=self._context, initializer=_begin,
+            initargs=(self._reader, self._workers))
+        self._pools.append(self._own.pool)
       try:
-        return self._pool().submit(called, function, item).result()
+        return self._own.pool.submit(called, function, item).result()
       except BrokenProcessPool:
         self._own.pool = None
         if self._writer.closed:
@@ -151,14 +149,6 @@ class _Processes:
       except Exception as error:  # The item or the result cannot be pickled.
         return None, _described(error)
     return None, died(TRIES)
-
-  def _pool(self) -> concurrent.futures.Executor:
-    if getattr(self._own, 'pool', None) is None:
-      self._own.pool = concurrent.futures.ProcessPoolExecutor(
-          1, mp_context=self._context, initializer=_begin,
-          initargs=(self._reader, self._workers))
-      self._pools.append(self._own.pool)
-    return self._own.pool
 
   def stop(self) -> None:
     self._writer.close()  # Ends every process, whatever it is doing.
@@ -195,14 +185,14 @@ class _Cluster:
     except ImportError as error:
       raise UserError('--scheduler needs Dask, which is not installed; '
                       f'{how_to_install("scale")}') from error
-    self._address, self._most = address, most
+    self._flag, self._most = f'--scheduler={address}', most
     self._killed = distributed.scheduler.KilledWorker
     try:
       self._client = distributed.Client(
           address, timeout=_ANSWER_SECONDS, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
       raise UserError(
-          f'--scheduler={address}: no Dask scheduler answers there '
+          f'{self._flag}: no Dask scheduler answers there '
           f'({reason_of(error)}); `dask scheduler` starts one and prints its '
           'address') from error
     self._executor = self._client.get_executor(pure=False)
@@ -211,11 +201,11 @@ class _Cluster:
     except (TimeoutError, distributed.TimeoutError) as error:
       self.stop()
       raise UserError(
-          f'--scheduler={address}: it has no workers; `dask worker {address} '
+          f'{self._flag}: it has no workers; `dask worker {address} '
           '--nthreads 1` starts one, on any machine') from error
 
   def _hosts(self) -> dict[str, int]:
-    """Number of workers of each machine."""
+    """Number of workers on each machine."""
     try:
       return collections.Counter(map(_host, self._client.nthreads()))
     except (OSError, RuntimeError, TimeoutError,
@@ -226,11 +216,10 @@ class _Cluster:
     # While all are restarting, one task waits for the first that is back.
     return self._most or max(1, sum(self._hosts().values()))
 
-  def submit(self, function: Callable[[Any], Any],
-             item: Any) -> concurrent.futures.Future:
+  def submit(self, function: Callable[[Any], Any], item: Any) -> Future:
     return self._executor.submit(_on_cluster, function, item, self._hosts())
 
-  def result(self, future: concurrent.futures.Future) -> tuple[Any, str]:
+  def result(self, future: Future) -> tuple[Any, str]:
     try:
       return future.result()
     except self._killed as error:
@@ -245,8 +234,8 @@ class _Cluster:
 
   def _gone(self) -> UserError:
     return UserError(
-        f'--scheduler={self._address}: the scheduler went away; what is '
-        'finished is kept. Start it and its workers, then the same command')
+        f'{self._flag}: the scheduler went away; what is finished is kept. '
+        'Start it and its workers, then the same command')
 
 
 def _host(address: str) -> str:
@@ -265,10 +254,10 @@ def _on_cluster(function: Callable[[Any], Any], item: Any,
 
 
 def is_wanted() -> bool:
-  """Whether anybody still waits for the task that this code runs in.
+  """Whether the command that asked for the task of this code still runs.
 
-  On a cluster a task outlives the command that asked for it: a long one should
-  ask now and then, and give up. A worker of this machine ends with its command.
+  On a cluster a task outlives its command, so a long one should ask now and
+  then, and give up. A worker of this machine ends with its command.
   """
   if 'distributed' not in sys.modules:
     return True

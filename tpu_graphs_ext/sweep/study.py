@@ -1,10 +1,7 @@
-"""A sweep's Optuna studies, in one journal file.
+"""A sweep's Optuna studies, in one journal file, <out>/sweep.journal.
 
-  <out>/sweep.journal
-    trainings ...  an Optuna trial for each trial: its content, curve and result
-    search ...     an Optuna trial for each configuration that a search draws
-
-A folder has one sweep at a time, so a trial that is still running belongs to a
+An Optuna trial for each trial of the sweep: its content, curve and result. A
+folder has one sweep at a time, so a trial that is still running belongs to a
 sweep that was killed; it is handed out again. `optuna-dashboard` reads the
 file, too.
 """
@@ -30,7 +27,6 @@ _MOST_LINE = 1 << 20  # Bytes; Optuna writes a few hundred.
 STARTED, FINISHED, STOPPED, FAILED = 'started', 'finished', 'stopped', 'failed'
 _STATES = {STARTED: 'RUNNING', FINISHED: 'COMPLETE', STOPPED: 'PRUNED',
            FAILED: 'FAIL'}
-_WORDS = {name: word for word, name in _STATES.items()}
 
 
 def _optuna() -> Any:
@@ -51,6 +47,21 @@ def _optuna() -> Any:
   return optuna
 
 
+def _storage(out: str) -> Any:
+  """The journal of a folder, given by its full path.
+
+  Raises:
+    UserError: the file is damaged.
+  """
+  path, storages = os.path.join(out, FILE), _optuna().storages
+  try:
+    return storages.JournalStorage(storages.journal.JournalFileBackend(path))
+  except Exception as error:  # Whatever a line that is no record raises.
+    raise UserError(
+        f'{path}: is damaged ({reason_of(error)}); remove it, and the same '
+        'command finds what was trained by its runs') from error
+
+
 def _cut_torn_line(path: str) -> None:
   """Removes what a full disk left of a line, as Optuna would append to it."""
   with contextlib.suppress(FileNotFoundError), open(path, 'rb+') as file:
@@ -60,167 +71,137 @@ def _cut_torn_line(path: str) -> None:
     file.truncate(start + file.read().rfind(b'\n') + 1)
 
 
-class Journal:
-  """The file of a sweep, in folder `out`.
+def _pruner(prune: Optional[Prune]) -> Any:
+  """Asynchronous successive halving (ASHA), if trials may end early.
 
-  Args:
-    out: full path.
-    mends: cuts off an unfinished line; nobody else may be writing.
-
-  Raises:
-    UserError: Optuna is missing, or the file is damaged.
+  A trial that reaches a rung continues if its validation OPA is among the best
+  1/factor of those that reached it before. Source: Li et al. 2020, A System
+  for Massively Parallel Hyperparameter Tuning, algorithm 2.
   """
+  pruners = _optuna().pruners
+  return (pruners.SuccessiveHalvingPruner(prune.min_epochs, prune.factor)
+          if prune else pruners.NopPruner())
 
-  def __init__(self, out: str, mends: bool = False):
-    self._optuna = _optuna()
-    path = os.path.join(out, FILE)
-    if mends:
-      _cut_torn_line(path)
-    try:
-      self._storage = self._optuna.storages.JournalStorage(
-          self._optuna.storages.journal.JournalFileBackend(path))
-    except Exception as error:  # Whatever a line that is no record raises.
-      raise UserError(
-          f'{path}: is damaged ({reason_of(error)}); remove it, and the same '
-          'command finds what was trained by its runs') from error
 
-  def study(self, name: str, *, maximize: bool = True,
-            prune: Optional[Prune] = None, sampler: Any = None) -> Any:
-    """A study, created if it is missing.
+def _running(study: Any, number: int) -> Any:
+  """The Optuna trial of that number, to continue."""
+  return _optuna().trial.Trial(
+      study, study.get_trials(deepcopy=False)[number]._trial_id)
 
-    Pruning is asynchronous successive halving (ASHA): a trial that reaches a
-    rung continues if its validation OPA is among the best 1/factor of those
-    that reached it before. Source: Li et al. 2020, A System for Massively
-    Parallel Hyperparameter Tuning, algorithm 2.
-    """
-    optuna = self._optuna
-    return optuna.create_study(
-        storage=self._storage, study_name=name, load_if_exists=True,
-        direction='maximize' if maximize else 'minimize',
-        sampler=sampler or optuna.samplers.RandomSampler(),
-        pruner=optuna.pruners.SuccessiveHalvingPruner(
-            prune.min_epochs, prune.factor) if prune
-        else optuna.pruners.NopPruner())
 
-  def trainings(self, trial: Trial) -> Any:
-    """A trial's study: only curves on the same data and rungs compare."""
-    prune = trial.prune and f'{trial.prune.min_epochs} {trial.prune.factor}'
-    return self.study(f'trainings {prune} {trial.task} {trial.data_root}',
-                      prune=trial.prune)
-
-  def rows(self) -> dict[str, dict[str, Any]]:
-    """Key of a trial -> its row; of several attempts the last."""
-    found = {}
-    for summary in self._storage.get_all_studies():
-      for trial in self._storage.get_all_trials(
-          summary._study_id, deepcopy=False):
-        if 'trial' in trial.user_attrs:
-          row = _row(trial)
-          found[row['key']] = row
-    return found
-
-  def begin(self, trial: Trial, row: Optional[dict[str, Any]]) -> Trial:
-    """Starts a trial with a known `row`, if any; returns it numbered."""
-    study, row = self.trainings(trial), row or {}
-    is_left = (row.get('state'), row.get('data_root')) == (
-        STARTED, trial.data_root)
-    running = self.running(study, row['number']) if is_left else study.ask()
-    running.set_user_attr('trial', {
-        'key': trial.key, **dataclasses.asdict(trial.configuration),
-        'seed': trial.seed, 'data_root': trial.data_root})
-    running.set_user_attr('attempts', row.get('attempts', 0) + 1)
-    return dataclasses.replace(trial, number=running.number)
-
-  def running(self, study: Any, number: int) -> Any:
-    """The Optuna trial of that number, to continue."""
-    return self._optuna.trial.Trial(
-        study, study.get_trials(deepcopy=False)[number]._trial_id)
-
-  def end(self, trial: Trial, state: str, result: dict[str, Any]
-          ) -> dict[str, Any]:
-    """Ends a trial by what `training.run` returned, or with its 'error'."""
-    study = self.trainings(trial)
-    self.running(study, trial.number).set_user_attr('result', result)
-    study.tell(
-        trial.number,
-        result['values'].get('opa', 0.) if state == FINISHED else None,
-        state=self._optuna.trial.TrialState[_STATES[state]])
-    return _row(study.get_trials(deepcopy=False)[trial.number])
+def rows(out: str) -> dict[str, dict[str, Any]]:
+  """Key of a trial -> its row; of several attempts the last."""
+  storage, found = _storage(out), {}
+  for summary in storage.get_all_studies():
+    for trial in storage.get_all_trials(summary._study_id, deepcopy=False):
+      if 'trial' in trial.user_attrs:
+        row = _row(trial)
+        found[row['key']] = {**row, 'study': summary.study_name}
+  return found
 
 
 def _row(trial: Any) -> dict[str, Any]:
   """The row of an Optuna trial: what `training.run` says, and more."""
-  return {'number': trial.number, 'state': _WORDS[trial.state.name],
+  words = {name: word for word, name in _STATES.items()}
+  return {'number': trial.number, 'state': words[trial.state.name],
           'attempts': trial.user_attrs.get('attempts', 0), 'error': '',
           'epochs': 0, 'best_epoch': 0, 'parameters': 0, 'seconds': 0.0,
           'values': {}, 'run': '', **trial.user_attrs['trial'],
           **trial.user_attrs.get('result', {})}
 
 
-class Curve:
-  """The curve of a trial that was started, perhaps in an earlier attempt.
+class Study:
+  """The study of a grid, created if it is missing.
 
-  Attributes:
-    is_poor: whether the trial is to end.
+  Bayesian draws are by Optuna's tree-structured Parzen estimator (Bergstra et
+  al. 2011, Algorithms for Hyper-Parameter Optimization), after ten random
+  ones. A configuration that is still being trained counts as a bad one there,
+  so that workers do not crowd.
+
+  Args:
+    grid: what is tried.
+    out: full path of the sweep's folder.
+
+  Raises:
+    UserError: Optuna is missing, or the file is damaged.
   """
 
-  def __init__(self, trial: Trial):
-    journal = Journal(trial.out)
-    study = journal.trainings(trial)
-    self._trial = journal.running(study, trial.number)
-    stored = study.get_trials(deepcopy=False)[trial.number]
-    self._reported = set(stored.intermediate_values)
-    self.is_poor = stored.user_attrs.get('is_poor', False)
+  def __init__(self, grid: Grid, out: str):
+    optuna, self._grid = _optuna(), grid
+    _cut_torn_line(os.path.join(out, FILE))
+    self._study = optuna.create_study(
+        storage=_storage(out), study_name=grid.study_name, load_if_exists=True,
+        direction='maximize' if grid.highest_is_best else 'minimize',
+        sampler=optuna.samplers.RandomSampler(), pruner=_pruner(grid.prune))
+    # Of an interrupted sweep; else it would draw the same ones again.
+    seed = grid.search.seed + len(self._study.get_trials(deepcopy=False))
+    self._study.sampler = (
+        optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        if grid.search.method == 'bayes'
+        else optuna.samplers.RandomSampler(seed))
 
-  def add(self, epochs: int, opa: float) -> bool:
-    """Adds the validation OPA after some epochs; returns `is_poor`."""
-    if not self.is_poor and epochs not in self._reported:
-      self._reported.add(epochs)
-      self._trial.report(opa, epochs)
-      self.is_poor = self._trial.should_prune()
-      if self.is_poor:
-        self._trial.set_user_attr('is_poor', True)
-    return self.is_poor
-
-
-class Draws:
-  """Configurations of a sweep: all of a grid, or those that Optuna draws.
-
-  Bayesian draws are by its tree-structured Parzen estimator (Bergstra et al.
-  2011, Algorithms for Hyper-Parameter Optimization), after ten random ones.
-  There a configuration that is still being trained counts as a bad one, so
-  that workers do not crowd.
-  """
-
-  def __init__(self, grid: Grid, journal: Journal):
-    self._grid, self._journal, self._study = grid, journal, None
-    if grid.method == 'grid':
-      return
-    samplers, name = _optuna().samplers, f'search {grid.space_hash}'
-    drawn = len(journal.study(name, maximize=grid.highest_is_best)
-                .get_trials(deepcopy=False))
-    seed = grid.search_seed + drawn  # Else the same would be drawn again.
-    self._study = journal.study(
-        name, maximize=grid.highest_is_best,
-        sampler=samplers.RandomSampler(seed) if grid.method == 'random'
-        else samplers.TPESampler(seed=seed, constant_liar=True))
-
-  def configurations(self, known: bool = False) -> Iterator[Configuration]:
-    """Each, in order; or only those `known` before any trial ends."""
-    if not self._study:
+  def known(self) -> Iterator[Configuration]:
+    """All configurations of a grid, or those drawn so far by its search."""
+    if self._grid.search.method == 'grid':
       yield from self._grid.configurations()
       return
-    drawn = len(self._study.get_trials(deepcopy=False))
-    most = self._grid.draws
-    for number in range(min(drawn, most) if known else most):
-      yield self._grid.drawn(
-          self._journal.running(self._study, number) if number < drawn
-          else self._study.ask())
+    drawn = {}
+    for trial in self._study.get_trials(deepcopy=False):
+      if content := trial.user_attrs.get('trial'):
+        configuration = Configuration(**{
+            name: content[name] for name in ('model', 'kwargs', 'settings')})
+        drawn[repr(configuration)] = configuration
+    yield from list(drawn.values())[:self._grid.search.configurations]
 
-  def tell(self, number: int, value: Optional[float]) -> None:
-    """Reports the goal of a configuration; None if all its trials failed."""
-    if not self._study:
-      return
-    with contextlib.suppress(ValueError):  # An earlier sweep told it.
-      self._study.tell(number, value, state=None if value is not None
-                       else _optuna().trial.TrialState.FAIL)
+  def drawn(self) -> tuple[Configuration, Any]:
+    """A new configuration of a search, and the Optuna trial that drew it."""
+    asked = self._study.ask()
+    return self._grid.drawn(asked), asked
+
+  def begin(self, trial: Trial, row: Optional[dict[str, Any]],
+            asked: Any = None) -> Trial:
+    """Starts a trial; returns it numbered.
+
+    Args:
+      trial: the trial.
+      row: its known row, if any.
+      asked: the Optuna trial that drew its configuration.
+    """
+    row = row or {}
+    if (row.get('state'), row.get('study')) == (STARTED, trial.study):
+      asked = _running(self._study, row['number'])
+    elif not asked or 'trial' in asked.user_attrs:  # That is another seed's.
+      if asked:
+        self._study.enqueue_trial(asked.params)
+      copied, asked = asked, self._study.ask()
+      if copied:
+        self._grid.drawn(asked)
+    asked.set_user_attr('trial', {
+        'key': trial.key, **dataclasses.asdict(trial.configuration),
+        'seed': trial.seed, 'data_root': trial.data_root})
+    asked.set_user_attr('attempts', row.get('attempts', 0) + 1)
+    return dataclasses.replace(trial, number=asked.number)
+
+  def end(self, trial: Trial, state: str, result: dict[str, Any]
+          ) -> dict[str, Any]:
+    """Ends a trial by what `training.run` returned, or with its 'error'."""
+    _running(self._study, trial.number).set_user_attr(
+        'result', {**result, 'state': state})
+    value = result.get('values', {}).get(self._grid.goal)
+    if state == FINISHED and value is None:
+      state = FAILED  # For Optuna; its row says 'finished'.
+    self._study.tell(
+        trial.number, value if state == FINISHED else None,
+        state=_optuna().trial.TrialState[_STATES[state]])
+    return _row(self._study.get_trials(deepcopy=False)[trial.number])
+
+
+def is_poor(trial: Trial, epochs: int, opa: float) -> bool:
+  """In a worker: notes the OPA after some epochs; whether to end the trial."""
+  optuna = _optuna()
+  study = optuna.load_study(study_name=trial.study, storage=_storage(trial.out),
+                            pruner=_pruner(trial.prune))
+  reporting = _running(study, trial.number)
+  maximizes = study.direction == optuna.study.StudyDirection.MAXIMIZE
+  reporting.report(opa if maximizes else -opa, epochs)
+  return reporting.should_prune()

@@ -1,4 +1,4 @@
-"""Trials of a sweep: a configuration with a seed and a data root.
+"""Trials of a sweep: a configuration with a seed, and how a worker trains it.
 
 A trial's key is a hash of its content: task, model, arguments, settings, seed,
 and the content of the data and of models.py. So a sweep that is started again,
@@ -7,11 +7,15 @@ or whose grid has grown, knows which trials are done with these very files.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
+import logging
+import math
 import os
+import time
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -20,7 +24,12 @@ from tpu_graphs_ext.data import cache
 from tpu_graphs_ext.engine import recipes
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import grid as grids
+from tpu_graphs_ext.sweep import pool
 from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
+
+# Between looks at a run that another process still trains: what a sweep that
+# was killed had on a cluster continues there.
+_PAUSE_SECONDS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +40,7 @@ class Trial:
     key: hash of its content.
     data_root, out: full paths; `out` is the sweep's folder.
     prune: when it may end early; None: never.
-    number: in its Optuna study, once it is started.
+    study, number: its Optuna study; its number there, once it is started.
   """
   key: str
   task: str
@@ -40,6 +49,7 @@ class Trial:
   data_root: str
   out: str
   prune: Optional[Prune]
+  study: str = ''
   number: int = -1
 
   def settings(self) -> Any:
@@ -69,22 +79,20 @@ def text_of(value: Any, digits: int = 17) -> str:
   return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
+# ----------------------------------------------------------------------- keys
+
+
 def trials_of(grid: Grid, out: str,
               configuration: Configuration) -> Iterator[Trial]:
-  """A configuration with each seed on each data root.
-
-  Args:
-    grid: the sweep.
-    out: its folder.
-    configuration: one of the grid's.
+  """A configuration of a grid with each seed; `out` is the sweep's folder.
 
   Raises:
-    UserError: a data root has no kernels, or a file cannot be read.
+    UserError: the data root has no kernels, or a file cannot be read.
   """
-  for root in grid.data_roots:
-    for seed in grid.seeds:
-      trial = Trial('', grid.task, configuration, seed, root, out, grid.prune)
-      yield dataclasses.replace(trial, key=_key(trial))
+  for seed in grid.seeds:
+    trial = Trial('', grid.task, configuration, seed, grid.data_root, out,
+                  grid.prune, grid.study_name)
+    yield dataclasses.replace(trial, key=_key(trial))
 
 
 def _key(trial: Trial) -> str:
@@ -119,11 +127,7 @@ def forget_files() -> None:
 
 @functools.lru_cache(None)
 def _data_key(folder: str) -> str:
-  """Hash of all .npz files below a folder, by their paths and checksums.
-
-  Raises:
-    UserError: there is none, or one is damaged.
-  """
+  """Hash of all .npz files below a folder, by their paths and checksums."""
   found = []
   for parent, folders, names in os.walk(folder, followlinks=True):
     folders.sort()
@@ -134,7 +138,7 @@ def _data_key(folder: str) -> str:
       found.append(cache.content_key(paths, part))
   if not found:
     raise UserError(f'{folder}: has no .npz files, so nothing can be trained; '
-                    'name a data root in "data_roots"')
+                    'name another "data_root"')
   return hashlib.sha256(''.join(found).encode()).hexdigest()
 
 
@@ -145,3 +149,93 @@ def _file_sum(path: str) -> str:
       return hashlib.sha256(file.read()).hexdigest()
   except OSError as error:
     raise files.cannot_be_read(path, error) from error
+
+
+# ------------------------------------------------------------------- training
+
+
+def run(trial: Trial) -> tuple[str, dict[str, Any]]:
+  """Trains, or continues where an earlier attempt was broken off.
+
+  Returns:
+    ('finished' or 'stopped', what was measured: the run's hash, goal -> value
+    on the validation split, epochs, the best of them from 1, trainable numbers
+    of the model, seconds of this attempt).
+
+  Raises:
+    UserError: what `train` raises.
+  """
+  start = time.monotonic()
+  with _quiet():
+    ending, result = _trained(trial)
+  info = result.run_info
+  opa = info['train_curve']['val_opa']
+  best = max(range(len(opa)), key=opa.__getitem__)
+  values = {'opa': opa[best], **{
+      f'top{k}': slowdown
+      for k, slowdown in info['final_error'].get('val', {}).items()}}
+  if trial.task == 'layout':
+    values['kendall'] = info['final_kendall'].get('val')
+  return 'stopped' if ending.is_poor else 'finished', {
+      'run': os.path.basename(result.model_dir)[len('model_'):],
+      'values': {name: float(value) for name, value in values.items()
+                 if value is not None and math.isfinite(value)},
+      'epochs': len(opa), 'best_epoch': best + 1,
+      'parameters': _parameters(result.model_dir),
+      'seconds': time.monotonic() - start}
+
+
+def _trained(trial: Trial) -> tuple[Any, Any]:
+  """(what could have ended the trial early, the result of `train`)."""
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  from tpu_graphs_ext.engine import threads, train
+  from tpu_graphs_ext.engine.resume import InUseError
+  threads.one_for_each_operation()
+  while True:
+    ending = _ending(trial)
+    try:
+      return ending, train.train(trial.settings(), [ending])
+    except InUseError:
+      if not pool.is_wanted():
+        raise
+      time.sleep(_PAUSE_SECONDS)
+
+
+def _ending(trial: Trial) -> Any:
+  """A callback that ends a poor run, or breaks off one that nobody wants."""
+  import tensorflow as tf
+
+  from tpu_graphs_ext.sweep import study
+
+  class Ending(tf.keras.callbacks.Callback):
+    is_poor = False
+
+    def on_train_batch_end(self, batch, logs=None):
+      if not pool.is_wanted():
+        raise KeyboardInterrupt  # The run can be resumed.
+
+    def on_epoch_end(self, epoch, logs=None):
+      self.on_train_batch_end(epoch)
+      if trial.prune and study.is_poor(
+          trial, epoch + 1, float(logs['val_opa_metric'])):
+        self.is_poor = self.model.stop_training = True
+
+  return Ending()
+
+
+def _parameters(model_dir: str) -> int:
+  from tpu_graphs_ext.engine import saved_weights
+  return sum(value.size for _, value in saved_weights.read(model_dir))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Bars and prints of a trial go nowhere; its log file has what it says."""
+  logger = logging.getLogger('tpu_graphs_ext')
+  if logger.level == logging.NOTSET:
+    logger.setLevel(logging.INFO)
+  for name in ('tensorflow', 'absl'):
+    logging.getLogger(name).setLevel(logging.ERROR)
+  with open(os.devnull, 'w') as nowhere, contextlib.redirect_stderr(
+      nowhere), contextlib.redirect_stdout(nowhere):
+    yield

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import pandas as pd
 
-from tpu_graphs_ext import csv_text
+from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.traces import calibrate, kineto, read, replay, sizes
@@ -204,9 +204,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
 
 def csv_of(found: Comparison) -> str:
   """One row per kernel; empty where a number is unknown."""
-  kernels = found.kernels.astype(object)
-  return csv_text.of_rows([
-      COLUMNS, *kernels.where(kernels.notna(), '').values.tolist()])
+  return files.csv_of(found.kernels)
 
 
 def calibration_text(learned: Calibration, path: str) -> str:
