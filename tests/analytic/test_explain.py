@@ -10,14 +10,14 @@ from support import model_checks as checks
 from support.feature_tiles import kernel_of_module as kernel_of
 from support.tiny_hlo import convolution, elementwise, product
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import explain, tpu
+from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.errors import UserError
 
 models = load_models.models_module()
 # Counts are times; what is shorter of memory and arithmetic hides wholly.
-ONES = dataclasses.replace(
-    tpu.TPU_V3_LIKE, launch_ns=5.0, step_ns=1.0, bytes_per_ns=1.0,
-    piece_ns=1.0, matrix_row_ns=1.0, vector_ns=1.0, unhidden=0.0)
+ONES = explain.TpuConstants(
+    launch_ns=5.0, step_ns=1.0, bytes_per_ns=1.0, piece_ns=1.0,
+    matrix_row_ns=1.0, vector_ns=1.0, unhidden=0.0)
 
 
 def test_a_tile_by_hand():
@@ -59,13 +59,10 @@ def test_bounds_of_a_filter():
   assert (explained.padding, explained.rounding) == (1, 1)
 
 
-def test_the_longest_term_bounds():
+def test_the_longest_term_that_nothing_hides_bounds():
   for longest in explain.BOUND_BY:
     terms = {name: 1.0 for name in explain.BOUND_BY} | {longest: 9.0}
     assert explain.Terms(**terms, unhidden=0.0).bound == longest
-
-
-def test_what_is_hidden_does_not_bind():
   terms = {name: 0.0 for name in explain.BOUND_BY}
   # 6 of memory hide behind 4 + 4 of arithmetic; 7 of steps are less than 8.
   terms.update(traffic=6.0, matrix=4.0, vector=4.0, steps=7.0)
@@ -73,11 +70,9 @@ def test_what_is_hidden_does_not_bind():
   assert explain.Terms(**terms, unhidden=0.5).time == 7 + 8 + 3
 
 
-@pytest.mark.parametrize('module, bounds, kernel_bounds', [
-    (elementwise([20, 256], opcode='sqrt'), [[2, 2], [1, 1]], [[]]),
-    (product(1024, 256, 512), [[64, 8], [32, 4]], [[32, 4], [32, 2]])])
-def test_the_time_is_that_of_the_analytic_model(module, bounds, kernel_bounds):
-  kernel = kernel_of(module, bounds, kernel_bounds)
+def test_the_time_is_that_of_the_analytic_model():
+  kernel = kernel_of(product(1024, 256, 512), [[64, 8], [32, 4]],
+                     [[32, 4], [32, 2]])
   stats = checks.stats_of([kernel])
   geo, loops, cut = feature_tiles.tensorflow_tiles(kernel, stats)
   machine = models._Machine()
@@ -91,15 +86,7 @@ def test_the_time_is_that_of_the_analytic_model(module, bounds, kernel_bounds):
               np.exp(log_ns), rel=1e-4)
 
 
-def test_tiles_in_elements():
-  """[24, 256] in tiles of 12 x 64 elements: a piece each row."""
-  kernel = kernel_of(elementwise([24, 256]), [[12, 64]])
-  explained = explain.explain(kernel, kernel.config_feat[0], in_elements=True)
-  assert explained.output_elements == (12, 64) and explained.steps == 8
-  assert explained.block_bytes == 2 * 4 * 12 * 64
-
-
-def test_what_cannot_be_explained():
+def test_rows_and_graphs_that_make_no_sense():
   kernel = kernel_of(elementwise([24, 256]), [[1, 1]])
   with pytest.raises(UserError, match=r'shape \(3,\); it must be \(24,\)'):
     explain.explain(kernel, np.zeros(3))

@@ -25,9 +25,8 @@ def test_the_published_examples():
 
 
 def test_the_published_product():
-  # 256 products of 512 x 400 and 400 x 1000, between measured sizes. Their
-  # times are in a table that was not published; the answer tells that they
-  # reach 8,993.5 multiply-adds a ns, so corners of that rate stand for it.
+  # 256 products of 512 x 400 and 400 x 1000, between measured sizes whose times
+  # were not published: corners of the rate that the answer implies.
   size, expected = (256, 512, 1000, 400), 5829.673816702252
   rate = 256 * 512 * 1000 * 400 / (expected * 1000)
   assert rate == pytest.approx(8993.436, abs=0.001)
@@ -51,6 +50,8 @@ def test_hit_rate_by_hand():
   assert roofline.cached_table_bytes(TINY, SLOW) == 96
   # Two draws: 3/4 * 2/3.
   assert roofline.hit_rate(TINY, SLOW) == pytest.approx(1 / 2)
+  # 4 draws of 4 rows meet the one that is not cached.
+  assert roofline.hit_rate(dataclasses.replace(TINY, batch_size=4), SLOW) == 0
 
 
 def test_forward_by_hand():
@@ -74,30 +75,13 @@ def test_backward_by_hand():
       TINY, SLOW) == pytest.approx(1.408)
 
 
-def test_more_draws_than_cached_rows_never_all_hit():
-  # 3 rows are cached; 4 draws of 4 rows meet the fourth.
-  bags = dataclasses.replace(TINY, batch_size=4)
-  assert roofline.hit_rate(bags, SLOW) == 0.0
-
-
-def test_a_product_at_peak():
-  # 2 * 4 * 8 * 16 = 1024 multiply-adds; 4 * 2 * (64 + 128 + 32) = 1792 bytes.
-  size = (2, 4, 8, 16)
-  assert roofline.fully_connected_us(size, SLOW) == pytest.approx(1.792)
-  assert roofline.fully_connected_us(
-      size, Gpu(dram_gb_s=100, gflop_s=1)) == pytest.approx(1.024)
-
-
 MEASURED = {(1, 16, 16, 16): 4.096, (1, 32, 16, 16): 4.096}
 
 
-def test_a_measured_product_takes_its_time():
+def test_between_measurements_the_efficiencies_are_interpolated():
   for size, time_us in MEASURED.items():
     assert roofline.fully_connected_us(
         size, measured_us=MEASURED) == pytest.approx(time_us)
-
-
-def test_between_measurements_the_efficiencies_are_interpolated():
   # 4096 and 8192 multiply-adds in 4096 ns: 1 and 2 a ns; a quarter of the way
   # 1.25, and 20 * 256 = 5120 multiply-adds take 4096 ns.
   # Bytes: 4 * 768 = 3072 and 4 * 1280 = 5120 in 4096 ns: 0.75 and 1.25 a ns,

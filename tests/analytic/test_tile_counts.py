@@ -6,7 +6,7 @@ import pytest
 from support.feature_tiles import loops_of
 from support.tiny_hlo import convolution, elementwise, product
 from tpu_graphs_ext.analytic import tile_counts
-from tpu_graphs_ext.analytic.loops import Extent, Loops, Matrix, Stream
+from tpu_graphs_ext.analytic.tile_counts import Extent, Loops, Matrix, Stream
 from tpu_graphs_ext.hlo import protos
 from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
 
@@ -33,23 +33,19 @@ def matmul_loops() -> Loops:
       matrix=Matrix((0,), (), (), contracted=2, feature=1))
 
 
-def test_a_copy_in_three_steps():
-  found = tile_counts.counts(copy_loops(), np.array([[1, 2]]))
+def test_a_copy():
+  found = tile_counts.counts(
+      copy_loops(), np.array([[1, 2], [3, 2], [2, 2], [3, 1]]))
   assert {name: float(values[0]) for name, values in found.items()} == {
       'output_tiles': 3, 'kernel_tiles': 1, 'steps': 3, 'streams': 2,
       'moved_bytes': 2 * 3 * 8192, 'block_bytes': 2 * 8192, 'pieces': 2 * 3,
       'matrix_rows': 0, 'vector_registers': 0.5 * 6, 'tile_elements': 2048,
       'footprint_bytes': 4 * 8192, 'padding': 1, 'rounding': 1}
-
-
-def test_a_bound_that_does_not_divide_adds_a_partial_trip():
-  # 3 x 2 layout tiles: bounds (2, 2) need ceil(3/2) x 1 = 2 steps.
-  bounds = np.array([[3, 2], [2, 2], [1, 1]])
-  np.testing.assert_array_equal(
-      tile_counts.trips(copy_loops(), bounds), [[1, 1], [2, 1], [3, 2]])
-  # Two full tiles are 4/3 of the work.
-  whole, wasted, _ = tile_counts.vector_registers(copy_loops(), bounds)
-  assert wasted / whole == pytest.approx(4 / 3)
+  # A bound of 2 out of 3 needs 2 steps, which are 4/3 of the work.
+  assert found['steps'].tolist() == [3, 1, 2, 2]
+  np.testing.assert_allclose(found['vector_registers'], [3, 3, 4, 3])
+  # Whole rows are contiguous; each half row is a piece.
+  assert found['pieces'].tolist() == [2 * 3, 2, 2 * 2, 2 * 2 * 3]
 
 
 def test_weights_are_read_again_for_every_tile_of_rows():
@@ -78,51 +74,37 @@ def test_blocks_count_whole_layout_tiles():
        for s in loops.streams], [3 * 4096, 2048, 24 * 2048])
 
 
-@pytest.mark.parametrize('spread, expected', [
-    # Output rows 10, window of 3 taps on axis 1, stride 2:
-    # (4 rows - 1) * 2 + 3 = 9; (4 - 1) * 2 + 1 = 7; (10 - 1) * 2 + 3 = 21.
-    (1.0, [[9], [7], [21]]),
-    # Taps 2 apart: (4 - 1) * 2 + 1 + 2 * (3 - 1) = 11; 7; all 22.
-    (2.0, [[11], [7], [22]])])
-def test_a_window_widens_the_block_of_the_image(spread, expected):
-  stream = Stream('image', (Extent(22, 1, 0, 2.0, 1, spread),), 4.0)
-  loops = Loops(TileGrid((Axis(10, 1), Axis(3, 1)), 1), (stream,), 0.0)
-  np.testing.assert_array_equal(tile_counts.covered_units(
-      loops, stream, np.array([[4, 3], [4, 1], [10, 3]])), expected)
+def test_a_window_widens_the_block_of_the_image():
+  for spread, expected in (
+      # Output rows 10, window of 3 taps on axis 1, stride 2:
+      # (4 rows - 1) * 2 + 3 = 9; (4 - 1) * 2 + 1 = 7; (10 - 1) * 2 + 3 = 21.
+      (1.0, [[9], [7], [21]]),
+      # Taps 2 apart: (4 - 1) * 2 + 1 + 2 * (3 - 1) = 11; 7; all 22.
+      (2.0, [[11], [7], [22]])):
+    stream = Stream('image', (Extent(22, 1, 0, 2.0, 1, spread),), 4.0)
+    loops = Loops(TileGrid((Axis(10, 1), Axis(3, 1)), 1), (stream,), 0.0)
+    np.testing.assert_array_equal(tile_counts.covered_units(
+        loops, stream, np.array([[4, 3], [4, 1], [10, 3]])), expected)
 
 
-def test_split_minor_dimensions_come_in_pieces():
-  loops = copy_loops()
-  # Whole rows are contiguous; each half row is a piece.
-  np.testing.assert_array_equal(
-      tile_counts.pieces(loops, loops.streams[0],
-                         np.array([[3, 2], [2, 2], [3, 1]])), [1, 1, 3])
-
-
-def test_few_rows_cost_the_minimum_and_sums_are_added_up():
+def test_few_rows_cost_the_minimum_and_partial_sums_are_added():
+  found = tile_counts.counts(
+      matmul_loops(), np.array([[2, 4, 32], [1, 4, 32], [2, 4, 16]]))
   # Whole: 2 blocks of 128 contracted x 4 of columns, 16 rows cost 128.
   # 8 rows a step: the same work in twice the steps, each at the minimum.
-  assert tile_counts.matrix_rows(
-      matmul_loops(), np.array([[2, 4, 32], [1, 4, 32]])).tolist() == [
-          2 * 4 * 128, 2 * (2 * 4 * 128)]
+  assert found['matrix_rows'].tolist()[:2] == [2 * 4 * 128, 2 * (2 * 4 * 128)]
   # Contraction in two: one more step on 2 x 4 layout tiles.
-  assert tile_counts.vector_registers(
-      matmul_loops(), np.array([[2, 4, 16]])) == 8
+  assert found['vector_registers'].tolist() == [0, 0, 8]
 
 
 # --- On-chip memory -----------------------------------------------------------
 
 
-def occupied(module, output_bounds, kernel_bounds=((),)):
+def footprint(module, output_bounds, kernel_bounds=((),)):
   loops = loops_of(module)
-  return [size / LAYOUT_TILE for size in tile_counts.occupied_bytes(
-      loops, loops.grid.tiles(output_bounds, np.array(kernel_bounds)))]
-
-
-def test_two_blocks_of_a_stream_that_changes_must_fit():
-  # Two streams: a block of 6 layout tiles has no next one, of 3 and 2 it has.
-  assert occupied(elementwise([24, 256], opcode='copy'),
-                  [[3, 2], [3, 1], [1, 2]]) == [2 * 6, 4 * 3, 4 * 2]
+  found = tile_counts.counts(
+      loops, loops.grid.tiles(output_bounds, np.array(kernel_bounds)))
+  return [size / LAYOUT_TILE for size in found['footprint_bytes']]
 
 
 @pytest.mark.parametrize('element_type, output, sums', [
@@ -138,21 +120,23 @@ def test_a_product_keeps_operands_and_sums_too(element_type, output, sums):
   module = product(64, 256, 512)
   module.computations[0].instructions[2].shape.element_type = (
       protos.PrimitiveType.Value(element_type))
-  assert occupied(module, [[2, 1]], [[16, 1]]) == [
+  assert footprint(module, [[2, 1]], [[16, 1]]) == [
       2 * (2 + 16 + output) + 2 + 16 + sums]
   if not sums:  # All rows: the filter's next block is its first.
-    assert occupied(module, [[2, 4]], [[32, 4]]) == [
+    assert footprint(module, [[2, 4]], [[32, 4]]) == [
         2 * (2 * 2 + 2 * 4) + 32 * 4 + 2 * 2 + 32 * 4]
 
 
-def test_a_convolution():
-  """Output tile [2, 4, 1, 1], filter tile [3, 1, 16, 1] of bf16; stride 2.
+def test_blocks_on_chip():
+  """Two of what changes, one of what does not.
 
-  Output: 2 * 4 = 8 layout tiles.
-  Filter: 3 * 1 * 16 layout tiles of half the bytes.
-  Image: 2 outputs at stride 2 and the window's other 2 rows are 5 rows, 4
-  outputs of one tap 7 columns; batch 8 and 128 features.
-  Bias: a layout tile, though it has 128 elements. Operands again in float32.
+  Output tile [2, 4, 1, 1], filter tile [3, 1, 16, 1] of bf16; stride 2.
+  Output: 2 * 4 = 8 layout tiles. Filter: 3 * 1 * 16 of half the bytes. Image: 2
+  outputs at stride 2 and the window's other 2 rows are 5 rows, 4 outputs of one
+  tap 7 columns; batch 8 and 128 features. Bias: a layout tile, though it has
+  128 elements. Operands again in float32.
   """
-  assert occupied(convolution(), [[2, 4, 1, 1]], [[3, 1, 16, 1]]) == [
+  assert footprint(elementwise([24, 256], opcode='copy'),
+                   [[3, 2], [3, 1], [1, 2]]) == [2 * 6, 4 * 3, 4 * 2]
+  assert footprint(convolution(), [[2, 4, 1, 1]], [[3, 1, 16, 1]]) == [
       2 * (8 + 3 * 16 / 2 + 5 * 7 + 1) + 3 * 16 + 5 * 7]

@@ -3,7 +3,7 @@
 import dataclasses
 
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import feature_loops, tpu
+from tpu_graphs_ext.analytic import explain, feature_loops, tile_counts
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.hlo import layout
 
@@ -56,9 +56,8 @@ def test_the_machine_is_that_of_the_analytic_model():
   preset = models._PRESETS['tpu_v3']._asdict()
   assert preset.pop('lanes') == preset.pop('matrix_side') == layout.LANES
   assert preset.pop('sublanes') == layout.SUBLANES
-  constants = dataclasses.asdict(tpu.TPU_V3_LIKE)
-  assert preset == {name: constants.pop(name) for name in preset}
-  assert set(constants) == {'memory_bytes'}  # Which tiles are legal.
+  assert preset.pop('matrix_min_rows') == tile_counts.MATRIX_MIN_ROWS
+  assert preset == dataclasses.asdict(explain.TPU_V3_LIKE)
 
 
 def test_without_layout_tiles_an_element_costs_its_share_of_one():

@@ -186,7 +186,7 @@ def test_explains_a_tile(model):
   assert model.explain(TILED, 3) == explain.explain(TILED, row_of([7, 61]))
 
 
-class OfElements:
+class WithConstants:
   """A model with a constant of its own."""
 
   def forward(self, graph, num_configs):
@@ -198,18 +198,25 @@ class OfElements:
 
 def test_explains_with_the_constants_of_the_model(monkeypatch):
   ranker = scoring.Ranker(
-      OfElements(), model_checks.stats_of(KERNELS), 108, in_elements=True)
+      WithConstants(), model_checks.stats_of(KERNELS), 108)
   monkeypatch.setattr(scoring, 'load_ranker', lambda *args: ranker)
   model = CostModel.load('model_x')
   assert model.constants == {'bytes_per_ns': 3.0}
-  assert model.explain(TILED, [2048, 4]) == explain.explain(
-      TILED, row_of([2048, 4]), {'bytes_per_ns': 3.0}, in_elements=True)
+  assert model.explain(TILED, [16, 4]) == explain.explain(
+      TILED, row_of([16, 4]), {'bytes_per_ns': 3.0})
+
+
+def test_tiles_in_elements_have_no_loops(monkeypatch):
+  ranker = scoring.Ranker(
+      WithConstants(), model_checks.stats_of(KERNELS), 108, in_elements=True)
+  monkeypatch.setattr(scoring, 'load_ranker', lambda *args: ranker)
+  model = CostModel.load('model_x')
   arrays = saved_run.arrays_of(TILED)
   del arrays['config_feat']
-  with pytest.raises(UserError, match='legal tiles are known only for TPUs'):
-    model.rank(arrays)
-  with pytest.raises(UserError, match=r'at most \[2048, 8192\]'):
-    model.explain(TILED, [2049, 4])
+  for ask in (lambda: model.rank(arrays), lambda: model.explain(TILED, 0),
+              lambda: model.score(TILED, [[2048, 4]])):
+    with pytest.raises(UserError, match='counted in elements'):
+      ask()
 
 
 def test_a_model_of_ones_own(tmp_path):

@@ -75,7 +75,7 @@ def test_the_best_first_and_why(found):
   # [4, 1] and [2, 2] have one score; the analytic time puts whole rows first.
   assert second.tile.output_bounds == (2, 2)
   plain = explain.Explainer(found.kernel, {'launch_ns': 1000.0})
-  assert first.predicted_ns == plain.explain_tiles(
+  assert first.predicted_ns == plain.explain(
       np.array([[4, 2]]))[0].time_ns
   assert advice.default_from == tile_search.FROM_TIME
   assert advice.default.over_default == 1

@@ -1,18 +1,16 @@
 """The time of a matrix product as a Pallas kernel, by the size of its blocks.
 
 A kernel of `pl.pallas_call` with the grid (batch, m / bm, n / bn, k / bk), the
-last one innermost, runs its steps one after the other. While a step computes,
-the next one's blocks come in and the last one's result goes out. A block that
-the next step needs too stays on chip.
+last one innermost. While a step computes, the next step's blocks come in and
+the previous result goes out; a block that the next step needs stays on chip.
 
     time = first blocks in + sum over steps of
            max(matrix unit + accumulation + overhead, blocks of the next step
                in + result of the previous step out) + last block out
 
 Nothing hides the first blocks in and the last one out, which makes the largest
-blocks expensive. The overhead is the core's own work for a step, so transfers
-hide it as they hide computing: small blocks cost nothing more where memory is
-the bottleneck.
+blocks expensive. Transfers hide a step's overhead as they hide computing, so
+small blocks cost no more where memory is the bottleneck.
 """
 
 from __future__ import annotations
@@ -35,18 +33,17 @@ _MIB = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-  """One core of a generation of TPU: the public figures of a chip, by cores.
+  """One core of a TPU generation, from the chip's public figures.
 
   Attributes:
     bytes_per_ns: bandwidth of main memory.
-    flops_per_ns: of bfloat16; two for each multiply-add.
-    int8_speedup, fp8_speedup: how many times as many operations on 8-bit
-      numbers; 1 if that type has no public figure.
-    matrix_unit: its rows and columns. Loading a block of weights of that size
-      takes as many cycles as it has rows, so fewer rows of input cost the same.
+    flops_per_ns: bfloat16 operations, two for each multiply-add.
+    int8_speedup, fp8_speedup: the factor for 8-bit numbers; 1 if that type has
+      no public figure.
+    matrix_unit: its rows and columns; fewer rows of input cost the same.
     vmem_bytes: on-chip memory.
-    accumulates: whether the matrix unit adds to its last result itself: JAX's
-      table of generations says that it has accumulators.
+    accumulates: whether the matrix unit adds to its last result itself (JAX's
+      table of generations lists accumulators).
   """
   bytes_per_ns: float
   flops_per_ns: float
@@ -58,7 +55,7 @@ class Machine:
 
   @property
   def usable_bytes(self) -> int:
-    """What blocks may take of `vmem_bytes`."""
+    """On-chip memory that blocks may take."""
     return int(_USABLE * self.vmem_bytes)
 
 
@@ -79,8 +76,8 @@ class Product:
 
   Attributes:
     batch, m, k, n: sizes; batch is 1 for plain matrices.
-    x_bytes, w_bytes, out_bytes: of an element in main memory.
-    narrow: 'int8' or 'fp8' if such numbers are multiplied, else ''.
+    x_bytes, w_bytes, out_bytes: bytes of an element in main memory.
+    narrow: 'int8' or 'fp8' if it multiplies such numbers, else ''.
   """
   batch: int
   m: int
@@ -98,14 +95,10 @@ class Product:
 
 
 def vmem_bytes(product: Product, blocks: np.ndarray) -> np.ndarray:
-  """On-chip memory that blocks take: float64 [blocks].
+  """On-chip memory of int64 [blocks, 3] (bm, bk, bn): float64 [blocks].
 
-  Two of each operand and of the result, and sums in float32 if a result takes
-  several steps.
-
-  Args:
-    product: what is computed.
-    blocks: int64 [blocks, 3], bm, bk, bn in elements.
+  Two blocks of each operand and of the result, and float32 sums if a result
+  takes several steps.
   """
   x, w, out = _block_bytes(product, blocks)
   bm, bk, bn = blocks.T.astype(float)
@@ -114,13 +107,7 @@ def vmem_bytes(product: Product, blocks: np.ndarray) -> np.ndarray:
 
 def times_ns(product: Product, blocks: np.ndarray,
              machine: Machine) -> np.ndarray:
-  """The time by this module's formula: float64 [blocks], ns.
-
-  Args:
-    product: what is computed.
-    blocks: int64 [blocks, 3], bm, bk, bn in elements.
-    machine: what runs it.
-  """
+  """Times in ns of int64 [blocks, 3] (bm, bk, bn): float64 [blocks]."""
   bm, bk, bn = blocks.T.astype(float)
   rows, inner, columns = (
       np.ceil(size / block) for size, block in zip(
@@ -129,8 +116,8 @@ def times_ns(product: Product, blocks: np.ndarray,
   x, w, out = (part / machine.bytes_per_ns
                for part in _block_bytes(product, blocks))
   compute = _compute_ns(product, blocks, machine, inner > 1)
-  # A step that goes on to other columns; one that goes on to other rows. If one
-  # block holds all weights, other rows need no new one.
+  # A step to the next columns, and one to the next rows, which needs no new
+  # weights if one block holds them all.
   many_weights = (inner * columns > 1) | (product.batch > 1)
   next_columns = np.maximum(compute, w + out)
   next_rows = np.maximum(compute, x + np.where(many_weights, w, 0) + out)
@@ -142,7 +129,6 @@ def times_ns(product: Product, blocks: np.ndarray,
 
 
 def _compute_ns(product, blocks, machine, in_parts) -> np.ndarray:
-  """A step's overhead, matrix unit, and sums if k is in parts."""
   bm, bk, bn = blocks.T.astype(float)
   unit = machine.matrix_unit
   per_ns = machine.flops_per_ns * {
@@ -166,10 +152,9 @@ def _block_bytes(product, blocks) -> tuple:
 def usual_blocks(product: Product, machine: Machine) -> np.ndarray:
   """Blocks that a tuner would try: int64 [blocks, 3], bm, bk, bn in elements.
 
-  Rows are powers of two from 128, or all if there are fewer; k and n have their
-  divisors that are multiples of 128 lanes, and the whole. An n without such
-  divisors has multiples that leave the last block partly empty. Blocks that do
-  not fit on-chip memory are left out.
+  Rows: powers of two from 128, or all if there are fewer. k and n: divisors
+  that are multiples of 128 lanes, and the whole; powers of two for an n without
+  such divisors. Only blocks that fit on-chip memory.
   """
   most = min(_MOST_ROWS, _rounded_up(product.m, product.sublanes))
   sizes = [sorted({min(rows, most) for rows in _powers(LANES, _MOST_ROWS)}),

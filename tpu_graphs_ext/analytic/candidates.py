@@ -1,6 +1,6 @@
-"""The tiles that a kernel may have: those that a TPU's tuner would choose from.
+"""The legal tiles of a kernel: those that a TPU's tuner would choose from.
 
-A loop's bounds are {ceil(units / n) for n = 1, 2, ...}, from
+A loop's bounds are {ceil(units / n) for n = 1, 2, ...}, see
 `hlo.tiles.bound_candidates`. They are rounded up to a multiple of a step where
 a tile would otherwise end inside something that is moved whole: the lanes of
 another tensor of a product, or of a result; an element of an image with zeros
@@ -11,8 +11,8 @@ have both the plain and the rounded bounds.
 A tile must fit on-chip memory, by estimate: two blocks of each stream, or one
 if it has no other; for a product also the operands as the matrix unit takes
 them, and the sums unless the output's block holds them. Some measured tiles
-need more than there is, so there is a tolerance. docs/ranking.md says which
-share of real and of the compiler's tiles these rules list.
+need more than there is, hence the tolerance. docs/ranking.md says how many of
+the real and of the compiler's tiles these rules list.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
-from tpu_graphs_ext.analytic import tile_counts, tpu
-from tpu_graphs_ext.analytic.loops import Loops
+from tpu_graphs_ext.analytic import tile_counts
+from tpu_graphs_ext.analytic.tile_counts import Loops
 from tpu_graphs_ext.hlo import layout, tiles
 
-# Combinations of bounds to try; of more, an even sample.
-MOST_COMBINATIONS = 2**22
+MEMORY_BYTES = 16 * 2**20  # On-chip memory of a TPU v3 core.
 TOLERANCE = 1.2  # Of the estimate of on-chip memory.
 PRODUCT_TOLERANCE = 1.04  # The same for a product.
-_OPERAND_BYTES = 2  # Of an element that the matrix unit multiplies.
+MOST_COMBINATIONS = 2**22  # Of bounds to try; of more, an even sample.
 _AT_ONCE = 2**15  # Combinations in memory.
+_OPERAND_BYTES = 2  # Of an element that the matrix unit multiplies.
 
 
 class Candidates(NamedTuple):
-  """Tiles of one kernel.
+  """Legal tiles of one kernel.
 
   Attributes:
-    tiles: int64 [tiles, axes], bounds of each loop, in rising order of their
-      places in `choices`, the last loop's changing fastest.
+    tiles: int64 [tiles, axes], bounds of each loop, in the order of `choices`,
+      the last loop's changing fastest.
     choices: bounds of each loop, largest first.
     combinations: number of all combinations of bounds.
     looked_at: how many of them were tried.
-    fitting: how many of those fit.
+    fitting: how many of those fit on-chip memory.
   """
   tiles: np.ndarray
   choices: list[list[int]]
@@ -61,44 +61,42 @@ class Candidates(NamedTuple):
     return self._replace(tiles=np.concatenate([self.tiles, others[~listed]]))
 
 
-def _as_records(tiles: np.ndarray) -> np.ndarray:
+def _as_records(rows: np.ndarray) -> np.ndarray:
   """[tiles]: each row as one value, to look it up."""
-  tiles = np.ascontiguousarray(tiles, np.int64)
-  return tiles.view([('', np.int64)] * tiles.shape[1])[:, 0]
+  rows = np.ascontiguousarray(rows, np.int64)
+  return rows.view([('', np.int64)] * rows.shape[1])[:, 0]
 
 
-def candidates(loops: Loops, constants: tpu.TpuConstants = tpu.TPU_V3_LIKE, *,
+def candidates(loops: Loops, *, memory_bytes: float = MEMORY_BYTES,
                most: Optional[int] = None,
                progress: Callable[[int], object] = lambda looked_at: None
                ) -> Candidates:
-  """The legal tiles of a kernel.
+  """The legal tiles of a kernel; a kernel without bounds has one.
 
   Args:
     loops: the kernel.
-    constants: the machine; only its `memory_bytes` counts.
+    memory_bytes: on-chip memory.
     most: at most this many, drawn evenly and always the same; None for all.
-    progress: called now and then with how many more combinations were tried.
-
-  Returns:
-    The tiles; a kernel without bounds, such as a reshape, has one.
+    progress: called with how many more combinations were tried.
   """
   choices = choices_of(loops)
   total = math.prod(map(len, choices))
+  tolerance = TOLERANCE if loops.matrix is None else PRODUCT_TOLERANCE
   looked_at, found = 0, []
   for numbers in _numbers(total):
-    fitting = fits(loops, tiles_of(numbers, choices), constants)
-    found.append(numbers[fitting])
+    needed = needed_bytes(loops, _tiles_of(numbers, choices))
+    found.append(numbers[needed <= tolerance * memory_bytes])
     looked_at += len(numbers)
     progress(len(numbers))
   numbers = np.concatenate(found)
   if not loops.grid.bounded:  # It has one tile, whether it fits or not.
     numbers = np.zeros(1, np.int64)
-  count = len(numbers)
-  if most is not None and count > most:
+  fitting = len(numbers)
+  if most is not None and fitting > most:
     numbers = np.sort(np.random.default_rng(0).choice(
         numbers, most, replace=False))
   return Candidates(
-      tiles_of(numbers, choices), choices, total, looked_at, count)
+      _tiles_of(numbers, choices), choices, total, looked_at, fitting)
 
 
 def _numbers(total: int) -> Iterator[np.ndarray]:
@@ -114,12 +112,21 @@ def _numbers(total: int) -> Iterator[np.ndarray]:
     yield np.unique(random.integers(first, end, _AT_ONCE))
 
 
+def _tiles_of(numbers: np.ndarray, choices: list[list[int]]) -> np.ndarray:
+  """int64 [tiles, axes] from their numbers among all combinations."""
+  found = np.empty((len(numbers), len(choices)), np.int64)
+  for column in range(len(choices) - 1, -1, -1):
+    numbers, place = np.divmod(numbers, len(choices[column]))
+    found[:, column] = np.array(choices[column], np.int64)[place]
+  return found
+
+
 def choices_of(loops: Loops) -> list[list[int]]:
   """The bounds of each loop, largest first."""
-  axes = loops.grid.axes
   if not loops.grid.bounded:
-    return [[axis.units] for axis in axes]
-  return [_bounds(loops, number, axis) for number, axis in enumerate(axes)]
+    return [[axis.units] for axis in loops.grid.axes]
+  return [_bounds(loops, number, axis)
+          for number, axis in enumerate(loops.grid.axes)]
 
 
 def _bounds(loops: Loops, number: int, axis: tiles.Axis) -> list[int]:
@@ -145,13 +152,6 @@ def _bounds(loops: Loops, number: int, axis: tiles.Axis) -> list[int]:
   return sorted(bounds, reverse=True)
 
 
-def fits(loops: Loops, tile_bounds: np.ndarray,
-         constants: tpu.TpuConstants = tpu.TPU_V3_LIKE) -> np.ndarray:
-  """bool [tiles]: whether int64 [tiles, axes] fit, with the tolerance."""
-  tolerance = TOLERANCE if loops.matrix is None else PRODUCT_TOLERANCE
-  return needed_bytes(loops, tile_bounds) <= tolerance * constants.memory_bytes
-
-
 def needed_bytes(loops: Loops, tile_bounds: np.ndarray) -> np.ndarray:
   """float64 [tiles]: on-chip memory that a step takes, by estimate."""
   total = np.zeros(len(tile_bounds))
@@ -164,12 +164,3 @@ def needed_bytes(loops: Loops, tile_bounds: np.ndarray) -> np.ndarray:
     total += loops.matrix.sum_bytes * tile_counts.tile_elements(
         loops, tile_bounds)
   return total
-
-
-def tiles_of(numbers: np.ndarray, choices: list[list[int]]) -> np.ndarray:
-  """int64 [tiles, axes] from their numbers among all combinations."""
-  found = np.empty((len(numbers), len(choices)), np.int64)
-  for column in range(len(choices) - 1, -1, -1):
-    numbers, place = np.divmod(numbers, len(choices[column]))
-    found[:, column] = np.array(choices[column], np.int64)[place]
-  return found

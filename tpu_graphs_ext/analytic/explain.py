@@ -1,4 +1,4 @@
-"""Says what one tile of a kernel does, and what its time is made of.
+"""What one tile of a kernel on a TPU does, and what its time is made of.
 
 With a model's own `constants()` the terms add up to that model's analytic time.
 """
@@ -12,19 +12,39 @@ from typing import Any, Optional, Union
 
 import numpy as np
 
-from tpu_graphs_ext.analytic import feature_loops, tile_counts, tpu
+from tpu_graphs_ext.analytic import feature_loops, tile_counts
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import layout
 
-Constants = Union[tpu.TpuConstants, Mapping[str, float]]
 
-# A bound of 1 is one element, so blocks of weights and registers are too.
-_ELEMENTWISE = dataclasses.replace(
-    tpu.TPU_V3_LIKE, matrix_min_rows=1,
-    matrix_row_ns=tpu.TPU_V3_LIKE.matrix_row_ns / layout.LANES ** 2,
-    vector_ns=tpu.TPU_V3_LIKE.vector_ns / layout.RANK_1_UNIT)
+@dataclasses.dataclass(frozen=True)
+class TpuConstants:
+  """What work costs; the defaults are close to one core of a TPU v3.
+
+  They are round numbers near the fit to 15 measured kernels of one program.
+
+  Attributes:
+    launch_ns: time of a kernel that does nothing.
+    step_ns: overhead of one step of the loops for each stream.
+    bytes_per_ns: bandwidth between main and on-chip memory.
+    piece_ns: overhead of each contiguous piece of a transfer.
+    matrix_row_ns: one row through one 128 x 128 block of weights.
+    vector_ns: one vector instruction, on one layout tile of 1024 elements.
+    unhidden: share, from 0 to 1, of the shorter of memory and arithmetic time
+      that does not overlap with the longer.
+  """
+  launch_ns: float = 220.0
+  step_ns: float = 45.0
+  bytes_per_ns: float = 540.0
+  piece_ns: float = 3.0
+  matrix_row_ns: float = 0.6
+  vector_ns: float = 0.9
+  unhidden: float = 0.05
+
+
+TPU_V3_LIKE = TpuConstants()
+Constants = Union[TpuConstants, Mapping[str, float]]
 # The terms of a time, in words.
 BOUND_BY = {
     'launch': 'launching it', 'steps': 'overhead of steps',
@@ -133,7 +153,7 @@ class Explanation:
 
   @property
   def steps(self) -> int:
-    """Of the loop nest: output tiles x kernel tiles."""
+    """Output tiles x kernel tiles."""
     return self.output_tiles * self.kernel_tiles
 
   @property
@@ -168,33 +188,24 @@ def in_bytes(count: float) -> str:
 
 
 class Explainer:
-  """Explains the tiles of one kernel, whose loop nest it reads once.
+  """Explains the tiles of one kernel; `loops` is its loop nest."""
 
-  Attributes:
-    loops: the loop nest.
-    constants: the machine.
-  """
-
-  def __init__(self, kernel: Kernel, constants: Optional[Constants] = None, *,
-               in_elements: bool = False):
+  def __init__(self, kernel: Kernel, constants: Optional[Constants] = None):
     """Reads the loop nest of a kernel off its features.
 
     Args:
       kernel: its configurations and times are ignored.
       constants: the machine; or some of its constants by name, such as a
         model's `constants()`, which replace those of a TPU v3.
-      in_elements: whether bounds count elements of logical dimensions instead
-        of layout tiles, as on machines other than TPUs.
 
     Raises:
       UserError: the kernel's graph makes no sense.
     """
-    base = _ELEMENTWISE if in_elements else tpu.TPU_V3_LIKE
-    if not isinstance(constants, tpu.TpuConstants):
-      constants = dataclasses.replace(base, **(constants or {}))
-    self.constants = constants
+    if not isinstance(constants, TpuConstants):
+      constants = TpuConstants(**(constants or {}))
+    self._constants = constants
     try:
-      self.loops = feature_loops.kernel_loops(kernel, in_elements)
+      self.loops = feature_loops.kernel_loops(kernel)
       whole = np.array(
           [[axis.units for axis in self.loops.grid.axes]], np.int64)
       self._least_bytes = int(
@@ -206,23 +217,14 @@ class Explainer:
 
   def terms(self, tiles: np.ndarray) -> Terms:
     """Arrays float64 [configs] for tiles int64 [configs, axes]."""
-    return _terms(tile_counts.counts(self.loops, tiles), self.constants)
+    return _terms(tile_counts.counts(self.loops, tiles), self._constants)
 
   def tiles(self, config_feat: np.ndarray) -> np.ndarray:
     """int64 [configs, axes]: tile bounds of rows of float32 [configs, 24]."""
     return feature_loops.loop_tiles(self.loops, config_feat)
 
-  def explain(self, config_row: np.ndarray) -> Explanation:
-    """Explains one row of `config_feat`, float32 [24]."""
-    config_row = np.asarray(config_row, np.float32)
-    if config_row.shape != (len(schema.CONFIG_FEATURES),):
-      raise UserError(
-          f'a configuration has shape {config_row.shape}; it must be '
-          f'({len(schema.CONFIG_FEATURES)},), one row of config_feat')
-    return self.explain_tiles(self.tiles(config_row[np.newaxis]))[0]
-
-  def explain_tiles(self, tiles: np.ndarray) -> list[Explanation]:
-    """Explains int64 [configs, axes], the loops of `loops.grid`."""
+  def explain(self, tiles: np.ndarray) -> list[Explanation]:
+    """Explains tiles int64 [configs, axes], the loops of `loops.grid`."""
     grid = self.loops.grid
     counted = tile_counts.counts(self.loops, tiles)
     elements = np.minimum(tiles * [axis.unit for axis in grid.axes],
@@ -239,7 +241,7 @@ class Explainer:
       explanations.append(Explanation(
           **dict(zip(columns, bounds)), streams=len(self.loops.streams),
           padding=one['padding'], rounding=one['rounding'],
-          least_bytes=self._least_bytes, terms=_terms(one, self.constants),
+          least_bytes=self._least_bytes, terms=_terms(one, self._constants),
           **{name: int(one[name]) for name in (
               'output_tiles', 'kernel_tiles', 'moved_bytes', 'block_bytes',
               'footprint_bytes')}))
@@ -247,24 +249,28 @@ class Explainer:
 
 
 def explain(kernel: Kernel, config_row: np.ndarray,
-            constants: Optional[Constants] = None, *,
-            in_elements: bool = False) -> Explanation:
+            constants: Optional[Constants] = None) -> Explanation:
   """Explains one configuration of a kernel; for several use an `Explainer`.
 
   Args:
     kernel: only its graph is used.
     config_row: float32 [24], columns of `schema.CONFIG_FEATURES`: a row of
       `kernel.config_feat`, or from `hlo.features.config_features`.
-    constants, in_elements: see `Explainer`.
+    constants: see `Explainer`.
 
   Raises:
     UserError: the graph makes no sense, or the row has another shape.
   """
-  return Explainer(kernel, constants, in_elements=in_elements).explain(
-      config_row)
+  row = np.asarray(config_row, np.float32)
+  if row.shape != (len(schema.CONFIG_FEATURES),):
+    raise UserError(
+        f'a configuration has shape {row.shape}; it must be '
+        f'({len(schema.CONFIG_FEATURES)},), one row of config_feat')
+  explainer = Explainer(kernel, constants)
+  return explainer.explain(explainer.tiles(row[np.newaxis]))[0]
 
 
-def _terms(counted: Mapping[str, Any], constants: tpu.TpuConstants) -> Terms:
+def _terms(counted: Mapping[str, Any], constants: TpuConstants) -> Terms:
   """From counts by name, numbers or arrays."""
   return Terms(
       launch=constants.launch_ns + 0 * counted['steps'],

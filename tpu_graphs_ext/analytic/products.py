@@ -8,7 +8,7 @@ from tpu_graphs_ext.analytic.blocks import Product
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import fusions, protos
 
-# Allowed beside the product: they move or round numbers, but compute nothing.
+# Allowed beside the product: they move or round numbers.
 _MOVES = frozenset({'parameter', 'transpose', 'reshape', 'copy', 'bitcast',
                     'bitcast-convert', 'convert', 'tuple'})
 _NARROW = {'S8': 'int8', 'U8': 'int8', 'F8E4M3FN': 'fp8', 'F8E5M2': 'fp8'}
@@ -22,7 +22,7 @@ def product_of(module: protos.HloModuleProto) -> Product:
   in main memory, before and after any conversion.
 
   Args:
-    module: not optimised, as the function was lowered.
+    module: as the function was lowered, not optimised.
 
   Raises:
     UserError: it computes anything else, or with other types.

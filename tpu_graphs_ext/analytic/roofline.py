@@ -2,11 +2,8 @@
 
     time = the larger of  bytes / bandwidth  and  operations / throughput
 
-The oldest analytic model, for comparison: it knows what an operator moves and
-computes, but not its tiles. The formulas for embeddings and products come from
-a public notebook on DLRM training, whose GPU (a V100) is the default. Times are
-in microseconds, bandwidths in GB/s (1e9 bytes); memory moves in sectors of 32
-bytes, and values have 4 bytes by default.
+The formulas come from a public notebook on DLRM training on a V100, the default
+GPU. Memory moves in sectors of 32 bytes.
 """
 
 from __future__ import annotations
@@ -26,12 +23,7 @@ VALUE_BYTES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-  """Attributes:
-    dram_gb_s, l2_gb_s: bandwidth of main memory and of the second-level cache.
-    l2_bytes: size of that cache.
-    multiprocessors: their number.
-    gflop_s: 1e9 multiply-adds of 4-byte floats in a second.
-  """
+  """Bandwidths in GB/s (1e9 bytes), and 1e9 multiply-adds in a second."""
   dram_gb_s: float = 809.0
   l2_gb_s: float = 2888.0
   l2_bytes: int = 24 * 2**20
@@ -44,14 +36,14 @@ class EmbeddingBags:
   """Lookups in embedding tables, summed over bags.
 
   Attributes:
-    batch_size: bags of each table.
-    rows: of each table.
-    tables: their number.
+    batch_size: bags a table.
+    rows: rows a table.
+    tables: number of tables.
     bag_size: rows in the sum of one bag; a mean may be a fraction.
-    width: values of a row.
+    width: values a row.
     rows_per_block: warps of a thread block, a bag each.
     shared_memory: whether the multiprocessor keeps the indices.
-    value_bytes, index_bytes_each: of a row's value, and of an index.
+    value_bytes, index_bytes_each: bytes of a row's value, and of an index.
   """
   batch_size: int
   rows: int
@@ -72,17 +64,15 @@ class EmbeddingBags:
 
   @property
   def bags(self) -> int:
-    """Of all tables."""
     return self.batch_size * self.tables
 
   @property
   def row_bytes(self) -> int:
-    """One row in whole sectors."""
     return _sectors(self.width * self.value_bytes)
 
   @property
   def index_bytes(self) -> int:
-    """The indices of one bag in whole sectors."""
+    """Bytes of the indices of one bag."""
     return _sectors(self.bag_size * self.index_bytes_each)
 
 
@@ -100,7 +90,7 @@ _OFFSET_BYTES = 2 * SECTOR_BYTES
 
 
 def cached_table_bytes(bags: EmbeddingBags, gpu: Gpu) -> int:
-  """Bytes of the cache for each of the tables in use at the same time."""
+  """Bytes of the cache for each table in use at the same time."""
   warps = gpu.multiprocessors * bags.rows_per_block
   tables = -(-warps // bags.batch_size)
   return min(gpu.l2_bytes // tables,
@@ -108,11 +98,10 @@ def cached_table_bytes(bags: EmbeddingBags, gpu: Gpu) -> int:
 
 
 def hit_rate(bags: EmbeddingBags, gpu: Gpu) -> float:
-  """Probability that the cache holds the rows of all of a table's lookups.
+  """Probability that the cache holds all rows that a table's lookups read.
 
-      C(x, b) / C(n, b) = product over i < b of (x - i) / (n - i)
-  with x of the table's n rows in the cache and b = batch_size draws without
-  repetition. It is close to 0 unless almost the whole table is cached.
+      C(x, b) / C(n, b), x of n rows cached, b = batch_size draws without
+      repetition; close to 0 unless almost the whole table is cached.
   """
   held = cached_table_bytes(bags, gpu)
   if not bags.shared_memory:
@@ -149,10 +138,10 @@ def embedding_forward_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
 
 
 def embedding_backward_sgd_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
-  """Time of the gradient step: every row of a bag is read and written.
+  """Time of a gradient step, which reads and writes every row of a bag.
 
-  Without shared memory each row has its own index sector, and the gradient of
-  the result is read twice for each row instead of once for the bag.
+  Without shared memory each row has its own index sector, and reads the
+  gradient of the result twice instead of once for the bag.
   """
   if bags.shared_memory:
     indices, gradients = bags.index_bytes, bags.row_bytes
@@ -167,10 +156,10 @@ def embedding_backward_sgd_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
 
 def embedding_backward_rowwise_adagrad_us(bags: EmbeddingBags,
                                           gpu: Gpu = Gpu()) -> float:
-  """Time of a step of Adagrad that keeps one number a row.
+  """Time of a step of Adagrad with one accumulator a row.
 
-  Indices are read twice, and rows three times: for the gradient's square, to
-  be read and to be written; and once more the gradient of the result.
+  It reads indices twice, and moves rows three times: for the gradient's square,
+  to read and to write them; and the gradient of the result once more.
   """
   rows = 3 * bags.bag_size + 1
   return _us(bags.bags * (_OFFSET_BYTES + 2 * bags.index_bytes
@@ -182,10 +171,10 @@ def fully_connected_us(size: tuple, gpu: Gpu = Gpu(),
                        ) -> float:
   """Time of `batch` products of m x k and k x n matrices.
 
-  The throughput and the bandwidth that a product reaches are interpolated
-  between measured ones, linearly in each size, and constant beyond the ends;
-  without measurements both are the machine's peak. (The notebook gives a
-  neighbour the weight of the other one, and tends to the peak beyond them.)
+  Throughput and bandwidth are interpolated linearly in each size between
+  measured ones, and constant beyond them; without measurements both are the
+  machine's peak. (The notebook gives a neighbour the other one's weight, and
+  tends to the peak beyond them.)
 
   Args:
     size: (batch, m, n, k).

@@ -1,25 +1,97 @@
-"""What a tile does: steps, bytes, pieces, rows through the matrix unit.
+"""A kernel as a loop nest, and what its tiles do: steps, bytes, pieces, rows.
 
-Sizes are rounded up to layout tiles, and every tile costs as much as a full
-one, so a bound that does not divide its dimension wastes work. `models.py`
-computes the same numbers in TensorFlow, in float32 and for batches; legal tiles
-and explanations need them in float64, and without tracing a graph.
+The loops are those that tile bounds divide (`hlo/tiles.py`): the tiled tensor's
+physical dimensions, most major outermost, then a convolution's contracted ones.
+A partial layout tile costs as much as a full one. `models.py` counts the same
+in TensorFlow, in float32 and for batches.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple, Optional
+
 import numpy as np
 
-from tpu_graphs_ext.analytic import tpu
-from tpu_graphs_ext.analytic.loops import Loops, Stream
 from tpu_graphs_ext.hlo.layout import LANES, RANK_1_UNIT
+from tpu_graphs_ext.hlo.tiles import TileGrid
+
+MATRIX_MIN_ROWS = 128  # Rows that a block of weights costs at least.
+
+
+class Extent(NamedTuple):
+  """One physical dimension of a tensor, and how a tile covers it.
+
+  Attributes:
+    size: in elements.
+    unit: elements of a layout tile.
+    axis: the loop that walks over it; -1: none, so every tile needs all of it.
+    scale: elements of this dimension for one element of the axis.
+    window: the loop over the taps of its window, or -1.
+    spread: elements of this dimension from one tap to the next.
+  """
+  size: int
+  unit: int
+  axis: int = -1
+  scale: float = 1.0
+  window: int = -1
+  spread: float = 1.0
+
+
+class Stream(NamedTuple):
+  """A tensor that the kernel reads or writes, block by block.
+
+  Attributes:
+    kind: 'input', 'output', or a convolution's 'image' or 'filter'.
+    extents: an `Extent` for each physical dimension, most major first.
+    element_bytes: bytes of an element.
+    is_operand: whether the matrix unit needs a copy: the first tensor that a
+      convolution's operand is computed from.
+  """
+  kind: str
+  extents: tuple
+  element_bytes: float
+  is_operand: bool = False
+
+
+class Matrix(NamedTuple):
+  """How a convolution occupies the matrix unit.
+
+  Attributes:
+    row_axes: loops over rows that share weights.
+    batch_axes: loops whose every step has weights of its own.
+    window_axes: loops over the window's taps.
+    contracted: loop over the input features of one group.
+    feature: loop over the output features.
+    sum_bytes: bytes of a partial sum; 0 if the result has room for them.
+  """
+  row_axes: tuple
+  batch_axes: tuple
+  window_axes: tuple
+  contracted: int
+  feature: int
+  sum_bytes: float = 4.0
+
+
+class Loops(NamedTuple):
+  """A kernel's loop nest.
+
+  Attributes:
+    grid: the loops and their tile bounds.
+    streams: a `Stream` for each tensor read or written.
+    vector_ops: vector instructions on an element of the tiled tensor.
+    matrix: a convolution's `Matrix`, else None.
+    updated: elements of each axis that an update in place writes; empty if
+      the kernel writes the whole tensor.
+  """
+  grid: TileGrid
+  streams: tuple
+  vector_ops: float
+  matrix: Optional[Matrix] = None
+  updated: tuple = ()
 
 
 def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
   """What each tile of a kernel does, by name with its unit.
-
-  If tiles count elements, a layout tile, a register and a block of weights are
-  one element each.
 
   Args:
     loops: the kernel.
@@ -29,15 +101,15 @@ def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
     float64 [configs] each:
     output_tiles, kernel_tiles: tiles of the output and of the filter, at least
       1.
-    steps: of the loop nest, output tiles x kernel tiles.
-    streams: tensors that come and go.
+    steps: output tiles x kernel tiles.
+    streams: number of tensors that come and go.
     moved_bytes: of all streams, including padding and re-reads.
     block_bytes: one block of every stream: the first transfer.
     pieces: contiguous runs of memory in all transfers.
     matrix_rows: rows through 128 x 128 blocks of weights.
     vector_registers: vector instructions on 1024 elements each.
     tile_elements: elements of an output tile, including padding.
-    footprint_bytes: of blocks on chip; see `occupied_bytes`.
+    footprint_bytes: on-chip memory of a step.
     padding, rounding: elements in whole layout tiles over the tensor's own;
       layout tiles in whole tiles over the tensor's own.
   """
@@ -59,10 +131,10 @@ def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
       'block_bytes': sum(blocks, none),
       'pieces': sum((pieces(loops, s, tiles) * times
                      for s, times in zip(loops.streams, moves)), none),
-      'matrix_rows': matrix_rows(loops, tiles),
-      'vector_registers': vector_registers(loops, tiles),
+      'matrix_rows': _matrix_rows(loops, tiles),
+      'vector_registers': _vector_registers(loops, tiles),
       'tile_elements': tile_elements(loops, tiles),
-      'footprint_bytes': occupied_bytes(loops, tiles),
+      'footprint_bytes': _footprint_bytes(loops, tiles, blocks, moves),
       'padding': np.full(len(tiles), (units * unit).prod() / sizes.prod()),
       'rounding': (tiles[:, :rank] * trip[:, :rank]).prod(
           1, dtype=float) / units.prod()}
@@ -110,22 +182,22 @@ def fetches(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
   those advances: weights are read again for every tile of rows, unless a
   single block holds them all.
   """
-  counts = trips(loops, tiles)
+  counted = trips(loops, tiles)
   total = np.ones(len(tiles))
   changes = np.zeros(len(tiles), bool)  # In this loop, or one further inside.
   followed = {axis for extent in stream.extents
               for axis in (extent.axis, extent.window) if axis >= 0}
   for axis in range(len(loops.grid.axes) - 1, -1, -1):
     if axis in followed:
-      changes |= counts[:, axis] > 1
-    total *= np.where(changes, counts[:, axis], 1)
+      changes |= counted[:, axis] > 1
+    total *= np.where(changes, counted[:, axis], 1)
   return total
 
 
 def pieces(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
   """float64 [configs]: contiguous pieces of a stream's block.
 
-  Dimensions that are covered whole join with the next more major one.
+  A dimension that is covered whole joins the next more major one.
   """
   covered = covered_units(loops, stream, tiles)
   count = np.ones(len(tiles))
@@ -137,49 +209,43 @@ def pieces(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
   return count
 
 
-def occupied_bytes(loops: Loops, tiles: np.ndarray) -> np.ndarray:
-  """float64 [configs]: on-chip memory of a step.
+def _footprint_bytes(loops, tiles, blocks, moves) -> np.ndarray:
+  """Each stream's block, and the next one if there is one.
 
-  Each stream's block and the next one, if there is a next one. A product also
-  has its operands in float32, and its sums unless its result has room for
-  them.
+  A product also has its operands in float32, and its sums unless its result
+  has room for them.
   """
   total = np.zeros(len(tiles))
-  for stream in loops.streams:
-    blocks = np.minimum(2, fetches(loops, stream, tiles))
-    if stream.is_operand:
-      blocks = blocks + 4 / stream.element_bytes
-    total += blocks * block_bytes(loops, stream, tiles)
+  for stream, block, times in zip(loops.streams, blocks, moves):
+    copies = 4 / stream.element_bytes if stream.is_operand else 0
+    total += (np.minimum(2, times) + copies) * block
   if loops.matrix is not None:
     total += loops.matrix.sum_bytes * tile_elements(loops, tiles)
   return total
 
 
-def matrix_rows(loops: Loops, tiles: np.ndarray) -> np.ndarray:
-  """float64 [configs]: rows through the matrix unit; few cost the minimum."""
+def _matrix_rows(loops, tiles) -> np.ndarray:
+  """Rows through the matrix unit; few cost the minimum."""
   if loops.matrix is None:
     return np.zeros(len(tiles))
   matrix = loops.matrix
   elements = [tiles[:, number].astype(np.float64) * axis.unit
               for number, axis in enumerate(loops.grid.axes)]
-  side, least = (1, 1) if loops.in_elements else (
-      LANES, tpu.TPU_V3_LIKE.matrix_min_rows)
   rows = np.prod([elements[axis] for axis in matrix.row_axes], axis=0)
-  total = trips(loops, tiles).prod(1, dtype=float) * np.maximum(rows, least)
+  total = trips(loops, tiles).prod(1, dtype=float) * np.maximum(
+      rows, MATRIX_MIN_ROWS)
   for axis in (matrix.feature, matrix.contracted):
-    if axis >= 0:  # A product with a vector has no features.
-      total = total * np.ceil(elements[axis] / side)
+    if axis >= 0:
+      total = total * np.ceil(elements[axis] / LANES)
   for axis in matrix.window_axes + matrix.batch_axes:
     total = total * elements[axis]
   return total
 
 
-def vector_registers(loops: Loops, tiles: np.ndarray) -> np.ndarray:
-  """float64 [configs]: vector instructions, each on a register of elements."""
+def _vector_registers(loops, tiles) -> np.ndarray:
   trip = trips(loops, tiles)
   output_tiles = trip[:, :loops.grid.num_output_axes].prod(1, dtype=np.float64)
-  registers = tile_elements(loops, tiles) / (
-      1 if loops.in_elements else RANK_1_UNIT)
+  registers = tile_elements(loops, tiles) / RANK_1_UNIT
   total = loops.vector_ops * registers * output_tiles
   if loops.matrix is not None:
     # Partial sums are added once for each further step of the contraction.

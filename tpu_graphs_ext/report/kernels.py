@@ -182,13 +182,13 @@ def count_rows(kernel: Kernel, configs: Sequence[int],
                in_elements: bool) -> Iterator[tuple[str, ...]]:
   """Steps, bytes and padding of configurations, from a kernel's features.
 
-  None if the file lacks their columns. Counts that say nothing of a kernel,
-  such as a padding of 1, are left out.
+  None if tiles count elements or the file lacks columns. Counts that say
+  nothing of a kernel, such as a padding of 1, are left out.
   """
-  if (kernel.node_feat.shape[1] < len(schema.NODE_FEATURES)
+  if (in_elements or kernel.node_feat.shape[1] < len(schema.NODE_FEATURES)
       or kernel.config_feat.shape[1] < len(schema.CONFIG_FEATURES)):
     return
-  loops = feature_loops.kernel_loops(kernel, in_elements)
+  loops = feature_loops.kernel_loops(kernel)
   found = tile_counts.counts(loops, feature_loops.loop_tiles(
       loops, kernel.config_feat[list(configs)]))
   for name, title in COUNTS.items():

@@ -74,15 +74,13 @@ class CostModel:
       UserError: the model cannot be compiled.
     """
     self._ranker = ranker
-    self._in_elements = ranker.in_elements
     self._specs = specs = tf_program.kernel_specs(ranker)
     self._program = tf_program.compiled(
         ranker, tf_program.kernel_function(ranker), specs
     ).get_concrete_function()
     self._constants = tile_search.constants_of(ranker.model)
     self._explainer = functools.lru_cache(_CACHED_EXPLAINERS)(
-        lambda kernel: explain.Explainer(
-            kernel, self._constants, in_elements=self._in_elements))
+        lambda kernel: explain.Explainer(kernel, self._constants))
     self._scores_of = cachetools.cached(
         cachetools.LRUCache(
             _CACHED_TILES, getsizeof=lambda scores: scores.given.size),
@@ -235,11 +233,14 @@ class CostModel:
       that bounds it.
 
     Raises:
-      UserError: `bound` is not a tile, or the kernel's graph makes no sense.
+      UserError: `bound` is not a tile, the kernel's graph makes no sense, or
+        the model's tiles count elements.
     """
+    tile_search.require_tpu(self._ranker)
     own = kernel_arguments.kernel_of(kernel)
-    row, = self._with_tiles(own, [bound]).config_feat
-    return self._explainer(own).explain(row)
+    rows = self._with_tiles(own, [bound]).config_feat
+    explainer = self._explainer(own)
+    return explainer.explain(explainer.tiles(rows))[0]
 
   def _legal_tiles(self, kernel: Kernel) -> np.ndarray:
     """Rows of `config_feat`, float32 [tiles, 24]."""
@@ -261,14 +262,9 @@ class CostModel:
 
   def _limits(self, kernel: Kernel) -> tuple[list[int], list[int]]:
     """Largest bounds of the tiled tensor, and of a filter."""
-    loops = self._explainer(kernel).loops
-    output, filters = (list(units) for units in (
-        loops.grid.output_units, loops.grid.kernel_units))
-    if self._in_elements:  # Bounds are in the order of logical dimensions.
-      output = [output[loops.dims.index(dim)] for dim in range(len(output))]
-      filters = [filters[loops.filter_dims.index(dim)]
-                 for dim in range(len(filters))]
-    return output, filters
+    tile_search.require_tpu(self._ranker)
+    grid = self._explainer(kernel).loops.grid
+    return list(grid.output_units), list(grid.kernel_units)
 
   def _new_scores(self, kernel: Kernel) -> duplicate_configs.Scores:
     stats = self._ranker.stats

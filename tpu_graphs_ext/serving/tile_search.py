@@ -16,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from tpu_graphs_ext.analytic import candidates, explain
-from tpu_graphs_ext.analytic.loops import Loops
+from tpu_graphs_ext.analytic.tile_counts import Loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import out_of_range, scoring
@@ -216,7 +216,7 @@ def _picks(kernel: Kernel, explainer: explain.Explainer, tiles: np.ndarray,
   picks = []
   for place, score, tile, explained in zip(
       range(part.start + 1, len(order) + 1), scores[chosen].tolist(),
-      tiles[chosen].tolist(), explainer.explain_tiles(tiles[chosen])):
+      tiles[chosen].tolist(), explainer.explain(tiles[chosen])):
     time_ns = None if default_ns is None else explained.time_ns
     picks.append(Pick(
         place, score, explained, time_ns, time_ns and time_ns / default_ns,
