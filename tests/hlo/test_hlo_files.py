@@ -7,7 +7,7 @@ from tensorflow.compiler.xla.service import hlo_pb2
 
 from support.tiny_hlo import convolution, elementwise
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import hlo_files, lowering_subprocess
+from tpu_graphs_ext.hlo import hlo_files, subprocesses
 
 TEXT = b'''HloModule small, is_scheduled=true
 
@@ -61,6 +61,6 @@ def test_text():
 def test_text_without_jaxlib(monkeypatch):
   def missing():
     raise ImportError
-  monkeypatch.setattr(lowering_subprocess, '_parser', missing)
+  monkeypatch.setattr(subprocesses, '_parser', missing)
   with pytest.raises(UserError, match=r'pip install -e "\.\[jax\]"'):
-    lowering_subprocess._parsed('a.txt', TEXT.decode())
+    subprocesses._parsed('a.txt', TEXT.decode())

@@ -195,11 +195,11 @@ def test_files_that_cannot_be_used(tmp_path):
           'an HLO module, but no measured runs',
       write(tmp_path / 'faulty.pb', faulty):
           r"faulty\.pb: .*'bad': operand 5 of",
-      write(tmp_path / 'few.pb', few): 'none of its 1 modules has 2 runs'}
+      write(tmp_path / 'few.pb', few): 'none of its 1 modules has 2 usable'}
   for name, content in (('0', b''), ('1', b'hello'), ('2', b'\x00' * 64),
                         ('3', b'PK\x03')):
     (tmp_path / name).write_bytes(content)
-    cases[str(tmp_path / name)] = f'its {len(content)} bytes are no whole'
+    cases[str(tmp_path / name)] = f'its {len(content)} bytes are not a whole'
   for path, message in cases.items():
     with pytest.raises(UserError, match=message):
       tuning.featurize_file(path, str(out))

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from support import tiny_hlo
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import lowering, lowering_subprocess, protos
+from tpu_graphs_ext.hlo import lowering, protos, subprocesses
 
 SOURCE = '''
 import tensorflow as tf
@@ -68,10 +68,10 @@ def test_shapes_and_names_of_arguments():
   assert lowering.parse_arguments('') == []
   for name in ('example_arguments', ' models.py:args', 'a.b:C.args'):
     assert lowering.parse_arguments(name) == name.strip()
-  for text, rule in (('f23[3]', "no type 'f23'"), ('f32', "read at 'f32'"),
-                     ('f32[3', r"read at 'f32\[3'"), ('f32[3]x', "at 'x'"),
-                     ('f32[3,,4]', "read at '3,,4'")):
-    with pytest.raises(UserError, match=rule):
+  with pytest.raises(UserError, match="no type 'f23'"):
+    lowering.parse_arguments('f23[3]')
+  for text in ('f32', 'f32[3', 'f32[3]x', 'f32[3,,4]', 'f32[' + 60 * '9'):
+    with pytest.raises(UserError, match='cannot be read; write'):
       lowering.parse_arguments(text)
 
 
@@ -94,14 +94,14 @@ def test_functions_of_modules_and_files(module_name):
     ('{}:number', [], 'is not a function, but a int'),
     ('{}:fails', [('f32', [3])], r'XLA cannot compile it for the arguments '
      r"f32\[3\] \(KeyError: KeyError: 'no such layer'\)"),
-    ('{}:dense', [('f32', [3])], r"takes x, w: give 2 shapes with --shapes, as "
-     r"in 'f32\[512,1024\] .*; 1 given"),
+    ('{}:dense', [('f32', [3])], "missing 1 required .* argument: 'w'"),
+    ('{}:dense', [], 'arguments .none; give --shapes'),
     ('{}:signed', 'broken_arguments', 'broken_arguments: must return the '
      r'arguments of .*ZeroDivisionError'),
-    ('no_such_module:dense', [], "there is no module 'no_such_module'"),
-    ('no_such.py:dense', [], r'there is no file no_such\.py'),
-    ('broken.py:f', [], r'broken\.py cannot be imported \(ZeroDivisionError'),
-    ('reads.py:f', [], r'reads\.py cannot be imported \(FileNotFoundError'),
+    ('no_such_module:dense', [], "No module named 'no_such_module'"),
+    ('no_such.py:dense', [], r'no_such\.py cannot be .*No such file'),
+    ('broken.py:f', [], r'broken\.py cannot be .*\(ZeroDivisionError'),
+    ('reads.py:f', [], r'reads\.py cannot be .*\(FileNotFoundError'),
     ('needs_jax.py:f', [], r'pip install -e "\.\[jax\]"')])
 def test_what_cannot_be_lowered(module_name, tmp_path, target, shapes, rule):
   (tmp_path / 'broken.py').write_text('1 / 0')
@@ -130,11 +130,11 @@ def test_functions_of_jax_in_another_process(tmp_path, monkeypatch):
       'def dense(x, w):\n  return jax.nn.relu(x @ w)\n'
       'print("imported")\n')
   monkeypatch.chdir(tmp_path)
-  module = protos.as_module(lowering_subprocess.lower_named(
+  module = protos.as_module(subprocesses.lower_named(
       'layers_of_jax:dense', [('bf16', [4, 8]), ('bf16', [8, 16])]))
   assert 'dot' in nodes(module)
   with pytest.raises(UserError, match='layers_of_jax:dense: JAX cannot'):
-    lowering_subprocess.lower_named(
+    subprocesses.lower_named(
         'layers_of_jax:dense', 2 * [('f32', [4, 8])])
 
 
@@ -151,15 +151,15 @@ def test_parsing_text_runs_no_file_of_the_working_folder(
   # As `python -m` leaves it.
   monkeypatch.setattr(sys, 'path', [str(tmp_path), '', *sys.path])
   try:
-    protos.as_module(lowering_subprocess.parse_text('a.txt', TEXT))
+    protos.as_module(subprocesses.parse_text('a.txt', TEXT))
   except UserError as error:
     assert 'needs jaxlib' in str(error)
   assert not (tmp_path / 'ran').exists()
 
 
 def test_a_process_that_dies(monkeypatch):
-  monkeypatch.setattr(lowering_subprocess.sys, 'executable', '/bin/false')
-  with pytest.raises(UserError, match=r'process .* ended with code 1'):
-    lowering_subprocess.parse_text('a.txt', TEXT)
+  monkeypatch.setattr(subprocesses.sys, 'executable', '/bin/false')
+  with pytest.raises(UserError, match=r'process ended with code 1'):
+    subprocesses.parse_text('a.txt', TEXT)
   with pytest.raises(UserError, match=r'--jax_python=/no/python: cannot be'):
-    lowering_subprocess.parse_text('a.txt', TEXT, '/no/python')
+    subprocesses.parse_text('a.txt', TEXT, '/no/python')

@@ -1,7 +1,6 @@
 """The compiler's process, with a fake; Google's compiler where installed."""
 
 import os
-import sys
 import time
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from support.libtpu import needs_libtpu
 from support.tiny_hlo import elementwise
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import compiler_process, libtpu, pjrt, tpu_compiler
+from tpu_graphs_ext.hlo import libtpu, pjrt, subprocesses, tpu_compiler
 
 V3 = libtpu.GENERATIONS['v3']
 # tanh(a @ b), then a loop of five trips over sine.
@@ -48,69 +47,51 @@ def test_positions_are_those_of_the_header():
   assert pjrt.FUNCTIONS == {name: names.index(name) for name in pjrt.FUNCTIONS}
 
 
-# --- The process --------------------------------------------------------------
-
-
-class _Fake(compiler_process.CompilerProcess):
-  """A script answers instead of libtpu."""
-
-  def __init__(self, answers: str, **settings):
-    super().__init__('unused', 'unused', **settings)
-    self._answers = answers
-
-  def _command(self):
-    return [sys.executable, '-c', f"""
-import os, sys, time
-from tpu_graphs_ext.hlo import compiler_process
+# In the process, in place of libtpu.
+FAKE = '''
+import os, time
+from tpu_graphs_ext.hlo import subprocesses
 class Compiler:
-  def __init__(self, library, topology): pass
+  def __init__(self, library, topology):
+    pass
   def compile(self, program, program_format):
-{self._answers}
-compiler_process.pjrt.Compiler = Compiler
-compiler_process._serve('', '', sys.argv[1])"""]
-
-
-def test_many_programs_in_one_process_each_with_its_log():
-  with _Fake("""
-    if program == b'bad': raise compiler_process.pjrt.PjrtError('no\\n shape')
-    print('printed', program.decode(), flush=True)
-    return program_format.encode() + b'%d' % os.getpid()""") as process:
-    first = process.compile(b'a' * 200_000)
-    assert process.log == b'printed ' + b'a' * 200_000 + b'\n'
-    with pytest.raises(compiler_process.CompileError, match='no shape'):
-      process.compile(b'bad')
-    assert process.compile(b'b') == first
-    assert process.log == b'printed b\n'
-
-
-def test_process_that_ends_or_hangs_is_started_again():
-  with _Fake("""
+    print('printed', flush=True)
+    if program == b'bad':
+      raise subprocesses.pjrt.PjrtError('no\\n shape')
     if program == b'abort':
-      sys.stderr.write('F0000 Check failed: x'); sys.stderr.flush()
+      sys.stderr.write('F0000 Check failed: x\\nthe stack')
+      sys.stderr.flush()
       os.abort()
-    if program == b'hang': time.sleep(60)
-    return program""", time_limit_seconds=5) as process:
-    with pytest.raises(compiler_process.CompileError,
-                       match=r'ended with code -6 .F0000 Check failed: x'):
-      process.compile(b'abort')
-    assert process.compile(b'more') == b'more'
-    start = time.monotonic()
-    with pytest.raises(compiler_process.CompileError, match='more than 5 s'):
-      process.compile(b'hang')
-    assert time.monotonic() - start < 30
-    assert process.compile(b'more') == b'more'
+    if program == b'hang':
+      time.sleep(60)
+    return program_format.encode() + program
+subprocesses.pjrt.Compiler = Compiler
+'''
 
 
-def test_library_that_is_none():
-  with compiler_process.CompilerProcess(os.__file__, 'v3:2x2x1') as process:
-    with pytest.raises(UserError, match=r'cannot be loaded .*\[tpu\]'):
-      process.compile(b'')
+def test_a_compiler_that_refuses_ends_or_hangs(monkeypatch):
+  before, after = subprocesses._START.rsplit('; ', 1)
+  monkeypatch.setattr(subprocesses, '_START', f'{before}{FAKE}{after}')
 
+  def compiled(program, seconds=60.0):
+    return subprocesses.compile_program(
+        'unused', 'unused', program, 'mlir', seconds)
 
-# --- The compiler -------------------------------------------------------------
+  assert compiled(b'a' * 200_000) == b'mlir' + b'a' * 200_000
+  for program, message in (
+      (b'bad', r'refuses it \(no shape\)'),
+      (b'abort', r'ended with code -6 \(F0000 Check failed: x\)')):
+    with pytest.raises(subprocesses.CompileError, match=message):
+      compiled(program)
+  start = time.monotonic()
+  with pytest.raises(subprocesses.CompileError, match='more than 3 s'):
+    compiled(b'hang', 3)
+  assert time.monotonic() - start < 30
 
 
 def test_generation_and_library_that_are_missing(monkeypatch):
+  with pytest.raises(UserError, match=r'cannot be loaded .*\[tpu\]'):
+    subprocesses.compile_program(os.__file__, 'v3:2x2x1', b'')
   with pytest.raises(UserError, match=r"v5x.* v2, v3, v4, v5e.*did you mean"):
     libtpu.generation_of('v5x')
   monkeypatch.delenv(libtpu.LIBRARY_VARIABLE, raising=False)
@@ -132,14 +113,14 @@ def test_windows_that_are_missing_or_infeasible():
 
 
 def test_pallas_kernels_of_another_jax(monkeypatch):
-  def refuse(self, *_):
-    raise compiler_process.CompileError('the compiler refuses it (locations)')
+  def refuse(*_):
+    raise subprocesses.CompileError('the compiler refuses it (locations)')
 
   monkeypatch.setattr(tpu_compiler, 'library', lambda: 'unused')
-  monkeypatch.setattr(compiler_process.CompilerProcess, 'compile', refuse)
-  with pytest.raises(compiler_process.CompileError, match=r'locations\)$'):
+  monkeypatch.setattr(subprocesses, 'compile_program', refuse)
+  with pytest.raises(subprocesses.CompileError, match=r'locations\)$'):
     tpu_compiler.compile_program(b'sine', V3)
-  with pytest.raises(compiler_process.CompileError, match=r'libtpu of the JAX '
+  with pytest.raises(subprocesses.CompileError, match=r'libtpu of the JAX '
                      r'that lowers them: name that one in TPU_GRAPHS_EXT_LIB'):
     tpu_compiler.compile_program(b'.. tpu_custom_call ..', V3)
 
@@ -154,10 +135,5 @@ def test_every_generation_compiles():
     assert [(len(window.output_bounds), len(window.kernel_bounds))
             for window in windows] == [(2, 2), (2, 0)], generation
     assert all(500 < window.cycles < 10_000 for window in windows)
-
-
-@needs_libtpu
-def test_programs_that_do_not_compile():
-  with pytest.raises(compiler_process.CompileError,
-                     match=r'refuses it .*garbage'):
+  with pytest.raises(subprocesses.CompileError, match=r'refuses it .*garbage'):
     tpu_compiler.compile_program(b'garbage', V3, 'mlir')

@@ -1,8 +1,8 @@
 """HLO module -> node features, opcodes and edges, as the C++ encoder does it.
 
 Nodes are the instructions of all computations in stored order, callees first.
-An instruction consumes its operands, and the roots of the computations that
-it calls. All features are whole numbers, rounded to float32 at the end.
+An instruction consumes its operands and the roots of the computations that it
+calls. All features are whole numbers, rounded to float32 at the end.
 """
 
 from __future__ import annotations
@@ -67,19 +67,15 @@ def module_arrays(module: Union[protos.HloModuleProto, bytes]) -> ModuleArrays:
       node_splits=np.array([splits], np.int64))
 
 
-# --- Graph --------------------------------------------------------------------
-
-
 def _node_numbers(module) -> dict:
   """Instruction id -> node number."""
   numbers = {}
-  for computation in module.computations:
-    for instruction in computation.instructions:
-      if instruction.id in numbers:
-        raise UserError(
-            f'HLO module {module.name!r}: two instructions have the id '
-            f'{instruction.id}; ids must be unique in a module')
-      numbers[instruction.id] = len(numbers)
+  for instruction in protos.nodes(module):
+    if instruction.id in numbers:
+      raise UserError(
+          f'HLO module {module.name!r}: two instructions have the id '
+          f'{instruction.id}; ids must be unique in a module')
+    numbers[instruction.id] = len(numbers)
   if not numbers:
     raise UserError(f'HLO module {module.name!r} has no instructions; it '
                     'must have at least one')
@@ -104,13 +100,8 @@ def _edges(module, instruction, numbers: dict, roots: dict) -> list:
   return [(consumer, producer) for producer in producers]
 
 
-# --- Features -----------------------------------------------------------------
-
-
 def _int64(value: int) -> int:
   """Wraps around at 64 bits, as the encoder's arithmetic does."""
-  if -2**63 <= value < 2**63:
-    return value
   return (value + 2**63) % 2**64 - 2**63
 
 
@@ -138,13 +129,10 @@ def _element_type(number: int) -> tuple:
 
 
 def _window(instruction) -> list:
-  dims = instruction.window.dimensions
-  row = []
-  for values in ([d.size for d in dims], [d.stride for d in dims],
-                 [d.padding_low for d in dims], [d.padding_high for d in dims],
-                 [d.window_dilation for d in dims],
-                 [d.base_dilation for d in dims]):
-    row += _with_totals(values)
+  dims, row = instruction.window.dimensions, []
+  for name in ('size', 'stride', 'padding_low', 'padding_high',
+               'window_dilation', 'base_dilation'):
+    row += _with_totals([getattr(d, name) for d in dims])
   reversal = [int(d.window_reversal) for d in dims]
   backward = sum(reversal)
   return [*row, *_first(reversal, schema.MAX_DIMS), backward,
@@ -164,15 +152,14 @@ def _convolution(instruction) -> list:
 
 
 def _slice(instruction) -> list:
-  dims = instruction.slice_dimensions
-  return [*_slots([d.start for d in dims]), *_slots([d.stride for d in dims]),
-          *_slots([d.limit for d in dims])]
+  return [value for name in ('start', 'stride', 'limit') for value in _slots(
+      [getattr(d, name) for d in instruction.slice_dimensions])]
 
 
 def _padding(instruction) -> list:
-  dims = instruction.padding_config.dimensions
-  return [*_slots([d.edge_padding_low for d in dims]),
-          *_slots([d.edge_padding_high for d in dims])]
+  return [value for name in ('edge_padding_low', 'edge_padding_high')
+          for value in _slots([getattr(d, name) for d in
+                               instruction.padding_config.dimensions])]
 
 
 # Most instructions have none of these, so their columns are made once.
@@ -210,15 +197,12 @@ def _row(instruction, is_root: bool) -> list:
   ]
 
 
-# --- Configurations -----------------------------------------------------------
-
-
 def config_features(kernel_bounds: Sequence[int], output_bounds: Sequence[int],
                     input_bounds: Sequence[int] = ()) -> np.ndarray:
   """Tile bounds as the columns of `schema.CONFIG_FEATURES`.
 
-  Each group has the first six bounds, then the sum and product of all bounds;
-  without bounds everything is 0, including the product.
+  Each group has the first six bounds, then sum and product of all; without
+  bounds all of it is 0, including the product.
 
   Args:
     kernel_bounds, output_bounds, input_bounds: layout tiles, most major

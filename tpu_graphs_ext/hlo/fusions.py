@@ -1,7 +1,7 @@
 """Splits an optimised program into its kernels: its fusions, as they are.
 
-Instructions outside fusions that have tiles of their own are kernels too.
-Everything else (custom calls, loops, transfers between chips) is only counted.
+Other instructions that run as a loop over tiles are kernels too. Everything
+else (custom calls, loops, transfers between chips) is only counted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
@@ -35,7 +34,7 @@ class Kernels(NamedTuple):
   """Kernels of a program.
 
   Attributes:
-    modules: `HloModuleProto` of each, in the program's order, named like its
+    modules: an `HloModuleProto` each, in the program's order, named like its
       instruction.
     passed_over: opcode -> number of instructions that are not kernels.
     runs: how often each module runs when the program runs once.
@@ -71,8 +70,8 @@ def kernels_of(module: protos.HloModuleProto) -> Kernels:
   with _missing_parts_reported(module):
     runs, open_loops = _runs(module, computations)
     for number, times in runs.items():
-      nodes = {node.id: node for node in computations[number].instructions}
-      for node in computations[number].instructions:
+      nodes = _nodes(computations[number])
+      for node in nodes.values():
         if node.opcode in _FREE or node.opcode in _CONTROL:
           continue
         if node.opcode in _WITHOUT_TILES or node.opcode.startswith(_TRANSFERS):
@@ -86,6 +85,10 @@ def kernels_of(module: protos.HloModuleProto) -> Kernels:
                  for node, nodes, _ in found]
   return Kernels(modules, dict(passed_over), [times for _, _, times in found],
                  open_loops)
+
+
+def _nodes(computation) -> dict:
+  return {node.id: node for node in computation.instructions}
 
 
 def _runs(module, computations) -> tuple[dict[int, int], int]:
@@ -104,7 +107,7 @@ def _runs(module, computations) -> tuple[dict[int, int], int]:
     for node in nodes.values():
       if node.opcode not in _CONTROL:
         continue
-      trips = (trip_count(node, nodes, computations)
+      trips = (_trip_count(node, nodes, computations)
                if node.opcode == 'while' else 1)
       open_loops += trips is None
       again = times * (1 if trips is None else trips)
@@ -127,8 +130,8 @@ def _kernel(node, nodes, module, computations) -> protos.HloModuleProto:
   for computation in module.computations:  # In stored order, callees first.
     if computation.id in called:
       kernel.computations.add().CopyFrom(computation)
-  largest = max([node.id, *computations, *(
-      inner.id for c in kernel.computations for inner in c.instructions)])
+  largest = max([node.id, *computations,
+                 *(inner.id for inner in protos.nodes(kernel))])
   # The whole entry gets new ids, the root too: XLA wants ids whose lower 32
   # bits differ within a computation.
   entry = kernel.computations.add(
@@ -170,57 +173,48 @@ def _called(node, computations) -> set:
 
 
 # --- Trip counts --------------------------------------------------------------
-#
-# `fori_loop` and `scan` compile to a counter that starts at a constant, changes
-# by a constant in the body, and is compared with a constant.
-
-_DIRECTIONS = {'LT': 1, 'LE': 1, 'GT': -1, 'GE': -1}
 
 
-def trip_count(loop: Any, nodes: Mapping[int, Any],
-               computations: Mapping[int, Any]) -> Optional[int]:
-  """Trips of a `while` instruction; None if they are not constant.
+def _trip_count(loop: Any, nodes: Mapping[int, Any],
+                computations: Mapping[int, Any]) -> Optional[int]:
+  """Trips of a `while` instruction; None if they are unknown.
 
-  Args:
-    loop: the instruction.
-    nodes: id -> instruction, of the computation with the loop.
-    computations: id -> computation, of the module.
-
-  Raises:
-    LookupError: the module refers to something that it does not have.
+  `fori_loop` and `scan` compile to a counter that starts at a constant, grows
+  by a constant, and must be less than a constant.
   """
   called = [computations[i] for i in loop.called_computation_ids]
-  roots = [_nodes(c)[c.root_id] for c in called]
-  if len(called) != 2 or {root.opcode for root in roots} != {
-      'compare', 'tuple'}:
+  roots = {root.opcode: (root, _nodes(c)) for c in called
+           for root in [_nodes(c)[c.root_id]]}
+  initial = nodes[loop.operand_ids[0]]
+  if set(roots) != {'compare', 'tuple'} or initial.opcode != 'tuple':
     return None
-  place = [root.opcode for root in roots].index('compare')
-  compare, condition = roots[place], _nodes(called[place])
+  (compare, condition), (result, body) = roots['compare'], roots['tuple']
   counter, limit = (condition[i] for i in compare.operand_ids)
-  result, body = roots[1 - place], _nodes(called[1 - place])
-  end = _constant(limit, condition)
-  if counter.opcode != 'get-tuple-element' or end is None:
+  if (counter.opcode != 'get-tuple-element'
+      or compare.comparison_direction != 'LT'):
     return None
   index = counter.tuple_index
-  step = _step(body[result.operand_ids[index]], index, body)
-  initial = nodes[loop.operand_ids[0]]
-  if initial.opcode != 'tuple' or not step:
-    return None
   start = _constant(nodes[initial.operand_ids[index]], nodes)
-  direction = _DIRECTIONS.get(compare.comparison_direction, 0)
-  if start is None or direction * step <= 0:
+  end = _constant(limit, condition)
+  step = _step(body[result.operand_ids[index]], index, body)
+  if start is None or end is None or step is None or step < 1:
     return None
-  inclusive = compare.comparison_direction in ('LE', 'GE')
-  return max(0, math.ceil((end - start + direction * inclusive) / step))
+  return max(0, -(-(end - start) // step))
 
 
-def _nodes(computation) -> dict:
-  return {node.id: node for node in computation.instructions}
+def _step(node, index: int, nodes) -> Optional[int]:
+  """What the body adds to its counter."""
+  if node.opcode != 'add':
+    return None
+  operands = [nodes[i] for i in node.operand_ids]
+  steps = [_constant(n, nodes) for n in operands
+           if n.opcode != 'get-tuple-element' or n.tuple_index != index]
+  return steps[0] if len(steps) == 1 else None
 
 
 def _constant(node, nodes) -> Optional[int]:
   """The value of a constant whole number, or of a copy of one."""
-  while node.opcode == 'copy':
+  if node.opcode == 'copy':
     node = nodes[node.operand_ids[0]]
   if node.opcode == 'constant':
     literal = node.literal
@@ -230,27 +224,11 @@ def _constant(node, nodes) -> Optional[int]:
   return None
 
 
-def _step(node, index: int, nodes) -> Optional[int]:
-  """What the body adds to its counter."""
-  if node.opcode not in ('add', 'subtract'):
-    return None
-  operands = [nodes[i] for i in node.operand_ids]
-  counters = [n for n in operands if n.opcode == 'get-tuple-element'
-              and n.tuple_index == index]
-  steps = [value for n in operands if (value := _constant(n, nodes))
-           is not None]
-  if len(counters) != 1 or len(steps) != 1:
-    return None
-  return -steps[0] if node.opcode == 'subtract' else steps[0]
-
-
 # --- Calls --------------------------------------------------------------------
 
 
 def inlined(module: protos.HloModuleProto) -> protos.HloModuleProto:
-  """The program with its calls inlined.
-
-  JAX writes a call for each jitted function inside a function.
+  """The program with its calls inlined; JAX calls each inner jitted function.
 
   Raises:
     UserError: the module refers to something that it does not have, or calls
@@ -265,19 +243,19 @@ def inlined(module: protos.HloModuleProto) -> protos.HloModuleProto:
     inliner = _Inliner(module, computations)
     root = inliner.add(computations[entry.id], {}, ())
   del entry.instructions[:]
-  entry.instructions.extend(inliner.nodes)
+  entry.instructions.extend(inliner.nodes.values())
   entry.root_id = root
   return whole
 
 
 class _Inliner:
-  """Writes one list of instructions, without calls."""
+  """Writes instructions without calls: `nodes`, by id in order."""
 
   def __init__(self, module, computations):
-    self.nodes, self._by_id = [], {}
+    self.nodes = {}
     self._name, self._computations = module.name, computations
     self._next = 1 + max([0, *computations, *(
-        node.id for c in module.computations for node in c.instructions)])
+        node.id for node in protos.nodes(module))])
 
   def add(self, computation, arguments: dict, within: tuple) -> int:
     """Adds a computation's instructions; returns the id of its result.
@@ -300,8 +278,8 @@ class _Inliner:
         renamed[node.id] = self.add(
             body, dict(enumerate(operands)), (*within, computation.id))
       elif node.opcode == 'get-tuple-element' and (
-          self._by_id[operands[0]].opcode == 'tuple'):
-        renamed[node.id] = self._by_id[operands[0]].operand_ids[
+          self.nodes[operands[0]].opcode == 'tuple'):
+        renamed[node.id] = self.nodes[operands[0]].operand_ids[
             node.tuple_index]
       else:
         renamed[node.id] = self._write(node, operands, bool(within))
@@ -312,6 +290,5 @@ class _Inliner:
     if is_inner:
       written.id, self._next = self._next, self._next + 1
     written.operand_ids[:] = operands
-    self.nodes.append(written)
-    self._by_id[written.id] = written
+    self.nodes[written.id] = written
     return written.id

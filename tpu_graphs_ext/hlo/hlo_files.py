@@ -8,27 +8,17 @@ jaxlib, from the extra [jax], parses text.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import lowering_subprocess, protos
+from tpu_graphs_ext.hlo import protos, subprocesses
 
 # XLA puts this into the file names of modules that it has fused.
 _OPTIMIZED_NAME = 'after_optimizations'
 _TEXT_START = b'HloModule'
 _SCHEDULED = b'is_scheduled=true'
-# Libraries that XLA's compilers for other machines call, and their notes on
-# instructions: what tells their modules from a TPU's.
-_OTHER_MACHINES = {
-    'a GPU': (('__cublas', '__cudnn', '__cusolver', '__triton', '__gpu',
-               '__nccl'),
-              (b'gpu_backend_config', b'fusion_backend_config',
-               b'gemm_backend', b'cudnn', b'operation_queue_id')),
-    'a CPU': (('__onednn', '__eigen', '__ynn'),
-              (b'outer_dimension_partitions', b'onednn_'))}
 
 
 class HloFile(NamedTuple):
@@ -53,23 +43,23 @@ def read_hlo(path: str, content: bytes, jax_python: str = '') -> HloFile:
 
   Raises:
     UserError: the content is something else or damaged, exceeds the limits,
-      or is text that jaxlib is missing for.
+      or is text and jaxlib is missing.
   """
   scheduled = False
   if any(line.lstrip().startswith(_TEXT_START)
          for line in content[:1 << 16].split(b'\n')):
     scheduled = _SCHEDULED in content.split(b'\n{', 1)[0][:1 << 20]
-    module = protos.as_module(lowering_subprocess.parse_text(
-        path, content, jax_python))
+    module = subprocesses.parse_text(path, content, jax_python)
   else:
     module = _module_of_proto(path, content)
   try:
     module = protos.as_module(module)
   except UserError as error:
     raise UserError(f'{path}: {error}') from error
-  return HloFile(module, scheduled or module.HasField('schedule')
-                 or any(node.opcode == 'fusion' for node in _nodes(module))
-                 or _OPTIMIZED_NAME in os.path.basename(path))
+  return HloFile(
+      module, scheduled or module.HasField('schedule')
+      or any(node.opcode == 'fusion' for node in protos.nodes(module))
+      or _OPTIMIZED_NAME in os.path.basename(path))
 
 
 def is_stablehlo(content: bytes) -> bool:
@@ -80,29 +70,13 @@ def is_stablehlo(content: bytes) -> bool:
 
 def is_for_tpu(module: protos.HloModuleProto) -> bool:
   """Whether a TPU's compiler optimised it: it writes tiles into layouts."""
-  return any(shape.layout.tiles for node in _nodes(module)
+  return any(shape.layout.tiles for node in protos.nodes(module)
              for shape in (node.shape, *node.shape.tuple_shapes))
 
 
-def other_machine(module: protos.HloModuleProto) -> str:
-  """'a GPU', 'a CPU', 'a CPU or GPU'; '' if nothing rules out a TPU.
-
-  XLA's compilers for these machines leave traces in optimised modules:
-  libraries, notes on instructions, and a schedule without tiled layouts.
-  """
-  if is_for_tpu(module):
-    return ''
-  for machine, (targets, notes) in _OTHER_MACHINES.items():
-    if any(node.custom_call_target.startswith(targets)
-           or any(note in node.backend_config for note in notes)
-           for node in _nodes(module)):
-      return machine
-  return 'a CPU or GPU' if module.HasField('schedule') else ''
-
-
-def _nodes(module) -> Iterator[protos.HloInstructionProto]:
-  for computation in module.computations:
-    yield from computation.instructions
+def is_for_cpu_or_gpu(module: protos.HloModuleProto) -> bool:
+  """Whether another machine's compiler optimised it: scheduled, no tiles."""
+  return module.HasField('schedule') and not is_for_tpu(module)
 
 
 def _module_of_proto(path: str, content: bytes) -> protos.HloModuleProto:

@@ -1,9 +1,9 @@
 """How a TPU stores a tensor.
 
-It comes in layout tiles of 8 x 128 elements on its two most minor physical
-dimensions, or of 1024 elements at rank 1. Tile bounds count these. If 2 or 4
-rows are enough for the second most minor dimension, a layout tile has only
-those: HLO with layouts has T(4,128) for [3, 32] and [4, 64].
+In layout tiles of 8 x 128 elements along the two most minor physical
+dimensions, or of 1024 elements at rank 1. Tile bounds count these. A layout
+tile has only 2 or 4 rows if that holds them all: HLO has T(4,128) for [3, 32]
+and [4, 64].
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ def element_bytes(type_name: str) -> int:
 
 
 def layout_units(sizes: Sequence[int]) -> list[int]:
-  """Elements of a layout tile along each physical dimension.
-
-  Args:
-    sizes: of the physical dimensions, most major first.
-  """
+  """Elements of a layout tile along dimensions of these sizes, minor last."""
   rank = len(sizes)
   if rank == 0:
     return []

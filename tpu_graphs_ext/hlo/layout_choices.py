@@ -1,22 +1,18 @@
 """Which nodes of a program have layouts to choose, and which layouts.
 
-As in the published layout files, those are the convolutions, the matrix
-products and the reshapes. A layout may name only the innermost dimensions; the
-others follow in row-major order:
+As in the published layout files: convolutions, matrix products and reshapes. A
+layout may name only the innermost dimensions; the others are row-major:
 
-  * A convolution or product chooses, for its output and both of its operands,
-    which of two dimensions is the innermost. Of a convolution they are the
-    features and the batch (of its filter: both kinds of features); of a
-    product the ones that it sums over and leaves. A product without batch may
-    also leave both operands to the compiler.
+  * A convolution or product chooses, for its output and both operands, which of
+    two dimensions is the innermost: a convolution's features or batch (in its
+    filter: features in or out), a product's contracted or kept dimension. A
+    product without batch may also leave both operands to the compiler.
   * A reshape chooses the order of the groups of dimensions that it keeps
-    together, which its input and output then share, so that no element moves.
-    It may leave both to the compiler.
+    together, so that no element moves, or leaves it to the compiler.
 
-Nodes of one kind that have the same choices are configured alike, in small
-programs only if their sizes are the same, too: real files with up to 848 such
-nodes have from 7 to 26 different columns of layouts. These rules are read off
-real files; they are not the compiler's own.
+Nodes with the same choices get the same layout; in small programs only if their
+sizes are equal, too: real files with up to 848 such nodes have 7 to 26
+different columns of layouts. The rules were inferred from real files.
 """
 
 from __future__ import annotations
@@ -29,15 +25,14 @@ from typing import NamedTuple
 from tpu_graphs_ext.data import schema
 
 CONFIGURABLE = ('convolution', 'dot', 'reshape')
-# Groups of a reshape beyond these are not permuted: real files have up to 6.
-_MAX_ORDERS = 6
-# With more kinds of nodes, those of unlike sizes are configured alike, too.
+_MAX_ORDERS = 6  # Of a reshape's groups, as in real files.
+# With more kinds of nodes, those of different sizes get the same layout, too.
 _MAX_GROUPS = 14
 NO_LAYOUT = ()
 
 
 class Layouts(NamedTuple):
-  """What a configuration asks of one node: dimensions, most minor first."""
+  """A layout of each tensor of a node: dimensions, most minor first."""
   output: tuple
   input: tuple
   kernel: tuple
@@ -47,11 +42,11 @@ class NodeChoice(NamedTuple):
   """A configurable node.
 
   Attributes:
-    node: its number, as `features.module_arrays` counts.
+    node: its number in `features.module_arrays`.
     instruction_id: its id in the module.
     name: the instruction's.
     options: tuple of `Layouts`, the row-major ones first.
-    group: number of the nodes that are configured alike.
+    group: nodes with the same number get the same option.
   """
   node: int
   instruction_id: int
@@ -87,12 +82,7 @@ def layout_choices(module) -> list[NodeChoice]:
 
 
 def node_options(node, operand_dims: Sequence[Sequence[int]]) -> tuple:
-  """What may be asked of a node; () where its rank has no columns.
-
-  Args:
-    node: `HloInstructionProto`.
-    operand_dims: the sizes of its operands.
-  """
+  """A node's `Layouts`, from the sizes of its operands; () at a high rank."""
   dims = list(node.shape.dimensions)
   if max(map(len, [dims, *operand_dims])) > schema.MAX_DIMS:
     return ()

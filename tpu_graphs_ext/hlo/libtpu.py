@@ -30,7 +30,7 @@ GENERATIONS = {
 
 
 def generation_of(name: str) -> Generation:
-  """The generation with that name; raises a UserError if there is none."""
+  """The generation with that name; raises UserError if there is none."""
   if name not in GENERATIONS:
     names = list(GENERATIONS)
     raise UserError(f'{name!r} is not a TPU generation that libtpu compiles '

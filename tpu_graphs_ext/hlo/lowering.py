@@ -1,15 +1,13 @@
 """TensorFlow and JAX functions -> HLO that no compiler has changed yet.
 
-JAX functions are lowered for a TPU, whatever JAX itself runs on, so that
-platform-dependent code takes the TPU's branch. Imports neither TensorFlow nor
-JAX before it lowers a function of theirs.
+JAX functions are lowered for a TPU, so that platform-dependent code takes the
+TPU's branch. Imports TensorFlow or JAX only to lower a function of theirs.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import os
 import re
 import sys
@@ -30,8 +28,8 @@ _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
           's32': 'int32', 's64': 'int64', 'u8': 'uint8', 'u16': 'uint16',
           'u32': 'uint32', 'u64': 'uint64', 'f8e4m3fn': 'float8_e4m3fn',
           'f8e5m2': 'float8_e5m2'}
-_SHAPE = re.compile(r'([a-z][a-z\d]*)\[([\d,\s]*)\]')
-# A function's name; not a Windows path, which has a slash after ':'.
+_SHAPE = re.compile(r'([a-z][a-z\d]*)\[\s*((?:\d+(?:\s*,\s*\d+)*)?)\s*\]')
+# A function's name.
 _FUNCTION = re.compile(r'[\w./~-]+:[A-Za-z_][\w.]*')
 _NAME = re.compile(f'({_FUNCTION.pattern})|[A-Za-z_][\\w.]*')
 # Libraries on top of JAX: modules that use them may not import JAX itself.
@@ -56,22 +54,19 @@ def parse_arguments(text: str) -> Arguments:
   Raises:
     UserError: it is neither, or names an unknown type.
   """
-  if _NAME.fullmatch(text.strip()) and text.strip() not in _TYPES:
-    return text.strip()
-  found, rest = [], _SHAPE.sub('', text)
-  for name, sizes in _SHAPE.findall(text):
+  text = text.strip()
+  if _NAME.fullmatch(text) and text not in _TYPES:
+    return text
+  if not re.fullmatch(rf'(?:{_SHAPE.pattern}[\s,;]*)*', text):
+    raise UserError(f'--shapes={text}: cannot be read; write, for example, '
+                    '"f32[512,1024] bf16[1024,4096]", or name a function that '
+                    'returns the arguments')
+  found = [(name, [int(size) for size in re.findall(r'\d+', sizes)])
+           for name, sizes in _SHAPE.findall(text)]
+  for name, _ in found:
     if name not in _TYPES:
       raise UserError(f'--shapes={text}: there is no type {name!r}; choose '
                       f'from {", ".join(_TYPES)}')
-    try:
-      found.append((name, [int(size) for size in sizes.split(',')
-                           if sizes.strip()]))
-    except ValueError:
-      rest = sizes
-  if rest.strip(' ,;'):
-    raise UserError(f'--shapes={text}: cannot be read at {rest.strip()!r}; '
-                    'write, for example, "f32[512,1024] bf16[1024,4096]", '
-                    'or name a function that returns the arguments')
   return found
 
 
@@ -91,7 +86,6 @@ def lower_named(target: str, arguments: Arguments) -> bytes:
   if isinstance(arguments, str):
     return lower(function, _call_for_arguments(target, arguments), target,
                  arguments)
-  _require_all_arguments(function, len(arguments), target)
   return lower(function, arguments_of_shapes(function, arguments), target,
                ' '.join(f'{name}[{",".join(map(str, sizes))}]'
                         for name, sizes in arguments))
@@ -114,10 +108,10 @@ def lower(function: Callable, arguments: tuple, name: str = '',
 
   Args:
     function: jitted or not.
-    arguments: nested in any way: arrays, `jax.ShapeDtypeStruct`s,
-      `tf.TensorSpec`s. Only shapes and types matter. May be empty for a
-      `tf.function` with an input signature.
-    name: of the function in messages; by default its own.
+    arguments: arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s, nested as
+      you like; only shapes and types matter. May be empty for a `tf.function`
+      with an input signature.
+    name: the function's name in messages; by default its own.
     shown_arguments: the arguments in messages.
 
   Raises:
@@ -177,27 +171,8 @@ def _lower_tensorflow(function, arguments: tuple) -> bytes:
       for place in places))(stage='hlo_serialized')
 
 
-def _require_all_arguments(function: Callable, number: int,
-                           target: str) -> None:
-  """Names the arguments that a function takes where shapes are missing."""
-  if not number and getattr(function, 'input_signature', None):
-    return
-  try:
-    parameters = inspect.signature(function).parameters.values()
-  except (TypeError, ValueError):
-    return  # A built-in function; tracing it will tell.
-  names = [one.name for one in parameters if one.default is one.empty
-           and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-  if number < len(names):
-    count = f'{len(names)} shapes' if len(names) > 1 else 'one shape'
-    raise UserError(
-        f'{target} takes {", ".join(names)}: give {count} with --shapes, as in '
-        "'f32[512,1024] bf16[1024]', or the name of a function that returns "
-        f'the arguments{f"; {number} given" if number else ""}')
-
-
 def _call_for_arguments(target: str, name: str) -> tuple:
-  """The arguments that another function, or a constant, stands for."""
+  """The arguments that another function returns, or a constant holds."""
   if ':' not in name:
     name = f'{target.rpartition(":")[0]}:{name}'
   found = _import(name)
@@ -211,9 +186,6 @@ def _call_for_arguments(target: str, name: str) -> tuple:
   return tuple(found) if isinstance(found, (tuple, list)) else (found,)
 
 
-# --- Names --------------------------------------------------------------------
-
-
 def _import(target: str) -> Any:
   """The object that 'module:name' or 'file.py:name' names."""
   module_name, _, attribute = target.rpartition(':')
@@ -221,7 +193,12 @@ def _import(target: str) -> Any:
     module = (_run_file(module_name) if module_name.endswith('.py')
               else importlib.import_module(module_name))
   except (Exception, SystemExit) as error:
-    raise _import_error(target, module_name, error) from error
+    missing = getattr(error, 'name', None) or ''
+    if missing.split('.')[0] in ('jax', 'jaxlib'):
+      raise UserError(f'{target}: {NEEDS_JAX}') from error
+    raise UserError(
+        f'{target}: {module_name} cannot be imported from {os.getcwd()} or '
+        f'PYTHONPATH ({type(error).__name__}: {reason_of(error)})') from error
   found = module
   for part in attribute.split('.'):
     if not hasattr(found, part):
@@ -231,23 +208,6 @@ def _import(target: str) -> Any:
                       f'{did_you_mean(attribute, names)}'.rstrip('; '))
     found = getattr(found, part)
   return found
-
-
-def _import_error(target: str, module_name: str,
-                  error: BaseException) -> UserError:
-  if module_name.endswith('.py') and not os.path.exists(module_name):
-    return UserError(f'{target}: there is no file {module_name}')
-  if isinstance(error, ModuleNotFoundError):
-    missing = error.name or ''
-    if missing.split('.')[0] in ('jax', 'jaxlib'):
-      return UserError(f'{target}: {NEEDS_JAX}')
-    if missing in (module_name, module_name.split('.')[0]):
-      return UserError(
-          f'{target}: there is no module {module_name!r} in {os.getcwd()} or '
-          'on PYTHONPATH; name one that `python -c "import ..."` '
-          'finds, or a file as in layers.py:dense')
-  return UserError(f'{target}: {module_name} cannot be imported '
-                   f'({type(error).__name__}: {reason_of(error)})')
 
 
 def _run_file(path: str) -> Any:

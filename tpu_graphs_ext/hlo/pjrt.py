@@ -1,14 +1,13 @@
 """Compiles HLO for a TPU ahead of time, through the C API of PJRT.
 
-`GetPjrtApi` of libtpu.so returns a table of functions, declared by the public
-header `xla/pjrt/c/pjrt_c_api.h`. New functions are only ever added at the end
-of the table, so the positions below stay. Needs only the standard library.
+`GetPjrtApi` of libtpu.so returns the table of functions that the public header
+`xla/pjrt/c/pjrt_c_api.h` declares. It only grows at the end, so the positions
+below stay.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Optional
 
 # Position of each function in `PJRT_Api`, after its three leading fields.
 FUNCTIONS = {
@@ -67,7 +66,7 @@ _Optimized = _struct('_Optimized', ('executable', _POINTER),
 class Compiler:
   """libtpu, loaded into this process, compiling for one topology.
 
-  Malformed programs can end the process: see `CompilerProcess`.
+  Malformed programs can end the process: see `subprocesses`.
   """
 
   def __init__(self, library: str, topology: str):
@@ -94,14 +93,12 @@ class Compiler:
     self._call('PJRT_TopologyDescription_Create', arguments)
     self._topology = arguments.topology
 
-  def compile(self, program: bytes, program_format: str,
-              options: Optional[bytes] = None) -> bytes:
+  def compile(self, program: bytes, program_format: str) -> bytes:
     """Compiles a program for one device.
 
     Args:
       program: a serialized `HloModuleProto`, or MLIR (StableHLO).
       program_format: 'hlo' or 'mlir'.
-      options: a serialized `CompileOptionsProto`; None: one device.
 
     Returns:
       The optimised program, a serialized `HloModuleProtoWithConfig`. Its first
@@ -110,14 +107,13 @@ class Compiler:
     Raises:
       PjrtError: the compiler refuses the program.
     """
-    options = options or _ONE_DEVICE
     code = ctypes.create_string_buffer(program, len(program))
     form = program_format.encode()
     source = _Program(code=ctypes.addressof(code), code_size=len(program),
                       format=form, format_size=len(form))
     arguments = _Compile(
         topology=self._topology, program=ctypes.addressof(source),
-        options=options, options_size=len(options))
+        options=_ONE_DEVICE, options_size=len(_ONE_DEVICE))
     self._call('PJRT_Compile', arguments)
     try:
       return self._optimized(arguments.executable)

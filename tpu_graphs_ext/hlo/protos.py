@@ -1,13 +1,13 @@
-"""The protobuf messages: HLO from TensorFlow, tuning files defined here.
+"""The protobuf messages: HLO as TensorFlow defines it, tuning files by a table.
 
-A tuning file holds HLO modules and their measured runs. Its message classes
-are made at import, so that there is no generated code; reading needs only the
-field numbers and types.
+Reading a tuning file needs only field numbers and types, so there is no
+generated code.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any, Optional, Union
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -19,7 +19,6 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 
 HloModuleProto = hlo_pb2.HloModuleProto
-HloComputationProto = hlo_pb2.HloComputationProto
 HloInstructionProto = hlo_pb2.HloInstructionProto
 ShapeProto = xla_data_pb2.ShapeProto
 PrimitiveType = xla_data_pb2.PrimitiveType
@@ -27,7 +26,12 @@ PrimitiveType = xla_data_pb2.PrimitiveType
 # No compiler writes more; reading it would take minutes, or all memory.
 MAX_FILE_BYTES = 1 << 28
 MAX_INSTRUCTIONS = 1_000_000  # The largest programs have some 50,000.
-MAX_RANK = 128  # Dimensions of a shape, and entries of any list of dimensions.
+MAX_RANK = 128  # Entries of any list of dimensions.
+# The lists of dimensions of an instruction's optional messages.
+_DIMENSIONS = {
+    'window': ['dimensions'], 'padding_config': ['dimensions'],
+    'convolution_dimension_numbers': [
+        f'{of}_spatial_dimensions' for of in ('input', 'kernel', 'output')]}
 
 _FILE = 'tpu_graphs_ext/tuning.proto'
 _PACKAGE = 'tpu_graphs_ext.tuning'
@@ -65,37 +69,29 @@ _MESSAGES = {
 _Field = descriptor_pb2.FieldDescriptorProto
 
 
-def _add_field(message, name: str, number: int, kind) -> None:
-  field = message.field.add(name=name, number=number)
-  repeated = isinstance(kind, list)
-  field.label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
-  kind = kind[0] if repeated else kind
-  if kind.startswith('.') or kind[0].isupper():
-    field.type = _Field.TYPE_MESSAGE
-    field.type_name = kind if kind[0] == '.' else f'.{_PACKAGE}.{kind}'
-  else:
-    field.type = _Field.Type.Value(f'TYPE_{kind.upper()}')
-
-
-def _message_classes() -> dict:
+def _message_classes() -> list:
   file = descriptor_pb2.FileDescriptorProto(
       name=_FILE, package=_PACKAGE, syntax='proto3',
       dependency=[hlo_pb2.DESCRIPTOR.name, xla_data_pb2.DESCRIPTOR.name])
   for name, fields in _MESSAGES.items():
     message = file.message_type.add(name=name)
-    for field, (number, kind) in fields.items():
-      _add_field(message, field, number, kind)
+    for field_name, (number, kind) in fields.items():
+      field = message.field.add(
+          name=field_name, number=number, label=_Field.LABEL_OPTIONAL)
+      if isinstance(kind, list):
+        field.label, (kind,) = _Field.LABEL_REPEATED, kind
+      if kind.startswith('.') or kind[0].isupper():
+        field.type = _Field.TYPE_MESSAGE
+        field.type_name = kind if kind[0] == '.' else f'.{_PACKAGE}.{kind}'
+      else:
+        field.type = _Field.Type.Value(f'TYPE_{kind.upper()}')
   pool = descriptor_pool.Default()  # The one that knows XLA's messages.
   pool.Add(file)
   found = pool.FindFileByName(_FILE).message_types_by_name
-  return {name: message_factory.GetMessageClass(found[name])
-          for name in _MESSAGES}
+  return [message_factory.GetMessageClass(found[name]) for name in _MESSAGES]
 
 
-_CLASSES = _message_classes()
-TuningData = _CLASSES['TuningData']
-ModuleTuningData = _CLASSES['ModuleTuningData']
-ConfigProfile = _CLASSES['ConfigProfile']
+TuningData, ModuleTuningData, ConfigProfile, *_ = _message_classes()
 
 
 def read_bytes(path: str) -> bytes:
@@ -123,10 +119,15 @@ def parse(message_class: Any, content: bytes) -> Optional[Any]:
     return None
 
 
+def nodes(module: HloModuleProto) -> Iterator[HloInstructionProto]:
+  """The instructions of all computations, in stored order."""
+  for computation in module.computations:
+    yield from computation.instructions
+
+
 def has_opcodes(module: HloModuleProto) -> bool:
   """Whether this is HLO, not other bytes that happen to parse as such."""
-  return any(node.opcode for computation in module.computations
-             for node in computation.instructions)
+  return any(node.opcode for node in nodes(module))
 
 
 def as_module(module: Union[HloModuleProto, bytes]) -> HloModuleProto:
@@ -146,28 +147,20 @@ def as_module(module: Union[HloModuleProto, bytes]) -> HloModuleProto:
     raise UserError(
         f'HLO module {name!r}: has {count:,} instructions; at most '
         f'{MAX_INSTRUCTIONS:,} are read')
-  for computation in module.computations:
-    for node in computation.instructions:
-      rank = _longest_list(node)
-      if rank > MAX_RANK:
-        raise UserError(
-            f'HLO module {name!r}: instruction {node.name[:100]!r} has '
-            f'{rank:,} dimensions; at most {MAX_RANK} are read, so the module '
-            'is damaged')
+  for node in nodes(module):
+    rank = max(map(len, _dimension_lists(node)))
+    if rank > MAX_RANK:
+      raise UserError(
+          f'HLO module {name!r}: instruction {node.name[:100]!r} has '
+          f'{rank:,} dimensions; at most {MAX_RANK} are read, so the module '
+          'is damaged')
   return module
 
 
-def _longest_list(node: HloInstructionProto) -> int:
-  """The length of the longest list with an entry for each dimension."""
+def _dimension_lists(node: HloInstructionProto) -> list:
   lists = [node.dimensions, node.slice_dimensions, node.dynamic_slice_sizes,
            node.shape.dimensions, node.shape.layout.minor_to_major]
-  if node.HasField('window'):
-    lists.append(node.window.dimensions)
-  if node.HasField('padding_config'):
-    lists.append(node.padding_config.dimensions)
-  if node.HasField('convolution_dimension_numbers'):
-    numbers = node.convolution_dimension_numbers
-    lists += [numbers.input_spatial_dimensions,
-              numbers.kernel_spatial_dimensions,
-              numbers.output_spatial_dimensions]
-  return max(map(len, lists))
+  for field, names in _DIMENSIONS.items():
+    if node.HasField(field):
+      lists += [getattr(getattr(node, field), name) for name in names]
+  return lists

@@ -1,14 +1,13 @@
 """Tile geometry: which loops a kernel's tile bounds divide, and how.
 
-A TPU stores a tensor in layout tiles (see `layout`). Tile bounds count them,
-one bound for each physical dimension, most major first: `output_bounds` are
-the tiled tensor's, `kernel_bounds` those of a convolution's second operand, its
-filter. The tiled tensor is a convolution's output; otherwise the operand of a
-reduction at the root; otherwise the root. A reshape has no bounds.
+Tile bounds count layout tiles (see `layout`), one bound for each physical
+dimension, most major first: `output_bounds` of the tiled tensor,
+`kernel_bounds` of a convolution's filter. The tiled tensor is a convolution's
+output, else the operand of a reduction at the root, else the root. A reshape
+has no bounds.
 
-The filter has no bound of its own along dimensions that it shares with the
-output: a grid has one loop for both. These rules were inferred from measured
-kernels; the compiler's own are not public.
+Dimensions that the filter shares with the output have one loop. These rules
+were inferred from measured kernels; the compiler's own are not public.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class TileGrid(NamedTuple):
   Attributes:
     axes: `Axis` of each loop, outermost first: the tiled tensor's, then a
       convolution's contracted ones.
-    num_output_axes: how many are the tiled tensor's.
+    num_output_axes: number of the tiled tensor's.
     kernel_axes: for each physical dimension of the filter, most major first,
       (axis, unit): the loop that its tile bound sets or follows, and the
       elements that a bound of 1 covers.
@@ -103,17 +102,12 @@ class TileGrid(NamedTuple):
 
 def has_tap_each(size: int, stride: int, base_dilation: int, image: int,
                  output: int) -> bool:
-  """Whether each element of the output has one tap, and no other has it.
+  """Whether each element of the output has a tap of its own.
 
-  Such a window stands for a batch, or for the features of a product: it picks
-  the element's own part of the filter. The compiler writes three kinds, of n
-  taps: n - 1 zeros between elements of the image; n - 2, at a stride of n, and
-  the image as long as the window; and an image of one element.
-
-  Args:
-    size: taps of the window.
-    stride, base_dilation: of the window.
-    image, output: sizes of the dimension.
+  Such a window stands for a batch, or for the features of a product. The
+  compiler writes three kinds, of n taps (`size`): n - 1 zeros between elements
+  of the image; n - 2, at a stride of n, and the image as long as the window;
+  and an image of one element. `image` and `output` are sizes of the dimension.
   """
   if size <= 1:
     return False

@@ -11,39 +11,17 @@ pyproject.toml pins the versions that were tested.
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tpu_graphs_ext.errors import UserError, how_to_install
-from tpu_graphs_ext.hlo import compiler_process, fusions, protos
+from tpu_graphs_ext.hlo import fusions, protos, subprocesses
 from tpu_graphs_ext.hlo.libtpu import LIBRARY_VARIABLE, Generation, library
 
 # An estimate of 2^63-1 cycles, or half of it, means an infeasible tile.
 INFEASIBLE_CYCLES = 10**12
 PALLAS_TARGET = 'tpu_custom_call'  # A custom call that is a Pallas kernel.
-
-
-def process(generation: Generation) -> compiler_process.CompilerProcess:
-  """A process that compiles for one generation.
-
-  Raises:
-    UserError: libtpu is not installed.
-  """
-  return compiler_process.CompilerProcess(library(), generation.topology)
-
-
-def parse_optimized(optimized: bytes) -> protos.HloModuleProto:
-  """The module in what `CompilerProcess.compile` returns."""
-  parsed = protos.parse(hlo_pb2.HloProto, optimized)
-  if parsed is None:
-    raise UserError('the TPU compiler returned something that is not an HLO '
-                    'module; for the version that was tested '
-                    f'{how_to_install("tpu")}')
-  return protos.as_module(parsed.hlo_module)
-
-
-# --- Kernels ------------------------------------------------------------------
 
 
 class Window(NamedTuple):
@@ -64,7 +42,7 @@ class CompiledKernel(NamedTuple):
   """One kernel of a compiled program.
 
   Attributes:
-    module: of this kernel alone; see `fusions.kernels_of`.
+    module: this kernel alone; see `fusions.kernels_of`.
     op_name: the operation in the user's program that it is named after.
     window: its tile; None if the compiler chose none.
     runs: how often it runs each time the program does.
@@ -82,8 +60,7 @@ class CompiledProgram(NamedTuple):
     kernels: those with tiles, in the program's order.
     passed_over: opcode -> number of instructions that are not such kernels.
     pallas: names of its Pallas kernels, whose authors choose the blocks.
-    open_loops: loops whose trip count the compiler does not know; their
-      kernels are counted once.
+    open_loops: loops with an unknown trip count; their kernels count once.
   """
   kernels: list[CompiledKernel]
   passed_over: dict[str, int]
@@ -103,17 +80,27 @@ def compile_program(program: bytes, generation: Generation,
   Raises:
     UserError: libtpu is missing, or the program does not compile.
   """
-  with process(generation) as compiler:
-    try:
-      optimized = compiler.compile(program, program_format)
-    except compiler_process.CompileError as error:
-      if PALLAS_TARGET.encode() not in program:
-        raise
-      raise compiler_process.CompileError(
-          f'{error}; it has Pallas kernels, which may need the libtpu of the '
-          'JAX that lowers them: name that one in '
-          f'{LIBRARY_VARIABLE}=/path/to/libtpu.so') from error
+  try:
+    optimized = subprocesses.compile_program(
+        library(), generation.topology, program, program_format)
+  except subprocesses.CompileError as error:
+    if PALLAS_TARGET.encode() not in program:
+      raise
+    raise subprocesses.CompileError(
+        f'{error}; it has Pallas kernels, which may need the libtpu of the '
+        'JAX that lowers them: name that one in '
+        f'{LIBRARY_VARIABLE}=/path/to/libtpu.so') from error
   return kernels_of(parse_optimized(optimized))
+
+
+def parse_optimized(optimized: bytes) -> protos.HloModuleProto:
+  """The module in what `pjrt.Compiler.compile` returns."""
+  parsed = protos.parse(hlo_pb2.HloProto, optimized)
+  if parsed is None:
+    raise UserError('the TPU compiler returned something that is not an HLO '
+                    'module; for the version that was tested '
+                    f'{how_to_install("tpu")}')
+  return protos.as_module(parsed.hlo_module)
 
 
 def kernels_of(module: protos.HloModuleProto) -> CompiledProgram:
@@ -124,9 +111,7 @@ def kernels_of(module: protos.HloModuleProto) -> CompiledProgram:
     root = root_of(kernel)
     kernels.append(CompiledKernel(
         kernel, _op_name(kernel, root), window_of(root), runs))
-  pallas = [node.metadata.op_name or node.name
-            for computation in module.computations
-            for node in computation.instructions
+  pallas = [node.metadata.op_name or node.name for node in protos.nodes(module)
             if node.opcode == 'custom-call'
             and node.custom_call_target == PALLAS_TARGET]
   return CompiledProgram(kernels, split.passed_over, pallas, split.open_loops)
@@ -142,7 +127,10 @@ def root_of(kernel: protos.HloModuleProto) -> protos.HloInstructionProto:
 
 def window_of(node: protos.HloInstructionProto) -> Optional[Window]:
   """The compiler's tile of an instruction; None if it noted none."""
-  window = _backend_config(node).get('window_config')
+  try:
+    window = json.loads(node.backend_config).get('window_config')
+  except (ValueError, AttributeError):  # No JSON, or not an object.
+    window = None
   if not window:
     return None
   cycles = int(window.get('estimated_cycles', 0))
@@ -152,17 +140,8 @@ def window_of(node: protos.HloInstructionProto) -> Optional[Window]:
       cycles if 0 < cycles < INFEASIBLE_CYCLES else None)
 
 
-def _backend_config(node) -> dict[str, Any]:
-  if not node.backend_config.startswith(b'{'):
-    return {}
-  try:
-    return json.loads(node.backend_config)
-  except ValueError:
-    return {}
-
-
 def _op_name(kernel, root) -> str:
   """The root's; else that of the last fused instruction that has one."""
-  named = [node.metadata.op_name for computation in kernel.computations
-           for node in computation.instructions if node.metadata.op_name]
+  named = [node.metadata.op_name for node in protos.nodes(kernel)
+           if node.metadata.op_name]
   return root.metadata.op_name or (named[-1] if named else '')

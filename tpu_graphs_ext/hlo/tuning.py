@@ -1,8 +1,8 @@
 """Tuning files (.pb) -> kernels and layout graphs -> .npz files.
 
-A `TuningData` file holds many modules, a `ModuleTuningData` file one. The
-content says which of the two a file is, and whether its runs chose tile sizes
-or layouts. The rules for runs are those of the data set's own encoder:
+A `TuningData` file holds many modules, a `ModuleTuningData` file one, and their
+runs chose tile sizes or layouts: the content says which. Runs count by the
+rules of the data set's own encoder:
 
 - A tile run counts if it has no error and took more than 1 ns. A kernel needs
   two such runs, bounds on every run, and a default run that counts; the
@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import filecmp
 import logging
 import math
 import os
 import re
+import tempfile
 from collections.abc import Sequence
-from typing import Optional, Union
+from typing import Callable, Optional
 
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import npz, schema
-from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import features, protos
 
@@ -39,17 +41,10 @@ _MAX_NAME = 180  # Characters of a program's name that a file name keeps.
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayoutGraph:
-  """A whole program and its measured layouts; see `schema.LAYOUT_FIELDS`.
+  """A whole program and its measured layouts.
 
-  Attributes:
-    name: file name without the ending.
-    node_feat: float32 [nodes, 140].
-    node_opcode: uint8 [nodes].
-    edge_index: int64 [edges, 2], rows (consumer, producer).
-    node_config_feat: float32 [configs, configurable nodes, 18].
-    node_config_ids: int64 [configurable nodes].
-    config_runtime: int64 [configs], ns.
-    node_splits: int64 [1, splits].
+  `name` is the file's, without the ending. `schema.LAYOUT_FIELDS` has shapes,
+  types and units of the arrays.
   """
   name: str
   node_feat: np.ndarray
@@ -64,16 +59,10 @@ class LayoutGraph:
     """Writes `<folder>/<name>.npz`, whole or not at all; returns its path."""
     path = os.path.join(folder, self.name + '.npz')
     with files.new_file(path) as file:
-      np.savez_compressed(file, **_stored(self))
+      np.savez_compressed(file, **{
+          field.name: getattr(self, field.name)
+          for field in schema.LAYOUT_FIELDS})
     return path
-
-
-def _stored(result: Union[Kernel, LayoutGraph]) -> dict[str, np.ndarray]:
-  """The arrays of a result by their names in the file."""
-  if isinstance(result, Kernel):
-    return {key: getattr(result, name) for name, key in STORED_NAMES.items()}
-  return {field.name: getattr(result, field.name)
-          for field in schema.LAYOUT_FIELDS}
 
 
 # --- Files --------------------------------------------------------------------
@@ -95,58 +84,28 @@ def featurize_file(path: str, out_dir: str) -> list[str]:
       under the same names. Nothing is written before the whole file is read.
   """
   out_dir = files.require_path('--out', out_dir)
-  modules, stem = _read(path)
+  results = _read(path, 'usable runs', tile_kernels, layout_graphs)
+  written = []
   try:
-    results = [*tile_kernels(modules, stem), *layout_graphs(modules, stem)]
-  except UserError as error:
-    raise UserError(f'{path}: {error}') from error
-  if not results:
-    raise UserError(f'{path}: none of its {len(modules.modules)} modules has '
-                    f'{MIN_RUNS} runs that can be used; nothing was written')
-  for result in results:
-    name = result.tile_id if isinstance(result, Kernel) else result.name
-    _require_same(os.path.join(out_dir, name + '.npz'), _stored(result))
-  _warn_of_unknown_opcodes(path, modules)
-  try:
-    os.makedirs(out_dir, exist_ok=True)
-    return [result.save(out_dir) for result in results]
+    with tempfile.TemporaryDirectory() as fresh:
+      for result in results:
+        source = result.save(fresh)
+        target = os.path.join(out_dir, os.path.basename(source))
+        if os.path.lexists(target) and not (
+            os.path.isfile(target)
+            and filecmp.cmp(source, target, shallow=False)):
+          raise UserError(
+              f'{target}: does not hold what featurize would write, so it is '
+              'not replaced; move it away, or choose another folder')
+        written.append((source, target))
+      os.makedirs(out_dir, exist_ok=True)
+      for source, target in written:
+        with open(source, 'rb') as file:
+          files.write_file(target, file.read())
   except OSError as error:
     raise UserError(f'{out_dir}: cannot be written ({error}); choose another '
                     'folder') from error
-
-
-def _require_same(path: str, arrays: dict[str, np.ndarray]) -> None:
-  """Raises a UserError if there is a file with other arrays."""
-  if not os.path.lexists(path):
-    return
-  try:
-    found, _ = npz.read_arrays(
-        path, list(arrays), max(array.nbytes for array in arrays.values())
-        + npz.MAX_BYTES)
-    same = npz.array_names(path) == set(found) == set(arrays) and all(
-        found[name].dtype == array.dtype and np.array_equal(found[name], array)
-        for name, array in arrays.items())
-  except npz.DamagedError:
-    same = False
-  if not same:
-    raise UserError(
-        f'{path}: does not hold what featurize would write, so it is not '
-        'replaced; move it away, or choose another folder')
-
-
-def _warn_of_unknown_opcodes(path: str, modules) -> None:
-  """Names opcodes without a number; they are written as 0."""
-  unknown = collections.Counter(
-      instruction.opcode for data in modules.modules
-      for computation in data.module.computations
-      for instruction in computation.instructions
-      if instruction.opcode not in schema.OPCODES)
-  if unknown:
-    named = shortened([f'{name[:40]!r} ({count:,} nodes)'
-                       for name, count in unknown.most_common()])
-    _log.warning(
-        '%s: %d opcodes are not in the table and are written as 0, as the '
-        'baseline does: %s', path, len(unknown), named)
+  return [target for _, target in written]
 
 
 def read_tile_kernels(path: str) -> list[Kernel]:
@@ -156,31 +115,40 @@ def read_tile_kernels(path: str) -> list[Kernel]:
     UserError: the file cannot be read, is something else or damaged, or has no
       tile kernel.
   """
-  modules, stem = _read(path)
-  try:
-    kernels = tile_kernels(modules, stem)
-  except UserError as error:
-    raise UserError(f'{path}: {error}') from error
-  if not kernels:
-    raise UserError(f'{path}: none of its {len(modules.modules)} modules has '
-                    f'{MIN_RUNS} tile-size runs that can be used')
-  return kernels
+  return _read(path, 'tile-size runs', tile_kernels)
 
 
-def _read(path: str) -> tuple:
-  """(TuningData, the file's stem if it has one module, else '')."""
+def _read(path: str, wanted: str, *readers: Callable) -> list:
+  """What the readers make of a file; names opcodes without a number."""
   serialized = protos.read_bytes(path)
   found = parse_tuning_data(path, serialized)
-  if found is not None:
-    return found
-  module = protos.parse(protos.HloModuleProto, serialized)
-  if module is not None and protos.has_opcodes(module):
-    raise UserError(f'{path}: holds an HLO module, but no measured runs; give '
-                    'a TuningData or ModuleTuningData protobuf')
-  raise UserError(
-      f'{path}: its {len(serialized)} bytes are no whole TuningData or '
-      'ModuleTuningData protobuf; the file is cut short, damaged or of another '
-      'kind: copy it again')
+  if found is None:
+    module = protos.parse(protos.HloModuleProto, serialized)
+    if module is not None and protos.has_opcodes(module):
+      raise UserError(f'{path}: holds an HLO module, but no measured runs; '
+                      'give a TuningData or ModuleTuningData protobuf')
+    raise UserError(
+        f'{path}: its {len(serialized)} bytes are not a whole TuningData or '
+        'ModuleTuningData protobuf; the file is cut short, damaged or of '
+        'another kind: copy it again')
+  modules = found[0].modules
+  try:
+    results = [result for read in readers for result in read(*found)]
+  except UserError as error:
+    raise UserError(f'{path}: {error}') from error
+  if not results:
+    raise UserError(
+        f'{path}: none of its {len(modules)} modules has {MIN_RUNS} {wanted}')
+  unknown = collections.Counter(
+      node.opcode for data in modules for node in protos.nodes(data.module)
+      if node.opcode not in schema.OPCODES)
+  if unknown:
+    named = shortened([f'{name[:40]!r} ({count:,} nodes)'
+                       for name, count in unknown.most_common()])
+    _log.warning(
+        '%s: %d opcodes are not in the table and become 0, as in the '
+        'baseline: %s', path, len(unknown), named)
+  return results
 
 
 def parse_tuning_data(path: str, serialized: bytes) -> Optional[tuple]:
@@ -209,9 +177,8 @@ def tile_kernels(tuning_data: protos.TuningData,
       is `<program>_<16 hex digits of the fingerprint>`.
 
   Returns:
-    `Kernel`s in the file's order. Modules with the same tile id and graph
-    become one kernel. Modules without enough runs are left out, with one
-    warning.
+    `Kernel`s in the file's order, one for all modules with the same tile id and
+    graph. Modules without enough runs are left out with one warning.
 
   Raises:
     UserError: the data is damaged, or a kernel has no default run that counts.
@@ -247,10 +214,7 @@ def _is_layout(data) -> bool:
 
 
 def _counting(data) -> list:
-  """Tile runs that count; none unless all runs have bounds.
-
-  A reshape's runs have bounds too, of no dimension.
-  """
+  """Tile runs that count; none unless all have bounds, if only of rank 0."""
   if not all(run.op_config.HasField('tile_size_config') for run in data.runs):
     return []
   return [run for run in data.runs
@@ -296,7 +260,7 @@ def _tile_id(program: str, fingerprint: int) -> str:
 
 
 def _file_name(name: str) -> str:
-  """A name without characters that do not belong in file names."""
+  """The name, made safe for a file name."""
   safe = re.sub(r'[^A-Za-z0-9._-]+', '_', name)[:_MAX_NAME]
   return safe.lstrip('.') or 'module'
 
@@ -339,7 +303,7 @@ def _layout_graph(data, name: str) -> LayoutGraph:
                  'left out', module, len(data.runs))
     runs = []
   times = [run.profile.compute_time_ns for run in runs]
-  if any(time < 1 for time in times):
+  if times and min(times) < 1:
     raise UserError(f'module {module!r}: the time of a run without error must '
                     f'be at least 1 ns; found {min(times)}')
   return LayoutGraph(

@@ -16,8 +16,8 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
   libtpu,
   lowering,
-  lowering_subprocess,
   protos,
+  subprocesses,
 )
 from tpu_graphs_ext.serving import kernel_sources
 
@@ -99,7 +99,7 @@ def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
       `rank_blocks`.
   """
   if isinstance(function, str):
-    lowered = lowering_subprocess.lower_named(
+    lowered = subprocesses.lower_named(
         function, lowering.parse_arguments(shapes), jax_python)
   else:
     lowered = kernel_sources.lower_function(function, shapes)

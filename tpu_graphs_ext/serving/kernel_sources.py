@@ -22,13 +22,12 @@ from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import (
-  compiler_process,
   features,
   hlo_files,
   libtpu,
   lowering,
-  lowering_subprocess,
   protos,
+  subprocesses,
   tpu_compiler,
   tuning,
 )
@@ -97,7 +96,7 @@ def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
   path = os.path.expanduser(name)
   if lowering.names_function(name):
     libtpu.library()  # Before the function's module runs.
-    module = lowering_subprocess.lower_named(
+    module = subprocesses.lower_named(
         name, lowering.parse_arguments(shapes), jax_python)
     return from_program(name, module, 'hlo', generation)
   if not os.path.exists(path):
@@ -211,11 +210,10 @@ def _from_hlo(name: str, file: hlo_files.HloFile,
   if not file.is_optimized:
     return from_program(
         name, file.module.SerializeToString(), 'hlo', generation)
-  machine = hlo_files.other_machine(file.module)
-  if machine:
+  if hlo_files.is_for_cpu_or_gpu(file.module):
     raise UserError(
-        f'{name}: was optimised for {machine}, whose kernels are not a TPU\'s; '
-        'give the module before optimisation, whose name has '
+        f'{name}: was optimised for a CPU or GPU, whose kernels are not a '
+        'TPU\'s; give the module before optimisation, whose name has '
         'before_optimizations')
   try:
     program = tpu_compiler.kernels_of(file.module)
@@ -243,7 +241,7 @@ def from_program(name: str, content: bytes, program_format: str,
   """
   try:
     program = tpu_compiler.compile_program(content, generation, program_format)
-  except compiler_process.CompileError as error:
+  except subprocesses.CompileError as error:
     raise UserError(f'{name}: {error}') from error
   return _from_compiled(name, program, [
       f'compiled for a TPU {generation.name} by libtpu'])
