@@ -98,7 +98,7 @@ def require_tpu(ranker: scoring.Ranker) -> None:
     raise UserError(
         f'{ranker.name}: was trained on tiles that are counted in elements, '
         'but legal tiles are known only for TPUs; rank given tiles: those '
-        'that a file lists, with --data, or in Python bounds=')
+        'that a file lists, with --data, or in Python rows of config_feat')
 
 
 def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
