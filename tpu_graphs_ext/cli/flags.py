@@ -12,6 +12,7 @@ import dataclasses
 import glob
 import json
 import os
+import pathlib
 import sys
 import typing
 from collections.abc import Callable, Iterable
@@ -254,8 +255,19 @@ def of_settings(settings_class: type, *without: str) -> list[Flag]:
 
 
 def loading(args: argparse.Namespace) -> Loading:
-  """How to load the task's models."""
-  return given(args, TASKS[args.task].loading)
+  """How to load the task's models; baseline runs do not name their data root.
+
+  If the default one is missing, it is the one that --data is a split of.
+  """
+  found = given(args, TASKS[args.task].loading)
+  data = getattr(args, 'data', '')
+  split = pathlib.Path(data).expanduser().absolute()
+  if (data and found.data_root == type(found).data_root
+      and not os.path.isdir(os.path.expanduser(found.data_root))
+      and (split.parent / 'train').is_dir()):
+    found = dataclasses.replace(found, data_root=str(
+        split.parents[0 if args.task == 'tile' else 2]))
+  return found
 
 
 def given(args: argparse.Namespace, settings_class: type) -> Any:
