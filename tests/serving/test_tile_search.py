@@ -184,9 +184,9 @@ def test_a_summary_of_a_compiled_program(found):
   assert [line.split() for line in text.split('\n\n')[1].split('\n')] == [
       ['kernel', 'share', 'of', 'time', 'best', 'tile', 'analytic', 'time',
        'default', 'tile', 'its', 'place', 'operation'],
-      ['elementwise', 'x3', '87.5%', '4x2', '-14.1', '%', '2x1', '5', 'of', '6',
-       'jit(f)/tanh'],
-      ['elementwise', '12.5%', '4x2', '0.0', '%'],
+      ['elementwise', 'x3', '87.5', '%', '4x2', '-14.1', '%', '2x1', '5', 'of',
+       '6', 'jit(f)/tanh'],
+      ['elementwise', '12.5', '%', '4x2', '0.0', '%'],
       ("analytic time: the best tile's against the default's, by formula; it "
        'does not predict the gain, so measure both').split()]
   assert "default, the TPU compiler's; the model puts it at place 5" in text

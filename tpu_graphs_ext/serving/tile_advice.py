@@ -150,7 +150,7 @@ def _summary(kernels: list[Advice]) -> str:
 
 def _summary_row(kernel: Advice) -> tuple[str, ...]:
   name = kernel.name + (f' x{kernel.copies}' if kernel.copies > 1 else '')
-  share = '' if kernel.share is None else f'{kernel.share:.1%}'
+  share = '' if kernel.share is None else f'{100 * kernel.share:.1f} %'
   if not kernel.picks:
     return name, share, 'no choice', '', '', '', kernel.op_name
   best, default = kernel.picks[0], kernel.default
