@@ -257,7 +257,7 @@ def of_settings(settings_class: type, *without: str) -> list[Flag]:
 def loading(args: argparse.Namespace) -> Loading:
   """How to load the task's models; baseline runs do not name their data root.
 
-  If the default one is missing, it is the one that --data is a split of.
+  If the default is missing, it is the folder that --data is a split of.
   """
   found = given(args, TASKS[args.task].loading)
   data = getattr(args, 'data', '')
