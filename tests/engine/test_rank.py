@@ -48,7 +48,7 @@ def test_choices_in_order_with_their_tiles_and_times():
   assert ranking.text() == '\n'.join([
       'tiny_net_0: 3 nodes, 4 configurations',
       '  place config     score  output_bounds    kernel_bounds    '
-      ' measured us over best',
+      '  runtime us over best',
       '      1      1   -1.0000  16x32            3x0x7            '
       '       0.250   150.0 %',
       '      2      2    0.2500  8                -                '

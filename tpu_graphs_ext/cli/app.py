@@ -66,11 +66,10 @@ class _Formatter(argparse.HelpFormatter):
     return text if '\n' in text else super()._fill_text(text, width, indent)
 
   def _get_help_string(self, action):
-    if (action.default in (None, argparse.SUPPRESS, False, ())
+    if (action.default in (None, argparse.SUPPRESS, False, (), '')
         or action.required or not action.option_strings):
       return action.help
-    default = repr(action.default) if action.default == '' else '%(default)s'
-    return f'{action.help} (default: {default})'
+    return f'{action.help} (default: %(default)s)'
 
 
 class _Completion(argparse.Action):

@@ -91,7 +91,7 @@ class Ranking:
               f'{slowdown:>9}')
 
     lines.append(line(
-        'place', 'config', 'score', bounds, 'measured us', 'over best'))
+        'place', 'config', 'score', bounds, 'runtime us', 'over best'))
     for place, choice in enumerate(self.choices, 1):
       bounds = '' if choice.output_bounds is None else ''.join(
           f'{"x".join(map(str, sizes)) or "-":<16} '

@@ -74,8 +74,8 @@ class ResumeFolder:
         return interrupted
       finished = _finished_run(settings)
       _log.info('--resume: this run is finished' if finished else
-                '--resume: no run with these settings was broken off in '
-                f'{settings.out_dir}; a new one starts')
+                '--resume: no interrupted run with these settings in '
+                f'{settings.out_dir}; starting a new one')
     seed = settings.seed
     if seed is None:
       seed = int.from_bytes(os.urandom(4), 'little')

@@ -164,7 +164,7 @@ def text(found: Comparison, top: int = 15) -> str:
   off = (by_function.predicted_us - by_function.measured_us).abs()
   dearest = off.sort_values(ascending=False).index[:top]
   return '\n'.join([
-      *lines, '', 'Kernel functions that are most microseconds off',
+      *lines, '', 'Kernel functions with the largest errors in us',
       _table(by_function.loc[dearest])])
 
 
