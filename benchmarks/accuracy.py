@@ -2,7 +2,6 @@
 
   python benchmarks/accuracy.py
 
-Each run is a process of its own; one that fails becomes a row that says why.
 What is in the CSV already is not run again, so an interrupted benchmark is
 continued by the same command. `benchmarks/README.md` says what is measured.
 With `--task layout` it is that of the layout task, in `accuracy_layout.py`.
@@ -22,8 +21,7 @@ from typing import Any, Optional
 import accuracy_layout
 import accuracy_table
 import booster
-import measured_tiles
-from accuracy_run import LEAVE_ONE_OUT, SPLITS, RunSpec
+from accuracy_run import SPLITS, RunSpec
 from accuracy_work import (
   DataSet,
   add_flags,
@@ -40,13 +38,8 @@ from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
-# --- The list of runs --------------------------------------------------------
-
 # Kernels of Google's TPU compiler, with its estimates as runtimes.
 COMPILED = 'compiled_v3'
-REAL = 'real'
-MEASURED = 'measured_tiles'
-KNOWN = (COMPILED, MEASURED, REAL)
 
 
 # --- Data --------------------------------------------------------------------
@@ -58,67 +51,32 @@ def data_sets(args) -> list[DataSet]:
   Raises:
     UserError: a data set is unknown, or a file or folder is missing.
   """
-  extra = _extra_data(args.extra_data)
-  found = {REAL: real_source(args.real),
-           MEASURED: measured_tiles.source(args.measured_tiles)}
-  real = found[REAL]
-  known = [*KNOWN, *extra]
-  chosen = args.data.split(',') if args.data else [
-      name for name in known if found.get(name, True)]
+  extra = {}
+  for pair in args.extra_data:
+    name, equals, folder = pair.partition('=')
+    if not equals or name in ('', COMPILED, *extra):
+      raise UserError(f'--extra_data={pair}: must be NAME=DIR with a new name')
+    extra[name] = files.full_path(folder)
+  known = [COMPILED, *extra]
   sets = []
-  for name in chosen:
-    if name == COMPILED:
-      sets.append(_compiled(args))
-    elif name in extra:
-      sets.append(DataSet(name, extra[name], SPLITS, 'as given',
-                          content_of(extra[name])))
-    elif name == MEASURED and found[MEASURED]:
-      sets.append(_measured_tiles(found[MEASURED], args))
-    elif name == MEASURED:
-      raise UserError(
-          f'--data={args.data}: there are no measured tiles; give '
-          f'--measured_tiles DIR, or set {measured_tiles.VARIABLE}')
-    elif name == REAL and real:
-      sets.append(DataSet(
-          REAL, real, LEAVE_ONE_OUT, 'kernels timed on a TPU, of '
-          f'{os.path.basename(real)}', content_of(real)))
-    elif name == REAL:
-      raise UserError(
-          f'--data={args.data}: there are no real kernels; give --real '
-          f'FILE.pb, or set {checkout.ROOT_VARIABLE} to a checkout of the '
-          'baseline')
-    else:
+  for name in args.data.split(',') if args.data else known:
+    if name not in known:
       raise UserError(f'--data={args.data}: there is no data set {name!r}; '
                       f'choose from {", ".join(known)}')
+    sets.append(_compiled(args) if name == COMPILED else DataSet(
+        name, extra[name], SPLITS, 'as given', content_of(extra[name])))
   return sets
 
 
 def real_source(path: str) -> str:
   """The file of real kernels; empty where none is given or found."""
   if path:
-    if not os.path.isfile(os.path.expanduser(path)):
+    if not os.path.isfile(files.full_path(path)):
       raise UserError(f'--real={path}: no such file')
-    return os.path.abspath(os.path.expanduser(path))
+    return files.full_path(path)
   root = checkout.find()
   found = os.path.join(root, checkout.REAL_KERNELS) if root else ''
   return found if os.path.isfile(found) else ''
-
-
-def _extra_data(pairs: list[str]) -> dict[str, str]:
-  extra = {}
-  for pair in pairs:
-    name, equals, folder = pair.partition('=')
-    if not equals or not name or name in (*KNOWN, *extra):
-      raise UserError(f'--extra_data={pair}: must be NAME=DIR with a new name')
-    extra[name] = os.path.abspath(os.path.expanduser(folder))
-  return extra
-
-
-def _measured_tiles(source: str, args) -> DataSet:
-  root = measured_tiles.data_root(
-      source, os.path.join(args.work_dir, MEASURED))
-  return DataSet(MEASURED, root, SPLITS, 'tiles timed on a CPU; bounds count '
-                 'elements, by logical dimension', content_of(root))
 
 
 def _compiled(args) -> DataSet:
@@ -139,7 +97,7 @@ def _compiled(args) -> DataSet:
 
 def run_list(args, sets: list[DataSet],
              models_py: str) -> list[tuple[RunSpec, DataSet]]:
-  """All runs asked for: a whole seed after the other, leave one out last.
+  """All runs asked for: a whole seed after the other.
 
   Raises:
     UserError: there is no such model.
@@ -152,71 +110,43 @@ def run_list(args, sets: list[DataSet],
       load_models.model_class(name, models_py)
   rows = [(name, name, {}) for name in names]
   rows += [changed_row(text, models_py) for text in args.changed]
-  runs = []
-  for seed in args.seeds:
-    for data in sets:
-      for name, model, kwargs in rows:
-        runs.append((_spec(args, data, name, model, kwargs, seed, models_py),
-                     data))
-  return sorted(runs, key=lambda run: run[1].protocol == LEAVE_ONE_OUT)
+  return [(_spec(args, data, *row, seed, models_py), data)
+          for seed in args.seeds for data in sets for row in rows]
 
 
 def _spec(args, data: DataSet, name: str, model: str, kwargs: dict[str, Any],
           seed: int, models_py: str) -> RunSpec:
-  loo = data.protocol == LEAVE_ONE_OUT
-  epochs = args.real_epochs if loo else args.epochs
   row = model if name == model else f'{model} {name}'
   folder = re.sub(r'[^\w.-]+', '_',
-                  f'{data.name} {row} seed {seed} epochs {epochs}')
+                  f'{data.name} {row} seed {seed} epochs {args.epochs}')
   return RunSpec(
       data=data.name, source=data.source, protocol=data.protocol, name=name,
       model=model, kwargs=json.dumps(kwargs, sort_keys=True), seed=seed,
-      epochs=epochs, real=real_source(args.real),
+      epochs=args.epochs, real=real_source(args.real),
       models_py=booster.__file__ if model == booster.NAME else models_py,
       folder=os.path.join(args.work_dir, 'runs', folder),
       cache_dir=os.path.join(args.work_dir, 'cache'),
       threads=max(1, cores() // args.jobs))
 
 
-def write_readme(path: str, results: accuracy_table.Results) -> None:
-  """Puts the main numbers into the README.
-
-  Raises:
-    UserError: the file cannot be read, or has no place for them.
-  """
-  try:
-    with open(path, encoding='utf-8') as file:
-      text = file.read()
-  except OSError as error:
-    raise UserError(f'--readme={path}: {error.strerror}') from error
-  files.write_file(path, accuracy_table.with_readme_table(
-      text, results.rows()).encode())
-
-
 # --- Command line ------------------------------------------------------------
 
 
 def parser() -> argparse.ArgumentParser:
-  """The flags."""
   flags = argparse.ArgumentParser(
       description=__doc__.splitlines()[0],
       formatter_class=argparse.ArgumentDefaultsHelpFormatter)
   add = flags.add_argument
   add('--models', help='comma-separated; if not given all of models.py and '
       f'{booster.NAME}; empty: none')
-  add('--data', help=f'comma-separated: {", ".join(KNOWN)}, and '
-      'names of --extra_data; all there are if not given')
+  add('--data', help=f'comma-separated: {COMPILED} and names of --extra_data; '
+      'all there are if not given')
   add('--extra_data', action='append', default=[], metavar='NAME=DIR',
       help='another labelled data root; may be given again')
   add('--real', default='', metavar='FILE.pb',
-      help='real kernels; if not given those of the checkout that '
-      f'{checkout.ROOT_VARIABLE} names')
-  add('--measured_tiles', default='', metavar='DIR',
-      help='tiles measured on other hardware: a data root, whose test split '
-      f'may be missing; if not given, what {measured_tiles.VARIABLE} names')
+      help='real kernels to measure on as well; if not given those of the '
+      f'checkout that {checkout.ROOT_VARIABLE} names')
   add('--epochs', type=positive, default=100, help='at most, for all models')
-  add('--real_epochs', type=positive, default=10,
-      help=f'epochs of leave one out on {REAL}')
   add('--kernels', type=int, default=700,
       help='kernels of the sample data')
   add_flags(add, 'tile', 'accuracy.csv', 'models.py')
@@ -227,23 +157,22 @@ def parser() -> argparse.ArgumentParser:
 
 def benchmark(args) -> int:
   """Does what the flags say; returns how many runs failed."""
-  args.work_dir = os.path.abspath(os.path.expanduser(args.work_dir))
-  results = accuracy_table.Results(
-      os.path.abspath(os.path.expanduser(args.results)))
-  rows = results.rows()
+  args.work_dir = files.full_path(args.work_dir)
+  results = accuracy_table.Results(files.full_path(args.results))
   failures = 0
   if not args.table_only:
     models_py = kept_models_py(args)
     runs = run_list(args, data_sets(args), models_py)
-    left = still_to_run(runs, rows, args.rerun_changed)
-    print(f'{len(runs) - len(left)} of {len(runs)} runs are done',
-          file=sys.stderr)
+    left = still_to_run(runs, results.rows(), args.rerun_changed)
     if any(spec.model == booster.NAME for spec, _ in left):
       booster.lightgbm()  # That it is missing is told now, not after hours.
     failures = run_all(left, args, results)
   print(write_table(results))
   if args.readme:
-    write_readme(args.readme, results)
+    with open(args.readme, encoding='utf-8') as file:
+      text = file.read()
+    files.write_file(args.readme, accuracy_table.with_readme_table(
+        text, results.rows()).encode())
   return failures
 
 

@@ -205,8 +205,6 @@ def benchmark(args) -> int:
     models_py = kept_models_py(args)
     runs = run_list(args, data_sets(args), models_py)
     left = still_to_run(runs, rows, args.rerun_changed)
-    print(f'{len(runs) - len(left)} of {len(runs)} runs are done',
-          file=sys.stderr)
     failures = run_all(left, args, results)
   print(write_table(results))
   return failures

@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import collections
-import contextlib
-import csv
-import fcntl
+import io
 import math
 import os
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Optional
 
+import pandas
+
+from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
 
 # What a run is: two rows never agree in all of these.
 KEY = ('data', 'model', 'kwargs', 'seed', 'epochs')
 SPLITS = ('valid', 'test', 'real')
-MEANS = ('micro', 'macro')
 MEASURES = ('top1', 'top5', 'top10', 'opa', 'kendall')
-# Micro slowdowns of choices without a model: the compiler's default tile, which
-# is one, and what k tiles drawn at random are to be expected to give.
+# Slowdowns of choices without a model: the compiler's default tile, which is
+# one, and what k tiles drawn at random are to be expected to give.
 CHOICES = ('default', 'random1', 'random5', 'random10')
 TRAINING = ('parameters', 'seconds_an_epoch', 'epochs_done', 'best_epoch')
 COLUMNS = (
     *KEY, 'name', 'status', 'error', *TRAINING,
     *(f'{split}_{column}' for split in SPLITS for column in (
-        'kernels', *(f'{mean}_{measure}' for mean in MEANS
-                     for measure in MEASURES), *CHOICES)),
+        'kernels', *(f'micro_{measure}' for measure in MEASURES), *CHOICES)),
     'threads', 'models_py', 'content', 'recipe', 'protocol', 'date', 'machine',
     'versions', 'command')
 
-_TITLES = {
-    'valid': 'Validation split',
-    'test': 'Labelled test split',
-    'real': 'Real TPU kernels'}
+_TITLES = {'valid': 'Validation split', 'test': 'Labelled test split',
+           'real': 'Real TPU kernels'}
 _DEFAULT, _RANDOM = "the compiler's default tile", 'a random choice'
 _HEADS = {'top1': 'top-1 %', 'top5': 'top-5 %', 'top10': 'top-10 %',
           'opa': 'OPA', 'kendall': 'tau'}
@@ -46,10 +43,7 @@ Row = dict[str, str]
 
 
 class Results:
-  """A CSV with a row a run, which several processes may write to.
-
-  Every change rewrites the file whole and takes its place atomically.
-  """
+  """A CSV with a row a run; each change replaces the file as a whole."""
 
   def __init__(self, path: str, columns: tuple[str, ...] = COLUMNS,
                tables: Optional[Callable[[list[Row]], str]] = None):
@@ -63,42 +57,22 @@ class Results:
     Raises:
       UserError: the file has other columns.
     """
-    try:
-      with open(self.path, encoding='utf-8', newline='') as file:
-        reader = csv.DictReader(file)
-        rows = list(reader)
-    except FileNotFoundError:
+    if not os.path.exists(self.path):
       return []
-    if tuple(reader.fieldnames or ()) != self._columns:
+    frame = pandas.read_csv(self.path, dtype=str, keep_default_na=False)
+    if tuple(frame.columns) != self._columns:
       raise UserError(
           f'{self.path}: its columns are not those of this benchmark; move '
           'it away, or name another --results')
-    return rows
+    return frame.to_dict('records')
 
   def put(self, row: dict[str, object]) -> None:
     """Adds a row, or replaces the one of the same run."""
     new = {column: text_of(row.get(column)) for column in self._columns}
-    with self._locked():
-      by_key = {key_of(old): old for old in self.rows()}
-      by_key[key_of(new)] = new
-      temporary = f'{self.path}.{os.getpid()}.tmp'
-      with open(temporary, 'w', encoding='utf-8', newline='') as file:
-        writer = csv.DictWriter(file, self._columns, lineterminator='\n')
-        writer.writeheader()
-        writer.writerows(by_key.values())
-      os.replace(temporary, self.path)
-
-  @contextlib.contextmanager
-  def _locked(self) -> Iterator[None]:
-    """Holds the folder: the file itself is replaced, its lock would be too."""
-    folder = os.path.dirname(os.path.abspath(self.path))
-    os.makedirs(folder, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-      fcntl.flock(descriptor, fcntl.LOCK_EX)
-      yield
-    finally:
-      os.close(descriptor)
+    rows = {key_of(each): each for each in [*self.rows(), new]}
+    text = io.StringIO()
+    pandas.DataFrame(rows.values()).to_csv(text, index=False)
+    files.write_file(self.path, text.getvalue().encode())
 
 
 def key_of(row: dict[str, object]) -> tuple[str, ...]:
@@ -116,11 +90,11 @@ def text_of(value: object) -> str:
 
 def markdown(rows: list[Row]) -> str:
   """The tables: a summary, then a section for each data set."""
-  done = [row for row in rows if row['status'] == 'ok']
   lines = ['# Accuracy of the models', '', *_header(rows), '']
   sets = collections.defaultdict(list)
-  for row in done:
-    sets[row['data'], row['content'], row['epochs']].append(row)
+  for row in rows:
+    if row['status'] == 'ok':
+      sets[row['data'], row['content'], row['epochs']].append(row)
   lines += _summary(sets)
   for (data, _, epochs), members in sets.items():
     lines += [f'## {data}, {epochs} epochs at most', '',
@@ -139,17 +113,17 @@ def failed_runs(rows: list[Row]) -> list[str]:
 
 def _header(rows: list[Row]) -> list[str]:
   """What the numbers mean and where they come from."""
-  lines = [
+  return [
       'Mean ± sample standard deviation over seeds. top-k %: how much slower '
-      'the best of the k chosen', 'tiles is than the best tile. Micro: mean '
-      'over kernels; macro: mean over programs. "Best to worst',
-      'seed" is of the micro top-5. Written by `benchmarks/accuracy.py`; '
-      '`benchmarks/README.md` says how the data is made.', '',
+      'the best of the k chosen', 'tiles is than the best tile, as a mean over '
+      'kernels. "Best to worst seed" is of the top-5.', 'Written by '
+      '`benchmarks/accuracy.py`; `benchmarks/README.md` says how the data is '
+      'made.', '',
       "Epochs and LightGBM's trees are chosen on the validation split, and on "
-      'no other.', '']
-  return lines + provenance(
-      rows, '`tpu-graphs-ext train` at default flags, but for `--epochs` and '
-      '`--seed`', "models.py, or a LightGBM row's booster.py (SHA-256)")
+      'no other.', '', *provenance(
+          rows, '`tpu-graphs-ext train` at default flags, but for `--epochs` '
+          'and `--seed`',
+          "models.py, or a LightGBM row's booster.py (SHA-256)")]
 
 
 def provenance(rows: list[Row], training: str, models_py: str) -> list[str]:
@@ -160,11 +134,10 @@ def provenance(rows: list[Row], training: str, models_py: str) -> list[str]:
     training: how was trained.
     models_py: what to call that column.
   """
-  dates, lines = [row['date'] for row in rows], []
   recipes = dict.fromkeys(
       (row['data'], row['recipe'], row['content']) for row in rows)
-  lines += [f'- Data `{data}`: {recipe}; content {content}.'
-            for data, recipe, content in recipes]
+  lines = [f'- Data `{data}`: {recipe}; content {content}.'
+           for data, recipe, content in recipes]
   lines.append(f'- Training: {training}.')
   for title, column in (
       ('Versions', 'versions'), (models_py, 'models_py'),
@@ -173,37 +146,32 @@ def provenance(rows: list[Row], training: str, models_py: str) -> list[str]:
     values = dict.fromkeys(row[column] for row in rows if row[column])
     quote = '`' if column == 'command' else ''
     lines += [f'- {title}: {quote}{value}{quote}' for value in values]
+  dates = sorted({row['date'] for row in rows})
   if dates:
-    lines.append(f'- Date: {min(dates)}' + (
-        f' to {max(dates)}' if max(dates) != min(dates) else ''))
+    lines.append('- Date: ' + ' to '.join(dict.fromkeys([dates[0], dates[-1]])))
   return lines
 
 
 def _summary(sets: dict[tuple, list[Row]]) -> list[str]:
   """One line a compared model: top-1 and top-5 wherever it was measured."""
-  columns = {}
-  for (data, _, epochs), rows in sets.items():
-    for split in SPLITS:
-      measured = [row for row in rows
-                  if row['name'] == row['model'] and row[f'{split}_kernels']]
-      if measured:
-        columns[f'{data}, {split}, {epochs} epochs'] = split, measured
+  columns = {
+      f'{data}, {split}, {epochs} epochs': (split, measured)
+      for (data, _, epochs), rows in sets.items() for split in SPLITS
+      if (measured := [row for row in rows if row['name'] == row['model']
+                       and row[f'{split}_kernels']])}
   if not columns:
     return []
   models = dict.fromkeys(
       row['name'] for _, rows in columns.values() for row in rows)
-  cells = []
-  for model in models:
-    cells.append([model])
-    for split, rows in columns.values():
-      own = [row for row in rows if row['name'] == model]
-      cells[-1].append(' / '.join(
-          mean_std(percents_of(own, f'{split}_micro_{measure}'), 1)
-          for measure in ('top1', 'top5')))
-  for label in (_DEFAULT, _RANDOM):
-    cells.append([label, *(' / '.join(
-        _choice(label, rows[0], split, measure, 1)
-        for measure in ('top1', 'top5')) for split, rows in columns.values())])
+  cells = [[model, *(' / '.join(
+      _spread([row for row in rows if row['name'] == model],
+              f'{split}_micro_{measure}', measure, 1)
+      for measure in ('top1', 'top5')) for split, rows in columns.values())]
+           for model in models]
+  cells += [[label, *(' / '.join(
+      _choice(label, rows[0], split, measure, 1)
+      for measure in ('top1', 'top5')) for split, rows in columns.values())]
+            for label in (_DEFAULT, _RANDOM)]
   return ['## Summary: micro top-1 % / top-5 %', '',
           *table(['model', *columns], cells)]
 
@@ -212,13 +180,10 @@ def _data_set(rows: list[Row], every: list[Row]) -> list[str]:
   """Compared models, then ablations, a table for each split."""
   compared = [row for row in rows if row['name'] == row['model']]
   ablated = [row for row in rows if row['name'] != row['model']]
-  lines = []
-  if compared:
-    lines += _split_tables('', compared, every)
+  lines = _split_tables('', compared, every)
   for model in dict.fromkeys(row['model'] for row in ablated):
     # With the model as it is, to compare with.
-    group = [row for row in compared if row['model'] == model]
-    group += [row for row in ablated if row['model'] == model]
+    group = [row for row in [*compared, *ablated] if row['model'] == model]
     lines += _split_tables(f'Ablations of {model}: ', group, every)
   return lines
 
@@ -227,47 +192,32 @@ def _split_tables(title: str, rows: list[Row], every: list[Row]) -> list[str]:
   lines = []
   for split in SPLITS:
     measured = [row for row in rows if row[f'{split}_kernels']]
-    if not measured:
-      continue
-    kernels = '/'.join(dict.fromkeys(
-        row[f'{split}_kernels'] for row in measured))
-    note = f'{kernels} kernels'
-    if split == 'real':
-      note += (', each left out of training once'
-               if measured[0]['protocol'] == 'leave one out'
-               else '; trained on the data set above')
-    lines += [f'### {title}{_TITLES[split]} ({note})', '',
-              *_measure_table(split, measured, every)]
+    if measured:
+      kernels = '/'.join(dict.fromkeys(
+          row[f'{split}_kernels'] for row in measured))
+      note = '; trained on the data set above' * (split == 'real')
+      lines += [f'### {title}{_TITLES[split]} ({kernels} kernels{note})', '',
+                *_measure_table(split, measured, every)]
   return lines
 
 
 def _measure_table(split: str, rows: list[Row],
                    every: list[Row]) -> list[str]:
-  # The names of hidden test kernels tell no program.
-  means = MEANS if split == 'valid' else MEANS[:1]
-  # The split after which the run is told about: where it was trained.
-  with_training = split == 'valid' or not rows[0]['valid_kernels']
-  heads = ['model', 'seeds', *(
-      f'{mean} {_HEADS[measure]}' for mean in means for measure in MEASURES),
-      'best to worst seed']
-  if with_training:
-    heads += ['parameters', 's/epoch', 'best epoch']
-  runs = collections.defaultdict(list)
-  for row in rows:
-    runs[row['name'], row['model'], row['kwargs']].append(row)
+  with_training = split == 'valid'
+  heads = ['model', 'seeds', *_HEADS.values(), 'best to worst seed',
+           *(['parameters', 's/epoch', 'best epoch'] if with_training else [])]
   cells = []
-  for (name, model, kwargs), members in _best_first(runs, split):
+  for (name, model, kwargs), members in _best_first(rows, split):
     asked = sum(
         all(row[column] == members[0][column] for column in (
             'data', 'model', 'kwargs', 'epochs', 'content')) for row in every)
-    seeds = str(len(members))
-    if asked != len(members):
-      seeds += f' of {asked}'
-    label = name if name == model else f'{name} `{kwargs}`'
-    cells.append([label, seeds, *(
-        _spread(members, f'{split}_{mean}_{measure}', measure)
-        for mean in means for measure in MEASURES),
-        _range(members, f'{split}_micro_top5')])
+    top5 = percents_of(members, f'{split}_micro_top5')
+    cells.append([
+        name if name == model else f'{name} `{kwargs}`',
+        f'{len(members)} of {asked}' if asked != len(members) else str(asked),
+        *(_spread(members, f'{split}_micro_{measure}', measure, 2)
+          for measure in MEASURES),
+        f'{min(top5):.2f} to {max(top5):.2f}' if top5 else '-'])
     if with_training:
       cells[-1] += [
           f'{int(members[0]["parameters"]):,}',
@@ -278,6 +228,25 @@ def _measure_table(split: str, rows: list[Row],
         _choice(label, rows[0], split, measure, 2) for measure in MEASURES)]
     cells.append(choice + [''] * (len(heads) - len(choice)))
   return table(heads, cells)
+
+
+def _best_first(rows: list[Row], split: str) -> list[tuple]:
+  """Runs by (name, model, kwargs), in the order of their mean top-5.
+
+  In a table of ablations the model as it is comes first.
+  """
+  runs = collections.defaultdict(list)
+  for row in rows:
+    runs[row['name'], row['model'], row['kwargs']].append(row)
+  ablated = any(name != model for name, model, _ in runs)
+
+  def order(item):
+    (name, model, _), members = item
+    numbers = numbers_of(members, f'{split}_micro_top5')
+    return (ablated and name != model,
+            statistics.fmean(numbers) if numbers else math.inf)
+
+  return sorted(runs.items(), key=order)
 
 
 def _choice(label: str, row: Row, split: str, measure: str,
@@ -293,28 +262,10 @@ def _choice(label: str, row: Row, split: str, measure: str,
           if column else '-')
 
 
-def _best_first(runs: dict[tuple, list[Row]], split: str) -> list[tuple]:
-  """By mean top-5; in a table of ablations the model as it is comes first."""
-  ablated = any(name != model for name, model, _ in runs)
-
-  def order(item):
-    (name, model, _), rows = item
-    numbers = numbers_of(rows, f'{split}_micro_top5')
-    return (ablated and name != model,
-            statistics.fmean(numbers) if numbers else math.inf)
-
-  return sorted(runs.items(), key=order)
-
-
-def _spread(rows: list[Row], column: str, measure: str) -> str:
+def _spread(rows: list[Row], column: str, measure: str, digits: int) -> str:
   if measure.startswith('top'):
-    return mean_std(percents_of(rows, column), 2)
+    return mean_std(percents_of(rows, column), digits)
   return mean_std(numbers_of(rows, column), 3)
-
-
-def _range(rows: list[Row], column: str) -> str:
-  numbers = percents_of(rows, column)
-  return f'{min(numbers):.2f} to {max(numbers):.2f}' if numbers else '-'
 
 
 def numbers_of(rows: Iterable[Row], column: str) -> list[float]:
@@ -358,7 +309,6 @@ _README_COLUMNS = (
     ('compiled_v3', 'real', ('top1', 'top5', 'kendall'), 'real kernels: '),
     ('measured_tiles', 'valid', ('top1', 'top5', 'opa'),
      'timed on a CPU (valid): '))
-_README_NOTHING = 'Not measured yet.'
 
 
 def readme_table(rows: list[Row]) -> str:
@@ -380,29 +330,22 @@ def readme_table(rows: list[Row]) -> str:
     for name, cell in cells.items():
       runs = [row for row in own
               if (row['name'], row['epochs']) == (name, epochs)]
-      cell += [_short(runs, f'{split}_micro_{measure}', measure)
-               for measure in measures]
+      for measure in measures:
+        text = _spread(runs, f'{split}_micro_{measure}', measure, 1)
+        cell.append(text if measure.startswith('top') else text.split(' ')[0])
     for choice in choices:
       choice += [_choice(choice[0], own[0], split, measure, 1)
                  for measure in measures]
   there = [[_README_ROWS[name], *cell] for name, cell in cells.items()
            if set(cell) - {'-'}]
-  if not there:
-    return _README_NOTHING
   return '\n'.join(table(heads, there + choices)).rstrip()
-
-
-def _short(rows: list[Row], column: str, measure: str) -> str:
-  if measure.startswith('top'):
-    return mean_std(percents_of(rows, column), 1)
-  return mean_std(numbers_of(rows, column), 3).split(' ')[0]
 
 
 def with_readme_table(text: str, rows: list[Row]) -> str:
   """The text of the README with the table of these rows between its marks.
 
   Raises:
-    UserError: the text has not both marks.
+    UserError: the text lacks one of the marks.
   """
   first, last = README_MARKS
   before, found, rest = text.partition(first)

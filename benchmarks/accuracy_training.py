@@ -1,4 +1,4 @@
-"""What the accuracy benchmarks tell about a training, for both tasks."""
+"""What the accuracy benchmarks of both tasks record about a training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Training(NamedTuple):
-  """Columns of the CSV that tell about one training."""
+  """Columns of the CSV."""
   parameters: int
   seconds: float
   epochs_done: int
@@ -14,7 +14,7 @@ class Training(NamedTuple):
 
   @classmethod
   def of(cls, run_info: dict, model) -> Training:
-    """Of a run by the package's own host."""
+    """Of a run of the package's own engine."""
     curve = run_info['train_curve']
     return cls(
         parameters=sum(variable.shape.num_elements()

@@ -6,8 +6,9 @@ A row is one configuration of one kernel. Its columns, in groups:
                    over the kernel's nodes
   opcodes          how many nodes have each opcode
   bounds           the 24 columns of the configuration
-  extents          of the tiled tensor and of a product's second operand
-  trips            ceil(extent / bound), and their products
+  extents          of the tiled tensor and of a product's second operand, and
+                   their product
+  trips            ceil(extent / bound), and their product
   remainders       extent mod bound, and trips * bound / extent: what the last
                    tiles of an axis cover in vain
   minor            bound, extent and trips again, by place in memory instead of
@@ -43,9 +44,6 @@ from tpu_graphs_ext.hlo import layout
 
 # In the CSV and the tables.
 NAME = 'LightGBM'
-
-GROUPS = ('root', 'max', 'sum', 'opcodes', 'bounds', 'extents', 'trips',
-          'remainders', 'minor')
 
 _DIMS = schema.MAX_DIMS
 _PRODUCTS = [schema.OPCODES[name] for name in ('convolution', 'dot')]
@@ -143,17 +141,8 @@ def log(x: np.ndarray) -> np.ndarray:
   return np.sign(x) * np.log2(1 + np.abs(x))
 
 
-def columns(kernel: Kernel, reading: Reading,
-            without: Iterable[str] = ()) -> dict[str, np.ndarray]:
-  """Group -> float32 [configs, columns of the group]; see the module.
-
-  Raises:
-    UserError: there is no group of a name in `without`.
-  """
-  unknown = set(without) - set(GROUPS)
-  if unknown:
-    raise UserError(f'there are no columns {", ".join(sorted(unknown))!r}; '
-                    f'choose from {", ".join(GROUPS)}')
+def columns(kernel: Kernel, reading: Reading) -> dict[str, np.ndarray]:
+  """Group -> float32 [configs, columns of the group]; see the module."""
   feat = kernel.node_feat.astype(np.float64)
   pools = {
       'root': log(feat[-1]), 'max': log(feat.max(0)), 'sum': log(feat.sum(0)),
@@ -168,8 +157,7 @@ def columns(kernel: Kernel, reading: Reading,
     axes.append({name: np.zeros_like(part) for name, part in axes[0].items()})
   for name in axes[0]:
     groups[name] = np.concatenate([part[name] for part in axes], 1)
-  return {name: groups[name].astype(np.float32)
-          for name in GROUPS if name not in without}
+  return {name: part.astype(np.float32) for name, part in groups.items()}
 
 
 def _axis_columns(node: np.ndarray, bounds: np.ndarray,
@@ -194,22 +182,11 @@ def _axis_columns(node: np.ndarray, bounds: np.ndarray,
       'minor': log(minor)}
 
 
-def column_names(without: Iterable[str] = ()) -> list[str]:
-  """Names of the columns, in order: `<group>.<column>`."""
-  axes = [f'{tensor}_{axis}' for tensor in ('output', 'kernel')
-          for axis in [*range(_DIMS), 'product']]
-  places = [f'{tensor}_{what}_{place}' for tensor in ('output', 'kernel')
-            for what in ('bound', 'extent', 'trips') for place in range(_DIMS)]
-  remainders = [f'{tensor}_{what}_{axis}' for tensor in ('output', 'kernel')
-                for what in ('mod', 'waste') for axis in range(_DIMS)]
-  names = {
-      **{pool: schema.NODE_FEATURES for pool in ('root', 'max', 'sum')},
-      'opcodes': [schema.OPCODE_NAMES.get(number, 'unknown')
-                  for number in range(schema.NUM_OPCODES)],
-      'bounds': schema.CONFIG_FEATURES, 'extents': axes, 'trips': axes,
-      'remainders': remainders, 'minor': places}
-  return [f'{group}.{name}' for group in GROUPS if group not in without
-          for name in names[group]]
+def table(kernels: Iterable[Kernel], reading: Reading) -> np.ndarray:
+  """float32 [configs of all kernels, columns]."""
+  return np.concatenate([
+      np.concatenate(list(columns(kernel, reading).values()), 1)
+      for kernel in kernels])
 
 
 # --- Training ----------------------------------------------------------------
@@ -220,50 +197,21 @@ class Settings:
   """How the trees are grown; defaults were chosen on `valid` of measured tiles.
 
   Attributes:
-    objective: 'regression' of log2 runtime less its mean over the kernel, or
-      'lambdarank' or 'rank_xendcg' of `LEVELS` grades of it.
     trees: at most; the best multiple of `EVERY` by OPA on the validation split
       is kept.
-    leaves, rate, least, columns, rows, l2: LightGBM's num_leaves,
-      learning_rate, min_data_in_leaf, feature_fraction, bagging_fraction (of
-      every tree) and lambda_l2.
-    focus: a regression weighs each configuration by its slowdown to the power
-      of minus this.
-    without: groups of columns that are left out.
+    leaves, rate, least, columns, rows: LightGBM's num_leaves, learning_rate,
+      min_data_in_leaf, feature_fraction and bagging_fraction (of every tree).
   """
-  objective: str = 'regression'
   trees: int = 1500
   leaves: int = 127
   rate: float = 0.05
   least: int = 20
   columns: float = 0.5
   rows: float = 0.8
-  l2: float = 0.0
-  focus: float = 1.0
-  without: tuple[str, ...] = ()
-
-  @classmethod
-  def of(cls, given: dict[str, Any]) -> Settings:
-    """From keyword arguments out of JSON.
-
-    Raises:
-      UserError: one of them is no setting.
-    """
-    known = {field.name for field in dataclasses.fields(cls)}
-    unknown = sorted(set(given) - known)
-    if unknown:
-      raise UserError(f'{NAME} has no setting {unknown[0]!r}; choose from '
-                      f'{", ".join(sorted(known))}')
-    return cls(**{key: tuple(value) if isinstance(value, list) else value
-                  for key, value in given.items()})
 
 
 # Trees between two looks at the validation split.
 EVERY = 50
-# Grades of a ranking objective: of equal width in log2 of the slowdown.
-LEVELS = 31
-# log2 of the slowdown beyond which all is graded alike.
-_WORST = 3.0
 
 
 @dataclasses.dataclass
@@ -275,29 +223,25 @@ class Booster:
     reading: of the train kernels.
     settings: as given.
     best: trees that are used.
-    curve: (trees, OPA on the validation split).
     seconds: of the training alone.
   """
   model: Any
   reading: Reading
   settings: Settings
   best: int
-  curve: list[tuple[int, float]]
   seconds: float
-
-  def scores(self, kernel: Kernel) -> np.ndarray:
-    """float64 [configs]: lower is faster."""
-    return self.model.predict(
-        table([kernel], self.reading, self.settings.without),
-        num_iteration=self.best, num_threads=1)
 
   def score_all(self, kernels: Iterable[Kernel], what: str = ''
                 ) -> Iterator[tuple[Kernel, duplicate_configs.Scores]]:
-    """Each kernel with its scores; `what` is for equality with `Ranker`."""
+    """Each kernel with its scores, float64 [configs]: lower is faster.
+
+    `what` is for equality with `Ranker`.
+    """
     del what
     for kernel in kernels:
       yield kernel, duplicate_configs.Scores(
-          self.scores(kernel),
+          self.model.predict(table([kernel], self.reading),
+                             num_iteration=self.best, num_threads=1),
           duplicate_configs.first_copies(kernel.config_feat))
 
   @property
@@ -312,32 +256,16 @@ class Booster:
     return sum(tree['num_leaves'] for tree in trees)
 
 
-def table(kernels: Iterable[Kernel], reading: Reading,
-          without: Iterable[str] = ()) -> np.ndarray:
-  """float32 [configs of all kernels, columns]."""
-  return np.concatenate([
-      np.concatenate(list(columns(kernel, reading, without).values()), 1)
-      for kernel in kernels])
+def targets(kernels: Iterable[Kernel]) -> np.ndarray:
+  """log2 runtime less its mean over the kernel, a number a configuration."""
+  runtimes = [np.log2(kernel.runtime_rel) for kernel in kernels]
+  return np.concatenate([each - each.mean() for each in runtimes])
 
 
-def targets(kernels: Iterable[Kernel], objective: str) -> np.ndarray:
-  """What is learned, a number a configuration; see `Settings.objective`."""
-  found = []
-  for kernel in kernels:
-    runtime = np.log2(kernel.runtime_rel)
-    if objective == 'regression':
-      found.append(runtime - runtime.mean())
-    else:
-      slower = np.minimum((runtime - runtime.min()) / _WORST, 1)
-      found.append(np.round((LEVELS - 1) * (1 - slower)))
-  return np.concatenate(found)
-
-
-def weights(kernels: Iterable[Kernel], focus: float) -> np.ndarray:
-  """How much each configuration counts; see `Settings.focus`."""
-  return np.concatenate([
-      (kernel.runtime_rel / kernel.runtime_rel.min()) ** -focus
-      for kernel in kernels])
+def weights(kernels: Iterable[Kernel]) -> np.ndarray:
+  """Fast configurations count most: by the inverse of their slowdown."""
+  return np.concatenate([kernel.runtime_rel.min() / kernel.runtime_rel
+                         for kernel in kernels])
 
 
 def lightgbm():
@@ -362,66 +290,36 @@ def fit(train: list[Kernel], valid: list[Kernel], settings: Settings,
   Raises:
     UserError: LightGBM is not installed.
   """
-  lgb = lightgbm()
-  reading = reading_of(train)
-  ranks = settings.objective != 'regression'
-  data = lgb.Dataset(
-      table(train, reading, settings.without),
-      targets(train, settings.objective),
-      weight=weights(train, settings.focus) if settings.focus else None,
-      group=[kernel.num_configs for kernel in train] if ranks else None)
+  lgb, reading = lightgbm(), reading_of(train)
+  data = lgb.Dataset(table(train, reading), targets(train),
+                     weight=weights(train))
   begin = time.perf_counter()
-  model = lgb.train(_parameters(settings, seed, threads), data,
-                    num_boost_round=settings.trees)
-  seconds = time.perf_counter() - begin
-  if ranks:
-    model = _Negated(model)
-  curve = _curve(model, valid, reading, settings, threads)
-  best = max(curve, key=lambda point: point[1])[0]
-  return Booster(model, reading, settings, best, curve, seconds)
-
-
-class _Negated:
-  """A model whose highest score was best, so that the lowest is."""
-
-  def __init__(self, model):
-    self._model = model
-
-  def predict(self, *args, **kwargs):
-    return -self._model.predict(*args, **kwargs)
-
-  def __getattr__(self, name):
-    return getattr(self._model, name)
-
-
-def _parameters(settings: Settings, seed: int, threads: int) -> dict[str, Any]:
-  return {
-      'objective': settings.objective, 'num_leaves': settings.leaves,
+  model = lgb.train({
+      'objective': 'regression', 'num_leaves': settings.leaves,
       'learning_rate': settings.rate, 'min_data_in_leaf': settings.least,
       'feature_fraction': settings.columns, 'bagging_fraction': settings.rows,
-      'bagging_freq': 1, 'lambda_l2': settings.l2, 'seed': seed,
-      'num_threads': threads, 'deterministic': True, 'force_col_wise': True,
-      'verbosity': -1, 'label_gain': list(range(LEVELS))}
+      'bagging_freq': 1, 'seed': seed, 'num_threads': threads,
+      'deterministic': True, 'force_col_wise': True, 'verbosity': -1,
+  }, data, num_boost_round=settings.trees)
+  seconds = time.perf_counter() - begin
+  best = _best_number(model, valid, reading, settings.trees, threads)
+  return Booster(model, reading, settings, best, seconds)
 
 
-def _curve(model, valid: list[Kernel], reading: Reading, settings: Settings,
-           threads: int) -> list[tuple[int, float]]:
-  """(trees, mean OPA on `valid`), every `EVERY` trees."""
-  rows = table(valid, reading, settings.without)
+def _best_number(model, valid: list[Kernel], reading: Reading, trees: int,
+                 threads: int) -> int:
+  """The multiple of `EVERY` whose trees have the highest mean OPA on `valid`.
+  """
+  from tpu_graphs_ext.engine import metrics
+  rows = table(valid, reading)
   ends = np.cumsum([kernel.num_configs for kernel in valid])[:-1]
-  scores, curve = np.zeros(len(rows)), []
-  for start in range(0, settings.trees, EVERY):
-    count = min(EVERY, settings.trees - start)
+  scores, opas = np.zeros(len(rows)), {}
+  for start in range(0, trees, EVERY):
+    count = min(EVERY, trees - start)
     scores += model.predict(rows, start_iteration=start, num_iteration=count,
                             raw_score=True, num_threads=threads)
-    curve.append((start + count, _mean_opa(valid, np.split(scores, ends))))
-  return curve
-
-
-def _mean_opa(kernels: list[Kernel], scores: list[np.ndarray]) -> float:
-  """Over the kernels that have runtimes to tell apart; 0 if none has."""
-  from tpu_graphs_ext.engine import metrics
-  each = [metrics.ordered_pair_accuracy(kernel.runtime_rel, own)
-          for kernel, own in zip(kernels, scores)]
-  defined = [opa for opa in each if not np.isnan(opa)]
-  return float(np.mean(defined)) if defined else 0.0
+    each = [metrics.ordered_pair_accuracy(kernel.runtime_rel, own)
+            for kernel, own in zip(valid, np.split(scores, ends))]
+    defined = [opa for opa in each if not np.isnan(opa)]
+    opas[start + count] = np.mean(defined) if defined else 0.0
+  return max(opas, key=opas.get)

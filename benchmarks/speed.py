@@ -2,15 +2,13 @@
 
   TPU_GRAPHS_ROOT=/path/to/tpu_graphs python benchmarks/speed.py
 
-Every part runs in a process of its own. Rows go to results/speed.csv, where a
-part that is measured again replaces its rows; results/speed.md shows
-all. `benchmarks/README.md` says what is measured.
+Rows go to results/speed.csv, where a part that is measured again replaces its
+rows; results/speed.md shows all. `benchmarks/README.md` says what is measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import io
 import json
@@ -18,32 +16,13 @@ import os
 import shutil
 import sys
 
-from tqdm import tqdm
-
 from machine import machine
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROJECT = os.path.dirname(HERE)
-FIELDS = ('part', 'subject', 'case', 'measure', 'value', 'unit', 'date',
-          'machine', 'versions')
-# Part -> module and function.
-PARTS = {
-    'ranking': ('speed_in_turn', 'ranking'),
-    'equality': ('speed_ranking', 'equality'),
-    'memory': ('speed_ranking', 'memory'),
-    'training': ('speed_training', 'training'),
-    'loading': ('speed_training', 'loading'),
-}
-_WORKER_ONLY = {
-    'rank_on_demand': ('speed_in_turn', 'rank_on_demand'),
-    'one_kernel': ('speed_ranking', 'one_kernel'),
-    'one_read': ('speed_training', 'one_read'),
-    'host_steps': ('speed_training', 'host_steps'),
-}
-_WORKER = [sys.executable, os.path.abspath(__file__), '--worker']
+PARTS = ('ranking', 'memory', 'training', 'loading')
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,16 +33,16 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
   args = _parsed(arguments)
   try:
-    root = checkout.find() or ''
-    parts = args.parts.split(',') if args.parts else list(PARTS)
-    for part in parts:
+    root = checkout.find()
+    if not root:
+      raise UserError(f'{checkout.ROOT_VARIABLE} names no checkout of the '
+                      'baseline to compare with')
+    for part in args.parts.split(','):
       if part not in PARTS:
         raise UserError(f'--parts={args.parts}: there is no part {part!r}; '
                         f'choose from {", ".join(PARTS)}')
-    os.makedirs(args.out, exist_ok=True)
-    for part in tqdm(parts, unit='part', disable=None):
-      tqdm.write(f'measuring {part}', file=sys.stderr)
-      write_results(args.out, measured(part, root, args))
+      print(f'measuring {part}', file=sys.stderr)
+      write_results(args.out, _measured(part, root, args))
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1
@@ -73,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--parts', default='', help=', '.join(PARTS))
+  parser.add_argument('--parts', default=','.join(PARTS))
   parser.add_argument(
       '--data_root', default='',
       help='data to train on; sample data is made where none is given')
@@ -83,25 +62,21 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
            'given')
   parser.add_argument('--out', default=os.path.join(HERE, 'results'))
   parser.add_argument(
-      '--work_dir', default=os.path.join(PROJECT, 'out', 'speed'),
+      '--work_dir', default=os.path.join(HERE, os.pardir, 'out', 'speed'),
       help='where sample data goes')
   return parser.parse_args(arguments)
 
 
-def measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
-  """Rows of one part, measured in a process of its own."""
-  from speed_ranking import run_worker
-  given = {
-      'ranking': [root], 'memory': [root],
-      'equality': lambda: [root, _data(args, False)],
-      'training': lambda: [root, _data(args, False)],
-      'loading': lambda: [root, _data(args, True)],
-  }[part]
-  rows = run_worker(_WORKER, part, *(given() if callable(given) else given))
-  for row in rows:
-    row.update(date=datetime.date.today().isoformat(), machine=machine(),
-               versions=_versions())
-  return rows
+def _measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
+  import speed_parts
+  from tpu_graphs_ext.engine import artifacts
+  given = [root] if part in ('ranking', 'memory') else [
+      root, _data(args, full_size=part == 'loading')]
+  versions = ', '.join(f'{name} {version}'
+                       for name, version in artifacts.versions().items())
+  return [{'part': part, **row, 'date': datetime.date.today().isoformat(),
+           'machine': machine(), 'versions': versions}
+          for row in getattr(speed_parts, part)(*given)]
 
 
 def _data(args: argparse.Namespace, full_size: bool) -> str:
@@ -109,7 +84,7 @@ def _data(args: argparse.Namespace, full_size: bool) -> str:
   from tpu_graphs_ext.sample import write
   given = args.full_data_root if full_size else args.data_root
   if given:
-    return os.path.abspath(os.path.expanduser(given))
+    return files.full_path(given)
   settings = write.SampleDataSettings(os.path.join(args.work_dir, 'sample'))
   write.write_sample_data(settings)
   return _full_size(args.work_dir, settings.out) if full_size else settings.out
@@ -129,27 +104,14 @@ def _full_size(work_dir: str, sample: str) -> str:
   return root
 
 
-def _versions() -> str:
-  from tpu_graphs_ext.engine import artifacts
-  return ', '.join(f'{name} {version}'
-                   for name, version in artifacts.versions().items())
-
-
-def _work(part: str, *arguments: str) -> list[dict]:
+def _work(name: str, *arguments: str) -> list[dict]:
   """What a process of one part does."""
-  import importlib
-  if part in ('memory', 'one_kernel'):
+  if name == 'one_kernel':
     # Keras imports them where they are installed. The scripts need them,
     # ranking does not, and their memory would hide what the models take.
     sys.modules['pandas'] = sys.modules['scipy'] = None
-  module, function = {**PARTS, **_WORKER_ONLY}[part]
-  call = getattr(importlib.import_module(module), function)
-  if part in ('ranking', 'memory', 'training', 'loading'):
-    return call(_WORKER, *arguments)
-  if part == 'one_kernel':
-    name, nodes, configs, *root = arguments
-    return call(name, int(nodes), int(configs), *root)
-  return call(*arguments)
+  import speed_parts
+  return getattr(speed_parts, name)(*arguments)
 
 
 # --- Results ------------------------------------------------------------------
@@ -157,39 +119,34 @@ def _work(part: str, *arguments: str) -> list[dict]:
 
 def write_results(folder: str, rows: list[dict]) -> None:
   """Replaces the measured parts in the CSV; writes the table anew."""
+  import pandas
   path = os.path.join(folder, 'speed.csv')
-  kept = []
+  new = pandas.DataFrame(rows).astype({'value': float})
+  new['value'] = new['value'].map('{:.6g}'.format)
   if os.path.exists(path):
-    with open(path, encoding='utf-8', newline='') as file:
-      new = {row['part'] for row in rows}
-      kept = [row for row in csv.DictReader(file) if row['part'] not in new]
-  for row in rows:
-    row['value'] = f'{row["value"]:.6g}'
-  every = kept + rows
+    old = pandas.read_csv(path, dtype=str, keep_default_na=False)
+    new = pandas.concat([old[~old['part'].isin(new['part'])], new])
   text = io.StringIO()
-  writer = csv.DictWriter(text, FIELDS, lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(every)
+  new.to_csv(text, index=False)
   files.write_file(path, text.getvalue().encode())
-  files.write_file(os.path.join(folder, 'speed.md'),
-                       markdown(every).encode())
+  files.write_file(os.path.join(folder, 'speed.md'), markdown(new).encode())
 
 
-def markdown(rows: list[dict]) -> str:
-  """A table for each part, and what it was measured on."""
+def markdown(rows) -> str:
+  """A table for each part of a frame, and what it was measured on."""
   lines = ['# Speed and memory', '',
            'Written by `benchmarks/speed.py`; `benchmarks/README.md` says what '
            'is measured.', '']
-  for part in dict.fromkeys(row['part'] for row in rows):
-    own = [row for row in rows if row['part'] == part]
+  for part, own in rows.groupby('part', sort=False):
     lines += [f'## {part}', '',
               '| model | case | measure | value | unit |',
               '| --- | --- | --- | ---: | --- |']
-    lines += [f'| {row["subject"]} | {row["case"]} | {row["measure"]} | '
-              f'{float(row["value"]):.4g} | {row["unit"]} |' for row in own]
+    lines += [f'| {row.subject} | {row.case} | {row.measure} | '
+              f'{float(row.value):.4g} | {row.unit} |'
+              for row in own.itertuples()]
     lines += [''] + [f'- {text}' for text in dict.fromkeys(
-        f'{row["date"]}; {row["machine"]}; {row["versions"]}'
-        for row in own)] + ['']
+        f'{row.date}; {row.machine}; {row.versions}'
+        for row in own.itertuples())] + ['']
   return '\n'.join(lines)
 
 

@@ -5,27 +5,26 @@ import json
 import pathlib
 import sys
 
-import pandas
 import pytest
 
-from support import tiny_kernels, tiny_models
-from support.places import BENCHMARKS
-from tpu_graphs_ext.data.partition import Partition
+from support import eager_training, tiny_kernels, tiny_models
+from support.places import BENCHMARKS, PROJECT
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.sweep import pool
 
 sys.path.insert(0, str(BENCHMARKS))
 
 import accuracy
-import accuracy_run
 import accuracy_table
 import accuracy_work
 
 
 def row(**changes):
   """A finished run; top-5 of the validation split is 10 %."""
+  model = changes.get('model', 'NetA')
   return {
-      'data': 'tiny', 'model': 'NetA', 'kwargs': '{}', 'seed': 0, 'epochs': 3,
-      'name': 'NetA', 'status': 'ok', 'content': 'c0ffee', 'parameters': 1234,
+      'data': 'tiny', 'model': model, 'kwargs': '{}', 'seed': 0, 'epochs': 3,
+      'name': model, 'status': 'ok', 'content': 'c0ffee', 'parameters': 1234,
       'seconds_an_epoch': 0.5, 'best_epoch': 2.0, 'valid_kernels': 12,
       'valid_micro_top5': 0.1, 'date': '2026-01-02', 'protocol': 'splits',
       **changes}
@@ -52,9 +51,6 @@ def test_a_row_of_the_same_run_is_replaced_in_its_place(results):
       ('0', 'ok', ''), ('1', 'ok', '')]
   assert rows[1]['valid_micro_kendall'] == ''
   assert rows[1]['valid_micro_opa'] == '0.333333'
-  # Neither a temporary file nor a lock is left.
-  assert [p.name for p in pathlib.Path(results.path).parent.iterdir()] == [
-      'accuracy.csv']
 
 
 def test_a_foreign_csv_is_not_overwritten(tmp_path):
@@ -71,15 +67,20 @@ def test_table_has_mean_and_sample_deviation_over_seeds(results):
   # OPA 0.8, 0.9, undefined: mean 0.85, squares 2 * 0.0025, over 1, root 0.071.
   for seed, top5, opa in ((0, 0.10, 0.8), (1, 0.12, 0.9), (2, 0.17, None)):
     results.put(row(seed=seed, valid_micro_top5=top5, valid_micro_opa=opa,
-                    best_epoch=seed + 1.0))
+                    best_epoch=seed + 1.0, valid_default=0.02,
+                    valid_random1=0.9, valid_random5=0.3, valid_random10=0.04))
   results.put(row(seed=3, status='failed', error='a | b'))
   text = accuracy_table.markdown(results.rows())
-  cells = table_row(text, 'NetA')
-  assert cells == [
+  assert table_row(text, 'NetA') == [
       'NetA', '3 of 4', '-', '13.00 ± 3.61', '-', '0.850 ± 0.071', '-',
-      '-', '-', '-', '-', '-', '10.00 to 17.00', '1,234', '0.50 ± 0.00',
-      '2 ± 1']
+      '10.00 to 17.00', '1,234', '0.50 ± 0.00', '2 ± 1']
   assert '| NetA | tiny | 3 | 3 | a \\| b |' in text
+  assert table_row(text, "the compiler's default tile")[2:7] == [
+      '2.00', '-', '-', '-', '-']
+  assert table_row(text, 'a random choice')[2:7] == [
+      '90.00', '30.00', '4.00', '0.500', '0.000']
+  assert "| the compiler's default tile | 2.0 / - |" in text
+  assert '| a random choice | 90.0 / 30.0 |' in text
 
 
 def test_tables_keep_data_of_other_content_and_other_epochs_apart(results):
@@ -94,7 +95,7 @@ def test_tables_keep_data_of_other_content_and_other_epochs_apart(results):
 def test_ablations_follow_apart_below_the_model_as_it_is(results):
   # Best first, but the model itself stays on top of its ablations.
   results.put(row(valid_micro_top5=0.3))
-  results.put(row(model='NetB', name='NetB', valid_micro_top5=0.1))
+  results.put(row(model='NetB', valid_micro_top5=0.1))
   results.put(row(name='slow', kwargs='{"x": 1}', valid_micro_top5=0.4))
   results.put(row(name='fast', kwargs='{"x": 2}', valid_micro_top5=0.2))
   text = accuracy_table.markdown(results.rows())
@@ -103,39 +104,20 @@ def test_ablations_follow_apart_below_the_model_as_it_is(results):
 
   def labels(part):
     return [line.split('|')[1].strip() for line in part.splitlines()
-            if line.startswith('| ') and '---' not in line][1:]
+            if line.startswith('| ') and '---' not in line][1:-2]
 
-  choices = ["the compiler's default tile", 'a random choice']
-  assert labels(compared) == ['NetB', 'NetA', *choices]
-  assert labels(ablations) == [
-      'NetA', 'fast `{"x": 2}`', 'slow `{"x": 1}`', *choices]
+  assert labels(compared) == ['NetB', 'NetA']
+  assert labels(ablations) == ['NetA', 'fast `{"x": 2}`', 'slow `{"x": 1}`']
 
 
-def test_every_table_has_the_default_tile_and_a_random_choice(results):
-  results.put(row(valid_default=0.02, valid_random1=0.9, valid_random5=0.3,
-                  valid_random10=0.04))
-  text = accuracy_table.markdown(results.rows())
-  assert table_row(text, "the compiler's default tile")[2:7] == [
-      '2.00', '-', '-', '-', '-']
-  assert table_row(text, 'a random choice')[2:7] == [
-      '90.00', '30.00', '4.00', '0.500', '0.000']
-  assert "| the compiler's default tile | 2.0 / - |" in text
-  assert '| a random choice | 90.0 / 30.0 |' in text
-
-
-def test_every_run_has_a_folder_of_its_own():
-  args = accuracy.parser().parse_args([])
+def test_the_list_of_runs():
   data = accuracy.DataSet('tiny', 'x', accuracy.SPLITS, '', '')
+  args = accuracy.parser().parse_args([])
   runs = accuracy.run_list(args, [data], None)  # The package's models.py.
-  folders = {spec.folder for spec, _ in runs}
-  assert len(folders) == len(runs) > 3 * 10
-
-
-def test_one_ablation_may_be_asked_for_alone():
+  assert len({spec.folder for spec, _ in runs}) == len(runs) > 3 * 10
   args = accuracy.parser().parse_args([
       '--models', '', '--seeds', '1', '--changed',
       'without feature_stats=MyEarlyJoinSAGE{"feature_stats": null}'])
-  data = accuracy.DataSet('tiny', 'x', accuracy.SPLITS, '', '')
   (run, _), = accuracy.run_list(args, [data], None)
   assert (run.name, run.model, json.loads(run.kwargs)) == (
       'without feature_stats', 'MyEarlyJoinSAGE', {'feature_stats': None})
@@ -143,49 +125,29 @@ def test_one_ablation_may_be_asked_for_alone():
 
 @pytest.mark.parametrize('flags, message', [
     (['--data', 'nowhere'], "no data set 'nowhere'; choose from compiled_v3"),
-    (['--data', 'real'], 'there are no real kernels; give --real'),
-    (['--extra_data', 'real=x'], 'must be NAME=DIR with a new name'),
+    (['--extra_data', 'compiled_v3=x'], 'must be NAME=DIR with a new name'),
     (['--extra_data', 'x=/no/folder', '--data', 'x'], 'does not exist'),
-    (['--real', '/no/file.pb'], 'no such file'),
+    (['--real', '/no/file.pb', '--extra_data', 'x={data}', '--data', 'x'],
+     'no such file'),
     (['--models_py', '/no/models.py'], 'no such file'),
 ])
-def test_wrong_flags_are_named(flags, message, tmp_path, monkeypatch, capsys):
-  monkeypatch.delenv('TPU_GRAPHS_ROOT', raising=False)
-  paths = ['--work_dir', str(tmp_path), '--results', str(tmp_path / 'a.csv')]
-  assert accuracy.main(flags + paths) == 1
+def test_wrong_flags_are_named(flags, message, tmp_path, capsys):
+  data = tiny_kernels.write_data_root(tmp_path / 'data')
+  assert accuracy.main([
+      *(flag.format(data=data) for flag in flags), '--work_dir', str(tmp_path),
+      '--results', str(tmp_path / 'a.csv')]) == 1
   assert message in capsys.readouterr().err
 
 
-def test_leave_one_out_measures_each_kernel_by_a_model_of_the_others(
-    monkeypatch, tmp_path):
-  # Sizes 12, 11 and 4; the last has too few configurations for training.
-  kernels = [tiny_kernels.make_kernel(f'net_{i}', num_configs=n, base=20 * i)
-             for i, n in enumerate((12, 11, 4))]
-  monkeypatch.setattr('tpu_graphs_ext.tasks.kernel_inputs.read_kernels',
-                      lambda _: Partition.from_kernels(kernels))
-  folds = []
+# ------------------------------------------------------------ a whole benchmark
 
-  def trained(spec, data_root, out_dir):
-    files = {split: sorted(p.name for p in pathlib.Path(
-        data_root, split).iterdir()) for split in ('train', 'valid', 'test')}
-    folds.append(files)
-    return None, None
 
-  monkeypatch.setattr(accuracy_run, '_trained', trained)
-  monkeypatch.setattr(accuracy_run, 'training_columns', lambda *_: {})
-  monkeypatch.setattr(accuracy_run, '_measures', lambda split, rows: {
-      split: rows['tile_id'].tolist()})
-  monkeypatch.setattr('tpu_graphs_ext.engine.evaluate.measure',
-                      lambda _, kernels, __: pandas.DataFrame(
-                          {'tile_id': kernels.tile_ids}))
-  spec = accuracy_run.RunSpec(
-      'real', 'x.pb', accuracy_run.LEAVE_ONE_OUT, 'NetA', 'NetA', '{}', 0, 1,
-      '', '', str(tmp_path), '', 1)
-  assert accuracy_run._leave_one_out(spec) == {'real': ['net_0', 'net_1']}
-  assert folds[0]['test'] == ['net_0.npz']
-  assert folds[0]['valid'][:2] == ['00.net_1.npz', '01.net_1.npz']
-  assert [len(folds[1][s]) for s in ('train', 'valid', 'test')] == [40, 10, 1]
-  assert all(name.endswith('net_0.npz') for name in folds[1]['train'])
+def inline(function, items, *, workers):
+  """Takes the place of `pool.run`: in this process, steps untraced."""
+  assert workers == 2
+  for key, item in items:
+    with eager_training.eager_steps():
+      yield pool.Outcome(key, *pool.called(function, item))
 
 
 @pytest.fixture(scope='module')
@@ -210,6 +172,7 @@ class NoRanker(TinyRanker):
       str(folder / 'results' / 'accuracy.csv')]
   with pytest.MonkeyPatch.context() as patched:
     patched.delenv('TPU_GRAPHS_ROOT', raising=False)  # No real kernels.
+    patched.setattr(pool, 'run', inline)
     code = accuracy.main(flags)
   # The rows as they are now: a test that runs it again changes the file.
   return folder, flags, code, rows_of(folder)
@@ -246,11 +209,13 @@ def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
   folder, flags, _, before = finished
   started = []
 
-  def run(self, spec):
-    started.append(spec.name)
-    return {'status': 'ok', 'parameters': 7}
+  def run(unused_function, items, *, workers):
+    for key, spec in items:
+      started.append(spec.name)
+      yield pool.Outcome(key, {'parameters': 7})
 
-  monkeypatch.setattr(accuracy_work.Processes, 'run', run)
+  monkeypatch.setattr(accuracy_work.pool, 'run', run)
+  monkeypatch.delenv('TPU_GRAPHS_ROOT', raising=False)
   assert accuracy.main(flags) == 0
   assert started == ['NoRanker']
   after = rows_of(folder)
@@ -269,27 +234,54 @@ def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
   assert sorted(started) == ['NoRanker', 'TinyRanker']
 
 
-def test_a_killed_process_is_a_failed_run(tmp_path, monkeypatch):
-  script = tmp_path / 'accuracy_run.py'
-  script.write_text('import os, signal\nos.kill(os.getpid(), signal.SIGKILL)')
-  monkeypatch.setattr(
-      accuracy_work, '__file__', str(tmp_path / 'accuracy_work.py'))
-  spec = accuracy_run.RunSpec(
-      'tiny', '', 'splits', 'NetA', 'NetA', '{}', 0, 1, '', '',
-      str(tmp_path / 'run'), '', 1)
-  row = accuracy_work.Processes().run(spec)
-  assert row['status'] == 'failed' and 'ended by signal 9' in row['error']
-  assert json.loads((tmp_path / 'run' / 'spec.json').read_text())[
-      'name'] == 'NetA'
+# ----------------------------------------------------------- the README's table
 
 
-def test_processes_that_are_ended_leave_no_row(tmp_path, monkeypatch):
-  (tmp_path / 'accuracy_run.py').write_text('print()')
-  monkeypatch.setattr(
-      accuracy_work, '__file__', str(tmp_path / 'accuracy_work.py'))
-  processes = accuracy_work.Processes()
-  processes.end()
-  spec = accuracy_run.RunSpec(
-      'tiny', '', 'splits', 'NetA', 'NetA', '{}', 0, 1, '', '',
-      str(tmp_path / 'run'), '', 1)
-  assert processes.run(spec) is None
+def readme_row(model='EarlyJoinSAGE', seed=0, epochs=25, **changes):
+  """A run whose top-k are 40, 20 and 10 % on test kernels, a tenth on real."""
+  top = {f'{split}_micro_{measure}': factor * number
+         for split, factor in (('test', 1), ('real', 0.1))
+         for measure, number in (('top1', 0.4), ('top5', 0.2), ('top10', 0.1))}
+  return row(**{
+      'data': 'compiled_v3', 'model': model, 'seed': seed, 'epochs': epochs,
+      'test_kernels': 100, 'real_kernels': 15, 'valid_kernels': None, **top,
+      **changes})
+
+
+def test_the_table_of_the_readme_has_the_runs_of_most_epochs(results):
+  # 1 % and 3 %: mean 2, squares 1 + 1 over 1, root 1.4.
+  for each in (
+      readme_row('MyEarlyJoinSAGE', test_micro_top1=0.01, test_micro_opa=0.5),
+      readme_row('MyEarlyJoinSAGE', seed=1, test_micro_top1=0.03,
+                 test_micro_opa=0.6),
+      # Not shown: fewer epochs, a failed run, another ablation.
+      readme_row(epochs=9), readme_row(status='failed'),
+      readme_row(name='no rounds', kwargs='{"rounds": 0}'),
+      *(readme_row(name, data='measured_tiles', valid_kernels=150,
+                   valid_micro_top1=top)
+        for name, top in (('MyEarlyJoinSAGE', 0.04), ('LightGBM', 0.03)))):
+    results.put(each)
+  lines = accuracy_table.readme_table(results.rows()).splitlines()
+  assert lines[0].startswith(
+      '|  | test programs: top-1 % | top-5 % | OPA | real kernels: top-1 % | ')
+  assert lines[2].startswith(
+      '| `MyEarlyJoinSAGE` | 2.0 ± 1.4 | 20.0 ± 0.0 | 0.550 | 4.0 ± 0.0 | ')
+  assert lines[2].split('|')[8] == ' 4.0 '
+  assert [line.split(' | ')[0] for line in lines[3:]] == [
+      '| LightGBM on columns made by hand', "| the compiler's default tile",
+      '| a random choice']
+  first, last = accuracy_table.README_MARKS
+  text = f'before\n{first}\nold\n{last}\nafter\n'
+  new = accuracy_table.with_readme_table(text, results.rows())
+  assert new.split('\n\n')[1].splitlines() == lines
+  assert new.startswith('before\n') and new.endswith('\nafter\n')
+  with pytest.raises(UserError, match='--readme: the file must have'):
+    accuracy_table.with_readme_table(f'{last}\n{first}\n', [])
+
+
+def test_the_readme_has_the_table_of_its_results():
+  committed = accuracy_table.Results(
+      str(BENCHMARKS / 'results' / 'accuracy.csv')).rows()
+  text = (PROJECT / 'README.md').read_text()
+  assert accuracy_table.with_readme_table(text, committed) == text, (
+      'write it: python benchmarks/accuracy.py --table_only --readme README.md')

@@ -16,6 +16,7 @@ from tpu_graphs_ext.engine import artifacts, evaluate
 from tpu_graphs_ext.engine import results as host_results
 from tpu_graphs_ext.engine.duplicate_configs import Scores
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.sweep import pool
 from tpu_graphs_ext.tasks import layout_results
 from tpu_graphs_ext.tasks.layout_settings import LayoutLoadSettings
 
@@ -25,7 +26,6 @@ import accuracy
 import accuracy_layout
 import accuracy_layout_run
 import accuracy_layout_table
-import accuracy_run
 import accuracy_table
 import accuracy_work
 
@@ -182,17 +182,15 @@ class NoRanker(TinyLayoutRanker):
       str(folder / 'work'), '--results', str(folder / 'accuracy_layout.csv'),
       '--data', DATA]
 
-  def run(self, spec):
-    """What its process does, with steps that need no tracing."""
-    os.makedirs(spec.folder)
-    try:
+  def run(function, items, *, workers):
+    """What its processes do, with steps that need no tracing."""
+    del workers
+    for key, spec in items:
       with eager_training.eager_steps():
-        return {'status': 'ok', **accuracy_run.run(spec)}
-    except UserError as error:
-      return {'status': 'failed', 'error': str(error)}
+        yield pool.Outcome(key, *pool.called(function, spec))
 
   with pytest.MonkeyPatch.context() as patched:
-    patched.setattr(accuracy_work.Processes, 'run', run)
+    patched.setattr(accuracy_work.pool, 'run', run)
     # The tiny programs have 12 configurations, fewer than a step draws.
     patched.setattr('tpu_graphs_ext.tasks.layout_settings.LayoutTrainSettings',
                     _with_few_configs())
@@ -261,11 +259,12 @@ def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
   folder, flags, _, before = finished
   started = []
 
-  def run(self, spec):
-    started.append((spec.name, spec.data))
-    return {'status': 'ok', 'parameters': 7}
+  def run(unused_function, items, *, workers):
+    for key, spec in items:
+      started.append((spec.name, spec.data))
+      yield pool.Outcome(key, {'parameters': 7})
 
-  monkeypatch.setattr(accuracy_work.Processes, 'run', run)
+  monkeypatch.setattr(accuracy_work.pool, 'run', run)
   assert accuracy.main(flags) == 0
   assert started == [('NoRanker', DATA)]
   after = rows_of(folder)

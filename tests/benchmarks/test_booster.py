@@ -1,7 +1,5 @@
 """The columns of LightGBM by hand, and its rows where it is installed."""
 
-import csv
-import pathlib
 import sys
 
 import numpy as np
@@ -12,13 +10,12 @@ from support.places import BENCHMARKS
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import evaluate
-from tpu_graphs_ext.errors import UserError
 
 sys.path.insert(0, str(BENCHMARKS))
 
 import accuracy
+import accuracy_run
 import booster
-import measured_tiles
 
 IN_ELEMENTS = booster.Reading(in_elements=True, logical=True)
 
@@ -55,12 +52,27 @@ def product():
 
 
 def by_name(kernel, reading=IN_ELEMENTS):
-  """Name of a column -> its values; names and columns are equally many."""
-  names = booster.column_names()
+  """Name of a column -> its values; all together are the table."""
+  groups = booster.columns(kernel, reading)
   table = booster.table([kernel], reading)
-  assert table.shape == (kernel.num_configs, len(names))
+  np.testing.assert_array_equal(table, np.concatenate([*groups.values()], 1))
   assert table.dtype == np.float32
-  return dict(zip(names, table.T))
+  axes = [f'{tensor}_{axis}' for tensor in ('output', 'kernel')
+          for axis in [*range(6), 'product']]
+  names = {
+      **{pool: schema.NODE_FEATURES for pool in ('root', 'max', 'sum')},
+      'opcodes': [schema.OPCODE_NAMES.get(number, number)
+                  for number in range(schema.NUM_OPCODES)],
+      'bounds': schema.CONFIG_FEATURES, 'extents': axes, 'trips': axes,
+      'remainders': [f'{tensor}_{what}_{axis}' for tensor in (
+          'output', 'kernel') for what in ('mod', 'waste')
+                     for axis in range(6)],
+      'minor': [f'{tensor}_{what}_{place}' for tensor in ('output', 'kernel')
+                for what in ('bound', 'extent', 'trips')
+                for place in range(6)]}
+  assert list(names) == list(groups)
+  return {f'{group}.{name}': column for group in groups
+          for name, column in zip(names[group], groups[group].T)}
 
 
 @pytest.mark.parametrize('in_elements, logical, extents, minor_first', [
@@ -141,29 +153,13 @@ def test_a_reduction_is_tiled_as_its_operand():
   assert not columns['extents.kernel_0'].any()
 
 
-def test_groups_can_be_left_out():
-  everything = booster.column_names()
-  fewer = booster.column_names(['minor', 'root'])
-  assert fewer == [name for name in everything
-                   if not name.startswith(('minor.', 'root.'))]
-  table = booster.table([product()], IN_ELEMENTS, ['minor', 'root'])
-  assert table.shape[1] == len(fewer)
-  with pytest.raises(UserError, match="no columns 'colour'; choose from root"):
-    booster.table([product()], IN_ELEMENTS, ['colour'])
-  with pytest.raises(UserError, match="no setting 'depth'; choose from colu"):
-    booster.Settings.of({'depth': 3})
-  assert booster.Settings.of({'without': ['max']}).without == ('max',)
-
-
-def test_targets():
+def test_targets_and_weights():
   kernel = kernel_of([('copy', [4], [0])], [], [[1], [2], [4]],
                      runtime=[4, 8, 64])
   # log2: 2, 3, 6, mean 11 / 3.
   np.testing.assert_allclose(
-      booster.targets([kernel], 'regression'),
-      np.array([2, 3, 6]) - 11 / 3)
-  # Of 30 grades, a third is lost by a factor of two, all by eight.
-  assert booster.targets([kernel], 'lambdarank').tolist() == [30, 20, 0]
+      booster.targets([kernel]), np.array([2, 3, 6]) - 11 / 3)
+  np.testing.assert_allclose(booster.weights([kernel]), [1, 1 / 2, 1 / 16])
 
 
 def test_odd_kernels_have_finite_columns():
@@ -173,9 +169,9 @@ def test_odd_kernels_have_finite_columns():
 
 
 def flags_of(folder, *more):
-  return ['--data', 'measured_tiles', '--measured_tiles', str(folder / 'data'),
-          '--models', 'LightGBM', '--seeds', '0', '--epochs', '1',
-          '--work_dir', str(folder / 'work'),
+  return ['--data', 'tiny', '--extra_data', f'tiny={folder / "data"}',
+          '--models', 'LightGBM', '--seeds', '0', '--epochs', '1', '--jobs',
+          '1', '--work_dir', str(folder / 'work'),
           '--results', str(folder / 'accuracy.csv'), *more]
 
 
@@ -190,30 +186,25 @@ def test_without_lightgbm_it_says_what_to_install(
   assert not (tmp_path / 'accuracy.csv').exists()
 
 
-def test_lightgbm_is_a_row(tmp_path, monkeypatch):
+def test_lightgbm_is_a_row(tmp_path):
   pytest.importorskip('lightgbm', reason='LightGBM is not installed')
-  tiny_kernels.write_data_root(tmp_path / 'data')
-  monkeypatch.delenv('TPU_GRAPHS_ROOT', raising=False)
-  assert accuracy.main(flags_of(tmp_path)) == 0
-  with open(tmp_path / 'accuracy.csv', newline='') as file:
-    row, = csv.DictReader(file)
-  assert (row['data'], row['model'], row['kwargs']) == (
-      'measured_tiles', 'LightGBM', '{}')
-  assert (row['valid_kernels'], row['test_kernels']) == ('12', '6')
+  root = tiny_kernels.write_data_root(tmp_path / 'data')
+  row = accuracy_run.run(accuracy_run.RunSpec(
+      'tiny', str(root), accuracy_run.SPLITS, 'LightGBM', 'LightGBM',
+      '{"trees": 100}', 4, 1, '', '', str(tmp_path / 'run'), '', 1))
+  assert (row['valid_kernels'], row['test_kernels']) == (12, 6)
   # The runtimes follow the first column of the configurations.
-  assert float(row['valid_micro_opa']) > 0.9
-  assert float(row['test_micro_opa']) > 0.9
+  assert row['valid_micro_opa'] > 0.9 and row['test_micro_opa'] > 0.9
   assert 'lightgbm ' in row['versions']
-  assert int(row['best_epoch']) % booster.EVERY == 0
+  assert row['best_epoch'] % booster.EVERY == 0
 
 
 class OutputBounds:
-  """Stands in for trees: a configuration's score is its first column."""
+  """Stands in for trees: a configuration's score is its first bound."""
 
   def predict(self, rows, **_):
-    first = booster.column_names().index('bounds.' + schema.CONFIG_FEATURES[
-        schema.CONFIG_GROUPS['output_bounds'].start])
-    return -rows[:, first]
+    before = 3 * len(schema.NODE_FEATURES) + schema.NUM_OPCODES
+    return -rows[:, before + schema.CONFIG_GROUPS['output_bounds'].start]
 
 
 def test_a_booster_is_measured_as_a_ranker_is():
@@ -221,65 +212,9 @@ def test_a_booster_is_measured_as_a_ranker_is():
   kernel = kernel_of([('copy', [8, 8], [1, 0])], [],
                      [[8, 8], [8, 8], [4, 8], [2, 8]], runtime=[1, 1, 4, 2])
   trained = booster.Booster(
-      OutputBounds(), IN_ELEMENTS, booster.Settings(), 50, [], 1.5)
+      OutputBounds(), IN_ELEMENTS, booster.Settings(), 50, 1.5)
   result, = evaluate.measure(trained, [kernel], 'these').itertuples()
   assert (result.configs, result.repeats) == (4, 1)
   # Of five pairs that differ, one is wrong: that of bounds 4 and 2.
   assert result.opa == pytest.approx(4 / 5)
   assert result.slowdown_1 == 0
-
-
-def test_leave_one_out_takes_copies_once(tmp_path, monkeypatch):
-  import accuracy_run
-  for split in ('train', 'valid'):
-    for copy in range(2):
-      for number in range(3):
-        tiny_kernels.make_kernel(
-            f'{copy:02d}.net_{number}', base=20 * number).save(
-                str(tmp_path / split))
-  given = {}
-
-  def fit(**kwargs):
-    given.update(kwargs)
-    return booster.Booster(None, None, kwargs['settings'], 50, [], 1.5)
-
-  monkeypatch.setattr(booster, 'fit', fit)
-  monkeypatch.setattr(booster.Booster, 'leaves', 9)
-  spec = accuracy_run.RunSpec(
-      'real', '', accuracy_run.LEAVE_ONE_OUT, 'LightGBM', 'LightGBM',
-      '{"trees": 100}', 4, 1, '', '', str(tmp_path), '', 2)
-  training, _ = accuracy_run._trained(spec, str(tmp_path), '')
-  assert training == (9, 1.5, 100, 50)
-  assert [len(given[split]) for split in ('train', 'valid')] == [3, 3]
-  assert (given['seed'], given['threads']) == (4, 2)
-
-
-def test_measured_tiles_without_a_test_split(tmp_path, monkeypatch):
-  whole = tiny_kernels.write_data_root(tmp_path / 'whole')
-  bare = tmp_path / 'bare'
-  bare.mkdir()
-  for split in ('train', 'valid'):
-    (bare / split).symlink_to(whole / split)
-  for _ in range(2):  # The second time it is there.
-    root = pathlib.Path(measured_tiles.data_root(
-        str(bare), str(tmp_path / 'root')))
-  assert sorted(path.name for path in root.iterdir()) == [
-      'test', 'train', 'valid']
-  path, = (root / 'test').iterdir()
-  hidden = Kernel.load(str(path))
-  assert not hidden.runtime_ns.any() and (hidden.normalizer_ns == 1).all()
-  root = pathlib.Path(measured_tiles.data_root(
-      str(whole), str(tmp_path / 'root')))
-  assert (root / 'test_labelled').resolve() == whole / 'test_labelled'
-  assert (root / 'test').resolve() == whole / 'test'
-
-
-def test_where_measured_tiles_are(tmp_path, monkeypatch):
-  monkeypatch.delenv(measured_tiles.VARIABLE, raising=False)
-  assert measured_tiles.source('') == ''
-  monkeypatch.setenv(measured_tiles.VARIABLE, str(tmp_path))
-  with pytest.raises(UserError, match=r'TPU_GRAPHS_EXT_MEASURED_TILES=.*there '
-                     'is no folder train in it'):
-    measured_tiles.source('')
-  whole = tiny_kernels.write_data_root(tmp_path / 'whole')
-  assert measured_tiles.source(str(whole)) == str(whole)

@@ -1,0 +1,342 @@
+"""The parts of `speed.py`, and what their processes do.
+
+Each returns rows: dicts of subject, case, measure, value and unit.
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import json
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.course import checkout
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.data.schema import OPCODES
+from tpu_graphs_ext.errors import UserError
+
+PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+REFERENCE, OURS = 'EarlyJoinSAGE', 'MyEarlyJoinSAGE'
+REPEATS, EPOCHS, KERNELS = 3, 5, 12
+Rows = list[dict[str, Any]]
+
+
+def row(subject: str, case: str, measure: str, value: float,
+        unit: str) -> dict[str, Any]:
+  return {'subject': subject, 'case': case, 'measure': measure,
+          'value': float(value), 'unit': unit}
+
+
+def run_worker(name: str, *arguments: str, **variables: str) -> Rows:
+  """Rows of a function of this module, in a process of its own.
+
+  Raises:
+    UserError: the process failed; its own messages are above.
+  """
+  done = subprocess.run(
+      [sys.executable, os.path.join(PROJECT, 'benchmarks', 'speed.py'),
+       '--worker', name, *arguments], stdout=subprocess.PIPE, check=False,
+      encoding='utf-8', env={**os.environ, **variables})
+  if done.returncode:
+    raise UserError(f'measuring {name} {" ".join(arguments)} ended with exit '
+                    f'code {done.returncode}; its own messages are above')
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+# --- Kernels ------------------------------------------------------------------
+
+NODE_COLUMNS, CONFIG_COLUMNS, NUM_OPS = 140, 24, 108
+PARAMETERS = 0.2  # Of the nodes.
+# Nodes of the 1261 held-out kernels of tile_xla_statistics.json.
+NODE_SHARES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
+NODE_QUANTILES = (2, 7, 19, 37, 58, 94, 154)
+# The collection's facts give no quantiles of configurations, but their mean,
+# 1683 a kernel in the test split, and their most, 10,000. Evenly spread on a
+# logarithmic scale from 25 to 10,000 they have a mean of 1665.
+FEWEST_CONFIGS, MOST_CONFIGS = 25, 10_000
+
+
+def random_kernel(num_nodes: int, num_configs: int, seed: int = 0) -> Kernel:
+  """A connected graph with 1.05 edges a node, as the real ones have.
+
+  Sizes decide how long ranking takes, not values: features are uniform in
+  [0, 1), so that normalising changes little.
+  """
+  rng = np.random.default_rng([seed, num_nodes, num_configs])
+  consumers = np.arange(1, num_nodes)
+  edges = np.stack([consumers, rng.integers(0, consumers)], 1)
+  more = rng.integers(1, num_nodes, num_nodes // 16)
+  edges = np.concatenate([edges, np.stack([more, rng.integers(0, more)], 1)])
+  opcode = rng.integers(0, NUM_OPS, num_nodes).astype(np.uint8)
+  opcode[rng.random(num_nodes) < PARAMETERS] = OPCODES['parameter']
+  return Kernel(
+      tile_id=f'random_{num_nodes}_{num_configs}',
+      node_feat=rng.random((num_nodes, NODE_COLUMNS), np.float32),
+      node_opcode=opcode,
+      edge_index=np.unique(edges, axis=0).astype(np.int64),
+      config_feat=rng.random((num_configs, CONFIG_COLUMNS), np.float32),
+      runtime_ns=rng.integers(1000, 10**6, num_configs),
+      normalizer_ns=np.full(num_configs, 1000, np.int64))
+
+
+def like_the_collection(number: int) -> list[Kernel]:
+  """`number` kernels at evenly spaced quantiles of nodes and configurations.
+
+  The two are paired at random, but always in the same way.
+  """
+  shares = (np.arange(number) + 0.5) / number
+  nodes = np.interp(shares, NODE_SHARES, NODE_QUANTILES).round().astype(int)
+  configs = np.exp(np.interp(
+      shares, (0, 1), np.log([FEWEST_CONFIGS, MOST_CONFIGS]))).astype(int)
+  configs = np.random.default_rng(0).permutation(configs)
+  return [random_kernel(n, c) for n, c in zip(nodes.tolist(),
+                                              configs.tolist())]
+
+
+# --- Ranking ------------------------------------------------------------------
+
+
+def ranking(root: str) -> Rows:
+  """Eager loop over kernels like the collection's, ours and the baseline's.
+
+  Each process runs as its users run it: models.py changes a setting of
+  TensorFlow that would make the baseline faster too in the same process. Times
+  are of the processor, because the clock depends on what else runs.
+  """
+  rows = []
+  for onednn in ('0', '1'):
+    seconds = collections.defaultdict(list)
+    for _ in range(REPEATS):  # In turn, so that all see the same machine.
+      for name, own_root in ((REFERENCE, root), (REFERENCE, ''), (OURS, '')):
+        for each in run_worker('rank_kernels', name, own_root,
+                               TF_ENABLE_ONEDNN_OPTS=onednn):
+          seconds[each['subject'], each['case']].append(each['value'])
+    theirs = statistics.median(seconds[f'baseline {REFERENCE}', 'all kernels'])
+    for (subject, case), values in seconds.items():
+      median = statistics.median(values)
+      case = f'oneDNN {onednn}, {case}'
+      rows.append(row(subject, case, 'time', median, 's'))
+      if case.endswith('all kernels'):
+        rows.append(row(subject, case, 'ratio', theirs / median,
+                        'times as fast'))
+  return rows
+
+
+def rank_kernels(name: str, root: str) -> Rows:
+  """Seconds of the first call, and of all kernels after a warm-up."""
+  kernels = like_the_collection(KERNELS)
+  graphs = _graphs_of(kernels)
+  start = time.perf_counter()
+  model = _built(name, root, kernels, graphs[0])
+  first_call = time.perf_counter() - start
+  _rank_all(model, graphs, kernels)
+  start = time.process_time()
+  _rank_all(model, graphs, kernels)
+  subject = f'baseline {name}' if root else name
+  return [row(subject, 'first call', 'time', first_call, 's'),
+          row(subject, 'all kernels', 'time', time.process_time() - start, 's')]
+
+
+def _built(name: str, root: str, kernels: list[Kernel], graph):
+  """Our model, or that of the checkout `root`, with its variables."""
+  import tensorflow as tf
+
+  from tpu_graphs_ext.tasks import feature_stats
+  tf.keras.utils.set_random_seed(0)
+  if root:
+    sys.path.insert(0, root)
+    module = importlib.import_module('tpu_graphs.baselines.tiles.models')
+    model = getattr(module, name)(10, NUM_OPS)
+  else:
+    argument = feature_stats.ARGUMENT
+    model = load_models.build(name, 10, NUM_OPS, {
+        argument: _stats_of(kernels).to_json()} if load_models.takes(
+            name, argument) else {})
+  model.forward(graph, kernels[0].num_configs)
+  return model
+
+
+def _stats_of(kernels: list[Kernel]) -> FeatureStats:
+  return FeatureStats.of_partition(Partition.from_kernels(
+      [*kernels, random_kernel(50, 50)]))
+
+
+def _graphs_of(kernels: list[Kernel]) -> list:
+  from tpu_graphs_ext.tasks import tile_batches
+  stats = _stats_of(kernels)
+  return [tile_batches.kernel_graph(kernel, stats) for kernel in kernels]
+
+
+def _rank_all(model, graphs, kernels) -> None:
+  """What the baseline's evaluation script does with the kernels."""
+  for graph, kernel in zip(graphs, kernels):
+    model.forward(graph, kernel.num_configs).numpy()
+
+
+# --- Memory -------------------------------------------------------------------
+
+
+def memory(root: str) -> Rows:
+  """`one_kernel` in a process for each case."""
+  rows = run_worker('one_kernel', '', '0', '')
+  for name in (REFERENCE, OURS):
+    for configs in (100, 1000, 10_000):
+      rows += run_worker('one_kernel', name, str(configs), '')
+  for configs in (1000, 10_000):
+    rows += run_worker('one_kernel', REFERENCE, str(configs), root)
+  return rows
+
+
+def one_kernel(name: str, configs: str, root: str) -> Rows:
+  """Peak memory of a process that ranks one kernel of 150 nodes.
+
+  Beside the peak stands what part of it files are: the same libraries take 290
+  MiB of it on one machine and 350 on another, by how much Linux maps at a time.
+  """
+  subject, case = 'TensorFlow alone', 'imported'
+  if not root:
+    load_models.models_module()  # First of all, as in the scripts.
+  if name:
+    subject = f'baseline {name}' if root else name
+    case = f'150 nodes x {configs} configs'
+    kernels = [random_kernel(150, int(configs))]
+    graphs = _graphs_of(kernels)
+    _rank_all(_built(name, root, kernels, graphs[0]), graphs, kernels)
+  return [row(subject, case, 'peak of the process', peak_mib(), 'MiB'),
+          row(subject, case, 'of it mapped files', _status_mib('RssFile'),
+              'MiB')]
+
+
+def peak_mib() -> float:
+  """Most memory that this process has had, MiB.
+
+  Where Linux keeps it for a program: `getrusage` counts what the process had
+  before it started this program, as a copy of its parent.
+  """
+  return _status_mib('VmHWM') or (
+      resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def _status_mib(field: str) -> float:
+  """A field of what Linux says of this process, MiB; 0 on other systems."""
+  if not os.path.exists('/proc/self/status'):
+    return 0.0
+  with open('/proc/self/status', encoding='ascii') as file:
+    (kib,) = (line.split()[1] for line in file if line.startswith(field))
+  return int(kib) / 1024
+
+
+# --- Training -----------------------------------------------------------------
+
+# Keras' line of an epoch, of which the first is left out: it has the tracing.
+_EPOCH = re.compile(r' (\d+)(ms|s)/step - loss')
+
+
+def training(root: str, data_root: str) -> Rows:
+  """Milliseconds of a step, validation included, in three hosts.
+
+  The baseline's unchanged script with its own models.py and with ours, and
+  this package's engine, at default flags.
+  """
+  steps = collections.defaultdict(list)
+  for _ in range(2):  # In turn, so that all of them see the machine's moods.
+    steps['baseline', REFERENCE] += _script_steps(
+        root, data_root, None, REFERENCE)
+    for name in (REFERENCE, OURS):
+      steps['ours, unchanged script', name] += _script_steps(
+          root, data_root, os.path.join(PROJECT, 'models.py'), name)
+      steps['ours, own host', name] += [
+          each['value'] for each in run_worker('host_steps', name, data_root)]
+  medians = {key: statistics.median(values) for key, values in steps.items()}
+  return [
+      *(row(name, label, 'step', median, 'ms')
+        for (label, name), median in medians.items()),
+      *(row(name, label, f'step over the baseline\'s {REFERENCE}',
+            median / medians['baseline', REFERENCE], 'times')
+        for (label, name), median in medians.items())]
+
+
+def _script_steps(root, data_root, models_py, name) -> list[float]:
+  """Milliseconds a step of each epoch but the first, by tiles_train.py."""
+  with tempfile.TemporaryDirectory() as folder:
+    copy = checkout.working_copy(root, os.path.join(folder, 'copy'), models_py)
+    log = os.path.join(folder, 'log')
+    checkout.run_script(copy, [
+        'tiles_train.py', f'--model={name}', f'--epochs={EPOCHS}',
+        f'--data_root={data_root}', f'--out_dir={folder}/out',
+        f'--cache_dir={folder}/cache'], log)
+    with open(log, encoding='utf-8') as file:
+      found = _EPOCH.findall(file.read())
+  return [float(value) * (1000 if unit == 's' else 1)
+          for value, unit in found][1:]
+
+
+def host_steps(name: str, data_root: str) -> Rows:
+  """A row for each epoch but the first, by `tpu-graphs-ext train`."""
+  import tensorflow as tf
+
+  from tpu_graphs_ext.engine import settings, threads, train
+  threads.one_for_each_operation()
+  begun, ended = [], []
+  timer = tf.keras.callbacks.LambdaCallback(
+      on_epoch_begin=lambda *_: begun.append(time.perf_counter()),
+      on_epoch_end=lambda *_: ended.append(time.perf_counter()))
+  with tempfile.TemporaryDirectory() as folder:
+    train.train(settings.TrainSettings(
+        model=name, data_root=data_root, epochs=1 + EPOCHS, seed=0,
+        early_stop=0, out_dir=folder, cache_dir=folder + '/cache'),
+        further=(timer,))
+  steps = len(read.read_dataset(data_root, min_train_configs=10).train) // 10
+  seconds = np.subtract(ended, begun)[1:]
+  return [row(name, 'ours, own host', 'step', 1000 * each / steps, 'ms')
+          for each in seconds]
+
+
+# --- Reading ------------------------------------------------------------------
+
+
+def loading(root: str, data_root: str) -> Rows:
+  """First read and read from the cache, each in a process of its own."""
+  with tempfile.TemporaryDirectory() as cache:
+    rows = [each for case in ('first read', 'from the cache')
+            for each in run_worker('one_read', case, data_root, cache)]
+  theirs = run_worker('their_read', root, data_root)
+  return [*rows, *theirs, *(
+      row('ratio', one['case'], one['measure'], one['value'] / other['value'],
+          'of the baseline') for one, other in zip(rows, theirs))]
+
+
+def one_read(case: str, data_root: str, cache: str) -> Rows:
+  """Time and peak memory of reading all three splits."""
+  start = time.perf_counter()
+  read.read_dataset(data_root, min_train_configs=10, cache_dir=cache)
+  return _read_rows('ours', case, time.perf_counter() - start)
+
+
+def their_read(root: str, data_root: str) -> Rows:
+  from absl import flags
+  sys.path.insert(0, root)
+  data = importlib.import_module('tpu_graphs.baselines.tiles.data')
+  flags.FLAGS(sys.argv[:1])
+  start = time.perf_counter()
+  data.get_npz_dataset(data_root, min_train_configs=10)
+  return _read_rows('baseline', 'first read', time.perf_counter() - start)
+
+
+def _read_rows(subject: str, case: str, seconds: float) -> Rows:
+  return [row(subject, case, 'time', seconds, 's'),
+          row(subject, case, 'peak of the process', peak_mib(), 'MiB')]
