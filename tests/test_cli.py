@@ -91,8 +91,8 @@ def test_help_of_every_verb(capsys, monkeypatch, tmp_path):
     for action in actions_of(verb):
       assert action.help, (verb, action.dest)
       if action.option_strings and action.type is not flags.boolean and (
-          action.default not in (None, (), False, argparse.SUPPRESS)):
-        assert f'(default: {action.default or repr(action.default)})' in text
+          action.default not in (None, (), False, '', argparse.SUPPRESS)):
+        assert f'(default: {action.default})' in text
     assert text.count(f' tpu-graphs-ext {verb} ') == 3  # And the usage.
     for words in flags.VERBS[verb].examples:
       assert app.parse([verb, *shlex.split(words)]).verb == verb
