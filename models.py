@@ -58,6 +58,7 @@ import math
 import os
 import sys
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -649,48 +650,69 @@ def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
 # -------------------------------------------------------------- chapter: ranker
 
 
-class _EpochAverage(tf.keras.callbacks.Callback):
-  """Ends every epoch on the average of its last weights, before validation.
+class _RunningAverage(tf.keras.callbacks.Callback):
+  """Validates, and leaves after each epoch, the average of the weights.
 
-      a <- d a + (1 - d) w   after each step,  d = min(momentum, n / (9 + n))
-      w <- a                 after the epoch
-  with n steps of the epoch done before. It does what a falling learning rate
-  would, which the scripts keep constant. Source: averaging after Polyak and
-  Juditsky 1992; starting again from the average is ours.
+      a <- d a + (1 - d) w   after each step,  d = min(decay, n / (9 + n))
+  with n steps done before. Between epochs the model has a; the next epoch goes
+  on from w, unless the model was given other weights: those start a new
+  average. It does what a falling learning rate would, which the scripts keep
+  constant. Source: Polyak and Juditsky 1992.
   """
 
-  def __init__(self, momentum: float):
+  def __init__(self, decay: float):
     super().__init__()
-    self._momentum = momentum
-    self._averages = []  # (average, weight), both variables.
-    self._steps = None  # Scalar variable, steps of this epoch.
+    self._decay = decay
+    # What a training needs to go on, beside the weights: n; a checksum of a
+    # while the model has a, else -1; of each weight a, or w while the model has
+    # a.
+    self.state = []
 
   def begin(self, weights: Sequence[tf.Variable]) -> None:
-    """Makes the averages, once."""
-    if not self._averages:
+    """Creates the variables, once."""
+    if not self.state:
+      self._weights = list(weights)
       with tf.init_scope():
-        self._steps = tf.Variable(0.0, trainable=False)
-        self._averages = [
-            (tf.Variable(weight, trainable=False), weight)
-            for weight in weights]
+        self.state = [tf.Variable(value, trainable=False) for value in (
+            0.0, tf.constant(-1, tf.int64), *self._weights)]
 
   def update(self, weights: Sequence[tf.Variable]) -> None:
     """Adds the weights after a step; part of the compiled training step."""
     self.begin(weights)
-    decay = tf.minimum(self._momentum, self._steps / (9 + self._steps))
-    for average, weight in self._averages:
+    steps, _, *averages = self.state
+    decay = tf.minimum(self._decay, steps / (9 + steps))
+    for average, weight in zip(averages, weights):
       average.assign_sub((1 - decay) * (average - weight))
-    self._steps.assign_add(1.0)
+    steps.assign_add(1.0)
+
+  def on_epoch_begin(self, epoch, logs=None):
+    if not self.state:
+      return
+    steps, checksum = self.state[:2]
+    if checksum.numpy() == self._checksum():
+      self._exchange()
+    else:
+      steps.assign(0)
+    checksum.assign(-1)
 
   def on_epoch_end(self, epoch, logs=None):
-    del epoch, logs
-    if self._steps is not None and self._steps > 0:
-      for average, weight in self._averages:
-        weight.assign(average)
-      self._steps.assign(0)
+    steps, checksum = self.state[:2]
+    if steps > 0 and checksum < 0:
+      self._exchange()
+      checksum.assign(self._checksum())
 
   def on_test_begin(self, logs=None):  # Validation comes before the end.
-    self.on_epoch_end(0, logs)
+    self.on_epoch_end(0)
+
+  def _exchange(self) -> None:
+    for other, weight in zip(self.state[2:], self._weights):
+      value = tf.identity(weight)
+      weight.assign(other)
+      other.assign(value)
+
+  def _checksum(self) -> int:
+    return zlib.crc32(b''.join(
+        weight.numpy().tobytes() for weight in self._weights))
 
 
 def _use_one_operation(optimizer: tf.keras.optimizers.Optimizer) -> None:
@@ -726,7 +748,7 @@ class _TrainedModel(tf.keras.Model):
 
   Args:
     objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
-    averaging: momentum of `_EpochAverage`; 0 leaves the weights as they are.
+    averaging: decay of `_RunningAverage`; 0 leaves the weights as they are.
   """
 
   def __init__(self, objective: str = 'flags', averaging: float = 0.0):
@@ -734,7 +756,7 @@ class _TrainedModel(tf.keras.Model):
     _check_choice('objective', objective, list(_OBJECTIVES))
     _check_number('averaging', averaging, 'at least 0 and below 1')
     self._objective = objective
-    self._average = _EpochAverage(averaging) if averaging else None
+    self._average = _RunningAverage(averaging) if averaging else None
 
   def compile(self, optimizer='rmsprop', loss=None, **kwargs):
     """Like Keras's; `objective` comes before the given loss."""
@@ -744,7 +766,7 @@ class _TrainedModel(tf.keras.Model):
     _use_one_operation(self.optimizer)
 
   def fit(self, x=None, *args, callbacks=None, **kwargs):
-    """Like Keras's, with `_EpochAverage`."""
+    """Like Keras's, with `_RunningAverage`."""
     # A step that makes variables is traced a second time.
     spec = getattr(x, 'element_spec', None)
     if isinstance(spec, tuple) and isinstance(spec[0], tfgnn.GraphTensorSpec):
@@ -752,10 +774,17 @@ class _TrainedModel(tf.keras.Model):
           spec[0].node_sets_spec[name].features_spec['feats'].shape[-1]
           for name in ('op', 'config')))
       self.optimizer.build(self.trainable_variables)
-      if self._average:
-        self._average.begin(self.trainable_variables)
+      self.training_state()
     own = [self._average] if self._average else []
     return super().fit(x, *args, callbacks=own + [*(callbacks or [])], **kwargs)
+
+  def training_state(self) -> list:
+    """Variables that a training needs to go on, beside weights and optimizer;
+    for a model whose weights exist."""
+    if not self._average:
+      return []
+    self._average.begin(self.trainable_variables)
+    return self._average.state
 
   @tf.autograph.experimental.do_not_convert
   def train_step(self, data):
@@ -1284,7 +1313,7 @@ class _TileRanker(_Ranker):
                head_layers: int = 2,
                pooling: Sequence[str] = ('mean', 'max', 'sum'),
                log_scales: Sequence[float] = (1e2, 1e4, 1e6),
-               hidden_activation: str = 'leaky_relu', averaging: float = 0.99,
+               hidden_activation: str = 'leaky_relu', averaging: float = 0.998,
                objective: str = 'listmle_fastest_first', join: str = 'late',
                convolution: str = 'sage', num_heads: int = 4):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, objective,
@@ -2849,7 +2878,7 @@ class EnsembleRanker(_TrainedModel):
   def __init__(self, num_configs: int, num_ops: int, *,
                members: Optional[Mapping[str, Mapping[str, Any]]] = None,
                objective: str = 'listmle_fastest_first',
-               averaging: float = 0.99, copies: int = 3,
+               averaging: float = 0.998, copies: int = 3,
                feature_stats: Any = 'script'):
     super().__init__(objective, averaging)
     _check_integers(1, copies=copies)

@@ -60,9 +60,9 @@ def test_same_seed_same_bytes_whole_or_in_parts(
     data_root, tmp_path, monkeypatch, variables_only, untraced):
   def settings(out):
     return tiny_models.tiny_settings(
-        data_root, tmp_path / out, model='LateJoinConcatPoolSAGE', models_py='',
-        model_kwargs_json=json.dumps({
-            'widths': [8], 'head_widths': [8],
+        data_root, tmp_path / out, model='LateJoinGCN', models_py='',
+        model_kwargs_json=json.dumps({  # It averages its weights.
+            'hidden_dim': 8, 'node_rounds': 1, 'head_layers': 1,
             'objective': 'flags'}),
         epochs=3, lr_schedule='cosine', list_size=8, resume=True)
 

@@ -132,18 +132,26 @@ def test_one_sage_layer_with_weights_of_one():
       model._rank(*chain), [[6 / math.sqrt(2)] * 2], rtol=1e-5)
 
 
-def test_the_epoch_ends_on_the_average_of_its_steps():
-  """Weights 8, 4, 2 after three steps; d = 0, 1/10, 2/11.
+def test_validation_has_the_average_and_the_next_epoch_goes_on():
+  """Weights 8, 4, 2 after three steps; d = 0, 1/10, 2/11, and then 3/12.
 
   a = 8;  a = 8/10 + 4 * 9/10 = 4.4;  a = 4.4 * 2/11 + 2 * 9/11 = 26.8 / 11.
   """
   weight = tf.Variable(0.0)
-  average = models._EpochAverage(0.99)
-  for unused_epoch in range(2):  # The second forgets the first.
-    for value in (8.0, 4.0, 2.0):
+  average = models._RunningAverage(0.99)
+
+  def epoch(goes_on_from, *steps):
+    average.on_epoch_begin(0)
+    assert weight.numpy() == goes_on_from
+    for value in steps:
       weight.assign(value)
       average.update([weight])
     average.on_test_begin()
-    assert weight.numpy() == pytest.approx(26.8 / 11)
     average.on_epoch_end(0)  # Already done.
-    assert weight.numpy() == pytest.approx(26.8 / 11)
+    return weight.numpy()
+
+  assert epoch(0.0, 8.0, 4.0, 2.0) == pytest.approx(26.8 / 11)
+  assert epoch(2.0, 6.0) == pytest.approx(26.8 / 11 / 4 + 6 * 3 / 4)
+  weight.assign(3.0)  # Other weights start a new average.
+  assert epoch(3.0, 5.0) == 5.0
+  assert epoch(5.0) == 5.0

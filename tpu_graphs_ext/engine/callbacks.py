@@ -246,7 +246,8 @@ class Checkpoints(tf.keras.callbacks.Callback):
     optimizer.build(saved.model.trainable_variables)
     checkpoint = tf.train.Checkpoint(
         model=saved.model, optimizer=optimizer, best=best.variables,
-        progress=progress)
+        progress=progress,
+        state=getattr(saved.model, 'training_state', list)())  # Averages.
     self._manager = tf.train.CheckpointManager(
         checkpoint, folder.path, max_to_keep=1)
     last = self._manager.latest_checkpoint
