@@ -39,8 +39,8 @@ Chapters, each of which uses only names of earlier ones:
   comparison: other models, and the ensemble.
 
 Letters in shape remarks: `kernels` in the batch, `configs` of each kernel,
-`nodes` and `edges` of all kernels together, `F` and `G` columns of node and
-config features, `width` of a hidden layer.
+`nodes` and `edges` of the whole batch, `F` and `G` columns of node and config
+features, `width` of a hidden layer.
 
 Sources:
   [GCN] Kipf and Welling, ICLR 2017.  [GraphSAGE] Hamilton et al., NeurIPS 2017.
@@ -90,12 +90,12 @@ _TILES = ('layout tiles', 'elements')  # What tile bounds can count.
 
 
 def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
-  """What `_Statistics` takes, of the data that the running script scales.
+  """Statistics of the data that the running script reads, for `_Statistics`.
 
-  The baseline's scripts hand models scaled features and nothing to undo that
-  with, but their flags say where the files are. Only features are read, no
-  runtimes; the trainer's are those of kernels of at least `num_configs`. None
-  where no such script is running, or its files have other columns.
+  The baseline's scripts give models scaled features without the scale, but
+  their flags name the files. Reads features only; the trainer scales by kernels
+  with at least `num_configs`. None unless such a script is running and its
+  files have the usual columns.
   """
   absl_flags = sys.modules.get('absl.flags')  # There, if a script has flags.
   given = absl_flags.FLAGS if absl_flags else None
@@ -105,7 +105,7 @@ def _of_running_script(num_configs: int) -> Optional[Mapping[str, Any]]:
   folder = os.path.join(os.path.expanduser(given.data_root), 'train')
   try:
     return _of_files(folder, num_configs, getattr(given, 'toy_data', False))
-  except (IndexError, KeyError, OSError, SyntaxError, TypeError, ValueError,
+  except (AttributeError, KeyError, OSError, SyntaxError, TypeError, ValueError,
           zipfile.BadZipFile, tf.errors.OpError) as error:
     _log.warning(
         'No feature_stats: the kernels under %s cannot be read (%s).', folder,
@@ -159,12 +159,9 @@ def _count_elements(kernels: Sequence[Mapping[str, Any]]) -> bool:
 
 def _of_file(path: str) -> Mapping[str, Any]:
   """Number of configurations, minima and maxima of a kernel's columns."""
-  tables = {}
-  with tf.io.gfile.GFile(path, 'rb') as file, zipfile.ZipFile(file) as archive:
-    for name in _TABLE_WIDTHS:
-      with archive.open(f'{name}_feat.npy') as npy:
-        tables[name] = np.lib.format.read_array(
-            npy, allow_pickle=False).astype(np.float32, copy=False)
+  with tf.io.gfile.GFile(path, 'rb') as file, np.load(file) as arrays:
+    tables = {name: arrays[f'{name}_feat'].astype(np.float32, copy=False)
+              for name in _TABLE_WIDTHS}
   return {'configs': len(tables['config']), **{
       name: (table.min(0, initial=np.inf), table.max(0, initial=-np.inf))
       for name, table in tables.items()}}
@@ -293,7 +290,7 @@ def _input_specs(node_width: int, config_width: int) -> _Inputs:
 
 def _traced(function: Callable[..., Any], *specs: Any) -> Callable[..., Any]:
   """The function as one trace, which is made when it is called first."""
-  # A partial, so that TensorFlow counts each model's traces apart.
+  # A partial, so that TensorFlow counts the traces of each model separately.
   trace = tf.function(functools.partial(function), autograph=False,
                       input_signature=specs)
   # A function, so that Keras does not save the trace.
@@ -343,7 +340,7 @@ class _Graph:
   def sum_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
     """Sums `x` over the 'consumers', the 'producers' or 'both' of each node.
 
-    Shapes: x float32 [nodes, ...] -> same; zero where a node has no such edge.
+    Shapes: x float32 [nodes, ...] -> same; 0 for nodes without such edges.
     """
     return self._product(self._adjacency[of], x)
 
@@ -357,7 +354,7 @@ class _Graph:
     return self._summed(tf.gather(mask, senders), receivers)
 
   def largest_of(self, of: str, x: tf.Tensor) -> tf.Tensor:
-    """float32 [nodes]: the largest neighbour's, far below 0 without any."""
+    """float32 [nodes]: the neighbours' maximum, far below 0 without any."""
     senders, receivers = self._edges[of]
     y = tf.math.unsorted_segment_max(
         tf.gather(x, senders), receivers, self.nodes)
@@ -635,8 +632,8 @@ def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
   """Columns on logarithmic scales.
 
       sign(x) log(1 + s |x|) / log(1 + s)   for each s of `scales`
-  Sizes span many orders of magnitude; large s tells small values apart, small s
-  large ones. Without scales the columns stay as they are.
+  Sizes span many orders of magnitude: a large s resolves small values, a small
+  s large ones. Without scales the columns are unchanged.
   Shapes: float32 [..., F] -> [..., max(1, len(scales)) F].
   """
   if not scales:
@@ -651,21 +648,20 @@ def _log_scales(x: tf.Tensor, scales: Sequence[float]) -> tf.Tensor:
 
 
 class _RunningAverage(tf.keras.callbacks.Callback):
-  """Validates, and leaves after each epoch, the average of the weights.
+  """Gives the model the running average of its weights between epochs.
 
       a <- d a + (1 - d) w   after each step,  d = min(decay, n / (9 + n))
-  with n steps done before. Between epochs the model has a; the next epoch goes
-  on from w, unless the model was given other weights: those start a new
-  average. It does what a falling learning rate would, which the scripts keep
-  constant. Source: Polyak and Juditsky 1992.
+  with n steps done before. The model has a from validation on, and w again in
+  the next epoch; weights that were changed meanwhile start a new average. It
+  does what a falling learning rate would, which the scripts keep constant.
+  Source: Polyak and Juditsky 1992.
   """
 
   def __init__(self, decay: float):
     super().__init__()
     self._decay = decay
-    # What a training needs to go on, beside the weights: n; a checksum of a
-    # while the model has a, else -1; of each weight a, or w while the model has
-    # a.
+    # n; while the model has a, a checksum of a, else -1; a of each weight, or w
+    # while the model has a.
     self.state = []
 
   def begin(self, weights: Sequence[tf.Variable]) -> None:
@@ -804,9 +800,8 @@ class _TrainedModel(tf.keras.Model):
 
 
 def _first_copies(config_feats: tf.Tensor) -> tf.Tensor:
-  """For each configuration the first of its kernel with the same features.
+  """The first configuration of its kernel with the same features, for each.
 
-  Rows are found by a hash and compared whole.
   Shapes: float32 [kernels, configs, G] -> int32 [kernels, configs], counted
   through the batch.
   """
@@ -824,14 +819,14 @@ def _first_copies(config_feats: tf.Tensor) -> tf.Tensor:
 
 def _with_repeats_last(scores: tf.Tensor,
                        config_feats: tf.Tensor) -> tf.Tensor:
-  """Scores in which each tile's first copy is before all repetitions.
+  """Ranks duplicate configurations after all others.
 
-  Only the first of several equal tiles is worth a place among the first k. The
-  k-th repetition, k = 1, 2, ..., in the order of their first copies, has
+  Trying a tile twice teaches nothing. The k-th duplicate, in the order of the
+  first copies' scores, gets
       score = worst + k size / 1024
-  with the worst score and the largest magnitude, at least 1, of a first copy:
-  float32 keeps millions of such steps apart. Where all configurations are
-  alike, nothing changes.
+  from the worst score and the largest magnitude, at least 1, of a first copy;
+  float32 can represent millions of such steps. If all configurations are equal,
+  nothing changes.
   Shapes: scores float32 [kernels, configs], config_feats [kernels, configs, G].
   """
   first = _first_copies(config_feats)
@@ -854,11 +849,11 @@ class _Ranker(_TrainedModel):
   Subclasses define
     _build_layers(node_width, config_width): builds all layers, in the order of
       their attributes;
-    _encode(graph, embedded, node_feats): once per kernel, whatever does not
-      depend on a configuration, in any structure of tensors; from float32
-      [nodes, op_embed_dim] and [nodes, F];
+    _encode(graph, embedded, node_feats): any structure of tensors that does not
+      depend on configurations, from float32 [nodes, op_embed_dim] and
+      [nodes, F];
     _score(graph, encoded, config_feats): float32 [kernels, configs], from that
-      and config_feats [kernels, configs, G].
+      structure and config_feats [kernels, configs, G].
   `forward` runs `_score` on chunks of configurations, so that its memory does
   not grow with their number. A score depends on its own configuration alone.
   """
@@ -895,7 +890,7 @@ class _Ranker(_TrainedModel):
     return self._score(*self._encoded(inputs, embedded))
 
   def _embedded(self, graph: tfgnn.GraphTensor) -> tf.Tensor:
-    """By Keras's layer, which adds its loss: [nodes, op_embed_dim]."""
+    """From Keras's layer, which adds its loss: [nodes, op_embed_dim]."""
     if self._op_embedding:
       return self._op_embedding(graph).node_sets['op']['op_e']
     return graph.node_sets['op']['feats'][:, :0]
@@ -907,14 +902,14 @@ class _Ranker(_TrainedModel):
     return graph, encoded, inputs.config_feats
 
   def _inputs_for(self, graph: tfgnn.GraphTensor) -> _Inputs:
-    """Those of a graph, for which it makes the variables if need be."""
+    """The graph's tensors; creates the variables on the first call."""
     inputs = _inputs_of(graph)
     self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
     return inputs
 
   def scores_and_own_loss(self, graph: tfgnn.GraphTensor,
                           labels: tf.Tensor) -> tuple:
-    """Scores in training, and a loss besides the objective's."""
+    """Scores in training, and a loss to add to the objective's."""
     del labels
     scores = self._score_at_once(self._inputs_for(graph), self._embedded(graph))
     return scores, tf.constant(0.0)
@@ -967,13 +962,13 @@ class _Ranker(_TrainedModel):
             if self._repeats_last else scores)
 
   def _chunks(self, graph: _Graph, config_feats: tf.Tensor) -> tuple:
-    """int32 []: how many chunks there are, and the configurations of one."""
+    """int32 []: the number of chunks, and configurations in each."""
     configs = tf.shape(config_feats)[1]
     states = graph.nodes if self._early else 1  # Of a configuration.
     chunk = tf.clip_by_value(
         self._CHUNK_FLOATS // (states * self._state_width), 16, 4096)
     chunks = (configs + chunk - 1) // chunk
-    # Alike in size, and as many as run at once.
+    # Of equal size, and a multiple of the number that run at once.
     chunks += tf.cast(chunks > 1, tf.int32) * (chunks % self._CHUNKS_AT_ONCE)
     chunk = tf.maximum((configs + chunks - 1) // chunks, 1)
     return (configs + chunk - 1) // chunk, chunk
@@ -983,7 +978,7 @@ class _Ranker(_TrainedModel):
 
 
 class _BaselineRanker(_Ranker):
-  """What the baseline's models share: where config features join.
+  """Base of the baseline's models: where config features join.
 
   An early join gives every node the columns [embedded opcode, config features,
   node features] before the first layer; a late join appends the config features
@@ -1039,10 +1034,10 @@ class _SAGE(_BaselineRanker):
   """GraphSAGE layers, and a head on the pooled nodes of a kernel.
 
       y_v = x_v W_self + a_v W_neighbor + b,   x_v <- finish(y_v)
-  with a_v, `_aggregated` of a subclass, linear in the neighbours of node v. An
-  early join multiplies before it aggregates, which takes fewer operations; a
-  late join does the baseline's operations in the same order, so that sums that
-  cancel leave the same remainder. Source: [GraphSAGE].
+  with a_v, a subclass's `_aggregated`, linear in the neighbours of node v. An
+  early join multiplies before it aggregates, which takes fewer operations. A
+  late join keeps the baseline's order, so that sums that cancel round alike.
+  Source: [GraphSAGE].
   """
   _pooling = ('sum',)
 
@@ -1079,8 +1074,8 @@ class _SAGE(_BaselineRanker):
 
   def _with_configs(self, graph, encoded, config_feats):
     neighbor, own = tf.split(self._gnn_layers[0].layers[0].kernel, 2, axis=0)
-    # Every neighbour of a node has the node's own config: what they add up to
-    # is its columns times what ones add up to, such as the degree.
+    # All nodes of a kernel share its config columns, so a sum over neighbours
+    # is those columns times the aggregate of ones, such as the degree.
     ones = tf.ones_like(encoded[:, :1, tf.newaxis])  # [nodes, 1, 1]
     return (encoded[:, tf.newaxis]  # [nodes, configs, width]
             + graph.on_nodes(_matmul(config_feats, self._rows(own)[1]))
@@ -1244,7 +1239,7 @@ class MLP(_BaselineRanker):
 
 
 class _GatedJoin(tf.keras.layers.Layer):
-  """Joins a configuration, b, to what does not depend on it, a.
+  """Joins a configuration, b, to a state that does not depend on it, a.
 
       N(a A + (1 + a G) * (b B))
   with biases in A and G, and N the activation of LayerNorm.
@@ -1285,8 +1280,8 @@ class _TileRanker(_Ranker):
       z = N(log scales of config features W)  a configuration
       z <- z + N(k A + (1 + k G) * (z B))     the join, head_layers times
       score = z w + b
-  That is `join` 'late': nothing is computed for a node under a configuration.
-  'early' pools, instead of h,
+  That is `join` 'late': no state belongs to a node and a configuration. 'early'
+  pools, instead of h,
       x_v = N(h_v A + (1 + h_v G) * (z B))
       x_v <- x_v + N([p_v, c_v, x_v] W)       joint_rounds times
   and its head starts from z = k. `convolution` chooses the rounds; the formula
@@ -1298,11 +1293,11 @@ class _TileRanker(_Ranker):
     op_embed_dim: width of an embedded opcode.
     node_rounds, joint_rounds: see above.
     head_layers: joins between pooling and the score.
-    pooling: what to join of 'mean', 'max', 'sum' and 'min' over the nodes.
+    pooling: one or more of 'mean', 'max', 'sum' and 'min' over the nodes.
     log_scales: see `_log_scales`.
     hidden_activation: a function of `tf.nn`.
     averaging, objective: see `_TrainedModel`.
-    join: where configurations come in: 'late' or 'early'.
+    join: where configurations join, 'late' or 'early'.
     convolution: kind of the rounds, one of `_ROUNDS`.
     num_heads: attention heads of convolution 'gat'.
   """
@@ -1459,9 +1454,9 @@ class _Scaling(NamedTuple):
 class _Statistics(tf.keras.layers.Layer):
   """Takes scaled features back to their own units.
 
-  The baseline's trainer scales with the train kernels that have enough
-  configurations, its prediction script with all of them. Features are whole
-  numbers, so only the right statistics give whole numbers back.
+  The baseline's trainer scales by the train kernels with enough configurations,
+  its prediction script by all of them. Features are whole numbers, so only the
+  right statistics restore whole numbers.
 
   Args:
     stored: {'node': {'minimum': [...], 'maximum': [...]}, 'config': ...} over
@@ -1471,8 +1466,8 @@ class _Statistics(tf.keras.layers.Layer):
       or 'layout tiles'. None: unknown.
       'script': see `_of_running_script`.
     num_configs: the model's.
-    keeps: whether they are a trainable variable of the model, with gradient 0:
-      the scripts copy nothing else into a new model.
+    keeps: store them as a trainable variable with gradient 0, because the
+      scripts copy only trainable variables into a new model.
   """
 
   def __init__(self, stored: Any, num_configs: int = 0, keeps: bool = True):
@@ -1511,9 +1506,9 @@ class _Statistics(tf.keras.layers.Layer):
         low, high = bounds[table] = tuple(
             tuple(map(float, stored[table][key]))
             for key in ('minimum', 'maximum'))
-        varies = [a != b for a, b in zip(low, high)]
-        is_whole = len(low) == len(high) and varies == list(
-            stored[table].get('used', varies))
+        used = [a != b for a, b in zip(low, high)]
+        is_whole = len(low) == len(high) and (
+            used == list(stored[table].get('used', used)))
       except (AttributeError, KeyError, TypeError, ValueError):
         is_whole = False
       if not is_whole:
@@ -1527,8 +1522,8 @@ class _Statistics(tf.keras.layers.Layer):
   def check(self, node_width: int, config_width: int) -> None:
     """Raises a ValueError unless that many columns vary; before `build_once`.
 
-    Statistics of the running script become unknown: its features may come from
-    a cache that is older than the files.
+    Statistics of the running script become unknown instead: its features may
+    come from a cache that is older than the files.
     """
     widths = {'node': node_width, 'config': config_width}
     for table, used in self._numbers_of_used.items():
@@ -1536,7 +1531,7 @@ class _Statistics(tf.keras.layers.Layer):
         message = (
             f'feature_stats has {used} {table} columns that vary, but the '
             f'features have {widths[table]}; they are of other data. Print '
-            'those of this data with `tpu-graphs-ext stats --data_root`.')
+            "this data's with `tpu-graphs-ext stats --data_root`.")
         if not self._is_found:
           raise ValueError(message)
         _log.warning('%s', message)
@@ -1565,14 +1560,13 @@ class _Statistics(tf.keras.layers.Layer):
 #
 # Counts that follow from shapes, layouts and tile bounds alone, in their own
 # units. The loop nest has 12 axes: the physical dimensions of the tiled tensor,
-# most major first, then those of a convolution's filter. Dimensions that are
-# not there have size 1. Tensors are compared by `tf.equal`; `==` leaves the
-# shape unknown.
+# most major first, then those of a convolution's filter. Missing dimensions
+# have size 1. Tensors are compared by `tf.equal`; `==` loses the static shape.
 
 _DIMS, _AXES, _SPATIAL = 6, 12, 4
-_KEYS = 1024  # Numbers of parameters that are told apart.
+_KEYS = 1024  # Largest number of parameters of a kernel.
 _KINDS = ('image', 'filter', 'input', 'output')  # Of streams.
-# First column and number of columns of what is read of the node features.
+# First column and number of columns of the node features in use.
 _NODE_COLUMNS = {
     'is_root': (0, 1), 'element_type': (2, 19), 'shape': (21, 6),
     'parameter_number': (30, 1), 'dimensions': (31, 6), 'window': (37, 6),
@@ -1628,8 +1622,8 @@ _PRESETS = {
 def _hardware(given: Any) -> Sequence[_Hardware]:
   """A preset by name, or changes to one: {'preset': name, field: value}.
 
-  Two machines, where tiles count layout tiles and where they count elements;
-  they differ for the preset 'found' alone.
+  Returns two machines, for tiles in layout tiles and for tiles in elements;
+  they differ only for the preset 'found'.
   """
   changes = dict(given) if isinstance(given, Mapping) else {'preset': given}
   preset = changes.pop('preset', 'found')
@@ -1698,7 +1692,7 @@ def _ranks(chosen: tf.Tensor, places: int) -> tf.Tensor:
 
 
 class _NodeRows(NamedTuple):
-  """Some of the nodes of `_Nodes`, float32."""
+  """Rows of `_Nodes`, float32."""
   dimensions: tf.Tensor     # [rows, 6], from the features
   rank: tf.Tensor           # [rows, 1]
   elements: tf.Tensor       # [rows, 1]
@@ -1719,9 +1713,9 @@ class _Nodes:
     padded, stored_bytes: [nodes], elements and bytes of whole layout tiles.
     order: [nodes, 6, 6], 1 where a physical dimension (most major first) is a
       logical one; size, unit: [nodes, 6] of the physical dimensions.
-    inputs, outputs: [nodes], 1 for what the kernel reads and writes.
-    convolution, tiled: int32 [kernels], nodes; the first is any node where
-      there is no convolution, and has_convolution [kernels] is 0.
+    inputs, outputs: [nodes], 1 for tensors that the kernel reads and writes.
+    convolution, tiled: int32 [kernels], nodes; has_convolution [kernels] is 0
+      where `convolution` means nothing.
     turned, turn: see `_find_transposition`.
   """
   _DEPTH = 8  # Nodes between a transposition and an input, at most.
@@ -1756,7 +1750,7 @@ class _Nodes:
     self._find_roles(hardware)
 
   def _read_sizes(self) -> tf.Tensor:
-    """Sizes [nodes, 6]; of what a slice alone reads only what it takes."""
+    """Sizes [nodes, 6]; a tensor that only a slice reads has the slice's."""
     graph, sizes = self._graph, self.column['shape']
     first, last = graph.first_and_last('consumers')
     reader = tf.gather(graph.opcode, last)
@@ -1774,7 +1768,7 @@ class _Nodes:
     return tf.where(is_read[:, tf.newaxis], tf.gather(taken, inner), sizes)
 
   def rows(self, index: tf.Tensor) -> _NodeRows:
-    """What is known of some nodes, int32 [rows]."""
+    """`_NodeRows` of nodes, int32 [rows]."""
     *parts, order = tf.split(
         tf.gather(self._rows, index),
         [_DIMS, 1, 1, 1, 1, _DIMS, _DIMS, _DIMS, _DIMS ** 2], 1)
@@ -1809,7 +1803,7 @@ class _Nodes:
     return tf.sign(self._graph.number_of('consumers', mask))
 
   def operands_of(self, mask: tf.Tensor) -> tf.Tensor:
-    """Like `read_by`, without the roots of computations that are called."""
+    """Like `read_by`, without the roots of called computations."""
     return self.read_by(mask) * self.is_no_root
 
   def pick(self, score: tf.Tensor) -> tf.Tensor:
@@ -1837,7 +1831,7 @@ class _Nodes:
     self.is_no_root = 1 - _as_float(tf.squeeze(self.column['is_root'], 1) > 0)
     unread = _as_float(self._graph.degree['consumers'] == 0)
     root = self.marked(self.pick(unread - self.is_no_root))
-    # What a fusion calls does the work; its parameters are the fusion's.
+    # A fusion's body does the work; its parameters are the fusion's.
     fusion = root * self.opcode_is(_FUSION)
     body = self.read_by(fusion) * (1 - self.is_no_root)
     main = self.marked(self.pick(2 * body + root))
@@ -1853,7 +1847,7 @@ class _Nodes:
         convolution * (1 + tf.cast(self._number, tf.float32)))
     self.has_convolution = tf.math.segment_max(convolution, self.kernel_of)
     reduced = self.outputs * self.opcode_is(_REDUCE)
-    # Where tiles count elements, also what is made of a reduction's result.
+    # Where tiles count elements, also an output computed from a reduction.
     out = self._graph.on_nodes(self.pick(self.outputs))
     in_elements = _as_float(hardware.in_elements())
     alike = in_elements * self.opcode_is(_REDUCE) * _as_float(tf.reduce_all(
@@ -1872,7 +1866,7 @@ class _Nodes:
         _REDUCE_WINDOW) * self._graph.on_nodes(1 - self.has_convolution)
     self.pool = self.pick(pools)
     self.has_pool = tf.math.segment_max(pools, self.kernel_of)[:, tf.newaxis]
-    # A result of four bytes has room for the sums, others have not.
+    # A result of four bytes can hold the sums; others cannot.
     has_room = self.outputs * _as_float(
         tf.equal(self.element_bytes, 4)
         & _is_about(self.elements / tf.gather(self.elements, tiled), 1.001))
@@ -1881,10 +1875,10 @@ class _Nodes:
     self._find_transposition(in_elements)
 
   def _find_transposition(self, in_elements: tf.Tensor) -> None:
-    """Sets `turned` [nodes], 1 for what is read before a transposition.
+    """Sets `turned` [nodes], 1 for nodes that a transposition depends on, and
+    `turn` [kernels, 6, 6], its permutation of dimensions.
 
-    And `turn` [kernels, 6, 6], its dimensions in those of the tiled tensor. In
-    tiles of the TPU's layout its compiler turns tensors by their layouts.
+    A TPU's compiler transposes by layouts instead.
     """
     transposes = in_elements * self.opcode_is(_TRANSPOSE) * self._as_tiled
     picked = self.pick(transposes)
@@ -1910,23 +1904,21 @@ class _Nodes:
 
 
 class _Dots:
-  """Matrix products as the convolutions that they are.
+  """Matrix products as convolutions.
 
-  Nodes keep neither the order of operands nor which dimensions are summed
-  over: both are told by sizes. Dimensions of the batch come first, then those
-  of the left operand, then those of the right one; the one summed over is the
-  last or the first that is not of the batch. Rows are kernels; those of kernels
-  without a product have no meaning.
+  Features have neither the order of operands nor the contracted dimensions, so
+  sizes decide. A result has batch dimensions first, then the left operand's,
+  then the right one's; an operand's contracted dimension is its last, or its
+  first after the batch. Rows are kernels, meaningless without a product.
 
   Attributes:
     swapped: bool [kernels], whether the last operand is the left one.
-    columns: as the features of a convolution, 'convolution' [kernels, 14],
-      where -1 is a dimension that is not there; 'window', 'base_dilation' and
-      'stride' [kernels, 4].
+    columns: like a convolution's features, 'convolution' [kernels, 14], -1 for
+      a missing dimension; 'window', 'base_dilation' and 'stride' [kernels, 4].
   """
 
   def __init__(self, product: _NodeRows, first: _NodeRows, last: _NodeRows):
-    # Of both orders of the operands, four choices each of what is summed over.
+    # Both orders of the operands, with four choices of contracted dimensions.
     (left, left_rank), (right, right_rank) = (
         (tf.gather(tf.stack([first.shape, last.shape], 1), order, axis=1),
          tf.gather(tf.concat([first.rank, last.rank], 1), order, axis=1))
@@ -1946,7 +1938,7 @@ class _Dots:
 
   def _agree(self, shape, left, right, rank, from_right, batch, of_left,
              of_right):
-    """Sizes of the result that agree with each choice: [kernels, 8]."""
+    """Number of sizes that agree with each choice: [kernels, 8]."""
     rank = tf.expand_dims(rank, -1)
     from_right, batch, of_left, of_right = (
         tf.expand_dims(x, -1) for x in (from_right, batch, of_left, of_right))
@@ -1990,8 +1982,8 @@ class _Dots:
 
 
 def _minor_first(ranks: tf.Tensor) -> tf.Tensor:
-  """Ranks of tensors [kernels, n] -> places of their dimensions, one tensor
-  after the other, in turned order: int32 [kernels, n * 6]."""
+  """Ranks [kernels, n] -> places of the dimensions of all n tensors, each
+  tensor's in reverse: int32 [kernels, n * 6]."""
   place, rank = tf.constant(_PLACES), tf.expand_dims(ranks, -1)
   turned = tf.where(place < rank, rank - 1 - place, place)
   turned += [[float(_DIMS * i)] for i in range(ranks.shape[1])]
@@ -2004,7 +1996,7 @@ def _passing(dim: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
 
 
 class _Streams(NamedTuple):
-  """Tensors that a kernel reads and writes, as tiles of them come and go.
+  """Tensors that kernels read and write block by block.
 
   A block covers ceil(reach @ elements - beyond) layout tiles of each physical
   dimension, but 1 at least and `whole` at most.
@@ -2020,11 +2012,11 @@ class _Streams(NamedTuple):
 
 
 class _Loops(NamedTuple):
-  """The loop nests of a batch of kernels; rows are kernels but in streams."""
+  """The loop nests of a batch of kernels."""
   size: tf.Tensor      # [kernels, 12], elements
   unit: tf.Tensor      # [kernels, 12], elements of a layout tile
-  own: tf.Tensor       # [kernels, 12], 1 for loops; the filter's other axes
-                       # are those of the output
+  own: tf.Tensor       # [kernels, 12], 1 for loops; other filter axes repeat
+                       # an axis of the output
   rows: tf.Tensor      # [kernels, 12], 1 for rows that meet the same weights
   features: tf.Tensor  # [kernels, 12], 1 for features in and out
   taps: tf.Tensor      # [kernels, 12], 1 where each element has own weights
@@ -2042,18 +2034,18 @@ class _Loops(NamedTuple):
 
 class _Tiles(NamedTuple):
   """Tiles of each axis; float32 [kernels, 12, 1], the last [.., configs]."""
-  size: tf.Tensor   # As of `_Loops`.
+  size: tf.Tensor   # As in `_Loops`.
   unit: tf.Tensor
   units: tf.Tensor  # That cover the size.
   tile: tf.Tensor   # Units of a tile.
 
 
 class _Counts(NamedTuple):
-  """What each configuration of a kernel does; float32 [kernels, configs]."""
+  """Work of each configuration of a kernel; float32 [kernels, configs]."""
   output_tiles: tf.Tensor
   kernel_tiles: tf.Tensor  # Of a convolution's filter.
   steps: tf.Tensor         # Output tiles times kernel tiles.
-  streams: tf.Tensor       # Tensors that come and go.
+  streams: tf.Tensor       # Their number.
   moved_bytes: tf.Tensor   # Padding and re-reads included.
   block_bytes: tf.Tensor   # One block of every stream: the first transfer.
   pieces: tf.Tensor        # Contiguous runs of memory of all transfers.
@@ -2080,7 +2072,7 @@ class _Geometry:
     self._hardware = hardware
 
   def hardware(self, scaling: _Scaling) -> _Hardware:
-    """The machine of the data; numbers, or float32 [] to be found."""
+    """The data's machine, in numbers or float32 []."""
     in_tiles, in_elements = self._hardware
     if in_tiles == in_elements:
       return in_tiles
@@ -2123,10 +2115,10 @@ class _Geometry:
 
   @staticmethod
   def _bound_columns(order: tf.Tensor, hardware: _Hardware) -> tf.Tensor:
-    """int32 [kernels, 12], config columns; the one after the last is zeros.
+    """int32 [kernels, 12], config columns; a column of zeros follows the last.
 
-    Bounds in elements are of logical dimensions, which `order`, [kernels, 12,
-    6], has a 1 for, those in layout tiles of physical ones.
+    Bounds in elements belong to logical dimensions, which `order`, [kernels,
+    12, 6], marks; bounds in layout tiles to physical ones.
     """
     dims = tf.where(hardware.in_elements(), order, tf.constant([_EYE + _EYE]))
     places = [[x + first for x in _PLACES] for first in _BOUNDS]
@@ -2136,7 +2128,7 @@ class _Geometry:
 
   @classmethod
   def counts_and_columns(cls, loops: _Loops, raw: tf.Tensor) -> tuple:
-    """`_Counts`, and what a network sees: [kernels, configs, NUM_COLUMNS].
+    """`_Counts`, and a network's columns: [kernels, configs, NUM_COLUMNS].
 
     From config features in their own units, `raw` [kernels, configs, 24].
     """
@@ -2194,13 +2186,13 @@ class _Geometry:
   @classmethod
   def columns(cls, loops: _Loops, tiles: _Tiles, counts: _Counts,
               source: tf.Tensor) -> tf.Tensor:
-    """What a network sees of each axis, the most minor one first, and of all.
+    """A network's columns, for each axis, most minor first, and in all.
 
-    Of an axis, and of a dimension of the largest input, log2 of the elements of
-    a block, of the number of blocks and of what rounding adds, and how often 2
-    divides the elements. Of a tile its elements, the steps, and the bytes of a
-    block of every stream and of what is held on chip, as steps: the j-th rises
-    from 0 to 1 between 4^j and 4^(j + 1).
+    For an axis, and for a dimension of the largest input: log2 of a block's
+    elements, of the number of blocks and of the padding by rounding, and how
+    often 2 divides the elements. For a tile: its elements, the steps, and the
+    bytes of all streams' blocks and of on-chip memory, as staircases: the j-th
+    column rises from 0 to 1 between 4^j and 4^(j + 1).
     Shapes: float32 [kernels, configs, NUM_COLUMNS], about 1 at most.
     """
     s = loops.streams
@@ -2230,15 +2222,15 @@ class _Geometry:
   @staticmethod
   def _traffic(loops: _Loops, trips: tf.Tensor, elements: tf.Tensor) -> tuple:
     """(streams, block bytes, moved bytes, pieces, bytes held on chip), all
-    [kernels, configs], and as of `counts` the blocks of `loops.source`.
+    [kernels, configs]; and the blocks of `loops.source`, see `counts`.
 
-    A block stays on chip while the next step needs it too; it changes with the
-    loops that its tensor follows, and comes back each time one outside of
-    those advances. Dimensions that are covered whole join with the next more
-    major one to a contiguous piece.
+    A block stays on chip while the next step needs it too. It changes with the
+    loops that its tensor follows, and is fetched again whenever a loop outside
+    of those advances. Dimensions that are covered whole merge with the next
+    more major one into one contiguous piece.
     """
     s = loops.streams
-    # Blocks that come where a loop is the innermost one to bring any.
+    # Fetches where a loop is the innermost one that changes the block.
     rounds = tf.where(trips > 1, tf.math.cumprod(trips, 1), 1.0)
     elements, rounds = (tf.gather(x, s.kernel) for x in (elements, rounds))
     covered = tf.clip_by_value(  # [streams, 6, configs]
@@ -2251,7 +2243,7 @@ class _Geometry:
     pieces = _product(tf.where(place < inner, covered, 1.0))
     fetches = tf.minimum(_MOST, tf.reduce_max(tf.where(
         tf.expand_dims(s.follows, -1) > 0, rounds, 1.0), 1))
-    # The next block comes while one is used, if there is a next one.
+    # Double buffering, if there is a next block.
     held = block * (s.copies + tf.minimum(fetches, 2.0))
     return tuple(
         tf.math.unsorted_segment_sum(x, s.kernel, tf.shape(trips)[0])
@@ -2261,14 +2253,12 @@ class _Geometry:
 
 def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
              pool: '_Pool', output_axes: tf.Tensor) -> tuple:
-  """What each kernel reads and writes, along what it is a part of.
+  """The tensors that each kernel reads and writes.
 
-  A parameter that the image or the filter is made of goes along that, another
-  input or an output along the tiled tensor. Dimensions belong together by their
-  order where there are as many, by what a reduction keeps, or by their sizes,
-  from the right; before a transposition as it turns them.
+  Parameters from which the image or the filter is computed follow its loops;
+  other inputs and outputs follow the tiled tensor's.
 
-  Returns `_Streams`; of each kernel the largest input but a filter, or else an
+  Returns `_Streams`; each kernel's largest input that is no filter, else an
   output, int32 [kernels]; and its rank, [kernels, 1].
   """
   of_kinds = tf.stack([
@@ -2283,81 +2273,31 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   def by_kind(*of_kinds):  # A row for each stream.
     return tf.gather(tf.concat(of_kinds, 0), row)
 
-  none, eye = tf.zeros_like(output_axes), tf.constant(_EYE)
-  not_pooled = tf.zeros_like(pool.stride)
+  none, not_pooled = tf.zeros_like(output_axes), tf.zeros_like(pool.stride)
   other_index = by_kind(conv.image, conv.filter, nodes.tiled, nodes.tiled)
   axes = by_kind(conv.image_follow, conv.filter_axes, output_axes, output_axes)
   window = by_kind(conv.image_window, none, pool.window, none)
   stride = by_kind(not_pooled, not_pooled, pool.stride, not_pooled)
-  node, other = nodes.rows(index), nodes.rows(other_index)
-  dims = tf.constant(_PLACES)
-  exists, other_exists, is_removed = (  # [streams, 6]
-      _as_float(dims < number)
-      for number in (node.rank, other.rank, other.rank - node.rank))
-  removed = tf.reduce_max(
-      _hot(node.dimensions) * tf.expand_dims(is_removed, -1), 1)
-  kept = other_exists * (1 - removed)
-  is_kept = (  # [streams, 1], as the other conditions
-      (node.is_reduce > 0) & (node.rank < other.rank)
-      & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
-  elements = node.elements / other.elements
   is_part = tf.expand_dims(kind < _KINDS.index('input'), -1)
-  is_turned = (tf.gather(nodes.turned, index) > 0)[:, tf.newaxis] & ~is_part
-  seen_otherwise = tf.equal(elements, 1) & tf.reduce_any(
-      tf.not_equal(node.shape, other.shape), -1, keepdims=True)
-  is_same = tf.equal(node.rank, other.rank) & (is_turned | ~seen_otherwise)
-  as_other = _is_about(elements, 2) & ~(is_same | is_kept)
-  is_turned &= ~(is_kept | as_other)
-
-  def choose(condition, yes, no):  # [streams, 1]; [streams, 6, 6] twice
-    return tf.where(tf.expand_dims(condition, -1), yes, no)
-
-  turn = choose(is_turned, tf.gather(nodes.turn, kernel), eye)
-  shape = tf.where(
-      is_turned, tf.maximum(_matvec(turn, other.shape), 1),
-      other.shape)
-  alike = _outer(exists, other_exists) * _as_float(tf.equal(
-      tf.expand_dims(node.shape, -1), tf.expand_dims(shape, -2)))
-  # Of a part that is broadcast what a single layout tile holds never changes.
-  changes = ~is_part | (
-      node.shape > _matvec(_turned(node.order), node.unit))
-  matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike)
-                   * tf.expand_dims(_as_float(changes), -1))
-  matched = choose(is_same | as_other, eye * tf.expand_dims(other_exists, 1),
-                   matched)
-  size = tf.where(as_other, shape, tf.where(
-      is_same & (stride > 0), stride * shape, node.shape))
-  scale = tf.expand_dims(size, -1) / tf.expand_dims(shape, -2)
-  # Far from the other's size it is a broadcast, or something else: taken whole.
-  matched *= _as_float(_is_about(scale, 5))
-  # Of what an operand is made of the first counts as it.
-  is_operand = is_part & _is_about(elements, 5)
+  pairs = _Pairs(
+      nodes.rows(index), nodes.rows(other_index), is_part,
+      tf.gather(nodes.turned, index) > 0, tf.gather(nodes.turn, kernel), stride)
+  # The first parameter of about the operand's size stands for the operand.
+  is_operand = is_part & _is_about(pairs.elements, 5)
   number = tf.range(tf.size(row))
   first = tf.math.unsorted_segment_min(
       tf.where(is_operand[:, 0], number, tf.int32.max), row,
       len(_KINDS) * graph.kernels)
   is_operand &= tf.equal(number, tf.gather(first, row))[:, tf.newaxis]
   # As they are laid out; logical dimensions in rows.
-  source = tf.where(as_other[:, 0], other_index, index)
+  source = tf.where(pairs.as_other[:, 0], other_index, index)
   rows = nodes.rows(source)
-  follow, window = (
-      _times(rows.order, x) for x in (
-          _times(_times(matched * scale, turn), axes),
-          _times(matched, window)))
-  between, spread = (tf.reduce_sum(x, 2) for x in (follow, window))
-  # From the first tap of the first element to the last tap of the last one.
-  beyond = spread + _as_float(spread > 0) * tf.maximum(between - 1, 0.0)
-  # What follows no loop is whole.
-  beyond = tf.where(between > 0, beyond, -rows.size)
   element_bytes = tf.expand_dims(
       tf.gather(nodes.stored_bytes, index) / tf.gather(nodes.padded, source), 1)
-  whole = tf.math.ceil(rows.size / rows.unit)
-  reach = (follow + window) / tf.expand_dims(rows.unit, -1)
-  streams = _Streams(
-      kernel, rows.unit, whole, reach, beyond / rows.unit + 1e-4,
-      _as_float(tf.reduce_sum(reach, 1) > 0),
-      element_bytes * tf.expand_dims(_product(rows.unit), 1),
-      4 * _as_float(is_operand) / element_bytes)
+  streams = _laid_out(
+      kernel, rows,
+      _times(_times(pairs.matched * pairs.scale, pairs.turn), axes),
+      _times(pairs.matched, window), element_bytes, is_operand)
   is_input = tf.equal(kind % 2, 0)
   score = tf.where(is_input, 1.0, 1 / _MOST) * _product(rows.size)
   most = tf.math.unsorted_segment_max(score, kernel, graph.kernels)
@@ -2367,17 +2307,98 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   return streams, largest, tf.gather(rows.rank, largest)
 
 
+def _laid_out(kernel: tf.Tensor, rows: _NodeRows, follow: tf.Tensor,
+              window: tf.Tensor, element_bytes: tf.Tensor,
+              is_operand: tf.Tensor) -> _Streams:
+  """`_Streams` in the layout of `rows`. `follow` and `window` are elements of a
+  logical dimension per element and per tap of an axis, [streams, 6, 12]."""
+  follow, window = _times(rows.order, follow), _times(rows.order, window)
+  between, spread = tf.reduce_sum(follow, 2), tf.reduce_sum(window, 2)
+  # From the first tap of the first element to the last tap of the last one.
+  beyond = spread + _as_float(spread > 0) * tf.maximum(between - 1, 0.0)
+  # What follows no loop is whole.
+  beyond = tf.where(between > 0, beyond, -rows.size)
+  reach = (follow + window) / tf.expand_dims(rows.unit, -1)
+  return _Streams(
+      kernel, rows.unit, tf.math.ceil(rows.size / rows.unit), reach,
+      beyond / rows.unit + 1e-4, _as_float(tf.reduce_sum(reach, 1) > 0),
+      element_bytes * tf.expand_dims(_product(rows.unit), 1),
+      4 * _as_float(is_operand) / element_bytes)
+
+
+class _Pairs:
+  """Pairs the dimensions of a stream's node with those of another node.
+
+  By order if the ranks are equal, by the dimensions that a reduction keeps, or
+  by sizes, from the right; across a transposition by its permutation.
+
+  Attributes:
+    elements: [streams, 1], the node's over the other's.
+    as_other: bool [streams, 1], whether it has the other's layout.
+    matched: [streams, 6, 6], 1 for a pair; scale: the ratio of its sizes.
+    turn: [streams, 6, 6], the permutation, or the identity.
+  """
+
+  def __init__(self, node: _NodeRows, other: _NodeRows, is_part: tf.Tensor,
+               turned: tf.Tensor, turn: tf.Tensor, stride: tf.Tensor):
+    dims, eye = tf.constant(_PLACES), tf.constant(_EYE)
+    exists, other_exists = (  # [streams, 6]
+        _as_float(dims < rows.rank) for rows in (node, other))
+    kept, is_kept = self._kept(node, other, other_exists)
+    self.elements = node.elements / other.elements
+    # Conditions are [streams, 1].
+    is_turned = turned[:, tf.newaxis] & ~is_part
+    seen_otherwise = tf.equal(self.elements, 1) & tf.reduce_any(
+        tf.not_equal(node.shape, other.shape), -1, keepdims=True)
+    is_same = tf.equal(node.rank, other.rank) & (is_turned | ~seen_otherwise)
+    self.as_other = _is_about(self.elements, 2) & ~(is_same | is_kept)
+    is_turned &= ~(is_kept | self.as_other)
+
+    def choose(condition, yes, no):  # [streams, 6, 6] twice
+      return tf.where(tf.expand_dims(condition, -1), yes, no)
+
+    self.turn = choose(is_turned, turn, eye)
+    shape = tf.where(
+        is_turned, tf.maximum(_matvec(self.turn, other.shape), 1), other.shape)
+    alike = _outer(exists, other_exists) * _as_float(tf.equal(
+        tf.expand_dims(node.shape, -1), tf.expand_dims(shape, -2)))
+    # A broadcast operand within one layout tile never changes.
+    changes = ~is_part | (
+        node.shape > _matvec(_turned(node.order), node.unit))
+    matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike)
+                     * tf.expand_dims(_as_float(changes), -1))
+    matched = choose(is_same | self.as_other,
+                     eye * tf.expand_dims(other_exists, 1), matched)
+    size = tf.where(self.as_other, shape, tf.where(
+        is_same & (stride > 0), stride * shape, node.shape))
+    self.scale = tf.expand_dims(size, -1) / tf.expand_dims(shape, -2)
+    # Far from the other's size, as in a broadcast, it is taken whole.
+    self.matched = matched * _as_float(_is_about(self.scale, 5))
+
+  @staticmethod
+  def _kept(node, other, other_exists) -> tuple:
+    """Dimensions that the node keeps if it reduces the other, [streams, 6], and
+    whether it does, bool [streams, 1]."""
+    is_removed = _as_float(tf.constant(_PLACES) < other.rank - node.rank)
+    removed = tf.reduce_max(
+        _hot(node.dimensions) * tf.expand_dims(is_removed, -1), 1)
+    kept = other_exists * (1 - removed)
+    return kept, (
+        (node.is_reduce > 0) & (node.rank < other.rank)
+        & tf.equal(tf.reduce_sum(kept, -1, keepdims=True), node.rank))
+
+
 def _is_about(ratio: tf.Tensor, factor: float) -> tf.Tensor:
   """Whether a ratio is 1 up to a factor."""
   return (ratio > 1 / factor) & (ratio < factor)
 
 
 def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
-  """Pairs each dimension, from the last on, with the last one like it that is
-  before the one paired last.
+  """Pairs each dimension, from the last on, with the last one of its size
+  before the previous pair.
   Shapes: 0 or 1, float32 [streams, 6, 6] -> same, one 1 in a row at most.
   """
-  # Places count from 1, so that 0 says that there is none.
+  # Places count from 1; 0 means none.
   places = 1 + tf.constant(_PLACES)
   none, first, rows = tf.constant(0.0), 1.0 + _DIMS, []
   for row in reversed(tf.unstack(alike * places, axis=1)):
@@ -2389,7 +2410,7 @@ def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
 
 
 class _Pool:
-  """The windows that a kernel reduces, if any, as axes in place of a filter's.
+  """The windows that a kernel reduces, as axes in place of a filter's.
 
     size: [kernels, 6], of a window along the physical dimensions.
     stride: [kernels, 6], of the logical dimensions; 0 where it reduces none.
@@ -2409,11 +2430,37 @@ class _Pool:
         [[0, 0], [0, 0], [_DIMS, 0]])
 
 
+class _ConvolutionDims:
+  """One-hot dimensions of the operands and the result of convolutions:
+  [kernels, 6], and [kernels, 4, 6] for spatial ones, of which `spatial`,
+  [kernels, 4], exist."""
+
+  def __init__(self, columns: Mapping[str, tf.Tensor], conv: _NodeRows,
+               exists: tf.Tensor):
+    # Of batch and features a matrix product with a vector lacks one.
+    named = tf.reduce_sum(_as_float(
+        columns['convolution'][:, -2:] >= 0), -1, keepdims=True)
+    self.spatial = exists * _as_float(
+        tf.constant(_PLACES[:_SPATIAL]) < conv.rank - named)
+    on_spatial = tf.expand_dims(self.spatial, -1)
+    numbers = (_hot(columns['convolution'])  # [kernels, 14, 6]
+               * tf.expand_dims(exists, -1))
+    *dims, self.output = tf.split(numbers, [1, 1, 4, 1, 1, 4, 2], 1)
+    (self.image_batch, self.image_in, self.image_spatial, self.filter_in,
+     self.filter_out, self.filter_spatial) = (
+         tf.squeeze(x, 1) if x.shape[1] == 1 else x * on_spatial for x in dims)
+    self.batch, self.feature = tf.unstack(self.output, axis=1)
+    left = _as_float((tf.constant(_PLACES) < conv.rank)
+                     & (self.batch + self.feature == 0))
+    self.output_spatial = _ranks(left, _SPATIAL) * on_spatial
+
+
 class _Convolution:
   """Where the operands of each kernel's convolution are, and their axes.
 
-  All is 0 in kernels without one. Operands are stored in no order: the filter
-  is the one whose sizes agree more with the output features and the window.
+  All is 0 in kernels without one. Features do not order the operands: the
+  filter is the one whose sizes agree more with the output features and the
+  window.
   """
 
   def __init__(self, graph: _Graph, nodes: _Nodes, output_axes: tf.Tensor):
@@ -2430,94 +2477,84 @@ class _Convolution:
     columns.update({
         name: tf.where(is_dot[:, tf.newaxis], column, columns[name])
         for name, column in dots.columns.items()})
-    shape, window, dilation = (
-        conv.shape, columns['window'], columns['base_dilation'])
-    # Of batch and features a matrix product with a vector lacks one.
-    named = tf.reduce_sum(_as_float(
-        columns['convolution'][:, -2:] >= 0), -1, keepdims=True)
-    spatial = exists * _as_float(
-        tf.constant(_PLACES[:_SPATIAL]) < conv.rank - named)  # [kernels, 4]
-    on_spatial = tf.expand_dims(spatial, -1)
-    numbers = (_hot(columns['convolution'])  # [kernels, 14, 6]
-               * tf.expand_dims(exists, -1))
-    *dims, output_dims = tf.split(numbers, [1, 1, 4, 1, 1, 4, 2], 1)
-    (image_batch, image_in, image_spatial, filter_in, filter_out,
-     filter_spatial) = (
-         tf.squeeze(x, 1) if x.shape[1] == 1 else x * on_spatial for x in dims)
-    batch, feature = tf.unstack(output_dims, axis=1)
-    left = _as_float(
-        (tf.constant(_PLACES) < conv.rank) & (batch + feature == 0))
-    output_spatial = _ranks(left, _SPATIAL) * on_spatial
-    spatial_axes = _times(output_spatial, output_axes)  # [kernels, 4, 12]
+    dims = _ConvolutionDims(columns, conv, exists)
+    is_swapped = tf.where(is_dot, dots.swapped, self._filter_is_first(
+        dims, conv.shape, columns['window'], both))
+    self.image, self.filter = (
+        tf.where(is_swapped, *pair) for pair in (both[::-1], both))
+    self.filter_rows = nodes.rows(self.filter)
+    self._find_axes(dims, conv.shape, columns, output_axes, exists)
+    self.in_image, self.in_filter = self._parts_of([self.image, self.filter])
 
-    def axis(hot, axes):  # [kernels, 12]
-      return _matvec(_turned(axes), hot)
-
-    size_of_features = _dot(feature, shape)
-    # Each size that agrees speaks for the filter, the batch's for the image.
+  def _filter_is_first(self, dims, shape, window, both) -> tf.Tensor:
+    """Bool [kernels]. Each size that agrees speaks for the filter, the batch's
+    for the image."""
     dims_of_filter = tf.concat(
-        [tf.stack([filter_out, image_batch], 1), filter_spatial], 1)
-    sizes = tf.concat([size_of_features, _dot(batch, shape), window], 1)
-    weights = tf.concat([tf.ones_like(batch[:, :2]) * [1.0, -1.0], spatial], 1)
+        [tf.stack([dims.filter_out, dims.image_batch], 1),
+         dims.filter_spatial], 1)
+    sizes = tf.concat(
+        [_dot(dims.feature, shape), _dot(dims.batch, shape), window], 1)
+    weights = tf.concat(
+        [tf.ones_like(dims.batch[:, :2]) * [1.0, -1.0], dims.spatial], 1)
     first, last = (
         tf.reduce_sum(weights * _as_float(tf.equal(
             _matvec(dims_of_filter, rows.shape), sizes)), -1)
-        - tf.gather(nodes.log_elements, operand) / 500  # Else the smaller.
-        for operand, rows in zip(both, map(nodes.rows, both)))
-    is_swapped = tf.where(is_dot, dots.swapped, first >= last)
-    self.image, self.filter = (
-        tf.where(is_swapped, *pair) for pair in (both[::-1], both))
-    image_shape = tf.gather(nodes.shape, self.image)
-    is_batch = spatial * self._has_tap_each(
-        window, columns['stride'], dilation,
-        _matvec(image_spatial, image_shape), _matvec(output_spatial, shape))
-    is_tap = spatial - is_batch
-    self.filter_rows = nodes.rows(self.filter)
-    of_filter = _turned(self.filter_rows.order)
-    own = tf.pad(of_filter, [[0, 0], [0, 0], [_DIMS, 0]])
-    batch_dims = filter_spatial * tf.expand_dims(is_batch, -1)
-    following = filter_out + tf.reduce_sum(batch_dims, 1)
+        # Else the smaller.
+        - tf.gather(self._nodes.log_elements, operand) / 500
+        for operand, rows in zip(both, map(self._nodes.rows, both)))
+    return first >= last
+
+  def _find_axes(self, dims, shape, columns, output_axes, exists) -> None:
+    image_shape = tf.gather(self._nodes.shape, self.image)
+    spatial_axes = _times(dims.output_spatial, output_axes)  # [kernels, 4, 12]
+    batch_axis, feature_axes = tf.unstack(
+        _times(dims.output, output_axes), axis=1)
+    is_batch = dims.spatial * self._has_tap_each(
+        columns['window'], columns['stride'], columns['base_dilation'],
+        _matvec(dims.image_spatial, image_shape),
+        _matvec(dims.output_spatial, shape))
+    is_tap = dims.spatial - is_batch
+    batch_dims = dims.filter_spatial * tf.expand_dims(is_batch, -1)
+    following = dims.filter_out + tf.reduce_sum(batch_dims, 1)
+    own = tf.pad(_turned(self.filter_rows.order), [[0, 0], [0, 0], [_DIMS, 0]])
     own *= tf.expand_dims(exists * (1 - following), -1)
     self.own_axes = tf.reduce_sum(own, 1)
-    batch_axis, feature_axes = tf.unstack(
-        _times(output_dims, output_axes), axis=1)
-    self.filter_axes = (  # [kernels, 6, 12], as of the other dims below
-        own + _outer(filter_out, feature_axes)
+    self.filter_axes = (
+        own + _outer(dims.filter_out, feature_axes)
         + _times(_turned(batch_dims), spatial_axes))
-    grouped = _as_float(columns['feature_groups'] > 1)  # [kernels, 1]
-    batch_grouped = _as_float(columns['batch_groups'] > 1)
-    contracted = axis(filter_in, self.filter_axes)
+    contracted = _matvec(_turned(self.filter_axes), dims.filter_in)
+    tap_axes = (_times(dims.filter_spatial, self.filter_axes)
+                * tf.expand_dims(is_tap, -1))
     # Of the image's features, and of its batch, one with those of the result.
     group, batch_group = (
-        tf.math.divide_no_nan(_dot(dim, image_shape), size_of_features)
-        * feature_axes for dim in (image_in, image_batch))
-    tap_axes = (_times(filter_spatial, self.filter_axes)
-                * tf.expand_dims(is_tap, -1))
+        tf.math.divide_no_nan(
+            _dot(dim, image_shape), _dot(dims.feature, shape)) * feature_axes
+        for dim in (dims.image_in, dims.image_batch))
     spread, stride = (
-        tf.where(is_tap > 0, x / tf.maximum(dilation, 1.0), 1.0)
+        tf.where(is_tap > 0, x / tf.maximum(columns['base_dilation'], 1.0), 1.0)
         for x in (tf.maximum(columns['window_dilation'], 1.0),
                   columns['stride']))
     self.image_follow = (
-        _outer(image_batch,
-               tf.where(batch_grouped > 0, batch_group, batch_axis))
-        + _outer(image_in, tf.where(grouped > 0, group, contracted))
-        + _times(_turned(image_spatial * tf.expand_dims(stride, -1)),
+        _outer(dims.image_batch, tf.where(
+            columns['batch_groups'] > 1, batch_group, batch_axis))
+        + _outer(dims.image_in, tf.where(
+            columns['feature_groups'] > 1, group, contracted))
+        + _times(_turned(dims.image_spatial * tf.expand_dims(stride, -1)),
                  spatial_axes))
     self.image_window = _times(
-        _turned(image_spatial * tf.expand_dims(spread, -1)), tap_axes)
-    batch_axes = axis(is_batch, spatial_axes)
+        _turned(dims.image_spatial * tf.expand_dims(spread, -1)), tap_axes)
+    batch_axes = _matvec(_turned(spatial_axes), is_batch)
     self.rows = (tf.reduce_sum(output_axes, 1) * exists
                  - feature_axes - batch_axes)
     self.features = feature_axes + contracted
     self.taps = tf.reduce_sum(tap_axes, 1) + batch_axes
-    self.in_image, self.in_filter = self._parts_of([self.image, self.filter])
 
   @staticmethod
   def _has_tap_each(size, stride, base_dilation, image, output):
-    """1 where each element of the output has a tap of its own: [kernels, 4].
+    """1 where each element of the output has its own tap: [kernels, 4].
 
-    Such a window stands for a batch or features. Three are in use, of n taps:
-    n - 1 zeros between elements of the image; n - 2, at a stride of n, and the
+    Such a window encodes a batch or features. With n taps there are three:
+    n - 1 zeros between elements of the image; n - 2 at a stride of n, and an
     image as long as the window; an image of one element.
     """
     alone = tf.equal(image, 1) | (
@@ -2527,7 +2564,7 @@ class _Convolution:
         alone & tf.equal(output, size))))
 
   def _parts_of(self, operands: Sequence[tf.Tensor]) -> list:
-    """Marks the parameters that each operand is, or is fused from."""
+    """Marks the parameters that each operand is or is computed from."""
     nodes, key = self._nodes, self._nodes.parameter_key
     parameter = nodes.opcode_is(_PARAMETER)
     has_convolution = self._graph.on_nodes(nodes.has_convolution)
@@ -2552,8 +2589,8 @@ class _Machine(tf.keras.layers.Layer):
       m = moved_bytes / bandwidth + piece * pieces
       a = matrix_row * matrix_rows + vector * vector_registers
   The last term is the first transfer, which nothing hides. Constants are
-  c = c_0 exp(10 w), with w = 0 at first, so that a step of 1e-3 of the
-  optimizer moves a constant by 1 %.
+  c = c_0 exp(10 w), starting at w = 0, so an optimizer step of 1e-3 changes a
+  constant by 1 %.
   """
   NUM_SHARES = 5
   _RATE = 10.0
@@ -2582,8 +2619,8 @@ class _Machine(tf.keras.layers.Layer):
     return self._sharpness[0] * self._factors()[-1]
 
   def call(self, counts: _Counts, hardware: _Hardware) -> tuple:
-    """The logarithm of the time in ns, float32 [kernels, configs], and what
-    part of it each term is, [kernels, configs, NUM_SHARES]."""
+    """Log of the time in ns, float32 [kernels, configs], and each term's share,
+    [kernels, configs, NUM_SHARES]."""
     c = self.constants(hardware)
     launch = c['launch_ns'] * tf.ones_like(counts.steps)
     steps = c['step_ns'] * counts.streams * counts.steps
@@ -2610,11 +2647,11 @@ class AnalyticTileModel(_Ranker):
   Only the physical constants are trained; it ranks without any training.
 
   Args:
-    feature_stats: as for `MyEarlyJoinSAGE`, but it cannot do without them;
-      those given are no variable.
-    hardware: preset 'tpu_v3'; None for tiles that are counted in elements;
-      'found' for the one of the two that `feature_stats` name; or changes to
-      fields of `_Hardware`, such as {'preset': 'tpu_v3', 'bytes_per_ns': 100}.
+    feature_stats: as for `MyEarlyJoinSAGE`, but required, and no variable if
+      given.
+    hardware: preset 'tpu_v3'; None for tiles in elements; 'found' to choose by
+      `feature_stats`; or changes to fields of `_Hardware`, such as
+      {'preset': 'tpu_v3', 'bytes_per_ns': 100}.
     objective, averaging: see `_TrainedModel`.
   """
   _early = False
@@ -2634,8 +2671,8 @@ class AnalyticTileModel(_Ranker):
     self._machine = _Machine()
 
   def constants(self, trained: bool = True) -> dict:
-    """Physical constants by names that end in their unit.
-    With `trained` false those that training started from."""
+    """Physical constants by names that end in their unit; with `trained` false
+    their starting values."""
     self._machine.build_once()
     self._statistics.build_once()
     hardware = self._geometry.hardware(self._statistics.read())
@@ -2665,24 +2702,22 @@ class MyEarlyJoinSAGE(_TileRanker):
 
       score = sharpness * log(analytic time) + learned score
       z <- z + N(k A + (1 + k G) * (z B))   where configurations z join a kernel
-  The network sees logarithms of features in their own units, the columns of
-  `_Geometry`, logarithms of `_Counts`, and each term's share of the analytic
-  time. The learned score starts at 0. A list loss reads scores as log odds, so
-  the sharpness says how much the model trusts the analytic time. `LogMSE` fits
-  the physical constants to the runtimes, as a part of the loss. Another part
-  keeps the learned score small where few kernels were seen: its mean square,
-  times the square of the sharpness over 10, at most 1. The statistics are a
-  variable, so a copy of the variables carries them; without statistics the
-  score is the learned one alone.
+  The network's inputs are logarithms of features in their own units and of
+  `_Counts`, `_Geometry`'s columns, and each term's share of the analytic time.
+  The learned score starts at 0. A list loss reads scores as log odds, so the
+  sharpness is the trust in the analytic time. The loss adds `LogMSE`, which
+  fits the physical constants to the runtimes, and the mean square of the
+  learned score times the square of sharpness / 10, at most 1, against learning
+  too much from few kernels. The statistics are a variable, so a copy of the
+  variables includes them; without statistics only the learned score is left.
 
   Args:
-    feature_stats: what the features are scaled with, see `_Statistics`;
-      'script': see `_of_running_script`; None leaves them unknown.
+    feature_stats: the features' scale, see `_Statistics`; 'script': see
+      `_of_running_script`; None: unknown.
     hardware: see `AnalyticTileModel`.
-    sharpness: at the start; 10 makes 10 % of the time one unit of the score.
-      From 2 on training soon gives up a wrong time, as on another kind of
-      machine; from 10 on it takes more than a few kernels to overrule a right
-      one.
+    sharpness: initial value; at 10, 10 % of the time is one unit of the score.
+      From 2, training soon drops a time that is wrong, as for another kind of
+      machine; from 10, a few kernels do not overrule one that is right.
     caution: weight of the mean square of the learned score in the loss.
     **kwargs: arguments of `_TileRanker`.
   """
@@ -2725,8 +2760,8 @@ class MyEarlyJoinSAGE(_TileRanker):
   def _first(self, layer: _DenseNorm, scaling: _Scaling, feats: tf.Tensor,
              known: Sequence[tf.Tensor],
              embedded: Sequence[tf.Tensor] = ()) -> tf.Tensor:
-    """A first layer on the `known` columns, or without statistics on scaled
-    ones. Its weights have rows for both."""
+    """A first layer on the `known` columns, or on scaled ones without
+    statistics. Its weights have rows for both."""
     kernel, bias = layer.dense.kernel, layer.dense.bias
     scaled = max(1, len(self._scales)) * feats.shape[-1]
     others = scaled + sum(x.shape[-1] for x in embedded)
@@ -2761,7 +2796,7 @@ class MyEarlyJoinSAGE(_TileRanker):
             _as_float(scaling.known()) * log_times)
 
   def scores_and_own_loss(self, graph, labels):
-    """The loss is that of the physical constants and of the learned score."""
+    """The own loss: of physical constants and of the learned score."""
     learned, log_times = self._learned_and_log_times(*self._encoded(
         self._inputs_for(graph), self._embedded(graph)))
     time_loss = tf.reduce_mean(
@@ -2774,8 +2809,8 @@ class MyEarlyJoinSAGE(_TileRanker):
 
 
 class HybridEarlyJoinSAGE(MyEarlyJoinSAGE):
-  """`MyEarlyJoinSAGE` that trusts the analytic time more at first: for a TPU
-  with few kernels to train on."""
+  """`MyEarlyJoinSAGE` with more initial trust in the analytic time: for a TPU
+  with few train kernels."""
 
   __init__ = functools.partialmethod(MyEarlyJoinSAGE.__init__, sharpness=10.0)
 
@@ -2833,9 +2868,10 @@ class LateJoinConcatPoolSAGE(_SAGE):
                objective: str = 'standardized_mse'):
     if not widths:
       raise ValueError(f'widths must name at least one layer; got {widths!r}.')
-    for argument, given in (('widths', widths), ('head_widths', head_widths)):
-      for width in given:
-        _check_integers(1, **{argument: width})
+    for width in widths:
+      _check_integers(1, widths=width)
+    for width in head_widths:
+      _check_integers(1, head_widths=width)
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_activation,
                      widths, head_widths, objective)
 
@@ -2848,8 +2884,8 @@ class LateJoinConcatPoolSAGE(_SAGE):
 
 
 class EarlyJoinConcatPoolSAGE(LateJoinConcatPoolSAGE):
-  """What the notebook lists as next steps: config features on the nodes from
-  the start, a list loss, and batches of kernels."""
+  """The notebook's suggested next steps: config features on the nodes from the
+  start, a list loss, and batches of kernels."""
   _early = True
 
   __init__ = functools.partialmethod(
@@ -2861,17 +2897,17 @@ class EnsembleRanker(_TrainedModel):
 
       score = mean of the members' scores
       loss = mean over members of the objective on the member's own scores
-  Under a list loss scores are log odds, and their mean is the logarithmic
-  opinion pool (Heskes 1998): a member that is sure of a pair counts for more.
-  Each member has its own loss, so their errors differ.
+  A list loss makes scores log odds, whose mean is the logarithmic opinion pool
+  (Heskes 1998): a member that is sure of a pair counts for more. Each member
+  has its own loss, so their errors differ.
 
   Args:
     members: {the model's name: its keyword arguments}; 'objective' and
       'averaging' are the ensemble's.
     copies: number of members, which differ in their first weights.
-    feature_stats: for members that take them and were given none.
-    objective: see `_TrainedModel`; not 'standardized_mse', which leaves the
-      scale of scores open.
+    feature_stats: for members that take them and have none.
+    objective: see `_TrainedModel`; not 'standardized_mse', under which scores
+      have no scale.
     averaging: see `_TrainedModel`.
   """
 
@@ -2886,18 +2922,17 @@ class EnsembleRanker(_TrainedModel):
         name for name in _OBJECTIVES if name != 'standardized_mse'])
     members = {'MyEarlyJoinSAGE': {}} if members is None else members
     if not isinstance(members, Mapping) or len(members) != 1 or not all(
-        isinstance(kwargs, Mapping) for kwargs in members.values()):
-      raise ValueError('members must map one model to its keyword arguments, '
-                       f'such as {{"MyEarlyJoinSAGE": {{}}}}; got {members!r}.')
+        isinstance(kwargs, Mapping) and not kwargs.keys() & {
+            'objective', 'averaging'} for kwargs in members.values()):
+      raise ValueError(
+          'members must map one model to its keyword arguments without '
+          'objective and averaging, which are the ensemble\'s, such as '
+          f'{{"MyEarlyJoinSAGE": {{}}}}; got {members!r}.')
     (name, kwargs), = members.items()
     rankers = {key: value for key, value in globals().items()
                if isinstance(value, type) and issubclass(value, _Ranker)
                and not key.startswith('_')}
     _check_choice('members', name, list(rankers))
-    for argument in ('objective', 'averaging'):
-      if argument in kwargs:
-        raise ValueError(f'members: {name} must not have {argument!r}; '
-                         'give it to the ensemble.')
     # Without any, each does what it does alone.
     if feature_stats != 'script' and rankers[name]._takes_stats:
       kwargs = {'feature_stats': feature_stats, **kwargs}
