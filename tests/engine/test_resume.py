@@ -80,7 +80,7 @@ def test_a_loop_of_resume_ends_with_the_report_of_the_finished_run(
   settings = tiny_models.tiny_settings(
       data_root, tmp_path / 'out', seed=None, resume=True)
   broken_off(monkeypatch, settings, 1)
-  assert 'a new one starts' in caplog.text
+  assert 'starting a new one' in caplog.text
   result = train.train(settings)
   seed = result.run_info['seed']
   assert result.run_info['settings']['seed'] is None
