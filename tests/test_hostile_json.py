@@ -17,7 +17,7 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import artifacts, settings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import grid
-from tpu_graphs_ext.traces import analysis, calibrate, hardware, read
+from tpu_graphs_ext.traces import analysis, calibrate, hardware, kineto
 
 STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1e9]}
 RUN = {
@@ -109,7 +109,7 @@ def test_all_hostile_values(tmp_path, name):
 def test_a_bomb_of_a_trace_is_not_parsed(tmp_path, monkeypatch):
   path = tmp_path / 't.json.gz'
   path.write_bytes(gzip.compress(b'[' + b'{},' * 100_000 + b'{}]'))
-  monkeypatch.setattr(read, 'MOST_PARSED_BYTES', 10 << 20)
+  monkeypatch.setattr(kineto, 'MOST_PARSED_BYTES', 10 << 20)
   monkeypatch.setattr(json, 'loads', None)
   with pytest.raises(UserError, match='GiB of memory'):
-    read.read(str(path))
+    kineto.read(str(path))

@@ -10,7 +10,7 @@ from support import tiny_traces as tiny
 from support.tiny_traces import kernel, launch, op
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.traces import analysis, hardware, read
+from tpu_graphs_ext.traces import analysis, hardware, kineto
 
 ADD = 'vectorized_elementwise_kernel<add>'
 
@@ -212,7 +212,7 @@ def test_a_file_that_cannot_be_read(capsys, learned, tmp_path):
 
 def test_a_file_that_unpacks_to_too_much(
     capsys, learned, tmp_path, monkeypatch):
-  monkeypatch.setattr(read, 'MOST_BYTES', 1000)
+  monkeypatch.setattr(kineto, 'MOST_BYTES', 1000)
   path = tmp_path / 'bomb.json.gz'
   path.write_bytes(gzip.compress(b' ' * 100_000))
   assert 'holds more than 1,000 bytes' in error_of(

@@ -5,7 +5,7 @@ import pytest
 from support import tiny_traces as tiny
 from support.tiny_traces import event, kernel, launch, op
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.traces import kineto, read
+from tpu_graphs_ext.traces import kineto
 
 
 def traced(*events):
@@ -102,7 +102,7 @@ def test_old_names_of_categories_and_fields(tmp_path):
             block=[32, 4, 1], grid=[2, 1, 1]),
       event('Memcpy HtoD', 'Memcpy', 20, 1, thread=0, correlation=10,
             external_id=5, bytes=64)], bare=True)
-  trace = read.read(path)
+  trace = kineto.read(path)
   gemm, copy = trace.work
   assert callers(trace) == ['addmm'] * 2
   assert gemm.launch.name == 'cudaLaunchKernel' and copy.launch is None

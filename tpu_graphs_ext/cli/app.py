@@ -8,6 +8,7 @@ fault in the input, named in one `error:` line; 2: wrong usage; 130: Ctrl-C;
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import errno
 import json
@@ -22,7 +23,7 @@ from typing import NoReturn, Optional
 import tpu_graphs_ext
 from tpu_graphs_ext.cli import assignment, flags, many, rank, verbs
 from tpu_graphs_ext.errors import UserError, did_you_mean, printable
-from tpu_graphs_ext.files import cannot_be_read, open_ordinary, parse_json
+from tpu_graphs_ext.files import read_json
 from tpu_graphs_ext.stacks.quiet import NoTerminal
 
 _MODULES = verbs, rank, many, assignment  # Their import adds the verbs.
@@ -41,9 +42,6 @@ _EVERY_VERB = (
                  'training data, and with `rank FILE` the scores'))
 
 
-# ------------------------------------------------------------------ the words
-
-
 class _Parser(argparse.ArgumentParser):
   """Says in one line what is wrong with a command."""
 
@@ -55,9 +53,8 @@ class _Formatter(argparse.HelpFormatter):
   """Keeps the lines of the examples; adds defaults, but not of switches."""
 
   def _format_args(self, action, default_metavar):
-    if action.type is flags.boolean:
-      return ''
-    return super()._format_args(action, default_metavar)
+    return '' if action.type is flags.boolean else super()._format_args(
+        action, default_metavar)
 
   def _format_action_invocation(self, action):
     return super()._format_action_invocation(action).replace(' ,', ',')
@@ -88,11 +85,9 @@ class _Completion(argparse.Action):
 
 def make_parser(only: Optional[str] = None,
                 task: str = 'tile') -> argparse.ArgumentParser:
-  """The parser of all verbs.
+  """The parser of all verbs; `only` that one, or None: all, have their flags.
 
-  Args:
-    only: the verb that gets its flags; None: every verb does.
-    task: whose flags.
+  `task` is the task whose flags they are.
   """
   parser = _Parser(
       prog='tpu-graphs-ext', allow_abbrev=False, usage='%(prog)s VERB [FLAGS]',
@@ -129,13 +124,12 @@ def _add_flags(parser: argparse.ArgumentParser,
   places = {name: group for title, names in flags.GROUPS.items()
             for group in [parser.add_argument_group(title)]
             for name in names.split()}
-  one_of = None
-  usage = []
+  one_of, usage = None, []
   for names, options in added:
     place = next((places[name] for name in (
         name.lstrip('-') for name in names) if name in places), parser)
-    options = dict(options)
-    if options.pop('one_of', False):
+    if options.get('one_of'):
+      options = {name: options[name] for name in options if name != 'one_of'}
       one_of = one_of or parser.add_mutually_exclusive_group(required=True)
       place = one_of
     action = place.add_argument(*names, **options)
@@ -183,10 +177,6 @@ def _parser_of(parser: argparse.ArgumentParser,
               if action.dest == 'verb').choices[verb]
 
 
-def _flags_of(parser: argparse.ArgumentParser) -> list[str]:
-  return [name for action in parser._actions for name in action.option_strings]
-
-
 def _underscored(word: str) -> str:
   """--data_root=a-b of --data-root=a-b."""
   name, equals, value = word.partition('=')
@@ -195,16 +185,8 @@ def _underscored(word: str) -> str:
 
 
 def _read_config(path: str) -> list[str]:
-  """The words that a JSON file of flags stands for.
-
-  Raises:
-    UserError: it cannot be read, or is not a JSON object of flags.
-  """
-  try:
-    with open_ordinary(os.path.expanduser(path)) as file:
-      content = parse_json(file.read(), path)
-  except OSError as error:
-    raise cannot_be_read(path, error) from error
+  """The words that a JSON file of flags stands for."""
+  content = read_json(os.path.expanduser(path))
   if not isinstance(content, dict):
     raise UserError(f'{path}: must be a JSON object of flags, such as '
                     f'{{"epochs": 5}}; got a {type(content).__name__}')
@@ -231,23 +213,45 @@ def _spelled_out(verb: argparse.ArgumentParser,
 def _refuse(parser: argparse.ArgumentParser, verb: str,
             unknown: Sequence[str]) -> NoReturn:
   """Names the nearest flags of the verb, and exits with 2."""
+  def names_of(every: argparse.ArgumentParser) -> list[str]:
+    return list(_parser_of(every, verb)._option_string_actions)
+
   name = unknown[0].partition('=')[0]
   # Stricter than for names, as all flags have their dashes in common.
-  hint = did_you_mean(name, _flags_of(_parser_of(parser, verb)), cutoff=0.7)
+  hint = did_you_mean(name, names_of(parser), cutoff=0.7)
   for task in flags.TASKS:
-    if name in _flags_of(_parser_of(make_parser(verb, task), verb)):
+    if name in names_of(make_parser(verb, task)):
       hint = f'{name} goes with --task {task}'
   _parser_of(parser, verb).error(
       f'unrecognized arguments: {" ".join(unknown)}'
       f'{"; " if hint else ""}{hint}')
 
 
-# ------------------------------------------------------------------- the verb
-
-
 def main(argv: Optional[Sequence[str]] = None) -> int:
-  """Runs one verb; returns the exit code."""
-  args = parse(sys.argv[1:] if argv is None else argv)
+  """Runs one verb; returns the exit code.
+
+  Without `argv` this is the process's command, which then ends without
+  unloading TensorFlow, as that takes a second or more.
+  """
+  if argv is not None:
+    return _run(argv)
+  codes = []
+  atexit.register(_leave, codes)  # The first to be registered is the last run.
+  codes.append(_run(sys.argv[1:]))
+  return codes[0]
+
+
+def _leave(codes: Sequence[int]) -> None:
+  """Ends the process at once, if the verb ended with a code."""
+  if codes:
+    with contextlib.suppress(OSError):
+      sys.stdout.flush()
+      sys.stderr.flush()
+    os._exit(codes[0])
+
+
+def _run(argv: Sequence[str]) -> int:
+  args = parse(argv)
   _set_up_logging(args.quiet, args.verbose)
   # Its C++ start-up messages, even without a GPU, are at level 'error'; what
   # matters is raised as an exception. Read when TensorFlow is imported.

@@ -24,7 +24,8 @@ _MODELS_PY = flag('--models_py', 'FILE',
                   "the models.py to hand in; empty: the package's", '')
 _ROOT = flag('--root', 'CHECKOUT', "the baseline's checkout; empty: what the "
              'variable TPU_GRAPHS_ROOT names', '')
-_OF_TRAINING = {one.names[0]: one for one in flags.of_settings(TrainSettings)}
+_OF_TRAINING = {names[0]: (names, options) for names, options
+                in flags.of_settings(TrainSettings)}
 _DATA_ROOT = _OF_TRAINING['--data_root']
 # What it takes to grade.
 _PLACE = (

@@ -63,13 +63,9 @@ TASKS = {
         'program', 'configurations', '1,10,100', layout_settings.CSV_NAME)}
 
 
-class Flag(NamedTuple):
-  """The arguments of `ArgumentParser.add_argument`.
-
-  With the option `one_of` exactly one of the verb's flags with it is given.
-  """
-  names: list[str]
-  options: dict[str, Any]
+# Names and options of `ArgumentParser.add_argument`. Exactly one of a verb's
+# flags with the option `one_of` is given.
+Flag = tuple[list[str], dict[str, Any]]
 
 
 class Verb(NamedTuple):
@@ -94,9 +90,6 @@ def verb(summary: str, *examples: str, flags: Any = (),
     return run
 
   return add
-
-
-# ------------------------------------------------------------ what flags read
 
 
 BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
@@ -130,10 +123,8 @@ def several_positive(text: str) -> list[int]:
 def model_dir(text: str, out_dir: str, label: str = '--dir') -> str:
   """The folder of a model of which the first digits, or `latest`, are given.
 
-  Args:
-    text: what was given; several are separated by commas.
-    out_dir: where `latest` alone looks.
-    label: for messages.
+  Several are separated by commas. `latest` alone looks in `out_dir`; `label`
+  is for messages.
 
   Raises:
     UserError: there is no model, or several have these digits.
@@ -157,14 +148,11 @@ def model_dir(text: str, out_dir: str, label: str = '--dir') -> str:
   return found[-1] if found else text
 
 
-# ------------------------------------------------------------- kinds of flags
-
-
 def flag(name: str, metavar: Optional[str], help: str, default: Any = None,
          **options: Any) -> Flag:
   """Any flag, or an argument without dashes; '--a --b' has two names."""
-  return Flag(name.split(), {
-      'metavar': metavar, 'help': help, 'default': default, **options})
+  return name.split(), {
+      'metavar': metavar, 'help': help, 'default': default, **options}
 
 
 def switch(name: str, help: str, default: bool = False) -> Flag:
@@ -276,9 +264,6 @@ def given(args: argparse.Namespace, settings_class: type) -> Any:
       field.name: getattr(args, field.name)
       for field in dataclasses.fields(settings_class)
       if hasattr(args, field.name)})
-
-
-# ------------------------------------------------------------- what verbs share
 
 
 def few_threads(args: argparse.Namespace) -> None:

@@ -62,9 +62,9 @@ class TrainResult:
               f'{len(curve["epoch"])} epochs, '
               f'{self.run_info["seconds"]["train"]:.1f} s',
               f'model:       {self.model_dir}',
-              f'run file:    {self.run_path}']
-    if self.csv_path:
-      lines.append(f'predictions: {self.csv_path}')
+              'run file:    ' + os.path.join(os.path.dirname(
+                  self.model_dir), os.path.basename(self.run_path))]
+    lines += [f'predictions: {self.csv_path}'] * bool(self.csv_path)
     return '\n'.join(lines)
 
 

@@ -33,14 +33,11 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
   Args:
     paths: model folders, run files, or folders of them.
     out: the file to write.
-    data: labelled problems: a folder of .npz files, a .npz, or for tiles a
-      .pb; empty: each run's valid split, below the data root of `loading`,
-      or if that has the default, the run's own.
+    data, loading: see `measure.measure`.
     num_kernels: number of the worst and of the best kernels of each group
       that are shown one by one; the layout task has none.
     task: 'tile' or 'layout', whose runs are reported; '': those found, which
       must be of one task.
-    loading: how to load the models.
 
   Raises:
     UserError: there is no run, or there are runs of both tasks, a package of

@@ -86,13 +86,7 @@ def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
                   jax_python: str = '') -> BlockRanking:
   """`rank_blocks` for a JAX or TensorFlow function that is one product.
 
-  Args:
-    function: of two arrays; or its name as 'module:function' or
-      'file.py:function', which is lowered in a process of its own.
-    shapes: of its arguments, as for `CostModel.rank`.
-    tpu, blocks, top: see `rank_blocks`.
-    jax_python: for a function's name: the Python that has JAX; '' for this
-      one.
+  `function`, `shapes` and `jax_python` are as for `CostModel.rank`.
 
   Raises:
     UserError: the function cannot be lowered, or is not one product; or see

@@ -67,9 +67,6 @@ class CostModel:
   def __init__(self, ranker: scoring.Ranker):
     """Compiles a model; use `load` for one in a folder.
 
-    Args:
-      ranker: the model, and its features' normalisation.
-
     Raises:
       UserError: the model cannot be compiled.
     """

@@ -28,13 +28,10 @@ _CONFIG_WIDTH = len(schema.CONFIG_FEATURES)
 
 
 def kernel_of(given: KernelLike) -> Kernel:
-  """The kernel that a caller passes.
+  """The kernel that a caller passes in one of the forms of `CostModel`.
 
-  Args:
-    given: a `Kernel`; the path of an .npz file; or its arrays by their names
-      in the file. Arrays of labels may be missing, and so may `config_feat` if
-      tiles are passed separately. Lists and wider types are converted if no
-      value changes.
+  Arrays of labels may be missing, and so may `config_feat` if tiles are passed
+  separately. Lists and wider types are converted if no value changes.
 
   Raises:
     UserError: the file is missing or damaged; or an array is missing, or does
@@ -94,12 +91,7 @@ def _converted(name: str, value: Any) -> np.ndarray:
 
 def with_tiles(kernel: Kernel, bounds: Optional[BoundsLike],
                limits: Limits) -> Kernel:
-  """The kernel with these tiles as its configurations, checked.
-
-  Args:
-    kernel: from `kernel_of`.
-    bounds: several tiles; see `config_rows`. None for the kernel's own.
-    limits: the kernel's largest bounds.
+  """The kernel with these tiles, or its own, as its configurations, checked.
 
   Raises:
     UserError: there is no tile, or the arrays make no sense.
@@ -129,12 +121,7 @@ def _with_rows(kernel: Kernel, rows: np.ndarray) -> Kernel:
 
 def config_rows(kernel: Kernel, bounds: Sequence[Any],
                 limits: Limits) -> np.ndarray:
-  """Tiles as rows of `config_feat`: float32 [tiles, 24], not checked.
-
-  Args:
-    kernel: the tiles' kernel.
-    limits: its largest bounds.
-    bounds: tiles in one of the forms that `CostModel` lists.
+  """Tiles, in the forms of `CostModel`, as rows: float32 [tiles, 24].
 
   Raises:
     UserError: it is none of these; or a bound is not a whole number from 1 to

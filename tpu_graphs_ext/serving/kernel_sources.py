@@ -86,8 +86,7 @@ def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
     name: see the module's docstring.
     shapes: of a function's arguments; see `lowering.parse_arguments`.
     tpu: the generation to compile for; see `libtpu.GENERATIONS`.
-    jax_python: the Python with the user's JAX, which also parses HLO text; ''
-      for this one.
+    jax_python: the Python that has JAX, for functions and HLO text; '': this.
 
   Raises:
     UserError: nothing can be read, with the reason.
@@ -126,10 +125,7 @@ def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
 
 def from_function(function: Callable, arguments: Any,
                   tpu: str = DEFAULT_TPU) -> Source:
-  """Lowers a function in this process and compiles it for a TPU `tpu`.
-
-  The first two arguments and errors are as of `lower_function`; it raises
-  UserError too if the function cannot be compiled.
+  """Lowers a function in this process, and compiles it; see `lower_function`.
   """
   generation = libtpu.generation_of(tpu)
   libtpu.library()  # Before anything takes long.
@@ -139,12 +135,10 @@ def from_function(function: Callable, arguments: Any,
 
 
 def lower_function(function: Callable, arguments: Any) -> bytes:
-  """Lowers a function in this process: serialized `HloModuleProto`.
+  """Lowers a function of JAX or TensorFlow to a serialized `HloModuleProto`.
 
-  Args:
-    function: of JAX or TensorFlow, jitted or not.
-    arguments: the tuple of its arguments, see `lowering.lower`; or text with
-      their shapes; or None for a `tf.function` with a signature.
+  `arguments` are the tuple of its arguments, see `lowering.lower`; or text with
+  their shapes; or None for a `tf.function` with a signature.
 
   Raises:
     UserError: it cannot be lowered.
@@ -229,11 +223,7 @@ def from_program(name: str, content: bytes, program_format: str,
                  generation: libtpu.Generation) -> Source:
   """Compiles a program for a TPU and takes its kernels.
 
-  Args:
-    name: for messages.
-    content: serialized `HloModuleProto`, or StableHLO.
-    program_format: 'hlo' or 'mlir'.
-    generation: of the TPU.
+  `content` is a serialized `HloModuleProto` ('hlo'), or StableHLO ('mlir').
 
   Raises:
     UserError: libtpu is missing, the program does not compile, or all its

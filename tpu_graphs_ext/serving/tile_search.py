@@ -43,12 +43,11 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
   """Ranks the legal tiles of kernels, whether or not they were ever timed.
 
   Args:
-    model_dir: the folder model_<hash>, with its run file beside it.
-    names: files or functions, see `kernel_sources`; at least one.
-    shapes, tpu, jax_python: see `kernel_sources.read_source`.
+    model_dir, loading: see `scoring.load_ranker`.
+    names: files or functions, at least one; see `kernel_sources.read_source`
+      for these and for `shapes`, `tpu` and `jax_python`.
     top_k: tiles to return for each kernel; None for all.
     most_tiles: of a kernel with more, an even sample is ranked.
-    loading: how to load the model.
 
   Returns:
     One entry for each name, with what cannot be ranked in its faults.
@@ -106,9 +105,7 @@ def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
               at_once: int = _MOST_WORKERS) -> Advice:
   """Ranks the legal tiles of one kernel; arguments as for `advise`.
 
-  Args:
-    at_once: parts of its tiles to score side by side, at most one for each
-      core.
+  At most `at_once` parts of its tiles are scored side by side.
 
   Raises:
     UserError: the kernel cannot be ranked.

@@ -1,7 +1,6 @@
 """Traces of PyTorch: kernel times learned from one predict those of others.
 
-read        a file -> a trace
-kineto      the profiler's events: calls of the host, work of the GPU
+kineto      a file -> a trace: calls of the host, work of the GPU
 sizes       what a kernel computes and moves, by its operator's shapes
 calibrate   constants of a GPU, learned from a trace's kernels
 hardware    the file that keeps them

@@ -13,7 +13,7 @@ import pandas as pd
 from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.traces import calibrate, kineto, read, replay, sizes
+from tpu_graphs_ext.traces import calibrate, kineto, replay, sizes
 from tpu_graphs_ext.traces.calibrate import Calibration, Curve
 from tpu_graphs_ext.traces.kineto import Trace
 
@@ -101,7 +101,7 @@ def compared(path: str, steps: Optional[Sequence[int]], learned: Calibration,
 
 
 def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
-  trace = kineto.steps_of(read.read(path), steps)
+  trace = kineto.steps_of(kineto.read(path), steps)
   if not trace.work:
     raise UserError(f'{path}: has no GPU work'
                     + (' in these steps' if steps is not None else '')

@@ -134,11 +134,10 @@ def calibrate(source: str, kernels: Iterable[tuple],
                    ) if computing else Function(0, 0.0, 1.0, {}, {})
   kinds = {kind: _learned(kind, rows, _around(whole), _OF_KIND)
            for kind, rows in by_kind.items()}
-  functions = {}
-  for name, rows in by_name.items():
-    kind = kind_of(name)
-    functions[name] = _learned(kind, rows, _around(kinds[kind]), _OF_FUNCTION,
-                               launches=True)
+  functions = {
+      name: _learned(kind, rows, _around(kinds[kind]), _OF_FUNCTION,
+                     launches=True)
+      for name, rows in by_name.items() for kind in [kind_of(name)]}
   if computing:
     kinds[ANY_OTHER] = whole
   return Calibration(source, kinds, functions, host)

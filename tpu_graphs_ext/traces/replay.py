@@ -25,8 +25,10 @@ TRANSFER = 'transfer'  # Before a name: the least time of communication.
 
 
 class Event(NamedTuple):
-  """A runtime call that launches work or waits for it; its name, operator and
-  work, distinguishes pauses."""
+  """A runtime call that launches work or waits for it.
+
+  Its name, of operator and work, tells pauses apart.
+  """
   call: Call
   work: Sequence[Work]
   waits_for: Optional[Work]
@@ -48,11 +50,11 @@ def events_of(trace: Trace) -> list[Event]:
     if call.kind != kineto.RUNTIME or not (work or waits):
       continue
     last = None
-    if waits:
-      place = bisect.bisect_right(ends, call.end) - 1
-      if place >= 0 and ends[place] > max(call.start, call.end - 2 * _NEAR_US):
-        last = ended[place]
-    elif 'emcpy' in call.name and call.end >= work[-1].end:
+    place = bisect.bisect_right(ends, call.end) - 1
+    if waits and place >= 0 and ends[place] > max(
+        call.start, call.end - 2 * _NEAR_US):
+      last = ended[place]
+    elif not waits and 'emcpy' in call.name and call.end >= work[-1].end:
       last = work[-1]
     operator = next((one.name for one in call.upward()
                      if one.kind == kineto.OPERATOR), '')
