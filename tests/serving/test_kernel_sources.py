@@ -49,13 +49,6 @@ def names(source):
 # --- Files --------------------------------------------------------------------
 
 
-def test_an_npz_is_one_kernel(tmp_path):
-  path = tiny_kernels.make_kernel('net_0').save(str(tmp_path))
-  source = kernel_sources.read_source(path)
-  assert names(source) == ['net_0'] and not source.notes
-  assert source.kernels[0].kernel.num_configs
-
-
 def test_tuning_data_has_runs(tmp_path):
   data = tiny_tuning.tile_data()
   unmeasured = data.modules.add(fingerprint=0xCD)

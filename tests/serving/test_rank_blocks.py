@@ -104,12 +104,6 @@ def test_given_blocks_are_ranked_and_what_no_kernel_can_have_is_dropped():
   assert text.splitlines()[4].split()[:4] == ['1', '512', '8192', '512']
 
 
-def test_the_usual_blocks_are_ranked_where_none_are_given():
-  ranking = blocks.rank_blocks(PRODUCT, 'v5e')
-  assert len(ranking.choices) == 5 and not ranking.dropped
-  assert ranking.candidates > 100
-
-
 def test_wrong_blocks():
   for given, message in (
       ([], 'list of .bm, bk, bn. in elements'),
@@ -123,8 +117,6 @@ def test_wrong_blocks():
 
 
 def test_blocks_as_text():
-  with pytest.raises(UserError, match="'v9' is not a TPU generation"):
-    blocks.rank_blocks(PRODUCT, 'v9')
   assert blocks.parsed_blocks('usual') == 'usual'
   assert blocks.parsed_blocks('128x1024x512, 256x512x512') == [
       (128, 1024, 512), (256, 512, 512)]
@@ -157,5 +149,6 @@ def test_from_a_model(saved_model_dir):
 
   ranking = CostModel.load(saved_model_dir).rank(
       product, SHAPES, blocks='usual', tpu='v5e', top=3)
-  assert len(ranking.choices) == 3
+  assert len(ranking.choices) == 3 and not ranking.dropped
+  assert ranking.candidates > 100
   assert ranking.product == Product(1, 512, 256, 1024, 4, 4, 4)

@@ -10,7 +10,7 @@ import pytest
 from support import model_checks as checks
 from support.tiny_hlo import convolution, elementwise, product
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.analytic import candidates, explain, feature_loops
+from tpu_graphs_ext.analytic import explain, feature_loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import out_of_range, scoring
@@ -156,14 +156,6 @@ def test_parts_give_what_the_whole_gives(monkeypatch):
   assert advice_on(ranker, found, 20) == whole
   some = advice_on(ranker, found, None, most_tiles=30)
   assert len(some.picks) == 30 and some.fitting == whole.scored > 30
-
-
-def test_of_too_many_tiles_a_part_is_looked_at(monkeypatch):
-  monkeypatch.setattr(candidates, 'MOST_COMBINATIONS', 40)
-  monkeypatch.setattr(candidates, '_AT_ONCE', 20)
-  found = found_of(product(1024, 512, 384))
-  advice = advice_on(ranker_of(found.kernel, WithTime()), found)
-  assert advice.notes[0].startswith('of 207 combinations of bounds ')
 
 
 def test_a_summary_of_a_compiled_program(found):

@@ -81,16 +81,11 @@ def test_medians_are_predicted_and_means_add_up():
 def test_kinds_of_kernels():
   for name, kind in (
       ('ncclKernel_AllReduce_RING_LL', 'communication'),
-      ('Memcpy HtoD (Pinned -> Device)', 'copy to or from host'),
       ('Memcpy DtoD (Device -> Device)', 'copy or fill'),
       ('fbgemm_gpu::bounds_check_indices_kernel', 'embedding'),
       ('volta_sgemm_128x32_nt', 'product'),
-      ('void cudnn::bn_fw_tr_1C11_kernel', 'normalisation'),
       ('cudnn_infer_volta_scudnn_128x64', 'convolution'),
-      ('void cub::DeviceRadixSortOnesweepKernel<>', 'sort or scan'),
-      ('CatArrayBatchedCopy<float>', 'concat'), ('triton__0d1d', 'other'),
-      ('multi_tensor_apply_kernel<AdamFunctor>', 'optimizer'),
-      ('reduce_kernel<512, 1>', 'reduction'), (ADD, 'element-wise')):
+      ('triton__0d1d', 'other'), (ADD, 'element-wise')):
     assert calibrate.kind_of(name) == kind
 
 
@@ -176,17 +171,16 @@ def test_the_file_holds_all_of_a_calibration(tmp_path):
   assert hardware.read(str(path)) == LEARNED
 
 
-@pytest.mark.parametrize('content, said', [
-    ('[]', 'must hold an object; it holds a list'), ('{', 'is not JSON'),
-    ('{"dram_gb_s": 1}', 'its fields must be calibration, .* .dram_gb_s'),
-    ('{"calibration": []}', 'calibration: must hold an object'),
-    ('{"calibration": {"source": ""}}', 'must be source, kinds, functions, ')])
-def test_files_that_are_refused(tmp_path, content, said):
+def test_files_that_are_refused(tmp_path):
   path = tmp_path / 'hw.json'
-  path.write_text(content)
-  with pytest.raises(UserError, match=said) as raised:
-    hardware.read(str(path))
-  assert str(path) in str(raised.value)
+  for content, said in (
+      ('[]', 'must hold an object; it holds a list'), ('{', 'is not JSON'),
+      ('{"dram_gb_s": 1}', 'its fields must be calibration, .* .dram_gb_s'),
+      ('{"calibration": {"source": ""}}', 'must be source, kinds, functions')):
+    path.write_text(content)
+    with pytest.raises(UserError, match=said) as raised:
+      hardware.read(str(path))
+    assert str(path) in str(raised.value)
 
 
 @pytest.mark.survive

@@ -150,28 +150,18 @@ def error_of(capsys, *words):
   return err
 
 
-@pytest.mark.parametrize('words, said', [
-    ([], 'name one of --calibrate'),
-    (['--calibrate=a.json', '--hardware=b.json'], 'name one of --calibrate'),
-    (['--calibrate=a.json', '--json'], '--csv, --json and --ranks go'),
-    (['--calibrate=a.json', '--csv=a.csv'], '--csv, --json and --ranks go'),
-    (['--calibrate=a.json', '--ranks', 'b'], '--csv, --json and --ranks go'),
-    (['--hardware=v100'], 'v100: cannot be read')])
-def test_flags_that_are_refused(capsys, trace, words, said):
-  assert said in error_of(capsys, trace, *words)
-
-
-def test_a_step_that_is_not_there(capsys, trace, tmp_path):
-  path = tmp_path / 'no.json'
-  assert 'has no step 3; its steps are: 1, 2' in error_of(
-      capsys, trace, '--step=1-3', f'--calibrate={path}')
+def test_flags_that_are_refused(capsys, trace, tmp_path):
+  path, learn = tmp_path / 'no.json', f'--calibrate={tmp_path}/no.json'
+  for words, said in (
+      ([], 'name one of --calibrate'),
+      ([learn, '--hardware=b.json'], 'name one of --calibrate'),
+      ([learn, '--json'], '--csv, --json and --ranks go'),
+      (['--hardware=v100'], 'v100: cannot be read'),
+      ([learn, '--step=1-3'], 'has no step 3; its steps are: 1, 2')):
+    assert said in error_of(capsys, trace, *words)
+  host = tiny.write(tmp_path / 'host.json', [op('a', 0, 10)])
+  assert 'has no GPU work; record it' in error_of(capsys, host, learn)
   assert not path.exists()
-
-
-def test_a_trace_without_work_of_a_gpu(capsys, tmp_path, learned):
-  path = tiny.write(tmp_path / 'host.json', [op('a', 0, 10)])
-  for flag in (f'--calibrate={tmp_path / "new.json"}', f'--hardware={learned}'):
-    assert 'has no GPU work; record it' in error_of(capsys, path, flag)
 
 
 def test_a_trace_that_is_cut_off(capsys, trace, learned, tmp_path):
@@ -192,20 +182,16 @@ def test_a_trace_that_is_cut_off(capsys, trace, learned, tmp_path):
         capsys, path, f'--hardware={learned}')
 
 
-@pytest.mark.parametrize('content, said', [
-    (b'', 'is not JSON'), (b'{"traceEvents": [}', 'is not JSON'),
-    (b'\xff\xfe\x00', 'is not JSON'), (b'[' * 100000, 't.json: is '),
-    (b'{"a": 1, "b": 2}', 'its keys are a, b'), (b'{}', 'its keys are none'),
-    (b'{"traceEvents": 5}', 'no list traceEvents'), (b'5', 'it holds a int'),
-    (b'[]', 'has no operators'), (b'{"traceEvents": []}', 'has no operators')])
-def test_what_is_no_trace(capsys, learned, tmp_path, content, said):
+def test_what_is_no_trace(capsys, learned, tmp_path):
   path = tmp_path / 't.json'
-  path.write_bytes(content)
-  err = error_of(capsys, path, f'--hardware={learned}')
-  assert said in err and 't.json: ' in err
-
-
-def test_a_file_that_cannot_be_read(capsys, learned, tmp_path):
+  for content, said in (
+      (b'{"traceEvents": [}', 'is not JSON'), (b'\xff\xfe\x00', 'is not JSON'),
+      (b'[' * 100000, 't.json: is '), (b'{"a": 1, "b": 2}', 'keys are a, b'),
+      (b'{"traceEvents": 5}', 'no list traceEvents'), (b'5', 'it holds a int'),
+      (b'[]', 'has no operators')):
+    path.write_bytes(content)
+    err = error_of(capsys, path, f'--hardware={learned}')
+    assert said in err and 't.json: ' in err
   for path in (tmp_path / 'none.json', tmp_path):
     assert 'cannot be read' in error_of(capsys, path, f'--hardware={learned}')
 

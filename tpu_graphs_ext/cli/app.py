@@ -277,16 +277,11 @@ def _run(argv: Sequence[str]) -> int:
   return 1
 
 
-@contextlib.contextmanager
-def _progress(quiet: bool) -> Iterator[None]:
+def _progress(quiet: bool) -> contextlib.AbstractContextManager:
   """Messages go above progress bars; when quiet there are no bars."""
   from tqdm.contrib.logging import logging_redirect_tqdm
-  if not quiet:
-    with logging_redirect_tqdm():
-      yield
-    return
-  with contextlib.redirect_stderr(NoTerminal(sys.stderr)):
-    yield
+  return (contextlib.redirect_stderr(NoTerminal(sys.stderr)) if quiet
+          else logging_redirect_tqdm())
 
 
 class _Terminated(KeyboardInterrupt):

@@ -109,10 +109,10 @@ def _check_names(args: Namespace) -> None:
     libtpu.library()
     for name in () if args.shapes else functions:
       if names := _arguments_in_file(name):
-        count = f'{len(names)} shapes' if len(names) > 1 else 'one shape'
         raise UserError(
-            f'{name} takes {", ".join(names)}: give {count} with --shapes, as '
-            "in 'f32[512,1024] bf16[1024]', or the name of a function that "
+            f'{name} takes {", ".join(names)}: give {len(names)} '
+            f'shape{"s" * (len(names) > 1)} with --shapes, as in '
+            "'f32[512,1024] bf16[1024]', or the name of a function that "
             'returns the arguments')
   elif not functions and not args.json and not any(
       os.path.exists(os.path.expanduser(name)) for name in args.files):
@@ -121,10 +121,8 @@ def _check_names(args: Namespace) -> None:
 
 
 def _arguments_in_file(name: str) -> list[str]:
-  """Arguments without defaults of a function that a file here plainly defines.
-
-  Of others, such as decorated ones, importing the module will tell.
-  """
+  """Arguments without defaults of a function that a file here plainly defines;
+  none of others, such as decorated ones: tracing them will tell."""
   module, _, function = name.rpartition(':')
   if not module.endswith('.py'):
     module = module.replace('.', os.sep) + '.py'
@@ -151,10 +149,10 @@ def _all_tiles(args: Namespace) -> int:
       args.dir, args.files, shapes=args.shapes, tpu=args.tpu,
       jax_python=args.jax_python, most_tiles=args.most_tiles,
       top_k=None if args.all else args.top_k, loading=flags.loading(args))
-  told = [one for one in advice if one.kernels or one.notes]
-  if args.json or told:
+  found = [one for one in advice if one.kernels or one.notes]
+  if args.json or found:
     flags.show(args, lambda: [one.to_json() for one in advice],
-               lambda: '\n\n'.join(one.text(args.verbose) for one in told))
+               lambda: '\n\n'.join(one.text(args.verbose) for one in found))
   return _failed([fault for one in advice for fault in one.faults])
 
 

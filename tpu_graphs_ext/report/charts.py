@@ -83,7 +83,7 @@ def log_scale(axes, name: str, least: float, most: float) -> None:
   getattr(axes, f'set_{name}lim')(1.3 * min(least, -0.06), 1.3 * max(most, 3))
   axis = getattr(axes, f'{name}axis')
   axis.set_major_locator(ticker.SymmetricalLogLocator(
-      base=10, linthresh=1, subs=(1, 3) if most - least < 200 else (1,)))
+      base=10, linthresh=1, subs=(1, 3) if most - least < 1000 else (1,)))
   axis.set_major_formatter('{x:,.0f}')
   axis.set_minor_locator(ticker.NullLocator())
 
