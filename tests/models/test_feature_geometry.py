@@ -46,9 +46,6 @@ def assert_both_agree(some_kernels):
           ours[name], values, rtol=1e-5, err_msg=f'{kernel.tile_id} {name}')
 
 
-# --- By hand -----------------------------------------------------------------
-
-
 def test_a_copy_by_hand():
   """f32 [24, 256]: 3 x 2 layout tiles of 8 x 128, 4096 bytes each."""
   module = tiny_hlo.elementwise([24, 256], opcode='sqrt')
@@ -133,7 +130,7 @@ def test_of_several_products_the_last_is_tiled():
     {'base_dilation': 2, 'stride': 1},
     {'base_dilation': 3, 'stride': 2},  # A batch.
 ])
-def test_windows_of_all_kinds(window):
+def test_both_agree_on_windows(window):
   module = tiny_hlo.convolution()
   for dimension in module.computations[0].instructions[3].window.dimensions:
     for name, value in window.items():
@@ -143,9 +140,6 @@ def test_windows_of_all_kinds(window):
   kernel = kernel_of(module, [[2, 4, 1, 1], [4, 1, 2, 3]],
                      [[3, 1, 16, 1], [2, 3, 32, 3]])
   assert_both_agree([kernel])
-
-
-# --- Real and random kernels -------------------------------------------------
 
 
 @pytest.fixture(scope='module')
@@ -167,9 +161,6 @@ def test_its_time_ranks_the_real_kernels(real):
   assert len(taus) == 8
   assert np.mean(taus) > 0.85  # 0.877
   assert np.mean(slowdowns) < 0.01  # 0.0
-
-
-# --- In NumPy and in TensorFlow ----------------------------------------------
 
 
 def test_both_agree_on_the_real_kernels(real):

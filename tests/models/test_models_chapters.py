@@ -1,4 +1,4 @@
-"""The walls inside models.py: which chapter uses names of which others."""
+"""The chapters of models.py: listed, and each uses earlier ones alone."""
 
 import ast
 import re
@@ -9,27 +9,6 @@ SOURCE = (PROJECT / 'models.py').read_text()
 MODULE = ast.parse(SOURCE)
 HEADINGS = {line: found[1] for line, text in enumerate(SOURCE.splitlines(), 1)
             if (found := re.fullmatch(r'# -+ chapter: (.+)', text))}
-# In the order of the file. All may use the few names of its beginning.
-USES = {
-    'host': set(),
-    'shared with layout_models.py': set(),
-    'tensors': {'shared with layout_models.py'},
-    'objectives': {'shared with layout_models.py'},
-    'layers': {'shared with layout_models.py', 'tensors'},
-    'ranker': {'shared with layout_models.py', 'tensors', 'objectives'},
-    'baseline': {'shared with layout_models.py', 'tensors', 'ranker'},
-    'tile ranker': {
-        'shared with layout_models.py', 'tensors', 'layers', 'ranker'},
-    'statistics': {'host', 'tensors'},
-    'geometry': {
-        'host', 'shared with layout_models.py', 'tensors', 'statistics'},
-    'analytic': {
-        'host', 'shared with layout_models.py', 'tensors', 'objectives',
-        'layers', 'ranker', 'tile ranker', 'statistics', 'geometry'},
-    'comparison': {
-        'shared with layout_models.py', 'tensors', 'objectives', 'ranker',
-        'baseline', 'tile ranker'},
-}
 
 
 def chapter(node: ast.AST) -> str:
@@ -49,23 +28,13 @@ def homes() -> dict[str, str]:
 def test_the_table_of_contents_names_the_chapters():
   listed = re.search(
       r'\nChapters.*?:\n((?:  .+\n)+)', ast.get_docstring(MODULE))
-  assert re.findall(r'^  (\S.*?): ', listed[1], re.MULTILINE) == list(USES)
-  assert list(HEADINGS.values()) == list(USES)
+  assert re.findall(r'^  (\S.*?): ', listed[1], re.MULTILINE) == list(
+      HEADINGS.values())
 
 
-def test_the_arrows_point_to_earlier_chapters():
-  for i, (name, others) in enumerate(USES.items()):
-    assert others <= set(list(USES)[:i]), name
-
-
-def test_the_chapters_use_what_the_table_says():
-  home, found, faults = homes(), {name: set() for name in USES}, []
+def test_chapters_use_names_of_earlier_ones():
+  home, order = homes(), ['', *HEADINGS.values()]
   for node in ast.walk(MODULE):
-    if isinstance(node, ast.Name) and home.get(node.id):
-      user, other = chapter(node), home[node.id]
-      found.setdefault(user, set()).add(other)
-      if other not in USES.get(user, set()) | {user}:
-        faults.append(f'line {node.lineno}: chapter {user!r} uses {node.id} of '
-                      f'chapter {other!r}')
-  assert not faults
-  assert {name: others - {name} for name, others in found.items()} == USES
+    if isinstance(node, ast.Name) and node.id in home:
+      assert order.index(home[node.id]) <= order.index(chapter(node)), (
+          f'line {node.lineno}: chapter {chapter(node)!r} uses {node.id}')

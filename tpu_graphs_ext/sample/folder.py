@@ -1,8 +1,8 @@
 """A folder of sample data: written whole, and again only where it is ours.
 
 `sample_data.json` beside the folders has the settings, the statistics and the
-sums of all files. The same settings find what is there; other ones replace it,
-but only where the sums say that all in it was written here.
+checksums of all files. Equal settings reuse what is there; others replace it,
+unless a checksum says that a file is not ours.
 """
 
 from __future__ import annotations
@@ -20,19 +20,15 @@ _MARKER = schema.SAMPLE_DATA_MARK
 
 
 def write_folders(out: str, what: str, folders: Sequence[str],
-                  fingerprint: Mapping, fill: Callable, is_whole: Callable
-                  ) -> tuple[dict, bool]:
+                  fingerprint: Mapping, fill: Callable) -> tuple[dict, bool]:
   """Fills folders, or finds them written.
-
-  Each folder is made beside the one it then replaces, inside `out`.
 
   Args:
     out: full path of the folder; made if missing.
-    what: the first line of the marker, which says whose it is.
+    what: the first line of the marker, which names the kind of data.
     folders: names of the folders in `out`.
     fingerprint: what the content depends on, for the marker.
     fill: takes {folder: place to write it}, returns the statistics.
-    is_whole: whether statistics are such as `fill` returns.
 
   Returns:
     (statistics, whether they were there already).
@@ -42,21 +38,18 @@ def write_folders(out: str, what: str, folders: Sequence[str],
       written.
   """
   marker = _read_marker(out, what, folders)
-  statistics = marker.get('splits', {})
-  if (marker.get('settings') == fingerprint and is_whole(statistics)
-      and all(os.path.isfile(os.path.join(out, path))
-              for path in marker.get('files', {}))):
-    return statistics, True
+  if marker.get('settings') == fingerprint and all(
+      os.path.isfile(os.path.join(out, path)) for path in marker['files']):
+    return marker['splits'], True
   try:
     with contextlib.ExitStack() as stack:
       places = {folder: stack.enter_context(
           files.new_folder(os.path.join(out, folder))) for folder in folders}
       statistics = fill(places)
       written = {f'{folder}/{path}': content for folder in folders
-                 for path, content in files.sums(
-                     places[folder]).items()}
-      # Once more, for that took minutes. While the folders change their
-      # places, this marker knows both.
+                 for path, content in files.sums(places[folder]).items()}
+      # Read again, as filling took minutes. While the folders change places,
+      # the marker knows the old files and the new ones.
       earlier = _read_marker(out, what, folders).get('files', {})
       _write_marker(out, what, {'files': written, 'earlier': earlier})
     _write_marker(out, what, {
@@ -67,7 +60,7 @@ def write_folders(out: str, what: str, folders: Sequence[str],
 
 
 def _read_marker(out: str, what: str, folders: Sequence[str]) -> dict:
-  """What the marker in the folder says; empty where nothing is.
+  """The folder's marker; empty if the folder is.
 
   Raises:
     UserError: the folder holds something that no marker says is sample data.
@@ -77,31 +70,22 @@ def _read_marker(out: str, what: str, folders: Sequence[str]) -> dict:
   if not os.path.isdir(out):
     raise UserError(f'{out}: is a file; give a folder for the sample data')
   files.remove_leftovers(out)
-  path = os.path.join(out, _MARKER)
-  marker = _marker_in(path, what)
-  known = [marker.get('files', {}), marker.get('earlier', {})]
-  own = [_MARKER] * bool(marker)
+  marker = _marker_in(os.path.join(out, _MARKER), what)
   for name in sorted(os.listdir(out)):
-    if name.endswith(files.TEMPORARY) or name in own:
+    if name.endswith(files.TEMPORARY) or (marker and name == _MARKER):
       continue
-    strangers = [name]
-    if name in folders and marker and not os.path.islink(
-        os.path.join(out, name)):
-      strangers = [f'{name}/{path}' for path in files.foreign(
-          os.path.join(out, name),
-          *(_below(name, paths) for paths in known))]
+    place, strangers = os.path.join(out, name), [name]
+    if marker and name in folders and not os.path.islink(place):
+      strangers = [f'{name}/{path}' for path in files.foreign(place, *(
+          {path[len(name) + 1:]: content for path, content in of.items()
+           if path.startswith(name + '/')}
+          for of in (marker.get('files', {}), marker.get('earlier', {}))))]
     if strangers:
       raise UserError(
           f'{out}: holds {strangers[0]!r}, which is not sample data of this '
           'package, or was changed since; give a new or an empty folder, or '
           'remove this one by hand if nothing in it is needed')
   return marker
-
-
-def _below(folder: str, paths: dict[str, str]) -> dict[str, str]:
-  """The paths in one of the folders, without its name."""
-  return {path[len(folder) + 1:]: content for path, content in paths.items()
-          if path.startswith(folder + '/')}
 
 
 def _marker_in(path: str, what: str) -> dict:

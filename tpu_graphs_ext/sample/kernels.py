@@ -1,15 +1,15 @@
 """The compiled kernels that the package brings: read, and packed.
 
-Files `compiled/<tpu>_<split>_<part>.xz` hold the kernels of a split: each an
-.npz of whole numbers, compressed as a whole. What varies slowly lies together:
+`compiled/<tpu>_<split>_<part>.xz` hold the kernels of a split, each file an
+.npz of whole numbers in an order that compresses well:
 
   about     JSON: format, compiler, tpu, names of the programs
   kernels   [kernels, 7], the columns of `_COLUMNS`
-  rows      float32 [140, distinct rows], rows of node_feat, each once
+  rows      float32 [140, distinct rows], distinct rows of node_feat
   row       [nodes of all kernels], their numbers
   opcode    [nodes], node_opcode
   edges     [2, edges]: consumer, consumer - producer
-  bounds    tile bounds of a kernel after another, [rank, tiles] each
+  bounds    tile bounds, kernel by kernel, [rank, tiles] each
   cycles    uint8 [4, tiles]: the compiler's estimate, lowest byte first
 """
 
@@ -29,9 +29,9 @@ import numpy as np
 from tpu_graphs_ext.errors import UserError
 
 SPLITS = ('train', 'valid', 'test')
-# Cycles of a second. v3: Norrie et al., "The Design Process for Google's
-# Training Chips: TPUv2 and TPUv3", IEEE Micro 2021.
-# v5e: of its published 197 TFLOP/s and four matrix units of 128 x 128.
+# v3: Norrie et al., "The Design Process for Google's Training Chips: TPUv2 and
+# TPUv3", IEEE Micro 2021. v5e: from its published 197 TFLOP/s and four matrix
+# units of 128 x 128.
 CLOCK_GHZ = {'v3': 0.94, 'v5e': 1.5}
 FOLDER = os.path.join(os.path.dirname(__file__), 'compiled')
 _FORMAT = 1
@@ -41,17 +41,15 @@ _COLUMNS = ('program', 'nodes', 'edges', 'output_rank', 'kernel_rank', 'tiles',
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CompiledKernel:
-  """A kernel as the TPU's compiler made it, with tiles that it weighed.
+  """A kernel as the TPU's compiler made it, with the tiles that it weighed.
 
   Attributes:
-    program: name of the program that it is of.
-    node_feat: float32 [nodes, 140].
-    node_opcode: uint8 [nodes].
-    edge_index: int64 [edges, 2], rows (consumer, producer).
+    program: name of its program.
+    node_feat, node_opcode, edge_index: its graph, as in `Kernel`.
     output_bounds: int64 [tiles, dims], layout tiles, most major first.
-    kernel_bounds: int64 [tiles, dims]; of no dims if it has no product.
+    kernel_bounds: int64 [tiles, dims]; no dims without a product.
     cycles: int64 [tiles], the compiler's own estimate.
-    default: the tile that the compiler took.
+    default: number of the tile that the compiler took.
   """
   program: str
   node_feat: np.ndarray
@@ -63,18 +61,14 @@ class CompiledKernel:
   default: int
 
   def graph_hash(self) -> str:
-    """Of the graph alone: kernels are distinct by it."""
+    """The graph's; no two kernels have the same."""
     return hashlib.sha256(b''.join(
         array.tobytes() for array in (
             self.node_feat, self.node_opcode, self.edge_index))).hexdigest()
 
 
 def split_kernels(tpu: str, split: str) -> list[CompiledKernel]:
-  """All kernels of a split that the package brings.
-
-  Raises:
-    UserError: as `load`.
-  """
+  """All kernels of a split that the package brings; see `load`."""
   first = path_of(tpu, split, 0)
   paths = glob.glob(os.path.join(FOLDER, f'{tpu}_{split}_*.xz')) or [first]
   return [kernel for path in sorted(paths) for kernel in load(path)]

@@ -1,4 +1,4 @@
-"""A kernel of the compiler as measurements of it: tiles and their runtimes."""
+"""A compiled kernel -> a kernel with tiles and runtimes, as if measured."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tpu_graphs_ext.sample.kernels import CompiledKernel
 _MANY_CONFIGS = 600
 _SECOND_CHANCE = 0.3
 _COPIES = (5, 9)
-# Two runs of one tile differed by 0.03, 0.08 and 3.8 %: most runs scatter
-# little, some are disturbed. Standard deviation of the logarithm; of the
-# disturbed runs the share, and their mean slowdown.
+# Two runs of one tile differed by 0.03, 0.08 and 3.8 %: most scatter little,
+# some are disturbed. Standard deviation of the logarithm; share and mean
+# slowdown of the disturbed runs.
 _REPEAT_NOISE = 0.0005
 _DISTURBED_SHARE, _DISTURBED_BY = 0.03, 0.04
 
@@ -30,7 +30,7 @@ def sample_kernel(compiled: CompiledKernel, tile_id: str, clock_ghz: float,
     tile_id: name of the result.
     clock_ghz: cycles of a nanosecond.
     noise: whether the runtimes scatter.
-    seed: of order and noise.
+    seed: for order and noise.
   """
   chance = np.random.default_rng(seed)
   rows = _rows(len(compiled.cycles), compiled.default, chance)
@@ -46,7 +46,7 @@ def sample_kernel(compiled: CompiledKernel, tile_id: str, clock_ghz: float,
 
 
 def _rows(count: int, default: int, chance) -> np.ndarray:
-  """Tiles by number: the default, then all in which it comes again."""
+  """Numbers of the tiles: the default, then all others and its copies."""
   copies = int(chance.random() < _SECOND_CHANCE)
   if count >= _MANY_CONFIGS:
     copies = int(chance.integers(*_COPIES, endpoint=True))

@@ -1,15 +1,14 @@
 """Writes the sample data: kernels of Google's TPU compiler, its estimates.
 
-Programs of JAX were compiled for a TPU ahead of time; the package brings their
-kernels, the tiles that the compiler weighed and its estimate of each (see
-`kernels`). This lays them out as the real collection is:
+Programs of JAX were compiled for a TPU ahead of time; `kernels` has their
+kernels, the tiles that the compiler weighed and its estimate of each. This lays
+them out as the real collection is:
 
     DIR/{train,valid,test}/*.npz    test with its labels blanked
     DIR/test_labelled/*.npz         the same test kernels with labels
-    DIR/sample_data.json            settings, statistics, sums of all files
+    DIR/sample_data.json            settings, statistics, checksums
 
-The same settings give the same bytes. A folder is written again only where
-the sums say that all in it was written here.
+The same settings give the same bytes.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import dataclasses
 from typing import Optional
 
 import numpy as np
+import pandas as pd
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
@@ -35,12 +35,18 @@ _WHAT = ("Sample data of tpu_graphs_ext: kernels of Google's TPU compiler, "
 # Part of the marker: data written by another version is written anew.
 _VERSION = 4
 
-# The real tile collection, to print beside the sample: train split for
-# kernels, nodes, edges, configs; all splits' runs for the runtime.
+# The real tile collection, to print beside the sample: the train split's means,
+# and the runtime of all splits.
 REAL_TILE_XLA = {
     'kernels': schema.PUBLISHED_KERNELS,
     'nodes_mean': 39.5, 'edges_mean': 41.5, 'configs_mean': 1917.6,
     'runtime_rel_mean': 4.98,
+}
+_ROWS = {
+    'kernels': 'kernels', 'nodes_mean': 'nodes of a kernel, mean',
+    'edges_mean': 'edges of a kernel, mean',
+    'configs_mean': 'configurations of a kernel, mean',
+    'runtime_rel_mean': 'runtime over normalizer, mean',
 }
 
 
@@ -49,13 +55,13 @@ class SampleDataSettings:
   """What to write, and where.
 
   Attributes:
-    out: the folder; new, empty, or with sample data that is to be replaced.
-    kernels: of all splits together; a seventh each for valid and test, or all
+    out: the folder; new, empty, or with sample data to replace.
+    kernels: number in all splits; a seventh each for valid and test, or all
       that they have. None: all kernels that there are.
-    seed: of the choice of kernels, the order of tiles and the noise.
+    seed: decides the choice of kernels, the order of tiles and the noise.
     tpu: the machine that they were compiled for, of `kernels.CLOCK_GHZ`.
-    noise: whether runtimes scatter as measured ones do; without it they are
-      the compiler's estimates.
+    noise: whether runtimes scatter like measured ones; otherwise they are the
+      compiler's estimates.
   """
   out: str
   kernels: Optional[int] = 700
@@ -75,7 +81,6 @@ class SampleDataSettings:
                       f'{", ".join(kernels_lib.CLOCK_GHZ)}')
 
   def most_kernels(self, split: str) -> Optional[int]:
-    """The most kernels of a split; None: all."""
     if self.kernels is None:
       return None
     part = self.kernels // 7
@@ -103,32 +108,17 @@ class Summary:
 
   def text(self) -> str:
     """A table of the statistics beside those of the real collection."""
-    state = 'already there' if self.reused else 'written'
-    lines = [f'Sample data {state}: {self.out}',
-             "Kernels and tiles of Google's TPU compiler; runtimes are its "
-             'estimates.', '',
-             f'{"":34}' + ''.join(f'{split:>10}' for split in SPLITS)
-             + f'{"real":>10}']
-    for key, label in _ROWS.items():
-      cells = [self.splits[split][key] for split in SPLITS]
-      real = REAL_TILE_XLA[key]
-      cells.append(real['train'] if isinstance(real, dict) else real)
-      lines.append(f'{label:34}' + ''.join(f'{c:>10,}' for c in cells))
-    return '\n'.join(lines)
-
-
-_ROWS = {
-    'kernels': 'kernels', 'nodes_mean': 'nodes of a kernel, mean',
-    'edges_mean': 'edges of a kernel, mean',
-    'configs_mean': 'configurations of a kernel, mean',
-    'runtime_rel_mean': 'runtime over normalizer, mean',
-}
+    real = {**REAL_TILE_XLA, 'kernels': REAL_TILE_XLA['kernels']['train']}
+    table = pd.DataFrame({**self.splits, 'real': real}, dtype=object).loc[
+        list(_ROWS)].rename(index=_ROWS)
+    return (f'Sample data {"already there" if self.reused else "written"}: '
+            f"{self.out}\nKernels and tiles of Google's TPU compiler; runtimes "
+            'are its estimates.\n\n'
+            + table.apply(lambda cells: cells.map('{:,}'.format)).to_string())
 
 
 def write_sample_data(settings: SampleDataSettings) -> Summary:
   """Writes the sample data, or finds it written.
-
-  Each folder is made beside the one it then replaces, inside `out`.
 
   Raises:
     UserError: `out` holds something that is not sample data, or cannot be
@@ -137,11 +127,7 @@ def write_sample_data(settings: SampleDataSettings) -> Summary:
   out = files.require_path('--out', settings.out)
   splits, reused = folder_lib.write_folders(
       out, _WHAT, _FOLDERS, settings.fingerprint(),
-      lambda places: _write_splits(settings, places),
-      lambda splits: all(
-          isinstance(splits.get(split), dict)
-          and set(_ROWS) <= set(splits[split])
-          for split in SPLITS))
+      lambda places: _write_splits(settings, places))
   return Summary(out, splits, reused)
 
 
@@ -165,12 +151,18 @@ def _write_split(settings, split, places: dict[str, str]) -> dict:
     kernel.save(folder)
     if split == 'test':
       _blanked(kernel).save(places['test'])
-    facts.append(_facts(kernel))
-  return _statistics(facts)
+    facts.append((kernel.num_nodes, kernel.num_edges, kernel.num_configs,
+                  float(kernel.runtime_rel.sum())))
+  nodes, edges, configs, relative = np.array(facts).T
+  return {
+      'kernels': len(facts), 'configs': int(configs.sum()),
+      **{f'{name}_mean': round(float(values.mean()), 1) for name, values in (
+          ('nodes', nodes), ('edges', edges), ('configs', configs))},
+      'runtime_rel_mean': round(float(relative.sum() / configs.sum()), 2)}
 
 
 def _chosen(found, most, seed) -> list:
-  """At most so many kernels, as evenly from the programs as they allow."""
+  """At most `most` kernels, as evenly from the programs as they allow."""
   chance = np.random.default_rng(seed)
   taken = collections.Counter()
   turns = []
@@ -187,19 +179,3 @@ def _blanked(kernel: Kernel) -> Kernel:
   return dataclasses.replace(
       kernel, runtime_ns=np.zeros_like(kernel.runtime_ns),
       normalizer_ns=np.ones_like(kernel.normalizer_ns))
-
-
-def _facts(kernel: Kernel) -> tuple:
-  return (kernel.num_nodes, kernel.num_edges, kernel.num_configs,
-          float(kernel.runtime_rel.sum()))
-
-
-def _statistics(facts) -> dict:
-  """Statistics of a split, with the keys of `REAL_TILE_XLA`."""
-  nodes, edges, configs, relative = np.array(facts).T
-  return {
-      'kernels': len(facts), 'configs': int(configs.sum()),
-      'nodes_mean': round(float(nodes.mean()), 1),
-      'edges_mean': round(float(edges.mean()), 1),
-      'configs_mean': round(float(configs.mean()), 1),
-      'runtime_rel_mean': round(float(relative.sum() / configs.sum()), 2)}
