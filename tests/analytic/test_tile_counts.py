@@ -57,11 +57,12 @@ def test_weights_are_read_again_for_every_tile_of_rows():
       [2, 2, 32],  # two tiles of columns: 2
       [1, 2, 32],  # each again for each of two tiles of rows: 4
       [1, 2, 16]])  # and the contraction in two: 8
+  trip = tile_counts.trips(loops, bounds)
   np.testing.assert_array_equal(
-      tile_counts.fetches(loops, weights, bounds), [1, 1, 2, 4, 8])
+      tile_counts.fetches(weights, trip), [1, 1, 2, 4, 8])
   # The result does not depend on the contraction: a tile has one block.
   np.testing.assert_array_equal(
-      tile_counts.fetches(loops, loops.streams[0], bounds), [1, 2, 2, 4, 4])
+      tile_counts.fetches(loops.streams[0], trip), [1, 2, 2, 4, 4])
 
 
 def test_blocks_count_whole_layout_tiles():

@@ -59,9 +59,6 @@ def test_many_damaged_files(tmp_path, shared_data):
       for module in data.modules), key=len), 2500)
 
 
-# --- Structures ---------------------------------------------------------------
-
-
 NUMBERS = strategies.integers(-2 ** 63, 2 ** 63 - 1) | strategies.integers(
     -2, 12)
 
@@ -108,9 +105,6 @@ def test_any_module(module):
 @hypothesis.given(modules())
 def test_many_modules(module):
   featurized(module)
-
-
-# --- Hostile counts -----------------------------------------------------------
 
 
 @pytest.mark.parametrize('field', [
@@ -173,7 +167,6 @@ def test_messages_in_messages(tmp_path):
   assert not read(tmp_path / 'x.pb', deep)
 
 
-@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='there are no pipes here')
 def test_a_pipe_is_not_waited_for(tmp_path):
   os.mkfifo(tmp_path / 'x.pb')
   with pytest.raises(UserError, match='is no ordinary file'):

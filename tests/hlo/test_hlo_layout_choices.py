@@ -70,28 +70,21 @@ def test_options_of_a_convolution():
   assert choice.options[-1] == Layouts((0, 3), (0, 3), (2, 3))
 
 
-@pytest.mark.parametrize('source, target, groups', [
-    ([1024, 768], [8, 128, 768], [([0], [0, 1]), ([1], [2])]),
-    ([512, 1792], [512, 14, 128], [([0], [0]), ([1], [1, 2])]),
-    ([1, 96, 96, 96], [96, 96, 96], [([1], [0]), ([2], [1]), ([3], [2])]),
-    ([512, 27, 27], [512, 729], [([0], [0]), ([1, 2], [1])]),
-    ([6, 4], [4, 6], [([0, 1], [0, 1])]),
-    ([1], [], []),
-])
-def test_what_a_reshape_keeps_together(source, target, groups):
-  assert layout_choices.reshape_groups(source, target) == groups
-
-
-@pytest.mark.parametrize('source, target, options', [
-    # As published files have them.
-    ([512, 1792], [512, 14, 128],
-     [((2, 1, 0), (1, 0)), ((0, 2, 1), (0, 1)), ((), ())]),
-    ([512], [512, 1], [((0, 1), (0,)), ((), ())]),
-    ([1], [], [((), (0,)), ((), ())]),
-])
-def test_options_of_a_reshape(source, target, options):
-  found = layout_choices._of_reshape(source, target)
-  assert [(o.output, o.input) for o in found] == options
+def test_a_reshape_permutes_the_groups_that_it_keeps_together():
+  for source, target, groups in (
+      ([1024, 768], [8, 128, 768], [([0], [0, 1]), ([1], [2])]),
+      ([512, 1792], [512, 14, 128], [([0], [0]), ([1], [1, 2])]),
+      ([1, 96, 96, 96], [96, 96, 96], [([1], [0]), ([2], [1]), ([3], [2])]),
+      ([6, 4], [4, 6], [([0, 1], [0, 1])]),
+      ([1], [], [])):
+    assert layout_choices.reshape_groups(source, target) == groups
+  for source, target, options in (  # As published files have them.
+      ([512, 1792], [512, 14, 128],
+       [((2, 1, 0), (1, 0)), ((0, 2, 1), (0, 1)), ((), ())]),
+      ([512], [512, 1], [((0, 1), (0,)), ((), ())]),
+      ([1], [], [((), (0,)), ((), ())])):
+    found = layout_choices._of_reshape(source, target)
+    assert [(o.output, o.input) for o in found] == options
 
 
 def test_a_named_dimension_comes_first_and_the_others_row_major():

@@ -13,27 +13,17 @@ def grid_of(module):
   return loops_of(module).grid
 
 
-# --- Grid ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize('dims, layout, element_type, units', [
-    # Most major first: dim 1 in rows of 8, dim 0 in lanes of 128.
-    ([4096, 1000], [0, 1], 'F32', (125, 32)),
-    ([4096, 1000], [1, 0], 'F32', (512, 8)),  # 1000 / 128 = 7.8
-    ([32, 26, 26, 192], [3, 0, 2, 1], 'F32', (26, 26, 4, 2)),
-    ([32, 4096], [1, 0], 'PRED', (4, 32)),  # Rows of 8 for small types too.
-    ([32, 4096], [1, 0], 'BF16', (4, 32)),
-    ([4097], [0], 'F32', (5,)),  # Rank 1: 1024 elements.
-    ([3, 5], [1, 0], 'F32', (1, 1)),
-    ([3, 5], [], 'F32', (1, 1)),  # No layout.
-])
-def test_units(dims, layout, element_type, units):
-  grid = grid_of(elementwise(dims, layout, element_type))
-  assert grid.output_units == units
-  assert grid.kernel_units == ()
-
-
-def test_few_rows_have_small_layout_tiles():
+def test_units():
+  for dims, layout_of, element_type, units in (
+      # Most major first: dim 1 in rows of 8, dim 0 in lanes of 128.
+      ([4096, 1000], [0, 1], 'F32', (125, 32)),
+      ([32, 26, 26, 192], [3, 0, 2, 1], 'F32', (26, 26, 4, 2)),
+      ([32, 4096], [1, 0], 'PRED', (4, 32)),  # Rows of 8 for small types too.
+      ([4097], [0], 'F32', (5,)),  # Rank 1: 1024 elements.
+      ([3, 5], [], 'F32', (1, 1))):  # No layout.
+    grid = grid_of(elementwise(dims, layout_of, element_type))
+    assert grid.output_units == units
+    assert grid.kernel_units == ()
   for sizes, units in (
       ([], []), ([192], [1024]), ([5, 6], [8, 128]), ([3, 32], [4, 128]),
       ([4, 64], [4, 128]), ([2, 9], [2, 128]), ([7, 1, 300], [1, 2, 128])):
@@ -53,21 +43,14 @@ def test_reshape_and_scalar_have_no_bounds():
   assert grid.tiles(none, none).tolist() == [[4, 50], [4, 50]]
 
 
-def test_reduce_is_tiled_over_its_operand():
-  module = elementwise([32, 1000])
-  entry = module.computations[0]
-  add(entry, 12, 'reduce', [32], operands=[11, 11])
-  entry.root_id = 12
-  assert grid_of(module).output_units == (4, 8)
-
-
-def test_largest_part_of_a_tuple_is_tiled():
-  module = elementwise([32, 1000])
-  entry = module.computations[0]
-  add(entry, 12, 'copy', [16], operands=[10])
-  add(entry, 13, 'tuple', [], operands=[12, 11])
-  entry.root_id = 13
-  assert grid_of(module).output_units == (4, 8)
+def test_a_reductions_operand_and_the_largest_part_of_a_tuple_are_tiled():
+  reduces, several = elementwise([32, 1000]), elementwise([32, 1000])
+  add(reduces.computations[0], 12, 'reduce', [32], operands=[11, 11])
+  add(several.computations[0], 12, 'copy', [16], operands=[10])
+  add(several.computations[0], 13, 'tuple', [], operands=[12, 11])
+  for module, root in ((reduces, 12), (several, 13)):
+    module.computations[0].root_id = root
+    assert grid_of(module).output_units == (4, 8)
 
 
 def test_grid_of_a_convolution():
@@ -78,10 +61,7 @@ def test_grid_of_a_convolution():
   # The last dimension of both are the output features: one loop.
   assert len(grid.axes) == 7
   assert grid.kernel_axes == ((4, 1), (5, 1), (6, 8), (3, 128))
-
-
-def test_bounds_of_the_filter_follow_those_of_the_output():
-  grid = grid_of(convolution())
+  # Bounds of the filter follow the output's.
   kernel, output = [[3, 1, 16, 2], [1, 3, 32, 3]], [[2, 4, 1, 2], [4, 1, 4, 3]]
   rows = grid.tiles(output, np.array(kernel))
   assert rows.tolist() == [[2, 4, 1, 2, 3, 1, 16], [4, 1, 4, 3, 1, 3, 32]]
@@ -114,9 +94,6 @@ def test_units_of_the_filter_may_be_others():
   assert grid.kernel_bounds(rows).tolist() == [[16, 3]]
 
 
-# --- Candidates ---------------------------------------------------------------
-
-
 def test_bound_candidates():
   assert tiles.bound_candidates(26) == [26, 13, 9, 7, 6, 5, 4, 3, 2, 1]
   assert tiles.bound_candidates(1) == [1]
@@ -124,15 +101,9 @@ def test_bound_candidates():
   assert tiles.bound_candidates(125, 16) == [125, 64, 48, 32, 16]
   assert tiles.bound_candidates(24, 16) == [24, 16]
   assert tiles.bound_candidates(4, 16) == [4]  # Less than one step.
-
-
-def test_bound_candidates_are_all_of_the_formula():
   for units in range(1, 100):
     every = {-(-units // n) for n in range(1, units + 1)}
     assert set(tiles.bound_candidates(units)) == every
-
-
-# --- Real kernels -------------------------------------------------------------
 
 
 @pytest.fixture(scope='module')
@@ -142,19 +113,15 @@ def real_kernels(shared_data):
   return {entry.module.name: entry for entry in data.modules}
 
 
-def bounds_of(entry):
-  """(output bounds, kernel bounds), int64 [runs, dims] each."""
-  configs = [run.op_config.tile_size_config for run in entry.runs]
-  return [np.array([list(getattr(config, name)) for config in configs],
-                   np.int64).reshape(len(configs), -1)
-          for name in ('output_bounds', 'kernel_bounds')]
-
-
 def test_bounds_of_measured_tiles_are_kept(real_kernels):
   assert len(real_kernels) == 15
   for name, entry in real_kernels.items():
     grid = grid_of(entry.module)
-    output, kernel = bounds_of(entry)
+    configs = [run.op_config.tile_size_config for run in entry.runs]
+    output, kernel = (
+        np.array([list(getattr(config, of)) for config in configs],
+                 np.int64).reshape(len(configs), -1)
+        for of in ('output_bounds', 'kernel_bounds'))
     rows = grid.tiles(output, kernel)
     # No bound is lost: those of the filter follow the output's.
     np.testing.assert_array_equal(grid.output_bounds(rows), output, name)

@@ -129,21 +129,20 @@ def test_layout_without_default_keeps_the_graph_only(caplog):
   assert 'no default run that counts: its 3 runs were left out' in caplog.text
 
 
-@pytest.mark.parametrize('damage, message', [
-    (lambda d: d.config_index_to_node.append(2), 'its largest is 2'),
-    (lambda d: d.config_index_to_node.pop(), 'its largest is missing'),
-    (lambda d: d.runs[0].module_config.layout_config.nodes.add(),
-     'layouts for 2 nodes'),
-    (lambda d: d.runs[2].module_config.layout_config.nodes[0].tensors.add(),
-     'layouts for 4 tensors'),
-    (lambda d: setattr(d.runs[0].profile, 'compute_time_ns', 0),
-     'at least 1 ns; found 0'),
-])
-def test_damaged_layout_data(damage, message):
-  data = layout_data()
-  damage(data)
-  with pytest.raises(UserError, match=message):
-    tuning.layout_graphs(protos.TuningData(modules=[data]))
+def test_damaged_layout_data():
+  for damage, message in (
+      (lambda d: d.config_index_to_node.append(2), 'its largest is 2'),
+      (lambda d: d.config_index_to_node.pop(), 'its largest is missing'),
+      (lambda d: d.runs[0].module_config.layout_config.nodes.add(),
+       'layouts for 2 nodes'),
+      (lambda d: d.runs[2].module_config.layout_config.nodes[0].tensors.add(),
+       'layouts for 4 tensors'),
+      (lambda d: setattr(d.runs[0].profile, 'compute_time_ns', 0),
+       'at least 1 ns; found 0')):
+    data = layout_data()
+    damage(data)
+    with pytest.raises(UserError, match=message):
+      tuning.layout_graphs(protos.TuningData(modules=[data]))
 
 
 # --- Files --------------------------------------------------------------------
@@ -213,43 +212,30 @@ def test_files_that_cannot_be_used(tmp_path):
 
 # --- Real files ---------------------------------------------------------------
 
-# name: nodes, configs, distinct, best, worst, default time in ns.
+# Of the 15, name: nodes, configs, distinct, best, worst, default time in ns.
 REAL_KERNELS = {
     'fusion.232': (20, 61, 60, 57188, 390377, 57188),
     'fusion.191': (31, 579, 579, 137344, 3963794, 151565),
-    'fusion.261': (52, 16, 16, 94192, 346901, 94192),
-    'fusion.209': (56, 16, 16, 46351, 323394, 46351),
-    'fusion.205': (30, 16, 16, 45021, 270678, 45021),
     'fusion.245': (21, 23, 22, 13411, 70207, 13665),
     'copy.24': (2, 10, 10, 3872, 33058, 3967),
-    'copy.25': (2, 11, 10, 7310, 32480, 7310),
-    'fusion.181': (7, 5, 5, 1447, 12302, 1447),
-    'fusion.207': (44, 3, 3, 1635, 8987, 1635),
-    'fusion.206': (13, 3, 3, 1244, 8288, 1244),
-    'fusion.250': (10, 2, 2, 598, 951, 598),
     'reshape.37': (2, 3, 1, 238068, 504700, 270591),
-    'reshape.39': (2, 2, 1, 5664, 5920, 5664),
     'reshape.38': (2, 2, 1, 4358, 4365, 4358),
 }
-REAL_MEDIANS = {'fusion.232': 84651, 'fusion.191': 368380,
-                'fusion.261': 124609, 'copy.24': 9003, 'copy.25': 14412}
 
 
 def test_real_tile_kernels(shared_data, tmp_path):
   written = tuning.featurize_file(str(shared_data / 'op_tuning_data.pb'),
                                   str(tmp_path))
   kernels = {kernel.program: kernel for kernel in map(Kernel.load, written)}
-  assert list(kernels) == list(REAL_KERNELS)
-  for name, kernel in kernels.items():
+  assert len(kernels) == 15
+  for name, expected in REAL_KERNELS.items():
+    kernel = kernels[name]
     times = kernel.runtime_ns
-    assert REAL_KERNELS[name] == (
+    assert expected == (
         kernel.num_nodes, kernel.num_configs,
         len(np.unique(kernel.config_feat, axis=0)), times.min(), times.max(),
         kernel.normalizer_ns[0]), name
     assert len(set(kernel.normalizer_ns)) == 1
-  for name, median in REAL_MEDIANS.items():
-    # The mean of the two middle times, in whole ns.
-    assert int(np.median(kernels[name].runtime_ns)) == median
   assert kernels['fusion.191'].tile_id == 'fusion.191_4ae805e53b8d2b8a'
 
 

@@ -113,11 +113,6 @@ def test_what_cannot_be_lowered(module_name, tmp_path, target, shapes, rule):
 
 
 def test_functions_that_xla_refuses():
-  @tf.function
-  def wrong(x):
-    return tf.reshape(x, [7])
-  with pytest.raises(UserError, match=r'wrong: .* arguments .*reshape.*7'):
-    tiny_hlo.lowered(wrong, tf.TensorSpec([3]))
   with pytest.raises(UserError, match='as_string: XLA cannot compile it'):
     tiny_hlo.lowered(tf.strings.as_string, tf.TensorSpec([3]))
 
@@ -141,7 +136,7 @@ def test_functions_of_jax_in_another_process(tmp_path, monkeypatch):
 TEXT = b'HloModule m\nENTRY e {\n  ROOT a = f32[8,16] parameter(0)\n}\n'
 
 
-@pytest.mark.parametrize('name', ['jaxlib', 'tempfile', 'json', 'numpy'])
+@pytest.mark.parametrize('name', ['jaxlib', 'json'])
 def test_parsing_text_runs_no_file_of_the_working_folder(
     tmp_path, monkeypatch, name):
   (tmp_path / f'{name}.py').write_text(

@@ -155,11 +155,12 @@ def _bounds(loops: Loops, number: int, axis: tiles.Axis) -> list[int]:
 def needed_bytes(loops: Loops, tile_bounds: np.ndarray) -> np.ndarray:
   """float64 [tiles]: on-chip memory that a step takes, by estimate."""
   total = np.zeros(len(tile_bounds))
+  trip = tile_counts.trips(loops, tile_bounds)
   for stream in loops.streams:
     block = tile_counts.block_bytes(loops, stream, tile_bounds)
     if stream.is_operand:  # A copy in the matrix unit's own type.
       block *= 1 + _OPERAND_BYTES / stream.element_bytes
-    total += block * (1 + (tile_counts.fetches(loops, stream, tile_bounds) > 1))
+    total += block * (1 + (tile_counts.fetches(stream, trip) > 1))
   if loops.matrix is not None:
     total += loops.matrix.sum_bytes * tile_counts.tile_elements(
         loops, tile_bounds)

@@ -20,26 +20,17 @@ from tpu_graphs_ext.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class TpuConstants:
-  """What work costs; the defaults are close to one core of a TPU v3.
+  """What work costs; by default as on one core of a TPU v3.
 
-  They are round numbers near the fit to 15 measured kernels of one program.
-
-  Attributes:
-    launch_ns: time of a kernel that does nothing.
-    step_ns: overhead of one step of the loops for each stream.
-    bytes_per_ns: bandwidth between main and on-chip memory.
-    piece_ns: overhead of each contiguous piece of a transfer.
-    matrix_row_ns: one row through one 128 x 128 block of weights.
-    vector_ns: one vector instruction, on one layout tile of 1024 elements.
-    unhidden: share, from 0 to 1, of the shorter of memory and arithmetic time
-      that does not overlap with the longer.
+  The defaults are round numbers near the fit to 15 measured kernels.
   """
-  launch_ns: float = 220.0
-  step_ns: float = 45.0
-  bytes_per_ns: float = 540.0
-  piece_ns: float = 3.0
-  matrix_row_ns: float = 0.6
-  vector_ns: float = 0.9
+  launch_ns: float = 220.0  # A kernel that does nothing.
+  step_ns: float = 45.0  # Overhead of a step for each stream.
+  bytes_per_ns: float = 540.0  # Between main and on-chip memory.
+  piece_ns: float = 3.0  # Each contiguous piece of a transfer.
+  matrix_row_ns: float = 0.6  # A row through a 128 x 128 block of weights.
+  vector_ns: float = 0.9  # An instruction on a layout tile of 1024 elements.
+  # Share of the shorter of memory and arithmetic time that nothing hides.
   unhidden: float = 0.05
 
 
@@ -61,15 +52,8 @@ class Terms:
       time = launch + steps + max(m, a) + unhidden * min(m, a) + first_transfer
       m = traffic + pieces,  a = matrix + vector
 
-  Attributes:
-    launch: of a kernel that does nothing.
-    steps: starting and awaiting the transfers of every step.
-    traffic: moving all blocks at full bandwidth, including re-reads.
-    pieces: overhead of the contiguous runs of memory that make up the blocks.
-    matrix: rows through the matrix unit.
-    vector: element-wise work.
-    first_transfer: the first blocks in and the last out, which hide nothing.
-    unhidden: share, from 0 to 1, of the shorter of memory and arithmetic.
+  `first_transfer`, the first blocks in and the last out, hides nothing. See
+  `BOUND_BY` for the terms, `TpuConstants` for what each costs.
   """
   launch: Any
   steps: Any
@@ -124,7 +108,7 @@ class Explanation:
       dimension's.
     output_tiles: tiles that the tiled tensor is cut into.
     kernel_tiles: steps of the contraction in each of them, at least 1.
-    streams: tensors that come and go in each step.
+    streams: number of tensors read or written.
     moved_bytes: between main and on-chip memory, including padding and
       re-reads.
     least_bytes: the same for a single tile that covers the whole kernel.

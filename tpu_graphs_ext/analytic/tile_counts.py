@@ -119,22 +119,36 @@ def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
       [axis.units for axis in axes], [axis.unit for axis in axes],
       [axis.size for axis in axes]))
   trip, none = trips(loops, tiles), np.zeros(len(tiles))
+  output_tiles, steps = (
+      loop.prod(1, dtype=float) for loop in (trip[:, :rank], trip))
   blocks = [block_bytes(loops, s, tiles) for s in loops.streams]
-  moves = [fetches(loops, s, tiles) for s in loops.streams]
+  moves = [fetches(s, trip) for s in loops.streams]
+  elements = tile_elements(loops, tiles)
+  registers = elements / RANK_1_UNIT
+  vector = loops.vector_ops * registers * output_tiles
+  footprint = none
+  # Each block, the next one if there is one, and operands again in float32.
+  for stream, block, times in zip(loops.streams, blocks, moves):
+    copies = 4 / stream.element_bytes if stream.is_operand else 0
+    footprint = footprint + (np.minimum(2, times) + copies) * block
+  if loops.matrix is not None:
+    footprint = footprint + loops.matrix.sum_bytes * elements
+    # Partial sums are added once for each further step of the contraction.
+    vector = vector + registers * (steps - output_tiles)
   return {
-      'output_tiles': trip[:, :rank].prod(1, dtype=float),
+      'output_tiles': output_tiles,
       'kernel_tiles': trip[:, rank:].prod(1, dtype=float),
-      'steps': trip.prod(1, dtype=float),
+      'steps': steps,
       'streams': np.full(len(tiles), float(len(loops.streams))),
       'moved_bytes': sum(
           (block * times for block, times in zip(blocks, moves)), none),
       'block_bytes': sum(blocks, none),
-      'pieces': sum((pieces(loops, s, tiles) * times
+      'pieces': sum((_pieces(loops, s, tiles) * times
                      for s, times in zip(loops.streams, moves)), none),
-      'matrix_rows': _matrix_rows(loops, tiles),
-      'vector_registers': _vector_registers(loops, tiles),
-      'tile_elements': tile_elements(loops, tiles),
-      'footprint_bytes': _footprint_bytes(loops, tiles, blocks, moves),
+      'matrix_rows': _matrix_rows(loops, tiles, steps),
+      'vector_registers': vector,
+      'tile_elements': elements,
+      'footprint_bytes': footprint,
       'padding': np.full(len(tiles), (units * unit).prod() / sizes.prod()),
       'rounding': (tiles[:, :rank] * trip[:, :rank]).prod(
           1, dtype=float) / units.prod()}
@@ -174,7 +188,7 @@ def block_bytes(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
   return units * layout_tile * stream.element_bytes
 
 
-def fetches(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
+def fetches(stream: Stream, trip: np.ndarray) -> np.ndarray:
   """float64 [configs]: how many blocks of a stream are moved.
 
   A block stays on chip while the next step needs it too. It changes with the
@@ -182,23 +196,19 @@ def fetches(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
   those advances: weights are read again for every tile of rows, unless a
   single block holds them all.
   """
-  counted = trips(loops, tiles)
-  total = np.ones(len(tiles))
-  changes = np.zeros(len(tiles), bool)  # In this loop, or one further inside.
+  total = np.ones(len(trip))
+  changes = np.zeros(len(trip), bool)  # In this loop, or one further inside.
   followed = {axis for extent in stream.extents
               for axis in (extent.axis, extent.window) if axis >= 0}
-  for axis in range(len(loops.grid.axes) - 1, -1, -1):
+  for axis in range(trip.shape[1] - 1, -1, -1):
     if axis in followed:
-      changes |= counted[:, axis] > 1
-    total *= np.where(changes, counted[:, axis], 1)
+      changes |= trip[:, axis] > 1
+    total *= np.where(changes, trip[:, axis], 1)
   return total
 
 
-def pieces(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
-  """float64 [configs]: contiguous pieces of a stream's block.
-
-  A dimension that is covered whole joins the next more major one.
-  """
+def _pieces(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
+  """Contiguous pieces of a block: whole dimensions join the next major one."""
   covered = covered_units(loops, stream, tiles)
   count = np.ones(len(tiles))
   joined = np.ones(len(tiles), bool)  # One piece so far, from the minor end.
@@ -209,47 +219,21 @@ def pieces(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
   return count
 
 
-def _footprint_bytes(loops, tiles, blocks, moves) -> np.ndarray:
-  """Each stream's block, and the next one if there is one.
-
-  A product also has its operands in float32, and its sums unless its result
-  has room for them.
-  """
-  total = np.zeros(len(tiles))
-  for stream, block, times in zip(loops.streams, blocks, moves):
-    copies = 4 / stream.element_bytes if stream.is_operand else 0
-    total += (np.minimum(2, times) + copies) * block
-  if loops.matrix is not None:
-    total += loops.matrix.sum_bytes * tile_elements(loops, tiles)
-  return total
-
-
-def _matrix_rows(loops, tiles) -> np.ndarray:
+def _matrix_rows(loops: Loops, tiles: np.ndarray,
+                 steps: np.ndarray) -> np.ndarray:
   """Rows through the matrix unit; few cost the minimum."""
-  if loops.matrix is None:
-    return np.zeros(len(tiles))
   matrix = loops.matrix
+  if matrix is None:
+    return np.zeros(len(tiles))
   elements = [tiles[:, number].astype(np.float64) * axis.unit
               for number, axis in enumerate(loops.grid.axes)]
   rows = np.prod([elements[axis] for axis in matrix.row_axes], axis=0)
-  total = trips(loops, tiles).prod(1, dtype=float) * np.maximum(
-      rows, MATRIX_MIN_ROWS)
+  total = steps * np.maximum(rows, MATRIX_MIN_ROWS)
   for axis in (matrix.feature, matrix.contracted):
     if axis >= 0:
       total = total * np.ceil(elements[axis] / LANES)
   for axis in matrix.window_axes + matrix.batch_axes:
     total = total * elements[axis]
-  return total
-
-
-def _vector_registers(loops, tiles) -> np.ndarray:
-  trip = trips(loops, tiles)
-  output_tiles = trip[:, :loops.grid.num_output_axes].prod(1, dtype=np.float64)
-  registers = tile_elements(loops, tiles) / RANK_1_UNIT
-  total = loops.vector_ops * registers * output_tiles
-  if loops.matrix is not None:
-    # Partial sums are added once for each further step of the contraction.
-    total = total + registers * (trip.prod(1, dtype=float) - output_tiles)
   return total
 
 
