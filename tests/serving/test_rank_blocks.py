@@ -150,5 +150,5 @@ def test_from_a_model(saved_model_dir):
   ranking = CostModel.load(saved_model_dir).rank(
       product, SHAPES, blocks='usual', tpu='v5e', top=3)
   assert len(ranking.choices) == 3
-  assert ranking.candidates > 100
+  assert ranking.candidates > 10
   assert ranking.product == Product(1, 512, 256, 1024, 4, 4, 4)
