@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import glob
 import json
+import logging
 import os
 import pathlib
 import sys
@@ -29,6 +30,7 @@ from tpu_graphs_ext.errors import UserError, did_you_mean, shortened
 from tpu_graphs_ext.files import path_flag
 from tpu_graphs_ext.tasks import layout_settings
 
+_log = logging.getLogger(__name__)
 # Under which heading of --help a flag stands; the others come first.
 GROUPS = {
     'data':
@@ -266,8 +268,13 @@ def given(args: argparse.Namespace, settings_class: type) -> Any:
       if hasattr(args, field.name)})
 
 
+def say_loading() -> None:
+  _log.info('loading TensorFlow and the model, about ten seconds ...')
+
+
 def few_threads(args: argparse.Namespace) -> None:
   """One thread an operation, for the small ones of the tile task."""
+  say_loading()
   from tpu_graphs_ext.engine import threads
   if args.task == 'tile':
     threads.one_for_each_operation(threads.RANKING_CORES)

@@ -29,6 +29,7 @@ from tpu_graphs_ext.report import KERNELS
              type=not_negative),
         *flags.of_settings(LoadSettings)])
 def report(args: Namespace) -> None:
+  flags.say_loading()
   from tpu_graphs_ext.report import report
   print(report.report(
       args.runs, out=args.out, data=args.data, num_kernels=args.kernels,

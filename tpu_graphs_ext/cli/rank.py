@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import logging
 import os
 import sys
 from argparse import Namespace
@@ -14,8 +13,6 @@ from tpu_graphs_ext.cli.flags import JSON, TASKS, flag, path, positive, switch
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import open_ordinary
-
-_log = logging.getLogger(__name__)
 
 _OF_TILES = (
     path('files', 'FILE', 'rank all legal tiles of its kernels, timed or not: '
@@ -79,8 +76,8 @@ def rank(args: Namespace) -> int:
       return _all_tiles(args)
     if args.shapes:
       raise UserError('--shapes goes with module:function; name one')
-  from tpu_graphs_ext.engine import rank
   flags.few_threads(args)
+  from tpu_graphs_ext.engine import rank
   rankings = rank.rank(args.dir, args.data, loading=flags.loading(args),
                        top_k=args.most)
   flags.show(args, lambda: [ranking.to_json() for ranking in rankings],
@@ -141,10 +138,8 @@ def _arguments_in_file(name: str) -> list[str]:
 
 def _all_tiles(args: Namespace) -> int:
   _check_names(args)
-  _log.info('loading TensorFlow and the model, about ten seconds ...')
-  from tpu_graphs_ext.engine import threads
+  flags.few_threads(args)
   from tpu_graphs_ext.serving import tile_search
-  threads.one_for_each_operation(threads.RANKING_CORES)
   advice = tile_search.advise(
       args.dir, args.files, shapes=args.shapes, tpu=args.tpu,
       jax_python=args.jax_python, most_tiles=args.most_tiles,

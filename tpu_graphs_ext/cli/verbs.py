@@ -25,6 +25,7 @@ from tpu_graphs_ext.errors import UserError
         flags.CHOSEN_TASK, *flags.of_settings(TASKS[task].training)])
 def train(args: Namespace) -> None:
   settings = flags.given(args, TASKS[args.task].training)
+  flags.say_loading()
   from tpu_graphs_ext.engine import threads, train
   if args.task == 'tile':
     threads.one_for_each_operation()
@@ -52,8 +53,8 @@ def _evaluate_flags(task: str) -> Iterator[flags.Flag]:
             '--dir out/model_*',
             '--dir latest --data kernels.pb --csv a.csv', flags=_evaluate_flags)
 def evaluate(args: Namespace) -> None:
-  from tpu_graphs_ext.engine import evaluate, results, task
   flags.few_threads(args)
+  from tpu_graphs_ext.engine import evaluate, results, task
   evaluation = task.find(args.task).evaluation
   named = [args.dir] if isinstance(args.dir, str) else args.dir
   if args.csv:
@@ -81,8 +82,8 @@ def _predict_flags(task: str) -> Iterator[flags.Flag]:
             '--dir latest --out predictions.csv',
             '--dir out/model_1a2b --data_root=DATA', flags=_predict_flags)
 def predict(args: Namespace) -> None:
-  from tpu_graphs_ext.engine import predict
   flags.few_threads(args)
+  from tpu_graphs_ext.engine import predict
   print(predict.predict(args.dir, out=args.out, loading=flags.loading(args),
                         top_configs=getattr(args, 'top_configs', None)))
 
@@ -96,6 +97,7 @@ def predict(args: Namespace) -> None:
         # The model's own `forward` decides where duplicates stand.
         *flags.of_settings(LoadSettings, 'keep_repeats')])
 def export(args: Namespace) -> None:
+  flags.say_loading()
   from tpu_graphs_ext.serving import export
   print(export.export(
       args.dir, args.out, flags.given(args, LoadSettings)).text())
