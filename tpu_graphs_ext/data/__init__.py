@@ -10,6 +10,6 @@ partition      many kernels as a few flat arrays
 cache          the same on disk, mapped into memory
 read           folders of files -> partitions
 normalize      how features are scaled
-programs       the programs of a layout collection
-program_cache  their files in the cache, read only where used
+program        one program of a layout collection, read only where used
+programs       folders of them
 """

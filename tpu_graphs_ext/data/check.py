@@ -7,7 +7,6 @@ import glob
 import os
 from typing import Any
 
-import numpy as np
 import tqdm
 
 from tpu_graphs_ext.data import npz, rules, schema
@@ -16,7 +15,6 @@ from tpu_graphs_ext.errors import UserError, shortened
 # The split whose labels may be withheld. In a plain folder, of kernels to rank
 # perhaps, they may be too; in the other splits never.
 HIDDEN_SPLIT = 'test'
-QUANTILES = (0, 5, 25, 50, 75, 95, 100)
 # Fault lines in the text of a report; the rest is only counted.
 MAX_LINES = 200
 
@@ -40,13 +38,10 @@ class Report:
   Attributes:
     counts: split -> what ('kernels', 'nodes', 'edges', 'configs',
       'without label') -> number.
-    quantiles: split -> size ('nodes', 'edges', 'configs' of a kernel) -> its
-      value at each of `QUANTILES` per cent of the kernels.
     faults: broken rules.
     notes: allowed but worth knowing.
   """
   counts: dict[str, dict[str, int]]
-  quantiles: dict[str, dict[str, list[float]]]
   faults: list[Fault]
   notes: list[str]
 
@@ -57,15 +52,9 @@ class Report:
 
   def text(self) -> str:
     """The report for a person."""
-    lines = []
-    for split, counts in self.counts.items():
-      lines.append(f'{split}: ' + ', '.join(
-          f'{number:,} {what}' for what, number in counts.items()))
-      lines.append('  of a kernel  ' + ''.join(
-          f'{percent:>8} %' for percent in QUANTILES))
-      lines += [f'  {size:<13}' + ''.join(
-          f'{value:>10,.0f}' for value in values)
-                for size, values in self.quantiles[split].items()]
+    lines = [f'{split}: ' + ', '.join(
+        f'{number:,} {what}' for what, number in counts.items())
+             for split, counts in self.counts.items()]
     for title, items in (('note', self.notes), ('fault', self.faults)):
       lines += [f'{title}: {item}' for item in items[:MAX_LINES]]
       if len(items) > MAX_LINES:
@@ -77,8 +66,7 @@ class Report:
 
   def to_json(self) -> dict[str, Any]:
     """The report as plain dicts and lists."""
-    return {**dataclasses.asdict(self), 'ok': self.ok,
-            'quantile_percents': list(QUANTILES)}
+    return {**dataclasses.asdict(self), 'ok': self.ok}
 
 
 # --------------------------------------------------------------- one file
@@ -158,7 +146,7 @@ def check_data(root: str, task: str = 'tile') -> Report:
     UserError: there is neither.
   """
   folder = os.path.abspath(os.path.expanduser(root))
-  report = Report(counts={}, quantiles={}, faults=[], notes=[])
+  report = Report(counts={}, faults=[], notes=[])
   folders = {split: os.path.join(folder, split) for split in schema.SPLITS
              if os.path.isdir(os.path.join(folder, split))}
   if folders:
@@ -218,19 +206,9 @@ def _check_split(split: str, folder: str, report: Report,
               f'{len(checks) - len(hidden)} other files of the folder have '
               'labels; either all have or none')
         for path in hidden]
-  _add_sizes(split, checks, len(hidden), report)
+  report.counts[split] = {
+      'kernels': len(checks), **{
+          axis: sum(check.sizes.get(axis, 0) for check in checks)
+          for axis in ('nodes', 'edges', 'configs')},
+      'without label': len(hidden)}
   return [check.path for check in checks]
-
-
-def _add_sizes(split: str, checks: list[_File], hidden: int,
-               report: Report) -> None:
-  axes = ('nodes', 'edges', 'configs')
-  sizes = [check.sizes for check in checks if check.sizes.keys() >= set(axes)]
-  report.counts[split] = {'kernels': len(checks)}
-  report.quantiles[split] = {}
-  for axis in axes:
-    values = [size[axis] for size in sizes]
-    report.counts[split][axis] = sum(values)
-    if values:
-      report.quantiles[split][axis] = np.percentile(values, QUANTILES).tolist()
-  report.counts[split]['without label'] = hidden

@@ -20,12 +20,7 @@ from tpu_graphs_ext.errors import UserError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ColumnStats:
-  """Least and largest value of every column of one feature table.
-
-  Attributes:
-    minimum: float32 [columns].
-    maximum: float32 [columns].
-  """
+  """Least and largest values, float32 [columns], of one feature table."""
   minimum: np.ndarray
   maximum: np.ndarray
 
@@ -60,7 +55,6 @@ class ColumnStats:
 
   @property
   def num_used(self) -> int:
-    """How many columns `apply` returns."""
     return int(self.used.sum())
 
   @functools.cached_property
@@ -130,7 +124,6 @@ class FeatureStats:
     self.config.apply(partition.config_feat[:0], 'config_feat')
 
   def to_json(self) -> dict[str, Any]:
-    """A plain dict, to be stored in a run file."""
     return {'node': self.node.to_json(), 'config': self.config.to_json()}
 
   @classmethod

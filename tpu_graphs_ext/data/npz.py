@@ -1,9 +1,8 @@
 """Arrays out of .npz files that may be damaged, or made to do harm.
 
-An .npz file is a zip archive with one .npy file an array. Nothing in it is
-believed before it is checked: what a header declares must match what the
-archive holds, so that no memory is taken for an array that is not there, and
-objects are refused, because reading one runs code.
+An .npz file is a zip archive with one .npy file an array. A header must match
+what the archive holds, so that no memory is taken for an array that is not
+there, and objects are refused, because reading one runs code.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
 def require_short_directory(file: BinaryIO) -> None:
   """Raises DamagedError if a zip archive lists far too many members.
 
-  zipfile makes an object of each as soon as it opens an archive. This reads
-  the archive's end only; a file that is not an archive passes.
+  zipfile makes an object of each as soon as it opens an archive.
   """
   size = file.seek(0, os.SEEK_END)
   file.seek(max(0, size - _MAX_END))
@@ -195,6 +193,4 @@ def _header(member: BinaryIO) -> tuple[np.dtype, str, tuple[int, ...]]:
 
 
 def _text(error: Exception) -> str:
-  """What an exception says, on one short line."""
-  text = ' '.join(str(error).split())[:200]
-  return text or type(error).__name__
+  return ' '.join(str(error).split())[:200] or type(error).__name__

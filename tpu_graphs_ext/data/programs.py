@@ -1,124 +1,21 @@
-"""Programs of the layout collections, mostly on disk.
-
-One .npz file holds a graph of up to tens of thousands of nodes, up to a hundred
-thousand configurations, and for each of those the layouts of tens to hundreds
-of nodes, gigabytes as float32. They lie in `program_cache`, and only the
-configurations that are asked for are read.
-"""
+"""Folders of the layout collections as programs, mostly on disk."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tqdm
 
-from tpu_graphs_ext.data import program_cache, read, schema
+from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
+from tpu_graphs_ext.data.program import Program, open_program
 from tpu_graphs_ext.errors import UserError
 
 # How many files of each split `toy_data` reads, as in the baseline.
 TOY_FILES = 5
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Program:
-  """A program and its measured configurations.
-
-  Attributes:
-    name: the file name without its ending.
-    path: the file.
-    node_feat: float32 [nodes, 140], columns `schema.NODE_FEATURES`.
-    node_opcode: uint8 [nodes], numbers of `schema.OPCODES`.
-    edge_index: int64 [edges, 2], rows (consumer, producer), counted from 0.
-    node_config_ids: int64 [configurable], the nodes that have layouts.
-    runtime_ns: int64 [configs], of the whole program; 0 where withheld.
-    bounds: least and largest value of each column, over all configurations of
-      the file.
-    read_layouts: int64 [n] -> float32 [n, configurable, 18], configurations by
-      their rows in the file.
-    rows: int64 [configs], the rows of the file that are used; None: all.
-  """
-  name: str
-  path: str
-  node_feat: np.ndarray
-  node_opcode: np.ndarray
-  edge_index: np.ndarray
-  node_config_ids: np.ndarray
-  runtime_ns: np.ndarray
-  bounds: FeatureStats
-  read_layouts: Callable[[np.ndarray], np.ndarray] = dataclasses.field(
-      repr=False)
-  rows: np.ndarray | None = None
-
-  @property
-  def num_nodes(self) -> int:
-    return len(self.node_opcode)
-
-  @property
-  def num_edges(self) -> int:
-    return len(self.edge_index)
-
-  @property
-  def num_configurable(self) -> int:
-    return len(self.node_config_ids)
-
-  @property
-  def num_configs(self) -> int:
-    return len(self.runtime_ns)
-
-  @property
-  def is_labelled(self) -> bool:
-    """Whether there are runtimes; public test files have none."""
-    return bool(self.runtime_ns.any())
-
-  @property
-  def runtime_rel(self) -> np.ndarray:
-    """float64 [configs]: what runtimes are compared by, here also in ns."""
-    return self.runtime_ns.astype(np.float64)
-
-  @property
-  def is_rankable(self) -> bool:
-    """Whether there are configurations to choose from."""
-    return self.num_configs > 1
-
-  def details(self, config: int) -> dict[str, Any]:
-    """Nothing: a configuration is layouts of many nodes."""
-    return {}
-
-  @functools.cached_property
-  def fastest_first(self) -> np.ndarray:
-    """int64 [configs], in the order of their runtimes."""
-    return np.argsort(self.runtime_ns, kind='stable')
-
-  def layouts(self, configs: np.ndarray) -> np.ndarray:
-    """float32 [n, configurable, 18] of int64 [n] configurations, read now.
-
-    Raises:
-      UserError: the cache is damaged there.
-    """
-    return self.read_layouts(
-        configs if self.rows is None else self.rows[configs])
-
-  def at_most(self, number: int, rng: np.random.Generator) -> Program:
-    """A selection of `number` configurations, as the baseline's --max_configs.
-
-    The fastest third, the slowest third, and a draw from those between. -1
-    keeps all.
-    """
-    if not 0 < number < self.num_configs:
-      return self
-    third, order = number // 3, self.fastest_first
-    middle = order[third:len(order) - third]
-    kept = np.concatenate([
-        order[:third], order[len(order) - third:],
-        rng.choice(middle, number - 2 * third, replace=False)])
-    return dataclasses.replace(
-        self, rows=kept, runtime_ns=self.runtime_ns[kept])
 
 
 class Programs(Sequence):
@@ -253,20 +150,9 @@ def read_programs(path: str, *, cache_dir: str = '') -> Programs:
   full = os.path.expanduser(path)
   if os.path.isdir(full):
     return read_folder(path, cache_dir=cache_dir)
-  if not os.path.exists(full):
-    raise UserError(f'{path}: no such file or folder')
-  if not full.endswith('.npz'):
-    raise UserError(f'{path}: expected a folder of .npz files, or one .npz '
-                    'file of the layout task')
+  if not (full.endswith('.npz') and os.path.exists(full)):
+    raise UserError(f'{path}: no such folder of .npz files, nor .npz file')
   return Programs([open_program(full, cache_dir)], path)
-
-
-def open_program(path: str, cache_dir: str = '') -> Program:
-  """The program of one file; see `read_folder`."""
-  entry = program_cache.open_file(path, os.path.expanduser(cache_dir or ''))
-  return Program(
-      name=os.path.splitext(os.path.basename(path))[0], path=path,
-      bounds=entry.bounds, read_layouts=entry.layouts, **entry.arrays)
 
 
 def blocks_of(number: int, at_once: int) -> Iterator[np.ndarray]:

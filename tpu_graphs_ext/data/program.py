@@ -1,8 +1,10 @@
-"""Files of the layout task in the cache, mapped into memory.
+"""One program of the layout collections, its file in the cache.
 
-An entry holds one file. Layouts are small whole numbers and are kept as int8,
-a quarter of their size. The other arrays are checked when the entry is opened,
-a block of layouts when it is first read.
+A file holds a graph of up to tens of thousands of nodes, up to a hundred
+thousand configurations, and for each of those the layouts of tens to hundreds
+of nodes, gigabytes as float32. They are small whole numbers and are kept as
+int8. The other arrays are checked when the cache entry is opened, a block of
+layouts when it is first read.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -31,28 +34,117 @@ _READ_BYTES = 1 << 25  # Of layouts that are read from a file at once.
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-  """The arrays of one file, mapped; see `programs.Program`."""
-  arrays: dict[str, np.ndarray]
+  """A program and its measured configurations.
+
+  Attributes:
+    name: the file name without its ending.
+    path: the file.
+    node_feat: float32 [nodes, 140], columns `schema.NODE_FEATURES`.
+    node_opcode: uint8 [nodes], numbers of `schema.OPCODES`.
+    edge_index: int64 [edges, 2], rows (consumer, producer), counted from 0.
+    node_config_ids: int64 [configurable], the nodes that have layouts.
+    runtime_ns: int64 [configs], of the whole program; 0 where withheld.
+    bounds: least and largest value of each column, over all configurations of
+      the file.
+    read_layouts: int64 [n] -> float32 [n, configurable, 18], configurations by
+      their rows in the file.
+    rows: int64 [configs], the rows of the file that are used; None: all.
+  """
+  name: str
+  path: str
+  node_feat: np.ndarray
+  node_opcode: np.ndarray
+  edge_index: np.ndarray
+  node_config_ids: np.ndarray
+  runtime_ns: np.ndarray
   bounds: FeatureStats
-  layouts: Callable[[np.ndarray], np.ndarray]
+  read_layouts: Callable[[np.ndarray], np.ndarray] = dataclasses.field(
+      repr=False)
+  rows: np.ndarray | None = None
+
+  @property
+  def num_nodes(self) -> int:
+    return len(self.node_opcode)
+
+  @property
+  def num_edges(self) -> int:
+    return len(self.edge_index)
+
+  @property
+  def num_configurable(self) -> int:
+    return len(self.node_config_ids)
+
+  @property
+  def num_configs(self) -> int:
+    return len(self.runtime_ns)
+
+  @property
+  def is_labelled(self) -> bool:
+    """Whether there are runtimes; public test files have none."""
+    return bool(self.runtime_ns.any())
+
+  @property
+  def runtime_rel(self) -> np.ndarray:
+    """float64 [configs]: what runtimes are compared by, here also in ns."""
+    return self.runtime_ns.astype(np.float64)
+
+  @property
+  def is_rankable(self) -> bool:
+    """Whether there are configurations to choose from."""
+    return self.num_configs > 1
+
+  def details(self, config: int) -> dict[str, Any]:
+    """Nothing: a configuration is layouts of many nodes."""
+    return {}
+
+  @functools.cached_property
+  def fastest_first(self) -> np.ndarray:
+    """int64 [configs], in the order of their runtimes."""
+    return np.argsort(self.runtime_ns, kind='stable')
+
+  def layouts(self, configs: np.ndarray) -> np.ndarray:
+    """float32 [n, configurable, 18] of int64 [n] configurations, read now.
+
+    Raises:
+      UserError: the cache is damaged there.
+    """
+    return self.read_layouts(
+        configs if self.rows is None else self.rows[configs])
+
+  def at_most(self, number: int, rng: np.random.Generator) -> Program:
+    """A selection of `number` configurations, as the baseline's --max_configs.
+
+    The fastest third, the slowest third, and a draw from those between. -1
+    keeps all.
+    """
+    if not 0 < number < self.num_configs:
+      return self
+    third, order = number // 3, self.fastest_first
+    middle = order[third:len(order) - third]
+    kept = np.concatenate([
+        order[:third], order[len(order) - third:],
+        rng.choice(middle, number - 2 * third, replace=False)])
+    return dataclasses.replace(
+        self, rows=kept, runtime_ns=self.runtime_ns[kept])
 
 
-def open_file(path: str, cache_dir: str = '') -> Program:
-  """The arrays of an .npz file of the layout task.
+def open_program(path: str, cache_dir: str = '') -> Program:
+  """The program of an .npz file.
 
   Args:
     path: the file.
-    cache_dir: folder of the cache, made if missing; empty: a folder that goes
-      with the process.
+    cache_dir: folder of the cache, made if missing; `~` is expanded. Empty: a
+      folder that goes with the process.
 
   Raises:
     UserError: the file is damaged, of the tile task or breaks a rule, or the
       cache cannot be written.
   """
+  cache_dir = os.path.expanduser(cache_dir) or _temporary_folder().name
   return cache.open_or_build(
-      os.path.join(cache_dir or _temporary_folder().name,
-                   cache.content_key([path], FORMAT)),
-      (*ARRAYS, rules.LAYOUTS), lambda folder: _build(path, folder), _read)
+      os.path.join(cache_dir, cache.content_key([path], FORMAT)),
+      (*ARRAYS, rules.LAYOUTS), lambda folder: _build(path, folder),
+      lambda entry: _read(path, entry))
 
 
 @functools.cache
@@ -124,7 +216,7 @@ def _blocks(path: str, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
     raise _fault(path, rules.LAYOUTS, f'cannot be read ({error})') from error
 
 
-def _read(entry: cache.Entry) -> Program:
+def _read(path: str, entry: cache.Entry) -> Program:
   arrays = {name: entry.array(name, rules.LAYOUT.fields[key].dtype)
             for name, key in ARRAYS.items()}
   layouts, check = entry.mapped(rules.LAYOUTS, np.int8)
@@ -147,4 +239,7 @@ def _read(entry: cache.Entry) -> Program:
           'again, which builds it anew, or name another --cache_dir') from error
     return layouts[configs].astype(np.float32)
 
-  return Program(arrays, FeatureStats.from_json(entry.meta['bounds']), rows)
+  return Program(
+      name=os.path.splitext(os.path.basename(path))[0], path=path,
+      bounds=FeatureStats.from_json(entry.meta['bounds']), read_layouts=rows,
+      **arrays)
