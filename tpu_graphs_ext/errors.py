@@ -31,11 +31,7 @@ def did_you_mean(name: str, names: list[str], most: int = 2,
                  cutoff: float = 0.6) -> str:
   """'did you mean a or b?', or '' if no name is near.
 
-  Args:
-    name: the misspelt name.
-    names: the possible ones.
-    most: largest number of names in the question.
-    cutoff: least similarity, from 0, anything, to 1, equal.
+  At most `most` names; `cutoff` is their least similarity, from 0 to 1, equal.
   """
   import difflib  # Only here: Python's start-up may read this file.
   begin = [one for one in names if len(name) > 3 and one.startswith(name)]

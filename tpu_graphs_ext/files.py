@@ -120,8 +120,7 @@ def new_file(path: str) -> Iterator[BinaryIO]:
   """A file to fill, which then replaces an ordinary file of its name.
 
   Raises:
-    UserError: it cannot be written, or the name is taken by a link, a pipe or
-      a device.
+    UserError: it cannot be written, or a link, pipe or device has the name.
   """
   require_replaceable(path)
   temporary = ''
@@ -151,12 +150,9 @@ def write_file(path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: str, replace: bool = True) -> Iterator[str]:
-  """A folder to fill, which then appears under its name.
+  """A folder to fill, which then replaces a folder of its name, if any.
 
-  Args:
-    path: its name.
-    replace: whether it replaces a folder of that name; otherwise the old one
-      stays and the new one is dropped.
+  Without `replace` the old folder stays and the new one is dropped.
 
   Raises:
     OSError: it cannot be written.
@@ -324,11 +320,7 @@ def csv_of(frame: Any) -> str:
 
 
 def read_json(path: str) -> Any:
-  """`parse_json` of an ordinary file.
-
-  Raises:
-    UserError: it cannot be read, or is not such JSON.
-  """
+  """`parse_json` of an ordinary file; UserError if it cannot be read."""
   try:
     with open_ordinary(path) as file:
       content = file.read()
@@ -341,9 +333,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
   """Reads JSON from an untrusted source.
 
   Raises:
-    UserError: it is not JSON, nested deeper than Python goes, would take more
-      than `MOST_JSON_BYTES` of memory, or holds a number or text that the
-      rest of the program could not handle.
+    UserError: `require_parsable` or `checked_json` refuses it.
   """
   require_parsable(text, where)
   try:
@@ -360,12 +350,9 @@ def require_parsable(text: str | bytes, where: str,
   A list or object takes 64 to 232 bytes, another value 40 with its place; a
   file of `{},` takes 24 times its size.
   """
-  def count(character: str) -> int:
-    return text.count(
-        character if isinstance(text, str) else character.encode())
-
-  needed = (len(text) + 240 * count('{') + 64 * count('[')
-            + 40 * count(','))
+  needed = len(text) + sum(size * text.count(
+      sign if isinstance(text, str) else sign.encode())
+                           for sign, size in (('{', 240), ('[', 64), (',', 40)))
   if needed > most_bytes:
     raise UserError(
         f'{where}: holds so many values that reading it would take about '
@@ -376,8 +363,7 @@ def require_parsable(text: str | bytes, where: str,
 def checked_json(text: str | bytes) -> Any:
   """json.loads without integers beyond float64 and without half letters.
 
-  Raises:
-    ValueError, RecursionError: it is not such JSON.
+  Raises ValueError or RecursionError where it is not such JSON.
   """
   found = json.loads(text, parse_int=_int)
   escapes = text if isinstance(text, bytes) else text.encode(

@@ -46,7 +46,7 @@ def models_module(models_py: str = ''):
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     module = importlib.util.module_from_spec(spec)
     try:
-      spec.loader.exec_module(module)
+      loader.exec_module(module)
     except (Exception, SystemExit) as error:
       raise UserError(
           f'--models_py: {path} cannot be imported '
@@ -154,7 +154,7 @@ def _as_user_errors(name: str) -> Iterator[None]:
         f'--model_kwargs_json: {name} cannot be made ({type(error).__name__}: '
         f'{reason}); give smaller numbers, such as a lower hidden_dim'
     ) from error
-  except (ValueError, SystemExit) as error:
+  except (TypeError, ValueError, SystemExit) as error:
     raise UserError(f'--model_kwargs_json: {name}: {error}') from error
 
 
@@ -184,10 +184,7 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
           f'--model_kwargs_json: {name} has no argument {key!r}; {hint}'
           f'{" " if hint else ""}it takes {", ".join(allowed)}')
   with _as_user_errors(name):
-    try:
-      model = cls(num_configs, num_ops, **kwargs)
-    except TypeError as error:
-      raise ValueError(str(error)) from error
+    model = cls(num_configs, num_ops, **kwargs)
   if graph is not None:
     create_variables(model, graph)
   return model

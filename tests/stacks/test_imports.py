@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support import fake_tensorflow
-from tpu_graphs_ext.stacks import estimator_stub, imports, versions
+from tpu_graphs_ext.stacks import imports, versions
 
 REPORT = '''
 import os, sys
@@ -33,7 +33,7 @@ def test_todays_tensorflow_gets_keras_2_and_the_stub(today):
                 'import tensorflow, tpu_graphs_ext'):
     # Ranking is imported twice: without the stub, and with it.
     assert fake_tensorflow.printed(today, first + REPORT) == [
-        '1', 'tf_keras.src', '_Stub', 'train 2']
+        '1', 'tf_keras.src', '_Estimators', 'train 2']
 
 
 @pytest.mark.parametrize('version, variable', [
@@ -145,7 +145,7 @@ def test_estimators_of_the_real_ranking_library_refuse_to_be_used():
   import tensorflow_ranking as tfr
   if versions.stack_name() == 'classic':
     pytest.skip('TensorFlow 2.15 has estimators')
-  with pytest.raises(estimator_stub.NoEstimatorError,
+  with pytest.raises(imports.NoEstimatorError,
                      match=r'tensorflow\.estimator\.RunConfig does not exist'):
     tfr.estimator.EstimatorBuilder(
         context_feature_columns={}, example_feature_columns={},

@@ -3,8 +3,7 @@
 Imports only the standard library, as it must come before TensorFlow. The .txt
 files are the requirements of both stacks, which setup.py reads.
 
-versions        the two sets of versions, and the one in use
-imports         makes `import tensorflow` give what is needed
-estimator_stub  stands in for what TensorFlow Ranking no longer finds
-quiet           drops messages of TensorFlow that nobody can act on
+versions  the two sets of versions, and the one in use
+imports   makes `import tensorflow` give what is needed
+quiet     drops messages of TensorFlow that nobody can act on
 """

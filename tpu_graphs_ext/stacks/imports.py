@@ -3,7 +3,8 @@
 TensorFlow 2.15 is left as it is. From 2.16 on
   * `tf.keras` is Keras 3, which TF-GNN cannot use, unless TF_USE_LEGACY_KERAS
     is 1 before TensorFlow is imported; then it is Keras 2, from tf_keras;
-  * `tensorflow_ranking` needs `tensorflow.estimator`; see `estimator_stub`;
+  * `tensorflow_ranking` imports `tensorflow.estimator`, which is gone, in
+    modules that nobody uses here; a stub has what the import needs;
   * saved models have a field that Keras 2.15 cannot read; it is left out.
 
 `install` adds a finder that does each when its module is imported. Importing
@@ -22,6 +23,10 @@ KERAS_VARIABLE = 'TF_USE_LEGACY_KERAS'
 
 class KerasVersionError(UserError, ImportError):
   """`tf.keras` is Keras 3 where Keras 2 is needed."""
+
+
+class NoEstimatorError(AttributeError):
+  """Something of `tensorflow.estimator` was really used."""
 
 
 class _Finder:
@@ -99,10 +104,33 @@ def _leave_out_new_defaults() -> None:
   layer_class.get_config = get_config
 
 
+class _Estimators(type(sys)):
+  """A module that refuses everything but the names of the modes."""
+
+  class ModeKeys:
+    TRAIN, EVAL, PREDICT = 'train', 'eval', 'infer'
+
+  def __getattr__(self, name: str):
+    raise NoEstimatorError(
+        f'{self.__name__}.{name} does not exist: TensorFlow has no estimators '
+        'since version 2.16. Use Keras, or the classic stack of '
+        'tpu_graphs_ext, whose TensorFlow 2.15 still has them')
+
+
 def _load_ranking(execute, module) -> None:
-  from tpu_graphs_ext.stacks import estimator_stub
   require_keras_2(module.__name__)
-  estimator_stub.execute_with_stub(execute, module)
+  try:
+    execute(module)
+  except ImportError as error:
+    if 'estimator' not in str(error):
+      raise
+    import importlib
+    for parent_name in ('tensorflow', 'tensorflow.compat.v1'):
+      parent, name = importlib.import_module(parent_name), (
+          f'{parent_name}.estimator')
+      if not hasattr(parent, 'estimator'):
+        parent.estimator = sys.modules[name] = _Estimators(name)
+    execute(module)
 
 
 _LOADING = {'tensorflow': _load_tensorflow, 'tensorflow_gnn': _load_gnn,

@@ -44,8 +44,8 @@ def ignore_saving_warning() -> None:
 def without_startup_notes() -> Iterator[None]:
   """Drops the notes that TensorFlow 2.21 writes while it is imported.
 
-  It writes them before it reads TF_CPP_MIN_LOG_LEVEL; here they are dropped if
-  that is at least 1. Whatever else is written to stderr appears at the end.
+  It writes them before it reads TF_CPP_MIN_LOG_LEVEL. Whatever else is written
+  to stderr appears at the end.
   """
   if os.environ.get(LEVEL_VARIABLE) not in ('1', '2', '3'):
     yield

@@ -25,16 +25,10 @@ _TENSORFLOWS = ('tensorflow', 'tensorflow-cpu', 'tensorflow-gpu',
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-  """One supported set of versions.
-
-  Attributes:
-    name: 'classic' or 'current'.
-    pythons: versions of Python, oldest first.
-    requirements: package -> which versions, as pip writes it.
-  """
-  name: str
-  pythons: tuple[str, ...]
-  requirements: dict[str, str]
+  """One supported set of versions."""
+  name: str  # 'classic' or 'current'.
+  pythons: tuple[str, ...]  # Oldest first.
+  requirements: dict[str, str]  # Package -> versions, as pip writes them.
 
 
 def _stack(name: str, *pythons: str) -> Stack:
@@ -59,20 +53,12 @@ def default_stack(python: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class StackInUse:
-  """What the running Python has.
-
-  Attributes:
-    name: 'classic' or 'current'.
-    why: one sentence.
-    python: its version, such as '3.12.1'.
-    versions: package -> installed version, None where it is missing.
-    expected: package -> supported versions, as pip writes it.
-  """
-  name: str
-  why: str
-  python: str
-  versions: dict[str, Optional[str]]
-  expected: dict[str, str]
+  """What the running Python has."""
+  name: str  # 'classic' or 'current'.
+  why: str  # One sentence.
+  python: str  # Such as '3.12.1'.
+  versions: dict[str, Optional[str]]  # Package -> installed; None: missing.
+  expected: dict[str, str]  # Package -> supported, as pip writes them.
 
 
 def tensorflow_version() -> Optional[str]:
