@@ -197,11 +197,3 @@ def test_the_fastest_the_slowest_and_some_between(tmp_path):
       kept.layouts(np.array([6, 1])), program.layouts(kept.rows[[6, 1]]))
   assert program.at_most(-1, None) is program
   assert program.at_most(12, None) is program
-
-
-def test_features_that_never_vary(tmp_path):
-  same = np.broadcast_to(layouts_with(0, (0, 0, 0))[1:2, :1], (12, 6, 18))
-  program = programs.open_program(
-      write(tmp_path / 'a.npz', node_config_feat=same))
-  with pytest.raises(UserError, match='node_config_feat is the same in all'):
-    _ = programs.Programs([program], 'here').stats

@@ -35,13 +35,3 @@ def test_opcodes():
   assert {name: schema.OPCODES[name] for name in documented} == documented
   assert schema.UNKNOWN_OPCODE not in schema.OPCODE_NAMES
   assert schema.NUM_OPCODES == 121
-
-
-def test_fields():
-  tile = {field.name: field for field in schema.TILE_FIELDS}
-  assert list(tile) == [
-      'node_feat', 'node_opcode', 'edge_index', 'config_feat',
-      'config_runtime', 'config_runtime_normalizers']
-  assert tile['node_opcode'].dtype == 'uint8'
-  layout = {field.name: field for field in schema.LAYOUT_FIELDS}
-  assert layout['node_config_feat'].axes[-1] == 18

@@ -115,19 +115,6 @@ def test_startup_notes_are_dropped_but_not_errors(tmp_path):
   assert "No module named 'absent'" in done.stderr
 
 
-def test_only_the_saving_warning_is_dropped(today):
-  done = fake_tensorflow.run(today, '''
-import warnings
-import tpu_graphs_ext, tensorflow
-warnings.warn('Encoding a StructuredValue with type tensorflow_gnn.X; loading')
-warnings.warn('Encoding a StructuredValue with type other.X; loading')
-warnings.warn('old', DeprecationWarning)''')
-  assert 'tensorflow_gnn.X' not in done.stderr
-  assert 'UserWarning: Encoding a StructuredValue with type other.X' in (
-      done.stderr)
-  assert 'DeprecationWarning: old' in done.stderr
-
-
 def test_input_layers_are_saved_as_keras_2_15_reads_them():
   import tensorflow as tf
   import tensorflow_gnn  # noqa: F401  With it the change comes.

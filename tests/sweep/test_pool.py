@@ -140,16 +140,6 @@ def address(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_cluster_gives_results_and_errors(address):
-  assert run(pool_tasks.doubled, [('a', 1), ('b', 2)], scheduler=address) == [
-      ('a', 2, ''), ('b', 4, '')]
-  assert run(pool_tasks.refused, [('a', 'user'), ('b', 'memory')],
-             scheduler=address) == [
-                 ('a', None, 'a.json: lr must be positive'),
-                 ('b', None, 'MemoryError: MemoryError')]
-
-
-@pytest.mark.slow
 def test_a_worker_of_a_cluster_dies(address, tmp_path):
   items = [('once', (tmp_path / 'once', 1)),
            ('always', (tmp_path / 'always', 99))]
@@ -159,6 +149,8 @@ def test_a_worker_of_a_cluster_dies(address, tmp_path):
   assert always.error == pool.died(4)
   assert run(pool_tasks.doubled, [('a', 1)], scheduler=address) == [
       ('a', 2, '')]
+  assert run(pool_tasks.refused, [('a', 'user')], scheduler=address) == [
+      ('a', None, 'a.json: lr must be positive')]
 
 
 @pytest.mark.slow

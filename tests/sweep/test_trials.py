@@ -67,13 +67,6 @@ def test_other_data_make_another_trial(key, tmp_path, small_root):
     key(root=tmp_path / 'nowhere')
 
 
-def test_a_row_in_a_line():
-  assert trials.describe({
-      'model': 'MLP', 'kwargs': {'hidden_dim': 8}, 'seed': 3, 'settings': {
-          'lr': 0.12345, 'cache_dir': '/c', 'recipe': 'quick'}}) == (
-              'MLP hidden_dim=8 lr=0.1235 recipe=quick seed=3')
-
-
 # ------------------------------------------------------------------- trainings
 
 

@@ -27,7 +27,6 @@ import hashlib
 import itertools
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional, TypeVar
 
@@ -366,18 +365,6 @@ def _values(given: Any, where: str, is_search: bool) -> Any:
 # ------------------------------------------------------- models and settings
 
 
-def models_py_of(task: str, settings: dict[str, Any]) -> str:
-  """The file that a configuration's model comes from."""
-  return settings.get('models_py', '') or load_models.models_path(task)
-
-
-def data_folder(root: str, settings: Any) -> str:
-  """Where a trial's splits are; a layout's collection has its own folder."""
-  if isinstance(settings, LayoutTrainSettings):
-    return os.path.join(root, settings.source, settings.search)
-  return root
-
-
 def _check_model(grid: Grid, model: ModelSpace, where: str) -> None:
   """Tries every value by itself; raises a UserError that names the key.
 
@@ -396,8 +383,8 @@ def _check_model(grid: Grid, model: ModelSpace, where: str) -> None:
       arguments[key] = name
   models_py = model.values.get('settings.models_py', [''])[0]
   try:
-    cls = load_models.model_class(model.name, models_py or (
-        load_models.models_path(grid.task) if grid.task == 'layout' else ''))
+    cls = load_models.model_class(
+        model.name, SETTINGS[grid.task](models_py=models_py).models_file)
   except UserError as error:
     text = str(error).replace('--model: ', '')
     raise UserError(f'{grid.path}: {where}: {text}') from error

@@ -37,15 +37,8 @@ LEGAL = ('file', 'tile_id', 'nodes', 'copies', 'op_name', 'share', 'cycles',
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """How kernels are ranked.
-
-  Attributes:
-    basis: hash of everything that rows depend on, except their file.
-    model_dir, loading, stats_json, num_ops: the model; see
-      `scoring.load_ranker`.
-    all_tiles, top_k, most_tiles, tpu: see `rank_many`.
-  """
-  basis: str
+  """How kernels are ranked; see `scoring.load_ranker` and `rank_many`."""
+  basis: str  # Hash of everything that rows depend on, except their file.
   model_dir: str
   loading: LoadSettings
   stats_json: str

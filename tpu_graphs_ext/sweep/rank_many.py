@@ -46,30 +46,19 @@ _MOST_MESSAGES = 20
 
 @dataclasses.dataclass
 class Summary:
-  """What was ranked.
-
-  Attributes:
-    out: the file with the rows.
-    files, kernels, configs: numbers of what was ranked.
-    kept: files that an earlier run had ranked.
-    seconds: of this run.
-    worked: processor seconds of all runs, without loading the model.
-    strange: kernels with features outside the training data.
-    columns: such a feature -> number of kernels that have it.
-    errors, messages: number of rows with an error; the first errors.
-  """
+  """How much was ranked, and the rows with an error."""
   out: str
   files: int = 0
-  kept: int = 0
-  seconds: float = 0.0
-  worked: float = 0.0
+  kept: int = 0  # Files that an earlier run had ranked.
+  seconds: float = 0.0  # Of this run.
+  worked: float = 0.0  # Processor time of all runs, without loading the model.
   kernels: int = 0
   configs: int = 0
+  strange: int = 0  # Kernels with features outside the training data.
   columns: collections.Counter = dataclasses.field(
-      default_factory=collections.Counter)
-  strange: int = 0
+      default_factory=collections.Counter)  # Such a feature -> kernels.
   errors: int = 0
-  messages: list[str] = dataclasses.field(default_factory=list)
+  messages: list[str] = dataclasses.field(default_factory=list)  # The first.
 
   def add(self, row: dict[str, Any]) -> None:
     """Counts one more row."""

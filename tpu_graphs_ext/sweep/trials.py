@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from tpu_graphs_ext import files
+from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.data import cache
 from tpu_graphs_ext.engine import recipes
 from tpu_graphs_ext.errors import UserError
@@ -101,9 +101,12 @@ def _key(trial: Trial) -> str:
       'format': 'tpu_graphs_ext trial 1', 'task': trial.task,
       'model': tried.model, 'kwargs': tried.kwargs,
       'settings': _not_default(settings), 'seed': trial.seed,
-      'data': _data_key(grids.data_folder(trial.data_root, settings)),
+      'data': _data_key(
+          trial.data_root if trial.task == 'tile' else os.path.join(
+              trial.data_root, settings.source, settings.search)),
       'prune': trial.prune and dataclasses.asdict(trial.prune),
-      'models_py': _file_sum(grids.models_py_of(trial.task, tried.settings))}
+      'models_py': _file_sum(
+          settings.models_py or load_models.models_path(trial.task))}
   return hashlib.sha256(json.dumps(
       content, sort_keys=True).encode()).hexdigest()[:16]
 
