@@ -108,12 +108,9 @@ def open_or_build(entry: str, names: Iterable[str],
 @contextlib.contextmanager
 def write(entry: str, names: Iterable[str], **more: Any) -> Iterator[
     dict[str, Writer]]:
-  """Writers of the arrays of an entry; at the end, its `META_FILE`.
+  """Writers of the arrays of an entry, an empty folder; then its `META_FILE`.
 
-  Args:
-    entry: an empty folder.
-    names: of the arrays.
-    **more: also goes into `META_FILE`; may change in the `with` block.
+  `more` also goes into that; it may change in the `with` block.
   """
   with contextlib.ExitStack() as stack:
     writers = {name: Writer(stack.enter_context(

@@ -28,19 +28,18 @@ class Kernel:
   """A kernel and its measured tile-size configurations.
 
   Attributes:
-    tile_id: name of the kernel, `<program>_<hash>`; the file name without its
-      ending. Hidden test kernels have the hash alone.
-    node_feat: float32 [nodes, 140], one row an instruction; columns are named
-      in `schema.NODE_FEATURES`.
+    tile_id: `<program>_<hash>`, the file name without its ending. Hidden test
+      kernels have the hash alone.
+    node_feat: float32 [nodes, 140], one row an instruction; columns
+      `schema.NODE_FEATURES`.
     node_opcode: uint8 [nodes], numbers of `schema.OPCODES`.
     edge_index: int64 [edges, 2], rows (consumer, producer), counted from 0:
       the first node takes the output of the second.
-    config_feat: float32 [configs, 24], one row a tile configuration; columns
-      are named in `schema.CONFIG_FEATURES`.
-    runtime_ns: int64 [configs], measured time in nanoseconds; 0 where the
-      label is withheld.
-    normalizer_ns: int64 [configs], time of the default tile on the machine
-      that measured this configuration, in nanoseconds; 1 where withheld.
+    config_feat: float32 [configs, 24], one row a tile; columns
+      `schema.CONFIG_FEATURES`.
+    runtime_ns: int64 [configs], measured; 0 where the label is withheld.
+    normalizer_ns: int64 [configs], of the default tile on the machine that
+      measured this configuration; 1 where withheld.
   """
   tile_id: str
   node_feat: np.ndarray

@@ -38,8 +38,7 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
   """The archive of a file.
 
   Raises:
-    DamagedError: there is no such file, it is not a zip archive, or what the
-      `with` block reads is damaged.
+    DamagedError: it is not a zip archive, or the `with` block finds damage.
   """
   try:
     with files.open_ordinary(path) as file:

@@ -1,8 +1,7 @@
 """Many kernels as a few flat arrays, with the place of each kernel in them.
 
-A split of the real collection has thousands of kernels and millions of
-configurations; as flat arrays it can be memory-mapped, selected from without
-a copy, and cut into batches by NumPy indexing.
+Flat arrays can be memory-mapped, selected from without a copy, and cut into
+batches by NumPy indexing.
 """
 
 from __future__ import annotations
@@ -18,9 +17,6 @@ from tpu_graphs_ext.data import rules
 from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel
 from tpu_graphs_ext.errors import UserError
 
-# Rows that `Partition.blocks` yields at once: 24 columns of float32 make
-# 6 MB, small enough to stay in cache and large enough to hide Python's cost.
-BLOCK_ROWS = 1 << 16
 # Attribute of `Kernel` and of `Partition` -> the field as stored.
 FLAT_ARRAYS = {name: rules.TILE.fields[key]
                for name, key in STORED_NAMES.items()}
@@ -34,26 +30,16 @@ class Partition:
   A kernel's rows are contiguous in every array, but the arrays may hold rows
   of kernels that a selection left out: read them through `kernel`, `blocks`
   or the `*_start` and `num_*` arrays.
-
-  Attributes:
-    tile_ids: name of each kernel.
-    node_feat: float32 [rows, node columns].
-    node_opcode: uint8 [rows], same rows as `node_feat`.
-    edge_index: int64 [rows, 2], (consumer, producer), numbered inside the
-      kernel from 0.
-    config_feat: float32 [rows, config columns].
-    runtime_ns: int64 [rows], same rows as `config_feat`; nanoseconds.
-    normalizer_ns: int64 [rows], same rows as `config_feat`; nanoseconds.
-    node_start, edge_start, config_start: int64 [kernels], first row of each.
-    num_nodes, num_edges, num_configs: int64 [kernels], rows of each.
   """
   tile_ids: Sequence[str]
+  # The arrays of `Kernel`, with the rows of all kernels one after the other.
   node_feat: np.ndarray
   node_opcode: np.ndarray
-  edge_index: np.ndarray
+  edge_index: np.ndarray  # Nodes are numbered inside the kernel, from 0.
   config_feat: np.ndarray
   runtime_ns: np.ndarray
   normalizer_ns: np.ndarray
+  # int64 [kernels]: the first row of each kernel, and its number of rows.
   node_start: np.ndarray
   edge_start: np.ndarray
   config_start: np.ndarray
@@ -66,10 +52,8 @@ class Partition:
               arrays: dict[str, np.ndarray]) -> Partition:
     """Kernels whose rows follow one another, without gaps.
 
-    Args:
-      tile_ids: name of each kernel.
-      counts: for each of `AXES`, the number of rows of each kernel.
-      arrays: the flat arrays, one for each of `FLAT_ARRAYS`.
+    `counts` has the numbers of rows of each kernel by axis, of `AXES`; `arrays`
+    those of `FLAT_ARRAYS`.
     """
     for array in arrays.values():
       array.setflags(write=False)
@@ -147,9 +131,6 @@ class Partition:
     """
     chosen = np.asarray(kernels)
     if chosen.dtype == bool:
-      if chosen.shape != (len(self),):
-        raise ValueError(f'the mask has shape {chosen.shape}; it must be '
-                         f'({len(self)},), one entry a kernel')
       chosen = np.flatnonzero(chosen)
     chosen = chosen.astype(np.int64)  # An empty list comes as float64.
     return dataclasses.replace(
@@ -158,21 +139,11 @@ class Partition:
            for name in (f'{axis[:-1]}_start', f'num_{axis}')})
 
   def blocks(self, name: str) -> Iterator[np.ndarray]:
-    """Views that together hold the rows of array `name` of these kernels.
-
-    At most `BLOCK_ROWS` rows each, so that a pass over them needs no memory.
-    """
-    if not len(self):
-      return
+    """The rows of array `name` of each kernel, as views."""
     array, axis = getattr(self, name), FLAT_ARRAYS[name].axes[0]
-    start = getattr(self, axis[:-1] + '_start')  # nodes -> node_start
-    end = start + getattr(self, 'num_' + axis)
-    # A run ends where the next kernel does not begin at this one's end.
-    breaks = np.flatnonzero(start[1:] != end[:-1])
-    for run_start, run_end in zip(start[np.append(0, breaks + 1)],
-                                  end[np.append(breaks, -1)]):
-      for row in range(run_start, run_end, BLOCK_ROWS):
-        yield array[row:min(row + BLOCK_ROWS, run_end)]
+    for start, number in zip(getattr(self, axis[:-1] + '_start'),
+                             getattr(self, 'num_' + axis)):
+      yield array[start:start + number]
 
 
 def readable(kernels: Iterable[Kernel], folder: str = '') -> Iterator[Kernel]:

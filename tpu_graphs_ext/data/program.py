@@ -34,33 +34,19 @@ _READ_BYTES = 1 << 25  # Of layouts that are read from a file at once.
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-  """A program and its measured configurations.
-
-  Attributes:
-    name: the file name without its ending.
-    path: the file.
-    node_feat: float32 [nodes, 140], columns `schema.NODE_FEATURES`.
-    node_opcode: uint8 [nodes], numbers of `schema.OPCODES`.
-    edge_index: int64 [edges, 2], rows (consumer, producer), counted from 0.
-    node_config_ids: int64 [configurable], the nodes that have layouts.
-    runtime_ns: int64 [configs], of the whole program; 0 where withheld.
-    bounds: least and largest value of each column, over all configurations of
-      the file.
-    read_layouts: int64 [n] -> float32 [n, configurable, 18], configurations by
-      their rows in the file.
-    rows: int64 [configs], the rows of the file that are used; None: all.
-  """
-  name: str
+  """A program and its measured configurations."""
+  name: str  # The file name without its ending.
   path: str
-  node_feat: np.ndarray
-  node_opcode: np.ndarray
-  edge_index: np.ndarray
-  node_config_ids: np.ndarray
-  runtime_ns: np.ndarray
-  bounds: FeatureStats
+  node_feat: np.ndarray  # float32 [nodes, 140], see `schema.NODE_FEATURES`.
+  node_opcode: np.ndarray  # uint8 [nodes], numbers of `schema.OPCODES`.
+  edge_index: np.ndarray  # int64 [edges, 2], rows (consumer, producer).
+  node_config_ids: np.ndarray  # int64 [configurable]: nodes with layouts.
+  runtime_ns: np.ndarray  # int64 [configs], whole program; 0 where withheld.
+  bounds: FeatureStats  # Over all configurations of the file.
+  # int64 [n], rows in the file -> float32 [n, configurable, 18].
   read_layouts: Callable[[np.ndarray], np.ndarray] = dataclasses.field(
       repr=False)
-  rows: np.ndarray | None = None
+  rows: np.ndarray | None = None  # int64 [configs], used rows; None: all.
 
   @property
   def num_nodes(self) -> int:
@@ -80,7 +66,6 @@ class Program:
 
   @property
   def is_labelled(self) -> bool:
-    """Whether there are runtimes; public test files have none."""
     return bool(self.runtime_ns.any())
 
   @property
@@ -176,11 +161,7 @@ def _build(path: str, folder: str) -> None:
 
 
 def _checked(path: str) -> tuple[dict[str, np.ndarray], tuple[int, ...]]:
-  """All arrays but the layouts, and the shape of those.
-
-  Raises:
-    UserError: names the field, the rule and the value found.
-  """
+  """All arrays but the layouts, and the shape of those."""
   if other := rules.belongs_to_other_task(path, 'layout'):
     raise UserError(f'{path}: {other}')
   try:

@@ -19,11 +19,7 @@ TOY_FILES = 5
 
 
 class Programs(Sequence):
-  """Programs in order.
-
-  Attributes:
-    where: what they were read from, for messages.
-  """
+  """Programs in order; `where` they were read from, for messages."""
 
   def __init__(self, members: Sequence[Program], where: str):
     self._members, self.where = list(members), where
@@ -40,7 +36,6 @@ class Programs(Sequence):
 
   @property
   def num_configs(self) -> list[int]:
-    """How many configurations each program has."""
     return [program.num_configs for program in self]
 
   @property
@@ -100,10 +95,8 @@ def read_collection(data_root: str, source: str, search: str, *,
 
   Args:
     data_root: folder of the layout collections; `~` is expanded.
-    source: 'xla' or 'nlp'.
-    search: 'random' or 'default'.
-    min_configs: programs with fewer are not trained on.
-    max_configs: see `Program.at_most`, for the programs to train on.
+    source, search: 'xla' or 'nlp'; 'random' or 'default'.
+    min_configs, max_configs: see `Programs.to_train_on`.
     cache_dir: see `read_folder`.
     toy_data: only 5 files of each split.
     seed: fixes what `max_configs` draws.

@@ -31,17 +31,10 @@ _reported = set()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset(Generic[Problems]):
-  """The three splits of a data root, features as stored.
-
-  Attributes:
-    train: kernels or programs with enough configurations to train on.
-    every_train: the others too.
-    valid: those with two configurations or more.
-    test: the same.
-  """
-  train: Problems
-  every_train: Problems
-  valid: Problems
+  """The three splits of a data root, features as stored."""
+  train: Problems  # With enough configurations to train on.
+  every_train: Problems  # The others too.
+  valid: Problems  # With two configurations or more.
   test: Problems
 
   @property

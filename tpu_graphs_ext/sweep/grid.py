@@ -1,23 +1,7 @@
 """What a sweep tries: GRID.json, read and checked before anything is trained.
 
-  {"models": ["MyEarlyJoinSAGE",
-              {"model": "EarlyJoinSAGE", "kwargs": {"hidden_dim": [32, 64]}}],
-   "kwargs": {"op_embed_dim": 16},
-   "settings": {"epochs": 20, "lr": {"min": 1e-4, "max": 1e-2, "log": true}},
-   "seeds": [0, 1, 2],
-   "data_root": "~/data/tpugraphs/npz/tile/xla",
-   "search": {"method": "bayes", "configurations": 30},
-   "prune": {"min_epochs": 3, "factor": 3},
-   "goal": "opa"}
-
-Only "models" is required. A model's own kwargs and settings override those of
-all models. A configuration is a model with one value for each; a trial is a
-configuration with a seed. A value is one of
-
-  0.001                                     this value
-  [1, 2, 4]                                 each of them
-  {"min": 1, "max": 9, "step": 2}           any of 1, 3, ..., 9; for a search
-  {"min": 1e-4, "max": 1e-2, "log": true}   any between them; for a search
+docs/scale.md describes the file. A configuration is a model with one value for
+each argument and setting; a trial is a configuration with a seed.
 """
 
 from __future__ import annotations
@@ -115,9 +99,7 @@ class Search:
 
 @dataclasses.dataclass(frozen=True)
 class Prune:
-  """The best 1/factor of the trials continue after `min_epochs` times
-  1, factor, factor ** 2, ... epochs.
-  """
+  """The best 1/factor go on after min_epochs * factor ** i epochs, i >= 0."""
   min_epochs: int = 1
   factor: int = 3
 
@@ -215,16 +197,11 @@ class Configuration:
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpace:
-  """One entry of "models", with what is given for all models.
-
-  Attributes:
-    name: class of the model.
-    values: 'kwargs.<name>' or 'settings.<name>' -> list of values, or Range.
-    own: keys of `values` that the entry itself has.
-  """
-  name: str
+  """One entry of "models", with what is given for all models."""
+  name: str  # Class of the model.
+  # 'kwargs.<name>' or 'settings.<name>' -> list of values, or Range.
   values: dict[str, Any]
-  own: frozenset
+  own: frozenset  # Keys of `values` that the entry itself has.
 
   def configuration(self, chosen: dict[str, Any]) -> Configuration:
     """The configuration with one value for each key."""
@@ -368,8 +345,7 @@ def _values(given: Any, where: str, is_search: bool) -> Any:
 def _check_model(grid: Grid, model: ModelSpace, where: str) -> None:
   """Tries every value by itself; raises a UserError that names the key.
 
-  What only a model can know about a value, such as that a width must be
-  positive, shows when its trial starts.
+  What only the model knows about a value shows when its trial starts.
   """
   def key_of(key: str) -> str:
     return f'{grid.path}: {f"{where}.{key}" if key in model.own else key}'

@@ -105,20 +105,18 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
   The bytes of the output depend on the files, the model and the arguments,
   not on the workers, nor on whether a run was interrupted.
 
+  A file that cannot be ranked has a row with an error.
+
   Args:
-    model_dir: the folder model_<hash>; its run file lies beside it. All
-      workers must be able to read both.
+    model_dir: the folder model_<hash>, which all workers must be able to read,
+      with its run file beside it.
     given: folders, files and patterns, paths or URLs; see `storage.find`.
     out: the .jsonl to write.
-    all_tiles: rank all legal tiles, as `tile_search.advise` does, instead of
-      those that the files list.
+    all_tiles: rank all legal tiles instead of those that the files list.
     top_k: tiles of each kernel; None for all.
-    most_tiles, tpu: with `all_tiles`, see `advise`.
+    most_tiles, tpu: with `all_tiles`, see `tile_search.advise`.
     workers, scheduler: see `pool.run`.
     loading: how to load the model.
-
-  Returns:
-    What was ranked. A file that cannot be ranked has a row with an error.
 
   Raises:
     UserError: files, model, output, workers or the TPU's generation cannot be

@@ -34,23 +34,16 @@ _PAUSE_SECONDS = 2
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-  """One training, as a worker gets it.
-
-  Attributes:
-    key: hash of its content.
-    data_root, out: full paths; `out` is the sweep's folder.
-    prune: when it may end early; None: never.
-    study, number: its Optuna study; its number there, once it is started.
-  """
-  key: str
+  """One training, as a worker gets it."""
+  key: str  # Hash of its content.
   task: str
   configuration: Configuration
   seed: int
-  data_root: str
-  out: str
-  prune: Optional[Prune]
-  study: str = ''
-  number: int = -1
+  data_root: str  # A full path.
+  out: str  # That of the sweep's folder.
+  prune: Optional[Prune]  # When it may end early; None: never.
+  study: str = ''  # Its Optuna study.
+  number: int = -1  # Its number there, once it is started.
 
   def settings(self) -> Any:
     """Those of `train`, which resume what an earlier attempt left."""
