@@ -1,6 +1,5 @@
 """Fixtures that more than one test file uses."""
 
-import collections
 import os
 import pathlib
 import sys
@@ -19,9 +18,6 @@ from support.places import SHARED_DATA
 for variable in ('GIT_DIR', 'GIT_WORK_TREE', 'GIT_INDEX_FILE'):
   os.environ.pop(variable, None)
 
-# Inputs that were tried by processes of pytest-xdist.
-told: collections.Counter = collections.Counter()
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol():
@@ -35,33 +31,6 @@ def pytest_runtest_protocol():
   result = yield
   known.update((name, before[name]) for name in before.keys() & known.keys())
   return result
-
-
-def tried_here() -> dict[str, int]:
-  """Test file -> inputs that were tried, where tests were of that kind."""
-  damage = sys.modules.get('support.damage')
-  return dict(damage.tried) if damage else {}
-
-
-def pytest_sessionfinish(session):
-  """Tells the process that started this one, where there are several."""
-  if hasattr(session.config, 'workeroutput'):
-    session.config.workeroutput['tried'] = tried_here()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node):
-  told.update(getattr(node, 'workeroutput', {}).get('tried', {}))
-
-
-def pytest_terminal_summary(terminalreporter):
-  """Says how many inputs were tried."""
-  told.update(tried_here())
-  if told:
-    terminalreporter.section('damaged and hostile inputs')
-    for path, count in sorted(told.items()):
-      terminalreporter.line(f'{count:7,} {path}')
-    terminalreporter.line(f'{sum(told.values()):7,} in all')
 
 
 @pytest.fixture

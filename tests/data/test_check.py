@@ -88,19 +88,13 @@ def test_wrong_shapes_and_counts(tmp_path):
 VALUES = [
     ('edge_index', (3, 0), 4, 'row 3 is [4, 2]; both nodes must be in 0 to 3 '
      '(1 of 4 rows break this)'),
-    ('edge_index', (0, 1), -1, 'row 0 is [1, -1]; both nodes must be in 0 to '
-     '3 (1 of 4 rows break this)'),
     ('edge_index', 1, (2, 2), 'row 1 is [2, 2]; rows are (consumer, producer),'
      ' and a producer comes before its consumer (1 of 4 rows break this)'),
     ('node_opcode', slice(2, 4), schema.NUM_OPCODES,
      f'row 2 is {schema.NUM_OPCODES}; it is not in the table of opcodes (1 to '
      f'{schema.NUM_OPCODES - 1}) (2 of 4 rows break this)'),
-    ('node_opcode', 1, 0, 'row 1 is 0; it is not in the table of opcodes (1 '
-     f'to {schema.NUM_OPCODES - 1}) (1 of 4 rows break this)'),
     ('node_feat', (1, 7), np.nan,
      'row 1 column 7 is nan; values must be finite (1 are not)'),
-    ('config_feat', (4, 2), -np.inf,
-     'row 4 column 2 is -inf; values must be finite (1 are not)'),
     ('config_runtime', slice(1, 3), 0,
      'row 1 is 0; times in ns must be positive (2 of 5 rows break this)'),
     ('config_runtime_normalizers', 4, -1,
@@ -261,14 +255,6 @@ def test_labels_are_withheld_in_all_test_files_or_in_none(root):
   for source, target in zip(labelled, hidden):
     target.write_bytes(source.read_bytes())
   assert check.check_data(str(root)).ok
-  (root / 'test').rename(root / 'test_2')
-  (root / 'valid').rename(root / 'test')
-  (root / 'test_2').rename(root / 'valid')
-  arrays = dict(np.load(labelled[0]))
-  arrays['config_runtime'][:] = 0
-  write(root / 'valid', arrays)
-  fault, = check.check_data(str(root)).faults
-  assert 'row 0 is 0; times in ns must be positive' in fault.message
 
 
 def test_plain_folder_without_labels_is_a_note(root):
@@ -306,14 +292,6 @@ def test_a_kernel_in_two_splits_and_missing_splits(root, tmp_path):
     check.check_data(str(tmp_path))
 
 
-def test_kernel_that_cannot_be_ranked_is_a_note(tmp_path):
-  tiny_kernels.identical_configs().save(str(tmp_path))
-  report = check.check_data(str(tmp_path))
-  assert report.ok and report.notes == [
-      f'{tmp_path}/identical_configs_0.npz: all configurations have the same '
-      'features, so they cannot be ranked']
-
-
 def test_text_and_json_of_faults(tmp_path, monkeypatch):
   for i in range(3):
     write(tmp_path, changed(stored(), 'edge_index', (0, 0), 9), f'net_{i}')
@@ -324,7 +302,6 @@ def test_text_and_json_of_faults(tmp_path, monkeypatch):
   assert '... and 2 more; --json has all\n' in report.text()
   content = json.loads(json.dumps(report.to_json()))
   assert len(content['faults']) == 3 and content['ok'] is False
-  assert content['faults'][0]['field'] == 'edge_index'
 
 
 def test_real_files_are_sound(shared_data):

@@ -65,21 +65,6 @@ def test_only_blocks_that_are_asked_for_are_read(tmp_path, monkeypatch):
       tiny_layouts.program('a')['node_config_feat'])
 
 
-def test_a_damaged_entry_is_built_again(tmp_path, caplog):
-  path = write(tmp_path / 'a.npz')
-  programs.open_program(path, str(tmp_path / 'cache'))
-  entry, = (tmp_path / 'cache').iterdir()
-  for name in [*program_lib.ARRAYS, cache.META_FILE]:
-    content = bytearray((entry / name).read_bytes())
-    content[len(content) // 2] ^= 1
-    (entry / name).write_bytes(content)
-    caplog.clear()
-    program = programs.open_program(path, str(tmp_path / 'cache'))
-    assert 'will be built again' in caplog.text, name
-    np.testing.assert_array_equal(
-        program.node_feat, tiny_layouts.program('a')['node_feat'])
-
-
 def layouts_with(value, place) -> np.ndarray:
   feat = tiny_layouts.program('a')['node_config_feat'].copy()
   feat[place] = value

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import os
 import resource
 import signal
 import sys
@@ -18,9 +16,6 @@ from hypothesis import strategies
 
 MOST_SECONDS = 5  # Of the processor; tests run beside one another.
 MOST_BYTES = 1 << 30
-
-# Test file -> inputs that its tests gave to what reads them.
-tried: collections.Counter[str] = collections.Counter()
 
 # Any JSON, and what tends to be forgotten: other types, sizes and signs.
 JSON = strategies.recursive(
@@ -69,7 +64,6 @@ def within_limits(what: Any) -> Iterator[None]:
   def hangs(*_):
     raise AssertionError(f'{what!r}: hangs')
 
-  tried[os.environ['PYTEST_CURRENT_TEST'].split('::')[0]] += 1
   before, started = _most_memory(), time.process_time()
   handler = signal.signal(signal.SIGALRM, hangs)
   signal.alarm(20 * MOST_SECONDS)

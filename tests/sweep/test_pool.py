@@ -121,12 +121,6 @@ def test_workers_end_with_who_started_them(tmp_path, number):
     assert said.rstrip().endswith('KeyboardInterrupt')
 
 
-def test_without_the_extra(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'distributed', None)
-  with pytest.raises(UserError, match=r'pip install -e "\.\[scale\]"'):
-    run(pool_tasks.doubled, [('a', 1)], scheduler='tcp://127.0.0.1:1')
-
-
 # ---------------------------------------------------------------- a cluster
 
 

@@ -61,13 +61,6 @@ def test_names_are_as_given_and_paths_absolute(tmp_path, monkeypatch):
     assert names(storage.find(given, ('.npz',))) == ['a.npz']
 
 
-def test_a_stamp_changes_with_the_file(folder):
-  before = storage.find(f'{folder}/a.npz', ())
-  assert storage.find(f'{folder}/a.npz', ()) == before
-  write(f'{folder}/a.npz', b'z.npz')  # As long.
-  assert storage.find(f'{folder}/a.npz', ()) != before
-
-
 def test_a_change_behind_a_link_or_of_the_same_age_is_seen(tmp_path):
   path, link = tmp_path / 'a.npz', tmp_path / 'link.npz'
   path.write_text('a.npz')

@@ -67,13 +67,6 @@ def test_what_is_interrupted_goes_on(swept, tmp_path, caplog):
   assert widths(crew.done) == [(8, 1)] and len(board.trials) == 6
 
 
-def test_a_grid_may_grow(swept):
-  swept(seeds=[0])
-  board, crew = swept(kwargs={'width': [2, 4, 8, 16]})
-  assert widths(crew.done) == [(2, 1), (4, 1), (8, 1), (16, 0), (16, 1)]
-  assert list(board.groups['trials']) == [2] * 4
-
-
 def test_failures_are_rows_until_they_are_tried_again(
     swept, tmp_path, monkeypatch):
   failing = {'kwargs': {'width': [13, 2]}, 'seeds': [0]}
@@ -165,15 +158,3 @@ def test_the_command(data_root, tmp_path, monkeypatch, capsys):
   assert '6 trials: 6 finished' in said
   assert cli.main(['sweep', str(tmp_path / 'no.json'), '--out', out]) == 1
   assert 'no.json: cannot be read' in capsys.readouterr().err
-
-
-def test_processes_do_trials_too(data_root, tmp_path, monkeypatch):
-  tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-  monkeypatch.setenv('PYTHONPATH', os.pathsep.join(
-      [os.path.dirname(tests), tests]))
-  path = fake_trials.write_grid(tmp_path, data_root, tiny_models.__file__,
-                                seeds=[0])
-  board = sweep.sweep(path, str(tmp_path / 'out'), workers=2,
-                      work=fake_trials.trained)
-  assert board.counts() == '3 trials: 3 finished'
-  assert list(board.trials['attempts']) == [1, 1, 1]

@@ -130,22 +130,6 @@ def test_a_trial_that_is_broken_off_is_resumed(trial, monkeypatch):
   assert not epochs  # Its end is known.
 
 
-def test_a_run_that_is_in_use_is_waited_for(trial, monkeypatch):
-  from tpu_graphs_ext.engine import resume, train
-  calls = []
-
-  def run(settings, unused_callbacks):
-    calls.append(settings.resume)
-    if len(calls) < 3:
-      raise resume.InUseError('another process is training this run')
-    return 'done'
-
-  monkeypatch.setattr(train, 'train', run)
-  monkeypatch.setattr(trials, '_PAUSE_SECONDS', 0)
-  assert trials._trained(trial)[1] == 'done'
-  assert calls == [True, True, True]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('goal', ['opa', 'top5'])
 def test_poor_trials_end_early(trial, goal):

@@ -25,28 +25,12 @@ class ColumnStats:
   maximum: np.ndarray
 
   @classmethod
-  def of(cls, blocks: Iterable[np.ndarray], name: str = 'table') -> ColumnStats:
-    """Statistics of the rows of all blocks float32 [rows, columns] together.
-
-    `name` is the table's in errors.
-
-    Raises:
-      UserError: there is no row, or a value is NaN or infinite.
-    """
+  def of(cls, blocks: Iterable[np.ndarray]) -> ColumnStats:
+    """Statistics of the rows of all blocks float32 [rows, columns] together."""
     sides = [(block.min(axis=0), block.max(axis=0))
              for block in blocks if len(block)]
-    if not sides:
-      raise UserError(f'{name} has no rows to take minimum and maximum of; '
-                      'the training data is empty')
-    minimum, maximum = (side(values, axis=0) for side, values in zip(
-        (np.min, np.max), zip(*sides)))
-    bad = np.flatnonzero(~(np.isfinite(minimum) & np.isfinite(maximum)))
-    if len(bad):
-      raise UserError(
-          f'{name} column {bad[0]} ranges from {minimum[bad[0]]} to '
-          f'{maximum[bad[0]]}; values must be finite: run `tpu-graphs-ext '
-          'check-data` to find the files')
-    return cls(minimum=minimum, maximum=maximum)
+    return cls(*(side(values, axis=0) for side, values in zip(
+        (np.min, np.max), zip(*sides))))
 
   @functools.cached_property
   def used(self) -> np.ndarray:
@@ -89,11 +73,7 @@ class ColumnStats:
 
   @classmethod
   def from_json(cls, stored: dict[str, list]) -> ColumnStats:
-    """The inverse of `to_json`; `used` follows from the other two.
-
-    Raises:
-      KeyError, TypeError, ValueError, OverflowError: it is not.
-    """
+    """The inverse of `to_json`; see `FeatureStats.from_json`."""
     with np.errstate(over='ignore'):
       bounds = {name: np.array(stored[name], np.float32)
                 for name in ('minimum', 'maximum')}
@@ -114,9 +94,8 @@ class FeatureStats:
   @classmethod
   def of_partition(cls, partition: Partition) -> FeatureStats:
     """Statistics of a partition's kernels, in one pass without a copy."""
-    return cls(
-        node=ColumnStats.of(partition.blocks('node_feat'), 'node_feat'),
-        config=ColumnStats.of(partition.blocks('config_feat'), 'config_feat'))
+    return cls(node=ColumnStats.of(partition.blocks('node_feat')),
+               config=ColumnStats.of(partition.blocks('config_feat')))
 
   def check_columns(self, partition: Partition) -> None:
     """Raises UserError unless the features have these columns."""

@@ -156,8 +156,8 @@ def _build(path: str, folder: str) -> None:
       flat = numbers.reshape(-1, shape[-1])
       sides += [flat.min(axis=0), flat.max(axis=0)]
     bounds.update(FeatureStats(
-        ColumnStats.of([arrays['node_feat']], 'node_feat'),
-        ColumnStats.of([np.float32(sides)], rules.LAYOUTS)).to_json())
+        ColumnStats.of([arrays['node_feat']]),
+        ColumnStats.of([np.float32(sides)])).to_json())
 
 
 def _checked(path: str) -> tuple[dict[str, np.ndarray], tuple[int, ...]]:
