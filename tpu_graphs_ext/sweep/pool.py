@@ -12,7 +12,6 @@ are the workers of a Dask cluster, which Dask's own commands start:
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import contextlib
 import multiprocessing
@@ -204,20 +203,16 @@ class _Cluster:
           f'{self._flag}: it has no workers; `dask worker {address} '
           '--nthreads 1` starts one, on any machine') from error
 
-  def _hosts(self) -> dict[str, int]:
-    """Number of workers on each machine."""
+  def size(self) -> int:
     try:
-      return collections.Counter(map(_host, self._client.nthreads()))
+      # While all are restarting, one task waits for the first that is back.
+      return self._most or max(1, len(self._client.nthreads()))
     except (OSError, RuntimeError, TimeoutError,
             concurrent.futures.CancelledError) as error:
       raise self._gone() from error
 
-  def size(self) -> int:
-    # While all are restarting, one task waits for the first that is back.
-    return self._most or max(1, sum(self._hosts().values()))
-
   def submit(self, function: Callable[[Any], Any], item: Any) -> Future:
-    return self._executor.submit(_on_cluster, function, item, self._hosts())
+    return self._executor.submit(_on_cluster, function, item)
 
   def result(self, future: Future) -> tuple[Any, str]:
     try:
@@ -238,18 +233,9 @@ class _Cluster:
         'Start it and its workers, then the same command')
 
 
-def _host(address: str) -> str:
-  """'tcp://10.0.0.5' of 'tcp://10.0.0.5:40123'."""
-  return address.rpartition(':')[0]
-
-
-def _on_cluster(function: Callable[[Any], Any], item: Any,
-                hosts: dict[str, int]) -> tuple[Any, str]:
-  """In a worker that shares its machine with those of `hosts`."""
-  import distributed
-  neighbours = hosts.get(_host(distributed.get_worker().address), 1)
+def _on_cluster(function: Callable[[Any], Any],
+                item: Any) -> tuple[Any, str]:
   with _one_at_a_time:
-    threads.divide(neighbours)
     return called(function, item)
 
 
