@@ -73,16 +73,22 @@ class Partition:
       UserError: there are no kernels, one makes no sense, or their feature
         widths differ.
     """
-    kernels = list(readable(kernels, folder))
-    if not kernels:
+    buffers = {name: bytearray() for name in FLAT_ARRAYS}
+    counts, widths, tile_ids = {axis: [] for axis in AXES}, {}, []
+    for kernel in readable(kernels, folder):
+      for name, field in FLAT_ARRAYS.items():
+        array = np.ascontiguousarray(getattr(kernel, name), field.dtype)
+        widths[name] = array.shape[1:]
+        buffers[name].extend(memoryview(array.reshape(-1).view(np.uint8)))
+      for axis in AXES:
+        counts[axis].append(getattr(kernel, 'num_' + axis))
+      tile_ids.append(kernel.tile_id)
+    if not tile_ids:
       raise UserError('there are no kernels to work on')
-    arrays = {
-        name: np.concatenate([getattr(kernel, name) for kernel in kernels],
-                             dtype=field.dtype, casting='safe')
-        for name, field in FLAT_ARRAYS.items()}
-    counts = {axis: [getattr(kernel, 'num_' + axis) for kernel in kernels]
-              for axis in AXES}
-    return cls.of_flat([k.tile_id for k in kernels], counts, arrays)
+    return cls.of_flat(tile_ids, counts, {
+        name: np.frombuffer(buffers[name], field.dtype).reshape(
+            sum(counts[field.axes[0]]), *widths[name])
+        for name, field in FLAT_ARRAYS.items()})
 
   def __len__(self) -> int:
     return len(self.tile_ids)
