@@ -199,13 +199,6 @@ def test_what_is_read_before_a_transposition_is_turned():
   assert not columns[:, :, 3:].any()
 
 
-def test_the_largest_input_is_not_the_filter():
-  columns = input_columns_of(dot_kernel(
-      (6, 32), (32, 160), (6, 160), [(2, 16)], [(8, 16)]))
-  np.testing.assert_allclose(columns[0, :2, :2], np.log2(
-      [[8, 2], [4, 3]]) / 5, rtol=1e-5, atol=1e-6)
-
-
 # --- Which of the two --------------------------------------------------------
 
 

@@ -85,16 +85,6 @@ def test_scores_move_the_sharpness_but_not_the_physical_constants():
   assert np.any(constants)
 
 
-def test_my_model_starts_less_sure_of_the_time():
-  sharpness = {}
-  for name in ('HybridEarlyJoinSAGE', 'MyEarlyJoinSAGE'):
-    model = checks.make(name + checks.RAW, hidden_dim=16)
-    model(tile_batches.kernel_graph(KERNELS[0], STATS))
-    sharpness[name] = float(model._machine.sharpness())
-  assert sharpness == pytest.approx(
-      {'HybridEarlyJoinSAGE': 10, 'MyEarlyJoinSAGE': 2})
-
-
 def test_it_learns_the_constants_of_another_machine():
   """Labels are the analytic times with a fifth of the bandwidth."""
   graph = tile_batches.batch_graph(

@@ -37,17 +37,12 @@ def ours(optimizer):
 
 OPTIMIZERS = {  # And whether a part of their work is ours.
     'adam': (lambda: tf.keras.optimizers.Adam(1e-2), True),
-    # Gradients are longer than this, and shorter than the next.
     'clipped': (lambda: tf.keras.optimizers.Adam(1e-2, clipnorm=1e-3), True),
-    'hardly clipped': (
-        lambda: tf.keras.optimizers.Adam(1e-2, clipnorm=1e3), True),
     'other rates': (lambda: tf.keras.optimizers.Adam(
         tf.keras.optimizers.schedules.ExponentialDecay(1e-2, 5, 0.5),
         beta_1=0.5, beta_2=0.9, epsilon=1e-3), True),
-    'decay': (lambda: tf.keras.optimizers.Adam(1e-2, weight_decay=0.1), True),
-    'global': (
-        lambda: tf.keras.optimizers.Adam(1e-2, global_clipnorm=0.1), True),
-    'values': (lambda: tf.keras.optimizers.Adam(1e-2, clipvalue=0.1), True),
+    'decay': (lambda: tf.keras.optimizers.Adam(
+        1e-2, weight_decay=0.1, global_clipnorm=0.1), True),
     'averaged': (lambda: tf.keras.optimizers.Adam(
         1e-2, use_ema=True, ema_overwrite_frequency=3), True),
     'amsgrad': (lambda: tf.keras.optimizers.Adam(1e-2, amsgrad=True), False),

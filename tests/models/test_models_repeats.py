@@ -19,13 +19,11 @@ def repeats_last(scores, tiles):
       np.array(tiles, np.float32)[np.newaxis, :, np.newaxis]).numpy()[0]
 
 
-def test_first_copies_are_counted_through_the_batch_and_kept_apart():
+def test_first_copies():
+  """Counted through the batch; rows that differ in one bit are two."""
   a, b, c = [0, 1], [1, 0], [1, 1]
   np.testing.assert_array_equal(
       first_copies([a, b, a, b], [c, a, c, c]), [[0, 1, 0, 1], [4, 5, 4, 4]])
-
-
-def test_rows_that_differ_in_one_bit_are_two():
   near = np.nextafter(np.float32(0.1), np.float32(1))
   np.testing.assert_array_equal(
       first_copies([[5, 0.1], [5, near], [5, 0.1], [0.0, 1], [-0.0, 1]]),
@@ -39,6 +37,8 @@ def test_the_kth_repetition_is_k_steps_after_the_worst_tile():
   np.testing.assert_array_equal(
       repeats_last([5, 1, 1, -8, 5, 1], [7, 8, 8, 9, 7, 8]),
       [5, 1, 5 + step, -8, 5 + 3 * step, 5 + 2 * step])
+  for tiles in ([4, 4, 4], [4, 5, 6]):  # All or none are alike.
+    np.testing.assert_array_equal(repeats_last([3, 1, 2], tiles), [3, 1, 2])
 
 
 @pytest.mark.parametrize('size', [1e-30, 1.0, 1e5, 1e30, 3.3e38])
@@ -54,9 +54,3 @@ def test_any_size_of_scores_stays_finite_and_in_order(size):
     np.testing.assert_array_equal(
         np.argsort(marked)[100:],
         100 + np.argsort(scores[100:], kind='stable'))
-
-
-def test_nothing_changes_where_all_or_none_are_alike():
-  np.testing.assert_array_equal(repeats_last([3, 1, 2], [4, 4, 4]), [3, 1, 2])
-  np.testing.assert_array_equal(repeats_last([3, 1, 2], [4, 5, 6]), [3, 1, 2])
-  np.testing.assert_array_equal(repeats_last([3], [4]), [3])

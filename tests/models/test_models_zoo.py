@@ -92,41 +92,6 @@ def test_concat_pooling_with_a_late_join():
       model._rank(*CHAIN), [[10 / 3 + 6 + 1, 10 / 3 + 6 + 2]], rtol=1e-5)
 
 
-def test_layers_of_the_concat_pool_model_but_the_last_are_activated():
-  """Layer 1: x - c, with the config's weights -1: for c = 2 the nodes have
-  -1, 0, 2 and producers' means 0, -1, 0: -1, -1, 2; relu 0, 0, 2.
-  Layer 2: 0, 0, 2 + 0, negated by its weights: mean -2/3, max 0."""
-  model = with_weights_of_one(models.EarlyJoinConcatPoolSAGE(
-      2, 5, widths=[1, 1], head_widths=[]), CHAIN)
-  first, second = (layer.layers[0].kernel for layer in model._gnn_layers)
-  embed = model._op_embedding.embedding_layer.output_dim
-  rows = np.ones(first.shape)  # Neighbours' and own [embedding, c, x].
-  rows[[embed, embed + 2 + embed]] = -1
-  first.assign(rows)
-  second.assign(-tf.ones(second.shape))
-  np.testing.assert_allclose(model._rank(*CHAIN)[0, 1], -2 / 3, rtol=1e-5)
-
-
-@pytest.mark.parametrize('join,pooled_columns,configs_of_kernel', [
-    ('early', 3 * 4, 2), ('late', 3 * 8, 1)])
-def test_a_join_says_what_is_pooled(join, pooled_columns, configs_of_kernel):
-  """Three poolings of the nodes, which an early join narrows from 8 to 4
-  columns and gives a state for each of the two configurations."""
-  model = models.MyEarlyJoinSAGE(
-      2, 5, feature_stats=None, join=join, hidden_dim=8, joint_dim=4,
-      log_scales=[10., 100.], pooling=['mean', 'max', 'sum'])
-  seen = []
-  of_kernels = model._of_kernels
-  model._of_kernels = lambda graph, x: seen.append(x) or of_kernels(graph, x)
-  model._create_for(
-      CHAIN.node_feats.shape[-1], CHAIN.config_feats.shape[-1])
-  graph = models._Graph(CHAIN)
-  encoded = model._encode(graph, tf.zeros([3, 32]), CHAIN.node_feats)
-  model._score(graph, encoded, CHAIN.config_feats)
-  assert seen[0].shape == (3, configs_of_kernel, pooled_columns // 3)
-  assert model._kernel_encoder.dense.kernel.shape[0] == pooled_columns
-
-
 # ------------------------------------------------------------------ ensemble
 
 SMALL = {'hidden_dim': 8, 'node_rounds': 1}

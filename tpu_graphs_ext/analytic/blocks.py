@@ -33,24 +33,15 @@ _MIB = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-  """One core of a TPU generation, from the chip's public figures.
-
-  Attributes:
-    bytes_per_ns: bandwidth of main memory.
-    flops_per_ns: bfloat16 operations, two for each multiply-add.
-    int8_speedup, fp8_speedup: the factor for 8-bit numbers; 1 if that type has
-      no public figure.
-    matrix_unit: its rows and columns; fewer rows of input cost the same.
-    vmem_bytes: on-chip memory.
-    accumulates: whether the matrix unit adds to its last result itself (JAX's
-      table of generations lists accumulators).
-  """
-  bytes_per_ns: float
-  flops_per_ns: float
-  int8_speedup: float
+  """One core of a TPU generation, from the chip's public figures."""
+  bytes_per_ns: float  # Bandwidth of main memory.
+  flops_per_ns: float  # bfloat16 operations, two for each multiply-add.
+  int8_speedup: float  # 1 if 8-bit numbers have no public figure.
   fp8_speedup: float
-  matrix_unit: int
-  vmem_bytes: int
+  matrix_unit: int  # Its rows and columns; fewer rows of input cost the same.
+  vmem_bytes: int  # On-chip memory.
+  # Whether the matrix unit adds to its last result itself, as JAX's table of
+  # generations says.
   accumulates: bool = False
 
   @property
@@ -72,21 +63,15 @@ MACHINES = {
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-  """out[b, m, n] = sum over k of x[b, m, k] w[b, k, n].
-
-  Attributes:
-    batch, m, k, n: sizes; batch is 1 for plain matrices.
-    x_bytes, w_bytes, out_bytes: bytes of an element in main memory.
-    narrow: 'int8' or 'fp8' if it multiplies such numbers, else ''.
-  """
-  batch: int
+  """out[b, m, n] = sum over k of x[b, m, k] w[b, k, n]."""
+  batch: int  # 1 for plain matrices.
   m: int
   k: int
   n: int
-  x_bytes: int
+  x_bytes: int  # Of an element in main memory, as the next two.
   w_bytes: int
   out_bytes: int
-  narrow: str = ''
+  narrow: str = ''  # 'int8' or 'fp8' if it multiplies such numbers.
 
   @property
   def sublanes(self) -> int:

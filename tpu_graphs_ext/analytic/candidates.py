@@ -38,19 +38,14 @@ _OPERAND_BYTES = 2  # Of an element that the matrix unit multiplies.
 class Candidates(NamedTuple):
   """Legal tiles of one kernel.
 
-  Attributes:
-    tiles: int64 [tiles, axes], bounds of each loop, in the order of `choices`,
-      the last loop's changing fastest.
-    choices: bounds of each loop, largest first.
-    combinations: number of all combinations of bounds.
-    looked_at: how many of them were tried.
-    fitting: how many of those fit on-chip memory.
+  `tiles`, int64 [tiles, axes], are bounds of each loop in the order of
+  `choices`, the last loop's changing fastest.
   """
   tiles: np.ndarray
-  choices: list[list[int]]
-  combinations: int
-  looked_at: int
-  fitting: int
+  choices: list[list[int]]  # Bounds of each loop, largest first.
+  combinations: int  # Of all bounds.
+  looked_at: int  # Combinations that were tried.
+  fitting: int  # How many of those fit on-chip memory.
 
   def with_extra(self, others: np.ndarray) -> Candidates:
     """Appends those of int64 [others, axes] that are not listed yet."""

@@ -33,25 +33,14 @@ class Gpu:
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingBags:
-  """Lookups in embedding tables, summed over bags.
-
-  Attributes:
-    batch_size: bags a table.
-    rows: rows a table.
-    tables: number of tables.
-    bag_size: rows in the sum of one bag; a mean may be a fraction.
-    width: values a row.
-    rows_per_block: warps of a thread block, a bag each.
-    shared_memory: whether the multiprocessor keeps the indices.
-    value_bytes, index_bytes_each: bytes of a row's value, and of an index.
-  """
-  batch_size: int
-  rows: int
+  """Lookups in embedding tables, summed over bags."""
+  batch_size: int  # Bags a table.
+  rows: int  # Rows a table.
   tables: int
-  bag_size: float
-  width: int
-  rows_per_block: int = 32
-  shared_memory: bool = True
+  bag_size: float  # Rows in the sum of a bag; a mean may be a fraction.
+  width: int  # Values a row.
+  rows_per_block: int = 32  # Warps of a thread block, a bag each.
+  shared_memory: bool = True  # Whether the multiprocessor keeps the indices.
   value_bytes: int = VALUE_BYTES
   index_bytes_each: int = VALUE_BYTES
 

@@ -19,74 +19,43 @@ MATRIX_MIN_ROWS = 128  # Rows that a block of weights costs at least.
 
 
 class Extent(NamedTuple):
-  """One physical dimension of a tensor, and how a tile covers it.
-
-  Attributes:
-    size: in elements.
-    unit: elements of a layout tile.
-    axis: the loop that walks over it; -1: none, so every tile needs all of it.
-    scale: elements of this dimension for one element of the axis.
-    window: the loop over the taps of its window, or -1.
-    spread: elements of this dimension from one tap to the next.
-  """
-  size: int
-  unit: int
-  axis: int = -1
-  scale: float = 1.0
-  window: int = -1
-  spread: float = 1.0
+  """One physical dimension of a tensor, and how a tile covers it."""
+  size: int  # Elements.
+  unit: int  # Elements of a layout tile.
+  axis: int = -1  # The loop over it; -1: none, so every tile needs all of it.
+  scale: float = 1.0  # Elements for one element of the axis.
+  window: int = -1  # The loop over the taps of its window, or -1.
+  spread: float = 1.0  # Elements from one tap to the next.
 
 
 class Stream(NamedTuple):
-  """A tensor that the kernel reads or writes, block by block.
-
-  Attributes:
-    kind: 'input', 'output', or a convolution's 'image' or 'filter'.
-    extents: an `Extent` for each physical dimension, most major first.
-    element_bytes: bytes of an element.
-    is_operand: whether the matrix unit needs a copy: the first tensor that a
-      convolution's operand is computed from.
-  """
-  kind: str
-  extents: tuple
+  """A tensor that the kernel reads or writes, block by block."""
+  kind: str  # 'input', 'output', or a convolution's 'image' or 'filter'.
+  extents: tuple  # An `Extent` for each physical dimension, most major first.
   element_bytes: float
+  # Whether the matrix unit needs a copy: of the first tensor that a
+  # convolution's operand is computed from.
   is_operand: bool = False
 
 
 class Matrix(NamedTuple):
-  """How a convolution occupies the matrix unit.
-
-  Attributes:
-    row_axes: loops over rows that share weights.
-    batch_axes: loops whose every step has weights of its own.
-    window_axes: loops over the window's taps.
-    contracted: loop over the input features of one group.
-    feature: loop over the output features.
-    sum_bytes: bytes of a partial sum; 0 if the result has room for them.
-  """
-  row_axes: tuple
-  batch_axes: tuple
-  window_axes: tuple
-  contracted: int
-  feature: int
-  sum_bytes: float = 4.0
+  """How a convolution occupies the matrix unit: numbers of loops, or -1."""
+  row_axes: tuple  # Over rows that share weights.
+  batch_axes: tuple  # Whose every step has weights of its own.
+  window_axes: tuple  # Over the window's taps.
+  contracted: int  # Over the input features of one group.
+  feature: int  # Over the output features.
+  sum_bytes: float = 4.0  # Of a partial sum; 0 if the result has room for it.
 
 
 class Loops(NamedTuple):
-  """A kernel's loop nest.
-
-  Attributes:
-    grid: the loops and their tile bounds.
-    streams: a `Stream` for each tensor read or written.
-    vector_ops: vector instructions on an element of the tiled tensor.
-    matrix: a convolution's `Matrix`, else None.
-    updated: elements of each axis that an update in place writes; empty if
-      the kernel writes the whole tensor.
-  """
-  grid: TileGrid
-  streams: tuple
-  vector_ops: float
-  matrix: Optional[Matrix] = None
+  """A kernel's loop nest."""
+  grid: TileGrid  # The loops and their tile bounds.
+  streams: tuple  # A `Stream` for each tensor read or written.
+  vector_ops: float  # Vector instructions on an element of the tiled tensor.
+  matrix: Optional[Matrix] = None  # Of a convolution.
+  # Elements of each axis that an update in place writes; empty if the kernel
+  # writes the whole tensor.
   updated: tuple = ()
 
 

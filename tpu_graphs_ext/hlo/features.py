@@ -24,18 +24,12 @@ _MAIN_COMPUTATION = ('cluster', 'while', 'cond')
 
 
 class ModuleArrays(NamedTuple):
-  """An HLO module as arrays; see `schema.py` for the columns.
-
-  Attributes:
-    node_feat: float32 [nodes, 140].
-    node_opcode: uint8 [nodes].
-    edge_index: int64 [edges, 2], rows (consumer, producer), sorted.
-    node_splits: int64 [1, splits], node numbers that bound the main
-      computations; the last is the number of nodes.
-  """
-  node_feat: np.ndarray
-  node_opcode: np.ndarray
-  edge_index: np.ndarray
+  """An HLO module as arrays; see `schema.py` for the columns."""
+  node_feat: np.ndarray  # float32 [nodes, 140]
+  node_opcode: np.ndarray  # uint8 [nodes]
+  edge_index: np.ndarray  # int64 [edges, 2], rows (consumer, producer), sorted
+  # int64 [1, splits], node numbers that bound the main computations; the last
+  # is the number of nodes.
   node_splits: np.ndarray
 
 

@@ -31,19 +31,11 @@ _TRANSFERS = ('all-', 'async-', 'collective-', 'send', 'recv', 'infeed',
 
 
 class Kernels(NamedTuple):
-  """Kernels of a program.
-
-  Attributes:
-    modules: an `HloModuleProto` each, in the program's order, named like its
-      instruction.
-    passed_over: opcode -> number of instructions that are not kernels.
-    runs: how often each module runs when the program runs once.
-    open_loops: loops with an unknown trip count, counted as one trip.
-  """
-  modules: list
-  passed_over: dict[str, int]
-  runs: list[int]
-  open_loops: int
+  """Kernels of a program."""
+  modules: list  # An `HloModuleProto` each, named like its instruction.
+  passed_over: dict[str, int]  # Opcode -> instructions that are not kernels.
+  runs: list[int]  # Of each module when the program runs once.
+  open_loops: int  # With an unknown trip count, counted as one trip.
 
 
 @contextlib.contextmanager

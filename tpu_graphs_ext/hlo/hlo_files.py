@@ -22,12 +22,7 @@ _SCHEDULED = b'is_scheduled=true'
 
 
 class HloFile(NamedTuple):
-  """A module, and whether its fusions are kernels already.
-
-  Attributes:
-    module: `HloModuleProto`.
-    is_optimized: whether a compiler has fused it.
-  """
+  """A module, and whether a compiler has fused it into kernels already."""
   module: protos.HloModuleProto
   is_optimized: bool
 

@@ -39,20 +39,12 @@ class Layouts(NamedTuple):
 
 
 class NodeChoice(NamedTuple):
-  """A configurable node.
-
-  Attributes:
-    node: its number in `features.module_arrays`.
-    instruction_id: its id in the module.
-    name: the instruction's.
-    options: tuple of `Layouts`, the row-major ones first.
-    group: nodes with the same number get the same option.
-  """
-  node: int
+  """A configurable node."""
+  node: int  # Its number in `features.module_arrays`.
   instruction_id: int
-  name: str
-  options: tuple
-  group: int
+  name: str  # The instruction's.
+  options: tuple  # Of `Layouts`, the row-major ones first.
+  group: int  # Nodes with the same number get the same option.
 
 
 def layout_choices(module) -> list[NodeChoice]:

@@ -12,14 +12,9 @@ LIBRARY_VARIABLE = 'TPU_GRAPHS_EXT_LIBTPU'
 
 
 class Generation(NamedTuple):
-  """A generation of TPU; `analytic.blocks.MACHINES` has its figures.
-
-  Attributes:
-    name: Google Cloud's.
-    topology: libtpu's name for the smallest machine of that generation.
-  """
-  name: str
-  topology: str
+  """A generation of TPU; `analytic.blocks.MACHINES` has its figures."""
+  name: str  # Google Cloud's.
+  topology: str  # libtpu's name for the smallest machine of it.
 
 
 GENERATIONS = {

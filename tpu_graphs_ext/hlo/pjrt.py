@@ -11,10 +11,8 @@ import ctypes
 
 # Position of each function in `PJRT_Api`, after its three leading fields.
 FUNCTIONS = {
-    'PJRT_Error_Destroy': 0,
     'PJRT_Error_Message': 1,
     'PJRT_Plugin_Initialize': 3,
-    'PJRT_Executable_Destroy': 40,
     'PJRT_Executable_OptimizedProgram': 48,
     'PJRT_TopologyDescription_Create': 82,
     'PJRT_Compile': 89,
@@ -47,7 +45,6 @@ def _struct(name: str, *fields):
 
 _POINTER, _TEXT, _SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
 _Initialize = _struct('_Initialize')
-_Destroy = _struct('_Destroy', ('target', _POINTER))
 _Message = _struct('_Message', ('error', _POINTER), ('message', _POINTER),
                    ('message_size', _SIZE))
 _Topology = _struct(
@@ -64,9 +61,10 @@ _Optimized = _struct('_Optimized', ('executable', _POINTER),
 
 
 class Compiler:
-  """libtpu, loaded into this process, compiling for one topology.
+  """libtpu, loaded into this process for one topology.
 
-  Malformed programs can end the process: see `subprocesses`.
+  Malformed programs can end the process, and nothing is freed before it ends:
+  see `subprocesses`.
   """
 
   def __init__(self, library: str, topology: str):
@@ -115,28 +113,19 @@ class Compiler:
         topology=self._topology, program=ctypes.addressof(source),
         options=_ONE_DEVICE, options_size=len(_ONE_DEVICE))
     self._call('PJRT_Compile', arguments)
-    try:
-      return self._optimized(arguments.executable)
-    finally:
-      self._call('PJRT_Executable_Destroy',
-                 _Destroy(target=arguments.executable))
-
-  def _optimized(self, executable) -> bytes:
-    program = _Program()
-    arguments = _Optimized(executable=executable,
-                           program=ctypes.addressof(program))
+    result = _Program()
+    arguments = _Optimized(executable=arguments.executable,
+                           program=ctypes.addressof(result))
     self._call('PJRT_Executable_OptimizedProgram', arguments)  # The size.
-    code = ctypes.create_string_buffer(program.code_size)
-    program.code = ctypes.addressof(code)
+    code = ctypes.create_string_buffer(result.code_size)
+    result.code = ctypes.addressof(code)
     self._call('PJRT_Executable_OptimizedProgram', arguments)
-    return code.raw[:program.code_size]
+    return code.raw[:result.code_size]
 
   def _call(self, name: str, arguments: _Struct) -> None:
     error = self._functions[name](ctypes.byref(arguments))
-    if not error:
-      return
-    message = _Message(error=error)
-    self._functions['PJRT_Error_Message'](ctypes.byref(message))
-    text = ctypes.string_at(message.message, message.message_size)
-    self._functions['PJRT_Error_Destroy'](ctypes.byref(_Destroy(target=error)))
-    raise PjrtError(text.decode(errors='replace'))
+    if error:
+      message = _Message(error=error)
+      self._functions['PJRT_Error_Message'](ctypes.byref(message))
+      text = ctypes.string_at(message.message, message.message_size)
+      raise PjrtError(text.decode(errors='replace'))

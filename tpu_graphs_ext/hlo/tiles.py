@@ -19,14 +19,9 @@ import numpy as np
 
 
 class Axis(NamedTuple):
-  """One loop over tiles.
-
-  Attributes:
-    size: of the dimension, in elements.
-    unit: elements that a tile bound of 1 covers.
-  """
-  size: int
-  unit: int
+  """One loop over tiles."""
+  size: int  # Of the dimension, in elements.
+  unit: int  # Elements that a tile bound of 1 covers.
 
   @property
   def units(self) -> int:
@@ -38,20 +33,14 @@ class TileGrid(NamedTuple):
   """The loops over a kernel's tiles, and the bounds that set them.
 
   An array of tiles, int64 [configs, axes], has one bound for each loop.
-
-  Attributes:
-    axes: `Axis` of each loop, outermost first: the tiled tensor's, then a
-      convolution's contracted ones.
-    num_output_axes: number of the tiled tensor's.
-    kernel_axes: for each physical dimension of the filter, most major first,
-      (axis, unit): the loop that its tile bound sets or follows, and the
-      elements that a bound of 1 covers.
-    bounded: False for a reshape, whose configurations have no bounds.
+  `kernel_axes` has, for each physical dimension of the filter, most major
+  first, (axis, unit): the loop that its tile bound sets or follows, and the
+  elements that a bound of 1 covers.
   """
-  axes: tuple
-  num_output_axes: int
+  axes: tuple  # Outermost first: the tiled tensor's, then contracted ones.
+  num_output_axes: int  # Number of the tiled tensor's.
   kernel_axes: tuple = ()
-  bounded: bool = True
+  bounded: bool = True  # False for a reshape, which has no bounds.
 
   @property
   def output_units(self) -> tuple:

@@ -25,47 +25,26 @@ PALLAS_TARGET = 'tpu_custom_call'  # A custom call that is a Pallas kernel.
 
 
 class Window(NamedTuple):
-  """The tile that the compiler chose for an instruction.
-
-  Attributes:
-    output_bounds: layout tiles along each physical dimension of the tiled
-      tensor, most major first.
-    kernel_bounds: the same of a convolution's filter; empty for others.
-    cycles: the compiler's estimate for one run; None if it has none.
-  """
+  """The tile that the compiler chose for an instruction, see `hlo.tiles`."""
   output_bounds: tuple[int, ...]
   kernel_bounds: tuple[int, ...]
-  cycles: Optional[int]
+  cycles: Optional[int]  # The compiler's estimate for one run, if it has one.
 
 
 class CompiledKernel(NamedTuple):
-  """One kernel of a compiled program.
-
-  Attributes:
-    module: this kernel alone; see `fusions.kernels_of`.
-    op_name: the operation in the user's program that it is named after.
-    window: its tile; None if the compiler chose none.
-    runs: how often it runs each time the program does.
-  """
-  module: protos.HloModuleProto
-  op_name: str
-  window: Optional[Window]
-  runs: int
+  """One kernel of a compiled program."""
+  module: protos.HloModuleProto  # This kernel alone; see `fusions.kernels_of`.
+  op_name: str  # The operation in the user's program that it is named after.
+  window: Optional[Window]  # None if the compiler chose no tile.
+  runs: int  # How often it runs each time the program does.
 
 
 class CompiledProgram(NamedTuple):
-  """A program as the TPU's compiler leaves it.
-
-  Attributes:
-    kernels: those with tiles, in the program's order.
-    passed_over: opcode -> number of instructions that are not such kernels.
-    pallas: names of its Pallas kernels, whose authors choose the blocks.
-    open_loops: loops with an unknown trip count; their kernels count once.
-  """
-  kernels: list[CompiledKernel]
-  passed_over: dict[str, int]
-  pallas: list[str]
-  open_loops: int
+  """A program as the TPU's compiler leaves it."""
+  kernels: list[CompiledKernel]  # In the program's order.
+  passed_over: dict[str, int]  # Opcode -> other instructions.
+  pallas: list[str]  # Names of Pallas kernels, whose authors choose the blocks.
+  open_loops: int  # With an unknown trip count: their kernels count once.
 
 
 def compile_program(program: bytes, generation: Generation,
