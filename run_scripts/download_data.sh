@@ -4,9 +4,8 @@
 #   ./run_scripts/download_data.sh [FOLDER]
 #
 # FOLDER is ~/data/tpugraphs unless given, where the baseline looks for it. A
-# download that broke off goes on where it stopped, and what is complete is not
-# fetched again. Time: that of the download, and some minutes (an estimate) to
-# unpack.
+# download that broke off continues where it stopped, and complete files are not
+# fetched again. Takes some minutes (an estimate) beyond the download.
 # Ends with
 #
 #   train: 5709 kernels
