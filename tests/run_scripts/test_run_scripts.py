@@ -103,14 +103,20 @@ def test_without_a_usable_python(machine):
     (['3.11', '3.12'], {'PYTHON': 'python3.12'}, 'current-python3.12'),
 ])
 def test_the_stack_follows_from_the_python(machine, there, chosen, constraints):
+  """And a second run goes straight to the program."""
   for version in there:
     add(machine, f'python{version}', python(version, 'echo "$*" >> "$0.pip"'))
-  code, output, error = run(machine, 'test.sh', **chosen)
+  code, output, error = run(machine, 'test.sh', '-m', 'slow', **chosen)
   assert code == 0, error
-  stack = constraints.split('-')[0]
-  assert f'Installing the {stack} stack' in output
+  ran = ('ran: -m ruff check --quiet .\n'
+         'ran: -m pytest --numprocesses auto -m slow\n')
+  assert f'Installing the {constraints.split("-")[0]} stack' in output
+  assert output.endswith(ran)
   installed = (machine.parent / 'venv/bin/python.pip').read_text()
   assert f'/constraints/{constraints}.txt' in installed
+  assert installed.endswith(f'--editable {PROJECT}[dev]\n')
+  assert run(machine, 'test.sh', '-m', 'slow', **chosen)[1] == ran
+  assert (machine.parent / 'venv/bin/python.pip').read_text() == installed
 
 
 @pytest.fixture
@@ -130,8 +136,10 @@ def test_a_chosen_python_has_an_environment_of_its_own(machine, project):
     add(machine, f'python{version}', python(version))
   script = str(project / 'run_scripts' / 'quickstart.sh')
   for flags in ([], ['--python', 'python3.12']):
-    code, unused_output, error = run(machine, script, *flags, VENV='')
+    code, output, error = run(
+        machine, script, *flags, '--epochs', '3', VENV='')
     assert code == 0, error
+    assert output.endswith('ran: -m tpu_graphs_ext.quickstart --epochs 3\n')
   assert sorted(path.name for path in project.glob('.venv*')) == [
       '.venv', '.venv-current-python3.12']
 
@@ -174,30 +182,6 @@ def test_an_installation_that_fails(machine):
   add(machine, 'df', 'echo x; echo "/dev/disk 9 9 100000 99% /"')
   assert_one_sentence(run(machine), 'only 100 MB are free',
                       'VENV=/path/to/folder')
-
-
-def test_everything_is_installed_once(machine):
-  """The second run goes straight to the program."""
-  add(machine, 'python3.9', python('3.9', 'echo "$*" >> "$0.pip"'))
-  code, first, error = run(machine, 'quickstart.sh', '--epochs', '3')
-  assert code == 0, error
-  assert first.endswith('ran: -m tpu_graphs_ext.quickstart --epochs 3\n')
-  installed = (machine.parent / 'venv/bin/python.pip').read_text()
-  assert 'constraints/classic-python3.9.txt' in installed
-  assert installed.endswith(f'--editable {PROJECT}[report]\n')
-  code, second, error = run(machine, 'quickstart.sh', '--epochs', '3')
-  assert code == 0, error
-  assert second == 'ran: -m tpu_graphs_ext.quickstart --epochs 3\n'
-  assert (machine.parent / 'venv/bin/python.pip').read_text() == installed
-
-
-def test_the_test_command_installs_and_calls_ruff_and_pytest(machine):
-  add(machine, 'python3.10', python('3.10'))
-  code, output, error = run(machine, 'test.sh', '-m', 'slow')
-  assert code == 0, error
-  assert output.endswith(
-      'ran: -m ruff check --quiet .\n'
-      'ran: -m pytest --numprocesses auto -m slow\n')
 
 
 # ----------------------------------------------------------- the assignment
