@@ -36,17 +36,15 @@ CLONE_SECONDS = 60
 
 def find_baseline(out: str) -> str | None:
   """The checkout that TPU_GRAPHS_ROOT names, or a clone in `out`, or None."""
-  root = checkout.find()
   clone = os.path.join(out, 'tpu_graphs')
-  if root or os.path.isdir(clone):
-    return root or checkout.find(clone)
+  if checkout.find() or os.path.isdir(clone):
+    return checkout.find() or checkout.find(clone)
   try:
     with files.new_folder(clone, replace=False) as new:
       subprocess.run(
           ['git', 'clone', '--quiet', '--depth', '1', checkout.URL, new],
-          check=True, timeout=CLONE_SECONDS, stdout=subprocess.DEVNULL,
-          stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-          env=dict(os.environ, GIT_TERMINAL_PROMPT='0'))
+          check=True, timeout=CLONE_SECONDS, stdin=subprocess.DEVNULL,
+          capture_output=True, env=dict(os.environ, GIT_TERMINAL_PROMPT='0'))
   except (OSError, subprocess.SubprocessError):
     return None
   return checkout.find(clone)
@@ -94,25 +92,25 @@ def comparison(title: str, found: dict[str, Summary],
                seconds: dict[str, float] | None = None) -> str:
   """A table of what `measured` found, a row a model.
 
-  Below them the compiler's default tile, which is one tile and so has only a
-  top-1, and the expected slowdown of tiles drawn at random.
+  Below them the compiler's default tile and tiles drawn at random.
   """
-  def row(name, slowdowns, *more):
-    cells = [f'{100 * slowdown:.2f} %' for slowdown in slowdowns]
-    return f'{name:16}' + ''.join(f'{cell:>10}' for cell in [*cells, *more])
+  def row(name, *cells):
+    return f'{name:16}' + ''.join(
+        f'{cell if isinstance(cell, str) else f"{100 * cell:.2f} %":>10}'
+        for cell in cells)
 
   ks = metrics.TOP_KS
-  heads = [*(f'top-{k}' for k in ks), 'OPA', 'tau',
-           *(['seconds'] if seconds else [])]
-  lines = [title, f'{"":16}' + ''.join(f'{head:>10}' for head in heads)]
-  lines += [row(name, [micro[f'slowdown_{k}'] for k in ks],
-                f'{micro["opa"]:.3f}', f'{micro["kendall"]:.3f}',
-                *([f'{seconds[name]:.0f}'] if seconds else []))
-            for name, micro in found.items()]
+  lines = [title, row('', *(f'top-{k}' for k in ks), 'OPA', 'tau',
+                      *['seconds'] * bool(seconds))]
+  for name, micro in found.items():
+    lines.append(row(
+        name, *(micro[f'slowdown_{k}'] for k in ks), f'{micro["opa"]:.3f}',
+        f'{micro["kendall"]:.3f}',
+        *[f'{seconds[name]:.0f}'] if seconds else []))
   same = found[MODELS[0]]  # For every model.
   return '\n'.join([
-      *lines, row('default tile', [same['default']]),
-      row('random choice', [same[f'random_{k}'] for k in ks])])
+      *lines, row('default tile', same['default']),
+      row('random choice', *(same[f'random_{k}'] for k in ks))])
 
 
 def conclusion(found: dict[str, Summary]) -> str:
@@ -156,9 +154,8 @@ def run(out: str, epochs: int) -> str:
   model_dirs, seconds = {}, {}
   for name in MODELS:
     started = time.monotonic()
-    model_dirs[name] = (
-        train_with_baseline(root, out, data, name, epochs) if root
-        else train_here(out, data, name, epochs))
+    model_dirs[name] = (train_with_baseline(root, out, data, name, epochs)
+                        if root else train_here(out, data, name, epochs))
     seconds[name] = time.monotonic() - started
   loading = LoadSettings(data_root=data, cache_dir=os.path.join(out, 'cache'))
   found = measured(model_dirs, os.path.join(data, 'valid'), loading)
@@ -211,28 +208,25 @@ def main() -> int:
       description=__doc__.splitlines()[0],
       epilog='quickstart.sh also takes --python PATH: another Python, 3.9 to '
              '3.13, in an environment of its own.')
-  parser.add_argument('--out', default='out/quickstart',
-                      help='folder for everything (default: %(default)s)')
-  parser.add_argument('--task', default='tile', choices=('tile', 'layout'),
-                      help='what to rank: tiles of kernels or layouts of '
-                      'programs (default: %(default)s)')
-  parser.add_argument('--epochs', type=int,
-                      help='epochs of both models (default: '
-                      f'{EPOCHS}; for layouts {quickstart_layout.EPOCHS})')
-  parser.add_argument('-v', '--verbose', action='store_true',
-                      help='print each feature outside the training data')
+  flag = parser.add_argument
+  flag('--out', default='out/quickstart',
+       help='folder for everything (default: %(default)s)')
+  flag('--task', default='tile', choices=('tile', 'layout'), help='what to '
+       'rank: tiles of kernels or layouts of programs (default: %(default)s)')
+  flag('--epochs', type=int, help=f'epochs of both models (default: {EPOCHS}; '
+       f'for layouts {quickstart_layout.EPOCHS})')
+  flag('-v', '--verbose', action='store_true',
+       help='print each feature outside the training data')
   args = parser.parse_args()
   logging.basicConfig(format='%(message)s')  # As the commands do.
   if args.verbose:
     logging.getLogger('tpu_graphs_ext').setLevel(logging.DEBUG)
   try:
-    out = os.path.abspath(files.require_path('--out', args.out))
+    out = files.full_path(files.require_path('--out', args.out))
     os.makedirs(out, exist_ok=True)
-    if args.task == 'layout':
-      print(quickstart_layout.run(
-          out, args.epochs or quickstart_layout.EPOCHS, find_baseline(out)))
-    else:
-      print(run(out, args.epochs or EPOCHS))
+    print(quickstart_layout.run(
+        out, args.epochs or quickstart_layout.EPOCHS, find_baseline(out))
+          if args.task == 'layout' else run(out, args.epochs or EPOCHS))
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1
