@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import statistics
 import sys
 
 import numpy as np
 
+import accuracy_table
 import booster
+from accuracy_table import mean_std
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain
 from tpu_graphs_ext.data.kernel import Kernel
@@ -31,7 +32,6 @@ from tpu_graphs_ext.tasks import kernel_inputs, tile_results
 
 # Of real kernels with fewer tiles, few orders are wrong.
 FEWEST_TILES = 10
-COLUMNS = ('OPA', 'tau', 'top-1', 'top-5', 'top-10')
 
 
 def data_sets(data: str, real: list[str]) -> dict[str, Partition]:
@@ -50,25 +50,14 @@ def measured(ranker, kernels: Partition) -> tile_results.Evaluation:
       '', '', evaluate.measure(ranker, kernels, 'measure'))
 
 
-def values(summary: results.Summary) -> list[float]:
-  """In the order of `COLUMNS`; slowdowns in per cent."""
-  return [summary['opa'], summary['kendall'],
-          *(100 * summary[f'slowdown_{k}'] for k in (1, 5, 10))]
-
-
-def table(first: str, rows: dict[str, list[list[float]]]) -> str:
+def table(first: str, rows: dict[str, list[results.Summary]]) -> str:
   """Markdown: of each row the mean over seeds, and the standard deviation."""
-  lines = [f'| {first} | {" | ".join(COLUMNS)} |',
-           '| --- |' + ' ---: |' * len(COLUMNS)]
-  for name, seeds in rows.items():
-    cells = []
-    for number, column in enumerate(zip(*seeds)):
-      digits = 3 if number < 2 else 2
-      cells.append(f'{statistics.mean(column):.{digits}f}')
-      if len(column) > 1:
-        cells[-1] += f' ± {statistics.stdev(column):.{digits}f}'
-    lines.append(f'| {name} | {" | ".join(cells)} |')
-  return '\n'.join(lines)
+  cells = [[name, *(mean_std([seed[column] for seed in seeds], 3)
+                    for column in ('opa', 'kendall')),
+            *(mean_std([100 * seed[f'slowdown_{k}'] for seed in seeds], 2)
+              for k in (1, 5, 10))] for name, seeds in rows.items()]
+  return '\n'.join(accuracy_table.table(
+      [first, 'OPA', 'tau', 'top-1', 'top-5', 'top-10'], cells))
 
 
 def analytic():
@@ -181,14 +170,11 @@ def main() -> int:
             f'{100 * one[0].micro["default"]:.2f} %, one at random '
             f'{100 * one[0].micro["random_1"]:.0f} %, the best of five '
             f'{100 * one[0].micro["random_5"]:.0f} %\n')
-      print(table('model', {row: [values(each.micro) for each in seeds]
+      print(table('model', {row: [each.micro for each in seeds]
                             for row, seeds in evaluations.items()}))
-      print()
       print(table('kind', {
-          f'{kind} ({summary.problems})': [values(each.kinds[kind])
-                                          for each in one]
+          f'{kind} ({summary.problems})': [each.kinds[kind] for each in one]
           for kind, summary in one[0].kinds.items()}))
-      print()
       print(gains(next(iter(found.values()))[0], kernels))
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)

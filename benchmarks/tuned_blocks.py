@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+import accuracy_table
 from tpu_graphs_ext.analytic import blocks
 from tpu_graphs_ext.errors import UserError
 
@@ -91,15 +92,13 @@ def shares(group: Sequence[Entry]) -> tuple[float, ...]:
 
 def table(every: Sequence[Entry]) -> str:
   """Markdown, a row for each group."""
-  lines = ['| ' + ' | '.join(_HEADS) + ' |',
-           '| --- |' + ' ---: |' * (len(_HEADS) - 1)]
+  rows = []
   for name in dict.fromkeys(entry.group for entry in every):
     group = [entry for entry in every if entry.group == name]
     count, *found = shares(group)
-    lines.append(f'| {name}, {len(group)} | {count:.0f} | '
-                 + ' | '.join(f'{100 * share:.0f} %' for share in found)
-                 + ' |')
-  return '\n'.join(lines)
+    rows.append([f'{name}, {len(group)}', f'{count:.0f}',
+                 *(f'{100 * share:.0f} %' for share in found)])
+  return '\n'.join(accuracy_table.table(list(_HEADS), rows)).rstrip()
 
 
 def main(paths: Sequence[str]) -> int:
