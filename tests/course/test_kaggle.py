@@ -5,7 +5,7 @@ import os
 import pytest
 
 from support import tiny_kernels
-from tpu_graphs_ext.course import checkout, kaggle
+from tpu_graphs_ext.course import kaggle
 from tpu_graphs_ext.engine import predictions_csv
 from tpu_graphs_ext.errors import UserError
 
@@ -50,19 +50,6 @@ def test_rows_are_matched_by_id_and_have_five_places(tmp_path, sample):
              sample=sample) == [
       'ID,TopConfigs', 'tile:xla:aa,9;8;7;6;5', 'tile:xla:bb,1;2;0;0;0',
       'layout:xla:default:net,0;1;2', 'layout:nlp:random:bert,0;1']
-
-
-def test_the_sample_of_the_checkout(tmp_path, sample, monkeypatch):
-  monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
-  with pytest.raises(UserError, match='--sample is missing'):
-    run(tmp_path, TILES)
-  root = tmp_path / 'tpu_graphs'
-  (root / checkout.MODELS_PY).parent.mkdir(parents=True)
-  for name in ('tiles_train.py', checkout.MODELS_PY, *checkout.COURSE_FILES):
-    (root / name).touch()
-  write(root / 'sample_submission.csv', SAMPLE)
-  monkeypatch.setenv(checkout.ROOT_VARIABLE, str(root))
-  assert run(tmp_path, TILES) == run(tmp_path, TILES, sample=sample)
 
 
 @pytest.mark.parametrize('name, indices, message', [

@@ -101,15 +101,15 @@ def _place(args: Namespace) -> dict[str, Any]:
 
 @flags.verb(
     "write the competition's file of 894 rows",
-    '--tile predictions.csv --out kaggle.csv',
-    '--tile a.csv --layout b.csv --out kaggle.csv', flags=[
+    '--tile predictions.csv --sample sample_submission.csv --out kaggle.csv',
+    '--tile a.csv --layout b.csv --sample sample_submission.csv --out k.csv',
+    flags=[
         path('--tile', 'CSV', "a model's predictions", required=True),
         path('--layout', 'CSV', 'layout rows; may be given several times; not '
              'given: those of the sample', action='append'),
         path('--out', 'FILE', 'the CSV to write', required=True),
-        flag('--sample', 'CSV', "the course's sample_submission.csv, which "
-             'names the rows; empty: that of the checkout that '
-             'TPU_GRAPHS_ROOT names', ''),
+        path('--sample', 'CSV', "the course's sample_submission.csv, which "
+             'names the rows', required=True),
         flag('--data_root', 'DATA_ROOT', 'folder with the split test, to check '
              'indices against; empty: unchecked', '')])
 def kaggle_csv(args: Namespace) -> None:

@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Sequence
 
-from tpu_graphs_ext.course import agreement, checkout
+from tpu_graphs_ext.course import agreement
 from tpu_graphs_ext.data import kernel, npz, read, schema
 from tpu_graphs_ext.engine import predictions_csv, settings
 from tpu_graphs_ext.errors import UserError, shortened
@@ -33,21 +33,20 @@ _log = logging.getLogger(__name__)
 Rows = dict[str, list[int]]
 
 
-def kaggle_csv(tile: str, out: str, *, layout: Sequence[str] = (),
-               sample: str = '', data_root: str = '') -> str:
+def kaggle_csv(tile: str, out: str, *, sample: str, data_root: str = '',
+               layout: Sequence[str] = ()) -> str:
   """Writes the competition's file.
 
   Args:
     tile: CSV of the tile rows, five or more configurations each.
     out: the file to write.
+    sample: the course's sample_submission.csv, which names the rows.
+    data_root: folder whose `test` holds the tile kernels, to check indices
+      against; empty: not checked.
     layout: CSVs of layout rows, as `predict --task layout` writes them: all
       programs of each of their collections, all configurations of each. Other
       collections keep the rows of the sample: every configuration, in the
       order of the file.
-    sample: the course's sample_submission.csv, which names the rows; empty:
-      that of the checkout that TPU_GRAPHS_ROOT names.
-    data_root: folder whose `test` holds the tile kernels, to check indices
-      against; empty: not checked.
 
   Returns:
     What was written, for the user.
@@ -56,7 +55,7 @@ def kaggle_csv(tile: str, out: str, *, layout: Sequence[str] = (),
     UserError: a file cannot be read, or its rows do not fit; lists all faults.
   """
   out = require_path('--out', out)
-  expected = predictions_csv.read(sample or _found_sample())
+  expected = predictions_csv.read(sample)
   counts = _tile_counts(data_root, expected) if data_root else {}
   rows = _checked(tile, TILE, expected, counts)
   for path in layout:
@@ -91,17 +90,6 @@ def kaggle_csv(tile: str, out: str, *, layout: Sequence[str] = (),
 
 def _start(name: str) -> str:
   return name.rpartition(':')[0] + ':'
-
-
-def _found_sample() -> str:
-  root = checkout.find()
-  scripts = root and checkout.course_scripts(root)
-  if not scripts:
-    raise UserError(
-        '--sample is missing: give the course\'s sample_submission.csv, or set '
-        f'{checkout.ROOT_VARIABLE} to a checkout that has the course\'s files '
-        'in it or beside it')
-  return os.path.join(scripts, 'sample_submission.csv')
 
 
 def _tile_counts(data_root: str, expected: Rows) -> dict[str, int]:
