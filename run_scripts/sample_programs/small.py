@@ -147,3 +147,40 @@ def recurrent(w, x, width=64, training=True):
     z = jax.nn.sigmoid(y @ gate)
     h = z * h + (1 - z) * jnp.tanh(y @ new)
   return nn.dense(w, h, 32)
+
+
+def residual_stack(w, x, widths=(32, 64, 128), blocks=2, training=True):
+  """Blocks of two convolutions, fewer and wider pixels from stage to stage."""
+  del training
+  x = relu(nn.conv(w, x, widths[0]))
+  for width in widths:
+    for block in range(blocks):
+      stride = 2 if block == 0 and width != widths[0] else 1
+      y = relu(nn.scale_shift(w, nn.conv(w, x, width, 3, stride)))
+      y = nn.scale_shift(w, nn.conv(w, y, width))
+      if y.shape != x.shape:
+        x = nn.conv(w, x, width, 1, stride)
+      x = relu(x + y)
+  return nn.dense(w, nn.spatial_mean(x), 10)
+
+
+def transformer(w, x, blocks=3, heads=4, kv_heads=None, inner=4, gated=False,
+                causal=False, training=True):
+  """Layer norms before attention and a dense part, as often as `blocks`."""
+  del training
+  width = x.shape[-1]
+  for _ in range(blocks):
+    x = x + nn.attention(w, nn.layer_norm(w, x), heads, width // heads,
+                         kv_heads=kv_heads, causal=causal)
+    mlp = nn.gated_mlp if gated else nn.mlp
+    x = x + mlp(w, nn.layer_norm(w, x), inner * width)
+  return nn.dense(w, x, 64)
+
+
+def mlp_stack(w, x, widths=(256, 192, 320, 128), training=True):
+  """Dense layers, each joined with the first input."""
+  del training
+  first = x
+  for width in widths:
+    x = relu(nn.dense(w, jnp.concatenate([x, first], -1), width))
+  return nn.dense(w, x, 40)

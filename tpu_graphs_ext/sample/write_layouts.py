@@ -24,7 +24,7 @@ from tpu_graphs_ext.sample.kernels import SPLITS
 _WHAT = ('Sample data of tpu_graphs_ext for the layout task: runtimes are '
          "estimates of Google's TPU compiler.")
 SOURCE = 'xla'  # The collection that they stand in for.
-_VERSION = 3  # Data written by another version is written anew.
+_VERSION = 4  # Data written by another version is written anew.
 # A train program is written in so many files, each with its share of the
 # configurations: a pass over so few programs would be two training steps.
 PARTS = 3
