@@ -17,7 +17,7 @@ import sys
 
 import accuracy_layout_table
 import accuracy_table
-from accuracy_layout_run import has_choice, npz_files
+from accuracy_layout_run import npz_files
 from accuracy_run import LAYOUTS, RunSpec
 from accuracy_work import (
   DataSet,
@@ -34,8 +34,6 @@ from machine import cores
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.errors import UserError
 
-# Names a data root of real files.
-REAL_VARIABLE = 'TPU_GRAPHS_EXT_REAL_LAYOUTS'
 COLLECTIONS = tuple(f'{source}:{search}' for source, search in
                     itertools.product(('xla', 'nlp'), ('default', 'random')))
 # The baseline's first, then ours, then those of other documents.
@@ -50,50 +48,27 @@ def data_sets(args) -> list[DataSet]:
   """The chosen collections; sample data are made where they are missing.
 
   Raises:
-    UserError: there is no such collection, or it cannot be trained on.
+    UserError: there is no such collection.
   """
-  known = [f'sample:{name}' for name in COLLECTIONS if name[:3] == 'xla']
-  real = real_collections(args.real, _cache_dir(args))
-  known += [f'real:{name}' for name in real]
+  known = [f'sample:xla:{search}' for search in ('default', 'random')]
+  if args.real:
+    known += [f'real:{name}' for name in COLLECTIONS if all(
+        npz_files(os.path.join(_real(args), *name.split(':'), split))
+        for split in ('train', 'valid', 'test'))]
   chosen = args.data.split(',') if args.data else known
   for name in chosen:
     if name not in known:
-      hint = ('' if real
-              else f'; real ones take --real DIR or {REAL_VARIABLE}')
       raise UserError(
           f'--data={args.data}: there is no data set {name!r}; choose from '
-          f'{", ".join(known)}{hint}')
-  root = _sample(args) if any(
+          f'{", ".join(known)}; real ones need --real DIR with .npz files in '
+          '<source>/<search>/train, valid and test')
+  sample = _sample(args) if any(
       name.startswith('sample:') for name in chosen) else ''
-  return [_data_set(name, root, args) for name in chosen]
+  return [_data_set(name, sample, args) for name in chosen]
 
 
-def real_collections(root: str, cache_dir: str = '') -> list[str]:
-  """Those of a data root that can be trained on and measured.
-
-  All splits have files, and some program of train has configurations that
-  differ.
-
-  Raises:
-    UserError: a folder is named and has none such, or a file is damaged.
-  """
-  from tpu_graphs_ext.data import programs
-  if not root:
-    return []
-  full = os.path.abspath(os.path.expanduser(root))
-  found = [name for name in COLLECTIONS if all(
-      npz_files(os.path.join(full, *name.split(':'), split))
-      for split in ('train', 'valid', 'test'))]
-  if not found:
-    raise UserError(f'--real={root}: must have .npz files in <source>/<search>/'
-                    'train, valid and test of xla or nlp, default or random')
-  alike = [name for name in found if not any(map(
-      has_choice, programs.read_folder(
-          os.path.join(full, *name.split(':'), 'train'), cache_dir=cache_dir)))]
-  if alike:
-    print(f'left out {", ".join(f"real:{name}" for name in alike)}: in each '
-          'program of train all configurations are the same', file=sys.stderr)
-  return [name for name in found if name not in alike]
+def _real(args) -> str:
+  return os.path.abspath(os.path.expanduser(args.real))
 
 
 def _cache_dir(args) -> str:
@@ -111,11 +86,9 @@ def _sample(args) -> str:
 
 def _data_set(name: str, sample: str, args) -> DataSet:
   kind, source, search = name.split(':')
-  if kind == 'real':
-    root, recipe = os.path.abspath(os.path.expanduser(args.real)), (
-        'files of the public collections, as given')
-  else:
-    root, recipe = sample, '`tpu-graphs-ext sample-data --task layout`'
+  root, recipe = ((_real(args), 'files of the public collections, as given')
+                  if kind == 'real' else
+                  (sample, '`tpu-graphs-ext sample-data --task layout`'))
   folder = os.path.join(root, source, search)
   sizes = '/'.join(str(len(npz_files(os.path.join(folder, split))))
                    for split in ('train', 'valid', 'test'))
@@ -147,28 +120,15 @@ def _spec(args, data: DataSet, name: str, model: str, kwargs: dict, seed: int,
   row = model if name == model else f'{model} {name}'
   folder = re.sub(r'[^\w.-]+', '_',
                   f'{data.name} {row} seed {seed} epochs {args.epochs}')
-  real = _other_real_files(data.name, args.real)
+  kind, source, search = data.name.split(':')
   return RunSpec(
       data=data.name, source=data.source, protocol=data.protocol, name=name,
       model=model, kwargs=json.dumps(kwargs, sort_keys=True), seed=seed,
-      epochs=args.epochs, real=real, models_py=models_py,
+      epochs=args.epochs, models_py=models_py,
+      real=(os.path.join(_real(args), source, search)
+            if args.real and kind == 'sample' else ''),
       folder=os.path.join(args.work_dir, 'runs', folder),
-      cache_dir=_cache_dir(args),
-      threads=max(1, cores() // args.jobs))
-
-
-def _other_real_files(name: str, root: str) -> str:
-  """The collection of real files that a run is measured on besides its own.
-
-  For sample data that of the same name; for real files, which have those of
-  their own in other columns, that of the other search.
-  """
-  if not root:
-    return ''
-  kind, source, search = name.split(':')
-  if kind == 'real':
-    search = {'default': 'random', 'random': 'default'}[search]
-  return os.path.join(os.path.abspath(os.path.expanduser(root)), source, search)
+      cache_dir=_cache_dir(args), threads=max(1, cores() // args.jobs))
 
 
 # --- Command line ------------------------------------------------------------
@@ -184,9 +144,9 @@ def parser() -> argparse.ArgumentParser:
       help='comma-separated; empty: none but those of --changed')
   add('--data', help='comma-separated: sample:<source>:<search> and, of '
       '--real, real:<source>:<search>; all there are if not given')
-  add('--real', default=os.environ.get(REAL_VARIABLE, ''), metavar='DIR',
-      help='data root of real files, <source>/<search>/train, valid and test; '
-      f'if not given, what {REAL_VARIABLE} names')
+  add('--real', default='', metavar='DIR',
+      help='data root of real files, <source>/<search>/train, valid and test: '
+      'what is trained on sample data is measured on them, too')
   add('--epochs', type=positive, default=50, help='at most, for all models')
   add_flags(add, 'layout', 'accuracy_layout.csv',
             'layout_models.py')

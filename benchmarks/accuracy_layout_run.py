@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import math
 import os
 import statistics
@@ -14,11 +12,6 @@ import numpy as np
 
 from accuracy_layout_table import SPLITS
 from accuracy_training import Training, training_columns
-
-# Fewer train programs than a step takes would be a step an epoch, which teaches
-# nothing in as many epochs as others need. They are written until there are so
-# many; every copy draws configurations of its own.
-TRAIN_PROGRAMS = 40
 
 
 def on_layouts(spec: Any) -> dict[str, object]:
@@ -38,7 +31,7 @@ def on_layouts(spec: Any) -> dict[str, object]:
     members = programs.Programs([
         program for folder in folders
         for program in programs.read_folder(folder, cache_dir=spec.cache_dir)
-        if program.is_labelled and has_choice(program)], split)
+        if program.is_labelled], split)
     if len(members):
       evaluate.require_labels(members, split, ranker.task)
       row.update(columns_of(split, members, evaluate.measure(
@@ -59,18 +52,6 @@ def sources(source: str, real: str) -> dict[str, list[str]]:
           for split in SPLITS}
 
 
-def has_choice(program: Any) -> bool:
-  """Whether its configurations are not all the same.
-
-  Where they are, as in a public file of 20, runtimes differ by noise alone, and
-  there is nothing to learn or to rank.
-  """
-  from tpu_graphs_ext.data import programs
-  first = program.layouts(np.arange(1))
-  return any((program.layouts(configs) != first).any()
-             for configs in programs.blocks_of(program.num_configs, 64))
-
-
 def npz_files(folder: str) -> list[str]:
   """Their names; none where there is no such folder."""
   names = os.listdir(folder) if os.path.isdir(folder) else []
@@ -87,38 +68,11 @@ def _trained(spec: Any):
       model=spec.model, model_kwargs_json=spec.kwargs, epochs=spec.epochs,
       seed=spec.seed, data_root=root, source=source, search=search,
       out_dir=spec.folder, cache_dir=spec.cache_dir, models_py=spec.models_py)
-  if len(npz_files(os.path.join(spec.source, 'train'))) < given.batch:
-    given = dataclasses.replace(
-        given, data_root=with_copies(spec.source, spec.folder))
   result = train.train(given)
   loading = layout_settings.LayoutLoadSettings(
       models_py=spec.models_py, cache_dir=spec.cache_dir)
   ranker = scoring.load_ranker(result.model_dir, loading)
   return Training.of(result.run_info, ranker.model), ranker
-
-
-def with_copies(collection: str, folder: str) -> str:
-  """Links the files of a collection, those of train several times.
-
-  Args:
-    collection: <data root>/<source>/<search>.
-    folder: where the new data root goes.
-
-  Returns:
-    The new data root, with that collection alone.
-  """
-  root = os.path.join(folder, 'data')
-  source, search = collection.split(os.sep)[-2:]
-  for split in ('train', 'valid', 'test'):
-    names = sorted(npz_files(os.path.join(collection, split)))
-    copies = -(-TRAIN_PROGRAMS // len(names)) if split == 'train' else 1
-    links = os.path.join(root, source, search, split)
-    os.makedirs(links)
-    for copy, name in itertools.product(range(copies), names):
-      # The number first: each batch in the order of names has all programs.
-      os.symlink(os.path.abspath(os.path.join(collection, split, name)),
-                 os.path.join(links, f'{copy:02d}.{name}' if copy else name))
-  return root
 
 
 def columns_of(split: str, members: Any, rows: Any) -> dict[str, object]:

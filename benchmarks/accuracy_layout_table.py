@@ -33,8 +33,6 @@ _TITLES = {
     'valid': 'Validation split, by which the epoch is chosen',
     'test': 'Labelled test split',
     'real': 'Labelled real files of the same collection, none trained on'}
-# In the rows of real files, whose own collection is in the other splits.
-_OTHER_SEARCH = 'Labelled real files of the other search, none trained on'
 _HEADS = {'kendall': 'tau', 'opa': 'OPA', 'top1': 'top-1 %',
           'top10': 'top-10 %', 'top100': 'top-100 %'}
 _PERFECT, _BLIND = 'a perfect order', 'a blind choice'
@@ -119,9 +117,7 @@ def _split_table(split: str, rows: list[Row], every: list[Row]) -> list[str]:
             for bound in _bounds(split, rows[0])]
   programs = rows[0][f'{split}_programs']
   note = f'{programs} program{"s" * (programs != "1")}'
-  title = (_OTHER_SEARCH if split == 'real'
-           and rows[0]['data'].startswith('real:') else _TITLES[split])
-  return [f'### {title} ({note})', '', *table(heads, cells)]
+  return [f'### {_TITLES[split]} ({note})', '', *table(heads, cells)]
 
 
 def _bounds(split: str, row: Row) -> list[list[str]]:

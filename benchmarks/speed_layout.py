@@ -3,30 +3,23 @@
   TPU_GRAPHS_ROOT=/path/to/tpu_graphs python benchmarks/speed_layout.py FILE.npz
 
 FILE is a layout file of any size; the published ones have hundreds to tens of
-thousands of nodes. Both models have the same weights and get the same graphs,
-of the baseline's own reader, each in processes of its own, in turn:
+thousands of nodes. Both models have the same weights and get the same graphs
+from the baseline's own reader, each in processes of its own, in turn:
 
   ranking   every configuration, 100 at a time, as layout_evaluate.py does it
   training  a step of layout_train.py at its default flags: the file 8 times,
             16 configurations each, segments of 5,000 nodes
-  scores    largest difference of a score, over the largest score: between the
-            two, and of each from the same in float64, for some configurations
+  scores    largest difference of a score, over the largest score
 
-Of both times, on the clock and of the processor, which other work on the
-machine changes less, and memory: the peak of the process, most of which
-TensorFlow takes before any model is there, and the peak beyond what the process
-had when its graph was read.
-
-Rows go to results/speed_layout.csv, where a part that is measured again
-replaces its rows; results/speed_layout.md shows all.
+Memory is the peak beyond what the process had when its graph was read. The
+table goes to results/speed_layout.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
-import io
+import datetime
 import json
 import os
 import statistics
@@ -34,34 +27,38 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-import exact_res_model
 from machine import machine
 from tpu_graphs_ext import files
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FIELDS = ('part', 'file', 'measure', 'value', 'unit', 'machine', 'versions',
-          'remark')
-PARTS = ('ranking', 'training')
 SIDES = ('baseline', 'ours')
+PARTS = ('ranking', 'training')
+MEASURES = {'seconds': 's', 'processor seconds': 's', 'memory': 'MiB'}
 # As the scripts' flags have it by default.
 CHUNK, CONFIGS, BATCH, KEEP_NODES = 100, 16, 8, 5000
-EXACT = 20  # Configurations that are also scored in float64.
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Measures and writes the table; returns the exit code."""
   arguments = sys.argv[1:] if arguments is None else arguments
   if arguments[:1] == ['--worker']:
-    _work(*arguments[1:])
+    print(json.dumps(_work(*arguments[1:])))
     return 0
-  args = _parsed(arguments)
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('file', metavar='FILE.npz')
+  parser.add_argument('--repeats', type=int, default=3,
+                      help='processes of each side, in turn')
+  parser.add_argument('--most_configs', type=int, default=-1,
+                      help='rank no more than this many; -1: all')
+  parser.add_argument('--out', help='the table',
+                      default=os.path.join(HERE, 'results', 'speed_layout.md'))
+  args = parser.parse_args(arguments)
   try:
     root = checkout.find()
     if not root:
@@ -69,128 +66,81 @@ def main(arguments: list[str] | None = None) -> int:
                       'baseline to compare with')
     if not os.path.isfile(args.file):
       raise UserError(f'{args.file}: no such file; give an .npz of layouts')
-    os.makedirs(args.out, exist_ok=True)
-    for part in args.parts.split(','):
-      if part not in PARTS:
-        raise UserError(f'--parts={args.parts}: there is no part {part!r}; '
-                        f'choose from {", ".join(PARTS)}')
-      write_results(args.out, measured(part, root, args))
+    text = markdown(args, *measured(root, args))
+    files.write_file(args.out, text.encode())
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1
-  print(os.path.join(args.out, 'speed_layout.md'))
+  print(args.out)
   return 0
 
 
-def _parsed(arguments: list[str]) -> argparse.Namespace:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('file', metavar='FILE.npz')
-  parser.add_argument('--parts', default=','.join(PARTS))
-  parser.add_argument('--repeats', type=int, default=3,
-                      help='processes of each side, in turn')
-  parser.add_argument('--most_configs', type=int, default=-1,
-                      help='rank no more than so many; -1: all')
-  parser.add_argument('--remark', default='',
-                      help='what else was going on, for the table')
-  parser.add_argument('--out', default=os.path.join(HERE, 'results'))
-  return parser.parse_args(arguments)
-
-
-# --- Measuring ---------------------------------------------------------------
-
-
-def measured(part: str, root: str, args: argparse.Namespace) -> list[dict]:
-  """Rows of one part."""
+def measured(root: str, args) -> tuple[dict[str, list], float]:
+  """Side -> answers of its processes; the largest difference of scores."""
   answers = {side: [] for side in SIDES}
   with tempfile.TemporaryDirectory() as folder:
-    for repeat in tqdm(range(args.repeats), desc=part, disable=None):
-      # Ours first, for it leaves its weights; then in turn.
+    for repeat in tqdm(range(args.repeats), disable=None):
+      # Ours first, because it leaves its weights; then in turn.
       for side in SIDES[::-1] if repeat % 2 == 0 else SIDES:
         answers[side].append(_run(
-            part, side, root, args.file, folder, str(args.most_configs)))
-    rows = _compared(part, answers)
-    if part == 'ranking':
-      rows += _differences(folder)
-  for row in rows:
-    row.update(file=_title(args), machine=machine(), versions=_versions(),
-               remark=args.remark)
-  return rows
+            side, root, args.file, folder, str(args.most_configs)))
+    theirs, ours = (np.load(os.path.join(folder, f'{side}.npy'))
+                    for side in SIDES)
+  return answers, float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
 
-def _run(*arguments: str) -> dict[str, Any]:
+def _run(side: str, *arguments: str) -> dict[str, dict[str, float]]:
   """What a process of one side answers."""
-  environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'}
-  found = subprocess.run(
-      [sys.executable, os.path.abspath(__file__), '--worker', *arguments],
-      stdout=subprocess.PIPE, encoding='utf-8', env=environment, check=False)
-  if found.returncode:
-    raise UserError(f'{arguments[0]} with {arguments[1]} ended before it was '
-                    'done; its own messages are above')
-  return json.loads(found.stdout.splitlines()[-1])
+  done = subprocess.run(
+      [sys.executable, os.path.abspath(__file__), '--worker', side, *arguments],
+      stdout=subprocess.PIPE, encoding='utf-8', check=False)
+  if done.returncode:
+    raise UserError(f'measuring {side} failed; its own messages are above')
+  return json.loads(done.stdout.splitlines()[-1])
 
 
-def _compared(part: str, answers: dict[str, list]) -> list[dict]:
+def markdown(args, answers: dict[str, list], difference: float) -> str:
   """Medians of both sides, and their ratios."""
-  rows = []
-  work = 'a step' if part == 'training' else 'all ranked'
-  for key, name, unit in (
-      ('seconds', work, 's'), ('processor', f'{work}, processor time', 's'),
-      ('peak', 'peak of the process', 'MiB'),
-      ('taken', 'peak beyond what it had before', 'MiB')):
-    values = {side: statistics.median(each[key] for each in answers[side])
-              for side in SIDES}
-    rows += [_row(part, f'{name}, {side}', value, unit)
-             for side, value in values.items()]
-    rows.append(_row(part, f'{name}, baseline over ours',
-                     values['baseline'] / max(values['ours'], 1e-9), 'times'))
-  return rows
+  from tpu_graphs_ext.engine import artifacts
+  lines = ['# Speed and memory of the layout task\'s ResModel', '',
+           'Written by `benchmarks/speed_layout.py`, which says what is '
+           f'measured. {_title(args)}; medians of {args.repeats} processes of '
+           'each side.', '',
+           '| | baseline | ours | baseline over ours |',
+           '| --- | ---: | ---: | ---: |']
+  for part in PARTS:
+    for measure, unit in MEASURES.items():
+      theirs, ours = (statistics.median(
+          answer[part][measure] for answer in answers[side]) for side in SIDES)
+      lines.append(f'| {part}, {measure.replace("seconds", "time")} | '
+                   f'{theirs:.4g} {unit} | {ours:.4g} {unit} | '
+                   f'{theirs / max(ours, 1e-9):.3g} |')
+  versions = ', '.join(f'{name} {version}'
+                       for name, version in artifacts.versions().items())
+  return '\n'.join([
+      *lines, '', f'Largest difference of a score: {difference:.2g} of the '
+      'largest score.', '',
+      f'- {datetime.date.today()}; {machine()}; {versions}', ''])
 
 
-def _row(part: str, measure: str, value: float, unit: str) -> dict[str, Any]:
-  return {'part': part, 'measure': measure, 'value': value, 'unit': unit}
-
-
-def _differences(folder: str) -> list[dict]:
-  """Of the scores that both sides left, and of what they were to be."""
-  found = {name: np.load(os.path.join(folder, f'{name}.npy'))
-           for name in (*SIDES, 'exact')}
-  largest, exact = np.abs(found['baseline']).max(), found['exact']
-  differences = {
-      'largest difference': found['ours'] - found['baseline'],
-      **{f'from float64, {side}': found[side][:len(exact)] - exact
-         for side in SIDES}}
-  return [_row('scores', 'largest score', float(largest), ''), *(
-      _row('scores', name, float(np.abs(difference).max() / largest),
-           'of the largest score')
-      for name, difference in differences.items())]
-
-
-def _title(args: argparse.Namespace) -> str:
-  """The file and its sizes."""
+def _title(args) -> str:
   with np.load(args.file) as stored:
     nodes = len(stored['node_opcode'])
     configs, configurable = stored['node_config_feat'].shape[:2]
   if args.most_configs > 0:
     configs = f'{min(configs, args.most_configs)} of {configs}'
-  parts = os.path.abspath(args.file).split(os.sep)[-4:]
-  return (f'{"/".join(parts)}: {nodes} nodes, {configurable} configurable, '
-          f'{configs} configurations')
-
-
-def _versions() -> str:
-  from tpu_graphs_ext.engine import artifacts
-  return ', '.join(f'{name} {version}'
-                   for name, version in artifacts.versions().items())
+  return (f'`{os.path.basename(args.file)}`: {nodes} nodes, {configurable} '
+          f'configurable, {configs} configurations ranked')
 
 
 # --- One process -------------------------------------------------------------
 
 
-def _work(part: str, side: str, root: str, path: str, folder: str,
-          most_configs: str) -> None:
-  """Measures one side once, and prints JSON."""
+def _work(side: str, root: str, path: str, folder: str,
+          most_configs: str) -> dict[str, dict[str, float]]:
+  """Measures one side once."""
   sys.path.insert(0, root)
-  if side == 'ours':  # First of all, as in the scripts.
+  if side == 'ours':  # Before the baseline's, as in the scripts.
     from tpu_graphs_ext import layout_models as models
     data = _reader()
   else:
@@ -202,50 +152,30 @@ def _work(part: str, side: str, root: str, path: str, folder: str,
   model = models.ResModel(
       CONFIGS, int(tf.reduce_max(partition.node_opcode)) + 1)
   graph = partition.get_item(0).to_graph_tensor()
-  memory = _Memory()
   model.forward(data.sub_configs(graph, slice(0, 2)), num_configs=2)
   _share_weights(model, side, folder)
-  if part == 'ranking':
-    times = _ranking(data, model, graph, int(most_configs),
-                     os.path.join(folder, f'{side}.npy'))
-  else:
-    times = _training(model, partition)
-  print(json.dumps({**times, **memory.found()}))
-  exact = os.path.join(folder, 'exact.npy')
-  if part == 'ranking' and not os.path.exists(exact):
-    np.save(exact, _exact(model, data.sub_configs(
-        graph, slice(0, EXACT if int(most_configs) < 0
-                     else min(EXACT, int(most_configs))))))
+  return {
+      'ranking': _ranking(data, model, graph, int(most_configs),
+                          os.path.join(folder, f'{side}.npy')),
+      'training': _training(model, partition)}
 
 
-def _exact(model, graph) -> np.ndarray:
-  """float64 [configs]: the scores of a graph, as they were to be."""
-  ops, configs = (graph.node_sets[name] for name in ('op', 'nconfig'))
-  feed, config = (graph.edge_sets[name].adjacency
-                  for name in ('feed', 'config'))
-  order = np.argsort(config.source.numpy())
-  return exact_res_model.scores(
-      [weight.numpy() for weight in model.trainable_variables],
-      ops['op'].numpy(), ops['feats'].numpy(),
-      np.stack([feed.source.numpy(), feed.target.numpy()], -1),
-      config.target.numpy()[order], configs['feats'].numpy())
-
-
-class _Memory:
-  """The memory that a process takes from now on, MiB."""
+class _Cost:
+  """Times and memory from now on."""
 
   def __init__(self):
-    from speed_ranking import peak_mib, status_mib
-    self._peak_mib, self._earlier = peak_mib, peak_mib()
-    self._had = status_mib('VmRSS')
+    from speed_parts import peak_mib
     with contextlib.suppress(OSError):  # Linux then counts the peak anew.
       with open('/proc/self/clear_refs', 'w', encoding='ascii') as file:
         file.write('5')
+    self._peak, self._had = peak_mib, peak_mib()
+    self._clocks = time.perf_counter(), time.process_time()
 
-  def found(self) -> dict[str, float]:
-    """Peak of the process, and the peak since then over what it had then."""
-    peak = self._peak_mib()
-    return {'peak': max(self._earlier, peak), 'taken': peak - self._had}
+  def found(self, runs: int = 1) -> dict[str, float]:
+    start, processor = self._clocks
+    return {'seconds': (time.perf_counter() - start) / runs,
+            'processor seconds': (time.process_time() - processor) / runs,
+            'memory': self._peak() - self._had}
 
 
 def _reader():
@@ -285,7 +215,7 @@ def _share_weights(model, side: str, folder: str) -> None:
 
 def _ranking(data, model, graph, most_configs: int,
              path: str) -> dict[str, float]:
-  """Times of all chunks; the first chunk also runs once before."""
+  """Of all chunks; the first chunk also runs once before."""
   count = graph.node_sets['g']['runtimes'].shape[-1]
   count = min(count, most_configs) if most_configs > 0 else count
 
@@ -295,25 +225,15 @@ def _ranking(data, model, graph, most_configs: int,
                          num_configs=end - start)[0].numpy()
 
   scored(0)
-  start = _clocks()
+  cost = _Cost()
   scores = np.concatenate([scored(at) for at in range(0, count, CHUNK)])
-  times = _since(start)
+  found = cost.found()
   np.save(path, scores)
-  return times
-
-
-def _clocks() -> tuple[float, float]:
-  return time.perf_counter(), time.process_time()
-
-
-def _since(start: tuple[float, float]) -> dict[str, float]:
-  """Seconds on the clock and of the processor."""
-  return {name: now - then for name, now, then in zip(
-      ('seconds', 'processor'), _clocks(), start)}
+  return found
 
 
 def _training(model, partition, steps: int = 3) -> dict[str, float]:
-  """Times of a step, the medians of several after the first."""
+  """Of a step, after the first."""
   import tensorflow as tf
   import tensorflow_gnn as tfgnn
   import tensorflow_ranking as tfr
@@ -329,52 +249,10 @@ def _training(model, partition, steps: int = 3) -> dict[str, float]:
       loss=tfr.keras.losses.ListMLELoss(),
       optimizer=tf.keras.optimizers.Adam(learning_rate=1e-3, clipnorm=1e-2),
       metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])
-  found = []
-  for _ in range(1 + steps):
-    start = _clocks()
-    model.fit(batches, verbose=0)
-    found.append(_since(start))
-  return {name: statistics.median(times[name] for times in found[1:])
-          for name in found[0]}
-
-
-# --- Results -----------------------------------------------------------------
-
-
-def write_results(folder: str, rows: list[dict]) -> None:
-  """Replaces what was measured of these files in the CSV; writes the table."""
-  path, kept = os.path.join(folder, 'speed_layout.csv'), []
-  if os.path.exists(path):
-    new = {(row['part'], row['file']) for row in rows}
-    with open(path, encoding='utf-8', newline='') as file:
-      kept = [row for row in csv.DictReader(file)
-              if (row['part'], row['file']) not in new]
-  for row in rows:
-    row['value'] = f'{row["value"]:.6g}'
-  text = io.StringIO()
-  writer = csv.DictWriter(text, FIELDS, lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(kept + rows)
-  files.write_file(path, text.getvalue().encode())
-  files.write_file(os.path.join(folder, 'speed_layout.md'),
-                   markdown(kept + rows).encode())
-
-
-def markdown(rows: list[dict]) -> str:
-  """A table for each file, and what it was measured on."""
-  lines = ['# Speed and memory of the layout task\'s ResModel', '',
-           'Written by `benchmarks/speed_layout.py`, which says what is '
-           'measured.', '']
-  for file in dict.fromkeys(row['file'] for row in rows):
-    own = [row for row in rows if row['file'] == file]
-    lines += [f'## {file}', '', '| part | measure | value | unit |',
-              '| --- | --- | ---: | --- |']
-    lines += [f'| {row["part"]} | {row["measure"]} | '
-              f'{float(row["value"]):.4g} | {row["unit"]} |' for row in own]
-    lines += [''] + [f'- {text}' for text in dict.fromkeys(
-        '; '.join(filter(None, (row['machine'], row['versions'],
-                                row['remark']))) for row in own)] + ['']
-  return '\n'.join(lines)
+  model.fit(batches, verbose=0)
+  cost = _Cost()
+  model.fit(batches.repeat(steps), verbose=0)
+  return cost.found(steps)
 
 
 if __name__ == '__main__':

@@ -1,30 +1,22 @@
 """The accuracy benchmark of the layout task, on tiny data, and its tables."""
 
 import csv
-import os
 import pathlib
 import shutil
 import sys
-import types
 
-import numpy as np
 import pytest
 
-from support import eager_training, tiny_layout_models, tiny_layouts
+from support import eager_training, tiny_layout_models
 from support.places import BENCHMARKS
-from tpu_graphs_ext.engine import artifacts, evaluate
-from tpu_graphs_ext.engine import results as host_results
-from tpu_graphs_ext.engine.duplicate_configs import Scores
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.engine import evaluate
 from tpu_graphs_ext.sweep import pool
-from tpu_graphs_ext.tasks import layout_results
 from tpu_graphs_ext.tasks.layout_settings import LayoutLoadSettings
 
 sys.path.insert(0, str(BENCHMARKS))
 
 import accuracy
 import accuracy_layout
-import accuracy_layout_run
 import accuracy_layout_table
 import accuracy_table
 import accuracy_work
@@ -73,37 +65,13 @@ def test_table_has_means_over_seeds_and_what_bounds_them(results):
   assert cells_of(summary, 'NetA') == ['NetA', '0.450 ± 0.071']
 
 
-def test_models_are_ordered_by_tau_and_named_by_their_arguments(results):
-  results.put(row())
-  results.put(row(name='wide', kwargs='{"width": 9}', valid_kendall=0.5))
-  results.put(row(model='NetB', name='NetB', valid_kendall=0.45))
-  text = results.tables(results.rows())
-  table = text.split('### Validation split')[1]
-  assert [line.split('|')[1].strip() for line in table.splitlines()
-          if line.startswith('| ')][2:] == [
-              'wide `{"width": 9}`', 'NetB', 'NetA', 'a perfect order',
-              'a blind choice']
-
-
-def test_rows_of_the_tile_task_are_another_file(results):
-  with open(results.path, 'w', encoding='utf-8') as file:
-    csv.writer(file).writerow(accuracy_table.COLUMNS)
-  with pytest.raises(UserError, match='columns are not those'):
-    results.put(row())
-
-
 @pytest.mark.parametrize('flags, message', [
     (['--data', DATA], "no data set 'real:xla:random'; choose from sample:xla"),
-    (['--real', '/no/folder'], 'must have .npz files in <source>/<search>/'),
     (['--models', 'NoModel', '--data', DATA, '--real', '{real}'], 'NoModel'),
-    (['--changed', 'x', '--data', DATA, '--real', '{real}'],
-     'must be NAME=MODEL{JSON}'),
     (['--changed', 'x=LayoutGCN{1}', '--data', DATA, '--real', '{real}'],
      'must be NAME=MODEL{JSON}'),
 ])
-def test_wrong_flags_are_named(
-    flags, message, tmp_path, layout_run, monkeypatch, capsys):
-  monkeypatch.delenv(accuracy_layout.REAL_VARIABLE, raising=False)
+def test_wrong_flags_are_named(flags, message, tmp_path, layout_run, capsys):
   flags = [flag.format(real=layout_run[1]) if flag == '{real}' else flag
            for flag in flags]
   assert accuracy.main([
@@ -112,34 +80,13 @@ def test_wrong_flags_are_named(
   assert message in capsys.readouterr().err
 
 
-def test_real_files_may_be_named_by_the_environment(
-    monkeypatch, layout_run):
-  monkeypatch.setenv(accuracy_layout.REAL_VARIABLE, layout_run[1])
-  args = accuracy_layout.parser().parse_args(['--data', DATA])
-  data, = accuracy_layout.data_sets(args)
-  assert data.source == os.path.join(layout_run[1], 'xla', 'random')
-
-
-def test_programs_whose_configurations_are_the_same_are_left_out(
-    tmp_path, capsys):
-  root = tiny_layouts.write_collection(str(tmp_path), train=1)
-  tiny_layouts.write_collection(str(tmp_path), 'nlp', train=1)
-  path = tmp_path / 'xla' / 'random' / 'train' / 'train_0.npz'
-  with np.load(path) as stored:
-    arrays = dict(stored)
-  arrays['node_config_feat'][:] = arrays['node_config_feat'][0]
-  np.savez(path, **arrays)
-  assert accuracy_layout.real_collections(root) == ['nlp:random']
-  assert 'left out real:xla:random: in each program' in capsys.readouterr().err
-
-
 def test_every_model_that_is_compared_is_there():
   from tpu_graphs_ext import load_models
   path = accuracy_layout.parser().parse_args([]).models_py
   assert set(accuracy_layout.MODELS) == set(load_models.model_names(path))
 
 
-def test_runs_are_measured_on_real_files_besides_their_own(tmp_path):
+def test_models_of_sample_data_are_measured_on_real_files(tmp_path):
   args = accuracy_layout.parser().parse_args([
       '--real', str(tmp_path), '--work_dir', str(tmp_path), '--changed',
       'narrow=ResModel{"hidden_dim": 8}', '--seeds', '0'])
@@ -149,8 +96,7 @@ def test_runs_are_measured_on_real_files_besides_their_own(tmp_path):
       args, sets, args.models_py)]
   assert len({spec.folder for spec in specs}) == len(specs) == 2 * 6
   assert {spec.data: spec.real for spec in specs} == {
-      'sample:xla:default': str(tmp_path / 'xla' / 'default'),
-      DATA: str(tmp_path / 'xla' / 'default')}
+      'sample:xla:default': str(tmp_path / 'xla' / 'default'), DATA: ''}
   assert {(spec.name, spec.model, spec.kwargs) for spec in specs} >= {
       ('narrow', 'ResModel', '{"hidden_dim": 8}'),
       ('LayoutGAT', 'LayoutGAT', '{}')}
@@ -164,8 +110,6 @@ def finished(tmp_path_factory, layout_run):
   shutil.copytree(layout_run[1], root)
   shutil.copytree(root / 'xla' / 'random' / 'valid',
                   root / 'xla' / 'random' / 'test_labelled')
-  shutil.copytree(root / 'xla' / 'random' / 'valid',
-                  root / 'xla' / 'default' / 'valid')
   models = pathlib.Path(tiny_layout_models.__file__).read_text() + '''
 
 class NoRanker(TinyLayoutRanker):
@@ -216,11 +160,6 @@ def test_a_run_is_measured_and_a_failed_one_recorded(finished):
   good = rows['TinyLayoutRanker']
   assert good['status'] == 'ok'
   assert (good['valid_programs'], good['test_programs']) == ('2', '2')
-  # The only labelled files of the other search are those of valid again.
-  assert good['real_programs'] == '2'
-  assert good['real_kendall'] == good['valid_kendall']
-  text = (folder / 'accuracy_layout.md').read_text()
-  assert '### Labelled real files of the other search, none' in text
   assert (good['best_epoch'], good['epochs_done']) == ('1', '1')
   assert '4/2/2 for train/valid/test' in good['recipe']
   # The numbers are those of the host's own evaluation of the saved model.
@@ -241,20 +180,6 @@ def test_a_run_is_measured_and_a_failed_one_recorded(finished):
   assert 'will not \\| be made' in text
 
 
-def test_few_train_programs_are_copied(finished):
-  folder, *_ = finished
-  (run,) = (folder / 'work' / 'runs').glob('*TinyLayoutRanker*')
-  (info,) = map(artifacts.read_run_file, map(str, run.glob('run_*.jsonz')))
-  assert info['settings']['data_root'] == str(run / 'data')
-  # Of four programs no step of eight can be made: they are 40.
-  made, given = run / 'data' / 'xla' / 'random', folder / 'npz/xla/random'
-  for split, count in (('train', 40), ('valid', 2), ('test', 2)):
-    paths = list((made / split).iterdir())
-    assert len(paths) == count
-    assert {path.resolve() for path in paths} == {
-        path.resolve() for path in (given / split).iterdir()}
-
-
 def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
   folder, flags, _, before = finished
   started = []
@@ -272,17 +197,3 @@ def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
   assert (after['NoRanker']['status'], after['NoRanker']['error']) == ('ok', '')
 
 
-def test_equal_runtimes_bound_tau_away_from_1():
-  # 6 pairs, 2 of them equal: sqrt(4 / 6).
-  runtime = np.array([5, 5, 9, 9])
-  program = types.SimpleNamespace(
-      runtime_ns=runtime, fastest_first=np.argsort(runtime, kind='stable'),
-      name='x', num_nodes=9, num_configurable=6, num_configs=4,
-      runtime_rel=runtime.astype(float))
-  row = layout_results.row_of(
-      program, Scores(np.array([1.0, 2.0, 3.0, 4.0]), np.arange(4)))
-  columns = accuracy_layout_run.columns_of(
-      'valid', [program], host_results.table([row]))
-  assert columns['valid_most_kendall'] == pytest.approx((4 / 6) ** 0.5)
-  assert columns['valid_kendall'] == columns['valid_most_kendall']
-  assert columns['valid_top1'] == 0
