@@ -6,26 +6,22 @@ itself) and the standard library.
 
 What `layout_train.py` and `layout_evaluate.py` rely on:
   * `ResModel(num_configs, num_ops, **kwargs)`, which is all that they ever
-    make. They have flags `--model` and `--model_kwargs_json` and ignore them;
+    make. They ignore their flags `--model` and `--model_kwargs_json`;
     `ResModel` here honours both: see `_asked_for`.
-  * `model(graph, training)` and `model.forward(graph, num_configs)` take a
-    scalar `GraphTensor` of several programs and return float32
+  * `model(graph, training)` and `model.forward(graph, num_configs, backprop)`
+    take a scalar `GraphTensor` of several programs and return float32
     `[graphs, configs]`; the lowest score is the fastest configuration.
-    `forward` also takes `backprop`, which the scripts give.
-  * Trainable variables are the whole state. They are created in an order that
-    does not depend on the data, because the scripts copy them by position.
+  * Trainable variables are the whole state, in an order that does not depend on
+    the data, because the scripts copy them by position.
 
-The models:
-  * `MyLayoutSAGE`: the one to train; see its docstring.
-  * `ResModel`: the baseline's. Same constructor, variables and scores (to float
-    rounding).
-  * `LayoutGCN`, `LayoutGAT`, `GRURuntimePredictor`: for comparison.
+Models: `MyLayoutSAGE`, the one to train; `ResModel`, the baseline's, with the
+same constructor, variables and scores (to float rounding); `LayoutGCN`,
+`LayoutGAT` and `GRURuntimePredictor` for comparison.
 
 Programs have thousands of nodes, of which tens to hundreds have layouts to
-choose ("configurable nodes"). `MyLayoutSAGE` and `ResModel` copy configurations
-onto no other nodes: what does not depend on them is computed once a program.
-`forward` takes configurations in chunks, so memory does not grow with their
-number.
+choose ("configurable nodes"). What does not depend on those is computed once a
+program, and `forward` takes configurations in chunks, so memory does not grow
+with their number.
 
 Chapters, each of which uses only names of earlier ones:
   shared with models.py: checks, products, layers of the baseline.
@@ -46,11 +42,11 @@ nodes whose states depend on a configuration, `F` and `G` columns of node and
 config features, `width` of a hidden layer.
 
 Sources:
-  [GCN] Kipf and Welling, ICLR 2017.  [TpuGraphs] Phothilimthana et al., 2023.
-  [GST] Cao et al., Learning Large Graph Property Prediction via Graph Segment
-  Training, NeurIPS 2023.  [ListMLE] Xia et al., ICML 2008.
-  [GraphSAGE] Hamilton et al., NeurIPS 2017.  [GAT] Velickovic et al., ICLR
-  2018.  [GRU] Cho et al., EMNLP 2014.  [Breslow] Breslow, discussion of Cox's
+  [GCN] Kipf and Welling, ICLR 2017.  [GraphSAGE] Hamilton et al., NeurIPS 2017.
+  [GAT] Velickovic et al., ICLR 2018.  [GRU] Cho et al., EMNLP 2014.
+  [TpuGraphs] Phothilimthana et al., 2023.  [GST] Cao et al., Learning Large
+  Graph Property Prediction via Graph Segment Training, NeurIPS 2023.
+  [ListMLE] Xia et al., ICML 2008.  [Breslow] Breslow, discussion of Cox's
   regression models, 1972.
 """
 
@@ -334,18 +330,10 @@ class _Level(NamedTuple):
 
 
 def _levels(graph: _Graph, links: Sequence[_Link], rounds: int) -> list:
-  """Which nodes depend on a configuration before and after each round.
+  """Which nodes depend on a configuration: rounds + 1 levels.
 
-  Before the first round those that have one. A round takes it on to the
-  receivers of those; other states need not be computed once a configuration.
-
-  Args:
-    graph: the batch's graph.
-    links: whom a round sends from and to, each node to itself among them.
-    rounds: how many.
-
-  Returns:
-    rounds + 1 levels.
+  At first those that have one; a round takes it on to the receivers of its
+  links, each node itself among them.
   """
   mask = tf.minimum(1, _sums_by(
       tf.ones_like(graph.inputs.config_node), graph.inputs.config_node,
@@ -374,16 +362,10 @@ def _between(link: _Link, before: _Level, after: _Level) -> _Link:
 
 def _with_changed(base: tf.Tensor, changed: tf.Tensor, before: _Level,
                   after: _Level) -> tf.Tensor:
-  """States of a level from those of the level before.
+  """States of a level from those of the level before, elsewhere of `base`.
 
-  Args:
-    base: float32 [nodes, width], states without any configuration.
-    changed: float32 [reached, configs, width], those of `before`.
-    before: the level that is known.
-    after: the next level; its other nodes have the states of `base`.
-
-  Returns:
-    float32 [reached, configs, width].
+  Shapes: base float32 [nodes, width]; changed float32 [reached, configs,
+  width], of `before` -> the same of `after`.
   """
   change = changed - tf.gather(base, before.nodes)[:, tf.newaxis]
   return tf.gather(base, after.nodes)[:, tf.newaxis] + _sums_by(
@@ -401,15 +383,11 @@ def _script_flags() -> Any:
 
 
 def _asked_for() -> Optional[tuple]:
-  """Which model the running script was asked for: (name, arguments).
+  """(name, arguments) of the model that the running script was asked for.
 
-  `layout_train.py` says so in its flags, which it ignores itself.
-  `layout_evaluate.py` gives the arguments, and the name is in the run files of
-  its `--dirs`. None where no such script is running.
-
-  Raises:
-    ValueError: the arguments are no JSON object, or the models to evaluate
-      differ.
+  `layout_train.py` has both in flags that it ignores itself. For
+  `layout_evaluate.py`, which gives the arguments, the name is in the run files
+  of its `--dirs`. None where no such script is running.
   """
   flags = _script_flags()
   if isinstance(getattr(flags, 'model', None), str) and hasattr(
@@ -644,10 +622,13 @@ class _LayoutModel(tf.keras.Model):
     self._create_for(inputs.node_feats.shape[-1], inputs.config_feats.shape[-1])
     # Embedded by the layer, which adds its regularizer to the losses.
     embedded = self._op_embedding(graph).node_sets['op']['op_e']
-    return tf.cond(
-        tf.reduce_all(inputs.selected),
-        lambda: self._scores(inputs, embedded, training, 'fullgraph'),
-        lambda: self._scores(inputs, embedded, training, self.dropout))
+
+    def scored(dropout):
+      return self._scores(inputs, inputs.config_feats, self._parts(
+          inputs, embedded, training, dropout))
+
+    return tf.cond(tf.reduce_all(inputs.selected),
+                   lambda: scored('fullgraph'), lambda: scored(self.dropout))
 
   def forward(self, graph: tfgnn.GraphTensor, num_configs: int,
               dropout: Optional[str] = None,
@@ -699,15 +680,10 @@ class _LayoutModel(tf.keras.Model):
     # A function, so that Keras does not save the traces.
     return lambda dropout: compiled[dropout]
 
-  def _scores(self, inputs, embedded, training, dropout):
-    """Scores of all configurations at once, float32 [graphs, configs]."""
-    return self._joined_scores(
-        self._parts(inputs, embedded, training, dropout), inputs, inputs)
-
-  def _joined_scores(self, parts, inputs, chunk):
+  def _scores(self, inputs, config_feats, parts):
     """From the sums of all parts: float32 [graphs, configs]."""
     return self._head(
-        tf.add_n([part(chunk.config_feats) for part in parts]),
+        tf.add_n([part(config_feats) for part in parts]),
         tf.cast(inputs.node_counts, tf.float32),
         tf.cast(inputs.config_counts, tf.float32))
 
@@ -724,8 +700,8 @@ class _LayoutModel(tf.keras.Model):
     chunks = (configs + chunk - 1) // chunk
 
     def score_chunk(i, scores):
-      of_chunk = self._joined_scores(parts, inputs, inputs._replace(
-          config_feats=inputs.config_feats[:, i * chunk:(i + 1) * chunk]))
+      of_chunk = self._scores(
+          inputs, inputs.config_feats[:, i * chunk:(i + 1) * chunk], parts)
       return i + 1, scores.write(i, tf.transpose(of_chunk))
 
     scores = tf.while_loop(
@@ -757,10 +733,7 @@ class _LayoutModel(tf.keras.Model):
   def _encode(self, graph: _Graph, embedded: tf.Tensor, training: bool) -> Any:
     """What does not depend on a configuration: any structure of tensors.
 
-    Args:
-      graph: the graph of a part.
-      embedded: float32 [nodes, op_embed_dim], opcodes.
-      training: whether the model is trained.
+    `embedded` is float32 [nodes, op_embed_dim], the opcodes.
     """
     raise NotImplementedError
 
@@ -782,11 +755,7 @@ class _LayoutModel(tf.keras.Model):
 
   def _head(self, sums: tf.Tensor, nodes: tf.Tensor,
             configurable: tf.Tensor) -> tf.Tensor:
-    """Scores from sums.
-
-    Shapes: sums float32 [graphs, configs, any number]; nodes, configurable
-    float32 [graphs], how many there are -> [graphs, configs].
-    """
+    """Scores [graphs, configs] from sums; float32 [graphs] numbers of nodes."""
     raise NotImplementedError
 
 
@@ -802,10 +771,9 @@ class _Part:
       inputs: of this part.
       embedded: float32 [nodes, op_embed_dim].
       training: given to the model.
-      configs: bool [configurable of the batch], those that are in this part;
-        None: all.
+      configs: bool [configurable of the batch], those in this part; None: all.
       gradients: whether it is learned from.
-      weight: float32 [nodes], see `_LayoutModel._sums`.
+      weight: see `_LayoutModel._sums`.
     """
     self._model, self._configs, self._weight = model, configs, weight
     self._stop = (lambda x: x) if gradients else tf.stop_gradient
@@ -980,8 +948,7 @@ class ResModel(_ResModel):
     hidden_activation: a function of `tf.nn`.
     hidden_dim: width of hidden layers.
     adj_normalization: 'sym' or 'asym'.
-    dropout: what to do with nodes outside of the selected segment: see
-      `_LayoutModel`.
+    dropout: see `_LayoutModel`.
   """
 
   def __new__(cls, *args, **kwargs):
@@ -1018,13 +985,11 @@ class _Statistics(tf.keras.layers.Layer):
 
   def __init__(self, stored: Optional[Mapping[str, Any]]):
     super().__init__()
-    self._used = {}  # By table: how many columns vary, where it is known.
     self._initial = np.zeros([2, sum(_TABLE_WIDTHS.values())], np.float32)
-    if stored is not None:
-      sides = [self._sides(stored, table) for table in _TABLE_WIDTHS]
-      self._initial = np.concatenate(sides, -1)
-      self._used = {table: int((low != high).sum())
-                    for table, (low, high) in zip(_TABLE_WIDTHS, sides)}
+    self._is_given = stored is not None
+    if self._is_given:
+      self._initial = np.concatenate(
+          [self._sides(stored, table) for table in _TABLE_WIDTHS], -1)
 
   def _sides(self, stored, table):
     """float32 [2, columns of a table]."""
@@ -1040,18 +1005,19 @@ class _Statistics(tf.keras.layers.Layer):
         f'and maximum of {_TABLE_WIDTHS["node"]} and {_TABLE_WIDTHS["config"]} '
         f'finite numbers; {table} does not.')
 
-  def build_for(self, node_width: int, config_width: int) -> None:
-    """Creates the variable.
+  def build_for(self, **widths: int) -> None:
+    """Creates the variable, for so many columns of each table.
 
     Raises:
-      ValueError: features with so many columns were scaled with others.
+      ValueError: the features were scaled with other data.
     """
-    widths = {'node': node_width, 'config': config_width}
-    for table, used in self._used.items():
-      if used != widths[table]:
+    varies = self._initial[0] != self._initial[1]
+    for table, part in zip(_TABLE_WIDTHS, np.split(
+        varies, [_TABLE_WIDTHS['node']])):
+      if self._is_given and part.sum() != widths[table]:
         raise ValueError(
-            f'feature_stats has {used} {table} columns that vary, but the '
-            f'features have {widths[table]}; they are of other data.')
+            f'feature_stats has {part.sum()} {table} columns that vary, but '
+            f'the features have {widths[table]}; they are of other data.')
     self._table = self.add_weight(
         'feature_stats', self._initial.shape,
         initializer=lambda shape, dtype: tf.constant(self._initial))
@@ -1083,13 +1049,9 @@ class _Statistics(tf.keras.layers.Layer):
 def _of_running_script(node_width: int, config_width: int) -> Optional[dict]:
   """Statistics of the data that `layout_train.py` scales features with.
 
-  Its flags say where the files are, and where it keeps a cache of those that it
-  uses, which is read where it is there: of files with more than `--max_configs`
-  configurations it draws some. Only features are read, no runtimes.
-
-  Returns:
-    What `_Statistics` takes, or None: no such script is running, or what it
-    reads are other columns.
+  Of its cache where there is one, because it draws from files with more than
+  `--max_configs` configurations; only features are read, no runtimes. None
+  where no such script is running, or what it reads has other columns.
   """
   flags = _script_flags()
   if not all(isinstance(getattr(flags, name, None), str) for name in (
@@ -1109,30 +1071,22 @@ def _of_running_script(node_width: int, config_width: int) -> Optional[dict]:
       files = tf.io.gfile.glob(os.path.join(folder, '*.npz'))
       found = [_bounds_of_file(path, sizes[0])
                for path in (files[:5] if toy else files)]
-    stored = _over_files([one for one in found if one])
+    found = [one for one in found if one]
+    stored = {table: {
+        'minimum': np.min([one[table][0] for one in found], 0).tolist(),
+        'maximum': np.max([one[table][1] for one in found], 0).tolist()}
+              for table in _TABLE_WIDTHS}
+    varying = [int(np.not_equal(of['minimum'], of['maximum']).sum())
+               for of in stored.values()]
+    if varying != [node_width, config_width]:
+      raise ValueError(f'{varying} node and config columns vary, the features '
+                       f'have {[node_width, config_width]}')
   except (KeyError, OSError, ValueError, zipfile.BadZipFile,
           tf.errors.OpError) as error:
     _log.warning('No feature_stats: the files of %s cannot be read (%s).',
                  folder, error)
     return None
-  widths = {table: sum(np.not_equal(of['minimum'], of['maximum']))
-            for table, of in stored.items()}
-  if widths != {'node': node_width, 'config': config_width}:
-    _log.warning('No feature_stats: of the files of %s vary %s columns, the '
-                 'features have %d and %d.', folder, widths, node_width,
-                 config_width)
-    return None
   return stored
-
-
-def _over_files(found: Sequence[dict]) -> dict:
-  """The bounds of several files together."""
-  if not found:
-    raise ValueError('there are none')
-  return {table: {
-      'minimum': np.min([one[table][0] for one in found], 0).tolist(),
-      'maximum': np.max([one[table][1] for one in found], 0).tolist()}
-          for table in _TABLE_WIDTHS}
 
 
 def _bounds_of_file(path: str, min_configs: int) -> Optional[dict]:
@@ -1160,17 +1114,22 @@ def _bounds_of_file(path: str, min_configs: int) -> Optional[dict]:
 
 _DIMS, _LAYOUTS = 6, 3
 _SHAPE, _OWN_LAYOUT = 21, 134  # First of six node columns each.
+_CONVOLUTION_OP, _RESHAPE_OP = 26, 75  # Opcodes of the files.
 # Node columns of a convolution: batch and features of its input, input and
 # output features of its kernel, batch and features of its output.
 _CONVOLUTION = [93, 94, 99, 100, 105, 106]
+# Node columns of the element types, pred to c128, and their bytes.
+_TYPES, _BYTES = slice(3, 18), [1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16]
 _LANES, _SUBLANES = 128.0, 8.0  # Elements of a TPU's layout tile, minor first.
+_MAX_PADDING = 63.0
 
 
 class _Tensors(NamedTuple):
   """The output, input and kernel of each configurable node."""
   node: tf.Tensor      # int32 [configurable, 3], that makes them
   sizes: tf.Tensor     # float32 [configurable, 3, 6], 0: no dimension
-  stored: tf.Tensor    # int32 [configurable, 3], closest-packed dimension
+  bytes: tf.Tensor     # float32 [configurable, 3], without padding, in 2^16
+  stored: tf.Tensor    # int32 [configurable, 3, 2], closest-packed dimensions
   features: tf.Tensor  # int32 [configurable, 3], of a convolution
 
   def of(self, rows: tf.Tensor) -> '_Tensors':
@@ -1205,90 +1164,13 @@ def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
   turned = fit(last, first) & ~fit(first, last)
   nodes = tf.stack([own, tf.where(turned, last, first),
                     tf.where(turned, first, last)], -1)
+  element = _matmul(raw[:, _TYPES], tf.constant(_BYTES, tf.float32, [15, 1]))
+  element = tf.where(element > 0, element, 4.0)
   return _Tensors(
       nodes, tf.gather(sizes, nodes),
-      tf.cast(tf.gather(raw[:, _OWN_LAYOUT], nodes), tf.int32),
+      tf.gather(_elements(sizes) * element[:, 0], nodes),
+      tf.cast(tf.gather(raw[:, _OWN_LAYOUT:_OWN_LAYOUT + 2], nodes), tf.int32),
       tf.gather(dims, [5, 1, 3], axis=1))
-
-
-_TENSOR_COLUMNS = 9
-_FIRST_TENSOR = _LAYOUTS * (_DIMS * _DIMS + 1)
-_LAYOUT_COLUMNS = _FIRST_TENSOR + _LAYOUTS * _TENSOR_COLUMNS
-# Of each tensor, what its padding adds.
-_PADDING = slice(_FIRST_TENSOR + 4, None, _TENSOR_COLUMNS)
-
-
-def _layout_columns(layouts: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
-  """What layouts are, and what they do to the tensors.
-
-  For each of the three layouts: its permutation matrix, place by dimension, and
-  whether it is left to the compiler. For each of them again, with s_0 and s_1
-  the sizes of its two closest-packed dimensions,
-  p_0 = ceil(s_0 / 128) 128 / s_0 and p_1 = ceil(s_1 / 8) 8 / s_1:
-      log2 of (1 + s_0) and of (1 + s_1), by 16; log2 of p_0 and of p_1, by 8
-      p_0 p_1 - 1, at most 16, by 4: the padding
-      whether s_0 is a multiple of 128
-      whether it begins with the dimension that the tensor is stored by
-      whether a convolution's features come first, or second
-  all 0 where the layout is left to the compiler.
-  Shapes: layouts int32 [rows, 3, 6]; tensors of [rows, ...] ->
-  float32 [rows, _LAYOUT_COLUMNS].
-  """
-  rows = tf.shape(layouts)[0]
-  hot = tf.one_hot(layouts, _DIMS)  # [rows, layout, place, dimension]
-  given = tf.cast(layouts[..., 0] >= 0, tf.float32)  # [rows, layout]
-  minor, second = tf.unstack(tf.einsum(
-      'rlpd,rld->rlp', hot[:, :, :2], tensors.sizes), axis=-1)
-
-  def padding(size, unit):
-    return tf.maximum(1.0, tf.math.divide_no_nan(
-        tf.math.ceil(size / unit) * unit, size))
-
-  def flag(condition):
-    return tf.cast(condition, tf.float32)
-
-  lanes, sublanes = padding(minor, _LANES), padding(second, _SUBLANES)
-  columns = tf.stack([
-      _log2(1 + minor) / 16, _log2(1 + second) / 16,
-      _log2(lanes) / 8, _log2(sublanes) / 8,
-      tf.minimum(lanes * sublanes - 1, 16) / 4,
-      flag(tf.equal(tf.math.floormod(minor, _LANES), 0)),
-      flag(tf.equal(layouts[..., 0], tensors.stored)),
-      flag(tf.equal(layouts[..., 0], tensors.features)),
-      flag(tf.equal(layouts[..., 1], tensors.features))], -1)
-  return tf.concat([
-      tf.reshape(hot, [rows, _LAYOUTS * _DIMS * _DIMS]), 1 - given,
-      tf.reshape(columns * given[..., tf.newaxis],
-                 [rows, _LAYOUTS * _TENSOR_COLUMNS])], -1)
-
-
-def _log2(x: tf.Tensor) -> tf.Tensor:
-  return tf.math.log(x) / math.log(2)
-
-
-_SIZES = 8  # Columns of `_sizes_of`.
-
-
-def _sizes_of(graph: _Graph, raw: tf.Tensor, tensors: _Tensors,
-              leaders: tf.Tensor) -> tf.Tensor:
-  """By what the time of configurable nodes may grow.
-
-  Elements of the output, the input and the kernel; the root of the product of
-  these three, which for the product of two matrices counts multiplications;
-  elements of the nodes that take the layout over (`_leaders`); the most
-  elements of a tensor, and their root; 1, which is alike for all nodes.
-  Shapes: raw float32 [nodes, 140] -> float32 [configurable, _SIZES].
-  """
-  elements = _elements(tensors.sizes)
-  most = tf.reduce_max(elements, -1, keepdims=True)
-  products = tf.exp(1.5 * tf.reduce_mean(
-      tf.math.log(elements + 1e-6), -1, keepdims=True))
-  followers = _sums_by(
-      tf.where(leaders >= 0, _elements(raw[:, _SHAPE:_SHAPE + _DIMS]), 0.0),
-      tf.maximum(leaders, 0), tf.size(graph.inputs.config_node))
-  return tf.concat([
-      elements, products, followers[:, tf.newaxis], most, tf.sqrt(most),
-      tf.ones_like(most)], -1)
 
 
 def _elements(sizes: tf.Tensor) -> tf.Tensor:
@@ -1296,6 +1178,116 @@ def _elements(sizes: tf.Tensor) -> tf.Tensor:
   known = tf.cast(tf.reduce_any(sizes > 0, -1), tf.float32)
   return tf.minimum(
       known * tf.reduce_prod(tf.maximum(1.0, sizes), -1) / 2 ** 16, 1e8)
+
+
+def _packed_sizes(layouts: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
+  """Sizes of the two closest-packed dimensions, at least 1.
+
+  A layout that is left to the compiler is taken to be the stored one.
+  Shapes: layouts int32 [rows, 3, 6]; tensors of [rows, ...] -> float32
+  [rows, 3, 2].
+  """
+  order = tf.where(layouts[..., :1] >= 0, layouts[..., :2], tensors.stored)
+  return tf.maximum(1.0, tf.where(order >= 0, tf.gather(
+      tensors.sizes, tf.clip_by_value(order, 0, _DIMS - 1), batch_dims=2), 1.0))
+
+
+def _padding(packed_sizes: tf.Tensor) -> tf.Tensor:
+  """What padding to whole layout tiles adds, as a share of the tensor.
+
+      ceil(s_0 / 128) 128 / s_0 * ceil(s_1 / u) u / s_1 - 1, at most 63
+  u is 8, or 2 or 4 where s_1 is no larger.
+  Shapes: float32 [rows, 3, 2], s_0 and s_1 -> [rows, 3].
+  """
+  minor, second = tf.unstack(packed_sizes, axis=-1)
+  unit = tf.where(second <= 2, 2.0, tf.where(second <= 4, 4.0, _SUBLANES))
+  padded = (tf.math.ceil(minor / _LANES) * _LANES / minor
+            * tf.math.ceil(second / unit) * unit / second)
+  return tf.minimum(padded - 1, _MAX_PADDING)
+
+
+_LAYOUT_COLUMNS = _LAYOUTS * (_DIMS * _DIMS + 8)
+
+
+def _layout_columns(layouts: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
+  """What layouts are, and what they do to the tensors.
+
+  For each of the three layouts: its permutation matrix, place by dimension, and
+  whether it is asked for; and, 0 where it is not,
+      log2 of the two `_packed_sizes`, by 16; log2 of 1 + padding, by 8
+      whether the closest-packed size is a multiple of 128
+      whether the closest-packed dimension is the stored one
+      whether a convolution's features come first, or second
+  Shapes: as in `_packed_sizes` -> float32 [rows, _LAYOUT_COLUMNS].
+  """
+  rows = tf.shape(layouts)[0]
+  sizes = _packed_sizes(layouts, tensors)
+  first, second = layouts[..., 0], layouts[..., 1]
+  is_asked = tf.cast(first >= 0, tf.float32)[..., tf.newaxis]
+  flags = tf.cast(tf.stack([
+      tf.equal(tf.math.floormod(sizes[..., 0], _LANES), 0),
+      tf.equal(first, tensors.stored[..., 0]),
+      tf.equal(first, tensors.features),
+      tf.equal(second, tensors.features)], -1), tf.float32)
+  columns = is_asked * tf.concat([
+      _log2(sizes) / 16, _log2(1 + _padding(sizes))[..., tf.newaxis] / 8,
+      flags], -1)
+  return tf.reshape(tf.concat([
+      tf.reshape(tf.one_hot(layouts, _DIMS), [rows, _LAYOUTS, _DIMS * _DIMS]),
+      is_asked, columns], -1), [rows, _LAYOUT_COLUMNS])
+
+
+def _log2(x: tf.Tensor) -> tf.Tensor:
+  return tf.math.log(x) / math.log(2)
+
+
+class _Work(NamedTuple):
+  """What the time of each configurable node grows with, float32 in 2^16."""
+  bytes: tf.Tensor       # [configurable, 3], of output, input and kernel
+  price: tf.Tensor       # [configurable, 3], of the padding of these
+  reshaped: tf.Tensor    # [configurable], bytes of a reshape's output
+
+  def of(self, rows: tf.Tensor) -> '_Work':
+    return _Work(*(tf.gather(x, rows) for x in self))
+
+  def unpadded(self) -> tf.Tensor:
+    """float32 [configurable], the price of all of it."""
+    return tf.reduce_sum(self.price, -1) + self.reshaped
+
+
+# Prices, where a byte of an operand's padding costs 1. They were chosen on the
+# sample data's train and validation programs.
+_OF_LAST, _OF_GRADIENT, _OF_RESHAPE = 0.1, 3.0, 10.0
+_OF_TURNED = [0.03, 0.3, 0.0]  # Of output, input and kernel.
+
+
+def _work_of(graph: _Graph, tensors: _Tensors, leaders: tf.Tensor) -> _Work:
+  """Prices, before anything is learned.
+
+  Padding of an operand costs its bytes. That of an output costs 0.1 of its
+  bytes if no configurable node reads it, as one that does asks for a layout
+  itself; and, of a filter's gradient (a convolution whose output is smaller
+  than both operands), 3 times its multiplications, which are the root of the
+  product of the three tensors' elements. A reshape that is asked for a layout
+  has to copy, and so may what reads a tensor whose closest-packed dimension is
+  not the stored one: `_OF_RESHAPE` and `_OF_TURNED` of its bytes.
+  """
+  output, input_, kernel = tf.unstack(tensors.bytes, axis=-1)
+  opcode = tf.gather(graph.inputs.opcode, graph.inputs.config_node)
+  moves = tf.cast(tf.equal(opcode, _RESHAPE_OP), tf.float32)
+  gradient = tf.cast(tf.equal(opcode, _CONVOLUTION_OP) & (
+      output < tf.minimum(input_, kernel)), tf.float32)
+  # Elements are in 2^16, so the root is in 2^24.
+  multiplied = 2 ** 8 * tf.sqrt(tf.reduce_prod(_elements(tensors.sizes), -1))
+  rows = tf.range(tf.size(opcode))
+  read = tf.gather(leaders, tensors.node[:, 1:])
+  is_read = tf.math.unsorted_segment_max(
+      tf.cast(tf.not_equal(read, rows[:, tf.newaxis]), tf.int32),
+      tf.where(read < 0, tf.size(rows), read), 1 + tf.size(rows))[:-1]
+  is_last = tf.cast(is_read < 1, tf.float32)
+  return _Work(tensors.bytes, tf.stack([
+      _OF_LAST * is_last * output + _OF_GRADIENT * gradient * multiplied,
+      (1 - moves) * input_, (1 - moves) * kernel], -1), moves * output)
 
 
 def _leaders(graph: _Graph, raw: tf.Tensor) -> tf.Tensor:
@@ -1316,60 +1308,6 @@ def _leaders(graph: _Graph, raw: tf.Tensor) -> tf.Tensor:
   for _ in range(5):  # Each time twice as far.
     leader = tf.gather(leader, leader)
   return tf.maximum(-1, tf.gather(row, leader))
-
-
-class _Reads(NamedTuple):
-  """From which configurable nodes each has its input and its kernel."""
-  row: tf.Tensor      # int32 [configurable, 2], that one's row, or -1
-  alike: tf.Tensor    # float32 [configurable, 2], 1: its output has this shape
-  is_last: tf.Tensor  # float32 [configurable], 1: none reads its output
-
-
-def _reads_of(tensors: _Tensors, leaders: tf.Tensor) -> _Reads:
-  row = tf.gather(leaders, tensors.node[:, 1:])
-  own = tf.range(tf.shape(row)[0])[:, tf.newaxis]
-  row = tf.where(tf.equal(row, own), -1, row)  # It stands in for an operand.
-  alike = (row >= 0) & tf.reduce_all(tf.equal(
-      tf.gather(tensors.sizes[:, 0], tf.maximum(row, 0)),
-      tensors.sizes[:, 1:]), -1)
-  is_read = _sums_by(tf.reshape(tf.cast(row >= 0, tf.float32), [-1]),
-                     tf.reshape(tf.maximum(row, 0), [-1]), tf.shape(row)[0])
-  return _Reads(row, tf.cast(alike, tf.float32),
-                tf.cast(tf.equal(is_read, 0), tf.float32))
-
-
-_READ_COLUMNS = 13
-
-
-def _read_columns(reads: _Reads, tensors: _Tensors,
-                  asked: tf.Tensor) -> tf.Tensor:
-  """Where a tensor is read in another layout than it is made in: copies.
-
-  For the input and the kernel: whether their closest-packed dimension, or one
-  of the first two, is not the one in which the configurable node that they come
-  from makes them; where they come from none, whether it is not the stored one;
-  which of these cases it is. For an output that none reads, whether it is not
-  the stored one.
-  Shapes: asked int32 [configurable, configs, 3, 2], the two closest-packed
-  dimensions of each layout -> float32 [configurable, configs, _READ_COLUMNS].
-  """
-  given = tf.cast(asked[..., 0] >= 0, tf.float32)
-  turned = tf.cast(tf.not_equal(
-      asked[..., 0], tensors.stored[:, tf.newaxis]), tf.float32) * given
-  columns = [reads.is_last[:, tf.newaxis] * turned[..., 0]]
-  for place in (0, 1):
-    source = tf.maximum(reads.row[:, place], 0)
-    made, read = tf.gather(asked[:, :, 0], source), asked[:, :, place + 1]
-    is_given = given[..., place + 1]
-    known = reads.alike[:, place, tf.newaxis] * is_given * tf.gather(
-        given[..., 0], source)
-    none = tf.cast(reads.row[:, place] < 0, tf.float32)[:, tf.newaxis]
-    unlike = tf.cast(tf.not_equal(made, read), tf.float32)
-    columns += [
-        known * unlike[..., 0], known * tf.reduce_max(unlike, -1),
-        none * turned[..., place + 1], none * is_given, known,
-        (1 - known) * (1 - none) * is_given]
-  return tf.stack(columns, -1)
 
 
 class _Distinct(NamedTuple):
@@ -1419,52 +1357,46 @@ class _SAGERound(_DenseNorm):
         _matmul(x, own)]))
 
 
-_LINEAR_DIM = 32  # Of the parts of `MyLayoutSAGE` without LayerNorm.
+_LINEAR_DIM = 32  # Of the part of `MyLayoutSAGE` without LayerNorm.
+_LEARNED = 0.1  # A factor of what is learned: few programs teach too much.
 
 
 class _EncodedSage(NamedTuple):
   """What `MyLayoutSAGE` knows of a part before any configuration."""
-  linear_gate: tf.Tensor  # float32 [configurable, _LINEAR_DIM]
-  read_gate: tf.Tensor    # float32 [configurable, _LINEAR_DIM]
-  sizes: tf.Tensor        # float32 [configurable, _SIZES]
+  gate: tf.Tensor  # float32 [configurable, _LINEAR_DIM]
   tensors: _Tensors
-  reads: _Reads
+  work: _Work
 
 
 class MyLayoutSAGE(_LayoutModel):
-  """A time is a sum over nodes, each of its size.
+  """The bytes that layouts pad, at prices that a network corrects.
 
-  Configurations join only at the nodes that have them, y once for each. Every
-  dense layer with N(.) is followed by LayerNorm and the activation:
+  Configurations join only at the nodes that have them. Every dense layer with
+  N(.) is followed by LayerNorm and the activation:
       h_v = N([embedded opcode, log scales of node features] W)
       h_v <- h_v + N([p_v, c_v, h_v] W)              node_rounds times
-      y_k = p_k q + ((1 + h_k Q) * (c_k P)) R + ((1 + h_k Q') * (r_k P')) R'
-      score = 10 * sum over m of (sum_k m_k y_km) / (sum_k m_k)
+      y_k = 0.1 ((1 + h_k Q) * (c_k P)) R
+      x = (sum over k of  padding_k . price_k + y_k . bytes_k + copies_k)
+          / (sum over k of price_k)
+      score = 5 log(1 + x),  5 x where x is negative
   v runs over all nodes, k over the configurable ones. p_v and c_v are means
-  over producers and consumers. The layout columns c_k are permutations, and
-  what they do to the tensors that they lay out (`_layout_columns`); r_k says
-  where a tensor is read in another layout than it is made in
-  (`_read_columns`).
+  over producers and consumers. padding_k is that of output, input and kernel to
+  whole layout tiles (`_padding`); `_work_of` says what it and copies cost. The
+  layout columns c_k are permutations, and what they do to the tensors
+  (`_layout_columns`).
 
-  m are sizes of a node (`_sizes_of`). They span orders of magnitude, of which
-  normalised states know little, and there are few programs to learn from: so
-  y is what a layout costs for each element, the same in any program. The 10
-  brings scores to where a loss tells them apart within few steps.
+  A tensor costs as much as it holds with its padding: that carries over to any
+  program and need not be learned, so R is almost 0 at first. y is what a layout
+  costs beyond it, for each byte.
 
-  p_k is the padding of output, input and kernel to whole layout tiles. That a
-  tensor costs as much as it holds with its padding need not be learned: q
-  begins as 0.1 for the elements of each, while R and R' are almost 0.
-
-  Without `feature_stats` there are no such columns; log scales of the config
-  features take the place of c_k.
+  Without `feature_stats` padding and columns are unknown; log scales of the
+  config features take the place of c_k.
 
   The nodes' part runs once a program. A node has few distinct layouts, however
-  many configurations there are, so c_k is computed once for each of those. y is
-  linear in what a configuration changes: with layers between, it ranked the
-  sample data's validation and test programs a little worse.
+  many configurations there are, so its costs are computed once for each.
 
   Sources: [GraphSAGE] mean aggregation, [GST] segments; ours are the join at
-  the configurable nodes, the columns, paths and sizes.
+  the configurable nodes, the columns and the prices.
 
   Args:
     num_configs: configurations of each graph in training.
@@ -1474,8 +1406,7 @@ class MyLayoutSAGE(_LayoutModel):
     node_rounds: rounds of message passing over all nodes.
     hidden_activation: a function of `tf.nn`.
     objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
-    dropout: what to do with nodes outside of the selected segment: see
-      `_LayoutModel`.
+    dropout: see `_LayoutModel`.
     feature_stats: see `_Statistics`; 'auto' reads them from the files of the
       running `layout_train.py`.
   """
@@ -1491,35 +1422,27 @@ class MyLayoutSAGE(_LayoutModel):
     _activation(hidden_activation)  # Refuses what is none.
     self._embed_width = op_embed_dim
     self._stored = lambda: feature_stats  # Keras would save the dict itself.
-    self._statistics = self._padding_cost = None  # Made with the variables.
+    self._statistics = None  # Made with the variables.
     self._node_encoder = _DenseNorm(hidden_dim, hidden_activation)
     self._node_rounds = [_SAGERound(hidden_dim, hidden_activation)
                          for _ in range(node_rounds)]
-    dense = tf.keras.layers.Dense
-    self._linear_gate, self._read_gate = dense(_LINEAR_DIM), dense(_LINEAR_DIM)
-    self._linear_config = dense(_LINEAR_DIM, use_bias=False)
-    self._read_config = dense(_LINEAR_DIM, use_bias=False)
-    # Almost 0 at first: what no step has changed adds no noise to a score.
-    self._linear_adder, self._read_adder = (
-        dense(_SIZES, use_bias=False, kernel_initializer=(
-            tf.keras.initializers.VarianceScaling(1e-6))) for _ in range(2))
+    self._gate = tf.keras.layers.Dense(_LINEAR_DIM)
+    self._config = tf.keras.layers.Dense(_LINEAR_DIM, use_bias=False)
+    self._adder = tf.keras.layers.Dense(
+        _LAYOUTS, use_bias=False,
+        kernel_initializer=tf.keras.initializers.VarianceScaling(1e-6))
 
   def _build_layers(self, node_width, config_width):
     stored = self._stored()
     if stored == 'auto':
       stored = _of_running_script(node_width, config_width)
     self._statistics = _Statistics(stored)
-    self._statistics.build_for(node_width, config_width)
+    self._statistics.build_for(node=node_width, config=config_width)
     self._node_encoder.build([None, self._embed_width + 2 * node_width])
-    for layer in (*self._node_rounds, self._linear_gate, self._read_gate):
+    for layer in (*self._node_rounds, self._gate):
       layer.build([None, self._width])
-    self._linear_config.build([None, _LAYOUT_COLUMNS + 2 * config_width])
-    self._read_config.build([None, _READ_COLUMNS])
-    for layer in (self._linear_adder, self._read_adder):
-      layer.build([None, _LINEAR_DIM])
-    start = 0.1 * tf.eye(_LAYOUTS, _SIZES)  # Elements of each tensor.
-    self._padding_cost = self.add_weight(
-        'padding_cost', start.shape, initializer=lambda shape, dtype: start)
+    self._config.build([None, _LAYOUT_COLUMNS + 2 * config_width])
+    self._adder.build([None, _LINEAR_DIM])
 
   def _encode(self, graph, embedded, training):
     feats = graph.inputs.node_feats
@@ -1528,56 +1451,55 @@ class MyLayoutSAGE(_LayoutModel):
     h = self._node_encoder(tf.concat([embedded, _log_scales(feats)], -1))
     for layer in self._node_rounds:
       h = layer.update(graph, links, h)
-    at_configs = tf.gather(h, graph.inputs.config_node)
     raw = self._statistics.raw('node', feats)
-    tensors, leaders = _tensors_of(graph, raw), _leaders(graph, raw)
+    tensors = _tensors_of(graph, raw)
     return _EncodedSage(
-        1 + self._linear_gate(at_configs), 1 + self._read_gate(at_configs),
-        _sizes_of(graph, raw, tensors, leaders), tensors,
-        _reads_of(tensors, leaders))
+        1 + self._gate(tf.gather(h, graph.inputs.config_node)), tensors,
+        _work_of(graph, tensors, _leaders(graph, raw)))
 
   def _rows(self, graph, encoded):
-    return 2 * tf.size(graph.inputs.config_node)
+    return tf.size(graph.inputs.config_node)
 
-  def _of_nodes(self, encoded, distinct):
-    """The part of y_k of each node's own layouts, and those layouts.
-
-    Shapes: float32 [distinct, _SIZES], int32 [distinct, 3, 6].
-    """
+  def _costs(self, encoded, distinct):
+    """Of each distinct layout of a node: float32 [distinct]."""
+    gate, tensors, work = (encoded.gate, encoded.tensors, encoded.work)
+    node, known = distinct.node, self._statistics.known()
     layouts = tf.reshape(
         tf.cast(self._statistics.raw('config', distinct.feats), tf.int32),
         [-1, _LAYOUTS, _DIMS])
-    known = self._statistics.known()
-    columns = known * _layout_columns(
-        layouts, encoded.tensors.of(distinct.node))
-    linear = self._linear_config(tf.concat([
-        columns, (1 - known) * _log_scales(distinct.feats)], -1))
-    gate = tf.gather(encoded.linear_gate, distinct.node)
-    return (_matmul(columns[:, _PADDING], self._padding_cost)
-            + self._linear_adder(gate * linear)), layouts
+    tensors, work = tensors.of(node), work.of(node)
+    y = _LEARNED * self._adder(tf.gather(gate, node) * self._config(tf.concat([
+        known * _layout_columns(layouts, tensors),
+        (1 - known) * _log_scales(distinct.feats)], -1)))
+    first = layouts[..., 0]
+    is_asked = tf.cast(first >= 0, tf.float32)
+    is_turned = is_asked * tf.cast(
+        tf.not_equal(first, tensors.stored[..., 0]), tf.float32)
+    costs = (_padding(_packed_sizes(layouts, tensors)) * work.price
+             + tf.constant(_OF_TURNED) * is_turned * work.bytes)
+    return (known * _OF_RESHAPE * is_asked[:, 0] * work.reshaped
+            + tf.reduce_sum(known * costs + y * tf.where(
+                known > 0, work.bytes, 1.0), -1))
 
   def _sums(self, graph, encoded, config_feats, weight):
-    """[sum m y, sum m], of `_SIZES` each."""
+    """[sum of the costs, sum of the prices]."""
     distinct = _distinct(config_feats)
-    y, layouts = self._of_nodes(encoded, distinct)
-    reads = self._statistics.known() * _read_columns(
-        encoded.reads, encoded.tensors, tf.gather(
-            layouts[..., :2], distinct.index))
-    y = tf.gather(y, distinct.index) + self._read_adder(
-        encoded.read_gate[:, tf.newaxis] * self._read_config(reads))
-    sizes = encoded.sizes  # y float32 [configurable, configs, _SIZES]
+    costs = tf.gather(self._costs(encoded, distinct), distinct.index)
+    # Each node counts for 1 where no sizes are known.
+    known = self._statistics.known()
+    prices = known * encoded.work.unpadded() + (1 - known)
+    pair = tf.stack([
+        costs, prices[:, tf.newaxis] + tf.zeros_like(costs)], -1)
     if weight is not None:
-      sizes *= tf.gather(weight, graph.inputs.config_node)[:, tf.newaxis]
-    over_configs = functools.partial(
-        _sums_by, number=graph.config_graph, numbers=graph.graphs)
-    total = over_configs(sizes)[:, tf.newaxis]
-    once_a_config = tf.zeros([1, tf.shape(config_feats)[1], 1])
-    return tf.concat([over_configs(y * sizes[:, tf.newaxis]),
-                      total + once_a_config], -1)
+      pair *= tf.gather(weight, graph.inputs.config_node)[
+          :, tf.newaxis, tf.newaxis]
+    return _sums_by(pair, graph.config_graph, graph.graphs)
 
   def _head(self, sums, nodes, configurable):
-    means = tf.math.divide_no_nan(*tf.split(sums, 2, -1))
-    return 10 * tf.reduce_sum(means, -1) + self._statistics.zero()
+    x = tf.math.divide_no_nan(*tf.unstack(sums, axis=-1))
+    positive = tf.maximum(x, 0)
+    return 5 * (tf.math.log1p(positive) + x - positive) + (
+        self._statistics.zero())
 
 
 # ---------------------------------------------------------- chapter: comparison
@@ -1743,14 +1665,11 @@ class GRURuntimePredictor(_LayoutModel):
       score = mean over f of  h_f w + b
   trained by the mean squared error.
   Source: a public notebook on the layout collections, "GRURuntimePredictor";
-  GRU: [GRU]. There t is a table of assumed times of the opcodes, here it is
-  learned (softplus, so that it stays positive); there columns are raw and their
-  sums reach 1e12, here they are means on logarithmic scales; there a sum over
-  config columns runs on from one to the next; and edges are read in the order
-  of the file, so that some nodes pass on what they received. Labels are
-  runtimes scaled to [0, 1] over a list, where the notebook multiplies them.
-  Opcodes and columns alone distinguish nodes, so segments do not matter and
-  `dropout` is 'fullgraph'.
+  GRU: [GRU]. Ours: t is learned (softplus), not a table of assumed times; means
+  on logarithmic scales instead of raw sums, which reach 1e12; sums that do not
+  run on from one column to the next; edges that do not depend on their order in
+  the file; labels scaled to [0, 1] over a list. `dropout` is 'fullgraph', since
+  opcodes and columns alone distinguish nodes.
 
   Args:
     num_configs: configurations of each graph in training.

@@ -62,28 +62,38 @@ def test_a_segment_has_its_own_nodes_edges_and_configurations():
 # -------------------------------------------------------------- the layouts
 
 
-def tensors(sizes, stored=(0, 0, 0), features=(0, 0, 0)):
+def tensors(sizes, stored=((0, 1),) * 3, features=(0, 0, 0)):
   """Of one node."""
   return layout_models._Tensors(
       tf.constant([[0, 0, 0]]), tf.constant([sizes], tf.float32),
-      tf.constant([stored]), tf.constant([features]))
+      tf.ones([1, 3]), tf.constant([stored]), tf.constant([features]))
 
 
 def test_a_layout_is_compared_with_the_tensor_it_lays_out():
   """An output of 8 x 100 x 3 with the second dimension closest-packed."""
-  row = layout_models._layout_columns(
-      tf.constant([[[1, 0, 2, -1, -1, -1], LEFT, LEFT]]), tensors(
-          [[8, 100, 3, 0, 0, 0]] * 3, (1, 0, 0), (2, 0, 0))).numpy()[0]
-  assert row.shape == (layout_models._LAYOUT_COLUMNS,)
-  assert np.argwhere(row[:36].reshape(6, 6)).tolist() == [
+  layouts = tf.constant([[[1, 0, 2, -1, -1, -1], LEFT, LEFT]])
+  of_one = tensors([[8, 100, 3, 0, 0, 0]] * 3, ((1, 0),) * 3, (2, 0, 0))
+  row = layout_models._layout_columns(layouts, of_one).numpy().reshape(3, 44)
+  assert np.argwhere(row[0, :36].reshape(6, 6)).tolist() == [
       [0, 1], [1, 0], [2, 2]]
-  assert row[108:111].tolist() == [0, 1, 1]  # What the compiler chooses.
-  np.testing.assert_allclose(row[111:120], [
-      math.log2(101) / 16, math.log2(9) / 16, math.log2(1.28) / 8, 0,
-      0.28 / 4, 0, 1, 0, 0], atol=1e-6)
-  assert not row[120:].any()
-  np.testing.assert_allclose(
-      row[layout_models._PADDING], [0.07, 0, 0], atol=1e-6)
+  assert row[:, 36].tolist() == [1, 0, 0]
+  np.testing.assert_allclose(row[0, 37:], [
+      math.log2(100) / 16, math.log2(8) / 16, math.log2(1.28) / 8, 0, 1, 0, 0],
+      atol=1e-6)
+  assert not row[1:].any()
+
+
+@pytest.mark.parametrize('order, want', [
+    ([1, 0], 0.28),               # 100 of 128 lanes, all of 8 sublanes.
+    ([2, 1], 128 / 3 * 1.04 - 1),  # 3 of 128, 100 of 104.
+    ([0, 2], 16 * 4 / 3 - 1),     # 8 of 128, 3 of 4.
+    ([-1, -1], 0.28),             # As it is stored.
+])
+def test_padding_to_whole_layout_tiles(order, want):
+  found = layout_models._padding(layout_models._packed_sizes(
+      tf.constant([[order + [-1] * 4] * 3]),
+      tensors([[8, 100, 3, 0, 0, 0]] * 3, ((1, 0),) * 3)))
+  np.testing.assert_allclose(found, [[want] * 3], rtol=1e-5)
 
 
 def raw_of(*sizes):
@@ -103,45 +113,36 @@ def test_the_operands_of_a_convolution_are_told_apart_by_their_sizes():
   assert found.features.numpy().tolist() == [[3, 3, 3]]
 
 
-def test_sizes_of_a_product_and_of_what_follows_it():
+def test_prices_of_products_and_reshapes_that_read_each_other():
   """2 reads 0 and 1, 3 goes over what 2 made, and so does 5; 4 reads 3."""
-  graph = layout_models._Graph(chain(
-      [6], [2, 4], [2], [(2, 0), (2, 1), (3, 2), (4, 3), (5, 3), (5, 1)]))
-  raw = tf.constant(raw_of([256, 256], [255, 512], [256, 512], [256, 512],
-                           [64, 1024], [256, 1024]))  # 5 reads more of 3.
-  leaders = layout_models._leaders(graph, raw)
-  assert leaders.numpy().tolist() == [-1, -1, 0, 0, 1, 0]
-  found = layout_models._tensors_of(graph, raw)
-  last = 255 / 128
+  inputs = chain([6], [2, 4], [2], [(2, 0), (2, 1), (3, 2), (4, 3), (5, 3),
+                                    (5, 1)])
+  raw = raw_of([256, 256], [256, 512], [256, 512], [256, 512], [64, 1024],
+               [256, 1024])
+  raw[:, 15] = 1  # bfloat16
+  for opcode, want in (
+      # Products: 2 ** 18 bytes are 4; 0.1 of 2 for what none reads.
+      (0, ([[0, 2, 4], [0.2, 4, 4]], [0, 0])),
+      (layout_models._RESHAPE_OP, ([[0, 0, 0], [0.2, 0, 0]], [4, 2]))):
+    graph = layout_models._Graph(inputs._replace(opcode=tf.fill([6], opcode)))
+    leaders = layout_models._leaders(graph, tf.constant(raw))
+    assert leaders.numpy().tolist() == [-1, -1, 0, 0, 1, 0]
+    tensors_ = layout_models._tensors_of(graph, tf.constant(raw))
+    work = layout_models._work_of(graph, tensors_, leaders)
+    np.testing.assert_allclose(work.bytes, [[4, 2, 4], [2, 4, 4]])
+    np.testing.assert_allclose(work.price, want[0], rtol=1e-6)
+    np.testing.assert_allclose(work.reshaped, want[1])
+
+
+def test_a_filters_gradient_costs_its_multiplications():
+  graph = layout_models._Graph(chain([3], [2], [1], [(2, 0), (2, 1)])._replace(
+      opcode=tf.constant([0, 0, layout_models._CONVOLUTION_OP])))
+  raw = tf.constant(raw_of([64, 1024], [64, 1024], [16, 16]))
+  work = layout_models._work_of(
+      graph, layout_models._tensors_of(graph, raw), tf.constant([-1, -1, 0]))
+  # sqrt(2 ** 16 * 2 ** 16 * 2 ** 8) is 2 ** 20; four bytes an element.
   np.testing.assert_allclose(
-      layout_models._sizes_of(graph, raw, found, leaders), [
-          [2, 1, last, math.sqrt(2 * last), 2 + 2 + 4, 2, math.sqrt(2), 1],
-          [1, 2, 2, 2, 1, 2, math.sqrt(2), 1]], rtol=1e-5)
-  reads = layout_models._reads_of(found, leaders)
-  assert reads.row.numpy().tolist() == [[-1, -1], [0, 0]]
-  assert reads.alike.numpy().tolist() == [[0, 0], [1, 1]]
-  assert reads.is_last.numpy().tolist() == [0, 1]
-
-
-def test_a_tensor_read_as_it_is_not_made_needs_a_copy():
-  """Node 1 reads what node 0 makes; both are stored by dimension 1."""
-  reads = layout_models._Reads(
-      tf.constant([[-1, -1], [0, -1]]), tf.constant([[0., 0.], [1., 0.]]),
-      tf.constant([0., 1.]))
-  both = layout_models._Tensors(
-      tf.zeros([2, 3], tf.int32), tf.zeros([2, 3, 6]),
-      tf.ones([2, 3], tf.int32), tf.zeros([2, 3], tf.int32))
-  left = [-1, -1]
-  asked = tf.constant([
-      [[[1, 0], [0, 1], left], [[1, 0], left, left]],   # Node 0.
-      [[[0, 1], [0, 1], left], [[1, 0], [1, 0], left]]])
-  found = layout_models._read_columns(reads, both, asked).numpy()
-  # Its output; its input: first, any, stored, no source, known, unknown.
-  assert found[0, :, :7].tolist() == [
-      [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0]]
-  assert found[1, :, :7].tolist() == [
-      [1, 1, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1, 0]]
-  assert not found[..., 7:].any()
+      work.price, [[3 * 2 ** 4 + 0.1 * 2 ** -6, 4, 4]], rtol=1e-5)
 
 
 def test_equal_layouts_of_a_node_are_computed_once():
@@ -164,14 +165,14 @@ def test_features_in_their_own_units_again():
   graph = tiny_layouts.graph([one], stats)
   layer = layout_models._Statistics(stats)
   node, config = (graph.node_sets[name]['feats'] for name in ('op', 'nconfig'))
-  layer.build_for(node.shape[-1], config.shape[-1])
+  layer.build_for(node=node.shape[-1], config=config.shape[-1])
   np.testing.assert_array_equal(layer.raw('node', node), one['node_feat'])
   np.testing.assert_array_equal(
       layer.raw('config', config),
       one['node_config_feat'].transpose(1, 0, 2))
   assert layer.known() == 1
   unknown = layout_models._Statistics(None)
-  unknown.build_for(140, 18)
+  unknown.build_for(node=140, config=18)
   assert unknown.known() == 0 and not unknown.raw(
       'node', tf.constant(one['node_feat'])).numpy().any()
 
