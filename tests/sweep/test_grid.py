@@ -140,11 +140,11 @@ def test_what_a_search_draws(read):
       'MLP', {'hidden_dim': 16}, {'lr': 9, 'epochs': 7})
   assert draws.asked == [
       ('model', [0, 1]), ('models[1].kwargs.hidden_dim', ['[8]', '16']),
-      ('settings.lr', 0.5, 9, {'log': True})]
+      ('models[1].settings.lr', 0.5, 9, {'log': True})]
   draws = Draws()
   draws.suggest_categorical = lambda *_: 0
   assert found.drawn(draws).kwargs == {'hidden_dim': 9}
-  assert draws.asked[0] == ('kwargs.hidden_dim', 1, 9,
+  assert draws.asked[0] == ('models[0].kwargs.hidden_dim', 1, 9,
                             {'log': False, 'step': 2})
 
 

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional, TypeVar
 
 from tpu_graphs_ext import files, load_models
@@ -199,15 +199,13 @@ class Configuration:
 class ModelSpace:
   """One entry of "models", with what is given for all models."""
   name: str  # Class of the model.
-  # 'kwargs.<name>' or 'settings.<name>' -> list of values, or Range.
-  values: dict[str, Any]
-  own: frozenset  # Keys of `values` that the entry itself has.
+  # ('kwargs' or 'settings', name) -> list of values, or Range.
+  values: dict[tuple[str, str], Any]
 
-  def configuration(self, chosen: dict[str, Any]) -> Configuration:
+  def configuration(self, chosen: Iterable[Any]) -> Configuration:
     """The configuration with one value for each key."""
     parts = {'kwargs': {}, 'settings': {}}
-    for key, value in chosen.items():
-      part, _, name = key.partition('.')
+    for (part, name), value in zip(self.values, chosen):
       parts[part][name] = value
     return Configuration(self.name, **parts)
 
@@ -231,25 +229,25 @@ class Grid:
   def configurations(self) -> Iterator[Configuration]:
     """All of a grid, in the order of the file."""
     for model in self.models:
-      for chosen in itertools.product(*model.values.values()):
-        yield model.configuration(dict(zip(model.values, chosen)))
+      yield from map(model.configuration,
+                     itertools.product(*model.values.values()))
 
   def drawn(self, trial: Any) -> Configuration:
     """The configuration that Optuna's `trial` draws."""
     place = 0
     if len(self.models) > 1:
       place = trial.suggest_categorical('model', list(range(len(self.models))))
-    model, chosen = self.models[place], {}
+    model, chosen = self.models[place], []
     for key, values in model.values.items():
-      # A model's own key may mean something else for another model.
-      name = f'models[{place}].{key}' if key in model.own else key
+      # A name may mean something else for another model.
+      name = f'models[{place}].{".".join(key)}'
       if isinstance(values, Range):
-        chosen[key] = values.drawn(trial, name)
+        chosen.append(values.drawn(trial, name))
       elif len(values) == 1:
-        chosen[key] = values[0]
+        chosen.append(values[0])
       else:  # Optuna's categories are numbers and texts; ours may be lists.
-        chosen[key] = json.loads(trial.suggest_categorical(
-            name, [json.dumps(value, sort_keys=True) for value in values]))
+        chosen.append(json.loads(trial.suggest_categorical(
+            name, [json.dumps(value, sort_keys=True) for value in values])))
     return model.configuration(chosen)
 
   @property
@@ -263,9 +261,7 @@ class Grid:
     """Trials of one study are compared: by a search, and by pruning."""
     content: list[Any] = [self.task, self.data_root, self.goal, self.prune]
     if self.search.method != 'grid':
-      content += [self.seeds, *(
-          (model.name, list(model.values.items()), sorted(model.own))
-          for model in self.models)]
+      content += [self.seeds, self.models]
     content_hash = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
     return f'{self.search.method} {content_hash}'
 
@@ -279,7 +275,7 @@ def read(path: str) -> Grid:
   """
   found = parsed(path, files.read_json(files.full_path(path)))
   for place, model in enumerate(found.models):
-    _check_model(found, model, f'models[{place}]')
+    _check_model(found, model, f'{path}: models[{place}]')
   return found
 
 
@@ -297,7 +293,7 @@ def parsed(path: str, given: Any) -> Grid:
       Prune, {} if file.prune is True else file.prune, f'{path}: prune')
   found = Grid(
       path, file.task,
-      tuple(_space(file, entry, f'{path}: models[{place}]', path,
+      tuple(_space(file, entry, f'{path}: models[{place}]',
                    search.method != 'grid')
             for place, entry in enumerate(file.models)),
       tuple(file.seeds), files.full_path(
@@ -309,18 +305,14 @@ def parsed(path: str, given: Any) -> Grid:
   return found
 
 
-def _space(file: _File, entry: Any, where: str, path: str,
-           is_search: bool) -> ModelSpace:
+def _space(file: _File, entry: Any, where: str, is_search: bool) -> ModelSpace:
   model = _filled(
       _Model, {'model': entry} if isinstance(entry, str) else entry, where)
-  values, own = {}, set()
-  for part in ('kwargs', 'settings'):
-    for given, prefix in ((file, f'{path}: '), (model, f'{where}.')):
-      for name, value in getattr(given, part).items():
-        key = f'{part}.{name}'
-        values[key] = _values(value, prefix + key, is_search)
-        own |= {key} if given is model else set()
-  return ModelSpace(model.model, values, frozenset(own))
+  return ModelSpace(model.model, {
+      (part, name): _values(value, f'{where}.{part}.{name}', is_search)
+      for part in ('kwargs', 'settings')
+      for name, value in {**getattr(file, part), **getattr(model, part)}.items()
+  })
 
 
 def _values(given: Any, where: str, is_search: bool) -> Any:
@@ -347,32 +339,26 @@ def _check_model(grid: Grid, model: ModelSpace, where: str) -> None:
 
   What only the model knows about a value shows when its trial starts.
   """
-  def key_of(key: str) -> str:
-    return f'{grid.path}: {f"{where}.{key}" if key in model.own else key}'
-
-  arguments = {}
-  for key, values in model.values.items():
-    part, _, name = key.partition('.')
+  for (part, name), values in model.values.items():
     if part == 'settings':
-      _check_setting(SETTINGS[grid.task], name, values, key_of(key))
-    else:
-      arguments[key] = name
-  models_py = model.values.get('settings.models_py', [''])[0]
+      _check_setting(SETTINGS[grid.task], name, values, f'{where}.settings')
+  models_py = model.values.get(('settings', 'models_py'), [''])[0]
   try:
     cls = load_models.model_class(
         model.name, SETTINGS[grid.task](models_py=models_py).models_file)
   except UserError as error:
     text = str(error).replace('--model: ', '')
-    raise UserError(f'{grid.path}: {where}: {text}') from error
+    raise UserError(f'{where}: {text}') from error
   allowed, takes_any = load_models.constructor_arguments(cls)
-  for key, name in arguments.items():
-    _require(name in allowed or takes_any,
-             f'{key_of(key)}: {model.name} has no such argument; '
+  for part, name in model.values:
+    _require(part != 'kwargs' or name in allowed or takes_any,
+             f'{where}.kwargs.{name}: {model.name} has no such argument; '
              f'{_hint(name, allowed)}it takes {", ".join(allowed)}')
 
 
 def _check_setting(settings: type, name: str, values: Any, where: str) -> None:
   """Raises UserError unless flags of `train` take the values."""
+  where = f'{where}.{name}'
   fields = {field.name: field for field in dataclasses.fields(settings)}
   _require(name not in OWN_SETTINGS,
            f'{where}: cannot be set here: {OWN_SETTINGS.get(name)}')
