@@ -47,16 +47,13 @@ class Dataset(Generic[Problems]):
 def read_dataset(data_root: str, *, min_train_configs: int = -1,
                  cache_dir: str | None = None,
                  toy_data: bool = False) -> Dataset[Partition]:
-  """Reads `<data_root>/{train,valid,test}`; arguments as for `read_split`.
+  """Reads the splits of a data root; arguments and errors as of `read_split`.
 
   Args:
-    data_root: folder with the three split folders; `~` is expanded.
+    data_root: folder with the folders train, valid and test.
     min_train_configs: `min_configs` of the train split; 2 in the others.
     cache_dir: see `read_split`.
     toy_data: only 100 files of each split.
-
-  Raises:
-    UserError: a folder is missing or empty, or a file is damaged.
   """
   limit = TOY_FILES if toy_data else None
   every, chosen = {}, {}

@@ -7,7 +7,6 @@ output, in the order of the files.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -40,7 +39,6 @@ JOURNAL = '.partial'  # What follows the output's name.
 _LISTED_ENDINGS = ('.npz',)
 _LEGAL_ENDINGS = ('.npz', '.pb', '.hlo')
 _FORMAT = 3  # Changes when the same files give other rows.
-_SHOWN = 10  # Features in `Summary.text`.
 _MOST_MESSAGES = 20
 
 
@@ -55,8 +53,6 @@ class Summary:
   kernels: int = 0
   configs: int = 0
   strange: int = 0  # Kernels with features outside the training data.
-  columns: collections.Counter = dataclasses.field(
-      default_factory=collections.Counter)  # Such a feature -> kernels.
   errors: int = 0
   messages: list[str] = dataclasses.field(default_factory=list)  # The first.
 
@@ -68,7 +64,6 @@ class Summary:
     elif row['tile_id'] is not None:
       self.kernels += 1
       self.configs += row['scored'] if 'scored' in row else row['configs']
-    self.columns.update(row['unfamiliar'] or ())
     self.strange += bool(row['unfamiliar'])
 
   def text(self) -> str:
@@ -81,14 +76,9 @@ class Summary:
       lines[-1] += (f'; {self.kept:,} of the files were ranked by an earlier '
                     'run')
     if self.strange:
-      common = sorted(self.columns.items(), key=lambda item: (-item[1], item))
-      lines += [
-          f'{self.strange:,} kernels have features outside the training data; '
-          'their order is less certain:', *(
-              f'  {name}: {count:,} kernels'
-              for name, count in common[:_SHOWN])]
-      if len(common) > _SHOWN:
-        lines.append(f'  and {len(common) - _SHOWN} more')
+      lines.append(
+          f'{self.strange:,} kernels have features outside the training data, '
+          'named in their rows; their order is less certain')
     if self.errors:
       lines.append(f'{self.errors:,} rows have an error')
     return '\n'.join(lines)
