@@ -86,11 +86,7 @@ def _load_gnn(execute, module) -> None:
 
 
 def _leave_out_new_defaults() -> None:
-  """Lets Keras 2.15 read the models that are saved here.
-
-  Later versions save `optional` with an input layer, which 2.15 refuses.
-  Without it they assume False, so False need not be saved.
-  """
+  """Lets Keras 2.15, which has no `optional`, read models saved here."""
   import tensorflow as tf
   layer_class = tf.keras.layers.InputLayer
   whole_config = layer_class.get_config
@@ -138,10 +134,7 @@ _LOADING = {'tensorflow': _load_tensorflow, 'tensorflow_gnn': _load_gnn,
 
 
 def require_keras_2(module: str) -> None:
-  """Imports TensorFlow and checks its Keras.
-
-  Args:
-    module: what is about to be imported, for the message.
+  """Imports TensorFlow and checks its Keras, for a module that needs it.
 
   Raises:
     KerasVersionError: `tf.keras` is Keras 3, or tf_keras is missing.

@@ -70,10 +70,7 @@ def tensorflow_version() -> Optional[str]:
 
 
 def stack_name() -> str:
-  """'classic' up to TensorFlow 2.15, 'current' from 2.16 on.
-
-  Without TensorFlow it is the one that this Python would get.
-  """
+  """'classic' up to TensorFlow 2.15; without any, what this Python gets."""
   version = tensorflow_version()
   if version is None:
     return default_stack('.'.join(platform.python_version_tuple()[:2]))
