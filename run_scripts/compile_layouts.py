@@ -296,10 +296,12 @@ def moved_cycles(kernel) -> int:
 def _stored_bytes(shape) -> int:
   if shape.tuple_shapes:
     return sum(map(_stored_bytes, shape.tuple_shapes))
-  sizes = [shape.dimensions[d] for d, _ in layout.physical_shape(shape)]
-  return layout.padded_elements(
-      sizes, layout.layout_units(sizes)) * layout.element_bytes(
-          protos.PrimitiveType.Name(shape.element_type))
+  sizes = [shape.dimensions[d] for d in layout.physical_dims(
+      shape.layout.minor_to_major, len(shape.dimensions))]
+  padded = math.prod(math.ceil(size / unit) * unit for size, unit in zip(
+      sizes, layout.layout_units(sizes)))
+  return padded * layout.element_bytes(
+      protos.PrimitiveType.Name(shape.element_type))
 
 
 def fingerprint(kernel) -> str:

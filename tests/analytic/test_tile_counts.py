@@ -65,16 +65,6 @@ def test_weights_are_read_again_for_every_tile_of_rows():
       tile_counts.fetches(loops.streams[0], trip), [1, 2, 2, 4, 4])
 
 
-def test_blocks_count_whole_layout_tiles():
-  loops = matmul_loops()
-  # Result: 1 x 3 tiles of 8 x 128 floats = 3 * 1024 * 4 bytes.
-  # Image: 8 units of 8 = 64 of 256 columns round up to 1 tile of 128 lanes:
-  # 1 * 1024 * 2. Filter: 8 x 3 tiles of 1024 * 2.
-  np.testing.assert_array_equal(
-      [tile_counts.block_bytes(loops, s, np.array([[1, 3, 8]]))[0]
-       for s in loops.streams], [3 * 4096, 2048, 24 * 2048])
-
-
 def test_a_window_widens_the_block_of_the_image():
   for spread, expected in (
       # Output rows 10, window of 3 taps on axis 1, stride 2:
@@ -123,9 +113,6 @@ def test_a_product_keeps_operands_and_sums_too(element_type, output, sums):
       protos.PrimitiveType.Value(element_type))
   assert footprint(module, [[2, 1]], [[16, 1]]) == [
       2 * (2 + 16 + output) + 2 + 16 + sums]
-  if not sums:  # All rows: the filter's next block is its first.
-    assert footprint(module, [[2, 4]], [[32, 4]]) == [
-        2 * (2 * 2 + 2 * 4) + 32 * 4 + 2 * 2 + 32 * 4]
 
 
 def test_blocks_on_chip():

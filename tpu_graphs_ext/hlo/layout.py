@@ -8,7 +8,6 @@ and [4, 64].
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 LANES = 128  # Elements of a layout tile on the most minor dimension.
@@ -36,12 +35,6 @@ def layout_units(sizes: Sequence[int]) -> list[int]:
   return [1] * (rank - 2) + [rows, LANES]
 
 
-def padded_elements(sizes: Sequence[int], units: Sequence[int]) -> int:
-  """Elements in the whole layout tiles of a tensor."""
-  return math.prod(
-      math.ceil(size / unit) * unit for size, unit in zip(sizes, units))
-
-
 def physical_dims(minor_to_major: Sequence[int], rank: int) -> list[int]:
   """Logical dimensions in physical order, most major first.
 
@@ -50,14 +43,3 @@ def physical_dims(minor_to_major: Sequence[int], rank: int) -> list[int]:
   """
   dims = [int(dim) for dim in minor_to_major][::-1]
   return dims if sorted(dims) == list(range(rank)) else list(range(rank))
-
-
-def physical_shape(shape) -> list[tuple[int, int]]:
-  """The dimensions of an HLO array in physical order, most major first.
-
-  Returns:
-    (logical dimension, elements of a layout tile along it) for each.
-  """
-  rank = len(shape.dimensions)
-  dims = physical_dims(shape.layout.minor_to_major, rank)
-  return list(zip(dims, layout_units([shape.dimensions[d] for d in dims])))

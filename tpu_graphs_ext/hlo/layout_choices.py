@@ -126,8 +126,7 @@ def _of_dot(numbers, left_rank: int, right_rank: int) -> tuple:
 
 
 def _kept(rank: int, *removed: Sequence[int]) -> list[int]:
-  gone = set(itertools.chain(*removed))
-  return [d for d in range(rank) if d not in gone]
+  return [d for d in range(rank) if d not in set(itertools.chain(*removed))]
 
 
 def _of_reshape(source: Sequence[int], target: Sequence[int]) -> tuple:

@@ -54,17 +54,10 @@ def parse_text(path: str, text: bytes, jax_python: str = '') -> bytes:
 
 def lower_named(target: str, arguments: lowering.Arguments,
                 jax_python: str = '') -> bytes:
-  """`lowering.lower_named`, which imports the user's module, in a process.
+  """`lowering.lower_named` in a process, for a module that users name.
 
-  It looks for the module in the working folder first.
-
-  Args:
-    target: 'module:function', or 'file.py:function'.
-    arguments: of the function; [] for a `tf.function` with a signature.
-    jax_python: the Python of an environment with JAX; '' for this one.
-
-  Raises:
-    UserError: the function is missing, or cannot be lowered.
+  It looks for the module in the working folder first. `jax_python` and errors
+  are as in `parse_text`.
   """
   return _run(target, {'do': 'lower', 'arguments': arguments},
               python=jax_python)
