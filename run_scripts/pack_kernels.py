@@ -11,9 +11,12 @@ is not in DIR keeps the kernels that these files have of it.
 import argparse
 import collections
 import gzip
+import io
 import json
+import lzma
 import os
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,6 +29,38 @@ MOST_NODES, MOST_TILES, MOST_KERNELS = 400, 1000, 60
 FEWEST_TILES = 4
 PART = 1000  # Kernels of a file, which has less than 2 MB then.
 FEW_TILES, MOST_WITH_FEW = 10, 5  # Of a program: so many with so few tiles.
+
+
+def save(path: str, packed: Sequence[kernels.CompiledKernel], tpu: str,
+         compiler: str) -> None:
+  """Writes a file that `kernels.load` reads."""
+  programs = sorted({kernel.program for kernel in packed})
+  rows, row = np.unique(np.concatenate([k.node_feat for k in packed]),
+                        axis=0, return_inverse=True)
+  bounds = [np.concatenate([k.output_bounds, k.kernel_bounds], 1)
+            for k in packed]
+  about = {'format': kernels.FORMAT, 'compiler': compiler, 'tpu': tpu,
+           'programs': programs}
+  edges = np.concatenate([k.edge_index for k in packed])
+  cycles = np.concatenate([k.cycles for k in packed]).astype('<u4')
+  arrays = {
+      'about': np.frombuffer(json.dumps(about).encode(), np.uint8),
+      'kernels': np.array([
+          [programs.index(k.program), len(k.node_feat), len(k.edge_index),
+           k.output_bounds.shape[1], k.kernel_bounds.shape[1], len(k.cycles),
+           k.default] for k in packed], np.int32),
+      'rows': np.ascontiguousarray(rows.T),
+      'row': row.reshape(-1).astype(np.uint32),
+      'opcode': np.concatenate([k.node_opcode for k in packed]),
+      'edges': np.stack([edges[:, 0], edges[:, 0] - edges[:, 1]]).astype(
+          np.int16),
+      'bounds': np.concatenate(
+          [part.T.reshape(-1) for part in bounds]).astype(np.uint16),
+      'cycles': np.ascontiguousarray(cycles[:, None].view(np.uint8).T)}
+  content = io.BytesIO()
+  np.savez(content, **arrays)
+  with lzma.open(path, 'wb', preset=9 | lzma.PRESET_EXTREME) as file:
+    file.write(content.getvalue())
 
 
 def program_kernels(folder: str, name: str, counts) -> list:
@@ -140,7 +175,7 @@ def _write(tpu: str, split: str, chosen: list) -> None:
   size = 0
   for part, first in enumerate(range(0, len(chosen), PART)):
     path = kernels.path_of(tpu, split, part)
-    kernels.save(path, chosen[first:first + PART], tpu, COMPILER)
+    save(path, chosen[first:first + PART], tpu, COMPILER)
     size += os.path.getsize(path)
   print(f'{tpu} {split}: {len(chosen)} kernels of '
         f'{len({k.program for k in chosen})} programs, '

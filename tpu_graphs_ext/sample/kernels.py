@@ -1,10 +1,10 @@
-"""The compiled kernels that the package brings: read, and packed.
+"""The compiled kernels that the package brings; `run_scripts/` packs them.
 
 `compiled/<tpu>_<split>_<part>.xz` hold the kernels of a split, each file an
 .npz of whole numbers in an order that compresses well:
 
   about     JSON: format, compiler, tpu, names of the programs
-  kernels   [kernels, 7], the columns of `_COLUMNS`
+  kernels   [kernels, 7], the columns of `COLUMNS`
   rows      float32 [140, distinct rows], distinct rows of node_feat
   row       [nodes of all kernels], their numbers
   opcode    [nodes], node_opcode
@@ -22,7 +22,6 @@ import io
 import json
 import lzma
 import os
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,8 +33,8 @@ SPLITS = ('train', 'valid', 'test')
 # units of 128 x 128.
 CLOCK_GHZ = {'v3': 0.94, 'v5e': 1.5}
 FOLDER = os.path.join(os.path.dirname(__file__), 'compiled')
-_FORMAT = 1
-_COLUMNS = ('program', 'nodes', 'edges', 'output_rank', 'kernel_rank', 'tiles',
+FORMAT = 1
+COLUMNS = ('program', 'nodes', 'edges', 'output_rank', 'kernel_rank', 'tiles',
             'default')
 
 
@@ -69,12 +68,11 @@ class CompiledKernel:
 
 def split_kernels(tpu: str, split: str) -> list[CompiledKernel]:
   """All kernels of a split that the package brings; see `load`."""
-  first = path_of(tpu, split, 0)
-  paths = glob.glob(os.path.join(FOLDER, f'{tpu}_{split}_*.xz')) or [first]
+  paths = glob.glob(path_of(tpu, split, '*')) or [path_of(tpu, split, 0)]
   return [kernel for path in sorted(paths) for kernel in load(path)]
 
 
-def path_of(tpu: str, split: str, part: int) -> str:
+def path_of(tpu: str, split: str, part: object) -> str:
   return os.path.join(FOLDER, f'{tpu}_{split}_{part}.xz')
 
 
@@ -89,8 +87,8 @@ def load(path: str) -> list[CompiledKernel]:
         io.BytesIO(file.read()), allow_pickle=False) as stored:
       arrays = dict(stored)
     about = json.loads(arrays['about'].tobytes())
-    if about['format'] != _FORMAT:
-      raise ValueError(f'format {about["format"]}, not {_FORMAT}')
+    if about['format'] != FORMAT:
+      raise ValueError(f'format {about["format"]}, not {FORMAT}')
     return _unpacked(arrays, about['programs'])
   except (OSError, EOFError, ValueError, LookupError,
           lzma.LZMAError) as error:
@@ -103,11 +101,11 @@ def _unpacked(arrays, programs) -> list[CompiledKernel]:
   rows = np.ascontiguousarray(arrays['rows'].T)
   cycles = np.ascontiguousarray(arrays['cycles'].T).view('<u4')[:, 0].astype(
       np.int64)
-  columns = dict(zip(_COLUMNS, arrays['kernels'].T.tolist()))
+  columns = dict(zip(COLUMNS, arrays['kernels'].T.tolist()))
   node = edge = bound = tile = 0
   found = []
   for values in zip(*columns.values()):
-    k = dict(zip(_COLUMNS, values))
+    k = dict(zip(COLUMNS, values))
     nodes = slice(node, node := node + k['nodes'])
     consumer, distance = arrays['edges'][
         :, edge:(edge := edge + k['edges'])].astype(np.int64)
@@ -125,35 +123,3 @@ def _unpacked(arrays, programs) -> list[CompiledKernel]:
         cycles=cycles[tile:(tile := tile + k['tiles'])],
         default=k['default']))
   return found
-
-
-def save(path: str, kernels: Sequence[CompiledKernel], tpu: str,
-         compiler: str) -> None:
-  """Writes a file that `load` reads; for maintainers."""
-  programs = sorted({kernel.program for kernel in kernels})
-  rows, row = np.unique(np.concatenate([k.node_feat for k in kernels]),
-                        axis=0, return_inverse=True)
-  bounds = [np.concatenate([k.output_bounds, k.kernel_bounds], 1)
-            for k in kernels]
-  about = {'format': _FORMAT, 'compiler': compiler, 'tpu': tpu,
-           'programs': programs}
-  edges = np.concatenate([k.edge_index for k in kernels])
-  cycles = np.concatenate([k.cycles for k in kernels]).astype('<u4')
-  arrays = {
-      'about': np.frombuffer(json.dumps(about).encode(), np.uint8),
-      'kernels': np.array([
-          [programs.index(k.program), len(k.node_feat), len(k.edge_index),
-           k.output_bounds.shape[1], k.kernel_bounds.shape[1], len(k.cycles),
-           k.default] for k in kernels], np.int32),
-      'rows': np.ascontiguousarray(rows.T),
-      'row': row.reshape(-1).astype(np.uint32),
-      'opcode': np.concatenate([k.node_opcode for k in kernels]),
-      'edges': np.stack([edges[:, 0], edges[:, 0] - edges[:, 1]]).astype(
-          np.int16),
-      'bounds': np.concatenate(
-          [part.T.reshape(-1) for part in bounds]).astype(np.uint16),
-      'cycles': np.ascontiguousarray(cycles[:, None].view(np.uint8).T)}
-  content = io.BytesIO()
-  np.savez(content, **arrays)
-  with lzma.open(path, 'wb', preset=9 | lzma.PRESET_EXTREME) as file:
-    file.write(content.getvalue())
