@@ -310,7 +310,7 @@ def _set_up_logging(quiet: bool, verbose: bool) -> None:
   logging.basicConfig(format='%(message)s', stream=sys.stderr)
   for handler in logging.root.handlers:
     if type(handler) is logging.StreamHandler:  # The one that was just made.
-      # Not the logger's level: the log of a run has what is not shown.
+      # Not the logger's level: a run's log also holds what is not printed.
       handler.setLevel(logging.WARNING if quiet else logging.NOTSET)
   logging.getLogger('tpu_graphs_ext').setLevel(
       logging.DEBUG if verbose else logging.INFO)

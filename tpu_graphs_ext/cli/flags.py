@@ -31,7 +31,7 @@ from tpu_graphs_ext.files import path_flag
 from tpu_graphs_ext.tasks import layout_settings
 
 _log = logging.getLogger(__name__)
-# Under which heading of --help a flag stands; the others come first.
+# Heading of --help -> its flags; the others come first.
 GROUPS = {
     'data':
         'task data data_root cache_dir toy_data source search max_configs',

@@ -118,8 +118,7 @@ def _check_names(args: Namespace) -> None:
 
 
 def _arguments_in_file(name: str) -> list[str]:
-  """Arguments without defaults of a function that a file here plainly defines;
-  none of others, such as decorated ones: tracing them will tell."""
+  """Arguments without defaults of an undecorated function in a file here."""
   module, _, function = name.rpartition(':')
   if not module.endswith('.py'):
     module = module.replace('.', os.sep) + '.py'

@@ -17,7 +17,7 @@ from tpu_graphs_ext.errors import UserError, how_to_install
 WIDTH = 3.7  # Inches of 96 pixels: 355 pixels.
 _LINE = 0.165  # Inches of a line of `forest`.
 INK, SOFT, LINE = '#1b1f24', '#57606a', '#c9d0d8'
-# Those of Okabe and Ito, which colour-blind readers can tell apart, darkened
+# Okabe and Ito's colours, which colour-blind readers can distinguish, darkened
 # to a contrast of at least 3 to 1. Marks differ as well.
 RUNS = ('#0072b2', '#c24e00', '#007a5a', '#a3457f', '#7a6000', '#3f4a9e')
 _MARKS = 'osD^vPX*<>h'
@@ -75,7 +75,7 @@ def svg(draw: Callable, height: float = 2.6) -> str:
 def log_scale(axes, name: str, least: float, most: float) -> None:
   """Makes the axis 'x' or 'y' linear from -1 to 1 and logarithmic beyond.
 
-  `least` and `most` are those of the values; 0 to 3 is shown in any case.
+  `least` and `most` of the values fit; 0 to 3 is always shown.
   """
   from matplotlib import ticker
   getattr(axes, f'set_{name}scale')('symlog', linthresh=1, linscale=0.5)
@@ -116,7 +116,7 @@ def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
     blocks: a title, which may be empty, and its bars. Titles stand above
       their bars: beside them they would leave no room on a phone.
     label: of the x axis.
-    is_log: whether the x axis is that of `log_scale`.
+    is_log: whether the x axis is logarithmic; see `log_scale`.
   """
   lines, names = 0.0, {}  # Lines so far; place of a bar -> its name.
   titles, bars = {}, {}

@@ -21,8 +21,8 @@ from tpu_graphs_ext.report.compare import Looks
 from tpu_graphs_ext.report.measure import Comparison
 from tpu_graphs_ext.tasks import feature_stats
 
-# Name in `tile_counts.counts` -> what a reader sees. Models with tile geometry
-# compute them, so they tell the chosen tile from the best one.
+# Name in `tile_counts.counts` -> name on the page. Models with tile geometry
+# compute these counts, so they show why a model chose another tile.
 COUNTS = {
     'steps': 'steps', 'output_tiles': 'tiles of the output',
     'kernel_tiles': "tiles of a product's filter",

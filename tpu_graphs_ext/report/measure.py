@@ -27,7 +27,7 @@ class Measure(NamedTuple):
     column: such as 'slowdown_5'.
     name: such as 'top-5 %'.
     unit: of a difference.
-    scale, digits: shown numbers are `scale` times those of the column.
+    scale, digits: a value is shown times `scale`, with that many digits.
     higher_is_better: whether it is; slowdowns are best low.
   """
   column: str
@@ -71,7 +71,7 @@ class Comparison:
 
   @property
   def rows(self) -> pd.DataFrame:
-    """Of the first run: for the columns that no model changes."""
+    """The first run's rows, for the columns that no model changes."""
     return next(iter(self.groups.values()))[0].rows
 
   def values(self, measure: Measure) -> pd.DataFrame:
@@ -94,7 +94,7 @@ class Comparison:
 
 
 def mean_interval(values: pd.Series) -> tuple[float, float, float]:
-  """(mean, low, high); NaN is left out, and stands for what is unknown."""
+  """(mean, low, high) without NaN; NaN where unknown."""
   return (float(values.mean()), *statistics.bootstrap_interval(values))
 
 

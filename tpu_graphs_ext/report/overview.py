@@ -44,7 +44,7 @@ def frame_of(groups: Sequence[Group],
   """A row a run: its group and name, what `Run.record` and measuring say.
 
   Measures are means over problems, unscaled; NaN if the run was not measured.
-  Slowdowns are those of the run files if none was.
+  If no run was measured, slowdowns come from the run files.
   """
   task = tasks.find(groups[0].runs[0].task)
   columns = [measure.column for measure in measures_of(task)]
@@ -102,7 +102,7 @@ def runs_table(runs: pd.DataFrame, task: tasks.Task) -> page.Table:
   """A row a run."""
   columns = _columns(task)
   return page.table(
-      'Runs; the last slowdowns are those of the run file',
+      'Runs; the last slowdowns come from the run files',
       ('group', 'run', 'seed', 'run_id', *(name for name, *_ in columns),
        'TensorFlow'),
       ((row['group'], row['run'], page.number(row['seed'], 0),

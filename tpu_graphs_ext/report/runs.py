@@ -19,11 +19,10 @@ from tpu_graphs_ext.engine.settings import parse_model_kwargs
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.files import full_path
 
-# Arguments that say where files are or tell repetitions apart: they do not
-# change what is trained.
+# Arguments that name files or number repetitions; they do not change training.
 _NOT_TRAINED = ('model', 'model_kwargs_json', 'out_dir', 'results_csv',
                 'run_id', 'test_mode')
-# What the trainers of the baseline are called; their run files do not say it.
+# Names of the baseline's trainers, which their run files lack.
 _BASELINE = {'tile': 'tiles_train.py', 'layout': 'layout_train.py'}
 
 

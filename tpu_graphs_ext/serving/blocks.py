@@ -21,7 +21,7 @@ from tpu_graphs_ext.hlo import (
 )
 from tpu_graphs_ext.serving import kernel_sources
 
-USUAL = 'usual'  # In place of blocks: those of `analytic.usual_blocks`.
+USUAL = 'usual'  # Instead of blocks: a grid, `analytic.usual_blocks`.
 BlocksLike = Union[str, Sequence[Sequence[int]]]  # Blocks, or `USUAL`.
 
 

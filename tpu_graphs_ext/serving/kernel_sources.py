@@ -1,6 +1,6 @@
-"""What a user names as something to rank -> kernels, measured or not.
+"""Files and functions that a user names -> kernels to rank.
 
-  .npz                 the kernel; its own tiles tell the default
+  .npz                 the kernel; the default is among its tiles
   tuning data (.pb)    the kernels, with their runs
   HLO, StableHLO       compiled for a TPU; if a TPU's compiler has optimised
                        the program already, its kernels as they are
@@ -80,7 +80,7 @@ class Source:
 
 def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
                 jax_python: str = '') -> Source:
-  """Reads a file, or lowers a function, and compiles what is a program.
+  """Reads a file, or lowers a function, and compiles programs.
 
   Args:
     name: see the module's docstring.

@@ -1,4 +1,4 @@
-"""Traces of PyTorch: kernel times learned from one predict those of others.
+"""PyTorch traces: kernel times learned from one trace predict another's.
 
 kineto      a file -> a trace: calls of the host, work of the GPU
 sizes       what a kernel computes and moves, by its operator's shapes

@@ -253,9 +253,9 @@ def _work(event: dict, name: str, times: tuple, args: dict) -> Work:
 
 def _product(sides: Any) -> int:
   """Product of the three sides of a block or grid; 0 if they are missing."""
-  told = isinstance(sides, list) and len(sides) == 3 and all(
+  known = isinstance(sides, list) and len(sides) == 3 and all(
       type(side) is int and 0 < side < _MOST_SIDE for side in sides)
-  return math.prod(sides) if told else 0
+  return math.prod(sides) if known else 0
 
 
 def _nested(calls: list[Call]) -> list[Call]:

@@ -1,8 +1,8 @@
 """What a kernel computes and moves, by the shapes of its operator.
 
 `Input Dims` and `Input type` of `record_shapes=True`; older versions wrote
-`Input dims` and `Input Types`. Positions of arguments are those of the
-operators' schemas. For embeddings the formulas of `roofline` are used.
+`Input dims` and `Input Types`. Arguments have the positions of the operators'
+schemas. Embeddings use the formulas of `roofline`.
 """
 
 from __future__ import annotations
