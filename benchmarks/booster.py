@@ -9,8 +9,8 @@ A row is one configuration of one kernel. Its columns, in groups:
   extents          of the tiled tensor and of a product's second operand, and
                    their product
   trips            ceil(extent / bound), and their product
-  remainders       extent mod bound, and trips * bound / extent: what the last
-                   tiles of an axis cover in vain
+  remainders       extent mod bound, and trips * bound / extent: how far the
+                   last tile of an axis reaches beyond its end
   minor            bound, extent and trips again, by place in memory instead of
                    by axis: most minor first
 
@@ -19,9 +19,9 @@ is log2. What is tiled: the output of a convolution or dot, with its last
 operand as the second; else the root; where that has another rank than the
 bounds, the operand of a reduction.
 
-Tile bounds of the public files count layout tiles, by physical dimension. Data
-of other machines may count elements, or go by logical dimension; which it is
-(see `Reading`) is taken from the train kernels. LightGBM comes with
+Tile bounds of the public files count layout tiles, by physical dimension. Other
+data may count elements, or use logical dimensions; the train kernels show which
+(see `Reading`). LightGBM comes with
 `pip install -e ".[dev]"` in a clone.
 """
 
@@ -235,7 +235,7 @@ class Booster:
                 ) -> Iterator[tuple[Kernel, duplicate_configs.Scores]]:
     """Each kernel with its scores, float64 [configs]: lower is faster.
 
-    `what` is for equality with `Ranker`.
+    `what` is there because `Ranker` has it.
     """
     del what
     for kernel in kernels:

@@ -298,12 +298,12 @@ def test_missing_files_and_a_name_without_hash(tmp_path):
   assert any('replaces every "/model_"' in note for note in verdict.notes)
 
 
-def test_a_model_of_layouts_is_no_hand_in(copied, tmp_path):
+def test_a_layout_model_is_refused(copied, tmp_path):
   model_dir = tiny_handin.change_run(
       copied, lambda run: run['args'].update(
           keep_nodes=1000, source='xla', search='random'))
   (only,) = verify.verify(str(model_dir)).faults
-  assert 'ranks layouts, and the assignment hands in models of tiles' in only
+  assert 'ranks layouts, but the assignment asks for a tile model' in only
 
 
 @pytest.mark.parametrize('minutes', [0, -1, float('nan'), float('inf')])

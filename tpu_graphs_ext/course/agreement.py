@@ -21,7 +21,7 @@ class Agreement(NamedTuple):
   Attributes:
     same: the choice follows from the scores.
     different: it does not.
-    impossible: the kernel has no such configurations, or one is named twice.
+    impossible: the kernel lacks such a configuration, or one is named twice.
     unknown: a choice without scores.
     missing: scores without a choice.
   """

@@ -2,9 +2,8 @@
 
 It holds copies of the model folder and its run file, and of the baseline's
 checkout with models.py swapped, or models.py alone. What runs there is another
-process, without this package (`without_package`), without secrets and network,
-for a limited time. That guards against accidents, not against attackers: the
-code runs as you.
+process, without this package (`without_package`), secrets and network, for a
+limited time. That guards against accidents, not attackers: it runs as you.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does what the graders do with a hand-in, and names every reason it fails.
+"""Does what the graders do with a hand-in; names every reason why it fails.
 
 The graders swap models.py into the baseline, load the model folder, build the
 class that the run file names, copy the weights by position and rank the test
@@ -49,7 +49,7 @@ class Verdict:
     models_py: full path of the file that was swapped in.
     facts: what was done, title -> text.
     faults: every reason why it fails.
-    notes: what is worth knowing but not a reason to fail.
+    notes: observations that are no reason to fail.
     graded_by: the script that ranked, or this package.
     toy_trained: the model was trained on a part of the data.
     run_info: the run file's content, or None.
@@ -109,8 +109,8 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
   _read_run_file(verdict)
   if verdict.run_info and artifacts.task_of(verdict.run_info['args']) != 'tile':
     verdict.faults = [
-        f'{verdict.model_dir}: ranks layouts, and the assignment hands in '
-        'models of tiles; `evaluate --task layout` measures this one']
+        f'{verdict.model_dir}: ranks layouts, but the assignment asks for a '
+        'tile model; `evaluate --task layout` measures this one']
     return verdict
   verdict.faults += [*_faults_of_folder(verdict.model_dir),
                      *allowed_imports.faults_of(models_py)]
