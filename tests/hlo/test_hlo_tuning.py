@@ -239,7 +239,7 @@ def test_real_tile_kernels(shared_data, tmp_path):
   assert kernels['fusion.191'].tile_id == 'fusion.191_4ae805e53b8d2b8a'
 
 
-def test_real_layout_graph(shared_data, tmp_path):
+def test_real_layout_graph_is_the_published_one(shared_data, tmp_path):
   path = shared_data / 'module_tuning_data_layout.pb'
   written, = tuning.featurize_file(str(path), str(tmp_path))
   published = (shared_data / 'published_npz' /
