@@ -2058,11 +2058,7 @@ class _Counts(NamedTuple):
 
 
 class _Geometry:
-  """Loop nests, tiles and counts; see `_Loops`, `_Tiles` and `_Counts`.
-
-  Args:
-    hardware: see `_hardware`.
-  """
+  """Loop nests, tiles and counts on a machine, see `_hardware`."""
   _STEPS = 12
   _LEAST = 64  # Bytes of the first step.
   _EVEN = 7  # How often 2 may divide.
@@ -2258,7 +2254,7 @@ def _streams(graph: _Graph, nodes: _Nodes, conv: '_Convolution',
   Parameters from which the image or the filter is computed follow its loops;
   other inputs and outputs follow the tiled tensor's.
 
-  Returns `_Streams`; each kernel's largest input that is no filter, else an
+  Returns `_Streams`; each kernel's largest input that is not a filter, else an
   output, int32 [kernels]; and its rank, [kernels, 1].
   """
   of_kinds = tf.stack([
@@ -2647,8 +2643,8 @@ class AnalyticTileModel(_Ranker):
   Only the physical constants are trained; it ranks without any training.
 
   Args:
-    feature_stats: as for `MyEarlyJoinSAGE`, but required, and no variable if
-      given.
+    feature_stats: as for `MyEarlyJoinSAGE`, but required; they are stored as a
+      variable only if found.
     hardware: preset 'tpu_v3'; None for tiles in elements; 'found' to choose by
       `feature_stats`; or changes to fields of `_Hardware`, such as
       {'preset': 'tpu_v3', 'bytes_per_ns': 100}.
