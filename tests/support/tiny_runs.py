@@ -39,7 +39,6 @@ class Page(html.parser.HTMLParser):
 
   Attributes:
     ids: all of them, in order.
-    targets: what the links inside of the page, and its pictures, point to.
     outside: what would be loaded from elsewhere.
     unclosed: elements that were opened and not closed.
     counts: how often each element is there.
@@ -49,7 +48,7 @@ class Page(html.parser.HTMLParser):
 
   def __init__(self, content: str):
     super().__init__()
-    self.ids, self.targets, self.outside = [], [], []
+    self.ids, self.outside = [], []
     self.unclosed, self.counts, self.text = [], {}, ''
     self.feed(content)
     self.close()
@@ -68,9 +67,7 @@ class Page(html.parser.HTMLParser):
       if name == 'id':
         self.ids.append(value)
       elif name in ('href', 'xlink:href', 'src', 'srcset', 'data', 'action'):
-        (self.targets if value.startswith('#') else self.outside).append(value)
-      elif name in ('aria-labelledby', 'aria-describedby'):
-        self.targets.append('#' + value)
+        self.outside.append(value)
 
   def handle_endtag(self, tag):
     assert self.unclosed and self.unclosed[-1] == tag, (tag, self.unclosed)
