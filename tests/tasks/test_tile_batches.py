@@ -211,19 +211,6 @@ def test_a_kernel_with_fewer_gives_each_equally_often(partition, stats):
         [least] * (configs - rest) * (least > 0) + [least + 1] * rest)
 
 
-def test_spec_leaves_only_the_batch_size_fixed(partition, stats):
-  graph_spec, label_spec = tile_batches.training_dataset(
-      partition, stats, batch_size=3, num_configs=6).element_spec
-  assert label_spec == tf.TensorSpec([3, 6], tf.float32)
-  op = graph_spec.node_sets_spec['op']
-  assert op.sizes_spec == tf.TensorSpec([3], tf.int64)
-  # tiny_kernels keeps 3 of 140 and 1 of 24 columns constant.
-  assert op.features_spec['feats'] == tf.TensorSpec([None, 137], tf.float32)
-  config = graph_spec.node_sets_spec['config']
-  assert config.features_spec['feats'] == tf.TensorSpec([None, 23], tf.float32)
-  assert config.features_spec['runtimes'] == tf.TensorSpec([None], tf.float64)
-
-
 def test_nothing_keeps_kernels_that_were_read():
   """TensorFlow keeps a dataset's functions; kernels hold open files."""
   partition = Partition.from_kernels(

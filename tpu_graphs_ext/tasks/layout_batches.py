@@ -25,10 +25,8 @@ import tensorflow_gnn as tfgnn
 
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.programs import Program, Programs
-from tpu_graphs_ext.tasks.tile_batches import edge_set, generated, untuned
+from tpu_graphs_ext.tasks.tile_batches import generated, joined
 
-# Batches made ahead of the model's step; each may have 100 MB.
-PREFETCH = 2
 # Labels are runtimes over this, in ns, as in the baseline.
 LABEL_UNIT_NS = 1e7
 
@@ -48,18 +46,12 @@ def training_dataset(
 
   Each pass draws the order of the programs, configurations of each, fast ones
   with higher probability (`drawn`), and one training segment of at most
-  `keep_nodes` nodes, in the order of the file. The last batch may be smaller.
-  Only drawn configurations are read.
+  `keep_nodes` nodes, in the order of the file; -1 selects all. The last batch
+  may be smaller. Only drawn configurations are read.
 
   Args:
     programs: all with at least `num_configs` configurations.
-    stats: scale of the features.
-    batch_size: programs in a batch.
-    num_configs: configurations of each.
-    keep_nodes: of a segment; -1 selects all nodes.
-    seed: fixes the draws.
-    first_epoch: number of the first pass, so that resumed training draws what
-      uninterrupted training would have.
+    seed, first_epoch: as in `tile_batches.training_dataset`.
     shuffle: False keeps the order of the programs, and each pass draws the
       same configurations, so that epochs compare.
 
@@ -78,10 +70,8 @@ def training_dataset(
     label = tf.cast(arrays['runtimes'], tf.float32) / LABEL_UNIT_NS
     return graph_tensor(arrays), label
 
-  dataset = generated(programs, one_epoch, array_signature(num_configs, stats))
-  dataset = dataset.apply(tf.data.experimental.assert_cardinality(
-      math.ceil(len(programs) / batch_size)))
-  return untuned(dataset.map(with_label).prefetch(PREFETCH))
+  return generated(programs, one_epoch, array_signature(num_configs, stats),
+                   math.ceil(len(programs) / batch_size), with_label)
 
 
 def epoch_arrays(
@@ -122,22 +112,21 @@ def segment(rng: np.random.Generator, num_nodes: int,
   return slice(start, min(start + keep_nodes, num_nodes))
 
 
-def array_signature(num_configs: int | None,
+def array_signature(num_configs: int,
                     stats: FeatureStats) -> dict[str, tf.TensorSpec]:
   """Shapes and dtypes of the result of `batch_arrays`."""
   spec, ints = tf.TensorSpec, tf.TensorSpec([None], tf.int32)
   return {
+      **dict.fromkeys((
+          'op_sizes', 'op_graph', 'consumer', 'producer', 'feed_sizes',
+          'sampled_consumer', 'sampled_producer', 'sampled_feed_sizes',
+          'config_node', 'nconfig_sizes', 'nconfig_graph', 'sampled_config',
+          'sampled_config_sizes'), ints),
       'op': spec([None], tf.uint8),
       'op_feats': spec([None, stats.node.num_used], tf.float32),
       'selected': spec([None], tf.bool),
-      'op_sizes': ints, 'op_graph': ints,
-      'consumer': ints, 'producer': ints, 'feed_sizes': ints,
-      'sampled_consumer': ints, 'sampled_producer': ints,
-      'sampled_feed_sizes': ints,
       'config_feats': spec(
           [None, num_configs, stats.config.num_used], tf.float32),
-      'config_node': ints, 'nconfig_sizes': ints, 'nconfig_graph': ints,
-      'sampled_config': ints, 'sampled_config_sizes': ints,
       'graph_id': spec([None], tf.string),
       'runtimes': spec([None, num_configs], tf.int64),
       'kept_node_ratio': spec([None], tf.float32),
@@ -147,16 +136,10 @@ def array_signature(num_configs: int | None,
 def batch_arrays(programs: Sequence[Program], configs: Sequence[np.ndarray],
                  segments: Sequence[slice],
                  stats: FeatureStats) -> dict[str, np.ndarray]:
-  """Reads and joins the arrays of a batch.
+  """Reads and joins the arrays of a batch, see `array_signature`.
 
-  Args:
-    programs: at least one.
-    configs: int64 [c] for each, its configurations.
-    segments: for each, its selected nodes.
-    stats: scale of the features.
-
-  Returns:
-    The arguments of `graph_tensor`, see `array_signature`.
+  For each program, `configs` int64 [c] are its configurations, and `segments`
+  its selected nodes.
   """
   num_nodes = _counts(programs, 'num_nodes')
   num_edges = _counts(programs, 'num_edges')
@@ -228,32 +211,25 @@ def graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
   arrays = {name: tf.convert_to_tensor(array)
             for name, array in arrays.items()}
   one_each = tf.ones_like(arrays['op_sizes'])
-  configurable = tf.range(tf.size(arrays['config_node']))
 
-  def edges(name, source, target):
-    return edge_set(arrays[name + '_sizes'], source, target)
+  def ids(name):
+    return tf.range(tf.size(arrays[name]))
 
-  def from_root(name):
-    root = arrays[name + '_graph']
-    return edges(name, ('g', root), (name, tf.range(tf.size(root))))
+  def edges(sizes, source, target):
+    return arrays[sizes + '_sizes'], source, target
 
-  return tfgnn.GraphTensor.from_pieces(
-      context=tfgnn.Context.from_fields(sizes=one_each),
-      node_sets={
-          'op': tfgnn.NodeSet.from_fields(
-              sizes=arrays['op_sizes'], features={
-                  'op': arrays['op'], 'feats': arrays['op_feats'],
-                  'selected': arrays['selected']}),
-          'nconfig': tfgnn.NodeSet.from_fields(
-              sizes=arrays['nconfig_sizes'],
-              features={'feats': arrays['config_feats']}),
-          'g': tfgnn.NodeSet.from_fields(sizes=one_each, features={
-              name: arrays[name]
-              for name in ('graph_id', 'runtimes', 'kept_node_ratio')})},
-      edge_sets={
+  return joined(
+      one_each, {
+          'op': (arrays['op_sizes'], {
+              'op': arrays['op'], 'feats': arrays['op_feats'],
+              'selected': arrays['selected']}),
+          'nconfig': (arrays['nconfig_sizes'],
+                      {'feats': arrays['config_feats']}),
+          'g': (one_each, {name: arrays[name] for name in (
+              'graph_id', 'runtimes', 'kept_node_ratio')})}, {
           'feed': edges('feed', ('op', arrays['consumer']),
                         ('op', arrays['producer'])),
-          'config': edges('nconfig', ('nconfig', configurable),
+          'config': edges('nconfig', ('nconfig', ids('config_node')),
                           ('op', arrays['config_node'])),
           'sampled_feed': edges(
               'sampled_feed', ('op', arrays['sampled_consumer']),
@@ -262,5 +238,7 @@ def graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
               'sampled_config', ('nconfig', arrays['sampled_config']),
               ('op', tf.gather(arrays['config_node'],
                                arrays['sampled_config']))),
-          'g_op': from_root('op'),
-          'g_config': from_root('nconfig')})
+          'g_op': edges('op', ('g', arrays['op_graph']),
+                        ('op', ids('op_graph'))),
+          'g_config': edges('nconfig', ('g', arrays['nconfig_graph']),
+                            ('nconfig', ids('nconfig_graph')))})

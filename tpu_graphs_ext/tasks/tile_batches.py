@@ -29,8 +29,8 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 
-# Batches made ahead of the model's step.
-PREFETCH = 4
+# Batches made ahead of the model's step; of programs, each may have 100 MB.
+PREFETCH = 2
 
 
 def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
@@ -46,10 +46,8 @@ def kernel_graphs(partition: Partition,
       yield batch_arrays(kernels, np.array([index]),
                          np.arange(number)[np.newaxis], stats)
 
-  return untuned(generated(
-      partition, one_by_one, array_signature(1, stats)).apply(
-          tf.data.experimental.assert_cardinality(len(partition))).map(
-              graph_tensor).prefetch(PREFETCH))
+  return generated(partition, one_by_one, array_signature(1, stats),
+                   len(partition), graph_tensor)
 
 
 def batch_graph(kernels: Sequence[Kernel], config_indices: np.ndarray,
@@ -72,19 +70,13 @@ def training_dataset(
 
   Each pass over the dataset is one epoch: it draws a new order of the kernels
   and new configurations, uniformly and without replacement. A kernel with
-  fewer than asked for gives each of them equally often, but for a random rest.
-  Kernels with too few are left out, and so is an incomplete last batch.
+  fewer than `num_configs` gives each equally often, but for a random rest; with
+  fewer than `least_configs` it is left out, and so is an incomplete last batch.
 
   Args:
-    partition: the kernels.
-    stats: scale of the features.
-    batch_size: kernels in a batch.
-    num_configs: configurations drawn from each kernel.
-    least_configs: kernels with fewer are left out; None: num_configs.
     shuffle: False keeps the order of the kernels.
     seed: fixes the draws of every epoch; None differs in each process.
-    first_epoch: number of the first pass, so that resumed training draws what
-      uninterrupted training would have.
+    first_epoch: number of the first pass, for training that resumes.
     redraw: False repeats the draws of the first pass in all.
 
   Returns:
@@ -96,51 +88,30 @@ def training_dataset(
   """
   least = least_configs or num_configs
   usable = np.flatnonzero(partition.num_configs >= least)
-  if len(usable) < batch_size:
+  num_batches = len(usable) // batch_size
+  if not num_batches:
     raise UserError(
         f'a batch needs {batch_size} kernels with at least {least} '
         f'configurations, but only {len(usable)} of {len(partition)} kernels '
         'have them; use a smaller --batch or --configs, or more data')
-  num_batches = len(usable) // batch_size
   entropy = np.random.SeedSequence(seed).entropy
   epochs = (itertools.count if redraw else itertools.repeat)(first_epoch)
-  numbers = partition.num_configs
 
-  def one_epoch(_: Partition) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  def one_epoch(kernels: Partition) -> Iterator[dict[str, np.ndarray]]:
     rng = np.random.default_rng([next(epochs), entropy])
     order = rng.permutation(usable) if shuffle else usable
-    chosen = order[:num_batches * batch_size]
-    configs = np.stack([_drawn(rng, n, num_configs) for n in numbers[chosen]])
-    yield (chosen.reshape(num_batches, batch_size),
-           configs.reshape(num_batches, batch_size, num_configs))
+    for chosen in np.split(order, range(
+        batch_size, len(order), batch_size))[:num_batches]:
+      yield batch_arrays(kernels, chosen, np.stack([
+          _drawn(rng, number, num_configs)
+          for number in kernels.num_configs[chosen]]), stats)
 
-  dataset = generated(partition, one_epoch, (
-      tf.TensorSpec([num_batches, batch_size], tf.int64),
-      tf.TensorSpec([num_batches, batch_size, num_configs], tf.int64)))
-  dataset = dataset.unbatch().apply(
-      tf.data.experimental.assert_cardinality(num_batches))
-  return untuned(dataset.map(_batch_function(
-      partition, stats, batch_size, num_configs)).prefetch(PREFETCH))
-
-
-def _batch_function(partition: Partition, stats: FeatureStats, kernels: int,
-                    num_configs: int) -> Callable:
-  """int64 [kernels], int64 [kernels, num_configs] -> a batch and its labels."""
-  known, signature = weakref.ref(partition), array_signature(kernels, stats)
-
-  def cut(chosen: np.ndarray, configs: np.ndarray) -> list[np.ndarray]:
-    arrays = batch_arrays(known(), chosen, configs, stats)
-    return [arrays[name] for name in signature]
-
-  def batch(chosen: tf.Tensor, configs: tf.Tensor):
-    parts = tf.numpy_function(
-        cut, [chosen, configs], [spec.dtype for spec in signature.values()])
-    arrays = {name: tf.ensure_shape(part, spec.shape)
-              for (name, spec), part in zip(signature.items(), parts)}
-    label = tf.reshape(arrays['runtimes'], [kernels, num_configs])
+  def with_label(arrays: dict[str, tf.Tensor]):
+    label = tf.reshape(arrays['runtimes'], [batch_size, num_configs])
     return graph_tensor(arrays), tf.cast(label, tf.float32)
 
-  return batch
+  return generated(partition, one_epoch, array_signature(batch_size, stats),
+                   num_batches, with_label)
 
 
 def _drawn(rng: np.random.Generator, there: int, number: int) -> np.ndarray:
@@ -152,29 +123,26 @@ def _drawn(rng: np.random.Generator, there: int, number: int) -> np.ndarray:
                          rng.choice(there, rest, replace=False)])
 
 
-def generated(owner: Any, make: Callable[[Any], Iterator],
-              signature: Any) -> tf.data.Dataset:
+def generated(owner: Any, make: Callable[[Any], Iterator], signature: Any,
+              count: int, to_graph: Callable[..., Any]) -> tf.data.Dataset:
   """A dataset of `make(owner)`, anew in each pass, which keeps `owner` alive.
 
   TensorFlow keeps the functions of a dataset until the process ends. So they
-  do not hold the owner, and with it memory and open files.
+  do not hold the owner, and with it memory and open files. `make` yields arrays
+  as in `signature`, `count` times; `to_graph` makes an element of each.
   """
   known = weakref.ref(owner)
   dataset = tf.data.Dataset.from_generator(
       lambda: make(known()), output_signature=signature)
-  dataset.owner = owner
-  return dataset
-
-
-def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """Turns tf.data's autotuner off: there is nothing to tune.
-
-  Its thread sleeps twice as long each time, and the end of an epoch waits for
-  it to wake: an epoch of 0.4 s takes 0.66 s.
-  """
+  dataset = dataset.apply(tf.data.experimental.assert_cardinality(count)).map(
+      to_graph).prefetch(PREFETCH)
+  # There is nothing to tune. The autotuner's thread sleeps twice as long each
+  # time, and the end of an epoch waits for it: 0.66 s instead of 0.4 s.
   options = tf.data.Options()
   options.autotune.enabled = False
-  return dataset.with_options(options)
+  dataset = dataset.with_options(options)
+  dataset.owner = owner
+  return dataset
 
 
 def array_signature(batch_size: int,
@@ -201,16 +169,10 @@ def array_signature(batch_size: int,
 def batch_arrays(partition: Partition, chosen: np.ndarray,
                  configs: np.ndarray,
                  stats: FeatureStats) -> dict[str, np.ndarray]:
-  """Cuts the rows of a batch out of the flat arrays.
+  """Cuts the rows of a batch out of the flat arrays, see `array_signature`.
 
-  Args:
-    partition: the kernels.
-    chosen: int64 [batch], numbers of the batch's kernels.
-    configs: int64 [batch, configs], counted from 0 inside each kernel.
-    stats: scale of the features.
-
-  Returns:
-    The arguments of `graph_tensor`, see `array_signature`.
+  `chosen` int64 [batch] are the numbers of its kernels, `configs` int64 [batch,
+  configs] their configurations, counted from 0 inside each kernel.
   """
   num_nodes = partition.num_nodes[chosen]
   num_edges = partition.num_edges[chosen]
@@ -254,37 +216,38 @@ def _rows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
   """Names the arrays of a batch as the baseline's graph does."""
-  one_each = tf.ones_like(arrays['op_sizes'])
-
-  def node_set(sizes, **features):
-    return tfgnn.NodeSet.from_fields(sizes=sizes, features=features)
-
   def from_root(name):
     root = arrays[name + '_graph']
-    return edge_set(arrays[name + '_sizes'], ('g', root),
-                    (name, tf.range(tf.size(root, out_type=tf.int64))))
+    return (arrays[name + '_sizes'], ('g', root),
+            (name, tf.range(tf.size(root, out_type=tf.int64))))
 
+  one_each = tf.ones_like(arrays['op_sizes'])
+  return joined(
+      one_each, {
+          'op': (arrays['op_sizes'],
+                 {'op': arrays['op'], 'feats': arrays['op_feats']}),
+          'config': (arrays['config_sizes'],
+                     {'feats': arrays['config_feats'],
+                      'runtimes': arrays['runtimes'],
+                      'normalizers': arrays['normalizers']}),
+          'g': (one_each, {'tile_id': arrays['tile_id']})},
+      {'feed': (arrays['feed_sizes'], ('op', arrays['consumer']),
+                ('op', arrays['producer'])),
+       'g_op': from_root('op'), 'g_config': from_root('config')})
+
+
+def joined(one_each: tf.Tensor, node_sets: dict[str, tuple],
+           edge_sets: dict[str, tuple]) -> tfgnn.GraphTensor:
+  """A graph of (sizes, features), and of (sizes, source, target) of edges.
+
+  An end of edges is (node set, indices); `one_each` has a 1 for each component.
+  """
   return tfgnn.GraphTensor.from_pieces(
       context=tfgnn.Context.from_fields(sizes=one_each),
       node_sets={
-          'op': node_set(arrays['op_sizes'], op=arrays['op'],
-                         feats=arrays['op_feats']),
-          'config': node_set(arrays['config_sizes'],
-                             feats=arrays['config_feats'],
-                             runtimes=arrays['runtimes'],
-                             normalizers=arrays['normalizers']),
-          'g': node_set(one_each, tile_id=arrays['tile_id']),
-      },
+          name: tfgnn.NodeSet.from_fields(sizes=sizes, features=features)
+          for name, (sizes, features) in node_sets.items()},
       edge_sets={
-          'feed': edge_set(arrays['feed_sizes'], ('op', arrays['consumer']),
-                           ('op', arrays['producer'])),
-          'g_op': from_root('op'),
-          'g_config': from_root('config'),
-      })
-
-
-def edge_set(sizes: tf.Tensor, source: tuple[str, tf.Tensor],
-             target: tuple[str, tf.Tensor]) -> tfgnn.EdgeSet:
-  """Edges between the nodes of two node sets, given as (name, indices)."""
-  return tfgnn.EdgeSet.from_fields(
-      sizes=sizes, adjacency=tfgnn.Adjacency.from_indices(source, target))
+          name: tfgnn.EdgeSet.from_fields(
+              sizes=sizes, adjacency=tfgnn.Adjacency.from_indices(*ends))
+          for name, (sizes, *ends) in edge_sets.items()})
