@@ -318,7 +318,7 @@ def _best_number(model, valid: list[Kernel], reading: Reading, trees: int,
     count = min(EVERY, trees - start)
     scores += model.predict(rows, start_iteration=start, num_iteration=count,
                             raw_score=True, num_threads=threads)
-    each = [metrics.ordered_pair_accuracy(kernel.runtime_rel, own)
+    each = [metrics.pair_agreement(kernel.runtime_rel, own)[0]
             for kernel, own in zip(valid, np.split(scores, ends))]
     defined = [opa for opa in each if not np.isnan(opa)]
     opas[start + count] = np.mean(defined) if defined else 0.0

@@ -66,7 +66,7 @@ def analytic():
   given = artifacts.load_run(artifacts.PRETRAINED).model_kwargs['feature_stats']
   return dataclasses.replace(trained, model=load_models.build(
       'AnalyticTileModel', 10, trained.num_ops, {'feature_stats': given},
-      graph=scoring.sample_graph(trained.stats)))
+      graph=trained.task.sample_graph(trained.stats)))
 
 
 def some_tiles(kernel: Kernel, most: int) -> Kernel:

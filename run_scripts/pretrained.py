@@ -10,12 +10,46 @@ model again, and write the numbers into docs/pretrained.md.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 
+import numpy as np
+
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine import artifacts
+from tpu_graphs_ext.engine import artifacts, saved_weights
 from tpu_graphs_ext.errors import UserError
+
+# What builds a model and scales its features, and how it was trained.
+_KEPT = ('args', 'feature_stats', 'num_ops', 'opcodes', 'seed', 'versions',
+         'final_error')
+
+
+def save_weights_only(model_dir: str, folder: str) -> str:
+  """Writes a trained model's weights and how to build it, half a megabyte.
+
+    <folder>/model_<hash>/weights.npz   see `saved_weights`
+    <folder>/run_<hash>.jsonz           the run file, as far as verbs need it
+
+  Every verb takes such a folder, which is returned; the baseline's scripts do
+  not.
+
+  Raises:
+    UserError: a file is missing or damaged, or `folder` cannot be written.
+  """
+  run = artifacts.load_run(model_dir)
+  buffer = io.BytesIO()
+  np.savez_compressed(buffer, **{
+      f'{place:04d}': np.asarray(value, np.float32)
+      for place, (_, value) in enumerate(
+          saved_weights.read(files.full_path(run.model_dir)))})
+  new_dir = artifacts.model_path(
+      folder, artifacts.train_hash(run.info['args']))
+  files.write_file(os.path.join(new_dir, saved_weights.COMPACT_FILE),
+                   buffer.getvalue())
+  artifacts.save_run_file(
+      {key: run.info[key] for key in _KEPT if key in run.info}, folder)
+  return new_dir
 
 
 def main() -> int:
@@ -25,7 +59,7 @@ def main() -> int:
   folder = artifacts.PRETRAINED_FOLDER
   try:
     with files.new_folder(folder) as temporary:
-      artifacts.save_weights_only(parser.parse_args().model_dir, temporary)
+      save_weights_only(parser.parse_args().model_dir, temporary)
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1

@@ -12,7 +12,7 @@ from support.places import PROJECT
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.cli import app
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.engine import recipes
+from tpu_graphs_ext.engine import settings
 
 PAGES = ('README.md', 'CONTRIBUTING.md', 'SECURITY.md',
          'benchmarks/README.md', *sorted(
@@ -175,7 +175,7 @@ def test_recipes_are_those_of_the_engine():
   assert dict(re.findall(r'^- `(\w+)`: `(--.*)`$', section_of(
       'docs/commands.md', 'Recipes'), re.MULTILINE)) == {
           name: ' '.join(f'--{flag} {value}' for flag, value in flags.items())
-          for name, flags in recipes.RECIPES.items()}
+          for name, flags in settings.RECIPES.items()}
 
 
 # --- Models and data ---------------------------------------------------------

@@ -76,7 +76,9 @@ def test_weights_that_are_no_numbers(tmp_path):
     saved_weights.read(str(tmp_path / 'model_x'))
 
 
-def fuzz(saved, tmp_path, rounds: int) -> None:
+@pytest.mark.parametrize(
+    'rounds', [60, pytest.param(2000, marks=pytest.mark.survive)])
+def test_damaged_folders(saved, tmp_path, rounds):
   _, sound = saved
   folder = tmp_path / 'model_x'
   expected = [value for _, value in saved_weights.read(sound)]
@@ -94,15 +96,6 @@ def fuzz(saved, tmp_path, rounds: int) -> None:
     for value, right in zip(found, expected):
       np.testing.assert_array_equal(value, right, err_msg=str(seed))
     path.write_bytes(content)
-
-
-def test_damaged_folders(saved, tmp_path):
-  fuzz(saved, tmp_path, 60)
-
-
-@pytest.mark.survive
-def test_many_damaged_folders(saved, tmp_path):
-  fuzz(saved, tmp_path, 2000)
 
 
 def test_half_a_folder(saved, tmp_path):

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import threading
-import types
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from support import model_checks, tiny_kernels
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.engine import artifacts, duplicate_configs, scoring
+from tpu_graphs_ext.engine import duplicate_configs, scoring
 from tpu_graphs_ext.errors import UserError
 
 KERNELS = [tiny_kernels.make_kernel(f'net_{i}', num_configs=i + 2, base=i)
@@ -107,20 +106,6 @@ def test_scores_columns_and_opcodes_that_do_not_fit(caplog):
       'below 4; nodes with others count as opcode 0']
   ranker_of(FixedModel([[1, 2]]), one, num_ops=5).scores(kernel)
   assert len(caplog.records) == 1
-
-
-def test_what_tiles_count_according_to_the_model():
-  for kwargs, found, expected in (
-      ({'feature_stats': {'tiles': 'elements'}}, None, True),
-      ({'feature_stats': {'tiles': 'layout tiles'}}, True, False),
-      ({}, True, True), ({}, False, False),
-      ({'feature_stats': None}, None, False)):
-    scaling = types.SimpleNamespace(in_elements=lambda found=found: found)
-    statistics = types.SimpleNamespace(read=lambda scaling=scaling: scaling)
-    model = types.SimpleNamespace(
-        **({} if found is None else {'_statistics': statistics}))
-    run = artifacts.Run('model_x', {}, kwargs)
-    assert scoring._counts_elements(run, model) is expected
 
 
 # --------------------------------------------------------- duplicate tiles

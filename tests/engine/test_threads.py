@@ -8,13 +8,18 @@ from tpu_graphs_ext.engine import threads
 
 @pytest.fixture
 def asked(monkeypatch):
-  """The numbers of threads that TensorFlow is asked for."""
+  """The numbers of threads that TensorFlow, which already runs, refuses."""
   asked = []
+
+  def refuse(name, number):
+    asked.append((name, number))
+    raise RuntimeError('already initialized')
+
   monkeypatch.delenv(threads.VARIABLE, raising=False)
   for name in ('intra', 'inter'):
     monkeypatch.setattr(
         tf.config.threading, f'set_{name}_op_parallelism_threads',
-        lambda number, name=name: asked.append((name, number)))
+        lambda number, name=name: refuse(name, number))
   return asked
 
 
@@ -27,37 +32,19 @@ def test_few_cores_get_one_thread_an_operation(asked, monkeypatch):
     threads.one_for_each_operation(*most)
     assert asked == [('intra', 1)] * is_few
   asked.clear()
+  threads.one_alone()
+  assert asked == [('intra', 1)]
   monkeypatch.setenv(threads.VARIABLE, '2')  # TensorFlow reads it by itself.
-  monkeypatch.setattr(threads.os, 'cpu_count', lambda: 2)
   threads.one_for_each_operation()
-  assert asked == []
-  threads.one_alone()
-  assert asked == [('intra', 1), ('inter', 1)]
-
-
-def test_it_is_not_an_error_if_tensorflow_already_runs(monkeypatch, asked):
-  def refuse(number):
-    asked.append(number)
-    raise RuntimeError('already initialized')
-
-  monkeypatch.setattr(
-      tf.config.threading, 'set_intra_op_parallelism_threads', refuse)
-  monkeypatch.setattr(threads.os, 'cpu_count', lambda: 2)
-  threads.one_for_each_operation()
-  threads.one_alone()
-  assert asked == [1, 1]
+  assert asked == [('intra', 1)]
 
 
 def test_processes_divide_the_cores(monkeypatch):
   monkeypatch.setattr(threads.os, 'sched_getaffinity', lambda _: range(8),
                       raising=False)
-  for processes, expected in ((1, set()), (2, {'4'}), (64, {'1'})):
-    variables = {}
-    monkeypatch.setattr(threads.os, 'environ', variables)
+  for processes, given, expected in (
+      (1, {}, set()), (2, {}, {'4'}), (64, {}, {'1'}),
+      (1000, {threads.VARIABLE: '3'}, {'1', '3'})):
+    monkeypatch.setattr(threads.os, 'environ', given)
     threads.divide(processes)
-    assert set(variables.values()) == expected
-  variables = {threads.VARIABLE: '3'}
-  monkeypatch.setattr(threads.os, 'environ', variables)
-  threads.divide(1000)
-  assert variables.pop(threads.VARIABLE) == '3'
-  assert set(variables.values()) == {'1'}
+    assert set(given.values()) == expected

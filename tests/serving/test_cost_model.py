@@ -225,7 +225,7 @@ def test_a_model_of_ones_own(tmp_path):
   stats = model_checks.stats_of(KERNELS)
   own = scoring.Ranker(load_models.build(
       'TinyRanker', 10, 108, {}, settings.models_py,
-      scoring.sample_graph(stats)), stats, 108)
+      scoring.Ranker(None, stats, 108).task.sample_graph(stats)), stats, 108)
   np.testing.assert_allclose(
       CostModel(own).score(KERNEL), own.scores(KERNEL), **model_checks.CLOSE)
 

@@ -50,9 +50,6 @@ def started(argv: list[str], log: str) -> int:
     os.dup2(handle, 2)
     code = 70
     try:
-      from tpu_graphs_ext.engine import callbacks
-      # Else no run of these would come to save before its end.
-      callbacks._FIRST_SAVE_SECONDS = 0
       if '--model=EarlyJoinSAGE' not in argv:
         _save_variables_only()
       code = cli.main(argv)

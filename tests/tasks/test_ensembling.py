@@ -8,21 +8,18 @@ from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import TrainSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import ensembling
+from tpu_graphs_ext.tasks import tile
 
 
 def joined(model, **changes):
-  settings = ensembling.joined(TrainSettings(model=model, members=3, **changes))
+  settings = tile.with_members(TrainSettings(model=model, members=3, **changes))
   assert settings.model == 'EnsembleRanker'
   return settings.model_kwargs
 
 
-def test_one_member_is_the_model_itself():
-  settings = TrainSettings(model='MLP')
-  assert ensembling.joined(settings) is settings
-
-
 def test_members_keep_their_arguments_and_the_ensemble_has_their_loss():
+  settings = TrainSettings(model='MLP')
+  assert tile.with_members(settings) is settings
   assert joined(
       'MyEarlyJoinSAGE',
       model_kwargs_json='{"hidden_dim": 8, "averaging": 0.5}') == {
@@ -32,9 +29,7 @@ def test_members_keep_their_arguments_and_the_ensemble_has_their_loss():
   assert joined('EarlyJoinSAGE') == {
       'members': {'EarlyJoinSAGE': {}}, 'objective': 'flags', 'averaging': 0.0,
       'copies': 3}
-
-
-def test_an_ensemble_has_each_of_its_members_as_often():
+  # Each member of an ensemble is multiplied.
   assert joined(
       'EnsembleRanker', model_kwargs_json='{"members": {"MLP": {}}}') == {
           'members': {'MLP': {}}, 'copies': 3}

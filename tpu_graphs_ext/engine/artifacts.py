@@ -2,7 +2,7 @@
 
   <out_dir>/model_<hash>/      Keras SavedModel
   <out_dir>/run_<hash>.jsonz   gzip of one JSON object, the run file
-  <out_dir>/run_<hash>.log     its messages; see `run_log`
+  <out_dir>/run_<hash>.log     its messages
 
 `<hash>` is `train_hash` of the run's arguments. Keys of the run file that the
 baseline writes too: `train_curve` {epoch, train_loss, train_opa, val_loss,
@@ -10,9 +10,6 @@ val_opa: one number an epoch}, `final_error` {val: {'1', '5', '10': slowdown}},
 `args`, `test_predictions` {tile_id: 10 config indices, best first, padded with
 0}. Keys of this package: `feature_stats` (how features were normalised),
 `num_ops`, `seed`, `host`, `versions`, `seconds`, `settings`.
-
-The package's own model is a folder with the weights alone; see
-`save_weights_only`.
 
 Every write is atomic: a reader sees the old artifact or the new one.
 """
@@ -23,12 +20,12 @@ import contextlib
 import dataclasses
 import gzip
 import hashlib
-import io
 import json
 import os
 import platform
 import re
 import warnings
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,12 +34,14 @@ import tensorflow as tf
 
 import tpu_graphs_ext
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.engine import run_file, saved_weights
+from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.engine import saved_weights
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.files import (
   full_path,
   new_folder,
+  parse_json,
   remove_leftovers,
   write_file,
 )
@@ -54,9 +53,12 @@ PRETRAINED = 'pretrained'
 PRETRAINED_FOLDER = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'pretrained')
 
-# What Keras and TensorFlow raise on a folder that holds no whole SavedModel.
-_LOAD_ERRORS = (OSError, ValueError, KeyError, AttributeError, RuntimeError,
-                tf.errors.OpError)
+# Of a run file, unpacked: a thousand times the largest ever seen.
+_MOST_BYTES = 2 ** 28
+# An opcode is a byte; a model may be built for more.
+_MOST_OPS = 2 ** 16
+# Arguments that name a collection of the layout task.
+_COLLECTION = {'source': ('xla', 'nlp'), 'search': ('random', 'default')}
 
 
 def train_hash(args: dict[str, Any]) -> str:
@@ -92,17 +94,18 @@ def run_path_of(model_dir: str) -> str:
   return os.path.join(folder, 'run_' + name[len('model_'):] + '.jsonz')
 
 
-def pretrained_dir() -> str:
-  """The model folder that comes with the package.
+def _model_names(folder: str) -> list[str]:
+  try:
+    return sorted(name for name in os.listdir(full_path(folder))
+                  if re.fullmatch('model_[^.]+', name))
+  except OSError:
+    return []
 
-  Raises:
-    UserError: this installation has none.
-  """
-  if names := _model_names(PRETRAINED_FOLDER):
-    return os.path.join(PRETRAINED_FOLDER, names[0])
-  raise UserError(
-      f'{PRETRAINED_FOLDER}: this installation has no pretrained model; name '
-      'one that you trained, as --dir model_<hash>')
+
+def _models_in(folder: str) -> str:
+  """' Models in <folder>: ...', or '' if there are none."""
+  names = _model_names(folder)
+  return f' Models in {full_path(folder)}: {shortened(names)}' if names else ''
 
 
 def save_run(model: tf.keras.Model, run_info: dict[str, Any],
@@ -136,172 +139,9 @@ def save_run_file(run_info: dict[str, Any], out_dir: str) -> str:
   return path
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-  """A model folder and its run file.
-
-  Attributes:
-    model_dir: folder written by `save_run` or by the baseline's trainer.
-    info: content of the run file.
-    model_kwargs: constructor arguments, from its model_kwargs_json.
-  """
-  model_dir: str
-  info: dict[str, Any]
-  model_kwargs: dict[str, Any]
-
-  @property
-  def run_path(self) -> str:
-    """The run file."""
-    return run_path_of(self.model_dir)
-
-
-def load_run(model_dir: str, task: str = 'tile') -> Run:
-  """Reads the run file of a model folder.
-
-  Args:
-    model_dir: the folder; 'pretrained' is the one in the package.
-    task: 'tile' or 'layout', the expected task; '': either.
-
-  Raises:
-    UserError: the folder or its run file is missing or damaged, belongs to
-      another run or to the other task.
-  """
-  if model_dir == PRETRAINED:
-    model_dir = pretrained_dir()
-  path = run_path_of(model_dir)
-  if not os.path.isdir(full_path(model_dir)):
-    remove_leftovers(os.path.dirname(path))  # The old model may come back.
-  if not os.path.isdir(full_path(model_dir)):
-    raise UserError(
-        f'{model_dir}: there is no such model folder.'
-        f'{_models_in(os.path.dirname(full_path(model_dir)))}')
-  if not os.path.exists(path):
-    raise UserError(
-        f'{model_dir}: its run file {path} is missing; it says how the model '
-        'is built, so copy it from where the model was trained')
-  run_info = read_run_file(path)
-  check_hash(path, run_info)
-  own = task_of(run_info['args'])
-  if task and own != task:
-    how = ('leave --task layout out' if own == 'tile'
-           else 'add --task layout')
-    raise UserError(f'{model_dir}: is a model of the {own} task; {how}, or '
-                    f'name a model of the {task} task')
-  return Run(model_dir, run_info,
-             parse_model_kwargs(run_info['args']['model_kwargs_json']))
-
-
-def read_run_file(path: str) -> dict[str, Any]:
-  """Reads a run file, whatever its name; see `run_file.read`."""
-  return run_file.read(path)
-
-
-def check_hash(path: str, run_info: dict[str, Any]) -> None:
-  """Raises UserError unless the file's name is the hash of its args."""
-  args = run_info['args']
-  named_hash = os.path.basename(path)[len('run_'):-len('.jsonz')]
-  # A folder renamed by hand has no hash to compare.
-  if (re.fullmatch('[0-9a-f]{32}', named_hash)
-      and train_hash(args) != named_hash):
-    raise UserError(
-        f'{path}: holds another run: its args have the hash '
-        f'{train_hash(args)}, its name says {named_hash}; copy the right run '
-        'file, or rename it and its model folder alike')
-
-
-def load_model(run: Run, num_ops: int, sample_graph: Any,
-               models_py: str = '') -> tf.keras.Model:
-  """Builds the class that the run file names, with the saved weights.
-
-  The weights are copied by position, as the baseline's scripts do, so a model
-  may come from either trainer. Only weights are read from the folder.
-
-  Args:
-    run: the folder and its run file, from `load_run`.
-    num_ops: opcodes that the model was built for.
-    sample_graph: normalised scalar GraphTensor with the right columns.
-    models_py: another models.py with the class; empty: the package's.
-
-  Raises:
-    UserError: the folder holds no model, or another than its run file says.
-  """
-  args = run.info['args']
-  try:
-    model = load_models.build(args['model'], args['configs'], num_ops,
-                              run.model_kwargs, models_py, sample_graph)
-  except UserError as error:
-    if needed := _other_version(run):
-      raise UserError(f'{run.model_dir}: {error}. {needed}') from error
-    raise
-  try:
-    saved = saved_weights.read(full_path(run.model_dir))
-    _check_same_shapes(run, num_ops, sample_graph, model.trainable_variables,
-                       saved)
-    for variable, (_, value) in zip(model.trainable_variables, saved):
-      variable.assign(value)
-  except _LOAD_ERRORS as error:
-    raise UserError(
-        f'{run.model_dir}: cannot be read as a saved Keras model ({error}); '
-        'copy the whole folder again, or train again') from error
-  return model
-
-
-def _other_version(run) -> str:
-  """Names the version of the package that trained a model, if another."""
-  known = run.info.get('versions')
-  trained_with = isinstance(known, dict) and known.get('tpu_graphs_ext')
-  if not trained_with or trained_with == tpu_graphs_ext.__version__:
-    return ''
-  return (f'It was trained with tpu_graphs_ext {trained_with} and needs that '
-          f'version; this is {tpu_graphs_ext.__version__}')
-
-
-def _check_same_shapes(run, num_ops, sample_graph, built, saved):
-  """Raises UserError that names the first variable that does not fit."""
-  built_for = (
-      f'{run.info["args"]["model"]} built for num_ops={num_ops}, '
-      f'{sample_graph.node_sets["op"]["feats"].shape[-1]} node and '
-      f'{load_models.config_feats(sample_graph).shape[-1]} config columns')
-  advice = _other_version(run) or (
-      'The run file, or the data that these numbers were taken from, belongs '
-      'to another model: give --data_root the data that it was trained on')
-  if os.path.dirname(run.model_dir) == PRETRAINED_FOLDER:
-    advice = (
-        'The pretrained model belongs to another version of models.py: install '
-        'the package anew, or name a model that you trained, with --dir')
-  if len(built) != len(saved):
-    raise UserError(
-        f'{run.model_dir}: holds {len(saved)} variables, but {built_for} has '
-        f'{len(built)}. {advice}')
-  for i, (variable, (name, value)) in enumerate(zip(built, saved)):
-    if variable.shape != value.shape:
-      raise UserError(
-          f'{run.model_dir}: variable {i} ({name}) has shape {value.shape}, '
-          f'but in {built_for} it has {tuple(variable.shape)}. {advice}')
-
-
-def versions() -> dict[str, str]:
-  """Versions of the libraries of a training run, and the stack's name."""
-  import tensorflow_gnn as tfgnn
-  import tensorflow_ranking as tfr
-
-  return {
-      'tpu_graphs_ext': tpu_graphs_ext.__version__,
-      'stack': stack_name(),
-      'python': platform.python_version(),
-      'tensorflow': tf.__version__,
-      'tensorflow_gnn': tfgnn.__version__,
-      'tensorflow_ranking': tfr.__version__,
-      'numpy': np.__version__,
-  }
-
-
 @contextlib.contextmanager
 def quiet_keras() -> Iterator[None]:
-  """Drops warnings that saving and loading any graph model gives.
-
-  They concern the metric, and that a reader must import TF-GNN.
-  """
+  """Drops warnings that saving and loading any graph model gives."""
   logger = tf.get_logger()
   level = logger.level
   logger.setLevel('ERROR')
@@ -313,53 +153,187 @@ def quiet_keras() -> Iterator[None]:
     logger.setLevel(level)
 
 
-def _model_names(folder: str) -> list[str]:
-  """Names of the model folders in a folder, if there is such a folder."""
-  try:
-    return sorted(name for name in os.listdir(full_path(folder))
-                  if re.fullmatch('model_[^.]+', name))
-  except OSError:
-    return []
+def versions() -> dict[str, str]:
+  """Versions of the libraries of a training run, and the stack's name."""
+  import tensorflow_gnn as tfgnn
+  import tensorflow_ranking as tfr
+  modules = {'tpu_graphs_ext': tpu_graphs_ext, 'tensorflow': tf,
+             'tensorflow_gnn': tfgnn, 'tensorflow_ranking': tfr, 'numpy': np}
+  return {'stack': stack_name(), 'python': platform.python_version(),
+          **{name: module.__version__ for name, module in modules.items()}}
 
 
-def _models_in(folder: str) -> str:
-  """' Models in <folder>: ...', or '' if there are none."""
-  names = _model_names(folder)
-  if not names:
-    return ''
-  more = f' and {len(names) - 5} more' if len(names) > 5 else ''
-  return f' Models in {full_path(folder)}: {", ".join(names[:5])}{more}'
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A model folder, by this package or the baseline's trainer."""
+  model_dir: str
+  info: dict[str, Any]  # Content of the run file.
+  model_kwargs: dict[str, Any]  # From its model_kwargs_json.
 
 
-# What builds a model and scales its features, and how it was trained.
-_KEPT = ('args', 'feature_stats', 'num_ops', 'opcodes', 'seed', 'versions',
-         'final_error')
+def load_run(model_dir: str, task: str = 'tile') -> Run:
+  """Reads the run file of a model folder; 'pretrained' is the package's own.
 
-
-def save_weights_only(model_dir: str, folder: str) -> str:
-  """Writes a trained model's weights and how to build it, half a megabyte.
-
-    <folder>/model_<hash>/weights.npz   float32 arrays, named by their place
-                                        among the trainable variables: '0007'
-    <folder>/run_<hash>.jsonz           the run file, as far as verbs need it
-
-  Every verb takes such a folder; the baseline's scripts do not.
-
-  Returns:
-    The new model folder.
+  `task` is the expected one, 'tile' or 'layout'; '': either.
 
   Raises:
-    UserError: a file is missing or damaged, or `folder` cannot be written.
+    UserError: the folder or its run file is missing or damaged, belongs to
+      another run or to the other task.
   """
-  run = load_run(model_dir)
-  buffer = io.BytesIO()
-  np.savez_compressed(buffer, **{
-      f'{place:04d}': np.asarray(value, np.float32)
-      for place, (_, value) in enumerate(
-          saved_weights.read(full_path(run.model_dir)))})
-  new_dir = model_path(folder, train_hash(run.info['args']))
-  write_file(os.path.join(new_dir, saved_weights.COMPACT_FILE),
-             buffer.getvalue())
-  save_run_file(
-      {key: run.info[key] for key in _KEPT if key in run.info}, folder)
-  return new_dir
+  if model_dir == PRETRAINED:
+    names = _model_names(PRETRAINED_FOLDER)
+    if not names:
+      raise UserError(
+          f'{PRETRAINED_FOLDER}: this installation has no pretrained model; '
+          'name one that you trained, as --dir model_<hash>')
+    model_dir = os.path.join(PRETRAINED_FOLDER, names[0])
+  path = run_path_of(model_dir)
+  if not os.path.isdir(full_path(model_dir)):
+    remove_leftovers(os.path.dirname(path))  # The old model may come back.
+  if not os.path.isdir(full_path(model_dir)):
+    raise UserError(
+        f'{model_dir}: there is no such model folder.'
+        f'{_models_in(os.path.dirname(path))}')
+  if not os.path.exists(path):
+    raise UserError(
+        f'{model_dir}: its run file {path} is missing; it says how the model '
+        'is built, so copy it from where the model was trained')
+  run_info = read_run_file(path)
+  check_hash(path, run_info)
+  own = task_of(run_info['args'])
+  if task and own != task:
+    raise UserError(
+        f'{model_dir}: is a model of the {own} task; give --task {own}, or '
+        f'name a model of the {task} task')
+  return Run(model_dir, run_info,
+             parse_model_kwargs(run_info['args']['model_kwargs_json']))
+
+
+def check_hash(path: str, run_info: dict[str, Any]) -> None:
+  """Raises UserError unless the file's name is the hash of its args."""
+  named_hash = os.path.basename(path)[len('run_'):-len('.jsonz')]
+  own_hash = train_hash(run_info['args'])
+  # A folder renamed by hand has no hash to compare.
+  if re.fullmatch('[0-9a-f]{32}', named_hash) and own_hash != named_hash:
+    raise UserError(
+        f'{path}: holds another run: its args have the hash {own_hash}, its '
+        f'name says {named_hash}; copy the right run file, or rename it and '
+        'its model folder alike')
+
+
+def read_run_file(path: str) -> dict[str, Any]:
+  """Reads a run file, whatever its name, of this package or the baseline's.
+
+  A run file comes from whoever trained the model, so it is checked.
+
+  Raises:
+    UserError: the file is damaged, or cannot be used to build the model.
+  """
+  try:
+    with gzip.open(path, 'rb') as file:
+      text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+      raise ValueError(f'it holds more than {_MOST_BYTES} bytes')
+    run_info = parse_json(text, 'its content')
+    if not isinstance(run_info['args'], dict):
+      raise ValueError('its args must be an object')
+  except (OSError, EOFError, ValueError, KeyError, TypeError, UserError,
+          zlib.error) as error:
+    raise UserError(
+        f'{path}: cannot be read as a run file ({error!r}); copy it again from '
+        'where the model was trained') from error
+  for field, value, holds, rule in _rules(run_info, run_info['args']):
+    if not holds:
+      raise UserError(
+          f'{path}: its {field} must be {rule}; it is {repr(value)[:100]}. '
+          'Copy the file again from where the model was trained')
+  try:
+    parse_model_kwargs(run_info['args']['model_kwargs_json'])
+    if 'feature_stats' in run_info:
+      _check_stats(FeatureStats.from_json(run_info['feature_stats']))
+  except UserError as error:
+    raise UserError(f'{path}: {error}') from error
+  return run_info
+
+
+def _rules(run_info: dict[str, Any], args: dict[str, Any]) -> Iterator[
+    tuple[str, Any, bool, str]]:
+  """(field, value, whether it keeps its rule, the rule)."""
+  for field, least in (('model', 1), ('model_kwargs_json', 0)):
+    value = args.get(field)
+    yield field, value, isinstance(value, str) and len(value) >= least, 'text'
+  num_ops = run_info.get('num_ops', None if 'feature_stats' in run_info else 1)
+  for field, value, most in (('configs', args.get('configs'), 2 ** 31 - 1),
+                             ('num_ops', num_ops, _MOST_OPS)):
+    yield (field, value, type(value) is int and 1 <= value <= most,
+           f'a whole number from 1 to {most}')
+  for field in ('train_curve', 'final_error', 'seconds', 'settings',
+                'test_predictions', 'versions'):
+    value = run_info.get(field, {})
+    yield field, value, isinstance(value, dict), 'an object'
+  opcodes = run_info.get('opcodes', [])
+  yield 'opcodes', opcodes, isinstance(opcodes, list) and all(
+      type(opcode) is int for opcode in opcodes), 'a list of whole numbers'
+  if task_of(args) == 'layout':
+    for field, known in _COLLECTION.items():
+      value = args.get(field)
+      yield field, value, value in known, ' or '.join(known)
+
+
+def _check_stats(stats: FeatureStats) -> None:
+  for name, columns in (('node', stats.node), ('config', stats.config)):
+    if not len(columns.minimum) or (columns.minimum > columns.maximum).any():
+      raise UserError(f'its feature_stats of {name} must be the minimum and '
+                      'maximum of at least one column')
+
+
+def load_model(run: Run, num_ops: int, sample_graph: Any,
+               models_py: str = '') -> tf.keras.Model:
+  """Builds the class that the run file names, with the saved weights.
+
+  The weights are copied by position, as the baseline's scripts do, so a model
+  may come from either trainer. Only weights are read from the folder.
+
+  `num_ops` is what the model was built for; `sample_graph` has its columns.
+
+  Raises:
+    UserError: the folder holds no model, or another than its run file says.
+  """
+  args, name = run.info['args'], run.info['args']['model']
+  try:
+    model = load_models.build(name, args['configs'], num_ops, run.model_kwargs,
+                              models_py, sample_graph)
+    built, saved = model.trainable_variables, saved_weights.read(
+        full_path(run.model_dir))
+  except ValueError as error:
+    raise UserError(
+        f'{run.model_dir}: cannot be read as a saved Keras model ({error}); '
+        'copy the whole folder again, or train again') from error
+  except UserError as error:
+    raise UserError(f'{run.model_dir}: {error}{_trained_with(run)}') from error
+  wrong = [
+      f'variable {i} ({name}) has shape {value.shape}, but must have '
+      f'{tuple(variable.shape)}'
+      for i, (variable, (name, value)) in enumerate(zip(built, saved))
+      if variable.shape != value.shape]
+  if len(built) != len(saved):
+    wrong = [f'holds {len(saved)} variables, but must have {len(built)}']
+  if wrong:
+    raise UserError(
+        f'{run.model_dir}: {wrong[0]} in {args["model"]} built for '
+        f'num_ops={num_ops}, {sample_graph.node_sets["op"]["feats"].shape[-1]} '
+        f'node and {load_models.config_feats(sample_graph).shape[-1]} config '
+        'columns. The run file, the data or models.py belongs to another model'
+        f'; give --data_root the data that it was trained on'
+        f'{_trained_with(run)}')
+  for variable, (_, value) in zip(built, saved):
+    variable.assign(value)
+  return model
+
+
+def _trained_with(run: Run) -> str:
+  """Names the version of the package that trained a model, if another."""
+  version = run.info.get('versions', {}).get('tpu_graphs_ext')
+  return '' if version in (None, tpu_graphs_ext.__version__) else (
+      f'. It was trained with tpu_graphs_ext {version}; this is '
+      f'{tpu_graphs_ext.__version__}')

@@ -1,7 +1,4 @@
-"""Keras callbacks with one duty each, and `Epochs`, which runs them.
-
-They share a `Progress`, and run in the order in which they stand here.
-"""
+"""Keras callbacks with one duty each, and `Epochs`, which runs them."""
 
 from __future__ import annotations
 
@@ -21,17 +18,11 @@ from tqdm import tqdm
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine.resume import ResumeFolder
 from tpu_graphs_ext.engine.settings import Training
-from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import write_file
+from tpu_graphs_ext.errors import UserError, reason_of
 
 _log = logging.getLogger(__name__)
 
 Further = Sequence[tf.keras.callbacks.Callback]
-
-# Saving takes longer than a short epoch. So the first best model waits for a
-# minute, and a later one for 10 times as long as the last saving took.
-_FIRST_SAVE_SECONDS = 60
-_SAVE_PAUSE = 10
 
 # Key of the run file's train_curve -> key in the logs of `fit`.
 _CURVE = {'train_loss': 'loss', 'train_opa': 'opa_metric',
@@ -41,23 +32,12 @@ CSV_LOG_START = ','.join(['epoch', *_CURVE.values()])
 
 @dataclasses.dataclass(eq=False)
 class Progress(tf.train.experimental.PythonState):
-  """The progress of a training run, a part of its checkpoints.
-
-  Attributes:
-    epochs: finished epochs.
-    best_epoch: number, from 0, of the best epoch; -1 before the first.
-    best_val_opa: its validation OPA, on the batches that validation uses.
-    saved_epoch: the epoch whose model is on disk; -1 before the first.
-    stopped: no further epoch follows.
-    seconds: spent in finished epochs, validation included.
-    train_curve: the run file's.
-  """
-  epochs: int = 0
-  best_epoch: int = -1
-  best_val_opa: float = -1.0
-  saved_epoch: int = -1
-  stopped: bool = False
-  seconds: float = 0.0
+  """The progress of a training run, a part of its checkpoints."""
+  epochs: int = 0  # Finished.
+  best_epoch: int = -1  # From 0; -1 before the first.
+  best_val_opa: float = -1.0  # Its validation OPA.
+  stopped: bool = False  # No further epoch follows.
+  seconds: float = 0.0  # In finished epochs, validation included.
   train_curve: dict[str, list] = dataclasses.field(
       default_factory=lambda: {'epoch': [], **{key: [] for key in _CURVE}})
 
@@ -66,13 +46,7 @@ class Progress(tf.train.experimental.PythonState):
 
   def deserialize(self, text: str) -> None:
     for key, value in json.loads(text).items():
-      if hasattr(self, key):
-        setattr(self, key, value)
-
-
-def _first_line(error: Exception) -> str:
-  """TensorFlow's errors go on for pages."""
-  return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+      setattr(self, key, value)
 
 
 class LossNotFiniteError(UserError):
@@ -137,18 +111,19 @@ class Record(tf.keras.callbacks.Callback):
   def __init__(self, progress: Progress, epochs: int, batch: int):
     super().__init__()
     self._progress, self._epochs, self._batch = progress, epochs, batch
+    self.kernels = 0  # Of this epoch.
 
   def on_epoch_begin(self, epoch, logs=None):
     self._start = time.monotonic()
 
   def on_train_batch_end(self, batch, logs=None):
-    self._kernels = (batch + 1) * self._batch
+    self.kernels = (batch + 1) * self._batch
     self._train_seconds = time.monotonic() - self._start
 
   def on_epoch_end(self, epoch, logs=None):
     progress = self._progress
     # For TensorBoard, which comes later in the list and writes all logs.
-    logs['kernels_per_second'] = self._kernels / max(
+    logs['kernels_per_second'] = self.kernels / max(
         self._train_seconds, 1e-9)
     progress.train_curve['epoch'].append(epoch)
     for key, log_key in _CURVE.items():
@@ -167,131 +142,41 @@ class Record(tf.keras.callbacks.Callback):
               '' if is_last else f', at most {left} left')
 
 
-class SaveBest(tf.keras.callbacks.Callback):
-  """Saves a new best model, if that takes at most a tenth of the time.
-
-  Args:
-    progress: says which epoch is the best; `best` has its weights.
-    model: to save in `model_dir`, with the run file's content `run_info`.
-
-  Attributes:
-    graph_spec: spec of the model's input, once it is known.
-  """
+class Checkpoints(tf.keras.callbacks.Callback):
+  """Writes a checkpoint after each epoch; restores the last one if resumed."""
 
   def __init__(self, progress: Progress, best: BestWeights,
-               model: tf.keras.Model, run_info: dict[str, Any], model_dir: str):
+               model: tf.keras.Model, path: str, resume: bool):
     super().__init__()
-    self.set_model(model)
-    self.graph_spec = None
-    self._progress, self._best = progress, best
-    self._run_info, self._model_dir = run_info, model_dir
-    self._is_called = False
-    self._next_save = time.monotonic() + _FIRST_SAVE_SECONDS
-
-  def on_train_batch_end(self, batch, logs=None):
-    self._is_called = True
-
-  def on_epoch_end(self, epoch, logs=None):
-    if (self._progress.best_epoch == epoch
-        and time.monotonic() >= self._next_save):
-      self._save()
-
-  def finish(self) -> None:
-    """Gives the model its best weights, and saves it if not saved yet."""
-    if self._progress.best_epoch < 0:
-      return
-    self._best.restore()
-    # A run may be resumed after its model was moved away.
-    is_saved = (self._progress.saved_epoch == self._progress.best_epoch
-                and os.path.isdir(self._model_dir))
-    # Without the spec it is too early; the checkpoint has the weights.
-    if not is_saved and self.graph_spec is not None:
-      self._save()
-
-  def _save(self) -> None:
-    start = time.monotonic()
-    if not self._is_called:
-      # Keras saves only a called model, and nothing was left to train.
-      tf.function(lambda graph: self.model(graph), autograph=False
-                  ).get_concrete_function(self.graph_spec)
-      self._is_called = True
-    artifacts.save_run(self.model, self._run_info,
-                       os.path.dirname(self._model_dir))
-    self._next_save = (1 + _SAVE_PAUSE) * time.monotonic() - _SAVE_PAUSE * start
-    self._progress.saved_epoch = self._progress.best_epoch
-
-  def summary(self) -> str:
-    """Names the best model so far."""
-    progress = self._progress
-    if progress.best_epoch < 0:
-      return 'No epoch was finished, so there is no model'
-    where = (self._model_dir if progress.saved_epoch >= 0
-             else 'not saved as a model yet')
-    return (f'The best model so far (epoch {progress.best_epoch + 1}, '
-            f'validation OPA {progress.best_val_opa:.4f}) is {where}')
-
-
-class Checkpoints(tf.keras.callbacks.Callback):
-  """Writes a checkpoint after each epoch; restores the last one if resumed.
-
-  Raises:
-    UserError: it belongs to other data or another models.py.
-  """
-
-  def __init__(self, progress: Progress, best: BestWeights, saved: SaveBest,
-               folder: ResumeFolder, resume: bool):
-    super().__init__()
-    self._folder, self._saved = folder, saved
-    optimizer = saved.model.optimizer
-    optimizer.build(saved.model.trainable_variables)
+    self._path = path
+    model.optimizer.build(model.trainable_variables)
     checkpoint = tf.train.Checkpoint(
-        model=saved.model, optimizer=optimizer, best=best.variables,
+        model=model, optimizer=model.optimizer, best=best.variables,
         progress=progress,
-        state=getattr(saved.model, 'training_state', list)())  # Averages.
-    self._manager = tf.train.CheckpointManager(
-        checkpoint, folder.path, max_to_keep=1)
+        state=getattr(model, 'training_state', list)())  # Averages.
+    self._manager = tf.train.CheckpointManager(checkpoint, path, max_to_keep=1)
     last = self._manager.latest_checkpoint
     if not resume or not last:
       return
-    folder.keep_only(last)
     try:
       checkpoint.restore(last).assert_existing_objects_matched()
     except (ValueError, AssertionError, tf.errors.OpError) as error:
       raise UserError(
-          f'{folder.path}: does not fit the model '
-          f'({_first_line(error)}); the file is damaged, or the data or '
-          'models.py changed since. Train without --resume') from error
+          f'{path}: does not fit the model ({reason_of(error)}); the file is '
+          'damaged, or the data or models.py changed since. Train without '
+          '--resume') from error
 
   def on_epoch_end(self, epoch, logs=None):
     try:
       self._manager.save()
     except (OSError, tf.errors.OpError) as error:
       raise UserError(
-          f'{self._folder.path}: cannot be written ({_first_line(error)}); '
-          f'free some space. {self._saved.summary()}. To continue, run the '
-          'same command with --resume') from error
-
-
-class CsvLog(tf.keras.callbacks.Callback):
-  """Writes one row an epoch; all of them each time, so none is ever half."""
-
-  def __init__(self, progress: Progress, path: str):
-    super().__init__()
-    self._progress, self._path = progress, os.path.expanduser(path)
-
-  def on_epoch_end(self, epoch, logs=None):
-    curve = self._progress.train_curve
-    rows = [CSV_LOG_START]
-    rows += [','.join(map(repr, row))
-             for row in zip(curve['epoch'], *(curve[key] for key in _CURVE))]
-    write_file(self._path, ''.join(row + '\r\n' for row in rows).encode())
+          f'{self._path}: cannot be written ({reason_of(error)}); free some '
+          'space. To continue, run the same command with --resume') from error
 
 
 class ProgressBar(tf.keras.callbacks.Callback):
-  """On a terminal, a bar of the kernels of an epoch, with loss and OPA.
-
-  tqdm's own callback counts calls, each of which does several steps.
-  """
+  """A bar of kernels; tqdm's own counts calls, which do several steps."""
 
   def __init__(self, batch: int):
     super().__init__()
@@ -312,58 +197,55 @@ class ProgressBar(tf.keras.callbacks.Callback):
 
 
 class Epochs:
-  """The epochs of a run, with the callbacks above.
+  """The epochs of a run; continues from a checkpoint in its folder.
 
-  Args:
-    settings: of the run.
-    model: built and compiled.
-    run_info: the run file's content; its train_curve is kept up to date.
-    folder: where checkpoints go; the run continues from one that is there.
-
-  Attributes:
-    progress: how far the run is.
+  `run_info` is the run file's content; its train_curve is kept up to date.
   """
 
   def __init__(self, settings: Training, model: tf.keras.Model,
                run_info: dict[str, Any], folder: ResumeFolder):
     self.progress = Progress()
     self._settings, self._run_info = settings, run_info
-    self._folder = folder
-    best = BestWeights(self.progress, model)
-    self._saved = SaveBest(
-        self.progress, best, model, run_info, folder.model_dir)
+    self._model, self._folder = model, folder
+    self._best = BestWeights(self.progress, model)
+    self._record = Record(self.progress, settings.epochs, settings.batch)
     checkpoints = Checkpoints(
-        self.progress, best, self._saved, folder, settings.resume)
+        self.progress, self._best, model, folder.path, settings.resume)
     run_info['train_curve'] = self.progress.train_curve
-    self._csv_log = [CsvLog(self.progress, path)
-                     for path in [settings.csv_log] if path]
+    keras = tf.keras.callbacks
     self._callbacks = [
-        best, StopEarly(self.progress, settings.early_stop),
-        Record(self.progress, settings.epochs, settings.batch),
-        self._saved, checkpoints, *self._csv_log, ProgressBar(settings.batch)]
-    if settings.tensorboard:
-      self._callbacks.append(tf.keras.callbacks.TensorBoard(
-          os.path.expanduser(settings.tensorboard), write_graph=False))
+        StopOnNaN(), self._best, StopEarly(self.progress, settings.early_stop),
+        *(keras.CSVLogger(os.path.expanduser(path), append=not folder.is_new)
+          for path in [settings.csv_log] if path),
+        self._record, checkpoints, ProgressBar(settings.batch),
+        *(keras.TensorBoard(os.path.expanduser(path), write_graph=False)
+          for path in [settings.tensorboard] if path)]
 
   def fit(self, train_batches: tf.data.Dataset, valid_batches: tf.data.Dataset,
           further: Further) -> None:
     """Runs the remaining epochs; the model is the best of all afterwards."""
     epochs = self._settings.epochs
-    self._saved.graph_spec = train_batches.element_spec[0]
     if not self.progress.stopped and self.progress.epochs < epochs:
-      self._saved.model.fit(
+      self._model.fit(
           train_batches, validation_data=valid_batches, verbose=0,
           epochs=epochs, initial_epoch=self.progress.epochs,
-          callbacks=[StopOnNaN(), *further, *self._callbacks])
-    self._finish()
+          callbacks=[*further, *self._callbacks])
+    else:  # Keras saves only a called model.
+      tf.function(lambda graph: self._model(graph), autograph=False
+                  ).get_concrete_function(train_batches.element_spec[0])
+    self._save()
     self._run_info['seconds']['train'] = self.progress.seconds
 
-  def _finish(self) -> None:
-    """Leaves the best epoch, if there is one, in the model and on disk."""
-    self._saved.finish()
-    if self.progress.epochs:
-      for csv_log in self._csv_log:
-        csv_log.on_epoch_end(self.progress.epochs)
+  def _save(self) -> str:
+    """Leaves the best epoch in the model and on disk; says where it is."""
+    if self.progress.best_epoch < 0:
+      return 'No epoch was finished, so there is no model'
+    self._best.restore()
+    artifacts.save_run(self._model, self._run_info,
+                       os.path.dirname(self._folder.model_dir))
+    return (f'The best model so far (epoch {self.progress.best_epoch + 1}, '
+            f'validation OPA {self.progress.best_val_opa:.4f}) is '
+            f'{self._folder.model_dir}')
 
   @contextlib.contextmanager
   def saved_if_interrupted(self) -> Iterator[None]:
@@ -371,20 +253,19 @@ class Epochs:
     try:
       yield
     except LossNotFiniteError as error:
-      self._finish()
+      saved = self._save()
       self._folder.is_over = True
       raise UserError(
-          f'{error}. {self._saved.summary()}. Try a lower --lr, another '
-          '--losses, or `check-data` on the data') from error
+          f'{error}. {saved}. Try a lower --lr, another --losses, or '
+          '`check-data` on the data') from error
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
       raise UserError(
           f'out of memory or disk after epoch {self.progress.epochs} '
-          f'({_first_line(error)}). {self._saved.summary()}. Lower '
-          '--batch or --configs, or make room and run the same command with '
-          '--resume') from error
+          f'({reason_of(error)}). Lower --batch or --configs, or make room and '
+          'run the same command with --resume') from error
     except KeyboardInterrupt:
-      self._finish()
+      # Before the first step, the checkpoint has all that there is.
+      saved = self._save() if self._record.kernels else 'Nothing was trained'
       _log.warning('interrupted after epoch %d. %s. To continue, run the same '
-                   'command with --resume', self.progress.epochs,
-                   self._saved.summary())
+                   'command with --resume', self.progress.epochs, saved)
       raise

@@ -18,16 +18,10 @@ TEMPERATURE = 10
 def model(settings: Training, num_ops: int, graph: tfgnn.GraphTensor,
           loss: tf.keras.losses.Loss, steps: int,
           steps_per_call: int = 1) -> tf.keras.Model:
-  """A compiled model, like the baseline's.
+  """A compiled model, like the baseline's, with variables for `graph`.
 
-  Args:
-    settings: of the run.
-    num_ops: rows of an embedding of the opcodes.
-    graph: creates the variables.
-    loss: for a model without its own, which MyEarlyJoinSAGE has.
-    steps: of an epoch.
-    steps_per_call: training steps in one call of TensorFlow, after which
-      control returns to Python.
+  `loss` is for a model without its own, which MyEarlyJoinSAGE has; `steps` is
+  their number in an epoch, `steps_per_call` that in one call of TensorFlow.
 
   Raises:
     UserError: there is no such model, or it refuses its arguments.
@@ -65,9 +59,8 @@ class CombinedLoss(tf.keras.losses.Loss):
   """Weighted mean of losses:  sum_i w_i loss_i / sum_i w_i.
 
   The class name goes into the saved model, where the baseline's scripts look
-  for their own class of that name; so it must be `CombinedLoss`, unregistered.
-  Its constructor can be called without losses, as Keras does on loading; the
-  weights then are lost, like in the baseline.
+  for their own class of that name; so it must be `CombinedLoss`, unregistered,
+  and can be called without losses, as Keras does on loading.
 
   Shapes: y_true (runtimes, lower is better) and y_pred float32
   [kernels, configs] -> scalar.
@@ -80,14 +73,10 @@ class CombinedLoss(tf.keras.losses.Loss):
       reduction: str = tf.keras.losses.Reduction.AUTO,
       name: Optional[str] = None):
     super().__init__(reduction=reduction, name=name)
-    if weighted_losses is None:
-      weighted_losses = [(1.0, _loss('ListMLELoss'))]
+    weighted_losses = weighted_losses or [(1.0, _loss('ListMLELoss'))]
     total = sum(weight for weight, unused_loss in weighted_losses)
     self._weighted_losses = [
         (weight / total, loss) for weight, loss in weighted_losses]
-    for unused_weight, part in self._weighted_losses:
-      # As `compile` does: under a strategy Keras then leaves means to the host.
-      part._allow_sum_over_batch_size = True
 
   def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     return tf.add_n([
@@ -116,8 +105,8 @@ def combined_loss(weighted_losses: list[tuple[str, float]]) -> CombinedLoss:
 
 
 def _loss(name: str) -> tf.keras.losses.Loss:
-  if name == 'ListMLELoss':
-    return ListMLE(temperature=TEMPERATURE)
-  if name == 'PairwiseHingeLoss':
-    return tfr.keras.losses.PairwiseHingeLoss(temperature=TEMPERATURE)
-  return tf.keras.losses.MeanSquaredError()
+  if name == 'MSE':
+    return tf.keras.losses.MeanSquaredError()
+  ranking = {'ListMLELoss': ListMLE,
+             'PairwiseHingeLoss': tfr.keras.losses.PairwiseHingeLoss}[name]
+  return ranking(temperature=TEMPERATURE)

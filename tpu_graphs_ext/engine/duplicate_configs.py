@@ -40,10 +40,7 @@ class Scores:
 
   @property
   def repeats(self) -> np.ndarray:
-    """bool [configs]: which are duplicates of an earlier one.
-
-    If all are alike, none is marked: there is nothing else to try.
-    """
+    """bool [configs]: duplicates of an earlier one; none if all are alike."""
     repeats = self.first != np.arange(self.first.size)
     return repeats & (np.count_nonzero(~repeats) > 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def labelled(problems: tasks.Problems, source: str,
         '%s: left out %d of %d %ss without labels (all runtimes are 0): %s',
         source, len(left_out), len(problems), task.problem,
         shortened(sorted(left_out)))
-    problems = problems.select(has_labels)
+    return problems.select(has_labels)
   require_labels(problems, source, task)
   return problems
 
@@ -90,22 +90,9 @@ def measure(ranker: scoring.Ranker, problems: tasks.Problems, what: str,
             ks: Optional[Sequence[int]] = None) -> pandas.DataFrame:
   """Scores and measures labelled problems: a row each, see `Task.row_of`.
 
-  Args:
-    ranker, problems: the model, and the problems.
-    what: stands beside the progress bar.
-    ks: how many configurations to try; None: the task's default.
+  `what` stands beside the progress bar; without `ks`, the task's default.
   """
   ks = ks or ranker.task.top_ks
-  rows = [ranker.task.row_of(problem, scores, ks)
-          for problem, scores in ranker.score_all(problems, what)]
-  return results.table(rows)
-
-
-def means(ranker: scoring.Ranker, problems: tasks.Problems,
-          what: str) -> dict[str, Any]:
-  """Means over labelled problems, in the form of a run file.
-
-  {'slowdown': {'1': ...}, 'opa': ...}; None where a measure is undefined.
-  """
-  rows = measure(ranker, problems, what)
-  return results.nested(results.Summary(rows, len(rows)).means)
+  return results.table(
+      ranker.task.row_of(problem, scores, ks)
+      for problem, scores in ranker.score_all(problems, what))

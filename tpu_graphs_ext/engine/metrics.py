@@ -13,43 +13,23 @@ import numpy as np
 TOP_KS = (1, 5, 10)
 
 
-def best_first(scores: np.ndarray) -> np.ndarray:
-  """int64 [configs]: indices by ascending score; equal scores keep order."""
-  return np.argsort(scores, kind='stable')
-
-
-def top_k_slowdown(runtime: np.ndarray, scores: np.ndarray, k: int) -> float:
-  """How much slower the best of the k chosen is than the best of all.
-
-      slowdown = min(runtime[k lowest scores]) / min(runtime) - 1
-
-  0.2 means: of the k configurations that the model likes most, the fastest is
-  20 % slower than the best there is. With k above the number of configurations
-  the slowdown is 0.
-
-  Raises:
-    ValueError: k < 1, no configurations, or the lengths differ.
-  """
-  runtime, scores = _pair(runtime, scores)
-  if k < 1:
-    raise ValueError(f'k must be at least 1; got {k}')
-  return slowdown_of(runtime, best_first(scores)[:k])
-
-
 def slowdown_of(runtime: np.ndarray, chosen: np.ndarray) -> float:
-  """`top_k_slowdown` of the configurations with the indices `chosen`."""
+  """How much slower the best of the chosen is than the best of all.
+
+      slowdown = min(runtime[chosen]) / min(runtime) - 1
+
+  0.2 means: of the configurations with the indices `chosen`, the fastest is
+  20 % slower than the best there is.
+  """
   best = runtime.min()
   return float((runtime[chosen].min() - best) / best)
 
 
 def default_slowdown(runtime_rel: np.ndarray) -> float:
-  """How much slower the compiler's default tile is than the best of all.
+  """The default tile's slowdown: 1 / min(runtime_rel) - 1.
 
-      slowdown = 1 / min(runtime_rel) - 1
-
-  Args:
-    runtime_rel: float64 [configs], runtimes over the default tile's. Below 0
-      where the default, which may not be listed, is faster than all.
+  `runtime_rel` float64 [configs] are runtimes over the default tile's. Below 0
+  where the default, which may not be listed, is faster than all.
   """
   return float(1 / runtime_rel.min() - 1)
 
@@ -62,10 +42,8 @@ def random_slowdown(runtime: np.ndarray, repeats: np.ndarray,
   the n runtimes sorted, r_1 the least, the least of k drawn is r_i with
   probability C(n - i, k - 1) / C(n, k).
 
-  Args:
-    runtime: float64 [configs].
-    repeats: bool [configs], duplicates of an earlier configuration.
-    k: at least 1; may exceed the number of configurations.
+  `repeats` bool [configs] are the duplicates; k may exceed the number of
+  configurations.
   """
   best, tiles = runtime.min(), runtime[~repeats]
   if k <= tiles.size:
@@ -90,9 +68,18 @@ def _expected_least(values: np.ndarray, k: int) -> float:
 
 def pair_agreement(runtime: np.ndarray,
                    scores: np.ndarray) -> tuple[float, float]:
-  """(`ordered_pair_accuracy`, `kendall_tau_b`), both from one sort."""
-  runtime, scores = _pair(runtime, scores)
-  n = runtime.size
+  """Ordered pair accuracy and Kendall's tau-b, both from one sort.
+
+  Accuracy is the share of the pairs of different runtime that the scores order
+  alike, 0 to 1. Equal scores on such a pair count as wrong, as in TensorFlow
+  Ranking's `OPAMetric`. NaN where no two runtimes differ. Tau is -1 to 1:
+
+      tau_b = (concordant - discordant)
+              / sqrt(pairs of different runtime * pairs of different score)
+
+  NaN where all runtimes or all scores are equal.
+  """
+  n = len(runtime)
   pairs = n * (n - 1) // 2
   tied_runtime, runtime = _tied_pairs(runtime)
   tied_score, scores = _tied_pairs(scores)
@@ -109,36 +96,6 @@ def pair_agreement(runtime: np.ndarray,
   return (concordant / by_runtime if by_runtime else math.nan,
           surplus / math.sqrt(by_runtime * by_score)
           if by_runtime and by_score else math.nan)
-
-
-def ordered_pair_accuracy(runtime: np.ndarray, scores: np.ndarray) -> float:
-  """Share of the pairs of different runtime that the scores order alike, 0..1.
-
-  Equal scores on such a pair count as wrong, as in TensorFlow Ranking's
-  `OPAMetric`. NaN where no two runtimes differ.
-  """
-  return pair_agreement(runtime, scores)[0]
-
-
-def kendall_tau_b(runtime: np.ndarray, scores: np.ndarray) -> float:
-  """Rank correlation of runtime and scores, -1..1, corrected for ties.
-
-      tau_b = (concordant - discordant)
-              / sqrt(pairs of different runtime * pairs of different score)
-
-  NaN where all runtimes or all scores are equal.
-  """
-  return pair_agreement(runtime, scores)[1]
-
-
-def _pair(runtime, scores) -> tuple[np.ndarray, np.ndarray]:
-  runtime = np.asarray(runtime, np.float64)
-  scores = np.asarray(scores)
-  if runtime.ndim != 1 or runtime.shape != scores.shape or not runtime.size:
-    raise ValueError(
-        'runtime and scores must be vectors of one length, at least 1; got '
-        f'shapes {runtime.shape} and {scores.shape}')
-  return runtime, scores
 
 
 def _tied_pairs(values: np.ndarray) -> tuple[int, np.ndarray]:

@@ -17,7 +17,6 @@ from typing import Optional
 import numpy as np
 
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
 from tpu_graphs_ext.engine.scoring import Ranker
 from tpu_graphs_ext.engine.task import Problems, RankingProblem
@@ -25,40 +24,24 @@ from tpu_graphs_ext.errors import shortened
 
 _log = logging.getLogger(__name__)
 
-# Columns and opcodes in one warning; the rest is only counted.
-MAX_LINES = 20
 # Table -> its rows, and the names of its columns.
-_ROWS = {'node_feat': 'nodes', 'node_opcode': 'nodes',
-         'config_feat': 'configurations',
-         'node_config_feat': 'layouts of nodes'}
-_NAMES = {'node_feat': schema.NODE_FEATURES,
-          'config_feat': schema.CONFIG_FEATURES,
-          'node_config_feat': schema.LAYOUT_CONFIG_FEATURES}
+_TABLES = {
+    'node_feat': ('nodes', schema.NODE_FEATURES),
+    'node_opcode': ('nodes', ()),
+    'config_feat': ('configurations', schema.CONFIG_FEATURES),
+    'node_config_feat': ('layouts of nodes', schema.LAYOUT_CONFIG_FEATURES)}
 
 
 @dataclasses.dataclass(frozen=True)
 class OutOfRange:
-  """A column of one problem with values out of range, or an unseen opcode.
-
-  Attributes:
-    tile_id: name of the kernel or program.
-    table: 'node_feat', 'node_opcode', or 'config_feat' ('node_config_feat' in
-      the layout task).
-    column: its name in `schema`, or the opcode's.
-    value: the one farthest from the range, or the opcode's number.
-    outside: number of rows (nodes, configurations, or in the layout task
-      layouts of a node) that are out of range or have the opcode.
-    rows: number of all rows.
-    least: in training; 0 for an opcode.
-    largest: in training; equal to `least`, the model has no such column.
-  """
-  tile_id: str
-  table: str
-  column: str
-  value: float
-  outside: int
-  rows: int
-  least: float
+  """A column of one problem with values out of range, or an unseen opcode."""
+  tile_id: str  # Name of the kernel or program.
+  table: str  # A key of `_TABLES`.
+  column: str  # Its name in `schema`, or the opcode's.
+  value: float  # Farthest from the range, or the opcode's number.
+  outside: int  # Rows of the table that are out of range or have the opcode.
+  rows: int  # All rows.
+  least: float  # In training, as is the largest; 0 for an opcode.
   largest: float
 
   @property
@@ -74,22 +57,11 @@ def of_problem(ranker: Ranker, problem: RankingProblem) -> list[OutOfRange]:
                    ranker.task.config_rows(problem, ranker.stats))]
 
 
-def of_kernel(stats: FeatureStats, kernel: Kernel,
-              opcodes: Optional[Sequence[int]] = None) -> list[OutOfRange]:
-  """`of_problem` of a kernel, without a ranker; see `of_nodes`."""
-  return [*of_nodes(stats, kernel, opcodes),
-          *of_rows(stats.config, kernel.tile_id, 'config_feat',
-                   [kernel.config_feat])]
-
-
 def of_nodes(stats: FeatureStats, problem: RankingProblem,
              opcodes: Optional[Sequence[int]] = None) -> list[OutOfRange]:
   """`of_problem` without configurations.
 
-  Args:
-    stats: of the training data.
-    problem: labelled or not, with the same columns.
-    opcodes: of the training data; None: unknown.
+  `stats` and `opcodes` are of the training data; None: opcodes are unknown.
   """
   found = of_rows(stats.node, problem.name, 'node_feat', [problem.node_feat])
   if opcodes is not None:
@@ -107,9 +79,7 @@ def of_rows(stats: ColumnStats, tile_id: str, table: str,
             blocks: Iterable[np.ndarray]) -> list[OutOfRange]:
   """The columns of one table with values out of the range of `stats`.
 
-  Args:
-    tile_id, table: see `OutOfRange`.
-    blocks: its rows, float32 [rows, columns], each of at least one row.
+  `blocks` are its rows, float32 [rows, columns], each of at least one row.
   """
   rows, outside, least, largest = 0, 0, np.inf, -np.inf
   for block in blocks:
@@ -118,7 +88,7 @@ def of_rows(stats: ColumnStats, tile_id: str, table: str,
     largest = np.maximum(largest, block.max(axis=0))
     outside = outside + (
         (block < stats.minimum) | (block > stats.maximum)).sum(axis=0)
-  found, names = [], _NAMES[table]
+  found, names = [], _TABLES[table][1]
   for column in np.flatnonzero(outside):
     low, high = float(stats.minimum[column]), float(stats.maximum[column])
     ends = float(least[column]), float(largest[column])
@@ -145,21 +115,16 @@ def warn(ranker: Ranker, problems: Problems) -> None:
 
 def warn_of(every: Sequence[OutOfRange], kernels: int, model: str,
             what: str = 'kernel') -> None:
-  """The same for columns that were found already, of `kernels` searched.
-
-  `what` is the noun for a kernel or program.
-  """
+  """The same for columns that were found already, of `kernels` searched."""
   columns = collections.defaultdict(list)
   for found in every:
     columns[found.table, found.column].append(found)
   if not columns:
     return
-  lines = [_line(members, what) for members in columns.values()]
-  if len(lines) > MAX_LINES:
-    lines[MAX_LINES:] = [f'and {len(lines) - MAX_LINES} more columns']
-  details = (
-      '\n  '.join([':', *lines]) if _log.isEnabledFor(logging.DEBUG) else
-      f' ({len(columns)} columns or opcodes; --verbose lists them)')
+  details = f' ({len(columns)} columns or opcodes; --verbose lists them)'
+  if _log.isEnabledFor(logging.DEBUG):
+    details = '\n  '.join([':', *(
+        _line(members, what) for members in columns.values())])
   _log.warning(
       '%d of %d %ss have features that %s was not trained on; their order '
       'is less certain%s', len({found.tile_id for found in every}), kernels,
@@ -171,19 +136,13 @@ def _line(members: list[OutOfRange], what: str) -> str:
   first = members[0]
   share = 100 * sum(found.outside for found in members) / sum(
       found.rows for found in members)
-  where = (f'in {share:{".0f" if share >= 1 else ".2g"}} % of the '
-           f'{_ROWS[first.table]} of '
+  where = (f'in {share:.3g} % of the {_TABLES[first.table][0]} of '
            f'{shortened([found.tile_id for found in members])}')
   if first.table == 'node_opcode':
     return f'opcode {first.column} (in no {what} of training) {where}'
   value = max((found.value for found in members), key=lambda value: max(
       value - first.largest, first.least - value))
-  trained = (f'always {_number(first.least)} in training, so the model has no '
-             'such column' if first.is_unknown else
-             f'{_number(first.least)} to {_number(first.largest)} in training')
-  goes = 'falls to' if value < first.least else 'reaches'
-  return f'{first.column} {goes} {_number(value)} ({trained}) {where}'
-
-
-def _number(value: float) -> str:
-  return f'{value:,.0f}' if value == int(value) else f'{value:,.6g}'
+  trained = f'{first.least:,.7g} to {first.largest:,.7g} in training'
+  if first.is_unknown:
+    trained += ', so the model has no such column'
+  return f'{first.column} is {value:,.7g} ({trained}) {where}'

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Union
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import (
@@ -17,15 +16,14 @@ from tpu_graphs_ext.files import (
 )
 
 
-def require_file(path: str, start: bytes, what: str) -> None:
+def require_file(path: str, start: Union[str, bytes], what: str) -> None:
   """Raises UserError if writing a file would destroy one of another kind.
 
-  Args:
-    path: to be written. A missing or empty file may be replaced.
-    start: the first bytes of files of this kind.
-    what: the kind, for the message.
+  Files of the kind `what` begin with `start`. A missing or empty file may be
+  replaced.
   """
   require_replaceable(path)
+  start = start.encode() if isinstance(start, str) else start
   try:
     if not os.path.isfile(path):  # Anything else cannot be replaced.
       return
@@ -39,53 +37,26 @@ def require_file(path: str, start: bytes, what: str) -> None:
                     'away, or name another file')
 
 
-def check_file(flag: str, path: str, start: str | bytes, what: str) -> str:
+def check_file(flag: str, path: str, start: Union[str, bytes],
+               what: str) -> str:
   """The path of a file that can be written, ~ expanded; makes its folder.
 
-  `flag` names it in errors; `start` and `what` are as in `require_file`.
-
-  Raises:
-    UserError: it cannot be written, or is not such a file.
+  Raises UserError, with the flag, if not; the rest is as in `require_file`.
   """
   expanded = require_path(flag, path)
   full = os.path.abspath(expanded)
-  if os.path.isdir(full):
-    raise UserError(f'{flag}={path}: is a folder; name a file')
   if os.path.exists(full) and not os.path.isfile(full):
-    raise UserError(f'{flag}={path}: is a device or a pipe, which would be '
-                    'replaced; name a file')
-  require_file(full, start.encode() if isinstance(start, str) else start, what)
+    raise UserError(f'{flag}={path}: is a folder, a device or a pipe; name a '
+                    'file')
+  require_file(full, start, what)
   check_folder(flag, os.path.dirname(full), path)
   return expanded
-
-
-@dataclasses.dataclass(frozen=True)
-class Text:
-  """A kind of text file that a verb writes where its flag says.
-
-  Attributes:
-    flag: names the path in errors.
-    start: the beginning of files of this kind; another file is not replaced.
-    what: the kind.
-  """
-  flag: str
-  start: str
-  what: str
-
-  def check(self, path: str) -> str:
-    """The path, ~ expanded; raises UserError unless `write` may write it."""
-    return check_file(self.flag, path, self.start, self.what)
-
-  def write(self, path: str, text: str) -> None:
-    """Writes the file, which appears when complete; errors as of `check`."""
-    write_file(self.check(path), text.encode())
 
 
 def check_folder(flag: str, path: str, given: str = '') -> str:
   """The path of a folder in which files can be written, made where missing.
 
-  Raises:
-    UserError: they cannot; `given` stands in the message if not empty.
+  Raises UserError if they cannot; `given` stands in the message if not empty.
   """
   folder = require_path(flag, path)
   try:
@@ -98,13 +69,17 @@ def check_folder(flag: str, path: str, given: str = '') -> str:
   return folder
 
 
-def check_all(outputs: Mapping[str, Sequence[Any]]) -> None:
-  """Raises UserError unless all outputs can be written.
+@dataclasses.dataclass(frozen=True)
+class Text:
+  """A kind of file that a verb writes where its flag says; see `check_file`."""
+  flag: str
+  start: str
+  what: str
 
-  Args:
-    outputs: flag -> a folder, which is made where missing; or the arguments
-      of `check_file` after the flag. An empty path is skipped.
-  """
-  for flag, (path, *kind) in outputs.items():
-    if path:
-      check_file(flag, path, *kind) if kind else check_folder(flag, path)
+  def check(self, path: str) -> str:
+    """The path, ~ expanded; raises UserError unless `write` may write it."""
+    return check_file(self.flag, path, self.start, self.what)
+
+  def write(self, path: str, text: str) -> None:
+    """Writes the file, which appears when complete; errors as of `check`."""
+    write_file(self.check(path), text.encode())

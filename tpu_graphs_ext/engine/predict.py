@@ -46,15 +46,8 @@ def write(path: str, ranker: scoring.Ranker, problems: tasks.Problems,
           loading: Optional[Loading] = None) -> predictions_csv.Best:
   """Ranks problems and writes the CSV of the ranker's task.
 
-  Args:
-    path: the file.
-    ranker: the model.
-    problems: to rank.
-    count: configurations of each; None: all, which are not kept in memory.
-    loading: may name another collection than the model's.
-
-  Returns:
-    With a count, {name: configuration indices, best first}.
+  `count` configurations of each, which are returned, {name: indices, best
+  first}; None: all, which are not kept in memory.
   """
   best = best_configs(ranker, problems, count)
   if count is not None:

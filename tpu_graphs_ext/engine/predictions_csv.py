@@ -32,8 +32,7 @@ START, WHAT = ','.join(HEADER), 'predictions CSV'  # For `output_paths`.
 TILE = 'tile:xla:'
 # Of a file. The layout rows of the competition take 30 MB.
 MAX_BYTES = 1 << 28
-# A number that fits int32, in ASCII digits.
-_INDEX = re.compile('[0-9]{1,9}')
+_INDICES = re.compile('[0-9]{1,9}(;[0-9]{1,9})*')  # Each fits int32.
 # Nothing that would need quotes.
 _ID = re.compile(r'[^,"\x00-\x1f\x7f]{1,300}')
 # Faults in one message; the rest is only counted.
@@ -43,23 +42,17 @@ MAX_FAULTS = 10
 def parts(best: Best, prefix: str = TILE, end: str = '') -> Iterator[str]:
   """The file described above, line by line.
 
-  Args:
-    best: name -> configuration indices, best first; or these as pairs.
-    prefix: of each ID, before the name.
-    end: of the last line.
+  `best` is name -> configuration indices, best first, or pairs of these;
+  `prefix` comes before each name, `end` after the last line.
   """
   yield START
   for name, indices in (
       best.items() if isinstance(best, Mapping) else best):
-    yield f'\n{quoted(prefix + name)},{";".join(map(str, indices))}'
+    name = prefix + name
+    if re.search(r'[,"\r\n]', name):
+      name = '"' + name.replace('"', '""') + '"'
+    yield f'\n{name},{";".join(map(str, indices))}'
   yield end
-
-
-def quoted(name: str) -> str:
-  """A name as a cell: in quotes if it holds a comma, quote or line end."""
-  if re.search(r'[,"\r\n]', name):
-    return '"' + name.replace('"', '""') + '"'
-  return name
 
 
 def write(path: str, best: Best, prefix: str = TILE, end: str = '') -> None:
@@ -68,16 +61,11 @@ def write(path: str, best: Best, prefix: str = TILE, end: str = '') -> None:
   Raises:
     UserError: it cannot be written, or replaces a file of another kind.
   """
-  require_own(path)
+  output_paths.require_file(path, START, WHAT)
   with contextlib.closing(parts(best, prefix, end)) as lines, new_file(
       path) as file:
     for line in lines:
       file.write(line.encode())
-
-
-def require_own(path: str) -> None:
-  """Raises UserError if a file of another kind has the name."""
-  output_paths.require_file(path, START.encode(), WHAT)
 
 
 def read(path: str) -> dict[str, list[int]]:
@@ -89,46 +77,32 @@ def read(path: str) -> dict[str, list[int]]:
   # A layout row with every configuration is longer than csv's limit.
   csv.field_size_limit(min(sys.maxsize, 2 ** 31 - 1))
   rows, faults = {}, []
-  text = _text(path)
   try:
-    header, *lines = list(csv.reader(io.StringIO(text, newline=''))) or [[]]
-  except csv.Error as error:
+    with open_ordinary(os.path.expanduser(path)) as file:
+      content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES or b'\0' in content:
+      raise ValueError(
+          f'it has a zero byte, or more than {MAX_BYTES:,} bytes')
+    header, *lines = list(csv.reader(io.StringIO(
+        content.decode('utf-8-sig'), newline=''))) or [[]]
+  except OSError as error:
+    raise cannot_be_read(path, error) from error
+  except (ValueError, csv.Error) as error:
     raise UserError(f'{path}: is no CSV ({error})') from error
   if header != HEADER:
     raise UserError(f'{path}: its first line must be {START}; it '
                     f'is {",".join(header)[:80]!r}')
   for number, line in enumerate(lines, 2):
-    if not line:
-      continue
-    name, indices = line[0], line[-1].split(';')
-    if len(line) != 2 or not _ID.fullmatch(name) or not all(
-        map(_INDEX.fullmatch, indices)):
+    if line and (len(line) != 2 or not _ID.fullmatch(line[0])
+                 or not _INDICES.fullmatch(line[1])):
       faults.append(f'line {number} is {",".join(line)[:60]!r}; expected an ID '
                     'and indices such as tile:xla:abc,3;0;2;1;4')
-    elif name in rows:
-      faults.append(f'line {number} names {name} for the second time')
-    else:
-      rows[name] = [int(index) for index in indices]
+    elif line and line[0] in rows:
+      faults.append(f'line {number} names {line[0]} for the second time')
+    elif line:
+      rows[line[0]] = list(map(int, line[1].split(';')))
   raise_all(path, faults)
   return rows
-
-
-def _text(path: str) -> str:
-  try:
-    with open_ordinary(os.path.expanduser(path)) as file:
-      content = file.read(MAX_BYTES + 1)
-  except OSError as error:
-    raise cannot_be_read(path, error) from error
-  if len(content) > MAX_BYTES:
-    raise UserError(f'{path}: has more than {MAX_BYTES:,} bytes; no CSV of '
-                    'predictions has')
-  if b'\0' in content:
-    raise UserError(f'{path}: is no CSV (there is a zero byte after '
-                    f'{content.index(0):,} bytes)')
-  try:
-    return content.decode('utf-8-sig')
-  except UnicodeDecodeError as error:
-    raise UserError(f'{path}: is no CSV ({error})') from error
 
 
 def raise_all(path: str, faults: list[str]) -> None:

@@ -59,39 +59,28 @@ class Ranking:
   configurable: Optional[int] = None
 
   def to_json(self) -> dict[str, Any]:
-    choices = [choice.to_json() for choice in self.choices]
-    if self.configurable is None:
-      return {'tile_id': self.tile_id, 'nodes': self.nodes,
-              'configs': self.configs, 'rankable': self.rankable,
-              'choices': choices}
-    return {'name': self.tile_id, 'nodes': self.nodes,
-            'configurable': self.configurable, 'configs': self.configs,
-            'choices': choices}
+    is_tile = self.configurable is None
+    return {
+        'tile_id' if is_tile else 'name': self.tile_id, 'nodes': self.nodes,
+        **({} if is_tile else {'configurable': self.configurable}),
+        'configs': self.configs,
+        **({'rankable': self.rankable} if is_tile else {}),
+        'choices': [choice.to_json() for choice in self.choices]}
 
   def text(self) -> str:
     """A heading and one line a choice."""
-    if self.configurable is None:
-      lines = [f'{self.tile_id}: {self.nodes} nodes, {self.configs} '
-               'configurations']
-      if not self.rankable:
-        lines.append(
-            '  all configurations are identical; listed as in the file')
-      bounds, digits = f'{"output_bounds":<16} {"kernel_bounds":<16} ', 1
-      widths = 5, 6, 9, 12
-    else:
-      lines = [f'{self.tile_id}: {self.nodes:,} nodes, {self.configurable:,} '
-               f'of them configurable, {self.configs:,} configurations']
-      bounds, digits = '', 2
-      widths = 6, 7, 10, 15
-
-    def line(*cells: Any) -> str:
-      place, index, score, bounds, runtime, slowdown = cells
-      return (f'  {place:>{widths[0]}} {index:>{widths[1]}} '
-              f'{score:>{widths[2]}}  {bounds}{runtime:>{widths[3]}} '
-              f'{slowdown:>9}')
-
+    is_tile = self.configurable is None
+    configurable = '' if is_tile else (
+        f'{self.configurable:,} of them configurable, ')
+    lines = [f'{self.tile_id}: {self.nodes:,} nodes, {configurable}'
+             f'{self.configs:,} configurations']
+    if is_tile and not self.rankable:
+      lines.append('  all configurations are identical; listed as in the file')
+    line = '  {:>5} {:>6} {:>10}  {}{:>14} {:>9}'.format
     lines.append(line(
-        'place', 'config', 'score', bounds, 'runtime us', 'over best'))
+        'place', 'config', 'score',
+        f'{"output_bounds":<16} {"kernel_bounds":<16} ' * is_tile,
+        'runtime us', 'over best'))
     for place, choice in enumerate(self.choices, 1):
       bounds = '' if choice.output_bounds is None else ''.join(
           f'{"x".join(map(str, sizes)) or "-":<16} '
@@ -100,7 +89,7 @@ class Ranking:
       lines.append(line(
           place, choice.index, f'{choice.score:.4f}', bounds,
           f'{choice.runtime_ns / 1000:,.3f}' if measured else '-',
-          f'{100 * choice.slowdown:.{digits}f} %' if measured else '-'))
+          f'{100 * choice.slowdown:.2f} %' if measured else '-'))
     return '\n'.join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The results of an evaluation: one table, and the means, JSON and CSV of it.
+"""The results of an evaluation: a table, its means, and both as text and files.
 
 The table is a pandas DataFrame with a row for each problem: a kernel, or a
 program of the layout task. Some columns name and describe the problem; float
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths, statistics
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 # Measures that depend on the number of configurations to try.
 BY_K = ('slowdown', 'slowdown_kept', 'random')
+SCORES = ('opa', 'kendall')  # The others are shown in per cent.
+_HEADS = {'slowdown': 'top-{} %', 'random': 'random-{} %',
+          'default': 'default %', 'opa': 'OPA', 'kendall': 'tau'}
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
@@ -42,23 +47,19 @@ def ks_of(columns: Iterable[str]) -> list[int]:
 
 
 def columns_of(measures: Iterable[str],
-               ks: Sequence[int]) -> list[tuple[str, Optional[int], str]]:
-  """(measure, k or None, column) of each column of some measures."""
-  return [(measure, k, measure if k is None else f'{measure}_{k}')
+               ks: Sequence[int]) -> list[tuple[str, str, str]]:
+  """(measure, heading, column) of each column of some measures."""
+  return [(measure, _HEADS[measure].format(k),
+           f'{measure}_{k}' if measure in BY_K else measure)
           for measure in measures
           for k in (ks if measure in BY_K else [None])]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Summary:
-  """Means of the measures over rows of a table; NaN is left out.
-
-  Attributes:
-    rows: of problems, or of the means over groups of problems.
-    problems: how many problems the rows stand for.
-  """
-  rows: pandas.DataFrame
-  problems: int
+  """Means of the measures over rows of a table; NaN is left out."""
+  rows: pandas.DataFrame  # Of problems, or of means over groups of problems.
+  problems: int  # How many problems the rows stand for.
 
   @functools.cached_property
   def means(self) -> dict[str, float]:
@@ -89,29 +90,19 @@ def _mean(values: Iterable[float]) -> float:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Results:
-  """Measures of all problems of one source, by one model.
-
-  Attributes:
-    model_dir: its folder.
-    data: where the problems were read from, as given.
-    rows: a table of the problems, see the module.
-    keep_repeats: whether duplicate configurations stay where the scores put
-      them, as with the baseline, or come last.
-    model: the model's class; '' where it is not known.
-  """
+  """Measures of all problems of one source, by one model."""
   model_dir: str
-  data: str
-  rows: pandas.DataFrame
-  keep_repeats: bool = False
-  model: str = ''
+  data: str  # Where the problems were read from, as given.
+  rows: pandas.DataFrame  # A table of the problems, see the module.
+  keep_repeats: bool = False  # See `duplicate_configs.Scores`.
+  model: str = ''  # Its class; '' where it is not known.
 
-  # Set by each task: the column that names a problem, JSON's name for
-  # problems, measures with an interval there, measures to compare models by,
-  # and the file of `to_csv`.
-  NAME: ClassVar[str]
-  PROBLEMS: ClassVar[str]
-  INTERVALS: ClassVar[Sequence[str]]
-  COMPARED: ClassVar[Sequence[str]]
+  # Set by each task.
+  NAME: ClassVar[str]  # The column that names a problem.
+  PROBLEMS: ClassVar[str]  # JSON's name for problems.
+  INTERVALS: ClassVar[Sequence[str]]  # Measures with an interval there.
+  COMPARED: ClassVar[Sequence[str]]  # Measures to compare models by.
+  NOTES: ClassVar[Sequence[str]]  # Lines that explain the text.
   CSV: ClassVar[output_paths.Text]
 
   @property
@@ -122,10 +113,7 @@ class Results:
   @functools.cached_property
   def mean(self) -> Summary:
     """Means over all problems."""
-    return self.over(self.rows)
-
-  def over(self, rows: pandas.DataFrame) -> Summary:
-    return Summary(rows, len(rows))
+    return Summary(self.rows, len(self.rows))
 
   def summary_json(self, summary: Summary) -> dict[str, Any]:
     """Means and their intervals, as plain values."""
@@ -140,13 +128,7 @@ class Results:
     return {row.pop(self.NAME): nested(row)
             for row in self.rows.to_dict('records')}
 
-  def differences_json(self, other: Results) -> dict[str, Any]:
-    """This model's measures minus another's, paired by problem."""
-    return nested({
-        column: self.difference_json(*self.mean.minus(column, other.mean))
-        for *_, column in columns_of(self.COMPARED, self.ks)})
-
-  # The task's JSON format of the two.
+  # The rest is the task's own.
 
   def interval_json(self, low: float, high: float) -> Any:
     return [or_none(low), or_none(high)]
@@ -158,16 +140,36 @@ class Results:
     """Plain values; None where a measure is undefined."""
     raise NotImplementedError
 
+  def blocks(self, by_kernel: bool) -> list[list[str]]:
+    """Tables of this model, as lines; optionally of every kernel."""
+    raise NotImplementedError
+
+  def other_choices(self) -> list[tuple[str, ...]]:
+    """Rows of choices without a model, to compare the means with."""
+    return []
+
   @classmethod
   def texts(cls, evaluations: Sequence[Results],
             by_kernel: bool = False) -> str:
-    """Tables of each model and, of several, of how they differ.
+    """Tables of models on the same problems, their means and differences.
 
-    Args:
-      evaluations: of models on the same problems.
-      by_kernel: shows every kernel too; programs are few and always shown.
+    `by_kernel` shows every kernel too; programs are few and always shown.
     """
-    raise NotImplementedError
+    first, measures = evaluations[0], cls.COMPARED
+    rows = [(f'mean of {len(first.rows)} {cls.PROBLEMS}',
+             *heads(measures, first.ks))]
+    rows += [(name, *cells(one.mean, measures, first.ks, intervals=True))
+             for name, one in zip(names_of(evaluations), evaluations)]
+    rows += first.other_choices()
+    rows += [
+        (f'{a} - {b}', *(
+            cell(measure, *one.mean.minus(column, other.mean))
+            for measure, _, column in columns_of(measures, first.ks)))
+        for (a, one), (b, other) in itertools.combinations(
+            zip(names_of(evaluations), evaluations), 2)]
+    blocks = [block for one in evaluations for block in one.blocks(by_kernel)]
+    return '\n\n'.join(
+        '\n'.join(lines) for lines in (*blocks, aligned(rows), cls.NOTES))
 
 
 def to_json(evaluations: Sequence[Results]) -> Any:
@@ -181,7 +183,9 @@ def to_json(evaluations: Sequence[Results]) -> Any:
     return contents[0]
   for one, content in zip(evaluations, contents):
     content['differences'] = [
-        {'to': other.model_dir, **one.differences_json(other)}
+        {'to': other.model_dir, **nested({
+            column: one.difference_json(*one.mean.minus(column, other.mean))
+            for *_, column in columns_of(one.COMPARED, one.ks)})}
         for other in evaluations if other is not one]
   return contents
 
@@ -214,3 +218,46 @@ def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
 def or_none(value: Any) -> Any:
   """None instead of NaN, which JSON does not have."""
   return None if isinstance(value, float) and math.isnan(value) else value
+
+
+# ------------------------------------------------------------------------ text
+
+
+def heads(measures: Iterable[str], ks: Sequence[int]) -> list[str]:
+  return [head for _, head, _ in columns_of(measures, ks)]
+
+
+def cells(of: Union[Mapping[str, float], Summary], measures: Iterable[str],
+          ks: Sequence[int], intervals: bool = False) -> list[str]:
+  """A cell for each column of a row of a table or, with intervals, of means."""
+  return [cell(measure, of[column],
+               *(of.interval(column) if intervals else ()))
+          for measure, _, column in columns_of(measures, ks)]
+
+
+def names_of(evaluations: Sequence[Results]) -> list[str]:
+  """The models' classes; with the start of the hash where one comes twice."""
+  folders = [os.path.basename(os.path.normpath(one.model_dir)).removeprefix(
+      'model_') for one in evaluations]
+  classes = [one.model or folder for one, folder in zip(evaluations, folders)]
+  return [name if classes.count(name) == 1 else f'{name} {folder[:8]}'
+          for name, folder in zip(classes, folders)]
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+  """First column to the left, numbers to the right."""
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  return ['  '.join([row[0].ljust(widths[0])] + [
+      text.rjust(width) for text, width in zip(row[1:], widths[1:])])
+          for row in rows]
+
+
+def cell(measure: str, value: float, low: float = math.nan,
+         high: float = math.nan) -> str:
+  """'1.23', or '1.23 [0.9, 1.5]'; '-' where undefined."""
+  scale, digits = (1, 3) if measure in SCORES else (100, 2)
+  # The sum turns -0.0 into 0.0.
+  text, *ends = ('-' if math.isnan(number) else
+                 f'{round(scale * number, digits) + 0.0:.{digits}f}'
+                 for number in (value, low, high))
+  return text if math.isnan(low) else f'{text} [{", ".join(ends)}]'

@@ -3,6 +3,7 @@
   <out_dir>/resume_<hash>/   from the start of a run until its end
     started.json             its settings, the `args` of its run file, its seed
     checkpoint, ckpt-*       the last finished epoch; see `callbacks`
+  <out_dir>/run_<hash>.log   the messages of the run, with the time before each
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from tpu_graphs_ext.engine import artifacts, run_file
+from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine.settings import MOST_SEED, Training
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import (
@@ -28,6 +29,7 @@ from tpu_graphs_ext.files import (
 )
 
 _log = logging.getLogger(__name__)
+_PACKAGE_LOG = logging.getLogger(__name__.partition('.')[0])
 
 # Settings that do not change the model: a resumed run may differ here.
 _FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard', 'csv_log')
@@ -69,40 +71,25 @@ class ResumeFolder:
     """The folder of the run to resume, or else of a new one."""
     finished = None
     if settings.resume:
-      interrupted = cls._latest(settings)
-      if interrupted:
-        return interrupted
-      finished = _finished_run(settings)
+      started = _latest(settings, 'resume_', _read_start)
+      if started:
+        return cls(settings, started['args'], started['seed'], is_new=False)
+      finished = _latest(settings, 'run_', _read_finished)
       _log.info('--resume: this run is finished' if finished else
                 '--resume: no interrupted run with these settings in '
                 f'{settings.out_dir}; starting a new one')
     seed = settings.seed
     if seed is None:
       seed = int.from_bytes(os.urandom(4), 'little')
-    return cls(settings, settings.baseline_args(), seed, True, finished)
-
-  @classmethod
-  def _latest(cls, settings: Training) -> Optional[ResumeFolder]:
-    """The folder of the latest interrupted run with the same settings."""
-    found, others = [], []
-    for path, started in _started(os.path.expanduser(settings.out_dir)):
-      if different := _different(settings, started['settings']):
-        others.append(f'{os.path.basename(path)} (differs in '
-                      f'{", ".join("--" + key for key in different)})')
-        continue
-      folder = cls(settings, started['args'], started['seed'], is_new=False)
-      if folder.path == path and _may_have(settings, started['args']):
-        found.append((os.path.getmtime(path), path, folder))
-    if not found and others:
-      _log.info('--resume: interrupted runs in %s with other settings: %s',
-                settings.out_dir, '; '.join(others))
-    return max(found, key=lambda item: item[:2])[2] if found else None
+    return cls(settings, settings.baseline_args(), seed, True,
+               finished and finished['run'])
 
   @contextlib.contextmanager
   def held(self) -> Iterator[None]:
     """Makes the folder of a new run; no other process may train the run.
 
-    Removes it at the end if the run `is_over`.
+    Messages go to the log meanwhile. Removes the folder at the end if the run
+    `is_over`.
 
     Raises:
       InUseError: another process trains it.
@@ -111,7 +98,7 @@ class ResumeFolder:
     remove_leftovers(os.path.dirname(self.path))
     try:
       os.makedirs(self.path, exist_ok=True)
-      with held_folder(self.path):
+      with held_folder(self.path), _logged(self.log_path, not self.is_new):
         if self.is_new:
           self._start()
         try:
@@ -123,66 +110,89 @@ class ResumeFolder:
       raise InUseError(
           f'{self.path}: another process is training this run now; wait for '
           'it, or give another --run_id, --seed or --out_dir') from error
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+    except (FileExistsError, IsADirectoryError, NotADirectoryError,
+            PermissionError) as error:
       raise UserError(f'{self.path}: cannot be written ({error}); choose '
                       'another --out_dir') from error
 
   def _start(self) -> None:
     """Removes an older run's files and writes what the run starts from."""
-    started = os.path.join(self.path, _STARTED)
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(started)  # First: without it, nobody resumes from the rest.
-    for name in os.listdir(self.path):
-      self._remove(name)
-    write_file(started, json.dumps({
+    # The start goes first: without it, nobody resumes from the rest.
+    for name in sorted(os.listdir(self.path), key=lambda name: (
+        name != _STARTED)):
+      path = os.path.join(self.path, name)
+      shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+    write_file(os.path.join(self.path, _STARTED), json.dumps({
         'args': self.args, 'seed': self.seed,
-        'settings': fixed(self._settings)}).encode())
-
-  def keep_only(self, checkpoint: str) -> None:
-    """Removes checkpoints that a killed process did not finish."""
-    kept = os.path.basename(checkpoint) + '.'
-    for name in os.listdir(self.path):
-      if name.startswith('ckpt-') and not name.startswith(kept):
-        self._remove(name)
-
-  def _remove(self, name: str) -> None:
-    path = os.path.join(self.path, name)
-    if os.path.isdir(path) and not os.path.islink(path):
-      shutil.rmtree(path, ignore_errors=True)
-    else:
-      os.remove(path)
+        'settings': _fixed(self._settings)}).encode())
 
 
-def _finished_run(settings: Training) -> Optional[artifacts.Run]:
-  """The latest finished run with the same settings, if any."""
+@contextlib.contextmanager
+def _logged(path: str, append: bool) -> Iterator[None]:
+  """Adds the package's messages, and the error at the end, to a file."""
+  handler = logging.FileHandler(path, 'a' if append else 'w', 'utf-8')
+  handler.setFormatter(
+      logging.Formatter('%(asctime)s  %(message)s', '%Y-%m-%d %H:%M:%S'))
+  # On a full disk the run itself says so where it matters.
+  handler.handleError = lambda record: None
+  _PACKAGE_LOG.addHandler(handler)
+  try:
+    yield
+  except BaseException as error:
+    handler.emit(logging.makeLogRecord(
+        {'msg': f'{type(error).__name__}: {error}'}))
+    raise
+  finally:
+    _PACKAGE_LOG.removeHandler(handler)
+    handler.close()
+
+
+def _latest(settings: Training, start: str,
+            read: Any) -> Optional[dict[str, Any]]:
+  """The latest run in the folder with the same settings, as `read` gives it.
+
+  `read` takes a path and returns {'args': ..., 'settings': ...} and more. What
+  it refuses belongs to another run or is damaged.
+  """
   out_dir = os.path.expanduser(settings.out_dir)
   found = []
-  for name in _names(out_dir):
-    if not (name.startswith('run_') and name.endswith('.jsonz')):
-      continue
+  for name in os.listdir(out_dir) if os.path.isdir(out_dir) else ():
     path = os.path.join(out_dir, name)
-    try:
-      run = artifacts.load_run(
-          artifacts.model_path(out_dir, name[len('run_'):-len('.jsonz')]),
-          task='')
-    except UserError:  # Another run, or a damaged one.
+    if not name.startswith(start) or name.endswith('.log'):
       continue
-    if (_may_have(settings, run.info['args']) and run_file.is_finished(run.info)
-        and not _different(settings, run.info['settings'])):
-      found.append((os.path.getmtime(path), path, run))
+    try:
+      run = read(path)
+      if _may_have(settings, run['args']) and _fixed(settings) == {
+          key: run['settings'].get(key) for key in _fixed(settings)}:
+        found.append((os.path.getmtime(path), path, run))
+    except (UserError, OSError, LookupError, TypeError, ValueError,
+            AttributeError) as error:
+      _log.debug('%s: cannot be resumed (%s)', path, error)
   return max(found, key=lambda item: item[:2])[2] if found else None
 
 
-def fixed(settings: Training) -> dict[str, Any]:
+def _read_start(path: str) -> dict[str, Any]:
+  started = read_json(os.path.join(path, _STARTED))
+  run_hash = artifacts.train_hash(started['args'])
+  if not os.path.basename(path).endswith('_' + run_hash) or not (
+      type(started['seed']) is int and 0 <= started['seed'] <= MOST_SEED):
+    raise UserError(f'{path}: is not the start of a run')
+  return started
+
+
+def _read_finished(path: str) -> dict[str, Any]:
+  folder, name = os.path.split(path)
+  run = artifacts.load_run(artifacts.model_path(
+      folder, name[len('run_'):-len('.jsonz')]), task='')
+  if 'total' not in run.info['seconds']:  # Only the end of a run writes it.
+    raise UserError(f'{path}: is not finished')
+  return {**run.info, 'run': run}
+
+
+def _fixed(settings: Training) -> dict[str, Any]:
   """The settings that a run keeps when it is resumed."""
   return {key: value for key, value in dataclasses.asdict(settings).items()
           if key not in _FREE_SETTINGS}
-
-
-def _different(settings: Training, stored: dict[str, Any]) -> list[str]:
-  """Settings in which a stored run differs."""
-  return [key for key, value in fixed(settings).items()
-          if stored.get(key) != value]
 
 
 def _may_have(settings: Training, args: dict[str, Any]) -> bool:
@@ -196,27 +206,3 @@ def _may_have(settings: Training, args: dict[str, Any]) -> bool:
       os.path.dirname(csv) == os.path.dirname(expected['results_csv'])):
     expected['results_csv'] = csv
   return args == expected
-
-
-def _started(out_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Yields (folder, content of its started.json) of every resume folder."""
-  for name in _names(out_dir):
-    path = os.path.join(out_dir, name)
-    file_path = os.path.join(path, _STARTED)
-    if not name.startswith('resume_') or not os.path.isfile(file_path):
-      continue
-    try:
-      started = read_json(file_path)
-      if not (isinstance(started, dict)
-              and isinstance(started.get('args'), dict)
-              and isinstance(started.get('settings'), dict)
-              and type(started.get('seed')) is int
-              and 0 <= started['seed'] <= MOST_SEED):
-        raise UserError(f'{file_path}: is not the start of a run')
-      yield path, started
-    except UserError as error:
-      _log.warning('%s: cannot be resumed (%s)', path, error)
-
-
-def _names(folder: str) -> list[str]:
-  return sorted(os.listdir(folder)) if os.path.isdir(folder) else []

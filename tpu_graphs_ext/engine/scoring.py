@@ -18,7 +18,7 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine import task as tasks
-from tpu_graphs_ext.engine.duplicate_configs import Scores
+from tpu_graphs_ext.engine.duplicate_configs import Scores, first_copies
 from tpu_graphs_ext.engine.settings import Loading, LoadSettings
 from tpu_graphs_ext.errors import UserError
 
@@ -27,30 +27,18 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Ranker:
-  """Scores configurations, one problem at a time.
-
-  Attributes:
-    model: built model with `forward(graph, num_configs)`.
-    stats: scale of the features.
-    num_ops: opcodes that the model has an embedding for.
-    name: for error messages.
-    keep_repeats: see `duplicate_configs.Scores`.
-    in_elements: whether tile bounds of its data count elements, not layout
-      tiles of a TPU.
-    opcodes: those in the training data; None if unknown, as from the
-      baseline's run files.
-    of_task: name of the task.
-    args: the arguments of its run.
-  """
-  model: Any
-  stats: FeatureStats
-  num_ops: int
-  name: str = 'the model'
-  keep_repeats: bool = False
+  """Scores configurations, one problem at a time."""
+  model: Any  # Built, with `forward(graph, num_configs)`.
+  stats: FeatureStats  # Scale of the features.
+  num_ops: int  # Opcodes that the model has an embedding for.
+  name: str = 'the model'  # For error messages.
+  keep_repeats: bool = False  # See `duplicate_configs.Scores`.
+  # Tile bounds of its data count elements, not layout tiles of a TPU.
   in_elements: bool = False
+  # In the training data; None: unknown, as from the baseline's run files.
   opcodes: Optional[frozenset[int]] = None
   of_task: str = 'tile'
-  args: dict[str, Any] = dataclasses.field(default_factory=dict)
+  args: dict[str, Any] = dataclasses.field(default_factory=dict)  # Of its run.
 
   @property
   def task(self) -> tasks.Task:
@@ -58,11 +46,7 @@ class Ranker:
 
   def read(self, loading: Loading, split: str,
            data: str = '') -> tuple[str, tasks.Problems]:
-    """Problems to rank, and where they were read from.
-
-    The problems in `data`, or a split of the model's collection, unless
-    `loading` names another one.
-    """
+    """The problems in `data`, else a split; and where they were read from."""
     if data:
       return data, self.task.read(data, loading)
     collection = self.task.collection(self.args, loading)
@@ -71,10 +55,7 @@ class Ranker:
 
   def score_all(self, problems: tasks.Problems, what: str) -> Iterator[
       tuple[tasks.RankingProblem, Scores]]:
-    """Yields every problem with its scores; the lowest is the fastest.
-
-    Scores `task.scored_at_once` problems side by side, which is faster than
-    `scored` of one after the other.
+    """Yields every problem with its scores, some scored side by side.
 
     `what` stands beside the progress bar.
 
@@ -106,11 +87,7 @@ class Ranker:
     return self.scored(problem).given
 
   def prepared(self, problem: tasks.RankingProblem) -> tasks.RankingProblem:
-    """One problem with opcodes that the model knows, to be scored in parts.
-
-    Raises:
-      UserError: it does not have the columns of the training data.
-    """
+    """One problem with opcodes that the model knows; checks its columns."""
     problems = self.task.problems([problem])
     self.task.check_columns(problems, self.stats)
     return next(iter(self._with_known_opcodes(problems)))
@@ -122,34 +99,24 @@ class Ranker:
 
   def _scored(self, problem: tasks.RankingProblem,
               graphs: Iterable[tfgnn.GraphTensor]) -> Scores:
-    scores, first, done = [], [], 0
+    parts, done = [], 0
     for graph in graphs:
       features = load_models.config_feats(graph).numpy()
       configs = features.shape[-2]
-      scores.append(self._checked(problem, configs, np.asarray(
-          self.model.forward(graph, configs))))
-      first.append(done + self.task.first_copies(features))
+      part = self.checked(problem, np.asarray(
+          self.model.forward(graph, configs)), features)
+      parts.append((part.given, done + part.first))
       done += configs
-    return Scores(
-        np.concatenate(scores), np.concatenate(first), self.keep_repeats)
+    given, first = map(np.concatenate, zip(*parts))
+    return Scores(given, first, self.keep_repeats)
 
   def checked(self, problem: tasks.RankingProblem, scores: np.ndarray,
               features: np.ndarray) -> Scores:
-    """The output of `forward` for one problem, float32 [1, configs], checked.
+    """The output of `forward`, float32 [1, configs], or a UserError.
 
-    `features` float32 [..., configs, G] are its configurations as the model
-    saw them.
-
-    Raises:
-      UserError: the scores have another shape, or are not finite.
+    `features` float32 [..., configs, G] are what the model saw.
     """
-    return Scores(
-        self._checked(problem, problem.num_configs, scores),
-        self.task.first_copies(features), self.keep_repeats)
-
-  def _checked(self, problem: tasks.RankingProblem, configs: int,
-               scores: np.ndarray) -> np.ndarray:
-    """float32 [configs], some of a problem's."""
+    configs = features.shape[-2]
     if scores.shape != (1, configs):
       raise UserError(
           f'{self.name}: forward gave scores of shape {scores.shape} for '
@@ -160,7 +127,9 @@ class Ranker:
           f'{self.name}: {np.sum(~np.isfinite(scores))} of the '
           f'{configs} scores of {problem.name} are NaN or '
           'infinite; the model cannot rank it. Train again, with a lower --lr')
-    return scores[0]
+    return Scores(
+        scores[0], first_copies(features) if self.task.has_duplicates
+        else np.arange(configs), self.keep_repeats)
 
   def _with_known_opcodes(self, problems: tasks.Problems) -> tasks.Problems:
     """Opcodes beyond the embedding become 0, the unknown opcode."""
@@ -176,13 +145,10 @@ class Ranker:
 def load_ranker(
     model_dir: str, loading: Loading = LoadSettings(),
     known: Optional[tuple[FeatureStats, int]] = None) -> Ranker:
-  """Loads a model that this package or the baseline's trainer wrote.
+  """Loads a model_<hash> that this package or the baseline's trainer wrote.
 
-  Args:
-    model_dir: the folder model_<hash>; its run file lies beside it.
-    loading: the source of its normalisation and its class. The data are read
-      only to compute the normalisation.
-    known: the result of `normalisation`, if already computed.
+  `loading` says where its normalisation and its class come from; `known` is the
+  result of `normalisation`, if already computed.
 
   Raises:
     UserError: a file is missing or damaged, or belongs to another model or to
@@ -227,8 +193,3 @@ def normalisation(run: artifacts.Run,
     raise UserError(f'{error}; --data_root must name the data that '
                     f'{run.model_dir} was trained on') from error
   return stats, run.info.get('num_ops', num_ops)
-
-
-def sample_graph(stats: FeatureStats) -> tfgnn.GraphTensor:
-  """A kernel of one node and one configuration: builds a model's variables."""
-  return tasks.find('tile').sample_graph(stats)

@@ -23,15 +23,10 @@ Values = Union[Sequence[float], np.ndarray]
 
 
 def bootstrap_interval(values: Values) -> tuple[float, float]:
-  """95 % interval of the mean, from 2,000 resamples with replacement.
+  """95 % interval (low, high) of the mean, from 2,000 resamples.
 
-  Equal values give equal intervals.
-
-  Args:
-    values: float [values], in any order; NaN is left out.
-
-  Returns:
-    (low, high) in the unit of the values; NaN twice for fewer than two values.
+  Equal values give equal intervals. NaN among the float [values] is left out;
+  NaN twice for fewer than two values.
   """
   values = np.asarray(values, np.float64)
   values = values[~np.isnan(values)]
@@ -47,22 +42,11 @@ def bootstrap_interval(values: Values) -> tuple[float, float]:
 
 
 def paired_difference(a: Values, b: Values) -> tuple[float, float, float]:
-  """Mean of a - b over kernels, with its interval.
+  """Mean of a - b over kernels, and its interval: (mean, low, high).
 
   Pairing removes the differences between kernels, which are larger than those
-  between models: it separates models whose own intervals overlap.
-
-  Args:
-    a: a measure of each kernel: float [kernels].
-    b: the same measure of the same kernels, in the same order. Pairs with a
-      NaN are left out.
-
-  Returns:
-    (mean difference, low, high) in the unit of the measure; NaN where there
-    are too few pairs.
-
-  Raises:
-    ValueError: the two have different numbers of kernels.
+  between models. `a` and `b` are float [kernels], a measure of the same kernels
+  in the same order; pairs with a NaN are left out. NaN if too few are left.
   """
   difference = np.subtract(a, b, dtype=np.float64)
   difference = difference[~np.isnan(difference)]

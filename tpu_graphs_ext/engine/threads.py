@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 
-# On up to 4 cores, one thread an operation is faster.
-_FEW_CORES = 4
 # Models rank two chunks of configurations at a time, each on a core.
 RANKING_CORES = 2
 
 # TensorFlow's own variable; whoever sets it knows better.
 VARIABLE = 'TF_NUM_INTRAOP_THREADS'
-# TensorFlow, or libraries in it, read the others as well.
-_VARIABLES = (VARIABLE, 'TF_NUM_INTEROP_THREADS', 'OMP_NUM_THREADS')
 
 
-def one_for_each_operation(most_cores: int = _FEW_CORES) -> None:
+def one_for_each_operation(most_cores: int = 4) -> None:
   """Lets each operation use one thread; several still run side by side.
 
   The operations of a training step are so small that splitting one among cores
@@ -32,12 +28,9 @@ def one_for_each_operation(most_cores: int = _FEW_CORES) -> None:
 
 
 def divide(processes: int) -> None:
-  """Gives this process its share of the cores, before TensorFlow starts.
+  """Gives this one of several processes its share of the cores.
 
-  Variables that are set already stay: whoever sets them knows better.
-
-  Args:
-    processes: number of processes that share the cores; 1 changes nothing.
+  To be called before TensorFlow starts. Variables that are set already stay.
   """
   if processes <= 1:
     return
@@ -45,7 +38,7 @@ def divide(processes: int) -> None:
     cores = len(os.sched_getaffinity(0))  # Those that this process may use.
   except AttributeError:  # Only Linux says.
     cores = os.cpu_count() or 1
-  for name in _VARIABLES:
+  for name in (VARIABLE, 'TF_NUM_INTEROP_THREADS', 'OMP_NUM_THREADS'):
     os.environ.setdefault(name, str(max(1, cores // processes)))
 
 

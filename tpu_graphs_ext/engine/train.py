@@ -22,8 +22,8 @@ from tpu_graphs_ext.engine import (
   output_paths,
   predict,
   predictions_csv,
+  results,
   resume,
-  run_log,
   scoring,
 )
 from tpu_graphs_ext.engine import task as tasks
@@ -41,7 +41,7 @@ class TrainResult:
   Attributes:
     model_dir: the saved model of the best epoch.
     run_path: the run file.
-    csv_path: test predictions, or None with test_mode 'metrics'.
+    csv_path: test predictions; None where there are none.
     run_info: content of the run file.
   """
   model_dir: str
@@ -74,49 +74,40 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   With `settings.resume` an interrupted run continues, and a finished one is
   only reported.
 
-  Args:
-    settings: `TrainSettings`, or `LayoutTrainSettings`.
-    further: Keras callbacks, which see the end of an epoch before it is
-      kept; one that sets `model.stop_training` ends the run for good.
+  `further` Keras callbacks see the end of an epoch before it is kept; one that
+  sets `model.stop_training` ends the run for good.
 
   Raises:
     UserError: data, model, settings or outputs cannot be used, or the loss
       became NaN; the best model up to then stays.
     KeyboardInterrupt: as it came; the log says how to resume.
   """
-  with run_log.RunLog(settings) as log:
-    result = _train(settings, further, log)
-    log.write(result.text())
-  return result
-
-
-def _train(settings: Training, further: callbacks.Further,
-           log: run_log.RunLog) -> TrainResult:
-  """`train` without the closing lines of the log."""
   started = time.monotonic()
   task = tasks.find(settings)
   settings, splits = task.prepared(settings)
   folder = resume.ResumeFolder.of(settings)
   if run := folder.finished:
-    return TrainResult(run.model_dir, run.run_path, task.reported(run),
-                       run.info)
+    csv_path = os.path.expanduser(run.info['args']['results_csv'])
+    return TrainResult(
+        run.model_dir, artifacts.run_path_of(run.model_dir),
+        csv_path if os.path.exists(csv_path) else None, run.info)
+  csv_path = (os.path.expanduser(folder.args['results_csv'])
+              if settings.test_mode == 'predictions' else None)
   tf.keras.utils.set_random_seed(folder.seed)  # Of weights and dropout.
   model = task.compiled_model(settings, splits)
   run_info = _new_run_info(settings, splits, folder)
-  seconds = run_info['seconds']
-  seconds['read'] = time.monotonic() - started
+  run_info['seconds']['read'] = time.monotonic() - started
   _check_outputs(settings)
   with folder.held():
-    log.open(folder.log_path, resumed=not folder.is_new)
     epochs = callbacks.Epochs(settings, model, run_info, folder)
     with epochs.saved_if_interrupted():
       epochs.fit(*task.datasets(settings, splits, folder.seed,
                                 epochs.progress.epochs), further)
-      csv_path = _measure(settings, run_info, splits, scoring.Ranker(
+      _measure(csv_path, run_info, splits, scoring.Ranker(
           # The baseline's trainer leaves duplicates in their places.
           model, splits.stats, splits.num_ops, folder.model_dir,
           keep_repeats=True, of_task=task.name, args=folder.args))
-      seconds['total'] = time.monotonic() - started
+      run_info['seconds']['total'] = time.monotonic() - started
       run_path = artifacts.save_run_file(run_info, settings.out_dir)
       folder.is_over = True
   return TrainResult(folder.model_dir, run_path, csv_path, run_info)
@@ -142,34 +133,32 @@ def _new_run_info(settings: Training, splits: tasks.Splits,
 
 def _check_outputs(settings: Training) -> None:
   """Tries to write every output, before the time is spent."""
-  output_paths.check_all({
-      '--results_csv': (settings.results_csv, predictions_csv.START,
-                        predictions_csv.WHAT),
-      '--csv_log': (settings.csv_log, callbacks.CSV_LOG_START,
-                    'log of epochs'),
-      '--tensorboard': (settings.tensorboard,),
-      '--out_dir': (settings.out_dir,)})
+  for name, *kind in (
+      ('results_csv', predictions_csv.START, predictions_csv.WHAT),
+      ('csv_log', callbacks.CSV_LOG_START, 'log of epochs')):
+    if path := getattr(settings, name):
+      output_paths.check_file('--' + name, path, *kind)
+  for name in ('tensorboard', 'out_dir'):
+    if path := getattr(settings, name):
+      output_paths.check_folder('--' + name, path)
 
 
-def _measure(settings: Training, run_info: dict[str, Any],
-             splits: tasks.Splits, ranker: scoring.Ranker) -> Optional[str]:
-  """Adds errors and test predictions to `run_info`; returns the CSV's path."""
-  seconds, csv_path = run_info['seconds'], None
+def _measure(csv_path: Optional[str], run_info: dict[str, Any],
+             splits: tasks.Splits, ranker: scoring.Ranker) -> None:
+  """Adds errors to `run_info`, and test predictions or the test's errors."""
+  seconds, start = run_info['seconds'], time.monotonic()
   measured = {'val': splits.valid}
-  if settings.test_mode == 'metrics':
+  if csv_path is None:
     measured['test'] = splits.test
   for split, problems in measured.items():
-    start = time.monotonic()
-    means = evaluate.means(ranker, problems, split)
+    rows = evaluate.measure(ranker, problems, split)
+    means = results.nested(results.Summary(rows, len(rows)).means)
     for measure, key in ranker.task.final:
       run_info.setdefault(key, {})[split] = means[measure]
-    seconds['validate' if split == 'val' else split] = time.monotonic() - start
-  if settings.test_mode == 'predictions':
-    start = time.monotonic()
-    csv_path = os.path.expanduser(run_info['args']['results_csv'])
+  seconds['validate'] = time.monotonic() - start
+  if csv_path is not None:
     count = ranker.task.test_configs
     best = predict.write(csv_path, ranker, splits.test, count)
     if count is not None:
       run_info['test_predictions'] = best
-    seconds['test'] = time.monotonic() - start
-  return csv_path
+    seconds['test'] = time.monotonic() - start - seconds['validate']

@@ -21,7 +21,7 @@ from typing import Any, Optional
 
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.data import cache
-from tpu_graphs_ext.engine import recipes
+from tpu_graphs_ext.engine.settings import DEFAULT_RECIPE, RECIPES
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import grid as grids
 from tpu_graphs_ext.sweep import pool
@@ -109,7 +109,7 @@ def _not_default(settings: Any) -> dict[str, Any]:
   defaults = {field.name: field.default
               for field in dataclasses.fields(settings)}
   if hasattr(settings, 'recipe'):  # The recipe's values are in the others.
-    defaults.update(recipes.recipe(recipes.DEFAULT), recipe=settings.recipe)
+    defaults.update(RECIPES[DEFAULT_RECIPE], recipe=settings.recipe)
   return {name: value for name, value in dataclasses.asdict(settings).items()
           if name not in (*grids.OWN_SETTINGS, *grids.FIXED_SETTINGS)
           and value != defaults[name]}

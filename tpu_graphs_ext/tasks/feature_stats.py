@@ -1,8 +1,7 @@
-"""The scale of the features, as an argument of a model.
+"""The scale of the features, as the argument `feature_stats` of a model.
 
-Both trainers give a model features that are scaled by the train split and lack
-its constant columns. Models that need sizes in their own units, such as
-`AnalyticTileModel`, take the statistics as the argument `feature_stats`.
+For models that need sizes in their own units, such as `AnalyticTileModel`:
+features are scaled by the train split and lack its constant columns.
 """
 
 from __future__ import annotations
@@ -57,10 +56,9 @@ def model_kwargs_json(settings: StatsSettings) -> str:
 
 
 def given_to_model(settings: _Settings, stored: dict[str, Any]) -> _Settings:
-  """The settings with statistics for a model that takes them.
+  """The settings with the result of `of_kernels` or `of_programs`.
 
-  A null that is given already stays: the model then does without. `stored` is
-  the result of `of_kernels` or `of_programs`.
+  A null that is given already stays: the model then does without.
 
   Raises:
     UserError: other statistics are given already.
@@ -76,23 +74,13 @@ def _with_stats(kwargs: dict[str, Any],
   given = kwargs.get(ARGUMENT, 'auto')
   if given not in (None, '', 'auto') and not (
       isinstance(given, dict)
-      and _bounds(given) == _bounds(stored)
+      and FeatureStats.from_json(given).to_json()
+      == FeatureStats.from_json(stored).to_json()
       and given.get('tiles') in (None, stored.get('tiles'))):
     raise UserError(
         f'--model_kwargs_json: {ARGUMENT} differ from those of the train '
         'split; leave them out, and they are filled in')
   return {**kwargs, ARGUMENT: stored}
-
-
-def _bounds(stored: dict[str, Any]) -> dict[str, Any]:
-  """Least and largest values as float32, for comparison.
-
-  Raises:
-    UserError: they are not there.
-  """
-  stats = FeatureStats.from_json(stored).to_json()
-  return {table: (columns['minimum'], columns['maximum'])
-          for table, columns in stats.items()}
 
 
 def of_programs(stats: FeatureStats) -> dict[str, Any]:
@@ -108,10 +96,7 @@ def of_kernels(stats: FeatureStats, every: Partition) -> dict[str, Any]:
   configurations, its evaluation and prediction scripts with all of them.
   Where the two differ both are stored, the second under 'all_kernels'; with
   other columns than in training those scripts cannot run, so then it is not.
-
-  Args:
-    stats: the scale in training.
-    every: all train kernels.
+  `stats` are the scale in training, `every` all train kernels.
   """
   stored = {**stats.to_json(), 'tiles': what_tiles_count(every)}
   of_all = FeatureStats.of_partition(every)
@@ -125,20 +110,21 @@ def of_kernels(stats: FeatureStats, every: Partition) -> dict[str, Any]:
 
 def what_tiles_count(every: Partition) -> str:
   """'elements' or 'layout tiles': see `_count_elements` of models.py."""
-  tile = _largest(every.config_feat, 'output_bounds_product',
-                  schema.CONFIG_COLUMN, every.config_start, every.num_configs)
-  tensor = _largest(every.node_feat, 'shape_dimensions_product',
-                    schema.NODE_COLUMN, every.node_start, every.num_nodes)
+  tile = _largest(
+      every, 'config', schema.CONFIG_COLUMN['output_bounds_product'])
+  tensor = _largest(
+      every, 'node', schema.NODE_COLUMN['shape_dimensions_product'])
   parts = tile / np.maximum(1.0, tensor)
   parts = parts[parts > 0]
   return TILES[bool(len(parts) and np.median(parts) > _LEAST_PART)]
 
 
-def _largest(table: np.ndarray, name: str, columns: dict[str, int],
-             start: np.ndarray, number: np.ndarray) -> np.ndarray:
+def _largest(every: Partition, name: str, column: int) -> np.ndarray:
   """float64 [kernels]: largest value of a column; 0 without that column."""
-  if columns[name] >= table.shape[1]:
+  table = getattr(every, f'{name}_feat')
+  start, number = (getattr(every, f'{name}_start'),
+                   getattr(every, f'num_{name}s'))
+  if column >= table.shape[1]:
     return np.zeros(len(start))
-  column = table[:, columns[name]]  # A view: nothing is copied.
-  return np.array([column[first:first + rows].max(initial=0)
+  return np.array([table[first:first + rows, column].max(initial=0)
                    for first, rows in zip(start, number)], float)

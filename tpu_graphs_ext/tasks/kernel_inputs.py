@@ -14,10 +14,8 @@ def read_kernels(path: str, *, min_configs: int = read.MIN_CONFIGS,
                  cache_dir: str | None = None) -> Partition:
   """Reads a folder of .npz files, one .npz, or a .pb of tile tuning data.
 
-  Args:
-    path: the folder or file; `~` is expanded.
-    min_configs: in a folder, kernels with fewer configurations are left out.
-    cache_dir: see `read.read_split`; for folders.
+  Of a folder, kernels with fewer than `min_configs` are left out, and
+  `cache_dir` is as in `read.read_split`; `~` is expanded.
 
   Raises:
     UserError: there is no such path, it is of another kind, or damaged.

@@ -14,14 +14,7 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data import programs, schema
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.programs import Program, Programs
-from tpu_graphs_ext.engine import (
-  artifacts,
-  compiled_model,
-  evaluate,
-  predict,
-  task,
-)
-from tpu_graphs_ext.engine.duplicate_configs import Scores
+from tpu_graphs_ext.engine import compiled_model, evaluate, task
 from tpu_graphs_ext.tasks import (
   feature_stats,
   layout_batches,
@@ -44,6 +37,7 @@ class LayoutTask(task.Task):
   name, problem = 'layout', 'program'
   loading = LayoutLoadSettings
   evaluation = layout_results.Evaluation
+  row_of = staticmethod(layout_results.row_of)
   top_ks = layout_settings.TOP_KS
   final = (('slowdown', 'final_error'), ('kendall', 'final_kendall'),
            ('opa', 'final_opa'))
@@ -51,6 +45,7 @@ class LayoutTask(task.Task):
   csv_configs = test_configs = None
   scored_at_once = 1
   config_table = 'node_config_feat'
+  has_duplicates = False
 
   def read(self, path: str, loading: LayoutLoadSettings) -> Programs:
     return programs.read_programs(path, cache_dir=loading.cache_dir)
@@ -74,8 +69,6 @@ class LayoutTask(task.Task):
         loading.data_root, *self.collection(args), min_configs=args['configs'],
         cache_dir=loading.cache_dir, toy_data=loading.toy_data)
     return data.train.stats, data.num_ops
-
-  # ----------------------------------------------------------------- training
 
   def prepared(self, settings: LayoutTrainSettings) -> tuple[
       LayoutTrainSettings, task.Splits]:
@@ -113,24 +106,15 @@ class LayoutTask(task.Task):
       first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     sizes = dict(batch_size=settings.batch, num_configs=settings.configs,
                  seed=seed)
-    return (layout_batches.training_dataset(
+    return layout_batches.training_dataset(
         splits.train, splits.stats, keep_nodes=settings.keep_nodes,
-        first_epoch=first_epoch, **sizes), layout_batches.training_dataset(
-            splits.validated, splits.stats, keep_nodes=-1, shuffle=False,
-            **sizes))
+        first_epoch=first_epoch, **sizes
+    ), layout_batches.training_dataset(
+        splits.validated, splits.stats, keep_nodes=-1, shuffle=False, **sizes)
 
-  def reported(self, run: artifacts.Run) -> Optional[str]:
-    if 'test' in run.info['final_error']:
-      return None
-    csv_path = os.path.expanduser(run.info['args']['results_csv'])
-    if not os.path.exists(csv_path):
-      predict.predict(run.model_dir, out=csv_path, loading=LayoutLoadSettings(
-          **{name: run.info['settings'][name] for name in (
-              'data_root', 'source', 'search', 'cache_dir', 'toy_data',
-              'models_py')}))
-    return csv_path
-
-  # ------------------------------------------------------------------ scoring
+  def check_columns(self, problems: Programs, stats: FeatureStats) -> None:
+    for program in problems:
+      stats.node.apply(program.node_feat[:0], 'node_feat')
 
   def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
     # Of two configurations.
@@ -146,10 +130,6 @@ class LayoutTask(task.Task):
             read_layouts=lambda configs: rows[configs]),
         np.arange(2), stats)
 
-  def check_columns(self, problems: Programs, stats: FeatureStats) -> None:
-    for program in problems:
-      stats.node.apply(program.node_feat[:0], 'node_feat')
-
   def problems(self, members: Sequence[Program]) -> Programs:
     return Programs(members, '')
 
@@ -160,13 +140,6 @@ class LayoutTask(task.Task):
     for configs in programs.blocks_of(problem.num_configs, at_once):
       yield layout_batches.program_graph(problem, configs, stats)
 
-  def all_graphs(self, problems: Programs, stats: FeatureStats
-                 ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
-    return (self.graphs(problem, stats) for problem in problems)
-
-  def first_copies(self, features: np.ndarray) -> np.ndarray:
-    return np.arange(features.shape[-2])  # Files list no duplicates.
-
   def config_rows(self, problem: Program,
                   stats: FeatureStats) -> Iterable[np.ndarray]:
     bounds = problem.bounds.config
@@ -176,10 +149,6 @@ class LayoutTask(task.Task):
       at_once = max(1, _BLOCK_FLOATS // (problem.num_configurable * columns))
       for configs in programs.blocks_of(problem.num_configs, at_once):
         yield problem.layouts(configs).reshape(-1, columns)
-
-  def row_of(self, problem: Program, scores: Scores,
-             ks: Sequence[int]) -> dict[str, Any]:
-    return layout_results.row_of(problem, scores, ks)
 
 
 TASK = LayoutTask()

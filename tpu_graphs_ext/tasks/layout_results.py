@@ -2,10 +2,8 @@
 
 Means are over programs. For each program:
   tau       Kendall's tau-b of the runtimes and the places in the model's order
-            of all configurations, which a CSV of predictions holds. It is
-            `scipy.stats.kendalltau`, as in the organisers'
-            `layout_evaluate.py`. An order has no ties; equal runtimes are
-            corrected for.
+            of all configurations, as in the organisers' `layout_evaluate.py`.
+            An order has no ties; equal runtimes are corrected for.
   top-k     how much slower the fastest of the first k configurations is than
             the fastest of all
   OPA       share of the pairs of different runtime that the scores order alike
@@ -22,25 +20,10 @@ import numpy as np
 from tpu_graphs_ext.data.programs import Program
 from tpu_graphs_ext.engine import metrics, output_paths, results
 from tpu_graphs_ext.engine.duplicate_configs import Scores
-from tpu_graphs_ext.engine.evaluation_text import (
-  differences,
-  heads,
-  intervals,
-  places,
-  table,
-  values,
-)
+from tpu_graphs_ext.engine.results import aligned, cells, heads
 from tpu_graphs_ext.tasks.layout_settings import TOP_KS
 
 _MEASURES = ('kendall', 'opa', 'slowdown', 'random')
-_NOTES = (
-    "tau: Kendall's tau-b of the runtimes and the model's order; higher is "
-    'better. top-k %: how',
-    'much slower the fastest of the first k configurations is than the fastest '
-    'of all.',
-    '[low, high]: interval that holds the mean of 95 % of the sets that are '
-    'drawn from these',
-    'programs; of a handful it comes out too narrow.')
 
 
 def row_of(program: Program, scores: Scores,
@@ -54,7 +37,7 @@ def row_of(program: Program, scores: Scores,
     runtimes: number of distinct runtimes; few bound tau away from 1.
     kendall: see the module; NaN where all runtimes are equal.
     opa: NaN where all runtimes are equal.
-    slowdown_<k>: `metrics.top_k_slowdown`.
+    slowdown_<k>: `metrics.slowdown_of` the first k.
     random_<k>: the expected slowdown of k drawn at random.
   """
   runtime, order = program.runtime_rel, scores.order
@@ -65,7 +48,7 @@ def row_of(program: Program, scores: Scores,
       'configs': program.num_configs,
       'runtimes': len(np.unique(runtime)),
       'kendall': kendall_of_order(runtime, order),
-      'opa': metrics.ordered_pair_accuracy(runtime, scores.given),
+      'opa': metrics.pair_agreement(runtime, scores.given)[0],
       **results.by_k('slowdown', {
           k: metrics.slowdown_of(runtime, order[:k]) for k in ks}),
       **results.by_k('random', {
@@ -75,18 +58,10 @@ def row_of(program: Program, scores: Scores,
 def kendall_of_order(runtime: np.ndarray, order: np.ndarray) -> float:
   """Kendall's tau-b of runtimes and the places in an order.
 
-  With n configurations, c concordant and d discordant pairs, and t pairs of
-  equal runtime:
-      tau = (c - d) / sqrt((n (n - 1) / 2 - t) n (n - 1) / 2)
-
-  Args:
-    runtime: float64 [configs].
-    order: int64 [configs], each configuration once, the fastest first.
-
-  Returns:
-    -1 to 1; NaN where all runtimes are equal.
+  `runtime` is float64 [configs], `order` int64 [configs], each configuration
+  once, the fastest first. NaN where all runtimes are equal.
   """
-  return metrics.kendall_tau_b(runtime, np.argsort(order))
+  return metrics.pair_agreement(runtime, np.argsort(order))[1]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,6 +70,13 @@ class Evaluation(results.Results):
 
   NAME, PROBLEMS = 'program', 'programs'
   INTERVALS = COMPARED = ('kendall', 'opa', 'slowdown')
+  NOTES = (
+      "tau: Kendall's tau-b of the runtimes and the model's order; higher is "
+      'better.',
+      'top-k %: how much slower the fastest of the first k configurations is '
+      'than the fastest of all.',
+      '[low, high]: 95 % bootstrap interval of the mean; too narrow for a '
+      'handful of programs.')
   CSV = output_paths.Text(
       '--csv', 'model_dir,data,program,nodes,configurable,configs,runtimes,'
       'kendall,opa', 'CSV of evaluate --task layout')
@@ -104,27 +86,11 @@ class Evaluation(results.Results):
             'mean': self.summary_json(self.mean),
             'programs': self.problems_json()}
 
-  @classmethod
-  def texts(cls, evaluations: Sequence[Evaluation],
-            by_kernel: bool = False) -> str:
-    """The programs and means of each model, and the models' differences."""
-    blocks = ['\n'.join(_of_model(evaluation)) for evaluation in evaluations]
-    if len(evaluations) > 1:
-      ks = evaluations[0].ks
-      blocks.append('\n'.join([*places(evaluations), '', *table([
-          ('difference, paired by program', *heads(cls.COMPARED, ks)),
-          *differences(evaluations)])]))
-    return '\n\n'.join([*blocks, '\n'.join(_NOTES)])
-
-
-def _of_model(evaluation: Evaluation) -> list[str]:
-  mean, ks, compared = evaluation.mean, evaluation.ks, evaluation.COMPARED
-  programs = [('', 'nodes', 'configs', *heads(_MEASURES, ks)), *(
-      (row['program'], f'{row["nodes"]:,}', f'{row["configs"]:,}',
-       *values(row, _MEASURES, ks))
-      for row in evaluation.rows.to_dict('records'))]
-  programs.append((f'mean of {mean.problems}', '', '',
-                   *values(mean, _MEASURES, ks)))
-  means = [('', *heads(compared, ks)), ('mean', *intervals(mean, compared, ks))]
-  return [f'{evaluation.model_dir} on {evaluation.data}', '',
-          *table(programs), '', *table(means)]
+  def blocks(self, by_kernel: bool) -> list[list[str]]:
+    ks = self.ks
+    rows = [('', 'nodes', 'configs', *heads(_MEASURES, ks))]
+    rows += [(row['program'], f'{row["nodes"]:,}', f'{row["configs"]:,}',
+              *cells(row, _MEASURES, ks))
+             for row in self.rows.to_dict('records')]
+    rows.append(('mean', '', '', *cells(self.mean, _MEASURES, ks)))
+    return [[f'{self.model_dir} on {self.data}'], aligned(rows)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,9 +18,7 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import (
-  artifacts,
   compiled_model,
-  duplicate_configs,
   evaluate,
   metrics,
   predictions_csv,
@@ -28,7 +28,6 @@ from tpu_graphs_ext.engine import (
 from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import (
-  ensembling,
   feature_stats,
   kernel_inputs,
   tile_batches,
@@ -38,12 +37,18 @@ from tpu_graphs_ext.tasks import (
 # Training steps in one call of TensorFlow: they are short.
 STEPS_PER_CALL = 10
 
+_ENSEMBLE = 'EnsembleRanker'
+# Arguments of an ensemble, not of its members, and their values for a model
+# that has no such argument.
+_OF_ALL = {'objective': 'flags', 'averaging': 0.0}
+
 
 class TileTask(task.Task):
   """See `Task`."""
   name, problem = 'tile', 'kernel'
   loading = LoadSettings
   evaluation = tile_results.Evaluation
+  row_of = staticmethod(tile_results.row_of)
   top_ks = metrics.TOP_KS
   final = (('slowdown', 'final_error'),)
   csv_name, csv_configs = settings.CSV_NAME, settings.TOP_CONFIGS
@@ -51,6 +56,7 @@ class TileTask(task.Task):
   test_configs = 10
   scored_at_once = 8
   config_table = 'config_feat'
+  has_duplicates = True
 
   def read(self, path: str, loading: LoadSettings) -> Partition:
     return kernel_inputs.read_kernels(path, cache_dir=loading.cache_dir)
@@ -62,10 +68,6 @@ class TileTask(task.Task):
         cache_dir=loading.cache_dir,
         limit=read.TOY_FILES if loading.toy_data else None)
 
-  def collection(self, args: Mapping[str, Any],
-                 loading: Optional[LoadSettings] = None) -> tuple[str, ...]:
-    return ()
-
   def statistics(self, args: Mapping[str, Any],
                  loading: LoadSettings) -> tuple[FeatureStats, int]:
     dataset = read.read_dataset(
@@ -74,12 +76,10 @@ class TileTask(task.Task):
         min_train_configs=-1 if loading.stats == 'all' else args['configs'])
     return FeatureStats.of_partition(dataset.train), dataset.num_ops
 
-  # ----------------------------------------------------------------- training
-
   def prepared(self, settings: TrainSettings) -> tuple[
       TrainSettings, task.Splits]:
     # Cheap checks first: a wrong name must not wait for the data.
-    settings = ensembling.joined(settings)
+    settings = with_members(settings)
     takes_stats = load_models.takes(
         settings.model, feature_stats.ARGUMENT, settings.models_file)
     data = read.read_dataset(
@@ -124,22 +124,12 @@ class TileTask(task.Task):
       first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     sizes = dict(batch_size=settings.batch, num_configs=settings.drawn_configs,
                  least_configs=settings.configs, seed=seed)
-    train_batches = tile_batches.training_dataset(
-        splits.train, splits.stats, first_epoch=first_epoch, **sizes)
     # The same configurations in all epochs, so that epochs compare.
-    return train_batches, tile_batches.training_dataset(
+    return tile_batches.training_dataset(
+        splits.train, splits.stats, first_epoch=first_epoch, **sizes
+    ), tile_batches.training_dataset(
         splits.validated, splits.stats, shuffle=False, redraw=False,
         **sizes).cache()
-
-  def reported(self, run: artifacts.Run) -> Optional[str]:
-    if 'test_predictions' not in run.info:
-      return None
-    csv_path = os.path.expanduser(run.info['args']['results_csv'])
-    if not os.path.exists(csv_path):
-      predictions_csv.write(csv_path, run.info['test_predictions'])
-    return csv_path
-
-  # ------------------------------------------------------------------ scoring
 
   def check_columns(self, problems: Partition, stats: FeatureStats) -> None:
     stats.check_columns(problems)
@@ -168,16 +158,35 @@ class TileTask(task.Task):
     # Made ahead of use.
     return ([graph] for graph in tile_batches.kernel_graphs(problems, stats))
 
-  def first_copies(self, features: np.ndarray) -> np.ndarray:
-    return duplicate_configs.first_copies(features)
-
   def config_rows(self, problem: Kernel,
                   stats: FeatureStats) -> Iterable[np.ndarray]:
     return [problem.config_feat]
 
-  def row_of(self, problem: Kernel, scores: duplicate_configs.Scores,
-             ks: Sequence[int]) -> dict[str, Any]:
-    return tile_results.row_of(problem, scores, ks)
+
+def with_members(settings: TrainSettings) -> TrainSettings:
+  """The settings with `members` of the model as one `EnsembleRanker`.
+
+  Its scores are their mean. Of an ensemble, each member is multiplied.
+
+  Raises:
+    UserError: there is no such model, or the models.py has no ensembles.
+  """
+  cls = load_models.model_class(settings.model, settings.models_py)
+  if settings.members == 1:
+    return settings
+  if _ENSEMBLE not in load_models.model_names(settings.models_py):
+    raise UserError(
+        f'--members={settings.members}: there is no {_ENSEMBLE} in '
+        f'{settings.models_py} to hold them; give --members=1')
+  kwargs = dict(settings.model_kwargs)
+  if settings.model != _ENSEMBLE:
+    defaults = load_models.constructor_arguments(cls)[0]
+    of_all = {name: kwargs.pop(name, defaults.get(name, default))
+              for name, default in _OF_ALL.items()}
+    kwargs = {'members': {settings.model: kwargs}, **of_all}
+  return dataclasses.replace(
+      settings, model=_ENSEMBLE, model_kwargs_json=json.dumps(
+          {**kwargs, 'copies': settings.members}))
 
 
 TASK = TileTask()

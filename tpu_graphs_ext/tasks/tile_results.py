@@ -15,43 +15,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from tpu_graphs_ext.data import kernel_kinds
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.engine import (
-  duplicate_configs,
-  metrics,
-  output_paths,
-  results,
-)
-from tpu_graphs_ext.engine.evaluation_text import (
-  SCORES,
-  cell,
-  differences,
-  heads,
-  intervals,
-  names_of,
-  places,
-  table,
-  values,
-)
-from tpu_graphs_ext.engine.results import Summary
+from tpu_graphs_ext.engine import metrics, output_paths, results
+from tpu_graphs_ext.engine.duplicate_configs import Scores
+from tpu_graphs_ext.engine.results import Summary, aligned, cells, heads
 
 # Hidden test kernels are named by a hash alone.
 NO_PROGRAM = '(no program name)'
 
-_INTERVAL_LINES = (
-    '[low, high]: 95 % bootstrap interval of the mean over kernels; macro: '
-    'over programs.',
-    'a - b: mean difference over kernels, in per cent of the fastest '
-    "tile's time;",
-    'a is better below 0. If the interval excludes 0, chance alone is an '
-    'unlikely cause.')
 
-
-def row_of(kernel: Kernel, scores: duplicate_configs.Scores,
+def row_of(kernel: Kernel, scores: Scores,
            ks: Sequence[int] = metrics.TOP_KS) -> dict[str, Any]:
   """Measures of one labelled kernel with a model's scores.
 
@@ -73,7 +52,7 @@ def row_of(kernel: Kernel, scores: duplicate_configs.Scores,
   """
   runtime = kernel.runtime_rel
   last = scores.repeats & (not scores.keep_repeats)
-  kept = metrics.best_first(scores.of_tiles)
+  kept = np.argsort(scores.of_tiles, kind='stable')
   opa, kendall = metrics.pair_agreement(
       runtime, scores.given if scores.keep_repeats else scores.of_tiles)
   return {
@@ -107,6 +86,12 @@ class Evaluation(results.Results):
       'CSV of evaluate')
   INTERVALS = ('slowdown', 'random', 'default', 'opa', 'kendall')
   COMPARED = ('slowdown', 'opa', 'kendall')
+  NOTES = (
+      'top-k %: how much slower the fastest of the k chosen tiles is than the '
+      'fastest of all.',
+      '[low, high]: 95 % bootstrap interval of the mean over kernels. a - b: '
+      'mean difference over',
+      'kernels. If its interval excludes 0, chance alone is an unlikely cause.')
 
   @property
   def micro(self) -> Summary:
@@ -116,18 +101,23 @@ class Evaluation(results.Results):
   @functools.cached_property
   def rankable(self) -> Summary:
     """Means over the kernels whose configurations differ in their features."""
-    return self.over(self.rows[self.rows['rankable']])
+    rows = self.rows[self.rows['rankable']]
+    return Summary(rows, len(rows))
 
   @functools.cached_property
   def programs(self) -> dict[str, Summary]:
     """Program -> micro over its kernels, sorted by name."""
-    return dict(self._grouped('program'))
+    return self._grouped('program')
 
   @functools.cached_property
   def kinds(self) -> dict[str, Summary]:
     """Kind -> micro over its kernels, in the order of `kernel_kinds.KINDS`."""
-    return dict(sorted(self._grouped('kind'),
-                       key=lambda item: kernel_kinds.KINDS.index(item[0])))
+    found = self._grouped('kind')
+    return {kind: found[kind] for kind in kernel_kinds.KINDS if kind in found}
+
+  def _grouped(self, column: str) -> dict[str, Summary]:
+    return {name: Summary(rows, len(rows))
+            for name, rows in self.rows.groupby(column)}
 
   @functools.cached_property
   def macro(self) -> Summary:
@@ -135,22 +125,16 @@ class Evaluation(results.Results):
     return Summary(results.table(
         summary.means for summary in self.programs.values()), len(self.rows))
 
-  def _grouped(self, column: str) -> Iterator[tuple[str, Summary]]:
-    for name, rows in self.rows.groupby(column):
-      yield name, self.over(rows)
-
   def against(self, other: str) -> list[tuple[float, float, float]]:
     """The model's slowdown minus another choice's, for each k.
 
-    Args:
-      other: 'default' or 'random'; the default tile is one, whatever k is.
+    `other` is 'default', one tile whatever k is, or 'random'.
     """
     return [self.mean.minus(
         f'slowdown_{k}', self.mean,
         other if other == 'default' else f'{other}_{k}') for k in self.ks]
 
   def to_json(self) -> dict[str, Any]:
-    """Plain values; None where a measure is undefined."""
     return {
         'model_dir': self.model_dir,
         'data': self.data,
@@ -173,115 +157,41 @@ class Evaluation(results.Results):
     return {'mean': results.or_none(mean),
             'interval': self.interval_json(low, high)}
 
-  def text(self, by_kernel: bool = False) -> str:
-    """Tables by program, by kind, and beside the default and random choice.
-
-    With `by_kernel` also of every kernel, the worst first choices first.
-    """
-    blocks = [_programs(self), _kinds(self), _intervals(self)]
+  def blocks(self, by_kernel: bool) -> list[list[str]]:
+    ks, every = self.ks, self.rows.to_dict('records')
+    means = [('', 'kernels', *heads(self.COMPARED, ks))]
+    means += [(name, str(summary.problems), *cells(summary, self.COMPARED, ks))
+              for name, summary in (
+                  *self.programs.items(), *self.kinds.items(),
+                  ('macro (mean over programs)', self.macro),
+                  ('micro (rankable kernels)', self.rankable),
+                  ('micro (all kernels)', self.micro))]
+    repeats = self.rows['repeats'].sum()
+    last = repeats and not self.keep_repeats
+    found = [[f'{self.model_dir} on {self.data}'], aligned(means), [
+        f'micro (all kernels){" with --keep_repeats" * bool(last)} is the '
+        "baseline's number."]]
+    if last:
+      found[-1].append(
+          f'{repeats:,} of {self.rows["configs"].sum():,} configurations are '
+          'duplicates and are chosen last.')
     if by_kernel:
-      blocks.append(_kernels(self))
-    return '\n\n'.join('\n'.join(lines) for lines in blocks)
+      measures = ('slowdown', 'default', *results.SCORES)
+      every.sort(key=lambda row: [-row[f'slowdown_{k}'] for k in ks])
+      found.append(aligned([
+          ('kernel', 'kind', 'configs', *heads(measures, ks)),
+          *((row['tile_id'], row['kind'], str(row['configs']),
+             *cells(row, measures, ks)) for row in every)]))
+    return found
 
-  @classmethod
-  def texts(cls, evaluations: Sequence[Evaluation],
-            by_kernel: bool = False) -> str:
-    blocks = [evaluation.text(by_kernel) for evaluation in evaluations]
-    if len(evaluations) > 1:
-      blocks.append(_of_several(evaluations))
-    return '\n\n'.join(blocks)
-
-
-def _of_several(evaluations: Sequence[Evaluation]) -> str:
-  """Models side by side, and the difference of each pair."""
-  first = evaluations[0]
-  rows = [('', *heads(first.COMPARED, first.ks))]
-  rows += [(name, *intervals(one.micro, first.COMPARED, first.ks))
-           for name, one in zip(names_of(evaluations), evaluations)]
-  rows += [(*row, '-', '-') for row in _other_choices(first)]
-  rows += differences(evaluations)
-  return '\n'.join([
-      f'{len(evaluations)} models on {first.data}, {len(first.rows)} kernels',
-      '', *places(evaluations), '', *table(rows), '', *_INTERVAL_LINES])
-
-
-def _programs(evaluation: Evaluation) -> list[str]:
-  """The first table, with an explanation of its rows."""
-  measures, ks = evaluation.COMPARED, evaluation.ks
-
-  def row(name: str, of: Summary | Mapping[str, float],
-          problems: int) -> tuple[str, ...]:
-    return (name, str(problems), *values(of, measures, ks))
-
-  micro, kernels = evaluation.micro, evaluation.rows
-  rows = [('', 'kernels', *heads(measures, ks))]
-  rows += [row(name, summary, summary.problems) for name, summary in (
-      *evaluation.programs.items(),
-      ('macro (mean over programs)', evaluation.macro),
-      ('micro (all kernels)', micro))]
-  unrankable = len(kernels) - evaluation.rankable.problems
-  if unrankable:
-    rows.append(row('micro (rankable kernels)', evaluation.rankable,
-                    evaluation.rankable.problems))
-  repeats = kernels['repeats'].sum()
-  last = repeats and not evaluation.keep_repeats
-  if last:
-    kept = {f'slowdown_{k}': micro[f'slowdown_kept_{k}'] for k in ks}
-    rows.append(row('micro (duplicates kept)', {**micro.means, **kept},
-                    len(kernels)))
-  lines = [f'{evaluation.model_dir} on {evaluation.data}', '', *table(rows),
-           '', 'top-k %: how much slower the fastest of the k chosen tiles is '
-           'than the fastest of all.',
-           f'micro (all kernels){" with --keep_repeats" * bool(last)} is the '
-           "baseline's number."]
-  if last:
-    lines.append(
-        f'{repeats:,} of {kernels["configs"].sum():,} configurations are '
-        'duplicates and are chosen last; kept: right after the tile that they '
-        'duplicate.')
-  if unrankable:
-    lines.append(
-        f'{unrankable} of {len(kernels)} kernels cannot be ranked: '
-        'their configurations are all identical.')
-  return lines
-
-
-def _kinds(evaluation: Evaluation) -> list[str]:
-  ks = evaluation.ks
-  return table([
-      ('kind of kernel', 'kernels', *heads(evaluation.COMPARED, ks)), *(
-          (name, str(summary.problems), *intervals(summary, ['slowdown'], ks),
-           *values(summary, SCORES, ks))
-          for name, summary in evaluation.kinds.items())])
-
-
-def _intervals(evaluation: Evaluation) -> list[str]:
-  tops, ks = ['slowdown'], evaluation.ks
-  rows = [('', *heads(tops, ks)),
-          ('the model (micro)', *intervals(evaluation.micro, tops, ks)),
-          ('the model (macro)', *intervals(evaluation.macro, tops, ks)),
-          *_other_choices(evaluation)]
-  rows += [(f'model - {other}', *(
-      cell('slowdown', *found) for found in evaluation.against(other)))
-           for other in ('default', 'random')]
-  return [*table(rows), '', *_INTERVAL_LINES]
-
-
-def _other_choices(evaluation: Evaluation) -> list[tuple[str, ...]]:
-  """The default tile, the same for all k, and a random choice."""
-  micro, ks = evaluation.micro, evaluation.ks
-  return [('the default tile', *len(ks) * intervals(micro, ['default'], ks)),
-          ('a random choice', *intervals(micro, ['random'], ks))]
-
-
-def _kernels(evaluation: Evaluation) -> list[str]:
-  ks = evaluation.ks
-  rows = sorted(evaluation.rows.to_dict('records'),
-                key=lambda row: [-row[f'slowdown_{k}'] for k in ks])
-  return table([
-      ('kernel', 'kind', 'configs', *heads(['slowdown', 'default'], ks),
-       *heads(['random'], ks[:1]), *heads(SCORES, ks)),
-      *((row['tile_id'], row['kind'], str(row['configs']),
-         *values(row, ['slowdown', 'default'], ks),
-         *values(row, ['random'], ks[:1]), *values(row, SCORES, ks))
-        for row in rows)])
+  def other_choices(self) -> list[tuple[str, ...]]:
+    ks = self.ks
+    rows = [('the default tile', *len(ks) * cells(
+        self.micro, ['default'], ks, intervals=True)),
+            ('a random choice', *cells(
+                self.micro, ['random'], ks, intervals=True))]
+    rows += [(f'{results.names_of([self])[0]} - {name}', *(
+        results.cell('slowdown', *found) for found in self.against(other)))
+             for name, other in (
+                 ('the default', 'default'), ('random', 'random'))]
+    return [(*row, '-', '-') for row in rows]
