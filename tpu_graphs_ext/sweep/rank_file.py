@@ -76,11 +76,12 @@ class _Model:
 
   def __init__(self, settings: Settings):
     threads.one_alone()
-    self.ranker = scoring.load_ranker(
+    ranker = scoring.load_ranker(
         settings.model_dir, settings.loading,
         (FeatureStats.from_json(json.loads(settings.stats_json)),
          settings.num_ops))
-    self.opcodes = self.ranker.opcodes or frozenset(range(self.ranker.num_ops))
+    self.ranker = dataclasses.replace(
+        ranker, opcodes=ranker.opcodes or frozenset(range(ranker.num_ops)))
     self.compiled = None  # As one program: twice as fast on small kernels.
     if settings.all_tiles:
       tile_search.require_tpu(self.ranker)
@@ -159,7 +160,7 @@ def _listed(model: _Model, settings: Settings, name: str,
       yield settings.row(
           name, **model.ranking(kernel, settings.top_k).to_json(),
           unfamiliar=_names(
-              out_of_range.of_kernel(stats, kernel, model.opcodes)))
+              out_of_range.of_problem(model.ranker, kernel)))
     except Exception as error:  # Of this kernel alone.
       yield error
 
