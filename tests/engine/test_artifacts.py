@@ -94,21 +94,11 @@ def test_hash_and_paths(monkeypatch, tmp_path):
 
 
 def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
+  out = tmp_path / 'out'
   model_dir, run_path = artifacts.save_run(
-      FakeModel('old'), RUN_INFO, str(tmp_path / 'out'))
+      FakeModel('old'), RUN_INFO, str(out))
   assert artifacts.load_run(model_dir + '/').info == RUN_INFO
-  first = pathlib.Path(run_path).read_bytes()
-  names = sorted(os.listdir(tmp_path / 'out'))
-
-  def is_old():
-    with open(os.path.join(model_dir, 'saved_model.pb')) as file:
-      assert file.read() == 'old'
-    assert sorted(os.listdir(tmp_path / 'out')) == names
-
-  with pytest.raises(KeyboardInterrupt):
-    artifacts.save_run(
-        FakeModel('new', breaks=True), RUN_INFO, str(tmp_path / 'out'))
-  is_old()
+  first, names = pathlib.Path(run_path).read_bytes(), sorted(os.listdir(out))
   rename, calls = os.rename, []
 
   def second_fails(source, target):
@@ -117,12 +107,14 @@ def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
       raise KeyboardInterrupt
     rename(source, target)
 
-  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-    patched.setattr(os, 'rename', second_fails)
-    artifacts.save_run(FakeModel('new'), RUN_INFO, str(tmp_path / 'out'))
-  is_old()
-  open(os.path.join(model_dir, 'stale'), 'w').close()
-  artifacts.save_run(FakeModel('new'), RUN_INFO, str(tmp_path / 'out'))
+  for breaks in (True, False):  # Half-way, and between the renames.
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+      patched.setattr(os, 'rename', second_fails)
+      artifacts.save_run(FakeModel('new', breaks), RUN_INFO, str(out))
+    assert (out / model_dir / 'saved_model.pb').read_text() == 'old'
+    assert sorted(os.listdir(out)) == names
+  (out / model_dir / 'stale').touch()
+  artifacts.save_run(FakeModel('new'), RUN_INFO, str(out))
   assert os.listdir(model_dir) == ['saved_model.pb']
   assert pathlib.Path(run_path).read_bytes() == first  # No clock in the file.
 
@@ -334,30 +326,22 @@ def test_verbs_and_python_without_a_model_take_the_packages(
       capsys.readouterr().err)
 
 
-def test_weights_that_do_not_fit_models_py(
-    pretrained, saved_model_dir, tmp_path):
-  made = pathlib.Path(
-      save_weights_only(saved_model_dir, str(tmp_path / 'made')))
-  info = artifacts.load_run(str(made)).info
-  artifacts.save_run_file(
-      {**info, 'versions': {'tpu_graphs_ext': '0.0.9'}}, str(made.parent))
-  arrays = dict(np.load(made / 'weights.npz'))
-  first, last = min(arrays), max(arrays)
-  wider = {last: np.zeros(arrays[last].shape + (1,), np.float32)}
-  fewer = {name: arrays[name] for name in arrays.keys() - {last}}
-  for folder, content, message in (
-      ('pretrained', fewer, r'models\.py belongs to another model'),
-      ('pretrained', {**arrays, **wider}, r'models\.py belongs to another'),
-      (made, fewer, r'trained with tpu_graphs_ext 0\.0\.9; this is'),
-      (pretrained, {**arrays, first: np.full(
-          arrays[first].shape, np.nan, np.float32)}, 'not finite'),
-      (pretrained, {**arrays, first: np.zeros(
-          arrays[first].shape, np.int32)}, f'{first} is of int32')):
-    np.savez_compressed(
-        (made if folder is made else pretrained) / 'weights.npz', **content)
-    with pytest.raises(UserError, match=message):
-      scoring.load_ranker(str(folder))
+def test_weights_that_do_not_fit_models_py(pretrained, monkeypatch):
   path = pretrained / 'weights.npz'
+  arrays = dict(np.load(path))
+  first, last = min(arrays), max(arrays)
+  for content, message in (
+      ({name: arrays[name] for name in arrays.keys() - {last}},
+       r'models\.py belongs to another model'),
+      ({**arrays, first: np.full_like(arrays[first], np.nan)}, 'not finite'),
+      ({**arrays, first: arrays[first].astype(np.int32)}, 'is of int32')):
+    np.savez_compressed(path, **content)
+    with pytest.raises(UserError, match=message):
+      scoring.load_ranker('pretrained')
   path.write_bytes(path.read_bytes()[:500])
   with pytest.raises(UserError, match='cannot be read as a saved Keras model'):
-    scoring.load_ranker(str(pretrained))
+    scoring.load_ranker('pretrained')
+  np.savez_compressed(path, **{first: arrays[first]})
+  monkeypatch.setattr(artifacts.tpu_graphs_ext, '__version__', '99')
+  with pytest.raises(UserError, match=r'trained with tpu_graphs_ext .*is 99'):
+    scoring.load_ranker('pretrained')

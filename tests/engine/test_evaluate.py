@@ -64,17 +64,11 @@ def evaluation():
 
 
 def test_means_over_kernels_and_programs(evaluation):
-  micro = evaluation.micro
-  assert micro.problems == 4
-  assert slowdowns(micro) == {
+  assert slowdowns(evaluation.micro) == {
       '1': pytest.approx((2 + 0 + 0.5 + 5) / 4), '5': 0.25, '10': 0.0}
-  assert micro['opa'] == (0 + 1 + 0 + 0) / 4
   # Tau is undefined where all scores are equal: that kernel is left out.
-  assert micro['kendall'] == pytest.approx((-1 + 1 - 1) / 3)
-  rankable = evaluation.rankable
-  assert rankable.problems == 3
-  assert rankable['slowdown_1'] == pytest.approx((2 + 0 + 5) / 3)
-  assert rankable['opa'] == pytest.approx(1 / 3)
+  assert evaluation.micro['kendall'] == pytest.approx((-1 + 1 - 1) / 3)
+  assert evaluation.rankable['opa'] == pytest.approx(1 / 3)
   assert {name: summary['slowdown_1']
           for name, summary in evaluation.programs.items()} == {
       tile_results.NO_PROGRAM: 5.0, 'net_a': 1.0, 'net_b': 0.5}

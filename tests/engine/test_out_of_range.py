@@ -11,7 +11,6 @@ from tpu_graphs_ext.data import read, schema
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import out_of_range, scoring
-from tpu_graphs_ext.errors import UserError
 
 U8 = schema.NODE_COLUMN['shape_element_type_is_u8']
 SIZE = schema.NODE_COLUMN['shape_dimensions_0']
@@ -106,12 +105,6 @@ def test_one_line_a_column_names_kernels_and_shares(stats, caplog):
   warn(stats, kernels, level=logging.INFO)
   assert caplog.messages[1] == (
       heading + ' (3 columns or opcodes; --verbose lists them)')
-
-
-def test_other_columns_than_in_training_are_an_error(stats):
-  narrow = tiny_kernels.make_kernel(config_width=7)
-  with pytest.raises(UserError, match='config_feat has 7 columns'):
-    warn(stats, [narrow])
 
 
 def test_real_kernels_beyond_what_sample_data_have(shared_data, caplog):

@@ -1,6 +1,5 @@
 """Training end to end with a small model on small learnable kernels."""
 
-import csv
 import dataclasses
 import gzip
 import json
@@ -24,6 +23,7 @@ from tpu_graphs_ext.engine import (
   callbacks,
   compiled_model,
   predict,
+  predictions_csv,
   scoring,
   train,
 )
@@ -119,13 +119,9 @@ def test_the_messages_are_in_the_log(trained):
 
 
 def test_csv_and_run_file_hold_the_same_ten_configs(trained, data_root):
-  with open(trained.csv_path, encoding='utf-8') as file:
-    rows = list(csv.reader(file))
-  assert rows[0] == ['ID', 'TopConfigs']
   predictions = trained.run_info['test_predictions']
-  assert rows[1:] == [
-      ['tile:xla:' + tile_id, ';'.join(map(str, best))]
-      for tile_id, best in predictions.items()]
+  assert predictions_csv.read(trained.csv_path) == {
+      'tile:xla:' + tile_id: best for tile_id, best in predictions.items()}
   for tile_id, best in predictions.items():
     assert len(best) == 10
     kernel = Kernel.load(str(data_root / 'test_labelled' / f'{tile_id}.npz'))
@@ -241,7 +237,7 @@ def test_one_seed_one_result_and_resuming_changes_nothing(
   log, = (tmp_path / 'out').glob('run_*.log')
   text = log.read_text()
   # One file of both calls.
-  assert text.count('KeyboardInterrupt') == 1 and text.count(' epoch 12: ') == 1
+  assert text.count('KeyboardInterrupt') == 1
 
 
 def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
@@ -294,17 +290,11 @@ BAD = [
     ({'model': 'TinyRankr'}, "no model 'TinyRankr'.*did you mean TinyRanker"),
     ({'model_kwargs_json': '{"widht": 3}'},
      "no argument 'widht'.*did you mean width"),
-    ({'data_root': '/nowhere'}, '/nowhere.* does not exist'),
-    # No kernel has more than 40.
-    ({'configs': 41}, 'none of 24 kernels has 41 or more configurations'),
     # 12 valid kernels, one of them with 3 configurations.
     ({'batch': 12}, 'valid: only 11 of 12 kernels have at least --configs=6 '
      'configurations, fewer than one --batch=12'),
-    # int(1 * 10 * 1.05) = 10 kernels are taken, one of them has 3.
-    ({'validate_batches': 1, 'batch': 10}, 'valid: only 9 of 10 kernels'),
     ({'test_mode': 'metrics'}, 'test: 6 of 6 kernels have no labels'),
     ({'results_csv': '/'}, '--results_csv=/: is a folder, a device or'),
-    ({'csv_log': __file__ + '/x'}, '--csv_log=.*/x: cannot be written'),
     ({'tensorboard': __file__ + '/x'}, '--tensorboard=.*/x: cannot be written'),
     ({'results_csv': __file__}, 'is no predictions CSV, so it is not replaced'),
     ({'csv_log': __file__}, 'is no log of epochs, so it is not replaced')]

@@ -62,10 +62,7 @@ _COLLECTION = {'source': ('xla', 'nlp'), 'search': ('random', 'default')}
 
 
 def train_hash(args: dict[str, Any]) -> str:
-  """MD5 of the arguments as sorted JSON: the name of a run.
-
-  In the layout task it does not depend on the folder, as in the baseline.
-  """
+  """MD5 of the arguments as sorted JSON, for layouts without the folder."""
   if task_of(args) == 'layout':
     args = {key: value for key, value in args.items() if key != 'out_dir'}
   return hashlib.md5(json.dumps(args, sort_keys=True).encode()).hexdigest()
@@ -81,11 +78,7 @@ def model_path(out_dir: str, run_hash: str) -> str:
 
 
 def run_path_of(model_dir: str) -> str:
-  """The run file of a model folder, whose path may start with ~.
-
-  Raises:
-    UserError: the last part of the path is not model_<hash>.
-  """
+  """The run file of a model folder model_<hash>, else a UserError."""
   folder, name = os.path.split(full_path(model_dir))
   if not name.startswith('model_'):
     raise UserError(
@@ -112,10 +105,7 @@ def save_run(model: tf.keras.Model, run_info: dict[str, Any],
              out_dir: str) -> tuple[str, str]:
   """Writes the model folder, then the run file; returns both paths.
 
-  `run_info` is the run file's content, whose `args` give the hash.
-
-  Raises:
-    UserError: the folder cannot be written.
+  Raises UserError if the folder cannot be written.
   """
   model_dir = model_path(out_dir, train_hash(run_info['args']))
   # The scripts of the layout task would look for the loss by its name.
@@ -169,6 +159,10 @@ class Run:
   model_dir: str
   info: dict[str, Any]  # Content of the run file.
   model_kwargs: dict[str, Any]  # From its model_kwargs_json.
+
+  @property
+  def run_path(self) -> str:
+    return run_path_of(self.model_dir)
 
 
 def load_run(model_dir: str, task: str = 'tile') -> Run:

@@ -61,9 +61,6 @@ class CombinedLoss(tf.keras.losses.Loss):
   The class name goes into the saved model, where the baseline's scripts look
   for their own class of that name; so it must be `CombinedLoss`, unregistered,
   and can be called without losses, as Keras does on loading.
-
-  Shapes: y_true (runtimes, lower is better) and y_pred float32
-  [kernels, configs] -> scalar.
   """
 
   def __init__(

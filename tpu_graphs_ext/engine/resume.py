@@ -86,14 +86,10 @@ class ResumeFolder:
 
   @contextlib.contextmanager
   def held(self) -> Iterator[None]:
-    """Makes the folder of a new run; no other process may train the run.
+    """Makes the folder; removes it at the end if the run `is_over`.
 
-    Messages go to the log meanwhile. Removes the folder at the end if the run
-    `is_over`.
-
-    Raises:
-      InUseError: another process trains it.
-      UserError: the folder cannot be made.
+    Messages go to the log meanwhile. Raises InUseError if another process
+    trains the run.
     """
     remove_leftovers(os.path.dirname(self.path))
     try:
@@ -149,10 +145,9 @@ def _logged(path: str, append: bool) -> Iterator[None]:
 
 def _latest(settings: Training, start: str,
             read: Any) -> Optional[dict[str, Any]]:
-  """The latest run in the folder with the same settings, as `read` gives it.
+  """The latest run with the same settings: what `read` makes of its path.
 
-  `read` takes a path and returns {'args': ..., 'settings': ...} and more. What
-  it refuses belongs to another run or is damaged.
+  What `read` refuses belongs to another run or is damaged.
   """
   out_dir = os.path.expanduser(settings.out_dir)
   found = []

@@ -57,11 +57,8 @@ class Ranker:
       tuple[tasks.RankingProblem, Scores]]:
     """Yields every problem with its scores, some scored side by side.
 
-    `what` stands beside the progress bar.
-
-    Raises:
-      UserError: the problems do not have the columns of the training data, or
-        the model's scores have a wrong shape or are not finite.
+    `what` stands beside the progress bar. Raises UserError unless the problems
+    have the columns of the training data, and all scores are finite.
     """
     self.task.check_columns(problems, self.stats)
     problems = self._with_known_opcodes(problems)

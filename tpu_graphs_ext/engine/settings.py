@@ -43,11 +43,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def parse_losses(text: str) -> list[tuple[str, float]]:
-  """Reads 'ListMLELoss:1,MSE:0.02' into (name, weight) pairs.
-
-  Raises:
-    UserError: an unknown name, or a weight that is not positive.
-  """
+  """'ListMLELoss:1,MSE:0.02' as (name, weight) pairs, or a UserError."""
   losses = []
   for part in text.split(','):
     name, _, weight_text = part.strip().partition(':')
@@ -69,11 +65,7 @@ def parse_losses(text: str) -> list[tuple[str, float]]:
 
 
 def parse_model_kwargs(text: str) -> dict[str, Any]:
-  """Reads --model_kwargs_json.
-
-  Raises:
-    UserError: the text is not a JSON object.
-  """
+  """The JSON object in --model_kwargs_json, or a UserError."""
   try:
     kwargs = files.parse_json(text, 'it')
     reason = f'it is a {type(kwargs).__name__}'
@@ -88,10 +80,7 @@ def parse_model_kwargs(text: str) -> dict[str, Any]:
 
 def setting(default: Any, help_text: str,
             choices: Optional[tuple[str, ...]] = None, **limits: Any) -> Any:
-  """A field with the help of its flag, and the values that are allowed.
-
-  `limits` are `least` and `most`; `or_all`: -1 is allowed too; `positive`.
-  """
+  """A field with its flag's help, and the limits of `_rule`."""
   return dataclasses.field(default=default, metadata={
       'help': help_text, 'choices': choices, **limits})
 
@@ -196,11 +185,10 @@ class Training(_Checked):
   csv_log: str = setting(
       '', 'file for one CSV row for each epoch; empty: none')
 
-  # Set by each task: the `args` of its run files, the end of the default name
-  # of --results_csv, and the settings that make runs differ but are not among
-  # the `args`, with their defaults.
-  ARGS: ClassVar[tuple[str, ...]]
-  CSV_SUFFIX: ClassVar[str]
+  # Set by each task.
+  ARGS: ClassVar[tuple[str, ...]]  # The `args` of its run files.
+  CSV_SUFFIX: ClassVar[str]  # The end of the default name of --results_csv.
+  # Settings that make runs differ but are not in ARGS, with their defaults.
   IN_RUN_ID: ClassVar[Mapping[str, Any]]
 
   def __post_init__(self):
@@ -221,8 +209,8 @@ class Training(_Checked):
     """The `args` of a run file: exactly the keys that the baseline stores.
 
     The default results_csv contains the time, so every call gives another
-    hash, as in the baseline. Runs with different seeds, or different settings
-    that these keys lack, have different hashes: the default run_id names them.
+    hash, as in the baseline. The default run_id names the seed, and settings
+    that these keys lack.
     """
     run_id = [] if self.seed is None else [f'seed{self.seed}']
     run_id += [f'{name}={getattr(self, name)}'
@@ -317,10 +305,7 @@ class TrainSettings(Training):
 
 @dataclasses.dataclass(frozen=True)
 class LoadSettings(Loading):
-  """Settings for loading a trained model of the tile task.
-
-  The data are read if statistics must be computed, or a verb uses a split.
-  """
+  """Settings for loading a trained model of the tile task."""
   STATS = ('run', 'train', 'all')
 
   stats: str = as_in(
@@ -336,10 +321,7 @@ class LoadSettings(Loading):
 
 @dataclasses.dataclass(frozen=True)
 class StatsSettings(_Checked):
-  """Kernels whose statistics `stats` prints.
-
-  A trainer with the same flags scales features with these.
-  """
+  """Kernels whose statistics `stats` prints, as a trainer's flags."""
   data_root: str = as_in(Training, 'data_root')
   configs: int = as_in(Training, 'configs')
   model_kwargs_json: str = as_in(Training, 'model_kwargs_json')

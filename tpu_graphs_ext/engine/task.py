@@ -147,10 +147,10 @@ class Task(abc.ABC):
              stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
     """A problem with all its configurations, as many in a graph as fit."""
 
+  @abc.abstractmethod
   def all_graphs(self, problems: Problems, stats: FeatureStats
                  ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
     """`graphs` of each problem, in order."""
-    return (self.graphs(problem, stats) for problem in problems)
 
   @abc.abstractmethod
   def config_rows(self, problem: RankingProblem,

@@ -89,7 +89,7 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   if run := folder.finished:
     csv_path = os.path.expanduser(run.info['args']['results_csv'])
     return TrainResult(
-        run.model_dir, artifacts.run_path_of(run.model_dir),
+        run.model_dir, run.run_path,
         csv_path if os.path.exists(csv_path) else None, run.info)
   csv_path = (os.path.expanduser(folder.args['results_csv'])
               if settings.test_mode == 'predictions' else None)

@@ -93,10 +93,9 @@ def of_kernels(stats: FeatureStats, every: Partition) -> dict[str, Any]:
   """Statistics in the form in which tile models take them.
 
   The baseline's trainer scales with the train kernels that have enough
-  configurations, its evaluation and prediction scripts with all of them.
-  Where the two differ both are stored, the second under 'all_kernels'; with
-  other columns than in training those scripts cannot run, so then it is not.
-  `stats` are the scale in training, `every` all train kernels.
+  configurations (`stats`), its evaluation and prediction scripts with `every`
+  one. Where the two differ, both are stored, unless their columns differ: then
+  those scripts cannot run.
   """
   stored = {**stats.to_json(), 'tiles': what_tiles_count(every)}
   of_all = FeatureStats.of_partition(every)

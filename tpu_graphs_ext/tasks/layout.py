@@ -140,6 +140,10 @@ class LayoutTask(task.Task):
     for configs in programs.blocks_of(problem.num_configs, at_once):
       yield layout_batches.program_graph(problem, configs, stats)
 
+  def all_graphs(self, problems: Programs, stats: FeatureStats
+                 ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
+    return (self.graphs(problem, stats) for problem in problems)
+
   def config_rows(self, problem: Program,
                   stats: FeatureStats) -> Iterable[np.ndarray]:
     bounds = problem.bounds.config

@@ -166,10 +166,8 @@ class TileTask(task.Task):
 def with_members(settings: TrainSettings) -> TrainSettings:
   """The settings with `members` of the model as one `EnsembleRanker`.
 
-  Its scores are their mean. Of an ensemble, each member is multiplied.
-
-  Raises:
-    UserError: there is no such model, or the models.py has no ensembles.
+  Of an ensemble, each member is multiplied. Raises UserError if there is no
+  such model, or the models.py has no ensembles.
   """
   cls = load_models.model_class(settings.model, settings.models_py)
   if settings.members == 1:
