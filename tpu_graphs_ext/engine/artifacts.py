@@ -196,9 +196,9 @@ def load_run(model_dir: str, task: str = 'tile') -> Run:
   check_hash(path, run_info)
   own = task_of(run_info['args'])
   if task and own != task:
-    raise UserError(
-        f'{model_dir}: is a model of the {own} task; give --task {own}, or '
-        f'name a model of the {task} task')
+    how = 'leave --task layout out' if own == 'tile' else 'add --task layout'
+    raise UserError(f'{model_dir}: is a model of the {own} task; {how}, or '
+                    f'name a model of the {task} task')
   return Run(model_dir, run_info,
              parse_model_kwargs(run_info['args']['model_kwargs_json']))
 

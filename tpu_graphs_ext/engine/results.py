@@ -148,6 +148,9 @@ class Results:
     """Rows of choices without a model, to compare the means with."""
     return []
 
+  def text(self, by_kernel: bool = False) -> str:
+    return self.texts([self], by_kernel)
+
   @classmethod
   def texts(cls, evaluations: Sequence[Results],
             by_kernel: bool = False) -> str:

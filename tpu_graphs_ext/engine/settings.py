@@ -99,7 +99,7 @@ def _rule(value: Any, choices: Optional[tuple[str, ...]] = None,
           or_all: bool = False, positive: bool = False, **_: Any) -> str:
   """The rule of a field that a value breaks; '' if it keeps them."""
   if choices:
-    return '' if value in choices else ' or '.join(map(repr, choices))
+    return '' if value in choices else ' or '.join(filter(None, choices))
   if positive:
     return '' if 0 < value < math.inf else 'a positive number'
   if least == -math.inf or least <= value <= most or (
