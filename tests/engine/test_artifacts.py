@@ -326,7 +326,7 @@ def test_verbs_and_python_without_a_model_take_the_packages(
       capsys.readouterr().err)
 
 
-def test_weights_that_do_not_fit_models_py(pretrained, monkeypatch):
+def test_weights_that_do_not_fit_models_py(pretrained):
   path = pretrained / 'weights.npz'
   arrays = dict(np.load(path))
   first, last = min(arrays), max(arrays)
@@ -342,6 +342,8 @@ def test_weights_that_do_not_fit_models_py(pretrained, monkeypatch):
   with pytest.raises(UserError, match='cannot be read as a saved Keras model'):
     scoring.load_ranker('pretrained')
   np.savez_compressed(path, **{first: arrays[first]})
-  monkeypatch.setattr(artifacts.tpu_graphs_ext, '__version__', '99')
-  with pytest.raises(UserError, match=r'trained with tpu_graphs_ext .*is 99'):
+  artifacts.save_run_file(
+      {**artifacts.load_run('pretrained').info,
+       'versions': {'tpu_graphs_ext': '0.0.9'}}, str(pretrained.parent))
+  with pytest.raises(UserError, match=r'with tpu_graphs_ext 0\.0\.9; this is'):
     scoring.load_ranker('pretrained')
