@@ -103,7 +103,10 @@ def test_kernel_graphs_equal_kernel_graph_and_share_one_trace(
   assert int(dataset.cardinality()) == 11
   traces = []
 
-  @tf.function(input_signature=[tile_batches.array_signature(1, stats)])
+  first = tile_batches.batch_arrays(
+      partition, np.array([0]), np.array([[0]]), stats)
+
+  @tf.function(input_signature=[tile_batches.array_signature(first)])
   def count_nodes(arrays):
     traces.append(True)
     return tile_batches.graph_tensor(arrays).node_sets['op'].total_size

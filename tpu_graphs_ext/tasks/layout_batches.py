@@ -25,7 +25,11 @@ import tensorflow_gnn as tfgnn
 
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.programs import Program, Programs
-from tpu_graphs_ext.tasks.tile_batches import generated, joined
+from tpu_graphs_ext.tasks.tile_batches import (
+  array_signature,
+  generated,
+  joined,
+)
 
 # Labels are runtimes over this, in ns, as in the baseline.
 LABEL_UNIT_NS = 1e7
@@ -70,7 +74,9 @@ def training_dataset(
     label = tf.cast(arrays['runtimes'], tf.float32) / LABEL_UNIT_NS
     return graph_tensor(arrays), label
 
-  return generated(programs, one_epoch, array_signature(num_configs, stats),
+  signature = array_signature(batch_arrays(
+      programs[:1], [np.arange(num_configs)], [slice(0, 1)], stats))
+  return generated(programs, one_epoch, signature,
                    math.ceil(len(programs) / batch_size), with_label)
 
 
@@ -112,31 +118,10 @@ def segment(rng: np.random.Generator, num_nodes: int,
   return slice(start, min(start + keep_nodes, num_nodes))
 
 
-def array_signature(num_configs: int,
-                    stats: FeatureStats) -> dict[str, tf.TensorSpec]:
-  """Shapes and dtypes of the result of `batch_arrays`."""
-  spec, ints = tf.TensorSpec, tf.TensorSpec([None], tf.int32)
-  return {
-      **dict.fromkeys((
-          'op_sizes', 'op_graph', 'consumer', 'producer', 'feed_sizes',
-          'sampled_consumer', 'sampled_producer', 'sampled_feed_sizes',
-          'config_node', 'nconfig_sizes', 'nconfig_graph', 'sampled_config',
-          'sampled_config_sizes'), ints),
-      'op': spec([None], tf.uint8),
-      'op_feats': spec([None, stats.node.num_used], tf.float32),
-      'selected': spec([None], tf.bool),
-      'config_feats': spec(
-          [None, num_configs, stats.config.num_used], tf.float32),
-      'graph_id': spec([None], tf.string),
-      'runtimes': spec([None, num_configs], tf.int64),
-      'kept_node_ratio': spec([None], tf.float32),
-  }
-
-
 def batch_arrays(programs: Sequence[Program], configs: Sequence[np.ndarray],
                  segments: Sequence[slice],
                  stats: FeatureStats) -> dict[str, np.ndarray]:
-  """Reads and joins the arrays of a batch, see `array_signature`.
+  """Reads and joins the arrays of a batch, for `graph_tensor`.
 
   For each program, `configs` int64 [c] are its configurations, and `segments`
   its selected nodes.

@@ -46,7 +46,8 @@ def kernel_graphs(partition: Partition,
       yield batch_arrays(kernels, np.array([index]),
                          np.arange(number)[np.newaxis], stats)
 
-  return generated(partition, one_by_one, array_signature(1, stats),
+  return generated(partition, one_by_one,
+                   _signature(partition, np.zeros(1, int), stats),
                    len(partition), graph_tensor)
 
 
@@ -110,7 +111,8 @@ def training_dataset(
     label = tf.reshape(arrays['runtimes'], [batch_size, num_configs])
     return graph_tensor(arrays), tf.cast(label, tf.float32)
 
-  return generated(partition, one_epoch, array_signature(batch_size, stats),
+  return generated(partition, one_epoch,
+                   _signature(partition, usable[:batch_size], stats),
                    num_batches, with_label)
 
 
@@ -145,31 +147,31 @@ def generated(owner: Any, make: Callable[[Any], Iterator], signature: Any,
   return dataset
 
 
-def array_signature(batch_size: int,
-                    stats: FeatureStats) -> dict[str, tf.TensorSpec]:
-  """Shapes and dtypes of the result of `batch_arrays`.
+def array_signature(arrays: dict[str, np.ndarray],
+                    *fixed: str) -> dict[str, tf.TensorSpec]:
+  """Shapes and dtypes of the arrays of any batch like this one.
 
-  As the signature of a `tf.function` that calls `graph_tensor` it makes one
-  trace serve all kernels, and the graph is not built in Python each time.
+  The first axis may have any length, except in arrays that are `fixed`. As the
+  signature of a `tf.function` it makes one trace serve all batches.
   """
-  spec, ints = tf.TensorSpec, tf.TensorSpec([None], tf.int64)
-  sizes = spec([batch_size], tf.int64)
   return {
-      'op': spec([None], tf.uint8),
-      'op_feats': spec([None, stats.node.num_used], tf.float32),
-      'op_sizes': sizes, 'op_graph': ints,
-      'consumer': ints, 'producer': ints, 'feed_sizes': sizes,
-      'config_feats': spec([None, stats.config.num_used], tf.float32),
-      'runtimes': spec([None], tf.float64), 'normalizers': ints,
-      'config_sizes': sizes, 'config_graph': ints,
-      'tile_id': spec([batch_size], tf.string),
-  }
+      name: tf.TensorSpec(
+          [len(array) if name in fixed else None, *array.shape[1:]],
+          tf.string if array.dtype == object else array.dtype)
+      for name, array in arrays.items()}
+
+
+def _signature(partition: Partition, chosen: np.ndarray,
+               stats: FeatureStats) -> dict[str, tf.TensorSpec]:
+  return array_signature(
+      batch_arrays(partition, chosen, np.zeros([len(chosen), 1], int), stats),
+      'op_sizes', 'feed_sizes', 'config_sizes', 'tile_id')
 
 
 def batch_arrays(partition: Partition, chosen: np.ndarray,
                  configs: np.ndarray,
                  stats: FeatureStats) -> dict[str, np.ndarray]:
-  """Cuts the rows of a batch out of the flat arrays, see `array_signature`.
+  """Cuts the rows of a batch, for `graph_tensor`, out of the flat arrays.
 
   `chosen` int64 [batch] are the numbers of its kernels, `configs` int64 [batch,
   configs] their configurations, counted from 0 inside each kernel.
