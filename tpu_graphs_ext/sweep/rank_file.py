@@ -159,8 +159,7 @@ def _listed(model: _Model, settings: Settings, name: str,
     try:
       yield settings.row(
           name, **model.ranking(kernel, settings.top_k).to_json(),
-          unfamiliar=_names(
-              out_of_range.of_problem(model.ranker, kernel)))
+          unfamiliar=_names(out_of_range.of_problem(model.ranker, kernel)))
     except Exception as error:  # Of this kernel alone.
       yield error
 
