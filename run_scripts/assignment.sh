@@ -3,14 +3,17 @@
 #   TPU_GRAPHS_ROOT   the baseline's checkout            (~/tpu_graphs)
 #   DATA_ROOT         folder of train, valid and test    (~/data/tpugraphs/...)
 #   OUT_DIR           folder for models and run files    (~/out/tpugraphs_tiles)
-#   MODELS_PY         the models.py to hand in           (the project's)
+#   MODELS_PY         the models.py to train and hand in; by default the
+#                     project's to train, and the one trained with to hand in
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 export TPU_GRAPHS_ROOT=${TPU_GRAPHS_ROOT:-$HOME/tpu_graphs}
 DATA_ROOT=${DATA_ROOT:-$HOME/data/tpugraphs/npz/tile/xla}
 OUT_DIR=${OUT_DIR:-$HOME/out/tpugraphs_tiles}
-MODELS_PY=${MODELS_PY:-$PROJECT/models.py}
+# What assignment_train.sh put into the checkout.
+TRAINED_PY=$TPU_GRAPHS_ROOT/tpu_graphs/baselines/tiles/models.py
+[ -f "$TRAINED_PY.installed" ] || TRAINED_PY=$PROJECT/models.py
 
 verb() {  # Runs `tpu-graphs-ext` of the environment.
   "$PYTHON" -m tpu_graphs_ext.cli "$@"

@@ -3,7 +3,8 @@
 #
 #   ./run_scripts/assignment_hand_in.sh [MODEL_DIR]
 #
-# MODEL_DIR is the model that was trained last unless given. It ranks the test
+# MODEL_DIR is the model that was trained last unless given; its models.py the
+# one that assignment_train.sh put into the checkout, or MODELS_PY. It ranks the test
 # split twice, once here and once through the course's script: about ten minutes
 # on two cores, estimated from the 7,000 configurations a second of the sample
 # data and not measured on the real data. Prints what was checked; the last
@@ -18,6 +19,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/assignment.sh"
 
 make_environment
 MODEL_DIR=$(model_or_newest "${1:-}")
-verb package --model_dir "$MODEL_DIR" --models_py "$MODELS_PY" \
-  --root "$TPU_GRAPHS_ROOT" --data_root "$DATA_ROOT" \
-  --out "$OUT_DIR/submission.zip"
+verb package --model_dir "$MODEL_DIR" \
+  --models_py "${MODELS_PY:-$TRAINED_PY}" --root "$TPU_GRAPHS_ROOT" \
+  --data_root "$DATA_ROOT" --out "$OUT_DIR/submission.zip"

@@ -26,7 +26,8 @@ for split in train valid test; do
 ./run_scripts/download_data.sh, or name another folder as DATA_ROOT."
 done
 make_environment
-verb install --root "$TPU_GRAPHS_ROOT" --models_py "$MODELS_PY"
+verb install --root "$TPU_GRAPHS_ROOT" \
+  --models_py "${MODELS_PY:-$PROJECT/models.py}"
 cd "$TPU_GRAPHS_ROOT"
 verb run tiles_train.py --model=MyEarlyJoinSAGE --data_root="$DATA_ROOT" \
   --out_dir="$OUT_DIR" "$@"
