@@ -114,7 +114,7 @@ class Summary:
     return (f'Sample data {"already there" if self.reused else "written"}: '
             f"{self.out}\nKernels and tiles of Google's TPU compiler; runtimes "
             'are its estimates.\n\n'
-            + table.apply(lambda cells: cells.map('{:,}'.format)).to_string())
+            + table.apply(lambda cells: cells.map('{:,g}'.format)).to_string())
 
 
 def write_sample_data(settings: SampleDataSettings) -> Summary:
