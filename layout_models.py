@@ -480,12 +480,6 @@ class LayoutMinMaxMSE(_Objective):
     return tf.reduce_mean((y_pred - target) ** 2, -1)
 
 
-# None keeps the loss that the training script compiles the model with.
-_OBJECTIVES = {
-    'flags': None, 'listmle_fastest_first': ListMLEFastestFirst,
-    'minmax_mse': LayoutMinMaxMSE}
-
-
 # -------------------------------------------------------------- chapter: layers
 
 
@@ -574,14 +568,13 @@ class _LayoutModel(tf.keras.Model):
   # Floats of one [rows, chunk, width] tensor: 1.5 MiB, so that what is alive
   # at once fits in a shared cache.
   _CHUNK_FLOATS = 3 * 2 ** 17
+  _OWN_LOSS = None  # Instead of the loss of the training script.
 
   def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int,
-               width: int, dropout: str, objective: str = 'flags'):
+               width: int, dropout: str):
     super().__init__()
     _check_choice('dropout', dropout, _DROPOUTS)
-    _check_choice('objective', objective, list(_OBJECTIVES))
     self.dropout = dropout
-    self._objective = objective
     _check_integers(1, num_configs=num_configs, num_ops=num_ops,
                     op_embed_dim=op_embed_dim, hidden_dim=width)
     self._num_configs = num_configs
@@ -595,10 +588,9 @@ class _LayoutModel(tf.keras.Model):
       _MODELS[cls.__name__] = cls
 
   def compile(self, optimizer='rmsprop', loss=None, **kwargs):
-    """Like Keras's; `objective` comes before the given loss."""
-    own_loss = _OBJECTIVES[self._objective]
-    super().compile(
-        optimizer=optimizer, loss=own_loss() if own_loss else loss, **kwargs)
+    """Like Keras's; the model's own loss comes before the given one."""
+    super().compile(optimizer=optimizer, **kwargs,
+                    loss=self._OWN_LOSS() if self._OWN_LOSS else loss)
 
   def fit(self, x=None, *args, **kwargs):
     """Like Keras's; makes all variables first.
@@ -1405,19 +1397,18 @@ class MyLayoutSAGE(_LayoutModel):
     op_embed_dim: width of an embedded opcode.
     node_rounds: rounds of message passing over all nodes.
     hidden_activation: a function of `tf.nn`.
-    objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
     dropout: see `_LayoutModel`.
     feature_stats: see `_Statistics`; 'auto' reads them from the files of the
       running `layout_train.py`.
   """
 
+  _OWN_LOSS = ListMLEFastestFirst
+
   def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 64,
                op_embed_dim: int = 32, node_rounds: int = 2,
                hidden_activation: str = 'leaky_relu',
-               objective: str = 'listmle_fastest_first',
                dropout: str = 'backpropdropout', feature_stats: Any = 'auto'):
-    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout,
-                     objective)
+    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout)
     _check_integers(0, node_rounds=node_rounds)
     _activation(hidden_activation)  # Refuses what is none.
     self._embed_width = op_embed_dim
@@ -1521,10 +1512,9 @@ class _PlainGNN(_LayoutModel):
 
   def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int = 32,
                num_gnns: int = 3, hidden_dim: int = 64,
-               hidden_activation: str = 'leaky_relu', objective: str = 'flags',
+               hidden_activation: str = 'leaky_relu',
                dropout: str = 'backpropdropout'):
-    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout,
-                     objective)
+    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout)
     _check_integers(1, num_gnns=num_gnns)
     self._embed_width = op_embed_dim
     self._act = _activation(hidden_activation)
@@ -1613,10 +1603,10 @@ class LayoutGAT(_PlainGNN):
 
   def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int = 32,
                num_gnns: int = 3, hidden_dim: int = 64,
-               hidden_activation: str = 'leaky_relu', objective: str = 'flags',
+               hidden_activation: str = 'leaky_relu',
                dropout: str = 'backpropdropout', num_heads: int = 4):
     super().__init__(num_configs, num_ops, op_embed_dim, num_gnns, hidden_dim,
-                     hidden_activation, objective, dropout)
+                     hidden_activation, dropout)
     _check_integers(1, num_heads=num_heads)
     if hidden_dim % num_heads:
       raise ValueError(f'hidden_dim must be a multiple of num_heads; got '
@@ -1677,13 +1667,14 @@ class GRURuntimePredictor(_LayoutModel):
     hidden_dim: width of the GRU's state.
     op_embed_dim: 1, the time of an opcode; other numbers are columns whose
       mean it is.
-    objective: one of `_OBJECTIVES`; 'flags' keeps the training script's loss.
   """
 
+  _OWN_LOSS = LayoutMinMaxMSE
+
   def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 32,
-               op_embed_dim: int = 1, objective: str = 'minmax_mse'):
+               op_embed_dim: int = 1):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim,
-                     'fullgraph', objective)
+                     'fullgraph')
     self._gru = tf.keras.layers.GRU(hidden_dim, return_sequences=True)
     self._scorer = tf.keras.layers.Dense(1)
 

@@ -135,8 +135,7 @@ def test_the_first_step_is_traced_once(monkeypatch):
 @every_model
 def test_it_learns_in_compiled_steps(name):
   """On segments of two programs, as the script trains."""
-  model = make(name, objective='listmle_fastest_first') if (
-      name != 'ResModel') else make(name)
+  model = make(name)
   model.compile(loss=layout_models.ListMLEFastestFirst(),
                 optimizer=tf.keras.optimizers.Adam(1e-2, clipnorm=1e-2))
   selected = [np.arange(40) < 25, np.arange(60) >= 30]
@@ -205,7 +204,6 @@ def test_features_scaled_with_other_data_are_refused(made, name):
     ('LayoutGCN', {'hidden_activation': 'tanhh'}, 'a function of tf.nn'),
     ('LayoutGAT', {'num_heads': 3}, 'multiple of num_heads; got 8 and 3'),
     ('MyLayoutSAGE', {'node_rounds': -1}, 'node_rounds must be'),
-    ('MyLayoutSAGE', {'objective': 'listmle'}, 'listmle_fastest_first'),
     ('GRURuntimePredictor', {'hidden_dim': True}, 'hidden_dim must be'),
 ])
 def test_arguments_are_checked_at_once(name, kwargs, said):

@@ -268,26 +268,26 @@ def test_a_model_is_evaluated_as_what_it_was_trained(running, tmp_path):
 
 @pytest.mark.parametrize('name, scores, want', [
     # Two of three are drawn before the last: log 3 and log 2.
-    ('listmle_fastest_first', [0, 0, 0], math.log(3) + math.log(2)),
+    ('ListMLEFastestFirst', [0, 0, 0], math.log(3) + math.log(2)),
     # exp(2), 1 and 1 are left, then 1 and 1.
-    ('listmle_fastest_first', [-2, 0, 0],
+    ('ListMLEFastestFirst', [-2, 0, 0],
      math.log(math.exp(2) + 2) - 2 + math.log(2)),
     # Labels 0, 1/2 and 1.
-    ('minmax_mse', [0, 1, 1], 1 / 12),
+    ('LayoutMinMaxMSE', [0, 1, 1], 1 / 12),
 ])
 def test_objectives(name, scores, want):
-  loss = layout_models._OBJECTIVES[name]()
+  loss = getattr(layout_models, name)()
   assert float(loss(tf.constant([[1., 2., 3.]]), tf.constant(
       [scores], tf.float32))) == pytest.approx(want, rel=1e-5)
 
 
 def test_equal_runtimes_say_nothing():
-  loss = layout_models._OBJECTIVES['minmax_mse']()
+  loss = layout_models.LayoutMinMaxMSE()
   assert float(loss(tf.ones([1, 3]), tf.zeros([1, 3]))) == 0
 
 
 def test_noise_of_repeated_runs_is_no_order():
-  loss = layout_models._OBJECTIVES['listmle_fastest_first']()
+  loss = layout_models.ListMLEFastestFirst()
   scores = tf.constant([[0.5, -1, 2]])
   values = [float(loss(tf.constant([labels]), scores)) for labels in (
       [1., 1., 2.], [1., 1.00005, 2.], [1.00005, 1., 2.], [1.0002, 1., 2.])]
