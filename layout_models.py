@@ -1417,9 +1417,9 @@ class MyLayoutSAGE(_LayoutModel):
     self._node_encoder = _DenseNorm(hidden_dim, hidden_activation)
     self._node_rounds = [_SAGERound(hidden_dim, hidden_activation)
                          for _ in range(node_rounds)]
-    self._gate = tf.keras.layers.Dense(_LINEAR_DIM)
-    self._config = tf.keras.layers.Dense(_LINEAR_DIM, use_bias=False)
-    self._adder = tf.keras.layers.Dense(
+    self._node_gate = tf.keras.layers.Dense(_LINEAR_DIM)
+    self._layout_encoder = tf.keras.layers.Dense(_LINEAR_DIM, use_bias=False)
+    self._cost_adder = tf.keras.layers.Dense(
         _LAYOUTS, use_bias=False,
         kernel_initializer=tf.keras.initializers.VarianceScaling(1e-6))
 
@@ -1430,10 +1430,10 @@ class MyLayoutSAGE(_LayoutModel):
     self._statistics = _Statistics(stored)
     self._statistics.build_for(node=node_width, config=config_width)
     self._node_encoder.build([None, self._embed_width + 2 * node_width])
-    for layer in (*self._node_rounds, self._gate):
+    for layer in (*self._node_rounds, self._node_gate):
       layer.build([None, self._width])
-    self._config.build([None, _LAYOUT_COLUMNS + 2 * config_width])
-    self._adder.build([None, _LINEAR_DIM])
+    self._layout_encoder.build([None, _LAYOUT_COLUMNS + 2 * config_width])
+    self._cost_adder.build([None, _LINEAR_DIM])
 
   def _encode(self, graph, embedded, training):
     feats = graph.inputs.node_feats
@@ -1445,7 +1445,7 @@ class MyLayoutSAGE(_LayoutModel):
     raw = self._statistics.raw('node', feats)
     tensors = _tensors_of(graph, raw)
     return _EncodedSage(
-        1 + self._gate(tf.gather(h, graph.inputs.config_node)), tensors,
+        1 + self._node_gate(tf.gather(h, graph.inputs.config_node)), tensors,
         _work_of(graph, tensors, _leaders(graph, raw)))
 
   def _rows(self, graph, encoded):
@@ -1459,9 +1459,10 @@ class MyLayoutSAGE(_LayoutModel):
         tf.cast(self._statistics.raw('config', distinct.feats), tf.int32),
         [-1, _LAYOUTS, _DIMS])
     tensors, work = tensors.of(node), work.of(node)
-    y = _LEARNED * self._adder(tf.gather(gate, node) * self._config(tf.concat([
+    encoded_layouts = self._layout_encoder(tf.concat([
         known * _layout_columns(layouts, tensors),
-        (1 - known) * _log_scales(distinct.feats)], -1)))
+        (1 - known) * _log_scales(distinct.feats)], -1))
+    y = _LEARNED * self._cost_adder(tf.gather(gate, node) * encoded_layouts)
     first = layouts[..., 0]
     is_asked = tf.cast(first >= 0, tf.float32)
     is_turned = is_asked * tf.cast(
