@@ -95,12 +95,12 @@ def test_one_line_a_column_names_kernels_and_shares(stats, caplog):
              'their order is less certain')
   assert caplog.messages[0].splitlines() == [
       heading + ':',
-      '  shape_element_type_is_u8 is 1 (0 to 0 in training, so the model has '
-      'no such column) in 25 % of the nodes of a_0',
+      '  shape_element_type_is_u8 reaches 1 (always 0 in training, so the '
+      'model has no such column) in 25 % of the nodes of a_0',
       # 1 of 4 nodes, and 2 of 4.
-      '  shape_dimensions_0 is 4,816,896 (0 to 1,024 in training) in '
-      '37.5 % of the nodes of a_0, b_0',
-      '  kernel_bounds_0 is 128 (1 to 64 in training) in 66.7 % of the '
+      '  shape_dimensions_0 reaches 4,816,896 (0 to 1,024 in training) in '
+      '38 % of the nodes of a_0, b_0',
+      '  kernel_bounds_0 reaches 128 (1 to 64 in training) in 67 % of the '
       'configurations of c_0']
   warn(stats, kernels, level=logging.INFO)
   assert caplog.messages[1] == (
@@ -115,5 +115,5 @@ def test_real_kernels_beyond_what_sample_data_have(shared_data, caplog):
   # Two parameters and what they become, of 52 nodes; one of a reshape's two.
   assert [line.split(' in training')[0] for line in (
       caplog.messages[0].splitlines()[1:])] == [
-          '  shape_element_type_is_u8 is 1 (0 to 0',
-          '  shape_dimensions_0 is 4,816,896 (0 to 1,048,576']
+          '  shape_element_type_is_u8 reaches 1 (always 0',
+          '  shape_dimensions_0 reaches 4,816,896 (0 to 1,048,576']

@@ -59,7 +59,7 @@ SPOILED = [
     (lambda folder: put(folder, 'run_x.jsonz', gzip.compress(b'{"args": 3}')),
      'run_x.jsonz: cannot be read as a run file'),
     (lambda folder: put(folder, 'run_x.jsonz', gzip.compress(
-        b'{"args": {"lr": 1}}')), 'its args lack model, model_kwargs_json'),
+        b'{"args": {"lr": 1}}')), 'its model must be text; it is None'),
     (lambda folder: put(folder, 'resume_ab/run_x.jsonz', b'hello'), None),
     (lambda folder: write_run(folder, {**run_info('Other'), 'final_error': {}},
                               with_model=True),

@@ -136,13 +136,19 @@ def _line(members: list[OutOfRange], what: str) -> str:
   first = members[0]
   share = 100 * sum(found.outside for found in members) / sum(
       found.rows for found in members)
-  where = (f'in {share:.3g} % of the {_TABLES[first.table][0]} of '
+  where = (f'in {share:{".0f" if share >= 1 else ".2g"}} % of the '
+           f'{_TABLES[first.table][0]} of '
            f'{shortened([found.tile_id for found in members])}')
   if first.table == 'node_opcode':
     return f'opcode {first.column} (in no {what} of training) {where}'
   value = max((found.value for found in members), key=lambda value: max(
       value - first.largest, first.least - value))
-  trained = f'{first.least:,.7g} to {first.largest:,.7g} in training'
-  if first.is_unknown:
-    trained += ', so the model has no such column'
-  return f'{first.column} is {value:,.7g} ({trained}) {where}'
+  trained = (f'always {_number(first.least)} in training, so the model has no '
+             'such column' if first.is_unknown else
+             f'{_number(first.least)} to {_number(first.largest)} in training')
+  goes = 'falls to' if value < first.least else 'reaches'
+  return f'{first.column} {goes} {_number(value)} ({trained}) {where}'
+
+
+def _number(value: float) -> str:
+  return f'{value:,.0f}' if value == int(value) else f'{value:,.6g}'
