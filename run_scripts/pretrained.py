@@ -20,6 +20,8 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import artifacts, saved_weights
 from tpu_graphs_ext.errors import UserError
 
+# Where the model lay on the machine that trained it is nobody else's concern.
+_PLACES = {'out_dir': '~/out/tpugraphs_tiles', 'results_csv': ''}
 # What builds a model and scales its features, and how it was trained.
 _KEPT = ('args', 'feature_stats', 'num_ops', 'opcodes', 'seed', 'versions',
          'final_error')
@@ -32,7 +34,8 @@ def save_weights_only(model_dir: str, folder: str) -> str:
     <folder>/run_<hash>.jsonz           the run file, as far as verbs need it
 
   Every verb takes such a folder, which is returned; the baseline's scripts do
-  not.
+  not. Its run file does not name the folder it was trained in, so the hash is
+  another.
 
   Raises:
     UserError: a file is missing or damaged, or `folder` cannot be written.
@@ -43,12 +46,12 @@ def save_weights_only(model_dir: str, folder: str) -> str:
       f'{place:04d}': np.asarray(value, np.float32)
       for place, (_, value) in enumerate(
           saved_weights.read(files.full_path(run.model_dir)))})
-  new_dir = artifacts.model_path(
-      folder, artifacts.train_hash(run.info['args']))
+  args = {**run.info['args'], **_PLACES}
+  new_dir = artifacts.model_path(folder, artifacts.train_hash(args))
   files.write_file(os.path.join(new_dir, saved_weights.COMPACT_FILE),
                    buffer.getvalue())
-  artifacts.save_run_file(
-      {key: run.info[key] for key in _KEPT if key in run.info}, folder)
+  kept = {key: run.info[key] for key in _KEPT if key in run.info}
+  artifacts.save_run_file({**kept, 'args': args}, folder)
   return new_dir
 
 
