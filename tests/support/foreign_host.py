@@ -1,8 +1,8 @@
 """What somebody does with an exported model who has nothing but TensorFlow.
 
     foreign_host.py PAGE FOLDER
-runs the Python of a page of documentation in FOLDER, then the line of
-`saved_model_cli` there is on it, in a process in which this package, TF-GNN and
+runs the Python of docs/serving.md under "Without it" in FOLDER, then the line
+of `saved_model_cli` there, in a process in which this package, TF-GNN and
 Keras cannot be imported.
 """
 
@@ -22,6 +22,7 @@ def main(page: str, folder: str) -> None:
   for name in MISSING:
     sys.modules[name] = None  # An ImportError for whoever wants it.
   text = pathlib.Path(page).read_text(encoding='utf-8')
+  text = text.split('\n## Without it\n')[1]
   os.chdir(folder)
   names = {}
   for block in re.findall(r'^```python\n(.*?)^```', text,

@@ -80,9 +80,10 @@ def read(path: str) -> dict[str, list[int]]:
   try:
     with open_ordinary(os.path.expanduser(path)) as file:
       content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES or b'\0' in content:
-      raise ValueError(
-          f'it has a zero byte, or more than {MAX_BYTES:,} bytes')
+    if len(content) > MAX_BYTES:
+      raise ValueError(f'it has more than {MAX_BYTES:,} bytes')
+    if b'\0' in content:
+      raise ValueError(f'a zero byte after {content.index(0)} bytes')
     header, *lines = list(csv.reader(io.StringIO(
         content.decode('utf-8-sig'), newline=''))) or [[]]
   except OSError as error:
