@@ -89,11 +89,14 @@ def test_a_worker_that_dies_while_idle_costs_nothing():
 
 
 SCRIPT = '''
+import signal
 import sys
 from support import pool_tasks
 from tpu_graphs_ext.sweep import pool
 
 if __name__ == '__main__':
+  # A shell starts commands in the background without it.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   items = [(path, path) for path in sys.argv[1:]]
   for outcome in pool.run(pool_tasks.waits_until_unwanted, items,
                             workers=len(items)):
