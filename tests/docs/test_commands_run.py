@@ -110,10 +110,12 @@ def after_readme(tmp_path_factory) -> pathlib.Path:
   shutil.copytree(PROJECT, clone, ignore=shutil.ignore_patterns(
       '.*', 'out', 'build', '__pycache__', '*.egg-info'))
   (clone / '.venv' / 'bin').mkdir(parents=True)
-  for name, module in (('python', ''),
-                       ('tpu-graphs-ext', '-m tpu_graphs_ext.cli')):
+  # pip only says what it would install: the environment is the tests' own.
+  for name, command in (('python', '"$@"'),
+                        ('tpu-graphs-ext', '-m tpu_graphs_ext.cli "$@"'),
+                        ('pip', '-m pip "$@" --dry-run')):
     script = clone / '.venv' / 'bin' / name
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} {command}\n')
     script.chmod(0o755)
   subprocess.run(['bash', '-c', 'source run_scripts/environment.sh; install() '
                   '{ :; }; for extra in report dev ""; do make_environment '
