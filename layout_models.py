@@ -648,7 +648,7 @@ class _LayoutModel(tf.keras.Model):
     return self._rank(dropout)(*inputs)
 
   def _create_for(self, node_width: int, config_width: int) -> None:
-    """Creates all variables, for so many columns of features."""
+    """Creates all variables, for these numbers of feature columns."""
     widths = (node_width, config_width)
     if self._input_widths is None:
       with tf.init_scope():
@@ -998,7 +998,7 @@ class _Statistics(tf.keras.layers.Layer):
         f'finite numbers; {table} does not.')
 
   def build_for(self, **widths: int) -> None:
-    """Creates the variable, for so many columns of each table.
+    """Creates the variable, for this number of columns of each table.
 
     Raises:
       ValueError: the features were scaled with other data.
@@ -1132,7 +1132,7 @@ def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
   """From the nodes' features in their own units, float32 [nodes, 140].
 
   Files list operands by node number, not by place; those of a convolution are
-  told apart by their sizes. A node without an operand stands in for it.
+  distinguished by their sizes. A node without an operand stands in for it.
   """
   inputs, own = graph.inputs, graph.inputs.config_node
   first = tf.gather(tf.math.unsorted_segment_min(

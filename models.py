@@ -2052,7 +2052,7 @@ class _Counts(NamedTuple):
   matrix_rows: tf.Tensor   # Through blocks of weights.
   vector_registers: tf.Tensor  # Vector instructions, on a layout tile each.
   tile_elements: tf.Tensor     # Of the output, padding included.
-  footprint_bytes: tf.Tensor   # Of blocks on chip; see `tpu.occupied_bytes`.
+  footprint_bytes: tf.Tensor   # Of the blocks held on chip.
   padding: tf.Tensor   # Elements of whole layout tiles over true elements.
   rounding: tf.Tensor  # Layout tiles of all tiles over those of the tensor.
 

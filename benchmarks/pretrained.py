@@ -70,7 +70,7 @@ def analytic():
 
 
 def some_tiles(kernel: Kernel, most: int) -> Kernel:
-  """The kernel with at most so many of its tiles, drawn with seed 0."""
+  """The kernel with at most that many of its tiles, drawn with seed 0."""
   if kernel.num_configs <= most:
     return kernel
   chosen = np.sort(np.random.default_rng(0).choice(

@@ -129,7 +129,7 @@ PROGRAMS = [
      'output_layout'),
     ('node_config_feat', lambda x: changed({'': x}, '', (0, 0, 12), -1)[''],
      'kernel_layout'),
-    ('node_config_feat', lambda x: x[:1], 'has 1 configurations; it takes 2'),
+    ('node_config_feat', lambda x: x[:1], 'has 1 configuration; it takes 2'),
     ('node_config_feat', lambda x: x[:, :0], 'has no configurable node'),
     ('node_splits', lambda x: changed({'': x}, '', (0, 1), 19)[''],
      'node_splits: is [0, 19]; node numbers must rise from 0 to the number of '
@@ -147,7 +147,7 @@ def test_programs_that_break_a_rule(tmp_path):
 
 def test_one_config_none_and_no_node(tmp_path):
   assert faults(write(tmp_path, stored(tiny_kernels.one_config()))) == [
-      'config_feat: has 1 configurations; it takes 2 or more to rank']
+      'config_feat: has 1 configuration; it takes 2 or more to rank']
   arrays = stored(tiny_kernels.one_node())
   for key in arrays.keys() - {'edge_index'}:
     arrays[key] = arrays[key][:0]

@@ -83,7 +83,7 @@ BAD = [
     ({'node_config_feat': layouts_with(2, (5, 3, slice(0, 2)))},
      'configuration 5 gives configurable node 3 the output_layout [2.0, 2.0'),
     ({'node_config_feat': layouts_with(0, (0, 0, 0))[:1],
-      'config_runtime': np.ones(1, np.int64)}, 'has 1 configurations'),
+      'config_runtime': np.ones(1, np.int64)}, 'has 1 configuration;'),
     ({'node_config_feat': layouts_with(0, (0, 0, 0))[..., :10]},
      'node_config_feat has shape (12, 6, 10)'),
     ({'node_feat': np.full((40, 140), np.inf, np.float32)},

@@ -149,8 +149,7 @@ def test_dataset(data_root, monkeypatch):
 
 def test_data_root_without_splits(data_root, tmp_path):
   with pytest.raises(UserError, match='does not exist, but a data root has '
-                     'the folders train, valid and test; train, valid, test '
-                     'not found'):
+                     r'the folders train, valid and test\. Name another'):
     read.read_dataset(data_root + '/nowhere')
   (tmp_path / 'valid').mkdir()
   with pytest.raises(UserError, match=r'holds valid, but .*; train, test not'):

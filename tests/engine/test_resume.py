@@ -136,7 +136,7 @@ def test_one_run_is_trained_by_one_process_at_a_time(data_root, tmp_path):
       assert len(list(tmp_path.glob('resume_*'))) == 2
 
 
-def test_a_changed_start_is_not_resumed(data_root, tmp_path):
+def test_a_changed_start_is_not_resumed(data_root, tmp_path, caplog):
   settings = tiny_models.tiny_settings(
       data_root, tmp_path, seed=None, resume=True)
   folder = resume.ResumeFolder.of(settings)
@@ -157,6 +157,10 @@ def test_a_changed_start_is_not_resumed(data_root, tmp_path):
     change(started)
     path.write_text(json.dumps(started))
     assert resume.ResumeFolder.of(settings).is_new
+  path.write_text(content[:40])
+  caplog.clear()
+  assert resume.ResumeFolder.of(settings).is_new
+  assert f'{folder.path}: cannot be resumed (' in caplog.text
 
 
 def test_the_harness_sees_differences():

@@ -107,10 +107,12 @@ def split_folders(data_root: str,
              if not os.path.isdir(folder)]
   if missing:
     task = ' --task layout' if collection else ''
+    which = (f'; {", ".join(missing)} not found'
+             if len(missing) < len(folders) else '')
     raise UserError(
         f'{data_root}: {_what_is_there(root)}, but a data root has the folders '
-        f'{"/".join([*collection, "train"])}, valid and test; '
-        f'{", ".join(missing)} not found. Name another --data_root'
+        f'{"/".join([*collection, "train"])}, valid and test{which}. Name '
+        f'another --data_root'
         f'{", --source or --search" if collection else ""}, or make sample '
         f'data with `tpu-graphs-ext sample-data{task} --out DIR`')
   return folders

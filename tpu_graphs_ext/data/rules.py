@@ -112,13 +112,14 @@ def _unknown_opcodes(arrays: Arrays) -> Iterator[str]:
 
 def _one_config(arrays: Arrays) -> Iterator[str]:
   if len(arrays['config_feat']) == 1:  # Another rule reports none at all.
-    yield 'has 1 configurations; it takes 2 or more to rank'
+    yield 'has 1 configuration; it takes 2 or more to rank'
 
 
 def _nothing_to_rank(arrays: Arrays) -> Iterator[str]:
   configs, nodes = arrays[LAYOUTS].shape[:2]
   if configs < 2:
-    yield f'has {configs} configurations; it takes 2 or more to rank'
+    yield (f'has {configs} configuration{"s" * (configs != 1)}; it takes 2 or '
+           'more to rank')
   if not nodes:
     yield 'has no configurable node; a program to rank has at least one'
 

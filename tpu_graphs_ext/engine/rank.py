@@ -73,9 +73,11 @@ class Ranking:
     configurable = '' if is_tile else (
         f'{self.configurable:,} of them configurable, ')
     lines = [f'{self.tile_id}: {self.nodes:,} nodes, {configurable}'
-             f'{self.configs:,} configurations']
+             f'{self.configs:,} configuration{"s" * (self.configs != 1)}']
     if is_tile and not self.rankable:
-      lines.append('  all configurations are identical; listed as in the file')
+      lines.append('  nothing to rank: ' + (
+          'the file lists no other' if self.configs == 1 else
+          'all configurations are identical, listed as in the file'))
     line = '  {:>5} {:>6} {:>10}  {}{:>14} {:>9}'.format
     lines.append(line(
         'place', 'config', 'score',

@@ -147,7 +147,8 @@ def _latest(settings: Training, start: str,
             read: Any) -> Optional[dict[str, Any]]:
   """The latest run with the same settings: what `read` makes of its path.
 
-  What `read` refuses belongs to another run or is damaged.
+  A damaged start is named in a warning. A run file that `read` refuses may be
+  the baseline's own.
   """
   out_dir = os.path.expanduser(settings.out_dir)
   found = []
@@ -162,7 +163,8 @@ def _latest(settings: Training, start: str,
         found.append((os.path.getmtime(path), path, run))
     except (UserError, OSError, LookupError, TypeError, ValueError,
             AttributeError) as error:
-      _log.debug('%s: cannot be resumed (%s)', path, error)
+      _log.log(logging.WARNING if read is _read_start else logging.DEBUG,
+               '%s: cannot be resumed (%s)', path, error)
   return max(found, key=lambda item: item[:2])[2] if found else None
 
 

@@ -101,7 +101,7 @@ def rows(out: str) -> dict[str, dict[str, Any]]:
 
 
 def _row(trial: Any) -> dict[str, Any]:
-  """The row of an Optuna trial: what `training.run` says, and more."""
+  """The row of an Optuna trial: with what `trials.run` returned."""
   words = {name: word for word, name in _STATES.items()}
   return {'number': trial.number, 'state': words[trial.state.name],
           'attempts': trial.user_attrs.get('attempts', 0), 'error': '',
@@ -184,7 +184,7 @@ class Study:
 
   def end(self, trial: Trial, state: str, result: dict[str, Any]
           ) -> dict[str, Any]:
-    """Ends a trial by what `training.run` returned, or with its 'error'."""
+    """Ends a trial with what `trials.run` returned, or with an 'error'."""
     _running(self._study, trial.number).set_user_attr(
         'result', {**result, 'state': state})
     value = result.get('values', {}).get(self._grid.goal)
