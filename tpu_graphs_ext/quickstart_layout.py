@@ -36,7 +36,7 @@ def run(out: str, epochs: int, root: str | None) -> str:
     root: the baseline's checkout.
 
   Raises:
-    UserError: there is no checkout, or a script breaks off.
+    UserError: there is no checkout, or a script fails.
   """
   from tpu_graphs_ext.sample import write_layouts
   if not root:

@@ -214,5 +214,5 @@ class MLP(MLP):
   verdict = verify.verify(model_dir, root=root, models_py=str(models_py),
                           data_root=small_data, cache_dir='')
   (fault,) = verdict.faults
-  assert 'tiles_gen_predictions_csv.py breaks off with exit code 1' in fault
+  assert 'tiles_gen_predictions_csv.py stopped with exit code 1' in fault
   assert "No module named 'tpu_graphs_ext'" in fault

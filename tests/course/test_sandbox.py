@@ -63,7 +63,7 @@ def test_no_network(run):
             f'{server.getsockname()[1]}), 5)\n')
     subprocess.run([sys.executable, '-c', code], check=True)  # It listens.
     server.accept()[0].close()
-    with pytest.raises(UserError, match='breaks off with exit code 1'):
+    with pytest.raises(UserError, match='stopped with exit code 1'):
       run(code)
     with pytest.raises(socket.timeout):
       server.accept()
@@ -137,7 +137,7 @@ def test_the_time_limit(run):
 
 @posix
 def test_how_a_program_ended(run):
-  with pytest.raises(UserError, match='breaks off by SIGABRT: it printed'):
+  with pytest.raises(UserError, match='stopped by SIGABRT: it printed'):
     run('import os; os.abort()')
 
 
@@ -147,7 +147,7 @@ ANSWER = {'faults': [], 'misfit': '', 'state': 0, 'seconds': 0.5,
           'scores': {'a': [1, 2.5]}}
 
 
-def test_an_answer_that_was_spoilt(tmp_path):
+def test_an_answer_that_was_damaged(tmp_path):
   path = tmp_path / 'answer.json'
   path.write_text(json.dumps(ANSWER))
   answer = sandbox.read_answer(str(path))
@@ -157,7 +157,7 @@ def test_an_answer_that_was_spoilt(tmp_path):
   for text in ('', '[]', 100_000 * '[', '{"faults": []}',
                *(json.dumps({**ANSWER, **change}) for change in changes)):
     path.write_text(text)
-    with pytest.raises(UserError, match='has spoilt the answer'):
+    with pytest.raises(UserError, match='damaged the answer'):
       sandbox.read_answer(str(path))
   path.unlink()
   with pytest.raises(UserError, match='ends Python before the steps'):

@@ -317,7 +317,7 @@ def test_what_is_not_a_time_limit(minutes):
 HOSTILE = {
     'exit': ('raise SystemExit(0)\n', 'cannot be imported at line 9 (SystemEx'),
     'exit at once': ('import os\nos._exit(0)\n', 'ends Python before'),
-    'abort': ('import os\nos.abort()\n', 'breaks off by SIGABRT'),
+    'abort': ('import os\nos.abort()\n', 'stopped by SIGABRT'),
     'sleep': ('import time\ntime.sleep(1e6)\n', 'more time than --time_limit'),
 }
 

@@ -1,4 +1,4 @@
-"""The download script against a server in this process that breaks off."""
+"""The download script against a server here that drops connections."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_settings_and_data_that_cannot_be_used(data_root, tmp_path):
       LayoutTrainSettings(**changes)
   for changes, message in (
       ({'configs': 13}, 'none of 4 programs has 13 or more'),
-      ({'source': 'nlp'}, 'nlp/random/train, valid and test; train, valid'),
+      ({'source': 'nlp'}, 'nlp/random/train, valid and test. Name'),
       ({'test_mode': 'metrics'}, 'random/test: 2 of 2 programs have no labels'),
       ({'model': 'TinyLayoutRankr'}, 'TinyLayoutRanker')):
     with pytest.raises(UserError, match=message):

@@ -4,8 +4,8 @@
   tile:xla:<tile_id>,<i>;<i>;<i>;<i>;<i>
   layout:<xla|nlp>:<default|random>:<graph>,<i>;<i>; ... every configuration
 
-Rows are matched by their ID; the course's create_kaggle_csv.py goes by the row
-number.
+Rows are matched by their ID, not by their number as in the course's
+create_kaggle_csv.py.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Sandbox:
       request: its `args`, `graphs` and `num_ops`.
 
     Raises:
-      UserError: the process died, spoilt its answer, or took too long.
+      UserError: the process died, damaged its answer, or took too long.
     """
     folder = self.new_folder()
     request = {
@@ -157,7 +157,7 @@ class Sandbox:
       finally:
         _kill_group(process)
     if process.returncode:
-      raise UserError(f'{os.path.basename(arguments[0])} breaks off '
+      raise UserError(f'{os.path.basename(arguments[0])} stopped '
                       f'{_failure(process.returncode)}: {_end_of(log)}')
 
 
@@ -259,6 +259,6 @@ def read_answer(path: str) -> Answer:
                     'the grader are done; take its exit out') from error
   except Exception as error:  # The code may have written anything.
     reason = ' '.join(str(error).split())[:200]
-    raise UserError('the code of models.py has spoilt the answer of the '
+    raise UserError('the code of models.py damaged the answer of the '
                     f'grader\'s steps ({reason}); it must write no files'
                     ) from error

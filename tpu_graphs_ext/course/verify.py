@@ -213,7 +213,7 @@ class _Grader:
     """Takes the grader's steps, then runs the course's script.
 
     Raises:
-      UserError: a process was ended, or spoilt its answer.
+      UserError: a process ended early, or damaged its answer.
     """
     verdict, answer = self._verdict, self._ask(self._graded)
     verdict.faults += answer.faults

@@ -198,7 +198,7 @@ def _trained(trial: Trial) -> tuple[Any, Any]:
 
 
 def _ending(trial: Trial) -> Any:
-  """A callback that ends a poor run, or breaks off one that nobody wants."""
+  """A callback that ends a run that is poor or that nobody wants."""
   import tensorflow as tf
 
   from tpu_graphs_ext.sweep import study
