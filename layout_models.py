@@ -409,7 +409,7 @@ def _json_arguments(text: str) -> dict:
   try:
     arguments = json.loads(text)
   except ValueError as error:
-    raise ValueError(f'--model_kwargs_json is no JSON ({error}); got {text!r}.'
+    raise ValueError(f'--model_kwargs_json is not JSON ({error}); got {text!r}.'
                      ) from error
   if not isinstance(arguments, dict):
     raise ValueError('--model_kwargs_json must be a JSON object, such as '
@@ -1411,7 +1411,7 @@ class MyLayoutSAGE(_LayoutModel):
                dropout: str = 'backpropdropout', feature_stats: Any = 'auto'):
     super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout)
     _check_integers(0, node_rounds=node_rounds)
-    _activation(hidden_activation)  # Refuses what is none.
+    _activation(hidden_activation)  # Refuses unknown names.
     self._embed_width = op_embed_dim
     self._stored = lambda: feature_stats  # Keras would save the dict itself.
     self._statistics = None  # Made with the variables.

@@ -39,7 +39,7 @@ def test_predictions_replace_predictions(tmp_path):
     predictions_csv.write(str(path), {'a': indices})
   assert predictions_csv.read(str(path)) == {'tile:xla:a': [2]}
   path.write_text('name,grade\n')
-  with pytest.raises(UserError, match='is no predictions CSV, so it is not'):
+  with pytest.raises(UserError, match='is not a predictions CSV, so it is not'):
     predictions_csv.write(str(path), {'a': [1]})
   assert path.read_text() == 'name,grade\n'
 

@@ -81,7 +81,7 @@ def open_ordinary(path: str) -> BinaryIO:
                    | getattr(os, 'O_BINARY', 0))
   try:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
-      raise OSError('is no ordinary file')
+      raise OSError('is not an ordinary file')
     return os.fdopen(handle, 'rb')
   except BaseException:
     os.close(handle)
@@ -266,7 +266,7 @@ def sums(folder: str) -> dict[str, str]:
   """Path in the folder, with '/' -> checksum of the file, sorted by path.
 
   A command that may replace a folder keeps these checksums of all that it
-  wrote there. A file with another checksum belongs to somebody else, and stops
+  wrote there. A file with another checksum was not written by it, and stops
   the command. An empty folder has the checksum 'empty'; links, pipes and the
   like have '', which is never known. A missing folder has no files.
   """
@@ -373,7 +373,7 @@ def checked_json(text: str | bytes) -> Any:
       json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
       raise ValueError('a text holds half a surrogate pair, such as '
-                       '"\\ud800", which is no letter') from error
+                       '"\\ud800", which is not a letter') from error
   return found
 
 

@@ -57,8 +57,8 @@ def test_what_is_not_python(tmp_path):
     (fault,) = allowed_imports.faults_of(str(path))
     assert 'is not a Python file' in fault
   os.mkfifo(tmp_path / 'pipe.py')
-  for name, reason in (('.', 'is no ordinary file'),
-                       ('pipe.py', 'is no ordinary file'),
+  for name, reason in (('.', 'is not an ordinary file'),
+                       ('pipe.py', 'is not an ordinary file'),
                        ('no.py', 'No such file or directory')):
     (fault,) = allowed_imports.faults_of(str(tmp_path / name))
     assert f'cannot be read ({reason})' in fault

@@ -128,7 +128,7 @@ def test_what_cannot_be_installed(root, student, monkeypatch, tmp_path):
   with pytest.raises(UserError, match='line 1 imports torch'):
     swap.install(str(root), str(student))
   os.mkfifo(tmp_path / 'pipe.py')
-  with pytest.raises(UserError, match='is no ordinary file'):
+  with pytest.raises(UserError, match='is not an ordinary file'):
     swap.install(str(root), str(tmp_path / 'pipe.py'))
   assert_clean(root)
   monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)

@@ -226,8 +226,8 @@ def test_what_is_not_a_zip_file(packed, tmp_path):
   (tmp_path / 'a.zip').write_bytes(b'PK not a zip')
   content = pathlib.Path(packed).read_bytes()
   pathlib.Path(packed).write_bytes(content[:-30])
-  for path, reason in ((tmp_path, 'is no ordinary file'),
-                       (tmp_path / 'pipe.zip', 'is no ordinary file'),
+  for path, reason in ((tmp_path, 'is not an ordinary file'),
+                       (tmp_path / 'pipe.zip', 'is not an ordinary file'),
                        (tmp_path / 'no.zip', 'No such file'),
                        (tmp_path / 'a.zip', 'is not a whole hand-in'),
                        (packed, 'is not a whole hand-in')):

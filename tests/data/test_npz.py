@@ -117,10 +117,10 @@ def test_an_encrypted_array(path):
 @pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='there are no pipes here')
 def test_a_pipe_is_not_waited_for(tmp_path):
   os.mkfifo(tmp_path / 'x.npz')
-  with pytest.raises(UserError, match='is no ordinary file'):
+  with pytest.raises(UserError, match='is not an ordinary file'):
     Kernel.load(str(tmp_path / 'x.npz'))
   fault, = check.check_kernel_file(str(tmp_path / 'x.npz'))
-  assert 'is no ordinary file' in fault.message
+  assert 'is not an ordinary file' in fault.message
 
 
 def fuzz(tmp_path, rounds: int) -> None:

@@ -276,5 +276,5 @@ def test_csv_has_a_row_a_kernel_and_model(tmp_path):
   Evaluation.CSV.write(str(path), results.to_csv(evaluations[:1]))
   assert path.read_text().count('\n') == 5
   path.write_text('precious\n')
-  with pytest.raises(UserError, match='is no CSV of evaluate'):
+  with pytest.raises(UserError, match='is not a CSV of evaluate'):
     Evaluation.CSV.check(str(path))

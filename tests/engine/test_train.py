@@ -296,8 +296,9 @@ BAD = [
     ({'test_mode': 'metrics'}, 'test: 6 of 6 kernels have no labels'),
     ({'results_csv': '/'}, '--results_csv=/: is a folder, a device or'),
     ({'tensorboard': __file__ + '/x'}, '--tensorboard=.*/x: cannot be written'),
-    ({'results_csv': __file__}, 'is no predictions CSV, so it is not replaced'),
-    ({'csv_log': __file__}, 'is no log of epochs, so it is not replaced')]
+    ({'results_csv': __file__}, 'is not a predictions CSV, so it is not '
+                                 'replaced'),
+    ({'csv_log': __file__}, 'is not a log of epochs, so it is not replaced')]
 
 
 def test_bad_input_fails_before_training_and_writes_nothing(

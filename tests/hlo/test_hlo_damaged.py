@@ -169,7 +169,7 @@ def test_messages_in_messages(tmp_path):
 
 def test_a_pipe_is_not_waited_for(tmp_path):
   os.mkfifo(tmp_path / 'x.pb')
-  with pytest.raises(UserError, match='is no ordinary file'):
+  with pytest.raises(UserError, match='is not an ordinary file'):
     tuning.read_tile_kernels(str(tmp_path / 'x.pb'))
 
 

@@ -193,6 +193,6 @@ def test_what_cannot_be_loaded_is_named_and_the_rest_is_made(tmp_path):
 def test_another_file_is_not_replaced(tmp_path):
   path = tmp_path / 'mine.html'
   path.write_text('<html>mine</html>')
-  with pytest.raises(UserError, match='is no report of this package'):
+  with pytest.raises(UserError, match='is not a report of this package'):
     made([tmp_path], path)
   assert path.read_text() == '<html>mine</html>'

@@ -138,7 +138,7 @@ def test_a_journal_that_is_not_ours_or_in_use(ranked, interrupted):
     with pytest.raises(UserError, match='another command is ranking into it'):
       ranked(name='again.jsonl')
   journal.write_bytes(b'mine')
-  with pytest.raises(UserError, match='is no journal of rankings'):
+  with pytest.raises(UserError, match='is not a journal of rankings'):
     ranked(name='again.jsonl')
   assert journal.read_bytes() == b'mine'
 
@@ -235,7 +235,7 @@ def test_outputs_that_are_refused(tmp_path):
   for path, rule in (
       ('out.csv', 'must be the path of a .jsonl'),
       ('gs://bucket/out.jsonl', 'must be the path of a .jsonl'),
-      (f'{tmp_path}/mine.jsonl', 'is no file of rankings')):
+      (f'{tmp_path}/mine.jsonl', 'is not a file of rankings')):
     with pytest.raises(UserError, match=rule):
       rank_many.check_out(path)
 

@@ -97,7 +97,7 @@ def test_folders_that_are_refused(swept, tmp_path):
     with pytest.raises(UserError, match='another sweep is at work in this'):
       swept()
   (tmp_path / 'out' / 'trials.csv').write_text('my,trials\n')
-  with pytest.raises(UserError, match=r'trials\.csv: is no table of a'):
+  with pytest.raises(UserError, match=r'trials\.csv: is not a table of a'):
     swept()
   assert not swept.crew.done
 

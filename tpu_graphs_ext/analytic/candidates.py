@@ -5,8 +5,8 @@ A loop's bounds are {ceil(units / n) for n = 1, 2, ...}, see
 a tile would otherwise end inside something that is moved whole: the lanes of
 another tensor of a product, or of a result; an element of an image with zeros
 in between. 1000 features that are rows of 8 in the output and lanes of 128 in
-the filter go in steps of 16 rows. Rows of a product that are no tensor's lanes
-have both the plain and the rounded bounds.
+the filter go in steps of 16 rows. Rows of a product that are not lanes of any
+tensor have both the plain and the rounded bounds.
 
 A tile must fit on-chip memory, by estimate: two blocks of each stream, or one
 if it has no other; for a product also the operands as the matrix unit takes

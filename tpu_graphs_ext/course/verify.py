@@ -49,7 +49,7 @@ class Verdict:
     models_py: full path of the file that was swapped in.
     facts: what was done, title -> text.
     faults: every reason why it fails.
-    notes: observations that are no reason to fail.
+    notes: what is worth knowing, but does not make it fail.
     graded_by: the script that ranked, or this package.
     toy_trained: the model was trained on a part of the data.
     run_info: the run file's content, or None.

@@ -33,7 +33,7 @@ def require_file(path: str, start: Union[str, bytes], what: str) -> None:
     raise UserError(f'{path}: cannot be replaced ({error}); name another '
                     'file') from error
   if found and found != start:
-    raise UserError(f'{path}: is no {what}, so it is not replaced; move it '
+    raise UserError(f'{path}: is not a {what}, so it is not replaced; move it '
                     'away, or name another file')
 
 

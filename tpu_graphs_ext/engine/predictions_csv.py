@@ -89,7 +89,7 @@ def read(path: str) -> dict[str, list[int]]:
   except OSError as error:
     raise cannot_be_read(path, error) from error
   except (ValueError, csv.Error) as error:
-    raise UserError(f'{path}: is no CSV ({error})') from error
+    raise UserError(f'{path}: is not a CSV ({error})') from error
   if header != HEADER:
     raise UserError(f'{path}: its first line must be {START}; it '
                     f'is {",".join(header)[:80]!r}')

@@ -56,7 +56,7 @@ def _storage(out: str) -> Any:
   path, storages = os.path.join(out, FILE), _optuna().storages
   try:
     return storages.JournalStorage(storages.journal.JournalFileBackend(path))
-  except Exception as error:  # Whatever a line that is no record raises.
+  except Exception as error:  # Whatever a damaged line raises.
     raise UserError(
         f'{path}: is damaged ({reason_of(error)}); remove it, and the same '
         'command finds what was trained by its runs') from error
