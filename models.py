@@ -2473,6 +2473,8 @@ class _Convolution:
     columns.update({
         name: tf.where(is_dot[:, tf.newaxis], column, columns[name])
         for name, column in dots.columns.items()})
+    columns['convolution'] = self._standard_if_unknown(
+        columns['convolution'], conv.rank)
     dims = _ConvolutionDims(columns, conv, exists)
     is_swapped = tf.where(is_dot, dots.swapped, self._filter_is_first(
         dims, conv.shape, columns['window'], both))
@@ -2481,6 +2483,19 @@ class _Convolution:
     self.filter_rows = nodes.rows(self.filter)
     self._find_axes(dims, conv.shape, columns, output_axes, exists)
     self.in_image, self.in_filter = self._parts_of([self.image, self.filter])
+
+  @staticmethod
+  def _standard_if_unknown(numbers, rank) -> tf.Tensor:
+    """Dimension numbers; TensorFlow's default, NHWC and HWIO, where all are 0.
+
+    They are missing if no train kernel is a convolution.
+    """
+    first, last = tf.zeros_like(rank), rank - 1
+    spatial = tf.constant(_PLACES[:_SPATIAL]) + first
+    standard = tf.concat(
+        [first, last, spatial + 1, last - 1, last, spatial, first, last], 1)
+    known = tf.reduce_any(numbers != 0, 1, keepdims=True)
+    return tf.where(known, numbers, standard)
 
   def _filter_is_first(self, dims, shape, window, both) -> tf.Tensor:
     """Bool [kernels]. Each size that agrees speaks for the filter, the batch's
@@ -2502,13 +2517,18 @@ class _Convolution:
 
   def _find_axes(self, dims, shape, columns, output_axes, exists) -> None:
     image_shape = tf.gather(self._nodes.shape, self.image)
+    image_sizes, output_sizes = (
+        _matvec(dims.image_spatial, image_shape),
+        _matvec(dims.output_spatial, shape))
+    strides = tf.where(  # 0 is unknown, too.
+        columns['stride'] > 0, columns['stride'],
+        tf.round(tf.math.divide_no_nan(image_sizes, output_sizes)))
     spatial_axes = _times(dims.output_spatial, output_axes)  # [kernels, 4, 12]
     batch_axis, feature_axes = tf.unstack(
         _times(dims.output, output_axes), axis=1)
     is_batch = dims.spatial * self._has_tap_each(
         columns['window'], columns['stride'], columns['base_dilation'],
-        _matvec(dims.image_spatial, image_shape),
-        _matvec(dims.output_spatial, shape))
+        image_sizes, output_sizes)
     is_tap = dims.spatial - is_batch
     batch_dims = dims.filter_spatial * tf.expand_dims(is_batch, -1)
     following = dims.filter_out + tf.reduce_sum(batch_dims, 1)
@@ -2529,7 +2549,7 @@ class _Convolution:
     spread, stride = (
         tf.where(is_tap > 0, x / tf.maximum(columns['base_dilation'], 1.0), 1.0)
         for x in (tf.maximum(columns['window_dilation'], 1.0),
-                  columns['stride']))
+                  tf.maximum(strides, 1.0)))
     self.image_follow = (
         _outer(dims.image_batch, tf.where(
             columns['batch_groups'] > 1, batch_group, batch_axis))

@@ -142,6 +142,19 @@ def test_both_agree_on_windows(window):
   assert_both_agree([kernel])
 
 
+def test_a_convolution_without_its_columns():
+  """As after training on none: NHWC and HWIO, strides by the sizes."""
+  kernel = kernel_of(
+      tiny_hlo.convolution(), [[2, 4, 1, 1], [4, 1, 2, 3]],
+      [[3, 1, 16, 1], [2, 3, 32, 3]])
+  node_feat = kernel.node_feat.copy()
+  node_feat[:, 37:109] = 0  # Windows, dimension numbers, groups.
+  bare = dataclasses.replace(kernel, node_feat=node_feat)
+  counts = tensorflow_counts(bare, checks.stats_of([bare]))
+  for name, values in numpy_counts(kernel).items():
+    np.testing.assert_allclose(counts[name], values, rtol=1e-5, err_msg=name)
+
+
 @pytest.fixture(scope='module')
 def real(shared_data):
   """The 15 real kernels."""
