@@ -21,7 +21,7 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.serving import export
 
 PAGE = PROJECT / 'docs' / 'serving.md'
-BATCH = saved_run.batch_of(KERNELS)
+KERNEL = saved_run.arrays_of(KERNELS[0])
 
 
 @pytest.fixture(scope='module')
@@ -38,49 +38,36 @@ def loaded(exported):
 
 @pytest.fixture(scope='module')
 def expected(saved_model_dir):
-  """Scores of all kernels, one after another."""
+  """Scores of all kernels."""
   ranker = scoring.load_ranker(saved_model_dir)
-  return np.concatenate([ranker.scores(kernel) for kernel in KERNELS])
+  return [ranker.scores(kernel) for kernel in KERNELS]
 
 
-def run(loaded, arrays, signature=export.BATCH):
-  return loaded.signatures[signature](**{
+def run(loaded, arrays):
+  return loaded.signatures[export.SIGNATURE](**{
       name: tf.constant(array) for name, array in arrays.items()
   })['scores'].numpy()
 
 
-def test_batches_and_single_kernels(loaded, expected):
-  none = np.array([], np.int64)
-  one = saved_run.batch_of(KERNELS[:1])
-  for arrays, signature, scores in (
-      (BATCH, export.BATCH, expected),
-      ({**BATCH, 'edge_index': BATCH['edge_index'][::-1]}, export.BATCH,
-       expected),
-      (saved_run.arrays_of(KERNELS[0]), export.ONE, expected[:8]),
-      ({**one, 'node_splits': none, 'config_splits': none}, export.BATCH,
-       expected[:8]),
-      ({**saved_run.batch_of([KERNELS[0]] * 3), 'config_splits': none},
-       export.BATCH, np.tile(expected[:8], 3))):
-    np.testing.assert_allclose(
-        run(loaded, arrays, signature), scores, rtol=1e-5, atol=1e-5)
+def test_scores_of_kernels(loaded, expected):
+  for kernel, scores in zip(KERNELS, expected):
+    arrays = saved_run.arrays_of(kernel)
+    for edges_ in (arrays['edge_index'], arrays['edge_index'][::-1]):
+      np.testing.assert_allclose(
+          run(loaded, {**arrays, 'edge_index': edges_}), scores, rtol=1e-5,
+          atol=1e-5)
 
 
-def test_signatures_say_types_shapes_and_defaults(exported):
+def test_the_signature_says_types_and_shapes(exported):
   with open(os.path.join(exported, 'saved_model.pb'), 'rb') as file:
     graph, = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs
   inputs = {
       name: (tf.as_dtype(spec.dtype).name,
              [dim.size for dim in spec.tensor_shape.dim])
-      for name, spec in graph.signature_def[export.BATCH].inputs.items()}
-  one = {'node_feat': ('float32', [-1, 140]), 'node_opcode': ('uint8', [-1]),
-         'edge_index': ('int64', [-1, 2]), 'config_feat': ('float32', [-1, 24])}
-  assert inputs == {**one, 'node_splits': ('int64', [-1]),
-                    'config_splits': ('int64', [-1])}
-  assert set(graph.signature_def[export.ONE].inputs) == set(one)
-  defaults = graph.signature_def[export.BATCH].defaults
-  assert {name: tf.make_ndarray(value).tolist()
-          for name, value in defaults.items()} == {
-              'node_splits': [], 'config_splits': []}
+      for name, spec in graph.signature_def[export.SIGNATURE].inputs.items()}
+  assert inputs == {
+      'node_feat': ('float32', [-1, 140]), 'node_opcode': ('uint8', [-1]),
+      'edge_index': ('int64', [-1, 2]), 'config_feat': ('float32', [-1, 24])}
   # Only TensorFlow's own operations.
   nodes = [*graph.graph_def.node,
            *(node for function in graph.graph_def.library.function
@@ -94,43 +81,30 @@ def edges(*rows):
 
 
 SENSELESS = [
-    ({'node_feat': BATCH['node_feat'][:, 1:]},
+    ({'node_feat': KERNEL['node_feat'][:, 1:]},
      r'Shape of tensor node_feat \[\d+,139\] is not compatible with .*140'),
-    ({'config_feat': BATCH['config_feat'][:, 1:]},
-     r'Shape of tensor config_feat \[34,23\] is not compatible'),
-    ({'node_opcode': BATCH['node_opcode'][1:]},
+    ({'config_feat': KERNEL['config_feat'][:, 1:]},
+     r'Shape of tensor config_feat \[8,23\] is not compatible'),
+    ({'node_opcode': KERNEL['node_opcode'][1:]},
      'node_feat and node_opcode must have one row for each node; they have'),
-    ({'node_feat': BATCH['node_feat'] * np.float32(np.nan)},
+    ({'node_feat': KERNEL['node_feat'] * np.float32(np.nan)},
      'node_feat has values that are NaN or infinite'),
-    ({'edge_index': edges([1, -1])}, 'edge_index must hold nodes of the batch'),
-    ({'edge_index': edges([len(BATCH['node_feat']) - 1, 0])},
-     'edge_index has an edge between two kernels'),
-    ({'node_splits': BATCH['node_splits'][:-1]},
-     'must have one entry more than there are kernels'),
-    ({'node_splits': BATCH['node_splits'][::-1]}, 'node_splits must begin'),
-    ({'config_splits': np.array([0, 8, 8, 33, 34])}, 'config_splits must beg'),
-    ({'config_splits': np.array([], np.int64)},
-     'config_splits must begin with 0, rise, and end with the number of conf'),
-    ({'config_feat': BATCH['config_feat'][:0]}, 'config_feat has no rows'),
+    ({'edge_index': edges([1, -1])}, 'edge_index must hold nodes of the ker'),
+    ({'edge_index': edges([99, 0])}, 'edge_index must hold nodes of the ker'),
+    ({'config_feat': KERNEL['config_feat'][:0]}, 'config_feat has no rows'),
 ]
 
 
 def test_tensors_that_make_no_sense(loaded):
   for change, message in SENSELESS:
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-      run(loaded, {**BATCH, **change})
-  arrays = {**saved_run.arrays_of(KERNELS[0]), 'edge_index': edges([99, 0])}
-  with pytest.raises(tf.errors.InvalidArgumentError,
-                     match='edge_index must hold nodes of the batch'):
-    run(loaded, arrays, export.ONE)
+      run(loaded, {**KERNEL, **change})
 
 
 def test_where_there_is_only_tensorflow(exported, expected, tmp_path):
   """The page's example, and `saved_model_cli`, with nothing of ours there."""
   shutil.copytree(exported, tmp_path / 'served' / 'tiles' / '1')
-  for path, name in zip(
-      saved_run.write_kernels(tmp_path), ('kernel.npz', 'other.npz')):
-    os.rename(path, tmp_path / name)
+  os.rename(saved_run.write_kernels(tmp_path)[0], tmp_path / 'kernel.npz')
   done = subprocess.run(
       [sys.executable, '-I', str(SUPPORT / 'foreign_host.py'), str(PAGE),
        str(tmp_path)], capture_output=True, text=True, check=False,
@@ -139,11 +113,9 @@ def test_where_there_is_only_tensorflow(exported, expected, tmp_path):
   said, by_tool = done.stdout.split('Result for output key scores:\n')
   order, = re.findall(r'^\[([\d ]+)\]$', said, re.MULTILINE)
   assert [int(i) for i in order.split()] == np.argsort(
-      expected[:8], kind='stable')[:5].tolist()
-  for name, scores in (('kernel', expected[:8]), ('other', expected[8:28])):
-    assert f'{name}.npz: tile {scores.argmin()} of {len(scores)}' in said
+      expected[0], kind='stable')[:5].tolist()
   numbers = [float(number) for number in re.findall(r'-?\d\S*\d', by_tool)]
-  np.testing.assert_allclose(numbers[:8], expected[:8], rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(numbers[:8], expected[0], rtol=1e-4, atol=1e-4)
 
 
 # --- Every model --------------------------------------------------------------
@@ -166,24 +138,19 @@ def test_exported_scores_of_every_model(name, tmp_path):
   module, signatures = export.servable(ranker)
   tf.saved_model.save(module, str(tmp_path / 'out'), signatures=signatures)
   loaded = tf.saved_model.load(str(tmp_path / 'out'))
-  np.testing.assert_allclose(
-      run(loaded, saved_run.batch_of(kernels)), np.concatenate(expected),
-      rtol=1e-5, atol=1e-5)
-  for kernel, scores in zip(kernels[:2], expected):
+  for kernel, scores in zip(kernels, expected):
     np.testing.assert_allclose(
-        run(loaded, saved_run.arrays_of(kernel), export.ONE), scores,
-        rtol=1e-5, atol=1e-5)
+        run(loaded, saved_run.arrays_of(kernel)), scores, rtol=1e-5, atol=1e-5)
 
 
 def test_opcodes_that_the_model_never_saw_count_as_unknown(loaded, expected):
-  known = {**BATCH, 'node_opcode': np.where(
-      np.arange(len(BATCH['node_opcode'])) == 0, 0, BATCH['node_opcode']
-  ).astype(np.uint8)}
-  beyond = known['node_opcode'].copy()
-  beyond[0] = model_checks.NUM_OPS
+  opcode = KERNEL['node_opcode'].copy()
+  opcode[0] = 0
+  known = run(loaded, {**KERNEL, 'node_opcode': opcode})
+  opcode[0] = model_checks.NUM_OPS
   np.testing.assert_array_equal(
-      run(loaded, {**BATCH, 'node_opcode': beyond}), run(loaded, known))
-  assert (run(loaded, known)[:8] != expected[:8]).any()
+      run(loaded, {**KERNEL, 'node_opcode': opcode}), known)
+  assert (known != expected[0]).any()
 
 
 # --- The folder ---------------------------------------------------------------

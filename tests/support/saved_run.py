@@ -9,7 +9,6 @@ import numpy as np
 
 from support import model_checks, tiny_kernels
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.tasks import tile_batches
 
@@ -47,18 +46,3 @@ def arrays_of(kernel: Kernel) -> dict[str, np.ndarray]:
   """What an exported model takes of one kernel."""
   return {name: getattr(kernel, name) for name in (
       'node_feat', 'node_opcode', 'edge_index', 'config_feat')}
-
-
-def batch_of(kernels: list[Kernel]) -> dict[str, np.ndarray]:
-  """The same of several, with the splits."""
-  partition = Partition.from_kernels(kernels)
-  splits = {axis: np.concatenate([[0], np.cumsum(numbers)])
-            for axis, numbers in (('node', partition.num_nodes),
-                                  ('config', partition.num_configs))}
-  edges = [kernel.edge_index + first
-           for kernel, first in zip(kernels, splits['node'])]
-  return {
-      'node_feat': partition.node_feat, 'node_opcode': partition.node_opcode,
-      'edge_index': np.concatenate(edges),
-      'config_feat': partition.config_feat, 'node_splits': splits['node'],
-      'config_splits': splits['config']}

@@ -1,7 +1,6 @@
 """Writes a trained model as a SavedModel that needs TensorFlow alone.
 
-docs/serving.md describes its two signatures: `serving_default` for any number
-of kernels at once, and `one_kernel`. The file `MARK` in the folder has the
+docs/serving.md describes its signature. The file `MARK` in the folder has the
 model's name and the checksums of the other files.
 """
 
@@ -22,11 +21,11 @@ from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.serving import tf_program
 
-BATCH, ONE = 'serving_default', 'one_kernel'
+SIGNATURE = 'serving_default'
 # TensorFlow ignores this folder.
 MARK = 'assets.extra/tpu_graphs_ext.json'
 _WHAT = 'A ranking model of tpu_graphs_ext, exported for serving.'
-_VERSION = 1  # Of the signatures.
+_VERSION = 2  # Of the signature.
 _ROWS = {'node_feat': 'nodes', 'node_opcode': 'nodes', 'edge_index': 'edges',
          'config_feat': 'configs'}
 
@@ -39,7 +38,7 @@ class Export:
     out: its folder.
     model: class of the model.
     num_ops: opcodes that it has seen; others count as unknown.
-    inputs: name of an input of `serving_default` -> its type and shape.
+    inputs: name of an input -> its type and shape.
   """
   out: str
   model: str
@@ -49,8 +48,7 @@ class Export:
   def text(self) -> str:
     """A heading, and a line for each input and the output."""
     return '\n'.join([
-        f'{self.out}: {self.model} as a SavedModel, signatures {BATCH} and '
-        f'{ONE} (without the splits)',
+        f'{self.out}: {self.model} as a SavedModel, signature {SIGNATURE}',
         *(f'  {name:<12} {spec}' for name, spec in self.inputs.items()),
         f'  -> {tf_program.OUTPUT:<9} float32 [configs], lower is faster'])
 
@@ -92,25 +90,19 @@ def export(model_dir: str, out: str,
         'files': files.sums(temporary)}, indent=2).encode())
     _require_ours(path)  # Again, because saving takes a while.
   inputs = {}
-  for spec in tf_program.batch_specs(ranker):
-    rows = _ROWS.get(spec.name, 'kernels + 1, or 0')
-    axes = ', '.join(str(size or rows) for size in spec.shape)
+  for spec in tf_program.kernel_specs(ranker):
+    axes = ', '.join(str(size or _ROWS[spec.name]) for size in spec.shape)
     inputs[spec.name] = f'{spec.dtype.name} [{axes}]'
   return Export(path, type(ranker.model).__name__, ranker.num_ops, inputs)
 
 
 def servable(ranker: scoring.Ranker) -> tuple[tf.Module, dict]:
-  """The variables to save, and a function for each signature."""
+  """The variables to save, and the function of the signature."""
   module = tf.Module()
   module.model_variables = list(ranker.model.variables)
-  signatures = {
-      BATCH: tf_program.compiled(
-          ranker, tf_program.batch_function(ranker),
-          tf_program.batch_specs(ranker)),
-      ONE: tf_program.compiled(
-          ranker, tf_program.checked_kernel_function(ranker),
-          tf_program.kernel_specs(ranker))}
-  return module, signatures
+  return module, {SIGNATURE: tf_program.compiled(
+      ranker, tf_program.checked_kernel_function(ranker),
+      tf_program.kernel_specs(ranker))}
 
 
 def _require_ours(path: str) -> None:

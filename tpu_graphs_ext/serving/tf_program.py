@@ -5,17 +5,10 @@ opcodes that the model never saw into 0, and calls the model's `forward`. Once
 traced it needs neither this package nor TF-GNN, so it checks its tensors itself
 and raises `InvalidArgumentError` with a message.
 
-    node_feat     float32 [nodes, 140]    of all kernels, one after another
+    node_feat     float32 [nodes, 140]
     node_opcode   uint8 [nodes]
-    edge_index    int64 [edges, 2]        (consumer, producer), nodes counted
-                                          through the whole batch
-    config_feat   float32 [configs, 24]   of all kernels, one after another
-    node_splits   int64 [kernels + 1]     kernel k has the nodes from
-                                          node_splits[k] to node_splits[k + 1]
-    config_splits int64 [kernels + 1]     the same for configurations
-
-Empty `node_splits` mean one kernel; empty `config_splits` mean that all kernels
-have the same number of configurations.
+    edge_index    int64 [edges, 2], (consumer, producer)
+    config_feat   float32 [configs, 24]
 """
 
 from __future__ import annotations
@@ -33,9 +26,8 @@ from tpu_graphs_ext.tasks import tile_batches
 OUTPUT = 'scores'
 # node_feat, node_opcode, edge_index, config_feat -> float32 [configs].
 KernelFunction = Callable[..., tf.Tensor]
-# The same, or a batch -> {'scores': float32 [configs]}; lower is faster.
+# The same -> {'scores': float32 [configs]}; lower is faster.
 ScoringFunction = Callable[..., dict[str, tf.Tensor]]
-_AT_ONCE = 2  # Kernels: one fills the gaps that the other leaves on the cores.
 
 
 def kernel_specs(ranker: scoring.Ranker) -> tuple[tf.TensorSpec, ...]:
@@ -46,13 +38,6 @@ def kernel_specs(ranker: scoring.Ranker) -> tuple[tf.TensorSpec, ...]:
           tf.TensorSpec([None], tf.uint8, 'node_opcode'),
           tf.TensorSpec([None, 2], tf.int64, 'edge_index'),
           tf.TensorSpec([None, config], tf.float32, 'config_feat'))
-
-
-def batch_specs(ranker: scoring.Ranker) -> tuple[tf.TensorSpec, ...]:
-  """Shapes and types of a batch; the splits may be left out."""
-  return (*kernel_specs(ranker), *(
-      tf.TensorSpec([None], tf.int64, name)
-      for name in ('node_splits', 'config_splits')))
 
 
 def compiled(ranker: scoring.Ranker, function: Callable[..., Any],
@@ -124,36 +109,6 @@ def checked_kernel_function(ranker: scoring.Ranker) -> ScoringFunction:
   return scores
 
 
-def batch_function(ranker: scoring.Ranker) -> ScoringFunction:
-  """Checks the tensors of several kernels, then scores each by itself."""
-  score, specs = kernel_function(ranker), kernel_specs(ranker)
-  none = tf.constant([], tf.int64)  # Eager: the signature's default.
-
-  def scores(node_feat, node_opcode, edge_index, config_feat,
-             node_splits=none, config_splits=none):
-    tensors = _checked(specs, node_feat, node_opcode, edge_index, config_feat)
-    splits = _splits(tensors, node_splits, config_splits)
-    kernels = tf.size(splits[0]) - 1
-
-    def step(k, found):
-      (first, end), (first_config, end_config) = (
-          (split[k], split[k + 1]) for split in splits)
-      consumer = tensors[2][:, 0]
-      edges = tf.boolean_mask(
-          tensors[2], (consumer >= first) & (consumer < end))
-      return k + 1, found.write(k, score(
-          tensors[0][first:end], tensors[1][first:end], edges - first,
-          tensors[3][first_config:end_config]))
-
-    found = tf.TensorArray(
-        tf.float32, kernels, infer_shape=False, element_shape=[None])
-    return {OUTPUT: _finite(tf.while_loop(
-        lambda k, unused_found: k < kernels, step, (0, found),
-        parallel_iterations=_AT_ONCE)[1].concat())}
-
-  return scores
-
-
 # --- Checks -------------------------------------------------------------------
 
 
@@ -169,7 +124,7 @@ def _passed(checks: list, *tensors: tf.Tensor) -> list[tf.Tensor]:
 
 def _checked(specs: tuple[tf.TensorSpec, ...],
              *tensors: tf.Tensor) -> list[tf.Tensor]:
-  """The four tensors of kernels, after checks that need no splits."""
+  """The four tensors of a kernel, after checks."""
   # Static shapes bind only Python; these are checked when the program runs.
   tensors = [tf.ensure_shape(tensor, spec.shape, name=spec.name)
              for tensor, spec in zip(tensors, specs)]
@@ -185,47 +140,12 @@ def _checked(specs: tuple[tf.TensorSpec, ...],
       _check(tf.shape(config_feat)[0] > 0, 'config_feat has no rows; a kernel '
              'has at least one configuration'),
       _check(tf.equal(tf.size(edge_index), 0) | ((low >= 0) & (high < nodes)),
-             'edge_index must hold nodes of the batch, counted from 0; least, '
+             'edge_index must hold nodes of the kernel, counted from 0; least, '
              'largest and number of nodes are', low, high, nodes),
       *(_check(tf.reduce_all(tf.math.is_finite(table)),
                f'{name} has values that are NaN or infinite')
         for name, table in (('node_feat', node_feat),
                             ('config_feat', config_feat)))], *tensors)
-
-
-def _splits(tensors: list[tf.Tensor], node_splits: tf.Tensor,
-            config_splits: tf.Tensor) -> list[tf.Tensor]:
-  """The checked splits, with what empty ones stand for."""
-  nodes, configs = (tf.shape(tensors[i], tf.int64)[0] for i in (0, 3))
-  node_splits = tf.cond(
-      tf.size(node_splits) > 0, lambda: node_splits,
-      lambda: tf.stack([tf.zeros_like(nodes), nodes]))
-  kernels = tf.maximum(tf.size(node_splits, tf.int64) - 1, 1)
-  config_splits = tf.cond(
-      tf.size(config_splits) > 0, lambda: config_splits,
-      lambda: tf.range(kernels + 1) * (configs // kernels))
-  checks = [_check(
-      tf.equal(tf.size(node_splits), tf.size(config_splits)),
-      'node_splits and config_splits must have one entry more than there are '
-      'kernels; they have', tf.size(node_splits), tf.size(config_splits))]
-  for name, splits, rows, what in (
-      ('node_splits', node_splits, nodes, 'nodes'),
-      ('config_splits', config_splits, configs, 'configurations')):
-    checks.append(_check(
-        tf.reduce_all(splits[1:] > splits[:-1])
-        & tf.reduce_all(tf.equal(splits[:1], 0))
-        & tf.reduce_all(tf.equal(splits[-1:], rows)) & (tf.size(splits) > 1),
-        f'{name} must begin with 0, rise, and end with the number of {what} '
-        '(empty config_splits: all kernels have the same number); that number '
-        'and the splits are', rows, splits))
-  node_splits, config_splits = _passed(checks, node_splits, config_splits)
-  ends = tf.reshape(tf.searchsorted(
-      node_splits, tf.reshape(tensors[2], [-1]), side='right'), [-1, 2])
-  return _passed([_check(
-      tf.reduce_all(tf.equal(ends[:, 0], ends[:, 1])), 'edge_index has an edge '
-      'between two kernels; nodes are counted through the whole batch, so add '
-      "its entry of node_splits to each kernel's own numbers; they are",
-      node_splits)], node_splits, config_splits)
 
 
 def _finite(scores: tf.Tensor) -> tf.Tensor:
