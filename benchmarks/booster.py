@@ -37,7 +37,7 @@ import numpy as np
 
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.engine import duplicate_configs
+from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.errors import UserError, how_to_install
 from tpu_graphs_ext.hlo import layout
@@ -232,17 +232,17 @@ class Booster:
   seconds: float
 
   def score_all(self, kernels: Iterable[Kernel], what: str = ''
-                ) -> Iterator[tuple[Kernel, duplicate_configs.Scores]]:
+                ) -> Iterator[tuple[Kernel, scoring.Scores]]:
     """Each kernel with its scores, float64 [configs]: lower is faster.
 
     `what` is there because `Ranker` has it.
     """
     del what
     for kernel in kernels:
-      yield kernel, duplicate_configs.Scores(
+      yield kernel, scoring.Scores(
           self.model.predict(table([kernel], self.reading),
                              num_iteration=self.best, num_threads=1),
-          duplicate_configs.first_copies(kernel.config_feat))
+          scoring.first_copies(kernel.config_feat))
 
   @property
   def task(self) -> Any:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:  # True for editors and type checkers.
   from tpu_graphs_ext.analytic.explain import Explanation
   from tpu_graphs_ext.data.kernel import Kernel
   from tpu_graphs_ext.engine.evaluate import evaluate, evaluate_all
-  from tpu_graphs_ext.engine.predict import predict
-  from tpu_graphs_ext.engine.rank import Choice, Ranking, rank
+  from tpu_graphs_ext.engine.rank import Choice, Ranking, predict, rank
   from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
   from tpu_graphs_ext.engine.train import TrainResult, train
   from tpu_graphs_ext.errors import UserError
@@ -37,8 +36,7 @@ _NAMES = {
     'analytic.explain': 'Explanation',
     'data.kernel': 'Kernel',
     'engine.evaluate': 'evaluate evaluate_all',
-    'engine.predict': 'predict',
-    'engine.rank': 'Choice Ranking rank',
+    'engine.rank': 'Choice Ranking predict rank',
     'engine.settings': 'LoadSettings TrainSettings',
     'engine.train': 'TrainResult train',
     'errors': 'UserError',

@@ -139,7 +139,7 @@ def run(out: str, epochs: int) -> str:
       trained anew, and nothing that another program wrote is replaced.
     epochs: passes over the train kernels, for both models.
   """
-  from tpu_graphs_ext.engine import predict
+  from tpu_graphs_ext.engine import rank
   from tpu_graphs_ext.sample import write
   data, models = os.path.join(out, 'sample_data'), os.path.join(out, 'models')
   stack = versions.describe()
@@ -170,7 +170,7 @@ def run(out: str, epochs: int) -> str:
     print(comparison('\n15 real TPU kernels, as measured (trained on the '
                      "compiler's estimates alone):", found))
   print(conclusion(found))
-  csv = predict.predict(model_dirs[MODELS[0]], loading=loading,
+  csv = rank.predict(model_dirs[MODELS[0]], loading=loading,
                         out=os.path.join(out, 'predictions.csv'))
   return closing_text(model_dirs[MODELS[0]], csv, data, labelled, models)
 

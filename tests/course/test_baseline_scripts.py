@@ -25,8 +25,8 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import (
   artifacts,
   evaluate,
-  predict,
   predictions_csv,
+  rank,
   scoring,
   train,
 )
@@ -150,7 +150,7 @@ def compare_with_scripts(copy: str, model_dir: str, data: str, folder) -> None:
       assert error == pytest.approx(
           ours.programs[program][f'slowdown_{k}'], rel=1e-5, abs=1e-7)
   rows = predictions_script(copy, model_dir, data, folder)
-  assert rows == predictions_csv.read(predict.predict(
+  assert rows == predictions_csv.read(rank.predict(
       model_dir, out=str(folder / 'ours.csv'), loading=all_kernels(data)))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from support import tiny_kernels
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.engine import duplicate_configs, evaluate, results, task
+from tpu_graphs_ext.engine import evaluate, results, scoring, task
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import tile_results
 from tpu_graphs_ext.tasks.tile_results import Evaluation
@@ -26,9 +26,9 @@ class ByFirstColumn:
 
   def score_all(self, partition, what):
     for kernel in partition:
-      yield kernel, duplicate_configs.Scores(
+      yield kernel, scoring.Scores(
           -kernel.config_feat[:, 0],
-          duplicate_configs.first_copies(kernel.config_feat),
+          scoring.first_copies(kernel.config_feat),
           self._keep_repeats)
 
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from support import tiny_kernels
-from tpu_graphs_ext.engine import evaluate, predict, train
+from tpu_graphs_ext.engine import evaluate, rank, train
 from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
 
 pytestmark = [pytest.mark.survive, pytest.mark.skipif(
@@ -57,8 +57,8 @@ def test_long_runs_do_not_grow(tmp_path):
                       loading=loading)
     steps['evaluate'].append(used())
   for _ in range(CALLS):
-    predict.predict(result.model_dir, loading=loading,
-                    out=str(tmp_path / 'predictions.csv'))
+    rank.predict(result.model_dir, loading=loading,
+                 out=str(tmp_path / 'predictions.csv'))
     steps['predict'].append(used())
   for phase, measured in steps.items():
     mib, files = zip(*measured[SETTLED:])

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tpu_graphs_ext.engine import metrics, statistics
+from tpu_graphs_ext.engine import metrics
 
 
 def test_slowdowns():
@@ -74,30 +74,30 @@ def test_random_choice():
 def test_intervals(monkeypatch):
   # Means of two draws from 0 and 1: 0, 1/2, 1 with probability 1/4, 1/2, 1/4.
   # So 95 % of them reach from 0 to 1. NaN is left out.
-  assert statistics.bootstrap_interval([0, math.nan, 1]) == (0.0, 1.0)
-  assert statistics.bootstrap_interval([0.25] * 9) == (0.25, 0.25)
+  assert metrics.bootstrap_interval([0, math.nan, 1]) == (0.0, 1.0)
+  assert metrics.bootstrap_interval([0.25] * 9) == (0.25, 0.25)
   for few in ([], [7], [math.nan, 7]):
-    assert all(map(math.isnan, statistics.bootstrap_interval(few)))
+    assert all(map(math.isnan, metrics.bootstrap_interval(few)))
   values = np.arange(1000.0)
-  low, high = statistics.bootstrap_interval(values)
+  low, high = metrics.bootstrap_interval(values)
   # Mean 499.5, standard deviation sqrt((1000**2 - 1) / 12) = 288.7: of the
   # mean 288.7 / sqrt(1000) = 9.13, times 1.96 = 17.9.
   assert low == pytest.approx(499.5 - 17.9, abs=1.5)
   assert high == pytest.approx(499.5 + 17.9, abs=1.5)
   # 130 resamples at once instead of 1048 are the same.
-  monkeypatch.setattr(statistics, '_MOST_DRAWN', 130_000)
-  assert statistics.bootstrap_interval(values) == (low, high)
+  monkeypatch.setattr(metrics, '_MOST_DRAWN', 130_000)
+  assert metrics.bootstrap_interval(values) == (low, high)
 
 
 def test_paired_differences():
   a = np.arange(50.0)  # Kernels differ by up to 49, the models by 1 or 2.
   b = a + np.tile([1, 2], 25)
-  mean, low, high = statistics.paired_difference(a, b)
+  mean, low, high = metrics.paired_difference(a, b)
   assert mean == -1.5
   # Deviation of the differences 0.5, of their mean 0.5 / sqrt(50) = 0.0707,
   # times 1.96 = 0.139: apart, though their own intervals overlap.
   assert low == pytest.approx(-1.5 - 0.139, abs=0.03)
   assert high == pytest.approx(-1.5 + 0.139, abs=0.03)
   # 5 - 2 = 3 and 1 - 0 = 1; the third is undefined.
-  assert statistics.paired_difference(
+  assert metrics.paired_difference(
       [5.0, 1.0, math.nan], [2.0, 0.0, 9.0]) == (2.0, 1.0, 3.0)

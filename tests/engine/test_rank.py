@@ -10,16 +10,15 @@ from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import (
-  duplicate_configs,
-  predict,
   predictions_csv,
   rank,
+  scoring,
 )
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
 
 GIVEN = np.array([0.5, -1.0, 0.25, 2.0], np.float32)
-SCORES = duplicate_configs.Scores(GIVEN, np.arange(4))
+SCORES = scoring.Scores(GIVEN, np.arange(4))
 
 
 def tiled_kernel():
@@ -52,7 +51,7 @@ def test_choices_in_order_with_their_tiles_and_times():
       '1 1 -1.0000 16x32 3x0x7 0.250 150.00 %'.split(),
       '2 2 0.2500 8 - 0.200 100.00 %'.split()]
   # A duplicate comes last, with the score of its tile.
-  scores = duplicate_configs.Scores(
+  scores = scoring.Scores(
       np.array([0.5, -1.0, 3.0, 2.0], np.float32), np.array([0, 1, 1, 3]))
   ranking = rank.ranking_of(tiled_kernel(), scores, 4)
   assert [(choice.index, choice.score) for choice in ranking.choices] == [
@@ -66,7 +65,7 @@ def test_unmeasured_and_identical_configurations():
   ranking = rank.ranking_of(kernel, SCORES, 1)
   assert ranking.choices[0].runtime_ns is ranking.choices[0].slowdown is None
   assert ranking.text().endswith('            -         -')
-  alike = duplicate_configs.Scores(GIVEN, np.zeros(4, np.int64))
+  alike = scoring.Scores(GIVEN, np.zeros(4, np.int64))
   ranking = rank.ranking_of(tiny_kernels.identical_configs(), alike, 9)
   assert [choice.index for choice in ranking.choices] == [0, 1, 2, 3]
   assert not ranking.rankable
@@ -81,19 +80,19 @@ class FixedRanker:
 
   def score_all(self, partition, what):
     for kernel in partition:
-      yield kernel, duplicate_configs.Scores(
+      yield kernel, scoring.Scores(
           np.array([3.0, 1.0, 2.0]),
-          duplicate_configs.first_copies(kernel.config_feat))
+          scoring.first_copies(kernel.config_feat))
 
 
 def test_best_configs_are_padded_with_0_and_duplicates_come_last():
   kernel = tiny_kernels.make_kernel('a_0', num_configs=3)
   partition = Partition.from_kernels([kernel])
   for count, indices in ((5, [1, 2, 0, 0, 0]), (2, [1, 2]), (None, [1, 2, 0])):
-    assert list(predict.best_configs(FixedRanker(), partition, count)) == [
+    assert list(rank.best_configs(FixedRanker(), partition, count)) == [
         ('a_0', indices)]
   kernel.config_feat[2] = kernel.config_feat[1]
-  assert list(predict.best_configs(
+  assert list(rank.best_configs(
       FixedRanker(), Partition.from_kernels([kernel]), 3)) == [
           ('a_0', [1, 0, 2])]
 
@@ -105,7 +104,7 @@ def test_predictions_equal_those_made_in_training(tmp_path):
       root, tmp_path / 'out', epochs=1, toy_data=True)
 
   def predicted(data_root, **changes):
-    path = predict.predict(
+    path = rank.predict(
         trained.model_dir, out=str(tmp_path / 'p.csv'), loading=LoadSettings(
             data_root=str(data_root), cache_dir='',
             models_py=tiny_models.__file__), **changes)

@@ -1,5 +1,6 @@
 """A run that is broken off goes on as if nothing had been."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -118,48 +119,41 @@ def test_a_run_killed_before_it_saves_its_model_is_saved(
   result = train.train(settings)  # Without a further epoch.
   scoring.load_ranker(
       result.model_dir, LoadSettings(models_py=tiny_models.__file__))
-  other = resume.ResumeFolder.of(
-      tiny_models.tiny_settings(data_root, tmp_path, resume=True, epochs=7))
-  assert other.is_new and not other.finished
+  assert resume.finished_run(settings)
+  other = dataclasses.replace(settings, epochs=7)
+  assert resume.ResumeFolder(other).is_new and not resume.finished_run(other)
 
 
 def test_one_run_is_trained_by_one_process_at_a_time(data_root, tmp_path):
   settings = tiny_models.tiny_settings(
       data_root, tmp_path, results_csv=str(tmp_path / 'r.csv'))
-  with resume.ResumeFolder.of(settings).held():
+  with resume.ResumeFolder(settings).held():
     with pytest.raises(UserError, match='another process is training this run'):
       train.train(settings)
     # Of another seed: another run, in the same folder.
     other = tiny_models.tiny_settings(
         data_root, tmp_path, results_csv=str(tmp_path / 'r.csv'), seed=2)
-    with resume.ResumeFolder.of(other).held():
+    with resume.ResumeFolder(other).held():
       assert len(list(tmp_path.glob('resume_*'))) == 2
 
 
 def test_a_changed_start_is_not_resumed(data_root, tmp_path, caplog):
   settings = tiny_models.tiny_settings(
       data_root, tmp_path, seed=None, resume=True)
-  folder = resume.ResumeFolder.of(settings)
+  folder = resume.ResumeFolder(settings)
   with folder.held():
     pass
-  assert not resume.ResumeFolder.of(settings).is_new
+  assert not resume.ResumeFolder(settings).is_new
   path = pathlib.Path(folder.path) / 'started.json'
   content = path.read_text()
-  for change in (
-      lambda started: started['args'].update(results_csv='/etc/passwd'),
-      lambda started: started['args'].update(epochs=3),
-      lambda started: started.update(seed=-1),
-      lambda started: started.update(seed=None),
-      lambda started: started.update(args=[]),
-      lambda started: started.update(settings=None),
-      lambda started: started.clear()):
-    started = json.loads(content)
-    change(started)
-    path.write_text(json.dumps(started))
-    assert resume.ResumeFolder.of(settings).is_new
+  for change in ({'seed': -1}, {'seed': None}, {'milliseconds': '../x'}):
+    path.write_text(json.dumps({**json.loads(content), **change}))
+    assert resume.ResumeFolder(settings).is_new
+  path.write_text('[]')
+  assert resume.ResumeFolder(settings).is_new
   path.write_text(content[:40])
   caplog.clear()
-  assert resume.ResumeFolder.of(settings).is_new
+  assert resume.ResumeFolder(settings).is_new
   assert f'{folder.path}: cannot be resumed (' in caplog.text
 
 

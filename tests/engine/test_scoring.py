@@ -11,7 +11,7 @@ from support import model_checks, tiny_kernels
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.engine import duplicate_configs, scoring
+from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
 
 KERNELS = [tiny_kernels.make_kernel(f'net_{i}', num_configs=i + 2, base=i)
@@ -116,13 +116,13 @@ FIRST = np.array([0, 1, 0, 3, 1, 0])
 
 def test_first_copies():
   rows = np.float32([[1, 2], [1, 3], [1, 2], [0, 2], [1, 3], [1, 2]])
-  np.testing.assert_array_equal(duplicate_configs.first_copies(rows), FIRST)
+  np.testing.assert_array_equal(scoring.first_copies(rows), FIRST)
   near = np.nextafter(np.float32(1), np.float32(2))
   np.testing.assert_array_equal(
-      duplicate_configs.first_copies(np.float32([[1], [near], [0.0], [-0.0]])),
+      scoring.first_copies(np.float32([[1], [near], [0.0], [-0.0]])),
       [0, 1, 2, 2])
   np.testing.assert_array_equal(
-      duplicate_configs.first_copies(np.zeros([3, 0], np.float32)), [0, 0, 0])
+      scoring.first_copies(np.zeros([3, 0], np.float32)), [0, 0, 0])
 
 
 def test_order_of_duplicates():
@@ -130,14 +130,14 @@ def test_order_of_duplicates():
   # The second model puts duplicates last itself, a's before b's.
   for given, kept in ((plain, [1, 4, 0, 2, 5, 3]),
                       (np.float32([2, 1, 8, 3, 9, 8]), [1, 0, 3, 2, 5, 4])):
-    scores = duplicate_configs.Scores(given, FIRST)
+    scores = scoring.Scores(given, FIRST)
     assert scores.repeats.tolist() == [False, False, True, False, True, True]
     assert scores.of_tiles.tolist() == plain.tolist()
     # b 1, a 2, c 3; then b's copy and those of a, as in the file.
     assert scores.order.tolist() == [1, 0, 3, 4, 2, 5]
     assert dataclasses.replace(
         scores, keep_repeats=True).order.tolist() == kept
-  alike = duplicate_configs.Scores(np.float32([5, 5, 5]), np.zeros(3, np.int64))
+  alike = scoring.Scores(np.float32([5, 5, 5]), np.zeros(3, np.int64))
   assert not alike.repeats.any() and alike.order.tolist() == [0, 1, 2]
 
 

@@ -9,7 +9,7 @@ from support import tiny_hlo, tiny_kernels
 from support.tiny_runs import run_info
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.engine import duplicate_configs, results
+from tpu_graphs_ext.engine import results, scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.report import (
@@ -36,7 +36,7 @@ class FixedRanker:
 
   def scored(self, kernel):
     places = np.arange(kernel.num_configs)
-    return duplicate_configs.Scores(-places.astype(np.float32), places)
+    return scoring.Scores(-places.astype(np.float32), places)
 
 
 def comparison(*of_runs, **changes):

@@ -15,7 +15,7 @@ import sys
 
 from support import model_checks
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.engine import evaluate, predict, scoring, train
+from tpu_graphs_ext.engine import evaluate, rank, scoring, train
 from tpu_graphs_ext.stacks import versions
 
 # Layers of Keras, of our own and of TF-GNN; one model nested in another.
@@ -50,7 +50,7 @@ def said_of(data_root: str, out: str) -> dict:
                    for kernel in valid},
         'errors': evaluate.measure(ranker, valid, 'valid').filter(
             like='slowdown_').mean().to_dict(),
-        'predictions': dict(predict.best_configs(ranker, test, 5))}
+        'predictions': dict(rank.best_configs(ranker, test, 5))}
   return said
 
 

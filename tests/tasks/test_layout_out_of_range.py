@@ -8,7 +8,7 @@ import pytest
 
 from support import tiny_layout_models
 from tpu_graphs_ext.data import programs, schema
-from tpu_graphs_ext.engine import out_of_range, predict, rank, scoring
+from tpu_graphs_ext.engine import out_of_range, rank, scoring
 from tpu_graphs_ext.tasks import layout
 from tpu_graphs_ext.tasks.layout_settings import LayoutLoadSettings
 
@@ -83,8 +83,8 @@ def test_rank_and_predict_warn(layout_run, tmp_path, caplog):
   strange = sorted(set(test.opcodes) - ranker.opcodes)
   assert strange  # They are drawn for each program.
   rank.rank(trained.model_dir, loading=loading)
-  predict.predict(trained.model_dir, loading=loading,
-                  out=str(tmp_path / 'p.csv'))
+  rank.predict(trained.model_dir, loading=loading,
+               out=str(tmp_path / 'p.csv'))
   for record in caplog.records:
     assert 'programs have features' in record.message
     assert f'opcode {schema.OPCODE_NAMES[strange[0]]} (in no' in record.message

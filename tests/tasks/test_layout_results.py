@@ -7,7 +7,7 @@ import pytest
 
 from support import tiny_layouts
 from tpu_graphs_ext.data import programs
-from tpu_graphs_ext.engine.duplicate_configs import Scores
+from tpu_graphs_ext.engine.scoring import Scores
 from tpu_graphs_ext.tasks import layout_results
 
 ORDERS = [

@@ -17,7 +17,6 @@ from tpu_graphs_ext.engine import (
   artifacts,
   callbacks,
   evaluate,
-  predict,
   predictions_csv,
   rank,
   results,
@@ -80,7 +79,7 @@ def test_the_csv_has_every_configuration_of_every_test_program(
     program, = [one for one in ranker.read(loading, 'test')[1]
                 if name.endswith(one.name)]
     assert order == np.argsort(ranker.scores(program), kind='stable').tolist()
-  again = predict.predict(
+  again = rank.predict(
       trained.model_dir, out=str(tmp_path / 'p.csv'), loading=loading)
   with open(again, 'rb') as new, open(trained.csv_path, 'rb') as old:
     content = new.read()
@@ -163,7 +162,7 @@ def test_resuming_changes_nothing(trained, data_root, tmp_path, monkeypatch):
   with open(again.csv_path) as new, open(trained.csv_path) as old:
     assert new.read() == old.read()
   names = sorted(name.split('_')[0] for name in os.listdir(tmp_path))
-  assert names == ['model', 'results', 'run', 'run']
+  assert names == ['model', 'results', 'run']
   reported = tiny_layout_models.trained(  # As it is finished.
       data_root, tmp_path, epochs=3, resume=True)
   assert reported.text() == again.text()

@@ -41,7 +41,7 @@ GROUPS = {
         'recipe epochs early_stop lr lr_schedule clip_norm losses batch '
         'configs list_size keep_nodes seed validate_batches eval_every',
     'output':
-        'out out_dir results_csv run_id test_mode resume tensorboard csv_log '
+        'out out_dir results_csv run_id test_mode resume tensorboard '
         'csv json by_kernel all verbose quiet'}
 # Settings that must not be empty; other paths may be: it means no file.
 _NEEDED_PATHS = ('data_root', 'out_dir')

@@ -83,9 +83,9 @@ def _predict_flags(task: str) -> Iterator[flags.Flag]:
             '--dir out/model_1a2b --data_root=DATA', flags=_predict_flags)
 def predict(args: Namespace) -> None:
   flags.few_threads(args)
-  from tpu_graphs_ext.engine import predict
-  print(predict.predict(args.dir, out=args.out, loading=flags.loading(args),
-                        top_configs=getattr(args, 'top_configs', None)))
+  from tpu_graphs_ext.engine import rank
+  print(rank.predict(args.dir, out=args.out, loading=flags.loading(args),
+                     top_configs=getattr(args, 'top_configs', None)))
 
 
 @flags.verb(

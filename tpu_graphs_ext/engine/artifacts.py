@@ -2,7 +2,6 @@
 
   <out_dir>/model_<hash>/      Keras SavedModel
   <out_dir>/run_<hash>.jsonz   gzip of one JSON object, the run file
-  <out_dir>/run_<hash>.log     its messages
 
 `<hash>` is `train_hash` of the run's arguments. Keys of the run file that the
 baseline writes too: `train_curve` {epoch, train_loss, train_opa, val_loss,

@@ -27,7 +27,6 @@ Further = Sequence[tf.keras.callbacks.Callback]
 # Key of the run file's train_curve -> key in the logs of `fit`.
 _CURVE = {'train_loss': 'loss', 'train_opa': 'opa_metric',
           'val_loss': 'val_loss', 'val_opa': 'val_opa_metric'}
-CSV_LOG_START = ','.join(['epoch', *_CURVE.values()])
 
 
 @dataclasses.dataclass(eq=False)
@@ -69,12 +68,16 @@ class StopOnNaN(tf.keras.callbacks.Callback):
           f'{batch + 1}; training stopped')
 
 
-class BestWeights(tf.keras.callbacks.Callback):
-  """Keeps the weights of the epoch with the highest validation OPA."""
+class EarlyStopping(tf.keras.callbacks.Callback):
+  """Keeps the weights of the epoch with the highest validation OPA.
 
-  def __init__(self, progress: Progress, model: tf.keras.Model):
+  Ends the run after `patience` epochs without a better one; 0: never. Keras'
+  own starts anew in a resumed run.
+  """
+
+  def __init__(self, progress: Progress, model: tf.keras.Model, patience: int):
     super().__init__()
-    self._progress = progress
+    self._progress, self._patience = progress, patience
     self._of = model.trainable_variables
     self.variables = [tf.Variable(variable, trainable=False)
                       for variable in self._of]
@@ -85,24 +88,14 @@ class BestWeights(tf.keras.callbacks.Callback):
       self._progress.best_epoch = epoch
       for best, variable in zip(self.variables, self._of):
         best.assign(variable)
+    if self._patience and (
+        epoch - self._progress.best_epoch >= self._patience):
+      self.model.stop_training = True
 
   def restore(self) -> None:
     """Copies the best weights back into the model."""
     for best, variable in zip(self.variables, self._of):
       variable.assign(best)
-
-
-class StopEarly(tf.keras.callbacks.Callback):
-  """Ends the run after `patience` epochs without a better one; 0: never."""
-
-  def __init__(self, progress: Progress, patience: int):
-    super().__init__()
-    self._progress, self._patience = progress, patience
-
-  def on_epoch_end(self, epoch, logs=None):
-    if self._patience and (
-        epoch - self._progress.best_epoch >= self._patience):
-      self.model.stop_training = True
 
 
 class Record(tf.keras.callbacks.Callback):
@@ -145,10 +138,10 @@ class Record(tf.keras.callbacks.Callback):
 class Checkpoints(tf.keras.callbacks.Callback):
   """Writes a checkpoint after each epoch; restores the last one if resumed."""
 
-  def __init__(self, progress: Progress, best: BestWeights,
-               model: tf.keras.Model, path: str, resume: bool):
+  def __init__(self, progress: Progress, best: EarlyStopping,
+               model: tf.keras.Model, folder: ResumeFolder):
     super().__init__()
-    self._path = path
+    self._path = path = folder.path
     model.optimizer.build(model.trainable_variables)
     checkpoint = tf.train.Checkpoint(
         model=model, optimizer=model.optimizer, best=best.variables,
@@ -156,7 +149,7 @@ class Checkpoints(tf.keras.callbacks.Callback):
         state=getattr(model, 'training_state', list)())  # Averages.
     self._manager = tf.train.CheckpointManager(checkpoint, path, max_to_keep=1)
     last = self._manager.latest_checkpoint
-    if not resume or not last:
+    if folder.is_new or not last:
       return
     try:
       checkpoint.restore(last).assert_existing_objects_matched()
@@ -207,17 +200,14 @@ class Epochs:
     self.progress = Progress()
     self._settings, self._run_info = settings, run_info
     self._model, self._folder = model, folder
-    self._best = BestWeights(self.progress, model)
+    self._best = EarlyStopping(self.progress, model, settings.early_stop)
     self._record = Record(self.progress, settings.epochs, settings.batch)
-    checkpoints = Checkpoints(
-        self.progress, self._best, model, folder.path, settings.resume)
+    checkpoints = Checkpoints(self.progress, self._best, model, folder)
     run_info['train_curve'] = self.progress.train_curve
     keras = tf.keras.callbacks
     self._callbacks = [
-        StopOnNaN(), self._best, StopEarly(self.progress, settings.early_stop),
-        *(keras.CSVLogger(os.path.expanduser(path), append=not folder.is_new)
-          for path in [settings.csv_log] if path),
-        self._record, checkpoints, ProgressBar(settings.batch),
+        StopOnNaN(), self._best, self._record, checkpoints,
+        ProgressBar(settings.batch),
         *(keras.TensorBoard(os.path.expanduser(path), write_graph=False)
           for path in [settings.tensorboard] if path)]
 

@@ -1,12 +1,17 @@
-"""Lists the configurations that a trained model predicts to be best."""
+"""The configurations that a trained model predicts to be best.
+
+`rank` lists those of any problem, `predict` writes the CSV of a test split.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, Optional
 
-from tpu_graphs_ext.engine import out_of_range, scoring
-from tpu_graphs_ext.engine.duplicate_configs import Scores
+from tpu_graphs_ext.engine import out_of_range, output_paths, predictions_csv
+from tpu_graphs_ext.engine import task as tasks
+from tpu_graphs_ext.engine.scoring import Ranker, Scores, load_ranker
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading, LoadSettings
 from tpu_graphs_ext.engine.task import RankingProblem
 
@@ -111,7 +116,7 @@ def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
   """
-  ranker = scoring.load_ranker(model_dir, loading)
+  ranker = load_ranker(model_dir, loading)
   _, problems = ranker.read(loading, 'test', data)
   out_of_range.warn(ranker, problems)
   return [ranking_of(problem, scores, top_k)
@@ -134,3 +139,58 @@ def ranking_of(problem: RankingProblem, scores: Scores,
       configs=problem.num_configs, rankable=problem.is_rankable,
       choices=choices,
       configurable=getattr(problem, 'num_configurable', None))
+
+
+def predict(model_dir: str, *, out: str = '',
+            top_configs: Optional[int] = None,
+            loading: Loading = LoadSettings()) -> str:
+  """Ranks the test split with a trained model; returns the CSV's path.
+
+  Warns of features that the model was not trained on.
+
+  Args:
+    model_dir: the folder model_<hash>; its run file lies beside it.
+    out: the file to write; empty: the task's default name.
+    top_configs: configurations of each kernel; None: 5, or of a program all.
+    loading: how to load the model; also where the split is.
+
+  Raises:
+    UserError: a file is missing or damaged, or belongs to another model.
+  """
+  task = tasks.find(loading)
+  path = output_paths.check_file('--out', out or task.csv_name,
+                                 predictions_csv.START, predictions_csv.WHAT)
+  ranker = load_ranker(model_dir, loading)
+  _, test = ranker.read(loading, 'test')
+  out_of_range.warn(ranker, test)
+  write_csv(path, ranker, test, top_configs or task.csv_configs, loading)
+  return path
+
+
+def write_csv(path: str, ranker: Ranker, problems: tasks.Problems,
+          count: Optional[int],
+          loading: Optional[Loading] = None) -> predictions_csv.Best:
+  """Ranks problems and writes the CSV of the ranker's task.
+
+  `count` configurations of each, which are returned, {name: indices, best
+  first}; None: all, which are not kept in memory.
+  """
+  best = best_configs(ranker, problems, count)
+  if count is not None:
+    best = dict(best)
+  task, collection = ranker.task, ranker.task.collection(ranker.args, loading)
+  predictions_csv.write(
+      path, best, task.csv_id + ''.join(f'{part}:' for part in collection),
+      task.csv_end)
+  return best
+
+
+def best_configs(ranker: Ranker, problems: tasks.Problems,
+                 count: Optional[int]) -> Iterator[tuple[str, list[int]]]:
+  """Yields each problem's name and configuration indices, best first.
+
+  `count` is the number of indices, padded with 0; None: all.
+  """
+  for problem, scores in ranker.score_all(problems, 'predict'):
+    indices = scores.order[:count].tolist()
+    yield problem.name, indices + [0] * ((count or 0) - len(indices))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.engine import output_paths, statistics
+from tpu_graphs_ext.engine import metrics, output_paths
 
 if TYPE_CHECKING:
   import pandas
@@ -72,13 +72,13 @@ class Summary:
     return self.means[column]
 
   def interval(self, column: str) -> tuple[float, float]:
-    """95 % interval of the mean, see `statistics`."""
-    return statistics.bootstrap_interval(self.rows[column])
+    """95 % interval of the mean, see `metrics`."""
+    return metrics.bootstrap_interval(self.rows[column])
 
   def minus(self, column: str, other: Summary,
             other_column: str = '') -> tuple[float, float, float]:
     """Mean and interval of the difference to a column of the same problems."""
-    return statistics.paired_difference(
+    return metrics.paired_difference(
         self.rows[column], other.rows[other_column or column])
 
 
@@ -94,7 +94,7 @@ class Results:
   model_dir: str
   data: str  # Where the problems were read from, as given.
   rows: pandas.DataFrame  # A table of the problems, see the module.
-  keep_repeats: bool = False  # See `duplicate_configs.Scores`.
+  keep_repeats: bool = False  # See `scoring.Scores`.
   model: str = ''  # Its class; '' where it is not known.
 
   # Set by each task.

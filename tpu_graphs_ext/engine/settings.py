@@ -182,8 +182,6 @@ class Training(_Checked):
       False, 'continue the interrupted run with these settings; a finished one '
       'is only reported, and without one a new run starts')
   tensorboard: str = setting('', 'folder for TensorBoard logs; empty: none')
-  csv_log: str = setting(
-      '', 'file for one CSV row for each epoch; empty: none')
 
   # Set by each task.
   ARGS: ClassVar[tuple[str, ...]]  # The `args` of its run files.
@@ -205,23 +203,23 @@ class Training(_Checked):
     """Constructor arguments of the model, from `model_kwargs_json`."""
     return parse_model_kwargs(self.model_kwargs_json)
 
-  def baseline_args(self) -> dict[str, Any]:
+  def baseline_args(self, milliseconds: int = 0) -> dict[str, Any]:
     """The `args` of a run file: exactly the keys that the baseline stores.
 
-    The default results_csv contains the time, so every call gives another
-    hash, as in the baseline. The default run_id names the seed, and settings
-    that these keys lack.
+    The default results_csv contains the time, as in the baseline, which is
+    `milliseconds` or now. The default run_id names the seed, and settings that
+    these keys lack.
     """
+    milliseconds = milliseconds or int(time.time() * 1000)
     run_id = [] if self.seed is None else [f'seed{self.seed}']
     run_id += [f'{name}={getattr(self, name)}'
                for name, default in self.IN_RUN_ID.items()
                if getattr(self, name) != default]
-    clock = int(time.time() * 1000)
     named = {
         'batch_size': self.batch,
         'learning_rate': self.lr,
         'results_csv': self.results_csv or os.path.join(
-            os.path.expanduser(self.out_dir), f'results_{clock}'
+            os.path.expanduser(self.out_dir), f'results_{milliseconds}'
             f'{self.CSV_SUFFIX.format(**vars(self))}.csv'),
         'run_id': self.run_id or '_'.join(run_id)}
     return {key: named[key] if key in named else getattr(self, key)

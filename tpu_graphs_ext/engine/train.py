@@ -9,6 +9,7 @@ as many as there are configurations: only the CSV has those.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 from typing import Any, Optional
@@ -20,8 +21,8 @@ from tpu_graphs_ext.engine import (
   callbacks,
   evaluate,
   output_paths,
-  predict,
   predictions_csv,
+  rank,
   results,
   resume,
   scoring,
@@ -30,6 +31,8 @@ from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import Training, TrainSettings
 
 __all__ = ['TrainResult', 'TrainSettings', 'train']
+
+_log = logging.getLogger(__name__)
 
 HOST = 'tpu_graphs_ext'
 
@@ -85,12 +88,16 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   started = time.monotonic()
   task = tasks.find(settings)
   settings, splits = task.prepared(settings)
-  folder = resume.ResumeFolder.of(settings)
-  if run := folder.finished:
-    csv_path = os.path.expanduser(run.info['args']['results_csv'])
-    return TrainResult(
-        run.model_dir, run.run_path,
-        csv_path if os.path.exists(csv_path) else None, run.info)
+  folder = resume.ResumeFolder(settings)
+  if settings.resume and folder.is_new:
+    if run := resume.finished_run(settings):
+      _log.info('--resume: this run is finished')
+      csv_path = os.path.expanduser(run.info['args']['results_csv'])
+      return TrainResult(
+          run.model_dir, run.run_path,
+          csv_path if os.path.exists(csv_path) else None, run.info)
+    _log.info('--resume: no interrupted run with these settings in %s; '
+              'starting a new one', settings.out_dir)
   csv_path = (os.path.expanduser(folder.args['results_csv'])
               if settings.test_mode == 'predictions' else None)
   tf.keras.utils.set_random_seed(folder.seed)  # Of weights and dropout.
@@ -133,11 +140,9 @@ def _new_run_info(settings: Training, splits: tasks.Splits,
 
 def _check_outputs(settings: Training) -> None:
   """Tries to write every output, before the time is spent."""
-  for name, *kind in (
-      ('results_csv', predictions_csv.START, predictions_csv.WHAT),
-      ('csv_log', callbacks.CSV_LOG_START, 'log of epochs')):
-    if path := getattr(settings, name):
-      output_paths.check_file('--' + name, path, *kind)
+  if settings.results_csv:
+    output_paths.check_file('--results_csv', settings.results_csv,
+                            predictions_csv.START, predictions_csv.WHAT)
   for name in ('tensorboard', 'out_dir'):
     if path := getattr(settings, name):
       output_paths.check_folder('--' + name, path)
@@ -158,7 +163,7 @@ def _measure(csv_path: Optional[str], run_info: dict[str, Any],
   seconds['validate'] = time.monotonic() - start
   if csv_path is not None:
     count = ranker.task.test_configs
-    best = predict.write(csv_path, ranker, splits.test, count)
+    best = rank.write_csv(csv_path, ranker, splits.test, count)
     if count is not None:
       run_info['test_predictions'] = best
     seconds['test'] = time.monotonic() - start - seconds['validate']

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 import pandas as pd
 
-from tpu_graphs_ext.engine import statistics
+from tpu_graphs_ext.engine import metrics
 from tpu_graphs_ext.report import charts, page
 from tpu_graphs_ext.report.charts import Bar, Look
 from tpu_graphs_ext.report.measure import (
@@ -113,7 +113,7 @@ def _gain(measure: Measure, values: pd.DataFrame, one: str,
   """By how much `one` is better than `other`: (mean, low, high)."""
   if not measure.higher_is_better:
     one, other = other, one
-  return statistics.paired_difference(values[one], values[other])
+  return metrics.paired_difference(values[one], values[other])
 
 
 def means_table(comparison: Comparison) -> page.Table:
@@ -242,7 +242,7 @@ def differences(comparison: Comparison) -> Optional[page.Table]:
           f'{measure.name}, {"above" if measure.higher_is_better else "below"} '
           '0: the first is better' for measure in values)),
       ((f'{one} {page.MINUS} {other}', *(
-          page.interval(*statistics.paired_difference(of[one], of[other]),
+          page.interval(*metrics.paired_difference(of[one], of[other]),
                         measure.digits)
           for measure, of in values.items())) for one, other in pairs)
   ) if pairs else None

@@ -14,7 +14,7 @@ from tpu_graphs_ext.analytic import feature_loops, tile_counts
 from tpu_graphs_ext.analytic.explain import in_bytes
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel, bounds_of
-from tpu_graphs_ext.engine.duplicate_configs import Scores
+from tpu_graphs_ext.engine.scoring import Scores
 from tpu_graphs_ext.report import charts, page
 from tpu_graphs_ext.report.charts import Look
 from tpu_graphs_ext.report.compare import Looks

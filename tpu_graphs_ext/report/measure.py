@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 import pandas as pd
 
-from tpu_graphs_ext.engine import evaluate, scoring, statistics
+from tpu_graphs_ext.engine import evaluate, metrics, scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import DATA_ROOT, Loading, LoadSettings
 from tpu_graphs_ext.errors import UserError
@@ -95,7 +95,7 @@ class Comparison:
 
 def mean_interval(values: pd.Series) -> tuple[float, float, float]:
   """(mean, low, high) without NaN; NaN where unknown."""
-  return (float(values.mean()), *statistics.bootstrap_interval(values))
+  return (float(values.mean()), *metrics.bootstrap_interval(values))
 
 
 def measure(groups: Sequence[Group], data: str, loading: LoadSettings,

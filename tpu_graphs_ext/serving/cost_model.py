@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.engine import artifacts, duplicate_configs, rank, scoring
+from tpu_graphs_ext.engine import artifacts, rank, scoring
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.serving import blocks as blocks_lib
@@ -263,7 +263,7 @@ class CostModel:
     grid = self._explainer(kernel).loops.grid
     return list(grid.output_units), list(grid.kernel_units)
 
-  def _new_scores(self, kernel: Kernel) -> duplicate_configs.Scores:
+  def _new_scores(self, kernel: Kernel) -> scoring.Scores:
     stats = self._ranker.stats
     features = stats.config.apply(kernel.config_feat, 'config_feat')
     stats.node.apply(kernel.node_feat[:0], 'node_feat')  # Counts its columns.

@@ -30,7 +30,7 @@ OWN_SETTINGS = {
     'seed': '"seeds" does', 'data_root': '"data_root" does',
     'out_dir': '--out does', 'results_csv': '--out does',
     'run_id': 'the sweep does', 'resume': 'the sweep does',
-    'tensorboard': 'trials have none', 'csv_log': 'trials have none'}
+    'tensorboard': 'trials have none'}
 # Places, which must be the same for all trials.
 FIXED_SETTINGS = ('cache_dir', 'models_py')
 

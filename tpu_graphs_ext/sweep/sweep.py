@@ -1,6 +1,6 @@
 """A sweep: workers run the trials of a grid; a leaderboard compares them.
 
-  <out>/model_<hash>, run_<hash>.jsonz, run_<hash>.log   of each trial, as
+  <out>/model_<hash>, run_<hash>.jsonz   of each trial, as
                        `train` leaves them
   <out>/sweep.journal, leaderboard.*, trials.csv   see `study`, `leaderboard`
 

@@ -226,10 +226,7 @@ def _parameters(model_dir: str) -> int:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-  """Bars and prints of a trial go nowhere; its log file has what it says."""
-  logger = logging.getLogger('tpu_graphs_ext')
-  if logger.level == logging.NOTSET:
-    logger.setLevel(logging.INFO)
+  """Bars, messages and prints of a trial go nowhere."""
   for name in ('tensorflow', 'absl'):
     logging.getLogger(name).setLevel(logging.ERROR)
   with open(os.devnull, 'w') as nowhere, contextlib.redirect_stderr(

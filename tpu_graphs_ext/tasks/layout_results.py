@@ -19,8 +19,8 @@ import numpy as np
 
 from tpu_graphs_ext.data.programs import Program
 from tpu_graphs_ext.engine import metrics, output_paths, results
-from tpu_graphs_ext.engine.duplicate_configs import Scores
 from tpu_graphs_ext.engine.results import aligned, cells, heads
+from tpu_graphs_ext.engine.scoring import Scores
 from tpu_graphs_ext.tasks.layout_settings import TOP_KS
 
 _MEASURES = ('kendall', 'opa', 'slowdown', 'random')

@@ -23,8 +23,8 @@ import numpy as np
 from tpu_graphs_ext.data import kernel_kinds
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import metrics, output_paths, results
-from tpu_graphs_ext.engine.duplicate_configs import Scores
 from tpu_graphs_ext.engine.results import Summary, aligned, cells, heads
+from tpu_graphs_ext.engine.scoring import Scores
 
 # Hidden test kernels are named by a hash alone.
 NO_PROGRAM = '(no program name)'
