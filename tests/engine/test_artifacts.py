@@ -149,10 +149,10 @@ def test_folders_that_are_not_a_model(trained, copied):
   model_dir, run_path = copied
   run = read(run_path)
   with pytest.raises(UserError, match=(
-      f'there is no such model folder. Models in .*: {model_dir.name}')):
+      'there is no such model folder; name one that exists')):
     load(model_dir.parent / 'model_x')
   with pytest.raises(UserError, match=(
-      f"named model_<hash>.*got 'out'. Models in .*: {model_dir.name}")):
+      r"named model_<hash>.*got 'out'")):
     load(model_dir.parent)
   for content in (b'not gzip', gzip.compress(b'{"args": {}}', mtime=0)[:-5],
                   *map(gzip.compress, (b'not json', b'[1]', b'{"a": 1}',
@@ -190,16 +190,6 @@ def test_models_of_another_run_file(copied):
       model_dir, lambda run: run['args'].update(model='LateJoinSAGE'))
   with pytest.raises(UserError, match=r'holds 7 variables, but must .* in La'):
     load(model_dir, models_py='')
-
-
-def test_damaged_model_folder(copied):
-  for spoil in (
-      lambda folder: (folder / 'saved_model.pb').write_bytes(b'\x00' * 100),
-      lambda folder: (folder / 'saved_model.pb').unlink(),
-      lambda folder: shutil.rmtree(folder / 'variables')):
-    spoil(copied[0])
-    with pytest.raises(UserError, match='cannot be read as a saved Keras mode'):
-      load(copied[0])
 
 
 STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1.0]}
@@ -342,10 +332,4 @@ def test_weights_that_do_not_fit_models_py(pretrained):
       scoring.load_ranker('pretrained')
   path.write_bytes(path.read_bytes()[:500])
   with pytest.raises(UserError, match='cannot be read as a saved Keras model'):
-    scoring.load_ranker('pretrained')
-  np.savez_compressed(path, **{first: arrays[first]})
-  artifacts.save_run_file(
-      {**artifacts.load_run('pretrained').info,
-       'versions': {'tpu_graphs_ext': '0.0.9'}}, str(pretrained.parent))
-  with pytest.raises(UserError, match=r'with tpu_graphs_ext 0\.0\.9; this is'):
     scoring.load_ranker('pretrained')

@@ -37,15 +37,8 @@ def test_bad_settings():
     assert message in str(raised.value)
   with pytest.raises(UserError, match='--stats=x: must be run or train or all'):
     LoadSettings(stats='x')
-
-
-def test_text_is_parsed_once():
-  settings = TrainSettings(
-      losses='MSE:2, ListMLELoss:1', model_kwargs_json='{"hidden_dim": 8}')
+  settings = TrainSettings(losses='MSE:2, ListMLELoss:1')
   assert settings.weighted_losses == [('MSE', 2.0), ('ListMLELoss', 1.0)]
-  assert settings.model_kwargs == {'hidden_dim': 8}
-  # Parsed values are not settings, so a run file does not store them.
-  assert 'model_kwargs' not in dataclasses.asdict(settings)
 
 
 def test_args_have_the_baseline_keys_and_its_hash():

@@ -18,7 +18,6 @@ from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import (
   artifacts,
-  callbacks,
   compiled_model,
   predictions_csv,
   rank,
@@ -183,30 +182,6 @@ def test_train_batches_are_drawn_anew_and_validation_ones_are_not(data_root):
   # int(2 * 5 * 1.05) = 10 kernels are taken, one of them has 3 configs.
   assert len(first) == len(second) == 1
   np.testing.assert_array_equal(first, second)
-
-
-def test_one_seed_one_result_and_resuming_changes_nothing(
-    trained, data_root, tmp_path, monkeypatch, quick_save):
-  steps = []
-
-  def interrupt(self, batch, logs=None):
-    steps.append(batch)
-    if len(steps) == 8:  # 3 calls of 10, 10 and 3 steps: Ctrl-C in epoch 3.
-      raise KeyboardInterrupt
-
-  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-    patched.setattr(callbacks.StopOnNaN, 'on_train_batch_end', interrupt)
-    train.train(tiny_models.tiny_settings(
-        data_root, tmp_path / 'out', **LEARNING))
-  left = sorted(name.split('_')[0] for name in os.listdir(tmp_path / 'out'))
-  assert left == ['model', 'resume', 'run']
-  parts = train.train(tiny_models.tiny_settings(
-      data_root, tmp_path / 'out', resume=True, **LEARNING))
-
-  for key in ('train_curve', 'final_error', 'test_predictions'):
-    assert parts.run_info[key] == trained.run_info[key]
-  left = sorted(name.split('_')[0] for name in os.listdir(tmp_path / 'out'))
-  assert left == ['model', 'results', 'run']
 
 
 def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):

@@ -7,16 +7,14 @@
 baseline writes too: `train_curve` {epoch, train_loss, train_opa, val_loss,
 val_opa: one number an epoch}, `final_error` {val: {'1', '5', '10': slowdown}},
 `args`, `test_predictions` {tile_id: 10 config indices, best first, padded with
-0}. Keys of this package: `feature_stats` (how features were normalised),
-`num_ops`, `seed`, `host`, `versions`, `seconds`, `settings`.
-
-Every write is atomic: a reader sees the old artifact or the new one.
+0}. The other keys are this package's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import gzip
 import hashlib
 import json
@@ -36,7 +34,7 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import saved_weights
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
-from tpu_graphs_ext.errors import UserError, shortened
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import (
   full_path,
   new_folder,
@@ -82,22 +80,8 @@ def run_path_of(model_dir: str) -> str:
   if not name.startswith('model_'):
     raise UserError(
         f'{model_dir}: a model folder is named model_<hash>, which tells its '
-        f'run file run_<hash>.jsonz; got {name!r}.{_models_in(model_dir)}')
+        f'run file run_<hash>.jsonz; got {name!r}')
   return os.path.join(folder, 'run_' + name[len('model_'):] + '.jsonz')
-
-
-def _model_names(folder: str) -> list[str]:
-  try:
-    return sorted(name for name in os.listdir(full_path(folder))
-                  if re.fullmatch('model_[^.]+', name))
-  except OSError:
-    return []
-
-
-def _models_in(folder: str) -> str:
-  """' Models in <folder>: ...', or '' if there are none."""
-  names = _model_names(folder)
-  return f' Models in {full_path(folder)}: {shortened(names)}' if names else ''
 
 
 def save_run(model: tf.keras.Model, run_info: dict[str, Any],
@@ -174,19 +158,19 @@ def load_run(model_dir: str, task: str = 'tile') -> Run:
       another run or to the other task.
   """
   if model_dir == PRETRAINED:
-    names = _model_names(PRETRAINED_FOLDER)
-    if not names:
+    found = glob.glob(os.path.join(PRETRAINED_FOLDER, 'model_*'))
+    if not found:
       raise UserError(
           f'{PRETRAINED_FOLDER}: this installation has no pretrained model; '
           'name one that you trained, as --dir model_<hash>')
-    model_dir = os.path.join(PRETRAINED_FOLDER, names[0])
+    model_dir = found[0]
   path = run_path_of(model_dir)
   if not os.path.isdir(full_path(model_dir)):
     remove_leftovers(os.path.dirname(path))  # The old model may come back.
   if not os.path.isdir(full_path(model_dir)):
     raise UserError(
-        f'{model_dir}: there is no such model folder.'
-        f'{_models_in(os.path.dirname(path))}')
+        f'{model_dir}: there is no such model folder; name one that exists, or '
+        '`latest` for the newest')
   if not os.path.exists(path):
     raise UserError(
         f'{model_dir}: its run file {path} is missing; it says how the model '
@@ -303,7 +287,7 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
         f'{run.model_dir}: cannot be read as a saved Keras model ({error}); '
         'copy the whole folder again, or train again') from error
   except UserError as error:
-    raise UserError(f'{run.model_dir}: {error}{_trained_with(run)}') from error
+    raise UserError(f'{run.model_dir}: {error}') from error
   wrong = [
       f'variable {i} ({name}) has shape {value.shape}, but must have '
       f'{tuple(variable.shape)}'
@@ -317,16 +301,7 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
         f'num_ops={num_ops}, {sample_graph.node_sets["op"]["feats"].shape[-1]} '
         f'node and {load_models.config_feats(sample_graph).shape[-1]} config '
         'columns. The run file, the data or models.py belongs to another model'
-        f'; give --data_root the data that it was trained on'
-        f'{_trained_with(run)}')
+        '; give --data_root the data that it was trained on')
   for variable, (_, value) in zip(built, saved):
     variable.assign(value)
   return model
-
-
-def _trained_with(run: Run) -> str:
-  """Names the version of the package that trained a model, if another."""
-  version = run.info.get('versions', {}).get('tpu_graphs_ext')
-  return '' if version in (None, tpu_graphs_ext.__version__) else (
-      f'. It was trained with tpu_graphs_ext {version}; this is '
-      f'{tpu_graphs_ext.__version__}')

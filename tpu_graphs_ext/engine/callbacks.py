@@ -99,7 +99,10 @@ class EarlyStopping(tf.keras.callbacks.Callback):
 
 
 class Record(tf.keras.callbacks.Callback):
-  """Adds an epoch to the progress, and logs it; `batch`: kernels in a step."""
+  """Adds an epoch to the progress, shows a bar of its kernels, and logs it.
+
+  `batch` is the number of kernels in a step.
+  """
 
   def __init__(self, progress: Progress, epochs: int, batch: int):
     super().__init__()
@@ -108,12 +111,19 @@ class Record(tf.keras.callbacks.Callback):
 
   def on_epoch_begin(self, epoch, logs=None):
     self._start = time.monotonic()
+    steps = self.params['steps']
+    self._bar = tqdm(
+        desc=f'epoch {epoch + 1} of {self._epochs}', unit='kernel',
+        total=steps and steps * self._batch, disable=None, leave=False)
 
   def on_train_batch_end(self, batch, logs=None):
-    self.kernels = (batch + 1) * self._batch
+    self.kernels = (batch + 1) * self._batch  # A call does several steps.
     self._train_seconds = time.monotonic() - self._start
+    self._bar.set_postfix(logs, refresh=False)
+    self._bar.update(self.kernels - self._bar.n)
 
   def on_epoch_end(self, epoch, logs=None):
+    self._bar.close()
     progress = self._progress
     # For TensorBoard, which comes later in the list and writes all logs.
     logs['kernels_per_second'] = self.kernels / max(
@@ -168,27 +178,6 @@ class Checkpoints(tf.keras.callbacks.Callback):
           'space. To continue, run the same command with --resume') from error
 
 
-class ProgressBar(tf.keras.callbacks.Callback):
-  """A bar of kernels; tqdm's own counts calls, which do several steps."""
-
-  def __init__(self, batch: int):
-    super().__init__()
-    self._batch = batch
-
-  def on_epoch_begin(self, epoch, logs=None):
-    steps = self.params['steps']
-    self._bar = tqdm(
-        desc=f'epoch {epoch + 1} of {self.params["epochs"]}', unit='kernel',
-        total=steps and steps * self._batch, disable=None, leave=False)
-
-  def on_train_batch_end(self, batch, logs=None):
-    self._bar.set_postfix(logs, refresh=False)
-    self._bar.update((batch + 1) * self._batch - self._bar.n)
-
-  def on_epoch_end(self, epoch, logs=None):
-    self._bar.close()
-
-
 class Epochs:
   """The epochs of a run; continues from a checkpoint in its folder.
 
@@ -207,7 +196,6 @@ class Epochs:
     keras = tf.keras.callbacks
     self._callbacks = [
         StopOnNaN(), self._best, self._record, checkpoints,
-        ProgressBar(settings.batch),
         *(keras.TensorBoard(os.path.expanduser(path), write_graph=False)
           for path in [settings.tensorboard] if path)]
 

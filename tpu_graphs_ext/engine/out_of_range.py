@@ -24,30 +24,23 @@ from tpu_graphs_ext.errors import shortened
 
 _log = logging.getLogger(__name__)
 
-# Table -> its rows, and the names of its columns.
-_TABLES = {
-    'node_feat': ('nodes', schema.NODE_FEATURES),
-    'node_opcode': ('nodes', ()),
-    'config_feat': ('configurations', schema.CONFIG_FEATURES),
-    'node_config_feat': ('layouts of nodes', schema.LAYOUT_CONFIG_FEATURES)}
+# Table -> the names of its columns.
+_COLUMNS = {
+    'node_feat': schema.NODE_FEATURES, 'config_feat': schema.CONFIG_FEATURES,
+    'node_config_feat': schema.LAYOUT_CONFIG_FEATURES}
 
 
 @dataclasses.dataclass(frozen=True)
 class OutOfRange:
   """A column of one problem with values out of range, or an unseen opcode."""
   tile_id: str  # Name of the kernel or program.
-  table: str  # A key of `_TABLES`.
+  table: str  # Its name in the file.
   column: str  # Its name in `schema`, or the opcode's.
   value: float  # Farthest from the range, or the opcode's number.
   outside: int  # Rows of the table that are out of range or have the opcode.
   rows: int  # All rows.
   least: float  # In training, as is the largest; 0 for an opcode.
   largest: float
-
-  @property
-  def is_unknown(self) -> bool:
-    """Whether the model does not see the column at all."""
-    return self.least == self.largest
 
 
 def of_problem(ranker: Ranker, problem: RankingProblem) -> list[OutOfRange]:
@@ -88,7 +81,7 @@ def of_rows(stats: ColumnStats, tile_id: str, table: str,
     largest = np.maximum(largest, block.max(axis=0))
     outside = outside + (
         (block < stats.minimum) | (block > stats.maximum)).sum(axis=0)
-  found, names = [], _TABLES[table][1]
+  found, names = [], _COLUMNS[table]
   for column in np.flatnonzero(outside):
     low, high = float(stats.minimum[column]), float(stats.maximum[column])
     ends = float(least[column]), float(largest[column])
@@ -132,23 +125,11 @@ def warn_of(every: Sequence[OutOfRange], kernels: int, model: str,
 
 
 def _line(members: list[OutOfRange], what: str) -> str:
-  """One column: which values were found where, and the range in training."""
-  first = members[0]
-  share = 100 * sum(found.outside for found in members) / sum(
-      found.rows for found in members)
-  where = (f'in {share:{".0f" if share >= 1 else ".2g"}} % of the '
-           f'{_TABLES[first.table][0]} of '
-           f'{shortened([found.tile_id for found in members])}')
+  """One column: the value farthest from the range, the range, and where."""
+  first, where = members[0], shortened([found.tile_id for found in members])
   if first.table == 'node_opcode':
-    return f'opcode {first.column} (in no {what} of training) {where}'
+    return f'opcode {first.column} (in no {what} of training) in {where}'
   value = max((found.value for found in members), key=lambda value: max(
       value - first.largest, first.least - value))
-  trained = (f'always {_number(first.least)} in training, so the model has no '
-             'such column' if first.is_unknown else
-             f'{_number(first.least)} to {_number(first.largest)} in training')
-  goes = 'falls to' if value < first.least else 'reaches'
-  return f'{first.column} {goes} {_number(value)} ({trained}) {where}'
-
-
-def _number(value: float) -> str:
-  return f'{value:,.0f}' if value == int(value) else f'{value:,.6g}'
+  return (f'{first.column} is {value:,.9g} ({first.least:,.9g} to '
+          f'{first.largest:,.9g} in training) in {where}')

@@ -1,9 +1,8 @@
 """The results of an evaluation: a table, its means, and both as text and files.
 
-The table is a pandas DataFrame with a row for each problem: a kernel, or a
-program of the layout task. Some columns name and describe the problem; float
-columns are measures, NaN where undefined. A measure that depends on k, the
-number of configurations to try, has a column for each, such as `slowdown_5`.
+The table is a pandas DataFrame with a row for each kernel or program. Float
+columns are measures, NaN where undefined; one that depends on k, the number of
+configurations to try, has a column for each, such as `slowdown_5`.
 """
 
 from __future__ import annotations
@@ -33,11 +32,6 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
   """A table of rows {column: value}, which have the same columns."""
   import pandas  # Takes .4 s, which not every verb needs.
   return pandas.DataFrame(list(rows))
-
-
-def by_k(name: str, values: Mapping[int, float]) -> dict[str, float]:
-  """The columns of a measure that depends on k: {'<name>_<k>': value}."""
-  return {f'{name}_{k}': value for k, value in values.items()}
 
 
 def ks_of(columns: Iterable[str]) -> list[int]:

@@ -1,13 +1,10 @@
-"""The protocol of a ranking problem, and what the engine needs of a task.
+"""What the engine needs of a ranking problem and of a task.
 
-A problem has configurations to rank: a kernel has tiles, a program layouts.
-Training, scoring, evaluating, predicting and ranking are written once, against
-this module. For a further task, name the module of its `TASK` in `_HOMES`.
+For a further task, name the module of its `TASK` in `_HOMES`.
 """
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -69,7 +66,7 @@ class Splits:
   num_ops: int  # Rows of an embedding of the opcodes.
 
 
-class Task(abc.ABC):
+class Task(Protocol):
   """The part of the engine that depends on the task."""
   name: str  # 'tile' or 'layout'.
   problem: str  # Noun for one problem.
@@ -92,11 +89,9 @@ class Task(abc.ABC):
   config_table: str  # The field of a file with the configurations.
   has_duplicates: bool  # Whether files list a configuration several times.
 
-  @abc.abstractmethod
   def read(self, path: str, loading: Loading) -> Problems:
     """The problems in a folder or file, or a UserError."""
 
-  @abc.abstractmethod
   def read_split(self, loading: Loading, collection: Sequence[str],
                  split: str) -> Problems:
     """A split of a collection below `loading.data_root`, or a UserError."""
@@ -106,12 +101,10 @@ class Task(abc.ABC):
     """Folders between data root and splits, of a run or as in `loading`."""
     return ()
 
-  @abc.abstractmethod
   def statistics(self, args: Mapping[str, Any],
                  loading: Loading) -> tuple[FeatureStats, int]:
     """Recomputes the scale of a model's features and its number of opcodes."""
 
-  @abc.abstractmethod
   def prepared(self, settings: Training) -> tuple[Training, Splits]:
     """Reads the data; gives the model its statistics, if it takes them.
 
@@ -119,40 +112,32 @@ class Task(abc.ABC):
       UserError: data, model or settings cannot be used.
     """
 
-  @abc.abstractmethod
   def compiled_model(self, settings: Training,
                      splits: Splits) -> tf.keras.Model:
     """The model with its variables, and its loss, optimizer and metric."""
 
-  @abc.abstractmethod
   def datasets(
       self, settings: Training, splits: Splits, seed: int,
       first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     """Batches to train on and to validate on, one pass an epoch."""
 
-  @abc.abstractmethod
   def check_columns(self, problems: Problems, stats: FeatureStats) -> None:
     """Raises UserError unless the features have the columns of `stats`."""
 
-  @abc.abstractmethod
   def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
     """A graph of one node, to build a model's variables with."""
 
-  @abc.abstractmethod
   def problems(self, members: Sequence[RankingProblem]) -> Problems:
     """Joins several problems."""
 
-  @abc.abstractmethod
   def graphs(self, problem: RankingProblem,
              stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
     """A problem with all its configurations, as many in a graph as fit."""
 
-  @abc.abstractmethod
   def all_graphs(self, problems: Problems, stats: FeatureStats
                  ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
     """`graphs` of each problem, in order."""
 
-  @abc.abstractmethod
   def config_rows(self, problem: RankingProblem,
                   stats: FeatureStats) -> Iterable[np.ndarray]:
     """Rows of `config_table`; may skip those within `stats`."""

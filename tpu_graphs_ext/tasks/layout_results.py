@@ -49,10 +49,10 @@ def row_of(program: Program, scores: Scores,
       'runtimes': len(np.unique(runtime)),
       'kendall': kendall_of_order(runtime, order),
       'opa': metrics.pair_agreement(runtime, scores.given)[0],
-      **results.by_k('slowdown', {
-          k: metrics.slowdown_of(runtime, order[:k]) for k in ks}),
-      **results.by_k('random', {
-          k: metrics.random_slowdown(runtime, scores.repeats, k) for k in ks})}
+      **{f'slowdown_{k}': metrics.slowdown_of(runtime, order[:k])
+         for k in ks},
+      **{f'random_{k}': metrics.random_slowdown(runtime, scores.repeats, k)
+         for k in ks}}
 
 
 def kendall_of_order(runtime: np.ndarray, order: np.ndarray) -> float:

@@ -62,12 +62,12 @@ def row_of(kernel: Kernel, scores: Scores,
       'configs': kernel.num_configs,
       'rankable': kernel.is_rankable,
       'repeats': int(scores.repeats.sum()),
-      **results.by_k('slowdown', {
-          k: metrics.slowdown_of(runtime, scores.order[:k]) for k in ks}),
-      **results.by_k('slowdown_kept', {
-          k: metrics.slowdown_of(runtime, kept[:k]) for k in ks}),
-      **results.by_k('random', {
-          k: metrics.random_slowdown(runtime, last, k) for k in ks}),
+      **{f'slowdown_{k}': metrics.slowdown_of(runtime, scores.order[:k])
+         for k in ks},
+      **{f'slowdown_kept_{k}': metrics.slowdown_of(runtime, kept[:k])
+         for k in ks},
+      **{f'random_{k}': metrics.random_slowdown(runtime, last, k)
+         for k in ks},
       'default': (metrics.default_slowdown(runtime)
                   if (kernel.normalizer_ns != 1).any() else math.nan),
       'opa': opa, 'kendall': kendall}
