@@ -2,94 +2,141 @@
 
   python benchmarks/accuracy.py
 
-What is in the CSV already is not run again, so an interrupted benchmark is
-continued by the same command. `benchmarks/README.md` says what is measured.
-With `--task layout` it is that of the layout task, in `accuracy_layout.py`.
+What is in the CSV already is not run again, so the same command continues an
+interrupted benchmark. `benchmarks/README.md` says what is measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import itertools
 import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
-import accuracy_layout
+from tqdm import tqdm
+
+import accuracy_run
 import accuracy_table
 import booster
-from accuracy_run import SPLITS, RunSpec
-from accuracy_work import (
-  DataSet,
-  add_flags,
-  changed_row,
-  content_of,
-  kept_models_py,
-  positive,
-  run_all,
-  still_to_run,
-  write_table,
-)
-from machine import cores
+from accuracy_run import RunSpec, npz_files
+from machine import cores, machine
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.sweep import pool
 
+PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Kernels of Google's TPU compiler, with its estimates as runtimes.
 COMPILED = 'compiled_v3'
+COLLECTIONS = tuple(f'{source}:{search}' for source, search in
+                    itertools.product(('xla', 'nlp'), ('default', 'random')))
+TABLES = {'tile': accuracy_table.TILE, 'layout': accuracy_table.LAYOUT}
+# The cache's format when the first rows were made. A newer format of the cache
+# does not change the data, so the rows stay.
+_CONTENT_SALT = 'tpu_graphs_ext tile cache 1'
+
+
+class DataSet(NamedTuple):
+  """Where problems are.
+
+  Attributes:
+    name: in the tables.
+    source: folder of splits.
+    recipe: how it was made, in words.
+    content: start of a hash over all that is measured or trained on.
+  """
+  name: str
+  source: str
+  recipe: str
+  content: str
 
 
 # --- Data --------------------------------------------------------------------
 
 
 def data_sets(args) -> list[DataSet]:
-  """The chosen data sets; sample data are written where they are missing.
+  """The chosen data sets; sample data are written if they are missing.
 
   Raises:
     UserError: a data set is unknown, or a file or folder is missing.
   """
-  extra = {}
+  known = _known_layouts(args) if args.task == 'layout' else _known_tiles(args)
+  chosen = args.data.split(',') if args.data else list(known)
+  for name in chosen:
+    if name not in known:
+      raise UserError(
+          f'--data={args.data}: there is no data set {name!r}; choose from '
+          f'{", ".join(known)}; others need ' + (
+              '--extra_data NAME=DIR' if args.task == 'tile' else '--real DIR '
+              'with .npz files in <source>/<search>/train, valid and test'))
+  return [_data_set(name, known[name], args) for name in chosen]
+
+
+def _known_tiles(args) -> dict[str, str]:
+  """Name of a data set -> its folder, '' for the sample data."""
+  known = {COMPILED: ''}
   for pair in args.extra_data:
     name, equals, folder = pair.partition('=')
-    if not equals or name in ('', COMPILED, *extra):
+    if not equals or not name or name in known:
       raise UserError(f'--extra_data={pair}: must be NAME=DIR with a new name')
-    extra[name] = files.full_path(folder)
-  known = [COMPILED, *extra]
-  sets = []
-  for name in args.data.split(',') if args.data else known:
-    if name not in known:
-      raise UserError(f'--data={args.data}: there is no data set {name!r}; '
-                      f'choose from {", ".join(known)}')
-    sets.append(_compiled(args) if name == COMPILED else DataSet(
-        name, extra[name], SPLITS, 'as given', content_of(extra[name])))
-  return sets
+    known[name] = files.full_path(folder)
+  return known
 
 
-def real_source(path: str) -> str:
-  """The file of real kernels; empty where none is given or found."""
-  if path:
-    if not os.path.isfile(files.full_path(path)):
-      raise UserError(f'--real={path}: no such file')
-    return files.full_path(path)
-  root = checkout.find()
-  found = os.path.join(root, checkout.REAL_KERNELS) if root else ''
-  return found if os.path.isfile(found) else ''
+def _known_layouts(args) -> dict[str, str]:
+  known = {f'sample:xla:{search}': '' for search in ('default', 'random')}
+  for name in COLLECTIONS if args.real else ():
+    folder = os.path.join(files.full_path(args.real), *name.split(':'))
+    if all(npz_files(os.path.join(folder, split))
+           for split in ('train', 'valid', 'test')):
+      known[f'real:{name}'] = folder
+  return known
 
 
-def _compiled(args) -> DataSet:
-  from tpu_graphs_ext.sample import write
-  settings = write.SampleDataSettings(
-      out=os.path.join(args.work_dir, COMPILED), kernels=args.kernels)
-  summary = write.write_sample_data(settings)
-  print(summary.text(), file=sys.stderr)
-  sizes = '/'.join(str(summary.splits[split]['kernels'])
-                   for split in write.SPLITS)
-  return DataSet(
-      COMPILED, settings.out, SPLITS, f'`tpu-graphs-ext sample-data`, {sizes} '
-      'kernels for train/valid/test', content_of(settings.out))
+def _data_set(name: str, folder: str, args) -> DataSet:
+  if args.task == 'tile':
+    recipe = 'as given'
+    if not folder:
+      from tpu_graphs_ext.sample import write
+      settings = write.SampleDataSettings(
+          out=os.path.join(args.work_dir, COMPILED), kernels=args.kernels)
+      summary = write.write_sample_data(settings)
+      folder, recipe = settings.out, '`tpu-graphs-ext sample-data`, {} kernels'
+      print(summary.text(), file=sys.stderr)
+  else:
+    recipe = 'files of the public collections, as given; {}'
+    if not folder:
+      from tpu_graphs_ext.sample import write_layouts
+      written = write_layouts.write_layout_data(
+          os.path.join(args.work_dir, 'layout_sample'))
+      folder = os.path.join(written.out, *name.split(':')[1:])
+      recipe = '`tpu-graphs-ext sample-data --task layout`; {}'
+      print(written.text(), file=sys.stderr)
+  sizes = '/'.join(str(len(npz_files(os.path.join(folder, split))))
+                   for split in ('train', 'valid', 'test'))
+  return DataSet(name, folder, recipe.format(f'{sizes} for train/valid/test'),
+                 _content_of(folder))
+
+
+def _content_of(source: str) -> str:
+  """First digits of a hash over the files of the splits of a folder."""
+  from tpu_graphs_ext.data import cache, read
+  paths = []
+  for split in ('train', 'valid', 'test', 'test_labelled'):
+    folder = os.path.join(source, split)
+    if split != 'test_labelled' or os.path.isdir(folder):
+      paths += read.find_npz(folder)
+  return cache.content_key(paths, _CONTENT_SALT)[:12]
 
 
 # --- Runs --------------------------------------------------------------------
@@ -102,16 +149,29 @@ def run_list(args, sets: list[DataSet],
   Raises:
     UserError: there is no such model.
   """
-  names = ([name for name in args.models.split(',') if name]
-           if args.models is not None
-           else [*load_models.model_names(models_py), booster.NAME])
-  for name in names:
-    if name != booster.NAME:
-      load_models.model_class(name, models_py)
+  if args.models is not None:
+    names = [name for name in args.models.split(',') if name]
+  else:
+    names = load_models.model_names(models_py)
+    names += [booster.NAME] * (args.task == 'tile')
   rows = [(name, name, {}) for name in names]
-  rows += [changed_row(text, models_py) for text in args.changed]
+  rows += [_changed_row(text) for text in args.changed]
+  for _, model, _ in rows:
+    if model != booster.NAME:
+      load_models.model_class(model, models_py)
   return [(_spec(args, data, *row, seed, models_py), data)
           for seed in args.seeds for data in sets for row in rows]
+
+
+def _changed_row(text: str) -> tuple[str, str, dict]:
+  """(name, model, kwargs) of NAME=MODEL{JSON}."""
+  found = re.fullmatch(r'([^=]+)=(\w+)(\{.*\})', text)
+  try:
+    name, model, kwargs = found.groups() if found else ('', '', '{')
+    return name, model, json.loads(kwargs)
+  except ValueError as error:
+    raise UserError(f'--changed={text}: must be NAME=MODEL{{JSON}}, such as '
+                    'narrow=MyLayoutSAGE{"hidden_dim": 32}') from error
 
 
 def _spec(args, data: DataSet, name: str, model: str, kwargs: dict[str, Any],
@@ -120,54 +180,164 @@ def _spec(args, data: DataSet, name: str, model: str, kwargs: dict[str, Any],
   folder = re.sub(r'[^\w.-]+', '_',
                   f'{data.name} {row} seed {seed} epochs {args.epochs}')
   return RunSpec(
-      data=data.name, source=data.source, protocol=data.protocol, name=name,
+      task=args.task, data=data.name, source=data.source, name=name,
       model=model, kwargs=json.dumps(kwargs, sort_keys=True), seed=seed,
-      epochs=args.epochs, real=real_source(args.real),
+      epochs=args.epochs, real=_real_source(args, data.name),
       models_py=booster.__file__ if model == booster.NAME else models_py,
       folder=os.path.join(args.work_dir, 'runs', folder),
       cache_dir=os.path.join(args.work_dir, 'cache'),
       threads=max(1, cores() // args.jobs))
 
 
+def _real_source(args, data: str) -> str:
+  """Real kernels or a real collection to measure on as well; '' if none."""
+  real = args.real and files.full_path(args.real)
+  if args.task == 'layout':
+    kind, *collection = data.split(':')
+    return os.path.join(real, *collection) if real and kind == 'sample' else ''
+  if real and not os.path.isfile(real):
+    raise UserError(f'--real={args.real}: no such file')
+  if not real and (root := checkout.find()):
+    found = os.path.join(root, checkout.REAL_KERNELS)
+    return found if os.path.isfile(found) else ''
+  return real
+
+
+def still_to_run(runs: list[tuple[RunSpec, DataSet]],
+                 rows: list[accuracy_table.Row],
+                 rerun_changed: bool) -> list[tuple[RunSpec, DataSet]]:
+  """The runs without a finished row of the same data.
+
+  Failed runs, and runs on data of other content, are repeated; those of
+  another models.py only if asked for.
+  """
+  finished = {accuracy_table.key_of(row): row for row in rows
+              if row['status'] == 'ok'}
+  left, changed = [], 0
+  for spec, data in runs:
+    row = finished.get(accuracy_table.key_of(dataclasses.asdict(spec)))
+    is_changed = bool(row) and row['models_py'] != _file_hash(spec.models_py)
+    if not row or row['content'] != data.content or (
+        is_changed and rerun_changed):
+      left.append((spec, data))
+    changed += is_changed
+  print(f'{len(runs) - len(left)} of {len(runs)} runs are done; {changed} were '
+        'made with another models.py (--rerun_changed)', file=sys.stderr)
+  return left
+
+
+def run_all(left: list[tuple[RunSpec, DataSet]], args,
+            results: accuracy_table.Results) -> int:
+  """Does the runs, and writes each one's row; returns how many failed."""
+  runs, failures = {spec.folder: (spec, data) for spec, data in left}, 0
+  with contextlib.closing(pool.run(
+      accuracy_run.run, ((spec.folder, spec) for spec, _ in left),
+      workers=args.jobs)) as outcomes:
+    for folder, row, error in tqdm(outcomes, total=len(runs), desc='accuracy',
+                                   unit='run'):
+      spec, data = runs[folder]
+      if error:
+        failures += 1
+        tqdm.write(f'failed: {spec.name}, {spec.data}, seed {spec.seed}: '
+                   f'{error}', file=sys.stderr)
+      results.put({
+          **dataclasses.asdict(spec), **data._asdict(), 'machine': machine(),
+          'command': args.command, 'name': spec.name,
+          'protocol': 'splits' if args.task == 'tile' else 'layout splits',
+          'date': datetime.date.today().isoformat(),
+          'models_py': _file_hash(spec.models_py),
+          'status': 'failed' if error else 'ok', 'error': error,
+          **(row or {})})
+      results.write_table()
+  return failures
+
+
+def _file_hash(path: str) -> str:
+  with open(path, 'rb') as file:
+    return hashlib.sha256(file.read()).hexdigest()[:12]
+
+
+def _kept_models_py(args) -> str:
+  """A copy of models.py, so that an edit does not split the benchmark."""
+  original = files.full_path(args.models_py)
+  if not os.path.isfile(original):
+    raise UserError(f'--models_py={args.models_py}: no such file')
+  copy = os.path.join(args.work_dir, f'models_{_file_hash(original)}.py')
+  os.makedirs(args.work_dir, exist_ok=True)
+  shutil.copyfile(original, copy + '.tmp')
+  os.replace(copy + '.tmp', copy)
+  return copy
+
+
 # --- Command line ------------------------------------------------------------
 
 
-def parser() -> argparse.ArgumentParser:
-  flags = argparse.ArgumentParser(
-      description=__doc__.splitlines()[0],
-      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+def parsed(argv: list[str]) -> argparse.Namespace:
+  """The flags; some defaults depend on the task."""
+  flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   add = flags.add_argument
-  add('--models', help='comma-separated; if not given all of models.py and '
-      f'{booster.NAME}; empty: none')
+  add('--task', choices=['tile', 'layout'], default='tile')
+  add('--models', help=f'comma-separated; if not given all, and {booster.NAME} '
+      'for tiles; empty: none')
+  add('--changed', action='append', default=[], metavar='NAME=MODEL{JSON}',
+      help='also a model with other arguments; may be given again')
   add('--data', help=f'comma-separated: {COMPILED} and names of --extra_data; '
-      'all there are if not given')
+      'of layouts sample:<source>:<search> and, in --real, '
+      'real:<source>:<search>; if not given all there are')
   add('--extra_data', action='append', default=[], metavar='NAME=DIR',
-      help='another labelled data root; may be given again')
-  add('--real', default='', metavar='FILE.pb',
-      help='real kernels to measure on as well; if not given those of the '
-      f'checkout that {checkout.ROOT_VARIABLE} names')
-  add('--epochs', type=positive, default=100, help='at most, for all models')
-  add('--kernels', type=int, default=700,
-      help='kernels of the sample data')
-  add_flags(add, 'tile', 'accuracy.csv', 'models.py')
+      help='another labelled data root of tiles; may be given again')
+  add('--real', default='', metavar='PATH',
+      help='real kernels to measure on as well, a .pb; if not given those of '
+      f'the checkout that {checkout.ROOT_VARIABLE} names. Of layouts a data '
+      'root of real files')
+  add('--epochs', type=_positive, help='at most; default 100, of layouts 50')
+  add('--kernels', type=int, default=700, help='kernels of the sample data')
+  add('--seeds', type=lambda text: [int(part) for part in text.split(',')],
+      default='0,1,2', help='comma-separated')
+  add('--jobs', type=_positive, default=2,
+      help='processes at once; they share the cores')
+  add('--work_dir', default=os.path.join(PROJECT, 'out', 'accuracy'),
+      help='for data, models and logs')
+  add('--results', metavar='FILE.csv', help='the CSV; the tables go beside it')
+  add('--models_py', help='another file of models')
+  add('--rerun_changed', action='store_true',
+      help='do runs of another file of models again')
+  add('--table_only', action='store_true', help='only write the tables anew')
   add('--readme', metavar='FILE.md', default='',
       help='also put the main numbers between their marks in this file')
-  return flags
+  args = flags.parse_args(argv)
+  epochs, results, models_py = {
+      'tile': (100, 'accuracy.csv', 'models.py'),
+      'layout': (50, 'accuracy_layout.csv', 'layout_models.py')}[args.task]
+  args.epochs = args.epochs or epochs
+  args.results = args.results or os.path.join(
+      PROJECT, 'benchmarks', 'results', results)
+  args.models_py = args.models_py or os.path.join(PROJECT, models_py)
+  args.work_dir = files.full_path(args.work_dir)
+  args.command = shlex.join(['python', 'benchmarks/accuracy.py', *argv])
+  return args
+
+
+def _positive(text: str) -> int:
+  number = int(text)
+  if number < 1:
+    raise argparse.ArgumentTypeError(f'{text}: must be at least 1')
+  return number
 
 
 def benchmark(args) -> int:
   """Does what the flags say; returns how many runs failed."""
-  args.work_dir = files.full_path(args.work_dir)
-  results = accuracy_table.Results(files.full_path(args.results))
+  results = accuracy_table.Results(files.full_path(args.results),
+                                   TABLES[args.task])
   failures = 0
   if not args.table_only:
-    models_py = kept_models_py(args)
+    models_py = _kept_models_py(args)
     runs = run_list(args, data_sets(args), models_py)
     left = still_to_run(runs, results.rows(), args.rerun_changed)
     if any(spec.model == booster.NAME for spec, _ in left):
-      booster.lightgbm()  # That it is missing is told now, not after hours.
+      booster.lightgbm()  # Fails now if it is missing, not after hours.
     failures = run_all(left, args, results)
-  print(write_table(results))
+  print(results.write_table())
   if args.readme:
     with open(args.readme, encoding='utf-8') as file:
       text = file.read()
@@ -178,18 +348,10 @@ def benchmark(args) -> int:
 
 def main(argv: Optional[list[str]] = None) -> int:
   """0: all is well; 1: a run failed or the flags cannot be used."""
-  argv = sys.argv[1:] if argv is None else argv
-  # Each task has flags of its own.
-  tasks = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-  tasks.add_argument('--task', default='tile')
-  is_layout = tasks.parse_known_args(argv)[0].task == 'layout'
-  flags, work = ((accuracy_layout.parser, accuracy_layout.benchmark)
-                 if is_layout else (parser, benchmark))
-  args = flags().parse_args(argv)
-  args.command = shlex.join(['python', 'benchmarks/accuracy.py', *argv])
+  args = parsed(sys.argv[1:] if argv is None else argv)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   try:
-    return 1 if work(args) else 0
+    return 1 if benchmark(args) else 0
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1
@@ -199,6 +361,6 @@ def main(argv: Optional[list[str]] = None) -> int:
 
 
 if __name__ == '__main__':
-  # Asked to end, it ends the processes of the runs too.
+  # SIGTERM ends the processes of the runs too.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   sys.exit(main())

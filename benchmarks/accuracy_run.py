@@ -6,13 +6,9 @@ import dataclasses
 import json
 import os
 import shutil
+from typing import Any, NamedTuple
 
-import accuracy_layout_run
 import booster
-from accuracy_training import Training, training_columns
-
-# Ways of splitting a data set.
-SPLITS, LAYOUTS = 'splits', 'layout splits'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +16,9 @@ class RunSpec:
   """What to train, and on what to measure it.
 
   Attributes:
+    task: 'tile' or 'layout'.
     data: name of the data set.
     source: its folder of splits; for layouts <data root>/<source>/<search>.
-    protocol: `SPLITS` or `LAYOUTS`.
     name: of the row: the model's, or the ablation's.
     model: class in models.py.
     kwargs: constructor arguments, a JSON object with sorted keys.
@@ -35,9 +31,9 @@ class RunSpec:
     cache_dir: see `TrainSettings`.
     threads: cores that it may use.
   """
+  task: str
   data: str
   source: str
-  protocol: str
   name: str
   model: str
   kwargs: str
@@ -51,19 +47,26 @@ class RunSpec:
 
 
 def run(spec: RunSpec) -> dict[str, object]:
-  """Trains and measures; returns a row's columns.
+  """Trains, and measures on all labelled sources; returns a row's columns.
 
   Raises:
     UserError: the model, its arguments or the data cannot be used.
   """
   import tensorflow as tf
 
-  from tpu_graphs_ext.engine import artifacts
+  from tpu_graphs_ext.engine import artifacts, evaluate
   tf.keras.backend.clear_session()  # Of the run before, in this process.
   shutil.rmtree(spec.folder, ignore_errors=True)
   os.makedirs(spec.folder)
-  row = (accuracy_layout_run.on_layouts if spec.protocol == LAYOUTS
-         else _on_splits)(spec)
+  training, ranker = (_trained_booster if spec.model == booster.NAME
+                      else _trained)(spec)
+  row = training._asdict()
+  for split in ('valid', 'test', 'real'):
+    problems, source = _problems(spec, split)
+    if len(problems):
+      evaluate.require_labels(problems, source, ranker.task)
+      row.update(_measures(split, problems,
+                           evaluate.measure(ranker, problems, split)))
   versions = artifacts.versions()
   if spec.model == booster.NAME:
     versions = {**versions, 'lightgbm': booster.lightgbm().__version__}
@@ -71,42 +74,44 @@ def run(spec: RunSpec) -> dict[str, object]:
       f'{name} {version}' for name, version in versions.items())}
 
 
-def _on_splits(spec: RunSpec) -> dict[str, object]:
-  """Trains on the train split; measures on all labelled sources there are."""
-  from tpu_graphs_ext.engine import evaluate
-  from tpu_graphs_ext.tasks import kernel_inputs
-  training, ranker = (_trained_booster if spec.model == booster.NAME
-                      else _trained)(spec)
-  row = training_columns([training])
-  labelled = os.path.join(spec.source, 'test_labelled')
-  sources = {
-      'valid': os.path.join(spec.source, 'valid'),
-      'test': (labelled if os.path.isdir(labelled)
-               else os.path.join(spec.source, 'test')),
-      'real': spec.real}
-  for split, source in sources.items():
-    kernels = kernel_inputs.read_kernels(source) if source else []
-    if split != 'valid' and not all(kernel.is_labelled for kernel in kernels):
-      continue
-    if len(kernels):
-      evaluate.require_labels(kernels, source, ranker.task)
-      row.update(_measures(split, evaluate.measure(ranker, kernels, split)))
-  return row
+# ------------------------------------------------------------------- training
 
 
-def _trained(spec: RunSpec):
-  """Trains at default flags; returns (Training, the ranker as saved)."""
+class Training(NamedTuple):
+  """Columns of the CSV."""
+  parameters: int
+  seconds_an_epoch: float
+  epochs_done: int
+  best_epoch: int
+
+
+def _trained(spec: RunSpec) -> tuple[Training, Any]:
+  """Trains at default flags; returns also the ranker as saved."""
   from tpu_graphs_ext.engine import scoring, settings, train
-  result = train.train(settings.TrainSettings(
-      model=spec.model, model_kwargs_json=spec.kwargs, epochs=spec.epochs,
-      seed=spec.seed, data_root=spec.source, out_dir=spec.folder,
-      cache_dir=spec.cache_dir, models_py=spec.models_py))
-  ranker = scoring.load_ranker(
-      result.model_dir, settings.LoadSettings(models_py=spec.models_py))
-  return Training.of(result.run_info, ranker.model), ranker
+  from tpu_graphs_ext.tasks import layout_settings
+  shared = {'models_py': spec.models_py, 'cache_dir': spec.cache_dir}
+  given = {'model': spec.model, 'model_kwargs_json': spec.kwargs,
+           'epochs': spec.epochs, 'seed': spec.seed, 'out_dir': spec.folder,
+           **shared}
+  if spec.task == 'layout':
+    root, source, search = spec.source.rsplit(os.sep, 2)
+    result = train.train(layout_settings.LayoutTrainSettings(
+        data_root=root, source=source, search=search, **given))
+    loading = layout_settings.LayoutLoadSettings(**shared)
+  else:
+    result = train.train(settings.TrainSettings(data_root=spec.source, **given))
+    loading = settings.LoadSettings(**shared)
+  ranker = scoring.load_ranker(result.model_dir, loading)
+  curve = result.run_info['train_curve']
+  epochs = len(curve['epoch'])
+  return Training(
+      sum(variable.shape.num_elements()
+          for variable in ranker.model.trainable_variables),
+      result.run_info['seconds']['train'] / epochs, epochs,
+      1 + curve['val_opa'].index(max(curve['val_opa']))), ranker
 
 
-def _trained_booster(spec: RunSpec):
+def _trained_booster(spec: RunSpec) -> tuple[Training, Any]:
   """The same of LightGBM: an epoch is a tree."""
   from tpu_graphs_ext.engine import evaluate, task
   from tpu_graphs_ext.tasks import kernel_inputs
@@ -118,20 +123,65 @@ def _trained_booster(spec: RunSpec):
   ranker = booster.fit(
       **splits, settings=booster.Settings(**json.loads(spec.kwargs)),
       seed=spec.seed, threads=spec.threads)
-  return Training(ranker.leaves, ranker.seconds, ranker.settings.trees,
+  trees = ranker.settings.trees
+  return Training(ranker.leaves, ranker.seconds / trees, trees,
                   ranker.best), ranker
 
 
-def _measures(split: str, rows) -> dict[str, object]:
-  """Columns <split>_micro_<measure> and <split>_<choice>; no NaN."""
-  from tpu_graphs_ext.tasks import tile_results
-  evaluation = tile_results.Evaluation('', '', rows)
-  summary = evaluation.summary_json(evaluation.micro)
-  return {
-      f'{split}_kernels': len(rows),
-      **{f'{split}_micro_top{k}': slowdown
-         for k, slowdown in summary['slowdown'].items()},
-      **{f'{split}_micro_{name}': summary[name] for name in ('opa', 'kendall')},
-      f'{split}_default': summary['default'],
-      **{f'{split}_random{k}': slowdown
-         for k, slowdown in summary['random'].items()}}
+# ------------------------------------------------------------------ measuring
+
+
+def npz_files(folder: str) -> list[str]:
+  """Names of the .npz files; none if there is no such folder."""
+  names = os.listdir(folder) if os.path.isdir(folder) else []
+  return [name for name in names if name.endswith('.npz')]
+
+
+def _problems(spec: RunSpec, split: str) -> tuple[Any, str]:
+  """The labelled problems of 'valid', 'test' or 'real', and their source.
+
+  Tiles of a source that has some without labels are left out altogether.
+  """
+  labelled = os.path.join(spec.source, 'test_labelled')
+  source = {'valid': os.path.join(spec.source, 'valid'), 'real': spec.real,
+            'test': labelled if os.path.isdir(labelled)
+            else os.path.join(spec.source, 'test')}[split]
+  if not source:
+    return [], ''
+  if spec.task == 'tile':
+    from tpu_graphs_ext.tasks import kernel_inputs
+    kernels = kernel_inputs.read_kernels(source)
+    if split != 'valid' and not all(kernel.is_labelled for kernel in kernels):
+      return [], source
+    return kernels, source
+  from tpu_graphs_ext.data import programs
+  folders = [source] if split != 'real' else [
+      os.path.join(source, part) for part in ('train', 'valid', 'test')]
+  return programs.Programs([
+      program for folder in folders if npz_files(folder)
+      for program in programs.read_folder(folder, cache_dir=spec.cache_dir)
+      if program.is_labelled], split), source
+
+
+def _measures(split: str, problems: Any, rows: Any) -> dict[str, object]:
+  """Columns <split>_<measure>, the choices without a model too; no NaN."""
+  from tpu_graphs_ext.engine import results
+  from tpu_graphs_ext.tasks import layout_results
+  is_tile = 'default' in rows
+  mean = results.Summary(rows, len(rows))
+  measures = {name: mean[name] for name in ('opa', 'kendall')}
+  choices = {}
+  for k in results.ks_of(rows):
+    measures[f'top{k}'] = mean[f'slowdown_{k}']
+    choices[f'random{k}'] = mean[f'random_{k}']
+  if is_tile:
+    measures = {f'micro_{name}': value for name, value in measures.items()}
+    choices['default'] = mean['default']
+  else:
+    choices['most_kendall'] = results.Summary(rows.assign(perfect=[
+        layout_results.kendall_of_order(
+            program.runtime_ns.astype(float), program.fastest_first)
+        for program in problems]), len(rows))['perfect']
+  return {f'{split}_{"kernels" if is_tile else "programs"}': len(rows), **{
+      f'{split}_{name}': results.or_none(value)
+      for name, value in {**measures, **choices}.items()}}

@@ -1,22 +1,31 @@
 """The accuracy benchmark on tiny data, and its tables by hand."""
 
 import csv
+import functools
 import json
 import pathlib
+import shutil
 import sys
 
 import pytest
 
-from support import eager_training, tiny_kernels, tiny_models
+from support import (
+  eager_training,
+  tiny_kernels,
+  tiny_layout_models,
+  tiny_models,
+)
 from support.places import BENCHMARKS, PROJECT
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import pool
+from tpu_graphs_ext.tasks import layout_settings
 
 sys.path.insert(0, str(BENCHMARKS))
 
 import accuracy
 import accuracy_table
-import accuracy_work
+
+LAYOUTS = 'real:xla:random'
 
 
 def row(**changes):
@@ -33,7 +42,7 @@ def row(**changes):
 def table_row(text, label, number=0):
   """Cells of the row of that label in table `number` that has one."""
   rows = [line for line in text.splitlines()
-          if line.startswith(f'| {label} ') and line.count('|') > 8]
+          if line.startswith(f'| {label} ') and line.count('|') > 7]
   return [cell.strip() for cell in rows[number].split('|')[1:-1]]
 
 
@@ -73,7 +82,7 @@ def test_table_has_mean_and_sample_deviation_over_seeds(results):
   text = accuracy_table.markdown(results.rows())
   assert table_row(text, 'NetA') == [
       'NetA', '3 of 4', '-', '13.00 ± 3.61', '-', '0.850 ± 0.071', '-',
-      '10.00 to 17.00', '1,234', '0.50 ± 0.00', '2 ± 1']
+      '1,234', '0.50 ± 0.00', '2 ± 1']
   assert '| NetA | tiny | 3 | 3 | a \\| b |' in text
   assert table_row(text, "the compiler's default tile")[2:7] == [
       '2.00', '-', '-', '-', '-']
@@ -110,31 +119,64 @@ def test_ablations_follow_apart_below_the_model_as_it_is(results):
   assert labels(ablations) == ['NetA', 'fast `{"x": 2}`', 'slow `{"x": 1}`']
 
 
-def test_the_list_of_runs():
-  data = accuracy.DataSet('tiny', 'x', accuracy.SPLITS, '', '')
-  args = accuracy.parser().parse_args([])
-  runs = accuracy.run_list(args, [data], None)  # The package's models.py.
-  assert len({spec.folder for spec, _ in runs}) == len(runs) > 3 * 10
-  args = accuracy.parser().parse_args([
-      '--models', '', '--seeds', '1', '--changed',
-      'without feature_stats=MyEarlyJoinSAGE{"feature_stats": null}'])
-  (run, _), = accuracy.run_list(args, [data], None)
+def test_the_table_of_layouts(tmp_path):
+  results = accuracy_table.Results(
+      str(tmp_path / 'accuracy_layout.csv'), accuracy_table.LAYOUT)
+  # tau 0.4, 0.5: mean 0.45, squares 2 * 0.0025, over 1, root 0.071.
+  for seed, tau in ((0, 0.4), (1, 0.5)):
+    results.put(row(
+        data=LAYOUTS, seed=seed, valid_programs=2, valid_kendall=tau,
+        valid_top10=0.01, valid_most_kendall=0.57, valid_random1=0.02))
+  results.put(row(data=LAYOUTS, seed=2, status='failed', error='a | b'))
+  with open(results.write_table(), encoding='utf-8') as file:
+    text = file.read()
+  assert '| NetA | real:xla:random | 2 | 3 | a \\| b |' in text
+  assert '(2 programs)' in text and '| NetA | 0.450 ± 0.071 |' in text
+  assert table_row(text, 'NetA') == [
+      'NetA', '2 of 3', '0.450 ± 0.071', '-', '-', '1.00 ± 0.00', '-',
+      '1,234', '0.50 ± 0.00', '2 ± 0']
+  assert table_row(text, 'a perfect order')[2:5] == ['0.570', '1.000', '0.00']
+  assert table_row(text, 'a blind choice')[2:5] == ['0.000', '0.500', '2.00']
+
+
+def test_the_list_of_runs(tmp_path):
+  def runs(name, *flags):
+    data = accuracy.DataSet(name, f'/x/{name}', '', '')
+    args = accuracy.parsed(flags)
+    found = [spec for spec, _ in accuracy.run_list(
+        args, [data], args.models_py)]
+    assert len({spec.folder for spec in found}) == len(found)
+    return found
+
+  assert len(runs('tiny')) > 3 * 10
+  run, = runs('tiny', '--models=', '--seeds=1', '--changed',
+              'without feature_stats=MyEarlyJoinSAGE{"feature_stats": null}')
   assert (run.name, run.model, json.loads(run.kwargs)) == (
       'without feature_stats', 'MyEarlyJoinSAGE', {'feature_stats': None})
+  # Layout models of sample data are also measured on real files.
+  of_layouts = '--task=layout', '--real', str(tmp_path), '--seeds=0'
+  assert {run.real for run in runs('sample:xla:default', *of_layouts)} == {
+      str(tmp_path / 'xla' / 'default')}
+  real = runs(LAYOUTS, *of_layouts)
+  assert {run.real for run in real} == {''}
+  assert {'ResModel', 'MyLayoutSAGE'} <= {run.model for run in real}
 
 
 @pytest.mark.parametrize('flags, message', [
-    (['--data', 'nowhere'], "no data set 'nowhere'; choose from compiled_v3"),
-    (['--extra_data', 'compiled_v3=x'], 'must be NAME=DIR with a new name'),
-    (['--extra_data', 'x=/no/folder', '--data', 'x'], 'does not exist'),
-    (['--real', '/no/file.pb', '--extra_data', 'x={data}', '--data', 'x'],
-     'no such file'),
-    (['--models_py', '/no/models.py'], 'no such file'),
+    ('--data nowhere', "no data set 'nowhere'; choose from compiled_v3"),
+    ('--extra_data compiled_v3=x', 'must be NAME=DIR with a new name'),
+    ('--extra_data x=/no/folder --data x', 'does not exist'),
+    ('--real /no/file.pb --extra_data x={data} --data x', 'no such file'),
+    ('--models_py /no/models.py', 'no such file'),
+    (f'--task layout --data {LAYOUTS}', 'choose from sample:xla'),
+    ('--extra_data x={data} --data x --models NoModel', 'NoModel'),
+    ('--extra_data x={data} --data x --changed x=MLP{{1}}',
+     'must be NAME=MODEL{JSON}'),
 ])
 def test_wrong_flags_are_named(flags, message, tmp_path, capsys):
   data = tiny_kernels.write_data_root(tmp_path / 'data')
   assert accuracy.main([
-      *(flag.format(data=data) for flag in flags), '--work_dir', str(tmp_path),
+      *flags.format(data=data).split(), '--work_dir', str(tmp_path),
       '--results', str(tmp_path / 'a.csv')]) == 1
   assert message in capsys.readouterr().err
 
@@ -150,32 +192,46 @@ def inline(function, items, *, workers):
       yield pool.Outcome(key, *pool.called(function, item))
 
 
-@pytest.fixture(scope='module')
-def finished(tmp_path_factory):
-  """A benchmark of one model that trains and one that is refused."""
-  folder = tmp_path_factory.mktemp('accuracy')
-  tiny_kernels.write_data_root(folder / 'data')
-  models = pathlib.Path(tiny_models.__file__).read_text() + '''
+NO_RANKER = '''
 
-class NoRanker(TinyRanker):
+class NoRanker(%s):
   """Refuses to be made."""
 
   def __init__(self, num_configs, num_ops):
     raise ValueError('will not | be made')
 '''
-  (folder / 'models.py').write_text(models)
+
+
+def finished_in(folder, module, name, *flags):
+  """Benchmarks a model that trains and one that is refused.
+
+  Returns (folder, flags, exit code, model -> row).
+  """
+  (folder / 'models.py').write_text(
+      pathlib.Path(module.__file__).read_text() + NO_RANKER % name)
   flags = [
-      '--extra_data', f'tiny={folder / "data"}', '--data', 'tiny',
-      '--models_py', str(folder / 'models.py'), '--models',
-      'TinyRanker,NoRanker', '--seeds', '0', '--epochs', '1', '--jobs', '2',
+      *flags, '--models_py', str(folder / 'models.py'), '--models',
+      f'{name},NoRanker', '--seeds', '0', '--epochs', '1', '--jobs', '2',
       '--work_dir', str(folder / 'work'), '--results',
       str(folder / 'results' / 'accuracy.csv')]
   with pytest.MonkeyPatch.context() as patched:
     patched.delenv('TPU_GRAPHS_ROOT', raising=False)  # No real kernels.
     patched.setattr(pool, 'run', inline)
+    # The tiny programs have 12 configurations, fewer than a step draws.
+    patched.setattr(
+        layout_settings, 'LayoutTrainSettings', functools.partial(
+            layout_settings.LayoutTrainSettings, configs=6))
     code = accuracy.main(flags)
   # The rows as they are now: a test that runs it again changes the file.
   return folder, flags, code, rows_of(folder)
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('accuracy')
+  tiny_kernels.write_data_root(folder / 'data')
+  return finished_in(folder, tiny_models, 'TinyRanker', '--extra_data',
+                     f'tiny={folder / "data"}', '--data', 'tiny')
 
 
 def rows_of(folder):
@@ -214,7 +270,7 @@ def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
       started.append(spec.name)
       yield pool.Outcome(key, {'parameters': 7})
 
-  monkeypatch.setattr(accuracy_work.pool, 'run', run)
+  monkeypatch.setattr(pool, 'run', run)
   monkeypatch.delenv('TPU_GRAPHS_ROOT', raising=False)
   assert accuracy.main(flags) == 0
   assert started == ['NoRanker']
@@ -232,6 +288,33 @@ def test_the_same_command_runs_only_what_failed(finished, monkeypatch):
   tiny_kernels.make_kernel('new_net_0').save(str(folder / 'data' / 'train'))
   assert accuracy.main(flags) == 0
   assert sorted(started) == ['NoRanker', 'TinyRanker']
+
+
+def test_layouts_are_measured(tmp_path, layout_run):
+  root = tmp_path / 'npz'
+  shutil.copytree(layout_run[1], root)
+  shutil.copytree(root / 'xla' / 'random' / 'valid',
+                  root / 'xla' / 'random' / 'test_labelled')
+  _, _, code, rows = finished_in(
+      tmp_path, tiny_layout_models, 'TinyLayoutRanker', '--task', 'layout',
+      '--real', str(root), '--data', LAYOUTS)
+  assert code == 1
+  assert 'will not | be made' in rows['NoRanker']['error']
+  good = rows['TinyLayoutRanker']
+  assert (good['valid_programs'], good['test_programs']) == ('2', '2')
+  assert '4/2/2 for train/valid/test' in good['recipe']
+  from tpu_graphs_ext.engine import evaluate
+  (model_dir,) = (tmp_path / 'work' / 'runs').glob('*TinyLayout*/model_*')
+  again, = evaluate.evaluate_all(
+      [str(model_dir)], loading=layout_settings.LayoutLoadSettings(
+          data_root=str(root), cache_dir='',
+          models_py=str(tmp_path / 'models.py')))
+  for column, measure in (('kendall', 'kendall'), ('random10', 'random_10')):
+    assert float(good[f'valid_{column}']) == pytest.approx(
+        again.mean[measure], rel=1e-5)
+  # All runtimes differ, and the labelled test programs are those of valid.
+  assert good['valid_most_kendall'] == '1'
+  assert good['test_top1'] == good['valid_top1']
 
 
 # ----------------------------------------------------------- the README's table
