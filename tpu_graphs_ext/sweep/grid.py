@@ -11,8 +11,9 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Optional, TypeVar
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Optional
 
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.engine.settings import MOST_SEED, TrainSettings
@@ -34,22 +35,28 @@ OWN_SETTINGS = {
 # Places, which must be the same for all trials.
 FIXED_SETTINGS = ('cache_dir', 'models_py')
 
-_T = TypeVar('_T')
-
-
 def _require(holds: Any, text: str) -> None:
   if not holds:
     raise UserError(text)
 
 
-def _choice(name: str, value: str, known: Sequence[str]) -> None:
+def _require_choice(name: str, value: str, known: Sequence[str]) -> None:
   _require(value in known, f'{name}: must be one of {", ".join(known)}; got '
            f'{value!r}; {did_you_mean(value, list(known))}'.rstrip('; '))
 
 
-def _whole(name: str, value: int, least: int) -> None:
+def _require_whole(name: str, value: int, least: int) -> None:
   _require(least <= value <= MOST_SEED, f'{name}: must be a whole number from '
            f'{least} to {MOST_SEED}; got {value}')
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+  hint = did_you_mean(name, list(known))
+  return f'{hint} ' if hint else ''
+
+
+def _cut(value: Any) -> str:
+  return json.dumps(value)[:100]
 
 
 # ----------------------------------------------------- the objects of a file
@@ -88,13 +95,13 @@ class Search:
   seed: int = 0
 
   def __post_init__(self):
-    _choice('method', self.method, ('grid', 'random', 'bayes'))
-    _whole('seed', self.seed, 0)
+    _require_choice('method', self.method, ('grid', 'random', 'bayes'))
+    _require_whole('seed', self.seed, 0)
     if self.method == 'grid':
       _require(not self.configurations,
                'configurations: a grid tries all; leave it out')
     else:
-      _whole('configurations', self.configurations, 1)
+      _require_whole('configurations', self.configurations, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +111,8 @@ class Prune:
   factor: int = 3
 
   def __post_init__(self):
-    _whole('min_epochs', self.min_epochs, 1)
-    _whole('factor', self.factor, 2)
+    _require_whole('min_epochs', self.min_epochs, 1)
+    _require_whole('factor', self.factor, 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,8 +135,8 @@ class _File:
   goal: str = 'opa'
 
   def __post_init__(self):
-    _choice('task', self.task, tuple(SETTINGS))
-    _choice('goal', self.goal, GOALS[self.task])
+    _require_choice('task', self.task, tuple(SETTINGS))
+    _require_choice('goal', self.goal, GOALS[self.task])
     _require(self.models, 'models: must be a list of at least one model, as '
              '["MLP"]; got []')
     _require(self.seeds and all(
@@ -146,17 +153,15 @@ _KINDS = {'int': ((int,), 'a whole number'), 'str': ((str,), 'a text'),
 
 
 def _require_kind(field: dataclasses.Field, value: Any, where: str) -> None:
-  """Raises UserError unless a value has the type of a dataclass's field."""
   kind = field.type.replace('Optional[', '').rstrip(']')
-  if kind == 'Any':
-    return
-  types, what = _KINDS[kind]
-  _require(type(value) in types and (
-      type(value) is not float or math.isfinite(value)),
-           f'{where}: must be {what}; got {_cut(value)}')
+  if kind != 'Any':
+    types, what = _KINDS[kind]
+    _require(type(value) in types and (
+        type(value) is not float or math.isfinite(value)),
+             f'{where}: must be {what}; got {_cut(value)}')
 
 
-def _filled(cls: type[_T], given: Any, where: str) -> _T:
+def _filled(cls: Callable, given: Any, where: str) -> Any:
   """An object of the file as a dataclass; raises UserError after `where`."""
   _require(isinstance(given, dict),
            f'{where}: must be an object; got {_cut(given)}')
@@ -165,23 +170,13 @@ def _filled(cls: type[_T], given: Any, where: str) -> _T:
     _require(key in fields, f'{where}: there is no key {key!r}; '
              f'{_hint(key, fields)}the keys are {", ".join(fields)}')
     _require_kind(fields[key], value, f'{where}: {key}')
-  for name, field in fields.items():
-    _require(name in given or field.default is not dataclasses.MISSING
-             or field.default_factory is not dataclasses.MISSING,
-             f'{where}: the key {name!r} is missing')
   try:
     return cls(**given)
   except UserError as error:
     raise UserError(f'{where}: {error}') from error
-
-
-def _hint(name: str, known: Any) -> str:
-  hint = did_you_mean(name, list(known))
-  return f'{hint} ' if hint else ''
-
-
-def _cut(value: Any) -> str:
-  return json.dumps(value)[:100]
+  except TypeError as error:  # ... missing 1 required positional argument ...
+    names = ' and '.join(re.findall("'.*?'", str(error)))
+    raise UserError(f'{where}: the key {names} is missing') from error
 
 
 # ------------------------------------------------------------------- the grid
@@ -259,7 +254,7 @@ class Grid:
   @property
   def study_name(self) -> str:
     """Trials of one study are compared: by a search, and by pruning."""
-    content: list[Any] = [self.task, self.data_root, self.goal, self.prune]
+    content = [self.task, self.data_root, self.goal, self.prune]
     if self.search.method != 'grid':
       content += [self.seeds, self.models]
     content_hash = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
@@ -368,12 +363,9 @@ def _check_setting(settings: type, name: str, values: Any, where: str) -> None:
     values = [values.min, values.max]
   _require(name not in FIXED_SETTINGS or len(values) == 1,
            f'{where}: must be one value')
-  choices = fields[name].metadata['choices']
   for value in values:
     _require_kind(fields[name], value, where)
     try:
-      if choices:
-        _choice(name, value, choices)
       settings(**{name: value})
     except UserError as error:
       raise UserError(f'{where}: {error}') from error

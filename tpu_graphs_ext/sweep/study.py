@@ -17,14 +17,19 @@ from typing import Any, Optional
 
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
-from tpu_graphs_ext.sweep.trials import Trial
+from tpu_graphs_ext.sweep.trials import (
+  FAILED,
+  FINISHED,
+  STARTED,
+  STOPPED,
+  Trial,
+)
 
 FILE = 'sweep.journal'
 
 _MOST_LINE = 1 << 20  # Bytes; Optuna writes a few hundred.
 
-# The state of a trial, and what Optuna calls it.
-STARTED, FINISHED, STOPPED, FAILED = 'started', 'finished', 'stopped', 'failed'
+# What Optuna calls the state of a trial.
 _STATES = {STARTED: 'RUNNING', FINISHED: 'COMPLETE', STOPPED: 'PRUNED',
            FAILED: 'FAIL'}
 

@@ -27,9 +27,11 @@ from tpu_graphs_ext.sweep import grid as grids
 from tpu_graphs_ext.sweep import pool
 from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
 
-# Between looks at a run that another process still trains: what a sweep that
-# was killed had on a cluster continues there.
+# Seconds between looks at a run that another process still trains: what a sweep
+# that was killed started on a cluster continues there.
 _PAUSE_SECONDS = 2
+
+STARTED, FINISHED, STOPPED, FAILED = 'started', 'finished', 'stopped', 'failed'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +42,13 @@ class Trial:
   configuration: Configuration
   seed: int
   data_root: str  # A full path.
-  out: str  # That of the sweep's folder.
+  out: str  # Full path of the sweep's folder.
   prune: Optional[Prune]  # When it may end early; None: never.
   study: str = ''  # Its Optuna study.
   number: int = -1  # Its number there, once it is started.
 
   def settings(self) -> Any:
-    """Those of `train`, which resume what an earlier attempt left."""
+    """The settings of `train`; they resume what an earlier attempt left."""
     tried = self.configuration
     return grids.SETTINGS[self.task](
         model=tried.model, seed=self.seed, resume=True,
@@ -58,7 +60,7 @@ class Trial:
 
 
 def describe(row: dict[str, Any]) -> str:
-  """'EarlyJoinSAGE hidden_dim=32 lr=0.01 seed=0', of a row of a study."""
+  """'EarlyJoinSAGE hidden_dim=32 lr=0.01 seed=0', of a row of a sweep."""
   given = {**row['kwargs'], **row['settings']}
   return ' '.join([row['model'], *(
       f'{name}={text_of(value, 4)}' for name, value in given.items()
@@ -67,7 +69,7 @@ def describe(row: dict[str, Any]) -> str:
 
 def text_of(value: Any, digits: int = 17) -> str:
   """A value as JSON, or as it is if it is a text."""
-  if isinstance(value, float):  # Of which a search draws 17 digits.
+  if isinstance(value, float):  # Searches draw 17 digits.
     value = float(f'{value:.{digits}g}')
   return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
@@ -154,9 +156,9 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
   """Trains, or continues where an earlier attempt was broken off.
 
   Returns:
-    ('finished' or 'stopped', what was measured: the run's hash, goal -> value
-    on the validation split, epochs, the best of them from 1, trainable numbers
-    of the model, seconds of this attempt).
+    (`FINISHED` or `STOPPED`, what was measured: the run's hash, goal -> value
+    on the validation split, epochs, the best of them from 1, number of
+    trainable parameters, seconds of this attempt).
 
   Raises:
     UserError: what `train` raises.
@@ -172,7 +174,7 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
       for k, slowdown in info['final_error'].get('val', {}).items()}}
   if trial.task == 'layout':
     values['kendall'] = info['final_kendall'].get('val')
-  return 'stopped' if ending.is_poor else 'finished', {
+  return STOPPED if ending.is_poor else FINISHED, {
       'run': os.path.basename(result.model_dir)[len('model_'):],
       'values': {name: float(value) for name, value in values.items()
                  if value is not None and math.isfinite(value)},
