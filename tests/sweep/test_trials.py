@@ -135,15 +135,21 @@ def test_a_trial_that_is_broken_off_is_resumed(trial, monkeypatch):
 def test_poor_trials_end_early(trial, goal):
   pytest.importorskip('optuna', reason='needs the extra [scale]')
   tried = grid.Grid('g.json', 'tile', (), prune=grid.Prune(1, 2), goal=goal)
-  studied = study.Study(tried, trial.out)
-  good, poor = (studied.begin(dataclasses.replace(
-      trial, key=key * 16, prune=tried.prune, study=tried.study_name), None)
-                for key in 'ab')
+  studied = study.opened(tried, trial.out)
+  begun = []
+  for key in 'ab':
+    asked = studied.ask()
+    asked.set_user_attr('trial', {'key': key * 16})
+    begun.append(dataclasses.replace(
+        trial, key=key * 16, prune=tried.prune, study=tried.study_name,
+        number=asked.number))
+  good, poor = begun
   assert not study.is_poor(good, 1, 1.1)  # No trial's OPA is that high.
   state, result = trials.run(poor)
   assert (state, result['epochs']) == (study.STOPPED, 1)
   assert 'top5' in result['values']  # It was measured all the same.
-  assert studied.end(poor, state, result)['state'] == study.STOPPED
+  row = study.end(studied, poor.number, {**result, 'state': state}, None)
+  assert row['state'] == study.STOPPED
   assert study.rows(trial.out)['b' * 16]['run'] == result['run']
 
 

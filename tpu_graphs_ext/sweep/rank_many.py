@@ -57,7 +57,6 @@ class Summary:
   messages: list[str] = dataclasses.field(default_factory=list)  # The first.
 
   def add(self, row: dict[str, Any]) -> None:
-    """Counts one more row."""
     if row['error'] is not None:
       self.errors += 1
       self.messages += [row['error']][:_MOST_MESSAGES - len(self.messages)]
@@ -68,13 +67,12 @@ class Summary:
 
   def text(self) -> str:
     """How much was ranked, and what is uncertain about it."""
+    kept = (f'; {self.kept:,} of the files were ranked by an earlier run'
+            if self.kept else '')
     lines = [f'{self.kernels:,} kernels with {self.configs:,} tiles ranked, of '
              f'{self.files:,} files, in {self.seconds:,.0f} s: {self.out}',
              f'{self.worked:,.1f} s of processor time, without loading the '
-             'model']
-    if self.kept:
-      lines[-1] += (f'; {self.kept:,} of the files were ranked by an earlier '
-                    'run')
+             f'model{kept}']
     if self.strange:
       lines.append(
           f'{self.strange:,} kernels have features outside the training data, '
@@ -230,41 +228,33 @@ def _journal(path: str, basis: str) -> Iterator[_Journal]:
 
 
 class _Journal:
-  """Rows of files, appended as they come: a header and the lines for each.
+  """Rows of files, appended as they come: a line for each file.
 
-  A file's key is a hash of everything that its rows depend on. A record whose
-  checksum is wrong, and those after it, are cut off and ranked again.
+  A line is a checksum, a hash of everything that the rows depend on, the
+  seconds that ranking took, and the rows, separated by tabs. A damaged line and
+  those after it are cut off, and their files are ranked again.
   """
   START = b'tpu-graphs-ext rank\n'
 
   def __init__(self, path: str, file: Any, basis: str):
     self.path, self._file, self._basis = path, file, basis
-    self._places: dict[str, tuple[int, int, float]] = {}
+    self._places: dict[bytes, int] = {}
     file.seek(0)
     if file.readline() != self.START:
       file.truncate(0)
       file.write(self.START)
-    self._load()
+    end = file.tell()
+    for line in iter(file.readline, b''):
+      key, _, rest = line.partition(b'\t')[2].partition(b'\t')
+      if line != _record(key, rest):
+        break
+      self._places[key] = end
+      end = file.tell()
+    file.truncate(end)
     self.is_needed = bool(self._places)
 
-  def _load(self) -> None:
-    end = self._file.tell()
-    size = os.fstat(self._file.fileno()).st_size
-    for header in iter(self._file.readline, b''):
-      try:
-        _, key, seconds, count = header.decode().split()
-        start = self._file.tell()
-        if not 0 <= int(count) <= size - start or header != _header(
-            self._file.read(int(count)), key, float(seconds)):
-          break
-      except ValueError:
-        break
-      self._places[key] = start, int(count), float(seconds)
-      end = self._file.tell()
-    self._file.truncate(end)
-
-  def _key(self, file: Found) -> str:
-    return _hash_of([self._basis, dataclasses.astuple(file)])
+  def _key(self, file: Found) -> bytes:
+    return _hash_of([self._basis, file]).encode()
 
   def __contains__(self, file: Found) -> bool:
     return self._key(file) in self._places
@@ -272,20 +262,18 @@ class _Journal:
   def add(self, file: Found, lines: bytes, seconds: float) -> None:
     """Appends the rows of a file, and the time that ranking it took."""
     key = self._key(file)
-    self._file.seek(0, os.SEEK_END)
-    self._file.write(_header(lines, key, seconds))
-    self._places[key] = self._file.tell(), len(lines), seconds
-    self._file.write(lines)
+    self._places[key] = self._file.seek(0, os.SEEK_END)
+    self._file.write(_record(key, b'\t'.join(
+        [repr(seconds).encode(), *lines.splitlines()]) + b'\n'))
     self._file.flush()
     self.is_needed = True
 
   def read(self, file: Found) -> tuple[bytes, float]:
     """What `add` was given."""
-    start, count, seconds = self._places[self._key(file)]
-    self._file.seek(start)
-    return self._file.read(count), seconds
+    self._file.seek(self._places[self._key(file)])
+    _, _, seconds, *lines = self._file.readline()[:-1].split(b'\t')
+    return b''.join(line + b'\n' for line in lines), float(seconds)
 
 
-def _header(lines: bytes, key: str, seconds: float) -> bytes:
-  rest = f'{key} {seconds!r} {len(lines)}\n'.encode()
-  return b'%08x ' % zlib.crc32(lines, zlib.crc32(rest)) + rest
+def _record(key: bytes, rest: bytes) -> bytes:
+  return b'%08x\t%s\t%s' % (zlib.crc32(rest, zlib.crc32(key)), key, rest)

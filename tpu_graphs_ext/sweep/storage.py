@@ -7,19 +7,17 @@ names if it is missing (gcsfs, s3fs, pyarrow).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import posixpath
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
   """An input file.
 
   Attributes:
@@ -51,17 +49,31 @@ def find(given: str, endings: tuple[str, ...]) -> list[Found]:
                if info['name'].endswith(endings)]
       advice = (f'has no file that ends with {" or ".join(endings)}; name '
                 'others by a pattern, as in "DIR/*.txt"')
-    elif system.exists(path):
-      infos, advice = [system.info(path)], ''
     else:
-      infos = list(system.glob(path, detail=True).values())
+      infos = ([system.info(path)] if system.exists(path)
+               else system.glob(path, detail=True).values())
       advice = ('no such file or folder; quote a pattern, and use ** for '
                 'folders of any depth')
     found = [_found(given, system, info) for info in infos
              if info['type'] != 'directory']
   if not found:
     raise UserError(f'{given}: {advice}')
-  return sorted(found, key=lambda file: file.name)
+  return sorted(found)
+
+
+def _found(given: str, system: Any, info: dict[str, Any]) -> Found:
+  path = info['name']
+  if '://' in given:
+    url = system.unstrip_protocol(path)
+    return Found(url, url, repr(sorted(info.items())))
+  name = (path if os.path.isabs(os.path.expanduser(given))
+          else os.path.relpath(path))
+  try:
+    stat = os.stat(path)  # Of the file behind a link.
+  except OSError:  # Ranking it says so in its row.
+    return Found(name, path, '')
+  return Found(name, path, f'{stat.st_size} {stat.st_mtime_ns} '
+               f'{stat.st_ctime_ns} {stat.st_ino}')
 
 
 @contextlib.contextmanager
@@ -71,7 +83,7 @@ def local_copy(file: Found) -> Iterator[str]:
   Raises:
     UserError: it cannot be copied.
   """
-  if not _is_url(file.path):
+  if '://' not in file.path:
     yield file.path
     return
   with tempfile.TemporaryDirectory(prefix='tpu_graphs_ext') as folder:
@@ -82,10 +94,6 @@ def local_copy(file: Found) -> Iterator[str]:
     yield copy
 
 
-def _is_url(path: str) -> bool:
-  return '://' in path
-
-
 def _opened(path: str) -> tuple[Any, str]:
   """(file system of fsspec, the path in it)."""
   try:
@@ -94,7 +102,7 @@ def _opened(path: str) -> tuple[Any, str]:
     raise UserError(f'{path}: many files are read by fsspec, which is not '
                     f'installed; {how_to_install("scale")}') from error
   return fsspec.core.url_to_fs(
-      path if _is_url(path) else files.full_path(path))
+      path if '://' in path else files.full_path(path))
 
 
 @contextlib.contextmanager
@@ -107,18 +115,3 @@ def _user_errors(path: str) -> Iterator[None]:
   except Exception as error:  # Each package has errors of its own.
     raise UserError(f'{path}: cannot be read ({type(error).__name__}: '
                     f'{reason_of(error)})') from error
-
-
-def _found(given: str, system: Any, info: dict[str, Any]) -> Found:
-  path = info['name']
-  if _is_url(given):
-    url = system.unstrip_protocol(path)
-    return Found(url, url, repr(sorted(info.items())))
-  name = (path if os.path.isabs(os.path.expanduser(given))
-          else os.path.relpath(path))
-  try:
-    stat = os.stat(path)  # Of the file behind a link.
-  except OSError:  # Ranking it says so in its row.
-    return Found(name, path, '')
-  return Found(name, path, f'{stat.st_size} {stat.st_mtime_ns} '
-               f'{stat.st_ctime_ns} {stat.st_ino}')

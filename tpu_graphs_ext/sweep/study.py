@@ -9,14 +9,12 @@ file, too.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import warnings
-from collections.abc import Iterator
 from typing import Any, Optional
 
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
-from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
+from tpu_graphs_ext.sweep.grid import Grid, Prune
 from tpu_graphs_ext.sweep.trials import (
   FAILED,
   FINISHED,
@@ -28,18 +26,13 @@ from tpu_graphs_ext.sweep.trials import (
 FILE = 'sweep.journal'
 
 _MOST_LINE = 1 << 20  # Bytes; Optuna writes a few hundred.
-
-# What Optuna calls the state of a trial.
+# State of a trial -> Optuna's name for it.
 _STATES = {STARTED: 'RUNNING', FINISHED: 'COMPLETE', STOPPED: 'PRUNED',
            FAILED: 'FAIL'}
 
 
 def _optuna() -> Any:
-  """The library, quiet.
-
-  Raises:
-    UserError: it is not installed.
-  """
+  """The library, quiet; UserError if it is not installed."""
   try:
     import optuna
     import optuna.storages.journal
@@ -53,11 +46,7 @@ def _optuna() -> Any:
 
 
 def _storage(out: str) -> Any:
-  """The journal of a folder, given by its full path.
-
-  Raises:
-    UserError: the file is damaged.
-  """
+  """The journal of a folder; UserError if it is damaged."""
   path, storages = os.path.join(out, FILE), _optuna().storages
   try:
     return storages.JournalStorage(storages.journal.JournalFileBackend(path))
@@ -88,10 +77,47 @@ def _pruner(prune: Optional[Prune]) -> Any:
           if prune else pruners.NopPruner())
 
 
-def _running(study: Any, number: int) -> Any:
+def opened(grid: Grid, out: str) -> Any:
+  """The Optuna study of a grid, created if it is missing.
+
+  Bayesian draws are by Optuna's tree-structured Parzen estimator (Bergstra et
+  al. 2011, Algorithms for Hyper-Parameter Optimization), after ten random
+  ones. A configuration that is still being trained counts as a bad one there,
+  so that workers do not crowd.
+
+  Raises:
+    UserError: Optuna is missing, or the file is damaged.
+  """
+  optuna = _optuna()
+  _cut_torn_line(os.path.join(out, FILE))
+  study = optuna.create_study(
+      storage=_storage(out), study_name=grid.study_name, load_if_exists=True,
+      direction='maximize' if grid.highest_is_best else 'minimize',
+      pruner=_pruner(grid.prune))
+  # An interrupted sweep would draw the same ones again.
+  seed = grid.search.seed + len(study.get_trials(deepcopy=False))
+  study.sampler = (optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+                   if grid.search.method == 'bayes'
+                   else optuna.samplers.RandomSampler(seed))
+  return study
+
+
+def running(study: Any, number: int) -> Any:
   """The Optuna trial of that number, to continue."""
   return _optuna().trial.Trial(
       study, study.get_trials(deepcopy=False)[number]._trial_id)
+
+
+def end(study: Any, number: int, result: dict[str, Any],
+        value: Optional[float]) -> dict[str, Any]:
+  """Ends a trial; returns its row. `result` has its state, see `trials.run`."""
+  running(study, number).set_user_attr('result', result)
+  state = result['state']
+  if state == FINISHED and value is None:
+    state = FAILED  # For Optuna; its row says 'finished'.
+  study.tell(number, value if state == FINISHED else None,
+             state=_optuna().trial.TrialState[_STATES[state]])
+  return _row(study.get_trials(deepcopy=False)[number])
 
 
 def rows(out: str) -> dict[str, dict[str, Any]]:
@@ -107,98 +133,13 @@ def rows(out: str) -> dict[str, dict[str, Any]]:
 
 def _row(trial: Any) -> dict[str, Any]:
   """The row of an Optuna trial: with what `trials.run` returned."""
-  words = {name: word for word, name in _STATES.items()}
-  return {'number': trial.number, 'state': words[trial.state.name],
-          'attempts': trial.user_attrs.get('attempts', 0), 'error': '',
-          'epochs': 0, 'best_epoch': 0, 'parameters': 0, 'seconds': 0.0,
-          'values': {}, 'run': '', **trial.user_attrs['trial'],
+  state, = (state for state, name in _STATES.items()
+            if name == trial.state.name)
+  return {'number': trial.number, 'state': state, 'error': '',
+          'attempts': trial.user_attrs.get('attempts', 0), 'epochs': 0,
+          'best_epoch': 0, 'parameters': 0, 'seconds': 0.0, 'values': {},
+          'run': '', **trial.user_attrs['trial'],
           **trial.user_attrs.get('result', {})}
-
-
-class Study:
-  """The study of a grid, created if it is missing.
-
-  Bayesian draws are by Optuna's tree-structured Parzen estimator (Bergstra et
-  al. 2011, Algorithms for Hyper-Parameter Optimization), after ten random
-  ones. A configuration that is still being trained counts as a bad one there,
-  so that workers do not crowd.
-
-  Args:
-    grid: what is tried.
-    out: full path of the sweep's folder.
-
-  Raises:
-    UserError: Optuna is missing, or the file is damaged.
-  """
-
-  def __init__(self, grid: Grid, out: str):
-    optuna, self._grid = _optuna(), grid
-    _cut_torn_line(os.path.join(out, FILE))
-    self._study = optuna.create_study(
-        storage=_storage(out), study_name=grid.study_name, load_if_exists=True,
-        direction='maximize' if grid.highest_is_best else 'minimize',
-        sampler=optuna.samplers.RandomSampler(), pruner=_pruner(grid.prune))
-    # Of an interrupted sweep; else it would draw the same ones again.
-    seed = grid.search.seed + len(self._study.get_trials(deepcopy=False))
-    self._study.sampler = (
-        optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-        if grid.search.method == 'bayes'
-        else optuna.samplers.RandomSampler(seed))
-
-  def known(self) -> Iterator[Configuration]:
-    """All configurations of a grid, or those drawn so far by its search."""
-    if self._grid.search.method == 'grid':
-      yield from self._grid.configurations()
-      return
-    drawn = {}
-    for trial in self._study.get_trials(deepcopy=False):
-      if content := trial.user_attrs.get('trial'):
-        configuration = Configuration(**{
-            name: content[name] for name in ('model', 'kwargs', 'settings')})
-        drawn[repr(configuration)] = configuration
-    yield from list(drawn.values())[:self._grid.search.configurations]
-
-  def drawn(self) -> tuple[Configuration, Any]:
-    """A new configuration of a search, and the Optuna trial that drew it."""
-    asked = self._study.ask()
-    return self._grid.drawn(asked), asked
-
-  def begin(self, trial: Trial, row: Optional[dict[str, Any]],
-            asked: Any = None) -> Trial:
-    """Starts a trial; returns it numbered.
-
-    Args:
-      trial: the trial.
-      row: its known row, if any.
-      asked: the Optuna trial that drew its configuration.
-    """
-    row = row or {}
-    if (row.get('state'), row.get('study')) == (STARTED, trial.study):
-      asked = _running(self._study, row['number'])
-    elif not asked or 'trial' in asked.user_attrs:  # That is another seed's.
-      if asked:
-        self._study.enqueue_trial(asked.params)
-      copied, asked = asked, self._study.ask()
-      if copied:
-        self._grid.drawn(asked)
-    asked.set_user_attr('trial', {
-        'key': trial.key, **dataclasses.asdict(trial.configuration),
-        'seed': trial.seed, 'data_root': trial.data_root})
-    asked.set_user_attr('attempts', row.get('attempts', 0) + 1)
-    return dataclasses.replace(trial, number=asked.number)
-
-  def end(self, trial: Trial, state: str, result: dict[str, Any]
-          ) -> dict[str, Any]:
-    """Ends a trial with what `trials.run` returned, or with an 'error'."""
-    _running(self._study, trial.number).set_user_attr(
-        'result', {**result, 'state': state})
-    value = result.get('values', {}).get(self._grid.goal)
-    if state == FINISHED and value is None:
-      state = FAILED  # For Optuna; its row says 'finished'.
-    self._study.tell(
-        trial.number, value if state == FINISHED else None,
-        state=_optuna().trial.TrialState[_STATES[state]])
-    return _row(self._study.get_trials(deepcopy=False)[trial.number])
 
 
 def is_poor(trial: Trial, epochs: int, opa: float) -> bool:
@@ -206,7 +147,7 @@ def is_poor(trial: Trial, epochs: int, opa: float) -> bool:
   optuna = _optuna()
   study = optuna.load_study(study_name=trial.study, storage=_storage(trial.out),
                             pruner=_pruner(trial.prune))
-  reporting = _running(study, trial.number)
+  reporting = running(study, trial.number)
   maximizes = study.direction == optuna.study.StudyDirection.MAXIMIZE
   reporting.report(opa if maximizes else -opa, epochs)
   return reporting.should_prune()

@@ -10,10 +10,11 @@ command continues after any interruption.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
-from collections.abc import Iterator
-from typing import Any, Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from tqdm import tqdm
 
@@ -21,8 +22,9 @@ from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import grid, leaderboard, pool, study, trials
+from tpu_graphs_ext.sweep.grid import Configuration
 from tpu_graphs_ext.sweep.leaderboard import Leaderboard
-from tpu_graphs_ext.sweep.trials import Trial
+from tpu_graphs_ext.sweep.trials import FAILED, STARTED, Trial
 
 _log = logging.getLogger(__name__)
 
@@ -68,20 +70,20 @@ class _Sweep:
   def __init__(self, tried: grid.Grid, out: str, retry_failed: bool):
     trials.forget_files()
     self._grid, self._out, self._retry = tried, out, retry_failed
-    self._study = study.Study(tried, out)
-    self._known = study.rows(out)
+    self._study = study.opened(tried, out)
+    self._rows = study.rows(out)  # By the keys of all trials of the folder.
     self._over: dict[str, dict[str, Any]] = {}  # Rows of this sweep's trials.
     self._begun: dict[str, Trial] = {}
     self._next_tables = 0.0
 
   def run(self, work: Work, workers: int, scheduler: str) -> Leaderboard:
-    for configuration in self._study.known():
-      for trial in trials.trials_of(self._grid, self._out, configuration):
-        self._look_up(trial)
+    known = list(self._known_configurations())
+    for configuration in known:
+      list(self._open_trials(configuration))  # Notes those that are over.
     total, before = self._grid.num_trials, len(self._over)
     if before:
       _log.info('%d of %d trials are done already', before, total)
-    outcomes = pool.run(work, self._left(), workers=workers,
+    outcomes = pool.run(work, self._begin_all(known), workers=workers,
                         scheduler=scheduler)
     try:
       with tqdm(total=total, initial=before, unit='trial',
@@ -100,39 +102,70 @@ class _Sweep:
         board.write(self._out)
     return board
 
-  def _look_up(self, trial: Trial) -> None:
-    """Takes the row of a trial that an earlier sweep ended."""
-    row = self._known.get(trial.key)
-    if row and row['state'] != study.STARTED and not (
-        row['state'] == study.FAILED and self._retry):
-      self._over[trial.key] = row
+  def _known_configurations(self) -> Iterator[Configuration]:
+    """All of a grid, or those that its search has drawn so far."""
+    if self._grid.search.method == 'grid':
+      yield from self._grid.configurations()
+      return
+    drawn = {}
+    for trial in self._study.get_trials(deepcopy=False):
+      if content := trial.user_attrs.get('trial'):
+        configuration = Configuration(**{
+            name: content[name] for name in ('model', 'kwargs', 'settings')})
+        drawn[repr(configuration)] = configuration
+    yield from list(drawn.values())[:self._grid.search.configurations]
 
-  def _left(self) -> Iterator[tuple[str, Trial]]:
-    """Trials that are neither over nor under way, as workers become free."""
-    known = list(self._study.known())
-    for configuration in known:
-      yield from self._begin(configuration)
-    for _ in range(self._grid.search.configurations - len(known)):
-      yield from self._begin(*self._study.drawn())
-
-  def _begin(self, configuration: grid.Configuration,
-             asked: Any = None) -> Iterator[tuple[str, Trial]]:
+  def _open_trials(self, configuration: Configuration) -> Iterator[Trial]:
+    """Its trials that are neither over nor under way."""
     for trial in trials.trials_of(self._grid, self._out, configuration):
-      self._look_up(trial)
-      if not (trial.key in self._over or trial.key in self._begun):
-        self._begun[trial.key] = self._study.begin(
-            trial, self._known.get(trial.key), asked)
-        yield trial.key, self._begun[trial.key]
+      row = self._rows.get(trial.key)
+      if row and row['state'] != STARTED and not (
+          row['state'] == FAILED and self._retry):
+        self._over.setdefault(trial.key, row)
+      elif trial.key not in self._begun:
+        yield trial
+
+  def _begin_all(self, known: list[Configuration]
+                 ) -> Iterator[tuple[str, Trial]]:
+    """Begins trials as workers become free; (key, trial) of each."""
+    for configuration in known:
+      for trial in self._open_trials(configuration):
+        yield trial.key, self._begin(trial)
+    for _ in range(self._grid.search.configurations - len(known)):
+      asked = self._study.ask()
+      for trial in self._open_trials(self._grid.drawn(asked)):
+        if 'trial' in asked.user_attrs:  # It is another seed's.
+          self._study.enqueue_trial(asked.params)
+          asked = self._study.ask()
+          self._grid.drawn(asked)
+        yield trial.key, self._begin(trial, asked)
+
+  def _begin(self, trial: Trial, asked: Any = None) -> Trial:
+    """Starts a trial, whose configuration the Optuna trial `asked` drew."""
+    row = self._rows.get(trial.key, {})
+    if (row.get('state'), row.get('study')) == (STARTED, trial.study):
+      begun = study.running(self._study, row['number'])
+    else:
+      begun = asked or self._study.ask()
+    begun.set_user_attr('trial', {
+        'key': trial.key, **dataclasses.asdict(trial.configuration),
+        'seed': trial.seed, 'data_root': trial.data_root})
+    begun.set_user_attr('attempts', row.get('attempts', 0) + 1)
+    self._begun[trial.key] = dataclasses.replace(trial, number=begun.number)
+    return self._begun[trial.key]
 
   def _note(self, outcome: pool.Outcome) -> None:
     trial = self._begun[outcome.key]
-    state, result = outcome.result or (study.FAILED, {'error': outcome.error})
-    row = self._over[trial.key] = self._study.end(trial, state, result)
+    state, result = outcome.result or (FAILED, {'error': outcome.error})
+    values = result.get('values', {})
+    row = self._over[trial.key] = study.end(
+        self._study, trial.number, {**result, 'state': state},
+        values.get(self._grid.goal))
     if outcome.error:
       _log.warning('%s: failed: %s', trials.describe(row), outcome.error)
     else:
       _log.info('%s: %s', trials.describe(row), ', '.join(
-          f'{name} {value:.4f}' for name, value in result['values'].items()))
+          f'{name} {value:.4f}' for name, value in values.items()))
     start = time.monotonic()
     if start >= self._next_tables:
       Leaderboard(self._grid, self._over.values()).write(self._out)
