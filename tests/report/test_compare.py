@@ -78,26 +78,12 @@ def test_worst_and_best_kernels_of_each_group():
   assert section['unit'] == 'elements'
   first, second, _ = section['kernels']
   assert first['title'] == 'net_3: worst of Model1 (90.0 %)'
+  assert 'opcodes: 1 ' in first['text']
   assert 'Each mark is a tile' in first['figures'][0].said
   # The last configuration is tried first.
   assert cells(first['tiles'], 'configuration')[1] == 19
   assert cells(first['tiles'], 'place that Model1 predicts')[1] == 1
   assert len(second['figures']) == 2
-
-
-def test_nodes_say_opcode_shape_and_layout():
-  arrays = features.module_arrays(tiny_hlo.convolution())
-  one = np.ones(1, np.int64)
-  nodes = kernels.nodes_of(Kernel(
-      'net_0', arrays.node_feat, arrays.node_opcode, arrays.edge_index,
-      features.config_features([], [[1, 1]]), one, one)).values.tolist()
-  assert nodes[1] == [1, 'parameter', 'f32[32,10,10,256]', '{3,0,2,1}', '']
-  assert nodes[2][2] == 'bf16[3,3,256,384]'
-  assert nodes[5][1:4] == ['add', 'f32[32,4,4,384]', '{3,0,2,1}']
-  assert nodes[5][4]  # It reads other nodes.
-  odd = tiny_kernels.make_kernel(node_width=12)
-  odd.node_opcode[0] = 250
-  assert kernels.nodes_of(odd).values[0, 1:4].tolist() == ['unknown', '?[]', '']
 
 
 def test_counts_of_an_elementwise_kernel():

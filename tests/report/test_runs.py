@@ -146,7 +146,8 @@ def test_no_two_groups_have_one_name(tmp_path):
   groups = grouped(tmp_path, run_info(note='x' * 30 + 'a'),
                    run_info(note='x' * 30 + 'b'))
   first = f'TinyRanker, note={"x" * 23}…'
-  assert [group.name for group in groups] == [f'{first} (1)', f'{first} (2)']
+  assert [group.name for group in groups] == [
+      f'{first} {group.runs[0].name[:8]}' for group in groups]
   assert runs.shown({'node': [0] * 140, 'config': [0] * 24}) == 'given'
   assert runs.shown(0.5) == '0.5'
 

@@ -13,14 +13,7 @@ import pandas as pd
 from tpu_graphs_ext.engine import metrics
 from tpu_graphs_ext.report import charts, page
 from tpu_graphs_ext.report.charts import Bar, Look
-from tpu_graphs_ext.report.measure import (
-  DEFAULT,
-  RANDOM,
-  Comparison,
-  Measure,
-  mean_interval,
-  measures_of,
-)
+from tpu_graphs_ext.report.measure import DEFAULT, RANDOM, Comparison, Measure
 
 MOST_DRAWN = 8  # Programs or kinds in a figure; the tables have all.
 _FEWEST = 10  # Problems that a distribution is drawn of.
@@ -48,7 +41,7 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
   return {
       'title': title, 'certainty': certainty,
       'data': f'{data}: {comparison.source}', 'means': means_table(comparison),
-      'overall': _figure(comparison, measures_of(task)[0], '', every, looks),
+      'overall': _figure(comparison, comparison.measures[0], '', every, looks),
       'programs': by(comparison, 'program', looks),
       'kinds': by(comparison, 'kind', looks),
       'distributions': distributions(comparison, looks),
@@ -64,7 +57,7 @@ def headline(comparison: Comparison) -> tuple[str, str]:
   The best group is compared with the next one, and with the default tile,
   which is in the title if it is ahead.
   """
-  measure = measures_of(comparison.task)[0]
+  measure = comparison.measures[0]
   values = comparison.values(measure)
   best, *others = values
   if not others:
@@ -118,20 +111,27 @@ def _gain(measure: Measure, values: pd.DataFrame, one: str,
 
 def means_table(comparison: Comparison) -> page.Table:
   """A row for everyone who chooses, the best first, with intervals."""
-  measures = measures_of(comparison.task)
-  values = {measure: comparison.values(measure) for measure in measures}
-  groups = list(comparison.groups)
-  best = [name for name in values[measures[0]] if name in groups]
-  others = [name for name in values[measures[-1]] if name not in groups]
+  values = {measure: comparison.values(measure)
+            for measure in comparison.measures}
+  # The default tile has a slowdown alone, so it comes after the groups.
+  names = dict.fromkeys(name for of in values.values() for name in of)
   runs = {name: f', {len(of)} runs' for name, of in comparison.groups.items()
           if len(of) > 1}
   return page.table(
       'Mean [95 % interval]',
-      ('who chooses', *(measure.name for measure in measures)),
+      ('who chooses', *(measure.name for measure in values)),
       ((name + runs.get(name, ''), *(
-          page.interval(*mean_interval(of[name]), measure.digits)
-          if name in of else page.NOTHING for measure, of in values.items()))
-       for name in [*best, *others]))
+          _cell(of[name], measure) if name in of else page.NOTHING
+          for measure, of in values.items())) for name in names))
+
+
+def _cell(values: pd.Series, measure: Measure) -> str:
+  return page.interval(*_mean_interval(values), measure.digits)
+
+
+def _mean_interval(values: pd.Series) -> tuple[float, float, float]:
+  """(mean, low, high) without NaN; NaN where unknown."""
+  return (float(values.mean()), *metrics.bootstrap_interval(values))
 
 
 # ------------------------------------------------------------------- by part
@@ -150,11 +150,10 @@ def by(comparison: Comparison, column: str, looks: Looks) -> dict[str, Any]:
   parts = {f'all {comparison.task.problem}s': labels.notna().to_numpy(),
            **{name: (labels == name).to_numpy() for name in common}}
   drawn = dict(itertools.islice(parts.items(), MOST_DRAWN + 1))
-  measures = measures_of(comparison.task)
   return {'figures': [_figure(comparison, measure, column, drawn, looks)
-                      for measure in measures],
+                      for measure in comparison.measures],
           'tables': [_table(comparison, measure, column, parts)
-                     for measure in measures],
+                     for measure in comparison.measures],
           'number': len(common), 'drawn': len(drawn) - 1}
 
 
@@ -167,7 +166,7 @@ def _figure(comparison: Comparison, measure: Measure, what: str,
   values, nouns = comparison.values(measure), f'{comparison.task.problem}s'
   blocks = [(f'{name} ({mask.sum()})' if name else '', [
       Bar(looks[column], *found) for column in values
-      for found in [mean_interval(values[column][mask])]
+      for found in [_mean_interval(values[column][mask])]
       if not math.isnan(found[0])]) for name, mask in parts.items()]
   name, unit, label, better = (
       (measure.name, '', measure.name, 'Higher') if measure.higher_is_better
@@ -188,8 +187,8 @@ def _table(comparison: Comparison, measure: Measure, what: str,
       f'{measure.name}, mean [95 % interval]',
       (what, f'{comparison.task.problem}s', *values),
       ((name, str(mask.sum()), *(
-          page.interval(*mean_interval(values[column][mask]), measure.digits)
-          for column in values)) for name, mask in parts.items()))
+          _cell(values[column][mask], measure) for column in values))
+       for name, mask in parts.items()))
 
 
 # ------------------------------------------------------------ over problems
@@ -200,8 +199,7 @@ def distributions(comparison: Comparison, looks: Looks) -> list[page.Figure]:
   if len(comparison.rows) < _FEWEST:
     return []
   return [_distribution(comparison.values(measure), measure, looks)
-          for measure in measures_of(comparison.task)
-          if not measure.higher_is_better]
+          for measure in comparison.measures if not measure.higher_is_better]
 
 
 def _distribution(values: pd.DataFrame, measure: Measure,
@@ -231,7 +229,7 @@ def _distribution(values: pd.DataFrame, measure: Measure,
 def differences(comparison: Comparison) -> Optional[page.Table]:
   """The best group minus each other, and each group minus the default tile."""
   values = {measure: comparison.values(measure)
-            for measure in measures_of(comparison.task)}
+            for measure in comparison.measures}
   names = next(iter(values.values()))
   best, *others = (name for name in names if name in comparison.groups)
   pairs = [(best, other) for other in others]

@@ -94,16 +94,22 @@ def _kernel(comparison: Comparison, place: int, roles: Mapping[str, str],
       for name, role in roles.items())
   return {
       'title': f'{kernel.tile_id}: {said}',
-      'text': f'Kind: {row["kind"]}; {kernel.num_configs} configurations, the '
-              f'best of which takes {_us(kernel.runtime_ns[best])} us. '
-              'Slowdown of the default tile: '
-              f'{page.number(100 * row["default"])} %.',
+      'text': f'Kind: {row["kind"]}; opcodes: {_opcodes(kernel)}. '
+              f'{kernel.num_configs} configurations, the best of which takes '
+              f'{_us(kernel.runtime_ns[best])} us. Slowdown of the default '
+              f'tile: {page.number(100 * row["default"])} %.',
       'figures': [
           _scatter(kernel, looks[name], of, best, rows[name]['kendall'])
           for name, of in scores.items()],
-      'tiles': _tiles_table(kernel, scores, best, in_elements),
-      'nodes': page.Table(f'Nodes of {kernel.tile_id}, in the order of the '
-                          'file', nodes_of(kernel))}
+      'tiles': _tiles_table(kernel, scores, best, in_elements)}
+
+
+def _opcodes(kernel: Kernel) -> str:
+  """'2 add, 3 parameter'."""
+  number = collections.Counter(
+      schema.OPCODE_NAMES.get(opcode, 'unknown')
+      for opcode in kernel.node_opcode.tolist())
+  return ', '.join(f'{count} {name}' for name, count in sorted(number.items()))
 
 
 def _us(runtime_ns: float) -> str:
@@ -201,34 +207,3 @@ def count_rows(kernel: Kernel, configs: Sequence[int],
         text(value) if not best or abs(value / best - 1) < 1e-6
         else f'{text(value)} ({page.TIMES} {value / best:.3g})'
         for value in values.tolist()))
-
-
-def nodes_of(kernel: Kernel) -> pd.DataFrame:
-  """A row a node, in the order of the file: node, opcode, shape, layout, reads.
-
-  Shapes are as HLO writes them, such as 'f32[128,64]'; layouts have the most
-  minor dimension first; `reads` are the producers' numbers.
-  """
-  features = np.zeros((kernel.num_nodes, len(schema.NODE_FEATURES)))
-  known = min(features.shape[1], kernel.node_feat.shape[1])
-  features[:, :known] = np.rint(kernel.node_feat[:, :known])
-  sizes, types, minor = (
-      features[:, schema.NODE_GROUPS[group]].astype(np.int64) for group in (
-          'shape_dimensions', 'shape_element_type', 'layout_minor_to_major'))
-  parts = features[:, schema.NODE_COLUMN['shape_tuple_shapes_size']]
-  producers = collections.defaultdict(list)
-  for consumer, producer in kernel.edge_index.tolist():
-    producers[consumer].append(str(producer))
-  rows = []
-  for node, opcode in enumerate(kernel.node_opcode.tolist()):
-    dims = [str(size) for size in sizes[node, :schema.MAX_DIMS] if size > 0]
-    is_type = np.flatnonzero(types[node] == 1)
-    kind = schema.ELEMENT_TYPES[is_type[0]].lower() if is_type.size else '?'
-    order = ','.join(map(str, minor[node, :len(dims)]))
-    rows.append((
-        node, schema.OPCODE_NAMES.get(opcode, 'unknown'),
-        f'tuple of {int(parts[node])}' if kind == 'tuple'
-        else f'{kind}[{",".join(dims)}]', f'{{{order}}}' if dims else '',
-        ', '.join(producers[node])))
-  return pd.DataFrame(
-      rows, columns=['node', 'opcode', 'shape', 'layout', 'reads'])

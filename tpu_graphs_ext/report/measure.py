@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 import pandas as pd
 
-from tpu_graphs_ext.engine import evaluate, metrics, scoring
+from tpu_graphs_ext.engine import evaluate, scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import DATA_ROOT, Loading, LoadSettings
 from tpu_graphs_ext.errors import UserError
@@ -70,6 +70,10 @@ class Comparison:
   groups: dict[str, list[Measured]] = dataclasses.field(default_factory=dict)
 
   @property
+  def measures(self) -> list[Measure]:
+    return measures_of(self.task)
+
+  @property
   def rows(self) -> pd.DataFrame:
     """The first run's rows, for the columns that no model changes."""
     return next(iter(self.groups.values()))[0].rows
@@ -91,11 +95,6 @@ class Comparison:
       found[RANDOM[self.task.name]] = self.rows[
           measure.column.replace('slowdown', 'random')]
     return measure.scale * found
-
-
-def mean_interval(values: pd.Series) -> tuple[float, float, float]:
-  """(mean, low, high) without NaN; NaN where unknown."""
-  return (float(values.mean()), *metrics.bootstrap_interval(values))
 
 
 def measure(groups: Sequence[Group], data: str, loading: LoadSettings,

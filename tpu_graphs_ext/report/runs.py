@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
-import functools
 import json
 import os
 import pathlib
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import pandas as pd
 
@@ -26,7 +24,6 @@ _NOT_TRAINED = ('model', 'model_kwargs_json', 'out_dir', 'results_csv',
 _BASELINE = {'tile': 'tiles_train.py', 'layout': 'layout_train.py'}
 
 
-@dataclasses.dataclass(frozen=True)
 class Run:
   """One training run.
 
@@ -34,62 +31,39 @@ class Run:
     run_path: its run file.
     info: content of that file.
     model_dir: its model folder; None if there is only the run file.
+    name: of its run file, without 'run_' and the ending.
+    task: 'tile' or 'layout'.
+    model, kwargs: class and arguments.
+    settings: of this package's `train`; empty for a run of the baseline's.
+    flags: what it was trained with, besides the model and its arguments.
+    curve: train_loss, train_opa, val_loss and val_opa by epoch, from 1;
+      without the columns that the run file has only in part.
+
+  Raises:
+    UserError: its arguments are damaged.
   """
-  run_path: str
-  info: dict[str, Any]
-  model_dir: Optional[str]
 
-  @property
-  def name(self) -> str:
-    """The name of its run file, without 'run_' and the ending."""
-    name = os.path.basename(self.run_path)
-    return name.removeprefix('run_').split('.jsonz')[0]
-
-  @property
-  def task(self) -> str:
-    """'tile' or 'layout'."""
-    return artifacts.task_of(self.info['args'])
-
-  @property
-  def model(self) -> str:
-    return self.info['args']['model']
-
-  @functools.cached_property
-  def kwargs(self) -> dict[str, Any]:
-    return parse_model_kwargs(self.info['args']['model_kwargs_json'])
-
-  @property
-  def settings(self) -> dict[str, Any]:
-    """Of this package's `train`; empty for a run of the baseline's."""
-    return self.info.get('settings', {})
-
-  @property
-  def flags(self) -> dict[str, Any]:
-    """What it was trained with, besides the model and its arguments."""
-    return {**{key: value for key, value in sorted(self.info['args'].items())
-               if key not in _NOT_TRAINED},
-            **{key: self.settings[key] for key in ('data_root', 'toy_data')
-               if key in self.settings},
-            'host': self.info.get('host', _BASELINE[self.task])}
-
-  @functools.cached_property
-  def curve(self) -> pd.DataFrame:
-    """train_loss, train_opa, val_loss and val_opa by epoch, from 1.
-
-    Columns that the run file has only in part are left out.
-    """
-    stored = self.info.get('train_curve', {})
+  def __init__(self, run_path: str, info: dict[str, Any],
+               model_dir: Optional[str]):
+    self.run_path, self.info, self.model_dir = run_path, info, model_dir
+    name = os.path.basename(run_path)
+    self.name = name.removeprefix('run_').split('.jsonz')[0]
+    args, self.settings = info['args'], info.get('settings', {})
+    self.task, self.model = artifacts.task_of(args), args['model']
+    self.kwargs = parse_model_kwargs(args['model_kwargs_json'])
+    self.flags = {
+        **{key: value for key, value in sorted(args.items())
+           if key not in _NOT_TRAINED},
+        **{key: self.settings[key] for key in ('data_root', 'toy_data')
+           if key in self.settings},
+        'host': info.get('host', _BASELINE[self.task])}
+    stored = info.get('train_curve', {})
     epochs = len(stored.get('epoch') or [])
-    return pd.DataFrame(
+    self.curve = pd.DataFrame(
         {key: values for key, values in stored.items()
          if key != 'epoch' and isinstance(values, list)
          and len(values) == epochs and all(map(_is_number, values))},
         pd.RangeIndex(1, epochs + 1, name='epoch'), dtype=float)
-
-  @property
-  def is_finished(self) -> bool:
-    """Whether the trainer measured its best model, which it does at the end."""
-    return bool(self.info.get('final_error'))
 
   def record(self, ks: Iterable[int]) -> dict[str, Any]:
     """What the run file says, a cell for each column of the tables of runs.
@@ -115,8 +89,7 @@ class Run:
            else None for k in ks}}
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
   """Runs that differ only in their seed.
 
   Attributes:
@@ -147,14 +120,11 @@ def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
   found, problems = {}, []
   for path in paths:
     read = []
-    try:
-      for run_path in _run_paths(path):
-        try:
-          read.append(_read(run_path, problems))
-        except UserError as error:
-          problems.append(str(error))
-    except UserError as error:
-      problems.append(str(error))
+    for run_path in _run_paths(path, problems):
+      try:
+        read.append(_read(run_path, problems))
+      except UserError as error:
+        problems.append(str(error))
     # The names of runs are hashes, whose order means nothing.
     for run in sorted(read, key=lambda run: (run.model, run.name)):
       found.setdefault(os.path.realpath(run.run_path), run)
@@ -182,12 +152,13 @@ def of_one_task(found: Sequence[Run], task: str) -> list[Run]:
   return chosen
 
 
-def _run_paths(path: str) -> list[str]:
+def _run_paths(path: str, problems: list[str]) -> list[str]:
   """Run files that a path stands for."""
   full = pathlib.Path(full_path(path))
   if not full.exists():
-    raise UserError(f'{path}: no such file or folder; name a model folder, a '
+    problems.append(f'{path}: no such file or folder; name a model folder, a '
                     'run file or a folder of them')
+    return []
   if full.name.startswith('model_'):
     return [artifacts.run_path_of(str(full))]
   if not full.is_dir():
@@ -198,7 +169,7 @@ def _run_paths(path: str) -> list[str]:
   if not found:
     there = sorted(os.listdir(full))
     has = f'it has {shortened(there, 5)}' if there else 'it is empty'
-    raise UserError(
+    problems.append(
         f'{path}: has no run, which is a folder model_<hash> and a file '
         f'run_<hash>.jsonz as `train` or tiles_train.py write them; {has}. '
         'Name the --out_dir of a training')
@@ -212,12 +183,11 @@ def _read(path: str, problems: list[str]) -> Run:
   run = Run(path, info, None)
   model_dir = os.path.join(os.path.dirname(path), f'model_{run.name}')
   if os.path.isdir(model_dir):
-    run = dataclasses.replace(run, model_dir=model_dir)
+    run.model_dir = model_dir
   else:
     problems.append(f'{path}: its model folder is not beside it, so only what '
                     'the run file says is here; copy the folder there')
-  _ = run.kwargs  # Raises if they are damaged.
-  if not run.is_finished:
+  if not info.get('final_error'):  # Trainers measure their best model at last.
     problems.append(f'{path}: the run is not finished; this is its state at '
                     f'epoch {len(run.curve)}. `train --resume` continues it')
   return run
@@ -232,17 +202,30 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
   for run in runs:
     members[_text([run.model, run.kwargs, run.flags])].append(run)
   groups = [sorted(group, key=_by_seed) for group in members.values()]
-  labels = _labels([group[0] for group in groups])
+  labels = [_label(group[0], [other[0] for other in groups])
+            for group in groups]
   # Long labels are cut, so two of them may be equal.
   return [Group(label if labels.count(label) == 1
-                else f'{label} ({labels[:number].count(label) + 1})', group)
-          for number, (group, label) in enumerate(zip(groups, labels))]
+                else f'{label} {group[0].name[:8]}', group)
+          for group, label in zip(groups, labels)]
 
 
 def _by_seed(run: Run) -> tuple:
   seed = run.info.get('seed')  # The baseline's trainer keeps none.
   return (seed is None, seed or 0, run.info['args'].get('run_id', ''),
           run.run_path)
+
+
+def _label(run: Run, others: Sequence[Run]) -> str:
+  """Its model, with up to two arguments that differ, or its hash."""
+  namesakes = [other for other in others if other.model == run.model]
+  parts = [
+      f'{key}={shown(value, 24)}' for part in ('kwargs', 'flags')
+      for key, value in sorted(getattr(run, part).items())
+      if len({_text(getattr(other, part).get(key, ''))
+              for other in namesakes}) > 1]
+  return (', '.join([run.model, *parts]) if len(parts) <= 2
+          else f'{run.model} {run.name[:8]}')
 
 
 def shown(value: Any, most: int = 48) -> str:
@@ -255,18 +238,3 @@ def shown(value: Any, most: int = 48) -> str:
 
 def _text(value: Any) -> str:
   return json.dumps(value, sort_keys=True)
-
-
-def _labels(runs: Sequence[Run]) -> list[str]:
-  """Each run's model, with up to two arguments that differ, or its hash."""
-  labels = []
-  for run in runs:
-    namesakes = [other for other in runs if other.model == run.model]
-    parts = [
-        f'{key}={shown(value, 24)}' for part in ('kwargs', 'flags')
-        for key, value in sorted(getattr(run, part).items())
-        if len({_text(getattr(other, part).get(key, ''))
-                for other in namesakes}) > 1]
-    labels.append(', '.join([run.model, *parts]) if len(parts) <= 2
-                  else f'{run.model} {run.name[:8]}')
-  return labels
