@@ -21,12 +21,12 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn, Optional
 
 import tpu_graphs_ext
-from tpu_graphs_ext.cli import assignment, flags, many, rank, verbs
+from tpu_graphs_ext.cli import assignment, flags, rank, verbs
 from tpu_graphs_ext.errors import UserError, did_you_mean, printable
 from tpu_graphs_ext.files import read_json
 from tpu_graphs_ext.stacks.quiet import NoTerminal
 
-_MODULES = verbs, rank, many, assignment  # Their import adds the verbs.
+_MODULES = verbs, rank, assignment  # Their import adds the verbs.
 # The order of --help.
 _ORDER = (
     'train', 'evaluate', 'predict', 'rank', 'report', 'export', 'sweep',
