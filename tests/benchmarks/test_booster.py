@@ -190,8 +190,8 @@ def test_lightgbm_is_a_row(tmp_path):
   pytest.importorskip('lightgbm', reason='LightGBM is not installed')
   root = tiny_kernels.write_data_root(tmp_path / 'data')
   row = accuracy_run.run(accuracy_run.RunSpec(
-      'tiny', str(root), accuracy_run.SPLITS, 'LightGBM', 'LightGBM',
-      '{"trees": 100}', 4, 1, '', '', str(tmp_path / 'run'), '', 1))
+      'tile', 'tiny', str(root), 'LightGBM', 'LightGBM', '{"trees": 100}', 4,
+      1, '', '', str(tmp_path / 'run'), '', 1))
   assert (row['valid_kernels'], row['test_kernels']) == (12, 6)
   # The runtimes follow the first column of the configurations.
   assert row['valid_micro_opa'] > 0.9 and row['test_micro_opa'] > 0.9
