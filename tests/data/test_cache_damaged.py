@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from support import damage, tiny_kernels
-from tpu_graphs_ext.data import cache
-from tpu_graphs_ext.data.partition import FLAT_ARRAYS
+from tpu_graphs_ext.data import cache, partition, rules
 
 
 class Cached:
@@ -18,16 +17,16 @@ class Cached:
   def __init__(self, folder):
     self.paths = [tiny_kernels.diamond().save(str(folder)),
                   tiny_kernels.one_node().save(str(folder))]
-    self.sound = cache.open_files(self.paths)
+    self.sound = partition.open_files(self.paths)
     self.folder = str(folder / 'cache')
-    cache.open_files(self.paths, self.folder)
+    partition.open_files(self.paths, self.folder)
     self.entry, = (folder / 'cache').iterdir()
 
   def check(self, what) -> None:
     with damage.within_limits(what):
-      read = cache.open_files(self.paths, self.folder)
+      read = partition.open_files(self.paths, self.folder)
     assert list(read.tile_ids) == list(self.sound.tile_ids)
-    for name in FLAT_ARRAYS:
+    for name in rules.TILE.arrays:
       np.testing.assert_array_equal(
           getattr(read, name), getattr(self.sound, name), err_msg=str(what))
 
@@ -38,7 +37,7 @@ def cached(tmp_path_factory):
 
 
 def fuzz(cached: Cached, rounds: int) -> None:
-  names = [cache.META_FILE, *FLAT_ARRAYS]
+  names = [cache.META_FILE, *rules.TILE.arrays]
   for seed in range(rounds):
     path = cached.entry / names[seed % len(names)]
     content = path.read_bytes()

@@ -7,7 +7,6 @@ import pytest
 
 from support import tiny_kernels, tiny_layouts
 from tpu_graphs_ext.data import cache, programs, rules
-from tpu_graphs_ext.data import program as program_lib
 from tpu_graphs_ext.engine import evaluate, task
 from tpu_graphs_ext.errors import UserError
 
@@ -26,9 +25,9 @@ def test_a_program_is_what_its_file_holds(tmp_path):
   # Written to a temporary folder, to the cache, and opened again.
   for cache_dir in ('', str(tmp_path / 'cache'), str(tmp_path / 'cache')):
     program = programs.open_program(path, cache_dir)
-    for ours, stored_name in program_lib.ARRAYS.items():
+    for ours, field in rules.LAYOUT.arrays.items():
       np.testing.assert_array_equal(
-          getattr(program, ours), arrays[stored_name])
+          getattr(program, ours), arrays[field.name])
     chosen = np.array([7, 0, 7])
     layouts = program.layouts(chosen)
     assert layouts.dtype == np.float32
@@ -47,7 +46,7 @@ def test_a_program_is_what_its_file_holds(tmp_path):
 def test_only_blocks_that_are_asked_for_are_read(tmp_path, monkeypatch):
   # Blocks of three configurations; the file is read in two parts of six.
   monkeypatch.setattr(cache, 'BLOCK_BYTES', 3 * 6 * 18)
-  monkeypatch.setattr(program_lib, '_READ_BYTES', 4 * 6 * 6 * 18)
+  monkeypatch.setattr(programs, '_READ_BYTES', 4 * 6 * 6 * 18)
   path = write(tmp_path / 'a.npz')
   program = programs.open_program(path, str(tmp_path / 'cache'))
   entry, = (tmp_path / 'cache').iterdir()

@@ -263,8 +263,8 @@ def test_entry_built_meanwhile_by_another_process(folder, cache_dir,
   """The slower of two builders takes the faster one's entry."""
   build, fast = cache._build, []
 
-  def slow_build(kernels, entry):
-    build(kernels, entry)
+  def slow_build(*arguments):
+    build(*arguments)
     if not fast:
       fast.append(True)
       fast.append(read.read_split(folder, cache_dir=cache_dir))

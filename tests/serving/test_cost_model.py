@@ -256,7 +256,7 @@ def changed(**values):
 REFUSED_KERNELS = [
     (3, 'a kernel is a int; give the path'),
     ('kernel.pb', 'kernel.pb: is not a kernel; give the path of an .npz'),
-    ('/nowhere/k.npz', '/nowhere/k.npz: cannot be read as a tile kernel'),
+    ('/nowhere/k.npz', '/nowhere/k.npz: cannot be read as a tile file'),
     (without('node_opcode'), 'node_opcode not given; they are'),
     (without('config_feat'), 'has no config_feat; say which tiles'),
     (changed(config_feats=1), "name 'config_feats'; did you mean config_feat"),

@@ -172,7 +172,7 @@ def test_files_that_cannot_be_ranked_have_rows(ranked, folder, tmp_path):
   found = rows_in(content)
   assert [row['error'] is None for row in found] == [
       True, False, False, False, True, False, True]
-  for number, said in ((1, 'cannot be read as a tile kernel'),
+  for number, said in ((1, 'cannot be read as a tile file'),
                        (2, 'config_feat'), (3, '139'), (5, 'no such file')):
     assert f'net_{number}.npz' in found[number]['error']
     assert said in found[number]['error'], found[number]['error']

@@ -18,21 +18,13 @@ import math
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-import tqdm
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import npz
-from tpu_graphs_ext.data.kernel import Kernel, tile_id_of, unreadable
-from tpu_graphs_ext.data.partition import (
-  AXES,
-  FLAT_ARRAYS,
-  Partition,
-  readable,
-)
 from tpu_graphs_ext.errors import UserError
 
 # Part of every key: a change of the format makes old entries unreachable.
@@ -60,20 +52,24 @@ def content_key(paths: list[str], salt: str = FORMAT) -> str:
         members = [(member.filename, member.file_size, member.CRC)
                    for member in archive.infolist()]
     except npz.DamagedError as error:
-      raise unreadable(path, error) from error
+      raise UserError(
+          f'{path}: cannot be read as an .npz file ({error}); copy the file '
+          'again, or run `tpu-graphs-ext check-data` on its folder to see '
+          'every fault') from error
     digest.update(repr((os.path.basename(path), members)).encode())
   return digest.hexdigest()[:32]
 
 
-def open_or_build(entry: str, names: Iterable[str],
-                  build: Callable[[str], None],
+def open_or_build(entry: str, dtypes: Mapping[str, Any],
+                  blocks: Callable[[dict], Iterable[Mapping[str, np.ndarray]]],
                   read: Callable[[Entry], _T]) -> _T:
   """What `read` makes of an entry, built first if missing or damaged.
 
   Args:
     entry: its folder, which need not be there.
-    names: its files, besides `META_FILE`; others keep it from being built.
-    build: fills a folder by `write`.
+    dtypes: array -> its type here. Other files keep the entry from being built.
+    blocks: yields {array: its next rows}. It is given a dict that it may fill
+      with what `Entry.meta` should have besides.
     read: raises OSError, ValueError, KeyError, TypeError or UserError where
       the entry is damaged.
 
@@ -87,7 +83,7 @@ def open_or_build(entry: str, names: Iterable[str],
     except (OSError, ValueError, KeyError, TypeError, UserError) as error:
       _log.warning('%s: the cache is damaged (%s) and will be built again',
                    entry, str(error))
-    others = sorted(set(os.listdir(entry)) - {META_FILE, *names})
+    others = sorted(set(os.listdir(entry)) - {META_FILE, *dtypes})
     if others or os.path.islink(entry):
       raise UserError(
           f'{entry}: a cache entry goes there, but it holds '
@@ -96,7 +92,7 @@ def open_or_build(entry: str, names: Iterable[str],
     shutil.rmtree(entry, ignore_errors=True)
   try:
     with files.new_folder(entry, replace=False) as temporary:
-      build(temporary)
+      _build(temporary, dtypes, blocks)
     return read(Entry(entry))
   except (OSError, ValueError) as error:
     raise UserError(
@@ -105,17 +101,15 @@ def open_or_build(entry: str, names: Iterable[str],
         'do without a cache') from error
 
 
-@contextlib.contextmanager
-def write(entry: str, names: Iterable[str], **more: Any) -> Iterator[
-    dict[str, Writer]]:
-  """Writers of the arrays of an entry, an empty folder; then its `META_FILE`.
-
-  `more` also goes into that; it may change in the `with` block.
-  """
+def _build(entry: str, dtypes: Mapping[str, Any], blocks: Callable) -> None:
+  """Writes the arrays of an entry, an empty folder, and its `META_FILE`."""
+  more = {}
   with contextlib.ExitStack() as stack:
-    writers = {name: Writer(stack.enter_context(
-        open(os.path.join(entry, name), 'wb'))) for name in names}
-    yield writers
+    writers = {name: _Writer(stack.enter_context(
+        open(os.path.join(entry, name), 'wb'))) for name in dtypes}
+    for block in blocks(more):
+      for name, rows in block.items():
+        writers[name].append(np.ascontiguousarray(rows, dtypes[name]))
   text = json.dumps({**more, 'arrays': {
       name: {'shape': [writer.rows, *writer.row_shape],
              'crc32s': writer.crc32s} for name, writer in writers.items()}})
@@ -123,15 +117,14 @@ def write(entry: str, names: Iterable[str], **more: Any) -> Iterator[
     json.dump({'crc32': zlib.crc32(text.encode()), 'meta': text}, file)
 
 
-class Writer:
+class _Writer:
   """Appends rows to one array, and keeps a checksum of each block."""
 
   def __init__(self, file: Any):
     self._file, self._size = file, 0
     self.rows, self.row_shape, self.crc32s = 0, (), []
 
-  def append(self, array: np.ndarray, dtype: Any) -> None:
-    array = np.ascontiguousarray(array, dtype)
+  def append(self, array: np.ndarray) -> None:
     self.rows, self.row_shape = self.rows + len(array), array.shape[1:]
     content = memoryview(array.reshape(-1).view(np.uint8))
     while content:
@@ -189,52 +182,3 @@ class Entry:
     array, check = self.mapped(name, dtype)
     check(0, array.nbytes)
     return array
-
-
-# -------------------------------------------------------------------- kernels
-
-_COUNTS = ['num_' + axis for axis in AXES]
-
-
-def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
-  """The kernels in these files, in this order.
-
-  Args:
-    paths: at least one .npz file, all of one folder.
-    cache_dir: folder of the cache, made if missing; None reads every file
-      into memory.
-
-  Raises:
-    UserError: a file is damaged, or the cache cannot be written.
-  """
-  folder = os.path.dirname(paths[0])
-  loaded = map(Kernel.load, tqdm.tqdm(
-      paths, desc=os.path.basename(folder), unit='kernel', disable=None))
-  if not cache_dir:
-    return Partition.from_kernels(loaded, folder)
-  return open_or_build(
-      os.path.join(cache_dir, content_key(paths)), (*FLAT_ARRAYS, *_COUNTS),
-      lambda entry: _build(readable(loaded, folder), entry),
-      lambda entry: _read(entry, [tile_id_of(path) for path in paths]))
-
-
-def _build(kernels: Iterable[Kernel], entry: str) -> None:
-  """Copies kernels, of which one at a time is in memory."""
-  with write(entry, (*FLAT_ARRAYS, *_COUNTS)) as writers:
-    for kernel in kernels:
-      for name, field in FLAT_ARRAYS.items():
-        writers[name].append(getattr(kernel, name), field.dtype)
-      for name in _COUNTS:
-        writers[name].append(np.array([getattr(kernel, name)]), np.int64)
-
-
-def _read(entry: Entry, tile_ids: list[str]) -> Partition:
-  arrays = {name: entry.array(name, field.dtype)
-            for name, field in FLAT_ARRAYS.items()}
-  counts = {axis: entry.array('num_' + axis, np.int64) for axis in AXES}
-  for name, field in FLAT_ARRAYS.items():
-    number = counts[field.axes[0]]
-    if (number.shape != (len(tile_ids),) or number.sum() != len(arrays[name])
-        or arrays[name].ndim != len(field.axes)):
-      raise ValueError(f'{name} has the shape {arrays[name].shape}')
-  return Partition.of_flat(tile_ids, counts, arrays)

@@ -9,22 +9,15 @@ import os
 import numpy as np
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import npz, rules, schema
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.data import rules, schema
+from tpu_graphs_ext.data.problem import Problem
 
 # Attribute of `Kernel` -> key in the .npz file. The file's names carry no unit.
-STORED_NAMES = {
-    'node_feat': 'node_feat',
-    'node_opcode': 'node_opcode',
-    'edge_index': 'edge_index',
-    'config_feat': 'config_feat',
-    'runtime_ns': 'config_runtime',
-    'normalizer_ns': 'config_runtime_normalizers',
-}
+STORED_NAMES = {name: field.name for name, field in rules.TILE.arrays.items()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Kernel:
+class Kernel(Problem):
   """A kernel and its measured tile-size configurations.
 
   Attributes:
@@ -50,14 +43,6 @@ class Kernel:
   normalizer_ns: np.ndarray
 
   @property
-  def num_nodes(self) -> int:
-    return len(self.node_feat)
-
-  @property
-  def num_edges(self) -> int:
-    return len(self.edge_index)
-
-  @property
   def num_configs(self) -> int:
     return len(self.config_feat)
 
@@ -70,11 +55,6 @@ class Kernel:
   def is_rankable(self) -> bool:
     """Whether any two configurations differ in their features."""
     return bool((self.config_feat != self.config_feat[:1]).any())
-
-  @property
-  def is_labelled(self) -> bool:
-    """Whether there are runtimes; public test splits have none."""
-    return bool(self.runtime_ns.any())
 
   @property
   def name(self) -> str:
@@ -98,14 +78,7 @@ class Kernel:
     Raises:
       UserError: the file is missing, damaged, pickled or lacks a key.
     """
-    try:
-      stored, faults = npz.read_arrays(path, list(STORED_NAMES.values()))
-      if faults:
-        raise npz.DamagedError(' '.join(next(iter(faults.items()))))
-    except npz.DamagedError as error:
-      if other := rules.belongs_to_other_task(path, 'tile'):
-        raise UserError(f'{path}: {other}') from error
-      raise unreadable(path, error) from error
+    stored = rules.TILE.read(path)
     return cls(tile_id=tile_id_of(path), **{
         name: stored[key] for name, key in STORED_NAMES.items()})
 
@@ -116,10 +89,13 @@ class Kernel:
     """
     path = os.path.join(folder, self.tile_id + '.npz')
     content = io.BytesIO()
-    np.savez_compressed(content, **{
-        key: getattr(self, name) for name, key in STORED_NAMES.items()})
+    np.savez_compressed(content, **self.stored())
     files.write_file(path, content.getvalue())
     return path
+
+  def stored(self) -> dict[str, np.ndarray]:
+    """The arrays under the names that they have in a file."""
+    return {key: getattr(self, name) for name, key in STORED_NAMES.items()}
 
 
 def bounds_of(row: np.ndarray, group: str) -> list[int]:
@@ -129,12 +105,13 @@ def bounds_of(row: np.ndarray, group: str) -> list[int]:
   return bounds[:used[-1] + 1].astype(int).tolist() if used.size else []
 
 
-def unreadable(path: str, error: Exception) -> UserError:
-  """The error for a file that is not a whole kernel."""
-  return UserError(
-      f'{path}: cannot be read as a tile kernel ({error}); copy the file '
-      'again, or run `tpu-graphs-ext check-data` on its folder to see every '
-      'fault')
+def require_readable(kernel: Kernel, where: str = '') -> None:
+  """Raises UserError if the arrays of a kernel make no sense together.
+
+  Other feature widths than in the real files and narrower integers pass.
+  `check-data` applies all rules.
+  """
+  rules.TILE.require(kernel.stored(), where or kernel.tile_id)
 
 
 def tile_id_of(path: str) -> str:

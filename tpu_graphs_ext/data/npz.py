@@ -26,7 +26,6 @@ _COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # As NumPy writes.
 MAX_DIRECTORY = 1 << 20
 _MAX_END = 22 + (1 << 16) + 20  # End record, longest comment, locator.
 _END, _END_64_LOCATOR = b'PK\x05\x06', b'PK\x06\x07'
-_ENCRYPTED = 1  # Bit of a zip member's flags.
 
 
 class DamagedError(Exception):
@@ -88,14 +87,14 @@ def array_names(path: str) -> set[str]:
 
 
 def read_arrays(path: str, names: Sequence[str],
-                max_bytes: int | None = None) -> tuple[
+                max_bytes: int = MAX_BYTES) -> tuple[
                     dict[str, np.ndarray], dict[str, str]]:
   """The arrays of these names that can be read, and faults of the others.
 
   Args:
     path: an .npz file.
     names: array names, without `.npy`.
-    max_bytes: larger arrays are refused. None: `MAX_BYTES`.
+    max_bytes: larger arrays are refused.
 
   Raises:
     DamagedError: the file as a whole cannot be read.
@@ -132,7 +131,7 @@ def shape_of(path: str, name: str) -> tuple[int, ...]:
 
 
 def blocks(path: str, name: str, rows: int,
-           max_bytes: int | None = None) -> Iterator[np.ndarray]:
+           max_bytes: int = MAX_BYTES) -> Iterator[np.ndarray]:
   """The rows of an array in order, `rows` at a time; the last may be fewer.
 
   An array that is stored column by column is read as a whole.
@@ -156,17 +155,14 @@ def blocks(path: str, name: str, rows: int,
 
 @contextlib.contextmanager
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo,
-            max_bytes: int | None) -> Iterator[tuple[BinaryIO, tuple]]:
+            max_bytes: int) -> Iterator[tuple[BinaryIO, tuple]]:
   """An open array, at its first number, and its dtype, order and shape."""
-  if info.flag_bits & _ENCRYPTED:
-    raise DamagedError('is encrypted')
   if info.compress_type not in _COMPRESSIONS:
     raise DamagedError(f'is compressed by method {info.compress_type}; NumPy '
                        'stores or deflates')
-  most = max_bytes or MAX_BYTES
-  if info.file_size > most:
+  if info.file_size > max_bytes:
     raise DamagedError(f'has {info.file_size:,} bytes; no kernel has more than '
-                       f'{most:,}')
+                       f'{max_bytes:,}')
   with archive.open(info) as member:
     dtype, _, shape = header = _header(member)
     size, there = math.prod(shape) * dtype.itemsize, (

@@ -7,24 +7,25 @@ batches by NumPy indexing.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+import tqdm
 
-from tpu_graphs_ext.data import rules
-from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel
+from tpu_graphs_ext.data import cache, rules
+from tpu_graphs_ext.data.kernel import Kernel, require_readable, tile_id_of
+from tpu_graphs_ext.data.problem import Problems, opcodes_below
 from tpu_graphs_ext.errors import UserError
 
-# Attribute of `Kernel` and of `Partition` -> the field as stored.
-FLAT_ARRAYS = {name: rules.TILE.fields[key]
-               for name, key in STORED_NAMES.items()}
-AXES = ('nodes', 'edges', 'configs')
+_AXES = ('nodes', 'edges', 'configs')
+# The arrays of kernels, one after the other, and the rows that each has there.
+_DTYPES = {**{name: field.dtype for name, field in rules.TILE.arrays.items()},
+           **{f'num_{axis}': 'int64' for axis in _AXES}}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Partition:
+class Partition(Problems):
   """Kernels in order, their rows in flat arrays that may be memory maps.
 
   A kernel's rows are contiguous in every array, but the arrays may hold rows
@@ -48,21 +49,18 @@ class Partition:
   num_configs: np.ndarray
 
   @classmethod
-  def of_flat(cls, tile_ids: Sequence[str], counts: dict[str, Sequence[int]],
-              arrays: dict[str, np.ndarray]) -> Partition:
+  def of_flat(cls, tile_ids: Sequence[str],
+              arrays: Mapping[str, np.ndarray]) -> Partition:
     """Kernels whose rows follow one another, without gaps.
 
-    `counts` has the numbers of rows of each kernel by axis, of `AXES`; `arrays`
-    those of `FLAT_ARRAYS`.
+    `arrays` are flat arrays and the numbers of rows, but no starts.
     """
     for array in arrays.values():
       array.setflags(write=False)
-    number = {axis: np.asarray(counts[axis], np.int64) for axis in AXES}
-    return cls(
-        tile_ids=list(tile_ids), **arrays,
-        **{f'num_{axis}': n for axis, n in number.items()},
-        **{f'{axis[:-1]}_start': np.cumsum(n) - n
-           for axis, n in number.items()})
+    counts = {axis[:-1]: arrays[f'num_{axis}'] for axis in _AXES}
+    return cls(tile_ids=list(tile_ids), **arrays, **{
+        f'{axis}_start': np.cumsum(count) - count
+        for axis, count in counts.items()})
 
   @classmethod
   def from_kernels(cls, kernels: Iterable[Kernel],
@@ -73,22 +71,19 @@ class Partition:
       UserError: there are no kernels, one makes no sense, or their feature
         widths differ.
     """
-    buffers = {name: bytearray() for name in FLAT_ARRAYS}
-    counts, widths, tile_ids = {axis: [] for axis in AXES}, {}, []
-    for kernel in readable(kernels, folder):
-      for name, field in FLAT_ARRAYS.items():
-        array = np.ascontiguousarray(getattr(kernel, name), field.dtype)
-        widths[name] = array.shape[1:]
-        buffers[name].extend(memoryview(array.reshape(-1).view(np.uint8)))
-      for axis in AXES:
-        counts[axis].append(getattr(kernel, 'num_' + axis))
+    buffers = {name: bytearray() for name in _DTYPES}
+    shapes, tile_ids = {}, []
+    for kernel in _readable(kernels, folder):
+      for name, rows in _rows_of(kernel).items():
+        rows = np.ascontiguousarray(rows, _DTYPES[name])
+        buffers[name].extend(memoryview(rows.reshape(-1).view(np.uint8)))
+        shapes[name] = (shapes.get(name, (0,))[0] + len(rows), *rows.shape[1:])
       tile_ids.append(kernel.tile_id)
     if not tile_ids:
       raise UserError('there are no kernels to work on')
-    return cls.of_flat(tile_ids, counts, {
-        name: np.frombuffer(buffers[name], field.dtype).reshape(
-            sum(counts[field.axes[0]]), *widths[name])
-        for name, field in FLAT_ARRAYS.items()})
+    return cls.of_flat(tile_ids, {
+        name: np.frombuffer(buffers[name], dtype).reshape(shapes[name])
+        for name, dtype in _DTYPES.items()})
 
   def __len__(self) -> int:
     return len(self.tile_ids)
@@ -101,34 +96,20 @@ class Partition:
     """`tile_ids`; problems of both tasks have `names`."""
     return self.tile_ids
 
-  @functools.cached_property
-  def max_opcode(self) -> int:
-    """The largest opcode of any node; -1 without nodes."""
-    return max((int(block.max()) for block in self.blocks('node_opcode')),
-               default=-1)
-
-  @functools.cached_property
-  def opcodes(self) -> list[int]:
-    """The opcodes of all nodes, each once, ascending."""
-    return sorted({opcode for block in self.blocks('node_opcode')
-                   for opcode in np.unique(block).tolist()})
-
   def with_opcodes_below(self, number: int) -> Partition:
     """The same kernels, in which other opcodes are 0, the unknown opcode."""
-    opcode = self.node_opcode
-    return dataclasses.replace(self, node_opcode=np.where(
-        opcode < number, opcode, 0).astype(opcode.dtype))
+    return dataclasses.replace(
+        self, node_opcode=opcodes_below(number, self.node_opcode))
 
   def kernel(self, index: int) -> Kernel:
     """Kernel number `index`; its arrays are views, nothing is copied."""
     rows = {}
-    for axis in AXES:
+    for axis in _AXES:
       start = getattr(self, axis[:-1] + '_start')[index]
       rows[axis] = slice(start, start + getattr(self, 'num_' + axis)[index])
-    return Kernel(
-        tile_id=self.tile_ids[index],
-        **{name: getattr(self, name)[rows[field.axes[0]]]
-           for name, field in FLAT_ARRAYS.items()})
+    return Kernel(self.tile_ids[index], **{
+        name: getattr(self, name)[rows[field.axes[0]]]
+        for name, field in rules.TILE.arrays.items()})
 
   def select(self, kernels: Sequence[int] | np.ndarray) -> Partition:
     """The kernels with these numbers, or where a mask is true, in that order.
@@ -141,18 +122,57 @@ class Partition:
     chosen = chosen.astype(np.int64)  # An empty list comes as float64.
     return dataclasses.replace(
         self, tile_ids=[self.tile_ids[i] for i in chosen],
-        **{name: getattr(self, name)[chosen] for axis in AXES
+        **{name: getattr(self, name)[chosen] for axis in _AXES
            for name in (f'{axis[:-1]}_start', f'num_{axis}')})
 
   def blocks(self, name: str) -> Iterator[np.ndarray]:
     """The rows of array `name` of each kernel, as views."""
-    array, axis = getattr(self, name), FLAT_ARRAYS[name].axes[0]
+    array, axis = getattr(self, name), rules.TILE.arrays[name].axes[0]
     for start, number in zip(getattr(self, axis[:-1] + '_start'),
                              getattr(self, 'num_' + axis)):
       yield array[start:start + number]
 
 
-def readable(kernels: Iterable[Kernel], folder: str = '') -> Iterator[Kernel]:
+def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
+  """The kernels in these files, in this order.
+
+  Args:
+    paths: at least one .npz file, all of one folder.
+    cache_dir: folder of the cache, made if missing; None reads every file
+      into memory.
+
+  Raises:
+    UserError: a file is damaged, or the cache cannot be written.
+  """
+  folder = os.path.dirname(paths[0])
+  loaded = map(Kernel.load, tqdm.tqdm(
+      paths, desc=os.path.basename(folder), unit='kernel', disable=None))
+  if not cache_dir:
+    return Partition.from_kernels(loaded, folder)
+  return cache.open_or_build(
+      os.path.join(cache_dir, cache.content_key(paths)), _DTYPES,
+      lambda unused_more: map(_rows_of, _readable(loaded, folder)),
+      lambda entry: _of_entry(entry, [tile_id_of(path) for path in paths]))
+
+
+def _of_entry(entry: cache.Entry, tile_ids: list[str]) -> Partition:
+  arrays = {name: entry.array(name, dtype) for name, dtype in _DTYPES.items()}
+  for name, field in rules.TILE.arrays.items():
+    count = arrays[f'num_{field.axes[0]}']
+    if (count.shape != (len(tile_ids),) or count.sum() != len(arrays[name])
+        or arrays[name].ndim != len(field.axes)):
+      raise ValueError(f'{name} has the shape {arrays[name].shape}')
+  return Partition.of_flat(tile_ids, arrays)
+
+
+def _rows_of(kernel: Kernel) -> dict[str, np.ndarray]:
+  """What a kernel adds to each array of `_DTYPES`."""
+  return {name: np.array([getattr(kernel, name)])
+          if name.startswith('num_') else getattr(kernel, name)
+          for name in _DTYPES}
+
+
+def _readable(kernels: Iterable[Kernel], folder: str) -> Iterator[Kernel]:
   """The kernels, each checked when its turn comes.
 
   Raises:
@@ -172,16 +192,3 @@ def readable(kernels: Iterable[Kernel], folder: str = '') -> Iterator[Kernel]:
             f'{first.tile_id} it has {expected}; kernels read together must '
             'have the same columns')
     yield kernel
-
-
-def require_readable(kernel: Kernel, where: str = '') -> None:
-  """Raises UserError if the arrays of a kernel make no sense together.
-
-  Other feature widths than in the real files and narrower integers pass.
-  `check-data` applies all rules.
-  """
-  arrays = {key: getattr(kernel, name) for name, key in STORED_NAMES.items()}
-  for key, message in rules.TILE.faults(arrays):
-    raise UserError(
-        f'{where or kernel.tile_id}: {key} {message}; copy the file again, '
-        'or run `tpu-graphs-ext check-data` on its folder to see every fault')

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from tpu_graphs_ext.data import cache, schema
+from tpu_graphs_ext.data import partition, schema
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError, shortened
 
@@ -88,7 +88,7 @@ def read_split(folder: str, *, min_configs: int = MIN_CONFIGS,
 
 def _read_all(folder: str, cache_dir: str | None,
               limit: int | None) -> Partition:
-  return cache.open_files(
+  return partition.open_files(
       find_npz(folder, limit),
       os.path.expanduser(cache_dir) if cache_dir else None)
 

@@ -1,4 +1,4 @@
-"""What must hold of the arrays in a file of either task.
+"""What must hold of the arrays in a file of either task; reads them.
 
 One small function a rule. Each takes the arrays of a file under their stored
 names and yields a message for each fault; `TILE` and `LAYOUT` say which arrays
@@ -8,11 +8,13 @@ a rule needs, so that one bad array does not hide the faults of the others.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from tpu_graphs_ext.data import npz, schema
+from tpu_graphs_ext.errors import UserError
 
 Arrays = Mapping[str, np.ndarray]
 # The field to blame, the fields needed, the rule.
@@ -20,6 +22,8 @@ Rule = tuple[str, tuple[str, ...], Callable[[Arrays], Iterator[str]]]
 
 RUNTIME, NORMALIZER = 'config_runtime', 'config_runtime_normalizers'
 LAYOUTS, IDS, SPLITS = 'node_config_feat', 'node_config_ids', 'node_splits'
+# Stored name -> attribute of a `Kernel` or `Program`, which has the unit.
+_ATTRIBUTES = {RUNTIME: 'runtime_ns', NORMALIZER: 'normalizer_ns'}
 _ROWS_AT_ONCE = 1 << 16  # Of layouts, of which files have up to a gigabyte.
 _BITS = np.array([0] + [1 << i for i in range(schema.MAX_DIMS)], np.uint8)
 
@@ -192,6 +196,7 @@ class TaskRules:
   """What must hold of the files of one task.
 
   Attributes:
+    task: 'tile' or 'layout'.
     fields: name as stored -> its `schema.Field`.
     features: the array that only files of this task have.
     max_bytes: largest size of one array.
@@ -199,12 +204,53 @@ class TaskRules:
     check_rules: what `check-data` checks besides.
     any_width: files with other numbers of feature columns may be read.
   """
+  task: str
   fields: Mapping[str, schema.Field]
   features: str
   max_bytes: int
   read_rules: tuple[Rule, ...]
   check_rules: tuple[Rule, ...]
   any_width: bool
+
+  @functools.cached_property
+  def arrays(self) -> dict[str, schema.Field]:
+    """Attribute of a `Kernel` or `Program` -> the field that it holds."""
+    return {_ATTRIBUTES.get(name, name): field
+            for name, field in self.fields.items()
+            if name not in (LAYOUTS, SPLITS)}
+
+  def read(self, path: str) -> dict[str, np.ndarray]:
+    """The fields of `arrays` in a file, under their stored names.
+
+    Raises:
+      UserError: the file is missing, damaged, pickled, of the other task or
+        lacks an array.
+    """
+    names = [field.name for field in self.arrays.values()]
+    try:
+      arrays, faults = npz.read_arrays(path, names, self.max_bytes)
+    except npz.DamagedError as error:
+      raise UserError(f'{path}: cannot be read as a {self.task} file ({error})'
+                      f'; {self._advice()}') from error
+    if faults and (other := belongs_to_other_task(path, self.task)):
+      raise UserError(f'{path}: {other}')
+    for name, message in faults.items():
+      raise self.bad(path, name, message)
+    return arrays
+
+  def require(self, arrays: Arrays, where: str) -> None:
+    """Raises UserError for the first fault that reading cannot do with."""
+    for name, message in self.faults(arrays):
+      raise self.bad(where, name, message)
+
+  def bad(self, where: str, name: str, message: str) -> UserError:
+    """The error for one array."""
+    return UserError(f'{where}: {name} {message}; {self._advice()}')
+
+  def _advice(self) -> str:
+    flag = '' if self.task == 'tile' else f' --task {self.task}'
+    return (f'copy the file again, or run `tpu-graphs-ext check-data{flag}` on '
+            'its folder to see every fault')
 
   def faults(self, arrays: Arrays, rules: tuple[Rule, ...] = (),
              strict: bool = False) -> Iterator[tuple[str, str]]:
@@ -263,6 +309,7 @@ _GRAPH_CHECK = (('node_opcode', ('node_opcode',), _unknown_opcodes),
                 ('edge_index', ('edge_index',), _edges_against_order))
 
 TILE = TaskRules(
+    task='tile',
     fields={field.name: field for field in schema.TILE_FIELDS},
     features='config_feat', max_bytes=npz.MAX_BYTES, any_width=True,
     read_rules=(
@@ -271,6 +318,7 @@ TILE = TaskRules(
     check_rules=(
         *_GRAPH_CHECK, ('config_feat', ('config_feat',), _one_config)))
 LAYOUT = TaskRules(
+    task='layout',
     fields={field.name: field for field in schema.LAYOUT_FIELDS},
     # The largest of the published arrays has 1.3 GB.
     features=LAYOUTS, max_bytes=1 << 32, any_width=False,
@@ -281,7 +329,7 @@ LAYOUT = TaskRules(
     check_rules=(
         *_GRAPH_CHECK, (LAYOUTS, (LAYOUTS,), not_permutations),
         (SPLITS, (SPLITS, 'node_feat'), _splits_out_of_order)))
-TASKS = {'tile': TILE, 'layout': LAYOUT}
+TASKS = {rules.task: rules for rules in (TILE, LAYOUT)}
 
 
 def belongs_to_other_task(path: str, task: str) -> str:

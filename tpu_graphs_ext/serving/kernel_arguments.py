@@ -10,8 +10,7 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 
 from tpu_graphs_ext.data import rules, schema
-from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel
-from tpu_graphs_ext.data.partition import require_readable
+from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, require_readable
 from tpu_graphs_ext.errors import UserError, did_you_mean
 from tpu_graphs_ext.hlo.features import config_features
 
