@@ -1,10 +1,17 @@
-"""What quickstart.sh prints of the models that it trained."""
+"""What quickstart.sh prints, and all of it on tiny programs."""
 
+import os
 import shlex
+import sys
 import types
 
+import numpy as np
+import pytest
+
+from support import tiny_layouts
 from tpu_graphs_ext import quickstart
 from tpu_graphs_ext.cli import app
+from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.engine import evaluate
 
 ERRORS = {'a': {1: 0.021, 5: 0.0, 10: 0.0}, 'b': {1: 0.4, 5: 0.2, 10: 0.1}}
@@ -12,7 +19,7 @@ ERRORS = {'a': {1: 0.021, 5: 0.0, 10: 0.0}, 'b': {1: 0.4, 5: 0.2, 10: 0.1}}
 
 def found(monkeypatch):
   monkeypatch.setattr(evaluate, 'evaluate', lambda model_dir, *_, **__: (
-      types.SimpleNamespace(micro={
+      types.SimpleNamespace(mean=None, micro={
           **{f'slowdown_{k}': error
              for k, error in ERRORS[model_dir].items()}, 'random_1': 0.9,
           'random_5': 0.3, 'random_10': 0.08, 'default': 0.003, 'opa': 0.75,
@@ -22,7 +29,8 @@ def found(monkeypatch):
 
 
 def test_the_comparison_has_the_default_tile_and_a_random_choice(monkeypatch):
-  table = quickstart.comparison('Title:', found(monkeypatch))
+  table = quickstart.comparison(
+      'Title:', found(monkeypatch), quickstart.TILE.ks)
   assert [line.split() for line in table.splitlines()] == [
       ['Title:'], ['top-1', 'top-5', 'top-10', 'OPA', 'tau'],
       ['MyEarlyJoinSAGE', '2.10', '%', '0.00', '%', '0.00', '%', '0.750',
@@ -58,8 +66,8 @@ def test_the_next_commands_can_be_pasted(tmp_path, monkeypatch):
   (tmp_path / 'out/a b/models/model_0123456789').mkdir(parents=True)
   out = f'{tmp_path}/out/a b'
   text = quickstart.closing_text(
-      f'{out}/models/model_0123456789', f'{out}/p.csv', f'{out}/data',
-      '/real.pb', f'{out}/models')
+      quickstart.TILE, f'{out}/models/model_0123456789', f'{out}/p.csv',
+      f'{out}/data', '/real.pb')
   lines = [line[2:] for line in text.splitlines() if line.startswith('  ')]
   assert len(lines) == 3
   for line in lines:
@@ -70,3 +78,44 @@ def test_the_next_commands_can_be_pasted(tmp_path, monkeypatch):
   args = app.parse(shlex.split(lines[0])[1:])
   assert (args.dir, args.data) == ('out/a b/models/model_0123456789',
                                    '/real.pb')
+
+
+def test_the_flag_chooses_the_task(monkeypatch, capsys, tmp_path):
+  calls = []
+  monkeypatch.setattr(quickstart, 'run', lambda *args: (
+      calls.append(args) or 'done'))
+  for more, epochs in (([], quickstart.LAYOUT.epochs), (['--epochs=3'], 3)):
+    monkeypatch.setattr(sys, 'argv', [
+        'quickstart', '--task=layout', f'--out={tmp_path}', *more])
+    assert quickstart.main() == 0
+    assert calls.pop() == (quickstart.LAYOUT, str(tmp_path), epochs)
+  assert capsys.readouterr().out == 'done\ndone\n'
+
+
+def write_tiny(unused_task, data) -> str:
+  """Stands in for the sample data: programs of 20 configurations."""
+  for split in ('train', 'valid', 'test', 'test_labelled'):
+    folder = os.path.join(data, 'xla', 'random', split)
+    os.makedirs(folder)
+    for i in range(2):
+      np.savez(os.path.join(folder, f'{split}_{i}.npz'), **tiny_layouts.program(
+          f'{split} {i}', configs=20, labelled=split != 'test'))
+  return 'tiny data'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('with_baseline', [
+    False, pytest.param(True, marks=pytest.mark.baseline)])
+def test_all_of_the_layout_task(monkeypatch, tmp_path, capsys, with_baseline):
+  root = checkout.find() if with_baseline else None
+  if with_baseline and not root:
+    pytest.skip(f'{checkout.ROOT_VARIABLE} names no checkout of the baseline')
+  monkeypatch.setattr(quickstart, 'find_baseline', lambda unused_out: root)
+  monkeypatch.setattr(quickstart, 'write_data', write_tiny)
+  task = quickstart.LAYOUT
+  text = quickstart.run(task, str(tmp_path), 1)
+  table = capsys.readouterr().out
+  for name in task.models:
+    assert f'\n{name}' in table
+  assert (tmp_path / 'layout_predictions.csv').read_text().count('layout:') == 2
+  assert 'evaluate --task layout --dir ' in text

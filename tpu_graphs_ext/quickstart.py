@@ -1,14 +1,14 @@
-"""What quickstart.sh runs: the tile task on sample data, from start to end.
+"""What quickstart.sh runs: a task on sample data, from start to end.
 
-Writes the sample data, trains `MyEarlyJoinSAGE` and the baseline's
-`EarlyJoinSAGE`, compares them on the validation split and on real TPU kernels,
-and writes the predictions CSV. With a checkout of the baseline its unchanged
-`tiles_train.py` trains, else this package.
+Writes the sample data, trains our model and the baseline's, compares them, and
+writes the predictions CSV. With a checkout of the baseline its unchanged
+`tiles_train.py` or `layout_train.py` trains, else this package.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import glob
 import logging
 import os
@@ -21,17 +21,48 @@ import time
 
 from tqdm import tqdm
 
-from tpu_graphs_ext import files, load_models, quickstart_layout
+from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.engine import metrics
 from tpu_graphs_ext.engine.results import Summary
-from tpu_graphs_ext.engine.settings import LoadSettings
+from tpu_graphs_ext.engine.settings import Loading, LoadSettings, TrainSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import versions
+from tpu_graphs_ext.tasks import layout_settings
+from tpu_graphs_ext.tasks.layout_settings import (
+  LayoutLoadSettings,
+  LayoutTrainSettings,
+)
 
-MODELS = ('MyEarlyJoinSAGE', 'EarlyJoinSAGE')
-EPOCHS = 15
 CLONE_SECONDS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """How the two tasks differ here."""
+  name: str
+  models: tuple[str, str]  # Ours and the baseline's.
+  epochs: int
+  script: str  # Of the baseline, which trains; with these flags.
+  script_flags: tuple[str, ...]
+  prefix: str  # Of the names of folders and files in `out`.
+  labelled: str  # The folder of the sample data to compare on.
+  compared_on: str
+  training: type
+  loading: type
+  ks: tuple[int, ...]
+
+
+TILE = Task(
+    'tile', ('MyEarlyJoinSAGE', 'EarlyJoinSAGE'), 15, 'tiles_train.py', (), '',
+    'valid', "Validation kernels of Google's TPU compiler",
+    TrainSettings, LoadSettings, metrics.TOP_KS)
+LAYOUT = Task(
+    'layout', ('MyLayoutSAGE', 'ResModel'), 10, 'layout_train.py',
+    ('--source=xla', '--search=random'), 'layout_', 'xla/random/test_labelled',
+    'Test programs', LayoutTrainSettings, LayoutLoadSettings,
+    layout_settings.TOP_KS)
+TASKS = {task.name: task for task in (TILE, LAYOUT)}
 
 
 def find_baseline(out: str) -> str | None:
@@ -50,134 +81,149 @@ def find_baseline(out: str) -> str | None:
   return checkout.find(clone)
 
 
-def train_with_baseline(root: str, out: str, data: str, name: str,
+def train_with_baseline(task: Task, root: str, out: str, data: str, name: str,
                         epochs: int) -> str:
-  """Trains with the unchanged tiles_train.py; returns the model's folder."""
-  pattern = os.path.join(out, 'models', 'model_*')
-  before = set(glob.glob(pattern))
+  """Trains with the unchanged script; returns the model's folder."""
+  models = os.path.join(out, task.prefix + 'models')
+  before = set(glob.glob(os.path.join(models, 'model_*')))
   with tempfile.TemporaryDirectory() as folder, tqdm(
       total=epochs, desc=f'{name}, epochs') as bar:
     copy = checkout.working_copy(
-        root, os.path.join(folder, 'tpu_graphs'), load_models.models_path())
+        root, os.path.join(folder, 'tpu_graphs'),
+        load_models.models_path(task.name), task.name)
+    # The cache of layout_train.py knows files by their names alone.
+    cache = folder if task is LAYOUT else os.path.join(out, 'cache_tf')
     checkout.run_script(
         copy,
-        ['tiles_train.py', f'--model={name}', f'--epochs={epochs}',
-         f'--data_root={data}', f'--cache_dir={os.path.join(out, "cache_tf")}',
-         f'--out_dir={os.path.join(out, "models")}'],
+        [task.script, f'--model={name}', f'--epochs={epochs}',
+         *task.script_flags, f'--data_root={data}', f'--cache_dir={cache}',
+         f'--out_dir={models}'],
         os.path.join(out, f'{name}.log'),
-        lambda line: bar.update(line.count('val_opa_metric:')))
-  (model_dir,) = set(glob.glob(pattern)) - before
+        lambda line: bar.update(min(1, line.count('val_opa_metric:'))))
+  model_dir, = set(glob.glob(os.path.join(models, 'model_*'))) - before
   return model_dir
 
 
-def train_here(out: str, data: str, name: str, epochs: int) -> str:
+def train_here(task: Task, out: str, data: str, name: str, epochs: int) -> str:
   """Trains like `tpu-graphs-ext train`; returns the model's folder."""
   from tpu_graphs_ext.engine import threads, train
   threads.one_for_each_operation()
-  return train.train(train.TrainSettings(
+  return train.train(task.training(
       model=name, epochs=epochs, data_root=data,
       cache_dir=os.path.join(out, 'cache'),
-      out_dir=os.path.join(out, 'models'))).model_dir
+      out_dir=os.path.join(out, task.prefix + 'models'))).model_dir
 
 
 def measured(model_dirs: dict[str, str], data: str,
-             loading: LoadSettings) -> dict[str, Summary]:
-  """Name of a model -> its means over the kernels of one labelled source."""
+             loading: Loading) -> dict[str, Summary]:
+  """Name of a model -> its means over the problems of one labelled source."""
   from tpu_graphs_ext.engine import evaluate
-  return {name: evaluate.evaluate(model_dir, data, loading=loading).micro
-          for name, model_dir in model_dirs.items()}
+  found = {name: evaluate.evaluate(model_dir, data, loading=loading)
+           for name, model_dir in model_dirs.items()}
+  return {name: getattr(one, 'micro', one.mean) for name, one in found.items()}
 
 
-def comparison(title: str, found: dict[str, Summary],
+def comparison(title: str, found: dict[str, Summary], ks: tuple[int, ...],
                seconds: dict[str, float] | None = None) -> str:
   """A table of what `measured` found, a row a model.
 
-  Below them the compiler's default tile and tiles drawn at random.
+  Below them the compiler's default tile and configurations drawn at random.
   """
   def row(name, *cells):
     return f'{name:16}' + ''.join(
         f'{cell if isinstance(cell, str) else f"{100 * cell:.2f} %":>10}'
         for cell in cells)
 
-  ks = metrics.TOP_KS
   lines = [title, row('', *(f'top-{k}' for k in ks), 'OPA', 'tau',
                       *['seconds'] * bool(seconds))]
-  for name, micro in found.items():
+  for name, means in found.items():
     lines.append(row(
-        name, *(micro[f'slowdown_{k}'] for k in ks), f'{micro["opa"]:.3f}',
-        f'{micro["kendall"]:.3f}',
+        name, *(means[f'slowdown_{k}'] for k in ks), f'{means["opa"]:.3f}',
+        f'{means["kendall"]:.3f}',
         *[f'{seconds[name]:.0f}'] if seconds else []))
-  same = found[MODELS[0]]  # For every model.
+  same = next(iter(found.values()))  # For every model.
+  if ks == TILE.ks:
+    lines.append(row('default tile', same['default']))
   return '\n'.join([
-      *lines, row('default tile', same['default']),
-      row('random choice', *(same[f'random_{k}'] for k in ks))])
+      *lines, row('random choice', *(same[f'random_{k}'] for k in ks))])
 
 
 def conclusion(found: dict[str, Summary]) -> str:
   """What a newcomer should take from the last table."""
-  mine, theirs = (found[name] for name in MODELS)
+  (ours, baseline), (mine, theirs) = found, found.values()
   (least, best), (more, other) = sorted([
       (100 * mine['default'], "the compiler's default tile"),
-      (100 * mine['slowdown_1'], f"{MODELS[0]}'s first choice")])
+      (100 * mine['slowdown_1'], f"{ours}'s first choice")])
   only = (f'{best} ({least:.2f} % slower) and {other} ({more:.2f} %) are about '
           'as good' if more - least < 1 else
           f'take {best}: it is {least:.2f} % slower, and {other} {more:.2f} %')
   return '\n' + textwrap.fill(
-      f'Conclusion: time the five tiles that {MODELS[0]} ranks first. The best '
+      f'Conclusion: time the five tiles that {ours} ranks first. The best '
       f'of them is {100 * mine["slowdown_5"]:.2f} % slower than the fastest '
-      f'tile of all; of five that {MODELS[1]} ranks first, '
+      f'tile of all; of five that {baseline} ranks first, '
       f'{100 * theirs["slowdown_5"]:.2f} %; of five at random, '
       f'{100 * mine["random_5"]:.2f} %. If you can try only one tile, '
       f'{only}.', 79)
 
 
-def run(out: str, epochs: int) -> str:
+def write_data(task: Task, data: str) -> str:
+  """Writes the sample data; returns a description."""
+  from tpu_graphs_ext.sample import write, write_layouts
+  if task is LAYOUT:
+    return write_layouts.write_layout_data(data).text()
+  return write.write_sample_data(write.SampleDataSettings(out=data)).text()
+
+
+def run(task: Task, out: str, epochs: int) -> str:
   """Does it all; returns the closing text.
 
   Args:
+    task: one of `TASKS`.
     out: folder for everything that is written. Data are reused, models are
       trained anew, and nothing that another program wrote is replaced.
-    epochs: passes over the train kernels, for both models.
+    epochs: passes over the train split, for both models.
   """
   from tpu_graphs_ext.engine import rank
-  from tpu_graphs_ext.sample import write
-  data, models = os.path.join(out, 'sample_data'), os.path.join(out, 'models')
+  data = os.path.join(out, task.prefix + 'sample_data')
   stack = versions.describe()
   print(f'{stack.name.capitalize()} stack, Python {stack.python}: '
         f'{stack.why}.\n')
-  print(write.write_sample_data(write.SampleDataSettings(out=data)).text())
+  print(write_data(task, data))
   root = find_baseline(out)
-  print(f'\nTraining with the unchanged tiles_train.py of {root},\nin a copy '
-        'that has this models.py.' if root else
+  print(f'\nTraining with the unchanged {task.script} of {root},\nin a copy '
+        "that has this package's models." if root else
         f'\nTraining with this package: {checkout.ROOT_VARIABLE} names no '
         'checkout of the\nbaseline, and cloning it did not work.')
   model_dirs, seconds = {}, {}
-  for name in MODELS:
+  for name in task.models:
     started = time.monotonic()
-    model_dirs[name] = (train_with_baseline(root, out, data, name, epochs)
-                        if root else train_here(out, data, name, epochs))
+    model_dirs[name] = (
+        train_with_baseline(task, root, out, data, name, epochs) if root
+        else train_here(task, out, data, name, epochs))
     seconds[name] = time.monotonic() - started
-  loading = LoadSettings(data_root=data, cache_dir=os.path.join(out, 'cache'))
-  found = measured(model_dirs, os.path.join(data, 'valid'), loading)
+  loading = task.loading(data_root=data, cache_dir=os.path.join(out, 'cache'))
+  labelled = os.path.join(data, task.labelled)
+  found = measured(model_dirs, labelled, loading)
   print(comparison(
-      f"\nValidation kernels of Google's TPU compiler after {epochs} epochs "
-      '(slowdown of the best of\nthe top k against the fastest tile, by its '
-      'own estimates; lower is better):', found, seconds))
-  real = os.path.join(root or '', checkout.REAL_KERNELS)
-  labelled = os.path.join(data, 'valid')
-  if root and os.path.isfile(real):
-    labelled, found = real, measured(model_dirs, real, loading)
-    print(comparison('\n15 real TPU kernels, as measured (trained on the '
-                     "compiler's estimates alone):", found))
-  print(conclusion(found))
-  csv = rank.predict(model_dirs[MODELS[0]], loading=loading,
-                        out=os.path.join(out, 'predictions.csv'))
-  return closing_text(model_dirs[MODELS[0]], csv, data, labelled, models)
+      f'\n{task.compared_on} after {epochs} epochs (slowdown of the best of\n'
+      "the top k against the fastest, by the compiler's own estimates; lower "
+      'is better):', found, task.ks, seconds))
+  if task is TILE:
+    real = os.path.join(root or '', checkout.REAL_KERNELS)
+    if root and os.path.isfile(real):
+      labelled, found = real, measured(model_dirs, real, loading)
+      print(comparison('\n15 real TPU kernels, as measured (trained on the '
+                       "compiler's estimates alone):", found, task.ks))
+    print(conclusion(found))
+  model_dir = model_dirs[task.models[0]]
+  csv = rank.predict(model_dir, loading=loading, out=os.path.join(
+      out, task.prefix + 'predictions.csv'))
+  return closing_text(task, model_dir, csv, data, labelled)
 
 
-def closing_text(model_dir: str, csv: str, data: str, labelled: str,
-                 models: str) -> str:
-  """Where things are, and three commands to go on with.
+def closing_text(task: Task, model_dir: str, csv: str, data: str,
+                 labelled: str) -> str:
+  """Where things are, and commands to go on with.
 
   They are relative to the working folder, which quickstart.sh makes the clone.
   """
@@ -187,19 +233,25 @@ def closing_text(model_dir: str, csv: str, data: str, labelled: str,
 
   command = short(os.path.join(os.path.dirname(sys.executable),
                                'tpu-graphs-ext'))
+  models = os.path.dirname(model_dir)
   report = short(os.path.join(os.path.dirname(models), 'report.html'))
   start = short(os.path.join(models, os.path.basename(model_dir)[:14]))
   of_data, models = f'--data_root {short(data)}', short(models)
-  longer = f'--model {MODELS[0]} --recipe best --out_dir {models}'
-  return f'''
-Model: {short(model_dir)}
-Data: {short(data)}, predictions: {short(csv)}
-
-Next, in {os.getcwd()}, the tiles to try first, a page that
-compares both models, and an ensemble of three, trained for longer:
-  {command} rank --dir {start} --data {short(labelled)} {of_data}
-  {command} report {models} --out {report} {of_data}
-  {command} train {longer} {of_data}'''
+  longer = f'--model {task.models[0]} --recipe best --out_dir {models}'
+  if task is LAYOUT:
+    what = ':'
+    commands = [f'evaluate --task layout --dir {start} {of_data}']
+  else:
+    what = (', the tiles to try first, a page that\ncompares both models, and '
+            'an ensemble of three, trained for longer:')
+    commands = [f'rank --dir {start} --data {short(labelled)} {of_data}',
+                f'report {models} --out {report} {of_data}',
+                f'train {longer} {of_data}']
+  return '\n'.join([
+      '', f'Model: {short(model_dir)}',
+      f'Data: {short(data)}, predictions: {short(csv)}', '',
+      f'Next, in {os.getcwd()}{what}',
+      *(f'  {command} {words}' for words in commands)])
 
 
 def main() -> int:
@@ -211,10 +263,10 @@ def main() -> int:
   flag = parser.add_argument
   flag('--out', default='out/quickstart',
        help='folder for everything (default: %(default)s)')
-  flag('--task', default='tile', choices=('tile', 'layout'), help='what to '
+  flag('--task', default='tile', choices=TASKS, help='what to '
        'rank: tiles of kernels or layouts of programs (default: %(default)s)')
-  flag('--epochs', type=int, help=f'epochs of both models (default: {EPOCHS}; '
-       f'for layouts {quickstart_layout.EPOCHS})')
+  flag('--epochs', type=int, help=f'epochs of both models (default: '
+       f'{TILE.epochs}; for layouts {LAYOUT.epochs})')
   flag('-v', '--verbose', action='store_true',
        help='print each feature outside the training data')
   args = parser.parse_args()
@@ -224,9 +276,8 @@ def main() -> int:
   try:
     out = files.full_path(files.require_path('--out', args.out))
     os.makedirs(out, exist_ok=True)
-    print(quickstart_layout.run(
-        out, args.epochs or quickstart_layout.EPOCHS, find_baseline(out))
-          if args.task == 'layout' else run(out, args.epochs or EPOCHS))
+    task = TASKS[args.task]
+    print(run(task, out, args.epochs or task.epochs))
   except UserError as error:
     print(f'error: {error}', file=sys.stderr)
     return 1

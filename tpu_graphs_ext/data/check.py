@@ -83,22 +83,8 @@ class _File:
   other_task: bool = False
 
 
-def check_kernel_file(path: str, labelled: bool = True,
-                      task: str = 'tile') -> list[Fault]:
-  """Every fault of one .npz file; empty if there is none.
-
-  Args:
-    path: the file.
-    labelled: True wants positive runtimes and normalizers; False wants the
-      runtimes to be withheld: all 0, with normalizers of 1.
-    task: 'tile' or 'layout', the task of the file.
-  """
-  return _check_file(path, task, labelled=labelled).faults
-
-
-def _check_file(path: str, task: str, may_hide: bool = False,
-                labelled: bool | None = None) -> _File:
-  """Checks a file; `labelled` None: unless it may hide its label and does."""
+def check_file(path: str, task: str = 'tile', may_hide: bool = False) -> _File:
+  """Checks one .npz file; `may_hide`: its label may be withheld."""
   its, found = rules.TASKS[task], _File(path)
   if other := rules.belongs_to_other_task(path, task):
     found.faults, found.other_task = [Fault(path, '', other)], True
@@ -109,15 +95,9 @@ def _check_file(path: str, task: str, may_hide: bool = False,
     found.faults = [Fault(path, '', f'cannot be read as .npz ({error}); it may '
                           'be cut short or pickled')]
     return found
-  is_withheld = its.is_withheld(arrays)
-  found.withheld = may_hide and is_withheld
-  if labelled is None:
-    labelled = not found.withheld
+  found.withheld = may_hide and its.is_withheld(arrays)
   found.faults = [Fault(path, *fault) for fault in (
-      *faults.items(), *its.all_faults(arrays, labelled))]
-  if not labelled and not is_withheld:
-    found.faults.append(Fault(path, rules.RUNTIME, 'is not all 0 with '
-                              'normalizers of 1, as a withheld label is'))
+      *faults.items(), *its.all_faults(arrays, not found.withheld))]
   found.sizes = {its.fields[name].axes[0]: len(array)
                  for name, array in arrays.items() if array.ndim}
   configs = arrays.get(its.features)
@@ -178,7 +158,7 @@ def _check_split(split: str, folder: str, report: Report,
   if not paths:
     report.faults.append(Fault(folder, '', 'has no .npz files'))
   may_hide = split == HIDDEN_SPLIT or split not in schema.SPLITS
-  checks = [_check_file(path, task, may_hide) for path in tqdm.tqdm(
+  checks = [check_file(path, task, may_hide) for path in tqdm.tqdm(
       paths, desc=split, unit='file', disable=None)]
   if checks and all(check.other_task for check in checks):
     report.faults.append(Fault(
