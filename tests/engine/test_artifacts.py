@@ -15,7 +15,13 @@ import numpy as np
 import pytest
 
 from run_scripts.pretrained import save_weights_only
-from support import eager_training, saved_run, tiny_kernels, tiny_models
+from support import (
+  eager_training,
+  saved_run,
+  tiny_handin,
+  tiny_kernels,
+  tiny_models,
+)
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.engine import artifacts, scoring, train
 from tpu_graphs_ext.engine.settings import LoadSettings
@@ -60,17 +66,6 @@ def copied(trained, tmp_path):
 def read(run_path):
   with gzip.open(run_path) as file:
     return json.load(file)
-
-
-def rewrite(model_dir, change):
-  """Changes the run's content, and the names to its new hash."""
-  run_path = pathlib.Path(artifacts.run_path_of(str(model_dir)))
-  run = read(run_path)
-  change(run)
-  run_path.unlink()
-  artifacts.save_run_file(run, str(model_dir.parent))
-  return model_dir.rename(artifacts.model_path(
-      str(model_dir.parent), artifacts.train_hash(run['args'])))
 
 
 def load(model_dir, **changes):
@@ -120,17 +115,12 @@ def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
 
 
 def test_a_run_file_of_the_baseline_needs_the_data(trained, copied):
-  # The baseline's run files have these four keys and no more.
-  def as_baseline(run):
-    for key in list(run):
-      if key not in ('train_curve', 'final_error', 'args', 'test_predictions'):
-        del run[key]
-
   kernel = tiny_kernels.chain()
   ranker = load(trained.model_dir)
   assert ranker.num_ops == trained.run_info['num_ops']
   assert len(ranker.model.trainable_variables) == 7
-  model_dir = rewrite(copied[0], as_baseline)
+  model_dir = tiny_handin.change_run(
+      copied[0], tiny_handin.as_baseline)
   data_root = trained.run_info['settings']['data_root']
   np.testing.assert_array_equal(
       load(model_dir, data_root=data_root).scores(kernel),
@@ -183,10 +173,10 @@ def test_models_of_another_run_file(copied):
        r'TinyRanker built for num_ops=60, 137 node and 23 config columns'),
       (lambda run: (run['args'].update(model_kwargs_json='{}'),
                     run.update(num_ops=61)), r'\(60, 4\), but must .*=61')):
-    model_dir = rewrite(model_dir, change)
+    model_dir = tiny_handin.change_run(model_dir, change)
     with pytest.raises(UserError, match=message):
       load(model_dir)
-  model_dir = rewrite(
+  model_dir = tiny_handin.change_run(
       model_dir, lambda run: run['args'].update(model='LateJoinSAGE'))
   with pytest.raises(UserError, match=r'holds 7 variables, but must .* in La'):
     load(model_dir, models_py='')

@@ -75,19 +75,14 @@ def load_run_of(folder, content) -> None:
 PATHS = strategies.lists(strategies.integers(0, 15), max_size=4)
 
 
-@damage.examples(100)
-@hypothesis.given(path=PATHS, value=damage.JSON)
-def test_any_run_file(tmp_path_factory, path, value):
-  load_run_of(tmp_path_factory.getbasetemp(),
-              damage.with_something_else(RUN, path, value))
+@rounds(100, 3000)
+def test_any_run_file(tmp_path, rounds):
+  @damage.examples(rounds)
+  @hypothesis.given(path=PATHS, value=damage.JSON)
+  def check(path, value):
+    load_run_of(tmp_path, damage.with_something_else(RUN, path, value))
 
-
-@pytest.mark.survive
-@damage.examples(3000)
-@hypothesis.given(path=PATHS, value=damage.JSON)
-def test_many_run_files(tmp_path_factory, path, value):
-  load_run_of(tmp_path_factory.getbasetemp(),
-              damage.with_something_else(RUN, path, value))
+  check()
 
 
 def test_a_run_file_of_gigabytes(tmp_path):
@@ -167,14 +162,7 @@ def arguments_are_read_or_refused(text: str) -> None:
     assert all(0 < weight < math.inf for _, weight in losses)
 
 
-@damage.examples(200)
-@hypothesis.given(TEXTS)
-def test_any_arguments(text):
-  arguments_are_read_or_refused(text)
-
-
-@pytest.mark.survive
-@damage.examples(2500)
-@hypothesis.given(TEXTS)
-def test_many_arguments(text):
-  arguments_are_read_or_refused(text)
+@rounds(200, 2500)
+def test_any_arguments(rounds):
+  damage.examples(rounds)(
+      hypothesis.given(TEXTS)(arguments_are_read_or_refused))()

@@ -14,10 +14,6 @@ def test_slowdowns():
   # 2.0; 2.0 and 1.2; all three.
   for chosen, expected in (([2], 1.0), ([2, 1], 0.2), ([2, 1, 0], 0.0)):
     assert metrics.slowdown_of(runtime, chosen) == pytest.approx(expected)
-  # The default's own relative runtime is 1, listed or not.
-  assert metrics.default_slowdown(np.array([1.0, 0.8, 2.0])) == pytest.approx(
-      0.25)
-  assert metrics.default_slowdown(np.array([2.0, 1.25])) == pytest.approx(-0.2)
 
 
 def test_pairs_by_hand():

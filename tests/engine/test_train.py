@@ -280,19 +280,19 @@ def test_losses_by_hand():
   # with 1 / (1 + e^-1), whose negative logarithm is log(1 + 1/e) = 0.3132617,
   # and the second with certainty. Weights 1 and 3:
   # (40.5 + 3 * 0.3132617) / 4 = 10.3599463.
-  loss = compiled_model.combined_loss([('MSE', 1.0), ('ListMLELoss', 3.0)])
+  loss = compiled_model.CombinedLoss([('MSE', 1.0), ('ListMLELoss', 3.0)])
   value = loss(tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 11.0]]))
   assert float(value) == pytest.approx(10.3599463)
   # The only pair of different runtimes: max(0, 1 - (1.4 - 1) / t), over 2
   # items. Since 0.5.5 TensorFlow Ranking divides scores by t = 10 here.
-  value = compiled_model.combined_loss([('PairwiseHingeLoss', 1.0)])(
+  value = compiled_model.CombinedLoss([('PairwiseHingeLoss', 1.0)])(
       tf.constant([[1.0, 2.0]]), tf.constant([[1.0, 1.4]]))
   expected = 0.3 if versions.stack_name() == 'current' else 0.48
   assert float(value) == pytest.approx(expected)
 
 
 def test_combined_loss_is_rebuilt_from_its_name_as_keras_does():
-  loss = compiled_model.combined_loss([('MSE', 1.0)])
+  loss = compiled_model.CombinedLoss([('MSE', 1.0)])
   stored = tf.keras.losses.serialize(loss)
   assert stored['class_name'] == 'CombinedLoss'
   assert stored.get('registered_name') in (None, 'CombinedLoss')

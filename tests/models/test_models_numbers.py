@@ -35,7 +35,7 @@ def trained(name: str, epochs: int) -> None:
   load_models.create_variables(
       model, tile_batches.kernel_graph(TRAIN.kernel(0), STATS))
   model.compile(
-      loss=compiled_model.combined_loss(
+      loss=compiled_model.CombinedLoss(
           settings.parse_losses('ListMLELoss:1,MSE:0.02')),
       optimizer=tf.keras.optimizers.Adam(1e-3, clipnorm=1e-3))
   history = model.fit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
@@ -58,6 +59,8 @@ def _traced_once(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
 class CombinedLoss(tf.keras.losses.Loss):
   """Weighted mean of losses:  sum_i w_i loss_i / sum_i w_i.
 
+  `weighted_losses` are (name, weight) pairs; see `TrainSettings.losses`.
+
   The class name goes into the saved model, where the baseline's scripts look
   for their own class of that name; so it must be `CombinedLoss`, unregistered,
   and can be called without losses, as Keras does on loading.
@@ -65,15 +68,13 @@ class CombinedLoss(tf.keras.losses.Loss):
 
   def __init__(
       self,
-      weighted_losses: Optional[
-          list[tuple[float, tf.keras.losses.Loss]]] = None,
+      weighted_losses: Sequence[tuple[str, float]] = (('ListMLELoss', 1.0),),
       reduction: str = tf.keras.losses.Reduction.AUTO,
       name: Optional[str] = None):
     super().__init__(reduction=reduction, name=name)
-    weighted_losses = weighted_losses or [(1.0, _loss('ListMLELoss'))]
-    total = sum(weight for weight, unused_loss in weighted_losses)
+    total = sum(weight for _, weight in weighted_losses)
     self._weighted_losses = [
-        (weight / total, loss) for weight, loss in weighted_losses]
+        (weight / total, _loss(name)) for name, weight in weighted_losses]
 
   def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     return tf.add_n([
@@ -93,12 +94,6 @@ class ListMLE(tfr.keras.losses.ListMLELoss):
     places = tf.argsort(tf.argsort(y_true))
     return super().__call__(
         tf.cast(places, tf.float32), y_pred, sample_weight)
-
-
-def combined_loss(weighted_losses: list[tuple[str, float]]) -> CombinedLoss:
-  """The loss of (name, weight) pairs; see `TrainSettings.weighted_losses`."""
-  return CombinedLoss(
-      [(weight, _loss(name)) for name, weight in weighted_losses])
 
 
 def _loss(name: str) -> tf.keras.losses.Loss:

@@ -34,15 +34,6 @@ def slowdown_of(runtime: np.ndarray, chosen: np.ndarray) -> float:
   return float((runtime[chosen].min() - best) / best)
 
 
-def default_slowdown(runtime_rel: np.ndarray) -> float:
-  """The default tile's slowdown: 1 / min(runtime_rel) - 1.
-
-  `runtime_rel` float64 [configs] are runtimes over the default tile's. Below 0
-  where the default, which may not be listed, is faster than all.
-  """
-  return float(1 / runtime_rel.min() - 1)
-
-
 def random_slowdown(runtime: np.ndarray, repeats: np.ndarray,
                     k: int) -> float:
   """Expected `slowdown_of` k configurations drawn without replacement.

@@ -115,7 +115,7 @@ class TileTask(task.Task):
                      splits: task.Splits) -> tf.keras.Model:
     return compiled_model.model(
         settings, splits.num_ops, self.sample_graph(splits.stats),
-        compiled_model.combined_loss(settings.weighted_losses),
+        compiled_model.CombinedLoss(settings.weighted_losses),
         steps=len(splits.train) // settings.batch,
         steps_per_call=STEPS_PER_CALL)
 
