@@ -9,7 +9,12 @@ import numpy as np
 
 
 class Problem:
-  """A graph whose configurations are ranked: a `Kernel` or a `Program`."""
+  """A graph whose configurations are ranked: a `Kernel` or a `Program`.
+
+  Both also have a `name`, `num_configs`, `node_feat`, `node_opcode`,
+  `runtime_ns`, `runtime_rel`, `is_rankable`, and `details` of a configuration,
+  further fields of its `Choice`.
+  """
 
   @property
   def num_nodes(self) -> int:
@@ -26,7 +31,11 @@ class Problem:
 
 
 class Problems:
-  """Problems in order: a `Partition` or `Programs`."""
+  """Problems in order: a `Partition` or `Programs`, with their `names`.
+
+  `select` takes those where a mask is true, `with_opcodes_below` sets others
+  to 0.
+  """
 
   def blocks(self, name: str) -> Iterator[np.ndarray]:
     """Array `name` of each problem."""

@@ -19,7 +19,7 @@ import numpy as np
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
 from tpu_graphs_ext.engine.scoring import Ranker
-from tpu_graphs_ext.engine.task import Problems, RankingProblem
+from tpu_graphs_ext.engine.task import Problem, Problems
 from tpu_graphs_ext.errors import shortened
 
 _log = logging.getLogger(__name__)
@@ -43,14 +43,14 @@ class OutOfRange:
   largest: float
 
 
-def of_problem(ranker: Ranker, problem: RankingProblem) -> list[OutOfRange]:
+def of_problem(ranker: Ranker, problem: Problem) -> list[OutOfRange]:
   """All such columns of one kernel or program, and its unseen opcodes."""
   return [*of_nodes(ranker.stats, problem, ranker.opcodes),
           *of_rows(ranker.stats.config, problem.name, ranker.task.config_table,
                    ranker.task.config_rows(problem, ranker.stats))]
 
 
-def of_nodes(stats: FeatureStats, problem: RankingProblem,
+def of_nodes(stats: FeatureStats, problem: Problem,
              opcodes: Optional[Sequence[int]] = None) -> list[OutOfRange]:
   """`of_problem` without configurations.
 

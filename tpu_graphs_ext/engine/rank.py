@@ -13,7 +13,7 @@ from tpu_graphs_ext.engine import out_of_range, output_paths, predictions_csv
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.scoring import Ranker, Scores, load_ranker
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading, LoadSettings
-from tpu_graphs_ext.engine.task import RankingProblem
+from tpu_graphs_ext.engine.task import Problem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +123,7 @@ def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
           for problem, scores in ranker.score_all(problems, 'rank')]
 
 
-def ranking_of(problem: RankingProblem, scores: Scores,
+def ranking_of(problem: Problem, scores: Scores,
                top_k: Optional[int]) -> Ranking:
   """The first `top_k` configurations to try, or all."""
   runtime = problem.runtime_rel if (problem.runtime_ns > 0).all() else None

@@ -105,7 +105,7 @@ class Ranker:
             self.task.read_split(loading, collection, split))
 
   def score_all(self, problems: tasks.Problems, what: str) -> Iterator[
-      tuple[tasks.RankingProblem, Scores]]:
+      tuple[tasks.Problem, Scores]]:
     """Yields every problem with its scores, some scored side by side.
 
     `what` stands beside the progress bar. Raises UserError unless the problems
@@ -118,7 +118,7 @@ class Ranker:
     with tqdm(desc=what, total=len(problems), unit=self.task.problem,
               disable=None, leave=False) as bar, ThreadPoolExecutor(
                   workers) as pool:
-      def finished(most: int) -> Iterator[tuple[tasks.RankingProblem, Scores]]:
+      def finished(most: int) -> Iterator[tuple[tasks.Problem, Scores]]:
         while len(waiting) > most:
           problem, scores = waiting.popleft()
           bar.update()
@@ -130,22 +130,22 @@ class Ranker:
         yield from finished(2 * workers)  # More graphs would take memory.
       yield from finished(0)
 
-  def scores(self, problem: tasks.RankingProblem) -> np.ndarray:
+  def scores(self, problem: tasks.Problem) -> np.ndarray:
     """The output of `forward` for one problem: float32 [configs]."""
     return self.scored(problem).given
 
-  def prepared(self, problem: tasks.RankingProblem) -> tasks.RankingProblem:
+  def prepared(self, problem: tasks.Problem) -> tasks.Problem:
     """One problem with opcodes that the model knows; checks its columns."""
     problems = self.task.problems([problem])
     self.task.check_columns(problems, self.stats)
     return next(iter(self._with_known_opcodes(problems)))
 
-  def scored(self, problem: tasks.RankingProblem) -> Scores:
+  def scored(self, problem: tasks.Problem) -> Scores:
     """Scores and duplicates of one problem; errors as of `score_all`."""
     known = self.prepared(problem)
     return self._scored(known, self.task.graphs(known, self.stats))
 
-  def _scored(self, problem: tasks.RankingProblem,
+  def _scored(self, problem: tasks.Problem,
               graphs: Iterable[tfgnn.GraphTensor]) -> Scores:
     parts, done = [], 0
     for graph in graphs:
@@ -158,7 +158,7 @@ class Ranker:
     given, first = map(np.concatenate, zip(*parts))
     return Scores(given, first, self.keep_repeats)
 
-  def checked(self, problem: tasks.RankingProblem, scores: np.ndarray,
+  def checked(self, problem: tasks.Problem, scores: np.ndarray,
               features: np.ndarray) -> Scores:
     """The output of `forward`, float32 [1, configs], or a UserError.
 

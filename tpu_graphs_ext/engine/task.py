@@ -1,4 +1,4 @@
-"""What the engine needs of a ranking problem and of a task.
+"""The part of training, scoring and ranking that depends on the task.
 
 For a further task, name the module of its `TASK` in `_HOMES`.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Optional, Protocol, Union
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
+from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.normalize import FeatureStats
+from tpu_graphs_ext.data.problem import Problem, Problems
 from tpu_graphs_ext.engine import results
 from tpu_graphs_ext.engine.settings import Loading, Training
 
@@ -22,48 +24,11 @@ _HOMES = {'tile': 'tpu_graphs_ext.tasks.tile',
           'layout': 'tpu_graphs_ext.tasks.layout'}
 
 
-class RankingProblem(Protocol):
-  """A `Kernel` or a `Program`, whose docstrings describe the attributes."""
-  name: str
-  num_nodes: int
-  num_configs: int
-  node_feat: np.ndarray
-  node_opcode: np.ndarray
-  runtime_ns: np.ndarray
-  runtime_rel: np.ndarray
-  is_labelled: bool
-  is_rankable: bool
-
-  def details(self, config: int) -> dict[str, Any]:
-    """Further fields of the `Choice` of a configuration."""
-
-
-class Problems(Protocol):
-  """A `Partition` of kernels, or `Programs`."""
-  names: Sequence[str]
-  max_opcode: int
-  opcodes: list[int]
-
-  def __len__(self) -> int: ...
-
-  def __iter__(self) -> Iterator[RankingProblem]: ...
-
-  def select(self, mask: np.ndarray) -> Problems:
-    """The problems where bool [problems] is true."""
-
-  def with_opcodes_below(self, number: int) -> Problems:
-    """The same, in which other opcodes are 0."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class Splits:
+class Splits(read.Dataset):
   """The data of a training run."""
-  train: Problems  # With enough configurations.
-  validated: Problems  # To validate on after each epoch.
-  valid: Problems  # All that the final model is measured on.
-  test: Problems  # Labelled if the run measures it.
+  validated: Problems  # To validate on after each epoch; `valid` at the end.
   stats: FeatureStats  # Scale of the features, from `train`.
-  num_ops: int  # Rows of an embedding of the opcodes.
 
 
 class Task(Protocol):
@@ -127,10 +92,10 @@ class Task(Protocol):
   def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
     """A graph of one node, to build a model's variables with."""
 
-  def problems(self, members: Sequence[RankingProblem]) -> Problems:
+  def problems(self, members: Sequence[Problem]) -> Problems:
     """Joins several problems."""
 
-  def graphs(self, problem: RankingProblem,
+  def graphs(self, problem: Problem,
              stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
     """A problem with all its configurations, as many in a graph as fit."""
 
@@ -138,7 +103,7 @@ class Task(Protocol):
                  ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
     """`graphs` of each problem, in order."""
 
-  def config_rows(self, problem: RankingProblem,
+  def config_rows(self, problem: Problem,
                   stats: FeatureStats) -> Iterable[np.ndarray]:
     """Rows of `config_table`; may skip those within `stats`."""
 

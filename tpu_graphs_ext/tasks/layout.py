@@ -93,7 +93,7 @@ class LayoutTask(task.Task):
       settings = feature_stats.given_to_model(
           settings, feature_stats.of_programs(stats))
     return settings, task.Splits(
-        data.train, validated, data.valid, data.test, stats, data.num_ops)
+        **vars(data), validated=validated, stats=stats)
 
   def compiled_model(self, settings: LayoutTrainSettings,
                      splits: task.Splits) -> tf.keras.Model:

@@ -109,7 +109,7 @@ class TileTask(task.Task):
       settings = feature_stats.given_to_model(
           settings, feature_stats.of_kernels(stats, data.every_train))
     return settings, task.Splits(
-        data.train, validated, data.valid, data.test, stats, data.num_ops)
+        **vars(data), validated=validated, stats=stats)
 
   def compiled_model(self, settings: TrainSettings,
                      splits: task.Splits) -> tf.keras.Model:
