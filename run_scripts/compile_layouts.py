@@ -32,6 +32,7 @@ from collections.abc import Callable, Sequence
 from typing import Optional
 
 import numpy as np
+import pack_layouts
 import single_kernel
 
 from tpu_graphs_ext.hlo import (
@@ -442,7 +443,7 @@ def pack(folder: str, splits: dict, configs: int) -> None:
       print(f'{name}: left out, too few configurations', file=sys.stderr)
       continue
     found.append(layouts.Program(name, split, bare(module), searches))
-  layouts.save(found, COMPILER)
+  pack_layouts.save(found, COMPILER)
   print(f'{layouts.PATH}: {len(found)} programs, '
         f'{os.path.getsize(layouts.PATH) / 1024:.0f} KiB')
 

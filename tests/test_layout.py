@@ -43,14 +43,14 @@ def test_imports_against_the_direction_are_found(tmp_path):
   for place, line in (
       ('data/read.py', 'def f():\n  from tpu_graphs_ext.hlo import tiles'),
       ('engine/rank.py', 'import tpu_graphs_ext.hlo.tiles'),
-      ('course/swap.py', 'from ..sample import tiles'),
+      ('course/swap.py', 'from ..sample import layouts'),
       ('models.py', 'from tpu_graphs_ext import errors')):
     with (tmp_path / 'tpu_graphs_ext' / place).open('a') as file:
       file.write(f'\n{line}\n')
   report = broken_contracts(tmp_path)
   for imported in ('data.read -> tpu_graphs_ext.hlo.tiles',
                    'engine.rank -> tpu_graphs_ext.hlo.tiles',
-                   'course.swap -> tpu_graphs_ext.sample.tiles',
+                   'course.swap -> tpu_graphs_ext.sample.layouts',
                    'models -> tpu_graphs_ext.errors'):
     assert f'tpu_graphs_ext.{imported}' in report
 

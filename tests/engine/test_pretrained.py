@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 from tpu_graphs_ext.engine import artifacts, metrics, scoring
-from tpu_graphs_ext.sample import kernels, tiles
+from tpu_graphs_ext.sample import kernels, write
 
 
 def test_it_is_small():
@@ -24,7 +24,7 @@ def test_it_ranks_kernels_that_it_was_not_trained_on():
   compiled = kernels.split_kernels('v3', 'test')
   slowdowns = []
   for kernel in compiled[::len(compiled) // 16]:
-    sample = tiles.sample_kernel(kernel, 'k', 0.94, noise=False, seed=0)
+    sample = write.sample_kernel(kernel, 'k', 0.94, seed=0)
     slowdowns.append(metrics.slowdown_of(
         sample.runtime_ns, ranker.scored(sample).order[:5]))
   assert len(slowdowns) >= 16

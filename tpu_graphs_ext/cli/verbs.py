@@ -147,13 +147,12 @@ def featurize(args: Namespace) -> None:
              type=lambda text: text if text == 'all' else positive(text)),
         flags.choice('--tpu', ('v3', 'v5e'), 'generation that the kernels were '
                      'compiled for; not given: v3'),
-        switch('--noise', 'scatter the runtimes like repeated measurements'),
         TASK,
         flag('--seed', 'SEED', 'equal seeds give equal files', 0, type=int)])
 def sample_data(args: Namespace) -> None:
   if args.task == 'layout':
     from tpu_graphs_ext.sample import write_layouts
-    _own(args, (), ('kernels', 'tpu', 'noise', 'seed'))
+    _own(args, (), ('kernels', 'tpu', 'seed'))
     print(write_layouts.write_layout_data(args.out).text())
     return
   from tpu_graphs_ext.sample import write
@@ -161,7 +160,7 @@ def sample_data(args: Namespace) -> None:
   if args.kernels == 'all':
     own['kernels'] = None
   print(write.write_sample_data(write.SampleDataSettings(
-      out=args.out, seed=args.seed, noise=args.noise, **own)).text())
+      out=args.out, seed=args.seed, **own)).text())
 
 
 def _own(args: Namespace, own: tuple[str, ...],

@@ -4,9 +4,8 @@
 `compile_layouts.py`; libtpu itself is not in this package.
 
 kernels        the compiled kernels that the package brings, read and packed
-tiles          a kernel's tile configurations and their runtimes
 layouts        programs and their layout configurations, read and packed
 folder         a data root on disk: written whole, replaced where it is ours
-write          the data root of the tile task: splits, files, seeds
+write          the data root of the tile task: splits, files, seeds, noise
 write_layouts  the same of the layout task
 """

@@ -8,15 +8,44 @@ unless a checksum says that a file is not ours.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
 
 _MARKER = schema.SAMPLE_DATA_MARK
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """What was written.
+
+  Attributes:
+    out: the folder.
+    statistics: of each split or collection.
+    columns: heading -> statistics to print there, with the keys of `rows`.
+    rows: key -> name of the row.
+    reused: whether the folder had exactly this data already.
+  """
+  out: str
+  statistics: dict
+  columns: Mapping[str, Mapping]
+  rows: Mapping[str, str]
+  reused: bool
+
+  def text(self) -> str:
+    """A table of the statistics."""
+    table = pd.DataFrame(self.columns, dtype=object).loc[
+        list(self.rows)].rename(index=self.rows)
+    return (f'Sample data {"already there" if self.reused else "written"}: '
+            f"{self.out}\nRuntimes are estimates of Google's TPU compiler.\n\n"
+            + table.apply(lambda cells: cells.map('{:,g}'.format)).to_string())
 
 
 def write_folders(out: str, what: str, folders: Sequence[str],

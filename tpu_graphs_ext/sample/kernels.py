@@ -22,6 +22,8 @@ import io
 import json
 import lzma
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
@@ -36,6 +38,7 @@ FOLDER = os.path.join(os.path.dirname(__file__), 'compiled')
 FORMAT = 1
 COLUMNS = ('program', 'nodes', 'edges', 'output_rank', 'kernel_rank', 'tiles',
             'default')
+_T = TypeVar('_T')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,7 +80,13 @@ def path_of(tpu: str, split: str, part: object) -> str:
 
 
 def load(path: str) -> list[CompiledKernel]:
-  """The kernels of a file.
+  """The kernels of a file; see `unpacked`."""
+  return unpacked(path, FORMAT, _kernels)
+
+
+def unpacked(path: str, file_format: int,
+             read: Callable[[dict[str, np.ndarray], dict], _T]) -> _T:
+  """What `read` makes of a file's arrays and of its JSON, `about`.
 
   Raises:
     UserError: the file is missing, damaged, or of another format.
@@ -87,9 +96,9 @@ def load(path: str) -> list[CompiledKernel]:
         io.BytesIO(file.read()), allow_pickle=False) as stored:
       arrays = dict(stored)
     about = json.loads(arrays['about'].tobytes())
-    if about['format'] != FORMAT:
-      raise ValueError(f'format {about["format"]}, not {FORMAT}')
-    return _unpacked(arrays, about['programs'])
+    if about['format'] != file_format:
+      raise ValueError(f'format {about["format"]}, not {file_format}')
+    return read(arrays, about)
   except (OSError, EOFError, ValueError, LookupError,
           lzma.LZMAError) as error:
     raise UserError(
@@ -97,7 +106,7 @@ def load(path: str) -> list[CompiledKernel]:
         'install the package again') from error
 
 
-def _unpacked(arrays, programs) -> list[CompiledKernel]:
+def _kernels(arrays, about) -> list[CompiledKernel]:
   rows = np.ascontiguousarray(arrays['rows'].T)
   cycles = np.ascontiguousarray(arrays['cycles'].T).view('<u4')[:, 0].astype(
       np.int64)
@@ -114,7 +123,7 @@ def _unpacked(arrays, programs) -> list[CompiledKernel]:
     bounds = arrays['bounds'][bound:(bound := bound + size)].reshape(
         sum(ranks), k['tiles']).T.astype(np.int64)
     found.append(CompiledKernel(
-        program=programs[k['program']],
+        program=about['programs'][k['program']],
         node_feat=rows[arrays['row'][nodes]],
         node_opcode=arrays['opcode'][nodes],
         edge_index=np.stack([consumer, consumer - distance], 1),

@@ -15,22 +15,18 @@ of the kernels. `compiled/layouts.xz` is an .npz, compressed as a whole:
 from __future__ import annotations
 
 import dataclasses
-import io
-import json
-import lzma
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sample.kernels import CLOCK_GHZ, FOLDER
+from tpu_graphs_ext.sample.kernels import CLOCK_GHZ, FOLDER, unpacked
 
 PATH = os.path.join(FOLDER, 'layouts.xz')
 TPU = 'v3'
 SEARCHES = ('default', 'random')
-_FORMAT = 1
+FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,52 +81,20 @@ def config_features(choices, chosen: np.ndarray) -> np.ndarray:
 
 
 def load(path: str = PATH) -> list[Program]:
-  """All programs.
+  """All programs; see `kernels.unpacked`."""
+  return unpacked(path, FORMAT, _programs)
 
-  Raises:
-    UserError: the file is missing, damaged, or of another format.
-  """
-  try:
-    with lzma.open(path) as file, np.load(
-        io.BytesIO(file.read()), allow_pickle=False) as stored:
-      about = json.loads(stored['about'].tobytes())
-      modules = stored['modules'].tobytes()
-      chosen, cycles = stored['chosen'], stored['cycles']
-    if about['format'] != _FORMAT:
-      raise ValueError(f'format {about["format"]}, not {_FORMAT}')
-    programs = []
-    for name, split, size, groups, counts in about['programs']:
-      searches = {}
-      for search, count in counts.items():
-        options = chosen[:groups * count].reshape(groups, count).T
-        searches[search] = options, cycles[:count]
-        chosen, cycles = chosen[groups * count:], cycles[count:]
-      programs.append(Program(name, split, modules[:size], searches))
-      modules = modules[size:]
-  except (OSError, EOFError, ValueError, LookupError,
-          lzma.LZMAError) as error:
-    raise UserError(
-        f'{path}: cannot be read ({error}); it is a part of the package: '
-        'install the package again') from error
+
+def _programs(arrays, about) -> list[Program]:
+  modules = arrays['modules'].tobytes()
+  chosen, cycles = arrays['chosen'], arrays['cycles']
+  programs = []
+  for name, split, size, groups, counts in about['programs']:
+    searches = {}
+    for search, count in counts.items():
+      options = chosen[:groups * count].reshape(groups, count).T
+      searches[search] = options, cycles[:count]
+      chosen, cycles = chosen[groups * count:], cycles[count:]
+    programs.append(Program(name, split, modules[:size], searches))
+    modules = modules[size:]
   return programs
-
-
-def save(programs: Sequence[Program], compiler: str, path: str = PATH) -> None:
-  """Writes a file that `load` reads; for maintainers."""
-  about = {'format': _FORMAT, 'compiler': compiler, 'programs': [
-      [p.name, p.split, len(p.module),
-       next(iter(p.searches.values()))[0].shape[1],
-       {search: len(cycles) for search, (_, cycles) in p.searches.items()}]
-      for p in programs]}
-  judged = [one for p in programs for one in p.searches.values()]
-  content = io.BytesIO()
-  np.savez(content,
-           about=np.frombuffer(json.dumps(about).encode(), np.uint8),
-           modules=np.frombuffer(
-               b''.join(p.module for p in programs), np.uint8),
-           chosen=np.concatenate(
-               [options.T.reshape(-1) for options, _ in judged]).astype(
-                   np.uint8),
-           cycles=np.concatenate([cycles for _, cycles in judged]))
-  with lzma.open(path, 'wb', preset=9 | lzma.PRESET_EXTREME) as file:
-    file.write(content.getvalue())

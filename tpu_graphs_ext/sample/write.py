@@ -18,15 +18,14 @@ import dataclasses
 from typing import Optional
 
 import numpy as np
-import pandas as pd
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.sample import folder as folder_lib
 from tpu_graphs_ext.sample import kernels as kernels_lib
-from tpu_graphs_ext.sample import tiles
 from tpu_graphs_ext.sample.kernels import SPLITS
 
 _FOLDERS = (*SPLITS, 'test_labelled')
@@ -49,6 +48,13 @@ _ROWS = {
     'runtime_rel_mean': 'runtime over normalizer, mean',
 }
 
+# A real file joins several tunings, each with the default once more. Four of 14
+# kernels of up to 600 configurations have it twice, the others once; those of
+# 807, 1,282 and 2,951 have it 9, 6 and 10 times. They repeat no other tile.
+_MANY_CONFIGS = 600
+_SECOND_CHANCE = 0.3
+_COPIES = (5, 9)
+
 
 @dataclasses.dataclass(frozen=True)
 class SampleDataSettings:
@@ -58,16 +64,13 @@ class SampleDataSettings:
     out: the folder; new, empty, or with sample data to replace.
     kernels: number in all splits; a seventh each for valid and test, or all
       that they have. None: all kernels that there are.
-    seed: decides the choice of kernels, the order of tiles and the noise.
+    seed: decides the choice of kernels and the order of tiles.
     tpu: the machine that they were compiled for, of `kernels.CLOCK_GHZ`.
-    noise: whether runtimes scatter like measured ones; otherwise they are the
-      compiler's estimates.
   """
   out: str
   kernels: Optional[int] = 700
   seed: int = 0
   tpu: str = 'v3'
-  noise: bool = False
 
   def __post_init__(self):
     files.require_path('--out', self.out)
@@ -93,31 +96,7 @@ class SampleDataSettings:
     return {'version': _VERSION, **settings}
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-  """What was written.
-
-  Attributes:
-    out: the folder.
-    splits: split -> statistics, with the keys of `REAL_TILE_XLA`.
-    reused: True if the folder had exactly this data already.
-  """
-  out: str
-  splits: dict
-  reused: bool = False
-
-  def text(self) -> str:
-    """A table of the statistics beside those of the real collection."""
-    real = {**REAL_TILE_XLA, 'kernels': REAL_TILE_XLA['kernels']['train']}
-    table = pd.DataFrame({**self.splits, 'real': real}, dtype=object).loc[
-        list(_ROWS)].rename(index=_ROWS)
-    return (f'Sample data {"already there" if self.reused else "written"}: '
-            f"{self.out}\nKernels and tiles of Google's TPU compiler; runtimes "
-            'are its estimates.\n\n'
-            + table.apply(lambda cells: cells.map('{:,g}'.format)).to_string())
-
-
-def write_sample_data(settings: SampleDataSettings) -> Summary:
+def write_sample_data(settings: SampleDataSettings) -> folder_lib.Summary:
   """Writes the sample data, or finds it written.
 
   Raises:
@@ -128,7 +107,9 @@ def write_sample_data(settings: SampleDataSettings) -> Summary:
   splits, reused = folder_lib.write_folders(
       out, _WHAT, _FOLDERS, settings.fingerprint(),
       lambda places: _write_splits(settings, places))
-  return Summary(out, splits, reused)
+  real = {**REAL_TILE_XLA, 'kernels': REAL_TILE_XLA['kernels']['train']}
+  return folder_lib.Summary(
+      out, splits, {**splits, 'real': real}, _ROWS, reused)
 
 
 def _write_splits(settings, places: dict[str, str]) -> dict:
@@ -145,8 +126,8 @@ def _write_split(settings, split, places: dict[str, str]) -> dict:
     graph = compiled.graph_hash()
     name = (graph[:32] if split == 'test'
             else f'{compiled.program}_{graph[:16]}')
-    kernel = tiles.sample_kernel(
-        compiled, name, kernels_lib.CLOCK_GHZ[settings.tpu], settings.noise,
+    kernel = sample_kernel(
+        compiled, name, kernels_lib.CLOCK_GHZ[settings.tpu],
         [settings.seed, int(graph[:8], 16)])
     kernel.save(folder)
     if split == 'test':
@@ -179,3 +160,37 @@ def _blanked(kernel: Kernel) -> Kernel:
   return dataclasses.replace(
       kernel, runtime_ns=np.zeros_like(kernel.runtime_ns),
       normalizer_ns=np.ones_like(kernel.normalizer_ns))
+
+
+# --- Tiles of one kernel -----------------------------------------------------
+
+
+def sample_kernel(compiled: kernels_lib.CompiledKernel, tile_id: str,
+                  clock_ghz: float, seed) -> Kernel:
+  """The kernel with its tiles in random order, the default first.
+
+  Args:
+    compiled: the kernel.
+    tile_id: name of the result.
+    clock_ghz: cycles of a nanosecond.
+    seed: for the order.
+  """
+  chance = np.random.default_rng(seed)
+  rows = _rows(len(compiled.cycles), compiled.default, chance)
+  runtime = np.maximum(
+      1, np.rint(compiled.cycles[rows] / clock_ghz)).astype(np.int64)
+  config_feat = features.config_features(
+      compiled.kernel_bounds[rows], compiled.output_bounds[rows])
+  return Kernel(tile_id, compiled.node_feat, compiled.node_opcode,
+                compiled.edge_index, config_feat, runtime,
+                np.full_like(runtime, runtime[0]))
+
+
+def _rows(count: int, default: int, chance) -> np.ndarray:
+  """Numbers of the tiles: the default, then all others and its copies."""
+  copies = int(chance.random() < _SECOND_CHANCE)
+  if count >= _MANY_CONFIGS:
+    copies = int(chance.integers(*_COPIES, endpoint=True))
+  others = np.delete(np.arange(count), default)
+  others = np.concatenate([others, np.full(copies, default)])
+  return np.concatenate([[default], chance.permutation(others)])

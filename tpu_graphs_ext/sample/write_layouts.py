@@ -28,46 +28,18 @@ _VERSION = 4  # Data written by another version is written anew.
 # A train program is written in so many files, each with its share of the
 # configurations: a pass over so few programs would be two training steps.
 PARTS = 3
-# Statistic -> its row of the table; medians over the programs.
+# Statistic -> its row of the table.
 _ROWS = {
     'programs': 'programs',
-    'nodes': 'nodes',
-    'configurable': 'configurable nodes',
-    'configs': 'configurations',
-    'median': 'median runtime over fastest',
-    'slow': '95 % runtime over fastest',
+    'nodes': 'nodes of a program, median',
+    'configurable': 'configurable nodes, median',
+    'configs': 'configurations, median',
+    'median': 'median runtime over fastest, median',
+    'slow': '95 % runtime over fastest, median',
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-  """What was written.
-
-  Attributes:
-    out: the folder.
-    collections: 'xla:default' and so on -> split -> statistics, with the keys
-      of `_ROWS`.
-    reused: True if the folder had exactly this data already.
-  """
-  out: str
-  collections: dict
-  reused: bool = False
-
-  def text(self) -> str:
-    """A table of the collections' train splits."""
-    state = 'already there' if self.reused else 'written'
-    names = list(self.collections)
-    lines = [f'Sample data of the layout task {state}: {self.out}',
-             "Layouts were judged by Google's TPU compiler; runtimes are its "
-             'estimates.', '',
-             f'{"train, medians":32}' + ''.join(f'{n:>13}' for n in names)]
-    for key, label in _ROWS.items():
-      lines.append(f'{label:32}' + ''.join(
-          f'{self.collections[name]["train"][key]:>13,}' for name in names))
-    return '\n'.join(lines)
-
-
-def write_layout_data(out: str) -> Summary:
+def write_layout_data(out: str) -> folder_lib.Summary:
   """Writes the sample data, or finds it written.
 
   Raises:
@@ -78,7 +50,10 @@ def write_layout_data(out: str) -> Summary:
   collections, reused = folder_lib.write_folders(
       out, _WHAT, (SOURCE,), {'version': _VERSION, 'task': 'layout'},
       _write)
-  return Summary(out, collections, reused)
+  return folder_lib.Summary(
+      out, collections,
+      {f'{name}, train': splits['train']
+       for name, splits in collections.items()}, _ROWS, reused)
 
 
 def _write(places: dict[str, str]) -> dict:
