@@ -6,7 +6,7 @@ import pytest
 
 from support import tiny_kernels
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import cache
+from tpu_graphs_ext.data import cache, partition
 from tpu_graphs_ext.engine import predictions_csv
 from tpu_graphs_ext.errors import UserError
 
@@ -47,11 +47,11 @@ def test_predictions_replace_predictions(tmp_path):
 def test_a_cache_entry_with_something_else_stays(tmp_path):
   path = tiny_kernels.diamond().save(str(tmp_path))
   folder = tmp_path / 'cache'
-  cache.open_files([path], str(folder))
+  partition.open_files([path], str(folder))
   entry, = folder.iterdir()
   (entry / 'notes.txt').write_text('mine')
-  assert len(cache.open_files([path], str(folder))) == 1
+  assert len(partition.open_files([path], str(folder))) == 1
   (entry / cache.META_FILE).write_text('{}')
   with pytest.raises(UserError, match=r"holds 'notes\.txt', which does not"):
-    cache.open_files([path], str(folder))
+    partition.open_files([path], str(folder))
   assert (entry / 'notes.txt').read_text() == 'mine'
