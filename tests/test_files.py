@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all."""
+"""Files and folders that are there whole or not at all, and whose they are."""
 
 import json
 import os
@@ -165,3 +165,20 @@ def test_only_files_are_replaced(tmp_path, kind):
   assert (tmp_path / 'mine').read_text() == 'mine'
   assert sorted(os.listdir(tmp_path)) == ['mine', 'out']
   assert os.path.islink(path) or not os.path.isfile(path)
+
+
+def test_a_file_is_known_by_its_path_and_content(tmp_path):
+  (tmp_path / 'a').mkdir()
+  (tmp_path / 'a' / 'x').write_text('one')
+  (tmp_path / 'y').write_text('two')
+  (tmp_path / 'empty').mkdir()
+  known = files.sums(str(tmp_path))
+  assert list(known) == ['a/x', 'empty', 'y']
+  assert files.foreign(str(tmp_path), known) == []
+  assert files.foreign(str(tmp_path), {}, {'y': known['y']}) == [
+      'a/x', 'empty']
+  (tmp_path / 'y').write_text('three')
+  os.symlink('x', tmp_path / 'a' / 'link')
+  os.symlink('a', tmp_path / 'linked')
+  assert files.foreign(str(tmp_path), known) == [
+      'a/link', 'linked', 'y']

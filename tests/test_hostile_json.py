@@ -100,6 +100,14 @@ def test_some_hostile_values(tmp_path, name):
   sweep(tmp_path, name, 23)  # No divisor of how many values there are.
 
 
+def test_a_printed_line_is_short_and_can_be_encoded():
+  long = 'a.json: ' + 'x' * 2000 + '; give less'
+  first, second = errors.printable(long + '\nb \ud800').split('\n')
+  assert len(first) <= 500
+  assert first.startswith('a.json: x') and first.endswith('; give less')
+  assert second == 'b \\ud800'
+
+
 @pytest.mark.survive
 @pytest.mark.parametrize('name', READERS)
 def test_all_hostile_values(tmp_path, name):

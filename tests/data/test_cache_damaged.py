@@ -9,6 +9,7 @@ import pytest
 
 from support import damage, tiny_kernels
 from tpu_graphs_ext.data import cache, partition, rules
+from tpu_graphs_ext.errors import UserError
 
 
 class Cached:
@@ -88,3 +89,16 @@ def test_any_meta(cached, path, value):
 @hypothesis.given(path=PATHS, value=damage.JSON)
 def test_many_metas(cached, path, value):
   with_other_meta(cached, path, value)
+
+
+def test_an_entry_with_something_else_stays(tmp_path):
+  path = tiny_kernels.diamond().save(str(tmp_path))
+  folder = tmp_path / 'cache'
+  partition.open_files([path], str(folder))
+  entry, = folder.iterdir()
+  (entry / 'notes.txt').write_text('mine')
+  assert len(partition.open_files([path], str(folder))) == 1
+  (entry / cache.META_FILE).write_text('{}')
+  with pytest.raises(UserError, match=r"holds 'notes\.txt', which does not"):
+    partition.open_files([path], str(folder))
+  assert (entry / 'notes.txt').read_text() == 'mine'

@@ -67,13 +67,7 @@ SHAPES = [
      'has shape (4, 139); it must be (nodes, 140)'),
     ('node_opcode', np.ones((4, 1), np.uint8),
      'has shape (4, 1); it must be (nodes,)'),
-    ('edge_index', np.zeros((2, 4), np.int64),
-     'has shape (2, 4); it must be (edges, 2)'),
-    ('config_feat', np.zeros((5, 3, 24), np.float32),
-     'has shape (5, 3, 24); it must be (configs, 24)'),
     ('config_runtime', np.array(5), 'has shape (); it must be (configs,)'),
-    ('node_opcode', np.ones(3, np.uint8),
-     'has 3 nodes (axis 0), but node_feat has 4; both must be equal'),
     ('config_runtime_normalizers', np.ones(4, np.int64),
      'has 4 configs (axis 0), but config_feat has 5; both must be equal'),
 ]

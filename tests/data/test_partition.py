@@ -29,6 +29,12 @@ def test_kernels_come_back():
     partition.node_feat[0, 0] = 1
 
 
+def test_narrower_integers_are_widened():
+  kernel = tiny_kernels.chain()
+  object.__setattr__(kernel, 'edge_index', kernel.edge_index.astype(np.int32))
+  assert_same(Partition.from_kernels([kernel]).kernel(0), tiny_kernels.chain())
+
+
 def test_selection_keeps_order_and_shares_memory():
   partition = Partition.from_kernels(KERNELS)
   for chosen in ([4, 1, 1], np.array([False, True, False, True, True, False])):
@@ -52,22 +58,13 @@ def test_blocks_hold_the_rows_of_the_selection_only():
       np.testing.assert_array_equal(block, getattr(KERNELS[number], name))
 
 
-BAD = [
+BAD = [  # tests/data/test_check.py breaks each rule.
     ('node_opcode', np.zeros(4, np.uint8),
      'node_opcode has 4 nodes (axis 0), but node_feat has 3'),
-    ('runtime_ns', np.ones(3, np.int64),
-     'config_runtime has 3 configs (axis 0), but config_feat has 4'),
-    ('edge_index', np.array([[1, 0], [3, 1]]),
-     'edge_index row 1 is [3, 1]; both nodes must be in 0 to 2'),
-    ('edge_index', np.zeros((2, 3), np.int64),
-     'edge_index has shape (2, 3); it must be (edges, 2)'),
-    ('config_feat', np.zeros((4, 24)), 'config_feat has dtype float64'),
-    ('normalizer_ns', np.array([1, 1, 0, 1]), 'row 2 is 0; times in ns'),
-    ('runtime_ns', np.array([5, -7, 6, 6]), 'row 1 is -7; times in ns must be'),
     ('runtime_ns', np.array([5, 0, 6, 6]), 'row 1 is 0; times in ns must be'),
+    ('config_feat', np.zeros((4, 24)), 'config_feat has dtype float64'),
     ('config_feat', np.zeros((4, 24), bool), 'config_feat has dtype bool'),
-    ('node_feat', np.zeros((3, 140), np.int8), 'node_feat has dtype int8'),
-    ('node_opcode', np.ones(3, bool), 'node_opcode has dtype bool')]
+    ('node_feat', np.zeros((3, 140), np.int8), 'node_feat has dtype int8')]
 
 
 def test_kernels_that_make_no_sense():

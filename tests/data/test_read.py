@@ -80,15 +80,6 @@ def test_limit_takes_what_is_listed_first_and_sorts_it(folder, monkeypatch):
       'chain_0', 'diamond_0', 'one_node_0']
 
 
-def test_split_without_edges_and_with_narrow_integers(tmp_path, cache_dir):
-  kernel = tiny_kernels.one_node()
-  object.__setattr__(kernel, 'edge_index', kernel.edge_index.astype(np.int32))
-  folder = save_all(tmp_path / 'train', [kernel])
-  for kept in (None, cache_dir, cache_dir):
-    partition = read.read_split(folder, cache_dir=kept)
-    assert_same(partition.kernel(0), tiny_kernels.one_node())
-
-
 def test_folders_without_kernels(tmp_path):
   with pytest.raises(UserError, match=r'nowhere: does not exist; expected .*'):
     read.read_split(str(tmp_path / 'nowhere'))
