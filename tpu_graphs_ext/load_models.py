@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tpu_graphs_ext.errors import UserError, did_you_mean
@@ -111,6 +111,21 @@ def constructor_arguments(cls: type) -> tuple[dict[str, Any], bool]:
           and parameter.kind is not inspect.Parameter.VAR_KEYWORD}, takes_any
 
 
+def class_taking(name: str, arguments: Iterable[str],
+                 models_py: str = '') -> type:
+  """The class of a model; raises UserError unless it takes the arguments."""
+  cls = model_class(name, models_py)
+  allowed, takes_any = constructor_arguments(cls)
+  for key in arguments:
+    if key not in allowed and (
+        not takes_any or key in ('num_configs', 'num_ops')):
+      hint = did_you_mean(key, list(allowed), 1, cutoff=0.4)
+      raise UserError(
+          f'--model_kwargs_json: {name} has no argument {key!r}; {hint}'
+          f'{" " if hint else ""}it takes {", ".join(allowed)}')
+  return cls
+
+
 def takes(name: str, argument: str, models_py: str = '') -> bool:
   """Whether a model's constructor has an argument of that name.
 
@@ -174,15 +189,7 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
     UserError: unknown model, unknown key, or a value or features that the
       model refuses.
   """
-  cls = model_class(name, models_py)
-  allowed, takes_any = constructor_arguments(cls)
-  for key in kwargs:
-    if key not in allowed and (
-        not takes_any or key in ('num_configs', 'num_ops')):
-      hint = did_you_mean(key, list(allowed), 1, cutoff=0.4)
-      raise UserError(
-          f'--model_kwargs_json: {name} has no argument {key!r}; {hint}'
-          f'{" " if hint else ""}it takes {", ".join(allowed)}')
+  cls = class_taking(name, kwargs, models_py)
   with _as_user_errors(name):
     model = cls(num_configs, num_ops, **kwargs)
   if graph is not None:

@@ -16,7 +16,7 @@ from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import threads
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import pool, rank_file, rank_many
+from tpu_graphs_ext.sweep import pool, rank_many
 
 
 class Inline(inline_pool.InlinePool):
@@ -88,9 +88,9 @@ def test_rows_are_what_the_model_says(ranked, folder, inline):
   summary, content = ranked(top_k=2)
   assert (summary.files, summary.kernels) == (7, 7)
   assert summary.configs == 25 and not summary.errors
-  model = rank_file.loaded(inline.done[0][0]).compiled
+  model = rank_many.loaded(inline.done[0][0]).compiled
   for number, row in enumerate(rows_in(content)):
-    assert list(row) == list(rank_file.LISTED)
+    assert list(row) == list(rank_many.LISTED)
     path = str(folder / f'net_{number}.npz')
     expected = model.rank(path, top=2).to_json()
     assert row['file'] == path and row['error'] is None
@@ -209,8 +209,8 @@ def test_a_model_that_cannot_be_loaded_ends_it(
   def refuse(*_):
     raise UserError('model_0: cannot be read as a saved Keras model')
 
-  rank_file.loaded.cache_clear()
-  monkeypatch.setattr(rank_file.scoring, 'load_ranker', refuse)
+  rank_many.loaded.cache_clear()
+  monkeypatch.setattr(rank_many.scoring, 'load_ranker', refuse)
   with pytest.raises(UserError, match='model_0: cannot be read as'):
     ranked()
   assert inline.ranked == '0' and os.listdir(tmp_path) == ['data']
@@ -221,10 +221,10 @@ def test_a_model_that_cannot_be_compiled_ranks_too(ranked, monkeypatch):
     raise UserError('cannot be compiled')
 
   _, compiled = ranked()
-  rank_file.loaded.cache_clear()
-  monkeypatch.setattr(rank_file.cost_model, 'CostModel', refuse)
+  rank_many.loaded.cache_clear()
+  monkeypatch.setattr(rank_many.cost_model, 'CostModel', refuse)
   _, content = ranked()
-  rank_file.loaded.cache_clear()
+  rank_many.loaded.cache_clear()
   for row, expected in zip(rows_in(content), rows_in(compiled)):
     assert [choice['index'] for choice in row['choices']] == [
         choice['index'] for choice in expected['choices']]
@@ -287,14 +287,14 @@ def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
         combinations=4, fitting=4, scored=4, picks=[], default=None,
         default_from='', notes=['a note'], unfamiliar=[])
 
-  monkeypatch.setattr(rank_file.tile_search, 'advice_on', advice_on)
+  monkeypatch.setattr(rank_many.tile_search, 'advice_on', advice_on)
   out = str(tmp_path / 'out.jsonl')
   summary = rank_many.rank_many(
       saved_model_dir, [str(tmp_path)], out, all_tiles=True, top_k=3,
       most_tiles=50)
   with open(out, 'rb') as file:
     first, second = rows_in(file.read())
-  assert list(first) == list(second) == list(rank_file.LEGAL)
+  assert list(first) == list(second) == list(rank_many.LEGAL)
   assert first['tile_id'] and first['notes'][-1] == 'a note'
   assert scored == [(3, 50, 1)]
   assert 'b.hlo' in second['error'] and 'neither HLO text' in second['error']

@@ -82,8 +82,8 @@ def test_failures_are_rows_until_they_are_tried_again(
 
 
 def test_faults_come_before_any_trial(swept, tmp_path):
-  with pytest.raises(UserError, match=r'grid.json: models\[0\].kwargs.widht: '
-                     r'TinyRanker has no such argument; did you mean width\?'):
+  with pytest.raises(UserError, match=r"grid.json: models\[0\]: TinyRanker "
+                     r"has no argument 'widht'; did you mean width\?"):
     swept(kwargs={'widht': 3})
   with pytest.raises(UserError, match=r'has no \.npz files'):
     swept(data_root=str(tmp_path / 'nothing'))

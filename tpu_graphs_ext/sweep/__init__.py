@@ -7,6 +7,5 @@ study        the Optuna study of a sweep
 leaderboard  the tables
 sweep        from a grid to the leaderboard
 storage      input files by paths and URLs
-rank_file    what a worker of `rank` does
-rank_many    has files ranked, and joins the rows
+rank_many    ranks files, and joins their rows
 """

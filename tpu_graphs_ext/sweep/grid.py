@@ -334,26 +334,22 @@ def _check_model(grid: Grid, model: ModelSpace, where: str) -> None:
 
   What only the model knows about a value shows when its trial starts.
   """
+  settings = SETTINGS[grid.task]
   for (part, name), values in model.values.items():
     if part == 'settings':
-      _check_setting(SETTINGS[grid.task], name, values, f'{where}.settings')
+      _check_setting(settings, name, values, f'{where}.settings.{name}')
   models_py = model.values.get(('settings', 'models_py'), [''])[0]
   try:
-    cls = load_models.model_class(
-        model.name, SETTINGS[grid.task](models_py=models_py).models_file)
+    load_models.class_taking(
+        model.name, [name for part, name in model.values if part == 'kwargs'],
+        settings(models_py=models_py).models_file)
   except UserError as error:
-    text = str(error).replace('--model: ', '')
+    text = re.sub(r'^--\w+: ', '', str(error))  # Not a flag here.
     raise UserError(f'{where}: {text}') from error
-  allowed, takes_any = load_models.constructor_arguments(cls)
-  for part, name in model.values:
-    _require(part != 'kwargs' or name in allowed or takes_any,
-             f'{where}.kwargs.{name}: {model.name} has no such argument; '
-             f'{_hint(name, allowed)}it takes {", ".join(allowed)}')
 
 
 def _check_setting(settings: type, name: str, values: Any, where: str) -> None:
   """Raises UserError unless flags of `train` take the values."""
-  where = f'{where}.{name}'
   fields = {field.name: field for field in dataclasses.fields(settings)}
   _require(name not in OWN_SETTINGS,
            f'{where}: cannot be set here: {OWN_SETTINGS.get(name)}')

@@ -98,16 +98,16 @@ def is_death(error: str) -> bool:
 
 def called(function: Callable[[Any], Any], item: Any) -> tuple[Any, str]:
   """In a worker: (result, '') or (None, what went wrong)."""
-  try:
-    return function(item), ''
-  except UserError as error:
-    return None, str(error)
-  except (Exception, SystemExit, KeyboardInterrupt) as error:
-    return None, _described(error)
+  with _one_at_a_time:
+    try:
+      return function(item), ''
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+      return None, _described(error)
 
 
 def _described(error: BaseException) -> str:
-  return f'{type(error).__name__}: {reason_of(error)}'
+  return (str(error) if isinstance(error, UserError)
+          else f'{type(error).__name__}: {reason_of(error)}')
 
 
 class _Processes:
@@ -204,39 +204,35 @@ class _Cluster:
           '--nthreads 1` starts one, on any machine') from error
 
   def size(self) -> int:
-    try:
+    with self._going_away(OSError, RuntimeError, TimeoutError):
       # While all are restarting, one task waits for the first that is back.
       return self._most or max(1, len(self._client.nthreads()))
-    except (OSError, RuntimeError, TimeoutError,
-            concurrent.futures.CancelledError) as error:
-      raise self._gone() from error
 
   def submit(self, function: Callable[[Any], Any], item: Any) -> Future:
-    return self._executor.submit(_on_cluster, function, item)
+    return self._executor.submit(called, function, item)
 
   def result(self, future: Future) -> tuple[Any, str]:
+    with self._going_away():
+      try:
+        return future.result()
+      except self._killed as error:
+        return None, died(getattr(error, 'allowed_failures', 0) + 1)
+      except concurrent.futures.CancelledError:
+        raise
+      except Exception as error:  # Its item cannot be unpickled there, or such.
+        return None, _described(error)
+
+  @contextlib.contextmanager
+  def _going_away(self, *errors: type[Exception]) -> Iterator[None]:
     try:
-      return future.result()
-    except self._killed as error:
-      return None, died(getattr(error, 'allowed_failures', 0) + 1)
-    except concurrent.futures.CancelledError as error:
-      raise self._gone() from error
-    except Exception as error:  # Its item cannot be unpickled there, or such.
-      return None, _described(error)
+      yield
+    except (concurrent.futures.CancelledError, *errors) as error:
+      raise UserError(
+          f'{self._flag}: the scheduler went away; what is finished is kept. '
+          'Start it and its workers, then the same command') from error
 
   def stop(self) -> None:
     self._client.close()  # Waiting tasks are dropped; others see `is_wanted`.
-
-  def _gone(self) -> UserError:
-    return UserError(
-        f'{self._flag}: the scheduler went away; what is finished is kept. '
-        'Start it and its workers, then the same command')
-
-
-def _on_cluster(function: Callable[[Any], Any],
-                item: Any) -> tuple[Any, str]:
-  with _one_at_a_time:
-    return called(function, item)
 
 
 def is_wanted() -> bool:
