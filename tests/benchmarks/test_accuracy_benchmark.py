@@ -92,15 +92,6 @@ def test_table_has_mean_and_sample_deviation_over_seeds(results):
   assert '| a random choice | 90.0 / 30.0 |' in text
 
 
-def test_tables_keep_data_of_other_content_and_other_epochs_apart(results):
-  results.put(row(seed=0, valid_micro_top5=0.1))
-  results.put(row(seed=1, valid_micro_top5=0.2, content='other'))
-  results.put(row(seed=0, valid_micro_top5=0.4, epochs=9))
-  text = accuracy_table.markdown(results.rows())
-  assert [table_row(text, 'NetA', i)[3] for i in range(3)] == [
-      '10.00', '20.00', '40.00']
-
-
 def test_ablations_follow_apart_below_the_model_as_it_is(results):
   # Best first, but the model itself stays on top of its ablations.
   results.put(row(valid_micro_top5=0.3))

@@ -118,22 +118,6 @@ def test_columns_of_the_axes():
   are('remainders.output_waste_2', 0, 0)
 
 
-def test_columns_of_the_nodes():
-  columns = by_name(product())
-  # Dimension 0 has 5, 20 and 5 elements; 1 has 20, 300 and 300.
-  for name, value in (('root.shape_dimensions_0', 5),
-                      ('max.shape_dimensions_0', 20),
-                      ('sum.shape_dimensions_0', 30),
-                      ('sum.shape_dimensions_1', 620),
-                      ('opcodes.parameter', 2), ('opcodes.dot', 1),
-                      ('opcodes.reduce', 0),
-                      ('bounds.kernel_bounds_0', (7, 20))):
-    np.testing.assert_allclose(
-        columns[name], np.broadcast_to(booster.log(value), 2), rtol=1e-6)
-  # log2(1 + 7) with the sign.
-  assert booster.log(np.array([-7.0, 0.0, 7.0])).tolist() == [-3, 0, 3]
-
-
 def test_what_bounds_mean_is_read_off_the_largest():
   # Whole tensors in elements by dimension; by place in memory the operand's
   # would be 300, 20.

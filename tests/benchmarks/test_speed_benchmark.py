@@ -36,29 +36,6 @@ def test_kernels_have_the_sizes_of_the_collection():
     assert set(consumer) == set(range(1, kernel.num_nodes))  # Connected.
 
 
-def test_sides_rank_in_turn(monkeypatch):
-  """The baseline with 50, 8 and 8 s, others with 2 s."""
-  asked = []
-
-  def worker(unused_name, model, root, **variables):
-    asked.append((model, root, variables['TF_ENABLE_ONEDNN_OPTS']))
-    seconds = ([50, 8, 8][(len(asked) - 1) // 3 % 3]) if root else 2
-    return [speed_parts.row(f'baseline {model}' if root else model,
-                            'all kernels', 'time', seconds, 's')]
-
-  monkeypatch.setattr(speed_parts, 'run_worker', worker)
-  rows = speed_parts.ranking('root')
-  assert asked[:4] == [('EarlyJoinSAGE', 'root', '0'),
-                       ('EarlyJoinSAGE', '', '0'), ('MyEarlyJoinSAGE', '', '0'),
-                       ('EarlyJoinSAGE', 'root', '0')]
-  assert {(row['subject'], row['measure']): row['value'] for row in rows
-          if row['case'] == 'oneDNN 1, all kernels'} == {
-      ('baseline EarlyJoinSAGE', 'time'): 8,
-      ('baseline EarlyJoinSAGE', 'ratio'): 1, ('EarlyJoinSAGE', 'time'): 2,
-      ('EarlyJoinSAGE', 'ratio'): 4, ('MyEarlyJoinSAGE', 'time'): 2,
-      ('MyEarlyJoinSAGE', 'ratio'): 4}
-
-
 def test_a_part_measured_again_replaces_its_rows(tmp_path):
   speed.write_results(str(tmp_path), [
       row(1.0), row(2.0, case='a case of older code'),
@@ -79,10 +56,3 @@ def test_wrong_flags(capsys, monkeypatch, root):
   assert speed.main(['--parts', 'rankin']) == 1
   assert ("no part 'rankin'; choose from ranking" if root else
           'names no checkout of the baseline') in capsys.readouterr().err
-
-
-def test_keras_lines_of_epochs_are_read():
-  text = '''46/47 [====>.] - ETA: 0s - loss: 11.2
-47/47 [======] - 2s 34ms/step - loss: 11.1 - val_loss: 9.9
-47/47 [======] - 60s 1s/step - loss: 10.8 - val_loss: 9.3'''
-  assert speed_parts._EPOCH.findall(text) == [('34', 'ms'), ('1', 's')]

@@ -158,15 +158,6 @@ def test_paired_differences():
   assert number(cells(table, f'Model0 {minus} default tile')[0]) == 10
 
 
-def test_many_groups_are_compared_with_the_best():
-  found = compare.differences(comparison(*[[0.1 * i] * 2
-                                           for i in (3, 2, 1, 4, 5)]))
-  # The best one is Model2.
-  assert set(found.frame['pair']) == {
-      *(f'Model2 {page.MINUS} Model{other}' for other in (0, 1, 3, 4)),
-      *(f'Model{own} {page.MINUS} default tile' for own in range(5))}
-
-
 @pytest.mark.parametrize('of_runs, title, certainty', [
     # Both are behind the default tile, which has 10 % everywhere.
     ([[.2, .3, .4], [.3, .4, .5]],

@@ -11,11 +11,6 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report import charts, page
 
 
-def test_groups_differ_in_colour_or_mark():
-  looks = [charts.look_of(number, '') for number in range(24)]
-  assert len({(look.colour, look.mark) for look in looks}) == 24
-
-
 def test_bars_have_full_names_and_equal_ones_give_equal_figures():
   look = charts.look_of(0, 'MyModel, learning_rate=0.01')
   blocks = [('one', [charts.Bar(look, 1.0, 0.5, 2.0)]),
@@ -25,21 +20,6 @@ def test_bars_have_full_names_and_equal_ones_give_equal_figures():
   assert ElementTree.fromstring(svg).tag.endswith('svg')
   for text in ('>one<', '>MyModel,<', '>learning_rate=0.01<', '(log scale)'):
     assert text in svg, text
-
-
-def test_ticks_of_log_axes_are_plain_numbers():
-  ticks = []
-
-  def draw(unused_figure, axes):
-    for least, most in ((0, 2), (-40, 2000)):
-      charts.log_scale(axes, 'x', least, most)
-      low, high = axes.get_xlim()
-      ticks.append([text.get_text() for text in axes.get_xticklabels()
-                    if low <= text.get_position()[0] <= high])
-
-  charts.svg(draw)
-  assert ticks == [['0', '1', '3'],
-                   ['\u221210', '\u22121', '0', '1', '10', '100', '1,000']]
 
 
 def test_without_its_packages_there_is_one_clear_error(monkeypatch):

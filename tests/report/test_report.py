@@ -21,7 +21,6 @@ from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import evaluate
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import LoadSettings
-from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report import measure, page, report, runs
 
 UNMEASURED = ['Learning curves', 'Runs']
@@ -188,11 +187,3 @@ def test_what_cannot_be_loaded_is_named_and_the_rest_is_made(tmp_path):
   # Without --data they are not there either.
   read = Page(made([tmp_path], tmp_path / 'r.html'))
   assert read.text.count('somewhere/valid: does not exist') == 1
-
-
-def test_another_file_is_not_replaced(tmp_path):
-  path = tmp_path / 'mine.html'
-  path.write_text('<html>mine</html>')
-  with pytest.raises(UserError, match='is not a report of this package'):
-    made([tmp_path], path)
-  assert path.read_text() == '<html>mine</html>'

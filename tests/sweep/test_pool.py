@@ -70,24 +70,6 @@ def test_a_task_whose_worker_dies_is_tried_again(tmp_path):
   assert len(set(lines)) == len(lines) == pool.TRIES  # Each its process.
 
 
-@pytest.mark.slow
-def test_a_worker_that_dies_while_idle_costs_nothing():
-  found = []
-
-  def items():
-    for number in range(3):
-      assert len(found) == number  # What is known may decide what is next.
-      if found:
-        os.kill(found[-1], signal.SIGKILL)
-        assert wait_for(lambda: is_gone(found[-1]), SECONDS)
-      yield str(number), number
-
-  for outcome in pool.run(pool_tasks.its_process, items()):
-    assert not outcome.error
-    found.append(outcome.result)
-  assert len(set(found)) == 3
-
-
 SCRIPT = '''
 import signal
 import sys

@@ -137,10 +137,12 @@ def test_a_journal_that_is_not_ours_or_in_use(ranked, interrupted):
   with files.held_folder(str(journal)):
     with pytest.raises(UserError, match='another command is ranking into it'):
       ranked(name='again.jsonl')
-  journal.write_bytes(b'mine')
-  with pytest.raises(UserError, match='is not a journal of rankings'):
-    ranked(name='again.jsonl')
-  assert journal.read_bytes() == b'mine'
+  for path, what in ((journal, 'journal of rankings'),
+                     (journal.with_suffix(''), 'file of rankings')):
+    path.write_bytes(b'mine')
+    with pytest.raises(UserError, match=f'is not a {what}'):
+      ranked(name='again.jsonl')
+    assert path.read_bytes() == b'mine'
 
 
 def test_another_model_uses_no_row(interrupted, inline, saved_model_dir,
@@ -230,16 +232,6 @@ def test_a_model_that_cannot_be_compiled_ranks_too(ranked, monkeypatch):
         choice['index'] for choice in expected['choices']]
 
 
-def test_outputs_that_are_refused(tmp_path):
-  (tmp_path / 'mine.jsonl').write_text('{"mine": 1}')
-  for path, rule in (
-      ('out.csv', 'must be the path of a .jsonl'),
-      ('gs://bucket/out.jsonl', 'must be the path of a .jsonl'),
-      (f'{tmp_path}/mine.jsonl', 'is not a file of rankings')):
-    with pytest.raises(UserError, match=rule):
-      rank_many.check_out(path)
-
-
 # ------------------------------------------------------------- the command
 
 
@@ -260,6 +252,8 @@ def test_the_command(saved_model_dir, folder, tmp_path, inline, capsys):
 def test_flags_that_do_not_go_together(capsys):
   for flags, rule in (
       ('--out=a.jsonl', 'goes with --workers'),
+      ('--workers=2 --out=out.csv', 'must be the path of a .jsonl'),
+      ('--workers=2 --out=gs://a/out.jsonl', 'must be the path of a .jsonl'),
       ('--scheduler=tcp://a:1', '--workers needs --out'),
       ('--workers=2 --out=a.jsonl --json', '--json changes what is printed'),
       ('--workers=2 --out=a.jsonl --shapes=f32[8]', 'workers rank files'),
