@@ -193,7 +193,7 @@ def test_tables_of_runs(monkeypatch):
   infos = [run_info(seed=seed, top1=seed / 10) for seed in (1, 2, 3)]
   groups = [runs.Group('Mine', [runs.Run(f'run_{i}.jsonz', info, None)
                                 for i, info in enumerate(infos)])]
-  found = overview.section(groups, [], LOOKS | compare.looks_of(['Mine']))
+  found = overview.section(groups, None, LOOKS | compare.looks_of(['Mine']))
   # Nothing was measured: mean and deviation of 10, 20 and 30 % in run files.
   assert cells(found['groups'], 'Mine')[:4] == [
       3, '3 ± 0', '0.650 ± 0.000', '20.0 ± 10.0']

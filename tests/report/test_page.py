@@ -43,8 +43,8 @@ def test_text_of_files_is_escaped():
   svg = charts.svg(lambda _, axes: axes.plot([1, 2, 3], [1, 3, 2]))
   evil = page.table('<i>', ('a&b',), [('<script>',)])
   content = page.render(
-      by_run_files='<b>', comparisons=[], task='tile', problems=['<u>'],
-      kernels=[], trained='', curves=[page.Figure('A & "B"', 'said', svg)],
+      by_run_files='<b>', comparison=None, task='tile', problems=['<u>'],
+      kernels=None, trained='', curves=[page.Figure('A & "B"', 'said', svg)],
       groups=evil, runs=evil, flags=evil)
   read = Page(content)
   assert not read.unclosed and read.counts['img'] == 1

@@ -98,24 +98,22 @@ class Comparison:
 
 
 def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
-            problems: list[str]) -> list[Comparison]:
-  """Ranks labelled problems with every model that can be loaded.
+            problems: list[str]) -> Optional[Comparison]:
+  """Ranks the same labelled problems with every model that can be loaded.
 
   Args:
     groups: the runs, of one task.
     data: labelled problems: a folder of .npz files, a .npz or, for tiles, a
-      .pb; empty: each run's valid split, below the data root that `loading`
-      gives or else the run's own.
+      .pb; empty: the runs' valid split, below the data root that `loading`
+      gives or else their own, which must be the same for all.
     loading: how to load the models.
     problems: a message is added for everything that cannot be done.
-
-  Returns:
-    A comparison for each source of problems.
   """
   every = [(group, run) for group in groups for run in group.runs]
   roots = {run.settings.get('data_root') for _, run in every} - {None, ''}
   only_root = roots.pop() if len(roots) == 1 else ''
-  found: dict[str, Optional[Comparison]] = {}
+  found: Optional[Comparison] = None
+  unreadable = set()
   for group, run in every:
     if run.model_dir is None:
       continue
@@ -124,22 +122,29 @@ def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
       own = _loading_of(task, run, loading, only_root)
       collection = task.collection(run.info['args'], own)
       source = data or os.path.join(own.data_root, *collection, 'valid')
-      if source not in found:
-        found[source] = None  # If it cannot be read, say so once.
-        found[source] = Comparison(task, source, _labelled(
+      if source in unreadable:  # Said once.
+        continue
+      if not found:
+        unreadable.add(source)
+        found = Comparison(task, source, _labelled(
             task, task.read(source, own) if data else task.read_split(
                 own, collection, 'valid'), source, problems))
-      if found[source]:
-        ranker = scoring.load_ranker(run.model_dir, own)
-        rows = evaluate.measure(ranker, found[source].problems,
-                                f'{run.model} {run.name[:8]}')
-        found[source].groups.setdefault(group.name, []).append(
-            Measured(run, ranker, rows))
+        unreadable.remove(source)
+      if source != found.source:
+        raise UserError(
+            f'its data is {source}, so it is not compared with runs on '
+            f'{found.source}; measure all of them on one --data, or make a '
+            'page for each')
+      ranker = scoring.load_ranker(run.model_dir, own)
+      rows = evaluate.measure(ranker, found.problems,
+                              f'{run.model} {run.name[:8]}')
+      found.groups.setdefault(group.name, []).append(
+          Measured(run, ranker, rows))
     except UserError as error:
       text = str(error)
       problems.append(text if run.model_dir in text or text.startswith(source)
                       else f'{run.model_dir}: {text}')
-  return [one for one in found.values() if one and one.groups]
+  return found if found and found.groups else None
 
 
 def _loading_of(task: tasks.Task, run: Run, given: LoadSettings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pandas as pd
@@ -16,11 +16,11 @@ from tpu_graphs_ext.report.measure import Comparison, measures_of
 from tpu_graphs_ext.report.runs import Group, shown
 
 
-def section(groups: Sequence[Group], comparisons: Sequence[Comparison],
+def section(groups: Sequence[Group], comparison: Optional[Comparison],
             looks: Looks) -> dict[str, Any]:
   """Everything that the template shows of the runs."""
   task = tasks.find(groups[0].runs[0].task)
-  runs = frame_of(groups, comparisons)
+  runs = frame_of(groups, comparison)
   by_files = runs.groupby('group', sort=False)[f'final_{task.top_ks[0]}']
   means = by_files.mean().dropna()
   return {
@@ -40,7 +40,7 @@ def section(groups: Sequence[Group], comparisons: Sequence[Comparison],
 
 
 def frame_of(groups: Sequence[Group],
-             comparisons: Sequence[Comparison]) -> pd.DataFrame:
+             comparison: Optional[Comparison]) -> pd.DataFrame:
   """A row a run: its group and name, what `Run.record` and measuring say.
 
   Measures are means over problems, unscaled; NaN if the run was not measured.
@@ -49,8 +49,8 @@ def frame_of(groups: Sequence[Group],
   task = tasks.find(groups[0].runs[0].task)
   columns = [measure.column for measure in measures_of(task)]
   measured = {one.run.run_path: one.rows[columns].mean()
-              for comparison in comparisons
-              for of in comparison.groups.values() for one in of}
+              for of in (comparison.groups.values() if comparison else ())
+              for one in of}
   frame = pd.DataFrame([
       {'group': group.name, 'run': run.name[:8], **run.record(task.top_ks),
        **measured.get(run.run_path, dict.fromkeys(columns, np.nan))}
@@ -58,7 +58,7 @@ def frame_of(groups: Sequence[Group],
   texts = ['group', 'run', 'run_id', 'tensorflow', 'written']
   numbers = frame.columns.difference(texts)
   frame[numbers] = frame[numbers].astype(float)
-  for k in () if comparisons else task.top_ks:
+  for k in () if comparison else task.top_ks:
     frame[f'slowdown_{k}'] = frame[f'final_{k}']
   return frame
 

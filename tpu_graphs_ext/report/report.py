@@ -48,15 +48,14 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
       '--out', out, page.START, 'report of this package')
   found, problems = runs.find(paths)
   groups = runs.grouped(runs.of_one_task(found, task))
-  comparisons = measure.measure(groups, data, loading, problems)
+  comparison = measure.measure(groups, data, loading, problems)
   for problem in problems:
     _log.warning('%s', problem)
   looks = compare.looks_of([group.name for group in groups])
   content = page.render(
-      comparisons=[compare.section(one, looks) for one in comparisons],
-      kernels=[kernels.section(one, num_kernels, looks)
-               for one in comparisons],
+      comparison=comparison and compare.section(comparison, looks),
+      kernels=comparison and kernels.section(comparison, num_kernels, looks),
       task=groups[0].runs[0].task, problems=problems,
-      **overview.section(groups, comparisons, looks))
+      **overview.section(groups, comparison, looks))
   files.write_file(path, content.encode())
   return path
