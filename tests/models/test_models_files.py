@@ -1,0 +1,66 @@
+"""What models.py and layout_models.py must be to be handed in alone."""
+
+import ast
+import re
+import sys
+
+import pytest
+
+from support.places import PROJECT
+from tpu_graphs_ext import load_models
+from tpu_graphs_ext.course import allowed_imports
+
+FILES = {'tile': 'models.py', 'layout': 'layout_models.py'}
+SOURCES = {task: (PROJECT / name).read_text() for task, name in FILES.items()}
+both = pytest.mark.parametrize('task', FILES)
+
+
+@both
+def test_the_package_reaches_the_one_copy(task):
+  assert (PROJECT / FILES[task]).samefile(load_models.models_path(task))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10),
+                    reason='sys.stdlib_module_names came with Python 3.10')
+@both
+def test_it_imports_nothing_but_what_the_graders_have_installed(task):
+  names = {found.name for found in allowed_imports.imports(SOURCES[task])}
+  assert names - set(sys.stdlib_module_names) == {
+      'numpy', 'tensorflow', 'tensorflow_gnn'}
+
+
+@both
+def test_chapters_are_listed_and_use_names_of_earlier_ones(task):
+  module = ast.parse(SOURCES[task])
+  headings = {line: found[1] for line, text in enumerate(
+      SOURCES[task].splitlines(), 1)
+              if (found := re.fullmatch(r'# -+ chapter: (.+)', text))}
+  listed = re.search(
+      r'\nChapters.*?:\n((?:  .+\n)+)', ast.get_docstring(module))
+  assert re.findall(r'^  (\S.*?): ', listed[1], re.MULTILINE) == list(
+      headings.values())
+
+  def chapter(node):
+    """Number of the heading above a node; 0 at the beginning of the file."""
+    return sum(line < node.lineno for line in headings)
+
+  home = {name: chapter(node) for node in module.body for name in (
+      [node.name] if isinstance(node, (ast.ClassDef, ast.FunctionDef)) else
+      [target.id for part in getattr(node, 'targets', [])
+       for target in ast.walk(part) if isinstance(target, ast.Name)])}
+  assert len(home) > 50
+  faults = [f'line {node.lineno}: uses {node.id} of a later chapter'
+            for node in ast.walk(module) if isinstance(node, ast.Name)
+            and home.get(node.id, 0) > chapter(node)]
+  assert not faults
+
+
+def test_the_shared_chapter_is_the_same_in_both_files():
+  """Each file must work alone, so there are two copies of it."""
+  chapters = []
+  for text, other in zip(SOURCES.values(), reversed(FILES.values())):
+    heading = re.search(
+        rf'^# -+ chapter: shared with {re.escape(other)}$', text, re.MULTILINE)
+    chapters.append(re.split(
+        r'^# -+ chapter: ', text[heading.end():], flags=re.MULTILINE)[0])
+  assert chapters[0] == chapters[1] and chapters[0].count('\ndef ') >= 3
