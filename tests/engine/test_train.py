@@ -196,6 +196,12 @@ def test_nan_stops_and_keeps_the_last_good_model(data_root, tmp_path):
   assert [name.split('_')[0] for name in names] == ['model', 'run']
   ranker = load(str(tmp_path / names[0]))
   assert np.isfinite(ranker.scores(tiny_kernels.chain())).all()
+  with pytest.raises(
+      UserError, match=r'epoch 1, by step 4; .*there is no model'):
+    eager_training.trained(
+        data_root, tmp_path / 'at_once',
+        model_kwargs_json='{"nan_from_step": 1}')
+  assert not os.listdir(tmp_path / 'at_once')
 
 
 def test_a_full_disk_says_how_to_continue(data_root, tmp_path, monkeypatch):
@@ -207,15 +213,6 @@ def test_a_full_disk_says_how_to_continue(data_root, tmp_path, monkeypatch):
                      r'To continue'):
     eager_training.trained(data_root, tmp_path, epochs=2)
   assert not list(tmp_path.glob('model_*'))
-
-
-def test_nan_at_once_says_that_there_is_no_model(data_root, tmp_path):
-  settings = tiny_models.tiny_settings(
-      data_root, tmp_path, model_kwargs_json='{"nan_from_step": 1}')
-  with pytest.raises(
-      UserError, match=r'epoch 1, by step 4; .*there is no model'):
-    train.train(settings)
-  assert not list(tmp_path.iterdir())
 
 
 def test_metrics_of_a_labelled_test_split(trained, data_root):
