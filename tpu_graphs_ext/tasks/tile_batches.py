@@ -27,7 +27,6 @@ import tensorflow_gnn as tfgnn
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.errors import UserError
 
 # Batches made ahead of the model's step; of programs, each may have 100 MB.
 PREFETCH = 2
@@ -73,6 +72,7 @@ def training_dataset(
   and new configurations, uniformly and without replacement. A kernel with
   fewer than `num_configs` gives each equally often, but for a random rest; with
   fewer than `least_configs` it is left out, and so is an incomplete last batch.
+  At least one batch must remain.
 
   Args:
     shuffle: False keeps the order of the kernels.
@@ -83,18 +83,10 @@ def training_dataset(
   Returns:
     A dataset of (GraphTensor, float32 [batch_size, num_configs] of runtimes
     over normalizers). It knows its number of batches.
-
-  Raises:
-    UserError: too few kernels have enough configurations for one batch.
   """
-  least = least_configs or num_configs
-  usable = np.flatnonzero(partition.num_configs >= least)
+  usable = np.flatnonzero(
+      partition.num_configs >= (least_configs or num_configs))
   num_batches = len(usable) // batch_size
-  if not num_batches:
-    raise UserError(
-        f'a batch needs {batch_size} kernels with at least {least} '
-        f'configurations, but only {len(usable)} of {len(partition)} kernels '
-        'have them; use a smaller --batch or --configs, or more data')
   entropy = np.random.SeedSequence(seed).entropy
   epochs = (itertools.count if redraw else itertools.repeat)(first_epoch)
 
