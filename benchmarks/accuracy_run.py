@@ -165,8 +165,7 @@ def _problems(spec: RunSpec, split: str) -> tuple[Any, str]:
 
 def _measures(split: str, problems: Any, rows: Any) -> dict[str, object]:
   """Columns <split>_<measure>, the choices without a model too; no NaN."""
-  from tpu_graphs_ext.engine import results
-  from tpu_graphs_ext.tasks import layout_results
+  from tpu_graphs_ext.engine import metrics, results
   is_tile = 'default' in rows
   mean = results.Summary(rows, len(rows))
   measures = {name: mean[name] for name in ('opa', 'kendall')}
@@ -179,8 +178,8 @@ def _measures(split: str, problems: Any, rows: Any) -> dict[str, object]:
     choices['default'] = mean['default']
   else:
     choices['most_kendall'] = results.Summary(rows.assign(perfect=[
-        layout_results.kendall_of_order(
-            program.runtime_ns.astype(float), program.fastest_first)
+        metrics.pair_agreement(
+            program.runtime_ns, program.fastest_first.argsort())[1]
         for program in problems]), len(rows))['perfect']
   return {f'{split}_{"kernels" if is_tile else "programs"}': len(rows), **{
       f'{split}_{name}': results.or_none(value)

@@ -47,21 +47,12 @@ def row_of(program: Program, scores: Scores,
       'configurable': program.num_configurable,
       'configs': program.num_configs,
       'runtimes': len(np.unique(runtime)),
-      'kendall': kendall_of_order(runtime, order),
+      'kendall': metrics.pair_agreement(runtime, np.argsort(order))[1],
       'opa': metrics.pair_agreement(runtime, scores.given)[0],
       **{f'slowdown_{k}': metrics.slowdown_of(runtime, order[:k])
          for k in ks},
       **{f'random_{k}': metrics.random_slowdown(runtime, scores.repeats, k)
          for k in ks}}
-
-
-def kendall_of_order(runtime: np.ndarray, order: np.ndarray) -> float:
-  """Kendall's tau-b of runtimes and the places in an order.
-
-  `runtime` is float64 [configs], `order` int64 [configs], each configuration
-  once, the fastest first. NaN where all runtimes are equal.
-  """
-  return metrics.pair_agreement(runtime, np.argsort(order))[1]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
