@@ -42,7 +42,8 @@ def models_module(models_py: str = ''):
         f'--models_py: no file {path}; give the path of a models.py')
   name = 'models_' + str(abs(hash(path)))
   if name not in sys.modules:
-    loader = _Source(name, path)
+    # It loads a source with any ending, such as models.py.original.
+    loader = importlib.machinery.SourceFileLoader(name, path)
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     module = importlib.util.module_from_spec(spec)
     try:
@@ -53,15 +54,6 @@ def models_module(models_py: str = ''):
           f'({type(error).__name__}: {error}); mend the file') from error
     sys.modules[name] = module
   return sys.modules[name]
-
-
-class _Source(importlib.machinery.SourceFileLoader):
-  """Loads a source with any ending, such as models.py.original."""
-
-  def path_stats(self, path):
-    if not path.endswith('.py'):  # Else x.a and x.b would share a .pyc.
-      raise OSError
-    return super().path_stats(path)
 
 
 def model_names(models_py: str = '') -> list[str]:

@@ -137,7 +137,7 @@ def _blocks(path: str, more: dict) -> Iterator[dict[str, np.ndarray]]:
   rows = max(1, _READ_BYTES // (4 * shape[1] * shape[2]))
   try:
     for block in npz.blocks(path, rules.LAYOUTS, rows, rules.LAYOUT.max_bytes):
-      for message in rules.not_permutations({rules.LAYOUTS: block}, first):
+      for message in rules.not_permutations(block, first):
         raise rules.LAYOUT.bad(path, rules.LAYOUTS, message)
       first += len(block)
       numbers = block.astype(np.int8)

@@ -1,8 +1,8 @@
 """What must hold of the arrays in a file of either task; reads them.
 
-One small function a rule. Each takes the arrays of a file under their stored
-names and yields a message for each fault; `TILE` and `LAYOUT` say which arrays
-a rule needs, so that one bad array does not hide the faults of the others.
+One small function a rule: it takes the arrays that it needs and yields a
+message for each fault of the first. A rule whose arrays are bad is left out, so
+that one bad array does not hide the faults of the others.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tpu_graphs_ext.data import npz, schema
 from tpu_graphs_ext.errors import UserError
 
 Arrays = Mapping[str, np.ndarray]
-# The field to blame, the fields needed, the rule.
-Rule = tuple[str, tuple[str, ...], Callable[[Arrays], Iterator[str]]]
+# The names of its arrays, of which the first is to blame, and the check.
+Rule = tuple[tuple[str, ...], Callable[..., Iterator[str]]]
 
 RUNTIME, NORMALIZER = 'config_runtime', 'config_runtime_normalizers'
 LAYOUTS, IDS, SPLITS = 'node_config_feat', 'node_config_ids', 'node_splits'
@@ -65,62 +65,54 @@ def _bad_rows(rows: np.ndarray, bad: np.ndarray, rule: str) -> Iterator[str]:
 
 
 def _no_rows(name: str, what: str) -> Rule:
-  def rule(arrays: Arrays) -> Iterator[str]:
-    if not len(arrays[name]):
+  def rule(array: np.ndarray) -> Iterator[str]:
+    if not len(array):
       yield f'has no rows; a kernel has at least one {what}'
-  return name, (name,), rule
+  return (name,), rule
 
 
-def _not_finite(name: str) -> Rule:
-  def rule(arrays: Arrays) -> Iterator[str]:
-    bad = ~np.isfinite(arrays[name])
-    if bad.any():
-      row, column = np.argwhere(bad)[0]
-      yield (f'row {row} column {column} is {arrays[name][row, column]}; '
-             f'values must be finite ({bad.sum()} are not)')
-  return name, (name,), rule
+def _not_finite(table: np.ndarray) -> Iterator[str]:
+  bad = ~np.isfinite(table)
+  if bad.any():
+    row, column = np.argwhere(bad)[0]
+    yield (f'row {row} column {column} is {table[row, column]}; values must be '
+           f'finite ({bad.sum()} are not)')
 
 
-def _not_positive(name: str) -> Rule:
-  def rule(arrays: Arrays) -> Iterator[str]:
-    times = arrays[name]
-    yield from _bad_rows(times, times <= 0, 'times in ns must be positive')
-  return name, (name,), rule
+def _not_positive(times: np.ndarray) -> Iterator[str]:
+  yield from _bad_rows(times, times <= 0, 'times in ns must be positive')
 
 
-def _partly_hidden(arrays: Arrays) -> Iterator[str]:
+def _partly_hidden(runtime: np.ndarray) -> Iterator[str]:
   """Every runtime is above zero, or all are 0: a hidden label."""
-  if arrays[RUNTIME].any():
-    yield from _POSITIVE_RUNTIMES[2](arrays)
+  if runtime.any():
+    yield from _not_positive(runtime)
 
 
-def _edges_out_of_range(arrays: Arrays) -> Iterator[str]:
-  edges, nodes = arrays['edge_index'], len(arrays['node_feat'])
-  yield from _bad_rows(edges, ((edges < 0) | (edges >= nodes)).any(axis=1),
-                       f'both nodes must be in 0 to {nodes - 1}')
+def _edges_out_of_range(edges: np.ndarray, table: np.ndarray) -> Iterator[str]:
+  yield from _bad_rows(edges, ((edges < 0) | (edges >= len(table))).any(axis=1),
+                       f'both nodes must be in 0 to {len(table) - 1}')
 
 
-def _edges_against_order(arrays: Arrays) -> Iterator[str]:
-  edges = arrays['edge_index']
+def _edges_against_order(edges: np.ndarray) -> Iterator[str]:
   yield from _bad_rows(
       edges, edges[:, 0] <= edges[:, 1],
       'rows are (consumer, producer), and a producer comes before its consumer')
 
 
-def _unknown_opcodes(arrays: Arrays) -> Iterator[str]:
-  opcodes = arrays['node_opcode']
+def _unknown_opcodes(opcodes: np.ndarray) -> Iterator[str]:
   known = np.isin(opcodes, list(schema.OPCODE_NAMES))
   yield from _bad_rows(opcodes, ~known, 'it is not in the table of opcodes '
                        f'(1 to {schema.NUM_OPCODES - 1})')
 
 
-def _one_config(arrays: Arrays) -> Iterator[str]:
-  if len(arrays['config_feat']) == 1:  # Another rule reports none at all.
+def _one_config(configs: np.ndarray) -> Iterator[str]:
+  if len(configs) == 1:  # Another rule reports none at all.
     yield 'has 1 configuration; it takes 2 or more to rank'
 
 
-def _nothing_to_rank(arrays: Arrays) -> Iterator[str]:
-  configs, nodes = arrays[LAYOUTS].shape[:2]
+def _nothing_to_rank(layouts: np.ndarray) -> Iterator[str]:
+  configs, nodes = layouts.shape[:2]
   if configs < 2:
     yield (f'has {configs} configuration{"s" * (configs != 1)}; it takes 2 or '
            'more to rank')
@@ -128,25 +120,22 @@ def _nothing_to_rank(arrays: Arrays) -> Iterator[str]:
     yield 'has no configurable node; a program to rank has at least one'
 
 
-def _ids_out_of_range(arrays: Arrays) -> Iterator[str]:
-  ids, nodes = arrays[IDS], len(arrays['node_feat'])
-  yield from _bad_rows(ids, (ids < 0) | (ids >= nodes),
-                       f'a node must be in 0 to {nodes - 1}')
+def _ids_out_of_range(ids: np.ndarray, table: np.ndarray) -> Iterator[str]:
+  yield from _bad_rows(ids, (ids < 0) | (ids >= len(table)),
+                       f'a node must be in 0 to {len(table) - 1}')
 
 
-def _repeated_ids(arrays: Arrays) -> Iterator[str]:
-  ids = arrays[IDS]
+def _repeated_ids(ids: np.ndarray) -> Iterator[str]:
   first = np.zeros(len(ids), bool)
   first[np.unique(ids, return_index=True)[1]] = True
   yield from _bad_rows(ids, ~first, 'an earlier row is the same node')
 
 
-def not_permutations(arrays: Arrays, first: int = 0) -> Iterator[str]:
+def not_permutations(layouts: np.ndarray, first: int = 0) -> Iterator[str]:
   """A layout lists different dimensions, then -1.
 
   `first` is the number of the first configuration, in a part of a file.
   """
-  layouts = arrays[LAYOUTS]
   at_once = max(1, _ROWS_AT_ONCE // max(1, layouts.shape[1]))
   for group, columns in schema.LAYOUT_CONFIG_GROUPS.items():
     shown, number = '', 0
@@ -180,8 +169,8 @@ def _is_no_layout(layouts: np.ndarray) -> np.ndarray:
       bits.sum(-1, dtype=np.uint8) != np.bitwise_or.reduce(bits, -1))
 
 
-def _splits_out_of_order(arrays: Arrays) -> Iterator[str]:
-  splits, nodes = arrays[SPLITS][0], len(arrays['node_feat'])
+def _splits_out_of_order(rows: np.ndarray, table: np.ndarray) -> Iterator[str]:
+  splits, nodes = rows[0], len(table)
   if (len(splits) < 2 or splits[0] != 0 or splits[-1] != nodes
       or (np.diff(splits) <= 0).any()):
     yield (f'is {splits.tolist()}; node numbers must rise from 0 to the '
@@ -270,9 +259,10 @@ class TaskRules:
       if not shape_faults and array.dtype.kind in 'iuf':
         sound[name] = array
     yield from self._unequal_counts(sound)
-    for name, needed, rule in rules or (*self.read_rules, _READ_RUNTIMES):
-      if sound.keys() >= set(needed):
-        yield from ((name, message) for message in rule(sound))
+    for names, rule in rules or (*self.read_rules, _READ_RUNTIMES):
+      if sound.keys() >= set(names):
+        yield from ((names[0], message)
+                    for message in rule(*(sound[name] for name in names)))
 
   def all_faults(self, arrays: Arrays,
                  labelled: bool) -> Iterator[tuple[str, str]]:
@@ -300,13 +290,13 @@ class TaskRules:
             NORMALIZER in arrays and bool((arrays[NORMALIZER] == 1).all()))))
 
 
-_POSITIVE_RUNTIMES = _not_positive(RUNTIME)
-_READ_RUNTIMES: Rule = (RUNTIME, (RUNTIME,), _partly_hidden)
+_POSITIVE_RUNTIMES: Rule = (RUNTIME,), _not_positive
+_READ_RUNTIMES: Rule = (RUNTIME,), _partly_hidden
 _GRAPH_READ = (
-    _no_rows('node_feat', 'node'), _not_finite('node_feat'),
-    ('edge_index', ('edge_index', 'node_feat'), _edges_out_of_range))
-_GRAPH_CHECK = (('node_opcode', ('node_opcode',), _unknown_opcodes),
-                ('edge_index', ('edge_index',), _edges_against_order))
+    _no_rows('node_feat', 'node'), (('node_feat',), _not_finite),
+    (('edge_index', 'node_feat'), _edges_out_of_range))
+_GRAPH_CHECK = ((('node_opcode',), _unknown_opcodes),
+                (('edge_index',), _edges_against_order))
 
 TILE = TaskRules(
     task='tile',
@@ -314,21 +304,19 @@ TILE = TaskRules(
     features='config_feat', max_bytes=npz.MAX_BYTES, any_width=True,
     read_rules=(
         *_GRAPH_READ, _no_rows('config_feat', 'configuration'),
-        _not_finite('config_feat'), _not_positive(NORMALIZER)),
-    check_rules=(
-        *_GRAPH_CHECK, ('config_feat', ('config_feat',), _one_config)))
+        (('config_feat',), _not_finite), ((NORMALIZER,), _not_positive)),
+    check_rules=(*_GRAPH_CHECK, (('config_feat',), _one_config)))
 LAYOUT = TaskRules(
     task='layout',
     fields={field.name: field for field in schema.LAYOUT_FIELDS},
     # The largest of the published arrays has 1.3 GB.
     features=LAYOUTS, max_bytes=1 << 32, any_width=False,
     read_rules=(
-        *_GRAPH_READ, (LAYOUTS, (LAYOUTS,), _nothing_to_rank),
-        (IDS, (IDS, 'node_feat'), _ids_out_of_range),
-        (IDS, (IDS,), _repeated_ids)),
+        *_GRAPH_READ, ((LAYOUTS,), _nothing_to_rank),
+        ((IDS, 'node_feat'), _ids_out_of_range), ((IDS,), _repeated_ids)),
     check_rules=(
-        *_GRAPH_CHECK, (LAYOUTS, (LAYOUTS,), not_permutations),
-        (SPLITS, (SPLITS, 'node_feat'), _splits_out_of_order)))
+        *_GRAPH_CHECK, ((LAYOUTS,), not_permutations),
+        ((SPLITS, 'node_feat'), _splits_out_of_order)))
 TASKS = {rules.task: rules for rules in (TILE, LAYOUT)}
 
 
