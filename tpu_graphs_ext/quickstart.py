@@ -1,4 +1,4 @@
-"""What quickstart.sh runs: a task on sample data, from start to end.
+"""Runs a task on sample data, from start to end, for quickstart.sh.
 
 Writes the sample data, trains our model and the baseline's, compares them, and
 writes the predictions CSV. With a checkout of the baseline its unchanged
@@ -149,7 +149,7 @@ def comparison(title: str, found: dict[str, Summary], ks: tuple[int, ...],
 
 
 def conclusion(found: dict[str, Summary]) -> str:
-  """What a newcomer should take from the last table."""
+  """The advice for a newcomer, from the last table."""
   (ours, baseline), (mine, theirs) = found, found.values()
   (least, best), (more, other) = sorted([
       (100 * mine['default'], "the compiler's default tile"),

@@ -2,12 +2,12 @@
 
 schema         fields and columns of an .npz file, named in one place
 npz            arrays out of untrusted files
-rules          what must hold of those arrays, one function a rule; reads them
+rules          rules for those arrays, one function each; reads them
 check          every fault of every file, in one report
 cache          arrays on disk, mapped into memory
-problem        what kernels and programs have in common
+problem        base classes of kernels and programs
 kernel         one kernel: the arrays of one file
-kernel_kinds   what a kernel does: convolution, reduction, element-wise, copy
+kernel_kinds   convolution, reduction, element-wise or copy
 partition      many kernels as a few flat arrays
 programs       programs with layouts, read only where used
 read           data roots and folders of files

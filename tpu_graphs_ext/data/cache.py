@@ -63,7 +63,7 @@ def content_key(paths: list[str], salt: str = FORMAT) -> str:
 def open_or_build(entry: str, dtypes: Mapping[str, Any],
                   blocks: Callable[[dict], Iterable[Mapping[str, np.ndarray]]],
                   read: Callable[[Entry], _T]) -> _T:
-  """What `read` makes of an entry, built first if missing or damaged.
+  """Applies `read` to an entry, which is built first if missing or damaged.
 
   Args:
     entry: its folder, which need not be there.

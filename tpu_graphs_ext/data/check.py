@@ -79,7 +79,6 @@ class _File:
   faults: list[Fault] = dataclasses.field(default_factory=list)
   sizes: dict[str, int] = dataclasses.field(default_factory=dict)
   withheld: bool = False
-  identical_configs: bool = False
   other_task: bool = False
 
 
@@ -100,10 +99,6 @@ def check_file(path: str, task: str = 'tile', may_hide: bool = False) -> _File:
       *faults.items(), *its.all_faults(arrays, not found.withheld))]
   found.sizes = {its.fields[name].axes[0]: len(array)
                  for name, array in arrays.items() if array.ndim}
-  configs = arrays.get(its.features)
-  found.identical_configs = bool(
-      configs is not None and configs.ndim and len(configs) > 1
-      and (configs == configs[0]).all())
   return found
 
 
@@ -165,11 +160,7 @@ def _check_split(split: str, folder: str, report: Report,
         folder, '', f'none of its {len(checks)} files belongs to the {task} '
         f'task; the first {checks[0].faults[0].message}'))
     return []
-  for check in checks:
-    report.faults += check.faults
-    if check.identical_configs:
-      report.notes.append(f'{check.path}: all configurations have the same '
-                          'features, so they cannot be ranked')
+  report.faults += [fault for check in checks for fault in check.faults]
   checks = [check for check in checks if not check.other_task]
   hidden = [check.path for check in checks if check.withheld]
   if hidden and split != HIDDEN_SPLIT:

@@ -1,6 +1,6 @@
-"""What a kernel does, told by its opcodes: one of four kinds, or none.
+"""Classifies kernels by their opcodes.
 
-The first that holds:
+The first kind that applies:
   convolution   it has a convolution or a dot, whatever is fused to them
   reduction     it reduces along dimensions or windows
   copy          it only moves numbers: copy, transpose, slice, pad, gather, ...

@@ -166,7 +166,7 @@ def _of_entry(entry: cache.Entry, tile_ids: list[str]) -> Partition:
 
 
 def _rows_of(kernel: Kernel) -> dict[str, np.ndarray]:
-  """What a kernel adds to each array of `_DTYPES`."""
+  """The rows of a kernel in each array of `_DTYPES`."""
   return {name: np.array([getattr(kernel, name)])
           if name.startswith('num_') else getattr(kernel, name)
           for name in _DTYPES}

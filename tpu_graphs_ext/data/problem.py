@@ -1,4 +1,4 @@
-"""What a kernel and a program have in common, and what many of either have."""
+"""Base classes of kernels and programs, and of sequences of them."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory:
 
 
 def _blocks(path: str, more: dict) -> Iterator[dict[str, np.ndarray]]:
-  """What a file adds to the arrays of `_DTYPES`, checked."""
+  """The rows of a file in the arrays of `_DTYPES`, checked."""
   arrays, shape = _checked(path)
   yield {name: arrays[field.name]
          for name, field in rules.LAYOUT.arrays.items()}

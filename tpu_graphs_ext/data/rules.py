@@ -1,4 +1,4 @@
-"""What must hold of the arrays in a file of either task; reads them.
+"""Rules for the arrays in a file of either task; reads and checks them.
 
 One small function a rule: it takes the arrays that it needs and yields a
 message for each fault of the first. A rule whose arrays are bad is left out, so
@@ -182,7 +182,7 @@ def _splits_out_of_order(rows: np.ndarray, table: np.ndarray) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True)
 class TaskRules:
-  """What must hold of the files of one task.
+  """The rules for files of one task.
 
   Attributes:
     task: 'tile' or 'layout'.

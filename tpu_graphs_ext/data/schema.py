@@ -12,7 +12,7 @@ from typing import NamedTuple
 SPLITS = ('train', 'valid', 'test')
 # Kernels of the published tile:xla collection.
 PUBLISHED_KERNELS = {'train': 5709, 'valid': 676, 'test': 844}
-# What `tpu-graphs-ext sample-data` leaves in its data root.
+# The file by which `tpu-graphs-ext sample-data` marks its data root.
 SAMPLE_DATA_MARK = 'sample_data.json'
 
 

@@ -1,4 +1,4 @@
-"""The sample data: what Google's TPU compiler says of programs of JAX.
+"""The sample data: estimates of Google's TPU compiler for JAX programs.
 
 `compiled/` was made with libtpu by `run_scripts/compile_kernels.py` and
 `compile_layouts.py`; libtpu itself is not in this package.

@@ -24,7 +24,7 @@ _MARKER = schema.SAMPLE_DATA_MARK
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-  """What was written.
+  """The result of writing sample data.
 
   Attributes:
     out: the folder.

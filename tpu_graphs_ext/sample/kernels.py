@@ -86,7 +86,7 @@ def load(path: str) -> list[CompiledKernel]:
 
 def unpacked(path: str, file_format: int,
              read: Callable[[dict[str, np.ndarray], dict], _T]) -> _T:
-  """What `read` makes of a file's arrays and of its JSON, `about`.
+  """Applies `read` to the arrays of a file and its JSON, `about`.
 
   Raises:
     UserError: the file is missing, damaged, or of another format.

@@ -58,7 +58,7 @@ _COPIES = (5, 9)
 
 @dataclasses.dataclass(frozen=True)
 class SampleDataSettings:
-  """What to write, and where.
+  """Settings of `sample-data`.
 
   Attributes:
     out: the folder; new, empty, or with sample data to replace.
@@ -90,7 +90,7 @@ class SampleDataSettings:
     return self.kernels - 2 * part if split == 'train' else part
 
   def fingerprint(self) -> dict:
-    """What the content depends on, for the marker file."""
+    """The settings that determine the content, for the marker file."""
     settings = dataclasses.asdict(self)
     del settings['out']
     return {'version': _VERSION, **settings}

@@ -25,7 +25,7 @@ _WHAT = ('Sample data of tpu_graphs_ext for the layout task: runtimes are '
          "estimates of Google's TPU compiler.")
 SOURCE = 'xla'  # The collection that they stand in for.
 _VERSION = 4  # Data written by another version is written anew.
-# A train program is written in so many files, each with its share of the
+# The number of files of each train program, each with its share of the
 # configurations: a pass over so few programs would be two training steps.
 PARTS = 3
 # Statistic -> its row of the table.
