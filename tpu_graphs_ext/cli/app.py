@@ -308,11 +308,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 def _set_up_logging(quiet: bool, verbose: bool) -> None:
   """The package's messages to stderr; TensorFlow's only when they matter."""
   logging.basicConfig(format='%(message)s', stream=sys.stderr)
-  for handler in logging.root.handlers:
-    if type(handler) is logging.StreamHandler:  # The one that was just made.
-      # Not the logger's level: a run's log also holds what is not printed.
-      handler.setLevel(logging.WARNING if quiet else logging.NOTSET)
   logging.getLogger('tpu_graphs_ext').setLevel(
-      logging.DEBUG if verbose else logging.INFO)
+      logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
   for name in ('tensorflow', 'absl'):
     logging.getLogger(name).setLevel(logging.ERROR)

@@ -83,7 +83,7 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   Raises:
     UserError: data, model, settings or outputs cannot be used, or the loss
       became NaN; the best model up to then stays.
-    KeyboardInterrupt: as it came; the log says how to resume.
+    KeyboardInterrupt: as it came; a warning says how to resume.
   """
   started = time.monotonic()
   task = tasks.find(settings)
