@@ -72,18 +72,6 @@ def test_a_copy_by_hand():
       kernel, config_feat=kernel.config_feat * 2, tile_id='net_1')])
 
 
-def test_elements_instead_of_layout_tiles():
-  """The same with bounds of 12 x 64 of 24 x 256 elements: 2 x 4 tiles."""
-  kernel = kernel_of(tiny_hlo.elementwise([24, 256], opcode='sqrt'),
-                     [[12, 64], [24, 256]])
-  counts = tensorflow_counts(kernel, checks.stats_of([kernel]), hardware=None)
-  np.testing.assert_array_equal(counts['steps'], [8, 1])
-  np.testing.assert_array_equal(
-      counts['block_bytes'], [2 * 4 * 12 * 64, 2 * 4 * 24 * 256])
-  # A tile of parts of rows is a piece a row.
-  np.testing.assert_array_equal(counts['pieces'], [2 * 8 * 12, 2])
-
-
 def test_a_matrix_product_by_hand():
   """[1024, 256] x [256, 512], stored as 512 x 1024: 64 x 8 layout tiles.
 

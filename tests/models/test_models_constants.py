@@ -58,13 +58,3 @@ def test_the_machine_is_that_of_the_analytic_model():
   assert preset.pop('sublanes') == layout.SUBLANES
   assert preset.pop('matrix_min_rows') == tile_counts.MATRIX_MIN_ROWS
   assert preset == dataclasses.asdict(explain.TPU_V3_LIKE)
-
-
-def test_without_layout_tiles_an_element_costs_its_share_of_one():
-  whole, single = models._PRESETS['tpu_v3'], models._PRESETS[None]
-  assert (single.lanes, single.sublanes, single.matrix_side,
-          single.matrix_min_rows) == (1, 1, 1, 1)
-  assert single == whole._replace(
-      lanes=1, sublanes=1, matrix_side=1, matrix_min_rows=1,
-      matrix_row_ns=whole.matrix_row_ns / layout.LANES**2,
-      vector_ns=whole.vector_ns / layout.RANK_1_UNIT)
