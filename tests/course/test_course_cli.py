@@ -6,7 +6,6 @@ import pytest
 
 from tpu_graphs_ext import cli
 from tpu_graphs_ext.course import checkout, doctor, verify, zip_file
-from tpu_graphs_ext.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -67,19 +66,6 @@ def test_usage(capsys):
     assert '--time_limit' in text and '240' in text
 
 
-def test_package(monkeypatch, capsys):
-  def fake(model_dir, out, **unused_place):
-    if out == 'o.zip':
-      raise UserError('it fails')
-    return verify.Verdict(model_dir, 'm.py')
-
-  monkeypatch.setattr(zip_file, 'package', fake)
-  assert cli.main(['package', '--model_dir=model_a', '--out=o.zip']) == 1
-  assert capsys.readouterr().err == 'error: it fails\n'
-  assert cli.main(['package', '--model_dir=model_a']) == 0
-  assert capsys.readouterr().out == 'this hand-in works\nsubmission.zip\n'
-
-
 class AsciiOut:
   """A terminal of plain letters."""
   encoding = 'ascii'
@@ -106,18 +92,13 @@ def test_doctor(monkeypatch, capsys):
   assert cli.main(['doctor']) == 1
 
 
-def test_install_and_uninstall(tmp_path, capsys):
+def test_install_needs_a_clone(tmp_path, capsys):
   target = tmp_path / checkout.MODELS_PY
   target.parent.mkdir(parents=True)
   target.write_text('')
   (tmp_path / 'tiles_train.py').write_text('')
-  assert cli.main(['install', f'--root={tmp_path}']) == 1  # Whose is it?
-  assert 'has changes that install did not make' in capsys.readouterr().err
-  mine = tmp_path / 'mine.py'
-  mine.write_text('')
-  assert cli.main(['install', f'--root={tmp_path}',
-                   f'--models_py={mine}']) == 0
-  assert capsys.readouterr().out == f'already in place: {target}\n'
+  assert cli.main(['install', f'--root={tmp_path}']) == 1
+  assert f'{target}: git, which keeps the original' in capsys.readouterr().err
   assert cli.main(['uninstall']) == 1
   assert 'names no checkout of the tpu_graphs' in capsys.readouterr().err
 

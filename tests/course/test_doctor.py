@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import types
 
 import pytest
 
@@ -186,8 +185,7 @@ def test_hostile_places(root, tmp_path, monkeypatch):
     assert first_of(data_root=str(path)).what == 'data', path
   for path in (file, pipe, tmp_path / 'a\0b'):
     assert first_of(root=str(path)).what == 'checkout'
-  for ending in (swap.ORIGINAL, swap.RECORD):
-    (root / (checkout.MODELS_PY + ending)).mkdir()
+  (root / (checkout.MODELS_PY + swap.RECORD)).mkdir()
   assert len(list(doctor.checkout_findings(str(root)))) == 3
 
   def refuses(*unused):
@@ -198,27 +196,15 @@ def test_hostile_places(root, tmp_path, monkeypatch):
       'models.py in place'] == BROKEN
 
 
-def test_disk_and_memory(tmp_path, monkeypatch):
-  for gb, state in ((20, FINE), (2, WARNING)):
-    monkeypatch.setattr(doctor.shutil, 'disk_usage', lambda _, gb=gb: (
-        types.SimpleNamespace(free=gb * 10 ** 9)))
-    monkeypatch.setattr(doctor.os, 'sysconf', lambda name, gb=gb: (
-        10 ** 9 if name == 'SC_PAGE_SIZE' else gb))
-    assert states(doctor.machine_findings(str(tmp_path / 'no'))) == {
-        'disk': state, 'memory': state}
-
-
 def test_the_whole_report(root, tmp_path, monkeypatch):
   monkeypatch.setattr(versions, 'describe', in_use)
   diagnosis = doctor.doctor(str(root), str(tmp_path / 'no' / 'data'))
-  assert not diagnosis.ok
   lines = diagnosis.text().splitlines()
   assert lines[0] == '✓ stack:              classic: why'
-  assert lines[1] == '✓ Python:             3.10.1'
   assert sum(line.startswith('✗') for line in lines) == 1
   assert re.fullmatch(r'\d+ fine, (1 warning|\d warnings), 1 broken',
                       lines[-1])
   content = json.loads(json.dumps(diagnosis.to_json()))
-  assert content['ok'] is False
+  assert content['ok'] is diagnosis.ok is False
   assert content['findings'][0] == {
       'what': 'stack', 'state': 'fine', 'text': 'classic: why', 'fix': ''}

@@ -106,23 +106,6 @@ def test_changes_by_hand_are_not_lost(root, tmp_path, installed_before):
   assert_clean(root)
 
 
-def test_without_git(root):
-  """The copy beside is restored; an unknown file is kept."""
-  swap.install(str(root))
-  os.rename(root / '.git', root / 'no_git')
-  swap.uninstall(str(root))
-  assert in_place(root) == THEIRS
-  with pytest.raises(UserError, match='has changes'):
-    swap.install(str(root))
-  # Copied by hand: known, but not what it replaced.
-  (root / checkout.MODELS_PY).write_bytes(ours())
-  with pytest.raises(UserError, match='the original is neither in'):
-    swap.uninstall(str(root))
-  os.rename(root / 'no_git', root / '.git')
-  swap.uninstall(str(root))
-  assert_clean(root)
-
-
 def test_what_cannot_be_installed(root, student, monkeypatch, tmp_path):
   student.write_text('import torch\n')
   with pytest.raises(UserError, match='line 1 imports torch'):
@@ -136,6 +119,12 @@ def test_what_cannot_be_installed(root, student, monkeypatch, tmp_path):
     swap.install()
   with pytest.raises(UserError, match='is not a checkout of the tpu_graphs'):
     swap.uninstall(str(tmp_path))
+  os.rename(root / '.git', root / 'no_git')
+  for call in (swap.install, swap.uninstall):
+    with pytest.raises(UserError, match=r'git, .* does not have it; use .* git '
+                       'clone'):
+      call(str(root))
+  assert in_place(root) == THEIRS
   (root / checkout.LAYOUT_MODELS_PY).unlink()
   with pytest.raises(UserError, match=r'layout/models.py: is missing'):
     swap.install(str(root), task='layout')
@@ -149,9 +138,8 @@ def test_broken_off_between_any_two_steps(root, student, monkeypatch):
   calls = (lambda: swap.install(str(root), str(student)),
            lambda: swap.install(str(root), str(two)),
            lambda: swap.install(str(root)), lambda: swap.uninstall(str(root)))
-  # At most three files are written or removed by one call.
   for number, call in enumerate(calls):
-    for steps in range(3):
+    for steps in range(2):  # Files that one call writes or removes.
       for mend in (lambda: swap.install(str(root), str(two)),
                    lambda: swap.uninstall(str(root))):
         for before in calls[:number]:
@@ -178,11 +166,10 @@ def test_broken_off_between_any_two_steps(root, student, monkeypatch):
         assert_clean(root)
 
 
-@pytest.mark.parametrize('ending', [swap.ORIGINAL, swap.RECORD])
-def test_a_file_of_somebody_else_is_never_touched(root, ending):
-  other = root / (checkout.MODELS_PY + ending)
+def test_a_record_of_somebody_else_is_never_touched(root):
+  other = root / (checkout.MODELS_PY + swap.RECORD)
   other.write_text('# of somebody else\n')
-  with pytest.raises(UserError, match=f'{ending}: install did not make it'):
+  with pytest.raises(UserError, match='installed: install did not make it'):
     swap.install(str(root))
   assert in_place(root) == THEIRS
   # Also where models.py was copied into place by hand.
@@ -190,15 +177,6 @@ def test_a_file_of_somebody_else_is_never_touched(root, ending):
   assert f'left {other}: install did not make it' in swap.uninstall(str(root))
   assert in_place(root) == THEIRS
   assert other.read_text() == '# of somebody else\n'
-
-
-def test_a_copy_that_was_changed_is_not_taken_for_the_original(root):
-  swap.install(str(root))
-  kept = root / (checkout.MODELS_PY + swap.ORIGINAL)
-  kept.write_text('# changed\n')
-  assert f'left {kept}' in swap.uninstall(str(root))
-  assert in_place(root) == THEIRS
-  assert kept.read_text() == '# changed\n'
 
 
 def test_a_damaged_record(root, student):

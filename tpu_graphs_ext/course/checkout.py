@@ -72,6 +72,15 @@ def is_checkout(folder: str) -> bool:
              for name in _CHECKOUT_FILES)
 
 
+def git(folder: str, *arguments: str) -> bytes | None:
+  """What git prints about a folder; None if it fails or is missing."""
+  try:
+    return subprocess.run(['git', '-C', folder, *arguments], check=True,
+                          capture_output=True).stdout
+  except (OSError, ValueError, subprocess.CalledProcessError):
+    return None
+
+
 def shown_path(path: str) -> str:
   """A path as one would type it here: ./run_scripts/x for a file below."""
   relative = os.path.relpath(path)

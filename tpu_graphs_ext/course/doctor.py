@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tpu_graphs_ext import files
@@ -35,13 +34,9 @@ _MEMORY_GB = 8
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """One line.
+  """One line: what was checked, FINE, WARNING or BROKEN, what was found.
 
-  Attributes:
-    what: what was checked.
-    state: FINE, WARNING or BROKEN.
-    text: what was found.
-    fix: command to paste, or step, that mends it; '' if nothing needs mending.
+  `fix` is the command to paste, or the step, that mends it.
   """
   what: str
   state: str
@@ -51,6 +46,13 @@ class Finding:
   def __str__(self) -> str:
     line = f'{MARKS[self.state]} {self.what + ":":<19} {self.text}'
     return f'{line}\n    -> {self.fix}' if self.fix else line
+
+
+def _checked(what: str, is_fine: bool, text: str, wrong: str, fix: str,
+             state: str = BROKEN) -> Finding:
+  """`text` if it is fine, else `wrong` with its fix."""
+  return (Finding(what, FINE, text) if is_fine
+          else Finding(what, state, wrong, fix))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,42 +91,34 @@ def doctor(root: str = '', data_root: str = settings.DATA_ROOT) -> Diagnosis:
       ('data', f'{_script("download_data.sh")}  # or name another --data_root',
        data_findings(data_root)),
       ('machine', '', machine_findings(data_root)))
-  return Diagnosis([finding for check_it in checks
-                    for finding in _findings(*check_it)])
+  findings = []
+  for what, fix, check_it in checks:
+    try:
+      findings.extend(check_it)
+    except (UserError, OSError, ValueError, AttributeError) as error:
+      findings.append(
+          Finding(what, BROKEN, ' '.join(str(error).split()), fix))
+  return Diagnosis(findings)
 
-
-def _findings(what: str, fix: str,
-              check_it: Iterable[Finding]) -> Iterator[Finding]:
-  """The findings of a check; its error is one too."""
-  try:
-    yield from check_it
-  except (UserError, OSError, ValueError, AttributeError) as error:
-    yield Finding(what, BROKEN, ' '.join(str(error).split()), fix)
-
-
-# ---------------------------------------------------------------- versions
 
 def version_findings(in_use: versions.StackInUse) -> Iterator[Finding]:
   """Compares what is installed with the stack that is in use."""
   yield Finding('stack', FINE, f'{in_use.name}: {in_use.why}')
   pythons = versions.STACKS[in_use.name].pythons
-  if '.'.join(in_use.python.split('.')[:2]) in pythons:
-    yield Finding('Python', FINE, in_use.python)
-  else:
-    yield Finding(
-        'Python', BROKEN, f'{in_use.python}; the {in_use.name} stack needs '
-        f'{pythons[0]} to {pythons[-1]}', f'{_script("quickstart.sh")} '
-        f'--python /path/to/python{pythons[-1]}  # makes .venv with it')
+  needs = f'the {in_use.name} stack needs'
+  yield _checked(
+      'Python', '.'.join(in_use.python.split('.')[:2]) in pythons,
+      in_use.python, f'{in_use.python}; {needs} {pythons[0]} to {pythons[-1]}',
+      f'{_script("quickstart.sh")} --python /path/to/python{pythons[-1]}  '
+      '# makes .venv with it')
   for package, version in in_use.versions.items():
     wanted = in_use.expected[package]
-    if version and versions.within(version, wanted):
-      yield Finding(package, FINE, version)
-    else:
-      yield Finding(
-          package, BROKEN, f'{version}; the {in_use.name} stack needs '
-          f'{package}{wanted}' if version else 'is missing',
-          f"{checkout.shown_path(sys.executable)} -m pip install "
-          f"'{package}{wanted}'")
+    yield _checked(
+        package, bool(version) and versions.within(version, wanted),
+        str(version),
+        f'{version}; {needs} {package}{wanted}' if version else 'is missing',
+        f"{checkout.shown_path(sys.executable)} -m pip install "
+        f"'{package}{wanted}'")
 
 
 # ---------------------------------------------------------------- checkout
@@ -144,14 +138,12 @@ def checkout_findings(root: str = '') -> Iterator[Finding]:
         f'or set {checkout.ROOT_VARIABLE}')
     return
   yield _commit(folder)
-  path = os.path.join(folder, checkout.MODELS_PY)
-  yield from _findings('models.py in place', f'chmod u+r {path}',
-                       _models_findings(folder, path))
+  yield _models(folder, os.path.join(folder, checkout.MODELS_PY))
   scripts, (_, beside) = (checkout.course_scripts(folder),
                           checkout.course_folders(folder))
-  yield Finding('course scripts', FINE, scripts) if scripts else Finding(
-      'course scripts', BROKEN, f'neither in {folder} nor in {beside}',
-      f'git clone {checkout.COURSE_URL} {beside}')
+  yield _checked('course scripts', bool(scripts), str(scripts),
+                 f'neither in {folder} nor in {beside}',
+                 f'git clone {checkout.COURSE_URL} {beside}')
 
 
 def _clone(root: str) -> str:
@@ -161,49 +153,40 @@ def _clone(root: str) -> str:
 
 def _commit(folder: str) -> Finding:
   """The checkout's commit, and changes to other files than models.py."""
-  commit = _git(folder, 'rev-parse', '--short=7', 'HEAD')
-  if not commit:
+  commit = checkout.git(folder, 'rev-parse', '--short=7', 'HEAD')
+  status = checkout.git(
+      folder, 'status', '--porcelain', '--untracked-files=no')
+  if commit is None or status is None:
     return Finding('checkout', WARNING, f'{folder} is not a git checkout, so '
                    'changes cannot be seen', f'git clone {checkout.URL}')
+  commit = commit.decode().strip()
   text = f'{folder}, commit {commit}'
-  changed = [line[3:] for line in _git(
-      folder, 'status', '--porcelain', '--untracked-files=no').splitlines()
+  changed = [line[3:] for line in status.decode(errors='replace').splitlines()
              if line[3:] not in checkout.TASKS.values()]
   if changed:
     return Finding('checkout', WARNING, f'{text}, with changes that the '
                    f'graders do not have: {", ".join(changed)}',
                    f'git -C {folder} stash')
-  return Finding('checkout', FINE, f'{text}, unchanged') if (
-      commit == checkout.COMMIT) else Finding(
-          'checkout', WARNING, f'{text}; this package was tested with '
-          f'{checkout.COMMIT}', f'git -C {folder} checkout {checkout.COMMIT}')
+  return _checked(
+      'checkout', commit == checkout.COMMIT, f'{text}, unchanged',
+      f'{text}; this package was tested with {checkout.COMMIT}',
+      f'git -C {folder} checkout {checkout.COMMIT}', WARNING)
 
 
-def _git(folder: str, *arguments: str) -> str:
-  """What git prints, or '' if it fails."""
-  try:
-    done = subprocess.run(['git', '-C', folder, *arguments],
-                          capture_output=True, encoding='utf-8',
-                          errors='replace', check=False)
-  except OSError:
-    return ''
-  return done.stdout.rstrip() if done.returncode == 0 else ''
-
-
-def _models_findings(folder: str, path: str) -> Iterator[Finding]:
+def _models(folder: str, path: str) -> Finding:
+  what = 'models.py in place'
   install = f'{checkout.own_command()} install --root {folder}'
-  kind = swap.state(path)
-  if kind == swap.INSTALLED:
-    yield Finding('models.py in place', FINE, kind)
-  elif kind == swap.OTHER:
-    yield Finding('models.py in place', WARNING, f"{kind}: neither the "
-                  "checkout's nor one that install put there",
-                  f'cp {path} my_models.py && {install} --models_py '
-                  'my_models.py')
-  else:
-    yield Finding('models.py in place', WARNING, f'{kind}: models of this '
-                  'project cannot be trained in it yet',
-                  f'{install}  # as assignment_train.sh does')
+  try:
+    kind = swap.state(path)
+  except UserError as error:
+    return Finding(what, BROKEN, str(error), f'chmod u+r {path}')
+  if kind == swap.OTHER:
+    return Finding(what, WARNING, f"{kind}: neither the checkout's nor one "
+                   'that install put there', f'cp {path} my_models.py && '
+                   f'{install} --models_py my_models.py')
+  return _checked(what, kind == swap.INSTALLED, kind, f'{kind}: models of '
+                  'this project cannot be trained in it yet',
+                  f'{install}  # as assignment_train.sh does', WARNING)
 
 
 # -------------------------------------------------------------------- data
@@ -222,20 +205,18 @@ def data_findings(data_root: str) -> Iterator[Finding]:
   for split in schema.SPLITS:
     found = report.counts.get(split, {}).get('kernels', 0)
     published = schema.PUBLISHED_KERNELS[split]
-    what, text = f'data, {split}', f'{found:,} kernels'
-    if found == published:
-      yield Finding(what, FINE, text)
-    elif sample and found:
-      yield Finding(what, WARNING, f'{text} of sample data, never timed: good '
-                    'for a rehearsal, not for a grade', download)
-    else:
-      yield Finding(what, BROKEN, f'{text}; the collection has {published:,}',
-                    download)
-  yield Finding(
-      'data, files', BROKEN, f'{len(report.faults):,} faults, the first: '
-      f'{report.faults[0]}', f'{checkout.own_command()} check-data {folder} '
-      f' # lists them; delete those files and run {download}'
-  ) if report.faults else Finding('data, files', FINE, 'no faults')
+    text, is_sample = f'{found:,} kernels', sample and found
+    yield _checked(
+        f'data, {split}', found == published, text,
+        f'{text} of sample data, never timed: good for a rehearsal, not for a '
+        'grade' if is_sample else f'{text}; the collection has {published:,}',
+        download, WARNING if is_sample else BROKEN)
+  faults = report.faults
+  yield _checked(
+      'data, files', not faults, 'no faults',
+      f'{len(faults):,} faults, the first: {"".join(map(str, faults[:1]))}',
+      f'{checkout.own_command()} check-data {folder}  # lists them; delete '
+      f'those files and run {download}')
 
 
 def _script(name: str) -> str:
@@ -260,12 +241,13 @@ def machine_findings(data_root: str) -> Iterator[Finding]:
   while not os.path.isdir(folder):
     folder = os.path.dirname(folder)
   free = shutil.disk_usage(folder).free / 1e9
-  yield Finding('disk', FINE, f'{free:.1f} GB free') if free >= _DISK_GB else (
-      Finding('disk', WARNING, f'{free:.1f} GB free; downloading and training '
-              f'take up to {_DISK_GB} GB', 'free some, or name --data_root and '
-              '--out_dir elsewhere'))
+  yield _checked(
+      'disk', free >= _DISK_GB, f'{free:.1f} GB free', f'{free:.1f} GB free; '
+      f'downloading and training take up to {_DISK_GB} GB',
+      'free some, or name --data_root and --out_dir elsewhere', WARNING)
   total = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9
-  yield Finding('memory', FINE, f'{total:.1f} GB') if total >= _MEMORY_GB else (
-      Finding('memory', WARNING, f'{total:.1f} GB; training through the '
-              f'baseline is comfortable with {_MEMORY_GB} GB', 'use '
-              '`tpu-graphs-ext train`, which maps the data from disk'))
+  yield _checked(
+      'memory', total >= _MEMORY_GB, f'{total:.1f} GB', f'{total:.1f} GB; '
+      'training through the baseline is comfortable with '
+      f'{_MEMORY_GB} GB', 'use `tpu-graphs-ext train`, which maps the data '
+      'from disk', WARNING)

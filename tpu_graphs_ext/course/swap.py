@@ -1,14 +1,13 @@
-"""Puts a models.py into a checkout of the baseline, and takes it out again.
+"""Puts a models.py into a clone of the baseline, and takes it out again.
 
-Beside the file in the checkout two more appear, and go with `uninstall`:
+Git keeps the clone's own file. Beside models.py lies, until `uninstall`,
 
-  models.py.original    the checkout's own file
-  models.py.installed   JSON: the SHA-256 sums of what was put in place, of what
-                        that replaced, and of the checkout's own file
+  models.py.installed   JSON: the SHA-256 sums of what was put in place and of
+                        what that replaced
 
-A file that neither the checkout nor this module put there is never replaced or
-removed. Every file is whole or absent, and the next call finishes what was
-interrupted between two of them.
+A file that neither git nor this module knows is never replaced or removed.
+Every file is whole or absent, and the next call finishes what was interrupted
+between two of them.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import allowed_imports, checkout
 from tpu_graphs_ext.errors import UserError
 
-ORIGINAL, RECORD = '.original', '.installed'
+RECORD = '.installed'
 _MAX_RECORD = 1 << 16
 # Who wrote the file that is in place.
 THEIRS, INSTALLED, OTHER = "the baseline's", 'installed', 'changed by hand'
@@ -41,8 +39,8 @@ def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
     What was done, for the user.
 
   Raises:
-    UserError: there is no checkout, the new file cannot run there, or the
-      file in place has changes that would be lost.
+    UserError: there is no clone, the new file cannot run there, or the file
+      in place has changes that would be lost.
   """
   target = _target(root, task)
   source = files.full_path(models_py or load_models.models_path(task))
@@ -54,20 +52,13 @@ def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
         f'{target}: has changes that install did not make and would lose; to '
         f'keep them copy the file away, for example `cp {target} '
         'my_models.py`, and give the copy as --models_py')
-  for ending in (ORIGINAL, RECORD):
-    if os.path.lexists(target + ending) and not _is_own(target, ending):
-      raise UserError(f'{target + ending}: install did not make it and would '
-                      'replace it; move it away, and install again')
+  if os.path.lexists(target + RECORD) and not _record(target):
+    raise UserError(f'{target + RECORD}: install did not make it and would '
+                    'replace it; move it away, and install again')
   # Until the last step the old file is in place: `previous`.
-  record = {**_record(target), 'sha256': _sum(new), 'source': source,
-            'previous': _sum(old)}
-  replaces_original = kind == THEIRS and old != new
-  if replaces_original:
-    record['original'] = _sum(old)
+  record = {'sha256': _sum(new), 'previous': _sum(old), 'source': source}
   files.write_file(target + RECORD,
                    (json.dumps(record, indent=2) + '\n').encode())
-  if replaces_original:
-    files.write_file(target + ORIGINAL, old)
   if old == new:
     return f'already in place: {target}'
   files.write_file(target, new)
@@ -80,8 +71,8 @@ def uninstall(root: str = '', task: str = 'tile') -> str:
   Args and Returns: as `install`.
 
   Raises:
-    UserError: there is no checkout, the file in place has changes that would
-      be lost, or the original is nowhere.
+    UserError: there is no clone, or the file in place has changes that would
+      be lost.
   """
   target = _target(root, task)
   kind = state(target)
@@ -94,29 +85,23 @@ def uninstall(root: str = '', task: str = 'tile') -> str:
         'and uninstall again')
   done = f'already the checkout\'s own: {target}'
   if kind == INSTALLED:
-    files.write_file(target, _original(target))
+    files.write_file(target, _committed(target))
     done = f'restored {target}'
-  for ending in (ORIGINAL, RECORD):  # The record last: it proves the other.
-    if not os.path.lexists(target + ending):
-      continue
-    if _is_own(target, ending):
-      os.remove(target + ending)
-    else:
-      done += f'\nleft {target + ending}: install did not make it'
+  if _record(target):
+    os.remove(target + RECORD)
+  elif os.path.lexists(target + RECORD):
+    done += f'\nleft {target + RECORD}: install did not make it'
   return done
 
 
 def state(target: str) -> str:
   """Who wrote the models.py in place: THEIRS, INSTALLED or OTHER."""
   content, record = _content(target), _record(target)
-  # Without git only the record knows the checkout's own file.
-  if content == _committed(target) or _sum(content) == record.get('original'):
+  if content == _committed(target):
     return THEIRS
   ours = [_content(load_models.models_path(task)) for task in checkout.TASKS]
-  if content in ours or _sum(content) in (
-      record.get('sha256'), record.get('previous')):
-    return INSTALLED
-  return OTHER
+  return INSTALLED if content in ours or _sum(content) in (
+      record.get('sha256'), record.get('previous')) else OTHER
 
 
 def _target(root: str, task: str) -> str:
@@ -131,40 +116,17 @@ def _target(root: str, task: str) -> str:
     raise UserError(
         f'{target}: is missing, so there is nothing to replace; mend the '
         f'checkout, for example by `git -C {root} checkout .`')
+  if _committed(target) is None:
+    raise UserError(
+        f'{target}: git, which keeps the original, does not have it; use the '
+        f'folder that `git clone {checkout.URL}` made')
   return target
 
 
-def _original(target: str) -> bytes:
-  """The checkout's own file: kept beside, or as git has it."""
-  if _is_own(target, ORIGINAL):
-    return _content(target + ORIGINAL)
-  committed = _committed(target)
-  if committed is None or committed == _content(target):
-    raise UserError(
-        f'{target}: the original is neither in {target + ORIGINAL} nor in git; '
-        'clone the baseline again')
-  return committed
-
-
 def _committed(target: str) -> bytes | None:
-  """The file as the checkout's last commit has it; None without git."""
+  """The file as the clone's last commit has it; None without git."""
   folder, name = os.path.split(target)
-  try:
-    done = subprocess.run(
-        ['git', '-C', folder, 'show', f'HEAD:./{name}'],
-        capture_output=True, check=False)
-  except OSError:
-    return None
-  return done.stdout if done.returncode == 0 else None
-
-
-def _is_own(target: str, ending: str) -> bool:
-  """Whether install made a file beside models.py."""
-  record = _record(target)
-  if ending == RECORD:
-    return bool(record)
-  return os.path.isfile(target + ending) and (
-      _sum(_content(target + ending)) == record.get('original'))
+  return checkout.git(folder, 'show', f'HEAD:./{name}')
 
 
 def _record(target: str) -> dict[str, str]:
