@@ -111,9 +111,3 @@ def test_a_step_has_what_it_launched_whenever_that_ran():
   assert whole.steps == (1, 2) and len(whole.work) == 2
   with pytest.raises(UserError, match='has no step 3; its steps are: 1, 2'):
     kineto.steps_of(trace, range(2, 4))
-
-
-def test_the_gpu_is_named():
-  assert kineto.trace_of('t', [], [None, {'name': 'Tesla V100'}]).gpu == (
-      'Tesla V100')
-  assert kineto.trace_of('t', []).gpu == 'a GPU'

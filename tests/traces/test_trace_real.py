@@ -94,10 +94,3 @@ def test_calibrated_on_one_worker_predicted_on_others(folder):
            for worker in range(8)]
   for path in paths[1:]:
     check(analysis.compared(path, None, learned, paths), OTHER_TRACE)
-
-
-def test_a_trace_without_work_of_a_gpu(folder):
-  """A trace of the host alone: rank_non_gpu.json.gz of
-  HolisticTraceAnalysis."""
-  with pytest.raises(UserError, match='has no GPU work'):
-    analysis.calibrated(find(folder, 'rank_non_gpu.json.gz'))

@@ -38,12 +38,6 @@ def test_lists_of_tensors_have_shapes_in_newer_traces():
                      ['TensorList', *kinds])) == {'bytes': 3 * 40}
 
 
-def test_types_have_their_sizes():
-  for kind, bytes_each in (('float', 4), ('c10::Half', 2), ('long int', 8)):
-    assert sizes_of(op('aten::relu', 0, 9, [[30]], [kind])) == {
-        'bytes': 2 * 30 * bytes_each}
-
-
 def test_the_innermost_operator_with_a_formula_counts():
   outer = op('aten::linear', 0, 50, [[16, 8], [4, 8]])
   trace = kineto.trace_of('t', [outer, op('odd', 5, 9, [[99]]),
