@@ -18,7 +18,6 @@ import pytest
 from support import tiny_traces
 from support.libtpu import needs_libtpu
 from support.places import PROJECT
-from tpu_graphs_ext import quickstart
 from tpu_graphs_ext.course import checkout
 
 PAGES = ('README.md', *sorted(
@@ -178,25 +177,3 @@ def test_the_example_prints_what_the_page_shows(monkeypatch, capsys):
     rows, printed = ([line.split()[-1] for line in lines]
                      for lines in (rows, printed))
   assert printed == rows
-
-
-def means_of(table: str) -> dict[str, dict[str, float]]:
-  """Model -> the means that a table of the quickstart was made of."""
-  *models, (default,), random = (
-      [float(number) for number in re.findall(r'\d+\.\d+', line)]
-      for line in table.splitlines()[2:])
-  per_cent = [[*of[:3], default, *random] for of in models]
-  names = [f'{kind}_{k}' for kind in ('slowdown', 'random') for k in (1, 5, 10)]
-  names.insert(3, 'default')
-  return {name: {'opa': of[3], 'kendall': of[4], **{
-      key: value / 100 for key, value in zip(names, values)}}
-          for name, of, values in zip(quickstart.TILE.models, models, per_cent)}
-
-
-def test_the_quickstart_prints_its_end_as_the_page_shows_it():
-  """With the same numbers, to the letter."""
-  table, conclusion = readme_blocks()[4].split('\n\n')
-  found = means_of(table)
-  assert quickstart.comparison(
-      table.split('\n')[0], found, quickstart.TILE.ks) == table
-  assert quickstart.conclusion(found).strip() == conclusion.strip()

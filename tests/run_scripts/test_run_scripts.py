@@ -119,57 +119,6 @@ def test_the_stack_follows_from_the_python(machine, there, chosen, constraints):
   assert (machine.parent / 'venv/bin/python.pip').read_text() == installed
 
 
-@pytest.fixture
-def project(tmp_path):
-  """A copy of the scripts, to make environments in."""
-  folder = tmp_path / 'project'
-  for name in ('run_scripts', 'constraints', 'tpu_graphs_ext', '.ci'):
-    shutil.copytree(PROJECT / name, folder / name,
-                    ignore=shutil.ignore_patterns('__pycache__'))
-  for name in ('setup.py', 'pyproject.toml'):
-    shutil.copy(PROJECT / name, folder)
-  return folder
-
-
-def test_a_chosen_python_has_an_environment_of_its_own(machine, project):
-  for version in ('3.11', '3.12'):
-    add(machine, f'python{version}', python(version))
-  script = str(project / 'run_scripts' / 'quickstart.sh')
-  for flags in ([], ['--python', 'python3.12']):
-    code, output, error = run(
-        machine, script, *flags, '--epochs', '3', VENV='')
-    assert code == 0, error
-    assert output.endswith('ran: -m tpu_graphs_ext.quickstart --epochs 3\n')
-  assert sorted(path.name for path in project.glob('.venv*')) == [
-      '.venv', '.venv-current-python3.12']
-
-
-@pytest.mark.parametrize('there,other', [
-    (['3.11', '3.12'], '.venv-current-python3.12'), (['3.9'], ''),
-    (['3.10', '3.11'], '.venv-current-python3.10')])
-def test_ci_tests_a_second_stack_where_there_is_a_second_python(
-    machine, project, there, other):
-  for version in there:
-    add(machine, f'python{version}', python(version).replace(
-        'ran: $*', 'ran: $* across $TPU_GRAPHS_EXT_OTHER_PYTHON in '
-        '$TPU_GRAPHS_EXT_PLAIN_PYTHON oneDNN $TF_ENABLE_ONEDNN_OPTS'))
-  code, output, error = run(
-      machine, str(project / '.ci' / 'run'), VENV='', HOME=str(machine.parent),
-      TF_ENABLE_ONEDNN_OPTS='')
-  assert code == 0, error
-  other_python = f'{project}/{other}/bin/python' if other else ''
-  tests = [line for line in output.splitlines() if '-m pytest' in line]
-  assert tests == [
-      f'ran: -m pytest --numprocesses auto across {other_python} in  oneDNN ',
-      *('ran: -m pytest --numprocesses auto tests/models '
-        f'across {other_python} in  oneDNN {value}' for value in (0, 1)),
-      'ran: -m pytest --numprocesses auto --numprocesses 0 -m slow '
-      'tests/course/test_quickstart_environment.py '
-      f'across {other_python} in {other_python} oneDNN ']
-  # An environment with JAX where libtpu has a Python.
-  assert (project / '.venv-jax').is_dir() == (there[0] != '3.9')
-
-
 def test_an_installation_that_fails(machine):
   for pip, message in (
       ('echo "Temporary failure in name resolution"; exit 1',

@@ -46,13 +46,6 @@ def test_the_stub_stays_away_where_there_are_estimators(
       variable, 'tf_keras.src', 'module', 'real 1']
 
 
-def test_another_import_error_of_ranking_is_not_hidden(today):
-  (today / 'tensorflow_ranking.py').write_text('import absent_package')
-  assert last_line(fake_tensorflow.run(
-      today, 'import tpu_graphs_ext, tensorflow_ranking')).endswith(
-          "No module named 'absent_package'")
-
-
 def test_importing_the_package_imports_next_to_nothing(today):
   lines = fake_tensorflow.printed(today, '''
 import importlib.util, os, sys
