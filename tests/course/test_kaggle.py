@@ -129,7 +129,6 @@ def test_a_whole_file(tmp_path, caplog):
   text = kaggle.kaggle_csv(tile, str(tmp_path / 'k.csv'), sample=sample)
   assert text.endswith(f'894 rows: {tmp_path / "k.csv"}')
   assert text.count('in the order of their files') == 4
-  # All five collections from models.
   layout = write(tmp_path / 'layout.csv', {
       name: '2;4;0;1;3' for name in reversed(rows) if 'layout' in name})
   text = kaggle.kaggle_csv(tile, str(tmp_path / 'all.csv'), sample=sample,

@@ -140,7 +140,7 @@ def test_this_package_cannot_be_imported(folder, copied, tmp_path):
     (WITH_NAN, ['scores of 12 of 12 test kernels are NaN or infinite']),
     (UNSTEADY, ['gives other scores when it is called again',
                 'dropout or noise is on']),
-    (REVERSED, ['12 kernels have other configurations in the run file',
+    (REVERSED, ['in the run file, 12 kernels have other configurations',
                 'are from different trainings, or models.py']),
 ], ids=['imports', 'one more', 'NaN', 'unsteady', 'reversed'])
 def test_models_py(folder, copied, tmp_path, in_process, source, parts):
@@ -202,7 +202,7 @@ def test_other_num_ops(folder, copied, tmp_path, in_process):
 def test_another_test_split(folder, copied, tmp_path, in_process):
   root = tiny_kernels.write_data_root(tmp_path / 'other', num_test=12, seed=5)
   fault(check(folder, copied, tmp_path, data_root=str(root)),
-        '12 kernels of the run file are not in the data',
+        '12 kernels are not in the data',
         'name the data that the model was trained on')
 
   def first_five(split, kernel):
@@ -213,7 +213,7 @@ def test_another_test_split(folder, copied, tmp_path, in_process):
 
   fault(check(folder, copied, tmp_path,
               data_root=other_data(folder, tmp_path, first_five)),
-        'have configurations in the run file that they lack')
+        'have configurations that they lack')
 
 
 def test_toy_data(folder, tmp_path, in_process, monkeypatch):
@@ -249,22 +249,6 @@ def test_truncated_variables_file(folder, copied, tmp_path, in_process):
         'copy the whole folder again')
 
 
-@pytest.mark.slow
-def test_weights_that_are_nan(folder, tmp_path, in_process):
-  """The weights of a training that has diverged."""
-  diverged = STUDENT.replace('  def call(', '''\
-  def save(self, *args, **kwargs):
-    bias = self._head.bias.numpy()
-    self._head.bias.assign([float("nan")])
-    super().save(*args, **kwargs)
-    self._head.bias.assign(bias)
-
-  def call(''', 1)
-  model_dir = trained(folder, 'nan', diverged)
-  fault(check(folder, model_dir, tmp_path, diverged),
-        '1 of the 7 saved variables hold NaN', 'dense')
-
-
 def test_run_files(folder, copied, tmp_path, in_process):
   """Of another model, damaged, missing."""
   path = pathlib.Path(artifacts.run_path_of(str(copied)))
@@ -289,13 +273,11 @@ def test_everything_is_named_at_once(folder, copied, tmp_path, in_process):
 
 
 def test_missing_files_and_a_name_without_hash(tmp_path):
-  verdict = verify.verify(str(tmp_path / 'model_zoo' / 'mine'),
+  verdict = verify.verify(str(tmp_path / 'mine'),
                           models_py=str(tmp_path / 'no.py'))
-  fault(verdict, 'there is no such model folder')
-  fault(verdict, "named model_<hash>", "got 'mine'")
-  fault(verdict, 'no.py: cannot be read')
-  # The script replaces '/model_' anywhere.
-  assert any('replaces every "/model_"' in note for note in verdict.notes)
+  for part in ('there is no such model folder', 'named model_<hash>',
+               'no.py: cannot be read'):
+    fault(verdict, part)
 
 
 def test_a_layout_model_is_refused(copied, tmp_path):

@@ -112,5 +112,6 @@ def test_many_manifests(tmp_path_factory, packed, path, value):
 @pytest.mark.parametrize('method', [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
 def test_other_compressions(tmp_path, packed, method):
   content = rebuilt(packed, tmp_path, lambda manifest: manifest, method)
+  assert unpacked(tmp_path, content) is None
   for seed in range(50):
     unpacked(tmp_path, damage.mutated(content, np.random.default_rng(seed)))

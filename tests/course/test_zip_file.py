@@ -167,12 +167,6 @@ def test_links_doubles_and_encryption(packed, tmp_path):
   refused(packed, tmp_path, 'is encrypted')
 
 
-@pytest.mark.parametrize('method', [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
-def test_other_compressions(packed, tmp_path, method):
-  path = rewritten(packed, lambda members: None, method)
-  refused(path, tmp_path, 'is compressed by another method')
-
-
 def test_large_members_are_not_unpacked(packed, tmp_path, monkeypatch):
   """By what the archive declares, and by what the manifest says."""
   path = rewritten(packed,

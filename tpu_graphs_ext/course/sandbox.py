@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -30,12 +31,11 @@ from tpu_graphs_ext.errors import UserError
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # What TensorFlow, Python and the linker read; nothing else is passed on.
 _PASSED = frozenset((
-    'PATH', 'LANG', 'LANGUAGE', 'TZ', 'TMPDIR', 'TEMP', 'TMP', 'SYSTEMROOT',
-    'LD_LIBRARY_PATH', 'DYLD_LIBRARY_PATH', 'VIRTUAL_ENV', 'PYTHONHASHSEED'))
-_PASSED_STARTS = ('LC_', 'TF_', 'CUDA_', 'XLA_', 'OMP_', 'KMP_')
-# Terraform's names begin with TF_ too, and hold credentials.
-_SECRET_PARTS = ('TF_VAR_', 'TF_CLI_', 'TOKEN', 'SECRET', 'PASSWORD',
-                 'CREDENTIAL', 'API_KEY')
+    'PATH', 'LANG', 'LC_ALL', 'TZ', 'TMPDIR', 'TEMP', 'TMP', 'SYSTEMROOT',
+    'LD_LIBRARY_PATH', 'DYLD_LIBRARY_PATH', 'VIRTUAL_ENV', 'PYTHONHASHSEED',
+    'CUDA_VISIBLE_DEVICES', 'OMP_NUM_THREADS', 'XLA_FLAGS',
+    'TF_USE_LEGACY_KERAS', 'TF_ENABLE_ONEDNN_OPTS', 'TF_NUM_INTRAOP_THREADS',
+    'TF_NUM_INTEROP_THREADS', 'TF_FORCE_GPU_ALLOW_GROWTH'))
 _WITHOUT_NETWORK = (('unshare', '--net', '--'),
                     ('unshare', '--map-root-user', '--net', '--'))
 # Characters of a model's arguments that are shown.
@@ -44,20 +44,12 @@ _MOST_SHOWN = 200
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """What `steps` answered.
-
-  Attributes:
-    faults: reasons why the hand-in fails.
-    misfit: how the saved variables differ from those of the class, or ''.
-    state: number of variables in the model folder that are not trained.
-    seconds: time of ranking.
-    scores: kernel -> float32 [configs]; empty if none was ranked.
-  """
-  faults: list[str]
-  misfit: str
-  state: int
-  seconds: float
-  scores: dict[str, np.ndarray]
+  """What `steps` answered."""
+  faults: list[str]  # Why the hand-in fails.
+  misfit: str  # How the saved variables differ from the class's, or ''.
+  state: int  # Number of saved variables that are not trained.
+  seconds: float  # Time of ranking.
+  scores: dict[str, np.ndarray]  # Kernel -> float32 [configs].
 
   @property
   def ranked(self) -> bool:
@@ -83,7 +75,7 @@ class Sandbox:
     Raises:
       OSError: something cannot be copied, such as a special file.
     """
-    self._temporary, self._requests, self._root = temporary, 0, root
+    self._temporary, self._root = temporary, root
     self._deadline = time.monotonic() + 60 * minutes
     self.model_dir = _copy_model(model_dir, self.new_folder())
     self._home = self.new_folder()
@@ -97,10 +89,7 @@ class Sandbox:
 
   def new_folder(self) -> str:
     """An empty folder."""
-    self._requests += 1
-    folder = os.path.join(self._temporary, str(self._requests))
-    os.mkdir(folder)
-    return folder
+    return tempfile.mkdtemp(dir=self._temporary)
 
   def has(self, script: str) -> bool:
     """Whether the checkout, or the folder beside it, has a script."""
@@ -178,10 +167,7 @@ def limits_text(minutes: float) -> str:
 
 def passed(environment: dict[str, str]) -> dict[str, str]:
   """The variables that a hand-in may see."""
-  return {
-      name: value for name, value in environment.items()
-      if (name in _PASSED or name.startswith(_PASSED_STARTS))
-      and not any(part in name for part in _SECRET_PARTS)}
+  return {name: environment[name] for name in _PASSED & environment.keys()}
 
 
 @functools.cache

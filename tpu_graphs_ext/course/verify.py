@@ -13,7 +13,7 @@ import logging
 import os
 import tempfile
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import agreement, allowed_imports, checkout, sandbox
 from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import artifacts, predictions_csv, settings
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.tasks import tile_batches
@@ -42,26 +41,16 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class Verdict:
-  """What became of a hand-in.
-
-  Attributes:
-    model_dir: full path of the model folder.
-    models_py: full path of the file that was swapped in.
-    facts: what was done, title -> text.
-    faults: every reason why it fails.
-    notes: what is worth knowing, but does not make it fail.
-    graded_by: the script that ranked, or this package.
-    toy_trained: the model was trained on a part of the data.
-    run_info: the run file's content, or None.
-  """
+  """What became of a hand-in; paths are full paths."""
   model_dir: str
   models_py: str
+  # What was done, title -> text; why it fails; what is worth knowing.
   facts: dict[str, str] = dataclasses.field(default_factory=dict)
   faults: list[str] = dataclasses.field(default_factory=list)
   notes: list[str] = dataclasses.field(default_factory=list)
-  graded_by: str = 'tpu_graphs_ext'
-  toy_trained: bool = False
-  run_info: dict[str, Any] | None = None
+  graded_by: str = 'tpu_graphs_ext'  # Or the script that ranked.
+  toy_trained: bool = False  # On a part of the data.
+  run_info: dict[str, Any] | None = None  # The run file's content.
 
   @property
   def ok(self) -> bool:
@@ -114,18 +103,19 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
     return verdict
   verdict.faults += [*_faults_of_folder(verdict.model_dir),
                      *allowed_imports.faults_of(models_py)]
-  if os.path.isfile(models_py):
-    with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
-      try:
-        place = sandbox.Sandbox(
-            folder, verdict.model_dir, models_py, root, time_limit)
-        verdict.facts.update(_facts(verdict, root, place, time_limit))
-        _Grader(verdict, place, data_root, cache_dir).grade()
-      except UserError as error:
-        verdict.faults.append(str(error))
-      except OSError as error:
-        reason = ' '.join(str(error).split())[:300]
-        verdict.faults.append(f'the hand-in could not be run: {reason}')
+  if not os.path.isfile(models_py):
+    return verdict
+  with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
+    try:
+      place = sandbox.Sandbox(
+          folder, verdict.model_dir, models_py, root, time_limit)
+      verdict.facts.update(_facts(verdict, root, place, time_limit))
+      _Grader(verdict, place, data_root, cache_dir).grade()
+    except UserError as error:
+      verdict.faults.append(str(error))
+    except OSError as error:
+      reason = ' '.join(str(error).split())[:300]
+      verdict.faults.append(f'the hand-in could not be run: {reason}')
   return verdict
 
 
@@ -140,12 +130,6 @@ def _read_run_file(verdict: Verdict) -> None:
     artifacts.check_hash(path, verdict.run_info)
   except UserError as error:
     verdict.faults.append(str(error))
-  folder = os.path.dirname(verdict.model_dir)
-  if '/model_' in folder:
-    verdict.notes.append(
-        f'{folder}: the course\'s script replaces every "/model_" of a path, '
-        'so it will not find the run file there; hand in from a folder whose '
-        'path has none')
 
 
 def _faults_of_folder(model_dir: str) -> list[str]:
@@ -178,19 +162,6 @@ def _facts(verdict: Verdict, root: str | None, place: sandbox.Sandbox,
 # ----------------------------------------------------------------- grading
 
 
-class _Features(NamedTuple):
-  """The kernels to rank, and what turns them into a model's input."""
-  stats: FeatureStats
-  num_ops: int
-  test: Partition
-  largest_split: int  # Kernels.
-
-  def text(self) -> str:
-    return (f'{self.stats.node.num_used} node and '
-            f'{self.stats.config.num_used} config columns, '
-            f'num_ops={self.num_ops}')
-
-
 class _Grader:
   """Runs a hand-in in its place; writes what it finds into the verdict."""
 
@@ -200,14 +171,6 @@ class _Grader:
     self._run = verdict.run_info or {}
     self._predicted = self._run.get('test_predictions') or {}
     self._data_root, self._cache_dir = data_root, cache_dir or None
-    self._graded = None
-    try:
-      # As the grader's script does it: statistics of all train kernels.
-      self._graded = self._features(least_configs=-1)
-      verdict.facts['data'] = self._graded.text()
-      verdict.toy_trained = self._toy_trained()
-    except UserError as error:
-      verdict.faults.append(f'nothing could be ranked: {error}')
 
   def grade(self) -> None:
     """Takes the grader's steps, then runs the course's script.
@@ -215,36 +178,48 @@ class _Grader:
     Raises:
       UserError: a process ended early, or damaged its answer.
     """
-    verdict, answer = self._verdict, self._ask(self._graded)
+    verdict, data = self._verdict, None
+    try:
+      # As the grader's script does it: statistics of all train kernels.
+      data = self._read(least_configs=-1)
+    except UserError as error:
+      verdict.faults.append(f'nothing could be ranked: {error}')
+    else:
+      if self._is_toy_trained(data):
+        verdict.toy_trained = True
+        verdict.faults.append(_TOY_TEXT)
+        return
+    answer = self._ask(data)
     verdict.faults += answer.faults
     if answer.misfit:
       verdict.faults.append(
-          'the saved variables are not those of '
-          f'{self._run["args"]["model"]} built for {self._graded.text()}: '
-          f'{answer.misfit}. {self._explain_misfit()}')
+          f'the saved variables are not those of {self._run["args"]["model"]} '
+          f'built for {verdict.facts["data"]}: {answer.misfit}. '
+          f'{self._explain_misfit(data.num_ops)}')
     if answer.ranked:
       verdict.facts['ranked'] = (f'{len(answer.scores):,} test kernels in '
                                  f'{answer.seconds:.1f} s')
       self._compare_with_training(answer)
       if self._place.has(SCRIPT):
         self._run_script(answer)
-    if verdict.toy_trained and not any(
-        '--toy_data' in fault for fault in verdict.faults):
-      verdict.faults.append(_TOY_TEXT)
 
-  def _toy_trained(self) -> bool:
+  def _read(self, least_configs: int) -> read.Dataset:
+    return read.read_dataset(
+        self._data_root, min_train_configs=least_configs,
+        cache_dir=self._cache_dir)
+
+  def _is_toy_trained(self, data: read.Dataset) -> bool:
     """Whether the run file shows that training read only a part of the data."""
-    if self._graded.largest_split > read.TOY_FILES and (
+    largest = max(map(len, (data.train, data.valid, data.test)))
+    if largest > read.TOY_FILES and (
         self._run.get('settings', {}).get('toy_data')):
       return True
-    return len(self._graded.test) > len(self._predicted) == read.TOY_FILES
+    return len(data.test) > len(self._predicted) == read.TOY_FILES
 
-  def _explain_misfit(self) -> str:
-    num_ops = self._run.get('num_ops', self._graded.num_ops)
-    if self._verdict.toy_trained:
-      return _TOY_TEXT
-    if num_ops != self._graded.num_ops:
-      return (f'The model was trained on other data, with num_ops={num_ops}: '
+  def _explain_misfit(self, num_ops: int) -> str:
+    trained = self._run.get('num_ops', num_ops)
+    if trained != num_ops:
+      return (f'The model was trained on other data, with num_ops={trained}: '
               'name it with --data_root, or train again')
     return ('models.py or the class\'s arguments have changed since training, '
             'or the run file belongs to another model, or the data has '
@@ -259,33 +234,29 @@ class _Grader:
           'the run file has no test_predictions to compare with (training was '
           'interrupted, or had --test_mode=metrics)')
       return
-    found = agreement.compare(self._predicted, answer.scores)
+    odd = agreement.differences(self._predicted, answer.scores)
+    same = len(answer.scores) - sum(name in answer.scores for name in odd)
     verdict.facts['agrees'] = (
-        f'{len(found.same):,} of {len(answer.scores):,} kernels are ranked as '
-        'in the run file')
-    if not found.odd:
+        f'{same:,} of {len(answer.scores):,} kernels are ranked as in the run '
+        'file')
+    if not odd:
       return
-    what = '; '.join(
-        f'{len(names)} kernels {text} ({shortened(names, 1)})'
-        for names, text in (
-            (found.different, 'have other configurations in the run file'),
-            (found.impossible,
-             'have configurations in the run file that they lack'),
-            (found.missing, 'are not in the run file'),
-            (found.unknown, 'of the run file are not in the data')) if names)
-    why, is_fault = self._explain_choices(found, answer)
-    (verdict.faults if is_fault else verdict.notes).append(f'{what}: {why}')
+    texts = []
+    for how in dict.fromkeys(odd.values()):
+      names = [name for name in odd if odd[name] == how]
+      texts.append(f'{len(names)} kernels {how} ({shortened(names, 1)})')
+    why, is_fault = self._explain_choices(odd, answer)
+    (verdict.faults if is_fault else verdict.notes).append(
+        f'in the run file, {"; ".join(texts)}: {why}')
 
-  def _explain_choices(self, found: agreement.Agreement,
+  def _explain_choices(self, odd: dict[str, str],
                        answer: sandbox.Answer) -> tuple[str, bool]:
     """Why the run file has other choices, and whether that is a fault."""
-    if self._verdict.toy_trained:
-      return _TOY_TEXT, True
-    if found.unknown or found.impossible or found.missing:
+    if set(odd.values()) != {agreement.DIFFERENT}:
       return ('the run file was written with another test split than the one '
               f'in {self._data_root}; name the data that the model was trained '
               'on'), True
-    if self._statistics_explain(found.different):
+    if self._statistics_explain(odd):
       return ('training took the statistics that features are normalised by '
               'from the train kernels of at least '
               f'{self._run["args"]["configs"]} configurations, and the grader '
@@ -299,17 +270,16 @@ class _Grader:
             'or models.py (perhaps the order in which the class creates its '
             f'variables) or the data has changed since.{state}'), True
 
-  def _statistics_explain(self, names: list[str]) -> bool:
+  def _statistics_explain(self, odd: dict[str, str]) -> bool:
     """Whether the model ranks as in training with training's statistics."""
     try:
-      trained = self._features(self._run['args']['configs'])
+      data = self._read(self._run['args']['configs'])
     except UserError:  # No train kernel has so many configurations.
       return False
-    tried = np.flatnonzero(np.isin(trained.test.tile_ids, names))
-    scores = self._ask(trained._replace(
-        test=trained.test.select(tried[:_TRIED_KERNELS]))).scores
-    return bool(scores) and not agreement.compare(
-        {name: self._predicted[name] for name in scores}, scores).odd
+    tried = np.flatnonzero(np.isin(data.test.tile_ids, [*odd]))
+    scores = self._ask(data, tried[:_TRIED_KERNELS]).scores
+    return bool(scores) and not agreement.differences(
+        {name: self._predicted[name] for name in scores}, scores)
 
   def _run_script(self, answer: sandbox.Answer) -> None:
     """Runs the course's script and compares its CSV.
@@ -327,7 +297,7 @@ class _Grader:
     rows = {name.rsplit(':', 1)[1]: indices for name, indices in
             predictions_csv.read(os.path.join(
                 self._place.folder, settings.CSV_NAME)).items()}
-    odd = agreement.compare(rows, answer.scores).odd
+    odd = agreement.differences(rows, answer.scores)
     self._verdict.graded_by = SCRIPT
     self._verdict.facts['script'] = (
         f'{SCRIPT} ranked {len(rows):,} kernels in '
@@ -336,25 +306,25 @@ class _Grader:
     if odd:
       self._verdict.faults.append(
           f'{SCRIPT} ranks {len(odd)} kernels differently from loading the '
-          f'model here ({shortened(odd)}); the model depends on more than its '
-          'trained variables')
+          f'model here ({shortened([*odd])}); the model depends on more than '
+          'its trained variables')
 
-  def _features(self, least_configs: int) -> _Features:
-    dataset = read.read_dataset(
-        self._data_root, min_train_configs=least_configs,
-        cache_dir=self._cache_dir)
-    return _Features(
-        FeatureStats.of_partition(dataset.train), dataset.num_ops, dataset.test,
-        max(map(len, (dataset.train, dataset.valid, dataset.test))))
+  def _ask(self, data: read.Dataset | None,
+           kernels: np.ndarray | None = None) -> sandbox.Answer:
+    """Takes the grader's steps with all or some test kernels.
 
-  def _ask(self, features: _Features | None) -> sandbox.Answer:
-    """Takes the grader's steps; without data as far as they go."""
-    request = {'args': self._run.get('args'), 'graphs': None,
-               'num_ops': self._run.get('num_ops')}
-    if features:
+    Without data it takes them as far as they go.
+    """
+    graphs, num_ops = None, self._run.get('num_ops')
+    if data:
+      stats, num_ops = FeatureStats.of_partition(data.train), data.num_ops
+      test = data.test if kernels is None else data.test.select(kernels)
+      self._verdict.facts.setdefault('data', (
+          f'{stats.node.num_used} node and {stats.config.num_used} config '
+          f'columns, num_ops={num_ops}'))
       graphs = os.path.join(self._place.new_folder(), 'graphs')
       with artifacts.quiet_keras():
-        tile_batches.kernel_graphs(features.test, features.stats).save(graphs)
-      request.update(graphs=graphs, num_ops=features.num_ops)
-      _log.info('ranking %d kernels', len(features.test))
-    return self._place.ask(request)
+        tile_batches.kernel_graphs(test, stats).save(graphs)
+      _log.info('ranking %d kernels', len(test))
+    return self._place.ask({'args': self._run.get('args'), 'graphs': graphs,
+                            'num_ops': num_ops})

@@ -18,7 +18,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import zipfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -84,9 +83,8 @@ def unpack(path: str, folder: str) -> tuple[str, str]:
       raise UserError(f'{path}: is not unpacked, because\n  '
                       + '\n  '.join(faults))
     for name in manifest['files']:
-      with archive.open(name) as member, files.new_file(
-          os.path.join(folder, *name.split('/'))) as file:
-        shutil.copyfileobj(member, file)
+      files.write_file(os.path.join(folder, *name.split('/')),
+                       archive.read(name))
   return (os.path.join(folder, 'model_' + manifest['run_hash']),
           os.path.join(folder, MODELS_NAME))
 
@@ -206,14 +204,7 @@ def _differences(archive: zipfile.ZipFile,
     elif info.file_size != listed[name]['bytes']:  # Before it is unpacked.
       faults.append(f'{name} has {info.file_size:,} bytes, but {MANIFEST_NAME} '
                     f'says {listed[name]["bytes"]:,}')
-    elif _sum(archive, info) != listed[name]['sha256']:
+    elif hashlib.sha256(archive.read(info)).hexdigest() != (
+        listed[name]['sha256']):
       faults.append(f'{name} has another SHA-256 sum than {MANIFEST_NAME} says')
   return faults
-
-
-def _sum(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
-  digest = hashlib.sha256()
-  with archive.open(info) as member:
-    while block := member.read(1 << 20):
-      digest.update(block)
-  return digest.hexdigest()
