@@ -5,8 +5,6 @@ import os
 import re
 import subprocess
 
-import pytest
-
 from support import tiny_kernels
 from support.places import PROJECT
 from tpu_graphs_ext.course import checkout, doctor, swap
@@ -56,24 +54,6 @@ def test_versions():
 
 
 # ---------------------------------------------------------------- checkout
-
-
-@pytest.fixture
-def root(tmp_path, plain_git):
-  """A checkout in git, the course's scripts beside it."""
-  root = tmp_path / 'tpu_graphs'
-  (root / checkout.MODELS_PY).parent.mkdir(parents=True)
-  (root / checkout.MODELS_PY).write_text('# theirs\n')
-  (root / 'tiles_train.py').write_text('')
-  scripts = tmp_path / checkout.COURSE_FOLDER
-  scripts.mkdir()
-  for name in checkout.COURSE_FILES:
-    (scripts / name).write_text('')
-  for command in (['init', '--quiet'], ['add', '.'],
-                  ['-c', 'user.name=a', '-c', 'user.email=a@b', 'commit',
-                   '--quiet', '-m', 'first']):
-    subprocess.run(['git', '-C', str(root), *command], check=True)
-  return root
 
 
 def commit_of(root) -> str:
