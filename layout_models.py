@@ -23,19 +23,6 @@ choose ("configurable nodes"). What does not depend on those is computed once a
 program, and `forward` takes configurations in chunks, so memory does not grow
 with their number.
 
-Chapters, each of which uses only names of earlier ones:
-  shared with models.py: checks, products, layers of the baseline.
-  tensors: a batch of programs as tensors, segments, neighbours, reach.
-  arguments: the scripts' flags, and what they ask for.
-  objectives: losses, by which models learn to rank.
-  layers: embedded opcodes, dense layers, logarithmic scales.
-  base: what all models share.
-  baseline: the baseline's model.
-  statistics: what features were scaled with, found and undone.
-  layouts: permutations of the dimensions of the tensors that they lay out.
-  sage: `MyLayoutSAGE`.
-  comparison: other models.
-
 Letters in shape remarks: `graphs` in the batch, `nodes`, `edges` and
 `configurable` nodes of all graphs together, `configs` of each graph, `reached`
 nodes whose states depend on a configuration, `F` and `G` columns of node and
@@ -313,13 +300,8 @@ class _Graph:
     return link._replace(weight=link.weight * tf.gather(
         scale, link.receiver) * tf.gather(scale, link.sender))
 
-  def pool_nodes(self, x: tf.Tensor, weight: Optional[tf.Tensor]) -> tf.Tensor:
-    """Sums over each graph's nodes: [nodes, width] -> [graphs, width].
-
-    `weight` is float32 [nodes] or None, which is 1.
-    """
-    if weight is not None:
-      x *= weight[:, tf.newaxis]
+  def pool_nodes(self, x: tf.Tensor) -> tf.Tensor:
+    """Sums over each graph's nodes: [nodes, width] -> [graphs, width]."""
     return _sums_by(x, self.node_graph, self.graphs)
 
 
@@ -360,16 +342,44 @@ def _between(link: _Link, before: _Level, after: _Level) -> _Link:
       tf.gather(link.weight, entries))
 
 
-def _with_changed(base: tf.Tensor, changed: tf.Tensor, before: _Level,
-                  after: _Level) -> tf.Tensor:
-  """States of a level from those of the level before, elsewhere of `base`.
+class _Round(NamedTuple):
+  """What a round of messages needs that no configuration changes."""
+  summed: tf.Tensor  # float32 [reached, width], links times the products
+  states: tf.Tensor  # float32 [reached, width], what is made of these
+  between: tuple     # a _Link from level to level, for each of the links
 
-  Shapes: base float32 [nodes, width]; changed float32 [reached, configs,
-  width], of `before` -> the same of `after`.
+  @classmethod
+  def of(cls, links: Sequence[_Link], before: _Level, after: _Level,
+         summed: tf.Tensor, states: tf.Tensor) -> '_Round':
+    """Of all nodes: float32 [nodes, width]."""
+    return cls(tf.gather(summed, after.nodes), tf.gather(states, after.nodes),
+               tuple(_between(link, before, after) for link in links))
+
+  def receive(self, change: tf.Tensor) -> tf.Tensor:
+    """What products that changed, [reached, configs, links * width], make."""
+    parts = tf.split(change, len(self.between), -1)
+    return self.summed[:, tf.newaxis] + tf.add_n([
+        link.times(part, tf.shape(self.summed)[0])
+        for link, part in zip(self.between, parts)])
+
+
+def _pooled(graph: _Graph, base: tf.Tensor, change: tf.Tensor, level: _Level,
+            weight: Optional[tf.Tensor]) -> list:
+  """Sums of base plus change: [over nodes, over configurable nodes].
+
+  Shapes: base float32 [nodes, width]; change float32 [reached, configs, width]
+  -> float32 [graphs, configs, width] each.
   """
-  change = changed - tf.gather(base, before.nodes)[:, tf.newaxis]
-  return tf.gather(base, after.nodes)[:, tf.newaxis] + _sums_by(
-      change, tf.gather(after.place, before.nodes), tf.size(after.nodes))
+  if weight is not None:
+    base *= weight[:, tf.newaxis]
+    change *= tf.gather(weight, level.nodes)[:, tf.newaxis, tf.newaxis]
+  node = graph.inputs.config_node
+  states = tf.gather(base, node)[:, tf.newaxis] + tf.gather(
+      change, tf.gather(level.place, node))
+  return [
+      graph.pool_nodes(base)[:, tf.newaxis] + _sums_by(
+          change, tf.gather(graph.node_graph, level.nodes), graph.graphs),
+      _sums_by(states, graph.config_graph, graph.graphs)]
 
 
 # ----------------------------------------------------------- chapter: arguments
@@ -509,36 +519,6 @@ def _log_scales(x: tf.Tensor) -> tf.Tensor:
       for s in (1e2, 1e5)], -1)
 
 
-class _DenseNorm(tf.keras.layers.Layer):
-  """act(LayerNorm(x W + b)), its two halves open to callers that share work.
-
-  Source of LayerNorm: Ba et al. 2016.
-  """
-
-  def __init__(self, width: int, activation: str):
-    super().__init__()
-    self.dense = tf.keras.layers.Dense(width)
-    self._act = getattr(tf.nn, activation)
-
-  def build(self, input_shape):
-    self.dense.build(input_shape)
-    width = self.dense.units
-    self.scale = self.add_weight('scale', [width], initializer='ones')
-    self.shift = self.add_weight('shift', [width], initializer='zeros')
-    super().build(input_shape)
-
-  def call(self, x):
-    return self.finish(_matmul(x, self.dense.kernel))
-
-  def finish(self, product: tf.Tensor) -> tf.Tensor:
-    """From `x W` to the layer's output, float32 [..., width]."""
-    x = product + self.dense.bias
-    x -= tf.reduce_mean(x, -1, keepdims=True)
-    variance = tf.reduce_mean(x * x, -1, keepdims=True)
-    return self._act(
-        x * (tf.math.rsqrt(variance + 1e-6) * self.scale) + self.shift)
-
-
 # ---------------------------------------------------------------- chapter: base
 
 
@@ -617,7 +597,7 @@ class _LayoutModel(tf.keras.Model):
 
     def scored(dropout):
       return self._scores(inputs, inputs.config_feats, self._parts(
-          inputs, embedded, training, dropout))
+          inputs, embedded, dropout), training)
 
     return tf.cond(tf.reduce_all(inputs.selected),
                    lambda: scored('fullgraph'), lambda: scored(self.dropout))
@@ -672,19 +652,19 @@ class _LayoutModel(tf.keras.Model):
     # A function, so that Keras does not save the traces.
     return lambda dropout: compiled[dropout]
 
-  def _scores(self, inputs, config_feats, parts):
+  def _scores(self, inputs, config_feats, parts, training=False):
     """From the sums of all parts: float32 [graphs, configs]."""
     return self._head(
         tf.add_n([part(config_feats) for part in parts]),
         tf.cast(inputs.node_counts, tf.float32),
-        tf.cast(inputs.config_counts, tf.float32))
+        tf.cast(inputs.config_counts, tf.float32), training)
 
   def _rank_in_chunks(self, dropout: str, *tensors: tf.Tensor) -> tf.Tensor:
     """`_encode` once, the rest on chunks: float32 [graphs, configs]."""
     inputs = _Inputs(*tensors)
     embedded = tf.gather(
         self._op_embedding.embedding_layer.embeddings, inputs.opcode)
-    parts = self._parts(inputs, embedded, False, dropout)
+    parts = self._parts(inputs, embedded, dropout)
     rows = functools.reduce(tf.maximum, [part.rows for part in parts])
     configs = tf.shape(inputs.config_feats)[1]
     chunk = tf.clip_by_value(
@@ -703,26 +683,26 @@ class _LayoutModel(tf.keras.Model):
         parallel_iterations=1)[1]
     return tf.transpose(scores.concat())
 
-  def _parts(self, inputs, embedded, training, dropout) -> list:
+  def _parts(self, inputs, embedded, dropout) -> list:
     """The parts of a batch whose sums make a score."""
     if dropout == 'fullgraph':
-      return [_Part(self, inputs, embedded, training)]
+      return [_Part(self, inputs, embedded)]
     configs = tf.gather(inputs.selected, inputs.config_node)
     if dropout == 'dropout':
       return [_Part(self, _segment_of(inputs, keep_nodes=True), embedded,
-                    training, configs=configs)]
+                    configs=configs)]
     rest = tf.cast(~inputs.selected, tf.float32)
     return [
         _Part(self, _segment_of(inputs),
-              tf.gather(embedded, _rows_where(inputs.selected)), training,
+              tf.gather(embedded, _rows_where(inputs.selected)),
               configs=configs),
-        _Part(self, inputs, embedded, False, gradients=False, weight=rest)]
+        _Part(self, inputs, embedded, gradients=False, weight=rest)]
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
     """Builds all layers, in the order of their attributes."""
     raise NotImplementedError
 
-  def _encode(self, graph: _Graph, embedded: tf.Tensor, training: bool) -> Any:
+  def _encode(self, graph: _Graph, embedded: tf.Tensor) -> Any:
     """What does not depend on a configuration: any structure of tensors.
 
     `embedded` is float32 [nodes, op_embed_dim], the opcodes.
@@ -745,8 +725,8 @@ class _LayoutModel(tf.keras.Model):
     """
     raise NotImplementedError
 
-  def _head(self, sums: tf.Tensor, nodes: tf.Tensor,
-            configurable: tf.Tensor) -> tf.Tensor:
+  def _head(self, sums: tf.Tensor, nodes: tf.Tensor, configurable: tf.Tensor,
+            training: bool) -> tf.Tensor:
     """Scores [graphs, configs] from sums; float32 [graphs] numbers of nodes."""
     raise NotImplementedError
 
@@ -754,23 +734,14 @@ class _LayoutModel(tf.keras.Model):
 class _Part:
   """A part of a batch, encoded; called, its sums for some configurations."""
 
-  def __init__(self, model, inputs, embedded, training, configs=None,
-               gradients=True, weight=None):
-    """Encodes.
-
-    Args:
-      model: a `_LayoutModel`.
-      inputs: of this part.
-      embedded: float32 [nodes, op_embed_dim].
-      training: given to the model.
-      configs: bool [configurable of the batch], those in this part; None: all.
-      gradients: whether it is learned from.
-      weight: see `_LayoutModel._sums`.
-    """
+  def __init__(self, model, inputs, embedded, configs=None, gradients=True,
+               weight=None):
+    """Encodes a part of which `configs`, bool [configurable of the batch], are
+    configured (None: all) and `weight` is summed, see `_LayoutModel._sums`."""
     self._model, self._configs, self._weight = model, configs, weight
     self._stop = (lambda x: x) if gradients else tf.stop_gradient
     self._graph = _Graph(inputs)
-    self._encoded = model._encode(self._graph, embedded, training)
+    self._encoded = model._encode(self._graph, embedded)
     self.rows = model._rows(self._graph, self._encoded)
 
   def __call__(self, config_feats: tf.Tensor) -> tf.Tensor:
@@ -782,14 +753,6 @@ class _Part:
 
 
 # ------------------------------------------------------------ chapter: baseline
-
-
-class _Round(NamedTuple):
-  """What a round of `ResModel` needs that no configuration changes."""
-  base: tf.Tensor     # float32 [nodes, width], states before it
-  product: tf.Tensor  # float32 [nodes, links * width], base times weights
-  summed: tf.Tensor   # float32 [reached, width], links times product
-  between: tuple      # a _Link from level to level, for each of the links
 
 
 class _ResModel(_LayoutModel):
@@ -841,8 +804,8 @@ class _ResModel(_LayoutModel):
     return tf.concat([
         part[rows] for part in tf.split(kernel, links, axis=0)], -1)
 
-  def _encode(self, graph, embedded, training):
-    """(levels, what the prenet adds to config columns, rounds, last states)."""
+  def _encode(self, graph, embedded):
+    """(levels, what the prenet adds to, its states, rounds, last states)."""
     links = self._links(graph)
     levels = _levels(graph, links, len(self._gc_layers))
     # Two products: in one the columns would be copied, and have gradients.
@@ -850,58 +813,48 @@ class _ResModel(_LayoutModel):
         self._other_rows(self._prenet, 1), [-1, self._embed_width])
     start = (_matmul(graph.inputs.node_feats, of_feats)
              + _matmul(embedded, of_opcode))
-    base, rounds = self._act(_after_first(self._prenet, start)), []
+    states = first = self._act(_after_first(self._prenet, start))
+    rounds = []
     for i, layer in enumerate(self._gc_layers):
-      product = _matmul(base, self._other_rows(layer, len(links)))
+      product = _matmul(states, self._other_rows(layer, len(links)))
       summed = tf.add_n([link.times(part, graph.nodes) for link, part in zip(
           links, tf.split(product, len(links), -1))])
-      rounds.append(_Round(
-          base, product, tf.gather(summed, levels[i + 1].nodes),
-          tuple(_between(link, *levels[i:i + 2]) for link in links)))
-      base += self._act(_after_first(layer, summed))
-    return levels, tf.gather(start, levels[0].nodes), rounds, base
+      update = self._act(_after_first(layer, summed))
+      rounds.append(_Round.of(links, *levels[i:i + 2], summed, update))
+      states += update
+    reached = levels[0].nodes
+    return (levels, tf.gather(start, reached), tf.gather(first, reached),
+            rounds, states)
 
   def _rows(self, graph, encoded):
     return tf.size(encoded[0][-1].nodes)
 
   def _sums(self, graph, encoded, config_feats, weight):
     """[sum over nodes, sum over configurable nodes], each of `width`."""
-    levels, start, rounds, last = encoded
-    config_node = graph.inputs.config_node
+    levels, start, first, rounds, last = encoded
 
     def configs(mlp, links, level):
       """Config features times their weights, on the rows of a level."""
       x = 100 * _matmul(config_feats, self._config_rows(mlp, links))
-      return _sums_by(x, tf.gather(level.place, config_node),
+      return _sums_by(x, tf.gather(level.place, graph.inputs.config_node),
                       tf.size(level.nodes))
 
-    x = self._act(_after_first(self._prenet, start[:, tf.newaxis] + configs(
-        self._prenet, 1, levels[0])))  # [reached, configs, width]
+    x = start[:, tf.newaxis] + configs(self._prenet, 1, levels[0])
+    change = self._act(_after_first(self._prenet, x)) - first[:, tf.newaxis]
     for i, (layer, fixed) in enumerate(zip(self._gc_layers, rounds)):
       before, after = levels[i:i + 2]
       links = len(fixed.between)
-      y = (_matmul(x, self._other_rows(layer, links))
-           + configs(layer, links, before)
-           - tf.gather(fixed.product, before.nodes)[:, tf.newaxis])
-      y = fixed.summed[:, tf.newaxis] + tf.add_n([
-          link.times(part, tf.size(after.nodes))
-          for link, part in zip(fixed.between, tf.split(y, links, -1))])
-      x = (_with_changed(fixed.base, x, before, after)
-           + self._act(_after_first(layer, y)))
-    level = levels[-1]
-    change = x - tf.gather(last, level.nodes)[:, tf.newaxis]
-    if weight is not None:
-      change *= tf.gather(weight, level.nodes)[:, tf.newaxis, tf.newaxis]
-    over_nodes = graph.pool_nodes(last, weight)[:, tf.newaxis] + _sums_by(
-        change, tf.gather(graph.node_graph, level.nodes), graph.graphs)
+      update = self._act(_after_first(layer, fixed.receive(
+          _matmul(change, self._other_rows(layer, links))
+          + configs(layer, links, before)))) - fixed.states[:, tf.newaxis]
+      change = update + _sums_by(
+          change, tf.gather(after.place, before.nodes), tf.size(after.nodes))
+    over_nodes, over_configs = _pooled(graph, last, change, levels[-1], weight)
     if weight is not None:  # The baseline pools those of the segment only.
-      return tf.concat([over_nodes, tf.zeros_like(over_nodes)], -1)
-    over_configs = _sums_by(
-        tf.gather(x, tf.gather(level.place, config_node)), graph.config_graph,
-        graph.graphs)
+      over_configs = tf.zeros_like(over_configs)
     return tf.concat([over_nodes, over_configs], -1)
 
-  def _head(self, sums, nodes, configurable):
+  def _head(self, sums, nodes, configurable, training):
     of_nodes, of_configs = tf.split(sums, 2, -1)
     z = tf.concat([
         of_nodes / tf.maximum(1.0, nodes)[:, tf.newaxis, tf.newaxis],
@@ -1028,11 +981,6 @@ class _Statistics(tf.keras.layers.Layer):
         x, tf.where(used, tf.minimum(place, zeros), zeros), axis=-1)
     return tf.clip_by_value(tf.round(x * (high - low) + low), -1e12, 1e12)
 
-  def known(self) -> tf.Tensor:
-    """1.0 where there are statistics, else 0.0."""
-    return tf.cast(tf.reduce_any(
-        tf.stop_gradient(self._table) != 0), tf.float32)
-
   def zero(self) -> tf.Tensor:
     """Added to a score, gives the variable a gradient: trainers expect one."""
     return 0 * tf.reduce_sum(self._table)
@@ -1122,10 +1070,6 @@ class _Tensors(NamedTuple):
   sizes: tf.Tensor     # float32 [configurable, 3, 6], 0: no dimension
   bytes: tf.Tensor     # float32 [configurable, 3], without padding, in 2^16
   stored: tf.Tensor    # int32 [configurable, 3, 2], closest-packed dimensions
-  features: tf.Tensor  # int32 [configurable, 3], of a convolution
-
-  def of(self, rows: tf.Tensor) -> '_Tensors':
-    return _Tensors(*(tf.gather(x, rows) for x in self))
 
 
 def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
@@ -1161,8 +1105,7 @@ def _tensors_of(graph: _Graph, raw: tf.Tensor) -> _Tensors:
   return _Tensors(
       nodes, tf.gather(sizes, nodes),
       tf.gather(_elements(sizes) * element[:, 0], nodes),
-      tf.cast(tf.gather(raw[:, _OWN_LAYOUT:_OWN_LAYOUT + 2], nodes), tf.int32),
-      tf.gather(dims, [5, 1, 3], axis=1))
+      tf.cast(tf.gather(raw[:, _OWN_LAYOUT:_OWN_LAYOUT + 2], nodes), tf.int32))
 
 
 def _elements(sizes: tf.Tensor) -> tf.Tensor:
@@ -1172,90 +1115,40 @@ def _elements(sizes: tf.Tensor) -> tf.Tensor:
       known * tf.reduce_prod(tf.maximum(1.0, sizes), -1) / 2 ** 16, 1e8)
 
 
-def _packed_sizes(layouts: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
-  """Sizes of the two closest-packed dimensions, at least 1.
-
-  A layout that is left to the compiler is taken to be the stored one.
-  Shapes: layouts int32 [rows, 3, 6]; tensors of [rows, ...] -> float32
-  [rows, 3, 2].
-  """
-  order = tf.where(layouts[..., :1] >= 0, layouts[..., :2], tensors.stored)
-  return tf.maximum(1.0, tf.where(order >= 0, tf.gather(
-      tensors.sizes, tf.clip_by_value(order, 0, _DIMS - 1), batch_dims=2), 1.0))
-
-
-def _padding(packed_sizes: tf.Tensor) -> tf.Tensor:
+def _padding(layouts: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
   """What padding to whole layout tiles adds, as a share of the tensor.
 
       ceil(s_0 / 128) 128 / s_0 * ceil(s_1 / u) u / s_1 - 1, at most 63
-  u is 8, or 2 or 4 where s_1 is no larger.
-  Shapes: float32 [rows, 3, 2], s_0 and s_1 -> [rows, 3].
+  s are the sizes of the two closest-packed dimensions, of the stored layout
+  where it is left to the compiler; u is 8, or 2 or 4 where s_1 is no larger.
+  Shapes: int32 [configurable, 3, configs, 6] -> [configurable, 3, configs].
   """
-  minor, second = tf.unstack(packed_sizes, axis=-1)
+  order = tf.where(layouts[..., :1] >= 0, layouts[..., :2],
+                   tensors.stored[:, :, tf.newaxis])
+  minor, second = tf.unstack(tf.maximum(1.0, tf.where(order >= 0, tf.gather(
+      tensors.sizes, tf.clip_by_value(order, 0, _DIMS - 1), batch_dims=2), 1.0
+  )), axis=-1)
   unit = tf.where(second <= 2, 2.0, tf.where(second <= 4, 4.0, _SUBLANES))
   padded = (tf.math.ceil(minor / _LANES) * _LANES / minor
             * tf.math.ceil(second / unit) * unit / second)
   return tf.minimum(padded - 1, _MAX_PADDING)
 
 
-_LAYOUT_COLUMNS = _LAYOUTS * (_DIMS * _DIMS + 8)
+class _Prices(NamedTuple):
+  """What layouts of each configurable node cost, float32 in 2^16 bytes."""
+  padding: tf.Tensor   # [configurable, 3], of output, input and kernel
+  turned: tf.Tensor    # [configurable], of an input as it is not stored
+  reshaped: tf.Tensor  # [configurable], of a layout asked of a reshape
 
 
-def _layout_columns(layouts: tf.Tensor, tensors: _Tensors) -> tf.Tensor:
-  """What layouts are, and what they do to the tensors.
-
-  For each of the three layouts: its permutation matrix, place by dimension, and
-  whether it is asked for; and, 0 where it is not,
-      log2 of the two `_packed_sizes`, by 16; log2 of 1 + padding, by 8
-      whether the closest-packed size is a multiple of 128
-      whether the closest-packed dimension is the stored one
-      whether a convolution's features come first, or second
-  Shapes: as in `_packed_sizes` -> float32 [rows, _LAYOUT_COLUMNS].
-  """
-  rows = tf.shape(layouts)[0]
-  sizes = _packed_sizes(layouts, tensors)
-  first, second = layouts[..., 0], layouts[..., 1]
-  is_asked = tf.cast(first >= 0, tf.float32)[..., tf.newaxis]
-  flags = tf.cast(tf.stack([
-      tf.equal(tf.math.floormod(sizes[..., 0], _LANES), 0),
-      tf.equal(first, tensors.stored[..., 0]),
-      tf.equal(first, tensors.features),
-      tf.equal(second, tensors.features)], -1), tf.float32)
-  columns = is_asked * tf.concat([
-      _log2(sizes) / 16, _log2(1 + _padding(sizes))[..., tf.newaxis] / 8,
-      flags], -1)
-  return tf.reshape(tf.concat([
-      tf.reshape(tf.one_hot(layouts, _DIMS), [rows, _LAYOUTS, _DIMS * _DIMS]),
-      is_asked, columns], -1), [rows, _LAYOUT_COLUMNS])
+# Where a byte of an operand's padding costs 1. They were chosen on the sample
+# data's train and validation programs, that of a filter's gradient also on the
+# public unet_3d.4x4.bf16.
+_OF_LAST, _OF_GRADIENT, _OF_TURNED, _OF_RESHAPE = 0.1, 3.0, 0.3, 10.0
 
 
-def _log2(x: tf.Tensor) -> tf.Tensor:
-  return tf.math.log(x) / math.log(2)
-
-
-class _Work(NamedTuple):
-  """What the time of each configurable node grows with, float32 in 2^16."""
-  bytes: tf.Tensor       # [configurable, 3], of output, input and kernel
-  price: tf.Tensor       # [configurable, 3], of the padding of these
-  reshaped: tf.Tensor    # [configurable], bytes of a reshape's output
-
-  def of(self, rows: tf.Tensor) -> '_Work':
-    return _Work(*(tf.gather(x, rows) for x in self))
-
-  def unpadded(self) -> tf.Tensor:
-    """float32 [configurable], the price of all of it."""
-    return tf.reduce_sum(self.price, -1) + self.reshaped
-
-
-# Prices, where a byte of an operand's padding costs 1. They were chosen on the
-# sample data's train and validation programs, that of a filter's gradient also
-# on the public unet_3d.4x4.bf16.
-_OF_LAST, _OF_GRADIENT, _OF_RESHAPE = 0.1, 3.0, 10.0
-_OF_TURNED = [0.03, 0.3, 0.0]  # Of output, input and kernel.
-
-
-def _work_of(graph: _Graph, tensors: _Tensors, leaders: tf.Tensor) -> _Work:
-  """Prices, before anything is learned.
+def _prices_of(graph: _Graph, tensors: _Tensors, leaders: tf.Tensor) -> _Prices:
+  """Prices, which training does not change.
 
   Padding of an operand costs its bytes. That of an output costs 0.1 of its
   bytes if no configurable node reads it, as one that does asks for a layout
@@ -1263,7 +1156,7 @@ def _work_of(graph: _Graph, tensors: _Tensors, leaders: tf.Tensor) -> _Work:
   than both operands), 3 times its multiplications, which are the root of the
   product of the three tensors' elements. A reshape that is asked for a layout
   has to copy, and so may what reads a tensor whose closest-packed dimension is
-  not the stored one: `_OF_RESHAPE` and `_OF_TURNED` of its bytes.
+  not the stored one: 10 and 0.3 times the bytes.
   """
   output, input_, kernel = tf.unstack(tensors.bytes, axis=-1)
   opcode = tf.gather(graph.inputs.opcode, graph.inputs.config_node)
@@ -1278,9 +1171,25 @@ def _work_of(graph: _Graph, tensors: _Tensors, leaders: tf.Tensor) -> _Work:
       tf.cast(tf.not_equal(read, rows[:, tf.newaxis]), tf.int32),
       tf.where(read < 0, tf.size(rows), read), 1 + tf.size(rows))[:-1]
   is_last = tf.cast(is_read < 1, tf.float32)
-  return _Work(tensors.bytes, tf.stack([
+  return _Prices(tf.stack([
       _OF_LAST * is_last * output + _OF_GRADIENT * gradient * multiplied,
-      (1 - moves) * input_, (1 - moves) * kernel], -1), moves * output)
+      (1 - moves) * input_, (1 - moves) * kernel], -1),
+      _OF_TURNED * input_, _OF_RESHAPE * moves * output)
+
+
+def _costs(layouts: tf.Tensor, tensors: _Tensors, prices: _Prices) -> tf.Tensor:
+  """int32 [configurable, configs, 18] -> float32 [configurable, configs]."""
+  shape = tf.shape(layouts)
+  layouts = tf.transpose(tf.reshape(
+      layouts, [shape[0], shape[1], _LAYOUTS, _DIMS]), [0, 2, 1, 3])
+  first = layouts[..., 0]  # [configurable, 3, configs]
+  is_asked = first >= 0
+  is_turned = is_asked & tf.not_equal(first, tensors.stored[..., :1])
+  return (
+      tf.reduce_sum(
+          _padding(layouts, tensors) * prices.padding[..., tf.newaxis], 1)
+      + tf.where(is_turned[:, 1], prices.turned[:, tf.newaxis], 0.0)
+      + tf.where(is_asked[:, 0], prices.reshaped[:, tf.newaxis], 0.0))
 
 
 def _leaders(graph: _Graph, raw: tf.Tensor) -> tf.Tensor:
@@ -1303,210 +1212,17 @@ def _leaders(graph: _Graph, raw: tf.Tensor) -> tf.Tensor:
   return tf.maximum(-1, tf.gather(row, leader))
 
 
-class _Distinct(NamedTuple):
-  """The distinct layouts of each node: the same few recur in thousands."""
-  node: tf.Tensor   # int32 [distinct], row of the configurable nodes
-  feats: tf.Tensor  # float32 [distinct, G]
-  index: tf.Tensor  # int32 [configurable, configs], row of those
-
-
-def _distinct(config_feats: tf.Tensor) -> _Distinct:
-  """From float32 [configurable, configs, G]."""
-  number, configs = tf.unstack(tf.shape(config_feats)[:2])
-  node = tf.broadcast_to(
-      tf.cast(tf.range(number), tf.float32)[:, tf.newaxis, tf.newaxis],
-      [number, configs, 1])
-  rows = tf.reshape(tf.concat([node, config_feats], -1),
-                    [number * configs, config_feats.shape[-1] + 1])
-  with tf.device('CPU:0'):  # TensorFlow has it for rows nowhere else.
-    found = tf.raw_ops.UniqueV2(x=rows, axis=[0])
-  # Nothing is learned of features, and the operation has no gradient.
-  found_rows = tf.ensure_shape(
-      tf.stop_gradient(found.y), [None, config_feats.shape[-1] + 1])
-  return _Distinct(tf.cast(found_rows[:, 0], tf.int32), found_rows[:, 1:],
-                   tf.reshape(found.idx, [number, configs]))
-
-
-# ---------------------------------------------------------------- chapter: sage
-
-
-class _SAGERound(_DenseNorm):
-  """x_v + N([p_v, c_v, x_v] W), p_v and c_v means over producers, consumers.
-
-  Zeros where a node has none. Source: [GraphSAGE], mean aggregator; ours are
-  the second direction and the residual link.
-  """
-
-  def build(self, input_shape):
-    super().build([None, 3 * input_shape[-1]])
-
-  def update(self, graph: _Graph, links: Sequence[_Link],
-             x: tf.Tensor) -> tf.Tensor:
-    """Shapes: x float32 [nodes, width] -> same."""
-    producers, consumers, own = tf.split(self.dense.kernel, 3, axis=0)
-    return x + self.finish(tf.add_n([
-        links[0].times(_matmul(x, producers), graph.nodes),
-        links[1].times(_matmul(x, consumers), graph.nodes),
-        _matmul(x, own)]))
-
-
-_LINEAR_DIM = 32  # Of the part of `MyLayoutSAGE` without LayerNorm.
-_LEARNED = 0.1  # A factor of what is learned: few programs teach too much.
-
-
-class _EncodedSage(NamedTuple):
-  """What `MyLayoutSAGE` knows of a part before any configuration."""
-  gate: tf.Tensor  # float32 [configurable, _LINEAR_DIM]
-  tensors: _Tensors
-  work: _Work
-
-
-class MyLayoutSAGE(_LayoutModel):
-  """The bytes that layouts pad, at prices that a network corrects.
-
-  Configurations join only at the nodes that have them. Every dense layer with
-  N(.) is followed by LayerNorm and the activation:
-      h_v = N([embedded opcode, log scales of node features] W)
-      h_v <- h_v + N([p_v, c_v, h_v] W)              node_rounds times
-      y_k = 0.1 ((1 + h_k Q) * (c_k P)) R
-      x = (sum over k of  padding_k . price_k + y_k . bytes_k + copies_k)
-          / (sum over k of price_k)
-      score = 5 log(1 + x),  5 x where x is negative
-  v runs over all nodes, k over the configurable ones. p_v and c_v are means
-  over producers and consumers. padding_k is that of output, input and kernel to
-  whole layout tiles (`_padding`); `_work_of` says what it and copies cost. The
-  layout columns c_k are permutations, and what they do to the tensors
-  (`_layout_columns`).
-
-  A tensor costs as much as it holds with its padding: that carries over to any
-  program and need not be learned, so R is almost 0 at first. y is what a layout
-  costs beyond it, for each byte.
-
-  Without `feature_stats` padding and columns are unknown; log scales of the
-  config features take the place of c_k.
-
-  The nodes' part runs once a program. A node has few distinct layouts, however
-  many configurations there are, so its costs are computed once for each.
-
-  Sources: [GraphSAGE] mean aggregation, [GST] segments; ours are the join at
-  the configurable nodes, the columns and the prices.
-
-  Args:
-    num_configs: configurations of each graph in training.
-    num_ops: number of opcodes.
-    hidden_dim: width of the nodes' layers.
-    op_embed_dim: width of an embedded opcode.
-    node_rounds: rounds of message passing over all nodes.
-    hidden_activation: a function of `tf.nn`.
-    dropout: see `_LayoutModel`.
-    feature_stats: see `_Statistics`; 'auto' reads them from the files of the
-      running `layout_train.py`.
-  """
-
-  _OWN_LOSS = ListMLEFastestFirst
-
-  def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 64,
-               op_embed_dim: int = 32, node_rounds: int = 2,
-               hidden_activation: str = 'leaky_relu',
-               dropout: str = 'backpropdropout', feature_stats: Any = 'auto'):
-    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim, dropout)
-    _check_integers(0, node_rounds=node_rounds)
-    _activation(hidden_activation)  # Refuses unknown names.
-    self._embed_width = op_embed_dim
-    self._stored = lambda: feature_stats  # Keras would save the dict itself.
-    self._statistics = None  # Made with the variables.
-    self._node_encoder = _DenseNorm(hidden_dim, hidden_activation)
-    self._node_rounds = [_SAGERound(hidden_dim, hidden_activation)
-                         for _ in range(node_rounds)]
-    self._node_gate = tf.keras.layers.Dense(_LINEAR_DIM)
-    self._layout_encoder = tf.keras.layers.Dense(_LINEAR_DIM, use_bias=False)
-    self._cost_adder = tf.keras.layers.Dense(
-        _LAYOUTS, use_bias=False,
-        kernel_initializer=tf.keras.initializers.VarianceScaling(1e-6))
-
-  def _build_layers(self, node_width, config_width):
-    stored = self._stored()
-    if stored == 'auto':
-      stored = _of_running_script(node_width, config_width)
-    self._statistics = _Statistics(stored)
-    self._statistics.build_for(node=node_width, config=config_width)
-    self._node_encoder.build([None, self._embed_width + 2 * node_width])
-    for layer in (*self._node_rounds, self._node_gate):
-      layer.build([None, self._width])
-    self._layout_encoder.build([None, _LAYOUT_COLUMNS + 2 * config_width])
-    self._cost_adder.build([None, _LINEAR_DIM])
-
-  def _encode(self, graph, embedded, training):
-    feats = graph.inputs.node_feats
-    links = [graph.averaged(graph.neighbours(of, own=False))
-             for of in ('producers', 'consumers')]
-    h = self._node_encoder(tf.concat([embedded, _log_scales(feats)], -1))
-    for layer in self._node_rounds:
-      h = layer.update(graph, links, h)
-    raw = self._statistics.raw('node', feats)
-    tensors = _tensors_of(graph, raw)
-    return _EncodedSage(
-        1 + self._node_gate(tf.gather(h, graph.inputs.config_node)), tensors,
-        _work_of(graph, tensors, _leaders(graph, raw)))
-
-  def _rows(self, graph, encoded):
-    return tf.size(graph.inputs.config_node)
-
-  def _costs(self, encoded, distinct):
-    """Of each distinct layout of a node: float32 [distinct]."""
-    gate, tensors, work = (encoded.gate, encoded.tensors, encoded.work)
-    node, known = distinct.node, self._statistics.known()
-    layouts = tf.reshape(
-        tf.cast(self._statistics.raw('config', distinct.feats), tf.int32),
-        [-1, _LAYOUTS, _DIMS])
-    tensors, work = tensors.of(node), work.of(node)
-    encoded_layouts = self._layout_encoder(tf.concat([
-        known * _layout_columns(layouts, tensors),
-        (1 - known) * _log_scales(distinct.feats)], -1))
-    y = _LEARNED * self._cost_adder(tf.gather(gate, node) * encoded_layouts)
-    first = layouts[..., 0]
-    is_asked = tf.cast(first >= 0, tf.float32)
-    is_turned = is_asked * tf.cast(
-        tf.not_equal(first, tensors.stored[..., 0]), tf.float32)
-    costs = (_padding(_packed_sizes(layouts, tensors)) * work.price
-             + tf.constant(_OF_TURNED) * is_turned * work.bytes)
-    return (known * _OF_RESHAPE * is_asked[:, 0] * work.reshaped
-            + tf.reduce_sum(known * costs + y * tf.where(
-                known > 0, work.bytes, 1.0), -1))
-
-  def _sums(self, graph, encoded, config_feats, weight):
-    """[sum of the costs, sum of the prices]."""
-    distinct = _distinct(config_feats)
-    costs = tf.gather(self._costs(encoded, distinct), distinct.index)
-    # Each node counts for 1 where no sizes are known.
-    known = self._statistics.known()
-    prices = known * encoded.work.unpadded() + (1 - known)
-    pair = tf.stack([
-        costs, prices[:, tf.newaxis] + tf.zeros_like(costs)], -1)
-    if weight is not None:
-      pair *= tf.gather(weight, graph.inputs.config_node)[
-          :, tf.newaxis, tf.newaxis]
-    return _sums_by(pair, graph.config_graph, graph.graphs)
-
-  def _head(self, sums, nodes, configurable):
-    x = tf.math.divide_no_nan(*tf.unstack(sums, axis=-1))
-    positive = tf.maximum(x, 0)
-    return 5 * (tf.math.log1p(positive) + x - positive) + (
-        self._statistics.zero())
-
-
-# ---------------------------------------------------------- chapter: comparison
+# ------------------------------------------------------- chapter: convolutions
 
 
 class _PlainGNN(_LayoutModel):
   """A graph network as published: features in, rounds, pooling, linear score.
 
-      H = [embedded opcode, log scales of node features, config features]
+      H = [config features, embedded opcode, log scales of node features]
       H <- act(round of H W)      num_gnns times
       score = [sum of H over nodes / sqrt n,
                sum of H over configurable nodes / sqrt K] w + b
-  Config features are 0 at nodes that have none; every configuration has a state
-  of every node. `_propagated` is the round.
+  Config features are 0 at nodes that have none. Subclasses define the round.
   Source: Xu et al., Based on TPUGRAPHS Predicting Model Runtimes Using Graph
   Neural Networks, 2023, figure 1; ours are the logarithmic scales, edges in
   both directions and the second pooling.
@@ -1531,42 +1247,17 @@ class _PlainGNN(_LayoutModel):
       width = self._width
     self._scorer.build([None, 2 * self._width])
 
-  def _link(self, graph: _Graph) -> _Link:
-    """Who sends to whom in a round."""
-    raise NotImplementedError
-
-  def _propagated(self, i: int, graph: _Graph, link: _Link,
-                  product: tf.Tensor) -> tf.Tensor:
-    """Round `i`: H W float32 [nodes, configs, width] -> same."""
-    raise NotImplementedError
-
-  def _encode(self, graph, embedded, training):
+  def _of_nodes(self, graph, embedded):
+    """What node features add to the first H W: float32 [nodes, width]."""
     feats = tf.concat([embedded, _log_scales(graph.inputs.node_feats)], -1)
-    return self._link(graph), _matmul(
-        feats, self._rounds[0].kernel[self._input_widths[1]:])
+    return _matmul(feats, self._rounds[0].kernel[self._input_widths[1]:])
 
-  def _rows(self, graph, encoded):
-    return graph.nodes + tf.size(encoded[0].sender)
+  def _of_configs(self, config_feats):
+    """And config features: float32 [configurable, configs, width]."""
+    return _matmul(
+        config_feats, self._rounds[0].kernel[:self._input_widths[1]])
 
-  def _sums(self, graph, encoded, config_feats, weight):
-    """[sum over nodes, sum over configurable nodes]."""
-    link, start = encoded
-    config_node = graph.inputs.config_node
-    product = start[:, tf.newaxis] + _sums_by(
-        _matmul(config_feats, self._rounds[0].kernel[:self._input_widths[1]]),
-        config_node, graph.nodes)
-    states = self._act(self._propagated(0, graph, link, product))
-    for i, layer in enumerate(self._rounds[1:], 1):
-      states = self._act(self._propagated(
-          i, graph, link, _matmul(states, layer.kernel)))
-    if weight is not None:
-      states *= weight[:, tf.newaxis, tf.newaxis]
-    return tf.concat([
-        _sums_by(states, graph.node_graph, graph.graphs), _sums_by(
-            tf.gather(states, config_node), graph.config_graph, graph.graphs)
-    ], -1)
-
-  def _head(self, sums, nodes, configurable):
+  def _head(self, sums, nodes, configurable, training):
     over_nodes, over_configs = tf.split(sums, 2, -1)
     z = tf.concat([
         part / tf.sqrt(tf.maximum(1.0, count))[:, tf.newaxis, tf.newaxis]
@@ -1580,14 +1271,121 @@ class LayoutGCN(_PlainGNN):
 
   A counts the edges between two nodes in either direction, plus 1 on the
   diagonal, so that a node keeps what it knows; D holds the row sums of A.
-  Source: Xu et al. 2023, eq. 1; [GCN]. The rest: see `_PlainGNN`.
+  Nodes have one state, but those that a configuration can reach in num_gnns
+  rounds. Source: Xu et al. 2023, eq. 1; [GCN]. The rest: see `_PlainGNN`.
   """
 
-  def _link(self, graph):
-    return graph.symmetric(graph.neighbours('both'))
+  def _encode(self, graph, embedded):
+    """(levels, rounds, last states)."""
+    link = graph.symmetric(graph.neighbours('both'))
+    levels = _levels(graph, [link], len(self._rounds))
+    product, states, rounds = self._of_nodes(graph, embedded), None, []
+    for i, layer in enumerate(self._rounds):
+      if i:
+        product = _matmul(states, layer.kernel)
+      summed = link.times(product, graph.nodes)
+      states = self._act(summed)
+      rounds.append(_Round.of([link], *levels[i:i + 2], summed, states))
+    return levels, rounds, states
 
-  def _propagated(self, i, graph, link, product):
-    return link.times(product, graph.nodes)
+  def _rows(self, graph, encoded):
+    return tf.size(encoded[0][-1].nodes)
+
+  def _sums(self, graph, encoded, config_feats, weight):
+    """[sum over nodes, sum over configurable nodes], each of `width`."""
+    levels, rounds, last = encoded
+    config_node = graph.inputs.config_node
+    change = _sums_by(
+        self._of_configs(config_feats),
+        tf.gather(levels[0].place, config_node), tf.size(levels[0].nodes))
+    for i, (layer, fixed) in enumerate(zip(self._rounds, rounds)):
+      if i:
+        change = _matmul(change, layer.kernel)
+      change = (self._act(fixed.receive(change))
+                - fixed.states[:, tf.newaxis])
+    return tf.concat(_pooled(graph, last, change, levels[-1], weight), -1)
+
+
+class MyLayoutSAGE(LayoutGCN):
+  """The bytes that layouts pad, and what graph convolutions learn.
+
+      x = (sum over k of  padding_k . price_k + copies_k)
+          / (sum over k of price_k)
+      score = 5 log(1 + x) + score of `LayoutGCN`
+  k runs over the configurable nodes; padding_k is that of output, input and
+  kernel to whole layout tiles (`_padding`), and `_prices_of` says what it and
+  copies cost. A tensor costs as much as it holds with its padding: that carries
+  over to any program and need not be learned. The convolutions see which
+  layouts meet; they learn without the first term, since what few programs teach
+  beyond it is mostly noise. Without `feature_stats` it is 0.
+
+  Args:
+    num_configs: configurations of each graph in training.
+    num_ops: number of opcodes.
+    hidden_dim: width of hidden layers.
+    op_embed_dim: width of an embedded opcode.
+    node_rounds: rounds of message passing.
+    hidden_activation: a function of `tf.nn`.
+    dropout: see `_LayoutModel`.
+    feature_stats: see `_Statistics`; 'auto' reads them from the files of the
+      running `layout_train.py`.
+  """
+
+  _OWN_LOSS = ListMLEFastestFirst
+
+  def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 32,
+               op_embed_dim: int = 32, node_rounds: int = 3,
+               hidden_activation: str = 'leaky_relu',
+               dropout: str = 'backpropdropout', feature_stats: Any = 'auto'):
+    _check_integers(1, node_rounds=node_rounds)
+    super().__init__(num_configs, num_ops, op_embed_dim, node_rounds,
+                     hidden_dim, hidden_activation, dropout)
+    self._stored = lambda: feature_stats  # Keras would save the dict itself.
+    self._statistics = None  # Made with the variables.
+
+  def _build_layers(self, node_width, config_width):
+    stored = self._stored()
+    if stored == 'auto':
+      stored = _of_running_script(node_width, config_width)
+    self._statistics = _Statistics(stored)
+    self._statistics.build_for(node=node_width, config=config_width)
+    super()._build_layers(node_width, config_width)
+
+  def _encode(self, graph, embedded):
+    """(what `LayoutGCN` encodes, tensors, prices)."""
+    raw = self._statistics.raw('node', graph.inputs.node_feats)
+    tensors = _tensors_of(graph, raw)
+    return super()._encode(graph, embedded), tensors, _prices_of(
+        graph, tensors, _leaders(graph, raw))
+
+  def _rows(self, graph, encoded):
+    return super()._rows(graph, encoded[0])
+
+  def _sums(self, graph, encoded, config_feats, weight):
+    """[sums of `LayoutGCN`, sum of the costs, sum of the prices]."""
+    encoded, tensors, prices = encoded
+    layouts = tf.cast(self._statistics.raw('config', config_feats), tf.int32)
+    costs = _costs(layouts, tensors, prices)
+    whole = tf.reduce_sum(prices.padding, -1) + prices.reshaped / _OF_RESHAPE
+    pair = tf.stack([costs, whole[:, tf.newaxis] + tf.zeros_like(costs)], -1)
+    if weight is not None:
+      pair *= tf.gather(weight, graph.inputs.config_node)[
+          :, tf.newaxis, tf.newaxis]
+    return tf.concat([
+        super()._sums(graph, encoded, config_feats, weight),
+        _sums_by(pair, graph.config_graph, graph.graphs)], -1)
+
+  def _head(self, sums, nodes, configurable, training):
+    learned, costs, prices = tf.split(sums, [2 * self._width, 1, 1], -1)
+    score = super()._head(learned, nodes, configurable, training)
+    score += self._statistics.zero()
+    if training:
+      return score
+    return score + 5 * tf.math.log1p(
+        tf.squeeze(tf.math.divide_no_nan(costs, prices), -1))
+
+
+# ---------------------------------------------------------- chapter: comparison
 
 
 class LayoutGAT(_PlainGNN):
@@ -1622,10 +1420,34 @@ class LayoutGAT(_PlainGNN):
     for layer in self._attend:
       layer.build([None, self._width // self._heads])
 
-  def _link(self, graph):
-    return graph.neighbours('both')
+  def _encode(self, graph, embedded):
+    return graph.neighbours('both'), self._of_nodes(graph, embedded)
 
-  def _propagated(self, i, graph, link, product):
+  def _rows(self, graph, encoded):
+    return graph.nodes + tf.size(encoded[0].sender)
+
+  def _sums(self, graph, encoded, config_feats, weight):
+    """[sum over nodes, sum over configurable nodes], each of `width`.
+
+    Every configuration has a state of every node.
+    """
+    link, product = encoded
+    config_node = graph.inputs.config_node
+    product = product[:, tf.newaxis] + _sums_by(
+        self._of_configs(config_feats), config_node, graph.nodes)
+    states = self._act(self._attended(0, graph, link, product))
+    for i, layer in enumerate(self._rounds[1:], 1):
+      states = self._act(self._attended(
+          i, graph, link, _matmul(states, layer.kernel)))
+    if weight is not None:
+      states *= weight[:, tf.newaxis, tf.newaxis]
+    return tf.concat([
+        _sums_by(states, graph.node_graph, graph.graphs), _sums_by(
+            tf.gather(states, config_node), graph.config_graph, graph.graphs)
+    ], -1)
+
+  def _attended(self, i, graph, link, product):
+    """Round `i`: H W float32 [nodes, configs, width] -> same."""
     width = self._width // self._heads
     shape = tf.shape(product)
     x = tf.reshape(product, [shape[0], shape[1], self._heads, width])
@@ -1684,7 +1506,7 @@ class GRURuntimePredictor(_LayoutModel):
     self._gru.build((None, 2 * node_width, config_width))
     self._scorer.build([None, self._width])
 
-  def _encode(self, graph, embedded, training):
+  def _encode(self, graph, embedded):
     """(c [nodes, 2 F], first configurable node of each graph, and of none)."""
     inputs = graph.inputs
     times = tf.nn.softplus(tf.reduce_mean(embedded, -1, keepdims=True))
@@ -1717,10 +1539,12 @@ class GRURuntimePredictor(_LayoutModel):
     y = tf.map_fn(of_graph, tf.range(graph.graphs),
                   fn_output_signature=tf.TensorSpec(
                       [None, columns * config_width]))
-    x = graph.pool_nodes(c, weight)[:, tf.newaxis]
+    if weight is not None:
+      c *= weight[:, tf.newaxis]
+    x = graph.pool_nodes(c)[:, tf.newaxis]
     return tf.concat([x + tf.zeros_like(y[..., :1]), y], -1)
 
-  def _head(self, sums, nodes, configurable):
+  def _head(self, sums, nodes, configurable, training):
     columns, config_width = 2 * self._input_widths[0], self._input_widths[1]
     x, y = tf.split(sums, [columns, columns * config_width], -1)
     shape = tf.shape(x)[:2]

@@ -226,3 +226,13 @@ def test_arguments_are_checked_at_once(name, kwargs, said):
 def test_statistics_that_cannot_be_meant(stats, said):
   with pytest.raises(ValueError, match=said):
     make('MyLayoutSAGE', feature_stats=stats)(graph())
+
+
+def test_mylayoutsage_learns_without_prices_and_ranks_with_them(made):
+  """What training sees, plus 5 log(1 + x), where x is the padded share."""
+  model, scores = made('MyLayoutSAGE')
+  learned = model(graph(), training=True).numpy()
+  assert (scores >= learned).all() and np.ptp(scores - learned, -1).all()
+  plain = make('MyLayoutSAGE', feature_stats=None)
+  np.testing.assert_array_equal(
+      plain(graph()), plain(graph(), training=True))
