@@ -29,12 +29,11 @@ nodes whose states depend on a configuration, `F` and `G` columns of node and
 config features, `width` of a hidden layer.
 
 Sources:
-  [GCN] Kipf and Welling, ICLR 2017.  [GraphSAGE] Hamilton et al., NeurIPS 2017.
-  [GAT] Velickovic et al., ICLR 2018.  [GRU] Cho et al., EMNLP 2014.
-  [TpuGraphs] Phothilimthana et al., 2023.  [GST] Cao et al., Learning Large
-  Graph Property Prediction via Graph Segment Training, NeurIPS 2023.
-  [ListMLE] Xia et al., ICML 2008.  [Breslow] Breslow, discussion of Cox's
-  regression models, 1972.
+  [GCN] Kipf and Welling, ICLR 2017.  [GAT] Velickovic et al., ICLR 2018.
+  [GRU] Cho et al., EMNLP 2014.  [TpuGraphs] Phothilimthana et al., 2023.
+  [GST] Cao et al., Learning Large Graph Property Prediction via Graph Segment
+  Training, NeurIPS 2023.  [ListMLE] Xia et al., ICML 2008.  [Breslow] Breslow,
+  discussion of Cox's regression models, 1972.
 """
 
 import difflib
@@ -611,8 +610,7 @@ class _LayoutModel(tf.keras.Model):
       graph: scalar GraphTensor of one or more programs.
       num_configs: configurations of each program in `graph`.
       dropout: stands in for the model's own.
-      backprop: False is the same as dropout 'fullgraph', as the scripts mean
-        it.
+      backprop: False means dropout 'fullgraph', as in the scripts.
 
     Returns:
       float32 [graphs, num_configs]; lower is faster.
@@ -717,11 +715,8 @@ class _LayoutModel(tf.keras.Model):
             weight: Optional[tf.Tensor]) -> tf.Tensor:
     """Sums over nodes, float32 [graphs, configs, any number].
 
-    Args:
-      graph: as in `_encode`.
-      encoded: what `_encode` gave.
-      config_feats: float32 [configurable, configs, G].
-      weight: float32 [nodes], how much of a node is summed; None: all.
+    `encoded` is from `_encode`, `config_feats` float32 [configurable, configs,
+    G]; `weight`, float32 [nodes], says how much of a node is summed; None: all.
     """
     raise NotImplementedError
 
@@ -789,20 +784,12 @@ class _ResModel(_LayoutModel):
     return [graph.averaged(graph.neighbours('consumers')),
             graph.averaged(graph.neighbours('producers'))]
 
-  def _config_rows(self, mlp, links):
-    """Of an MLP's first weights those of config columns, by link."""
-    return self._by_link(mlp, links, slice(self._input_widths[1]))
-
-  def _other_rows(self, mlp, links):
-    """Of an MLP's first weights all others, by link."""
-    return self._by_link(mlp, links, slice(self._input_widths[1], None))
-
-  def _by_link(self, mlp, links, rows):
-    kernel = mlp.layers[0].kernel
-    if links == 1:
-      return kernel[rows]
-    return tf.concat([
-        part[rows] for part in tf.split(kernel, links, axis=0)], -1)
+  def _first_weights(self, mlp, links):
+    """Of an MLP's first layer, by link: (of config columns, of all others)."""
+    parts = tf.split(mlp.layers[0].kernel, links, axis=0)
+    columns = self._input_widths[1]
+    return (tf.concat([part[:columns] for part in parts], -1),
+            tf.concat([part[columns:] for part in parts], -1))
 
   def _encode(self, graph, embedded):
     """(levels, what the prenet adds to, its states, rounds, last states)."""
@@ -810,13 +797,13 @@ class _ResModel(_LayoutModel):
     levels = _levels(graph, links, len(self._gc_layers))
     # Two products: in one the columns would be copied, and have gradients.
     of_feats, of_opcode = tf.split(
-        self._other_rows(self._prenet, 1), [-1, self._embed_width])
+        self._first_weights(self._prenet, 1)[1], [-1, self._embed_width])
     start = (_matmul(graph.inputs.node_feats, of_feats)
              + _matmul(embedded, of_opcode))
     states = first = self._act(_after_first(self._prenet, start))
     rounds = []
     for i, layer in enumerate(self._gc_layers):
-      product = _matmul(states, self._other_rows(layer, len(links)))
+      product = _matmul(states, self._first_weights(layer, len(links))[1])
       summed = tf.add_n([link.times(part, graph.nodes) for link, part in zip(
           links, tf.split(product, len(links), -1))])
       update = self._act(_after_first(layer, summed))
@@ -833,20 +820,22 @@ class _ResModel(_LayoutModel):
     """[sum over nodes, sum over configurable nodes], each of `width`."""
     levels, start, first, rounds, last = encoded
 
-    def configs(mlp, links, level):
+    def configs(weights, level):
       """Config features times their weights, on the rows of a level."""
-      x = 100 * _matmul(config_feats, self._config_rows(mlp, links))
-      return _sums_by(x, tf.gather(level.place, graph.inputs.config_node),
-                      tf.size(level.nodes))
+      return _sums_by(
+          100 * _matmul(config_feats, weights),
+          tf.gather(level.place, graph.inputs.config_node),
+          tf.size(level.nodes))
 
-    x = start[:, tf.newaxis] + configs(self._prenet, 1, levels[0])
+    x = start[:, tf.newaxis] + configs(
+        self._first_weights(self._prenet, 1)[0], levels[0])
     change = self._act(_after_first(self._prenet, x)) - first[:, tf.newaxis]
     for i, (layer, fixed) in enumerate(zip(self._gc_layers, rounds)):
       before, after = levels[i:i + 2]
-      links = len(fixed.between)
+      of_configs, others = self._first_weights(layer, len(fixed.between))
       update = self._act(_after_first(layer, fixed.receive(
-          _matmul(change, self._other_rows(layer, links))
-          + configs(layer, links, before)))) - fixed.states[:, tf.newaxis]
+          _matmul(change, others) + configs(of_configs, before)
+      ))) - fixed.states[:, tf.newaxis]
       change = update + _sums_by(
           change, tf.gather(after.place, before.nodes), tf.size(after.nodes))
     over_nodes, over_configs = _pooled(graph, last, change, levels[-1], weight)
