@@ -23,6 +23,19 @@ choose ("configurable nodes"). What does not depend on those is computed once a
 program, and `forward` takes configurations in chunks, so memory does not grow
 with their number.
 
+Chapters, each of which uses only names of earlier ones:
+  shared with models.py: checks, products, layers of the baseline.
+  tensors: a batch of programs as tensors, segments, neighbours, reach.
+  arguments: the scripts' flags, and what they ask for.
+  objectives: losses, by which models learn to rank.
+  layers: dense layers, logarithmic scales.
+  base: what all models share.
+  baseline: the baseline's model.
+  statistics: what features were scaled with, found and undone.
+  layouts: what the layouts of a node's tensors cost.
+  convolutions: `LayoutGCN` and `MyLayoutSAGE`.
+  comparison: other models.
+
 Letters in shape remarks: `graphs` in the batch, `nodes`, `edges` and
 `configurable` nodes of all graphs together, `configs` of each graph, `reached`
 nodes whose states depend on a configuration, `F` and `G` columns of node and
