@@ -1,4 +1,4 @@
-"""Optimised programs -> kernels; trip counts; inlined calls."""
+"""Optimised programs -> kernels; trip counts."""
 
 import pytest
 
@@ -121,47 +121,3 @@ def test_damaged_modules(damage):
   damage(module)
   with pytest.raises(UserError, match=r"'program' refers to .*(77|itself)"):
     fusions.kernels_of(module)
-
-
-# --- Calls --------------------------------------------------------------------
-
-
-def calling():
-  """entry: tanh(f(x)) with f(x) = (x + x, x)[0], of [64, 256]."""
-  module = protos.HloModuleProto(name='calls', entry_computation_id=2)
-  callee = module.computations.add(id=1, root_id=12, name='f')
-  add(callee, 10, 'parameter', [64, 256])
-  add(callee, 11, 'add', [64, 256], operands=[10, 10])
-  add(callee, 12, 'tuple', [], operands=[11, 10])
-  entry = module.computations.add(id=2, root_id=24, name='entry')
-  add(entry, 20, 'parameter', [64, 256])
-  for number in (21, 22):
-    add(entry, number, 'call', [], operands=[20], called_computation_ids=[1])
-  add(entry, 23, 'get-tuple-element', [64, 256], operands=[22])
-  add(entry, 24, 'tanh', [64, 256], operands=[23])
-  return module
-
-
-def test_calls_are_replaced_by_what_they_call():
-  module = elementwise([64, 256])
-  assert fusions.inlined(module) == module
-  module = fusions.inlined(calling())
-  entry = module.computations[1]
-  assert [node.opcode for node in entry.instructions] == [
-      'parameter', 'add', 'tuple', 'add', 'tuple', 'tanh']
-  assert len({node.id for node in entry.instructions}) == 6
-  # The second call's sum, not the tuple.
-  assert list(entry.instructions[-1].operand_ids) == [
-      entry.instructions[3].id]
-
-
-def test_calls_in_a_circle_and_to_nothing():
-  module = calling()
-  add(module.computations[0], 13, 'call', [64, 256], operands=[10],
-      called_computation_ids=[1])
-  with pytest.raises(UserError, match="'f' calls itself"):
-    fusions.inlined(module)
-  module = calling()
-  module.computations[1].instructions[1].called_computation_ids[0] = 77
-  with pytest.raises(UserError, match="'calls' refers to 77"):
-    fusions.inlined(module)

@@ -5,13 +5,13 @@ import tensorflow as tf
 
 from support import tiny_hlo
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.hlo import features, fusions, layout_choices
+from tpu_graphs_ext.hlo import features, layout_choices
 from tpu_graphs_ext.hlo.layout_choices import Layouts
 
 
 def program_of(fn, *shapes):
-  return fusions.inlined(tiny_hlo.lowered(
-      fn, *(tf.TensorSpec(shape, tf.float32) for shape in shapes)))
+  return tiny_hlo.lowered(
+      fn, *(tf.TensorSpec(shape, tf.float32) for shape in shapes))
 
 
 @pytest.fixture(scope='module')

@@ -58,6 +58,24 @@ def test_rows_are_the_first_argument_s_whatever_the_order():
   assert products.product_of(module) == Product(1, 512, 256, 1024, 2, 2, 2)
 
 
+def test_calls_of_jitted_functions_are_inlined():
+  """entry: (0, dot(x, w))[1], where a called function makes the tuple."""
+  module = product_module()
+  callee = module.computations[0]
+  tiny_hlo.add(callee, 13, 'tuple', [], operands=[10, 12])
+  callee.root_id = 13
+  module.entry_computation_id = 2
+  entry = module.computations.add(id=2, root_id=23)
+  for number, dims in enumerate(((512, 256), (256, 1024))):
+    tiny_hlo.add(entry, 20 + number, 'parameter', dims, element_type='BF16',
+                 parameter_number=number)
+  tiny_hlo.add(entry, 22, 'call', [], operands=[20, 21],
+               called_computation_ids=[1])
+  tiny_hlo.add(entry, 23, 'get-tuple-element', [512, 1024], operands=[22],
+               tuple_index=1)
+  assert products.product_of(module) == Product(1, 512, 256, 1024, 2, 2, 2)
+
+
 def test_weights_are_read_in_the_type_that_they_are_stored_in():
   module = product_module(types=('BF16', 'S8', 'BF16'))
   entry = module.computations[0]

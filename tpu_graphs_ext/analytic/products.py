@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
+from collections.abc import Mapping
 
 from tpu_graphs_ext.analytic.blocks import Product
 from tpu_graphs_ext.errors import UserError, shortened
-from tpu_graphs_ext.hlo import fusions, protos
+from tpu_graphs_ext.hlo import protos
 
 # Allowed beside the product: they move or round numbers.
 _MOVES = frozenset({'parameter', 'transpose', 'reshape', 'copy', 'bitcast',
@@ -27,10 +30,7 @@ def product_of(module: protos.HloModuleProto) -> Product:
   Raises:
     UserError: it computes anything else, or with other types.
   """
-  module = fusions.inlined(module)
-  entry = next(c for c in module.computations
-               if c.id == module.entry_computation_id)
-  nodes = {node.id: node for node in entry.instructions}
+  nodes, root = _inlined(module)
   dots = [node for node in nodes.values() if node.opcode == 'dot']
   others = sorted({node.opcode for node in nodes.values()
                    if node.opcode not in _MOVES} - {'dot'})
@@ -41,7 +41,38 @@ def product_of(module: protos.HloModuleProto) -> Product:
         f'{module.name}: blocks are ranked for a function that is one matrix '
         'product, such as jnp.matmul or jnp.einsum of its two arguments; this '
         f'one has {shortened(found) or "no product"}')
-  return _product(module.name, dots[0], nodes, nodes[entry.root_id])
+  return _product(module.name, dots[0], nodes, root)
+
+
+def _inlined(module) -> tuple[dict, protos.HloInstructionProto]:
+  """(instructions by id, result) without calls: JAX calls jitted functions."""
+  computations = {c.id: c for c in module.computations}
+  nodes, new_ids = {}, itertools.count()
+
+  def add(number: int, arguments: Mapping[int, int]) -> int:
+    """Adds a computation; returns the id of its result.
+
+    `arguments`: parameter number -> id of the argument; none for the entry.
+    """
+    renamed = {}
+    for node in computations[number].instructions:
+      operands = [renamed[operand] for operand in node.operand_ids]
+      if node.opcode == 'parameter' and arguments:
+        renamed[node.id] = arguments[node.parameter_number]
+      elif node.opcode == 'call':
+        renamed[node.id] = add(
+            node.called_computation_ids[0], dict(enumerate(operands)))
+      elif node.opcode == 'get-tuple-element' and (
+          nodes[operands[0]].opcode == 'tuple'):
+        renamed[node.id] = nodes[operands[0]].operand_ids[node.tuple_index]
+      else:
+        written = copy.deepcopy(node)
+        written.id = renamed[node.id] = next(new_ids)
+        written.operand_ids[:] = operands
+        nodes[written.id] = written
+    return renamed[computations[number].root_id]
+
+  return nodes, nodes[add(module.entry_computation_id, {})]
 
 
 def _product(name, dot, nodes, root) -> Product:

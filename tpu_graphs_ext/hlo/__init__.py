@@ -9,7 +9,7 @@ tpu_compiler    Google's TPU compiler: HLO -> kernels and their tiles
 libtpu          the TPUs that libtpu compiles for, and where it is
 pjrt            its C API
 subprocesses    runs functions, HLO parsers and libtpu in processes of their own
-fusions         an optimised program -> kernels; trip counts; inlined calls
+fusions         an optimised program -> kernels; trip counts
 features        HLO -> node features, opcodes, edges
 tuning          a tuning file -> kernels and layout graphs -> .npz files
 layout          how a TPU stores a tensor

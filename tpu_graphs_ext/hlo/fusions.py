@@ -7,9 +7,7 @@ else (custom calls, loops, transfers between chips) is only counted.
 from __future__ import annotations
 
 import collections
-import contextlib
-import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
 from tpu_graphs_ext.errors import UserError
@@ -38,16 +36,6 @@ class Kernels(NamedTuple):
   open_loops: int  # With an unknown trip count, counted as one trip.
 
 
-@contextlib.contextmanager
-def _missing_parts_reported(module) -> Iterator[None]:
-  try:
-    yield
-  except (LookupError, StopIteration) as error:
-    raise UserError(
-        f'HLO module {module.name!r} refers to {error}, which it does not '
-        'have; it is incomplete or damaged') from error
-
-
 def kernels_of(module: protos.HloModuleProto) -> Kernels:
   """Splits an optimised program.
 
@@ -57,24 +45,32 @@ def kernels_of(module: protos.HloModuleProto) -> Kernels:
     UserError: the module refers to a computation or instruction that it does
       not have.
   """
+  try:
+    return _split(module)
+  except (LookupError, StopIteration) as error:
+    raise UserError(
+        f'HLO module {module.name!r} refers to {error}, which it does not '
+        'have; it is incomplete or damaged') from error
+
+
+def _split(module) -> Kernels:
   computations = {c.id: c for c in module.computations}
   found, passed_over = [], collections.Counter()
-  with _missing_parts_reported(module):
-    runs, open_loops = _runs(module, computations)
-    for number, times in runs.items():
-      nodes = _nodes(computations[number])
-      for node in nodes.values():
-        if node.opcode in _FREE or node.opcode in _CONTROL:
-          continue
-        if node.opcode in _WITHOUT_TILES or node.opcode.startswith(_TRANSFERS):
-          passed_over[node.opcode] += 1
-          continue
-        found.append((node, nodes, times))
-    if len(found) == 1 and _is_whole_program(module, computations, found[0][0]):
-      modules = [module]
-    else:
-      modules = [_kernel(node, nodes, module, computations)
-                 for node, nodes, _ in found]
+  runs, open_loops = _runs(module, computations)
+  for number, times in runs.items():
+    nodes = _nodes(computations[number])
+    for node in nodes.values():
+      if node.opcode in _FREE or node.opcode in _CONTROL:
+        continue
+      if node.opcode in _WITHOUT_TILES or node.opcode.startswith(_TRANSFERS):
+        passed_over[node.opcode] += 1
+        continue
+      found.append((node, nodes, times))
+  if len(found) == 1 and _is_whole_program(module, computations, found[0][0]):
+    modules = [module]
+  else:
+    modules = [_kernel(node, nodes, module, computations)
+               for node, nodes, _ in found]
   return Kernels(modules, dict(passed_over), [times for _, _, times in found],
                  open_loops)
 
@@ -214,73 +210,3 @@ def _constant(node, nodes) -> Optional[int]:
       if len(values) == 1:
         return values[0]
   return None
-
-
-# --- Calls --------------------------------------------------------------------
-
-
-def inlined(module: protos.HloModuleProto) -> protos.HloModuleProto:
-  """The program with its calls inlined; JAX calls each inner jitted function.
-
-  Raises:
-    UserError: the module refers to something that it does not have, or calls
-      itself.
-  """
-  computations = {c.id: c for c in module.computations}
-  whole = protos.HloModuleProto()
-  whole.CopyFrom(module)
-  with _missing_parts_reported(module):
-    entry = next(c for c in whole.computations
-                 if c.id == module.entry_computation_id)
-    inliner = _Inliner(module, computations)
-    root = inliner.add(computations[entry.id], {}, ())
-  del entry.instructions[:]
-  entry.instructions.extend(inliner.nodes.values())
-  entry.root_id = root
-  return whole
-
-
-class _Inliner:
-  """Writes instructions without calls: `nodes`, by id in order."""
-
-  def __init__(self, module, computations):
-    self.nodes = {}
-    self._name, self._computations = module.name, computations
-    self._next = 1 + max([0, *computations, *(
-        node.id for node in protos.nodes(module))])
-
-  def add(self, computation, arguments: dict, within: tuple) -> int:
-    """Adds a computation's instructions; returns the id of its result.
-
-    Args:
-      computation: the entry, or a called computation.
-      arguments: parameter number -> id of the argument; {} for the entry.
-      within: ids of the computations that are being added.
-    """
-    if computation.id in within:
-      raise UserError(f'HLO module {self._name!r}: {computation.name!r} calls '
-                      'itself; the module is damaged')
-    renamed = {}
-    for node in computation.instructions:
-      operands = [renamed[i] for i in node.operand_ids]
-      if within and node.opcode == 'parameter':
-        renamed[node.id] = arguments[node.parameter_number]
-      elif node.opcode == 'call':
-        body = self._computations[node.called_computation_ids[0]]
-        renamed[node.id] = self.add(
-            body, dict(enumerate(operands)), (*within, computation.id))
-      elif node.opcode == 'get-tuple-element' and (
-          self.nodes[operands[0]].opcode == 'tuple'):
-        renamed[node.id] = self.nodes[operands[0]].operand_ids[
-            node.tuple_index]
-      else:
-        renamed[node.id] = self._write(node, operands, bool(within))
-    return renamed[computation.root_id]
-
-  def _write(self, node, operands, is_inner) -> int:
-    written = copy.deepcopy(node)
-    if is_inner:
-      written.id, self._next = self._next, self._next + 1
-    written.operand_ids[:] = operands
-    self.nodes[written.id] = written
-    return written.id
