@@ -20,23 +20,6 @@ def test_the_published_examples():
       4340.7676440049445, rel=1e-12)
   assert roofline.embedding_backward_sgd_us(BACKWARD) == pytest.approx(
       86291.71294932015, rel=1e-12)
-  assert roofline.embedding_backward_rowwise_adagrad_us(
-      BACKWARD) == pytest.approx(64226.252103831896, rel=1e-12)
-
-
-def test_the_published_product():
-  # 256 products of 512 x 400 and 400 x 1000, between measured sizes whose times
-  # were not published: corners of the rate that the answer implies.
-  size, expected = (256, 512, 1000, 400), 5829.673816702252
-  rate = 256 * 512 * 1000 * 400 / (expected * 1000)
-  assert rate == pytest.approx(8993.436, abs=0.001)
-  corners = {(256, 512, n, k): 256 * 512 * n * k / (rate * 1000)
-             for n in (512, 1024) for k in (256, 512)}
-  assert roofline.fully_connected_us(size, measured_us=corners) == (
-      pytest.approx(expected, rel=1e-12))
-  # Without the table: at the peak of 12,200 a ns.
-  assert roofline.fully_connected_us(size) == pytest.approx(
-      256 * 512 * 1000 * 400 / 12.2e6, rel=1e-12)
 
 
 # 4 bags of 2 rows of 8 values = one sector each; 1 byte/ns and 1 a cycle.
@@ -70,28 +53,6 @@ def test_backward_by_hand():
   # 4 bags * 2 rows * 8 = 64 multiply-adds, 6400 ns at a hundredth a ns.
   assert roofline.embedding_backward_sgd_us(
       TINY, Gpu(1, 1, 96, 1, 0.01)) == pytest.approx(6.4)
-  # 4 * (64 + 2 * 32 + 7 * 32) = 1408.
-  assert roofline.embedding_backward_rowwise_adagrad_us(
-      TINY, SLOW) == pytest.approx(1.408)
-
-
-MEASURED = {(1, 16, 16, 16): 4.096, (1, 32, 16, 16): 4.096}
-
-
-def test_between_measurements_the_efficiencies_are_interpolated():
-  for size, time_us in MEASURED.items():
-    assert roofline.fully_connected_us(
-        size, measured_us=MEASURED) == pytest.approx(time_us)
-  # 4096 and 8192 multiply-adds in 4096 ns: 1 and 2 a ns; a quarter of the way
-  # 1.25, and 20 * 256 = 5120 multiply-adds take 4096 ns.
-  # Bytes: 4 * 768 = 3072 and 4 * 1280 = 5120 in 4096 ns: 0.75 and 1.25 a ns,
-  # 0.875 here; 4 * (320 + 256 + 320) = 3584 bytes take 4096 ns.
-  assert roofline.fully_connected_us(
-      (1, 20, 16, 16), measured_us=MEASURED) == pytest.approx(4.096)
-  # Beyond the end 2 a ns: 64 * 256 / 2 = 8192 ns; bytes at 1.25:
-  # 4 * (1024 + 256 + 1024) / 1.25 = 7372.8.
-  assert roofline.fully_connected_us(
-      (1, 64, 16, 16), measured_us=MEASURED) == pytest.approx(8.192)
 
 
 def test_refusals():
@@ -99,8 +60,3 @@ def test_refusals():
     EmbeddingBags(1, 1, 1, 0, 1)
   with pytest.raises(UserError, match='width is 0; it must be at least 1'):
     EmbeddingBags(1, 1, 1, 1, 0)
-  with pytest.raises(UserError, match=r'\(batch, m, n, k\), each at least 1'):
-    roofline.fully_connected_us((1, 2, 3, 0))
-  with pytest.raises(UserError, match=r'lacks \(1, 32, 16, 32\)'):
-    roofline.fully_connected_us(
-        (1, 20, 16, 24), measured_us={**MEASURED, (1, 16, 16, 32): 8.192})

@@ -10,9 +10,10 @@ import tensorflow as tf
 
 import tpu_graphs_ext
 from support import model_checks, saved_run, tiny_hlo, tiny_models
+from support.feature_tiles import explained
 from support.saved_run import KERNELS
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import candidates, explain, feature_loops
+from tpu_graphs_ext.analytic import candidates, feature_loops
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import rank, scoring
@@ -179,11 +180,11 @@ def row_of(tile):
 
 def test_explains_a_tile(model):
   said = model.explain(TILED, [16, 32])
-  assert said == explain.explain(TILED, row_of([16, 32]))
+  assert said == explained(TILED, row_of([16, 32]))
   assert said.steps == 16 * 2
   choice = model.rank(TILED, top=1, bounds=[[16, 32]]).choices[0]
   assert model.explain(saved_run.arrays_of(TILED), choice) == said
-  assert model.explain(TILED, 3) == explain.explain(TILED, row_of([7, 61]))
+  assert model.explain(TILED, 3) == explained(TILED, row_of([7, 61]))
 
 
 class WithConstants:
@@ -202,7 +203,7 @@ def test_explains_with_the_constants_of_the_model(monkeypatch):
   monkeypatch.setattr(scoring, 'load_ranker', lambda *args: ranker)
   model = CostModel.load('model_x')
   assert model.constants == {'bytes_per_ns': 3.0}
-  assert model.explain(TILED, [16, 4]) == explain.explain(
+  assert model.explain(TILED, [16, 4]) == explained(
       TILED, row_of([16, 4]), {'bytes_per_ns': 3.0})
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.analytic import feature_loops
+from tpu_graphs_ext.analytic import explain, feature_loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.hlo import features
@@ -24,6 +24,12 @@ def kernel_of_module(module, output_bounds=((),), kernel_bounds=((),)):
   ones = np.ones(len(config_feat), np.int64)
   return Kernel('net_0', arrays.node_feat, arrays.node_opcode,
                 arrays.edge_index, config_feat, ones, ones)
+
+
+def explained(kernel, row, constants=None):
+  """One row of `config_feat`, explained."""
+  explainer = explain.Explainer(kernel, constants)
+  return explainer.explain(explainer.tiles(row[np.newaxis]))[0]
 
 
 def loops_of(module):

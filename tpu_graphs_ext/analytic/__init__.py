@@ -6,5 +6,5 @@ candidates     the legal tiles of a kernel
 explain        one tile: steps, bytes, padding, and which term bounds it
 products       HLO -> the one matrix product that it is
 blocks         the blocks of a matrix product as a Pallas kernel
-roofline       embedding and matrix operators on a GPU
+roofline       embedding operators on a GPU
 """

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Callable, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -62,17 +62,12 @@ def _as_records(rows: np.ndarray) -> np.ndarray:
   return rows.view([('', np.int64)] * rows.shape[1])[:, 0]
 
 
-def candidates(loops: Loops, *, memory_bytes: float = MEMORY_BYTES,
-               most: Optional[int] = None,
-               progress: Callable[[int], object] = lambda looked_at: None
-               ) -> Candidates:
+def candidates(loops: Loops, most: Optional[int] = None) -> Candidates:
   """The legal tiles of a kernel; a kernel without bounds has one.
 
   Args:
     loops: the kernel.
-    memory_bytes: on-chip memory.
     most: at most this many, drawn evenly and always the same; None for all.
-    progress: called with how many more combinations were tried.
   """
   choices = choices_of(loops)
   total = math.prod(map(len, choices))
@@ -80,9 +75,8 @@ def candidates(loops: Loops, *, memory_bytes: float = MEMORY_BYTES,
   looked_at, found = 0, []
   for numbers in _numbers(total):
     needed = needed_bytes(loops, _tiles_of(numbers, choices))
-    found.append(numbers[needed <= tolerance * memory_bytes])
+    found.append(numbers[needed <= tolerance * MEMORY_BYTES])
     looked_at += len(numbers)
-    progress(len(numbers))
   numbers = np.concatenate(found)
   if not loops.grid.bounded:  # It has one tile, whether it fits or not.
     numbers = np.zeros(1, np.int64)

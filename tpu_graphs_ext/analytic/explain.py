@@ -13,7 +13,6 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from tpu_graphs_ext.analytic import feature_loops, tile_counts
-from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 
@@ -230,28 +229,6 @@ class Explainer:
               'output_tiles', 'kernel_tiles', 'moved_bytes', 'block_bytes',
               'footprint_bytes')}))
     return explanations
-
-
-def explain(kernel: Kernel, config_row: np.ndarray,
-            constants: Optional[Constants] = None) -> Explanation:
-  """Explains one configuration of a kernel; for several use an `Explainer`.
-
-  Args:
-    kernel: only its graph is used.
-    config_row: float32 [24], columns of `schema.CONFIG_FEATURES`: a row of
-      `kernel.config_feat`, or from `hlo.features.config_features`.
-    constants: see `Explainer`.
-
-  Raises:
-    UserError: the graph makes no sense, or the row has another shape.
-  """
-  row = np.asarray(config_row, np.float32)
-  if row.shape != (len(schema.CONFIG_FEATURES),):
-    raise UserError(
-        f'a configuration has shape {row.shape}; it must be '
-        f'({len(schema.CONFIG_FEATURES)},), one row of config_feat')
-  explainer = Explainer(kernel, constants)
-  return explainer.explain(explainer.tiles(row[np.newaxis]))[0]
 
 
 def _terms(counted: Mapping[str, Any], constants: TpuConstants) -> Terms:

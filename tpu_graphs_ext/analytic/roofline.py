@@ -1,4 +1,4 @@
-"""Roofline times of the operators of a recommendation model on a GPU.
+"""Roofline times of embedding tables on a GPU.
 
     time = the larger of  bytes / bandwidth  and  operations / throughput
 
@@ -9,11 +9,7 @@ GPU. Memory moves in sectors of 32 bytes.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Mapping
-
-import numpy as np
 
 from tpu_graphs_ext.errors import UserError
 
@@ -141,70 +137,3 @@ def embedding_backward_sgd_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
                          + 2 * bags.bag_size * bags.row_bytes)
   multiply_adds = bags.bags * bags.bag_size * 4 * (bags.width // 4)
   return max(_us(traffic, gpu.dram_gb_s), _us(multiply_adds, gpu.gflop_s))
-
-
-def embedding_backward_rowwise_adagrad_us(bags: EmbeddingBags,
-                                          gpu: Gpu = Gpu()) -> float:
-  """Time of a step of Adagrad with one accumulator a row.
-
-  It reads indices twice, and moves rows three times: for the gradient's square,
-  to read and to write them; and the gradient of the result once more.
-  """
-  rows = 3 * bags.bag_size + 1
-  return _us(bags.bags * (_OFFSET_BYTES + 2 * bags.index_bytes
-                          + rows * bags.row_bytes), gpu.dram_gb_s)
-
-
-def fully_connected_us(size: tuple, gpu: Gpu = Gpu(),
-                       measured_us: Mapping[tuple, float] | None = None
-                       ) -> float:
-  """Time of `batch` products of m x k and k x n matrices.
-
-  Throughput and bandwidth are interpolated linearly in each size between
-  measured ones, and constant beyond them; without measurements both are the
-  machine's peak. (The notebook gives a neighbour the other one's weight, and
-  tends to the peak beyond them.)
-
-  Args:
-    size: (batch, m, n, k).
-    measured_us: (batch, m, n, k) -> time, a full grid.
-
-  Raises:
-    UserError: a size is below 1, or the grid has a gap.
-  """
-  if len(size) != 4 or min(size) < 1:
-    raise UserError(f'size is {size}; it must be (batch, m, n, k), each at '
-                    'least 1')
-  throughput, bandwidth = gpu.gflop_s, gpu.dram_gb_s
-  if measured_us:
-    throughput = bandwidth = 0.0
-    for corner, weight in _corners(size, measured_us):
-      if corner not in measured_us:
-        raise UserError(f'measured_us lacks {corner}; it must hold every '
-                        'combination of its sizes')
-      operations, moved = _product(corner)
-      throughput += weight * _us(operations, measured_us[corner])
-      bandwidth += weight * _us(moved, measured_us[corner])
-  operations, moved = _product(size)
-  return max(_us(operations, throughput), _us(moved, bandwidth))
-
-
-def _product(size: tuple) -> tuple[int, int]:
-  """(multiply-adds, bytes) of a batch of matrix products."""
-  batch, m, n, k = size
-  return (batch * m * n * k,
-          batch * (m * k + k * n + m * n) * VALUE_BYTES)
-
-
-def _corners(size, measured) -> list:
-  """Measured sizes around `size`, with weights that add up to 1."""
-  sides = []
-  for value, values in zip(size, zip(*measured)):
-    known = np.unique(values)
-    # A weight is 1 at its known value, 0 at the others, linear between.
-    weights = [np.interp(value, known, row) for row in np.eye(len(known))]
-    sides.append([(int(one), weight) for one, weight in zip(known, weights)
-                  if weight > 0])
-  return [(tuple(value for value, _ in corner),
-           float(np.prod([weight for _, weight in corner])))
-          for corner in itertools.product(*sides)]
