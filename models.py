@@ -2735,14 +2735,15 @@ class MyEarlyJoinSAGE(_TileRanker):
       From 2, training soon drops a time that is wrong, as for another kind of
       machine; from 10, a few kernels do not overrule one that is right.
     caution: weight of the mean square of the learned score in the loss.
-    **kwargs: arguments of `_TileRanker`.
+    node_rounds, **kwargs: arguments of `_TileRanker`.
   """
   _takes_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
                feature_stats: Any = 'script', hardware: Any = 'found',
-               sharpness: float = 2.0, caution: float = 1.0, **kwargs):
-    super().__init__(num_configs, num_ops, **kwargs)
+               sharpness: float = 2.0, caution: float = 1.0,
+               node_rounds: int = 1, **kwargs):
+    super().__init__(num_configs, num_ops, node_rounds=node_rounds, **kwargs)
     _check_number('sharpness', sharpness, 'a positive number')
     _check_number('caution', caution, 'a non-negative number')
     self._caution = caution

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # True for editors and type checkers.
   from tpu_graphs_ext.serving.export import Export, export
   from tpu_graphs_ext.tasks.tile_results import Evaluation
 
-__version__ = '0.2.0'
+__version__ = '0.3.0'
 
 __all__ = [
     'Choice', 'CostModel', 'Evaluation', 'Explanation', 'Export', 'Kernel',
