@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from argparse import Namespace
@@ -11,6 +12,7 @@ from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import JSON, TASKS, flag, path, positive, switch
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import open_ordinary
 
 _OF_TILES = (
     path('files', 'FILE', 'rank all legal tiles of its kernels, timed or not: '
@@ -102,10 +104,35 @@ def _check_names(args: Namespace) -> None:
   functions = [name for name in args.files if lowering.names_function(name)]
   if len(functions) == len(args.files):
     libtpu.library()
+    for name in () if args.shapes else functions:
+      if names := _arguments_in_file(name):
+        raise UserError(
+            f'{name} takes {", ".join(names)}: give {len(names)} '
+            f'shape{"s" * (len(names) > 1)} with --shapes, as in '
+            "'f32[512,1024] bf16[1024]', or the name of a function that "
+            'returns the arguments')
   elif not functions and not args.json and not any(
       os.path.exists(os.path.expanduser(name)) for name in args.files):
     raise UserError(f'{args.files[0]}: no such file; a function is named as '
                     'module:function')
+
+
+def _arguments_in_file(name: str) -> list[str]:
+  """Arguments without defaults of an undecorated function in a file here."""
+  module, _, function = name.rpartition(':')
+  if not module.endswith('.py'):
+    module = module.replace('.', os.sep) + '.py'
+  try:
+    with open_ordinary(os.path.expanduser(module)) as file:
+      nodes = ast.parse(file.read()).body
+  except (OSError, SyntaxError, ValueError):
+    return []
+  for node in nodes:
+    if (isinstance(node, ast.FunctionDef) and node.name == function
+        and not node.decorator_list):
+      names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+      return names[:len(names) - len(node.args.defaults)]
+  return []
 
 
 def _all_tiles(args: Namespace) -> int:
