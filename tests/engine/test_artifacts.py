@@ -305,3 +305,9 @@ def test_weights_that_do_not_fit_models_py(pretrained):
   path.write_bytes(path.read_bytes()[:500])
   with pytest.raises(UserError, match='cannot be read as a saved Keras model'):
     scoring.load_ranker('pretrained')
+  np.savez_compressed(path, **{first: arrays[first]})
+  artifacts.save_run_file(
+      {**artifacts.load_run('pretrained').info,
+       'versions': {'tpu_graphs_ext': '0.0.9'}}, str(pretrained.parent))
+  with pytest.raises(UserError, match=r'with tpu_graphs_ext 0\.0\.9; this is'):
+    scoring.load_ranker('pretrained')

@@ -287,7 +287,7 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
         f'{run.model_dir}: cannot be read as a saved Keras model ({error}); '
         'copy the whole folder again, or train again') from error
   except UserError as error:
-    raise UserError(f'{run.model_dir}: {error}') from error
+    raise UserError(f'{run.model_dir}: {error}{_trained_with(run)}') from error
   wrong = [
       f'variable {i} ({name}) has shape {value.shape}, but must have '
       f'{tuple(variable.shape)}'
@@ -301,7 +301,16 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
         f'num_ops={num_ops}, {sample_graph.node_sets["op"]["feats"].shape[-1]} '
         f'node and {load_models.config_feats(sample_graph).shape[-1]} config '
         'columns. The run file, the data or models.py belongs to another model'
-        '; give --data_root the data that it was trained on')
+        f'; give --data_root the data that it was trained on'
+        f'{_trained_with(run)}')
   for variable, (_, value) in zip(built, saved):
     variable.assign(value)
   return model
+
+
+def _trained_with(run: Run) -> str:
+  """Names the version of the package that trained a model, if another."""
+  version = run.info.get('versions', {}).get('tpu_graphs_ext')
+  return '' if version in (None, tpu_graphs_ext.__version__) else (
+      f'. It was trained with tpu_graphs_ext {version}; this is '
+      f'{tpu_graphs_ext.__version__}')
