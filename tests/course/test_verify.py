@@ -273,11 +273,13 @@ def test_everything_is_named_at_once(folder, copied, tmp_path, in_process):
 
 
 def test_missing_files_and_a_name_without_hash(tmp_path):
-  verdict = verify.verify(str(tmp_path / 'mine'),
+  verdict = verify.verify(str(tmp_path / 'model_zoo' / 'mine'),
                           models_py=str(tmp_path / 'no.py'))
   for part in ('there is no such model folder', 'named model_<hash>',
                'no.py: cannot be read'):
     fault(verdict, part)
+  # The script replaces '/model_' anywhere.
+  assert any('replaces every "/model_"' in note for note in verdict.notes)
 
 
 def test_a_layout_model_is_refused(copied, tmp_path):

@@ -130,6 +130,12 @@ def _read_run_file(verdict: Verdict) -> None:
     artifacts.check_hash(path, verdict.run_info)
   except UserError as error:
     verdict.faults.append(str(error))
+  folder = os.path.dirname(verdict.model_dir)
+  if '/model_' in folder:
+    verdict.notes.append(
+        f'{folder}: the course\'s script replaces every "/model_" of a path, '
+        'so it will not find the run file there; hand in from a folder whose '
+        'path has none')
 
 
 def _faults_of_folder(model_dir: str) -> list[str]:
