@@ -156,6 +156,16 @@ def test_a_changed_start_is_not_resumed(data_root, tmp_path, caplog):
   assert f'{folder.path}: cannot be resumed (' in caplog.text
 
 
+def test_what_a_new_start_drops_is_named(data_root, tmp_path, caplog):
+  settings = tiny_models.tiny_settings(data_root, tmp_path)
+  for message in ('', 'is dropped; --resume would have continued it'):
+    caplog.clear()
+    folder = resume.ResumeFolder(settings)
+    with folder.held():
+      pass
+    assert message in caplog.text and bool(message) == bool(caplog.text)
+
+
 @pytest.mark.survive
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='needs fork')
 @pytest.mark.parametrize('half', ['1', '2'])  # Which two processes share.

@@ -61,8 +61,8 @@ class ResumeFolder:
     out_dir = os.path.expanduser(settings.out_dir)
     self.path = os.path.join(
         out_dir, 'resume_' + hashlib.md5(key).hexdigest())
-    self.is_over = False
-    started = self._read_start() if settings.resume else None
+    self.is_over, self._resumes = False, settings.resume
+    started = self._read_start() if self._resumes else None
     self.is_new = started is None
     self.seed, self._milliseconds = started or (
         int.from_bytes(os.urandom(4), 'little') if settings.seed is None
@@ -115,9 +115,12 @@ class ResumeFolder:
 
   def _start(self) -> None:
     """Removes an older run's files and writes what the run starts from."""
+    names = os.listdir(self.path)
+    if _STARTED in names and not self._resumes:
+      _log.warning('%s: an interrupted run with these settings is dropped; '
+                   '--resume would have continued it', self.path)
     # The start goes first: without it, nobody resumes from the rest.
-    for name in sorted(os.listdir(self.path), key=lambda name: (
-        name != _STARTED)):
+    for name in sorted(names, key=lambda name: name != _STARTED):
       os.remove(os.path.join(self.path, name))
     write_file(os.path.join(self.path, _STARTED), json.dumps({
         'seed': self.seed, 'milliseconds': self._milliseconds}).encode())
