@@ -2520,7 +2520,7 @@ class _Convolution:
     image_sizes, output_sizes = (
         _matvec(dims.image_spatial, image_shape),
         _matvec(dims.output_spatial, shape))
-    strides = tf.where(  # 0 is unknown, too.
+    strides = tf.where(  # 0: unknown.
         columns['stride'] > 0, columns['stride'],
         tf.round(tf.math.divide_no_nan(image_sizes, output_sizes)))
     spatial_axes = _times(dims.output_spatial, output_axes)  # [kernels, 4, 12]

@@ -42,7 +42,7 @@ def models_module(models_py: str = ''):
         f'--models_py: no file {path}; give the path of a models.py')
   name = 'models_' + str(abs(hash(path)))
   if name not in sys.modules:
-    # It loads a source with any ending, such as models.py.original.
+    # It loads a source with any ending, such as models.py.backup.
     loader = importlib.machinery.SourceFileLoader(name, path)
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     module = importlib.util.module_from_spec(spec)
