@@ -66,8 +66,12 @@ def test_kernels_left_out_are_reported_once(folder, caplog):
       'left out 5 of 6 kernels with fewer than 5 configurations: chain_0, '
       'identical_configs_0, no_edges_0 and 2 more')
   with pytest.raises(UserError, match=r'none of 6 kernels has 10 or more '
-                     r'configurations \(the largest has 5\)'):
+                     r'configurations \(the largest has 5\); use a smaller'):
     read.read_split(folder, min_configs=10)
+  every = read.read_split(folder, min_configs=1)
+  one = every.select(every.num_configs == 1)
+  with pytest.raises(UserError, match=r'has 1\); use other data'):
+    read.with_enough_configs(one, 'here', 2)
 
 
 def test_limit_takes_what_is_listed_first_and_sorts_it(folder, monkeypatch):

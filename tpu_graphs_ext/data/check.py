@@ -59,9 +59,10 @@ class Report:
       lines += [f'{title}: {item}' for item in items[:MAX_LINES]]
       if len(items) > MAX_LINES:
         lines.append(f'... and {len(items) - MAX_LINES:,} more; --json has all')
-    files = len({fault.file for fault in self.faults})
-    lines.append(f'{len(self.faults):,} faults in {files:,} files'
-                 if self.faults else 'no faults')
+    faults, files = (len(found) for found in (
+        self.faults, {fault.file for fault in self.faults}))
+    lines.append(f'{faults:,} fault{"s" * (faults > 1)} in {files:,} '
+                 f'file{"s" * (files > 1)}' if faults else 'no faults')
     return '\n'.join(lines)
 
   def to_json(self) -> dict[str, Any]:

@@ -133,8 +133,8 @@ def with_enough_configs(every: Problems, where: str, min_configs: int,
   if not enough.any():
     raise UserError(
         f'{where}: none of {len(every)} {what}s has {min_configs} or more '
-        f'configurations (the largest has {max(every.num_configs)}); use a '
-        'smaller --configs, or other data')
+        f'configurations (the largest has {max(every.num_configs)}); use '
+        + 'a smaller --configs, or ' * (min_configs > 2) + 'other data')
   skipped = every.select(~enough).names
   if (where, min_configs) not in _reported:
     _reported.add((where, min_configs))
