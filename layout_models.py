@@ -1309,7 +1309,7 @@ class LayoutGCN(_PlainGNN):
 
 
 class MyLayoutSAGE(LayoutGCN):
-  """The bytes that layouts pad, and what graph convolutions learn.
+  """The bytes that layouts pad, plus what graph convolutions learn.
 
       x = (sum over k of  padding_k . price_k + copies_k)
           / (sum over k of price_k)

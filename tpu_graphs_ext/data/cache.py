@@ -102,7 +102,7 @@ def open_or_build(entry: str, dtypes: Mapping[str, Any],
 
 
 def _build(entry: str, dtypes: Mapping[str, Any], blocks: Callable) -> None:
-  """Writes the arrays of an entry, an empty folder, and its `META_FILE`."""
+  """Writes the arrays and the `META_FILE` of an entry into an empty folder."""
   more = {}
   with contextlib.ExitStack() as stack:
     writers = {name: _Writer(stack.enter_context(

@@ -1,4 +1,4 @@
-"""Rules for the arrays in a file of either task; reads and checks them.
+"""Reads the arrays of a file of either task and checks them by its rules.
 
 One small function a rule: it takes the arrays that it needs and yields a
 message for each fault of the first. A rule whose arrays are bad is left out, so
