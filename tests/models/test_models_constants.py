@@ -57,4 +57,4 @@ def test_the_machine_is_that_of_the_analytic_model():
   assert preset.pop('lanes') == preset.pop('matrix_side') == layout.LANES
   assert preset.pop('sublanes') == layout.SUBLANES
   assert preset.pop('matrix_min_rows') == tile_counts.MATRIX_MIN_ROWS
-  assert preset == dataclasses.asdict(explain.TPU_V3_LIKE)
+  assert preset == dataclasses.asdict(explain.TpuConstants())

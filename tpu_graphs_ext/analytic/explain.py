@@ -33,7 +33,6 @@ class TpuConstants:
   unhidden: float = 0.05
 
 
-TPU_V3_LIKE = TpuConstants()
 Constants = Union[TpuConstants, Mapping[str, float]]
 # The terms of a time, in words.
 BOUND_BY = {
