@@ -109,8 +109,10 @@ def test_runs_on_different_data_are_not_compared(trained, tmp_path):
   tiny_handin.change_run(
       pathlib.Path(found[0].model_dir),
       lambda run: run['settings'].update(data_root=str(tmp_path / 'data')))
-  text = check_page(made([tmp_path / 'out'], tmp_path / 'r.html',
-                         num_kernels=0)).text
+  # The first run's data are compared; a folder's runs come in any order.
+  first = [*(tmp_path / 'out').glob('model_*'), tmp_path / 'out' / 'seed2']
+  text = check_page(made([*first, tmp_path / 'out' / 'other'],
+                         tmp_path / 'r.html', num_kernels=0)).text
   assert text.count('measure all of them on one --data') == 1
   assert f'{tmp_path}/data/valid' in text and f'{trained}/data/valid' in text
 
