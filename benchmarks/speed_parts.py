@@ -253,7 +253,7 @@ def training(root: str, data_root: str) -> Rows:
   this package's engine, at default flags.
   """
   steps = collections.defaultdict(list)
-  for _ in range(2):  # In turn, so that all of them see the machine's moods.
+  for _ in range(5):  # In turn, so that all of them see the machine's moods.
     steps['baseline', REFERENCE] += _script_steps(
         root, data_root, None, REFERENCE)
     for name in (REFERENCE, OURS):
