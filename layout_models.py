@@ -49,7 +49,6 @@ Sources:
   discussion of Cox's regression models, 1972.
 """
 
-import difflib
 import functools
 import gzip
 import hashlib
@@ -89,12 +88,10 @@ def _matmul(x: tf.Tensor, w: tf.Tensor,
 
 
 def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
-  """Raises a ValueError that names the nearest allowed value."""
+  """Raises a ValueError that names the allowed values."""
   if value not in allowed:
-    nearest = difflib.get_close_matches(str(value), allowed, 1, cutoff=0.3)
-    hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
     raise ValueError(f'{argument} must be one of {", ".join(allowed)}; '
-                     f'got {value!r}.{hint}')
+                     f'got {value!r}.')
 
 
 def _check_integers(minimum: int, **arguments: Any) -> None:

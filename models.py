@@ -51,7 +51,6 @@ Sources:
 """
 
 import concurrent.futures
-import difflib
 import functools
 import logging
 import math
@@ -186,12 +185,10 @@ def _matmul(x: tf.Tensor, w: tf.Tensor,
 
 
 def _check_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
-  """Raises a ValueError that names the nearest allowed value."""
+  """Raises a ValueError that names the allowed values."""
   if value not in allowed:
-    nearest = difflib.get_close_matches(str(value), allowed, 1, cutoff=0.3)
-    hint = f' Did you mean {nearest[0]!r}?' if nearest else ''
     raise ValueError(f'{argument} must be one of {", ".join(allowed)}; '
-                     f'got {value!r}.{hint}')
+                     f'got {value!r}.')
 
 
 def _check_integers(minimum: int, **arguments: Any) -> None:
@@ -1613,28 +1610,11 @@ class _Hardware(NamedTuple):
 
 
 _TRAINED_CONSTANTS = _Hardware._fields[4:]
-_PRESETS = {
-    'tpu_v3': _Hardware(),
-    None: _Hardware(lanes=1, sublanes=1, matrix_side=1, matrix_min_rows=1,
-                    matrix_row_ns=0.6 / 128 ** 2, vector_ns=0.9 / 1024)}
-
-
-def _hardware(given: Any) -> Sequence[_Hardware]:
-  """A preset by name, or changes to one: {'preset': name, field: value}.
-
-  Returns two machines, for tiles in layout tiles and for tiles in elements;
-  they differ only for the preset 'found'.
-  """
-  changes = dict(given) if isinstance(given, Mapping) else {'preset': given}
-  preset = changes.pop('preset', 'found')
-  if preset is not None:
-    _check_choice('hardware', preset, ['found', 'tpu_v3'])
-  for name, value in changes.items():
-    _check_choice('hardware', name, _Hardware._fields)
-    _check_number(f'hardware: {name}', value, 'a positive number')
-  names = ('tpu_v3', None) if preset == 'found' else (preset, preset)
-  return [_Hardware(*map(float, _PRESETS[name]._replace(**changes)))
-          for name in names]
+# Where tile bounds count layout tiles, and where they count elements.
+_MACHINES = (
+    _Hardware(),
+    _Hardware(lanes=1, sublanes=1, matrix_side=1, matrix_min_rows=1,
+              matrix_row_ns=0.6 / 128 ** 2, vector_ns=0.9 / 1024))
 
 
 def _product(x: tf.Tensor) -> tf.Tensor:
@@ -2058,28 +2038,23 @@ class _Counts(NamedTuple):
 
 
 class _Geometry:
-  """Loop nests, tiles and counts on a machine, see `_hardware`."""
+  """Loop nests, tiles and counts, on one of `_MACHINES`."""
   _STEPS = 12
   _LEAST = 64  # Bytes of the first step.
   _EVEN = 7  # How often 2 may divide.
   NUM_COLUMNS = 4 * (_AXES + _DIMS + _STEPS)
 
-  def __init__(self, hardware: Sequence[_Hardware]):
-    self._hardware = hardware
-
-  def hardware(self, scaling: _Scaling) -> _Hardware:
-    """The data's machine, in numbers or float32 []."""
-    in_tiles, in_elements = self._hardware
-    if in_tiles == in_elements:
-      return in_tiles
+  @staticmethod
+  def hardware(scaling: _Scaling) -> _Hardware:
+    """The data's machine, in float32 []."""
+    in_tiles, in_elements = (tf.constant(x, tf.float32) for x in _MACHINES)
     return _Hardware(*tf.unstack(tf.where(
-        scaling.in_elements(), tf.constant(in_elements),
-        tf.constant(in_tiles))))
+        scaling.in_elements(), in_elements, in_tiles)))
 
-  def loops(self, graph: _Graph, raw: tf.Tensor,
-            scaling: _Scaling) -> _Loops:
+  @classmethod
+  def loops(cls, graph: _Graph, raw: tf.Tensor, scaling: _Scaling) -> _Loops:
     """Loop nests from node features in their own units, [nodes, 140]."""
-    hardware = self.hardware(scaling)
+    hardware = cls.hardware(scaling)
     nodes = _Nodes(graph, raw, hardware)
     tiled = nodes.rows(nodes.tiled)
     of_tiled = _turned(tiled.order)
@@ -2103,7 +2078,7 @@ class _Geometry:
         tf.concat([own, conv.own_axes[:, _DIMS:] + windows], 1),
         conv.rows, conv.features,
         conv.taps + tf.pad(windows, [[0, 0], [_DIMS, 0]]),
-        self._bound_columns(tf.concat([tiled.order, order], 1), hardware),
+        cls._bound_columns(tf.concat([tiled.order, order], 1), hardware),
         nodes.has_convolution,
         tf.squeeze(nodes.has_pool, 1), nodes.vector_ops, nodes.sum_bytes,
         streams, source, _minor_first(tf.concat(
@@ -2665,17 +2640,14 @@ class AnalyticTileModel(_Ranker):
   Args:
     feature_stats: as for `MyEarlyJoinSAGE`, but required; they are stored as a
       variable only if found.
-    hardware: preset 'tpu_v3'; None for tiles in elements; 'found' to choose by
-      `feature_stats`; or changes to fields of `_Hardware`, such as
-      {'preset': 'tpu_v3', 'bytes_per_ns': 100}.
     objective, averaging: see `_TrainedModel`.
   """
   _early = False
   _takes_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
-               feature_stats: Any = 'script', hardware: Any = 'found',
-               objective: str = 'log_mse', averaging: float = 0.0):
+               feature_stats: Any = 'script', objective: str = 'log_mse',
+               averaging: float = 0.0):
     super().__init__(num_configs, num_ops, None, 64, objective, averaging)
     if feature_stats is None:
       raise ValueError(
@@ -2683,7 +2655,6 @@ class AnalyticTileModel(_Ranker):
           'pass what `tpu-graphs-ext stats --data_root DIR` prints.')
     self._statistics = _Statistics(
         feature_stats, num_configs, keeps=feature_stats == 'script')
-    self._geometry = _Geometry(_hardware(hardware))
     self._machine = _Machine()
 
   def constants(self, trained: bool = True) -> dict:
@@ -2691,7 +2662,7 @@ class AnalyticTileModel(_Ranker):
     their starting values."""
     self._machine.build_once()
     self._statistics.build_once()
-    hardware = self._geometry.hardware(self._statistics.read())
+    hardware = _Geometry.hardware(self._statistics.read())
     found = (self._machine.constants(hardware) if trained else
              {name: getattr(hardware, name) for name in _TRAINED_CONSTANTS})
     return {name: float(value) for name, value in found.items()}
@@ -2703,12 +2674,12 @@ class AnalyticTileModel(_Ranker):
 
   def _encode(self, graph, embedded, node_feats):
     scaling = self._statistics.read()
-    return scaling, self._geometry.loops(
+    return scaling, _Geometry.loops(
         graph, scaling.raw('node', node_feats, graph), scaling)
 
   def _score(self, graph, encoded, config_feats):
     scaling, loops = encoded
-    counts, _ = self._geometry.counts_and_columns(
+    counts, _ = _Geometry.counts_and_columns(
         loops, scaling.raw('config', config_feats))
     return self._machine(counts, loops.hardware)[0] + self._statistics.zero()
 
@@ -2730,7 +2701,6 @@ class MyEarlyJoinSAGE(_TileRanker):
   Args:
     feature_stats: the features' scale, see `_Statistics`; 'script': see
       `_of_running_script`; None: unknown.
-    hardware: see `AnalyticTileModel`.
     sharpness: initial value; at 10, 10 % of the time is one unit of the score.
       From 2, training soon drops a time that is wrong, as for another kind of
       machine; from 10, a few kernels do not overrule one that is right.
@@ -2740,15 +2710,13 @@ class MyEarlyJoinSAGE(_TileRanker):
   _takes_stats = True
 
   def __init__(self, num_configs: int, num_ops: int, *,
-               feature_stats: Any = 'script', hardware: Any = 'found',
-               sharpness: float = 2.0, caution: float = 1.0,
-               node_rounds: int = 1, **kwargs):
+               feature_stats: Any = 'script', sharpness: float = 2.0,
+               caution: float = 1.0, node_rounds: int = 1, **kwargs):
     super().__init__(num_configs, num_ops, node_rounds=node_rounds, **kwargs)
     _check_number('sharpness', sharpness, 'a positive number')
     _check_number('caution', caution, 'a non-negative number')
     self._caution = caution
     self._statistics = _Statistics(feature_stats, num_configs)
-    self._geometry = _Geometry(_hardware(hardware))
     self._machine = _Machine(sharpness)
 
   constants = AnalyticTileModel.constants
@@ -2772,7 +2740,7 @@ class MyEarlyJoinSAGE(_TileRanker):
     h = self._first(self._node_encoder, scaling, node_feats, [_log_raw(raw)],
                     [embedded])
     return (self._encode_nodes(graph, h), scaling,
-            self._geometry.loops(graph, raw, scaling))
+            _Geometry.loops(graph, raw, scaling))
 
   def _first(self, layer: _DenseNorm, scaling: _Scaling, feats: tf.Tensor,
              known: Sequence[tf.Tensor],
@@ -2804,7 +2772,7 @@ class MyEarlyJoinSAGE(_TileRanker):
     that is not known, float32 [kernels, configs]."""
     encoded, scaling, loops = encoded
     raw = scaling.raw('config', config_feats)
-    counts, geometry = self._geometry.counts_and_columns(loops, raw)
+    counts, geometry = _Geometry.counts_and_columns(loops, raw)
     log_times, shares = self._machine(counts, loops.hardware)
     z = self._first(self._config_encoder, scaling, config_feats, [
         _log_raw(raw), geometry,

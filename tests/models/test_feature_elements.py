@@ -110,10 +110,10 @@ def test_what_is_made_of_a_reduction_is_tiled_as_its_operand():
 # --- Columns of the axes -----------------------------------------------------
 
 
-def all_columns_of(kernel, hardware=None):
+def all_columns_of(kernel, tiles='elements'):
   """float32 [configs, columns]."""
   geo, loops, cut = feature_tiles.tensorflow_tiles(
-      kernel, checks.stats_of([kernel]), hardware=hardware)
+      kernel, checks.stats_of([kernel]), tiles=tiles)
   columns = geo.columns(loops, cut, *geo.counts(loops, cut)).numpy()
   assert columns.shape == (1, kernel.num_configs, geo.NUM_COLUMNS)
   return columns[0]
@@ -125,9 +125,9 @@ def columns_of(kernel):
   return columns[:, :12].transpose(0, 2, 1)
 
 
-def input_columns_of(kernel, hardware=None):
+def input_columns_of(kernel, tiles='elements'):
   """float32 [configs, columns of a dimension, 6]: of the largest input."""
-  columns = all_columns_of(kernel, hardware)[:, :18 * 4].reshape(-1, 18, 4)
+  columns = all_columns_of(kernel, tiles)[:, :18 * 4].reshape(-1, 18, 4)
   return columns[:, 12:].transpose(0, 2, 1)
 
 
@@ -224,24 +224,13 @@ def test_what_tiles_count_is_told_by_the_median_of_largest_tiles(
 
 
 @pytest.mark.parametrize('name', ['AnalyticTileModel', 'HybridEarlyJoinSAGE'])
-def test_the_hardware_is_found_unless_it_is_given(name):
+def test_the_machine_is_the_one_of_the_tiles(name):
   stats = checks.stats_of(checks.kernels()).to_json()
-
-  def machine(tiles, **hardware):
-    model = checks.make(
-        name, feature_stats={**stats, 'tiles': tiles}, **hardware)
+  for tiles, lanes, vector_ns in (('layout tiles', 128, 0.9),
+                                  ('elements', 1, 0.9 / 1024)):
+    model = checks.make(name, feature_stats={**stats, 'tiles': tiles})
     model._statistics.build_once()
     model._machine.build_once()
-    found = model._geometry.hardware(model._statistics.read())
-    return float(found.lanes), model.constants()['vector_ns']
-
-  in_tiles, in_elements = (128, 0.9), (1, 0.9 / 1024)
-  for tiles, expected in (('layout tiles', in_tiles),
-                          ('elements', in_elements)):
-    assert machine(tiles) == pytest.approx(expected)
-    assert machine(tiles, hardware='found') == pytest.approx(expected)
-    assert machine(tiles, hardware={'step_ns': 3}) == pytest.approx(expected)
-    assert machine(tiles, hardware='tpu_v3') == pytest.approx(in_tiles)
-    assert machine(tiles, hardware=None) == pytest.approx(in_elements)
-    assert machine(tiles, hardware={'preset': None}) == pytest.approx(
-        in_elements)
+    found = models._Geometry.hardware(model._statistics.read())
+    assert float(found.lanes) == lanes
+    assert model.constants()['vector_ns'] == pytest.approx(vector_ns)

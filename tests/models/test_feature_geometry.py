@@ -27,10 +27,10 @@ def numpy_counts(kernel):
       loops, feature_loops.loop_tiles(loops, kernel.config_feat))
 
 
-def tensorflow_counts(kernel, stats, given=None, hardware='tpu_v3'):
+def tensorflow_counts(kernel, stats, given=None, tiles='layout tiles'):
   """Name -> float64 [configs], of models.py."""
   geo, loops, cut = feature_tiles.tensorflow_tiles(
-      kernel, stats, given, hardware)
+      kernel, stats, given, tiles)
   return {name: value.numpy()[0].astype(float)
           for name, value in geo.counts(loops, cut)[0]._asdict().items()}
 
@@ -217,7 +217,7 @@ def degenerate_kernels():
                          ids=lambda kernel: kernel.tile_id)
 def test_degenerate_kernels_have_finite_counts(kernel):
   stats = checks.stats_of([kernel])
-  for counts in (tensorflow_counts(kernel, stats, hardware=None),
+  for counts in (tensorflow_counts(kernel, stats, tiles='elements'),
                  tensorflow_counts(kernel, stats), numpy_counts(kernel)):
     for name, values in counts.items():
       assert values.shape == (kernel.num_configs,)

@@ -10,7 +10,8 @@ READ = 'parameter'
 
 
 def counts_of(*args, **kwargs):
-  return feature_tiles.counts_of(kernel_of(*args, **kwargs), 'tpu_v3')
+  return feature_tiles.counts_of(
+      kernel_of(*args, **kwargs), 'layout tiles')
 
 
 @pytest.mark.parametrize('rows, held', [

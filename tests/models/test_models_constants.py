@@ -52,8 +52,8 @@ def test_elements_have_as_many_bytes():
       layout.element_bytes(name) for name in schema.ELEMENT_TYPES)
 
 
-def test_the_machine_is_that_of_the_analytic_model():
-  preset = models._PRESETS['tpu_v3']._asdict()
+def test_the_machine_is_the_one_of_the_analytic_model():
+  preset = models._MACHINES[0]._asdict()
   assert preset.pop('lanes') == preset.pop('matrix_side') == layout.LANES
   assert preset.pop('sublanes') == layout.SUBLANES
   assert preset.pop('matrix_min_rows') == tile_counts.MATRIX_MIN_ROWS

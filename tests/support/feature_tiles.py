@@ -37,19 +37,21 @@ def loops_of(module):
   return feature_loops.kernel_loops(kernel_of_module(module))
 
 
-def tensorflow_tiles(kernel, stats, given=None, hardware='tpu_v3') -> tuple:
+def tensorflow_tiles(kernel, stats, given=None,
+                     tiles='layout tiles') -> tuple:
   """(geometry, loops, tiles) of models.py.
 
   Args:
     kernel: a kernel.
     stats: what its features are scaled with.
     given: what the model is told of that; by default the same.
-    hardware: a model's argument.
+    tiles: what their bounds count.
   """
-  statistics = models._Statistics(given or stats.to_json(), keeps=False)
+  statistics = models._Statistics(
+      {**(given or stats.to_json()), 'tiles': tiles}, keeps=False)
   statistics.build_once()
   scaling = statistics.read()
-  geo = models._Geometry(models._hardware(hardware))
+  geo = models._Geometry
   inputs = models._inputs_of(tile_batches.kernel_graph(kernel, stats))
   graph = models._Graph(inputs)
   loops = geo.loops(
@@ -58,13 +60,12 @@ def tensorflow_tiles(kernel, stats, given=None, hardware='tpu_v3') -> tuple:
       loops, scaling.raw('config', inputs.config_feats))
 
 
-def counts_of(kernel, hardware=None) -> dict:
+def counts_of(kernel, tiles='elements') -> dict:
   """Name -> float64 [configs] of models.py."""
   stats = checks.stats_of([kernel, dataclasses.replace(
       kernel, node_feat=kernel.node_feat + 7,
       config_feat=kernel.config_feat + 7, tile_id='other_0')])
-  geo, loops, cut = tensorflow_tiles(
-      kernel, stats, hardware=hardware)
+  geo, loops, cut = tensorflow_tiles(kernel, stats, tiles=tiles)
   return {name: value.numpy()[0].astype(float)
           for name, value in geo.counts(loops, cut)[0]._asdict().items()}
 
