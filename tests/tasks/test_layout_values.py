@@ -225,10 +225,10 @@ def test_the_scripts_flags_are_honoured(running):
 
 
 @pytest.mark.parametrize('flags, said', [
-    ({'model': 'MyLayoutSAG'}, "--model must be one of .* 'MyLayoutSAGE'"),
+    ({'model': 'MyLayoutSAG'}, "--model must be one of .* 'MyLayoutSAG'"),
     ({'model_kwargs_json': '{'}, '--model_kwargs_json is not JSON'),
     ({'model_kwargs_json': '3'}, 'must be a JSON object'),
-    ({'model_kwargs_json': '{"hiden_dim": 3}'}, "Did you mean 'hidden_dim'"),
+    ({'model_kwargs_json': '{"hiden_dim": 3}'}, "got 'hiden_dim'"),
     ({'model_kwargs_json': '{"num_ops": 3}'}, 'an argument of ResModel'),
 ])
 def test_flags_that_cannot_be_meant(running, flags, said):
