@@ -25,10 +25,6 @@ class KerasVersionError(UserError, ImportError):
   """`tf.keras` is Keras 3 where Keras 2 is needed."""
 
 
-class NoEstimatorError(AttributeError):
-  """Something of `tensorflow.estimator` was really used."""
-
-
 class _Finder:
   """Changes how the three modules in `_LOADING` are loaded."""
 
@@ -100,17 +96,8 @@ def _leave_out_new_defaults() -> None:
   layer_class.get_config = get_config
 
 
-class _Estimators(type(sys)):
-  """A module that refuses everything but the names of the modes."""
-
-  class ModeKeys:
-    TRAIN, EVAL, PREDICT = 'train', 'eval', 'infer'
-
-  def __getattr__(self, name: str):
-    raise NoEstimatorError(
-        f'{self.__name__}.{name} does not exist: TensorFlow has no estimators '
-        'since version 2.16. Use Keras, or the classic stack of '
-        'tpu_graphs_ext, whose TensorFlow 2.15 still has them')
+class _ModeKeys:
+  TRAIN, EVAL, PREDICT = 'train', 'eval', 'infer'
 
 
 def _load_ranking(execute, module) -> None:
@@ -125,7 +112,8 @@ def _load_ranking(execute, module) -> None:
       parent, name = importlib.import_module(parent_name), (
           f'{parent_name}.estimator')
       if not hasattr(parent, 'estimator'):
-        parent.estimator = sys.modules[name] = _Estimators(name)
+        parent.estimator = sys.modules[name] = type(sys)(name, 'A stub.')
+        parent.estimator.ModeKeys = _ModeKeys
     execute(module)
 
 
@@ -140,26 +128,17 @@ def require_keras_2(module: str) -> None:
     KerasVersionError: `tf.keras` is Keras 3, or tf_keras is missing.
   """
   import tensorflow as tf
-  needs = f'{module} needs Keras 2'
-  if not _wants_tf_keras():
-    raise KerasVersionError(
-        f'{needs}, and {KERAS_VARIABLE} is '
-        f'{os.environ.get(KERAS_VARIABLE)!r}, which asks TensorFlow '
-        f'{tf.__version__} for Keras 3; unset the variable, or set it to 1, '
-        'and start Python again')
   try:
-    model_class = tf.keras.Model
+    found = tf.keras.Model.__module__
   except ImportError as error:
-    minor = '.'.join(tf.__version__.split('.')[:2])
-    advice = (f'run: pip install "tf_keras=={minor}.*"' if _is_current() else
-              f'TensorFlow {minor} has its own, so unset {KERAS_VARIABLE}')
-    raise KerasVersionError(
-        f'{needs}, and {KERAS_VARIABLE}={os.environ[KERAS_VARIABLE]} asks for '
-        f'that of the package tf_keras, which cannot be imported; {advice}'
-    ) from error
-  if not model_class.__module__.startswith('tf_keras'):
-    raise KerasVersionError(
-        f'{needs}, but TensorFlow {tf.__version__} was imported and used with '
-        'Keras 3 before; start Python again (in a notebook, restart the '
-        'runtime) and import tpu_graphs_ext before tensorflow, or set '
-        f'{KERAS_VARIABLE}=1 first')
+    found = f'cannot be imported ({error})'
+  if found.startswith('tf_keras'):
+    return
+  minor = '.'.join(tf.__version__.split('.')[:2])
+  raise KerasVersionError(
+      f'{module} needs Keras 2, but tf.keras of TensorFlow {tf.__version__} is '
+      f'{found} with {KERAS_VARIABLE}={os.environ.get(KERAS_VARIABLE)}; start '
+      'Python again (in a notebook, restart the runtime) ' + (
+          f'after pip install "tf_keras=={minor}.*", with that variable unset '
+          'or 1, and import tpu_graphs_ext before tensorflow' if _is_current()
+          else 'with that variable unset'))
