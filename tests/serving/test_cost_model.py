@@ -2,14 +2,14 @@
 
 import concurrent.futures
 import dataclasses
-import os
+import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tpu_graphs_ext
-from support import model_checks, saved_run, tiny_hlo, tiny_models
+from support import model_checks, saved_run, tiny_hlo
 from support.feature_tiles import explained
 from support.saved_run import KERNELS
 from tpu_graphs_ext import load_models
@@ -50,43 +50,35 @@ def ranker(saved_model_dir):
   return scoring.load_ranker(saved_model_dir)
 
 
-def test_scores_are_those_of_forward(model, ranker):
+def test_scores_are_those_of_forward(model, ranker, tmp_path):
   for kernel in KERNELS:
     expected = ranker.scores(kernel)
     scores = model.score(kernel)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, expected, **model_checks.CLOSE)
   assert model.score(KERNEL).std() > 0
-
-
-def test_a_kernel_is_a_path_a_kernel_or_arrays(model, tmp_path):
-  path = KERNEL.save(str(tmp_path))
+  expected, path = model.score(KERNEL), KERNEL.save(str(tmp_path))
   arrays = saved_run.arrays_of(KERNEL)
-  lists = {name: array.tolist() for name, array in arrays.items()}
-  expected = model.score(KERNEL)
-  for kernel in (path, tmp_path / os.path.basename(path), arrays, lists):
+  for kernel in (path, pathlib.Path(path), arrays, dict(np.load(path))):
     np.testing.assert_array_equal(model.score(kernel), expected)
   del arrays['config_feat']
   np.testing.assert_array_equal(model.score(arrays, TILES), expected)
-  assert model.score({**arrays, 'edge_index': []}, TILES).shape == (8,)
 
 
-def test_forms_of_one_tile_are_one_row():
+def test_tiles_are_bounds_pairs_or_rows():
   row = np.zeros(24, np.float32)
-  row[:6], row[6:8] = [3, 5, 0, 0, 0, 0], [8, 15]
   row[8:14], row[14:16] = [16, 32, 0, 0, 0, 0], [48, 512]
-  choice = rank.Choice(0, 0.0, [16, 32], [3, 5], None, None)
 
   def rows_of(tiles, *limits):
-    return kernel_arguments.config_rows(KERNEL, tiles, lambda: limits)
+    return kernel_arguments.config_rows(tiles, lambda: limits)
 
-  for tile in (([16, 32], [3, 5]), (np.array([16, 32]), (3, 5)), choice, row,
-               row.tolist()):
-    np.testing.assert_array_equal(
-        rows_of([tile, 4], [16, 32], [3, 9]), [row, TILES[4]])
-  row[:8] = 0
-  for tiles in ([[16, 32]], np.array([[16, 32]]), [(16, 32)]):
+  for tiles in ([[16, 32]], np.array([[16, 32]]), [(16, 32)], [row],
+                [row.tolist()], [([16, 32], [])]):
     np.testing.assert_array_equal(rows_of(tiles, [99, 32], []), [row])
+  row[:6], row[6:8] = [3, 5, 0, 0, 0, 0], [8, 15]
+  for tile in (([16, 32], [3, 5]), (np.array([16, 32]), (3, 5))):
+    np.testing.assert_array_equal(
+        rows_of([tile, tile], [16, 32], [3, 9]), [row, row])
 
 
 def test_bounds_are_those_of_the_kernel(model):
@@ -98,11 +90,8 @@ def test_bounds_are_those_of_the_kernel(model):
        r'up to \[256, 64\]'),
       (TILED, [16, 65], r'at least 1 and at most \[256, 64\]'),
       (TILED, [float('nan')] * 24, 'values must be finite'),
-      (TILED, ([16, 64], [2]), "has 1 bounds of a product's filter, and it "),
       (CONVOLUTION, [2, 4, 1, 1], "has 0 bounds of a product's filter, and"),
       (CONVOLUTION, (tile[0], [3, 1, 99, 1]), "a product's filter must be")):
-    with pytest.raises(UserError, match=message):
-      model.score(kernel, [bad])
     with pytest.raises(UserError, match=message):
       model.explain(kernel, bad)
 
@@ -184,7 +173,6 @@ def test_explains_a_tile(model):
   assert said.steps == 16 * 2
   choice = model.rank(TILED, top=1, bounds=[[16, 32]]).choices[0]
   assert model.explain(saved_run.arrays_of(TILED), choice) == said
-  assert model.explain(TILED, 3) == explained(TILED, row_of([7, 61]))
 
 
 class WithConstants:
@@ -197,40 +185,6 @@ class WithConstants:
     return {'bytes_per_ns': 3.0}
 
 
-def test_explains_with_the_constants_of_the_model(monkeypatch):
-  ranker = scoring.Ranker(
-      WithConstants(), model_checks.stats_of(KERNELS), 108)
-  monkeypatch.setattr(scoring, 'load_ranker', lambda *args: ranker)
-  model = CostModel.load('model_x')
-  assert model.constants == {'bytes_per_ns': 3.0}
-  assert model.explain(TILED, [16, 4]) == explained(
-      TILED, row_of([16, 4]), {'bytes_per_ns': 3.0})
-
-
-def test_tiles_in_elements_have_no_loops(monkeypatch):
-  ranker = scoring.Ranker(
-      WithConstants(), model_checks.stats_of(KERNELS), 108, in_elements=True)
-  monkeypatch.setattr(scoring, 'load_ranker', lambda *args: ranker)
-  model = CostModel.load('model_x')
-  arrays = saved_run.arrays_of(TILED)
-  del arrays['config_feat']
-  for ask in (lambda: model.rank(arrays), lambda: model.explain(TILED, 0),
-              lambda: model.score(TILED, [[2048, 4]])):
-    with pytest.raises(UserError, match='counted in elements'):
-      ask()
-
-
-def test_a_model_of_ones_own(tmp_path):
-  tf.keras.utils.set_random_seed(1)
-  settings = tpu_graphs_ext.LoadSettings(models_py=tiny_models.__file__)
-  stats = model_checks.stats_of(KERNELS)
-  own = scoring.Ranker(load_models.build(
-      'TinyRanker', 10, 108, {}, settings.models_py,
-      scoring.Ranker(None, stats, 108).task.sample_graph(stats)), stats, 108)
-  np.testing.assert_allclose(
-      CostModel(own).score(KERNEL), own.scores(KERNEL), **model_checks.CLOSE)
-
-
 class Untraceable:
   """Wants numbers where it is compiled for all of them."""
 
@@ -238,8 +192,18 @@ class Untraceable:
     return np.zeros((1, int(num_configs)))
 
 
-def test_a_model_that_cannot_be_compiled():
+def test_models_of_ones_own():
   stats = model_checks.stats_of(KERNELS)
+  ranker = scoring.Ranker(WithConstants(), stats, 108)
+  model = CostModel(ranker)
+  assert model.constants == {'bytes_per_ns': 3.0}
+  assert model.explain(TILED, [16, 4]) == explained(
+      TILED, row_of([16, 4]), {'bytes_per_ns': 3.0})
+  model = CostModel(dataclasses.replace(ranker, in_elements=True))
+  assert model.score(TILED, TILED.config_feat).shape == (8,)
+  for ask in (model.explain, lambda *given: model.score(given[0], given[1:])):
+    with pytest.raises(UserError, match='counted in elements'):
+      ask(TILED, [2048, 4])
   with pytest.raises(UserError, match='forward of Untraceable cannot be comp'):
     CostModel(scoring.Ranker(Untraceable(), stats, 108))
 
@@ -255,41 +219,33 @@ def changed(**values):
 
 
 REFUSED_KERNELS = [
-    (3, 'a kernel is a int; give the path'),
-    ('kernel.pb', 'kernel.pb: is not a kernel; give the path of an .npz'),
+    (3, 'a kernel must be the path of an .npz file, .*; got int'),
     ('/nowhere/k.npz', '/nowhere/k.npz: cannot be read as a tile file'),
-    (without('node_opcode'), 'node_opcode not given; they are'),
-    (without('config_feat'), 'has no config_feat; say which tiles'),
-    (changed(config_feats=1), "name 'config_feats'; did you mean config_feat"),
-    (changed(node_opcode=['add'] * KERNEL.num_nodes), 'not numbers'),
-    (changed(node_opcode=[300] * KERNEL.num_nodes), 'not fit into uint8'),
+    (without('node_opcode'), r"; got \['config_feat', 'edge_index'"),
+    (without('config_feat'), 'has no config_feat; name the tiles'),
+    (changed(config_feats=1), "got .*'config_feats'"),
+    (changed(node_opcode=['add'] * KERNEL.num_nodes), 'node_opcode has dtype'),
     (changed(edge_index=[[1, 99]]), 'edge_index row 0 is .1, 99.'),
-    (changed(node_opcode=[1]), 'node_opcode has 1 nodes'),
-    (changed(config_feat=TILES[:, :5]), 'config_feat has 5 columns'),
+    (changed(config_feat=1), 'config_feat has dtype'),
     (changed(node_feat=KERNEL.node_feat[:, 1:]), 'node_feat has 139 columns'),
     (changed(config_feat=TILES * np.nan), 'values must be finite'),
 ]
 REFUSED_TILES = [
-    ([], 'at least one tile; got none'), ('16x32', 'must be a list of tiles'),
-    (16, 'must be a list of tiles'), ([[16, 0]], 'whole numbers of at least'),
-    ([[1.5, 2]], 'whole numbers of at least 1'), ([99], 'no configuration 99'),
-    ([[float('nan'), 2.0]], 'whole numbers'), ([True], 'a tile is True'),
-    ([None], 'a tile is None; it must be bounds'),
+    *((tiles, 'must be a list of at least one tile') for tiles in (
+        [], '16x32', 16, [99], [True], [None], [[1, 2], [1]], {'a': 1})),
+    ([[16, 0]], 'whole numbers of at least'),
+    ([[1.5, 2]], 'whole numbers of at least 1'),
+    ([[float('nan'), 2.0]], 'whole numbers'),
 ]
 
 
-def test_arguments_that_are_refused(model, tmp_path):
+def test_arguments_that_are_refused(model):
   for kernel, message in REFUSED_KERNELS:
     with pytest.raises(UserError, match=message):
       model.score(kernel)
   for bounds, message in REFUSED_TILES:
     with pytest.raises(UserError, match=message):
       model.score(TILED, bounds)
-  arrays = {**np.load(KERNEL.save(str(tmp_path)))}
-  np.savez(tmp_path / 'a.npz', **{**arrays, 'config_feat': TILES.astype(bool)})
-  for ask in (model.score, model.rank):
-    with pytest.raises(UserError, match='config_feat has dtype bool; it must'):
-      ask(str(tmp_path / 'a.npz'))
   for top in (0, -1, 1.5, True, '5'):
     with pytest.raises(UserError, match='must be a whole number of at least 1'):
       model.rank(KERNEL, top=top)

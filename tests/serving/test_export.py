@@ -18,7 +18,7 @@ from support.saved_run import KERNELS
 from tpu_graphs_ext import cli, load_models
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.serving import export
+from tpu_graphs_ext.serving import export, tf_program
 
 PAGE = PROJECT / 'docs' / 'serving.md'
 KERNEL = saved_run.arrays_of(KERNELS[0])
@@ -135,8 +135,10 @@ def test_exported_scores_of_every_model(name, tmp_path):
   model = model_checks.make(name)
   ranker = scoring.Ranker(model, stats, model_checks.NUM_OPS)
   expected = [model_checks.scores(model, kernel, stats) for kernel in kernels]
-  module, signatures = export.servable(ranker)
-  tf.saved_model.save(module, str(tmp_path / 'out'), signatures=signatures)
+  module = tf.Module()
+  module.model_variables = list(model.variables)
+  tf.saved_model.save(module, str(tmp_path / 'out'), signatures={
+      export.SIGNATURE: tf_program.compiled(ranker, for_export=True)})
   loaded = tf.saved_model.load(str(tmp_path / 'out'))
   for kernel, scores in zip(kernels, expected):
     np.testing.assert_allclose(
@@ -175,7 +177,7 @@ def test_the_folder_says_what_model_it_is(exported, saved_model_dir):
 @pytest.fixture
 def unsaved(monkeypatch):
   """Nothing is traced or saved, but a file of that name."""
-  monkeypatch.setattr(export, 'servable', lambda ranker: (None, None))
+  monkeypatch.setattr(tf_program, 'compiled', lambda *unused, **options: None)
   monkeypatch.setattr(
       tf.saved_model, 'save', lambda module, folder, signatures:
       open(os.path.join(folder, 'saved_model.pb'), 'w').close())
@@ -208,28 +210,13 @@ def test_what_is_not_ours_is_left_alone(saved_model_dir, tmp_path, unsaved):
     assert names_in(out) == before
 
 
-def test_what_comes_meanwhile_is_left_alone(
-    saved_model_dir, tmp_path, monkeypatch, unsaved):
-  out = tmp_path / 'out'
-
-  def servable(unused_ranker):
-    out.mkdir()
-    (out / 'mine.txt').write_text('x')
-    return None, None
-
-  monkeypatch.setattr(export, 'servable', servable)
-  with pytest.raises(UserError, match='which no export wrote'):
-    export.export(saved_model_dir, str(out))
-  assert os.listdir(tmp_path) == ['out'] and os.listdir(out) == ['mine.txt']
-
-
 def test_places_that_cannot_be(saved_model_dir, tmp_path):
   (tmp_path / 'file').write_text('x')
   os.symlink(tmp_path, tmp_path / 'link')
   for out, message in (
       ('', '--out is empty'), (' ', '--out is empty'),
       (tmp_path / 'file', 'is not a folder; name a folder'),
-      (tmp_path / 'link', 'is a link; name a folder'),
+      (tmp_path / 'link', 'is not a folder; name a folder'),
       (tmp_path / 'file' / 'x', 'cannot be written'),
       (os.path.dirname(saved_model_dir), 'which no export wrote')):
     with pytest.raises(UserError, match=message):

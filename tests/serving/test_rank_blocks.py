@@ -124,23 +124,13 @@ def test_given_blocks_are_ranked_and_what_no_kernel_can_have_is_dropped():
 
 def test_wrong_blocks():
   for given, message in (
-      ([], 'list of .bm, bk, bn. in elements'),
-      ([(1, 2)], 'three whole numbers of at least 1'),
-      ([(128, 128.0, 128)], 'three whole numbers'),
-      ('all', "blocks='all': must be 'usual', or a list"),
+      *((wrong, 'must be .usual., or a list of .bm, bk, bn. in elements')
+        for wrong in ([], [(1, 2)], [(128, 128.0, 128)], [(0, 128, 128)],
+                      'all', '128x512', 'axbxc', '128 512 512', ',')),
       (GIVEN[:1],
        r'can have none of the 1; the first is \(2048, 8192, 8192\)')):
     with pytest.raises(UserError, match=message):
       blocks.rank_blocks(PRODUCT, 'v5e', given)
-
-
-def test_blocks_as_text():
-  assert blocks.parsed_blocks('usual') == 'usual'
-  assert blocks.parsed_blocks('128x1024x512, 256x512x512') == [
-      (128, 1024, 512), (256, 512, 512)]
-  for wrong in ('128x512', 'axbxc', '128 512 512', ','):
-    with pytest.raises(UserError, match='must be `usual`, or bm x bk x bn'):
-      blocks.parsed_blocks(wrong)
 
 
 FUNCTIONS = """
@@ -159,6 +149,8 @@ def test_the_command(tmp_path, capsys):
   assert ranking['product']['k'] == 256 and len(ranking['choices']) == 2
   assert cli.main(['rank', '--blocks=usual']) == 1
   assert '--blocks goes with one module:function' in capsys.readouterr().err
+  assert cli.main([*flags, '--blocks=512x256']) == 1
+  assert "blocks='512x256': must be 'usual'" in capsys.readouterr().err
 
 
 def test_from_a_model(saved_model_dir):

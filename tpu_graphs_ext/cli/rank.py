@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -12,7 +10,6 @@ from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import JSON, TASKS, flag, path, positive, switch
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import open_ordinary
 
 _OF_TILES = (
     path('files', 'FILE', 'rank all legal tiles of its kernels, timed or not: '
@@ -64,18 +61,13 @@ def _flags(task: str) -> Iterator[flags.Flag]:
 def rank(args: Namespace) -> int:
   args.most = sys.maxsize if args.all else args.top_k
   if args.task == 'tile':
-    if args.files and args.data:
-      raise UserError(
-          f'--data={args.data}: ranks the tiles that files list, and '
-          f'{args.files[0]} all legal ones; give one of the two')
-    if _wants_workers(args):
+    _check(args)
+    if args.out:
       return _with_workers(args)
     if args.blocks:
       return _blocks(args)
     if args.files:
       return _all_tiles(args)
-    if args.shapes:
-      raise UserError('--shapes goes with module:function; name one')
   flags.few_threads(args)
   from tpu_graphs_ext.engine import rank
   rankings = rank.rank(args.dir, args.data, loading=flags.loading(args),
@@ -85,58 +77,40 @@ def rank(args: Namespace) -> int:
   return 0
 
 
+def _check(args: Namespace) -> None:
+  """Raises a UserError for flags that do not go together."""
+  many = bool(args.workers or args.scheduler)
+  for is_wrong, rule in (
+      (args.files and args.data,
+       f'--data={args.data}: ranks the tiles that files list, FILE all legal '
+       'ones; give one of the two'),
+      (args.blocks and len(args.files) != 1,
+       '--blocks goes with one module:function'),
+      (args.shapes and not args.files,
+       '--shapes goes with module:function; name one'),
+      (many and not args.out,
+       '--workers needs --out; name the .jsonl to write'),
+      (args.out and not many,
+       f'--out={args.out}: goes with --workers, as in --workers 1'),
+      (many and args.json,
+       '--json changes what is printed; name a .jsonl as --out'),
+      (many and (args.shapes or args.blocks or args.jax_python),
+       '--shapes, --blocks and --jax_python go with module:function; workers '
+       'rank files')):
+    if is_wrong:
+      raise UserError(rule)
+
+
 def _blocks(args: Namespace) -> int:
-  if len(args.files) != 1:
-    raise UserError('--blocks goes with one module:function; '
-                    f'{len(args.files)} are named')
   from tpu_graphs_ext.serving import blocks
   ranking = blocks.rank_function(
-      args.files[0], args.shapes, args.tpu, blocks.parsed_blocks(args.blocks),
-      args.most, args.jax_python)
+      args.files[0], args.shapes, args.tpu, args.blocks, args.most,
+      args.jax_python)
   flags.show(args, ranking.to_json, ranking.text)
   return 0
 
 
-def _check_names(args: Namespace) -> None:
-  """Finds wrong names before TensorFlow loads, which takes seconds."""
-  from tpu_graphs_ext.hlo import libtpu, lowering
-  libtpu.generation_of(args.tpu)
-  functions = [name for name in args.files if lowering.names_function(name)]
-  if len(functions) == len(args.files):
-    libtpu.library()
-    for name in () if args.shapes else functions:
-      if names := _arguments_in_file(name):
-        raise UserError(
-            f'{name} takes {", ".join(names)}: give {len(names)} '
-            f'shape{"s" * (len(names) > 1)} with --shapes, as in '
-            "'f32[512,1024] bf16[1024]', or the name of a function that "
-            'returns the arguments')
-  elif not functions and not args.json and not any(
-      os.path.exists(os.path.expanduser(name)) for name in args.files):
-    raise UserError(f'{args.files[0]}: no such file; a function is named as '
-                    'module:function')
-
-
-def _arguments_in_file(name: str) -> list[str]:
-  """Arguments without defaults of an undecorated function in a file here."""
-  module, _, function = name.rpartition(':')
-  if not module.endswith('.py'):
-    module = module.replace('.', os.sep) + '.py'
-  try:
-    with open_ordinary(os.path.expanduser(module)) as file:
-      nodes = ast.parse(file.read()).body
-  except (OSError, SyntaxError, ValueError):
-    return []
-  for node in nodes:
-    if (isinstance(node, ast.FunctionDef) and node.name == function
-        and not node.decorator_list):
-      names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
-      return names[:len(names) - len(node.args.defaults)]
-  return []
-
-
 def _all_tiles(args: Namespace) -> int:
-  _check_names(args)
   flags.few_threads(args)
   from tpu_graphs_ext.serving import tile_search
   advice = tile_search.advise(
@@ -154,24 +128,6 @@ def _failed(faults: list[str]) -> int:
   for fault in faults:
     print(f'error: {fault}', file=sys.stderr)
   return 1 if faults else 0
-
-
-def _wants_workers(args: Namespace) -> bool:
-  """Raises a UserError where a flag lacks the one that it goes with."""
-  if not args.workers and not args.scheduler:
-    if args.out:
-      raise UserError(
-          f'--out={args.out}: goes with --workers, as in --workers 1')
-    return False
-  if not args.out:
-    raise UserError('--workers needs --out; name the .jsonl to write')
-  if args.json:
-    raise UserError('--json changes what is printed; name a .jsonl as --out')
-  for name in ('shapes', 'blocks', 'jax_python'):
-    if getattr(args, name):
-      raise UserError(
-          f'--{name} goes with module:function; workers rank files')
-  return True
 
 
 def _with_workers(args: Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import re
 from collections.abc import Sequence
 from typing import Any, Callable, Union
 
@@ -13,16 +12,11 @@ import numpy as np
 from tpu_graphs_ext.analytic import blocks as analytic
 from tpu_graphs_ext.analytic import products
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import (
-  libtpu,
-  lowering,
-  protos,
-  subprocesses,
-)
+from tpu_graphs_ext.hlo import libtpu, lowering, protos, subprocesses
 from tpu_graphs_ext.serving import kernel_sources
 
 USUAL = 'usual'  # Instead of blocks: a grid, `analytic.usual_blocks`.
-BlocksLike = Union[str, Sequence[Sequence[int]]]  # Blocks, or `USUAL`.
+BlocksLike = Union[str, Sequence[Sequence[int]]]  # See `rank_blocks`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +102,8 @@ def rank_blocks(product: analytic.Product, tpu: str,
   Args:
     product: what the kernel computes; see `analytic.products`.
     tpu: generation, such as 'v5e'.
-    blocks: (bm, bk, bn) in elements; 'usual': `analytic.blocks.usual_blocks`.
+    blocks: (bm, bk, bn) in elements, or as text '128x1024x512 256x512x512';
+      'usual': `analytic.blocks.usual_blocks`.
     top: how many to return.
 
   Raises:
@@ -137,30 +132,18 @@ def rank_blocks(product: analytic.Product, tpu: str,
       for place in order], len(given), dropped)
 
 
-def parsed_blocks(text: str) -> BlocksLike:
-  """'128x1024x512 256x512x512' -> [(128, 1024, 512), (256, 512, 512)].
-
-  Raises:
-    UserError: it is written otherwise.
-  """
-  if text == USUAL:
-    return USUAL
-  words = text.replace(',', ' ').split()
-  if not words or not all(re.fullmatch(r'\d+x\d+x\d+', word) for word in words):
-    raise UserError(f'--blocks={text:.200}: must be `{USUAL}`, or bm x bk x bn '
-                    "in elements, as in '128x1024x512 256x512x512'")
-  return [tuple(map(int, word.split('x'))) for word in words]
-
-
-def _checked(blocks: Sequence[Sequence[int]]) -> np.ndarray:
+def _checked(blocks: BlocksLike) -> np.ndarray:
   """int64 [blocks, 3]."""
   try:
-    found = np.asarray([] if isinstance(blocks, str) else blocks)
-  except ValueError:  # Of unequal lengths.
-    found = np.zeros(0)
-  if found.ndim != 2 or found.shape[1] != 3 or found.dtype.kind not in (
-      'i', 'u') or (found < 1).any():
+    found = np.asarray([
+        list(map(int, block.split('x')))
+        for block in blocks.replace(',', ' ').split()
+    ] if isinstance(blocks, str) else blocks)
+    if found.shape[1:] != (3,) or found.dtype.kind not in 'iu' or (
+        found < 1).any():
+      raise ValueError
+  except ValueError as error:
     raise UserError(
-        f'blocks={blocks!r:.100}: must be {USUAL!r}, or a list of (bm, bk, bn)'
-        ' in elements, three whole numbers of at least 1 each')
+        f'blocks={blocks!r:.100}: must be {USUAL!r}, or a list of (bm, bk, bn) '
+        "in elements, as text '128x1024x512 256x512x512'") from error
   return found.astype(np.int64)

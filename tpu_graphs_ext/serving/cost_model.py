@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import threading
@@ -28,7 +27,6 @@ from tpu_graphs_ext.serving.kernel_arguments import BoundsLike, KernelLike
 from tpu_graphs_ext.serving.kernel_sources import DEFAULT_TPU
 
 _CACHED_TILES = 1_000_000  # Of all cached kernels together: 12 MB.
-_CACHED_EXPLAINERS = 64  # Of kernels that are asked about repeatedly.
 
 
 class CostModel:
@@ -43,14 +41,10 @@ class CostModel:
   `config_feat` float32 [configs, 24]. A file is read again each time, so keep a
   `Kernel` for repeated calls.
 
-  A tile is one of
-    - layout tiles along the tiled tensor's physical dimensions, most major
-      first, such as `[16, 32]`;
-    - these and a convolution filter's, as `([16, 32], [4, 8])`;
-    - a `Choice` of a ranking, or any object with `output_bounds` and
-      `kernel_bounds`;
-    - a row of `config_feat`, 24 numbers;
-    - the number of one of the kernel's own configurations, from 0.
+  A tile is its bounds in layout tiles along the tiled tensor's physical
+  dimensions, most major first, such as `[16, 32]`; with a convolution's filter
+  both bounds, as `([16, 32], [4, 8])`; or a row of `config_feat`, 24 numbers.
+  Tiles of one call have the same form.
 
   Several threads may call the methods at once. Loading compiles the model for
   kernels of all sizes and calls it twice on a kernel of 30 nodes with 1,000
@@ -65,19 +59,11 @@ class CostModel:
   """
 
   def __init__(self, ranker: scoring.Ranker):
-    """Compiles a model; use `load` for one in a folder.
-
-    Raises:
-      UserError: the model cannot be compiled.
-    """
+    """Compiles a model, or raises a UserError; `load` loads one."""
     self._ranker = ranker
     self._specs = specs = tf_program.kernel_specs(ranker)
-    self._program = tf_program.compiled(
-        ranker, tf_program.kernel_function(ranker), specs
-    ).get_concrete_function()
+    self._program = tf_program.compiled(ranker).get_concrete_function()
     self._constants = tile_search.constants_of(ranker.model)
-    self._explainer = functools.lru_cache(_CACHED_EXPLAINERS)(
-        lambda kernel: explain.Explainer(kernel, self._constants))
     self._scores_of = cachetools.cached(
         cachetools.LRUCache(
             _CACHED_TILES, getsizeof=lambda scores: scores.given.size),
@@ -140,7 +126,8 @@ class CostModel:
       UserError: a file cannot be read, arrays make no sense together, bounds
         do not fit the kernel's tensors, or the model's scores are not finite.
     """
-    return self._scores_of(self._with_tiles(kernel, bounds)).of_tiles
+    own = kernel_arguments.kernel_of(kernel)
+    return self._scores_of(self._with_tiles(own, bounds)).of_tiles
 
   def rank(self, kernel: Union[KernelLike, Callable[..., Any]],
            shapes: Any = None, *, top: int = TOP_CONFIGS,
@@ -194,7 +181,7 @@ class CostModel:
     if callable(kernel) or shapes is not None:
       return self._rank_function(kernel, shapes, top, bounds, tpu, jax_python)
     own = kernel_arguments.kernel_of(kernel)
-    if bounds is None and own.config_feat.ndim and not own.num_configs:
+    if bounds is None and not own.config_feat.size:
       bounds = self._legal_tiles(own)
     own = self._with_tiles(own, bounds)
     return rank.ranking_of(own, self._scores_of(own), top)
@@ -214,7 +201,8 @@ class CostModel:
           "function's name; how many tiles to return is top=")
     return tile_search.advice_on_source(self._ranker, source, top)
 
-  def explain(self, kernel: KernelLike, bound: Any) -> explain.Explanation:
+  def explain(self, kernel: KernelLike,
+              tile: Union[rank.Choice, Any]) -> explain.Explanation:
     """What one tile does, and where its time goes, by the analytic formula.
 
     The formula is `AnalyticTileModel`'s, with this model's learned physical
@@ -223,45 +211,46 @@ class CostModel:
 
     Args:
       kernel: see the class.
-      bound: one tile.
+      tile: see the class; or a `Choice` of a ranking.
 
     Returns:
       An `Explanation`: steps, bytes moved, padding, and the term of the time
       that bounds it.
 
     Raises:
-      UserError: `bound` is not a tile, the kernel's graph makes no sense, or
+      UserError: `tile` is not a tile, the kernel's graph makes no sense, or
         the model's tiles count elements.
     """
-    tile_search.require_tpu(self._ranker)
     own = kernel_arguments.kernel_of(kernel)
-    rows = self._with_tiles(own, [bound]).config_feat
     explainer = self._explainer(own)
+    if isinstance(tile, rank.Choice):
+      tile = tile.output_bounds, tile.kernel_bounds
+    rows = self._with_tiles(own, [tile]).config_feat
     return explainer.explain(explainer.tiles(rows))[0]
+
+  def _explainer(self, kernel: Kernel) -> explain.Explainer:
+    tile_search.require_tpu(self._ranker)
+    kernel_arguments.require_graph(kernel)
+    return explain.Explainer(kernel, self._constants)
 
   def _legal_tiles(self, kernel: Kernel) -> np.ndarray:
     """Rows of `config_feat`, float32 [tiles, 24]."""
-    tile_search.require_tpu(self._ranker)
-    kernel_arguments.require_graph(kernel)
     loops = self._explainer(kernel).loops
     legal = candidates.candidates(loops, most=tile_search.MOST_TILES)
     if not len(legal.tiles):
       raise UserError(f'{kernel.tile_id}: none of its {legal.combinations:,} '
-                      'tiles fits on-chip memory, by estimate; say which are '
-                      'meant with bounds=')
+                      'tiles fits on-chip memory, by estimate; name the tiles '
+                      'with bounds=')
     return tile_search.config_rows(loops, legal.tiles)
 
-  def _with_tiles(self, kernel: KernelLike,
+  def _with_tiles(self, kernel: Kernel,
                   bounds: Optional[BoundsLike]) -> Kernel:
     """The kernel with the tiles to score as its configurations."""
-    own = kernel_arguments.kernel_of(kernel)
-    return kernel_arguments.with_tiles(own, bounds, lambda: self._limits(own))
+    def limits() -> tuple[list[int], list[int]]:
+      grid = self._explainer(kernel).loops.grid
+      return list(grid.output_units), list(grid.kernel_units)
 
-  def _limits(self, kernel: Kernel) -> tuple[list[int], list[int]]:
-    """Largest bounds of the tiled tensor, and of a filter."""
-    tile_search.require_tpu(self._ranker)
-    grid = self._explainer(kernel).loops.grid
-    return list(grid.output_units), list(grid.kernel_units)
+    return kernel_arguments.with_tiles(kernel, bounds, limits)
 
   def _new_scores(self, kernel: Kernel) -> scoring.Scores:
     stats = self._ranker.stats

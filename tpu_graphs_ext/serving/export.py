@@ -6,11 +6,9 @@ model's name and the checksums of the other files.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -73,74 +71,50 @@ def export(model_dir: str, out: str,
   """
   path = os.path.normpath(files.require_path('--out', out))
   _require_ours(path)
-  with _write_errors_reported(path):
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
   ranker = scoring.load_ranker(model_dir, loading)
-  module, signatures = servable(ranker)
-  with _write_errors_reported(path), files.new_folder(path) as temporary:
-    with artifacts.quiet_keras():
-      tf.saved_model.save(module, temporary, signatures=signatures)
-    run_path = artifacts.run_path_of(artifacts.load_run(model_dir).model_dir)
-    files.write_file(os.path.join(temporary, MARK), json.dumps({
-        'what': _WHAT, 'version': _VERSION,
-        'model': type(ranker.model).__name__,
-        'run': os.path.basename(run_path), 'num_ops': ranker.num_ops,
-        'versions': {'tpu_graphs_ext': tpu_graphs_ext.__version__,
-                     'tensorflow': tf.__version__},
-        'files': files.sums(temporary)}, indent=2).encode())
-    _require_ours(path)  # Again, because saving takes a while.
-  inputs = {}
-  for spec in tf_program.kernel_specs(ranker):
-    axes = ', '.join(str(size or _ROWS[spec.name]) for size in spec.shape)
-    inputs[spec.name] = f'{spec.dtype.name} [{axes}]'
-  return Export(path, type(ranker.model).__name__, ranker.num_ops, inputs)
-
-
-def servable(ranker: scoring.Ranker) -> tuple[tf.Module, dict]:
-  """The variables to save, and the function of the signature."""
+  program = tf_program.compiled(ranker, for_export=True)
   module = tf.Module()
   module.model_variables = list(ranker.model.variables)
-  return module, {SIGNATURE: tf_program.compiled(
-      ranker, tf_program.checked_kernel_function(ranker),
-      tf_program.kernel_specs(ranker))}
+  kind = type(ranker.model).__name__
+  try:
+    with files.new_folder(path) as temporary, artifacts.quiet_keras():
+      tf.saved_model.save(module, temporary, signatures={SIGNATURE: program})
+      files.write_file(os.path.join(temporary, MARK), json.dumps({
+          'what': _WHAT, 'version': _VERSION, 'model': kind,
+          'run': os.path.basename(artifacts.run_path_of(
+              artifacts.load_run(model_dir).model_dir)),
+          'num_ops': ranker.num_ops,
+          'versions': {'tpu_graphs_ext': tpu_graphs_ext.__version__,
+                       'tensorflow': tf.__version__},
+          'files': files.sums(temporary)}, indent=2).encode())
+      _require_ours(path)  # Again, because saving takes a while.
+  except OSError as error:
+    raise files.cannot_be_written(f'--out={path}', error) from error
+  except tf.errors.OpError as error:  # So TensorFlow reports a full disk.
+    raise UserError(f'--out={path}: cannot be written ({str(error)[:300]}); '
+                    'free some space, or choose another place') from error
+  inputs = {spec.name: f'{spec.dtype.name} [{_axes(spec)}]'
+            for spec in tf_program.kernel_specs(ranker)}
+  return Export(path, kind, ranker.num_ops, inputs)
+
+
+def _axes(spec: tf.TensorSpec) -> str:
+  return ', '.join(str(size or _ROWS[spec.name]) for size in spec.shape)
 
 
 def _require_ours(path: str) -> None:
   """Raises a UserError if the folder holds anything but an export."""
-  if not os.path.lexists(path):
-    return
-  if os.path.islink(path) or not os.path.isdir(path):
-    kind = 'a link' if os.path.islink(path) else 'not a folder'
-    raise UserError(f'--out={path}: is {kind}; name a folder')
-  known = _sums_in(os.path.join(path, MARK))
-  strangers = [name for name in files.foreign(path, known)
-               if not known or name != MARK]
-  if strangers:
+  if os.path.islink(path) or (
+      os.path.exists(path) and not os.path.isdir(path)):
+    raise UserError(f'--out={path}: is not a folder; name a folder')
+  try:
+    mark = files.read_json(os.path.join(path, MARK))
+    known = {**mark['files'], MARK: files.sums(path)[MARK]} if (
+        mark['what'] == _WHAT) else {}
+  except (UserError, LookupError, TypeError):  # There is no such mark.
+    known = {}
+  if strangers := files.foreign(path, known):
     raise UserError(
         f'--out={path}: holds {strangers[0]!r}, which no export wrote, or '
         'which was changed since; name a new or an empty folder, or remove '
         'this one by hand if nothing in it is needed')
-
-
-def _sums_in(path: str) -> dict[str, str]:
-  """The checksums in an export's mark; {} without such a mark."""
-  try:
-    mark = {} if os.path.islink(path) else files.read_json(path)
-  except UserError:
-    return {}
-  whole = isinstance(mark, dict) and mark.get('what') == _WHAT and isinstance(
-      mark.get('files'), dict)
-  return mark['files'] if whole else {}
-
-
-@contextlib.contextmanager
-def _write_errors_reported(path: str) -> Iterator[None]:
-  """TensorFlow and the system report a full disk in many ways."""
-  try:
-    yield
-  except OSError as error:
-    raise files.cannot_be_written(f'--out={path}', error) from error
-  except tf.errors.OpError as error:
-    raise UserError(f'--out={path}: cannot be written '
-                    f'({str(error)[:300]}); free some space, or choose '
-                    'another place') from error

@@ -31,6 +31,7 @@ from tpu_graphs_ext.hlo import (
   tpu_compiler,
   tuning,
 )
+from tpu_graphs_ext.serving.kernel_arguments import never_timed
 from tpu_graphs_ext.tasks import kernel_inputs
 
 DEFAULT_TPU = 'v3'  # What the data set was timed on.
@@ -94,18 +95,12 @@ def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
   generation = libtpu.generation_of(tpu)
   path = os.path.expanduser(name)
   if lowering.names_function(name):
-    libtpu.library()  # Before the function's module runs.
     module = subprocesses.lower_named(
         name, lowering.parse_arguments(shapes), jax_python)
     return from_program(name, module, 'hlo', generation)
   if not os.path.exists(path):
     raise UserError(f'{name}: no such file; a function is named as '
                     'module:function')
-  if shapes:
-    raise UserError(f'--shapes goes with a function; {name} is a file')
-  if os.path.isdir(path):
-    raise UserError(f'{name}: is a folder; name a file of it, or rank the '
-                    'tiles of its .npz files with --data')
   if path.endswith('.npz'):
     return Source(name, list(map(
         SourceKernel, kernel_inputs.read_kernels(path))))
@@ -127,11 +122,9 @@ def from_function(function: Callable, arguments: Any,
                   tpu: str = DEFAULT_TPU) -> Source:
   """Lowers a function in this process, and compiles it; see `lower_function`.
   """
-  generation = libtpu.generation_of(tpu)
-  libtpu.library()  # Before anything takes long.
   return from_program(
       getattr(function, '__name__', type(function).__name__),
-      lower_function(function, arguments), 'hlo', generation)
+      lower_function(function, arguments), 'hlo', libtpu.generation_of(tpu))
 
 
 def lower_function(function: Callable, arguments: Any) -> bytes:
@@ -149,11 +142,9 @@ def lower_function(function: Callable, arguments: Any) -> bytes:
       raise UserError(f'shapes={arguments!r}: goes with the name of a '
                       'function; give shapes such as "f32[512,1024]"')
     arguments = lowering.arguments_of_shapes(function, shapes)
-  elif arguments is None:
-    arguments = ()
-  elif not isinstance(arguments, (tuple, list)):
+  elif arguments is not None and not isinstance(arguments, (tuple, list)):
     arguments = (arguments,)
-  return lowering.lower(function, tuple(arguments))
+  return lowering.lower(function, tuple(arguments or ()))
 
 
 def default_of(kernel: Kernel) -> Optional[int]:
@@ -174,19 +165,19 @@ def default_of(kernel: Kernel) -> Optional[int]:
 
 def _from_tuning_data(name: str, data, stem: str,
                       generation: libtpu.Generation) -> Source:
+  """Modules without two runs that count are ranked as never timed."""
   found = Source(name, [])
   for module_data in data.modules:
     try:
       kernels = tuning.tile_kernels(
           protos.TuningData(modules=[module_data]), stem)
-      unmeasured = 'it has no two runs that count'
-    except UserError as error:
-      kernels, unmeasured = [], str(error)
+    except UserError:
+      kernels = []
     found.kernels.extend(map(SourceKernel, kernels))
     if not kernels:
       module = protos.as_module(module_data.module)
       found.notes.append(f'module {module.name!r} is ranked as one that was '
-                         f'never timed: {unmeasured}')
+                         'never timed: it has no two runs that count')
       # The data set's modules are kernels that a TPU's compiler made.
       part = _from_hlo(name, hlo_files.HloFile(module, True), generation)
       found.kernels.extend(part.kernels)
@@ -239,6 +230,7 @@ def from_program(name: str, content: bytes, program_format: str,
 
 def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
                    notes: list[str]) -> Source:
+  """Adds to the notes what was left out."""
   kernels = [kernel for kernel in program.kernels if _has_tiles(kernel)]
   if program.pallas:
     written = (f'{shortened(program.pallas)}: written in Pallas, so the author '
@@ -310,8 +302,7 @@ def untiled_kernel(module, name: str) -> tuple[Kernel, list[str]]:
   Raises:
     UserError: a tensor has more dimensions than features have columns.
   """
-  nodes = [node for computation in module.computations
-           for node in computation.instructions]
+  nodes = list(protos.nodes(module))
   for node in nodes:
     if len(node.shape.dimensions) > schema.MAX_DIMS:
       raise UserError(
@@ -321,8 +312,7 @@ def untiled_kernel(module, name: str) -> tuple[Kernel, list[str]]:
   unknown = sorted({node.opcode for node in nodes} - set(schema.OPCODES))
   notes = [f'the model does not know what {shortened(unknown)} does: no '
            'number of the data set stands for it'] if unknown else []
-  arrays = features.module_arrays(module)
-  none = np.zeros(0, np.int64)
+  arrays, none = features.module_arrays(module), np.zeros(0, np.int64)
   return Kernel(
       tile_id=name, node_feat=arrays.node_feat,
       node_opcode=arrays.node_opcode, edge_index=arrays.edge_index,
@@ -334,17 +324,14 @@ def _with_window(kernel: Kernel,
                  window: tpu_compiler.Window) -> tuple[Kernel, list[str]]:
   """The kernel with the compiler's tile as its one configuration."""
   grid = feature_loops.kernel_loops(kernel).grid
-  given = window.output_bounds, window.kernel_bounds
-  limits = grid.output_units, grid.kernel_units
-  if not grid.bounded or list(map(len, given)) != list(map(len, limits)) or any(
-      not 0 < bound <= most for bounds, largest in zip(given, limits)
-      for bound, most in zip(bounds, largest)):
+  bounds = [*window.output_bounds, *window.kernel_bounds]
+  most = [*grid.output_units, *grid.kernel_units]
+  if not grid.bounded or len(window.output_bounds) != len(
+      grid.output_units) or len(bounds) != len(most) or any(
+          not 0 < bound <= limit for bound, limit in zip(bounds, most)):
     return kernel, [
-        f"the compiler's tile, output {list(given[0])}, kernel "
-        f'{list(given[1])}, belongs to another tensor than the one that is '
-        'tiled here']
-  one = np.ones(1, np.int64)
-  return dataclasses.replace(
-      kernel, runtime_ns=one, normalizer_ns=one,
-      config_feat=features.config_features(
-          given[1], given[0])[np.newaxis]), []
+        "the compiler's tile, output "
+        f'{list(window.output_bounds)}, kernel {list(window.kernel_bounds)}, '
+        'belongs to another tensor than the one that is tiled here']
+  return never_timed(kernel, features.config_features(
+      window.kernel_bounds, window.output_bounds)[np.newaxis]), []

@@ -2,8 +2,7 @@
 
 The program drops the columns that training dropped, scales the rest, turns
 opcodes that the model never saw into 0, and calls the model's `forward`. Once
-traced it needs neither this package nor TF-GNN, so it checks its tensors itself
-and raises `InvalidArgumentError` with a message.
+traced it needs neither this package nor TF-GNN.
 
     node_feat     float32 [nodes, 140]
     node_opcode   uint8 [nodes]
@@ -12,8 +11,6 @@ and raises `InvalidArgumentError` with a message.
 """
 
 from __future__ import annotations
-
-from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -24,10 +21,6 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import tile_batches
 
 OUTPUT = 'scores'
-# node_feat, node_opcode, edge_index, config_feat -> float32 [configs].
-KernelFunction = Callable[..., tf.Tensor]
-# The same -> {'scores': float32 [configs]}; lower is faster.
-ScoringFunction = Callable[..., dict[str, tf.Tensor]]
 
 
 def kernel_specs(ranker: scoring.Ranker) -> tuple[tf.TensorSpec, ...]:
@@ -40,17 +33,31 @@ def kernel_specs(ranker: scoring.Ranker) -> tuple[tf.TensorSpec, ...]:
           tf.TensorSpec([None, config], tf.float32, 'config_feat'))
 
 
-def compiled(ranker: scoring.Ranker, function: Callable[..., Any],
-             specs: tuple[tf.TensorSpec, ...]
+def compiled(ranker: scoring.Ranker, for_export: bool = False
              ) -> tf.types.experimental.PolymorphicFunction:
-  """A function of a ranker's model, traced once for all sizes.
+  """The model's `forward` for one kernel, traced once for all sizes.
+
+  It takes the four tensors and returns float32 [configs], lower is faster.
+  `for_export` it returns them as {'scores': ...}, and checks its tensors
+  itself: it raises `InvalidArgumentError`.
 
   Raises:
     UserError: the model cannot be traced.
   """
+  specs = kernel_specs(ranker)
+
+  def scores(node_feat, node_opcode, edge_index, config_feat):
+    tensors = node_feat, node_opcode, edge_index, config_feat
+    if not for_export:
+      return _scores(ranker, *tensors)
+    found = _scores(ranker, *_checked(specs, *tensors))
+    return {OUTPUT: _passed([_check(
+        tf.reduce_all(tf.math.is_finite(found)),
+        'the model gives scores that are NaN or infinite')], found)[0]}
+
   # The package's own models need no AutoGraph, which makes tracing slow.
   own = type(ranker.model).__module__ == load_models.models_module().__name__
-  program = tf.function(function, input_signature=specs, autograph=not own)
+  program = tf.function(scores, input_signature=specs, autograph=not own)
   try:
     program.get_concrete_function()
   except Exception as error:  # A user's models.py may raise anything.
@@ -63,33 +70,30 @@ def compiled(ranker: scoring.Ranker, function: Callable[..., Any],
   return program
 
 
-def kernel_function(ranker: scoring.Ranker) -> KernelFunction:
-  """Scores one kernel with the model's `forward`; to be traced."""
-  forward, num_ops = ranker.model.forward, ranker.num_ops
-
-  def scores(node_feat, node_opcode, edge_index, config_feat):
-    opcode = tf.where(tf.cast(node_opcode, tf.int32) < num_ops, node_opcode,
-                      tf.zeros_like(node_opcode))
-    node_graph = tf.zeros_like(node_opcode, tf.int64)  # All of kernel 0.
-    config_graph = tf.zeros_like(config_feat[:, 0], tf.int64)
-    graph = tile_batches.graph_tensor({
-        'op': opcode,
-        'op_feats': _scaled(ranker.stats.node, node_feat),
-        'op_sizes': tf.shape(node_feat, tf.int64)[:1],
-        'op_graph': node_graph,
-        'consumer': edge_index[:, 0],
-        'producer': edge_index[:, 1],
-        'feed_sizes': tf.shape(edge_index, tf.int64)[:1],
-        'config_feats': _scaled(ranker.stats.config, config_feat),
-        'runtimes': tf.ones_like(config_graph, tf.float64),  # Never read.
-        'normalizers': tf.ones_like(config_graph),
-        'config_sizes': tf.shape(config_feat, tf.int64)[:1],
-        'config_graph': config_graph,
-        'tile_id': tf.constant([b'']),
-    })
-    return tf.reshape(forward(graph, tf.shape(config_feat)[0]), [-1])
-
-  return scores
+def _scores(ranker: scoring.Ranker, node_feat: tf.Tensor,
+            node_opcode: tf.Tensor, edge_index: tf.Tensor,
+            config_feat: tf.Tensor) -> tf.Tensor:
+  opcode = tf.where(tf.cast(node_opcode, tf.int32) < ranker.num_ops,
+                    node_opcode, tf.zeros_like(node_opcode))
+  node_graph = tf.zeros_like(node_opcode, tf.int64)  # All of kernel 0.
+  config_graph = tf.zeros_like(config_feat[:, 0], tf.int64)
+  graph = tile_batches.graph_tensor({
+      'op': opcode,
+      'op_feats': _scaled(ranker.stats.node, node_feat),
+      'op_sizes': tf.shape(node_feat, tf.int64)[:1],
+      'op_graph': node_graph,
+      'consumer': edge_index[:, 0],
+      'producer': edge_index[:, 1],
+      'feed_sizes': tf.shape(edge_index, tf.int64)[:1],
+      'config_feats': _scaled(ranker.stats.config, config_feat),
+      'runtimes': tf.ones_like(config_graph, tf.float64),  # Never read.
+      'normalizers': tf.ones_like(config_graph),
+      'config_sizes': tf.shape(config_feat, tf.int64)[:1],
+      'config_graph': config_graph,
+      'tile_id': tf.constant([b'']),
+  })
+  return tf.reshape(
+      ranker.model.forward(graph, tf.shape(config_feat)[0]), [-1])
 
 
 def _scaled(stats: ColumnStats, table: tf.Tensor) -> tf.Tensor:
@@ -98,23 +102,12 @@ def _scaled(stats: ColumnStats, table: tf.Tensor) -> tf.Tensor:
   return (tf.gather(table, columns, axis=1) - low) / width
 
 
-def checked_kernel_function(ranker: scoring.Ranker) -> ScoringFunction:
-  """Checks one kernel's tensors, then scores it."""
-  score, specs = kernel_function(ranker), kernel_specs(ranker)
-
-  def scores(node_feat, node_opcode, edge_index, config_feat):
-    tensors = _checked(specs, node_feat, node_opcode, edge_index, config_feat)
-    return {OUTPUT: _finite(score(*tensors))}
-
-  return scores
-
-
 # --- Checks -------------------------------------------------------------------
 
 
-def _check(condition: tf.Tensor, text: str, *values: tf.Tensor):
-  """An operation that fails with the text and the values."""
-  return tf.debugging.Assert(condition, [text, *values], summarize=8)
+def _check(condition: tf.Tensor, *texts_and_values):
+  """An operation that fails with the texts and the values."""
+  return tf.debugging.Assert(condition, texts_and_values, summarize=8)
 
 
 def _passed(checks: list, *tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -146,9 +139,3 @@ def _checked(specs: tuple[tf.TensorSpec, ...],
                f'{name} has values that are NaN or infinite')
         for name, table in (('node_feat', node_feat),
                             ('config_feat', config_feat)))], *tensors)
-
-
-def _finite(scores: tf.Tensor) -> tf.Tensor:
-  return _passed([_check(
-      tf.reduce_all(tf.math.is_finite(scores)),
-      'the model gives scores that are NaN or infinite')], scores)[0]

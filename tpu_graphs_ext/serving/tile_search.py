@@ -1,14 +1,12 @@
 """A model's first choices among all legal tiles of a kernel, and why.
 
-Tiles are scored in parts. Those with equal scores are ordered by analytic time.
+Tiles with equal scores are ordered by analytic time.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
@@ -24,6 +22,7 @@ from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
 from tpu_graphs_ext.serving import kernel_sources
+from tpu_graphs_ext.serving.kernel_arguments import never_timed
 from tpu_graphs_ext.serving.tile_advice import (
   FROM_TIME,
   Advice,
@@ -34,6 +33,11 @@ from tpu_graphs_ext.serving.tile_advice import (
 MOST_TILES = 100_000  # Scored tiles of a kernel; of more, an even sample.
 _AT_ONCE = 8192  # Tiles in one call of the model.
 _MOST_WORKERS = 8  # Parts that are scored side by side: each takes memory.
+# Opcodes that nearly every kernel has, and those that say most about one.
+_PLAIN = frozenset({'parameter', 'fusion', 'constant', 'tuple', 'broadcast',
+                    'bitcast', 'get-tuple-element'})
+_TELLING = ('convolution', 'dot', 'reduce', 'reduce-window',
+            'select-and-scatter')
 
 
 def advise(model_dir: str, names: list[str], *, shapes: str = '',
@@ -61,17 +65,16 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
     except UserError as error:
       return kernel_sources.Source(name, [], [], [str(error)])
 
-  # Compiling the first function in another process hides loading the model.
+  # Compiling in another process hides loading the model, and ranking.
   pool = ThreadPoolExecutor(1)
-  first = pool.submit(read, names[0])
+  sources = [pool.submit(read, name) for name in names]
   try:
     ranker = scoring.load_ranker(model_dir, loading)
     require_tpu(ranker)
+    return [advice_on_source(ranker, source.result(), top_k, most_tiles)
+            for source in sources]
   finally:
-    pool.shutdown(wait=False)
-  return [advice_on_source(ranker, first.result() if number == 0
-                           else read(name), top_k, most_tiles)
-          for number, name in enumerate(names)]
+    pool.shutdown(wait=False, cancel_futures=True)
 
 
 def advice_on_source(ranker: scoring.Ranker, source: kernel_sources.Source,
@@ -124,10 +127,10 @@ def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
   if len(legal.tiles) < 2:
     notes.append('it has one legal tile, so there is nothing to choose')
   else:
+    rows = config_rows(explainer.loops, legal.tiles)
     unfamiliar += out_of_range.of_rows(
-        ranker.stats.config, kernel.tile_id, 'config_feat',
-        _parts(explainer, legal.tiles))
-    scores = _scores(ranker, kernel, explainer, legal.tiles, at_once)
+        ranker.stats.config, kernel.tile_id, 'config_feat', [rows])
+    scores = _scores(ranker, kernel, rows, at_once)
     times = explainer.terms(legal.tiles).time
     order = np.lexsort((times, scores))
     chosen, default_from = _default(found, explainer, legal.tiles)
@@ -168,28 +171,17 @@ def config_rows(loops: Loops, tiles: np.ndarray) -> np.ndarray:
       loops.grid.kernel_bounds(tiles), loops.grid.output_bounds(tiles))
 
 
-def _parts(explainer: explain.Explainer,
-           tiles: np.ndarray) -> Iterator[np.ndarray]:
-  """Rows of `config_feat`, not all at once."""
-  for start in range(0, len(tiles), _AT_ONCE):
-    yield config_rows(explainer.loops, tiles[start:start + _AT_ONCE])
-
-
-def _scores(ranker: scoring.Ranker, kernel: Kernel,
-            explainer: explain.Explainer, tiles: np.ndarray,
+def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
             at_once: int) -> np.ndarray:
-  """float32 [tiles]: the model's scores."""
-  def never_timed(rows: np.ndarray) -> Kernel:
-    ones = np.ones(len(rows), np.int64)
-    return dataclasses.replace(
-        kernel, config_feat=rows, runtime_ns=ones, normalizer_ns=ones)
-
-  kernel = ranker.prepared(never_timed(config_rows(explainer.loops, tiles[:1])))
-  parts = _parts(explainer, tiles)
-  workers = min(os.cpu_count() or 1, at_once, -(-len(tiles) // _AT_ONCE))
+  """float32 [tiles]: the model's scores of rows of `config_feat`."""
+  kernel = ranker.prepared(never_timed(kernel, rows[:1]))
+  parts = [rows[start:start + _AT_ONCE]
+           for start in range(0, len(rows), _AT_ONCE)]
+  workers = min(os.cpu_count() or 1, at_once, len(parts))
   with ThreadPoolExecutor(workers) as pool:
     return np.concatenate(list(pool.map(
-        lambda rows: ranker.scored(never_timed(rows)).of_tiles, parts)))
+        lambda part: ranker.scored(never_timed(kernel, part)).of_tiles,
+        parts)))
 
 
 def _default(found: kernel_sources.SourceKernel,
@@ -230,13 +222,6 @@ def _measured(kernel: Kernel,
   tiles = explainer.tiles(kernel.config_feat[slowest_first])
   return dict(zip(map(tuple, tiles.tolist()),
                   kernel.runtime_ns[slowest_first].tolist()))
-
-
-# Opcodes that nearly every kernel has, and those that say most about one.
-_PLAIN = frozenset({'parameter', 'fusion', 'constant', 'tuple', 'broadcast',
-                    'bitcast', 'get-tuple-element'})
-_TELLING = ('convolution', 'dot', 'reduce', 'reduce-window',
-            'select-and-scatter')
 
 
 def _opcodes(kernel: Kernel) -> list[str]:
