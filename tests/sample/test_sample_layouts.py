@@ -90,8 +90,9 @@ def test_it_is_not_written_twice_and_the_same_each_time(written, tmp_path):
 
 def test_flags_of_the_tile_task(capsys, tmp_path):
   for flag in ('--kernels=70', '--tpu=v3', '--seed=1'):
-    assert cli.main(['sample-data', '--task', 'layout', '--out',
-                     str(tmp_path / 'd'), flag]) == 1
+    with pytest.raises(SystemExit):
+      cli.main(['sample-data', '--task', 'layout', '--out',
+                str(tmp_path / 'd'), flag])
     assert flag.split('=')[0] in capsys.readouterr().err
     assert not (tmp_path / 'd').exists()
 

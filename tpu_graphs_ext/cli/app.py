@@ -16,13 +16,13 @@ import logging
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from typing import NoReturn, Optional
 
 import tpu_graphs_ext
 from tpu_graphs_ext.cli import assignment, flags, rank, verbs
-from tpu_graphs_ext.errors import UserError, did_you_mean, printable
+from tpu_graphs_ext.errors import UserError, printable
 from tpu_graphs_ext.files import read_json
 from tpu_graphs_ext.stacks.quiet import NoTerminal
 
@@ -49,45 +49,24 @@ class _Parser(argparse.ArgumentParser):
     self.exit(2, f'{self.prog}: error: {message}; see {self.prog} --help\n')
 
 
-class _Formatter(argparse.HelpFormatter):
-  """Keeps the lines of the examples; adds defaults, but not of switches."""
-
-  def _format_args(self, action, default_metavar):
-    return '' if action.type is flags.boolean else super()._format_args(
-        action, default_metavar)
-
-  def _format_action_invocation(self, action):
-    return super()._format_action_invocation(action).replace(' ,', ',')
-
-  def _fill_text(self, text, width, indent):
-    return text if '\n' in text else super()._fill_text(text, width, indent)
-
-  def _get_help_string(self, action):
-    if (action.default in (None, argparse.SUPPRESS, False, (), '')
-        or action.required or not action.option_strings):
-      return action.help
-    return f'{action.help} (default: %(default)s)'
-
-
 class _Completion(argparse.Action):
   """Prints the script of a shell."""
 
   def __call__(self, parser, namespace, values, option_string=None):
     import shtab  # Takes longer than all of --help.
-    every = make_parser()
-    for verb in flags.VERBS:
-      for one in _parser_of(every, verb)._actions:
+    every = make_parser(flags.VERBS)
+    for verb in every.verbs.values():
+      for one in verb._actions:
         if one.metavar and one.type not in (int, float, flags.boolean):
           one.complete = shtab.FILE
     print(shtab.complete(every, values))
     parser.exit()
 
 
-def make_parser(only: Optional[str] = None,
-                task: str = 'tile') -> argparse.ArgumentParser:
-  """The parser of all verbs; `only` that one, or None: all, have their flags.
+def make_parser(whole: Iterable[str], task: str = 'tile') -> _Parser:
+  """The parser of all verbs; `verbs` of it are their own parsers.
 
-  `task` is the task whose flags they are.
+  Those in `whole` have their flags, of the task.
   """
   parser = _Parser(
       prog='tpu-graphs-ext', allow_abbrev=False, usage='%(prog)s VERB [FLAGS]',
@@ -109,25 +88,23 @@ def make_parser(only: Optional[str] = None,
     verb = flags.VERBS[name]
     summary = verb.summary
     one = subparsers.add_parser(
-        name, help=summary, formatter_class=_Formatter, allow_abbrev=False,
-        description=f'{summary[0].upper()}{summary[1:]}. {verb.more}'.strip(),
+        name, help=summary, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=textwrap.fill(
+            f'{summary[0].upper()}{summary[1:]}. {verb.more}', 78),
         epilog='\n  '.join(['examples:', *(
             f'tpu-graphs-ext {name} {words}' for words in verb.examples)]))
-    if only in (None, name):
+    if name in whole:
       _add_flags(one, [*_EVERY_VERB, *verb.flags(task)])
+  parser.verbs = subparsers.choices
   return parser
 
 
 def _add_flags(parser: argparse.ArgumentParser,
                added: Sequence[flags.Flag]) -> None:
-  """Adds flags, each under the heading that `flags.GROUPS` has for it."""
-  places = {name: group for title, names in flags.GROUPS.items()
-            for group in [parser.add_argument_group(title)]
-            for name in names.split()}
   one_of, usage = None, []
   for names, options in added:
-    place = next((places[name] for name in (
-        name.lstrip('-') for name in names) if name in places), parser)
+    place = parser
     if options.get('one_of'):
       options = {name: options[name] for name in options if name != 'one_of'}
       one_of = one_of or parser.add_mutually_exclusive_group(required=True)
@@ -141,40 +118,31 @@ def _add_flags(parser: argparse.ArgumentParser,
 def parse(argv: Sequence[str]) -> argparse.Namespace:
   """Reads a command, or exits with 2 and one line about what is wrong."""
   words = list(argv)
-  if words[1:] and words[0] in ('--quiet', '-v', '--verbose'):
-    words[:2] = words[1], f'{words[0]}=true'  # Before the verb, too.
-  top = make_parser(only='')
   name = words[0] if words else ''
   if name not in flags.VERBS:
-    if name and not name.startswith('-'):
-      hint = did_you_mean(name, list(flags.VERBS), cutoff=0.7)
-      top.error(f'there is no verb {name!r}{"; " if hint else ""}{hint}')
-    return top.parse_args(words)
+    return make_parser(()).parse_args(words)
   try:
     if name == 'run':  # The rest of its words are a script's.
-      return make_parser(name).parse_args(words)
+      return make_parser([name]).parse_args(words)
     words = list(map(_underscored, words))
-    early = _Parser(prog=f'{top.prog} {name}', add_help=False,
+    early = _Parser(prog=f'tpu-graphs-ext {name}', add_help=False,
                     allow_abbrev=False)
     early.add_argument('--config')
     early.add_argument('--task')
     if config := early.parse_known_args(words)[0].config:
       words[1:1] = _read_config(config)
     task = early.parse_known_args(words)[0].task
-    parser = make_parser(name, task if task in flags.TASKS else 'tile')
-    args, unknown = parser.parse_known_args(
-        _spelled_out(_parser_of(parser, name), words))
+    verb = make_parser(
+        [name], task if task in flags.TASKS else 'tile').verbs[name]
+    switches = {flag for action in verb._actions
+                if action.type is flags.boolean
+                for flag in action.option_strings}
+    # --json FILE as --json=true FILE, so that a switch takes no file.
+    return verb.parse_args(
+        [f'{word}=true' if word in switches else word for word in words[1:]],
+        argparse.Namespace(verb=name))
   except UserError as error:
-    top.error(str(error))
-  if unknown:
-    _refuse(parser, name, unknown)
-  return args
-
-
-def _parser_of(parser: argparse.ArgumentParser,
-               verb: str) -> argparse.ArgumentParser:
-  return next(action for action in parser._actions
-              if action.dest == 'verb').choices[verb]
+    make_parser(()).error(str(error))
 
 
 def _underscored(word: str) -> str:
@@ -200,43 +168,19 @@ def _read_config(path: str) -> list[str]:
   return words
 
 
-def _spelled_out(verb: argparse.ArgumentParser,
-                 words: Sequence[str]) -> list[str]:
-  """`--json FILE` as `--json=true FILE`, so that a switch takes no file."""
-  switches = {flag for action in verb._actions if action.type is flags.boolean
-              for flag in action.option_strings}
-  return [f'{word}=true' if word in switches
-          and following.lower() not in flags.BOOLEANS else word
-          for word, following in zip(words, [*words[1:], ''])]
-
-
-def _refuse(parser: argparse.ArgumentParser, verb: str,
-            unknown: Sequence[str]) -> NoReturn:
-  """Names the nearest flags of the verb, and exits with 2."""
-  def names_of(every: argparse.ArgumentParser) -> list[str]:
-    return list(_parser_of(every, verb)._option_string_actions)
-
-  name = unknown[0].partition('=')[0]
-  # Stricter than for names, as all flags have their dashes in common.
-  hint = did_you_mean(name, names_of(parser), cutoff=0.7)
-  for task in flags.TASKS:
-    if name in names_of(make_parser(verb, task)):
-      hint = f'{name} goes with --task {task}'
-  _parser_of(parser, verb).error(
-      f'unrecognized arguments: {" ".join(unknown)}'
-      f'{"; " if hint else ""}{hint}')
-
-
 def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs one verb; returns the exit code.
 
-  Without `argv` this is the process's command, which then ends without
-  unloading TensorFlow, as that takes a second or more.
+  Without `argv` this is the process's command: SIGTERM ends it as Ctrl-C does,
+  and it does not unload TensorFlow, which takes a second or more.
   """
   if argv is not None:
     return _run(argv)
   codes = []
   atexit.register(_leave, codes)  # The first to be registered is the last run.
+  sys.stdout.reconfigure(errors='replace')  # Letters that a terminal lacks.
+  if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    signal.signal(signal.SIGTERM, _terminate)
   codes.append(_run(sys.argv[1:]))
   return codes[0]
 
@@ -250,6 +194,14 @@ def _leave(codes: Sequence[int]) -> None:
     os._exit(codes[0])
 
 
+class _Terminated(KeyboardInterrupt):
+  """SIGTERM, as a queue sends it when the time is up."""
+
+
+def _terminate(unused_number, unused_frame) -> NoReturn:
+  raise _Terminated
+
+
 def _run(argv: Sequence[str]) -> int:
   args = parse(argv)
   _set_up_logging(args.quiet, args.verbose)
@@ -257,7 +209,7 @@ def _run(argv: Sequence[str]) -> int:
   # matters is raised as an exception. Read when TensorFlow is imported.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   try:
-    with _ended_by_sigterm(), _progress(args.quiet):
+    with _progress(args.quiet):
       code = flags.VERBS[args.verb].run(args)
     sys.stdout.flush()
     return code or 0
@@ -282,27 +234,6 @@ def _progress(quiet: bool) -> contextlib.AbstractContextManager:
   from tqdm.contrib.logging import logging_redirect_tqdm
   return (contextlib.redirect_stderr(NoTerminal(sys.stderr)) if quiet
           else logging_redirect_tqdm())
-
-
-class _Terminated(KeyboardInterrupt):
-  """SIGTERM, as a queue sends it when the time is up."""
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-  """SIGTERM ends what runs as Ctrl-C does; so it is put in order first."""
-  def end(unused_number, unused_frame):
-    raise _Terminated
-
-  if (threading.current_thread() is not threading.main_thread()
-      or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
-    yield
-    return
-  signal.signal(signal.SIGTERM, end)
-  try:
-    yield
-  finally:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _set_up_logging(quiet: bool, verbose: bool) -> None:

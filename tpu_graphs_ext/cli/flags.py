@@ -2,7 +2,7 @@
 
 A verb is a function with the decorator `verb`, which names its flags. A field
 of a settings dataclass becomes a flag by `of_settings`, with the field's name,
-type, default, help and choices: a new field needs only a heading in `GROUPS`.
+type, default, help and choices.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import glob
 import json
 import logging
 import os
-import pathlib
-import sys
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
@@ -26,23 +24,11 @@ from tpu_graphs_ext.engine.settings import (
   Training,
   TrainSettings,
 )
-from tpu_graphs_ext.errors import UserError, did_you_mean, shortened
+from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.files import path_flag
 from tpu_graphs_ext.tasks import layout_settings
 
 _log = logging.getLogger(__name__)
-# Heading of --help -> its flags; the others come first.
-GROUPS = {
-    'data':
-        'task data data_root cache_dir toy_data source search max_configs',
-    'model':
-        'dir model models_py model_kwargs_json members stats keep_repeats',
-    'training':
-        'recipe epochs early_stop lr lr_schedule clip_norm losses batch '
-        'configs list_size keep_nodes seed validate_batches eval_every',
-    'output':
-        'out out_dir results_csv run_id test_mode resume tensorboard '
-        'csv json by_kernel all verbose quiet'}
 # Settings that must not be empty; other paths may be: it means no file.
 _NEEDED_PATHS = ('data_root', 'out_dir')
 
@@ -94,19 +80,15 @@ def verb(summary: str, *examples: str, flags: Any = (),
   return add
 
 
-BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
-
-
 def boolean(text: str) -> bool:
-  if text.lower() not in BOOLEANS:
+  if text.lower() not in ('true', '1', 'false', '0'):
     raise argparse.ArgumentTypeError(f'must be true or false; got {text!r}')
-  return BOOLEANS[text.lower()]
+  return text.lower() in ('true', '1')
 
 
 def at_least(least: int) -> Callable[[str], int]:
   def whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 19
-            and int(text) >= least):
+    if not (text.isdecimal() and int(text) >= least):
       raise argparse.ArgumentTypeError(
           f'must be a whole number of at least {least}; got {text!r}')
     return int(text)
@@ -134,8 +116,7 @@ def model_dir(text: str, out_dir: str, label: str = '--dir') -> str:
   if ',' in text:
     return ','.join(model_dir(part, out_dir) for part in text.split(','))
   folder, name = os.path.split(path_flag(label)(text))
-  latest = name == 'latest' and not os.path.exists(os.path.expanduser(text))
-  if latest:
+  if latest := name == 'latest':
     folder, name = folder or out_dir, 'model_'
   start = os.path.expanduser(os.path.join(folder, name))
   if os.path.exists(start) or not name.startswith('model_'):
@@ -153,6 +134,8 @@ def model_dir(text: str, out_dir: str, label: str = '--dir') -> str:
 def flag(name: str, metavar: Optional[str], help: str, default: Any = None,
          **options: Any) -> Flag:
   """Any flag, or an argument without dashes; '--a --b' has two names."""
+  if default not in (None, False, '', ()):
+    help = f'{help} (default: {default})'
   return name.split(), {
       'metavar': metavar, 'help': help, 'default': default, **options}
 
@@ -170,20 +153,10 @@ def path(name: str, metavar: str, help: str, default: Any = None,
   return flag(name, metavar, help, default, type=path_flag(label), **options)
 
 
-def choice(name: str, choices: Iterable[str], help: str, default: Any = None,
-           type: Callable = str) -> Flag:
-  """One of a few words; a misspelt one is answered by the nearest."""
-  choices = tuple(choices)
-
-  def chosen(text: str) -> Any:
-    if text not in choices:
-      hint = did_you_mean(text, choices)
-      raise argparse.ArgumentTypeError(
-          f'must be {" or ".join(map(repr, choices))}; got {text!r}'
-          f'{"; " if hint else ""}{hint}')
-    return type(text)
-
-  return flag(name, None, help, default, choices=choices, type=chosen)
+def choice(name: str, choices: Iterable[str], help: str,
+           default: Any = None) -> Flag:
+  """One of a few words."""
+  return flag(name, None, help, default, choices=tuple(choices))
 
 
 def model_flag(task: str, names: str = '--dir', more: str = '',
@@ -235,28 +208,12 @@ def of_settings(settings_class: type, *without: str) -> list[Flag]:
     if of is bool:
       found.append(switch(name, help, field.default))
     elif field.metadata['choices']:
-      found.append(choice(name, field.metadata['choices'], help,
-                          field.default, of))
+      found.append(choice(
+          name, field.metadata['choices'], help, field.default))
     else:
       found.append(flag(
           name, field.name.upper(), help, field.default,
           type=path_flag(name) if field.name in _NEEDED_PATHS else of))
-  return found
-
-
-def loading(args: argparse.Namespace) -> Loading:
-  """How to load the task's models; baseline runs do not name their data root.
-
-  If the default is missing, it is the folder that --data is a split of.
-  """
-  found = given(args, TASKS[args.task].loading)
-  data = getattr(args, 'data', '')
-  split = pathlib.Path(data).expanduser().absolute()
-  if (data and found.data_root == type(found).data_root
-      and not os.path.isdir(os.path.expanduser(found.data_root))
-      and (split.parent / 'train').is_dir()):
-    found = dataclasses.replace(found, data_root=str(
-        split.parents[0 if args.task == 'tile' else 2]))
   return found
 
 
@@ -266,6 +223,11 @@ def given(args: argparse.Namespace, settings_class: type) -> Any:
       field.name: getattr(args, field.name)
       for field in dataclasses.fields(settings_class)
       if hasattr(args, field.name)})
+
+
+def loading(args: argparse.Namespace) -> Loading:
+  """How to load models of the chosen task."""
+  return given(args, TASKS[args.task].loading)
 
 
 def say_loading() -> None:
@@ -282,7 +244,5 @@ def few_threads(args: argparse.Namespace) -> None:
 
 def show(args: argparse.Namespace, to_json: Callable[[], Any],
          text: Callable[[], str]) -> None:
-  """Prints what a verb found; letters that the terminal lacks become '?'."""
-  found = json.dumps(to_json(), indent=2) if args.json else text()
-  encoding = sys.stdout.encoding or 'ascii'
-  print(found.encode(encoding, 'replace').decode(encoding))
+  """Prints what a verb found."""
+  print(json.dumps(to_json(), indent=2) if args.json else text())

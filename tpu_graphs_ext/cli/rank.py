@@ -84,10 +84,6 @@ def _check(args: Namespace) -> None:
       (args.files and args.data,
        f'--data={args.data}: ranks the tiles that files list, FILE all legal '
        'ones; give one of the two'),
-      (args.blocks and len(args.files) != 1,
-       '--blocks goes with one module:function'),
-      (args.shapes and not args.files,
-       '--shapes goes with module:function; name one'),
       (many and not args.out,
        '--workers needs --out; name the .jsonl to write'),
       (args.out and not many,
@@ -96,7 +92,11 @@ def _check(args: Namespace) -> None:
        '--json changes what is printed; name a .jsonl as --out'),
       (many and (args.shapes or args.blocks or args.jax_python),
        '--shapes, --blocks and --jax_python go with module:function; workers '
-       'rank files')):
+       'rank files'),
+      (args.blocks and len(args.files) != 1,
+       '--blocks goes with one module:function'),
+      (args.shapes and not args.files,
+       '--shapes goes with module:function; name one')):
     if is_wrong:
       raise UserError(rule)
 

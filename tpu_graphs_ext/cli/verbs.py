@@ -7,7 +7,6 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from typing import Any
 
 from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import (
@@ -138,40 +137,29 @@ def featurize(args: Namespace) -> None:
     print(file)
 
 
+def _sample_flags(task: str) -> Iterator[flags.Flag]:
+  yield flags.CHOSEN_TASK
+  yield path('--out', 'DIR', 'folder to write', required=True)
+  if task == 'tile':
+    yield flag('--kernels', 'N', 'kernels of all splits together, or `all`',
+               700, type=lambda text: text if text == 'all' else positive(text))
+    yield flags.choice('--tpu', ('v3', 'v5e'), 'generation that the kernels '
+                       'were compiled for', 'v3')
+    yield flag('--seed', 'SEED', 'equal seeds give equal files', 0, type=int)
+
+
 @flags.verb(
     "write a data root to try everything on: kernels of Google's TPU compiler",
-    '--out DATA', '--out DATA --kernels=all --tpu=v5e', flags=[
-        path('--out', 'DIR', 'folder to write', required=True),
-        flag('--kernels', 'N', 'kernels of all splits together, or `all`; not '
-             'given: enough to train for a few minutes',
-             type=lambda text: text if text == 'all' else positive(text)),
-        flags.choice('--tpu', ('v3', 'v5e'), 'generation that the kernels were '
-                     'compiled for; not given: v3'),
-        TASK,
-        flag('--seed', 'SEED', 'equal seeds give equal files', 0, type=int)])
+    '--out DATA', '--out DATA --kernels=all --tpu=v5e', flags=_sample_flags)
 def sample_data(args: Namespace) -> None:
   if args.task == 'layout':
     from tpu_graphs_ext.sample import write_layouts
-    _own(args, (), ('kernels', 'tpu', 'seed'))
     print(write_layouts.write_layout_data(args.out).text())
     return
   from tpu_graphs_ext.sample import write
-  own = _own(args, ('kernels', 'tpu'), ())
-  if args.kernels == 'all':
-    own['kernels'] = None
   print(write.write_sample_data(write.SampleDataSettings(
-      out=args.out, seed=args.seed, **own)).text())
-
-
-def _own(args: Namespace, own: tuple[str, ...],
-         others: tuple[str, ...]) -> dict[str, Any]:
-  """The task's own flags that are given; those of the other are refused."""
-  for name in others:
-    if getattr(args, name):
-      other, = set(TASKS) - {args.task}
-      raise UserError(f'--{name} goes with --task {other}; leave it out')
-  return {name: getattr(args, name) for name in own
-          if getattr(args, name) is not None}
+      out=args.out, seed=args.seed, tpu=args.tpu,
+      kernels=None if args.kernels == 'all' else args.kernels)).text())
 
 
 @flags.verb('print what features are scaled with, as --model_kwargs_json of a '
