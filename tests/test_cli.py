@@ -322,16 +322,3 @@ def test_predict_and_rank(model_flags, capsys, tmp_path):
         map(str, chosen + [0] * (5 - len(chosen))))
   assert cli.main(['rank', *model_flags, '--top_k=1']) == 0
   assert capsys.readouterr().out.count('\n      1 ') == 6
-
-
-def test_check_data_and_featurize(folder, shared_data, capsys, tmp_path):
-  assert cli.main(['check-data', str(folder / 'data')]) == 0
-  assert 'valid' in capsys.readouterr().out
-  (tmp_path / 'cut_0.npz').write_bytes(b'PK')
-  assert cli.main(['check-data', str(tmp_path), '--json']) == 1
-  assert 'cut_0.npz' in json.dumps(json.loads(capsys.readouterr().out))
-  out = tmp_path / 'out'
-  assert cli.main(['featurize', str(shared_data / 'op_tuning_data.pb'),
-                   '--out', str(out)]) == 0
-  paths = capsys.readouterr().out.splitlines()
-  assert len(paths) == 15 and sorted(paths) == sorted(map(str, out.iterdir()))

@@ -177,7 +177,9 @@ def test_the_folder_says_what_model_it_is(exported, saved_model_dir):
 @pytest.fixture
 def unsaved(monkeypatch):
   """Nothing is traced or saved, but a file of that name."""
-  monkeypatch.setattr(tf_program, 'compiled', lambda *unused, **options: None)
+  monkeypatch.setattr(
+      tf_program, 'compiled', lambda *unused, **options: tf.function(
+          lambda x: x, input_signature=[tf.TensorSpec([None], name='x')]))
   monkeypatch.setattr(
       tf.saved_model, 'save', lambda module, folder, signatures:
       open(os.path.join(folder, 'saved_model.pb'), 'w').close())

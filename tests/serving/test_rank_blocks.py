@@ -48,13 +48,10 @@ def test_products_of_matrices():
       lhs_contracting_dimensions=[3], rhs_contracting_dimensions=[3],
       lhs_batch_dimensions=[0, 2], rhs_batch_dimensions=[0, 2])
   assert products.product_of(attention) == Product(8, 64, 128, 32, 2, 2, 2)
-
-
-def test_rows_are_the_first_argument_s_whatever_the_order():
-  module = product_module(out=(1024, 512), swapped=True)
-  numbers = module.computations[0].instructions[2].dot_dimension_numbers
-  numbers.lhs_contracting_dimensions[:] = [0]
-  numbers.rhs_contracting_dimensions[:] = [1]
+  # Rows are the first argument's, whatever the order.
+  module = product_module(
+      out=(1024, 512), swapped=True, lhs_contracting_dimensions=[0],
+      rhs_contracting_dimensions=[1])
   assert products.product_of(module) == Product(1, 512, 256, 1024, 2, 2, 2)
 
 

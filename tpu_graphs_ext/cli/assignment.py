@@ -18,8 +18,7 @@ _RUNS_CODE = (
     '(/proc). It has a time limit, and no network where the system can take it '
     'away. Give it only what you would run yourself, or use an account or '
     'container made for it.')
-_TASK = flags.choice('--task', flags.TASKS, 'whose models: those of '
-                     'tiles_train.py, or of layout_train.py', 'tile')
+_TASK = flags.choice('--task', flags.TASKS, 'whose models.py', 'tile')
 _MODELS_PY = flag('--models_py', 'FILE',
                   "the models.py to hand in; empty: the package's", '')
 _ROOT = flag('--root', 'CHECKOUT', "the baseline's checkout; empty: what the "

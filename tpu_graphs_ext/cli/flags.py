@@ -37,18 +37,15 @@ class Task(NamedTuple):
   """What the flags of a task are made of; `engine.task` has the rest."""
   training: type[Training]
   loading: type[Loading]
-  problem: str
-  configs: str
   top_k: str
   csv_name: str
 
 
 TASKS = {
-    'tile': Task(TrainSettings, LoadSettings, 'kernel', 'tiles', '1,5,10',
-                 CSV_NAME),
+    'tile': Task(TrainSettings, LoadSettings, '1,5,10', CSV_NAME),
     'layout': Task(
         layout_settings.LayoutTrainSettings, layout_settings.LayoutLoadSettings,
-        'program', 'configurations', '1,10,100', layout_settings.CSV_NAME)}
+        '1,10,100', layout_settings.CSV_NAME)}
 
 
 # Names and options of `ArgumentParser.add_argument`. Exactly one of a verb's
@@ -161,7 +158,7 @@ def choice(name: str, choices: Iterable[str], help: str,
 
 def model_flag(task: str, names: str = '--dir', more: str = '',
                **options: Any) -> Flag:
-  """Names the trained model."""
+  """Names a trained model."""
   return flag(
       names, 'MODEL_DIR', 'folder model_<hash>, with its run file beside it. '
       'The first digits of the hash are enough; `latest` is the newest in its '
@@ -169,13 +166,12 @@ def model_flag(task: str, names: str = '--dir', more: str = '',
           text, TASKS[task].training.out_dir, names.split()[0]))
 
 
-def any_model_flag(task: str, names: str = '--dir', more: str = '',
-                   **options: Any) -> Flag:
-  """The same of verbs that also take the package's model of the tile task."""
+def any_model_flag(task: str, names: str = '--dir', **options: Any) -> Flag:
+  """The same of verbs that use the package's model where none is named."""
   if task != 'tile':
-    return model_flag(task, names, more, required=True, **options)
-  more = '; `pretrained` is the model in this package' + more
-  return model_flag(task, names, more, default='pretrained', **options)
+    return model_flag(task, names, required=True, **options)
+  return model_flag(task, names, '; `pretrained` is the model in this package',
+                    default='pretrained', **options)
 
 
 def data_flag(task: str, split: str, before: str = '') -> Flag:
@@ -186,12 +182,8 @@ def data_flag(task: str, split: str, before: str = '') -> Flag:
       f'<data_root>/<source>/<search>/{split}'), '')
 
 
-TASK = choice('--task', TASKS, 'kernels with tiles, or programs with layouts',
-              'tile')
-# Of verbs whose other flags depend on the task.
-CHOSEN_TASK = choice('--task', TASKS, 'what to rank: tiles of kernels or '
-                     'layouts of programs; `--task layout --help` lists the '
-                     'flags of the latter', 'tile')
+TASK = choice('--task', TASKS, 'tiles of kernels or layouts of programs; '
+              '`--task layout --help` lists the flags of the latter', 'tile')
 JSON = switch('--json', 'print JSON instead of text')
 
 

@@ -26,8 +26,6 @@ _OF_TILES = (
          'that a tuner would try', ''),
     flag('--jax_python', 'PYTHON', 'Python of an environment with JAX, which '
          'lowers functions of JAX and reads HLO text; empty: this Python', ''),
-    flag('--most_tiles', 'N', 'of a kernel with more legal tiles, rank an even '
-         'sample of this size', 100_000, type=positive),
     flag('--workers', 'N', 'rank any number of files with N processes, each on '
          'a core of its own, into --out. FILE and --data may then be folders, '
          'patterns such as "DIR/*.npz", and URLs (gs://, s3://, hdfs://); the '
@@ -41,14 +39,14 @@ _OF_TILES = (
 
 
 def _flags(task: str) -> Iterator[flags.Flag]:
-  yield flags.CHOSEN_TASK
+  yield flags.TASK
   yield flags.any_model_flag(task)
   yield flags.data_flag(
       task, 'test', 'without FILE, choose from the tiles that these list: '
       if task == 'tile' else '')
-  yield flag('--top_k', 'K', f'number of {TASKS[task].configs} to list of each '
-             f'{TASKS[task].problem}', TOP_CONFIGS, type=positive)
-  yield switch('--all', f'list all {TASKS[task].configs}')
+  yield flag('--top_k', 'K', 'number of tiles or layouts to list of each '
+             'kernel or program', TOP_CONFIGS, type=positive)
+  yield switch('--all', 'list all of them')
   yield JSON
   if task == 'tile':
     yield from _OF_TILES
@@ -59,7 +57,7 @@ def _flags(task: str) -> Iterator[flags.Flag]:
             "my_model.py:step --shapes 'f32[512,1024] f32[1024]' --tpu=v3",
             '--dir latest --data DATA/valid --top_k=3', flags=_flags)
 def rank(args: Namespace) -> int:
-  args.most = sys.maxsize if args.all else args.top_k
+  args.top_k = None if args.all else args.top_k
   if args.task == 'tile':
     _check(args)
     if args.out:
@@ -71,7 +69,7 @@ def rank(args: Namespace) -> int:
   flags.few_threads(args)
   from tpu_graphs_ext.engine import rank
   rankings = rank.rank(args.dir, args.data, loading=flags.loading(args),
-                       top_k=args.most)
+                       top_k=args.top_k)
   flags.show(args, lambda: [ranking.to_json() for ranking in rankings],
              lambda: '\n\n'.join(ranking.text() for ranking in rankings))
   return 0
@@ -84,15 +82,11 @@ def _check(args: Namespace) -> None:
       (args.files and args.data,
        f'--data={args.data}: ranks the tiles that files list, FILE all legal '
        'ones; give one of the two'),
-      (many and not args.out,
-       '--workers needs --out; name the .jsonl to write'),
-      (args.out and not many,
-       f'--out={args.out}: goes with --workers, as in --workers 1'),
-      (many and args.json,
-       '--json changes what is printed; name a .jsonl as --out'),
-      (many and (args.shapes or args.blocks or args.jax_python),
-       '--shapes, --blocks and --jax_python go with module:function; workers '
-       'rank files'),
+      (many != bool(args.out), '--workers needs --out, and --out goes with '
+       '--workers: name the .jsonl to write'),
+      (many and (args.json or args.shapes or args.blocks or args.jax_python),
+       '--json changes what is printed, and --shapes, --blocks and '
+       '--jax_python go with module:function; workers rank files'),
       (args.blocks and len(args.files) != 1,
        '--blocks goes with one module:function'),
       (args.shapes and not args.files,
@@ -104,7 +98,7 @@ def _check(args: Namespace) -> None:
 def _blocks(args: Namespace) -> int:
   from tpu_graphs_ext.serving import blocks
   ranking = blocks.rank_function(
-      args.files[0], args.shapes, args.tpu, args.blocks, args.most,
+      args.files[0], args.shapes, args.tpu, args.blocks, args.top_k,
       args.jax_python)
   flags.show(args, ranking.to_json, ranking.text)
   return 0
@@ -115,8 +109,8 @@ def _all_tiles(args: Namespace) -> int:
   from tpu_graphs_ext.serving import tile_search
   advice = tile_search.advise(
       args.dir, args.files, shapes=args.shapes, tpu=args.tpu,
-      jax_python=args.jax_python, most_tiles=args.most_tiles,
-      top_k=None if args.all else args.top_k, loading=flags.loading(args))
+      jax_python=args.jax_python, top_k=args.top_k,
+      loading=flags.loading(args))
   found = [one for one in advice if one.kernels or one.notes]
   if args.json or found:
     flags.show(args, lambda: [one.to_json() for one in advice],
@@ -136,9 +130,8 @@ def _with_workers(args: Namespace) -> int:
   summary = rank_many.rank_many(
       args.dir, args.files or [args.data or f'{loading.data_root}/test'],
       args.out, all_tiles=bool(args.files),
-      top_k=None if args.all else args.top_k, most_tiles=args.most_tiles,
-      tpu=args.tpu, workers=args.workers or 0, scheduler=args.scheduler,
-      loading=loading)
+      top_k=args.top_k, tpu=args.tpu, workers=args.workers or 0,
+      scheduler=args.scheduler, loading=loading)
   print(summary.text())
   more = summary.errors - len(summary.messages)
   return _failed([*summary.messages, *(

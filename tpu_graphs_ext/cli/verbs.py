@@ -33,7 +33,7 @@ from tpu_graphs_ext.report import KERNELS
     'train a model and predict the test split',
     '--model=MyEarlyJoinSAGE --data_root=DATA --out_dir=out',
     '--model=MyEarlyJoinSAGE --recipe=best --resume', flags=lambda task: [
-        flags.CHOSEN_TASK, *flags.of_settings(TASKS[task].training)])
+        TASK, *flags.of_settings(TASKS[task].training)])
 def train(args: Namespace) -> None:
   settings = flags.given(args, TASKS[args.task].training)
   flags.say_loading()
@@ -44,16 +44,14 @@ def train(args: Namespace) -> None:
 
 
 def _evaluate_flags(task: str) -> Iterator[flags.Flag]:
-  of = TASKS[task]
-  yield flags.CHOSEN_TASK
-  yield flags.any_model_flag(task, '--dir --dirs',
-                             '. Several models are compared', nargs='+')
+  yield TASK
+  yield flags.any_model_flag(task, '--dir --dirs', nargs='+')
   yield flags.data_flag(task, 'valid')
-  yield flag('--top_k', 'K,K...', f'numbers of {of.configs} to try', of.top_k,
-             type=flags.several_positive)
-  yield path('--csv', 'FILE', 'file for one CSV row for each '
-             f'{of.problem} and model')
-  yield from flags.of_settings(of.loading)
+  yield flag('--top_k', 'K,K...', 'numbers of configurations to try',
+             TASKS[task].top_k, type=flags.several_positive)
+  yield path('--csv', 'FILE', 'file for one CSV row for each kernel or program '
+             'and model')
+  yield from flags.of_settings(TASKS[task].loading)
   if task == 'tile':
     yield switch('--by_kernel', 'also print every kernel, the slowest choices '
                  'first')
@@ -80,7 +78,7 @@ def evaluate(args: Namespace) -> None:
 
 
 def _predict_flags(task: str) -> Iterator[flags.Flag]:
-  yield flags.CHOSEN_TASK
+  yield TASK
   yield flags.any_model_flag(task)
   yield path('--out', 'FILE', 'the CSV to write', TASKS[task].csv_name)
   if task == 'tile':
@@ -138,7 +136,7 @@ def featurize(args: Namespace) -> None:
 
 
 def _sample_flags(task: str) -> Iterator[flags.Flag]:
-  yield flags.CHOSEN_TASK
+  yield TASK
   yield path('--out', 'DIR', 'folder to write', required=True)
   if task == 'tile':
     yield flag('--kernels', 'N', 'kernels of all splits together, or `all`',

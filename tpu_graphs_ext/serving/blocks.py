@@ -5,14 +5,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Callable, Union
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
 from tpu_graphs_ext.analytic import blocks as analytic
 from tpu_graphs_ext.analytic import products
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import libtpu, lowering, protos, subprocesses
+from tpu_graphs_ext.hlo import libtpu, protos
 from tpu_graphs_ext.serving import kernel_sources
 
 USUAL = 'usual'  # Instead of blocks: a grid, `analytic.usual_blocks`.
@@ -76,27 +76,21 @@ class BlockRanking:
 
 
 def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
-                  tpu: str, blocks: BlocksLike = USUAL, top: int = 5,
-                  jax_python: str = '') -> BlockRanking:
-  """`rank_blocks` for a JAX or TensorFlow function that is one product.
-
-  `function`, `shapes` and `jax_python` are as for `CostModel.rank`.
+                  tpu: str, blocks: BlocksLike = USUAL,
+                  top: Optional[int] = 5, jax_python: str = '') -> BlockRanking:
+  """`rank_blocks` for a function, see `kernel_sources.lowered`.
 
   Raises:
-    UserError: the function cannot be lowered, or is not one product; or see
-      `rank_blocks`.
+    UserError: it cannot be lowered, or is not one product; or as `rank_blocks`.
   """
-  if isinstance(function, str):
-    lowered = subprocesses.lower_named(
-        function, lowering.parse_arguments(shapes), jax_python)
-  else:
-    lowered = kernel_sources.lower_function(function, shapes)
+  lowered = kernel_sources.lowered(function, shapes, jax_python)
   product = products.product_of(protos.as_module(lowered))
   return rank_blocks(product, tpu, blocks, top)
 
 
 def rank_blocks(product: analytic.Product, tpu: str,
-                blocks: BlocksLike = USUAL, top: int = 5) -> BlockRanking:
+                blocks: BlocksLike = USUAL,
+                top: Optional[int] = 5) -> BlockRanking:
   """Puts blocks in the order in which to measure them.
 
   Args:
@@ -104,7 +98,7 @@ def rank_blocks(product: analytic.Product, tpu: str,
     tpu: generation, such as 'v5e'.
     blocks: (bm, bk, bn) in elements, or as text '128x1024x512 256x512x512';
       'usual': `analytic.blocks.usual_blocks`.
-    top: how many to return.
+    top: how many to return; None: all.
 
   Raises:
     UserError: the generation is unknown; blocks are not three whole numbers;

@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_graphs_ext.analytic import candidates, explain
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Kernel, require_readable
 from tpu_graphs_ext.engine import artifacts, rank, scoring
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
@@ -27,6 +28,7 @@ from tpu_graphs_ext.serving.kernel_arguments import BoundsLike, KernelLike
 from tpu_graphs_ext.serving.kernel_sources import DEFAULT_TPU
 
 _CACHED_TILES = 1_000_000  # Of all cached kernels together: 12 MB.
+_ONE_ROW = np.zeros((1, len(schema.CONFIG_FEATURES)), np.float32)
 
 
 class CostModel:
@@ -53,7 +55,6 @@ class CostModel:
 
   Attributes:
     name: the folder that it was loaded from.
-    num_ops: opcodes that it has seen; others count as unknown.
     constants: physical constants that it has learned, as in `explain`, by
       names that end in the unit; empty for a model without an analytic time.
   """
@@ -61,9 +62,10 @@ class CostModel:
   def __init__(self, ranker: scoring.Ranker):
     """Compiles a model, or raises a UserError; `load` loads one."""
     self._ranker = ranker
-    self._specs = specs = tf_program.kernel_specs(ranker)
     self._program = tf_program.compiled(ranker).get_concrete_function()
-    self._constants = tile_search.constants_of(ranker.model)
+    self._specs = self._program.structured_input_signature[0]
+    self.name = ranker.name
+    self.constants = tile_search.constants_of(ranker.model)
     self._scores_of = cachetools.cached(
         cachetools.LRUCache(
             _CACHED_TILES, getsizeof=lambda scores: scores.given.size),
@@ -73,7 +75,7 @@ class CostModel:
     for _ in range(2):
       self._program(*(
           tf.zeros([rows, *spec.shape[1:]], spec.dtype)
-          for rows, spec in zip((30, 30, 30, 1000), specs)))
+          for rows, spec in zip((30, 30, 30, 1000), self._specs)))
 
   @classmethod
   def load(cls, model_dir: Union[str, os.PathLike[str]] = artifacts.PRETRAINED,
@@ -91,21 +93,6 @@ class CostModel:
       UserError: a file is missing or damaged, or belongs to another model.
     """
     return cls(scoring.load_ranker(os.fspath(model_dir), loading))
-
-  @property
-  def name(self) -> str:
-    return self._ranker.name
-
-  @property
-  def num_ops(self) -> int:
-    return self._ranker.num_ops
-
-  @property
-  def constants(self) -> dict[str, float]:
-    return dict(self._constants)
-
-  def __repr__(self) -> str:
-    return f'CostModel({self.name!r}: {type(self._ranker.model).__name__})'
 
   def score(self, kernel: KernelLike,
             bounds: Optional[BoundsLike] = None) -> np.ndarray:
@@ -146,19 +133,16 @@ class CostModel:
       kernel: see the class; or a function of JAX or TensorFlow, or its name as
         'module:function', which Google's TPU compiler compiles (extra [tpu]).
       shapes: only for a function: the tuple of its arguments, nested as they
-        are, with arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s; for a
-        name what the command takes as `--shapes`.
+        are, with arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s; or as
+        `--shapes`.
       top: how many, at least 1; fewer if there are fewer tiles.
-      bounds: only for a kernel: the tiles to choose from; None for the kernel's
-        own configurations, or if it has none all legal tiles, sampled evenly
-        above 100,000.
+      bounds: only for a kernel: the tiles to choose from; None for its own
+        configurations, or if it has none all legal tiles, up to 100,000.
       blocks: for a function that is one matrix product, which you write as a
-        Pallas kernel: the (bm, bk, bn) to choose from, in elements, or 'usual'
-        for those that a tuner would try; see docs/blocks.md. A formula ranks
-        them, not the trained model.
+        Pallas kernel: the (bm, bk, bn) to choose from, in elements, or 'usual';
+        see docs/blocks.md. A formula ranks them, not the trained model.
       tpu: only for a function: v2, v3, v4, v5e, v5p, v6e or v7x.
-      jax_python: only for a function's name: the Python that has JAX; '' for
-        this one.
+      jax_python: only for a function's name: the Python with JAX; '': this.
 
     Returns:
       For a kernel a `Ranking`: its `choices`, best first, have `index`, the
@@ -172,34 +156,33 @@ class CostModel:
       UserError: see `score`; or `top` is below 1; or no tile of the kernel
         fits on-chip memory; or a function cannot be compiled for a TPU.
     """
-    if isinstance(top, bool) or not isinstance(
-        top, (int, np.integer)) or top < 1:
+    if not isinstance(top, (int, np.integer)) or top < 1:
       raise UserError(f'top={top!r}: must be a whole number of at least 1')
-    if blocks is not None:
-      return blocks_lib.rank_function(kernel, shapes, tpu, blocks, top,
-                                      jax_python)
-    if callable(kernel) or shapes is not None:
-      return self._rank_function(kernel, shapes, top, bounds, tpu, jax_python)
+    if callable(kernel) or shapes is not None or blocks is not None:
+      return self._rank_function(
+          kernel, shapes, top, bounds, blocks, tpu, jax_python)
     own = kernel_arguments.kernel_of(kernel)
     if bounds is None and not own.config_feat.size:
       bounds = self._legal_tiles(own)
     own = self._with_tiles(own, bounds)
     return rank.ranking_of(own, self._scores_of(own), top)
 
-  def _rank_function(self, function, shapes, top, bounds, tpu,
-                     jax_python) -> tile_search.SourceAdvice:
+  def _rank_function(
+      self, function, shapes, top, bounds, blocks, tpu, jax_python
+  ) -> Union[tile_search.SourceAdvice, blocks_lib.BlockRanking]:
     if bounds is not None:
       raise UserError('bounds= goes with a kernel; a function has several')
-    tile_search.require_tpu(self._ranker)
-    if callable(function):
-      source = kernel_sources.from_function(function, shapes, tpu)
-    elif isinstance(function, str) and isinstance(shapes, str):
-      source = kernel_sources.read_source(function, shapes, tpu, jax_python)
-    else:
+    if not (callable(function) or isinstance(shapes, str)):
       raise UserError(
           f'shapes={shapes!r}: goes with a function, or as text with a '
           "function's name; how many tiles to return is top=")
-    return tile_search.advice_on_source(self._ranker, source, top)
+    if blocks is not None:
+      return blocks_lib.rank_function(
+          function, shapes, tpu, blocks, top, jax_python)
+    tile_search.require_tpu(self._ranker)
+    return tile_search.advice_on_source(
+        self._ranker, kernel_sources.read_source(
+            function, shapes, tpu, jax_python), top)
 
   def explain(self, kernel: KernelLike,
               tile: Union[rank.Choice, Any]) -> explain.Explanation:
@@ -230,8 +213,8 @@ class CostModel:
 
   def _explainer(self, kernel: Kernel) -> explain.Explainer:
     tile_search.require_tpu(self._ranker)
-    kernel_arguments.require_graph(kernel)
-    return explain.Explainer(kernel, self._constants)
+    require_readable(kernel_arguments.never_timed(kernel, _ONE_ROW))
+    return explain.Explainer(kernel, self.constants)
 
   def _legal_tiles(self, kernel: Kernel) -> np.ndarray:
     """Rows of `config_feat`, float32 [tiles, 24]."""
@@ -245,12 +228,20 @@ class CostModel:
 
   def _with_tiles(self, kernel: Kernel,
                   bounds: Optional[BoundsLike]) -> Kernel:
-    """The kernel with the tiles to score as its configurations."""
+    """The kernel with the tiles to score as its configurations, checked."""
     def limits() -> tuple[list[int], list[int]]:
-      grid = self._explainer(kernel).loops.grid
+      grid = self._explainer(own).loops.grid
       return list(grid.output_units), list(grid.kernel_units)
 
-    return kernel_arguments.with_tiles(kernel, bounds, limits)
+    own = kernel
+    if bounds is not None:
+      kernel = kernel_arguments.never_timed(
+          own, kernel_arguments.config_rows(bounds, limits))
+    elif not own.config_feat.size:
+      raise UserError(f'{own.tile_id}: has no config_feat; name the tiles with '
+                      'bounds=')
+    require_readable(kernel)
+    return kernel
 
   def _new_scores(self, kernel: Kernel) -> scoring.Scores:
     stats = self._ranker.stats
@@ -263,7 +254,6 @@ class CostModel:
 
 
 def _inputs(kernel: Kernel) -> tuple[np.ndarray, ...]:
-  """All that scores depend on."""
   return (kernel.node_feat, kernel.node_opcode, kernel.edge_index,
           kernel.config_feat)
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import tpu_graphs_ext
 from tpu_graphs_ext import files
+from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import artifacts, scoring
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
@@ -24,8 +25,6 @@ SIGNATURE = 'serving_default'
 MARK = 'assets.extra/tpu_graphs_ext.json'
 _WHAT = 'A ranking model of tpu_graphs_ext, exported for serving.'
 _VERSION = 2  # Of the signature.
-_ROWS = {'node_feat': 'nodes', 'node_opcode': 'nodes', 'edge_index': 'edges',
-         'config_feat': 'configs'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +92,13 @@ def export(model_dir: str, out: str,
   except tf.errors.OpError as error:  # So TensorFlow reports a full disk.
     raise UserError(f'--out={path}: cannot be written ({str(error)[:300]}); '
                     'free some space, or choose another place') from error
-  inputs = {spec.name: f'{spec.dtype.name} [{_axes(spec)}]'
-            for spec in tf_program.kernel_specs(ranker)}
+  inputs = {}
+  for spec, field in zip(
+      program.get_concrete_function().structured_input_signature[0],
+      schema.TILE_FIELDS):
+    axes = [str(size or axis) for size, axis in zip(spec.shape, field.axes)]
+    inputs[spec.name] = f'{spec.dtype.name} [{", ".join(axes)}]'
   return Export(path, kind, ranker.num_ops, inputs)
-
-
-def _axes(spec: tf.TensorSpec) -> str:
-  return ', '.join(str(size or _ROWS[spec.name]) for size in spec.shape)
 
 
 def _require_ours(path: str) -> None:

@@ -5,26 +5,22 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Union
 
 import numpy as np
 
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, require_readable
+from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo.features import config_features
 
 KernelLike = Union[Kernel, str, 'os.PathLike[str]', Mapping[str, Any]]
 BoundsLike = Sequence[Any]  # Tiles; see `config_rows`.
-# The largest bounds of a kernel's tiled tensor and of its filter; called only
-# if tiles are given by their bounds.
-Limits = Callable[[], tuple[Sequence[int], Sequence[int]]]
 
 _GRAPH = tuple(field.name for field in schema.TILE_FIELDS[:3])
 _CONFIG, _RUNTIME, _NORMALIZER = (
     field.name for field in schema.TILE_FIELDS[3:])
 _CONFIG_WIDTH = len(schema.CONFIG_FEATURES)
-_NO_CONFIGS = np.zeros((0, _CONFIG_WIDTH), np.float32)
 
 
 def kernel_of(given: KernelLike) -> Kernel:
@@ -47,7 +43,8 @@ def kernel_of(given: KernelLike) -> Kernel:
         f'arrays of such a file: {", ".join(_GRAPH)} and, if tiles are known, '
         f'{_CONFIG}; got {sorted(names) or type(given).__name__}')
   arrays = {name: np.asarray(value) for name, value in given.items()}
-  configs = np.atleast_1d(arrays.setdefault(_CONFIG, _NO_CONFIGS))
+  configs = np.atleast_1d(arrays.setdefault(
+      _CONFIG, np.zeros((0, _CONFIG_WIDTH), np.float32)))
   arrays.setdefault(_RUNTIME, np.zeros(len(configs), np.int64))
   arrays.setdefault(_NORMALIZER, np.ones(len(configs), np.int64))
   return Kernel(tile_id='kernel', **{
@@ -61,30 +58,11 @@ def never_timed(kernel: Kernel, rows: np.ndarray) -> Kernel:
       normalizer_ns=np.ones(len(rows), np.int64))
 
 
-def require_graph(kernel: Kernel) -> None:
-  """Raises a UserError if a kernel's graph makes no sense."""
-  require_readable(never_timed(
-      kernel, np.zeros((1, _CONFIG_WIDTH), np.float32)))
-
-
-def with_tiles(kernel: Kernel, bounds: Optional[BoundsLike],
-               limits: Limits) -> Kernel:
-  """The kernel with these tiles, or its own, as its configurations, checked.
-
-  Raises:
-    UserError: there is no tile, or the arrays make no sense.
-  """
-  if bounds is not None:
-    kernel = never_timed(kernel, config_rows(bounds, limits))
-  elif not kernel.config_feat.size:
-    raise UserError(f'{kernel.tile_id}: has no {_CONFIG}; name the tiles with '
-                    'bounds=')
-  require_readable(kernel)
-  return kernel
-
-
-def config_rows(bounds: BoundsLike, limits: Limits) -> np.ndarray:
+def config_rows(bounds: BoundsLike, limits: Callable) -> np.ndarray:
   """Tiles, in the forms of `CostModel`, as rows: float32 [tiles, 24].
+
+  `limits` returns the largest bounds of the tiled tensor and of a filter; it is
+  called only if tiles are given by their bounds.
 
   Raises:
     UserError: they are not tiles; or a bound is not a whole number from 1 to

@@ -13,13 +13,13 @@ import collections
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
 from tpu_graphs_ext.analytic import feature_loops
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.kernel import Kernel, require_readable
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import (
   features,
@@ -32,7 +32,6 @@ from tpu_graphs_ext.hlo import (
   tuning,
 )
 from tpu_graphs_ext.serving.kernel_arguments import never_timed
-from tpu_graphs_ext.tasks import kernel_inputs
 
 DEFAULT_TPU = 'v3'  # What the data set was timed on.
 
@@ -43,16 +42,9 @@ FROM_COMPILER = "the TPU compiler's"
 
 @dataclasses.dataclass(frozen=True)
 class SourceKernel:
-  """One kernel of a source.
+  """One kernel of a source; other attributes as in `tile_advice.Advice`.
 
-  Attributes:
-    kernel: named by `tile_id`; without configurations if no tile is known.
-    copies: how often it runs, counting all equal kernels of the program.
-    notes: a sentence each.
-    default_from: where its default tile is from, if it has one.
-    op_name: the operation in the user's program that it is named after.
-    cycles: of one run, by the TPU compiler's estimate; None without one.
-    share: of the estimated cycles of the whole program, 0 to 1; None as above.
+  `kernel` is named by `tile_id`, without configurations if no tile is known.
   """
   kernel: Kernel
   copies: int = 1
@@ -67,80 +59,78 @@ class SourceKernel:
 class Source:
   """Kernels of one file or function.
 
-  Attributes:
-    name: as the user gave it.
-    kernels: each graph once.
-    notes: how they were made, and what was left out, a sentence each.
-    faults: a message for each kernel that cannot be ranked.
+  `notes` say how they were made and what was left out, a sentence each;
+  `faults` have a message for each kernel that cannot be ranked.
   """
-  name: str
-  kernels: list[SourceKernel]
+  name: str  # As the user gave it.
+  kernels: list[SourceKernel]  # Each graph once.
   notes: list[str] = dataclasses.field(default_factory=list)
   faults: list[str] = dataclasses.field(default_factory=list)
 
 
-def read_source(name: str, shapes: str = '', tpu: str = DEFAULT_TPU,
-                jax_python: str = '') -> Source:
+def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
+                tpu: str = DEFAULT_TPU, jax_python: str = '') -> Source:
   """Reads a file, or lowers a function, and compiles programs.
 
   Args:
-    name: see the module's docstring.
-    shapes: of a function's arguments; see `lowering.parse_arguments`.
+    source: see the module's docstring; or a function.
+    shapes: a function's arguments; see `lowered`.
     tpu: the generation to compile for; see `libtpu.GENERATIONS`.
-    jax_python: the Python that has JAX, for functions and HLO text; '': this.
+    jax_python: the Python that has JAX, for functions that are named and for
+      HLO text; '': this.
 
   Raises:
     UserError: nothing can be read, with the reason.
   """
   generation = libtpu.generation_of(tpu)
+  name = source if isinstance(source, str) else getattr(
+      source, '__name__', type(source).__name__)
+  if callable(source) or lowering.names_function(name):
+    return _from_program(
+        name, lowered(source, shapes, jax_python), 'hlo', generation)
   path = os.path.expanduser(name)
-  if lowering.names_function(name):
-    module = subprocesses.lower_named(
-        name, lowering.parse_arguments(shapes), jax_python)
-    return from_program(name, module, 'hlo', generation)
   if not os.path.exists(path):
     raise UserError(f'{name}: no such file; a function is named as '
                     'module:function')
   if path.endswith('.npz'):
-    return Source(name, list(map(
-        SourceKernel, kernel_inputs.read_kernels(path))))
+    kernel = Kernel.load(path)
+    require_readable(kernel, path)
+    return Source(name, [SourceKernel(kernel)])
   content = protos.read_bytes(path)
   if hlo_files.is_stablehlo(content):
-    return from_program(name, content, 'mlir', generation)
+    return _from_program(name, content, 'mlir', generation)
   # XLA's own dumps have the first field of tuning data too.
   data = None if path.endswith('.hlo.pb') else tuning.parse_tuning_data(
       path, content)
   if data is not None and any(
       run.HasField('op_config') or run.HasField('module_config')
       for module in data[0].modules for run in module.runs):
-    return _from_tuning_data(name, *data, generation)
+    return Source(name, list(map(
+        SourceKernel, tuning.read_tile_kernels(path))))
   return _from_hlo(
       name, hlo_files.read_hlo(name, content, jax_python), generation)
 
 
-def from_function(function: Callable, arguments: Any,
-                  tpu: str = DEFAULT_TPU) -> Source:
-  """Lowers a function in this process, and compiles it; see `lower_function`.
-  """
-  return from_program(
-      getattr(function, '__name__', type(function).__name__),
-      lower_function(function, arguments), 'hlo', libtpu.generation_of(tpu))
-
-
-def lower_function(function: Callable, arguments: Any) -> bytes:
+def lowered(function: Union[str, Callable[..., Any]], arguments: Any,
+            jax_python: str = '') -> bytes:
   """Lowers a function of JAX or TensorFlow to a serialized `HloModuleProto`.
 
-  `arguments` are the tuple of its arguments, see `lowering.lower`; or text with
-  their shapes; or None for a `tf.function` with a signature.
+  One that is named is lowered in another process. `arguments` are text with
+  their shapes, or of a named one the name of a function that returns them; or
+  the tuple of arguments, see `lowering.lower`; or None for a `tf.function` with
+  a signature.
 
   Raises:
     UserError: it cannot be lowered.
   """
-  if isinstance(arguments, str):
-    shapes = lowering.parse_arguments(arguments)
-    if isinstance(shapes, str):
-      raise UserError(f'shapes={arguments!r}: goes with the name of a '
-                      'function; give shapes such as "f32[512,1024]"')
+  shapes = lowering.parse_arguments(arguments) if isinstance(
+      arguments, str) else None
+  if isinstance(function, str):
+    return subprocesses.lower_named(function, shapes, jax_python)
+  if isinstance(shapes, str):
+    raise UserError(f'shapes={arguments!r}: goes with the name of a function; '
+                    'give shapes such as "f32[512,1024]"')
+  if shapes is not None:
     arguments = lowering.arguments_of_shapes(function, shapes)
   elif arguments is not None and not isinstance(arguments, (tuple, list)):
     arguments = (arguments,)
@@ -163,29 +153,6 @@ def default_of(kernel: Kernel) -> Optional[int]:
   return int(first[np.argmax(count)]) if count.max() > 1 else 0
 
 
-def _from_tuning_data(name: str, data, stem: str,
-                      generation: libtpu.Generation) -> Source:
-  """Modules without two runs that count are ranked as never timed."""
-  found = Source(name, [])
-  for module_data in data.modules:
-    try:
-      kernels = tuning.tile_kernels(
-          protos.TuningData(modules=[module_data]), stem)
-    except UserError:
-      kernels = []
-    found.kernels.extend(map(SourceKernel, kernels))
-    if not kernels:
-      module = protos.as_module(module_data.module)
-      found.notes.append(f'module {module.name!r} is ranked as one that was '
-                         'never timed: it has no two runs that count')
-      # The data set's modules are kernels that a TPU's compiler made.
-      part = _from_hlo(name, hlo_files.HloFile(module, True), generation)
-      found.kernels.extend(part.kernels)
-      found.notes.extend(part.notes)
-      found.faults.extend(part.faults)
-  return found
-
-
 # --- Programs -----------------------------------------------------------------
 
 
@@ -193,7 +160,7 @@ def _from_hlo(name: str, file: hlo_files.HloFile,
               generation: libtpu.Generation) -> Source:
   """The kernels of a module, compiled unless a TPU's compiler has done it."""
   if not file.is_optimized:
-    return from_program(
+    return _from_program(
         name, file.module.SerializeToString(), 'hlo', generation)
   if hlo_files.is_for_cpu_or_gpu(file.module):
     raise UserError(
@@ -210,16 +177,9 @@ def _from_hlo(name: str, file: hlo_files.HloFile,
           'optimised it'])
 
 
-def from_program(name: str, content: bytes, program_format: str,
-                 generation: libtpu.Generation) -> Source:
-  """Compiles a program for a TPU and takes its kernels.
-
-  `content` is a serialized `HloModuleProto` ('hlo'), or StableHLO ('mlir').
-
-  Raises:
-    UserError: libtpu is missing, the program does not compile, or all its
-      kernels are Pallas kernels.
-  """
+def _from_program(name: str, content: bytes, program_format: str,
+                  generation: libtpu.Generation) -> Source:
+  """Compiles an `HloModuleProto` ('hlo') or StableHLO ('mlir') for a TPU."""
   try:
     program = tpu_compiler.compile_program(content, generation, program_format)
   except subprocesses.CompileError as error:
@@ -297,11 +257,7 @@ def _each_once(kernels: Sequence[tpu_compiler.CompiledKernel]
 
 
 def untiled_kernel(module, name: str) -> tuple[Kernel, list[str]]:
-  """A kernel without configurations, and notes on it.
-
-  Raises:
-    UserError: a tensor has more dimensions than features have columns.
-  """
+  """A kernel without configurations, and notes on it; or a UserError."""
   nodes = list(protos.nodes(module))
   for node in nodes:
     if len(node.shape.dimensions) > schema.MAX_DIMS:

@@ -3,11 +3,6 @@
 The program drops the columns that training dropped, scales the rest, turns
 opcodes that the model never saw into 0, and calls the model's `forward`. Once
 traced it needs neither this package nor TF-GNN.
-
-    node_feat     float32 [nodes, 140]
-    node_opcode   uint8 [nodes]
-    edge_index    int64 [edges, 2], (consumer, producer)
-    config_feat   float32 [configs, 24]
 """
 
 from __future__ import annotations
@@ -23,16 +18,6 @@ from tpu_graphs_ext.tasks import tile_batches
 OUTPUT = 'scores'
 
 
-def kernel_specs(ranker: scoring.Ranker) -> tuple[tf.TensorSpec, ...]:
-  """Shapes and types of one kernel's arrays, as the files store them."""
-  node, config = (len(stats.minimum)
-                  for stats in (ranker.stats.node, ranker.stats.config))
-  return (tf.TensorSpec([None, node], tf.float32, 'node_feat'),
-          tf.TensorSpec([None], tf.uint8, 'node_opcode'),
-          tf.TensorSpec([None, 2], tf.int64, 'edge_index'),
-          tf.TensorSpec([None, config], tf.float32, 'config_feat'))
-
-
 def compiled(ranker: scoring.Ranker, for_export: bool = False
              ) -> tf.types.experimental.PolymorphicFunction:
   """The model's `forward` for one kernel, traced once for all sizes.
@@ -44,7 +29,12 @@ def compiled(ranker: scoring.Ranker, for_export: bool = False
   Raises:
     UserError: the model cannot be traced.
   """
-  specs = kernel_specs(ranker)
+  node, config = (len(stats.minimum)
+                  for stats in (ranker.stats.node, ranker.stats.config))
+  specs = (tf.TensorSpec([None, node], tf.float32, 'node_feat'),
+           tf.TensorSpec([None], tf.uint8, 'node_opcode'),
+           tf.TensorSpec([None, 2], tf.int64, 'edge_index'),
+           tf.TensorSpec([None, config], tf.float32, 'config_feat'))
 
   def scores(node_feat, node_opcode, edge_index, config_feat):
     tensors = node_feat, node_opcode, edge_index, config_feat

@@ -101,8 +101,7 @@ class Advice:
 
 @dataclasses.dataclass(frozen=True)
 class SourceAdvice:
-  """Advice on all kernels of a file or function; see `kernel_sources.Source`.
-  """
+  """Advice on all kernels of a `kernel_sources.Source`."""
   name: str
   kernels: list[Advice]
   notes: list[str]

@@ -42,7 +42,7 @@ _TELLING = ('convolution', 'dot', 'reduce', 'reduce-window',
 
 def advise(model_dir: str, names: list[str], *, shapes: str = '',
            tpu: str = kernel_sources.DEFAULT_TPU, jax_python: str = '',
-           top_k: Optional[int] = TOP_CONFIGS, most_tiles: int = MOST_TILES,
+           top_k: Optional[int] = TOP_CONFIGS,
            loading: LoadSettings = LoadSettings()) -> list[SourceAdvice]:
   """Ranks the legal tiles of kernels, whether or not they were ever timed.
 
@@ -51,7 +51,6 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
     names: files or functions, at least one; see `kernel_sources.read_source`
       for these and for `shapes`, `tpu` and `jax_python`.
     top_k: tiles to return for each kernel; None for all.
-    most_tiles: of a kernel with more, an even sample is ranked.
 
   Returns:
     One entry for each name, with what cannot be ranked in its faults.
@@ -71,21 +70,20 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
   try:
     ranker = scoring.load_ranker(model_dir, loading)
     require_tpu(ranker)
-    return [advice_on_source(ranker, source.result(), top_k, most_tiles)
+    return [advice_on_source(ranker, source.result(), top_k)
             for source in sources]
   finally:
     pool.shutdown(wait=False, cancel_futures=True)
 
 
 def advice_on_source(ranker: scoring.Ranker, source: kernel_sources.Source,
-                     top_k: Optional[int] = TOP_CONFIGS,
-                     most_tiles: int = MOST_TILES) -> SourceAdvice:
+                     top_k: Optional[int]) -> SourceAdvice:
   """Ranks the legal tiles of each kernel of a file or function."""
   kernels, faults = [], list(source.faults)
   for found in tqdm(source.kernels, 'kernels', unit='kernel', disable=None,
                     leave=False):
     try:
-      kernels.append(advice_on(ranker, found, top_k, most_tiles))
+      kernels.append(advice_on(ranker, found, top_k))
     except UserError as error:
       faults.append(f'{source.name}: {error}')
   out_of_range.warn_of(
@@ -106,12 +104,10 @@ def require_tpu(ranker: scoring.Ranker) -> None:
 def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
               top_k: Optional[int] = TOP_CONFIGS, most_tiles: int = MOST_TILES,
               at_once: int = _MOST_WORKERS) -> Advice:
-  """Ranks the legal tiles of one kernel; arguments as for `advise`.
+  """Ranks the legal tiles of one kernel, or raises a UserError.
 
-  At most `at_once` parts of its tiles are scored side by side.
-
-  Raises:
-    UserError: the kernel cannot be ranked.
+  If it has more than `most_tiles`, an even sample is ranked. At most `at_once`
+  parts of them are scored side by side.
   """
   kernel, constants = found.kernel, constants_of(ranker.model)
   explainer = explain.Explainer(kernel, constants)

@@ -7,8 +7,7 @@ TensorFlow 2.15 is left as it is. From 2.16 on
     modules that nobody uses here; a stub has what the import needs;
   * saved models have a field that Keras 2.15 cannot read; it is left out.
 
-`install` adds a finder that does each when its module is imported. Importing
-this module imports only the smallest parts of the standard library.
+`install` adds a finder that does each when its module is imported.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ class _Finder:
 
   def find_spec(self, name, path=None, target=None):
     load = _LOADING.get(name)
-    # On the classic stack the variable can only do harm, which is an error.
-    if load is None or not (_is_current() or _wants_tf_keras()):
+    if load is None or not _is_current():
       return None
     specs = (other.find_spec(name, path, target)
              for other in sys.meta_path if other is not self)
@@ -60,11 +58,6 @@ def install() -> None:
 def _is_current() -> bool:
   from tpu_graphs_ext.stacks import versions
   return versions.stack_name() == 'current'
-
-
-def _wants_tf_keras() -> bool:
-  # As TensorFlow reads the variable.
-  return os.environ.get(KERAS_VARIABLE) in ('1', 'true', 'True')
 
 
 def _load_tensorflow(execute, module) -> None:
@@ -138,7 +131,6 @@ def require_keras_2(module: str) -> None:
   raise KerasVersionError(
       f'{module} needs Keras 2, but tf.keras of TensorFlow {tf.__version__} is '
       f'{found} with {KERAS_VARIABLE}={os.environ.get(KERAS_VARIABLE)}; start '
-      'Python again (in a notebook, restart the runtime) ' + (
-          f'after pip install "tf_keras=={minor}.*", with that variable unset '
-          'or 1, and import tpu_graphs_ext before tensorflow' if _is_current()
-          else 'with that variable unset'))
+      'Python again (in a notebook, restart the runtime) after pip install '
+      f'"tf_keras=={minor}.*", with that variable unset or 1, and import '
+      'tpu_graphs_ext before tensorflow')

@@ -50,21 +50,14 @@ def without_startup_notes() -> Iterator[None]:
   if os.environ.get(LEVEL_VARIABLE) not in ('1', '2', '3'):
     yield
     return
-  if sys.stderr:
-    sys.stderr.flush()
-  # They come from C++, which knows only the file descriptor.
-  try:
-    stderr = os.dup(2)
-  except OSError:  # There is none.
-    yield
-    return
+  sys.stderr.flush()
+  stderr = os.dup(2)  # They come from C++, which knows only this number.
   with tempfile.TemporaryFile() as held:
     os.dup2(held.fileno(), 2)
     try:
       yield
     finally:
-      if sys.stderr:
-        sys.stderr.flush()
+      sys.stderr.flush()
       os.dup2(stderr, 2)
       os.close(stderr)
       held.seek(0)

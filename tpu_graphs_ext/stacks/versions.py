@@ -81,13 +81,8 @@ def describe() -> StackInUse:
   """Which stack the running Python has, and why."""
   name, tensorflow = stack_name(), tensorflow_version()
   python = platform.python_version()
-  if tensorflow is None:
-    why = f'what Python {python} gets; TensorFlow is not installed'
-  elif name == 'classic':
-    why = f'TensorFlow {tensorflow} is older than 2.16 and has its own Keras 2'
-  else:
-    why = (f'TensorFlow {tensorflow} is 2.16 or later, so Keras 2 comes from '
-           'tf_keras')
+  why = (f'what Python {python} gets; TensorFlow is not installed'
+         if tensorflow is None else f'TensorFlow {tensorflow} is installed')
   expected = STACKS[name].requirements
   versions = {package: _installed(package) for package in expected}
   versions['tensorflow'] = tensorflow
