@@ -17,7 +17,7 @@ from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import artifacts, settings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import grid
-from tpu_graphs_ext.traces import analysis, calibrate, hardware, kineto
+from tpu_graphs_ext.traces import analysis, calibrate, kineto
 
 STATS = {'minimum': [0.0, 1.0], 'maximum': [1.0, 1e9]}
 RUN = {
@@ -27,7 +27,7 @@ RUN = {
     'train_curve': {'epoch': [0, 1], 'train_loss': [2.5, 1.25]}}
 GRID = {
     'models': ['MLP', {'model': 'MLP', 'kwargs': {'hidden_dim': [1, 2]}}],
-    'settings': {'epochs': 2, 'lr': {'min': 1, 'max': 4, 'step': 1}},
+    'settings': {'epochs': 2, 'lr': {'min': 1, 'max': 4}},
     'seeds': [0, 1], 'data_root': 'a', 'prune': {'min_epochs': 1},
     'search': {'method': 'random', 'configurations': 2, 'seed': 1}}
 
@@ -60,7 +60,7 @@ LEARNED = calibrate.calibrate('t', [('k', {'bytes': 12.0}, 3.0)],
 def read_calibration(folder, content):
   path = folder / 'hardware.json'
   path.write_text(json.dumps(content))
-  hardware.read(str(path))
+  calibrate.read(str(path))
 
 
 def read_trace(folder, content):
@@ -68,14 +68,14 @@ def read_trace(folder, content):
   path.write_text(json.dumps(content))
   found = analysis.compared(str(path), None, LEARNED)
   json.dumps(analysis.to_json(found), allow_nan=False)
-  for text in (analysis.text(found), analysis.csv_of(found)):
+  for text in (analysis.text(found), files.csv_of(found.kernels)):
     text.encode()
 
 
 READERS = {
     'run': (read_run, RUN), 'grid': (read_grid, GRID),
     'kwargs': (read_kwargs, {'hidden_dim': 3, 'feature_stats': STATS}),
-    'calibration': (read_calibration, json.loads(hardware.to_json(LEARNED))),
+    'calibration': (read_calibration, json.loads(calibrate.to_json(LEARNED))),
     'trace': (read_trace, {'traceEvents': tiny.one_step()[:6]})}
 
 

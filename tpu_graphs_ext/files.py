@@ -329,13 +329,14 @@ def read_json(path: str) -> Any:
   return parse_json(content, path)
 
 
-def parse_json(text: str | bytes, where: str) -> Any:
+def parse_json(text: str | bytes, where: str,
+               most_bytes: int = MOST_JSON_BYTES) -> Any:
   """Reads JSON from an untrusted source.
 
   Raises:
     UserError: `require_parsable` or `checked_json` refuses it.
   """
-  require_parsable(text, where)
+  require_parsable(text, where, most_bytes)
   try:
     return checked_json(text)
   except (ValueError, RecursionError) as error:
@@ -343,8 +344,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
     raise UserError(f'{where}: is not JSON ({reason})') from error
 
 
-def require_parsable(text: str | bytes, where: str,
-                     most_bytes: int = MOST_JSON_BYTES) -> None:
+def require_parsable(text: str | bytes, where: str, most_bytes: int) -> None:
   """Raises UserError if JSON would take too much memory as objects.
 
   A list or object takes 64 to 232 bytes, another value 40 with its place; a

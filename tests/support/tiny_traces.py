@@ -56,11 +56,9 @@ def one_step():
       launch(12, 162), kernel(12, 165, 20)]
 
 
-def write(path, events, packed=False, **more):
-  """The file of a trace, or of a list of events with more=None."""
-  content = events if more.pop('bare', False) else {
-      'schemaVersion': 1, **more, 'traceEvents': events}
-  text = json.dumps(content).encode()
+def write(path, events, packed=False):
+  """The file of a trace."""
+  text = json.dumps({'traceEvents': events}).encode()
   with (gzip.open if packed else open)(path, 'wb') as file:
     file.write(text)
   return os.fspath(path)

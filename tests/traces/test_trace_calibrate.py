@@ -6,7 +6,7 @@ import pytest
 
 from support.tiny_traces import event, kernel, launch, op
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.traces import calibrate, hardware, kineto, replay
+from tpu_graphs_ext.traces import calibrate, kineto, replay
 
 ADD = 'vectorized_elementwise_kernel<add>'
 
@@ -77,7 +77,7 @@ def test_kinds_of_kernels():
 
 
 def traced(*events):
-  return kineto.trace_of('t.json', events)
+  return kineto.trace_of('t.json', {'traceEvents': [*events]})
 
 
 def replayed(trace, us, **host):
@@ -137,8 +137,8 @@ LEARNED = calibrate.calibrate(
 
 def test_the_file_holds_all_of_a_calibration(tmp_path):
   path = tmp_path / 'hw.json'
-  path.write_text(hardware.to_json(LEARNED))
-  assert hardware.read(str(path)) == LEARNED
+  path.write_text(calibrate.to_json(LEARNED))
+  assert calibrate.read(str(path)) == LEARNED
 
 
 def test_files_that_are_refused(tmp_path):
@@ -146,9 +146,9 @@ def test_files_that_are_refused(tmp_path):
   for content, said in (
       ('[]', 'was not written by --calibrate'), ('{', 'is not JSON'),
       ('{"calibration": {"source": ""}}', "KeyError: .*kinds"),
-      (hardware.to_json(LEARNED).replace('"pause": 4.0', '"pause": -4'),
-       'host is -4; it must be a number from 0')):
+      (calibrate.to_json(LEARNED).replace('"pause": 4.0', '"pause": -4'),
+       'pause is -4; it must be a number from 0')):
     path.write_text(content)
     with pytest.raises(UserError, match=said) as raised:
-      hardware.read(str(path))
+      calibrate.read(str(path))
     assert str(path) in str(raised.value)

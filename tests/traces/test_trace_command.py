@@ -9,7 +9,7 @@ import pytest
 from support import tiny_traces as tiny
 from support.tiny_traces import kernel, launch, op
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.traces import analysis, hardware, kineto
+from tpu_graphs_ext.traces import analysis, calibrate, kineto
 
 ADD = 'vectorized_elementwise_kernel<add>'
 
@@ -39,7 +39,7 @@ def trace(tmp_path):
 @pytest.fixture
 def learned(trace, tmp_path):
   path = tmp_path / 'hw.json'
-  path.write_text(hardware.to_json(analysis.calibrated(trace, [1])))
+  path.write_text(calibrate.to_json(analysis.calibrated(trace, [1])))
   return path
 
 
@@ -49,7 +49,6 @@ def test_calibrated_on_one_step_predicted_on_another(trace, tmp_path, capsys):
     code, out, _ = run(capsys, trace, '--step=1', '--calibrate', path)
     assert code == 0
   assert 't.json.gz, a GPU, steps 1-1; 2 functions' in out
-  assert out.splitlines()[2].split()[:2] == ['element-wise', '1']
   code, out, _ = run(capsys, trace, '--step=2', '--hardware', path, '--json')
   found = json.loads(out)
   added, communication = found['kernels']
@@ -159,38 +158,29 @@ def test_flags_that_are_refused(capsys, trace, tmp_path):
       ([learn, '--step=1-3'], 'has no step 3; its steps are: 1, 2')):
     assert said in error_of(capsys, trace, *words)
   host = tiny.write(tmp_path / 'host.json', [op('a', 0, 10)])
-  assert 'has no GPU work; record it' in error_of(capsys, host, learn)
+  assert 'has no GPU work in these steps' in error_of(capsys, host, learn)
   assert not path.exists()
 
 
-def test_a_trace_that_is_cut_off(capsys, trace, learned, tmp_path):
+def test_files_that_are_damaged(capsys, trace, learned, tmp_path):
   whole = open(trace, 'rb').read()
   text = gzip.decompress(whole)
-  path = tmp_path / 'cut.json.gz'
-  for length in (3, 40, len(whole) // 2, len(whole) - 9, len(whole) - 1):
-    path.write_bytes(whole[:length])
-    assert 'cut.json.gz: is cut off' in error_of(
-        capsys, path, f'--hardware={learned}')
   damaged = bytearray(whole)
   damaged[len(whole) // 2] ^= 255
-  path.write_bytes(damaged)
-  assert 'cut.json.gz: is ' in error_of(capsys, path, f'--hardware={learned}')
-  for length in (1, 30, len(text) // 2, len(text) - 1):
-    path.write_bytes(text[:length])
-    assert 'is not JSON, or is cut off' in error_of(
-        capsys, path, f'--hardware={learned}')
-
-
-def test_what_is_no_trace(capsys, learned, tmp_path):
+  cut = [content[:length] for content in (whole, text) for length in (
+      3, 40, len(content) // 2, len(content) - 1)]
   path = tmp_path / 't.json'
-  for content, said in (
-      (b'{"traceEvents": [}', 'is not JSON'), (b'\xff\xfe\x00', 'is not JSON'),
-      (b'[' * 100000, 't.json: is '), (b'{"a": 1, "b": 2}', 'keys are a, b'),
-      (b'{"traceEvents": 5}', 'no list traceEvents'), (b'5', 'it holds a int'),
-      (b'[]', 'has no operators')):
+  for content in (*cut, damaged):
     path.write_bytes(content)
-    err = error_of(capsys, path, f'--hardware={learned}')
-    assert said in err and 't.json: ' in err
+    error = error_of(capsys, path, f'--hardware={learned}')
+    assert 't.json: cannot be read, or is cut off' in error or (
+        't.json: is not JSON' in error)
+  for content, said in (
+      (b'\xff\xfe\x00', 'is not JSON'), (b'[' * 100000, 't.json: is '),
+      (b'{"traceEvents": 5}', 'an object with a list traceEvents'),
+      (b'[]', 'an object with a list traceEvents')):
+    path.write_bytes(content)
+    assert said in error_of(capsys, path, f'--hardware={learned}')
   for path in (tmp_path / 'none.json', tmp_path):
     assert 'cannot be read' in error_of(capsys, path, f'--hardware={learned}')
 

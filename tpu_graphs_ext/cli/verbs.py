@@ -25,7 +25,7 @@ from tpu_graphs_ext.engine.settings import (
   StatsSettings,
 )
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import full_path
+from tpu_graphs_ext.files import csv_of, full_path
 from tpu_graphs_ext.report import KERNELS
 
 
@@ -243,22 +243,23 @@ def trace(args: Namespace) -> None:
     raise UserError('name one of --calibrate FILE.json, which learns from the '
                     'trace, and --hardware FILE.json, which predicts it with '
                     'what was learned from another')
-  from tpu_graphs_ext.traces import analysis, hardware
+  from tpu_graphs_ext.traces import analysis, calibrate
   if args.calibrate:
     if args.csv or args.json or args.ranks:
       raise UserError('--csv, --json and --ranks go with --hardware: first '
                       'calibrate, then predict')
-    hardware.FILE.check(args.calibrate)
+    calibrate.FILE.check(args.calibrate)
     learned = analysis.calibrated(args.file, args.step)
-    hardware.FILE.write(args.calibrate, hardware.to_json(learned))
-    print(analysis.calibration_text(learned, args.calibrate))
+    calibrate.FILE.write(args.calibrate, calibrate.to_json(learned))
+    print(f'{args.calibrate}: {learned.source}; {len(learned.functions):,} '
+          'functions of kernels')
     return
   if args.csv:
     analysis.CSV.check(args.csv)
-  found = analysis.compared(args.file, args.step, hardware.read(args.hardware),
-                            args.ranks)
+  found = analysis.compared(
+      args.file, args.step, calibrate.read(args.hardware), args.ranks)
   if args.csv:
-    analysis.CSV.write(args.csv, analysis.csv_of(found))
+    analysis.CSV.write(args.csv, csv_of(found.kernels))
   flags.show(args, lambda: analysis.to_json(found),
              lambda: analysis.text(found, args.top))
 

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import pandas as pd
 
-from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.traces import calibrate, kineto, replay, sizes
-from tpu_graphs_ext.traces.calibrate import Calibration, Curve
+from tpu_graphs_ext.traces.calibrate import Calibration
 from tpu_graphs_ext.traces.kineto import Trace
 
 ALL = 'all of these'
@@ -25,7 +24,6 @@ CSV = output_paths.Text('--csv', ','.join(COLUMNS), 'CSV of trace')
 
 class Comparison(NamedTuple):
   """Attributes:
-    trace: what was compared.
     source: description of the calibration's trace.
     kernels: columns `COLUMNS`, one row per kernel, copy and fill, by start;
       NaN where a value is unknown.
@@ -53,8 +51,6 @@ def calibrated(path: str, steps: Optional[Sequence[int]] = None) -> Calibration:
       step.
   """
   trace = _work_of(path, steps)
-  if not any(one.duration_us > 0 for one in trace.work):
-    raise UserError(f'{path}: its GPU work takes no time')
   where = f'steps {trace.steps[0]}-{trace.steps[-1]}' if trace.steps else 'all'
   return calibrate.calibrate(
       f'{os.path.basename(path)}, {trace.gpu}, {where}',
@@ -87,11 +83,10 @@ def compared(path: str, steps: Optional[Sequence[int]], learned: Calibration,
   kernels['error'] = (predicted - us).abs() / us.where(us > 0)
   communication_us = us[kernels.kind == calibrate.COMMUNICATION].sum()
   rest = us.sum() - communication_us
-  notes = list(trace.notes)
-  if not any(call.args.get('Input Dims') or call.args.get('Input dims')
-             for call in trace.calls):
-    notes.append('the trace has no shapes, so sizes are numbers of threads; '
-                 'record_shapes=True records them')
+  has_shapes = any(call.args.get('Input Dims') for call in trace.calls)
+  notes = [] if has_shapes else [
+      'the trace has no shapes, so sizes are numbers of threads; '
+      'record_shapes=True records them']
   ranks = [trace, *(_work_of(other, steps) for other in others
                     if os.path.realpath(other) != os.path.realpath(path))]
   return Comparison(
@@ -102,10 +97,9 @@ def compared(path: str, steps: Optional[Sequence[int]], learned: Calibration,
 
 def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
   trace = kineto.steps_of(kineto.read(path), steps)
-  if not trace.work:
-    raise UserError(f'{path}: has no GPU work'
-                    + (' in these steps' if steps is not None else '')
-                    + '; record it with ProfilerActivity.CUDA')
+  if not any(one.duration_us > 0 for one in trace.work):
+    raise UserError(f'{path}: has no GPU work in these steps; record it with '
+                    'ProfilerActivity.CUDA')
   return trace
 
 
@@ -157,9 +151,9 @@ def text(found: Comparison, top: int = 15) -> str:
     measured, predicted, known = found.step.values()
     lines += ['', 'From the first launch to the last end, in us: measured '
               f'{measured:,.1f}, predicted {predicted:,.1f} '
-              f'({_percent(predicted / measured - 1, "+")}), with '
+              f'({100 * (predicted / measured - 1):+.1f} %), with '
               f'communication as recorded {known:,.1f} '
-              f'({_percent(known / measured - 1, "+")})']
+              f'({100 * (known / measured - 1):+.1f} %)']
   by_function = summary(kernels, 'kernel').drop(ALL, errors='ignore')
   off = (by_function.predicted_us - by_function.measured_us).abs()
   dearest = off.sort_values(ascending=False).index[:top]
@@ -168,25 +162,20 @@ def text(found: Comparison, top: int = 15) -> str:
       _table(by_function.loc[dearest])])
 
 
-def _percent(share: float, sign: str = '') -> str:
-  return f'{100 * share:{sign}.1f} %'
+def _percent(share: float) -> str:
+  return f'{100 * share:.1f} %'
 
 
 _FORMATS = {'kernels': '{:,d}'.format, 'ratio': '{:.3f}'.format,
-            'exponent': '{:.2f}'.format, 'us_per_million': '{:.3g}'.format,
-            'least_us': '{:.2f}'.format,
             **dict.fromkeys(('measured_us', 'predicted_us'), '{:,.1f}'.format),
-            **dict.fromkeys(('mean_error', 'geometric_error', 'spread'),
-                            _percent)}
+            **dict.fromkeys(('mean_error', 'geometric_error'), _percent)}
 
 
 def _table(frame: pd.DataFrame) -> str:
   if frame.empty:
     return '  none'
   shown = frame.rename(lambda name: name[:60]).rename_axis(None)
-  return shown.to_string(formatters={
-      name: (lambda value, form=form: '-' if value != value else form(value))
-      for name, form in _FORMATS.items() if name in frame})
+  return shown.to_string(formatters=_FORMATS, na_rep='-')
 
 
 def to_json(found: Comparison) -> dict[str, Any]:
@@ -200,19 +189,3 @@ def to_json(found: Comparison) -> dict[str, Any]:
       'notes': found.notes, 'communication_us': found.communication_us,
       'coverage': found.coverage, 'step': found.step, 'kinds': kinds,
       'kernels': kernels}
-
-
-def csv_of(found: Comparison) -> str:
-  """One row per kernel; empty where a number is unknown."""
-  return files.csv_of(found.kernels)
-
-
-def calibration_text(learned: Calibration, path: str) -> str:
-  """A table of the kinds of kernels, under the name of the file."""
-  frame = pd.DataFrame.from_dict(
-      {kind: [one.count, size, *curve] for kind, one in learned.kinds.items()
-       for size, curve in [*one.curves.items()][:1]},
-      'index', columns=['kernels', 'by', *Curve._fields])
-  return (f'{path}: {learned.source}; {len(learned.functions):,} functions of '
-          'kernels, of these kinds:\n'
-          + _table(frame.sort_values('kernels', ascending=False)))

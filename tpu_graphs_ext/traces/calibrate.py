@@ -11,14 +11,21 @@ function seen at few sizes is shrunk towards the curve of its kind.
 from __future__ import annotations
 
 import collections
+import json
 import math
+import os
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from tpu_graphs_ext import files
+from tpu_graphs_ext.engine import output_paths
+from tpu_graphs_ext.errors import UserError
+
+FILE = output_paths.Text('--calibrate', '{\n "calibration": {', 'calibration')
 COMMUNICATION, SORT = 'communication', 'sort or scan'
 ANY_OTHER = 'any other'  # Of kinds never seen; learned from all.
 _KINDS = [(kind, re.compile(pattern)) for kind, pattern in (
@@ -127,35 +134,30 @@ def calibrate(source: str, kernels: Iterable[tuple],
       by_kind[kind_of(name)].append((sizes, us))
       by_name[name].append((sizes, us))
   fastest = sorted(us for rows in by_kind.values() for _, us in rows)
-  start = math.log(fastest[len(fastest) // 50]), None, _EXPONENT
+  start = Curve(fastest[len(fastest) // 50], 0.0, _EXPONENT, 0.0)
+  whole = Function(0, 0.0, 1.0, dict.fromkeys(SIZES, start), {})
   computing = [row for kind, rows in by_kind.items() for row in rows
                if kind != COMMUNICATION]
-  whole = _learned('', computing, dict.fromkeys(SIZES, start), _OF_ALL
-                   ) if computing else Function(0, 0.0, 1.0, {}, {})
-  kinds = {kind: _learned(kind, rows, _around(whole), _OF_KIND)
+  if computing:
+    whole = _learned('', computing, whole, _OF_ALL)
+  kinds = {kind: _learned(kind, rows, whole, _OF_KIND)
            for kind, rows in by_kind.items()}
   functions = {
-      name: _learned(kind, rows, _around(kinds[kind]), _OF_FUNCTION,
-                     launches=True)
+      name: _learned(kind, rows, kinds[kind], _OF_FUNCTION, launches=True)
       for name, rows in by_name.items() for kind in [kind_of(name)]}
   if computing:
     kinds[ANY_OTHER] = whole
   return Calibration(source, kinds, functions, host)
 
 
-def _around(function: Function) -> dict[str, tuple]:
-  return {size: (math.log(curve.least_us), math.log(curve.us_per_million),
-                 curve.exponent) for size, curve in function.curves.items()}
-
-
-def _learned(kind: str, rows: Sequence[tuple], around: Mapping[str, tuple],
+def _learned(kind: str, rows: Sequence[tuple], prior: Function,
              scatter: tuple, launches: bool = False) -> Function:
   """Learns from (sizes, microseconds) of kernels."""
   if kind == COMMUNICATION:
     return Function(
         len(rows), statistics.fmean(us for _, us in rows), 1.0, {}, {})
   curves = {}
-  for size, center in around.items():
+  for size, center in prior.curves.items():
     known = [(sizes[size], us) for sizes, us in rows if sizes.get(size)]
     if known:
       curve = _fitted(known, center, scatter)
@@ -189,12 +191,12 @@ def _key(sizes: Mapping[str, float]) -> tuple:
   return tuple(float(sizes.get(size, 0)) for size in SIZES)
 
 
-def _fitted(known: Sequence[tuple], center: tuple, scatter: tuple) -> Curve:
+def _fitted(known: Sequence[tuple], center: Curve, scatter: tuple) -> Curve:
   """The curve of (size, microseconds), fitted on logarithms.
 
   Medians by size, a soft L1 loss, and `center` with `scatter` as a prior of
   log(least), log(rest of a size of 1e6) and exponent, so that few sizes
-  suffice.
+  suffice. A `center` without a rest gets one from the times.
   """
   from scipy import optimize
   by_size = collections.defaultdict(list)
@@ -204,11 +206,12 @@ def _fitted(known: Sequence[tuple], center: tuple, scatter: tuple) -> Curve:
   log_us = np.log([statistics.median(times) for times in by_size.values()])
   weight = np.sqrt([min(len(times), _MOST_REPEATS)
                     for times in by_size.values()]) / _NOISE
-  least, rest, exponent = center
-  if rest is None:
-    above = np.maximum(np.exp(log_us) - math.exp(least), np.exp(log_us) / 4)
-    rest = float(np.median(np.log(above) - exponent * log_size))
-  prior, scatter = np.array((least, rest, exponent)), np.array(scatter)
+  rest = center.us_per_million and math.log(center.us_per_million)
+  if not center.us_per_million:
+    above = np.maximum(np.exp(log_us) - center.least_us, np.exp(log_us) / 4)
+    rest = float(np.median(np.log(above) - center.exponent * log_size))
+  prior = np.array((math.log(center.least_us), rest, center.exponent))
+  scatter = np.array(scatter)
 
   def residuals(at):
     off = np.logaddexp(at[0], at[1] + at[2] * log_size) - log_us
@@ -225,3 +228,60 @@ def _fitted(known: Sequence[tuple], center: tuple, scatter: tuple) -> Curve:
   spread = statistics.fmean(
       abs(math.log(us / curve.us(size))) for size, us in known)
   return curve._replace(spread=spread)
+
+
+# ------------------------------------------------------------------- the file
+
+
+def to_json(learned: Calibration) -> str:
+  """The content of a file for `read`."""
+  def functions(found):
+    return {name: {
+        **one._asdict(),
+        'curves': {size: curve._asdict() for size, curve in one.curves.items()},
+        'launches': [[*key, us] for key, us in one.launches.items()],
+    } for name, one in found.items()}
+
+  return json.dumps({'calibration': {
+      **learned._asdict(), 'kinds': functions(learned.kinds),
+      'functions': functions(learned.functions)}}, indent=1)
+
+
+def read(path: str) -> Calibration:
+  """Reads what `--calibrate` wrote.
+
+  Raises:
+    UserError: the file cannot be read, or a value is missing or out of range.
+  """
+  content = files.read_json(os.path.expanduser(path))
+  try:
+    content = content['calibration']
+    kinds, functions = (
+        {name: _function(one) for name, one in content[part].items()}
+        for part in ('kinds', 'functions'))
+    return Calibration(
+        str(content['source']), kinds, functions,
+        {key: _number(key, us) for key, us in content['host'].items()})
+  except (KeyError, TypeError, ValueError, AttributeError) as error:
+    reason = ascii(f'{type(error).__name__}: {error}'[:200])
+    raise UserError(f'--hardware={path}: was not written by --calibrate, or is '
+                    f'damaged ({reason}); calibrate again') from error
+
+
+def _function(content: dict) -> Function:
+  curves = {size: Curve(*(_number(name, curve[name]) for name in Curve._fields))
+            for size, curve in content['curves'].items()}
+  launches = {tuple(_number('launches', size) for size in sizes):
+              _number('launches', us) for *sizes, us in content['launches']}
+  return Function(curves=curves, launches=launches, **{
+      name: _number(name, content[name])
+      for name in ('count', 'typical_us', 'mean_ratio')})
+
+
+def _number(name: str, value: Any) -> float:
+  """A number in range, which excludes NaN, huge integers and powers."""
+  most = 2 if name == 'exponent' else 1e30
+  if type(value) not in (int, float) or not 0 <= value <= most:
+    raise ValueError(f'{name} is {value!r:.80}; it must be a number from 0 to '
+                     f'{most:g}')
+  return value

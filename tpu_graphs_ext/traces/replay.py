@@ -16,7 +16,7 @@ from typing import NamedTuple, Optional
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.traces import calibrate, kineto
-from tpu_graphs_ext.traces.kineto import Call, Trace, Work
+from tpu_graphs_ext.traces.kineto import Event, Trace
 
 # Delays up to this are latency; after longer ones work waited for other work.
 _NEAR_US = 20.0
@@ -24,18 +24,18 @@ LATENCY, BETWEEN, PAUSE, CALL = 'latency', 'between', 'pause', 'call'
 TRANSFER = 'transfer'  # Before a name: the least time of communication.
 
 
-class Event(NamedTuple):
+class Command(NamedTuple):
   """A runtime call that launches work or waits for it.
 
   Its name, of operator and work, tells pauses apart.
   """
-  call: Call
-  work: Sequence[Work]
-  waits_for: Optional[Work]
+  call: Event
+  work: Sequence[Event]
+  waits_for: Optional[Event]
   name: str
 
 
-def events_of(trace: Trace) -> list[Event]:
+def commands_of(trace: Trace) -> list[Command]:
   """Launches and waits, by their start."""
   launched = collections.defaultdict(list)
   for one in trace.work:
@@ -45,40 +45,41 @@ def events_of(trace: Trace) -> list[Event]:
   ends = [one.end for one in ended]
   found = []
   for call in trace.calls:
-    work = launched.get(call, ())
-    waits = 'ynchronize' in call.name
-    if call.kind != kineto.RUNTIME or not (work or waits):
+    work, last = launched.get(call, ()), None
+    if call.kind != kineto.RUNTIME:
       continue
-    last = None
-    place = bisect.bisect_right(ends, call.end) - 1
-    if waits and place >= 0 and ends[place] > max(
-        call.start, call.end - 2 * _NEAR_US):
-      last = ended[place]
-    elif not waits and 'emcpy' in call.name and call.end >= work[-1].end:
+    if 'ynchronize' in call.name:
+      place = bisect.bisect_right(ends, call.end) - 1
+      if place >= 0 and ends[place] > max(
+          call.start, call.end - 2 * _NEAR_US):
+        last = ended[place]
+    elif not work:
+      continue
+    elif 'emcpy' in call.name and call.end >= work[-1].end:
       last = work[-1]
     operator = next((one.name for one in call.upward()
                      if one.kind == kineto.OPERATOR), '')
-    found.append(Event(call, work, last,
-                       f'{operator} {work[0].name if work else call.name}'))
-  return sorted(found, key=lambda event: event.call.start)
+    found.append(Command(call, work, last,
+                         f'{operator} {work[0].name if work else call.name}'))
+  return sorted(found, key=lambda command: command.call.start)
 
 
 def host_of(trace: Trace) -> dict[str, float]:
   """Mean times of the host's pauses and calls, and of the GPU's latencies.
 
-  Keys are the words above, some followed by names of events: 'pause A > B' is
-  the pause between events A and B, 'stall A > B' a long wait of a stream that
-  nothing in the trace explains.
+  Keys are the words above, some followed by names: 'pause A > B' is the pause
+  between commands A and B, 'stall A > B' a long wait of a stream that nothing
+  in the trace explains.
   """
   times = collections.defaultdict(list)
-  events = events_of(trace)
-  for before, event in zip([None, *events], events):
+  commands = commands_of(trace)
+  for before, command in zip([None, *commands], commands):
     if before is not None:
-      pause = max(event.call.start - before.call.end, 0.0)
-      for key in _pause_keys(before, event):
+      pause = max(command.call.start - before.call.end, 0.0)
+      for key in _pause_keys(before, command):
         times[key].append(pause)
-    if event.waits_for is None:
-      times[CALL].append(event.call.end - event.call.start)
+    if command.waits_for is None:
+      times[CALL].append(command.call.duration_us)
   stalls = collections.defaultdict(list)
   for one, before, other in _queues(trace):
     ready = [past.end for past in (before, other) if past is not None]
@@ -95,15 +96,15 @@ def host_of(trace: Trace) -> dict[str, float]:
           **{f'{TRANSFER} {one.name}': one.duration_us for one in longest}}
 
 
-def _stall(before: Optional[Work], one: Work) -> str:
+def _stall(before: Optional[Event], one: Event) -> str:
   """The key of a wait that nothing in the trace explains."""
   return f'stall {before.name if before else ""} > {one.name}'
 
 
-def _pause_keys(before: Event, event: Event) -> list[str]:
+def _pause_keys(before: Command, command: Command) -> list[str]:
   """Finest first."""
-  return [f'{PAUSE} {before.name} > {event.name}', f'{PAUSE} {event.name}',
-          PAUSE]
+  return [f'{PAUSE} {before.name} > {command.name}',
+          f'{PAUSE} {command.name}', PAUSE]
 
 
 def _queues(trace: Trace) -> list[tuple]:
@@ -115,21 +116,21 @@ def _queues(trace: Trace) -> list[tuple]:
   for one in sorted(trace.work, key=lambda one: one.start):
     if one.launch is None:
       continue
-    before = last.get(one.stream)
+    before = last.get(one.place)
     ready = max(one.launch.end, before.end if before else 0.0) + _NEAR_US
     other, place = None, bisect.bisect_right(ends, one.start) - 1
     while place >= 0 and ends[place] > ready and other is None:
       past = ended[place]
-      if past.stream[0] == one.stream[0] and past.stream != one.stream:
+      if past.place[0] == one.place[0] and past.place != one.place:
         other = past
       place -= 1
     found.append((one, before, other))
-    last[one.stream] = one
+    last[one.place] = one
   return found
 
 
 def replay(ranks: Sequence[Trace], host: Mapping[str, float],
-           duration_us: Mapping[Work, float]) -> tuple[float, float]:
+           duration_us: Mapping[Event, float]) -> tuple[float, float]:
   """(predicted, measured) microseconds from the first launch to the last end.
 
   For the first of the `ranks`; 0, 0 if nothing is launched. With several ranks
@@ -150,49 +151,50 @@ def replay(ranks: Sequence[Trace], host: Mapping[str, float],
   return reached[0][1]
 
 
-def communicates(one: Work) -> bool:
+def communicates(one: Event) -> bool:
   return calibrate.kind_of(one.name) == calibrate.COMMUNICATION
 
 
 def _require_one_run(ranks: Sequence[Trace]) -> None:
   """Raises a UserError unless each communicates when the first one does."""
   times = [[(one.start + trace.began_us, one.end + trace.began_us)
-            for event in events_of(trace) for one in event.work
+            for command in commands_of(trace) for one in command.work
             if communicates(one)] for trace in ranks]
   for trace, found in zip(ranks, times):
     together = sum(max(a, c) < min(b, d)
                    for (a, b), (c, d) in zip(found, times[0]))
     if not 0 < len(found) == len(times[0]) <= 2 * together:
       raise UserError(
-          f'{trace.path}: communicates {len(found):,} times, {together:,} of '
-          f'them together with {ranks[0].path}, which does {len(times[0]):,} '
-          'times; name ranks of one run on one clock, and the same steps')
+          f'{trace.path}: communicates {together:,} times together with '
+          f'{ranks[0].path}, which does {len(times[0]):,} times; name ranks of '
+          'one run on one clock, and the same steps')
 
 
 def _run(trace: Trace, host: Mapping[str, float],
-         duration_us: Mapping[Work, float], together: bool) -> Generator:
+         duration_us: Mapping[Event, float], together: bool) -> Generator:
   """Yields (communication, its start) and is sent its end, on the shared clock;
   finally yields (None, the result of `replay`)."""
-  events = events_of(trace)
-  if not any(event.work for event in events):
+  commands = commands_of(trace)
+  launched = [one for command in commands for one in command.work]
+  if not launched:
     yield None, (0.0, 0.0)
     return
-  origin = events[0].call.start
+  origin = commands[0].call.start
   free, ends = collections.defaultdict(lambda: origin), {}
   for one in {*trace.all_work} - {*trace.work}:
     if one.launch and one.launch.start < origin:
       ends[one] = one.end
-      free[one.stream] = max(free[one.stream], one.end)
+      free[one.place] = max(free[one.place], one.end)
   waits = {one: others for one, *others in _queues(trace)}
   now, latency, between = origin, host.get(LATENCY, 0), host.get(BETWEEN, 0)
-  for last, event in zip([None, *events], events):
+  for last, command in zip([None, *commands], commands):
     if last is not None:
-      now += next((host[key] for key in _pause_keys(last, event)
+      now += next((host[key] for key in _pause_keys(last, command)
                    if key in host), 0.0)
     begin = now
     now += host.get(CALL, 0.0)
-    for one in event.work:
-      stream, (before, other) = one.stream, waits[one]
+    for one in command.work:
+      stream, (before, other) = one.place, waits[one]
       ready = max(free[stream], ends.get(other, 0.0))
       start = max(begin + latency, ready + between,
                   max(begin, ready) + host.get(_stall(before, one), 0.0))
@@ -200,9 +202,7 @@ def _run(trace: Trace, host: Mapping[str, float],
       if together and communicates(one):
         end = (yield one, start + trace.began_us) - trace.began_us
       ends[one] = free[stream] = end
-    if event.waits_for is not None:
-      now = max(now, ends.get(event.waits_for, now))
-  measured = max((*(one.end for event in events for one in event.work),
-                  events[-1].call.end))
-  predicted = max(now, *(ends[one] for event in events for one in event.work))
+    now = max(now, ends.get(command.waits_for, now))
+  measured = max(*(one.end for one in launched), commands[-1].call.end)
+  predicted = max(now, *(ends[one] for one in launched))
   yield None, (predicted - origin, measured - origin)

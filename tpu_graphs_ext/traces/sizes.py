@@ -1,21 +1,17 @@
 """What a kernel computes and moves, by the shapes of its operator.
 
-`Input Dims` and `Input type` of `record_shapes=True`; older versions wrote
-`Input dims` and `Input Types`. Arguments have the positions of the operators'
-schemas. Embeddings use the formulas of `roofline`.
+`record_shapes=True` writes `Input Dims` and `Input type`, in the order of the
+operators' schemas.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Union
 
-from tpu_graphs_ext.analytic import roofline
-from tpu_graphs_ext.analytic.roofline import EmbeddingBags, Gpu
-from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.traces import calibrate
-from tpu_graphs_ext.traces.kineto import Call, Work
+from tpu_graphs_ext.traces.kineto import Event, is_number
 
 # Bytes of a value.
 _BYTES = {
@@ -24,8 +20,8 @@ _BYTES = {
     'signed char': 1, 'unsigned char': 1, 'bool': 1, 'Float8_e4m3fn': 1,
     'Float8_e5m2': 1, 'complex<float>': 8, 'complex<double>': 16}
 _MOST = 1e30
-# A byte takes a nanosecond; nothing else takes any time.
-_BY_BYTES = Gpu(dram_gb_s=1, l2_gb_s=math.inf, l2_bytes=1, gflop_s=math.inf)
+_MOST_SIDE = 2**32  # Of a block or a grid.
+_SECTOR_BYTES = 32  # Memory moves in them.
 
 
 class _UnknownError(Exception):
@@ -33,7 +29,7 @@ class _UnknownError(Exception):
 
 
 class Tensor(NamedTuple):
-  """Shape, () for a single value, and bytes of one value."""
+  """Of a single value the shape is ()."""
   shape: tuple
   value_bytes: int
 
@@ -49,15 +45,25 @@ class Tensor(NamedTuple):
 Argument = Union[Tensor, list, None]
 
 
-def sizes_of(work: Work) -> dict[str, float]:
+def sizes_of(work: Event) -> dict[str, float]:
   """Size by name that a duration may depend on; see `calibrate`."""
-  found = ({'bytes': work.moved_bytes} if work.moved_bytes
+  moved = work.args.get('bytes')  # By copies and fills.
+  found = ({'bytes': moved} if is_number(moved) and moved > 0
            else _sizes_of_operator(work))
-  return {name: float(size) for name, size in {
-      **found, 'threads': work.threads}.items() if 0 < size < _MOST}
+  found['threads'] = _sides(work, 'block') * _sides(work, 'grid')
+  return {name: float(size) for name, size in found.items()
+          if 0 < size < _MOST}
 
 
-def _sizes_of_operator(work: Work) -> dict[str, float]:
+def _sides(work: Event, name: str) -> int:
+  """Product of the three sides of a block or grid; 0 if they are missing."""
+  sides = work.args.get(name)
+  known = isinstance(sides, list) and len(sides) == 3 and all(
+      type(side) is int and 0 < side < _MOST_SIDE for side in sides)
+  return math.prod(sides) if known else 0
+
+
+def _sizes_of_operator(work: Event) -> dict[str, float]:
   """From the innermost operator around a kernel that has shapes."""
   kind = calibrate.kind_of(work.name)
   for call in work.caller.upward() if work.caller else ():
@@ -71,7 +77,7 @@ def _sizes_of_operator(work: Work) -> dict[str, float]:
     try:
       if formula and (found := formula(call, _arguments(call))):
         return found
-    except (_UnknownError, OverflowError, UserError):
+    except (_UnknownError, OverflowError):
       pass
   return {}
 
@@ -81,28 +87,22 @@ def _require(condition: bool) -> None:
     raise _UnknownError
 
 
-def _arguments(call: Call) -> list[Argument]:
+def _arguments(call: Event) -> list[Argument]:
   """A tensor, a list of tensors, or None for anything else."""
-  dims, types = (next((call.args[key] for key in keys if call.args.get(key)),
-                      None)
-                 for keys in (('Input Dims', 'Input dims'),
-                              ('Input type', 'Input Types', 'Input types')))
-  _require(isinstance(dims, list))
-  if not isinstance(types, list):  # Of the oldest traces.
-    types = ['float' if one else '' for one in dims]
-  _require(len(types) == len(dims))
+  dims, types = call.args.get('Input Dims'), call.args.get('Input type')
+  _require(isinstance(dims, list) and isinstance(types, list)
+           and len(types) == len(dims))
   return [_argument(one, str(kind)) for one, kind in zip(dims, types)]
 
 
 def _argument(dims: Any, kind: str) -> Argument:
   kind = kind.replace('c10::', '').replace('at::', '')
-  if kind == 'TensorList':  # Taken for floats; older versions lack shapes.
-    return [_argument(one, 'float') for one in dims or ()] if isinstance(
-        dims, list) else None
-  if kind not in _BYTES:
+  if kind != 'TensorList' and kind not in _BYTES:
     return None
-  _require(isinstance(dims, list) and all(
-      type(side) is int and side >= 0 for side in dims))
+  _require(isinstance(dims, list))
+  if kind == 'TensorList':  # Their types are not recorded.
+    return [_argument(one, 'float') for one in dims]
+  _require(all(type(side) is int and side >= 0 for side in dims))
   return Tensor(tuple(dims), _BYTES[kind])
 
 
@@ -111,7 +111,7 @@ def _tensor(given: Sequence[Argument], place: int) -> Tensor:
   return given[place]
 
 
-def _product(call: Call, given: Sequence[Argument]) -> dict[str, float]:
+def _product(call: Event, given: Sequence[Argument]) -> dict[str, float]:
   name = call.name.removeprefix('aten::')
   first = int('add' in name)  # After what is added.
   left, right = _tensor(given, first), _tensor(given, first + 1)
@@ -129,50 +129,46 @@ def _product(call: Call, given: Sequence[Argument]) -> dict[str, float]:
           'bytes': batch * (m * k + k * n + m * n) * left.value_bytes}
 
 
-def _moved(_: Call, given: Sequence[Argument]) -> dict[str, float]:
-  """Other operators read their inputs and write as much as the largest one; a
-  constant factor is calibrated away."""
+def _moved(_: Event, given: Sequence[Argument]) -> dict[str, float]:
+  """Others read their inputs and write as much as the largest of them."""
   inputs = [sum(part.bytes for part in one) if isinstance(one, list)
             else one.bytes for one in given if one is not None]
   return {'bytes': sum(inputs) + max(inputs)} if inputs else {}
 
 
-def _bytes_of(us_of: Callable, bags: int, rows: int, row: Tensor,
-              indices: Tensor) -> dict[str, float]:
-  """Bytes moved by a formula; `row` has the width of a table's row."""
-  return {'bytes': 1000 * us_of(EmbeddingBags(
-      batch_size=bags, rows=rows, tables=1, width=row.shape[-1],
-      bag_size=indices.values / max(bags, 1), value_bytes=row.value_bytes,
-      index_bytes_each=indices.value_bytes), _BY_BYTES)}
+def _embedding(call: Event, given: Sequence[Argument]) -> dict[str, float]:
+  """Bytes of lookups in a table, or of a gradient step of its rows.
+
+  Of each bag: its indices, the row of the result and its rows, in sectors. A
+  step also reads two offsets, and reads and writes each row. These are the
+  formulas of `analytic.roofline` without a cache. The arguments are weight or
+  gradient, indices and, for bags, offsets.
+  """
+  rows, indices = _tensor(given, 0), _tensor(given, 1)
+  is_step, bags = 'backward' in call.name, indices.values
+  _require(len(rows.shape) == 2 or (is_step and len(rows.shape) > 2))
+  if 'bag' in call.name and is_step:
+    bags = rows.shape[0]
+  elif 'bag' in call.name:
+    bags = _tensor(given, 2).values
+  _require(all(rows.shape) and bags > 0 < indices.values)
+  bag_size = indices.values / bags
+  row_bytes = _sectors(rows.shape[-1] * rows.value_bytes)
+  each = row_bytes + _sectors(bag_size * indices.value_bytes)
+  if is_step:
+    each += 2 * _SECTOR_BYTES + bag_size * row_bytes
+  return {'bytes': bags * (each + bag_size * row_bytes)}
 
 
-def _one_table(call: Call, given: Sequence[Argument]) -> dict[str, float]:
-  """weight, indices; for bags also offsets, scale_grad_by_freq, mode, sparse,
-  per_sample_weights, include_last_offset."""
-  table, indices = _tensor(given, 0), _tensor(given, 1)
-  _require(len(table.shape) == 2)
-  bags = indices.values  # Each index is one.
-  if 'bag' in call.name:
-    values = call.args.get('Concrete Inputs')
-    last = isinstance(values, list) and [*map(str, values[7:8])] == ['True']
-    bags = _tensor(given, 2).values - last
-  return _bytes_of(roofline.embedding_forward_us, bags, table.shape[0], table,
-                   indices)
-
-
-def _gradient_rows(call: Call, given: Sequence[Argument]) -> dict[str, float]:
-  """gradient, indices: rows of the table's gradient are read and written."""
-  gradient, indices = _tensor(given, 0), _tensor(given, 1)
-  _require(len(gradient.shape) > 0)
-  bags = gradient.shape[0] if 'bag' in call.name else indices.values
-  return _bytes_of(roofline.embedding_backward_sgd_us, bags, indices.values,
-                   gradient, indices)
+def _sectors(size: float) -> int:
+  """Bytes in whole sectors."""
+  return math.ceil(size / _SECTOR_BYTES) * _SECTOR_BYTES
 
 
 _FORMULAS = {
     **dict.fromkeys(('addmm', 'addmm_', '_addmm_activation', 'mm', 'bmm',
                      'baddbmm', 'linear'), _product),
     **dict.fromkeys(('embedding', '_embedding_bag',
-                     '_embedding_bag_forward_only'), _one_table),
-    **dict.fromkeys(('_embedding_bag_dense_backward',
-                     'embedding_dense_backward'), _gradient_rows)}
+                     '_embedding_bag_forward_only',
+                     '_embedding_bag_dense_backward',
+                     'embedding_dense_backward'), _embedding)}
