@@ -57,11 +57,9 @@ def comparison(*of_runs, **changes):
 LOOKS = compare.looks_of([f'Model{number}' for number in range(5)])
 
 
-def cells(tables, row):
-  if isinstance(tables, page.Table):
-    tables = [tables]
-  return next(rest for table in tables
-              for first, *rest in table.frame.values.tolist() if first == row)
+def cells(table, row):
+  return next(rest for first, *rest in table.frame.values.tolist()
+              if first == row)
 
 
 def number(cell):
@@ -97,18 +95,15 @@ def test_counts_of_an_elementwise_kernel():
       'net_0', arrays.node_feat, arrays.node_opcode, arrays.edge_index,
       features.config_features([], [[1, 1], [8, 2], [5, 4]]),
       np.arange(3) + 1, np.ones(3, np.int64))
-  found = {title: row for title, *row in kernels.count_rows(
-      kernel, [1, 2], in_elements=False)}
+  found = {title: row for title, *row in kernels.count_rows(kernel, [1, 2])}
   names, times = kernels.COUNTS, page.TIMES
   assert found[names['steps']] == ['8', f'7 ({times} 0.875)']
-  assert found[names['block_bytes']] == [
-      '128.0 KiB', f'160.0 KiB ({times} 1.25)']
   assert found[names['moved_bytes']][0] == '1.0 MiB'
   assert found[names['rounding']] == ['1', f'1.09 ({times} 1.09)']
   # Nothing is padded, and there is no product.
   assert not {names['padding'], names['matrix_rows']} & set(found)
   for odd in (tiny_kernels.no_edges(), tiny_kernels.one_config()):
-    assert 'inf' not in str(list(kernels.count_rows(odd, [0], False)))
+    assert 'inf' not in str(list(kernels.count_rows(odd, [0])))
 
 
 def test_kernels_that_nothing_can_rank_are_not_shown():
@@ -125,28 +120,18 @@ def test_means_by_program_and_what_they_are_held_against():
   # net0 has kernels 0 and 2, net1 the others; default 10 %, random 200 %.
   kernels_of, *means = cells(table, 'net0')
   assert (kernels_of, *map(number, means)) == ('2', 10, 10, 200)
-  assert number(cells(table, 'net1')[1]) == 60
   assert number(cells(table, 'all kernels')[1]) == 35
   assert compare.by(found, 'kind', LOOKS) == {}  # There is one kind.
-
-
-def test_of_many_programs_the_common_are_drawn(monkeypatch):
-  monkeypatch.setattr(compare, 'MOST_DRAWN', 1)
-  found = comparison([0.0] * 5)
-  found.rows['program'] = ['a', 'b', 'c', 'b', 'a']
-  section = compare.by(found, 'program', LOOKS)
-  svg = section['figures'][0].svg
-  assert 'a (2)' in svg and 'b (2)' not in svg
-  assert cells(section['tables'], 'b')[0] == '2'
-  assert (section['drawn'], section['number']) == (1, 3)
 
 
 def test_distribution_over_kernels():
   found = comparison([0.0, 0.04, 0.2, 1.0] * 3)
   # Median (4 + 20) / 2.
-  assert compare.distributions(found, LOOKS)[0].said.startswith(
-      'Model0: median 12.00 %, 90 % within 100.0 %, worst 100.0 %; default '
-      'tile: median 10.00 %')
+  measure = found.measures[0]
+  assert compare.distribution(
+      found.values(measure), measure, LOOKS).said.startswith(
+          'Model0: median 12.00 %, 90 % within 100.0 %, worst 100.0 %; default '
+          'tile: median 10.00 %')
 
 
 def test_paired_differences():
@@ -162,18 +147,17 @@ def test_paired_differences():
     # Both are behind the default tile, which has 10 % everywhere.
     ([[.2, .3, .4], [.3, .4, .5]],
      'Model0 wins: 10.0 percentage points less slowdown at top-1 than Model1. '
-     'The default tile is 20.0 points ahead of both',
+     'The default tile is 20.0 points ahead of Model0',
      '95 % interval of the difference: 10.0 to 10.0. Model0 minus the default '
-     'tile: 20.0 [10.0\u00a0to\u00a030.0] points. One run '
-     'each: another seed'),
+     'tile: 20.0 [10.0\u00a0to\u00a030.0] points. Groups of a single run'),
     ([[0, 0, .1], [0, .1, 0]],
      'No clear winner: Model0 has 0.00 percentage points less slowdown at '
      'top-1 than Model1', 'It includes 0, so this may be chance. Model0 minus '
      f'the default tile: {page.MINUS}6.67'),
     ([[.3, .3]], 'The default tile wins: 20.0 percentage points less slowdown '
-     'at top-1 than Model0', 'One run each'),
-    ([[.05]], 'Model0 leads: 5.00 percentage points less slowdown at top-1 '
-     'than the default tile', 'too few problems')])
+     'at top-1 than Model0', 'Groups of a single run'),
+    ([[.05]], 'No clear winner: Model0 has 5.00 percentage points less '
+     'slowdown at top-1 than the default tile', 'too few problems')])
 def test_the_headline(of_runs, title, certainty):
   found = compare.headline(comparison(*of_runs))
   assert found[0] == title and certainty in found[1]
@@ -195,11 +179,10 @@ def test_tables_of_runs(monkeypatch):
                                 for i, info in enumerate(infos)])]
   found = overview.section(groups, None, LOOKS | compare.looks_of(['Mine']))
   # Nothing was measured: mean and deviation of 10, 20 and 30 % in run files.
-  assert cells(found['groups'], 'Mine')[:4] == [
-      3, '3 ± 0', '0.650 ± 0.000', '20.0 ± 10.0']
-  assert found['by_run_files'] == ('According to its run file Mine leads: 20.0 '
-                                   '% slowdown at top-1')
-  assert '3 runs, written 1970' in found['trained']
+  groups = found['groups'].frame.set_index('group').loc['Mine']
+  assert groups[['runs', 'epochs', 'top-1 %, run file']].tolist() == [
+      3, '3 ± 0', '20.0 ± 10.00']
+  assert 'Runs: 3; written: 1970' in found['trained']
   assert [row[2] for row in found['runs'].frame.values] == ['1', '2', '3']
   assert cells(found['flags'], 'learning_rate') == ['same', '0.01']
   assert 'nan' not in str(found)

@@ -1,6 +1,5 @@
 """The page, from runs that were trained to its last section."""
 
-import dataclasses
 import pathlib
 import re
 import shutil
@@ -17,11 +16,9 @@ from support import (
 )
 from support.tiny_runs import Page, run_info, write_run
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import evaluate
-from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import LoadSettings
-from tpu_graphs_ext.report import measure, page, report, runs
+from tpu_graphs_ext.report import page, report, runs
 
 UNMEASURED = ['Learning curves', 'Runs']
 
@@ -141,22 +138,11 @@ def test_the_command(tmp_path, capsys):
   assert cli.main(['report', str(tmp_path / 'empty'), *flags]) == 1
   loading, *said = capsys.readouterr().err.splitlines()
   assert loading.startswith('loading TensorFlow')
-  assert said[0] == 'error: there is no run to report:' and len(said) == 2
+  assert said[0].startswith('error: there is no run to report;')
+  assert len(said) == 2 and 'empty: has no file run_' in said[1]
 
 
 # ----------------------------------------------------------------- bad input
-
-
-def test_kernels_without_labels_are_left_out_and_named():
-  kernels = [tiny_kernels.chain(), tiny_kernels.diamond()]
-  kernels[0] = dataclasses.replace(
-      kernels[0], runtime_ns=0 * kernels[0].runtime_ns)
-  problems = []
-  left = measure._labelled(tasks.find('tile'), Partition.from_kernels(kernels),
-                           'here', problems)
-  assert left.tile_ids == ['diamond_0']
-  assert problems == ['here: 1 of 2 kernels have no labels (all runtimes are '
-                      '0) and are left out']
 
 
 def test_without_labelled_kernels_the_rest_is_made(trained, tmp_path, caplog):

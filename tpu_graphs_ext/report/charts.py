@@ -91,13 +91,8 @@ def log_scale(axes, name: str, least: float, most: float) -> None:
 def legend_below(figure, axes) -> None:
   """A legend below the axes, where it covers no line."""
   marks, names = axes.get_legend_handles_labels()
-  columns = 2 if max(map(len, names), default=0) <= 20 else 1
-  figure.legend(marks, [_wrapped(name, 48 // columns) for name in names],
-                ncol=columns, loc='outside lower center')
-
-
-def _wrapped(name: str, most: int = 20) -> str:
-  return '\n'.join(textwrap.wrap(name, most))
+  figure.legend(marks, [textwrap.fill(name, 48) for name in names],
+                loc='outside lower center')
 
 
 class Bar(NamedTuple):
@@ -122,10 +117,10 @@ def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
   titles, bars = {}, {}
   for title, of in blocks:
     if title:
-      titles[lines] = textwrap.shorten(title, 44, placeholder='…')
+      titles[lines] = title[:44]
       lines += 1
     for bar in of:
-      name = _wrapped(bar.look.name)
+      name = textwrap.fill(bar.look.name, 20)
       more = name.count('\n')
       names[lines + more / 2], bars[lines + more / 2] = name, bar
       lines += 1 + more

@@ -16,7 +16,6 @@ from tpu_graphs_ext.report.charts import Bar, Look
 from tpu_graphs_ext.report.measure import DEFAULT, RANDOM, Comparison, Measure
 
 MOST_DRAWN = 8  # Programs or kinds in a figure; the tables have all.
-_FEWEST = 10  # Problems that a distribution is drawn of.
 
 Looks = Mapping[str, Look]
 
@@ -33,10 +32,9 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
   """Everything that the template shows of a comparison."""
   rows, task = comparison.rows, comparison.task
   title, certainty = headline(comparison)
-  programs = rows['program'].nunique()
   data = f'{len(rows)} labelled {task.problem}s'
   if task.name == 'tile':
-    data += f' of {programs} program{"s" * (programs != 1)}'
+    data += f', programs: {rows["program"].nunique()}'
   every = {'': np.ones(len(rows), bool)}
   return {
       'title': title, 'certainty': certainty,
@@ -44,7 +42,9 @@ def section(comparison: Comparison, looks: Looks) -> dict[str, Any]:
       'overall': _figure(comparison, comparison.measures[0], '', every, looks),
       'programs': by(comparison, 'program', looks),
       'kinds': by(comparison, 'kind', looks),
-      'distributions': distributions(comparison, looks),
+      'distributions': [
+          distribution(comparison.values(measure), measure, looks)
+          for measure in comparison.measures if not measure.higher_is_better],
       'differences': differences(comparison)}
 
 
@@ -61,21 +61,19 @@ def headline(comparison: Comparison) -> tuple[str, str]:
   values = comparison.values(measure)
   best, *others = values
   if not others:
-    mean = page.number(values[best].mean(), measure.digits)
-    return (f'{best}: {measure.name} {mean}',
+    return (f'{best}: {measure.name} '
+            f'{page.number(values[best].mean(), measure.digits)}',
             'There is nothing to compare it with.')
   title, certainty = _verdict(measure, values, best, others[0])
   if DEFAULT in others[1:]:
     ahead = _gain(measure, values, DEFAULT, best)
     if ahead[0] > 0:
       title += (f'. The default tile is {page.number(ahead[0])} points ahead '
-                f'of {"both" if len(comparison.groups) == 2 else "all"}')
+                f'of {best}')
     certainty += (f' {best} minus the default tile: {page.interval(*ahead)} '
                   'points.')
-  runs = [len(of) for of in comparison.groups.values()]
-  if min(runs) == 1:
-    who = 'One run each' if max(runs) == 1 else 'Some have one run'
-    certainty += f' {who}: another seed may change this.'
+  if min(map(len, comparison.groups.values())) == 1:
+    certainty += ' Groups of a single run: another seed may change this.'
   return title, certainty
 
 
@@ -87,18 +85,17 @@ def _verdict(measure: Measure, values: pd.DataFrame, one: str,
     one, other, mean, low, high = other, one, -mean, -high, -low
   one, other = (f'the {name}' if name == DEFAULT else name
                 for name in (one, other))
-  first = one[0].upper() + one[1:] if one.startswith('the ') else one
-  digits = measure.digits
-  ahead = f'{page.number(mean, digits)} {measure.unit} than {other}'
-  if math.isnan(low):
-    return (f'{first} leads: {ahead}',
-            'Unknown: there are too few problems for an interval.')
-  interval = (f'95 % interval of the difference: {page.number(low, digits)} '
-              f'to {page.number(high, digits)}')
+  mean, *ends = (page.number(value, measure.digits)
+                 for value in (mean, low, high))
+  ahead = f'{mean} {measure.unit} than {other}'
+  interval = f'95 % interval of the difference: {" to ".join(ends)}.'
   if low > 0:
-    return f'{first} wins: {ahead}', f'{interval}.'
-  return (f'No clear winner: {one} has {ahead}',
-          f'{interval}. It includes 0, so this may be chance.')
+    title = f'{one} wins: {ahead}'
+  else:  # Or NaN.
+    title = f'no clear winner: {one} has {ahead}'
+    interval += (' There are too few problems for one.' if math.isnan(low)
+                 else ' It includes 0, so this may be chance.')
+  return title[0].upper() + title[1:], interval
 
 
 def _gain(measure: Measure, values: pd.DataFrame, one: str,
@@ -153,31 +150,25 @@ def by(comparison: Comparison, column: str, looks: Looks) -> dict[str, Any]:
   return {'figures': [_figure(comparison, measure, column, drawn, looks)
                       for measure in comparison.measures],
           'tables': [_table(comparison, measure, column, parts)
-                     for measure in comparison.measures],
-          'number': len(common), 'drawn': len(drawn) - 1}
+                     for measure in comparison.measures]}
 
 
 def _figure(comparison: Comparison, measure: Measure, what: str,
             parts: Mapping[str, np.ndarray], looks: Looks) -> page.Figure:
-  """A block for each part of the problems, a bar for everyone who chooses.
-
-  `parts` have a name, which may be empty, and bool [problems].
-  """
+  """A block for each of `parts`, bool [problems] by name, with their means."""
   values, nouns = comparison.values(measure), f'{comparison.task.problem}s'
   blocks = [(f'{name} ({mask.sum()})' if name else '', [
       Bar(looks[column], *found) for column in values
       for found in [_mean_interval(values[column][mask])]
       if not math.isnan(found[0])]) for name, mask in parts.items()]
-  name, unit, label, better = (
-      (measure.name, '', measure.name, 'Higher') if measure.higher_is_better
-      else (f'Slowdown at {measure.name[:-2]}', ' %',
-            'slowdown in % (log scale above 1 %)', 'Lower'))
   said = ', '.join(f'{bar.look.name} {page.number(bar.mean, measure.digits)}'
-                   f'{unit}' for bar in blocks[0][1])
+                   for bar in blocks[0][1])
+  name, better = ((measure.name, 'Higher') if measure.higher_is_better
+                  else (f'Slowdown, {measure.name}', 'Lower'))
   return page.Figure(
       f'{name} by {what}' if what else f'{name}, mean of all {nouns}',
       f'All {nouns}: {said}. {better} is better.',
-      charts.forest(blocks, label, not measure.higher_is_better))
+      charts.forest(blocks, measure.name, not measure.higher_is_better))
 
 
 def _table(comparison: Comparison, measure: Measure, what: str,
@@ -194,16 +185,9 @@ def _table(comparison: Comparison, measure: Measure, what: str,
 # ------------------------------------------------------------ over problems
 
 
-def distributions(comparison: Comparison, looks: Looks) -> list[page.Figure]:
+def distribution(values: pd.DataFrame, measure: Measure,
+                 looks: Looks) -> page.Figure:
   """What share of the problems is within which slowdown."""
-  if len(comparison.rows) < _FEWEST:
-    return []
-  return [_distribution(comparison.values(measure), measure, looks)
-          for measure in comparison.measures if not measure.higher_is_better]
-
-
-def _distribution(values: pd.DataFrame, measure: Measure,
-                  looks: Looks) -> page.Figure:
   known = {name: values[name].dropna() for name in values}
 
   def draw(figure, axes):
@@ -219,7 +203,7 @@ def _distribution(values: pd.DataFrame, measure: Measure,
     charts.legend_below(figure, axes)
 
   return page.Figure(
-      f'Distribution of the slowdown at {measure.name[:-2]}',
+      f'Distribution of the slowdown, {measure.name}',
       '; '.join(f'{name}: median {of.median():.2f} %, 90 % within '
                 f'{of.quantile(0.9):.1f} %, worst {of.max():.1f} %'
                 for name, of in known.items()) + '.',

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
 from tpu_graphs_ext.analytic import feature_loops, tile_counts
 from tpu_graphs_ext.analytic.explain import in_bytes
@@ -24,14 +22,11 @@ from tpu_graphs_ext.tasks import feature_stats
 # Name in `tile_counts.counts` -> name on the page. Models with tile geometry
 # compute these counts, so they show why a model chose another tile.
 COUNTS = {
-    'steps': 'steps', 'output_tiles': 'tiles of the output',
-    'kernel_tiles': "tiles of a product's filter",
+    'steps': 'steps',
     'moved_bytes': 'bytes moved, with re-reads and padding',
-    'block_bytes': 'first transfer: one block of each tensor',
     'footprint_bytes': 'on-chip memory: two blocks a tensor',
     'pieces': 'contiguous pieces of all transfers',
     'matrix_rows': 'rows through the matrix unit',
-    'tile_elements': 'elements of an output tile',
     'padding': 'padding to whole layout tiles, factor',
     'rounding': 'padding to whole tiles of this size, factor'}
 
@@ -41,13 +36,11 @@ def section(comparison: Comparison, count: int,
   """Everything that the template shows of single kernels."""
   if comparison.task.name != 'tile' or not count:
     return {}
-  in_elements = (feature_stats.what_tiles_count(comparison.problems)
-                 == feature_stats.TILES[1])
-  kernels = tqdm(chosen(comparison, count).items(), desc='draw', unit='kernel',
-                 disable=None, leave=False)
+  unit = feature_stats.what_tiles_count(comparison.problems)
+  in_elements = unit == feature_stats.TILES[1]
   return {'unit': 'elements' if in_elements else 'layout tiles',
           'kernels': [_kernel(comparison, place, roles, looks, in_elements)
-                      for place, roles in kernels]}
+                      for place, roles in chosen(comparison, count).items()]}
 
 
 def chosen(comparison: Comparison, count: int) -> dict[int, dict[str, str]]:
@@ -71,15 +64,14 @@ def ends(rows: pd.DataFrame, count: int) -> tuple[list[int], list[int]]:
   """Places of the worst and of the best kernels; none is in both.
 
   Worst: the first tile to try is slowest against the best one; of equal ones
-  the lowest tau. Best: the other end, among kernels with more than ten tiles
-  if there are enough. Kernels whose configurations all have the same features
-  are left out.
+  the lowest tau. Best: the other end, kernels with many tiles first. Kernels
+  whose configurations all have the same features are left out.
   """
   by = rows[rows['rankable']].fillna({'kendall': -1}).sort_values(
       ['slowdown_1', 'kendall', 'tile_id'], ascending=[False, True, True])
-  worst, rest = list(by.index[:count]), by.iloc[count:][::-1]
-  many = rest[rest['configs'] > 10]
-  return worst, list((many if len(many) >= count else rest).index[:count])
+  rest = by.iloc[count:][::-1]
+  rest = rest.sort_values('configs', kind='stable', key=lambda n: n <= 10)
+  return list(by.index[:count]), list(rest.index[:count])
 
 
 def _kernel(comparison: Comparison, place: int, roles: Mapping[str, str],
@@ -92,24 +84,19 @@ def _kernel(comparison: Comparison, place: int, roles: Mapping[str, str],
   said = ', '.join(
       f'{role} of {name} ({page.number(100 * rows[name]["slowdown_1"])} %)'
       for name, role in roles.items())
+  opcodes = pd.Series(kernel.node_opcode).map(
+      schema.OPCODE_NAMES).value_counts().sort_index()
   return {
       'title': f'{kernel.tile_id}: {said}',
-      'text': f'Kind: {row["kind"]}; opcodes: {_opcodes(kernel)}. '
-              f'{kernel.num_configs} configurations, the best of which takes '
-              f'{_us(kernel.runtime_ns[best])} us. Slowdown of the default '
-              f'tile: {page.number(100 * row["default"])} %.',
+      'text': f'Kind: {row["kind"]}; opcodes: ' + ', '.join(
+          f'{number} {name}' for name, number in opcodes.items())
+              + f'. {kernel.num_configs} configurations, the best of which '
+              f'takes {_us(kernel.runtime_ns[best])} us. Slowdown of the '
+              f'default tile: {page.number(100 * row["default"])} %.',
       'figures': [
           _scatter(kernel, looks[name], of, best, rows[name]['kendall'])
           for name, of in scores.items()],
       'tiles': _tiles_table(kernel, scores, best, in_elements)}
-
-
-def _opcodes(kernel: Kernel) -> str:
-  """'2 add, 3 parameter'."""
-  number = collections.Counter(
-      schema.OPCODE_NAMES.get(opcode, 'unknown')
-      for opcode in kernel.node_opcode.tolist())
-  return ', '.join(f'{count} {name}' for name, count in sorted(number.items()))
 
 
 def _us(runtime_ns: float) -> str:
@@ -117,9 +104,7 @@ def _us(runtime_ns: float) -> str:
 
 
 def _plain(value: float) -> str:
-  """Three digits; of large and of whole numbers all, with their thousands."""
-  return (f'{value:,.0f}' if value >= 1000 or value == round(value)
-          else f'{value:.3g}')
+  return f'{value:,.0f}' if value >= 1000 else f'{value:.3g}'
 
 
 def _slowdown(kernel: Kernel) -> np.ndarray:
@@ -132,21 +117,18 @@ def _scatter(kernel: Kernel, look: Look, scores: Scores, best: int,
   """Measured time by predicted place."""
   by_place = _slowdown(kernel)[scores.order]  # Of the first to try, ...
   best_place = int(np.flatnonzero(scores.order == best)[0]) + 1
-  is_long = len(by_place) > 100
 
   def draw(figure, axes):
     axes.plot(np.arange(1, len(by_place) + 1), by_place, look.mark, ms=3,
               mew=0.4, color=look.colour, alpha=0.75, clip_on=False,
-              rasterized=is_long)  # Thousands of marks are large as vectors.
+              rasterized=True)  # Thousands of marks are large as vectors.
     for place, text, mark in ((1, 'chosen', 's'), (best_place, 'best', 'o')):
       axes.plot(place, by_place[place - 1], mark, ms=10, mfc='none',
                 mec=charts.INK, mew=1.4, label=text, clip_on=False)
     charts.log_scale(axes, 'y', 0, float(by_place.max()))
-    if is_long:
-      axes.set_xscale('log')
-      axes.xaxis.set_major_formatter('{x:,.0f}')
-    axes.set(xlabel='predicted place; 1 is tried first'
-             + ' (log scale)' * is_long,
+    axes.set_xscale('log')
+    axes.xaxis.set_major_formatter('{x:,.0f}')
+    axes.set(xlabel='predicted place; 1 is tried first (log scale)',
              ylabel='% over the best (log scale\nabove 1 %)')
     axes.grid(True)
     charts.legend_below(figure, axes)
@@ -177,21 +159,21 @@ def _tiles_table(kernel: Kernel, scores: Mapping[str, Scores], best: int,
       ('% over the best', *(page.number(slowdown[c]) for c in configs)),
       *((f'place that {name} predicts', *(order.index(c) + 1 for c in configs))
         for name, order in orders.items()),
-      *count_rows(kernel, configs, in_elements)]
+      *(() if in_elements else count_rows(kernel, configs))]
   return page.table(
       f'{kernel.tile_id}: the chosen tiles against the best one; in brackets '
       'the multiple of the best, where they differ',
       ('', 'best', *(f'chosen by {name}' for name in orders)), rows)
 
 
-def count_rows(kernel: Kernel, configs: Sequence[int],
-               in_elements: bool) -> Iterator[tuple[str, ...]]:
+def count_rows(kernel: Kernel,
+               configs: Sequence[int]) -> Iterator[tuple[str, ...]]:
   """Steps, bytes and padding of configurations, from a kernel's features.
 
-  None if tiles count elements or the file lacks columns. Counts that say
-  nothing of a kernel, such as a padding of 1, are left out.
+  None if the file lacks columns. Counts that say nothing of a kernel, such as a
+  padding of 1, are left out.
   """
-  if (in_elements or kernel.node_feat.shape[1] < len(schema.NODE_FEATURES)
+  if (kernel.node_feat.shape[1] < len(schema.NODE_FEATURES)
       or kernel.config_feat.shape[1] < len(schema.CONFIG_FEATURES)):
     return
   loops = feature_loops.kernel_loops(kernel)

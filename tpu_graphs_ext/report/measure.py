@@ -21,18 +21,10 @@ RANDOM = {'tile': 'random tiles', 'layout': 'random layouts'}
 
 
 class Measure(NamedTuple):
-  """A column of the rows, and how it reads.
-
-  Attributes:
-    column: such as 'slowdown_5'.
-    name: such as 'top-5 %'.
-    unit: of a difference.
-    scale, digits: a value is shown times `scale`, with that many digits.
-    higher_is_better: whether it is; slowdowns are best low.
-  """
+  """A column of the rows, and how it reads: times `scale`, with `digits`."""
   column: str
   name: str
-  unit: str = ''
+  unit: str = ''  # Of a difference.
   scale: int = 1
   digits: int = 3
   higher_is_better: bool = True
@@ -57,13 +49,7 @@ class Measured(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-  """Runs on the same problems.
-
-  Attributes:
-    task, source: of the problems.
-    problems: all with labels.
-    groups: name of a group -> its runs that could be measured.
-  """
+  """Runs on the same labelled problems, by the name of their group."""
   task: tasks.Task
   source: str
   problems: tasks.Problems
@@ -104,32 +90,25 @@ def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
   Args:
     groups: the runs, of one task.
     data: labelled problems: a folder of .npz files, a .npz or, for tiles, a
-      .pb; empty: the runs' valid split, below the data root that `loading`
-      gives or else their own, which must be the same for all.
-    loading: how to load the models.
+      .pb; empty: the valid split of `loading`'s data root, or else their own.
     problems: a message is added for everything that cannot be done.
   """
-  every = [(group, run) for group in groups for run in group.runs]
+  every = [(group, run) for group in groups for run in group.runs
+           if run.model_dir]
   roots = {run.settings.get('data_root') for _, run in every} - {None, ''}
   only_root = roots.pop() if len(roots) == 1 else ''
   found: Optional[Comparison] = None
-  unreadable = set()
   for group, run in every:
-    if run.model_dir is None:
-      continue
+    source = run.model_dir
     try:
       task = tasks.find(run.task)
       own = _loading_of(task, run, loading, only_root)
       collection = task.collection(run.info['args'], own)
       source = data or os.path.join(own.data_root, *collection, 'valid')
-      if source in unreadable:  # Said once.
-        continue
       if not found:
-        unreadable.add(source)
-        found = Comparison(task, source, _labelled(
-            task, task.read(source, own) if data else task.read_split(
-                own, collection, 'valid'), source, problems))
-        unreadable.remove(source)
+        read = task.read(source, own) if data else task.read_split(
+            own, collection, 'valid')
+        found = Comparison(task, source, evaluate.labelled(read, source, task))
       if source != found.source:
         raise UserError(
             f'its data is {source}, so it is not compared with runs on '
@@ -144,6 +123,7 @@ def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
       text = str(error)
       problems.append(text if run.model_dir in text or text.startswith(source)
                       else f'{run.model_dir}: {text}')
+  problems[:] = dict.fromkeys(problems)
   return found if found and found.groups else None
 
 
@@ -161,16 +141,3 @@ def _loading_of(task: tasks.Task, run: Run, given: LoadSettings,
   if given.cache_dir == LoadSettings().cache_dir:
     chosen['cache_dir'] = run.settings.get('cache_dir', default.cache_dir)
   return task.loading(**chosen)
-
-
-def _labelled(task: tasks.Task, read: tasks.Problems, source: str,
-              problems: list[str]) -> tasks.Problems:
-  """The problems that have runtimes; raises UserError if none has."""
-  mask = np.array([problem.is_labelled for problem in read])
-  if mask.all() or not mask.any():
-    evaluate.require_labels(read, source, task)
-    return read
-  problems.append(
-      f'{source}: {np.sum(~mask)} of {len(mask)} {task.problem}s have no '
-      'labels (all runtimes are 0) and are left out')
-  return read.select(mask)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -20,18 +19,14 @@ def section(groups: Sequence[Group], comparison: Optional[Comparison],
             looks: Looks) -> dict[str, Any]:
   """Everything that the template shows of the runs."""
   task = tasks.find(groups[0].runs[0].task)
-  runs = frame_of(groups, comparison)
-  by_files = runs.groupby('group', sort=False)[f'final_{task.top_ks[0]}']
-  means = by_files.mean().dropna()
+  runs = frame_of(groups, comparison, task)
+  roots = sorted({run.flags['data_root'] for group in groups
+                  for run in group.runs if run.flags.get('data_root')})
   return {
-      'trained': trained(runs, groups),
+      'trained': f'Runs: {len(runs)}; written: {runs["written"].min()} to '
+                 f'{runs["written"].max()}; epochs: {runs["epochs"].min():.0f} '
+                 f'to {runs["epochs"].max():.0f}; data: {", ".join(roots)}',
       'curves': learning_curves(groups, looks),
-      # A title, if no problem could be measured.
-      'by_run_files': (
-          f'According to its run file {means.idxmin()} leads: '
-          f'{page.number(100 * means.min())} % slowdown at '
-          f'top-{task.top_ks[0]}' if len(means)
-          else 'Nothing could be measured'),
       'groups': groups_table(runs, task), 'runs': runs_table(runs, task),
       'flags': flags_table(groups)}
 
@@ -39,14 +34,12 @@ def section(groups: Sequence[Group], comparison: Optional[Comparison],
 # ---------------------------------------------------------------------- runs
 
 
-def frame_of(groups: Sequence[Group],
-             comparison: Optional[Comparison]) -> pd.DataFrame:
+def frame_of(groups: Sequence[Group], comparison: Optional[Comparison],
+             task: tasks.Task) -> pd.DataFrame:
   """A row a run: its group and name, what `Run.record` and measuring say.
 
   Measures are means over problems, unscaled; NaN if the run was not measured.
-  If no run was measured, slowdowns come from the run files.
   """
-  task = tasks.find(groups[0].runs[0].task)
   columns = [measure.column for measure in measures_of(task)]
   measured = {one.run.run_path: one.rows[columns].mean()
               for of in (comparison.groups.values() if comparison else ())
@@ -55,23 +48,9 @@ def frame_of(groups: Sequence[Group],
       {'group': group.name, 'run': run.name[:8], **run.record(task.top_ks),
        **measured.get(run.run_path, dict.fromkeys(columns, np.nan))}
       for group in groups for run in group.runs])
-  texts = ['group', 'run', 'run_id', 'tensorflow', 'written']
-  numbers = frame.columns.difference(texts)
+  numbers = frame.columns.difference(['group', 'run', 'written'])
   frame[numbers] = frame[numbers].astype(float)
-  for k in () if comparison else task.top_ks:
-    frame[f'slowdown_{k}'] = frame[f'final_{k}']
   return frame
-
-
-def trained(runs: pd.DataFrame, groups: Sequence[Group]) -> str:
-  """How many runs, when, and on which data."""
-  days, epochs = sorted(runs['written']), sorted(runs['epochs'].astype(int))
-  roots = sorted({run.flags['data_root'] for group in groups
-                  for run in group.runs if run.flags.get('data_root')})
-  return (f'{len(runs)} run{"s" * (len(runs) > 1)}, written '
-          f'{" to ".join(dict.fromkeys((days[0], days[-1])))}, '
-          f'{" to ".join(map(str, dict.fromkeys((epochs[0], epochs[-1]))))} '
-          f'epochs' + f', on {", ".join(roots)}' * bool(roots))
 
 
 def _columns(task: tasks.Task) -> list[tuple[str, str, int, int]]:
@@ -86,8 +65,7 @@ def _columns(task: tasks.Task) -> list[tuple[str, str, int, int]]:
 
 def groups_table(runs: pd.DataFrame, task: tasks.Task) -> page.Table:
   """A row a group: mean and deviation over its seeds."""
-  columns = [one for one in _columns(task)
-             if not one[1].startswith(('final', 'best_epoch'))]
+  columns = _columns(task)
   by = runs.groupby('group', sort=False)
   of = by[[column for _, column, *_ in columns]].agg(['mean', 'std'])
   return page.table(
@@ -103,35 +81,27 @@ def runs_table(runs: pd.DataFrame, task: tasks.Task) -> page.Table:
   columns = _columns(task)
   return page.table(
       'Runs; the last slowdowns come from the run files',
-      ('group', 'run', 'seed', 'run_id', *(name for name, *_ in columns),
-       'TensorFlow'),
-      ((row['group'], row['run'], page.number(row['seed'], 0),
-        row['run_id'] or page.NOTHING, *(
-            page.number(scale * row[column], digits)
-            for _, column, scale, digits in columns),
-        row['tensorflow'] or page.NOTHING)
+      ('group', 'run', 'seed', *(name for name, *_ in columns)),
+      ((row['group'], row['run'], page.number(row['seed'], 0), *(
+          page.number(scale * row[column], digits)
+          for _, column, scale, digits in columns))
        for row in runs.to_dict('records')))
 
 
 def flags_table(groups: Sequence[Group]) -> page.Table:
   """Every flag and argument; those that differ come first."""
-  runs = [group.runs[0] for group in groups]
-  given = [{'model': run.model, **run.flags, **{
-      f'argument {key}': value for key, value in run.kwargs.items()}}
-           for run in runs]
-
-  def differs(key: str) -> bool:
-    return len({json.dumps(of.get(key), sort_keys=True) for of in given}) > 1
-
-  names = sorted({key for of in given for key in of},
-                 key=lambda key: (not differs(key), key))
-  return page.table(
+  given = pd.DataFrame({group.name: {
+      'model': group.runs[0].model, **{
+          name: shown(value) for name, value in group.runs[0].flags.items()},
+      **{f'argument {name}': shown(value)
+         for name, value in group.runs[0].kwargs.items()}}
+                        for group in groups}).fillna(page.NOTHING)
+  differs = given.nunique(axis=1) > 1
+  given.insert(0, '', np.where(differs, 'differs', 'same'))
+  given = given.rename_axis('name').sort_values(['', 'name'])
+  return page.Table(
       'What the groups were trained with, as the run files name it; '
-      f'{page.NOTHING}: not given',
-      ('name', '', *(group.name for group in groups)),
-      ((key, 'differs' if differs(key) else 'same', *(
-          page.NOTHING if of.get(key) is None else shown(of[key])
-          for of in given)) for key in names))
+      f'{page.NOTHING}: not given', given.reset_index())
 
 
 # -------------------------------------------------------------------- curves
@@ -141,9 +111,7 @@ def learning_curves(every: Sequence[Group], looks: Looks) -> list[page.Figure]:
   """OPA of all groups in one figure, and the losses of each."""
   groups = [group for group in every
             if any(not run.curve.empty for run in group.runs)]
-  if not groups:
-    return []
-  return [
+  return groups and [
       _curves('Validation OPA by epoch', 'OPA', looks,
               [(group, 'val_opa', '-', group.name) for group in groups]),
       *(_curves(f'Loss of {group.name} by epoch', 'loss', looks,
@@ -186,5 +154,4 @@ def _curves(title: str, label: str, looks: Looks,
       f'{name}: {mean.iloc[0]:.4g} at first, {mean.iloc[-1]:.4g} at epoch '
       f'{len(mean)}, {mean.max() if label == "OPA" else mean.min():.4g} at '
       'best' for *_, name, mean in means)
-  return page.Figure(title, f'{said or "None is in the run files"}.',
-                     charts.svg(draw, 2.5 + 0.16 * len(lines)))
+  return page.Figure(title, said, charts.svg(draw, 2.5 + 0.16 * len(lines)))

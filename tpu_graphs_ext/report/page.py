@@ -26,13 +26,7 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-  """A drawing.
-
-  Attributes:
-    title: its name.
-    said: what it shows, in words.
-    svg: an SVG document.
-  """
+  """A drawing; `said` describes it in words, `svg` is a document."""
   title: str
   said: str
   svg: str
@@ -54,8 +48,6 @@ def render(**content: Any) -> str:
       undefined=jinja2.StrictUndefined)
   environment.filters['base64'] = lambda text: base64.b64encode(
       text.encode()).decode()
-  environment.filters['anchor'] = lambda text: re.sub(
-      r'[^a-z0-9]+', '-', text.lower()).strip('-')
   environment.tests['a_number'] = lambda cell: cell == NOTHING or re.match(
       rf'[{MINUS}{TIMES}+-]?\s?\d', str(cell))
   page = environment.get_template('report.html').render(
@@ -80,10 +72,8 @@ def number(value: Optional[float], digits: int = 2) -> str:
 def spread(mean: float, deviation: float, digits: int = 2) -> str:
   """'1.25 ± 0.10'; only the mean if there is no deviation."""
   text = number(mean, digits)
-  if math.isnan(deviation):
-    return text
-  # As many digits as the mean has.
-  return f'{text} ± {deviation:.{len(text.partition(".")[2])}f}'
+  return text if math.isnan(deviation) else (
+      f'{text} ± {number(deviation, digits)}')
 
 
 def interval(mean: float, low: float, high: float, digits: int = 2) -> str:

@@ -27,21 +27,18 @@ def report(paths: Sequence[str], *, out: str, data: str = '',
            loading: LoadSettings = LoadSettings()) -> str:
   """Writes a page about training runs; returns its path.
 
-  What cannot be read or measured is named in the page and in the log, one
-  message each, and the rest is still made.
+  What cannot be read or measured is named in the page and in the log.
 
   Args:
     paths: model folders, run files, or folders of them.
     out: the file to write.
     data, loading: see `measure.measure`.
-    num_kernels: number of the worst and of the best kernels of each group
-      that are shown one by one; the layout task has none.
-    task: 'tile' or 'layout', whose runs are reported; '': those found, which
-      must be of one task.
+    num_kernels: of the worst and of the best kernels of each group.
+    task: 'tile' or 'layout'; '': the one task of all runs.
 
   Raises:
-    UserError: there is no run, or there are runs of both tasks, a package of
-      the extra [report] is not installed, or the file cannot be written.
+    UserError: there is no run of one task, a package of the extra [report] is
+      not installed, or the file cannot be written.
   """
   charts.require_packages()
   path = output_paths.check_file(

@@ -14,28 +14,24 @@ import pandas as pd
 
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine.settings import parse_model_kwargs
-from tpu_graphs_ext.errors import UserError, shortened
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import full_path
 
 # Arguments that name files or number repetitions; they do not change training.
 _NOT_TRAINED = ('model', 'model_kwargs_json', 'out_dir', 'results_csv',
                 'run_id', 'test_mode')
-# Names of the baseline's trainers, which their run files lack.
-_BASELINE = {'tile': 'tiles_train.py', 'layout': 'layout_train.py'}
 
 
 class Run:
   """One training run.
 
   Attributes:
-    run_path: its run file.
-    info: content of that file.
+    run_path, info: its run file, and the content.
     model_dir: its model folder; None if there is only the run file.
     name: of its run file, without 'run_' and the ending.
     task: 'tile' or 'layout'.
-    model, kwargs: class and arguments.
+    model, kwargs, flags: class, arguments, and what else it was trained with.
     settings: of this package's `train`; empty for a run of the baseline's.
-    flags: what it was trained with, besides the model and its arguments.
     curve: train_loss, train_opa, val_loss and val_opa by epoch, from 1;
       without the columns that the run file has only in part.
 
@@ -56,7 +52,7 @@ class Run:
            if key not in _NOT_TRAINED},
         **{key: self.settings[key] for key in ('data_root', 'toy_data')
            if key in self.settings},
-        'host': info.get('host', _BASELINE[self.task])}
+        'host': info.get('host', "the baseline's script")}
     stored = info.get('train_curve', {})
     epochs = len(stored.get('epoch') or [])
     self.curve = pd.DataFrame(
@@ -76,13 +72,10 @@ class Run:
     errors = errors if isinstance(errors, dict) else {}
     return {
         'seed': self.info.get('seed'),
-        'run_id': str(self.info['args'].get('run_id', '')),
         'epochs': len(self.curve),
         'best_epoch': None if opa.empty else opa.idxmax(),
         'best_opa': None if opa.empty else opa.max(),
         'minutes': seconds / 60 if _is_number(seconds) else None,
-        'tensorflow': shown(self.info.get('versions', {}).get(
-            'tensorflow', '')),
         'written': time.strftime('%Y-%m-%d %H:%M', time.localtime(
             os.path.getmtime(self.run_path))),
         **{f'final_{k}': errors.get(str(k)) if _is_number(errors.get(str(k)))
@@ -90,12 +83,10 @@ class Run:
 
 
 class Group(NamedTuple):
-  """Runs that differ only in their seed.
+  """Runs that differ only in their seed, by seed, and what they share.
 
-  Attributes:
-    name: the model, and how it differs from other groups of that model; no
-      two groups have the same name.
-    runs: at least one, by seed.
+  The name is the model, and how it differs from other groups of that model; no
+  two groups have the same name.
   """
   name: str
   runs: Sequence[Run]
@@ -111,16 +102,15 @@ def _is_number(value: Any) -> bool:
 def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
   """The runs that paths name, and what was wrong with others.
 
-  Args:
-    paths: model folders, run files, or folders of them, at any depth.
-
-  Raises:
-    UserError: there is not a single run.
+  Paths are model folders, run files, or folders of them, at any depth. Raises
+  UserError without a single run.
   """
   found, problems = {}, []
   for path in paths:
-    read = []
-    for run_path in _run_paths(path, problems):
+    read, run_paths = [], _run_paths(path)
+    if not run_paths:
+      problems.append(f'{path}: has no file run_<hash>.jsonz')
+    for run_path in run_paths:
       try:
         read.append(_read(run_path, problems))
       except UserError as error:
@@ -129,51 +119,32 @@ def find(paths: Sequence[str]) -> tuple[list[Run], list[str]]:
     for run in sorted(read, key=lambda run: (run.model, run.name)):
       found.setdefault(os.path.realpath(run.run_path), run)
   if not found:
-    raise UserError('there is no run to report:\n'
-                    + '\n'.join(f'  {problem}' for problem in problems))
+    raise UserError('\n  '.join(
+        ['there is no run to report; name the --out_dir of a training:',
+         *problems]))
   return list(found.values()), list(dict.fromkeys(problems))
 
 
 def of_one_task(found: Sequence[Run], task: str) -> list[Run]:
-  """The runs of a task: 'tile', 'layout', or '' for the task of all of them.
-
-  Raises:
-    UserError: there is none, or there are both tasks and neither is named.
-  """
-  there = sorted({run.task for run in found})
-  if not task and len(there) > 1:
-    raise UserError('there are runs of the tile task and of the layout task, '
-                    'which cannot be compared; choose --task tile or --task '
-                    'layout')
-  chosen = [run for run in found if run.task == (task or there[0])]
-  if not chosen:
-    raise UserError(f'--task {task}: all {len(found)} runs are of the '
-                    f'{there[0]} task')
+  """The runs of a task; '': of any, but only one. UserError without any."""
+  chosen = [run for run in found if run.task == (task or run.task)]
+  if len({run.task for run in chosen}) != 1:
+    raise UserError(
+        f'--task={task}: the runs must be of one task; they are of '
+        f'{", ".join(sorted({run.task for run in found}))}')
   return chosen
 
 
-def _run_paths(path: str, problems: list[str]) -> list[str]:
+def _run_paths(path: str) -> list[str]:
   """Run files that a path stands for."""
   full = pathlib.Path(full_path(path))
-  if not full.exists():
-    problems.append(f'{path}: no such file or folder; name a model folder, a '
-                    'run file or a folder of them')
-    return []
   if full.name.startswith('model_'):
     return [artifacts.run_path_of(str(full))]
   if not full.is_dir():
     return [str(full)]
-  found = [str(one) for one in sorted(full.rglob('run_*.jsonz'))
-           if not any(part.startswith(('.', 'resume_', 'model_'))
-                      for part in one.relative_to(full).parts)]
-  if not found:
-    there = sorted(os.listdir(full))
-    has = f'it has {shortened(there, 5)}' if there else 'it is empty'
-    problems.append(
-        f'{path}: has no run, which is a folder model_<hash> and a file '
-        f'run_<hash>.jsonz as `train` or tiles_train.py write them; {has}. '
-        'Name the --out_dir of a training')
-  return found
+  return [str(one) for one in sorted(full.rglob('run_*.jsonz'))
+          if not any(part.startswith(('.', 'resume_', 'model_'))
+                     for part in one.relative_to(full).parts)]
 
 
 def _read(path: str, problems: list[str]) -> Run:
@@ -201,39 +172,32 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
   members = collections.defaultdict(list)
   for run in runs:
     members[_text([run.model, run.kwargs, run.flags])].append(run)
-  groups = [sorted(group, key=_by_seed) for group in members.values()]
+  # The baseline's trainer keeps no seed.
+  groups = [sorted(group, key=lambda run: (
+      str(run.info.get('seed')).zfill(10), run.name))
+            for group in members.values()]
   labels = [_label(group[0], [other[0] for other in groups])
             for group in groups]
-  # Long labels are cut, so two of them may be equal.
-  return [Group(label if labels.count(label) == 1
-                else f'{label} {group[0].name[:8]}', group)
+  return [Group(label if labels.count(label) == 1 and len(label) <= 60
+                else f'{group[0].model} {group[0].name[:8]}', group)
           for group, label in zip(groups, labels)]
 
 
-def _by_seed(run: Run) -> tuple:
-  seed = run.info.get('seed')  # The baseline's trainer keeps none.
-  return (seed is None, seed or 0, run.info['args'].get('run_id', ''),
-          run.run_path)
-
-
 def _label(run: Run, others: Sequence[Run]) -> str:
-  """Its model, with up to two arguments that differ, or its hash."""
+  """Its model, with the arguments that differ from others of that model."""
   namesakes = [other for other in others if other.model == run.model]
-  parts = [
-      f'{key}={shown(value, 24)}' for part in ('kwargs', 'flags')
+  return ', '.join([run.model, *(
+      f'{key}={shown(value)}' for part in ('kwargs', 'flags')
       for key, value in sorted(getattr(run, part).items())
       if len({_text(getattr(other, part).get(key, ''))
-              for other in namesakes}) > 1]
-  return (', '.join([run.model, *parts]) if len(parts) <= 2
-          else f'{run.model} {run.name[:8]}')
+              for other in namesakes}) > 1)])
 
 
-def shown(value: Any, most: int = 48) -> str:
-  """An argument as text; long ones are cut."""
+def shown(value: Any) -> str:
+  """An argument as text."""
   if isinstance(value, dict) and {'node', 'config'} <= set(value):
     return 'given'  # feature_stats: hundreds of numbers.
-  text = value if isinstance(value, str) else json.dumps(value)
-  return text if len(text) <= most else text[:most - 1] + '…'
+  return value if isinstance(value, str) else json.dumps(value)
 
 
 def _text(value: Any) -> str:
