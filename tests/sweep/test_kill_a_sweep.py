@@ -80,4 +80,4 @@ def test_it_is_finished_and_nothing_is_done_again(tmp_path, monkeypatch):
   # Those that were under way, and no others, were started again.
   assert any(row['attempts'] > 1 for row in rows.values())
   assert all(written(out, rows[key]) == before for key, before in done.items())
-  assert '6 trials: 6 finished.' in (out / 'leaderboard.md').read_text()
+  assert '6 trials: 6 finished' in log.read_text()

@@ -44,9 +44,9 @@ def is_gone(process):
 
 def test_results_come_by_key(monkeypatch):
   monkeypatch.setenv(threads.VARIABLE, '7')  # Workers have what is set.
-  items = [(f'k{number}', number) for number in range(5)]
+  items = [(f'k{number}', number) for number in range(3)]
   assert run(pool_tasks.doubled_by_threads, items, workers=2) == [
-      pool.Outcome(f'k{number}', (2 * number, '7')) for number in range(5)]
+      pool.Outcome(f'k{number}', (2 * number, '7')) for number in range(3)]
 
 
 def test_what_a_task_raises_is_the_error_of_its_item():
@@ -149,17 +149,12 @@ def test_tasks_of_a_cluster_learn_that_nobody_waits(address, tmp_path):
 @pytest.mark.slow
 def test_a_scheduler_that_is_not_there_or_goes_away(monkeypatch, tmp_path):
   pytest.importorskip('distributed', reason='needs the extra [scale]')
-  monkeypatch.setattr(pool, '_ANSWER_SECONDS', 1)
-  with pytest.raises(UserError, match=r'--scheduler=tcp://127.0.0.1:9: no Dask '
-                     r'scheduler answers there .*; `dask scheduler` starts'):
-    run(pool_tasks.doubled, [('a', 1)], scheduler='tcp://127.0.0.1:9')
-  monkeypatch.setattr(pool, '_ANSWER_SECONDS', 20)
-  monkeypatch.setattr(pool, '_WORKER_SECONDS', 0.1)
-  with dask_cluster.started(tmp_path, workers=0) as address, pytest.raises(
-      UserError, match='it has no workers; `dask worker tcp://'):
-    run(pool_tasks.doubled, [('a', 1)], scheduler=address)
+  with monkeypatch.context() as patch:
+    patch.setattr(pool, '_ANSWER_SECONDS', 1)
+    with pytest.raises(UserError, match='no scheduler with workers answers'):
+      run(pool_tasks.doubled, [('a', 1)], scheduler='tcp://127.0.0.1:9')
   monkeypatch.setattr(pool, '_WORKER_SECONDS', dask_cluster.SECONDS)
-  with pytest.raises(UserError, match='the scheduler went away'):
+  with pytest.raises(UserError, match='no scheduler with workers answers'):
     with dask_cluster.started(tmp_path, workers=1) as address:
       outcomes = pool.run(pool_tasks.its_process, iter([('a', 1), ('b', 2)]),
                           scheduler=address)

@@ -1,7 +1,6 @@
 """Finding files by paths and by URLs, and reading those that are elsewhere."""
 
 import os
-import sys
 import uuid
 
 import pytest
@@ -12,10 +11,10 @@ from tpu_graphs_ext.sweep import storage
 fsspec = pytest.importorskip('fsspec', reason='needs the extra [scale]')
 
 
-@pytest.fixture(params=['path', 'file', 'memory'])
+@pytest.fixture(params=['path', 'memory'])
 def folder(request, tmp_path):
   """A path or URL with two files that match, one that does not, one deeper."""
-  where = {'path': str(tmp_path / 'a'), 'file': f'file://{tmp_path}/b',
+  where = {'path': str(tmp_path / 'a'),
            'memory': f'memory:///{uuid.uuid4().hex}'}[request.param]
   for name in ('b.npz', 'a.npz', 'c.txt', 'deep/d.npz'):
     write(f'{where}/{name}', name.encode())
@@ -40,11 +39,9 @@ def test_files_that_are_found(folder):
     found = storage.find(folder + given, ('.npz',))
     assert names(found) == expected
     assert all(file.path == file.name for file in found)
-  for given, rule in (
-      ('/no_such', 'no_such: no such file or folder'),
-      ('/*.zip', r'\*.zip: no such file or folder; quote a pattern'),
-      ('', 'no file that ends with .hlo; name others by a pattern')):
-    with pytest.raises(UserError, match=rule):
+  for given in ('/no_such', '/*.zip', ''):
+    with pytest.raises(UserError, match=r'no such file, or no file in this '
+                       r'folder that ends with \.hlo; others are named by'):
       storage.find(folder + given, ('.hlo',))
 
 
@@ -53,8 +50,6 @@ def test_names_are_as_given_and_paths_absolute(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   file, = storage.find('deep', ('.npz',))
   assert (file.name, file.path) == ('deep/d.npz', f'{tmp_path}/deep/d.npz')
-  monkeypatch.setenv('HOME', str(tmp_path))
-  assert names(storage.find('~/deep', ('.npz',))) == ['d.npz']
   # A name that looks like a pattern.
   write(f'{tmp_path}/run[1]/a.npz', b'')
   for given in (f'{tmp_path}/run[1]', f'{tmp_path}/run[1]/a.npz'):
@@ -85,9 +80,6 @@ def test_a_file_elsewhere_is_copied_for_a_while(folder):
       pass
 
 
-def test_protocols_that_cannot_be_read(monkeypatch):
+def test_protocols_that_cannot_be_read():
   with pytest.raises(UserError, match=r'nosuch://bucket/a: .*not known: nosuc'):
     storage.find('nosuch://bucket/a', ())
-  monkeypatch.setitem(sys.modules, 'fsspec', None)
-  with pytest.raises(UserError, match=r'gs://b/a: .*-e "\.\[scale\]"'):
-    storage.find('gs://b/a', ())

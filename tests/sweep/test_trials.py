@@ -1,9 +1,9 @@
 """What makes a trial another one, and trials that train a tiny model here."""
 
 import dataclasses
-import json
 import shutil
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -14,7 +14,7 @@ from support import (
   tiny_layouts,
   tiny_models,
 )
-from tpu_graphs_ext.engine import artifacts, callbacks
+from tpu_graphs_ext.engine import artifacts, callbacks, saved_weights
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.report import runs
 from tpu_graphs_ext.sweep import grid, pool, study, trials
@@ -32,7 +32,8 @@ def key(small_root, tmp_path):
   def of(root=small_root, out='/out', kwargs=(), prune=None, models_py=None,
          seed=0, **settings):
     settings['models_py'] = str(models_py or tiny_models.__file__)
-    space = grid.Grid('g.json', 'tile', (), (seed,), str(root), prune=prune)
+    space = grid.Grid(['TinyRanker'], seeds=[seed], data_root=str(root),
+                      prune=prune)
     trial, = trials.trials_of(
         space, out, Configuration('TinyRanker', dict(kwargs), settings))
     return trial.key
@@ -45,16 +46,14 @@ def test_what_decides_the_training_makes_another_trial(key, tmp_path):
   shutil.copy(tiny_models.__file__, copy)
   copy.write_text(copy.read_text() + '\n# Changed.\n')
   keys = [key(), key(seed=1), key(kwargs={'width': 3}), key(epochs=7),
-          key(recipe='quick'), key(prune=grid.Prune()), key(models_py=copy)]
+          key(recipe='quick'), key(prune=True), key(models_py=copy)]
   assert len(set(keys)) == len(keys)
 
 
 def test_what_does_not_decide_it_makes_none(key, tmp_path, small_root):
   moved = tmp_path / 'moved'
   shutil.copytree(small_root, moved)
-  # 100 is the default.
-  assert {key(root=moved), key(out='/other'), key(cache_dir='/c'),
-          key(epochs=100)} == {key()}
+  assert {key(root=moved), key(out='/other'), key(cache_dir='/c')} == {key()}
 
 
 def test_other_data_make_another_trial(key, tmp_path, small_root):
@@ -83,7 +82,8 @@ def trial(data_root, tmp_path, monkeypatch):
     tf.train.Checkpoint(model=model).write(f'{path}/variables/variables')
 
   monkeypatch.setattr(tf.keras.Model, 'save', save)
-  monkeypatch.setattr(trials, '_parameters', lambda _: 7)
+  monkeypatch.setattr(
+      saved_weights, 'read', lambda _: [('weight', np.zeros(7))])
   return trials.Trial('ab' * 8, 'tile', Configuration(
       'TinyRanker', {'width': 3}, {
           'models_py': tiny_models.__file__, 'epochs': 3, 'batch': 2,
@@ -134,7 +134,8 @@ def test_a_trial_that_is_broken_off_is_resumed(trial, monkeypatch):
 @pytest.mark.parametrize('goal', ['opa', 'top5'])
 def test_poor_trials_end_early(trial, goal):
   pytest.importorskip('optuna', reason='needs the extra [scale]')
-  tried = grid.Grid('g.json', 'tile', (), prune=grid.Prune(1, 2), goal=goal)
+  tried = grid.Grid(['TinyRanker'], goal=goal,
+                    prune={'min_epochs': 1, 'factor': 2})
   studied = study.opened(tried, trial.out)
   begun = []
   for key in 'ab':
@@ -158,13 +159,10 @@ def test_trials_of_the_layout_task(tmp_path):
   data = tmp_path / 'data'
   tiny_layouts.write_collection(str(data))
   settings = tiny_layout_models.settings(data, tmp_path)
-  given = {name: getattr(settings, name) for name in (
-      'models_py', 'epochs', 'batch', 'configs', 'cache_dir')}
-  grid_path = tmp_path / 'grid.json'
-  grid_path.write_text(json.dumps({
-      'task': 'layout', 'models': [settings.model], 'settings': given,
-      'data_root': str(data), 'goal': 'kendall'}))
-  space = grid.read(str(grid_path))
+  space = grid.Grid(
+      [settings.model], 'layout', data_root=str(data), goal='kendall',
+      settings={name: getattr(settings, name) for name in (
+          'models_py', 'epochs', 'batch', 'configs', 'cache_dir')})
   configuration, = space.configurations()
   trial, = trials.trials_of(space, str(tmp_path / 'out'), configuration)
   state, result = trials.run(trial)

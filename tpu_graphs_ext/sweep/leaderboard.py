@@ -1,6 +1,5 @@
 """A sweep's tables: configurations with their seeds together, best first.
 
-  <out>/leaderboard.md    for people, with links to models
   <out>/leaderboard.csv   one row a configuration
   <out>/trials.csv        one row a trial, failed ones with the reason
 """
@@ -8,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable
 from typing import Any, Optional
@@ -18,17 +16,14 @@ import pandas as pd
 from tpu_graphs_ext import files
 from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.sweep.grid import GOALS, Grid
-from tpu_graphs_ext.sweep.study import FAILED, FINISHED, STOPPED
-from tpu_graphs_ext.sweep.trials import describe, text_of
+from tpu_graphs_ext.sweep.study import FAILED, STOPPED
 
 # How each file begins; another one of its name is not replaced.
-_STARTS = {'leaderboard.md': '# Sweep of ', 'leaderboard.csv': 'rank,model,',
-           'trials.csv': 'key,model,kwargs,'}
+_STARTS = {'leaderboard.csv': 'rank,model,', 'trials.csv': 'key,model,kwargs,'}
 _SHOWN = 10  # Rows that are printed.
 # Columns of trials.csv before those of what was measured.
 _FIRST = ['key', 'model', 'kwargs', 'settings', 'seed', 'data_root', 'state',
           'error', 'attempts', 'epochs', 'best_epoch', 'parameters', 'seconds']
-_PARTS = ('mean', 'deviation', 'low', 'high')
 
 
 def check(out: str) -> None:
@@ -53,7 +48,7 @@ class Leaderboard:
   """
 
   def __init__(self, grid: Grid, rows: Iterable[dict[str, Any]]):
-    self._grid = grid
+    self._goal, self._ascending = grid.goal, not grid.highest_is_best
     self._measures = sorted(GOALS[grid.task], key=lambda name:
                             name != grid.goal)
     trials = pd.DataFrame([{**row, **row['values']} for row in rows],
@@ -68,14 +63,13 @@ class Leaderboard:
         key=lambda column: column.map(place))
 
   def _grouped(self, trials: pd.DataFrame) -> pd.DataFrame:
-    goal, ascending = self._grid.goal, not self._grid.highest_is_best
-    measured = trials[trials[goal].notna()].sort_values(
-        goal, ascending=ascending, kind='stable')
+    measured = trials[trials[self._goal].notna()].sort_values(
+        self._goal, ascending=self._ascending, kind='stable')
     by = measured.groupby('group')
     groups = trials.drop_duplicates('group').set_index('group')[
         ['model', 'kwargs', 'settings']]
-    groups['trials'] = trials.groupby('group').size()
     groups['seeds'] = by.size().reindex(groups.index, fill_value=0)
+    groups['trials'] = trials.groupby('group').size()
     for state in (STOPPED, FAILED):
       groups[state] = (trials['state'] == state).groupby(trials['group']).sum()
     for name in self._measures:
@@ -87,10 +81,10 @@ class Leaderboard:
       groups[f'{name}_mean'] = mean = by[name].mean()
       groups[f'{name}_deviation'] = deviation
       groups[f'{name}_low'], groups[f'{name}_high'] = mean - half, mean + half
-    groups['seconds'] = by['seconds'].mean()
+    groups['seconds'] = by['seconds'].mean().round(1)
     groups['best_seed'] = by['seed'].first().astype('Int64')
     groups['best_run'] = by['run'].first()
-    groups = groups.sort_values(f'{goal}_mean', ascending=ascending,
+    groups = groups.sort_values(f'{self._goal}_mean', ascending=self._ascending,
                                 kind='stable')
     rank = pd.Series(range(1, len(groups) + 1), groups.index, dtype='Int64')
     groups.insert(0, 'rank', rank.where(groups['seeds'] > 0))
@@ -104,125 +98,48 @@ class Leaderboard:
     run = self.groups['best_run'].iloc[0]
     return self.trials[self.trials['run'] == run].iloc[0].to_dict()
 
-  def counts(self) -> str:
-    """'12 trials: 10 finished, 1 stopped early, 1 failed'."""
-    number = self.trials['state'].value_counts()
-    parts = [f'{number.get(state, 0)} {word}' for state, word in (
-        (FINISHED, 'finished'), (STOPPED, 'stopped early'), (FAILED, 'failed'))
-        if state == FINISHED or number.get(state, 0)]
-    return f'{len(self.trials)} trials: {", ".join(parts)}'
-
   def write(self, out: str) -> None:
-    """Replaces the three files.
+    """Replaces the files; UserError if one cannot be written."""
+    trials = self.trials.drop(columns='group').round({'seconds': 1})
+    for part in ('kwargs', 'settings'):
+      trials[part] = [json.dumps(given, sort_keys=True)
+                      for given in trials[part]]
+    for name, table in zip(_STARTS, (self.table(), trials)):
+      files.write_file(os.path.join(out, name), files.csv_of(table).encode())
 
-    Raises:
-      UserError: one cannot be written.
-    """
-    for name, text in zip(_STARTS, (
-        self.markdown(), self.csv(), self.trials_csv())):
-      files.write_file(os.path.join(out, name), text.encode())
-
-  # ------------------------------------------------------------------ tables
-
-  def _arguments(self, differ: bool, digits: int = 17) -> pd.DataFrame:
-    """Texts of the arguments that differ between groups, or do not."""
+  def table(self, digits: int = 17) -> pd.DataFrame:
+    """The groups with a column for each argument that differs between them."""
     groups, cells = self.groups, {}
     for part in ('kwargs', 'settings'):
       for name in dict.fromkeys(
           name for given in groups[part] for name in given):
-        texts = [text_of(given[name], digits) if name in given else ''
+        texts = [_text(given[name], digits) if name in given else ''
                  for given in groups[part]]
-        if name != 'cache_dir' and (len(set(texts)) > 1) == differ:
+        if name != 'cache_dir' and len(set(texts)) > 1:
           cells[part, name] = texts
-    table = pd.DataFrame(cells, groups.index)
     # Arguments of a model and flags may have the same names.
-    return table.set_axis([name for _, name in cells], axis=1)
-
-  def table(self) -> pd.DataFrame:
-    """The table for people, of texts."""
-    groups, goal = self.groups, self._grid.goal
-    first = pd.DataFrame({'': groups['rank'].astype('string').fillna(''),
-                          'model': groups['model']})
-    rest = {'seeds': [f'{seeds} of {trials}' for seeds, trials in groups[
-        ['seeds', 'trials']].values]}
-    for name in self._measures:
-      parts = _PARTS[:4 if name == goal else 2]
-      rest[_head(name)] = [_spread(name, *row) for row in groups[
-          [f'{name}_{part}' for part in parts]].values]
-    rest.update({
-        'seconds': groups['seconds'].map('{:.0f}'.format).replace('nan', ''),
-        'stopped': groups[STOPPED].astype(str).replace('0', ''),
-        'failed': groups[FAILED].astype(str).replace('0', ''),
-        'best run': [f'[{run[:8]}](model_{run})' if isinstance(run, str) and run
-                     else '' for run in groups['best_run']]})
-    return pd.concat([first, self._arguments(True, 4),
-                      pd.DataFrame(rest, groups.index)], axis=1)
+    arguments = pd.DataFrame(cells, groups.index).set_axis(
+        [name for _, name in cells], axis=1)
+    return pd.concat([groups[['rank', 'model']], arguments, groups.drop(
+        columns=['rank', 'model', 'kwargs', 'settings'])], axis=1)
 
   def text(self, out: str) -> str:
     """The first rows, and where the rest is."""
-    table = self.table().iloc[:_SHOWN, :-1]
-    lines = [table.to_string(index=False), '', self.counts()]
+    shown = self.table(4).loc[:, :f'{self._goal}_high'].head(_SHOWN)
+    states = self.trials['state'].value_counts()
+    lines = [
+        shown.to_string(index=False, na_rep='', float_format='{:.4g}'.format),
+        '', f'{len(self.trials)} trials: ' + ', '.join(
+            f'{number} {state}' for state, number in states.items())]
     if self.best:
       lines.append(f'best model:  {out}/model_{self.best["run"]}')
-    lines += [f'leaderboard: {out}/leaderboard.md, .csv; trials.csv',
+    lines += [f'tables:      {out}/leaderboard.csv, trials.csv',
               f'to compare:  tpu-graphs-ext report {out}']
     return '\n'.join(lines)
 
-  def markdown(self) -> str:
-    goal, table, best = self._grid.goal, self.table(), self.best
-    shared = ', '.join(f'{name}={texts.iloc[0]}' for name, texts
-                       in self._arguments(False).items())
-    most = 'highest' if self._grid.highest_is_best else 'lowest'
-    lines = [
-        f'# Sweep of {os.path.basename(self._grid.path)}', '',
-        f'{self.counts()}. The {most} {_head(goal)} on the validation split '
-        'first: mean over seeds, ± deviation, and from three seeds on its '
-        f'(95 % interval).{f" All with {shared}." if shared else ""}', '', *(
-            '| ' + ' | '.join(str(cell).replace('|', '\\|') for cell in row)
-            + ' |' for row in (table.columns, ['---'] * table.shape[1],
-                               *table.values))]
-    if best:
-      run = f'model_{best["run"]}'
-      lines += ['', f'Best model: [{run}]({run}), seed {best["seed"]}, '
-                f'{_head(goal)} {_number(goal, best[goal])}.']
-    failed = self.trials[self.trials['state'] == FAILED].to_dict('records')
-    lines += ['', '## Failed', ''] if failed else []
-    for row in failed:
-      error = ' '.join(row['error'].split()).replace('|', '\\|')
-      lines.append(f'- `{row["key"]}` {describe(row)}: {error}')
-    return '\n'.join(lines) + '\n'
 
-  def csv(self) -> str:
-    groups = self.groups
-    return files.csv_of(pd.concat([
-        groups[['rank', 'model']], self._arguments(True),
-        groups[['seeds', 'trials', STOPPED, FAILED, *(
-            f'{name}_{part}' for name in self._measures for part in _PARTS)]],
-        groups[['seconds']].round(1), groups[['best_seed', 'best_run']]],
-        axis=1))
-
-  def trials_csv(self) -> str:
-    table = self.trials.drop(columns='group').round({'seconds': 1})
-    for part in ('kwargs', 'settings'):
-      table[part] = [json.dumps(given, sort_keys=True)
-                     for given in table[part]]
-    return files.csv_of(table)
-
-
-def _head(name: str) -> str:
-  return {'opa': 'OPA', 'kendall': "Kendall's tau"}.get(
-      name, f'top-{name[3:]} %')
-
-
-def _number(name: str, value: float) -> str:
-  return f'{100 * value:.2f}' if name.startswith('top') else f'{value:.4f}'
-
-
-def _spread(name: str, mean: float, deviation: float, low: float = math.nan,
-            high: float = math.nan) -> str:
-  """'0.2000 ± 0.1000 (-0.0484 to 0.4484)', as far as there are numbers."""
-  mean, deviation, low, high = (
-      '' if math.isnan(value) else _number(name, value)
-      for value in (mean, deviation, low, high))
-  return (mean + f' ± {deviation}' * bool(deviation)
-          + f' ({low} to {high})' * bool(low))
+def _text(value: Any, digits: int) -> str:
+  """A value as JSON, or as it is if it is a text."""
+  if isinstance(value, float):  # Searches draw 17 digits.
+    value = float(f'{value:.{digits}g}')
+  return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

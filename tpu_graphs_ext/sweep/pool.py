@@ -1,26 +1,21 @@
 """Runs a function on many items, in processes any of which may die.
 
-On this machine the processes are pools of concurrent.futures; elsewhere they
-are the workers of a Dask cluster, which Dask's own commands start:
-
-  dask scheduler                                  on one machine
-  dask worker tcp://ADDRESS:8786 --nthreads 1     on each, once per task
-
-  for key, result, error in pool.run(work, items, workers=4):
-    print(key, error or result)
+They are pools of concurrent.futures on this machine, or the workers of a Dask
+cluster, which Dask's own commands start (docs/scale.md).
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
@@ -64,26 +59,24 @@ def run(function: Callable[[Any], Any], items: Iterable[tuple[str, Any]], *,
       processes of this machine, started by spawn.
 
   Raises:
-    UserError: the scheduler cannot be reached, or goes away; Dask is not
-      installed.
+    UserError: the scheduler cannot be reached, has no workers, or goes away;
+      Dask is not installed.
   """
-  pool = _Cluster(scheduler, workers) if scheduler else _Processes(workers or 1)
   keys, fresh = {}, iter(items)
-  try:
+  with (_cluster(scheduler, workers) if scheduler
+        else _processes(workers or 1)) as (submit, number):
     while True:
-      while len(keys) < pool.size():
+      while len(keys) < number():
         key, item = next(fresh, (None, None))
         if key is None:
           break
-        keys[pool.submit(function, item)] = key
+        keys[submit(called, function, item)] = key
       if not keys:
         return
       done, _ = concurrent.futures.wait(
           keys, return_when=concurrent.futures.FIRST_COMPLETED)
       for future in done:
-        yield Outcome(keys.pop(future), *pool.result(future))
-  finally:  # Also if the caller was interrupted, or wants no more.
-    pool.stop()
+        yield Outcome(keys.pop(future), *_result(future))
 
 
 def died(times: int) -> str:
@@ -110,51 +103,52 @@ def _described(error: BaseException) -> str:
           else f'{type(error).__name__}: {reason_of(error)}')
 
 
-class _Processes:
-  """Threads, each with a pool of one process: a pool breaks if one dies."""
-
-  def __init__(self, workers: int):
-    self._workers = workers
-    self._threads = concurrent.futures.ThreadPoolExecutor(workers)
-    self._own = threading.local()
-    self._pools: list[concurrent.futures.Executor] = []
-    # A fork would have TensorFlow's locks, but not its threads.
-    self._context = multiprocessing.get_context('spawn')
-    self._reader, self._writer = self._context.Pipe(duplex=False)
-
-  def size(self) -> int:
-    return self._workers
-
-  def submit(self, function: Callable[[Any], Any], item: Any) -> Future:
-    return self._threads.submit(self._call, function, item)
-
-  def result(self, future: Future) -> tuple[Any, str]:
+def _result(future: Future) -> tuple[Any, str]:
+  try:
     return future.result()
-
-  def _call(self, function: Callable[[Any], Any],
-            item: Any) -> tuple[Any, str]:
-    for _ in range(TRIES):
-      if getattr(self._own, 'pool', None) is None:
-        self._own.pool = concurrent.futures.ProcessPoolExecutor(
-            1, mp_context=self._context, initializer=_begin,
-            initargs=(self._reader, self._workers))
-        self._pools.append(self._own.pool)
-      try:
-        return self._own.pool.submit(called, function, item).result()
-      except BrokenProcessPool:
-        self._own.pool = None
-        if self._writer.closed:
-          break
-      except Exception as error:  # The item or the result cannot be pickled.
-        return None, _described(error)
+  except BrokenProcessPool:
     return None, died(TRIES)
+  except CancelledError:  # By a scheduler that went away.
+    raise
+  except Exception as error:  # An item or result that cannot be pickled, or
+    times = getattr(error, 'allowed_failures', None)  # Dask's KilledWorker.
+    return None, _described(error) if times is None else died(times + 1)
 
-  def stop(self) -> None:
-    self._writer.close()  # Ends every process, whatever it is doing.
-    self._threads.shutdown(cancel_futures=True)
-    for pool in self._pools:
+
+@contextlib.contextmanager
+def _processes(workers: int) -> Iterator[tuple[Callable, Callable]]:
+  """Threads, each with a pool of one process: a pool breaks if one dies.
+
+  Yields `submit` as of an executor, and the number of items at a time.
+  """
+  # A fork would have TensorFlow's locks, but not its threads.
+  context = multiprocessing.get_context('spawn')
+  reader, writer = context.Pipe(duplex=False)
+  own, pools = threading.local(), []
+
+  def call(*task):
+    for tries_left in reversed(range(TRIES)):
+      if getattr(own, 'pool', None) is None:
+        own.pool = concurrent.futures.ProcessPoolExecutor(
+            1, mp_context=context, initializer=_begin,
+            initargs=(reader, workers))
+        pools.append(own.pool)
+      try:
+        return own.pool.submit(*task).result()
+      except BrokenProcessPool:
+        own.pool = None
+        if not tries_left or writer.closed:
+          raise
+
+  executor = concurrent.futures.ThreadPoolExecutor(workers)
+  try:
+    yield functools.partial(executor.submit, call), lambda: workers
+  finally:
+    writer.close()  # Ends every process, whatever it is doing.
+    executor.shutdown(cancel_futures=True)
+    for pool in pools:
       pool.shutdown()
-    self._reader.close()
+    reader.close()
 
 
 def _begin(reader: Any, workers: int) -> None:
@@ -174,72 +168,35 @@ def _begin(reader: Any, workers: int) -> None:
   threads.divide(workers)
 
 
-class _Cluster:
-  """The workers of a Dask cluster; they may come and go."""
-
-  def __init__(self, address: str, most: int):
-    try:
-      import distributed
-      import distributed.scheduler
-    except ImportError as error:
-      raise UserError('--scheduler needs Dask, which is not installed; '
-                      f'{how_to_install("scale")}') from error
-    self._flag, self._most = f'--scheduler={address}', most
-    self._killed = distributed.scheduler.KilledWorker
-    try:
-      self._client = distributed.Client(
-          address, timeout=_ANSWER_SECONDS, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as error:
-      raise UserError(
-          f'{self._flag}: no Dask scheduler answers there '
-          f'({reason_of(error)}); `dask scheduler` starts one and prints its '
-          'address') from error
-    self._executor = self._client.get_executor(pure=False)
-    try:
-      self._client.wait_for_workers(1, timeout=_WORKER_SECONDS)
-    except (TimeoutError, distributed.TimeoutError) as error:
-      self.stop()
-      raise UserError(
-          f'{self._flag}: it has no workers; `dask worker {address} '
-          '--nthreads 1` starts one, on any machine') from error
-
-  def size(self) -> int:
-    with self._going_away(OSError, RuntimeError, TimeoutError):
+@contextlib.contextmanager
+def _cluster(address: str,
+             workers: int) -> Iterator[tuple[Callable, Callable]]:
+  """The same on the workers of a Dask cluster, which may come and go."""
+  try:
+    import distributed
+  except ImportError as error:
+    raise UserError('--scheduler needs Dask, which is not installed; '
+                    f'{how_to_install("scale")}') from error
+  try:
+    with distributed.Client(address, timeout=_ANSWER_SECONDS,
+                            set_as_default=False) as client:
+      client.wait_for_workers(1, timeout=_WORKER_SECONDS)
       # While all are restarting, one task waits for the first that is back.
-      return self._most or max(1, len(self._client.nthreads()))
-
-  def submit(self, function: Callable[[Any], Any], item: Any) -> Future:
-    return self._executor.submit(called, function, item)
-
-  def result(self, future: Future) -> tuple[Any, str]:
-    with self._going_away():
-      try:
-        return future.result()
-      except self._killed as error:
-        return None, died(getattr(error, 'allowed_failures', 0) + 1)
-      except concurrent.futures.CancelledError:
-        raise
-      except Exception as error:  # Its item cannot be unpickled there, or such.
-        return None, _described(error)
-
-  @contextlib.contextmanager
-  def _going_away(self, *errors: type[Exception]) -> Iterator[None]:
-    try:
-      yield
-    except (concurrent.futures.CancelledError, *errors) as error:
-      raise UserError(
-          f'{self._flag}: the scheduler went away; what is finished is kept. '
-          'Start it and its workers, then the same command') from error
-
-  def stop(self) -> None:
-    self._client.close()  # Waiting tasks are dropped; others see `is_wanted`.
+      yield (client.get_executor(pure=False).submit,
+             lambda: workers or max(1, len(client.nthreads())))
+  except (OSError, ValueError, RuntimeError, TimeoutError, CancelledError,
+          distributed.TimeoutError) as error:
+    raise UserError(
+        f'--scheduler={address}: no scheduler with workers answers there '
+        f'({reason_of(error)}). What is finished is kept: start `dask '
+        f'scheduler` and `dask worker {address} --nthreads 1`, then the same '
+        'command') from error
 
 
 def is_wanted() -> bool:
-  """Whether the command that asked for the task of this code still runs.
+  """Whether the command that asked for this task still runs.
 
-  On a cluster a task outlives its command, so a long one should ask now and
-  then, and give up. A worker of this machine ends with its command.
+  On a cluster a task outlives its command, so a long one asks now and then.
   """
   if 'distributed' not in sys.modules:
     return True

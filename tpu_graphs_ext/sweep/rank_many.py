@@ -1,9 +1,8 @@
 """Ranks the kernels of very many files with many workers, into one file.
 
-The rows of each file are first appended to a journal beside the output, so
-the same command continues after an interruption. At the end they become the
-output, in the order of the files. A worker ranks one kernel at a time, on a
-single thread: scores are the same bits for any number of workers and cores.
+Rows are first appended to a journal, from which an interrupted run continues.
+A worker ranks one kernel at a time, on one thread: with any number of workers
+and cores, scores are the same bits.
 """
 
 from __future__ import annotations
@@ -25,13 +24,11 @@ from tqdm import tqdm
 
 import tpu_graphs_ext
 from tpu_graphs_ext import files, load_models
-from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import (
   artifacts,
   out_of_range,
   output_paths,
-  rank,
   scoring,
   threads,
 )
@@ -55,11 +52,10 @@ LEGAL = ('file', 'tile_id', 'nodes', 'copies', 'op_name', 'share', 'cycles',
          'default', 'default_from', 'notes', 'unfamiliar', 'error')
 
 MOST_TILES = 100_000
-JOURNAL = '.partial'  # What follows the output's name.
 # Files of a folder that are ranked.
 _LISTED_ENDINGS = ('.npz',)
 _LEGAL_ENDINGS = ('.npz', '.pb', '.hlo')
-_FORMAT = 3  # Changes when the same files give other rows.
+_FORMAT = 4  # Changes when the same files give other rows, or other records.
 _MOST_MESSAGES = 20
 
 
@@ -67,13 +63,11 @@ _MOST_MESSAGES = 20
 class Summary:
   """How much was ranked, and the rows with an error."""
   out: str
-  files: int = 0
-  kept: int = 0  # Files that an earlier run had ranked.
-  seconds: float = 0.0  # Of this run.
-  worked: float = 0.0  # Processor time of all runs, without loading the model.
+  files: int
+  kept: int  # Files that an earlier run had ranked.
+  seconds: float = 0.0
   kernels: int = 0
   configs: int = 0
-  strange: int = 0  # Kernels with features outside the training data.
   errors: int = 0
   messages: list[str] = dataclasses.field(default_factory=list)  # The first.
 
@@ -84,23 +78,11 @@ class Summary:
     elif row['tile_id'] is not None:
       self.kernels += 1
       self.configs += row['scored'] if 'scored' in row else row['configs']
-    self.strange += bool(row['unfamiliar'])
 
   def text(self) -> str:
-    """How much was ranked, and what is uncertain about it."""
-    kept = (f'; {self.kept:,} of the files were ranked by an earlier run'
-            if self.kept else '')
-    lines = [f'{self.kernels:,} kernels with {self.configs:,} tiles ranked, of '
-             f'{self.files:,} files, in {self.seconds:,.0f} s: {self.out}',
-             f'{self.worked:,.1f} s of processor time, without loading the '
-             f'model{kept}']
-    if self.strange:
-      lines.append(
-          f'{self.strange:,} kernels have features outside the training data, '
-          'named in their rows; their order is less certain')
-    if self.errors:
-      lines.append(f'{self.errors:,} rows have an error')
-    return '\n'.join(lines)
+    return (f'{self.kernels:,} kernels with {self.configs:,} tiles ranked, of '
+            f'{self.files:,} files ({self.kept:,} by an earlier run), in '
+            f'{self.seconds:,.0f} s: {self.out}')
 
 
 def rank_many(model_dir: str, given: Sequence[str], out: str, *,
@@ -109,16 +91,10 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
               tpu: str = kernel_sources.DEFAULT_TPU,
               workers: int = 0, scheduler: str = '',
               loading: LoadSettings = LoadSettings()) -> Summary:
-  """Ranks the kernels of files, in any number, and writes a row for each.
-
-  The bytes of the output depend on the files, the model and the arguments,
-  not on the workers, nor on whether a run was interrupted.
-
-  A file that cannot be ranked has a row with an error.
+  """Ranks the kernels of files, and writes a row for each, or for an error.
 
   Args:
-    model_dir: the folder model_<hash>, which all workers must be able to read,
-      with its run file beside it.
+    model_dir: the folder model_<hash>, with its run file beside it.
     given: folders, files and patterns, paths or URLs; see `storage.find`.
     out: the .jsonl to write.
     all_tiles: rank all legal tiles instead of those that the files list.
@@ -132,38 +108,27 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
       used; fsspec is not installed.
   """
   start = time.monotonic()
-  out_path = check_out(out)
+  if not out.endswith('.jsonl') or '://' in out:
+    raise UserError(f'--out={out}: must be the path of a .jsonl')
+  out_path = files.full_path(out)
+  output_paths.require_file(out_path, b'{"file":', 'file of rankings')
   libtpu.generation_of(tpu)
   found = list({file.path: file for one in given for file in storage.find(
       one, _LEGAL_ENDINGS if all_tiles else _LISTED_ENDINGS)}.values())
   settings = _settings(model_dir, loading, all_tiles=all_tiles,
                        top_k=top_k, most_tiles=most_tiles, tpu=tpu)
-  summary = Summary(out, len(found))
-  with _journal(out_path + JOURNAL, settings.basis) as journal:
+  with _journal(out_path + '.partial', settings.basis) as journal:
     left = [file for file in found if file not in journal]
-    summary.kept = len(found) - len(left)
-    deaths = _rank(settings, left, journal, summary, workers, scheduler)
+    summary = Summary(out, len(found), len(found) - len(left))
+    _rank(settings, left, journal, summary, workers, scheduler)
     with files.new_file(out_path) as target:
       for file in found:
-        lines, seconds = (
-            journal.read(file) if file.path not in deaths else
-            (line_of(deaths[file.path]), 0.0))
-        summary.worked += seconds
-        for line in lines.splitlines():
+        for line in journal.read(file):
           summary.add(json.loads(line))
-        target.write(lines)
-    journal.is_needed = False
+          target.write(line + b'\n')
+    journal.places.clear()
   summary.seconds = time.monotonic() - start
   return summary
-
-
-def check_out(out: str) -> str:
-  """The full path of a file of rows; raises UserError if it cannot be one."""
-  if not out.endswith('.jsonl') or '://' in out:
-    raise UserError(f'--out={out}: must be the path of a .jsonl')
-  path = files.full_path(out)
-  output_paths.require_file(path, b'{"file":', 'file of rankings')
-  return path
 
 
 def _hash_of(content: Any) -> str:
@@ -196,33 +161,22 @@ def _settings(model_dir: str, loading: LoadSettings,
 
 
 def _rank(settings: Settings, left: Sequence[Found], journal: _Journal,
-          summary: Summary, workers: int,
-          scheduler: str) -> dict[str, dict[str, Any]]:
-  """Ranks files into the journal; path -> row of those that kill workers."""
+          summary: Summary, workers: int, scheduler: str) -> None:
+  """Ranks files into the journal, also those that kill workers."""
   by_path = {file.path: file for file in left}
   tasks = ((path, (settings, file)) for path, file in by_path.items())
-  deaths = {}
-  try:
-    with tqdm(desc='rank', total=summary.files, initial=summary.kept,
-              unit='file', disable=None, leave=False) as bar, (
-                  contextlib.closing(pool.run(
-                      rank_file, tasks, workers=workers,
-                      scheduler=scheduler))) as outcomes:
-      for path, result, error in outcomes if left else ():
-        if pool.is_death(error):
-          name = by_path[path].name
-          deaths[path] = settings.failed(name, error)
-        elif error:  # All others would end like that.
-          raise UserError(error)
-        else:
-          journal.add(by_path[path], *result)
-        bar.update()
-  except BaseException:
-    if journal.is_needed:
-      _log.warning('the rows so far are kept in %s; the same command continues '
-                   'from there', journal.path)
-    raise
-  return deaths
+  with tqdm(desc='rank', total=summary.files, initial=summary.kept, unit='file',
+            disable=None, leave=False) as bar, contextlib.closing(pool.run(
+                rank_file, tasks, workers=workers,
+                scheduler=scheduler)) as outcomes:
+    for path, lines, error in outcomes if left else ():
+      file = by_path[path]
+      if pool.is_death(error):
+        lines = line_of(settings.failed(file.name, error))
+      elif error:  # All others would end like that.
+        raise UserError(error)
+      journal.add(file, lines)
+      bar.update()
 
 
 # ------------------------------------------------------------------- a worker
@@ -255,60 +209,35 @@ class Settings:
 
 
 def line_of(row: dict[str, Any]) -> bytes:
-  """A row as a line of JSON.
-
-  Raises:
-    ValueError: it has a number that JSON does not have, such as NaN.
-  """
+  """A row as a line of JSON; ValueError if a number is NaN or infinite."""
   return json.dumps(row, allow_nan=False, ensure_ascii=False,
                     separators=(',', ':')).encode() + b'\n'
 
 
-class _Model:
-  """A loaded model, and the opcodes that it was trained for."""
-
-  def __init__(self, settings: Settings):
-    threads.one_alone()
-    ranker = scoring.load_ranker(
-        settings.model_dir, settings.loading,
-        (FeatureStats.from_json(json.loads(settings.stats_json)),
-         settings.num_ops))
-    self.ranker = dataclasses.replace(
-        ranker, opcodes=ranker.opcodes or frozenset(range(ranker.num_ops)))
-    self.compiled = None  # As one program: twice as fast on small kernels.
-    if settings.all_tiles:
-      tile_search.require_tpu(self.ranker)
-    else:
-      with contextlib.suppress(UserError):
-        self.compiled = cost_model.CostModel(self.ranker)
-
-  def ranking(self, kernel: Kernel, top_k: Optional[int]) -> rank.Ranking:
-    """The first choices among the kernel's own tiles; None: all."""
-    top_k = top_k or kernel.num_configs
-    if self.compiled:
-      return self.compiled.rank(kernel, top=top_k)
-    return rank.ranking_of(kernel, self.ranker.scored(kernel), top_k)
-
-
 # Each process loads its model once; workers of a cluster outlive a command.
-loaded = functools.lru_cache(1)(_Model)
+@functools.lru_cache(1)
+def loaded(settings: Settings
+           ) -> tuple[scoring.Ranker, Optional[cost_model.CostModel]]:
+  """The model, and for listed tiles its program: twice as fast if small."""
+  threads.one_alone()
+  ranker = scoring.load_ranker(
+      settings.model_dir, settings.loading,
+      (FeatureStats.from_json(json.loads(settings.stats_json)),
+       settings.num_ops))
+  ranker = dataclasses.replace(
+      ranker, opcodes=ranker.opcodes or frozenset(range(ranker.num_ops)))
+  if settings.all_tiles:
+    tile_search.require_tpu(ranker)
+    return ranker, None
+  return ranker, cost_model.CostModel(ranker)
 
 
-def rank_file(task: tuple[Settings, Found]) -> tuple[bytes, float]:
-  """Ranks a file; faults of the file are in its rows.
-
-  Returns:
-    The lines of its rows, and processor seconds without loading the model.
-
-  Raises:
-    UserError: the model cannot be used, so no file can be ranked.
-  """
+def rank_file(task: tuple[Settings, Found]) -> bytes:
+  """The lines of a file's rows, with its faults; UserError: of the model."""
   settings, file = task
   with _without_progress():
-    model = loaded(settings)
-    start = time.process_time()
-    lines = b''.join(_lines_of(model, settings, file))
-    return lines, time.process_time() - start
+    loaded(settings)
+    return b''.join(_lines_of(settings, file))
 
 
 @contextlib.contextmanager
@@ -324,49 +253,46 @@ def _without_progress() -> Iterator[None]:
     logger.setLevel(level)
 
 
-def _lines_of(model: _Model, settings: Settings,
-              file: Found) -> Iterator[bytes]:
+def _lines_of(settings: Settings, file: Found) -> Iterator[bytes]:
   path = ''
   try:
     with local_copy(file) as path:
-      made = (_legal if settings.all_tiles else _listed)(
-          model, settings, file.name, path)
-      for row in made:
-        if not isinstance(row, dict):
-          row = settings.failed(file.name, row, path)
+      for row in (_legal if settings.all_tiles else _listed)(
+          settings, file.name, path):
         try:
-          yield line_of(row)
+          yield line_of(row if isinstance(row, dict) else
+                        settings.failed(file.name, row, path))
         except ValueError as error:  # A number that JSON does not have.
           yield line_of(settings.failed(file.name, error, path))
   except Exception as error:  # A file may be damaged in any way.
     yield line_of(settings.failed(file.name, error, path))
 
 
-def _listed(model: _Model, settings: Settings, name: str,
-            path: str) -> Iterator[Any]:
+def _listed(settings: Settings, name: str, path: str) -> Iterator[Any]:
   """Rows of the tiles that a file lists, or errors of single kernels."""
-  stats = model.ranker.stats
+  ranker, program = loaded(settings)
   partition = kernel_inputs.read_kernels(path, min_configs=1)
-  stats.check_columns(partition)
+  ranker.stats.check_columns(partition)
   for kernel in partition:
     try:
+      ranking = program.rank(kernel, top=settings.top_k or kernel.num_configs)
       yield settings.row(
-          name, **model.ranking(kernel, settings.top_k).to_json(),
-          unfamiliar=_names(out_of_range.of_problem(model.ranker, kernel)))
+          name, **ranking.to_json(),
+          unfamiliar=_names(out_of_range.of_problem(ranker, kernel)))
     except Exception as error:  # Of this kernel alone.
       yield error
 
 
-def _legal(model: _Model, settings: Settings, name: str,
-           path: str) -> Iterator[Any]:
+def _legal(settings: Settings, name: str, path: str) -> Iterator[Any]:
   """The same for all legal tiles."""
+  ranker, _ = loaded(settings)
   source = kernel_sources.read_source(path, tpu=settings.tpu)
   if not source.kernels and not source.faults:
     yield settings.row(name, notes=source.notes)
   for found in source.kernels:
     try:
       advice = tile_search.advice_on(
-          model.ranker, found, settings.top_k, settings.most_tiles, at_once=1)
+          ranker, found, settings.top_k, settings.most_tiles, at_once=1)
       values = advice.to_json()
       yield settings.row(name, tile_id=values.pop('name'), **{
           **values, 'notes': [*source.notes, *advice.notes],
@@ -389,11 +315,14 @@ def _journal(path: str, basis: str) -> Iterator[_Journal]:
   output_paths.require_file(path, _Journal.START, 'journal of rankings')
   try:
     with open(path, 'a+b') as file, files.held_folder(path):
-      journal = _Journal(path, file, basis)
+      journal = _Journal(file, basis)
       try:
         yield journal
       finally:
-        if not journal.is_needed:
+        if journal.places:
+          _log.warning('the rows so far are kept in %s; the same command '
+                       'continues from there', path)
+        else:
           os.remove(path)
   except BlockingIOError as error:
     raise UserError(f'{path}: another command is ranking into it; wait for '
@@ -403,52 +332,47 @@ def _journal(path: str, basis: str) -> Iterator[_Journal]:
 
 
 class _Journal:
-  """Rows of files, appended as they come: a line for each file.
+  """Rows of files, appended as they come: a record for each file.
 
-  A line is a checksum, a hash of everything that the rows depend on, the
-  seconds that ranking took, and the rows, separated by tabs. A damaged line and
-  those after it are cut off, and their files are ranked again.
+  A record is a checksum, a hash of everything that the rows depend on, and the
+  rows, separated by tabs. A damaged one and those after it are cut off, and
+  their files are ranked again. `places` are where the others begin.
   """
   START = b'tpu-graphs-ext rank\n'
 
-  def __init__(self, path: str, file: Any, basis: str):
-    self.path, self._file, self._basis = path, file, basis
-    self._places: dict[bytes, int] = {}
+  def __init__(self, file: Any, basis: str):
+    self._file, self._basis = file, basis
+    self.places: dict[bytes, int] = {}
     file.seek(0)
     if file.readline() != self.START:
       file.truncate(0)
       file.write(self.START)
     end = file.tell()
-    for line in iter(file.readline, b''):
-      key, _, rest = line.partition(b'\t')[2].partition(b'\t')
-      if line != _record(key, rest):
+    for record in iter(file.readline, b''):
+      key, _, rows = record.partition(b'\t')[2].partition(b'\t')
+      if record != _record(key, rows):
         break
-      self._places[key] = end
+      self.places[key] = end
       end = file.tell()
     file.truncate(end)
-    self.is_needed = bool(self._places)
 
   def _key(self, file: Found) -> bytes:
     return _hash_of([self._basis, file]).encode()
 
   def __contains__(self, file: Found) -> bool:
-    return self._key(file) in self._places
+    return self._key(file) in self.places
 
-  def add(self, file: Found, lines: bytes, seconds: float) -> None:
-    """Appends the rows of a file, and the time that ranking it took."""
+  def add(self, file: Found, lines: bytes) -> None:
     key = self._key(file)
-    self._places[key] = self._file.seek(0, os.SEEK_END)
-    self._file.write(_record(key, b'\t'.join(
-        [repr(seconds).encode(), *lines.splitlines()]) + b'\n'))
+    self.places[key] = self._file.seek(0, os.SEEK_END)
+    self._file.write(_record(key, b'\t'.join(lines.splitlines()) + b'\n'))
     self._file.flush()
-    self.is_needed = True
 
-  def read(self, file: Found) -> tuple[bytes, float]:
-    """What `add` was given."""
-    self._file.seek(self._places[self._key(file)])
-    _, _, seconds, *lines = self._file.readline()[:-1].split(b'\t')
-    return b''.join(line + b'\n' for line in lines), float(seconds)
+  def read(self, file: Found) -> list[bytes]:
+    """The lines of a file, without their ends."""
+    self._file.seek(self.places[self._key(file)])
+    return self._file.readline()[:-1].split(b'\t')[2:]
 
 
-def _record(key: bytes, rest: bytes) -> bytes:
-  return b'%08x\t%s\t%s' % (zlib.crc32(rest, zlib.crc32(key)), key, rest)
+def _record(key: bytes, rows: bytes) -> bytes:
+  return b'%08x\t%s\t%s' % (zlib.crc32(rows, zlib.crc32(key)), key, rows)

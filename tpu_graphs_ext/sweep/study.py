@@ -1,9 +1,7 @@
 """A sweep's Optuna studies, in one journal file, <out>/sweep.journal.
 
-An Optuna trial for each trial of the sweep: its content, curve and result. A
-folder has one sweep at a time, so a trial that is still running belongs to a
-sweep that was killed; it is handed out again. `optuna-dashboard` reads the
-file, too.
+A folder has one sweep at a time, so a trial that is still running there belongs
+to a sweep that was killed; it is handed out again.
 """
 
 from __future__ import annotations
@@ -15,15 +13,9 @@ from typing import Any, Optional
 
 from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 from tpu_graphs_ext.sweep.grid import Grid, Prune
-from tpu_graphs_ext.sweep.trials import (
-  FAILED,
-  FINISHED,
-  STARTED,
-  STOPPED,
-  Trial,
-)
 
 FILE = 'sweep.journal'
+STARTED, FINISHED, STOPPED, FAILED = 'started', 'finished', 'stopped', 'failed'
 
 _MOST_LINE = 1 << 20  # Bytes; Optuna writes a few hundred.
 # State of a trial -> Optuna's name for it.
@@ -59,19 +51,15 @@ def _storage(out: str) -> Any:
 def _cut_torn_line(path: str) -> None:
   """Removes what a full disk left of a line, as Optuna would append to it."""
   with contextlib.suppress(FileNotFoundError), open(path, 'rb+') as file:
-    end = file.seek(0, os.SEEK_END)
-    start = max(0, end - _MOST_LINE)
+    start = max(0, file.seek(0, os.SEEK_END) - _MOST_LINE)
     file.seek(start)
     file.truncate(start + file.read().rfind(b'\n') + 1)
 
 
 def _pruner(prune: Optional[Prune]) -> Any:
-  """Asynchronous successive halving (ASHA), if trials may end early.
-
-  A trial that reaches a rung continues if its validation OPA is among the best
-  1/factor of those that reached it before. Source: Li et al. 2020, A System
-  for Massively Parallel Hyperparameter Tuning, algorithm 2.
-  """
+  """Asynchronous successive halving: a trial that reaches a rung continues if
+  its OPA is among the best 1/factor of those that reached it before. Source: Li
+  et al. 2020, A System for Massively Parallel Hyperparameter Tuning."""
   pruners = _optuna().pruners
   return (pruners.SuccessiveHalvingPruner(prune.min_epochs, prune.factor)
           if prune else pruners.NopPruner())
@@ -80,13 +68,9 @@ def _pruner(prune: Optional[Prune]) -> Any:
 def opened(grid: Grid, out: str) -> Any:
   """The Optuna study of a grid, created if it is missing.
 
-  Bayesian draws are by Optuna's tree-structured Parzen estimator (Bergstra et
-  al. 2011, Algorithms for Hyper-Parameter Optimization), after ten random
-  ones. A configuration that is still being trained counts as a bad one there,
-  so that workers do not crowd.
-
-  Raises:
-    UserError: Optuna is missing, or the file is damaged.
+  Bayesian draws are by a tree-structured Parzen estimator (Bergstra et al.
+  2011, Algorithms for Hyper-Parameter Optimization), to which a configuration
+  in training counts as a bad one, so that workers do not crowd.
   """
   optuna = _optuna()
   _cut_torn_line(os.path.join(out, FILE))
@@ -142,7 +126,7 @@ def _row(trial: Any) -> dict[str, Any]:
           **trial.user_attrs.get('result', {})}
 
 
-def is_poor(trial: Trial, epochs: int, opa: float) -> bool:
+def is_poor(trial: Any, epochs: int, opa: float) -> bool:
   """In a worker: notes the OPA after some epochs; whether to end the trial."""
   optuna = _optuna()
   study = optuna.load_study(study_name=trial.study, storage=_storage(trial.out),

@@ -1,11 +1,7 @@
 """A sweep: workers run the trials of a grid; a leaderboard compares them.
 
-  <out>/model_<hash>, run_<hash>.jsonz   of each trial, as
-                       `train` leaves them
-  <out>/sweep.journal, leaderboard.*, trials.csv   see `study`, `leaderboard`
-
-Finished trials are never repeated and interrupted ones are resumed: the same
-command continues after any interruption.
+  <out>/model_<hash>, run_<hash>.jsonz   of each trial, as of `train`
+  <out>/sweep.journal, leaderboard.csv, trials.csv   see `study`, `leaderboard`
 """
 
 from __future__ import annotations
@@ -24,12 +20,12 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import grid, leaderboard, pool, study, trials
 from tpu_graphs_ext.sweep.grid import Configuration
 from tpu_graphs_ext.sweep.leaderboard import Leaderboard
-from tpu_graphs_ext.sweep.trials import FAILED, STARTED, Trial
+from tpu_graphs_ext.sweep.study import FAILED, STARTED
+from tpu_graphs_ext.sweep.trials import Trial
 
 _log = logging.getLogger(__name__)
 
-# Writing the leaderboard may take this fraction of the time.
-_TABLES_SHARE = .05
+_TABLES_SECONDS = 60  # Between two writings of the tables.
 
 Work = Callable[[Trial], tuple[str, dict[str, Any]]]
 
@@ -38,20 +34,19 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
           retry_failed: bool = False, work: Work = trials.run) -> Leaderboard:
   """Runs the missing trials; returns the leaderboard of all.
 
+  Finished trials are never repeated and interrupted ones are resumed: the same
+  call continues after any interruption. A trial that fails is a row.
+
   Args:
     path: the grid; see `grid`.
-    out: folder for everything. On a cluster, one that all machines have under
-      this path, as the data root.
+    out: folder for everything; on a cluster, one that all machines have.
     workers, scheduler: see `pool.run`.
     retry_failed: also repeat failed trials.
     work: what a worker does with a trial.
 
   Raises:
     UserError: the grid, the data or the folder cannot be used, another sweep
-      is at work in the folder, Optuna is missing, or the scheduler is not
-      there. A trial that fails is a row.
-    KeyboardInterrupt: passed on when the workers have ended and the
-      leaderboard is written.
+      is at work there, Optuna or the scheduler is missing.
   """
   tried = grid.read(path)
   out = files.full_path(output_paths.check_folder('--out', out))
@@ -74,26 +69,26 @@ class _Sweep:
     self._rows = study.rows(out)  # By the keys of all trials of the folder.
     self._over: dict[str, dict[str, Any]] = {}  # Rows of this sweep's trials.
     self._begun: dict[str, Trial] = {}
-    self._next_tables = 0.0
 
   def run(self, work: Work, workers: int, scheduler: str) -> Leaderboard:
-    known = list(self._known_configurations())
-    for configuration in known:
-      list(self._open_trials(configuration))  # Notes those that are over.
-    total, before = self._grid.num_trials, len(self._over)
-    if before:
-      _log.info('%d of %d trials are done already', before, total)
-    outcomes = pool.run(work, self._begin_all(known), workers=workers,
-                        scheduler=scheduler)
+    known = self._known_configurations()
+    still_open = [trial for one in known for trial in self._open_trials(one)]
+    outcomes = pool.run(
+        work, self._begin_all(still_open, len(known)), workers=workers,
+        scheduler=scheduler)
+    next_tables = 0.0
     try:
-      with tqdm(total=total, initial=before, unit='trial',
-                disable=None) as bar:
+      with tqdm(total=self._grid.num_trials, initial=len(self._over),
+                unit='trial', disable=None) as bar:
         for outcome in outcomes:
           self._note(outcome)
           bar.update()
+          if time.monotonic() >= next_tables:
+            Leaderboard(self._grid, self._over.values()).write(self._out)
+            next_tables = time.monotonic() + _TABLES_SECONDS
     except KeyboardInterrupt:
       _log.warning('interrupted: %d of %d trials are done; to continue, run '
-                   'the same command', len(self._over), total)
+                   'the same command', len(self._over), self._grid.num_trials)
       raise
     finally:
       outcomes.close()  # The workers first.
@@ -102,21 +97,20 @@ class _Sweep:
         board.write(self._out)
     return board
 
-  def _known_configurations(self) -> Iterator[Configuration]:
+  def _known_configurations(self) -> list[Configuration]:
     """All of a grid, or those that its search has drawn so far."""
     if self._grid.search.method == 'grid':
-      yield from self._grid.configurations()
-      return
+      return list(self._grid.configurations())
     drawn = {}
     for trial in self._study.get_trials(deepcopy=False):
       if content := trial.user_attrs.get('trial'):
         configuration = Configuration(**{
             name: content[name] for name in ('model', 'kwargs', 'settings')})
         drawn[repr(configuration)] = configuration
-    yield from list(drawn.values())[:self._grid.search.configurations]
+    return list(drawn.values())[:self._grid.search.configurations]
 
   def _open_trials(self, configuration: Configuration) -> Iterator[Trial]:
-    """Its trials that are neither over nor under way."""
+    """Its trials that are neither over, which is noted, nor under way."""
     for trial in trials.trials_of(self._grid, self._out, configuration):
       row = self._rows.get(trial.key)
       if row and row['state'] != STARTED and not (
@@ -125,13 +119,12 @@ class _Sweep:
       elif trial.key not in self._begun:
         yield trial
 
-  def _begin_all(self, known: list[Configuration]
-                 ) -> Iterator[tuple[str, Trial]]:
+  def _begin_all(self, still_open: list[Trial],
+                 num_known: int) -> Iterator[tuple[str, Trial]]:
     """Begins trials as workers become free; (key, trial) of each."""
-    for configuration in known:
-      for trial in self._open_trials(configuration):
-        yield trial.key, self._begin(trial)
-    for _ in range(self._grid.search.configurations - len(known)):
+    for trial in {trial.key: trial for trial in still_open}.values():
+      yield trial.key, self._begin(trial)
+    for _ in range(self._grid.search.configurations - num_known):
       asked = self._study.ask()
       for trial in self._open_trials(self._grid.drawn(asked)):
         if 'trial' in asked.user_attrs:  # It is another seed's.
@@ -158,16 +151,10 @@ class _Sweep:
     trial = self._begun[outcome.key]
     state, result = outcome.result or (FAILED, {'error': outcome.error})
     values = result.get('values', {})
-    row = self._over[trial.key] = study.end(
+    self._over[trial.key] = study.end(
         self._study, trial.number, {**result, 'state': state},
         values.get(self._grid.goal))
-    if outcome.error:
-      _log.warning('%s: failed: %s', trials.describe(row), outcome.error)
-    else:
-      _log.info('%s: %s', trials.describe(row), ', '.join(
-          f'{name} {value:.4f}' for name, value in values.items()))
-    start = time.monotonic()
-    if start >= self._next_tables:
-      Leaderboard(self._grid, self._over.values()).write(self._out)
-      end = time.monotonic()
-      self._next_tables = end + (end - start) / _TABLES_SHARE
+    tried = trial.configuration
+    _log.log(logging.WARNING if outcome.error else logging.INFO,
+             '%s %s %s seed=%d: %s', tried.model, tried.kwargs, tried.settings,
+             trial.seed, outcome.error or values)

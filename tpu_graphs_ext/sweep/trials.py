@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import glob
 import hashlib
 import json
 import logging
@@ -21,17 +22,14 @@ from typing import Any, Optional
 
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.data import cache
-from tpu_graphs_ext.engine.settings import DEFAULT_RECIPE, RECIPES
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.sweep import grid as grids
-from tpu_graphs_ext.sweep import pool
+from tpu_graphs_ext.sweep import pool, study
 from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
 
 # Seconds between looks at a run that another process still trains: what a sweep
 # that was killed started on a cluster continues there.
 _PAUSE_SECONDS = 2
-
-STARTED, FINISHED, STOPPED, FAILED = 'started', 'finished', 'stopped', 'failed'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,31 +57,12 @@ class Trial:
         **tried.settings)
 
 
-def describe(row: dict[str, Any]) -> str:
-  """'EarlyJoinSAGE hidden_dim=32 lr=0.01 seed=0', of a row of a sweep."""
-  given = {**row['kwargs'], **row['settings']}
-  return ' '.join([row['model'], *(
-      f'{name}={text_of(value, 4)}' for name, value in given.items()
-      if name != 'cache_dir'), f'seed={row["seed"]}'])
-
-
-def text_of(value: Any, digits: int = 17) -> str:
-  """A value as JSON, or as it is if it is a text."""
-  if isinstance(value, float):  # Searches draw 17 digits.
-    value = float(f'{value:.{digits}g}')
-  return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-
-
 # ----------------------------------------------------------------------- keys
 
 
 def trials_of(grid: Grid, out: str,
               configuration: Configuration) -> Iterator[Trial]:
-  """A configuration of a grid with each seed; `out` is the sweep's folder.
-
-  Raises:
-    UserError: the data root has no kernels, or a file cannot be read.
-  """
+  """A configuration of a grid with each seed; `out` is the sweep's folder."""
   for seed in grid.seeds:
     trial = Trial('', grid.task, configuration, seed, grid.data_root, out,
                   grid.prune, grid.study_name)
@@ -93,9 +72,10 @@ def trials_of(grid: Grid, out: str,
 def _key(trial: Trial) -> str:
   settings, tried = trial.settings(), trial.configuration
   content = {
-      'format': 'tpu_graphs_ext trial 1', 'task': trial.task,
-      'model': tried.model, 'kwargs': tried.kwargs,
-      'settings': _not_default(settings), 'seed': trial.seed,
+      'format': 'tpu_graphs_ext trial 2', 'task': trial.task,
+      'model': tried.model, 'kwargs': tried.kwargs, 'seed': trial.seed,
+      'settings': {name: value for name, value in tried.settings.items()
+                   if name not in ('cache_dir', 'models_py')},
       'data': _data_key(
           trial.data_root if trial.task == 'tile' else os.path.join(
               trial.data_root, settings.source, settings.search)),
@@ -104,17 +84,6 @@ def _key(trial: Trial) -> str:
           settings.models_py or load_models.models_path(trial.task))}
   return hashlib.sha256(json.dumps(
       content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _not_default(settings: Any) -> dict[str, Any]:
-  """The settings that matter; a flag of a later version changes no key."""
-  defaults = {field.name: field.default
-              for field in dataclasses.fields(settings)}
-  if hasattr(settings, 'recipe'):  # The recipe's values are in the others.
-    defaults.update(RECIPES[DEFAULT_RECIPE], recipe=settings.recipe)
-  return {name: value for name, value in dataclasses.asdict(settings).items()
-          if name not in (*grids.OWN_SETTINGS, *grids.FIXED_SETTINGS)
-          and value != defaults[name]}
 
 
 def forget_files() -> None:
@@ -126,18 +95,13 @@ def forget_files() -> None:
 @functools.lru_cache(None)
 def _data_key(folder: str) -> str:
   """Hash of all .npz files below a folder, by their paths and checksums."""
-  found = []
-  for parent, folders, names in os.walk(folder, followlinks=True):
-    folders.sort()
-    paths = [os.path.join(parent, name) for name in sorted(names)
-             if name.endswith('.npz')]
-    if paths:
-      part = os.path.relpath(parent, folder).replace(os.sep, '/')
-      found.append(cache.content_key(paths, part))
-  if not found:
+  paths = sorted(glob.glob(
+      os.path.join(glob.escape(folder), '**', '*.npz'), recursive=True))
+  if not paths:
     raise UserError(f'{folder}: has no .npz files, so nothing can be trained; '
                     'name another "data_root"')
-  return hashlib.sha256(''.join(found).encode()).hexdigest()
+  return cache.content_key(
+      paths, ' '.join(os.path.relpath(path, folder) for path in paths))
 
 
 @functools.lru_cache(None)
@@ -159,10 +123,8 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
     (`FINISHED` or `STOPPED`, what was measured: the run's hash, goal -> value
     on the validation split, epochs, the best of them from 1, number of
     trainable parameters, seconds of this attempt).
-
-  Raises:
-    UserError: what `train` raises.
   """
+  from tpu_graphs_ext.engine import saved_weights
   start = time.monotonic()
   with _quiet():
     ending, result = _trained(trial)
@@ -174,12 +136,13 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
       for k, slowdown in info['final_error'].get('val', {}).items()}}
   if trial.task == 'layout':
     values['kendall'] = info['final_kendall'].get('val')
-  return STOPPED if ending.is_poor else FINISHED, {
+  return study.STOPPED if ending.is_poor else study.FINISHED, {
       'run': os.path.basename(result.model_dir)[len('model_'):],
       'values': {name: float(value) for name, value in values.items()
                  if value is not None and math.isfinite(value)},
       'epochs': len(opa), 'best_epoch': best + 1,
-      'parameters': _parameters(result.model_dir),
+      'parameters': sum(value.size for _, value in saved_weights.read(
+          result.model_dir)),
       'seconds': time.monotonic() - start}
 
 
@@ -203,8 +166,6 @@ def _ending(trial: Trial) -> Any:
   """A callback that ends a run that is poor or that nobody wants."""
   import tensorflow as tf
 
-  from tpu_graphs_ext.sweep import study
-
   class Ending(tf.keras.callbacks.Callback):
     is_poor = False
 
@@ -219,11 +180,6 @@ def _ending(trial: Trial) -> Any:
         self.is_poor = self.model.stop_training = True
 
   return Ending()
-
-
-def _parameters(model_dir: str) -> int:
-  from tpu_graphs_ext.engine import saved_weights
-  return sum(value.size for _, value in saved_weights.read(model_dir))
 
 
 @contextlib.contextmanager
