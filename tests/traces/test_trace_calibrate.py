@@ -45,13 +45,6 @@ def test_a_size_seen_is_drawn_to_what_it_took():
       (4 * math.log(12) + math.log(curve.us(1e6))) / 5))
 
 
-def test_the_size_that_explains_the_times():
-  rows = [('sgemm', {'multiply_adds': size, 'threads': threads}, size / 1e6)
-          for size, threads in ((1e7, 64), (1e8, 512), (1e9, 64), (1e9, 128))]
-  assert [*learned(rows).functions['sgemm'].curves] == [
-      'multiply_adds', 'threads']
-
-
 def test_medians_are_predicted_and_means_add_up():
   # Of six kernels of one size one is late: 5 * 2 + 12 us.
   found = learned([(ADD, {'bytes': 1e6}, us) for us in (2, 2, 12, 2, 2, 2)])
@@ -60,17 +53,6 @@ def test_medians_are_predicted_and_means_add_up():
   # Of a function never seen those of its kind are taken.
   assert found.us('elementwise<mul>', {'bytes': 1e6}, mean=True) == (
       pytest.approx(22 / 6))
-
-
-def test_kinds_of_kernels():
-  for name, kind in (
-      ('ncclKernel_AllReduce_RING_LL', 'communication'),
-      ('Memcpy DtoD (Device -> Device)', 'copy or fill'),
-      ('fbgemm_gpu::bounds_check_indices_kernel', 'embedding'),
-      ('volta_sgemm_128x32_nt', 'product'),
-      ('cudnn_infer_volta_scudnn_128x64', 'convolution'),
-      ('triton__0d1d', 'other'), (ADD, 'element-wise')):
-    assert calibrate.kind_of(name) == kind
 
 
 # -------------------------------------------------------------------- replays
@@ -145,10 +127,8 @@ def test_files_that_are_refused(tmp_path):
   path = tmp_path / 'hw.json'
   for content, said in (
       ('[]', 'was not written by --calibrate'), ('{', 'is not JSON'),
-      ('{"calibration": {"source": ""}}', "KeyError: .*kinds"),
       (calibrate.to_json(LEARNED).replace('"pause": 4.0', '"pause": -4'),
        'pause is -4; it must be a number from 0')):
     path.write_text(content)
-    with pytest.raises(UserError, match=said) as raised:
+    with pytest.raises(UserError, match=f'hw.json: .*{said}'):
       calibrate.read(str(path))
-    assert str(path) in str(raised.value)

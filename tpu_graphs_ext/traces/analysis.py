@@ -28,8 +28,7 @@ class Comparison(NamedTuple):
     kernels: columns `COLUMNS`, one row per kernel, copy and fill, by start;
       NaN where a value is unknown.
     step: microseconds from the first launch to the last end of work: measured,
-      predicted, and predicted with communication as recorded; {} if nothing is
-      launched.
+      predicted, and with communication as recorded; {} without a launch.
     communication_us: time of kernels that wait for other processes.
     coverage: share of the GPU's other time that is predicted.
     notes: what could not be done, and why.
@@ -46,9 +45,7 @@ class Comparison(NamedTuple):
 def calibrated(path: str, steps: Optional[Sequence[int]] = None) -> Calibration:
   """Learns the constants of a GPU from the kernels of a trace's steps, or all.
 
-  Raises:
-    UserError: the file is not a usable trace, has no GPU work, or lacks a
-      step.
+  Raises UserError unless it is a trace with GPU work in these steps.
   """
   trace = _work_of(path, steps)
   where = f'steps {trace.steps[0]}-{trace.steps[-1]}' if trace.steps else 'all'

@@ -4,8 +4,7 @@
 
 A kernel's size is what its operator computes (`multiply_adds`) or moves
 (`bytes`), or the `threads` that it launches, whichever explains its times best.
-Each kind of kernel has such curves, and so does each kernel function; a
-function seen at few sizes is shrunk towards the curve of its kind.
+Each kernel function has such curves, shrunk towards those of its kind.
 """
 
 from __future__ import annotations
@@ -248,11 +247,7 @@ def to_json(learned: Calibration) -> str:
 
 
 def read(path: str) -> Calibration:
-  """Reads what `--calibrate` wrote.
-
-  Raises:
-    UserError: the file cannot be read, or a value is missing or out of range.
-  """
+  """Reads what `--calibrate` wrote; UserError if a value is out of range."""
   content = files.read_json(os.path.expanduser(path))
   try:
     content = content['calibration']

@@ -92,11 +92,7 @@ class Trace(NamedTuple):
 
 
 def read(path: str) -> Trace:
-  """Reads a trace of PyTorch's profiler: JSON, packed by gzip or not.
-
-  Raises:
-    UserError: the file cannot be read, is truncated, or is not a trace.
-  """
+  """Reads a trace of PyTorch's profiler, JSON or gzip; or raises UserError."""
   try:
     with files.open_ordinary(files.require_path('FILE', path)) as file:
       packed = file.read(2) == b'\x1f\x8b'
@@ -116,9 +112,6 @@ def trace_of(path: str, content: Any) -> Trace:
   """A trace of a file's JSON: an object with the list `traceEvents`.
 
   Events of other categories, and those without times, are skipped.
-
-  Raises:
-    UserError: there is no such list.
   """
   events = content.get('traceEvents') if isinstance(content, dict) else None
   if not isinstance(events, list):
@@ -205,11 +198,7 @@ def _attribute(calls: Sequence[Event], work: Sequence[Event]) -> None:
 
 
 def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
-  """Some steps of a trace, or all steps; a trace without steps as a whole.
-
-  Raises:
-    UserError: a wanted step is missing.
-  """
+  """Some steps of a trace, or all steps; a trace without steps as a whole."""
   times: dict[int, list[float]] = {}
   for call in trace.calls:
     if call.step is not None:

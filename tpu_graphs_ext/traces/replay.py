@@ -1,9 +1,8 @@
 """The time of a step: launches, streams and dependencies replayed.
 
-The host launches work in the recorded order, with the calibrated pauses
-between launches. Work starts when it was launched, when the work before it on
-its stream has ended, and when what it waited for in the trace has ended. The
-host waits where it waited in the trace.
+The host launches work in the recorded order, with calibrated pauses, and waits
+where it waited in the trace. Work starts once it is launched, and the work
+before it on its stream and what it waited for in the trace have ended.
 """
 
 from __future__ import annotations
