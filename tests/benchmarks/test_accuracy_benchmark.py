@@ -92,44 +92,6 @@ def test_table_has_mean_and_sample_deviation_over_seeds(results):
   assert '| a random choice | 90.0 / 30.0 |' in text
 
 
-def test_ablations_follow_apart_below_the_model_as_it_is(results):
-  # Best first, but the model itself stays on top of its ablations.
-  results.put(row(valid_micro_top5=0.3))
-  results.put(row(model='NetB', valid_micro_top5=0.1))
-  results.put(row(name='slow', kwargs='{"x": 1}', valid_micro_top5=0.4))
-  results.put(row(name='fast', kwargs='{"x": 2}', valid_micro_top5=0.2))
-  text = accuracy_table.markdown(results.rows())
-  section = text[text.index('## tiny'):]
-  compared, ablations = section.split('### Ablations of NetA')
-
-  def labels(part):
-    return [line.split('|')[1].strip() for line in part.splitlines()
-            if line.startswith('| ') and '---' not in line][1:-2]
-
-  assert labels(compared) == ['NetB', 'NetA']
-  assert labels(ablations) == ['NetA', 'fast `{"x": 2}`', 'slow `{"x": 1}`']
-
-
-def test_the_table_of_layouts(tmp_path):
-  results = accuracy_table.Results(
-      str(tmp_path / 'accuracy_layout.csv'), accuracy_table.LAYOUT)
-  # tau 0.4, 0.5: mean 0.45, squares 2 * 0.0025, over 1, root 0.071.
-  for seed, tau in ((0, 0.4), (1, 0.5)):
-    results.put(row(
-        data=LAYOUTS, seed=seed, valid_programs=2, valid_kendall=tau,
-        valid_top10=0.01, valid_most_kendall=0.57, valid_random1=0.02))
-  results.put(row(data=LAYOUTS, seed=2, status='failed', error='a | b'))
-  with open(results.write_table(), encoding='utf-8') as file:
-    text = file.read()
-  assert '| NetA | real:xla:random | 2 | 3 | a \\| b |' in text
-  assert '(2 programs)' in text and '| NetA | 0.450 ± 0.071 |' in text
-  assert table_row(text, 'NetA') == [
-      'NetA', '2 of 3', '0.450 ± 0.071', '-', '-', '1.00 ± 0.00', '-',
-      '1,234', '0.50 ± 0.00', '2 ± 0']
-  assert table_row(text, 'a perfect order')[2:5] == ['0.570', '1.000', '0.00']
-  assert table_row(text, 'a blind choice')[2:5] == ['0.000', '0.500', '2.00']
-
-
 def test_the_list_of_runs(tmp_path):
   def runs(name, *flags):
     data = accuracy.DataSet(name, f'/x/{name}', '', '')
@@ -141,9 +103,9 @@ def test_the_list_of_runs(tmp_path):
 
   assert len(runs('tiny')) > 3 * 10
   run, = runs('tiny', '--models=', '--seeds=1', '--changed',
-              'without feature_stats=MyEarlyJoinSAGE{"feature_stats": null}')
+              'without stats=MyEarlyJoinSAGE{"feature_stats": null}')
   assert (run.name, run.model, json.loads(run.kwargs)) == (
-      'without feature_stats', 'MyEarlyJoinSAGE', {'feature_stats': None})
+      'without stats', 'MyEarlyJoinSAGE', {'feature_stats': None})
   # Layout models of sample data are also measured on real files.
   of_layouts = '--task=layout', '--real', str(tmp_path), '--seeds=0'
   assert {run.real for run in runs('sample:xla:default', *of_layouts)} == {
@@ -155,12 +117,9 @@ def test_the_list_of_runs(tmp_path):
 
 @pytest.mark.parametrize('flags, message', [
     ('--data nowhere', "no data set 'nowhere'; choose from compiled_v3"),
-    ('--extra_data compiled_v3=x', 'must be NAME=DIR with a new name'),
     ('--extra_data x=/no/folder --data x', 'does not exist'),
     ('--real /no/file.pb --extra_data x={data} --data x', 'no such file'),
-    ('--models_py /no/models.py', 'no such file'),
     (f'--task layout --data {LAYOUTS}', 'choose from sample:xla'),
-    ('--extra_data x={data} --data x --models NoModel', 'NoModel'),
     ('--extra_data x={data} --data x --changed x=MLP{{1}}',
      'must be NAME=MODEL{JSON}'),
 ])

@@ -13,7 +13,6 @@ from tpu_graphs_ext.engine import evaluate
 
 sys.path.insert(0, str(BENCHMARKS))
 
-import accuracy
 import accuracy_run
 import booster
 
@@ -119,8 +118,6 @@ def test_columns_of_the_axes():
 
 
 def test_what_bounds_mean_is_read_off_the_largest():
-  # Whole tensors in elements by dimension; by place in memory the operand's
-  # would be 300, 20.
   assert booster.reading_of([product()]) == IN_ELEMENTS
   tpu = kernel_of([('copy', [20, 300], [0, 1])], [], [[38, 1], [19, 1]])
   assert booster.reading_of([tpu]) == booster.Reading()
@@ -137,37 +134,10 @@ def test_a_reduction_is_tiled_as_its_operand():
   assert not columns['extents.kernel_0'].any()
 
 
-def test_targets_and_weights():
-  kernel = kernel_of([('copy', [4], [0])], [], [[1], [2], [4]],
-                     runtime=[4, 8, 64])
-  # log2: 2, 3, 6, mean 11 / 3.
-  np.testing.assert_allclose(
-      booster.targets([kernel]), np.array([2, 3, 6]) - 11 / 3)
-  np.testing.assert_allclose(booster.weights([kernel]), [1, 1 / 2, 1 / 16])
-
-
 def test_odd_kernels_have_finite_columns():
   for kernel in tiny_kernels.corner_cases():
     for reading in booster.READINGS:
       assert np.isfinite(booster.table([kernel], reading)).all()
-
-
-def flags_of(folder, *more):
-  return ['--data', 'tiny', '--extra_data', f'tiny={folder / "data"}',
-          '--models', 'LightGBM', '--seeds', '0', '--epochs', '1', '--jobs',
-          '1', '--work_dir', str(folder / 'work'),
-          '--results', str(folder / 'accuracy.csv'), *more]
-
-
-def test_without_lightgbm_it_says_what_to_install(
-    tmp_path, monkeypatch, capsys):
-  tiny_kernels.write_data_root(tmp_path / 'data')
-  monkeypatch.delenv('TPU_GRAPHS_ROOT', raising=False)
-  monkeypatch.setitem(sys.modules, 'lightgbm', None)
-  assert accuracy.main(flags_of(tmp_path)) == 1
-  error = capsys.readouterr().err
-  assert 'pip install -e ".[dev]"' in error
-  assert not (tmp_path / 'accuracy.csv').exists()
 
 
 def test_lightgbm_is_a_row(tmp_path):

@@ -34,9 +34,7 @@ def test_table():
       '0 % | 0 % | 0 % |']
 
 
-@pytest.mark.parametrize('text', [
-    '', 'x = {', 'T = {}', 'T = {1: 2}',
-    "T = {(5, 1, 1, 1, 'a', 'b'): (1, 1, 1)}"])
-def test_what_is_no_table(text):
-  with pytest.raises(UserError, match='no table of blocks'):
-    tuned_blocks.entries(text)
+def test_what_is_no_table():
+  for text in ('', 'x = {', 'T = {}', 'T = {1: 2}'):
+    with pytest.raises(UserError, match='no table of blocks'):
+      tuned_blocks.entries(text)
