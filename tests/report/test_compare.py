@@ -163,15 +163,6 @@ def test_the_headline(of_runs, title, certainty):
   assert found[0] == title and certainty in found[1]
 
 
-def test_kernels_without_a_default_tile():
-  found = comparison([0.3, 0.4], default=np.nan)
-  assert compare.headline(found)[0] == (
-      'Model0 wins: 165 percentage points less slowdown at top-1 than random '
-      'tiles')
-  assert list(compare.means_table(found).frame['who chooses']) == [
-      'Model0', 'random tiles']
-
-
 def test_tables_of_runs(monkeypatch):
   monkeypatch.setattr(os.path, 'getmtime', lambda path: 0.0)
   infos = [run_info(seed=seed, top1=seed / 10) for seed in (1, 2, 3)]

@@ -201,18 +201,6 @@ def test_inputs_by_url(ranked, folder):
   assert content.replace(root.encode(), str(folder).encode()) == ranked()[1]
 
 
-def test_a_model_that_cannot_be_loaded_ends_it(
-    ranked, inline, monkeypatch, tmp_path):
-  def refuse(*_):
-    raise UserError('model_0: cannot be read')
-
-  rank_many.loaded.cache_clear()
-  monkeypatch.setattr(rank_many.scoring, 'load_ranker', refuse)
-  with pytest.raises(UserError, match='model_0: cannot be read'):
-    ranked()
-  assert inline.ranked == '0' and os.listdir(tmp_path) == ['data']
-
-
 # ------------------------------------------------------------- the command
 
 

@@ -78,8 +78,3 @@ def test_a_file_elsewhere_is_copied_for_a_while(folder):
   with pytest.raises(UserError, match=r'x.npz: cannot be read \(FileNotFound'):
     with storage.local_copy(gone):
       pass
-
-
-def test_protocols_that_cannot_be_read():
-  with pytest.raises(UserError, match=r'nosuch://bucket/a: .*not known: nosuc'):
-    storage.find('nosuch://bucket/a', ())

@@ -7,7 +7,7 @@ import pytest
 from support import fake_trials, inline_pool, tiny_models
 from tpu_graphs_ext import cli, files
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.sweep import pool, study, sweep
+from tpu_graphs_ext.sweep import pool, study, sweep, trials
 
 pytest.importorskip('optuna', reason='needs the extra [scale]')
 
@@ -27,10 +27,11 @@ def swept(data_root, tmp_path, monkeypatch):
     crew = of.crew = inline_pool.InlinePool()
     crew.stop_after = interrupted_after
     monkeypatch.setattr(pool, 'run', crew)
+    monkeypatch.setattr(trials, 'run', fake_trials.trained)
     path = fake_trials.write_grid(
         tmp_path, more.pop('data_root', data_root), tiny_models.__file__,
         **more)
-    return sweep.sweep(path, str(tmp_path / 'out'), work=fake_trials.trained,
+    return sweep.sweep(path, str(tmp_path / 'out'),
                        retry_failed=retry_failed), crew
 
   return of
@@ -134,8 +135,7 @@ def test_a_journal_that_is_damaged(swept, tmp_path):
 
 def test_the_command(data_root, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(pool, 'run', inline_pool.InlinePool())
-  monkeypatch.setitem(
-      sweep.sweep.__kwdefaults__, 'work', fake_trials.trained)
+  monkeypatch.setattr(trials, 'run', fake_trials.trained)
   path = fake_trials.write_grid(tmp_path, data_root, tiny_models.__file__)
   out = str(tmp_path / 'out')
   assert cli.main(['sweep', path, '--out', out, '--workers=2']) == 0

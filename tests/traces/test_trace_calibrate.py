@@ -100,16 +100,6 @@ def test_a_wait_that_nothing_explains_is_learned():
       12 + 60 + 4, 75)
 
 
-def test_pauses_are_told_apart():
-  trace = traced(op('a', 0, 20), op('b', 50, 60), launch(1, 10),
-                       launch(2, 60), launch(3, 100), kernel(1, 15, 1),
-                       kernel(2, 65, 1), kernel(3, 105, 1))
-  host = replay.host_of(trace)
-  assert host['pause a k > b k'] == 48 and host['pause b k > b k'] == 38
-  assert host['pause'] == 43 and host['call'] == 2
-  assert host['latency'] == 5
-
-
 # ------------------------------------------------------------------- the file
 
 

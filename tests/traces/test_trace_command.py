@@ -125,15 +125,6 @@ def test_ranks_wait_for_the_last_one(capsys, tmp_path, learned):
         capsys, paths[0], f'--hardware={learned}', '--ranks', other)
 
 
-def test_a_trace_without_shapes(capsys, learned, tmp_path):
-  events = tiny.one_step()
-  for one in events:
-    one['args'].pop('Input Dims', None)
-  code, out, _ = run(capsys, tiny.write(tmp_path / 't.json', events),
-                     f'--hardware={learned}')
-  assert code == 0 and 'note: the trace has no shapes' in out
-
-
 # ------------------------------------------------------------------ bad input
 
 

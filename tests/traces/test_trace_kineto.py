@@ -30,12 +30,6 @@ def test_calls_lie_within_one_another():
   assert [one.start for one in trace.work] == [30, 65]  # From the first event.
 
 
-def test_equal_times_are_told_apart_by_number():
-  trace = traced(op('inner', 0, 10, External_id=6),
-                 op('outer', 0, 10, External_id=5))
-  assert around(trace, 'inner') == 'outer'
-
-
 def test_times_that_were_cut_off_to_whole_microseconds():
   assert around(traced(op('outer', 10, 3), op('inner', 11, 3)),
                 'inner') == 'outer'

@@ -38,13 +38,6 @@ def test_lists_of_tensors_have_shapes_in_newer_traces():
                      ['TensorList', *kinds])) == {'bytes': 3 * 40}
 
 
-def test_the_innermost_operator_with_a_formula_counts():
-  outer = op('aten::linear', 0, 50, [[16, 8], [4, 8]])
-  trace = kineto.trace_of('t', {'traceEvents': [
-      outer, op('odd', 5, 9, [[99]]), launch(1, 6), kernel(1, 60, 5)]})
-  assert sizes.sizes_of(trace.work[0])['multiply_adds'] == 512
-
-
 def test_copies_tell_their_bytes_and_kernels_their_threads():
   copy = op('aten::copy_', 0, 9, [[4], [4]])
   assert sizes_of(copy, 'Memcpy HtoD', category='gpu_memcpy', bytes=64) == {

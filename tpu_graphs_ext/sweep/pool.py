@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
+import logging
 import multiprocessing
 import os
 import signal
@@ -90,12 +91,16 @@ def is_death(error: str) -> bool:
 
 
 def called(function: Callable[[Any], Any], item: Any) -> tuple[Any, str]:
-  """In a worker: (result, '') or (None, what went wrong)."""
-  with _one_at_a_time:
+  """In a worker: (result, '') or (None, what went wrong), without messages."""
+  with _one_at_a_time, open(os.devnull, 'w') as nowhere, (
+      contextlib.redirect_stderr(nowhere)), contextlib.redirect_stdout(nowhere):
+    logging.disable(logging.WARNING)
     try:
       return function(item), ''
     except (Exception, SystemExit, KeyboardInterrupt) as error:
       return None, _described(error)
+    finally:
+      logging.disable(logging.NOTSET)
 
 
 def _described(error: BaseException) -> str:

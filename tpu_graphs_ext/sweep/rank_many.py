@@ -14,7 +14,6 @@ import hashlib
 import json
 import logging
 import os
-import sys
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -36,7 +35,6 @@ from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError, reason_of
 from tpu_graphs_ext.hlo import libtpu
 from tpu_graphs_ext.serving import cost_model, kernel_sources, tile_search
-from tpu_graphs_ext.stacks import quiet
 from tpu_graphs_ext.sweep import pool, storage
 from tpu_graphs_ext.sweep.storage import Found, local_copy
 from tpu_graphs_ext.tasks import kernel_inputs
@@ -172,7 +170,7 @@ def _rank(settings: Settings, left: Sequence[Found], journal: _Journal,
     for path, lines, error in outcomes if left else ():
       file = by_path[path]
       if pool.is_death(error):
-        lines = line_of(settings.failed(file.name, error))
+        lines = settings.line(file.name, error)
       elif error:  # All others would end like that.
         raise UserError(error)
       journal.add(file, lines)
@@ -200,18 +198,18 @@ class Settings:
     columns = LEGAL if self.all_tiles else LISTED
     return {**dict.fromkeys(columns), 'file': file, **values}
 
-  def failed(self, name: str, error: Any, path: str = '') -> dict[str, Any]:
-    """The row of a file that cannot be ranked, or of its copy at `path`."""
-    text = str(error) if isinstance(error, (UserError, str)) else (
-        f'{type(error).__name__}: {reason_of(error)}')
-    text = text.replace(path, name) if path else text
-    return self.row(name, error=text if name in text else f'{name}: {text}')
-
-
-def line_of(row: dict[str, Any]) -> bytes:
-  """A row as a line of JSON; ValueError if a number is NaN or infinite."""
-  return json.dumps(row, allow_nan=False, ensure_ascii=False,
-                    separators=(',', ':')).encode() + b'\n'
+  def line(self, name: str, row: Any, path: str = '') -> bytes:
+    """A row, or an error in the file or its copy at `path`, as JSON."""
+    if not isinstance(row, dict):
+      text = str(row) if isinstance(row, (UserError, str)) else (
+          f'{type(row).__name__}: {reason_of(row)}')
+      text = text.replace(path, name) if path else text
+      row = self.row(name, error=text if name in text else f'{name}: {text}')
+    try:
+      return json.dumps(row, allow_nan=False, ensure_ascii=False,
+                        separators=(',', ':')).encode() + b'\n'
+    except ValueError as error:  # A number that JSON does not have.
+      return self.line(name, error, path)
 
 
 # Each process loads its model once; workers of a cluster outlive a command.
@@ -235,22 +233,8 @@ def loaded(settings: Settings
 def rank_file(task: tuple[Settings, Found]) -> bytes:
   """The lines of a file's rows, with its faults; UserError: of the model."""
   settings, file = task
-  with _without_progress():
-    loaded(settings)
-    return b''.join(_lines_of(settings, file))
-
-
-@contextlib.contextmanager
-def _without_progress() -> Iterator[None]:
-  """Messages about a kernel are in its row."""
-  logger = logging.getLogger('tpu_graphs_ext')
-  level = logger.level
-  logger.setLevel(logging.ERROR)
-  try:
-    with contextlib.redirect_stderr(quiet.NoTerminal(sys.stderr)):
-      yield
-  finally:
-    logger.setLevel(level)
+  loaded(settings)
+  return b''.join(_lines_of(settings, file))
 
 
 def _lines_of(settings: Settings, file: Found) -> Iterator[bytes]:
@@ -259,13 +243,9 @@ def _lines_of(settings: Settings, file: Found) -> Iterator[bytes]:
     with local_copy(file) as path:
       for row in (_legal if settings.all_tiles else _listed)(
           settings, file.name, path):
-        try:
-          yield line_of(row if isinstance(row, dict) else
-                        settings.failed(file.name, row, path))
-        except ValueError as error:  # A number that JSON does not have.
-          yield line_of(settings.failed(file.name, error, path))
+        yield settings.line(file.name, row, path)
   except Exception as error:  # A file may be damaged in any way.
-    yield line_of(settings.failed(file.name, error, path))
+    yield settings.line(file.name, error, path)
 
 
 def _listed(settings: Settings, name: str, path: str) -> Iterator[Any]:

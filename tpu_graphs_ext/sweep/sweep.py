@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tqdm import tqdm
@@ -27,11 +27,9 @@ _log = logging.getLogger(__name__)
 
 _TABLES_SECONDS = 60  # Between two writings of the tables.
 
-Work = Callable[[Trial], tuple[str, dict[str, Any]]]
-
 
 def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
-          retry_failed: bool = False, work: Work = trials.run) -> Leaderboard:
+          retry_failed: bool = False) -> Leaderboard:
   """Runs the missing trials; returns the leaderboard of all.
 
   Finished trials are never repeated and interrupted ones are resumed: the same
@@ -42,7 +40,6 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
     out: folder for everything; on a cluster, one that all machines have.
     workers, scheduler: see `pool.run`.
     retry_failed: also repeat failed trials.
-    work: what a worker does with a trial.
 
   Raises:
     UserError: the grid, the data or the folder cannot be used, another sweep
@@ -53,7 +50,7 @@ def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
   leaderboard.check(out)
   try:
     with files.held_folder(out):
-      return _Sweep(tried, out, retry_failed).run(work, workers, scheduler)
+      return _Sweep(tried, out, retry_failed).run(workers, scheduler)
   except BlockingIOError as error:
     raise UserError(f'--out={out}: another sweep is at work in this folder; '
                     'wait for it, or name another folder') from error
@@ -70,11 +67,11 @@ class _Sweep:
     self._over: dict[str, dict[str, Any]] = {}  # Rows of this sweep's trials.
     self._begun: dict[str, Trial] = {}
 
-  def run(self, work: Work, workers: int, scheduler: str) -> Leaderboard:
+  def run(self, workers: int, scheduler: str) -> Leaderboard:
     known = self._known_configurations()
     still_open = [trial for one in known for trial in self._open_trials(one)]
     outcomes = pool.run(
-        work, self._begin_all(still_open, len(known)), workers=workers,
+        trials.run, self._begin_all(still_open, len(known)), workers=workers,
         scheduler=scheduler)
     next_tables = 0.0
     try:

@@ -7,13 +7,11 @@ or whose grid has grown, knows which trials are done with these very files.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import glob
 import hashlib
 import json
-import logging
 import math
 import os
 import time
@@ -126,8 +124,7 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
   """
   from tpu_graphs_ext.engine import saved_weights
   start = time.monotonic()
-  with _quiet():
-    ending, result = _trained(trial)
+  ending, result = _trained(trial)
   info = result.run_info
   opa = info['train_curve']['val_opa']
   best = max(range(len(opa)), key=opa.__getitem__)
@@ -180,13 +177,3 @@ def _ending(trial: Trial) -> Any:
         self.is_poor = self.model.stop_training = True
 
   return Ending()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-  """Bars, messages and prints of a trial go nowhere."""
-  for name in ('tensorflow', 'absl'):
-    logging.getLogger(name).setLevel(logging.ERROR)
-  with open(os.devnull, 'w') as nowhere, contextlib.redirect_stderr(
-      nowhere), contextlib.redirect_stdout(nowhere):
-    yield
