@@ -49,7 +49,6 @@ LEGAL = ('file', 'tile_id', 'nodes', 'copies', 'op_name', 'share', 'cycles',
          'opcodes', 'product', 'combinations', 'fitting', 'scored', 'picks',
          'default', 'default_from', 'notes', 'unfamiliar', 'error')
 
-MOST_TILES = 100_000
 # Files of a folder that are ranked.
 _LISTED_ENDINGS = ('.npz',)
 _LEGAL_ENDINGS = ('.npz', '.pb', '.hlo')
@@ -85,7 +84,6 @@ class Summary:
 
 def rank_many(model_dir: str, given: Sequence[str], out: str, *,
               all_tiles: bool = False, top_k: Optional[int] = TOP_CONFIGS,
-              most_tiles: int = MOST_TILES,
               tpu: str = kernel_sources.DEFAULT_TPU,
               workers: int = 0, scheduler: str = '',
               loading: LoadSettings = LoadSettings()) -> Summary:
@@ -97,7 +95,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
     out: the .jsonl to write.
     all_tiles: rank all legal tiles instead of those that the files list.
     top_k: tiles of each kernel; None for all.
-    most_tiles, tpu: with `all_tiles`, see `tile_search.advise`.
+    tpu: with `all_tiles`, see `tile_search.advise`.
     workers, scheduler: see `pool.run`.
     loading: how to load the model.
 
@@ -114,7 +112,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
   found = list({file.path: file for one in given for file in storage.find(
       one, _LEGAL_ENDINGS if all_tiles else _LISTED_ENDINGS)}.values())
   settings = _settings(model_dir, loading, all_tiles=all_tiles,
-                       top_k=top_k, most_tiles=most_tiles, tpu=tpu)
+                       top_k=top_k, tpu=tpu)
   with _journal(out_path + '.partial', settings.basis) as journal:
     left = [file for file in found if file not in journal]
     summary = Summary(out, len(found), len(found) - len(left))
@@ -190,7 +188,6 @@ class Settings:
   num_ops: int
   all_tiles: bool
   top_k: Optional[int]
-  most_tiles: int
   tpu: str
 
   def row(self, file: str, **values: Any) -> dict[str, Any]:
@@ -272,7 +269,7 @@ def _legal(settings: Settings, name: str, path: str) -> Iterator[Any]:
   for found in source.kernels:
     try:
       advice = tile_search.advice_on(
-          ranker, found, settings.top_k, settings.most_tiles, at_once=1)
+          ranker, found, settings.top_k, at_once=1)
       values = advice.to_json()
       yield settings.row(name, tile_id=values.pop('name'), **{
           **values, 'notes': [*source.notes, *advice.notes],
