@@ -13,8 +13,8 @@ from tpu_graphs_ext.report import charts, page
 
 def test_bars_have_full_names_and_equal_ones_give_equal_figures():
   look = charts.look_of(0, 'MyModel, learning_rate=0.01')
-  blocks = [('one', [charts.Bar(look, 1.0, 0.5, 2.0)]),
-            ('', [charts.Bar(look, 3.0, np.nan, np.nan)])]
+  blocks = [('one', [(look, 1.0, 0.5, 2.0)]),
+            ('', [(look, 3.0, np.nan, np.nan)])]
   svg = charts.forest(blocks, 'in % (log scale)', True)
   assert ElementTree.fromstring(svg).tag.endswith('svg')
   for text in ('>one<', '>MyModel,<', '>learning_rate=0.01<', '(log scale)'):

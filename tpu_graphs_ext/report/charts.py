@@ -95,12 +95,8 @@ def legend_below(figure, axes) -> None:
                 loc='outside lower center')
 
 
-class Bar(NamedTuple):
-  """A mean and its interval, whose ends are NaN if it has none."""
-  look: Look
-  mean: float
-  low: float
-  high: float
+# Look, mean, and ends of the interval, which are NaN without one.
+Bar = tuple[Look, float, float, float]
 
 
 def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
@@ -120,7 +116,7 @@ def forest(blocks: Sequence[tuple[str, Sequence[Bar]]], label: str,
       titles[lines] = title[:44]
       lines += 1
     for bar in of:
-      name = textwrap.fill(bar.look.name, 20)
+      name = textwrap.fill(bar[0].name, 20)
       more = name.count('\n')
       names[lines + more / 2], bars[lines + more / 2] = name, bar
       lines += 1 + more

@@ -12,7 +12,7 @@ import pandas as pd
 
 from tpu_graphs_ext.engine import metrics
 from tpu_graphs_ext.report import charts, page
-from tpu_graphs_ext.report.charts import Bar, Look
+from tpu_graphs_ext.report.charts import Look
 from tpu_graphs_ext.report.measure import DEFAULT, RANDOM, Comparison, Measure
 
 MOST_DRAWN = 8  # Programs or kinds in a figure; the tables have all.
@@ -158,11 +158,11 @@ def _figure(comparison: Comparison, measure: Measure, what: str,
   """A block for each of `parts`, bool [problems] by name, with their means."""
   values, nouns = comparison.values(measure), f'{comparison.task.problem}s'
   blocks = [(f'{name} ({mask.sum()})' if name else '', [
-      Bar(looks[column], *found) for column in values
+      (looks[column], *found) for column in values
       for found in [_mean_interval(values[column][mask])]
       if not math.isnan(found[0])]) for name, mask in parts.items()]
-  said = ', '.join(f'{bar.look.name} {page.number(bar.mean, measure.digits)}'
-                   for bar in blocks[0][1])
+  said = ', '.join(f'{look.name} {page.number(mean, measure.digits)}'
+                   for look, mean, *_ in blocks[0][1])
   name, better = ((measure.name, 'Higher') if measure.higher_is_better
                   else (f'Slowdown, {measure.name}', 'Lower'))
   return page.Figure(
