@@ -116,8 +116,8 @@ def _data_set(name: str, folder: str, args) -> DataSet:
   else:
     recipe = 'files of the public collections, as given; {}'
     if not folder:
-      from tpu_graphs_ext.sample import write_layouts
-      written = write_layouts.write_layout_data(
+      from tpu_graphs_ext.sample import write
+      written = write.write_layout_data(
           os.path.join(args.work_dir, 'layout_sample'))
       folder = os.path.join(written.out, *name.split(':')[1:])
       recipe = '`tpu-graphs-ext sample-data --task layout`; {}'

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 import types
 
 import numpy as np
@@ -17,20 +16,16 @@ from tpu_graphs_ext.engine import evaluate
 ERRORS = {'a': {1: 0.021, 5: 0.0, 10: 0.0}, 'b': {1: 0.4, 5: 0.2, 10: 0.1}}
 
 
-def found(monkeypatch):
+def test_the_comparison_and_what_to_conclude(monkeypatch):
   monkeypatch.setattr(evaluate, 'evaluate', lambda model_dir, *_, **__: (
       types.SimpleNamespace(mean=None, micro={
           **{f'slowdown_{k}': error
              for k, error in ERRORS[model_dir].items()}, 'random_1': 0.9,
           'random_5': 0.3, 'random_10': 0.08, 'default': 0.003, 'opa': 0.75,
           'kendall': 0.5})))
-  return quickstart.measured(
+  found = quickstart.measured(
       {'MyEarlyJoinSAGE': 'a', 'EarlyJoinSAGE': 'b'}, 'data', None)
-
-
-def test_the_comparison_has_the_default_tile_and_a_random_choice(monkeypatch):
-  table = quickstart.comparison(
-      'Title:', found(monkeypatch), quickstart.TILE.ks)
+  table = quickstart.comparison('Title:', found, quickstart.TILE.ks)
   assert [line.split() for line in table.splitlines()] == [
       ['Title:'], ['top-1', 'top-5', 'top-10', 'OPA', 'tau'],
       ['MyEarlyJoinSAGE', '2.10', '%', '0.00', '%', '0.00', '%', '0.750',
@@ -39,24 +34,12 @@ def test_the_comparison_has_the_default_tile_and_a_random_choice(monkeypatch):
        '0.500'],
       ['default', 'tile', '0.30', '%'],
       ['random', 'choice', '90.00', '%', '30.00', '%', '8.00', '%']]
-
-
-def test_it_ends_with_what_to_conclude(monkeypatch):
-  means = found(monkeypatch)
-  text = ' '.join(quickstart.conclusion(means).split())
-  assert text == (
+  assert ' '.join(quickstart.conclusion(found).split()) == (
       'Conclusion: time the five tiles that MyEarlyJoinSAGE ranks first. The '
       'best of them is 0.00 % slower than the fastest tile of all; of five '
       'that EarlyJoinSAGE ranks first, 20.00 %; of five at random, 30.00 %. If '
-      "you can try only one tile, take the compiler's default tile: it is 0.30 "
-      "% slower, and MyEarlyJoinSAGE's first choice 2.10 %.")
-  for default, end in (
-      (0.05, "take MyEarlyJoinSAGE's first choice: it is 2.10 % slower, and "
-       "the compiler's default tile 5.00 %."),
-      (0.03, "MyEarlyJoinSAGE's first choice (2.10 % slower) and the "
-       "compiler's default tile (3.00 %) are about as good.")):
-    means['MyEarlyJoinSAGE']['default'] = default
-    assert ' '.join(quickstart.conclusion(means).split()).endswith(end)
+      "you can try only one tile, MyEarlyJoinSAGE's first choice is 2.10 % "
+      "slower, the compiler's default tile 0.30 %.")
 
 
 def test_the_next_commands_can_be_pasted(tmp_path, monkeypatch):
@@ -78,18 +61,6 @@ def test_the_next_commands_can_be_pasted(tmp_path, monkeypatch):
   args = app.parse(shlex.split(lines[0])[1:])
   assert (args.dir, args.data) == ('out/a b/models/model_0123456789',
                                    '/real.pb')
-
-
-def test_the_flag_chooses_the_task(monkeypatch, capsys, tmp_path):
-  calls = []
-  monkeypatch.setattr(quickstart, 'run', lambda *args: (
-      calls.append(args) or 'done'))
-  for more, epochs in (([], quickstart.LAYOUT.epochs), (['--epochs=3'], 3)):
-    monkeypatch.setattr(sys, 'argv', [
-        'quickstart', '--task=layout', f'--out={tmp_path}', *more])
-    assert quickstart.main() == 0
-    assert calls.pop() == (quickstart.LAYOUT, str(tmp_path), epochs)
-  assert capsys.readouterr().out == 'done\ndone\n'
 
 
 def write_tiny(unused_task, data) -> str:

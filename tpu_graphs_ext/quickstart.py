@@ -12,14 +12,11 @@ import dataclasses
 import glob
 import logging
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
-
-from tqdm import tqdm
 
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import checkout
@@ -86,20 +83,18 @@ def train_with_baseline(task: Task, root: str, out: str, data: str, name: str,
   """Trains with the unchanged script; returns the model's folder."""
   models = os.path.join(out, task.prefix + 'models')
   before = set(glob.glob(os.path.join(models, 'model_*')))
-  with tempfile.TemporaryDirectory() as folder, tqdm(
-      total=epochs, desc=f'{name}, epochs') as bar:
+  log = os.path.join(out, f'{name}.log')
+  print(f'  {name} ... (progress: {checkout.shown_path(log)})', flush=True)
+  with tempfile.TemporaryDirectory() as folder:
     copy = checkout.working_copy(
         root, os.path.join(folder, 'tpu_graphs'),
         load_models.models_path(task.name), task.name)
     # The cache of layout_train.py knows files by their names alone.
     cache = folder if task is LAYOUT else os.path.join(out, 'cache_tf')
-    checkout.run_script(
-        copy,
-        [task.script, f'--model={name}', f'--epochs={epochs}',
-         *task.script_flags, f'--data_root={data}', f'--cache_dir={cache}',
-         f'--out_dir={models}'],
-        os.path.join(out, f'{name}.log'),
-        lambda line: bar.update(min(1, line.count('val_opa_metric:'))))
+    checkout.run_script(copy, [
+        task.script, f'--model={name}', f'--epochs={epochs}',
+        *task.script_flags, f'--data_root={data}', f'--cache_dir={cache}',
+        f'--out_dir={models}'], log)
   model_dir, = set(glob.glob(os.path.join(models, 'model_*'))) - before
   return model_dir
 
@@ -129,49 +124,46 @@ def comparison(title: str, found: dict[str, Summary], ks: tuple[int, ...],
 
   Below them the compiler's default tile and configurations drawn at random.
   """
-  def row(name, *cells):
+  def row(name, slowdowns, *cells):
+    percents = [f'{100 * slowdown:.2f} %' for slowdown in slowdowns]
     return f'{name:16}' + ''.join(
-        f'{cell if isinstance(cell, str) else f"{100 * cell:.2f} %":>10}'
-        for cell in cells)
+        f'{cell:>10}' for cell in (*percents, *cells))
 
-  lines = [title, row('', *(f'top-{k}' for k in ks), 'OPA', 'tau',
+  lines = [title, row('', (), *(f'top-{k}' for k in ks), 'OPA', 'tau',
                       *['seconds'] * bool(seconds))]
   for name, means in found.items():
     lines.append(row(
-        name, *(means[f'slowdown_{k}'] for k in ks), f'{means["opa"]:.3f}',
+        name, [means[f'slowdown_{k}'] for k in ks], f'{means["opa"]:.3f}',
         f'{means["kendall"]:.3f}',
         *[f'{seconds[name]:.0f}'] if seconds else []))
   same = next(iter(found.values()))  # For every model.
   if ks == TILE.ks:
-    lines.append(row('default tile', same['default']))
-  return '\n'.join([
-      *lines, row('random choice', *(same[f'random_{k}'] for k in ks))])
+    lines.append(row('default tile', [same['default']]))
+  lines.append(row('random choice', [same[f'random_{k}'] for k in ks]))
+  return '\n'.join(lines)
 
 
 def conclusion(found: dict[str, Summary]) -> str:
   """The advice for a newcomer, from the last table."""
   (ours, baseline), (mine, theirs) = found, found.values()
-  (least, best), (more, other) = sorted([
-      (100 * mine['default'], "the compiler's default tile"),
-      (100 * mine['slowdown_1'], f"{ours}'s first choice")])
-  only = (f'{best} ({least:.2f} % slower) and {other} ({more:.2f} %) are about '
-          'as good' if more - least < 1 else
-          f'take {best}: it is {least:.2f} % slower, and {other} {more:.2f} %')
+  best, of_theirs, at_random, first, default = (
+      f'{100 * slowdown:.2f} %' for slowdown in (
+          mine['slowdown_5'], theirs['slowdown_5'], mine['random_5'],
+          mine['slowdown_1'], mine['default']))
   return '\n' + textwrap.fill(
-      f'Conclusion: time the five tiles that {ours} ranks first. The best '
-      f'of them is {100 * mine["slowdown_5"]:.2f} % slower than the fastest '
-      f'tile of all; of five that {baseline} ranks first, '
-      f'{100 * theirs["slowdown_5"]:.2f} %; of five at random, '
-      f'{100 * mine["random_5"]:.2f} %. If you can try only one tile, '
-      f'{only}.', 79)
+      f'Conclusion: time the five tiles that {ours} ranks first. The best of '
+      f'them is {best} slower than the fastest tile of all; of five that '
+      f'{baseline} ranks first, {of_theirs}; of five at random, {at_random}. '
+      f"If you can try only one tile, {ours}'s first choice is {first} slower, "
+      f"the compiler's default tile {default}.", 79)
 
 
 def write_data(task: Task, data: str) -> str:
   """Writes the sample data; returns a description."""
-  from tpu_graphs_ext.sample import write, write_layouts
-  if task is LAYOUT:
-    return write_layouts.write_layout_data(data).text()
-  return write.write_sample_data(write.SampleDataSettings(out=data)).text()
+  from tpu_graphs_ext.sample import write
+  summary = (write.write_layout_data(data) if task is LAYOUT else
+             write.write_sample_data(write.SampleDataSettings(out=data)))
+  return summary.text()
 
 
 def run(task: Task, out: str, epochs: int) -> str:
@@ -223,34 +215,23 @@ def run(task: Task, out: str, epochs: int) -> str:
 
 def closing_text(task: Task, model_dir: str, csv: str, data: str,
                  labelled: str) -> str:
-  """Where things are, and commands to go on with.
-
-  They are relative to the working folder, which quickstart.sh makes the clone.
-  """
-  def short(path):
-    relative = os.path.relpath(path)
-    return shlex.quote(path if relative.startswith(os.pardir) else relative)
-
-  command = short(os.path.join(os.path.dirname(sys.executable),
-                               'tpu-graphs-ext'))
-  models = os.path.dirname(model_dir)
+  """Where things are, and commands to go on with from the working folder."""
+  short = checkout.shown_path
+  command, models = checkout.own_command(), os.path.dirname(model_dir)
   report = short(os.path.join(os.path.dirname(models), 'report.html'))
-  start = short(os.path.join(models, os.path.basename(model_dir)[:14]))
+  start = short(model_dir[:len(models) + 15])  # model_ and eight digits.
   of_data, models = f'--data_root {short(data)}', short(models)
-  longer = f'--model {task.models[0]} --recipe best --out_dir {models}'
+  commands = [
+      f'rank --dir {start} --data {short(labelled)} {of_data}',
+      f'report {models} --out {report} {of_data}',
+      f'train --model {task.models[0]} --recipe best --out_dir {models} '
+      f'{of_data}']
   if task is LAYOUT:
-    what = ':'
     commands = [f'evaluate --task layout --dir {start} {of_data}']
-  else:
-    what = (', the tiles to try first, a page that\ncompares both models, and '
-            'an ensemble of three, trained for longer:')
-    commands = [f'rank --dir {start} --data {short(labelled)} {of_data}',
-                f'report {models} --out {report} {of_data}',
-                f'train {longer} {of_data}']
   return '\n'.join([
       '', f'Model: {short(model_dir)}',
       f'Data: {short(data)}, predictions: {short(csv)}', '',
-      f'Next, in {os.getcwd()}{what}',
+      f'Next, in {os.getcwd()}:',
       *(f'  {command} {words}' for words in commands)])
 
 
@@ -267,23 +248,15 @@ def main() -> int:
        'rank: tiles of kernels or layouts of programs (default: %(default)s)')
   flag('--epochs', type=int, help=f'epochs of both models (default: '
        f'{TILE.epochs}; for layouts {LAYOUT.epochs})')
-  flag('-v', '--verbose', action='store_true',
-       help='print each feature outside the training data')
   args = parser.parse_args()
   logging.basicConfig(format='%(message)s')  # As the commands do.
-  if args.verbose:
-    logging.getLogger('tpu_graphs_ext').setLevel(logging.DEBUG)
   try:
     out = files.full_path(files.require_path('--out', args.out))
     os.makedirs(out, exist_ok=True)
     task = TASKS[args.task]
     print(run(task, out, args.epochs or task.epochs))
-  except UserError as error:
+  except (UserError, OSError) as error:
     print(f'error: {error}', file=sys.stderr)
-    return 1
-  except OSError as error:
-    print(f'error: {error.filename or args.out}: {error.strerror}; free some '
-          'disk or choose another folder with --out', file=sys.stderr)
     return 1
   return 0
 

@@ -12,7 +12,6 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import zipfile
 
 import pytest
@@ -22,7 +21,6 @@ from tpu_graphs_ext import cli
 from tpu_graphs_ext.course import (
   allowed_imports,
   checkout,
-  doctor,
   swap,
   verify,
 )
@@ -90,24 +88,15 @@ def data(scripts, tmp_path_factory) -> str:
   return str(folder)
 
 
-def git_status(root: str) -> str:
-  return subprocess.run(['git', '-C', root, 'status', '--porcelain'],
-                        check=True, capture_output=True, text=True).stdout
-
-
-def python(folder: str, *arguments: str) -> None:
-  """Runs a script of the checkout as a person would, on either stack."""
-  command = ([sys.executable, *arguments] if versions.stack_name() == 'classic'
-             else checkout.script_command(arguments))
-  done = subprocess.run(
-      command, cwd=folder, text=True, capture_output=True, check=False)
-  assert done.returncode == 0, done.stderr[-2000:]
+def git_status(root: str) -> bytes:
+  return checkout.git(root, 'status', '--porcelain')
 
 
 def train(root: str, data: str, out: str, *flags: str) -> str:
   """Two epochs of the unchanged tiles_train.py; returns the model folder."""
-  python(root, 'tiles_train.py', '--epochs=2', '--batch=5',
-         f'--data_root={data}', '--cache_dir=', f'--out_dir={out}', *flags)
+  checkout.run_script(root, [
+      'tiles_train.py', '--epochs=2', '--batch=5', f'--data_root={data}',
+      '--cache_dir=', f'--out_dir={out}', *flags], f'{root}.log')
   (model_dir,) = glob.glob(f'{out}/model_*')
   return model_dir
 
@@ -121,9 +110,6 @@ def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path,
   place = [f'--data_root={data}', '--cache_dir=']
 
   assert cli.main(['install', '--root', root]) == 0
-  states = {finding.what: finding.state
-            for finding in doctor.checkout_findings(root)}
-  assert states['models.py in place'] == doctor.FINE
   model_dir = train(root, data, str(tmp_path / 'out'),
                     '--model=MyEarlyJoinSAGE')
   assert cli.main(['package', f'--model_dir={model_dir}/', f'--root={root}',
@@ -133,8 +119,19 @@ def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path,
   assert cli.main(['verify', f'--package={submission}', *place]) == 0
   assert 'this package, in a process of its own' in capsys.readouterr().out
 
-  theirs = clone(tmp_path / 'grader')
-  grade_by_hand(theirs, scripts, data, submission)
+  # Sections 5 and 7 of the assignment, command by command.
+  theirs, handed_in = clone(tmp_path / 'grader'), tmp_path / 'handed_in'
+  with zipfile.ZipFile(submission) as archive:
+    archive.extractall(handed_in)
+  shutil.copy(handed_in / 'models.py',
+              os.path.join(theirs, checkout.MODELS_PY))
+  for name in checkout.COURSE_FILES:
+    shutil.copy(os.path.join(scripts, name), theirs)
+  (handed_model,) = handed_in.glob('model_*')
+  for command in (['tiles_gen_predictions_csv.py', '--dir', str(handed_model),
+                   f'--data_root={data}', '--cache_dir='],
+                  ['create_kaggle_csv.py']):
+    checkout.run_script(theirs, command, f'{theirs}.log')
   with zipfile.ZipFile(submission) as archive:
     assert json.loads(archive.read('MANIFEST.json'))['graded_by'] == (
         'tiles_gen_predictions_csv.py')
@@ -149,24 +146,8 @@ def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path,
       f'{theirs}/predictions_kaggle.csv')
 
   assert cli.main(['uninstall', '--root', root]) == 0
-  assert git_status(root) == ''
+  assert git_status(root) == b''
   assert git_status(checkout_root) == status
-
-
-def grade_by_hand(root: str, scripts: str, data: str,
-                  submission: str) -> None:
-  """Sections 5 and 7 of the assignment, command by command."""
-  handed_in = os.path.join(os.path.dirname(root), 'handed_in')
-  with zipfile.ZipFile(submission) as archive:
-    archive.extractall(handed_in)
-  shutil.copy(os.path.join(handed_in, 'models.py'),
-              os.path.join(root, checkout.MODELS_PY))
-  for name in checkout.COURSE_FILES:
-    shutil.copy(os.path.join(scripts, name), root)
-  (model_dir,) = glob.glob(f'{handed_in}/model_*')
-  python(root, 'tiles_gen_predictions_csv.py', '--dir', model_dir,
-         f'--data_root={data}', '--cache_dir=')
-  python(root, 'create_kaggle_csv.py')
 
 
 @pytest.fixture(scope='module')
@@ -190,7 +171,7 @@ def test_the_baselines_own_file_is_a_hand_in_too(
   monkeypatch.delenv(checkout.ROOT_VARIABLE)
   (first, *_) = verify.verify(model_dir, **given).faults
   assert "No module named 'tpu_graphs'" in first
-  assert git_status(root) == ''
+  assert git_status(root) == b''
 
 
 def test_the_courses_script_is_run_where_this_package_is_out_of_reach(

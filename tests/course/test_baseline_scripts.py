@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from support import extreme_kernels
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.course import agreement, checkout
@@ -267,3 +268,29 @@ def test_one_seed_trains_to_the_same_losses(
     for epoch, tolerance in ((0, 1e-4), (1, 3e-3)):
       assert curves[1][key][epoch] == pytest.approx(
           curves[0][key][epoch], rel=tolerance)
+
+
+@pytest.mark.survive
+@pytest.mark.parametrize(
+    'name', ['MyEarlyJoinSAGE', 'EarlyJoinSAGE', 'EarlyJoinGAT'])
+def test_extreme_kernels_train_and_rank(swapped, tmp_path, name):
+  """Numbers at the edges of what files hold."""
+  train, test = (extreme_kernels.training_kernels(),
+                 extreme_kernels.kernels_to_rank())
+  for split, kernels in (('train', train), ('valid', train), ('test', test)):
+    (tmp_path / 'data' / split).mkdir(parents=True)
+    for kernel in kernels:
+      kernel.save(str(tmp_path / 'data' / split))
+  model_dir = run_train(
+      swapped, f'{tmp_path}/data', tmp_path / 'out', f'--model={name}',
+      '--batch=2', '--configs=5',
+      f'--model_kwargs_json={json.dumps(checks.SMALL.get(name, {}))}')
+  run = artifacts.load_run(model_dir).info
+  for curve in (*run['train_curve'].values(),
+                [*run['final_error']['val'].values()]):
+    assert np.isfinite(curve).all()
+  ranked = {kernel.tile_id: kernel.num_configs for kernel in test
+            if kernel.num_configs > 1}  # The baseline leaves out the others.
+  assert run['test_predictions'].keys() == ranked.keys()
+  for tile_id, count in ranked.items():
+    assert agreement.is_possible(run['test_predictions'][tile_id], count)

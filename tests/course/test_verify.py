@@ -7,12 +7,10 @@ import runpy
 import sys
 
 import pytest
-import tensorflow as tf
 
 from support import eager_training, tiny_handin, tiny_kernels
 from tpu_graphs_ext.course import checkout, sandbox, verify
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.errors import UserError
 
@@ -28,21 +26,6 @@ ONE_MORE = STUDENT.replace(
     SCORES, f'hidden = self._more(hidden)\n    {SCORES}').replace(
         '    self._step =', '    self._more = tf.keras.layers.Dense(\n'
         '        width, use_bias=False)\n    self._step =')
-OWN_LOSS = '''
-@tf.keras.utils.register_keras_serializable('student')
-class SquareLoss(tf.keras.losses.Loss):
-
-  def call(self, y_true, y_pred):
-    return tf.reduce_mean(tf.square(y_true - y_pred), -1)
-
-
-class TinyRanker'''
-WITH_LOSS = STUDENT.replace('class TinyRanker', OWN_LOSS, 1).replace(
-    '  def forward',
-    '  def compile(self, loss=None, **kwargs):\n'
-    '    super().compile(loss=SquareLoss(), **kwargs)\n\n  def forward', 1)
-
-
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp('verify')
@@ -97,8 +80,7 @@ def fault(verdict: verify.Verdict, *parts: str) -> None:
   """One fault has all these parts."""
   assert any(all(part in text for part in parts)
              for text in verdict.faults), verdict.faults
-  assert not verdict.ok
-  assert f'{len(verdict.faults)} reason' in verdict.text()
+  assert not verdict.ok and verdict.text().endswith('this hand-in fails')
 
 
 def test_a_sound_hand_in_passes_and_says_who_graded_it(
@@ -120,41 +102,40 @@ def test_a_sound_hand_in_passes_and_says_who_graded_it(
   content = verdict.to_json()
   assert (content['ok'], content['graded_by']) == (True, 'tpu_graphs_ext')
   assert content['facts']['class'] == 'TinyRanker {}'
-  assert 'no checkout of the baseline is named' in content['facts']['graded by']
+  assert 'this package, in a process of' in content['facts']['graded by']
 
 
 def test_this_package_cannot_be_imported(folder, copied, tmp_path):
   verdict = check(folder, copied, tmp_path, STUDENT.replace(
       IMPORT, IMPORT + "exec('import tpu_graphs_ext')\n", 1))
   fault(verdict, 'models.py cannot be imported at line 9',
-        "No module named 'tpu_graphs_ext': the graders do not have it")
+        "No module named 'tpu_graphs_ext'")
 
 
 # ----------------------------------------------- models.py and the run file
 
 
 @pytest.mark.parametrize('source, parts', [
-    (STUDENT.replace(IMPORT, f'{IMPORT}from tpu_graphs_ext.data import schema\n'
-                     ), ['line 9 imports tpu_graphs_ext', 'must stand alone']),
+    (STUDENT.replace(IMPORT, f'{IMPORT}import tpu_graphs_ext\n'),
+     ['line 9 imports tpu_graphs_ext', 'copy what it needs into it']),
     (ONE_MORE, ['7 are saved, and the class has 8']),
     (WITH_NAN, ['scores of 12 of 12 test kernels are NaN or infinite']),
     (UNSTEADY, ['gives other scores when it is called again',
                 'dropout or noise is on']),
     (REVERSED, ['in the run file, 12 kernels have other configurations',
-                'are from different trainings, or models.py']),
+                'from different trainings, or models.py']),
 ], ids=['imports', 'one more', 'NaN', 'unsteady', 'reversed'])
 def test_models_py(folder, copied, tmp_path, in_process, source, parts):
   fault(check(folder, copied, tmp_path, source), *parts)
 
 
 @pytest.mark.parametrize('args, parts', [
-    ({'model': 'TinyRankr'}, ['makes the class TinyRankr',
-                              'did you mean TinyRanker?']),
+    ({'model': 'TinyRankr'}, ['makes the class TinyRankr, which models.py']),
     ({'model_kwargs_json': '{"deep": 2}'},
      ['TinyRanker cannot be built', "unexpected keyword argument 'deep'"]),
     ({'model_kwargs_json': '{"width": 5}'},
      ['(60, 4) is saved where the class has', '(60, 5)',
-      "the class's arguments have changed since training"])])
+      "models.py, the class's arguments or the data have changed"])])
 def test_args_of_the_run_file(folder, copied, tmp_path, in_process, args,
                               parts):
   model_dir = tiny_handin.change_run(
@@ -162,58 +143,14 @@ def test_args_of_the_run_file(folder, copied, tmp_path, in_process, args,
   fault(check(folder, model_dir, tmp_path), *parts)
 
 
-@pytest.mark.slow
-def test_loss_that_is_not_registered(folder, tmp_path, in_process):
-  model_dir = trained(folder, 'loss', WITH_LOSS)
-  unregistered = WITH_LOSS.replace(
-      "@tf.keras.utils.register_keras_serializable('student')\n", '')
-  assert check(folder, model_dir, tmp_path, WITH_LOSS).ok
-  # What an earlier models.py of this process registered must not help.
-  tf.keras.utils.get_custom_objects().pop('student>SquareLoss')
-  fault(check(folder, model_dir, tmp_path, unregistered),
-        'cannot be loaded with its loss', 'register your classes')
-
-
 # ---------------------------------------------------------------- the data
-
-
-def other_data(folder, tmp_path, change) -> str:
-  """A copy of the data in which `change(split, kernel)` gives each kernel."""
-  for split in ('train', 'valid', 'test'):
-    target = tmp_path / 'data' / split
-    target.mkdir(parents=True)
-    for path in (folder / 'data' / split).glob('*.npz'):
-      change(split, Kernel.load(str(path))).save(str(target))
-  return str(tmp_path / 'data')
-
-
-def test_other_num_ops(folder, copied, tmp_path, in_process):
-  def one_opcode(split, kernel):
-    if split == 'valid':
-      kernel.node_opcode[0] = 70
-    return kernel
-
-  data_root = other_data(folder, tmp_path, one_opcode)
-  verdict = check(folder, copied, tmp_path, data_root=data_root)
-  fault(verdict, '(60, 4) is saved where the class has', '(71, 4)',
-        'trained on other data, with num_ops=60')
 
 
 def test_another_test_split(folder, copied, tmp_path, in_process):
   root = tiny_kernels.write_data_root(tmp_path / 'other', num_test=12, seed=5)
   fault(check(folder, copied, tmp_path, data_root=str(root)),
-        '12 kernels are not in the data',
+        '24 kernels are not the kernels of the test split',
         'name the data that the model was trained on')
-
-  def first_five(split, kernel):
-    if split == 'test':
-      for name in ('config_feat', 'runtime_ns', 'normalizer_ns'):
-        object.__setattr__(kernel, name, getattr(kernel, name)[:5])
-    return kernel
-
-  fault(check(folder, copied, tmp_path,
-              data_root=other_data(folder, tmp_path, first_five)),
-        'have configurations that they lack')
 
 
 def test_toy_data(folder, tmp_path, in_process, monkeypatch):
@@ -221,36 +158,17 @@ def test_toy_data(folder, tmp_path, in_process, monkeypatch):
   model_dir = trained(folder, 'toy', toy_data=True)
   verdict = check(folder, model_dir, tmp_path)
   fault(verdict, 'trained with --toy_data')
-  assert verdict.toy_trained
   # The baseline's run file shows it by the number of its predictions.
   copy = tiny_handin.change_run(tiny_handin.copy_run(
       model_dir, tmp_path / 'out'), tiny_handin.as_baseline)
   fault(check(folder, copy, tmp_path), 'trained with --toy_data')
 
 
-def test_without_data_everything_else_is_checked(
-    folder, copied, tmp_path, in_process):
-  """The number of opcodes is in the run file."""
-  copied = tiny_handin.change_run(
-      copied, lambda run: run['args'].update(model_kwargs_json='{"depth": 3}'))
-  verdict = check(folder, copied, tmp_path, data_root='/nowhere')
-  assert len(verdict.faults) == 2
-  fault(verdict, 'nothing could be ranked')
-  fault(verdict, '"depth": 3')
-
-
 # --------------------------------------------------------------- the files
 
 
-def test_truncated_variables_file(folder, copied, tmp_path, in_process):
-  path = copied / 'variables' / 'variables.data-00000-of-00001'
-  path.write_bytes(path.read_bytes()[:2000])
-  fault(check(folder, copied, tmp_path), 'cannot be loaded by Keras',
-        'copy the whole folder again')
-
-
-def test_run_files(folder, copied, tmp_path, in_process):
-  """Of another model, damaged, missing."""
+def test_damaged_files(folder, copied, tmp_path, in_process):
+  """The run file is another model's or damaged; variables are cut short."""
   path = pathlib.Path(artifacts.run_path_of(str(copied)))
   other = trained(folder, 'wide', model_kwargs_json='{"width": 6}')
   path.write_bytes(pathlib.Path(artifacts.run_path_of(other)).read_bytes())
@@ -258,7 +176,11 @@ def test_run_files(folder, copied, tmp_path, in_process):
   fault(verdict, 'holds another run: its args have the hash')
   fault(verdict, '(60, 4) is saved where the class has', '(60, 6)')
   path.write_bytes(b'no gzip')
-  fault(check(folder, copied, tmp_path), 'cannot be read as a run file')
+  variables = copied / 'variables' / 'variables.data-00000-of-00001'
+  variables.write_bytes(variables.read_bytes()[:2000])
+  verdict = check(folder, copied, tmp_path)
+  fault(verdict, 'cannot be read as a run file')
+  fault(verdict, 'cannot be loaded by Keras', 'copy the whole folder again')
 
 
 def test_everything_is_named_at_once(folder, copied, tmp_path, in_process):
@@ -266,42 +188,41 @@ def test_everything_is_named_at_once(folder, copied, tmp_path, in_process):
   (copied / 'saved_model.pb').unlink()
   verdict = check(folder, copied, tmp_path, 'import torch\nimport wandb\n',
                   data_root='/nowhere')
-  for part in ('run file', 'saved_model.pb is missing or empty',
-               'line 1 imports torch', 'line 2 imports wandb', '/nowhere',
-               'models.py cannot be imported', 'cannot be loaded by Keras'):
+  for part in ('run file', 'line 1 imports torch', 'line 2 imports wandb',
+               '/nowhere', 'models.py cannot be imported',
+               'cannot be loaded by Keras'):
     fault(verdict, part)
 
 
-def test_missing_files_and_a_name_without_hash(tmp_path):
-  verdict = verify.verify(str(tmp_path / 'model_zoo' / 'mine'),
-                          models_py=str(tmp_path / 'no.py'))
-  for part in ('there is no such model folder', 'named model_<hash>',
-               'no.py: cannot be read'):
+def test_a_folder_without_hash_in_one_with(folder, copied, tmp_path):
+  model_dir = tmp_path / 'model_zoo' / 'mine'
+  copied.rename(tmp_path / 'out' / 'mine')
+  (tmp_path / 'out').rename(tmp_path / 'model_zoo')
+  verdict = verify.verify(str(model_dir), models_py=str(tmp_path / 'no.py'))
+  for part in ('named model_<hash>', 'no.py: cannot be read'):
     fault(verdict, part)
   # The script replaces '/model_' anywhere.
   assert any('replaces every "/model_"' in note for note in verdict.notes)
 
 
-def test_a_layout_model_is_refused(copied, tmp_path):
+def test_what_cannot_be_verified(copied, tmp_path):
+  for minutes in (0, -1, float('nan')):
+    with pytest.raises(UserError, match='--time_limit must be above 0'):
+      verify.verify(str(copied), time_limit=minutes)
+  with pytest.raises(UserError, match='there is no such model folder'):
+    verify.verify(str(tmp_path / 'model_no'))
   model_dir = tiny_handin.change_run(
       copied, lambda run: run['args'].update(
           keep_nodes=1000, source='xla', search='random'))
-  (only,) = verify.verify(str(model_dir)).faults
-  assert 'ranks layouts, but the assignment asks for a tile model' in only
-
-
-@pytest.mark.parametrize('minutes', [0, -1, float('nan'), float('inf')])
-def test_what_is_not_a_time_limit(minutes):
-  with pytest.raises(UserError, match=f'--time_limit must be .* got {minutes}'):
-    verify.verify('model_a', time_limit=minutes)
+  with pytest.raises(UserError, match='ranks layouts, but the assignment asks'):
+    verify.verify(str(model_dir))
 
 
 # ------------------------------------------------------- hostile hand-ins
 
 HOSTILE = {
     'exit': ('raise SystemExit(0)\n', 'cannot be imported at line 9 (SystemEx'),
-    'exit at once': ('import os\nos._exit(0)\n', 'ends Python before'),
-    'abort': ('import os\nos.abort()\n', 'stopped by SIGABRT'),
+    'exit at once': ('import os\nos._exit(0)\n', 'models.py ends Python'),
     'sleep': ('import time\ntime.sleep(1e6)\n', 'more time than --time_limit'),
 }
 

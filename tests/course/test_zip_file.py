@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import json
 import os
 import pathlib
@@ -87,8 +86,6 @@ def test_a_failed_hand_in_is_not_packed(handed_in, verdict, tmp_path):
   with pytest.raises(UserError, match='not packed, because\n  one\n  two'):
     zip_file.package(str(handed_in), str(tmp_path / 'sub' / 'x.zip'))
   assert not os.path.exists(tmp_path / 'sub')
-  with pytest.raises(UserError, match='is a folder; name a'):
-    zip_file.package(str(handed_in), str(tmp_path))
 
 
 def test_a_package_is_whole_or_absent(
@@ -106,15 +103,15 @@ def test_a_package_is_whole_or_absent(
   assert os.listdir(os.path.dirname(packed)) == ['submission.zip']
 
 
-def test_another_zip_is_not_replaced(handed_in, verdict, tmp_path):
+def test_nothing_but_a_package_is_replaced(handed_in, tmp_path):
   path = tmp_path / 'mine.zip'
-  for name in ('photos.txt', 'MANIFEST.json'):
-    with zipfile.ZipFile(path, 'w') as archive:
-      archive.writestr(name, 'mine')
-    before = path.read_bytes()
+  with zipfile.ZipFile(path, 'w') as archive:
+    archive.writestr('MANIFEST.json', 'mine')
+  before = path.read_bytes()
+  for out in (path, tmp_path):
     with pytest.raises(UserError, match='was not written by `package`'):
-      zip_file.package(str(handed_in), str(path))
-    assert path.read_bytes() == before
+      zip_file.package(str(handed_in), str(out))
+  assert path.read_bytes() == before
 
 
 # --------------------------------------------------------------- unpacking
@@ -156,30 +153,21 @@ def test_paths_outside_the_target_and_other_odd_names(packed, tmp_path):
                'C:evil', './evil', 'a//evil', '..', 'evil\n', 300 * 'n'):
     path = rewritten(packed, lambda members, name=name: listed(members, name))
     refused(path, tmp_path, 'may lie outside the target folder')
-    path = rewritten(packed, lambda members, name=name: members.update(
-        {name: b'x'}))
-    refused(path, tmp_path, 'is not listed in')
 
 
 @pytest.mark.filterwarnings('ignore:Duplicate name')
-def test_links_doubles_and_encryption(packed, tmp_path):
-  """A link that the manifest lists becomes an ordinary file."""
+def test_links_and_doubles(packed, tmp_path):
   link = zipfile.ZipInfo('evil')
   link.external_attr = (stat.S_IFLNK | 0o777) << 16
   with zipfile.ZipFile(packed, 'a') as archive:
     archive.writestr(link, '/etc/passwd')
     archive.writestr('models.py', '# mine\n')
-  refused(packed, tmp_path, "'evil' is not listed", "'models.py' is not listed "
-          'in MANIFEST.json, or is there twice')
-  data = bytearray(pathlib.Path(packed).read_bytes())
-  for start in (b'PK\x01\x02', b'PK\x03\x04'):  # The first file's headers.
-    data[data.index(start) + (8 if start[2] == 1 else 6)] |= 1
-  pathlib.Path(packed).write_bytes(data)
-  refused(packed, tmp_path, 'is encrypted')
+  refused(packed, tmp_path, "'evil' is not once", "'models.py' is not once")
 
 
-def test_large_members_are_not_unpacked(packed, tmp_path, monkeypatch):
-  """By what the archive declares, and by what the manifest says."""
+def test_large_and_lzma_members_are_not_unpacked(packed, tmp_path, monkeypatch):
+  refused(rewritten(packed, lambda members: None, zipfile.ZIP_LZMA), tmp_path,
+          'a hand-in stores and deflates alone')
   path = rewritten(packed,
                    lambda members: members.update({'models.py': bytes(5000)}),
                    zipfile.ZIP_DEFLATED)
@@ -188,10 +176,10 @@ def test_large_members_are_not_unpacked(packed, tmp_path, monkeypatch):
   monkeypatch.setattr(zipfile.ZipFile, 'open', lambda self, name, *rest: (
       opened.append(getattr(name, 'filename', name))
       or real_open(self, name, *rest)))
-  refused(path, tmp_path, 'models.py has 5,000 bytes, but MANIFEST.json says 7')
+  refused(path, tmp_path, "'models.py' has another size")
   assert 'models.py' not in opened
   monkeypatch.setattr(zip_file, 'MAX_BYTES', 10)
-  refused(path, tmp_path, 'its files have', 'and 10 are allowed')
+  refused(path, tmp_path, 'a hand-in has at most 10 bytes')
 
 
 def test_every_difference_to_the_manifest_is_named(packed, tmp_path):
@@ -202,20 +190,18 @@ def test_every_difference_to_the_manifest_is_named(packed, tmp_path):
     del members[f'run_{HASH}.jsonz']
 
   refused(rewritten(packed, change), tmp_path,
-          'models.py has another SHA-256 sum', "'more' is not listed in",
-          'saved_model.pb has 12 bytes, but MANIFEST.json says 5',
-          f'run_{HASH}.jsonz is missing, which MANIFEST.json lists')
+          "'models.py' has another size or SHA-256 sum",
+          "saved_model.pb' has another size or SHA-256 sum",
+          "'more' is not once", f"'run_{HASH}.jsonz' is not once")
 
 
 @pytest.mark.parametrize('manifest, message', [
     (None, "There is no item named 'MANIFEST.json'"),
-    ('[]', 'is damaged'), (100_000 * '[', 'is not JSON'),
-    ('{"format": NaN, "run_hash": "a", "files": {}}', 'must be 1, got nan'),
-    ('{"format": 1, "run_hash": "../a", "files": {}}',
-     "run_hash must be letters and digits, got '../a'"),
-    ('{"format": 1, "run_hash": "a", "files": {"x": {"bytes": 1e400}}}',
-     "'x' must have sha256 and bytes, got {'bytes': inf}"),
-    ((1 << 20) * ' ' + '{}', 'has more than 1,048,576 bytes')])
+    ('[]', 'is not a whole hand-in'), (100_000 * '[', 'recursion'),
+    ('{"format": NaN, "run_hash": "a", "files": {}}', 'must have format 1'),
+    ('{"format": 1, "run_hash": "../a", "files": {}}', 'letters and digits'),
+    ('{"format": 1, "run_hash": "a", "files": {"models.py": {}}}', 'bytes'),
+    ((1 << 20) * ' ' + '{}', 'a manifest of at most 1,048,576 bytes')])
 def test_bad_manifest(packed, tmp_path, manifest, message):
   def change(members):
     del members['MANIFEST.json']
@@ -230,8 +216,7 @@ def test_what_is_not_a_zip_file(packed, tmp_path):
   (tmp_path / 'a.zip').write_bytes(b'PK not a zip')
   content = pathlib.Path(packed).read_bytes()
   pathlib.Path(packed).write_bytes(content[:-30])
-  for path, reason in ((tmp_path, 'is not an ordinary file'),
-                       (tmp_path / 'pipe.zip', 'is not an ordinary file'),
+  for path, reason in ((tmp_path / 'pipe.zip', 'is not an ordinary file'),
                        (tmp_path / 'no.zip', 'No such file'),
                        (tmp_path / 'a.zip', 'is not a whole hand-in'),
                        (packed, 'is not a whole hand-in')):
@@ -241,88 +226,51 @@ def test_what_is_not_a_zip_file(packed, tmp_path):
 # ----------------------------------------------------------------- damaged
 
 
-@pytest.fixture(scope='module')
-def whole(tmp_path_factory) -> bytes:
-  """A submission."""
-  content = io.BytesIO()
-  zip_file.write(content, verdict_in(tmp_path_factory.mktemp('packed')))
-  return content.getvalue()
-
-
-def unpacked(folder, content: bytes) -> dict[str, bytes] | None:
+def unpacked(path: str, folder) -> dict[str, bytes] | None:
   """What comes out; None where nothing does."""
-  path, out = folder / 'x.zip', folder / 'out'
-  path.write_bytes(content)
+  out = pathlib.Path(folder) / 'out'
   shutil.rmtree(out, ignore_errors=True)
-  before = set(os.listdir(folder)) | {'out'}
-  with damage.within_limits(content[:100]):
+  before = {*os.listdir(folder), 'out'}
+  with damage.within_limits(path):
     try:
-      zip_file.unpack(str(path), str(out))
+      zip_file.unpack(path, str(out))
     except UserError as error:
-      assert str(path) in str(error)
+      assert path in str(error)
       assert not out.exists()
       return None
   assert set(os.listdir(folder)) <= before
   return {str(path.relative_to(out)): path.read_bytes()
-          for path in pathlib.Path(out).rglob('*') if path.is_file()}
+          for path in out.rglob('*') if path.is_file()}
 
 
-def fuzz(tmp_path, whole: bytes, rounds: int) -> None:
-  sound = unpacked(tmp_path, whole)
+@pytest.mark.filterwarnings('ignore:Duplicate name')
+@pytest.mark.parametrize('rounds', [
+    200, pytest.param(3000, marks=pytest.mark.survive)])
+def test_damaged_submissions(packed, tmp_path, rounds):
+  sound, whole = unpacked(packed, tmp_path), pathlib.Path(packed).read_bytes()
   assert len(sound) == 4  # The manifest stays in the archive.
   for seed in range(rounds):
-    found = unpacked(
-        tmp_path, damage.mutated(whole, np.random.default_rng(seed)))
+    pathlib.Path(packed).write_bytes(
+        damage.mutated(whole, np.random.default_rng(seed)))
+    found = unpacked(packed, tmp_path)
     assert found is None or found == sound, seed
 
 
-def test_damaged_submissions(tmp_path, whole):
-  fuzz(tmp_path, whole, 200)
-
-
-@pytest.mark.survive
-def test_many_damaged_submissions(tmp_path, whole):
-  fuzz(tmp_path, whole, 3000)
-
-
-def rebuilt(whole: bytes, folder, change, method=zipfile.ZIP_STORED) -> bytes:
-  """The submission with another manifest, or compressed by another method."""
-  new = folder / 'new.zip'
-  with zipfile.ZipFile(io.BytesIO(whole)) as archive, zipfile.ZipFile(
-      new, 'w', method) as changed:
-    for name in archive.namelist():
-      content = archive.read(name)
-      if name == zip_file.MANIFEST_NAME:
-        content = change(content)
-      changed.writestr(name, content)
-  return new.read_bytes()
-
-
-PATHS = hypothesis.strategies.lists(
-    hypothesis.strategies.integers(0, 9), max_size=3)
-
-
-def with_other_manifest(folder, whole, path, value) -> None:
-  unpacked(folder, rebuilt(whole, folder, lambda content: json.dumps(
-      damage.with_something_else(json.loads(content), path, value)).encode()))
+@pytest.fixture(scope='module')
+def sound(tmp_path_factory) -> str:
+  """A submission for many tests."""
+  folder = tmp_path_factory.mktemp('packed')
+  with open(folder / 'sound.zip', 'wb') as file:
+    zip_file.write(file, verdict_in(folder))
+  return str(folder / 'sound.zip')
 
 
 @damage.examples(50)
-@hypothesis.given(path=PATHS, value=damage.JSON)
-def test_any_manifest(tmp_path_factory, whole, path, value):
-  with_other_manifest(tmp_path_factory.mktemp('any'), whole, path, value)
+@hypothesis.given(path=hypothesis.strategies.lists(
+    hypothesis.strategies.integers(0, 9), max_size=3), value=damage.JSON)
+def test_any_manifest(tmp_path_factory, sound, path, value):
+  def change(members):
+    members['MANIFEST.json'] = json.dumps(damage.with_something_else(
+        json.loads(members['MANIFEST.json']), path, value)).encode()
 
-
-@pytest.mark.survive
-@damage.examples(1000)
-@hypothesis.given(path=PATHS, value=damage.JSON)
-def test_many_manifests(tmp_path_factory, whole, path, value):
-  with_other_manifest(tmp_path_factory.mktemp('many'), whole, path, value)
-
-
-@pytest.mark.parametrize('method', [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
-def test_other_compressions(tmp_path, whole, method):
-  content = rebuilt(whole, tmp_path, lambda manifest: manifest, method)
-  assert unpacked(tmp_path, content) is None
-  for seed in range(50):
-    unpacked(tmp_path, damage.mutated(content, np.random.default_rng(seed)))
+  unpacked(rewritten(sound, change), tmp_path_factory.mktemp('any'))

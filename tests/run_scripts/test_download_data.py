@@ -124,14 +124,6 @@ def test_a_download_that_breaks_off_goes_on(server, tmp_path):
   assert len(list((tmp_path / 'npz/tile/xla/train').iterdir())) == 5709
 
 
-def test_a_file_that_is_too_long(server, tmp_path):
-  path = tmp_path / 'npz_tile_xla_train.tar'
-  path.write_bytes(server.files[path.name] + b'x')
-  code, _, error = download(server, tmp_path)
-  assert (code, server.asked) == (1, [])
-  assert f'{path} has' in error and 'delete it and start again' in error
-
-
 @pytest.mark.parametrize('content, message', [
     (archive('train', 7), 'holds 7 kernels and should hold 5709'),
     (b'<html>not here</html>',

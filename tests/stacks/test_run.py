@@ -93,9 +93,7 @@ def test_a_script_or_root_that_is_not_there(root, elsewhere, capsys):
   assert cli.main(['run', '--root', str(root), 'tile_train.py']) == 1
   error = capsys.readouterr().err
   assert f'run: there is no script tile_train.py in {root} or ' in error
-  assert 'did you mean tiles_train.py?' in error
-  with pytest.raises(UserError, match='name the checkout of the baseline with '
-                     f'--root or {checkout.ROOT_VARIABLE}'):
+  with pytest.raises(UserError, match=f'--root or {checkout.ROOT_VARIABLE}'):
     run_script.find_script('tiles_train.py')
   assert cli.main(['run', '--root', str(elsewhere), 'tiles_train.py']) == 1
   assert 'is not a checkout of the tpu_graphs' in capsys.readouterr().err

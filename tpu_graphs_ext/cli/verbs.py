@@ -150,11 +150,10 @@ def _sample_flags(task: str) -> Iterator[flags.Flag]:
     "write a data root to try everything on: kernels of Google's TPU compiler",
     '--out DATA', '--out DATA --kernels=all --tpu=v5e', flags=_sample_flags)
 def sample_data(args: Namespace) -> None:
-  if args.task == 'layout':
-    from tpu_graphs_ext.sample import write_layouts
-    print(write_layouts.write_layout_data(args.out).text())
-    return
   from tpu_graphs_ext.sample import write
+  if args.task == 'layout':
+    print(write.write_layout_data(args.out).text())
+    return
   print(write.write_sample_data(write.SampleDataSettings(
       out=args.out, seed=args.seed, tpu=args.tpu,
       kernels=None if args.kernels == 'all' else args.kernels)).text())

@@ -12,11 +12,9 @@ import numpy as np
 
 # Scores of one model on one kernel agree to this, relatively, between hosts.
 ROUNDING = 1e-5
-# How a choice departs from the scores; the last three are from other data.
+# How a choice departs from the scores; the last is from other data.
 DIFFERENT = 'have other configurations'
-IMPOSSIBLE = 'have configurations that they lack'
-MISSING = 'have no choice'
-UNKNOWN = 'are not in the data'
+OTHER_DATA = 'are not the kernels of the test split'
 
 
 def differences(chosen: Mapping[str, Sequence[int]],
@@ -27,20 +25,18 @@ def differences(chosen: Mapping[str, Sequence[int]],
     chosen: tile id -> configuration indices, best first, padded with 0.
     scores: tile id -> float [configs], lower is better.
   """
-  found = {name: UNKNOWN for name in chosen if name not in scores}
+  found = dict.fromkeys(sorted(chosen.keys() ^ scores.keys()), OTHER_DATA)
   # A small score may be a difference of large terms, and no more exact.
   size = np.median([np.abs(s).max() for s in scores.values()] or [0])
-  for name, of_kernel in scores.items():
-    if name not in chosen:
-      found[name] = MISSING
-    elif not is_possible(chosen[name], len(of_kernel)):
-      found[name] = IMPOSSIBLE
-    else:
-      first = list(chosen[name])[:len(of_kernel)]
-      if not np.allclose(
-          of_kernel[first], np.sort(of_kernel)[:len(first)], rtol=0,
-          atol=ROUNDING * max(size, np.abs(of_kernel).max())):
-        found[name] = DIFFERENT
+  for name in sorted(chosen.keys() & scores.keys()):
+    of_kernel = scores[name]
+    first = list(chosen[name])[:len(of_kernel)]
+    if not is_possible(chosen[name], len(of_kernel)):
+      found[name] = OTHER_DATA
+    elif not np.allclose(
+        of_kernel[first], np.sort(of_kernel)[:len(first)], rtol=0,
+        atol=ROUNDING * max(size, np.abs(of_kernel).max())):
+      found[name] = DIFFERENT
   return found
 
 

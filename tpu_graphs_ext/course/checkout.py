@@ -6,10 +6,11 @@ Scripts run in a `working_copy`; the checkout itself is never written to.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.errors import UserError
@@ -39,7 +40,6 @@ COURSE_FILES = ('tiles_gen_predictions_csv.py', 'create_kaggle_csv.py',
 # What people keep in a checkout that no script needs, and that may be large.
 _NOT_COPIED = ('.git', '__pycache__', '.venv', 'venv', 'out', '*.npz', '*.tar',
                '*' + files.TEMPORARY)
-_COMMAND = 'tpu-graphs-ext'
 # What the code of a hand-in may take in all, unless --time_limit says more.
 TIME_LIMIT_MINUTES = 240
 
@@ -82,17 +82,15 @@ def git(folder: str, *arguments: str) -> bytes | None:
 
 
 def shown_path(path: str) -> str:
-  """A path as one would type it here: ./run_scripts/x for a file below."""
+  """A path to be pasted in a shell, relative if it is below this folder."""
   relative = os.path.relpath(path)
-  return os.path.normpath(path) if relative.startswith(os.pardir) else (
-      os.path.join(os.curdir, relative))
+  return shlex.quote(path if relative.startswith(os.pardir) else relative)
 
 
 def own_command() -> str:
-  """This package's command, to be pasted: with its folder unless on PATH."""
-  beside = os.path.join(os.path.dirname(sys.executable), _COMMAND)
-  on_path = shutil.which(_COMMAND) == beside or not os.path.isfile(beside)
-  return _COMMAND if on_path else shown_path(beside)
+  """This package's command in the Python that runs, to be pasted."""
+  return shown_path(os.path.join(os.path.dirname(sys.executable),
+                                 'tpu-graphs-ext'))
 
 
 def course_folders(root: str) -> tuple[str, str]:
@@ -146,8 +144,7 @@ def script_command(arguments: Sequence[str], root: str = '') -> list[str]:
           *arguments]
 
 
-def run_script(copy: str, arguments: Sequence[str], log: str,
-               on_line: Callable[[str], None] | None = None) -> None:
+def run_script(copy: str, arguments: Sequence[str], log: str) -> None:
   """Runs `python <arguments>` in a working copy, as a student would.
 
   On the current stack it is `tpu-graphs-ext run <arguments>`.
@@ -156,7 +153,6 @@ def run_script(copy: str, arguments: Sequence[str], log: str,
     copy: folder that `working_copy` made; becomes the working folder.
     arguments: script name and flags.
     log: file that gets all output of the script.
-    on_line: called with each line of the output as it comes.
 
   Raises:
     UserError: the script failed; shows its last lines.
@@ -164,18 +160,14 @@ def run_script(copy: str, arguments: Sequence[str], log: str,
   command = ([sys.executable, *arguments]
              if versions.stack_name() == 'classic'
              else script_command(arguments))
-  with open(log, 'w', encoding='utf-8') as output, subprocess.Popen(
-      command, cwd=copy, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2'),
-      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding='utf-8',
-      errors='replace') as process:
-    for line in process.stdout:
-      output.write(line)
-      if on_line:
-        on_line(line)
-  if process.returncode:
-    with open(log, encoding='utf-8') as output:
+  with open(log, 'wb') as output:
+    done = subprocess.run(
+        command, cwd=copy, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL='2'),
+        stdout=output, stderr=subprocess.STDOUT, check=False)
+  if done.returncode:
+    with open(log, encoding='utf-8', errors='replace') as output:
       last_lines = ''.join(output.readlines()[-15:])
     raise UserError(
         f'{os.path.basename(arguments[0])} ended with exit code '
-        f'{process.returncode}; all of its output is in {log}, which ends\n'
+        f'{done.returncode}; all of its output is in {log}, which ends\n'
         f'{last_lines}')

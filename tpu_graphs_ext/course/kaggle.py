@@ -16,21 +16,17 @@ import os
 from collections.abc import Sequence
 
 from tpu_graphs_ext.course import agreement
-from tpu_graphs_ext.data import kernel, npz, read, schema
+from tpu_graphs_ext.data import kernel, npz, read
 from tpu_graphs_ext.engine import predictions_csv, settings
-from tpu_graphs_ext.errors import UserError, shortened
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import require_path
 
-TILE, LAYOUT = predictions_csv.TILE, 'layout:'
-# Rows of the competition by the start of their ID: 844 and 50, 894 in all.
-PUBLISHED = {TILE: schema.PUBLISHED_KERNELS['test'],
-             'layout:xla:default:': 8, 'layout:xla:random:': 8,
-             'layout:nlp:default:': 17, 'layout:nlp:random:': 17}
+TILE = predictions_csv.TILE
 # Configurations of a tile row; the competition looks at no more.
 TILE_PLACES = settings.TOP_CONFIGS
+PUBLISHED_ROWS = 894
 
 _log = logging.getLogger(__name__)
-Rows = dict[str, list[int]]
 
 
 def kaggle_csv(tile: str, out: str, *, sample: str, data_root: str = '',
@@ -56,47 +52,42 @@ def kaggle_csv(tile: str, out: str, *, sample: str, data_root: str = '',
   """
   out = require_path('--out', out)
   expected = predictions_csv.read(sample)
-  counts = _tile_counts(data_root, expected) if data_root else {}
-  rows = _checked(tile, TILE, expected, counts)
-  for path in layout:
-    found = _checked(path, LAYOUT, expected, {})
-    double = [name for name in found if name in rows]
-    if double:
-      raise UserError(f'{path}: {len(double)} rows are in another --layout '
-                      f'file too ({shortened(double)})')
-    rows.update(found)
-  given = {TILE, *map(_start, rows)}
-  missing = [name for name in expected
-             if _start(name) in given and name not in rows]
-  if missing:
-    raise UserError(
-        f'{", ".join([tile, *layout])}: has no row for {len(missing)} of the '
-        f'{len(expected)} rows of the competition ({shortened(missing)}); was '
-        'the model run on all of the test split?')
+  counts = _tile_counts(data_root) if data_root else {}
+  rows, faults = {}, []
+  for path in (tile, *layout):
+    for name, indices in predictions_csv.read(path).items():
+      if fault := _fault(name, indices, path == tile, expected, counts):
+        faults.append(f'{name} {fault}')
+      elif name in rows:
+        faults.append(f'{name} is in two files')
+      rows[name] = indices[:TILE_PLACES] if path == tile else indices
+  given = {TILE, *map(_collection, rows)}
+  faults += [f'{name} is missing; was the model run on all of the test split?'
+             for name in expected
+             if _collection(name) in given and name not in rows]
+  predictions_csv.raise_all(', '.join([tile, *layout]), faults)
   predictions_csv.write(out, {name: rows.get(name, order)
                               for name, order in expected.items()},
                         prefix='', end='\n')
-  numbers = collections.Counter(map(_start, expected))
-  if numbers != PUBLISHED:
-    _log.warning(
-        'Kaggle will refuse %s: it has %d tile and %d layout rows, and the '
-        'competition has 844 and 50', out, numbers[TILE],
-        len(expected) - numbers[TILE])
+  if len(expected) != PUBLISHED_ROWS:
+    _log.warning('Kaggle will refuse %s: it has %d rows, and the competition '
+                 'has %d', out, len(expected), PUBLISHED_ROWS)
   lines = [f'{start}* {number} rows'
            + ('' if start in given else ', in the order of their files')
-           for start, number in numbers.items()]
+           for start, number in collections.Counter(
+               map(_collection, expected)).items()]
   return '\n'.join([*lines, f'{len(expected)} rows: {out}'])
 
 
-def _start(name: str) -> str:
+def _collection(name: str) -> str:
   return name.rpartition(':')[0] + ':'
 
 
-def _tile_counts(data_root: str, expected: Rows) -> dict[str, int]:
+def _tile_counts(data_root: str) -> dict[str, int]:
   """ID -> configurations of the kernels of the test split.
 
   Raises:
-    UserError: a file is damaged, or there are other kernels than expected.
+    UserError: a file is damaged.
   """
   counts = {}
   for path in read.find_npz(os.path.join(data_root, 'test')):
@@ -106,67 +97,26 @@ def _tile_counts(data_root: str, expected: Rows) -> dict[str, int]:
     except (npz.DamagedError, KeyError, IndexError) as error:
       raise UserError(f'{path}: config_feat cannot be read ({error}); copy the '
                       'file again') from error
-  named = {name for name in expected if name.startswith(TILE)}
-  if named != set(counts):
-    raise UserError(
-        f'{data_root}: its test split does not match the sample: '
-        f'{len(named - set(counts))} kernels of the sample are missing and '
-        f'{len(set(counts) - named)} others are there; name the real data, or '
-        'leave --data_root out')
   return counts
 
 
-def _checked(path: str, prefix: str, expected: Rows,
-             counts: dict[str, int]) -> Rows:
-  """The rows of a CSV, tile rows cut to five places.
-
-  Raises:
-    UserError: lists the faults of all rows.
-  """
-  faults, chosen = [], {}
-  for name, indices in predictions_csv.read(path).items():
-    if not name.startswith(prefix):
-      fault = f'is not a {prefix}* row; give it to the other flag'
-    elif name not in expected:
-      fault = 'is not a row of the competition'
-    elif prefix == TILE:
-      fault = tile_fault(indices, counts.get(name))
-    else:
-      # A layout row of the sample has every configuration.
-      fault = _layout_fault(indices, len(expected[name]))
-    if fault:
-      faults.append(f'{name} {fault}')
-    chosen[name] = indices[:TILE_PLACES] if prefix == TILE else indices
-  predictions_csv.raise_all(path, faults)
-  return chosen
-
-
-def tile_fault(indices: Sequence[int], num_configs: int | None) -> str:
-  """What is wrong with a tile row, or ''.
-
-  Args:
-    indices: the row's configurations.
-    num_configs: of the kernel; None: unknown, and it may be as few as the
-      row's padding says.
-  """
-  if len(indices) < TILE_PLACES:
+def _fault(name: str, indices: Sequence[int], is_tile: bool,
+           expected: dict[str, list[int]], counts: dict[str, int]) -> str:
+  """What is wrong with a row, or ''."""
+  if name.startswith(TILE) != is_tile:
+    return 'belongs into a file for the other flag, --tile or --layout'
+  if name not in expected:
+    return 'is not a row of the competition'
+  if not is_tile:  # A layout row of the sample has every configuration.
+    if sorted(indices) != list(range(len(expected[name]))):
+      return f'must name each of its {len(expected[name])} configurations once'
+  elif len(indices) < TILE_PLACES:
     return f'has {len(indices)} indices; it must have {TILE_PLACES}'
-  places = list(indices[:TILE_PLACES])
-  possible = ([num_configs] if num_configs is not None
-              else [2, 3, 4, max(TILE_PLACES, *places) + 1])
-  if any(agreement.is_possible(places, number) for number in possible):
-    return ''
-  number = '' if num_configs is None else (
-      f', and the kernel has {num_configs} configurations, 0 to '
-      f'{num_configs - 1}')
-  return (f'is {";".join(map(str, places))}; the indices must differ (or be 0 '
-          f'where a kernel has no more){number}')
-
-
-def _layout_fault(indices: Sequence[int], num_configs: int) -> str:
-  """What is wrong with a layout row, or ''."""
-  if sorted(indices) == list(range(num_configs)):
-    return ''
-  return (f'must name each of its {num_configs} configurations once; it has '
-          f'{len(indices)} indices, {len(set(indices))} of them different, up '
-          f'to {max(indices)}')
+  elif counts and name not in counts:
+    return 'is not a kernel of the test split of --data_root'
+  elif counts and not agreement.is_possible(
+      indices[:TILE_PLACES], counts[name]):
+    return (f'must name {TILE_PLACES} of its {counts[name]} configurations, 0 '
+            f'to {counts[name] - 1}, or all, and then 0; got '
+            f'{";".join(map(str, indices[:TILE_PLACES]))}')
+  return ''

@@ -14,7 +14,7 @@ import sys
 from typing import Optional
 
 from tpu_graphs_ext.course import checkout
-from tpu_graphs_ext.errors import UserError, did_you_mean
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.stacks import quiet
 
 
@@ -42,14 +42,10 @@ def find_script(script: str, root: Optional[str] = None) -> tuple[str, str]:
     path = os.path.join(folder, os.path.expanduser(script))
     if os.path.isfile(path):
       return path, found or ''
-  names = {name for folder in folders if os.path.isdir(folder)
-           for name in os.listdir(folder) if name.endswith('.py')}
-  raise UserError('; '.join(filter(None, (
-      f'run: there is no script {script} in '
-      + ' or '.join(dict.fromkeys(folders)),
-      did_you_mean(script, sorted(names)),
-      '' if found else 'name the checkout of the baseline with --root or '
-      + checkout.ROOT_VARIABLE))))
+  raise UserError(
+      f'run: there is no script {script} in {" or ".join(folders)}; name the '
+      'checkout of the baseline that has it with --root or '
+      + checkout.ROOT_VARIABLE)
 
 
 def main() -> None:

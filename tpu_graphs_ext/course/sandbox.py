@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import math
 import os
 import shutil
 import signal
@@ -38,8 +37,6 @@ _PASSED = frozenset((
     'TF_NUM_INTEROP_THREADS', 'TF_FORCE_GPU_ALLOW_GROWTH'))
 _WITHOUT_NETWORK = (('unshare', '--net', '--'),
                     ('unshare', '--map-root-user', '--net', '--'))
-# Characters of a model's arguments that are shown.
-_MOST_SHOWN = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +64,7 @@ class Sandbox:
 
     Args:
       temporary: a folder that the caller throws away.
-      model_dir: the model folder; its run file beside it may be missing.
+      model_dir: the model folder; it or its run file beside it may be missing.
       models_py: the file to swap in.
       root: the baseline's checkout, or None.
       minutes: what all programs together may take.
@@ -77,8 +74,15 @@ class Sandbox:
     """
     self._temporary, self._root = temporary, root
     self._deadline = time.monotonic() + 60 * minutes
-    self.model_dir = _copy_model(model_dir, self.new_folder())
     self._home = self.new_folder()
+    parent, name = os.path.split(model_dir)
+    run_file = name.replace('model_', 'run_', 1) + '.jsonz'
+    handed_in = self.new_folder()
+    self.model_dir = os.path.join(handed_in, name)
+    if os.path.isdir(model_dir):
+      shutil.copytree(model_dir, self.model_dir)
+    if os.path.isfile(os.path.join(parent, run_file)):
+      shutil.copy(os.path.join(parent, run_file), handed_in)
     # The working folder of what runs here.
     self.folder = os.path.join(temporary, 'place')
     if root:
@@ -109,9 +113,7 @@ class Sandbox:
         **request, 'model_dir': self.model_dir,
         'module': ('tpu_graphs.baselines.tiles.models' if self._root
                    else 'models'),
-        'answer': f'{folder}/answer.json',
-        'shown': request['args'] and brief(
-            request['args']['model_kwargs_json'])}
+        'answer': f'{folder}/answer.json'}
     with open(f'{folder}/request.json', 'w', encoding='utf-8') as file:
       json.dump(request, file)
     self.run([os.path.join(_HERE, 'steps.py'), f'{folder}/request.json'])
@@ -144,17 +146,16 @@ class Sandbox:
             'the hand-in has taken more time than --time_limit allows and was '
             'stopped; look for a loop without end, or allow more') from error
       finally:
-        _kill_group(process)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+          os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     if process.returncode:
-      raise UserError(f'{os.path.basename(arguments[0])} stopped '
-                      f'{_failure(process.returncode)}: {_end_of(log)}')
-
-
-def check_minutes(minutes: float) -> None:
-  """Raises UserError unless a time limit is positive and finite."""
-  if not (math.isfinite(minutes) and minutes > 0):
-    raise UserError('--time_limit must be a number of minutes above 0; got '
-                    f'{minutes}')
+      with open(log, 'rb') as output:
+        output.seek(max(0, os.path.getsize(log) - 4000))
+        lines = output.read().decode(errors='replace').splitlines()[-3:]
+      raise UserError(
+          f'{os.path.basename(arguments[0])} stopped with exit code '
+          f'{process.returncode}: {" | ".join(lines)[-600:]}')
 
 
 def limits_text(minutes: float) -> str:
@@ -174,55 +175,11 @@ def passed(environment: dict[str, str]) -> dict[str, str]:
 def without_network() -> tuple[str, ...]:
   """Prefix of a command that must not reach the network; () if none works."""
   for prefix in _WITHOUT_NETWORK:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-      if subprocess.run([*prefix, 'true'], stdin=subprocess.DEVNULL,
-                        capture_output=True, timeout=10,
-                        check=False).returncode == 0:
-        return prefix
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+      subprocess.run([*prefix, 'true'], stdin=subprocess.DEVNULL,
+                     capture_output=True, timeout=10, check=True)
+      return prefix
   return ()
-
-
-def brief(kwargs_json: str) -> str:
-  """The arguments of a model; feature statistics are pages of numbers."""
-  if len(kwargs_json) <= _MOST_SHOWN:
-    return kwargs_json
-  return f'{kwargs_json[:_MOST_SHOWN]}... ({len(kwargs_json)} characters)'
-
-
-def _copy_model(model_dir: str, folder: str) -> str:
-  """Copies a model folder, and its run file if there is one."""
-  parent, name = os.path.split(model_dir)
-  run_path = os.path.join(parent, name.replace('model_', 'run_', 1) + '.jsonz')
-  copy = os.path.join(folder, name)
-  if os.path.isdir(model_dir):
-    shutil.copytree(model_dir, copy)
-  if os.path.isfile(run_path):
-    shutil.copy(run_path, folder)
-  return copy
-
-
-def _kill_group(process: subprocess.Popen) -> None:
-  if hasattr(os, 'killpg'):
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-      os.killpg(process.pid, signal.SIGKILL)
-  if process.poll() is None:
-    process.kill()
-  process.wait()
-
-
-def _failure(code: int) -> str:
-  if code > 0:
-    return f'with exit code {code}'
-  name = signal.Signals(-code).name
-  return f'by {name}' + (' (out of memory?)' if name == 'SIGKILL' else '')
-
-
-def _end_of(log: str) -> str:
-  """The last lines that were printed, on one line that is not too long."""
-  with open(log, 'rb') as file:
-    file.seek(max(0, os.path.getsize(log) - 4000))
-    lines = file.read().decode(errors='replace').strip().splitlines()[-3:]
-  return ' | '.join(lines)[-600:] or 'it printed nothing'
 
 
 def read_answer(path: str) -> Answer:
@@ -232,19 +189,15 @@ def read_answer(path: str) -> Answer:
     UserError: there is no answer, or the hand-in has changed it.
   """
   try:
-    with files.open_ordinary(path) as file:
-      content = files.parse_json(file.read(), path)
+    content = files.read_json(path)
     return Answer(
         faults=[str(fault) for fault in content['faults']],
         misfit=str(content['misfit']), state=int(content['state']),
         seconds=float(content['seconds']),
         scores={name: np.asarray(scores, np.float32).reshape(-1)
                 for name, scores in content['scores'].items()})
-  except FileNotFoundError as error:
-    raise UserError('the code of models.py ends Python before the steps of '
-                    'the grader are done; take its exit out') from error
   except Exception as error:  # The code may have written anything.
     reason = ' '.join(str(error).split())[:200]
-    raise UserError('the code of models.py damaged the answer of the '
-                    f'grader\'s steps ({reason}); it must write no files'
-                    ) from error
+    raise UserError('the steps of the grader left no whole answer: models.py '
+                    'ends Python, or writes files that it should not '
+                    f'({reason})') from error

@@ -6,16 +6,13 @@ A process of its own, started by `sandbox`, that imports nothing of the package.
 It continues after a fault as far as it can, so that one run finds all.
 
 Request: `module` to import the class from; `model_dir`; `args` of the run file
-or null; `shown`, the model's arguments for messages; `num_ops` and `graphs`, a
-saved dataset of GraphTensors, each or null; `answer`, the file to write, whose
-content `sandbox.Answer` describes.
+or null; `num_ops` and `graphs`, a saved dataset of GraphTensors, each or null;
+`answer`, the file to write, whose content `sandbox.Answer` describes.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import inspect
 import json
 import os
 import sys
@@ -66,8 +63,12 @@ def run(request: dict) -> None:
   if not (model and request['graphs']):
     return
   graphs = tf.data.Dataset.load(request['graphs'])
-  if not call_once(model, next(iter(graphs))):
-    return
+  try:
+    scored(model, next(iter(graphs)))  # Makes the variables.
+  except Exception as error:
+    return fault('forward(graph, num_configs), which '
+                 'tiles_gen_predictions_csv.py calls, fails on a test kernel',
+                 error)
   if saved is not None:
     ANSWER['misfit'] = copy_weights(saved.trainable_variables,
                                     model.trainable_variables)
@@ -88,47 +89,24 @@ def import_models(name: str):
 
 
 def load_keras(path: str):
-  if not os.path.isdir(path):
-    return None  # The caller knows.
-
-  def load(**kwargs):
-    with tf.keras.utils.custom_object_scope({'CombinedLoss': CombinedLoss}):
-      return tf.keras.models.load_model(path, **kwargs)
-
   try:
-    saved = load()
+    with tf.keras.utils.custom_object_scope({'CombinedLoss': CombinedLoss}):
+      saved = tf.keras.models.load_model(path)
   except Exception as error:
-    try:
-      saved = load(compile=False)
-    except Exception:
-      return fault('the model folder cannot be loaded by Keras', error,
-                   'copy the whole folder again from where it was trained')
-    fault('the model folder cannot be loaded with its loss, metrics and '
-          'optimizer, as the grader loads it', error,
-          'register your classes in models.py with '
-          '@tf.keras.utils.register_keras_serializable()')
-  variables = saved.trainable_variables
+    return fault('the model folder cannot be loaded by Keras with its loss, '
+                 'metrics and optimizer', error, 'copy the whole folder again '
+                 'from where it was trained; register your own classes in '
+                 'models.py with '
+                 '@tf.keras.utils.register_keras_serializable()')
   ANSWER['state'] = len(saved.non_trainable_variables)
-  bad = [variable.name for variable in variables
-         if not np.isfinite(variable.numpy()).all()]
-  if bad:
-    fault(f'{len(bad)} of the {len(variables)} saved variables hold NaN or '
-          f'infinity ({some(bad)}): training has diverged; train again, with a '
-          'lower --lr')
   return saved
 
 
 def find_class(module, args: dict):
-  name = args['model']
-  cls = getattr(module, name, None)
+  cls = getattr(module, args['model'], None)
   if cls is None:
-    names = [one for one, value in vars(module).items()
-             if inspect.isclass(value) and issubclass(value, tf.keras.Model)
-             and not one.startswith('_')]
-    nearest = difflib.get_close_matches(name, names, 1, 0.4)
-    hint = f'did you mean {nearest[0]}? ' if nearest else ''
-    fault(f'the grader makes the class {name}, which models.py does not have; '
-          f'{hint}it has {", ".join(names)}')
+    fault(f'the grader makes the class {args["model"]}, which models.py does '
+          'not have')
   return cls
 
 
@@ -140,23 +118,18 @@ def build(cls, request: dict):
   except Exception as error:
     return fault(
         f'{args["model"]} cannot be built with the arguments of the run file, '
-        f'{request["shown"]}', error, 'models.py has changed since training, '
-        'or the run file belongs to another model')
+        f'{args["model_kwargs_json"][:200]}', error, 'models.py has changed '
+        'since training, or the run file belongs to another model')
 
 
-def call_once(model, graph) -> bool:
-  """Calls `forward` as the script does, which makes the variables."""
+def scored(model, graph) -> np.ndarray:
+  """float32 [configs], as the script asks for them."""
   configs = int(graph.node_sets['config'].sizes[0])
-  try:
-    shape = tuple(model.forward(graph, configs).shape)
-  except Exception as error:
-    fault('forward(graph, num_configs), which tiles_gen_predictions_csv.py '
-          'calls, fails on a test kernel', error)
-    return False
-  if shape != (1, configs):
-    fault(f'forward(graph, num_configs) gives scores of shape {shape} for a '
-          f'kernel with {configs} configurations; it must be (1, {configs})')
-  return shape == (1, configs)
+  scores = np.asarray(model.forward(graph, configs), np.float32)
+  if scores.shape != (1, configs):
+    raise ValueError(f'its scores have shape {scores.shape} for a kernel with '
+                     f'{configs} configurations; it must be (1, {configs})')
+  return scores[0]
 
 
 def copy_weights(saved, built) -> str:
@@ -176,16 +149,12 @@ def copy_weights(saved, built) -> str:
 
 def rank(model, graphs) -> dict[str, list[float]]:
   """Kernel -> scores [configs]; empty if `forward` fails."""
-  def scored(graph):
-    configs = int(graph.node_sets['config'].sizes[0])
-    return np.asarray(model.forward(graph, configs), np.float32).reshape(-1)
-
   scores, broken, unsteady = {}, [], []
   for graph in graphs:
     name = graph.node_sets['g']['tile_id'][0].numpy().decode()
     try:
-      once = scored(graph)
-      again = scored(graph) if len(scores) < _REPEATED else once
+      once = scored(model, graph)
+      again = scored(model, graph) if len(scores) < _REPEATED else once
     except Exception as error:
       fault(f'forward fails on the test kernel {name}', error)
       return {}
@@ -197,18 +166,12 @@ def rank(model, graphs) -> dict[str, list[float]]:
     scores[name] = once.tolist()
   if broken:
     fault(f'the scores of {len(broken)} of {len(scores)} test kernels are NaN '
-          f'or infinite ({some(broken)}), of which the grader would write '
-          'meaningless rows; train again, with a lower --lr')
+          f'or infinite, first of {broken[0]}; train again, with a lower --lr')
   if unsteady:
-    fault('forward gives other scores when it is called again on the same '
-          f'kernel ({some(unsteady)}): dropout or noise is on; turn it off '
-          'unless call() gets training=True')
+    fault('forward gives other scores when it is called again on the kernel '
+          f'{unsteady[0]}: dropout or noise is on; turn it off unless call() '
+          'gets training=True')
   return scores
-
-
-def some(names: list[str]) -> str:
-  more = f' and {len(names) - 3} more' if len(names) > 3 else ''
-  return ', '.join(names[:3]) + more
 
 
 def main() -> None:

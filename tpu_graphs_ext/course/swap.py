@@ -15,14 +15,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import allowed_imports, checkout
 from tpu_graphs_ext.errors import UserError
 
 RECORD = '.installed'
-_MAX_RECORD = 1 << 16
 # Who wrote the file that is in place.
 THEIRS, INSTALLED, OTHER = "the baseline's", 'installed', 'changed by hand'
 
@@ -46,19 +44,14 @@ def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
   source = files.full_path(models_py or load_models.models_path(task))
   if faults := allowed_imports.faults_of(source):
     raise UserError('\n  '.join(faults))
-  new, old, kind = _content(source), _content(target), state(target)
-  if kind == OTHER and old != new:
-    raise UserError(
-        f'{target}: has changes that install did not make and would lose; to '
-        f'keep them copy the file away, for example `cp {target} '
-        'my_models.py`, and give the copy as --models_py')
-  if os.path.lexists(target + RECORD) and not _record(target):
-    raise UserError(f'{target + RECORD}: install did not make it and would '
-                    'replace it; move it away, and install again')
+  new, old = _content(source), _content(target)
+  if old != new:
+    _require_known(target, task)
   # Until the last step the old file is in place: `previous`.
-  record = {'sha256': _sum(new), 'previous': _sum(old), 'source': source}
-  files.write_file(target + RECORD,
-                   (json.dumps(record, indent=2) + '\n').encode())
+  _record(target)
+  files.write_file(target + RECORD, json.dumps({
+      'sha256': _sum(new), 'previous': _sum(old), 'source': source},
+                                               indent=2).encode())
   if old == new:
     return f'already in place: {target}'
   files.write_file(target, new)
@@ -75,33 +68,37 @@ def uninstall(root: str = '', task: str = 'tile') -> str:
       be lost.
   """
   target = _target(root, task)
-  kind = state(target)
-  if kind == OTHER:
-    flag = '' if task == 'tile' else f' --task {task}'
-    raise UserError(
-        f'{target}: has changes that install did not make and would lose; copy '
-        f'the file away, for example `cp {target} my_models.py`, run '
-        f'`{checkout.own_command()} install{flag} --models_py my_models.py`, '
-        'and uninstall again')
+  _require_known(target, task)
   done = f'already the checkout\'s own: {target}'
-  if kind == INSTALLED:
+  if state(target) == INSTALLED:
     files.write_file(target, _committed(target))
     done = f'restored {target}'
   if _record(target):
     os.remove(target + RECORD)
-  elif os.path.lexists(target + RECORD):
-    done += f'\nleft {target + RECORD}: install did not make it'
   return done
 
 
 def state(target: str) -> str:
-  """Who wrote the models.py in place: THEIRS, INSTALLED or OTHER."""
+  """Who wrote the models.py in place: THEIRS, INSTALLED or OTHER.
+
+  Raises:
+    UserError: it or its record cannot be read.
+  """
   content, record = _content(target), _record(target)
   if content == _committed(target):
     return THEIRS
   ours = [_content(load_models.models_path(task)) for task in checkout.TASKS]
   return INSTALLED if content in ours or _sum(content) in (
       record.get('sha256'), record.get('previous')) else OTHER
+
+
+def _require_known(target: str, task: str) -> None:
+  if state(target) == OTHER:
+    raise UserError(
+        f'{target}: has changes that install did not make and would lose; '
+        f'`cp {target} my_models.py`, and give the copy to '
+        f'`{checkout.own_command()} install --task {task} --models_py '
+        'my_models.py`')
 
 
 def _target(root: str, task: str) -> str:
@@ -112,10 +109,6 @@ def _target(root: str, task: str) -> str:
         f'set {checkout.ROOT_VARIABLE} to the folder that `git clone '
         f'{checkout.URL}` made')
   target = os.path.join(root, checkout.TASKS[task])
-  if not os.path.isfile(target):
-    raise UserError(
-        f'{target}: is missing, so there is nothing to replace; mend the '
-        f'checkout, for example by `git -C {root} checkout .`')
   if _committed(target) is None:
     raise UserError(
         f'{target}: git, which keeps the original, does not have it; use the '
@@ -130,16 +123,18 @@ def _committed(target: str) -> bytes | None:
 
 
 def _record(target: str) -> dict[str, str]:
-  """What install noted; empty if there is no such file or it is damaged."""
-  try:
-    with files.open_ordinary(target + RECORD) as file:
-      record = dict(files.parse_json(file.read(_MAX_RECORD), target + RECORD))
-  except (OSError, UserError, TypeError, ValueError):
+  """What install noted; empty if there is no such file.
+
+  Raises:
+    UserError: it is damaged, or somebody else's.
+  """
+  path = target + RECORD
+  if not os.path.lexists(path):
     return {}
-  record.pop('source', None)
-  sums = all(re.fullmatch('[0-9a-f]{64}', str(value))
-             for value in record.values())
-  return record if sums and 'sha256' in record else {}
+  record = files.read_json(path)
+  if not isinstance(record, dict) or not {'sha256', 'previous'} <= set(record):
+    raise UserError(f'{path}: was not written by install; remove it')
+  return record
 
 
 def _content(path: str) -> bytes:

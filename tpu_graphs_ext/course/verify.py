@@ -26,16 +26,8 @@ from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.tasks import tile_batches
 
 SCRIPT = checkout.COURSE_FILES[0]
-# Without one of these a folder is not a saved Keras model.
-_MODEL_FILES = ('saved_model.pb', 'keras_metadata.pb',
-                os.path.join('variables', 'variables.index'),
-                os.path.join('variables', 'variables.data-00000-of-00001'))
 # Kernels that are ranked once more with the statistics of training.
 _TRIED_KERNELS = 50
-_TOY_TEXT = (
-    'the model was trained with --toy_data, the first '
-    f'{read.TOY_FILES} files of each split, and cannot be graded on the whole '
-    'data; train again without --toy_data')
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +41,6 @@ class Verdict:
   faults: list[str] = dataclasses.field(default_factory=list)
   notes: list[str] = dataclasses.field(default_factory=list)
   graded_by: str = 'tpu_graphs_ext'  # Or the script that ranked.
-  toy_trained: bool = False  # On a part of the data.
   run_info: dict[str, Any] | None = None  # The run file's content.
 
   @property
@@ -57,13 +48,11 @@ class Verdict:
     return not self.faults
 
   def text(self) -> str:
-    lines = [f'{title + ":":<11} {text}' for title, text in self.facts.items()]
-    lines += [f'note: {note}' for note in self.notes]
-    lines += [f'fault: {fault}' for fault in self.faults]
-    number = len(self.faults)
-    return '\n'.join([*lines, (
-        f'{number} reason{"s" * (number > 1)} why this hand-in fails'
-        if number else 'this hand-in works')])
+    return '\n'.join([
+        *(f'{title + ":":<11} {text}' for title, text in self.facts.items()),
+        *(f'note: {note}' for note in self.notes),
+        *(f'fault: {fault}' for fault in self.faults),
+        'this hand-in works' if self.ok else 'this hand-in fails'])
 
   def to_json(self) -> dict[str, Any]:
     content = dataclasses.asdict(self)
@@ -86,29 +75,27 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
     time_limit: minutes that the code of the hand-in may take in all.
 
   Raises:
-    UserError: --root is not a checkout, the time limit is not a positive
-      number, or a path is empty. Everything else is a fault of the verdict.
+    UserError: --root is not a checkout, there is no such model folder, or the
+      time limit is not positive. Everything else is a fault of the verdict.
   """
-  files.require_path('--model_dir', model_dir)
-  sandbox.check_minutes(time_limit)
+  if not time_limit > 0:
+    raise UserError(f'--time_limit must be above 0 minutes; got {time_limit}')
   root = checkout.find(root)
-  models_py = (files.full_path(models_py) if models_py
-               else load_models.models_path())
-  verdict = Verdict(files.full_path(model_dir), models_py)
+  verdict = Verdict(
+      files.full_path(model_dir),
+      files.full_path(models_py or load_models.models_path()))
+  if not os.path.isdir(verdict.model_dir):
+    raise UserError(f'{verdict.model_dir}: there is no such model folder')
   _read_run_file(verdict)
   if verdict.run_info and artifacts.task_of(verdict.run_info['args']) != 'tile':
-    verdict.faults = [
+    raise UserError(
         f'{verdict.model_dir}: ranks layouts, but the assignment asks for a '
-        'tile model; `evaluate --task layout` measures this one']
-    return verdict
-  verdict.faults += [*_faults_of_folder(verdict.model_dir),
-                     *allowed_imports.faults_of(models_py)]
-  if not os.path.isfile(models_py):
-    return verdict
+        'tile model; `evaluate --task layout` measures this one')
+  verdict.faults += allowed_imports.faults_of(verdict.models_py)
   with tempfile.TemporaryDirectory(prefix='hand_in_') as folder:
     try:
       place = sandbox.Sandbox(
-          folder, verdict.model_dir, models_py, root, time_limit)
+          folder, verdict.model_dir, verdict.models_py, root, time_limit)
       verdict.facts.update(_facts(verdict, root, place, time_limit))
       _Grader(verdict, place, data_root, cache_dir).grade()
     except UserError as error:
@@ -122,10 +109,6 @@ def verify(model_dir: str, *, models_py: str = '', root: str = '',
 def _read_run_file(verdict: Verdict) -> None:
   try:
     path = artifacts.run_path_of(verdict.model_dir)
-    if not os.path.exists(path):
-      raise UserError(
-          f'{verdict.model_dir}: its run file {path} is missing; it says how '
-          'the model is built, so copy it from where it was trained')
     verdict.run_info = artifacts.read_run_file(path)
     artifacts.check_hash(path, verdict.run_info)
   except UserError as error:
@@ -138,31 +121,17 @@ def _read_run_file(verdict: Verdict) -> None:
         'path has none')
 
 
-def _faults_of_folder(model_dir: str) -> list[str]:
-  if not os.path.isdir(model_dir):
-    return [f'{model_dir}: there is no such model folder']
-  paths = {name: os.path.join(model_dir, name) for name in _MODEL_FILES}
-  return [f'{model_dir}: {name} is missing or empty; copy the whole folder '
-          'again from where it was trained' for name, path in paths.items()
-          if not (os.path.isfile(path) and os.path.getsize(path))]
-
-
 def _facts(verdict: Verdict, root: str | None, place: sandbox.Sandbox,
            minutes: float) -> dict[str, str]:
-  facts = {'models.py': verdict.models_py, 'model': verdict.model_dir}
-  if verdict.run_info:
-    args = verdict.run_info['args']
-    facts['class'] = (
-        f'{args["model"]} {sandbox.brief(args["model_kwargs_json"])}')
-  if place.has(SCRIPT):
-    facts['graded by'] = f'{SCRIPT} in a copy of {root}'
-  else:
-    why = (f'the course\'s scripts are neither in {root} nor in a folder '
-           f'{checkout.COURSE_FOLDER} beside it' if root
-           else 'no checkout of the baseline is named with --root')
-    facts['graded by'] = f'this package, in a process of its own ({why})'
-  facts['confined'] = sandbox.limits_text(minutes)
-  return facts
+  args = verdict.run_info['args'] if verdict.run_info else {}
+  kwargs = args.get('model_kwargs_json', '')[:200]  # Statistics are pages long.
+  return {
+      'models.py': verdict.models_py, 'model': verdict.model_dir,
+      'class': f'{args.get("model", "unknown")} {kwargs}',
+      'graded by': (f'{SCRIPT} in a copy of {root}' if place.has(SCRIPT) else
+                    'this package, in a process of its own: no checkout with '
+                    'the course\'s scripts is named with --root'),
+      'confined': sandbox.limits_text(minutes)}
 
 
 # ----------------------------------------------------------------- grading
@@ -190,18 +159,21 @@ class _Grader:
       data = self._read(least_configs=-1)
     except UserError as error:
       verdict.faults.append(f'nothing could be ranked: {error}')
-    else:
-      if self._is_toy_trained(data):
-        verdict.toy_trained = True
-        verdict.faults.append(_TOY_TEXT)
-        return
+    if data and self._is_toy_trained(data):
+      verdict.faults.append(
+          f'the model was trained with --toy_data, the first {read.TOY_FILES} '
+          'files of each split, and cannot be graded on the whole data; train '
+          'again without --toy_data')
+      return
     answer = self._ask(data)
     verdict.faults += answer.faults
     if answer.misfit:
       verdict.faults.append(
           f'the saved variables are not those of {self._run["args"]["model"]} '
-          f'built for {verdict.facts["data"]}: {answer.misfit}. '
-          f'{self._explain_misfit(data.num_ops)}')
+          f'built for {verdict.facts["data"]}: {answer.misfit}. models.py, the '
+          "class's arguments or the data have changed since training (which "
+          f'had num_ops={self._run.get("num_ops", "unknown")}), or the run '
+          'file belongs to another model')
     if answer.ranked:
       verdict.facts['ranked'] = (f'{len(answer.scores):,} test kernels in '
                                  f'{answer.seconds:.1f} s')
@@ -216,65 +188,46 @@ class _Grader:
 
   def _is_toy_trained(self, data: read.Dataset) -> bool:
     """Whether the run file shows that training read only a part of the data."""
-    largest = max(map(len, (data.train, data.valid, data.test)))
-    if largest > read.TOY_FILES and (
-        self._run.get('settings', {}).get('toy_data')):
-      return True
-    return len(data.test) > len(self._predicted) == read.TOY_FILES
-
-  def _explain_misfit(self, num_ops: int) -> str:
-    trained = self._run.get('num_ops', num_ops)
-    if trained != num_ops:
-      return (f'The model was trained on other data, with num_ops={trained}: '
-              'name it with --data_root, or train again')
-    return ('models.py or the class\'s arguments have changed since training, '
-            'or the run file belongs to another model, or the data has '
-            'changed, or --configs left out train kernels that the grader '
-            'reads')
+    toy = (self._run.get('settings', {}).get('toy_data')
+           or len(self._predicted) == read.TOY_FILES)
+    return toy and len(data.test) > read.TOY_FILES
 
   def _compare_with_training(self, answer: sandbox.Answer) -> None:
     """Compares the ranking with the one in the run file."""
-    verdict = self._verdict
     if not self._predicted:
-      verdict.notes.append(
+      self._verdict.notes.append(
           'the run file has no test_predictions to compare with (training was '
           'interrupted, or had --test_mode=metrics)')
       return
     odd = agreement.differences(self._predicted, answer.scores)
     same = len(answer.scores) - sum(name in answer.scores for name in odd)
-    verdict.facts['agrees'] = (
+    self._verdict.facts['agrees'] = (
         f'{same:,} of {len(answer.scores):,} kernels are ranked as in the run '
         'file')
     if not odd:
       return
-    texts = []
-    for how in dict.fromkeys(odd.values()):
-      names = [name for name in odd if odd[name] == how]
-      texts.append(f'{len(names)} kernels {how} ({shortened(names, 1)})')
-    why, is_fault = self._explain_choices(odd, answer)
-    (verdict.faults if is_fault else verdict.notes).append(
-        f'in the run file, {"; ".join(texts)}: {why}')
-
-  def _explain_choices(self, odd: dict[str, str],
-                       answer: sandbox.Answer) -> tuple[str, bool]:
-    """Why the run file has other choices, and whether that is a fault."""
-    if set(odd.values()) != {agreement.DIFFERENT}:
-      return ('the run file was written with another test split than the one '
-              f'in {self._data_root}; name the data that the model was trained '
-              'on'), True
-    if self._statistics_explain(odd):
-      return ('training took the statistics that features are normalised by '
-              'from the train kernels of at least '
-              f'{self._run["args"]["configs"]} configurations, and the grader '
-              'takes them from all. The baseline does so with every model, so '
-              'it is no fault; `tpu-graphs-ext evaluate --stats all` shows '
-              'what it costs'), False
-    state = (f' It has {answer.state} variables that are not trained, as batch '
-             'normalisation has; the grader copies trained variables only, so '
-             'keep no other state.' if answer.state else '')
-    return ('the model folder and the run file are from different trainings, '
-            'or models.py (perhaps the order in which the class creates its '
-            f'variables) or the data has changed since.{state}'), True
+    found = (f'in the run file, {len(odd)} kernels '
+             f'{" or ".join(sorted(set(odd.values())))} '
+             f'({shortened([*odd], 1)}): ')
+    if agreement.OTHER_DATA in odd.values():
+      self._verdict.faults.append(
+          f'{found}it was written with another test split than the one in '
+          f'{self._data_root}; name the data that the model was trained on')
+    elif self._statistics_explain(odd):
+      self._verdict.notes.append(
+          f'{found}training took the statistics that features are normalised '
+          'by from the train kernels of at least '
+          f'{self._run["args"]["configs"]} configurations, and the grader '
+          'takes them from all. The baseline does so with every model, so '
+          'it is no fault; `tpu-graphs-ext evaluate --stats all` shows '
+          'what it costs')
+    else:
+      self._verdict.faults.append(
+          f'{found}the model folder and the run file are from different '
+          'trainings, or models.py (perhaps the order in which the class '
+          'creates its variables) or the data has changed since. It has '
+          f'{answer.state} variables that are not trained, as batch '
+          'normalisation has; the grader copies trained variables only')
 
   def _statistics_explain(self, odd: dict[str, str]) -> bool:
     """Whether the model ranks as in training with training's statistics."""

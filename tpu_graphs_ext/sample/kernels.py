@@ -110,25 +110,22 @@ def _kernels(arrays, about) -> list[CompiledKernel]:
   rows = np.ascontiguousarray(arrays['rows'].T)
   cycles = np.ascontiguousarray(arrays['cycles'].T).view('<u4')[:, 0].astype(
       np.int64)
-  columns = dict(zip(COLUMNS, arrays['kernels'].T.tolist()))
-  node = edge = bound = tile = 0
+  consumer, distance = arrays['edges'].astype(np.int64)
+  edges = np.stack([consumer, consumer - distance], 1)
+  column = dict(zip(COLUMNS, arrays['kernels'].T.astype(np.int64)))
+  ranks = column['output_rank'] + column['kernel_rank']
+  parts = [np.split(array, np.cumsum(counts)[:-1]) for array, counts in (
+      (arrays['row'], column['nodes']), (arrays['opcode'], column['nodes']),
+      (edges, column['edges']), (cycles, column['tiles']),
+      (arrays['bounds'], ranks * column['tiles']))]
   found = []
-  for values in zip(*columns.values()):
-    k = dict(zip(COLUMNS, values))
-    nodes = slice(node, node := node + k['nodes'])
-    consumer, distance = arrays['edges'][
-        :, edge:(edge := edge + k['edges'])].astype(np.int64)
-    ranks = k['output_rank'], k['kernel_rank']
-    size = sum(ranks) * k['tiles']
-    bounds = arrays['bounds'][bound:(bound := bound + size)].reshape(
-        sum(ranks), k['tiles']).T.astype(np.int64)
+  for number, (row, opcode, edge, cycle, bound) in enumerate(zip(*parts)):
+    bound = bound.reshape(ranks[number], -1).T.astype(np.int64)
+    output_rank = column['output_rank'][number]
     found.append(CompiledKernel(
-        program=about['programs'][k['program']],
-        node_feat=rows[arrays['row'][nodes]],
-        node_opcode=arrays['opcode'][nodes],
-        edge_index=np.stack([consumer, consumer - distance], 1),
-        output_bounds=bounds[:, :ranks[0]],
-        kernel_bounds=bounds[:, ranks[0]:],
-        cycles=cycles[tile:(tile := tile + k['tiles'])],
-        default=k['default']))
+        program=about['programs'][column['program'][number]],
+        node_feat=rows[row], node_opcode=opcode, edge_index=edge,
+        output_bounds=bound[:, :output_rank],
+        kernel_bounds=bound[:, output_rank:], cycles=cycle,
+        default=int(column['default'][number])))
   return found

@@ -1,52 +1,43 @@
-"""Writes the sample data: kernels of Google's TPU compiler, its estimates.
+"""Writes the sample data of either task as a data root.
 
-Programs of JAX were compiled for a TPU ahead of time; `kernels` has their
-kernels, the tiles that the compiler weighed and its estimate of each. This lays
-them out as the real collection is:
+  DIR/{train,valid,test,test_labelled}/*.npz                        tiles
+  DIR/xla/{default,random}/{train,valid,test,test_labelled}/*.npz   layouts
+  DIR/sample_data.json                   settings, statistics, checksums
 
-    DIR/{train,valid,test}/*.npz    test with its labels blanked
-    DIR/test_labelled/*.npz         the same test kernels with labels
-    DIR/sample_data.json            settings, statistics, checksums
-
-The same settings give the same bytes.
+The labels of test are blanked; test_labelled has the same problems with labels.
+Equal settings give equal bytes, and reuse what is there; other settings replace
+it unless a checksum says that a file is not ours.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
 from typing import Optional
 
 import numpy as np
+import pandas as pd
 
 from tpu_graphs_ext import files
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.sample import folder as folder_lib
 from tpu_graphs_ext.sample import kernels as kernels_lib
-from tpu_graphs_ext.sample.kernels import SPLITS
+from tpu_graphs_ext.sample import layouts
+from tpu_graphs_ext.sample.kernels import CLOCK_GHZ, SPLITS
 
-_FOLDERS = (*SPLITS, 'test_labelled')
-_WHAT = ("Sample data of tpu_graphs_ext: kernels of Google's TPU compiler, "
-         'its estimates as runtimes.')
-# Part of the marker: data written by another version is written anew.
-_VERSION = 4
-
-# The real tile collection, to print beside the sample: the train split's means,
-# and the runtime of all splits.
-REAL_TILE_XLA = {
-    'kernels': schema.PUBLISHED_KERNELS,
-    'nodes_mean': 39.5, 'edges_mean': 41.5, 'configs_mean': 1917.6,
-    'runtime_rel_mean': 4.98,
-}
-_ROWS = {
-    'kernels': 'kernels', 'nodes_mean': 'nodes of a kernel, mean',
-    'edges_mean': 'edges of a kernel, mean',
-    'configs_mean': 'configurations of a kernel, mean',
-    'runtime_rel_mean': 'runtime over normalizer, mean',
-}
+_WHAT = ('Sample data of tpu_graphs_ext: runtimes are estimates of '
+         "Google's TPU compiler.")
+_MARKER = schema.SAMPLE_DATA_MARK
+_VERSION = 5  # Data written by another version is written anew.
+# Files of each train program of layouts, each with its share of the
+# configurations: a pass over so few programs would be two training steps.
+PARTS = 3
 
 # A real file joins several tunings, each with the default once more. Four of 14
 # kernels of up to 600 configurations have it twice, the others once; those of
@@ -58,7 +49,7 @@ _COPIES = (5, 9)
 
 @dataclasses.dataclass(frozen=True)
 class SampleDataSettings:
-  """Settings of `sample-data`.
+  """Settings of `write_sample_data`.
 
   Attributes:
     out: the folder; new, empty, or with sample data to replace.
@@ -73,76 +64,184 @@ class SampleDataSettings:
   tpu: str = 'v3'
 
   def __post_init__(self):
-    files.require_path('--out', self.out)
-    if self.kernels is not None and self.kernels < 7:
-      raise UserError(f'kernels is {self.kernels}; it must be at least 7, so '
-                      'that valid and test have at least one kernel each')
-    if self.seed < 0:
-      raise UserError(f'seed is {self.seed}; it must not be negative')
-    if self.tpu not in kernels_lib.CLOCK_GHZ:
-      raise UserError(f'tpu is {self.tpu!r}; choose from '
-                      f'{", ".join(kernels_lib.CLOCK_GHZ)}')
-
-  def most_kernels(self, split: str) -> Optional[int]:
-    if self.kernels is None:
-      return None
-    part = self.kernels // 7
-    return self.kernels - 2 * part if split == 'train' else part
-
-  def fingerprint(self) -> dict:
-    """The settings that determine the content, for the marker file."""
-    settings = dataclasses.asdict(self)
-    del settings['out']
-    return {'version': _VERSION, **settings}
+    for name, holds, rule in (
+        ('kernels', self.kernels is None or self.kernels >= 7,
+         'at least 7, so that valid and test have one each'),
+        ('seed', self.seed >= 0, 'at least 0'),
+        ('tpu', self.tpu in CLOCK_GHZ, f'one of {", ".join(CLOCK_GHZ)}')):
+      if not holds:
+        raise UserError(
+            f'--{name} must be {rule}; got {getattr(self, name)!r}')
 
 
-def write_sample_data(settings: SampleDataSettings) -> folder_lib.Summary:
-  """Writes the sample data, or finds it written.
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """The result of writing sample data.
+
+  Attributes:
+    out: the folder.
+    statistics: split -> statistic -> number.
+    reused: whether the folder had exactly this data already.
+  """
+  out: str
+  statistics: dict[str, dict[str, float]]
+  reused: bool
+
+  def text(self) -> str:
+    """A table of the statistics."""
+    table = pd.DataFrame.from_dict(self.statistics, orient='index')
+    return (f'Sample data {"already there" if self.reused else "written"}: '
+            f"{self.out}\nRuntimes are estimates of Google's TPU compiler.\n\n"
+            + table.to_string(float_format='{:,.2f}'.format))
+
+
+def write_sample_data(settings: SampleDataSettings) -> Summary:
+  """Writes the sample data of the tile task, or finds it written.
 
   Raises:
     UserError: `out` holds something that is not sample data, or cannot be
       written.
   """
-  out = files.require_path('--out', settings.out)
-  splits, reused = folder_lib.write_folders(
-      out, _WHAT, _FOLDERS, settings.fingerprint(),
-      lambda places: _write_splits(settings, places))
-  real = {**REAL_TILE_XLA, 'kernels': REAL_TILE_XLA['kernels']['train']}
-  return folder_lib.Summary(
-      out, splits, {**splits, 'real': real}, _ROWS, reused)
+  fingerprint = dataclasses.asdict(settings)
+  del fingerprint['out']
+  return _write(settings.out, fingerprint, _tile_problems(settings))
 
 
-def _write_splits(settings, places: dict[str, str]) -> dict:
-  """Fills the folders; returns split -> statistics."""
-  return {split: _write_split(settings, split, places) for split in SPLITS}
+def write_layout_data(out: str) -> Summary:
+  """The same of the layout task; `layout_train.py --data_root=out` reads it."""
+  return _write(out, {'task': 'layout'}, _layout_problems())
 
 
-def _write_split(settings, split, places: dict[str, str]) -> dict:
-  """Writes the kernels of a split; returns its statistics."""
-  folder = places['test_labelled' if split == 'test' else split]
-  found = kernels_lib.split_kernels(settings.tpu, split)
-  facts = []
-  for compiled in _chosen(found, settings.most_kernels(split), settings.seed):
-    graph = compiled.graph_hash()
-    name = (graph[:32] if split == 'test'
-            else f'{compiled.program}_{graph[:16]}')
-    kernel = sample_kernel(
-        compiled, name, kernels_lib.CLOCK_GHZ[settings.tpu],
-        [settings.seed, int(graph[:8], 16)])
-    kernel.save(folder)
-    if split == 'test':
-      _blanked(kernel).save(places['test'])
-    facts.append((kernel.num_nodes, kernel.num_edges, kernel.num_configs,
-                  float(kernel.runtime_rel.sum())))
-  nodes, edges, configs, relative = np.array(facts).T
-  return {
-      'kernels': len(facts), 'configs': int(configs.sum()),
-      **{f'{name}_mean': round(float(values.mean()), 1) for name, values in (
-          ('nodes', nodes), ('edges', edges), ('configs', configs))},
-      'runtime_rel_mean': round(float(relative.sum() / configs.sum()), 2)}
+# --- The folder --------------------------------------------------------------
 
 
-def _chosen(found, most, seed) -> list:
+def _write(out: str, settings: dict, problems: Iterable) -> Summary:
+  """Fills the folder with (split, files of a problem, its sizes)."""
+  out = files.require_path('--out', out)
+  place = os.path.realpath(out)
+  settings = {'version': _VERSION, **settings}
+  marker, present = _read(place)
+  if marker.get('settings') == settings and marker.get('files') == present:
+    return Summary(out, marker['statistics'], True)
+  try:
+    with files.new_folder(place) as folder:
+      statistics = _fill(folder, problems)
+      marker = {'what': _WHAT, 'settings': settings, 'statistics': statistics,
+                'files': files.sums(folder)}
+      files.write_file(os.path.join(folder, _MARKER),
+                       json.dumps(marker, indent=1).encode())
+      _read(place)  # Once more, as filling may take minutes.
+  except OSError as error:
+    raise files.cannot_be_written(out, error) from error
+  return Summary(out, statistics, False)
+
+
+def _read(place: str) -> tuple[dict, dict[str, str]]:
+  """A folder's marker, and the checksums of its other files.
+
+  Raises:
+    UserError: it holds something that no marker says is sample data.
+  """
+  if os.path.lexists(place) and not os.path.isdir(place):
+    raise UserError(f'{place}: is a file; give a folder for the sample data')
+  present, marker = files.sums(place), {}
+  try:
+    marker = files.read_json(os.path.join(place, _MARKER))
+    known = {**marker['files'], _MARKER: present[_MARKER]}
+  except (UserError, TypeError, LookupError):
+    known = {}
+  strangers = [path for path, content in present.items()
+               if not content or content != known.get(path)]
+  if strangers:
+    raise UserError(
+        f'{place}: holds {strangers[0]!r}, which is not sample data of this '
+        'package, or was changed since; give a new or an empty folder, or '
+        'remove this one by hand if nothing in it is needed')
+  present.pop(_MARKER, None)
+  return marker if known else {}, present
+
+
+def _fill(folder: str, problems: Iterable) -> dict:
+  """Writes the files; returns the means of the sizes by split."""
+  sizes = []
+  for split, parts, its_sizes in problems:
+    for problem in parts:
+      if split.endswith('test'):
+        problem.save(os.path.join(folder, f'{split}_labelled'))
+        problem = _blanked(problem)
+      problem.save(os.path.join(folder, split))
+    sizes.append({'split': split, **its_sizes})
+  by_split = pd.DataFrame(sizes).groupby('split', sort=False)
+  means = by_split.mean().round(2)
+  means.insert(0, 'count', by_split.size())
+  return means.to_dict('index')
+
+
+def _blanked(problem):
+  """The problem with its labels withheld, as in the public test split."""
+  if isinstance(problem, Kernel):
+    return dataclasses.replace(
+        problem, runtime_ns=np.zeros_like(problem.runtime_ns),
+        normalizer_ns=np.ones_like(problem.normalizer_ns))
+  return dataclasses.replace(
+      problem, config_runtime=np.zeros_like(problem.config_runtime))
+
+
+# --- Programs with layouts ---------------------------------------------------
+
+
+def _layout_problems() -> Iterator[tuple]:
+  programs = layouts.load()
+  for search in layouts.SEARCHES:
+    for split in SPLITS:
+      for program in programs:
+        if program.split == split:
+          graph = program.graph(search)
+          runtime = graph.config_runtime
+          yield f'xla/{search}/{split}', _parts(program, graph), {
+              'nodes': len(graph.node_opcode),
+              'configurable nodes': len(graph.node_config_ids),
+              'configurations': len(runtime),
+              'runtime over fastest': float(np.mean(runtime / runtime.min()))}
+
+
+def _parts(program: layouts.Program, graph) -> list:
+  """The files of a program; the name of a test program is a hash."""
+  if program.split == 'test':
+    name = hashlib.sha256(program.module).hexdigest()[:32]
+    return [dataclasses.replace(graph, name=name)]
+  if program.split == 'valid':
+    return [graph]
+  return [dataclasses.replace(
+      graph, name=f'{graph.name}_{part}',
+      node_config_feat=graph.node_config_feat[part::PARTS],
+      config_runtime=graph.config_runtime[part::PARTS])
+          for part in range(PARTS)]
+
+
+# --- Kernels with tiles ------------------------------------------------------
+
+
+def _tile_problems(settings: SampleDataSettings) -> Iterator[tuple]:
+  most = dict.fromkeys(SPLITS)
+  if settings.kernels is not None:
+    most = dict.fromkeys(SPLITS, settings.kernels // 7)
+    most['train'] = settings.kernels - 2 * most['test']
+  for split in SPLITS:
+    found = kernels_lib.split_kernels(settings.tpu, split)
+    for compiled in _chosen(found, most[split], settings.seed):
+      graph = compiled.graph_hash()
+      kernel = sample_kernel(
+          compiled, graph[:32] if split == 'test'
+          else f'{compiled.program}_{graph[:16]}', CLOCK_GHZ[settings.tpu],
+          [settings.seed, int(graph[:8], 16)])
+      yield split, [kernel], {
+          'nodes': kernel.num_nodes, 'edges': kernel.num_edges,
+          'configurations': kernel.num_configs,
+          'runtime over default': float(kernel.runtime_rel.mean())}
+
+
+def _chosen(found, most: Optional[int], seed: int) -> list:
   """At most `most` kernels, as evenly from the programs as they allow."""
   chance = np.random.default_rng(seed)
   taken = collections.Counter()
@@ -153,16 +252,6 @@ def _chosen(found, most, seed) -> list:
     taken[program] += 1
   numbers = sorted(number for _, _, number in sorted(turns)[:most])
   return [found[number] for number in numbers]
-
-
-def _blanked(kernel: Kernel) -> Kernel:
-  """The kernel with its labels withheld, as in the public test split."""
-  return dataclasses.replace(
-      kernel, runtime_ns=np.zeros_like(kernel.runtime_ns),
-      normalizer_ns=np.ones_like(kernel.normalizer_ns))
-
-
-# --- Tiles of one kernel -----------------------------------------------------
 
 
 def sample_kernel(compiled: kernels_lib.CompiledKernel, tile_id: str,
