@@ -40,7 +40,7 @@ from tpu_graphs_ext.data.kernel import Kernel
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.errors import UserError, how_to_install
-from tpu_graphs_ext.hlo import layout
+from tpu_graphs_ext.hlo import tiles
 
 # In the CSV and the tables.
 NAME = 'LightGBM'
@@ -76,11 +76,11 @@ class Reading:
     """
     rank = rank_of(node)
     sizes = node[schema.NODE_GROUPS['shape_dimensions']][:rank]
-    physical = layout.physical_dims(
+    physical = tiles.physical_dims(
         node[schema.NODE_GROUPS['layout_minor_to_major']][:rank], rank)
     units = np.ones(rank)
     if not self.in_elements:
-      units[physical] = layout.layout_units(sizes[physical])
+      units[physical] = tiles.layout_units(sizes[physical])
     extents = np.ceil(sizes / units)
     if self.logical:
       return extents, physical[::-1]

@@ -36,12 +36,10 @@ import pack_layouts
 import single_kernel
 
 from tpu_graphs_ext.hlo import (
-  fusions,
-  layout,
   layout_choices,
   libtpu,
-  pjrt,
   protos,
+  tiles,
   tpu_compiler,
 )
 from tpu_graphs_ext.sample import layouts
@@ -70,21 +68,18 @@ _NO_ROOM = 'no_room'
 _LAST = 'final_rematerialization.after_pipeline-start'
 
 
-def compiler(dump: str) -> pjrt.Compiler:
+def compiler(dump: str) -> libtpu.Compiler:
   """libtpu in this process, which leaves stages of each program in a folder."""
-  os.environ.update({
-      'TPU_SKIP_MDS_QUERY': '1', 'TPU_WORKER_HOSTNAMES': 'localhost',
-      'TPU_ACCELERATOR_TYPE': 'v3-8', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
-      'TPU_LOG_DIR': 'disabled', 'XLA_FLAGS': _DUMP.format(dump),
-      'LIBTPU_INIT_ARGS': _QUICKLY})
-  return pjrt.Compiler(
+  os.environ.update(libtpu.ENVIRONMENT, XLA_FLAGS=_DUMP.format(dump),
+                    LIBTPU_INIT_ARGS=_QUICKLY)
+  return libtpu.Compiler(
       libtpu.library(), libtpu.generation_of('v3').topology)
 
 
 class Passes:
   """The compiler's passes over the HLO, without its back end."""
 
-  def __init__(self, tpu: pjrt.Compiler, folder: str):
+  def __init__(self, tpu: libtpu.Compiler, folder: str):
     self._tpu, self._folder = tpu, folder
 
   def run(self, module) -> dict:
@@ -93,7 +88,7 @@ class Passes:
     try:
       self._tpu.compile(_without_room(module).SerializeToString(), 'hlo')
       raise RuntimeError('there is room for the argument')
-    except pjrt.PjrtError as error:
+    except libtpu.PjrtError as error:
       if 'Ran out of memory' not in str(error):
         raise
     return self._stages()
@@ -244,7 +239,7 @@ def compilers_own(assigned, choices) -> list:
 class Cycles:
   """Cycles of kernels, each compiled once."""
 
-  def __init__(self, tpu: pjrt.Compiler, path: str):
+  def __init__(self, tpu: libtpu.Compiler, path: str):
     self._tpu, self._path, self.known = tpu, path, {}
     if os.path.exists(path):
       with open(path) as file:
@@ -252,9 +247,8 @@ class Cycles:
 
   def of_program(self, optimized) -> int | None:
     """The sum over kernels; None if the compiler refuses one of them."""
-    kernels = fusions.kernels_of(optimized)
-    cycles = [(self._of_kernel(kernel), times)
-              for kernel, times in zip(kernels.modules, kernels.runs)]
+    cycles = [(self._of_kernel(kernel.module), kernel.runs)
+              for kernel in tpu_compiler.kernels_of(optimized).kernels]
     if any(count is None for count, _ in cycles):
       return None
     return sum(count * times for count, times in cycles)
@@ -267,7 +261,7 @@ class Cycles:
         module = tpu_compiler.parse_optimized(
             single_kernel.compiled(kernel, self._tpu))
         self.known[key] = cycles_of(module) or moved_cycles(kernel)
-      except pjrt.PjrtError as error:
+      except libtpu.PjrtError as error:
         print(f'  {kernel.name}: {error}'[:300], flush=True)
         self.known[key] = None
       with open(self._path, 'a') as file:
@@ -297,11 +291,11 @@ def moved_cycles(kernel) -> int:
 def _stored_bytes(shape) -> int:
   if shape.tuple_shapes:
     return sum(map(_stored_bytes, shape.tuple_shapes))
-  sizes = [shape.dimensions[d] for d in layout.physical_dims(
+  sizes = [shape.dimensions[d] for d in tiles.physical_dims(
       shape.layout.minor_to_major, len(shape.dimensions))]
   padded = math.prod(math.ceil(size / unit) * unit for size, unit in zip(
-      sizes, layout.layout_units(sizes)))
-  return padded * layout.element_bytes(
+      sizes, tiles.layout_units(sizes)))
+  return padded * tiles.element_bytes(
       protos.PrimitiveType.Name(shape.element_type))
 
 
@@ -400,7 +394,7 @@ def measure(name: str, folder: str, configs: int, passes: Passes,
       try:
         optimized = passes.run(constrained(before, choices, chosen))[_LAST]
         known[chosen] = cycles.of_program(optimized)
-      except pjrt.PjrtError as error:
+      except libtpu.PjrtError as error:
         print(f'  {chosen}: {error}'[:300], flush=True)
         known[chosen] = None
       with open(path + '.jsonl', 'a') as file:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tpu_graphs_ext.hlo import features, fusions, protos
+from tpu_graphs_ext.hlo import features, protos, tpu_compiler
 from tpu_graphs_ext.sample import kernels
 
 COMPILER = 'libtpu 0.0.50.1'
@@ -71,7 +71,8 @@ def program_kernels(folder: str, name: str, counts) -> list:
   with gzip.open(path + '.json.gz', 'rt') as file:
     logged = json.load(file)
   found, few = {}, 0
-  for single in fusions.kernels_of(module).modules:
+  for compiled in tpu_compiler.kernels_of(module).kernels:
+    single = compiled.module
     if single.name not in logged:
       counts['not compiled by itself'] += 1
       continue

@@ -18,8 +18,8 @@ def compiled(kernel, tpu) -> bytes:
   """The kernel as the compiler optimises it, all tensors in main memory.
 
   Args:
-    kernel: `HloModuleProto`, as `fusions.kernels_of` splits it off.
-    tpu: a `pjrt.Compiler`.
+    kernel: `HloModuleProto`, as `tpu_compiler.kernels_of` splits it off.
+    tpu: a `libtpu.Compiler`.
   """
   module = protos.HloModuleProto()
   module.CopyFrom(kernel)

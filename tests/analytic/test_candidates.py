@@ -12,7 +12,7 @@ from support.tiny_hlo import add, convolution, elementwise, product
 from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.analytic.tile_counts import Extent, Loops, Stream
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.hlo import fusions, protos, tuning
+from tpu_graphs_ext.hlo import protos, tpu_compiler, tuning
 from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
 
 LAYOUT_TILE = 8 * 128 * 4  # Bytes, of float32.
@@ -114,11 +114,12 @@ def test_of_too_many_combinations_a_part_is_looked_at(monkeypatch):
   extents = tuple(Extent(1000, 1, number) for number in range(3))
   loops = Loops(TileGrid(axes, 3), (Stream('output', extents, 1.0),), 1.0)
   legal = candidates.candidates(loops)
-  assert legal.combinations == len(legal.choices[0]) ** 3 > 200_000
+  bounds = candidates.choices_of(loops)[0]
+  assert legal.combinations == len(bounds) ** 3 > 200_000
   assert 3000 < legal.looked_at <= 4000
   assert 0 < len(legal.tiles) == len(np.unique(legal.tiles, axis=0))
   # From all over: the first loop's bounds fall to one of its last choices.
-  assert legal.tiles[-1, 0] in legal.choices[0][-len(legal.choices[0]) // 10:]
+  assert legal.tiles[-1, 0] in bounds[-len(bounds) // 10:]
 
 
 def test_the_tiles_of_real_files_are_listed():
@@ -149,7 +150,8 @@ def compiled_kernels(name):
   listed = json.loads(gzip.decompress(
       (folder / f'{name}_candidates.json.gz').read_bytes()))
   whole = protos.as_module((folder / f'{name}.pb').read_bytes())
-  for module in fusions.kernels_of(whole).modules:
+  for kernel in tpu_compiler.kernels_of(whole).kernels:
+    module = kernel.module
     if module.name in listed:
       found = listed[module.name]
       yield module, found['default'], [

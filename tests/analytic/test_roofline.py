@@ -58,5 +58,5 @@ def test_backward_by_hand():
 def test_refusals():
   with pytest.raises(UserError, match='bag_size is 0; it must be above 0'):
     EmbeddingBags(1, 1, 1, 0, 1)
-  with pytest.raises(UserError, match='width is 0; it must be at least 1'):
+  with pytest.raises(UserError, match='width is 0; it must be above 0'):
     EmbeddingBags(1, 1, 1, 1, 0)

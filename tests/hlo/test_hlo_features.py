@@ -136,16 +136,16 @@ def test_unlisted_opcode_and_element_type_are_zero():
 def test_damaged_modules():
   for damage, rule in (
       (lambda entry: entry[1].operand_ids.__setitem__(0, 99),
-       r"operand 99 of 'fusion.22' is not"),
+       r"'fusion.22' takes its input from 99, which is"),
       (lambda entry: entry[1].called_computation_ids.__setitem__(0, 8),
-       r"called computation 8 of 'fusion.22"),
+       r"'fusion.22' takes its input from None"),
       (lambda entry: setattr(entry[0], 'id', 11),
-       'two instructions have the id 11')):
+       'found 4 with 3 ids')):
     module = fused_square()
     damage(module.computations[1].instructions)
     with pytest.raises(UserError, match=rule):
       features.module_arrays(module)
-  with pytest.raises(UserError, match="'empty' has no instructions"):
+  with pytest.raises(UserError, match="'empty': must have instr"):
     features.module_arrays(protos.HloModuleProto(name='empty'))
   with pytest.raises(UserError, match='not an HLO module'):
     features.module_arrays(b'\xff\xff\xff')

@@ -5,7 +5,7 @@ import pytest
 
 from support.feature_tiles import loops_of
 from support.tiny_hlo import add, convolution, elementwise, product
-from tpu_graphs_ext.hlo import layout, protos, tiles
+from tpu_graphs_ext.hlo import protos, tiles
 
 
 def grid_of(module):
@@ -22,18 +22,18 @@ def test_units():
       ([4097], [0], 'F32', (5,)),  # Rank 1: 1024 elements.
       ([3, 5], [], 'F32', (1, 1))):  # No layout.
     grid = grid_of(elementwise(dims, layout_of, element_type))
-    assert grid.output_units == units
-    assert grid.kernel_units == ()
+    assert grid.largest[0] == units
+    assert grid.largest[1] == ()
   for sizes, units in (
       ([], []), ([192], [1024]), ([5, 6], [8, 128]), ([3, 32], [4, 128]),
       ([4, 64], [4, 128]), ([2, 9], [2, 128]), ([7, 1, 300], [1, 2, 128])):
-    assert layout.layout_units(sizes) == units
+    assert tiles.layout_units(sizes) == units
 
 
 def test_reshape_and_scalar_have_no_bounds():
   for module in (elementwise([32, 6400], opcode='reshape'), elementwise([])):
     grid = grid_of(module)
-    assert grid.output_units == grid.kernel_units == ()
+    assert grid.largest[0] == grid.largest[1] == ()
     only = grid.tiles([[]], [[]])
     assert grid.output_bounds(only).shape == (1, 0)
     assert grid.kernel_bounds(only).shape == (1, 0)
@@ -50,14 +50,14 @@ def test_a_reductions_operand_and_the_largest_part_of_a_tuple_are_tiled():
   add(several.computations[0], 13, 'tuple', [], operands=[12, 11])
   for module, root in ((reduces, 12), (several, 13)):
     module.computations[0].root_id = root
-    assert grid_of(module).output_units == (4, 8)
+    assert grid_of(module).largest[0] == (4, 8)
 
 
 def test_grid_of_a_convolution():
   grid = grid_of(convolution())
   # Output: 4, 4, 32 / 8, 384 / 128.  Kernel: 3, 3, 256 / 8, 384 / 128.
-  assert grid.output_units == (4, 4, 4, 3)
-  assert grid.kernel_units == (3, 3, 32, 3)
+  assert grid.largest[0] == (4, 4, 4, 3)
+  assert grid.largest[1] == (3, 3, 32, 3)
   # The last dimension of both are the output features: one loop.
   assert len(grid.axes) == 7
   assert grid.kernel_axes == ((4, 1), (5, 1), (6, 8), (3, 128))
@@ -87,8 +87,8 @@ def test_units_of_the_filter_may_be_others():
   """f32 [64, 256] x [256, 512], the product stored columns first."""
   grid = grid_of(product(64, 256, 512, [0, 1]))
   # 512 / 8 rows of 64 / 128 lanes; the filter has 512 / 128 lanes.
-  assert grid.output_units == (64, 1)
-  assert grid.kernel_units == (32, 4)
+  assert grid.largest[0] == (64, 1)
+  assert grid.largest[1] == (32, 4)
   # 40 rows of 8 are 320 columns: 2.5 units of the filter, so 3.
   rows = grid.tiles([[40, 1]], np.array([[16, 3]]))
   assert grid.kernel_bounds(rows).tolist() == [[16, 3]]
@@ -140,4 +140,4 @@ def test_grids_of_real_kernels(real_kernels):
   }
   for name, units in expected.items():
     grid = grid_of(real_kernels[name].module)
-    assert (grid.kernel_units, grid.output_units) == units
+    assert (grid.largest[1], grid.largest[0]) == units

@@ -64,7 +64,7 @@ def test_modules_that_are_left_out_are_reported(caplog):
     kernels = tuning.tile_kernels(data)
   assert [kernel.program for kernel in kernels] == ['tanh']
   assert 'left out 3 of 4 modules' in caplog.text
-  assert 'one_run no_bounds all_errors' in caplog.text
+  assert 'one_run, no_bounds, all_errors' in caplog.text
 
 
 def test_empty_bounds_are_a_configuration():
@@ -177,7 +177,7 @@ def test_unknown_opcodes_are_named_once(tmp_path, caplog):
   tuning.featurize_file(path, str(tmp_path))
   warning, = [record.message for record in caplog.records
               if 'not in the table' in record.message]
-  assert "'quantum-dot' (" in warning and ' nodes)' in warning
+  assert warning.endswith(': quantum-dot')
 
 
 def test_files_that_cannot_be_used(tmp_path):
@@ -191,9 +191,9 @@ def test_files_that_cannot_be_used(tmp_path):
       str(tmp_path / 'missing.pb'): r'missing\.pb: cannot be read',
       str(tmp_path): 'cannot be read',
       write(tmp_path / 'hlo.pb', tile_data().modules[0].module):
-          'an HLO module, but no measured runs',
+          'bytes are not a whole Tuning',
       write(tmp_path / 'faulty.pb', faulty):
-          r"faulty\.pb: .*'bad': operand 5 of",
+          r"faulty\.pb: .*'bad': .* takes its input from 5",
       write(tmp_path / 'few.pb', few): 'none of its 1 modules has 2 usable'}
   for name, content in (('0', b''), ('1', b'hello'), ('2', b'\x00' * 64),
                         ('3', b'PK\x03')):

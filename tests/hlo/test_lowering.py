@@ -68,9 +68,8 @@ def test_shapes_and_names_of_arguments():
   assert lowering.parse_arguments('') == []
   for name in ('example_arguments', ' models.py:args', 'a.b:C.args'):
     assert lowering.parse_arguments(name) == name.strip()
-  with pytest.raises(UserError, match="no type 'f23'"):
-    lowering.parse_arguments('f23[3]')
-  for text in ('f32', 'f32[3', 'f32[3]x', 'f32[3,,4]', 'f32[' + 60 * '9'):
+  for text in ('f23[3]', 'f32', 'f32[3', 'f32[3]x', 'f32[3,,4]',
+               'f32[' + 60 * '9'):
     with pytest.raises(UserError, match='cannot be read; write'):
       lowering.parse_arguments(text)
 
@@ -90,10 +89,10 @@ def test_functions_of_modules_and_files(module_name):
 
 
 @pytest.mark.parametrize('target, shapes, rule', [
-    ('{}:dens', [], "has no 'dens'; did you mean dense"),
-    ('{}:number', [], 'is not a function, but a int'),
+    ('{}:dens', [], "has no 'dens'"),
+    ('{}:number', [], 'int.* object is not callable'),
     ('{}:fails', [('f32', [3])], r'XLA cannot compile it for the arguments '
-     r"f32\[3\] \(KeyError: KeyError: 'no such layer'\)"),
+     r"TensorSpec\(shape=\(3,\),.* \(KeyError: KeyError: 'no such layer'\)"),
     ('{}:dense', [('f32', [3])], "missing 1 required .* argument: 'w'"),
     ('{}:dense', [], 'arguments .none; give --shapes'),
     ('{}:signed', 'broken_arguments', 'broken_arguments: must return the '
@@ -133,28 +132,9 @@ def test_functions_of_jax_in_another_process(tmp_path, monkeypatch):
         'layers_of_jax:dense', 2 * [('f32', [4, 8])])
 
 
-TEXT = b'HloModule m\nENTRY e {\n  ROOT a = f32[8,16] parameter(0)\n}\n'
-
-
-@pytest.mark.parametrize('name', ['jaxlib', 'json'])
-def test_parsing_text_runs_no_file_of_the_working_folder(
-    tmp_path, monkeypatch, name):
-  (tmp_path / f'{name}.py').write_text(
-      f'open({str(tmp_path / "ran")!r}, "w")\n')
-  monkeypatch.chdir(tmp_path)
-  monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-  # As `python -m` leaves it.
-  monkeypatch.setattr(sys, 'path', [str(tmp_path), '', *sys.path])
-  try:
-    protos.as_module(subprocesses.parse_text('a.txt', TEXT))
-  except UserError as error:
-    assert 'needs jaxlib' in str(error)
-  assert not (tmp_path / 'ran').exists()
-
-
 def test_a_process_that_dies(monkeypatch):
   monkeypatch.setattr(subprocesses.sys, 'executable', '/bin/false')
   with pytest.raises(UserError, match=r'process ended with code 1'):
-    subprocesses.parse_text('a.txt', TEXT)
+    subprocesses.lower_named('a:b', [])
   with pytest.raises(UserError, match=r'--jax_python=/no/python: cannot be'):
-    subprocesses.parse_text('a.txt', TEXT, '/no/python')
+    subprocesses.lower_named('a:b', [], '/no/python')

@@ -1,16 +1,229 @@
-"""The compiler's process, with a fake; Google's compiler where installed."""
+"""Optimised programs -> kernels, by hand and by Google's compiler."""
 
 import os
 import time
 
 import pytest
 
+from support.feature_tiles import loops_of
 from support.libtpu import needs_libtpu
-from support.tiny_hlo import elementwise
+from support.tiny_hlo import add, convolution, elementwise
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.hlo import libtpu, pjrt, subprocesses, tpu_compiler
+from tpu_graphs_ext.hlo import (
+  features,
+  libtpu,
+  protos,
+  subprocesses,
+  tpu_compiler,
+)
 
-V3 = libtpu.GENERATIONS['v3']
+
+def optimized():
+  """entry: a loop whose body has two fusions, then a copy and a sort."""
+  module = protos.HloModuleProto(name='program', entry_computation_id=3)
+  inner = module.computations.add(id=1, root_id=102, name='fused')
+  add(inner, 100, 'parameter', [64, 256])
+  add(inner, 101, 'parameter', [64, 256], parameter_number=1)
+  add(inner, 102, 'add', [64, 256], operands=[100, 101])
+  body = module.computations.add(id=2, root_id=114, name='body')
+  add(body, 110, 'parameter', [])
+  add(body, 111, 'get-tuple-element', [64, 256], operands=[110])
+  for number, operands in ((112, [111, 111]), (113, [112, 111])):
+    add(body, number, 'fusion', [64, 256], operands=operands,
+        called_computation_ids=[1])
+  add(body, 114, 'tuple', [], operands=[112, 113])
+  entry = module.computations.add(id=3, root_id=124, name='entry')
+  add(entry, 120, 'parameter', [64, 256])
+  add(entry, 121, 'while', [], operands=[120], called_computation_ids=[2])
+  add(entry, 122, 'get-tuple-element', [64, 256], operands=[121])
+  add(entry, 123, 'sort', [64, 256], operands=[122])
+  add(entry, 124, 'copy', [64, 256], [0, 1], operands=[123])
+  return module
+
+
+def split(module):
+  """(modules of the kernels, the program)."""
+  program = tpu_compiler.kernels_of(module)
+  return [kernel.module for kernel in program.kernels], program
+
+
+def test_fusions_of_the_entry_and_its_loops():
+  modules, program = split(optimized())
+  assert [(kernel.module.name, kernel.runs) for kernel in program.kernels] == [
+      ('copy.124', 1), ('fusion.112', 1), ('fusion.113', 1)]
+  assert program.passed_over == {'sort': 1} and program.open_loops == 1
+  # parameter, copy; 3 of the fused computation, parameters, the fusion.
+  assert [len(features.module_arrays(module).node_opcode)
+          for module in modules] == [2, 5, 6]
+  # An operand that is read twice is one parameter.
+  entry = modules[1].computations[-1]
+  assert list(entry.instructions[-1].operand_ids) == 2 * [
+      entry.instructions[0].id]
+  assert [node.parameter_number
+          for node in modules[2].computations[-1].instructions[:2]] == [0, 1]
+  assert loops_of(modules[0]).grid.largest[0] == (32, 1)
+  assert loops_of(modules[2]).grid.largest[0] == (8, 2)
+
+
+def counting(start, end, direction, step=1, opcode='add'):
+  """A loop over one fusion, from `start` until `end` by `step`."""
+  module = optimized()
+  entry, body = module.computations[2], module.computations[1]
+  condition = module.computations.add(id=4, root_id=133, name='condition')
+  for computation, number in ((condition, 130), (body, 115)):
+    add(computation, number, 'get-tuple-element', [], operands=[110],
+        element_type='S32')
+  add(condition, 131, 'constant', [], element_type='S32')
+  condition.instructions[1].literal.s32s.append(end)
+  add(condition, 133, 'compare', [], operands=[130, 131], element_type='PRED',
+      comparison_direction=direction)
+  add(body, 116, 'constant', []).literal.s32s.append(step)
+  counter = add(body, 117, opcode, [], operands=[115, 116])
+  body.instructions[4].operand_ids[0] = counter.id
+  add(entry, 125, 'constant', []).literal.s32s.append(start)
+  add(entry, 126, 'copy', [], operands=[125])
+  add(entry, 127, 'tuple', [], operands=[126, 120])
+  loop = entry.instructions[1]
+  loop.operand_ids[:] = [127]
+  loop.called_computation_ids[:] = [2, 4]
+  return module
+
+
+def test_trips_of_a_loop():
+  for counter, trips in (
+      ((0, 12, 'LT'), 12), ((3, 12, 'LT', 2), 5), ((5, 5, 'LT'), 0),
+      ((9, 0, 'LT', -3), None), ((0, 12, 'NE'), None),
+      ((0, 12, 'LT', 1, 'multiply'), None)):
+    program = tpu_compiler.kernels_of(counting(*counter))
+    runs = {kernel.module.name: kernel.runs for kernel in program.kernels}
+    assert runs['fusion.112'] == (1 if trips is None else trips), counter
+    assert runs['copy.124'] == 1
+    assert program.open_loops == (trips is None)
+
+
+def test_scalar_constants_stay_and_so_does_a_single_kernel(shared_data):
+  module = convolution()
+  assert split(module)[0][0] is module
+  for entry in protos.TuningData.FromString(
+      (shared_data / 'op_tuning_data.pb').read_bytes()).modules:
+    assert split(entry.module)[0] == [entry.module]
+  module = elementwise([64, 256])
+  entry = module.computations[0]
+  add(entry, 12, 'constant', [])
+  add(entry, 13, 'pad', [72, 256], operands=[11, 12])
+  entry.root_id = 13
+  pad = split(module)[0][1].computations[-1]
+  assert [node.opcode for node in pad.instructions] == [
+      'parameter', 'constant', 'pad']
+
+
+def test_damaged_modules():
+  for damage in (
+      lambda module: setattr(module, 'entry_computation_id', 77),
+      lambda module: module.computations[2].instructions[1]
+      .called_computation_ids.append(3),  # A loop that contains itself.
+      lambda module: module.computations[1].instructions[2]
+      .called_computation_ids.append(77),
+      lambda module: module.computations[2].instructions[4]
+      .operand_ids.append(77)):
+    module = optimized()
+    damage(module)
+    with pytest.raises(UserError, match=r"'program' refers to .*(77|itself)"):
+      tpu_compiler.kernels_of(module)
+
+
+def test_windows_that_are_missing_or_infeasible():
+  root = tpu_compiler.root_of(elementwise([64, 256]))
+  assert tpu_compiler.window_of(root) is None
+  root.backend_config = b'{"window_config": {"estimated_cycles": "9223372036854'
+  assert tpu_compiler.window_of(root) is None
+  root.backend_config += b'775807", "output_window_bounds": ["8", "2"]}}'
+  assert tpu_compiler.window_of(root) == ((8, 2), (), None)
+
+
+# --- The compiler -------------------------------------------------------------
+
+
+def test_positions_are_those_of_the_header():
+  import tensorflow as tf
+  path = os.path.join(os.path.dirname(tf.__file__),
+                      'include/xla/pjrt/c/pjrt_c_api.h')
+  with open(path, encoding='utf-8') as header:
+    names = [line.split('(')[1].split(')')[0] for line in header
+             if line.startswith('  _PJRT_API_STRUCT_FIELD(')]
+  assert libtpu.FUNCTIONS == {
+      name: names.index(name) for name in libtpu.FUNCTIONS}
+
+
+# In the process, in place of libtpu.
+FAKE = '''
+import os, time
+from tpu_graphs_ext.hlo import libtpu
+class Compiler:
+  def __init__(self, library, topology):
+    pass
+  def compile(self, program, program_format):
+    print('printed', flush=True)
+    if program == b'bad':
+      raise libtpu.PjrtError('no\\n shape')
+    if program == b'abort':
+      sys.stderr.write('F0000 Check failed: x\\nthe stack')
+      sys.stderr.flush()
+      os.abort()
+    if program == b'hang':
+      time.sleep(60)
+    return program_format.encode() + program
+libtpu.Compiler = Compiler
+'''
+
+
+def test_a_compiler_that_refuses_ends_or_hangs(monkeypatch):
+  before, after = subprocesses._START.rsplit('; ', 1)
+  monkeypatch.setattr(subprocesses, '_START', f'{before}{FAKE}{after}')
+
+  def compiled(program, seconds=60.0):
+    return subprocesses.compile_program(
+        'unused', 'unused', program, 'mlir', seconds)
+
+  assert compiled(b'a' * 200_000) == b'mlir' + b'a' * 200_000
+  start = time.monotonic()
+  for program, message in (
+      (b'bad', r'refuses it \(no shape\)'),
+      (b'abort', r'ended with code -6 \(F0000 Check failed: x\)'),
+      (b'hang', 'more than 3 s')):
+    with pytest.raises(subprocesses.CompileError, match=message):
+      compiled(program, 3)
+  assert time.monotonic() - start < 30
+
+
+def test_generation_and_library_that_are_missing(monkeypatch):
+  with pytest.raises(UserError, match=r'cannot be loaded .*\[tpu\]'):
+    subprocesses.compile_program(os.__file__, 'v3:2x2x1', b'')
+  with pytest.raises(UserError, match=r'v5x.* v2, v3, v4, v5e, v5p'):
+    libtpu.generation_of('v5x')
+  monkeypatch.delenv(libtpu.LIBRARY_VARIABLE, raising=False)
+  monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+  with pytest.raises(UserError, match=r'not installed.*install -e "\.\[tpu\]"'):
+    libtpu.library()
+  monkeypatch.setenv(libtpu.LIBRARY_VARIABLE, '/no/libtpu.so')
+  with pytest.raises(UserError, match=r'is missing \(/no/libtpu\.so\)'):
+    libtpu.library()
+
+
+def test_pallas_kernels_of_another_jax(monkeypatch):
+  def refuse(*_):
+    raise subprocesses.CompileError('the compiler refuses it (locations)')
+
+  monkeypatch.setattr(tpu_compiler, 'library', lambda: 'unused')
+  monkeypatch.setattr(subprocesses, 'compile_program', refuse)
+  v3 = libtpu.GENERATIONS['v3']
+  with pytest.raises(subprocesses.CompileError, match=r'locations\)$'):
+    tpu_compiler.compile_program(b'sine', v3)
+  with pytest.raises(subprocesses.CompileError, match=r'libtpu of the JAX '
+                     r'that lowers them: name that one in TPU_GRAPHS_EXT_LIB'):
+    tpu_compiler.compile_program(b'.. tpu_custom_call ..', v3)
+
+
 # tanh(a @ b), then a loop of five trips over sine.
 PROGRAM = b"""
 func.func @main(%a: tensor<128x256xf32>, %b: tensor<256x256xf32>)
@@ -37,94 +250,6 @@ func.func @main(%a: tensor<128x256xf32>, %b: tensor<256x256xf32>)
 """
 
 
-def test_positions_are_those_of_the_header():
-  import tensorflow as tf
-  path = os.path.join(os.path.dirname(tf.__file__),
-                      'include/xla/pjrt/c/pjrt_c_api.h')
-  with open(path, encoding='utf-8') as header:
-    names = [line.split('(')[1].split(')')[0] for line in header
-             if line.startswith('  _PJRT_API_STRUCT_FIELD(')]
-  assert pjrt.FUNCTIONS == {name: names.index(name) for name in pjrt.FUNCTIONS}
-
-
-# In the process, in place of libtpu.
-FAKE = '''
-import os, time
-from tpu_graphs_ext.hlo import subprocesses
-class Compiler:
-  def __init__(self, library, topology):
-    pass
-  def compile(self, program, program_format):
-    print('printed', flush=True)
-    if program == b'bad':
-      raise subprocesses.pjrt.PjrtError('no\\n shape')
-    if program == b'abort':
-      sys.stderr.write('F0000 Check failed: x\\nthe stack')
-      sys.stderr.flush()
-      os.abort()
-    if program == b'hang':
-      time.sleep(60)
-    return program_format.encode() + program
-subprocesses.pjrt.Compiler = Compiler
-'''
-
-
-def test_a_compiler_that_refuses_ends_or_hangs(monkeypatch):
-  before, after = subprocesses._START.rsplit('; ', 1)
-  monkeypatch.setattr(subprocesses, '_START', f'{before}{FAKE}{after}')
-
-  def compiled(program, seconds=60.0):
-    return subprocesses.compile_program(
-        'unused', 'unused', program, 'mlir', seconds)
-
-  assert compiled(b'a' * 200_000) == b'mlir' + b'a' * 200_000
-  for program, message in (
-      (b'bad', r'refuses it \(no shape\)'),
-      (b'abort', r'ended with code -6 \(F0000 Check failed: x\)')):
-    with pytest.raises(subprocesses.CompileError, match=message):
-      compiled(program)
-  start = time.monotonic()
-  with pytest.raises(subprocesses.CompileError, match='more than 3 s'):
-    compiled(b'hang', 3)
-  assert time.monotonic() - start < 30
-
-
-def test_generation_and_library_that_are_missing(monkeypatch):
-  with pytest.raises(UserError, match=r'cannot be loaded .*\[tpu\]'):
-    subprocesses.compile_program(os.__file__, 'v3:2x2x1', b'')
-  with pytest.raises(UserError, match=r"v5x.* v2, v3, v4, v5e.*did you mean"):
-    libtpu.generation_of('v5x')
-  monkeypatch.delenv(libtpu.LIBRARY_VARIABLE, raising=False)
-  monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
-  with pytest.raises(UserError, match=r'pip install -e "\.\[tpu\]"'):
-    libtpu.library()
-  monkeypatch.setenv(libtpu.LIBRARY_VARIABLE, '/no/libtpu.so')
-  with pytest.raises(UserError, match=r'/no/libtpu\.so: no such file'):
-    libtpu.library()
-
-
-def test_windows_that_are_missing_or_infeasible():
-  root = tpu_compiler.root_of(elementwise([64, 256]))
-  assert tpu_compiler.window_of(root) is None
-  root.backend_config = b'{"window_config": {"estimated_cycles": "9223372036854'
-  assert tpu_compiler.window_of(root) is None
-  root.backend_config += b'775807", "output_window_bounds": ["8", "2"]}}'
-  assert tpu_compiler.window_of(root) == ((8, 2), (), None)
-
-
-def test_pallas_kernels_of_another_jax(monkeypatch):
-  def refuse(*_):
-    raise subprocesses.CompileError('the compiler refuses it (locations)')
-
-  monkeypatch.setattr(tpu_compiler, 'library', lambda: 'unused')
-  monkeypatch.setattr(subprocesses, 'compile_program', refuse)
-  with pytest.raises(subprocesses.CompileError, match=r'locations\)$'):
-    tpu_compiler.compile_program(b'sine', V3)
-  with pytest.raises(subprocesses.CompileError, match=r'libtpu of the JAX '
-                     r'that lowers them: name that one in TPU_GRAPHS_EXT_LIB'):
-    tpu_compiler.compile_program(b'.. tpu_custom_call ..', V3)
-
-
 @needs_libtpu
 def test_every_generation_compiles():
   for generation in libtpu.GENERATIONS.values():
@@ -136,4 +261,4 @@ def test_every_generation_compiles():
             for window in windows] == [(2, 2), (2, 0)], generation
     assert all(500 < window.cycles < 10_000 for window in windows)
   with pytest.raises(subprocesses.CompileError, match=r'refuses it .*garbage'):
-    tpu_compiler.compile_program(b'garbage', V3, 'mlir')
+    tpu_compiler.compile_program(b'garbage', libtpu.GENERATIONS['v3'], 'mlir')

@@ -5,7 +5,7 @@ import dataclasses
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain, feature_loops, tile_counts
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.hlo import layout
+from tpu_graphs_ext.hlo import tiles
 
 models = load_models.models_module()
 
@@ -49,12 +49,12 @@ def test_vector_costs_are_those_of_the_package():
 
 def test_elements_have_as_many_bytes():
   assert models._ELEMENT_BYTES == tuple(
-      layout.element_bytes(name) for name in schema.ELEMENT_TYPES)
+      tiles.element_bytes(name) for name in schema.ELEMENT_TYPES)
 
 
 def test_the_machine_is_the_one_of_the_analytic_model():
   preset = models._MACHINES[0]._asdict()
-  assert preset.pop('lanes') == preset.pop('matrix_side') == layout.LANES
-  assert preset.pop('sublanes') == layout.SUBLANES
+  assert preset.pop('lanes') == preset.pop('matrix_side') == tiles.LANES
+  assert preset.pop('sublanes') == tiles.SUBLANES
   assert preset.pop('matrix_min_rows') == tile_counts.MATRIX_MIN_ROWS
   assert preset == dataclasses.asdict(explain.TpuConstants())

@@ -11,8 +11,8 @@ from support.libtpu import needs_libtpu
 from support.tiny_hlo import add, convolution, elementwise
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import (
-  hlo_files,
   libtpu,
+  protos,
   subprocesses,
   tpu_compiler,
 )
@@ -158,7 +158,7 @@ def test_names_are_told_apart_and_odd_kernels_named():
       'the model does not know what erf does: no number of the data set '
       'stands for it',)
   assert kernel_sources._from_hlo(
-      'f.pb', hlo_files.HloFile(high, True), V3).faults[0].startswith('f.pb: ')
+      'f.pb', protos.HloFile(high, True), V3).faults[0].startswith('f.pb: ')
 
 
 def test_programs_are_compiled(tmp_path, monkeypatch):

@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from support import tiny_hlo
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.analytic import products
-from tpu_graphs_ext.analytic.blocks import Product
+from tpu_graphs_ext.analytic.blocks import Product, product_of
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos
 from tpu_graphs_ext.serving import blocks
@@ -34,25 +33,25 @@ def product_module(x=(512, 256), w=(256, 1024), out=(512, 1024),
 
 
 def test_products_of_matrices():
-  assert products.product_of(product_module()) == Product(
+  assert product_of(product_module()) == Product(
       1, 512, 256, 1024, 2, 2, 2)
   whole = product_module(types=('S8', 'S8', 'S32'))
-  assert products.product_of(whole) == Product(
+  assert product_of(whole) == Product(
       1, 512, 256, 1024, 1, 1, 4, narrow='int8')
   floats = product_module(types=('F8E4M3FN', 'F8E5M2', 'BF16'))
-  assert products.product_of(floats) == Product(
+  assert product_of(floats) == Product(
       1, 512, 256, 1024, 1, 1, 2, narrow='fp8')
   # jnp.einsum('bqhd,bkhd->bhqk'): batch 2 x 4, k 128, rows 64, columns 32.
   attention = product_module(
       (2, 64, 4, 128), (2, 32, 4, 128), (2, 4, 64, 32),
       lhs_contracting_dimensions=[3], rhs_contracting_dimensions=[3],
       lhs_batch_dimensions=[0, 2], rhs_batch_dimensions=[0, 2])
-  assert products.product_of(attention) == Product(8, 64, 128, 32, 2, 2, 2)
+  assert product_of(attention) == Product(8, 64, 128, 32, 2, 2, 2)
   # Rows are the first argument's, whatever the order.
   module = product_module(
       out=(1024, 512), swapped=True, lhs_contracting_dimensions=[0],
       rhs_contracting_dimensions=[1])
-  assert products.product_of(module) == Product(1, 512, 256, 1024, 2, 2, 2)
+  assert product_of(module) == Product(1, 512, 256, 1024, 2, 2, 2)
 
 
 def test_calls_of_jitted_functions_are_inlined():
@@ -70,7 +69,7 @@ def test_calls_of_jitted_functions_are_inlined():
                called_computation_ids=[1])
   tiny_hlo.add(entry, 23, 'get-tuple-element', [512, 1024], operands=[22],
                tuple_index=1)
-  assert products.product_of(module) == Product(1, 512, 256, 1024, 2, 2, 2)
+  assert product_of(module) == Product(1, 512, 256, 1024, 2, 2, 2)
 
 
 def test_weights_are_read_in_the_type_that_they_are_stored_in():
@@ -82,23 +81,23 @@ def test_weights_are_read_in_the_type_that_they_are_stored_in():
                element_type='BF16')
   dot.operand_ids[:] = [10, 13]
   entry.instructions.append(dot)
-  assert products.product_of(module) == Product(1, 512, 256, 1024, 2, 1, 2)
+  assert product_of(module) == Product(1, 512, 256, 1024, 2, 1, 2)
 
 
 def test_what_is_no_product_of_two_arguments_is_refused():
   with pytest.raises(UserError, match=r'is one matrix product.* has tanh'):
-    products.product_of(tiny_hlo.elementwise([4, 8]))
+    product_of(tiny_hlo.elementwise([4, 8]))
   module = product_module()
   tiny_hlo.add(module.computations[0], 14, 'dot', [512, 1024],
                operands=[10, 11])
   with pytest.raises(UserError, match='this one has 2 dots'):
-    products.product_of(module)
+    product_of(module)
   module = product_module((256, 256), (256, 256), (256, 256))
   module.computations[0].instructions[2].operand_ids[:] = [10, 10]
   with pytest.raises(UserError, match='an argument by itself'):
-    products.product_of(module)
+    product_of(module)
   with pytest.raises(UserError, match='of the type f64; blocks are ranked for'):
-    products.product_of(product_module(types=('F64', 'F64', 'F64')))
+    product_of(product_module(types=('F64', 'F64', 'F64')))
 
 
 PRODUCT = Product(1, 2048, 8192, 8192, 2, 2, 2)

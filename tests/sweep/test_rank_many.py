@@ -251,5 +251,5 @@ def test_all_legal_tiles_of_files(saved_model_dir, tmp_path, inline,
   first, second = rows_in(out.read_bytes())
   assert list(first) == list(second) == list(rank_many.LEGAL)
   assert first['tile_id'] == '(3,)' and first['notes'][-1] == 'a note'
-  assert 'b.hlo' in second['error'] and 'neither HLO text' in second['error']
+  assert 'b.hlo' in second['error'] and 'not a whole Hlo' in second['error']
   assert summary.configs == 4

@@ -4,7 +4,6 @@ tile_counts    a kernel as a loop nest: steps, bytes, rows of its tiles
 feature_loops  reads the loop nest off a kernel's features
 candidates     the legal tiles of a kernel
 explain        one tile: steps, bytes, padding, and which term bounds it
-products       HLO -> the one matrix product that it is
 blocks         the blocks of a matrix product as a Pallas kernel
 roofline       embedding operators on a GPU
 """

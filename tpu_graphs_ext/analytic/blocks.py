@@ -8,18 +8,21 @@ the previous result goes out; a block that the next step needs stays on chip.
            max(matrix unit + accumulation + overhead, blocks of the next step
                in + result of the previous step out) + last block out
 
-Nothing hides the first blocks in and the last one out, which makes the largest
-blocks expensive. Transfers hide a step's overhead as they hide computing, so
-small blocks cost no more where memory is the bottleneck.
+Nothing hides the first blocks in and the last one out, so the largest blocks
+are expensive. Small ones cost no more where memory is the bottleneck.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Sequence
 
 import numpy as np
+
+from tpu_graphs_ext.errors import UserError, shortened
+from tpu_graphs_ext.hlo import protos
 
 LANES = 128
 STEP_NS = 800.0  # Overhead of a step of the grid.
@@ -40,9 +43,7 @@ class Machine:
   fp8_speedup: float
   matrix_unit: int  # Its rows and columns; fewer rows of input cost the same.
   vmem_bytes: int  # On-chip memory.
-  # Whether the matrix unit adds to its last result itself, as JAX's table of
-  # generations says.
-  accumulates: bool = False
+  accumulates: bool = False  # The matrix unit adds to its last result itself.
 
   @property
   def usable_bytes(self) -> int:
@@ -93,11 +94,9 @@ def vmem_bytes(product: Product, blocks: np.ndarray) -> np.ndarray:
 def times_ns(product: Product, blocks: np.ndarray,
              machine: Machine) -> np.ndarray:
   """Times in ns of int64 [blocks, 3] (bm, bk, bn): float64 [blocks]."""
-  bm, bk, bn = blocks.T.astype(float)
-  rows, inner, columns = (
-      np.ceil(size / block) for size, block in zip(
-          (product.m, product.k, product.n), (bm, bk, bn)))
-  rows = product.batch * rows
+  rows, inner, columns = np.ceil(
+      [product.m, product.k, product.n] / blocks.astype(float)).T
+  rows *= product.batch
   x, w, out = (part / machine.bytes_per_ns
                for part in _block_bytes(product, blocks))
   compute = _compute_ns(product, blocks, machine, inner > 1)
@@ -121,11 +120,9 @@ def _compute_ns(product, blocks, machine, in_parts) -> np.ndarray:
           product.narrow, 1)
   flops = 2 * np.maximum(bm, unit) * (
       np.ceil(bk / unit) * unit) * (np.ceil(bn / unit) * unit)
-  compute = STEP_NS + flops / per_ns
-  if machine.accumulates:
-    return compute
-  return compute + np.where(
-      in_parts, 8 * bm * bn / _ACCUMULATED_BYTES_PER_NS, 0)
+  return STEP_NS + flops / per_ns + np.where(
+      in_parts & (not machine.accumulates),
+      8 * bm * bn / _ACCUMULATED_BYTES_PER_NS, 0)
 
 
 def _block_bytes(product, blocks) -> tuple:
@@ -142,24 +139,16 @@ def usual_blocks(product: Product, machine: Machine) -> np.ndarray:
   such divisors. Only blocks that fit on-chip memory.
   """
   most = min(_MOST_ROWS, _rounded_up(product.m, product.sublanes))
-  sizes = [sorted({min(rows, most) for rows in _powers(LANES, _MOST_ROWS)}),
-           _divisors(product.k),
-           _divisors(product.n) if product.n % LANES == 0
-           else _powers(LANES, product.n)]
-  grid = np.stack(np.meshgrid(*sizes, indexing='ij'), -1).reshape(-1, 3)
+  powers = [LANES << power for power in range(32)]
+  sizes = [{min(rows, most) for rows in powers}]
+  for size in product.k, product.n:
+    sizes.append({size, *(part for part in range(LANES, size, LANES)
+                          if size % part == 0)})
+  if product.n % LANES:
+    sizes[2].update(power for power in powers if power < product.n)
+  grid = np.stack(np.meshgrid(*map(sorted, sizes), indexing='ij'), -1)
+  grid = grid.reshape(-1, 3)
   return grid[vmem_bytes(product, grid) <= machine.usable_bytes]
-
-
-def _powers(first: int, size: int) -> list[int]:
-  """first, 2 first, ... below `size`, and `size` itself."""
-  count = max(0, math.ceil(math.log2(max(1, size / first))))
-  return [first * 2**power for power in range(count)] + [size]
-
-
-def _divisors(size: int) -> list[int]:
-  """Multiples of 128 that divide `size`, and `size` itself."""
-  found = [part for part in range(LANES, size, LANES) if size % part == 0]
-  return [*found, size]
 
 
 def _rounded_up(size: int, unit: int) -> int:
@@ -169,15 +158,14 @@ def _rounded_up(size: int, unit: int) -> int:
 def fault_of(product: Product, block: Sequence[int],
              machine: Machine) -> str:
   """Why a Pallas kernel cannot have a block; '' if it can."""
-  bm, bk, bn = block
-  for name, size, whole, unit in (
-      ('bm', bm, product.m, product.sublanes), ('bk', bk, product.k, LANES),
-      ('bn', bn, product.n, LANES)):
+  for name, size, whole, unit in zip(
+      ('bm', 'bk', 'bn'), block, (product.m, product.k, product.n),
+      (product.sublanes, LANES, LANES)):
     if size % unit and size != whole:
       return f'{name} is neither a multiple of {unit} nor the whole {whole:,}'
     if size > _rounded_up(whole, unit):
       return f'{name} is larger than the whole {whole:,}'
-  if product.k % bk:
+  if product.k % block[1]:
     return (f'bk does not divide {product.k:,}, so the last block would have '
             'undefined values')
   needed = float(vmem_bytes(product, np.array([block]))[0])
@@ -185,3 +173,106 @@ def fault_of(product: Product, block: Sequence[int],
     return (f'takes {needed / _MIB:,.1f} MiB; blocks may take '
             f'{machine.usable_bytes / _MIB:,.0f} MiB of on-chip memory')
   return ''
+
+
+# --- The product of a function ------------------------------------------------
+
+# Allowed beside the product: they move or round numbers.
+_MOVES = frozenset({'parameter', 'transpose', 'reshape', 'copy', 'bitcast',
+                    'bitcast-convert', 'convert', 'tuple', 'call',
+                    'get-tuple-element'})
+_NARROW = {'S8': 'int8', 'U8': 'int8', 'F8E4M3FN': 'fp8', 'F8E5M2': 'fp8'}
+_BYTES = {'F32': 4, 'BF16': 2, 'F16': 2, 'S32': 4, **dict.fromkeys(_NARROW, 1)}
+
+
+def product_of(module: protos.HloModuleProto) -> Product:
+  """The product that a module computes of its two parameters.
+
+  Rows are the first parameter's, columns the second's. Element types are those
+  in main memory, before and after any conversion.
+  The module is as the function was lowered, not optimised. Raises UserError if
+  it computes anything else, or with other types.
+  """
+  opcodes = collections.Counter(node.opcode for node in protos.nodes(module))
+  others = sorted(set(opcodes) - _MOVES - {'dot'})
+  if opcodes['dot'] != 1 or others:
+    found = shortened([*others, f'{opcodes["dot"]} dots'])
+    raise UserError(
+        f'{module.name}: blocks are ranked for a function that is one matrix '
+        'product, such as jnp.matmul or jnp.einsum of its two arguments; this '
+        f'one has {found}')
+  dot = next(node for node in protos.nodes(module) if node.opcode == 'dot')
+  values, numbers = _Values(module), dot.dot_dimension_numbers
+  batch, inner, rows = _sizes(
+      values.nodes[dot.operand_ids[0]], numbers.lhs_batch_dimensions,
+      numbers.lhs_contracting_dimensions)
+  columns = _sizes(
+      values.nodes[dot.operand_ids[1]], numbers.rhs_batch_dimensions,
+      numbers.rhs_contracting_dimensions)[2]
+  left, right = map(values.parameter, dot.operand_ids)
+  if left.id == right.id:
+    raise UserError(f'{module.name}: multiplies an argument by itself; blocks '
+                    'are ranked for products of two arguments')
+  if left.parameter_number > right.parameter_number:  # einsum may swap them.
+    left, right, rows, columns = right, left, columns, rows
+  result = values.made(values.roots[module.entry_computation_id])
+  while result.opcode == 'tuple' and len(result.operand_ids) == 1:
+    result = values.made(result.operand_ids[0])
+  narrow = {_NARROW.get(_type(values.nodes[operand]), '')
+            for operand in dot.operand_ids}
+  return Product(
+      batch, rows, inner, columns, *(
+          _bytes(module.name, node) for node in (left, right, result)),
+      narrow=narrow.pop() if len(narrow) == 1 else '')
+
+
+class _Values:
+  """Where values come from; JAX calls jitted functions."""
+
+  def __init__(self, module: protos.HloModuleProto):
+    self.nodes = {node.id: node for node in protos.nodes(module)}
+    self.roots = {c.id: c.root_id for c in module.computations}
+    self._callers = {called: node for node in self.nodes.values()
+                     for called in node.called_computation_ids}
+    self._homes = {node.id: c.id for c in module.computations
+                   for node in c.instructions}
+
+  def made(self, number: int) -> protos.HloInstructionProto:
+    """The instruction that makes a value, behind calls and tuples."""
+    node = self.nodes[number]
+    if node.opcode == 'call':
+      return self.made(self.roots[node.called_computation_ids[0]])
+    caller = self._callers.get(self._homes[number])
+    if node.opcode == 'parameter' and caller is not None:
+      return self.made(caller.operand_ids[node.parameter_number])
+    if node.opcode == 'get-tuple-element':
+      parts = self.made(node.operand_ids[0]).operand_ids
+      return self.made(parts[node.tuple_index])
+    return node
+
+  def parameter(self, number: int) -> protos.HloInstructionProto:
+    """The function's parameter that a value is computed from."""
+    node = self.made(number)
+    return self.parameter(node.operand_ids[0]) if node.operand_ids else node
+
+
+def _sizes(node, batch, contracted) -> tuple[int, int, int]:
+  """(batch, contracted, other) elements of an operand."""
+  sizes = list(node.shape.dimensions)
+  others = [size for dim, size in enumerate(sizes)
+            if dim not in batch and dim not in contracted]
+  return (math.prod(sizes[dim] for dim in batch),
+          math.prod(sizes[dim] for dim in contracted), math.prod(others))
+
+
+def _type(node) -> str:
+  return protos.PrimitiveType.Name(node.shape.element_type)
+
+
+def _bytes(name, node) -> int:
+  kind = _type(node)
+  if kind not in _BYTES:
+    raise UserError(f'{name}: {node.name} has elements of the type '
+                    f'{kind.lower()}; blocks are ranked for '
+                    f'{", ".join(_BYTES).lower()}')
+  return _BYTES[kind]

@@ -1,18 +1,16 @@
 """The legal tiles of a kernel: those that a TPU's tuner would choose from.
 
-A loop's bounds are {ceil(units / n) for n = 1, 2, ...}, see
-`hlo.tiles.bound_candidates`. They are rounded up to a multiple of a step where
-a tile would otherwise end inside something that is moved whole: the lanes of
-another tensor of a product, or of a result; an element of an image with zeros
-in between. 1000 features that are rows of 8 in the output and lanes of 128 in
-the filter go in steps of 16 rows. Rows of a product that are not lanes of any
-tensor have both the plain and the rounded bounds.
+A loop's bounds are those of `hlo.tiles.bound_candidates`, rounded up to a
+multiple of a step where a tile would otherwise end inside something that is
+moved whole: the lanes of another tensor of a product, or of a result; an
+element of an image with zeros in between. 1000 features that are rows of 8 in
+the output and lanes of 128 in the filter go in steps of 16 rows. Rows of a
+product that are not lanes of any tensor have both kinds of bounds.
 
 A tile must fit on-chip memory, by estimate: two blocks of each stream, or one
 if it has no other; for a product also the operands as the matrix unit takes
 them, and the sums unless the output's block holds them. Some measured tiles
-need more than there is, hence the tolerance. docs/ranking.md says how many of
-the real and of the compiler's tiles these rules list.
+need more than there is, hence the tolerance.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ import numpy as np
 
 from tpu_graphs_ext.analytic import tile_counts
 from tpu_graphs_ext.analytic.tile_counts import Loops
-from tpu_graphs_ext.hlo import layout, tiles
+from tpu_graphs_ext.hlo import tiles
 
 MEMORY_BYTES = 16 * 2**20  # On-chip memory of a TPU v3 core.
 TOLERANCE = 1.2  # Of the estimate of on-chip memory.
@@ -36,56 +34,42 @@ _OPERAND_BYTES = 2  # Of an element that the matrix unit multiplies.
 
 
 class Candidates(NamedTuple):
-  """Legal tiles of one kernel.
-
-  `tiles`, int64 [tiles, axes], are bounds of each loop in the order of
-  `choices`, the last loop's changing fastest.
-  """
-  tiles: np.ndarray
-  choices: list[list[int]]  # Bounds of each loop, largest first.
+  """Legal tiles of one kernel."""
+  tiles: np.ndarray  # int64 [tiles, axes], the largest bounds first.
   combinations: int  # Of all bounds.
   looked_at: int  # Combinations that were tried.
   fitting: int  # How many of those fit on-chip memory.
 
   def with_extra(self, others: np.ndarray) -> Candidates:
     """Appends those of int64 [others, axes] that are not listed yet."""
-    if not others.shape[1]:  # A scalar has one tile.
-      return self
-    others = np.unique(others, axis=0)
-    listed = np.isin(_as_records(others), _as_records(self.tiles))
-    return self._replace(tiles=np.concatenate([self.tiles, others[~listed]]))
-
-
-def _as_records(rows: np.ndarray) -> np.ndarray:
-  """[tiles]: each row as one value, to look it up."""
-  rows = np.ascontiguousarray(rows, np.int64)
-  return rows.view([('', np.int64)] * rows.shape[1])[:, 0]
+    extra = sorted(set(map(tuple, others.tolist()))
+                   - set(map(tuple, self.tiles.tolist())))
+    return self._replace(tiles=np.concatenate([
+        self.tiles, np.array(extra, np.int64).reshape(
+            len(extra), others.shape[1])]))
 
 
 def candidates(loops: Loops, most: Optional[int] = None) -> Candidates:
   """The legal tiles of a kernel; a kernel without bounds has one.
 
-  Args:
-    loops: the kernel.
-    most: at most this many, drawn evenly and always the same; None for all.
+  At most `most` of them, drawn evenly and always the same; None for all.
   """
   choices = choices_of(loops)
   total = math.prod(map(len, choices))
   tolerance = TOLERANCE if loops.matrix is None else PRODUCT_TOLERANCE
+  if not loops.grid.bounded:  # It has one tile, whether it fits or not.
+    tolerance = math.inf
   looked_at, found = 0, []
   for numbers in _numbers(total):
     needed = needed_bytes(loops, _tiles_of(numbers, choices))
     found.append(numbers[needed <= tolerance * MEMORY_BYTES])
     looked_at += len(numbers)
   numbers = np.concatenate(found)
-  if not loops.grid.bounded:  # It has one tile, whether it fits or not.
-    numbers = np.zeros(1, np.int64)
   fitting = len(numbers)
   if most is not None and fitting > most:
     numbers = np.sort(np.random.default_rng(0).choice(
         numbers, most, replace=False))
-  return Candidates(
-      _tiles_of(numbers, choices), choices, total, looked_at, fitting)
+  return Candidates(_tiles_of(numbers, choices), total, looked_at, fitting)
 
 
 def _numbers(total: int) -> Iterator[np.ndarray]:
@@ -130,15 +114,15 @@ def _bounds(loops: Loops, number: int, axis: tiles.Axis) -> list[int]:
         step = math.lcm(step, round(1 / extent.scale))
       # Whole lanes of a product's operands, and of results that have more
       # than one tile of lanes.
-      if extent.axis == number and extent.unit >= layout.LANES and (
+      if extent.axis == number and extent.unit >= tiles.LANES and (
           stream.kind in ('image', 'filter')
-          or (stream.kind == 'output' and extent.size > layout.LANES)):
-        step = math.lcm(step, max(1, layout.LANES // axis.unit))
-  bounds = set(tiles.bound_candidates(axis.units, step))
-  if loops.matrix is not None and axis.unit == layout.SUBLANES and step == 1:
-    bounds |= set(tiles.bound_candidates(
-        axis.units, layout.LANES // layout.SUBLANES))
-  return sorted(bounds, reverse=True)
+          or (stream.kind == 'output' and extent.size > tiles.LANES)):
+        step = math.lcm(step, max(1, tiles.LANES // axis.unit))
+  bounds = tiles.bound_candidates(axis.units, step)
+  if loops.matrix is not None and axis.unit == tiles.SUBLANES and step == 1:
+    bounds = sorted({*bounds, *tiles.bound_candidates(
+        axis.units, tiles.LANES // tiles.SUBLANES)}, reverse=True)
+  return bounds
 
 
 def needed_bytes(loops: Loops, tile_bounds: np.ndarray) -> np.ndarray:
@@ -146,7 +130,8 @@ def needed_bytes(loops: Loops, tile_bounds: np.ndarray) -> np.ndarray:
   total = np.zeros(len(tile_bounds))
   trip = tile_counts.trips(loops, tile_bounds)
   for stream in loops.streams:
-    block = tile_counts.block_bytes(loops, stream, tile_bounds)
+    block = tile_counts.block_bytes(stream, tile_counts.covered_units(
+        loops, stream, tile_bounds))
     if stream.is_operand:  # A copy in the matrix unit's own type.
       block *= 1 + _OPERAND_BYTES / stream.element_bytes
     total += block * (1 + (tile_counts.fetches(stream, trip) > 1))

@@ -1,14 +1,11 @@
-"""What one tile of a kernel on a TPU does, and what its time is made of.
-
-With a model's own `constants()` the terms add up to that model's analytic time.
-"""
+"""What one tile of a kernel on a TPU does, and what its time is made of."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import numpy as np
 
@@ -19,10 +16,7 @@ from tpu_graphs_ext.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class TpuConstants:
-  """What work costs; by default as on one core of a TPU v3.
-
-  The defaults are round numbers near the fit to 15 measured kernels.
-  """
+  """What work costs; by default near the fit to 15 kernels of a TPU v3."""
   launch_ns: float = 220.0  # A kernel that does nothing.
   step_ns: float = 45.0  # Overhead of a step for each stream.
   bytes_per_ns: float = 540.0  # Between main and on-chip memory.
@@ -33,7 +27,6 @@ class TpuConstants:
   unhidden: float = 0.05
 
 
-Constants = Union[TpuConstants, Mapping[str, float]]
 # The terms of a time, in words.
 BOUND_BY = {
     'launch': 'launching it', 'steps': 'overhead of steps',
@@ -50,8 +43,7 @@ class Terms:
       time = launch + steps + max(m, a) + unhidden * min(m, a) + first_transfer
       m = traffic + pieces,  a = matrix + vector
 
-  `first_transfer`, the first blocks in and the last out, hides nothing. See
-  `BOUND_BY` for the terms, `TpuConstants` for what each costs.
+  The first transfer, of the first blocks in and the last out, hides nothing.
   """
   launch: Any
   steps: Any
@@ -63,34 +55,24 @@ class Terms:
   unhidden: float
 
   @property
-  def memory(self) -> Any:
-    return self.traffic + self.pieces
-
-  @property
-  def arithmetic(self) -> Any:
-    return self.matrix + self.vector
-
-  @property
   def time(self) -> Any:
     """The sum, in ns."""
+    memory, arithmetic = self.traffic + self.pieces, self.matrix + self.vector
     return (self.launch + self.steps + self.first_transfer
-            + np.maximum(self.memory, self.arithmetic)
-            + self.unhidden * np.minimum(self.memory, self.arithmetic))
+            + np.maximum(memory, arithmetic)
+            + self.unhidden * np.minimum(memory, arithmetic))
 
   @property
   def bound(self) -> str:
     """The name of a single tile's largest term.
 
-    The longer of memory and arithmetic hides the other, so only it counts,
-    under the name of its own larger part.
+    Of memory and arithmetic only the longer counts, as its own larger part.
     """
-    longer = (('traffic', 'pieces') if self.memory >= self.arithmetic
-              else ('matrix', 'vector'))
-    parts = {name: getattr(self, name)
-             for name in ('launch', 'steps', 'first_transfer')}
-    part = max(longer, key=lambda name: getattr(self, name))
-    parts[part] = max(self.memory, self.arithmetic)
-    return max(parts, key=parts.__getitem__)
+    parts = {name: getattr(self, name) for name in BOUND_BY}
+    longer = max(('traffic', 'pieces'), ('matrix', 'vector'),
+                 key=lambda pair: sum(map(parts.get, pair)))
+    parts[max(longer, key=parts.get)] = sum(map(parts.get, longer))
+    return max(parts, key=parts.get)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,26 +154,20 @@ def in_bytes(count: float) -> str:
 class Explainer:
   """Explains the tiles of one kernel; `loops` is its loop nest."""
 
-  def __init__(self, kernel: Kernel, constants: Optional[Constants] = None):
+  def __init__(self, kernel: Kernel,
+               constants: Optional[Mapping[str, float]] = None):
     """Reads the loop nest of a kernel off its features.
 
-    Args:
-      kernel: its configurations and times are ignored.
-      constants: the machine; or some of its constants by name, such as a
-        model's `constants()`, which replace those of a TPU v3.
+    `constants`, by name, replace those of a TPU v3: with a model's own the
+    terms add up to its analytic time.
 
-    Raises:
-      UserError: the kernel's graph makes no sense.
+    Raises UserError if the kernel's graph makes no sense.
     """
-    if not isinstance(constants, TpuConstants):
-      constants = TpuConstants(**(constants or {}))
-    self._constants = constants
+    self._constants = TpuConstants(**(constants or {}))
     try:
       self.loops = feature_loops.kernel_loops(kernel)
-      whole = np.array(
-          [[axis.units for axis in self.loops.grid.axes]], np.int64)
-      self._least_bytes = int(
-          tile_counts.counts(self.loops, whole)['moved_bytes'][0])
+      self._least_bytes = int(tile_counts.counts(
+          self.loops, self.loops.grid.whole())['moved_bytes'][0])
     except (LookupError, ValueError, ArithmeticError) as error:
       raise UserError(
           f'{kernel.tile_id}: its graph has no loops to cut into tiles '
@@ -211,22 +187,19 @@ class Explainer:
     counted = tile_counts.counts(self.loops, tiles)
     elements = np.minimum(tiles * [axis.unit for axis in grid.axes],
                           [axis.size for axis in grid.axes])
-    columns = {
-        'output_bounds': tiles[:, :grid.num_output_axes],
-        'kernel_bounds': grid.kernel_bounds(tiles),
-        'output_elements': elements[:, :grid.num_output_axes],
-        'kernel_elements': elements[:, [axis for axis, _ in grid.kernel_axes]]}
-    rows = zip(*(map(tuple, column.tolist()) for column in columns.values()))
+    outputs, filters = slice(grid.num_output_axes), [
+        axis for axis, _ in grid.kernel_axes]
+    bounds = (tiles[:, outputs], grid.kernel_bounds(tiles),
+              elements[:, outputs], elements[:, filters])
     explanations = []
-    for number, bounds in enumerate(rows):
+    for number, sizes in enumerate(zip(*(each.tolist() for each in bounds))):
       one = {name: float(values[number]) for name, values in counted.items()}
       explanations.append(Explanation(
-          **dict(zip(columns, bounds)), streams=len(self.loops.streams),
-          padding=one['padding'], rounding=one['rounding'],
-          least_bytes=self._least_bytes, terms=_terms(one, self._constants),
-          **{name: int(one[name]) for name in (
-              'output_tiles', 'kernel_tiles', 'moved_bytes', 'block_bytes',
-              'footprint_bytes')}))
+          *map(tuple, sizes), **{name: int(one[name]) for name in (
+              'output_tiles', 'kernel_tiles', 'streams', 'moved_bytes',
+              'block_bytes', 'footprint_bytes')},
+          least_bytes=self._least_bytes, padding=one['padding'],
+          rounding=one['rounding'], terms=_terms(one, self._constants)))
     return explanations
 
 

@@ -3,14 +3,14 @@
 Features list operands in sorted order, so sizes say which operand of a
 convolution is the filter. They do not say where a computation begins.
 
-`models.py` reads the same in TensorFlow, which takes 50 ms a kernel outside a
-compiled graph instead of 0.4, and students edit it; tests compare the two.
+`models.py` reads the same in TensorFlow, which takes 50 ms a kernel instead of
+0.4, and students edit it; tests compare the two.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Optional
 
 import numpy as np
@@ -18,8 +18,8 @@ import numpy as np
 from tpu_graphs_ext.analytic.tile_counts import Extent, Loops, Matrix, Stream
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.hlo import layout
-from tpu_graphs_ext.hlo.tiles import Axis, TileGrid, has_tap_each
+from tpu_graphs_ext.hlo import tiles
+from tpu_graphs_ext.hlo.tiles import Axis, TileGrid
 
 # Vector instructions on an element of the result: none, `SLOW_COST`, else one.
 FREE = frozenset((
@@ -30,6 +30,7 @@ SLOW = frozenset((
     'log-plus-one', 'exponential-minus-one', 'logistic', 'power', 'rng', 'sine',
     'cosine'))
 SLOW_COST = 8.0
+_ELEMENT_BYTES = list(map(tiles.element_bytes, schema.ELEMENT_TYPES))
 
 
 class _Graph:
@@ -56,30 +57,28 @@ class _Graph:
   def elements(self, node: int) -> int:
     return math.prod(self.dims[node])
 
-  def largest(self, nodes: Sequence[int]) -> int:
-    return max(nodes, key=self.elements)
-
   def physical_dims(self, node: int) -> list[int]:
     """Logical dimensions in physical order; row-major without a layout."""
     rank = len(self.dims[node])
-    return layout.physical_dims(
+    return tiles.physical_dims(
         self.columns('layout_minor_to_major')[node, :rank], rank)
+
+  def axis_of(self, node: int) -> dict[int, int]:
+    """Logical dimension -> its place in physical order."""
+    return {dim: axis for axis, dim in enumerate(self.physical_dims(node))}
 
   def axes(self, node: int) -> list[Axis]:
     """Size and layout unit of each physical dimension."""
     sizes = [self.dims[node][dim] for dim in self.physical_dims(node)]
-    return list(map(Axis, sizes, layout.layout_units(sizes)))
+    return list(map(Axis, sizes, tiles.layout_units(sizes)))
 
   def element_bytes(self, node: int) -> float:
     one_hot = self.columns('shape_element_type')[node] > 0
-    return float(max([layout.element_bytes(name) for name, is_type in zip(
-        schema.ELEMENT_TYPES, one_hot) if is_type] or [4]))
+    return float((one_hot * _ELEMENT_BYTES).max() or 4)
 
-  def stored_as(self, node: int, other: int) -> float:
-    """Bytes of an element if the node's tensor had the other's shape."""
-    padded, of_other = (math.prod(axis.units * axis.unit for axis in axes)
-                        for axes in map(self.axes, (node, other)))
-    return self.element_bytes(node) * (padded / of_other)
+  def padded(self, node: int) -> int:
+    """Elements in whole layout tiles."""
+    return math.prod(axis.units * axis.unit for axis in self.axes(node))
 
   def operands(self, node: int) -> list[int]:
     """Producers without the roots of computations that the node calls."""
@@ -104,36 +103,30 @@ def _widened(table: np.ndarray, width: int, dtype) -> np.ndarray:
 def loop_tiles(loops: Loops, config_feat: np.ndarray) -> np.ndarray:
   """int64 [configs, axes]: tile bounds of each loop.
 
-  A bound that is 0 or has no column stands for the whole dimension.
-
-  Args:
-    loops: from `kernel_loops`.
-    config_feat: float32 [configs, columns of `schema.CONFIG_FEATURES`].
+  From float32 [configs, columns of `schema.CONFIG_FEATURES`]. A bound that is 0
+  or has no column stands for the whole dimension.
   """
   wide = _widened(config_feat, len(schema.CONFIG_FEATURES), np.int64)
   output, kernel = (wide[:, schema.CONFIG_GROUPS[group]][:, :schema.MAX_DIMS]
                     for group in ('output_bounds', 'kernel_bounds'))
   grid = loops.grid
-  tiles = grid.tiles(output[:, :grid.num_output_axes],
-                     kernel[:, :len(grid.kernel_axes)])
-  units = np.array([axis.units for axis in grid.axes], np.int64)
-  return np.where(tiles > 0, tiles, units)
+  bounds = grid.tiles(output[:, :grid.num_output_axes],
+                      kernel[:, :len(grid.kernel_axes)])
+  return np.where(bounds > 0, bounds, grid.whole())
 
 
 def kernel_loops(kernel: Kernel) -> Loops:
   """The loop nest of a kernel, from its node features and edges.
 
-  Args:
-    kernel: its `node_feat` has the columns of `schema.NODE_FEATURES`; missing
-      columns count as 0.
+  Columns of `schema.NODE_FEATURES` that its `node_feat` lacks count as 0.
   """
   graph = _Graph(kernel)
   root = max(graph.nodes, key=lambda n: (
       int(graph.is_root[n]) - int(graph.consumed[n]), graph.elements(n)))
   main = root  # The root of the fused computation.
-  for producer in graph.producers[root]:
-    if graph.opcode[root] == 'fusion' and graph.is_root[producer]:
-      main = producer
+  if graph.opcode[root] == 'fusion':
+    main = next((p for p in graph.producers[root][::-1] if graph.is_root[p]),
+                root)
   outputs = [main]
   if graph.opcode[main] == 'tuple' and graph.operands(main):
     outputs = graph.operands(main)
@@ -145,23 +138,14 @@ def kernel_loops(kernel: Kernel) -> Loops:
                   and graph.operands(n)]
   if convolutions:  # Earlier ones make operands of the last.
     return _Convolution(graph, convolutions[-1]).loops(inputs, outputs)
-  return _plain_loops(graph, inputs, outputs, graph.opcode[root] != 'reshape')
-
-
-# --- Kernels without a convolution --------------------------------------------
-
-
-def _plain_loops(graph, inputs, outputs, bounded) -> Loops:
-  tiled = graph.largest(outputs)
   reductions = [n for n in outputs if graph.opcode[n] == 'reduce']
   reduced = [operand for n in reductions for operand in graph.operands(n)]
-  if reduced:
-    tiled = graph.largest(reduced)
+  tiled = max(reduced or outputs, key=graph.elements)
   axes = graph.axes(tiled)
-  streams = [_stream(graph, node, tiled, kind) for kind, nodes in (
-      ('output', outputs), ('input', inputs)) for node in nodes]
   return Loops(
-      TileGrid(tuple(axes), len(axes), bounded=bounded), tuple(streams),
+      TileGrid(tuple(axes), len(axes), bounded=graph.opcode[root] != 'reshape'),
+      (*_streams(graph, outputs, tiled, 'output'),
+       *_streams(graph, inputs, tiled, 'input')),
       graph.vector_ops(tiled) + len(reductions),
       updated=_updated(graph, tiled))
 
@@ -177,47 +161,61 @@ def _updated(graph, tiled) -> tuple:
   return tuple(update[dim] for dim in graph.physical_dims(tiled))
 
 
-def _stream(graph, node, tiled, kind) -> Stream:
-  """A tensor read or written along the tiled one."""
-  mapping = _dims_along(graph, node, tiled)
-  element_bytes = graph.element_bytes(node)
-  others = graph.dims[tiled]
+# --- Streams ------------------------------------------------------------------
+
+
+def _streams(graph, nodes, tiled, kind) -> list[Stream]:
+  """Tensors that are read or written along the tiled one."""
+  follow = {dim: (axis,) for dim, axis in graph.axis_of(tiled).items()}
+  return [_stream(graph, node, tiled, kind, follow) for node in nodes]
+
+
+def _stream(graph, node, other, kind,
+            follow: Mapping[int, tuple]) -> Stream:
+  """A tensor that is cut like another one; 'image' and 'filter' make that.
+
+  `follow`: dimension of the other -> an `Extent`'s axis, scale, window, spread.
+  """
+  others, element_bytes = graph.dims[other], graph.element_bytes(node)
+  is_part = kind in ('image', 'filter')
+  mapping = _dims_along(graph, node, other, is_part)
+  if mapping is None and 0.5 < (
+      graph.elements(node) / graph.elements(other)) < 2:
+    # It is the other one, reshaped.
+    element_bytes *= graph.padded(node) / graph.padded(other)
+    node, mapping = other, range(len(others))
+  dims, axes = graph.dims[node], graph.axes(node)
   if mapping is None:
-    element_bytes = graph.stored_as(node, tiled)
-    node, mapping = tiled, list(range(len(others)))
-  axis_of = {d: a for a, d in enumerate(graph.physical_dims(tiled))}
+    mapping = _matched_from_right(dims, others)
+    if is_part:  # Something small that is broadcast.
+      kind = 'input'
+      for dim, axis in zip(graph.physical_dims(node), axes):
+        if axis.size <= axis.unit:
+          mapping[dim] = -1
   extents = []
-  for dim, (size, unit) in zip(graph.physical_dims(node), graph.axes(node)):
-    target = mapping[dim]
-    scale = size / others[target] if target >= 0 else 0.0
-    if 0.2 < scale < 5:
-      extents.append(Extent(size, unit, axis_of[target], scale))
-    else:  # Broadcast, or with another meaning: read whole.
-      extents.append(Extent(size, unit))
+  for dim, axis in zip(graph.physical_dims(node), axes):
+    extent, size, match = Extent(*axis), dims[dim], mapping[dim]
+    # Else the dimension has another meaning, and is read whole.
+    if match >= 0 and 0.2 < size / others[match] < 5:
+      extent = Extent(*axis, *follow.get(match, ()))
+      extent = extent._replace(scale=extent.scale * size / others[match])
+    extents.append(extent)
   return Stream(kind, tuple(extents), element_bytes)
 
 
-def _dims_along(graph, node, tiled) -> Optional[list[int]]:
-  """For each dimension the tiled one that it follows, or -1.
-
-  None: the tensor is the tiled one, reshaped.
-  """
-  dims, others = graph.dims[node], graph.dims[tiled]
-  if len(dims) == len(others) and not _reshaped(dims, others):
-    return list(range(len(dims)))
+def _dims_along(graph, node, other, is_part) -> Optional[Sequence[int]]:
+  """For each dimension the other's that it is; None if order does not say."""
+  dims, others = graph.dims[node], graph.dims[other]
+  reshaped = dims != others and math.prod(dims) == math.prod(others)
+  if len(dims) == len(others) and not reshaped and not (is_part and any(
+      a >= 5 * b or b >= 5 * a for a, b in zip(dims, others))):
+    return range(len(dims))
   if graph.opcode[node] == 'reduce' and len(dims) < len(others):
     removed = graph.columns('dimensions')[node, :len(others) - len(dims)]
     kept = [d for d in range(len(others)) if d not in removed]
     if len(kept) == len(dims):
       return kept
-  if _similar_size(dims, others):
-    return None
-  return _matched_from_right(dims, others)
-
-
-def _reshaped(dims, others) -> bool:
-  """Whether a tensor has as many elements, but in other dimensions."""
-  return dims != others and math.prod(dims) == math.prod(others)
+  return None
 
 
 def _matched_from_right(dims, others) -> list[int]:
@@ -228,10 +226,6 @@ def _matched_from_right(dims, others) -> list[int]:
     mapping.insert(0, match)
     last = match - 1 if match >= 0 else last
   return mapping
-
-
-def _similar_size(dims, others) -> bool:
-  return 0.5 < math.prod(dims) / math.prod(others) < 2
 
 
 # --- Convolutions -------------------------------------------------------------
@@ -264,10 +258,7 @@ class _Convolution:
     self._filter = max(operands, key=lambda n: (
         self._like_filter(graph.dims[n]), -graph.elements(n)))
     self._image = next((n for n in operands if n != self._filter), self._filter)
-    self._axes = graph.axes(node)
-    self._axis_of = {d: a for a, d in enumerate(graph.physical_dims(node))}
-    self._feature_axis = self._axis_of.get(
-        self._output_feature, len(self._dims) - 1)
+    self._axis_of = graph.axis_of(node)
     self._number_axes()
 
   def _like_filter(self, dims) -> int:
@@ -280,36 +271,37 @@ class _Convolution:
         self._dims, self._output_batch))
 
   def _number_axes(self) -> None:
-    """Appends the filter's own axes; the others are the output's.
-
-    Sets `_batch` {filter dimension: output axis it is a batch of}, `_windows`
-    {number of a window: filter dimension of its taps}, `_filter_axis` {filter
-    dimension: axis} and `_kernel_axes`, see `TileGrid`.
+    """Sets `_batch` {filter dimension: output axis it is a batch of},
+    `_windows` {number of a window: filter dimension of its taps},
+    `_filter_axis` {filter dimension: axis, maybe its own} and `_grid`.
     """
     graph, image = self._graph, self._graph.dims[self._image]
     self._batch, self._windows = {}, {}
     for number, dim in enumerate(self._filter_spatial):
       output = self._output_spatial[number]
-      if has_tap_each(
+      if tiles.has_tap_each(
           self._window[number], self._stride[number], self._dilation[number],
           _size(image, self._image_spatial[number]), self._dims[output]):
         self._batch[dim] = self._axis_of[output]
       elif 0 <= dim < len(graph.dims[self._filter]):  # Features hold six.
         self._windows[number] = dim
+    rank = len(self._dims)
+    self._feature_axis = self._axis_of.get(self._output_feature, rank - 1)
     self._filter_axis = {self._filter_out: self._feature_axis, **self._batch}
-    self._kernel_axes = []
+    axes, kernel_axes = graph.axes(self._node), []
     for dim, axis in zip(graph.physical_dims(self._filter),
                          graph.axes(self._filter)):
       if dim not in self._filter_axis:
-        self._filter_axis[dim] = len(self._axes)
-        self._axes.append(axis)
-      self._kernel_axes.append((self._filter_axis[dim], axis.unit))
+        self._filter_axis[dim] = len(axes)
+        axes.append(axis)
+      kernel_axes.append((self._filter_axis[dim], axis.unit))
+    self._grid = TileGrid(tuple(axes), rank, tuple(kernel_axes))
 
   def loops(self, inputs, outputs) -> Loops:
-    graph, conv, rank = self._graph, self._node, len(self._dims)
+    graph, conv = self._graph, self._node
     batch_axes = tuple(self._batch.values())
     matrix = Matrix(
-        row_axes=tuple(a for a in range(rank)
+        row_axes=tuple(a for a in range(len(self._dims))
                        if a != self._feature_axis and a not in batch_axes),
         batch_axes=batch_axes,
         window_axes=tuple(self._filter_axis[d] for d in self._windows.values()),
@@ -321,23 +313,21 @@ class _Convolution:
             and graph.elements(n) == graph.elements(conv)
             for n in outputs) else 4.0)
     streams, used = [], set()
-    for kind, operand, axis_map in (
+    for kind, operand, follow in (
         ('image', self._image, self._image_axes()),
         ('filter', self._filter,
          {d: (a,) for d, a in self._filter_axis.items()})):
       nodes = self._parameters(operand, inputs)
       used.update(nodes)
-      parts = [self._operand_stream(node, operand, kind, axis_map)
-               for node in nodes]
+      parts = [_stream(graph, node, operand, kind, follow) for node in nodes]
       first = next((n for n, part in enumerate(parts) if part.kind == kind), -1)
       streams += [part._replace(is_operand=n == first)
                   for n, part in enumerate(parts)]
-    streams += [_stream(graph, node, conv, 'output') for node in outputs]
-    streams += [_stream(graph, node, conv, 'input')
-                for node in inputs if node not in used]
-    return Loops(
-        TileGrid(tuple(self._axes), rank, tuple(self._kernel_axes)),
-        tuple(streams), graph.vector_ops(conv), matrix)
+    others = [node for node in inputs if node not in used]
+    return Loops(self._grid, (
+        *streams, *_streams(graph, outputs, conv, 'output'),
+        *_streams(graph, others, conv, 'input')),
+                 graph.vector_ops(conv), matrix)
 
   def _image_axes(self) -> dict:
     """Image dimension -> the `Extent`'s axis, scale, window and spread."""
@@ -367,26 +357,3 @@ class _Convolution:
     numbers = {number[node] for node in [operand, *graph.operands(operand)]
                if graph.opcode[node] == 'parameter'}
     return [node for node in inputs if number[node] in numbers]
-
-  def _operand_stream(self, node, operand, kind, axis_map) -> Stream:
-    """A kernel input, cut like the operand that it becomes a part of."""
-    graph = self._graph
-    dims, whole = graph.dims[node], graph.dims[operand]
-    element_bytes = graph.element_bytes(node)
-    alike = len(dims) == len(whole) and not _reshaped(dims, whole) and all(
-        a < 5 * b and b < 5 * a for a, b in zip(dims, whole))
-    if not alike and _similar_size(dims, whole):
-      element_bytes = graph.stored_as(node, operand)
-      node = operand
-    elif not alike:  # Something small that is broadcast.
-      kind, matched = 'input', _matched_from_right(dims, whole)
-      unit = {dim: axis.unit for dim, axis in zip(
-          graph.physical_dims(node), graph.axes(node))}
-      whole = dims
-      axis_map = {dim: axis_map[other] for dim, other in enumerate(matched)
-                  if other in axis_map and dims[dim] > unit[dim]}
-    extents = []
-    for dim, (size, unit) in zip(graph.physical_dims(node), graph.axes(node)):
-      extent = Extent(size, unit, *axis_map.get(dim, ()))
-      extents.append(extent._replace(scale=extent.scale * size / whole[dim]))
-    return Stream(kind, tuple(extents), element_bytes)

@@ -14,7 +14,7 @@ import math
 from tpu_graphs_ext.errors import UserError
 
 SECTOR_BYTES = 32
-VALUE_BYTES = 4
+_OFFSET_BYTES = 2 * SECTOR_BYTES  # Where a bag starts, and where its table.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,25 +31,19 @@ class Gpu:
 class EmbeddingBags:
   """Lookups in embedding tables, summed over bags."""
   batch_size: int  # Bags a table.
-  rows: int  # Rows a table.
+  rows: int  # Of a table.
   tables: int
   bag_size: float  # Rows in the sum of a bag; a mean may be a fraction.
   width: int  # Values a row.
   rows_per_block: int = 32  # Warps of a thread block, a bag each.
   shared_memory: bool = True  # Whether the multiprocessor keeps the indices.
-  value_bytes: int = VALUE_BYTES
-  index_bytes_each: int = VALUE_BYTES
+  value_bytes: int = 4
+  index_bytes_each: int = 4
 
   def __post_init__(self):
-    if self.bag_size <= 0:
-      raise UserError(f'bag_size is {self.bag_size}; it must be above 0')
     for name, value in vars(self).items():
-      if value < 1 and name not in ('shared_memory', 'bag_size'):
-        raise UserError(f'{name} is {value}; it must be at least 1')
-
-  @property
-  def bags(self) -> int:
-    return self.batch_size * self.tables
+      if value <= 0 and name != 'shared_memory':
+        raise UserError(f'{name} is {value}; it must be above 0')
 
   @property
   def row_bytes(self) -> int:
@@ -63,15 +57,7 @@ class EmbeddingBags:
 
 def _sectors(size: float) -> int:
   """Bytes in whole sectors."""
-  return int(-(-size // SECTOR_BYTES)) * SECTOR_BYTES
-
-
-def _us(amount: float, giga_per_second: float) -> float:
-  return amount / giga_per_second / 1000
-
-
-# Where a bag starts, and where its table does: a sector each.
-_OFFSET_BYTES = 2 * SECTOR_BYTES
+  return math.ceil(size / SECTOR_BYTES) * SECTOR_BYTES
 
 
 def cached_table_bytes(bags: EmbeddingBags, gpu: Gpu) -> int:
@@ -88,10 +74,7 @@ def hit_rate(bags: EmbeddingBags, gpu: Gpu) -> float:
       C(x, b) / C(n, b), x of n rows cached, b = batch_size draws without
       repetition; close to 0 unless almost the whole table is cached.
   """
-  held = cached_table_bytes(bags, gpu)
-  if not bags.shared_memory:
-    held -= bags.index_bytes
-  cached = held // bags.value_bytes // bags.width
+  cached = cached_table_bytes(bags, gpu) // bags.value_bytes // bags.width
   draws = min(bags.batch_size, bags.rows)
   if cached < draws:  # At least one factor is 0.
     return 0.0
@@ -102,24 +85,17 @@ def hit_rate(bags: EmbeddingBags, gpu: Gpu) -> float:
 
 
 def embedding_forward_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
-  """Time of the lookup: the larger of main memory's and the cache's.
+  """Time of the lookup, with indices in shared memory.
 
   Rows that hit come from the cache, everything else from main memory.
   """
-  rate = hit_rate(bags, gpu)
-  cached = cached_table_bytes(bags, gpu)
-  row_traffic = bags.bag_size * bags.row_bytes * bags.batch_size - cached
-  indices_from_l2 = 0
-  if not bags.shared_memory:  # Each group of threads reads them again.
-    threads = max(bags.width / 4, 1024 / bags.rows_per_block)
-    indices_from_l2 = bags.width // (4 * threads) * bags.index_bytes
-  l2_bytes = bags.tables * (
-      (_OFFSET_BYTES + indices_from_l2) * bags.batch_size
-      + rate * row_traffic)
+  rate, cached = hit_rate(bags, gpu), cached_table_bytes(bags, gpu)
+  rows = bags.bag_size * bags.row_bytes * bags.batch_size - cached
+  l2_bytes = bags.tables * (_OFFSET_BYTES * bags.batch_size + rate * rows)
   dram_bytes = bags.tables * (
       (bags.index_bytes + bags.row_bytes) * bags.batch_size
-      + (1 - rate) * row_traffic + cached)
-  return max(_us(dram_bytes, gpu.dram_gb_s), _us(l2_bytes, gpu.l2_gb_s))
+      + (1 - rate) * rows + cached)
+  return max(dram_bytes / gpu.dram_gb_s, l2_bytes / gpu.l2_gb_s) / 1000
 
 
 def embedding_backward_sgd_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
@@ -128,12 +104,10 @@ def embedding_backward_sgd_us(bags: EmbeddingBags, gpu: Gpu = Gpu()) -> float:
   Without shared memory each row has its own index sector, and reads the
   gradient of the result twice instead of once for the bag.
   """
-  if bags.shared_memory:
-    indices, gradients = bags.index_bytes, bags.row_bytes
-  else:
-    indices = bags.bag_size * SECTOR_BYTES
-    gradients = 2 * bags.bag_size * bags.row_bytes
-  traffic = bags.bags * (_OFFSET_BYTES + indices + gradients
-                         + 2 * bags.bag_size * bags.row_bytes)
-  multiply_adds = bags.bags * bags.bag_size * 4 * (bags.width // 4)
-  return max(_us(traffic, gpu.dram_gb_s), _us(multiply_adds, gpu.gflop_s))
+  rows = bags.bag_size * bags.row_bytes
+  read = (bags.index_bytes + bags.row_bytes if bags.shared_memory
+          else bags.bag_size * SECTOR_BYTES + 2 * rows)
+  count = bags.batch_size * bags.tables
+  traffic = count * (_OFFSET_BYTES + read + 2 * rows)
+  multiply_adds = count * bags.bag_size * 4 * (bags.width // 4)
+  return max(traffic / gpu.dram_gb_s, multiply_adds / gpu.gflop_s) / 1000

@@ -12,8 +12,7 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from tpu_graphs_ext.hlo.layout import LANES, RANK_1_UNIT
-from tpu_graphs_ext.hlo.tiles import TileGrid
+from tpu_graphs_ext.hlo.tiles import LANES, RANK_1_UNIT, TileGrid
 
 MATRIX_MIN_ROWS = 128  # Rows that a block of weights costs at least.
 
@@ -26,6 +25,11 @@ class Extent(NamedTuple):
   scale: float = 1.0  # Elements for one element of the axis.
   window: int = -1  # The loop over the taps of its window, or -1.
   spread: float = 1.0  # Elements from one tap to the next.
+
+  @property
+  def units(self) -> int:
+    """Layout tiles."""
+    return -(-self.size // self.unit)
 
 
 class Stream(NamedTuple):
@@ -60,16 +64,9 @@ class Loops(NamedTuple):
 
 
 def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
-  """What each tile of a kernel does, by name with its unit.
+  """What tiles int64 [configs, axes] do, by name: float64 [configs] each.
 
-  Args:
-    loops: the kernel.
-    tiles: int64 [configs, axes], tile bounds of each loop.
-
-  Returns:
-    float64 [configs] each:
-    output_tiles, kernel_tiles: tiles of the output and of the filter, at least
-      1.
+    output_tiles, kernel_tiles: of the output and of the filter, at least 1.
     steps: output tiles x kernel tiles.
     streams: number of tensors that come and go.
     moved_bytes: of all streams, including padding and re-reads.
@@ -79,25 +76,27 @@ def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
     vector_registers: vector instructions on 1024 elements each.
     tile_elements: elements of an output tile, including padding.
     footprint_bytes: on-chip memory of a step.
-    padding, rounding: elements in whole layout tiles over the tensor's own;
-      layout tiles in whole tiles over the tensor's own.
+    padding: elements in whole layout tiles over the tensor's own.
+    rounding: layout tiles in whole tiles over the tensor's own.
   """
   rank = loops.grid.num_output_axes
   axes = loops.grid.axes[:rank]
-  units, unit, sizes = (np.array(column, float) for column in (
-      [axis.units for axis in axes], [axis.unit for axis in axes],
-      [axis.size for axis in axes]))
+  stored = np.prod([float(axis.units * axis.unit) for axis in axes])
   trip, none = trips(loops, tiles), np.zeros(len(tiles))
-  output_tiles, steps = (
-      loop.prod(1, dtype=float) for loop in (trip[:, :rank], trip))
-  blocks = [block_bytes(loops, s, tiles) for s in loops.streams]
-  moves = [fetches(s, trip) for s in loops.streams]
+  output_tiles, kernel_tiles, steps = (
+      loop.prod(1, dtype=float) for loop in (
+          trip[:, :rank], trip[:, rank:], trip))
   elements = tile_elements(loops, tiles)
   registers = elements / RANK_1_UNIT
   vector = loops.vector_ops * registers * output_tiles
-  footprint = none
-  # Each block, the next one if there is one, and operands again in float32.
-  for stream, block, times in zip(loops.streams, blocks, moves):
+  moved, block_sum, pieces, footprint = none, none, none, none
+  for stream in loops.streams:
+    covered, times = covered_units(loops, stream, tiles), fetches(stream, trip)
+    block = block_bytes(stream, covered)
+    moved = moved + block * times
+    block_sum = block_sum + block
+    pieces = pieces + _pieces(stream, covered) * times
+    # The block, the next one if there is one, and an operand in float32.
     copies = 4 / stream.element_bytes if stream.is_operand else 0
     footprint = footprint + (np.minimum(2, times) + copies) * block
   if loops.matrix is not None:
@@ -105,38 +104,29 @@ def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
     # Partial sums are added once for each further step of the contraction.
     vector = vector + registers * (steps - output_tiles)
   return {
-      'output_tiles': output_tiles,
-      'kernel_tiles': trip[:, rank:].prod(1, dtype=float),
-      'steps': steps,
-      'streams': np.full(len(tiles), float(len(loops.streams))),
-      'moved_bytes': sum(
-          (block * times for block, times in zip(blocks, moves)), none),
-      'block_bytes': sum(blocks, none),
-      'pieces': sum((_pieces(loops, s, tiles) * times
-                     for s, times in zip(loops.streams, moves)), none),
+      'output_tiles': output_tiles, 'kernel_tiles': kernel_tiles,
+      'steps': steps, 'streams': none + len(loops.streams),
+      'moved_bytes': moved, 'block_bytes': block_sum, 'pieces': pieces,
       'matrix_rows': _matrix_rows(loops, tiles, steps),
-      'vector_registers': vector,
-      'tile_elements': elements,
+      'vector_registers': vector, 'tile_elements': elements,
       'footprint_bytes': footprint,
-      'padding': np.full(len(tiles), (units * unit).prod() / sizes.prod()),
-      'rounding': (tiles[:, :rank] * trip[:, :rank]).prod(
-          1, dtype=float) / units.prod()}
+      'padding': none + stored / np.prod([float(axis.size) for axis in axes]),
+      'rounding': (tiles[:, :rank] * trip[:, :rank]).prod(1, dtype=float)
+                  / np.prod([float(axis.units) for axis in axes])}
 
 
 def trips(loops: Loops, tiles: np.ndarray) -> np.ndarray:
   """int64 [configs, axes]: iterations of each loop, counting a partial one."""
-  units = np.array([axis.units for axis in loops.grid.axes], np.int64)
-  return -(-units // tiles)
+  return -(-loops.grid.whole() // tiles)
 
 
 def covered_units(loops: Loops, stream: Stream,
                   tiles: np.ndarray) -> np.ndarray:
   """int64 [configs, rank]: layout tiles that a block of a stream covers."""
-  columns = []
-  for extent in stream.extents:
-    whole = -(-extent.size // extent.unit)
+  covered = np.empty((len(tiles), len(stream.extents)), np.int64)
+  for column, extent in enumerate(stream.extents):
+    covered[:, column] = extent.units
     if extent.axis < 0:
-      columns.append(np.full(len(tiles), whole, np.int64))
       continue
     axis = loops.grid.axes[extent.axis]
     elements = tiles[:, extent.axis] * axis.unit * extent.scale
@@ -145,16 +135,15 @@ def covered_units(loops: Loops, stream: Stream,
       taps = tiles[:, extent.window] * loops.grid.axes[extent.window].unit
       elements = (elements - max(extent.scale - 1, 0)
                   + extent.spread * (taps - 1))
-    columns.append(np.clip(
-        np.ceil(elements / extent.unit).astype(np.int64), 1, whole))
-  return np.stack(columns, 1) if columns else np.ones((len(tiles), 1), int)
+    covered[:, column] = np.clip(
+        np.ceil(elements / extent.unit).astype(np.int64), 1, extent.units)
+  return covered
 
 
-def block_bytes(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
-  """float64 [configs]: bytes of one block of a stream, including padding."""
+def block_bytes(stream: Stream, covered: np.ndarray) -> np.ndarray:
+  """float64 [configs]: bytes of blocks that cover int64 [configs, rank]."""
   layout_tile = np.prod([extent.unit for extent in stream.extents] or [1])
-  units = covered_units(loops, stream, tiles).prod(1, dtype=np.float64)
-  return units * layout_tile * stream.element_bytes
+  return covered.prod(1, dtype=float) * layout_tile * stream.element_bytes
 
 
 def fetches(stream: Stream, trip: np.ndarray) -> np.ndarray:
@@ -168,23 +157,21 @@ def fetches(stream: Stream, trip: np.ndarray) -> np.ndarray:
   total = np.ones(len(trip))
   changes = np.zeros(len(trip), bool)  # In this loop, or one further inside.
   followed = {axis for extent in stream.extents
-              for axis in (extent.axis, extent.window) if axis >= 0}
-  for axis in range(trip.shape[1] - 1, -1, -1):
+              for axis in (extent.axis, extent.window)}
+  for axis in reversed(range(trip.shape[1])):
     if axis in followed:
       changes |= trip[:, axis] > 1
     total *= np.where(changes, trip[:, axis], 1)
   return total
 
 
-def _pieces(loops: Loops, stream: Stream, tiles: np.ndarray) -> np.ndarray:
+def _pieces(stream: Stream, covered: np.ndarray) -> np.ndarray:
   """Contiguous pieces of a block: whole dimensions join the next major one."""
-  covered = covered_units(loops, stream, tiles)
-  count = np.ones(len(tiles))
-  joined = np.ones(len(tiles), bool)  # One piece so far, from the minor end.
-  for column in range(len(stream.extents) - 1, -1, -1):
-    extent = stream.extents[column]
+  count = np.ones(len(covered))
+  joined = np.ones(len(covered), bool)  # One piece so far, from the minor end.
+  for column in reversed(range(len(stream.extents))):
     count *= np.where(joined, 1, covered[:, column])
-    joined &= covered[:, column] == -(-extent.size // extent.unit)
+    joined &= covered[:, column] == stream.extents[column].units
   return count
 
 

@@ -25,7 +25,7 @@ _OF_TILES = (
          "elements, such as '128x1024x512 256x512x512', or `usual` for those "
          'that a tuner would try', ''),
     flag('--jax_python', 'PYTHON', 'Python of an environment with JAX, which '
-         'lowers functions of JAX and reads HLO text; empty: this Python', ''),
+         'lowers functions of JAX; empty: this Python', ''),
     flag('--workers', 'N', 'rank any number of files with N processes, each on '
          'a core of its own, into --out. FILE and --data may then be folders, '
          'patterns such as "DIR/*.npz", and URLs (gs://, s3://, hdfs://); the '

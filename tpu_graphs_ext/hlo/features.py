@@ -21,6 +21,7 @@ from tpu_graphs_ext.hlo import protos
 # Computations whose names contain one of these start a new entry of
 # `node_splits`; the others are bodies of fusions and reductions.
 _MAIN_COMPUTATION = ('cluster', 'while', 'cond')
+_MAX_RANK = 128  # Multiplying the sizes of many more takes minutes.
 
 
 class ModuleArrays(NamedTuple):
@@ -36,20 +37,26 @@ class ModuleArrays(NamedTuple):
 def module_arrays(module: Union[protos.HloModuleProto, bytes]) -> ModuleArrays:
   """Featurizes a module, given as a message or as serialized bytes.
 
-  Raises:
-    UserError: not an HLO module, or one without instructions, or one that
-      refers to instructions or computations that it does not have.
+  Raises UserError if it is not an HLO module, or is empty or damaged.
   """
   module = protos.as_module(module)
-  numbers = _node_numbers(module)
+  where = f'HLO module {module.name[:100]!r}'
+  ids = [node.id for node in protos.nodes(module)]
+  numbers = {number: i for i, number in enumerate(ids)}
+  if not ids or len(numbers) < len(ids):
+    raise UserError(f'{where}: must have instructions, and each an id of its '
+                    f'own; found {len(ids)} with {len(numbers)} ids')
   roots = {c.id: c.root_id for c in module.computations}
-  opcodes, rows, edges, splits = [], [], [], [0]
+  opcodes, rows, edges, splits = [], [], set(), [0]
   for computation in module.computations:
-    for instruction in computation.instructions:
-      opcodes.append(schema.OPCODES.get(instruction.opcode,
-                                        schema.UNKNOWN_OPCODE))
-      rows.append(_row(instruction, instruction.id == computation.root_id))
-      edges += _edges(module, instruction, numbers, roots)
+    for node in computation.instructions:
+      opcodes.append(schema.OPCODES.get(node.opcode, schema.UNKNOWN_OPCODE))
+      try:
+        rows.append(_row(node, node.id == computation.root_id))
+        edges.update(_edges(node, numbers, roots))
+      except _DamagedError as error:
+        raise UserError(f'{where}: instruction {node.name[:100]!r} {error}; '
+                        'the module is incomplete or damaged') from error
     if any(part in computation.name for part in _MAIN_COMPUTATION):
       splits.append(len(rows))
   if splits[-1] < len(rows):
@@ -57,41 +64,23 @@ def module_arrays(module: Union[protos.HloModuleProto, bytes]) -> ModuleArrays:
   return ModuleArrays(
       node_feat=np.array(rows, np.int64).astype(np.float32),
       node_opcode=np.array(opcodes, np.uint8),
-      edge_index=np.array(sorted(set(edges)), np.int64).reshape(-1, 2),
+      edge_index=np.array(sorted(edges), np.int64).reshape(-1, 2),
       node_splits=np.array([splits], np.int64))
 
 
-def _node_numbers(module) -> dict:
-  """Instruction id -> node number."""
-  numbers = {}
-  for instruction in protos.nodes(module):
-    if instruction.id in numbers:
-      raise UserError(
-          f'HLO module {module.name!r}: two instructions have the id '
-          f'{instruction.id}; ids must be unique in a module')
-    numbers[instruction.id] = len(numbers)
-  if not numbers:
-    raise UserError(f'HLO module {module.name!r} has no instructions; it '
-                    'must have at least one')
-  return numbers
+class _DamagedError(Exception):
+  """An instruction that compilers do not write."""
 
 
-def _edges(module, instruction, numbers: dict, roots: dict) -> list:
+def _edges(node, numbers: dict, roots: dict) -> list:
   """Pairs (consumer, producer) of one instruction, in node numbers."""
-  consumer = numbers[instruction.id]
-  producers = []
-  for kind, ids in (('operand', instruction.operand_ids),
-                    ('called computation',
-                     instruction.called_computation_ids)):
-    for given in ids:
-      producer = given if kind == 'operand' else roots.get(given)
-      if producer not in numbers or producer == instruction.id:
-        raise UserError(
-            f'HLO module {module.name!r}: {kind} {given} of '
-            f'{instruction.name!r} is not another one of the module, which '
-            'is incomplete or damaged')
-      producers.append(numbers[producer])
-  return [(consumer, producer) for producer in producers]
+  producers = [*node.operand_ids,
+               *(roots.get(called) for called in node.called_computation_ids)]
+  for producer in producers:
+    if producer not in numbers or producer == node.id:
+      raise _DamagedError(
+          f'takes its input from {producer}, which is itself or is missing')
+  return [(numbers[node.id], numbers[producer]) for producer in producers]
 
 
 def _int64(value: int) -> int:
@@ -101,6 +90,9 @@ def _int64(value: int) -> int:
 
 def _first(values: Sequence[int], width: int) -> list:
   """The first `width` values, padded with 0."""
+  if len(values) > _MAX_RANK:
+    raise _DamagedError(
+        f'has {len(values):,} dimensions; at most {_MAX_RANK} are read')
   kept = list(values[:width])
   return kept + [0] * (width - len(kept))
 
@@ -111,8 +103,10 @@ def _with_totals(values: Sequence[int], width: int = schema.MAX_DIMS) -> list:
           _int64(math.prod(values))]
 
 
-def _slots(values: Sequence[int]) -> list:
-  return _with_totals(values, schema.MAX_SLICE_DIMS)
+def _each_with_totals(dims: Sequence, width: int, *names: str) -> list:
+  """The same for several fields of messages."""
+  return [value for name in names
+          for value in _with_totals([getattr(d, name) for d in dims], width)]
 
 
 @functools.cache
@@ -122,19 +116,19 @@ def _element_type(number: int) -> tuple:
   return tuple(int(number == entry) for entry in listed)
 
 
-def _window(instruction) -> list:
-  dims, row = instruction.window.dimensions, []
-  for name in ('size', 'stride', 'padding_low', 'padding_high',
-               'window_dilation', 'base_dilation'):
-    row += _with_totals([getattr(d, name) for d in dims])
+def _window(node) -> list:
+  dims = node.window.dimensions
   reversal = [int(d.window_reversal) for d in dims]
   backward = sum(reversal)
-  return [*row, *_first(reversal, schema.MAX_DIMS), backward,
+  return [*_each_with_totals(
+      dims, schema.MAX_DIMS, 'size', 'stride', 'padding_low', 'padding_high',
+      'window_dilation', 'base_dilation'),
+          *_first(reversal, schema.MAX_DIMS), backward,
           len(reversal) - backward]
 
 
-def _convolution(instruction) -> list:
-  dims = instruction.convolution_dimension_numbers
+def _convolution(node) -> list:
+  dims = node.convolution_dimension_numbers
   spatial = schema.MAX_SPATIAL_DIMS
   return [
       dims.input_batch_dimension, dims.input_feature_dimension,
@@ -145,15 +139,15 @@ def _convolution(instruction) -> list:
       dims.output_batch_dimension, dims.output_feature_dimension]
 
 
-def _slice(instruction) -> list:
-  return [value for name in ('start', 'stride', 'limit') for value in _slots(
-      [getattr(d, name) for d in instruction.slice_dimensions])]
+def _slice(node) -> list:
+  return _each_with_totals(node.slice_dimensions, schema.MAX_SLICE_DIMS,
+                           'start', 'stride', 'limit')
 
 
-def _padding(instruction) -> list:
-  return [value for name in ('edge_padding_low', 'edge_padding_high')
-          for value in _slots([getattr(d, name) for d in
-                               instruction.padding_config.dimensions])]
+def _padding(node) -> list:
+  return _each_with_totals(
+      node.padding_config.dimensions, schema.MAX_SLICE_DIMS,
+      'edge_padding_low', 'edge_padding_high')
 
 
 # Most instructions have none of these, so their columns are made once.
@@ -161,32 +155,30 @@ _BLANK = protos.HloInstructionProto()
 _NO_WINDOW = _window(_BLANK)
 _NO_CONVOLUTION = _convolution(_BLANK)
 _NO_SLICE = _slice(_BLANK)
-_NO_SIZES = _slots([])
 _NO_PADDING = _padding(_BLANK)
 
 
-def _row(instruction, is_root: bool) -> list:
+def _row(node, is_root: bool) -> list:
   """The columns of NODE_FEATURES for one instruction, as whole numbers."""
-  has = instruction.HasField
-  shape = instruction.shape
-  sizes = instruction.dynamic_slice_sizes
+  has = node.HasField
+  shape = node.shape
   return [
       int(is_root),
       0,  # element_size_in_bits: XLA dropped it.
       *_element_type(shape.element_type),
       *_with_totals(shape.dimensions),
       len(shape.tuple_shapes),
-      instruction.parameter_number,
-      *_first(instruction.dimensions, schema.MAX_DIMS),
-      *(_window(instruction) if has('window') else _NO_WINDOW),
-      *(_convolution(instruction) if has('convolution_dimension_numbers')
+      node.parameter_number,
+      *_first(node.dimensions, schema.MAX_DIMS),
+      *(_window(node) if has('window') else _NO_WINDOW),
+      *(_convolution(node) if has('convolution_dimension_numbers')
         else _NO_CONVOLUTION),
-      instruction.feature_group_count,
-      instruction.batch_group_count,
-      *(_slice(instruction) if instruction.slice_dimensions else _NO_SLICE),
-      *(_slots(sizes) if sizes else _NO_SIZES),
-      *(_padding(instruction) if has('padding_config') else _NO_PADDING),
-      int(instruction.is_stable),
+      node.feature_group_count,
+      node.batch_group_count,
+      *(_slice(node) if node.slice_dimensions else _NO_SLICE),
+      *_with_totals(node.dynamic_slice_sizes, schema.MAX_SLICE_DIMS),
+      *(_padding(node) if has('padding_config') else _NO_PADDING),
+      int(node.is_stable),
       *_first(shape.layout.minor_to_major, schema.MAX_DIMS),
   ]
 
@@ -198,13 +190,8 @@ def config_features(kernel_bounds: Sequence[int], output_bounds: Sequence[int],
   Each group has the first six bounds, then sum and product of all; without
   bounds all of it is 0, including the product.
 
-  Args:
-    kernel_bounds, output_bounds, input_bounds: layout tiles, most major
-      first; whole numbers [dims], or [..., dims] for many configurations, with
-      the same leading axes or none.
-
-  Returns:
-    float32 [..., 24].
+  Shapes: layout tiles, most major first, [dims], or [..., dims] with the same
+  leading axes or none -> float32 [..., 24].
   """
   groups = [np.asarray(bounds, np.int64)
             for bounds in (kernel_bounds, output_bounds, input_bounds)]

@@ -1,7 +1,7 @@
 """Which nodes of a program have layouts to choose, and which layouts.
 
-As in the published layout files: convolutions, matrix products and reshapes. A
-layout may name only the innermost dimensions; the others are row-major:
+The rules were inferred from the published layout files. A layout may name only
+the innermost dimensions; the others are row-major:
 
   * A convolution or product chooses, for its output and both operands, which of
     two dimensions is the innermost: a convolution's features or batch (in its
@@ -10,15 +10,14 @@ layout may name only the innermost dimensions; the others are row-major:
   * A reshape chooses the order of the groups of dimensions that it keeps
     together, so that no element moves, or leaves it to the compiler.
 
-Nodes with the same choices get the same layout; in small programs only if their
-sizes are equal, too: real files with up to 848 such nodes have 7 to 26
-different columns of layouts. The rules were inferred from real files.
+Nodes with the same choices get the same layout; in programs with few kinds of
+nodes only if their sizes are equal, too.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -26,8 +25,7 @@ from tpu_graphs_ext.data import schema
 
 CONFIGURABLE = ('convolution', 'dot', 'reshape')
 _MAX_ORDERS = 6  # Of a reshape's groups, as in real files.
-# With more kinds of nodes, those of different sizes get the same layout, too.
-_MAX_GROUPS = 14
+_MAX_GROUPS = 14  # With more, nodes of different sizes get the same layout.
 NO_LAYOUT = ()
 
 
@@ -48,23 +46,17 @@ class NodeChoice(NamedTuple):
 
 
 def layout_choices(module) -> list[NodeChoice]:
-  """The configurable nodes of the entry computation, in its order.
-
-  Args:
-    module: `HloModuleProto`, its entry computation last.
-  """
+  """The configurable nodes of the entry computation, which comes last."""
   entry = module.computations[-1]
   first = sum(len(c.instructions) for c in module.computations[:-1])
   shapes = {node.id: tuple(node.shape.dimensions)
             for node in entry.instructions}
   found = []
   for number, node in enumerate(entry.instructions, first):
-    if node.opcode not in CONFIGURABLE:
-      continue
-    sizes = tuple(shapes[i] for i in (node.id, *node.operand_ids))
-    options = node_options(node, sizes[1:])
-    if options:
-      found.append((number, node, options, sizes))
+    if node.opcode in CONFIGURABLE:
+      sizes = tuple(shapes[i] for i in (node.id, *node.operand_ids))
+      if options := _options(node, sizes):
+        found.append((number, node, options, sizes))
   kinds = [(node.opcode, options, sizes) for _, node, options, sizes in found]
   if len(set(kinds)) > _MAX_GROUPS:
     kinds = [kind[:2] for kind in kinds]
@@ -73,16 +65,20 @@ def layout_choices(module) -> list[NodeChoice]:
           for (number, node, options, _), kind in zip(found, kinds)]
 
 
-def node_options(node, operand_dims: Sequence[Sequence[int]]) -> tuple:
-  """A node's `Layouts`, from the sizes of its operands; () at a high rank."""
-  dims = list(node.shape.dimensions)
-  if max(map(len, [dims, *operand_dims])) > schema.MAX_DIMS:
+def _options(node, dims: Sequence[Sequence[int]]) -> tuple:
+  """A node's `Layouts`, from the sizes of its result and its operands."""
+  if max(map(len, dims)) > schema.MAX_DIMS:
     return ()
   if node.opcode == 'convolution':
-    return _of_convolution(node.convolution_dimension_numbers)
+    numbers = node.convolution_dimension_numbers
+    return _orders(
+        [numbers.output_feature_dimension, numbers.output_batch_dimension],
+        [numbers.input_feature_dimension, numbers.input_batch_dimension],
+        [numbers.kernel_output_feature_dimension,
+         numbers.kernel_input_feature_dimension])
   if node.opcode == 'dot':
-    return _of_dot(node.dot_dimension_numbers, *map(len, operand_dims))
-  return _of_reshape(operand_dims[0], dims)
+    return _of_dot(node.dot_dimension_numbers, *map(len, dims[1:]))
+  return _of_reshape(dims[1], dims[0])
 
 
 def completed(layout: Sequence[int], rank: int) -> tuple:
@@ -98,43 +94,34 @@ def _orders(*tensors: Sequence[int]) -> tuple:
         for pair in tensors))))
 
 
-def _of_convolution(numbers) -> tuple:
-  return _orders(
-      [numbers.output_feature_dimension, numbers.output_batch_dimension],
-      [numbers.input_feature_dimension, numbers.input_batch_dimension],
-      [numbers.kernel_output_feature_dimension,
-       numbers.kernel_input_feature_dimension])
-
-
 def _of_dot(numbers, left_rank: int, right_rank: int) -> tuple:
   batch = len(numbers.lhs_batch_dimensions)
-  summed_left = list(numbers.lhs_contracting_dimensions)[-1:]
-  summed_right = list(numbers.rhs_contracting_dimensions)[-1:]
-  left = _kept(left_rank, numbers.lhs_batch_dimensions,
-               numbers.lhs_contracting_dimensions)
-  right = _kept(right_rank, numbers.rhs_batch_dimensions,
-                numbers.rhs_contracting_dimensions)
+  kept, summed = [], []  # Of the left operand, and of the right one.
+  for rank, batched, contracted in (
+      (left_rank, numbers.lhs_batch_dimensions,
+       numbers.lhs_contracting_dimensions),
+      (right_rank, numbers.rhs_batch_dimensions,
+       numbers.rhs_contracting_dimensions)):
+    kept.append([d for d in range(rank)
+                 if d not in (*batched, *contracted)])
+    summed.append(list(contracted)[-1:])
+  left, right = kept
   # The output has the batch, then what is left of both operands.
   output = [batch + len(left) + len(right) - 1] if right else []
   output += [batch + len(left) - 1] if left else []
-  options = _orders(output, [*summed_left, *left[-1:]],
-                    [*right[-1:], *summed_right])
+  options = _orders(output, [*summed[0], *left[-1:]],
+                    [*right[-1:], *summed[1]])
   if not batch:
-    options += tuple(dict.fromkeys(
-        Layouts(o.output, NO_LAYOUT, NO_LAYOUT) for o in options))[:1]
+    options = *options, Layouts(options[0].output, NO_LAYOUT, NO_LAYOUT)
   return options
-
-
-def _kept(rank: int, *removed: Sequence[int]) -> list[int]:
-  return [d for d in range(rank) if d not in set(itertools.chain(*removed))]
 
 
 def _of_reshape(source: Sequence[int], target: Sequence[int]) -> tuple:
   groups = reshape_groups(source, target)
   options = []
   for order in itertools.islice(
-      itertools.permutations(range(len(groups))[::-1]), _MAX_ORDERS):
-    ends = [completed([d for g in order for d in groups[g][side][::-1]],
+      itertools.permutations(groups[::-1]), _MAX_ORDERS):
+    ends = [completed([d for group in order for d in group[side][::-1]],
                       len(dims))
             for side, dims in enumerate((source, target))]
     options.append(Layouts(ends[1], ends[0], NO_LAYOUT))
@@ -148,19 +135,17 @@ def reshape_groups(source: Sequence[int], target: Sequence[int]) -> list:
   [1024, 768] -> [8, 128, 768] has ([0], [0, 1]) and ([1], [2]). Dimensions of
   size 1 belong to none.
   """
-  sides = [[d for d, size in enumerate(dims) if size != 1]
-           for dims in (source, target)]
-  if not all(sides) or 0 in (math.prod(source), math.prod(target)):
-    return []
-  groups, parts, sizes = [], ([], []), [1, 1]
-  while sides[0] or sides[1] or parts[0]:
-    if parts[0] and sizes[0] == sizes[1]:
-      groups.append(parts)
-      parts, sizes = ([], []), [1, 1]
-      continue
-    side = int(sizes[1] < sizes[0]) if parts[0] or parts[1] else 0
-    side = side if sides[side] else 1 - side
-    d = sides[side].pop(0)
-    parts[side].append(d)
-    sizes[side] *= (source, target)[side][d]
-  return groups
+  sides = source, target
+  # A group ends where the sizes so far have the same product on both sides.
+  ends = set.intersection(*(
+      set(itertools.accumulate(sizes, operator.mul)) for sizes in sides))
+  split = []
+  for sizes in sides:
+    parts, product = [[]], 1
+    for d, size in enumerate(sizes):
+      product *= size
+      if size != 1 and product:
+        parts[-1].append(d)
+        parts += [[]] * (product in ends)
+    split.append(parts[:-1])
+  return list(zip(*split))

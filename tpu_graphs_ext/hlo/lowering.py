@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import operator
 import os
 import re
 import sys
 from typing import Any, Callable, Union
 
-from tpu_graphs_ext.errors import (
-  UserError,
-  did_you_mean,
-  how_to_install,
-  reason_of,
-)
+from tpu_graphs_ext.errors import UserError, how_to_install, reason_of
 
-NEEDS_JAX = (f'needs JAX, which is not installed; {how_to_install("jax")}, or '
-             'name the Python of an environment that has it with --jax_python')
 # XLA's name of an element type -> NumPy's.
 _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
           'f64': 'float64', 'pred': 'bool', 's8': 'int8', 's16': 'int16',
@@ -29,9 +23,9 @@ _TYPES = {'f32': 'float32', 'f16': 'float16', 'bf16': 'bfloat16',
           'u32': 'uint32', 'u64': 'uint64', 'f8e4m3fn': 'float8_e4m3fn',
           'f8e5m2': 'float8_e5m2'}
 _SHAPE = re.compile(r'([a-z][a-z\d]*)\[\s*((?:\d+(?:\s*,\s*\d+)*)?)\s*\]')
-# A function's name.
+# A function's name, with its module or without.
 _FUNCTION = re.compile(r'[\w./~-]+:[A-Za-z_][\w.]*')
-_NAME = re.compile(f'({_FUNCTION.pattern})|[A-Za-z_][\\w.]*')
+_NAME = re.compile(r'([\w./~-]+:)?[A-Za-z_][\w.]*')
 # Libraries on top of JAX: modules that use them may not import JAX itself.
 _JAX_LIBRARIES = frozenset({'jax', 'flax', 'haiku', 'equinox', 'optax'})
 
@@ -51,44 +45,27 @@ def parse_arguments(text: str) -> Arguments:
 
       'f32[512,1024] s32[]' -> [('f32', [512, 1024]), ('s32', [])]
 
-  Raises:
-    UserError: it is neither, or names an unknown type.
+  Raises UserError if it is neither, or names an unknown type.
   """
   text = text.strip()
   if _NAME.fullmatch(text) and text not in _TYPES:
     return text
-  if not re.fullmatch(rf'(?:{_SHAPE.pattern}[\s,;]*)*', text):
-    raise UserError(f'--shapes={text}: cannot be read; write, for example, '
-                    '"f32[512,1024] bf16[1024,4096]", or name a function that '
-                    'returns the arguments')
   found = [(name, [int(size) for size in re.findall(r'\d+', sizes)])
            for name, sizes in _SHAPE.findall(text)]
-  for name, _ in found:
-    if name not in _TYPES:
-      raise UserError(f'--shapes={text}: there is no type {name!r}; choose '
-                      f'from {", ".join(_TYPES)}')
+  if _SHAPE.sub('', text).strip(' ,;\t\n') or not all(
+      name in _TYPES for name, _ in found):
+    raise UserError(f'--shapes={text}: cannot be read; write, for example, '
+                    '"f32[512,1024] bf16[1024,4096]", or name a function that '
+                    f'returns the arguments. The types are {", ".join(_TYPES)}')
   return found
 
 
 def lower_named(target: str, arguments: Arguments) -> bytes:
-  """Imports 'module:function' or 'file.py:function' and lowers it.
-
-  Returns:
-    Serialized `HloModuleProto`.
-
-  Raises:
-    UserError: the function is missing, or cannot be lowered.
-  """
+  """Imports 'module:function' or 'file.py:function'; then as `lower`."""
   function = _import(target)
-  if not callable(function):
-    raise UserError(f'{target}: is not a function, but a '
-                    f'{type(function).__name__}')
-  if isinstance(arguments, str):
-    return lower(function, _call_for_arguments(target, arguments), target,
-                 arguments)
-  return lower(function, arguments_of_shapes(function, arguments), target,
-               ' '.join(f'{name}[{",".join(map(str, sizes))}]'
-                        for name, sizes in arguments))
+  given = (_returned(target, arguments) if isinstance(arguments, str)
+           else arguments_of_shapes(function, arguments))
+  return lower(function, given, target)
 
 
 def arguments_of_shapes(function: Callable, shapes: list) -> tuple:
@@ -102,8 +79,7 @@ def arguments_of_shapes(function: Callable, shapes: list) -> tuple:
                for name, sizes in shapes)
 
 
-def lower(function: Callable, arguments: tuple, name: str = '',
-          shown_arguments: str = '') -> bytes:
+def lower(function: Callable, arguments: tuple, name: str = '') -> bytes:
   """Lowers a TensorFlow or JAX function to a serialized `HloModuleProto`.
 
   Args:
@@ -112,10 +88,8 @@ def lower(function: Callable, arguments: tuple, name: str = '',
       you like; only shapes and types matter. May be empty for a `tf.function`
       with an input signature.
     name: the function's name in messages; by default its own.
-    shown_arguments: the arguments in messages.
 
-  Raises:
-    UserError: it cannot be traced or lowered for these arguments.
+  Raises UserError if it cannot be lowered for these arguments.
   """
   name = name or getattr(function, '__name__', type(function).__name__)
   arguments = tuple(arguments or getattr(function, 'input_signature', None)
@@ -125,8 +99,7 @@ def lower(function: Callable, arguments: tuple, name: str = '',
   try:
     return lower_it(function, arguments)
   except Exception as error:  # The user's function may raise anything.
-    shown = shown_arguments or ', '.join(
-        str(argument)[:60] for argument in arguments[:6])
+    shown = ', '.join(str(argument)[:60] for argument in arguments[:6])
     raise UserError(
         f'{name}: {framework} cannot compile it for the arguments '
         f'{shown or "(none; give --shapes)"} ({type(error).__name__}: '
@@ -156,33 +129,31 @@ def _lower_tensorflow(function, arguments: tuple) -> bytes:
   # A tf.function is unwrapped: it may have been made without jit_compile.
   function = getattr(function, 'python_function', function)
   leaves = tf.nest.flatten(arguments)
-  places = [place for place, leaf in enumerate(leaves)
-            if hasattr(leaf, 'shape') and hasattr(leaf, 'dtype')]
+  tensors = {place: tf.TensorSpec(leaf.shape, leaf.dtype)
+             for place, leaf in enumerate(leaves)
+             if hasattr(leaf, 'shape') and hasattr(leaf, 'dtype')}
 
-  def flat(*tensors):  # XLA's compiler takes no nested specifications.
-    given = list(leaves)
-    for place, tensor in zip(places, tensors):
-      given[place] = tensor
-    return function(*tf.nest.pack_sequence_as(arguments, given))
+  def flat(*given):  # XLA's compiler takes no nested specifications.
+    given = {**dict(enumerate(leaves)), **dict(zip(tensors, given))}
+    return function(*tf.nest.pack_sequence_as(
+        arguments, list(given.values())))
 
   flat.__name__ = getattr(function, '__name__', 'function')
-  return tf.function(flat, jit_compile=True).experimental_get_compiler_ir(*(
-      tf.TensorSpec(leaves[place].shape, leaves[place].dtype)
-      for place in places))(stage='hlo_serialized')
+  return tf.function(flat, jit_compile=True).experimental_get_compiler_ir(
+      *tensors.values())(stage='hlo_serialized')
 
 
-def _call_for_arguments(target: str, name: str) -> tuple:
-  """The arguments that another function returns, or a constant holds."""
+def _returned(target: str, name: str) -> tuple:
+  """The arguments that another function returns."""
   if ':' not in name:
     name = f'{target.rpartition(":")[0]}:{name}'
-  found = _import(name)
-  if callable(found):
-    try:
-      found = found()
-    except Exception as error:  # The user's function may raise anything.
-      raise UserError(
-          f'{name}: must return the arguments of {target} when called without '
-          f'any ({type(error).__name__}: {reason_of(error)})') from error
+  function = _import(name)
+  try:
+    found = function()
+  except Exception as error:  # The user's function may raise anything.
+    raise UserError(
+        f'{name}: must return the arguments of {target} when called without '
+        f'any ({type(error).__name__}: {reason_of(error)})') from error
   return tuple(found) if isinstance(found, (tuple, list)) else (found,)
 
 
@@ -193,21 +164,17 @@ def _import(target: str) -> Any:
     module = (_run_file(module_name) if module_name.endswith('.py')
               else importlib.import_module(module_name))
   except (Exception, SystemExit) as error:
-    missing = getattr(error, 'name', None) or ''
-    if missing.split('.')[0] in ('jax', 'jaxlib'):
-      raise UserError(f'{target}: {NEEDS_JAX}') from error
+    needs_jax = (getattr(error, 'name', None) or '').startswith('jax')
+    hint = (f'; {how_to_install("jax")}, or name the Python of an environment '
+            'that has it with --jax_python') if needs_jax else ''
     raise UserError(
         f'{target}: {module_name} cannot be imported from {os.getcwd()} or '
-        f'PYTHONPATH ({type(error).__name__}: {reason_of(error)})') from error
-  found = module
-  for part in attribute.split('.'):
-    if not hasattr(found, part):
-      names = [name for name in dir(module)
-               if callable(getattr(module, name)) and name[0] != '_']
-      raise UserError(f'{target}: {module_name} has no {attribute!r}; '
-                      f'{did_you_mean(attribute, names)}'.rstrip('; '))
-    found = getattr(found, part)
-  return found
+        f'PYTHONPATH ({type(error).__name__}: {reason_of(error)}){hint}'
+    ) from error
+  try:
+    return operator.attrgetter(attribute)(module)
+  except AttributeError as error:
+    raise UserError(f'{target}: {module_name} has no {attribute!r}') from error
 
 
 def _run_file(path: str) -> Any:
@@ -225,15 +192,13 @@ def _run_file(path: str) -> Any:
 def is_jax(function) -> bool:
   """Whether JAX jitted the function, or its module imports JAX."""
   owner = type(function).__module__.split('.')[0]
-  if owner in ('jax', 'jaxlib'):
-    return True
-  if owner in ('tensorflow', 'keras', 'tf_keras'):
-    return False
+  if owner in ('jax', 'jaxlib', 'tensorflow', 'keras', 'tf_keras'):
+    return owner.startswith('jax')
   inner = getattr(function, 'func', function)  # Of functools.partial.
   inner = getattr(inner, '__wrapped__', inner)
   names = {getattr(value, '__name__', '').split('.')[0]
            for value in getattr(inner, '__globals__', {}).values()
            if type(value).__name__ in ('module', 'LazyLoader')}
-  if 'tensorflow' in names or names & _JAX_LIBRARIES:
-    return 'tensorflow' not in names
-  return 'jax' in sys.modules and 'tensorflow' not in sys.modules
+  if not names & {'tensorflow', *_JAX_LIBRARIES}:
+    names = sys.modules
+  return 'tensorflow' not in names and not _JAX_LIBRARIES.isdisjoint(names)

@@ -1,14 +1,11 @@
 """The protobuf messages: HLO as TensorFlow defines it, tuning files by a table.
-
-Reading a tuning file needs only field numbers and types, so there is no
-generated code.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
@@ -26,80 +23,60 @@ PrimitiveType = xla_data_pb2.PrimitiveType
 # No compiler writes more; reading it would take minutes, or all memory.
 MAX_FILE_BYTES = 1 << 28
 MAX_INSTRUCTIONS = 1_000_000  # The largest programs have some 50,000.
-MAX_RANK = 128  # Entries of any list of dimensions.
-# The lists of dimensions of an instruction's optional messages.
-_DIMENSIONS = {
-    'window': ['dimensions'], 'padding_config': ['dimensions'],
-    'convolution_dimension_numbers': [
-        f'{of}_spatial_dimensions' for of in ('input', 'kernel', 'output')]}
 
-_FILE = 'tpu_graphs_ext/tuning.proto'
-_PACKAGE = 'tpu_graphs_ext.tuning'
-
-# Message -> {field: (number, type)}. A type in [] is repeated; one with a
-# leading dot is a message of XLA, one with a capital a message of this table.
+# Fields: number, type and name. Types that start with a dot are messages of
+# XLA, those with a capital messages of this table.
 _MESSAGES = {
-    'TuningData': {'modules': (1, ['ModuleTuningData'])},
-    'ModuleTuningData': {
-        'module': (1, '.xla.HloModuleProto'),
-        'fingerprint': (2, 'uint64'),
-        'runs': (3, ['ConfigProfile']),
-        'config_index_to_node': (4, ['uint64']),
-    },
-    'ConfigProfile': {
-        'op_config': (1, 'HloOpConfig'),
-        'module_config': (2, 'HloModuleConfig'),
-        'error': (3, 'bool'),
-        'profile': (4, '.xla.ExecutionProfile'),
-        'is_default': (5, 'bool'),
-    },
-    'HloOpConfig': {'tile_size_config': (1, 'TileSizeConfig')},
-    'TileSizeConfig': {
-        'kernel_bounds': (1, ['int64']),
-        'output_bounds': (2, ['int64']),
-        'input_bounds': (3, ['int64']),
-        'iteration_bounds': (4, ['int64']),
-    },
-    'HloModuleConfig': {'layout_config': (1, 'LayoutConfig')},
-    'LayoutConfig': {'nodes': (1, ['NodeLayoutConfig'])},
-    'NodeLayoutConfig': {'tensors': (1, ['TensorLayoutConfig'])},
-    'TensorLayoutConfig': {'dims': (1, ['int32'])},
+    'TuningData': '1 ModuleTuningData* modules',
+    'ModuleTuningData': '''1 .xla.HloModuleProto module
+        2 uint64 fingerprint
+        3 ConfigProfile* runs
+        4 uint64* config_index_to_node''',
+    'ConfigProfile': '''1 HloOpConfig op_config
+        2 HloModuleConfig module_config
+        3 bool error
+        4 .xla.ExecutionProfile profile
+        5 bool is_default''',
+    'HloOpConfig': '1 TileSizeConfig tile_size_config',
+    'TileSizeConfig': '''1 int64* kernel_bounds
+        2 int64* output_bounds
+        3 int64* input_bounds''',
+    'HloModuleConfig': '1 LayoutConfig layout_config',
+    'LayoutConfig': '1 NodeLayoutConfig* nodes',
+    'NodeLayoutConfig': '1 TensorLayoutConfig* tensors',
+    'TensorLayoutConfig': '1 int32* dims',
 }
-
-_Field = descriptor_pb2.FieldDescriptorProto
 
 
 def _message_classes() -> list:
+  types = descriptor_pb2.FieldDescriptorProto
   file = descriptor_pb2.FileDescriptorProto(
-      name=_FILE, package=_PACKAGE, syntax='proto3',
+      name='tpu_graphs_ext/tuning.proto', package='tpu_graphs_ext.tuning',
+      syntax='proto3',
       dependency=[hlo_pb2.DESCRIPTOR.name, xla_data_pb2.DESCRIPTOR.name])
-  for name, fields in _MESSAGES.items():
-    message = file.message_type.add(name=name)
-    for field_name, (number, kind) in fields.items():
-      field = message.field.add(
-          name=field_name, number=number, label=_Field.LABEL_OPTIONAL)
-      if isinstance(kind, list):
-        field.label, (kind,) = _Field.LABEL_REPEATED, kind
-      if kind.startswith('.') or kind[0].isupper():
-        field.type = _Field.TYPE_MESSAGE
-        field.type_name = kind if kind[0] == '.' else f'.{_PACKAGE}.{kind}'
+  for message_name, fields in _MESSAGES.items():
+    message = file.message_type.add(name=message_name)
+    for line in fields.split('\n'):
+      number, kind, name = line.split()
+      field = message.field.add(name=name, number=int(number), label=(
+          types.LABEL_REPEATED if '*' in kind else types.LABEL_OPTIONAL))
+      kind = kind.rstrip('*')
+      if kind.islower() and kind[0] != '.':
+        field.type = types.Type.Value(f'TYPE_{kind.upper()}')
       else:
-        field.type = _Field.Type.Value(f'TYPE_{kind.upper()}')
+        field.type = types.TYPE_MESSAGE
+        field.type_name = kind if kind[0] == '.' else f'.{file.package}.{kind}'
   pool = descriptor_pool.Default()  # The one that knows XLA's messages.
   pool.Add(file)
-  found = pool.FindFileByName(_FILE).message_types_by_name
-  return [message_factory.GetMessageClass(found[name]) for name in _MESSAGES]
+  return [message_factory.GetMessageClass(pool.FindMessageTypeByName(
+      f'{file.package}.{name}')) for name in _MESSAGES]
 
 
-TuningData, ModuleTuningData, ConfigProfile, *_ = _message_classes()
+TuningData, ModuleTuningData, *_ = _message_classes()
 
 
 def read_bytes(path: str) -> bytes:
-  """The content of a file.
-
-  Raises:
-    UserError: it cannot be read, or exceeds `MAX_FILE_BYTES`.
-  """
+  """The content of a file; UserError if it cannot be read or is too large."""
   try:
     with files.open_ordinary(os.path.expanduser(path)) as file:
       content = file.read(MAX_FILE_BYTES + 1)
@@ -125,42 +102,77 @@ def nodes(module: HloModuleProto) -> Iterator[HloInstructionProto]:
     yield from computation.instructions
 
 
-def has_opcodes(module: HloModuleProto) -> bool:
+def has_opcodes(module: Optional[HloModuleProto]) -> bool:
   """Whether this is HLO, not other bytes that happen to parse as such."""
-  return any(node.opcode for node in nodes(module))
+  return module is not None and any(node.opcode for node in nodes(module))
 
 
 def as_module(module: Union[HloModuleProto, bytes]) -> HloModuleProto:
   """The module itself, or parsed from its serialized form.
 
-  Raises:
-    UserError: it is not a serialized HloModuleProto, or it exceeds the limits.
+  Raises UserError if it is something else, or exceeds `MAX_INSTRUCTIONS`.
   """
   if not isinstance(module, HloModuleProto):
     module = parse(HloModuleProto, module)
     if module is None:
       raise UserError('not an HLO module; give an HloModuleProto or its '
                       'serialized bytes')
-  name = module.name[:100]
   count = sum(len(c.instructions) for c in module.computations)
   if count > MAX_INSTRUCTIONS:
     raise UserError(
-        f'HLO module {name!r}: has {count:,} instructions; at most '
-        f'{MAX_INSTRUCTIONS:,} are read')
-  for node in nodes(module):
-    rank = max(map(len, _dimension_lists(node)))
-    if rank > MAX_RANK:
-      raise UserError(
-          f'HLO module {name!r}: instruction {node.name[:100]!r} has '
-          f'{rank:,} dimensions; at most {MAX_RANK} are read, so the module '
-          'is damaged')
+        f'HLO module {module.name[:100]!r}: has {count:,} instructions; at '
+        f'most {MAX_INSTRUCTIONS:,} are read')
   return module
 
 
-def _dimension_lists(node: HloInstructionProto) -> list:
-  lists = [node.dimensions, node.slice_dimensions, node.dynamic_slice_sizes,
-           node.shape.dimensions, node.shape.layout.minor_to_major]
-  for field, names in _DIMENSIONS.items():
-    if node.HasField(field):
-      lists += [getattr(getattr(node, field), name) for name in names]
-  return lists
+# --- Files of compilers -------------------------------------------------------
+
+
+class HloFile(NamedTuple):
+  """A module, and whether a compiler has fused it into kernels already."""
+  module: HloModuleProto
+  is_optimized: bool
+
+
+def read_hlo(path: str, content: bytes) -> HloFile:
+  """Reads an HLO module from a serialized `HloModuleProto` or `HloProto`.
+
+  `path` is for messages; in XLA's own file names it says what is optimised.
+
+  Raises UserError if the content is something else, damaged or too large.
+  """
+  module = parse(HloModuleProto, content)
+  if not has_opcodes(module):
+    wrapped = parse(hlo_pb2.HloProto, content)
+    module = wrapped and wrapped.hlo_module
+  if not has_opcodes(module):
+    raise UserError(
+        f'{path}: its {len(content):,} bytes are not a whole HloModuleProto or '
+        'HloProto, StableHLO or tuning data; the file is damaged or of another '
+        'kind. For HLO, XLA writes protobufs with --xla_dump_hlo_as_proto')
+  try:
+    as_module(module)
+  except UserError as error:
+    raise UserError(f'{path}: {error}') from error
+  return HloFile(
+      module, module.HasField('schedule')
+      or any(node.opcode == 'fusion' for node in nodes(module))
+      # XLA puts this into the file names of modules that it has fused.
+      or 'after_optimizations' in os.path.basename(path))
+
+
+def is_stablehlo(content: bytes) -> bool:
+  """Whether this is MLIR: bytecode, or text with StableHLO operations."""
+  return content.startswith(b'ML\xefR') or (
+      b'func.func' in content and b'stablehlo.' in content)
+
+
+def is_for_tpu(module: HloModuleProto) -> bool:
+  """Whether a TPU's compiler optimised it: it writes tiles into layouts."""
+  return any(shape.layout.tiles for node in nodes(module)
+             for shape in (node.shape, *node.shape.tuple_shapes))
+
+
+def is_for_cpu_or_gpu(module: HloModuleProto) -> bool:
+  """Whether another machine's compiler optimised it: scheduled, no tiles."""
+  return module.HasField('schedule') and not is_for_tpu(module)

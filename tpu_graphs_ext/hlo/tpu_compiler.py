@@ -1,27 +1,43 @@
-"""Google's TPU compiler: a program -> its kernels, without a TPU.
+"""A program -> its kernels, by Google's TPU compiler, without a TPU.
 
 libtpu, the extra [tpu], compiles ahead of time for every generation of TPU on
-any Linux machine with an x86-64 processor. It is under Google Cloud's terms,
-and users install it themselves; this package contains none of it.
-
+any x86-64 Linux. It has Google Cloud's terms, and users install it themselves.
 Google does not promise how an optimised program notes a kernel's tile, so
 pyproject.toml pins the versions that were tested.
+
+Kernels are the program's fusions, and other instructions that run as a loop
+over tiles. Everything else (custom calls, transfers between chips) is counted.
 """
 
 from __future__ import annotations
 
+import collections
 import json
-from typing import NamedTuple, Optional
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
 
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from tpu_graphs_ext.errors import UserError, how_to_install
-from tpu_graphs_ext.hlo import fusions, protos, subprocesses
+from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import protos, subprocesses
 from tpu_graphs_ext.hlo.libtpu import LIBRARY_VARIABLE, Generation, library
 
 # An estimate of 2^63-1 cycles, or half of it, means an infeasible tile.
 INFEASIBLE_CYCLES = 10**12
 PALLAS_TARGET = 'tpu_custom_call'  # A custom call that is a Pallas kernel.
+# They do not run as a loop over tiles.
+_WITHOUT_TILES = frozenset({
+    'cholesky', 'custom-call', 'dynamic-update-slice', 'fft', 'gather', 'map',
+    'reverse-sequence', 'rng-bit-generator', 'scatter', 'sort',
+    'triangular-solve'})
+# Their computations run like the entry.
+_CONTROL = frozenset({'while', 'conditional', 'call'})
+# They do no work.
+_FREE = frozenset({'parameter', 'constant', 'bitcast', 'tuple', 'after-all',
+                   'get-tuple-element', 'partition-id', 'replica-id',
+                   'add-dependency', 'domain', 'opt-barrier', 'copy-done'})
+_TRANSFERS = ('all-', 'async-', 'collective-', 'send', 'recv', 'infeed',
+              'outfeed', 'reduce-scatter', 'copy-start', 'rng-get')
 
 
 class Window(NamedTuple):
@@ -33,7 +49,7 @@ class Window(NamedTuple):
 
 class CompiledKernel(NamedTuple):
   """One kernel of a compiled program."""
-  module: protos.HloModuleProto  # This kernel alone; see `fusions.kernels_of`.
+  module: protos.HloModuleProto  # This kernel alone, named as in the program.
   op_name: str  # The operation in the user's program that it is named after.
   window: Optional[Window]  # None if the compiler chose no tile.
   runs: int  # How often it runs each time the program does.
@@ -52,12 +68,11 @@ def compile_program(program: bytes, generation: Generation,
   """Compiles a program and splits it into kernels.
 
   Args:
-    program: serialized `HloModuleProto` before optimisation, or StableHLO.
-    generation: one of `GENERATIONS`.
-    program_format: 'hlo', or 'mlir' for StableHLO.
+    program: serialized `HloModuleProto` before optimisation, or StableHLO,
+      whose `program_format` is 'mlir'.
+    generation: one of `libtpu.GENERATIONS`.
 
-  Raises:
-    UserError: libtpu is missing, or the program does not compile.
+  Raises UserError if libtpu is missing, or the program does not compile.
   """
   try:
     optimized = subprocesses.compile_program(
@@ -73,35 +88,16 @@ def compile_program(program: bytes, generation: Generation,
 
 
 def parse_optimized(optimized: bytes) -> protos.HloModuleProto:
-  """The module in what `pjrt.Compiler.compile` returns."""
+  """The module in what `libtpu.Compiler.compile` returns."""
   parsed = protos.parse(hlo_pb2.HloProto, optimized)
-  if parsed is None:
-    raise UserError('the TPU compiler returned something that is not an HLO '
-                    'module; for the version that was tested '
-                    f'{how_to_install("tpu")}')
-  return protos.as_module(parsed.hlo_module)
-
-
-def kernels_of(module: protos.HloModuleProto) -> CompiledProgram:
-  """Splits a program that the TPU's compiler has optimised into kernels."""
-  split = fusions.kernels_of(module)
-  kernels = []
-  for kernel, runs in zip(split.modules, split.runs):
-    root = root_of(kernel)
-    kernels.append(CompiledKernel(
-        kernel, _op_name(kernel, root), window_of(root), runs))
-  pallas = [node.metadata.op_name or node.name for node in protos.nodes(module)
-            if node.opcode == 'custom-call'
-            and node.custom_call_target == PALLAS_TARGET]
-  return CompiledProgram(kernels, split.passed_over, pallas, split.open_loops)
+  return protos.as_module(parsed and parsed.hlo_module)
 
 
 def root_of(kernel: protos.HloModuleProto) -> protos.HloInstructionProto:
   """The instruction that a kernel's module wraps."""
-  return next(node for computation in kernel.computations
-              if computation.id == kernel.entry_computation_id
-              for node in computation.instructions
-              if node.id == computation.root_id)
+  computations = {c.id: c for c in kernel.computations}
+  entry = computations[kernel.entry_computation_id]
+  return _nodes(entry)[entry.root_id]
 
 
 def window_of(node: protos.HloInstructionProto) -> Optional[Window]:
@@ -119,8 +115,162 @@ def window_of(node: protos.HloInstructionProto) -> Optional[Window]:
       cycles if 0 < cycles < INFEASIBLE_CYCLES else None)
 
 
-def _op_name(kernel, root) -> str:
-  """The root's; else that of the last fused instruction that has one."""
-  named = [node.metadata.op_name for node in protos.nodes(kernel)
-           if node.metadata.op_name]
-  return root.metadata.op_name or (named[-1] if named else '')
+# --- Kernels ------------------------------------------------------------------
+
+
+def kernels_of(module: protos.HloModuleProto) -> CompiledProgram:
+  """Splits an optimised program; one that is a single kernel stays as it is.
+
+  Raises UserError if the module refers to something that it does not have.
+  """
+  try:
+    return _split(module)
+  except LookupError as error:
+    raise UserError(
+        f'HLO module {module.name!r} refers to {error}, which it does not '
+        'have; it is incomplete or damaged') from error
+
+
+def _split(module) -> CompiledProgram:
+  computations = {c.id: c for c in module.computations}
+  found, passed_over = [], collections.Counter()
+  runs, open_loops = _runs(module, computations)
+  for number, times in runs.items():
+    nodes = _nodes(computations[number])
+    for node in nodes.values():
+      if node.opcode in _WITHOUT_TILES or node.opcode.startswith(_TRANSFERS):
+        passed_over[node.opcode] += 1
+      elif node.opcode not in _FREE and node.opcode not in _CONTROL:
+        found.append((node, nodes, times))
+  whole = len(found) == 1 and _is_whole_program(
+      computations[module.entry_computation_id], found[0][0])
+  kernels = []
+  for node, nodes, times in found:
+    kernel = module if whole else _kernel(node, nodes, computations)
+    named = [inner.metadata.op_name for inner in protos.nodes(kernel)
+             if inner.metadata.op_name]
+    op_name = node.metadata.op_name or (named[-1] if named else '')
+    kernels.append(CompiledKernel(kernel, op_name, window_of(node), times))
+  pallas = [node.metadata.op_name or node.name for node in protos.nodes(module)
+            if node.opcode == 'custom-call'
+            and node.custom_call_target == PALLAS_TARGET]
+  return CompiledProgram(kernels, dict(passed_over), pallas, open_loops)
+
+
+def _nodes(computation) -> dict:
+  return {node.id: node for node in computation.instructions}
+
+
+def _runs(module, computations) -> tuple[dict[int, int], int]:
+  """How often the entry, loop bodies and branches run; number of open loops.
+
+  Branches count as always taken.
+  """
+  runs, open_loops = collections.Counter(), 0
+  waiting = [(module.entry_computation_id, 1, ())]
+  while waiting:
+    number, times, within = waiting.pop(0)
+    if number in within:
+      raise LookupError(f'a loop that contains itself, {number}')
+    runs[number] += times
+    nodes = _nodes(computations[number])
+    for node in nodes.values():
+      trips = (_trip_count(node, nodes, computations)
+               if node.opcode == 'while' else 1)
+      open_loops += trips is None
+      if node.opcode in _CONTROL:
+        again = times * (1 if trips is None else trips)
+        waiting += [(called, again, (*within, number))
+                    for called in node.called_computation_ids]
+  return dict(runs), open_loops
+
+
+def _is_whole_program(entry, node) -> bool:
+  return node.id == entry.root_id and all(
+      other.id == node.id or other.opcode in ('parameter', 'constant')
+      for other in entry.instructions)
+
+
+def _kernel(node, nodes, computations) -> protos.HloModuleProto:
+  """A module whose entry has parameters and this instruction."""
+  kernel = protos.HloModuleProto(name=node.name)
+  called, waiting = set(), list(node.called_computation_ids)
+  while waiting:
+    number = waiting.pop()
+    if number not in called:
+      called.add(number)
+      for inner in computations[number].instructions:
+        waiting.extend(inner.called_computation_ids)
+  kernel.computations.extend(  # In stored order, callees first.
+      c for number, c in computations.items() if number in called)
+  largest = max([node.id, *computations,
+                 *(inner.id for inner in protos.nodes(kernel))])
+  # The whole entry gets new ids, the root too: XLA wants ids whose lower 32
+  # bits differ within a computation.
+  new_ids = {operand: largest + 2 + number for number, operand in enumerate(
+      dict.fromkeys(node.operand_ids))}
+  entry = kernel.computations.add(
+      id=largest + 1, name=node.name, root_id=largest + 2 + len(new_ids))
+  parameters = 0
+  for operand, number in new_ids.items():
+    source = nodes[operand]
+    argument = entry.instructions.add(
+        id=number, name=source.name, opcode='parameter', shape=source.shape)
+    if source.opcode != 'constant' or source.shape.dimensions:
+      argument.parameter_number = parameters
+      parameters += 1
+      continue
+    argument.opcode = 'constant'
+    if source.HasField('literal'):
+      argument.literal.CopyFrom(source.literal)
+  root = entry.instructions.add()
+  root.CopyFrom(node)
+  root.id = entry.root_id
+  root.operand_ids[:] = [new_ids[i] for i in node.operand_ids]
+  kernel.entry_computation_id = entry.id
+  kernel.entry_computation_name = entry.name
+  return kernel
+
+
+# --- Trip counts --------------------------------------------------------------
+
+
+def _trip_count(loop: Any, nodes: Mapping[int, Any],
+                computations: Mapping[int, Any]) -> Optional[int]:
+  """Trips of a `while` instruction; None if they are unknown.
+
+  `fori_loop` and `scan` compile to a counter that starts at a constant, grows
+  by a constant, and must be less than a constant.
+  """
+  by_root = {}  # Opcode of a computation's root -> the root, instructions.
+  for called in map(computations.__getitem__, loop.called_computation_ids):
+    inner = _nodes(called)
+    by_root[inner[called.root_id].opcode] = inner[called.root_id], inner
+  initial = nodes[loop.operand_ids[0]]
+  if set(by_root) != {'compare', 'tuple'} or initial.opcode != 'tuple':
+    return None
+  (compare, condition), (result, body) = by_root['compare'], by_root['tuple']
+  counter, limit = (condition[i] for i in compare.operand_ids)
+  if (counter.opcode != 'get-tuple-element'
+      or compare.comparison_direction != 'LT'):
+    return None
+  index = counter.tuple_index
+  start = _constant(nodes[initial.operand_ids[index]], nodes)
+  end = _constant(limit, condition)
+  added = body[result.operand_ids[index]]
+  steps = [_constant(n, body) for n in map(body.__getitem__, added.operand_ids)
+           if n.opcode != 'get-tuple-element' or n.tuple_index != index]
+  if added.opcode != 'add' or len(steps) != 1 or None in (start, end, *steps):
+    return None
+  return max(0, -(-(end - start) // steps[0])) if steps[0] > 0 else None
+
+
+def _constant(node, nodes) -> Optional[int]:
+  """The value of a constant whole number, or of a copy of one."""
+  if node.opcode == 'copy':
+    node = nodes[node.operand_ids[0]]
+  literal = node.literal
+  for values in (literal.s32s, literal.s64s, literal.u32s, literal.u64s):
+    if node.opcode == 'constant' and len(values) == 1:
+      return values[0]
+  return None

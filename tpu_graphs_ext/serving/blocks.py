@@ -10,7 +10,6 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 
 from tpu_graphs_ext.analytic import blocks as analytic
-from tpu_graphs_ext.analytic import products
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import libtpu, protos
 from tpu_graphs_ext.serving import kernel_sources
@@ -84,7 +83,7 @@ def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
     UserError: it cannot be lowered, or is not one product; or as `rank_blocks`.
   """
   lowered = kernel_sources.lowered(function, shapes, jax_python)
-  product = products.product_of(protos.as_module(lowered))
+  product = analytic.product_of(protos.as_module(lowered))
   return rank_blocks(product, tpu, blocks, top)
 
 
@@ -94,7 +93,7 @@ def rank_blocks(product: analytic.Product, tpu: str,
   """Puts blocks in the order in which to measure them.
 
   Args:
-    product: what the kernel computes; see `analytic.products`.
+    product: what the kernel computes; see `analytic.blocks.product_of`.
     tpu: generation, such as 'v5e'.
     blocks: (bm, bk, bn) in elements, or as text '128x1024x512 256x512x512';
       'usual': `analytic.blocks.usual_blocks`.

@@ -231,7 +231,7 @@ class CostModel:
     """The kernel with the tiles to score as its configurations, checked."""
     def limits() -> tuple[list[int], list[int]]:
       grid = self._explainer(own).loops.grid
-      return list(grid.output_units), list(grid.kernel_units)
+      return [list(units) for units in grid.largest]
 
     own = kernel
     if bounds is not None:

@@ -23,7 +23,6 @@ from tpu_graphs_ext.data.kernel import Kernel, require_readable
 from tpu_graphs_ext.errors import UserError, shortened
 from tpu_graphs_ext.hlo import (
   features,
-  hlo_files,
   libtpu,
   lowering,
   protos,
@@ -76,8 +75,7 @@ def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
     source: see the module's docstring; or a function.
     shapes: a function's arguments; see `lowered`.
     tpu: the generation to compile for; see `libtpu.GENERATIONS`.
-    jax_python: the Python that has JAX, for functions that are named and for
-      HLO text; '': this.
+    jax_python: the Python that has JAX, for functions that are named; '': this.
 
   Raises:
     UserError: nothing can be read, with the reason.
@@ -97,7 +95,7 @@ def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
     require_readable(kernel, path)
     return Source(name, [SourceKernel(kernel)])
   content = protos.read_bytes(path)
-  if hlo_files.is_stablehlo(content):
+  if protos.is_stablehlo(content):
     return _from_program(name, content, 'mlir', generation)
   # XLA's own dumps have the first field of tuning data too.
   data = None if path.endswith('.hlo.pb') else tuning.parse_tuning_data(
@@ -108,7 +106,7 @@ def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
     return Source(name, list(map(
         SourceKernel, tuning.read_tile_kernels(path))))
   return _from_hlo(
-      name, hlo_files.read_hlo(name, content, jax_python), generation)
+      name, protos.read_hlo(name, content), generation)
 
 
 def lowered(function: Union[str, Callable[..., Any]], arguments: Any,
@@ -156,13 +154,13 @@ def default_of(kernel: Kernel) -> Optional[int]:
 # --- Programs -----------------------------------------------------------------
 
 
-def _from_hlo(name: str, file: hlo_files.HloFile,
+def _from_hlo(name: str, file: protos.HloFile,
               generation: libtpu.Generation) -> Source:
   """The kernels of a module, compiled unless a TPU's compiler has done it."""
   if not file.is_optimized:
     return _from_program(
         name, file.module.SerializeToString(), 'hlo', generation)
-  if hlo_files.is_for_cpu_or_gpu(file.module):
+  if protos.is_for_cpu_or_gpu(file.module):
     raise UserError(
         f'{name}: was optimised for a CPU or GPU, whose kernels are not a '
         'TPU\'s; give the module before optimisation, whose name has '
@@ -172,7 +170,7 @@ def _from_hlo(name: str, file: hlo_files.HloFile,
   except UserError as error:
     raise UserError(f'{name}: {error}') from error
   return _from_compiled(
-      name, program, [] if hlo_files.is_for_tpu(file.module) else [
+      name, program, [] if protos.is_for_tpu(file.module) else [
           "not known to be a TPU's: nothing in it says what compiler "
           'optimised it'])
 
@@ -281,9 +279,9 @@ def _with_window(kernel: Kernel,
   """The kernel with the compiler's tile as its one configuration."""
   grid = feature_loops.kernel_loops(kernel).grid
   bounds = [*window.output_bounds, *window.kernel_bounds]
-  most = [*grid.output_units, *grid.kernel_units]
+  most = [*grid.largest[0], *grid.largest[1]]
   if not grid.bounded or len(window.output_bounds) != len(
-      grid.output_units) or len(bounds) != len(most) or any(
+      grid.largest[0]) or len(bounds) != len(most) or any(
           not 0 < bound <= limit for bound, limit in zip(bounds, most)):
     return kernel, [
         "the compiler's tile, output "
