@@ -128,12 +128,12 @@ def test_json(tmp_path):
   with pytest.raises(UserError, match=r'y\.json: cannot be read'):
     files.read_json(str(tmp_path / 'y.json'))
   for text in ('', '{', '[' * 100_000, 'NaN"', b'\xff{}'):
-    with pytest.raises(UserError, match=r'^x\.json: is not JSON \('):
+    with pytest.raises(UserError, match=r'^x\.json: is not JSON, or is cut '):
       files.parse_json(text, 'x.json')
   for text, rule in (
       ('[1' + '0' * 400 + ']', 'has 401 digits; 300 are allowed'),
-      ('["\\ud800"]', 'half a surrogate pair'),
-      (b'["\\uD83D"]', 'half a surrogate pair')):
+      ('["\\ud800"]', 'surrogates not allowed'),
+      (b'["\\uD83D"]', 'surrogates not allowed')):
     with pytest.raises(UserError, match=rule):
       files.parse_json(text, 'x.json')
   assert files.parse_json(r'["\ud83d\ude00"]', 'x') == ['\U0001f600']
@@ -160,7 +160,7 @@ def test_only_files_are_replaced(tmp_path, kind):
     os.mkfifo(path)
   else:
     pytest.skip('there are no pipes here')
-  with pytest.raises(UserError, match=f'is a (device or a )?{kind}'):
+  with pytest.raises(UserError, match='is a link, a folder, a device or a pi'):
     files.write_file(str(path), b'x')
   assert (tmp_path / 'mine').read_text() == 'mine'
   assert sorted(os.listdir(tmp_path)) == ['mine', 'out']

@@ -8,10 +8,11 @@ later.
 from __future__ import annotations
 
 import contextlib
-import errno
+import fcntl
 import hashlib
 import json
 import os
+import pathlib
 import re
 import secrets
 import shutil
@@ -22,12 +23,7 @@ from typing import Any, BinaryIO
 
 from tpu_graphs_ext.errors import UserError
 
-try:
-  import fcntl
-except ImportError:  # Not on Windows: there `held_folder` does not lock.
-  fcntl = None
-
-# Of JSON once it is parsed, as `require_parsable` estimates it.
+# Of JSON once it is parsed, as `parse_json` estimates it.
 MOST_JSON_BYTES = 1 << 30
 _MOST_DIGITS = 300  # A float64 has at most 309.
 _SURROGATE = re.compile(rb'\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]')
@@ -38,7 +34,6 @@ _LEFTOVER = re.compile(
     r'(?P<final>.+)\.[0-9a-f]{8}(?P<aside>\.aside)?' + re.escape(TEMPORARY))
 _tidied: set[str] = set()  # Folders that this process has already tidied.
 _LEFTOVER_SECONDS = 24 * 3600  # Nobody fills a file or folder for longer.
-_BLOCK_BYTES = 1 << 20
 # What makes Excel and LibreOffice read a cell as a formula (OWASP, "CSV
 # Injection").
 _FORMULA_STARTS = ('=', '+', '-', '@', '\t', '\r', '\n')
@@ -57,11 +52,7 @@ def require_path(flag: str, path: str) -> str:
 
 def path_flag(flag: str) -> Callable[[str], str]:
   """A function that checks a path of the command line, and returns it."""
-  def check(path: str) -> str:
-    require_path(flag, path)
-    return path
-
-  return check
+  return lambda path: require_path(flag, path) and path
 
 
 def full_path(path: str) -> str:
@@ -77,29 +68,18 @@ def open_ordinary(path: str) -> BinaryIO:
       would block, and a device never end.
   """
   # Without O_NONBLOCK opening a pipe waits for a writer.
-  handle = os.open(path, os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0)
-                   | getattr(os, 'O_BINARY', 0))
-  try:
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-      raise OSError('is not an ordinary file')
+  handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+  if stat.S_ISREG(os.fstat(handle).st_mode):
     return os.fdopen(handle, 'rb')
-  except BaseException:
-    os.close(handle)
-    raise
+  os.close(handle)
+  raise OSError('is not an ordinary file')
 
 
 def require_replaceable(path: str) -> None:
-  """Raises UserError if writing would replace a link, a pipe or a device."""
-  try:
-    mode = os.lstat(path).st_mode
-  except OSError:  # Missing, or writing will say what is wrong.
-    return
-  if stat.S_ISLNK(mode):
-    raise UserError(f'{path}: is a link, which would be replaced; name the '
-                    f'file itself ({os.path.realpath(path)})')
-  if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-    raise UserError(f'{path}: is a device or a pipe, which would be replaced; '
-                    'name a file')
+  """Raises UserError if writing would replace anything but a file."""
+  if os.path.islink(path) or os.path.exists(path) != os.path.isfile(path):
+    raise UserError(f'{path}: is a link, a folder, a device or a pipe, which '
+                    'would be replaced; name a file')
 
 
 def cannot_be_read(path: str, error: OSError) -> UserError:
@@ -107,9 +87,8 @@ def cannot_be_read(path: str, error: OSError) -> UserError:
 
 
 def cannot_be_written(path: str, error: OSError) -> UserError:
-  advice = ('; free some space, or choose another place'
-            if error.errno in (errno.ENOSPC, errno.EDQUOT) else '')
-  return UserError(f'{path}: cannot be written ({error}){advice}')
+  return UserError(f'{path}: cannot be written ({error}); free some space, or '
+                   'choose another place')
 
 
 # -------------------------------------------------------------------- writing
@@ -120,7 +99,7 @@ def new_file(path: str) -> Iterator[BinaryIO]:
   """A file to fill, which then replaces an ordinary file of its name.
 
   Raises:
-    UserError: it cannot be written, or a link, pipe or device has the name.
+    UserError: it cannot be written, or something else has the name.
   """
   require_replaceable(path)
   temporary = ''
@@ -170,8 +149,8 @@ def new_folder(path: str, replace: bool = True) -> Iterator[str]:
     else:
       try:
         os.rename(temporary, path)
-      except OSError as error:
-        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+      except OSError:
+        if not os.path.isdir(path):
           raise
   finally:
     shutil.rmtree(temporary, ignore_errors=True)
@@ -190,14 +169,6 @@ def _replace_folder(new: str, path: str) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def remove_folder(path: str) -> None:
-  """Removes a folder; other processes see it whole or not at all."""
-  away = f'{os.path.abspath(path)}.{secrets.token_hex(4)}{TEMPORARY}'
-  with contextlib.suppress(OSError):
-    os.rename(path, away)
-  shutil.rmtree(away, ignore_errors=True)
-
-
 @contextlib.contextmanager
 def held_folder(path: str) -> Iterator[None]:
   """Keeps a folder, or a file, for one process at a time.
@@ -205,9 +176,6 @@ def held_folder(path: str) -> Iterator[None]:
   Raises:
     BlockingIOError: another one has it.
   """
-  if fcntl is None:
-    yield
-    return
   handle = os.open(path, os.O_RDONLY)
   try:
     try:
@@ -232,23 +200,19 @@ def remove_leftovers(folder: str) -> None:
     return
   _tidied.add(folder)
   with contextlib.suppress(OSError):
-    for name in os.listdir(folder):
-      if match := _LEFTOVER.fullmatch(name):
-        with contextlib.suppress(OSError):
-          _remove_leftover(os.path.join(folder, name),
-                           os.path.join(folder, match['final']),
-                           bool(match['aside']))
+    for match in filter(None, map(_LEFTOVER.fullmatch, os.listdir(folder))):
+      with contextlib.suppress(OSError):
+        _remove_leftover(os.path.join(folder, match[0]),
+                         os.path.join(folder, match['final']),
+                         bool(match['aside']))
 
 
 def _remove_leftover(left: str, final: str, is_aside: bool) -> None:
   if is_aside and not os.path.exists(final):
     os.rename(left, final)
-  elif time.time() - os.lstat(left).st_mtime < _LEFTOVER_SECONDS:
-    return
-  elif os.path.isdir(left) and not os.path.islink(left):
+  elif time.time() - os.lstat(left).st_mtime > _LEFTOVER_SECONDS:
     shutil.rmtree(left, ignore_errors=True)
-  else:
-    os.remove(left)
+    os.remove(left)  # It was a file.
 
 
 def _temporary_name(path: str) -> str:
@@ -271,16 +235,16 @@ def sums(folder: str) -> dict[str, str]:
   like have '', which is never known. A missing folder has no files.
   """
   found = {}
-  for parent, folders, names in os.walk(folder):
-    folders.sort()
-    links = [name for name in folders
-             if os.path.islink(os.path.join(parent, name))]
-    for path in [os.path.join(parent, name) for name in [*names, *links]]:
-      found[path] = _sum(path)
-    if not folders and not names and parent != folder:
-      found[parent] = 'empty'
-  return {os.path.relpath(path, folder).replace(os.sep, '/'): content
-          for path, content in sorted(found.items())}
+  for path in pathlib.Path(folder).rglob('*'):
+    if path.is_dir() and not path.is_symlink():
+      content = 'empty' if not any(path.iterdir()) else None
+    elif path.is_file() and not path.is_symlink():
+      content = hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+    else:
+      content = ''
+    if content is not None:
+      found[path.relative_to(folder).as_posix()] = content
+  return dict(sorted(found.items()))
 
 
 def foreign(folder: str, *known: Mapping[str, str]) -> list[str]:
@@ -288,17 +252,6 @@ def foreign(folder: str, *known: Mapping[str, str]) -> list[str]:
   return [path for path, content in sums(folder).items()
           if not content
           or content not in [sums_of.get(path) for sums_of in known]]
-
-
-def _sum(path: str) -> str:
-  """The checksum of an ordinary file; '' for anything else."""
-  if os.path.islink(path) or not os.path.isfile(path):
-    return ''
-  digest = hashlib.sha256()
-  with open(path, 'rb') as file:
-    while block := file.read(_BLOCK_BYTES):
-      digest.update(block)
-  return digest.hexdigest()[:32]
 
 
 # --------------------------------------------------------------- CSV and JSON
@@ -333,48 +286,31 @@ def parse_json(text: str | bytes, where: str,
                most_bytes: int = MOST_JSON_BYTES) -> Any:
   """Reads JSON from an untrusted source.
 
+  As objects, a list or object takes 64 to 232 bytes, another value 40 with its
+  place: a file of `{},` takes 24 times its size.
+
   Raises:
-    UserError: `require_parsable` or `checked_json` refuses it.
+    UserError: it is not JSON, would take more than `most_bytes`, or holds an
+      integer beyond float64 or half a surrogate pair.
   """
-  require_parsable(text, where, most_bytes)
-  try:
-    return checked_json(text)
-  except (ValueError, RecursionError) as error:
-    reason = ' '.join(str(error).split())[:200]
-    raise UserError(f'{where}: is not JSON ({reason})') from error
-
-
-def require_parsable(text: str | bytes, where: str, most_bytes: int) -> None:
-  """Raises UserError if JSON would take too much memory as objects.
-
-  A list or object takes 64 to 232 bytes, another value 40 with its place; a
-  file of `{},` takes 24 times its size.
-  """
-  needed = len(text) + sum(size * text.count(
-      sign if isinstance(text, str) else sign.encode())
-                           for sign, size in (('{', 240), ('[', 64), (',', 40)))
+  content = text if isinstance(text, bytes) else text.encode(
+      errors='surrogatepass')
+  needed = len(content) + sum(size * content.count(sign) for sign, size in (
+      (b'{', 240), (b'[', 64), (b',', 40)))
   if needed > most_bytes:
     raise UserError(
         f'{where}: holds so many values that reading it would take about '
         f'{needed / 2**30:.1f} GiB of memory; {most_bytes / 2**30:g} GiB are '
         'allowed')
-
-
-def checked_json(text: str | bytes) -> Any:
-  """json.loads without integers beyond float64 and without half letters.
-
-  Raises ValueError or RecursionError where it is not such JSON.
-  """
-  found = json.loads(text, parse_int=_int)
-  escapes = text if isinstance(text, bytes) else text.encode(
-      errors='surrogatepass')
-  if _SURROGATE.search(escapes):
-    try:
+  try:
+    found = json.loads(text, parse_int=_int)
+    if _SURROGATE.search(content):  # Half a pair cannot be encoded.
       json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-      raise ValueError('a text holds half a surrogate pair, such as '
-                       '"\\ud800", which is not a letter') from error
-  return found
+    return found
+  except (ValueError, RecursionError) as error:
+    reason = ' '.join(str(error).split())[:200]
+    raise UserError(
+        f'{where}: is not JSON, or is cut off ({reason})') from error
 
 
 def _int(digits: str) -> int:
