@@ -37,18 +37,15 @@ def untraced():
     yield
 
 
-def broken_off(monkeypatch, settings, call: int) -> None:
-  """Trains until so many calls of the training step are done."""
-  calls = []
-
-  def interrupt(self, batch, logs=None):
-    calls.append(batch)
-    if len(calls) == call:
+def broken_off(settings, epochs: int) -> None:
+  """Trains until Ctrl-C during the epoch after so many."""
+  def interrupt(epoch, unused_logs):
+    if epoch == epochs:
       raise KeyboardInterrupt
 
-  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-    patched.setattr(callbacks.StopOnNaN, 'on_train_batch_end', interrupt)
-    train.train(settings)
+  with pytest.raises(KeyboardInterrupt):
+    train.train(settings, [
+        tf.keras.callbacks.LambdaCallback(on_epoch_begin=interrupt)])
 
 
 def variables_of(result: train.TrainResult) -> bytes:
@@ -57,7 +54,7 @@ def variables_of(result: train.TrainResult) -> bytes:
 
 
 def test_same_seed_same_bytes_whole_or_in_parts(
-    data_root, tmp_path, monkeypatch, variables_only, untraced):
+    data_root, tmp_path, variables_only, untraced):
   def settings(out):
     return tiny_models.tiny_settings(
         data_root, tmp_path / out, model='LateJoinGCN', models_py='',
@@ -67,7 +64,7 @@ def test_same_seed_same_bytes_whole_or_in_parts(
         epochs=3, lr_schedule='cosine', list_size=8, resume=True)
 
   whole = train.train(settings('whole'))
-  broken_off(monkeypatch, settings('parts'), 2)  # Of one call an epoch.
+  broken_off(settings('parts'), 1)
   parts = train.train(settings('parts'))
   for key in ('train_curve', 'final_error', 'test_predictions', 'seed'):
     assert parts.run_info[key] == whole.run_info[key]
@@ -79,7 +76,7 @@ def test_a_loop_of_resume_ends_with_the_report_of_the_finished_run(
   caplog.set_level('INFO')
   settings = tiny_models.tiny_settings(
       data_root, tmp_path / 'out', seed=None, resume=True)
-  broken_off(monkeypatch, settings, 1)
+  broken_off(settings, 0)
   assert 'starting a new one' in caplog.text
   result = train.train(settings)
   seed = result.run_info['seed']
@@ -154,16 +151,6 @@ def test_a_changed_start_is_not_resumed(data_root, tmp_path, caplog):
   caplog.clear()
   assert resume.ResumeFolder(settings).is_new
   assert f'{folder.path}: cannot be resumed (' in caplog.text
-
-
-def test_what_a_new_start_drops_is_named(data_root, tmp_path, caplog):
-  settings = tiny_models.tiny_settings(data_root, tmp_path)
-  for message in ('', 'is dropped; --resume would have continued it'):
-    caplog.clear()
-    folder = resume.ResumeFolder(settings)
-    with folder.held():
-      pass
-    assert message in caplog.text and bool(message) == bool(caplog.text)
 
 
 @pytest.mark.survive

@@ -118,8 +118,8 @@ def test_a_trial_that_is_broken_off_is_resumed(trial, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
       trials.run(trial)
   epochs = []
-  began = callbacks.Record.on_epoch_begin
-  monkeypatch.setattr(callbacks.Record, 'on_epoch_begin', lambda self, epoch,
+  began = callbacks.Epochs.on_epoch_begin
+  monkeypatch.setattr(callbacks.Epochs, 'on_epoch_begin', lambda self, epoch,
                       logs=None: (epochs.append(epoch), began(self, epoch)))
   state, result = trials.run(trial)
   assert state == study.FINISHED

@@ -152,7 +152,7 @@ def test_resuming_changes_nothing(trained, data_root, tmp_path, monkeypatch):
       raise KeyboardInterrupt
 
   with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-    patched.setattr(callbacks.StopOnNaN, 'on_train_batch_end', interrupt)
+    patched.setattr(callbacks.Epochs, 'on_train_batch_begin', interrupt)
     tiny_layout_models.trained(data_root, tmp_path, epochs=3)
   again = tiny_layout_models.trained(
       data_root, tmp_path, epochs=3, resume=True)
@@ -168,15 +168,13 @@ def test_resuming_changes_nothing(trained, data_root, tmp_path, monkeypatch):
 
 
 def test_statistics_of_the_data_where_the_run_file_has_none(
-    trained, data_root, loading, tmp_path, caplog):
+    trained, loading, tmp_path):
   info = {key: trained.run_info[key] for key in ('args', 'train_curve')}
   model_dir = artifacts.model_path(
       str(tmp_path), artifacts.train_hash(info['args']))
   os.symlink(trained.model_dir, model_dir)
   artifacts.save_run_file(info, str(tmp_path))
-  caplog.set_level('INFO')
   found = scoring.load_ranker(model_dir, loading)
-  assert 'keeps no normalisation' in caplog.text
   assert found.stats.to_json() == trained.run_info['feature_stats']
 
 
@@ -201,8 +199,8 @@ def test_settings_and_data_that_cannot_be_used(data_root, tmp_path):
 def test_models_of_the_other_task_are_refused(
     trained, saved_model_dir, loading, capsys, tmp_path):
   info = {**trained.run_info, 'args': {
-      **trained.run_info['args'], 'source': '../../etc'}}
-  with pytest.raises(UserError, match='its source must be xla or nlp'):
+      **trained.run_info['args'], 'source': 1}}
+  with pytest.raises(UserError, match='its source must be text'):
     artifacts.read_run_file(artifacts.save_run_file(info, str(tmp_path)))
   with pytest.raises(UserError, match='of the tile task; leave --task'):
     scoring.load_ranker(saved_model_dir, loading)

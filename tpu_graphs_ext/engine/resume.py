@@ -24,9 +24,9 @@ from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine.settings import MOST_SEED, Training
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.files import (
+  cannot_be_written,
   held_folder,
   read_json,
-  remove_folder,
   remove_leftovers,
   write_file,
 )
@@ -37,7 +37,8 @@ _log = logging.getLogger(__name__)
 _FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard')
 
 _STARTED = 'started.json'
-_MOST_MILLISECONDS = 10 ** 14  # In the year 5138.
+# Of `started.json`. The milliseconds end in the year 5138.
+_MOST = {'seed': MOST_SEED, 'milliseconds': 10 ** 14}
 
 
 class InUseError(UserError):
@@ -61,29 +62,30 @@ class ResumeFolder:
     out_dir = os.path.expanduser(settings.out_dir)
     self.path = os.path.join(
         out_dir, 'resume_' + hashlib.md5(key).hexdigest())
-    self.is_over, self._resumes = False, settings.resume
-    started = self._read_start() if self._resumes else None
+    self._start = os.path.join(self.path, _STARTED)
+    self.is_over = False
+    started = self._read_start() if settings.resume else None
     self.is_new = started is None
-    self.seed, self._milliseconds = started or (
-        int.from_bytes(os.urandom(4), 'little') if settings.seed is None
-        else settings.seed, int(time.time() * 1000))
-    self.args = settings.baseline_args(self._milliseconds)
+    self._started = started or {
+        'seed': int.from_bytes(os.urandom(4), 'little')
+                if settings.seed is None else settings.seed,
+        'milliseconds': int(time.time() * 1000)}
+    self.seed = self._started['seed']
+    self.args = settings.baseline_args(self._started['milliseconds'])
     self.model_dir = artifacts.model_path(
         out_dir, artifacts.train_hash(self.args))
 
-  def _read_start(self) -> Optional[tuple[int, int]]:
+  def _read_start(self) -> Optional[dict[str, int]]:
     """The seed and the time; None, with a warning if damaged, without."""
-    path = os.path.join(self.path, _STARTED)
-    if not os.path.exists(path):
+    if not os.path.exists(self._start):
       return None
     try:
-      started = read_json(path)
-      found = started['seed'], started['milliseconds']
-      for value, most in zip(found, (MOST_SEED, _MOST_MILLISECONDS)):
-        if type(value) is not int or not 0 <= value <= most:
-          raise ValueError(f'{value!r} is not a whole number up to {most}')
-      return found
-    except (UserError, OSError, LookupError, TypeError, ValueError) as error:
+      started = read_json(self._start)
+      if any(type(started[key]) is not int or not 0 <= started[key] <= most
+             for key, most in _MOST.items()):
+        raise ValueError(f'{started} has wrong numbers')
+      return started
+    except (UserError, LookupError, TypeError, ValueError) as error:
       _log.warning('%s: cannot be resumed (%s)', self.path, error)
       return None
 
@@ -98,32 +100,28 @@ class ResumeFolder:
       os.makedirs(self.path, exist_ok=True)
       with held_folder(self.path):
         if self.is_new:
-          self._start()
+          self._empty()
+          write_file(self._start, json.dumps(self._started).encode())
         try:
           yield
         finally:
           if self.is_over:
-            remove_folder(self.path)
+            with contextlib.suppress(OSError):
+              self._empty()
+              os.rmdir(self.path)
     except BlockingIOError as error:
       raise InUseError(
           f'{self.path}: another process is training this run now; wait for '
           'it, or give another --run_id, --seed or --out_dir') from error
     except (FileExistsError, IsADirectoryError, NotADirectoryError,
             PermissionError) as error:
-      raise UserError(f'{self.path}: cannot be written ({error}); choose '
-                      'another --out_dir') from error
+      raise cannot_be_written(self.path, error) from error
 
-  def _start(self) -> None:
-    """Removes an older run's files and writes what the run starts from."""
-    names = os.listdir(self.path)
-    if _STARTED in names and not self._resumes:
-      _log.warning('%s: an interrupted run with these settings is dropped; '
-                   '--resume would have continued it', self.path)
+  def _empty(self) -> None:
     # The start goes first: without it, nobody resumes from the rest.
-    for name in sorted(names, key=lambda name: name != _STARTED):
+    for name in sorted(os.listdir(self.path),
+                       key=lambda name: name != _STARTED):
       os.remove(os.path.join(self.path, name))
-    write_file(os.path.join(self.path, _STARTED), json.dumps({
-        'seed': self.seed, 'milliseconds': self._milliseconds}).encode())
 
 
 def finished_run(settings: Training) -> Optional[artifacts.Run]:
@@ -135,10 +133,9 @@ def finished_run(settings: Training) -> Optional[artifacts.Run]:
     # A run file that is refused may be the baseline's own.
     with contextlib.suppress(UserError):
       run = artifacts.load_run(artifacts.model_path(out_dir, run_hash), task='')
-      own = run.info.get('settings', {})
       # Only the end of a run writes the total.
-      if 'total' in run.info.get('seconds', {}) and fixed == {
-          key: own.get(key) for key in fixed}:
+      if 'total' in run.info.get('seconds', {}) and (
+          fixed.items() <= run.info.get('settings', {}).items()):
         return run
   return None
 

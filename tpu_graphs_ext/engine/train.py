@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import time
 from typing import Any, Optional
@@ -34,48 +35,33 @@ __all__ = ['TrainResult', 'TrainSettings', 'train']
 
 _log = logging.getLogger(__name__)
 
-HOST = 'tpu_graphs_ext'
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-  """The artifacts of a finished run.
-
-  Attributes:
-    model_dir: the saved model of the best epoch.
-    run_path: the run file.
-    csv_path: test predictions; None where there are none.
-    run_info: content of the run file.
-  """
-  model_dir: str
-  run_path: str
-  csv_path: Optional[str]
-  run_info: dict[str, Any]
+  """The artifacts of a finished run."""
+  model_dir: str  # The saved model of the best epoch.
+  run_path: str  # The run file.
+  csv_path: Optional[str]  # Test predictions; None where there are none.
+  run_info: dict[str, Any]  # Content of the run file.
 
   def text(self) -> str:
     """Errors and paths, a line each."""
     lines = [f'{split} slowdown: ' + ', '.join(
         f'top-{k} {100 * error:.2f} %' for k, error in errors.items())
              for split, errors in self.run_info['final_error'].items()]
-    for split, tau in self.run_info.get('final_kendall', {}).items():
-      lines.append(f"{split} Kendall's tau: "
-                   f'{"-" if tau is None else format(tau, ".4f")}')
+    lines += [f"{split} Kendall's tau: {math.nan if tau is None else tau:.4f}"
+              for split, tau in self.run_info.get('final_kendall', {}).items()]
     curve = self.run_info['train_curve']
-    lines += [f'best validation OPA: {max(curve["val_opa"]):.4f} in '
-              f'{len(curve["epoch"])} epochs, '
-              f'{self.run_info["seconds"]["train"]:.1f} s',
-              f'model:       {self.model_dir}',
-              'run file:    ' + os.path.join(os.path.dirname(
-                  self.model_dir), os.path.basename(self.run_path))]
-    lines += [f'predictions: {self.csv_path}'] * bool(self.csv_path)
-    return '\n'.join(lines)
+    return '\n'.join([
+        *lines, f'best validation OPA: {max(curve["val_opa"]):.4f} in '
+        f'{len(curve["epoch"])} epochs, '
+        f'{self.run_info["seconds"]["train"]:.1f} s',
+        f'model:       {self.model_dir}', f'run file:    {self.run_path}',
+        *[f'predictions: {self.csv_path}'] * bool(self.csv_path)])
 
 
 def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   """Trains, keeps the best epoch, evaluates it, and predicts the test split.
-
-  With `settings.resume` an interrupted run continues, and a finished one is
-  only reported.
 
   `further` Keras callbacks see the end of an epoch before it is kept; one that
   sets `model.stop_training` ends the run for good.
@@ -94,7 +80,7 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
       _log.info('--resume: this run is finished')
       csv_path = os.path.expanduser(run.info['args']['results_csv'])
       return TrainResult(
-          run.model_dir, run.run_path,
+          run.model_dir, artifacts.run_path_of(run.model_dir),
           csv_path if os.path.exists(csv_path) else None, run.info)
     _log.info('--resume: no interrupted run with these settings in %s; '
               'starting a new one', settings.out_dir)
@@ -102,8 +88,13 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
               if settings.test_mode == 'predictions' else None)
   tf.keras.utils.set_random_seed(folder.seed)  # Of weights and dropout.
   model = task.compiled_model(settings, splits)
-  run_info = _new_run_info(settings, splits, folder)
-  run_info['seconds']['read'] = time.monotonic() - started
+  run_info = {
+      'train_curve': {}, 'final_error': {}, 'args': folder.args,
+      'seed': folder.seed, 'feature_stats': splits.stats.to_json(),
+      'num_ops': splits.num_ops, 'opcodes': splits.train.opcodes,
+      'host': 'tpu_graphs_ext', 'versions': artifacts.versions(),
+      'seconds': {'read': time.monotonic() - started},
+      'settings': dataclasses.asdict(settings)}
   _check_outputs(settings)
   with folder.held():
     epochs = callbacks.Epochs(settings, model, run_info, folder)
@@ -118,24 +109,6 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
       run_path = artifacts.save_run_file(run_info, settings.out_dir)
       folder.is_over = True
   return TrainResult(folder.model_dir, run_path, csv_path, run_info)
-
-
-def _new_run_info(settings: Training, splits: tasks.Splits,
-                  folder: resume.ResumeFolder) -> dict[str, Any]:
-  """The run file's content before the first epoch."""
-  return {
-      'train_curve': {},
-      'final_error': {},
-      'args': folder.args,
-      'seed': folder.seed,
-      'feature_stats': splits.stats.to_json(),
-      'num_ops': splits.num_ops,
-      'opcodes': splits.train.opcodes,
-      'host': HOST,
-      'versions': artifacts.versions(),
-      'seconds': {},
-      'settings': dataclasses.asdict(settings),
-  }
 
 
 def _check_outputs(settings: Training) -> None:
