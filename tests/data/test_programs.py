@@ -147,15 +147,15 @@ def test_a_collection_and_what_is_left_out(tmp_path, caplog):
     programs.read_collection(f'{root}/none', 'xla', 'random', min_configs=6)
 
 
-def test_labels_that_are_missing_or_impossible(tmp_path, caplog):
+def test_labels_that_are_missing_or_impossible(tmp_path):
   folder = tmp_path / 'x'
   folder.mkdir()
   write(folder / 'a.npz')
   write(folder / 'b.npz', config_runtime=np.zeros(12, np.int64))
   members = programs.read_folder(str(folder))
-  left = evaluate.labelled(members, 'x', task.find('layout'))
-  assert left.names == ['a']
-  assert 'left out 1 of 2 programs without labels' in caplog.text
+  with pytest.raises(UserError, match=r'x: 1 of 2 programs have no labels .*'
+                     r'first b; remove .*'):
+    evaluate.require_labels(members, 'x', task.find('layout'))
   write(folder / 'b.npz', config_runtime=np.arange(12))
   with pytest.raises(UserError, match=r'b.npz: config_runtime row 0 is 0'):
     programs.read_folder(str(folder))

@@ -159,19 +159,12 @@ def test_default_tile_random_choice_and_kind():
   assert math.isnan(result['opa']) and math.isnan(result['kendall'])
 
 
-def test_unlabelled_kernels_are_left_out_where_others_have_labels(caplog):
-  blank = kernel_of('blank_0', [0, 1], [0, 0])
-  good = kernel_of('good_0', [0, 1], [1, 2])
-  both, tile = Partition.from_kernels([blank, good]), task.find('tile')
-  assert evaluate.labelled(both, 'here', tile).tile_ids == ['good_0']
-  assert caplog.messages == [
-      'here: left out 1 of 2 kernels without labels (all runtimes are 0): '
-      'blank_0']
+def test_kernels_without_labels():
+  both = Partition.from_kernels([kernel_of('good_0', [0, 1], [1, 2]),
+                                 kernel_of('blank_0', [0, 1], [0, 0])])
   with pytest.raises(UserError, match=r'here: 1 of 2 kernels have no labels .*'
                      r'first blank_0; .*tpu-graphs-ext predict'):
-    evaluate.require_labels(both, 'here', tile)
-  with pytest.raises(UserError, match='here: 1 of 1 kernels have no labels'):
-    evaluate.labelled(Partition.from_kernels([blank]), 'here', tile)
+    evaluate.require_labels(both, 'here', task.find('tile'))
 
 
 # ------------------------------------------------------ intervals, models

@@ -81,7 +81,7 @@ def test_opcodes_that_no_kernel_of_training_had(stats, caplog):
                            ('number 255', 255.0))]
   warn(stats, partition, [0, 2, 13])
   assert caplog.messages[0].splitlines()[1:] == [
-      '  opcode number 255 (in no kernel of training) in a_0']
+      '  opcode number 255 (unseen in training) in a_0']
 
 
 def test_one_line_a_column_names_kernels(stats, caplog):

@@ -9,7 +9,7 @@ import pytest
 from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.data.partition import Partition
-from tpu_graphs_ext.engine import predictions_csv, rank, scoring
+from tpu_graphs_ext.engine import rank, scoring
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError
 
@@ -60,12 +60,12 @@ def test_unmeasured_and_identical_configurations():
       normalizer_ns=np.ones(4, np.int64))
   ranking = rank.ranking_of(kernel, SCORES, 1)
   assert ranking.choices[0].runtime_ns is ranking.choices[0].slowdown is None
-  assert ranking.text().endswith('            -         -')
+  assert ranking.text().endswith('  -          -')
   alike = scoring.Scores(GIVEN, np.zeros(4, np.int64))
   ranking = rank.ranking_of(tiny_kernels.identical_configs(), alike, 9)
   assert [choice.index for choice in ranking.choices] == [0, 1, 2, 3]
   assert not ranking.rankable
-  assert 'all configurations are identical' in ranking.text()
+  assert '4 configurations, all identical' in ranking.text()
   assert ranking.to_json()['choices'][0]['output_bounds'] == []
 
 
@@ -110,9 +110,12 @@ def test_predictions_equal_those_made_in_training(tmp_path):
   best = trained.run_info['test_predictions']
   assert len(best) == 6
   # Trained on toy data, predicted on the whole: the run's own statistics.
-  assert predicted(root) == ''.join(predictions_csv.parts(
-      {tile_id: indices[:5] for tile_id, indices in best.items()}))
-  assert predicted(root, top_configs=10) == ''.join(predictions_csv.parts(best))
+  def rows(count):
+    return ''.join(f'\ntile:xla:{name},{";".join(map(str, indices[:count]))}'
+                   for name, indices in best.items())
+
+  assert predicted(root) == 'ID,TopConfigs' + rows(5)
+  assert predicted(root, top_configs=10) == 'ID,TopConfigs' + rows(10)
   # The train split is not needed.
   shutil.copytree(root / 'test', tmp_path / 'alone' / 'test')
   assert predicted(tmp_path / 'alone').count('\n') == 6

@@ -92,7 +92,7 @@ def test_damaged_folders(saved, tmp_path, rounds):
 
 def test_half_a_folder(saved, tmp_path):
   for number, name in enumerate((
-      'saved_model.pb', 'variables/variables.index',
+      'variables/variables.index',
       'variables/variables.data-00000-of-00001')):
     folder = pathlib.Path(shutil.copytree(saved[1], tmp_path / str(number)))
     os.remove(folder / name)

@@ -13,12 +13,12 @@ from tpu_graphs_ext.errors import UserError
 
 # One for each rule.
 WRONG = [
-    ({'losses': 'ListMLE:1'}, "no loss 'ListMLE'; choose from ListMLELoss, Pa"),
-    ({'losses': 'MSE'}, "weight of MSE must be a positive number; got ''"),
-    ({'losses': 'MSE:nan'}, 'weight of MSE must be a positive number; got'),
+    ({'losses': 'ListMLE:1'}, '--losses=ListMLE:1: must be losses of ListMLEL'),
+    ({'losses': 'MSE'}, 'each with a positive weight, as in ListMLELoss:1,'),
+    ({'losses': 'MSE:nan'}, 'each with a positive weight'),
     ({'model_kwargs_json': '{hidden_dim: 1}'}, 'is not JSON'),
-    ({'model_kwargs_json': '[1]'}, 'must be a JSON object of constructor '
-     'arguments such as \'{"hidden_dim": 128}\'; it is a list'),
+    ({'model_kwargs_json': '[1]'}, '--model_kwargs_json=[1]: must be a JSON '
+     'object of constructor arguments such as \'{"hidden_dim": 128}\''),
     ({'configs': 1}, '--configs=1: must be at least 2'),
     ({'lr': 0.0}, '--lr=0.0: must be a positive number'),
     ({'clip_norm': float('nan')}, '--clip_norm=nan: must be a positive'),

@@ -11,15 +11,13 @@ def asked(monkeypatch):
   """The numbers of threads that TensorFlow, which already runs, refuses."""
   asked = []
 
-  def refuse(name, number):
-    asked.append((name, number))
+  def refuse(number):
+    asked.append(number)
     raise RuntimeError('already initialized')
 
   monkeypatch.delenv(threads.VARIABLE, raising=False)
-  for name in ('intra', 'inter'):
-    monkeypatch.setattr(
-        tf.config.threading, f'set_{name}_op_parallelism_threads',
-        lambda number, name=name: refuse(name, number))
+  monkeypatch.setattr(
+      tf.config.threading, 'set_intra_op_parallelism_threads', refuse)
   return asked
 
 
@@ -30,13 +28,12 @@ def test_few_cores_get_one_thread_an_operation(asked, monkeypatch):
     monkeypatch.setattr(threads.os, 'cpu_count', lambda cores=cores: cores)
     asked.clear()
     threads.one_for_each_operation(*most)
-    assert asked == [('intra', 1)] * is_few
+    assert asked == [1] * is_few
   asked.clear()
   threads.one_alone()
-  assert asked == [('intra', 1)]
   monkeypatch.setenv(threads.VARIABLE, '2')  # TensorFlow reads it by itself.
   threads.one_for_each_operation()
-  assert asked == [('intra', 1)]
+  assert asked == [1]
 
 
 def test_processes_divide_the_cores(monkeypatch):

@@ -121,7 +121,7 @@ def test_nodes_and_tiles_outside_the_training_data_are_named(
              for line in lines)
   assert ('  output_bounds_1 is 128 (0 to 99 in training) in elementwise'
           ) in lines
-  assert any(line.startswith('  opcode negate (in no kernel of training) in ')
+  assert any(line.startswith('  opcode negate (unseen in training) in ')
              for line in lines)
   told = wide.to_json()['kernels'][0]['unfamiliar']
   assert {'config_feat', 'node_feat', 'node_opcode'} == {

@@ -55,7 +55,7 @@ def test_a_size_an_opcode_and_a_layout_beyond_training(
       'order is less certain:',
       f'  shape_dimensions_0 is 1,000,000 ({least} to {largest} in training) '
       'in wild',
-      '  opcode number 255 (in no program of training) in wild',
+      '  opcode number 255 (unseen in training) in wild',
       f'  {schema.LAYOUT_CONFIG_FEATURES[3]} is 5 (-1 to -1 in training) in '
       'wild']
 
@@ -86,5 +86,5 @@ def test_rank_and_predict_warn(layout_run, tmp_path, caplog):
                out=str(tmp_path / 'p.csv'))
   for record in caplog.records:
     assert 'programs have features' in record.message
-    assert f'opcode {schema.OPCODE_NAMES[strange[0]]} (in no' in record.message
+    assert f'opcode {schema.OPCODE_NAMES[strange[0]]} (unseen' in record.message
   assert len(caplog.records) == 2

@@ -146,7 +146,7 @@ def _archive(path: str) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
              archive.getinfo(MANIFEST_NAME).file_size <= MAX_MANIFEST_BYTES)):
           if not holds:
             raise ValueError(f'a hand-in {rule}')
-        manifest = files.checked_json(archive.read(MANIFEST_NAME))
+        manifest = files.parse_json(archive.read(MANIFEST_NAME), path)
         if manifest['format'] != FORMAT or not re.fullmatch(
             '[0-9A-Za-z_]{1,200}', manifest['run_hash']):
           raise ValueError(f'{MANIFEST_NAME} must have format {FORMAT} and a '

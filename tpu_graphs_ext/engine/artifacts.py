@@ -17,6 +17,7 @@ import dataclasses
 import glob
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -50,12 +51,8 @@ PRETRAINED = 'pretrained'
 PRETRAINED_FOLDER = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'pretrained')
 
-# Of a run file, unpacked: a thousand times the largest ever seen.
-_MOST_BYTES = 2 ** 28
-# An opcode is a byte; a model may be built for more.
-_MOST_OPS = 2 ** 16
-# Arguments that name a collection of the layout task.
-_COLLECTION = {'source': ('xla', 'nlp'), 'search': ('random', 'default')}
+_MOST_BYTES = 2 ** 28  # Of a run file, unpacked.
+_MOST_OPS = 2 ** 16  # An opcode is a byte; a model may be built for more.
 
 
 def train_hash(args: dict[str, Any]) -> str:
@@ -86,10 +83,7 @@ def run_path_of(model_dir: str) -> str:
 
 def save_run(model: tf.keras.Model, run_info: dict[str, Any],
              out_dir: str) -> tuple[str, str]:
-  """Writes the model folder, then the run file; returns both paths.
-
-  Raises UserError if the folder cannot be written.
-  """
+  """Writes the model folder, then the run file; returns both paths."""
   model_dir = model_path(out_dir, train_hash(run_info['args']))
   # The scripts of the layout task would look for the loss by its name.
   options = ({'include_optimizer': False}
@@ -130,10 +124,9 @@ def versions() -> dict[str, str]:
   """Versions of the libraries of a training run, and the stack's name."""
   import tensorflow_gnn as tfgnn
   import tensorflow_ranking as tfr
-  modules = {'tpu_graphs_ext': tpu_graphs_ext, 'tensorflow': tf,
-             'tensorflow_gnn': tfgnn, 'tensorflow_ranking': tfr, 'numpy': np}
   return {'stack': stack_name(), 'python': platform.python_version(),
-          **{name: module.__version__ for name, module in modules.items()}}
+          **{module.__name__: module.__version__
+             for module in (tpu_graphs_ext, tf, tfgnn, tfr, np)}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,38 +136,22 @@ class Run:
   info: dict[str, Any]  # Content of the run file.
   model_kwargs: dict[str, Any]  # From its model_kwargs_json.
 
-  @property
-  def run_path(self) -> str:
-    return run_path_of(self.model_dir)
-
 
 def load_run(model_dir: str, task: str = 'tile') -> Run:
   """Reads the run file of a model folder; 'pretrained' is the package's own.
 
-  `task` is the expected one, 'tile' or 'layout'; '': either.
-
-  Raises:
-    UserError: the folder or its run file is missing or damaged, belongs to
-      another run or to the other task.
+  `task` is the expected one, 'tile' or 'layout'; '': either. Raises UserError
+  if a file is missing or damaged, or belongs to another run or task.
   """
   if model_dir == PRETRAINED:
-    found = glob.glob(os.path.join(PRETRAINED_FOLDER, 'model_*'))
-    if not found:
-      raise UserError(
-          f'{PRETRAINED_FOLDER}: this installation has no pretrained model; '
-          'name one that you trained, as --dir model_<hash>')
-    model_dir = found[0]
+    model_dir = os.path.join(PRETRAINED_FOLDER, 'model_')
+    model_dir = next(iter(glob.glob(model_dir + '*')), model_dir)
   path = run_path_of(model_dir)
-  if not os.path.isdir(full_path(model_dir)):
-    remove_leftovers(os.path.dirname(path))  # The old model may come back.
+  remove_leftovers(os.path.dirname(path))  # The old model may come back.
   if not os.path.isdir(full_path(model_dir)):
     raise UserError(
         f'{model_dir}: there is no such model folder; name one that exists, or '
         '`latest` for the newest')
-  if not os.path.exists(path):
-    raise UserError(
-        f'{model_dir}: its run file {path} is missing; it says how the model '
-        'is built, so copy it from where the model was trained')
   run_info = read_run_file(path)
   check_hash(path, run_info)
   own = task_of(run_info['args'])
@@ -193,18 +170,15 @@ def check_hash(path: str, run_info: dict[str, Any]) -> None:
   # A folder renamed by hand has no hash to compare.
   if re.fullmatch('[0-9a-f]{32}', named_hash) and own_hash != named_hash:
     raise UserError(
-        f'{path}: holds another run: its args have the hash {own_hash}, its '
-        f'name says {named_hash}; copy the right run file, or rename it and '
-        'its model folder alike')
+        f'{path}: holds another run: its args have the hash {own_hash}; copy '
+        'the right run file, or rename it and its model folder alike')
 
 
 def read_run_file(path: str) -> dict[str, Any]:
   """Reads a run file, whatever its name, of this package or the baseline's.
 
-  A run file comes from whoever trained the model, so it is checked.
-
-  Raises:
-    UserError: the file is damaged, or cannot be used to build the model.
+  It comes from whoever trained the model, so it is checked: raises UserError if
+  it is damaged, or cannot be used to build the model.
   """
   try:
     with gzip.open(path, 'rb') as file:
@@ -212,56 +186,47 @@ def read_run_file(path: str) -> dict[str, Any]:
     if len(text) > _MOST_BYTES:
       raise ValueError(f'it holds more than {_MOST_BYTES} bytes')
     run_info = parse_json(text, 'its content')
-    if not isinstance(run_info['args'], dict):
-      raise ValueError('its args must be an object')
-  except (OSError, EOFError, ValueError, KeyError, TypeError, UserError,
-          zlib.error) as error:
-    raise UserError(
-        f'{path}: cannot be read as a run file ({error!r}); copy it again from '
-        'where the model was trained') from error
-  for field, value, holds, rule in _rules(run_info, run_info['args']):
-    if not holds:
-      raise UserError(
-          f'{path}: its {field} must be {rule}; it is {repr(value)[:100]}. '
-          'Copy the file again from where the model was trained')
-  try:
+    for field, value, holds, rule in _rules(run_info):
+      if not holds:
+        raise ValueError(
+            f'its {field} must be {rule}; it is {repr(value)[:100]}')
     parse_model_kwargs(run_info['args']['model_kwargs_json'])
-    if 'feature_stats' in run_info:
-      _check_stats(FeatureStats.from_json(run_info['feature_stats']))
-  except UserError as error:
-    raise UserError(f'{path}: {error}') from error
+  except (OSError, EOFError, ValueError, UserError, zlib.error) as error:
+    raise UserError(
+        f'{path}: cannot be read as a run file ({error}); copy it again from '
+        'where the model was trained') from error
   return run_info
 
 
-def _rules(run_info: dict[str, Any], args: dict[str, Any]) -> Iterator[
-    tuple[str, Any, bool, str]]:
+def _rules(run_info: Any) -> Iterator[tuple[str, Any, bool, str]]:
   """(field, value, whether it keeps its rule, the rule)."""
-  for field, least in (('model', 1), ('model_kwargs_json', 0)):
+  yield 'content', run_info, isinstance(run_info, dict), 'an object'
+  for field in ('args', 'train_curve', 'final_error', 'seconds', 'settings',
+                'test_predictions', 'versions'):
+    value = run_info.get(field, None if field == 'args' else {})
+    yield field, value, isinstance(value, dict), 'an object'
+  args, has_stats = run_info['args'], 'feature_stats' in run_info
+  texts = ['model', 'model_kwargs_json']
+  if task_of(args) == 'layout':
+    texts += ['source', 'search']  # Folders of its data.
+  for field in texts:
     value = args.get(field)
-    yield field, value, isinstance(value, str) and len(value) >= least, 'text'
-  num_ops = run_info.get('num_ops', None if 'feature_stats' in run_info else 1)
+    yield field, value, isinstance(value, str), 'text'
+  num_ops = run_info.get('num_ops', None if has_stats else 1)
   for field, value, most in (('configs', args.get('configs'), 2 ** 31 - 1),
                              ('num_ops', num_ops, _MOST_OPS)):
     yield (field, value, type(value) is int and 1 <= value <= most,
            f'a whole number from 1 to {most}')
-  for field in ('train_curve', 'final_error', 'seconds', 'settings',
-                'test_predictions', 'versions'):
-    value = run_info.get(field, {})
-    yield field, value, isinstance(value, dict), 'an object'
   opcodes = run_info.get('opcodes', [])
   yield 'opcodes', opcodes, isinstance(opcodes, list) and all(
       type(opcode) is int for opcode in opcodes), 'a list of whole numbers'
-  if task_of(args) == 'layout':
-    for field, known in _COLLECTION.items():
-      value = args.get(field)
-      yield field, value, value in known, ' or '.join(known)
-
-
-def _check_stats(stats: FeatureStats) -> None:
-  for name, columns in (('node', stats.node), ('config', stats.config)):
-    if not len(columns.minimum) or (columns.minimum > columns.maximum).any():
-      raise UserError(f'its feature_stats of {name} must be the minimum and '
-                      'maximum of at least one column')
+  if has_stats:
+    stats = FeatureStats.from_json(run_info['feature_stats'])
+    for name, columns in vars(stats).items():
+      yield (f'feature_stats of {name}', columns,
+             columns.minimum.size
+             and (columns.minimum <= columns.maximum).all(),
+             'the minimum and maximum of at least one column')
 
 
 def load_model(run: Run, num_ops: int, sample_graph: Any,
@@ -269,48 +234,37 @@ def load_model(run: Run, num_ops: int, sample_graph: Any,
   """Builds the class that the run file names, with the saved weights.
 
   The weights are copied by position, as the baseline's scripts do, so a model
-  may come from either trainer. Only weights are read from the folder.
-
-  `num_ops` is what the model was built for; `sample_graph` has its columns.
-
-  Raises:
-    UserError: the folder holds no model, or another than its run file says.
+  may come from either trainer. `num_ops` is what the model was built for;
+  `sample_graph` has its columns. Raises UserError if the folder holds no model,
+  or another than its run file says.
   """
-  args, name = run.info['args'], run.info['args']['model']
+  args = run.info['args']
   try:
-    model = load_models.build(name, args['configs'], num_ops, run.model_kwargs,
-                              models_py, sample_graph)
+    model = load_models.build(args['model'], args['configs'], num_ops,
+                              run.model_kwargs, models_py, sample_graph)
     built, saved = model.trainable_variables, saved_weights.read(
         full_path(run.model_dir))
+    pairs = itertools.zip_longest([tuple(value.shape) for value in built],
+                                  [value.shape for _, value in saved])
+    for number, (needed, found) in enumerate(pairs):
+      if needed != found:
+        raise UserError(
+            f'variable {number} has the shape {found}, but must have {needed} '
+            f'in {args["model"]} built for num_ops={num_ops}, '
+            f'{sample_graph.node_sets["op"]["feats"].shape[-1]} node and '
+            f'{load_models.config_feats(sample_graph).shape[-1]} config '
+            'columns. The run file, the data or models.py belongs to another '
+            'model; give --data_root the data that it was trained on')
   except ValueError as error:
     raise UserError(
         f'{run.model_dir}: cannot be read as a saved Keras model ({error}); '
         'copy the whole folder again, or train again') from error
   except UserError as error:
-    raise UserError(f'{run.model_dir}: {error}{_trained_with(run)}') from error
-  wrong = [
-      f'variable {i} ({name}) has shape {value.shape}, but must have '
-      f'{tuple(variable.shape)}'
-      for i, (variable, (name, value)) in enumerate(zip(built, saved))
-      if variable.shape != value.shape]
-  if len(built) != len(saved):
-    wrong = [f'holds {len(saved)} variables, but must have {len(built)}']
-  if wrong:
-    raise UserError(
-        f'{run.model_dir}: {wrong[0]} in {args["model"]} built for '
-        f'num_ops={num_ops}, {sample_graph.node_sets["op"]["feats"].shape[-1]} '
-        f'node and {load_models.config_feats(sample_graph).shape[-1]} config '
-        'columns. The run file, the data or models.py belongs to another model'
-        f'; give --data_root the data that it was trained on'
-        f'{_trained_with(run)}')
+    own = run.info.get('versions', {}).get('tpu_graphs_ext')
+    version = '' if own in (None, tpu_graphs_ext.__version__) else (
+        f'. It was trained with tpu_graphs_ext {own}; this is '
+        f'{tpu_graphs_ext.__version__}')
+    raise UserError(f'{run.model_dir}: {error}{version}') from error
   for variable, (_, value) in zip(built, saved):
     variable.assign(value)
   return model
-
-
-def _trained_with(run: Run) -> str:
-  """Names the version of the package that trained a model, if another."""
-  version = run.info.get('versions', {}).get('tpu_graphs_ext')
-  return '' if version in (None, tpu_graphs_ext.__version__) else (
-      f'. It was trained with tpu_graphs_ext {version}; this is '
-      f'{tpu_graphs_ext.__version__}')

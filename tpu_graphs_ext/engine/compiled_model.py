@@ -12,8 +12,7 @@ import tensorflow_ranking as tfr
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.engine.settings import Training
 
-# Divides the scores before a ranking loss sees them.
-TEMPERATURE = 10
+TEMPERATURE = 10  # Divides the scores before a ranking loss sees them.
 
 
 def model(settings: Training, num_ops: int, graph: tfgnn.GraphTensor,
@@ -21,11 +20,8 @@ def model(settings: Training, num_ops: int, graph: tfgnn.GraphTensor,
           steps_per_call: int = 1) -> tf.keras.Model:
   """A compiled model, like the baseline's, with variables for `graph`.
 
-  `loss` is for a model without its own, which MyEarlyJoinSAGE has; `steps` is
-  their number in an epoch, `steps_per_call` that in one call of TensorFlow.
-
-  Raises:
-    UserError: there is no such model, or it refuses its arguments.
+  `loss` is for a model without its own, which MyEarlyJoinSAGE has. There are
+  `steps` in an epoch and `steps_per_call` in a call of TensorFlow.
   """
   built = load_models.build(
       settings.model, settings.drawn_configs, num_ops, settings.model_kwargs,
@@ -57,13 +53,11 @@ def _traced_once(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class CombinedLoss(tf.keras.losses.Loss):
-  """Weighted mean of losses:  sum_i w_i loss_i / sum_i w_i.
+  """Weighted mean of losses, as (name, weight) in `weighted_losses`.
 
-  `weighted_losses` are (name, weight) pairs; see `TrainSettings.losses`.
-
-  The class name goes into the saved model, where the baseline's scripts look
-  for their own class of that name; so it must be `CombinedLoss`, unregistered,
-  and can be called without losses, as Keras does on loading.
+  The baseline's scripts look in the saved model for their own class of this
+  name, so it is not registered, and as Keras does on loading, it can be called
+  without losses.
   """
 
   def __init__(
@@ -99,6 +93,6 @@ class ListMLE(tfr.keras.losses.ListMLELoss):
 def _loss(name: str) -> tf.keras.losses.Loss:
   if name == 'MSE':
     return tf.keras.losses.MeanSquaredError()
-  ranking = {'ListMLELoss': ListMLE,
-             'PairwiseHingeLoss': tfr.keras.losses.PairwiseHingeLoss}[name]
-  return ranking(temperature=TEMPERATURE)
+  return {'ListMLELoss': ListMLE,
+          'PairwiseHingeLoss': tfr.keras.losses.PairwiseHingeLoss,
+          }[name](temperature=TEMPERATURE)

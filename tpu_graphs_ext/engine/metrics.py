@@ -27,8 +27,7 @@ def slowdown_of(runtime: np.ndarray, chosen: np.ndarray) -> float:
 
       slowdown = min(runtime[chosen]) / min(runtime) - 1
 
-  0.2 means: of the configurations with the indices `chosen`, the fastest is
-  20 % slower than the best there is.
+  `chosen` are indices. 0.2: the fastest of them is 20 % slower than the best.
   """
   best = runtime.min()
   return float((runtime[chosen].min() - best) / best)
@@ -38,12 +37,9 @@ def random_slowdown(runtime: np.ndarray, repeats: np.ndarray,
                     k: int) -> float:
   """Expected `slowdown_of` k configurations drawn without replacement.
 
-  Duplicates of a tile are drawn after all tiles, as a model's choices are. With
-  the n runtimes sorted, r_1 the least, the least of k drawn is r_i with
-  probability C(n - i, k - 1) / C(n, k).
-
-  `repeats` bool [configs] are the duplicates; k may exceed the number of
-  configurations.
+  Duplicates of a tile are drawn after all tiles, as a model's choices are:
+  `repeats` bool [configs] are these. With the n runtimes sorted, r_1 the least,
+  the least of k drawn is r_i with probability C(n - i, k - 1) / C(n, k).
   """
   best, tiles = runtime.min(), runtime[~repeats]
   if k <= tiles.size:
@@ -68,16 +64,15 @@ def _expected_least(values: np.ndarray, k: int) -> float:
 
 def pair_agreement(runtime: np.ndarray,
                    scores: np.ndarray) -> tuple[float, float]:
-  """Ordered pair accuracy and Kendall's tau-b, both from one sort.
+  """Ordered pair accuracy and Kendall's tau-b.
 
   Accuracy is the share of the pairs of different runtime that the scores order
-  alike, 0 to 1. Equal scores on such a pair count as wrong, as in TensorFlow
-  Ranking's `OPAMetric`. NaN where no two runtimes differ. Tau is -1 to 1:
+  alike, 0 to 1; equal scores on such a pair count as wrong, as in TensorFlow
+  Ranking's `OPAMetric`. Both are NaN where no two runtimes differ, tau also
+  where no two scores do. Tau is -1 to 1:
 
       tau_b = (concordant - discordant)
               / sqrt(pairs of different runtime * pairs of different score)
-
-  NaN where all runtimes or all scores are equal.
   """
   n = len(runtime)
   pairs = n * (n - 1) // 2
@@ -108,16 +103,16 @@ def _tied_pairs(values: np.ndarray) -> tuple[int, np.ndarray]:
 def bootstrap_interval(values: Values) -> tuple[float, float]:
   """95 % interval (low, high) of the mean over kernels, by the bootstrap.
 
-  Slowdowns are far from normal: most are near 0, a few are large. The bootstrap
-  assumes no distribution; it is optimistic for few values. NaN among the float
-  [values] is left out; NaN twice for fewer than two values. Source: Efron and
-  Tibshirani 1993, An Introduction to the Bootstrap, chapter 13 (percentiles).
+  It assumes no distribution: most slowdowns are near 0, a few are large. It is
+  optimistic for few values. NaN is left out; NaN twice for fewer than two.
+  Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter
+  13 (percentiles).
   """
   values = np.asarray(values, np.float64)
   values = values[~np.isnan(values)]
   if values.size < 2:
     return math.nan, math.nan
-  from scipy import stats  # Takes a second, which not all need.
+  from scipy import stats
   means = stats.bootstrap(
       (values,), np.mean, n_resamples=RESAMPLES, method='percentile',
       batch=max(1, _MOST_DRAWN // values.size),
@@ -130,8 +125,7 @@ def paired_difference(a: Values, b: Values) -> tuple[float, float, float]:
   """Mean of a - b over kernels, and its interval: (mean, low, high).
 
   Pairing removes the differences between kernels, which are larger than those
-  between models. `a` and `b` are float [kernels], a measure of the same kernels
-  in the same order; pairs with a NaN are left out. NaN if too few are left.
+  between models. Pairs with a NaN are left out. NaN if too few are left.
   """
   difference = np.subtract(a, b, dtype=np.float64)
   difference = difference[~np.isnan(difference)]

@@ -7,7 +7,6 @@ kernel had. None is an error, but the ranking is less certain.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import logging
 import os
@@ -57,14 +56,13 @@ def of_nodes(stats: FeatureStats, problem: Problem,
   `stats` and `opcodes` are of the training data; None: opcodes are unknown.
   """
   found = of_rows(stats.node, problem.name, 'node_feat', [problem.node_feat])
-  if opcodes is not None:
-    numbers, counts = np.unique(problem.node_opcode, return_counts=True)
-    found += [
-        OutOfRange(problem.name, 'node_opcode', schema.OPCODE_NAMES.get(
-            number, f'number {number}' if number else 'unknown'), float(number),
-                   count, problem.num_nodes, 0.0, 0.0)
-        for number, count in zip(numbers.tolist(), counts.tolist())
-        if number not in opcodes]
+  numbers, counts = np.unique(problem.node_opcode, return_counts=True)
+  for number, count in zip(numbers.tolist(), counts.tolist()):
+    if opcodes is not None and number not in opcodes:
+      name = f'number {number}' if number else 'unknown'
+      found.append(OutOfRange(
+          problem.name, 'node_opcode', schema.OPCODE_NAMES.get(number, name),
+          float(number), count, problem.num_nodes, 0.0, 0.0))
   return found
 
 
@@ -82,15 +80,13 @@ def of_rows(stats: ColumnStats, tile_id: str, table: str,
     outside = outside + (
         (block < stats.minimum) | (block > stats.maximum)).sum(axis=0)
   found, names = [], _COLUMNS[table]
-  for column in np.flatnonzero(outside):
-    low, high = float(stats.minimum[column]), float(stats.maximum[column])
-    ends = float(least[column]), float(largest[column])
+  for column in np.flatnonzero(outside).tolist():
+    low, high, start, end = (float(values[column]) for values in (
+        stats.minimum, stats.maximum, least, largest))
     found.append(OutOfRange(
-        tile_id=tile_id, table=table,
-        column=(names[column] if len(stats.minimum) == len(names)
-                else f'column {column}'),
-        value=ends[ends[1] - high >= low - ends[0]],
-        outside=int(outside[column]), rows=rows, least=low, largest=high))
+        tile_id, table, names[column] if len(stats.minimum) == len(names)
+        else f'column {column}', end if end - high >= low - start else start,
+        int(outside[column]), rows, low, high))
   return found
 
 
@@ -109,27 +105,25 @@ def warn(ranker: Ranker, problems: Problems) -> None:
 def warn_of(every: Sequence[OutOfRange], kernels: int, model: str,
             what: str = 'kernel') -> None:
   """The same for columns that were found already, of `kernels` searched."""
-  columns = collections.defaultdict(list)
+  columns: dict[tuple[str, str], list[OutOfRange]] = {}
   for found in every:
-    columns[found.table, found.column].append(found)
-  if not columns:
-    return
-  details = f' ({len(columns)} columns or opcodes; --verbose lists them)'
-  if _log.isEnabledFor(logging.DEBUG):
-    details = '\n  '.join([':', *(
-        _line(members, what) for members in columns.values())])
-  _log.warning(
-      '%d of %d %ss have features that %s was not trained on; their order '
-      'is less certain%s', len({found.tile_id for found in every}), kernels,
-      what, os.path.basename(model), details)
+    columns.setdefault((found.table, found.column), []).append(found)
+  if columns:
+    lines = '\n  '.join([':', *map(_line, columns.values())])
+    _log.warning(
+        '%d of %d %ss have features that %s was not trained on; their order '
+        'is less certain%s', len({found.tile_id for found in every}), kernels,
+        what, os.path.basename(model),
+        lines if _log.isEnabledFor(logging.DEBUG) else
+        f' ({len(columns)} columns or opcodes; --verbose lists them)')
 
 
-def _line(members: list[OutOfRange], what: str) -> str:
+def _line(members: list[OutOfRange]) -> str:
   """One column: the value farthest from the range, the range, and where."""
-  first, where = members[0], shortened([found.tile_id for found in members])
-  if first.table == 'node_opcode':
-    return f'opcode {first.column} (in no {what} of training) in {where}'
-  value = max((found.value for found in members), key=lambda value: max(
-      value - first.largest, first.least - value))
-  return (f'{first.column} is {value:,.9g} ({first.least:,.9g} to '
-          f'{first.largest:,.9g} in training) in {where}')
+  where = shortened([found.tile_id for found in members])
+  if members[0].table == 'node_opcode':
+    return f'opcode {members[0].column} (unseen in training) in {where}'
+  worst = max(members, key=lambda found: max(
+      found.value - found.largest, found.least - found.value))
+  return (f'{worst.column} is {worst.value:,.9g} ({worst.least:,.9g} to '
+          f'{worst.largest:,.9g} in training) in {where}')

@@ -12,13 +12,11 @@ configurations are listed and a newline ends each line, as in the baseline.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import os
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Union
 
 from tpu_graphs_ext.engine import output_paths
@@ -39,33 +37,24 @@ _ID = re.compile(r'[^,"\x00-\x1f\x7f]{1,300}')
 MAX_FAULTS = 10
 
 
-def parts(best: Best, prefix: str = TILE, end: str = '') -> Iterator[str]:
-  """The file described above, line by line.
+def write(path: str, best: Best, prefix: str = TILE, end: str = '') -> None:
+  """Writes the file described above, which appears when complete.
 
   `best` is name -> configuration indices, best first, or pairs of these;
   `prefix` comes before each name, `end` after the last line.
-  """
-  yield START
-  for name, indices in (
-      best.items() if isinstance(best, Mapping) else best):
-    name = prefix + name
-    if re.search(r'[,"\r\n]', name):
-      name = '"' + name.replace('"', '""') + '"'
-    yield f'\n{name},{";".join(map(str, indices))}'
-  yield end
-
-
-def write(path: str, best: Best, prefix: str = TILE, end: str = '') -> None:
-  """Writes `parts`; the file appears when complete.
 
   Raises:
     UserError: it cannot be written, or replaces a file of another kind.
   """
   output_paths.require_file(path, START, WHAT)
-  with contextlib.closing(parts(best, prefix, end)) as lines, new_file(
-      path) as file:
-    for line in lines:
-      file.write(line.encode())
+  with new_file(path) as file:
+    file.write(START.encode())
+    for name, indices in best.items() if isinstance(best, Mapping) else best:
+      name = prefix + name
+      if re.search(r'[,"\r\n]', name):
+        name = '"' + name.replace('"', '""') + '"'
+      file.write(f'\n{name},{";".join(map(str, indices))}'.encode())
+    file.write(end.encode())
 
 
 def read(path: str) -> dict[str, list[int]]:
@@ -75,17 +64,15 @@ def read(path: str) -> dict[str, list[int]]:
     UserError: the file is missing or not such a CSV; lists all faults.
   """
   # A layout row with every configuration is longer than csv's limit.
-  csv.field_size_limit(min(sys.maxsize, 2 ** 31 - 1))
+  csv.field_size_limit(MAX_BYTES)
   rows, faults = {}, []
   try:
     with open_ordinary(os.path.expanduser(path)) as file:
       content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
       raise ValueError(f'it has more than {MAX_BYTES:,} bytes')
-    if b'\0' in content:
-      raise ValueError(f'a zero byte after {content.index(0)} bytes')
-    header, *lines = list(csv.reader(io.StringIO(
-        content.decode('utf-8-sig'), newline=''))) or [[]]
+    header, *lines = [*csv.reader(io.StringIO(
+        content.decode('utf-8-sig'), newline=''))] or [[]]
   except OSError as error:
     raise cannot_be_read(path, error) from error
   except (ValueError, csv.Error) as error:
@@ -94,14 +81,12 @@ def read(path: str) -> dict[str, list[int]]:
     raise UserError(f'{path}: its first line must be {START}; it '
                     f'is {",".join(header)[:80]!r}')
   for number, line in enumerate(lines, 2):
-    if line and (len(line) != 2 or not _ID.fullmatch(line[0])
-                 or not _INDICES.fullmatch(line[1])):
-      faults.append(f'line {number} is {",".join(line)[:60]!r}; expected an ID '
-                    'and indices such as tile:xla:abc,3;0;2;1;4')
-    elif line and line[0] in rows:
-      faults.append(f'line {number} names {line[0]} for the second time')
-    elif line:
+    if (len(line) == 2 and _ID.fullmatch(line[0])
+        and _INDICES.fullmatch(line[1]) and line[0] not in rows):
       rows[line[0]] = list(map(int, line[1].split(';')))
+    elif line:
+      faults.append(f'line {number} is {",".join(line)[:60]!r}; expected an ID '
+                    'and indices, as in tile:xla:abc,3;0;2;1;4, each ID once')
   raise_all(path, faults)
   return rows
 
@@ -109,6 +94,5 @@ def read(path: str) -> dict[str, list[int]]:
 def raise_all(path: str, faults: list[str]) -> None:
   """Raises one UserError for all faults of a file, if there are any."""
   if faults:
-    more = len(faults) - MAX_FAULTS
-    shown = faults[:MAX_FAULTS] + ([f'and {more} more'] if more > 0 else [])
-    raise UserError(f'{path}: {len(faults)} faults\n  ' + '\n  '.join(shown))
+    raise UserError('\n  '.join(
+        [f'{path}: {len(faults)} faults', *faults[:MAX_FAULTS]]))

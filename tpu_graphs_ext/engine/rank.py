@@ -9,7 +9,12 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from tpu_graphs_ext.engine import out_of_range, output_paths, predictions_csv
+from tpu_graphs_ext.engine import (
+  out_of_range,
+  output_paths,
+  predictions_csv,
+  results,
+)
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.scoring import Ranker, Scores, load_ranker
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading, LoadSettings
@@ -42,6 +47,15 @@ class Choice:
     return {name: value for name, value in dataclasses.asdict(self).items()
             if self.output_bounds is not None or not name.endswith('_bounds')}
 
+  def cells(self) -> list[str]:
+    """Of a row of `Ranking.text`."""
+    bounds = [] if self.output_bounds is None else [
+        'x'.join(map(str, sizes)) or '-'
+        for sizes in (self.output_bounds, self.kernel_bounds)]
+    measured = ['-', '-'] if self.runtime_ns is None else [
+        f'{self.runtime_ns / 1000:,.3f}', f'{100 * self.slowdown:.2f} %']
+    return [str(self.index), f'{self.score:.4f}', *bounds, *measured]
+
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
@@ -64,40 +78,26 @@ class Ranking:
   configurable: Optional[int] = None
 
   def to_json(self) -> dict[str, Any]:
-    is_tile = self.configurable is None
-    return {
-        'tile_id' if is_tile else 'name': self.tile_id, 'nodes': self.nodes,
-        **({} if is_tile else {'configurable': self.configurable}),
-        'configs': self.configs,
-        **({'rankable': self.rankable} if is_tile else {}),
-        'choices': [choice.to_json() for choice in self.choices]}
+    content = {**vars(self), 'choices': [
+        choice.to_json() for choice in self.choices]}
+    if self.configurable is None:
+      names = ('tile_id', 'nodes', 'configs', 'rankable', 'choices')
+    else:
+      content['name'] = self.tile_id
+      names = ('name', 'nodes', 'configurable', 'configs', 'choices')
+    return {name: content[name] for name in names}
 
   def text(self) -> str:
     """A heading and one line a choice."""
-    is_tile = self.configurable is None
-    configurable = '' if is_tile else (
-        f'{self.configurable:,} of them configurable, ')
-    lines = [f'{self.tile_id}: {self.nodes:,} nodes, {configurable}'
-             f'{self.configs:,} configuration{"s" * (self.configs != 1)}']
-    if is_tile and not self.rankable:
-      lines.append('  nothing to rank: ' + (
-          'the file lists no other' if self.configs == 1 else
-          'all configurations are identical, listed as in the file'))
-    line = '  {:>5} {:>6} {:>10}  {}{:>14} {:>9}'.format
-    lines.append(line(
-        'place', 'config', 'score',
-        f'{"output_bounds":<16} {"kernel_bounds":<16} ' * is_tile,
-        'runtime us', 'over best'))
-    for place, choice in enumerate(self.choices, 1):
-      bounds = '' if choice.output_bounds is None else ''.join(
-          f'{"x".join(map(str, sizes)) or "-":<16} '
-          for sizes in (choice.output_bounds, choice.kernel_bounds))
-      measured = choice.runtime_ns is not None
-      lines.append(line(
-          place, choice.index, f'{choice.score:.4f}', bounds,
-          f'{choice.runtime_ns / 1000:,.3f}' if measured else '-',
-          f'{100 * choice.slowdown:.2f} %' if measured else '-'))
-    return '\n'.join(lines)
+    bounds = ('output_bounds', 'kernel_bounds')
+    rows = [('place', 'config', 'score',
+             *(bounds if self.configurable is None else ()),
+             'runtime us', 'over best')]
+    rows += [(str(place), *choice.cells())
+             for place, choice in enumerate(self.choices, 1)]
+    return '\n'.join([
+        f'{self.tile_id}: {self.nodes:,} nodes, {self.configs:,} configurations'
+        + ', all identical' * (not self.rankable), *results.aligned(rows)])
 
 
 def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
@@ -149,10 +149,9 @@ def predict(model_dir: str, *, out: str = '',
   Warns of features that the model was not trained on.
 
   Args:
-    model_dir: the folder model_<hash>; its run file lies beside it.
+    model_dir, loading: as for `rank`; `loading` also says where the split is.
     out: the file to write; empty: the task's default name.
     top_configs: configurations of each kernel; None: 5, or of a program all.
-    loading: how to load the model; also where the split is.
 
   Raises:
     UserError: a file is missing or damaged, or belongs to another model.
@@ -168,8 +167,8 @@ def predict(model_dir: str, *, out: str = '',
 
 
 def write_csv(path: str, ranker: Ranker, problems: tasks.Problems,
-          count: Optional[int],
-          loading: Optional[Loading] = None) -> predictions_csv.Best:
+              count: Optional[int],
+              loading: Optional[Loading] = None) -> predictions_csv.Best:
   """Ranks problems and writes the CSV of the ranker's task.
 
   `count` configurations of each, which are returned, {name: indices, best

@@ -58,8 +58,11 @@ class Summary:
   @functools.cached_property
   def means(self) -> dict[str, float]:
     """Column -> its mean, for all measures."""
-    return {name: _mean(values)
-            for name, values in self.rows.select_dtypes('float').items()}
+    # Summed in the order of the rows, for the baseline's last digits.
+    defined = {name: values.dropna().tolist() for name, values
+               in self.rows.select_dtypes('float').items()}
+    return {name: sum(values) / len(values) if values else math.nan
+            for name, values in defined.items()}
 
   def __getitem__(self, column: str) -> float:
     """The mean of a column, such as 'opa' and 'slowdown_5'."""
@@ -76,15 +79,13 @@ class Summary:
         self.rows[column], other.rows[other_column or column])
 
 
-def _mean(values: Iterable[float]) -> float:
-  # In the order of the rows, for the same last digits as the baseline.
-  defined = [value for value in values if not math.isnan(value)]
-  return sum(defined) / len(defined) if defined else math.nan
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Results:
-  """Measures of all problems of one source, by one model."""
+  """Measures of all problems of one source, by one model.
+
+  Each task adds `to_json`, plain values with None where a measure is undefined,
+  and `blocks(by_kernel)`, its tables as lines.
+  """
   model_dir: str
   data: str  # Where the problems were read from, as given.
   rows: pandas.DataFrame  # A table of the problems, see the module.
@@ -122,21 +123,10 @@ class Results:
     return {row.pop(self.NAME): nested(row)
             for row in self.rows.to_dict('records')}
 
-  # The rest is the task's own.
+  def interval_json(self, *numbers: float) -> Any:
+    return list(map(or_none, numbers))
 
-  def interval_json(self, low: float, high: float) -> Any:
-    return [or_none(low), or_none(high)]
-
-  def difference_json(self, mean: float, low: float, high: float) -> Any:
-    return [or_none(mean), or_none(low), or_none(high)]
-
-  def to_json(self) -> dict[str, Any]:
-    """Plain values; None where a measure is undefined."""
-    raise NotImplementedError
-
-  def blocks(self, by_kernel: bool) -> list[list[str]]:
-    """Tables of this model, as lines; optionally of every kernel."""
-    raise NotImplementedError
+  difference_json = interval_json
 
   def other_choices(self) -> list[tuple[str, ...]]:
     """Rows of choices without a model, to compare the means with."""
@@ -153,17 +143,17 @@ class Results:
     `by_kernel` shows every kernel too; programs are few and always shown.
     """
     first, measures = evaluations[0], cls.COMPARED
+    named = list(zip(names_of(evaluations), evaluations))
     rows = [(f'mean of {len(first.rows)} {cls.PROBLEMS}',
              *heads(measures, first.ks))]
     rows += [(name, *cells(one.mean, measures, first.ks, intervals=True))
-             for name, one in zip(names_of(evaluations), evaluations)]
+             for name, one in named]
     rows += first.other_choices()
     rows += [
         (f'{a} - {b}', *(
             cell(measure, *one.mean.minus(column, other.mean))
             for measure, _, column in columns_of(measures, first.ks)))
-        for (a, one), (b, other) in itertools.combinations(
-            zip(names_of(evaluations), evaluations), 2)]
+        for (a, one), (b, other) in itertools.combinations(named, 2)]
     blocks = [block for one in evaluations for block in one.blocks(by_kernel)]
     return '\n\n'.join(
         '\n'.join(lines) for lines in (*blocks, aligned(rows), cls.NOTES))
@@ -172,8 +162,7 @@ class Results:
 def to_json(evaluations: Sequence[Results]) -> Any:
   """Of one model its `to_json`, of several a list of them.
 
-  Each of several then has 'differences' too: to every other model, paired by
-  problem, this one's measure minus the other's.
+  Each of several has its 'differences' to the others, paired by problem.
   """
   contents = [evaluation.to_json() for evaluation in evaluations]
   if len(contents) == 1:
@@ -197,7 +186,7 @@ def to_csv(evaluations: Sequence[Results]) -> str:
       one.rows.assign(model_dir=one.model_dir, data=one.data)
       for one in evaluations])
   first = ['model_dir', 'data']
-  return files.csv_of(rows[first + rows.columns.drop(first).tolist()])
+  return files.csv_of(rows.set_index(first).reset_index())
 
 
 def nested(columns: Mapping[str, Any]) -> dict[str, Any]:

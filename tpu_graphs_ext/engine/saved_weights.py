@@ -13,10 +13,7 @@ import re
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import (
-  saved_model_pb2,
-  trackable_object_graph_pb2,
-)
+from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from tpu_graphs_ext.data import npz
 
@@ -24,15 +21,13 @@ from tpu_graphs_ext.data import npz
 # place among the trainable variables, as '0007'.
 COMPACT_FILE = 'weights.npz'
 
-_OBJECT_GRAPH = '_CHECKPOINTABLE_OBJECT_GRAPH'
-
 
 def read(model_dir: str) -> list[tuple[str, np.ndarray]]:
   """(name, value) of each trainable variable, in the model's order.
 
   Raises:
-    ValueError: the folder holds no whole SavedModel of Keras, or a variable is
-      not made of finite floats.
+    ValueError: the folder holds no SavedModel of Keras, or a variable is not
+      made of finite floats.
   """
   compact = os.path.join(model_dir, COMPACT_FILE)
   try:
@@ -48,21 +43,16 @@ def read(model_dir: str) -> list[tuple[str, np.ndarray]]:
     text = ' '.join(str(error).split())[:200]
     raise ValueError(text or type(error).__name__) from error
   for name, value in weights:
-    if value.dtype.kind != 'f':
-      raise ValueError(f'{name} is of {value.dtype}')
-    if not np.isfinite(value).all():
-      raise ValueError(f'{name} has values that are not finite')
+    if value.dtype.kind != 'f' or not np.isfinite(value).all():
+      raise ValueError(f'{name} must be finite floats')
   return weights
 
 
 def _of_checkpoint(model_dir: str) -> list[tuple[str, np.ndarray]]:
-  # Not needed here, but the baseline's scripts load it.
-  with open(os.path.join(model_dir, 'saved_model.pb'), 'rb') as file:
-    saved_model_pb2.SavedModel.FromString(file.read())
   reader = tf.train.load_checkpoint(
       os.path.join(model_dir, 'variables', 'variables'))
   nodes = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-      reader.get_tensor(_OBJECT_GRAPH)).nodes
+      reader.get_tensor('_CHECKPOINTABLE_OBJECT_GRAPH')).nodes
   lists = [child.node_id for child in nodes[0].children
            if child.local_name == 'trainable_variables']
   if len(lists) != 1:

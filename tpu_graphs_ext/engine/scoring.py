@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import logging
 import os
 from collections.abc import Iterable, Iterator
@@ -26,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 def first_copies(features: np.ndarray) -> np.ndarray:
   """The first row that equals each: [configs, G] -> int64 [configs]."""
-  # Equal numbers have equal bytes once -0 is 0. A table of them finds copies in
-  # a fraction of the time that sorting rows takes.
+  # Equal numbers have equal bytes once -0 is 0. A table of them takes a
+  # fraction of the time of sorting rows.
   rows = np.asarray(features, np.float32) + np.float32(0)
   content, width = rows.tobytes(), rows.itemsize * rows.shape[1]
   seen: dict[bytes, int] = {}
@@ -42,16 +43,12 @@ class Scores:
 
   Files list one tile several times, mostly the compiler's default. Trying it
   once tells as much as trying it five times, so duplicates come last.
-
-  Attributes:
-    given: float32 [configs], from the model's `forward`. It may have put
-      duplicates last itself, as the new models of models.py do.
-    first: int64 [configs], `first_copies` of the features that the model sees.
-    keep_repeats: sort by `given` alone.
   """
+  # float32 [configs], from the model's `forward`. It may have put duplicates
+  # last itself, as the new models of models.py do.
   given: np.ndarray
-  first: np.ndarray
-  keep_repeats: bool = False
+  first: np.ndarray  # int64 [configs], `first_copies` of the model's features.
+  keep_repeats: bool = False  # Sort by `given` alone.
 
   @property
   def repeats(self) -> np.ndarray:
@@ -68,8 +65,7 @@ class Scores:
   def order(self) -> np.ndarray:
     """int64 [configs]: indices, in the order to try them.
 
-    Duplicates come last, sorted by their tiles' scores; ties keep the order of
-    the file.
+    Duplicates come last, by their tiles' scores; ties keep the file's order.
     """
     if self.keep_repeats:
       return np.argsort(self.given, kind='stable')
@@ -84,10 +80,8 @@ class Ranker:
   num_ops: int  # Opcodes that the model has an embedding for.
   name: str = 'the model'  # For error messages.
   keep_repeats: bool = False  # See `Scores`.
-  # Tile bounds of its data count elements, not layout tiles of a TPU.
-  in_elements: bool = False
-  # In the training data; None: unknown, as from the baseline's run files.
-  opcodes: Optional[frozenset[int]] = None
+  in_elements: bool = False  # Tile bounds count elements, not layout tiles.
+  opcodes: Optional[frozenset[int]] = None  # In training; None: unknown.
   of_task: str = 'tile'
   args: dict[str, Any] = dataclasses.field(default_factory=dict)  # Of its run.
 
@@ -114,21 +108,20 @@ class Ranker:
     self.task.check_columns(problems, self.stats)
     problems = self._with_known_opcodes(problems)
     workers = min(os.cpu_count() or 1, self.task.scored_at_once)
-    waiting = collections.deque()  # (problem, future), in order.
-    with tqdm(desc=what, total=len(problems), unit=self.task.problem,
-              disable=None, leave=False) as bar, ThreadPoolExecutor(
-                  workers) as pool:
-      def finished(most: int) -> Iterator[tuple[tasks.Problem, Scores]]:
-        while len(waiting) > most:
+    bar = tqdm(desc=what, total=len(problems), unit=self.task.problem,
+               disable=None, leave=False)
+    with bar, ThreadPoolExecutor(workers) as pool:
+      pairs = zip(problems, self.task.all_graphs(problems, self.stats))
+      waiting = collections.deque()  # (problem, future), in order.
+      for pair in itertools.chain(pairs, itertools.repeat(())):
+        if pair:
+          waiting.append((pair[0], pool.submit(self._scored, *pair)))
+        elif not waiting:
+          return
+        if not pair or len(waiting) > 2 * workers:  # More would take memory.
           problem, scores = waiting.popleft()
           bar.update()
           yield problem, scores.result()
-
-      for problem, graphs in zip(
-          problems, self.task.all_graphs(problems, self.stats)):
-        waiting.append((problem, pool.submit(self._scored, problem, graphs)))
-        yield from finished(2 * workers)  # More graphs would take memory.
-      yield from finished(0)
 
   def scores(self, problem: tasks.Problem) -> np.ndarray:
     """The output of `forward` for one problem: float32 [configs]."""
@@ -168,13 +161,11 @@ class Ranker:
     if scores.shape != (1, configs):
       raise UserError(
           f'{self.name}: forward gave scores of shape {scores.shape} for '
-          f'{problem.name}; it must be (1, {configs}), one score '
-          'a configuration')
+          f'{problem.name}; it must be (1, {configs})')
     if not np.isfinite(scores).all():
       raise UserError(
-          f'{self.name}: {np.sum(~np.isfinite(scores))} of the '
-          f'{configs} scores of {problem.name} are NaN or '
-          'infinite; the model cannot rank it. Train again, with a lower --lr')
+          f'{self.name}: scores of {problem.name} are NaN or infinite. Train '
+          'again, with a lower --lr')
     return Scores(
         scores[0], first_copies(features) if self.task.has_duplicates
         else np.arange(configs), self.keep_repeats)
@@ -183,10 +174,9 @@ class Ranker:
     """Opcodes beyond the embedding become 0, the unknown opcode."""
     if problems.max_opcode < self.num_ops:
       return problems
-    _log.warning(
-        'there are opcodes up to %d, but %s was trained on data with opcodes '
-        'below %d; nodes with others count as opcode 0',
-        problems.max_opcode, self.name, self.num_ops)
+    _log.warning('%s was trained on opcodes below %d; nodes with others, up to '
+                 '%d, count as opcode 0', self.name, self.num_ops,
+                 problems.max_opcode)
     return problems.with_opcodes_below(self.num_ops)
 
 
@@ -195,12 +185,8 @@ def load_ranker(
     known: Optional[tuple[FeatureStats, int]] = None) -> Ranker:
   """Loads a model_<hash> that this package or the baseline's trainer wrote.
 
-  `loading` says where its normalisation and its class come from; `known` is the
-  result of `normalisation`, if already computed.
-
-  Raises:
-    UserError: a file is missing or damaged, or belongs to another model or to
-      the other task.
+  `known` is the result of `normalisation`, if already computed. Raises
+  UserError if a file is missing or damaged, or of another model or task.
   """
   task = tasks.find(loading)
   run = artifacts.load_run(model_dir, task.name)
@@ -208,11 +194,10 @@ def load_ranker(
   model = artifacts.load_model(run, num_ops, task.sample_graph(stats),
                                loading.models_file)
   opcodes = run.info.get('opcodes')
-  return Ranker(model, stats, num_ops, name=model_dir,
-                keep_repeats=getattr(loading, 'keep_repeats', False),
-                in_elements=_counts_elements(run, model),
-                opcodes=None if opcodes is None else frozenset(opcodes),
-                of_task=task.name, args=run.info['args'])
+  return Ranker(
+      model, stats, num_ops, model_dir, getattr(loading, 'keep_repeats', False),
+      _counts_elements(run, model), opcodes and frozenset(opcodes), task.name,
+      run.info['args'])
 
 
 def _counts_elements(run: artifacts.Run, model: Any) -> bool:
@@ -227,16 +212,11 @@ def _counts_elements(run: artifacts.Run, model: Any) -> bool:
 def normalisation(run: artifacts.Run,
                   loading: Loading) -> tuple[FeatureStats, int]:
   """The scale of a model's features, and its number of opcodes."""
-  task, args = tasks.find(loading), run.info['args']
-  if loading.stats == 'run':
-    if 'feature_stats' in run.info:
-      return (FeatureStats.from_json(run.info['feature_stats']),
-              run.info['num_ops'])
-    _log.info('%s: its run file keeps no normalisation; computing it from %s',
-              run.model_dir,
-              os.path.join(loading.data_root, *task.collection(args)))
+  if loading.stats == 'run' and 'feature_stats' in run.info:
+    return (FeatureStats.from_json(run.info['feature_stats']),
+            run.info['num_ops'])
   try:
-    stats, num_ops = task.statistics(args, loading)
+    stats, num_ops = tasks.find(loading).statistics(run.info['args'], loading)
   except UserError as error:
     raise UserError(f'{error}; --data_root must name the data that '
                     f'{run.model_dir} was trained on') from error

@@ -22,13 +22,9 @@ LR_SCHEDULES = ('constant', 'cosine')
 
 DATA_ROOT = '~/data/tpugraphs/npz/tile/xla'
 CACHE_DIR = '~/data/tpugraphs/cache/tile'
-
-# NumPy and TensorFlow take no more than 32 bits.
-MOST_SEED = 2 ** 32 - 1
-
-# Defaults of `predict`'s file and of the number of `rank`'s choices.
-CSV_NAME = 'predictions_model_output.csv'
-TOP_CONFIGS = 5
+MOST_SEED = 2 ** 32 - 1  # NumPy and TensorFlow take no more than 32 bits.
+CSV_NAME = 'predictions_model_output.csv'  # Default of `predict`.
+TOP_CONFIGS = 5  # Default of `rank`.
 
 # Presets of `train --recipe`; a setting that is given wins. The first is the
 # baseline's.
@@ -44,54 +40,40 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 def parse_losses(text: str) -> list[tuple[str, float]]:
   """'ListMLELoss:1,MSE:0.02' as (name, weight) pairs, or a UserError."""
-  losses = []
-  for part in text.split(','):
-    name, _, weight_text = part.strip().partition(':')
-    if name not in LOSS_NAMES:
-      raise UserError(
-          f'--losses={text}: there is no loss {name!r}; choose from '
-          f'{", ".join(LOSS_NAMES)}, each with a weight, as in '
-          'ListMLELoss:1,MSE:0.02')
-    try:
-      weight = float(weight_text)
-    except ValueError:
-      weight = math.nan
-    if not 0 < weight < math.inf:
-      raise UserError(
-          f'--losses={text}: the weight of {name} must be a positive number; '
-          f'got {weight_text!r}. Write, for example, {name}:1')
-    losses.append((name, weight))
+  try:
+    losses = [(name, float(weight)) for name, weight in (
+        part.strip().split(':') for part in text.split(','))]
+  except ValueError:
+    losses = [('', 0)]
+  if any(name not in LOSS_NAMES or not 0 < weight < math.inf
+         for name, weight in losses):
+    raise UserError(
+        f'--losses={text[:200]}: must be losses of {", ".join(LOSS_NAMES)}, '
+        'each with a positive weight, as in ListMLELoss:1,MSE:0.02')
   return losses
 
 
 def parse_model_kwargs(text: str) -> dict[str, Any]:
   """The JSON object in --model_kwargs_json, or a UserError."""
-  try:
-    kwargs = files.parse_json(text, 'it')
-    reason = f'it is a {type(kwargs).__name__}'
-  except UserError as error:
-    kwargs, reason = None, str(error)
+  where = f'--model_kwargs_json={text[:200]}'
+  kwargs = files.parse_json(text, where)
   if not isinstance(kwargs, dict):
-    raise UserError(
-        f'--model_kwargs_json={text[:200]}: must be a JSON object of '
-        f'constructor arguments such as \'{{"hidden_dim": 128}}\'; {reason}')
+    raise UserError(f'{where}: must be a JSON object of constructor arguments '
+                    'such as \'{"hidden_dim": 128}\'')
   return kwargs
 
 
-def setting(default: Any, help_text: str,
-            choices: Optional[tuple[str, ...]] = None, **limits: Any) -> Any:
+def setting(default: Any, help: str, choices: Optional[tuple[str, ...]] = None,
+            **limits: Any) -> Any:
   """A field with its flag's help, and the limits of `_rule`."""
   return dataclasses.field(default=default, metadata={
-      'help': help_text, 'choices': choices, **limits})
+      'help': help, 'choices': choices, **limits})
 
 
 def as_in(settings_class: type, name: str, **changes: Any) -> Any:
   """A field of another class, but for its default, help or limits."""
   field = settings_class.__dataclass_fields__[name]
-  metadata = dict(field.metadata)
-  return setting(**{
-      'default': field.default, 'help_text': metadata.pop('help'), **metadata,
-      **changes})
+  return setting(**{'default': field.default, **field.metadata, **changes})
 
 
 def _rule(value: Any, choices: Optional[tuple[str, ...]] = None,
@@ -206,9 +188,8 @@ class Training(_Checked):
   def baseline_args(self, milliseconds: int = 0) -> dict[str, Any]:
     """The `args` of a run file: exactly the keys that the baseline stores.
 
-    The default results_csv contains the time, as in the baseline, which is
-    `milliseconds` or now. The default run_id names the seed, and settings that
-    these keys lack.
+    The default results_csv contains the time, `milliseconds` or now. The
+    default run_id names the seed, and settings that these keys lack.
     """
     milliseconds = milliseconds or int(time.time() * 1000)
     run_id = [] if self.seed is None else [f'seed{self.seed}']
@@ -239,9 +220,6 @@ class Loading(_Checked):
   models_py: str = as_in(Training, 'models_py')
 
   STATS: ClassVar[tuple[str, ...]] = ('run', 'train')
-
-
-# ------------------------------------------------------------- the tile task
 
 
 _PRESETS = '; '.join(f'{name}: ' + ' '.join(
@@ -307,11 +285,11 @@ class LoadSettings(Loading):
   STATS = ('run', 'train', 'all')
 
   stats: str = as_in(
-      Loading, 'stats', choices=STATS, help_text='statistics to normalise '
-      'features by; run: those in the run file, or if it has none, as train; '
-      'train: of the train kernels with at least --configs configurations, as '
-      'in training; all: of all train kernels, as the baseline\'s evaluation '
-      'and prediction scripts do')
+      Loading, 'stats', choices=STATS, help='statistics to normalise features '
+      'by; run: those in the run file, or if it has none, as train; train: of '
+      'the train kernels with at least --configs configurations, as in '
+      "training; all: of all train kernels, as the baseline's evaluation and "
+      'prediction scripts do')
   keep_repeats: bool = setting(
       False, "rank duplicate configurations by the model's scores, as the "
       "baseline's scripts do; otherwise they come last")

@@ -1,7 +1,4 @@
-"""The part of training, scoring and ranking that depends on the task.
-
-For a further task, name the module of its `TASK` in `_HOMES`.
-"""
+"""The part of training, scoring and ranking that depends on the task."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from tpu_graphs_ext.data.problem import Problem, Problems
 from tpu_graphs_ext.engine import results
 from tpu_graphs_ext.engine.settings import Loading, Training
 
+# The modules of each `TASK`.
 _HOMES = {'tile': 'tpu_graphs_ext.tasks.tile',
           'layout': 'tpu_graphs_ext.tasks.layout'}
 
@@ -41,15 +39,11 @@ class Task(Protocol):
   row_of: Callable[..., dict[str, Any]]
   top_ks: Sequence[int]  # How many configurations an evaluation tries.
   final: Sequence[tuple[str, str]]  # Means in a run file: (measure, key).
-  # Of the predictions CSV: its default name, the beginning of its IDs before
-  # the collection, the end of its last line, and the number of configurations
-  # of each problem; None: all.
-  csv_name: str
-  csv_id: str
-  csv_end: str
-  csv_configs: Optional[int]
-  # The same number in what `train` writes; None is not in the run file.
-  test_configs: Optional[int]
+  csv_name: str  # Default name of the predictions CSV.
+  csv_id: str  # The beginning of its IDs before the collection.
+  csv_end: str  # The end of its last line.
+  csv_configs: Optional[int]  # Configurations of each problem; None: all.
+  test_configs: Optional[int]  # By `train`; None: not in the run file.
   scored_at_once: int  # Problems to score side by side: each takes memory.
   config_table: str  # The field of a file with the configurations.
   has_duplicates: bool  # Whether files list a configuration several times.
@@ -71,11 +65,7 @@ class Task(Protocol):
     """Recomputes the scale of a model's features and its number of opcodes."""
 
   def prepared(self, settings: Training) -> tuple[Training, Splits]:
-    """Reads the data; gives the model its statistics, if it takes them.
-
-    Raises:
-      UserError: data, model or settings cannot be used.
-    """
+    """Reads the data; gives the model its statistics, if it takes them."""
 
   def compiled_model(self, settings: Training,
                      splits: Splits) -> tf.keras.Model:

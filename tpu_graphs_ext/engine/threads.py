@@ -8,8 +8,7 @@ import os
 # Models rank two chunks of configurations at a time, each on a core.
 RANKING_CORES = 2
 
-# TensorFlow's own variable; whoever sets it knows better.
-VARIABLE = 'TF_NUM_INTRAOP_THREADS'
+VARIABLE = 'TF_NUM_INTRAOP_THREADS'  # Whoever sets it knows better.
 
 
 def one_for_each_operation(most_cores: int = 4) -> None:
@@ -17,38 +16,31 @@ def one_for_each_operation(most_cores: int = 4) -> None:
 
   The operations of a training step are so small that splitting one among cores
   costs more than it gains: a fifth of the processor time on 2 cores, and more
-  in ranking. Does nothing on machines with more than `most_cores`, or where
-  TensorFlow already runs.
+  in ranking. Does nothing on machines with more than `most_cores`.
   """
-  if VARIABLE in os.environ or (os.cpu_count() or 1) > most_cores:
-    return
-  import tensorflow as tf
-  with contextlib.suppress(RuntimeError):  # TensorFlow has made its threads.
-    tf.config.threading.set_intra_op_parallelism_threads(1)
+  if VARIABLE not in os.environ and (os.cpu_count() or 1) <= most_cores:
+    _set_threads('intra')
 
 
 def divide(processes: int) -> None:
   """Gives this one of several processes its share of the cores.
 
-  To be called before TensorFlow starts. Variables that are set already stay.
+  Call it before TensorFlow starts. Variables that are set already stay.
   """
-  if processes <= 1:
-    return
-  try:
+  if processes > 1:
     cores = len(os.sched_getaffinity(0))  # Those that this process may use.
-  except AttributeError:  # Only Linux says.
-    cores = os.cpu_count() or 1
-  for name in (VARIABLE, 'TF_NUM_INTEROP_THREADS', 'OMP_NUM_THREADS'):
-    os.environ.setdefault(name, str(max(1, cores // processes)))
+    for name in (VARIABLE, 'TF_NUM_INTEROP_THREADS', 'OMP_NUM_THREADS'):
+      os.environ.setdefault(name, str(max(1, cores // processes)))
 
 
 def one_alone() -> None:
-  """Lets TensorFlow use one thread, and with it one core, in this process.
+  """Lets TensorFlow use one core: numbers do not depend on the others."""
+  _set_threads('intra', 'inter')
 
-  For processes that share the machine, and whose numbers must not depend on
-  its cores. Does nothing where TensorFlow already runs.
-  """
+
+def _set_threads(*names: str) -> None:
+  """One thread of each kind; does nothing where TensorFlow already runs."""
   import tensorflow as tf
   with contextlib.suppress(RuntimeError):
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    for name in names:
+      getattr(tf.config.threading, f'set_{name}_op_parallelism_threads')(1)

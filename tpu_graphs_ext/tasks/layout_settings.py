@@ -29,11 +29,11 @@ class LayoutTrainSettings(Training):
   early_stop: int = as_in(Training, 'early_stop', default=25)
   clip_norm: float = as_in(Training, 'clip_norm', default=1e-2)
   configs: int = as_in(
-      Training, 'configs', default=16, help_text='configurations drawn from '
+      Training, 'configs', default=16, help='configurations drawn from '
       'each program for a training step, fast ones more often; programs with '
       'fewer are left out')
   batch: int = as_in(
-      Training, 'batch', default=8, help_text='programs per training step')
+      Training, 'batch', default=8, help='programs per training step')
   model: str = setting('ResModel', 'class in layout_models.py')
   out_dir: str = as_in(Training, 'out_dir', default='~/out/tpugraphs_layout')
   results_csv: str = setting(
