@@ -321,4 +321,4 @@ def test_predict_and_rank(model_flags, capsys, tmp_path):
     assert rows[ranking['tile_id']] == ';'.join(
         map(str, chosen + [0] * (5 - len(chosen))))
   assert cli.main(['rank', *model_flags, '--top_k=1']) == 0
-  assert capsys.readouterr().out.count('\n      1 ') == 6
+  assert capsys.readouterr().out.count('\n1  ') == 6

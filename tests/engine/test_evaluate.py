@@ -159,9 +159,12 @@ def test_default_tile_random_choice_and_kind():
   assert math.isnan(result['opa']) and math.isnan(result['kendall'])
 
 
-def test_kernels_without_labels():
+def test_kernels_without_labels(caplog):
   both = Partition.from_kernels([kernel_of('good_0', [0, 1], [1, 2]),
                                  kernel_of('blank_0', [0, 1], [0, 0])])
+  kept = evaluate.labelled(both, 'here', task.find('tile'))
+  assert kept.tile_ids == ['good_0']
+  assert 'left out 1 of 2 kernels' in caplog.text
   with pytest.raises(UserError, match=r'here: 1 of 2 kernels have no labels .*'
                      r'first blank_0; .*tpu-graphs-ext predict'):
     evaluate.require_labels(both, 'here', task.find('tile'))

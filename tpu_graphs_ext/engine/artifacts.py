@@ -3,11 +3,10 @@
   <out_dir>/model_<hash>/      Keras SavedModel
   <out_dir>/run_<hash>.jsonz   gzip of one JSON object, the run file
 
-`<hash>` is `train_hash` of the run's arguments. Keys of the run file that the
-baseline writes too: `train_curve` {epoch, train_loss, train_opa, val_loss,
-val_opa: one number an epoch}, `final_error` {val: {'1', '5', '10': slowdown}},
-`args`, `test_predictions` {tile_id: 10 config indices, best first, padded with
-0}. The other keys are this package's.
+`<hash>` is `train_hash` of the run's arguments. The baseline's keys of the run
+file are `train_curve` {epoch, train_loss, train_opa, val_loss, val_opa: one
+number an epoch}, `final_error` {val: {'1', '5', '10': slowdown}}, `args`, and
+`test_predictions` {tile_id: 10 config indices, best first, padded with 0}.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ PRETRAINED_FOLDER = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'pretrained')
 
 _MOST_BYTES = 2 ** 28  # Of a run file, unpacked.
-_MOST_OPS = 2 ** 16  # An opcode is a byte; a model may be built for more.
 
 
 def train_hash(args: dict[str, Any]) -> str:
@@ -149,16 +147,14 @@ def load_run(model_dir: str, task: str = 'tile') -> Run:
   path = run_path_of(model_dir)
   remove_leftovers(os.path.dirname(path))  # The old model may come back.
   if not os.path.isdir(full_path(model_dir)):
-    raise UserError(
-        f'{model_dir}: there is no such model folder; name one that exists, or '
-        '`latest` for the newest')
+    raise UserError(f'{model_dir}: there is no such model folder; name one '
+                    'that exists, or `latest`')
   run_info = read_run_file(path)
   check_hash(path, run_info)
   own = task_of(run_info['args'])
   if task and own != task:
     how = 'leave --task layout out' if own == 'tile' else 'add --task layout'
-    raise UserError(f'{model_dir}: is a model of the {own} task; {how}, or '
-                    f'name a model of the {task} task')
+    raise UserError(f'{model_dir}: is a model of the {own} task; {how}')
   return Run(model_dir, run_info,
              parse_model_kwargs(run_info['args']['model_kwargs_json']))
 
@@ -206,15 +202,13 @@ def _rules(run_info: Any) -> Iterator[tuple[str, Any, bool, str]]:
     value = run_info.get(field, None if field == 'args' else {})
     yield field, value, isinstance(value, dict), 'an object'
   args, has_stats = run_info['args'], 'feature_stats' in run_info
-  texts = ['model', 'model_kwargs_json']
-  if task_of(args) == 'layout':
-    texts += ['source', 'search']  # Folders of its data.
-  for field in texts:
+  folders = ['source', 'search'] if task_of(args) == 'layout' else []
+  for field in ['model', 'model_kwargs_json', *folders]:
     value = args.get(field)
     yield field, value, isinstance(value, str), 'text'
   num_ops = run_info.get('num_ops', None if has_stats else 1)
   for field, value, most in (('configs', args.get('configs'), 2 ** 31 - 1),
-                             ('num_ops', num_ops, _MOST_OPS)):
+                             ('num_ops', num_ops, 2 ** 16)):
     yield (field, value, type(value) is int and 1 <= value <= most,
            f'a whole number from 1 to {most}')
   opcodes = run_info.get('opcodes', [])
@@ -223,10 +217,9 @@ def _rules(run_info: Any) -> Iterator[tuple[str, Any, bool, str]]:
   if has_stats:
     stats = FeatureStats.from_json(run_info['feature_stats'])
     for name, columns in vars(stats).items():
-      yield (f'feature_stats of {name}', columns,
-             columns.minimum.size
-             and (columns.minimum <= columns.maximum).all(),
-             'the minimum and maximum of at least one column')
+      least, most = columns.minimum, columns.maximum
+      yield (f'feature_stats of {name}', columns, least.size and (
+          least <= most).all(), 'the minimum and maximum of some columns')
 
 
 def load_model(run: Run, num_ops: int, sample_graph: Any,

@@ -46,16 +46,12 @@ class Progress(tf.train.experimental.PythonState):
     vars(self).update(json.loads(text))
 
 
-class LossNotFiniteError(UserError):
-  """Training cannot continue, and resuming would not help."""
-
-
 class Epochs(tf.keras.callbacks.Callback):
   """Runs the epochs and keeps the best; continues from a checkpoint.
 
-  It is its own callback. Keras' EarlyStopping starts anew in a resumed run, and
-  its TerminateOnNaN still validates and counts the epoch. `run_info` is the run
-  file's content; its train_curve is kept up to date.
+  It is its own callback: Keras' EarlyStopping starts anew in a resumed run, and
+  its TerminateOnNaN still validates and counts the epoch. The train_curve of
+  `run_info`, the run file's content, is kept up to date.
   """
 
   def __init__(self, settings: Training, model: tf.keras.Model,
@@ -74,32 +70,29 @@ class Epochs(tf.keras.callbacks.Callback):
         state=getattr(model, 'training_state', list)())  # Averages.
     self._manager = tf.train.CheckpointManager(
         checkpoint, folder.path, max_to_keep=1)
-    if not folder.is_new and self._manager.latest_checkpoint:
-      self._restore(checkpoint)
-    run_info['train_curve'] = self.progress.train_curve
-
-  def _restore(self, checkpoint: tf.train.Checkpoint) -> None:
+    last = self._manager.latest_checkpoint
     try:
-      checkpoint.restore(
-          self._manager.latest_checkpoint).assert_existing_objects_matched()
+      if last and not folder.is_new:
+        checkpoint.restore(last).assert_existing_objects_matched()
     except (ValueError, AssertionError, tf.errors.OpError) as error:
       raise UserError(
-          f'{self._folder.path}: does not fit the model ({reason_of(error)}); '
-          'the file is damaged, or the data or models.py changed since. Train '
+          f'{folder.path}: does not fit the model ({reason_of(error)}); the '
+          'file is damaged, or the data or models.py changed since. Train '
           'without --resume') from error
+    run_info['train_curve'] = self.progress.train_curve
 
   def fit(self, train_batches: tf.data.Dataset, valid_batches: tf.data.Dataset,
           further: Further) -> None:
     """Runs the remaining epochs; the model is the best of all afterwards."""
     progress, epochs = self.progress, self._settings.epochs
-    board = [tf.keras.callbacks.TensorBoard(
-        os.path.expanduser(path), write_graph=False)
-             for path in [self._settings.tensorboard] if path]
+    callbacks = [*further, self]
+    if self._settings.tensorboard:
+      callbacks.append(tf.keras.callbacks.TensorBoard(
+          os.path.expanduser(self._settings.tensorboard), write_graph=False))
     if not progress.stopped and progress.epochs < epochs:
       self.model.fit(
           train_batches, validation_data=valid_batches, verbose=0,
-          epochs=epochs, initial_epoch=progress.epochs,
-          callbacks=[*further, self, *board])
+          epochs=epochs, initial_epoch=progress.epochs, callbacks=callbacks)
     else:  # Keras saves only a called model.
       tf.function(lambda graph: self.model(graph), autograph=False
                   ).get_concrete_function(train_batches.element_spec[0])
@@ -111,9 +104,11 @@ class Epochs(tf.keras.callbacks.Callback):
 
   def on_train_batch_end(self, batch, logs=None):
     if not math.isfinite(logs['loss']):
-      raise LossNotFiniteError(
+      saved, self._folder.is_over = self._save(), True  # Nothing to resume.
+      raise UserError(
           f'the loss became {logs["loss"]} in epoch {self._epoch + 1}, by step '
-          f'{batch + 1}; training stopped')
+          f'{batch + 1}; training stopped. {saved}. Try a lower --lr, another '
+          '--losses, or `check-data` on the data')
     # A call does several steps.
     self._kernels = (batch + 1) * self._settings.batch
     self._train_seconds = time.monotonic() - self._start
@@ -151,27 +146,21 @@ class Epochs(tf.keras.callbacks.Callback):
 
   def _save(self) -> str:
     """Saves the best epoch as a model; returns a sentence about it."""
-    if self.progress.best_epoch < 0:
+    progress = self.progress
+    if progress.best_epoch < 0:
       return 'No epoch was finished, so there is no model'
     for best, variable in zip(self._best, self._variables):
       variable.assign(best)
     artifacts.save_run(self.model, self._run_info,
                        os.path.dirname(self._folder.model_dir))
-    return (f'The best model so far (epoch {self.progress.best_epoch + 1}, '
-            f'validation OPA {self.progress.best_val_opa:.4f}) is '
-            f'{self._folder.model_dir}')
+    return (f'The best model so far (epoch {progress.best_epoch + 1}, OPA '
+            f'{progress.best_val_opa:.4f}) is {self._folder.model_dir}')
 
   @contextlib.contextmanager
   def saved_if_interrupted(self) -> Iterator[None]:
     """Keeps the best epoch if the `with` block ends early, and says how."""
     try:
       yield
-    except LossNotFiniteError as error:
-      saved = self._save()
-      self._folder.is_over = True
-      raise UserError(
-          f'{error}. {saved}. Try a lower --lr, another --losses, or '
-          '`check-data` on the data') from error
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
       raise UserError(
           f'out of memory or disk after epoch {self.progress.epochs} '

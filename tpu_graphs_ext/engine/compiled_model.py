@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Optional
 
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
@@ -36,20 +36,7 @@ def model(settings: Training, num_ops: int, graph: tfgnn.GraphTensor,
           learning_rate, clipnorm=settings.clip_norm),
       steps_per_execution=steps_per_call,
       metrics=[tfr.keras.metrics.OPAMetric(name='opa_metric')])
-  if steps_per_call > 1:
-    for name in ('train_step', 'test_step'):
-      setattr(built, name, _traced_once(getattr(built, name)))
   return built
-
-
-def _traced_once(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-  """A step that Keras, which traces the body of its loop twice, traces once."""
-  traced = tf.function(step, reduce_retracing=True)
-
-  def run(data):  # A plain function, so that no trace is saved with the model.
-    return traced(data) if tf.inside_function() else step(data)
-
-  return run
 
 
 class CombinedLoss(tf.keras.losses.Loss):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional
+
+import numpy as np
 
 from tpu_graphs_ext.engine import results, scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import Loading, LoadSettings
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, shortened
 
 if TYPE_CHECKING:
   import pandas
+
+_log = logging.getLogger(__name__)
 
 
 def evaluate(model_dir: str, data: str = '', *,
@@ -27,46 +32,57 @@ def evaluate_all(model_dirs: Sequence[str], data: str = '', *,
                  ks: Optional[Sequence[int]] = None) -> list[results.Results]:
   """Measures trained models on the same labelled kernels, or programs.
 
+  Raises UserError if a file is missing or damaged, has no labels, or belongs to
+  another model or task.
+
   Args:
     model_dirs: folders model_<hash>; the run file of each lies beside it.
-    data: folder of labelled .npz files, one .npz or a .pb; empty: valid of the
-      data root of `loading`, or of the first model's collection.
+    data: folder of .npz files, one .npz or a .pb; empty: valid of the data
+      root of `loading`, or of the first model's collection.
     loading: how to load the models; also data_root and cache_dir of `data`.
-    ks: how many configurations to try, each at least 1; None: 1, 5 and 10, or
-      of programs 1, 10 and 100.
-
-  Raises:
-    UserError: a file is missing or damaged, has no labels, or belongs to
-      another model or task.
+    ks: how many configurations to try; None: 1, 5 and 10, of programs 1, 10
+      and 100.
   """
   # All models first: a wrong name must not wait for the others' scores.
   rankers = [scoring.load_ranker(model_dir, loading)
              for model_dir in model_dirs]
   source, problems = rankers[0].read(loading, 'valid', data)
-  require_labels(problems, source, rankers[0].task)
+  problems = labelled(problems, source, rankers[0].task)
   return [ranker.task.evaluation(
       ranker.name, source, measure(ranker, problems, 'evaluate', ks),
       ranker.keep_repeats, type(ranker.model).__name__) for ranker in rankers]
 
 
+def labelled(problems: tasks.Problems, source: str,
+             task: tasks.Task) -> tasks.Problems:
+  """The problems with runtimes; warns of the others, or raises if all lack."""
+  has_labels = np.array([problem.is_labelled for problem in problems])
+  if not has_labels.any():
+    require_labels(problems, source, task)
+  if has_labels.all():
+    return problems
+  left_out = problems.select(~has_labels).names
+  _log.warning('%s: left out %d of %d %ss without labels (all runtimes are 0): '
+               '%s', source, len(left_out), len(problems), task.problem,
+               shortened(sorted(left_out)))
+  return problems.select(has_labels)
+
+
 def require_labels(problems: tasks.Problems, source: str,
                    task: tasks.Task) -> None:
-  """Raises UserError if a problem has no runtimes; names the `source`."""
+  """Raises UserError if a problem has no runtimes; names `source`."""
   without = [problem.name for problem in problems if not problem.is_labelled]
   if without:
     raise UserError(
         f'{source}: {len(without)} of {len(problems)} {task.problem}s have no '
-        f'labels (all runtimes are 0), first {without[0]}; remove their '
-        'files. A public test split is blanked: evaluate on valid or on a '
-        'labelled copy, or write predictions with `tpu-graphs-ext predict`')
+        f'labels (all runtimes are 0), first {without[0]}; a public test '
+        'split is blanked. Evaluate on valid or on a labelled copy, or write '
+        'predictions with `tpu-graphs-ext predict`')
 
 
 def measure(ranker: scoring.Ranker, problems: tasks.Problems, what: str,
             ks: Optional[Sequence[int]] = None) -> pandas.DataFrame:
-  """Scores and measures labelled problems: a row each, see `Task.row_of`.
-
-  `what` stands beside the progress bar; without `ks`, the task's default.
-  """
+  """Scores and measures labelled problems: a row each, see `Task.row_of`."""
   ks = ks or ranker.task.top_ks
   return results.table(
       ranker.task.row_of(problem, scores, ks)

@@ -13,11 +13,9 @@ from typing import Union
 import numpy as np
 
 TOP_KS = (1, 5, 10)
-
 LEVEL = 0.95
 RESAMPLES = 2000
-# Values that are drawn at once: 8 MB, and as much for their indices.
-_MOST_DRAWN = 1 << 20
+_MOST_DRAWN = 1 << 20  # Values at once: 8 MB, and as much for their indices.
 
 Values = Union[Sequence[float], np.ndarray]
 
@@ -103,10 +101,9 @@ def _tied_pairs(values: np.ndarray) -> tuple[int, np.ndarray]:
 def bootstrap_interval(values: Values) -> tuple[float, float]:
   """95 % interval (low, high) of the mean over kernels, by the bootstrap.
 
-  It assumes no distribution: most slowdowns are near 0, a few are large. It is
-  optimistic for few values. NaN is left out; NaN twice for fewer than two.
-  Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter
-  13 (percentiles).
+  It is optimistic for few values. NaN is left out; NaN twice for fewer than
+  two. Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap,
+  chapter 13 (percentiles).
   """
   values = np.asarray(values, np.float64)
   values = values[~np.isnan(values)]

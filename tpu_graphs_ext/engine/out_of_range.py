@@ -23,8 +23,7 @@ from tpu_graphs_ext.errors import shortened
 
 _log = logging.getLogger(__name__)
 
-# Table -> the names of its columns.
-_COLUMNS = {
+_COLUMNS = {  # Table -> the names of its columns.
     'node_feat': schema.NODE_FEATURES, 'config_feat': schema.CONFIG_FEATURES,
     'node_config_feat': schema.LAYOUT_CONFIG_FEATURES}
 
@@ -51,9 +50,7 @@ def of_problem(ranker: Ranker, problem: Problem) -> list[OutOfRange]:
 
 def of_nodes(stats: FeatureStats, problem: Problem,
              opcodes: Optional[Sequence[int]] = None) -> list[OutOfRange]:
-  """`of_problem` without configurations.
-
-  `stats` and `opcodes` are of the training data; None: opcodes are unknown.
+  """`of_problem` without configurations; None: training's opcodes are unknown.
   """
   found = of_rows(stats.node, problem.name, 'node_feat', [problem.node_feat])
   numbers, counts = np.unique(problem.node_opcode, return_counts=True)
@@ -68,10 +65,7 @@ def of_nodes(stats: FeatureStats, problem: Problem,
 
 def of_rows(stats: ColumnStats, tile_id: str, table: str,
             blocks: Iterable[np.ndarray]) -> list[OutOfRange]:
-  """The columns of one table with values out of the range of `stats`.
-
-  `blocks` are its rows, float32 [rows, columns], each of at least one row.
-  """
+  """The columns of one table, float32 [rows, columns], out of their range."""
   rows, outside, least, largest = 0, 0, np.inf, -np.inf
   for block in blocks:
     rows += len(block)
@@ -91,11 +85,7 @@ def of_rows(stats: ColumnStats, tile_id: str, table: str,
 
 
 def warn(ranker: Ranker, problems: Problems) -> None:
-  """Warns of values that the model was not trained on, a line a column.
-
-  Raises:
-    UserError: the problems do not have the columns of the training data.
-  """
+  """Warns of values that the model was not trained on, a line a column."""
   ranker.task.check_columns(problems, ranker.stats)
   warn_of([found for problem in problems
            for found in of_problem(ranker, problem)],

@@ -20,8 +20,7 @@ from tpu_graphs_ext.files import (
 def require_file(path: str, start: Union[str, bytes], what: str) -> None:
   """Raises UserError if writing a file would destroy one of another kind.
 
-  Files of the kind `what` begin with `start`. A missing or empty file may be
-  replaced.
+  Files of the kind `what` begin with `start`, or are empty.
   """
   require_replaceable(path)
   start = start.encode() if isinstance(start, str) else start
@@ -67,7 +66,6 @@ class Text:
   what: str
 
   def check(self, path: str) -> str:
-    """See `check_file`."""
     return check_file(self.flag, path, self.start, self.what)
 
   def write(self, path: str, text: str) -> None:

@@ -3,11 +3,11 @@
   ID,TopConfigs
   tile:xla:<tile_id>,<i>;<i>;<i>;<i>;<i>
 
-Configuration indices count from 0 in the order of the file, lowest predicted
-runtime first. A kernel with fewer configurations than asked for is padded with
-0. Kernels are in the order of their file names; there is no final newline. In
-the layout task, whose IDs are layout:<source>:<search>:<program>, all
-configurations are listed and a newline ends each line, as in the baseline.
+Configuration indices count from 0, lowest predicted runtime first; those of a
+kernel with fewer are padded with 0. Kernels are in the order of their file
+names; there is no final newline. In the layout task, whose IDs are
+layout:<source>:<search>:<program>, all configurations are listed and a newline
+ends each line, as in the baseline.
 """
 
 from __future__ import annotations
@@ -28,13 +28,10 @@ Best = Union[Mapping[str, Sequence[int]], Iterable[tuple[str, Sequence[int]]]]
 HEADER = ['ID', 'TopConfigs']
 START, WHAT = ','.join(HEADER), 'predictions CSV'  # For `output_paths`.
 TILE = 'tile:xla:'
-# Of a file. The layout rows of the competition take 30 MB.
-MAX_BYTES = 1 << 28
+MAX_BYTES = 1 << 28  # The layout rows of the competition take 30 MB.
+MAX_FAULTS = 10  # In one message; the rest is only counted.
 _INDICES = re.compile('[0-9]{1,9}(;[0-9]{1,9})*')  # Each fits int32.
-# Nothing that would need quotes.
-_ID = re.compile(r'[^,"\x00-\x1f\x7f]{1,300}')
-# Faults in one message; the rest is only counted.
-MAX_FAULTS = 10
+_ID = re.compile(r'[^,"\x00-\x1f\x7f]{1,300}')  # It needs no quotes.
 
 
 def write(path: str, best: Best, prefix: str = TILE, end: str = '') -> None:
@@ -42,9 +39,6 @@ def write(path: str, best: Best, prefix: str = TILE, end: str = '') -> None:
 
   `best` is name -> configuration indices, best first, or pairs of these;
   `prefix` comes before each name, `end` after the last line.
-
-  Raises:
-    UserError: it cannot be written, or replaces a file of another kind.
   """
   output_paths.require_file(path, START, WHAT)
   with new_file(path) as file:
@@ -58,11 +52,7 @@ def write(path: str, best: Best, prefix: str = TILE, end: str = '') -> None:
 
 
 def read(path: str) -> dict[str, list[int]]:
-  """ID -> configuration indices of a predictions CSV.
-
-  Raises:
-    UserError: the file is missing or not such a CSV; lists all faults.
-  """
+  """ID -> configuration indices of a predictions CSV, or a UserError."""
   # A layout row with every configuration is longer than csv's limit.
   csv.field_size_limit(MAX_BYTES)
   rows, faults = {}, []

@@ -9,13 +9,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from tpu_graphs_ext.engine import (
-  out_of_range,
-  output_paths,
-  predictions_csv,
-  results,
-)
+from tpu_graphs_ext.engine import out_of_range, output_paths, predictions_csv
 from tpu_graphs_ext.engine import task as tasks
+from tpu_graphs_ext.engine.results import aligned
 from tpu_graphs_ext.engine.scoring import Ranker, Scores, load_ranker
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, Loading, LoadSettings
 from tpu_graphs_ext.engine.task import Problem
@@ -29,12 +25,10 @@ class Choice:
     index: row of the configuration in the file, from 0.
     score: the model's score of its tile; lower is faster, without a unit.
     output_bounds: tile size of the output in layout tiles, most major physical
-      dimension first; empty where the configuration sets none. None in the
-      layout task.
+      dimension first; empty where none is set. None in the layout task.
     kernel_bounds: the same for a convolution's kernel.
-    runtime_ns: measured time; None where not measured.
-    slowdown: runtime over that of the best configuration, minus 1; None where
-      not measured.
+    runtime_ns: measured time; None where not measured, as is the slowdown.
+    slowdown: runtime over that of the best configuration, minus 1.
   """
   index: int
   score: float
@@ -49,9 +43,9 @@ class Choice:
 
   def cells(self) -> list[str]:
     """Of a row of `Ranking.text`."""
-    bounds = [] if self.output_bounds is None else [
-        'x'.join(map(str, sizes)) or '-'
-        for sizes in (self.output_bounds, self.kernel_bounds)]
+    bounds = ['x'.join(map(str, sizes)) or '-'
+              for sizes in (self.output_bounds, self.kernel_bounds)
+              if sizes is not None]
     measured = ['-', '-'] if self.runtime_ns is None else [
         f'{self.runtime_ns / 1000:,.3f}', f'{100 * self.slowdown:.2f} %']
     return [str(self.index), f'{self.score:.4f}', *bounds, *measured]
@@ -64,47 +58,42 @@ class Ranking:
   Attributes:
     tile_id: name of the kernel or program.
     nodes: number of nodes of its graph.
+    configurable: number of a program's nodes that have layouts; else None.
     configs: number of its configurations.
     rankable: whether any two of them differ in their features.
     choices: the best, in order.
-    configurable: number of a program's nodes that have layouts; None of a
-      kernel.
   """
   tile_id: str
   nodes: int
+  configurable: Optional[int]
   configs: int
   rankable: bool
   choices: list[Choice]
-  configurable: Optional[int] = None
 
   def to_json(self) -> dict[str, Any]:
+    is_tile = self.configurable is None
     content = {**vars(self), 'choices': [
         choice.to_json() for choice in self.choices]}
-    if self.configurable is None:
-      names = ('tile_id', 'nodes', 'configs', 'rankable', 'choices')
-    else:
-      content['name'] = self.tile_id
-      names = ('name', 'nodes', 'configurable', 'configs', 'choices')
-    return {name: content[name] for name in names}
+    del content['configurable' if is_tile else 'rankable']
+    return content if is_tile else {'name': content.pop('tile_id'), **content}
 
   def text(self) -> str:
     """A heading and one line a choice."""
-    bounds = ('output_bounds', 'kernel_bounds')
-    rows = [('place', 'config', 'score',
-             *(bounds if self.configurable is None else ()),
-             'runtime us', 'over best')]
-    rows += [(str(place), *choice.cells())
-             for place, choice in enumerate(self.choices, 1)]
+    bounds = ('output_bounds', 'kernel_bounds') * (self.configurable is None)
+    rows = [('place', 'config', 'score', *bounds, 'runtime us', 'over best'),
+            *((str(place), *choice.cells())
+              for place, choice in enumerate(self.choices, 1))]
     return '\n'.join([
         f'{self.tile_id}: {self.nodes:,} nodes, {self.configs:,} configurations'
-        + ', all identical' * (not self.rankable), *results.aligned(rows)])
+        + ', all identical' * (not self.rankable), *aligned(rows)])
 
 
 def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
          loading: Loading = LoadSettings()) -> list[Ranking]:
   """Ranks the configurations of every kernel or program, labelled or not.
 
-  Warns of features that the model was not trained on.
+  Warns of features that the model was not trained on. Raises UserError if a
+  file is missing or damaged, or belongs to another model.
 
   Args:
     model_dir: the folder model_<hash>; its run file lies beside it.
@@ -112,9 +101,6 @@ def rank(model_dir: str, data: str = '', *, top_k: int = TOP_CONFIGS,
       of `loading`, or of the model's collection.
     top_k: configurations of each to list.
     loading: how to load the model; also data_root and cache_dir of `data`.
-
-  Raises:
-    UserError: a file is missing or damaged, or belongs to another model.
   """
   ranker = load_ranker(model_dir, loading)
   _, problems = ranker.read(loading, 'test', data)
@@ -135,10 +121,9 @@ def ranking_of(problem: Problem, scores: Scores,
     choices.append(Choice(index, float(scores.of_tiles[index]),
                           **problem.details(index), **measured))
   return Ranking(
-      tile_id=problem.name, nodes=problem.num_nodes,
-      configs=problem.num_configs, rankable=problem.is_rankable,
-      choices=choices,
-      configurable=getattr(problem, 'num_configurable', None))
+      problem.name, problem.num_nodes,
+      getattr(problem, 'num_configurable', None), problem.num_configs,
+      problem.is_rankable, choices)
 
 
 def predict(model_dir: str, *, out: str = '',
@@ -146,15 +131,11 @@ def predict(model_dir: str, *, out: str = '',
             loading: Loading = LoadSettings()) -> str:
   """Ranks the test split with a trained model; returns the CSV's path.
 
-  Warns of features that the model was not trained on.
+  Other arguments and errors are as for `rank`.
 
   Args:
-    model_dir, loading: as for `rank`; `loading` also says where the split is.
     out: the file to write; empty: the task's default name.
     top_configs: configurations of each kernel; None: 5, or of a program all.
-
-  Raises:
-    UserError: a file is missing or damaged, or belongs to another model.
   """
   task = tasks.find(loading)
   path = output_paths.check_file('--out', out or task.csv_name,
@@ -171,25 +152,20 @@ def write_csv(path: str, ranker: Ranker, problems: tasks.Problems,
               loading: Optional[Loading] = None) -> predictions_csv.Best:
   """Ranks problems and writes the CSV of the ranker's task.
 
-  `count` configurations of each, which are returned, {name: indices, best
-  first}; None: all, which are not kept in memory.
+  Returns `best_configs` as a dict; None: all, which memory could not hold.
   """
   best = best_configs(ranker, problems, count)
   if count is not None:
     best = dict(best)
-  task, collection = ranker.task, ranker.task.collection(ranker.args, loading)
-  predictions_csv.write(
-      path, best, task.csv_id + ''.join(f'{part}:' for part in collection),
-      task.csv_end)
+  collection = ranker.task.collection(ranker.args, loading)
+  predictions_csv.write(path, best, ranker.task.csv_id + ''.join(
+      f'{part}:' for part in collection), ranker.task.csv_end)
   return best
 
 
 def best_configs(ranker: Ranker, problems: tasks.Problems,
                  count: Optional[int]) -> Iterator[tuple[str, list[int]]]:
-  """Yields each problem's name and configuration indices, best first.
-
-  `count` is the number of indices, padded with 0; None: all.
-  """
+  """Yields (name, `count` indices, best first, padded with 0); None: all."""
   for problem, scores in ranker.score_all(problems, 'predict'):
     indices = scores.order[:count].tolist()
     yield problem.name, indices + [0] * ((count or 0) - len(indices))

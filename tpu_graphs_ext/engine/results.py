@@ -69,7 +69,7 @@ class Summary:
     return self.means[column]
 
   def interval(self, column: str) -> tuple[float, float]:
-    """95 % interval of the mean, see `metrics`."""
+    """95 % interval of the mean."""
     return metrics.bootstrap_interval(self.rows[column])
 
   def minus(self, column: str, other: Summary,
@@ -83,8 +83,8 @@ class Summary:
 class Results:
   """Measures of all problems of one source, by one model.
 
-  Each task adds `to_json`, plain values with None where a measure is undefined,
-  and `blocks(by_kernel)`, its tables as lines.
+  Each task adds `to_json`, with None where a measure is undefined, and
+  `blocks(by_kernel)`, its tables as lines.
   """
   model_dir: str
   data: str  # Where the problems were read from, as given.
@@ -102,12 +102,10 @@ class Results:
 
   @property
   def ks(self) -> list[int]:
-    """The numbers of configurations to try."""
     return ks_of(self.rows)
 
   @functools.cached_property
   def mean(self) -> Summary:
-    """Means over all problems."""
     return Summary(self.rows, len(self.rows))
 
   def summary_json(self, summary: Summary) -> dict[str, Any]:
@@ -138,10 +136,7 @@ class Results:
   @classmethod
   def texts(cls, evaluations: Sequence[Results],
             by_kernel: bool = False) -> str:
-    """Tables of models on the same problems, their means and differences.
-
-    `by_kernel` shows every kernel too; programs are few and always shown.
-    """
+    """Tables of models on the same problems, their means and differences."""
     first, measures = evaluations[0], cls.COMPARED
     named = list(zip(names_of(evaluations), evaluations))
     rows = [(f'mean of {len(first.rows)} {cls.PROBLEMS}',
@@ -160,10 +155,7 @@ class Results:
 
 
 def to_json(evaluations: Sequence[Results]) -> Any:
-  """Of one model its `to_json`, of several a list of them.
-
-  Each of several has its 'differences' to the others, paired by problem.
-  """
+  """`to_json` of one model; of several a list, with paired differences."""
   contents = [evaluation.to_json() for evaluation in evaluations]
   if len(contents) == 1:
     return contents[0]
@@ -177,10 +169,7 @@ def to_json(evaluations: Sequence[Results]) -> Any:
 
 
 def to_csv(evaluations: Sequence[Results]) -> str:
-  """A CSV, a row a problem and model; empty where a measure is undefined.
-
-  Slowdowns are fractions: 0.2 is 20 %. All evaluations have the same `ks`.
-  """
+  """A CSV, a row a problem and model; empty where a measure is undefined."""
   import pandas
   rows = pandas.concat([
       one.rows.assign(model_dir=one.model_dir, data=one.data)
@@ -194,19 +183,15 @@ def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
   found: dict[str, Any] = {}
   for column, value in columns.items():
     name, _, k = column.rpartition('_')
-    if name in BY_K and k.isdigit():
-      found.setdefault(name, {})[k] = or_none(value)
-    else:
-      found[column] = or_none(value)
+    place, key = (found.setdefault(name, {}), k) if (
+        name in BY_K and k.isdigit()) else (found, column)
+    place[key] = or_none(value)
   return found
 
 
 def or_none(value: Any) -> Any:
   """None instead of NaN, which JSON does not have."""
   return None if isinstance(value, float) and math.isnan(value) else value
-
-
-# ------------------------------------------------------------------------ text
 
 
 def heads(measures: Iterable[str], ks: Sequence[int]) -> list[str]:

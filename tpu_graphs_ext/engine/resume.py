@@ -37,8 +37,7 @@ _log = logging.getLogger(__name__)
 _FREE_SETTINGS = ('resume', 'cache_dir', 'tensorboard')
 
 _STARTED = 'started.json'
-# Of `started.json`. The milliseconds end in the year 5138.
-_MOST = {'seed': MOST_SEED, 'milliseconds': 10 ** 14}
+_MOST = {'seed': MOST_SEED, 'milliseconds': 10 ** 14}  # In the year 5138.
 
 
 class InUseError(UserError):
@@ -48,13 +47,9 @@ class InUseError(UserError):
 class ResumeFolder:
   """The folder of one run; nothing is written before it is `held`.
 
-  Attributes:
-    path: <out_dir>/resume_<hash>.
-    model_dir: <out_dir>/model_<hash>, for its model.
-    args: the `args` of the run file.
-    seed: of weights, batches and dropout; drawn where none was given.
-    is_new: there is nothing to continue from.
-    is_over: the run is done, or resuming it would not help.
+  The `seed` of weights, batches and dropout is drawn where none was given. The
+  run is new if there is nothing to continue from, and over if it is done, or
+  resuming it would not help.
   """
 
   def __init__(self, settings: Training):
@@ -76,25 +71,23 @@ class ResumeFolder:
         out_dir, artifacts.train_hash(self.args))
 
   def _read_start(self) -> Optional[dict[str, int]]:
-    """The seed and the time; None, with a warning if damaged, without."""
+    """The seed and the time; None if missing, with a warning if damaged."""
     if not os.path.exists(self._start):
       return None
     try:
       started = read_json(self._start)
-      if any(type(started[key]) is not int or not 0 <= started[key] <= most
+      if all(type(started[key]) is int and 0 <= started[key] <= most
              for key, most in _MOST.items()):
-        raise ValueError(f'{started} has wrong numbers')
-      return started
-    except (UserError, LookupError, TypeError, ValueError) as error:
-      _log.warning('%s: cannot be resumed (%s)', self.path, error)
-      return None
+        return started
+      error = 'numbers are out of range'
+    except (UserError, LookupError, TypeError) as found:
+      error = found
+    _log.warning('%s: cannot be resumed (%s)', self.path, error)
+    return None
 
   @contextlib.contextmanager
   def held(self) -> Iterator[None]:
-    """Makes the folder; removes it at the end if the run `is_over`.
-
-    Raises InUseError if another process trains the run.
-    """
+    """Makes the folder; removes it at the end if the run `is_over`."""
     remove_leftovers(os.path.dirname(self.path))
     try:
       os.makedirs(self.path, exist_ok=True)

@@ -1,9 +1,8 @@
 """The weights in a model folder, read without running anything in it.
 
 A SavedModel is a program: Keras runs code from its layers' settings, and
-TensorFlow its graph. This module reads only the tensors of its checkpoint, in
-the order of the model's `trainable_variables`, which the checkpoint stores. The
-package's own model has these tensors as an .npz file.
+TensorFlow its graph. This module reads only the tensors of its checkpoint, or
+of an .npz file, which the package's own model is.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ COMPACT_FILE = 'weights.npz'
 def read(model_dir: str) -> list[tuple[str, np.ndarray]]:
   """(name, value) of each trainable variable, in the model's order.
 
-  Raises:
-    ValueError: the folder holds no SavedModel of Keras, or a variable is not
-      made of finite floats.
+  Raises ValueError if the folder holds no SavedModel of Keras, or a variable is
+  not made of finite floats.
   """
   compact = os.path.join(model_dir, COMPACT_FILE)
   try:

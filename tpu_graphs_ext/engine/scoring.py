@@ -42,7 +42,7 @@ class Scores:
   """A model's scores of the configurations of one problem; lower = faster.
 
   Files list one tile several times, mostly the compiler's default. Trying it
-  once tells as much as trying it five times, so duplicates come last.
+  once tells as much, so duplicates come last.
   """
   # float32 [configs], from the model's `forward`. It may have put duplicates
   # last itself, as the new models of models.py do.
@@ -193,20 +193,12 @@ def load_ranker(
   stats, num_ops = known or normalisation(run, loading)
   model = artifacts.load_model(run, num_ops, task.sample_graph(stats),
                                loading.models_file)
-  opcodes = run.info.get('opcodes')
+  opcodes, given = run.info.get('opcodes'), run.model_kwargs.get(
+      'feature_stats')
   return Ranker(
       model, stats, num_ops, model_dir, getattr(loading, 'keep_repeats', False),
-      _counts_elements(run, model), opcodes and frozenset(opcodes), task.name,
-      run.info['args'])
-
-
-def _counts_elements(run: artifacts.Run, model: Any) -> bool:
-  """According to the statistics that the model was given or has found."""
-  given = run.model_kwargs.get('feature_stats')
-  if isinstance(given, dict):
-    return given.get('tiles') == 'elements'
-  found = getattr(model, '_statistics', None)  # In the baseline's trainer.
-  return hasattr(found, 'read') and bool(found.read().in_elements())
+      isinstance(given, dict) and given.get('tiles') == 'elements',
+      opcodes and frozenset(opcodes), task.name, run.info['args'])
 
 
 def normalisation(run: artifacts.Run,

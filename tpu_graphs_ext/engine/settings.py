@@ -1,7 +1,7 @@
-"""Settings of training, of loading a model and of `stats`, with their help.
+"""Settings of training, loading a model and `stats`; imports no TensorFlow.
 
 The command line makes its flags from the fields. Settings are checked when they
-are created, by the metadata of their fields. Imports no TensorFlow.
+are created, by the metadata of their fields.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import functools
 import math
 import os
 import time
-from collections.abc import Mapping
 from typing import Any, ClassVar, Optional
 
 from tpu_graphs_ext import files, load_models
@@ -26,9 +25,8 @@ MOST_SEED = 2 ** 32 - 1  # NumPy and TensorFlow take no more than 32 bits.
 CSV_NAME = 'predictions_model_output.csv'  # Default of `predict`.
 TOP_CONFIGS = 5  # Default of `rank`.
 
-# Presets of `train --recipe`; a setting that is given wins. The first is the
-# baseline's.
-DEFAULT_RECIPE = 'default'
+# Presets of `train --recipe`; a setting that is given wins.
+DEFAULT_RECIPE = 'default'  # The baseline's.
 RECIPES: dict[str, dict[str, Any]] = {
     name: dict(zip(('epochs', 'early_stop', 'lr', 'lr_schedule', 'list_size',
                     'members'), values))
@@ -113,10 +111,7 @@ class _Checked:
 
 @dataclasses.dataclass(frozen=True)
 class Training(_Checked):
-  """Settings of training in every task; the defaults are the tile task's.
-
-  Fields that the baseline's trainers have too keep their names and defaults.
-  """
+  """Settings of training in every task; names and defaults of the baseline."""
   epochs: int = setting(
       100, 'maximum number of passes over the train split', least=1)
   early_stop: int = setting(
@@ -168,8 +163,6 @@ class Training(_Checked):
   # Set by each task.
   ARGS: ClassVar[tuple[str, ...]]  # The `args` of its run files.
   CSV_SUFFIX: ClassVar[str]  # The end of the default name of --results_csv.
-  # Settings that make runs differ but are not in ARGS, with their defaults.
-  IN_RUN_ID: ClassVar[Mapping[str, Any]]
 
   def __post_init__(self):
     super().__post_init__()
@@ -178,7 +171,7 @@ class Training(_Checked):
   @property
   def drawn_configs(self) -> int:
     """Configurations of each kernel or program in a training step."""
-    return self.configs
+    return max(self.configs, getattr(self, 'list_size', 0))
 
   @functools.cached_property
   def model_kwargs(self) -> dict[str, Any]:
@@ -193,9 +186,10 @@ class Training(_Checked):
     """
     milliseconds = milliseconds or int(time.time() * 1000)
     run_id = [] if self.seed is None else [f'seed{self.seed}']
-    run_id += [f'{name}={getattr(self, name)}'
-               for name, default in self.IN_RUN_ID.items()
-               if getattr(self, name) != default]
+    for name in ('lr_schedule', 'list_size', 'members'):
+      default = RECIPES[DEFAULT_RECIPE][name]
+      if (value := getattr(self, name, default)) != default:
+        run_id.append(f'{name}={value}')
     named = {
         'batch_size': self.batch,
         'learning_rate': self.lr,
@@ -222,8 +216,8 @@ class Loading(_Checked):
   STATS: ClassVar[tuple[str, ...]] = ('run', 'train')
 
 
-_PRESETS = '; '.join(f'{name}: ' + ' '.join(
-    f'--{key} {value}' for key, value in values.items())
+_PRESETS = '; '.join(' '.join([f'{name}:', *(
+    f'--{key} {value}' for key, value in values.items())])
                      for name, values in RECIPES.items())
 
 
@@ -258,9 +252,6 @@ class TrainSettings(Training):
       'epochs', 'eval_every', 'batch_size', 'configs', 'early_stop', 'losses',
       'learning_rate', 'clip_norm', 'model', 'model_kwargs_json', 'test_mode',
       'out_dir', 'results_csv', 'validate_batches', 'run_id')
-  IN_RUN_ID: ClassVar[Mapping[str, Any]] = {
-      name: RECIPES[DEFAULT_RECIPE][name]
-      for name in ('lr_schedule', 'list_size', 'members')}
 
   def __post_init__(self):
     for name, value in RECIPES.get(self.recipe, {}).items():
@@ -268,10 +259,6 @@ class TrainSettings(Training):
         object.__setattr__(self, name, value)
     super().__post_init__()
     _ = self.weighted_losses
-
-  @property
-  def drawn_configs(self) -> int:
-    return max(self.configs, self.list_size)
 
   @functools.cached_property
   def weighted_losses(self) -> list[tuple[str, float]]:

@@ -17,10 +17,6 @@ from tpu_graphs_ext.data.problem import Problem, Problems
 from tpu_graphs_ext.engine import results
 from tpu_graphs_ext.engine.settings import Loading, Training
 
-# The modules of each `TASK`.
-_HOMES = {'tile': 'tpu_graphs_ext.tasks.tile',
-          'layout': 'tpu_graphs_ext.tasks.layout'}
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Splits(read.Dataset):
@@ -35,8 +31,7 @@ class Task(Protocol):
   problem: str  # Noun for one problem.
   loading: type[Loading]
   evaluation: type[results.Results]
-  # (problem, its scores, ks) -> its measures, a row of the evaluation.
-  row_of: Callable[..., dict[str, Any]]
+  row_of: Callable[..., dict[str, Any]]  # (problem, scores, ks): its measures.
   top_ks: Sequence[int]  # How many configurations an evaluation tries.
   final: Sequence[tuple[str, str]]  # Means in a run file: (measure, key).
   csv_name: str  # Default name of the predictions CSV.
@@ -100,5 +95,5 @@ class Task(Protocol):
 
 def find(name: Union[str, Training, Loading]) -> Task:
   """The task with that name, or that settings belong to."""
-  return importlib.import_module(
-      _HOMES[name if isinstance(name, str) else name.TASK]).TASK
+  name = name if isinstance(name, str) else name.TASK
+  return importlib.import_module(f'tpu_graphs_ext.tasks.{name}').TASK

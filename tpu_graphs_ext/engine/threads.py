@@ -14,19 +14,15 @@ VARIABLE = 'TF_NUM_INTRAOP_THREADS'  # Whoever sets it knows better.
 def one_for_each_operation(most_cores: int = 4) -> None:
   """Lets each operation use one thread; several still run side by side.
 
-  The operations of a training step are so small that splitting one among cores
-  costs more than it gains: a fifth of the processor time on 2 cores, and more
-  in ranking. Does nothing on machines with more than `most_cores`.
+  They are so small that splitting one costs a fifth of the processor time on 2
+  cores, and more in ranking. Does nothing where there are more cores.
   """
   if VARIABLE not in os.environ and (os.cpu_count() or 1) <= most_cores:
     _set_threads('intra')
 
 
 def divide(processes: int) -> None:
-  """Gives this one of several processes its share of the cores.
-
-  Call it before TensorFlow starts. Variables that are set already stay.
-  """
+  """Gives this one of several processes its share, before TensorFlow starts."""
   if processes > 1:
     cores = len(os.sched_getaffinity(0))  # Those that this process may use.
     for name in (VARIABLE, 'TF_NUM_INTEROP_THREADS', 'OMP_NUM_THREADS'):

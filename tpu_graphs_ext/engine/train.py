@@ -1,9 +1,8 @@
 """Trains a model of any task, as the baseline's trainers do.
 
 `artifacts` describes the output, which the baseline's scripts read. The run
-file of the layout task has `final_kendall` and `final_opa` beside
-`final_error`, {split: mean over programs}, and no test predictions, which are
-as many as there are configurations: only the CSV has those.
+file of the layout task also has `final_kendall` and `final_opa`, {split: mean
+over programs}; only its CSV has test predictions.
 """
 
 from __future__ import annotations
@@ -38,11 +37,18 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-  """The artifacts of a finished run."""
-  model_dir: str  # The saved model of the best epoch.
-  run_path: str  # The run file.
-  csv_path: Optional[str]  # Test predictions; None where there are none.
-  run_info: dict[str, Any]  # Content of the run file.
+  """The artifacts of a finished run.
+
+  Attributes:
+    model_dir: the saved model of the best epoch.
+    run_path: the run file.
+    csv_path: test predictions; None where there are none.
+    run_info: content of the run file.
+  """
+  model_dir: str
+  run_path: str
+  csv_path: Optional[str]
+  run_info: dict[str, Any]
 
   def text(self) -> str:
     """Errors and paths, a line each."""
@@ -66,10 +72,8 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   `further` Keras callbacks see the end of an epoch before it is kept; one that
   sets `model.stop_training` ends the run for good.
 
-  Raises:
-    UserError: data, model, settings or outputs cannot be used, or the loss
-      became NaN; the best model up to then stays.
-    KeyboardInterrupt: as it came; a warning says how to resume.
+  Raises UserError if data, model, settings or outputs cannot be used, or the
+  loss became NaN; the best model up to then stays.
   """
   started = time.monotonic()
   task = tasks.find(settings)
@@ -95,7 +99,7 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
       'host': 'tpu_graphs_ext', 'versions': artifacts.versions(),
       'seconds': {'read': time.monotonic() - started},
       'settings': dataclasses.asdict(settings)}
-  _check_outputs(settings)
+  _check_outputs(settings)  # Before the time is spent.
   with folder.held():
     epochs = callbacks.Epochs(settings, model, run_info, folder)
     with epochs.saved_if_interrupted():
@@ -112,7 +116,6 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
 
 
 def _check_outputs(settings: Training) -> None:
-  """Tries to write every output, before the time is spent."""
   if settings.results_csv:
     output_paths.check_file('--results_csv', settings.results_csv,
                             predictions_csv.START, predictions_csv.WHAT)

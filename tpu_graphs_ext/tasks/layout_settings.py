@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
 
 from tpu_graphs_ext.engine.settings import (
-  LR_SCHEDULES,
   Loading,
   Training,
   as_in,
@@ -64,7 +61,6 @@ class LayoutTrainSettings(Training):
       'source', 'search', 'model', 'model_kwargs_json', 'epochs', 'batch_size',
       'configs', 'max_configs', 'early_stop', 'keep_nodes', 'learning_rate',
       'clip_norm', 'out_dir', 'results_csv', 'validate_batches', 'run_id')
-  IN_RUN_ID: ClassVar[Mapping[str, Any]] = {'lr_schedule': LR_SCHEDULES[0]}
 
   def __post_init__(self):
     super().__post_init__()
