@@ -19,9 +19,7 @@ same constructor, variables and scores (to float rounding); `LayoutGCN`,
 `LayoutGAT` and `GRURuntimePredictor` for comparison.
 
 Programs have thousands of nodes, of which tens to hundreds have layouts to
-choose ("configurable nodes"). What does not depend on those is computed once a
-program, and `forward` takes configurations in chunks, so memory does not grow
-with their number.
+choose ("configurable nodes").
 
 Chapters, each of which uses only names of earlier ones:
   shared with models.py: checks, products, layers of the baseline.
@@ -458,9 +456,7 @@ def _check_arguments(cls: type, arguments: Mapping[str, Any]) -> None:
 # the lowest meaning the fastest. Each loss is the mean over graphs.
 
 
-# Part of a runtime by which repeated runs differ.
-_NOISE = 1e-4
-
+_NOISE = 1e-4  # Part of a runtime by which repeated runs differ.
 # Lets a saved model find the class of its loss again.
 _registered = tf.keras.saving.register_keras_serializable(
     'tpu_graphs_ext.layout')
@@ -487,10 +483,7 @@ class ListMLEFastestFirst(_Objective):
 
 @_registered
 class LayoutMinMaxMSE(_Objective):
-  """Mean squared error to runtimes scaled to [0, 1] over a graph's list.
-
-  A list of equal runtimes has labels 0.
-  """
+  """Mean squared error to runtimes scaled to [0, 1] over a graph's list."""
 
   def call(self, y_true, y_pred):
     low = tf.reduce_min(y_true, -1, keepdims=True)
@@ -518,9 +511,8 @@ def _after_first(mlp: tf.keras.Sequential, x: tf.Tensor) -> tf.Tensor:
 def _log_scales(x: tf.Tensor) -> tf.Tensor:
   """Columns on two logarithmic scales: sign(x) log(1 + s |x|) / log(1 + s).
 
-  Sizes span many orders of magnitude, and scaling by their maximum squashes
-  most of them to almost 0. A large s tells small values apart, a small one
-  large ones. Far outside [0, 1] the columns grow slowly too.
+  Scaling sizes by their maximum squashes most of them to almost 0. A large s
+  tells small values apart, a small one large ones.
   Shapes: float32 [..., F] -> [..., 2 F].
   """
   return tf.concat([
@@ -930,8 +922,7 @@ class _Statistics(tf.keras.layers.Layer):
   def __init__(self, stored: Optional[Mapping[str, Any]]):
     super().__init__()
     self._initial = np.zeros([2, sum(_TABLE_WIDTHS.values())], np.float32)
-    self._is_given = stored is not None
-    if self._is_given:
+    if stored is not None:
       self._initial = np.concatenate(
           [self._sides(stored, table) for table in _TABLE_WIDTHS], -1)
 
@@ -958,7 +949,7 @@ class _Statistics(tf.keras.layers.Layer):
     varies = self._initial[0] != self._initial[1]
     for table, part in zip(_TABLE_WIDTHS, np.split(
         varies, [_TABLE_WIDTHS['node']])):
-      if self._is_given and part.sum() != widths[table]:
+      if varies.any() and part.sum() != widths[table]:
         raise ValueError(
             f'feature_stats has {part.sum()} {table} columns that vary, but '
             f'the features have {widths[table]}; they are of other data.')
@@ -1310,7 +1301,7 @@ class MyLayoutSAGE(LayoutGCN):
 
       x = (sum over k of  padding_k . price_k + copies_k)
           / (sum over k of price_k)
-      score = 5 log(1 + x) + score of `LayoutGCN`
+      score = price_weight * log(1 + x) + score of `LayoutGCN`
   k runs over the configurable nodes; padding_k is that of output, input and
   kernel to whole layout tiles (`_padding`), and `_prices_of` says what it and
   copies cost. A tensor costs as much as it holds with its padding: that carries
@@ -1319,13 +1310,9 @@ class MyLayoutSAGE(LayoutGCN):
   beyond it is mostly noise. Without `feature_stats` it is 0.
 
   Args:
-    num_configs: configurations of each graph in training.
-    num_ops: number of opcodes.
-    hidden_dim: width of hidden layers.
-    op_embed_dim: width of an embedded opcode.
-    node_rounds: rounds of message passing.
-    hidden_activation: a function of `tf.nn`.
-    dropout: see `_LayoutModel`.
+    node_rounds: rounds of message passing; others: see `ResModel`.
+    price_weight: see above. 20 overrules what few programs teach; with many
+      programs less may rank better.
     feature_stats: see `_Statistics`; 'auto' reads them from the files of the
       running `layout_train.py`.
   """
@@ -1333,12 +1320,14 @@ class MyLayoutSAGE(LayoutGCN):
   _OWN_LOSS = ListMLEFastestFirst
 
   def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 32,
-               op_embed_dim: int = 32, node_rounds: int = 3,
+               op_embed_dim: int = 32, node_rounds: int = 1,
                hidden_activation: str = 'leaky_relu',
-               dropout: str = 'backpropdropout', feature_stats: Any = 'auto'):
+               dropout: str = 'backpropdropout', price_weight: float = 20.0,
+               feature_stats: Any = 'auto'):
     _check_integers(1, node_rounds=node_rounds)
     super().__init__(num_configs, num_ops, op_embed_dim, node_rounds,
                      hidden_dim, hidden_activation, dropout)
+    self._price_weight = float(price_weight)
     self._stored = lambda: feature_stats  # Keras would save the dict itself.
     self._statistics = None  # Made with the variables.
 
@@ -1380,7 +1369,7 @@ class MyLayoutSAGE(LayoutGCN):
     score += self._statistics.zero()
     if training:
       return score
-    return score + 5 * tf.math.log1p(
+    return score + self._price_weight * tf.math.log1p(
         tf.squeeze(tf.math.divide_no_nan(costs, prices), -1))
 
 
@@ -1479,25 +1468,20 @@ class GRURuntimePredictor(_LayoutModel):
   trained by the mean squared error.
   Source: a public notebook on the layout collections, "GRURuntimePredictor";
   GRU: [GRU]. Ours: t is learned (softplus), not a table of assumed times; means
-  on logarithmic scales instead of raw sums, which reach 1e12; sums that do not
-  run on from one column to the next; edges that do not depend on their order in
-  the file; labels scaled to [0, 1] over a list. `dropout` is 'fullgraph', since
+  on logarithmic scales instead of raw sums, which reach 1e12; edges in any
+  order; labels scaled to [0, 1] over a list. `dropout` is 'fullgraph', since
   opcodes and columns alone distinguish nodes.
 
   Args:
     num_configs: configurations of each graph in training.
     num_ops: number of opcodes.
     hidden_dim: width of the GRU's state.
-    op_embed_dim: 1, the time of an opcode; other numbers are columns whose
-      mean it is.
   """
 
   _OWN_LOSS = LayoutMinMaxMSE
 
-  def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 32,
-               op_embed_dim: int = 1):
-    super().__init__(num_configs, num_ops, op_embed_dim, hidden_dim,
-                     'fullgraph')
+  def __init__(self, num_configs: int, num_ops: int, hidden_dim: int = 32):
+    super().__init__(num_configs, num_ops, 1, hidden_dim, 'fullgraph')
     self._gru = tf.keras.layers.GRU(hidden_dim, return_sequences=True)
     self._scorer = tf.keras.layers.Dense(1)
 
@@ -1508,8 +1492,7 @@ class GRURuntimePredictor(_LayoutModel):
   def _encode(self, graph, embedded):
     """(c [nodes, 2 F], first configurable node of each graph, and of none)."""
     inputs = graph.inputs
-    times = tf.nn.softplus(tf.reduce_mean(embedded, -1, keepdims=True))
-    c = times * _log_scales(inputs.node_feats)
+    c = tf.nn.softplus(embedded) * _log_scales(inputs.node_feats)
     producers, consumers = (
         graph.neighbours(of, own=False).times(c, graph.nodes)
         for of in ('producers', 'consumers'))
