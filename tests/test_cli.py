@@ -187,6 +187,21 @@ def test_a_model_is_found_by_the_start_of_its_hash_or_as_the_latest(tmp_path):
 # ---------------------------------------------------------------- wrong usage
 
 
+def test_the_data_root_is_that_of_data_where_the_default_is_missing(
+    tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  for task, data in (('tile', 'root/valid'),
+                     ('layout', 'root/xla/random/valid')):
+    call = ['evaluate', f'--task={task}', '--dir=mine',
+            f'--data={tmp_path / data}']
+    default = app.parse(call)
+    assert flags.loading(default).data_root.startswith('~')
+    (tmp_path / data).with_name('train').mkdir(parents=True)
+    assert flags.loading(default).data_root == f'{tmp_path}/root'
+    given = app.parse([*call, '--data_root=other'])
+    assert flags.loading(given).data_root == 'other'
+
+
 def test_usage_errors(capsys):
   for call, error in (
       ('trian', "invalid choice: 'trian' (choose from"),

@@ -243,3 +243,17 @@ def test_flags_that_do_not_go_together(capsys):
       (['--shapes', 'f32[3]'], '--shapes goes with module:function')):
     assert cli.main(['rank', '--dir', 'model_0', *arguments]) == 1
     assert rule in capsys.readouterr().err
+
+
+def test_forgotten_shapes_are_asked_for_at_once(tmp_path, monkeypatch, capsys):
+  """Before TensorFlow loads, or the user's module runs."""
+  (tmp_path / 'layers.py').write_text(
+      'import functools\ndef dense(x, w, scale=2.0): pass\n'
+      '@functools.cache\ndef other(x): pass\n')
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(scoring, 'load_ranker', lambda *unused: 1 / 0)
+  for name in ('layers.py:dense', 'layers:dense'):
+    assert cli.main(['rank', '--dir', 'model_0', name]) == 1
+    assert f'{name} takes x, w: give their shapes' in capsys.readouterr().err
+  with pytest.raises(ZeroDivisionError):  # A decorator may change arguments.
+    cli.main(['rank', '--dir', 'model_0', 'layers.py:other'])

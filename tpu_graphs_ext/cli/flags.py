@@ -13,6 +13,7 @@ import glob
 import json
 import logging
 import os
+import pathlib
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
@@ -218,8 +219,19 @@ def given(args: argparse.Namespace, settings_class: type) -> Any:
 
 
 def loading(args: argparse.Namespace) -> Loading:
-  """How to load models of the chosen task."""
-  return given(args, TASKS[args.task].loading)
+  """How to load the task's models; baseline runs do not name their data root.
+
+  If the default is missing, it is the folder that --data is a split of.
+  """
+  found = given(args, TASKS[args.task].loading)
+  data = getattr(args, 'data', '')
+  split = pathlib.Path(data).expanduser().absolute()
+  if (data and found.data_root == type(found).data_root
+      and not os.path.isdir(os.path.expanduser(found.data_root))
+      and (split.parent / 'train').is_dir()):
+    found = dataclasses.replace(found, data_root=str(
+        split.parents[0 if args.task == 'tile' else 2]))
+  return found
 
 
 def say_loading() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from tpu_graphs_ext.cli import flags
 from tpu_graphs_ext.cli.flags import JSON, TASKS, flag, path, positive, switch
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.files import open_ordinary
 
 _OF_TILES = (
     path('files', 'FILE', 'rank all legal tiles of its kernels, timed or not: '
@@ -104,7 +107,38 @@ def _blocks(args: Namespace) -> int:
   return 0
 
 
+def _check_shapes(args: Namespace) -> None:
+  """Asks for forgotten shapes before TensorFlow loads, which takes seconds."""
+  from tpu_graphs_ext.hlo import lowering
+  for name in args.files:
+    if lowering.names_function(name) and not args.shapes and (
+        names := _arguments_in_file(name)):
+      raise UserError(
+          f'{name} takes {", ".join(names)}: give their shapes with --shapes, '
+          "as in 'f32[512,1024] bf16[1024]', or the name of a function that "
+          'returns the arguments')
+
+
+def _arguments_in_file(name: str) -> list[str]:
+  """Arguments without defaults of an undecorated function in a file here."""
+  module, _, function = name.rpartition(':')
+  if not module.endswith('.py'):
+    module = module.replace('.', os.sep) + '.py'
+  try:
+    with open_ordinary(os.path.expanduser(module)) as file:
+      nodes = ast.parse(file.read()).body
+  except (OSError, SyntaxError, ValueError):
+    return []
+  for node in nodes:
+    if (isinstance(node, ast.FunctionDef) and node.name == function
+        and not node.decorator_list):
+      names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+      return names[:len(names) - len(node.args.defaults)]
+  return []
+
+
 def _all_tiles(args: Namespace) -> int:
+  _check_shapes(args)
   flags.few_threads(args)
   from tpu_graphs_ext.serving import tile_search
   advice = tile_search.advise(
