@@ -468,6 +468,20 @@ class ListMLEFastestFirst(_Objective):
 
 
 @_registered
+class ListMLEAndSlowdown(ListMLEFastestFirst):
+  """`ListMLEFastestFirst`, plus ten times the expected slowdown of one draw.
+
+      10 (sum over i of softmax(-s)_i min(t_i / min over j of t_j - 1, 2))
+  """
+
+  def call(self, y_true, y_pred):
+    fastest = tf.maximum(tf.reduce_min(y_true, -1, keepdims=True), 1e-9)
+    slowdown = tf.minimum(y_true / fastest - 1, 2.0)
+    expected = tf.reduce_sum(tf.nn.softmax(-y_pred) * slowdown, -1)
+    return super().call(y_true, y_pred) + 10 * expected
+
+
+@_registered
 class StandardizedMSE(_Objective):
   """Mean squared error, each list standardised.
 
@@ -487,8 +501,7 @@ class StandardizedMSE(_Objective):
 
 @_registered
 class LogMSE(_Objective):
-  """Mean squared error of scores as logarithms of runtimes, up to a constant.
-  """
+  """Mean squared error of scores as logarithms of runtimes, but a constant."""
 
   def call(self, y_true, y_pred):
     error = y_pred - tf.math.log(tf.maximum(y_true, 1e-9))
@@ -498,6 +511,7 @@ class LogMSE(_Objective):
 # None keeps the loss that the training script compiles the model with.
 _OBJECTIVES = {
     'flags': None, 'listmle_fastest_first': ListMLEFastestFirst,
+    'listmle_and_slowdown': ListMLEAndSlowdown,
     'standardized_mse': StandardizedMSE, 'log_mse': LogMSE}
 
 
@@ -1041,8 +1055,7 @@ class _SAGE(_BaselineRanker):
   def __init__(self, num_configs: int, num_ops: int, op_embed_dim: int,
                hidden_activation: str, widths: Sequence[int],
                head_widths: Sequence[int], objective: str = 'flags'):
-    super().__init__(
-        num_configs, num_ops, op_embed_dim, max(widths), objective)
+    super().__init__(num_configs, num_ops, op_embed_dim, max(widths), objective)
     self._activation_fn = _activation(hidden_activation)
     self._widths = tuple(widths)
     self._gnn_layers = [_mlp([width], hidden_activation) for width in widths]
@@ -1152,8 +1165,7 @@ class _ResGCN(_BaselineRanker):
 
   def _build_layers(self, node_width: int, config_width: int) -> None:
     leading = [None, None] if self._early else [None]
-    self._prenet.build(
-        leading + [self._joined_width(node_width, config_width)])
+    self._prenet.build(leading + [self._joined_width(node_width, config_width)])
     for layers in self._gc_layers:
       for layer in layers:
         layer.build(leading + [self._width])
@@ -1225,8 +1237,7 @@ class MLP(_BaselineRanker):
 
   def _encode(self, graph, embedded, node_feats):
     """Pooled features [kernels, F + E]."""
-    return graph.pool(
-        self._reduction, tf.concat([node_feats, embedded], -1))
+    return graph.pool(self._reduction, tf.concat([node_feats, embedded], -1))
 
   def _score(self, graph, encoded, config_feats):
     return self._head(self._mlp, encoded, config_feats)
@@ -1799,8 +1810,7 @@ class _Nodes:
 
   def marked(self, picked: tf.Tensor) -> tf.Tensor:
     """Marks the picked node of each kernel."""
-    return _as_float(
-        tf.equal(self._number, self._graph.on_nodes(picked)))
+    return _as_float(tf.equal(self._number, self._graph.on_nodes(picked)))
 
   def any_of(self, mask: tf.Tensor) -> tf.Tensor:
     """1 on all nodes of a kernel with a marked one; see `_Graph.on_nodes`."""
@@ -2334,8 +2344,7 @@ class _Pairs:
     alike = _outer(exists, other_exists) * _as_float(tf.equal(
         tf.expand_dims(node.shape, -1), tf.expand_dims(shape, -2)))
     # A broadcast operand within one layout tile never changes.
-    changes = ~is_part | (
-        node.shape > _matvec(_turned(node.order), node.unit))
+    changes = ~is_part | (node.shape > _matvec(_turned(node.order), node.unit))
     matched = choose(is_kept, _ranks(kept, _DIMS), _matched_from_right(alike)
                      * tf.expand_dims(_as_float(changes), -1))
     matched = choose(is_same | self.as_other,
@@ -2373,8 +2382,7 @@ def _matched_from_right(alike: tf.Tensor) -> tf.Tensor:
   places = 1 + tf.constant(_PLACES)
   none, first, rows = tf.constant(0.0), 1.0 + _DIMS, []
   for row in reversed(tf.unstack(alike * places, axis=1)):
-    place = tf.reduce_max(
-        tf.where(row < first, row, none), -1, keepdims=True)
+    place = tf.reduce_max(tf.where(row < first, row, none), -1, keepdims=True)
     rows.append(place)
     first = tf.where(place > none, place, first)
   return _as_float(tf.equal(places, tf.stack(rows[::-1], 1)))
@@ -2392,8 +2400,7 @@ class _Pool:
     size, stride, spread, zeros = (
         tf.maximum(tf.gather(nodes.column[name], nodes.pool), 1) for name in (
             'window', 'stride', 'window_dilation', 'base_dilation'))
-    self.size = tf.maximum(
-        nodes.has_pool * _matvec(tiled.order, size), 1)
+    self.size = tf.maximum(nodes.has_pool * _matvec(tiled.order, size), 1)
     self.stride = nodes.has_pool * stride / zeros
     self.window = tf.pad(
         _turned(tiled.order)

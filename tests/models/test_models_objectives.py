@@ -36,6 +36,14 @@ def test_fastest_first_by_hand():
   assert value == pytest.approx(math.log(3 / 2) + math.log(3))
 
 
+def test_the_expected_slowdown_by_hand():
+  """As above: draws 4/7, 2/7, 1/7, which are 0, 1 and 2 (not 3) slower."""
+  value, unused_gradient = value_and_gradient(
+      'listmle_and_slowdown', [[1, 2, 4]], [[0, math.log(2), math.log(4)]])
+  assert value == pytest.approx(
+      math.log(7 / 4 * 3 / 2) + 10 * (2 / 7 + 2 * 1 / 7))
+
+
 def test_standardized_mse_by_hand():
   """Scores 1 and 3 become -1 and 1, whatever their scale; labels 0 and 1."""
   for scores in ([[1, 3]], [[100, 300]], [[7.0, 7.5]]):

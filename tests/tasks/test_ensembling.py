@@ -25,6 +25,9 @@ def test_members_keep_their_arguments_and_the_ensemble_has_their_loss():
       model_kwargs_json='{"hidden_dim": 8, "averaging": 0.5}') == {
           'members': {'MyEarlyJoinSAGE': {'hidden_dim': 8}},
           'objective': 'listmle_fastest_first', 'averaging': 0.5, 'copies': 3}
+  best = joined('MyEarlyJoinSAGE', recipe='best')
+  assert best['objective'] == 'listmle_and_slowdown'
+  assert joined('EarlyJoinSAGE', recipe='best')['objective'] == 'flags'
   # The baseline's have the loss of the flags, and average nothing.
   assert joined('EarlyJoinSAGE') == {
       'members': {'EarlyJoinSAGE': {}}, 'objective': 'flags', 'averaging': 0.0,

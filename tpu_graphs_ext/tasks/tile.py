@@ -41,6 +41,8 @@ _ENSEMBLE = 'EnsembleRanker'
 # Arguments of an ensemble, not of its members, and their values for a model
 # that has no such argument.
 _OF_ALL = {'objective': 'flags', 'averaging': 0.0}
+# Long lists leave room for what matters in the end: fewer errors at top-1.
+_BEST_OBJECTIVES = {'listmle_fastest_first': 'listmle_and_slowdown'}
 
 
 class TileTask(task.Task):
@@ -181,6 +183,9 @@ def with_members(settings: TrainSettings) -> TrainSettings:
     defaults = load_models.constructor_arguments(cls)[0]
     of_all = {name: kwargs.pop(name, defaults.get(name, default))
               for name, default in _OF_ALL.items()}
+    if settings.recipe == 'best' and 'objective' not in settings.model_kwargs:
+      of_all['objective'] = _BEST_OBJECTIVES.get(
+          of_all['objective'], of_all['objective'])
     kwargs = {'members': {settings.model: kwargs}, **of_all}
   return dataclasses.replace(
       settings, model=_ENSEMBLE, model_kwargs_json=json.dumps(
