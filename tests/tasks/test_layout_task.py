@@ -152,7 +152,7 @@ def test_resuming_changes_nothing(trained, data_root, tmp_path, monkeypatch):
       raise KeyboardInterrupt
 
   with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-    patched.setattr(callbacks.Epochs, 'on_train_batch_begin', interrupt)
+    patched.setattr(callbacks.StopOnNaN, 'on_train_batch_end', interrupt)
     tiny_layout_models.trained(data_root, tmp_path, epochs=3)
   again = tiny_layout_models.trained(
       data_root, tmp_path, epochs=3, resume=True)

@@ -1,4 +1,4 @@
-"""The epochs of a training run; each ends with a checkpoint."""
+"""Keras callbacks with one duty each, and `Epochs`, which runs them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tqdm import tqdm
 
 from tpu_graphs_ext.engine import artifacts
 from tpu_graphs_ext.engine.resume import ResumeFolder
@@ -43,124 +44,198 @@ class Progress(tf.train.experimental.PythonState):
     return json.dumps(dataclasses.asdict(self))
 
   def deserialize(self, text: str) -> None:
-    vars(self).update(json.loads(text))
+    for key, value in json.loads(text).items():
+      setattr(self, key, value)
 
 
-class Epochs(tf.keras.callbacks.Callback):
-  """Runs the epochs and keeps the best; continues from a checkpoint.
+class LossNotFiniteError(UserError):
+  """Training cannot continue, and resuming would not help."""
 
-  It is its own callback: Keras' EarlyStopping starts anew in a resumed run, and
-  its TerminateOnNaN still validates and counts the epoch. The train_curve of
-  `run_info`, the run file's content, is kept up to date.
+
+class StopOnNaN(tf.keras.callbacks.Callback):
+  """Ends training if the loss is not finite after a call of several steps.
+
+  Keras' TerminateOnNaN would still validate and count the epoch.
   """
 
-  def __init__(self, settings: Training, model: tf.keras.Model,
-               run_info: dict[str, Any], folder: ResumeFolder):
-    super().__init__()
-    self.model, self.progress = model, Progress()
-    self._settings, self._run_info, self._folder = settings, run_info, folder
-    self._kernels = 0  # Of this epoch; 0 before the first step.
-    self._variables = model.trainable_variables
-    self._best = [tf.Variable(variable, trainable=False)
-                  for variable in self._variables]
-    model.optimizer.build(self._variables)
-    checkpoint = tf.train.Checkpoint(
-        model=model, optimizer=model.optimizer, best=self._best,
-        progress=self.progress,
-        state=getattr(model, 'training_state', list)())  # Averages.
-    self._manager = tf.train.CheckpointManager(
-        checkpoint, folder.path, max_to_keep=1)
-    last = self._manager.latest_checkpoint
-    try:
-      if last and not folder.is_new:
-        checkpoint.restore(last).assert_existing_objects_matched()
-    except (ValueError, AssertionError, tf.errors.OpError) as error:
-      raise UserError(
-          f'{folder.path}: does not fit the model ({reason_of(error)}); the '
-          'file is damaged, or the data or models.py changed since. Train '
-          'without --resume') from error
-    run_info['train_curve'] = self.progress.train_curve
-
-  def fit(self, train_batches: tf.data.Dataset, valid_batches: tf.data.Dataset,
-          further: Further) -> None:
-    """Runs the remaining epochs; the model is the best of all afterwards."""
-    progress, epochs = self.progress, self._settings.epochs
-    callbacks = [*further, self]
-    if self._settings.tensorboard:
-      callbacks.append(tf.keras.callbacks.TensorBoard(
-          os.path.expanduser(self._settings.tensorboard), write_graph=False))
-    if not progress.stopped and progress.epochs < epochs:
-      self.model.fit(
-          train_batches, validation_data=valid_batches, verbose=0,
-          epochs=epochs, initial_epoch=progress.epochs, callbacks=callbacks)
-    else:  # Keras saves only a called model.
-      tf.function(lambda graph: self.model(graph), autograph=False
-                  ).get_concrete_function(train_batches.element_spec[0])
-    self._save()
-    self._run_info['seconds']['train'] = progress.seconds
-
   def on_epoch_begin(self, epoch, logs=None):
-    self._epoch, self._start = epoch, time.monotonic()
+    self._epoch = epoch
 
   def on_train_batch_end(self, batch, logs=None):
     if not math.isfinite(logs['loss']):
-      saved, self._folder.is_over = self._save(), True  # Nothing to resume.
-      raise UserError(
+      raise LossNotFiniteError(
           f'the loss became {logs["loss"]} in epoch {self._epoch + 1}, by step '
-          f'{batch + 1}; training stopped. {saved}. Try a lower --lr, another '
-          '--losses, or `check-data` on the data')
-    # A call does several steps.
-    self._kernels = (batch + 1) * self._settings.batch
-    self._train_seconds = time.monotonic() - self._start
+          f'{batch + 1}; training stopped')
+
+
+class EarlyStopping(tf.keras.callbacks.Callback):
+  """Keeps the weights of the epoch with the highest validation OPA.
+
+  Ends the run after `patience` epochs without a better one; 0: never. Keras'
+  own starts anew in a resumed run.
+  """
+
+  def __init__(self, progress: Progress, model: tf.keras.Model, patience: int):
+    super().__init__()
+    self._progress, self._patience = progress, patience
+    self._of = model.trainable_variables
+    self.variables = [tf.Variable(variable, trainable=False)
+                      for variable in self._of]
 
   def on_epoch_end(self, epoch, logs=None):
-    progress, settings = self.progress, self._settings
+    if float(logs['val_opa_metric']) > self._progress.best_val_opa:
+      self._progress.best_val_opa = float(logs['val_opa_metric'])
+      self._progress.best_epoch = epoch
+      for best, variable in zip(self.variables, self._of):
+        best.assign(variable)
+    if self._patience and (
+        epoch - self._progress.best_epoch >= self._patience):
+      self.model.stop_training = True
+
+  def restore(self) -> None:
+    """Copies the best weights back into the model."""
+    for best, variable in zip(self.variables, self._of):
+      variable.assign(best)
+
+
+class Record(tf.keras.callbacks.Callback):
+  """Adds an epoch to the progress, shows a bar of its kernels, and logs it.
+
+  `batch` is the number of kernels in a step.
+  """
+
+  def __init__(self, progress: Progress, epochs: int, batch: int):
+    super().__init__()
+    self._progress, self._epochs, self._batch = progress, epochs, batch
+    self.kernels = 0  # Of this epoch.
+
+  def on_epoch_begin(self, epoch, logs=None):
+    self._start = time.monotonic()
+    steps = self.params['steps']
+    self._bar = tqdm(
+        desc=f'epoch {epoch + 1} of {self._epochs}', unit='kernel',
+        total=steps and steps * self._batch, disable=None, leave=False)
+
+  def on_train_batch_end(self, batch, logs=None):
+    self.kernels = (batch + 1) * self._batch  # A call does several steps.
+    self._train_seconds = time.monotonic() - self._start
+    self._bar.set_postfix(logs, refresh=False)
+    self._bar.update(self.kernels - self._bar.n)
+
+  def on_epoch_end(self, epoch, logs=None):
+    self._bar.close()
+    progress = self._progress
     # For TensorBoard, which comes later in the list and writes all logs.
-    logs['kernels_per_second'] = self._kernels / max(self._train_seconds, 1e-9)
+    logs['kernels_per_second'] = self.kernels / max(
+        self._train_seconds, 1e-9)
     progress.train_curve['epoch'].append(epoch)
     for key, log_key in _CURVE.items():
       progress.train_curve[key].append(float(logs[log_key]))
-    if logs['val_opa_metric'] > progress.best_val_opa:
-      progress.best_val_opa = float(logs['val_opa_metric'])
-      progress.best_epoch = epoch
-      for best, variable in zip(self._best, self._variables):
-        best.assign(variable)
-    if 0 < settings.early_stop <= epoch - progress.best_epoch:
-      self.model.stop_training = True
-    progress.stopped, progress.epochs = self.model.stop_training, epoch + 1
+    progress.stopped = self.model.stop_training
+    progress.epochs = epoch + 1
     seconds = time.monotonic() - self._start
     progress.seconds += seconds
+    left = tqdm.format_interval((self._epochs - epoch - 1) * seconds)
+    is_last = progress.stopped or progress.epochs == self._epochs
     _log.info('epoch %d: loss %.4f, validation loss %.4f, OPA %.4f%s; %.1f '
-              'kernels/s, at most %.1f min left', epoch + 1, logs['loss'],
-              logs['val_loss'], logs['val_opa_metric'],
+              'kernels/s%s', epoch + 1, logs['loss'], logs['val_loss'],
+              logs['val_opa_metric'],
               ' (best so far)' * (progress.best_epoch == epoch),
               logs['kernels_per_second'],
-              (settings.epochs - epoch - 1) * seconds / 60)
+              '' if is_last else f', at most {left} left')
+
+
+class Checkpoints(tf.keras.callbacks.Callback):
+  """Writes a checkpoint after each epoch; restores the last one if resumed."""
+
+  def __init__(self, progress: Progress, best: EarlyStopping,
+               model: tf.keras.Model, folder: ResumeFolder):
+    super().__init__()
+    self._path = path = folder.path
+    model.optimizer.build(model.trainable_variables)
+    checkpoint = tf.train.Checkpoint(
+        model=model, optimizer=model.optimizer, best=best.variables,
+        progress=progress,
+        state=getattr(model, 'training_state', list)())  # Averages.
+    self._manager = tf.train.CheckpointManager(checkpoint, path, max_to_keep=1)
+    last = self._manager.latest_checkpoint
+    if folder.is_new or not last:
+      return
+    try:
+      checkpoint.restore(last).assert_existing_objects_matched()
+    except (ValueError, AssertionError, tf.errors.OpError) as error:
+      raise UserError(
+          f'{path}: does not fit the model ({reason_of(error)}); the file is '
+          'damaged, or the data or models.py changed since. Train without '
+          '--resume') from error
+
+  def on_epoch_end(self, epoch, logs=None):
     try:
       self._manager.save()
     except (OSError, tf.errors.OpError) as error:
       raise UserError(
-          f'{self._folder.path}: cannot be written ({reason_of(error)}); free '
-          'some space. To continue, run the same command with --resume'
-      ) from error
+          f'{self._path}: cannot be written ({reason_of(error)}); free some '
+          'space. To continue, run the same command with --resume') from error
+
+
+class Epochs:
+  """The epochs of a run; continues from a checkpoint in its folder.
+
+  `run_info` is the run file's content; its train_curve is kept up to date.
+  """
+
+  def __init__(self, settings: Training, model: tf.keras.Model,
+               run_info: dict[str, Any], folder: ResumeFolder):
+    self.progress = Progress()
+    self._settings, self._run_info = settings, run_info
+    self._model, self._folder = model, folder
+    self._best = EarlyStopping(self.progress, model, settings.early_stop)
+    self._record = Record(self.progress, settings.epochs, settings.batch)
+    checkpoints = Checkpoints(self.progress, self._best, model, folder)
+    run_info['train_curve'] = self.progress.train_curve
+    keras = tf.keras.callbacks
+    self._callbacks = [
+        StopOnNaN(), self._best, self._record, checkpoints,
+        *(keras.TensorBoard(os.path.expanduser(path), write_graph=False)
+          for path in [settings.tensorboard] if path)]
+
+  def fit(self, train_batches: tf.data.Dataset, valid_batches: tf.data.Dataset,
+          further: Further) -> None:
+    """Runs the remaining epochs; the model is the best of all afterwards."""
+    epochs = self._settings.epochs
+    if not self.progress.stopped and self.progress.epochs < epochs:
+      self._model.fit(
+          train_batches, validation_data=valid_batches, verbose=0,
+          epochs=epochs, initial_epoch=self.progress.epochs,
+          callbacks=[*further, *self._callbacks])
+    else:  # Keras saves only a called model.
+      tf.function(lambda graph: self._model(graph), autograph=False
+                  ).get_concrete_function(train_batches.element_spec[0])
+    self._save()
+    self._run_info['seconds']['train'] = self.progress.seconds
 
   def _save(self) -> str:
-    """Saves the best epoch as a model; returns a sentence about it."""
-    progress = self.progress
-    if progress.best_epoch < 0:
+    """Leaves the best epoch in the model and on disk; says where it is."""
+    if self.progress.best_epoch < 0:
       return 'No epoch was finished, so there is no model'
-    for best, variable in zip(self._best, self._variables):
-      variable.assign(best)
-    artifacts.save_run(self.model, self._run_info,
+    self._best.restore()
+    artifacts.save_run(self._model, self._run_info,
                        os.path.dirname(self._folder.model_dir))
-    return (f'The best model so far (epoch {progress.best_epoch + 1}, OPA '
-            f'{progress.best_val_opa:.4f}) is {self._folder.model_dir}')
+    return (f'The best model so far (epoch {self.progress.best_epoch + 1}, '
+            f'validation OPA {self.progress.best_val_opa:.4f}) is '
+            f'{self._folder.model_dir}')
 
   @contextlib.contextmanager
   def saved_if_interrupted(self) -> Iterator[None]:
     """Keeps the best epoch if the `with` block ends early, and says how."""
     try:
       yield
+    except LossNotFiniteError as error:
+      saved = self._save()
+      self._folder.is_over = True
+      raise UserError(
+          f'{error}. {saved}. Try a lower --lr, another --losses, or '
+          '`check-data` on the data') from error
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
       raise UserError(
           f'out of memory or disk after epoch {self.progress.epochs} '
@@ -168,7 +243,7 @@ class Epochs(tf.keras.callbacks.Callback):
           'run the same command with --resume') from error
     except KeyboardInterrupt:
       # Before the first step, the checkpoint has all that there is.
-      saved = self._save() if self._kernels else 'Nothing was trained'
+      saved = self._save() if self._record.kernels else 'Nothing was trained'
       _log.warning('interrupted after epoch %d. %s. To continue, run the same '
                    'command with --resume', self.progress.epochs, saved)
       raise

@@ -58,8 +58,8 @@ class ResumeFolder:
     self.path = os.path.join(
         out_dir, 'resume_' + hashlib.md5(key).hexdigest())
     self._start = os.path.join(self.path, _STARTED)
-    self.is_over = False
-    started = self._read_start() if settings.resume else None
+    self.is_over, self._resumes = False, settings.resume
+    started = self._read_start() if self._resumes else None
     self.is_new = started is None
     self._started = started or {
         'seed': int.from_bytes(os.urandom(4), 'little')
@@ -93,6 +93,10 @@ class ResumeFolder:
       os.makedirs(self.path, exist_ok=True)
       with held_folder(self.path):
         if self.is_new:
+          if os.path.exists(self._start) and not self._resumes:
+            _log.warning(
+                '%s: an interrupted run with these settings is dropped; '
+                '--resume would have continued it', self.path)
           self._empty()
           write_file(self._start, json.dumps(self._started).encode())
         try:

@@ -1,15 +1,15 @@
 """Trains a model of any task, as the baseline's trainers do.
 
 `artifacts` describes the output, which the baseline's scripts read. The run
-file of the layout task also has `final_kendall` and `final_opa`, {split: mean
-over programs}; only its CSV has test predictions.
+file of the layout task has `final_kendall` and `final_opa` beside
+`final_error`, {split: mean over programs}, and no test predictions, which are
+as many as there are configurations: only the CSV has those.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import os
 import time
 from typing import Any, Optional
@@ -34,6 +34,8 @@ __all__ = ['TrainResult', 'TrainSettings', 'train']
 
 _log = logging.getLogger(__name__)
 
+HOST = 'tpu_graphs_ext'
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
@@ -55,25 +57,33 @@ class TrainResult:
     lines = [f'{split} slowdown: ' + ', '.join(
         f'top-{k} {100 * error:.2f} %' for k, error in errors.items())
              for split, errors in self.run_info['final_error'].items()]
-    lines += [f"{split} Kendall's tau: {math.nan if tau is None else tau:.4f}"
-              for split, tau in self.run_info.get('final_kendall', {}).items()]
+    for split, tau in self.run_info.get('final_kendall', {}).items():
+      lines.append(f"{split} Kendall's tau: "
+                   f'{"-" if tau is None else format(tau, ".4f")}')
     curve = self.run_info['train_curve']
-    return '\n'.join([
-        *lines, f'best validation OPA: {max(curve["val_opa"]):.4f} in '
-        f'{len(curve["epoch"])} epochs, '
-        f'{self.run_info["seconds"]["train"]:.1f} s',
-        f'model:       {self.model_dir}', f'run file:    {self.run_path}',
-        *[f'predictions: {self.csv_path}'] * bool(self.csv_path)])
+    lines += [f'best validation OPA: {max(curve["val_opa"]):.4f} in '
+              f'{len(curve["epoch"])} epochs, '
+              f'{self.run_info["seconds"]["train"]:.1f} s',
+              f'model:       {self.model_dir}',
+              'run file:    ' + os.path.join(os.path.dirname(
+                  self.model_dir), os.path.basename(self.run_path))]
+    lines += [f'predictions: {self.csv_path}'] * bool(self.csv_path)
+    return '\n'.join(lines)
 
 
 def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   """Trains, keeps the best epoch, evaluates it, and predicts the test split.
 
+  With `settings.resume` an interrupted run continues, and a finished one is
+  only reported.
+
   `further` Keras callbacks see the end of an epoch before it is kept; one that
   sets `model.stop_training` ends the run for good.
 
-  Raises UserError if data, model, settings or outputs cannot be used, or the
-  loss became NaN; the best model up to then stays.
+  Raises:
+    UserError: data, model, settings or outputs cannot be used, or the loss
+      became NaN; the best model up to then stays.
+    KeyboardInterrupt: as it came; a warning says how to resume.
   """
   started = time.monotonic()
   task = tasks.find(settings)
@@ -92,14 +102,9 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
               if settings.test_mode == 'predictions' else None)
   tf.keras.utils.set_random_seed(folder.seed)  # Of weights and dropout.
   model = task.compiled_model(settings, splits)
-  run_info = {
-      'train_curve': {}, 'final_error': {}, 'args': folder.args,
-      'seed': folder.seed, 'feature_stats': splits.stats.to_json(),
-      'num_ops': splits.num_ops, 'opcodes': splits.train.opcodes,
-      'host': 'tpu_graphs_ext', 'versions': artifacts.versions(),
-      'seconds': {'read': time.monotonic() - started},
-      'settings': dataclasses.asdict(settings)}
-  _check_outputs(settings)  # Before the time is spent.
+  run_info = _new_run_info(settings, splits, folder)
+  run_info['seconds']['read'] = time.monotonic() - started
+  _check_outputs(settings)
   with folder.held():
     epochs = callbacks.Epochs(settings, model, run_info, folder)
     with epochs.saved_if_interrupted():
@@ -115,7 +120,26 @@ def train(settings: Training, further: callbacks.Further = ()) -> TrainResult:
   return TrainResult(folder.model_dir, run_path, csv_path, run_info)
 
 
+def _new_run_info(settings: Training, splits: tasks.Splits,
+                  folder: resume.ResumeFolder) -> dict[str, Any]:
+  """The run file's content before the first epoch."""
+  return {
+      'train_curve': {},
+      'final_error': {},
+      'args': folder.args,
+      'seed': folder.seed,
+      'feature_stats': splits.stats.to_json(),
+      'num_ops': splits.num_ops,
+      'opcodes': splits.train.opcodes,
+      'host': HOST,
+      'versions': artifacts.versions(),
+      'seconds': {},
+      'settings': dataclasses.asdict(settings),
+  }
+
+
 def _check_outputs(settings: Training) -> None:
+  """Tries to write every output, before the time is spent."""
   if settings.results_csv:
     output_paths.check_file('--results_csv', settings.results_csv,
                             predictions_csv.START, predictions_csv.WHAT)
