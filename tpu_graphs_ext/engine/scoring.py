@@ -197,8 +197,16 @@ def load_ranker(
       'feature_stats')
   return Ranker(
       model, stats, num_ops, model_dir, getattr(loading, 'keep_repeats', False),
-      isinstance(given, dict) and given.get('tiles') == 'elements',
+      _counts_elements(given, model),
       opcodes and frozenset(opcodes), task.name, run.info['args'])
+
+
+def _counts_elements(given: Any, model: Any) -> bool:
+  """According to the statistics that the model was given or has found."""
+  if isinstance(given, dict):
+    return given.get('tiles') == 'elements'
+  found = getattr(model, '_statistics', None)  # In the baseline's trainer.
+  return hasattr(found, 'read') and bool(found.read().in_elements())
 
 
 def normalisation(run: artifacts.Run,
