@@ -113,12 +113,12 @@ def _trained(spec: RunSpec) -> tuple[Training, Any]:
 
 def _trained_booster(spec: RunSpec) -> tuple[Training, Any]:
   """The same of LightGBM: an epoch is a tree."""
+  from tpu_graphs_ext.data import read
   from tpu_graphs_ext.engine import evaluate, task
-  from tpu_graphs_ext.tasks import kernel_inputs
   splits = {}
   for split in ('train', 'valid'):
     folder = os.path.join(spec.source, split)
-    splits[split] = kernel_inputs.read_kernels(folder)
+    splits[split] = read.read_kernels(folder)
     evaluate.require_labels(splits[split], folder, task.find('tile'))
   ranker = booster.fit(
       **splits, settings=booster.Settings(**json.loads(spec.kwargs)),
@@ -149,8 +149,9 @@ def _problems(spec: RunSpec, split: str) -> tuple[Any, str]:
   if not source:
     return [], ''
   if spec.task == 'tile':
-    from tpu_graphs_ext.tasks import kernel_inputs
-    kernels = kernel_inputs.read_kernels(source)
+    from tpu_graphs_ext.engine import settings, task
+    kernels = task.find('tile').read(
+        source, settings.LoadSettings(cache_dir=''))
     if split != 'valid' and not all(kernel.is_labelled for kernel in kernels):
       return [], source
     return kernels, source
@@ -159,8 +160,8 @@ def _problems(spec: RunSpec, split: str) -> tuple[Any, str]:
       os.path.join(source, part) for part in ('train', 'valid', 'test')]
   return programs.Programs([
       program for folder in folders if npz_files(folder)
-      for program in programs.read_folder(folder, cache_dir=spec.cache_dir)
-      if program.is_labelled], split), source
+      for program in programs.read_programs(folder, cache_dir=spec.cache_dir)
+      if program.is_labelled]), source
 
 
 def _measures(split: str, problems: Any, rows: Any) -> dict[str, object]:

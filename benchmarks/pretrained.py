@@ -23,12 +23,13 @@ import booster
 from accuracy_table import mean_std
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import explain
-from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import artifacts, evaluate, results, scoring
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo import tuning
 from tpu_graphs_ext.serving import kernel_sources, tile_search
-from tpu_graphs_ext.tasks import kernel_inputs, tile_results
+from tpu_graphs_ext.tasks import tile
 
 # Of real kernels with fewer tiles, few orders are wrong.
 FEWEST_TILES = 10
@@ -36,17 +37,17 @@ FEWEST_TILES = 10
 
 def data_sets(data: str, real: list[str]) -> dict[str, Partition]:
   """Where models are measured: name -> labelled kernels."""
-  read = kernel_inputs.read_kernels
-  kernels = [kernel for path in real for kernel in read(path)]
+  kernels = [kernel for path in real
+             for kernel in tuning.read_tile_kernels(path)]
   return {
-      'test programs': read(os.path.join(data, 'test_labelled')),
+      'test programs': read.read_kernels(os.path.join(data, 'test_labelled')),
       f'real, of {FEWEST_TILES} and more tiles': Partition.from_kernels(
           [one for one in kernels if one.num_configs >= FEWEST_TILES]),
       'real, all': Partition.from_kernels(kernels)}
 
 
-def measured(ranker, kernels: Partition) -> tile_results.Evaluation:
-  return tile_results.Evaluation(
+def measured(ranker, kernels: Partition) -> tile.Evaluation:
+  return tile.Evaluation(
       '', '', evaluate.measure(ranker, kernels, 'measure'))
 
 
@@ -83,7 +84,7 @@ def some_tiles(kernel: Kernel, most: int) -> Kernel:
 def trees(data: str, seed: int, most: int, tiles: int):
   splits = {
       split: [some_tiles(kernel, tiles) for kernel in
-              kernel_inputs.read_kernels(os.path.join(data, split))]
+              read.read_kernels(os.path.join(data, split))]
       for split in ('train', 'valid')}
   return booster.fit(**splits, settings=booster.Settings(trees=most), seed=seed,
                      threads=os.cpu_count() or 1)

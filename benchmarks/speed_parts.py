@@ -23,9 +23,8 @@ import numpy as np
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.course import checkout
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.data.schema import OPCODES
 from tpu_graphs_ext.errors import UserError
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # True for editors and type checkers.
   from tpu_graphs_ext.errors import UserError
   from tpu_graphs_ext.serving.cost_model import CostModel
   from tpu_graphs_ext.serving.export import Export, export
-  from tpu_graphs_ext.tasks.tile_results import Evaluation
+  from tpu_graphs_ext.tasks.tile import Evaluation
 
 __version__ = '0.3.0'
 
@@ -42,7 +42,7 @@ _NAMES = {
     'errors': 'UserError',
     'serving.cost_model': 'CostModel',
     'serving.export': 'Export export',
-    'tasks.tile_results': 'Evaluation',
+    'tasks.tile': 'Evaluation',
 }
 # Name -> the module that has it.
 _HOMES = {name: module for module, names in _NAMES.items()

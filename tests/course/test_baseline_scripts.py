@@ -191,7 +191,7 @@ def test_a_model_trained_before_the_swap_predicts_the_same(
   after = predictions_script(swapped, model_dir, data, tmp_path)
   ranker = scoring.load_ranker(model_dir, all_kernels(data))
   scores = {f'tile:xla:{kernel.tile_id}': ranker.scores(kernel)
-            for kernel in read.read_split(f'{data}/test')}
+            for kernel in read.read_kernels(f'{data}/test')}
   for rows in (before, after):
     assert not agreement.differences(rows, scores)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support import damage, tiny_kernels
-from tpu_graphs_ext.data import cache, partition, rules
+from tpu_graphs_ext.data import cache, kernel, rules
 from tpu_graphs_ext.errors import UserError
 
 
@@ -18,14 +18,14 @@ class Cached:
   def __init__(self, folder):
     self.paths = [tiny_kernels.diamond().save(str(folder)),
                   tiny_kernels.one_node().save(str(folder))]
-    self.sound = partition.open_files(self.paths)
+    self.sound = kernel.open_files(self.paths)
     self.folder = str(folder / 'cache')
-    partition.open_files(self.paths, self.folder)
+    kernel.open_files(self.paths, self.folder)
     self.entry, = (folder / 'cache').iterdir()
 
   def check(self, what) -> None:
     with damage.within_limits(what):
-      read = partition.open_files(self.paths, self.folder)
+      read = kernel.open_files(self.paths, self.folder)
     assert list(read.tile_ids) == list(self.sound.tile_ids)
     for name in rules.TILE.arrays:
       np.testing.assert_array_equal(
@@ -94,11 +94,11 @@ def test_many_metas(cached, path, value):
 def test_an_entry_with_something_else_stays(tmp_path):
   path = tiny_kernels.diamond().save(str(tmp_path))
   folder = tmp_path / 'cache'
-  partition.open_files([path], str(folder))
+  kernel.open_files([path], str(folder))
   entry, = folder.iterdir()
   (entry / 'notes.txt').write_text('mine')
-  assert len(partition.open_files([path], str(folder))) == 1
+  assert len(kernel.open_files([path], str(folder))) == 1
   (entry / cache.META_FILE).write_text('{}')
-  with pytest.raises(UserError, match=r"holds 'notes\.txt', which does not"):
-    partition.open_files([path], str(folder))
+  with pytest.raises(UserError, match=r"holds \['notes\.txt'\]"):
+    kernel.open_files([path], str(folder))
   assert (entry / 'notes.txt').read_text() == 'mine'

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from support import tiny_kernels
+from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 
 

@@ -84,7 +84,7 @@ def test_a_header_that_is_not_believed(path):
     with_array(path, 'config_feat', content)
     with pytest.raises(UserError, match=rf'diamond_0\.npz: .*{message}'):
       Kernel.load(path)
-    fault, = check.check_file(path).faults
+    fault, = check.check_file(path)[0]
     assert fault.field == 'config_feat'
 
 
@@ -109,7 +109,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
   os.mkfifo(tmp_path / 'x.npz')
   with pytest.raises(UserError, match='is not an ordinary file'):
     Kernel.load(str(tmp_path / 'x.npz'))
-  fault, = check.check_file(str(tmp_path / 'x.npz')).faults
+  fault, = check.check_file(str(tmp_path / 'x.npz'))[0]
   assert 'is not an ordinary file' in fault.message
 
 
@@ -121,7 +121,7 @@ def fuzz(tmp_path, rounds: int) -> None:
   for seed in range(rounds):
     path.write_bytes(damage.mutated(content, np.random.default_rng(seed)))
     with damage.within_limits(seed):
-      faults = check.check_file(str(path)).faults
+      faults = check.check_file(str(path))[0]
       try:
         loaded = Kernel.load(str(path))
       except UserError:

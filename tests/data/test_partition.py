@@ -7,7 +7,7 @@ import pytest
 
 from support import tiny_kernels
 from support.tiny_kernels import assert_same
-from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.errors import UserError
 
 KERNELS = tiny_kernels.corner_cases()

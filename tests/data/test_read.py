@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from support.tiny_kernels import assert_same
 from tpu_graphs_ext.data import cache, read
 from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import kernel_inputs
 
 
 def save_all(folder, kernels) -> str:
@@ -45,8 +43,7 @@ def cache_dir(tmp_path) -> str:
 
 
 def test_split_is_sorted_by_file_name(folder, caplog):
-  with caplog.at_level(logging.WARNING):
-    partition = read.read_split(folder, min_configs=1)
+  partition = read.read_kernels(folder, min_configs=1)
   assert not caplog.records  # Nothing was left out.
   assert partition.tile_ids == [
       'chain_0', 'diamond_0', 'identical_configs_0', 'no_edges_0',
@@ -56,22 +53,15 @@ def test_split_is_sorted_by_file_name(folder, caplog):
     assert_same(kernel, by_name[kernel.tile_id])
 
 
-def test_kernels_left_out_are_reported_once(folder, caplog):
-  with caplog.at_level(logging.WARNING):
-    for _ in range(2):
-      partition = read.read_split(folder, min_configs=5)
-  assert partition.tile_ids == ['diamond_0']
+def test_kernels_left_out_are_reported(folder, caplog):
+  assert read.read_kernels(folder, min_configs=5).tile_ids == ['diamond_0']
   message, = caplog.messages
   assert message.endswith(
       'left out 5 of 6 kernels with fewer than 5 configurations: chain_0, '
       'identical_configs_0, no_edges_0 and 2 more')
   with pytest.raises(UserError, match=r'none of 6 kernels has 10 or more '
                      r'configurations \(the largest has 5\); use a smaller'):
-    read.read_split(folder, min_configs=10)
-  every = read.read_split(folder, min_configs=1)
-  one = every.select(every.num_configs == 1)
-  with pytest.raises(UserError, match=r'has 1\); use other data'):
-    read.with_enough_configs(one, 'here', 2)
+    read.read_kernels(folder, min_configs=10)
 
 
 def test_limit_takes_what_is_listed_first_and_sorts_it(folder, monkeypatch):
@@ -80,16 +70,8 @@ def test_limit_takes_what_is_listed_first_and_sorts_it(folder, monkeypatch):
       name + '.npz' for name in listed])
   # The third of the first four has a single configuration: it is dropped, and
   # the fifth does not take its place.
-  assert read.read_split(folder, limit=4).tile_ids == [
+  assert read.read_kernels(folder, limit=4).tile_ids == [
       'chain_0', 'diamond_0', 'one_node_0']
-
-
-def test_folders_without_kernels(tmp_path):
-  with pytest.raises(UserError, match=r'nowhere: does not exist; expected .*'):
-    read.read_split(str(tmp_path / 'nowhere'))
-  (tmp_path / 'notes.txt').write_text('x')
-  with pytest.raises(UserError, match=r'holds notes\.txt; expected'):
-    read.read_split(str(tmp_path))
 
 
 def cut(path):
@@ -113,12 +95,12 @@ def test_damaged_files_are_named(folder, tmp_path, cache_dir):
     damage(path)
     for kept in (None, cache_dir):
       with pytest.raises(UserError, match=r'diamond_0\.npz: .*check-data'):
-        read.read_split(folder, cache_dir=kept)
+        read.read_kernels(folder, cache_dir=kept)
   # Nothing half-written stays behind.
   assert not os.path.exists(cache_dir) or not os.listdir(cache_dir)
   tiny_kernels.diamond(config_width=7).save(folder)
   with pytest.raises(UserError, match=r'/diamond_0\.npz: config_feat has 7'):
-    read.read_split(folder)
+    read.read_kernels(folder)
 
 
 # ------------------------------------------------------------------- dataset
@@ -142,43 +124,38 @@ def test_dataset(data_root, monkeypatch):
   assert [name + '.npz' for name in toy.train.tile_ids] == sorted(names)
 
 
-def test_data_root_without_splits(data_root, tmp_path):
-  with pytest.raises(UserError, match='does not exist, but a data root has '
+def test_data_root_without_splits(tmp_path):
+  (tmp_path / 'train').mkdir()
+  with pytest.raises(UserError, match='/valid: does not exist; a data root has '
                      r'the folders train, valid and test\. Name another'):
-    read.read_dataset(data_root + '/nowhere')
-  (tmp_path / 'valid').mkdir()
-  with pytest.raises(UserError, match=r'holds valid, but .*; train, test not'):
     read.read_dataset(str(tmp_path))
 
 
-def test_read_kernels_of_a_file_a_folder_and_tuning_data(
-    folder, tmp_path, shared_data):
-  partition = kernel_inputs.read_kernels(folder + '/diamond_0.npz')
+def test_read_kernels_of_a_file_and_of_other_paths(folder, tmp_path):
+  partition = read.read_kernels(folder + '/diamond_0.npz')
   assert_same(partition.kernel(0), tiny_kernels.diamond())
-  assert len(kernel_inputs.read_kernels(folder)) == 5
-  with pytest.raises(UserError, match='no such file or folder'):
-    kernel_inputs.read_kernels(str(tmp_path / 'x.npz'))
+  (tmp_path / 'x' / 'y').mkdir(parents=True)
   (tmp_path / 'x.csv').write_text('')
-  with pytest.raises(UserError, match=r'x\.csv: expected a folder of \.npz'):
-    kernel_inputs.read_kernels(str(tmp_path / 'x.csv'))
+  for name, said in (
+      ('x.npz', 'does not exist'), ('x', 'holds y'), ('x/y', 'is empty or not'),
+      ('x.csv', 'is empty or not a folder')):
+    with pytest.raises(UserError, match=f'{name}: {said}.*; expected a folder'):
+      read.read_kernels(str(tmp_path / name))
   np.savez(tmp_path / 'unet.npz', **tiny_layouts.program('unet'))
   for source in (tmp_path, tmp_path / 'unet.npz'):
     with pytest.raises(UserError, match=(
         r'unet\.npz: is a file of the layout task: it has node_config_feat')):
-      kernel_inputs.read_kernels(str(source))
-  partition = kernel_inputs.read_kernels(str(shared_data / 'op_tuning_data.pb'))
-  assert len(partition) == 15
-  # Runs that were timed: 752 less the 2 that ended in an error.
-  assert partition.num_configs.max() == 579
+      read.read_kernels(str(source))
 
 
 # --------------------------------------------------------------------- cache
 
 
 def test_cached_partition_equals_the_files(folder, cache_dir, monkeypatch):
-  plain = read.read_split(folder)
+  plain = read.read_kernels(folder)
+  monkeypatch.setattr(cache, 'BLOCK_BYTES', 100)  # Not a whole row.
   for _ in range(2):  # Built, then opened.
-    cached = read.read_split(folder, cache_dir=cache_dir)
+    cached = read.read_kernels(folder, cache_dir=cache_dir)
     monkeypatch.setattr(Kernel, 'load', None)  # No file is read again.
     assert cached.tile_ids == plain.tile_ids
     for kernel, expected in zip(cached, plain):
@@ -189,15 +166,15 @@ def test_cached_partition_equals_the_files(folder, cache_dir, monkeypatch):
   assert isinstance(base, np.memmap)
   assert not cached.config_feat.flags.writeable
   for least, number in ((1, 6), (5, 1)):  # One entry serves them all.
-    assert len(read.read_split(
+    assert len(read.read_kernels(
         folder, min_configs=least, cache_dir=cache_dir)) == number
   os.rename(folder, folder + '_moved')
-  read.read_split(folder + '_moved', cache_dir=cache_dir)
+  read.read_kernels(folder + '_moved', cache_dir=cache_dir)
   assert len(os.listdir(cache_dir)) == 1
 
 
 def test_changed_content_of_same_size_and_time_is_seen(folder, cache_dir):
-  read.read_split(folder, cache_dir=cache_dir)
+  read.read_kernels(folder, cache_dir=cache_dir)
   path = os.path.join(folder, 'chain_0.npz')
   before = os.stat(path)
   # Stored, not compressed, so that the size is the same whatever the values.
@@ -207,7 +184,7 @@ def test_changed_content_of_same_size_and_time_is_seen(folder, cache_dir):
     np.savez(path, **{stored: getattr(kernel, name)
                       for name, stored in STORED_NAMES.items()})
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    read_again = read.read_split(folder, cache_dir=cache_dir)
+    read_again = read.read_kernels(folder, cache_dir=cache_dir)
     assert read_again.kernel(0).runtime_ns.tolist() == [runtime] * 4
   key = cache.content_key(read.find_npz(folder))
   os.rename(path, os.path.join(folder, 'cha_0.npz'))
@@ -231,26 +208,17 @@ DAMAGES = (
 
 def test_damaged_entry_is_built_again(folder, cache_dir, caplog):
   for number, damage in enumerate(DAMAGES):
-    read.read_split(folder, cache_dir=cache_dir)
+    read.read_kernels(folder, min_configs=1, cache_dir=cache_dir)
     name, = os.listdir(cache_dir)
     damage(os.path.join(cache_dir, name))
     caplog.clear()
-    partition = read.read_split(folder, cache_dir=cache_dir)
+    partition = read.read_kernels(folder, min_configs=1, cache_dir=cache_dir)
     assert 'the cache is damaged' in caplog.text, number
     assert_same(partition.kernel(0), tiny_kernels.chain())
     assert os.listdir(cache_dir) == [name]
     caplog.clear()
-    read.read_split(folder, cache_dir=cache_dir)
+    read.read_kernels(folder, min_configs=1, cache_dir=cache_dir)
     assert not caplog.records, number
-
-
-def test_an_entry_in_blocks(folder, cache_dir, monkeypatch):
-  plain = read.read_split(folder)
-  monkeypatch.setattr(cache, 'BLOCK_BYTES', 100)  # Not a whole row.
-  for _ in range(2):
-    cached = read.read_split(folder, cache_dir=cache_dir)
-    for kernel, expected in zip(cached, plain):
-      assert_same(kernel, expected)
 
 
 def test_entry_built_meanwhile_by_another_process(folder, cache_dir,
@@ -262,10 +230,10 @@ def test_entry_built_meanwhile_by_another_process(folder, cache_dir,
     build(*arguments)
     if not fast:
       fast.append(True)
-      fast.append(read.read_split(folder, cache_dir=cache_dir))
+      fast.append(read.read_kernels(folder, cache_dir=cache_dir))
 
   monkeypatch.setattr(cache, '_build', slow_build)
-  slow = read.read_split(folder, cache_dir=cache_dir)
+  slow = read.read_kernels(folder, cache_dir=cache_dir)
   assert len(os.listdir(cache_dir)) == 1
   for kernel, expected in zip(slow, fast[1]):
     assert_same(kernel, expected)
@@ -281,7 +249,7 @@ if len(sys.argv) > 3:
     print('there', flush=True)
     time.sleep(60)
   cache._build = slow
-print(read.read_split(sys.argv[1], cache_dir=sys.argv[2]).runtime_ns.sum())
+print(read.read_kernels(sys.argv[1], cache_dir=sys.argv[2]).runtime_ns.sum())
 '''
 
 
@@ -296,7 +264,7 @@ def test_a_builder_that_was_killed_leaves_nothing_for_long(folder, cache_dir):
     builder.kill()
   left, = os.listdir(cache_dir)
   os.utime(os.path.join(cache_dir, left), (0, 0))
-  read.read_split(folder, cache_dir=cache_dir)
+  read.read_kernels(folder, cache_dir=cache_dir)
   name, = os.listdir(cache_dir)
   assert left.startswith(name + '.')
 
@@ -305,12 +273,12 @@ def test_cache_that_cannot_be_written(folder, tmp_path, monkeypatch):
   (tmp_path / 'file').write_text('')
   with pytest.raises(UserError, match=r'file: the cache cannot be written '
                      r'\(.*\); free some space, name another --cache_dir'):
-    read.read_split(folder, cache_dir=str(tmp_path / 'file'))
+    read.read_kernels(folder, cache_dir=str(tmp_path / 'file'))
 
   def full(*unused_args):
     raise OSError(28, 'No space left on device')
 
   monkeypatch.setattr(cache, '_build', full)
   with pytest.raises(UserError, match='No space left on device'):
-    read.read_split(folder, cache_dir=str(tmp_path / 'cache'))
+    read.read_kernels(folder, cache_dir=str(tmp_path / 'cache'))
   assert os.listdir(tmp_path / 'cache') == []

@@ -148,10 +148,12 @@ WRONG = [
     ({}, {'opcodes': [1.0]}, 'its opcodes must be a list of whole numbers'),
     ({}, {'settings': []}, 'its settings must be an object'),
     ({}, {'feature_stats': {}}, 'statistics cannot be read'),
-    ({}, {'feature_stats': {'node': {'minimum': [], 'maximum': []},
-                            'config': STATS}}, 'of node must be'),
-    ({}, {'feature_stats': {'node': {**STATS, 'maximum': [-1.0, 1.0]},
-                            'config': STATS}}, 'of node must be the minimum')]
+    ({}, {'feature_stats': {'node': STATS, 'config': {
+        **STATS, 'minimum': [0.0]}}}, 'minimum and maximum must be lists of'),
+    *(({}, {'feature_stats': {'node': {**STATS, **wrong}, 'config': STATS}},
+       'minimum and maximum must be lists of finite')
+      for wrong in ({'minimum': [], 'maximum': []}, {'maximum': [1, math.nan]},
+                    {'maximum': [-1.0, 1.0]}))]
 
 
 def test_a_run_file_is_not_trusted(tmp_path, monkeypatch):

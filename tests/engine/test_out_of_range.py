@@ -8,8 +8,8 @@ import pytest
 
 from support import tiny_kernels
 from tpu_graphs_ext.data import read, schema
+from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import out_of_range, scoring
 
 U8 = schema.NODE_COLUMN['shape_element_type_is_u8']
@@ -102,7 +102,7 @@ def test_one_line_a_column_names_kernels(stats, caplog):
 
 
 def test_real_kernels_beyond_what_sample_data_have(shared_data, caplog):
-  partition = read.read_split(str(shared_data / 'real_more' / 'unlabelled'))
+  partition = read.read_kernels(str(shared_data / 'real_more' / 'unlabelled'))
   stats = FeatureStats.of_partition(partition)
   stats.node.maximum[U8], stats.node.maximum[SIZE] = 0, 1048576
   warn(stats, partition)

@@ -8,7 +8,7 @@ import pytest
 
 from support import eager_training, tiny_kernels, tiny_models
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.engine import rank, scoring
 from tpu_graphs_ext.engine.settings import LoadSettings
 from tpu_graphs_ext.errors import UserError

@@ -10,8 +10,8 @@ import pytest
 
 from support import model_checks, tiny_kernels
 from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.errors import UserError
 

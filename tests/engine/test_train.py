@@ -101,7 +101,7 @@ def test_csv_and_run_file_hold_the_same_ten_configs(trained, data_root):
 def test_saved_model_gives_the_scores_of_the_best_epoch(trained, data_root):
   ranker = scoring.load_ranker(trained.model_dir, LoadSettings(
       data_root='missing', models_py=tiny_models.__file__))
-  test = read.read_split(str(data_root / 'test'))
+  test = read.read_kernels(str(data_root / 'test'))
   assert dict(rank.best_configs(ranker, test, 10)) == (
       trained.run_info['test_predictions'])
   (kernel, scores), *_ = ranker.score_all(test, 'test')
@@ -116,7 +116,7 @@ def test_predictions_in_training_keep_duplicates_as_the_baseline_does(
     kernel.config_feat[1::2] = kernel.config_feat[0]
     kernel.save(str(root / 'test'))
   result = eager_training.trained(root, tmp_path / 'out', epochs=1)
-  test = read.read_split(str(root / 'test'))
+  test = read.read_kernels(str(root / 'test'))
   ranker = load(result.model_dir)
   distinct = dict(rank.best_configs(ranker, test, 10))
   assert dict(rank.best_configs(
@@ -205,7 +205,7 @@ def test_a_full_disk_says_how_to_continue(data_root, tmp_path, monkeypatch):
 
 
 def test_metrics_of_a_labelled_test_split(trained, data_root):
-  labelled = read.read_split(str(data_root / 'test_labelled'))
+  labelled = read.read_kernels(str(data_root / 'test_labelled'))
   splits = types.SimpleNamespace(valid=labelled, test=labelled)
   run_info = {'seconds': {}, 'final_error': {}}
   train._measure(None, run_info, splits, load(trained.model_dir))

@@ -173,7 +173,7 @@ def sample(tmp_path_factory) -> list[Kernel]:
   """Two kernels of each program that the sample data have."""
   out = str(tmp_path_factory.mktemp('sample') / 'data')
   write.write_sample_data(write.SampleDataSettings(out, kernels=56))
-  return list(read.read_split(out + '/train'))
+  return list(read.read_kernels(out + '/train'))
 
 
 def test_other_statistics_are_told_by_whole_numbers(sample):

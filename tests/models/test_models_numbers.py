@@ -9,8 +9,8 @@ import tensorflow as tf
 from support import extreme_kernels, tiny_kernels
 from support import model_checks as checks
 from tpu_graphs_ext import load_models
+from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import compiled_model, settings
 from tpu_graphs_ext.tasks import tile_batches
 

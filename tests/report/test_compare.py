@@ -7,8 +7,7 @@ import pytest
 
 from support import tiny_hlo, tiny_kernels
 from support.tiny_runs import run_info
-from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import results, scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.hlo import features

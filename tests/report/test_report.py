@@ -169,7 +169,7 @@ def test_what_cannot_be_loaded_is_named_and_the_rest_is_made(tmp_path):
   assert read.text.count('its model folder is not beside it') == 1
   assert 'Loss of Gone by epoch' in read.text
   # Its run file keeps no normalisation, and its data are gone.
-  assert read.text.count('somewhere: does not exist') == 1
+  assert read.text.count('somewhere/train: does not exist') == 1
   # Without --data they are not there either.
   read = Page(made([tmp_path], tmp_path / 'r.html'))
   assert read.text.count('somewhere/valid: does not exist') == 1

@@ -14,8 +14,7 @@ from support.feature_tiles import explained
 from support.saved_run import KERNELS
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.analytic import candidates, feature_loops
-from tpu_graphs_ext.data.kernel import Kernel
-from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.engine import rank, scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features

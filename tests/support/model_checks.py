@@ -12,9 +12,8 @@ import tensorflow_gnn as tfgnn
 
 from support import tiny_kernels
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.tasks import tile_batches
 
 NUM_OPS = 108

@@ -39,8 +39,8 @@ def said_of(data_root: str, out: str) -> dict:
   That is its scores of the validation kernels, their mean slowdowns, and the
   predictions for the test kernels.
   """
-  valid = read.read_split(f'{data_root}/valid')
-  test = read.read_split(f'{data_root}/test')
+  valid = read.read_kernels(f'{data_root}/valid')
+  test = read.read_kernels(f'{data_root}/test')
   said = {}
   for name in MODELS:
     (model_dir,) = glob.glob(os.path.join(out, name, 'model_*'))

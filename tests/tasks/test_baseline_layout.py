@@ -95,7 +95,7 @@ def test_the_unchanged_script_runs_to_its_predictions(
   # What the script trained, this package's host loads, and ranks alike.
   ranker = scoring.load_ranker(model_dir, LayoutLoadSettings(
       data_root=data, cache_dir=''))
-  for program in programs.read_folder(f'{data}/xla/random/test'):
+  for program in programs.read_programs(f'{data}/xla/random/test'):
     scores = ranker.scores(program)
     order = rows[f'layout:xla:random:{program.name}']
     assert (np.diff(scores[order]) > -1e-4).all()  # But for rounding.
@@ -138,7 +138,7 @@ def test_the_organisers_script_measures_what_our_host_trained(
     _, (graph, *theirs) = csv.reader(lines)
   ranker = scoring.load_ranker(run.model_dir, LayoutLoadSettings(
       data_root=root, cache_dir=str(tmp_path / 'ours')))
-  program = programs.read_folder(f'{root}/xla/random/valid')[0]
+  program = programs.read_programs(f'{root}/xla/random/valid')[0]
   scores = ranker.scores(program)[drawn[name]]
   runtime = program.runtime_ns[drawn[name]]
   assert graph == name

@@ -9,9 +9,8 @@ import pytest
 from support import tiny_kernels
 from tpu_graphs_ext import cli, models
 from tpu_graphs_ext.data import read
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import scoring
 from tpu_graphs_ext.engine import task as tasks
 from tpu_graphs_ext.engine.settings import StatsSettings, TrainSettings
@@ -42,7 +41,7 @@ def test_statistics_are_those_of_the_trainer(data_root):
   stored = kwargs_of(data_root, configs=10)['feature_stats']
   for least, part in ((10, stored), (-1, stored['all_kernels'])):
     expected = FeatureStats.of_partition(
-        read.read_split(folder, min_configs=least))
+        read.read_kernels(folder, min_configs=least))
     found = FeatureStats.from_json(part)
     for table in ('node', 'config'):
       for bound in ('minimum', 'maximum'):  # To the last bit.
@@ -84,7 +83,7 @@ def test_what_tiles_count_is_decided_as_in_models(data_root):
     assert feature_stats.what_tiles_count(every) == 'layout tiles'
   assert kwargs_of(data_root)['feature_stats']['tiles'] == (
       feature_stats.what_tiles_count(
-          read.read_split(str(data_root / 'train'), min_configs=-1)))
+          read.read_kernels(str(data_root / 'train'), min_configs=-1)))
 
 
 def test_further_arguments_are_printed_with_them(data_root, capsys):
@@ -94,7 +93,7 @@ def test_further_arguments_are_printed_with_them(data_root, capsys):
   assert printed.count('\n') == 1
   assert "'" not in printed  # Fits between single quotes of a shell.
   assert json.loads(printed) == {'sharpness': 3, **kwargs_of(data_root)}
-  with pytest.raises(UserError, match='no kernel has --configs=1000 or more'):
+  with pytest.raises(UserError, match='none of 24 kernels has 1000 or more'):
     kwargs_of(data_root, configs=1000)
 
 
@@ -117,7 +116,7 @@ def test_train_passes_them(data_root, tmp_path):
   # The baseline scales with all kernels: raw sizes come out the same.
   kernel = Kernel.load(str(next((data_root / 'valid').iterdir())))
   every = FeatureStats.of_partition(
-      read.read_split(str(data_root / 'train'), min_configs=-1))
+      read.read_kernels(str(data_root / 'train'), min_configs=-1))
   ours, theirs = (
       scoring.Ranker(model, stats, splits.num_ops).scores(kernel)
       for stats in (splits.stats, every))

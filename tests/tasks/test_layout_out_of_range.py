@@ -22,7 +22,7 @@ def verbose(caplog):
 
 @pytest.fixture(scope='module')
 def train(layout_run):
-  return programs.read_folder(f'{layout_run[1]}/xla/random/train')
+  return programs.read_programs(f'{layout_run[1]}/xla/random/train')
 
 
 @pytest.fixture(scope='module')
@@ -47,7 +47,7 @@ def test_a_size_an_opcode_and_a_layout_beyond_training(
       bounds=dataclasses.replace(program.bounds, config=config),
       read_layouts=lambda configs: layouts[configs])
   monkeypatch.setattr(layout, '_BLOCK_FLOATS', 5 * 5 * 18)
-  out_of_range.warn(ranker, programs.Programs([program, wild], 'here'))
+  out_of_range.warn(ranker, programs.Programs([program, wild]))
   largest = int(ranker.stats.node.maximum[SIZE])
   least = int(ranker.stats.node.minimum[SIZE])
   assert caplog.records[0].message.splitlines() == [
@@ -74,11 +74,11 @@ def test_rank_and_predict_warn(layout_run, tmp_path, caplog):
       data_root=root, cache_dir='', models_py=tiny_layout_models.__file__)
   ranker = scoring.load_ranker(trained.model_dir, loading)
   assert ranker.opcodes == set(
-      programs.read_folder(f'{root}/xla/random/train').opcodes)
+      programs.read_programs(f'{root}/xla/random/train').opcodes)
   rank.rank(trained.model_dir, f'{root}/xla/random/train/train_0.npz',
             loading=loading)
   assert not caplog.records
-  test = programs.read_folder(f'{root}/xla/random/test')
+  test = programs.read_programs(f'{root}/xla/random/test')
   strange = sorted(set(test.opcodes) - ranker.opcodes)
   assert strange  # They are drawn for each program.
   rank.rank(trained.model_dir, loading=loading)

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from support import tiny_kernels
+from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.tasks import tile_batches
 

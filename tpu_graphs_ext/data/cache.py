@@ -31,6 +31,7 @@ from tpu_graphs_ext.errors import UserError
 FORMAT = 'tpu_graphs_ext cache 4'
 META_FILE = 'meta.json'
 BLOCK_BYTES = 1 << 20  # With a checksum of its own; fits a processor's cache.
+DAMAGE = OSError, ValueError, KeyError, TypeError, UserError
 
 _log = logging.getLogger(__name__)
 _T = TypeVar('_T')
@@ -70,8 +71,7 @@ def open_or_build(entry: str, dtypes: Mapping[str, Any],
     dtypes: array -> its type here. Other files keep the entry from being built.
     blocks: yields {array: its next rows}. It is given a dict that it may fill
       with what `Entry.meta` should have besides.
-    read: raises OSError, ValueError, KeyError, TypeError or UserError where
-      the entry is damaged.
+    read: raises one of `DAMAGE` where the entry is damaged.
 
   Raises:
     UserError: a source file is damaged, the cache cannot be written, or the
@@ -80,15 +80,14 @@ def open_or_build(entry: str, dtypes: Mapping[str, Any],
   if os.path.isdir(entry):
     try:
       return read(Entry(entry))
-    except (OSError, ValueError, KeyError, TypeError, UserError) as error:
+    except DAMAGE as error:
       _log.warning('%s: the cache is damaged (%s) and will be built again',
-                   entry, str(error))
+                   entry, error)
     others = sorted(set(os.listdir(entry)) - {META_FILE, *dtypes})
     if others or os.path.islink(entry):
       raise UserError(
           f'{entry}: a cache entry goes there, but it holds '
-          f'{(others or ["a link"])[0]!r}, which does not belong to one; move '
-          'it away, or name another --cache_dir')
+          f'{others or "a link"}; move that away, or name another --cache_dir')
     shutil.rmtree(entry, ignore_errors=True)
   try:
     with files.new_folder(entry, replace=False) as temporary:
@@ -103,45 +102,31 @@ def open_or_build(entry: str, dtypes: Mapping[str, Any],
 
 def _build(entry: str, dtypes: Mapping[str, Any], blocks: Callable) -> None:
   """Writes the arrays and the `META_FILE` of an entry into an empty folder."""
-  more = {}
+  more, shapes = {}, {name: [0] for name in dtypes}
+  paths = {name: os.path.join(entry, name) for name in dtypes}
   with contextlib.ExitStack() as stack:
-    writers = {name: _Writer(stack.enter_context(
-        open(os.path.join(entry, name), 'wb'))) for name in dtypes}
+    opened = {name: stack.enter_context(open(path, 'wb'))
+              for name, path in paths.items()}
     for block in blocks(more):
       for name, rows in block.items():
-        writers[name].append(np.ascontiguousarray(rows, dtypes[name]))
+        opened[name].write(np.ascontiguousarray(rows, dtypes[name]))
+        shapes[name] = [shapes[name][0] + len(rows), *rows.shape[1:]]
   text = json.dumps({**more, 'arrays': {
-      name: {'shape': [writer.rows, *writer.row_shape],
-             'crc32s': writer.crc32s} for name, writer in writers.items()}})
+      name: {'shape': shapes[name], 'crc32s': _checksums(path)}
+      for name, path in paths.items()}})
   with open(os.path.join(entry, META_FILE), 'w', encoding='utf-8') as file:
     json.dump({'crc32': zlib.crc32(text.encode()), 'meta': text}, file)
 
 
-class _Writer:
-  """Appends rows to one array, and keeps a checksum of each block."""
-
-  def __init__(self, file: Any):
-    self._file, self._size = file, 0
-    self.rows, self.row_shape, self.crc32s = 0, (), []
-
-  def append(self, array: np.ndarray) -> None:
-    self.rows, self.row_shape = self.rows + len(array), array.shape[1:]
-    content = memoryview(array.reshape(-1).view(np.uint8))
-    while content:
-      part = content[:BLOCK_BYTES - self._size % BLOCK_BYTES]
-      if self._size % BLOCK_BYTES == 0:
-        self.crc32s.append(0)
-      self.crc32s[-1] = zlib.crc32(part, self.crc32s[-1])
-      self._size += self._file.write(part)
-      content = content[len(part):]
+def _checksums(path: str) -> list[int]:
+  """Of each block of a file."""
+  with open(path, 'rb') as file:
+    return [zlib.crc32(block)
+            for block in iter(lambda: file.read(BLOCK_BYTES), b'')]
 
 
 class Entry:
-  """An entry that is there.
-
-  Raises:
-    OSError, ValueError, KeyError, TypeError, UserError: it is damaged.
-  """
+  """An entry that is there; raises one of `DAMAGE` if it is damaged."""
 
   def __init__(self, folder: str):
     self.folder = folder

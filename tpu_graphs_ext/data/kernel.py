@@ -1,19 +1,100 @@
-"""One kernel of the tile collection: its graph, configurations and runtimes."""
+"""Kernels of the tile collection: one, or many as a few flat arrays.
+
+Flat arrays can be memory-mapped, selected from without a copy, and cut into
+batches by NumPy indexing. The base classes are of programs too.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+import tqdm
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.data import rules, schema
-from tpu_graphs_ext.data.problem import Problem
+from tpu_graphs_ext.data import cache, rules, schema
+from tpu_graphs_ext.errors import UserError
 
 # Attribute of `Kernel` -> key in the .npz file. The file's names carry no unit.
 STORED_NAMES = {name: field.name for name, field in rules.TILE.arrays.items()}
+_AXES = ('nodes', 'edges', 'configs')
+# The arrays of kernels, one after the other, and the rows that each has there.
+_DTYPES = {**{name: field.dtype for name, field in rules.TILE.arrays.items()},
+           **{f'num_{axis}': 'int64' for axis in _AXES}}
+
+
+def below(number: int, node_opcode: np.ndarray) -> np.ndarray:
+  """The opcodes, with 0, the unknown one, in the place of others."""
+  return np.where(node_opcode < number, node_opcode, np.uint8(0))
+
+
+class Problem:
+  """A graph whose configurations are ranked: a `Kernel` or a `Program`.
+
+  Both also have a `name`, `num_configs`, `node_feat`, `node_opcode`,
+  `runtime_ns` and `runtime_rel`.
+  """
+
+  @property
+  def num_nodes(self) -> int:
+    return len(self.node_feat)
+
+  @property
+  def num_edges(self) -> int:
+    return len(self.edge_index)
+
+  @property
+  def is_labelled(self) -> bool:
+    """Whether there are runtimes; public test splits have none."""
+    return bool(self.runtime_ns.any())
+
+  @property
+  def max_opcode(self) -> int:
+    return int(self.node_opcode.max())
+
+  @property
+  def is_rankable(self) -> bool:
+    """Whether there are configurations to choose from."""
+    return self.num_configs > 1
+
+  def details(self, config: int) -> dict[str, list[int]]:
+    """Further fields of the `Choice` of a configuration."""
+    return {}
+
+  def with_opcodes_below(self, number: int):
+    """The same, but other opcodes are 0, the unknown one."""
+    return dataclasses.replace(
+        self, node_opcode=below(number, self.node_opcode))
+
+
+class Problems:
+  """Problems in order: a `Partition` or `Programs`.
+
+  `select` takes those where a mask is true.
+  """
+
+  @property
+  def names(self) -> list[str]:
+    return [problem.name for problem in self]
+
+  def blocks(self, name: str) -> Iterator[np.ndarray]:
+    """Array `name` of each problem."""
+    return (getattr(problem, name) for problem in self)
+
+  @functools.cached_property
+  def opcodes(self) -> list[int]:
+    """The opcodes of all nodes, each once, ascending."""
+    return np.unique(np.concatenate(
+        [np.zeros(0, np.uint8), *self.blocks('node_opcode')])).tolist()
+
+  @property
+  def max_opcode(self) -> int:
+    """The largest opcode of any node; -1 without nodes."""
+    return max(self.opcodes, default=-1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,8 +182,7 @@ class Kernel(Problem):
 def bounds_of(row: np.ndarray, group: str) -> list[int]:
   """The bounds of one configuration, without the zeros that fill the row."""
   bounds = row[schema.CONFIG_GROUPS[group]][:schema.MAX_DIMS]
-  used = np.flatnonzero(bounds)
-  return bounds[:used[-1] + 1].astype(int).tolist() if used.size else []
+  return np.trim_zeros(bounds, 'b').astype(int).tolist()
 
 
 def require_readable(kernel: Kernel, where: str = '') -> None:
@@ -117,3 +197,154 @@ def require_readable(kernel: Kernel, where: str = '') -> None:
 def tile_id_of(path: str) -> str:
   """The tile id that a file name stands for."""
   return os.path.splitext(os.path.basename(path))[0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Partition(Problems):
+  """Kernels in order, their rows in flat arrays that may be memory maps.
+
+  A kernel's rows are contiguous in every array, but the arrays may hold rows
+  of kernels that a selection left out: read them through `kernel`, `blocks`
+  or the `*_start` and `num_*` arrays.
+  """
+  tile_ids: Sequence[str]
+  # The arrays of `Kernel`, with the rows of all kernels one after the other.
+  node_feat: np.ndarray
+  node_opcode: np.ndarray
+  edge_index: np.ndarray  # Nodes are numbered inside the kernel, from 0.
+  config_feat: np.ndarray
+  runtime_ns: np.ndarray
+  normalizer_ns: np.ndarray
+  # int64 [kernels]: the first row of each kernel, and its number of rows.
+  node_start: np.ndarray
+  edge_start: np.ndarray
+  config_start: np.ndarray
+  num_nodes: np.ndarray
+  num_edges: np.ndarray
+  num_configs: np.ndarray
+
+  @classmethod
+  def of_flat(cls, tile_ids: Sequence[str],
+              arrays: Mapping[str, np.ndarray]) -> Partition:
+    """Kernels whose rows follow one another, from the arrays of `_DTYPES`."""
+    for array in arrays.values():
+      array.setflags(write=False)
+    counts = {axis[:-1]: arrays[f'num_{axis}'] for axis in _AXES}
+    return cls(tile_ids=list(tile_ids), **arrays, **{
+        f'{axis}_start': np.cumsum(count) - count
+        for axis, count in counts.items()})
+
+  @classmethod
+  def from_kernels(cls, kernels: Iterable[Kernel],
+                   folder: str = '') -> Partition:
+    """Copies kernels, perhaps of a folder's files, into flat arrays.
+
+    Raises:
+      UserError: there are no kernels, one makes no sense, or their feature
+        widths differ.
+    """
+    tile_ids, rows = [], []
+    for kernel in _readable(kernels, folder):
+      tile_ids.append(kernel.tile_id)
+      rows.append(_rows_of(kernel))
+    if not rows:
+      raise UserError('there are no kernels to work on')
+    return cls.of_flat(tile_ids, {  # `pop`: what is joined is let go.
+        name: np.concatenate([one.pop(name) for one in rows], dtype=dtype)
+        for name, dtype in _DTYPES.items()})
+
+  def __len__(self) -> int:
+    return len(self.tile_ids)
+
+  def __iter__(self) -> Iterator[Kernel]:
+    return (self.kernel(i) for i in range(len(self)))
+
+  def with_opcodes_below(self, number: int) -> Partition:
+    """The same kernels, in which other opcodes are 0, the unknown opcode."""
+    return dataclasses.replace(
+        self, node_opcode=below(number, self.node_opcode))
+
+  def kernel(self, index: int) -> Kernel:
+    """Kernel number `index`; its arrays are views, nothing is copied."""
+    rows = {}
+    for axis in _AXES:
+      start = getattr(self, axis[:-1] + '_start')[index]
+      rows[axis] = slice(start, start + getattr(self, 'num_' + axis)[index])
+    return Kernel(self.tile_ids[index], **{
+        name: getattr(self, name)[rows[field.axes[0]]]
+        for name, field in rules.TILE.arrays.items()})
+
+  def select(self, kernels: list[int] | np.ndarray) -> Partition:
+    """The kernels with these numbers, or where a mask is true, in that order.
+
+    The result shares this partition's arrays.
+    """
+    chosen = np.arange(len(self))[kernels]
+    return dataclasses.replace(
+        self, tile_ids=[self.tile_ids[i] for i in chosen],
+        **{name: getattr(self, name)[chosen] for axis in _AXES
+           for name in (f'{axis[:-1]}_start', f'num_{axis}')})
+
+  def blocks(self, name: str) -> Iterator[np.ndarray]:
+    """The rows of array `name` of each kernel, as views."""
+    array, axis = getattr(self, name), rules.TILE.arrays[name].axes[0]
+    for start, number in zip(getattr(self, axis[:-1] + '_start'),
+                             getattr(self, 'num_' + axis)):
+      yield array[start:start + number]
+
+
+def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
+  """The kernels in these files, in this order.
+
+  Args:
+    paths: at least one .npz file, all of one folder.
+    cache_dir: folder of the cache, made if missing; None reads every file
+      into memory.
+
+  Raises:
+    UserError: a file is damaged, or the cache cannot be written.
+  """
+  folder = os.path.dirname(paths[0])
+  loaded = map(Kernel.load, tqdm.tqdm(
+      paths, desc=os.path.basename(folder), unit='kernel', disable=None))
+  if not cache_dir:
+    return Partition.from_kernels(loaded, folder)
+  return cache.open_or_build(
+      os.path.join(cache_dir, cache.content_key(paths)), _DTYPES,
+      lambda unused_more: map(_rows_of, _readable(loaded, folder)),
+      lambda entry: _of_entry(entry, [tile_id_of(path) for path in paths]))
+
+
+def _of_entry(entry: cache.Entry, tile_ids: list[str]) -> Partition:
+  arrays = {name: entry.array(name, dtype) for name, dtype in _DTYPES.items()}
+  for name, field in rules.TILE.arrays.items():
+    count = arrays[f'num_{field.axes[0]}']
+    if (count.shape != (len(tile_ids),) or count.sum() != len(arrays[name])
+        or arrays[name].ndim != len(field.axes)):
+      raise ValueError(f'{name} has the shape {arrays[name].shape}')
+  return Partition.of_flat(tile_ids, arrays)
+
+
+def _rows_of(kernel: Kernel) -> dict[str, np.ndarray]:
+  """The rows of a kernel in each array of `_DTYPES`."""
+  return {name: np.atleast_1d(getattr(kernel, name)) for name in _DTYPES}
+
+
+def _readable(kernels: Iterable[Kernel], folder: str) -> Iterator[Kernel]:
+  """The kernels, each checked when its turn comes, with equal columns.
+
+  Errors name a kernel by its file if it comes from a `folder`.
+  """
+  first = None
+  for kernel in kernels:
+    where = os.path.join(folder, kernel.tile_id + '.npz') if folder else ''
+    require_readable(kernel, where)
+    first = first or kernel
+    for name in ('node_feat', 'config_feat'):
+      width, expected = (getattr(one, name).shape[1] for one in (kernel, first))
+      if width != expected:
+        raise UserError(
+            f'{where or kernel.tile_id}: {name} has {width} columns, but in '
+            f'{first.tile_id} it has {expected}; kernels read together must '
+            'have the same columns')
+    yield kernel

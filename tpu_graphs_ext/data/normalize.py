@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.errors import UserError
 
 
@@ -27,10 +27,15 @@ class ColumnStats:
   @classmethod
   def of(cls, blocks: Iterable[np.ndarray]) -> ColumnStats:
     """Statistics of the rows of all blocks float32 [rows, columns] together."""
-    sides = [(block.min(axis=0), block.max(axis=0))
-             for block in blocks if len(block)]
-    return cls(*(side(values, axis=0) for side, values in zip(
-        (np.min, np.max), zip(*sides))))
+    return cls.joined(cls(block.min(axis=0), block.max(axis=0))
+                      for block in blocks if len(block))
+
+  @classmethod
+  def joined(cls, parts: Iterable[ColumnStats]) -> ColumnStats:
+    """Statistics of several tables together."""
+    parts = list(parts)
+    return cls(np.min([part.minimum for part in parts], axis=0),
+               np.max([part.maximum for part in parts], axis=0))
 
   @functools.cached_property
   def used(self) -> np.ndarray:
@@ -56,15 +61,19 @@ class ColumnStats:
     Raises:
       UserError: the table has another number of columns.
     """
-    if table.shape[1] != len(self.minimum):
-      raise UserError(
-          f'{name} has {table.shape[1]} columns, but the statistics have '
-          f'{len(self.minimum)}; use data with the same columns as in training')
+    self.require_columns(table, name)
     columns, low, width = self.scale
     scaled = table.take(columns, axis=1)
     scaled -= low
     scaled /= width
     return scaled
+
+  def require_columns(self, table: np.ndarray, name: str) -> None:
+    """Raises UserError unless a table has these columns."""
+    if table.shape[1] != len(self.minimum):
+      raise UserError(
+          f'{name} has {table.shape[1]} columns, but the statistics have '
+          f'{len(self.minimum)}; use data with the same columns as in training')
 
   def to_json(self) -> dict[str, list]:
     """Plain lists; float32 survives the round trip through JSON exactly."""
@@ -75,14 +84,13 @@ class ColumnStats:
   def from_json(cls, stored: dict[str, list]) -> ColumnStats:
     """The inverse of `to_json`; see `FeatureStats.from_json`."""
     with np.errstate(over='ignore'):
-      bounds = {name: np.array(stored[name], np.float32)
-                for name in ('minimum', 'maximum')}
-    for name, values in bounds.items():
-      if values.ndim != 1 or not np.isfinite(values).all():
-        raise ValueError(f'{name} must be a list of finite numbers')
-    if len(bounds['minimum']) != len(bounds['maximum']):
-      raise ValueError('minimum and maximum have different lengths')
-    return cls(**bounds)
+      low, high = (np.array(stored[name], np.float32)
+                   for name in ('minimum', 'maximum'))
+    if low.ndim != 1 or low.shape != high.shape or not low.size or not (
+        np.isfinite([low, high]).all() and (low <= high).all()):
+      raise ValueError('minimum and maximum must be lists of finite numbers, '
+                       'one of each for every column, and of at least one')
+    return cls(low, high)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,11 +104,6 @@ class FeatureStats:
     """Statistics of a partition's kernels, in one pass without a copy."""
     return cls(node=ColumnStats.of(partition.blocks('node_feat')),
                config=ColumnStats.of(partition.blocks('config_feat')))
-
-  def check_columns(self, partition: Partition) -> None:
-    """Raises UserError unless the features have these columns."""
-    self.node.apply(partition.node_feat[:0], 'node_feat')
-    self.config.apply(partition.config_feat[:0], 'config_feat')
 
   def to_json(self) -> dict[str, Any]:
     return {'node': self.node.to_json(), 'config': self.config.to_json()}

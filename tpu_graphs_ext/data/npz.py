@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import struct
 import zipfile
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
@@ -24,8 +23,6 @@ MAX_BYTES = 1 << 28
 _COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # As NumPy writes.
 # Of the list of members, 46 bytes and a name each; a kernel has six.
 MAX_DIRECTORY = 1 << 20
-_MAX_END = 22 + (1 << 16) + 20  # End record, longest comment, locator.
-_END, _END_64_LOCATOR = b'PK\x05\x06', b'PK\x06\x07'
 
 
 class DamagedError(Exception):
@@ -53,37 +50,25 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
 def require_short_directory(file: BinaryIO) -> None:
   """Raises DamagedError if a zip archive lists far too many members.
 
-  zipfile makes an object of each as soon as it opens an archive.
+  zipfile makes an object of each as soon as it opens an archive. Its own
+  parser is asked here, so that both find the same list.
   """
-  size = file.seek(0, os.SEEK_END)
-  file.seek(max(0, size - _MAX_END))
-  end = file.read()
+  end = zipfile._EndRecData(file)
   file.seek(0)
-  at = end.rfind(_END)
-  if at < 0 or len(end) < at + 16:
-    return
-  found, = struct.unpack_from('<I', end, at + 12)
-  locator = end[max(0, at - 20):at]
-  if locator[:4] == _END_64_LOCATOR:  # zipfile prefers what it points to.
-    place, = struct.unpack_from('<Q', locator, 8)
-    file.seek(min(place, size))
-    record = file.read(48)
-    file.seek(0)
-    if len(record) == 48:
-      found = max(found, struct.unpack_from('<Q', record, 40)[0])
-  if found > MAX_DIRECTORY:
-    raise DamagedError(f'its directory of members has {found:,} bytes; '
-                       f'{MAX_DIRECTORY:,} are allowed')
+  if end and end[zipfile._ECD_SIZE] > MAX_DIRECTORY:
+    raise DamagedError(
+        f'its directory of members has {end[zipfile._ECD_SIZE]:,} bytes; '
+        f'{MAX_DIRECTORY:,} are allowed')
 
 
-def array_names(path: str) -> set[str]:
-  """Names of the arrays that a file claims to have, without `.npy`.
+def array_names(path: str) -> list[str]:
+  """Sorted names of the arrays that a file claims to have, without `.npy`.
 
   Raises:
     DamagedError: the file as a whole cannot be read.
   """
   with opened(path) as archive:
-    return {os.path.splitext(name)[0] for name in archive.namelist()}
+    return sorted(os.path.splitext(name)[0] for name in archive.namelist())
 
 
 def read_arrays(path: str, names: Sequence[str],
@@ -91,26 +76,21 @@ def read_arrays(path: str, names: Sequence[str],
                     dict[str, np.ndarray], dict[str, str]]:
   """The arrays of these names that can be read, and faults of the others.
 
-  Args:
-    path: an .npz file.
-    names: array names, without `.npy`.
-    max_bytes: larger arrays are refused.
+  Arrays of more than `max_bytes` are refused.
 
   Raises:
     DamagedError: the file as a whole cannot be read.
   """
   arrays, faults = {}, {}
   with opened(path) as archive:
-    members = {info.filename: info for info in archive.infolist()}
+    there = set(archive.namelist())
     for name in names:
-      info = members.get(name + '.npy')
-      if info is None:
-        there = sorted(os.path.splitext(member)[0] for member in members)
-        faults[name] = ('is missing; the file has '
-                        f'{", ".join(there) or "nothing"}'[:500])
+      if name + '.npy' not in there:
+        faults[name] = (
+            f"is missing; the file has {', '.join(sorted(there))}"[:500])
         continue
       try:
-        with _member(archive, info, max_bytes) as (member, header):
+        with _member(archive, name, max_bytes) as (member, header):
           dtype, order, shape = header
           content = bytearray(member.read())  # At its end zip checks a sum.
         arrays[name] = np.frombuffer(content, dtype).reshape(shape, order=order)
@@ -134,18 +114,13 @@ def blocks(path: str, name: str, rows: int,
            max_bytes: int = MAX_BYTES) -> Iterator[np.ndarray]:
   """The rows of an array in order, `rows` at a time; the last may be fewer.
 
-  An array that is stored column by column is read as a whole.
-
   Raises:
     DamagedError: the array cannot be read; maybe only after some blocks.
   """
   with opened(path) as archive, _member(
-      archive, archive.getinfo(name + '.npy'), max_bytes) as (member, header):
-    dtype, order, shape = header
-    if order == 'F' or not shape:
-      whole = np.frombuffer(member.read(), dtype).reshape(shape, order=order)
-      yield from (whole[row:row + rows] for row in range(0, len(whole), rows))
-      return
+      archive, name, max_bytes) as (member, (dtype, order, shape)):
+    if order == 'F':
+      raise DamagedError('is stored column by column; save it row by row')
     for row in range(0, shape[0], rows):
       part = (min(rows, shape[0] - row), *shape[1:])
       yield np.frombuffer(
@@ -154,9 +129,10 @@ def blocks(path: str, name: str, rows: int,
 
 
 @contextlib.contextmanager
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo,
-            max_bytes: int) -> Iterator[tuple[BinaryIO, tuple]]:
+def _member(archive: zipfile.ZipFile, name: str, max_bytes: int) -> Iterator[
+    tuple[BinaryIO, tuple[np.dtype, str, tuple[int, ...]]]]:
   """An open array, at its first number, and its dtype, order and shape."""
+  info = archive.getinfo(name + '.npy')
   if info.compress_type not in _COMPRESSIONS:
     raise DamagedError(f'is compressed by method {info.compress_type}; NumPy '
                        'stores or deflates')
@@ -165,8 +141,8 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo,
                        f'{max_bytes:,}')
   with archive.open(info) as member:
     dtype, _, shape = header = _header(member)
-    size, there = math.prod(shape) * dtype.itemsize, (
-        info.file_size - member.tell())
+    size = math.prod(shape) * dtype.itemsize
+    there = info.file_size - member.tell()
     if size != there:
       raise DamagedError(f'its header says {shape} of {dtype}, {size:,} bytes, '
                          f'but there are {there:,}')

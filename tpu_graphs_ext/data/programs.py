@@ -15,14 +15,13 @@ import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import tqdm
 
 from tpu_graphs_ext.data import cache, npz, read, rules, schema
+from tpu_graphs_ext.data.kernel import Problem, Problems, tile_id_of
 from tpu_graphs_ext.data.normalize import ColumnStats, FeatureStats
-from tpu_graphs_ext.data.problem import Problem, Problems, opcodes_below
 from tpu_graphs_ext.errors import UserError
 
 # Part of every key: a change of the format makes old entries unreachable.
@@ -39,7 +38,6 @@ _READ_BYTES = 1 << 25  # Of layouts that are read from a file at once.
 class Program(Problem):
   """A program and its measured configurations."""
   name: str  # The file name without its ending.
-  path: str
   node_feat: np.ndarray  # float32 [nodes, 140], see `schema.NODE_FEATURES`.
   node_opcode: np.ndarray  # uint8 [nodes], numbers of `schema.OPCODES`.
   edge_index: np.ndarray  # int64 [edges, 2], rows (consumer, producer).
@@ -63,15 +61,6 @@ class Program(Problem):
   def runtime_rel(self) -> np.ndarray:
     """float64 [configs]: what runtimes are compared by, here also in ns."""
     return self.runtime_ns.astype(np.float64)
-
-  @property
-  def is_rankable(self) -> bool:
-    """Whether there are configurations to choose from."""
-    return self.num_configs > 1
-
-  def details(self, config: int) -> dict[str, Any]:
-    """Nothing: a configuration is layouts of many nodes."""
-    return {}
 
   @functools.cached_property
   def fastest_first(self) -> np.ndarray:
@@ -120,7 +109,7 @@ def open_program(path: str, cache_dir: str = '') -> Program:
   return cache.open_or_build(
       os.path.join(cache_dir, cache.content_key([path], FORMAT)),
       _DTYPES, functools.partial(_blocks, path),
-      lambda entry: _of_entry(path, entry))
+      functools.partial(_of_entry, path))
 
 
 @functools.cache
@@ -130,15 +119,19 @@ def _temporary_folder() -> tempfile.TemporaryDirectory:
 
 def _blocks(path: str, more: dict) -> Iterator[dict[str, np.ndarray]]:
   """The rows of a file in the arrays of `_DTYPES`, checked."""
-  arrays, shape = _checked(path)
-  yield {name: arrays[field.name]
-         for name, field in rules.LAYOUT.arrays.items()}
-  sides, first = [], 0
-  rows = max(1, _READ_BYTES // (4 * shape[1] * shape[2]))
+  arrays = rules.LAYOUT.read(path)
   try:
+    shape = npz.shape_of(path, rules.LAYOUTS)
+    # The layouts' shape without their numbers.
+    rules.LAYOUT.require({**arrays, rules.LAYOUTS: np.broadcast_to(
+        np.float32(0), shape)}, path)
+    yield {name: arrays[field.name]
+           for name, field in rules.LAYOUT.arrays.items()}
+    sides, first = [], 0
+    rows = max(1, _READ_BYTES // (4 * shape[1] * shape[2]))
     for block in npz.blocks(path, rules.LAYOUTS, rows, rules.LAYOUT.max_bytes):
-      for message in rules.not_permutations(block, first):
-        raise rules.LAYOUT.bad(path, rules.LAYOUTS, message)
+      for message in rules.NO_LAYOUT.faults(block, first=first):
+        raise rules.LAYOUT.bad(path, f'{rules.LAYOUTS} {message}')
       first += len(block)
       numbers = block.astype(np.int8)
       flat = numbers.reshape(-1, shape[-1])
@@ -146,24 +139,10 @@ def _blocks(path: str, more: dict) -> Iterator[dict[str, np.ndarray]]:
       yield {rules.LAYOUTS: numbers}
   except npz.DamagedError as error:
     raise rules.LAYOUT.bad(
-        path, rules.LAYOUTS, f'cannot be read ({error})') from error
+        path, f'{rules.LAYOUTS} cannot be read ({error})') from error
   more['bounds'] = FeatureStats(
       ColumnStats.of([arrays['node_feat']]),
       ColumnStats.of([np.float32(sides)])).to_json()
-
-
-def _checked(path: str) -> tuple[dict[str, np.ndarray], tuple[int, ...]]:
-  """All arrays but the layouts, and the shape of those."""
-  arrays = rules.LAYOUT.read(path)
-  try:
-    shape = npz.shape_of(path, rules.LAYOUTS)
-  except npz.DamagedError as error:
-    raise rules.LAYOUT.bad(
-        path, rules.LAYOUTS, f'cannot be read ({error})') from error
-  # Its shape without its numbers.
-  rules.LAYOUT.require({**arrays, rules.LAYOUTS: np.broadcast_to(
-      np.float32(0), shape)}, path)
-  return arrays, shape
 
 
 def _of_entry(path: str, entry: cache.Entry) -> Program:
@@ -190,26 +169,13 @@ def _of_entry(path: str, entry: cache.Entry) -> Program:
     return layouts[configs].astype(np.float32)
 
   return Program(
-      name=os.path.splitext(os.path.basename(path))[0], path=path,
+      name=tile_id_of(path),
       bounds=FeatureStats.from_json(entry.meta['bounds']), read_layouts=rows,
       **arrays)
 
 
-class Programs(Problems, Sequence):
-  """Programs in order; `where` they were read from, for messages."""
-
-  def __init__(self, members: Sequence[Program], where: str):
-    self._members, self.where = list(members), where
-
-  def __len__(self) -> int:
-    return len(self._members)
-
-  def __getitem__(self, index: int) -> Program:
-    return self._members[index]
-
-  @property
-  def names(self) -> list[str]:
-    return [program.name for program in self]
+class Programs(Problems, list):
+  """A list of programs."""
 
   @property
   def num_configs(self) -> list[int]:
@@ -217,41 +183,26 @@ class Programs(Problems, Sequence):
 
   @property
   def stats(self) -> FeatureStats:
-    """Least and largest value of each column over all of them.
-
-    Raises:
-      UserError: no column varies, so a model would see nothing.
-    """
-    node, config = (
-        ColumnStats(np.min([one.minimum for one in columns], axis=0),
-                    np.max([one.maximum for one in columns], axis=0))
-        for columns in zip(*((program.bounds.node, program.bounds.config)
-                             for program in self)))
-    for field, columns in (('node_feat', node), ('node_config_feat', config)):
-      if not columns.num_used:
-        raise UserError(
-            f'{self.where}: {field} is the same in all rows of all '
-            f'{len(self)} programs; train on data in which it varies')
-    return FeatureStats(node, config)
+    """Least and largest value of each column over all of them."""
+    return FeatureStats(*(
+        ColumnStats.joined(getattr(program.bounds, table) for program in self)
+        for table in ('node', 'config')))
 
   def select(self, mask: Sequence[bool]) -> Programs:
     """Those for which `mask` is true."""
-    return Programs([program for program, kept in zip(self, mask) if kept],
-                    self.where)
+    return Programs(program for program, kept in zip(self, mask) if kept)
 
   def with_opcodes_below(self, number: int) -> Programs:
     """The same programs, in which other opcodes are 0."""
-    return Programs([dataclasses.replace(
-        program, node_opcode=opcodes_below(number, program.node_opcode))
-                     for program in self], self.where)
+    return Programs(program.with_opcodes_below(number) for program in self)
 
-  def to_train_on(self, min_configs: int, max_configs: int,
+  def to_train_on(self, where: str, min_configs: int, max_configs: int,
                   seed: Sequence[int]) -> Programs:
     """Those with enough configurations, `Program.at_most` max_configs each."""
     rng = np.random.default_rng(seed)
-    chosen = read.with_enough_configs(self, self.where, min_configs, 'program')
-    return Programs([program.at_most(max_configs, rng) for program in chosen],
-                    self.where)
+    return Programs(
+        program.at_most(max_configs, rng) for program in
+        read.with_enough_configs(self, where, min_configs, 'program'))
 
 
 def read_collection(data_root: str, source: str, search: str, *,
@@ -263,59 +214,38 @@ def read_collection(data_root: str, source: str, search: str, *,
   Args:
     data_root: folder of the layout collections; `~` is expanded.
     source, search: 'xla' or 'nlp'; 'random' or 'default'.
-    min_configs, max_configs: see `Programs.to_train_on`.
-    cache_dir: see `read_folder`.
+    min_configs, max_configs, seed: see `Programs.to_train_on`.
+    cache_dir: see `open_program`.
     toy_data: only 5 files of each split.
-    seed: fixes what `max_configs` draws.
 
   Raises:
     UserError: a folder is missing or empty, or a file is damaged or of the
       other task.
   """
-  every = {
-      split: read_folder(folder, cache_dir=cache_dir,
-                         limit=TOY_FILES if toy_data else None)
-      for split, folder in read.split_folders(
-          data_root, (source, search)).items()}
+  folders = read.split_folders(data_root, (source, search))
+  train, valid, test = (
+      read_programs(folders[split], cache_dir=cache_dir,
+                    limit=TOY_FILES if toy_data else None)
+      for split in schema.SPLITS)
   return read.Dataset(
-      every['train'].to_train_on(
-          min_configs, max_configs, [seed, schema.SPLITS.index('train')]),
-      every['train'], every['valid'], every['test'])
+      train.to_train_on(folders['train'], min_configs, max_configs, [
+          seed, schema.SPLITS.index('train')]), train, valid, test)
 
 
-def read_folder(folder: str, *, cache_dir: str = '',
-                limit: int | None = None) -> Programs:
-  """Reads the programs of one folder, sorted by file name.
+def read_programs(path: str, *, cache_dir: str = '',
+                  limit: int | None = None) -> Programs:
+  """Reads the programs of one folder, sorted by file name, or of one file.
 
   Args:
-    folder: folder with .npz files; `~` is expanded.
-    cache_dir: keeps what is read for the next run; empty: a temporary folder
-      does, until the process ends.
-    limit: only this many files; which ones, see `data.read.find_npz`.
+    path: folder with .npz files, or one .npz file; `~` is expanded.
+    cache_dir: see `open_program`.
+    limit: only this many files; which ones, see `read.find_npz`.
 
   Raises:
-    UserError: the folder is missing or empty, or a file is damaged, of the
-      tile task, or breaks a rule of its fields.
+    UserError: there is no such path or no .npz file, or a file is damaged, of
+      the tile task, or breaks a rule of its fields.
   """
-  paths = read.find_npz(folder, limit)
-  name = os.path.basename(os.path.normpath(folder))
-  return Programs([
-      open_program(path, cache_dir)
-      for path in tqdm.tqdm(paths, desc=name, unit='program', disable=None,
-                            leave=False)], folder)
-
-
-def read_programs(path: str, *, cache_dir: str = '') -> Programs:
-  """Reads a folder of .npz files or a single one; else as `read_folder`."""
-  full = os.path.expanduser(path)
-  if os.path.isdir(full):
-    return read_folder(path, cache_dir=cache_dir)
-  if not (full.endswith('.npz') and os.path.exists(full)):
-    raise UserError(f'{path}: no such folder of .npz files, nor .npz file')
-  return Programs([open_program(full, cache_dir)], path)
-
-
-def blocks_of(number: int, at_once: int) -> Iterator[np.ndarray]:
-  """int64 [at most at_once], numbers below `number` in order."""
-  for start in range(0, number, at_once):
-    yield np.arange(start, min(start + at_once, number))
+  return Programs(
+      open_program(file, cache_dir) for file in tqdm.tqdm(
+          read.find_npz(path, limit), unit='program', disable=None,
+          desc=os.path.basename(os.path.normpath(path)), leave=False))

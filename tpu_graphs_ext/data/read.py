@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from tpu_graphs_ext.data import partition, schema
-from tpu_graphs_ext.data.partition import Partition
+from tpu_graphs_ext.data import schema
+from tpu_graphs_ext.data.kernel import Kernel, Partition, open_files
 from tpu_graphs_ext.errors import UserError, shortened
 
 # How many files of each split `toy_data` reads.
@@ -25,8 +25,6 @@ MIN_CONFIGS = 2
 
 Problems = TypeVar('Problems')  # A `Partition`, or `Programs`.
 _log = logging.getLogger(__name__)
-# (folder, min_configs) of warnings given: one process may read a split often.
-_reported = set()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,50 +45,48 @@ class Dataset(Generic[Problems]):
 def read_dataset(data_root: str, *, min_train_configs: int = -1,
                  cache_dir: str | None = None,
                  toy_data: bool = False) -> Dataset[Partition]:
-  """Reads the splits of a data root; arguments and errors as of `read_split`.
+  """Reads the splits of a data root; see `read_kernels`.
 
   Args:
     data_root: folder with the folders train, valid and test.
     min_train_configs: `min_configs` of the train split; 2 in the others.
-    cache_dir: see `read_split`.
+    cache_dir: see `read_kernels`.
     toy_data: only 100 files of each split.
   """
-  limit = TOY_FILES if toy_data else None
-  every, chosen = {}, {}
-  for split, folder in split_folders(data_root).items():
-    every[split] = _read_all(folder, cache_dir, limit)
-    chosen[split] = with_enough_configs(
-        every[split], folder,
-        min_train_configs if split == 'train' else MIN_CONFIGS)
-  return Dataset(every_train=every['train'], **chosen)
+  folders = split_folders(data_root)
+  every = {split: read_kernels(folder, min_configs=-1, cache_dir=cache_dir,
+                               limit=TOY_FILES if toy_data else None)
+           for split, folder in folders.items()}
+  return Dataset(every_train=every['train'], **{
+      split: with_enough_configs(
+          kernels, folders[split],
+          min_train_configs if split == 'train' else MIN_CONFIGS)
+      for split, kernels in every.items()})
 
 
-def read_split(folder: str, *, min_configs: int = MIN_CONFIGS,
-               cache_dir: str | None = None,
-               limit: int | None = None) -> Partition:
-  """Reads the kernels of one folder, sorted by file name.
+def read_kernels(path: str, *, min_configs: int = MIN_CONFIGS,
+                 cache_dir: str | None = None,
+                 limit: int | None = None) -> Partition:
+  """Reads the kernels of one folder, sorted by file name, or of one file.
 
   Args:
-    folder: folder with .npz files; `~` is expanded.
-    min_configs: kernels with fewer configurations are left out, with a
-      warning that names them.
-    cache_dir: keeps the arrays here for the next run, which maps them into
-      memory instead of reading; empty or None keeps nothing.
+    path: folder with .npz files, or one .npz file; `~` is expanded.
+    min_configs: kernels of a folder with fewer configurations are left out,
+      with a warning that names them.
+    cache_dir: keeps the arrays of a folder here for the next run, which maps
+      them into memory instead of reading; empty or None keeps nothing.
     limit: only this many files, before the filter; see `find_npz`.
 
   Raises:
-    UserError: the folder is missing, has no .npz file or none with enough
+    UserError: there is no such path or no .npz file, none has enough
       configurations, or a file is damaged.
   """
-  return with_enough_configs(
-      _read_all(folder, cache_dir, limit), folder, min_configs)
-
-
-def _read_all(folder: str, cache_dir: str | None,
-              limit: int | None) -> Partition:
-  return partition.open_files(
-      find_npz(folder, limit),
-      os.path.expanduser(cache_dir) if cache_dir else None)
+  paths = find_npz(path, limit)
+  if paths == [os.path.expanduser(path)]:
+    return Partition.from_kernels(map(Kernel.load, paths))
+  every = open_files(
+      paths, os.path.expanduser(cache_dir) if cache_dir else None)
+  return with_enough_configs(every, path, min_configs)
 
 
 def split_folders(data_root: str,
@@ -100,29 +96,23 @@ def split_folders(data_root: str,
   Raises:
     UserError: a folder is missing.
   """
-  root = os.path.expanduser(data_root)
-  folders = {split: os.path.join(root, *collection, split)
-             for split in schema.SPLITS}
-  missing = [split for split, folder in folders.items()
-             if not os.path.isdir(folder)]
+  root = os.path.join(os.path.expanduser(data_root), *collection)
+  folders = {split: os.path.join(root, split) for split in schema.SPLITS}
+  missing = [folder for folder in folders.values() if not os.path.isdir(folder)]
   if missing:
-    task = ' --task layout' if collection else ''
-    which = (f'; {", ".join(missing)} not found'
-             if len(missing) < len(folders) else '')
+    flag, flags = (' --task layout', ', --source or --search'
+                   ) if collection else ('', '')
     raise UserError(
-        f'{data_root}: {_what_is_there(root)}, but a data root has the folders '
-        f'{"/".join([*collection, "train"])}, valid and test{which}. Name '
-        f'another --data_root'
-        f'{", --source or --search" if collection else ""}, or make sample '
-        f'data with `tpu-graphs-ext sample-data{task} --out DIR`')
+        f'{missing[0]}: does not exist; a data root has the folders '
+        f'{"/".join([*collection, "train"])}, valid and test. Name another '
+        f'--data_root{flags}, or make sample data '
+        f'with `tpu-graphs-ext sample-data{flag} --out DIR`')
   return folders
 
 
 def with_enough_configs(every: Problems, where: str, min_configs: int,
                         what: str = 'kernel') -> Problems:
-  """The kernels or programs with enough configurations.
-
-  Warns of those left out, once a process: `where` is where they were read.
+  """The kernels or programs with enough configurations; warns of the others.
 
   Raises:
     UserError: none has enough.
@@ -134,42 +124,35 @@ def with_enough_configs(every: Problems, where: str, min_configs: int,
     raise UserError(
         f'{where}: none of {len(every)} {what}s has {min_configs} or more '
         f'configurations (the largest has {max(every.num_configs)}); use '
-        + 'a smaller --configs, or ' * (min_configs > 2) + 'other data')
+        'a smaller --configs, or other data')
   skipped = every.select(~enough).names
-  if (where, min_configs) not in _reported:
-    _reported.add((where, min_configs))
-    _log.warning(
-        '%s: left out %d of %d %ss with fewer than %d configurations: %s',
-        where, len(skipped), len(every), what, min_configs, shortened(skipped))
-    _log.debug('%s: left out %s', where, ' '.join(skipped))
+  _log.warning(
+      '%s: left out %d of %d %ss with fewer than %d configurations: %s',
+      where, len(skipped), len(every), what, min_configs, shortened(skipped))
   return every.select(enough)
 
 
-def find_npz(folder: str, limit: int | None = None) -> list[str]:
-  """Paths of a folder's .npz files, sorted; at least one.
+def find_npz(path: str, limit: int | None = None) -> list[str]:
+  """Paths of a folder's .npz files, sorted, or of the one that is given.
 
   Args:
-    folder: the folder; `~` is expanded.
+    path: a folder or .npz file; `~` is expanded.
     limit: only this many, those that the file system lists first: the same
       ones that the baseline's --toy_data takes of this folder. A copy of the
       folder may list others first.
 
   Raises:
-    UserError: the folder is missing or has none.
+    UserError: there is no such path, or no .npz file.
   """
-  full = os.path.expanduser(folder)
-  names = ([name for name in os.listdir(full) if name.endswith('.npz')]
-           if os.path.isdir(full) else [])
+  full = os.path.expanduser(path)
+  if full.endswith('.npz') and os.path.exists(full):
+    return [full]
+  there = os.listdir(full) if os.path.isdir(full) else []
+  names = [name for name in there if name.endswith('.npz')]
   if not names:
-    raise UserError(f'{folder}: {_what_is_there(full)}; expected .npz files')
+    found = (f'holds {shortened(sorted(there))}' if there else
+             'is empty or not a folder' if os.path.exists(full) else
+             'does not exist')
+    raise UserError(f'{path}: {found}; expected a folder of .npz files, or '
+                    'an .npz file')
   return [os.path.join(full, name) for name in sorted(names[:limit])]
-
-
-def _what_is_there(folder: str) -> str:
-  """Says what a folder holds instead of what was expected."""
-  if not os.path.exists(folder):
-    return 'does not exist'
-  if not os.path.isdir(folder):
-    return 'is not a folder'
-  names = sorted(os.listdir(folder))
-  return f'holds {shortened(names)}' if names else 'is empty'

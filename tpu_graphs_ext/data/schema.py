@@ -7,6 +7,7 @@ https://github.com/google-research-datasets/tpu_graphs
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 SPLITS = ('train', 'valid', 'test')
@@ -33,14 +34,9 @@ class Field(NamedTuple):
 # ------------------------------------------------------------- columns
 
 
-def _numbered(name: str, count: int, *totals: str) -> list:
+def _numbered(name: str, count: int, *totals: str) -> list[str]:
   """name_0 .. name_<count - 1>, then name_<total> for each total."""
-  suffixes = [*map(str, range(count)), *totals]
-  return [f'{name}_{suffix}' for suffix in suffixes]
-
-
-def _named(prefix: str, *names: str) -> list:
-  return [f'{prefix}_{name}' for name in names]
+  return [f'{name}_{suffix}' for suffix in (*range(count), *totals)]
 
 
 MAX_DIMS = 6  # Dimensions that have a column of their own, in most groups.
@@ -77,13 +73,12 @@ _NODE_GROUPS = {
            'base_dilation': ('sum', 'product'),
            'window_reversal': ('true_count', 'false_count'),
        }.items()},
-    'convolution_dim_numbers': _named(
-        'convolution_dim_numbers',
+    'convolution_dim_numbers': [f'convolution_dim_numbers_{name}' for name in (
         'input_batch_dim', 'input_feature_dim',
         *_numbered('input_spatial_dims', MAX_SPATIAL_DIMS),
         'kernel_input_feature_dim', 'kernel_output_feature_dim',
         *_numbered('kernel_spatial_dims', MAX_SPATIAL_DIMS),
-        'output_batch_dim', 'output_feature_dim'),
+        'output_batch_dim', 'output_feature_dim')],
     'feature_group_count': ['feature_group_count'],
     'batch_group_count': ['batch_group_count'],
     **{name: _numbered(name, MAX_SLICE_DIMS, 'sum', 'product')
@@ -104,39 +99,33 @@ _LAYOUT_CONFIG_GROUPS = {name: _numbered(name, MAX_DIMS)
                                       'kernel_layout')}
 
 
-def _flatten(groups: dict) -> tuple:
-  return tuple(name for names in groups.values() for name in names)
-
-
-def _slices(groups: dict) -> dict:
+def _slices(groups: dict[str, list[str]]) -> dict[str, slice]:
   """Group -> slice of its columns."""
-  slices, start = {}, 0
-  for group, names in groups.items():
-    slices[group] = slice(start, start + len(names))
-    start += len(names)
-  return slices
+  ends = itertools.accumulate(map(len, groups.values()))
+  return {group: slice(end - len(groups[group]), end)
+          for group, end in zip(groups, ends)}
 
 
-def _positions(names: tuple) -> dict:
-  return {name: position for position, name in enumerate(names)}
+def _columns(groups: dict[str, list[str]]) -> tuple[str, ...]:
+  return tuple(itertools.chain.from_iterable(groups.values()))
 
 
 # Columns of `node_feat`. `_<i>` is dimension i, 0 where there is none; `_sum`
 # and `_product` are over all dimensions, also those without a column. Over
 # no dimensions the sum is 0 and the product 1.
-NODE_FEATURES = _flatten(_NODE_GROUPS)
-NODE_COLUMN = _positions(NODE_FEATURES)
+NODE_FEATURES = _columns(_NODE_GROUPS)
+NODE_COLUMN = {name: i for i, name in enumerate(NODE_FEATURES)}
 NODE_GROUPS = _slices(_NODE_GROUPS)
 
 # Columns of `config_feat`: tile sizes, most major physical dimension first, in
 # layout tiles (see hlo/tiles.py). Over no dimensions the product is 0.
-CONFIG_FEATURES = _flatten(_CONFIG_GROUPS)
-CONFIG_COLUMN = _positions(CONFIG_FEATURES)
+CONFIG_FEATURES = _columns(_CONFIG_GROUPS)
+CONFIG_COLUMN = {name: i for i, name in enumerate(CONFIG_FEATURES)}
 CONFIG_GROUPS = _slices(_CONFIG_GROUPS)
 
 # Columns of `node_config_feat`: dimension numbers, most minor first; -1 where
 # there is none. A layout of -1 only leaves the choice to the compiler.
-LAYOUT_CONFIG_FEATURES = _flatten(_LAYOUT_CONFIG_GROUPS)
+LAYOUT_CONFIG_FEATURES = _columns(_LAYOUT_CONFIG_GROUPS)
 LAYOUT_CONFIG_GROUPS = _slices(_LAYOUT_CONFIG_GROUPS)
 LAYOUT_PADDING = -1
 

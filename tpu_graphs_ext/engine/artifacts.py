@@ -187,6 +187,8 @@ def read_run_file(path: str) -> dict[str, Any]:
         raise ValueError(
             f'its {field} must be {rule}; it is {repr(value)[:100]}')
     parse_model_kwargs(run_info['args']['model_kwargs_json'])
+    if 'feature_stats' in run_info:
+      FeatureStats.from_json(run_info['feature_stats'])
   except (OSError, EOFError, ValueError, UserError, zlib.error) as error:
     raise UserError(
         f'{path}: cannot be read as a run file ({error}); copy it again from '
@@ -214,12 +216,6 @@ def _rules(run_info: Any) -> Iterator[tuple[str, Any, bool, str]]:
   opcodes = run_info.get('opcodes', [])
   yield 'opcodes', opcodes, isinstance(opcodes, list) and all(
       type(opcode) is int for opcode in opcodes), 'a list of whole numbers'
-  if has_stats:
-    stats = FeatureStats.from_json(run_info['feature_stats'])
-    for name, columns in vars(stats).items():
-      least, most = columns.minimum, columns.maximum
-      yield (f'feature_stats of {name}', columns, least.size and (
-          least <= most).all(), 'the minimum and maximum of some columns')
 
 
 def load_model(run: Run, num_ops: int, sample_graph: Any,

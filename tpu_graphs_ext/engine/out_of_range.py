@@ -68,6 +68,7 @@ def of_rows(stats: ColumnStats, tile_id: str, table: str,
   """The columns of one table, float32 [rows, columns], out of their range."""
   rows, outside, least, largest = 0, 0, np.inf, -np.inf
   for block in blocks:
+    stats.require_columns(block, table)
     rows += len(block)
     least = np.minimum(least, block.min(axis=0))
     largest = np.maximum(largest, block.max(axis=0))
@@ -86,7 +87,6 @@ def of_rows(stats: ColumnStats, tile_id: str, table: str,
 
 def warn(ranker: Ranker, problems: Problems) -> None:
   """Warns of values that the model was not trained on, a line a column."""
-  ranker.task.check_columns(problems, ranker.stats)
   warn_of([found for problem in problems
            for found in of_problem(ranker, problem)],
           len(problems), ranker.name, ranker.task.problem)

@@ -113,7 +113,7 @@ class Results:
     return {
         self.PROBLEMS: summary.problems, **nested(summary.means),
         'interval': nested({
-            column: self.interval_json(*summary.interval(column))
+            column: interval_json(*summary.interval(column))
             for *_, column in columns_of(self.INTERVALS, self.ks)})}
 
   def problems_json(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def to_json(evaluations: Sequence[Results]) -> Any:
   for one, content in zip(evaluations, contents):
     content['differences'] = [
         {'to': other.model_dir, **nested({
-            column: one.difference_json(*one.mean.minus(column, other.mean))
+            column: difference_json(*one.mean.minus(column, other.mean))
             for *_, column in columns_of(one.COMPARED, one.ks)})}
         for other in evaluations if other is not one]
   return contents
@@ -187,6 +187,14 @@ def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
         name in BY_K and k.isdigit()) else (found, column)
     place[key] = or_none(value)
   return found
+
+
+def interval_json(low: float, high: float) -> Any:
+  return None if math.isnan(low) else [low, high]
+
+
+def difference_json(mean: float, low: float, high: float) -> dict[str, Any]:
+  return {'mean': or_none(mean), 'interval': interval_json(low, high)}
 
 
 def or_none(value: Any) -> Any:

@@ -92,11 +92,9 @@ class Ranker:
   def read(self, loading: Loading, split: str,
            data: str = '') -> tuple[str, tasks.Problems]:
     """The problems in `data`, else a split; and where they were read from."""
-    if data:
-      return data, self.task.read(data, loading)
-    collection = self.task.collection(self.args, loading)
-    return (os.path.join(loading.data_root, *collection, split),
-            self.task.read_split(loading, collection, split))
+    source = data or os.path.join(
+        loading.data_root, *self.task.collection(self.args, loading), split)
+    return source, self.task.read(source, loading)
 
   def score_all(self, problems: tasks.Problems, what: str) -> Iterator[
       tuple[tasks.Problem, Scores]]:
@@ -105,7 +103,6 @@ class Ranker:
     `what` stands beside the progress bar. Raises UserError unless the problems
     have the columns of the training data, and all scores are finite.
     """
-    self.task.check_columns(problems, self.stats)
     problems = self._with_known_opcodes(problems)
     workers = min(os.cpu_count() or 1, self.task.scored_at_once)
     bar = tqdm(desc=what, total=len(problems), unit=self.task.problem,
@@ -129,9 +126,8 @@ class Ranker:
 
   def prepared(self, problem: tasks.Problem) -> tasks.Problem:
     """One problem with opcodes that the model knows; checks its columns."""
-    problems = self.task.problems([problem])
-    self.task.check_columns(problems, self.stats)
-    return next(iter(self._with_known_opcodes(problems)))
+    self.stats.node.require_columns(problem.node_feat, 'node_feat')
+    return self._with_known_opcodes(problem)
 
   def scored(self, problem: tasks.Problem) -> Scores:
     """Scores and duplicates of one problem; errors as of `score_all`."""

@@ -12,8 +12,8 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tpu_graphs_ext.data import read
+from tpu_graphs_ext.data.kernel import Problem, Problems
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.problem import Problem, Problems
 from tpu_graphs_ext.engine import results
 from tpu_graphs_ext.engine.settings import Loading, Training
 
@@ -46,10 +46,6 @@ class Task(Protocol):
   def read(self, path: str, loading: Loading) -> Problems:
     """The problems in a folder or file, or a UserError."""
 
-  def read_split(self, loading: Loading, collection: Sequence[str],
-                 split: str) -> Problems:
-    """A split of a collection below `loading.data_root`, or a UserError."""
-
   def collection(self, args: Mapping[str, Any],
                  loading: Optional[Loading] = None) -> tuple[str, ...]:
     """Folders between data root and splits, of a run or as in `loading`."""
@@ -71,14 +67,8 @@ class Task(Protocol):
       first_epoch: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     """Batches to train on and to validate on, one pass an epoch."""
 
-  def check_columns(self, problems: Problems, stats: FeatureStats) -> None:
-    """Raises UserError unless the features have the columns of `stats`."""
-
   def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
     """A graph of one node, to build a model's variables with."""
-
-  def problems(self, members: Sequence[Problem]) -> Problems:
-    """Joins several problems."""
 
   def graphs(self, problem: Problem,
              stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
@@ -87,6 +77,7 @@ class Task(Protocol):
   def all_graphs(self, problems: Problems, stats: FeatureStats
                  ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
     """`graphs` of each problem, in order."""
+    return (self.graphs(problem, stats) for problem in problems)
 
   def config_rows(self, problem: Problem,
                   stats: FeatureStats) -> Iterable[np.ndarray]:

@@ -106,9 +106,8 @@ def measure(groups: Sequence[Group], data: str, loading: LoadSettings,
       collection = task.collection(run.info['args'], own)
       source = data or os.path.join(own.data_root, *collection, 'valid')
       if not found:
-        read = task.read(source, own) if data else task.read_split(
-            own, collection, 'valid')
-        found = Comparison(task, source, evaluate.labelled(read, source, task))
+        found = Comparison(task, source, evaluate.labelled(
+            task.read(source, own), source, task))
       if source != found.source:
         raise UserError(
             f'its data is {source}, so it is not compared with runs on '

@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 import tpu_graphs_ext
 from tpu_graphs_ext import files, load_models
+from tpu_graphs_ext.data import read
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.engine import (
   artifacts,
@@ -37,7 +38,6 @@ from tpu_graphs_ext.hlo import libtpu
 from tpu_graphs_ext.serving import cost_model, kernel_sources, tile_search
 from tpu_graphs_ext.sweep import pool, storage
 from tpu_graphs_ext.sweep.storage import Found, local_copy
-from tpu_graphs_ext.tasks import kernel_inputs
 
 _log = logging.getLogger(__name__)
 
@@ -248,9 +248,7 @@ def _lines_of(settings: Settings, file: Found) -> Iterator[bytes]:
 def _listed(settings: Settings, name: str, path: str) -> Iterator[Any]:
   """Rows of the tiles that a file lists, or errors of single kernels."""
   ranker, program = loaded(settings)
-  partition = kernel_inputs.read_kernels(path, min_configs=1)
-  ranker.stats.check_columns(partition)
-  for kernel in partition:
+  for kernel in read.read_kernels(path, min_configs=1):
     try:
       ranking = program.rank(kernel, top=settings.top_k or kernel.num_configs)
       yield settings.row(

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tpu_graphs_ext.data import read, schema
+from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine.settings import (
   StatsSettings,
   Training,
@@ -27,6 +27,8 @@ ARGUMENT = 'feature_stats'
 TILES = ('layout tiles', 'elements')  # What tile bounds can count.
 # In layout tiles, the largest tile has a smaller share of a tensor's elements.
 _LEAST_PART = 0.02
+_TILE = schema.CONFIG_COLUMN['output_bounds_product']
+_TENSOR = schema.NODE_COLUMN['shape_dimensions_product']
 
 _Settings = TypeVar('_Settings', bound=Training)
 
@@ -41,16 +43,12 @@ def model_kwargs_json(settings: StatsSettings) -> str:
       a JSON object.
   """
   kwargs = parse_model_kwargs(settings.model_kwargs_json)
-  every = read.read_split(
-      os.path.join(settings.data_root, 'train'), min_configs=-1,
-      cache_dir=settings.cache_dir,
+  folder = os.path.join(settings.data_root, 'train')
+  every = read.read_kernels(
+      folder, min_configs=-1, cache_dir=settings.cache_dir,
       limit=read.TOY_FILES if settings.toy_data else None)
-  enough = every.num_configs >= settings.configs
-  if not enough.any():
-    raise UserError(
-        f'{os.path.join(settings.data_root, "train")}: no kernel has '
-        f'--configs={settings.configs} or more configurations; lower --configs')
-  stats = FeatureStats.of_partition(every.select(enough))
+  stats = FeatureStats.of_partition(
+      read.with_enough_configs(every, folder, settings.configs))
   return json.dumps(_with_stats(kwargs, of_kernels(stats, every)),
                     separators=(',', ':'))
 
@@ -97,33 +95,22 @@ def of_kernels(stats: FeatureStats, every: Partition) -> dict[str, Any]:
   one. Where the two differ, both are stored, unless their columns differ: then
   those scripts cannot run.
   """
-  stored = {**stats.to_json(), 'tiles': what_tiles_count(every)}
-  of_all = FeatureStats.of_partition(every)
-  same_columns = all(
-      np.array_equal(a.used, b.used)
-      for a, b in ((stats.node, of_all.node), (stats.config, of_all.config)))
-  if same_columns and of_all.to_json() != stats.to_json():
-    stored['all_kernels'] = of_all.to_json()
-  return stored
+  stored, of_all = stats.to_json(), FeatureStats.of_partition(every).to_json()
+  found = {**stored, 'tiles': what_tiles_count(every)}
+  if of_all != stored and all(
+      of_all[table]['used'] == stored[table]['used'] for table in stored):
+    found['all_kernels'] = of_all
+  return found
 
 
 def what_tiles_count(every: Partition) -> str:
   """'elements' or 'layout tiles': see `_count_elements` of models.py."""
-  tile = _largest(
-      every, 'config', schema.CONFIG_COLUMN['output_bounds_product'])
-  tensor = _largest(
-      every, 'node', schema.NODE_COLUMN['shape_dimensions_product'])
-  parts = tile / np.maximum(1.0, tensor)
+  if (every.config_feat.shape[1] <= _TILE
+      or every.node_feat.shape[1] <= _TENSOR):
+    return TILES[0]
+  parts = np.array([
+      float(tiles[:, _TILE].max()) / max(1.0, float(nodes[:, _TENSOR].max()))
+      for tiles, nodes in zip(every.blocks('config_feat'),
+                              every.blocks('node_feat'))])
   parts = parts[parts > 0]
   return TILES[bool(len(parts) and np.median(parts) > _LEAST_PART)]
-
-
-def _largest(every: Partition, name: str, column: int) -> np.ndarray:
-  """float64 [kernels]: largest value of a column; 0 without that column."""
-  table = getattr(every, f'{name}_feat')
-  start, number = (getattr(every, f'{name}_start'),
-                   getattr(every, f'num_{name}s'))
-  if column >= table.shape[1]:
-    return np.zeros(len(start))
-  return np.array([table[first:first + rows, column].max(initial=0)
-                   for first, rows in zip(start, number)], float)

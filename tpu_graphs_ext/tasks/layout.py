@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
@@ -14,13 +15,16 @@ from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data import programs, schema
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.programs import Program, Programs
-from tpu_graphs_ext.engine import compiled_model, evaluate, task
-from tpu_graphs_ext.tasks import (
-  feature_stats,
-  layout_batches,
-  layout_results,
-  layout_settings,
+from tpu_graphs_ext.engine import (
+  compiled_model,
+  evaluate,
+  metrics,
+  output_paths,
+  results,
+  scoring,
+  task,
 )
+from tpu_graphs_ext.tasks import feature_stats, layout_batches, layout_settings
 from tpu_graphs_ext.tasks.layout_settings import (
   LayoutLoadSettings,
   LayoutTrainSettings,
@@ -32,12 +36,75 @@ _CHUNK_FLOATS = 1 << 24
 _BLOCK_FLOATS = 1 << 22  # Of layouts that are counted at once.
 
 
+def row_of(program: Program, scores: scoring.Scores,
+           ks: Sequence[int] = layout_settings.TOP_KS) -> dict[str, Any]:
+  """Measures of one labelled program with a model's scores.
+
+  Returns:
+    program: its name.
+    nodes, configurable, configs: number of nodes, of those with layouts, and
+      of configurations.
+    runtimes: number of distinct runtimes; few bound tau away from 1.
+    kendall: Kendall's tau-b of the runtimes and the places in the model's order
+      of all configurations, as in the organisers' `layout_evaluate.py`. An
+      order has no ties; equal runtimes are corrected for. NaN where all are.
+    opa: share of the pairs of different runtime that the scores order alike;
+      NaN where all runtimes are equal.
+    slowdown_<k>: how much slower the fastest of the first k configurations is
+      than the fastest of all.
+    random_<k>: the expected slowdown of k drawn at random.
+  """
+  runtime, order = program.runtime_rel, scores.order
+  return {
+      'program': program.name,
+      'nodes': program.num_nodes,
+      'configurable': program.num_configurable,
+      'configs': program.num_configs,
+      'runtimes': len(np.unique(runtime)),
+      'kendall': metrics.pair_agreement(runtime, np.argsort(order))[1],
+      'opa': metrics.pair_agreement(runtime, scores.given)[0],
+      **{f'slowdown_{k}': metrics.slowdown_of(runtime, order[:k])
+         for k in ks},
+      **{f'random_{k}': metrics.random_slowdown(runtime, scores.repeats, k)
+         for k in ks}}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation(results.Results):
+  """Measures of all programs of one source, by one model; see `row_of`."""
+  NAME, PROBLEMS = 'program', 'programs'
+  INTERVALS = COMPARED = ('kendall', 'opa', 'slowdown')
+  NOTES = (
+      "tau: Kendall's tau-b of the runtimes and the model's order; higher is "
+      'better.',
+      'top-k %: how much slower the fastest of the first k configurations is '
+      'than the fastest of all.',
+      '[low, high]: 95 % bootstrap interval of the mean; too narrow for a '
+      'handful of programs.')
+  CSV = output_paths.Text(
+      '--csv', 'model_dir,data,program,nodes,configurable,configs,runtimes,'
+      'kendall,opa', 'CSV of evaluate --task layout')
+
+  def to_json(self) -> dict[str, Any]:
+    return {'model_dir': self.model_dir, 'data': self.data,
+            'mean': self.summary_json(self.mean),
+            'programs': self.problems_json()}
+
+  def blocks(self, by_kernel: bool) -> list[list[str]]:
+    ks, measures = self.ks, (*self.COMPARED, 'random')
+    rows = [('', 'nodes', 'configs', *results.heads(measures, ks))]
+    rows += [(row['program'], f'{row["nodes"]:,}', f'{row["configs"]:,}',
+              *results.cells(row, measures, ks))
+             for row in self.rows.to_dict('records')]
+    rows.append(('mean', '', '', *results.cells(self.mean, measures, ks)))
+    return [[f'{self.model_dir} on {self.data}'], results.aligned(rows)]
+
+
 class LayoutTask(task.Task):
   """See `Task`."""
   name, problem = 'layout', 'program'
   loading = LayoutLoadSettings
-  evaluation = layout_results.Evaluation
-  row_of = staticmethod(layout_results.row_of)
+  evaluation, row_of = Evaluation, staticmethod(row_of)
   top_ks = layout_settings.TOP_KS
   final = (('slowdown', 'final_error'), ('kendall', 'final_kendall'),
            ('opa', 'final_opa'))
@@ -48,13 +115,8 @@ class LayoutTask(task.Task):
   has_duplicates = False
 
   def read(self, path: str, loading: LayoutLoadSettings) -> Programs:
-    return programs.read_programs(path, cache_dir=loading.cache_dir)
-
-  def read_split(self, loading: LayoutLoadSettings, collection: Sequence[str],
-                 split: str) -> Programs:
-    return programs.read_folder(
-        os.path.join(loading.data_root, *collection, split),
-        cache_dir=loading.cache_dir,
+    return programs.read_programs(
+        path, cache_dir=loading.cache_dir,
         limit=programs.TOY_FILES if loading.toy_data else None)
 
   def collection(self, args: Mapping[str, Any],
@@ -79,15 +141,18 @@ class LayoutTask(task.Task):
         min_configs=settings.configs, max_configs=settings.max_configs,
         cache_dir=settings.cache_dir, toy_data=settings.toy_data,
         seed=settings.seed or 0)
-    for split in (data.train, data.valid) + (
-        (data.test,) if settings.test_mode == 'metrics' else ()):
-      evaluate.require_labels(split, split.where, self)
+    where = os.path.join(settings.data_root, settings.source, settings.search)
+    labelled = schema.SPLITS if settings.test_mode == 'metrics' else (
+        schema.SPLITS[:2])
+    for split in labelled:
+      evaluate.require_labels(
+          getattr(data, split), os.path.join(where, split), self)
     validated = data.valid.to_train_on(
-        settings.configs, settings.max_configs,
+        os.path.join(where, 'valid'), settings.configs, settings.max_configs,
         [settings.seed or 0, schema.SPLITS.index('valid')])
     if settings.validate_batches >= 0:
-      number = settings.validate_batches * settings.batch
-      validated = Programs(validated[:number], validated.where)
+      validated = Programs(
+          validated[:settings.validate_batches * settings.batch])
     stats = data.train.stats
     if takes_stats:
       settings = feature_stats.given_to_model(
@@ -112,17 +177,11 @@ class LayoutTask(task.Task):
     ), layout_batches.training_dataset(
         splits.validated, splits.stats, keep_nodes=-1, shuffle=False, **sizes)
 
-  def check_columns(self, problems: Programs, stats: FeatureStats) -> None:
-    for program in problems:
-      stats.node.apply(program.node_feat[:0], 'node_feat')
-
   def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
-    # Of two configurations.
-    rows = np.broadcast_to(stats.config.minimum,
-                           (2, 1, len(stats.config.minimum)))
+    rows = np.tile(stats.config.minimum, (2, 1, 1))  # Of two configurations.
     return layout_batches.program_graph(
         Program(
-            name='sample', path='', node_feat=stats.node.minimum[np.newaxis],
+            name='sample', node_feat=stats.node.minimum[np.newaxis],
             node_opcode=np.zeros(1, np.uint8),
             edge_index=np.zeros((0, 2), np.int64),
             node_config_ids=np.zeros(1, np.int64),
@@ -130,29 +189,26 @@ class LayoutTask(task.Task):
             read_layouts=lambda configs: rows[configs]),
         np.arange(2), stats)
 
-  def problems(self, members: Sequence[Program]) -> Programs:
-    return Programs(members, '')
-
   def graphs(self, problem: Program,
              stats: FeatureStats) -> Iterator[tfgnn.GraphTensor]:
-    at_once = max(1, _CHUNK_FLOATS // (
-        problem.num_configurable * stats.config.num_used))
-    for configs in programs.blocks_of(problem.num_configs, at_once):
+    for configs in _blocks(problem, _CHUNK_FLOATS):
       yield layout_batches.program_graph(problem, configs, stats)
-
-  def all_graphs(self, problems: Programs, stats: FeatureStats
-                 ) -> Iterable[Iterable[tfgnn.GraphTensor]]:
-    return (self.graphs(problem, stats) for problem in problems)
 
   def config_rows(self, problem: Program,
                   stats: FeatureStats) -> Iterable[np.ndarray]:
     bounds = problem.bounds.config
     if (bounds.minimum < stats.config.minimum).any() or (
         bounds.maximum > stats.config.maximum).any():
-      columns = bounds.minimum.size
-      at_once = max(1, _BLOCK_FLOATS // (problem.num_configurable * columns))
-      for configs in programs.blocks_of(problem.num_configs, at_once):
-        yield problem.layouts(configs).reshape(-1, columns)
+      for configs in _blocks(problem, _BLOCK_FLOATS):
+        yield problem.layouts(configs).reshape(-1, len(bounds.minimum))
+
+
+def _blocks(problem: Program, floats: int) -> list[np.ndarray]:
+  """Configurations in order, int64, with about so many numbers in layouts."""
+  at_once = max(1, floats // (
+      problem.num_configurable * len(problem.bounds.config.minimum)))
+  return np.split(np.arange(problem.num_configs),
+                  range(at_once, problem.num_configs, at_once))
 
 
 TASK = LayoutTask()

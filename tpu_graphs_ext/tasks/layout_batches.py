@@ -26,6 +26,7 @@ import tensorflow_gnn as tfgnn
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.data.programs import Program, Programs
 from tpu_graphs_ext.tasks.tile_batches import (
+  Arrays,
   array_signature,
   generated,
   joined,
@@ -48,8 +49,9 @@ def training_dataset(
     shuffle: bool = True) -> tf.data.Dataset:
   """Batches of programs with a few configurations each, and their labels.
 
-  Each pass draws the order of the programs, configurations of each, fast ones
-  with higher probability (`drawn`), and one training segment of at most
+  Each pass over the dataset is one epoch. It draws a new order of the programs
+  and of each program `num_configs` configurations, without replacement, fast
+  ones with a higher probability (`drawn`), and one training segment of at most
   `keep_nodes` nodes, in the order of the file; -1 selects all. The last batch
   may be smaller. Only drawn configurations are read.
 
@@ -65,7 +67,7 @@ def training_dataset(
   """
   epochs = itertools.count(first_epoch)
 
-  def one_epoch(programs: Programs) -> Iterator[dict[str, np.ndarray]]:
+  def one_epoch(programs: Programs) -> Iterator[Arrays]:
     return epoch_arrays(
         programs, stats, [next(epochs) if shuffle else 0, seed], batch_size,
         num_configs, keep_nodes, shuffle)
@@ -83,7 +85,7 @@ def training_dataset(
 def epoch_arrays(
     programs: Programs, stats: FeatureStats, seed: Sequence[int],
     batch_size: int, num_configs: int, keep_nodes: int,
-    shuffle: bool) -> Iterator[dict[str, np.ndarray]]:
+    shuffle: bool) -> Iterator[Arrays]:
   """The batches of one pass; see `training_dataset`."""
   rng, number = np.random.default_rng(seed), len(programs)
   order = rng.permutation(number) if shuffle else np.arange(number)
@@ -119,67 +121,64 @@ def segment(rng: np.random.Generator, num_nodes: int,
 
 
 def batch_arrays(programs: Sequence[Program], configs: Sequence[np.ndarray],
-                 segments: Sequence[slice],
-                 stats: FeatureStats) -> dict[str, np.ndarray]:
+                 segments: Sequence[slice], stats: FeatureStats) -> Arrays:
   """Reads and joins the arrays of a batch, for `graph_tensor`.
 
   For each program, `configs` int64 [c] are its configurations, and `segments`
   its selected nodes.
   """
-  num_nodes = _counts(programs, 'num_nodes')
-  num_edges = _counts(programs, 'num_edges')
-  num_configurable = _counts(programs, 'num_configurable')
-  first_node = np.cumsum(num_nodes) - num_nodes
-  selected = np.zeros(num_nodes.sum(), bool)
-  for first, nodes in zip(first_node, segments):
-    selected[first + nodes.start:first + nodes.stop] = True
-  edges = np.concatenate([program.edge_index for program in programs])
-  edges = (edges + np.repeat(first_node, num_edges)[:, np.newaxis]).astype(
+  def counts(what: str) -> np.ndarray:
+    return np.array([getattr(program, what) for program in programs], np.int32)
+
+  def whole(name: str) -> np.ndarray:
+    return np.concatenate([getattr(program, name) for program in programs])
+
+  def per_program(kept: np.ndarray, graph: np.ndarray) -> np.ndarray:
+    return np.bincount(graph[kept], minlength=len(programs)).astype(np.int32)
+
+  nodes, feeds, configurable = (counts(f'num_{what}') for what in (
+      'nodes', 'edges', 'configurable'))
+  node_graph, feed_graph, config_graph = (
+      np.repeat(np.arange(len(programs), dtype=np.int32), number)
+      for number in (nodes, feeds, configurable))
+  first_node = np.cumsum(nodes) - nodes
+  selected = np.zeros(nodes.sum(), bool)
+  for first, part in zip(first_node, segments):
+    selected[first + part.start:first + part.stop] = True
+  edges = (whole('edge_index') + first_node[feed_graph, np.newaxis]).astype(
       np.int32)
-  ids = np.concatenate([program.node_config_ids for program in programs])
-  ids = (ids + np.repeat(first_node, num_configurable)).astype(np.int32)
+  ids = (whole('node_config_ids') + first_node[config_graph]).astype(np.int32)
   in_segment, is_sampled = selected[edges].all(axis=1), selected[ids]
-  number = np.arange(len(programs), dtype=np.int32)
-  edge_graph = np.repeat(number, num_edges)
-  config_graph = np.repeat(number, num_configurable)
   return {
-      'op': np.concatenate([program.node_opcode for program in programs]),
+      'op': whole('node_opcode'),
       'op_feats': np.concatenate([
           stats.node.apply(program.node_feat, 'node_feat')
           for program in programs]),
       'selected': selected,
-      'op_sizes': num_nodes,
-      'op_graph': np.repeat(number, num_nodes),
+      'op_sizes': nodes,
+      'op_graph': node_graph,
       'consumer': edges[:, 0],
       'producer': edges[:, 1],
-      'feed_sizes': num_edges,
+      'feed_sizes': feeds,
       'sampled_consumer': edges[in_segment, 0],
       'sampled_producer': edges[in_segment, 1],
-      'sampled_feed_sizes': _sizes(edge_graph[in_segment], len(programs)),
+      'sampled_feed_sizes': per_program(in_segment, feed_graph),
       'config_feats': np.concatenate([
           _config_feats(program, chosen, stats)
           for program, chosen in zip(programs, configs)]),
       'config_node': ids,
-      'nconfig_sizes': num_configurable,
+      'nconfig_sizes': configurable,
       'nconfig_graph': config_graph,
       'sampled_config': np.flatnonzero(is_sampled).astype(np.int32),
-      'sampled_config_sizes': _sizes(config_graph[is_sampled], len(programs)),
+      'sampled_config_sizes': per_program(is_sampled, config_graph),
       'graph_id': np.array(
           [program.name.encode() for program in programs], object),
       'runtimes': np.stack([program.runtime_ns[chosen]
                             for program, chosen in zip(programs, configs)]),
       'kept_node_ratio': np.float32([
-          (nodes.stop - nodes.start) / program.num_nodes
-          for nodes, program in zip(segments, programs)]),
+          (part.stop - part.start) / program.num_nodes
+          for part, program in zip(segments, programs)]),
   }
-
-
-def _counts(programs: Sequence[Program], what: str) -> np.ndarray:
-  return np.array([getattr(program, what) for program in programs], np.int32)
-
-
-def _sizes(graph: np.ndarray, number: int) -> np.ndarray:
-  return np.bincount(graph, minlength=number).astype(np.int32)
 
 
 def _config_feats(program: Program, configs: np.ndarray,
@@ -193,37 +192,31 @@ def _config_feats(program: Program, configs: np.ndarray,
 
 def graph_tensor(arrays: dict[str, tf.Tensor]) -> tfgnn.GraphTensor:
   """Names the arrays of a batch as the baseline's graph does."""
-  arrays = {name: tf.convert_to_tensor(array)
-            for name, array in arrays.items()}
-  one_each = tf.ones_like(arrays['op_sizes'])
+  of = {name: tf.convert_to_tensor(array) for name, array in arrays.items()}
+  one_each = tf.ones_like(of['op_sizes'])
+  sampled = of['sampled_config']
 
-  def ids(name):
-    return tf.range(tf.size(arrays[name]))
-
-  def edges(sizes, source, target):
-    return arrays[sizes + '_sizes'], source, target
+  def all_of(name):
+    return tf.range(tf.size(of[name]))
 
   return joined(
       one_each, {
-          'op': (arrays['op_sizes'], {
-              'op': arrays['op'], 'feats': arrays['op_feats'],
-              'selected': arrays['selected']}),
-          'nconfig': (arrays['nconfig_sizes'],
-                      {'feats': arrays['config_feats']}),
-          'g': (one_each, {name: arrays[name] for name in (
+          'op': (of['op_sizes'], {'op': of['op'], 'feats': of['op_feats'],
+                                  'selected': of['selected']}),
+          'nconfig': (of['nconfig_sizes'], {'feats': of['config_feats']}),
+          'g': (one_each, {name: of[name] for name in (
               'graph_id', 'runtimes', 'kept_node_ratio')})}, {
-          'feed': edges('feed', ('op', arrays['consumer']),
-                        ('op', arrays['producer'])),
-          'config': edges('nconfig', ('nconfig', ids('config_node')),
-                          ('op', arrays['config_node'])),
-          'sampled_feed': edges(
-              'sampled_feed', ('op', arrays['sampled_consumer']),
-              ('op', arrays['sampled_producer'])),
-          'sampled_config': edges(
-              'sampled_config', ('nconfig', arrays['sampled_config']),
-              ('op', tf.gather(arrays['config_node'],
-                               arrays['sampled_config']))),
-          'g_op': edges('op', ('g', arrays['op_graph']),
-                        ('op', ids('op_graph'))),
-          'g_config': edges('nconfig', ('g', arrays['nconfig_graph']),
-                            ('nconfig', ids('nconfig_graph')))})
+          'feed': (of['feed_sizes'], ('op', of['consumer']),
+                   ('op', of['producer'])),
+          'config': (of['nconfig_sizes'], ('nconfig', all_of('config_node')),
+                     ('op', of['config_node'])),
+          'sampled_feed': (
+              of['sampled_feed_sizes'], ('op', of['sampled_consumer']),
+              ('op', of['sampled_producer'])),
+          'sampled_config': (
+              of['sampled_config_sizes'], ('nconfig', sampled),
+              ('op', tf.gather(of['config_node'], sampled))),
+          'g_op': (of['op_sizes'], ('g', of['op_graph']),
+                   ('op', all_of('op_graph'))),
+          'g_config': (of['nconfig_sizes'], ('g', of['nconfig_graph']),
+                       ('nconfig', all_of('nconfig_graph')))})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,26 +15,24 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from tpu_graphs_ext import load_models
-from tpu_graphs_ext.data import read
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data import read, schema
+from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 from tpu_graphs_ext.engine import (
   compiled_model,
   evaluate,
   metrics,
+  output_paths,
   predictions_csv,
+  results,
   settings,
   task,
 )
+from tpu_graphs_ext.engine.results import aligned, cells, heads
+from tpu_graphs_ext.engine.scoring import Scores
 from tpu_graphs_ext.engine.settings import LoadSettings, TrainSettings
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.tasks import (
-  feature_stats,
-  kernel_inputs,
-  tile_batches,
-  tile_results,
-)
+from tpu_graphs_ext.tasks import feature_stats, tile_batches
 
 # Training steps in one call of TensorFlow: they are short.
 STEPS_PER_CALL = 10
@@ -44,13 +44,233 @@ _OF_ALL = {'objective': 'flags', 'averaging': 0.0}
 # Long lists leave room for what matters in the end: fewer errors at top-1.
 _BEST_OBJECTIVES = {'listmle_fastest_first': 'listmle_and_slowdown'}
 
+# Hidden test kernels are named by a hash alone.
+NO_PROGRAM = '(no program name)'
+KINDS = ('convolution', 'reduction', 'element-wise', 'copy', 'other')
+_OPCODES = {kind: frozenset(names.split()) for kind, names in {
+    'convolution': 'convolution dot',
+    'reduction': '''
+reduce reduce-window select-and-scatter batch-norm-training batch-norm-grad
+''',
+    # As XLA's HloInstruction::IsElementwise has them, and normalisation with
+    # given means, which XLA expands to such.
+    'element-wise': '''
+abs add and atan2 batch-norm-inference bitcast-convert cbrt ceil clamp compare
+complex convert cosine count-leading-zeros divide exponential
+exponential-minus-one floor imag is-finite log log-plus-one logistic map
+maximum minimum multiply negate not or popcnt power real reduce-precision
+remainder rng round-nearest-afz round-nearest-even rsqrt select shift-left
+shift-right-arithmetic shift-right-logical sign sine sqrt stochastic-convert
+subtract tan tanh tuple-select xor
+''',
+    # They change the place or the number of copies of a value, or are
+    # structure.
+    'copy': '''
+add-dependency after-all async-done async-start async-update bitcast broadcast
+call concatenate constant copy copy-done copy-start domain dynamic-reshape
+dynamic-slice dynamic-update-slice fusion gather get-dimension-size
+get-tuple-element iota opt-barrier pad parameter reshape reverse
+set-dimension-size slice trace transpose tuple
+'''}.items()}
+
+
+def kind_of(node_opcode: np.ndarray) -> str:
+  """The first of these kinds that applies to a kernel.
+
+    convolution   it has a convolution or a dot, whatever is fused to them
+    reduction     it reduces along dimensions or windows
+    copy          it only moves numbers: copy, transpose, slice, pad, gather
+    element-wise  all that it computes, it computes element by element
+    other         sorts, scatters, random bits, custom calls, unknown opcodes
+
+  Args:
+    node_opcode: uint8 [nodes], of all its computations.
+  """
+  names = {schema.OPCODE_NAMES.get(number) for number in set(
+      node_opcode.tolist())}
+  for kind in ('convolution', 'reduction'):
+    if names & _OPCODES[kind]:
+      return kind
+  names -= _OPCODES['copy']
+  if not names:
+    return 'copy'
+  return 'element-wise' if names <= _OPCODES['element-wise'] else 'other'
+
+
+def row_of(kernel: Kernel, scores: Scores,
+           ks: Sequence[int] = metrics.TOP_KS) -> dict[str, Any]:
+  """Measures of one labelled kernel with a model's scores.
+
+  Returns:
+    tile_id: its name.
+    program: the program that it was cut from, or `NO_PROGRAM`.
+    kind: one of `KINDS`.
+    configs: number of configurations.
+    rankable: whether any two configurations differ in their features.
+    repeats: number of duplicates of an earlier one.
+    slowdown_<k>: `metrics.slowdown_of` the first k to try.
+    slowdown_kept_<k>: the same if duplicates come right after their tile.
+    random_<k>: the expected slowdown of k tiles drawn at random.
+    default: slowdown of the compiler's default tile; below 0 where that is
+      faster than all that are listed. NaN where its time is not stored.
+    opa: ordered pair accuracy of the tiles' scores, which duplicates share;
+      of the model's own with `keep_repeats`. NaN where all runtimes are equal.
+    kendall: their tau-b; NaN where all runtimes or all scores are equal.
+  """
+  runtime = kernel.runtime_rel
+  last = scores.repeats & (not scores.keep_repeats)
+  kept = np.argsort(scores.of_tiles, kind='stable')
+  opa, kendall = metrics.pair_agreement(
+      runtime, scores.given if scores.keep_repeats else scores.of_tiles)
+  return {
+      'tile_id': kernel.tile_id,
+      'program': kernel.program if '_' in kernel.tile_id else NO_PROGRAM,
+      'kind': kind_of(kernel.node_opcode),
+      'configs': kernel.num_configs,
+      'rankable': kernel.is_rankable,
+      'repeats': int(scores.repeats.sum()),
+      **{f'slowdown_{k}': metrics.slowdown_of(runtime, scores.order[:k])
+         for k in ks},
+      **{f'slowdown_kept_{k}': metrics.slowdown_of(runtime, kept[:k])
+         for k in ks},
+      **{f'random_{k}': metrics.random_slowdown(runtime, last, k)
+         for k in ks},
+      'default': (float(1 / runtime.min() - 1)
+                  if (kernel.normalizer_ns != 1).any() else math.nan),
+      'opa': opa, 'kendall': kendall}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation(results.Results):
+  """Measures of all kernels of one source, by one model.
+
+  Three means of the same kernels:
+    micro    over kernels: the number that the baseline's trainer reports. Its
+             test on every kernel includes those that nothing can rank because
+             all their configurations are identical. Its scripts leave
+             duplicates in their places: so does `keep_repeats`.
+    rankable micro without those kernels.
+    macro    over programs, of the mean over a program's kernels.
+  Each has intervals, over kernels or, for macro, over programs.
+
+  The columns of `rows` are those of the CSV without the first two, see
+  `row_of`.
+  """
+  NAME, PROBLEMS = 'tile_id', 'kernels'
+  CSV = output_paths.Text(
+      '--csv', 'model_dir,data,tile_id,program,kind,configs,rankable,repeats',
+      'CSV of evaluate')
+  INTERVALS = ('slowdown', 'random', 'default', 'opa', 'kendall')
+  COMPARED = ('slowdown', 'opa', 'kendall')
+  NOTES = (
+      'top-k %: how much slower the fastest of the k chosen tiles is than the '
+      'fastest of all.',
+      '[low, high]: 95 % bootstrap interval of the mean over kernels. a - b: '
+      'mean difference over',
+      'kernels. If its interval excludes 0, chance alone is an unlikely cause.')
+
+  @property
+  def micro(self) -> results.Summary:
+    """Means over all kernels: `micro['slowdown_5']`, `micro['opa']`."""
+    return self.mean
+
+  @functools.cached_property
+  def rankable(self) -> results.Summary:
+    """Means over the kernels whose configurations differ in their features."""
+    rows = self.rows[self.rows['rankable']]
+    return results.Summary(rows, len(rows))
+
+  @functools.cached_property
+  def programs(self) -> dict[str, results.Summary]:
+    """Program -> micro over its kernels, sorted by name."""
+    return self._grouped('program')
+
+  @functools.cached_property
+  def kinds(self) -> dict[str, results.Summary]:
+    """Kind -> micro over its kernels, in the order of `KINDS`."""
+    found = self._grouped('kind')
+    return {kind: found[kind] for kind in KINDS if kind in found}
+
+  def _grouped(self, column: str) -> dict[str, results.Summary]:
+    return {name: results.Summary(rows, len(rows))
+            for name, rows in self.rows.groupby(column)}
+
+  @functools.cached_property
+  def macro(self) -> results.Summary:
+    """Means over the programs' means."""
+    return results.Summary(results.table(
+        summary.means for summary in self.programs.values()), len(self.rows))
+
+  def against(self, other: str) -> list[tuple[float, float, float]]:
+    """The model's slowdown minus another choice's, for each k.
+
+    `other` is 'default', one tile whatever k is, or 'random'.
+    """
+    return [self.mean.minus(
+        f'slowdown_{k}', self.mean,
+        other if other == 'default' else f'{other}_{k}') for k in self.ks]
+
+  def to_json(self) -> dict[str, Any]:
+    return {
+        'model_dir': self.model_dir,
+        'data': self.data,
+        'keep_repeats': self.keep_repeats,
+        **{name: self.summary_json(getattr(self, name))
+           for name in ('micro', 'rankable', 'macro')},
+        **{name: {group: self.summary_json(summary)
+                  for group, summary in getattr(self, name).items()}
+           for name in ('programs', 'kinds')},
+        'against': {
+            other: {str(k): results.difference_json(*difference)
+                    for k, difference in zip(self.ks, self.against(other))}
+            for other in ('default', 'random')},
+        'kernels': self.problems_json()}
+
+  def blocks(self, by_kernel: bool) -> list[list[str]]:
+    ks = self.ks
+    means = [('', 'kernels', *heads(self.COMPARED, ks))]
+    means += [(name, str(summary.problems), *cells(summary, self.COMPARED, ks))
+              for name, summary in (
+                  *self.programs.items(), *self.kinds.items(),
+                  ('macro (mean over programs)', self.macro),
+                  ('micro (rankable kernels)', self.rankable),
+                  ('micro (all kernels)', self.micro))]
+    repeats = self.rows['repeats'].sum()
+    last = bool(repeats and not self.keep_repeats)
+    found = [[f'{self.model_dir} on {self.data}'], aligned(means), [
+        f'micro (all kernels){" with --keep_repeats" * last} is the '
+        "baseline's number.",
+        *[f'{repeats:,} of {self.rows["configs"].sum():,} configurations are '
+          'duplicates and are chosen last.'] * last]]
+    if by_kernel:
+      measures = ('slowdown', 'default', *results.SCORES)
+      worst_first = sorted(
+          self.rows.to_dict('records'),
+          key=lambda row: [-row[f'slowdown_{k}'] for k in ks])
+      found.append(aligned([
+          ('kernel', 'kind', 'configs', *heads(measures, ks)),
+          *((row['tile_id'], row['kind'], str(row['configs']),
+             *cells(row, measures, ks)) for row in worst_first)]))
+    return found
+
+  def other_choices(self) -> list[tuple[str, ...]]:
+    ks = self.ks
+    rows = [('the default tile', *len(ks) * cells(
+        self.micro, ['default'], ks, intervals=True)),
+            ('a random choice', *cells(
+                self.micro, ['random'], ks, intervals=True))]
+    rows += [(f'{results.names_of([self])[0]} - {name}', *(
+        results.cell('slowdown', *found) for found in self.against(other)))
+             for name, other in (
+                 ('the default', 'default'), ('random', 'random'))]
+    return [(*row, '-', '-') for row in rows]
+
 
 class TileTask(task.Task):
   """See `Task`."""
   name, problem = 'tile', 'kernel'
   loading = LoadSettings
-  evaluation = tile_results.Evaluation
-  row_of = staticmethod(tile_results.row_of)
+  evaluation, row_of = Evaluation, staticmethod(row_of)
   top_ks = metrics.TOP_KS
   final = (('slowdown', 'final_error'),)
   csv_name, csv_configs = settings.CSV_NAME, settings.TOP_CONFIGS
@@ -61,14 +281,12 @@ class TileTask(task.Task):
   has_duplicates = True
 
   def read(self, path: str, loading: LoadSettings) -> Partition:
-    return kernel_inputs.read_kernels(path, cache_dir=loading.cache_dir)
-
-  def read_split(self, loading: LoadSettings, collection: Sequence[str],
-                 split: str) -> Partition:
-    return read.read_split(
-        os.path.join(loading.data_root, *collection, split),
-        cache_dir=loading.cache_dir,
-        limit=read.TOY_FILES if loading.toy_data else None)
+    if path.endswith('.pb'):
+      from tpu_graphs_ext.hlo import tuning  # Few need it.
+      return Partition.from_kernels(
+          tuning.read_tile_kernels(os.path.expanduser(path)))
+    return read.read_kernels(path, cache_dir=loading.cache_dir,
+                             limit=read.TOY_FILES if loading.toy_data else None)
 
   def statistics(self, args: Mapping[str, Any],
                  loading: LoadSettings) -> tuple[FeatureStats, int]:
@@ -94,8 +312,6 @@ class TileTask(task.Task):
       count = int(settings.validate_batches * settings.batch * 1.05)
       validated = validated.select(np.arange(min(count, len(validated))))
     stats = FeatureStats.of_partition(data.train)
-    for partition in (data.valid, data.test):
-      stats.check_columns(partition)
     if settings.test_mode == 'metrics':
       evaluate.require_labels(
           data.test, os.path.join(settings.data_root, 'test'), self)
@@ -133,23 +349,15 @@ class TileTask(task.Task):
         splits.validated, splits.stats, shuffle=False, redraw=False,
         **sizes).cache()
 
-  def check_columns(self, problems: Partition, stats: FeatureStats) -> None:
-    stats.check_columns(problems)
-
   def sample_graph(self, stats: FeatureStats) -> tfgnn.GraphTensor:
     return tile_batches.kernel_graph(
         Kernel(
-            tile_id='sample',
-            node_feat=stats.node.minimum[np.newaxis],
+            tile_id='sample', node_feat=stats.node.minimum[np.newaxis],
             node_opcode=np.zeros(1, np.uint8),
             edge_index=np.zeros((0, 2), np.int64),
             config_feat=stats.config.minimum[np.newaxis],
             runtime_ns=np.ones(1, np.int64),
-            normalizer_ns=np.ones(1, np.int64)),
-        stats)
-
-  def problems(self, members: Sequence[Kernel]) -> Partition:
-    return Partition.from_kernels(members)
+            normalizer_ns=np.ones(1, np.int64)), stats)
 
   def graphs(self, problem: Kernel,
              stats: FeatureStats) -> Iterable[tfgnn.GraphTensor]:
@@ -174,12 +382,9 @@ def with_members(settings: TrainSettings) -> TrainSettings:
   cls = load_models.model_class(settings.model, settings.models_py)
   if settings.members == 1:
     return settings
-  if _ENSEMBLE not in load_models.model_names(settings.models_py):
-    raise UserError(
-        f'--members={settings.members}: there is no {_ENSEMBLE} in '
-        f'{settings.models_py} to hold them; give --members=1')
   kwargs = dict(settings.model_kwargs)
   if settings.model != _ENSEMBLE:
+    load_models.model_class(_ENSEMBLE, settings.models_py)
     defaults = load_models.constructor_arguments(cls)[0]
     of_all = {name: kwargs.pop(name, defaults.get(name, default))
               for name, default in _OF_ALL.items()}

@@ -24,12 +24,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from tpu_graphs_ext.data.kernel import Kernel
+from tpu_graphs_ext.data.kernel import Kernel, Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
-from tpu_graphs_ext.data.partition import Partition
 
 # Batches made ahead of the model's step; of programs, each may have 100 MB.
 PREFETCH = 2
+Arrays = dict[str, np.ndarray]
 
 
 def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
@@ -40,7 +40,7 @@ def kernel_graph(kernel: Kernel, stats: FeatureStats) -> tfgnn.GraphTensor:
 def kernel_graphs(partition: Partition,
                   stats: FeatureStats) -> tf.data.Dataset:
   """`kernel_graph` of every kernel in order, made ahead of use."""
-  def one_by_one(kernels: Partition) -> Iterator[dict[str, np.ndarray]]:
+  def one_by_one(kernels: Partition) -> Iterator[Arrays]:
     for index, number in enumerate(kernels.num_configs):
       yield batch_arrays(kernels, np.array([index]),
                          np.arange(number)[np.newaxis], stats)
@@ -90,11 +90,10 @@ def training_dataset(
   entropy = np.random.SeedSequence(seed).entropy
   epochs = (itertools.count if redraw else itertools.repeat)(first_epoch)
 
-  def one_epoch(kernels: Partition) -> Iterator[dict[str, np.ndarray]]:
+  def one_epoch(kernels: Partition) -> Iterator[Arrays]:
     rng = np.random.default_rng([next(epochs), entropy])
     order = rng.permutation(usable) if shuffle else usable
-    for chosen in np.split(order, range(
-        batch_size, len(order), batch_size))[:num_batches]:
+    for chosen in order[:num_batches * batch_size].reshape(-1, batch_size):
       yield batch_arrays(kernels, chosen, np.stack([
           _drawn(rng, number, num_configs)
           for number in kernels.num_configs[chosen]]), stats)
@@ -117,8 +116,9 @@ def _drawn(rng: np.random.Generator, there: int, number: int) -> np.ndarray:
                          rng.choice(there, rest, replace=False)])
 
 
-def generated(owner: Any, make: Callable[[Any], Iterator], signature: Any,
-              count: int, to_graph: Callable[..., Any]) -> tf.data.Dataset:
+def generated(owner: Any, make: Callable[[Any], Iterator[Arrays]],
+              signature: dict[str, tf.TensorSpec], count: int,
+              to_graph: Callable[..., Any]) -> tf.data.Dataset:
   """A dataset of `make(owner)`, anew in each pass, which keeps `owner` alive.
 
   TensorFlow keeps the functions of a dataset until the process ends. So they
@@ -139,8 +139,7 @@ def generated(owner: Any, make: Callable[[Any], Iterator], signature: Any,
   return dataset
 
 
-def array_signature(arrays: dict[str, np.ndarray],
-                    *fixed: str) -> dict[str, tf.TensorSpec]:
+def array_signature(arrays: Arrays, *fixed: str) -> dict[str, tf.TensorSpec]:
   """Shapes and dtypes of the arrays of any batch like this one.
 
   The first axis may have any length, except in arrays that are `fixed`. As the
@@ -161,8 +160,7 @@ def _signature(partition: Partition, chosen: np.ndarray,
 
 
 def batch_arrays(partition: Partition, chosen: np.ndarray,
-                 configs: np.ndarray,
-                 stats: FeatureStats) -> dict[str, np.ndarray]:
+                 configs: np.ndarray, stats: FeatureStats) -> Arrays:
   """Cuts the rows of a batch, for `graph_tensor`, out of the flat arrays.
 
   `chosen` int64 [batch] are the numbers of its kernels, `configs` int64 [batch,
