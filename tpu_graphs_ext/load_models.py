@@ -22,14 +22,7 @@ def models_path(task: str = 'tile') -> str:
 
 
 def models_module(models_py: str = ''):
-  """The package's models.py, or a student's own.
-
-  Args:
-    models_py: path of another models.py; empty: the package's.
-
-  Raises:
-    UserError: the file is missing or cannot be imported.
-  """
+  """The package's models.py, or the file of that path, or a UserError."""
   if not models_py:
     from tpu_graphs_ext import models
     return models
@@ -66,11 +59,7 @@ def model_names(models_py: str = '') -> list[str]:
 
 
 def model_class(name: str, models_py: str = '') -> type:
-  """The model class of that name.
-
-  Raises:
-    UserError: there is no such model; names the nearest.
-  """
+  """The model class of that name, or a UserError."""
   names = model_names(models_py)
   if name not in names:
     hint = did_you_mean(name, names, 3, cutoff=0.4)
@@ -119,20 +108,12 @@ def class_taking(name: str, arguments: Iterable[str],
 
 
 def takes(name: str, argument: str, models_py: str = '') -> bool:
-  """Whether a model's constructor has an argument of that name.
-
-  Raises:
-    UserError: there is no such model.
-  """
+  """Whether a model's constructor has an argument of that name."""
   return argument in constructor_arguments(model_class(name, models_py))[0]
 
 
 def create_variables(model, graph) -> None:
-  """Creates the variables of a new model, if need be by calling it.
-
-  Raises:
-    UserError: the model refuses the features of the graph.
-  """
+  """Creates the variables of a new model, or raises a UserError."""
   configs = config_feats(graph)
   with _as_user_errors(type(model).__name__):
     if hasattr(model, '_create_for'):  # Needs no trace, unlike a call.
@@ -177,9 +158,7 @@ def build(name: str, num_configs: int, num_ops: int, kwargs: dict[str, Any],
     models_py: see `models_module`.
     graph: if given, the variables are created from it.
 
-  Raises:
-    UserError: unknown model, unknown key, or a value or features that the
-      model refuses.
+  Raises UserError for what the model or its constructor refuses.
   """
   cls = class_taking(name, kwargs, models_py)
   with _as_user_errors(name):

@@ -209,13 +209,13 @@ def root(tmp_path):
 
 def test_sound_data_root(root):
   report = check.check_data(str(root) + '/')
-  assert report.ok and report.text().endswith('\nno faults')
+  assert not report.faults and report.text().endswith('\nno faults')
   assert list(report.counts) == ['train', 'valid', 'test']
   assert report.counts['train']['kernels'] == 24
   assert report.counts['train']['configs'] == sum(
       Kernel.load(str(path)).num_configs for path in (root / 'train').iterdir())
   assert report.counts['test']['without label'] == 6
-  assert check.check_data(str(root / 'test_labelled')).ok
+  assert not check.check_data(str(root / 'test_labelled')).faults
 
 
 def test_labels_may_be_withheld_in_all_test_files_or_in_others(root):
@@ -229,7 +229,7 @@ def test_labels_may_be_withheld_in_all_test_files_or_in_others(root):
   # In a plain folder some may be; a time of 0 among others is not withheld.
   (root / 'test').rename(root / 'to_rank')
   report = check.check_data(str(root / 'to_rank'))
-  assert report.ok and report.counts['to_rank']['without label'] == 2
+  assert not report.faults and report.counts['to_rank']['without label'] == 2
   write(root / 'to_rank', changed(stored(), 'config_runtime', 1, 0))
   fault, = check.check_data(str(root / 'to_rank')).faults
   assert 'row 1 is 0; times in ns must be positive' in fault.message
@@ -266,7 +266,7 @@ def test_text_and_json_of_faults(tmp_path, monkeypatch):
 
 def test_real_files_are_sound(shared_data):
   report = check.check_data(str(shared_data / 'real_more' / 'unlabelled'))
-  assert report.ok and report.counts['unlabelled']['without label'] == 6
+  assert not report.faults and report.counts['unlabelled']['without label'] == 6
   paths = list((shared_data / 'published_npz').glob('*.npz'))
   assert len(paths) > 1
   for path in paths:

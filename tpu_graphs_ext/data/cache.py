@@ -42,9 +42,6 @@ def content_key(paths: list[str], salt: str = FORMAT) -> str:
 
   A .npz is a zip archive, whose directory at the end holds the CRC-32 of
   each array: the content is known without decompressing it.
-
-  Raises:
-    UserError: a file is not a zip archive.
   """
   digest = hashlib.sha256(salt.encode())
   for path in paths:
@@ -68,7 +65,7 @@ def open_or_build(entry: str, dtypes: Mapping[str, Any],
 
   Args:
     entry: its folder, which need not be there.
-    dtypes: array -> its type here. Other files keep the entry from being built.
+    dtypes: array -> its type here.
     blocks: yields {array: its next rows}. It is given a dict that it may fill
       with what `Entry.meta` should have besides.
     read: raises one of `DAMAGE` where the entry is damaged.

@@ -27,11 +27,6 @@ _DTYPES = {**{name: field.dtype for name, field in rules.TILE.arrays.items()},
            **{f'num_{axis}': 'int64' for axis in _AXES}}
 
 
-def below(number: int, node_opcode: np.ndarray) -> np.ndarray:
-  """The opcodes, with 0, the unknown one, in the place of others."""
-  return np.where(node_opcode < number, node_opcode, np.uint8(0))
-
-
 class Problem:
   """A graph whose configurations are ranked: a `Kernel` or a `Program`.
 
@@ -67,8 +62,8 @@ class Problem:
 
   def with_opcodes_below(self, number: int):
     """The same, but other opcodes are 0, the unknown one."""
-    return dataclasses.replace(
-        self, node_opcode=below(number, self.node_opcode))
+    return dataclasses.replace(self, node_opcode=np.where(
+        self.node_opcode < number, self.node_opcode, np.uint8(0)))
 
 
 class Problems:
@@ -139,7 +134,6 @@ class Kernel(Problem):
 
   @property
   def name(self) -> str:
-    """`tile_id`; problems of both tasks have a `name`."""
     return self.tile_id
 
   @property
@@ -154,11 +148,7 @@ class Kernel(Problem):
 
   @classmethod
   def load(cls, path: str) -> Kernel:
-    """Reads one .npz file; `require_readable` checks what is in it.
-
-    Raises:
-      UserError: the file is missing, damaged, pickled or lacks a key.
-    """
+    """Reads one .npz file, or a UserError; see `require_readable`."""
     stored = rules.TILE.read(path)
     return cls(tile_id=tile_id_of(path), **{
         name: stored[key] for name, key in STORED_NAMES.items()})
@@ -259,10 +249,7 @@ class Partition(Problems):
   def __iter__(self) -> Iterator[Kernel]:
     return (self.kernel(i) for i in range(len(self)))
 
-  def with_opcodes_below(self, number: int) -> Partition:
-    """The same kernels, in which other opcodes are 0, the unknown opcode."""
-    return dataclasses.replace(
-        self, node_opcode=below(number, self.node_opcode))
+  with_opcodes_below = Problem.with_opcodes_below
 
   def kernel(self, index: int) -> Kernel:
     """Kernel number `index`; its arrays are views, nothing is copied."""
@@ -294,15 +281,10 @@ class Partition(Problems):
 
 
 def open_files(paths: list[str], cache_dir: str | None = None) -> Partition:
-  """The kernels in these files, in this order.
+  """The kernels in these .npz files of one folder, in this order.
 
-  Args:
-    paths: at least one .npz file, all of one folder.
-    cache_dir: folder of the cache, made if missing; None reads every file
-      into memory.
-
-  Raises:
-    UserError: a file is damaged, or the cache cannot be written.
+  `cache_dir` is the folder of the cache, made if missing; None reads every file
+  into memory. Raises UserError if a file is damaged.
   """
   folder = os.path.dirname(paths[0])
   loaded = map(Kernel.load, tqdm.tqdm(

@@ -102,22 +102,18 @@ class FeatureStats:
   @classmethod
   def of_partition(cls, partition: Partition) -> FeatureStats:
     """Statistics of a partition's kernels, in one pass without a copy."""
-    return cls(node=ColumnStats.of(partition.blocks('node_feat')),
-               config=ColumnStats.of(partition.blocks('config_feat')))
+    return cls(*(ColumnStats.of(partition.blocks(name))
+                 for name in ('node_feat', 'config_feat')))
 
   def to_json(self) -> dict[str, Any]:
     return {'node': self.node.to_json(), 'config': self.config.to_json()}
 
   @classmethod
   def from_json(cls, stored: dict[str, Any]) -> FeatureStats:
-    """The inverse of `to_json`.
-
-    Raises:
-      UserError: the dict is not what `to_json` writes.
-    """
+    """The inverse of `to_json`, or a UserError."""
     try:
-      return cls(node=ColumnStats.from_json(stored['node']),
-                 config=ColumnStats.from_json(stored['config']))
+      return cls(*(ColumnStats.from_json(stored[name])
+                   for name in ('node', 'config')))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
       raise UserError('the stored feature statistics cannot be read: expected '
                       'minimum and maximum under node and config, but '

@@ -17,6 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from tpu_graphs_ext import files
+from tpu_graphs_ext.errors import reason_of
 
 # Of one array. The largest of the published kernels has 2 MB.
 MAX_BYTES = 1 << 28
@@ -44,7 +45,7 @@ def opened(path: str) -> Iterator[zipfile.ZipFile]:
   except DamagedError:
     raise
   except Exception as error:  # Whatever zipfile and its decoders stumble over.
-    raise DamagedError(_text(error)) from error
+    raise DamagedError(reason_of(error)) from error
 
 
 def require_short_directory(file: BinaryIO) -> None:
@@ -62,11 +63,7 @@ def require_short_directory(file: BinaryIO) -> None:
 
 
 def array_names(path: str) -> list[str]:
-  """Sorted names of the arrays that a file claims to have, without `.npy`.
-
-  Raises:
-    DamagedError: the file as a whole cannot be read.
-  """
+  """Sorted names of the arrays in a file, or a DamagedError."""
   with opened(path) as archive:
     return sorted(os.path.splitext(name)[0] for name in archive.namelist())
 
@@ -95,17 +92,13 @@ def read_arrays(path: str, names: Sequence[str],
           content = bytearray(member.read())  # At its end zip checks a sum.
         arrays[name] = np.frombuffer(content, dtype).reshape(shape, order=order)
       except Exception as error:  # As above.
-        faults[name] = (f'cannot be read ({_text(error)}); it may be damaged '
-                        'or pickled')
+        faults[name] = (f'cannot be read ({reason_of(error)}); it may be '
+                        'damaged or pickled')
   return arrays, faults
 
 
 def shape_of(path: str, name: str) -> tuple[int, ...]:
-  """The shape of an array according to its header; reads no more.
-
-  Raises:
-    DamagedError: it cannot be read.
-  """
+  """The shape of an array by its header, or a DamagedError."""
   with opened(path) as archive, archive.open(name + '.npy') as member:
     return _header(member)[2]
 
@@ -161,7 +154,3 @@ def _header(member: BinaryIO) -> tuple[np.dtype, str, tuple[int, ...]]:
   if len(shape) > 32 or min(shape, default=0) < 0:
     raise DamagedError(f'has the shape {str(shape)[:100]}')
   return dtype, 'F' if is_fortran else 'C', shape
-
-
-def _text(error: Exception) -> str:
-  return ' '.join(str(error).split())[:200] or type(error).__name__

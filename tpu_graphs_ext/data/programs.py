@@ -96,14 +96,9 @@ class Program(Problem):
 def open_program(path: str, cache_dir: str = '') -> Program:
   """The program of an .npz file.
 
-  Args:
-    path: the file.
-    cache_dir: folder of the cache, made if missing; `~` is expanded. Empty: a
-      folder that goes with the process.
-
-  Raises:
-    UserError: the file is damaged, of the tile task or breaks a rule, or the
-      cache cannot be written.
+  `cache_dir` is the folder of the cache, made if missing; `~` is expanded.
+  Empty: a folder that goes with the process. Raises UserError if the file is
+  damaged, of the tile task or breaks a rule.
   """
   cache_dir = os.path.expanduser(cache_dir) or _temporary_folder().name
   return cache.open_or_build(
@@ -208,19 +203,11 @@ class Programs(Problems, list):
 def read_collection(data_root: str, source: str, search: str, *,
                     min_configs: int, max_configs: int = -1,
                     cache_dir: str = '', toy_data: bool = False,
-                    seed: int = 0) -> read.Dataset[Programs]:
+                    seed: int = 0) -> read.Dataset:
   """Reads `<data_root>/<source>/<search>/{train,valid,test}`.
 
-  Args:
-    data_root: folder of the layout collections; `~` is expanded.
-    source, search: 'xla' or 'nlp'; 'random' or 'default'.
-    min_configs, max_configs, seed: see `Programs.to_train_on`.
-    cache_dir: see `open_program`.
-    toy_data: only 5 files of each split.
-
-  Raises:
-    UserError: a folder is missing or empty, or a file is damaged or of the
-      other task.
+  `min_configs`, `max_configs` and `seed` are those of `Programs.to_train_on`;
+  `toy_data`: only 5 files of each split. See `read_programs`.
   """
   folders = read.split_folders(data_root, (source, search))
   train, valid, test = (
@@ -236,14 +223,8 @@ def read_programs(path: str, *, cache_dir: str = '',
                   limit: int | None = None) -> Programs:
   """Reads the programs of one folder, sorted by file name, or of one file.
 
-  Args:
-    path: folder with .npz files, or one .npz file; `~` is expanded.
-    cache_dir: see `open_program`.
-    limit: only this many files; which ones, see `read.find_npz`.
-
-  Raises:
-    UserError: there is no such path or no .npz file, or a file is damaged, of
-      the tile task, or breaks a rule of its fields.
+  `path` and `limit` are as in `read.find_npz`, `cache_dir` and errors as in
+  `open_program`.
   """
   return Programs(
       open_program(file, cache_dir) for file in tqdm.tqdm(

@@ -10,12 +10,11 @@ import dataclasses
 import logging
 import os
 from collections.abc import Sequence
-from typing import Generic, TypeVar
 
 import numpy as np
 
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.data.kernel import Kernel, Partition, open_files
+from tpu_graphs_ext.data.kernel import Kernel, Partition, Problems, open_files
 from tpu_graphs_ext.errors import UserError, shortened
 
 # How many files of each split `toy_data` reads.
@@ -23,12 +22,11 @@ TOY_FILES = 100
 # A single configuration leaves nothing to rank.
 MIN_CONFIGS = 2
 
-Problems = TypeVar('Problems')  # A `Partition`, or `Programs`.
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dataset(Generic[Problems]):
+class Dataset:
   """The three splits of a data root, features as stored."""
   train: Problems  # With enough configurations to train on.
   every_train: Problems  # The others too.
@@ -44,14 +42,11 @@ class Dataset(Generic[Problems]):
 
 def read_dataset(data_root: str, *, min_train_configs: int = -1,
                  cache_dir: str | None = None,
-                 toy_data: bool = False) -> Dataset[Partition]:
-  """Reads the splits of a data root; see `read_kernels`.
+                 toy_data: bool = False) -> Dataset:
+  """Reads the folders train, valid and test of a data root.
 
-  Args:
-    data_root: folder with the folders train, valid and test.
-    min_train_configs: `min_configs` of the train split; 2 in the others.
-    cache_dir: see `read_kernels`.
-    toy_data: only 100 files of each split.
+  `min_train_configs` is `min_configs` of the train split; it is 2 in the
+  others. `toy_data`: only 100 files of each. See `read_kernels`.
   """
   folders = split_folders(data_root)
   every = {split: read_kernels(folder, min_configs=-1, cache_dir=cache_dir,
@@ -91,11 +86,7 @@ def read_kernels(path: str, *, min_configs: int = MIN_CONFIGS,
 
 def split_folders(data_root: str,
                   collection: Sequence[str] = ()) -> dict[str, str]:
-  """Split -> its folder in a data root, below the folders of `collection`.
-
-  Raises:
-    UserError: a folder is missing.
-  """
+  """Split -> its folder in a data root, below the folders of `collection`."""
   root = os.path.join(os.path.expanduser(data_root), *collection)
   folders = {split: os.path.join(root, split) for split in schema.SPLITS}
   missing = [folder for folder in folders.values() if not os.path.isdir(folder)]
@@ -135,14 +126,9 @@ def with_enough_configs(every: Problems, where: str, min_configs: int,
 def find_npz(path: str, limit: int | None = None) -> list[str]:
   """Paths of a folder's .npz files, sorted, or of the one that is given.
 
-  Args:
-    path: a folder or .npz file; `~` is expanded.
-    limit: only this many, those that the file system lists first: the same
-      ones that the baseline's --toy_data takes of this folder. A copy of the
-      folder may list others first.
-
-  Raises:
-    UserError: there is no such path, or no .npz file.
+  `limit`: only this many, those that the file system lists first: the same ones
+  that the baseline's --toy_data takes of this folder. A copy of the folder may
+  list others first. Raises UserError if there is no .npz file.
   """
   full = os.path.expanduser(path)
   if full.endswith('.npz') and os.path.exists(full):

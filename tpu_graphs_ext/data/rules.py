@@ -27,16 +27,10 @@ _BITS = np.array([0] + [1 << i for i in range(schema.MAX_DIMS)], np.uint8)
 
 
 class Rule(NamedTuple):
-  """A rule for the values of the first of some arrays.
-
-  Attributes:
-    fields: stored names of the arrays.
-    broken: takes them; returns a mask over the first axes of the first one.
-    text: the rule, in which `{last}` is the last row of the last array.
-  """
-  fields: tuple[str, ...]
-  broken: Callable[..., np.ndarray]
-  text: str
+  """A rule for the values of the first of some arrays."""
+  fields: tuple[str, ...]  # Stored names of the arrays.
+  broken: Callable[..., np.ndarray]  # Gives a mask over the first one.
+  text: str  # In which `{last}` is the last row of the last array.
 
   def faults(self, *arrays: np.ndarray, first: int = 0) -> Iterator[str]:
     """A message if some values break it; `first` is the number of row 0."""
@@ -48,14 +42,6 @@ class Rule(NamedTuple):
       rule = self.text.format(last=len(arrays[-1]) - 1)
       yield (f'row {row} is {value}; {rule} ({broken.sum()} of '
              f'{broken.size} break this)')
-
-
-def _not_positive(times: np.ndarray) -> np.ndarray:
-  return times <= 0
-
-
-def _not_finite(table: np.ndarray) -> np.ndarray:
-  return ~np.isfinite(table)
 
 
 def _no_such_row(numbers: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -100,17 +86,17 @@ NO_LAYOUT = Rule((LAYOUTS,), _no_layout, (
     f'lists different dimensions of 0 to {schema.MAX_DIMS - 1}, and then '
     f'{schema.LAYOUT_PADDING} to its end'))
 _IN_NS = 'times in ns must be positive'
-_LABELLED = Rule((RUNTIME,), _not_positive, _IN_NS)
+_LABELLED = Rule((RUNTIME,), lambda times: times <= 0, _IN_NS)
 # All may be 0: the label is withheld.
 _LABELLED_OR_NOT = Rule(
     (RUNTIME,), lambda times: (times <= 0) & times.any(), _IN_NS)
 # Without these, reading a file would give nonsense.
 _READ = (
-    Rule(('node_feat',), _not_finite, 'values must be finite'),
-    Rule(('config_feat',), _not_finite, 'values must be finite'),
+    *(Rule((name,), lambda table: ~np.isfinite(table), 'values must be finite')
+      for name in ('node_feat', 'config_feat')),
     Rule(('edge_index', 'node_feat'), _no_such_row,
          'both nodes must be in 0 to {last}'),
-    Rule((NORMALIZER,), _not_positive, _IN_NS),
+    Rule((NORMALIZER,), lambda times: times <= 0, _IN_NS),
     Rule((IDS, 'node_feat'), _no_such_row, 'a node must be in 0 to {last}'),
     Rule((IDS,), _repeated, 'an earlier row is the same node'))
 _CHECKED = (
@@ -128,20 +114,12 @@ _CHECKED = (
 
 @dataclasses.dataclass(frozen=True)
 class TaskRules:
-  """The rules for files of one task.
-
-  Attributes:
-    task: 'tile' or 'layout'.
-    fields: name as stored -> its `schema.Field`.
-    features: the array that only files of this task have.
-    max_bytes: largest size of one array.
-    least: axis -> its least size.
-  """
-  task: str
-  fields: Mapping[str, schema.Field]
-  features: str
-  max_bytes: int
-  least: Mapping[str, int]
+  """The rules for files of one task."""
+  task: str  # 'tile' or 'layout'.
+  fields: Mapping[str, schema.Field]  # By name as stored.
+  features: str  # The array that only files of this task have.
+  max_bytes: int  # Largest size of one array.
+  least: Mapping[str, int]  # Axis -> its least size.
 
   @functools.cached_property
   def arrays(self) -> dict[str, schema.Field]:
@@ -151,12 +129,7 @@ class TaskRules:
             if name not in (LAYOUTS, SPLITS)}
 
   def read(self, path: str) -> dict[str, np.ndarray]:
-    """The fields of `arrays` in a file, under their stored names.
-
-    Raises:
-      UserError: the file is missing, damaged, pickled, of the other task or
-        lacks an array.
-    """
+    """The fields of `arrays` in a file, by stored name, or a UserError."""
     names = [field.name for field in self.arrays.values()]
     try:
       arrays, faults = npz.read_arrays(path, names, self.max_bytes)

@@ -18,20 +18,12 @@ SAMPLE_DATA_MARK = 'sample_data.json'
 
 
 class Field(NamedTuple):
-  """One array of an .npz file; docs/data.md says what is in it.
-
-  Attributes:
-    name: key in the file.
-    dtype: name of the NumPy type as stored.
-    axes: one entry an axis: a name for a size that differs between files
-      (equal names are equal sizes within a file), a number for a fixed one.
-  """
-  name: str
-  dtype: str
+  """One array of an .npz file; docs/data.md says what is in it."""
+  name: str  # Key in the file.
+  dtype: str  # NumPy's name of the type as stored.
+  # An entry an axis: a name for a size that differs between files (equal names
+  # are equal sizes within a file), a number for a fixed one.
   axes: tuple
-
-
-# ------------------------------------------------------------- columns
 
 
 def _numbered(name: str, count: int, *totals: str) -> list[str]:
@@ -90,13 +82,12 @@ _NODE_GROUPS = {
     'layout_minor_to_major': _numbered('layout_minor_to_major', MAX_DIMS),
 }
 
-_CONFIG_GROUPS = {name: _numbered(name, MAX_DIMS, 'sum', 'product')
-                  for name in ('kernel_bounds', 'output_bounds',
-                               'input_bounds')}
-
-_LAYOUT_CONFIG_GROUPS = {name: _numbered(name, MAX_DIMS)
-                         for name in ('output_layout', 'input_layout',
-                                      'kernel_layout')}
+_CONFIG_GROUPS = {
+    name: _numbered(name, MAX_DIMS, 'sum', 'product')
+    for name in ('kernel_bounds', 'output_bounds', 'input_bounds')}
+_LAYOUT_CONFIG_GROUPS = {
+    name: _numbered(name, MAX_DIMS)
+    for name in ('output_layout', 'input_layout', 'kernel_layout')}
 
 
 def _slices(groups: dict[str, list[str]]) -> dict[str, slice]:
@@ -129,9 +120,6 @@ LAYOUT_CONFIG_FEATURES = _columns(_LAYOUT_CONFIG_GROUPS)
 LAYOUT_CONFIG_GROUPS = _slices(_LAYOUT_CONFIG_GROUPS)
 LAYOUT_PADDING = -1
 
-
-# -------------------------------------------------------------- fields
-
 _GRAPH_FIELDS = (
     Field('node_feat', 'float32', ('nodes', len(NODE_FEATURES))),
     Field('node_opcode', 'uint8', ('nodes',)),
@@ -154,9 +142,6 @@ LAYOUT_FIELDS = _GRAPH_FIELDS + (
     # Node numbers that bound the main computations, from 0 to all nodes.
     Field('node_splits', 'int64', (1, 'splits')),
 )
-
-
-# ------------------------------------------------------------- opcodes
 
 # In order of the stored number, from 1; 0 is an opcode that is not listed.
 # The numbers are fixed by the published files: append, never insert.

@@ -34,14 +34,7 @@ _Settings = TypeVar('_Settings', bound=Training)
 
 
 def model_kwargs_json(settings: StatsSettings) -> str:
-  """JSON for --model_kwargs_json with the statistics of the train split.
-
-  A float32 survives it exactly.
-
-  Raises:
-    UserError: the data cannot be used, or `settings.model_kwargs_json` is not
-      a JSON object.
-  """
+  """JSON for --model_kwargs_json with the statistics of the train split."""
   kwargs = parse_model_kwargs(settings.model_kwargs_json)
   folder = os.path.join(settings.data_root, 'train')
   every = read.read_kernels(
@@ -69,12 +62,9 @@ def given_to_model(settings: _Settings, stored: dict[str, Any]) -> _Settings:
 
 def _with_stats(kwargs: dict[str, Any],
                 stored: dict[str, Any]) -> dict[str, Any]:
-  given = kwargs.get(ARGUMENT, 'auto')
-  if given not in (None, '', 'auto') and not (
-      isinstance(given, dict)
-      and FeatureStats.from_json(given).to_json()
-      == FeatureStats.from_json(stored).to_json()
-      and given.get('tiles') in (None, stored.get('tiles'))):
+  given = kwargs.get(ARGUMENT) or 'auto'
+  if given != 'auto' and (FeatureStats.from_json(given).to_json()
+                          != FeatureStats.from_json(stored).to_json()):
     raise UserError(
         f'--model_kwargs_json: {ARGUMENT} differ from those of the train '
         'split; leave them out, and they are filled in')

@@ -55,15 +55,11 @@ def training_dataset(
   `keep_nodes` nodes, in the order of the file; -1 selects all. The last batch
   may be smaller. Only drawn configurations are read.
 
-  Args:
-    programs: all with at least `num_configs` configurations.
-    seed, first_epoch: as in `tile_batches.training_dataset`.
-    shuffle: False keeps the order of the programs, and each pass draws the
-      same configurations, so that epochs compare.
-
-  Returns:
-    A dataset of (GraphTensor, float32 [programs, num_configs]: runtimes in
-    10 ms). It knows its number of batches.
+  All programs have at least `num_configs` configurations; `seed` and
+  `first_epoch` are as in `tile_batches.training_dataset`. Without `shuffle` the
+  programs keep their order, and each pass draws the same configurations, so
+  that epochs compare. The labels are float32 [programs, num_configs]: runtimes
+  in 10 ms.
   """
   epochs = itertools.count(first_epoch)
 

@@ -142,7 +142,7 @@ def row_of(kernel: Kernel, scores: Scores,
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation(results.Results):
-  """Measures of all kernels of one source, by one model.
+  """Measures of all kernels of one source, by one model; see `row_of`.
 
   Three means of the same kernels:
     micro    over kernels: the number that the baseline's trainer reports. Its
@@ -153,8 +153,6 @@ class Evaluation(results.Results):
     macro    over programs, of the mean over a program's kernels.
   Each has intervals, over kernels or, for macro, over programs.
 
-  The columns of `rows` are those of the CSV without the first two, see
-  `row_of`.
   """
   NAME, PROBLEMS = 'tile_id', 'kernels'
   CSV = output_paths.Text(
@@ -163,6 +161,8 @@ class Evaluation(results.Results):
   INTERVALS = ('slowdown', 'random', 'default', 'opa', 'kendall')
   COMPARED = ('slowdown', 'opa', 'kendall')
   NOTES = (
+      "micro (all kernels) is the baseline's number if --keep_repeats is given "
+      'or no tile is listed twice.',
       'top-k %: how much slower the fastest of the k chosen tiles is than the '
       'fastest of all.',
       '[low, high]: 95 % bootstrap interval of the mean over kernels. a - b: '
@@ -235,13 +235,7 @@ class Evaluation(results.Results):
                   ('macro (mean over programs)', self.macro),
                   ('micro (rankable kernels)', self.rankable),
                   ('micro (all kernels)', self.micro))]
-    repeats = self.rows['repeats'].sum()
-    last = bool(repeats and not self.keep_repeats)
-    found = [[f'{self.model_dir} on {self.data}'], aligned(means), [
-        f'micro (all kernels){" with --keep_repeats" * last} is the '
-        "baseline's number.",
-        *[f'{repeats:,} of {self.rows["configs"].sum():,} configurations are '
-          'duplicates and are chosen last.'] * last]]
+    found = [[f'{self.model_dir} on {self.data}'], aligned(means)]
     if by_kernel:
       measures = ('slowdown', 'default', *results.SCORES)
       worst_first = sorted(

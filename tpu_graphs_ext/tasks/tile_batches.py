@@ -80,9 +80,7 @@ def training_dataset(
     first_epoch: number of the first pass, for training that resumes.
     redraw: False repeats the draws of the first pass in all.
 
-  Returns:
-    A dataset of (GraphTensor, float32 [batch_size, num_configs] of runtimes
-    over normalizers). It knows its number of batches.
+  The labels are float32 [batch_size, num_configs]: runtimes over normalizers.
   """
   usable = np.flatnonzero(
       partition.num_configs >= (least_configs or num_configs))
