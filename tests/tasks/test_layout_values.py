@@ -30,9 +30,6 @@ def chain(node_counts, config_node, config_counts, edges, selected=None):
       config_counts=tf.constant(config_counts))
 
 
-# ---------------------------------------------------------------- the graph
-
-
 def test_rounds_reach_neighbours_of_neighbours():
   """0 - 1 - 2 - 3 - 4, of which 1 has layouts."""
   graph = layout_models._Graph(chain(
@@ -57,9 +54,6 @@ def test_a_segment_has_its_own_nodes_edges_and_configurations():
   assert whole.config_node.numpy().tolist() == [2, 4]
 
 
-# -------------------------------------------------------------- the layouts
-
-
 def tensors(sizes, stored):
   """Of one node."""
   return layout_models._Tensors(
@@ -67,17 +61,16 @@ def tensors(sizes, stored):
       tf.ones([1, 3]), tf.constant([stored]))
 
 
-@pytest.mark.parametrize('order, want', [
-    ([1, 0], 0.28),               # 100 of 128 lanes, all of 8 sublanes.
-    ([2, 1], 128 / 3 * 1.04 - 1),  # 3 of 128, 100 of 104.
-    ([0, 2], 16 * 4 / 3 - 1),     # 8 of 128, 3 of 4.
-    ([-1, -1], 0.28),             # As it is stored.
-])
-def test_padding_to_whole_layout_tiles(order, want):
-  found = layout_models._padding(
-      tf.constant([[[order + [-1] * 4]] * 3]),
-      tensors([[8, 100, 3, 0, 0, 0]] * 3, ((1, 0),) * 3))
-  np.testing.assert_allclose(found, [[[want]] * 3], rtol=1e-5)
+def test_padding_to_whole_layout_tiles():
+  for order, want in (
+      ([1, 0], 0.28),               # 100 of 128 lanes, all of 8 sublanes.
+      ([2, 1], 128 / 3 * 1.04 - 1),  # 3 of 128, 100 of 104.
+      ([0, 2], 16 * 4 / 3 - 1),     # 8 of 128, 3 of 4.
+      ([-1, -1], 0.28)):            # As it is stored.
+    found = layout_models._padding(
+        tf.constant([[[order + [-1] * 4]] * 3]),
+        tensors([[8, 100, 3, 0, 0, 0]] * 3, ((1, 0),) * 3))
+    np.testing.assert_allclose(found, [[[want]] * 3], rtol=1e-5)
 
 
 def raw_of(*sizes):
@@ -146,9 +139,6 @@ def test_costs_of_padding_turned_inputs_and_asked_reshapes():
     np.testing.assert_allclose(found, [[want]], rtol=1e-5)
 
 
-# ----------------------------------------------------------- the statistics
-
-
 def test_features_in_their_own_units_again():
   one = tiny_layouts.program('a')
   stats = tiny_layouts.bounds([one])
@@ -207,9 +197,6 @@ def test_statistics_of_files_that_cannot_be_read(running, tmp_path, caplog):
   assert 'cannot be read' in caplog.text
 
 
-# ---------------------------------------------------- the flags of scripts
-
-
 def test_the_scripts_flags_are_honoured(running):
   running(model='LayoutGAT', keep_nodes=5,
           model_kwargs_json='{"hidden_dim": 12}')
@@ -224,18 +211,17 @@ def test_the_scripts_flags_are_honoured(running):
   assert type(layout_models.ResModel(3, 9)) is layout_models.ResModel
 
 
-@pytest.mark.parametrize('flags, said', [
-    ({'model': 'MyLayoutSAG'}, "--model must be one of .* 'MyLayoutSAG'"),
-    ({'model_kwargs_json': '{'}, '--model_kwargs_json is not JSON'),
-    ({'model_kwargs_json': '3'}, 'must be a JSON object'),
-    ({'model_kwargs_json': '{"hiden_dim": 3}'}, "got 'hiden_dim'"),
-    ({'model_kwargs_json': '{"num_ops": 3}'}, 'an argument of ResModel'),
-])
-def test_flags_that_cannot_be_meant(running, flags, said):
-  running(**{'model': 'ResModel', 'keep_nodes': 5, 'model_kwargs_json': '',
-             **flags})
-  with pytest.raises(ValueError, match=said):
-    layout_models.ResModel(3, 9)
+def test_flags_that_cannot_be_meant(running):
+  for flags, said in (
+      ({'model': 'MyLayoutSAG'}, "--model must be one of .* 'MyLayoutSAG'"),
+      ({'model_kwargs_json': '{'}, '--model_kwargs_json is not JSON'),
+      ({'model_kwargs_json': '3'}, 'must be a JSON object'),
+      ({'model_kwargs_json': '{"hiden_dim": 3}'}, "got 'hiden_dim'"),
+      ({'model_kwargs_json': '{"num_ops": 3}'}, 'an argument of ResModel')):
+    running(**{'model': 'ResModel', 'keep_nodes': 5, 'model_kwargs_json': '',
+               **flags})
+    with pytest.raises(ValueError, match=said):
+      layout_models.ResModel(3, 9)
 
 
 def test_a_model_is_evaluated_as_what_it_was_trained(running, tmp_path):
@@ -251,26 +237,19 @@ def test_a_model_is_evaluated_as_what_it_was_trained(running, tmp_path):
     layout_models.ResModel(num_configs=3, num_ops=9)
 
 
-# ------------------------------------------------------------ the objectives
-
-
-@pytest.mark.parametrize('name, scores, want', [
-    # Two of three are drawn before the last: log 3 and log 2.
-    ('ListMLEFastestFirst', [0, 0, 0], math.log(3) + math.log(2)),
-    # exp(2), 1 and 1 are left, then 1 and 1.
-    ('ListMLEFastestFirst', [-2, 0, 0],
-     math.log(math.exp(2) + 2) - 2 + math.log(2)),
-    # Labels 0, 1/2 and 1.
-    ('LayoutMinMaxMSE', [0, 1, 1], 1 / 12),
-])
-def test_objectives(name, scores, want):
-  loss = getattr(layout_models, name)()
-  assert float(loss(tf.constant([[1., 2., 3.]]), tf.constant(
-      [scores], tf.float32))) == pytest.approx(want, rel=1e-5)
-
-
-def test_equal_runtimes_say_nothing():
-  loss = layout_models.LayoutMinMaxMSE()
+def test_objectives():
+  for name, scores, want in (
+      # Two of three are drawn before the last: log 3 and log 2.
+      ('ListMLEFastestFirst', [0, 0, 0], math.log(3) + math.log(2)),
+      # exp(2), 1 and 1 are left, then 1 and 1.
+      ('ListMLEFastestFirst', [-2, 0, 0],
+       math.log(math.exp(2) + 2) - 2 + math.log(2)),
+      # Labels 0, 1/2 and 1.
+      ('LayoutMinMaxMSE', [0, 1, 1], 1 / 12)):
+    loss = getattr(layout_models, name)()
+    assert float(loss(tf.constant([[1., 2., 3.]]), tf.constant(
+        [scores], tf.float32))) == pytest.approx(want, rel=1e-5)
+  # Equal runtimes say nothing.
   assert float(loss(tf.ones([1, 3]), tf.zeros([1, 3]))) == 0
 
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from support import tiny_kernels
+from support.dump_baseline_data import flat
 from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.errors import UserError
@@ -32,25 +33,9 @@ def stats(partition) -> FeatureStats:
   return FeatureStats.of_partition(partition)
 
 
-def flat(graph) -> dict:
-  """Every tensor of a graph under one name, as NumPy."""
-  values = {'context': graph.context.sizes}
-  for name, nodes in graph.node_sets.items():
-    values[name + '.sizes'] = nodes.sizes
-    values |= {f'{name}.{key}': value for key, value in nodes.features.items()}
-  for name, edges in graph.edge_sets.items():
-    values |= {name + '.sizes': edges.sizes,
-               name + '.source': edges.adjacency.source,
-               name + '.target': edges.adjacency.target}
-  return {name: value.numpy() for name, value in values.items()}
-
-
 def assert_equal_graphs(graph: dict, expected: dict) -> None:
   for name, value in graph.items():
     np.testing.assert_array_equal(value, expected[name], err_msg=name)
-
-
-# ----------------------------------------------------------------- one graph
 
 
 def test_kernel_graph_by_hand():
@@ -118,16 +103,6 @@ def test_kernel_graphs_equal_kernel_graph_and_share_one_trace(
         partition, np.array([i]), np.arange(partition.num_configs[i])[None],
         stats))) == kernel.num_nodes
   assert len(traces) == 1
-  for kernel in CORNER_CASES:
-    graph = tile_batches.kernel_graph(kernel, CORNER_STATS)
-    assert int(graph.num_components) == 1
-    for sizes, number in ((graph.node_sets['op'].sizes, kernel.num_nodes),
-                          (graph.node_sets['config'].sizes, kernel.num_configs),
-                          (graph.edge_sets['feed'].sizes, kernel.num_edges)):
-      assert sizes.numpy().tolist() == [number]
-
-
-# ------------------------------------------------------------------ training
 
 
 def batches_of(partition, stats, passes=1, **changes) -> list:

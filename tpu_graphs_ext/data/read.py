@@ -115,7 +115,8 @@ def with_enough_configs(every: Problems, where: str, min_configs: int,
     raise UserError(
         f'{where}: none of {len(every)} {what}s has {min_configs} or more '
         f'configurations (the largest has {max(every.num_configs)}); use '
-        'a smaller --configs, or other data')
+        + 'a smaller --configs, or ' * (min_configs > MIN_CONFIGS)
+        + 'other data')
   skipped = every.select(~enough).names
   _log.warning(
       '%s: left out %d of %d %ss with fewer than %d configurations: %s',
