@@ -175,7 +175,7 @@ def test_files_that_cannot_be_ranked_have_rows(ranked, folder, tmp_path):
   assert [row['error'] is None for row in found] == [
       True, False, False, False, True, False, True]
   for number, said in ((1, 'cannot be read as a tile file'),
-                       (2, 'config_feat'), (3, '139'), (5, 'no such file')):
+                       (2, 'config_feat'), (3, '139'), (5, 'does not exist')):
     assert f'net_{number}.npz' in found[number]['error']
     assert said in found[number]['error'], found[number]['error']
   assert summary.errors == 4 and summary.kernels == 3
