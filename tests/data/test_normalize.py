@@ -32,13 +32,9 @@ def test_values_by_hand():
   assert scaled.dtype == np.float32
   assert data.tolist() == [[1, 9, 0], [8, 9, -4]]
   assert stats.apply(data[:0]).shape == (0, 2)
-
-
-def test_a_table_of_another_width():
-  with pytest.raises(UserError, match='node_feat has 3 columns, but the '
-                     'statistics have 2'):
-    ColumnStats.of([table([1, 2], [3, 4])]).apply(
-        table([1, 2, 3]), 'node_feat')
+  with pytest.raises(UserError, match='node_feat has 2 columns, but the '
+                     'statistics have 3'):
+    stats.apply(data[:, :2], 'node_feat')
 
 
 def test_statistics_cover_the_selection_only():
@@ -59,12 +55,9 @@ def test_json_round_trip_is_exact():
   data[:, 2] = 0.1
   stats = FeatureStats(ColumnStats.of([data]), ColumnStats.of([data[:, :3]]))
   again = FeatureStats.from_json(json.loads(json.dumps(stats.to_json())))
-  for name in ('minimum', 'maximum', 'used'):
-    for side in ('node', 'config'):
-      before, after = (getattr(getattr(one, side), name)
-                       for one in (stats, again))
-      np.testing.assert_array_equal(before, after)
-      assert before.dtype == after.dtype
+  for before, after in ((stats.node, again.node), (stats.config, again.config)):
+    for name in ('minimum', 'maximum'):
+      assert getattr(before, name).tobytes() == getattr(after, name).tobytes()
   for stored in ({}, [], {'node': {}, 'config': {}},
                  {'node': None, 'config': None},
                  {'node': {'minimum': ['x'], 'maximum': [1]}, 'config': {}}):

@@ -27,12 +27,9 @@ def test_kernels_come_back():
   assert partition.max_opcode == 44
   with pytest.raises(ValueError, match='read-only'):
     partition.node_feat[0, 0] = 1
-
-
-def test_narrower_integers_are_widened():
-  kernel = tiny_kernels.chain()
+  kernel = tiny_kernels.chain()  # Narrower integers are widened.
   object.__setattr__(kernel, 'edge_index', kernel.edge_index.astype(np.int32))
-  assert_same(Partition.from_kernels([kernel]).kernel(0), tiny_kernels.chain())
+  assert_same(Partition.from_kernels([kernel]).kernel(0), KERNELS[1])
 
 
 def test_selection_keeps_order_and_shares_memory():
@@ -41,21 +38,16 @@ def test_selection_keeps_order_and_shares_memory():
     selected = partition.select(chosen)
     numbers = np.arange(6)[np.asarray(chosen)]
     assert len(selected) == len(numbers)
-    for kernel, number in zip(selected, numbers):
+    for kernel, block, number in zip(
+        selected, selected.blocks('config_feat'), numbers):
       assert_same(kernel, KERNELS[number])
+      np.testing.assert_array_equal(block, kernel.config_feat)
     assert selected.config_feat is partition.config_feat
     assert np.shares_memory(selected.kernel(0).node_feat, partition.node_feat)
   assert len(partition.select([])) == 0
   assert list(partition.select([]).blocks('node_feat')) == []
   assert partition.select([]).max_opcode == -1
   assert partition.select([3, 1, 0]).select([1]).tile_ids == ['chain_0']
-
-
-def test_blocks_hold_the_rows_of_the_selection_only():
-  selected = Partition.from_kernels(KERNELS).select([0, 1, 3, 2])
-  for name in ('node_opcode', 'config_feat'):
-    for block, number in zip(selected.blocks(name), (0, 1, 3, 2)):
-      np.testing.assert_array_equal(block, getattr(KERNELS[number], name))
 
 
 BAD = [  # tests/data/test_check.py breaks each rule.

@@ -93,7 +93,7 @@ def test_bad_files_name_the_field_and_the_rule(tmp_path):
   assert os.listdir(tmp_path / 'cache') == []
 
 
-def test_files_of_the_other_task_and_no_files(tmp_path):
+def test_files_of_the_other_task_and_no_archives(tmp_path):
   kernel = tiny_kernels.make_kernel('t').save(str(tmp_path))
   with pytest.raises(UserError, match=r't.npz: is a file of the tile task: it '
                      'has config_feat and no node_config_feat'):
@@ -101,10 +101,6 @@ def test_files_of_the_other_task_and_no_files(tmp_path):
   (tmp_path / 'b.npz').write_bytes(b'PK')
   with pytest.raises(UserError, match=r'b.npz: cannot be read'):
     programs.open_program(str(tmp_path / 'b.npz'))
-  (tmp_path / 'c.pb').write_bytes(b'')
-  for name in ('none', 'c.pb'):
-    with pytest.raises(UserError, match=r'; expected a folder of \.npz files'):
-      programs.read_programs(str(tmp_path / name))
 
 
 def test_a_file_cut_short_after_its_directory(tmp_path):

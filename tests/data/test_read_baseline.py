@@ -12,8 +12,7 @@ from support import tiny_kernels
 from support.dump_baseline_data import flat
 from support.places import SUPPORT
 from tpu_graphs_ext.course.checkout import script_command
-from tpu_graphs_ext.data import read
-from tpu_graphs_ext.data.kernel import STORED_NAMES
+from tpu_graphs_ext.data import read, rules
 from tpu_graphs_ext.data.normalize import FeatureStats
 from tpu_graphs_ext.tasks import tile_batches
 
@@ -58,10 +57,6 @@ def stats(dataset) -> FeatureStats:
   return FeatureStats.of_partition(dataset.train)
 
 
-def split_of(dataset, name):
-  return dataset.valid if name == 'validation' else getattr(dataset, name)
-
-
 def their_rows(baseline, split, stored_name, axis) -> np.ndarray:
   """The baseline's rows, its kernels sorted by name as ours are."""
   bounds = baseline[f'{split}.{axis}_ranges']
@@ -72,35 +67,29 @@ def their_rows(baseline, split, stored_name, axis) -> np.ndarray:
 
 
 @pytest.mark.parametrize('split', ['train', 'validation', 'test'])
-def test_same_kernels(baseline, dataset, split):
-  ours = split_of(dataset, split)
+def test_same_kernels_and_features_to_the_last_bit(
+    baseline, dataset, stats, split):
+  ours = dataset.valid if split == 'validation' else getattr(dataset, split)
   order = np.argsort(baseline[f'{split}.tile_id'])
   assert list(ours.tile_ids) == baseline[f'{split}.tile_id'][order].tolist()
   for axis in ('node', 'edge', 'config'):
     theirs = np.diff(baseline[f'{split}.{axis}_ranges'])[order]
     np.testing.assert_array_equal(getattr(ours, f'num_{axis}s'), theirs)
-  for name, axis in (('node_opcode', 'node'), ('edge_index', 'edge'),
-                     ('runtime_ns', 'config'), ('normalizer_ns', 'config')):
-    theirs = their_rows(baseline, split, STORED_NAMES[name], axis)
-    rows = np.concatenate(list(ours.blocks(name)))
-    np.testing.assert_array_equal(rows, theirs)
-    assert rows.dtype == theirs.dtype
-
-
-@pytest.mark.parametrize('split', ['train', 'validation', 'test'])
-def test_same_features_to_the_last_bit(baseline, dataset, stats, split):
-  ours = split_of(dataset, split)
-  for name, axis, columns in (('node_feat', 'node', stats.node),
-                              ('config_feat', 'config', stats.config)):
-    scaled = np.concatenate(
-        [columns.apply(block) for block in ours.blocks(name)])
-    theirs = their_rows(baseline, split, name, axis)
-    assert scaled.shape == theirs.shape
-    assert scaled.tobytes() == theirs.tobytes()
-
-
-def test_same_number_of_opcodes(baseline, dataset):
+  scaled = {'node_feat': stats.node.apply, 'config_feat': stats.config.apply}
+  for name, field in rules.TILE.arrays.items():
+    theirs = their_rows(baseline, split, field.name, field.axes[0][:-1])
+    rows = scaled.get(name, np.asarray)(
+        np.concatenate(list(ours.blocks(name))))
+    assert (rows.dtype, rows.shape) == (theirs.dtype, theirs.shape)
+    assert rows.tobytes() == theirs.tobytes(), name
   assert dataset.num_ops == int(baseline['num_ops'])
+
+
+def assert_as_dumped(graph, baseline, prefix) -> None:
+  for name, value in flat(graph).items():
+    theirs = baseline[f'{prefix}.{name}']
+    np.testing.assert_array_equal(value, theirs, err_msg=name)
+    assert value.dtype == theirs.dtype, name
 
 
 def test_same_spec_and_graph_of_one_kernel(baseline, dataset, stats):
@@ -109,11 +98,8 @@ def test_same_spec_and_graph_of_one_kernel(baseline, dataset, stats):
   for i in range(2):
     name, = baseline[f'graph{i}.g.tile_id']
     kernel = dataset.valid.kernel(dataset.valid.tile_ids.index(name))
-    graph = flat(tile_batches.kernel_graph(kernel, stats))
-    for name, value in graph.items():
-      theirs = baseline[f'graph{i}.{name}']
-      np.testing.assert_array_equal(value, theirs, err_msg=name)
-      assert value.dtype == theirs.dtype, name
+    assert_as_dumped(
+        tile_batches.kernel_graph(kernel, stats), baseline, f'graph{i}')
 
 
 def test_same_spec_and_graph_of_a_batch(baseline, dataset, stats):
@@ -130,8 +116,5 @@ def test_same_spec_and_graph_of_a_batch(baseline, dataset, stats):
   drawn = np.stack([
       [int(np.flatnonzero(kernel.runtime_rel == value)[0]) for value in row]
       for kernel, row in zip(kernels, runtimes)])
-  graph = flat(tile_batches.batch_graph(kernels, drawn, stats))
-  for name, value in graph.items():
-    theirs = baseline['batch.' + name]
-    np.testing.assert_array_equal(value, theirs, err_msg=name)
-    assert value.dtype == theirs.dtype, name
+  assert_as_dumped(
+      tile_batches.batch_graph(kernels, drawn, stats), baseline, 'batch')

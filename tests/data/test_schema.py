@@ -22,10 +22,6 @@ def test_columns_are_where_the_data_set_documents_them():
                        (schema.CONFIG_FEATURES, 24),
                        (schema.LAYOUT_CONFIG_FEATURES, 18)):
     assert len(names) == len(set(names)) == width
-  for names, groups in ((schema.NODE_FEATURES, schema.NODE_GROUPS),
-                        (schema.CONFIG_FEATURES, schema.CONFIG_GROUPS)):
-    assert [name for part in groups.values() for name in names[part]] == list(
-        names)
 
 
 def test_opcodes():

@@ -133,8 +133,6 @@ def test_the_first_choices_of_a_ranking(trained, loading, data_root):
   labelled, _ = rank.rank(trained.model_dir, f'{data_root}/xla/random/valid',
                           top_k=3, loading=loading)
   assert len(labelled.choices) == 3
-  scores = [choice.score for choice in labelled.choices]
-  assert scores == sorted(scores)
   program = programs.read_programs(f'{data_root}/xla/random/valid')[0]
   best = labelled.choices[0]
   assert best.runtime_ns == program.runtime_ns[best.index]

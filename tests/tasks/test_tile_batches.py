@@ -55,7 +55,7 @@ def test_kernel_graph_by_hand():
   for name, expected in {
       'context': [1], 'op.op': [12, 13, 14], 'op.sizes': [3],
       'config.normalizers': [1000, 1001, 1002, 1003], 'config.sizes': [4],
-      'g.tile_id': [b'chain_0'],
+      'g.tile_id': ['chain_0'],
       'feed.source': [1, 2],  # consumers
       'feed.target': [0, 1],  # producers
       'feed.sizes': [2], 'g_op.source': [0, 0, 0], 'g_op.target': [0, 1, 2],
@@ -78,7 +78,7 @@ def test_batch_graph_by_hand():
       'g_op.source': [0, 0, 0, 1, 2, 2, 2, 2],
       'g_config.source': [0, 0, 1, 1, 2, 2],
       'g_config.target': [0, 1, 2, 3, 4, 5],
-      'g.tile_id': [b'chain_0', b'one_node_0', b'diamond_0']}.items():
+      'g.tile_id': ['chain_0', 'one_node_0', 'diamond_0']}.items():
     assert graph[name].tolist() == expected, name
 
 
@@ -119,7 +119,7 @@ def names(batch_list) -> list:
 
 def test_each_epoch_has_every_usable_kernel_once(partition, stats):
   # Kernels have 4 ... 14 configurations: nine have 6 or more, in 3 batches.
-  usable = [f'net_{i}'.encode() for i in range(2, 11)]
+  usable = [f'net_{i}' for i in range(2, 11)]
   first, second = batches_of(partition, stats, 2)
   assert len(first) == 3
   assert sorted(names(first)) == sorted(names(second)) == sorted(usable)
@@ -133,7 +133,7 @@ def test_each_epoch_has_every_usable_kernel_once(partition, stats):
 
 
 def test_batches_hold_the_values_of_their_kernels(partition, stats):
-  by_name = {kernel.tile_id.encode(): kernel for kernel in partition}
+  by_name = {kernel.tile_id: kernel for kernel in partition}
   for graph, label in batches_of(partition, stats)[0]:
     assert label.shape == (3, 6) and label.dtype == np.float32
     np.testing.assert_array_equal(
