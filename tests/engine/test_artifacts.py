@@ -4,6 +4,7 @@ import contextlib
 import copy
 import gzip
 import json
+import math
 import os
 import pathlib
 import shutil
