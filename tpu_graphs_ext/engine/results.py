@@ -121,11 +121,6 @@ class Results:
     return {row.pop(self.NAME): nested(row)
             for row in self.rows.to_dict('records')}
 
-  def interval_json(self, *numbers: float) -> Any:
-    return list(map(or_none, numbers))
-
-  difference_json = interval_json
-
   def other_choices(self) -> list[tuple[str, ...]]:
     """Rows of choices without a model, to compare the means with."""
     return []
