@@ -69,7 +69,7 @@ def rankings(folder) -> dict[str, list[int]]:
   return {name: list(map(int, order.split(';'))) for name, order in rows}
 
 
-SMALL = {'hidden_dim': 8, 'op_embed_dim': 4}
+SMALL = {'hidden_dim': 8}
 
 
 @pytest.mark.parametrize('name', list(layout_models._MODELS))
