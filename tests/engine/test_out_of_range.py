@@ -98,7 +98,7 @@ def test_one_line_a_column_names_kernels(stats, caplog):
       '  kernel_bounds_0 is 128 (1 to 64 in training) in c_0']
   warn(stats, kernels, level=logging.INFO)
   assert caplog.messages[1] == (
-      heading + ' (3 columns or opcodes; --verbose lists them)')
+      heading + ' (columns or opcodes: 3; --verbose lists them)')
 
 
 def test_real_kernels_beyond_what_sample_data_have(shared_data, caplog):

@@ -105,7 +105,7 @@ def warn_of(every: Sequence[OutOfRange], kernels: int, model: str,
         'is less certain%s', len({found.tile_id for found in every}), kernels,
         what, os.path.basename(model),
         lines if _log.isEnabledFor(logging.DEBUG) else
-        f' ({len(columns)} columns or opcodes; --verbose lists them)')
+        f' (columns or opcodes: {len(columns)}; --verbose lists them)')
 
 
 def _line(members: list[OutOfRange]) -> str:
