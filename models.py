@@ -501,7 +501,7 @@ class StandardizedMSE(_Objective):
 
 @_registered
 class LogMSE(_Objective):
-  """Mean squared error of scores as logarithms of runtimes, but a constant."""
+  """Mean squared error of scores as log runtimes, up to a constant."""
 
   def call(self, y_true, y_pred):
     error = y_pred - tf.math.log(tf.maximum(y_true, 1e-9))
