@@ -19,9 +19,7 @@ def test_allowed(tmp_path):
   for source in (
       'import numpy.linalg', 'import os, _ctypes', 'from . import implicit',
       'from tpu_graphs.baselines.tiles import implicit',
-      # May fail.
-      *(f'try:\n  import torch\nexcept {error}:\n  pass' for error in (
-          'ImportError', '(OSError, ImportError)', 'Exception', ''))):
+      'try:\n  import torch\nexcept ImportError:\n  pass'):
     assert faults(tmp_path, source) == [], source
 
 
@@ -29,22 +27,12 @@ def test_allowed(tmp_path):
     ('import os, torch.nn', 1, 'torch'),
     ('\ndef f():\n  from tpu_graphs_ext.hlo import tuning', 3,
      'tpu_graphs_ext'),
-    ('try:\n  import torch\nexcept ValueError:\n  pass', 2, 'torch'),
     ('try:\n  import os\nexcept ImportError:\n  import torch', 4, 'torch'),
 ])
 def test_not_allowed(tmp_path, source, line, name):
   (fault,) = faults(tmp_path, source)
   assert f'line {line} imports {name}, which' in fault
   assert len(faults(tmp_path, f'{source}\nimport jax\nimport jax')) == 3
-
-
-def test_standard_library_without_its_list(monkeypatch):
-  """As on Python 3.9."""
-  monkeypatch.delattr('sys.stdlib_module_names', raising=False)
-  for name in ('sys', 'json', 'dataclasses', 'zlib', 'math'):
-    assert allowed_imports.is_standard(name)
-  for name in ('numpy', 'tensorflow', 'tpu_graphs_ext', 'no_such_module', ''):
-    assert not allowed_imports.is_standard(name)
 
 
 def test_what_is_not_python(tmp_path):

@@ -68,14 +68,6 @@ def test_doctor(monkeypatch, capsys):
     assert found['state'] == state
 
 
-def test_install_needs_a_clone(root, capsys):
-  (root / '.git').rename(root / 'no_git')
-  assert cli.main(['install', f'--root={root}']) == 1
-  assert ': git, which keeps the original' in capsys.readouterr().err
-  assert cli.main(['uninstall']) == 1
-  assert 'names no checkout of the tpu_graphs' in capsys.readouterr().err
-
-
 def test_kaggle_csv(tmp_path, capsys):
   for name, row in (('t', 'tile:xla:a,4;3;2;1;0'),
                     ('s', 'tile:xla:a,0;1;2;3;4\nlayout:xla:random:n,0;1')):

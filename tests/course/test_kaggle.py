@@ -53,8 +53,8 @@ def test_rows_are_matched_by_id_and_have_five_places(tmp_path, sample):
 
 
 @pytest.mark.parametrize('name, indices, message', [
-    ('aa', '7;5;4;3;2', 'must name 5 of its 7 configurations, 0 to 6, or all'),
-    ('aa', '6;6;4;3;2', 'or all, and then 0; got 6;6;4;3;2'),
+    ('aa', '7;5;4;3;2', 'must name 5 of its 7 configurations, or all'),
+    ('aa', '6;6;4;3;2', r'and then 0; got \[6, 6, 4, 3, 2\]'),
     ('aa', '6;5;4;3', 'has 4 indices; it must have 5'),
     # Each of its three once, then zeros.
     ('bb', '0;1;2;1;0', 'must name 5 of its 3 configurations')])
@@ -112,8 +112,7 @@ def test_a_whole_file(tmp_path, caplog):
   tile = write(tmp_path / 'tile.csv', {
       name: '4;3;2;1;0' for name in reversed(rows) if 'tile' in name})
   text = kaggle.kaggle_csv(tile, str(tmp_path / 'k.csv'), sample=sample)
-  assert text.endswith(f'894 rows: {tmp_path / "k.csv"}')
-  assert text.count('in the order of their files') == 4 and not caplog.text
+  assert text == f'894 rows: {tmp_path / "k.csv"}' and not caplog.text
   written = predictions_csv.read(str(tmp_path / 'k.csv'))
   assert list(written) == list(rows)
   assert all(order == ([4, 3, 2, 1, 0] if name.startswith('tile') else

@@ -1,5 +1,6 @@
 """models.py in and out of a checkout: what is kept, what is refused."""
 
+import contextlib
 import os
 import subprocess
 
@@ -84,9 +85,6 @@ def test_what_cannot_be_installed(root, student, monkeypatch, tmp_path):
   student.write_text('import torch\n')
   with pytest.raises(UserError, match='line 1 imports torch'):
     swap.install(str(root), str(student))
-  os.mkfifo(tmp_path / 'pipe.py')
-  with pytest.raises(UserError, match='is not an ordinary file'):
-    swap.install(str(root), str(tmp_path / 'pipe.py'))
   assert_clean(root)
   monkeypatch.delenv(checkout.ROOT_VARIABLE, raising=False)
   with pytest.raises(UserError, match=r'names no checkout .* give --root'):
@@ -100,37 +98,35 @@ def test_what_cannot_be_installed(root, student, monkeypatch, tmp_path):
   assert in_place(root) == THEIRS
 
 
-def test_broken_off_between_any_two_steps(root, student, monkeypatch):
-  """The next call, in or out, finishes what was broken off."""
+def test_interrupted_between_any_two_steps(root, student, monkeypatch):
+  """The next call, in or out, finishes what was interrupted."""
   write, remove = swap.files.write_file, os.remove
   two = student.with_name('two.py')
   two.write_text('import numpy as np\n')
   calls = (lambda: swap.install(str(root), str(student)),
            lambda: swap.install(str(root), str(two)),
            lambda: swap.install(str(root)), lambda: swap.uninstall(str(root)))
+  left = []  # An item for each file that may still be written or removed.
+
+  def stopping(function):
+    def step(*args):
+      if not left:
+        raise KeyboardInterrupt
+      left.pop()
+      function(*args)
+    return step
+
   for number, call in enumerate(calls):
-    for steps in range(2):  # Files that one call writes or removes.
-      for mend in (lambda: swap.install(str(root), str(two)),
-                   lambda: swap.uninstall(str(root))):
+    for steps in range(2):
+      for mend in (calls[1], calls[3]):
         for before in calls[:number]:
           before()
-        left = [steps]
-
-        def stopping(function, left=left):
-          def step(*args):
-            if not left[0]:
-              raise KeyboardInterrupt
-            left[0] -= 1
-            function(*args)
-          return step
-
-        with monkeypatch.context() as patch:
+        left[:] = [None] * steps
+        with monkeypatch.context() as patch, contextlib.suppress(
+            KeyboardInterrupt):
           patch.setattr(swap.files, 'write_file', stopping(write))
           patch.setattr(swap.os, 'remove', stopping(remove))
-          try:
-            call()
-          except KeyboardInterrupt:
-            pass
+          call()
         mend()
         swap.uninstall(str(root))
         assert_clean(root)
@@ -140,11 +136,10 @@ def test_a_record_that_is_damaged_or_somebody_elses(root, student):
   """Nothing is replaced."""
   record = root / (checkout.MODELS_PY + swap.RECORD)
   swap.install(str(root), str(student))
-  for text in (100_000 * '[', '[]', '{"sha256": 3}', '\0', '', '# mine\n',
-               '1' + 5000 * '0'):
+  for text in (record.read_text()[:-1], '\0', '', '# mine\n'):
     record.write_text(text)
     for call in (swap.install, swap.uninstall):
-      with pytest.raises(UserError, match=r'models.py.installed: '):
+      with pytest.raises(UserError, match='was not written by install'):
         call(str(root))
     assert in_place(root) == b'import numpy\n'
     assert record.read_text() == text

@@ -45,19 +45,14 @@ def verdict(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def handed_in(verdict):
-  return pathlib.Path(verdict.model_dir)
-
-
-@pytest.fixture
-def packed(handed_in, tmp_path):
+def packed(verdict, tmp_path):
   """Path of a submission."""
   path = str(tmp_path / 'sub' / 'submission.zip')
-  zip_file.package(str(handed_in), path)
+  zip_file.package(verdict.model_dir, path)
   return path
 
 
-def test_names_and_round_trip(packed, handed_in, tmp_path):
+def test_names_and_round_trip(packed, verdict, tmp_path):
   with zipfile.ZipFile(packed) as archive:
     names = archive.namelist()
     manifest = json.loads(archive.read('MANIFEST.json'))
@@ -72,46 +67,39 @@ def test_names_and_round_trip(packed, handed_in, tmp_path):
   model_dir, models_py = zip_file.unpack(packed, str(tmp_path / 'there'))
   assert artifacts.load_run(model_dir).info == RUN_INFO
   assert pathlib.Path(models_py).read_text() == '# mine\n'
-  index = pathlib.Path(model_dir, 'variables', 'variables.index')
-  assert index.read_text() == 'index'
   # The same hand-in gives the same bytes.
   first = pathlib.Path(packed).read_bytes()
-  os.utime(handed_in / 'saved_model.pb', (1, 1))
-  zip_file.package(str(handed_in), packed)
+  os.utime(f'{verdict.model_dir}/saved_model.pb', (1, 1))
+  zip_file.package(verdict.model_dir, packed)
   assert pathlib.Path(packed).read_bytes() == first
 
 
-def test_a_failed_hand_in_is_not_packed(handed_in, verdict, tmp_path):
-  verdict.faults += ['one', 'two']
-  with pytest.raises(UserError, match='not packed, because\n  one\n  two'):
-    zip_file.package(str(handed_in), str(tmp_path / 'sub' / 'x.zip'))
-  assert not os.path.exists(tmp_path / 'sub')
-
-
-def test_a_package_is_whole_or_absent(
-    packed, handed_in, tmp_path, monkeypatch):
+def test_a_package_is_whole_or_absent(packed, verdict, monkeypatch):
   before = pathlib.Path(packed).read_bytes()
 
   def fails(*unused):
     raise OSError(errno.ENOSPC, 'No space left on device')
 
   monkeypatch.setattr(zipfile.ZipFile, 'writestr', fails)
-  with pytest.raises(UserError,
-                     match=r'cannot be written .* free some space'):
-    zip_file.package(str(handed_in), packed)
+  with pytest.raises(UserError, match=r'cannot be written'):
+    zip_file.package(verdict.model_dir, packed)
   assert pathlib.Path(packed).read_bytes() == before
   assert os.listdir(os.path.dirname(packed)) == ['submission.zip']
 
 
-def test_nothing_but_a_package_is_replaced(handed_in, tmp_path):
+def test_what_is_not_packed_or_replaced(verdict, tmp_path):
   path = tmp_path / 'mine.zip'
   with zipfile.ZipFile(path, 'w') as archive:
     archive.writestr('MANIFEST.json', 'mine')
   before = path.read_bytes()
   for out in (path, tmp_path):
     with pytest.raises(UserError, match='was not written by `package`'):
-      zip_file.package(str(handed_in), str(out))
+      zip_file.package(verdict.model_dir, str(out))
   assert path.read_bytes() == before
+  verdict.faults += ['one', 'two']
+  with pytest.raises(UserError, match='not packed, because\n  one\n  two'):
+    zip_file.package(verdict.model_dir, str(tmp_path / 'sub' / 'x.zip'))
+  assert not os.path.exists(tmp_path / 'sub')
 
 
 # --------------------------------------------------------------- unpacking
@@ -167,19 +155,9 @@ def test_links_and_doubles(packed, tmp_path):
 
 def test_large_and_lzma_members_are_not_unpacked(packed, tmp_path, monkeypatch):
   refused(rewritten(packed, lambda members: None, zipfile.ZIP_LZMA), tmp_path,
-          'a hand-in stores and deflates alone')
-  path = rewritten(packed,
-                   lambda members: members.update({'models.py': bytes(5000)}),
-                   zipfile.ZIP_DEFLATED)
-  opened = []
-  real_open = zipfile.ZipFile.open
-  monkeypatch.setattr(zipfile.ZipFile, 'open', lambda self, name, *rest: (
-      opened.append(getattr(name, 'filename', name))
-      or real_open(self, name, *rest)))
-  refused(path, tmp_path, "'models.py' has another size")
-  assert 'models.py' not in opened
+          'its files must be stored or deflated')
   monkeypatch.setattr(zip_file, 'MAX_BYTES', 10)
-  refused(path, tmp_path, 'a hand-in has at most 10 bytes')
+  refused(packed, tmp_path, 'have at most 10 bytes')
 
 
 def test_every_difference_to_the_manifest_is_named(packed, tmp_path):
@@ -195,20 +173,19 @@ def test_every_difference_to_the_manifest_is_named(packed, tmp_path):
           "'more' is not once", f"'run_{HASH}.jsonz' is not once")
 
 
-@pytest.mark.parametrize('manifest, message', [
-    (None, "There is no item named 'MANIFEST.json'"),
-    ('[]', 'is not a whole hand-in'), (100_000 * '[', 'recursion'),
-    ('{"format": NaN, "run_hash": "a", "files": {}}', 'must have format 1'),
-    ('{"format": 1, "run_hash": "../a", "files": {}}', 'letters and digits'),
-    ('{"format": 1, "run_hash": "a", "files": {"models.py": {}}}', 'bytes'),
-    ((1 << 20) * ' ' + '{}', 'a manifest of at most 1,048,576 bytes')])
-def test_bad_manifest(packed, tmp_path, manifest, message):
-  def change(members):
-    del members['MANIFEST.json']
-    if manifest:
-      members['MANIFEST.json'] = manifest
+def test_bad_manifest(packed, tmp_path):
+  for manifest, message in (
+      (None, "There is no item named 'MANIFEST.json'"),
+      ('[]', 'is not a whole hand-in'), (100_000 * '[', 'recursion'),
+      ('{"format": NaN, "run_hash": "a", "files": {}}', 'must have format 1'),
+      ('{"format": 1, "run_hash": "../a", "files": {}}', 'letters and digits'),
+      ('{"format": 1, "run_hash": "a", "files": {"models.py": {}}}', 'bytes')):
+    def change(members, manifest=manifest):
+      del members['MANIFEST.json']
+      if manifest:
+        members['MANIFEST.json'] = manifest
 
-  refused(rewritten(packed, change), tmp_path, message)
+    refused(rewritten(packed, change), tmp_path, message)
 
 
 def test_what_is_not_a_zip_file(packed, tmp_path):

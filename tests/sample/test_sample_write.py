@@ -4,10 +4,6 @@ import dataclasses
 import os
 import pathlib
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -39,11 +35,6 @@ def kernels_of(out, split):
 def contents(folder):
   return {path.relative_to(folder): path.read_bytes()
           for path in pathlib.Path(folder).rglob('*') if path.is_file()}
-
-
-def copy_of(written, tmp_path):
-  out = shutil.copytree(written[0].out, tmp_path / 'copy')
-  return out, dataclasses.replace(written[0], out=str(out))
 
 
 # --- The folder --------------------------------------------------------------
@@ -91,48 +82,34 @@ def test_programs_share_the_kernels_evenly():
   assert len(set(taken)) == min(40, len({k.program for k in found}))
 
 
-def test_unfinished_data_and_other_settings_are_written_again(
-    written, tmp_path):
-  out, again = copy_of(written, tmp_path)
-  before = contents(out)
-  assert write.write_sample_data(again).reused
-  next((out / 'train').iterdir()).unlink()
-  assert not write.write_sample_data(again).reused
-  assert contents(out) == before
-  other = dataclasses.replace(again, seed=1)
-  assert not write.write_sample_data(other).reused
-  assert set(contents(out)) != set(before)
-  assert sorted(os.listdir(out)) == ['sample_data.json', *FOLDERS]
-
-
 # --- Refusals ----------------------------------------------------------------
 
 
-def test_nothing_but_sample_data_is_replaced(written, tmp_path):
-  """A file more, a changed one, a link, a marker that is not one."""
+def test_nothing_is_replaced(written, tmp_path):
+  """Other settings, a file more or less, a changed one, a link, no marker."""
   def change(out, how):
     valid = next((out / 'valid').iterdir())
-    if how == 'file':
+    if how == 'more':
       (out / 'train' / 'notes.txt').write_text('mine')
-      return 'train/notes.txt'
-    if how == 'change':
+    elif how == 'less':
+      valid.unlink()
+    elif how == 'change':
       valid.write_bytes(valid.read_bytes() + b'!')
-      return f'valid/{valid.name}'
-    if how == 'link':
+    elif how == 'link':
       os.rename(out / 'test', out.parent / 'elsewhere')
       os.symlink(out.parent / 'elsewhere', out / 'test')
-      return 'test'
-    (out / 'sample_data.json').write_text('[' * 100_000)
-    return 'sample_data.json'
+    elif how == 'marker':
+      (out / 'sample_data.json').write_text('[' * 100_000)
 
-  for how in ('file', 'change', 'link', 'marker'):
+  for how in ('settings', 'more', 'less', 'change', 'link', 'marker'):
     folder = tmp_path / how
-    out, settings = copy_of(written, folder)
-    name = change(out, how)
+    out = shutil.copytree(written[0].out, folder / 'copy')
+    settings = dataclasses.replace(
+        written[0], out=str(out), seed=int(how == 'settings'))
+    change(out, how)
     before = contents(folder)
-    for seed in (0, 1):  # What is there, and something else.
-      with pytest.raises(UserError, match=f'holds {name!r}, which is not'):
-        write.write_sample_data(dataclasses.replace(settings, seed=seed))
+    with pytest.raises(UserError, match='copy: is there and is not this sampl'):
+      write.write_sample_data(settings)
     assert contents(folder) == before
 
 
@@ -143,35 +120,9 @@ def test_what_comes_while_it_is_written_stays(tmp_path, monkeypatch):
     return {}
 
   monkeypatch.setattr(write, '_fill', fill)
-  with pytest.raises(UserError, match=r'mine\.npz., which is not sample'):
+  with pytest.raises(UserError, match='is not this sample data'):
     write.write_sample_data(SampleDataSettings(str(tmp_path / 'out')))
   assert contents(tmp_path) == {pathlib.Path('out/train/mine.npz'): b'mine'}
-
-
-KILLED = '''
-import sys
-from tpu_graphs_ext.sample import layouts, write
-def fill(folder, problems):
-  print('there', flush=True)
-  import time
-  time.sleep(60)
-write._fill = fill
-write.write_sample_data(write.SampleDataSettings(sys.argv[1]))
-'''
-
-
-def test_what_a_killed_run_left_goes(tmp_path, monkeypatch):
-  monkeypatch.setattr(write, '_fill', lambda folder, problems: {})
-  process = subprocess.Popen([sys.executable, '-c', KILLED,
-                              str(tmp_path / 'out')],
-                             stdout=subprocess.PIPE, text=True)
-  assert process.stdout.readline() == 'there\n'
-  process.send_signal(signal.SIGKILL)
-  process.wait()
-  (left,) = tmp_path.iterdir()  # The folder itself is not there yet.
-  os.utime(left, (time.time() - 48 * 3600,) * 2)
-  write.write_sample_data(SampleDataSettings(str(tmp_path / 'out')))
-  assert os.listdir(tmp_path) == ['out']
 
 
 def test_settings_are_checked(tmp_path):
@@ -184,7 +135,7 @@ def test_settings_are_checked(tmp_path):
   path = tmp_path / 'data'
   path.write_text('')
   for out, message in ((' ', '--out is empty'),
-                       (str(path), 'is a file; give a folder')):
+                       (str(path), 'data: cannot be written')):
     with pytest.raises(UserError, match=message):
       write.write_sample_data(SampleDataSettings(out))
 

@@ -78,21 +78,6 @@ def test_a_missing_tf_keras_is_named(today):
   assert 'pip install "tf_keras==2.21.*"' in line
 
 
-def test_startup_notes_are_dropped_but_not_errors(tmp_path):
-  folder = fake_tensorflow.write(tmp_path, '2.21.0',
-                                 notes=fake_tensorflow.NOTES)
-  for level, notes in (('1', 0), ('3', 0), ('0', 2)):  # Of three lines.
-    lines = fake_tensorflow.run(
-        folder, 'import tpu_graphs_ext, tensorflow',
-        TF_CPP_MIN_LOG_LEVEL=level).stderr.splitlines()
-    assert len(lines) == 1 + notes and lines[-1].endswith('something is wrong')
-  (folder / 'tensorflow' / '__init__.py').open('a').write('import absent')
-  done = fake_tensorflow.run(folder, 'import tpu_graphs_ext, tensorflow',
-                             TF_CPP_MIN_LOG_LEVEL='3')
-  assert 'something is wrong' in done.stderr
-  assert "No module named 'absent'" in done.stderr
-
-
 def test_input_layers_are_saved_as_keras_2_15_reads_them():
   import tensorflow as tf
   import tensorflow_gnn  # noqa: F401  With it the change comes.

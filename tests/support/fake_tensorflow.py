@@ -14,9 +14,8 @@ PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 # Chooses its Keras as the real one does: when it is first used.
 TENSORFLOW = '''
-import os, sys
+import os
 __version__ = '{version}'
-sys.stderr.write({notes!r})
 
 class _Keras:
   def __getattr__(self, name):
@@ -40,23 +39,18 @@ def feature_columns(mode=estimator.ModeKeys.TRAIN):
   return mode
 '''
 
-NOTES = ('WARNING: All log messages before absl::InitializeLog() is called\n'
-         'I0000 00:00:17 1 port.cc:153] oneDNN custom operations are on.\n'
-         'E0000 00:00:17 1 real.cc:1] something is wrong\n')
 
-
-def write(folder: pathlib.Path, version: str, *, estimators: bool = False,
-          notes: str = '') -> pathlib.Path:
+def write(folder: pathlib.Path, version: str,
+          estimators: bool = False) -> pathlib.Path:
   """Writes the packages, and what pip would note of TensorFlow.
 
   Args:
     folder: to be put on the path.
     version: TensorFlow's.
     estimators: whether it has `tensorflow.estimator`.
-    notes: what it writes to stderr when imported.
   """
   files = {
-      'tensorflow/__init__.py': TENSORFLOW.format(version=version, notes=notes),
+      'tensorflow/__init__.py': TENSORFLOW.format(version=version),
       'tensorflow/compat/__init__.py': '',
       'tensorflow/compat/v1/__init__.py': '',
       f'tensorflow-{version}.dist-info/METADATA':
@@ -77,18 +71,12 @@ def write(folder: pathlib.Path, version: str, *, estimators: bool = False,
 
 def run(folder: pathlib.Path, code: str, **variables: str):
   """Runs code in a new Python that has the packages and this project."""
-  environment = plain_environment('TF_CPP_MIN_LOG_LEVEL')
+  environment = {key: value for key, value in os.environ.items()
+                 if not key.startswith(('PYTHON', 'TF_'))}
   environment.update(
       PYTHONPATH=os.pathsep.join([str(folder), str(PROJECT)]), **variables)
   return subprocess.run([sys.executable, '-c', code], env=environment,
                         capture_output=True, text=True, check=False)
-
-
-def plain_environment(*without: str) -> dict[str, str]:
-  """The environment variables without those that change what Python does."""
-  without = ('TF_USE_LEGACY_KERAS', *without)
-  return {key: value for key, value in os.environ.items()
-          if not key.startswith('PYTHON') and key not in without}
 
 
 def printed(folder: pathlib.Path, code: str, **variables: str) -> list[str]:

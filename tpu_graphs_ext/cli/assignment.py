@@ -33,7 +33,7 @@ _PLACE = (
          'take in all', checkout.TIME_LIMIT_MINUTES, type=float))
 
 
-@flags.verb('check versions, checkout, data and free disk',
+@flags.verb('check versions, checkout and data',
             '--root ~/tpu_graphs', '--data_root=DATA --json',
             flags=[_ROOT, _DATA_ROOT, JSON])
 def doctor(args: Namespace) -> int:

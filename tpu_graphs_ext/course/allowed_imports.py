@@ -15,7 +15,6 @@ ALLOWED = ('absl', 'numpy', 'tensorflow', 'tensorflow_gnn',
            'tensorflow_ranking')
 # The checkout's own package; a relative import reaches it too.
 BASELINE_PACKAGE = 'tpu_graphs'
-_GUARDS = ('ImportError', 'ModuleNotFoundError', 'Exception')
 
 
 class Import(NamedTuple):
@@ -27,7 +26,7 @@ class Import(NamedTuple):
 def imports(source: str) -> list[Import]:
   """Every module that a file imports, at the top or anywhere else.
 
-  Left out are imports in a `try` that goes on without the module.
+  Left out are imports in a `try`, which may do without the module.
 
   Raises:
     SyntaxError: the text is not Python.
@@ -55,12 +54,7 @@ def faults_of(path: str) -> list[str]:
 
 def is_standard(name: str) -> bool:
   """Whether a module belongs to the standard library."""
-  if hasattr(sys, 'stdlib_module_names'):
-    return name in sys.stdlib_module_names
-  try:  # Python 3.9 has no list.
-    origin = str(getattr(importlib.util.find_spec(name), 'origin', ''))
-  except ValueError:
-    return False
+  origin = str(getattr(importlib.util.find_spec(name), 'origin', ''))
   return origin in ('built-in', 'frozen') or (
       origin.startswith(sys.base_prefix) and '-packages' not in origin)
 
@@ -72,13 +66,6 @@ def _imports_of(node: ast.AST) -> Iterator[Import]:
   elif isinstance(node, ast.ImportFrom):
     name = BASELINE_PACKAGE if node.level else node.module.split('.')[0]
     yield Import(node.lineno, name)
-  guarded = isinstance(node, ast.Try) and any(map(_catches, node.handlers))
   for child in ast.iter_child_nodes(node):
-    if not (guarded and child in node.body):
+    if not (isinstance(node, ast.Try) and child in node.body):
       yield from _imports_of(child)
-
-
-def _catches(handler: ast.ExceptHandler) -> bool:
-  """Whether a handler goes on without the module."""
-  return any(kind is None or getattr(kind, 'id', '') in _GUARDS
-             for kind in getattr(handler.type, 'elts', [handler.type]))

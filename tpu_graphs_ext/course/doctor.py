@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -24,8 +23,6 @@ FINE, WARNING, BROKEN = 'fine', 'warning', 'broken'
 MARKS = {FINE: '✓', WARNING: '!', BROKEN: '✗'}
 _SCRIPTS = os.path.normpath(os.path.join(
     files.full_path(__file__), *3 * [os.pardir], 'run_scripts'))
-# The archives, the files in them and the caches; without the environment.
-_DISK_GB = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +62,7 @@ class Diagnosis:
 
 
 def doctor(root: str = '', data_root: str = settings.DATA_ROOT) -> Diagnosis:
-  """Checks versions, checkout, data and disk.
+  """Checks versions, checkout and data.
 
   Args:
     root: the baseline's checkout; empty: what TPU_GRAPHS_ROOT names.
@@ -110,11 +107,7 @@ def version_findings() -> Iterator[Finding]:
 
 
 def checkout_findings(root: str = '') -> Iterator[Finding]:
-  """Checks the checkout, its models.py and the course's scripts.
-
-  Raises:
-    UserError: the folder is not a checkout.
-  """
+  """Checks the checkout, its models.py and the course's scripts."""
   folder = checkout.find(root)
   if folder is None:
     yield Finding(
@@ -150,21 +143,8 @@ def checkout_findings(root: str = '') -> Iterator[Finding]:
 
 
 def data_findings(data_root: str) -> Iterator[Finding]:
-  """Counts kernels, looks for faults in their files, and for free disk.
-
-  Raises:
-    UserError: there is no such folder of splits.
-    OSError: it cannot be read.
-  """
+  """Counts kernels, and looks for faults in their files."""
   folder = files.full_path(files.require_path('--data_root', data_root))
-  there = folder
-  while not os.path.isdir(there):
-    there = os.path.dirname(there)
-  free = shutil.disk_usage(there).free / 1e9
-  yield _finding(
-      'disk', free >= _DISK_GB, f'{free:.1f} GB free; downloading and training '
-      f'take up to {_DISK_GB} GB', 'free some, or name --data_root and '
-      '--out_dir elsewhere', WARNING)
   download = f'{_script("download_data.sh")}  # or name another --data_root'
   try:
     report = check.check_data(folder)
@@ -172,19 +152,17 @@ def data_findings(data_root: str) -> Iterator[Finding]:
     yield Finding('data', BROKEN, str(error), download)
     return
   sample = os.path.isfile(os.path.join(folder, schema.SAMPLE_DATA_MARK))
-  for split in schema.SPLITS:
+  kind = 'sample data, good for a rehearsal; ' if sample else ''
+  for split, published in schema.PUBLISHED_KERNELS.items():
     found = report.counts.get(split, {}).get('kernels', 0)
-    published = schema.PUBLISHED_KERNELS[split]
-    kind = 'sample data, good for a rehearsal; ' if sample else ''
     yield _finding(
         f'data, {split}', found == published,
         f'{found:,} kernels; {kind}the collection has {published:,}', download,
         WARNING if sample and found else BROKEN)
-  faults = report.faults
   yield _finding(
-      'data, files', not faults,
-      f'{len(faults):,} faults{": " * bool(faults)}'
-      f'{"".join(map(str, faults[:1]))}',
+      'data, files', not report.faults,
+      ': '.join([f'{len(report.faults):,} faults',
+                 *map(str, report.faults[:1])]),
       f'{checkout.own_command()} check-data {folder}  # lists them; delete '
       f'those files and run {_script("download_data.sh")}')
 

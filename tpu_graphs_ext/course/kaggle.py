@@ -10,7 +10,6 @@ create_kaggle_csv.py.
 
 from __future__ import annotations
 
-import collections
 import logging
 import os
 from collections.abc import Sequence
@@ -72,11 +71,7 @@ def kaggle_csv(tile: str, out: str, *, sample: str, data_root: str = '',
   if len(expected) != PUBLISHED_ROWS:
     _log.warning('Kaggle will refuse %s: it has %d rows, and the competition '
                  'has %d', out, len(expected), PUBLISHED_ROWS)
-  lines = [f'{start}* {number} rows'
-           + ('' if start in given else ', in the order of their files')
-           for start, number in collections.Counter(
-               map(_collection, expected)).items()]
-  return '\n'.join([*lines, f'{len(expected)} rows: {out}'])
+  return f'{len(expected)} rows: {out}'
 
 
 def _collection(name: str) -> str:
@@ -116,7 +111,6 @@ def _fault(name: str, indices: Sequence[int], is_tile: bool,
     return 'is not a kernel of the test split of --data_root'
   elif counts and not agreement.is_possible(
       indices[:TILE_PLACES], counts[name]):
-    return (f'must name {TILE_PLACES} of its {counts[name]} configurations, 0 '
-            f'to {counts[name] - 1}, or all, and then 0; got '
-            f'{";".join(map(str, indices[:TILE_PLACES]))}')
+    return (f'must name {TILE_PLACES} of its {counts[name]} configurations, '
+            f'or all, and then 0; got {indices[:TILE_PLACES]}')
   return ''

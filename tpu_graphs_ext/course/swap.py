@@ -2,8 +2,7 @@
 
 Git keeps the clone's own file. Beside models.py lies, until `uninstall`,
 
-  models.py.installed   JSON: the SHA-256 sums of what was put in place and of
-                        what that replaced
+  models.py.installed   SHA-256 sums of all that was put in place, a line each
 
 A file that neither git nor this module knows is never replaced or removed.
 Every file is whole or absent, and the next call finishes what was interrupted
@@ -13,8 +12,8 @@ between two of them.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import re
 
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import allowed_imports, checkout
@@ -47,11 +46,9 @@ def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
   new, old = _content(source), _content(target)
   if old != new:
     _require_known(target, task)
-  # Until the last step the old file is in place: `previous`.
-  _record(target)
-  files.write_file(target + RECORD, json.dumps({
-      'sha256': _sum(new), 'previous': _sum(old), 'source': source},
-                                               indent=2).encode())
+  # First, so that what is in place is known at any moment.
+  files.write_file(target + RECORD, '\n'.join(
+      sorted({*_recorded(target), _sum(new)})).encode())
   if old == new:
     return f'already in place: {target}'
   files.write_file(target, new)
@@ -59,21 +56,14 @@ def install(root: str = '', models_py: str = '', task: str = 'tile') -> str:
 
 
 def uninstall(root: str = '', task: str = 'tile') -> str:
-  """Puts the checkout's own models.py back; a second call changes nothing.
-
-  Args and Returns: as `install`.
-
-  Raises:
-    UserError: there is no clone, or the file in place has changes that would
-      be lost.
-  """
+  """Puts the checkout's own models.py back; see `install`."""
   target = _target(root, task)
   _require_known(target, task)
   done = f'already the checkout\'s own: {target}'
   if state(target) == INSTALLED:
     files.write_file(target, _committed(target))
     done = f'restored {target}'
-  if _record(target):
+  if _recorded(target):
     os.remove(target + RECORD)
   return done
 
@@ -84,12 +74,12 @@ def state(target: str) -> str:
   Raises:
     UserError: it or its record cannot be read.
   """
-  content, record = _content(target), _record(target)
+  content, recorded = _content(target), _recorded(target)
   if content == _committed(target):
     return THEIRS
   ours = [_content(load_models.models_path(task)) for task in checkout.TASKS]
-  return INSTALLED if content in ours or _sum(content) in (
-      record.get('sha256'), record.get('previous')) else OTHER
+  return (INSTALLED if content in ours or _sum(content) in recorded
+          else OTHER)
 
 
 def _require_known(target: str, task: str) -> None:
@@ -122,19 +112,19 @@ def _committed(target: str) -> bytes | None:
   return checkout.git(folder, 'show', f'HEAD:./{name}')
 
 
-def _record(target: str) -> dict[str, str]:
-  """What install noted; empty if there is no such file.
+def _recorded(target: str) -> list[str]:
+  """The sums that install noted.
 
   Raises:
-    UserError: it is damaged, or somebody else's.
+    UserError: the record is damaged, or somebody else's.
   """
   path = target + RECORD
   if not os.path.lexists(path):
-    return {}
-  record = files.read_json(path)
-  if not isinstance(record, dict) or not {'sha256', 'previous'} <= set(record):
+    return []
+  sums = _content(path).decode(errors='replace').split('\n')
+  if not all(re.fullmatch('[0-9a-f]{64}', one) for one in sums):
     raise UserError(f'{path}: was not written by install; remove it')
-  return record
+  return sums
 
 
 def _content(path: str) -> bytes:

@@ -5,8 +5,7 @@
   DIR/sample_data.json                   settings, statistics, checksums
 
 The labels of test are blanked; test_labelled has the same problems with labels.
-Equal settings give equal bytes, and reuse what is there; other settings replace
-it unless a checksum says that a file is not ours.
+Equal settings give equal bytes, and reuse what is there.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class SampleDataSettings:
   """Settings of `write_sample_data`.
 
   Attributes:
-    out: the folder; new, empty, or with sample data to replace.
+    out: the folder; new, empty, or with exactly this data.
     kernels: number in all splits; a seventh each for valid and test, or all
       that they have. None: all kernels that there are.
     seed: decides the choice of kernels and the order of tiles.
@@ -99,8 +98,7 @@ def write_sample_data(settings: SampleDataSettings) -> Summary:
   """Writes the sample data of the tile task, or finds it written.
 
   Raises:
-    UserError: `out` holds something that is not sample data, or cannot be
-      written.
+    UserError: `out` holds something else, or cannot be written.
   """
   fingerprint = dataclasses.asdict(settings)
   del fingerprint['out']
@@ -120,45 +118,33 @@ def _write(out: str, settings: dict, problems: Iterable) -> Summary:
   out = files.require_path('--out', out)
   place = os.path.realpath(out)
   settings = {'version': _VERSION, **settings}
-  marker, present = _read(place)
-  if marker.get('settings') == settings and marker.get('files') == present:
-    return Summary(out, marker['statistics'], True)
+  if files.sums(place):
+    return Summary(out, _statistics_in(place, settings), True)
   try:
-    with files.new_folder(place) as folder:
+    with files.new_folder(place, replace=False) as folder:
       statistics = _fill(folder, problems)
       marker = {'what': _WHAT, 'settings': settings, 'statistics': statistics,
                 'files': files.sums(folder)}
       files.write_file(os.path.join(folder, _MARKER),
                        json.dumps(marker, indent=1).encode())
-      _read(place)  # Once more, as filling may take minutes.
   except OSError as error:
     raise files.cannot_be_written(out, error) from error
-  return Summary(out, statistics, False)
+  return Summary(out, _statistics_in(place, settings), False)
 
 
-def _read(place: str) -> tuple[dict, dict[str, str]]:
-  """A folder's marker, and the checksums of its other files.
-
-  Raises:
-    UserError: it holds something that no marker says is sample data.
-  """
-  if os.path.lexists(place) and not os.path.isdir(place):
-    raise UserError(f'{place}: is a file; give a folder for the sample data')
-  present, marker = files.sums(place), {}
+def _statistics_in(place: str, settings: dict) -> dict:
+  """What the marker says of exactly this data; UserError for anything else."""
   try:
     marker = files.read_json(os.path.join(place, _MARKER))
-    known = {**marker['files'], _MARKER: present[_MARKER]}
+    present = files.sums(place)
+    del present[_MARKER]
+    if marker['settings'] == settings and marker['files'] == present:
+      return marker['statistics']
   except (UserError, TypeError, LookupError):
-    known = {}
-  strangers = [path for path, content in present.items()
-               if not content or content != known.get(path)]
-  if strangers:
-    raise UserError(
-        f'{place}: holds {strangers[0]!r}, which is not sample data of this '
-        'package, or was changed since; give a new or an empty folder, or '
-        'remove this one by hand if nothing in it is needed')
-  present.pop(_MARKER, None)
-  return marker if known else {}, present
+    pass
+  raise UserError(
+      f'{place}: is there and is not this sample data, or was changed since; '
+      'remove it if nothing in it is needed, or give a new folder')
 
 
 def _fill(folder: str, problems: Iterable) -> dict:

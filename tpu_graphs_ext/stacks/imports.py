@@ -64,8 +64,7 @@ def _load_tensorflow(execute, module) -> None:
   from tpu_graphs_ext.stacks import quiet
   os.environ.setdefault(KERAS_VARIABLE, '1')  # What the user set stays.
   quiet.ignore_saving_warning()
-  with quiet.without_startup_notes():
-    execute(module)
+  execute(module)
 
 
 def _load_gnn(execute, module) -> None:

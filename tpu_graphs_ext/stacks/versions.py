@@ -41,14 +41,9 @@ def _stack(name: str, *pythons: str) -> Stack:
   return Stack(name, pythons, requirements)
 
 
-CLASSIC = _stack('classic', '3.9', '3.10', '3.11')
-CURRENT = _stack('current', '3.10', '3.11', '3.12', '3.13')
-STACKS = {stack.name: stack for stack in (CLASSIC, CURRENT)}
-
-
-def default_stack(python: str) -> str:
-  """What a Python such as '3.11' gets unless TPU_GRAPHS_EXT_STACK is set."""
-  return 'classic' if python in CLASSIC.pythons else 'current'
+STACKS = {stack.name: stack for stack in (
+    _stack('classic', '3.9', '3.10', '3.11'),
+    _stack('current', '3.10', '3.11', '3.12', '3.13'))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +68,8 @@ def stack_name() -> str:
   """'classic' up to TensorFlow 2.15; without any, what this Python gets."""
   version = tensorflow_version()
   if version is None:
-    return default_stack('.'.join(platform.python_version_tuple()[:2]))
+    python = '.'.join(platform.python_version_tuple()[:2])
+    return 'classic' if python in STACKS['classic'].pythons else 'current'
   return 'classic' if _numbers(version) < (2, 16) else 'current'
 
 
