@@ -27,19 +27,6 @@ def printable(message: str) -> str:
       for line in message.split('\n'))
 
 
-def did_you_mean(name: str, names: list[str], most: int = 2,
-                 cutoff: float = 0.6) -> str:
-  """'did you mean a or b?', or '' if no name is near.
-
-  At most `most` names; `cutoff` is their least similarity, from 0 to 1, equal.
-  """
-  import difflib  # Only here: Python's start-up may read this file.
-  begin = [one for one in names if len(name) > 3 and one.startswith(name)]
-  nearest = begin[:most] or difflib.get_close_matches(
-      name, names, most, cutoff)
-  return f'did you mean {" or ".join(nearest)}?' if nearest else ''
-
-
 def how_to_install(extra: str) -> str:
   """The command for a missing dependency: this package is on no index."""
   return f'run pip install -e ".[{extra}]" in your clone of tpu_graphs_ext'

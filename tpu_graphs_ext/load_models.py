@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tpu_graphs_ext.errors import UserError, did_you_mean
+from tpu_graphs_ext.errors import UserError
 
 
 def models_path(task: str = 'tile') -> str:
@@ -62,10 +62,8 @@ def model_class(name: str, models_py: str = '') -> type:
   """The model class of that name, or a UserError."""
   names = model_names(models_py)
   if name not in names:
-    hint = did_you_mean(name, names, 3, cutoff=0.4)
-    raise UserError(
-        f'--model: there is no model {name!r} in models.py; {hint}'
-        f'{" " if hint else ""}the models are {", ".join(names)}')
+    raise UserError(f'--model: there is no model {name!r} in models.py; the '
+                    f'models are {", ".join(names)}')
   return getattr(models_module(models_py), name)
 
 
@@ -100,10 +98,8 @@ def class_taking(name: str, arguments: Iterable[str],
   for key in arguments:
     if key not in allowed and (
         not takes_any or key in ('num_configs', 'num_ops')):
-      hint = did_you_mean(key, list(allowed), 1, cutoff=0.4)
-      raise UserError(
-          f'--model_kwargs_json: {name} has no argument {key!r}; {hint}'
-          f'{" " if hint else ""}it takes {", ".join(allowed)}')
+      raise UserError(f'--model_kwargs_json: {name} has no argument {key!r}; '
+                      f'it takes {", ".join(allowed)}')
   return cls
 
 

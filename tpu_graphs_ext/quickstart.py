@@ -15,8 +15,8 @@ import os
 import subprocess
 import sys
 import tempfile
-import textwrap
-import time
+
+import pandas as pd
 
 from tpu_graphs_ext import files, load_models
 from tpu_graphs_ext.course import checkout
@@ -118,44 +118,26 @@ def measured(model_dirs: dict[str, str], data: str,
   return {name: getattr(one, 'micro', one.mean) for name, one in found.items()}
 
 
-def comparison(title: str, found: dict[str, Summary], ks: tuple[int, ...],
-               seconds: dict[str, float] | None = None) -> str:
+def comparison(title: str, found: dict[str, Summary],
+               ks: tuple[int, ...]) -> str:
   """A table of what `measured` found, a row a model.
 
   Below them the compiler's default tile and configurations drawn at random.
   """
-  def row(name, slowdowns, *cells):
-    percents = [f'{100 * slowdown:.2f} %' for slowdown in slowdowns]
-    return f'{name:16}' + ''.join(
-        f'{cell:>10}' for cell in (*percents, *cells))
-
-  lines = [title, row('', (), *(f'top-{k}' for k in ks), 'OPA', 'tau',
-                      *['seconds'] * bool(seconds))]
-  for name, means in found.items():
-    lines.append(row(
-        name, [means[f'slowdown_{k}'] for k in ks], f'{means["opa"]:.3f}',
-        f'{means["kendall"]:.3f}',
-        *[f'{seconds[name]:.0f}'] if seconds else []))
   same = next(iter(found.values()))  # For every model.
+  slowdowns = {name: [means[f'slowdown_{k}'] for k in ks]
+               for name, means in found.items()}
   if ks == TILE.ks:
-    lines.append(row('default tile', [same['default']]))
-  lines.append(row('random choice', [same[f'random_{k}'] for k in ks]))
-  return '\n'.join(lines)
-
-
-def conclusion(found: dict[str, Summary]) -> str:
-  """The advice for a newcomer, from the last table."""
-  (ours, baseline), (mine, theirs) = found, found.values()
-  best, of_theirs, at_random, first, default = (
-      f'{100 * slowdown:.2f} %' for slowdown in (
-          mine['slowdown_5'], theirs['slowdown_5'], mine['random_5'],
-          mine['slowdown_1'], mine['default']))
-  return '\n' + textwrap.fill(
-      f'Conclusion: time the five tiles that {ours} ranks first. The best of '
-      f'them is {best} slower than the fastest tile of all; of five that '
-      f'{baseline} ranks first, {of_theirs}; of five at random, {at_random}. '
-      f"If you can try only one tile, {ours}'s first choice is {first} slower, "
-      f"the compiler's default tile {default}.", 79)
+    slowdowns['default tile'] = [same['default']]
+  slowdowns['random choice'] = [same[f'random_{k}'] for k in ks]
+  table = pd.DataFrame.from_dict({
+      name: [f'{100 * slowdown:.2f} %' for slowdown in of_name]
+      for name, of_name in slowdowns.items()}, orient='index')
+  table.columns = [f'top-{k}' for k in ks]
+  for title_of, measure in (('OPA', 'opa'), ('tau', 'kendall')):
+    table[title_of] = pd.Series({
+        name: f'{means[measure]:.3f}' for name, means in found.items()})
+  return f'{title}\n{table.fillna("").to_string()}'
 
 
 def write_data(task: Task, data: str) -> str:
@@ -186,27 +168,22 @@ def run(task: Task, out: str, epochs: int) -> str:
         "that has this package's models." if root else
         f'\nTraining with this package: {checkout.ROOT_VARIABLE} names no '
         'checkout of the\nbaseline, and cloning it did not work.')
-  model_dirs, seconds = {}, {}
-  for name in task.models:
-    started = time.monotonic()
-    model_dirs[name] = (
-        train_with_baseline(task, root, out, data, name, epochs) if root
-        else train_here(task, out, data, name, epochs))
-    seconds[name] = time.monotonic() - started
+  model_dirs = {
+      name: train_with_baseline(task, root, out, data, name, epochs) if root
+      else train_here(task, out, data, name, epochs) for name in task.models}
   loading = task.loading(data_root=data, cache_dir=os.path.join(out, 'cache'))
   labelled = os.path.join(data, task.labelled)
   found = measured(model_dirs, labelled, loading)
   print(comparison(
       f'\n{task.compared_on} after {epochs} epochs (slowdown of the best of\n'
       "the top k against the fastest, by the compiler's own estimates; lower "
-      'is better):', found, task.ks, seconds))
+      'is better):', found, task.ks))
   if task is TILE:
     real = os.path.join(root or '', checkout.REAL_KERNELS)
     if root and os.path.isfile(real):
       labelled, found = real, measured(model_dirs, real, loading)
       print(comparison('\n15 real TPU kernels, as measured (trained on the '
                        "compiler's estimates alone):", found, task.ks))
-    print(conclusion(found))
   model_dir = model_dirs[task.models[0]]
   csv = rank.predict(model_dir, loading=loading, out=os.path.join(
       out, task.prefix + 'predictions.csv'))

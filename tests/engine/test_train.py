@@ -216,9 +216,9 @@ def test_metrics_of_a_labelled_test_split(trained, data_root):
 
 
 BAD = [
-    ({'model': 'TinyRankr'}, "no model 'TinyRankr'.*did you mean TinyRanker"),
+    ({'model': 'TinyRankr'}, "no model 'TinyRankr'.*the models are TinyRanker"),
     ({'model_kwargs_json': '{"widht": 3}'},
-     "no argument 'widht'.*did you mean width"),
+     "no argument 'widht'; it takes width"),
     # 12 valid kernels, one of them with 3 configurations.
     ({'batch': 12}, 'valid: only 11 of 12 kernels have at least --configs=6 '
      'configurations, fewer than one --batch=12'),

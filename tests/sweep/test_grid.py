@@ -44,7 +44,7 @@ FAULTS = [
     ({'model': ['MLP']}, 'must have the keys models, task, kwargs, settings'),
     ({'models': ['MLQ']}, "models[0]: --model: there is no model 'MLQ'"),
     ({'models': [{'model': 'MLP', 'kwargs': {'hiden_dim': 3}}]},
-     "MLP has no argument 'hiden_dim'; did you mean hidden_dim?"),
+     "MLP has no argument 'hiden_dim'; it takes "),
     ({**MODEL, 'kwargs': 3}, 'kwargs: must be an object of names and values'),
     ({**MODEL, 'settings': {'seed': 3}},
      'settings.seed: must be a flag of train that the sweep does not set'),

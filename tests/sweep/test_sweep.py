@@ -80,7 +80,7 @@ def test_failures_are_rows_until_they_are_tried_again(swept):
 
 def test_faults_come_before_any_trial(swept, tmp_path):
   with pytest.raises(UserError, match=r"grid.json: models\[0\]: .*TinyRanker "
-                     r"has no argument 'widht'; did you mean width\?"):
+                     r"has no argument 'widht'; it takes width"):
     swept(kwargs={'widht': 3})
   with pytest.raises(UserError, match=r'has no \.npz files'):
     swept(data_root=str(tmp_path / 'nothing'))
