@@ -213,7 +213,6 @@ def test_usage_errors(capsys):
       ('train --task=layout --losses=MSE:1', 'unrecognized arguments: --l'),
       ('train --task=other', "invalid choice: 'other'"),
       ('evaluate --task=layout', '--dir'),
-      ('verify', 'one of the arguments --model_dir'),
       ('rank --top_k=0', "must be a whole number of at least 1; got '0'"),
       ('report out --kernels=-1', 'of at least 0'),
       *((f'evaluate --top_k={text}', 'of at least 1')
@@ -267,9 +266,7 @@ def test_user_errors_are_one_line_and_exit_code_1(capsys, tmp_path):
 @pytest.mark.parametrize('error, code, message', [
     (KeyboardInterrupt(), 130, 'interrupted\n'),
     (OSError(28, 'No space left on device', '/x'), 1,
-     "error: [Errno 28] No space left on device: '/x'; free some space\n"),
-    (SystemExit(0), 1, 'error: models.py ended the program (exit code 0); take '
-     'the call out of it\n')])
+     "error: [Errno 28] No space left on device: '/x'; free some space\n")])
 def test_what_ends_a_verb(monkeypatch, capsys, error, code, message):
   def fail(*unused_args):
     raise error

@@ -45,8 +45,8 @@ def test_what_their_scripts_import_is_installed_by_default(
   imported = set()
   for folder in (checkout_root, scripts):
     for path in pathlib.Path(folder).rglob('*.py'):
-      imported |= {module.name for module in
-                   allowed_imports.imports(path.read_text(encoding='utf-8'))}
+      imported |= {name for _, name in allowed_imports.imports(
+          path.read_text(encoding='utf-8'))}
   theirs = {name for name in imported
             if not allowed_imports.is_standard(name)}
   assert 'tensorflow' in theirs

@@ -42,14 +42,15 @@ def test_usage(capsys):
   for flags, message in (
       (['verify', '--model_dir='], '--model_dir is empty'),
       (['verify', '--dir=m', '--data_root= '], '--data_root is empty'),
-      (['kaggle-csv', '--tile=t', '--sample=s', '--out='], '--out is empty'),
-      (['verify'], ''), (['verify', '--model_dir=a', '--package=b'], '')):
+      (['kaggle-csv', '--tile=t', '--sample=s', '--out='], '--out is empty')):
     with pytest.raises(SystemExit) as exit_info:
       cli.main(flags)
     assert exit_info.value.code == 2
     assert message in capsys.readouterr().err
-  assert cli.main(['verify', '--package=b', '--models_py=c']) == 1
-  assert 'a package has its own' in capsys.readouterr().err
+  for flags in ([], ['--model_dir=a', '--package=b'],
+                ['--package=b', '--models_py=c']):
+    assert cli.main(['verify', *flags]) == 1
+    assert 'name --model_dir, or --package' in capsys.readouterr().err
   with pytest.raises(SystemExit):
     cli.main(['package', '--help'])
   text = ' '.join(capsys.readouterr().out.split())

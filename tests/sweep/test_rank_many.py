@@ -223,7 +223,7 @@ def test_flags_that_do_not_go_together(capsys):
       ('--out=a.jsonl', 'goes with --workers'),
       ('--workers=2 --out=gs://a/out.jsonl', 'must be the path of a .jsonl'),
       ('--scheduler=tcp://a:1', '--workers needs --out'),
-      ('--workers=2 --out=a.jsonl --json', '--json changes what is printed'),
+      ('--workers=2 --out=a.jsonl --json', 'workers rank files'),
       ('--workers=2 --out=a.jsonl --shapes=f32[8]', 'workers rank files'),
       ('--workers=2 --out=a.jsonl --tpu=v9 a.npz', "'v9' is not a TPU gener"),
       ('--workers=2 --out=a.jsonl a.npz --data=b', 'give one of the two')):

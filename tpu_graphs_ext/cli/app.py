@@ -102,14 +102,9 @@ def make_parser(whole: Iterable[str], task: str = 'tile') -> _Parser:
 
 def _add_flags(parser: argparse.ArgumentParser,
                added: Sequence[flags.Flag]) -> None:
-  one_of, usage = None, []
+  usage = []
   for names, options in added:
-    place = parser
-    if options.get('one_of'):
-      options = {name: options[name] for name in options if name != 'one_of'}
-      one_of = one_of or parser.add_mutually_exclusive_group(required=True)
-      place = one_of
-    action = place.add_argument(*names, **options)
+    action = parser.add_argument(*names, **options)
     if action.required:
       usage.append(' '.join([*action.option_strings[:1], action.metavar]))
   parser.usage = ' '.join(['%(prog)s', *usage, '[FLAGS]'])
@@ -218,9 +213,6 @@ def _run(argv: Sequence[str]) -> int:
   except KeyboardInterrupt as error:
     print('interrupted', file=sys.stderr)
     return 143 if isinstance(error, _Terminated) else 130
-  except SystemExit as error:  # No verb does; a models.py may.
-    print(f'error: models.py ended the program (exit code {error.code}); take '
-          'the call out of it', file=sys.stderr)
   except BrokenPipeError:  # `| head`: nobody reads on.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
   except OSError as error:

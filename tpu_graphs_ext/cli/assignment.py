@@ -61,17 +61,18 @@ def uninstall(args: Namespace) -> None:
 @flags.verb(
     'do with a hand-in what the graders do, and name every reason why it fails',
     '--model_dir out/model_1a2b', '--package submission.zip', more=_RUNS_CODE,
-    flags=[flags.model_flag('tile', '--model_dir --dir', one_of=True),
-           path('--package', 'FILE', 'a .zip that `package` wrote',
-                one_of=True), *_PLACE, JSON])
+    flags=[flags.model_flag('--model_dir --dir'),
+           path('--package', 'FILE', 'or a .zip that `package` wrote'),
+           *_PLACE, JSON])
 def verify(args: Namespace) -> int:
   from tpu_graphs_ext.course import verify, zip_file
   place = _place(args)
+  if bool(args.package) == bool(args.model_dir) or (
+      args.package and args.models_py):
+    raise UserError('name --model_dir, or --package, which has its own '
+                    'models.py')
   with tempfile.TemporaryDirectory(prefix='package_') as folder:
     if args.package:
-      if args.models_py:
-        raise UserError('--models_py: a package has its own; leave one of '
-                        '--package and --models_py out')
       args.model_dir, place['models_py'] = zip_file.unpack(
           args.package, folder)
     verdict = verify.verify(args.model_dir, **place)
@@ -83,7 +84,7 @@ def verify(args: Namespace) -> int:
     'verify a hand-in and pack it into one zip file',
     '--model_dir out/model_1a2b',
     '--model_dir out/model_1a2b --out hand_in.zip', more=_RUNS_CODE,
-    flags=[flags.model_flag('tile', '--model_dir --dir', required=True),
+    flags=[flags.model_flag('--model_dir --dir', required=True),
            path('--out', 'FILE', 'the .zip to write', 'submission.zip'),
            *_PLACE])
 def package(args: Namespace) -> None:

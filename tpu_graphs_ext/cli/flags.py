@@ -49,8 +49,7 @@ TASKS = {
         '1,10,100', layout_settings.CSV_NAME)}
 
 
-# Names and options of `ArgumentParser.add_argument`. Exactly one of a verb's
-# flags with the option `one_of` is given.
+# Names and options of `ArgumentParser.add_argument`.
 Flag = tuple[list[str], dict[str, Any]]
 
 
@@ -157,7 +156,7 @@ def choice(name: str, choices: Iterable[str], help: str,
   return flag(name, None, help, default, choices=tuple(choices))
 
 
-def model_flag(task: str, names: str = '--dir', more: str = '',
+def model_flag(names: str = '--dir', task: str = 'tile', more: str = '',
                **options: Any) -> Flag:
   """Names a trained model."""
   return flag(
@@ -170,9 +169,10 @@ def model_flag(task: str, names: str = '--dir', more: str = '',
 def any_model_flag(task: str, names: str = '--dir', **options: Any) -> Flag:
   """The same of verbs that use the package's model where none is named."""
   if task != 'tile':
-    return model_flag(task, names, required=True, **options)
-  return model_flag(task, names, '; `pretrained` is the model in this package',
-                    default='pretrained', **options)
+    return model_flag(names, task, required=True, **options)
+  return model_flag(
+      names, more='; `pretrained` is the model in this package',
+      default='pretrained', **options)
 
 
 def data_flag(task: str, split: str, before: str = '') -> Flag:

@@ -88,12 +88,11 @@ def _check(args: Namespace) -> None:
       (many != bool(args.out), '--workers needs --out, and --out goes with '
        '--workers: name the .jsonl to write'),
       (many and (args.json or args.shapes or args.blocks or args.jax_python),
-       '--json changes what is printed, and --shapes, --blocks and '
-       '--jax_python go with module:function; workers rank files'),
+       'workers rank files into --out: leave out --json, --shapes, --blocks '
+       'and --jax_python'),
       (args.blocks and len(args.files) != 1,
        '--blocks goes with one module:function'),
-      (args.shapes and not args.files,
-       '--shapes goes with module:function; name one')):
+      (args.shapes and not args.files, '--shapes goes with module:function')):
     if is_wrong:
       raise UserError(rule)
 

@@ -6,7 +6,6 @@ import ast
 import importlib.util
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from tpu_graphs_ext import files
 
@@ -17,14 +16,8 @@ ALLOWED = ('absl', 'numpy', 'tensorflow', 'tensorflow_gnn',
 BASELINE_PACKAGE = 'tpu_graphs'
 
 
-class Import(NamedTuple):
-  """One imported module: the line of the import, and the first name."""
-  line: int
-  name: str
-
-
-def imports(source: str) -> list[Import]:
-  """Every module that a file imports, at the top or anywhere else.
+def imports(source: str) -> list[tuple[int, str]]:
+  """(line, first name) of every module that a file imports anywhere.
 
   Left out are imports in a `try`, which may do without the module.
 
@@ -59,13 +52,13 @@ def is_standard(name: str) -> bool:
       origin.startswith(sys.base_prefix) and '-packages' not in origin)
 
 
-def _imports_of(node: ast.AST) -> Iterator[Import]:
+def _imports_of(node: ast.AST) -> Iterator[tuple[int, str]]:
   if isinstance(node, ast.Import):
     for alias in node.names:
-      yield Import(node.lineno, alias.name.split('.')[0])
+      yield node.lineno, alias.name.split('.')[0]
   elif isinstance(node, ast.ImportFrom):
     name = BASELINE_PACKAGE if node.level else node.module.split('.')[0]
-    yield Import(node.lineno, name)
+    yield node.lineno, name
   for child in ast.iter_child_nodes(node):
     if not (isinstance(node, ast.Try) and child in node.body):
       yield from _imports_of(child)

@@ -45,10 +45,7 @@ TIME_LIMIT_MINUTES = 240
 
 
 def find(root: str | None = None) -> str | None:
-  """Full path of the baseline's checkout, or None if none is named.
-
-  Args:
-    root: its path; None or '': what the variable TPU_GRAPHS_ROOT holds.
+  """Full path of the checkout that `root` or TPU_GRAPHS_ROOT names, or None.
 
   Raises:
     UserError: the path is not a checkout.
@@ -58,11 +55,10 @@ def find(root: str | None = None) -> str | None:
     return None
   root = files.full_path(root)
   if not is_checkout(root):
-    why = (f'it lacks {" or ".join(_CHECKOUT_FILES)}' if os.path.isdir(root)
-           else 'there is no such folder')
     raise UserError(
-        f'{root} is not a checkout of the tpu_graphs baseline: {why}; set '
-        f'{ROOT_VARIABLE} to the folder that `git clone {URL}` made')
+        f'{root} is not a checkout of the tpu_graphs baseline: it lacks '
+        f'{" or ".join(_CHECKOUT_FILES)}; set {ROOT_VARIABLE} to the folder '
+        f'that `git clone {URL}` made')
   return root
 
 
@@ -100,9 +96,11 @@ def course_folders(root: str) -> tuple[str, str]:
 
 def course_scripts(root: str) -> str | None:
   """The folder that has all of the course's scripts, if there is one."""
-  return next((folder for folder in course_folders(root) if all(
-      os.path.isfile(os.path.join(folder, name)) for name in COURSE_FILES)),
-              None)
+  for folder in course_folders(root):
+    if all(os.path.isfile(os.path.join(folder, name))
+           for name in COURSE_FILES):
+      return folder
+  return None
 
 
 def working_copy(root: str, folder: str, models_py: str | None = None,
@@ -113,15 +111,9 @@ def working_copy(root: str, folder: str, models_py: str | None = None,
 
   Args:
     root: the checkout; stays as it is.
-    folder: where the copy goes; it must not exist yet.
+    folder: where the copy goes, which is returned; it must not exist yet.
     models_py: file to put in place; None keeps the baseline's own.
     task: whose models.py that is, of `TASKS`.
-
-  Returns:
-    The copy's path.
-
-  Raises:
-    OSError: the folder exists, or cannot be written.
   """
   shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*_NOT_COPIED))
   scripts = course_scripts(root)
@@ -134,28 +126,16 @@ def working_copy(root: str, folder: str, models_py: str | None = None,
 
 
 def script_command(arguments: Sequence[str], root: str = '') -> list[str]:
-  """The command that starts a script in a prepared Python.
-
-  Args:
-    arguments: path of the script, and its arguments.
-    root: checkout that it may import from, where the script lies elsewhere.
-  """
+  """Command of a script in a prepared Python; it may import from `root`."""
   return [sys.executable, '-m', 'tpu_graphs_ext.course.run_script', root,
           *arguments]
 
 
 def run_script(copy: str, arguments: Sequence[str], log: str) -> None:
-  """Runs `python <arguments>` in a working copy, as a student would.
-
-  On the current stack it is `tpu-graphs-ext run <arguments>`.
-
-  Args:
-    copy: folder that `working_copy` made; becomes the working folder.
-    arguments: script name and flags.
-    log: file that gets all output of the script.
+  """Runs a script with its flags in a working copy, as a student would.
 
   Raises:
-    UserError: the script failed; shows its last lines.
+    UserError: the script failed; shows the last lines of all output, in `log`.
   """
   command = ([sys.executable, *arguments]
              if versions.stack_name() == 'classic'

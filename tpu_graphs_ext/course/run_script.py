@@ -19,16 +19,13 @@ from tpu_graphs_ext.stacks import quiet
 
 
 def find_script(script: str, root: Optional[str] = None) -> tuple[str, str]:
-  """Finds a script, and the checkout that it may import from.
+  """Full path of a script, and of the checkout that it may import from or ''.
 
   Args:
     script: path, or name in one of the folders below.
     root: checkout to look in, and in the course's folder beside it. None: the
       working folder first; its checkout is the working folder itself, or the
       one that TPU_GRAPHS_ROOT names.
-
-  Returns:
-    Full path of the script, and of the checkout or ''.
 
   Raises:
     UserError: there is no such script, or the path named is not a checkout.

@@ -63,13 +63,10 @@ class Sandbox:
 
     Args:
       temporary: a folder that the caller throws away.
-      model_dir: the model folder; it or its run file beside it may be missing.
+      model_dir: the model folder; it or its run file may be missing.
       models_py: the file to swap in.
       root: the baseline's checkout, or None.
       minutes: what all programs together may take.
-
-    Raises:
-      OSError: something cannot be copied, such as a special file.
     """
     self._temporary, self._root = temporary, root
     self._deadline = time.monotonic() + 60 * minutes
@@ -99,10 +96,7 @@ class Sandbox:
     return os.path.isfile(os.path.join(self.folder, script))
 
   def ask(self, request: dict[str, Any]) -> Answer:
-    """Runs `steps` with the hand-in.
-
-    Args:
-      request: its `args`, `graphs` and `num_ops`.
+    """Runs `steps` with the hand-in; `request` has args, graphs and num_ops.
 
     Raises:
       UserError: the process died, damaged its answer, or took too long.

@@ -148,11 +148,7 @@ class _Grader:
     self._data_root, self._cache_dir = data_root, cache_dir or None
 
   def grade(self) -> None:
-    """Takes the grader's steps, then runs the course's script.
-
-    Raises:
-      UserError: a process ended early, or damaged its answer.
-    """
+    """Takes the grader's steps, then runs the course's script."""
     verdict, data = self._verdict, None
     try:
       # As the grader's script does it: statistics of all train kernels.
@@ -241,11 +237,7 @@ class _Grader:
         {name: self._predicted[name] for name in scores}, scores)
 
   def _run_script(self, answer: sandbox.Answer) -> None:
-    """Runs the course's script and compares its CSV.
-
-    Raises:
-      UserError: the script failed, or its CSV cannot be read.
-    """
+    """Runs the course's script and compares its CSV."""
     _log.info('running %s', SCRIPT)
     start = time.monotonic()
     # An empty cache folder: a cache of the baseline does not notice that the
@@ -270,10 +262,7 @@ class _Grader:
 
   def _ask(self, data: read.Dataset | None,
            kernels: np.ndarray | None = None) -> sandbox.Answer:
-    """Takes the grader's steps with all or some test kernels.
-
-    Without data it takes them as far as they go.
-    """
+    """Takes the grader's steps, with data also ranks all or some kernels."""
     graphs, num_ops = None, self._run.get('num_ops')
     if data:
       stats, num_ops = FeatureStats.of_partition(data.train), data.num_ops
