@@ -50,30 +50,6 @@ def product():
       [(2, 0), (2, 1)], [[2, 128], [5, 300]], [[7, 128], [20, 300]])
 
 
-def by_name(kernel, reading=IN_ELEMENTS):
-  """Name of a column -> its values; all together are the table."""
-  groups = booster.columns(kernel, reading)
-  table = booster.table([kernel], reading)
-  np.testing.assert_array_equal(table, np.concatenate([*groups.values()], 1))
-  assert table.dtype == np.float32
-  axes = [f'{tensor}_{axis}' for tensor in ('output', 'kernel')
-          for axis in [*range(6), 'product']]
-  names = {
-      **{pool: schema.NODE_FEATURES for pool in ('root', 'max', 'sum')},
-      'opcodes': [schema.OPCODE_NAMES.get(number, number)
-                  for number in range(schema.NUM_OPCODES)],
-      'bounds': schema.CONFIG_FEATURES, 'extents': axes, 'trips': axes,
-      'remainders': [f'{tensor}_{what}_{axis}' for tensor in (
-          'output', 'kernel') for what in ('mod', 'waste')
-                     for axis in range(6)],
-      'minor': [f'{tensor}_{what}_{place}' for tensor in ('output', 'kernel')
-                for what in ('bound', 'extent', 'trips')
-                for place in range(6)]}
-  assert list(names) == list(groups)
-  return {f'{group}.{name}': column for group in groups
-          for name, column in zip(names[group], groups[group].T)}
-
-
 @pytest.mark.parametrize('in_elements, logical, extents, minor_first', [
     (True, True, [20, 300], [0, 1]),
     (True, False, [300, 20], [1, 0]),
@@ -89,32 +65,25 @@ def test_extents_by_what_bounds_mean(in_elements, logical, extents,
 
 
 def test_columns_of_the_axes():
-  columns = by_name(product())
-  log = booster.log
-
-  def are(name, first, second):
-    np.testing.assert_allclose(columns[name], [first, second], rtol=1e-6)
-
-  for axis, (extent, trips, mod) in enumerate(((5, 3, 1), (300, 3, 44))):
-    are(f'extents.output_{axis}', log(extent), log(extent))
-    are(f'trips.output_{axis}', log(trips), log(1))
-    are(f'remainders.output_mod_{axis}', log(mod), 0)
-  are('extents.output_product', log(1500), log(1500))
-  are('trips.output_product', log(9), log(1))
-  # 3 tiles of 2 cover 6 of 5; 3 of 128 cover 384 of 300.
-  are('remainders.output_waste_0', np.log2(6 / 5), 0)
-  are('remainders.output_waste_1', np.log2(384 / 300), 0)
-  # 20 by 7 and 300 by 128.
-  are('trips.kernel_product', log(3 * 3), log(1))
-  are('remainders.kernel_mod_0', log(6), 0)
+  groups = booster.columns(product(), IN_ELEMENTS)
+  np.testing.assert_array_equal(
+      booster.table([product()], IN_ELEMENTS),
+      np.concatenate([*groups.values()], 1))
+  # Six axes and their product, of the output, then of the operand.
+  for group, of_output, of_kernel in (
+      ('extents', [5, 300, 0, 0, 0, 0, 1500], [20, 300, 0, 0, 0, 0, 6000]),
+      ('trips', [3, 3, 1, 1, 1, 1, 9], [3, 3, 1, 1, 1, 1, 9])):
+    np.testing.assert_allclose(
+        groups[group][0], booster.log(np.array(of_output + of_kernel)),
+        rtol=1e-6)
+  # 5 by 2 and 300 by 128 leave 1 and 44; 3 tiles of 2 cover 6 of 5, 3 of 128
+  # cover 384 of 300.
+  np.testing.assert_allclose(groups['remainders'][0, :12], [
+      booster.log(1), booster.log(44), 0, 0, 0, 0,
+      np.log2(6 / 5), np.log2(384 / 300), 0, 0, 0, 0], rtol=1e-6)
   # The most minor of the output is dimension 1, of the operand dimension 0.
-  are('minor.output_bound_0', log(128), log(300))
-  are('minor.kernel_bound_0', log(7), log(20))
-  are('minor.kernel_extent_1', log(300), log(300))
-  are('minor.kernel_trips_1', log(3), log(1))
-  # Axes that are not there.
-  are('extents.output_2', 0, 0)
-  are('remainders.output_waste_2', 0, 0)
+  np.testing.assert_allclose(
+      groups['minor'][0, [0, 18]], booster.log(np.array([128, 7])), rtol=1e-6)
 
 
 def test_what_bounds_mean_is_read_off_the_largest():
@@ -124,14 +93,11 @@ def test_what_bounds_mean_is_read_off_the_largest():
 
 
 def test_a_reduction_is_tiled_as_its_operand():
-  nodes = [('parameter', [6, 512, 40], [2, 1, 0]), ('constant', [], []),
-           ('reduce', [6, 40], [1, 0]), ('negate', [6, 40], [1, 0])]
-  columns = by_name(kernel_of(
-      nodes, [(2, 0), (2, 1), (3, 2)], [[6, 512, 40], [6, 256, 40]]))
-  assert columns['extents.output_1'].tolist() == pytest.approx(
-      [np.log2(513)] * 2)
-  assert columns['trips.output_1'].tolist() == pytest.approx([1, np.log2(3)])
-  assert not columns['extents.kernel_0'].any()
+  groups = booster.columns(kernel_of(
+      [('parameter', [6, 512, 40], [2, 1, 0]), ('reduce', [6, 40], [1, 0])],
+      [(1, 0)], [[6, 512, 40], [6, 256, 40]]), IN_ELEMENTS)
+  assert groups['trips'][:, 1].tolist() == pytest.approx([1, np.log2(3)])
+  assert not groups['extents'][:, 7:].any()
 
 
 def test_odd_kernels_have_finite_columns():
