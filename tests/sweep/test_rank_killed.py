@@ -82,13 +82,6 @@ def workers_of(process):
   return found
 
 
-def test_two_workers_give_the_same_bytes(start, expected, tmp_path):
-  out = tmp_path / 'out.jsonl'
-  ended(start(out))
-  assert out.read_bytes() == expected
-  assert os.listdir(tmp_path) == ['out.jsonl']
-
-
 def test_a_worker_that_is_killed(start, expected, tmp_path):
   out = tmp_path / 'out.jsonl'
   process = start(out)
@@ -96,6 +89,7 @@ def test_a_worker_that_is_killed(start, expected, tmp_path):
   os.kill(int(workers_of(process)[0].name), signal.SIGKILL)
   ended(process)
   assert out.read_bytes() == expected
+  assert os.listdir(tmp_path) == ['out.jsonl']
 
 
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])

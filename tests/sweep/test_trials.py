@@ -29,9 +29,9 @@ def small_root(tmp_path_factory):
 @pytest.fixture
 def key(small_root, tmp_path):
   """Returns a function: the key of one trial, with changes."""
-  def of(root=small_root, out='/out', kwargs=(), prune=None, models_py=None,
-         seed=0, **settings):
-    settings['models_py'] = str(models_py or tiny_models.__file__)
+  def of(root=small_root, out='/out', kwargs=(), prune=None,
+         models_py=tiny_models.__file__, seed=0, **settings):
+    settings['models_py'] = str(models_py)
     space = grid.Grid(['TinyRanker'], seeds=[seed], data_root=str(root),
                       prune=prune)
     trial, = trials.trials_of(
@@ -41,27 +41,21 @@ def key(small_root, tmp_path):
   return of
 
 
-def test_what_decides_the_training_makes_another_trial(key, tmp_path):
-  copy = tmp_path / 'models.py'
-  shutil.copy(tiny_models.__file__, copy)
-  copy.write_text(copy.read_text() + '\n# Changed.\n')
-  keys = [key(), key(seed=1), key(kwargs={'width': 3}), key(epochs=7),
-          key(recipe='quick'), key(prune=True), key(models_py=copy)]
-  assert len(set(keys)) == len(keys)
-
-
-def test_what_does_not_decide_it_makes_none(key, tmp_path, small_root):
-  moved = tmp_path / 'moved'
+def test_what_makes_another_trial(key, tmp_path, small_root):
+  models_py = tmp_path / 'models.py'
+  shutil.copy(tiny_models.__file__, models_py)
+  models_py.write_text(models_py.read_text() + '\n# Changed.\n')
+  moved, other = tmp_path / 'moved', tmp_path / 'other'
   shutil.copytree(small_root, moved)
-  assert {key(root=moved), key(out='/other'), key(cache_dir='/c')} == {key()}
-
-
-def test_other_data_make_another_trial(key, tmp_path, small_root):
-  other = tmp_path / 'other'
   shutil.copytree(small_root, other)
   file, = (other / 'valid').glob('*.npz')
   file.rename(other / 'train' / file.name)
-  assert key(root=other) != key()
+  keys = [key(), key(seed=1), key(kwargs={'width': 3}), key(epochs=7),
+          key(recipe='quick'), key(prune=True), key(models_py=models_py),
+          key(root=other)]
+  assert len(set(keys)) == len(keys)
+  # Where things are does not.
+  assert {key(root=moved), key(out='/other'), key(cache_dir='/c')} == {key()}
   with pytest.raises(UserError, match=r'has no \.npz files, so nothing can be'):
     key(root=tmp_path / 'nowhere')
 

@@ -166,6 +166,4 @@ def _with_workers(args: Namespace) -> int:
       top_k=args.top_k, tpu=args.tpu, workers=args.workers or 0,
       scheduler=args.scheduler, loading=loading)
   print(summary.text())
-  more = summary.errors - len(summary.messages)
-  return _failed([*summary.messages, *(
-      [f'and {more:,} more, in the rows of {args.out}'] if more else [])])
+  return _failed(summary.errors)

@@ -107,25 +107,24 @@ class Leaderboard:
     for name, table in zip(_STARTS, (self.table(), trials)):
       files.write_file(os.path.join(out, name), files.csv_of(table).encode())
 
-  def table(self, digits: int = 17) -> pd.DataFrame:
+  def table(self) -> pd.DataFrame:
     """The groups with a column for each argument that differs between them."""
     groups, cells = self.groups, {}
     for part in ('kwargs', 'settings'):
       for name in dict.fromkeys(
           name for given in groups[part] for name in given):
-        texts = [_text(given[name], digits) if name in given else ''
-                 for given in groups[part]]
-        if name != 'cache_dir' and len(set(texts)) > 1:
-          cells[part, name] = texts
+        values = [_cell(given.get(name, '')) for given in groups[part]]
+        if name != 'cache_dir' and len(set(values)) > 1:
+          cells[part, name] = values
     # Arguments of a model and flags may have the same names.
-    arguments = pd.DataFrame(cells, groups.index).set_axis(
+    arguments = pd.DataFrame(cells, groups.index, dtype=object).set_axis(
         [name for _, name in cells], axis=1)
     return pd.concat([groups[['rank', 'model']], arguments, groups.drop(
         columns=['rank', 'model', 'kwargs', 'settings'])], axis=1)
 
   def text(self, out: str) -> str:
     """The first rows, and where the rest is."""
-    shown = self.table(4).loc[:, :f'{self._goal}_high'].head(_SHOWN)
+    shown = self.table().loc[:, :f'{self._goal}_high'].head(_SHOWN)
     states = self.trials['state'].value_counts()
     lines = [
         shown.to_string(index=False, na_rep='', float_format='{:.4g}'.format),
@@ -138,8 +137,7 @@ class Leaderboard:
     return '\n'.join(lines)
 
 
-def _text(value: Any, digits: int) -> str:
-  """A value as JSON, or as it is if it is a text."""
-  if isinstance(value, float):  # Searches draw 17 digits.
-    value = float(f'{value:.{digits}g}')
-  return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+def _cell(value: Any) -> Any:
+  """A number or a text as it is, anything else as JSON."""
+  return value if type(value) in (int, float, str) else json.dumps(
+      value, sort_keys=True)

@@ -111,13 +111,14 @@ def _described(error: BaseException) -> str:
 def _result(future: Future) -> tuple[Any, str]:
   try:
     return future.result()
-  except BrokenProcessPool:
-    return None, died(TRIES)
   except CancelledError:  # By a scheduler that went away.
     raise
-  except Exception as error:  # An item or result that cannot be pickled, or
-    times = getattr(error, 'allowed_failures', None)  # Dask's KilledWorker.
-    return None, _described(error) if times is None else died(times + 1)
+  except Exception as error:
+    if isinstance(error, BrokenProcessPool):
+      return None, died(TRIES)
+    if hasattr(error, 'allowed_failures'):  # Dask's KilledWorker.
+      return None, died(error.allowed_failures + 1)
+    return None, _described(error)  # Of pickling an item or a result.
 
 
 @contextlib.contextmanager
@@ -203,11 +204,9 @@ def is_wanted() -> bool:
 
   On a cluster a task outlives its command, so a long one asks now and then.
   """
-  if 'distributed' not in sys.modules:
-    return True
   try:
     worker = sys.modules['distributed'].get_worker()
     task = worker.state.tasks.get(worker.get_current_task())
-  except (ValueError, AttributeError):  # Not in a task.
+  except (KeyError, ValueError, AttributeError):  # Not in a task of Dask's.
     return True
   return task is not None and task.state != 'cancelled'

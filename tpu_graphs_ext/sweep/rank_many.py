@@ -53,25 +53,22 @@ LEGAL = ('file', 'tile_id', 'nodes', 'copies', 'op_name', 'share', 'cycles',
 _LISTED_ENDINGS = ('.npz',)
 _LEGAL_ENDINGS = ('.npz', '.pb', '.hlo')
 _FORMAT = 4  # Changes when the same files give other rows, or other records.
-_MOST_MESSAGES = 20
 
 
 @dataclasses.dataclass
 class Summary:
-  """How much was ranked, and the rows with an error."""
+  """How much was ranked, and the errors of rows."""
   out: str
   files: int
   kept: int  # Files that an earlier run had ranked.
   seconds: float = 0.0
   kernels: int = 0
   configs: int = 0
-  errors: int = 0
-  messages: list[str] = dataclasses.field(default_factory=list)  # The first.
+  errors: list[str] = dataclasses.field(default_factory=list)
 
   def add(self, row: dict[str, Any]) -> None:
     if row['error'] is not None:
-      self.errors += 1
-      self.messages += [row['error']][:_MOST_MESSAGES - len(self.messages)]
+      self.errors.append(row['error'])
     elif row['tile_id'] is not None:
       self.kernels += 1
       self.configs += row['scored'] if 'scored' in row else row['configs']
@@ -114,7 +111,8 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
   settings = _settings(model_dir, loading, all_tiles=all_tiles,
                        top_k=top_k, tpu=tpu)
   with _journal(out_path + '.partial', settings.basis) as journal:
-    left = [file for file in found if file not in journal]
+    left = [file for file in found
+            if journal.key(file) not in journal.places]
     summary = Summary(out, len(found), len(found) - len(left))
     _rank(settings, left, journal, summary, workers, scheduler)
     with files.new_file(out_path) as target:
@@ -128,7 +126,6 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
 
 
 def _hash_of(content: Any) -> str:
-  """Hash of anything that JSON can hold."""
   text = json.dumps(content, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -142,18 +139,17 @@ def _settings(model_dir: str, loading: LoadSettings,
   run = artifacts.load_run(model_dir)
   folder = files.full_path(run.model_dir)
   stats, num_ops = scoring.normalisation(run, loading)
-  if loading.models_py:
-    loading = dataclasses.replace(
-        loading, models_py=files.full_path(loading.models_py))
-  with open(loading.models_py or load_models.models_path(), 'rb') as file:
+  models_py = files.full_path(loading.models_py or load_models.models_path())
+  with open(models_py, 'rb') as file:
     source_sum = hashlib.sha256(file.read()).hexdigest()
   basis = _hash_of([
       _FORMAT, tpu_graphs_ext.__version__, tf.__version__, np.__version__,
       run.info, files.sums(folder), source_sum, stats.to_json(),
       num_ops, loading.keep_repeats, asked])
-  return Settings(basis=basis, model_dir=folder, loading=loading,
-                  stats_json=json.dumps(stats.to_json()), num_ops=num_ops,
-                  **asked)
+  return Settings(
+      basis, folder, dataclasses.replace(
+          loading, models_py=loading.models_py and models_py),
+      json.dumps(stats.to_json()), num_ops, **asked)
 
 
 def _rank(settings: Settings, left: Sequence[Found], journal: _Journal,
@@ -190,21 +186,18 @@ class Settings:
   top_k: Optional[int]
   tpu: str
 
-  def row(self, file: str, **values: Any) -> dict[str, Any]:
-    """A row with its columns in order; None in those without a value."""
-    columns = LEGAL if self.all_tiles else LISTED
-    return {**dict.fromkeys(columns), 'file': file, **values}
-
   def line(self, name: str, row: Any, path: str = '') -> bytes:
-    """A row, or an error in the file or its copy at `path`, as JSON."""
+    """Values of a row, or an error in the file or its copy at `path`."""
     if not isinstance(row, dict):
       text = str(row) if isinstance(row, (UserError, str)) else (
           f'{type(row).__name__}: {reason_of(row)}')
       text = text.replace(path, name) if path else text
-      row = self.row(name, error=text if name in text else f'{name}: {text}')
+      row = {'error': text if name in text else f'{name}: {text}'}
+    columns = dict.fromkeys(LEGAL if self.all_tiles else LISTED)
     try:
-      return json.dumps(row, allow_nan=False, ensure_ascii=False,
-                        separators=(',', ':')).encode() + b'\n'
+      return json.dumps(
+          {**columns, 'file': name, **row}, allow_nan=False,
+          ensure_ascii=False, separators=(',', ':')).encode() + b'\n'
     except ValueError as error:  # A number that JSON does not have.
       return self.line(name, error, path)
 
@@ -231,47 +224,43 @@ def rank_file(task: tuple[Settings, Found]) -> bytes:
   """The lines of a file's rows, with its faults; UserError: of the model."""
   settings, file = task
   loaded(settings)
-  return b''.join(_lines_of(settings, file))
-
-
-def _lines_of(settings: Settings, file: Found) -> Iterator[bytes]:
-  path = ''
+  rows, path = _legal if settings.all_tiles else _listed, ''
+  lines = []
   try:
     with local_copy(file) as path:
-      for row in (_legal if settings.all_tiles else _listed)(
-          settings, file.name, path):
-        yield settings.line(file.name, row, path)
+      for row in rows(settings, path):
+        lines.append(settings.line(file.name, row, path))
   except Exception as error:  # A file may be damaged in any way.
-    yield settings.line(file.name, error, path)
+    lines.append(settings.line(file.name, error, path))
+  return b''.join(lines)
 
 
-def _listed(settings: Settings, name: str, path: str) -> Iterator[Any]:
+def _listed(settings: Settings, path: str) -> Iterator[Any]:
   """Rows of the tiles that a file lists, or errors of single kernels."""
   ranker, program = loaded(settings)
   for kernel in read.read_kernels(path, min_configs=1):
     try:
       ranking = program.rank(kernel, top=settings.top_k or kernel.num_configs)
-      yield settings.row(
-          name, **ranking.to_json(),
-          unfamiliar=_names(out_of_range.of_problem(ranker, kernel)))
+      yield {**ranking.to_json(),
+             'unfamiliar': _names(out_of_range.of_problem(ranker, kernel))}
     except Exception as error:  # Of this kernel alone.
       yield error
 
 
-def _legal(settings: Settings, name: str, path: str) -> Iterator[Any]:
+def _legal(settings: Settings, path: str) -> Iterator[Any]:
   """The same for all legal tiles."""
   ranker, _ = loaded(settings)
   source = kernel_sources.read_source(path, tpu=settings.tpu)
   if not source.kernels and not source.faults:
-    yield settings.row(name, notes=source.notes)
+    yield {'notes': source.notes}
   for found in source.kernels:
     try:
       advice = tile_search.advice_on(
           ranker, found, settings.top_k, at_once=1)
       values = advice.to_json()
-      yield settings.row(name, tile_id=values.pop('name'), **{
-          **values, 'notes': [*source.notes, *advice.notes],
-          'unfamiliar': _names(advice.unfamiliar)})
+      yield {'tile_id': values.pop('name'), **values,
+             'notes': [*source.notes, *advice.notes],
+             'unfamiliar': _names(advice.unfamiliar)}
     except Exception as error:  # Of this kernel alone.
       yield error
   yield from source.faults
@@ -331,21 +320,18 @@ class _Journal:
       end = file.tell()
     file.truncate(end)
 
-  def _key(self, file: Found) -> bytes:
+  def key(self, file: Found) -> bytes:
     return _hash_of([self._basis, file]).encode()
 
-  def __contains__(self, file: Found) -> bool:
-    return self._key(file) in self.places
-
   def add(self, file: Found, lines: bytes) -> None:
-    key = self._key(file)
+    key = self.key(file)
     self.places[key] = self._file.seek(0, os.SEEK_END)
     self._file.write(_record(key, b'\t'.join(lines.splitlines()) + b'\n'))
     self._file.flush()
 
   def read(self, file: Found) -> list[bytes]:
     """The lines of a file, without their ends."""
-    self._file.seek(self.places[self._key(file)])
+    self._file.seek(self.places[self.key(file)])
     return self._file.readline()[:-1].split(b'\t')[2:]
 
 

@@ -42,13 +42,13 @@ def find(given: str, endings: tuple[str, ...]) -> list[Found]:
     else:
       infos = ([system.info(path)] if system.exists(path)
                else system.glob(path, detail=True).values())
-    found = [_found(given, system, info) for info in infos
-             if info['type'] != 'directory']
+    found = sorted(_found(given, system, info) for info in infos
+                   if info['type'] != 'directory')
   if not found:
     raise UserError(f'{given}: no such file, or no file in this folder that '
                     f'ends with {" or ".join(endings)}; others are named by a '
                     'quoted pattern, as in "DIR/**/*.txt"')
-  return sorted(found)
+  return found
 
 
 def _found(given: str, system: Any, info: dict[str, Any]) -> Found:
@@ -56,11 +56,10 @@ def _found(given: str, system: Any, info: dict[str, Any]) -> Found:
   if '://' in given:
     url = system.unstrip_protocol(path)
     return Found(url, url, repr(sorted(info.items())))
-  try:
+  stamp = ()
+  with contextlib.suppress(OSError):  # Ranking it says so in its row.
     stat = os.stat(path)  # Of the file behind a link.
     stamp = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
-  except OSError:  # Ranking it says so in its row.
-    stamp = ()
   is_absolute = os.path.isabs(os.path.expanduser(given))
   return Found(path if is_absolute else os.path.relpath(path), path,
                repr(stamp))
@@ -91,5 +90,5 @@ def _opened(given: str) -> Iterator[tuple[Any, str]]:
     yield fsspec.core.url_to_fs(
         given if '://' in given else files.full_path(given))
   except Exception as error:  # Each package has errors of its own.
-    raise UserError(f'{given}: cannot be read ({type(error).__name__}: '
-                    f'{reason_of(error)})') from error
+    raise UserError(
+        f'{given}: cannot be read ({reason_of(error)})') from error

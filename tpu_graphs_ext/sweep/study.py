@@ -18,9 +18,6 @@ FILE = 'sweep.journal'
 STARTED, FINISHED, STOPPED, FAILED = 'started', 'finished', 'stopped', 'failed'
 
 _MOST_LINE = 1 << 20  # Bytes; Optuna writes a few hundred.
-# State of a trial -> Optuna's name for it.
-_STATES = {STARTED: 'RUNNING', FINISHED: 'COMPLETE', STOPPED: 'PRUNED',
-           FAILED: 'FAIL'}
 
 
 def _optuna() -> Any:
@@ -96,30 +93,29 @@ def end(study: Any, number: int, result: dict[str, Any],
         value: Optional[float]) -> dict[str, Any]:
   """Ends a trial; returns its row. `result` has its state, see `trials.run`."""
   running(study, number).set_user_attr('result', result)
-  state = result['state']
-  if state == FINISHED and value is None:
-    state = FAILED  # For Optuna; its row says 'finished'.
-  study.tell(number, value if state == FINISHED else None,
-             state=_optuna().trial.TrialState[_STATES[state]])
+  if result['state'] == FINISHED and value is not None:
+    study.tell(number, value)
+  else:
+    states = _optuna().trial.TrialState
+    study.tell(number, state=(
+        states.PRUNED if result['state'] == STOPPED else states.FAIL))
   return _row(study.get_trials(deepcopy=False)[number])
 
 
 def rows(out: str) -> dict[str, dict[str, Any]]:
   """Key of a trial -> its row; of several attempts the last."""
-  storage, found = _storage(out), {}
-  for summary in storage.get_all_studies():
-    for trial in storage.get_all_trials(summary._study_id, deepcopy=False):
-      if 'trial' in trial.user_attrs:
-        row = _row(trial)
-        found[row['key']] = {**row, 'study': summary.study_name}
-  return found
+  storage = _storage(out)
+  return {trial.user_attrs['trial']['key']: {
+      **_row(trial), 'study': summary.study_name}
+          for summary in storage.get_all_studies()
+          for trial in storage.get_all_trials(
+              summary._study_id, deepcopy=False)
+          if 'trial' in trial.user_attrs}
 
 
 def _row(trial: Any) -> dict[str, Any]:
   """The row of an Optuna trial: with what `trials.run` returned."""
-  state, = (state for state, name in _STATES.items()
-            if name == trial.state.name)
-  return {'number': trial.number, 'state': state, 'error': '',
+  return {'number': trial.number, 'state': STARTED, 'error': '',
           'attempts': trial.user_attrs.get('attempts', 0), 'epochs': 0,
           'best_epoch': 0, 'parameters': 0, 'seconds': 0.0, 'values': {},
           'run': '', **trial.user_attrs['trial'],

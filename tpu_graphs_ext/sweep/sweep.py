@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,8 +24,6 @@ from tpu_graphs_ext.sweep.study import FAILED, STARTED
 from tpu_graphs_ext.sweep.trials import Trial
 
 _log = logging.getLogger(__name__)
-
-_TABLES_SECONDS = 60  # Between two writings of the tables.
 
 
 def sweep(path: str, out: str, *, workers: int = 0, scheduler: str = '',
@@ -70,28 +68,25 @@ class _Sweep:
   def run(self, workers: int, scheduler: str) -> Leaderboard:
     known = self._known_configurations()
     still_open = [trial for one in known for trial in self._open_trials(one)]
-    outcomes = pool.run(
-        trials.run, self._begin_all(still_open, len(known)), workers=workers,
-        scheduler=scheduler)
-    next_tables = 0.0
     try:
-      with tqdm(total=self._grid.num_trials, initial=len(self._over),
-                unit='trial', disable=None) as bar:
+      with contextlib.closing(pool.run(
+          trials.run, self._begin_all(still_open, len(known)), workers=workers,
+          scheduler=scheduler)) as outcomes, tqdm(
+              total=self._grid.num_trials, initial=len(self._over),
+              unit='trial', disable=None) as bar:
         for outcome in outcomes:
           self._note(outcome)
           bar.update()
-          if time.monotonic() >= next_tables:
-            Leaderboard(self._grid, self._over.values()).write(self._out)
-            next_tables = time.monotonic() + _TABLES_SECONDS
+          self._written_board()
     except KeyboardInterrupt:
       _log.warning('interrupted: %d of %d trials are done; to continue, run '
                    'the same command', len(self._over), self._grid.num_trials)
       raise
-    finally:
-      outcomes.close()  # The workers first.
-      board = Leaderboard(self._grid, self._over.values())
-      if self._over:
-        board.write(self._out)
+    return self._written_board()
+
+  def _written_board(self) -> Leaderboard:
+    board = Leaderboard(self._grid, self._over.values())
+    board.write(self._out)
     return board
 
   def _known_configurations(self) -> list[Configuration]:
@@ -151,7 +146,6 @@ class _Sweep:
     self._over[trial.key] = study.end(
         self._study, trial.number, {**result, 'state': state},
         values.get(self._grid.goal))
-    tried = trial.configuration
-    _log.log(logging.WARNING if outcome.error else logging.INFO,
-             '%s %s %s seed=%d: %s', tried.model, tried.kwargs, tried.settings,
-             trial.seed, outcome.error or values)
+    if outcome.error:
+      _log.warning('%s, seed %d: %s', trial.configuration, trial.seed,
+                   outcome.error)

@@ -1,8 +1,7 @@
 """Trials of a sweep: a configuration with a seed, and how a worker trains it.
 
-A trial's key is a hash of its content: task, model, arguments, settings, seed,
-and the content of the data and of models.py. So a sweep that is started again,
-or whose grid has grown, knows which trials are done with these very files.
+A trial's key is a hash of its content, with that of the data and of models.py:
+a sweep that is started again, or has grown, knows which trials are done.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import hashlib
 import json
 import math
 import os
+import pathlib
 import time
 from collections.abc import Iterator
 from typing import Any, Optional
@@ -25,8 +25,7 @@ from tpu_graphs_ext.sweep import grid as grids
 from tpu_graphs_ext.sweep import pool, study
 from tpu_graphs_ext.sweep.grid import Configuration, Grid, Prune
 
-# Seconds between looks at a run that another process still trains: what a sweep
-# that was killed started on a cluster continues there.
+# Between looks at a run that a killed sweep's worker on a cluster still trains.
 _PAUSE_SECONDS = 2
 
 
@@ -105,8 +104,8 @@ def _data_key(folder: str) -> str:
 @functools.lru_cache(None)
 def _file_sum(path: str) -> str:
   try:
-    with open(files.full_path(path), 'rb') as file:
-      return hashlib.sha256(file.read()).hexdigest()
+    return hashlib.sha256(
+        pathlib.Path(path).expanduser().read_bytes()).hexdigest()
   except OSError as error:
     raise files.cannot_be_read(path, error) from error
 
@@ -124,7 +123,7 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
   """
   from tpu_graphs_ext.engine import saved_weights
   start = time.monotonic()
-  ending, result = _trained(trial)
+  state, result = _trained(trial)
   info = result.run_info
   opa = info['train_curve']['val_opa']
   best = max(range(len(opa)), key=opa.__getitem__)
@@ -133,7 +132,7 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
       for k, slowdown in info['final_error'].get('val', {}).items()}}
   if trial.task == 'layout':
     values['kendall'] = info['final_kendall'].get('val')
-  return study.STOPPED if ending.is_poor else study.FINISHED, {
+  return state, {
       'run': os.path.basename(result.model_dir)[len('model_'):],
       'values': {name: float(value) for name, value in values.items()
                  if value is not None and math.isfinite(value)},
@@ -143,37 +142,35 @@ def run(trial: Trial) -> tuple[str, dict[str, Any]]:
       'seconds': time.monotonic() - start}
 
 
-def _trained(trial: Trial) -> tuple[Any, Any]:
-  """(what could have ended the trial early, the result of `train`)."""
+def _trained(trial: Trial) -> tuple[str, Any]:
+  """(how it ended, the result of `train`)."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  from tpu_graphs_ext.engine import threads, train
-  from tpu_graphs_ext.engine.resume import InUseError
-  threads.one_for_each_operation()
-  while True:
-    ending = _ending(trial)
-    try:
-      return ending, train.train(trial.settings(), [ending])
-    except InUseError:
-      if not pool.is_wanted():
-        raise
-      time.sleep(_PAUSE_SECONDS)
-
-
-def _ending(trial: Trial) -> Any:
-  """A callback that ends a run that is poor or that nobody wants."""
   import tensorflow as tf
 
+  from tpu_graphs_ext.engine import threads, train
+  from tpu_graphs_ext.engine.resume import InUseError
+
   class Ending(tf.keras.callbacks.Callback):
-    is_poor = False
+    """Ends a run that nobody wants, which can be resumed, or that is poor."""
+    state = study.FINISHED
 
     def on_train_batch_end(self, batch, logs=None):
       if not pool.is_wanted():
-        raise KeyboardInterrupt  # The run can be resumed.
+        raise KeyboardInterrupt
 
     def on_epoch_end(self, epoch, logs=None):
       self.on_train_batch_end(epoch)
       if trial.prune and study.is_poor(
           trial, epoch + 1, float(logs['val_opa_metric'])):
-        self.is_poor = self.model.stop_training = True
+        self.state, self.model.stop_training = study.STOPPED, True
 
-  return Ending()
+  threads.one_for_each_operation()
+  while True:
+    ending = Ending()
+    try:
+      result = train.train(trial.settings(), [ending])
+      return ending.state, result
+    except InUseError:
+      if not pool.is_wanted():
+        raise
+      time.sleep(_PAUSE_SECONDS)
