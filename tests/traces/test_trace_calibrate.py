@@ -64,7 +64,7 @@ def traced(*events):
 
 def replayed(trace, us, **host):
   """Of work that takes `us` each."""
-  return replay.replay([trace], {
+  return replay.replay(trace, {
       'latency': 3, 'between': 1, 'pause': 10, 'call': 2, **host},
                        dict.fromkeys(trace.work, us))
 
@@ -103,21 +103,15 @@ def test_a_wait_that_nothing_explains_is_learned():
 # ------------------------------------------------------------------- the file
 
 
-LEARNED = calibrate.calibrate(
-    't', [(ADD, {'bytes': 12e3, 'threads': 1e3}, 8.0)], {'pause': 4.0})
-
-
 def test_the_file_holds_all_of_a_calibration(tmp_path):
   path = tmp_path / 'hw.json'
-  path.write_text(calibrate.to_json(LEARNED))
-  assert calibrate.read(str(path)) == LEARNED
-
-
-def test_files_that_are_refused(tmp_path):
-  path = tmp_path / 'hw.json'
+  known = calibrate.calibrate(
+      't', [(ADD, {'bytes': 12e3, 'threads': 1e3}, 8.0)], {'pause': 4.0})
+  path.write_text(calibrate.to_json(known))
+  assert calibrate.read(str(path)) == known
   for content, said in (
       ('[]', 'was not written by --calibrate'), ('{', 'is not JSON'),
-      (calibrate.to_json(LEARNED).replace('"pause": 4.0', '"pause": -4'),
+      (calibrate.to_json(known).replace('"pause": 4.0', '"pause": -4'),
        'pause is -4; it must be a number from 0')):
     path.write_text(content)
     with pytest.raises(UserError, match=f'hw.json: .*{said}'):

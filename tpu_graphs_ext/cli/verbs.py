@@ -25,7 +25,7 @@ from tpu_graphs_ext.engine.settings import (
   StatsSettings,
 )
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.files import csv_of, full_path
+from tpu_graphs_ext.files import full_path
 from tpu_graphs_ext.report import KERNELS
 
 
@@ -224,7 +224,7 @@ def _steps(text: str) -> range:
 @flags.verb(
     'learn from a PyTorch trace how long kernels take, and predict another',
     'a.json.gz --calibrate hardware.json',
-    'b.json.gz --hardware hardware.json --csv kernels.csv', flags=[
+    'b.json.gz --hardware hardware.json', flags=[
         path('file', 'FILE', "the profiler's trace: .json or .json.gz"),
         path('--calibrate', 'FILE.json', "learn the GPU's constants from this "
              'trace, for --hardware'),
@@ -232,11 +232,9 @@ def _steps(text: str) -> range:
              'from another trace'),
         flag('--step', 'N[-M]', 'only these steps (ProfilerStep#N); not given: '
              'all', type=_steps),
-        path('--ranks', 'FILE', 'with --hardware: traces of the other ranks '
-             'that this one waits for', (), nargs='+'),
         flag('--top', 'N', 'number of kernel functions to show', 15,
              type=not_negative),
-        path('--csv', 'FILE', 'file for one CSV row for each kernel'), JSON])
+        JSON])
 def trace(args: Namespace) -> None:
   if bool(args.calibrate) == bool(args.hardware):
     raise UserError('name one of --calibrate FILE.json, which learns from the '
@@ -244,21 +242,17 @@ def trace(args: Namespace) -> None:
                     'what was learned from another')
   from tpu_graphs_ext.traces import analysis, calibrate
   if args.calibrate:
-    if args.csv or args.json or args.ranks:
-      raise UserError('--csv, --json and --ranks go with --hardware: first '
-                      'calibrate, then predict')
+    if args.json:
+      raise UserError('--json goes with --hardware: first calibrate, then '
+                      'predict')
     calibrate.FILE.check(args.calibrate)
     learned = analysis.calibrated(args.file, args.step)
     calibrate.FILE.write(args.calibrate, calibrate.to_json(learned))
     print(f'{args.calibrate}: {learned.source}; {len(learned.functions):,} '
           'functions of kernels')
     return
-  if args.csv:
-    analysis.CSV.check(args.csv)
   found = analysis.compared(
-      args.file, args.step, calibrate.read(args.hardware), args.ranks)
-  if args.csv:
-    analysis.CSV.write(args.csv, csv_of(found.kernels))
+      args.file, args.step, calibrate.read(args.hardware))
   flags.show(args, lambda: analysis.to_json(found),
              lambda: analysis.text(found, args.top))
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import pandas as pd
 
-from tpu_graphs_ext.engine import output_paths
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.traces import calibrate, kineto, replay, sizes
 from tpu_graphs_ext.traces.calibrate import Calibration
@@ -19,7 +18,6 @@ from tpu_graphs_ext.traces.kineto import Trace
 ALL = 'all of these'
 COLUMNS = ['kernel', 'operator', 'kind', 'start_us', 'measured_us',
            'predicted_us', 'error', *calibrate.SIZES]
-CSV = output_paths.Text('--csv', ','.join(COLUMNS), 'CSV of trace')
 
 
 class Comparison(NamedTuple):
@@ -31,7 +29,6 @@ class Comparison(NamedTuple):
       predicted, and with communication as recorded; {} without a launch.
     communication_us: time of kernels that wait for other processes.
     coverage: share of the GPU's other time that is predicted.
-    notes: what could not be done, and why.
   """
   trace: Trace
   source: str
@@ -39,7 +36,6 @@ class Comparison(NamedTuple):
   step: dict[str, float]
   communication_us: float
   coverage: float
-  notes: list[str]
 
 
 def calibrated(path: str, steps: Optional[Sequence[int]] = None) -> Calibration:
@@ -55,15 +51,9 @@ def calibrated(path: str, steps: Optional[Sequence[int]] = None) -> Calibration:
       replay.host_of(trace))
 
 
-def compared(path: str, steps: Optional[Sequence[int]], learned: Calibration,
-             others: Sequence[str] = ()) -> Comparison:
-  """Predicts the kernels and the steps of a trace.
-
-  Args:
-    others: traces of the ranks that it waits for; the path itself is skipped.
-
-  Raises:
-    UserError: as `calibrated`, or the ranks are not from one run.
+def compared(path: str, steps: Optional[Sequence[int]],
+             learned: Calibration) -> Comparison:
+  """Predicts the kernels and the steps of a trace; UserError as `calibrated`.
   """
   trace = _work_of(path, steps)
   rows = []
@@ -80,16 +70,10 @@ def compared(path: str, steps: Optional[Sequence[int]], learned: Calibration,
   kernels['error'] = (predicted - us).abs() / us.where(us > 0)
   communication_us = us[kernels.kind == calibrate.COMMUNICATION].sum()
   rest = us.sum() - communication_us
-  has_shapes = any(call.args.get('Input Dims') for call in trace.calls)
-  notes = [] if has_shapes else [
-      'the trace has no shapes, so sizes are numbers of threads; '
-      'record_shapes=True records them']
-  ranks = [trace, *(_work_of(other, steps) for other in others
-                    if os.path.realpath(other) != os.path.realpath(path))]
   return Comparison(
-      trace, learned.source, kernels, _step(ranks, learned),
+      trace, learned.source, kernels, _step(trace, learned),
       float(communication_us),
-      float(us[predicted.notna()].sum() / rest) if rest else 0.0, notes)
+      float(us[predicted.notna()].sum() / rest) if rest else 0.0)
 
 
 def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
@@ -100,15 +84,16 @@ def _work_of(path: str, steps: Optional[Sequence[int]]) -> Trace:
   return trace
 
 
-def _step(ranks: Sequence[Trace], learned: Calibration) -> dict[str, float]:
+def _step(trace: Trace, learned: Calibration) -> dict[str, float]:
   means = {}
-  for one in (one for trace in ranks for one in trace.work):
+  for one in trace.work:
     us = learned.us(one.name, sizes.sizes_of(one), mean=True)
     means[one] = one.duration_us if us is None else us
-  recorded = {one: one.duration_us for one in means
-              if replay.communicates(one)}
-  predicted, measured = replay.replay(ranks, learned.host, means)
-  known, _ = replay.replay(ranks[:1], learned.host, {**means, **recorded})
+  recorded = {
+      one: one.duration_us for one in trace.work
+      if calibrate.kind_of(one.name) == calibrate.COMMUNICATION}
+  predicted, measured = replay.replay(trace, learned.host, means)
+  known, _ = replay.replay(trace, learned.host, {**means, **recorded})
   return {'measured_us': measured, 'predicted_us': predicted,
           'communication_as_recorded_us': known} if measured else {}
 
@@ -137,26 +122,24 @@ def text(found: Comparison, top: int = 15) -> str:
   trace, kernels = found.trace, found.kernels
   steps = ', '.join(map(str, trace.steps)) or 'all of it'
   lines = [f'{trace.path}: {trace.gpu}, steps {steps}',
-           f'  learned from {found.source}',
-           *(f'  note: {note}' for note in found.notes), '',
+           f'  learned from {found.source}', '',
            'By kind; times in us, errors |predicted - measured| / measured',
            _table(summary(kernels)),
            f'{_percent(found.coverage)} of the time of the GPU is predicted, '
            'without communication, which takes '
-           f'{found.communication_us:,.0f} us']
+           f'{found.communication_us:,.0f} us', '']
   if found.step:
     measured, predicted, known = found.step.values()
-    lines += ['', 'From the first launch to the last end, in us: measured '
+    lines += ['From the first launch to the last end, in us: measured '
               f'{measured:,.1f}, predicted {predicted:,.1f} '
               f'({100 * (predicted / measured - 1):+.1f} %), with '
               f'communication as recorded {known:,.1f} '
-              f'({100 * (known / measured - 1):+.1f} %)']
+              f'({100 * (known / measured - 1):+.1f} %)', '']
   by_function = summary(kernels, 'kernel').drop(ALL, errors='ignore')
   off = (by_function.predicted_us - by_function.measured_us).abs()
   dearest = off.sort_values(ascending=False).index[:top]
-  return '\n'.join([
-      *lines, '', 'Kernel functions with the largest errors in us',
-      _table(by_function.loc[dearest])])
+  return '\n'.join([*lines, 'Kernel functions with the largest errors in us',
+                    _table(by_function.loc[dearest])])
 
 
 def _percent(share: float) -> str:
@@ -183,6 +166,5 @@ def to_json(found: Comparison) -> dict[str, Any]:
   return {
       'file': found.trace.path, 'gpu': found.trace.gpu,
       'steps': list(found.trace.steps), 'learned_from': found.source,
-      'notes': found.notes, 'communication_us': found.communication_us,
-      'coverage': found.coverage, 'step': found.step, 'kinds': kinds,
-      'kernels': kernels}
+      'communication_us': found.communication_us, 'coverage': found.coverage,
+      'step': found.step, 'kinds': kinds, 'kernels': kernels}

@@ -72,10 +72,9 @@ class Function(NamedTuple):
 
   Attributes:
     count: number of kernels that it was learned from.
-    typical_us: the median; for communication, whose sizes are unknown, the
-      mean, because the sum over a step is what counts.
-    mean_ratio: sum of measured times / sum of predicted times. Half of the
-      kernels take longer than the median, some much longer, so medians add up
+    typical_us: the median; the mean for communication, whose sizes are unknown,
+      because the sum over a step is what counts.
+    mean_ratio: sum of measured times / sum of predicted times. Medians add up
       to too little (the smearing estimate of Duan, 1983).
     curves: size (of `SIZES`) -> curve, the best first.
     launches: sizes, in the order of `SIZES`, 0 if unknown -> time.
@@ -141,9 +140,11 @@ def calibrate(source: str, kernels: Iterable[tuple],
     whole = _learned('', computing, whole, _OF_ALL)
   kinds = {kind: _learned(kind, rows, whole, _OF_KIND)
            for kind, rows in by_kind.items()}
-  functions = {
-      name: _learned(kind, rows, kinds[kind], _OF_FUNCTION, launches=True)
-      for name, rows in by_name.items() for kind in [kind_of(name)]}
+  functions = {}
+  for name, rows in by_name.items():
+    kind = kind_of(name)
+    functions[name] = _learned(
+        kind, rows, kinds[kind], _OF_FUNCTION, launches=True)
   if computing:
     kinds[ANY_OTHER] = whole
   return Calibration(source, kinds, functions, host)
@@ -250,33 +251,34 @@ def read(path: str) -> Calibration:
   """Reads what `--calibrate` wrote; UserError if a value is out of range."""
   content = files.read_json(os.path.expanduser(path))
   try:
-    content = content['calibration']
-    kinds, functions = (
-        {name: _function(one) for name, one in content[part].items()}
-        for part in ('kinds', 'functions'))
-    return Calibration(
-        str(content['source']), kinds, functions,
-        {key: _number(key, us) for key, us in content['host'].items()})
+    found = Calibration(**content['calibration'])
+    _check_numbers('', [found.kinds, found.functions, found.host])
+    return found._replace(kinds=_functions(found.kinds),
+                          functions=_functions(found.functions))
   except (KeyError, TypeError, ValueError, AttributeError) as error:
     reason = ascii(f'{type(error).__name__}: {error}'[:200])
     raise UserError(f'--hardware={path}: was not written by --calibrate, or is '
                     f'damaged ({reason}); calibrate again') from error
 
 
-def _function(content: dict) -> Function:
-  curves = {size: Curve(*(_number(name, curve[name]) for name in Curve._fields))
-            for size, curve in content['curves'].items()}
-  launches = {tuple(_number('launches', size) for size in sizes):
-              _number('launches', us) for *sizes, us in content['launches']}
-  return Function(curves=curves, launches=launches, **{
-      name: _number(name, content[name])
-      for name in ('count', 'typical_us', 'mean_ratio')})
+def _functions(content: dict) -> dict[str, Function]:
+  return {name: Function(**{
+      **one, 'curves': {size: Curve(**curve)
+                        for size, curve in one['curves'].items()},
+      'launches': {tuple(map(float, sizes)): us
+                   for *sizes, us in one['launches']}})
+          for name, one in content.items()}
 
 
-def _number(name: str, value: Any) -> float:
-  """A number in range, which excludes NaN, huge integers and powers."""
+def _check_numbers(name: str, value: Any) -> None:
+  """Only numbers in range, which excludes NaN, huge integers and powers."""
   most = 2 if name == 'exponent' else 1e30
-  if type(value) not in (int, float) or not 0 <= value <= most:
+  if isinstance(value, dict):
+    for key, one in value.items():
+      _check_numbers(key, one)
+  elif isinstance(value, list):
+    for one in value:
+      _check_numbers(name, one)
+  elif type(value) not in (int, float) or not 0 <= value <= most:
     raise ValueError(f'{name} is {value!r:.80}; it must be a number from 0 to '
                      f'{most:g}')
-  return value

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from tpu_graphs_ext import files
-from tpu_graphs_ext.errors import UserError, shortened
+from tpu_graphs_ext.errors import UserError
 
 OPERATOR, ANNOTATION, RUNTIME, WORK = (
     'operator', 'annotation', 'runtime', 'work')
@@ -34,8 +34,7 @@ class Event:
   """A call on a thread of the host, or work on a stream of a GPU.
 
   Attributes:
-    kind: `OPERATOR`, `ANNOTATION`, `RUNTIME`, or `WORK`: a kernel, a copy, or a
-      fill. The name of a copy contains its direction.
+    kind: `OPERATOR`, `ANNOTATION`, `RUNTIME`, or `WORK`: kernel, copy, fill.
     place: process and thread, or device and stream.
     start, end: in microseconds since the first event.
     args: everything else in the trace: shapes, types, numbers.
@@ -80,7 +79,6 @@ class Trace(NamedTuple):
     all_work: of the whole trace.
     gpu: the name of the first GPU in the file, or 'a GPU'.
     steps: numbers of the profiler's steps; () for a whole trace.
-    began_us: the first event, on the clock that ranks of a run share.
   """
   path: str
   calls: list[Event]
@@ -88,7 +86,6 @@ class Trace(NamedTuple):
   all_work: list[Event]
   gpu: str
   steps: tuple
-  began_us: float
 
 
 def read(path: str) -> Trace:
@@ -125,12 +122,10 @@ def trace_of(path: str, content: Any) -> Trace:
   work = sorted((one for one in found if one.kind == WORK),
                 key=lambda one: (one.start, one.end))
   _attribute(calls, work)
-  gpus, base_ns = (content.get(key) for key in (
-      'deviceProperties', 'baseTimeNanoseconds'))
+  gpus = content.get('deviceProperties')
   named = isinstance(gpus, list) and gpus and isinstance(gpus[0], dict)
   gpu = str(gpus[0].get('name')) if named else 'a GPU'
-  began_us = float(first) + (base_ns / 1000 if is_number(base_ns) else 0.0)
-  return Trace(path, calls, work, work, gpu, (), began_us)
+  return Trace(path, calls, work, work, gpu, ())
 
 
 def _event(event: Any) -> Optional[Event]:
@@ -143,13 +138,12 @@ def _event(event: Any) -> Optional[Event]:
     return None
   name, args = str(event.get('name')), event.get('args')
   args = args if isinstance(args, dict) else {}
-  place = event.get('pid'), event.get('tid')
+  place = str(event.get('pid')), str(event.get('tid'))
   if kind == WORK:
-    place = tuple(_whole(args.get(key, other)) or 0 for key, other in zip(
-        ('device', 'stream'), place))
-  else:
-    place = tuple(map(str, place))
-    kind = ANNOTATION if _STEP.fullmatch(name) else kind
+    place = tuple(_whole(args.get(key, event.get(other))) or 0 for key, other
+                  in (('device', 'pid'), ('stream', 'tid')))
+  elif _STEP.fullmatch(name):
+    kind = ANNOTATION
   return Event(name, kind, place, start, start + duration, args)
 
 
@@ -206,9 +200,8 @@ def steps_of(trace: Trace, wanted: Optional[Sequence[int]]) -> Trace:
   chosen = sorted(times) if wanted is None else wanted
   for number in chosen:
     if number not in times:
-      names = shortened([str(one) for one in sorted(times)], 8) or 'none'
       raise UserError(f'{trace.path}: has no step {number}; its steps are: '
-                      f'{names}')
+                      + ', '.join(map(str, sorted(times))))
   if not chosen:
     return trace
   start = min(min(times[number]) for number in chosen)

@@ -10,17 +10,15 @@ from __future__ import annotations
 import bisect
 import collections
 import statistics
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.traces import calibrate, kineto
+from tpu_graphs_ext.traces import kineto
 from tpu_graphs_ext.traces.kineto import Event, Trace
 
 # Delays up to this are latency; after longer ones work waited for other work.
 _NEAR_US = 20.0
 LATENCY, BETWEEN, PAUSE, CALL = 'latency', 'between', 'pause', 'call'
-TRANSFER = 'transfer'  # Before a name: the least time of communication.
 
 
 class Command(NamedTuple):
@@ -87,12 +85,9 @@ def host_of(trace: Trace) -> dict[str, float]:
       waited = before and before.end > one.launch.end
       times[BETWEEN if waited else LATENCY].append(free)
     stalls[_stall(before, one)].append(free)
-  longest = sorted(filter(communicates, trace.work),
-                   key=lambda one: -one.duration_us)
   return {**{key: statistics.fmean(each) for key, each in times.items()},
           **{key: us for key, each in stalls.items()
-             if (us := statistics.fmean(each)) > _NEAR_US},
-          **{f'{TRANSFER} {one.name}': one.duration_us for one in longest}}
+             if (us := statistics.fmean(each)) > _NEAR_US}}
 
 
 def _stall(before: Optional[Event], one: Event) -> str:
@@ -128,56 +123,17 @@ def _queues(trace: Trace) -> list[tuple]:
   return found
 
 
-def replay(ranks: Sequence[Trace], host: Mapping[str, float],
+def replay(trace: Trace, host: Mapping[str, float],
            duration_us: Mapping[Event, float]) -> tuple[float, float]:
   """(predicted, measured) microseconds from the first launch to the last end.
 
-  For the first of the `ranks`; 0, 0 if nothing is launched. With several ranks
-  communication ends for all at once: its shortest time after the last rank
-  began it. `host` comes from `host_of`, for these or other steps.
-
-  Raises:
-    UserError: the ranks did not communicate with one another.
+  0, 0 if nothing is launched. `host` comes from `host_of`, for these or other
+  steps.
   """
-  if len(ranks) > 1:
-    _require_one_run(ranks)
-  runs = [_run(trace, host, duration_us, len(ranks) > 1) for trace in ranks]
-  reached = [next(run) for run in runs]
-  while reached[0][0] is not None:
-    end = max(us for _, us in reached) + max(
-        host.get(f'{TRANSFER} {one.name}', 0.0) for one, _ in reached)
-    reached = [run.send(end) for run in runs]
-  return reached[0][1]
-
-
-def communicates(one: Event) -> bool:
-  return calibrate.kind_of(one.name) == calibrate.COMMUNICATION
-
-
-def _require_one_run(ranks: Sequence[Trace]) -> None:
-  """Raises a UserError unless each communicates when the first one does."""
-  times = [[(one.start + trace.began_us, one.end + trace.began_us)
-            for command in commands_of(trace) for one in command.work
-            if communicates(one)] for trace in ranks]
-  for trace, found in zip(ranks, times):
-    together = sum(max(a, c) < min(b, d)
-                   for (a, b), (c, d) in zip(found, times[0]))
-    if not 0 < len(found) == len(times[0]) <= 2 * together:
-      raise UserError(
-          f'{trace.path}: communicates {together:,} times together with '
-          f'{ranks[0].path}, which does {len(times[0]):,} times; name ranks of '
-          'one run on one clock, and the same steps')
-
-
-def _run(trace: Trace, host: Mapping[str, float],
-         duration_us: Mapping[Event, float], together: bool) -> Generator:
-  """Yields (communication, its start) and is sent its end, on the shared clock;
-  finally yields (None, the result of `replay`)."""
   commands = commands_of(trace)
   launched = [one for command in commands for one in command.work]
   if not launched:
-    yield None, (0.0, 0.0)
-    return
+    return 0.0, 0.0
   origin = commands[0].call.start
   free, ends = collections.defaultdict(lambda: origin), {}
   for one in {*trace.all_work} - {*trace.work}:
@@ -193,15 +149,12 @@ def _run(trace: Trace, host: Mapping[str, float],
     begin = now
     now += host.get(CALL, 0.0)
     for one in command.work:
-      stream, (before, other) = one.place, waits[one]
-      ready = max(free[stream], ends.get(other, 0.0))
+      before, other = waits[one]
+      ready = max(free[one.place], ends.get(other, 0.0))
       start = max(begin + latency, ready + between,
                   max(begin, ready) + host.get(_stall(before, one), 0.0))
-      end = start + duration_us[one]
-      if together and communicates(one):
-        end = (yield one, start + trace.began_us) - trace.began_us
-      ends[one] = free[stream] = end
+      ends[one] = free[one.place] = start + duration_us[one]
     now = max(now, ends.get(command.waits_for, now))
   measured = max(*(one.end for one in launched), commands[-1].call.end)
   predicted = max(now, *(ends[one] for one in launched))
-  yield None, (predicted - origin, measured - origin)
+  return predicted - origin, measured - origin

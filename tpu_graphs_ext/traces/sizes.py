@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Union
 
+from tpu_graphs_ext.analytic.roofline import SECTOR_BYTES, EmbeddingBags
+from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.traces import calibrate
 from tpu_graphs_ext.traces.kineto import Event, is_number
 
@@ -21,11 +23,6 @@ _BYTES = {
     'Float8_e5m2': 1, 'complex<float>': 8, 'complex<double>': 16}
 _MOST = 1e30
 _MOST_SIDE = 2**32  # Of a block or a grid.
-_SECTOR_BYTES = 32  # Memory moves in them.
-
-
-class _UnknownError(Exception):
-  """The trace does not contain a size."""
 
 
 class Tensor(NamedTuple):
@@ -42,7 +39,7 @@ class Tensor(NamedTuple):
     return self.values * self.value_bytes
 
 
-Argument = Union[Tensor, list, None]
+Argument = Union[Tensor, list, None]  # A list of tensors; None: others.
 
 
 def sizes_of(work: Event) -> dict[str, float]:
@@ -77,21 +74,24 @@ def _sizes_of_operator(work: Event) -> dict[str, float]:
     try:
       if formula and (found := formula(call, _arguments(call))):
         return found
-    except (_UnknownError, OverflowError):
+    except _UNKNOWN:
       pass
   return {}
 
 
+# What formulas raise for arguments that are missing or of other kinds.
+_UNKNOWN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
+            UserError)
+
+
 def _require(condition: bool) -> None:
   if not condition:
-    raise _UnknownError
+    raise ValueError
 
 
 def _arguments(call: Event) -> list[Argument]:
-  """A tensor, a list of tensors, or None for anything else."""
-  dims, types = call.args.get('Input Dims'), call.args.get('Input type')
-  _require(isinstance(dims, list) and isinstance(types, list)
-           and len(types) == len(dims))
+  dims, types = call.args['Input Dims'], call.args['Input type']
+  _require(isinstance(dims, list) and len(types) == len(dims))
   return [_argument(one, str(kind)) for one, kind in zip(dims, types)]
 
 
@@ -106,27 +106,22 @@ def _argument(dims: Any, kind: str) -> Argument:
   return Tensor(tuple(dims), _BYTES[kind])
 
 
-def _tensor(given: Sequence[Argument], place: int) -> Tensor:
-  _require(place < len(given) and isinstance(given[place], Tensor))
-  return given[place]
-
-
 def _product(call: Event, given: Sequence[Argument]) -> dict[str, float]:
   name = call.name.removeprefix('aten::')
   first = int('add' in name)  # After what is added.
-  left, right = _tensor(given, first), _tensor(given, first + 1)
+  left, right = given[first].shape, given[first + 1].shape
   if name == 'linear':  # [..., k] and [n, k]
-    _require(len(left.shape) >= 2 == len(right.shape))
-    *rows, k = left.shape
-    batch, m, (n, inner) = [], math.prod(rows), right.shape
+    _require(len(left) >= 2 == len(right))
+    *rows, k = left
+    batch, m, (n, inner) = [], math.prod(rows), right
   else:
-    _require(2 <= len(left.shape) == len(right.shape) <= 3)
-    *batch, m, k = left.shape
-    *_, inner, n = right.shape
+    _require(2 <= len(left) == len(right) <= 3)
+    *batch, m, k = left
+    *_, inner, n = right
   _require(inner == k)
-  batch = math.prod(batch)
+  batch, each = math.prod(batch), given[first].value_bytes
   return {'multiply_adds': batch * m * n * k,
-          'bytes': batch * (m * k + k * n + m * n) * left.value_bytes}
+          'bytes': batch * (m * k + k * n + m * n) * each}
 
 
 def _moved(_: Event, given: Sequence[Argument]) -> dict[str, float]:
@@ -144,25 +139,19 @@ def _embedding(call: Event, given: Sequence[Argument]) -> dict[str, float]:
   formulas of `analytic.roofline` without a cache. The arguments are weight or
   gradient, indices and, for bags, offsets.
   """
-  rows, indices = _tensor(given, 0), _tensor(given, 1)
-  is_step, bags = 'backward' in call.name, indices.values
+  rows, indices = given[:2]
+  is_step, count = 'backward' in call.name, indices.values
   _require(len(rows.shape) == 2 or (is_step and len(rows.shape) > 2))
-  if 'bag' in call.name and is_step:
-    bags = rows.shape[0]
-  elif 'bag' in call.name:
-    bags = _tensor(given, 2).values
-  _require(all(rows.shape) and bags > 0 < indices.values)
-  bag_size = indices.values / bags
-  row_bytes = _sectors(rows.shape[-1] * rows.value_bytes)
-  each = row_bytes + _sectors(bag_size * indices.value_bytes)
+  if 'bag' in call.name:
+    count = rows.shape[0] if is_step else given[2].values
+  bags = EmbeddingBags(
+      count, rows.values, tables=1, bag_size=indices.values / count,
+      width=rows.shape[-1], value_bytes=rows.value_bytes,
+      index_bytes_each=indices.value_bytes)
+  each = bags.row_bytes + bags.index_bytes
   if is_step:
-    each += 2 * _SECTOR_BYTES + bag_size * row_bytes
-  return {'bytes': bags * (each + bag_size * row_bytes)}
-
-
-def _sectors(size: float) -> int:
-  """Bytes in whole sectors."""
-  return math.ceil(size / _SECTOR_BYTES) * _SECTOR_BYTES
+    each += 2 * SECTOR_BYTES + bags.bag_size * bags.row_bytes
+  return {'bytes': count * (each + bags.bag_size * bags.row_bytes)}
 
 
 _FORMULAS = {
