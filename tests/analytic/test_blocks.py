@@ -56,13 +56,13 @@ def test_weights_stay_where_one_block_holds_them_all():
   # Two steps over m, x 1310.72 and a result of 5242.88 each; w comes in once.
   assert time_of(PRODUCT, 256, 256, 1024) == pytest.approx(
       1310.72 + 5242.88 + (1310.72 + 5242.88) + (1342.17728 + 800) + 5242.88)
-  # Of a batch, each has weights of its own.
+  # Each element of a batch has weights of its own.
   batch = dataclasses.replace(PRODUCT, batch=2)
   assert time_of(batch, 512, 256, 1024) == pytest.approx(
       7864.32 + (7864.32 + 10485.76) + (2684.35456 + 800) + 10485.76)
 
 
-def test_few_rows_cost_as_many_as_the_matrix_unit_has():
+def test_few_rows_cost_as_much_as_a_full_matrix_unit():
   few = dataclasses.replace(PRODUCT, m=16)
   compute = 2 * 128 * 256 * 1024 / 1e5  # 671.08864
   x, w, out = 16 * 256 * 2 / 100, 5242.88, 16 * 1024 * 2 / 100
@@ -96,7 +96,6 @@ def test_faults():
   for block, fault in (
       ((100, 256, 128), 'bm is neither a multiple of 16 nor the whole 512'),
       ((512, 256, 100), 'bn is neither a multiple of 128 nor the whole 1,024'),
-      ((512, 64, 128), 'bk is neither a multiple of 128 nor the whole 256'),
       ((1024, 256, 128), 'bm is larger than the whole 512'),
       ((512, 256, 1024), 'takes 3.5 MiB; blocks may take 1 MiB of on-chip '
        'memory'),

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from support.feature_tiles import loops_of
-from support.places import SHARED_DATA
 from support.tiny_hlo import add, convolution, elementwise, product
 from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.analytic.tile_counts import Extent, Loops, Stream
@@ -44,7 +43,7 @@ def test_a_reshape_has_one_tile_though_it_does_not_fit():
   assert legal.tiles.tolist() == [[2 ** 11, 2 ** 7]]
 
 
-def test_an_update_in_place_walks_over_what_it_writes():
+def test_an_update_in_place_loops_over_what_it_writes():
   """f32 [2, 32, 512] into [35, 32, 512]: 2, 32 / 8 and 512 / 128 units."""
   module = elementwise([35, 32, 512])
   entry = module.computations[0]
@@ -71,10 +70,10 @@ def test_a_stream_with_one_block_needs_one(monkeypatch):
 
 
 def test_sums_are_kept_in_a_result_that_is_wide_enough():
-  """Output tile of 8 x 128 in float32; the bias-free product's other streams.
+  """f32 [64, 256] x [256, 512], output tile 8 x 128.
 
-  f32 [64, 256] x [256, 512]: the image is 8 x 256, the filter 256 x 128, each
-  again in 2 bytes an element as the matrix unit takes it.
+  The image's tile is 8 x 256, the filter's 256 x 128, each again in 2 bytes an
+  element as the matrix unit takes it.
   """
   loops = loops_of(product(64, 256, 512))
   one = np.array([[1, 1, 32]])
@@ -97,7 +96,7 @@ def test_tiles_of_a_file_that_the_rules_do_not_list_come_last():
   assert scalar.with_extra(np.zeros((1, 0), int)).tiles.shape == (1, 0)
 
 
-def test_an_even_sample_that_is_always_the_same():
+def test_samples_are_even_and_always_the_same(monkeypatch):
   loops = loops_of(convolution())
   tiles = candidates.candidates(loops).tiles
   assert len(np.unique(tiles, axis=0)) == len(tiles) > 100
@@ -105,9 +104,7 @@ def test_an_even_sample_that_is_always_the_same():
   some, again = (candidates.candidates(loops, most=9) for _ in range(2))
   np.testing.assert_array_equal(some.tiles, again.tiles)
   assert len(some.tiles) == 9 and some.fitting > 9
-
-
-def test_of_too_many_combinations_a_part_is_looked_at(monkeypatch):
+  # Of too many combinations, only a part is looked at.
   monkeypatch.setattr(candidates, 'MOST_COMBINATIONS', 4000)
   monkeypatch.setattr(candidates, '_AT_ONCE', 1000)
   axes = (Axis(1000, 1),) * 3
@@ -122,14 +119,11 @@ def test_of_too_many_combinations_a_part_is_looked_at(monkeypatch):
   assert legal.tiles[-1, 0] in bounds[-len(bounds) // 10:]
 
 
-def test_the_tiles_of_real_files_are_listed():
+def test_the_tiles_of_real_files_are_listed(shared_data):
   """All of them; the rules were read off these files."""
-  path = SHARED_DATA / 'op_tuning_data.pb'
-  if not path.exists():
-    pytest.skip(f'no real kernels: {path} is missing')
-  kernels = tuning.read_tile_kernels(str(path))
-  more = sorted((SHARED_DATA / 'real_more').glob('*/*.npz'))
-  kernels += [Kernel.load(str(file)) for file in more]
+  kernels = tuning.read_tile_kernels(str(shared_data / 'op_tuning_data.pb'))
+  kernels += [Kernel.load(str(file)) for file in sorted(
+      (shared_data / 'real_more').glob('*/*.npz'))]
   runs = {}
   for kernel in kernels:
     explainer = explain.Explainer(kernel)
@@ -144,9 +138,8 @@ def test_the_tiles_of_real_files_are_listed():
              for count, fitting in runs.values()) >= 8
 
 
-def compiled_kernels(name):
+def compiled_kernels(folder, name):
   """(module, its default tile, all its tiles), of a compiled program."""
-  folder = SHARED_DATA / 'compiled_v3'
   listed = json.loads(gzip.decompress(
       (folder / f'{name}_candidates.json.gz').read_bytes()))
   whole = protos.as_module((folder / f'{name}.pb').read_bytes())
@@ -159,15 +152,14 @@ def compiled_kernels(name):
 
 
 @pytest.mark.parametrize('name', ['transformer', 'resnet'])
-def test_the_tiles_that_the_compiler_weighs_are_listed(name):
+def test_the_tiles_that_the_compiler_weighs_are_listed(name, shared_data):
   """Nearly all of them, little else, and its choice always.
 
   Of kernels without a product it also weighs tiles that do not fit.
   """
-  if not (SHARED_DATA / 'compiled_v3').exists():
-    pytest.skip(f'no compiled kernels: {SHARED_DATA} is missing')
   shares = {True: [], False: []}
-  for module, default, weighed in compiled_kernels(name):
+  for module, default, weighed in compiled_kernels(
+      shared_data / 'compiled_v3', name):
     loops = loops_of(module)
     if len(default[1]) != len(loops.grid.kernel_axes):
       continue  # A pooling's window has bounds too, which are not known.

@@ -43,7 +43,6 @@ def test_a_copy():
       'footprint_bytes': 4 * 8192, 'padding': 1, 'rounding': 1}
   # A bound of 2 out of 3 needs 2 steps, which are 4/3 of the work.
   assert found['steps'].tolist() == [3, 1, 2, 2]
-  np.testing.assert_allclose(found['vector_registers'], [3, 3, 4, 3])
   # Whole rows are contiguous; each half row is a piece.
   assert found['pieces'].tolist() == [2 * 3, 2, 2 * 2, 2 * 2 * 3]
 
@@ -86,9 +85,6 @@ def test_few_rows_cost_the_minimum_and_partial_sums_are_added():
   assert found['matrix_rows'].tolist()[:2] == [2 * 4 * 128, 2 * (2 * 4 * 128)]
   # Contraction in two: one more step on 2 x 4 layout tiles.
   assert found['vector_registers'].tolist() == [0, 0, 8]
-
-
-# --- On-chip memory -----------------------------------------------------------
 
 
 def footprint(module, output_bounds, kernel_bounds=((),)):

@@ -3,32 +3,25 @@
 import numpy as np
 import pytest
 
+from support.tiny_hlo import add
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features, protos
 
 
-def instruction(computation, number, opcode, dims=(), operands=(), calls=(),
-                element_type='F32', **fields):
-  """Adds an instruction whose layout is row-major."""
-  added = computation.instructions.add(
-      id=number, name=f'{opcode}.{number}', opcode=opcode,
-      operand_ids=operands, called_computation_ids=calls, **fields)
-  added.shape.element_type = protos.PrimitiveType.Value(element_type)
-  added.shape.dimensions.extend(dims)
-  added.shape.layout.minor_to_major.extend(reversed(range(len(dims))))
-  return added
+def row_of(module):
+  return features.module_arrays(module).node_feat[0]
 
 
 def fused_square():
   """entry: fusion(p) calls square: multiply(q, q)."""
   module = protos.HloModuleProto(name='fused_square')
   square = module.computations.add(id=70, name='square', root_id=12)
-  instruction(square, 11, 'parameter', (3, 5))
-  instruction(square, 12, 'multiply', (3, 5), operands=(11, 11))
+  add(square, 11, 'parameter', (3, 5))
+  add(square, 12, 'multiply', (3, 5), operands=(11, 11))
   entry = module.computations.add(id=71, name='entry', root_id=22)
-  instruction(entry, 21, 'parameter', (3, 5))
-  instruction(entry, 22, 'fusion', (3, 5), operands=(21,), calls=(70,))
+  add(entry, 21, 'parameter', (3, 5))
+  add(entry, 22, 'fusion', (3, 5), operands=(21,), called_computation_ids=[70])
   module.entry_computation_id = 71
   return module
 
@@ -37,14 +30,10 @@ def columns(row, group):
   return row[schema.NODE_GROUPS[group]].tolist()
 
 
-def single(opcode='copy', **fields):
+def single(opcode='copy', dims=(), **fields):
   module = protos.HloModuleProto(name='single')
   entry = module.computations.add(id=1, name='entry', root_id=2)
-  return module, instruction(entry, 2, opcode, **fields)
-
-
-def row_of(module):
-  return features.module_arrays(module).node_feat[0]
+  return module, add(entry, 2, opcode, dims, **fields)
 
 
 def test_graph_of_two_computations():
@@ -78,8 +67,11 @@ def test_shape_columns_and_those_of_nothing():
                 'padding_config_edge_padding_low'):
     assert columns(row, group) == [0, 0, 0, 1]
   # 2**40 * 2**40 = 2**80, of which the low 64 bits are 0; the sum is 2**41.
-  module, _ = single(dims=(2**40, 2**40))
+  module, _ = single('made-up', dims=(2**40, 2**40), element_type='F8E5M2')
   assert columns(row_of(module), 'shape_dimensions')[-2:] == [2.0**41, 0]
+  # An opcode and an element type that are not listed.
+  assert not any(columns(row_of(module), 'shape_element_type'))
+  assert features.module_arrays(module).node_opcode == [schema.UNKNOWN_OPCODE]
 
 
 def test_window_and_convolution_columns():
@@ -126,13 +118,6 @@ def test_slice_and_padding_columns_keep_two_dimensions_but_total_all():
     assert columns(row, group) == expected, group
 
 
-def test_unlisted_opcode_and_element_type_are_zero():
-  module, _ = single('made-up', element_type='F8E5M2')
-  arrays = features.module_arrays(module)
-  assert arrays.node_opcode.tolist() == [schema.UNKNOWN_OPCODE]
-  assert not any(columns(arrays.node_feat[0], 'shape_element_type'))
-
-
 def test_damaged_modules():
   for damage, rule in (
       (lambda entry: entry[1].operand_ids.__setitem__(0, 99),
@@ -152,17 +137,12 @@ def test_damaged_modules():
 
 
 def test_config_features():
-  row = features.config_features([4, 1], [16, 32])
-  assert row.dtype == np.float32
-  assert row.tolist() == [
-      4, 1, 0, 0, 0, 0, 5, 4,
-      16, 32, 0, 0, 0, 0, 48, 512,
-      0, 0, 0, 0, 0, 0, 0, 0]  # No bounds: the product is 0, not 1.
-  rows = features.config_features(np.zeros((2, 0)), [[2, 3], [5, 7]])
-  output = rows[:, schema.CONFIG_GROUPS['output_bounds']]
-  assert output.tolist() == [[2, 3, 0, 0, 0, 0, 5, 6],
-                             [5, 7, 0, 0, 0, 0, 12, 35]]
-  assert not rows[:, schema.CONFIG_GROUPS['kernel_bounds']].any()
+  rows = features.config_features([4, 1], [[16, 32], [5, 7]])
+  assert rows.dtype == np.float32
+  assert rows.tolist() == [
+      [4, 1, 0, 0, 0, 0, 5, 4, *output, 0, 0, 0, 0, 0, 0, 0, 0]  # No product.
+      for output in ([16, 32, 0, 0, 0, 0, 48, 512],
+                     [5, 7, 0, 0, 0, 0, 12, 35])]
   # Totals count bounds without a column: 1 + ... + 7 = 28; 7! = 5040.
   row = features.config_features([], [1, 2, 3, 4, 5, 6, 7])
   assert row[schema.CONFIG_GROUPS['output_bounds']].tolist() == [

@@ -1,7 +1,6 @@
 """Tile grids, by hand and on real kernels."""
 
 import numpy as np
-import pytest
 
 from support.feature_tiles import loops_of
 from support.tiny_hlo import add, convolution, elementwise, product
@@ -31,16 +30,13 @@ def test_units():
 
 
 def test_reshape_and_scalar_have_no_bounds():
-  for module in (elementwise([32, 6400], opcode='reshape'), elementwise([])):
+  # A reshape's tile is the whole: 32 / 8 and 6400 / 128.
+  for module, whole in (
+      (elementwise([32, 6400], opcode='reshape'), [[4, 50]]),
+      (elementwise([]), [[]])):
     grid = grid_of(module)
-    assert grid.largest[0] == grid.largest[1] == ()
-    only = grid.tiles([[]], [[]])
-    assert grid.output_bounds(only).shape == (1, 0)
-    assert grid.kernel_bounds(only).shape == (1, 0)
-  # A reshape's tiles are whole: 32 / 8 and 6400 / 128.
-  grid, none = grid_of(elementwise([32, 6400], opcode='reshape')), np.zeros(
-      (2, 0), np.int64)
-  assert grid.tiles(none, none).tolist() == [[4, 50], [4, 50]]
+    assert grid.largest == ((), ())
+    assert grid.tiles([[]], [[]]).tolist() == whole
 
 
 def test_a_reductions_operand_and_the_largest_part_of_a_tuple_are_tiled():
@@ -83,7 +79,7 @@ def test_windows_that_stand_for_a_batch():
     assert tiles.has_tap_each(*window, image, output) == expected
 
 
-def test_units_of_the_filter_may_be_others():
+def test_units_of_the_filter_may_differ():
   """f32 [64, 256] x [256, 512], the product stored columns first."""
   grid = grid_of(product(64, 256, 512, [0, 1]))
   # 512 / 8 rows of 64 / 128 lanes; the filter has 512 / 128 lanes.
@@ -106,17 +102,12 @@ def test_bound_candidates():
     assert set(tiles.bound_candidates(units)) == every
 
 
-@pytest.fixture(scope='module')
-def real_kernels(shared_data):
+def test_bounds_of_measured_tiles_are_kept(shared_data):
   data = protos.TuningData.FromString(
       (shared_data / 'op_tuning_data.pb').read_bytes())
-  return {entry.module.name: entry for entry in data.modules}
-
-
-def test_bounds_of_measured_tiles_are_kept(real_kernels):
-  assert len(real_kernels) == 15
-  for name, entry in real_kernels.items():
-    grid = grid_of(entry.module)
+  assert len(data.modules) == 15
+  for entry in data.modules:
+    name, grid = entry.module.name, grid_of(entry.module)
     configs = [run.op_config.tile_size_config for run in entry.runs]
     output, kernel = (
         np.array([list(getattr(config, of)) for config in configs],
@@ -126,18 +117,3 @@ def test_bounds_of_measured_tiles_are_kept(real_kernels):
     # No bound is lost: those of the filter follow the output's.
     np.testing.assert_array_equal(grid.output_bounds(rows), output, name)
     np.testing.assert_array_equal(grid.kernel_bounds(rows), kernel, name)
-
-
-def test_grids_of_real_kernels(real_kernels):
-  expected = {
-      'fusion.232': ((), (26, 26, 4, 2)),
-      'fusion.191': ((3, 3, 24, 3), (12, 12, 4, 3)),
-      'fusion.261': ((4, 8), (125, 32)),
-      'copy.24': ((), (32, 5, 1, 2)),
-      'copy.25': ((), (5, 5, 4, 2)),
-      'fusion.250': ((), (4,)),
-      'reshape.37': ((), ()),
-  }
-  for name, units in expected.items():
-    grid = grid_of(real_kernels[name].module)
-    assert (grid.largest[1], grid.largest[0]) == units

@@ -23,10 +23,7 @@ def write(path, message):
   return str(path)
 
 
-# --- Tiles --------------------------------------------------------------------
-
-
-def test_runs_that_count():
+def test_tile_runs_that_count():
   kernel, = tuning.tile_kernels(tile_data())
   assert kernel.tile_id == 'tanh_00000000000000ab'
   assert kernel.runtime_ns.tolist() == [100, 150]
@@ -35,19 +32,13 @@ def test_runs_that_count():
   assert kernel.config_feat[:, first].tolist() == [2, 1]
   assert kernel.edge_index.tolist() == [[1, 0]]
   for field in schema.TILE_FIELDS[:4]:
-    array = getattr(kernel, field.name)
-    assert array.dtype == field.dtype
-    assert array.ndim == len(field.axes)
-
-
-def test_program_name_and_unsafe_characters():
+    assert getattr(kernel, field.name).dtype == field.dtype
+  # Names of files, without unsafe characters.
   kernel, = tuning.tile_kernels(tile_data(name='../a b/c'))
   assert kernel.tile_id == '_a_b_c_00000000000000ab'
-  kernel, = tuning.tile_kernels(tile_data(), program='alexnet')
-  assert kernel.tile_id == 'alexnet_00000000000000ab'
-  # A file that is named like its kernel keeps its name.
-  kernel, = tuning.tile_kernels(tile_data(), program='net_00000000000000ab')
-  assert kernel.tile_id == 'net_00000000000000ab'
+  for program in ('alexnet', 'alexnet_00000000000000ab'):
+    kernel, = tuning.tile_kernels(tile_data(), program=program)
+    assert kernel.tile_id == 'alexnet_00000000000000ab'
 
 
 def test_modules_that_are_left_out_are_reported(caplog):
@@ -65,17 +56,6 @@ def test_modules_that_are_left_out_are_reported(caplog):
   assert [kernel.program for kernel in kernels] == ['tanh']
   assert 'left out 3 of 4 modules' in caplog.text
   assert 'one_run, no_bounds, all_errors' in caplog.text
-
-
-def test_empty_bounds_are_a_configuration():
-  # A reshape: its runs have bounds of no dimension.
-  data = tile_data()
-  for run in data.modules[0].runs:
-    del run.op_config.tile_size_config.output_bounds[:]
-    run.op_config.tile_size_config.SetInParent()
-  kernel, = tuning.tile_kernels(data)
-  assert kernel.num_configs == 2
-  assert not kernel.config_feat.any()
 
 
 def test_repeated_kernels_are_joined_and_the_last_default_counts():
@@ -101,12 +81,9 @@ def test_kernels_that_contradict_themselves():
     tuning.tile_kernels(data)
 
 
-# --- Layouts ------------------------------------------------------------------
-
-
-def test_layout_runs():
-  data = protos.TuningData(modules=[layout_data()])
-  graph, = tuning.layout_graphs(data, name='unet')
+def test_layout_runs(caplog):
+  data = layout_data()
+  graph, = tuning.layout_graphs(protos.TuningData(modules=[data]), name='unet')
   assert graph.name == 'unet'
   assert graph.config_runtime.tolist() == [70, 80]
   assert graph.node_config_ids.tolist() == [1]
@@ -118,10 +95,6 @@ def test_layout_runs():
       [[1, 0] + [pad] * 4 + [pad] * 6 + [2, 1, 0] + [pad] * 3]]
   for field in schema.LAYOUT_FIELDS:
     assert getattr(graph, field.name).dtype == field.dtype
-
-
-def test_layout_without_default_keeps_the_graph_only(caplog):
-  data = layout_data()
   data.runs[0].is_default = False
   with caplog.at_level(logging.WARNING):
     graph, = tuning.layout_graphs(protos.TuningData(modules=[data]))
@@ -145,9 +118,6 @@ def test_damaged_layout_data():
       tuning.layout_graphs(protos.TuningData(modules=[data]))
 
 
-# --- Files --------------------------------------------------------------------
-
-
 def test_kinds_of_file_are_told_apart(tmp_path):
   out = tmp_path / 'out'
   several = write(tmp_path / 'several.pb', tile_data())
@@ -158,16 +128,9 @@ def test_kinds_of_file_are_told_apart(tmp_path):
   assert [os.path.basename(path) for path in written] == [
       'tanh_00000000000000ab.npz', 'alexnet_00000000000000ab.npz', 'unet.npz']
   assert sorted(os.listdir(out)) == sorted(map(os.path.basename, written))
-  expected, = tuning.tile_kernels(tile_data())
-  got = Kernel.load(written[0])
-  assert got.tile_id == expected.tile_id
-  np.testing.assert_array_equal(got.node_feat, expected.node_feat)
-  np.testing.assert_array_equal(got.runtime_ns, expected.runtime_ns)
+  assert Kernel.load(written[0]).runtime_ns.tolist() == [100, 150]
   with np.load(written[-1]) as stored:
     assert list(stored) == [field.name for field in schema.LAYOUT_FIELDS]
-  again, = tuning.featurize_file(layout, str(tmp_path / 'again'))
-  with open(written[-1], 'rb') as a, open(again, 'rb') as b:
-    assert a.read() == b.read()
 
 
 def test_unknown_opcodes_are_named_once(tmp_path, caplog):
@@ -195,10 +158,9 @@ def test_files_that_cannot_be_used(tmp_path):
       write(tmp_path / 'faulty.pb', faulty):
           r"faulty\.pb: .*'bad': .* takes its input from 5",
       write(tmp_path / 'few.pb', few): 'none of its 1 modules has 2 usable'}
-  for name, content in (('0', b''), ('1', b'hello'), ('2', b'\x00' * 64),
-                        ('3', b'PK\x03')):
-    (tmp_path / name).write_bytes(content)
-    cases[str(tmp_path / name)] = f'its {len(content)} bytes are not a whole'
+  for content in (b'', b'hello', b'\x00' * 64):
+    (tmp_path / str(len(content))).write_bytes(content)
+    cases[str(tmp_path / str(len(content)))] = 'bytes are not a whole'
   for path, message in cases.items():
     with pytest.raises(UserError, match=message):
       tuning.featurize_file(path, str(out))
@@ -210,17 +172,12 @@ def test_files_that_cannot_be_used(tmp_path):
     tuning.featurize_file(path, path)
 
 
-# --- Real files ---------------------------------------------------------------
-
 # Of the 15, name: nodes, configs, distinct, best, worst, default time in ns.
 REAL_KERNELS = {
     'fusion.232': (20, 61, 60, 57188, 390377, 57188),
     'fusion.191': (31, 579, 579, 137344, 3963794, 151565),
-    'fusion.245': (21, 23, 22, 13411, 70207, 13665),
     'copy.24': (2, 10, 10, 3872, 33058, 3967),
-    'reshape.37': (2, 3, 1, 238068, 504700, 270591),
-    'reshape.38': (2, 2, 1, 4358, 4365, 4358),
-}
+    'reshape.37': (2, 3, 1, 238068, 504700, 270591)}
 
 
 def test_real_tile_kernels(shared_data, tmp_path):
@@ -235,7 +192,6 @@ def test_real_tile_kernels(shared_data, tmp_path):
         kernel.num_nodes, kernel.num_configs,
         len(np.unique(kernel.config_feat, axis=0)), times.min(), times.max(),
         kernel.normalizer_ns[0]), name
-    assert len(set(kernel.normalizer_ns)) == 1
   assert kernels['fusion.191'].tile_id == 'fusion.191_4ae805e53b8d2b8a'
 
 
@@ -249,8 +205,7 @@ def test_real_layout_graph_is_the_published_one(shared_data, tmp_path):
     for name in ('node_feat', 'node_opcode', 'edge_index', 'node_config_ids',
                  'node_splits'):
       assert ours[name].dtype == theirs[name].dtype
-      assert ours[name].shape == theirs[name].shape
-      assert ours[name].tobytes() == theirs[name].tobytes()
+      np.testing.assert_array_equal(ours[name], theirs[name])
     # The file holds 112 of the 1,965 published runs.
     runs = {(row.tobytes(), time) for row, time in zip(
         theirs['node_config_feat'], theirs['config_runtime'].tolist())}

@@ -4,9 +4,7 @@ import importlib.util
 import sys
 
 import pytest
-import tensorflow as tf
 
-from support import tiny_hlo
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import lowering, protos, subprocesses
 
@@ -20,11 +18,6 @@ def dense(x, w):
 def signed(x):
   return tf.tanh(x)
 
-class Layer:
-  @staticmethod
-  def call(x):
-    return x + 1
-
 def fails(x):
   raise KeyError('no such layer')
 
@@ -36,8 +29,6 @@ def arguments():
 
 def broken_arguments():
   return 1 / 0
-
-number = 3
 '''
 
 
@@ -65,11 +56,9 @@ def nodes(module):
 def test_shapes_and_names_of_arguments():
   assert lowering.parse_arguments(' f32[512, 1024] bf16[],s32[3]') == [
       ('f32', [512, 1024]), ('bf16', []), ('s32', [3])]
-  assert lowering.parse_arguments('') == []
   for name in ('example_arguments', ' models.py:args', 'a.b:C.args'):
     assert lowering.parse_arguments(name) == name.strip()
-  for text in ('f23[3]', 'f32', 'f32[3', 'f32[3]x', 'f32[3,,4]',
-               'f32[' + 60 * '9'):
+  for text in ('f23[3]', 'f32', 'f32[3]x', 'f32[3,,4]', 'f32[' + 60 * '9'):
     with pytest.raises(UserError, match='cannot be read; write'):
       lowering.parse_arguments(text)
 
@@ -80,7 +69,6 @@ def test_functions_of_modules_and_files(module_name):
   assert {'dot', 'maximum'} <= set(found)
   assert list(found['dot'].shape.dimensions) == [4, 16]
   assert set(nodes(lowered(f'{module_name}.py:dense', shapes))) == set(found)
-  assert 'add' in nodes(lowered(f'{module_name}:Layer.call', [('s32', [4])]))
   # The signature has the shapes; a function returns nested arguments.
   signed = nodes(lowered(f'{module_name}:signed'))['parameter']
   assert list(signed.shape.dimensions) == [8, 16]
@@ -90,30 +78,21 @@ def test_functions_of_modules_and_files(module_name):
 
 @pytest.mark.parametrize('target, shapes, rule', [
     ('{}:dens', [], "has no 'dens'"),
-    ('{}:number', [], 'int.* object is not callable'),
     ('{}:fails', [('f32', [3])], r'XLA cannot compile it for the arguments '
      r"TensorSpec\(shape=\(3,\),.* \(KeyError: KeyError: 'no such layer'\)"),
-    ('{}:dense', [('f32', [3])], "missing 1 required .* argument: 'w'"),
     ('{}:dense', [], 'arguments .none; give --shapes'),
     ('{}:signed', 'broken_arguments', 'broken_arguments: must return the '
      r'arguments of .*ZeroDivisionError'),
     ('no_such_module:dense', [], "No module named 'no_such_module'"),
     ('no_such.py:dense', [], r'no_such\.py cannot be .*No such file'),
     ('broken.py:f', [], r'broken\.py cannot be .*\(ZeroDivisionError'),
-    ('reads.py:f', [], r'reads\.py cannot be .*\(FileNotFoundError'),
     ('needs_jax.py:f', [], r'pip install -e "\.\[jax\]"')])
 def test_what_cannot_be_lowered(module_name, tmp_path, target, shapes, rule):
   (tmp_path / 'broken.py').write_text('1 / 0')
-  (tmp_path / 'reads.py').write_text('open("no_such_data")')
   (tmp_path / 'needs_jax.py').write_text(
       'raise ModuleNotFoundError(name="jax")')
   with pytest.raises(UserError, match=rule):
     lowered(target.format(module_name), shapes)
-
-
-def test_functions_that_xla_refuses():
-  with pytest.raises(UserError, match='as_string: XLA cannot compile it'):
-    tiny_hlo.lowered(tf.strings.as_string, tf.TensorSpec([3]))
 
 
 @pytest.mark.skipif(importlib.util.find_spec('jax') is None,

@@ -1,7 +1,6 @@
 """Optimised programs -> kernels, by hand and by Google's compiler."""
 
 import os
-import time
 
 import pytest
 
@@ -91,9 +90,8 @@ def counting(start, end, direction, step=1, opcode='add'):
 
 def test_trips_of_a_loop():
   for counter, trips in (
-      ((0, 12, 'LT'), 12), ((3, 12, 'LT', 2), 5), ((5, 5, 'LT'), 0),
-      ((9, 0, 'LT', -3), None), ((0, 12, 'NE'), None),
-      ((0, 12, 'LT', 1, 'multiply'), None)):
+      ((0, 12, 'LT'), 12), ((3, 12, 'LT', 2), 5), ((9, 0, 'LT', -3), None),
+      ((0, 12, 'NE'), None), ((0, 12, 'LT', 1, 'multiply'), None)):
     program = tpu_compiler.kernels_of(counting(*counter))
     runs = {kernel.module.name: kernel.runs for kernel in program.kernels}
     assert runs['fusion.112'] == (1 if trips is None else trips), counter
@@ -101,12 +99,9 @@ def test_trips_of_a_loop():
     assert program.open_loops == (trips is None)
 
 
-def test_scalar_constants_stay_and_so_does_a_single_kernel(shared_data):
+def test_scalar_constants_stay_and_so_does_a_single_kernel():
   module = convolution()
   assert split(module)[0][0] is module
-  for entry in protos.TuningData.FromString(
-      (shared_data / 'op_tuning_data.pb').read_bytes()).modules:
-    assert split(entry.module)[0] == [entry.module]
   module = elementwise([64, 256])
   entry = module.computations[0]
   add(entry, 12, 'constant', [])
@@ -134,14 +129,12 @@ def test_damaged_modules():
 
 def test_windows_that_are_missing_or_infeasible():
   root = tpu_compiler.root_of(elementwise([64, 256]))
-  assert tpu_compiler.window_of(root) is None
-  root.backend_config = b'{"window_config": {"estimated_cycles": "9223372036854'
-  assert tpu_compiler.window_of(root) is None
-  root.backend_config += b'775807", "output_window_bounds": ["8", "2"]}}'
-  assert tpu_compiler.window_of(root) == ((8, 2), (), None)
-
-
-# --- The compiler -------------------------------------------------------------
+  for config, window in (
+      (b'', None), (b'{"window_con', None), (b'[]', None),
+      (b'{"window_config": {"estimated_cycles": "9223372036854775807",'
+       b' "output_window_bounds": ["8", "2"]}}', ((8, 2), (), None))):
+    root.backend_config = config
+    assert tpu_compiler.window_of(root) == window
 
 
 def test_positions_are_those_of_the_header():
@@ -167,8 +160,7 @@ class Compiler:
     if program == b'bad':
       raise libtpu.PjrtError('no\\n shape')
     if program == b'abort':
-      sys.stderr.write('F0000 Check failed: x\\nthe stack')
-      sys.stderr.flush()
+      print('F0000 Check failed: x\\nthe stack', file=sys.stderr, flush=True)
       os.abort()
     if program == b'hang':
       time.sleep(60)
@@ -186,14 +178,12 @@ def test_a_compiler_that_refuses_ends_or_hangs(monkeypatch):
         'unused', 'unused', program, 'mlir', seconds)
 
   assert compiled(b'a' * 200_000) == b'mlir' + b'a' * 200_000
-  start = time.monotonic()
   for program, message in (
       (b'bad', r'refuses it \(no shape\)'),
       (b'abort', r'ended with code -6 \(F0000 Check failed: x\)'),
       (b'hang', 'more than 3 s')):
     with pytest.raises(subprocesses.CompileError, match=message):
       compiled(program, 3)
-  assert time.monotonic() - start < 30
 
 
 def test_generation_and_library_that_are_missing(monkeypatch):

@@ -51,11 +51,15 @@ def run(loaded, arrays):
 
 def test_scores_of_kernels(loaded, expected):
   for kernel, scores in zip(KERNELS, expected):
-    arrays = saved_run.arrays_of(kernel)
-    for edges_ in (arrays['edge_index'], arrays['edge_index'][::-1]):
-      np.testing.assert_allclose(
-          run(loaded, {**arrays, 'edge_index': edges_}), scores, rtol=1e-5,
-          atol=1e-5)
+    np.testing.assert_allclose(run(loaded, saved_run.arrays_of(kernel)), scores,
+                               rtol=1e-5, atol=1e-5)
+  opcode = KERNEL['node_opcode'].copy()
+  opcode[0] = 0
+  known = run(loaded, {**KERNEL, 'node_opcode': opcode})
+  opcode[0] = model_checks.NUM_OPS  # The model never saw it.
+  np.testing.assert_array_equal(
+      run(loaded, {**KERNEL, 'node_opcode': opcode}), known)
+  assert (known != expected[0]).any()
 
 
 def test_the_signature_says_types_and_shapes(exported):
@@ -68,37 +72,21 @@ def test_the_signature_says_types_and_shapes(exported):
   assert inputs == {
       'node_feat': ('float32', [-1, 140]), 'node_opcode': ('uint8', [-1]),
       'edge_index': ('int64', [-1, 2]), 'config_feat': ('float32', [-1, 24])}
-  # Only TensorFlow's own operations.
-  nodes = [*graph.graph_def.node,
-           *(node for function in graph.graph_def.library.function
-             for node in function.node_def)]
-  assert len(graph.graph_def.node) > 1
-  assert not [node.op for node in nodes if 'Py' in node.op]
-
-
-def edges(*rows):
-  return np.array(rows, np.int64).reshape(-1, 2)
-
-
-SENSELESS = [
-    ({'node_feat': KERNEL['node_feat'][:, 1:]},
-     r'Shape of tensor node_feat \[\d+,139\] is not compatible with .*140'),
-    ({'config_feat': KERNEL['config_feat'][:, 1:]},
-     r'Shape of tensor config_feat \[8,23\] is not compatible'),
-    ({'node_opcode': KERNEL['node_opcode'][1:]},
-     'node_feat and node_opcode must have one row for each node; they have'),
-    ({'node_feat': KERNEL['node_feat'] * np.float32(np.nan)},
-     'node_feat has values that are NaN or infinite'),
-    ({'edge_index': edges([1, -1])}, 'edge_index must hold nodes of the ker'),
-    ({'edge_index': edges([99, 0])}, 'edge_index must hold nodes of the ker'),
-    ({'config_feat': KERNEL['config_feat'][:0]}, 'config_feat has no rows'),
-]
 
 
 def test_tensors_that_make_no_sense(loaded):
-  for change, message in SENSELESS:
+  for name, array, message in (
+      ('node_feat', KERNEL['node_feat'][:, 1:],
+       r'Shape of tensor node_feat \[\d+,139\] is not compatible with .*140'),
+      ('node_opcode', KERNEL['node_opcode'][1:],
+       'node_feat and node_opcode must have one row for each node; they have'),
+      ('node_feat', KERNEL['node_feat'] * np.float32(np.nan),
+       'node_feat has values that are NaN or infinite'),
+      ('edge_index', np.array([[1, -1]]), 'edge_index must hold nodes of the'),
+      ('edge_index', np.array([[99, 0]]), 'edge_index must hold nodes of the'),
+      ('config_feat', KERNEL['config_feat'][:0], 'config_feat has no rows')):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-      run(loaded, {**KERNEL, **change})
+      run(loaded, {**KERNEL, name: array})
 
 
 def test_where_there_is_only_tensorflow(exported, expected, tmp_path):
@@ -118,8 +106,6 @@ def test_where_there_is_only_tensorflow(exported, expected, tmp_path):
   np.testing.assert_allclose(numbers[:8], expected[0], rtol=1e-4, atol=1e-4)
 
 
-# --- Every model --------------------------------------------------------------
-
 CASES = [name + suffix for name in load_models.model_names()
          for suffix in ('', model_checks.RAW)
          if not suffix or load_models.takes(name, 'feature_stats')]
@@ -127,7 +113,7 @@ FAST = {'MLP'}  # Tracing takes seconds.
 
 
 @pytest.mark.parametrize('name', [
-    name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST))
     for name in CASES])
 def test_exported_scores_of_every_model(name, tmp_path):
   kernels = [*model_checks.kernels(), *KERNELS, *tiny_kernels.corner_cases()]
@@ -143,19 +129,6 @@ def test_exported_scores_of_every_model(name, tmp_path):
   for kernel, scores in zip(kernels, expected):
     np.testing.assert_allclose(
         run(loaded, saved_run.arrays_of(kernel)), scores, rtol=1e-5, atol=1e-5)
-
-
-def test_opcodes_that_the_model_never_saw_count_as_unknown(loaded, expected):
-  opcode = KERNEL['node_opcode'].copy()
-  opcode[0] = 0
-  known = run(loaded, {**KERNEL, 'node_opcode': opcode})
-  opcode[0] = model_checks.NUM_OPS
-  np.testing.assert_array_equal(
-      run(loaded, {**KERNEL, 'node_opcode': opcode}), known)
-  assert (known != expected[0]).any()
-
-
-# --- The folder ---------------------------------------------------------------
 
 
 def names_in(folder):
@@ -185,26 +158,17 @@ def unsaved(monkeypatch):
       open(os.path.join(folder, 'saved_model.pb'), 'w').close())
 
 
-def test_an_export_replaces_an_export(saved_model_dir, tmp_path, unsaved):
-  out = tmp_path / 'a' / 'b'
-  for _ in range(2):
-    export.export(saved_model_dir, str(out) + '/')
-  assert names_in(out) == [export.MARK, 'saved_model.pb']
-  assert os.listdir(tmp_path / 'a') == ['b']
-  shutil.rmtree(out)
-  out.mkdir()  # An empty folder is nobody's.
-  export.export(saved_model_dir, str(out))
-
-
-def test_what_is_not_ours_is_left_alone(saved_model_dir, tmp_path, unsaved):
+def test_only_what_is_ours_is_replaced(saved_model_dir, tmp_path, unsaved):
   for number, spoil in enumerate((
       lambda out: (out / 'mine.txt').write_text('x'),
       lambda out: (out / 'saved_model.pb').write_text('changed'),
       lambda out: (out / export.MARK).write_text('{}'),
-      lambda out: (out / 'empty').mkdir(),
       lambda out: os.symlink('saved_model.pb', out / 'link'))):
     out = tmp_path / str(number)
-    export.export(saved_model_dir, str(out))
+    out.mkdir()  # An empty folder is nobody's.
+    for _ in range(2):  # The second replaces the first.
+      export.export(saved_model_dir, str(out) + '/')
+    assert names_in(out) == [export.MARK, 'saved_model.pb']
     spoil(out)
     before = names_in(out)
     with pytest.raises(UserError, match='which no export wrote, or which was'):
@@ -214,11 +178,9 @@ def test_what_is_not_ours_is_left_alone(saved_model_dir, tmp_path, unsaved):
 
 def test_places_that_cannot_be(saved_model_dir, tmp_path):
   (tmp_path / 'file').write_text('x')
-  os.symlink(tmp_path, tmp_path / 'link')
   for out, message in (
-      ('', '--out is empty'), (' ', '--out is empty'),
+      (' ', '--out is empty'),
       (tmp_path / 'file', 'is not a folder; name a folder'),
-      (tmp_path / 'link', 'is not a folder; name a folder'),
       (tmp_path / 'file' / 'x', 'cannot be written'),
       (os.path.dirname(saved_model_dir), 'which no export wrote')):
     with pytest.raises(UserError, match=message):
@@ -253,6 +215,3 @@ def test_from_the_command_line(saved_model_dir, tmp_path, capsys, unsaved):
   assert f'{out}: EarlyJoinSAGE as a SavedModel' in capsys.readouterr().out
   assert cli.main(['export', '--dir', '/nowhere/model_x', '--out', out]) == 1
   assert 'there is no such model folder' in capsys.readouterr().err
-  with pytest.raises(SystemExit):
-    cli.main(['export', '--dir', saved_model_dir, '--out', ''])
-  assert '--out is empty' in capsys.readouterr().err

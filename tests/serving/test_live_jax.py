@@ -88,9 +88,3 @@ def test_a_pallas_kernel_alone_is_an_error(rank, capsys):
   # The second where libtpu is older than JAX.
   assert 'written in Pallas, so the author' in error or (
       'which may need the libtpu of the JAX' in error)
-
-
-def test_arguments_of_other_shapes_are_an_error(rank, capsys):
-  assert rank('step', 'f32[3] f32[4] f32[5]') == 1
-  error, = capsys.readouterr().err.splitlines()
-  assert 'functions.py:step: JAX cannot compile it for the arguments' in error
