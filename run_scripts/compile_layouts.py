@@ -73,7 +73,7 @@ def compiler(dump: str) -> libtpu.Compiler:
   os.environ.update(libtpu.ENVIRONMENT, XLA_FLAGS=_DUMP.format(dump),
                     LIBTPU_INIT_ARGS=_QUICKLY)
   return libtpu.Compiler(
-      libtpu.library(), libtpu.generation_of('v3').topology)
+      libtpu.library(), libtpu.topology_of('v3'))
 
 
 class Passes:

@@ -18,7 +18,7 @@ from tpu_graphs_ext.data.kernel import Partition
 from tpu_graphs_ext.engine import rank, scoring
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.serving import cost_model, kernel_arguments
+from tpu_graphs_ext.serving import cost_model
 from tpu_graphs_ext.serving.cost_model import CostModel
 
 KERNEL, REPEATING = KERNELS[:2]
@@ -58,7 +58,7 @@ def test_tiles_are_bounds_pairs_or_rows():
   row[8:14], row[14:16] = [16, 32, 0, 0, 0, 0], [48, 512]
 
   def rows_of(tiles, *limits):
-    return kernel_arguments.config_rows(tiles, lambda: limits)
+    return cost_model.config_rows(tiles, lambda: limits)
 
   for tiles in (np.array([[16, 32]]), [(16, 32)], [row.tolist()],
                 [([16, 32], [])]):
@@ -73,12 +73,10 @@ def test_bounds_are_those_of_the_kernel(model):
   assert model.explain(CONVOLUTION, tile).kernel_bounds == (3, 1, 16, 1)
   assert model.score(CONVOLUTION, [tile]).shape == (1,)
   for kernel, bad, message in (
-      (TILED, [16], r'has 1 bounds of the tiled tensor, and it must have 2: '
-       r'up to \[256, 64\]'),
+      (TILED, [16], r'bounds \[16.0\] of the tiled tensor; they must be 2 '),
       (TILED, [16, 65], r'at least 1 and at most \[256, 64\]'),
       (TILED, [float('nan')] * 24, 'values must be finite'),
-      (CONVOLUTION, [2, 4, 1, 1], "has 0 bounds of a product's filter, and"),
-      (CONVOLUTION, (tile[0], [3, 1, 99, 1]), "a product's filter must be")):
+      (CONVOLUTION, (tile[0], [3, 1, 99, 1]), "of a product's filter; they")):
     with pytest.raises(UserError, match=message):
       model.explain(kernel, bad)
 

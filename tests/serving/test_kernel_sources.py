@@ -13,8 +13,6 @@ from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import libtpu, protos, subprocesses, tpu_compiler
 from tpu_graphs_ext.serving import kernel_sources
 
-V3 = libtpu.GENERATIONS['v3']
-
 
 def written(folder, name, message):
   path = folder / name
@@ -152,7 +150,7 @@ def test_names_are_unique_and_odd_kernels_named():
       'the model does not know what erf does: no number of the data set '
       'stands for it',)
   assert kernel_sources._from_hlo(
-      'f.pb', protos.HloFile(high, True), V3).faults[0].startswith('f.pb: ')
+      'f.pb', protos.HloFile(high, True), 'v3').faults[0].startswith('f.pb: ')
 
 
 def test_programs_are_compiled(tmp_path, monkeypatch):
@@ -176,12 +174,12 @@ def test_programs_are_compiled(tmp_path, monkeypatch):
   read = kernel_sources.read_source
   source = read('layers:dense', 'f32[64,256]', 'v5e', 'python9')
   assert asked == [('layers:dense', [('f32', [64, 256])], 'python9'),
-                   (content, libtpu.GENERATIONS['v5e'], 'hlo')]
+                   (content, 'v5e', 'hlo')]
   assert source.notes == ['compiled for a TPU v5e by libtpu']
   read('layers:dense', 'example_arguments')
   assert asked[2] == ('layers:dense', 'example_arguments', '')
   read(written(tmp_path, 'a.pb', elementwise([64, 256])))
-  assert asked[-1] == (content, V3, 'hlo')
+  assert asked[-1] == (content, 'v3', 'hlo')
   path = tmp_path / 'a.mlir'
   path.write_bytes(b'func.func @main() { stablehlo.add } // bad')
   with pytest.raises(UserError, match=r'a\.mlir: the compiler refuses it'):
@@ -202,7 +200,7 @@ def test_functions_and_what_the_compiler_wrote(tmp_path):
   assert one.share == 1 and one.op_name
   assert kernel_sources.default_of(one.kernel) == 0
   optimized = subprocesses.compile_program(
-      libtpu.library(), V3.topology,
+      libtpu.library(), libtpu.topology_of('v3'),
       kernel_sources.lowered(dense, arguments))
   path = tmp_path / 'a.hlo.pb'
   path.write_bytes(optimized)

@@ -14,7 +14,8 @@ from tpu_graphs_ext.analytic import feature_loops
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import out_of_range, scoring
 from tpu_graphs_ext.errors import UserError
-from tpu_graphs_ext.serving import kernel_sources, tile_search
+from tpu_graphs_ext.hlo import tpu_compiler
+from tpu_graphs_ext.serving import kernel_sources, tile_advice, tile_search
 from tpu_graphs_ext.serving.tile_search import advice_on
 
 
@@ -33,8 +34,8 @@ class WithTime(LargestFirst):
 
 
 def found_of(module) -> kernel_sources.SourceKernel:
-  kernel, notes = kernel_sources.untiled_kernel(module, module.name)
-  return kernel_sources.SourceKernel(kernel, notes=tuple(notes))
+  return kernel_sources.source_kernel(
+      tpu_compiler.CompiledKernel(module, '', None, 1), module.name)
 
 
 def measured(found, bounds, times):
@@ -42,9 +43,10 @@ def measured(found, bounds, times):
   config_feat = np.zeros((len(bounds), 24), np.float32)
   start = schema.CONFIG_GROUPS['output_bounds'].start
   config_feat[:, start:start + len(bounds[0])] = bounds
-  return dataclasses.replace(found, kernel=dataclasses.replace(
-      found.kernel, config_feat=config_feat, runtime_ns=np.array(times),
-      normalizer_ns=np.full(len(times), times[0])))
+  return dataclasses.replace(
+      found, default_from=kernel_sources.FROM_FILE, kernel=dataclasses.replace(
+          found.kernel, config_feat=config_feat, runtime_ns=np.array(times),
+          normalizer_ns=np.full(len(times), times[0])))
 
 
 def ranker_of(kernel, model) -> scoring.Ranker:
@@ -72,7 +74,7 @@ def test_the_best_first_and_why(found):
   assert (first.place, first.tile.output_bounds) == (1, (4, 2))
   # [4, 1] and [2, 2] have one score; the analytic time puts whole rows first.
   assert second.tile.output_bounds == (2, 2)
-  assert advice.default_from == tile_search.FROM_TIME
+  assert advice.default_from == tile_advice.FROM_TIME
   assert advice.default.over_default == 1
   assert second.over_default == pytest.approx(
       second.predicted_ns / advice.default.predicted_ns)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-from typing import NamedTuple
 
 from tpu_graphs_ext.errors import UserError, how_to_install
 
@@ -40,23 +39,15 @@ _TABLE_OFFSET = 40
 _ONE_DEVICE = b'\x1a\x0f\x08' + 9 * b'\xff' + b'\x01\x20\x01\x28\x01'
 
 
-class Generation(NamedTuple):
-  """A generation of TPU; `analytic.blocks.MACHINES` has its figures."""
-  name: str  # Google Cloud's.
-  topology: str  # libtpu's name for the smallest machine of it.
+GENERATIONS = ('v2', 'v3', 'v4', 'v5e', 'v5p', 'v6e', 'v7x')
 
 
-GENERATIONS = {
-    name: Generation(name, f'{name.replace("v7", "tpu7")}:2x2x1')
-    for name in ('v2', 'v3', 'v4', 'v5e', 'v5p', 'v6e', 'v7x')}
-
-
-def generation_of(name: str) -> Generation:
-  """The generation with that name; raises UserError if there is none."""
-  if name not in GENERATIONS:
-    raise UserError(f'{name!r} is not a TPU generation that libtpu compiles '
+def topology_of(tpu: str) -> str:
+  """libtpu's name for the smallest machine of a generation, or a UserError."""
+  if tpu not in GENERATIONS:
+    raise UserError(f'{tpu!r} is not a TPU generation that libtpu compiles '
                     f'for; choose from {", ".join(GENERATIONS)}')
-  return GENERATIONS[name]
+  return f'{tpu.replace("v7", "tpu7")}:2x2x1'
 
 
 def library() -> str:
@@ -88,11 +79,10 @@ class Compiler:
   """
 
   def __init__(self, path: str, topology: str):
-    """Loads libtpu.so for a TPU that it names, such as 'v3:2x2x1'.
+    """Loads libtpu.so for a topology; see `topology_of`.
 
-    Raises:
-      OSError, AttributeError: it cannot be loaded.
-      PjrtError: it does not know the topology.
+    Raises OSError or AttributeError if it cannot be loaded, and PjrtError if it
+    does not know the topology.
     """
     loaded = ctypes.CDLL(path)
     loaded.GetPjrtApi.restype = ctypes.c_void_p
@@ -112,16 +102,15 @@ class Compiler:
     """Compiles a program for one device.
 
     Args:
-      program: a serialized `HloModuleProto` ('hlo'), or StableHLO ('mlir').
-      program_format: see `program`.
+      program: StableHLO, or a serialized `HloModuleProto`.
+      program_format: 'mlir', or 'hlo'.
       options: a serialized `CompileOptionsProto`.
 
     Returns:
       The optimised program, a serialized `HloModuleProtoWithConfig`. Its first
       field is the module, so it parses as an `HloProto` too.
 
-    Raises:
-      PjrtError: the compiler refuses the program.
+    Raises PjrtError if the compiler refuses the program.
     """
     form = program_format.encode()
     source = _struct(*_text(program), *_text(form))

@@ -20,7 +20,7 @@ from tensorflow.compiler.xla.service import hlo_pb2
 
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import protos, subprocesses
-from tpu_graphs_ext.hlo.libtpu import LIBRARY_VARIABLE, Generation, library
+from tpu_graphs_ext.hlo.libtpu import LIBRARY_VARIABLE, library, topology_of
 
 # An estimate of 2^63-1 cycles, or half of it, means an infeasible tile.
 INFEASIBLE_CYCLES = 10**12
@@ -63,20 +63,20 @@ class CompiledProgram(NamedTuple):
   open_loops: int  # With an unknown trip count: their kernels count once.
 
 
-def compile_program(program: bytes, generation: Generation,
+def compile_program(program: bytes, tpu: str,
                     program_format: str = 'hlo') -> CompiledProgram:
   """Compiles a program and splits it into kernels.
 
   Args:
     program: serialized `HloModuleProto` before optimisation, or StableHLO,
       whose `program_format` is 'mlir'.
-    generation: one of `libtpu.GENERATIONS`.
+    tpu: one of `libtpu.GENERATIONS`.
 
   Raises UserError if libtpu is missing, or the program does not compile.
   """
   try:
     optimized = subprocesses.compile_program(
-        library(), generation.topology, program, program_format)
+        library(), topology_of(tpu), program, program_format)
   except subprocesses.CompileError as error:
     if PALLAS_TARGET.encode() not in program:
       raise

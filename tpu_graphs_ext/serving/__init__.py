@@ -1,7 +1,6 @@
 """A trained model in your program, and the tiles to try for your kernels.
 
 cost_model        the model as an object: score, rank, explain
-kernel_arguments  reads the kernels and tiles that its callers pass
 tile_search       a model's first choices among all legal tiles, and why
 tile_advice       the result of that search, as data and as text
 kernel_sources    a file or a function -> the kernels to rank

@@ -20,37 +20,21 @@ BlocksLike = Union[str, Sequence[Sequence[int]]]  # See `rank_blocks`.
 
 @dataclasses.dataclass(frozen=True)
 class BlockChoice:
-  """Blocks of one size.
-
-  Attributes:
-    index: its place among the candidates, from 0.
-    block: bm, bk, bn in elements, as for `pl.BlockSpec`.
-    time_ns: by the formula of `analytic.blocks`; good for the order, not as a
-      runtime.
-    vmem_bytes: on-chip memory that the blocks take.
-  """
-  index: int
-  block: tuple[int, int, int]
-  time_ns: float
-  vmem_bytes: int
+  """Blocks of one size."""
+  index: int  # Place among the candidates, from 0.
+  block: tuple[int, int, int]  # bm, bk, bn in elements, as for `pl.BlockSpec`.
+  time_ns: float  # By formula: good for the order, not as a runtime.
+  vmem_bytes: int  # On-chip memory that the blocks take.
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockRanking:
-  """The blocks to measure first.
-
-  Attributes:
-    product: its sizes, and the bytes of its elements.
-    tpu: the generation.
-    choices: best first.
-    candidates: number of candidates.
-    dropped: place of each candidate that no kernel can have -> the reason.
-  """
+  """The blocks to measure first."""
   product: analytic.Product
   tpu: str
-  choices: list[BlockChoice]
-  candidates: int
-  dropped: dict[int, str]
+  choices: list[BlockChoice]  # Best first.
+  candidates: int  # How many there were.
+  dropped: dict[int, str]  # Place of one that no kernel can have -> the reason.
 
   def to_json(self) -> dict[str, Any]:
     return dataclasses.asdict(self)
@@ -79,8 +63,7 @@ def rank_function(function: Union[str, Callable[..., Any]], shapes: Any,
                   top: Optional[int] = 5, jax_python: str = '') -> BlockRanking:
   """`rank_blocks` for a function, see `kernel_sources.lowered`.
 
-  Raises:
-    UserError: it cannot be lowered, or is not one product; or as `rank_blocks`.
+  Raises UserError also if it cannot be lowered, or is not one product.
   """
   lowered = kernel_sources.lowered(function, shapes, jax_python)
   product = analytic.product_of(protos.as_module(lowered))
@@ -99,11 +82,10 @@ def rank_blocks(product: analytic.Product, tpu: str,
       'usual': `analytic.blocks.usual_blocks`.
     top: how many to return; None: all.
 
-  Raises:
-    UserError: the generation is unknown; blocks are not three whole numbers;
-      or no kernel can have any of them, with the first one's reason.
+  Raises UserError if the generation is unknown, blocks are not three whole
+  numbers, or no kernel can have any of them.
   """
-  tpu = libtpu.generation_of(tpu).name
+  libtpu.topology_of(tpu)
   machine = analytic.MACHINES[tpu]
   given = (analytic.usual_blocks(product, machine)
            if isinstance(blocks, str) and blocks == USUAL
@@ -111,27 +93,26 @@ def rank_blocks(product: analytic.Product, tpu: str,
   faults = [analytic.fault_of(product, block, machine)
             for block in given.tolist()]
   dropped = {index: fault for index, fault in enumerate(faults) if fault}
-  kept = np.flatnonzero([not fault for fault in faults])
-  if not len(kept):
+  if len(dropped) == len(given):
     raise UserError(
         f'blocks: a Pallas kernel can have none of the {len(given)}; the first '
         f'is {tuple(given[0].tolist())}: {faults[0]}')
-  times = analytic.times_ns(product, given[kept], machine)
-  memory = analytic.vmem_bytes(product, given[kept])
-  order = np.argsort(times, kind='stable')[:top]
+  times = analytic.times_ns(product, given, machine)
+  times[list(dropped)] = np.inf
+  memory = analytic.vmem_bytes(product, given)
+  order = np.argsort(times, kind='stable')[:len(given) - len(dropped)][:top]
   return BlockRanking(product, tpu, [
-      BlockChoice(int(kept[place]), tuple(given[kept[place]].tolist()),
-                  float(times[place]), int(memory[place]))
-      for place in order], len(given), dropped)
+      BlockChoice(index, tuple(given[index].tolist()), float(times[index]),
+                  int(memory[index])) for index in order.tolist()],
+                      len(given), dropped)
 
 
 def _checked(blocks: BlocksLike) -> np.ndarray:
   """int64 [blocks, 3]."""
   try:
-    found = np.asarray([
-        list(map(int, block.split('x')))
-        for block in blocks.replace(',', ' ').split()
-    ] if isinstance(blocks, str) else blocks)
+    found = np.asarray(
+        [list(map(int, block.split('x'))) for block in blocks.split()]
+        if isinstance(blocks, str) else blocks)
     if found.shape[1:] != (3,) or found.dtype.kind not in 'iu' or (
         found < 1).any():
       raise ValueError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
 import cachetools
@@ -13,22 +14,23 @@ import tensorflow as tf
 
 from tpu_graphs_ext.analytic import candidates, explain
 from tpu_graphs_ext.data import schema
-from tpu_graphs_ext.data.kernel import Kernel, require_readable
+from tpu_graphs_ext.data.kernel import STORED_NAMES, Kernel, require_readable
 from tpu_graphs_ext.engine import artifacts, rank, scoring
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.hlo.features import config_features
 from tpu_graphs_ext.serving import blocks as blocks_lib
-from tpu_graphs_ext.serving import (
-  kernel_arguments,
-  kernel_sources,
-  tf_program,
-  tile_search,
-)
-from tpu_graphs_ext.serving.kernel_arguments import BoundsLike, KernelLike
-from tpu_graphs_ext.serving.kernel_sources import DEFAULT_TPU
+from tpu_graphs_ext.serving import kernel_sources, tf_program, tile_search
+from tpu_graphs_ext.serving.kernel_sources import DEFAULT_TPU, never_timed
+
+KernelLike = Union[Kernel, str, 'os.PathLike[str]', Mapping[str, Any]]
+BoundsLike = Sequence[Any]  # Tiles; see `CostModel`.
 
 _CACHED_TILES = 1_000_000  # Of all cached kernels together: 12 MB.
-_ONE_ROW = np.zeros((1, len(schema.CONFIG_FEATURES)), np.float32)
+_GRAPH = tuple(field.name for field in schema.TILE_FIELDS[:3])
+_CONFIG, _RUNTIME, _NORMALIZER = (
+    field.name for field in schema.TILE_FIELDS[3:])
+_CONFIG_WIDTH = len(schema.CONFIG_FEATURES)
 
 
 class CostModel:
@@ -89,32 +91,25 @@ class CostModel:
       loading: where its normalisation and its class come from. The defaults
         are right for models by `train`.
 
-    Raises:
-      UserError: a file is missing or damaged, or belongs to another model.
+    Raises UserError if a file is missing or damaged, or belongs to another
+    model.
     """
     return cls(scoring.load_ranker(os.fspath(model_dir), loading))
 
   def score(self, kernel: KernelLike,
             bounds: Optional[BoundsLike] = None) -> np.ndarray:
-    """Scores of tiles; the lowest is predicted to be the fastest.
+    """Scores of tiles, float32 [tiles]; the lowest predicts the fastest.
 
-    A score depends only on the kernel and its own tile, and equal tiles have
-    equal scores. Scores have no unit, and cannot be compared between kernels.
+    `bounds` are the tiles, at least one; None for the kernel's own
+    configurations. A score depends only on the kernel and its own tile, and
+    equal tiles have equal scores. Scores have no unit, and cannot be compared
+    between kernels.
 
-    Args:
-      kernel: see the class.
-      bounds: the tiles, at least one; None for the kernel's own
-        configurations.
-
-    Returns:
-      float32 [tiles].
-
-    Raises:
-      UserError: a file cannot be read, arrays make no sense together, bounds
-        do not fit the kernel's tensors, or the model's scores are not finite.
+    Raises UserError if a file cannot be read, arrays make no sense together,
+    bounds do not fit the kernel's tensors, or scores are not finite.
     """
-    own = kernel_arguments.kernel_of(kernel)
-    return self._scores_of(self._with_tiles(own, bounds)).of_tiles
+    own = self._with_tiles(kernel_of(kernel), bounds)
+    return self._scores_of(own).of_tiles
 
   def rank(self, kernel: Union[KernelLike, Callable[..., Any]],
            shapes: Any = None, *, top: int = TOP_CONFIGS,
@@ -132,17 +127,16 @@ class CostModel:
     Args:
       kernel: see the class; or a function of JAX or TensorFlow, or its name as
         'module:function', which Google's TPU compiler compiles (extra [tpu]).
-      shapes: only for a function: the tuple of its arguments, nested as they
-        are, with arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s; or as
-        `--shapes`.
+      shapes: a function's arguments: their tuple, nested as they are, with
+        arrays, `jax.ShapeDtypeStruct`s or `tf.TensorSpec`s; or as `--shapes`.
       top: how many, at least 1; fewer if there are fewer tiles.
       bounds: only for a kernel: the tiles to choose from; None for its own
         configurations, or if it has none all legal tiles, up to 100,000.
       blocks: for a function that is one matrix product, which you write as a
         Pallas kernel: the (bm, bk, bn) to choose from, in elements, or 'usual';
         see docs/blocks.md. A formula ranks them, not the trained model.
-      tpu: only for a function: v2, v3, v4, v5e, v5p, v6e or v7x.
-      jax_python: only for a function's name: the Python with JAX; '': this.
+      tpu: for a function: v2, v3, v4, v5e, v5p, v6e or v7x.
+      jax_python: for a function's name: the Python with JAX; '': this.
 
     Returns:
       For a kernel a `Ranking`: its `choices`, best first, have `index`, the
@@ -152,16 +146,15 @@ class CostModel:
       `share`, the compiler's tile as `default`, and `picks`. For blocks a
       `BlockRanking`: its `choices`, best first, have `block`.
 
-    Raises:
-      UserError: see `score`; or `top` is below 1; or no tile of the kernel
-        fits on-chip memory; or a function cannot be compiled for a TPU.
+    Raises UserError as `score` does, and if `top` is below 1, no tile of the
+    kernel fits on-chip memory, or a function cannot be compiled for a TPU.
     """
     if not isinstance(top, (int, np.integer)) or top < 1:
       raise UserError(f'top={top!r}: must be a whole number of at least 1')
     if callable(kernel) or shapes is not None or blocks is not None:
       return self._rank_function(
           kernel, shapes, top, bounds, blocks, tpu, jax_python)
-    own = kernel_arguments.kernel_of(kernel)
+    own = kernel_of(kernel)
     if bounds is None and not own.config_feat.size:
       bounds = self._legal_tiles(own)
     own = self._with_tiles(own, bounds)
@@ -190,21 +183,13 @@ class CostModel:
 
     The formula is `AnalyticTileModel`'s, with this model's learned physical
     constants, else those of a TPU v3. Models without such constants do not use
-    it, so for them it does not account for the score.
+    it, so for them it does not account for the score. `tile` may also be a
+    `Choice` of a ranking.
 
-    Args:
-      kernel: see the class.
-      tile: see the class; or a `Choice` of a ranking.
-
-    Returns:
-      An `Explanation`: steps, bytes moved, padding, and the term of the time
-      that bounds it.
-
-    Raises:
-      UserError: `tile` is not a tile, the kernel's graph makes no sense, or
-        the model's tiles count elements.
+    Raises UserError if `tile` is not a tile, the kernel's graph makes no sense,
+    or the model's tiles count elements.
     """
-    own = kernel_arguments.kernel_of(kernel)
+    own = kernel_of(kernel)
     explainer = self._explainer(own)
     if isinstance(tile, rank.Choice):
       tile = tile.output_bounds, tile.kernel_bounds
@@ -213,7 +198,8 @@ class CostModel:
 
   def _explainer(self, kernel: Kernel) -> explain.Explainer:
     tile_search.require_tpu(self._ranker)
-    require_readable(kernel_arguments.never_timed(kernel, _ONE_ROW))
+    require_readable(never_timed(
+        kernel, np.zeros((1, _CONFIG_WIDTH), np.float32)))
     return explain.Explainer(kernel, self.constants)
 
   def _legal_tiles(self, kernel: Kernel) -> np.ndarray:
@@ -229,17 +215,12 @@ class CostModel:
   def _with_tiles(self, kernel: Kernel,
                   bounds: Optional[BoundsLike]) -> Kernel:
     """The kernel with the tiles to score as its configurations, checked."""
-    def limits() -> tuple[list[int], list[int]]:
-      grid = self._explainer(own).loops.grid
-      return [list(units) for units in grid.largest]
-
-    own = kernel
     if bounds is not None:
-      kernel = kernel_arguments.never_timed(
-          own, kernel_arguments.config_rows(bounds, limits))
-    elif not own.config_feat.size:
-      raise UserError(f'{own.tile_id}: has no config_feat; name the tiles with '
-                      'bounds=')
+      kernel = never_timed(kernel, config_rows(
+          bounds, lambda: self._explainer(kernel).loops.grid.largest))
+    elif not kernel.config_feat.size:
+      raise UserError(f'{kernel.tile_id}: has no config_feat; name the tiles '
+                      'with bounds=')
     require_readable(kernel)
     return kernel
 
@@ -264,3 +245,67 @@ def _digest(kernel: Kernel) -> bytes:
     digest.update(f'{array.dtype.str}{array.shape}'.encode())
     digest.update(np.ascontiguousarray(array))
   return digest.digest()
+
+
+# --- Arguments ----------------------------------------------------------------
+
+
+def kernel_of(given: KernelLike) -> Kernel:
+  """The kernel that a caller passes in one of the forms of `CostModel`.
+
+  Raises UserError if a file is missing or damaged, or arrays are missing or
+  have other names than a file's.
+  """
+  if isinstance(given, Kernel):
+    return given
+  if isinstance(given, (str, os.PathLike)):
+    return Kernel.load(os.path.expanduser(os.fspath(given)))
+  names = set(given) if isinstance(given, Mapping) else set()
+  if not set(_GRAPH) <= names <= set(STORED_NAMES.values()):
+    raise UserError(
+        'a kernel must be the path of an .npz file, a Kernel, or a dict with '
+        f'arrays of such a file: {", ".join(_GRAPH)} and, if tiles are known, '
+        f'{_CONFIG}; got {sorted(names) or type(given).__name__}')
+  arrays = {name: np.asarray(value) for name, value in given.items()}
+  rows = arrays.get(_CONFIG, np.zeros((0, _CONFIG_WIDTH), np.float32))
+  count = len(np.atleast_1d(rows))
+  arrays = {_CONFIG: rows, _RUNTIME: np.zeros(count, np.int64),
+            _NORMALIZER: np.ones(count, np.int64), **arrays}
+  return Kernel(tile_id='kernel', **{
+      name: arrays[key] for name, key in STORED_NAMES.items()})
+
+
+def config_rows(bounds: BoundsLike, limits: Callable) -> np.ndarray:
+  """Tiles, in the forms of `CostModel`, as rows: float32 [tiles, 24].
+
+  `limits` returns the largest bounds of the tiled tensor and of a filter; it is
+  called only if tiles are given by their bounds.
+
+  Raises UserError unless they are tiles, and each bound is a whole number from
+  1 to the whole dimension.
+  """
+  try:
+    has_filters = np.ndim(bounds[0][0]) > 0
+    output, filters = (np.asarray(table, np.float64) for table in (
+        zip(*bounds) if has_filters else (
+            bounds, np.zeros((len(bounds), 0)))))
+    if output.ndim != 2 or filters.ndim != 2:
+      raise ValueError
+  except (ValueError, TypeError, LookupError) as error:
+    raise UserError(
+        f'bounds={bounds!r:.100}: must be a list of at least one tile, such as '
+        "[16, 32] or, with a filter's bounds, ([16, 32], [4, 8]), or rows of "
+        f'{_CONFIG}') from error
+  if output.shape[1] == _CONFIG_WIDTH:
+    return output.astype(np.float32)
+  for table, most, of in zip(
+      (filters, output), reversed(limits()),
+      ("a product's filter", 'the tiled tensor')):
+    fits = table.shape[1] == len(most) and (
+        (table == np.floor(table)) & (table >= 1) & (table <= most)).all(axis=1)
+    if not np.all(fits):
+      raise UserError(
+          f'a tile has the bounds {table[np.argmin(fits)].tolist()} of {of}; '
+          f'they must be {len(most)} whole numbers of at least 1 and at most '
+          f'{list(most)}')
+  return config_features(filters.astype(np.int64), output.astype(np.int64))

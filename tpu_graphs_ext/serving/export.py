@@ -31,11 +31,8 @@ _VERSION = 2  # Of the signature.
 class Export:
   """The SavedModel that `export` wrote.
 
-  Attributes:
-    out: its folder.
-    model: class of the model.
-    num_ops: opcodes that it has seen; others count as unknown.
-    inputs: name of an input -> its type and shape.
+  Attributes: its folder, the class of the model, the number of opcodes that it
+  knows (others count as unknown), and the type and shape of each input.
   """
   out: str
   model: str
@@ -64,9 +61,8 @@ def export(model_dir: str, out: str,
     loading: how to load the model. `keep_repeats` has no effect: scores are
       `forward`'s.
 
-  Raises:
-    UserError: a file is missing or damaged; the model cannot be compiled; `out`
-      holds something else, or cannot be written.
+  Raises UserError if a file is missing or damaged, the model cannot be
+  compiled, or `out` holds something else or cannot be written.
   """
   path = os.path.normpath(files.require_path('--out', out))
   _require_ours(path)

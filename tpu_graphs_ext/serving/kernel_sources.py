@@ -12,7 +12,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
@@ -30,7 +29,6 @@ from tpu_graphs_ext.hlo import (
   tpu_compiler,
   tuning,
 )
-from tpu_graphs_ext.serving.kernel_arguments import never_timed
 
 DEFAULT_TPU = 'v3'  # What the data set was timed on.
 
@@ -74,18 +72,16 @@ def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
   Args:
     source: see the module's docstring; or a function.
     shapes: a function's arguments; see `lowered`.
-    tpu: the generation to compile for; see `libtpu.GENERATIONS`.
+    tpu: one of `libtpu.GENERATIONS`, to compile for.
     jax_python: the Python that has JAX, for functions that are named; '': this.
 
-  Raises:
-    UserError: nothing can be read, with the reason.
+  Raises UserError with the reason if nothing can be read.
   """
-  generation = libtpu.generation_of(tpu)
+  libtpu.topology_of(tpu)  # Refuses an unknown one before anything is lowered.
   name = source if isinstance(source, str) else getattr(
       source, '__name__', type(source).__name__)
   if callable(source) or lowering.names_function(name):
-    return _from_program(
-        name, lowered(source, shapes, jax_python), 'hlo', generation)
+    return _from_program(name, lowered(source, shapes, jax_python), 'hlo', tpu)
   path = os.path.expanduser(name)
   if not os.path.exists(path):
     raise UserError(f'{name}: no such file; a function is named as '
@@ -96,7 +92,7 @@ def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
     return Source(name, [SourceKernel(kernel)])
   content = protos.read_bytes(path)
   if protos.is_stablehlo(content):
-    return _from_program(name, content, 'mlir', generation)
+    return _from_program(name, content, 'mlir', tpu)
   # XLA's own dumps have the first field of tuning data too.
   data = None if path.endswith('.hlo.pb') else tuning.parse_tuning_data(
       path, content)
@@ -105,21 +101,18 @@ def read_source(source: Union[str, Callable[..., Any]], shapes: Any = '',
       for module in data[0].modules for run in module.runs):
     return Source(name, list(map(
         SourceKernel, tuning.read_tile_kernels(path))))
-  return _from_hlo(
-      name, protos.read_hlo(name, content), generation)
+  return _from_hlo(name, protos.read_hlo(name, content), tpu)
 
 
 def lowered(function: Union[str, Callable[..., Any]], arguments: Any,
             jax_python: str = '') -> bytes:
   """Lowers a function of JAX or TensorFlow to a serialized `HloModuleProto`.
 
-  One that is named is lowered in another process. `arguments` are text with
-  their shapes, or of a named one the name of a function that returns them; or
-  the tuple of arguments, see `lowering.lower`; or None for a `tf.function` with
-  a signature.
+  One that is named is lowered in another process. `arguments` are their shapes
+  as text; for a named function the name of another that returns them; the tuple
+  itself, see `lowering.lower`; or None for a `tf.function` with a signature.
 
-  Raises:
-    UserError: it cannot be lowered.
+  Raises UserError if it cannot be lowered.
   """
   shapes = lowering.parse_arguments(arguments) if isinstance(
       arguments, str) else None
@@ -151,15 +144,20 @@ def default_of(kernel: Kernel) -> Optional[int]:
   return int(first[np.argmax(count)]) if count.max() > 1 else 0
 
 
+def never_timed(kernel: Kernel, rows: np.ndarray) -> Kernel:
+  """The kernel with other rows of `config_feat`, which have no times."""
+  return dataclasses.replace(
+      kernel, config_feat=rows, runtime_ns=np.zeros(len(rows), np.int64),
+      normalizer_ns=np.ones(len(rows), np.int64))
+
+
 # --- Programs -----------------------------------------------------------------
 
 
-def _from_hlo(name: str, file: protos.HloFile,
-              generation: libtpu.Generation) -> Source:
+def _from_hlo(name: str, file: protos.HloFile, tpu: str) -> Source:
   """The kernels of a module, compiled unless a TPU's compiler has done it."""
   if not file.is_optimized:
-    return _from_program(
-        name, file.module.SerializeToString(), 'hlo', generation)
+    return _from_program(name, file.module.SerializeToString(), 'hlo', tpu)
   if protos.is_for_cpu_or_gpu(file.module):
     raise UserError(
         f'{name}: was optimised for a CPU or GPU, whose kernels are not a '
@@ -176,14 +174,12 @@ def _from_hlo(name: str, file: protos.HloFile,
 
 
 def _from_program(name: str, content: bytes, program_format: str,
-                  generation: libtpu.Generation) -> Source:
-  """Compiles an `HloModuleProto` ('hlo') or StableHLO ('mlir') for a TPU."""
+                  tpu: str) -> Source:
   try:
-    program = tpu_compiler.compile_program(content, generation, program_format)
+    program = tpu_compiler.compile_program(content, tpu, program_format)
   except subprocesses.CompileError as error:
     raise UserError(f'{name}: {error}') from error
-  return _from_compiled(name, program, [
-      f'compiled for a TPU {generation.name} by libtpu'])
+  return _from_compiled(name, program, [f'compiled for a TPU {tpu} by libtpu'])
 
 
 def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
@@ -199,12 +195,12 @@ def _from_compiled(name: str, program: tpu_compiler.CompiledProgram,
           'product, rank its blocks: --blocks usual with a plain function of '
           'that product')
     notes.append(f'{written}; shares of time are without them')
-  passed_over = +collections.Counter({
-      **program.passed_over,
-      'operation on scalars': len(program.kernels) - len(kernels)})
-  if passed_over:
-    notes.append('passed over, because they have no tiles: ' + ', '.join(
-        f'{count} {opcode}' for opcode, count in passed_over.items()))
+  left_out = {**program.passed_over,
+              'operation on scalars': len(program.kernels) - len(kernels)}
+  counts = [f'{count} {of}' for of, count in left_out.items() if count]
+  if counts:
+    notes.append('passed over, because they have no tiles: '
+                 + ', '.join(counts))
   if program.open_loops:
     notes.append(f'{program.open_loops} of its loops have an unknown number of '
                  'trips; their kernels count once')
@@ -225,38 +221,37 @@ def _has_tiles(kernel: tpu_compiler.CompiledKernel) -> bool:
   return kernel.window is not None or any(part.dimensions for part in parts)
 
 
-def _each_once(kernels: Sequence[tpu_compiler.CompiledKernel]
+def _each_once(kernels: list[tpu_compiler.CompiledKernel]
                ) -> tuple[list[SourceKernel], list[str]]:
   """(kernels with different graphs, messages of those without features)."""
   found, faults, uses = {}, [], collections.Counter()
   for compiled in kernels:
-    name, window = compiled.module.name, compiled.window
+    name = compiled.module.name
     uses[name] += 1
     if uses[name] > 1:
       name += f' ({uses[name]})'
     try:
-      kernel, notes = untiled_kernel(compiled.module, name)
+      one = source_kernel(compiled, name)
     except UserError as error:
       faults.append(str(error))
       continue
+    kernel = one.kernel
     key = (kernel.node_feat.tobytes(), kernel.node_opcode.tobytes(),
-           kernel.edge_index.tobytes(), window)
+           kernel.edge_index.tobytes(), compiled.window)
     if key in found:
-      found[key] = dataclasses.replace(
-          found[key], copies=found[key].copies + compiled.runs)
-      continue
-    if window is not None:
-      kernel, more = _with_window(kernel, window)
-      notes += more
-    found[key] = SourceKernel(
-        kernel, compiled.runs, tuple(notes), FROM_COMPILER, compiled.op_name,
-        window and window.cycles)
+      copies = found[key].copies + one.copies
+      one = dataclasses.replace(found[key], copies=copies)
+    found[key] = one
   return list(found.values()), faults
 
 
-def untiled_kernel(module, name: str) -> tuple[Kernel, list[str]]:
-  """A kernel without configurations, and notes on it; or a UserError."""
-  nodes = list(protos.nodes(module))
+def source_kernel(compiled: tpu_compiler.CompiledKernel,
+                  name: str) -> SourceKernel:
+  """Featurizes a kernel, or raises a UserError.
+
+  Its one configuration is the compiler's tile, if that is known.
+  """
+  nodes = list(protos.nodes(compiled.module))
   for node in nodes:
     if len(node.shape.dimensions) > schema.MAX_DIMS:
       raise UserError(
@@ -266,26 +261,31 @@ def untiled_kernel(module, name: str) -> tuple[Kernel, list[str]]:
   unknown = sorted({node.opcode for node in nodes} - set(schema.OPCODES))
   notes = [f'the model does not know what {shortened(unknown)} does: no '
            'number of the data set stands for it'] if unknown else []
-  arrays, none = features.module_arrays(module), np.zeros(0, np.int64)
-  return Kernel(
-      tile_id=name, node_feat=arrays.node_feat,
-      node_opcode=arrays.node_opcode, edge_index=arrays.edge_index,
-      config_feat=np.zeros((0, len(schema.CONFIG_FEATURES)), np.float32),
-      runtime_ns=none, normalizer_ns=none), notes
+  arrays, none = features.module_arrays(compiled.module), np.zeros(0, np.int64)
+  kernel = Kernel(
+      name, arrays.node_feat, arrays.node_opcode, arrays.edge_index,
+      np.zeros((0, len(schema.CONFIG_FEATURES)), np.float32), none, none)
+  window = compiled.window
+  if window is not None:
+    kernel, more = _with_window(kernel, window)
+    notes += more
+  return SourceKernel(
+      kernel, compiled.runs, tuple(notes), FROM_COMPILER, compiled.op_name,
+      window and window.cycles)
 
 
 def _with_window(kernel: Kernel,
                  window: tpu_compiler.Window) -> tuple[Kernel, list[str]]:
-  """The kernel with the compiler's tile as its one configuration."""
+  """(the kernel with the compiler's tile, notes)."""
   grid = feature_loops.kernel_loops(kernel).grid
-  bounds = [*window.output_bounds, *window.kernel_bounds]
-  most = [*grid.largest[0], *grid.largest[1]]
-  if not grid.bounded or len(window.output_bounds) != len(
-      grid.largest[0]) or len(bounds) != len(most) or any(
-          not 0 < bound <= limit for bound, limit in zip(bounds, most)):
+  bounds = window.output_bounds, window.kernel_bounds
+  fits = grid.bounded and all(
+      len(of) == len(most) and all(0 < b <= m for b, m in zip(of, most))
+      for of, most in zip(bounds, grid.largest))
+  if not fits:
     return kernel, [
-        "the compiler's tile, output "
-        f'{list(window.output_bounds)}, kernel {list(window.kernel_bounds)}, '
-        'belongs to another tensor than the one that is tiled here']
+        f"the compiler's tile, output {list(bounds[0])}, kernel "
+        f'{list(bounds[1])}, belongs to another tensor than the one that is '
+        'tiled here']
   return never_timed(kernel, features.config_features(
       window.kernel_bounds, window.output_bounds)[np.newaxis]), []

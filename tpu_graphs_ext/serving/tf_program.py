@@ -12,7 +12,7 @@ import tensorflow as tf
 from tpu_graphs_ext import load_models
 from tpu_graphs_ext.data.normalize import ColumnStats
 from tpu_graphs_ext.engine import scoring
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.errors import UserError, reason_of
 from tpu_graphs_ext.tasks import tile_batches
 
 OUTPUT = 'scores'
@@ -23,11 +23,10 @@ def compiled(ranker: scoring.Ranker, for_export: bool = False
   """The model's `forward` for one kernel, traced once for all sizes.
 
   It takes the four tensors and returns float32 [configs], lower is faster.
-  `for_export` it returns them as {'scores': ...}, and checks its tensors
-  itself: it raises `InvalidArgumentError`.
+  `for_export` it returns {'scores': ...}, and raises `InvalidArgumentError` for
+  tensors that make no sense.
 
-  Raises:
-    UserError: the model cannot be traced.
+  Raises UserError if the model cannot be traced.
   """
   node, config = (len(stats.minimum)
                   for stats in (ranker.stats.node, ranker.stats.config))
@@ -41,9 +40,9 @@ def compiled(ranker: scoring.Ranker, for_export: bool = False
     if not for_export:
       return _scores(ranker, *tensors)
     found = _scores(ranker, *_checked(specs, *tensors))
-    return {OUTPUT: _passed([_check(
-        tf.reduce_all(tf.math.is_finite(found)),
-        'the model gives scores that are NaN or infinite')], found)[0]}
+    found, = _after_checks([found], (
+        _is_finite(found), 'the model gives scores that are NaN or infinite'))
+    return {OUTPUT: found}
 
   # The package's own models need no AutoGraph, which makes tracing slow.
   own = type(ranker.model).__module__ == load_models.models_module().__name__
@@ -51,18 +50,16 @@ def compiled(ranker: scoring.Ranker, for_export: bool = False
   try:
     program.get_concrete_function()
   except Exception as error:  # A user's models.py may raise anything.
-    reason = ' '.join(str(error).split())[:300]
     raise UserError(
         f'{ranker.name}: forward of {type(ranker.model).__name__} cannot be '
-        f'compiled for kernels of any size ({type(error).__name__}: {reason});'
-        ' it must use TensorFlow operations alone, and take num_configs as a '
-        'tensor') from error
+        f'compiled for kernels of any size ({type(error).__name__}: '
+        f'{reason_of(error)}); it must use TensorFlow operations alone, and '
+        'take num_configs as a tensor') from error
   return program
 
 
-def _scores(ranker: scoring.Ranker, node_feat: tf.Tensor,
-            node_opcode: tf.Tensor, edge_index: tf.Tensor,
-            config_feat: tf.Tensor) -> tf.Tensor:
+def _scores(ranker: scoring.Ranker, node_feat, node_opcode, edge_index,
+            config_feat) -> tf.Tensor:
   opcode = tf.where(tf.cast(node_opcode, tf.int32) < ranker.num_ops,
                     node_opcode, tf.zeros_like(node_opcode))
   node_graph = tf.zeros_like(node_opcode, tf.int64)  # All of kernel 0.
@@ -92,19 +89,6 @@ def _scaled(stats: ColumnStats, table: tf.Tensor) -> tf.Tensor:
   return (tf.gather(table, columns, axis=1) - low) / width
 
 
-# --- Checks -------------------------------------------------------------------
-
-
-def _check(condition: tf.Tensor, *texts_and_values):
-  """An operation that fails with the texts and the values."""
-  return tf.debugging.Assert(condition, texts_and_values, summarize=8)
-
-
-def _passed(checks: list, *tensors: tf.Tensor) -> list[tf.Tensor]:
-  with tf.control_dependencies(checks):
-    return [tf.identity(tensor) for tensor in tensors]
-
-
 def _checked(specs: tuple[tf.TensorSpec, ...],
              *tensors: tf.Tensor) -> list[tf.Tensor]:
   """The four tensors of a kernel, after checks."""
@@ -115,17 +99,28 @@ def _checked(specs: tuple[tf.TensorSpec, ...],
   nodes = tf.shape(node_feat, tf.int64)[0]
   opcodes = tf.size(node_opcode, tf.int64)
   low, high = tf.reduce_min(edge_index), tf.reduce_max(edge_index)
-  return _passed([
-      _check(nodes > 0, 'node_feat has no rows; a kernel has at least one '
-             'node'),
-      _check(tf.equal(nodes, opcodes), 'node_feat and node_opcode must have '
-             'one row for each node; they have', nodes, opcodes),
-      _check(tf.shape(config_feat)[0] > 0, 'config_feat has no rows; a kernel '
-             'has at least one configuration'),
-      _check(tf.equal(tf.size(edge_index), 0) | ((low >= 0) & (high < nodes)),
-             'edge_index must hold nodes of the kernel, counted from 0; least, '
-             'largest and number of nodes are', low, high, nodes),
-      *(_check(tf.reduce_all(tf.math.is_finite(table)),
-               f'{name} has values that are NaN or infinite')
+  return _after_checks(
+      tensors,
+      (nodes > 0, 'node_feat has no rows; a kernel has at least one node'),
+      (tf.equal(nodes, opcodes), 'node_feat and node_opcode must have one row '
+       'for each node; they have', nodes, opcodes),
+      (tf.shape(config_feat)[0] > 0, 'config_feat has no rows; a kernel has at '
+       'least one configuration'),
+      (tf.equal(tf.size(edge_index), 0) | ((low >= 0) & (high < nodes)),
+       'edge_index must hold nodes of the kernel, counted from 0; least, '
+       'largest and number of nodes are', low, high, nodes),
+      *((_is_finite(table), f'{name} has values that are NaN or infinite')
         for name, table in (('node_feat', node_feat),
-                            ('config_feat', config_feat)))], *tensors)
+                            ('config_feat', config_feat))))
+
+
+def _after_checks(tensors: list[tf.Tensor], *checks: tuple) -> list[tf.Tensor]:
+  """The tensors; fails with a check's texts and values unless it is true."""
+  with tf.control_dependencies([
+      tf.debugging.Assert(condition, texts_and_values, summarize=8)
+      for condition, *texts_and_values in checks]):
+    return [tf.identity(tensor) for tensor in tensors]
+
+
+def _is_finite(tensor: tf.Tensor) -> tf.Tensor:
+  return tf.reduce_all(tf.math.is_finite(tensor))

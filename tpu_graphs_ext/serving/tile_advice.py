@@ -16,22 +16,13 @@ FROM_TIME = 'fastest by the TPU v3 formula, as no default is known'
 
 @dataclasses.dataclass(frozen=True)
 class Pick:
-  """One tile that the model likes, or the default.
-
-  Attributes:
-    place: from 1, among all scored tiles.
-    score: the model's; lower is faster, without a unit.
-    tile: what it does, with bounds in layout tiles and in elements.
-    predicted_ns: the model's analytic time; None if it has none.
-    over_default: that time over the default's; None if there is none.
-    measured_ns: the fastest run of this tile in the file; None without one.
-  """
-  place: int
-  score: float
+  """One tile that the model likes, or the default."""
+  place: int  # From 1, among all scored tiles.
+  score: float  # The model's; lower is faster, without a unit.
   tile: explain.Explanation
-  predicted_ns: Optional[float]
-  over_default: Optional[float]
-  measured_ns: Optional[int]
+  predicted_ns: Optional[float]  # The model's analytic time, if it has one.
+  over_default: Optional[float]  # That time over the default's.
+  measured_ns: Optional[int]  # The fastest run of this tile in the file.
 
   def to_json(self) -> dict[str, Any]:
     return {**dataclasses.asdict(self), 'tile': self.tile.to_json()}
@@ -54,43 +45,23 @@ class Pick:
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-  """The tiles to try for one kernel, best first.
-
-  Attributes:
-    name: of the kernel.
-    copies: how often it runs, counting all equal kernels of the program.
-    op_name: the operation in the user's program; '' if unknown.
-    share: of the program's time, by the TPU compiler's estimate; 0 to 1.
-    cycles: of one run, by the same estimate.
-    nodes: number of instructions.
-    opcodes: what they do, each once; products and reductions first.
-    product: (M, N, K) of a matrix product or convolution without its batches:
-      rows, columns and summands of each element; else None.
-    combinations: tiles by the rules for bounds, whether they fit or not.
-    fitting: how many of them fit on-chip memory, of those looked at.
-    scored: how many of these the model scored.
-    picks: the best of them; empty if there is only one.
-    default: the tile to beat.
-    default_from: `FROM_TIME`, or as in `kernel_sources.SourceKernel`.
-    notes: a sentence each.
-    unfamiliar: features of its nodes and tiles outside the training data's
-      range.
-  """
+  """The tiles to try for one kernel."""
   name: str
-  copies: int
-  op_name: str
-  share: Optional[float]
-  cycles: Optional[int]
-  nodes: int
-  opcodes: list[str]
+  copies: int  # How often it runs, counting all equal kernels of the program.
+  op_name: str  # The operation in the user's program; '' if unknown.
+  share: Optional[float]  # Of the program's time, by the compiler's cycles.
+  cycles: Optional[int]  # Of one run, by the TPU compiler's estimate.
+  nodes: int  # Number of instructions.
+  opcodes: list[str]  # What they do, once each; products, reductions first.
+  # Rows, columns and summands of a matrix product or convolution (M, N, K).
   product: Optional[tuple[int, int, int]]
-  combinations: int
-  fitting: int
-  scored: int
-  picks: list[Pick]
-  default: Optional[Pick]
-  default_from: str
-  notes: list[str]
+  combinations: int  # Tiles by the rules for bounds, whether they fit or not.
+  fitting: int  # How many of them fit on-chip memory, of those looked at.
+  scored: int  # How many of these the model scored.
+  picks: list[Pick]  # The best of them; empty if there is only one.
+  default: Optional[Pick]  # The tile to beat.
+  default_from: str  # `FROM_TIME`, or as in `kernel_sources.SourceKernel`.
+  notes: list[str]  # A sentence each.
   unfamiliar: list[out_of_range.OutOfRange]
 
   def to_json(self) -> dict[str, Any]:

@@ -21,14 +21,9 @@ from tpu_graphs_ext.engine import out_of_range, scoring
 from tpu_graphs_ext.engine.settings import TOP_CONFIGS, LoadSettings
 from tpu_graphs_ext.errors import UserError
 from tpu_graphs_ext.hlo import features
-from tpu_graphs_ext.serving import kernel_sources
-from tpu_graphs_ext.serving.kernel_arguments import never_timed
-from tpu_graphs_ext.serving.tile_advice import (
-  FROM_TIME,
-  Advice,
-  Pick,
-  SourceAdvice,
-)
+from tpu_graphs_ext.serving import kernel_sources, tile_advice
+from tpu_graphs_ext.serving.kernel_sources import never_timed
+from tpu_graphs_ext.serving.tile_advice import Advice, Pick, SourceAdvice
 
 MOST_TILES = 100_000  # Scored tiles of a kernel; of more, an even sample.
 _AT_ONCE = 8192  # Tiles in one call of the model.
@@ -48,15 +43,12 @@ def advise(model_dir: str, names: list[str], *, shapes: str = '',
 
   Args:
     model_dir, loading: see `scoring.load_ranker`.
-    names: files or functions, at least one; see `kernel_sources.read_source`
-      for these and for `shapes`, `tpu` and `jax_python`.
+    names, shapes, tpu, jax_python: see `kernel_sources.read_source`.
     top_k: tiles to return for each kernel; None for all.
 
-  Returns:
-    One entry for each name, with what cannot be ranked in its faults.
+  Returns an entry for each name, with what cannot be ranked in its faults.
 
-  Raises:
-    UserError: the model cannot be loaded, or is for other hardware.
+  Raises UserError if the model cannot be loaded, or is for other hardware.
   """
   def read(name: str) -> kernel_sources.Source:
     try:
@@ -109,8 +101,8 @@ def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
   If it has more than `most_tiles`, an even sample is ranked. At most `at_once`
   parts of them are scored side by side.
   """
-  kernel, constants = found.kernel, constants_of(ranker.model)
-  explainer = explain.Explainer(kernel, constants)
+  kernel = found.kernel
+  explainer = explain.Explainer(kernel, constants_of(ranker.model))
   legal = candidates.candidates(explainer.loops, most=most_tiles)
   if kernel.num_configs and explainer.loops.grid.bounded:
     legal = legal.with_extra(explainer.tiles(kernel.config_feat))
@@ -130,8 +122,8 @@ def advice_on(ranker: scoring.Ranker, found: kernel_sources.SourceKernel,
     times = explainer.terms(legal.tiles).time
     order = np.lexsort((times, scores))
     chosen, default_from = _default(found, explainer, legal.tiles)
+    default_ns = float(times[chosen]) if constants_of(ranker.model) else None
     place = int(np.flatnonzero(order == chosen)[0])
-    default_ns = float(times[chosen]) if constants else None
     picks, (default,) = (
         _picks(kernel, explainer, legal.tiles, scores, order, part, default_ns)
         for part in (slice(0, top_k), slice(place, place + 1)))
@@ -169,12 +161,10 @@ def config_rows(loops: Loops, tiles: np.ndarray) -> np.ndarray:
 
 def _scores(ranker: scoring.Ranker, kernel: Kernel, rows: np.ndarray,
             at_once: int) -> np.ndarray:
-  """float32 [tiles]: the model's scores of rows of `config_feat`."""
   kernel = ranker.prepared(never_timed(kernel, rows[:1]))
   parts = [rows[start:start + _AT_ONCE]
            for start in range(0, len(rows), _AT_ONCE)]
-  workers = min(os.cpu_count() or 1, at_once, len(parts))
-  with ThreadPoolExecutor(workers) as pool:
+  with ThreadPoolExecutor(min(os.cpu_count() or 1, at_once)) as pool:
     return np.concatenate(list(pool.map(
         lambda part: ranker.scored(never_timed(kernel, part)).of_tiles,
         parts)))
@@ -188,7 +178,7 @@ def _default(found: kernel_sources.SourceKernel,
   if row is None:
     # The model's own constants may be learned; a compiler does not know them.
     times = explain.Explainer(found.kernel).terms(tiles).time
-    return int(np.argmin(times)), FROM_TIME
+    return int(np.argmin(times)), tile_advice.FROM_TIME
   wanted = explainer.tiles(found.kernel.config_feat[row:row + 1])
   return int((tiles == wanted).all(axis=1).argmax()), found.default_from
 
@@ -197,7 +187,11 @@ def _picks(kernel: Kernel, explainer: explain.Explainer, tiles: np.ndarray,
            scores: np.ndarray, order: np.ndarray, part: slice,
            default_ns: Optional[float]) -> list[Pick]:
   """A part of the order; times only against a default's."""
-  chosen, measured = order[part], _measured(kernel, explainer)
+  chosen, measured = order[part], {}
+  if kernel.num_configs and (kernel.runtime_ns > 1).all():
+    runs = sorted(zip(kernel.runtime_ns.tolist(), map(
+        tuple, explainer.tiles(kernel.config_feat).tolist())), reverse=True)
+    measured = {tile: runtime_ns for runtime_ns, tile in runs}
   picks = []
   for place, score, tile, explained in zip(
       range(part.start + 1, len(order) + 1), scores[chosen].tolist(),
@@ -207,17 +201,6 @@ def _picks(kernel: Kernel, explainer: explain.Explainer, tiles: np.ndarray,
         place, score, explained, time_ns, time_ns and time_ns / default_ns,
         measured.get(tuple(tile))))
   return picks
-
-
-def _measured(kernel: Kernel,
-              explainer: explain.Explainer) -> dict[tuple, int]:
-  """Tile bounds -> their fastest run, ns; empty without runs."""
-  if not kernel.num_configs or not (kernel.runtime_ns > 1).all():
-    return {}
-  slowest_first = np.argsort(-kernel.runtime_ns, kind='stable')
-  tiles = explainer.tiles(kernel.config_feat[slowest_first])
-  return dict(zip(map(tuple, tiles.tolist()),
-                  kernel.runtime_ns[slowest_first].tolist()))
 
 
 def _opcodes(kernel: Kernel) -> list[str]:

@@ -105,7 +105,7 @@ def rank_many(model_dir: str, given: Sequence[str], out: str, *,
     raise UserError(f'--out={out}: must be the path of a .jsonl')
   out_path = files.full_path(out)
   output_paths.require_file(out_path, b'{"file":', 'file of rankings')
-  libtpu.generation_of(tpu)
+  libtpu.topology_of(tpu)
   found = list({file.path: file for one in given for file in storage.find(
       one, _LEGAL_ENDINGS if all_tiles else _LISTED_ENDINGS)}.values())
   settings = _settings(model_dir, loading, all_tiles=all_tiles,
