@@ -8,8 +8,7 @@ import pytest
 from tpu_graphs_ext.analytic import blocks
 
 MACHINE = blocks.Machine(
-    bytes_per_ns=100.0, flops_per_ns=1e5, int8_speedup=2,
-    fp8_speedup=1, matrix_unit=128,
+    bytes_per_ns=100.0, flops_per_ns=1e5, narrow='int8', matrix_unit=128,
     vmem_bytes=2**20)
 # 512 x 256 times 256 x 1024 in bfloat16.
 PRODUCT = blocks.Product(1, 512, 256, 1024, 2, 2, 2)

@@ -107,9 +107,9 @@ def test_damaged_layout_data():
       (lambda d: d.config_index_to_node.append(2), 'its largest is 2'),
       (lambda d: d.config_index_to_node.pop(), 'its largest is missing'),
       (lambda d: d.runs[0].module_config.layout_config.nodes.add(),
-       'layouts for 2 nodes'),
+       'for 2 nodes and up to 1'),
       (lambda d: d.runs[2].module_config.layout_config.nodes[0].tensors.add(),
-       'layouts for 4 tensors'),
+       'up to 4 tensors'),
       (lambda d: setattr(d.runs[0].profile, 'compute_time_ns', 0),
        'at least 1 ns; found 0')):
     data = layout_data()

@@ -39,26 +39,20 @@ class Machine:
   """One core of a TPU generation, from the chip's public figures."""
   bytes_per_ns: float  # Bandwidth of main memory.
   flops_per_ns: float  # bfloat16 operations, two for each multiply-add.
-  int8_speedup: float  # 1 if 8-bit numbers have no public figure.
-  fp8_speedup: float
+  narrow: str  # The 8-bit type that it multiplies twice as fast, or ''.
   matrix_unit: int  # Its rows and columns; fewer rows of input cost the same.
   vmem_bytes: int  # On-chip memory.
   accumulates: bool = False  # The matrix unit adds to its last result itself.
 
-  @property
-  def usable_bytes(self) -> int:
-    """On-chip memory that blocks may take."""
-    return int(_USABLE * self.vmem_bytes)
-
 
 MACHINES = {
-    'v2': Machine(300, 22.5e3, 1, 1, 128, 16 * _MIB),
-    'v3': Machine(450, 61.5e3, 1, 1, 128, 16 * _MIB),
-    'v4': Machine(614, 137.5e3, 1, 1, 128, 16 * _MIB),
-    'v5e': Machine(819, 197e3, 2, 1, 128, 128 * _MIB),
-    'v5p': Machine(1382, 229.5e3, 2, 1, 128, 64 * _MIB),
-    'v6e': Machine(1640, 918e3, 2, 1, 256, 128 * _MIB),
-    'v7x': Machine(3690, 1153e3, 1, 2, 256, 64 * _MIB, accumulates=True),
+    'v2': Machine(300, 22.5e3, '', 128, 16 * _MIB),
+    'v3': Machine(450, 61.5e3, '', 128, 16 * _MIB),
+    'v4': Machine(614, 137.5e3, '', 128, 16 * _MIB),
+    'v5e': Machine(819, 197e3, 'int8', 128, 128 * _MIB),
+    'v5p': Machine(1382, 229.5e3, 'int8', 128, 64 * _MIB),
+    'v6e': Machine(1640, 918e3, 'int8', 256, 128 * _MIB),
+    'v7x': Machine(3690, 1153e3, 'fp8', 256, 64 * _MIB, accumulates=True),
 }
 
 
@@ -115,9 +109,8 @@ def times_ns(product: Product, blocks: np.ndarray,
 def _compute_ns(product, blocks, machine, in_parts) -> np.ndarray:
   bm, bk, bn = blocks.T.astype(float)
   unit = machine.matrix_unit
-  per_ns = machine.flops_per_ns * {
-      'int8': machine.int8_speedup, 'fp8': machine.fp8_speedup}.get(
-          product.narrow, 1)
+  is_fast = product.narrow and product.narrow == machine.narrow
+  per_ns = machine.flops_per_ns * (2 if is_fast else 1)
   flops = 2 * np.maximum(bm, unit) * (
       np.ceil(bk / unit) * unit) * (np.ceil(bn / unit) * unit)
   return STEP_NS + flops / per_ns + np.where(
@@ -148,7 +141,7 @@ def usual_blocks(product: Product, machine: Machine) -> np.ndarray:
     sizes[2].update(power for power in powers if power < product.n)
   grid = np.stack(np.meshgrid(*map(sorted, sizes), indexing='ij'), -1)
   grid = grid.reshape(-1, 3)
-  return grid[vmem_bytes(product, grid) <= machine.usable_bytes]
+  return grid[vmem_bytes(product, grid) <= _USABLE * machine.vmem_bytes]
 
 
 def _rounded_up(size: int, unit: int) -> int:
@@ -169,10 +162,10 @@ def fault_of(product: Product, block: Sequence[int],
     return (f'bk does not divide {product.k:,}, so the last block would have '
             'undefined values')
   needed = float(vmem_bytes(product, np.array([block]))[0])
-  if needed > machine.usable_bytes:
-    return (f'takes {needed / _MIB:,.1f} MiB; blocks may take '
-            f'{machine.usable_bytes / _MIB:,.0f} MiB of on-chip memory')
-  return ''
+  usable = _USABLE * machine.vmem_bytes
+  return '' if needed <= usable else (
+      f'takes {needed / _MIB:,.1f} MiB; blocks may take {usable / _MIB:,.0f} '
+      'MiB of on-chip memory')
 
 
 # --- The product of a function ------------------------------------------------
@@ -186,12 +179,11 @@ _BYTES = {'F32': 4, 'BF16': 2, 'F16': 2, 'S32': 4, **dict.fromkeys(_NARROW, 1)}
 
 
 def product_of(module: protos.HloModuleProto) -> Product:
-  """The product that a module computes of its two parameters.
+  """The product that a module, as it was lowered, computes of its parameters.
 
   Rows are the first parameter's, columns the second's. Element types are those
-  in main memory, before and after any conversion.
-  The module is as the function was lowered, not optimised. Raises UserError if
-  it computes anything else, or with other types.
+  in main memory, before and after any conversion. Raises UserError if it
+  computes anything else, or with other types.
   """
   opcodes = collections.Counter(node.opcode for node in protos.nodes(module))
   others = sorted(set(opcodes) - _MOVES - {'dot'})
@@ -203,12 +195,11 @@ def product_of(module: protos.HloModuleProto) -> Product:
         f'one has {found}')
   dot = next(node for node in protos.nodes(module) if node.opcode == 'dot')
   values, numbers = _Values(module), dot.dot_dimension_numbers
-  batch, inner, rows = _sizes(
-      values.nodes[dot.operand_ids[0]], numbers.lhs_batch_dimensions,
-      numbers.lhs_contracting_dimensions)
-  columns = _sizes(
-      values.nodes[dot.operand_ids[1]], numbers.rhs_batch_dimensions,
-      numbers.rhs_contracting_dimensions)[2]
+  first, second = map(values.nodes.__getitem__, dot.operand_ids)
+  batch, inner, rows = _sizes(first, numbers.lhs_batch_dimensions,
+                              numbers.lhs_contracting_dimensions)
+  _, _, columns = _sizes(second, numbers.rhs_batch_dimensions,
+                         numbers.rhs_contracting_dimensions)
   left, right = map(values.parameter, dot.operand_ids)
   if left.id == right.id:
     raise UserError(f'{module.name}: multiplies an argument by itself; blocks '
@@ -218,8 +209,7 @@ def product_of(module: protos.HloModuleProto) -> Product:
   result = values.made(values.roots[module.entry_computation_id])
   while result.opcode == 'tuple' and len(result.operand_ids) == 1:
     result = values.made(result.operand_ids[0])
-  narrow = {_NARROW.get(_type(values.nodes[operand]), '')
-            for operand in dot.operand_ids}
+  narrow = {_NARROW.get(_type(node), '') for node in (first, second)}
   return Product(
       batch, rows, inner, columns, *(
           _bytes(module.name, node) for node in (left, right, result)),

@@ -1,16 +1,9 @@
 """The legal tiles of a kernel: those that a TPU's tuner would choose from.
 
-A loop's bounds are those of `hlo.tiles.bound_candidates`, rounded up to a
-multiple of a step where a tile would otherwise end inside something that is
-moved whole: the lanes of another tensor of a product, or of a result; an
-element of an image with zeros in between. 1000 features that are rows of 8 in
-the output and lanes of 128 in the filter go in steps of 16 rows. Rows of a
-product that are not lanes of any tensor have both kinds of bounds.
-
-A tile must fit on-chip memory, by estimate: two blocks of each stream, or one
-if it has no other; for a product also the operands as the matrix unit takes
-them, and the sums unless the output's block holds them. Some measured tiles
-need more than there is, hence the tolerance.
+docs/ranking.md has the rules. A loop's bounds are those of
+`hlo.tiles.bound_candidates`, in steps where a tile would otherwise end inside
+something that is moved whole. A tile must fit on-chip memory, by estimate; some
+measured tiles need more than there is, hence the tolerance.
 """
 
 from __future__ import annotations
@@ -57,7 +50,7 @@ def candidates(loops: Loops, most: Optional[int] = None) -> Candidates:
   choices = choices_of(loops)
   total = math.prod(map(len, choices))
   tolerance = TOLERANCE if loops.matrix is None else PRODUCT_TOLERANCE
-  if not loops.grid.bounded:  # It has one tile, whether it fits or not.
+  if not loops.grid.bounded:
     tolerance = math.inf
   looked_at, found = 0, []
   for numbers in _numbers(total):

@@ -84,20 +84,17 @@ class Explanation:
       physical dimension, most major first; the whole dimension where the
       configuration has no bound.
     kernel_bounds: the same of a convolution's filter; empty without one.
-    output_elements, kernel_elements: the same in elements, at most the
-      dimension's.
+    output_elements, kernel_elements: the same in elements.
     output_tiles: tiles that the tiled tensor is cut into.
     kernel_tiles: steps of the contraction in each of them, at least 1.
     streams: number of tensors read or written.
-    moved_bytes: between main and on-chip memory, including padding and
-      re-reads.
+    moved_bytes: between main and on-chip memory, with padding and re-reads.
     least_bytes: the same for a single tile that covers the whole kernel.
     block_bytes: one block of every stream: the first transfer.
     footprint_bytes: on-chip memory, by estimate: two blocks of every stream,
       and a product's sums.
     padding: elements in whole layout tiles over the tiled tensor's own.
-    rounding: layout tiles in whole tiles over the tiled tensor's own: above 1
-      if a bound does not divide its dimension.
+    rounding: layout tiles in whole tiles over the tiled tensor's own.
     terms: parts of the time, ns.
   """
   output_bounds: tuple
@@ -156,12 +153,9 @@ class Explainer:
 
   def __init__(self, kernel: Kernel,
                constants: Optional[Mapping[str, float]] = None):
-    """Reads the loop nest of a kernel off its features.
+    """Reads the loop nest of a kernel off its features, or raises a UserError.
 
-    `constants`, by name, replace those of a TPU v3: with a model's own the
-    terms add up to its analytic time.
-
-    Raises UserError if the kernel's graph makes no sense.
+    `constants`, by name, replace those of a TPU v3.
     """
     self._constants = TpuConstants(**(constants or {}))
     try:
@@ -187,8 +181,8 @@ class Explainer:
     counted = tile_counts.counts(self.loops, tiles)
     elements = np.minimum(tiles * [axis.unit for axis in grid.axes],
                           [axis.size for axis in grid.axes])
-    outputs, filters = slice(grid.num_output_axes), [
-        axis for axis, _ in grid.kernel_axes]
+    outputs = slice(grid.num_output_axes)
+    filters = [axis for axis, _ in grid.kernel_axes]
     bounds = (tiles[:, outputs], grid.kernel_bounds(tiles),
               elements[:, outputs], elements[:, filters])
     explanations = []

@@ -57,20 +57,17 @@ class _Graph:
   def elements(self, node: int) -> int:
     return math.prod(self.dims[node])
 
-  def physical_dims(self, node: int) -> list[int]:
-    """Logical dimensions in physical order; row-major without a layout."""
-    rank = len(self.dims[node])
-    return tiles.physical_dims(
+  def axes(self, node: int) -> dict[int, Axis]:
+    """Logical dimension -> size and layout unit, in physical order."""
+    dims, rank = self.dims[node], len(self.dims[node])
+    order = tiles.physical_dims(
         self.columns('layout_minor_to_major')[node, :rank], rank)
+    sizes = [dims[dim] for dim in order]
+    return dict(zip(order, map(Axis, sizes, tiles.layout_units(sizes))))
 
   def axis_of(self, node: int) -> dict[int, int]:
     """Logical dimension -> its place in physical order."""
-    return {dim: axis for axis, dim in enumerate(self.physical_dims(node))}
-
-  def axes(self, node: int) -> list[Axis]:
-    """Size and layout unit of each physical dimension."""
-    sizes = [self.dims[node][dim] for dim in self.physical_dims(node)]
-    return list(map(Axis, sizes, tiles.layout_units(sizes)))
+    return {dim: axis for axis, dim in enumerate(self.axes(node))}
 
   def element_bytes(self, node: int) -> float:
     one_hot = self.columns('shape_element_type')[node] > 0
@@ -78,7 +75,8 @@ class _Graph:
 
   def padded(self, node: int) -> int:
     """Elements in whole layout tiles."""
-    return math.prod(axis.units * axis.unit for axis in self.axes(node))
+    return math.prod(axis.units * axis.unit
+                     for axis in self.axes(node).values())
 
   def operands(self, node: int) -> list[int]:
     """Producers without the roots of computations that the node calls."""
@@ -101,10 +99,9 @@ def _widened(table: np.ndarray, width: int, dtype) -> np.ndarray:
 
 
 def loop_tiles(loops: Loops, config_feat: np.ndarray) -> np.ndarray:
-  """int64 [configs, axes]: tile bounds of each loop.
+  """int64 [configs, axes]: tile bounds of float32 [configs, columns].
 
-  From float32 [configs, columns of `schema.CONFIG_FEATURES`]. A bound that is 0
-  or has no column stands for the whole dimension.
+  A bound that is 0 or has no column stands for the whole dimension.
   """
   wide = _widened(config_feat, len(schema.CONFIG_FEATURES), np.int64)
   output, kernel = (wide[:, schema.CONFIG_GROUPS[group]][:, :schema.MAX_DIMS]
@@ -116,9 +113,7 @@ def loop_tiles(loops: Loops, config_feat: np.ndarray) -> np.ndarray:
 
 
 def kernel_loops(kernel: Kernel) -> Loops:
-  """The loop nest of a kernel, from its node features and edges.
-
-  Columns of `schema.NODE_FEATURES` that its `node_feat` lacks count as 0.
+  """The loop nest of a kernel; columns that its `node_feat` lacks count as 0.
   """
   graph = _Graph(kernel)
   root = max(graph.nodes, key=lambda n: (
@@ -141,9 +136,9 @@ def kernel_loops(kernel: Kernel) -> Loops:
   reductions = [n for n in outputs if graph.opcode[n] == 'reduce']
   reduced = [operand for n in reductions for operand in graph.operands(n)]
   tiled = max(reduced or outputs, key=graph.elements)
-  axes = graph.axes(tiled)
+  axes = tuple(graph.axes(tiled).values())
   return Loops(
-      TileGrid(tuple(axes), len(axes), bounded=graph.opcode[root] != 'reshape'),
+      TileGrid(axes, len(axes), bounded=graph.opcode[root] != 'reshape'),
       (*_streams(graph, outputs, tiled, 'output'),
        *_streams(graph, inputs, tiled, 'input')),
       graph.vector_ops(tiled) + len(reductions),
@@ -158,7 +153,7 @@ def _updated(graph, tiled) -> tuple:
   updates = [graph.dims[n] for n in graph.operands(tiled)
              if len(graph.dims[n]) == len(dims)]
   update = min(updates, key=math.prod, default=dims)
-  return tuple(update[dim] for dim in graph.physical_dims(tiled))
+  return tuple(update[dim] for dim in graph.axes(tiled))
 
 
 # --- Streams ------------------------------------------------------------------
@@ -184,21 +179,20 @@ def _stream(graph, node, other, kind,
     # It is the other one, reshaped.
     element_bytes *= graph.padded(node) / graph.padded(other)
     node, mapping = other, range(len(others))
-  dims, axes = graph.dims[node], graph.axes(node)
+  axes = graph.axes(node)
   if mapping is None:
-    mapping = _matched_from_right(dims, others)
+    mapping = _matched_from_right(graph.dims[node], others)
     if is_part:  # Something small that is broadcast.
       kind = 'input'
-      for dim, axis in zip(graph.physical_dims(node), axes):
-        if axis.size <= axis.unit:
-          mapping[dim] = -1
+      mapping = [-1 if axes[dim].size <= axes[dim].unit else match
+                 for dim, match in enumerate(mapping)]
   extents = []
-  for dim, axis in zip(graph.physical_dims(node), axes):
-    extent, size, match = Extent(*axis), dims[dim], mapping[dim]
+  for dim, axis in axes.items():
+    extent, match = Extent(*axis), mapping[dim]
     # Else the dimension has another meaning, and is read whole.
-    if match >= 0 and 0.2 < size / others[match] < 5:
+    if match >= 0 and 0.2 < axis.size / others[match] < 5:
       extent = Extent(*axis, *follow.get(match, ()))
-      extent = extent._replace(scale=extent.scale * size / others[match])
+      extent = extent._replace(scale=extent.scale * axis.size / others[match])
     extents.append(extent)
   return Stream(kind, tuple(extents), element_bytes)
 
@@ -236,7 +230,6 @@ def _size(dims, dim) -> int:
 
 
 class _Convolution:
-  """A convolution: its operands, what their dimensions mean, and its loops."""
 
   def __init__(self, graph: _Graph, node: int):
     self._graph, self._node = graph, node
@@ -263,12 +256,12 @@ class _Convolution:
 
   def _like_filter(self, dims) -> int:
     """How many sizes say that an operand is the filter, not the image."""
-    agree = [_size(dims, self._filter_out) == _size(
-        self._dims, self._output_feature)]
-    agree += [_size(dims, dim) == self._window[i]
-              for i, dim in enumerate(self._filter_spatial)]
-    return sum(agree) - (_size(dims, self._image_batch) == _size(
-        self._dims, self._output_batch))
+    features, batch = (_size(self._dims, dim) for dim in (
+        self._output_feature, self._output_batch))
+    taps = sum(_size(dims, dim) == self._window[number]
+               for number, dim in enumerate(self._filter_spatial))
+    return taps + (_size(dims, self._filter_out) == features) - (
+        _size(dims, self._image_batch) == batch)
 
   def _number_axes(self) -> None:
     """Sets `_batch` {filter dimension: output axis it is a batch of},
@@ -288,9 +281,8 @@ class _Convolution:
     rank = len(self._dims)
     self._feature_axis = self._axis_of.get(self._output_feature, rank - 1)
     self._filter_axis = {self._filter_out: self._feature_axis, **self._batch}
-    axes, kernel_axes = graph.axes(self._node), []
-    for dim, axis in zip(graph.physical_dims(self._filter),
-                         graph.axes(self._filter)):
+    axes, kernel_axes = [*graph.axes(self._node).values()], []
+    for dim, axis in graph.axes(self._filter).items():
       if dim not in self._filter_axis:
         self._filter_axis[dim] = len(axes)
         axes.append(axis)
@@ -299,35 +291,31 @@ class _Convolution:
 
   def loops(self, inputs, outputs) -> Loops:
     graph, conv = self._graph, self._node
-    batch_axes = tuple(self._batch.values())
-    matrix = Matrix(
-        row_axes=tuple(a for a in range(len(self._dims))
-                       if a != self._feature_axis and a not in batch_axes),
-        batch_axes=batch_axes,
-        window_axes=tuple(self._filter_axis[d] for d in self._windows.values()),
-        contracted=self._filter_axis.get(self._filter_in, -1),
-        feature=self._feature_axis,
-        # A float32 result of the same size has room for the sums.
-        sum_bytes=0.0 if any(
-            graph.element_bytes(n) == 4
-            and graph.elements(n) == graph.elements(conv)
-            for n in outputs) else 4.0)
-    streams, used = [], set()
+    streams, others = [], list(inputs)
     for kind, operand, follow in (
         ('image', self._image, self._image_axes()),
         ('filter', self._filter,
          {d: (a,) for d, a in self._filter_axis.items()})):
       nodes = self._parameters(operand, inputs)
-      used.update(nodes)
+      others = [node for node in others if node not in nodes]
       parts = [_stream(graph, node, operand, kind, follow) for node in nodes]
       first = next((n for n, part in enumerate(parts) if part.kind == kind), -1)
       streams += [part._replace(is_operand=n == first)
                   for n, part in enumerate(parts)]
-    others = [node for node in inputs if node not in used]
-    return Loops(self._grid, (
-        *streams, *_streams(graph, outputs, conv, 'output'),
-        *_streams(graph, others, conv, 'input')),
-                 graph.vector_ops(conv), matrix)
+    streams += [*_streams(graph, outputs, conv, 'output'),
+                *_streams(graph, others, conv, 'input')]
+    # A float32 result of the same size has room for the sums.
+    has_room = any(graph.element_bytes(n) == 4
+                   and graph.elements(n) == graph.elements(conv)
+                   for n in outputs)
+    batch_axes = tuple(self._batch.values())
+    return Loops(self._grid, tuple(streams), graph.vector_ops(conv), Matrix(
+        row_axes=tuple(a for a in range(len(self._dims))
+                       if a != self._feature_axis and a not in batch_axes),
+        batch_axes=batch_axes,
+        window_axes=tuple(self._filter_axis[d] for d in self._windows.values()),
+        contracted=self._filter_axis.get(self._filter_in, -1),
+        feature=self._feature_axis, sum_bytes=0.0 if has_room else 4.0))
 
   def _image_axes(self) -> dict:
     """Image dimension -> the `Extent`'s axis, scale, window and spread."""

@@ -66,18 +66,11 @@ class Loops(NamedTuple):
 def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
   """What tiles int64 [configs, axes] do, by name: float64 [configs] each.
 
-    output_tiles, kernel_tiles: of the output and of the filter, at least 1.
-    steps: output tiles x kernel tiles.
-    streams: number of tensors that come and go.
-    moved_bytes: of all streams, including padding and re-reads.
-    block_bytes: one block of every stream: the first transfer.
+  Names are those of `explain.Explanation`, and:
     pieces: contiguous runs of memory in all transfers.
     matrix_rows: rows through 128 x 128 blocks of weights.
     vector_registers: vector instructions on 1024 elements each.
     tile_elements: elements of an output tile, including padding.
-    footprint_bytes: on-chip memory of a step.
-    padding: elements in whole layout tiles over the tensor's own.
-    rounding: layout tiles in whole tiles over the tensor's own.
   """
   rank = loops.grid.num_output_axes
   axes = loops.grid.axes[:rank]
@@ -89,20 +82,20 @@ def counts(loops: Loops, tiles: np.ndarray) -> dict[str, np.ndarray]:
   elements = tile_elements(loops, tiles)
   registers = elements / RANK_1_UNIT
   vector = loops.vector_ops * registers * output_tiles
-  moved, block_sum, pieces, footprint = none, none, none, none
+  moved, block_sum, pieces, footprint = np.zeros((4, len(tiles)))
   for stream in loops.streams:
     covered, times = covered_units(loops, stream, tiles), fetches(stream, trip)
     block = block_bytes(stream, covered)
-    moved = moved + block * times
-    block_sum = block_sum + block
-    pieces = pieces + _pieces(stream, covered) * times
+    moved += block * times
+    block_sum += block
+    pieces += _pieces(stream, covered) * times
     # The block, the next one if there is one, and an operand in float32.
     copies = 4 / stream.element_bytes if stream.is_operand else 0
-    footprint = footprint + (np.minimum(2, times) + copies) * block
+    footprint += (np.minimum(2, times) + copies) * block
   if loops.matrix is not None:
-    footprint = footprint + loops.matrix.sum_bytes * elements
+    footprint += loops.matrix.sum_bytes * elements
     # Partial sums are added once for each further step of the contraction.
-    vector = vector + registers * (steps - output_tiles)
+    vector += registers * (steps - output_tiles)
   return {
       'output_tiles': output_tiles, 'kernel_tiles': kernel_tiles,
       'steps': steps, 'streams': none + len(loops.streams),
@@ -150,9 +143,8 @@ def fetches(stream: Stream, trip: np.ndarray) -> np.ndarray:
   """float64 [configs]: how many blocks of a stream are moved.
 
   A block stays on chip while the next step needs it too. It changes with the
-  loops that walk over its tensor, and starts over each time a loop outside
-  those advances: weights are read again for every tile of rows, unless a
-  single block holds them all.
+  loops over its tensor, and all are read again when a loop outside those
+  advances, unless a single block holds the tensor.
   """
   total = np.ones(len(trip))
   changes = np.zeros(len(trip), bool)  # In this loop, or one further inside.

@@ -1,7 +1,7 @@
 """Which nodes of a program have layouts to choose, and which layouts.
 
-The rules were inferred from the published layout files. A layout may name only
-the innermost dimensions; the others are row-major:
+As in the published layout files. A layout may name only the innermost
+dimensions; the others are row-major:
 
   * A convolution or product chooses, for its output and both operands, which of
     two dimensions is the innermost: a convolution's features or batch (in its
@@ -9,9 +9,6 @@ the innermost dimensions; the others are row-major:
     product without batch may also leave both operands to the compiler.
   * A reshape chooses the order of the groups of dimensions that it keeps
     together, so that no element moves, or leaves it to the compiler.
-
-Nodes with the same choices get the same layout; in programs with few kinds of
-nodes only if their sizes are equal, too.
 """
 
 from __future__ import annotations
@@ -96,35 +93,32 @@ def _orders(*tensors: Sequence[int]) -> tuple:
 
 def _of_dot(numbers, left_rank: int, right_rank: int) -> tuple:
   batch = len(numbers.lhs_batch_dimensions)
-  kept, summed = [], []  # Of the left operand, and of the right one.
-  for rank, batched, contracted in (
-      (left_rank, numbers.lhs_batch_dimensions,
-       numbers.lhs_contracting_dimensions),
-      (right_rank, numbers.rhs_batch_dimensions,
-       numbers.rhs_contracting_dimensions)):
-    kept.append([d for d in range(rank)
-                 if d not in (*batched, *contracted)])
-    summed.append(list(contracted)[-1:])
-  left, right = kept
+  left, right = (
+      [d for d in range(rank) if d not in (*batched, *contracted)]
+      for rank, batched, contracted in (
+          (left_rank, numbers.lhs_batch_dimensions,
+           numbers.lhs_contracting_dimensions),
+          (right_rank, numbers.rhs_batch_dimensions,
+           numbers.rhs_contracting_dimensions)))
   # The output has the batch, then what is left of both operands.
   output = [batch + len(left) + len(right) - 1] if right else []
   output += [batch + len(left) - 1] if left else []
-  options = _orders(output, [*summed[0], *left[-1:]],
-                    [*right[-1:], *summed[1]])
+  options = _orders(
+      output, [*numbers.lhs_contracting_dimensions[-1:], *left[-1:]],
+      [*right[-1:], *numbers.rhs_contracting_dimensions[-1:]])
   if not batch:
     options = *options, Layouts(options[0].output, NO_LAYOUT, NO_LAYOUT)
   return options
 
 
 def _of_reshape(source: Sequence[int], target: Sequence[int]) -> tuple:
-  groups = reshape_groups(source, target)
   options = []
-  for order in itertools.islice(
-      itertools.permutations(groups[::-1]), _MAX_ORDERS):
-    ends = [completed([d for group in order for d in group[side][::-1]],
-                      len(dims))
-            for side, dims in enumerate((source, target))]
-    options.append(Layouts(ends[1], ends[0], NO_LAYOUT))
+  for order in itertools.islice(itertools.permutations(
+      reshape_groups(source, target)[::-1]), _MAX_ORDERS):
+    before, after = (
+        completed([d for group in order for d in group[side][::-1]], len(dims))
+        for side, dims in enumerate((source, target)))
+    options.append(Layouts(after, before, NO_LAYOUT))
   nothing = Layouts(NO_LAYOUT, NO_LAYOUT, NO_LAYOUT)
   return tuple(dict.fromkeys([*options, nothing]))
 

@@ -1,9 +1,7 @@
 """A program -> its kernels, by Google's TPU compiler, without a TPU.
 
-libtpu, the extra [tpu], compiles ahead of time for every generation of TPU on
-any x86-64 Linux. It has Google Cloud's terms, and users install it themselves.
 Google does not promise how an optimised program notes a kernel's tile, so
-pyproject.toml pins the versions that were tested.
+pyproject.toml pins the versions of libtpu that were tested.
 
 Kernels are the program's fusions, and other instructions that run as a loop
 over tiles. Everything else (custom calls, transfers between chips) is counted.
@@ -13,8 +11,7 @@ from __future__ import annotations
 
 import collections
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from tensorflow.compiler.xla.service import hlo_pb2
 
@@ -65,12 +62,9 @@ class CompiledProgram(NamedTuple):
 
 def compile_program(program: bytes, tpu: str,
                     program_format: str = 'hlo') -> CompiledProgram:
-  """Compiles a program and splits it into kernels.
+  """Compiles a program for one of `libtpu.GENERATIONS` and splits it.
 
-  Args:
-    program: serialized `HloModuleProto` before optimisation, or StableHLO,
-      whose `program_format` is 'mlir'.
-    tpu: one of `libtpu.GENERATIONS`.
+  For `program` and `program_format` see `libtpu.Compiler.compile`.
 
   Raises UserError if libtpu is missing, or the program does not compile.
   """
@@ -140,17 +134,19 @@ def _split(module) -> CompiledProgram:
     for node in nodes.values():
       if node.opcode in _WITHOUT_TILES or node.opcode.startswith(_TRANSFERS):
         passed_over[node.opcode] += 1
-      elif node.opcode not in _FREE and node.opcode not in _CONTROL:
+      elif node.opcode not in _FREE | _CONTROL:
         found.append((node, nodes, times))
-  whole = len(found) == 1 and _is_whole_program(
-      computations[module.entry_computation_id], found[0][0])
+  entry = computations[module.entry_computation_id]
+  is_one = len(found) == 1 and found[0][0].id == entry.root_id and all(
+      node.id == entry.root_id or node.opcode in ('parameter', 'constant')
+      for node in entry.instructions)
   kernels = []
   for node, nodes, times in found:
-    kernel = module if whole else _kernel(node, nodes, computations)
-    named = [inner.metadata.op_name for inner in protos.nodes(kernel)
-             if inner.metadata.op_name]
-    op_name = node.metadata.op_name or (named[-1] if named else '')
-    kernels.append(CompiledKernel(kernel, op_name, window_of(node), times))
+    kernel = module if is_one else _kernel(node, nodes, computations)
+    op_names = [inner.metadata.op_name for inner in (
+        *protos.nodes(kernel), node) if inner.metadata.op_name]
+    kernels.append(CompiledKernel(
+        kernel, op_names[-1] if op_names else '', window_of(node), times))
   pallas = [node.metadata.op_name or node.name for node in protos.nodes(module)
             if node.opcode == 'custom-call'
             and node.custom_call_target == PALLAS_TARGET]
@@ -183,12 +179,6 @@ def _runs(module, computations) -> tuple[dict[int, int], int]:
         waiting += [(called, again, (*within, number))
                     for called in node.called_computation_ids]
   return dict(runs), open_loops
-
-
-def _is_whole_program(entry, node) -> bool:
-  return node.id == entry.root_id and all(
-      other.id == node.id or other.opcode in ('parameter', 'constant')
-      for other in entry.instructions)
 
 
 def _kernel(node, nodes, computations) -> protos.HloModuleProto:
@@ -235,8 +225,7 @@ def _kernel(node, nodes, computations) -> protos.HloModuleProto:
 # --- Trip counts --------------------------------------------------------------
 
 
-def _trip_count(loop: Any, nodes: Mapping[int, Any],
-                computations: Mapping[int, Any]) -> Optional[int]:
+def _trip_count(loop, nodes: dict, computations: dict) -> Optional[int]:
   """Trips of a `while` instruction; None if they are unknown.
 
   `fori_loop` and `scan` compile to a counter that starts at a constant, grows

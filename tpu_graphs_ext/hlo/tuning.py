@@ -1,8 +1,7 @@
 """Tuning files (.pb) -> kernels and layout graphs -> .npz files.
 
-A `TuningData` file holds many modules, a `ModuleTuningData` file one, and their
-runs chose tile sizes or layouts: the content says which. Runs count by the
-rules of the data set's own encoder:
+A `TuningData` file holds many modules, a `ModuleTuningData` file one; their
+runs chose tile sizes or layouts. As in the data set's own encoder:
 
 - A tile run counts if it has no error and took more than 1 ns. A kernel needs
   two such runs, bounds on every run, and a default run that counts; the
@@ -63,18 +62,10 @@ class LayoutGraph:
     return path
 
 
-# --- Files --------------------------------------------------------------------
-
-
 def featurize_file(path: str, out_dir: str) -> list[str]:
   """Writes one .npz for each kernel or layout graph of a tuning file.
 
-  Args:
-    path: serialized `TuningData` or `ModuleTuningData`.
-    out_dir: folder to write to; made if missing.
-
-  Returns:
-    Paths written, in the file's order.
+  Returns the paths, in the file's order; the folder is made if missing.
 
   Raises UserError, before anything is written, if the file is damaged or has no
   usable runs, or the folder holds other results under the same names.
@@ -94,19 +85,15 @@ def featurize_file(path: str, out_dir: str) -> list[str]:
               f'{target}: does not hold what featurize would write, so it is '
               'not replaced; move it away, or choose another folder')
     os.makedirs(out_dir, exist_ok=True)
-    for target, content in contents.items():
-      files.write_file(str(target), content)
   except OSError as error:
-    raise UserError(f'{out_dir}: cannot be written ({error}); choose another '
-                    'folder') from error
+    raise files.cannot_be_written(out_dir, error) from error
+  for target, content in contents.items():
+    files.write_file(str(target), content)
   return list(map(str, contents))
 
 
 def read_tile_kernels(path: str) -> list[Kernel]:
-  """Reads the tile kernels of a tuning file; see `tile_kernels`.
-
-  Raises UserError also if the file is something else, or has no tile kernel.
-  """
+  """`tile_kernels` of a file; a UserError also if it has none."""
   return _read(path, 'tile-size runs', tile_kernels)
 
 
@@ -138,11 +125,11 @@ def _read(path: str, wanted: str, *readers: Callable) -> list:
 def parse_tuning_data(path: str, serialized: bytes) -> Optional[tuple]:
   """(TuningData, the file's stem or ''); None for other content."""
   single = protos.parse(protos.ModuleTuningData, serialized)
-  if single is not None and protos.has_opcodes(single.module):
+  if single and protos.has_opcodes(single.module):
     return protos.TuningData(modules=[single]), pathlib.Path(path).stem
   several = protos.parse(protos.TuningData, serialized)
-  if several is not None and any(protos.has_opcodes(data.module)
-                                 for data in several.modules):
+  if several and any(protos.has_opcodes(data.module)
+                     for data in several.modules):
     return several, ''
   return None
 
@@ -157,16 +144,11 @@ def _require(condition: bool, data, rule: str) -> None:
 
 def tile_kernels(tuning_data: protos.TuningData,
                  program: str = '') -> list[Kernel]:
-  """The kernels whose runs chose tile sizes.
+  """The kernels whose runs chose tile sizes, in the file's order.
 
-  Args:
-    tuning_data: its modules with layout runs are skipped.
-    program: name for the tile ids; by default each module's own. The tile id
-      is `<program>_<16 hex digits of the fingerprint>`.
-
-  Returns:
-    `Kernel`s in the file's order, one for all modules with the same tile id and
-    graph. Modules without enough runs are left out with one warning.
+  Modules with the same tile id, `<program>_<16 hex digits of the fingerprint>`,
+  become one kernel. The program is by default the module's name. Modules
+  without enough runs are left out with one warning.
 
   Raises UserError if the data is damaged, or a kernel has no default run that
   counts.
@@ -209,11 +191,10 @@ def _counting(data) -> list:
 
 
 def _kernel(data, runs: Sequence, normalizer_ns: int, program: str) -> Kernel:
-  node_feat, node_opcode, edge_index, _ = features.module_arrays(data.module)
+  graph = features.module_arrays(data.module)
   configs = [run.op_config.tile_size_config for run in runs]
   return Kernel(
-      _tile_id(program or data.module.name, data.fingerprint),
-      node_feat, node_opcode, edge_index,
+      _tile_id(program or data.module.name, data.fingerprint), *graph[:3],
       np.stack([features.config_features(
           c.kernel_bounds, c.output_bounds, c.input_bounds) for c in configs]),
       np.array([run.profile.compute_time_ns for run in runs], np.int64),
@@ -234,13 +215,11 @@ def _joined(parts: Sequence[Kernel]) -> Kernel:
 
 
 def _tile_id(program: str, fingerprint: int) -> str:
-  """`<program>_<fingerprint>`; a file may be named like its kernel."""
-  digits = f'_{fingerprint:016x}'
+  digits = f'_{fingerprint:016x}'  # A file may be named like its kernel.
   return _file_name(program).removesuffix(digits) + digits
 
 
 def _file_name(name: str) -> str:
-  """The name, made safe for a file name."""
   safe = re.sub(r'[^A-Za-z0-9._-]+', '_', name)[:_MAX_NAME]
   return safe.lstrip('.') or 'module'
 
@@ -250,19 +229,16 @@ def _file_name(name: str) -> str:
 
 def layout_graphs(tuning_data: protos.TuningData,
                   name: str = '') -> list[LayoutGraph]:
-  """The graphs whose runs chose layouts; other modules are skipped.
+  """The graphs whose runs chose layouts, or a UserError for damaged data.
 
   One whose runs do not count has no configurations, with a warning. `name` is
-  that of the only graph; by default `<module>_<fingerprint>`.
-
-  Raises UserError if the data is damaged.
+  the only graph's; by default `<module>_<fingerprint>`.
   """
   return [_layout_graph(data, name)
           for data in tuning_data.modules if _is_layout(data)]
 
 
 def _layout_graph(data, name: str) -> LayoutGraph:
-  module = data.module.name
   graph = features.module_arrays(data.module)
   nodes = list(data.config_index_to_node)
   _require(0 < len(nodes) and max(nodes) < len(graph.node_opcode), data,
@@ -273,13 +249,14 @@ def _layout_graph(data, name: str) -> LayoutGraph:
           and run.HasField('module_config') and run.HasField('profile')]
   if not any(run.is_default for run in runs):
     _log.warning('module %s has no default run that counts: its %d runs were '
-                 'left out', module, len(data.runs))
+                 'left out', data.module.name, len(data.runs))
     runs = []
   times = [run.profile.compute_time_ns for run in runs]
   _require(min(times, default=1) >= 1, data, 'the time of a run without error '
            f'must be at least 1 ns; found {min(times, default=1)}')
   return LayoutGraph(
-      _file_name(name) if name else _tile_id(module, data.fingerprint),
+      _file_name(name) if name else _tile_id(
+          data.module.name, data.fingerprint),
       **graph._asdict(), node_config_feat=_layouts(data, runs, len(nodes)),
       node_config_ids=np.array(nodes, np.int64),
       config_runtime=np.array(times, np.int64))
@@ -295,11 +272,11 @@ def _layouts(data, runs: Sequence, num_nodes: int) -> np.ndarray:
   layouts = np.full(shape, schema.LAYOUT_PADDING, np.float32)
   for layout, run in zip(layouts, runs):
     nodes = run.module_config.layout_config.nodes
-    _require(len(nodes) == num_nodes, data, f'a run has layouts for '
-             f'{len(nodes)} nodes; config_index_to_node names {num_nodes}')
-    tensors = max(len(node.tensors) for node in nodes)
-    _require(tensors <= len(groups), data, f'a node has layouts for {tensors} '
-             f'tensors; at most {len(groups)} have columns')
+    tensors = max((len(node.tensors) for node in nodes), default=0)
+    _require(len(nodes) == num_nodes and tensors <= len(groups), data,
+             f'a run has layouts for {len(nodes)} nodes and up to {tensors} '
+             f'tensors of each; they must be for the {num_nodes} nodes of '
+             f'config_index_to_node and at most {len(groups)} tensors')
     for row, node in zip(layout, nodes):
       for columns, tensor in zip(groups, node.tensors):
         dims = tensor.dims[:schema.MAX_DIMS]
