@@ -79,25 +79,23 @@ READERS = {
     'trace': (read_trace, {'traceEvents': tiny.one_step()[:6]})}
 
 
-def sweep(folder, name: str, every: int) -> None:
+@pytest.mark.parametrize('every', [
+    23, pytest.param(1, marks=pytest.mark.survive)])  # No divisor of all.
+@pytest.mark.parametrize('name', READERS)
+def test_hostile_values(tmp_path, name, every):
   reader, content = READERS[name]
-  reader(folder, content)
+  reader(tmp_path, content)
   for number, (what, changed) in enumerate(damage.hostile(content)):
     if number % every:
       continue
     with damage.within_limits(what):
       try:
-        reader(folder, changed)
+        reader(tmp_path, changed)
       except UserError as error:
         said = errors.printable(str(error))
         assert max(map(len, said.encode().decode().split('\n'))) <= 500
       except Exception as error:
         raise AssertionError(f'{name}: {what}: {error!r}') from error
-
-
-@pytest.mark.parametrize('name', READERS)
-def test_some_hostile_values(tmp_path, name):
-  sweep(tmp_path, name, 23)  # No divisor of how many values there are.
 
 
 def test_a_printed_line_is_short_and_can_be_encoded():
@@ -106,12 +104,6 @@ def test_a_printed_line_is_short_and_can_be_encoded():
   assert len(first) <= 500
   assert first.startswith('a.json: x') and first.endswith('; give less')
   assert second == 'b \\ud800'
-
-
-@pytest.mark.survive
-@pytest.mark.parametrize('name', READERS)
-def test_all_hostile_values(tmp_path, name):
-  sweep(tmp_path, name, 1)
 
 
 def test_a_bomb_of_a_trace_is_not_parsed(tmp_path, monkeypatch):

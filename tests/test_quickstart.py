@@ -1,10 +1,9 @@
 """What quickstart.sh prints, and all of it on tiny programs."""
 
-import os
 import shlex
+import shutil
 import types
 
-import numpy as np
 import pytest
 
 from support import tiny_layouts
@@ -59,12 +58,9 @@ def test_the_next_commands_can_be_pasted(tmp_path, monkeypatch):
 
 def write_tiny(unused_task, data) -> str:
   """Stands in for the sample data: programs of 20 configurations."""
-  for split in ('train', 'valid', 'test', 'test_labelled'):
-    folder = os.path.join(data, 'xla', 'random', split)
-    os.makedirs(folder)
-    for i in range(2):
-      np.savez(os.path.join(folder, f'{split}_{i}.npz'), **tiny_layouts.program(
-          f'{split} {i}', configs=20, labelled=split != 'test'))
+  tiny_layouts.write_collection(data, train=2, configs=20)
+  shutil.copytree(f'{data}/xla/random/valid',
+                  f'{data}/xla/random/test_labelled')
   return 'tiny data'
 
 

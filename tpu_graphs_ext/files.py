@@ -247,11 +247,10 @@ def sums(folder: str) -> dict[str, str]:
   return dict(sorted(found.items()))
 
 
-def foreign(folder: str, *known: Mapping[str, str]) -> list[str]:
-  """The paths of `sums` whose checksum is not a known one."""
+def foreign(folder: str, known: Mapping[str, str]) -> list[str]:
+  """The paths of `sums` whose checksum is not the known one."""
   return [path for path, content in sums(folder).items()
-          if not content
-          or content not in [sums_of.get(path) for sums_of in known]]
+          if not content or content != known.get(path)]
 
 
 # --------------------------------------------------------------- CSV and JSON

@@ -18,12 +18,7 @@ import pytest
 
 from support import tiny_kernels
 from tpu_graphs_ext import cli
-from tpu_graphs_ext.course import (
-  allowed_imports,
-  checkout,
-  swap,
-  verify,
-)
+from tpu_graphs_ext.course import allowed_imports, checkout, verify
 from tpu_graphs_ext.engine import predictions_csv
 from tpu_graphs_ext.stacks import versions
 
@@ -150,15 +145,10 @@ def test_the_whole_way(checkout_root, clone, scripts, data, tmp_path,
   assert git_status(checkout_root) == status
 
 
-@pytest.fixture(scope='module')
-def small_data(tmp_path_factory) -> str:
-  return str(tiny_kernels.write_data_root(tmp_path_factory.mktemp('small')))
-
-
-def test_the_baselines_own_file_is_a_hand_in_too(
-    clone, small_data, tmp_path, monkeypatch):
+def test_the_baselines_own_file_is_a_hand_in_too(clone, tmp_path, monkeypatch):
   """It imports the checkout's package, so it takes a checkout to verify."""
   root = clone(tmp_path)
+  small_data = str(tiny_kernels.write_data_root(tmp_path / 'small'))
   model_dir = train(root, small_data, str(tmp_path / 'out'), '--model=MLP')
   models_py = os.path.join(root, checkout.MODELS_PY)
   given = {'models_py': models_py, 'data_root': small_data, 'cache_dir': ''}
@@ -172,28 +162,3 @@ def test_the_baselines_own_file_is_a_hand_in_too(
   (first, *_) = verify.verify(model_dir, **given).faults
   assert "No module named 'tpu_graphs'" in first
   assert git_status(root) == b''
-
-
-def test_the_courses_script_is_run_where_this_package_is_out_of_reach(
-    clone, small_data, tmp_path):
-  """A class that needs this package late, and only in the course's script."""
-  root = clone(tmp_path)
-  swap.install(root)
-  model_dir = train(root, small_data, str(tmp_path / 'out'), '--model=MLP')
-  models_py = tmp_path / 'mine.py'
-  with open(os.path.join(root, checkout.MODELS_PY)) as file:
-    models_py.write_text(file.read() + '''
-
-class MLP(MLP):
-
-  def forward(self, graph, num_configs):
-    import sys
-    if 'tiles_gen' in sys.argv[0]:
-      exec('import tpu_graphs_ext')
-    return super().forward(graph, num_configs)
-''')
-  verdict = verify.verify(model_dir, root=root, models_py=str(models_py),
-                          data_root=small_data, cache_dir='')
-  (fault,) = verdict.faults
-  assert 'tiles_gen_predictions_csv.py stopped with exit code 1' in fault
-  assert "No module named 'tpu_graphs_ext'" in fault

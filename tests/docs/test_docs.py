@@ -1,7 +1,5 @@
 """What the pages say is so: links, files, commands, models, columns."""
 
-import ast
-import os
 import re
 import shlex
 
@@ -9,7 +7,7 @@ import pytest
 
 import tpu_graphs_ext
 from support.places import PROJECT
-from tpu_graphs_ext import cli
+from tpu_graphs_ext import cli, load_models
 from tpu_graphs_ext.cli import app
 from tpu_graphs_ext.data import schema
 from tpu_graphs_ext.engine import settings
@@ -20,20 +18,14 @@ PAGES = ('README.md', 'CONTRIBUTING.md', 'SECURITY.md',
 PACKAGE = PROJECT / 'tpu_graphs_ext'
 # Verbs whose flags depend on --task.
 VERBS_OF_TASKS = ('train', 'evaluate', 'predict', 'rank')
-# Files of the baseline, of the course, of the reader, and of the projects that
-# CONTRIBUTING.md points to.
+# Files of the baseline, and of the projects that CONTRIBUTING.md points to.
 ELSEWHERE = {
-    'tiles_train.py', 'tiles_evaluate.py', 'tiles_gen_predictions_csv.py',
-    'create_kaggle_csv.py', 'echo_download_commands.py', 'layout_train.py',
-    'layout_evaluate.py', 'tiles_beam_experiments.py',
     'tpu_graphs/baselines/tiles/models.py',
     'tpu_graphs/tpu_graphs/baselines/tiles/models.py',
-    'tpu_graphs/baselines/layout/models.py', 'my_models.py', 'kaggle.csv',
-    'predictions_model_output.csv', 'results_1700000000000.csv',
-    'sample_submission.csv', 'model.py', 'nn/conv/sage_conv.py', 'graph.py',
-    'utils_test.py', 'tests/test_models.py', 'data/data.py'}
+    'tpu_graphs/baselines/layout/models.py', 'nn/conv/sage_conv.py',
+    'tests/test_models.py', 'data/data.py'}
 FILE = (r'(?<![\w/.~<>*])(?:\./)?'
-        r'((?!out/)[\w.-]+(?:/[\w.-]+)*\.(?:py|sh|md|csv|svg|png))(?![\w*])')
+        r'((?!out/)[\w.-]+(?:/[\w.-]+)+\.(?:py|sh|md|csv|svg|png))(?![\w*])')
 
 
 def text_of(page):
@@ -92,19 +84,13 @@ def test_every_relative_link_leads_somewhere():
   assert not lost
 
 
-def test_every_file_that_is_named_exists():
-  names = {name for folder in (
-      '.ci', 'benchmarks', 'constraints', 'docs', 'run_scripts', 'tests',
-      'tpu_graphs_ext') for _, _, some in os.walk(PROJECT / folder)
-           for name in some} | {path.name for path in PROJECT.iterdir()}
+def test_every_file_that_is_named_with_its_folder_exists():
   lost = []
   for page in PAGES:
     folders = (PROJECT, (PROJECT / page).parent, PACKAGE)
     for code in code_of(text_of(page)):
-      for name in set(re.findall(FILE, code)) - ELSEWHERE:
-        if not (any((folder / name).is_file() for folder in folders)
-                if '/' in name else name in names):
-          lost.append((page, name))
+      lost += [(page, name) for name in set(re.findall(FILE, code)) - ELSEWHERE
+               if not any((folder / name).is_file() for folder in folders)]
   assert not lost
 
 
@@ -181,21 +167,10 @@ def test_recipes_are_those_of_the_engine():
 # --- Models and data ---------------------------------------------------------
 
 
-def models_in(path):
-  """Names of the public model classes of a file, which is not imported."""
-  bases = {node.name: [ast.unparse(base) for base in node.bases]
-           for node in ast.parse(text_of(path)).body
-           if isinstance(node, ast.ClassDef)}
-
-  def is_model(name):
-    return any(base == 'tf.keras.Model' or is_model(base)
-               for base in bases.get(name, ()))
-
-  return {name for name in bases if is_model(name) and name[0] != '_'}
-
-
 def test_tables_have_every_model_and_pages_no_other():
-  tiles, layouts = models_in('models.py'), models_in('layout_models.py')
+  tiles, layouts = (
+      set(load_models.model_names(load_models.models_path(task)))
+      for task in ('tile', 'layout'))
   for text, models in (
       (text_of('docs/models.md').split('\n## ')[0], tiles),
       (section_of('docs/models.md', 'The layout task'), layouts)):
