@@ -5,7 +5,6 @@ The contracts stand in pyproject.toml, under [tool.importlinter].
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 
@@ -19,40 +18,14 @@ FOLDERS = sorted(path.parent.name for path in PACKAGE.glob('*/__init__.py'))
 OTHER_TESTS = {'models', 'benchmarks', 'docs', 'run_scripts', 'support'}
 
 
-def broken_contracts(folder) -> str:
-  """What import-linter says of the package in a folder; '' where it holds."""
+def test_imports_run_in_one_direction():
   done = subprocess.run(
       [sys.executable, '-c', 'import sys; from importlinter import cli; '
-       'sys.exit(cli.lint_imports(no_cache=True))'],
-      cwd=folder, env={'PYTHONPATH': str(folder)}, capture_output=True,
-      text=True, check=False)
+       'sys.exit(cli.lint_imports(no_cache=True))'], cwd=PROJECT,
+      env={'PYTHONPATH': str(PROJECT)}, capture_output=True, text=True,
+      check=False)
   assert 'Contracts: ' in done.stdout, done.stdout + done.stderr
-  return done.stdout if done.returncode else ''
-
-
-def test_imports_run_in_one_direction():
-  assert not broken_contracts(PROJECT), broken_contracts(PROJECT)
-
-
-def test_imports_against_the_direction_are_found(tmp_path):
-  shutil.copytree(PACKAGE, tmp_path / 'tpu_graphs_ext', symlinks=False,
-                  ignore=lambda folder, names: [
-                      name for name in names if '.' in name
-                      and not name.endswith('.py')])
-  shutil.copy(PROJECT / 'pyproject.toml', tmp_path)
-  for place, line in (
-      ('data/read.py', 'def f():\n  from tpu_graphs_ext.hlo import tiles'),
-      ('engine/rank.py', 'import tpu_graphs_ext.hlo.tiles'),
-      ('course/swap.py', 'from ..sample import layouts'),
-      ('models.py', 'from tpu_graphs_ext import errors')):
-    with (tmp_path / 'tpu_graphs_ext' / place).open('a') as file:
-      file.write(f'\n{line}\n')
-  report = broken_contracts(tmp_path)
-  for imported in ('data.read -> tpu_graphs_ext.hlo.tiles',
-                   'engine.rank -> tpu_graphs_ext.hlo.tiles',
-                   'course.swap -> tpu_graphs_ext.sample.layouts',
-                   'models -> tpu_graphs_ext.errors'):
-    assert f'tpu_graphs_ext.{imported}' in report
+  assert done.returncode == 0, done.stdout
 
 
 def test_reading_and_help_need_no_tensorflow():

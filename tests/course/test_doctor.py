@@ -8,6 +8,7 @@ import pytest
 
 from support import tiny_kernels
 from support.places import PROJECT
+from tpu_graphs_ext import cli
 from tpu_graphs_ext.course import checkout, doctor, swap
 from tpu_graphs_ext.course.doctor import BROKEN, FINE, WARNING
 from tpu_graphs_ext.data import schema
@@ -29,10 +30,6 @@ def in_use(monkeypatch):
         versions.STACKS['classic'].requirements))
 
   return change
-
-
-def by_name(findings) -> dict[str, doctor.Finding]:
-  return {finding.what: finding for finding in findings}
 
 
 def states(findings) -> dict[str, str]:
@@ -94,30 +91,28 @@ def test_no_checkout(root, monkeypatch):
 
 
 def test_data(tmp_path, monkeypatch):
-  """Whole, missing and faulty, of the sample, absent."""
+  """Missing, whole, of the sample, faulty."""
   root = tmp_path / 'data'
-  found = by_name(doctor.data_findings(str(root)))
-  assert found['data'].state == BROKEN
+  (finding,) = doctor.data_findings(str(root))
+  assert (finding.what, finding.state) == ('data', BROKEN)
   assert f'{PROJECT.name}/run_scripts/download_data.sh' in os.path.abspath(
-      found['data'].fix)
+      finding.fix)
   tiny_kernels.write_data_root(root)
   with monkeypatch.context() as patch:
     patch.setattr(schema, 'PUBLISHED_KERNELS',
                   {'train': 24, 'valid': 12, 'test': 6})
-    found = by_name(doctor.data_findings(str(root)))
-    assert set(states(found.values()).values()) == {FINE}
+    found = states(doctor.data_findings(str(root)))
+    assert set(found.values()) == {FINE}
   mark = root / schema.SAMPLE_DATA_MARK
   mark.write_text('{}')
-  found = by_name(doctor.data_findings(str(root)))
-  assert found['data, test'].state == WARNING
-  assert 'sample data, good for a rehearsal' in found['data, test'].text
+  *_, finding, _ = doctor.data_findings(str(root))
+  assert finding.state == WARNING and 'good for a rehearsal' in finding.text
   mark.unlink()
   (root / 'valid' / 'cut_0.npz').write_bytes(b'PK')
-  found = by_name(doctor.data_findings(str(root)))
-  assert found['data, train'].state == BROKEN
-  assert found['data, train'].text == '24 kernels; the collection has 5,709'
-  assert 'cut_0.npz' in found['data, files'].text
-  assert 'tpu-graphs-ext check-data' in found['data, files'].fix
+  train, *_, faults = doctor.data_findings(str(root))
+  assert train.state == faults.state == BROKEN
+  assert train.text == '24 kernels; the collection has 5,709'
+  assert 'cut_0.npz' in faults.text and 'check-data' in faults.fix
 
 
 def test_hostile_places(root, tmp_path):
@@ -126,24 +121,24 @@ def test_hostile_places(root, tmp_path):
   file.write_text('')
   os.mkfifo(pipe)
   for path in (file, pipe, file / 'below', tmp_path / 'a\0b', '   ', ''):
-    found = by_name(doctor.doctor(data_root=str(path)).findings)
-    assert found['data'].state == BROKEN, path
+    found = doctor.doctor(data_root=str(path)).findings
+    assert states(found)['data'] == BROKEN, path
   for path in (file, pipe, tmp_path / 'a\0b', tmp_path / 'no'):
-    found = by_name(doctor.doctor(root=str(path)).findings)
-    assert found['checkout'].state == BROKEN
+    found = doctor.doctor(root=str(path)).findings
+    assert states(found)['checkout'] == BROKEN
   (root / (checkout.MODELS_PY + swap.RECORD)).mkdir()
-  diagnosis = doctor.doctor(root=str(root))
-  assert 'is not an ordinary file' in ' '.join(
-      finding.text for finding in diagnosis.findings)
+  assert 'is not an ordinary file' in doctor.doctor(root=str(root)).text()
 
 
-def test_the_whole_report(root, tmp_path, in_use):
+def test_the_whole_report(root, tmp_path, in_use, capsys):
   in_use()
-  diagnosis = doctor.doctor(str(root), str(tmp_path / 'no' / 'data'))
-  lines = diagnosis.text().splitlines()
+  flags = ['doctor', f'--root={root}', f'--data_root={tmp_path}/no']
+  assert cli.main(flags) == 1
+  lines = capsys.readouterr().out.splitlines()
   assert lines[0] == '✓ stack:              classic: why'
   assert lines[-1].endswith(' warning, 1 broken')
-  content = json.loads(json.dumps(diagnosis.to_json()))
-  assert content['ok'] is diagnosis.ok is False
+  assert cli.main([*flags, '--json']) == 1
+  content = json.loads(capsys.readouterr().out)
+  assert content['ok'] is False
   assert content['findings'][0] == {
       'what': 'stack', 'state': 'fine', 'text': 'classic: why', 'fix': ''}

@@ -25,8 +25,8 @@ def in_place(root) -> bytes:
   return (root / checkout.MODELS_PY).read_bytes()
 
 
-def ours(task: str = 'tile') -> bytes:
-  with open(load_models.models_path(task), 'rb') as file:
+def ours() -> bytes:
+  with open(load_models.models_path(), 'rb') as file:
     return file.read()
 
 
@@ -57,7 +57,11 @@ def test_in_twice_and_out_twice(root, student, monkeypatch, tmp_path):
     swap.install(models_py=str(student))
     assert in_place(root) == text.encode()
     assert state(root) == swap.INSTALLED
+  # The other task has its own file.
+  swap.install(task='layout')
   assert swap.uninstall().startswith('restored')
+  assert swap.state(str(root / checkout.LAYOUT_MODELS_PY)) == swap.INSTALLED
+  assert swap.uninstall(task='layout').startswith('restored')
   assert_clean(root)
   assert swap.uninstall(str(root)).startswith("already the checkout's own")
 
@@ -143,16 +147,3 @@ def test_a_record_that_is_damaged_or_somebody_elses(root, student):
         call(str(root))
     assert in_place(root) == b'import numpy\n'
     assert record.read_text() == text
-
-
-def test_each_task_has_its_own_file(root):
-  layout = root / checkout.LAYOUT_MODELS_PY
-  swap.install(str(root), task='layout')
-  assert in_place(root) == THEIRS
-  assert layout.read_bytes() == ours('layout') != ours()
-  swap.install(str(root))
-  assert swap.uninstall(str(root), task='layout').startswith('restored')
-  assert layout.read_bytes() == THEIRS
-  assert in_place(root) == ours()
-  swap.uninstall(str(root))
-  assert_clean(root)

@@ -1,14 +1,12 @@
-"""The download script against a server here that drops connections."""
+"""The download script, with archives in a folder here as its server."""
 
 from __future__ import annotations
 
-import http.server
 import io
 import os
-import re
+import shutil
 import subprocess
 import tarfile
-import threading
 
 import pytest
 
@@ -16,6 +14,7 @@ from support.places import PROJECT
 from tpu_graphs_ext.data import schema
 
 SCRIPT = PROJECT / 'run_scripts/download_data.sh'
+TRAIN = 'npz_tile_xla_train.tar'
 
 
 def archive(split: str, number: int) -> bytes:
@@ -30,98 +29,42 @@ def archive(split: str, number: int) -> bytes:
   return stream.getvalue()
 
 
-class Server(http.server.ThreadingHTTPServer):
-  """Serves `files` by name; knows ranges; sends at most `limit` bytes once."""
-
-  def __init__(self):
-    super().__init__(('127.0.0.1', 0), Handler)
-    self.files: dict[str, bytes] = {}
-    self.limit = 0
-    self.asked: list[str] = []
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-
-  def do_HEAD(self):
-    self.do_GET(send=False)
-
-  def do_GET(self, send: bool = True):
-    content = self.server.files.get(self.path[1:])
-    if content is None:
-      self.send_error(404)
-      return
-    found = re.fullmatch(r'bytes=(\d+)-', self.headers.get('Range', ''))
-    start = int(found[1]) if found else 0
-    if send:
-      self.server.asked.append(f'{self.path[1:]} from {start}')
-    self.send_response(206 if found else 200)
-    if found:
-      self.send_header('Content-Range',
-                       f'bytes {start}-{len(content) - 1}/{len(content)}')
-    self.send_header('Content-Length', str(len(content) - start))
-    self.end_headers()
-    if send:
-      rest = content[start:]
-      if self.server.limit:
-        rest, self.server.limit = rest[:self.server.limit], 0
-      self.wfile.write(rest)
-
-  def log_message(self, *unused):
-    pass
-
-
-@pytest.fixture(scope='module')
-def archives():
-  return {f'npz_tile_xla_{split}.tar': archive(split, number)
-          for split, number in schema.PUBLISHED_KERNELS.items()}
-
-
 @pytest.fixture
-def server(archives):
-  server = Server()
-  server.files = dict(archives)
-  thread = threading.Thread(target=server.serve_forever, daemon=True)
-  thread.start()
-  yield server
-  server.shutdown()
-  server.server_close()
+def server(tmp_path):
+  server = tmp_path / 'server'
+  server.mkdir()
+  for split, number in schema.PUBLISHED_KERNELS.items():
+    (server / f'npz_tile_xla_{split}.tar').write_bytes(archive(split, number))
+  return server
 
 
 def download(server, folder):
   """Runs the script; returns (exit code, stdout, stderr)."""
   done = subprocess.run(
       ['bash', str(SCRIPT), str(folder)], capture_output=True, text=True,
-      check=False, env={**os.environ, 'no_proxy': '*', 'TPU_GRAPHS_URL':
-                        f'http://127.0.0.1:{server.server_port}'})
+      check=False, env={**os.environ, 'TPU_GRAPHS_URL': f'file://{server}'})
   return done.returncode, done.stdout, done.stderr
 
 
-def test_from_nothing_then_again_then_one_file_missing(server, tmp_path):
-  code, output, error = download(server, tmp_path)
+def test_from_half_a_file_then_again_then_one_missing(server, tmp_path):
+  folder = tmp_path / 'data'
+  folder.mkdir()
+  (folder / TRAIN).write_bytes((server / TRAIN).read_bytes()[:10_000])
+  code, output, error = download(server, folder)
   assert code == 0, error
+  assert f'{TRAIN} (' in output and ' bytes, 10000 are here) ...' in output
   assert output.endswith(
       'train: 5709 kernels\nvalid: 676 kernels\ntest: 844 kernels\n'
-      f'data root: {tmp_path}/npz/tile/xla\n')
-  assert len(server.asked) == 3
-  # A second call fetches nothing, and neither does one that has to unpack.
-  assert download(server, tmp_path)[0] == 0
-  next((tmp_path / 'npz/tile/xla/test').iterdir()).unlink()
-  assert download(server, tmp_path)[0] == 0
-  assert len(server.asked) == 3
-  assert len(list((tmp_path / 'npz/tile/xla/test').iterdir())) == 844
-  assert not list(tmp_path.glob('*.tmp'))
-
-
-def test_a_download_that_breaks_off_goes_on(server, tmp_path):
-  server.limit = 10_000
-  code, unused_output, error = download(server, tmp_path)
-  if code:  # curl goes on by itself only in some of its versions.
-    assert 'broke off; start again to go on with it' in error
-    assert not (tmp_path / 'npz/tile/xla/train').exists()
-    assert download(server, tmp_path)[0] == 0
-  assert server.asked[:2] == ['npz_tile_xla_train.tar from 0',
-                              'npz_tile_xla_train.tar from 10000']
-  assert len(list((tmp_path / 'npz/tile/xla/train').iterdir())) == 5709
+      f'data root: {folder}/npz/tile/xla\n')
+  # A second call asks for nothing, and one that has to unpack not for bytes.
+  shutil.move(server, tmp_path / 'away')
+  assert download(server, folder)[0] == 0
+  shutil.move(tmp_path / 'away', server)
+  next((folder / 'npz/tile/xla/test').iterdir()).unlink()
+  code, output, _ = download(server, folder)
+  assert code == 0 and 'Downloading' not in output
+  assert len(list((folder / 'npz/tile/xla/test').iterdir())) == 844
+  assert not list(folder.glob('*.tmp'))
 
 
 @pytest.mark.parametrize('content, message', [
@@ -131,9 +74,9 @@ def test_a_download_that_breaks_off_goes_on(server, tmp_path):
     (None, 'cannot be reached; check the network')])
 def test_an_archive_that_is_wrong_or_missing(
     server, tmp_path, content, message):
-  del server.files['npz_tile_xla_train.tar']
+  (server / TRAIN).unlink()
   if content:
-    server.files['npz_tile_xla_train.tar'] = content
+    (server / TRAIN).write_bytes(content)
   code, _, error = download(server, tmp_path)
   assert code == 1 and message in error
   assert not (tmp_path / 'npz/tile/xla/train').exists()

@@ -5,7 +5,6 @@ import os
 import numpy as np
 import pytest
 
-from tpu_graphs_ext import cli
 from tpu_graphs_ext.data import check, schema
 from tpu_graphs_ext.hlo import layout_choices, protos
 from tpu_graphs_ext.sample import layouts, write
@@ -68,15 +67,6 @@ def test_train_programs_are_in_several_files_of_distinct_configurations(
   assert sum(map(len, layouts_of)) == len(set.union(*layouts_of))
   assert min(map(len, layouts_of)) >= 16
   assert len({part['node_feat'].tobytes() for part in parts}) == 1
-
-
-def test_flags_of_the_tile_task(capsys, tmp_path):
-  for flag in ('--kernels=70', '--tpu=v3', '--seed=1'):
-    with pytest.raises(SystemExit):
-      cli.main(['sample-data', '--task', 'layout', '--out',
-                str(tmp_path / 'd'), flag])
-    assert flag.split('=')[0] in capsys.readouterr().err
-    assert not (tmp_path / 'd').exists()
 
 
 # --- Programs ----------------------------------------------------------------

@@ -74,14 +74,6 @@ def test_same_settings_are_the_same_bytes_and_written_once(written, tmp_path):
   assert contents(settings.out) == contents(other.out)
 
 
-def test_programs_share_the_kernels_evenly():
-  found = kernels_lib.split_kernels('v3', 'train')
-  taken = [kernel.program for kernel in write._chosen(found, 40, 0)]
-  # One of each program, before another has two.
-  assert len(taken) == 40
-  assert len(set(taken)) == min(40, len({k.program for k in found}))
-
-
 # --- Refusals ----------------------------------------------------------------
 
 

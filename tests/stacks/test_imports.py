@@ -38,19 +38,6 @@ def test_nothing_changes_on_the_classic_stack(tmp_path):
       'None', 'tf_keras.src', 'module', 'real 1']
 
 
-def test_importing_the_package_imports_next_to_nothing(today):
-  lines = fake_tensorflow.printed(today, '''
-import importlib.util, os, sys
-before = set(sys.modules)
-import tpu_graphs_ext
-print(sorted(set(sys.modules) - before - {'__future__'}))
-importlib.util.find_spec('tensorflow')  # Looks for it, no more.
-print(os.environ.get('TF_USE_LEGACY_KERAS'))''')
-  assert lines == ["['tpu_graphs_ext', 'tpu_graphs_ext.errors', "
-                   "'tpu_graphs_ext.stacks', 'tpu_graphs_ext.stacks.imports']",
-                   'None']
-
-
 def test_keras_3_is_refused(today):
   """Where it was used before, and where the user asks for it."""
   for module, code, variables in (

@@ -19,26 +19,19 @@ from tpu_graphs_ext.stacks import versions
 
 VARIABLE = 'TPU_GRAPHS_EXT_OTHER_PYTHON'
 
-every_model = pytest.mark.parametrize('name', one_stack.MODELS)
 
 
 @pytest.fixture(scope='module')
-def other_python() -> str:
-  path = os.environ.get(VARIABLE)
-  if not path:
-    pytest.skip(f'needs a Python with the other stack, named by {VARIABLE}, '
-                'which is not set')
-  return path
-
-
-@pytest.fixture(scope='module')
-def across(other_python, tmp_path_factory) -> dict:
+def across(tmp_path_factory) -> list[dict]:
   """What both stacks say of the models that were trained here and there.
 
-  Returns:
-    {'here' or 'there', where trained: {'here' or 'there', who speaks: what
-    `one_stack.said_of` returns}, 'stack': the other's name}.
+  Each is {'stack': its name, a folder of models: what `one_stack.said_of`
+  returns}.
   """
+  other_python = os.environ.get(VARIABLE)
+  if not other_python:
+    pytest.skip(f'needs a Python with the other stack, named by {VARIABLE}, '
+                'which is not set')
   folder = tmp_path_factory.mktemp('across')
   data_root = str(tiny_kernels.write_data_root(folder / 'data'))
   here, there = str(folder / 'here'), str(folder / 'there')
@@ -50,31 +43,24 @@ def across(other_python, tmp_path_factory) -> dict:
       [other_python, str(SUPPORT / 'one_stack.py'), data_root, there,
        here], env=environment, check=True, timeout=1200)
   with open(os.path.join(there, 'said.json'), encoding='utf-8') as file:
-    said = json.load(file)
-  return {
-      'stack': said['stack'],
-      'here': {'here': one_stack.said_of(data_root, here),
-               'there': said['others']},
-      'there': {'here': one_stack.said_of(data_root, there),
-                'there': said['own']}}
+    theirs = json.load(file)
+  return [{'stack': versions.stack_name(), **{
+      out: one_stack.said_of(data_root, out) for out in (there, here)}}, theirs]
 
 
-def test_the_other_python_has_the_other_stack(across):
-  assert {across['stack'], versions.stack_name()} == {'classic', 'current'}
-
-
-@pytest.mark.parametrize('trained', ['here', 'there'])
-@every_model
-def test_both_say_the_same(across, name, trained):
+def test_both_say_the_same(across):
   """Scores to 1e-5 of their size; the same errors and predictions."""
-  ours, theirs = (across[trained][who][name] for who in ('here', 'there'))
-  assert list(ours['scores']) == list(theirs['scores'])
-  size = max(np.abs(scores).max() for scores in ours['scores'].values())
-  assert size > 0
-  for tile_id, scores in ours['scores'].items():
-    np.testing.assert_allclose(scores, theirs['scores'][tile_id], rtol=0,
-                               atol=1e-5 * size)
-  assert len(ours['predictions']) == 6  # What `write_data_root` makes.
-  assert ours['predictions'] == theirs['predictions']
-  # The mean over kernels is rounded differently by NumPy 1 and 2.
-  assert ours['errors'] == pytest.approx(theirs['errors'], rel=1e-12)
+  stacks, *folders = (
+      [said[key] for said in across] for key in across[0])
+  assert set(stacks) == {'classic', 'current'}
+  for ours, theirs in folders:
+    for name in one_stack.MODELS:
+      one, other = ours[name], theirs[name]
+      size = max(np.abs(scores).max() for scores in one['scores'])
+      for scores, their_scores in zip(one['scores'], other['scores']):
+        np.testing.assert_allclose(
+            scores, their_scores, rtol=0, atol=1e-5 * size)
+      assert len(one['predictions']) == 6  # What `write_data_root` makes.
+      assert one['predictions'] == other['predictions']
+      # The mean over kernels is rounded differently by NumPy 1 and 2.
+      assert one['errors'] == pytest.approx(other['errors'], rel=1e-12)

@@ -17,7 +17,8 @@ import random
 import signal
 import sys
 import time
-import traceback
+
+import numpy as np
 
 from tpu_graphs_ext import cli, files
 
@@ -45,17 +46,14 @@ def started(argv: list[str], log: str) -> int:
   sys.stdout.flush()
   child = os.fork()
   if not child:
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
     code = 70
     try:
+      with open(log, 'a') as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
       if '--model=EarlyJoinSAGE' not in argv:
         _save_variables_only()
       code = cli.main(argv)
-    except BaseException:
-      traceback.print_exc()
-      raise
     finally:
       sys.stderr.flush()
       os._exit(code)
@@ -92,28 +90,21 @@ def content(folder: str, out: str) -> dict:
   model, = [name for name in names if name.startswith('model_')]
   reader = tf.train.load_checkpoint(
       os.path.join(out_dir, model, 'variables', 'variables'))
-  variables = {key: reader.get_tensor(key).tolist()
-               for key, shape in reader.get_variable_to_shape_map().items()
-               if 'VARIABLE_VALUE' in key and '/metrics/' not in key}
-  strays = [name for name in names if name.split('_')[0] not in (
+  found = {key: reader.get_tensor(key)
+           for key in reader.get_variable_to_shape_map()
+           if 'VARIABLE_VALUE' in key and '/metrics/' not in key}
+  found['strays'] = [name for name in names if name.split('_')[0] not in (
       'run', 'model', 'results', 'cache')]
-  return {'train_curve': run['train_curve'], 'variables': variables,
-          'final_error': run['final_error'], 'seed': run['seed'],
-          'test_predictions': run['test_predictions'], 'strays': strays}
+  return {**found, **{key: run[key] for key in (
+      'train_curve', 'final_error', 'seed', 'test_predictions')}}
 
 
-def difference(one, other) -> float:
-  """The largest of two equal structures' numbers; infinite where unlike."""
-  if isinstance(one, dict) and isinstance(other, dict):
-    if one.keys() != other.keys():
-      return float('inf')
-    return max((difference(one[key], other[key]) for key in one), default=0.0)
-  if isinstance(one, list) and isinstance(other, list):
-    if len(one) != len(other):
-      return float('inf')
-    return max(map(difference, one, other), default=0.0)
-  numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
-  return abs(one - other) if numbers else 0.0 if one == other else float('inf')
+def difference(one: dict, other: dict) -> float:
+  """The largest of all numbers; ValueError where there are not the same."""
+  import tensorflow as tf
+  tf.nest.assert_same_structure(one, other)
+  return float(np.max([np.abs(np.subtract(*pair)).max() for pair in zip(
+      tf.nest.flatten(one), tf.nest.flatten(other))]))
 
 
 def killed_run(folder: str, model: str, out: str, kills: int, longest: float,
@@ -131,10 +122,8 @@ def killed_run(folder: str, model: str, out: str, kills: int, longest: float,
       code = ended(child)
       report['killed'].append([number.name, round(wait, 1)])
     report['codes'].append(code)
-    if code not in (0, 143, -signal.SIGTERM, -signal.SIGKILL):
-      break
-    if code == 0:  # It came to its end; what is killed now only reports.
-      break
+    if code not in (143, -signal.SIGTERM, -signal.SIGKILL):
+      break  # It came to its end; what is killed now only reports.
   report['codes'].append(ended(started(argv, log)))
   return report
 
