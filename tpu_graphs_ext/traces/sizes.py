@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Union
 
-from tpu_graphs_ext.analytic.roofline import SECTOR_BYTES, EmbeddingBags
-from tpu_graphs_ext.errors import UserError
+from tpu_graphs_ext.analytic.roofline import SECTOR_BYTES
 from tpu_graphs_ext.traces import calibrate
 from tpu_graphs_ext.traces.kineto import Event, is_number
 
@@ -80,8 +79,7 @@ def _sizes_of_operator(work: Event) -> dict[str, float]:
 
 
 # What formulas raise for arguments that are missing or of other kinds.
-_UNKNOWN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
-            UserError)
+_UNKNOWN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
 
 
 def _require(condition: bool) -> None:
@@ -144,14 +142,18 @@ def _embedding(call: Event, given: Sequence[Argument]) -> dict[str, float]:
   _require(len(rows.shape) == 2 or (is_step and len(rows.shape) > 2))
   if 'bag' in call.name:
     count = rows.shape[0] if is_step else given[2].values
-  bags = EmbeddingBags(
-      count, rows.values, tables=1, bag_size=indices.values / count,
-      width=rows.shape[-1], value_bytes=rows.value_bytes,
-      index_bytes_each=indices.value_bytes)
-  each = bags.row_bytes + bags.index_bytes
+  _require(count > 0 and indices.values > 0 and rows.values > 0)
+  bag_size = indices.values / count
+  row_bytes = _in_sectors(rows.shape[-1] * rows.value_bytes)
+  each = row_bytes + _in_sectors(bag_size * indices.value_bytes)
   if is_step:
-    each += 2 * SECTOR_BYTES + bags.bag_size * bags.row_bytes
-  return {'bytes': count * (each + bags.bag_size * bags.row_bytes)}
+    each += 2 * SECTOR_BYTES + bag_size * row_bytes
+  return {'bytes': count * (each + bag_size * row_bytes)}
+
+
+def _in_sectors(size: float) -> int:
+  """Bytes in whole sectors."""
+  return math.ceil(size / SECTOR_BYTES) * SECTOR_BYTES
 
 
 _FORMULAS = {
